@@ -2680,30 +2680,36 @@ MLC_API mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, i
  *   err    ARG; of a forward SHAPE, DTYPE, VALUE     ref: Devlin et al. 2019, arXiv 1810.04805 */
 MLC_API mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc);
 
-/* -- caches: keys and values of what a causal model has read, so that a forward of what comes next
- *    takes its own rows alone. -- */
+/* -- caches: what modules keep of the rows before, so that a forward of what comes next takes its
+ *    own rows alone: attention keys and values, a place for each row; recurrent layers the states
+ *    after the last row. Other modules must not mix rows: a convolution in time starts anew. -- */
 
 typedef struct mlc_cache mlc_cache;
 
 typedef struct mlc_cache_desc {
-    int64_t   batch, capacity;         /* required: sequences, and places of each              */
+    int64_t   batch, capacity;         /* required: sequences, and places of each, which a net */
+                                       /* without attention does not need: 0                   */
     bool      has_dtype;               /* default: the context's dtype; q is cast to it        */
     mlc_dtype dtype;
 } mlc_cache_desc;
 
 /* mlc_cache_desc_make: in the context's dtype.                                                */
 MLC_API mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity);
-/* mlc_cache_bytes: of keys and values, which mlc_cache_create takes at once; 0 with an error. */
+/* mlc_cache_bytes: of keys and values, and of states twice (c of an LSTM is f32 in 16 bits), which
+ *   mlc_cache_create takes at once; 0 with an error.                                          */
 MLC_API int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *desc);
-/* mlc_cache_create: an empty cache for each attention module in net, which must be causal and
- *   outlive it. It lives until mlc_cache_free or the context's end, in no scope.
- *   err    ARG: sizes, no attention in net; DTYPE; NOMEM    test: tests/test_language.c       */
+/* mlc_cache_create: an empty cache for the attention modules in net, which must be causal, and the
+ *   modules of mlc_nn_rnn_ex, which must go forward in time; net outlives it. It lives until
+ *   mlc_cache_free or the context's end, in no scope.
+ *   err    ARG: sizes, nothing in net that keeps anything, both directions, time_first; DTYPE;
+ *          NOMEM     test: tests/test_language.c, test_recurrent_cache.c                      */
 MLC_API mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *desc);
 /* mlc_cache_free: frees it; NULL is fine.                                                     */
 MLC_API void mlc_cache_free(mlc_cache *cache);
 /* mlc_cache_length: places that are filled, of each sequence.                                 */
 MLC_API int64_t mlc_cache_length(const mlc_cache *cache);
-/* mlc_cache_reset: empties it, or cuts it to the first `length` places.    err: ARG: longer   */
+/* mlc_cache_reset: empties it, or cuts it to the first `length` places.
+ *   err    ARG: longer; recurrent layers in net and a length that is neither 0 nor all         */
 MLC_API mlc_status mlc_cache_reset(mlc_cache *cache, int64_t length);
 /* mlc_cache_padding: the first padding[i] places of sequence i are no part of it: prompts of
  *   different lengths end together. n of them, before anything is read.
@@ -2717,7 +2723,7 @@ MLC_API mlc_status mlc_cache_select(mlc_cache *cache, const int64_t *rows, int64
  *   without give the same bits in f64 (with a CBLAS, and in other dtypes, but for rounding). x of
  *   an empty cache may have fewer sequences.
  *   err    ARG: the cache is full, or another net's, an attention that is not causal, or has a mask
- *          in its call; SHAPE: b is not the cache's                                           */
+ *          in its call; STATE: a module that runs twice; SHAPE: b is not the cache's          */
 MLC_API mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *cache);
 
 /* -- generation: the next token from the logits of the last place, again and again. -- */
@@ -7675,7 +7681,7 @@ struct mlc_ctx {
     void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
     size_t       (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);    /* with it   */
     const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
-    struct mlc__sequence *sequence;    /* of this forward, or NULL: IMPL.NN.TRANSFORMER         */
+    struct mlc__sequence *sequence;    /* of this forward, or NULL: IMPL.NN.MODULE              */
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
@@ -38363,6 +38369,14 @@ MLC__LEVEL_WARM
 /* A parameter under one of its names: tied ones sit in several slots. */
 typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 
+/* What a module needs of the rows before: keys and values, [b,outer,capacity,inner], a place a row,
+ * or the states after the last row, [outer,b,inner]. */
+typedef struct mlc__keeps {
+    const char *refuses;               /* why a cache cannot serve the module, or NULL          */
+    bool        states, wide[2];       /* wide: f32 in a cache of 16 bits                       */
+    int64_t     outer, inner[2];       /* inner 0: there is no such tensor                      */
+} mlc__keeps;
+
 /* What a container may do with a layer instead of calling its forward. It asks the layer and knows
  * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
 typedef struct mlc__fuse {
@@ -38385,11 +38399,37 @@ typedef struct mlc__fuse {
     bool         whole;                /* its children are no layers to be replaced             */
     /* of one that takes lengths: where it keeps those of a call */
     struct mlc__recurrent_call *(*lengths)(mlc_module *m);
+    /* of one whose output depends on rows before: what a cache holds for it */
+    mlc__keeps   (*keeps)(const mlc_module *m);
 } mlc__fuse;
 
 static const mlc__fuse mlc__no_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
 };
+
+/* What the modules of one forward share. A forward over tokens, or one with a cache, sets the
+ * context's; see mlc__sequence_of. The functions are a cache's, or NULL; false: an error. */
+struct mlc__recurrent_run;
+typedef struct mlc__sequence {
+    int64_t     offset;                /* place of the first row                               */
+    mlc_tensor *places;                /* i64 [b,t], or NULL: offset, offset + 1, ..           */
+    mlc_tensor *table;                 /* of mlc_rotary for these rows, once it is made        */
+    mlc_tensor *slopes;                /* of ALiBi, once they are made                         */
+    /* adds keys and values to those of the rows before, in place of which qkv gets all */
+    bool      (*attend)(struct mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
+                        mlc_attention_desc *d);
+    /* states before and lengths of x; states after, and y in the order of x */
+    bool      (*begin)(struct mlc__sequence *s, const mlc_module *m, struct mlc__recurrent_run *r,
+                       mlc_tensor **x);
+    bool      (*end)(struct mlc__sequence *s, const mlc_module *m,
+                     const struct mlc__recurrent_run *r, mlc_tensor **y);
+} mlc__sequence;
+
+static const mlc__sequence mlc__sequence_start = { 0, NULL, NULL, NULL, NULL, NULL, NULL };
+static const mlc__sequence *mlc__sequence_of(const mlc_ctx *ctx)
+{
+    return ctx->sequence ? ctx->sequence : &mlc__sequence_start;
+}
 
 /* cls is a copy: a class may be a local of the creator. */
 struct mlc_module {
@@ -39415,7 +39455,7 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
 }
 
 static const mlc__fuse mlc__linear_fuse = {
-    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL
+    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
 };
 
 MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
@@ -39501,7 +39541,7 @@ static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 }
 
 static const mlc__fuse mlc__act_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false, NULL, NULL
 };
 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
@@ -39721,7 +39761,7 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t ta
 }
 
 static const mlc__fuse mlc__dropout_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false, NULL, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
@@ -40029,7 +40069,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 
 static const mlc__fuse mlc__conv_fuse = {
     mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights, mlc__conv_layer_desc,
-    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false, NULL
+    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false, NULL, NULL
 };
 
 static const mlc_nn_conv_desc mlc__nn_conv_normal =
@@ -40240,7 +40280,7 @@ static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 }
 
 static const mlc__fuse mlc__max_pool_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false, NULL, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
@@ -40379,7 +40419,7 @@ static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
 
 static const mlc__fuse mlc__bnorm_fuse = {
     mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, mlc__bnorm_of, NULL, NULL, NULL, NULL,
-    NULL, false, NULL
+    NULL, false, NULL, NULL
 };
 
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
@@ -40618,7 +40658,7 @@ static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const ml
 }
 
 static const mlc__fuse mlc__sequential_fuses = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false, NULL, NULL
 };
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
@@ -41082,6 +41122,7 @@ typedef struct mlc__recurrent_layer {
 /* What the layers of one forward share. at: i64 [rows], of what is no padding, or NULL. */
 typedef struct mlc__recurrent_run {
     int64_t     b, steps;
+    const struct mlc__recurrent_rows *rows;    /* used if there are lengths                    */
     mlc_tensor *lengths, *offsets, *at;
     mlc_tensor *state[2];              /* before, [layers directions,b,..], or NULL            */
     mlc_tensor **after[2];             /* of each layer and direction                          */
@@ -41112,10 +41153,6 @@ static mlc__recurrent_call *mlc__recurrent_call_of(mlc_module *m)
     return MLC__CAST(mlc__recurrent_call *, m->user);
 }
 
-static const mlc__fuse mlc__recurrent_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of
-};
-
 static mlc__recurrent_layer *mlc__recurrent_layers(const mlc_module *m)
 {
     char *user = MLC__CAST(char *, m->user);
@@ -41132,6 +41169,21 @@ static int64_t mlc__recurrent_width(const mlc_nn_rnn_desc *d)
 {
     return d->projection ? d->projection : d->hidden;
 }
+
+static mlc__keeps mlc__recurrent_keeps(const mlc_module *m)
+{
+    const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
+    const int64_t c = d->kind == MLC_RNN_LSTM ? d->hidden : 0;
+    mlc__keeps keeps = { NULL, true, { false, true }, d->layers, { mlc__recurrent_width(d), c } };
+    if (d->bidirectional) keeps.refuses = "is bidirectional; what comes next changes what it made";
+    else if (d->time_first) keeps.refuses = "has time_first; it must take [b,t,e]";
+    return keeps;
+}
+
+static const mlc__fuse mlc__recurrent_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of,
+    mlc__recurrent_keeps
+};
 
 /* ---- one layer in one direction */
 
@@ -41346,28 +41398,41 @@ static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__rec
     return x;
 }
 
-static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                         mlc_tensor **out, int32_t n_out)
+/* A forward's arguments; room for the states after it. */
+static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                        mlc__recurrent_run *r)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
     const size_t bytes = (size_t)mlc__recurrent_count(&u->d) * sizeof(mlc_tensor *);
+    memset(r, 0, sizeof *r);
+    r->lengths = u->call.lengths;
+    r->rows = u->call.rows;
+    r->b = in[0]->shape[u->d.time_first];
+    r->steps = in[0]->shape[!u->d.time_first];
+    for (int i = 0; i < 2; i++) {
+        r->after[i] = MLC__CAST(mlc_tensor **, mlc__arena(m->ctx, m->ctx->depth, bytes));
+        if (!r->after[i]) return MLC_ERR_NOMEM;
+    }
+    return mlc__recurrent_states_in(m, in, n_in, r);
+}
+
+/* States that a call gives are used; without, those of a cache, if there is one. */
+static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                         mlc_tensor **out, int32_t n_out)
+{
+    mlc__sequence *s = n_in == 1 && m->ctx->sequence && m->ctx->sequence->begin ? m->ctx->sequence
+                                                                                : NULL;
     mlc_tensor *x = in[0];
     mlc__recurrent_run r;
-    memset(&r, 0, sizeof r);
     MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
     MLC__TRY(mlc__recurrent_x_check(m, x));
-    r.lengths = u->call.lengths;
-    r.b = x->shape[u->d.time_first];
-    r.steps = x->shape[!u->d.time_first];
-    MLC__TRY(mlc__recurrent_states_in(m, in, n_in, &r));
-    if (r.lengths && !(x = u->call.rows->begin(m, &r, x))) return m->ctx->status;
-    for (int i = 0; i < 2; i++) {
-        r.after[i] = MLC__CAST(mlc_tensor **, mlc__arena(m->ctx, m->ctx->depth, bytes));
-        if (!r.after[i]) return MLC_ERR_NOMEM;
-    }
+    MLC__TRY(mlc__recurrent_run_of(m, in, n_in, &r));
+    if (s && !s->begin(s, m, &r, &x)) return m->ctx->status;
+    if (r.lengths && !(x = r.rows->begin(m, &r, x))) return m->ctx->status;
     out[0] = mlc__recurrent_layers_run(m, &r, x);
-    if (r.lengths) out[0] = u->call.rows->end(m, &r, out[0]);
-    return out[0] ? mlc__recurrent_states_out(m, &r, out, n_out) : m->ctx->status;
+    if (r.lengths) out[0] = r.rows->end(m, &r, out[0]);
+    if (!out[0] || (s && !s->end(s, m, &r, &out[0]))) return m->ctx->status;
+    return mlc__recurrent_states_out(m, &r, out, n_out);
 }
 
 /* A step: x [b,in], states [b,..]. */
@@ -41589,12 +41654,17 @@ static mlc_tensor *mlc__ways_index(mlc_tensor *lengths, int64_t steps)
                      mlc_add(at, mlc_minimum(n, zero)));
 }
 
-/* x [b,t,..] with the steps of each sequence in the other order. */
+/* Steps of x [b,t,e] by index, i64 [b,t]. */
+static mlc_tensor *mlc__steps_gather(mlc_tensor *x, mlc_tensor *index)
+{
+    return x ? mlc_gather(x, 1, mlc_expand(mlc_unsqueeze(index, 2), mlc_dims_of(3, x->shape)))
+             : NULL;
+}
+
+/* x [b,t,e] with the steps of each sequence in the other order. */
 static mlc_tensor *mlc__ways_turn(mlc_tensor *x, mlc_tensor *index)
 {
-    if (!x) return NULL;
-    if (!index) return mlc_flip(x, mlc_dims1(1));
-    return mlc_gather(x, 1, mlc_expand(mlc_unsqueeze(index, 2), mlc_dims_of(3, x->shape)));
+    return index ? mlc__steps_gather(x, index) : mlc_flip(x, mlc_dims1(1));
 }
 
 static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -41635,6 +41705,19 @@ static bool mlc__ways_takes(const mlc_module *m)
     return false;
 }
 
+static mlc__keeps mlc__ways_keeps(const mlc_module *m)
+{
+    const mlc__keeps keeps = { "is bidirectional; what comes next changes what it made", true,
+                               { false, false }, 0, { 0, 0 } };
+    (void)m;
+    return keeps;
+}
+
+static const mlc__fuse mlc__ways_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of,
+    mlc__ways_keeps
+};
+
 MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
 {
     static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
@@ -41642,7 +41725,7 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
     mlc_module *parts[2] = { forward, backward == forward ? NULL : backward };
     const bool fine = mlc__ways_takes(forward) && mlc__ways_takes(backward);
     mlc_module *m = fine ? mlc_module_create(ctx, &cls, &user, sizeof user) : NULL;
-    if (m) m->fuse = &mlc__recurrent_fuse;
+    if (m) m->fuse = &mlc__ways_fuse;
     if (m && mlc_module_add_named(m, "forward", forward) == MLC_OK &&
         mlc_module_add_named(m, "backward", backward) == MLC_OK) return m;
     for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
@@ -41678,25 +41761,6 @@ static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_
 {
     const mlc_epilogue e = { act, m->training ? dropout : 0.0, residual };
     return e;
-}
-
-/* ---- what the modules of one forward share: places of x's rows, and a cache */
-
-/* A forward over tokens, or one with a cache, sets the context's; see mlc__sequence_of. attend: the
- * attention of a module in the place of mlc_attention_ex, or NULL. */
-typedef struct mlc__sequence {
-    int64_t     offset;                /* place of the first row                               */
-    mlc_tensor *places;                /* i64 [b,t], or NULL: offset, offset + 1, ..           */
-    mlc_tensor *table;                 /* of mlc_rotary for these rows, once it is made        */
-    mlc_tensor *slopes;                /* of ALiBi, once they are made                         */
-    mlc_tensor *(*attend)(struct mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
-                          mlc_attention_desc *d);
-} mlc__sequence;
-
-static const mlc__sequence mlc__sequence_start = { 0, NULL, NULL, NULL, NULL };
-static const mlc__sequence *mlc__sequence_of(const mlc_ctx *ctx)
-{
-    return ctx->sequence ? ctx->sequence : &mlc__sequence_start;
 }
 
 /* ---- multi-head attention */
@@ -41793,8 +41857,11 @@ static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     mlc_attention_desc d = mlc__mha_desc(m, u);
     if (u->alibi && !d.alibi) return m->ctx->status;
     mlc__sequence *s = m->ctx->sequence;
-    mlc_tensor *y = s && s->attend && in[0] == in[1] ? s->attend(s, m, qkv, &d)
-                                                     : mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
+    const bool cached = s && s->attend && in[0] == in[1];
+    const mlc_tensor *q = qkv[0];
+    if (cached && !s->attend(s, m, qkv, &d)) return m->ctx->status;
+    mlc_tensor *y = mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
+    if (cached) y = mlc_cast(y, q->dtype);
     if (!y) return m->ctx->status;
     y = mlc_reshape(mlc_permute(y, mlc_dims4(0, 2, 1, 3)),
                     mlc_dims3(y->shape[0], y->shape[2], u->heads * u->head));
@@ -41802,8 +41869,18 @@ static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+static mlc__keeps mlc__mha_keeps(const mlc_module *m)
+{
+    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
+    const mlc__keeps keeps = { NULL, false, { false, false }, u->kv_heads, { u->head, u->head } };
+    return keeps;
+}
+
 static const mlc_module_class mlc__mha_class = { "MultiheadAttention", mlc__mha_forward, NULL, NULL,
                                                  0, NULL };
+static const mlc__fuse mlc__mha_fuse = {
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, mlc__mha_keeps
+};
 
 /* A forward with a desc and an epilogue, which a module keeps only while it runs. */
 static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
@@ -41916,6 +41993,7 @@ MLC_IMPL mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
     u->alibi = desc->alibi;
     u->turns = desc->has_rotary;
     u->rotary = desc->rotary;
+    m->fuse = &mlc__mha_fuse;
     if (mlc__mha_weights(m, desc) && mlc__mha_out(m, desc)) return m;
     mlc_module_free(m);
     return NULL;
@@ -42527,42 +42605,38 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
     return NULL;
 }
 
-/* @@ IMPL.NN.CACHE --------------------------------------- keys and values of what was read
- * A forward with a cache sets the context's sequence, whose attend attention modules call: it adds
- * keys and values of the new rows to those of the module and attends to all. Rows count when the
- * forward is done, so that one that fails changes nothing. */
+/* @@ IMPL.NN.CACHE --------------------------------------- what modules keep of the rows before
+ * A forward with a cache sets the context's sequence, whose functions modules call: attention adds
+ * keys and values of the new rows to those before and attends to all; recurrent modules begin from
+ * the states that the last forward ended with. Modules say what they keep (keeps of mlc__fuse), so
+ * that a cache does not link attention. New rows count when the forward is done, and new states
+ * are written beside the old ones until then: a forward that fails changes nothing. */
 
-typedef struct mlc__cached { const mlc_module *m; mlc_tensor kv[2]; } mlc__cached;
+typedef struct mlc__cached {
+    const mlc_module *m;
+    mlc__keeps  keeps;
+    mlc_tensor  of[2][2];              /* keys and values: of[0], and what a forward reads of   */
+                                       /* them; states: of[now], and room for the next          */
+    int         now;
+    int64_t     forwards, last;        /* since the reset; number of the last                   */
+} mlc__cached;
 
 struct mlc_cache {
-    mlc__sequence seq;                 /* first: attend gets it; offset: places that are filled */
+    mlc__sequence seq;                 /* first: modules get it; offset: places that are filled */
     mlc_ctx      *ctx;
     const mlc_module *net;
     mlc__cached  *of;                  /* a module each, in the order of the walk              */
     int32_t       n, at;               /* at: the next that will ask                           */
     int64_t       batch, capacity, rows;       /* rows: sequences that are in use              */
-    bool          padded;
+    int64_t       forward, steps;      /* number of the forward that runs, or ran; its rows    */
+    int64_t       skips;               /* places of padding, of the sequence that has most     */
+    bool          padded, places, states;      /* places, states: some modules keep such       */
     mlc_tensor    start, seen;         /* i64 [b,1], bool [b,1,1,capacity]; used if padded     */
-    mlc_storage   store[3];            /* of keys and values, start, seen                      */
+    mlc_tensor    mask;                /* the part of seen that the forward reads              */
+    mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
+                                       /* the end, and back; of what is no padding             */
+    mlc_storage   store[3];            /* of what modules keep, start, seen                    */
 };
-
-static bool mlc__is_attention(const mlc_module *m) { return m->cls.forward == mlc__mha_forward; }
-
-static int32_t mlc__attentions(const mlc_module *m)
-{
-    int32_t n = mlc__is_attention(m);
-    for (int32_t i = 0; i < m->children; i++) n += mlc__attentions(m->child[i]);
-    return n;
-}
-
-/* Elements of keys, or of values, a place of a sequence, in all modules. */
-static int64_t mlc__cache_width(const mlc_module *m)
-{
-    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
-    int64_t n = mlc__is_attention(m) ? u->kv_heads * u->head : 0;
-    for (int32_t i = 0; i < m->children; i++) n += mlc__cache_width(m->child[i]);
-    return n;
-}
 
 MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
 {
@@ -42573,34 +42647,100 @@ MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
     return d;
 }
 
-static mlc_dtype mlc__cache_dtype(const mlc_ctx *ctx, const mlc_cache_desc *d)
+/* What a cache of net takes. cache: its tensors get their places; NULL: they are counted. */
+typedef struct mlc__cache_plan {
+    const mlc_cache_desc *d;
+    mlc_dtype  dtype;
+    mlc_cache *cache;
+    int32_t    n;                      /* modules                                              */
+    bool       places, states, fine;
+    int64_t    bytes;
+} mlc__cache_plan;
+
+/* A tensor of the cache, at `bytes` of the plan. */
+static void mlc__cache_plan_tensor(mlc__cache_plan *p, mlc_tensor *t, mlc_dims shape, bool wide)
 {
-    return d->has_dtype ? d->dtype : ctx->dtype;
+    const mlc_dtype dtype = wide ? mlc__wide(p->dtype) : p->dtype;
+    const int64_t size = (int64_t)mlc_dtype_bytes(dtype), all = (INT64_C(1) << 53) - p->bytes;
+    int64_t n = 1;
+    for (int i = 0; i < shape.n && p->fine; i++) {
+        p->fine = shape.v[i] == 0 || n <= all / size / shape.v[i];
+        if (p->fine) n *= shape.v[i];
+    }
+    if (!p->fine) return;
+    if (t) {
+        mlc__tensor_init(t, p->cache->ctx, dtype, shape.n, shape.v);
+        t->storage = &p->cache->store[0];
+        t->offset = p->bytes / size;
+        t->scope = 0;
+    }
+    p->bytes += (int64_t)mlc__round_up((size_t)(n * size), sizeof(double));
+}
+
+/* What m keeps, and what is in it. */
+static void mlc__cache_plan_add(mlc__cache_plan *p, const mlc_module *m)
+{
+    if (m->fuse->keeps) {
+        const mlc__keeps k = m->fuse->keeps(m);
+        const mlc_dims rows = mlc_dims4(p->d->batch, k.outer, p->d->capacity, 0);
+        mlc__cached *e = p->cache ? &p->cache->of[p->n] : NULL;
+        if (k.refuses) {
+            mlc__fail(m->ctx, MLC_ERR_ARG, "cache: a %s in the module %s", m->cls.name, k.refuses);
+            p->fine = false;
+            return;
+        }
+        for (int i = 0; i < 4; i++) {
+            const int64_t inner = k.inner[i % 2];
+            mlc_dims shape = k.states ? mlc_dims3(k.outer, p->d->batch, inner) : rows;
+            shape.v[shape.n - 1] = inner;
+            if (inner && (k.states || i < 2))
+                mlc__cache_plan_tensor(p, e ? &e->of[i / 2][i % 2] : NULL, shape, k.wide[i % 2]);
+        }
+        if (e) e->m = m;
+        if (e) e->keeps = k;
+        p->n++;
+        p->states = p->states || k.states;
+        p->places = p->places || !k.states;
+    }
+    for (int32_t i = 0; i < m->children && p->fine; i++) mlc__cache_plan_add(p, m->child[i]);
+}
+
+/* False with an error: no cache of net can be made as d asks. */
+static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, mlc__cache_plan *p)
+{
+    mlc_ctx *ctx = net->ctx;
+    memset(p, 0, sizeof *p);
+    p->d = d;
+    if (!d || d->batch < 1 || d->capacity < 0) {
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: batch is %lld, capacity %lld; both must be positive; a "
+                  "desc starts from mlc_cache_desc_make(batch, capacity)",
+                  d ? (long long)d->batch : 0, d ? (long long)d->capacity : 0);
+        return false;
+    }
+    p->fine = true;
+    p->dtype = d->has_dtype ? d->dtype : ctx->dtype;
+    if (!mlc__is_float(p->dtype)) {
+        mlc__fail(ctx, MLC_ERR_DTYPE, "cache: the dtype is %s; it must be a float",
+                  mlc_dtype_name(p->dtype));
+        return false;
+    }
+    mlc__cache_plan_add(p, net);
+    if (p->fine && !p->n)
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: the module is a %s without attention or recurrent "
+                  "layers in it", net->cls.name);
+    else if (p->fine && p->places && !d->capacity)
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: capacity is 0; attention needs a place for each row");
+    else if (!p->fine)                 /* after an error of the walk it changes nothing */
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: %lld sequences of %lld places are more than memory has",
+                  (long long)d->batch, (long long)d->capacity);
+    else return true;
+    return false;
 }
 
 MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 {
-    int64_t bytes = 0;
-    if (!net) return 0;
-    mlc_ctx *ctx = net->ctx;
-    const int64_t width = mlc__cache_width(net);
-    if (!d || d->batch < 1 || d->capacity < 1)
-        mlc__fail(ctx, MLC_ERR_ARG, "cache: batch is %lld, capacity %lld; both must be positive; a "
-                  "desc starts from mlc_cache_desc_make(batch, capacity)",
-                  d ? (long long)d->batch : 0, d ? (long long)d->capacity : 0);
-    else if (!width)
-        mlc__fail(ctx, MLC_ERR_ARG, "cache: the module is a %s without attention in it",
-                  net->cls.name);
-    else if (!mlc__is_float(mlc__cache_dtype(ctx, d)))
-        mlc__fail(ctx, MLC_ERR_DTYPE, "cache: the dtype is %s; it must be a float",
-                  mlc_dtype_name(mlc__cache_dtype(ctx, d)));
-    else if (d->batch > (INT64_C(1) << 53) / d->capacity / width)
-        mlc__fail(ctx, MLC_ERR_ARG, "cache: %lld sequences of %lld places are more than memory has",
-                  (long long)d->batch, (long long)d->capacity);
-    else
-        bytes = 2 * d->batch * d->capacity * width *
-                (int64_t)mlc_dtype_bytes(mlc__cache_dtype(ctx, d));
-    return bytes;
+    mlc__cache_plan plan;
+    return net && mlc__cache_plan_of(net, d, &plan) ? plan.bytes : 0;
 }
 
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
@@ -42611,66 +42751,69 @@ MLC_IMPL void mlc_cache_free(mlc_cache *c)
     mlc__heap_free(c->ctx, c);
 }
 
-/* A tensor of the cache, from element `from` of a storage on, which gets memory if it has none. */
-static bool mlc__cache_tensor(mlc_cache *c, mlc_tensor *t, int store, mlc_dtype dtype,
-                              mlc_dims shape, int64_t from, size_t bytes)
+/* Memory of one of the cache's storages. */
+static bool mlc__cache_store(mlc_cache *c, int which, int64_t bytes)
 {
-    mlc_storage *s = &c->store[store];
-    if (!s->data) s->data = mlc__heap_data(c->ctx, bytes, MLC_MEM_ACTIVATION, "cache_create");
+    mlc_storage *s = &c->store[which];
+    s->data = mlc__heap_data(c->ctx, (size_t)bytes, MLC_MEM_ACTIVATION, "cache_create");
     s->ctx = c->ctx;
     s->mem = MLC_MEM_ACTIVATION;
-    mlc__tensor_init(t, c->ctx, dtype, shape.n, shape.v);
-    t->storage = s;
-    t->offset = from;
-    t->scope = 0;
     return s->data != NULL;
 }
 
-/* Keys and values of m and what is in it, from element `from` of the storage on. */
-static bool mlc__cache_place(mlc_cache *c, const mlc_module *m, mlc_dtype dtype, size_t bytes,
-                             int64_t *from)
+/* A tensor that has a storage to itself. */
+static bool mlc__cache_whole(mlc_cache *c, mlc_tensor *t, int which, mlc_dtype dtype,
+                             mlc_dims shape)
 {
-    const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
-    bool fine = true;
-    if (mlc__is_attention(m)) {
-        const mlc_dims shape = mlc_dims4(c->batch, u->kv_heads, c->capacity, u->head);
-        c->of[c->n].m = m;
-        for (int i = 0; i < 2; i++) {
-            fine = fine && mlc__cache_tensor(c, &c->of[c->n].kv[i], 0, dtype, shape, *from, bytes);
-            *from += mlc__product(4, shape.v);
-        }
-        c->n++;
-    }
-    for (int32_t i = 0; i < m->children && fine; i++)
-        fine = mlc__cache_place(c, m->child[i], dtype, bytes, from);
-    return fine;
+    mlc__tensor_init(t, c->ctx, dtype, shape.n, shape.v);
+    t->storage = &c->store[which];
+    t->scope = 0;
+    return mlc__cache_store(c, which, mlc__numel(t) * (int64_t)mlc_dtype_bytes(dtype));
 }
 
-static mlc_tensor *mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
-                                     mlc_attention_desc *d);
+/* Memory, and the tensors in it. */
+static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
+{
+    mlc__cache_plan p = *counted;
+    const int64_t b = p.d->batch, capacity = p.d->capacity;
+    c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(c->ctx, (size_t)p.n * sizeof *c->of,
+                                                     MLC_MEM_OBJECT, "cache_create"));
+    if (!c->of || !mlc__cache_store(c, 0, p.bytes) ||
+        !mlc__cache_whole(c, &c->start, 1, MLC_I64, mlc_dims2(b, 1)) ||
+        (p.places && !mlc__cache_whole(c, &c->seen, 2, MLC_BOOL, mlc_dims4(b, 1, 1, capacity))))
+        return false;
+    c->n = p.n;
+    p.cache = c;
+    p.n = 0;
+    p.bytes = 0;
+    mlc__cache_plan_add(&p, c->net);
+    return true;
+}
+
+static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
+                              mlc_attention_desc *d);
+static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurrent_run *r,
+                             mlc_tensor **x);
+static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__recurrent_run *r,
+                           mlc_tensor **y);
 
 MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
 {
-    const int64_t bytes = mlc_cache_bytes(net, d);
-    int64_t from = 0;
-    if (!bytes) return NULL;
-    mlc_ctx *ctx = net->ctx;
-    const mlc_dims one = mlc_dims2(d->batch, 1), all = mlc_dims4(d->batch, 1, 1, d->capacity);
-    mlc_cache *c = MLC__CAST(mlc_cache *, mlc__heap_alloc(ctx, sizeof *c, MLC_MEM_OBJECT,
+    mlc__cache_plan plan;
+    if (!net || !mlc__cache_plan_of(net, d, &plan)) return NULL;
+    mlc_cache *c = MLC__CAST(mlc_cache *, mlc__heap_alloc(net->ctx, sizeof *c, MLC_MEM_OBJECT,
                                                           "cache_create"));
     if (!c) return NULL;
-    c->ctx = ctx;
+    c->ctx = net->ctx;
     c->net = net;
     c->batch = c->rows = d->batch;
-    c->capacity = d->capacity;
+    c->places = plan.places;
+    c->states = plan.states;
+    c->capacity = c->places ? d->capacity : INT64_MAX / 4;
     c->seq.attend = mlc__cache_attend;
-    c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(ctx, (size_t)mlc__attentions(net) *
-                                                     sizeof *c->of, MLC_MEM_OBJECT,
-                                                     "cache_create"));
-    if (c->of && mlc__cache_place(c, net, mlc__cache_dtype(ctx, d), (size_t)bytes, &from) &&
-        mlc__cache_tensor(c, &c->start, 1, MLC_I64, one, 0, (size_t)d->batch * 8) &&
-        mlc__cache_tensor(c, &c->seen, 2, MLC_BOOL, all, 0, (size_t)(d->batch * d->capacity)))
-        return c;
+    c->seq.begin = mlc__cache_begin;
+    c->seq.end = mlc__cache_end;
+    if (mlc__cache_open(c, &plan)) return c;
     mlc_cache_free(c);
     return NULL;
 }
@@ -42683,8 +42826,14 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
     MLC__REQUIRE(c->ctx, length >= 0 && length <= c->seq.offset, ARG,
                  "cache_reset: the first %lld places of a cache with %lld", (long long)length,
                  (long long)c->seq.offset);
+    MLC__REQUIRE(c->ctx, !c->states || !length || length == c->seq.offset, ARG,
+                 "cache_reset: recurrent layers have the states after %lld places alone, not those "
+                 "after %lld; reset to 0 and read again", (long long)c->seq.offset,
+                 (long long)length);
     c->seq.offset = length;
-    if (!length) c->padded = false;
+    if (length) return MLC_OK;
+    c->padded = false;
+    for (int32_t i = 0; i < c->n; i++) c->of[i].forwards = 0;
     return MLC_OK;
 }
 
@@ -42696,6 +42845,17 @@ static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t fro
     part.shape[axis] = n;
     mlc__mark_layout(&part);
     return part;
+}
+
+/* Attention sees places from start [n,1] on. */
+static mlc_status mlc__cache_see(mlc_cache *c, mlc_tensor *start)
+{
+    const int64_t n = start->shape[0];
+    const mlc_tensor seen = mlc__cache_part(&c->seen, 0, 0, n);
+    mlc_tensor *at = mlc_arange(c->ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
+    mlc_tensor *ge = mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
+                            mlc_reshape(start, mlc_dims4(n, 1, 1, 1)));
+    return ge ? mlc__cast_into(c->ctx, "cache_padding", &seen, ge) : c->ctx->status;
 }
 
 MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int64_t n)
@@ -42713,17 +42873,15 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_no_grad_begin(ctx);
     const mlc_tensor start = mlc__cache_part(&c->start, 0, 0, n);
-    const mlc_tensor seen = mlc__cache_part(&c->seen, 0, 0, n);
-    mlc_tensor *at = mlc_arange(ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
-    mlc_tensor *from = mlc_from(ctx, MLC_I64, mlc_dims2(n, 1), padding), *ge;
-    ge = mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
-                mlc_reshape(from, mlc_dims4(n, 1, 1, 1)));
-    mlc_status st = ge ? mlc__cast_into(ctx, "cache_padding", &start, from) : ctx->status;
-    if (st == MLC_OK) st = mlc__cast_into(ctx, "cache_padding", &seen, ge);
+    mlc_tensor *from = mlc_from(ctx, MLC_I64, mlc_dims2(n, 1), padding);
+    mlc_status st = from && c->places ? mlc__cache_see(c, from) : ctx->status;
+    if (st == MLC_OK) st = mlc__cast_into(ctx, "cache_padding", &start, from);
     mlc_no_grad_end(ctx);
     mlc_drop(mlc__made_end(from, before));
     c->padded = st == MLC_OK;
     c->rows = n;
+    c->skips = 0;
+    for (int64_t i = 0; i < n; i++) c->skips = mlc__max(c->skips, padding[i]);
     return st;
 }
 
@@ -42743,29 +42901,44 @@ static mlc_status mlc__cache_pick(const mlc_tensor *t, const int64_t *rows, int6
     return mlc__cast_into(ctx, "cache_select", &all, &copy);
 }
 
+/* What is in use of tensor i of module e, sequences first; false: it has none. */
+static bool mlc__cache_used(const mlc_cache *c, const mlc__cached *e, int i, mlc_tensor *t)
+{
+    if (!e->keeps.inner[i] || (e->keeps.states ? !e->forwards : !c->seq.offset)) return false;
+    if (!e->keeps.states) {
+        *t = mlc__cache_part(&e->of[0][i], 2, 0, c->seq.offset);
+        return true;
+    }
+    *t = e->of[e->now][i];
+    for (int k = 0; k < 2; k++) {
+        t->shape[k] = e->of[0][i].shape[1 - k];
+        t->stride[k] = e->of[0][i].stride[1 - k];
+    }
+    mlc__mark_layout(t);
+    return true;
+}
+
 /* Bytes that n rows of any tensor of the cache take. */
 static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
 {
-    int64_t most = mlc__max(c->capacity, 8);
-    for (int32_t e = 0; e < c->n; e++) {
-        const mlc_tensor *k = &c->of[e].kv[0];
-        most = mlc__max(most, k->shape[1] * c->seq.offset * k->shape[3] *
-                              (int64_t)mlc_dtype_bytes(k->dtype));
-    }
+    int64_t most = c->places ? mlc__max(c->capacity, 8) : 8;
+    mlc_tensor t;
+    for (int32_t i = 0; i < 2 * c->n; i++)
+        if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
+            most = mlc__max(most, mlc__numel(&t) / t.shape[0] * (int64_t)mlc_dtype_bytes(t.dtype));
     return n * most;
 }
 
 static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t n,
                                       const mlc__temp *room)
 {
-    for (int32_t e = 0; e < c->n && c->seq.offset; e++)
-        for (int i = 0; i < 2; i++) {
-            const mlc_tensor t = mlc__cache_part(&c->of[e].kv[i], 2, 0, c->seq.offset);
+    mlc_tensor t;
+    for (int32_t i = 0; i < 2 * c->n; i++)
+        if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             MLC__TRY(mlc__cache_pick(&t, rows, n, room));
-        }
     if (!c->padded) return MLC_OK;
     MLC__TRY(mlc__cache_pick(&c->start, rows, n, room));
-    return mlc__cache_pick(&c->seen, rows, n, room);
+    return c->places ? mlc__cache_pick(&c->seen, rows, n, room) : MLC_OK;
 }
 
 MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t n)
@@ -42792,42 +42965,127 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
     return st;
 }
 
+/* What the cache has of m, which asks in this forward; NULL with an error. */
 static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
 {
     for (int32_t i = 0; i < c->n; i++) {
         mlc__cached *e = &c->of[(c->at + i) % c->n];
         if (e->m != m) continue;
+        if (e->last == c->forward) {
+            mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: the module runs twice in one "
+                      "forward; a cache holds what it keeps once");
+            return NULL;
+        }
         c->at += i + 1;
+        e->last = c->forward;
         return e;
     }
+    mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the module is not of the net that the "
+              "cache was made for");
     return NULL;
 }
 
-static mlc_tensor *mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor *const *qkv,
-                                     mlc_attention_desc *d)
+static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
+                              mlc_attention_desc *d)
 {
     mlc_cache *c = (mlc_cache *)(void *)s;
-    mlc__cached *e = mlc__cache_of(c, m);
-    if (!qkv[0] || !qkv[1] || !qkv[2]) return NULL;
-    if (!e || !d->causal || d->mask || d->key_lengths || d->q_offsets) {
+    if (!qkv[0] || !qkv[1] || !qkv[2]) return false;
+    if (!d->causal || d->mask || d->key_lengths || d->q_offsets) {
         mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: attention %s",
-                  !e ? "is not of the net that the cache was made for"
-                     : !d->causal ? "is not causal; what comes next would change what was read"
-                                  : "has a mask, lengths or offsets; see mlc_cache_padding");
-        return NULL;
+                  !d->causal ? "is not causal; what comes next would change what was read"
+                             : "has a mask, lengths or offsets; see mlc_cache_padding");
+        return false;
     }
+    mlc__cached *e = mlc__cache_of(c, m);
+    if (!e) return false;
     const int64_t t = qkv[1]->shape[2], all = s->offset + t;
-    mlc_tensor kv[2], mask = mlc__cache_part(&c->seen, 0, 0, c->rows);
     for (int i = 0; i < 2; i++) {
-        kv[i] = mlc__cache_part(&e->kv[i], 0, 0, c->rows);
-        const mlc_tensor to = mlc__cache_part(&kv[i], 2, s->offset, t);
-        if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return NULL;
-        kv[i] = mlc__cache_part(&kv[i], 2, 0, all);
+        const mlc_tensor rows = mlc__cache_part(&e->of[0][i], 0, 0, c->rows);
+        const mlc_tensor to = mlc__cache_part(&rows, 2, s->offset, t);
+        if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return false;
+        e->of[1][i] = mlc__cache_part(&rows, 2, 0, all);
+        qkv[1 + i] = &e->of[1][i];
     }
-    mask = mlc__cache_part(&mask, 3, 0, all);
-    if (c->padded) d->mask = &mask;
-    mlc_tensor *y = mlc_attention_ex(mlc_cast(qkv[0], kv[0].dtype), &kv[0], &kv[1], d);
-    return mlc_cast(y, qkv[0]->dtype);
+    if (c->padded) {
+        c->mask = mlc__cache_part(&c->seen, 0, 0, c->rows);
+        c->mask = mlc__cache_part(&c->mask, 3, 0, all);
+        d->mask = &c->mask;
+    }
+    qkv[0] = mlc_cast(qkv[0], qkv[1]->dtype);
+    return qkv[0] != NULL;
+}
+
+/* Rows of a sequence with padding begin later: they go first, with lengths, and padding after. */
+static bool mlc__cache_turn(mlc_cache *c)
+{
+    mlc_ctx *ctx = c->ctx;
+    const int64_t t = c->steps;
+    mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
+    mlc_tensor *end = mlc_full(ctx, MLC_I64, mlc_dims1(1), (double)t), *skip, *at;
+    skip = mlc_add_scalar(&start, -(double)c->seq.offset);
+    skip = mlc_minimum(mlc_maximum(skip, mlc_zeros(ctx, MLC_I64, mlc_dims1(1))), end);
+    at = mlc_unsqueeze(mlc_arange(ctx, MLC_I64, 0.0, (double)t, 1.0), 0);
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *to = i ? mlc_add(mlc_sub(at, skip), end) : mlc_add(at, skip);
+        c->turn[i] = mlc_where(mlc_ge(to, end), mlc_sub(to, end), to);
+    }
+    c->lengths = mlc_reshape(mlc_sub(end, skip), mlc_dims1(c->rows));
+    return c->turn[0] && c->turn[1] && c->lengths;
+}
+
+/* Does x of a recurrent module have the rows of this forward? */
+static bool mlc__cache_rows(const mlc_cache *c, const mlc__recurrent_run *r)
+{
+    if (r->lengths)
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: a recurrent module has lengths in its "
+                  "call; see mlc_cache_padding");
+    else if (r->b != c->rows || (c->turn[0] && r->steps != c->steps))
+        mlc__fail(c->ctx, MLC_ERR_SHAPE, "forward_cached: a recurrent module gets %lld "
+                  "sequences of %lld rows; the forward has %lld of %lld, which must be the same "
+                  "with padding", (long long)r->b, (long long)r->steps, (long long)c->rows,
+                  (long long)c->steps);
+    else return true;
+    return false;
+}
+
+static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurrent_run *r,
+                             mlc_tensor **x)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    if (c->padded && c->skips > s->offset && !c->turn[0] && !mlc__cache_turn(c))
+        return false;
+    mlc__cached *e = mlc__cache_rows(c, r) ? mlc__cache_of(c, m) : NULL;
+    if (!e) return false;
+    for (int i = 0; i < 2 && e->forwards; i++) {
+        if (!e->keeps.inner[i]) continue;
+        r->state[i] = mlc_slice(&e->of[e->now][i], 1, 0, c->rows, 1);
+        r->state[i] = mlc_cast(r->state[i], i ? mlc__wide((*x)->dtype) : (*x)->dtype);
+        if (!r->state[i]) return false;
+    }
+    if (!c->turn[0]) return true;
+    r->lengths = c->lengths;
+    r->rows = &mlc__recurrent_by_lengths;
+    *x = mlc__steps_gather(*x, c->turn[0]);
+    return *x != NULL;
+}
+
+static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__recurrent_run *r,
+                           mlc_tensor **y)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    const mlc__cached *e = &c->of[(c->at + c->n - 1) % c->n];
+    (void)m;
+    for (int64_t layer = 0; layer < e->keeps.outer; layer++)
+        for (int i = 0; i < 2; i++) {
+            if (!e->keeps.inner[i]) continue;
+            mlc_tensor to = mlc__cache_part(&e->of[!e->now][i], 1, 0, c->rows);
+            to = mlc__cache_part(&to, 0, layer, 1);
+            mlc_tensor *from = mlc_unsqueeze(r->after[i][layer], 0);
+            if (!from || mlc__cast_into(c->ctx, "forward_cached", &to, from) != MLC_OK)
+                return false;
+        }
+    if (c->turn[1]) *y = mlc__steps_gather(*y, c->turn[1]);
+    return *y != NULL;
 }
 
 static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const mlc_tensor *x)
@@ -42860,6 +43118,18 @@ static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
                        mlc_zeros(c->ctx, MLC_I64, mlc_dims1(1)));
 }
 
+/* t places of the last forward count, with the states after it; t < 0: they do no more. */
+static void mlc__cache_advance(mlc_cache *c, int64_t t)
+{
+    c->seq.offset += t;
+    for (int32_t i = 0; i < c->n; i++) {
+        mlc__cached *e = &c->of[i];
+        if (e->last != c->forward) continue;
+        e->now = !e->now;
+        e->forwards += t < 0 ? -1 : 1;
+    }
+}
+
 MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *c)
 {
     mlc_tensor *const in[1] = { x };
@@ -42870,14 +43140,23 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
     mlc_no_grad_begin(ctx);
     c->rows = x->shape[0];
     c->at = 0;
+    c->forward++;
+    c->steps = t;
+    c->turn[0] = c->turn[1] = NULL;
     c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
     ctx->sequence = &c->seq;
     mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
     ctx->sequence = NULL;
     c->seq.places = NULL;
     mlc_no_grad_end(ctx);
-    if (y) c->seq.offset += t; else c->rows = rows;
+    if (y) mlc__cache_advance(c, t); else c->rows = rows;
     return y;
+}
+
+/* The cache as before the last forward, when it had `length` places. */
+static void mlc__cache_undo(mlc_cache *c, int64_t length)
+{
+    if (c->seq.offset != length) mlc__cache_advance(c, length - c->seq.offset);
 }
 
 /* @@ IMPL.NN.GENERATE ------------------------------------ the next token, again and again
@@ -43177,7 +43456,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
         const mlc_status end = mlc__scope_leave(g->ctx);
         if (st == MLC_OK) st = end;
-        if (st != MLC_OK && !g->step) g->cache->seq.offset = from;
+        if (st != MLC_OK && !g->step) mlc__cache_undo(g->cache, from);
         if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
     }
     return st;
@@ -45015,7 +45294,7 @@ static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 }
 
 static const mlc__fuse mlc__sklinear_fuse = {
-    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false, NULL
+    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false, NULL, NULL
 };
 
 MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
@@ -45579,7 +45858,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 }
 
 static const mlc__fuse mlc__skconv_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true, NULL, NULL
 };
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)

@@ -1546,6 +1546,26 @@ DO(mlc_forward_cached)
     return st;
 }
 
+/* States instead of keys and values: padding turns rows round, rows are taken twice.             */
+DO(mlc_cache_create)
+{
+    static const int64_t padding[] = {1}, rows[] = {0, 0};
+    const mlc_cache_desc k = mlc_cache_desc_make(2, 0);
+    mlc_module          *m = mlc_nn_lstm(w->ctx, 2, 2);
+    mlc_cache           *c = own_module(w, m) ? mlc_cache_create(m, &k) : NULL;
+    mlc_tensor          *x = c ? mlc_ones(w->ctx, MLC_F32, mlc_dims3(1, 3, 2)) : NULL;
+    mlc_tensor          *two = x ? mlc_ones(w->ctx, MLC_F32, mlc_dims3(2, 1, 2)) : NULL;
+    mlc_status           st = two ? mlc_cache_padding(c, padding, 1) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK && !mlc_forward_cached(m, x, c))
+        st = mlc_ctx_status(w->ctx);
+    if (st == MLC_OK)
+        st = mlc_cache_select(c, rows, 2);
+    if (st == MLC_OK)
+        st = keep(w, mlc_forward_cached(m, two, c));
+    mlc_cache_free(c);
+    return st;
+}
+
 DO(mlc_generate)
 {
     const mlc_nn_gpt_desc d = small_gpt();
