@@ -86,7 +86,8 @@
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
  *   API.NN  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED
- *   API.AMP  API.DATA  API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT  API.BACKEND  API.CPP
+ *   API.AMP  API.RECOMPUTE  API.DATA  API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT
+ *   API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -112,7 +113,7 @@
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
  *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE
  *   IMPL.OPTIM.REPORT
- *   IMPL.SCHED  IMPL.AMP  IMPL.HOOKS
+ *   IMPL.SCHED  IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
@@ -3803,6 +3804,47 @@ MLC_API mlc_status mlc_autocast_end(mlc_ctx *ctx);
 /* mlc_autocast_report: a line for each operation and dtype that ran in f32 or 16 bits under
  *   autocast so far, with how often; write NULL: standard output.         err: ARG            */
 MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user);
+
+/* @@ API.RECOMPUTE --------------- activations made again in backward; test: tests/test_recompute.c
+ * A piece of forward keeps nothing but its inputs and outputs; its backward runs it a second time
+ * and so has what it needs. Gradients have the same bits, on any number of threads, but as said at
+ * mlc_recompute; a step takes up to a third longer. Chen et al., "Training deep nets with sublinear
+ * memory cost", arXiv 1604.06174.                                                             */
+
+/* A piece of forward: makes out[0..n_out) from in[0..n_in). It runs twice and must do the same, so
+ * that side effects stand under !mlc_recomputing(ctx) and no-grad, and what it reads besides the
+ * inputs is what was there before.                                                            */
+typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out);
+
+/* mlc_recompute: runs fn and, if gradients flow through it, records it as one operation. What it
+ *   made is freed but for the outputs. Backward runs it again, with the streams of random numbers
+ *   and the autocast of the first time, differentiates and frees that; inputs, parameters and other
+ *   tensors that fn reads get their gradients. Nests. Under no-grad fn is only called. Backward
+ *   sums in the order of the recorded operations; it may differ by a rounding where fn returns a
+ *   tensor twice, or several views of one, or where a linear layer with an activation in 16 bits is
+ *   followed by another at the beginning or the end of a piece.
+ *   in     1 to 8 tensors              out    1 to 4
+ *   user   must live until backward
+ *   err    ARG; STATE: fn changes what was there before in place (also in backward, if anyone did
+ *          since: VALUE), or does something else the second time; what fn returns
+ *   ref    torch.utils.checkpoint.checkpoint                                                  */
+MLC_API mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
+                                 int32_t n_in, mlc_tensor **out, int32_t n_out);
+/* mlc_recomputing: true while a piece runs a second time. Batch norm leaves its running statistics,
+ *   and no mlc_module_hook is called.                                                         */
+MLC_API bool mlc_recomputing(const mlc_ctx *ctx);
+/* mlc_nn_recompute: marks body, and returns it: its forward is a piece if it is in training and
+ *   gradients are recorded. The second run is in the modes (mlc_module_train) and with the descs
+ *   (mlc_transformer_forward) of the first. Not a piece: what a container does without the forward
+ *   of its child, attention with a desc of the call or within a layer, a recurrent layer with
+ *   lengths, and a forward with a cache.                      err: ARG: body is NULL          */
+MLC_API mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body);
+/* mlc_module_recompute: marks children 0, every, 2 every, .. of m as mlc_nn_recompute does, or
+ *   layers, if m is a stack of them (mlc_nn_transformer_encoder, mlc_nn_gpt); the others are marked
+ *   no more. every 0: none is.             err: ARG: every is negative, or m has no children
+ *   ref    torch.utils.checkpoint.checkpoint_sequential                                      */
+MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
 
 /* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
 
@@ -7578,6 +7620,7 @@ struct mlc_node {
         struct { int32_t axis; bool log; } softmax;
         struct { double eps; bool rms, weight, bias; } norm;
         struct { const mlc_custom_op *op; void *user; } custom;
+        struct mlc__rerun *piece;
         mlc__attention_spec attention;
         mlc__rnn_spec  rnn;
         struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
@@ -7601,7 +7644,16 @@ typedef struct mlc__tape {
     void    (*end)(mlc_ctx *ctx);      /* set by mlc_tape_begin: others do not link it         */
     int32_t   depth, no_grad;          /* scope that it began in; no_grad outside              */
     bool      keep;                    /* nodes also of what no gradient is asked for          */
+    bool      traced;                  /* no nodes at all: outer is the first of a mlc__trace  */
 } mlc__tape;
+
+/* The tape of a piece that runs for the first time: its operations choose what they would choose if
+ * they were recorded, and are not. IMPL.RECOMPUTE makes it: others do not link it. */
+typedef struct mlc__trace {
+    mlc__tape outer;                   /* first                                                */
+    mlc_node *node;                    /* of the piece, which all results have in their place  */
+    bool    (*begins)(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *const *in);
+} mlc__trace;
 
 /* Makes the message of an error word that the operation `what` caused. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
@@ -7623,6 +7675,7 @@ struct mlc_ctx {
     bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
     bool           told;               /* message is of the error that mlc_scope_end returned  */
     bool           ticket_stale;       /* the word was read since the post                     */
+    bool           again;              /* a piece runs a second time: mlc_recomputing          */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
@@ -28217,6 +28270,12 @@ static void mlc__tapes_back(mlc_ctx *ctx, const mlc__tape *outer)
     while (ctx->inner.end && ctx->inner.outer != outer) ctx->inner.end(ctx);
 }
 
+/* What the innermost tape traces. */
+MLC__INLINE const mlc__trace *mlc__trace_of(const mlc_ctx *ctx)
+{
+    return (const mlc__trace *)(const void *)ctx->inner.outer;
+}
+
 /* Was t made by an operation on an outer tape? */
 MLC__INLINE bool mlc__is_outside(const mlc_tensor *t)
 {
@@ -28272,19 +28331,21 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
+    else if (ctx->inner.traced && !mlc__trace_of(ctx)->begins(ctx, op, n, in)) return NULL;
+    const bool records = need && !ctx->inner.traced;
     if ((op->flags & MLC_OP_INPLACE) && mlc__is_outside(in[0])) {
         mlc__fail(ctx, MLC_ERR_STATE, "%s: the tensor was made on an outer tape; change it after "
                   "mlc_tape_end, or a copy of it", op->name);
         return NULL;
     }
-    if (need || ctx->inner.keep)
+    if (records || ctx->inner.keep)
         nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
     nd->op = op;
     nd->module = NULL;
     nd->n_in = (int8_t)n;
     nd->n_out = nd->n_saved = 0;
-    nd->recorded = need != 0;
+    nd->recorded = records;
     nd->need = (uint8_t)need;
     nd->flags = op->flags;
     nd->done = false;
@@ -28412,16 +28473,12 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
         return NULL;
     }
     /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
-    if (nd->recorded) {
-        mlc__tape_add(ctx, nd);
-        for (int i = 0; i < nd->n_out; i++) {
-            if (!mlc__is_float(nd->out[i]->dtype)) continue;
-            mlc_tensor *base = mlc__base(nd->out[i]);      /* another one only in place */
-            nd->out[i]->node = base->node = nd;
-            base->flags |= MLC__REQUIRES_GRAD;
-        }
-    } else if (ctx->inner.keep) {
-        mlc__tape_add(ctx, nd);
+    if (nd->recorded || ctx->inner.keep) mlc__tape_add(ctx, nd);
+    for (int i = 0; i < nd->n_out && nd->need; i++) {
+        if (!mlc__is_float(nd->out[i]->dtype)) continue;
+        mlc_tensor *base = mlc__base(nd->out[i]);          /* another one only in place */
+        nd->out[i]->node = base->node = nd->recorded ? nd : mlc__trace_of(ctx)->node;
+        base->flags |= MLC__REQUIRES_GRAD;
     }
     return nd->out[0];
 }
@@ -28606,8 +28663,8 @@ MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
-/* Checks first, so that a node that cannot run has changed nothing. */
-static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
+/* Is what nd saved as it was? */
+static mlc_status mlc__node_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
                  "backward: a second time through '%s', whose saved tensors are "
@@ -28622,6 +28679,13 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
             nd->op->name, mlc__shape(nd->saved[i].t).s, nd->saved[i].t->storage->version,
             nd->saved[i].version);
     }
+    return MLC_OK;
+}
+
+/* Checks first, so that a node that cannot run has changed nothing. */
+static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__node_check(ctx, nd));
     MLC__TRY(nd->op->backward(ctx, nd));
     return ctx->anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
 }
@@ -28846,7 +28910,7 @@ MLC_IMPL mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep)
     if (!outer) return MLC_ERR_NOMEM;
     *outer = ctx->inner;
     const mlc__tape tape = { ctx->tape, ctx->recorded, outer,      mlc__tape_close,
-                             ctx->depth, ctx->no_grad, keep };
+                             ctx->depth, ctx->no_grad, keep,       false };
     ctx->inner = tape;
     ctx->no_grad = 0;
     return MLC_OK;
@@ -34255,12 +34319,14 @@ static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
     a.y = mlc__data(nd->out[0]);
     a.residual = s->residual ? mlc__data(nd->in[s->residual]) : NULL;
     a.bias = s->bias ? mlc__data(nd->in[s->bias]) : NULL;
-    a.running_mean = s->mean ? mlc__data(s->mean) : NULL;
-    a.running_var = s->var ? mlc__data(s->var) : NULL;
+    /* The second run of a piece leaves the statistics as the first made them. */
+    const bool updates = s->training && s->mean && !ctx->again, reads = updates || !s->training;
+    a.running_mean = s->mean && reads ? mlc__data(s->mean) : NULL;
+    a.running_var = s->var && reads ? mlc__data(s->var) : NULL;
     a.momentum = s->momentum;
     a.eps = s->eps;
     MLC__TRY(mlc__batch_norm_run(ctx, nd->op->name, &a));
-    if (s->training && s->mean) {
+    if (updates) {
         s->mean->storage->version++;
         s->var->storage->version++;
     }
@@ -34483,7 +34549,7 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
         nd->u.join.axis = axis;
         nd->u.join.start = start;
         nd->u.join.out = out;
-        if (nd->recorded && !mlc__finish(nd)) return out->ctx->status;
+        if (nd->need && !mlc__finish(nd)) return out->ctx->status;
         for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
     }
     return MLC_OK;
@@ -35743,7 +35809,7 @@ MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
         return NULL;
     }
     const bool fine = index->dtype == MLC_I64 && w->ndim == 2 && mlc__is_float(w->dtype);
-    if (d->max_norm < MLC__INF && fine && mlc__numel(index) && !ctx->dry_run) {
+    if (d->max_norm < MLC__INF && fine && mlc__numel(index) && !ctx->dry_run && !ctx->again) {
         mlc_no_grad_begin(ctx);
         const bool done = mlc__embedding_shorten(index, w, d);
         mlc_no_grad_end(ctx);
@@ -38451,7 +38517,20 @@ struct mlc_module {
     mlc_forward_hook hook;                      /* or NULL                                      */
     void            *hook_user;
     size_t           user_bytes;
+    const struct mlc__pieces *piece;            /* NULL, or its forward is a piece              */
+    bool             plain;                     /* not now                                      */
+    bool             descs;                     /* user begins with two descs of a call, or NULL */
 };
+
+/* How a module's forward is recomputed; IMPL.RECOMPUTE has the only one. forget: m goes. */
+struct mlc__pieces {
+    mlc_status (*run)(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
+                      int32_t n_out);
+    void       (*forget)(mlc_module *m);
+};
+
+/* Must m's forward run by itself, not in the pass of another module? */
+MLC__INLINE bool mlc__runs_alone(const mlc_module *m) { return m->hook || m->piece; }
 
 /* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
 enum { MLC__UNSEEN = -1, MLC__FAILED = -2 };
@@ -39270,6 +39349,7 @@ static void mlc__module_free_below(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
     for (int32_t i = 0; i < m->children; i++) mlc__module_free_below(m->child[i]);
+    if (m->piece) m->piece->forget(m);
     if (m->cls.release) m->cls.release(m);
     if (ctx->optims_forget) ctx->optims_forget(ctx, m, NULL);
     for (int32_t i = 0; i < m->slots; i++) {
@@ -39308,7 +39388,7 @@ static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_ou
     if (m->ctx->dry_run) {
         m->out_ndim = out[0]->ndim;
         memcpy(m->out_shape, out[0]->shape, sizeof m->out_shape);
-    } else if (m->hook) {              /* what it runs has places of its own */
+    } else if (m->hook && !m->ctx->again) {      /* what it runs has places of its own */
         struct mlc__sequence *outer = m->ctx->sequence;
         m->ctx->sequence = NULL;
         const bool keep = m->hook(m->hook_user, m, out, n_out);
@@ -39394,6 +39474,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
                                        mlc_tensor **out, int32_t n_out)
 {
     if (!m) return MLC_ERR_ARG;
+    if (m->piece && !m->plain) return m->piece->run(m, in, n_in, out, n_out);
     const mlc_module *outer = m->ctx->current;
     m->ctx->current = m;
     const mlc_status st = mlc__module_run(m, in, n_in, out, n_out);
@@ -40063,7 +40144,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
     const mlc_module *child = m->child[i];
     mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
     return i + 2 < m->children && m->child[i + 2]->fuse->call_relu &&
-           m->ctx->no_grad == 0 && !child->hook && !m->child[i + 1]->hook &&
+           m->ctx->no_grad == 0 && !mlc__runs_alone(child) && !mlc__runs_alone(m->child[i + 1]) &&
            mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
 }
 
@@ -40356,7 +40437,11 @@ typedef struct mlc__bnorm_user {
 
 static mlc_status mlc__bnorm_count(mlc__bnorm_user *u, int64_t count)
 {
-    if (!mlc_fill_(u->tracked, (double)count)) return u->tracked->ctx->status;
+    mlc_ctx *ctx = u->tracked->ctx;
+    ctx->no_grad++;                    /* no part of a piece                                   */
+    const mlc_tensor *made = mlc_fill_(u->tracked, (double)count);
+    ctx->no_grad--;
+    if (!made) return ctx->status;
     u->count = count;
     u->version = u->tracked->storage->version;
     return MLC_OK;
@@ -40392,7 +40477,7 @@ static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
     const bool trains = m->training || u->anew;
     const bool cast = u->mean && !trains && mlc__is_half(u->mean->dtype);
-    const bool counts = trains && u->tracked && !m->ctx->dry_run;
+    const bool counts = trains && u->tracked && !m->ctx->dry_run && !m->ctx->again;
     mlc__bnorm_spec s;
     if (counts && mlc__writable(u->tracked, "batch_norm") != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
@@ -40616,7 +40701,7 @@ static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue
 {
     const mlc_module *child = m->child[i];
     int32_t n = 0;
-    while (i + n + 1 < m->children && !m->child[i + n]->hook &&
+    while (i + n + 1 < m->children && !mlc__runs_alone(m->child[i + n]) &&
            mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
 }
@@ -40790,9 +40875,9 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
  * for a hook to see. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
-    if (!body->fuse->run || body->children == 0 || body->hook) return NULL;
+    if (!body->fuse->run || body->children == 0 || mlc__runs_alone(body)) return NULL;
     mlc_module *last = body->child[body->children - 1];
-    return !last->hook && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
+    return !mlc__runs_alone(last) && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
                ? last : NULL;
 }
 
@@ -41616,7 +41701,10 @@ static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
     mlc__recurrent_call *call = m->fuse->lengths ? m->fuse->lengths(m) : NULL;
     if (call) call->lengths = lengths;
     if (call) call->rows = &mlc__recurrent_by_lengths;
+    const bool plain = m->plain;
+    m->plain = plain || (call && lengths);       /* a second run would not have them */
     const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
+    m->plain = plain;
     if (call) call->lengths = NULL;
     return st;
 }
@@ -41746,10 +41834,10 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
-    const bool linear = m->fuse == &mlc__linear_fuse && !m->hook;
+    const bool linear = m->fuse == &mlc__linear_fuse && !mlc__runs_alone(m);
     mlc_epilogue now = *e;
     if (!linear) now.residual = NULL;
-    const bool fused = !m->hook && (m->cls.takes & all) == all;
+    const bool fused = !mlc__runs_alone(m) && (m->cls.takes & all) == all;
     mlc_tensor *y = fused ? mlc__module_call(m, x, &now, NULL) : mlc_forward(m, x);
     if (y && fused) mlc__module_made(m, &y, 1);
     if (!fused) y = mlc__act_apply(y, e->act);
@@ -41888,9 +41976,12 @@ static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc
 {
     mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
     mlc_tensor *in[3] = { q, k, v }, *y = NULL;
+    const bool plain = m->plain;
+    m->plain = plain || desc || end;             /* a second run would not have them */
     u->call = desc;
     u->end = end;
     mlc_module_forward(m, in, 3, &y, 1);
+    m->plain = plain;
     u->call = NULL;
     u->end = NULL;
     return y;
@@ -42154,7 +42245,9 @@ static mlc_module *mlc__transformer_create(mlc_ctx *ctx, const mlc_module_class 
 {
     const mlc__transformer_user u = { NULL,     NULL,          d->dropout, d->act,
                                       d->gated, d->norm_first, decoder };
-    return mlc_module_create(ctx, cls, &u, sizeof u);
+    mlc_module *m = mlc_module_create(ctx, cls, &u, sizeof u);
+    if (m) m->descs = true;
+    return m;
 }
 
 static mlc_module *mlc__layer_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *d, bool decoder)
@@ -44128,6 +44221,8 @@ static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
     m->cls.takes = from->cls.takes;
     m->fuse = from->fuse;
     m->training = from->training;
+    m->piece = from->piece;
+    m->descs = from->descs;
     mlc__twin_add(c, from, m, true);
     return m;
 }
@@ -51584,6 +51679,494 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
     for (int32_t i = 0; a && i < a->seen; i++)
         mlc__print(&t, "%-16s %-5s %lld\n", a->ran[i].op, mlc_dtype_name(a->ran[i].dtype),
                    (long long)a->ran[i].times);
+    return MLC_OK;
+}
+
+/* @@ IMPL.RECOMPUTE -------------------------------------- pieces of forward that run twice
+ * The first run is on a tape that records nothing: each operation chooses what it would choose if
+ * it were recorded, so that both runs make the same bits, and marks its results as those of the
+ * piece's node. All tensors from outside that operations read are noted, with their versions, in
+ * nodes of the operation mlc__reads_op: on the tape, right before the piece's, they keep memory,
+ * count uses of parameters and notice changes as any node does, and have no backward. The second
+ * run is on a tape of its own, in a scope of its own, on the very tensors of the first: its
+ * backward adds to their gradients in the order of an ordinary one, and both end with it. */
+
+typedef struct mlc__rerun {
+    mlc__trace   trace;                /* first: what the tape knows of it                      */
+    mlc_piece_fn fn;
+    void        *user;
+    mlc_node    *reads;                /* while it is traced: the youngest node of what it read */
+    int32_t      depth, n_reads;       /* scope of it; nodes                                    */
+    int32_t      n_out;                /* outputs of fn; at: their places in the node's, or -1  */
+    int8_t       at[MLC__MAX_OUT];
+    bool         casts, in_sequence;
+    uint64_t     before;               /* storages made before it                               */
+    mlc_rng_state     rng;
+    mlc__sequence     sequence;        /* that of the context, if in_sequence                   */
+    mlc_autocast_desc autocast;        /* the innermost, if casts                               */
+} mlc__rerun;
+
+static const mlc__op mlc__reads_op =
+    { "recompute", NULL, NULL, NULL, NULL, MLC__AMP_KEEP, 0 };
+
+/* fn with its outputs checked. */
+static mlc_status mlc__piece_call(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
+                                  int32_t n_in, mlc_tensor **out, int32_t n_out)
+{
+    for (int32_t i = 0; i < n_out; i++) out[i] = NULL;
+    const mlc_status st = fn(ctx, user, in, n_in, out, n_out);
+    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "recompute: the piece failed") : ctx->status);
+    for (int32_t i = 0; i < n_out; i++) {
+        MLC__REQUIRE(ctx, out[i] && out[i]->ctx == ctx, ARG, "recompute: the piece left output %d "
+                     "NULL, or made it in another context", i + 1);
+        MLC__TRY(mlc__alive(out[i], "recompute"));
+    }
+    return MLC_OK;
+}
+
+/* ---- the first run */
+
+/* Notes t, from outside the piece: a base, which lives as long as the piece's node does, or else is
+ * copied. */
+static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
+{
+    mlc_node *nd = p->reads;
+    for (const mlc_node *r = nd; r; r = r->prev)
+        for (int i = 0; i < r->n_in; i++)
+            if (r->in[i] == t || (t->scope > p->depth && r->in[i]->storage == t->storage))
+                return MLC_OK;
+    if (!nd || nd->n_in == MLC__MAX_IN) {
+        nd = MLC__CAST(mlc_node *, mlc__arena(ctx, p->depth, sizeof *nd));
+        if (!nd) return MLC_ERR_NOMEM;
+        memset(nd, 0, sizeof *nd);
+        nd->op = &mlc__reads_op;
+        nd->prev = p->reads;
+        p->reads = nd;
+        p->n_reads++;
+    }
+    if (t->scope > p->depth) {
+        mlc_tensor *copy = MLC__CAST(mlc_tensor *, mlc__arena(ctx, p->depth, sizeof *copy));
+        if (!copy) return MLC_ERR_NOMEM;
+        *copy = *t;
+        t = copy;
+    }
+    nd->in[nd->n_in++] = t;
+    nd->saved[nd->n_saved].t = t;
+    nd->saved[nd->n_saved++].version = t->storage->version;
+    return MLC_OK;
+}
+
+/* Notes the inputs of an operation; false, with an error, if it would change one from outside. */
+static bool mlc__piece_begins(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *const *in)
+{
+    mlc__rerun *p = (mlc__rerun *)(uintptr_t)mlc__trace_of(ctx);
+    for (int i = 0; i < n; i++) {
+        if (in[i]->storage->seq > p->before) continue;
+        if (i == 0 && op->flags & MLC_OP_INPLACE) {
+            mlc__fail(ctx, MLC_ERR_STATE, "recompute: the piece changes %s, which was there before "
+                      "it, in place (%s); it would be changed twice: change a copy of it",
+                      mlc__shape(in[i]).s, op->name);
+            return false;
+        }
+        if (mlc__piece_note(ctx, p, mlc__base(in[i])) != MLC_OK) return false;
+    }
+    return true;
+}
+
+/* Memory for the piece and its node; what the second run is to have as the first had it. */
+static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
+{
+    mlc__rerun *p = MLC__CAST(mlc__rerun *, mlc__arena(ctx, ctx->depth, sizeof *p));
+    mlc_node *nd = p ? MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd)) : NULL;
+    if (!nd) return NULL;
+    memset(p, 0, sizeof *p);
+    memset(nd, 0, sizeof *nd);
+    nd->at = INT64_MAX;                /* on no outer tape, and not to be run yet               */
+    nd->prev = ctx->tape;
+    nd->done = true;
+    nd->u.piece = p;
+    p->trace.node = nd;
+    p->trace.begins = mlc__piece_begins;
+    p->fn = fn;
+    p->user = user;
+    p->depth = ctx->depth;
+    p->before = ctx->storages;
+    p->rng = mlc_ctx_rng(ctx);
+    p->in_sequence = ctx->sequence != NULL;
+    if (ctx->sequence) p->sequence = *ctx->sequence;
+    p->casts = ctx->autocast != NULL;
+    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->autocast;
+    if (a) p->autocast = a->desc[a->depth - 1];
+    return p;
+}
+
+/* Runs fn on a tape that records nothing. */
+static mlc_status mlc__piece_trace(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    const mlc__tape *outer = ctx->inner.outer;
+    const mlc__tape tape = { ctx->tape, ctx->recorded, &p->trace.outer, mlc__tape_close,
+                             ctx->depth, 0, false, true };
+    const int32_t depth = ctx->depth;
+    p->trace.outer = ctx->inner;
+    ctx->inner = tape;
+    const mlc_status st = mlc__piece_call(ctx, p->fn, p->user, in, n_in, out, n_out);
+    mlc__tapes_back(ctx, outer);
+    MLC__REQUIRE(ctx, ctx->depth == depth, STATE, "recompute: the piece left the scope %d deep, it "
+                 "was %d; end in it what begins in it", ctx->depth, depth);
+    return st;
+}
+
+/* Puts those of fn's outputs that need a gradient into the piece's node. One that shares its memory
+ * with others of the piece becomes a tensor of its own. */
+static mlc_status mlc__piece_outputs(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
+{
+    mlc_node *nd = p->trace.node;
+    p->n_out = n_out;
+    for (int32_t i = 0; i < n_out; i++) {
+        mlc_tensor *t = out[i];
+        p->at[i] = -1;
+        if (!mlc__wants_grad(t) || mlc__base(t)->node != nd) continue;
+        bool shares = t->base != NULL;
+        for (int k = 0; k < nd->n_out; k++) shares = shares || nd->out[k]->storage == t->storage;
+        if (shares) {
+            mlc__alias_note(t);
+            t = mlc__alias(ctx, t);
+            if (!t) return MLC_ERR_NOMEM;
+            t->node = nd;
+            t->flags |= MLC__REQUIRES_GRAD;
+            out[i] = t;
+        }
+        p->at[i] = nd->n_out;
+        nd->out[nd->n_out++] = t;
+    }
+    return MLC_OK;
+}
+
+/* The second run would read what is there now. */
+static mlc_status mlc__piece_unchanged(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_saved; i++)
+        MLC__REQUIRE(ctx, nd->saved[i].t->storage->version == nd->saved[i].version, STATE,
+                     "recompute: the piece changes %s, which it reads and which was there before "
+                     "it; the second run would read other values: change it after mlc_recompute",
+                     mlc__shape(nd->saved[i].t).s);
+    return MLC_OK;
+}
+
+static void mlc__piece_tape_add(mlc_ctx *ctx, mlc_node *nd)
+{
+    nd->recorded = true;
+    nd->done = false;
+    for (int i = 0; i < nd->n_saved; i++) nd->saved[i].t->storage->saves++;
+    mlc__node_uses(nd, 1);
+    mlc__tape_add(ctx, nd);
+}
+
+/* After the first run. Nothing can fail once the first node is on the tape. */
+static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
+{
+    mlc_node *nd = p->trace.node;
+    MLC__TRY(mlc__piece_outputs(ctx, p, out, n_out));
+    MLC__TRY(mlc__piece_unchanged(ctx, nd));
+    for (const mlc_node *r = p->reads; r; r = r->prev) MLC__TRY(mlc__piece_unchanged(ctx, r));
+    if (!nd->n_out) return MLC_OK;
+    for (mlc_node *r = p->reads, *next; r; r = next) {
+        next = r->prev;
+        mlc__piece_tape_add(ctx, r);
+    }
+    mlc__piece_tape_add(ctx, nd);
+    return MLC_OK;
+}
+
+/* Frees what was made since the storage `before` but outputs. */
+static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor *const *out,
+                             int32_t n_out)
+{
+    for (mlc_storage *s = ctx->scopes[ctx->depth].storages; s && s != before; s = s->next) {
+        bool returned = false;
+        for (int32_t i = 0; i < n_out; i++) returned = returned || (out[i] && out[i]->storage == s);
+        if (!returned && !s->dead && s->mem == MLC_MEM_ACTIVATION) mlc__storage_done(s);
+    }
+}
+
+/* ---- the second run */
+
+/* The innermost autocast of the first run, alone; *kept: all that there are. */
+static void mlc__piece_casts(mlc_ctx *ctx, const mlc__rerun *p, mlc__amp *kept)
+{
+    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
+    if (!a) return;
+    memcpy(kept->desc, a->desc, sizeof a->desc);
+    kept->depth = a->depth;
+    a->depth = p->casts;
+    a->desc[0] = p->autocast;
+    ctx->autocast = p->casts ? &a->hook : NULL;
+}
+
+static void mlc__piece_casts_back(mlc_ctx *ctx, const mlc__amp *kept)
+{
+    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
+    if (!a) return;
+    memcpy(a->desc, kept->desc, sizeof a->desc);
+    a->depth = kept->depth;
+    ctx->autocast = a->depth ? &a->hook : NULL;
+}
+
+/* fn with streams, casts and sequence as they were. Autocast that is not on now may have been made
+ * since, for the first time. */
+static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *nd,
+                                   mlc_tensor **out)
+{
+    const mlc_rng_state rng = mlc_ctx_rng(ctx);
+    struct mlc__autocast *autocast = ctx->autocast;
+    struct mlc__sequence *sequence = ctx->sequence;
+    const mlc__tape *tape = ctx->inner.outer;
+    const bool again = ctx->again, amp = ctx->amp != NULL;
+    mlc__amp kept;
+    if (amp) mlc__piece_casts(ctx, p, &kept);
+    ctx->sequence = p->in_sequence ? &p->sequence : NULL;
+    ctx->seed = p->rng.seed;
+    ctx->stream = p->rng.stream;
+    ctx->again = true;
+    const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
+    const mlc_status st = mlc__piece_call(ctx, p->fn, p->user, nd->in, nd->n_in, out, p->n_out);
+    mlc__flush_resume(mode);
+    mlc__tapes_back(ctx, tape);
+    ctx->again = again;
+    ctx->seed = rng.seed;
+    ctx->stream = rng.stream;
+    ctx->sequence = sequence;
+    if (amp) mlc__piece_casts_back(ctx, &kept);
+    ctx->autocast = autocast;
+    return st;
+}
+
+/* Backward from all outputs that have a gradient: it begins at the youngest. */
+static mlc_status mlc__piece_backward(mlc_ctx *ctx, const mlc__rerun *p, mlc_node *nd,
+                                      mlc_tensor *const *out)
+{
+    mlc_tensor dy, *last = NULL;
+    int last_at = 0;
+    for (int32_t i = 0; i < p->n_out; i++) {
+        const int at = p->at[i];
+        if (at < 0) continue;
+        const mlc_tensor *was = nd->out[at];
+        MLC__REQUIRE(ctx, out[i]->dtype == was->dtype && mlc__same_shape(out[i], was) &&
+                     mlc__base(out[i])->node && !mlc__is_outside(out[i]), STATE,
+                     "recompute: output %d of the piece was %s %s, the second run made %s %s, or "
+                     "nothing that a gradient flows through; it must do the same both times",
+                     i + 1, mlc_dtype_name(was->dtype), mlc__shape(was).s,
+                     mlc_dtype_name(out[i]->dtype), mlc__shape(out[i]).s);
+        if (!nd->out[at]->grad) continue;
+        if (last && mlc__base(out[i])->node->at <= mlc__base(last)->node->at) {
+            mlc__grad_view(nd->out[at], &dy);
+            MLC__TRY(mlc__backward_seed(ctx, out[i], &dy));
+            continue;
+        }
+        if (last) {
+            mlc__grad_view(nd->out[last_at], &dy);
+            MLC__TRY(mlc__backward_seed(ctx, last, &dy));
+        }
+        last = out[i];
+        last_at = at;
+    }
+    mlc__grad_view(nd->out[last_at], &dy);
+    return last ? mlc__backward_run(ctx, last, &dy) : MLC_OK;
+}
+
+/* The second run and its backward, on a tape of their own. */
+static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
+{
+    mlc_tensor *out[MLC__MAX_OUT];
+    MLC__TRY(mlc_tape_begin(ctx, false));
+    mlc_status st = mlc__piece_again(ctx, p, nd, out);
+    ctx->no_grad++;
+    if (st == MLC_OK) st = mlc__piece_backward(ctx, p, nd, out);
+    ctx->no_grad--;
+    if (st != MLC_OK) mlc__tape_abandon(ctx->tape, ctx->inner.floor);
+    return st;
+}
+
+/* Uses of parameters are those of the second run while it lasts. */
+static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__rerun *p = nd->u.piece;
+    mlc_node *r = nd->prev;
+    for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) MLC__TRY(mlc__node_check(ctx, r));
+    MLC__TRY(mlc_scope_begin(ctx));
+    r = nd->prev;
+    for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) mlc__node_uses(r, -1);
+    mlc_status st = mlc__piece_redo(ctx, p, nd);
+    r = nd->prev;
+    for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) {
+        mlc__node_uses(r, 1);
+        if (st == MLC_OK) mlc__node_unsave(r);
+    }
+    const mlc_status left = mlc__scope_leave(ctx);
+    return st == MLC_OK ? left : st;
+}
+
+static const mlc__op mlc__recompute_op =
+    { "recompute", NULL, NULL, mlc__recompute_backward, NULL, MLC__AMP_KEEP, 0 };
+
+static mlc_status mlc__piece_check(mlc_ctx *ctx, mlc_piece_fn fn, mlc_tensor *const *in,
+                                   int32_t n_in, mlc_tensor **out, int32_t n_out)
+{
+    MLC__REQUIRE(ctx, fn && in && out, ARG, "recompute: fn, in or out is NULL");
+    MLC__REQUIRE(ctx, n_in >= 1 && n_in <= MLC__MAX_IN && n_out >= 1 && n_out <= MLC__MAX_OUT, ARG,
+                 "recompute: %d inputs and %d outputs; it takes 1 to %d, and 1 to %d", n_in, n_out,
+                 MLC__MAX_IN, MLC__MAX_OUT);
+    const mlc_ctx *of = mlc__inputs("recompute", n_in, in);
+    MLC__TRY(ctx->status);
+    MLC__REQUIRE(ctx, of == ctx, ARG, "recompute: the inputs are NULL or of another context; make "
+                 "them in this one");
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
+                                  int32_t n_in, mlc_tensor **out, int32_t n_out)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__piece_check(ctx, fn, in, n_in, out, n_out));
+    if (ctx->no_grad > 0 || ctx->inner.keep || ctx->inner.traced)
+        return mlc__piece_call(ctx, fn, user, in, n_in, out, n_out);
+    mlc__rerun *p = mlc__piece_new(ctx, fn, user);
+    if (!p) return MLC_ERR_NOMEM;
+    mlc_node *nd = p->trace.node;
+    nd->op = &mlc__recompute_op;
+    for (int32_t i = 0; i < n_in; i++) {
+        nd->in[i] = in[i];
+        nd->need |= (uint8_t)(mlc__wants_grad(in[i]) << i);
+        nd->saved[i].t = in[i];
+        nd->saved[i].version = in[i]->storage->version;
+    }
+    nd->n_in = nd->n_saved = (int8_t)n_in;
+    const int32_t depth = ctx->depth;
+    const mlc_storage *before = ctx->scopes[depth].storages;
+    mlc_status st = mlc__piece_trace(ctx, p, in, n_in, out, n_out);
+    if (ctx->depth != depth) return st;
+    if (st == MLC_OK) st = mlc__piece_record(ctx, p, out, n_out);
+    for (int32_t i = 0; i < n_out && st != MLC_OK; i++) out[i] = NULL;
+    mlc__piece_sweep(ctx, before, out, n_out);
+    return st;
+}
+
+MLC_IMPL bool mlc_recomputing(const mlc_ctx *ctx) { return ctx && ctx->again; }
+
+/* ---- modules whose forward is a piece */
+
+/* What a call of a module's forward has beside its inputs; `training` of all modules comes after
+ * it. */
+typedef struct mlc__module_again {
+    mlc_module         *m;
+    mlc_attention_desc  desc[2];
+    const mlc_attention_desc *at[2];   /* NULL or desc                                         */
+    int32_t             modules;
+} mlc__module_again;
+
+MLC__INLINE bool *mlc__again_modes(mlc__module_again *a)
+{
+    return (bool *)(void *)(a + 1);
+}
+
+/* Counts m and all below it; reads their modes into `modes` unless that is NULL, or exchanges. */
+static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
+{
+    int32_t n = 1;
+    if (modes) {
+        const bool now = m->training;
+        if (exchange) m->training = modes[0];
+        modes[0] = now;
+    }
+    for (int32_t i = 0; i < m->children; i++)
+        n += mlc__modes(m->child[i], modes ? modes + n : NULL, exchange);
+    return n;
+}
+
+static mlc_status mlc__module_plain(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    m->plain = true;
+    const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
+    m->plain = false;
+    return st;
+}
+
+static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    mlc__module_again *a = MLC__CAST(mlc__module_again *, user);
+    mlc_module *m = a->m;
+    const mlc_attention_desc **descs = m->descs ? (const mlc_attention_desc **)m->user : NULL;
+    MLC__REQUIRE(ctx, mlc__modes(m, NULL, false) == a->modules, STATE, "recompute: a module was "
+                 "added or freed below %s since its forward; do that after backward", m->cls.name);
+    mlc__modes(m, mlc__again_modes(a), true);
+    for (int i = 0; descs && i < 2; i++) descs[i] = a->at[i];
+    const mlc_status st = mlc__module_plain(m, in, n_in, out, n_out);
+    for (int i = 0; descs && i < 2; i++) descs[i] = NULL;
+    mlc__modes(m, mlc__again_modes(a), true);
+    return st;
+}
+
+static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                        mlc_tensor **out, int32_t n_out)
+{
+    mlc_ctx *ctx = m->ctx;
+    const mlc_attention_desc *const *descs = m->descs ? (const mlc_attention_desc *const *)m->user
+                                                      : NULL;
+    if (!m->training || ctx->no_grad > 0 || ctx->inner.traced || ctx->inner.keep ||
+        (ctx->sequence && ctx->sequence->attend)) return mlc__module_plain(m, in, n_in, out, n_out);
+    const int32_t n = mlc__modes(m, NULL, false);
+    mlc__module_again *a = MLC__CAST(mlc__module_again *, mlc__arena(ctx, ctx->depth, sizeof *a +
+                                                                     (size_t)n * sizeof(bool)));
+    if (!a) return MLC_ERR_NOMEM;
+    memset(a, 0, sizeof *a);
+    a->m = m;
+    a->modules = n;
+    for (int i = 0; descs && i < 2; i++) {
+        if (!descs[i]) continue;
+        a->desc[i] = *descs[i];
+        a->at[i] = &a->desc[i];
+    }
+    mlc__modes(m, mlc__again_modes(a), false);
+    return mlc_recompute(ctx, mlc__module_piece, a, in, n_in, out, n_out);
+}
+
+/* m is freed: its pieces cannot run any more. */
+static void mlc__module_forget(mlc_module *m)
+{
+    for (mlc_node *nd = m->ctx->tape; nd; nd = nd->prev) {
+        const mlc__rerun *p = nd->op == &mlc__recompute_op ? nd->u.piece : NULL;
+        if (p && p->fn == mlc__module_piece &&
+            MLC__CAST(const mlc__module_again *, p->user)->m == m) mlc__node_unsave(nd);
+    }
+}
+
+static const struct mlc__pieces mlc__module_pieces = { mlc__module_run_twice, mlc__module_forget };
+
+MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
+{
+    if (!ctx) return NULL;
+    if (!body || body->ctx != ctx) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_recompute: body is NULL, or of another context; look at "
+                  "what should have made it");
+        return NULL;
+    }
+    body->piece = &mlc__module_pieces;
+    return body;
+}
+
+MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
+{
+    if (!m) return MLC_ERR_ARG;
+    const mlc_module *first = m->children ? m->child[0] : NULL;
+    const mlc_module *list = first && !first->cls.forward && !first->cls.call ? first : m;
+    MLC__REQUIRE(m->ctx, every >= 0 && list->children, ARG, "module_recompute: every is %d, and %s "
+                 "has %d children; every is 0 or more, children 1", every, m->cls.name,
+                 list->children);
+    for (int32_t i = 0; i < list->children; i++)
+        list->child[i]->piece = every && i % every == 0 ? &mlc__module_pieces : NULL;
     return MLC_OK;
 }
 

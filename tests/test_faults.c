@@ -2504,6 +2504,39 @@ DO(mlc_autocast_report)
     return mlc_autocast_report(w->ctx, hash_text, w);
 }
 
+/* ---- pieces that run twice ------------------------------------------------------------------ */
+
+static mlc_status twice_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in; (void)n_out;
+    out[0] = mlc_dropout(mlc_forward((mlc_module *)user, in[0]), 0.5);
+    return mlc_ctx_status(ctx);
+}
+
+DO(mlc_recompute)
+{
+    mlc_tensor      *y = NULL;
+    const mlc_status st = mlc_recompute(w->ctx, twice_piece, w->net, &w->x, 1, &y, 1);
+    CHECK((y != NULL) == (st == MLC_OK));
+    CHECK(!mlc_recomputing(w->ctx));
+    return first_of(st, y != NULL ? keep(w, y) : MLC_OK);
+}
+
+SCENARIO(mlc_recomputing, true) { return mlc_recomputing(w->ctx) ? MLC_ERR_STATE : MLC_OK; }
+
+DO(mlc_nn_recompute)
+{
+    CHECK(mlc_nn_recompute(w->ctx, w->net) == w->net);
+    return keep(w, mlc_forward(w->net, w->x));
+}
+
+DO(mlc_module_recompute)
+{
+    CHECK_EQ(mlc_module_recompute(w->net, 1), MLC_OK);
+    return keep(w, mlc_forward(w->net, w->x));
+}
+
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
 static void reads_arguments(void *user, const mlc_op_event *e)

@@ -1,0 +1,468 @@
+/* test_recompute.c -- tests of section IMPL.RECOMPUTE: gradients, statistics and draws are those of
+ * a plain run, bit by bit; memory falls; what cannot run twice is refused */
+#include "mlc_test.h"
+
+#define MOST 20000                     /* numbers that a run leaves                            */
+
+/* All that a run leaves: losses, gradients, buffers, and where the generator stands.          */
+typedef struct left {
+    double  v[MOST];
+    int64_t n;
+} left;
+
+static void leave(left *l, mlc_tensor *t)
+{
+    if (!CHECK(t != NULL) || !CHECK(l->n + mlc_numel(t) <= MOST)) return;
+    if (test_read(t, l->v + l->n)) l->n += mlc_numel(t);
+}
+
+static void leave_net(left *l, mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it)) {
+        if (it.buffer) leave(l, it.tensor);
+        else if (it.trainable) leave(l, mlc_grad(it.tensor));
+    }
+    l->v[l->n++] = (double)mlc_ctx_rng(mlc_module_ctx(net)).stream;
+}
+
+static void same(const left *a, const left *b)
+{
+    int64_t at = 0;
+    CHECK(a->n > 1);
+    CHECK_EQ(a->n, b->n);
+    while (at < a->n && memcmp(&a->v[at], &b->v[at], sizeof a->v[at]) == 0) at++;
+    CHECK_EQ(at, a->n);
+}
+
+/* ---- modules: a plain run and one with marks ------------------------------------------------ */
+
+/* How a net is made, and what it takes.                                                       */
+typedef struct kind {
+    mlc_module *(*make)(mlc_ctx *ctx, bool marked);
+    mlc_dims     x;
+    bool         tokens;
+    mlc_dtype    autocast;             /* f32: none                                            */
+    mlc_dtype    dtype;
+    int32_t      threads;
+} kind;
+
+static mlc_module *marked_if(mlc_ctx *ctx, mlc_module *m, bool marked)
+{
+    return marked ? mlc_nn_recompute(ctx, m) : m;
+}
+
+static mlc_module *make_mlp(mlc_ctx *ctx, bool marked)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) {
+        mlc_module *part = mlc_nn_sequential(ctx);
+        mlc_module_add(part, mlc_nn_linear(ctx, 7, 19));
+        mlc_module_add(part, i == 1 ? mlc_nn_gelu(ctx) : mlc_nn_relu(ctx));
+        mlc_module_add(part, mlc_nn_dropout(ctx, 0.3));
+        mlc_module_add(part, mlc_nn_linear(ctx, 19, 7));
+        mlc_module_add(net, marked_if(ctx, part, marked && i != 1));
+    }
+    return net;
+}
+
+static mlc_module *make_encoder(mlc_ctx *ctx, bool marked)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(8, 2);
+    d.hidden = 16;
+    d.act = MLC_ACT_GELU;
+    mlc_module *net = mlc_nn_transformer_encoder(ctx, &d, 3);
+    if (marked) CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
+    return net;
+}
+
+static mlc_module *make_conv(mlc_ctx *ctx, bool marked)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) {
+        mlc_module *body = mlc_nn_sequential(ctx);
+        mlc_module_add(body, mlc_nn_conv2d(ctx, 3, 3, 3, 1, 1));
+        mlc_module_add(body, mlc_nn_batch_norm(ctx, 3));
+        mlc_module_add(body, mlc_nn_relu(ctx));
+        mlc_module_add(body, mlc_nn_conv2d(ctx, 3, 3, 3, 1, 1));
+        mlc_module_add(body, mlc_nn_batch_norm(ctx, 3));
+        mlc_module_add(net, mlc_nn_residual(ctx, body, NULL, true));
+    }
+    if (marked) CHECK_EQ(mlc_module_recompute(net, 2), MLC_OK);
+    return net;
+}
+
+static mlc_module *make_gpt(mlc_ctx *ctx, bool marked)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(11, 8, 3, 8, 2);
+    d.positions = MLC_POSITIONS_ROTARY;
+    d.layer.dropout = 0.1;
+    mlc_module *net = mlc_nn_gpt(ctx, &d);
+    if (marked) CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
+    return net;
+}
+
+/* Marked within marked within marked.                                                         */
+static mlc_module *make_nested(mlc_ctx *ctx, bool marked)
+{
+    mlc_module *net = make_mlp(ctx, marked), *more = mlc_nn_sequential(ctx);
+    mlc_module_add(more, marked_if(ctx, net, marked));
+    mlc_module_add(more, mlc_nn_linear(ctx, 7, 7));
+    return marked_if(ctx, more, marked);
+}
+
+/* Two passes, whose gradients add up.                                                         */
+static void run(const kind *k, bool marked, left *l)
+{
+    mlc_ctx_desc d = test_desc();
+    d.threads = k->threads;
+    d.dtype = k->dtype;
+    d.seed = 5;
+    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    mlc_module *net = k->make(ctx, marked);
+    l->n = 0;
+    for (uint64_t pass = 0; pass < 2 && CHECK_OK(ctx); pass++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, k->dtype, k->x, 3 + pass, k->tokens ? 0.0 : -1.0,
+                                  k->tokens ? 11.0 : 1.0);
+        if (k->tokens) x = mlc_cast(x, MLC_I64);
+        else mlc_set_requires_grad(x, true);
+        if (k->autocast != MLC_F32) mlc_autocast_begin(ctx, k->autocast);
+        mlc_tensor *y = mlc_forward(net, x);
+        if (k->autocast != MLC_F32) mlc_autocast_end(ctx);
+        mlc_tensor *loss = mlc_mean_all(mlc_square(mlc_cast(y, k->dtype)));
+        CHECK_EQ(mlc_backward(loss), MLC_OK);
+        if (!CHECK_OK(ctx)) return;
+        leave(l, loss);
+        if (!k->tokens) leave(l, mlc_grad(x));
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    leave_net(l, net);
+    CHECK_OK(ctx);
+}
+
+static void same_bits(kind k)
+{
+    left *plain = (left *)calloc(2, sizeof *plain), *again = plain + 1;
+    run(&k, false, plain);
+    run(&k, true, again);
+    same(plain, again);
+    free(plain);
+}
+
+static void all_kinds(mlc_module *(*make)(mlc_ctx *ctx, bool marked), mlc_dims x, bool tokens)
+{
+    static const struct { mlc_dtype autocast, dtype; int32_t threads; } how[] = {
+        {MLC_F32, MLC_F32, 1}, {MLC_F32, MLC_F32, 3}, {MLC_F32, MLC_F64, 1},
+        {MLC_BF16, MLC_F32, 1}, {MLC_F16, MLC_F32, 2},
+    };
+    for (size_t i = 0; i < sizeof how / sizeof how[0]; i++) {
+        const kind k = {make, x, tokens, how[i].autocast, how[i].dtype, how[i].threads};
+        same_bits(k);
+    }
+}
+
+TEST(recompute, mlp_has_the_bits_of_a_plain_run)
+{
+    all_kinds(make_mlp, mlc_dims2(5, 7), false);
+}
+
+TEST(recompute, encoder_with_dropout_has_the_bits_of_a_plain_run)
+{
+    all_kinds(make_encoder, mlc_dims3(2, 5, 8), false);
+}
+
+TEST(recompute, batch_norm_updates_its_statistics_once)
+{
+    all_kinds(make_conv, mlc_dims4(2, 3, 9, 8), false);
+}
+
+TEST(recompute, gpt_gets_its_places_again)
+{
+    all_kinds(make_gpt, mlc_dims2(2, 6), true);
+}
+
+TEST(recompute, nests)
+{
+    all_kinds(make_nested, mlc_dims2(5, 7), false);
+}
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+typedef struct mixed { mlc_tensor *w, *outside; int runs, again; int way; } mixed;
+
+/* Outputs: a product, whole numbers, the input itself, and a view of what the first is made of. */
+static mlc_status mix(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                      mlc_tensor **out, int32_t n_out)
+{
+    mixed *u = (mixed *)user;
+    u->runs++;
+    u->again += mlc_recomputing(ctx);
+    CHECK_EQ(n_in, 2);
+    CHECK_EQ(n_out, 4);
+    mlc_tensor *h = mlc_dropout(mlc_tanh(mlc_matmul(in[0], u->w)), 0.25);
+    mlc_relu_(h);                      /* in place, of what was made here                      */
+    out[0] = mlc_mul(h, mlc_add(in[1], u->outside));
+    out[1] = mlc_argmax(h, 1, false);
+    out[2] = in[0];
+    out[3] = mlc_reshape(h, mlc_dims1(12));
+    return mlc_ctx_status(ctx);
+}
+
+/* way 0: a call; 1: a piece; 2: a piece in a piece.                                           */
+static mlc_status mix_call(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    mixed *u = (mixed *)user;
+    if (u->way == 0) return mix(ctx, user, in, n_in, out, n_out);
+    return mlc_recompute(ctx, mix, user, in, n_in, out, n_out);
+}
+
+static void mix_run(int way, left *l)
+{
+    mlc_ctx_desc d = test_desc();
+    d.seed = 9;
+    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    mixed       u = {NULL, NULL, 0, 0, way};
+    mlc_tensor *out[4], *in[2], *w;
+    l->n = 0;
+    mlc_scope_begin(ctx);
+    in[0] = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 1, -1.0, 1.0);
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 2, -1.0, 1.0);
+    w = u.w = test_rand(ctx, MLC_F32, mlc_dims2(4, 4), 3, -1.0, 1.0);
+    mlc_set_requires_grad(in[0], true);
+    mlc_set_requires_grad(w, true);
+    u.outside = mlc_exp(mlc_select(w, 0, 1));
+    if (way < 2) mix_call(ctx, &u, in, 2, out, 4);
+    else mlc_recompute(ctx, mix_call, &u, in, 2, out, 4);
+    CHECK_OK(ctx);
+    CHECK(mlc_requires_grad(out[0]) && !mlc_requires_grad(out[1]) && out[2] == in[0]);
+    /* The first output is used twice, as are the input and the weight. */
+    mlc_tensor *y = mlc_add(mlc_mul(out[0], mlc_add(out[0], out[2])),
+                            mlc_reshape(mlc_square(out[3]), mlc_dims2(3, 4)));
+    mlc_tensor *loss = mlc_sum_all(mlc_matmul(y, w));
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    leave(l, loss);
+    leave(l, mlc_grad(in[0]));
+    leave(l, mlc_grad(w));
+    leave(l, mlc_cast(out[1], MLC_F32));
+    l->v[l->n++] = (double)mlc_ctx_rng(ctx).stream;
+    CHECK_EQ(u.runs, way == 0 ? 1 : way == 1 ? 2 : 3);
+    CHECK_EQ(u.again, u.runs - 1);
+    CHECK(!mlc_recomputing(ctx));
+    CHECK(mlc_backward(loss) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "a second time through");
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(recompute, piece_of_several_outputs_and_tensors_from_outside)
+{
+    left *l = (left *)calloc(3, sizeof *l);
+    for (int way = 0; way < 3; way++) mix_run(way, &l[way]);
+    same(&l[0], &l[1]);
+    same(&l[0], &l[2]);
+    free(l);
+}
+
+/* y = x w of two w, of which the first is changed in place in ways that are refused.           */
+typedef struct writes { mlc_tensor *w, *count; int how; } writes;
+
+static mlc_status write_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    const writes *u = (const writes *)user;
+    (void)n_in; (void)n_out;
+    out[0] = mlc_matmul(in[0], u->w);
+    if (u->how == 1) mlc_add_scalar_(in[0], 1.0);
+    if (u->how == 2) mlc_add_scalar_(u->count, 1.0);
+    if (u->how == 3) mlc_copy_into(u->w, mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 3)));
+    if (u->how == 4 && mlc_recomputing(ctx)) out[0] = mlc_sum(out[0], mlc_dims1(0), false);
+    if (u->how == 5) out[0] = NULL;
+    if (u->how == 6) return MLC_ERR_IO;
+    if (u->how == 7) mlc_scope_begin(ctx);
+    if (u->how == 8 && mlc_recomputing(ctx)) out[0] = in[0];
+    if (u->how == 9) {                 /* as it is meant                                       */
+        mlc_no_grad_begin(ctx);
+        if (!mlc_recomputing(ctx)) mlc_add_scalar_(u->count, 1.0);
+        mlc_no_grad_end(ctx);
+    }
+    return MLC_OK;
+}
+
+TEST(recompute, what_changes_in_place_is_refused)
+{
+    static const struct { mlc_status st; const char *says; } want[12] = {
+        {MLC_OK, ""},
+        {MLC_ERR_STATE, "changes [3,3], which was there before it, in place"},
+        {MLC_ERR_STATE, "changes [1], which was there before it, in place"},
+        {MLC_ERR_STATE, "changes [3,3], which it reads"},
+        {MLC_ERR_STATE, "output 1 of the piece was f32 [3,3], the second run made f32 [3]"},
+        {MLC_ERR_ARG, "left output 1 NULL"},
+        {MLC_ERR_IO, "the piece failed"},
+        {MLC_ERR_STATE, "end in it what begins in it"},
+        {MLC_ERR_STATE, "or nothing that a gradient flows through"},
+        {MLC_OK, ""},
+        {MLC_ERR_VALUE, "was overwritten"},
+        {MLC_ERR_VALUE, "was overwritten"},
+    };
+    mlc_ctx *ctx = test_ctx();
+    for (int how = 0; how < 12; how++) {
+        mlc_scope_begin(ctx);
+        writes      u = {test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1.0, 1.0),
+                         mlc_zeros(ctx, MLC_F32, mlc_dims1(1)), how};
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 2, -1.0, 1.0), *y = NULL;
+        mlc_set_requires_grad(x, how != 1);
+        mlc_set_requires_grad(u.w, true);
+        mlc_recompute(ctx, write_piece, &u, &x, 1, &y, 1);
+        if (how == 7) CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+        if (how >= 10) mlc_copy_into(how == 10 ? x : u.w, mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 3)));
+        if (y) mlc_backward(mlc_sum_all(y));
+        if (want[how].st == MLC_OK) {
+            double n;
+            CHECK(test_read(u.count, &n));
+            CHECK_EQ((int64_t)n, how == 9);
+            CHECK_OK(ctx);
+        } else if (how == 7) {         /* its scope's end has cleared the error                */
+            CHECK_HAS(mlc_error(ctx), want[how].says);
+        } else {
+            CHECK_ERROR(ctx, want[how].st, want[how].says);
+        }
+        CHECK(!mlc_recomputing(ctx));
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+/* ---- what is not recorded, and what is given back ------------------------------------------- */
+
+TEST(recompute, records_one_operation_and_nothing_without_gradients)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_recompute(ctx, make_mlp(ctx, false));
+    mlc_memory  a, b;
+    for (int how = 0; how < 4; how++) {          /* training, eval, no-grad, frozen            */
+        if (how == 3) mlc_module_freeze(net, NULL, true);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(64, 7), 2, -1.0, 1.0);
+        mlc_module_build(net);
+        mlc_memory_info(ctx, &a);
+        mlc_module_train(net, how != 1);
+        if (how == 2) mlc_no_grad_begin(ctx);
+        mlc_tensor *y = mlc_forward(net, x);
+        if (how == 2) mlc_no_grad_end(ctx);
+        mlc_memory_info(ctx, &b);
+        CHECK_EQ(mlc_requires_grad(y), how < 2);
+        if (how != 1)                  /* y alone, rounded up to its size class                */
+            CHECK(b.now[MLC_MEM_ACTIVATION] - a.now[MLC_MEM_ACTIVATION] <= 64 * 7 * 4 * 5 / 4);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+static int64_t gpt_peak(bool marked)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(17, 32, 6, 32, 2);
+    mlc_module     *net = mlc_nn_gpt(ctx, &d);
+    if (marked) CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
+    mlc_memory m;
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(4, 33), 3, 0.0, 17.0), MLC_I64);
+    mlc_tensor *now = mlc_contiguous(mlc_slice(x, 1, 0, 32, 1));
+    mlc_tensor *next = mlc_contiguous(mlc_slice(x, 1, 1, 33, 1));
+    mlc_memory_peak_reset(ctx);
+    mlc_tensor *y = mlc_reshape(mlc_forward(net, now), mlc_dims2(128, 17));
+    CHECK_EQ(mlc_backward(mlc_cross_entropy(y, mlc_reshape(next, mlc_dims1(128)))), MLC_OK);
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return m.top[MLC_MEM_ACTIVATION];
+}
+
+TEST(recompute, activations_of_six_blocks_fall_by_60_percent)
+{
+    const int64_t plain = gpt_peak(false), again = gpt_peak(true);
+    CHECK(again > 0);
+    CHECK(again * 10 <= plain * 4);
+    if (again * 10 > plain * 4) printf("%lld of %lld bytes\n", (long long)again, (long long)plain);
+}
+
+TEST(recompute, marks)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = make_mlp(ctx, false), *alone = mlc_nn_relu(ctx);
+    CHECK_EQ(mlc_module_recompute(net, 2), MLC_OK);
+    CHECK_EQ(mlc_module_recompute(net, 0), MLC_OK);
+    CHECK(mlc_module_recompute(net, -1) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "every is -1");
+    CHECK(mlc_module_recompute(alone, 1) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "has 0 children");
+    CHECK(mlc_nn_recompute(ctx, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "body is NULL");
+    CHECK(mlc_nn_recompute(NULL, net) == NULL);
+    CHECK_EQ(mlc_module_recompute(NULL, 1), MLC_ERR_ARG);
+    CHECK(!mlc_recomputing(NULL));
+}
+
+/* The second run is in the modes of the first; freed modules are noticed.                     */
+TEST(recompute, modules_that_change_between_the_runs)
+{
+    mlc_ctx    *ctx = test_ctx();
+    double      a[35], b[35];
+    for (int how = 0; how < 4; how++) {          /* plain, eval before backward, added, freed  */
+        mlc_module *net = mlc_nn_sequential(ctx);
+        mlc_module_add(net, mlc_nn_dropout(ctx, 0.5));
+        mlc_module_add(net, mlc_nn_tanh(ctx));
+        mlc_module_train(mlc_module_child(net, 0), true);
+        mlc_seed(ctx, 4);
+        if (how) mlc_nn_recompute(ctx, net);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), 2, -1.0, 1.0);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *loss = mlc_sum_all(mlc_square(mlc_forward(net, x)));
+        if (how == 1) mlc_module_train(net, false);
+        if (how == 2) mlc_module_add(net, mlc_nn_relu(ctx));
+        if (how == 3) mlc_module_free(net);
+        mlc_backward(loss);
+        if (how == 2) CHECK_ERROR(ctx, MLC_ERR_STATE, "added or freed below Sequential");
+        if (how == 3) CHECK_ERROR(ctx, MLC_ERR_STATE, "a second time through 'recompute'");
+        if (how < 2) CHECK(test_read(mlc_grad(x), how ? b : a));
+        if (how == 1) CHECK(!mlc_module_is_training(mlc_module_child(net, 0)));
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(memcmp(a, b, sizeof a) == 0);
+}
+
+/* An optimizer that steps inside backward, and gradients of shared weights, wait for both uses. */
+static void grad_ready(void *user, const char *name, mlc_tensor *grad)
+{
+    (void)name; (void)grad;
+    ++*(int *)user;
+}
+
+TEST(recompute, shared_parameters_are_complete_after_their_last_use)
+{
+    left *l = (left *)calloc(2, sizeof *l);
+    for (int marked = 0; marked < 2; marked++) {
+        mlc_ctx_desc d = test_desc();
+        mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+        mlc_module *net = mlc_nn_sequential(ctx), *one = mlc_nn_linear(ctx, 7, 7);
+        mlc_module *two = mlc_nn_linear(ctx, 7, 7);
+        mlc_module_tie(two, "weight", mlc_module_param(one, "weight"));
+        mlc_module_add(net, one);
+        mlc_module_add(net, mlc_nn_tanh(ctx));
+        mlc_module_add(net, two);
+        if (marked) CHECK_EQ(mlc_module_recompute(net, 2), MLC_OK);
+        int       ready = 0;
+        mlc_hooks h;
+        memset(&h, 0, sizeof h);
+        h.user = &ready;
+        h.grad_ready = grad_ready;
+        CHECK(mlc_hooks_add(ctx, &h) > 0);
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), 2, -1.0, 1.0);
+        CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(mlc_forward(net, x)))), MLC_OK);
+        CHECK_EQ(ready, 3);            /* each parameter once                                  */
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        leave_net(&l[marked], net);
+    }
+    same(&l[0], &l[1]);
+    free(l);
+}
