@@ -3826,13 +3826,14 @@ typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *
  *   followed by another at the beginning or the end of a piece.
  *   in     1 to 8 tensors              out    1 to 4
  *   user   must live until backward
- *   err    ARG; STATE: fn changes what was there before in place (also in backward, if anyone did
- *          since: VALUE), or does something else the second time; what fn returns
+ *   err    ARG; STATE: fn changes what was there before, or does something else the second time;
+ *          what fn returns. In backward VALUE: an input, STATE: another tensor that fn reads was
+ *          changed
  *   ref    torch.utils.checkpoint.checkpoint                                                  */
 MLC_API mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
                                  int32_t n_in, mlc_tensor **out, int32_t n_out);
-/* mlc_recomputing: true while a piece runs a second time. Batch norm leaves its running statistics,
- *   and no mlc_module_hook is called.                                                         */
+/* mlc_recomputing: true while a piece runs a second time, and its backward. Batch norm then leaves
+ *   its running statistics, and no mlc_module_hook is called.                                 */
 MLC_API bool mlc_recomputing(const mlc_ctx *ctx);
 /* mlc_nn_recompute: marks body, and returns it: its forward is a piece if it is in training and
  *   gradients are recorded. The second run is in the modes (mlc_module_train) and with the descs
@@ -7644,15 +7645,14 @@ typedef struct mlc__tape {
     void    (*end)(mlc_ctx *ctx);      /* set by mlc_tape_begin: others do not link it         */
     int32_t   depth, no_grad;          /* scope that it began in; no_grad outside              */
     bool      keep;                    /* nodes also of what no gradient is asked for          */
-    bool      traced;                  /* no nodes at all: outer is the first of a mlc__trace  */
+    bool      traced;                  /* no nodes at all: outer is the first of an mlc__trace */
 } mlc__tape;
 
 /* The tape of a piece that runs for the first time: its operations choose what they would choose if
  * they were recorded, and are not. IMPL.RECOMPUTE makes it: others do not link it. */
 typedef struct mlc__trace {
     mlc__tape outer;                   /* first                                                */
-    mlc_node *node;                    /* of the piece, which all results have in their place  */
-    bool    (*begins)(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *const *in);
+    mlc_tensor *(*finish)(mlc_node *nd);         /* in the place of mlc__finish                */
 } mlc__trace;
 
 /* Makes the message of an error word that the operation `what` caused. */
@@ -28331,21 +28331,19 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
-    else if (ctx->inner.traced && !mlc__trace_of(ctx)->begins(ctx, op, n, in)) return NULL;
-    const bool records = need && !ctx->inner.traced;
     if ((op->flags & MLC_OP_INPLACE) && mlc__is_outside(in[0])) {
         mlc__fail(ctx, MLC_ERR_STATE, "%s: the tensor was made on an outer tape; change it after "
                   "mlc_tape_end, or a copy of it", op->name);
         return NULL;
     }
-    if (records || ctx->inner.keep)
+    if (need || ctx->inner.keep)
         nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
     if (!nd) return NULL;
     nd->op = op;
     nd->module = NULL;
     nd->n_in = (int8_t)n;
     nd->n_out = nd->n_saved = 0;
-    nd->recorded = records;
+    nd->recorded = need != 0;
     nd->need = (uint8_t)need;
     nd->flags = op->flags;
     nd->done = false;
@@ -28462,6 +28460,7 @@ static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
 static mlc_tensor *mlc__finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
+    if (ctx->inner.traced) return mlc__trace_of(ctx)->finish(nd);
     mlc__tell(ctx, nd, MLC__FORWARD_BEGINS, MLC_OK);
     if (nd->recorded) mlc__node_uses(nd, 1);
     const uint32_t mode = mlc__flush_begin();
@@ -28473,12 +28472,16 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
         return NULL;
     }
     /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
-    if (nd->recorded || ctx->inner.keep) mlc__tape_add(ctx, nd);
-    for (int i = 0; i < nd->n_out && nd->need; i++) {
-        if (!mlc__is_float(nd->out[i]->dtype)) continue;
-        mlc_tensor *base = mlc__base(nd->out[i]);          /* another one only in place */
-        nd->out[i]->node = base->node = nd->recorded ? nd : mlc__trace_of(ctx)->node;
-        base->flags |= MLC__REQUIRES_GRAD;
+    if (nd->recorded) {
+        mlc__tape_add(ctx, nd);
+        for (int i = 0; i < nd->n_out; i++) {
+            if (!mlc__is_float(nd->out[i]->dtype)) continue;
+            mlc_tensor *base = mlc__base(nd->out[i]);      /* another one only in place */
+            nd->out[i]->node = base->node = nd;
+            base->flags |= MLC__REQUIRES_GRAD;
+        }
+    } else if (ctx->inner.keep) {
+        mlc__tape_add(ctx, nd);
     }
     return nd->out[0];
 }
@@ -28663,8 +28666,8 @@ MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
-/* Is what nd saved as it was? */
-static mlc_status mlc__node_check(mlc_ctx *ctx, const mlc_node *nd)
+/* Checks first, so that a node that cannot run has changed nothing. */
+static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
                  "backward: a second time through '%s', whose saved tensors are "
@@ -28679,13 +28682,6 @@ static mlc_status mlc__node_check(mlc_ctx *ctx, const mlc_node *nd)
             nd->op->name, mlc__shape(nd->saved[i].t).s, nd->saved[i].t->storage->version,
             nd->saved[i].version);
     }
-    return MLC_OK;
-}
-
-/* Checks first, so that a node that cannot run has changed nothing. */
-static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    MLC__TRY(mlc__node_check(ctx, nd));
     MLC__TRY(nd->op->backward(ctx, nd));
     return ctx->anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
 }
@@ -34549,7 +34545,7 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
         nd->u.join.axis = axis;
         nd->u.join.start = start;
         nd->u.join.out = out;
-        if (nd->need && !mlc__finish(nd)) return out->ctx->status;
+        if ((nd->recorded || out->ctx->inner.traced) && !mlc__finish(nd)) return out->ctx->status;
         for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
     }
     return MLC_OK;
@@ -38518,7 +38514,7 @@ struct mlc_module {
     void            *hook_user;
     size_t           user_bytes;
     const struct mlc__pieces *piece;            /* NULL, or its forward is a piece              */
-    bool             plain;                     /* not now                                      */
+    bool             alone;                     /* hook or piece: runs in no other's pass       */
     bool             descs;                     /* user begins with two descs of a call, or NULL */
 };
 
@@ -38529,8 +38525,6 @@ struct mlc__pieces {
     void       (*forget)(mlc_module *m);
 };
 
-/* Must m's forward run by itself, not in the pass of another module? */
-MLC__INLINE bool mlc__runs_alone(const mlc_module *m) { return m->hook || m->piece; }
 
 /* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
 enum { MLC__UNSEEN = -1, MLC__FAILED = -2 };
@@ -38678,6 +38672,7 @@ MLC_IMPL void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user)
     if (!m) return;
     m->hook = fn;
     m->hook_user = user;
+    m->alone = fn || m->piece;
 }
 
 /* A name that is new in m, has no dot and is not too long. */
@@ -39456,8 +39451,8 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
-    const mlc_status st = (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out,
-                                                                              n_out);
+    const mlc_status st = (m->piece ? m->piece->run : m->cls.forward ? m->cls.forward
+                                                    : mlc__call_alone)(m, in, n_in, out, n_out);
     bool made = st == MLC_OK;
     for (int32_t i = 0; i < n_out && made; i++) made = out[i] != NULL;
     if (!made) return mlc__forward_fail(ctx, st, out);
@@ -39474,7 +39469,6 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
                                        mlc_tensor **out, int32_t n_out)
 {
     if (!m) return MLC_ERR_ARG;
-    if (m->piece && !m->plain) return m->piece->run(m, in, n_in, out, n_out);
     const mlc_module *outer = m->ctx->current;
     m->ctx->current = m;
     const mlc_status st = mlc__module_run(m, in, n_in, out, n_out);
@@ -40144,7 +40138,7 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
     const mlc_module *child = m->child[i];
     mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
     return i + 2 < m->children && m->child[i + 2]->fuse->call_relu &&
-           m->ctx->no_grad == 0 && !mlc__runs_alone(child) && !mlc__runs_alone(m->child[i + 1]) &&
+           m->ctx->no_grad == 0 && !child->alone && !m->child[i + 1]->alone &&
            mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
 }
 
@@ -40701,7 +40695,7 @@ static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue
 {
     const mlc_module *child = m->child[i];
     int32_t n = 0;
-    while (i + n + 1 < m->children && !mlc__runs_alone(m->child[i + n]) &&
+    while (i + n + 1 < m->children && !m->child[i + n]->alone &&
            mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
     return n;
 }
@@ -40875,9 +40869,9 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
  * for a hook to see. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
-    if (!body->fuse->run || body->children == 0 || mlc__runs_alone(body)) return NULL;
+    if (!body->fuse->run || body->children == 0 || body->alone) return NULL;
     mlc_module *last = body->child[body->children - 1];
-    return !mlc__runs_alone(last) && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
+    return !last->alone && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
                ? last : NULL;
 }
 
@@ -41701,10 +41695,10 @@ static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
     mlc__recurrent_call *call = m->fuse->lengths ? m->fuse->lengths(m) : NULL;
     if (call) call->lengths = lengths;
     if (call) call->rows = &mlc__recurrent_by_lengths;
-    const bool plain = m->plain;
-    m->plain = plain || (call && lengths);       /* a second run would not have them */
+    const struct mlc__pieces *piece = m->piece;
+    if (call && lengths) m->piece = NULL;        /* a second run would not have them */
     const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
-    m->plain = plain;
+    m->piece = piece;
     if (call) call->lengths = NULL;
     return st;
 }
@@ -41834,10 +41828,10 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
-    const bool linear = m->fuse == &mlc__linear_fuse && !mlc__runs_alone(m);
+    const bool linear = m->fuse == &mlc__linear_fuse && !m->alone;
     mlc_epilogue now = *e;
     if (!linear) now.residual = NULL;
-    const bool fused = !mlc__runs_alone(m) && (m->cls.takes & all) == all;
+    const bool fused = !m->alone && (m->cls.takes & all) == all;
     mlc_tensor *y = fused ? mlc__module_call(m, x, &now, NULL) : mlc_forward(m, x);
     if (y && fused) mlc__module_made(m, &y, 1);
     if (!fused) y = mlc__act_apply(y, e->act);
@@ -41976,12 +41970,12 @@ static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc
 {
     mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
     mlc_tensor *in[3] = { q, k, v }, *y = NULL;
-    const bool plain = m->plain;
-    m->plain = plain || desc || end;             /* a second run would not have them */
+    const struct mlc__pieces *piece = m->piece;
+    if (desc || end) m->piece = NULL;            /* a second run would not have them */
     u->call = desc;
     u->end = end;
     mlc_module_forward(m, in, 3, &y, 1);
-    m->plain = plain;
+    m->piece = piece;
     u->call = NULL;
     u->end = NULL;
     return y;
@@ -44222,6 +44216,7 @@ static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
     m->fuse = from->fuse;
     m->training = from->training;
     m->piece = from->piece;
+    m->alone = m->piece != NULL;         /* hooks stay with the other */
     m->descs = from->descs;
     mlc__twin_add(c, from, m, true);
     return m;
@@ -51693,6 +51688,7 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
 
 typedef struct mlc__rerun {
     mlc__trace   trace;                /* first: what the tape knows of it                      */
+    mlc_node    *node;                 /* while it is traced, all results are its               */
     mlc_piece_fn fn;
     void        *user;
     mlc_node    *reads;                /* while it is traced: the youngest node of what it read */
@@ -51722,6 +51718,17 @@ static mlc_status mlc__piece_call(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
         MLC__TRY(mlc__alive(out[i], "recompute"));
     }
     return MLC_OK;
+}
+
+/* Frees what was made since the storage `before` but outputs. */
+static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor *const *out,
+                             int32_t n_out)
+{
+    for (mlc_storage *s = ctx->scopes[ctx->depth].storages; s && s != before; s = s->next) {
+        bool returned = false;
+        for (int32_t i = 0; i < n_out; i++) returned = returned || (out[i] && out[i]->storage == s);
+        if (!returned && !s->dead && s->mem == MLC_MEM_ACTIVATION) mlc__storage_done(s);
+    }
 }
 
 /* ---- the first run */
@@ -51756,21 +51763,37 @@ static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
     return MLC_OK;
 }
 
-/* Notes the inputs of an operation; false, with an error, if it would change one from outside. */
-static bool mlc__piece_begins(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *const *in)
+/* Notes the inputs of an operation, which must change none from outside. */
+static mlc_status mlc__piece_inputs(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *nd)
 {
-    mlc__rerun *p = (mlc__rerun *)(uintptr_t)mlc__trace_of(ctx);
-    for (int i = 0; i < n; i++) {
-        if (in[i]->storage->seq > p->before) continue;
-        if (i == 0 && op->flags & MLC_OP_INPLACE) {
-            mlc__fail(ctx, MLC_ERR_STATE, "recompute: the piece changes %s, which was there before "
-                      "it, in place (%s); it would be changed twice: change a copy of it",
-                      mlc__shape(in[i]).s, op->name);
-            return false;
-        }
-        if (mlc__piece_note(ctx, p, mlc__base(in[i])) != MLC_OK) return false;
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc_tensor *t = nd->in[i];
+        if (t->storage->seq > p->before) continue;
+        MLC__REQUIRE(ctx, i > 0 || !(nd->op->flags & MLC_OP_INPLACE), STATE, "recompute: the piece "
+                     "changes %s, which was there before it, in place (%s); it would be changed "
+                     "twice: change a copy of it", mlc__shape(t).s, nd->op->name);
+        MLC__TRY(mlc__piece_note(ctx, p, mlc__base(t)));
     }
-    return true;
+    return MLC_OK;
+}
+
+/* Runs an operation of the first run; its first output, or NULL. */
+static mlc_tensor *mlc__piece_finish(mlc_node *nd)
+{
+    mlc_ctx *ctx = nd->in[0]->ctx;
+    mlc__rerun *p = (mlc__rerun *)(uintptr_t)mlc__trace_of(ctx);
+    nd->recorded = false;
+    if (ctx->no_grad == 0 && mlc__piece_inputs(ctx, p, nd) != MLC_OK) return NULL;
+    ctx->inner.traced = false;
+    mlc_tensor *y = mlc__finish(nd);
+    ctx->inner.traced = true;
+    for (int i = 0; y && nd->need && i < nd->n_out; i++) {
+        mlc_tensor *base = mlc__base(nd->out[i]);
+        if (!mlc__is_float(base->dtype)) continue;
+        nd->out[i]->node = base->node = p->node;
+        base->flags |= MLC__REQUIRES_GRAD;
+    }
+    return y;
 }
 
 /* Memory for the piece and its node; what the second run is to have as the first had it. */
@@ -51785,8 +51808,8 @@ static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
     nd->prev = ctx->tape;
     nd->done = true;
     nd->u.piece = p;
-    p->trace.node = nd;
-    p->trace.begins = mlc__piece_begins;
+    p->node = nd;
+    p->trace.finish = mlc__piece_finish;
     p->fn = fn;
     p->user = user;
     p->depth = ctx->depth;
@@ -51821,7 +51844,7 @@ static mlc_status mlc__piece_trace(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *cons
  * with others of the piece becomes a tensor of its own. */
 static mlc_status mlc__piece_outputs(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
 {
-    mlc_node *nd = p->trace.node;
+    mlc_node *nd = p->node;
     p->n_out = n_out;
     for (int32_t i = 0; i < n_out; i++) {
         mlc_tensor *t = out[i];
@@ -51848,8 +51871,9 @@ static mlc_status mlc__piece_unchanged(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_saved; i++)
         MLC__REQUIRE(ctx, nd->saved[i].t->storage->version == nd->saved[i].version, STATE,
-                     "recompute: the piece changes %s, which it reads and which was there before "
-                     "it; the second run would read other values: change it after mlc_recompute",
+                     "recompute: %s, which the piece reads and which was there before it, was "
+                     "changed, by the piece or before backward; the second run would read other "
+                     "values: change a copy, or change it after backward",
                      mlc__shape(nd->saved[i].t).s);
     return MLC_OK;
 }
@@ -51866,7 +51890,7 @@ static void mlc__piece_tape_add(mlc_ctx *ctx, mlc_node *nd)
 /* After the first run. Nothing can fail once the first node is on the tape. */
 static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
 {
-    mlc_node *nd = p->trace.node;
+    mlc_node *nd = p->node;
     MLC__TRY(mlc__piece_outputs(ctx, p, out, n_out));
     MLC__TRY(mlc__piece_unchanged(ctx, nd));
     for (const mlc_node *r = p->reads; r; r = r->prev) MLC__TRY(mlc__piece_unchanged(ctx, r));
@@ -51877,17 +51901,6 @@ static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **ou
     }
     mlc__piece_tape_add(ctx, nd);
     return MLC_OK;
-}
-
-/* Frees what was made since the storage `before` but outputs. */
-static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor *const *out,
-                             int32_t n_out)
-{
-    for (mlc_storage *s = ctx->scopes[ctx->depth].storages; s && s != before; s = s->next) {
-        bool returned = false;
-        for (int32_t i = 0; i < n_out; i++) returned = returned || (out[i] && out[i]->storage == s);
-        if (!returned && !s->dead && s->mem == MLC_MEM_ACTIVATION) mlc__storage_done(s);
-    }
 }
 
 /* ---- the second run */
@@ -51922,18 +51935,18 @@ static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *
     struct mlc__autocast *autocast = ctx->autocast;
     struct mlc__sequence *sequence = ctx->sequence;
     const mlc__tape *tape = ctx->inner.outer;
-    const bool again = ctx->again, amp = ctx->amp != NULL;
+    const int32_t depth = ctx->depth;
+    const bool amp = ctx->amp != NULL;
     mlc__amp kept;
     if (amp) mlc__piece_casts(ctx, p, &kept);
     ctx->sequence = p->in_sequence ? &p->sequence : NULL;
     ctx->seed = p->rng.seed;
     ctx->stream = p->rng.stream;
-    ctx->again = true;
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     const mlc_status st = mlc__piece_call(ctx, p->fn, p->user, nd->in, nd->n_in, out, p->n_out);
     mlc__flush_resume(mode);
     mlc__tapes_back(ctx, tape);
-    ctx->again = again;
+    if (st == MLC_OK && ctx->depth == depth) mlc__piece_sweep(ctx, NULL, out, p->n_out);
     ctx->seed = rng.seed;
     ctx->stream = rng.stream;
     ctx->sequence = sequence;
@@ -51972,19 +51985,19 @@ static mlc_status mlc__piece_backward(mlc_ctx *ctx, const mlc__rerun *p, mlc_nod
         last_at = at;
     }
     mlc__grad_view(nd->out[last_at], &dy);
-    return last ? mlc__backward_run(ctx, last, &dy) : MLC_OK;
+    return last ? mlc_backward_from(last, &dy) : MLC_OK;
 }
 
 /* The second run and its backward, on a tape of their own. */
 static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 {
     mlc_tensor *out[MLC__MAX_OUT];
+    const bool again = ctx->again;
     MLC__TRY(mlc_tape_begin(ctx, false));
+    ctx->again = true;
     mlc_status st = mlc__piece_again(ctx, p, nd, out);
-    ctx->no_grad++;
     if (st == MLC_OK) st = mlc__piece_backward(ctx, p, nd, out);
-    ctx->no_grad--;
-    if (st != MLC_OK) mlc__tape_abandon(ctx->tape, ctx->inner.floor);
+    ctx->again = again;
     return st;
 }
 
@@ -51992,8 +52005,13 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__rerun *p = nd->u.piece;
+    const int32_t depth = ctx->depth;
     mlc_node *r = nd->prev;
-    for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) MLC__TRY(mlc__node_check(ctx, r));
+    for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) {
+        MLC__REQUIRE(ctx, !r->done, STATE, "recompute: a parameter or a loader's batch that the "
+                     "piece reads is freed; free it after backward");
+        MLC__TRY(mlc__piece_unchanged(ctx, r));
+    }
     MLC__TRY(mlc_scope_begin(ctx));
     r = nd->prev;
     for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) mlc__node_uses(r, -1);
@@ -52003,8 +52021,11 @@ static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
         mlc__node_uses(r, 1);
         if (st == MLC_OK) mlc__node_unsave(r);
     }
-    const mlc_status left = mlc__scope_leave(ctx);
-    return st == MLC_OK ? left : st;
+    while (ctx->depth > depth) {
+        const mlc_status left = mlc__scope_leave(ctx);
+        if (st == MLC_OK) st = left;
+    }
+    return st;
 }
 
 static const mlc__op mlc__recompute_op =
@@ -52033,7 +52054,7 @@ MLC_IMPL mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
         return mlc__piece_call(ctx, fn, user, in, n_in, out, n_out);
     mlc__rerun *p = mlc__piece_new(ctx, fn, user);
     if (!p) return MLC_ERR_NOMEM;
-    mlc_node *nd = p->trace.node;
+    mlc_node *nd = p->node;
     nd->op = &mlc__recompute_op;
     for (int32_t i = 0; i < n_in; i++) {
         nd->in[i] = in[i];
@@ -52084,13 +52105,11 @@ static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
     return n;
 }
 
-static mlc_status mlc__module_plain(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                    mlc_tensor **out, int32_t n_out)
+/* The forward of m's class. */
+static mlc_status mlc__module_once(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
 {
-    m->plain = true;
-    const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
-    m->plain = false;
-    return st;
+    return (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out, n_out);
 }
 
 static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
@@ -52103,7 +52122,10 @@ static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const 
                  "added or freed below %s since its forward; do that after backward", m->cls.name);
     mlc__modes(m, mlc__again_modes(a), true);
     for (int i = 0; descs && i < 2; i++) descs[i] = a->at[i];
-    const mlc_status st = mlc__module_plain(m, in, n_in, out, n_out);
+    const mlc_module *outer = ctx->current;
+    ctx->current = m;
+    const mlc_status st = mlc__module_once(m, in, n_in, out, n_out);
+    ctx->current = outer;
     for (int i = 0; descs && i < 2; i++) descs[i] = NULL;
     mlc__modes(m, mlc__again_modes(a), true);
     return st;
@@ -52116,7 +52138,7 @@ static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, in
     const mlc_attention_desc *const *descs = m->descs ? (const mlc_attention_desc *const *)m->user
                                                       : NULL;
     if (!m->training || ctx->no_grad > 0 || ctx->inner.traced || ctx->inner.keep ||
-        (ctx->sequence && ctx->sequence->attend)) return mlc__module_plain(m, in, n_in, out, n_out);
+        (ctx->sequence && ctx->sequence->attend)) return mlc__module_once(m, in, n_in, out, n_out);
     const int32_t n = mlc__modes(m, NULL, false);
     mlc__module_again *a = MLC__CAST(mlc__module_again *, mlc__arena(ctx, ctx->depth, sizeof *a +
                                                                      (size_t)n * sizeof(bool)));
@@ -52145,6 +52167,12 @@ static void mlc__module_forget(mlc_module *m)
 
 static const struct mlc__pieces mlc__module_pieces = { mlc__module_run_twice, mlc__module_forget };
 
+static void mlc__module_mark(mlc_module *m, bool on)
+{
+    m->piece = on ? &mlc__module_pieces : NULL;
+    m->alone = on || m->hook;
+}
+
 MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
 {
     if (!ctx) return NULL;
@@ -52153,7 +52181,7 @@ MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
                   "what should have made it");
         return NULL;
     }
-    body->piece = &mlc__module_pieces;
+    mlc__module_mark(body, true);
     return body;
 }
 
@@ -52166,7 +52194,7 @@ MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
                  "has %d children; every is 0 or more, children 1", every, m->cls.name,
                  list->children);
     for (int32_t i = 0; i < list->children; i++)
-        list->child[i]->piece = every && i % every == 0 ? &mlc__module_pieces : NULL;
+        mlc__module_mark(list->child[i], every && i % every == 0);
     return MLC_OK;
 }
 
@@ -52329,7 +52357,10 @@ static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
 static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (mlc__watcher_of(ctx)->inside || ctx->dry_run) return;
-    if (moment == MLC__BACKWARD_DONE) { mlc__hooks_ended(ctx, nd, st == MLC_OK); return; }
+    if (moment == MLC__BACKWARD_DONE) {          /* that of a piece goes on */
+        if (!ctx->again) mlc__hooks_ended(ctx, nd, st == MLC_OK);
+        return;
+    }
     if (!nd->module) nd->module = moment < MLC__BACKWARD_BEGINS ? mlc__hooks_path(ctx) : "";
     mlc__hooks_call(ctx, nd, moment, st);
     if (moment == MLC__BACKWARD_ENDS && st == MLC_OK) mlc__hooks_used(ctx, nd);

@@ -44,6 +44,6 @@ program train train all 110500 "$math|$conv|$pool|$norm|$rest"
 program train_f32 train f32 94300 "$math|$conv|$pool|$norm|$rest|$f32"
 program infer infer all 71200 "$math|$conv|$pool|$norm|$rest|$train"
 program infer_f32 infer f32 58600 "$math|$conv|$pool|$norm|$rest|$train|$f32"
-program cnn cnn all 160000 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
+program cnn cnn all 160100 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
 link only only f32
 exit $status
