@@ -51905,40 +51905,44 @@ static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **ou
 
 /* ---- the second run */
 
-/* The innermost autocast of the first run, alone; *kept: all that there are. */
-static void mlc__piece_casts(mlc_ctx *ctx, const mlc__rerun *p, mlc__amp *kept)
+/* What is on of autocast. */
+typedef struct mlc__casts {
+    struct mlc__autocast *now;
+    int32_t               depth;
+    mlc_autocast_desc     desc[MLC__AMP_DEPTH];
+} mlc__casts;
+
+/* Puts *c in the place of what is on, which it gets. */
+static void mlc__casts_swap(mlc_ctx *ctx, mlc__casts *c)
 {
     mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
-    if (!a) return;
-    memcpy(kept->desc, a->desc, sizeof a->desc);
-    kept->depth = a->depth;
-    a->depth = p->casts;
-    a->desc[0] = p->autocast;
-    ctx->autocast = p->casts ? &a->hook : NULL;
+    mlc__casts was;
+    memset(&was, 0, sizeof was);
+    was.now = ctx->autocast;
+    ctx->autocast = c->now;
+    if (a) {                           /* autocast was used                                    */
+        was.depth = a->depth;
+        memcpy(was.desc, a->desc, sizeof a->desc);
+        a->depth = c->depth;
+        memcpy(a->desc, c->desc, sizeof a->desc);
+    }
+    *c = was;
 }
 
-static void mlc__piece_casts_back(mlc_ctx *ctx, const mlc__amp *kept)
-{
-    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
-    if (!a) return;
-    memcpy(a->desc, kept->desc, sizeof a->desc);
-    a->depth = kept->depth;
-    ctx->autocast = a->depth ? &a->hook : NULL;
-}
-
-/* fn with streams, casts and sequence as they were. Autocast that is not on now may have been made
- * since, for the first time. */
+/* fn with streams, casts and sequence as they were. */
 static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *nd,
                                    mlc_tensor **out)
 {
     const mlc_rng_state rng = mlc_ctx_rng(ctx);
-    struct mlc__autocast *autocast = ctx->autocast;
     struct mlc__sequence *sequence = ctx->sequence;
     const mlc__tape *tape = ctx->inner.outer;
     const int32_t depth = ctx->depth;
-    const bool amp = ctx->amp != NULL;
-    mlc__amp kept;
-    if (amp) mlc__piece_casts(ctx, p, &kept);
+    mlc__casts casts;
+    memset(&casts, 0, sizeof casts);
+    casts.now = p->casts ? ctx->amp : NULL;
+    casts.depth = p->casts;
+    casts.desc[0] = p->autocast;
+    mlc__casts_swap(ctx, &casts);
     ctx->sequence = p->in_sequence ? &p->sequence : NULL;
     ctx->seed = p->rng.seed;
     ctx->stream = p->rng.stream;
@@ -51950,8 +51954,7 @@ static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *
     ctx->seed = rng.seed;
     ctx->stream = rng.stream;
     ctx->sequence = sequence;
-    if (amp) mlc__piece_casts_back(ctx, &kept);
-    ctx->autocast = autocast;
+    mlc__casts_swap(ctx, &casts);
     return st;
 }
 

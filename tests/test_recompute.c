@@ -45,6 +45,7 @@ typedef struct kind {
     mlc_dtype    autocast;             /* f32: none                                            */
     mlc_dtype    dtype;
     int32_t      threads;
+    size_t       block;                /* bytes of a fixed block, or 0                         */
 } kind;
 
 static mlc_module *marked_if(mlc_ctx *ctx, mlc_module *m, bool marked)
@@ -118,7 +119,10 @@ static void run(const kind *k, bool marked, left *l)
     d.threads = k->threads;
     d.dtype = k->dtype;
     d.seed = 5;
-    mlc_ctx    *ctx = test_own(mlc_ctx_create(&d));
+    void *block = k->block ? malloc(k->block) : NULL;
+    d.memory = block;
+    d.memory_bytes = k->block;
+    mlc_ctx    *ctx = mlc_ctx_create(&d);
     mlc_module *net = k->make(ctx, marked);
     l->n = 0;
     for (uint64_t pass = 0; pass < 2 && CHECK_OK(ctx); pass++) {
@@ -132,13 +136,14 @@ static void run(const kind *k, bool marked, left *l)
         if (k->autocast != MLC_F32) mlc_autocast_end(ctx);
         mlc_tensor *loss = mlc_mean_all(mlc_square(mlc_cast(y, k->dtype)));
         CHECK_EQ(mlc_backward(loss), MLC_OK);
-        if (!CHECK_OK(ctx)) return;
         leave(l, loss);
         if (!k->tokens) leave(l, mlc_grad(x));
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
     }
     leave_net(l, net);
     CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+    free(block);
 }
 
 static void same_bits(kind k)
@@ -157,7 +162,7 @@ static void all_kinds(mlc_module *(*make)(mlc_ctx *ctx, bool marked), mlc_dims x
         {MLC_BF16, MLC_F32, 1}, {MLC_F16, MLC_F32, 2},
     };
     for (size_t i = 0; i < sizeof how / sizeof how[0]; i++) {
-        const kind k = {make, x, tokens, how[i].autocast, how[i].dtype, how[i].threads};
+        const kind k = {make, x, tokens, how[i].autocast, how[i].dtype, how[i].threads, 0};
         same_bits(k);
     }
 }
@@ -185,6 +190,13 @@ TEST(recompute, gpt_gets_its_places_again)
 TEST(recompute, nests)
 {
     all_kinds(make_nested, mlc_dims2(5, 7), false);
+}
+
+TEST(recompute, works_in_a_fixed_block)
+{
+    ONLY_ON_HOST();
+    const kind k = {make_nested, mlc_dims2(5, 7), false, MLC_BF16, MLC_F32, 1, 400000};
+    same_bits(k);
 }
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -462,6 +474,66 @@ TEST(recompute, shared_parameters_are_complete_after_their_last_use)
         CHECK_EQ(ready, 3);            /* each parameter once                                  */
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
         leave_net(&l[marked], net);
+    }
+    same(&l[0], &l[1]);
+    free(l);
+}
+
+/* Descs of the call: a mask of lengths, which the second run needs, too. Recurrent layers with
+ * lengths are no pieces, and right.                                                           */
+TEST(recompute, calls_with_descs_and_lengths)
+{
+    left *l = (left *)calloc(2, sizeof *l);
+    for (int marked = 0; marked < 2; marked++) {
+        mlc_ctx_desc d = test_desc();
+        mlc_ctx     *ctx = test_own(mlc_ctx_create(&d));
+        mlc_module  *net = make_encoder(ctx, marked != 0), *rnn = mlc_nn_gru(ctx, 8, 5);
+        mlc_module  *copy;
+        if (marked) CHECK(mlc_nn_recompute(ctx, rnn) == rnn);
+        CHECK((copy = mlc_module_clone(net)) != NULL);
+        for (int i = 0; i < 2; i++) {
+            mlc_scope_begin(ctx);
+            const double       n[2] = {3, 5};
+            mlc_tensor        *x = test_rand(ctx, MLC_F32, mlc_dims3(2, 5, 8), 2, -1.0, 1.0), *y;
+            mlc_tensor        *lengths = test_tensor(ctx, MLC_I64, mlc_dims1(2), n);
+            mlc_attention_desc a = mlc_attention_desc_make();
+            a.key_lengths = lengths;
+            y = mlc_transformer_forward(i ? copy : net, x, NULL, &a, NULL);
+            memset(&a, 0, sizeof a);   /* read during the call only                            */
+            CHECK_EQ(mlc_rnn_forward(rnn, y, lengths, NULL, &y, NULL), MLC_OK);
+            CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(y))), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        leave_net(&l[marked], net);
+        leave_net(&l[marked], copy);
+        leave_net(&l[marked], rnn);
+    }
+    same(&l[0], &l[1]);
+    free(l);
+}
+
+/* A second piece after an optimizer's step: nothing of the first is left.                      */
+TEST(recompute, trains_as_a_plain_net)
+{
+    left *l = (left *)calloc(2, sizeof *l);
+    for (int marked = 0; marked < 2; marked++) {
+        mlc_ctx_desc d = test_desc();
+        mlc_ctx     *ctx = test_own(mlc_ctx_create(&d));
+        mlc_module  *net = make_mlp(ctx, marked != 0);
+        mlc_optim   *opt = mlc_adamw(net, 1e-2f);
+        mlc_memory   m[2];
+        for (int step = 0; step < 4; step++) {
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), 2, -1.0, 1.0);
+            mlc_tensor *loss = mlc_mse_loss(mlc_forward(net, x), x);
+            CHECK_EQ(mlc_backward(loss), MLC_OK);
+            leave(&l[marked], loss);
+            CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            if (step > 1) mlc_memory_info(ctx, &m[step - 2]);
+        }
+        CHECK_EQ(m[0].allocated, m[1].allocated);
+        CHECK_EQ(m[0].calls, m[1].calls);        /* a steady step allocates nothing            */
     }
     same(&l[0], &l[1]);
     free(l);
