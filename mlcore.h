@@ -87,7 +87,7 @@
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
  *   API.NN  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED
  *   API.AMP  API.RECOMPUTE  API.DATA  API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT
- *   API.BACKEND  API.CPP
+ *   API.MEMORY_PLAN  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -121,7 +121,7 @@
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
  *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
- *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.END
+ *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -5238,6 +5238,42 @@ MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t c
 /* mlc_plot_save: the same as a file, atomically.                       err: ARG; IO           */
 MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
                                  int64_t count, int64_t columns);
+
+/* @@ API.MEMORY_PLAN ------------------------------------- memory of training, before it begins
+ * Estimates come from a rehearsal: a copy of the network without values runs through the real code
+ * of operations, tape, optimizer and accounting in a context of its own, in which no kernel runs
+ * and tensor data has no memory. Figures are those of mlc_memory_info, by class and with their
+ * peaks.                                                     test: tests/test_memory_plan.c   */
+
+typedef struct mlc_estimate_desc {
+    mlc_tensor *(*loss)(mlc_tensor *output, mlc_tensor *target);           /* as in            */
+    mlc_fit_forward_fn forward;        /* mlc_fit_desc; neither: inference, without gradients  */
+    void       *user;                  /* of forward                                           */
+    mlc_optim *(*optim)(mlc_module *net, double lr);       /* mlc_adamw, or a function of the  */
+                                       /* program that makes one; NULL: no optimizer           */
+    mlc_dtype   input;                 /* dtype of the input; default f32; i64 of tokens       */
+    mlc_dtype   target;                /* and of the target; default i64                       */
+    mlc_dims    target_shape;          /* used if has_target_shape; else [batch] or, where the */
+                                       /* input is i64, the input's: labels                    */
+    mlc_dtype   autocast;              /* of forwards; used if has_autocast                    */
+    bool        has_autocast, has_target_shape;
+} mlc_estimate_desc;
+
+/* mlc_estimate_desc_make: training with this loss and optimizer; NULL, NULL: inference.       */
+MLC_API mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
+                                                                     mlc_tensor *target),
+                                                 mlc_optim *(*optim)(mlc_module *net, double lr));
+/* mlc_estimate_memory: what mlc_memory_info would say after two steps with an input of this shape,
+ *   batch included, in a context like net's that has nothing but the network, the input, the target
+ *   and the optimizer: now[] between steps, top[] and peak within them, reserved; calls is 0. It
+ *   allocates small structs alone, which it frees; net, which need not be built, its context's
+ *   random streams and its statistics of memory stay as they are. Where forward reads data back
+ *   (mlc_read, mlc_item) it reads zeros; mlc_f32 and friends are an error.
+ *   err    ARG; those of the operations; UNSUPPORTED: a class without clone (mlc_module_clone), an
+ *          optimizer that asks for the loss again
+ *   ref    torch._subclasses.fake_tensor.FakeTensorMode                                         */
+MLC_API mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
+                                       const mlc_estimate_desc *desc, mlc_memory *out);
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
@@ -44286,20 +44322,27 @@ static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *f
     return mlc__clone_owned(to, from);
 }
 
-MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
+/* The clone is in ctx. Where that is another context than m's its kernels must do nothing: values
+ * are not there to be read, and m need not be built. */
+static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
 {
-    mlc__cloning c = { m ? m->ctx : NULL, NULL, 0 };
+    mlc__cloning c = { ctx, NULL, 0 };
     int64_t n = 0;
-    if (!m || mlc_module_build(m) != MLC_OK || mlc__clone_count(m, &n) != MLC_OK) return NULL;
-    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(c.ctx, (size_t)n * sizeof *c.twin,
+    if (mlc__clone_count(m, &n) != MLC_OK) return NULL;
+    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(m->ctx, (size_t)n * sizeof *c.twin,
                                                     MLC_MEM_OBJECT, "module_clone"));
     mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
     if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
         mlc_module_free(clone);
         clone = NULL;
     }
-    mlc__heap_free(c.ctx, c.twin);
+    mlc__heap_free(m->ctx, c.twin);
     return clone;
+}
+
+MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
+{
+    return m && mlc_module_build(m) == MLC_OK ? mlc__module_clone_in(m->ctx, m) : NULL;
 }
 
 /* @@ IMPL.NN.INIT ---------------------------------------- parameters that start anew, by name
@@ -46661,7 +46704,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->guard.norm = MLC__NAN;
     o->token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
-    if (o->ctx->backend) mlc__registry.optim(o);
+    if (!o->ctx->on_host) mlc__registry.optim(o);
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
@@ -68239,6 +68282,308 @@ MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const ch
     }
     mlc__heap_free(m->ctx, counts);
     return f.st;
+}
+
+MLC__LEVEL_END
+
+MLC__LEVEL_COLD
+/* @@ IMPL.MEMORY_PLAN ------------------------------------ rehearsals of training
+ * A rehearsal is a second context on a backend of its own, which is a stand-in for the first one's
+ * device: it has the same kernels, none of which does anything, the same answers to how much
+ * workspace they want, and memory that is addresses alone. Whatever allocates there, with its size
+ * classes, early releases, packs and workspaces, is the code that trains. The second context's own
+ * structs come from the heap of the first. */
+
+typedef struct mlc__rehearsal {
+    mlc_backend backend;
+    mlc_ctx    *of, *ctx;              /* estimated; rehearsing                                */
+    uintptr_t   next;                  /* address of the next memory                           */
+    int64_t     held;                  /* bytes not yet released                               */
+    mlc_memory  mem;                   /* of `of` before, as the fields that follow            */
+    struct mlc__watch *watch;
+    size_t      soft_limit;
+    char       *heap_end;
+} mlc__rehearsal;
+
+#define MLC__REHEARSE(name) \
+    static mlc_status mlc__rehearse_##name(void *dev, const struct mlc_k_##name *a) \
+    { (void)dev; (void)a; return MLC_OK; } \
+    static size_t mlc__rehearse_##name##_workspace(void *dev, const struct mlc_k_##name *a) \
+    { return mlc__workspace_##name(MLC__CAST(mlc__rehearsal *, dev)->of, a); }
+MLC_KERNELS(MLC__REHEARSE)
+
+/* The CPU has all kernels; to look them up would link them. */
+#define MLC__REHEARSE_ROW(name) \
+    if (!b || b->kernels.name) { \
+        k->name = mlc__rehearse_##name; \
+        k->name##_workspace = mlc__rehearse_##name##_workspace; \
+    }
+static void mlc__rehearsal_kernels(mlc_kernels *k, const mlc_backend *b)
+{
+    MLC_KERNELS(MLC__REHEARSE_ROW)
+}
+
+/* No two are equal, and none is read or written. */
+static mlc_status mlc__rehearsal_data(void *dev, size_t bytes, void **ptr)
+{
+    mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, dev);
+    const size_t room = mlc__round_up(bytes, MLC__CACHELINE);
+    if (room > UINTPTR_MAX / 2 - r->next) return MLC_ERR_NOMEM;
+    *ptr = (void *)r->next;
+    r->next += room;
+    r->held += (int64_t)bytes;
+    return MLC_OK;
+}
+
+static void mlc__rehearsal_data_release(void *dev, void *ptr, size_t bytes)
+{
+    (void)ptr;
+    MLC__CAST(mlc__rehearsal *, dev)->held -= (int64_t)bytes;
+}
+
+/* Whatever is read back is zero. */
+static mlc_status mlc__rehearsal_copy(void *dev, void *dst, const void *src, size_t bytes,
+                                      mlc_copy_kind kind)
+{
+    (void)dev; (void)src;
+    if (kind == MLC_COPY_TO_HOST) memset(dst, 0, bytes);
+    return MLC_OK;
+}
+
+static mlc_status mlc__rehearsal_post(void *dev, const void *src, size_t bytes, int64_t *ticket)
+{
+    (void)dev; (void)src; (void)bytes;
+    *ticket = 1;
+    return MLC_OK;
+}
+
+static int32_t mlc__rehearsal_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
+{
+    (void)dev; (void)ticket;
+    memset(dst, 0, bytes);
+    return 1;
+}
+
+static mlc_status mlc__rehearsal_sync(void *dev) { (void)dev; return MLC_OK; }
+static void mlc__rehearsal_close(void *dev) { (void)dev; }
+
+/* Structs of the second context: objects of the first. */
+static void *mlc__rehearsal_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)align;
+    return mlc__heap_try(MLC__CAST(mlc_ctx *, user), bytes, MLC_MEM_OBJECT);
+}
+
+static void mlc__rehearsal_release(void *user, void *ptr, size_t bytes)
+{
+    (void)bytes;
+    mlc__heap_free(MLC__CAST(mlc_ctx *, user), ptr);
+}
+
+static void mlc__rehearsal_backend(mlc__rehearsal *r)
+{
+    mlc_backend *b = &r->backend;
+    b->abi = MLC_ABI;
+    b->size = sizeof *b;
+    b->name = "estimate";
+    b->close = mlc__rehearsal_close;
+    b->alloc = mlc__rehearsal_data;
+    b->release = mlc__rehearsal_data_release;
+    b->copy = mlc__rehearsal_copy;
+    b->post = mlc__rehearsal_post;
+    b->poll = mlc__rehearsal_poll;
+    b->sync = mlc__rehearsal_sync;
+    mlc__rehearsal_kernels(&b->kernels, r->of->backend);
+    if (!mlc__registry.optim) mlc__registry.optim = mlc__optim_on_device;
+}
+
+/* The second context, like mlc__ctx_open's. */
+static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
+{
+    const mlc_allocator allocator = { r->of, mlc__rehearsal_alloc, mlc__rehearsal_release };
+    const mlc_ctx *of = r->of;
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.device = "estimate";
+    mlc_ctx *ctx = mlc__ctx_alloc(&d, &allocator);
+    if (!ctx) return NULL;
+    r->ctx = ctx;
+    ctx->isa = of->isa;
+    ctx->blas = of->blas;
+    ctx->tf32 = of->tf32;
+    ctx->dtype = of->dtype;
+    ctx->threads = of->threads;
+    ctx->backend = &r->backend;
+    ctx->dev = r;
+    ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES, MLC_MEM_OBJECT,
+                                                          "context"));
+    return ctx;
+}
+
+/* What the first context knows of its memory is put aside: a rehearsal is no use of it. */
+static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what)
+{
+    const mlc_memory mem = of->mem;
+    struct mlc__watch *watch = of->watch;
+    const size_t soft_limit = of->soft_limit;
+    char *heap_end = of->heap_end;
+    of->watch = NULL;
+    of->soft_limit = 0;
+    mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, mlc__heap_alloc(of, sizeof *r, MLC_MEM_OBJECT,
+                                                                    what));
+    if (!r) {
+        of->mem = mem;
+        of->watch = watch;
+        of->soft_limit = soft_limit;
+        return NULL;
+    }
+    r->of = of;
+    r->mem = mem;
+    r->watch = watch;
+    r->soft_limit = soft_limit;
+    r->heap_end = heap_end;
+    r->next = 4096;
+    mlc__rehearsal_backend(r);
+    return r;
+}
+
+/* An error of the second context becomes the first one's. */
+static mlc_status mlc__rehearsal_end(mlc__rehearsal *r, mlc_status st)
+{
+    mlc_ctx *of = r->of, *ctx = r->ctx;
+    if (ctx && ctx->status != MLC_OK) st = mlc__fail(of, ctx->status, "%s", ctx->message);
+    mlc_ctx_free(ctx);
+    of->watch = r->watch;
+    of->soft_limit = r->soft_limit;
+    if (of->fixed) of->heap_end = r->heap_end;
+    const mlc_memory mem = r->mem;
+    mlc__heap_free(of, r);
+    of->mem = mem;
+    return of->status != MLC_OK ? of->status : st;
+}
+
+MLC_IMPL mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
+                                                                      mlc_tensor *target),
+                                                  mlc_optim *(*optim)(mlc_module *net, double lr))
+{
+    mlc_estimate_desc d;
+    memset(&d, 0, sizeof d);
+    d.loss = loss;
+    d.optim = optim;
+    d.input = MLC_F32;
+    d.target = MLC_I64;
+    return d;
+}
+
+/* What all steps of a rehearsal have. */
+typedef struct mlc__plan {
+    const mlc_estimate_desc *d;
+    mlc_fit_desc fit;
+    mlc_module  *net;                  /* the copy                                             */
+    mlc_optim   *optim;
+    mlc_dims     input, target;
+    bool         trains;
+} mlc__plan;
+
+/* In evaluation nothing but the output is asked for. */
+static mlc_status mlc__plan_forward(mlc__plan *p, const mlc_batch *b)
+{
+    mlc_ctx *ctx = p->net->ctx;
+    mlc_tensor *output = NULL;
+    mlc_tensor *loss = mlc__fit_forward(ctx, p->net, &p->fit, b, &output);
+    if (!p->trains || ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, loss, ARG, "estimate_memory: the loss is NULL; forward returns what it made");
+    MLC__TRY(mlc_backward(p->optim ? mlc_optim_scaled(p->optim, loss) : loss));
+    return p->optim ? mlc_optim_step(p->optim) : MLC_OK;
+}
+
+static mlc_status mlc__plan_step(mlc__plan *p)
+{
+    mlc_ctx *ctx = p->net->ctx;
+    mlc_batch b;
+    memset(&b, 0, sizeof b);
+    MLC__TRY(mlc_scope_begin(ctx));
+    b.n = p->input.v[0];
+    b.n_fields = 2;
+    b.field[0] = b.x = mlc_zeros(ctx, p->d->input, p->input);
+    if (p->trains) b.field[1] = b.y = mlc_zeros(ctx, p->d->target, p->target);
+    if (ctx->status == MLC_OK) mlc__plan_forward(p, &b);
+    return mlc__scope_leave(ctx);
+}
+
+/* The copy of net, its optimizer, and two steps: the first makes packs, the second finds them. */
+static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
+{
+    p->net = mlc__module_clone_in(ctx, net);
+    if (!p->net) return MLC_ERR_NOMEM;
+    MLC__TRY(mlc_module_build(p->net));
+    if (p->trains && p->d->optim) {
+        p->optim = p->d->optim(p->net, 0.001);
+        if (ctx->status != MLC_OK) return ctx->status;
+        MLC__REQUIRE(ctx, p->optim, ARG, "estimate_memory: desc.optim made no optimizer");
+        MLC__REQUIRE(ctx, !mlc_optim_needs_loss(p->optim), UNSUPPORTED, "estimate_memory: what the "
+                     "optimizer takes depends on the loss, of which it asks for more than one");
+    }
+    if (p->trains) mlc_module_train(p->net, true);
+    else MLC__TRY(mlc_eval_begin(p->net));
+    mlc_memory_peak_reset(ctx);
+    MLC__TRY(mlc__plan_step(p));
+    return mlc__plan_step(p);
+}
+
+static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input,
+                                  const mlc_estimate_desc *d, const char *what)
+{
+    mlc_ctx *ctx = net->ctx;
+    if (ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, d != NULL, ARG, "%s: desc is NULL; start from "
+                 "mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw)", what);
+    MLC__REQUIRE(ctx, input.n > 0, ARG, "%s: the input's shape is []; its first axis is the batch",
+                 what);
+    memset(p, 0, sizeof *p);
+    p->d = d;
+    p->input = input;
+    p->target = d->has_target_shape ? d->target_shape : d->input == MLC_I64 ? input
+                                                                      : mlc_dims1(input.v[0]);
+    p->trains = d->loss || d->forward;
+    p->fit = mlc_fit_desc_make(d->loss);
+    p->fit.forward = d->forward;
+    p->fit.user = d->user;
+    p->fit.autocast = d->autocast;
+    p->fit.has_autocast = d->has_autocast;
+    return MLC_OK;
+}
+
+/* Figures of the second context, with what a context like the first one has more, or less. */
+static void mlc__rehearsal_read(mlc__rehearsal *r, mlc_memory *out)
+{
+    const mlc_ctx *of = r->of;
+    int64_t more = (int64_t)of->tables.bytes - (int64_t)r->ctx->tables.bytes;
+    if (of->on_host) more += (int64_t)mlc__heap_bytes(mlc__pool_bytes(of->threads));
+    *out = r->ctx->mem;
+    mlc__pool_forget(r->ctx, NULL);    /* what is held then are objects */
+    out->allocated += more;
+    out->peak += more;
+    out->now[MLC_MEM_OBJECT] += more;
+    out->top[MLC_MEM_OBJECT] += more;
+    out->reserved += more + (of->on_host ? r->held : 0);
+    out->calls = 0;
+}
+
+MLC_IMPL mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
+                                        const mlc_estimate_desc *desc, mlc_memory *out)
+{
+    mlc__plan p;
+    if (!net) return MLC_ERR_ARG;
+    MLC__REQUIRE(net->ctx, out, ARG, "estimate_memory: out is NULL");
+    MLC__TRY(mlc__plan_begin(&p, net, input, desc, "estimate_memory"));
+    mlc__rehearsal *r = mlc__rehearsal_begin(net->ctx, "estimate_memory");
+    if (!r) return MLC_ERR_NOMEM;
+    mlc_ctx *ctx = mlc__rehearsal_open(r);
+    mlc_status st = MLC_ERR_NOMEM;
+    if (!ctx) mlc__nomem(net->ctx, "estimate_memory", sizeof *ctx, "", 0);
+    else if (ctx->status == MLC_OK) st = mlc__plan_run(&p, ctx, net);
+    if (st == MLC_OK) mlc__rehearsal_read(r, out);
+    return mlc__rehearsal_end(r, st);
 }
 
 MLC__LEVEL_END

@@ -3225,6 +3225,19 @@ DO(mlc_sweep_point_at)  { return run_sweep(w, false); }
 DO(mlc_sweep_print)     { return run_sweep(w, false); }
 DO(mlc_sweep_csv)       { return run_sweep(w, true); }
 
+static mlc_status run_estimate(world *w)
+{
+    const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
+    mlc_memory              out;
+    const mlc_status        st = mlc_estimate_memory(w->net, mlc_dims2(7, 4), &d, &out);
+    if (st == MLC_OK)
+        w->text = hash_bytes(w->text, &out, sizeof out);
+    return st;
+}
+
+DO(mlc_estimate_desc_make) { return run_estimate(w); }
+DO(mlc_estimate_memory)    { return run_estimate(w); }
+
 DO(mlc_evaluate)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);

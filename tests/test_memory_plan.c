@@ -1,0 +1,277 @@
+/* test_memory_plan.c -- tests of section IMPL.MEMORY_PLAN: estimates against what steps take */
+#include "mlc_test.h"
+#include "resnet20.h"
+
+/* ---- networks: each with its input, and what the loss compares its output with -------------- */
+
+typedef mlc_optim *(*optim_fn)(mlc_module *net, double lr);
+
+typedef struct network {
+    const char *name;
+    mlc_module *(*make)(mlc_ctx *ctx);
+    int64_t     one[3];                /* the shape of one sample, with zeros after it         */
+    mlc_dtype   dtype;
+    mlc_tensor *(*loss)(mlc_tensor *output, mlc_tensor *target);
+    bool        same;                  /* the target is like the input                         */
+} network;
+
+static mlc_module *make_mlp(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 784, 256));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.1));
+    mlc_module_add(net, mlc_nn_linear(ctx, 256, 128));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
+    return net;
+}
+
+static mlc_module *make_encoder(mlc_ctx *ctx)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(64, 4);
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 2; i++)
+        mlc_module_add(net, mlc_nn_transformer_encoder_layer(ctx, &d));
+    return net;
+}
+
+static mlc_module *make_gpt(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(96, 32, 2, 64, 4);
+    return mlc_nn_gpt(ctx, &d);
+}
+
+static mlc_module *make_lstm(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_lstm(ctx, 48, 96));
+    mlc_module_add(net, mlc_nn_linear(ctx, 96, 48));
+    return net;
+}
+
+static mlc_tensor *half_square(mlc_tensor *output, mlc_tensor *target)
+{
+    return mlc_mse_loss(output, target);
+}
+
+static const network NETWORKS[] = {
+    {"mlp", make_mlp, {784}, MLC_F32, mlc_cross_entropy, false},
+    {"resnet20", resnet20, {3, 32, 32}, MLC_F32, mlc_cross_entropy, false},
+    {"encoder", make_encoder, {24, 64}, MLC_F32, half_square, true},
+    {"gpt", make_gpt, {32}, MLC_I64, mlc_cross_entropy, true},
+    {"lstm", make_lstm, {20, 48}, MLC_F32, half_square, true},
+};
+enum { N_NETWORKS = sizeof NETWORKS / sizeof NETWORKS[0] };
+
+static mlc_dims input_of(const network *n, int64_t batch)
+{
+    mlc_dims d = mlc_dims1(batch);
+    for (int32_t i = 0; i < 3 && n->one[i] > 0; i++)
+        d.v[d.n++] = n->one[i];
+    return d;
+}
+
+static mlc_estimate_desc desc_of(const network *n, int64_t batch, optim_fn optim, bool low)
+{
+    mlc_estimate_desc d = mlc_estimate_desc_make(n->loss, optim);
+    d.input = n->dtype;
+    if (n->same) {
+        d.target = n->dtype;
+        d.has_target_shape = true;
+        d.target_shape = input_of(n, batch);
+    }
+    d.has_autocast = low;
+    d.autocast = MLC_BF16;
+    return d;
+}
+
+/* A step as a program writes it. */
+static void step(mlc_module *net, mlc_optim *opt, const network *n, int64_t batch, bool low)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_tensor *x = mlc_zeros(ctx, n->dtype, input_of(n, batch));
+    mlc_tensor *y = n->same ? mlc_zeros(ctx, n->dtype, input_of(n, batch))
+                            : mlc_zeros(ctx, MLC_I64, mlc_dims1(batch));
+    if (low)
+        CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+    mlc_tensor *loss = n->loss(mlc_forward(net, x), y);
+    if (low)
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+/* ---- estimates ------------------------------------------------------------------------------ */
+
+/* Within a share of what is real, and 8 KB. */
+static bool near_to(int64_t estimate, int64_t real, double share)
+{
+    return fabs((double)(estimate - real)) <= share * (double)real + 8192;
+}
+
+/* Two steps in a context of their own: the first makes packs and fills the pool. */
+static void check_estimate(const network *n, int64_t batch, optim_fn optim, bool low)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    mlc_module  *net = n->make(ctx);
+    mlc_memory   said, was;
+    const mlc_estimate_desc e = desc_of(n, batch, optim, low);
+    CHECK_EQ(mlc_estimate_memory(net, input_of(n, batch), &e, &said), MLC_OK);
+    mlc_optim *opt = optim(net, 0.001);
+    mlc_memory_peak_reset(ctx);
+    for (int i = 0; i < 2; i++) {
+        step(net, opt, n, batch, low);
+        CHECK_EQ(mlc_memory_info(ctx, &was), MLC_OK);
+        const double apart = fabs((double)said.peak / (double)was.peak - 1);
+        bool fine = CHECK(apart < (i ? 0.02 : 0.05)) &&
+                    CHECK(near_to(said.allocated, was.allocated, 0.01)) &&
+                    CHECK(!test_on_host() || near_to(said.reserved, was.reserved, 0.02));
+        for (int k = 0; k < MLC_MEM_COUNT; k++)
+            fine = CHECK(near_to(said.top[k], was.top[k], 0.01)) &&
+                   CHECK(near_to(said.now[k], was.now[k], 0.01)) && fine;
+        if (!fine)
+            printf("  %s, batch %d%s, step %d: peak %lld, estimate %lld\n", n->name, (int)batch,
+                   low ? ", bf16" : "", i, (long long)was.peak, (long long)said.peak);
+    }
+    mlc_ctx_free(ctx);
+}
+
+TEST(memory_plan, estimates_are_what_steps_take)
+{
+    const int64_t most = test_stride(2) == 1 ? 128 : 16;
+    for (int i = 0; i < N_NETWORKS; i++)
+        for (int64_t batch = 1; batch <= most; batch *= i % 2 ? 16 : 4)
+            for (int k = 0; k < 4; k++)
+                check_estimate(&NETWORKS[i], batch, k & 1 ? mlc_adamw : mlc_sgd, k >> 1);
+}
+
+/* A step after an estimate, or without one. */
+static void train_once(bool estimate, mlc_memory *was, mlc_rng_state *rng, float *values)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    mlc_module  *net = make_mlp(ctx);
+    mlc_optim   *opt = mlc_adamw(net, 0.01);
+    mlc_memory   before, said;
+    step(net, opt, &NETWORKS[0], 4, false);
+    const mlc_rng_state there = mlc_ctx_rng(ctx);
+    mlc_memory_info(ctx, &before);
+    for (int low = 0; low < 2 && estimate; low++) {
+        const mlc_estimate_desc e = desc_of(&NETWORKS[0], 64, mlc_adamw, low);
+        CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(64, 784), &e, &said), MLC_OK);
+        mlc_memory_info(ctx, was);
+        *rng = mlc_ctx_rng(ctx);
+        CHECK(memcmp(was, &before, sizeof before) == 0);
+        CHECK(memcmp(rng, &there, sizeof there) == 0);
+    }
+    step(net, opt, &NETWORKS[0], 4, false);
+    mlc_memory_info(ctx, was);
+    *rng = mlc_ctx_rng(ctx);
+    CHECK_EQ(mlc_read(mlc_module_param(net, "0.weight"), values, 784 * 256 * sizeof(float)),
+             MLC_OK);
+    mlc_ctx_free(ctx);
+}
+
+TEST(memory_plan, an_estimate_changes_nothing)
+{
+    static float  a[784 * 256], b[784 * 256];
+    mlc_memory    was[2];
+    mlc_rng_state rng[2];
+    train_once(false, &was[0], &rng[0], a);
+    train_once(true, &was[1], &rng[1], b);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK(memcmp(&was[0], &was[1], sizeof was[0]) == 0);
+    CHECK(memcmp(&rng[0], &rng[1], sizeof rng[0]) == 0);
+}
+
+/* What is larger than any machine has a size all the same. */
+TEST(memory_plan, of_what_is_too_large_to_be)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_memory before, after, said;
+    mlc_memory_info(ctx, &before);
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 1000000, 100000));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 100000, 1000000));
+    mlc_estimate_desc e = mlc_estimate_desc_make(mlc_mse_loss, mlc_adamw);
+    e.target = MLC_F32;
+    e.has_target_shape = true;
+    e.target_shape = mlc_dims2(1000, 1000000);
+    if (sizeof(void *) < 8)
+        return;
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(1000, 1000000), &e, &said), MLC_OK);
+    CHECK(said.now[MLC_MEM_PARAM] > 800000000000 && said.now[MLC_MEM_PARAM] < 801000000000);
+    CHECK(said.now[MLC_MEM_OPTIM] > 1600000000000 && said.peak > 3200000000000);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.reserved - before.reserved < 100000);
+    CHECK_EQ(after.now[MLC_MEM_PARAM], 0);                 /* it was not built                   */
+}
+
+static mlc_tensor *forward_of(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
+{
+    int *calls = (int *)user;
+    ++*calls;
+    CHECK_EQ(b->n, 8);
+    CHECK_NEAR(mlc_item(mlc_sum_all(b->x)), 0, 0);         /* what is read is zero               */
+    *output = mlc_forward(net, b->x);
+    return mlc_cross_entropy(*output, b->y);
+}
+
+static mlc_tensor *forward_that_reads(void *user, mlc_module *net, const mlc_batch *b,
+                                      mlc_tensor **output)
+{
+    (void)user; (void)net;
+    *output = NULL;
+    return mlc_f32(b->x) == NULL ? NULL : b->x;
+}
+
+TEST(memory_plan, inference_and_forwards_of_the_program)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = make_mlp(ctx);
+    mlc_memory  infers, trains, runs;
+    int         calls = 0;
+    mlc_estimate_desc d = mlc_estimate_desc_make(NULL, NULL);
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, &infers), MLC_OK);
+    CHECK_EQ(infers.top[MLC_MEM_GRAD], 0);
+    CHECK_EQ(infers.top[MLC_MEM_OPTIM], 0);
+    d = mlc_estimate_desc_make(mlc_cross_entropy, NULL);
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, &trains), MLC_OK);
+    CHECK(trains.top[MLC_MEM_GRAD] > infers.top[MLC_MEM_PARAM]);
+    CHECK(trains.top[MLC_MEM_ACTIVATION] > infers.top[MLC_MEM_ACTIVATION]);
+    d = mlc_estimate_desc_make(NULL, NULL);
+    d.forward = forward_of;
+    d.user = &calls;
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, &runs), MLC_OK);
+    CHECK_EQ(calls, 2);
+    CHECK(near_to(runs.peak, trains.peak, 0.01));
+}
+
+TEST(memory_plan, errors_are_of_the_network_s_context)
+{
+    mlc_ctx          *ctx = test_ctx();
+    mlc_module       *net = make_mlp(ctx);
+    mlc_memory        out;
+    mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_sgd);
+    CHECK_EQ(mlc_estimate_memory(NULL, mlc_dims2(8, 784), &d, &out), MLC_ERR_ARG);
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), NULL, &out), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "desc");
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "out");
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims0(), &d, &out), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch");
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 785), &d, &out), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "in 0 (Lin");
+    d.optim = mlc_lbfgs;
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, &out), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "optimizer");
+    d.optim = mlc_sgd;
+    d.forward = forward_that_reads;
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(8, 784), &d, &out), MLC_ERR_DEVICE);
+    CHECK_ERROR(ctx, MLC_ERR_DEVICE, "estimate");
+}
