@@ -5254,7 +5254,8 @@ typedef struct mlc_estimate_desc {
     mlc_dtype   input;                 /* dtype of the input; default f32; i64 of tokens       */
     mlc_dtype   target;                /* and of the target; default i64                       */
     mlc_dims    target_shape;          /* used if has_target_shape; else [batch] or, where the */
-                                       /* input is i64, the input's: labels                    */
+                                       /* input is i64, the input's: labels. At other batches  */
+                                       /* than the input's its first axis follows              */
     mlc_dtype   autocast;              /* of forwards; used if has_autocast                    */
     bool        has_autocast, has_target_shape;
 } mlc_estimate_desc;
@@ -5274,6 +5275,30 @@ MLC_API mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor 
  *   ref    torch._subclasses.fake_tensor.FakeTensorMode                                         */
 MLC_API mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
                                        const mlc_estimate_desc *desc, mlc_memory *out);
+
+/* mlc_estimate_batches: fills out[i] with mlc_estimate_memory for batches[i], the first axis of
+ *   the input.                                                  err: as it; ARG: a batch < 1   */
+MLC_API mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
+                                        const mlc_estimate_desc *desc, const int64_t *batches,
+                                        int32_t n, mlc_memory *out);
+/* mlc_estimate_print: a table of what mlc_estimate_batches filled, a row for each batch: peaks by
+ *   class, of all, and by how much a sample raises what is in use between steps.
+ *   write  NULL: standard output                                          err: ARG             */
+MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
+                                      const mlc_memory *estimates, mlc_writer write, void *user);
+/* mlc_find_batch_size: the largest batch up to `most` whose peak is at most `bytes`; with powers a
+ *   power of two. *batch is 0 where one sample is too much.
+ *   err    as mlc_estimate_memory; ARG: most < 1                                               */
+MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
+                                       const mlc_estimate_desc *desc, int64_t bytes, int64_t most,
+                                       bool powers, int64_t *batch);
+/* mlc_fixed_block_bytes: the smallest mlc_ctx_desc.memory in which a context like net's, the
+ *   network, its optimizer and steps fit: two steps in a block are rehearsed, in address space
+ *   from the context's allocator of which bookkeeping and what objects hold is touched. What
+ *   forward reads back is arbitrary.
+ *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
+MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
+                                         const mlc_estimate_desc *desc, size_t *bytes);
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
@@ -7786,6 +7811,7 @@ typedef enum mlc__moment {
 struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
+    bool holds;                        /* there is one of operations, which may keep tensors    */
 };
 
 /* What the backward of operations calls and their forward does not: a program that only infers has
@@ -28522,6 +28548,9 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     return nd->out[0];
 }
 
+/* May a hook have kept a tensor that it was shown? */
+MLC__INLINE bool mlc__watch_holds(const mlc_ctx *ctx) { return ctx->watch && ctx->watch->holds; }
+
 /* The youngest storage of the scope, for mlc__made_end. */
 MLC__INLINE const mlc_storage *mlc__made_begin(const mlc_ctx *ctx)
 {
@@ -28532,7 +28561,7 @@ MLC__INLINE const mlc_storage *mlc__made_begin(const mlc_ctx *ctx)
  * unless it is recorded or hooks may hold it. Returns y. */
 static mlc_tensor *mlc__made_end(mlc_tensor *y, const mlc_storage *before)
 {
-    if (!y || mlc__wants_grad(y) || y->ctx->inner.keep || y->ctx->watch) return y;
+    if (!y || mlc__wants_grad(y) || y->ctx->inner.keep || mlc__watch_holds(y->ctx)) return y;
     for (mlc_storage *s = y->ctx->scopes[y->ctx->depth].storages; s && s != before; s = s->next)
         if (s != y->storage && s->mem == MLC_MEM_ACTIVATION && s->saves == 0 && !s->kept)
             mlc__storage_release(s);
@@ -33244,7 +33273,8 @@ static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
     if (in.kind == MLC_RNN_LSTM) MLC__TRY(mlc__out(ctx, nd, mlc__wide(x->dtype), 2, c));
     if (!nd->recorded) return MLC_OK;
     s->spends = s->spends && in.kind >= MLC_RNN_GRU && x->node && !x->base &&
-                !x->storage->saves && !x->storage->kept && !ctx->inner.keep && !ctx->watch;
+                !x->storage->saves && !x->storage->kept && !ctx->inner.keep &&
+                !mlc__watch_holds(ctx);
     if (s->spends) x->storage->version++;
     const int64_t kept[2] = { in.rows, (s->spends ? 0 : in.width) + in.h };
     s->kept = in.kind >= MLC_RNN_GRU ? nd->n_out : (int8_t)0;
@@ -52420,13 +52450,20 @@ static void mlc__hooks_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 
 static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
 {
-    static const struct mlc__watch watch = { mlc__hooks_op, mlc__hooks_memory };
+    static const struct mlc__watch watch = { mlc__hooks_op, mlc__hooks_memory, false };
     mlc__watcher *w = MLC__CAST(mlc__watcher *, mlc__heap_alloc(ctx, sizeof *w, MLC_MEM_OBJECT,
                                                                 "hooks_add"));
     if (!w) return NULL;
     w->watch = watch;
     ctx->hooks = &w->watch;
     return w;
+}
+
+static void mlc__watcher_holds(mlc__watcher *w)
+{
+    w->watch.holds = false;
+    for (const mlc__hook *h = w->first; h; h = h->next)
+        w->watch.holds = w->watch.holds || h->fns.op_begin || h->fns.op_end;
 }
 
 /* Fails inside a hook, where the list of hooks is being walked. what: the function that asks. */
@@ -52455,6 +52492,7 @@ MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
     *last = h;
     h->fns = *hooks;
     ctx->watch = &w->watch;
+    mlc__watcher_holds(w);
     return h->id = ++w->ids;
 }
 
@@ -52469,6 +52507,7 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
                  "mlc_hooks_add returned, and works once", id);
     mlc__hook *h = *at;
     *at = h->next;
+    mlc__watcher_holds(w);
     if (!w->first) ctx->watch = NULL;
     mlc__heap_free(ctx, h->own);
     mlc__heap_free(ctx, h);
@@ -68300,9 +68339,11 @@ typedef struct mlc__rehearsal {
     uintptr_t   next;                  /* address of the next memory                           */
     int64_t     held;                  /* bytes not yet released                               */
     mlc_memory  mem;                   /* of `of` before, as the fields that follow            */
-    struct mlc__watch *watch;
+    struct mlc__watch *watch, watch_block;
     size_t      soft_limit;
     char       *heap_end;
+    void       *block;                 /* NULL, or that of a context in a fixed block          */
+    size_t      block_bytes, least;    /* least: of it that was free at any time               */
 } mlc__rehearsal;
 
 #define MLC__REHEARSE(name) \
@@ -68397,13 +68438,17 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
     if (!mlc__registry.optim) mlc__registry.optim = mlc__optim_on_device;
 }
 
-/* The second context, like mlc__ctx_open's. */
+/* The second context, like mlc__ctx_open's. In a block it is one of the host, and the threads that
+ * it does not have take their memory. */
 static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
 {
     const mlc_allocator allocator = { r->of, mlc__rehearsal_alloc, mlc__rehearsal_release };
     const mlc_ctx *of = r->of;
     mlc_ctx_desc d = mlc_ctx_desc_make();
-    d.device = "estimate";
+    d.device = r->block ? NULL : "estimate";
+    d.memory = r->block;
+    d.memory_bytes = r->block_bytes;
+    d.threads = of->threads;
     mlc_ctx *ctx = mlc__ctx_alloc(&d, &allocator);
     if (!ctx) return NULL;
     r->ctx = ctx;
@@ -68414,6 +68459,9 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     ctx->threads = of->threads;
     ctx->backend = &r->backend;
     ctx->dev = r;
+    ctx->on_host = r->block != NULL;
+    if (r->block && !mlc__heap_alloc(ctx, mlc__pool_bytes(of->threads), MLC_MEM_OBJECT, "context"))
+        return ctx;
     ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES, MLC_MEM_OBJECT,
                                                           "context"));
     return ctx;
@@ -68452,6 +68500,7 @@ static mlc_status mlc__rehearsal_end(mlc__rehearsal *r, mlc_status st)
     mlc_ctx *of = r->of, *ctx = r->ctx;
     if (ctx && ctx->status != MLC_OK) st = mlc__fail(of, ctx->status, "%s", ctx->message);
     mlc_ctx_free(ctx);
+    if (r->block) of->allocator.release(of->allocator.user, r->block, r->block_bytes);
     of->watch = r->watch;
     of->soft_limit = r->soft_limit;
     if (of->fixed) of->heap_end = r->heap_end;
@@ -68491,7 +68540,7 @@ static mlc_status mlc__plan_forward(mlc__plan *p, const mlc_batch *b)
     mlc_tensor *output = NULL;
     mlc_tensor *loss = mlc__fit_forward(ctx, p->net, &p->fit, b, &output);
     if (!p->trains || ctx->status != MLC_OK) return ctx->status;
-    MLC__REQUIRE(ctx, loss, ARG, "estimate_memory: the loss is NULL; forward returns what it made");
+    MLC__REQUIRE(ctx, loss, ARG, "estimate: the loss is NULL; forward returns what it made");
     MLC__TRY(mlc_backward(p->optim ? mlc_optim_scaled(p->optim, loss) : loss));
     return p->optim ? mlc_optim_step(p->optim) : MLC_OK;
 }
@@ -68519,8 +68568,8 @@ static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
     if (p->trains && p->d->optim) {
         p->optim = p->d->optim(p->net, 0.001);
         if (ctx->status != MLC_OK) return ctx->status;
-        MLC__REQUIRE(ctx, p->optim, ARG, "estimate_memory: desc.optim made no optimizer");
-        MLC__REQUIRE(ctx, !mlc_optim_needs_loss(p->optim), UNSUPPORTED, "estimate_memory: what the "
+        MLC__REQUIRE(ctx, p->optim, ARG, "estimate: desc.optim made no optimizer");
+        MLC__REQUIRE(ctx, !mlc_optim_needs_loss(p->optim), UNSUPPORTED, "estimate: what the "
                      "optimizer takes depends on the loss, of which it asks for more than one");
     }
     if (p->trains) mlc_module_train(p->net, true);
@@ -68530,20 +68579,24 @@ static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
     return mlc__plan_step(p);
 }
 
-static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input,
+/* batch: in place of the input's; 0: that. */
+static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input, int64_t batch,
                                   const mlc_estimate_desc *d, const char *what)
 {
     mlc_ctx *ctx = net->ctx;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__REQUIRE(ctx, d != NULL, ARG, "%s: desc is NULL; start from "
                  "mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw)", what);
-    MLC__REQUIRE(ctx, input.n > 0, ARG, "%s: the input's shape is []; its first axis is the batch",
-                 what);
+    MLC__REQUIRE(ctx, input.n > 0 && input.n <= MLC_MAX_DIMS && input.v[0] > 0 && batch >= 0, ARG,
+                 "%s: batch %lld of an input %s; the first axis is the batch, 1 or more", what,
+                 (long long)batch, mlc__shape_text(input.n, input.v).s);
     memset(p, 0, sizeof *p);
     p->d = d;
     p->input = input;
     p->target = d->has_target_shape ? d->target_shape : d->input == MLC_I64 ? input
                                                                       : mlc_dims1(input.v[0]);
+    if (batch && p->target.n > 0) p->target.v[0] = p->target.v[0] * batch / input.v[0];
+    if (batch) p->input.v[0] = batch;
     p->trains = d->loss || d->forward;
     p->fit = mlc_fit_desc_make(d->loss);
     p->fit.forward = d->forward;
@@ -68551,6 +68604,16 @@ static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input,
     p->fit.autocast = d->autocast;
     p->fit.has_autocast = d->has_autocast;
     return MLC_OK;
+}
+
+/* Opens the second context and takes two steps in it. */
+static mlc_status mlc__rehearse(mlc__rehearsal *r, mlc__plan *p, mlc_module *net, const char *what)
+{
+    mlc_ctx *ctx = mlc__rehearsal_open(r);
+    if (!ctx) mlc__nomem(r->of, what, sizeof *ctx, "", 0);
+    if (!ctx || ctx->status != MLC_OK) return MLC_ERR_NOMEM;
+    if (r->block) ctx->watch = &r->watch_block;
+    return mlc__plan_run(p, ctx, net);
 }
 
 /* Figures of the second context, with what a context like the first one has more, or less. */
@@ -68569,21 +68632,137 @@ static void mlc__rehearsal_read(mlc__rehearsal *r, mlc_memory *out)
     out->calls = 0;
 }
 
+static mlc_status mlc__estimate(mlc_module *net, mlc_dims input, int64_t batch,
+                                const mlc_estimate_desc *desc, mlc_memory *out, const char *what)
+{
+    mlc__plan p;
+    MLC__REQUIRE(net->ctx, out, ARG, "%s: there is no place for the result, which is NULL", what);
+    MLC__TRY(mlc__plan_begin(&p, net, input, batch, desc, what));
+    mlc__rehearsal *r = mlc__rehearsal_begin(net->ctx, what);
+    if (!r) return MLC_ERR_NOMEM;
+    const mlc_status st = mlc__rehearse(r, &p, net, what);
+    if (st == MLC_OK) mlc__rehearsal_read(r, out);
+    return mlc__rehearsal_end(r, st);
+}
+
 MLC_IMPL mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
                                         const mlc_estimate_desc *desc, mlc_memory *out)
 {
-    mlc__plan p;
+    return net ? mlc__estimate(net, input, 0, desc, out, "estimate_memory") : MLC_ERR_ARG;
+}
+
+MLC_IMPL mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
+                                         const mlc_estimate_desc *desc, const int64_t *batches,
+                                         int32_t n, mlc_memory *out)
+{
+    const char *what = "estimate_batches";
     if (!net) return MLC_ERR_ARG;
-    MLC__REQUIRE(net->ctx, out, ARG, "estimate_memory: out is NULL");
-    MLC__TRY(mlc__plan_begin(&p, net, input, desc, "estimate_memory"));
-    mlc__rehearsal *r = mlc__rehearsal_begin(net->ctx, "estimate_memory");
+    MLC__REQUIRE(net->ctx, n >= 0 && (n == 0 || (batches && out)), ARG, "%s: %d batches; batches "
+                 "and out must have as many", what, n);
+    for (int32_t i = 0; i < n; i++)
+        MLC__REQUIRE(net->ctx, batches[i] > 0, ARG, "%s: batch %d is %lld; it must be 1 or more",
+                     what, i, (long long)batches[i]);
+    for (int32_t i = 0; i < n; i++)
+        MLC__TRY(mlc__estimate(net, input, batches[i], desc, &out[i], what));
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
+                                       const mlc_memory *estimates, mlc_writer write, void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, n >= 0 && (n == 0 || (batches && estimates)), ARG, "estimate_print: %d rows; "
+                 "batches and estimates must have as many", n);
+    MLC__TRY(mlc__writer(ctx, "estimate_print", &write));
+    const mlc__table t = { write, user };
+    mlc__print(&t, "%8s %11s %11s %11s %11s %11s %11s %11s %11s\n", "Batch", "Parameters",
+               "Gradients", "Optimizer", "Activations", "Workspace", "Packs", "Peak", "A sample");
+    for (int32_t i = 0; i < n; i++) {
+        const mlc_memory *m = &estimates[i];
+        mlc__print(&t, "%8lld", (long long)batches[i]);
+        for (int k = MLC_MEM_PARAM; k < MLC_MEM_COUNT; k++)
+            mlc__print(&t, " %11s", mlc__bytes_text(m->top[k]).s);
+        mlc__print(&t, " %11s %11s\n", mlc__bytes_text(m->peak).s,
+                   mlc__bytes_text(batches[i] > 0 ? (m->peak - m->allocated) / batches[i] : 0).s);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
+                                        const mlc_estimate_desc *desc, int64_t bytes, int64_t most,
+                                        bool powers, int64_t *batch)
+{
+    const char *what = "find_batch_size";
+    int64_t fits = 0, over = 0, at = 1;
+    mlc_memory m;
+    if (!net) return MLC_ERR_ARG;
+    MLC__REQUIRE(net->ctx, batch && most > 0, ARG, "%s: batches of up to %lld; at least one must be"
+                 " allowed, and batch must not be NULL", what, (long long)most);
+    /* Doubled until one is too much, then halved in between. */
+    while (at > fits && at <= most) {
+        MLC__TRY(mlc__estimate(net, input, at, desc, &m, what));
+        if (m.peak <= bytes) fits = at; else over = at;
+        if (!over && powers) at = 2 * fits;
+        else if (!over) at = mlc__min(2 * fits, most);
+        else at = powers ? fits : fits + (over - fits) / 2;
+    }
+    *batch = fits;
+    return MLC_OK;
+}
+
+/* -- in a fixed block -- */
+
+static void mlc__block_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+{
+    (void)ctx; (void)nd; (void)moment; (void)st;
+}
+
+/* What was taken last is counted, so this comes after each change of the block. */
+static void mlc__block_memory(mlc_ctx *ctx, int mem, int64_t bytes)
+{
+    mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, ctx->dev);
+    const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
+    (void)mem; (void)bytes;
+    if (left < r->least) r->least = left;
+}
+
+/* The same two steps in a block that is more than large enough. A block's tables grow with it. */
+static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *net, size_t room,
+                                 size_t *bytes)
+{
+    static const struct mlc__watch watch = { mlc__block_op, mlc__block_memory, false };
+    mlc_ctx *of = r->of;
+    r->block = of->allocator.alloc(of->allocator.user, room, MLC__CACHELINE);
+    r->block_bytes = r->least = room;
+    if (!r->block) {
+        mlc__nomem(of, "fixed_block_bytes", room, " of address space", 0);
+        return MLC_ERR_NOMEM;
+    }
+    r->watch_block = watch;
+    MLC__TRY(mlc__rehearse(r, p, net, "fixed_block_bytes"));
+    const mlc_ctx *ctx = r->ctx;
+    const size_t all = (size_t)(ctx->fixed_end - ctx->fixed);
+    *bytes = mlc__block_for(all - r->least - ctx->tables.bytes, true) + MLC__CACHELINE - 1;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
+                                          const mlc_estimate_desc *desc, size_t *bytes)
+{
+    const char *what = "fixed_block_bytes";
+    mlc__plan p;
+    mlc_memory m;
+    if (!net) return MLC_ERR_ARG;
+    mlc_ctx *ctx = net->ctx;
+    MLC__REQUIRE(ctx, bytes, ARG, "%s: bytes is NULL", what);
+    MLC__REQUIRE(ctx, ctx->on_host, UNSUPPORTED, "%s: beside a device a block has no tensors; "
+                 "mlc_estimate_memory tells what the device needs", what);
+    MLC__TRY(mlc__estimate(net, input, 0, desc, &m, what));
+    MLC__TRY(mlc__plan_begin(&p, net, input, 0, desc, what));
+    mlc__rehearsal *r = mlc__rehearsal_begin(ctx, what);
     if (!r) return MLC_ERR_NOMEM;
-    mlc_ctx *ctx = mlc__rehearsal_open(r);
-    mlc_status st = MLC_ERR_NOMEM;
-    if (!ctx) mlc__nomem(net->ctx, "estimate_memory", sizeof *ctx, "", 0);
-    else if (ctx->status == MLC_OK) st = mlc__plan_run(&p, ctx, net);
-    if (st == MLC_OK) mlc__rehearsal_read(r, out);
-    return mlc__rehearsal_end(r, st);
+    return mlc__rehearsal_end(r, mlc__block_run(r, &p, net, 2 * (size_t)m.reserved + (1 << 20),
+                                                bytes));
 }
 
 MLC__LEVEL_END

@@ -3238,6 +3238,43 @@ static mlc_status run_estimate(world *w)
 DO(mlc_estimate_desc_make) { return run_estimate(w); }
 DO(mlc_estimate_memory)    { return run_estimate(w); }
 
+DO(mlc_estimate_batches)
+{
+    const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
+    const int64_t           batches[2] = {1, 3};
+    mlc_memory              out[2];
+    return mlc_estimate_batches(w->net, mlc_dims2(7, 4), &d, batches, 2, out);
+}
+
+DO(mlc_estimate_print)
+{
+    const int64_t batch = 3;
+    mlc_memory    out;
+    memset(&out, 0, sizeof out);
+    return mlc_estimate_print(w->ctx, &batch, 1, &out, hash_text, w);
+}
+
+DO(mlc_find_batch_size)
+{
+    const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
+    int64_t                 batch = 0;
+    const mlc_status        st = mlc_find_batch_size(w->net, mlc_dims2(1, 4), &d, 200000, 4, false,
+                                                     &batch);
+    w->text = hash_bytes(w->text, &batch, sizeof batch);
+    return st;
+}
+
+DO(mlc_fixed_block_bytes)
+{
+    const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
+    size_t                  bytes = 0;
+    if (!mlc_ctx_on_host(w->ctx))
+        return MLC_OK;
+    const mlc_status st = mlc_fixed_block_bytes(w->net, mlc_dims2(7, 4), &d, &bytes);
+    w->text = hash_bytes(w->text, &bytes, sizeof bytes);
+    return st;
+}
+
 DO(mlc_evaluate)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
