@@ -121,7 +121,7 @@
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
  *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
- *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.END
+ *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -5299,6 +5299,49 @@ MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
  *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
+
+/* -- a timeline: what is in use after each change, and who makes it -- */
+
+typedef struct mlc_timeline mlc_timeline;
+
+typedef struct mlc_timeline_event {
+    double      seconds;               /* since mlc_timeline_begin                             */
+    int64_t     allocated;             /* bytes in use after it, as mlc_memory has them        */
+    int64_t     bytes;                 /* taken; below 0: given back                           */
+    int64_t     call;                  /* number of the forward or backward of an operation    */
+                                       /* that it is in, from 1; 0: outside                    */
+    const char *op, *module;           /* its name, and the path of its module, as hooks have  */
+                                       /* them; "" outside. They live as long as the context   */
+    mlc_mem     mem;
+    bool        backward;
+} mlc_timeline_event;
+
+/* mlc_timeline_begin: records the context's memory from now on, `capacity` events at most; what
+ *   comes later is lost, but for the peak. Its own memory does not count, but for paths of modules,
+ *   which the context keeps; an operation frees what it frees without it.
+ *   out    NULL on an error: ARG: capacity < 0; NOMEM; STATE inside a hook
+ *   ref    torch.cuda.memory._record_memory_history           test: tests/test_memory_plan.c   */
+MLC_API mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity);
+/* mlc_timeline_end: records no more; what there is can be read until mlc_timeline_free.
+ *   err    ARG: NULL; STATE: inside a hook, or a second time                                   */
+MLC_API mlc_status mlc_timeline_end(mlc_timeline *t);
+/* mlc_timeline_free: ends it, too; NULL is fine.                                              */
+MLC_API void mlc_timeline_free(mlc_timeline *t);
+/* mlc_timeline_count: how many events there are. lost: NULL, or gets how many there are not.  */
+MLC_API int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost);
+/* mlc_timeline_at: event i, from 0; NULL: there are fewer.                                    */
+MLC_API const mlc_timeline_event *mlc_timeline_at(const mlc_timeline *t, int64_t i);
+/* mlc_timeline_peak: the event after which most was in use, the first of them; NULL before any.
+ *   now: NULL, or gets what was in use by class then (MLC_MEM_COUNT numbers).                  */
+MLC_API const mlc_timeline_event *mlc_timeline_peak(const mlc_timeline *t, int64_t *now);
+/* mlc_timeline_print: the peak, with its operation and module and what was in use by class; then a
+ *   table of the `rows` forwards and backwards of operations in which most was in use, the most
+ *   first.             write  NULL: standard output            err: ARG: NULL, rows < 0        */
+MLC_API mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_writer write,
+                                      void *user);
+/* mlc_timeline_save: a chart as SVG: megabytes in use, and those of activations, gradients and
+ *   workspace, over the number of the event.                  err: ARG: NULL, no events; IO    */
+MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
@@ -52288,6 +52331,7 @@ typedef struct mlc__hook {
     int32_t           id;
     mlc_hooks         fns;
     void             *own;             /* heap, freed with it; or NULL                          */
+    bool              lean;            /* the library's own, which keeps no tensor              */
 } mlc__hook;
 typedef struct mlc__path { struct mlc__path *next; } mlc__path;     /* the text comes after it */
 
@@ -52463,7 +52507,7 @@ static void mlc__watcher_holds(mlc__watcher *w)
 {
     w->watch.holds = false;
     for (const mlc__hook *h = w->first; h; h = h->next)
-        w->watch.holds = w->watch.holds || h->fns.op_begin || h->fns.op_end;
+        w->watch.holds = w->watch.holds || (!h->lean && (h->fns.op_begin || h->fns.op_end));
 }
 
 /* Fails inside a hook, where the list of hooks is being walked. what: the function that asks. */
@@ -52475,7 +52519,7 @@ static mlc_status mlc__hooks_outside(mlc_ctx *ctx, const char *what)
     return MLC_OK;
 }
 
-MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
+static int32_t mlc__hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks, bool lean)
 {
     if (!ctx || mlc__hooks_outside(ctx, "hooks_add") != MLC_OK) return 0;
     if (!hooks) {
@@ -52491,9 +52535,15 @@ MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
     while (*last) last = &(*last)->next;
     *last = h;
     h->fns = *hooks;
+    h->lean = lean;
     ctx->watch = &w->watch;
     mlc__watcher_holds(w);
     return h->id = ++w->ids;
+}
+
+MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
+{
+    return mlc__hooks_add(ctx, hooks, false);
 }
 
 MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
@@ -68763,6 +68813,217 @@ MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
     if (!r) return MLC_ERR_NOMEM;
     return mlc__rehearsal_end(r, mlc__block_run(r, &p, net, 2 * (size_t)m.reserved + (1 << 20),
                                                 bytes));
+}
+
+/* @@ IMPL.MEMORY_PLAN.TIMELINE --------------------------- what is in use, over time
+ * A hook of memory writes the events; hooks of operations say who makes them. They look at no
+ * tensor, so that operations free as early as without hooks. */
+
+#define MLC__TIMELINE_DEPTH 8          /* operations in operations: of mlc_custom_op */
+
+struct mlc_timeline {
+    mlc_ctx *ctx;
+    int32_t  id, depth;                /* of the hooks, 0: ended; of operations that run        */
+    int64_t  n, room, lost, calls, own, began, now[MLC_MEM_COUNT], start[MLC_MEM_COUNT],
+             at_peak[MLC_MEM_COUNT];
+    mlc_timeline_event running[MLC__TIMELINE_DEPTH + 1];   /* [0]: none                        */
+    mlc_timeline_event peak;
+    mlc_timeline_event event[1];       /* room of them                                         */
+};
+
+static void mlc__timeline_op_begin(void *user, const mlc_op_event *e)
+{
+    mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
+    t->calls++;
+    if (++t->depth > MLC__TIMELINE_DEPTH) return;
+    mlc_timeline_event *r = &t->running[t->depth];
+    r->call = t->calls;
+    r->op = e->op;
+    r->module = e->module;
+    r->backward = e->backward;
+}
+
+/* The outermost may have begun before the timeline. */
+static void mlc__timeline_op_end(void *user, const mlc_op_event *e)
+{
+    mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
+    (void)e;
+    if (t->depth > 0) t->depth--;
+}
+
+static void mlc__timeline_memory(void *user, mlc_mem mem, int64_t bytes)
+{
+    mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
+    const int depth = (int)mlc__min(t->depth, MLC__TIMELINE_DEPTH);
+    mlc_timeline_event e = t->running[depth];
+    e.seconds = 1e-9 * (double)(mlc__nanoseconds() - t->began);
+    e.allocated = t->ctx->mem.allocated - t->own;
+    e.bytes = bytes;
+    e.mem = mem;
+    t->now[mem] += bytes;
+    if (e.allocated > t->peak.allocated) {
+        t->peak = e;
+        memcpy(t->at_peak, t->now, sizeof t->now);
+    }
+    if (t->n < t->room) t->event[t->n++] = e;
+    else t->lost++;
+}
+
+MLC_IMPL mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity)
+{
+    mlc_hooks h;
+    if (!ctx || ctx->status != MLC_OK) return NULL;
+    if (capacity < 0 || capacity > PTRDIFF_MAX / 4 / (int64_t)sizeof(mlc_timeline_event)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "timeline_begin: capacity is %lld; a step makes some events "
+                  "for each operation", (long long)capacity);
+        return NULL;
+    }
+    const mlc_memory before = ctx->mem;
+    mlc_timeline *t = MLC__CAST(mlc_timeline *, mlc__heap_alloc(
+        ctx, sizeof *t + (size_t)capacity * sizeof(mlc_timeline_event), MLC_MEM_OBJECT,
+        "timeline_begin"));
+    if (!t) return NULL;
+    memset(&h, 0, sizeof h);
+    h.user = t;
+    h.op_begin = mlc__timeline_op_begin;
+    h.op_end = mlc__timeline_op_end;
+    h.memory = mlc__timeline_memory;
+    t->ctx = ctx;
+    t->room = capacity;
+    for (int i = 0; i <= MLC__TIMELINE_DEPTH; i++) t->running[i].op = t->running[i].module = "";
+    t->began = mlc__nanoseconds();
+    t->id = mlc__hooks_add(ctx, &h, true);
+    if (!t->id) {
+        mlc__heap_free(ctx, t);
+        return NULL;
+    }
+    t->own = ctx->mem.allocated - before.allocated;
+    memcpy(t->start, before.now, sizeof t->start);
+    memcpy(t->now, before.now, sizeof t->now);
+    return t;
+}
+
+MLC_IMPL mlc_status mlc_timeline_end(mlc_timeline *t)
+{
+    if (!t) return MLC_ERR_ARG;
+    MLC__REQUIRE(t->ctx, t->id, STATE, "timeline_end: it has ended");
+    MLC__TRY(mlc__hooks_outside(t->ctx, "timeline_end"));
+    const int32_t id = t->id;
+    t->id = 0;
+    return mlc_hooks_remove(t->ctx, id);
+}
+
+MLC_IMPL void mlc_timeline_free(mlc_timeline *t)
+{
+    if (!t || (t->id && mlc_timeline_end(t) != MLC_OK)) return;
+    mlc__heap_free(t->ctx, t);
+}
+
+MLC_IMPL int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost)
+{
+    if (lost) *lost = t ? t->lost : 0;
+    return t ? t->n : 0;
+}
+
+MLC_IMPL const mlc_timeline_event *mlc_timeline_at(const mlc_timeline *t, int64_t i)
+{
+    return t && i >= 0 && i < t->n ? &t->event[i] : NULL;
+}
+
+MLC_IMPL const mlc_timeline_event *mlc_timeline_peak(const mlc_timeline *t, int64_t *now)
+{
+    if (!t || !t->peak.op) return NULL;
+    if (now) memcpy(now, t->at_peak, sizeof t->at_peak);
+    return &t->peak;
+}
+
+/* Events from i on that are of one call: what most was in use in it, bytes taken, and the next. */
+typedef struct mlc__stretch { int64_t at, most, taken, next; } mlc__stretch;
+
+static mlc__stretch mlc__stretch_of(const mlc_timeline *t, int64_t i)
+{
+    mlc__stretch s = { i, 0, 0, i };
+    for (; s.next < t->n && t->event[s.next].call == t->event[i].call; s.next++) {
+        const mlc_timeline_event *e = &t->event[s.next];
+        s.most = mlc__max(s.most, e->allocated);
+        if (e->bytes > 0) s.taken += e->bytes;
+    }
+    return s;
+}
+
+/* The one that comes after `last` where the most is first, and of equals the earlier. */
+static mlc__stretch mlc__stretch_next(const mlc_timeline *t, const mlc__stretch *last)
+{
+    mlc__stretch best = { -1, -1, 0, 0 };
+    for (int64_t i = 0; i < t->n;) {
+        const mlc__stretch s = mlc__stretch_of(t, i);
+        const bool after = s.most < last->most || (s.most == last->most && s.at > last->at);
+        if (t->event[i].call && after && s.most > best.most) best = s;
+        i = s.next;
+    }
+    return best;
+}
+
+MLC_IMPL mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_writer write,
+                                       void *user)
+{
+    static const char *const names[MLC_MEM_COUNT] = { "objects", "parameters", "gradients",
+                                                      "optimizer", "activations", "workspace",
+                                                      "packs" };
+    if (!t) return MLC_ERR_ARG;
+    MLC__REQUIRE(t->ctx, rows >= 0, ARG, "timeline_print: %d rows", rows);
+    MLC__TRY(mlc__writer(t->ctx, "timeline_print", &write));
+    const mlc__table to = { write, user };
+    const mlc_timeline_event *p = &t->peak;
+    mlc__print(&to, "Peak: %s in use", mlc__bytes_text(p->allocated).s);
+    if (p->call) mlc__print(&to, ", in %.60s%s", p->op, p->backward ? " backward" : "");
+    if (p->call && p->module[0]) mlc__print(&to, " of %.180s", p->module);
+    mlc__print(&to, "; %lld events, %lld lost\n", (long long)t->n, (long long)t->lost);
+    for (int k = 0; k < MLC_MEM_COUNT; k++)
+        mlc__print(&to, "  %-11s %11s\n", names[k], mlc__bytes_text(t->at_peak[k]).s);
+    mlc__print(&to, "%11s %11s  %-32s %s\n", "In use", "Taken", "Operation", "Module");
+    mlc__stretch s = { -1, INT64_MAX, 0, 0 };
+    for (int32_t i = 0; i < rows; i++) {
+        s = mlc__stretch_next(t, &s);
+        if (s.at < 0) break;
+        const mlc_timeline_event *e = &t->event[s.at];
+        char op[80];
+        snprintf(op, sizeof op, "%.60s%s", e->op, e->backward ? " backward" : "");
+        mlc__print(&to, "%11s %11s  %-32s %.180s\n", mlc__bytes_text(s.most).s,
+                   mlc__bytes_text(s.taken).s, op, e->module);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
+{
+    static const struct { const char *label; int mem; } lines[] = {
+        { "all", MLC_MEM_COUNT }, { "activations", MLC_MEM_ACTIVATION },
+        { "gradients", MLC_MEM_GRAD }, { "workspace", MLC_MEM_WORKSPACE } };
+    enum { LINES = sizeof lines / sizeof *lines };
+    mlc_plot_series series[LINES];
+    if (!t) return MLC_ERR_ARG;
+    MLC__REQUIRE(t->ctx, t->n > 0, ARG, "timeline_save: there are no events");
+    const size_t n = (size_t)t->n;
+    double *x = MLC__CAST(double *, mlc__heap_alloc(t->ctx, (LINES + 1) * n * sizeof *x,
+                                                    MLC_MEM_OBJECT, "timeline_save"));
+    if (!x) return MLC_ERR_NOMEM;
+    for (int k = 0; k < LINES; k++) {
+        double *y = x + (size_t)(k + 1) * n;
+        int64_t now = k ? t->start[lines[k].mem] : 0;
+        for (size_t i = 0; i < n; i++) {
+            const mlc_timeline_event *e = &t->event[i];
+            x[i] = (double)i;
+            now = !k ? e->allocated : now + ((int)e->mem == lines[k].mem ? e->bytes : 0);
+            y[i] = 1e-6 * (double)now;
+        }
+        const mlc_plot_series line = { lines[k].label, x, y, (int64_t)n, MLC_PLOT_LINE };
+        series[k] = line;
+    }
+    const mlc_plot plot = { "memory in use", "changes", "MB", false, false, series, LINES };
+    const mlc_status st = mlc_plot_save(t->ctx, path, &plot, 1, 1);
+    mlc__heap_free(t->ctx, x);
+    return st;
 }
 
 MLC__LEVEL_END

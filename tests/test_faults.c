@@ -3275,6 +3275,36 @@ DO(mlc_fixed_block_bytes)
     return st;
 }
 
+/* A forward under a timeline. save: its chart, too, which is of what there was before and so is not
+ * compared. */
+static mlc_status run_timeline(world *w, bool save)
+{
+    int64_t       now[MLC_MEM_COUNT] = {0};
+    mlc_timeline *t = mlc_timeline_begin(w->ctx, 50);
+    if (t == NULL)
+        return mlc_ctx_status(w->ctx);
+    mlc_status st = made(w, mlc_forward(w->net, w->x));
+    if (st == MLC_OK) {
+        CHECK(mlc_timeline_count(t, NULL) > 0 && mlc_timeline_at(t, 0) != NULL);
+        CHECK(mlc_timeline_peak(t, now) != NULL);
+        CHECK_EQ(mlc_timeline_end(t), MLC_OK);
+        st = save ? mlc_timeline_save(t, to(w)) : mlc_timeline_print(t, 0, discard, NULL);
+    }
+    mlc_timeline_free(t);
+    if (st == MLC_OK && save)
+        put_file(to(w), "new", 3);
+    return st;
+}
+
+DO(mlc_timeline_begin) { return run_timeline(w, false); }
+DO(mlc_timeline_end)   { return run_timeline(w, false); }
+DO(mlc_timeline_free)  { return run_timeline(w, false); }
+DO(mlc_timeline_count) { return run_timeline(w, false); }
+DO(mlc_timeline_at)    { return run_timeline(w, false); }
+DO(mlc_timeline_peak)  { return run_timeline(w, false); }
+DO(mlc_timeline_print) { return run_timeline(w, false); }
+DO(mlc_timeline_save)  { return run_timeline(w, true); }
+
 DO(mlc_evaluate)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);

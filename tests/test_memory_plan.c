@@ -1,4 +1,7 @@
 /* test_memory_plan.c -- tests of section IMPL.MEMORY_PLAN: estimates against what steps take */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
 #include "mlc_test.h"
 #include "resnet20.h"
 
@@ -394,4 +397,150 @@ TEST(memory_plan, the_block_that_a_network_fits_in)
                            (unsigned long long)bytes);
                 mlc_module_free(net);
             }
+}
+
+/* ---- timelines ------------------------------------------------------------------------------ */
+
+static mlc_module *make_gru(mlc_ctx *ctx) { return mlc_nn_gru(ctx, 48, 48); }
+
+/* What a step takes over what was in use before it, the second one; with a timeline, or with hooks
+ * of memory alone, it is the same. */
+static void take(void *user, mlc_mem mem, int64_t bytes)
+{
+    (void)mem;
+    *(int64_t *)user += bytes;
+}
+
+static int64_t peak_with(const network *n, bool trains, bool hook, int64_t capacity)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = n->make(ctx);
+    mlc_optim   *opt = mlc_sgd(net, 0.01);
+    mlc_timeline *t = capacity ? mlc_timeline_begin(ctx, capacity) : NULL;
+    mlc_memory   before, after;
+    int64_t      sum = 0;
+    mlc_hooks    h;
+    memset(&h, 0, sizeof h);
+    h.memory = take;
+    h.user = &sum;
+    if (hook)
+        CHECK(mlc_hooks_add(ctx, &h) > 0);
+    for (int i = 0; i < 2; i++) {
+        mlc_memory_peak_reset(ctx);
+        mlc_memory_info(ctx, &before);
+        if (trains) {
+            step(net, opt, n, 8, false);
+        } else {
+            mlc_eval_begin(net);
+            mlc_scope_begin(ctx);
+            CHECK(mlc_mean_all(mlc_forward(net, mlc_zeros(ctx, n->dtype, input_of(n, 8)))));
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            mlc_eval_end(net);
+        }
+    }
+    mlc_memory_info(ctx, &after);
+    if (t != NULL)
+        CHECK(mlc_timeline_peak(t, NULL) != NULL);
+    mlc_timeline_free(t);
+    return after.peak - before.allocated;
+}
+
+TEST(memory_plan, a_timeline_keeps_nothing_alive)
+{
+    const network gru = {"gru", make_gru, {20, 48}, MLC_F32, half_square, true};
+    for (int i = 0; i <= N_NETWORKS; i++)
+        for (int trains = 0; trains < 2; trains++) {
+            const network *n = i < N_NETWORKS ? &NETWORKS[i] : &gru;
+            const int64_t  plain = peak_with(n, trains, false, 0);
+            CHECK_EQ(peak_with(n, trains, false, 100), plain);
+            CHECK_EQ(peak_with(n, trains, true, 0), plain);
+        }
+}
+
+TEST(memory_plan, a_timeline_of_a_step)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = make_mlp(ctx);
+    mlc_optim   *opt = mlc_adamw(net, 0.01);
+    mlc_memory   before, after;
+    int64_t      lost = -1, now[MLC_MEM_COUNT], forwards = 0, backwards = 0;
+    sink         s = {"", 0};
+    step(net, opt, &NETWORKS[0], 64, false);
+    mlc_timeline *t = mlc_timeline_begin(ctx, 1000);
+    if (!CHECK(t != NULL))
+        return;
+    mlc_memory_peak_reset(ctx);
+    mlc_memory_info(ctx, &before);
+    CHECK(mlc_timeline_peak(t, now) == NULL);
+    step(net, opt, &NETWORKS[0], 64, false);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(mlc_timeline_end(t), MLC_OK);
+    const int64_t n = mlc_timeline_count(t, &lost);
+    CHECK(n > 20 && n < 1000 && lost == 0);
+    int64_t in_use = mlc_timeline_at(t, 0)->allocated - mlc_timeline_at(t, 0)->bytes;
+    const int64_t own = before.allocated - in_use;
+    CHECK(own > 1000 * (int64_t)sizeof(mlc_timeline_event));
+    for (int64_t i = 0; i < n; i++) {
+        const mlc_timeline_event *e = mlc_timeline_at(t, i);
+        in_use += e->bytes;
+        CHECK_EQ(e->allocated, in_use);
+        CHECK((e->call == 0) == (e->op[0] == 0));
+        forwards += strcmp(e->op, "linear") == 0 && !e->backward && e->bytes > 0 &&
+                    strcmp(e->module, "3") == 0;
+        backwards += strcmp(e->op, "cross_entropy") == 0 && e->backward;
+    }
+    CHECK(forwards > 0 && backwards > 0);
+    CHECK_EQ(in_use + own, after.allocated);
+    const mlc_timeline_event *p = mlc_timeline_peak(t, now);
+    CHECK_EQ(p->allocated + own, after.peak);
+    int64_t sum = 0;
+    for (int k = 0; k < MLC_MEM_COUNT; k++)
+        sum += now[k];
+    CHECK_EQ(sum, p->allocated);
+    CHECK_STR(p->op, "linear");        /* of which one is for workspaces to say                */
+    CHECK(p->module[0] != 0 && p->call > 0);
+    CHECK_EQ(mlc_timeline_print(t, 5, collect, &s), MLC_OK);
+    char line[120];
+    snprintf(line, sizeof line, ", in %s%s of %s; %d events, 0 lost\n", p->op,
+             p->backward ? " backward" : "", p->module, (int)n);
+    CHECK_HAS(s.text, line);
+    snprintf(line, sizeof line, "  %-32s %s\n", p->backward ? "linear backward" : "linear",
+             p->module);
+    CHECK_HAS(s.text, line);
+    CHECK_HAS(s.text, "  optimizer       1.81 MB\n");
+    box b = box_open("memory.svg");
+    CHECK_EQ(mlc_timeline_save(t, b.path), MLC_OK);
+    box_close(&b);
+    CHECK_EQ(mlc_timeline_end(t), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "ended");
+    mlc_timeline_free(t);
+}
+
+TEST(memory_plan, a_timeline_that_is_too_short_has_the_peak)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = make_mlp(ctx);
+    mlc_optim    *opt = mlc_adamw(net, 0.01);
+    int64_t       lost, most[2];
+    sink          s = {"", 0};
+    for (int i = 0; i < 2; i++) {
+        mlc_timeline *t = mlc_timeline_begin(ctx, i ? 2000 : 3);
+        mlc_timeline *none = mlc_timeline_begin(ctx, 0);
+        step(net, opt, &NETWORKS[0], 64, false);
+        step(net, opt, &NETWORKS[0], 64, false);
+        const int64_t n = mlc_timeline_count(t, &lost);
+        CHECK_EQ(n == 3, lost > 0);
+        CHECK_EQ(mlc_timeline_count(none, NULL), 0);
+        most[i] = mlc_timeline_peak(t, NULL)->allocated;
+        CHECK_EQ(mlc_timeline_print(none, 5, collect, &s), MLC_OK);
+        CHECK_HAS(s.text, "; 0 events, ");
+        CHECK_EQ(mlc_timeline_save(none, "/tmp/none.svg"), MLC_ERR_ARG);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "no events");
+        mlc_timeline_free(none);
+        mlc_timeline_free(t);
+    }
+    CHECK(near_to(most[0], most[1], 0));
+    CHECK(mlc_timeline_begin(ctx, -1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "capacity");
+    mlc_timeline_free(NULL);
 }
