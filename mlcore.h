@@ -5292,6 +5292,11 @@ MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int3
 MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
                                        const mlc_estimate_desc *desc, int64_t bytes, int64_t most,
                                        bool powers, int64_t *batch);
+/* mlc_machine_memory: bytes of memory that a process may have: the machine's (/proc/meminfo), or
+ *   the least limit of its control group and of those above (versions 1 and 2); 0: not known, as
+ *   on systems other than Linux. mlc_find_batch_size takes a share of it. root: NULL, or a folder
+ *   that stands for /.                                                                         */
+MLC_API int64_t mlc_machine_memory(const char *root);
 /* mlc_fixed_block_bytes: the smallest mlc_ctx_desc.memory in which a context like net's, the
  *   network, its optimizer and steps fit: two steps in a block are rehearsed, in address space
  *   from the context's allocator of which bookkeeping and what objects hold is touched. What
@@ -68758,6 +68763,81 @@ MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
     }
     *batch = fits;
     return MLC_OK;
+}
+
+/* -- the machine -- */
+
+#if defined(__linux__) && MLC__FILES
+/* The first bytes of a file, 0-terminated; false: there is none. */
+static bool mlc__machine_file(char *text, size_t size, const char *root, const char *name)
+{
+    char path[768];
+    const int n = snprintf(path, sizeof path, "%s%s", root, name);
+    const int fd = n < (int)sizeof path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return false;
+    const ssize_t got = read(fd, text, size - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = 0;
+    return got > 0;
+}
+
+/* The least limit of a group, of which group has room for a file's name, and of those above it: a
+ * container may see none but the last. "max" is no number, and no limit. */
+static int64_t mlc__group_limit(const char *root, const char *mount, char *group, const char *file)
+{
+    int64_t least = INT64_MAX;
+    char text[64], name[512];
+    for (size_t n = strlen(group);; group[n] = 0) {
+        snprintf(name, sizeof name, "%s%s%s", mount, group, file);
+        if (mlc__machine_file(text, sizeof text, root, name) && text[0] >= '0' && text[0] <= '9')
+            least = mlc__min(least, strtoll(text, NULL, 10));
+        if (n == 0) return least;
+        do n--; while (n > 0 && group[n] != '/');
+    }
+}
+
+/* A line of /proc/self/cgroup: "0::/a/b" of version 2, "4:cpu,memory:/a/b" of 1. */
+static int64_t mlc__group_line(const char *root, const char *line, size_t n)
+{
+    char group[256];
+    const char *kinds = MLC__CAST(const char *, memchr(line, ':', n));
+    const char *end = line + n, *path = kinds;
+    if (path) path = MLC__CAST(const char *, memchr(kinds + 1, ':', (size_t)(end - kinds - 1)));
+    if (!path || end - ++path >= (int64_t)sizeof group) return INT64_MAX;
+    memcpy(group, path, (size_t)(end - path));
+    group[end - path] = 0;
+    if (group[0] == '/' && !group[1]) group[0] = 0;
+    if (path == kinds + 2) return mlc__group_limit(root, "/sys/fs/cgroup", group, "/memory.max");
+    bool memory = false;
+    for (const char *k = kinds + 1; k < path - 1; k++)
+        memory = memory || (k + 6 < path && memcmp(k, "memory", 6) == 0 &&
+                            (k[-1] == ':' || k[-1] == ',') && (k[6] == ':' || k[6] == ','));
+    return memory ? mlc__group_limit(root, "/sys/fs/cgroup/memory", group,
+                                     "/memory.limit_in_bytes") : INT64_MAX;
+}
+#endif
+
+MLC_IMPL int64_t mlc_machine_memory(const char *root)
+{
+#if defined(__linux__) && MLC__FILES
+    char text[4096];
+    int64_t least = 0;
+    if (!root) root = "";
+    if (mlc__machine_file(text, sizeof text, root, "/proc/meminfo") &&
+        strncmp(text, "MemTotal:", 9) == 0)
+        least = 1024 * (int64_t)strtoll(text + 9, NULL, 10);
+    if (!mlc__machine_file(text, sizeof text, root, "/proc/self/cgroup")) return least;
+    for (const char *line = text; *line;) {
+        const size_t n = strcspn(line, "\n");
+        const int64_t limit = mlc__group_line(root, line, n);
+        if (limit < INT64_MAX && (least <= 0 || limit < least)) least = limit;
+        line += n + (line[n] != 0);
+    }
+    return least;
+#else
+    (void)root;
+    return 0;
+#endif
 }
 
 /* -- in a fixed block -- */

@@ -3275,6 +3275,12 @@ DO(mlc_fixed_block_bytes)
     return st;
 }
 
+SCENARIO(mlc_machine_memory, true)
+{
+    (void)w;
+    return mlc_machine_memory(NULL) >= 0 ? MLC_OK : MLC_ERR_ARG;
+}
+
 /* A forward under a timeline. save: its chart, too, which is of what there was before and so is not
  * compared. */
 static mlc_status run_timeline(world *w, bool save)

@@ -5,6 +5,8 @@
 #include "mlc_test.h"
 #include "resnet20.h"
 
+#include <sys/stat.h>
+
 /* ---- networks: each with its input, and what the loss compares its output with -------------- */
 
 typedef mlc_optim *(*optim_fn)(mlc_module *net, double lr);
@@ -353,6 +355,56 @@ TEST(memory_plan, the_largest_batch_that_fits)
     CHECK_EQ(mlc_find_batch_size(net, input, &d, 1000, 0, false, &found), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "at least one");
 }
+
+/* ---- the machine ---------------------------------------------------------------------------- */
+
+#if defined(__linux__)
+static void put(const char *root, const char *path, const char *text)
+{
+    char name[600];
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(name, sizeof name, "%s%.*s", root, (int)(slash - path), path);
+        mkdir(name, 0700);
+    }
+    snprintf(name, sizeof name, "%s%s", root, path);
+    FILE *f = fopen(name, "w");
+    if (CHECK(f != NULL)) {
+        fputs(text, f);
+        fclose(f);
+    }
+}
+
+TEST(memory_plan, limits_of_the_machine)
+{
+    box  b = box_open("none");
+    char command[600];
+    CHECK(mlc_machine_memory(NULL) > 1 << 20);
+    CHECK_EQ(mlc_machine_memory(b.dir), 0);
+    put(b.dir, "/proc/meminfo", "MemTotal:       2048 kB\nMemFree: 1 kB\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 2097152);
+    put(b.dir, "/proc/self/cgroup", "0::/a/b\n");          /* version 2                          */
+    CHECK_EQ(mlc_machine_memory(b.dir), 2097152);
+    put(b.dir, "/sys/fs/cgroup/a/b/memory.max", "max\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 2097152);
+    put(b.dir, "/sys/fs/cgroup/a/memory.max", "1000000\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 1000000);
+    put(b.dir, "/sys/fs/cgroup/a/b/memory.max", "999999\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 999999);
+    put(b.dir, "/sys/fs/cgroup/memory.max", "9999\n");     /* what a container sees              */
+    CHECK_EQ(mlc_machine_memory(b.dir), 9999);
+    put(b.dir, "/proc/self/cgroup", "5:cpu,memoryless:/a/b\n4:cpu,memory,pids:/c\n3:memory2:/d\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 2097152);
+    put(b.dir, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 2097152);
+    put(b.dir, "/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "77777\n");
+    CHECK_EQ(mlc_machine_memory(b.dir), 77777);
+    put(b.dir, "/proc/self/cgroup", "0::/\n4:memory:/\n:\n\nx");
+    CHECK_EQ(mlc_machine_memory(b.dir), 9999);
+    snprintf(command, sizeof command, "rm -rf '%s/proc' '%s/sys'", b.dir, b.dir);
+    CHECK_EQ(system(command), 0);
+    box_close(&b);
+}
+#endif
 
 /* ---- fixed blocks --------------------------------------------------------------------------- */
 
