@@ -4689,6 +4689,21 @@ MLC_API double mlc_fit_value(const mlc_fit_state *s, const char *name);
 MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                           mlc_tensor **output);
 
+/* mlc_backward_parts: forward and backward of a batch in *parts runs of its rows, one after the
+ *   other, for a batch whose activations do not fit. The loss of a run, a mean over its rows, has
+ *   its share of them: gradients are those of the whole batch but for rounding, and for layers
+ *   that look at the whole batch (mlc_nn_batch_norm). Where memory runs out (hard_limit of the
+ *   context, its allocator) it trims, takes twice as many runs and begins again with random streams
+ *   and buffers as before; *parts then says how many: pass it on to the next batch. mlc_optim_step
+ *   comes after it.
+ *   loss   NULL, or gets that of the batch; on a device it waits for it
+ *   err    ARG; SHAPE; NOMEM with one row a run; STATE: an optimizer that collects gradients
+ *          (mlc_optim_accumulate), steps in backward, or asks for the loss again; those of
+ *          operations. Then gradients are stale, parameters and buffers as before
+ *   test   tests/test_fit.c                                                                   */
+MLC_API mlc_status mlc_backward_parts(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
+                                      const mlc_fit_desc *desc, int64_t *parts, double *loss);
+
 /* mlc_evaluate: one epoch of the loader, in evaluation, without gradients: metrics of desc begin
  *   anew; loss (or NULL): the mean over samples. Of desc only loss, forward, user, autocast
  *   and metrics count; neither loss nor forward: metrics alone.
@@ -64799,6 +64814,173 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
     return mlc_cross_entropy_ex(*output, b->y, MLC__CAST(const mlc_cross_entropy_desc *, user));
+}
+
+/* -- a batch in parts -- */
+
+typedef struct mlc__parts {
+    mlc_ctx            *ctx;
+    mlc_module         *net;
+    mlc_optim          *opt;
+    const mlc_fit_desc *d;
+    const mlc_batch    *whole;
+    int64_t             n;             /* parts                                                */
+    double              loss;
+    bool                wanted;        /* the loss                                             */
+    char               *buffers;       /* values of the net's buffers before                   */
+    size_t              bytes;
+    bool                back;          /* of a walk: from the copy                             */
+    mlc_status          status;
+} mlc__parts;
+
+/* Counts buffers where there is no copy; else fills it, or fills them from it. */
+static bool mlc__parts_buffer(void *user, mlc__param *p, const char *name)
+{
+    mlc__parts *r = MLC__CAST(mlc__parts *, user);
+    const size_t bytes = (size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->t.dtype);
+    (void)name;
+    if (!p->buffer || r->status != MLC_OK) return true;
+    if (r->buffers && r->back) r->status = mlc_write(&p->t, r->buffers + r->bytes, bytes);
+    else if (r->buffers) r->status = mlc_read(&p->t, r->buffers + r->bytes, bytes);
+    r->bytes += bytes;
+    return true;
+}
+
+static mlc_status mlc__parts_buffers(mlc__parts *r, bool back)
+{
+    r->back = back;
+    r->bytes = 0;
+    mlc__params(r->net, mlc__parts_buffer, r);
+    return r->status;
+}
+
+/* Rows [from, to) of a field, or NULL. */
+static mlc_tensor *mlc__part_of(mlc_tensor *t, int64_t from, int64_t to)
+{
+    return t ? mlc_slice(t, 0, from, to, 1) : NULL;
+}
+
+static mlc_batch mlc__part_batch(const mlc_batch *b, int64_t from, int64_t to)
+{
+    mlc_batch part = *b;
+    part.n = to - from;
+    part.x = mlc__part_of(b->x, from, to);
+    part.y = mlc__part_of(b->y, from, to);
+    for (int32_t i = 0; i < b->n_fields; i++) {
+        part.field[i] = b->field[i] == b->x ? part.x : b->field[i] == b->y ? part.y
+                        : mlc__part_of(b->field[i], from, to);
+        part.mask[i] = mlc__part_of(b->mask[i], from, to);
+        part.length[i] = mlc__part_of(b->length[i], from, to);
+    }
+    return part;
+}
+
+/* Part i in a scope that is open. */
+static mlc_status mlc__part_run(mlc__parts *r, int64_t i)
+{
+    const int64_t n = r->whole->n, from = i * n / r->n, to = (i + 1) * n / r->n;
+    const double share = (double)(to - from) / (double)n;
+    const mlc_batch part = r->n > 1 ? mlc__part_batch(r->whole, from, to) : *r->whole;
+    mlc_tensor *output = NULL, *loss;
+    if (r->ctx->status != MLC_OK) return r->ctx->status;
+    loss = mlc__fit_forward(r->ctx, r->net, r->d, &part, &output);
+    if (!loss && r->ctx->status != MLC_OK) return r->ctx->status;
+    MLC__REQUIRE(r->ctx, loss, ARG, "backward_parts: the loss is NULL; forward returns what it "
+                 "made");
+    if (r->n > 1) loss = mlc_mul_scalar(loss, share);
+    MLC__TRY(mlc_backward(mlc_optim_scaled(r->opt, loss)));
+    if (r->wanted) r->loss += mlc_item(loss);
+    return r->ctx->status;
+}
+
+static mlc_status mlc__parts_run(mlc__parts *r)
+{
+    r->loss = 0.0;
+    for (int64_t i = 0; i < r->n; i++) {
+        MLC__TRY(mlc_scope_begin(r->ctx));
+        const mlc_status st = mlc__part_run(r, i), left = mlc__scope_leave(r->ctx);
+        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
+    }
+    return MLC_OK;
+}
+
+/* All as before the run: gradients stale, streams, buffers. The error stays. */
+static mlc_status mlc__parts_undo(mlc__parts *r, mlc_rng_state rng)
+{
+    mlc_ctx *ctx = r->ctx;
+    const mlc_status st = ctx->status;
+    ctx->status = MLC_OK;
+    mlc_optim_zero_grad(r->opt);
+    mlc_ctx_set_rng(ctx, rng);
+    const mlc_status back = mlc__parts_buffers(r, true);
+    if (back == MLC_OK) ctx->status = st;
+    return back;
+}
+
+/* Again with twice as many parts while memory runs out. */
+static mlc_status mlc__parts_try(mlc__parts *r)
+{
+    mlc_ctx *ctx = r->ctx;
+    const mlc_rng_state rng = mlc_ctx_rng(ctx);
+    for (;;) {
+        const mlc_status st = mlc__parts_run(r);
+        if (st == MLC_OK) return st;
+        MLC__TRY(mlc__parts_undo(r, rng));
+        if (st != MLC_ERR_NOMEM || r->n >= r->whole->n) return st;
+        mlc_error_clear(ctx);
+        mlc_memory_trim(ctx);
+        r->n = mlc__min(2 * r->n, r->whole->n);
+    }
+}
+
+static mlc_status mlc__parts_check(const mlc__parts *r, const int64_t *parts)
+{
+    const mlc_batch *b = r->whole;
+    MLC__REQUIRE(r->ctx, r->opt && b && b->x && r->d && parts, ARG, "backward_parts: the %s is "
+                 "NULL", !r->opt ? "optimizer" : !b || !b->x ? "batch" : !r->d ? "desc" : "number "
+                 "of parts");
+    MLC__REQUIRE(r->ctx, r->d->loss || r->d->forward, ARG, "backward_parts: desc has no loss and "
+                 "no forward; see mlc_fit_desc_make");
+    MLC__REQUIRE(r->ctx, b->n > 0 && *parts >= 1, ARG, "backward_parts: %lld rows in %lld parts; "
+                 "both must be positive", (long long)b->n, (long long)*parts);
+    MLC__REQUIRE(r->ctx, b->x->ndim > 0 && b->x->shape[0] == b->n, SHAPE, "backward_parts: x is %s "
+                 "in a batch of %lld rows", mlc__shape(b->x).s, (long long)b->n);
+    MLC__REQUIRE(r->ctx, !mlc_optim_pending(r->opt) && !r->opt->in_backward &&
+                 !mlc_optim_needs_loss(r->opt), STATE, "backward_parts: the optimizer %s",
+                 mlc_optim_pending(r->opt) ? "has collected gradients (mlc_optim_accumulate), "
+                 "which would be lost" : r->opt->in_backward ? "makes its step in backward, before "
+                 "there are all parts" : "asks for the loss more than once");
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_backward_parts(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
+                                       const mlc_fit_desc *desc, int64_t *parts, double *loss)
+{
+    mlc__parts r;
+    if (loss) *loss = MLC__NAN;
+    if (!net) return MLC_ERR_ARG;
+    memset(&r, 0, sizeof r);
+    r.ctx = net->ctx;
+    r.net = net;
+    r.opt = opt;
+    r.whole = batch;
+    r.d = desc;
+    r.wanted = loss != NULL;
+    if (r.ctx->status != MLC_OK) return r.ctx->status;
+    MLC__TRY(mlc__parts_check(&r, parts));
+    MLC__TRY(mlc_module_build(net));
+    MLC__TRY(mlc__parts_buffers(&r, false));
+    if (r.bytes) r.buffers = MLC__CAST(char *, mlc__heap_alloc(r.ctx, r.bytes, MLC_MEM_OBJECT,
+                                                               "backward_parts"));
+    if (r.bytes && !r.buffers) return MLC_ERR_NOMEM;
+    mlc_status st = mlc__parts_buffers(&r, false);
+    r.n = mlc__min(*parts, batch->n);
+    if (st == MLC_OK) st = mlc__parts_try(&r);
+    mlc__heap_free(r.ctx, r.buffers);
+    if (st != MLC_OK) return st;
+    *parts = r.n;
+    if (loss) *loss = r.loss;
+    return MLC_OK;
 }
 
 /* -- evaluation and predictions -- */

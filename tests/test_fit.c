@@ -341,3 +341,133 @@ TEST(fit, a_bad_batch_ends_a_training_with_its_error)
     mlc_optim_zero_grad(s.opt);
     CHECK_EQ(mlc_optim_steps(s.opt), BATCHES - 1);
 }
+
+/* ---- a batch in parts ------------------------------------------------------------------------ */
+
+enum { WIDE = 64, TALL = 96 };
+
+typedef struct parted {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+    mlc_batch   b;
+} parted;
+
+/* Four layers on TALL rows, whose activations are most of the memory. */
+static parted parted_make(mlc_dtype dtype, size_t limit, double dropout, bool norm)
+{
+    parted       s;
+    mlc_ctx_desc d = test_desc();
+    d.dtype = dtype;
+    d.hard_limit = limit;
+    memset(&s, 0, sizeof s);
+    s.ctx = test_own(mlc_ctx_create(&d));
+    mlc_seed(s.ctx, 5);
+    s.net = mlc_nn_sequential(s.ctx);
+    for (int i = 0; i < 4; i++) {
+        mlc_module_add(s.net, mlc_nn_linear(s.ctx, WIDE, WIDE));
+        if (norm) mlc_module_add(s.net, mlc_nn_batch_norm(s.ctx, WIDE));
+        mlc_module_add(s.net, mlc_nn_tanh(s.ctx));
+        if (dropout > 0) mlc_module_add(s.net, mlc_nn_dropout(s.ctx, dropout));
+    }
+    s.opt = mlc_sgd(s.net, 0.1);
+    s.b.x = test_rand(s.ctx, dtype, mlc_dims2(TALL, WIDE), 1, -1, 1);
+    s.b.y = test_rand(s.ctx, dtype, mlc_dims2(TALL, WIDE), 2, -1, 1);
+    s.b.n = TALL;
+    s.b.n_fields = 2;
+    s.b.field[0] = s.b.x;
+    s.b.field[1] = s.b.y;
+    return s;
+}
+
+/* Ten steps in so many parts, or as many as memory asks for; losses, and the last weights. */
+static int64_t parted_run(const parted *s, int64_t parts, double *loss, double *weights)
+{
+    const mlc_fit_desc d = mlc_fit_desc_make(mlc_mse_loss);
+    for (int i = 0; i < 10; i++) {
+        if (!CHECK_EQ(mlc_backward_parts(s->net, s->opt, &s->b, &d, &parts, &loss[i]), MLC_OK))
+            printf("  %s\n", mlc_error(s->ctx));
+        CHECK_EQ(mlc_optim_step(s->opt), MLC_OK);
+    }
+    mlc_tensor *w = mlc_cast(mlc_module_param(s->net, "0.weight"), MLC_F64);
+    CHECK_EQ(mlc_read(w, weights, WIDE * WIDE * sizeof *weights), MLC_OK);
+    return parts;
+}
+
+static double w_of[3][WIDE * WIDE];
+
+TEST(fit, parts_of_a_batch_give_its_gradients)
+{
+    static const int64_t parts[] = {1, 5, TALL};
+    double loss[3][10];
+    for (int i = 0; i < 3; i++) {
+        const parted s = parted_make(MLC_F64, 0, 0, false);
+        CHECK_EQ(parted_run(&s, parts[i], loss[i], w_of[i]), parts[i]);
+        for (int k = 0; k < 10; k++) CHECK_NEAR(loss[i][k], loss[0][k], 1e-12);
+        for (int k = 0; k < WIDE * WIDE; k++) CHECK_NEAR(w_of[i][k], w_of[0][k], 1e-12);
+        CHECK_OK(s.ctx);
+    }
+}
+
+/* The limit lies over parameters and below what the whole batch takes. */
+TEST(fit, a_batch_is_cut_until_it_fits)
+{
+    double     loss[3][10];
+    mlc_memory m;
+    parted     s = parted_make(MLC_F64, 0, 0, false);
+    CHECK_EQ(parted_run(&s, 1, loss[0], w_of[0]), 1);
+    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+    const size_t limit = (size_t)(m.allocated + (m.peak - m.allocated) / 3);
+    s = parted_make(MLC_F64, limit, 0, false);
+    const int64_t parts = parted_run(&s, 1, loss[1], w_of[1]);
+    CHECK(parts > 2 && parts < TALL);
+    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+    CHECK(m.peak <= (int64_t)limit);
+    for (int k = 0; k < 10; k++) CHECK_NEAR(loss[1][k], loss[0][k], 1e-12);
+    for (int k = 0; k < WIDE * WIDE; k++) CHECK_NEAR(w_of[1][k], w_of[0][k], 1e-12);
+    CHECK_OK(s.ctx);
+}
+
+/* Runs that failed leave no trace in masks of dropout and running statistics. */
+TEST(fit, a_cut_batch_has_the_bits_of_one_that_was_cut_before)
+{
+    double     loss[2][10];
+    mlc_memory m;
+    parted     s = parted_make(MLC_F32, 0, 0.3, true);
+    parted_run(&s, 1, loss[0], w_of[0]);
+    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+    s = parted_make(MLC_F32, (size_t)(m.allocated + (m.peak - m.allocated) / 2), 0.3, true);
+    const int64_t parts = parted_run(&s, 1, loss[0], w_of[0]);
+    mlc_tensor   *mean = mlc_module_param(s.net, "1.running_mean");
+    CHECK(parts > 1);
+    s = parted_make(MLC_F32, 0, 0.3, true);
+    CHECK_EQ(parted_run(&s, parts, loss[1], w_of[1]), parts);
+    CHECK(memcmp(w_of[0], w_of[1], sizeof w_of[0]) == 0);
+    CHECK(memcmp(loss[0], loss[1], sizeof loss[0]) == 0);
+    float a[WIDE], b[WIDE];
+    CHECK_EQ(mlc_read(mean, a, sizeof a), MLC_OK);
+    CHECK_EQ(mlc_read(mlc_module_param(s.net, "1.running_mean"), b, sizeof b), MLC_OK);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+}
+
+TEST(fit, a_row_that_does_not_fit_is_an_error)
+{
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_mse_loss);
+    parted       s = parted_make(MLC_F32, 0, 0, true);
+    mlc_memory   m;
+    int64_t      parts = 0;
+    CHECK_EQ(mlc_backward_parts(s.net, s.opt, &s.b, &d, &parts, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "96 rows in 0 parts");
+    parts = 1;
+    CHECK_EQ(mlc_backward_parts(s.net, s.opt, &s.b, NULL, &parts, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "the desc is NULL");
+    CHECK_EQ(mlc_optim_in_backward(s.opt, true), MLC_OK);
+    CHECK_EQ(mlc_backward_parts(s.net, s.opt, &s.b, &d, &parts, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(s.ctx, MLC_ERR_STATE, "makes its step in backward");
+    CHECK_EQ(mlc_module_build(s.net), MLC_OK);
+    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+    s = parted_make(MLC_F32, (size_t)m.allocated + 1000, 0, true);
+    CHECK_EQ(mlc_backward_parts(s.net, s.opt, &s.b, &d, &parts, NULL), MLC_ERR_NOMEM);
+    CHECK_ERROR(s.ctx, MLC_ERR_NOMEM, "would have done here");
+    CHECK_EQ(parts, 1);
+}
