@@ -3846,6 +3846,13 @@ MLC_API mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body);
  *   no more. every 0: none is.             err: ARG: every is negative, or m has no children
  *   ref    torch.utils.checkpoint.checkpoint_sequential                                      */
 MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
+/* mlc_module_recompute_budget: marks children of m, or layers of a stack, as mlc_module_recompute
+ *   does, those that save most first and no more than it takes for activations of a training step
+ *   on an input of this shape to be `bytes` at most: what forward keeps, and a second run of the
+ *   largest, as dry runs of forward have them; call it with m in training and in the autocast of
+ *   the training. What is outside m (x, the loss) is not counted.
+ *   err    ARG, without a change: marking all does not do; the message says what it would take  */
+MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
 /* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
 
@@ -44711,7 +44718,6 @@ static void mlc__forget_outputs(mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__forget_outputs(m->child[i]);
 }
 
-/* Runs forward without computing; the bytes that a training step would keep for backward. */
 /* Of the first parameter: what a network takes, as a rule. */
 static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
 {
@@ -44721,7 +44727,9 @@ static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
     return false;
 }
 
-static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activations)
+/* Runs forward without computing; bytes: those that a training step would keep for backward, and
+ * the most that there are on the way. */
+static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[2])
 {
     mlc_ctx *ctx = m->ctx;
     const mlc_memory before = ctx->mem;
@@ -44732,8 +44740,10 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
     mlc_dtype dtype = ctx->dtype;
     mlc__params(m, mlc__param_dtype, &dtype);
     mlc_tensor *x = mlc_zeros(ctx, dtype, input);
+    ctx->mem.top[MLC_MEM_ACTIVATION] = ctx->mem.now[MLC_MEM_ACTIVATION];
     if (x) mlc_forward(m, x);
-    *activations = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+    bytes[0] = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+    bytes[1] = ctx->mem.top[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
     const mlc_status st = mlc__scope_leave(ctx);
     ctx->dry_run = false;
     ctx->stream = stream;
@@ -44745,12 +44755,12 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t *activ
 MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user)
 {
     mlc__count count = { 0, 0, 0 };
-    int64_t activations = 0;
+    int64_t activations[2] = { 0, 0 };
     if (!m) return MLC_ERR_ARG;
     MLC__TRY(mlc__writer(m->ctx, "summary", &write));
     const mlc__table t = { write, user };
     MLC__TRY(mlc_module_build(m));
-    const mlc_status st = mlc__dry_forward(m, input, &activations);
+    const mlc_status st = mlc__dry_forward(m, input, activations);
     if (st != MLC_OK && m->out_ndim != MLC__FAILED) return st;
     mlc__params(m, mlc__count_param, &count);
     mlc__print(&t, "%-34s %-22s %12s\n", "Layer (type)", "Output Shape", "Param #");
@@ -44765,7 +44775,7 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
                mlc__bytes_text(count.bytes).s);
     mlc__print(&t, "Trainable params: %s\n", mlc__thousands(count.trainable).s);
     mlc__print(&t, "Non-trainable params: %s\n", mlc__thousands(count.all - count.trainable).s);
-    mlc__print(&t, "Activations of a training step: %s\n", mlc__bytes_text(activations).s);
+    mlc__print(&t, "Activations of a training step: %s\n", mlc__bytes_text(activations[0]).s);
     return MLC_OK;
 }
 
@@ -52324,17 +52334,91 @@ MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
     return body;
 }
 
+/* Which of m's modules are marked: its children, or layers, which its first child holds. */
+static mlc_status mlc__piece_list(mlc_module *m, const char *what, const mlc_module **list)
+{
+    const mlc_module *first = m->children ? m->child[0] : NULL;
+    *list = first && !first->cls.forward && !first->cls.call ? first : m;
+    MLC__REQUIRE(m->ctx, (*list)->children, ARG, "%s: %s has no children to be recomputed", what,
+                 m->cls.name);
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
 {
+    const mlc_module *list;
     if (!m) return MLC_ERR_ARG;
-    const mlc_module *first = m->children ? m->child[0] : NULL;
-    const mlc_module *list = first && !first->cls.forward && !first->cls.call ? first : m;
-    MLC__REQUIRE(m->ctx, every >= 0 && list->children, ARG, "module_recompute: every is %d, and %s "
-                 "has %d children; every is 0 or more, children 1", every, m->cls.name,
-                 list->children);
+    MLC__TRY(mlc__piece_list(m, "module_recompute", &list));
+    MLC__REQUIRE(m->ctx, every >= 0, ARG, "module_recompute: every is %d; it is 0 or more", every);
     for (int32_t i = 0; i < list->children; i++)
         mlc__module_mark(list->child[i], every && i % every == 0);
     return MLC_OK;
+}
+
+/* ---- marks for a budget */
+
+/* Of a child: bytes that forward keeps less if it alone is marked. */
+typedef struct mlc__saving { int64_t bytes; bool was, marked; } mlc__saving;
+
+static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims input,
+                               mlc__saving *at, int64_t *need)
+{
+    int64_t plain[2], one[2];
+    for (int32_t i = 0; i < list->children; i++) mlc__module_mark(list->child[i], false);
+    MLC__TRY(mlc__dry_forward(m, input, plain));
+    for (int32_t i = 0; i < list->children; i++) {
+        mlc__module_mark(list->child[i], true);
+        MLC__TRY(mlc__dry_forward(m, input, one));
+        mlc__module_mark(list->child[i], false);
+        at[i].bytes = plain[0] - one[0];
+    }
+    *need = plain[1];
+    return MLC_OK;
+}
+
+/* Marks the child that saves most until need is no more than bytes, or none is left. */
+static mlc_status mlc__budget_mark(mlc_module *m, const mlc_module *list, mlc_dims input,
+                                   int64_t bytes, mlc__saving *at, int64_t *need)
+{
+    int64_t dry[2], largest = 0;
+    MLC__TRY(mlc__savings(m, list, input, at, need));
+    while (*need > bytes) {
+        int32_t best = -1;
+        for (int32_t i = 0; i < list->children; i++)
+            if (!at[i].marked && at[i].bytes > (best < 0 ? 0 : at[best].bytes)) best = i;
+        if (best < 0) return MLC_OK;
+        largest = mlc__max(largest, at[best].bytes);
+        at[best].marked = true;
+        mlc__module_mark(list->child[best], true);
+        MLC__TRY(mlc__dry_forward(m, input, dry));
+        *need = mlc__max(dry[1], dry[0] + largest);
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes)
+{
+    const char *what = "module_recompute_budget";
+    const mlc_module *list;
+    int64_t need = 0;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__piece_list(m, what, &list));
+    MLC__TRY(mlc_module_build(m));
+    mlc_ctx *ctx = m->ctx;
+    mlc__saving *at = MLC__CAST(mlc__saving *, mlc__heap_alloc(ctx, (size_t)list->children *
+                                                               sizeof *at, MLC_MEM_OBJECT, what));
+    if (!at) return MLC_ERR_NOMEM;
+    for (int32_t i = 0; i < list->children; i++) at[i].was = list->child[i]->piece != NULL;
+    mlc_status st = mlc__budget_mark(m, list, input, bytes, at, &need);
+    if (st == MLC_OK && need > bytes)
+        st = mlc__fail(ctx, MLC_ERR_ARG, "%s: with all that helps recomputed, activations take "
+                       "%lld bytes, %lld more than the %lld there may be; take a smaller batch, or "
+                       "mark parts of the %d children", what, (long long)need,
+                       (long long)(need - bytes), (long long)bytes, list->children);
+    for (int32_t i = 0; i < list->children && st != MLC_OK; i++)
+        mlc__module_mark(list->child[i], at[i].was);
+    mlc__heap_free(ctx, at);
+    return st;
 }
 
 MLC__LEVEL_END

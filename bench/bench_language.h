@@ -38,15 +38,18 @@ enum { GEN_PROMPT = 8, GEN_TOKENS = 56 };
 typedef struct gpt_shape {
     const char *name;
     int64_t     layers, embed, heads, vocab, t, batch;
+    int32_t     recompute;             /* layers 0, so many, .. run twice; 0: none             */
 } gpt_shape;
 
 static const gpt_shape gpts[] = {
-    { "gpt_4x128_h4_t64_b16", 4, 128, 4, 65, 64, 16 },
-    { "gpt_6x384_h6_t256_b8", 6, 384, 6, 65, 256, 8 },
-    { "gpt2_124m_t64_b4", 12, 768, 12, 50257, 64, 4 },
-    { "gen_4x128", 4, 128, 4, 65, 64, 1 },
-    { "gen_6x384", 6, 384, 6, 65, 64, 1 },
-    { "gen_gpt2_124m", 12, 768, 12, 50257, 64, 1 },
+    { "gpt_4x128_h4_t64_b16", 4, 128, 4, 65, 64, 16, 0 },
+    { "gpt_6x384_h6_t256_b8", 6, 384, 6, 65, 256, 8, 0 },
+    { "gpt_6x384_h6_t256_b8_recompute_2", 6, 384, 6, 65, 256, 8, 2 },
+    { "gpt_6x384_h6_t256_b8_recompute_1", 6, 384, 6, 65, 256, 8, 1 },
+    { "gpt2_124m_t64_b4", 12, 768, 12, 50257, 64, 4, 0 },
+    { "gen_4x128", 4, 128, 4, 65, 64, 1, 0 },
+    { "gen_6x384", 6, 384, 6, 65, 64, 1, 0 },
+    { "gen_gpt2_124m", 12, 768, 12, 50257, 64, 1, 0 },
 };
 enum { GPTS = sizeof gpts / sizeof *gpts };
 
@@ -62,6 +65,7 @@ static bool gpt_setup(state *s)
     const gpt_shape *p = &gpts[s->bc->op];
     const int64_t    n = p->batch * p->t;
     s->net = gpt_net(s, p);
+    mlc_module_recompute(s->net, p->recompute);
     s->a = mlc_reshape(labels_of(s, n, p->vocab), mlc_dims2(p->batch, p->t));
     s->labels = mlc_reshape(labels_of(s, n, 61), mlc_dims2(p->batch, p->t));
     s->opt = mlc_adamw(s->net, 1e-3);

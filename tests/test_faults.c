@@ -2531,6 +2531,14 @@ DO(mlc_nn_recompute)
     return keep(w, mlc_forward(w->net, w->x));
 }
 
+DO(mlc_module_recompute_budget)
+{
+    const mlc_status st = mlc_module_recompute_budget(w->net, mlc_dims2(3, 4), 1);
+    if (st != MLC_ERR_ARG) return st;
+    mlc_error_clear(w->ctx);
+    return mlc_module_recompute_budget(w->net, mlc_dims2(3, 4), 1 << 20);
+}
+
 DO(mlc_module_recompute)
 {
     CHECK_EQ(mlc_module_recompute(w->net, 1), MLC_OK);

@@ -369,31 +369,55 @@ TEST(recompute, records_one_operation_and_nothing_without_gradients)
     }
 }
 
-static int64_t gpt_peak(bool marked)
+/* Most bytes of activations in a step of six blocks, marked by every or a budget.               */
+static int64_t gpt_peak(int32_t every, int64_t budget)
 {
     mlc_ctx        *ctx = test_ctx();
     mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(17, 32, 6, 32, 2);
     mlc_module     *net = mlc_nn_gpt(ctx, &d);
-    if (marked) CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
-    mlc_memory m;
+    CHECK_EQ(mlc_module_recompute(net, every), MLC_OK);
+    if (budget) CHECK_EQ(mlc_module_recompute_budget(net, mlc_dims2(4, 32), budget), MLC_OK);
+    mlc_memory m, before;
     mlc_scope_begin(ctx);
     mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims2(4, 33), 3, 0.0, 17.0), MLC_I64);
     mlc_tensor *now = mlc_contiguous(mlc_slice(x, 1, 0, 32, 1));
     mlc_tensor *next = mlc_contiguous(mlc_slice(x, 1, 1, 33, 1));
+    mlc_memory_info(ctx, &before);
     mlc_memory_peak_reset(ctx);
     mlc_tensor *y = mlc_reshape(mlc_forward(net, now), mlc_dims2(128, 17));
     CHECK_EQ(mlc_backward(mlc_cross_entropy(y, mlc_reshape(next, mlc_dims1(128)))), MLC_OK);
     CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
     CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
-    return m.top[MLC_MEM_ACTIVATION];
+    return m.top[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
 }
 
 TEST(recompute, activations_of_six_blocks_fall_by_60_percent)
 {
-    const int64_t plain = gpt_peak(false), again = gpt_peak(true);
+    const int64_t plain = gpt_peak(0, 0), again = gpt_peak(1, 0);
     CHECK(again > 0);
     CHECK(again * 10 <= plain * 4);
-    if (again * 10 > plain * 4) printf("%lld of %lld bytes\n", (long long)again, (long long)plain);
+}
+
+/* Logits' gradients and the loss, which are not the net's, take what 16384 bytes have room for. */
+TEST(recompute, budget_is_kept)
+{
+    const int64_t plain = gpt_peak(0, 0), all = gpt_peak(1, 0), loss = 16384;
+    int64_t       last = plain;
+    for (int i = 1; i < 5; i++) {
+        const int64_t budget = plain - (plain - all) * i / 5, peak = gpt_peak(0, budget);
+        CHECK(peak <= budget + loss);
+        CHECK(peak <= last);
+        last = peak;
+    }
+    CHECK(last < plain);
+    CHECK_EQ(gpt_peak(1, 2 * plain), plain);     /* marks that it does not need go             */
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = make_mlp(ctx, true);
+    CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 7), 100) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "more than the 100 there may be");
+    CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 6), 100) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear");
+    CHECK_EQ(mlc_module_recompute_budget(NULL, mlc_dims2(64, 6), 100), MLC_ERR_ARG);
 }
 
 TEST(recompute, marks)
@@ -405,7 +429,7 @@ TEST(recompute, marks)
     CHECK(mlc_module_recompute(net, -1) != MLC_OK);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "every is -1");
     CHECK(mlc_module_recompute(alone, 1) != MLC_OK);
-    CHECK_ERROR(ctx, MLC_ERR_ARG, "has 0 children");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "has no children");
     CHECK(mlc_nn_recompute(ctx, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "body is NULL");
     CHECK(mlc_nn_recompute(NULL, net) == NULL);
