@@ -26239,7 +26239,7 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
-    void (*optim)(mlc_optim *o);       /* set with the first                                   */
+    void (*optim)(mlc_optim *o);       /* set with the first, and by IMPL.MEMORY_PLAN          */
 } mlc__registry;
 
 /* IMPL.OPTIM: a program that registers no backend does not link what optimizers do on one. */
@@ -26268,7 +26268,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
-        if (mlc__registry.n == 0) mlc__registry.optim = mlc__optim_on_device;
+        __atomic_store_n(&mlc__registry.optim, &mlc__optim_on_device, __ATOMIC_RELEASE);
         __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
         status = MLC_OK;
     }
@@ -46807,7 +46807,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->guard.norm = MLC__NAN;
     o->token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
-    if (!o->ctx->on_host) mlc__registry.optim(o);
+    if (!o->ctx->on_host) __atomic_load_n(&mlc__registry.optim, __ATOMIC_ACQUIRE)(o);
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
@@ -68756,7 +68756,7 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
     b->poll = mlc__rehearsal_poll;
     b->sync = mlc__rehearsal_sync;
     mlc__rehearsal_kernels(&b->kernels, r->of->backend);
-    if (!mlc__registry.optim) mlc__registry.optim = mlc__optim_on_device;
+    __atomic_store_n(&mlc__registry.optim, &mlc__optim_on_device, __ATOMIC_RELEASE);
 }
 
 /* The second context, like mlc__ctx_open's. In a block it is one of the host, and the threads that

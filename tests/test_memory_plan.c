@@ -199,6 +199,47 @@ TEST(memory_plan, an_estimate_changes_nothing)
     CHECK(memcmp(&rng[0], &rng[1], sizeof rng[0]) == 0);
 }
 
+/* Its structs come from the block, and leave it as it was. */
+TEST(memory_plan, estimates_in_a_fixed_block)
+{
+    static unsigned char block[3000000], small[30000];
+    mlc_ctx_desc d = test_desc();
+    mlc_memory   before, after, here, there, ended;
+    int          used = 0;
+    const mlc_estimate_desc e = desc_of(&NETWORKS[0], 64, mlc_adamw, false);
+    ONLY_ON_HOST();
+    mlc_module *net = make_mlp(test_ctx());
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(64, 784), &e, &there), MLC_OK);
+    d.memory = block;
+    d.memory_bytes = sizeof block;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    net = make_mlp(ctx);
+    mlc_optim *opt = mlc_sgd(net, 0.1);
+    for (int i = 0; i < 3; i++) {
+        mlc_memory_info(ctx, &before);
+        CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(64, 784), &e, &here), MLC_OK);
+        mlc_memory_info(ctx, &after);
+        CHECK(memcmp(&before, &after, sizeof before) == 0);
+        CHECK(here.peak > (int64_t)sizeof block);
+        CHECK(near_to(here.peak, there.peak, 0.01));
+        step(net, opt, &NETWORKS[0], 4, false);
+        mlc_memory_info(ctx, &ended);
+        if (i > 0)
+            CHECK_EQ(ended.reserved, used);
+        used = (int)ended.reserved;
+    }
+    d.memory = small;
+    d.memory_bytes = sizeof small;
+    d.threads = 1;
+    ctx = test_own(mlc_ctx_create(&d));
+    net = make_mlp(ctx);
+    mlc_memory_info(ctx, &before);
+    CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(64, 784), &e, &here), MLC_ERR_NOMEM);
+    CHECK_ERROR(ctx, MLC_ERR_NOMEM, "memory");
+    mlc_memory_info(ctx, &after);
+    CHECK(memcmp(&before, &after, sizeof before) == 0);
+}
+
 /* What is larger than any machine has a size all the same. */
 TEST(memory_plan, of_what_is_too_large_to_be)
 {
