@@ -24475,6 +24475,7 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
  * IMPL.KERNELS.RNN has the definition, which f64 keeps. */
 
 #define MLC__RECUR_UNITS 64            /* that go through their gates at a time                 */
+#define MLC__RECUR_LANES 16            /* units that cells of vectors round a block up to       */
 #define MLC__RECUR_ROWS  28            /* sequences of a product, or what a tile has            */
 #define MLC__RECUR_L2    (5 << 18)     /* bytes of a thread's pack that may stay in L2          */
 #define MLC__RECUR_FEW   3             /* sequences for which a pack would not pay              */
@@ -24494,6 +24495,11 @@ typedef struct mlc__recur_cell {
 } mlc__recur_cell;
 
 typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
+
+/* Units of whole vectors of `lanes` each, a power of 2. */
+MLC__INLINE int64_t mlc__recur_whole(int64_t n, int64_t lanes) { return (n + lanes - 1) & -lanes; }
+MLC__INLINE int64_t mlc__recur_lanes(int64_t n) { return mlc__recur_whole(n, MLC__RECUR_LANES); }
+
 MLC__BODY float mlc__recur_sigmoid(float x, bool fused)
 {
     const float inf = x * -(float)MLC__INF;
@@ -24516,24 +24522,27 @@ MLC__BODY float mlc__recur_tanh(float x, bool fused)
     return p * v / q;
 }
 
-MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                    bool peep, bool fused)
 {
     const float *x = c->x, *s = c->sum;
     float *h = c->h;
     (void)peep;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) h[u] = mlc__recur_tanh(x[u] + s[u], fused);
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) h[u] = mlc__recur_tanh(x[u] + s[u], fused);
 }
-MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                    bool peep, bool fused)
 {
     const float *x = c->x, *s = c->sum;
     float *h = c->h;
     (void)peep; (void)fused;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float a = x[u] + s[u];
         h[u] = mlc__pick_f32(a > 0.0f || a != a, a, 0.0f);
     }
 }
-MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                   bool peep, bool fused)
 {
     const float *x = c->x, *s = c->sum;
     const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate;
@@ -24541,7 +24550,7 @@ MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, bool peep, bool fus
     float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate;
     float *state = c->state, *m = c->m, *h = c->h;
     (void)peep;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float r = mlc__recur_sigmoid(x[u] + s[u], fused), to_h = s2[u];
         const float z = mlc__recur_sigmoid(x1[u] + s1[u], fused);
         const float v = mlc__recur_tanh(mlc__mad_f32(r, to_h, x2[u], fused), fused);
@@ -24554,14 +24563,15 @@ MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, bool peep, bool fus
         h[u] = y;
     }
 }
-MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                    bool peep, bool fused)
 {
     const float *x = c->x, *s = c->sum, *p = c->peep;
     const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate, *x3 = x2 + c->x_gate;
     const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate, *s3 = s2 + c->sum_gate;
     float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
     float *state = c->state, *h = c->h;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float before = state[u];
         float i = x[u] + s[u], f = x1[u] + s1[u], o = x3[u] + s3[u];
         if (peep) i = mlc__mad_f32(p[u], before, i, fused);
@@ -24582,29 +24592,32 @@ MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, bool peep, bool fu
 }
 
 /* Backward: d is what goes to the gates before their activations. */
-MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                         bool peep, bool fused)
 {
     const float *dh = c->dh, *dy = c->dy, *m = c->made;
     float *d = c->d;
     (void)peep; (void)fused;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++)
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
         d[u] = (dh[u] + dy[u]) * (1.0f - m[u] * m[u]);
 }
-MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                         bool peep, bool fused)
 {
     const float *dh = c->dh, *dy = c->dy, *m = c->made;
     float *d = c->d;
     (void)peep; (void)fused;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++)
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
         d[u] = mlc__pick_f32(m[u] > 0.0f || m[u] != m[u], dh[u] + dy[u], 0.0f);
 }
-MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                        bool peep, bool fused)
 {
     const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate;
     const float *m = c->made, *before = c->before, *dy = c->dy;
     float *dh = c->dh, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *dn = c->dn;
     (void)peep; (void)fused;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float r = g[u], z = g1[u], v = g2[u], y = dh[u] + dy[u];
         const float n = y * (1.0f - z) * (1.0f - v * v);
         d[u] = n * m[u] * r * (1.0f - r);
@@ -24614,12 +24627,13 @@ MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, bool peep, boo
         dh[u] = y * z;
     }
 }
-MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, bool peep, bool fused)
+MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
+                                         bool peep, bool fused)
 {
     const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
     const float *m = c->made, *before = c->before, *dh = c->dh, *dy = c->dy, *p = c->peep;
     float *dc = c->dc, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *d3 = d2 + c->d_gate;
-    MLC__INDEPENDENT for (int64_t u = 0; u < c->n; u++) {
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float i = g[u], f = g1[u], v = g2[u], o = g3[u], y = dh[u] + dy[u];
         const float t = mlc__recur_tanh(m[u], fused), to_o = y * t * o * (1.0f - o);
         float to = mlc__mad_f32(y * o, 1.0f - t * t, dc[u], fused);
@@ -24636,29 +24650,46 @@ MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, bool peep, bo
     }
 }
 
-/* What a level brings, by kind; peep: of an LSTM that has them. */
+/* The cells of a level, by kind. */
 typedef struct mlc__recur_fns {
     mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT];
 } mlc__recur_fns;
 
+#define MLC__RECUR_LANES_neon   8
+#define MLC__RECUR_LANES_avx2   8
+#define MLC__RECUR_LANES_avx512 16
 #define MLC__RECUR_STAMP(isa, name) \
     MLC__AT_##isa static void mlc__recur_##name##_##isa(const mlc__recur_cell *c) \
-    { mlc__recur_##name##_body(c, false, MLC__FUSES_##isa); }
-#define MLC__RECUR_STEPS(isa) \
-    MLC__RECUR_STAMP(isa, tanh) MLC__RECUR_STAMP(isa, relu) \
-    MLC__RECUR_STAMP(isa, gru) MLC__RECUR_STAMP(isa, lstm)
-#define MLC__RECUR_STEP_FNS(isa) \
-    { mlc__recur_tanh_##isa, mlc__recur_relu_##isa, mlc__recur_gru_##isa, mlc__recur_lstm_##isa }
+    { \
+        mlc__recur_##name##_body(c, 0, mlc__recur_whole(c->n, MLC__RECUR_LANES_##isa), false, \
+                                 MLC__FUSES_##isa); \
+    }
+#define MLC__RECUR_SCALAR(name, peep) \
+    MLC__AT_scalar static void mlc__recur_##name##_scalar(const mlc__recur_cell *c) \
+    { \
+        const int64_t step = MLC__X86 ? 1 : c->n;      /* others: vectors of the compiler */ \
+        MLC__ONE_BY_ONE for (int64_t u = 0; u < c->n; u += step) \
+            mlc__recur_##name##_body(c, u, u + step, peep, false); \
+    }
+#define MLC__RECUR_FNS(isa, ...) \
+    static const mlc__recur_fns mlc__recur_fns_##isa = \
+        { { mlc__recur_tanh_##isa, mlc__recur_relu_##isa, mlc__recur_gru_##isa, \
+            mlc__recur_lstm_##isa }, { __VA_ARGS__ } };
 #define MLC__STAMP_RECUR(isa) \
-    MLC__RECUR_STEPS(isa) \
+    MLC__RECUR_STAMP(isa, tanh) MLC__RECUR_STAMP(isa, relu) \
+    MLC__RECUR_STAMP(isa, gru) MLC__RECUR_STAMP(isa, lstm) \
     MLC__RECUR_STAMP(isa, tanh_back) MLC__RECUR_STAMP(isa, relu_back) \
     MLC__RECUR_STAMP(isa, gru_back) MLC__RECUR_STAMP(isa, lstm_back) \
-    static const mlc__recur_fns mlc__recur_fns_##isa = \
-        { MLC__RECUR_STEP_FNS(isa), { mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, \
-                                      mlc__recur_gru_back_##isa, mlc__recur_lstm_back_##isa } };
-MLC__RECUR_STEPS(scalar)
-static const mlc__recur_fns mlc__recur_fns_scalar =
-    { MLC__RECUR_STEP_FNS(scalar), { NULL, NULL, NULL, NULL } };
+    MLC__RECUR_FNS(isa, mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, \
+                   mlc__recur_gru_back_##isa, mlc__recur_lstm_back_##isa)
+/* The scalar level has no backward cells but that of peepholes; peepholes, which are rare, take its
+ * cells at every level. */
+MLC__RECUR_SCALAR(tanh, false)
+MLC__RECUR_SCALAR(relu, false)
+MLC__RECUR_SCALAR(gru, false)
+MLC__RECUR_SCALAR(lstm, c->peep != NULL)
+MLC__RECUR_SCALAR(lstm_back, true)
+MLC__RECUR_FNS(scalar, NULL, NULL, NULL, NULL)
 #if MLC__X86
 MLC__STAMP_RECUR(avx2)
 #endif
@@ -24668,15 +24699,6 @@ MLC__STAMP_RECUR(avx512)
 #if MLC__NEON
 MLC__STAMP_RECUR(neon)
 #endif
-/* Peepholes are rare: one stamp for all levels. */
-static MLC__OPT_SMALL void mlc__recur_peep(const mlc__recur_cell *c)
-{
-    mlc__recur_lstm_body(c, true, false);
-}
-static MLC__OPT_SMALL void mlc__recur_peep_back(const mlc__recur_cell *c)
-{
-    mlc__recur_lstm_back_body(c, true, false);
-}
 
 /* A call. Where it is cut, mlc__recur_cut says. */
 typedef struct mlc__recur {
@@ -24703,10 +24725,10 @@ typedef struct mlc__recur_cut {
     int64_t rows, chunk;               /* of a group; of a product at most                      */
     int64_t unit, blocks;              /* units that go through their gates at a time           */
     int64_t line, low_line;            /* elements between rows of a left side; of project's    */
-    int64_t sums, dh_line;             /* columns of sums; of d[h]                              */
+    int64_t sums, dh_line, state_line; /* columns of sums; of d[h]; of the state                */
     size_t  meet, shared, threads, bytes;          /* regions of groups; groups; threads; all   */
     size_t  left[2], state, dh, group; /* of a group: h now and next, or d; c, h, or d[c]       */
-    size_t  pack, project, bias, room, low, x, zeros, own;         /* of a thread               */
+    size_t  pack, project, bias, room, low, x, own;                /* of a thread               */
 } mlc__recur_cut;
 
 MLC__INLINE int64_t mlc__recur_cells(const mlc__recur *j, int64_t k)
@@ -24731,6 +24753,21 @@ MLC__INLINE size_t mlc__recur_bytes(const mlc__recur *j, int64_t columns, int64_
            (size_t)j->f->form->cell_bytes;
 }
 
+/* Bytes of an element of what this section has: f32 or 16 bits. */
+MLC__INLINE size_t mlc__recur_size(mlc_dtype dtype) { return dtype == MLC_F32 ? 4 : 2; }
+
+/* to [n] of dtype `as` becomes the elements of x from `at` on, zeros where x is NULL; one of the
+ * dtypes is f32, or they are equal. */
+static void mlc__recur_load(const mlc__recur *j, void *to, mlc_dtype as, const void *x,
+                            mlc_dtype dtype, int64_t at, int64_t n)
+{
+    const void *from = mlc__at(x, at, mlc__recur_size(dtype));
+    if (!x) memset(to, 0, (size_t)n * mlc__recur_size(as));
+    else if (as == dtype) memcpy(to, from, (size_t)n * mlc__recur_size(as));
+    else if (as == MLC_F32) j->f->half->widen(MLC__CAST(float *, to), from, dtype, n);
+    else j->f->half->narrow(to, MLC__CAST(const float *, from), as, n);
+}
+
 static size_t mlc__recur_place(size_t *end, size_t bytes)
 {
     const size_t at = *end;
@@ -24753,7 +24790,6 @@ static void mlc__recur_share(const mlc__recur *j, int64_t threads, mlc__recur_cu
     c->slices = mlc__min(most, threads / c->groups);
     c->unit = a->kind < MLC_RNN_GRU ? 2 * MLC__RECUR_UNITS : MLC__RECUR_UNITS;
     c->unit = mlc__min(c->unit, (int64_t)mlc__round_up((size_t)mlc__div_up(a->h, c->slices), 16));
-    c->unit = mlc__max(1, mlc__min(c->unit, a->h));
     c->blocks = mlc__div_up(a->h, c->unit);
     c->slices = mlc__max(1, mlc__min(c->slices, c->blocks));
 }
@@ -24782,7 +24818,6 @@ static void mlc__recur_own(const mlc__recur *j, mlc__recur_cut *c)
     c->room = mlc__recur_place(&c->own, (size_t)mlc__max((int64_t)rows * c->sums, j->f->nr *
                                                          mlc__max(a->h, a->p)) * 4);
     c->x = mlc__recur_place(&c->own, (size_t)((2 * gates + 8) * c->unit + 4 * a->p) * 4);
-    c->zeros = mlc__recur_place(&c->own, (size_t)mlc__max(a->h, a->p) * 4);
 }
 
 /* How so many threads share a call. */
@@ -24797,12 +24832,13 @@ static void mlc__recur_cut_of(const mlc__recur *j, int64_t threads, mlc__recur_c
     c->chunk = mlc__min(c->rows, mlc__max(1, MLC__RECUR_ROWS / mr) * mr);
     if (whole > 1) c->rows = (int64_t)mlc__round_up((size_t)c->rows, whole) + 2 * (int64_t)whole;
     c->line = (int64_t)mlc__round_up((size_t)(j->g ? j->width : a->p), (size_t)step) + step;
-    c->dh_line = mlc__recur_columns(j, a->p);
+    c->dh_line = mlc__recur_lanes(mlc__recur_columns(j, a->p));
+    c->state_line = mlc__recur_lanes(a->h);
     mlc__recur_own(j, c);
     for (int i = 0; i < 2; i++)
         c->left[i] = i && j->g ? c->left[0]
                                : mlc__recur_place(&c->group, (size_t)(c->rows * c->line) * j->one);
-    c->state = mlc__recur_place(&c->group, (size_t)(c->rows * a->h) * 4);
+    c->state = mlc__recur_place(&c->group, (size_t)(c->rows * c->state_line) * 4);
     if (j->g) c->dh = mlc__recur_place(&c->group, (size_t)(c->rows * c->dh_line) * 4);
     c->bytes = j->base;
     c->meet = mlc__recur_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
@@ -24819,7 +24855,7 @@ typedef struct mlc__recur_part {
     int64_t  first, last;              /* blocks of units                                       */
     int64_t  from, to;                 /* columns of d[h]                                       */
     char    *own, *left[2];
-    float   *state, *dh, *room, *x, *zeros;
+    float   *state, *dh, *room, *x;
 } mlc__recur_part;
 
 MLC__INLINE int64_t mlc__recur_sequence(const mlc__recur_part *p, int64_t slot)
@@ -24874,8 +24910,6 @@ static bool mlc__recur_begin(mlc__recur_part *p, mlc__recur *j, int64_t thread)
     p->dh = MLC__CAST(float *, (void *)(shared + c->dh));
     p->room = MLC__CAST(float *, (void *)(p->own + c->room));
     p->x = MLC__CAST(float *, (void *)(p->own + c->x));
-    p->zeros = MLC__CAST(float *, (void *)(p->own + c->zeros));
-    memset(p->zeros, 0, (size_t)mlc__max(a->h, a->p) * 4);
     if (j->f->form->begin) j->f->form->begin();
     return true;
 }
@@ -24888,7 +24922,7 @@ static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, i
     const mlc__recur *j = p->j;
     const mlc__form *form = j->f->form;
     const mlc_dtype lies = j->a->w_dtype, as = form->pair ? lies : MLC_F32;
-    const size_t size = mlc_dtype_bytes(lies), line = (size_t)k * mlc_dtype_bytes(as);
+    const size_t size = mlc__recur_size(lies), line = (size_t)k * mlc__recur_size(as);
     char *temp = MLC__CAST(char *, (void *)p->room);
     for (int64_t x = 0, panel; x < n; x += panel) {
         panel = mlc__recur_panel(j, n - x);
@@ -24896,9 +24930,8 @@ static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, i
         const void *from = mlc__at(w, (first + x / run * apart + x % run) * k, size);
         if (as != lies || x / run != (x + width - 1) / run) {
             for (int64_t i = x; i < x + width; i++)
-                mlc__cast_dense(temp + (size_t)(i - x) * line, as,
-                                mlc__at(w, (first + i / run * apart + i % run) * k, size), lies, k,
-                                j->f->half);
+                mlc__recur_load(j, temp + (size_t)(i - x) * line, as, w, lies,
+                                (first + i / run * apart + i % run) * k, k);
             from = temp;
         }
         form->pack_b[as != j->dtype](to, from, k, 1, width, panel, k);
@@ -24912,7 +24945,7 @@ static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, i
 {
     const mlc__form *form = j->f->form;
     const mlc_dtype lies = j->a->w_dtype;
-    const size_t size = mlc_dtype_bytes(lies);
+    const size_t size = mlc__recur_size(lies);
     for (int64_t end = x + n, panel; x < end; x += panel) {
         panel = mlc__recur_panel(j, end - x);
         const int64_t width = mlc__min(panel, end - x);
@@ -24964,45 +24997,37 @@ static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t l
     }
 }
 
-/* n units of each gate in f32: as they lie, or widened to room. */
+/* n units of each gate of x in f32, gates *gate apart: x itself where vectors of it end with the
+ * units, else a copy in room. */
 static const float *mlc__recur_take(const mlc__recur *j, float *room, const void *x, int64_t at,
                                     int64_t apart, int64_t gates, int64_t n, int64_t *gate)
 {
     *gate = apart;
-    if (j->a->dtype == MLC_F32) return MLC__CAST(const float *, x) + at;
-    *gate = n;
+    if (j->a->dtype == MLC_F32 && n % MLC__RECUR_LANES == 0)
+        return MLC__CAST(const float *, x) + at;
+    *gate = mlc__recur_lanes(n);
     for (int64_t i = 0; i < gates; i++)
-        j->f->half->widen(room + i * n, mlc__at(x, at + i * apart, 2), j->a->dtype, n);
+        mlc__recur_load(j, room + i * *gate, MLC_F32, x, j->a->dtype, at + i * apart, n);
     return room;
 }
 
-/* The way back; x NULL: not wanted. */
+/* The reverse: rows of x become, or with add gain, those of `from`; x NULL: not wanted. */
 static void mlc__recur_put(const mlc__recur *j, void *x, int64_t at, int64_t apart,
                            const float *from, int64_t gate, int64_t gates, int64_t n, bool add)
 {
     const mlc_dtype dtype = j->a->dtype;
+    float sum[MLC__RECUR_UNITS];
     for (int64_t i = 0; x && i < gates; i++, at += apart, from += gate) {
-        float *to = MLC__CAST(float *, x) + at, old[MLC__RECUR_UNITS];
-        uint16_t *low = MLC__CAST(uint16_t *, x) + at;
-        if (dtype == MLC_F32 && add) j->wide->axpy(to, 1.0, from, n);
-        else if (dtype == MLC_F32) memcpy(to, from, (size_t)n * 4);
-        else if (!add) j->f->half->narrow(low, from, dtype, n);
-        for (int64_t e = 0; dtype != MLC_F32 && add && e < n; e += MLC__COUNT(old)) {
-            const int64_t some = mlc__min(n - e, MLC__COUNT(old));
-            j->f->half->widen(old, low + e, dtype, some);
-            j->wide->axpy(old, 1.0, from + e, some);
-            j->f->half->narrow(low + e, old, dtype, some);
+        char *to = MLC__CAST(char *, x) + (size_t)at * mlc__recur_size(dtype);
+        if (!add) mlc__recur_load(j, to, dtype, from, MLC_F32, 0, n);
+        else if (dtype == MLC_F32) j->wide->axpy(to, 1.0, from, n);
+        for (int64_t e = 0; add && dtype != MLC_F32 && e < n; e += MLC__COUNT(sum)) {
+            const int64_t some = mlc__min(n - e, MLC__COUNT(sum));
+            mlc__recur_load(j, sum, MLC_F32, x, dtype, at + e, some);
+            j->wide->axpy(sum, 1.0, from + e, some);
+            j->f->half->narrow(to + 2 * e, sum, dtype, some);
         }
     }
-}
-
-/* n elements of x, or zeros, as a left side has them. */
-static void mlc__recur_lay(const mlc__recur *j, char *to, const void *x, int64_t at, int64_t n)
-{
-    const mlc_dtype dtype = j->a->dtype;
-    if (!x) memset(to, 0, (size_t)n * j->one);
-    else mlc__cast_dense(to, j->dtype, mlc__at(x, at, mlc_dtype_bytes(dtype)), dtype, n,
-                         j->f->half);
 }
 
 /* -- forward -- */
@@ -25019,10 +25044,8 @@ static void mlc__recur_open(const mlc__recur_part *p)
     for (int64_t b = p->first; b < p->last; b++, bias += most) {
         const int64_t n = mlc__recur_units(p, b, &first);
         memset(bias, 0, (size_t)most * 4);
-        for (int64_t i = 0; a->bias && i < gates; i++)
-            mlc__cast_dense(bias + i * n, MLC_F32,
-                            mlc__at(a->bias, i * a->h + first, mlc_dtype_bytes(a->w_dtype)),
-                            a->w_dtype, n, j->f->half);
+        for (int64_t i = 0; i < gates; i++)
+            mlc__recur_load(j, bias + i * n, MLC_F32, a->bias, a->w_dtype, i * a->h + first, n);
         if (!j->direct) mlc__recur_pack(p, to, a->w, a->p, first, n, a->h, gates * n);
         to += mlc__recur_bytes(j, gates * p->c.unit, a->p);
     }
@@ -25038,20 +25061,15 @@ static void mlc__recur_start(const mlc__recur_part *p)
     const size_t line = (size_t)p->c.line * j->one;
     const int64_t first = p->first * p->c.unit, n = mlc__min(a->h, p->last * p->c.unit) - first;
     for (int64_t r = p->member; r < p->c.rows; r += p->c.slices) {
-        const int64_t s = r < p->count ? mlc__recur_sequence(p, r) : 0;
         for (int i = 0; i < 2; i++) memset(p->left[i] + (size_t)r * line, 0, line);
-        if (r < p->count) mlc__recur_lay(j, p->left[0] + (size_t)r * line, a->h0, s * a->p, a->p);
+        if (r < p->count)
+            mlc__recur_load(j, p->left[0] + (size_t)r * line, j->dtype, a->h0, a->dtype,
+                            mlc__recur_sequence(p, r) * a->p, a->p);
     }
-    for (int64_t r = 0; r < p->count; r++) {
-        const int64_t s = mlc__recur_sequence(p, r);
-        const bool gru = a->kind == MLC_RNN_GRU;
-        const mlc_dtype lies = gru ? a->dtype : MLC_F32;
-        const void *x = gru ? a->h0 : a->c0;
-        float *to = p->state + r * a->h + first;
-        if (x) mlc__cast_dense(to, MLC_F32, mlc__at(x, s * a->h + first, mlc_dtype_bytes(lies)),
-                               lies, n, j->f->half);
-        else memset(to, 0, (size_t)n * 4);
-    }
+    const bool gru = a->kind == MLC_RNN_GRU;
+    for (int64_t r = 0; r < p->count; r++)
+        mlc__recur_load(j, p->state + r * p->c.state_line + first, MLC_F32, gru ? a->h0 : a->c0,
+                        gru ? a->dtype : MLC_F32, mlc__recur_sequence(p, r) * a->h + first, n);
 }
 
 /* sum[i] += x . row i of w, of up to four rows. */
@@ -25105,7 +25123,7 @@ static void mlc__recur_next(const mlc__recur_part *p, char *next, int64_t r, int
     const struct mlc_k_rnn *a = j->a;
     char *to = next + (size_t)(r * p->c.line + u) * j->one;
     mlc__recur_put(j, a->y, row * a->y_row + u, 0, h, 0, 1, n, false);
-    mlc__recur_lay(j, to, a->y, row * a->y_row + u, n);
+    mlc__recur_load(j, to, j->dtype, a->y, a->dtype, row * a->y_row + u, n);
 }
 
 /* Peepholes of units from u on. */
@@ -25115,9 +25133,7 @@ static void mlc__recur_peeps(const mlc__recur *j, mlc__recur_cell *c, float *roo
     c->peep = room;
     c->peep_gate = c->n;
     for (int64_t i = 0; i < 3; i++)
-        mlc__cast_dense(room + i * c->n, MLC_F32,
-                        mlc__at(a->peep, i * a->h + u, mlc_dtype_bytes(a->w_dtype)), a->w_dtype,
-                        c->n, j->f->half);
+        mlc__recur_load(j, room + i * c->n, MLC_F32, a->peep, a->w_dtype, i * a->h + u, c->n);
 }
 
 /* A block's units of row r, whose sums are at `sum`; m: of a projection, takes o tanh(c). */
@@ -25129,24 +25145,25 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
     const int64_t s = mlc__recur_sequence(p, r), row = mlc__rnn_row_of(a, s, step,
                                                                      mlc__recur_steps(p, r));
     const int64_t gates = mlc__rnn_gates(a->kind);
-    const bool straight = a->dtype == MLC_F32 && a->gates;
     mlc__recur_cell c;
     int64_t u;
     memset(&c, 0, sizeof c);
     c.n = mlc__recur_units(p, block, &u);
-    float *room = p->x + gates * c.n;
+    const int64_t lanes = mlc__recur_lanes(c.n);
+    const bool direct = a->dtype == MLC_F32 && lanes == c.n && a->gates;
+    float *room = p->x + gates * lanes;
     c.x = mlc__recur_take(j, p->x, a->x, row * j->width + u, a->h, gates, c.n, &c.x_gate);
     c.sum = sum;
     c.sum_gate = c.n;
-    c.gates = straight ? MLC__CAST(float *, a->gates) + row * j->width + u : sum;
-    c.gate = straight ? a->h : c.n;
-    c.state = p->state + r * a->h + u;
+    c.gates = direct ? MLC__CAST(float *, a->gates) + row * j->width + u : p->x;
+    c.gate = direct ? a->h : lanes;
+    c.state = p->state + r * p->c.state_line + u;
     c.m = room;
-    c.h = m ? m + u : room + c.n;
-    if (a->peep) mlc__recur_peeps(j, &c, room + 2 * c.n, u);
-    (a->peep ? mlc__recur_peep : j->fn->step[a->kind])(&c);
+    c.h = m ? m + u : room + lanes;
+    if (a->peep) mlc__recur_peeps(j, &c, room + 2 * lanes, u);
+    (a->peep ? mlc__recur_lstm_scalar : j->fn->step[a->kind])(&c);
     if (a->kind == MLC_RNN_LSTM) c.m = c.state;
-    if (a->gates && !straight)
+    if (a->gates && !direct)
         mlc__recur_put(j, a->gates, row * j->width + u, a->h, c.gates, c.gate, gates, c.n, false);
     if (a->gates) mlc__recur_put(j, a->more, row * a->h + u, 0, c.m, 0, 1, c.n, false);
     if (m) return;
@@ -25210,7 +25227,7 @@ static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t coun
 static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
 {
     const struct mlc_k_rnn *a = p->j->a;
-    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)a->p * size;
+    const size_t size = mlc__recur_size(a->dtype), bytes = (size_t)a->p * size;
     const int64_t s = mlc__recur_sequence(p, r), n = mlc__recur_steps(p, r);
     const void *last = n ? mlc__at(a->y, mlc__rnn_row_of(a, s, n - 1, n) * a->y_row, size)
                          : mlc__at(a->h0, s * a->p, size);
@@ -25218,7 +25235,8 @@ static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
     if (a->hn && last) memcpy(hn, last, bytes);
     else if (a->hn) memset(hn, 0, bytes);
     if (a->cn && a->kind == MLC_RNN_LSTM)
-        memcpy(MLC__CAST(float *, a->cn) + s * a->h, p->state + r * a->h, (size_t)a->h * 4);
+        memcpy(MLC__CAST(float *, a->cn) + s * a->h, p->state + r * p->c.state_line,
+               (size_t)a->h * 4);
 }
 
 static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -25245,7 +25263,7 @@ static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
 /* Of all steps' arrays, what backward keeps of row `row`: at, in elements of dtype; or NULL. */
 static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
 {
-    return array && j->work ? j->work + array + (size_t)at * mlc_dtype_bytes(j->a->dtype) : NULL;
+    return array && j->work ? j->work + array + (size_t)at * mlc__recur_size(j->a->dtype) : NULL;
 }
 
 /* h of the step before for each of a sequence's. */
@@ -25253,7 +25271,7 @@ static void mlc__recur_keep(const mlc__recur_part *p, int64_t r)
 {
     const mlc__recur *j = p->j;
     const struct mlc_k_rnn *a = j->a;
-    const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)a->p * size;
+    const size_t size = mlc__recur_size(a->dtype), bytes = (size_t)a->p * size;
     const int64_t s = mlc__recur_sequence(p, r), n = mlc__recur_steps(p, r);
     for (int64_t i = 0; j->before && i < n; i++) {
         char *to = mlc__recur_kept(j, j->before, mlc__rnn_row_of(a, s, i, n) * a->p);
@@ -25288,14 +25306,10 @@ static void mlc__recur_enter(const mlc__recur_part *p, int64_t r)
     const struct mlc_k_rnn_grad *g = j->g;
     const int64_t s = mlc__recur_sequence(p, r), first = p->first * p->c.unit;
     const int64_t end = mlc__min(a->h, p->last * p->c.unit), all = a->project ? a->p : end;
-    float *dh = p->dh + r * p->c.dh_line, *dc = p->state + r * a->h;
-    if (g->dhn) mlc__cast_dense(dh + first, MLC_F32,
-                                mlc__at(g->dhn, s * a->p + first, mlc_dtype_bytes(a->dtype)),
-                                a->dtype, all - first, j->f->half);
-    else memset(dh + first, 0, (size_t)(all - first) * 4);
-    if (g->dcn) memcpy(dc + first, MLC__CAST(const float *, g->dcn) + s * a->h + first,
-                       (size_t)(end - first) * 4);
-    else memset(dc + first, 0, (size_t)(end - first) * 4);
+    mlc__recur_load(j, p->dh + r * p->c.dh_line + first, MLC_F32, g->dhn, a->dtype,
+                    s * a->p + first, all - first);
+    mlc__recur_load(j, p->state + r * p->c.state_line + first, MLC_F32, g->dcn, MLC_F32,
+                    s * a->h + first, end - first);
 }
 
 /* Of rows [r, r + rows), d[h], y's share added, times project: to room. */
@@ -25314,15 +25328,14 @@ static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t
         if (j->g->dy)
             j->wide->axpy(dh, 1.0, mlc__recur_take(j, p->x, j->g->dy, row * j->g->dy_row, 0, 1,
                                                    a->p, &gate), a->p);
-        mlc__cast_dense(low + (size_t)(i * line) * j->one, j->dtype, dh, MLC_F32, a->p,
-                        j->f->half);
+        mlc__recur_load(j, low + (size_t)(i * line) * j->one, j->dtype, dh, MLC_F32, 0, a->p);
         mlc__recur_put(j, mlc__recur_kept(j, j->dh, row * a->p), 0, 0, dh, 0, 1, a->p, false);
     }
     mlc__recur_multiply(j, low, line, rows, p->own + p->c.project, a->p, a->h, NULL, 0, p->room,
                         p->c.sums);
 }
 
-/* What the step before left: c, or h of a GRU; or NULL. */
+/* c, or h of a GRU, before step `step` of sequence s; `row` is that of the step before. */
 static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t s, int64_t step,
                                       int64_t row, int64_t u, int64_t n)
 {
@@ -25330,10 +25343,11 @@ static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t 
     const bool gru = a->kind == MLC_RNN_GRU;
     int64_t gate;
     if (step > 0)
-        return gru ? mlc__recur_take(j, room, a->y, row * a->y_row + u, 0, 1, n, &gate)
-                   : mlc__recur_take(j, room, a->more, row * a->h + u, 0, 1, n, &gate);
-    if (gru) return a->h0 ? mlc__recur_take(j, room, a->h0, s * a->h + u, 0, 1, n, &gate) : NULL;
-    return a->c0 ? MLC__CAST(const float *, a->c0) + s * a->h + u : NULL;
+        return mlc__recur_take(j, room, gru ? a->y : a->more, row * (gru ? a->y_row : a->h) + u, 0,
+                               1, n, &gate);
+    mlc__recur_load(j, room, MLC_F32, gru ? a->h0 : a->c0, gru ? a->dtype : MLC_F32, s * a->h + u,
+                    n);
+    return room;
 }
 
 /* m = o tanh(c) */
@@ -25351,9 +25365,9 @@ static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c,
     const bool gru = a->kind == MLC_RNN_GRU;
     const int64_t gates = mlc__rnn_gates(a->kind), same = gru ? 2 : gates, at = row * j->width + u;
     void *to[2] = { j->g->dx, mlc__recur_kept(j, j->apart, 0) };
-    for (int64_t i = 0; j->f->form->pair && i < gates; i++)
-        j->f->half->narrow(p->left[0] + (size_t)(r * p->c.line + i * a->h + u) * 2,
-                           c->d + i * c->d_gate, j->dtype, c->n);
+    for (int64_t i = 0; c->d == p->x && i < gates; i++)
+        mlc__recur_load(j, p->left[0] + (size_t)(r * p->c.line + i * a->h + u) * j->one, j->dtype,
+                        c->d, MLC_F32, i * c->d_gate, c->n);
     for (int i = 0; i < 2; i++) {
         const bool add = i == 0 && j->g->dx_accumulate;
         mlc__recur_put(j, to[i], at, a->h, c->d, c->d_gate, same, c->n, add);
@@ -25369,20 +25383,19 @@ static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float
                                   int64_t step, int64_t steps, int64_t u)
 {
     const struct mlc_k_rnn *a = j->a;
-    const int64_t row = mlc__rnn_row_of(a, s, step, steps), n = c->n;
+    const int64_t row = mlc__rnn_row_of(a, s, step, steps), n = c->n, lanes = mlc__recur_lanes(n);
     const int64_t gates = mlc__rnn_gates(a->kind);
     if (a->kind < MLC_RNN_GRU) {
         c->made = mlc__recur_take(j, room, a->y, row * a->y_row + u, 0, 1, n, &c->gate);
         return;
     }
     c->made = mlc__recur_take(j, room, a->more, row * a->h + u, 0, 1, n, &c->gate);
-    room += n;
+    room += lanes;
     const int64_t back = step ? mlc__rnn_row_of(a, s, step - 1, steps) : 0;
-    const float *before = mlc__recur_before(j, room, s, step, back, u, n);
-    if (before) c->before = before;
-    room += n;
+    c->before = mlc__recur_before(j, room, s, step, back, u, n);
+    room += lanes;
     if (a->peep) mlc__recur_peeps(j, c, room, u);
-    c->gated = mlc__recur_take(j, room + 3 * n, a->gates, row * j->width + u, a->h, gates, n,
+    c->gated = mlc__recur_take(j, room + 3 * lanes, a->gates, row * j->width + u, a->h, gates, n,
                                &c->gate);
 }
 
@@ -25399,17 +25412,20 @@ static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t ste
     int64_t u, gate;
     memset(&c, 0, sizeof c);
     c.n = mlc__recur_units(p, block, &u);
-    float *d = p->x, *dy = d + gates * c.n;
-    c.dn = dy + c.n;
-    c.d = j->f->form->pair ? d : MLC__CAST(float *, (void *)p->left[0]) + r * p->c.line + u;
-    c.d_gate = j->f->form->pair ? c.n : a->h;
+    const int64_t lanes = mlc__recur_lanes(c.n);
+    const bool direct = !j->f->form->pair && lanes == c.n;
+    float *dy = p->x + gates * lanes;
+    c.dn = dy + lanes;
+    c.d = direct ? MLC__CAST(float *, (void *)p->left[0]) + r * p->c.line + u : p->x;
+    c.d_gate = direct ? a->h : lanes;
     c.dh = dm ? dm + u : p->dh + r * p->c.dh_line + u;
-    c.dc = p->state + r * a->h + u;
-    c.dy = c.before = p->zeros;
+    c.dc = p->state + r * p->c.state_line + u;
+    c.dy = dy;
     if (g->dy && !dm)
         c.dy = mlc__recur_take(j, dy, g->dy, row * g->dy_row + u, 0, 1, c.n, &gate);
-    mlc__recur_back_reads(j, &c, c.dn + c.n, s, step, steps, u);
-    (a->peep ? mlc__recur_peep_back : j->fn->back[a->kind])(&c);
+    else memset(dy, 0, (size_t)c.n * 4);
+    mlc__recur_back_reads(j, &c, c.dn + lanes, s, step, steps, u);
+    (a->peep ? mlc__recur_lstm_back_scalar : j->fn->back[a->kind])(&c);
     mlc__recur_leave(p, &c, r, row, u);
     if (!j->made) return;
     mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, c.n);
@@ -25447,7 +25463,7 @@ static void mlc__recur_finish_back(const mlc__recur_part *p, int64_t r)
     const struct mlc_k_rnn *a = j->a;
     const struct mlc_k_rnn_grad *g = j->g;
     const int64_t s = mlc__recur_sequence(p, r);
-    float *dc = MLC__CAST(float *, g->dc0) + s * a->h, *from = p->state + r * a->h;
+    float *dc = MLC__CAST(float *, g->dc0) + s * a->h, *from = p->state + r * p->c.state_line;
     mlc__recur_put(j, g->dh0, s * a->p, 0, p->dh + r * p->c.dh_line, 0, 1, a->p,
                    g->dh0_accumulate != 0);
     if (g->dc0 && g->dc0_accumulate) j->wide->axpy(dc, 1.0, from, a->h);
@@ -25502,7 +25518,7 @@ static struct mlc_k_gemm mlc__recur_outer(const mlc__recur *j, const void *d, in
     w.b = mlc__recur_kept(j, x, 0);
     w.b_row = n;
     w.b_col = 1;
-    w.c = MLC__CAST(char *, out) + (size_t)at * mlc_dtype_bytes(a->w_dtype);
+    w.c = MLC__CAST(char *, out) + (size_t)at * mlc__recur_size(a->w_dtype);
     w.c_row = n;
     w.c_col = 1;
     w.alpha = 1.0;
@@ -25594,7 +25610,7 @@ static void mlc__recur_blank(const mlc__recur *j, int64_t row)
 {
     const struct mlc_k_rnn *a = j->a;
     const struct mlc_k_rnn_grad *g = j->g;
-    const size_t size = mlc_dtype_bytes(a->dtype);
+    const size_t size = mlc__recur_size(a->dtype);
     const size_t arrays[5] = { j->before, j->apart, j->n, j->dh, j->made };
     const int64_t widths[5] = { a->p, j->width, a->h, a->p, a->h };
     if (!g)
@@ -25664,7 +25680,7 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     const bool d = g && (g->dw || g->dbias || g->dpeep);
     memset(j, 0, sizeof *j);
     j->rows = a->offsets ? a->t : a->b * a->t;
-    const size_t rows = (size_t)j->rows * mlc_dtype_bytes(a->dtype);
+    const size_t rows = (size_t)j->rows * mlc__recur_size(a->dtype);
     j->a = a;
     j->g = g;
     j->level = level;
@@ -25673,7 +25689,7 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     j->direct = !g && (!fns->back[0] || a->b <= MLC__RECUR_FEW);
     j->f = a->dtype == MLC_BF16 && level->bf16 && !j->direct ? level->bf16 : j->wide;
     j->dtype = j->f->form->pair ? MLC_BF16 : MLC_F32;
-    j->one = mlc_dtype_bytes(j->dtype);
+    j->one = mlc__recur_size(j->dtype);
     j->width = mlc__rnn_gates(a->kind) * a->h;
     mlc__recur_place(&j->base, (size_t)a->b * sizeof(int64_t));
     if (g && g->dw) j->before = mlc__recur_place(&j->base, rows * (size_t)a->p);
