@@ -24071,6 +24071,18 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
                                                            mlc__flash_fns_##isa), \
                                  mlc__k_attention_grad_workspace(dev, a)))
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
  * The definition, in f64, a sequence after the other. Forward widens a row of weights when it is
  * needed, backward all of them once, and goes through the steps from the last one on: d[h] and d[c]
@@ -24114,6 +24126,10 @@ static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at, bool al
 static void mlc__rnn_read(double *to, const void *x, int64_t at, int64_t n, mlc_dtype dtype)
 {
     const float *f = dtype == MLC_F32 && x ? MLC__CAST(const float *, x) + at : NULL;
+    if (mlc__f64(dtype) && x) {
+        memcpy(to, MLC__CAST(const double *, x) + at, (size_t)n * sizeof *to);
+        return;
+    }
     for (int64_t i = 0; f && i < n; i++) to[i] = (double)f[i];
     for (int64_t i = 0; !f && i < n; i++) to[i] = x ? mlc__any_get(x, at + i, dtype) : 0.0;
 }
@@ -24463,6 +24479,8 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
     mlc__rnn_write(g->dpeep, 0, 3 * a->h, a->w_dtype, d.dpeep, g->dpeep_accumulate != 0);
     return MLC_OK;
 }
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
 
 /* @@ IMPL.KERNELS.RNN_TILES ------------------------------ recurrent layers by tiles of products
  * A parallel region a call: sequences are dealt to groups of threads, units to the threads of a
@@ -24500,14 +24518,14 @@ typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
 MLC__INLINE int64_t mlc__recur_whole(int64_t n, int64_t lanes) { return (n + lanes - 1) & -lanes; }
 MLC__INLINE int64_t mlc__recur_lanes(int64_t n) { return mlc__recur_whole(n, MLC__RECUR_LANES); }
 
-MLC__BODY float mlc__recur_sigmoid(float x, bool fused)
+MLC__BODY float mlc__recur_sigmoid_of(float x, bool fused)
 {
     const float inf = x * -(float)MLC__INF;
     return 1.0f / (1.0f + mlc__pick_f32(x >= -88.0f, mlc__exp_low_f32(-x, fused), inf));
 }
 
 /* An odd polynomial over an even one, up to 7.9, fitted to the relative error. Max error 6 ulp. */
-MLC__BODY float mlc__recur_tanh(float x, bool fused)
+MLC__BODY float mlc__recur_tanh_of(float x, bool fused)
 {
     const float a = mlc__pick_f32(x > 7.9f, 7.9f, x), v = mlc__pick_f32(a < -7.9f, -7.9f, a);
     const float s = v * v;
@@ -24522,38 +24540,54 @@ MLC__BODY float mlc__recur_tanh(float x, bool fused)
     return p * v / q;
 }
 
-MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                    bool peep, bool fused)
+static MLC__OPT_SCALAR float mlc__recur_sigmoid_call(float x)
 {
-    const float *x = c->x, *s = c->sum;
-    float *h = c->h;
-    (void)peep;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) h[u] = mlc__recur_tanh(x[u] + s[u], fused);
+    return mlc__recur_sigmoid_of(x, false);
 }
-MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                    bool peep, bool fused)
+static MLC__OPT_SCALAR float mlc__recur_tanh_call(float x) { return mlc__recur_tanh_of(x, false); }
+
+/* How a cell is computed: fused multiply-adds, peepholes, functions called and not inlined. */
+enum { MLC__RECUR_FUSES = 1, MLC__RECUR_PEEP = 2, MLC__RECUR_CALLS = 4 };
+
+MLC__BODY float mlc__recur_sigmoid(float x, int how)
+{
+    return how & MLC__RECUR_CALLS ? mlc__recur_sigmoid_call(x)
+                                  : mlc__recur_sigmoid_of(x, how & MLC__RECUR_FUSES);
+}
+MLC__BODY float mlc__recur_tanh(float x, int how)
+{
+    return how & MLC__RECUR_CALLS ? mlc__recur_tanh_call(x)
+                                  : mlc__recur_tanh_of(x, how & MLC__RECUR_FUSES);
+}
+
+MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
     const float *x = c->x, *s = c->sum;
     float *h = c->h;
-    (void)peep; (void)fused;
+    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) h[u] = mlc__recur_tanh(x[u] + s[u], how);
+}
+MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
+{
+    const float *x = c->x, *s = c->sum;
+    float *h = c->h;
+    (void)how;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float a = x[u] + s[u];
         h[u] = mlc__pick_f32(a > 0.0f || a != a, a, 0.0f);
     }
 }
-MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                   bool peep, bool fused)
+MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
+    const bool fused = how & MLC__RECUR_FUSES;
     const float *x = c->x, *s = c->sum;
     const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate;
     const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate;
     float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate;
     float *state = c->state, *m = c->m, *h = c->h;
-    (void)peep;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float r = mlc__recur_sigmoid(x[u] + s[u], fused), to_h = s2[u];
-        const float z = mlc__recur_sigmoid(x1[u] + s1[u], fused);
-        const float v = mlc__recur_tanh(mlc__mad_f32(r, to_h, x2[u], fused), fused);
+        const float r = mlc__recur_sigmoid(x[u] + s[u], how), to_h = s2[u];
+        const float z = mlc__recur_sigmoid(x1[u] + s1[u], how);
+        const float v = mlc__recur_tanh(mlc__mad_f32(r, to_h, x2[u], fused), how);
         const float y = mlc__mad_f32(z, state[u] - v, v, fused);
         m[u] = to_h;
         g[u] = r;
@@ -24563,9 +24597,9 @@ MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, int64_t u0, int64_t
         h[u] = y;
     }
 }
-MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                    bool peep, bool fused)
+MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
+    const bool fused = how & MLC__RECUR_FUSES;
     const float *x = c->x, *s = c->sum, *p = c->peep;
     const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate, *x3 = x2 + c->x_gate;
     const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate, *s3 = s2 + c->sum_gate;
@@ -24574,49 +24608,46 @@ MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float before = state[u];
         float i = x[u] + s[u], f = x1[u] + s1[u], o = x3[u] + s3[u];
-        if (peep) i = mlc__mad_f32(p[u], before, i, fused);
-        if (peep) f = mlc__mad_f32(p[c->peep_gate + u], before, f, fused);
-        i = mlc__recur_sigmoid(i, fused);
-        f = mlc__recur_sigmoid(f, fused);
-        const float v = mlc__recur_tanh(x2[u] + s2[u], fused);
+        if (how & MLC__RECUR_PEEP) i = mlc__mad_f32(p[u], before, i, fused);
+        if (how & MLC__RECUR_PEEP) f = mlc__mad_f32(p[c->peep_gate + u], before, f, fused);
+        i = mlc__recur_sigmoid(i, how);
+        f = mlc__recur_sigmoid(f, how);
+        const float v = mlc__recur_tanh(x2[u] + s2[u], how);
         const float to = mlc__mad_f32(f, before, i * v, fused);
-        if (peep) o = mlc__mad_f32(p[2 * c->peep_gate + u], to, o, fused);
-        o = mlc__recur_sigmoid(o, fused);
+        if (how & MLC__RECUR_PEEP) o = mlc__mad_f32(p[2 * c->peep_gate + u], to, o, fused);
+        o = mlc__recur_sigmoid(o, how);
         g[u] = i;
         g1[u] = f;
         g2[u] = v;
         g3[u] = o;
         state[u] = to;
-        h[u] = o * mlc__recur_tanh(to, fused);
+        h[u] = o * mlc__recur_tanh(to, how);
     }
 }
 
 /* Backward: d is what goes to the gates before their activations. */
-MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                         bool peep, bool fused)
+MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
     const float *dh = c->dh, *dy = c->dy, *m = c->made;
     float *d = c->d;
-    (void)peep; (void)fused;
+    (void)how;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
         d[u] = (dh[u] + dy[u]) * (1.0f - m[u] * m[u]);
 }
-MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                         bool peep, bool fused)
+MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
     const float *dh = c->dh, *dy = c->dy, *m = c->made;
     float *d = c->d;
-    (void)peep; (void)fused;
+    (void)how;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
         d[u] = mlc__pick_f32(m[u] > 0.0f || m[u] != m[u], dh[u] + dy[u], 0.0f);
 }
-MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                        bool peep, bool fused)
+MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
     const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate;
     const float *m = c->made, *before = c->before, *dy = c->dy;
     float *dh = c->dh, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *dn = c->dn;
-    (void)peep; (void)fused;
+    (void)how;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float r = g[u], z = g1[u], v = g2[u], y = dh[u] + dy[u];
         const float n = y * (1.0f - z) * (1.0f - v * v);
@@ -24627,21 +24658,21 @@ MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, int64_t u0, in
         dh[u] = y * z;
     }
 }
-MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1,
-                                         bool peep, bool fused)
+MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
+    const bool fused = how & MLC__RECUR_FUSES;
     const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
     const float *m = c->made, *before = c->before, *dh = c->dh, *dy = c->dy, *p = c->peep;
     float *dc = c->dc, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *d3 = d2 + c->d_gate;
     MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
         const float i = g[u], f = g1[u], v = g2[u], o = g3[u], y = dh[u] + dy[u];
-        const float t = mlc__recur_tanh(m[u], fused), to_o = y * t * o * (1.0f - o);
+        const float t = mlc__recur_tanh(m[u], how), to_o = y * t * o * (1.0f - o);
         float to = mlc__mad_f32(y * o, 1.0f - t * t, dc[u], fused);
-        if (peep) to = mlc__mad_f32(to_o, p[2 * c->peep_gate + u], to, fused);
+        if (how & MLC__RECUR_PEEP) to = mlc__mad_f32(to_o, p[2 * c->peep_gate + u], to, fused);
         const float to_i = to * v * i * (1.0f - i), to_f = to * before[u] * f * (1.0f - f);
         float past = to * f;
-        if (peep) past = mlc__mad_f32(to_i, p[u], past, fused);
-        if (peep) past = mlc__mad_f32(to_f, p[c->peep_gate + u], past, fused);
+        if (how & MLC__RECUR_PEEP) past = mlc__mad_f32(to_i, p[u], past, fused);
+        if (how & MLC__RECUR_PEEP) past = mlc__mad_f32(to_f, p[c->peep_gate + u], past, fused);
         d[u] = to_i;
         d1[u] = to_f;
         d2[u] = to * i * (1.0f - v * v);
@@ -24650,54 +24681,57 @@ MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, i
     }
 }
 
-/* The cells of a level, by kind. */
+/* The cells of a level, by kind; peep: of an LSTM with peepholes, the bits of which are the scalar
+ * level's. */
 typedef struct mlc__recur_fns {
-    mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT];
+    mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT], peep, peep_back;
 } mlc__recur_fns;
 
 #define MLC__RECUR_LANES_neon   8
 #define MLC__RECUR_LANES_avx2   8
 #define MLC__RECUR_LANES_avx512 16
-#define MLC__RECUR_STAMP(isa, name) \
+#define MLC__RECUR_STAMP(isa, name, body, how) \
     MLC__AT_##isa static void mlc__recur_##name##_##isa(const mlc__recur_cell *c) \
-    { \
-        mlc__recur_##name##_body(c, 0, mlc__recur_whole(c->n, MLC__RECUR_LANES_##isa), false, \
-                                 MLC__FUSES_##isa); \
-    }
-#define MLC__RECUR_SCALAR(name, peep) \
+    { mlc__recur_##body(c, 0, mlc__recur_whole(c->n, MLC__RECUR_LANES_##isa), how); }
+#define MLC__RECUR_VECTORS(isa, name) MLC__RECUR_STAMP(isa, name, name##_body, MLC__FUSES_##isa)
+#define MLC__RECUR_SCALAR(name, how) \
     MLC__AT_scalar static void mlc__recur_##name##_scalar(const mlc__recur_cell *c) \
     { \
         const int64_t step = MLC__X86 ? 1 : c->n;      /* others: vectors of the compiler */ \
         MLC__ONE_BY_ONE for (int64_t u = 0; u < c->n; u += step) \
-            mlc__recur_##name##_body(c, u, u + step, peep, false); \
+            mlc__recur_##name##_body(c, u, u + step, (MLC__X86 ? MLC__RECUR_CALLS : 0) | (how)); \
     }
-#define MLC__RECUR_FNS(isa, ...) \
+#define MLC__STAMP_RECUR(isa, peeps) \
+    MLC__RECUR_VECTORS(isa, tanh) MLC__RECUR_VECTORS(isa, relu) \
+    MLC__RECUR_VECTORS(isa, gru) MLC__RECUR_VECTORS(isa, lstm) \
+    MLC__RECUR_VECTORS(isa, tanh_back) MLC__RECUR_VECTORS(isa, relu_back) \
+    MLC__RECUR_VECTORS(isa, gru_back) MLC__RECUR_VECTORS(isa, lstm_back) \
     static const mlc__recur_fns mlc__recur_fns_##isa = \
         { { mlc__recur_tanh_##isa, mlc__recur_relu_##isa, mlc__recur_gru_##isa, \
-            mlc__recur_lstm_##isa }, { __VA_ARGS__ } };
-#define MLC__STAMP_RECUR(isa) \
-    MLC__RECUR_STAMP(isa, tanh) MLC__RECUR_STAMP(isa, relu) \
-    MLC__RECUR_STAMP(isa, gru) MLC__RECUR_STAMP(isa, lstm) \
-    MLC__RECUR_STAMP(isa, tanh_back) MLC__RECUR_STAMP(isa, relu_back) \
-    MLC__RECUR_STAMP(isa, gru_back) MLC__RECUR_STAMP(isa, lstm_back) \
-    MLC__RECUR_FNS(isa, mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, \
-                   mlc__recur_gru_back_##isa, mlc__recur_lstm_back_##isa)
-/* The scalar level has no backward cells but that of peepholes; peepholes, which are rare, take its
- * cells at every level. */
-MLC__RECUR_SCALAR(tanh, false)
-MLC__RECUR_SCALAR(relu, false)
-MLC__RECUR_SCALAR(gru, false)
-MLC__RECUR_SCALAR(lstm, c->peep != NULL)
-MLC__RECUR_SCALAR(lstm_back, true)
-MLC__RECUR_FNS(scalar, NULL, NULL, NULL, NULL)
+            mlc__recur_lstm_##isa }, \
+          { mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, mlc__recur_gru_back_##isa, \
+            mlc__recur_lstm_back_##isa }, mlc__recur_peep_##peeps, mlc__recur_peep_back_##peeps };
+#define MLC__RECUR_PEEPS(isa) \
+    MLC__RECUR_STAMP(isa, peep, lstm_body, MLC__RECUR_PEEP) \
+    MLC__RECUR_STAMP(isa, peep_back, lstm_back_body, MLC__RECUR_PEEP)
+/* The scalar level has no backward cells. */
+MLC__RECUR_SCALAR(tanh, 0)
+MLC__RECUR_SCALAR(relu, 0)
+MLC__RECUR_SCALAR(gru, 0)
+MLC__RECUR_SCALAR(lstm, c->peep ? MLC__RECUR_PEEP : 0)
+static const mlc__recur_fns mlc__recur_fns_scalar =
+    { { mlc__recur_tanh_scalar, mlc__recur_relu_scalar, mlc__recur_gru_scalar,
+        mlc__recur_lstm_scalar }, { NULL, NULL, NULL, NULL }, mlc__recur_lstm_scalar, NULL };
 #if MLC__X86
-MLC__STAMP_RECUR(avx2)
+MLC__RECUR_PEEPS(avx2)
+MLC__STAMP_RECUR(avx2, avx2)
 #endif
 #if MLC__AVX512
-MLC__STAMP_RECUR(avx512)
+MLC__STAMP_RECUR(avx512, avx2)
 #endif
 #if MLC__NEON
-MLC__STAMP_RECUR(neon)
+MLC__RECUR_PEEPS(neon)
+MLC__STAMP_RECUR(neon, neon)
 #endif
 
 /* A call. Where it is cut, mlc__recur_cut says. */
@@ -24767,6 +24801,9 @@ static void mlc__recur_load(const mlc__recur *j, void *to, mlc_dtype as, const v
     else if (as == MLC_F32) j->f->half->widen(MLC__CAST(float *, to), from, dtype, n);
     else j->f->half->narrow(to, MLC__CAST(const float *, from), as, n);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
 
 static size_t mlc__recur_place(size_t *end, size_t bytes)
 {
@@ -24961,6 +24998,11 @@ static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, i
     }
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
+
+/* -- products, and rows as cells need them -- */
+
 /* Rows of a tile, of so many that are left: two parts of 8 are faster than 14 and 2. */
 MLC__INLINE int64_t mlc__recur_rows(const mlc__gemm_fns *f, int64_t left)
 {
@@ -24997,17 +25039,20 @@ static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t l
     }
 }
 
-/* n units of each gate of x in f32, gates *gate apart: x itself where vectors of it end with the
- * units, else a copy in room. */
-static const float *mlc__recur_take(const mlc__recur *j, float *room, const void *x, int64_t at,
-                                    int64_t apart, int64_t gates, int64_t n, int64_t *gate)
+/* Units [u, u + n) of each gate of a row of x in f32, gates *gate elements apart: x itself where
+ * whole vectors can be read of it, else a copy in room. Rows of x are `line` elements apart, its
+ * gates `apart`. Where the gates overwrite x, other threads write past the units: always a copy. */
+static const float *mlc__recur_take(const mlc__recur *j, float *room, const void *x, int64_t line,
+                                    int64_t row, int64_t u, int64_t apart, int64_t gates, int64_t n,
+                                    int64_t *gate)
 {
+    const int64_t at = row * line + u, lanes = mlc__recur_lanes(n);
+    const bool mapped = at + lanes <= (j->rows - 1) * line + apart && (j->g || x != j->a->gates);
     *gate = apart;
-    if (j->a->dtype == MLC_F32 && n % MLC__RECUR_LANES == 0)
-        return MLC__CAST(const float *, x) + at;
-    *gate = mlc__recur_lanes(n);
+    if (j->a->dtype == MLC_F32 && (lanes == n || mapped)) return MLC__CAST(const float *, x) + at;
+    *gate = lanes;
     for (int64_t i = 0; i < gates; i++)
-        mlc__recur_load(j, room + i * *gate, MLC_F32, x, j->a->dtype, at + i * apart, n);
+        mlc__recur_load(j, room + i * lanes, MLC_F32, x, j->a->dtype, at + i * apart, n);
     return room;
 }
 
@@ -25030,47 +25075,7 @@ static void mlc__recur_put(const mlc__recur *j, void *x, int64_t at, int64_t apa
     }
 }
 
-/* -- forward -- */
-
-/* Packs the thread's slice; its bias, with zeros behind, is what sums begin with. */
-static void mlc__recur_open(const mlc__recur_part *p)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
-    float *bias = MLC__CAST(float *, (void *)(p->own + p->c.bias));
-    char *to = p->own + p->c.pack;
-    int64_t first;
-    for (int64_t b = p->first; b < p->last; b++, bias += most) {
-        const int64_t n = mlc__recur_units(p, b, &first);
-        memset(bias, 0, (size_t)most * 4);
-        for (int64_t i = 0; i < gates; i++)
-            mlc__recur_load(j, bias + i * n, MLC_F32, a->bias, a->w_dtype, i * a->h + first, n);
-        if (!j->direct) mlc__recur_pack(p, to, a->w, a->p, first, n, a->h, gates * n);
-        to += mlc__recur_bytes(j, gates * p->c.unit, a->p);
-    }
-    if (a->project) mlc__recur_pack(p, p->own + p->c.project, a->project, a->h, 0, a->p, 0, a->p);
-}
-
-/* h and the state before the first step, rows of zeros where a tile reads on; h's rows are dealt to
- * the group's threads, the state's units are each one's own. */
-static void mlc__recur_start(const mlc__recur_part *p)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const size_t line = (size_t)p->c.line * j->one;
-    const int64_t first = p->first * p->c.unit, n = mlc__min(a->h, p->last * p->c.unit) - first;
-    for (int64_t r = p->member; r < p->c.rows; r += p->c.slices) {
-        for (int i = 0; i < 2; i++) memset(p->left[i] + (size_t)r * line, 0, line);
-        if (r < p->count)
-            mlc__recur_load(j, p->left[0] + (size_t)r * line, j->dtype, a->h0, a->dtype,
-                            mlc__recur_sequence(p, r) * a->p, a->p);
-    }
-    const bool gru = a->kind == MLC_RNN_GRU;
-    for (int64_t r = 0; r < p->count; r++)
-        mlc__recur_load(j, p->state + r * p->c.state_line + first, MLC_F32, gru ? a->h0 : a->c0,
-                        gru ? a->dtype : MLC_F32, mlc__recur_sequence(p, r) * a->h + first, n);
-}
+/* -- a step forward -- */
 
 /* sum[i] += x . row i of w, of up to four rows. */
 static void mlc__recur_dots(const mlc__recur *j, float *sum, const float *x, const float *w,
@@ -25152,7 +25157,7 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
     const int64_t lanes = mlc__recur_lanes(c.n);
     const bool direct = a->dtype == MLC_F32 && lanes == c.n && a->gates;
     float *room = p->x + gates * lanes;
-    c.x = mlc__recur_take(j, p->x, a->x, row * j->width + u, a->h, gates, c.n, &c.x_gate);
+    c.x = mlc__recur_take(j, p->x, a->x, j->width, row, u, a->h, gates, c.n, &c.x_gate);
     c.sum = sum;
     c.sum_gate = c.n;
     c.gates = direct ? MLC__CAST(float *, a->gates) + row * j->width + u : p->x;
@@ -25161,7 +25166,7 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
     c.m = room;
     c.h = m ? m + u : room + lanes;
     if (a->peep) mlc__recur_peeps(j, &c, room + 2 * lanes, u);
-    (a->peep ? mlc__recur_lstm_scalar : j->fn->step[a->kind])(&c);
+    (a->peep ? j->fn->peep : j->fn->step[a->kind])(&c);
     if (a->kind == MLC_RNN_LSTM) c.m = c.state;
     if (a->gates && !direct)
         mlc__recur_put(j, a->gates, row * j->width + u, a->h, c.gates, c.gate, gates, c.n, false);
@@ -25204,7 +25209,7 @@ static int64_t mlc__recur_from(const mlc__recur_part *p, int64_t count, int64_t 
 }
 
 /* Step `step` of the group's first `count` rows. */
-static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
+MLC__APART void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
 {
     const mlc__recur *j = p->j;
     const char *h = p->left[step & 1];
@@ -25221,6 +25226,270 @@ static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t coun
         }
         if (m) mlc__recur_project(p, r, n, step, m, next);
     }
+}
+
+/* -- a step backward -- */
+
+/* Of all steps' arrays, what backward keeps of row `row`: at, in elements of dtype; or NULL. */
+static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
+{
+    return array && j->work ? j->work + array + (size_t)at * mlc__recur_size(j->a->dtype) : NULL;
+}
+
+/* Of rows [r, r + rows), d[h], y's share added, times project: to room. */
+static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t line = p->c.low_line;
+    char *low = p->own + p->c.low;
+    memset(low, 0, (size_t)(32 * line) * j->one);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t s = mlc__recur_sequence(p, r + i);
+        const int64_t row = mlc__rnn_row_of(a, s, step, mlc__recur_steps(p, r + i));
+        float *dh = p->dh + (r + i) * p->c.dh_line;
+        int64_t gate;
+        if (j->g->dy)
+            j->wide->axpy(dh, 1.0, mlc__recur_take(j, p->x, j->g->dy, j->g->dy_row, row, 0, a->p,
+                                                   1, a->p, &gate), a->p);
+        mlc__recur_load(j, low + (size_t)(i * line) * j->one, j->dtype, dh, MLC_F32, 0, a->p);
+        mlc__recur_put(j, mlc__recur_kept(j, j->dh, row * a->p), 0, 0, dh, 0, 1, a->p, false);
+    }
+    mlc__recur_multiply(j, low, line, rows, p->own + p->c.project, a->p, a->h, NULL, 0, p->room,
+                        p->c.sums);
+}
+
+/* c, or h of a GRU, before step `step` of sequence s; `row` is that of the step before. */
+static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t s, int64_t step,
+                                      int64_t row, int64_t u, int64_t n)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const bool gru = a->kind == MLC_RNN_GRU;
+    int64_t gate;
+    if (step > 0)
+        return mlc__recur_take(j, room, gru ? a->y : a->more, gru ? a->y_row : a->h, row, u, a->h,
+                               1, n, &gate);
+    mlc__recur_load(j, room, MLC_F32, gru ? a->h0 : a->c0, gru ? a->dtype : MLC_F32, s * a->h + u,
+                    n);
+    return room;
+}
+
+/* m = o tanh(c) */
+static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, int64_t n)
+{
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) m[i] = o[i] * mlc__recur_tanh_of(c[i], false);
+}
+
+/* What a row's cell gave: to the left side of the step's product, to dx, to what is kept. */
+static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c, int64_t r,
+                             int64_t row, int64_t u)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const bool gru = a->kind == MLC_RNN_GRU;
+    const int64_t gates = mlc__rnn_gates(a->kind), same = gru ? 2 : gates, at = row * j->width + u;
+    void *to[2] = { j->g->dx, mlc__recur_kept(j, j->apart, 0) };
+    for (int64_t i = 0; c->d == p->x && i < gates; i++)
+        mlc__recur_load(j, p->left[0] + (size_t)(r * p->c.line + i * a->h + u) * j->one, j->dtype,
+                        c->d, MLC_F32, i * c->d_gate, c->n);
+    for (int i = 0; i < 2; i++) {
+        const bool add = i == 0 && j->g->dx_accumulate;
+        mlc__recur_put(j, to[i], at, a->h, c->d, c->d_gate, same, c->n, add);
+        if (gru) mlc__recur_put(j, to[i], at + 2 * a->h, 0, c->dn, 0, 1, c->n, add);
+    }
+    if (gru)
+        mlc__recur_put(j, mlc__recur_kept(j, j->n, 0), row * a->h + u, 0, c->d + 2 * c->d_gate, 0,
+                       1, c->n, false);
+}
+
+/* What a row's cell reads of arrays; room has the size of all. */
+static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t s,
+                                  int64_t step, int64_t steps, int64_t u)
+{
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t row = mlc__rnn_row_of(a, s, step, steps), n = c->n, lanes = mlc__recur_lanes(n);
+    const int64_t gates = mlc__rnn_gates(a->kind);
+    if (a->kind < MLC_RNN_GRU) {
+        c->made = mlc__recur_take(j, room, a->y, a->y_row, row, u, a->h, 1, n, &c->gate);
+        return;
+    }
+    c->made = mlc__recur_take(j, room, a->more, a->h, row, u, a->h, 1, n, &c->gate);
+    room += lanes;
+    const int64_t back = step ? mlc__rnn_row_of(a, s, step - 1, steps) : 0;
+    c->before = mlc__recur_before(j, room, s, step, back, u, n);
+    room += lanes;
+    if (a->peep) mlc__recur_peeps(j, c, room, u);
+    c->gated = mlc__recur_take(j, room + 3 * lanes, a->gates, j->width, row, u, a->h, gates, n,
+                               &c->gate);
+}
+
+/* A block's units of row r; dm: of a projection, d of o tanh(c). */
+static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
+                                float *dm)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const int64_t s = mlc__recur_sequence(p, r), steps = mlc__recur_steps(p, r);
+    const int64_t row = mlc__rnn_row_of(a, s, step, steps), gates = mlc__rnn_gates(a->kind);
+    mlc__recur_cell c;
+    int64_t u, gate;
+    memset(&c, 0, sizeof c);
+    c.n = mlc__recur_units(p, block, &u);
+    const int64_t lanes = mlc__recur_lanes(c.n);
+    const bool direct = !j->f->form->pair && lanes == c.n;
+    float *dy = p->x + gates * lanes;
+    c.dn = dy + lanes;
+    c.d = direct ? MLC__CAST(float *, (void *)p->left[0]) + r * p->c.line + u : p->x;
+    c.d_gate = direct ? a->h : lanes;
+    c.dh = dm ? dm + u : p->dh + r * p->c.dh_line + u;
+    c.dc = p->state + r * p->c.state_line + u;
+    c.dy = dy;
+    if (g->dy && !dm)
+        c.dy = mlc__recur_take(j, dy, g->dy, g->dy_row, row, u, a->h, 1, c.n, &gate);
+    else memset(dy, 0, (size_t)c.n * 4);
+    mlc__recur_back_reads(j, &c, c.dn + lanes, s, step, steps, u);
+    (a->peep ? j->fn->peep_back : j->fn->back[a->kind])(&c);
+    mlc__recur_leave(p, &c, r, row, u);
+    if (!j->made) return;
+    mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, mlc__recur_lanes(c.n));
+    mlc__recur_put(j, mlc__recur_kept(j, j->made, 0), row * a->h + u, 0, c.dn, 0, 1, c.n, false);
+}
+
+MLC__APART void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t parts = mlc__div_up(count, p->c.chunk);
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
+        if (a->project) mlc__recur_project_back(p, r, n, step);
+        for (int64_t b = p->first; b < p->last; b++)
+            for (int64_t e = 0; e < n; e++)
+                mlc__recur_row_back(p, r + e, step, b,
+                                    a->project ? p->room + e * p->c.sums : NULL);
+    }
+    mlc__recur_meet(p);
+    for (int64_t i = 0; i < parts && p->from < p->to; i++) {
+        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
+        float *dh = p->dh + r * p->c.dh_line + p->from;
+        mlc__recur_multiply(j, p->left[0] + (size_t)(r * p->c.line) * j->one, p->c.line, n,
+                            p->own + p->c.pack, j->width, p->to - p->from,
+                            a->kind == MLC_RNN_GRU ? dh : NULL, p->c.dh_line, dh, p->c.dh_line);
+    }
+    mlc__recur_meet(p);
+}
+
+/* -- after all steps: sums of gradients over rows -- */
+
+/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
+static const void *mlc__recur_d(const mlc__recur *j, bool n)
+{
+    return n ? mlc__recur_kept(j, j->n, 0)
+             : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
+}
+
+#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
+static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t x = chunk * MLC__RECUR_SUM, n = mlc__min(MLC__RECUR_SUM, j->width - x);
+    const int64_t apart = a->kind == MLC_RNN_GRU ? 2 * a->h : j->width;
+    const int64_t rows = j->rows, split = mlc__max(0, mlc__min(n, apart - x));
+    const void *d = mlc__recur_d(j, false), *dn = mlc__recur_d(j, true);
+    float sum[MLC__RECUR_SUM] = { 0 }, part[MLC__RECUR_SUM] = { 0 }, room[MLC__RECUR_SUM];
+    (void)worker;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t gate;
+        if (split)
+            j->wide->axpy(part, 1.0, mlc__recur_take(j, room, d, j->width, r, x, j->width, 1, split,
+                                                     &gate), split);
+        if (split < n)
+            j->wide->axpy(part + split, 1.0,
+                          mlc__recur_take(j, room, dn, a->h, r, x + split - apart, a->h, 1,
+                                          n - split, &gate), n - split);
+        if (r % MLC__RECUR_SUM != MLC__RECUR_SUM - 1 && r < rows - 1) continue;
+        for (int64_t i = 0; i < n; i++) { sum[i] += part[i]; part[i] = 0.0f; }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double old = j->g->dbias_accumulate ? mlc__any_get(j->g->dbias, x + i, a->w_dtype)
+                                                  : 0.0;
+        mlc__any_put(j->g->dbias, x + i, a->w_dtype, old + (double)sum[i]);
+    }
+}
+
+/* Of unit u: sums of d of i and f with c of the step before, of that of o with c. */
+static void mlc__recur_peep_chunk(void *arg, int64_t u, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const void *d = mlc__recur_d(j, false);
+    double sum[3] = { 0.0, 0.0, 0.0 };
+    (void)worker;
+    for (int64_t s = 0; s < a->b; s++) {
+        const int64_t n = mlc__rnn_length(a, s);
+        double before = a->c0 ? mlc__any_get(a->c0, s * a->h + u, MLC_F32) : 0.0;
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t row = mlc__rnn_row_of(a, s, k, n), at = row * j->width + u;
+            const double c = mlc__any_get(a->more, row * a->h + u, a->dtype);
+            sum[0] += mlc__any_get(d, at, a->dtype) * before;
+            sum[1] += mlc__any_get(d, at + a->h, a->dtype) * before;
+            sum[2] += mlc__any_get(d, at + 3 * a->h, a->dtype) * c;
+            before = c;
+        }
+    }
+    for (int64_t i = 0; i < 3; i++) {
+        const int64_t at = i * a->h + u;
+        const double old = g->dpeep_accumulate ? mlc__any_get(g->dpeep, at, a->w_dtype) : 0.0;
+        mlc__any_put(g->dpeep, at, a->w_dtype, old + sum[i]);
+    }
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* -- a thread's work: all steps, and what is before and after them -- */
+
+/* Packs the thread's slice; its bias, with zeros behind, is what sums begin with. */
+static void mlc__recur_open(const mlc__recur_part *p)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
+    float *bias = MLC__CAST(float *, (void *)(p->own + p->c.bias));
+    char *to = p->own + p->c.pack;
+    int64_t first;
+    for (int64_t b = p->first; b < p->last; b++, bias += most) {
+        const int64_t n = mlc__recur_units(p, b, &first);
+        memset(bias, 0, (size_t)most * 4);
+        for (int64_t i = 0; i < gates; i++)
+            mlc__recur_load(j, bias + i * n, MLC_F32, a->bias, a->w_dtype, i * a->h + first, n);
+        if (!j->direct) mlc__recur_pack(p, to, a->w, a->p, first, n, a->h, gates * n);
+        to += mlc__recur_bytes(j, gates * p->c.unit, a->p);
+    }
+    if (a->project) mlc__recur_pack(p, p->own + p->c.project, a->project, a->h, 0, a->p, 0, a->p);
+}
+
+/* h and the state before the first step, rows of zeros where a tile reads on; h's rows are dealt to
+ * the group's threads, the state's units are each one's own. */
+static void mlc__recur_start(const mlc__recur_part *p)
+{
+    const mlc__recur *j = p->j;
+    const struct mlc_k_rnn *a = j->a;
+    const size_t line = (size_t)p->c.line * j->one;
+    const int64_t first = p->first * p->c.unit, n = mlc__min(a->h, p->last * p->c.unit) - first;
+    for (int64_t r = p->member; r < p->c.rows; r += p->c.slices) {
+        for (int i = 0; i < 2; i++) memset(p->left[i] + (size_t)r * line, 0, line);
+        if (r < p->count)
+            mlc__recur_load(j, p->left[0] + (size_t)r * line, j->dtype, a->h0, a->dtype,
+                            mlc__recur_sequence(p, r) * a->p, a->p);
+    }
+    const bool gru = a->kind == MLC_RNN_GRU;
+    for (int64_t r = 0; r < p->count; r++)
+        mlc__recur_load(j, p->state + r * p->c.state_line + first, MLC_F32, gru ? a->h0 : a->c0,
+                        gru ? a->dtype : MLC_F32, mlc__recur_sequence(p, r) * a->h + first, n);
 }
 
 /* What a sequence ends with. */
@@ -25256,14 +25525,6 @@ static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
     }
     if (p.j->f->form->end) p.j->f->form->end();
     for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish(&p, r);
-}
-
-/* -- backward -- */
-
-/* Of all steps' arrays, what backward keeps of row `row`: at, in elements of dtype; or NULL. */
-static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
-{
-    return array && j->work ? j->work + array + (size_t)at * mlc__recur_size(j->a->dtype) : NULL;
 }
 
 /* h of the step before for each of a sequence's. */
@@ -25312,150 +25573,6 @@ static void mlc__recur_enter(const mlc__recur_part *p, int64_t r)
                     s * a->h + first, end - first);
 }
 
-/* Of rows [r, r + rows), d[h], y's share added, times project: to room. */
-static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t line = p->c.low_line;
-    char *low = p->own + p->c.low;
-    memset(low, 0, (size_t)(32 * line) * j->one);
-    for (int64_t i = 0; i < rows; i++) {
-        const int64_t s = mlc__recur_sequence(p, r + i);
-        const int64_t row = mlc__rnn_row_of(a, s, step, mlc__recur_steps(p, r + i));
-        float *dh = p->dh + (r + i) * p->c.dh_line;
-        int64_t gate;
-        if (j->g->dy)
-            j->wide->axpy(dh, 1.0, mlc__recur_take(j, p->x, j->g->dy, row * j->g->dy_row, 0, 1,
-                                                   a->p, &gate), a->p);
-        mlc__recur_load(j, low + (size_t)(i * line) * j->one, j->dtype, dh, MLC_F32, 0, a->p);
-        mlc__recur_put(j, mlc__recur_kept(j, j->dh, row * a->p), 0, 0, dh, 0, 1, a->p, false);
-    }
-    mlc__recur_multiply(j, low, line, rows, p->own + p->c.project, a->p, a->h, NULL, 0, p->room,
-                        p->c.sums);
-}
-
-/* c, or h of a GRU, before step `step` of sequence s; `row` is that of the step before. */
-static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t s, int64_t step,
-                                      int64_t row, int64_t u, int64_t n)
-{
-    const struct mlc_k_rnn *a = j->a;
-    const bool gru = a->kind == MLC_RNN_GRU;
-    int64_t gate;
-    if (step > 0)
-        return mlc__recur_take(j, room, gru ? a->y : a->more, row * (gru ? a->y_row : a->h) + u, 0,
-                               1, n, &gate);
-    mlc__recur_load(j, room, MLC_F32, gru ? a->h0 : a->c0, gru ? a->dtype : MLC_F32, s * a->h + u,
-                    n);
-    return room;
-}
-
-/* m = o tanh(c) */
-static MLC__OPT_SMALL void mlc__recur_made(float *m, const float *o, const float *c, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) m[i] = o[i] * mlc__recur_tanh(c[i], false);
-}
-
-/* What a row's cell gave: to the left side of the step's product, to dx, to what is kept. */
-static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c, int64_t r,
-                             int64_t row, int64_t u)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const bool gru = a->kind == MLC_RNN_GRU;
-    const int64_t gates = mlc__rnn_gates(a->kind), same = gru ? 2 : gates, at = row * j->width + u;
-    void *to[2] = { j->g->dx, mlc__recur_kept(j, j->apart, 0) };
-    for (int64_t i = 0; c->d == p->x && i < gates; i++)
-        mlc__recur_load(j, p->left[0] + (size_t)(r * p->c.line + i * a->h + u) * j->one, j->dtype,
-                        c->d, MLC_F32, i * c->d_gate, c->n);
-    for (int i = 0; i < 2; i++) {
-        const bool add = i == 0 && j->g->dx_accumulate;
-        mlc__recur_put(j, to[i], at, a->h, c->d, c->d_gate, same, c->n, add);
-        if (gru) mlc__recur_put(j, to[i], at + 2 * a->h, 0, c->dn, 0, 1, c->n, add);
-    }
-    if (gru)
-        mlc__recur_put(j, mlc__recur_kept(j, j->n, 0), row * a->h + u, 0, c->d + 2 * c->d_gate, 0,
-                       1, c->n, false);
-}
-
-/* What a row's cell reads of arrays; room has the size of all. */
-static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t s,
-                                  int64_t step, int64_t steps, int64_t u)
-{
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t row = mlc__rnn_row_of(a, s, step, steps), n = c->n, lanes = mlc__recur_lanes(n);
-    const int64_t gates = mlc__rnn_gates(a->kind);
-    if (a->kind < MLC_RNN_GRU) {
-        c->made = mlc__recur_take(j, room, a->y, row * a->y_row + u, 0, 1, n, &c->gate);
-        return;
-    }
-    c->made = mlc__recur_take(j, room, a->more, row * a->h + u, 0, 1, n, &c->gate);
-    room += lanes;
-    const int64_t back = step ? mlc__rnn_row_of(a, s, step - 1, steps) : 0;
-    c->before = mlc__recur_before(j, room, s, step, back, u, n);
-    room += lanes;
-    if (a->peep) mlc__recur_peeps(j, c, room, u);
-    c->gated = mlc__recur_take(j, room + 3 * lanes, a->gates, row * j->width + u, a->h, gates, n,
-                               &c->gate);
-}
-
-/* A block's units of row r; dm: of a projection, d of o tanh(c). */
-static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
-                                float *dm)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const struct mlc_k_rnn_grad *g = j->g;
-    const int64_t s = mlc__recur_sequence(p, r), steps = mlc__recur_steps(p, r);
-    const int64_t row = mlc__rnn_row_of(a, s, step, steps), gates = mlc__rnn_gates(a->kind);
-    mlc__recur_cell c;
-    int64_t u, gate;
-    memset(&c, 0, sizeof c);
-    c.n = mlc__recur_units(p, block, &u);
-    const int64_t lanes = mlc__recur_lanes(c.n);
-    const bool direct = !j->f->form->pair && lanes == c.n;
-    float *dy = p->x + gates * lanes;
-    c.dn = dy + lanes;
-    c.d = direct ? MLC__CAST(float *, (void *)p->left[0]) + r * p->c.line + u : p->x;
-    c.d_gate = direct ? a->h : lanes;
-    c.dh = dm ? dm + u : p->dh + r * p->c.dh_line + u;
-    c.dc = p->state + r * p->c.state_line + u;
-    c.dy = dy;
-    if (g->dy && !dm)
-        c.dy = mlc__recur_take(j, dy, g->dy, row * g->dy_row + u, 0, 1, c.n, &gate);
-    else memset(dy, 0, (size_t)c.n * 4);
-    mlc__recur_back_reads(j, &c, c.dn + lanes, s, step, steps, u);
-    (a->peep ? mlc__recur_lstm_back_scalar : j->fn->back[a->kind])(&c);
-    mlc__recur_leave(p, &c, r, row, u);
-    if (!j->made) return;
-    mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, c.n);
-    mlc__recur_put(j, mlc__recur_kept(j, j->made, 0), row * a->h + u, 0, c.dn, 0, 1, c.n, false);
-}
-
-static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
-{
-    const mlc__recur *j = p->j;
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t parts = mlc__div_up(count, p->c.chunk);
-    for (int64_t i = 0; i < parts; i++) {
-        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
-        if (a->project) mlc__recur_project_back(p, r, n, step);
-        for (int64_t b = p->first; b < p->last; b++)
-            for (int64_t e = 0; e < n; e++)
-                mlc__recur_row_back(p, r + e, step, b,
-                                    a->project ? p->room + e * p->c.sums : NULL);
-    }
-    mlc__recur_meet(p);
-    for (int64_t i = 0; i < parts && p->from < p->to; i++) {
-        const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
-        float *dh = p->dh + r * p->c.dh_line + p->from;
-        mlc__recur_multiply(j, p->left[0] + (size_t)(r * p->c.line) * j->one, p->c.line, n,
-                            p->own + p->c.pack, j->width, p->to - p->from,
-                            a->kind == MLC_RNN_GRU ? dh : NULL, p->c.dh_line, dh, p->c.dh_line);
-    }
-    mlc__recur_meet(p);
-}
-
 /* d[h] and d[c] before the first step; of a sequence without steps those behind it. */
 static void mlc__recur_finish_back(const mlc__recur_part *p, int64_t r)
 {
@@ -25489,14 +25606,7 @@ static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish_back(&p, r);
 }
 
-/* -- behind the steps: gradients of weights -- */
-
-/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
-static const void *mlc__recur_d(const mlc__recur *j, bool n)
-{
-    return n ? mlc__recur_kept(j, j->n, 0)
-             : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
-}
+/* -- after all steps: products for the gradients of weights -- */
 
 /* out [m,n] (+)= d^T x over all steps. */
 static struct mlc_k_gemm mlc__recur_outer(const mlc__recur *j, const void *d, int64_t d_row,
@@ -25543,64 +25653,6 @@ static bool mlc__recur_product(const mlc__recur *j, int i, struct mlc_k_gemm *w)
                               j->before, a->p, g->dw, 0, g->dw_accumulate != 0);
     else return false;
     return true;
-}
-
-#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
-static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t x = chunk * MLC__RECUR_SUM, n = mlc__min(MLC__RECUR_SUM, j->width - x);
-    const int64_t apart = a->kind == MLC_RNN_GRU ? 2 * a->h : j->width;
-    const int64_t rows = j->rows, split = mlc__max(0, mlc__min(n, apart - x));
-    float sum[MLC__RECUR_SUM] = { 0 }, part[MLC__RECUR_SUM] = { 0 }, room[MLC__RECUR_SUM];
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t gate;
-        if (split)
-            j->wide->axpy(part, 1.0, mlc__recur_take(j, room, mlc__recur_d(j, false),
-                                                     r * j->width + x, 0, 1, split, &gate), split);
-        if (split < n)
-            j->wide->axpy(part + split, 1.0,
-                          mlc__recur_take(j, room, mlc__recur_d(j, true),
-                                          r * a->h + x + split - apart, 0, 1, n - split, &gate),
-                          n - split);
-        if (r % MLC__RECUR_SUM != MLC__RECUR_SUM - 1 && r < rows - 1) continue;
-        for (int64_t i = 0; i < n; i++) { sum[i] += part[i]; part[i] = 0.0f; }
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const double old = j->g->dbias_accumulate ? mlc__any_get(j->g->dbias, x + i, a->w_dtype)
-                                                  : 0.0;
-        mlc__any_put(j->g->dbias, x + i, a->w_dtype, old + (double)sum[i]);
-    }
-}
-
-/* Of unit u: sums of d of i and f with c of the step before, of that of o with c. */
-static void mlc__recur_peep_chunk(void *arg, int64_t u, int32_t worker)
-{
-    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
-    const struct mlc_k_rnn *a = j->a;
-    const struct mlc_k_rnn_grad *g = j->g;
-    const void *d = mlc__recur_d(j, false);
-    double sum[3] = { 0.0, 0.0, 0.0 };
-    (void)worker;
-    for (int64_t s = 0; s < a->b; s++) {
-        const int64_t n = mlc__rnn_length(a, s);
-        double before = a->c0 ? mlc__any_get(a->c0, s * a->h + u, MLC_F32) : 0.0;
-        for (int64_t k = 0; k < n; k++) {
-            const int64_t row = mlc__rnn_row_of(a, s, k, n), at = row * j->width + u;
-            const double c = mlc__any_get(a->more, row * a->h + u, a->dtype);
-            sum[0] += mlc__any_get(d, at, a->dtype) * before;
-            sum[1] += mlc__any_get(d, at + a->h, a->dtype) * before;
-            sum[2] += mlc__any_get(d, at + 3 * a->h, a->dtype) * c;
-            before = c;
-        }
-    }
-    for (int64_t i = 0; i < 3; i++) {
-        const int64_t at = i * a->h + u;
-        const double old = g->dpeep_accumulate ? mlc__any_get(g->dpeep, at, a->w_dtype) : 0.0;
-        mlc__any_put(g->dpeep, at, a->w_dtype, old + sum[i]);
-    }
 }
 
 /* -- a call -- */
@@ -25782,6 +25834,8 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
     K##_asks(rnn_grad, isa, level, \
              mlc__recur_grad_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
              mlc__recur_grad_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
+MLC__LEVEL_END
+MLC__LEVEL_KERNELS
 
 /* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
  * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which lie apart, so that steps
