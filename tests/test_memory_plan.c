@@ -160,6 +160,35 @@ TEST(memory_plan, estimates_are_what_steps_take)
                 check_estimate(&NETWORKS[i], batch, k & 1 ? mlc_adamw : mlc_sgd, k >> 1);
 }
 
+static mlc_optim *clipped(mlc_module *net, double lr)
+{
+    mlc_optim    *opt = mlc_adamw(net, lr);
+    mlc_clip_desc d = mlc_clip_desc_make();
+    d.norm = 1;
+    CHECK_EQ(mlc_optim_clip(opt, &d), MLC_OK);
+    return opt;
+}
+
+static mlc_optim *in_backward(mlc_module *net, double lr)
+{
+    mlc_optim *opt = mlc_sgd(net, lr);
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    return opt;
+}
+
+/* What they keep differs, and what a step of theirs works in. */
+TEST(memory_plan, of_each_optimizer)
+{
+    static const optim_fn optims[] = {
+        mlc_adam, mlc_lamb, mlc_amsgrad, mlc_nadam, mlc_rmsprop, mlc_adagrad, mlc_adadelta,
+        mlc_rprop, mlc_lars, mlc_lion, mlc_sophia, mlc_schedule_free_adamw, mlc_adafactor, mlc_muon,
+        clipped, in_backward};
+    for (size_t i = 0; i < sizeof optims / sizeof optims[0]; i++) {
+        check_estimate(&NETWORKS[0], 4, optims[i], false);
+        check_estimate(&NETWORKS[4], 4, optims[i], true);
+    }
+}
+
 /* A step after an estimate, or without one. */
 static void train_once(bool estimate, mlc_memory *was, mlc_rng_state *rng, float *values)
 {
