@@ -24083,6 +24083,15 @@ MLC__LEVEL_COLD
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
  * The definition, in f64, a sequence after the other. Forward widens a row of weights when it is
  * needed, backward all of them once, and goes through the steps from the last one on: d[h] and d[c]
@@ -25209,7 +25218,7 @@ static int64_t mlc__recur_from(const mlc__recur_part *p, int64_t count, int64_t 
 }
 
 /* Step `step` of the group's first `count` rows. */
-MLC__APART void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
+static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
 {
     const mlc__recur *j = p->j;
     const char *h = p->left[step & 1];
@@ -25277,7 +25286,9 @@ static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t 
 /* m = o tanh(c) */
 static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, int64_t n)
 {
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) m[i] = o[i] * mlc__recur_tanh_of(c[i], false);
+    const int64_t end = mlc__recur_lanes(n);
+    MLC__INDEPENDENT for (int64_t i = 0; i < end; i++)
+        m[i] = o[i] * mlc__recur_tanh_of(c[i], false);
 }
 
 /* What a row's cell gave: to the left side of the step's product, to dx, to what is kept. */
@@ -25352,11 +25363,11 @@ static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t ste
     (a->peep ? j->fn->peep_back : j->fn->back[a->kind])(&c);
     mlc__recur_leave(p, &c, r, row, u);
     if (!j->made) return;
-    mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, mlc__recur_lanes(c.n));
+    mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, c.n);
     mlc__recur_put(j, mlc__recur_kept(j, j->made, 0), row * a->h + u, 0, c.dn, 0, 1, c.n, false);
 }
 
-MLC__APART void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
+static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
 {
     const mlc__recur *j = p->j;
     const struct mlc_k_rnn *a = j->a;
@@ -25378,73 +25389,6 @@ MLC__APART void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int
                             a->kind == MLC_RNN_GRU ? dh : NULL, p->c.dh_line, dh, p->c.dh_line);
     }
     mlc__recur_meet(p);
-}
-
-/* -- after all steps: sums of gradients over rows -- */
-
-/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
-static const void *mlc__recur_d(const mlc__recur *j, bool n)
-{
-    return n ? mlc__recur_kept(j, j->n, 0)
-             : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
-}
-
-#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
-static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
-    const struct mlc_k_rnn *a = j->a;
-    const int64_t x = chunk * MLC__RECUR_SUM, n = mlc__min(MLC__RECUR_SUM, j->width - x);
-    const int64_t apart = a->kind == MLC_RNN_GRU ? 2 * a->h : j->width;
-    const int64_t rows = j->rows, split = mlc__max(0, mlc__min(n, apart - x));
-    const void *d = mlc__recur_d(j, false), *dn = mlc__recur_d(j, true);
-    float sum[MLC__RECUR_SUM] = { 0 }, part[MLC__RECUR_SUM] = { 0 }, room[MLC__RECUR_SUM];
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t gate;
-        if (split)
-            j->wide->axpy(part, 1.0, mlc__recur_take(j, room, d, j->width, r, x, j->width, 1, split,
-                                                     &gate), split);
-        if (split < n)
-            j->wide->axpy(part + split, 1.0,
-                          mlc__recur_take(j, room, dn, a->h, r, x + split - apart, a->h, 1,
-                                          n - split, &gate), n - split);
-        if (r % MLC__RECUR_SUM != MLC__RECUR_SUM - 1 && r < rows - 1) continue;
-        for (int64_t i = 0; i < n; i++) { sum[i] += part[i]; part[i] = 0.0f; }
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const double old = j->g->dbias_accumulate ? mlc__any_get(j->g->dbias, x + i, a->w_dtype)
-                                                  : 0.0;
-        mlc__any_put(j->g->dbias, x + i, a->w_dtype, old + (double)sum[i]);
-    }
-}
-
-/* Of unit u: sums of d of i and f with c of the step before, of that of o with c. */
-static void mlc__recur_peep_chunk(void *arg, int64_t u, int32_t worker)
-{
-    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
-    const struct mlc_k_rnn *a = j->a;
-    const struct mlc_k_rnn_grad *g = j->g;
-    const void *d = mlc__recur_d(j, false);
-    double sum[3] = { 0.0, 0.0, 0.0 };
-    (void)worker;
-    for (int64_t s = 0; s < a->b; s++) {
-        const int64_t n = mlc__rnn_length(a, s);
-        double before = a->c0 ? mlc__any_get(a->c0, s * a->h + u, MLC_F32) : 0.0;
-        for (int64_t k = 0; k < n; k++) {
-            const int64_t row = mlc__rnn_row_of(a, s, k, n), at = row * j->width + u;
-            const double c = mlc__any_get(a->more, row * a->h + u, a->dtype);
-            sum[0] += mlc__any_get(d, at, a->dtype) * before;
-            sum[1] += mlc__any_get(d, at + a->h, a->dtype) * before;
-            sum[2] += mlc__any_get(d, at + 3 * a->h, a->dtype) * c;
-            before = c;
-        }
-    }
-    for (int64_t i = 0; i < 3; i++) {
-        const int64_t at = i * a->h + u;
-        const double old = g->dpeep_accumulate ? mlc__any_get(g->dpeep, at, a->w_dtype) : 0.0;
-        mlc__any_put(g->dpeep, at, a->w_dtype, old + sum[i]);
-    }
 }
 
 MLC__LEVEL_END
@@ -25604,6 +25548,79 @@ static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
     for (; count < p.count; count++) mlc__recur_enter(&p, count);
     mlc__recur_meet(&p);
     for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish_back(&p, r);
+}
+
+/* -- after all steps: sums of gradients over rows -- */
+
+/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
+static const void *mlc__recur_d(const mlc__recur *j, bool n)
+{
+    return n ? mlc__recur_kept(j, j->n, 0)
+             : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
+}
+
+#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
+static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const int64_t x = chunk * MLC__RECUR_SUM, n = mlc__min(MLC__RECUR_SUM, j->width - x);
+    const int64_t apart = a->kind == MLC_RNN_GRU ? 2 * a->h : j->width;
+    const int64_t rows = j->rows, split = mlc__max(0, mlc__min(n, apart - x));
+    const void *d = mlc__recur_d(j, false), *dn = mlc__recur_d(j, true);
+    float sum[MLC__RECUR_SUM] = { 0 }, part[MLC__RECUR_SUM] = { 0 }, room[MLC__RECUR_SUM];
+    (void)worker;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t gate;
+        if (split)
+            j->wide->axpy(part, 1.0, mlc__recur_take(j, room, d, j->width, r, x, j->width, 1, split,
+                                                     &gate), split);
+        if (split < n)
+            j->wide->axpy(part + split, 1.0,
+                          mlc__recur_take(j, room, dn, a->h, r, x + split - apart, a->h, 1,
+                                          n - split, &gate), n - split);
+        if (r % MLC__RECUR_SUM != MLC__RECUR_SUM - 1 && r < rows - 1) continue;
+        for (int64_t i = 0; i < n; i++) { sum[i] += part[i]; part[i] = 0.0f; }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double old = j->g->dbias_accumulate ? mlc__any_get(j->g->dbias, x + i, a->w_dtype)
+                                                  : 0.0;
+        mlc__any_put(j->g->dbias, x + i, a->w_dtype, old + (double)sum[i]);
+    }
+}
+
+/* The gradient of the peepholes of some units: sums over rows of d of i and f times c of the step
+ * before, and of d of o times c. */
+static void mlc__recur_peep_chunk(void *arg, int64_t chunk, int32_t worker)
+{
+    const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
+    const struct mlc_k_rnn *a = j->a;
+    const struct mlc_k_rnn_grad *g = j->g;
+    const int64_t u = chunk * MLC__RECUR_LANES, n = mlc__min(MLC__RECUR_LANES, a->h - u);
+    const void *all = mlc__recur_d(j, false);
+    double sum[3][MLC__RECUR_LANES] = { { 0.0 } };
+    float room[6 * MLC__RECUR_LANES];
+    (void)worker;
+    for (int64_t s = 0; s < a->b; s++)
+        for (int64_t k = 0, back = 0, row, gate, end = mlc__rnn_length(a, s); k < end; k++) {
+            row = mlc__rnn_row_of(a, s, k, end);
+            const float *before = mlc__recur_before(j, room, s, k, back, u, n);
+            const float *c = mlc__recur_take(j, room + MLC__RECUR_LANES, a->more, a->h, row, u,
+                                             a->h, 1, n, &gate);
+            const float *d = mlc__recur_take(j, room + 2 * MLC__RECUR_LANES, all, j->width, row, u,
+                                             a->h, 4, n, &gate);
+            for (int64_t i = 0; i < n; i++) {
+                sum[0][i] += (double)d[i] * (double)before[i];
+                sum[1][i] += (double)d[gate + i] * (double)before[i];
+                sum[2][i] += (double)d[3 * gate + i] * (double)c[i];
+            }
+            back = row;
+        }
+    for (int64_t i = 0; i < 3 * n; i++) {
+        const int64_t at = i / n * a->h + u + i % n;
+        const double old = g->dpeep_accumulate ? mlc__any_get(g->dpeep, at, a->w_dtype) : 0.0;
+        mlc__any_put(g->dpeep, at, a->w_dtype, old + sum[i / n][i % n]);
+    }
 }
 
 /* -- after all steps: products for the gradients of weights -- */
@@ -25813,7 +25830,8 @@ static mlc_status mlc__recur_grad_run(void *dev, const struct mlc_k_rnn_grad *g,
     if (g->dbias)
         mlc__parallel(dev, mlc__div_up(j.width, MLC__RECUR_SUM), 0.2 * sums, mlc__recur_sum_chunk,
                       &j);
-    if (g->dpeep) mlc__parallel(dev, a->h, 2.0 * sums, mlc__recur_peep_chunk, &j);
+    if (g->dpeep) mlc__parallel(dev, mlc__div_up(a->h, MLC__RECUR_LANES), 0.5 * sums, mlc__recur_peep_chunk,
+                                &j);
     return MLC_OK;
 }
 
