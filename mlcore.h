@@ -7712,7 +7712,7 @@ typedef struct mlc__attention_spec {
     int8_t  at[5];
 } mlc__attention_spec;
 
-/* at: places of the inputs of IMPL.OPS.RNN; 0: x, or not there. kept: the output that is for
+/* at: indices of the inputs of IMPL.OPS.RNN; 0: x, or absent. kept: index of the output for
  * backward; 0: none. */
 typedef struct mlc__rnn_spec {
     mlc_rnn_kind kind;
@@ -24092,24 +24092,27 @@ MLC__LEVEL_COLD
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
- * The definition, in f64, a sequence after the other. Forward widens a row of weights when it is
- * needed, backward all of them once, and goes through the steps from the last one on: d[h] and d[c]
- * come from the step after, what goes to the gates before their activations is dx, and its products
- * with h of the step before are dw. */
+ * The definition: all in f64, one sequence after the other. Forward converts a row of weights at
+ * each use, backward all of them once. Backward runs the steps from the last to the first: d[h] and
+ * d[c] come from the step that follows, dx is the gradient of the gates before their activations,
+ * and its products with h of the step before sum to dw. */
 
 static int64_t mlc__rnn_gates(mlc_rnn_kind kind)
 {
     return kind == MLC_RNN_LSTM ? 4 : kind == MLC_RNN_GRU ? 3 : 1;
 }
 
-/* What forward and backward have at hand, in f64: weights (forward: one row), and of one sequence
- * h [p], c [h], gates [gates h], and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
+/* The workspace of forward and backward, in f64: weights (forward: one row), and of one sequence
+ * h [p], c [h], gates [gates h] and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
 typedef struct mlc__rnn_room {
     double *w, *bias, *project, *peep, *h, *c, *gates, *m, *end;
 } mlc__rnn_room;
 
-/* Elements of weights that are widened at once; all: for backward. */
+/* Returns the elements of weights that are converted at once; all: for backward. */
 static int64_t mlc__rnn_wide(const struct mlc_k_rnn *a, bool all)
 {
     if (!all) return mlc__max(a->p, a->h);
@@ -24160,7 +24163,7 @@ static void mlc__rnn_weights(const struct mlc_k_rnn *a, const mlc__rnn_room *r, 
     if (all && a->project) mlc__rnn_read(r->project, a->project, 0, a->p * a->h, a->w_dtype);
 }
 
-/* y [n] += x [k] w^T, of rows of w from `from` on; r's w holds one. */
+/* Computes y [n] += x [k] w^T with rows of w from `from` on; r->w holds one row. */
 static void mlc__rnn_times(const struct mlc_k_rnn *a, const mlc__rnn_room *r, double *y,
                            const double *x, const void *w, int64_t from, int64_t n, int64_t k)
 {
@@ -24172,7 +24175,7 @@ static void mlc__rnn_times(const struct mlc_k_rnn *a, const mlc__rnn_room *r, do
     }
 }
 
-/* y [k] += x [n] w; dw [n,k] += x^T h */
+/* Computes y [k] += x [n] w and dw [n,k] += x^T h. */
 static void mlc__rnn_back(double *y, double *dw, const double *x, const double *w, const double *h,
                           int64_t n, int64_t k)
 {
@@ -24185,7 +24188,8 @@ static void mlc__rnn_back(double *y, double *dw, const double *x, const double *
 
 static double mlc__rnn_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-/* Gates of an LSTM before their activations become c and gates; m is o tanh(c). */
+/* Applies the cell of an LSTM: gates before their activations become gates; updates c; m is
+ * o tanh(c). */
 static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
 {
     const int64_t n = a->h;
@@ -24195,7 +24199,7 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
         const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
         const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
         const double v = tanh(g[2 * n + u]), sum = f * before + i * v;
-        const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it leaves */
+        const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it is stored */
         const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
         g[u] = i;
         g[n + u] = f;
@@ -24206,7 +24210,7 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     }
 }
 
-/* Gates of a GRU: n's is that of x alone, m its product with h. h becomes the next one. */
+/* Applies the cell of a GRU: gate n is that of x alone, m is h w_n^T + bias_n; updates h. */
 static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
 {
     const int64_t n = a->h;
@@ -24219,7 +24223,7 @@ static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     }
 }
 
-/* A step of a sequence whose row is `row`: r's h and c become the next ones. */
+/* Runs the step of row `row` of a sequence: updates h and c. */
 static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int64_t row)
 {
     const int64_t h = a->h, n = mlc__rnn_gates(a->kind) * h, own = a->kind == MLC_RNN_GRU ? h : 0;
@@ -24249,32 +24253,32 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
     mlc__rnn_read(r->h, a->y, row * a->y_row, a->p, a->dtype);     /* as rounded */
 }
 
-/* Offset i, or the nearest that is a row. */
+/* Returns offset i, clamped to [0, t]. */
 static int64_t mlc__rnn_offset(const struct mlc_k_rnn *a, int64_t i)
 {
     return mlc__min(a->t, mlc__max(0, a->offsets[i]));
 }
 
-/* Steps that sequence s has. */
+/* Returns the number of steps of sequence s. */
 static int64_t mlc__rnn_length(const struct mlc_k_rnn *a, int64_t s)
 {
     if (a->offsets) return mlc__max(0, mlc__rnn_offset(a, s + 1) - mlc__rnn_offset(a, s));
     return a->lengths ? mlc__min(a->t, mlc__max(0, a->lengths[s])) : a->t;
 }
 
-/* Row of step i of sequence s. */
+/* Returns the row of step i of sequence s. */
 static int64_t mlc__rnn_row(const struct mlc_k_rnn *a, int64_t s, int64_t i)
 {
     return a->offsets ? mlc__rnn_offset(a, s) + i : s * a->row[0] + i * a->row[1];
 }
 
-/* Row of the k-th step that sequence s takes, of n. */
+/* Returns the row of the k-th of n steps in the order that sequence s takes them. */
 static int64_t mlc__rnn_row_of(const struct mlc_k_rnn *a, int64_t s, int64_t k, int64_t n)
 {
     return mlc__rnn_row(a, s, a->reverse ? n - 1 - k : k);
 }
 
-/* The first length or offset that is wrong goes to the error word. */
+/* Checks lengths and offsets; writes the first that is out of range to the error word. */
 static bool mlc__rnn_fine(const struct mlc_k_rnn *a)
 {
     const int64_t *of = a->offsets ? a->offsets : a->lengths;
@@ -24288,7 +24292,7 @@ static bool mlc__rnn_fine(const struct mlc_k_rnn *a)
     return true;
 }
 
-/* Rows that no step has become 0, of n elements of x, `step` from row to row. */
+/* Clears rows of x that belong to no step: n elements each, `step` apart. */
 static void mlc__rnn_rest(const struct mlc_k_rnn *a, void *x, int64_t n, int64_t step,
                           bool accumulate)
 {
@@ -24332,8 +24336,8 @@ static mlc_status mlc__rnn_run(void *dev, const struct mlc_k_rnn *a)
     return MLC_OK;
 }
 
-/* What backward has beside: gradients of weights; of a step d[h] [p], d[c] [h] and those before
- * it, of gates as x has them and as h w^T has them, of m. */
+/* The rest of backward's workspace: gradients of the weights, and at a step d[h] [p], d[c] [h],
+ * d[h] of the step before, gradients of x (dx), of h w^T (dr) and of m. */
 typedef struct mlc__rnn_slopes {
     double *dw, *dbias, *dproject, *dpeep, *dh, *dc, *to_h, *dx, *dr, *dm;
 } mlc__rnn_slopes;
@@ -24355,7 +24359,8 @@ static mlc__rnn_slopes mlc__rnn_slopes_lay(const struct mlc_k_rnn *a, double *at
     return d;
 }
 
-/* dm is that of o tanh(c), c in m, r's c that of the step before: dx, and dc for it. */
+/* Runs the backward cell of an LSTM: dm is the gradient of o tanh(c), r->m is c, r->c that of the
+ * step before; computes dx, and dc of the step before. */
 static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
                                const mlc__rnn_slopes *d)
 {
@@ -24378,7 +24383,8 @@ static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r
     }
 }
 
-/* r's h is that before; to_h begins with what goes to it past the gates. */
+/* Runs the backward cell of a GRU: r->h is h of the step before; to_h begins with the part of its
+ * gradient that bypasses the gates. */
 static void mlc__rnn_gru_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
                               const mlc__rnn_slopes *d)
 {
@@ -24396,7 +24402,7 @@ static void mlc__rnn_gru_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
     for (int64_t u = 0; u < n; u++) d->dr[2 * n + u] = d->dx[2 * n + u] * g[u];
 }
 
-/* dm = d[h] project, or d[h]; dproject. m is o tanh(c) for that, then c. */
+/* Computes dm = d[h] project, or d[h], and adds to dproject; r->m is c. */
 static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r,
                                   const mlc__rnn_slopes *d)
 {
@@ -24416,7 +24422,7 @@ static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room
     }
 }
 
-/* The k-th of n steps of sequence s: d[h], d[c] become those of the step before. */
+/* Runs the k-th of n steps of sequence s backward: d[h], d[c] become those of the step before. */
 static void mlc__rnn_step_back(const struct mlc_k_rnn_grad *g, const mlc__rnn_room *r,
                                const mlc__rnn_slopes *d, int64_t s, int64_t k, int64_t n)
 {
@@ -24492,38 +24498,45 @@ MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
 /* @@ IMPL.KERNELS.RNN_TILES ------------------------------ recurrent layers by tiles of products
- * A parallel region a call: sequences are dealt to groups of threads, units to the threads of a
- * group, which packs its slice of w once and meets the others at a barrier a step. What a step's
- * product gives to some units goes through their gates while it is in L1. A group takes its longest
- * sequences first, so that those at work are its first rows and none works on padding. Backward, a
- * thread has its units' gates and its columns of d[gates] w; dw is a product over all steps, behind
- * the region. A sum goes over k in order, however rows and units are cut: no cut changes a bit. A
- * few sequences meet w as it lies, by dot products: a step alone has the bits of a step of many.
- * IMPL.KERNELS.RNN has the definition, which f64 keeps. */
+ * A call is one parallel region. Sequences are divided among groups of threads, and the units of
+ * the layer among the threads of a group: a thread's slice. A thread packs its slice of w once,
+ * keeps it resident in L2 for all steps, and waits for its group at a barrier per step. A step
+ * multiplies h [sequences, p] by a block of units' columns of w^T, then applies the cell to that
+ * block while the sums are in L1. A group orders its sequences by length, longest first: the
+ * sequences active at a step are its first rows, and no step computes padding. Backward, a thread
+ * computes the cell gradients of its slice, then its columns of d[gates] w; dw is one matrix
+ * product over all steps, after the region. A product sums over k in order for every division of
+ * rows and units, so that results are the same bits for any number of threads. Up to MLC__RECUR_FEW
+ * sequences read w unpacked, by dot products. f64 runs the definition, IMPL.KERNELS.RNN. */
 
-#define MLC__RECUR_UNITS 64            /* that go through their gates at a time                 */
-#define MLC__RECUR_LANES 16            /* units that cells of vectors round a block up to       */
-#define MLC__RECUR_ROWS  28            /* sequences of a product, or what a tile has            */
-#define MLC__RECUR_L2    (5 << 18)     /* bytes of a thread's pack that may stay in L2          */
-#define MLC__RECUR_FEW   3             /* sequences for which a pack would not pay              */
-#define MLC__RECUR_WAIT  2500          /* nanoseconds of a step's product that pay for a barrier */
+#define MLC__RECUR_UNITS 64            /* units of a block                                      */
+#define MLC__RECUR_LANES 16            /* a cell computes a multiple of this many units         */
+#define MLC__RECUR_ROWS  28            /* sequences per product, rounded down to whole tiles    */
+#define MLC__RECUR_L2    (5 << 18)     /* bytes of packed w per thread that fit in L2           */
+#define MLC__RECUR_FEW   3             /* up to so many sequences packing w does not pay      */
+#define MLC__RECUR_WAIT  2500          /* nanoseconds of product per step that justify a barrier */
 
-/* n units of a row, whose gates lie so far apart. */
+/* The arguments of a cell: n units of one sequence at one step. x_gate, sum_gate, gate, peep_gate
+ * and d_gate are the elements between two gates of x, sum, gates or gated, peep and d. Arrays can
+ * be read and written up to n rounded up to MLC__RECUR_LANES. */
 typedef struct mlc__recur_cell {
     int64_t      n, x_gate, sum_gate, gate, peep_gate, d_gate;
     const float *x, *sum, *peep;       /* sum: h w^T + bias                                     */
-    float       *gates, *h;            /* gates may be sum                                      */
-    float       *state;                /* c, or h of a GRU: becomes the next                    */
-    float       *m;                    /* of a GRU h w_n^T + bias_n                             */
-    const float *gated, *made;         /* backward: gates; m, or c, of others h                 */
-    const float *before;               /* c, or h of a GRU, of the step before                  */
-    const float *dy;                   /* joins dh, which becomes what passes by a GRU's gates  */
-    float       *dh, *dc, *d, *dn;     /* dn: of a GRU's n as x has it, as d is that of sum     */
+    float       *gates, *h;            /* outputs: activations of the gates; the new h          */
+    float       *state;                /* c of an LSTM, h of a GRU: read, then updated          */
+    float       *m;                    /* output of a GRU: h w_n^T + bias_n                     */
+    const float *gated, *made;         /* backward: activations of the gates; m of a GRU, c of  */
+                                       /* an LSTM, else h                                       */
+    const float *before;               /* c of an LSTM, h of a GRU, of the step before          */
+    const float *dy;                   /* added to dh                                           */
+    float       *dh, *dc;              /* dc becomes that of the step before; dh of a GRU its   */
+                                       /* part that bypasses the gates                          */
+    float       *d, *dn;               /* outputs: gradients of sum; of a GRU's x of gate n     */
 } mlc__recur_cell;
 
 typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
 
-/* Units of whole vectors of `lanes` each, a power of 2. */
+/* n rounded up to a multiple of lanes, a power of 2. */
 MLC__INLINE int64_t mlc__recur_whole(int64_t n, int64_t lanes) { return (n + lanes - 1) & -lanes; }
 MLC__INLINE int64_t mlc__recur_lanes(int64_t n) { return mlc__recur_whole(n, MLC__RECUR_LANES); }
 
@@ -24533,7 +24546,8 @@ MLC__BODY float mlc__recur_sigmoid_of(float x, bool fused)
     return 1.0f / (1.0f + mlc__pick_f32(x >= -88.0f, mlc__exp_low_f32(-x, fused), inf));
 }
 
-/* An odd polynomial over an even one, up to 7.9, fitted to the relative error. Max error 6 ulp. */
+/* tanh as a rational function, odd over even, on [-7.9, 7.9], fitted to the relative error. Maximum
+ * error 6 ulp. */
 MLC__BODY float mlc__recur_tanh_of(float x, bool fused)
 {
     const float a = mlc__pick_f32(x > 7.9f, 7.9f, x), v = mlc__pick_f32(a < -7.9f, -7.9f, a);
@@ -24555,7 +24569,7 @@ static MLC__OPT_SCALAR float mlc__recur_sigmoid_call(float x)
 }
 static MLC__OPT_SCALAR float mlc__recur_tanh_call(float x) { return mlc__recur_tanh_of(x, false); }
 
-/* How a cell is computed: fused multiply-adds, peepholes, functions called and not inlined. */
+/* Flags of a cell: fused multiply-adds; peepholes; calls sigmoid and tanh instead of inlining. */
 enum { MLC__RECUR_FUSES = 1, MLC__RECUR_PEEP = 2, MLC__RECUR_CALLS = 4 };
 
 MLC__BODY float mlc__recur_sigmoid(float x, int how)
@@ -24634,7 +24648,7 @@ MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_
     }
 }
 
-/* Backward: d is what goes to the gates before their activations. */
+/* Backward: d is the gradient of the gates before their activations. */
 MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
 {
     const float *dh = c->dh, *dy = c->dy, *m = c->made;
@@ -24690,8 +24704,8 @@ MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, i
     }
 }
 
-/* The cells of a level, by kind; peep: of an LSTM with peepholes, the bits of which are the scalar
- * level's. */
+/* The cells of a level, by kind. peep: cells of an LSTM with peepholes, without fused
+ * multiply-adds: the same bits at every level. */
 typedef struct mlc__recur_fns {
     mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT], peep, peep_back;
 } mlc__recur_fns;
@@ -24706,7 +24720,7 @@ typedef struct mlc__recur_fns {
 #define MLC__RECUR_SCALAR(name, how) \
     MLC__AT_scalar static void mlc__recur_##name##_scalar(const mlc__recur_cell *c) \
     { \
-        const int64_t step = MLC__X86 ? 1 : c->n;      /* others: vectors of the compiler */ \
+        const int64_t step = MLC__X86 ? 1 : c->n;      /* elsewhere compilers vectorise */ \
         MLC__ONE_BY_ONE for (int64_t u = 0; u < c->n; u += step) \
             mlc__recur_##name##_body(c, u, u + step, (MLC__X86 ? MLC__RECUR_CALLS : 0) | (how)); \
     }
@@ -24723,7 +24737,7 @@ typedef struct mlc__recur_fns {
 #define MLC__RECUR_PEEPS(isa) \
     MLC__RECUR_STAMP(isa, peep, lstm_body, MLC__RECUR_PEEP) \
     MLC__RECUR_STAMP(isa, peep_back, lstm_back_body, MLC__RECUR_PEEP)
-/* The scalar level has no backward cells. */
+/* The scalar level has no backward cells: backward runs the definition. */
 MLC__RECUR_SCALAR(tanh, 0)
 MLC__RECUR_SCALAR(relu, 0)
 MLC__RECUR_SCALAR(gru, 0)
@@ -24743,44 +24757,47 @@ MLC__RECUR_PEEPS(neon)
 MLC__STAMP_RECUR(neon, neon)
 #endif
 
-/* A call. Where it is cut, mlc__recur_cut says. */
+/* A call of rnn or rnn_grad. */
 typedef struct mlc__recur {
     const struct mlc_k_rnn *a;
-    const struct mlc_k_rnn_grad *g;    /* or NULL                                               */
+    const struct mlc_k_rnn_grad *g;    /* NULL: forward                                         */
     const mlc__gemm_level *level;
-    const mlc__gemm_fns  *f, *wide;    /* of products; of f32                                   */
+    const mlc__gemm_fns  *f, *wide;    /* products of dtype; of f32                             */
     const mlc__recur_fns *fn;
-    mlc_dtype    dtype;                /* of what is multiplied                                 */
-    size_t       one;                  /* its bytes                                             */
-    int64_t      width, rows;          /* gates times units; of x                               */
-    bool         direct;               /* w is met as it lies                                   */
+    mlc_dtype    dtype;                /* of the factors of a step's product                    */
+    size_t       one;                  /* bytes of an element of dtype                          */
+    int64_t      width, rows;          /* gates times units; rows of x                          */
+    bool         direct;               /* w is read unpacked, by dot products                   */
     char        *work;
-    size_t       before, apart, n, dh, made;   /* backward, of all steps: h of the step before; */
-                                       /* d that is not dx, and of a GRU's n that is not; of a  */
-                                       /* projection d[h], and o tanh(c)                        */
-    size_t       base;                 /* behind those                                          */
+    size_t       before, apart, n, dh, made;   /* backward: offsets in work of arrays over all  */
+                                       /* rows, 0: absent. h of the step before; d where dx     */
+                                       /* accumulates; d of a GRU's gate n; of a projection     */
+                                       /* d[h], and o tanh(c)                                   */
+    size_t       base;                 /* end of those arrays                                   */
     mlc__region  all;
 } mlc__recur;
 
-/* How threads share a call; offsets in bytes. */
+/* The division of a call among threads; size_t: offsets in bytes. */
 typedef struct mlc__recur_cut {
-    int64_t groups, slices;            /* threads of a group                                    */
-    int64_t rows, chunk;               /* of a group; of a product at most                      */
-    int64_t unit, blocks;              /* units that go through their gates at a time           */
-    int64_t line, low_line;            /* elements between rows of a left side; of project's    */
-    int64_t sums, dh_line, state_line; /* columns of sums; of d[h]; of the state                */
-    size_t  meet, shared, threads, bytes;          /* regions of groups; groups; threads; all   */
-    size_t  left[2], state, dh, group; /* of a group: h now and next, or d; c, h, or d[c]       */
-    size_t  pack, project, bias, room, low, x, own;                /* of a thread               */
+    int64_t groups, slices;            /* slices: threads of a group                            */
+    int64_t rows, chunk;               /* sequences of a group; of one product at most          */
+    int64_t unit, blocks;              /* units of a block; blocks of the layer                 */
+    int64_t line, low_line;            /* elements between rows of left; of low                 */
+    int64_t sums, dh_line, state_line; /* elements between rows of sums; of d[h]; of the state  */
+    size_t  regions, shared, threads, bytes;       /* in work; bytes: all                       */
+    size_t  left[2], state, dh, group; /* in a group's memory: h now and next, or d; c or h, or */
+                                       /* d[c]; d[h]. group: its size                           */
+    size_t  pack, project, bias, room, low, x, own;        /* in a thread's memory; own: size   */
 } mlc__recur_cut;
 
+/* Cells of k elements of a packed column. */
 MLC__INLINE int64_t mlc__recur_cells(const mlc__recur *j, int64_t k)
 {
     const mlc__form *form = j->f->form;
     return (k + form->unit - 1) / form->unit * form->unit >> form->pair;
 }
 
-/* Columns of the panel that begins where so many are left; of all panels. */
+/* Columns of the next panel if `left` are left; then those of all panels of n columns, padded. */
 MLC__INLINE int64_t mlc__recur_panel(const mlc__recur *j, int64_t left)
 {
     return j->f->narrow && left <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
@@ -24796,11 +24813,11 @@ MLC__INLINE size_t mlc__recur_bytes(const mlc__recur *j, int64_t columns, int64_
            (size_t)j->f->form->cell_bytes;
 }
 
-/* Bytes of an element of what this section has: f32 or 16 bits. */
+/* Bytes of an element; f32 and 16-bit dtypes alone. */
 MLC__INLINE size_t mlc__recur_size(mlc_dtype dtype) { return dtype == MLC_F32 ? 4 : 2; }
 
-/* to [n] of dtype `as` becomes the elements of x from `at` on, zeros where x is NULL; one of the
- * dtypes is f32, or they are equal. */
+/* Copies n elements of x from element `at` on to `to`, converted from dtype to `as`; zeros if x is
+ * NULL. One of the dtypes is f32, or they are equal. */
 static void mlc__recur_load(const mlc__recur *j, void *to, mlc_dtype as, const void *x,
                             mlc_dtype dtype, int64_t at, int64_t n)
 {
@@ -24821,8 +24838,9 @@ static size_t mlc__recur_place(size_t *end, size_t bytes)
     return at;
 }
 
-/* Threads to groups and slices. Slices where a pack would leave L2, or groups would have so few
- * sequences that w is read for little; none where a step is over before the others are met. */
+/* Divides threads into groups and slices. A group has several slices where packed w would not fit
+ * in L2, or where more groups would have too few sequences each to reuse w; it has one slice where
+ * a step takes less time than a barrier. */
 static void mlc__recur_share(const mlc__recur *j, int64_t threads, mlc__recur_cut *c)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -24840,7 +24858,7 @@ static void mlc__recur_share(const mlc__recur *j, int64_t threads, mlc__recur_cu
     c->slices = mlc__max(1, mlc__min(c->slices, c->blocks));
 }
 
-/* What is a thread's own. */
+/* Lays out a thread's memory. */
 static void mlc__recur_own(const mlc__recur *j, mlc__recur_cut *c)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -24866,12 +24884,12 @@ static void mlc__recur_own(const mlc__recur *j, mlc__recur_cut *c)
     c->x = mlc__recur_place(&c->own, (size_t)((2 * gates + 8) * c->unit + 4 * a->p) * 4);
 }
 
-/* How so many threads share a call. */
+/* Divides a call among `threads` threads. */
 static void mlc__recur_cut_of(const mlc__recur *j, int64_t threads, mlc__recur_cut *c)
 {
     const struct mlc_k_rnn *a = j->a;
     const int64_t mr = j->f->mr, step = j->f->form->pair ? 32 : 16;
-    const size_t whole = j->f->form->run > 1 ? 16 : 1;     /* rows that a tile reads and writes */
+    const size_t whole = j->f->form->run > 1 ? 16 : 1;     /* rows of a tile, all written */
     memset(c, 0, sizeof *c);
     mlc__recur_share(j, threads, c);
     c->rows = mlc__max(1, mlc__div_up(a->b, c->groups));
@@ -24887,19 +24905,19 @@ static void mlc__recur_cut_of(const mlc__recur *j, int64_t threads, mlc__recur_c
     c->state = mlc__recur_place(&c->group, (size_t)(c->rows * c->state_line) * 4);
     if (j->g) c->dh = mlc__recur_place(&c->group, (size_t)(c->rows * c->dh_line) * 4);
     c->bytes = j->base;
-    c->meet = mlc__recur_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
+    c->regions = mlc__recur_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
     c->shared = mlc__recur_place(&c->bytes, (size_t)c->groups * c->group);
     c->threads = mlc__recur_place(&c->bytes, (size_t)(c->groups * c->slices) * c->own);
 }
 
-/* -- a thread's part -- */
+/* -- a thread's slice -- */
 
 typedef struct mlc__recur_part {
     mlc__recur    *j;
     mlc__recur_cut c;
-    int64_t  group, member, count;     /* sequences of the group, the longest first             */
-    int64_t  first, last;              /* blocks of units                                       */
-    int64_t  from, to;                 /* columns of d[h]                                       */
+    int64_t  group, member, count;     /* count: sequences of the group, the longest first      */
+    int64_t  first, last;              /* blocks of units of the slice                          */
+    int64_t  from, to;                 /* columns of d[h] of the slice                          */
     char    *own, *left[2];
     float   *state, *dh, *room, *x;
 } mlc__recur_part;
@@ -24913,20 +24931,20 @@ MLC__INLINE int64_t mlc__recur_steps(const mlc__recur_part *p, int64_t slot)
     return mlc__rnn_length(p->j->a, mlc__recur_sequence(p, slot));
 }
 
-static void mlc__recur_meet(const mlc__recur_part *p)
+static void mlc__recur_barrier(const mlc__recur_part *p)
 {
-    char *at = p->j->work + p->c.meet + (size_t)p->group * MLC__CACHELINE;
+    char *at = p->j->work + p->c.regions + (size_t)p->group * MLC__CACHELINE;
     if (p->c.slices > 1) mlc__barrier(MLC__CAST(mlc__region *, (void *)at));
 }
 
-/* Units of a block. */
+/* Returns the number of units of a block, and its first. */
 static int64_t mlc__recur_units(const mlc__recur_part *p, int64_t block, int64_t *first)
 {
     *first = block * p->c.unit;
     return mlc__min(p->c.unit, p->j->a->h - *first);
 }
 
-/* False if the thread has nothing to do. */
+/* Sets up a thread's slice; false if it has none. */
 static bool mlc__recur_begin(mlc__recur_part *p, mlc__recur *j, int64_t thread)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -24936,7 +24954,7 @@ static bool mlc__recur_begin(mlc__recur_part *p, mlc__recur *j, int64_t thread)
     if (c->slices > 1) {
         for (int64_t i = 0; thread == 0 && i < c->groups; i++) {
             const mlc__region region = { (uint32_t)c->slices, 0, 0 };
-            memcpy(j->work + c->meet + (size_t)i * MLC__CACHELINE, &region, sizeof region);
+            memcpy(j->work + c->regions + (size_t)i * MLC__CACHELINE, &region, sizeof region);
         }
         mlc__barrier(&j->all);
     }
@@ -24960,23 +24978,23 @@ static bool mlc__recur_begin(mlc__recur_part *p, mlc__recur *j, int64_t thread)
     return true;
 }
 
-/* Rows of w, k elements each, as columns of a product: column i is row i % run + i / run apart of
- * those from `first` on. */
+/* Packs n rows of w [.., k] as columns of a product: column i is row
+ * first + i / run * apart + i % run. */
 static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, int64_t k,
                             int64_t first, int64_t run, int64_t apart, int64_t n)
 {
     const mlc__recur *j = p->j;
     const mlc__form *form = j->f->form;
-    const mlc_dtype lies = j->a->w_dtype, as = form->pair ? lies : MLC_F32;
-    const size_t size = mlc__recur_size(lies), line = (size_t)k * mlc__recur_size(as);
+    const mlc_dtype stored = j->a->w_dtype, as = form->pair ? stored : MLC_F32;
+    const size_t size = mlc__recur_size(stored), line = (size_t)k * mlc__recur_size(as);
     char *temp = MLC__CAST(char *, (void *)p->room);
     for (int64_t x = 0, panel; x < n; x += panel) {
         panel = mlc__recur_panel(j, n - x);
         const int64_t width = mlc__min(panel, n - x);
         const void *from = mlc__at(w, (first + x / run * apart + x % run) * k, size);
-        if (as != lies || x / run != (x + width - 1) / run) {
+        if (as != stored || x / run != (x + width - 1) / run) {
             for (int64_t i = x; i < x + width; i++)
-                mlc__recur_load(j, temp + (size_t)(i - x) * line, as, w, lies,
+                mlc__recur_load(j, temp + (size_t)(i - x) * line, as, w, stored,
                                 (first + i / run * apart + i % run) * k, k);
             from = temp;
         }
@@ -24985,23 +25003,23 @@ static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, i
     }
 }
 
-/* Columns [x, x + n) of w, whose k rows are row elements apart. */
+/* Packs columns [x, x + n) of w, k rows of `row` elements. */
 static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, int64_t row,
                                  int64_t k, int64_t x, int64_t n)
 {
     const mlc__form *form = j->f->form;
-    const mlc_dtype lies = j->a->w_dtype;
-    const size_t size = mlc__recur_size(lies);
+    const mlc_dtype stored = j->a->w_dtype;
+    const size_t size = mlc__recur_size(stored);
     for (int64_t end = x + n, panel; x < end; x += panel) {
         panel = mlc__recur_panel(j, end - x);
         const int64_t width = mlc__min(panel, end - x);
-        if (form->pair || lies == MLC_F32) {
-            form->pack_b[lies != j->dtype](to, mlc__at(w, x, size), 1, row, width, panel, k);
+        if (form->pair || stored == MLC_F32) {
+            form->pack_b[stored != j->dtype](to, mlc__at(w, x, size), 1, row, width, panel, k);
         } else {
             float *v = MLC__CAST(float *, (void *)to);
             memset(v, 0, (size_t)(k * panel) * 4);
             for (int64_t i = 0; i < k; i++)
-                j->f->half->widen(v + i * panel, mlc__at(w, i * row + x, size), lies, width);
+                j->f->half->widen(v + i * panel, mlc__at(w, i * row + x, size), stored, width);
         }
         to += mlc__recur_bytes(j, panel, k);
     }
@@ -25010,9 +25028,9 @@ static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, i
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
-/* -- products, and rows as cells need them -- */
+/* -- products; rows in and out of cells -- */
 
-/* Rows of a tile, of so many that are left: two parts of 8 are faster than 14 and 2. */
+/* Rows of the next tile if `left` are left: two tiles of 8 rows are faster than 14 and 2. */
 MLC__INLINE int64_t mlc__recur_rows(const mlc__gemm_fns *f, int64_t left)
 {
     const int64_t half = left / 2;
@@ -25020,7 +25038,8 @@ MLC__INLINE int64_t mlc__recur_rows(const mlc__gemm_fns *f, int64_t left)
                                                                           : mlc__min(left, f->mr);
 }
 
-/* out [m, n] = left [m, k] times packed columns, + sum, rows sum_row apart, or NULL. */
+/* Computes out [m, n] = left [m, k] times packed columns, plus sum, whose rows are sum_row elements
+ * apart, unless NULL. */
 static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t line, int64_t m,
                                 const char *pack, int64_t k, int64_t n, const float *sum,
                                 int64_t sum_row, float *out, int64_t out_row)
@@ -25048,9 +25067,10 @@ static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t l
     }
 }
 
-/* Units [u, u + n) of each gate of a row of x in f32, gates *gate elements apart: x itself where
- * whole vectors can be read of it, else a copy in room. Rows of x are `line` elements apart, its
- * gates `apart`. Where the gates overwrite x, other threads write past the units: always a copy. */
+/* Returns units [u, u + n) of each gate of a row of x in f32, *gate elements between gates: x
+ * itself where a cell can read whole vectors of it, else a copy in room. Rows of x are `line`
+ * elements apart, its gates `apart`. Gates that overwrite x always read a copy: other threads write
+ * the units that follow. */
 static const float *mlc__recur_take(const mlc__recur *j, float *room, const void *x, int64_t line,
                                     int64_t row, int64_t u, int64_t apart, int64_t gates, int64_t n,
                                     int64_t *gate)
@@ -25065,7 +25085,7 @@ static const float *mlc__recur_take(const mlc__recur *j, float *room, const void
     return room;
 }
 
-/* The reverse: rows of x become, or with add gain, those of `from`; x NULL: not wanted. */
+/* Stores n units of each gate from `from` to x, or adds them to it; nothing if x is NULL. */
 static void mlc__recur_put(const mlc__recur *j, void *x, int64_t at, int64_t apart,
                            const float *from, int64_t gate, int64_t gates, int64_t n, bool add)
 {
@@ -25086,7 +25106,7 @@ static void mlc__recur_put(const mlc__recur *j, void *x, int64_t at, int64_t apa
 
 /* -- a step forward -- */
 
-/* sum[i] += x . row i of w, of up to four rows. */
+/* Adds to sum[i] the dot product of x and row i of w, up to four rows. */
 static void mlc__recur_dots(const mlc__recur *j, float *sum, const float *x, const float *w,
                             int64_t rows, int64_t k)
 {
@@ -25096,7 +25116,7 @@ static void mlc__recur_dots(const mlc__recur *j, float *sum, const float *x, con
     for (int64_t i = 0; i < rows; i++) sum[i] += v[i];
 }
 
-/* Rows of room take a block's sums. */
+/* Computes h w^T + bias of m rows of h and one block into room. */
 static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, int64_t block)
 {
     const mlc__recur *j = p->j;
@@ -25129,7 +25149,8 @@ static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, 
     }
 }
 
-/* What row r of a left side and its row of y take of h, units [u, u + n). */
+/* Stores units [u, u + n) of h, as rounded to dtype, to a row of y and to row r of the next left.
+ * */
 static void mlc__recur_next(const mlc__recur_part *p, char *next, int64_t r, int64_t row, int64_t u,
                             int64_t n, const float *h)
 {
@@ -25140,7 +25161,7 @@ static void mlc__recur_next(const mlc__recur_part *p, char *next, int64_t r, int
     mlc__recur_load(j, to, j->dtype, a->y, a->dtype, row * a->y_row + u, n);
 }
 
-/* Peepholes of units from u on. */
+/* Sets a cell's peepholes, of units from u on; room: 3 n. */
 static void mlc__recur_peeps(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t u)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -25150,7 +25171,8 @@ static void mlc__recur_peeps(const mlc__recur *j, mlc__recur_cell *c, float *roo
         mlc__recur_load(j, room + i * c->n, MLC_F32, a->peep, a->w_dtype, i * a->h + u, c->n);
 }
 
-/* A block's units of row r, whose sums are at `sum`; m: of a projection, takes o tanh(c). */
+/* Runs the cell of row r and one block, whose sums are at `sum`. m, with a projection: output,
+ * o tanh(c). */
 static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
                            float *sum, char *next, float *m)
 {
@@ -25186,7 +25208,7 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
         j->f->half->widen(c.state, mlc__at(a->y, row * a->y_row + u, 2), a->dtype, c.n);
 }
 
-/* h = m project^T for m rows from r on. */
+/* Computes h = m project^T of `rows` rows from r on. */
 static void mlc__recur_project(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step,
                                const float *m, char *next)
 {
@@ -25210,14 +25232,15 @@ static void mlc__recur_project(const mlc__recur_part *p, int64_t r, int64_t rows
     }
 }
 
-/* First of the rows of product i of `count`: evenly dealt, but where a tile writes whole tiles. */
+/* Returns the first row of product i of `count` rows: products of equal size, or, where tiles write
+ * all their rows, of whole tiles. */
 static int64_t mlc__recur_from(const mlc__recur_part *p, int64_t count, int64_t i)
 {
     if (p->j->f->form->run > 1) return mlc__min(count, i * p->c.chunk);
     return mlc__deal(count, mlc__div_up(count, p->c.chunk), i);
 }
 
-/* Step `step` of the group's first `count` rows. */
+/* Runs a step of the group's first `count` rows. */
 static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t count)
 {
     const mlc__recur *j = p->j;
@@ -25239,13 +25262,13 @@ static void mlc__recur_step(const mlc__recur_part *p, int64_t step, int64_t coun
 
 /* -- a step backward -- */
 
-/* Of all steps' arrays, what backward keeps of row `row`: at, in elements of dtype; or NULL. */
+/* Returns element `at` of an array over all rows in work; NULL if there is none. */
 static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
 {
     return array && j->work ? j->work + array + (size_t)at * mlc__recur_size(j->a->dtype) : NULL;
 }
 
-/* Of rows [r, r + rows), d[h], y's share added, times project: to room. */
+/* Adds dy to d[h] of rows [r, r + rows) and multiplies that by project into room. */
 static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step)
 {
     const mlc__recur *j = p->j;
@@ -25268,7 +25291,7 @@ static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t
                         p->c.sums);
 }
 
-/* c, or h of a GRU, before step `step` of sequence s; `row` is that of the step before. */
+/* Returns c, of a GRU h, before step `step` of sequence s; `row`: row of the step before. */
 static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t s, int64_t step,
                                       int64_t row, int64_t u, int64_t n)
 {
@@ -25283,7 +25306,7 @@ static const float *mlc__recur_before(const mlc__recur *j, float *room, int64_t 
     return room;
 }
 
-/* m = o tanh(c) */
+/* Computes m = o tanh(c). */
 static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, int64_t n)
 {
     const int64_t end = mlc__recur_lanes(n);
@@ -25291,7 +25314,7 @@ static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, i
         m[i] = o[i] * mlc__recur_tanh_of(c[i], false);
 }
 
-/* What a row's cell gave: to the left side of the step's product, to dx, to what is kept. */
+/* Stores a cell's gradients to left, to dx, and to the arrays over all rows. */
 static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c, int64_t r,
                              int64_t row, int64_t u)
 {
@@ -25313,7 +25336,7 @@ static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c,
                        1, c->n, false);
 }
 
-/* What a row's cell reads of arrays; room has the size of all. */
+/* Sets what a cell reads of the forward's arrays; room: 2 + 3 + gates times its units. */
 static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t s,
                                   int64_t step, int64_t steps, int64_t u)
 {
@@ -25334,7 +25357,7 @@ static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float
                                &c->gate);
 }
 
-/* A block's units of row r; dm: of a projection, d of o tanh(c). */
+/* Runs the backward cell of row r and one block. dm, with a projection: gradient of o tanh(c). */
 static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t step, int64_t block,
                                 float *dm)
 {
@@ -25380,7 +25403,7 @@ static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t
                 mlc__recur_row_back(p, r + e, step, b,
                                     a->project ? p->room + e * p->c.sums : NULL);
     }
-    mlc__recur_meet(p);
+    mlc__recur_barrier(p);
     for (int64_t i = 0; i < parts && p->from < p->to; i++) {
         const int64_t r = mlc__recur_from(p, count, i), n = mlc__recur_from(p, count, i + 1) - r;
         float *dh = p->dh + r * p->c.dh_line + p->from;
@@ -25388,15 +25411,15 @@ static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t
                             p->own + p->c.pack, j->width, p->to - p->from,
                             a->kind == MLC_RNN_GRU ? dh : NULL, p->c.dh_line, dh, p->c.dh_line);
     }
-    mlc__recur_meet(p);
+    mlc__recur_barrier(p);
 }
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* -- a thread's work: all steps, and what is before and after them -- */
+/* -- a thread's work: before, during and after the steps -- */
 
-/* Packs the thread's slice; its bias, with zeros behind, is what sums begin with. */
+/* Packs the slice's w and bias, padded with zeros to whole panels. */
 static void mlc__recur_open(const mlc__recur_part *p)
 {
     const mlc__recur *j = p->j;
@@ -25416,8 +25439,8 @@ static void mlc__recur_open(const mlc__recur_part *p)
     if (a->project) mlc__recur_pack(p, p->own + p->c.project, a->project, a->h, 0, a->p, 0, a->p);
 }
 
-/* h and the state before the first step, rows of zeros where a tile reads on; h's rows are dealt to
- * the group's threads, the state's units are each one's own. */
+/* Loads h, of every slices-th row, and the state, of the slice's units, before the first step; rows
+ * past the last sequence, which tiles read, are zeros. */
 static void mlc__recur_start(const mlc__recur_part *p)
 {
     const mlc__recur *j = p->j;
@@ -25436,7 +25459,7 @@ static void mlc__recur_start(const mlc__recur_part *p)
                         gru ? a->dtype : MLC_F32, mlc__recur_sequence(p, r) * a->h + first, n);
 }
 
-/* What a sequence ends with. */
+/* Stores hn and cn of a sequence. */
 static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
 {
     const struct mlc_k_rnn *a = p->j->a;
@@ -25460,18 +25483,18 @@ static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
     int64_t count = p.count;
     mlc__recur_open(&p);
     mlc__recur_start(&p);
-    mlc__recur_meet(&p);
+    mlc__recur_barrier(&p);
     for (int64_t step = 0; ; step++) {
         while (count > 0 && mlc__recur_steps(&p, count - 1) <= step) count--;
         if (!count) break;
         mlc__recur_step(&p, step, count);
-        mlc__recur_meet(&p);
+        mlc__recur_barrier(&p);
     }
     if (p.j->f->form->end) p.j->f->form->end();
     for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish(&p, r);
 }
 
-/* h of the step before for each of a sequence's. */
+/* Copies h of the step before to the row of each step of a sequence. */
 static void mlc__recur_keep(const mlc__recur_part *p, int64_t r)
 {
     const mlc__recur *j = p->j;
@@ -25487,7 +25510,7 @@ static void mlc__recur_keep(const mlc__recur_part *p, int64_t r)
     }
 }
 
-/* What the products of a step's d and w need; rows of zeros where a tile reads on. */
+/* Packs the slice's columns of w; clears left, which tiles read past the last sequence. */
 static void mlc__recur_open_back(const mlc__recur_part *p)
 {
     const mlc__recur *j = p->j;
@@ -25503,7 +25526,7 @@ static void mlc__recur_open_back(const mlc__recur_part *p)
     for (int64_t r = p->member; r < p->count; r += p->c.slices) mlc__recur_keep(p, r);
 }
 
-/* d[h] and d[c] of a sequence's last step: those of the thread's units. */
+/* Loads d[h] and d[c] of a sequence's last step, of the slice's units. */
 static void mlc__recur_enter(const mlc__recur_part *p, int64_t r)
 {
     const mlc__recur *j = p->j;
@@ -25517,7 +25540,7 @@ static void mlc__recur_enter(const mlc__recur_part *p, int64_t r)
                     s * a->h + first, end - first);
 }
 
-/* d[h] and d[c] before the first step; of a sequence without steps those behind it. */
+/* Stores dh0 and dc0 of a sequence; those of one without steps are dhn and dcn. */
 static void mlc__recur_finish_back(const mlc__recur_part *p, int64_t r)
 {
     const mlc__recur *j = p->j;
@@ -25538,7 +25561,7 @@ static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
     if (!mlc__recur_begin(&p, MLC__CAST(mlc__recur *, arg), chunk)) return;
     int64_t count = 0;
     mlc__recur_open_back(&p);
-    mlc__recur_meet(&p);
+    mlc__recur_barrier(&p);
     for (int64_t step = p.count ? mlc__recur_steps(&p, 0) - 1 : -1; step >= 0; step--) {
         for (; count < p.count && mlc__recur_steps(&p, count) > step; count++)
             mlc__recur_enter(&p, count);
@@ -25546,20 +25569,20 @@ static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
     }
     if (p.j->f->form->end) p.j->f->form->end();
     for (; count < p.count; count++) mlc__recur_enter(&p, count);
-    mlc__recur_meet(&p);
+    mlc__recur_barrier(&p);
     for (int64_t r = p.member; r < p.count; r += p.c.slices) mlc__recur_finish_back(&p, r);
 }
 
 /* -- after all steps: sums of gradients over rows -- */
 
-/* Rows of d, as the gates of h w^T have it, of gates [gate, ..) : of a GRU's n apart. */
+/* Returns the rows of gradients of h w^T; n: those of a GRU's gate n. */
 static const void *mlc__recur_d(const mlc__recur *j, bool n)
 {
     return n ? mlc__recur_kept(j, j->n, 0)
              : j->apart ? mlc__recur_kept(j, j->apart, 0) : MLC__CAST(const char *, j->g->dx);
 }
 
-#define MLC__RECUR_SUM 64              /* columns of a chunk; and rows that are summed first    */
+#define MLC__RECUR_SUM 64              /* columns of a chunk; rows of a partial sum             */
 static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
@@ -25589,8 +25612,8 @@ static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* The gradient of the peepholes of some units: sums over rows of d of i and f times c of the step
- * before, and of d of o times c. */
+/* Computes the gradient of the peepholes of some units: the sums over rows of d_i and d_f times c
+ * of the step before, and of d_o times c. */
 static void mlc__recur_peep_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
@@ -25625,7 +25648,7 @@ static void mlc__recur_peep_chunk(void *arg, int64_t chunk, int32_t worker)
 
 /* -- after all steps: products for the gradients of weights -- */
 
-/* out [m,n] (+)= d^T x over all steps. */
+/* Returns the product out [m,n] (+)= d^T x, summed over all rows. */
 static struct mlc_k_gemm mlc__recur_outer(const mlc__recur *j, const void *d, int64_t d_row,
                                           int64_t m, size_t x, int64_t n, void *out, int64_t at,
                                           bool add)
@@ -25653,7 +25676,7 @@ static struct mlc_k_gemm mlc__recur_outer(const mlc__recur *j, const void *d, in
     return w;
 }
 
-/* Product i of three: dw, of a GRU's n apart, and dproject. False: there is none. */
+/* Sets product i: 0 dw, 1 dw of a GRU's gate n, 2 dproject. False if the call has none. */
 static bool mlc__recur_product(const mlc__recur *j, int i, struct mlc_k_gemm *w)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -25674,7 +25697,7 @@ static bool mlc__recur_product(const mlc__recur *j, int i, struct mlc_k_gemm *w)
 
 /* -- a call -- */
 
-/* A row that no step has. */
+/* Clears the outputs of a row that belongs to no step. */
 static void mlc__recur_blank(const mlc__recur *j, int64_t row)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -25692,7 +25715,7 @@ static void mlc__recur_blank(const mlc__recur *j, int64_t row)
             memset(mlc__recur_kept(j, arrays[i], row * widths[i]), 0, (size_t)widths[i] * size);
 }
 
-/* Those of sequence s; packed, of all, by the first. */
+/* Clears such rows of sequence s; with offsets, chunk 0 clears those of all. */
 static void mlc__recur_rest(void *arg, int64_t s, int32_t worker)
 {
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
@@ -25706,7 +25729,7 @@ static void mlc__recur_rest(void *arg, int64_t s, int32_t worker)
     }
 }
 
-/* The longest sequences first: by insertion a stride apart, then a third of it. */
+/* Sorts sequences by length, the longest first: Shell sort, gaps 3 g + 1. */
 static void mlc__recur_order(const mlc__recur *j)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -25723,7 +25746,7 @@ static void mlc__recur_order(const mlc__recur *j)
         }
 }
 
-/* The region, then what it does not see. */
+/* Runs the region, then clears rows that belong to no step. */
 static void mlc__recur_go(void *dev, mlc__recur *j, mlc__chunk_fn fn)
 {
     const struct mlc_k_rnn *a = j->a;
@@ -25733,8 +25756,8 @@ static void mlc__recur_go(void *dev, mlc__recur *j, mlc__chunk_fn fn)
     if (a->lengths || a->offsets) mlc__parallel(dev, a->b, 0.1 * ns, mlc__recur_rest, j);
 }
 
-/* Does a level's kernel take this? The definition has f64, and what the scalar level does not need
- * fast: to stream there takes little time and memory. */
+/* Returns whether the tiles run this call, else the definition does: f64, and at the scalar level
+ * all but the forward of f32, which is there for streams. */
 static bool mlc__recur_takes(const struct mlc_k_rnn *a, bool back, const mlc__recur_fns *fns)
 {
     if (!fns->back[0] && (back || (MLC__ALL_FLOATS && a->dtype != MLC_F32))) return false;
@@ -25769,7 +25792,8 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     j->made = mlc__recur_place(&j->base, rows * (size_t)a->h);
 }
 
-/* What any number of threads needs up to those there are, of which a busy pool lends one. */
+/* Returns the largest workspace of any number of threads up to the pool's: a busy pool gives one.
+ * */
 static size_t mlc__recur_workspace(const void *dev, const mlc__recur *j)
 {
     size_t most = 0;
@@ -25830,8 +25854,9 @@ static mlc_status mlc__recur_grad_run(void *dev, const struct mlc_k_rnn_grad *g,
     if (g->dbias)
         mlc__parallel(dev, mlc__div_up(j.width, MLC__RECUR_SUM), 0.2 * sums, mlc__recur_sum_chunk,
                       &j);
-    if (g->dpeep) mlc__parallel(dev, mlc__div_up(a->h, MLC__RECUR_LANES), 0.5 * sums, mlc__recur_peep_chunk,
-                                &j);
+    if (g->dpeep)
+        mlc__parallel(dev, mlc__div_up(a->h, MLC__RECUR_LANES), 0.5 * sums, mlc__recur_peep_chunk,
+                      &j);
     return MLC_OK;
 }
 
@@ -33310,17 +33335,17 @@ MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
 }
 
 /* @@ IMPL.OPS.RNN ---------------------------------------- a recurrent layer in one direction
- * One kernel runs all steps, another goes back through them. Inputs after x are those of the enum
- * that are there, h first of all, which autocast rounds as x. The last output is what backward
- * needs of each step, for it alone; the gates are in x's memory instead where x is spent: a product
- * of a module, which nobody reads again. A device without these kernels makes steps of operations,
- * and so do layer-normalised cells. */
+ * One kernel runs all steps forward, another all steps backward. Inputs after x are those of the
+ * enum that are present, h first, which autocast rounds as it does x. The last output holds what
+ * backward needs of each step and has no gradient. Where x is spent, a product of a module that no
+ * other operation reads, the gates overwrite x instead. A device without these kernels runs steps
+ * of operations, and so do layer-normalised cells. */
 
 enum { MLC__RNN_X, MLC__RNN_H, MLC__RNN_W, MLC__RNN_C, MLC__RNN_BIAS, MLC__RNN_PROJECT,
        MLC__RNN_PEEP, MLC__RNN_ROWS, MLC__RNN_INPUTS };
 
-/* Inputs by the enum, NULL where one is not there; ROWS are lengths or, if packed, offsets. width:
- * elements of a row of x, gates h. */
+/* Inputs by the enum, NULL where absent; ROWS: lengths or, if packed, offsets. width: elements of a
+ * row of x, gates h. */
 typedef struct mlc__rnn_in {
     mlc_tensor  *t[MLC__RNN_INPUTS];
     mlc_rnn_kind kind;
@@ -33328,8 +33353,8 @@ typedef struct mlc__rnn_in {
     int64_t      b, steps, h, p, rows, width;
 } mlc__rnn_in;
 
-/* mlc_layer_norm, which a program without it does not link, the weight of one of h w^T, and weight
- * and bias of one of c. */
+/* Layer norms of a cell: mlc_layer_norm by pointer, which programs without it do not link; weight
+ * of the norm of h w^T; weight and bias of the norm of c. */
 typedef struct mlc__rnn_norms {
     mlc_tensor *(*call)(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
     mlc_tensor *hh, *c, *c_bias;
@@ -33367,7 +33392,7 @@ static void mlc__rnn_sizes(mlc__rnn_in *in)
     in->rows = in->packed ? in->steps : in->b * in->steps;
 }
 
-/* An input that is not there, or of this shape and dtype. */
+/* Checks that an input is absent or has this shape and dtype. */
 static mlc_status mlc__rnn_one_check(mlc_ctx *ctx, const mlc__rnn_in *in, int which,
                                      mlc_dtype dtype, mlc_dims shape)
 {
@@ -33386,7 +33411,7 @@ static mlc_status mlc__rnn_one_check(mlc_ctx *ctx, const mlc__rnn_in *in, int wh
     return MLC_OK;
 }
 
-/* Sets sizes, too. */
+/* Checks all inputs; sets the sizes. */
 static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
 {
     MLC__TRY(mlc__rnn_x_check(ctx, in));
@@ -33416,7 +33441,7 @@ static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
     return in;
 }
 
-/* Outputs are y, h, of an LSTM c, and what backward needs of each step. */
+/* Makes the outputs: y, h, of an LSTM c, and what backward needs of each step. */
 static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__rnn_spec *s = &nd->u.rnn;
@@ -33445,7 +33470,7 @@ static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static void *mlc__rnn_data(const mlc_tensor *t) { return t ? mlc__data(t) : NULL; }
 
-/* What both kernels are told. */
+/* Sets the arguments of both kernels. */
 static void mlc__rnn_args(const mlc_node *nd, struct mlc_k_rnn *a)
 {
     const mlc__rnn_spec *s = &nd->u.rnn;
@@ -33503,7 +33528,7 @@ static mlc_status mlc__rnn_forward(mlc_ctx *ctx, mlc_node *nd)
     return looks && ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
 }
 
-/* Where the gradient of an input goes, NULL: nowhere. */
+/* Returns the gradient of an input to write, NULL if none is wanted. */
 static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_status *st)
 {
     mlc_tensor g;
@@ -33514,7 +33539,7 @@ static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_
     return mlc__data(&g);
 }
 
-/* That of an output, NULL: nobody has used it. */
+/* Returns the gradient of an output, NULL if the loss does not depend on it. */
 static const void *mlc__rnn_grad_from(const mlc_node *nd, int i)
 {
     mlc_tensor g;
@@ -33561,7 +33586,7 @@ static const mlc__arg mlc__args_rnn[] = {
     MLC__ARG("kind", INT, rnn.kind), MLC__ARG("reverse", BOOL, rnn.reverse),
     MLC__ARG("time_first", BOOL, rnn.time_first), MLC__ARGS_END
 };
-/* Without and with an h. */
+/* The operation without h, and with h. */
 static const mlc__op mlc__rnn_op[2] = {
     { "rnn", mlc__rnn_shape, mlc__rnn_forward, mlc__rnn_backward, mlc__args_rnn, MLC__AMP_ONE,
       MLC_OP_CAPTURE | MLC__WORK_ROWS },
@@ -33571,13 +33596,13 @@ static const mlc__op mlc__rnn_op[2] = {
 
 /* -- steps of operations, in f32 for 16 bits */
 
-/* Gate k of a [b,gates h]: a view. */
+/* Returns gate k of a [b,gates h], a view. */
 static mlc_tensor *mlc__rnn_gate(const mlc__rnn_in *in, mlc_tensor *a, int k)
 {
     return mlc_slice(a, 1, k * in->h, (k + 1) * in->h, 1);
 }
 
-/* sigmoid of gate k of an LSTM, with what c gives to it through peephole `peep`. */
+/* Returns sigmoid of gate k of an LSTM, with peephole `peep` times c added. */
 static mlc_tensor *mlc__rnn_opened(const mlc__rnn_in *in, mlc_tensor *a, int k, int peep,
                                    mlc_tensor *c)
 {
@@ -33586,7 +33611,7 @@ static mlc_tensor *mlc__rnn_opened(const mlc__rnn_in *in, mlc_tensor *a, int k, 
     return mlc_sigmoid(g);
 }
 
-/* h and c become the next ones, x being what the input gives, a what h does. */
+/* Updates h and c of an LSTM; x: the gates' part of the input, a: that of h. */
 static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
                                mlc_tensor *a, mlc_tensor **h, mlc_tensor **c)
 {
@@ -33605,7 +33630,7 @@ static void mlc__rnn_next_gru(const mlc__rnn_in *in, mlc_tensor *x, mlc_tensor *
     *h = mlc_add(n, mlc_mul(mlc__rnn_gate(in, open, 1), mlc_sub(*h, n)));
 }
 
-/* The step of rows x: h and c become the next ones. */
+/* Runs one step on x [b,gates h]: updates h and c. */
 static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
                           mlc_tensor **h, mlc_tensor **c)
 {
@@ -33629,7 +33654,7 @@ static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, ml
     if (project) *h = mlc_linear(*h, project, NULL);
 }
 
-/* Lengths are read: no kernel sees them. */
+/* Reads the lengths on the host and checks them: no kernel does. */
 static mlc_status mlc__rnn_lengths_check(mlc_ctx *ctx, const mlc_tensor *lengths, int64_t steps)
 {
     int64_t some[32];
@@ -33645,7 +33670,7 @@ static mlc_status mlc__rnn_lengths_check(mlc_ctx *ctx, const mlc_tensor *lengths
     return MLC_OK;
 }
 
-/* All steps; y has room for each. */
+/* Runs all steps; y holds the h of each. */
 static mlc_status mlc__rnn_steps(mlc_ctx *ctx, const mlc__rnn_in *in, bool reverse,
                                  const mlc__rnn_norms *norms, mlc_tensor **y, mlc_tensor *out[3])
 {
@@ -33698,7 +33723,7 @@ MLC_IMPL mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind)
     return d;
 }
 
-/* The operation itself; spends: x's memory may be written. */
+/* Records the operation; spends: the gates may overwrite x. */
 static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool spends,
                                     mlc_tensor *out[3])
 {
@@ -33726,7 +33751,7 @@ static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool sp
     return MLC_OK;
 }
 
-/* norms NULL, or of layer-normalised cells. */
+/* Runs the layer; norms: of layer-normalised cells, else NULL. */
 static mlc_status mlc__rnn_call(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *d, bool spends,
                                 const mlc__rnn_norms *norms, mlc_tensor *out[3])
 {
