@@ -38755,6 +38755,8 @@ struct mlc_module {
     bool             training, dirty;           /* dirty: of a root, its layout is out of date  */
     uint8_t          evals, was_training;       /* open mlc_eval_begin; a bit each: mode before */
     uint16_t         evals_lost;                /* begun beyond the limit                       */
+    bool             alone;                     /* hook or piece: runs in no other's pass       */
+    bool             descs;                     /* user begins with two descs of a call, or NULL */
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int64_t          out_shape[MLC_MAX_DIMS];
@@ -38763,8 +38765,6 @@ struct mlc_module {
     void            *hook_user;
     size_t           user_bytes;
     const struct mlc__pieces *piece;            /* NULL, or its forward is a piece              */
-    bool             alone;                     /* hook or piece: runs in no other's pass       */
-    bool             descs;                     /* user begins with two descs of a call, or NULL */
 };
 
 /* How a module's forward is recomputed; IMPL.RECOMPUTE has the only one. forget: m goes. */
