@@ -24074,27 +24074,6 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
  * The definition: all in f64, one sequence after the other. Forward converts a row of weights at
  * each use, backward all of them once. Backward runs the steps from the last to the first: d[h] and
