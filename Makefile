@@ -46,8 +46,8 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN)
 
-.PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-forecast test test-cpp cuda \
-        cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
+.PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
+        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -57,6 +57,7 @@ help:
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
+	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
 	@echo 'make demo-forecast   networks forecast carbon dioxide, beside naive forecasts; a picture'
 	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
@@ -205,8 +206,8 @@ $(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
-            $(BUILD)/forecast
-$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h $(BUILD)/mlcore.o
+            $(BUILD)/forecast $(BUILD)/tiny_budget
+$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(BUILD)/mlcore.o
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
@@ -231,6 +232,9 @@ demo-table: $(BUILD)/tabular
 
 demo-gpt: $(BUILD)/char_gpt
 	@$(BUILD)/char_gpt
+
+demo-tiny: $(BUILD)/tiny_budget
+	@$(BUILD)/tiny_budget
 
 demo-forecast: $(BUILD)/forecast
 	@$(BUILD)/forecast
