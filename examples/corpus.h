@@ -1,4 +1,4 @@
-/* corpus.h -- a text as tokens, one for each kind of byte that it has, and loaders of its windows */
+/* corpus.h -- a text as tokens, one for each kind of byte in it, and loaders of its windows */
 #ifndef EXAMPLES_CORPUS_H
 #define EXAMPLES_CORPUS_H
 

@@ -136,7 +136,7 @@ static mlc_status measure(mlc_ctx *ctx, const settings *s, const corpus *c, bool
     mlc_module *net = model(ctx, s, c->vocabulary, small);
     st = mlc_ctx_status(ctx);
     if (st == MLC_OK) st = estimate(net, s, small, &now, &r->estimate);
-    mlc_optim *opt = st == MLC_OK ? (small ? small_optim : plain_optim)(net, 2e-3) : NULL;
+    mlc_optim *opt = st == MLC_OK ? (small ? small_optim : plain_optim)(net, 3e-3) : NULL;
     if (!opt) return st == MLC_OK ? mlc_ctx_status(ctx) : st;
     r->parameters = mlc_module_numel(net, true);
     st = train(ctx, net, opt, learn, s, r);
