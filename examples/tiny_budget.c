@@ -1,7 +1,8 @@
 /* tiny_budget.c -- a GPT is trained twice: plainly, and in at most 40 % of the bytes
  *
- *   build   make build/tiny_budget, or: cc -O2 examples/tiny_budget.c mlcore.o -lm -pthread
- *   run     ./a.out                    from the folder of mlcore.h; less than a minute
+ *   build   make build/tiny_budget, or:
+ *           cc -O2 examples/tiny_budget.c mlcore.o -o tiny_budget -lm -pthread
+ *   run     ./tiny_budget              from the folder of mlcore.h; less than a minute
  *
  * Model, first weights, batches and steps are the same. The small way has parameters and gradients
  * in bf16 (mlc_module_to), moments of 8 bits (mlc_moments), and makes the activations of a layer
