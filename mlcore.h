@@ -39000,15 +39000,24 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
 
 static void mlc__param_drop(mlc__param *p);
 
+/* A word of user data. Some are numbers and padding, which is not initialized. */
+#if defined(__clang__)
+__attribute__((no_sanitize("memory")))
+#endif
+static void mlc__word_swap(char *word, const mlc__param *old, mlc__param *p)
+{
+    void *was;
+    memcpy(&was, word, sizeof was);
+    if (was == old) memcpy(word, &p, sizeof p);
+}
+
 /* p takes the place of m's own parameter, also in user data, where layers keep pointers. */
 static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
 {
     mlc__param *const old = slot->p;
     for (mlc_module *at = m->ctx->modules; at; at = at->next)
-        for (size_t i = 0; i + sizeof(void *) <= at->user_bytes; i += sizeof(void *)) {
-            char *word = MLC__CAST(char *, at->user) + i;
-            if (memcmp(word, &old, sizeof old) == 0) memcpy(word, &p, sizeof p);
-        }
+        for (size_t i = 0; i + sizeof(void *) <= at->user_bytes; i += sizeof(void *))
+            mlc__word_swap(MLC__CAST(char *, at->user) + i, old, p);
     slot->p = p;
     p->holders++;
     mlc__param_drop(old);
@@ -42465,10 +42474,15 @@ static mlc_status mlc__layer_children(mlc_module *m, const mlc_nn_transformer_de
 static mlc_module *mlc__transformer_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                            const mlc_nn_transformer_desc *d, bool decoder)
 {
-    const mlc__transformer_user u = { NULL,     NULL,          d->dropout, d->act,
-                                      d->gated, d->norm_first, decoder };
-    mlc_module *m = mlc_module_create(ctx, cls, &u, sizeof u);
-    if (m) m->descs = true;
+    mlc_module *m = mlc_module_create(ctx, cls, NULL, sizeof(mlc__transformer_user));
+    if (!m) return NULL;
+    mlc__transformer_user *u = MLC__CAST(mlc__transformer_user *, m->user);
+    u->dropout = d->dropout;
+    u->act = d->act;
+    u->gated = d->gated;
+    u->norm_first = d->norm_first;
+    u->decoder = decoder;
+    m->descs = true;
     return m;
 }
 

@@ -582,6 +582,7 @@ TEST(recurrent, a_normalised_cell_is_that_of_the_paper)
 
 /* ---- other devices, dtypes, threads ---------------------------------------------------------- */
 
+#ifndef _WIN32                         /* test_backend.c, which has it, is not built there     */
 TEST(recurrent, a_device_without_kernels_makes_steps_of_operations)
 {
     mlc_ctx_desc d = mlc_ctx_desc_make();
@@ -606,6 +607,7 @@ TEST(recurrent, a_device_without_kernels_makes_steps_of_operations)
     CHECK_EQ(mlc_rnn(mlc_select(x, 0, 0), w, &r, out), MLC_ERR_UNSUPPORTED);
     CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "give lengths, not offsets");
 }
+#endif
 
 /* 16-bit x and h with weights of 16 bits or f32, c in f32; and f32, against f64 of the same. */
 TEST(recurrent, other_dtypes_are_near_f64)
