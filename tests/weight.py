@@ -24,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests/budget.json"
 BUILDS = [("gcc", "-O2"), ("clang", "-O2"), ("gcc", "-O0"), ("clang", "-O0")]
-RATIO_SLACK, BYTES_SLACK, GATE_SLACK = 1.35, 1.02, 1.3
+RATIO_SLACK, BYTES_SLACK, GATE_SLACK = 1.35, 1.02, 1.5
 
 
 def user_seconds(command):
@@ -79,9 +79,13 @@ def over_budget(compiles):
 
 
 def check_gate(cpu, runs):
-    """Prints the gate's CPU seconds in calibration files; 1 if they are 30 % over the budget."""
-    unit = min(user_seconds(["gcc", "-std=c11", "-O2", "-c", "-o", "/dev/null", "tests/calibrate.c"])
-               for _ in range(runs))
+    """Prints the gate's CPU seconds in calibration files; 1 if they are 50 % over the budget.
+
+    Steps run two at a time, and so do the files: threads that share a core slow each other. What is
+    left between machines is much (2,729 and 3,572 files were measured for one commit, whose files
+    ran one at a time), so that this finds a gate that doubles."""
+    one = "gcc -std=c11 -O2 -c -o /dev/null tests/calibrate.c"
+    unit = min(user_seconds(["sh", "-c", f"{one} & {one}; wait"]) / 2 for _ in range(runs))
     want = json.loads(BUDGET.read_text()).get("gate", {}).get("ratio")
     print(f"gate: {cpu:.0f} CPU seconds, {cpu / unit:.0f} calibration files, the budget is {want}")
     return int(want is not None and cpu / unit > want * GATE_SLACK)
