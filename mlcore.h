@@ -41544,6 +41544,7 @@ static mlc_tensor *mlc__recurrent_layer_run(const mlc_module *m, const mlc__recu
         d.offsets = r->offsets;
         d.h = mlc__recurrent_before(r, 0, at);
         d.c = mlc__recurrent_before(r, 1, at);
+        if ((r->state[0] && !d.h) || (r->state[1] && !d.c)) return NULL;
         if (mlc__recurrent_one(&mlc__recurrent_layers(m)[at], x, &d, out) != MLC_OK) return NULL;
         y[way] = out[0];
         for (int s = 0; s < 2; s++) if (r->after[s]) r->after[s][at] = out[1 + s];

@@ -544,7 +544,7 @@ TEST(recompute, trains_as_a_plain_net)
         mlc_ctx_desc d = test_desc();
         mlc_ctx     *ctx = test_own(mlc_ctx_create(&d));
         mlc_module  *net = make_mlp(ctx, marked != 0);
-        mlc_optim   *opt = mlc_adamw(net, 1e-2f);
+        mlc_optim   *opt = mlc_adamw(net, 1e-2);
         mlc_memory   m[2];
         for (int step = 0; step < 4; step++) {
             mlc_scope_begin(ctx);

@@ -309,7 +309,7 @@ static mlc_status act(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_te
     const acting *a = mlc_module_user(m);
     (void)n_in; (void)n_out;
     if (a->acts == FAILS) return mlc_raise(mlc_module_ctx(m), MLC_ERR_ARG, "as asked");
-    out[0] = mlc_mul_scalar(in[0], a->acts == SPOILS ? NAN : 1.0);
+    out[0] = mlc_mul_scalar(in[0], a->acts == SPOILS ? (double)NAN : 1.0);
     return mlc_ctx_status(mlc_module_ctx(m));
 }
 static const mlc_module_class ACTOR = {"Actor", act, NULL, NULL, 0, NULL};
