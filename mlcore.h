@@ -24492,7 +24492,7 @@ MLC__LEVEL_KERNELS
 #define MLC__RECUR_LANES 16            /* a cell computes a multiple of this many units         */
 #define MLC__RECUR_ROWS  28            /* sequences per product, rounded down to whole tiles    */
 #define MLC__RECUR_L2    (5 << 18)     /* bytes of packed w per thread that fit in L2           */
-#define MLC__RECUR_FEW   3             /* up to so many sequences packing w does not pay      */
+#define MLC__RECUR_FEW   3             /* sequences up to which packing w does not pay         */
 #define MLC__RECUR_WAIT  2500          /* nanoseconds of product per step that justify a barrier */
 
 /* The arguments of a cell: n units of one sequence at one step. x_gate, sum_gate, gate, peep_gate
@@ -38753,7 +38753,6 @@ struct mlc__pieces {
     void       (*forget)(mlc_module *m);
 };
 
-
 /* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
 enum { MLC__UNSEEN = -1, MLC__FAILED = -2 };
 
@@ -39672,6 +39671,13 @@ static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t 
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* The forward of m's class. */
+static mlc_status mlc__module_once(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                   mlc_tensor **out, int32_t n_out)
+{
+    return (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out, n_out);
+}
+
 /* Outputs are NULL before forward and checked after it: one that forward forgets is an error and no
  * wild pointer. */
 static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -39688,8 +39694,7 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
-    const mlc_status st = (m->piece ? m->piece->run : m->cls.forward ? m->cls.forward
-                                                    : mlc__call_alone)(m, in, n_in, out, n_out);
+    const mlc_status st = (m->piece ? m->piece->run : mlc__module_once)(m, in, n_in, out, n_out);
     bool made = st == MLC_OK;
     for (int32_t i = 0; i < n_out && made; i++) made = out[i] != NULL;
     if (!made) return mlc__forward_fail(ctx, st, out);
@@ -52359,13 +52364,6 @@ static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
     for (int32_t i = 0; i < m->children; i++)
         n += mlc__modes(m->child[i], modes ? modes + n : NULL, exchange);
     return n;
-}
-
-/* The forward of m's class. */
-static mlc_status mlc__module_once(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                   mlc_tensor **out, int32_t n_out)
-{
-    return (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out, n_out);
 }
 
 static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
