@@ -121,7 +121,8 @@
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
  *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
  *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
- *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
+ *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET
+ *   IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -4649,6 +4650,8 @@ typedef struct mlc_fit_metric {
 typedef mlc_tensor *(*mlc_fit_forward_fn)(void *user, mlc_module *net, const mlc_batch *b,
                                        mlc_tensor **output);
 
+typedef struct mlc_budget mlc_budget;  /* see mlc_budget_step                                  */
+
 typedef struct mlc_fit_desc {
     int64_t epochs, steps;             /* default 1; steps: 0, or ends after so many, too      */
     mlc_tensor *(*loss)(mlc_tensor *output, mlc_tensor *target);           /* such as          */
@@ -4662,6 +4665,7 @@ typedef struct mlc_fit_desc {
     int64_t     validate_every;        /* epochs; default 1                                    */
     const mlc_fit_metric *metrics;     int32_t n_metrics;
     mlc_callback *const  *callbacks;   int32_t n_callbacks;
+    mlc_budget *budget;                /* of memory, for each step; default NULL: none         */
 } mlc_fit_desc;
 
 /* mlc_fit_desc_make: one epoch with this loss.                                                */
@@ -4695,21 +4699,6 @@ MLC_API double mlc_fit_value(const mlc_fit_state *s, const char *name);
  *   of classes, smoothing, an ignored label.                                                  */
 MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                           mlc_tensor **output);
-
-/* mlc_backward_parts: forward and backward of a batch in *parts runs of its rows, one after the
- *   other, for a batch whose activations do not fit. The loss of a run, a mean over its rows, has
- *   its share of them: gradients are those of the whole batch but for rounding, and for layers
- *   that look at the whole batch (mlc_nn_batch_norm). Where memory runs out (hard_limit of the
- *   context, its allocator) it trims, takes twice as many runs and begins again with random streams
- *   and buffers as before; *parts then says how many: pass it on to the next batch. mlc_optim_step
- *   comes after it.
- *   loss   NULL, or gets that of the batch; on a device it waits for it
- *   err    ARG; SHAPE; NOMEM with one row a run; STATE: an optimizer that collects gradients
- *          (mlc_optim_accumulate), steps in backward, or asks for the loss again; those of
- *          operations. Then gradients are stale, parameters and buffers as before
- *   test   tests/test_fit.c                                                                   */
-MLC_API mlc_status mlc_backward_parts(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
-                                      const mlc_fit_desc *desc, int64_t *parts, double *loss);
 
 /* mlc_evaluate: one epoch of the loader, in evaluation, without gradients: metrics of desc begin
  *   anew; loss (or NULL): the mean over samples. Of desc only loss, forward, user, autocast
@@ -5326,6 +5315,46 @@ MLC_API int64_t mlc_machine_memory(const char *root);
  *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
+
+/* -- a training step within a budget. test: tests/test_budget.c -- */
+
+struct mlc_budget {                    /* mlc_budget_step changes what is below `bytes`        */
+    int64_t     bytes;                 /* of the context that may be in use in a step, or its  */
+                                       /* hard_limit if that is less; default mlc_memory_limit, */
+                                       /* INT64_MAX where it is not known                      */
+    mlc_module *recompute;             /* whose children, or layers if it is a stack, may be   */
+                                       /* marked (mlc_module_recompute); default the network;  */
+                                       /* NULL: none                                           */
+    int64_t     trim_every;            /* mlc_memory_trim before every so many steps; default  */
+                                       /* 0: where memory runs out alone                       */
+    int64_t     parts;                 /* runs that a batch is made in; default 1              */
+    int64_t     steps;                 /* that it has made, and what they took: steps begun    */
+    int64_t     again, trims;          /* again, calls of mlc_memory_trim                      */
+    int32_t     marked;                /* children that are marked                             */
+    int64_t     goal, trimmed;         /* private, as what follows                             */
+    const struct mlc__budget_calls *calls;
+};
+
+/* mlc_budget_make: the defaults for a network.                                                */
+MLC_API mlc_budget mlc_budget_make(mlc_module *net);
+/* mlc_budget_step: forward, mlc_backward and mlc_optim_step for a batch, in no more than
+ *   budget->bytes. Where they, or memory, run out it begins again with random streams and buffers
+ *   as before, and the first of these that is left: it trims (mlc_memory_trim), has children of the
+ *   network recomputed, those that save most first, or takes twice as many runs of the batch's
+ *   rows, one after the other, whose gradients add up. What it finds stays in *budget for steps to
+ *   come, and is a line in the log (MLC_LOG_INFO). In mlc_fit: mlc_fit_desc.budget.
+ *   A loss is a mean over rows: a run's has its share of them. So gradients of several runs are
+ *   those of the whole batch but for rounding, layers that look at a whole batch
+ *   (mlc_nn_batch_norm), masks of dropout, and means over some of the rows (an ignored label).
+ *   Without several runs they have the same bits. Hooks see whatever runs.
+ *   desc   loss, forward, user and autocast count
+ *   loss   NULL, or gets that of the batch; on a device it waits for it
+ *   err    ARG; ARG: parameters, gradients and the optimizer take more than the budget; SHAPE;
+ *          NOMEM: with all this; STATE: an optimizer that collects gradients
+ *          (mlc_optim_accumulate), makes its step in backward, or asks for the loss again; those
+ *          of operations. Then gradients are stale, parameters, buffers and *budget as before   */
+MLC_API mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
+                                   const mlc_fit_desc *desc, mlc_budget *budget, double *loss);
 
 /* -- a timeline: what is in use after each change, and who makes it -- */
 
@@ -52482,7 +52511,7 @@ static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims i
 }
 
 /* Marks the child that saves most until need is no more than bytes, or none is left. */
-static mlc_status mlc__budget_mark(mlc_module *m, const mlc_module *list, mlc_dims input,
+static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_dims input,
                                    int64_t bytes, mlc__saving *at, int64_t *need)
 {
     int64_t dry[2], largest = 0;
@@ -52501,12 +52530,14 @@ static mlc_status mlc__budget_mark(mlc_module *m, const mlc_module *list, mlc_di
     return MLC_OK;
 }
 
-MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes)
+/* Marks what it takes, or all that helps, and says what activations then take. On an error marks
+ * are as before; must: it is one if that is more than bytes. */
+static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, bool must,
+                                        int64_t *taken)
 {
     const char *what = "module_recompute_budget";
     const mlc_module *list;
     int64_t need = 0;
-    if (!m) return MLC_ERR_ARG;
     MLC__TRY(mlc__piece_list(m, what, &list));
     MLC__TRY(mlc_module_build(m));
     mlc_ctx *ctx = m->ctx;
@@ -52514,8 +52545,8 @@ MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, i
                                                                sizeof *at, MLC_MEM_OBJECT, what));
     if (!at) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < list->children; i++) at[i].was = list->child[i]->piece != NULL;
-    mlc_status st = mlc__budget_mark(m, list, input, bytes, at, &need);
-    if (st == MLC_OK && need > bytes)
+    mlc_status st = mlc__marks_until(m, list, input, bytes, at, &need);
+    if (st == MLC_OK && must && need > bytes)
         st = mlc__fail(ctx, MLC_ERR_ARG, "%s: with all that helps recomputed, activations take "
                        "%lld bytes, %lld more than the %lld there may be; take a smaller batch, or "
                        "mark parts of the %d children", what, (long long)need,
@@ -52523,7 +52554,14 @@ MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, i
     for (int32_t i = 0; i < list->children && st != MLC_OK; i++)
         mlc__module_mark(list->child[i], at[i].was);
     mlc__heap_free(ctx, at);
+    *taken = need;
     return st;
+}
+
+MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes)
+{
+    int64_t need;
+    return m ? mlc__marks_for(m, input, bytes, true, &need) : MLC_ERR_ARG;
 }
 
 MLC__LEVEL_END
@@ -64573,6 +64611,33 @@ typedef struct mlc__fit {
     void           *around_user;       /* event; set by a profile, or NULL */
 } mlc__fit;
 
+/* A step within a budget; what IMPL.MEMORY_PLAN.BUDGET does for mlc_fit. */
+typedef struct mlc__budget_run {
+    mlc_ctx            *ctx;
+    mlc_module         *net;
+    mlc_optim          *opt;
+    const mlc_fit_desc *d;
+    const mlc_batch    *batch;
+    mlc_budget         *b;
+    int64_t             parts;         /* of this batch                                        */
+    bool                wants_output;  /* output and loss: those of the batch, in the scope    */
+    mlc_tensor         *output, *loss; /* that is open                                         */
+    bool                trimmed, changed;        /* by what it took to fit                     */
+    int64_t             room;          /* for what the step makes                              */
+    mlc_rng_state       rng;           /* before the step, as what follows                     */
+    mlc_tensor        **buffers;       /* copies                                               */
+    bool               *marks;         /* of children                                          */
+    size_t              hard_limit;    /* of the context, as what follows                      */
+    void              (*log)(void *user, mlc_log_level level, const char *text);
+    void               *log_user;
+    bool                abort_on_error;
+} mlc__budget_run;
+
+struct mlc__budget_calls {
+    mlc_status (*backward)(mlc__budget_run *r);
+    mlc_status (*step)(mlc__budget_run *r);
+};
+
 MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
 {
     if (!ctx) return NULL;
@@ -64653,6 +64718,17 @@ static mlc_status mlc__loss_begin(mlc_ctx *ctx, mlc_metric **mean)
 
 /* -- one batch -- */
 
+/* Takes output and loss of the batch into metrics and the mean. */
+static mlc_status mlc__fit_count(mlc__fit *f, mlc_tensor *output, mlc_tensor *loss)
+{
+    f->counted = true;
+    f->s.output = output;
+    f->s.loss = loss;
+    f->rows += (double)f->batch.n;
+    MLC__TRY(mlc__loss_add(loss, f->batch.n, &f->sum, f->mean));
+    return mlc__fit_metrics(&f->d, NULL, output, &f->batch);
+}
+
 /* mlc_loss_fn. Metrics and the mean are of the first loss of a batch. */
 static mlc_tensor *mlc__fit_loss_of(void *user)
 {
@@ -64660,12 +64736,7 @@ static mlc_tensor *mlc__fit_loss_of(void *user)
     mlc_tensor *output = NULL;
     mlc_tensor *loss = mlc__fit_forward(f->s.ctx, f->s.net, &f->d, &f->batch, &output);
     if (!loss || f->counted) return loss;
-    f->counted = true;
-    f->s.output = output;
-    f->s.loss = loss;
-    f->rows += (double)f->batch.n;
-    if (mlc__loss_add(loss, f->batch.n, &f->sum, f->mean) != MLC_OK) return NULL;
-    return mlc__fit_metrics(&f->d, NULL, output, &f->batch) == MLC_OK ? loss : NULL;
+    return mlc__fit_count(f, output, loss) == MLC_OK ? loss : NULL;
 }
 
 /* After a call of mlc_optim_step: has it made an update, or does it collect? */
@@ -64686,20 +64757,43 @@ static mlc_status mlc__fit_train_with(mlc__fit *f)
     return st == MLC_OK ? mlc__fit_stepped(f) : st;
 }
 
-static mlc_status mlc__fit_train(mlc__fit *f)
+static mlc_status mlc__fit_backward(mlc__fit *f)
 {
-    mlc_optim *opt = f->s.optim;
-    if (mlc_optim_needs_loss(opt)) return mlc__fit_train_with(f);
     mlc_tensor *loss = mlc__fit_loss_of(f);
     if (!loss && f->s.ctx->status != MLC_OK) return f->s.ctx->status;
     MLC__REQUIRE(f->s.ctx, loss, ARG, "fit: the loss is NULL; forward returns what it made");
-    MLC__TRY(mlc_backward(mlc_optim_scaled(opt, loss)));
+    return mlc_backward(mlc_optim_scaled(f->s.optim, loss));
+}
+
+/* The same within the budget; nothing but metrics and callbacks looks at the output. */
+static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
+{
+    const uint32_t look = 1u << (uint32_t)MLC_EVENT_STEP_BEGIN |
+                          1u << (uint32_t)MLC_EVENT_STEP_END | 1u << (uint32_t)MLC_EVENT_BATCH_END;
+    memset(r, 0, sizeof *r);
+    r->net = f->s.net;
+    r->opt = f->s.optim;
+    r->d = &f->d;
+    r->batch = &f->batch;
+    r->b = f->d.budget;
+    r->wants_output = f->d.n_metrics > 0 || (f->events & look);
+    MLC__TRY(r->b->calls->backward(r));
+    return mlc__fit_count(f, r->output, r->loss);
+}
+
+static mlc_status mlc__fit_train(mlc__fit *f)
+{
+    mlc_optim *opt = f->s.optim;
+    const mlc_budget *budget = f->d.budget;
+    mlc__budget_run r;
+    if (mlc_optim_needs_loss(opt) && !budget) return mlc__fit_train_with(f);
+    MLC__TRY(budget ? mlc__fit_backward_in(f, &r) : mlc__fit_backward(f));
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
     if (f->s.skip) {
         mlc_optim_zero_grad(opt);
         return MLC_OK;
     }
-    MLC__TRY(mlc_optim_step(opt));
+    MLC__TRY(budget ? budget->calls->step(&r) : mlc_optim_step(opt));
     return mlc__fit_stepped(f);
 }
 
@@ -64869,6 +64963,8 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
     MLC__REQUIRE(ctx, d->n_metrics >= 0 && (d->metrics || !d->n_metrics) && d->n_callbacks >= 0 &&
                  (d->callbacks || !d->n_callbacks), ARG, "fit: %d metrics, %d callbacks: fewer "
                  "than 0, or their array is NULL", (int)d->n_metrics, (int)d->n_callbacks);
+    MLC__REQUIRE(ctx, !d->budget || d->budget->calls, ARG, "fit: the budget was not made by "
+                 "mlc_budget_make");
     for (int32_t i = 0; i < d->n_metrics; i++)
         MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric &&
                      strlen(d->metrics[i].name) < 60, ARG, "fit: metric %d has no metric, or a "
@@ -65003,173 +65099,6 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
     return mlc_cross_entropy_ex(*output, b->y, MLC__CAST(const mlc_cross_entropy_desc *, user));
-}
-
-/* -- a batch in parts -- */
-
-typedef struct mlc__parts {
-    mlc_ctx            *ctx;
-    mlc_module         *net;
-    mlc_optim          *opt;
-    const mlc_fit_desc *d;
-    const mlc_batch    *whole;
-    int64_t             n;             /* parts                                                */
-    double              loss;
-    bool                wanted;        /* the loss                                             */
-    char               *buffers;       /* values of the net's buffers before                   */
-    size_t              bytes;
-    bool                back;          /* of a walk: from the copy                             */
-    mlc_status          status;
-} mlc__parts;
-
-/* Counts buffers where there is no copy; else fills it, or fills them from it. */
-static bool mlc__parts_buffer(void *user, mlc__param *p, const char *name)
-{
-    mlc__parts *r = MLC__CAST(mlc__parts *, user);
-    const size_t bytes = (size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->t.dtype);
-    (void)name;
-    if (!p->buffer || r->status != MLC_OK) return true;
-    if (r->buffers && r->back) r->status = mlc_write(&p->t, r->buffers + r->bytes, bytes);
-    else if (r->buffers) r->status = mlc_read(&p->t, r->buffers + r->bytes, bytes);
-    r->bytes += bytes;
-    return true;
-}
-
-static mlc_status mlc__parts_buffers(mlc__parts *r, bool back)
-{
-    r->back = back;
-    r->bytes = 0;
-    mlc__params(r->net, mlc__parts_buffer, r);
-    return r->status;
-}
-
-/* Rows [from, to) of a field, or NULL. */
-static mlc_tensor *mlc__part_of(mlc_tensor *t, int64_t from, int64_t to)
-{
-    return t ? mlc_slice(t, 0, from, to, 1) : NULL;
-}
-
-static mlc_batch mlc__part_batch(const mlc_batch *b, int64_t from, int64_t to)
-{
-    mlc_batch part = *b;
-    part.n = to - from;
-    part.x = mlc__part_of(b->x, from, to);
-    part.y = mlc__part_of(b->y, from, to);
-    for (int32_t i = 0; i < b->n_fields; i++) {
-        part.field[i] = b->field[i] == b->x ? part.x : b->field[i] == b->y ? part.y
-                        : mlc__part_of(b->field[i], from, to);
-        part.mask[i] = mlc__part_of(b->mask[i], from, to);
-        part.length[i] = mlc__part_of(b->length[i], from, to);
-    }
-    return part;
-}
-
-/* Part i in a scope that is open. */
-static mlc_status mlc__part_run(mlc__parts *r, int64_t i)
-{
-    const int64_t n = r->whole->n, from = i * n / r->n, to = (i + 1) * n / r->n;
-    const double share = (double)(to - from) / (double)n;
-    const mlc_batch part = r->n > 1 ? mlc__part_batch(r->whole, from, to) : *r->whole;
-    mlc_tensor *output = NULL, *loss;
-    if (r->ctx->status != MLC_OK) return r->ctx->status;
-    loss = mlc__fit_forward(r->ctx, r->net, r->d, &part, &output);
-    if (!loss && r->ctx->status != MLC_OK) return r->ctx->status;
-    MLC__REQUIRE(r->ctx, loss, ARG, "backward_parts: the loss is NULL; forward returns what it "
-                 "made");
-    if (r->n > 1) loss = mlc_mul_scalar(loss, share);
-    MLC__TRY(mlc_backward(mlc_optim_scaled(r->opt, loss)));
-    if (r->wanted) r->loss += mlc_item(loss);
-    return r->ctx->status;
-}
-
-static mlc_status mlc__parts_run(mlc__parts *r)
-{
-    r->loss = 0.0;
-    for (int64_t i = 0; i < r->n; i++) {
-        MLC__TRY(mlc_scope_begin(r->ctx));
-        const mlc_status st = mlc__part_run(r, i), left = mlc__scope_leave(r->ctx);
-        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
-    }
-    return MLC_OK;
-}
-
-/* All as before the run: gradients stale, streams, buffers. The error stays. */
-static mlc_status mlc__parts_undo(mlc__parts *r, mlc_rng_state rng)
-{
-    mlc_ctx *ctx = r->ctx;
-    const mlc_status st = ctx->status;
-    ctx->status = MLC_OK;
-    mlc_optim_zero_grad(r->opt);
-    mlc_ctx_set_rng(ctx, rng);
-    const mlc_status back = mlc__parts_buffers(r, true);
-    if (back == MLC_OK) ctx->status = st;
-    return back;
-}
-
-/* Again with twice as many parts while memory runs out. */
-static mlc_status mlc__parts_try(mlc__parts *r)
-{
-    mlc_ctx *ctx = r->ctx;
-    const mlc_rng_state rng = mlc_ctx_rng(ctx);
-    for (;;) {
-        const mlc_status st = mlc__parts_run(r);
-        if (st == MLC_OK) return st;
-        MLC__TRY(mlc__parts_undo(r, rng));
-        if (st != MLC_ERR_NOMEM || r->n >= r->whole->n) return st;
-        mlc_error_clear(ctx);
-        mlc_memory_trim(ctx);
-        r->n = mlc__min(2 * r->n, r->whole->n);
-    }
-}
-
-static mlc_status mlc__parts_check(const mlc__parts *r, const int64_t *parts)
-{
-    const mlc_batch *b = r->whole;
-    MLC__REQUIRE(r->ctx, r->opt && b && b->x && r->d && parts, ARG, "backward_parts: the %s is "
-                 "NULL", !r->opt ? "optimizer" : !b || !b->x ? "batch" : !r->d ? "desc" : "number "
-                 "of parts");
-    MLC__REQUIRE(r->ctx, r->d->loss || r->d->forward, ARG, "backward_parts: desc has no loss and "
-                 "no forward; see mlc_fit_desc_make");
-    MLC__REQUIRE(r->ctx, b->n > 0 && *parts >= 1, ARG, "backward_parts: %lld rows in %lld parts; "
-                 "both must be positive", (long long)b->n, (long long)*parts);
-    MLC__REQUIRE(r->ctx, b->x->ndim > 0 && b->x->shape[0] == b->n, SHAPE, "backward_parts: x is %s "
-                 "in a batch of %lld rows", mlc__shape(b->x).s, (long long)b->n);
-    MLC__REQUIRE(r->ctx, !mlc_optim_pending(r->opt) && !r->opt->in_backward &&
-                 !mlc_optim_needs_loss(r->opt), STATE, "backward_parts: the optimizer %s",
-                 mlc_optim_pending(r->opt) ? "has collected gradients (mlc_optim_accumulate), "
-                 "which would be lost" : r->opt->in_backward ? "makes its step in backward, before "
-                 "there are all parts" : "asks for the loss more than once");
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_backward_parts(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
-                                       const mlc_fit_desc *desc, int64_t *parts, double *loss)
-{
-    mlc__parts r;
-    if (loss) *loss = MLC__NAN;
-    if (!net) return MLC_ERR_ARG;
-    memset(&r, 0, sizeof r);
-    r.ctx = net->ctx;
-    r.net = net;
-    r.opt = opt;
-    r.whole = batch;
-    r.d = desc;
-    r.wanted = loss != NULL;
-    if (r.ctx->status != MLC_OK) return r.ctx->status;
-    MLC__TRY(mlc__parts_check(&r, parts));
-    MLC__TRY(mlc_module_build(net));
-    MLC__TRY(mlc__parts_buffers(&r, false));
-    if (r.bytes) r.buffers = MLC__CAST(char *, mlc__heap_alloc(r.ctx, r.bytes, MLC_MEM_OBJECT,
-                                                               "backward_parts"));
-    if (r.bytes && !r.buffers) return MLC_ERR_NOMEM;
-    mlc_status st = mlc__parts_buffers(&r, false);
-    r.n = mlc__min(*parts, batch->n);
-    if (st == MLC_OK) st = mlc__parts_try(&r);
-    mlc__heap_free(r.ctx, r.buffers);
-    if (st != MLC_OK) return st;
-    *parts = r.n;
-    if (loss) *loss = r.loss;
-    return MLC_OK;
 }
 
 /* -- evaluation and predictions -- */
@@ -69264,6 +69193,413 @@ MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
     if (!r) return MLC_ERR_NOMEM;
     return mlc__rehearsal_end(r, mlc__block_run(r, &p, net, 2 * (size_t)m.reserved + (1 << 20),
                                                 bytes));
+}
+
+/* @@ IMPL.MEMORY_PLAN.BUDGET ------------------------------ a training step within a budget
+ * The budget is the context's hard limit while forward, backward and the optimizer run. What runs
+ * out of it has changed gradients, random streams and buffers of the network: those are put back,
+ * then there is less to be held. A batch that goes in parts has a scope for each of them; losses
+ * and outputs are copied out of it. */
+
+/* ---- what is put back */
+
+typedef struct mlc__buffer_walk {
+    mlc_tensor **copy;                 /* NULL: only counted                                   */
+    int64_t      n;
+    bool         back;                 /* from the copies                                      */
+    mlc_status   status;
+} mlc__buffer_walk;
+
+static bool mlc__buffer_copy(void *user, mlc__param *p, const char *name)
+{
+    mlc__buffer_walk *w = MLC__CAST(mlc__buffer_walk *, user);
+    (void)name;
+    if (!p->buffer) return true;
+    if (w->copy && w->back) w->status = mlc_copy_into(&p->t, w->copy[w->n]);
+    else if (w->copy && !(w->copy[w->n] = mlc_keep(&p->t))) w->status = MLC_ERR_NOMEM;
+    w->n++;
+    return w->status == MLC_OK;
+}
+
+/* Copies of buffers of the network are in the scope that is open. */
+static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
+{
+    mlc__buffer_walk w = { NULL, 0, back, MLC_OK };
+    if (!back) {
+        mlc__params(r->net, mlc__buffer_copy, &w);
+        if (w.n == 0) return MLC_OK;
+        r->buffers = MLC__CAST(mlc_tensor **, mlc__arena(r->ctx, r->ctx->depth, (size_t)w.n *
+                                                         sizeof *r->buffers));
+        if (!r->buffers) return MLC_ERR_NOMEM;
+        MLC__TRY(mlc_scope_begin(r->ctx));       /* mlc_keep copies to the scope around it     */
+    }
+    w.copy = r->buffers;
+    w.n = 0;
+    if (w.copy) mlc__params(r->net, mlc__buffer_copy, &w);
+    const mlc_status left = back ? MLC_OK : mlc__scope_leave(r->ctx);
+    return w.status != MLC_OK ? w.status : left;
+}
+
+/* The modules that may be marked, or NULL. */
+static const mlc_module *mlc__budget_list(const mlc__budget_run *r)
+{
+    const mlc_module *list = NULL;
+    mlc_module *m = r->b->recompute;
+    return m && m->children && mlc__piece_list(m, "budget_step", &list) == MLC_OK ? list : NULL;
+}
+
+static int32_t mlc__budget_marked(const mlc_module *list)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; list && i < list->children; i++) n += list->child[i]->piece != NULL;
+    return n;
+}
+
+static mlc_status mlc__budget_marks(mlc__budget_run *r, bool back)
+{
+    const mlc_module *list = mlc__budget_list(r);
+    if (!list) return MLC_OK;
+    if (!back) r->marks = MLC__CAST(bool *, mlc__arena(r->ctx, r->ctx->depth,
+                                                       (size_t)list->children * sizeof(bool)));
+    if (!r->marks) return MLC_ERR_NOMEM;
+    for (int32_t i = 0; i < list->children; i++) {
+        if (back) mlc__module_mark(list->child[i], r->marks[i]);
+        else r->marks[i] = list->child[i]->piece != NULL;
+    }
+    return MLC_OK;
+}
+
+/* All as before the step, but for marks. An error that stands does so then, too. */
+static mlc_status mlc__budget_undo(mlc__budget_run *r)
+{
+    mlc_ctx *ctx = r->ctx;
+    const mlc_status st = ctx->status;
+    ctx->status = MLC_OK;
+    mlc_optim_zero_grad(r->opt);
+    mlc_ctx_set_rng(ctx, r->rng);
+    const mlc_status back = mlc__budget_buffers(r, true);
+    if (back == MLC_OK) ctx->status = st;
+    return back;
+}
+
+/* ---- forward and backward */
+
+/* Rows [from, to) of a field, or NULL. */
+static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t from, int64_t to)
+{
+    return t ? mlc_slice(t, 0, from, to, 1) : NULL;
+}
+
+static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
+{
+    mlc_batch part = *b;
+    part.n = to - from;
+    part.x = mlc__field_rows(b->x, from, to);
+    part.y = mlc__field_rows(b->y, from, to);
+    for (int32_t i = 0; i < b->n_fields; i++) {
+        part.field[i] = b->field[i] == b->x ? part.x : b->field[i] == b->y ? part.y
+                        : mlc__field_rows(b->field[i], from, to);
+        part.mask[i] = mlc__field_rows(b->mask[i], from, to);
+        part.length[i] = mlc__field_rows(b->length[i], from, to);
+    }
+    return part;
+}
+
+/* Rows that are a share of the batch; loss, and output if it is asked for, go to the scope around.
+ */
+static mlc_status mlc__budget_rows(mlc__budget_run *r, const mlc_batch *rows, mlc_tensor **output,
+                                   mlc_tensor **loss)
+{
+    mlc_ctx *ctx = r->ctx;
+    mlc_tensor *y = NULL;
+    if (ctx->status != MLC_OK) return ctx->status;
+    mlc_tensor *l = mlc__fit_forward(ctx, r->net, r->d, rows, &y);
+    if (!l && ctx->status != MLC_OK) return ctx->status;
+    MLC__REQUIRE(ctx, l, ARG, "budget_step: the loss is NULL; forward returns what it made");
+    if (rows->n < r->batch->n) l = mlc_mul_scalar(l, (double)rows->n / (double)r->batch->n);
+    MLC__TRY(mlc_backward(mlc_optim_scaled(r->opt, l)));
+    *loss = mlc_keep(l);
+    *output = r->wants_output && y ? mlc_keep(y) : NULL;
+    return ctx->status;
+}
+
+/* Part after part, each in a scope; in the one that is open are losses and outputs. */
+static mlc_status mlc__budget_parts(mlc__budget_run *r)
+{
+    mlc_ctx *ctx = r->ctx;
+    mlc_tensor *sum = NULL, *loss = NULL;
+    mlc_tensor **output = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)r->parts *
+                                                              sizeof *output));
+    if (!output) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < r->parts; i++) {
+        MLC__TRY(mlc_scope_begin(ctx));
+        const mlc_batch rows = mlc__batch_rows(r->batch, i * r->batch->n / r->parts,
+                                               (i + 1) * r->batch->n / r->parts);
+        const mlc_status st = mlc__budget_rows(r, &rows, &output[i], &loss);
+        const mlc_status left = mlc__scope_leave(ctx);
+        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
+        sum = sum ? mlc_add(sum, loss) : loss;
+    }
+    r->loss = mlc_keep(sum);
+    if (output[0]) r->output = mlc_keep(mlc_concat(output, (int32_t)r->parts, 0));
+    return ctx->status;
+}
+
+static mlc_status mlc__budget_attempt(mlc__budget_run *r)
+{
+    r->output = r->loss = NULL;
+    MLC__TRY(mlc_scope_begin(r->ctx));
+    const mlc_status st = r->parts > 1 ? mlc__budget_parts(r)
+                          : mlc__budget_rows(r, r->batch, &r->output, &r->loss);
+    const mlc_status left = mlc__scope_leave(r->ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* ---- what makes it smaller */
+
+/* More marks than there are, as few as do, for less and less room; false: no more help. */
+static bool mlc__budget_mark_more(mlc__budget_run *r, const mlc_module *list)
+{
+    mlc_budget *b = r->b;
+    const int32_t was = mlc__budget_marked(list);
+    mlc_dims input = mlc_dims0();
+    int64_t need = 0;
+    input.n = r->batch->x->ndim;
+    memcpy(input.v, r->batch->x->shape, (size_t)input.n * sizeof input.v[0]);
+    input.v[0] = (r->batch->n + r->parts - 1) / r->parts;
+    b->goal = b->goal ? b->goal - b->goal / 8 : mlc__max(r->room, 8);
+    while (mlc__marks_for(r->net, input, b->goal, false, &need) == MLC_OK) {
+        if (mlc__budget_marked(list) > was) return true;
+        if (need > b->goal || need < 8) return false;
+        b->goal = need - need / 8;
+    }
+    mlc_error_clear(r->ctx);           /* its forward takes more than x: there is no dry run   */
+    return was < list->children && mlc_module_recompute(b->recompute, 1) == MLC_OK;
+}
+
+/* A dry run takes no memory, but counts as if it did. */
+static bool mlc__budget_mark(mlc__budget_run *r)
+{
+    mlc_ctx *ctx = r->ctx;
+    const mlc_module *list = mlc__budget_list(r);
+    const size_t limit = ctx->hard_limit;
+    bool more = false;
+    if (!list) return false;
+    ctx->hard_limit = 0;
+    if (r->b->recompute != r->net)
+        more = mlc__budget_marked(list) < list->children &&
+               mlc_module_recompute(r->b->recompute, 1) == MLC_OK;
+    else if (!r->d->has_autocast || mlc_autocast_begin(ctx, r->d->autocast) == MLC_OK) {
+        more = mlc__budget_mark_more(r, list);
+        if (r->d->has_autocast) mlc_autocast_end(ctx);
+    }
+    mlc_error_clear(ctx);
+    ctx->hard_limit = limit;
+    return more;
+}
+
+/* False, with the error that stood: there is nothing left to do. Trimming alone is not for two
+ * steps in a row. */
+static bool mlc__budget_relax(mlc__budget_run *r)
+{
+    char text[MLC__MESSAGE];
+    mlc_ctx *ctx = r->ctx;
+    mlc_budget *b = r->b;
+    const int64_t allocated = ctx->mem.allocated, reserved = ctx->mem.reserved;
+    snprintf(text, sizeof text, "%s", ctx->message);
+    mlc_error_clear(ctx);
+    mlc_memory_trim(ctx);
+    b->trims++;
+    b->again++;
+    const bool freed = ctx->mem.allocated < allocated || ctx->mem.reserved < reserved;
+    if (freed && !r->trimmed && !r->changed && b->trimmed != b->steps) return r->trimmed = true;
+    if (mlc__budget_mark(r)) return r->changed = true;
+    if (r->parts < r->batch->n) {
+        r->parts = mlc__min(2 * r->parts, r->batch->n);
+        return r->changed = true;
+    }
+    mlc__fail(ctx, MLC_ERR_NOMEM, "%s", text);
+    return false;
+}
+
+/* Until it fits. */
+static mlc_status mlc__budget_try(mlc__budget_run *r)
+{
+    MLC__TRY(mlc__budget_buffers(r, false));
+    MLC__TRY(mlc__budget_marks(r, false));
+    for (;;) {
+        const mlc_status st = mlc__budget_attempt(r);
+        if (st == MLC_OK) return st;
+        MLC__TRY(mlc__budget_undo(r));
+        if (st != MLC_ERR_NOMEM || !mlc__budget_relax(r)) return st;
+    }
+}
+
+/* ---- the step */
+
+/* Errors that are dealt with are not for the log. */
+static void mlc__budget_log(void *user, mlc_log_level level, const char *text)
+{
+    const mlc__budget_run *r = MLC__CAST(const mlc__budget_run *, user);
+    if (level != MLC_LOG_ERROR && r->log) r->log(r->log_user, level, text);
+}
+
+static void mlc__budget_begin(mlc__budget_run *r)
+{
+    mlc_ctx *ctx = r->ctx;
+    const size_t bytes = (size_t)mlc__min(r->b->bytes, (int64_t)(PTRDIFF_MAX / 2));
+    r->hard_limit = ctx->hard_limit;
+    r->log = ctx->log;
+    r->log_user = ctx->log_user;
+    r->abort_on_error = ctx->abort_on_error;
+    if (!ctx->hard_limit || bytes < ctx->hard_limit) ctx->hard_limit = bytes;
+    ctx->log = mlc__budget_log;
+    ctx->log_user = r;
+    ctx->abort_on_error = false;
+}
+
+/* An error that has come out of it is one for the log. */
+static mlc_status mlc__budget_end(mlc__budget_run *r, mlc_status st)
+{
+    mlc_ctx *ctx = r->ctx;
+    ctx->hard_limit = r->hard_limit;
+    ctx->log = r->log;
+    ctx->log_user = r->log_user;
+    ctx->abort_on_error = r->abort_on_error;
+    if (ctx->status == MLC_OK) return st;
+    ctx->status = MLC_OK;
+    return mlc__fail(ctx, st, "%s", ctx->message);
+}
+
+static mlc_status mlc__budget_check(const mlc__budget_run *r)
+{
+    const mlc_batch *x = r->batch;
+    const mlc_optim *o = r->opt;
+    mlc_ctx *ctx = r->ctx;
+    MLC__REQUIRE(ctx, o && x && x->x && r->d && r->b && r->b->calls, ARG, "budget_step: the %s is "
+                 "NULL%s", !o ? "optimizer" : !x || !x->x ? "batch" : !r->d ? "desc" : "budget",
+                 o && x && x->x && r->d ? ", or was not made by mlc_budget_make" : "");
+    MLC__REQUIRE(ctx, r->d->loss || r->d->forward, ARG, "budget_step: desc has no loss and no "
+                 "forward; see mlc_fit_desc_make");
+    MLC__REQUIRE(ctx, x->n > 0 && x->n <= INT32_MAX && r->b->parts >= 1 && r->b->trim_every >= 0,
+                 ARG, "budget_step: %lld rows in %lld parts, trimmed every %lld steps; they must "
+                 "be at least 1, 1, 0", (long long)x->n, (long long)r->b->parts,
+                 (long long)r->b->trim_every);
+    MLC__REQUIRE(ctx, x->x->ndim > 0 && x->x->shape[0] == x->n, SHAPE, "budget_step: x is %s in a "
+                 "batch of %lld rows", mlc__shape(x->x).s, (long long)x->n);
+    MLC__REQUIRE(ctx, o->wanted == 1 && !o->in_backward && !mlc_optim_needs_loss(o), STATE,
+                 "budget_step: the optimizer %s", o->wanted > 1 ? "collects gradients of several "
+                 "batches (mlc_optim_accumulate), which would be lost where one begins again"
+                 : o->in_backward ? "makes its step in backward, before there are all parts"
+                 : "asks for the loss more than once");
+    return MLC_OK;
+}
+
+/* What is left beside what there is and the gradients. */
+static mlc_status mlc__budget_room(mlc__budget_run *r)
+{
+    const mlc_ctx *ctx = r->ctx;
+    const int64_t *now = ctx->mem.now;
+    const mlc__flat *flat = mlc__root(r->net)->flat;
+    const int64_t grads = flat && !flat->grads ? (int64_t)flat->grad_bytes : 0;
+    const int64_t params = now[MLC_MEM_PARAM] + now[MLC_MEM_GRAD] + now[MLC_MEM_OPTIM] + grads;
+    r->room = r->b->bytes - ctx->mem.allocated - grads;
+    MLC__REQUIRE(r->ctx, r->room >= 0, ARG, "budget_step: a budget of %lld bytes; %lld are in use "
+                 "before the step, %lld of them by parameters, gradients and the optimizer",
+                 (long long)r->b->bytes, (long long)(r->b->bytes - r->room), (long long)params);
+    return MLC_OK;
+}
+
+static void mlc__budget_say(mlc__budget_run *r, int64_t again)
+{
+    char text[160];
+    const mlc_budget *b = r->b;
+    snprintf(text, sizeof text, "budget: step %lld began again %lld times to fit %lld bytes: "
+             "trimmed; %d children are recomputed; %lld parts", (long long)b->steps,
+             (long long)again, (long long)b->bytes, (int)b->marked, (long long)b->parts);
+    mlc__log(r->ctx, MLC_LOG_INFO, text);
+}
+
+static mlc_status mlc__budget_backward(mlc__budget_run *r)
+{
+    mlc_budget *b = r->b;
+    r->ctx = r->net->ctx;
+    MLC__TRY(mlc__budget_check(r));
+    MLC__TRY(mlc_module_build(r->net));
+    const mlc_budget before = *b;
+    if (b->trim_every > 0 && b->steps % b->trim_every == 0) {
+        mlc_memory_trim(r->ctx);
+        b->trims++;
+    }
+    MLC__TRY(mlc__budget_room(r));
+    r->rng = mlc_ctx_rng(r->ctx);
+    r->parts = mlc__min(b->parts, r->batch->n);
+    mlc__budget_begin(r);
+    const mlc_status st = mlc__budget_end(r, mlc__budget_try(r));
+    if (st != MLC_OK) {
+        *b = before;
+        if (r->marks) mlc__budget_marks(r, true);
+        return st;
+    }
+    b->trimmed = r->trimmed && !r->changed ? b->steps + 1 : -1;
+    b->parts = mlc__max(b->parts, r->parts);
+    b->marked = mlc__budget_marked(mlc__budget_list(r));
+    b->steps++;
+    if (b->again > before.again) mlc__budget_say(r, b->again - before.again);
+    return MLC_OK;
+}
+
+static mlc_status mlc__budget_update(mlc__budget_run *r)
+{
+    mlc__budget_begin(r);
+    mlc_status st = mlc_optim_step(r->opt);
+    if (st == MLC_ERR_NOMEM) {
+        mlc_error_clear(r->ctx);
+        mlc_memory_trim(r->ctx);
+        r->b->trims++;
+        st = mlc_optim_step(r->opt);
+    }
+    return mlc__budget_end(r, st);
+}
+
+static const struct mlc__budget_calls mlc__budget_fns = { mlc__budget_backward,
+                                                          mlc__budget_update };
+
+MLC_IMPL mlc_budget mlc_budget_make(mlc_module *net)
+{
+    mlc_budget b;
+    memset(&b, 0, sizeof b);
+    b.bytes = net ? mlc_memory_limit(net->ctx) : 0;
+    if (net && b.bytes == 0) b.bytes = INT64_MAX;
+    b.recompute = net;
+    b.parts = 1;
+    b.trimmed = -1;
+    b.calls = &mlc__budget_fns;
+    return b;
+}
+
+MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
+                                    const mlc_fit_desc *desc, mlc_budget *budget, double *loss)
+{
+    mlc__budget_run r;
+    if (loss) *loss = MLC__NAN;
+    if (!net) return MLC_ERR_ARG;
+    if (net->ctx->status != MLC_OK) return net->ctx->status;
+    memset(&r, 0, sizeof r);
+    r.net = net;
+    r.opt = opt;
+    r.d = desc;
+    r.batch = batch;
+    r.b = budget;
+    MLC__TRY(mlc_scope_begin(net->ctx));
+    mlc_status st = mlc__budget_backward(&r);
+    if (st == MLC_OK) {
+        st = mlc__budget_update(&r);
+        if (st != MLC_OK) mlc__budget_undo(&r);
+    }
+    if (st == MLC_OK && loss) *loss = mlc_item(r.loss);
+    const mlc_status left = mlc__scope_leave(net->ctx);
+    return st != MLC_OK ? st : left;
 }
 
 /* @@ IMPL.MEMORY_PLAN.TIMELINE --------------------------- what is in use, over time

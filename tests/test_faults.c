@@ -3329,24 +3329,30 @@ DO(mlc_evaluate)
     return st != MLC_OK ? st : hash_value(w, loss);
 }
 
-/* One row: what runs out is an error, not a reason to cut the batch. */
-DO(mlc_backward_parts)
+/* One row, so that bits are the same: what runs out has its layers recomputed, or is an error. */
+DO(mlc_budget_step)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_mse_loss);
     mlc_module        *m = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 3, 2),
                                           mlc_nn_batch_norm(w->ctx, 2));
+    mlc_budget         budget = mlc_budget_make(m);
     mlc_optim         *o = own_module(w, m) ? mlc_sgd(m, 0.1) : NULL;
     mlc_batch          b;
-    int64_t            parts = 1;
+    double             loss = 0;
     memset(&b, 0, sizeof b);
     b.n = 1;
     b.x = o ? mlc_ones(w->ctx, MLC_F32, mlc_dims2(1, 3)) : NULL;
     b.y = b.x ? mlc_ones(w->ctx, MLC_F32, mlc_dims2(1, 2)) : NULL;
     mlc_module_train(m, false);
-    const mlc_status st = b.y ? mlc_backward_parts(m, o, &b, &d, &parts, NULL)
+    const mlc_status st = b.y ? mlc_budget_step(m, o, &b, &d, &budget, &loss)
                               : mlc_ctx_status(w->ctx);
     mlc_optim_free(o);
-    return st;
+    return st != MLC_OK ? st : hash_value(w, loss);
+}
+
+DO(mlc_budget_make)
+{
+    return hash_value(w, (double)mlc_budget_make(w->net).parts);
 }
 
 DO(mlc_predict)
