@@ -5308,6 +5308,10 @@ MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
  *   on systems other than Linux. mlc_find_batch_size takes a share of it. root: NULL, or a folder
  *   that stands for /.                                                                         */
 MLC_API int64_t mlc_machine_memory(const char *root);
+/* mlc_memory_limit: bytes that a context may have in use: its hard_limit, and of a fixed block on
+ *   the host at most its bytes; without both nine tenths of the device's memory, or of
+ *   mlc_machine_memory(NULL) on the CPU. 0: not known, or a NULL context.                     */
+MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
 /* mlc_fixed_block_bytes: the smallest mlc_ctx_desc.memory in which a context like net's, the
  *   network, its optimizer and steps fit: two steps in a block are rehearsed, in address space
  *   from the context's allocator of which bookkeeping and what objects hold is touched. What
@@ -69138,6 +69142,27 @@ MLC_IMPL int64_t mlc_machine_memory(const char *root)
     (void)root;
     return 0;
 #endif
+}
+
+/* Memory of the context's device, or of the machine; 0: not known. */
+static int64_t mlc__device_memory(const mlc_ctx *ctx)
+{
+    mlc_device_info info;
+    if (ctx->on_host) return mlc_machine_memory(NULL);
+    memset(&info, 0, sizeof info);
+    return ctx->backend->info && ctx->backend->info(ctx->dev, &info) == MLC_OK ? info.total_bytes
+                                                                               : 0;
+}
+
+MLC_IMPL int64_t mlc_memory_limit(const mlc_ctx *ctx)
+{
+    if (!ctx) return 0;
+    const int64_t hard = (int64_t)(ctx->hard_limit & INT64_MAX);      /* SIZE_MAX is positive */
+    const int64_t block = (int64_t)ctx->fixed_bytes;
+    if (ctx->fixed && ctx->on_host) return hard ? mlc__min(hard, block) : block;
+    if (hard) return hard;
+    const int64_t all = mlc__device_memory(ctx);
+    return all - all / 10;
 }
 
 /* -- in a fixed block -- */

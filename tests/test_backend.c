@@ -235,6 +235,17 @@ static mlc_status device_sync(void *dev)
     return device_breaks((device *)dev, "sync") ? g_break : MLC_OK;
 }
 
+static mlc_status device_info(void *dev, mlc_device_info *out)
+{
+    if (device_breaks((device *)dev, "info"))
+        return g_break;
+    snprintf(out->name, sizeof out->name, "test");
+    out->free_bytes = out->total_bytes = (int64_t)ARENA_BYTES;
+    for (const block *b = ((device *)dev)->blocks; b != NULL; b = b->next)
+        out->free_bytes -= (int64_t)b->bytes;
+    return MLC_OK;
+}
+
 static const char *device_message(void *dev)
 {
     const device *d = (const device *)dev;
@@ -366,6 +377,7 @@ static mlc_backend device_backend(const char *name)
     b.sync = device_sync;
     b.message = device_message;
     b.operation = device_operation;
+    b.info = device_info;
     b.kernels = k;
     return b;
 }
@@ -380,6 +392,7 @@ __attribute__((constructor)) static void device_register(void)
     b.name = "no_rnn";                 /* of which test_recurrent.c makes steps of operations    */
     b.kernels.rnn = NULL;
     b.kernels.rnn_grad = NULL;
+    b.info = NULL;                     /* test_memory_plan.c: memory that is not known           */
     mlc_backend_register(&b);
 }
 

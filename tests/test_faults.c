@@ -3289,6 +3289,8 @@ SCENARIO(mlc_machine_memory, true)
     return mlc_machine_memory(NULL) >= 0 ? MLC_OK : MLC_ERR_ARG;
 }
 
+SCENARIO(mlc_memory_limit, true) { return mlc_memory_limit(w->ctx) >= 0 ? MLC_OK : MLC_ERR_ARG; }
+
 /* A forward under a timeline. save: its chart, too, which is of what there was before and so is not
  * compared. */
 static mlc_status run_timeline(world *w, bool save)

@@ -476,6 +476,38 @@ TEST(memory_plan, limits_of_the_machine)
 }
 #endif
 
+/* What a context made of d, with n bytes of a block or none, may have in use. */
+static int64_t limit_of(mlc_ctx_desc d, const char *device, size_t hard, size_t n)
+{
+    void *block = n > 0 ? malloc(n) : NULL;
+    d.device = device;
+    d.memory = block;
+    d.memory_bytes = n;
+    d.hard_limit = hard;
+    mlc_ctx      *ctx = mlc_ctx_create(&d);
+    const int64_t limit = ctx != NULL ? mlc_memory_limit(ctx) : -1;
+    mlc_ctx_free(ctx);
+    free(block);
+    return limit;
+}
+
+TEST(memory_plan, what_a_context_may_have_in_use)
+{
+    const mlc_ctx_desc d = mlc_ctx_desc_make();
+    const int64_t      machine = mlc_machine_memory(NULL), arena = limit_of(d, "test", 0, 0);
+    CHECK_EQ(mlc_memory_limit(NULL), 0);
+    CHECK_EQ(limit_of(d, NULL, 0, 0), machine - machine / 10);
+    CHECK_EQ(limit_of(d, NULL, 5000000, 0), 5000000);
+    CHECK_EQ(limit_of(d, NULL, SIZE_MAX, 0), (int64_t)(SIZE_MAX & INT64_MAX));
+    CHECK_EQ(limit_of(d, NULL, 0, 1000000), 1000000);
+    CHECK_EQ(limit_of(d, NULL, 900000, 1000000), 900000);
+    CHECK_EQ(limit_of(d, NULL, 2000000, 1000000), 1000000);
+    CHECK(arena > 40 << 20 && arena <= 256 << 20);
+    CHECK_EQ(limit_of(d, "test", 5000000, 0), 5000000);
+    CHECK_EQ(limit_of(d, "test", 0, 1000000), arena);      /* the block has no tensors           */
+    CHECK_EQ(limit_of(d, "no_rnn", 0, 0), 0);              /* tells nothing of its memory        */
+}
+
 /* ---- fixed blocks --------------------------------------------------------------------------- */
 
 /* Three steps in a block of so many bytes. */
