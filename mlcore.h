@@ -3849,9 +3849,9 @@ MLC_API mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body);
 MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
 /* mlc_module_recompute_budget: marks children of m, or layers of a stack, as mlc_module_recompute
  *   does, those that save most first and no more than it takes for activations of a training step
- *   on an input of this shape to be `bytes` at most: what forward keeps, and a second run of the
- *   largest, as dry runs of forward have them; call it with m in training and in the autocast of
- *   the training. What is outside m (x, the loss) is not counted.
+ *   on an input of this shape to be `bytes` at most: what forward takes, and each second run with
+ *   what is kept until then, as dry runs have them; call it with m in training and in the autocast
+ *   of the training. What is outside m (x, the loss) is not counted.
  *   err    ARG, without a change: marking all does not do; the message says what it would take  */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
@@ -44872,8 +44872,8 @@ static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
     return false;
 }
 
-/* Runs forward without computing; bytes: those that a training step would keep for backward, and
- * the most that there are on the way. */
+/* Runs forward without computing; bytes: those that a training step would keep for backward, the
+ * input included, and the most that it takes beside the input, second runs of pieces included. */
 static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[2])
 {
     mlc_ctx *ctx = m->ctx;
@@ -44885,10 +44885,11 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[
     mlc_dtype dtype = ctx->dtype;
     mlc__params(m, mlc__param_dtype, &dtype);
     mlc_tensor *x = mlc_zeros(ctx, dtype, input);
-    ctx->mem.top[MLC_MEM_ACTIVATION] = ctx->mem.now[MLC_MEM_ACTIVATION];
+    const int64_t outside = ctx->mem.now[MLC_MEM_ACTIVATION];
+    ctx->mem.top[MLC_MEM_ACTIVATION] = outside;
     if (x) mlc_forward(m, x);
     bytes[0] = ctx->mem.now[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
-    bytes[1] = ctx->mem.top[MLC_MEM_ACTIVATION] - before.now[MLC_MEM_ACTIVATION];
+    bytes[1] = ctx->mem.top[MLC_MEM_ACTIVATION] - outside;
     const mlc_status st = mlc__scope_leave(ctx);
     ctx->dry_run = false;
     ctx->stream = stream;
@@ -52290,8 +52291,21 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
     MLC__TRY(mlc_tape_begin(ctx, false));
     ctx->again = true;
     mlc_status st = mlc__piece_again(ctx, p, nd, out);
-    if (st == MLC_OK) st = mlc__piece_backward(ctx, p, nd, out);
+    if (st == MLC_OK && !ctx->dry_run) st = mlc__piece_backward(ctx, p, nd, out);
     ctx->again = again;
+    return st;
+}
+
+/* The same in a scope of its own. */
+static mlc_status mlc__piece_second(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
+{
+    const int32_t depth = ctx->depth;
+    MLC__TRY(mlc_scope_begin(ctx));
+    mlc_status st = mlc__piece_redo(ctx, p, nd);
+    while (ctx->depth > depth) {
+        const mlc_status left = mlc__scope_leave(ctx);
+        if (st == MLC_OK) st = left;
+    }
     return st;
 }
 
@@ -52299,25 +52313,19 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__rerun *p = nd->u.piece;
-    const int32_t depth = ctx->depth;
     mlc_node *r = nd->prev;
     for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) {
         MLC__REQUIRE(ctx, !r->done, STATE, "recompute: a parameter or a loader's batch that the "
                      "piece reads is freed; free it after backward");
         MLC__TRY(mlc__piece_unchanged(ctx, r));
     }
-    MLC__TRY(mlc_scope_begin(ctx));
     r = nd->prev;
     for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) mlc__node_uses(r, -1);
-    mlc_status st = mlc__piece_redo(ctx, p, nd);
+    const mlc_status st = mlc__piece_second(ctx, p, nd);
     r = nd->prev;
     for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) {
         mlc__node_uses(r, 1);
         if (st == MLC_OK) mlc__node_unsave(r);
-    }
-    while (ctx->depth > depth) {
-        const mlc_status left = mlc__scope_leave(ctx);
-        if (st == MLC_OK) st = left;
     }
     return st;
 }
@@ -52364,7 +52372,8 @@ MLC_IMPL mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
     if (st == MLC_OK) st = mlc__piece_record(ctx, p, out, n_out);
     for (int32_t i = 0; i < n_out && st != MLC_OK; i++) out[i] = NULL;
     mlc__piece_sweep(ctx, before, out, n_out);
-    return st;
+    /* A dry run has no backward; what the second run takes is taken here. */
+    return st == MLC_OK && ctx->dry_run && nd->n_out ? mlc__piece_second(ctx, p, nd) : st;
 }
 
 MLC_IMPL bool mlc_recomputing(const mlc_ctx *ctx) { return ctx && ctx->again; }
@@ -52514,22 +52523,22 @@ static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims i
     return MLC_OK;
 }
 
-/* Marks the child that saves most until need is no more than bytes, or none is left. */
+/* Marks the child that saves most until a step takes no more than bytes, or none is left. need: the
+ * least that it took with any of these marks. */
 static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_dims input,
                                    int64_t bytes, mlc__saving *at, int64_t *need)
 {
-    int64_t dry[2], largest = 0;
+    int64_t dry[2];
     MLC__TRY(mlc__savings(m, list, input, at, need));
     while (*need > bytes) {
         int32_t best = -1;
         for (int32_t i = 0; i < list->children; i++)
             if (!at[i].marked && at[i].bytes > (best < 0 ? 0 : at[best].bytes)) best = i;
         if (best < 0) return MLC_OK;
-        largest = mlc__max(largest, at[best].bytes);
         at[best].marked = true;
         mlc__module_mark(list->child[best], true);
         MLC__TRY(mlc__dry_forward(m, input, dry));
-        *need = mlc__max(dry[1], dry[0] + largest);
+        *need = mlc__min(*need, dry[1]);
     }
     return MLC_OK;
 }
