@@ -1,8 +1,9 @@
 /* test_recompute.c -- tests of section IMPL.RECOMPUTE: gradients, statistics and draws are those of
  * a plain run, bit by bit; memory falls; what cannot run twice is refused */
 #include "mlc_test.h"
+#include "resnet20.h"
 
-#define MOST 20000                     /* numbers that a run leaves                            */
+#define MOST 300000                    /* numbers that a run leaves                            */
 
 /* All that a run leaves: losses, gradients, buffers, and where the generator stands.          */
 typedef struct left {
@@ -418,6 +419,184 @@ TEST(recompute, budget_is_kept)
     CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 6), 100) != MLC_OK);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear");
     CHECK_EQ(mlc_module_recompute_budget(NULL, mlc_dims2(64, 6), 100), MLC_ERR_ARG);
+}
+
+/* ---- marks for a budget ---------------------------------------------------------------------- */
+
+/* A net of a budget's tests, and its input. */
+typedef struct goal {
+    const char *name;
+    mlc_module *(*make)(mlc_ctx *ctx);
+    mlc_dims     x;
+    bool         tokens;
+} goal;
+
+static mlc_module *goal_gpt(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(17, 16, 6, 32, 2);
+    d.layer.dropout = 0.1;
+    return mlc_nn_gpt(ctx, &d);
+}
+
+static mlc_module *goal_encoder(mlc_ctx *ctx)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(16, 2);
+    d.hidden = 48;
+    return mlc_nn_transformer_encoder(ctx, &d, 5);
+}
+
+static const goal GOALS[] = {
+    {"gpt", goal_gpt, {{3, 16}, 2}, true},
+    {"resnet20", resnet20, {{2, 3, 32, 32}, 4}, false},
+    {"encoder", goal_encoder, {{4, 12, 16}, 3}, false},
+};
+enum { N_GOALS = sizeof GOALS / sizeof GOALS[0], BUDGETS = 20 };
+
+/* A way to take a step: the marks before it, and a budget, or 0 for none. */
+typedef struct way {
+    const goal *of;
+    bool        low;                   /* under autocast to bf16                               */
+    int32_t     threads, every;
+    int64_t     budget;
+} way;
+
+/* What a step took for activations, and how much of that the loss alone does. */
+typedef struct took {
+    int64_t    peak, loss;
+    mlc_status st;                     /* of mlc_module_recompute_budget                       */
+    int64_t    need, more;             /* if it was refused, as its message says               */
+} took;
+
+static mlc_tensor *goal_loss(mlc_tensor *y)
+{
+    return mlc_mean_all(mlc_square(mlc_cast(y, MLC_F32)));
+}
+
+static int64_t activations(mlc_ctx *ctx, bool peak)
+{
+    mlc_memory m;
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    return peak ? m.top[MLC_MEM_ACTIVATION] : m.now[MLC_MEM_ACTIVATION];
+}
+
+/* What the loss takes beside its input, forward and backward, on a leaf like y. */
+static int64_t loss_takes(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims)
+{
+    mlc_scope_begin(ctx);
+    mlc_tensor *y = mlc_zeros(ctx, dtype, dims);
+    mlc_set_requires_grad(y, true);
+    mlc_memory_peak_reset(ctx);
+    const int64_t before = activations(ctx, false);
+    CHECK_EQ(mlc_backward(goal_loss(y)), MLC_OK);
+    const int64_t bytes = activations(ctx, true) - before;
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return bytes;
+}
+
+/* The step; x is made before, so that it is not in the peak. */
+static void goal_step(const way *w, mlc_ctx *ctx, mlc_module *net, took *k, left *l)
+{
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, w->of->x, 3, w->of->tokens ? 0.0 : -1.0,
+                              w->of->tokens ? 17.0 : 1.0);
+    if (w->of->tokens) x = mlc_cast(x, MLC_I64);
+    mlc_memory_peak_reset(ctx);
+    const int64_t before = activations(ctx, false);
+    if (w->low) mlc_autocast_begin(ctx, MLC_BF16);
+    mlc_tensor *y = mlc_forward(net, x);
+    if (w->low) mlc_autocast_end(ctx);
+    mlc_tensor *loss = goal_loss(y);
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    k->peak = activations(ctx, true) - before;
+    leave(l, loss);
+    const mlc_dtype dtype = y->dtype;
+    const mlc_dims dims = mlc_dims_of(y->ndim, y->shape);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    k->loss = loss_takes(ctx, dtype, dims);
+}
+
+static took take(const way *w, left *l)
+{
+    mlc_ctx_desc d = test_desc();
+    d.threads = w->threads;
+    d.seed = 5;
+    mlc_ctx    *ctx = mlc_ctx_create(&d);
+    mlc_module *net = w->of->make(ctx);
+    took        k = {0, 0, MLC_OK, 0, 0};
+    long long   need = 0, more = 0, most = 0;
+    CHECK_EQ(mlc_module_recompute(net, w->every), MLC_OK);
+    if (w->low) mlc_autocast_begin(ctx, MLC_BF16);
+    if (w->budget) k.st = mlc_module_recompute_budget(net, w->of->x, w->budget);
+    if (w->low) mlc_autocast_end(ctx);
+    if (k.st != MLC_OK) {
+        const char *at = strstr(mlc_error(ctx), "activations take ");
+        if (CHECK(at != NULL))
+            CHECK_EQ(sscanf(at, "activations take %lld bytes, %lld more than the %lld", &need,
+                            &more, &most), 3);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "with all that helps");
+        CHECK_EQ((int64_t)most, w->budget);
+        CHECK_EQ((int64_t)(need - more), w->budget);
+        CHECK(more > 0);
+    }
+    k.need = need;
+    k.more = more;
+    l->n = 0;
+    goal_step(w, ctx, net, &k, l);
+    leave_net(l, net);
+    CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+    return k;
+}
+
+/* One budget: it is kept, or the marks are as before, which are every second. */
+static took one_budget(way w, int64_t budget, const took *half, const took *all, left *l)
+{
+    w.budget = budget;
+    const took k = take(&w, &l[1]);
+    same(&l[0], &l[1]);
+    bool fine = k.st == MLC_OK ? CHECK(k.peak <= budget + k.loss) : CHECK_EQ(k.peak, half->peak);
+    if (k.st != MLC_OK) fine = CHECK(llabs(k.need - all->peak) * 8 <= all->peak) && fine;
+    if (!fine)
+        printf("  %s%s, %lld bytes: peak %lld, the loss takes %lld, need %lld\n", w.of->name,
+               w.low ? ", bf16" : "", (long long)budget, (long long)k.peak, (long long)k.loss,
+               (long long)k.need);
+    return k;
+}
+
+/* From 25 % to 110 % of a plain step's bytes. A refusal says what is enough, to the byte. */
+static void budgets(const goal *of, bool low, left *l)
+{
+    const int64_t by = test_stride(9);
+    way        w = {of, low, 2, 0, 0};
+    const took plain = take(&w, &l[0]);
+    w.every = 1;
+    const took all = take(&w, &l[1]);
+    same(&l[0], &l[1]);
+    w.every = 2;
+    const took half = take(&w, &l[1]);
+    same(&l[0], &l[1]);
+    CHECK(all.peak < half.peak && half.peak < plain.peak);
+    for (int64_t i = 0; i < BUDGETS; i += by) {
+        const int64_t budget = plain.peak * (2500 + 8500 * i / (BUDGETS - 1)) / 10000;
+        const took    k = one_budget(w, budget, &half, &all, l);
+        CHECK(k.st == MLC_OK || budget < all.peak);
+        if (budget >= plain.peak) CHECK_EQ(k.peak, plain.peak);
+    }
+    const took none = one_budget(w, 1000, &half, &all, l);
+    CHECK_EQ(one_budget(w, none.need, &half, &all, l).st, MLC_OK);
+    CHECK_EQ(one_budget(w, none.need - 1, &half, &all, l).more, 1);
+    w.budget = plain.peak * 6 / 10;
+    for (w.threads = 1; w.threads <= 3; w.threads += 2) {
+        CHECK(take(&w, &l[1]).peak < plain.peak);
+        same(&l[0], &l[1]);
+    }
+}
+
+TEST(recompute, budgets_are_kept_or_say_what_is_missing)
+{
+    left *l = (left *)calloc(2, sizeof *l);
+    for (int i = 0; i < 2 * N_GOALS; i++) budgets(&GOALS[i / 2], i & 1, l);
+    free(l);
 }
 
 TEST(recompute, marks)
