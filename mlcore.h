@@ -3844,9 +3844,13 @@ MLC_API bool mlc_recomputing(const mlc_ctx *ctx);
 MLC_API mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body);
 /* mlc_module_recompute: marks children 0, every, 2 every, .. of m as mlc_nn_recompute does, or
  *   layers, if m is a stack of them (mlc_nn_transformer_encoder, mlc_nn_gpt); the others are marked
- *   no more. every 0: none is.             err: ARG: every is negative, or m has no children
- *   ref    torch.utils.checkpoint.checkpoint_sequential                                      */
+ *   no more. every 0: none is.             err: ARG: every is negative, or m has no children */
 MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
+/* mlc_module_recompute_segments: every `length` children of a sequential m are a piece together, in
+ *   place of marks of m; with 0 none are. The last ones are not: their backward comes first.
+ *   err    ARG: length is negative, or m is no sequential
+ *   ref    torch.utils.checkpoint.checkpoint_sequential                                       */
+MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
 /* mlc_module_recompute_budget: marks children of m, or layers of a stack, as mlc_module_recompute
  *   does, those that save most first and no more than it takes for activations of a training step
  *   on an input of this shape to be `bytes` at most: what forward takes, and each second run with
@@ -5334,8 +5338,8 @@ struct mlc_budget {                    /* mlc_budget_step changes what is below 
     int64_t     parts;                 /* runs that a batch is made in; default 1              */
     int64_t     steps;                 /* that it has made, and what they took: steps begun    */
     int64_t     again, trims;          /* again, calls of mlc_memory_trim                      */
-    int32_t     marked;                /* children that are marked                             */
-    int64_t     goal, trimmed;         /* private, as what follows                             */
+    int32_t     marked;                /* children that are marked, or are in segments         */
+    int64_t     goal, least, trimmed;  /* private, as what follows                             */
     const struct mlc__budget_calls *calls;
 };
 
@@ -38716,7 +38720,8 @@ typedef struct mlc__fuse {
     /* puts m into e, if m may come after what is there and is one of `takes` */
     bool         (*joins)(const mlc_module *m, mlc_epilogue *e, uint32_t takes);
     mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
-    mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t n);     /* first n of a sequence  */
+    mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end);    /* children */
+                                       /* *at to end of a sequence; *at: the next one then     */
     /* of child i of m: does the relu after it run in call_relu of the child after that? */
     bool         (*relu_waits)(const mlc_module *m, int32_t i);
     bool         whole;                /* its children are no layers to be replaced             */
@@ -38771,6 +38776,7 @@ struct mlc_module {
     bool             descs;                     /* user begins with two descs of a call, or NULL */
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
+    int32_t          segment;                   /* children of a piece, if piece says so        */
     int64_t          out_shape[MLC_MAX_DIMS];
     const mlc__fuse *fuse;                      /* what else a container asks for               */
     mlc_forward_hook hook;                      /* or NULL                                      */
@@ -40991,14 +40997,14 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     return child->fuse->call_relu(child, y);
 }
 
-/* The first n children of m. The input of a step is done with once its output is there: without a
- * tape two layers are alive at a time. What is older than this call, or lives on in a view, is not
- * ours to free. */
-static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t n)
+/* Children *at to end of m, and what runs in the pass of the last. The input of a step is done with
+ * once its output is there: without a tape two layers are alive at a time. What is older than this
+ * call, or lives on in a view, is not ours to free. */
+static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end)
 {
     const uint64_t before = m->ctx->storages;
-    for (int32_t i = 0; x && i < n; i++) {
-        mlc_tensor *y = mlc__sequential_step(m, &i, x);
+    for (; x && *at < end; ++*at) {
+        mlc_tensor *y = mlc__sequential_step(m, at, x);
         mlc__used_up(x, before, y);
         x = y;
     }
@@ -41007,8 +41013,9 @@ static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t n)
 
 static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
+    int32_t at = 0;
     (void)e;
-    return mlc__sequential_run(m, x, m->children);
+    return mlc__sequential_run(m, x, &at, m->children);
 }
 
 static const mlc__fuse mlc__sequential_fuses = {
@@ -41160,8 +41167,10 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
     mlc_module *body = m->child[0], *last = mlc__residual_last(body);
     (void)e;
     mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
+    int32_t at = 0;
     if (!skip) return NULL;
-    mlc_tensor *h = last ? body->fuse->run(body, x, body->children - 1) : mlc_forward(body, x);
+    mlc_tensor *h = last ? body->fuse->run(body, x, &at, body->children - 1)
+                         : mlc_forward(body, x);
     if (!h) return NULL;
     if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
         last->fuse->adds(last, h, skip)) {
@@ -44497,6 +44506,7 @@ static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
     m->fuse = from->fuse;
     m->training = from->training;
     m->piece = from->piece;
+    m->segment = from->segment;
     m->alone = m->piece != NULL;         /* hooks stay with the other */
     m->descs = from->descs;
     mlc__twin_add(c, from, m, true);
@@ -52387,6 +52397,7 @@ typedef struct mlc__module_again {
     mlc_attention_desc  desc[2];
     const mlc_attention_desc *at[2];   /* NULL or desc                                         */
     int32_t             modules;
+    int32_t             from, to, next;          /* of a segment: children; next: after it     */
 } mlc__module_again;
 
 MLC__INLINE bool *mlc__again_modes(mlc__module_again *a)
@@ -52419,26 +52430,35 @@ static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const 
     mlc__modes(m, mlc__again_modes(a), true);
     for (int i = 0; descs && i < 2; i++) descs[i] = a->at[i];
     const mlc_module *outer = ctx->current;
+    mlc_status st = MLC_OK;
     ctx->current = m;
-    const mlc_status st = mlc__module_once(m, in, n_in, out, n_out);
+    a->next = a->from;
+    if (!a->to) st = mlc__module_once(m, in, n_in, out, n_out);
+    else if (!(out[0] = m->fuse->run(m, in[0], &a->next, a->to))) st = ctx->status;
     ctx->current = outer;
     for (int i = 0; descs && i < 2; i++) descs[i] = NULL;
     mlc__modes(m, mlc__again_modes(a), true);
     return st;
 }
 
-static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
-                                        mlc_tensor **out, int32_t n_out)
+/* A forward of m that is no piece: it runs once, or within another that counts already. */
+static bool mlc__runs_once(const mlc_module *m)
+{
+    const mlc_ctx *ctx = m->ctx;
+    return !m->training || ctx->no_grad > 0 || ctx->inner.traced || ctx->inner.keep ||
+           (ctx->sequence && ctx->sequence->attend);
+}
+
+/* What the second run is to have as this one. */
+static mlc__module_again *mlc__again_new(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
     const mlc_attention_desc *const *descs = m->descs ? (const mlc_attention_desc *const *)m->user
                                                       : NULL;
-    if (!m->training || ctx->no_grad > 0 || ctx->inner.traced || ctx->inner.keep ||
-        (ctx->sequence && ctx->sequence->attend)) return mlc__module_once(m, in, n_in, out, n_out);
     const int32_t n = mlc__modes(m, NULL, false);
     mlc__module_again *a = MLC__CAST(mlc__module_again *, mlc__arena(ctx, ctx->depth, sizeof *a +
                                                                      (size_t)n * sizeof(bool)));
-    if (!a) return MLC_ERR_NOMEM;
+    if (!a) return NULL;
     memset(a, 0, sizeof *a);
     a->m = m;
     a->modules = n;
@@ -52448,7 +52468,36 @@ static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, in
         a->at[i] = &a->desc[i];
     }
     mlc__modes(m, mlc__again_modes(a), false);
-    return mlc_recompute(ctx, mlc__module_piece, a, in, n_in, out, n_out);
+    return a;
+}
+
+static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                        mlc_tensor **out, int32_t n_out)
+{
+    if (mlc__runs_once(m)) return mlc__module_once(m, in, n_in, out, n_out);
+    mlc__module_again *a = mlc__again_new(m);
+    return a ? mlc_recompute(m->ctx, mlc__module_piece, a, in, n_in, out, n_out) : MLC_ERR_NOMEM;
+}
+
+/* Piece after piece; one may have some children more, which run in the pass of its last. */
+static mlc_status mlc__segments_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *x = in[0], *y;
+    int32_t at = 0;
+    if (mlc__runs_once(m) || n_in != 1 || n_out != 1)
+        return mlc__module_once(m, in, n_in, out, n_out);
+    while (m->children - at > m->segment) {
+        mlc__module_again *a = mlc__again_new(m);
+        if (!a) return MLC_ERR_NOMEM;
+        a->from = at;
+        a->to = at + m->segment;
+        MLC__TRY(mlc_recompute(m->ctx, mlc__module_piece, a, &x, 1, &y, 1));
+        at = a->next;
+        x = y;
+    }
+    out[0] = m->fuse->run(m, x, &at, m->children);
+    return out[0] ? MLC_OK : m->ctx->status;
 }
 
 /* m is freed: its pieces cannot run any more. */
@@ -52462,12 +52511,23 @@ static void mlc__module_forget(mlc_module *m)
 }
 
 static const struct mlc__pieces mlc__module_pieces = { mlc__module_run_twice, mlc__module_forget };
+static const struct mlc__pieces mlc__segment_pieces = { mlc__segments_run, mlc__module_forget };
 
 static void mlc__module_mark(mlc_module *m, bool on)
 {
     m->piece = on ? &mlc__module_pieces : NULL;
     m->alone = on || m->hook;
 }
+
+/* 0: m is not marked. */
+static void mlc__segments_mark(mlc_module *m, int32_t length)
+{
+    mlc__module_mark(m, length > 0);
+    if (length > 0) m->piece = &mlc__segment_pieces;
+    m->segment = length;
+}
+
+static bool mlc__has_segments(const mlc_module *m) { return m->piece == &mlc__segment_pieces; }
 
 MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
 {
@@ -52497,8 +52557,19 @@ MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
     if (!m) return MLC_ERR_ARG;
     MLC__TRY(mlc__piece_list(m, "module_recompute", &list));
     MLC__REQUIRE(m->ctx, every >= 0, ARG, "module_recompute: every is %d; it is 0 or more", every);
+    if (mlc__has_segments(m)) mlc__segments_mark(m, 0);
     for (int32_t i = 0; i < list->children; i++)
         mlc__module_mark(list->child[i], every && i % every == 0);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, m->fuse->run && length >= 0, ARG, "module_recompute_segments: %d children "
+                 "each of a %s; length is 0 or more, the module mlc_nn_sequential's", length,
+                 m->cls.name);
+    mlc__segments_mark(m, length);
     return MLC_OK;
 }
 
@@ -52543,12 +52614,38 @@ static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_di
     return MLC_OK;
 }
 
+/* Segments in place of marks, if they take less: the longest that do, as the last is no piece. */
+static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t bytes,
+                                      const mlc__saving *at, int64_t *need)
+{
+    int32_t best = 0;
+    int64_t dry[2];
+    for (int32_t i = 0; i < m->children; i++) mlc__module_mark(m->child[i], false);
+    for (int32_t k = (m->children + 1) / 2; k > 1 && *need > bytes; k--) {
+        mlc__segments_mark(m, k);
+        MLC__TRY(mlc__dry_forward(m, input, dry));
+        if (dry[1] >= *need) continue;
+        *need = dry[1];
+        best = k;
+    }
+    mlc__segments_mark(m, best);
+    for (int32_t i = 0; i < m->children && !best; i++)
+        mlc__module_mark(m->child[i], at[i].marked);
+    return MLC_OK;
+}
+
+static int32_t mlc__segment_of(const mlc_module *m)
+{
+    return mlc__has_segments(m) ? m->segment : 0;
+}
+
 /* Marks what it takes, or all that helps, and says what activations then take. On an error marks
  * are as before; must: it is one if that is more than bytes. */
 static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, bool must,
-                                        int64_t *taken)
+                                 int64_t *taken)
 {
     const char *what = "module_recompute_budget";
+    const int32_t segment = mlc__segment_of(m);
     const mlc_module *list;
     int64_t need = 0;
     MLC__TRY(mlc__piece_list(m, what, &list));
@@ -52558,12 +52655,16 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                                                                sizeof *at, MLC_MEM_OBJECT, what));
     if (!at) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < list->children; i++) at[i].was = list->child[i]->piece != NULL;
+    if (segment) mlc__segments_mark(m, 0);
     mlc_status st = mlc__marks_until(m, list, input, bytes, at, &need);
+    if (st == MLC_OK && need > bytes && m->fuse->run)
+        st = mlc__segments_until(m, input, bytes, at, &need);
     if (st == MLC_OK && must && need > bytes)
         st = mlc__fail(ctx, MLC_ERR_ARG, "%s: with all that helps recomputed, activations take "
                        "%lld bytes, %lld more than the %lld there may be; take a smaller batch, or "
                        "mark parts of the %d children", what, (long long)need,
                        (long long)(need - bytes), (long long)bytes, list->children);
+    if (st != MLC_OK && (segment || mlc__has_segments(m))) mlc__segments_mark(m, segment);
     for (int32_t i = 0; i < list->children && st != MLC_OK; i++)
         mlc__module_mark(list->child[i], at[i].was);
     mlc__heap_free(ctx, at);
@@ -64639,7 +64740,8 @@ typedef struct mlc__budget_run {
     int64_t             room;          /* for what the step makes                              */
     mlc_rng_state       rng;           /* before the step, as what follows                     */
     mlc_tensor        **buffers;       /* copies                                               */
-    bool               *marks;         /* of children                                          */
+    bool               *marks;         /* of children; segment: of their module                */
+    int32_t             segment;
     size_t              hard_limit;    /* of the context, as what follows                      */
     void              (*log)(void *user, mlc_log_level level, const char *text);
     void               *log_user;
@@ -69282,9 +69384,11 @@ static const mlc_module *mlc__budget_list(const mlc__budget_run *r)
     return m && m->children && mlc__piece_list(m, "budget_step", &list) == MLC_OK ? list : NULL;
 }
 
-static int32_t mlc__budget_marked(const mlc_module *list)
+static int32_t mlc__budget_marked(const mlc__budget_run *r)
 {
+    const mlc_module *list = mlc__budget_list(r);
     int32_t n = 0;
+    if (list && mlc__has_segments(r->b->recompute)) return list->children;
     for (int32_t i = 0; list && i < list->children; i++) n += list->child[i]->piece != NULL;
     return n;
 }
@@ -69292,10 +69396,14 @@ static int32_t mlc__budget_marked(const mlc_module *list)
 static mlc_status mlc__budget_marks(mlc__budget_run *r, bool back)
 {
     const mlc_module *list = mlc__budget_list(r);
+    mlc_module *m = r->b->recompute;
     if (!list) return MLC_OK;
-    if (!back) r->marks = MLC__CAST(bool *, mlc__arena(r->ctx, r->ctx->depth,
-                                                       (size_t)list->children * sizeof(bool)));
-    if (!r->marks) return MLC_ERR_NOMEM;
+    if (!back) {
+        r->segment = mlc__segment_of(m);
+        r->marks = MLC__CAST(bool *, mlc__arena(r->ctx, r->ctx->depth,
+                                                (size_t)list->children * sizeof(bool)));
+        if (!r->marks) return MLC_ERR_NOMEM;
+    } else if (mlc__segment_of(m) != r->segment) mlc__segments_mark(m, r->segment);
     for (int32_t i = 0; i < list->children; i++) {
         if (back) mlc__module_mark(list->child[i], r->marks[i]);
         else r->marks[i] = list->child[i]->piece != NULL;
@@ -69391,11 +69499,11 @@ static mlc_status mlc__budget_attempt(mlc__budget_run *r)
 
 /* ---- what makes it smaller */
 
-/* More marks than there are, as few as do, for less and less room; false: no more help. */
-static bool mlc__budget_mark_more(mlc__budget_run *r, const mlc_module *list)
+/* Marks that take less than those there are, as few as do, for less and less room; false: no more
+ * help. */
+static bool mlc__budget_mark_more(mlc__budget_run *r)
 {
     mlc_budget *b = r->b;
-    const int32_t was = mlc__budget_marked(list);
     mlc_dims input = mlc_dims0();
     int64_t need = 0;
     input.n = r->batch->x->ndim;
@@ -69403,12 +69511,22 @@ static bool mlc__budget_mark_more(mlc__budget_run *r, const mlc_module *list)
     input.v[0] = (r->batch->n + r->parts - 1) / r->parts;
     b->goal = b->goal ? b->goal - b->goal / 8 : mlc__max(r->room, 8);
     while (mlc__marks_for(r->net, input, b->goal, false, &need) == MLC_OK) {
-        if (mlc__budget_marked(list) > was) return true;
+        if (need < b->least && mlc__budget_marked(r)) {
+            b->least = need;
+            return true;
+        }
         if (need > b->goal || need < 8) return false;
         b->goal = need - need / 8;
     }
-    mlc_error_clear(r->ctx);           /* its forward takes more than x: there is no dry run   */
-    return was < list->children && mlc_module_recompute(b->recompute, 1) == MLC_OK;
+    return false;
+}
+
+/* All children; false: they are. */
+static bool mlc__budget_mark_all(mlc__budget_run *r, const mlc_module *list)
+{
+    mlc_error_clear(r->ctx);
+    return mlc__budget_marked(r) < list->children &&
+           mlc_module_recompute(r->b->recompute, 1) == MLC_OK;
 }
 
 /* A dry run takes no memory, but counts as if it did. */
@@ -69420,13 +69538,13 @@ static bool mlc__budget_mark(mlc__budget_run *r)
     bool more = false;
     if (!list) return false;
     ctx->hard_limit = 0;
-    if (r->b->recompute != r->net)
-        more = mlc__budget_marked(list) < list->children &&
-               mlc_module_recompute(r->b->recompute, 1) == MLC_OK;
-    else if (!r->d->has_autocast || mlc_autocast_begin(ctx, r->d->autocast) == MLC_OK) {
-        more = mlc__budget_mark_more(r, list);
+    if (r->b->recompute == r->net &&
+        (!r->d->has_autocast || mlc_autocast_begin(ctx, r->d->autocast) == MLC_OK)) {
+        more = mlc__budget_mark_more(r);
         if (r->d->has_autocast) mlc_autocast_end(ctx);
     }
+    /* Without a dry run: another module, or a forward that takes more than x. */
+    if (r->b->recompute != r->net || ctx->status != MLC_OK) more = mlc__budget_mark_all(r, list);
     mlc_error_clear(ctx);
     ctx->hard_limit = limit;
     return more;
@@ -69577,7 +69695,7 @@ static mlc_status mlc__budget_backward(mlc__budget_run *r)
     }
     b->trimmed = r->trimmed && !r->changed ? b->steps + 1 : -1;
     b->parts = mlc__max(b->parts, r->parts);
-    b->marked = mlc__budget_marked(mlc__budget_list(r));
+    b->marked = mlc__budget_marked(r);
     b->steps++;
     if (b->again > before.again) mlc__budget_say(r, b->again - before.again);
     return MLC_OK;
@@ -69608,6 +69726,7 @@ MLC_IMPL mlc_budget mlc_budget_make(mlc_module *net)
     b.recompute = net;
     b.parts = 1;
     b.trimmed = -1;
+    b.least = INT64_MAX;
     b.calls = &mlc__budget_fns;
     return b;
 }

@@ -2545,6 +2545,12 @@ DO(mlc_module_recompute)
     return keep(w, mlc_forward(w->net, w->x));
 }
 
+DO(mlc_module_recompute_segments)
+{
+    CHECK_EQ(mlc_module_recompute_segments(w->net, 2), MLC_OK);
+    return keep(w, mlc_forward(w->net, w->x));
+}
+
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
 static void reads_arguments(void *user, const mlc_op_event *e)

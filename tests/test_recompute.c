@@ -113,6 +113,25 @@ static mlc_module *make_nested(mlc_ctx *ctx, bool marked)
     return marked_if(ctx, more, marked);
 }
 
+static int32_t g_segment;              /* of make_flat                                         */
+
+/* A sequence whose children are no blocks; some run in the pass of the one before.            */
+static mlc_module *make_flat(mlc_ctx *ctx, bool marked)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) {
+        mlc_module_add(net, mlc_nn_conv2d(ctx, 3, 3, 3, 1, 1));
+        mlc_module_add(net, mlc_nn_batch_norm(ctx, 3));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+        mlc_module_add(net, mlc_nn_dropout(ctx, 0.2));
+    }
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 75, 9));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    if (marked) CHECK_EQ(mlc_module_recompute_segments(net, g_segment), MLC_OK);
+    return net;
+}
+
 /* Two passes, whose gradients add up.                                                         */
 static void run(const kind *k, bool marked, left *l)
 {
@@ -186,6 +205,18 @@ TEST(recompute, batch_norm_updates_its_statistics_once)
 TEST(recompute, gpt_gets_its_places_again)
 {
     all_kinds(make_gpt, mlc_dims2(2, 6), true);
+}
+
+TEST(recompute, segments_have_the_bits_of_a_plain_run)
+{
+    static const int32_t lengths[] = {1, 2, 3, 4, 7, 14, 15, 40};
+    const kind           f32 = {make_flat, mlc_dims4(2, 3, 5, 5), false, MLC_F32, MLC_F32, 2, 0};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        g_segment = lengths[i];
+        same_bits(f32);
+    }
+    g_segment = 4;
+    all_kinds(make_flat, mlc_dims4(2, 3, 5, 5), false);
 }
 
 TEST(recompute, nests)
@@ -740,4 +771,59 @@ TEST(recompute, trains_as_a_plain_net)
     }
     same(&l[0], &l[1]);
     free(l);
+}
+
+/* ---- segments of a sequence ------------------------------------------------------------------ */
+
+static mlc_module *flat_mlp(mlc_ctx *ctx, int n)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < n; i++) {
+        mlc_module_add(net, mlc_nn_linear(ctx, 32, 32));
+        mlc_module_add(net, mlc_nn_gelu(ctx));
+        mlc_module_add(net, mlc_nn_layer_norm(ctx, 32));
+    }
+    return net;
+}
+
+/* The most that activations take in a step. */
+static int64_t flat_peak(mlc_module *net)
+{
+    mlc_ctx   *ctx = mlc_module_ctx(net);
+    mlc_memory m;
+    mlc_memory_peak_reset(ctx);
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(512, 32), 1, -1, 1);
+    CHECK_EQ(mlc_backward(mlc_mean_all(mlc_forward(net, x))), MLC_OK);
+    CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return m.top[MLC_MEM_ACTIVATION];
+}
+
+TEST(recompute, segments_of_a_flat_net_halve_its_activations)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = flat_mlp(ctx, 12);
+    const int64_t plain = flat_peak(net), x = 512 * 32 * 4;
+    CHECK_EQ(mlc_module_recompute_segments(net, 9), MLC_OK);
+    CHECK(flat_peak(net) * 2 < plain);
+    CHECK_EQ(mlc_module_recompute_segments(net, 0), MLC_OK);
+    CHECK_EQ(flat_peak(net), plain);
+    /* Marks of single children save little: a budget takes segments. */
+    CHECK_EQ(mlc_module_recompute_budget(net, mlc_dims2(512, 32), plain * 6 / 10), MLC_OK);
+    CHECK(flat_peak(net) <= plain * 6 / 10 + 2 * x);
+    CHECK_EQ(mlc_module_recompute_budget(net, mlc_dims2(512, 32), plain), MLC_OK);
+    CHECK_EQ(flat_peak(net), plain);
+    CHECK_EQ(mlc_module_recompute_segments(net, 5), MLC_OK);
+    const int64_t five = flat_peak(net);
+    CHECK(mlc_module_recompute_budget(net, mlc_dims2(512, 32), 1000) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "more than the 1000 there may be");
+    CHECK_EQ(flat_peak(net), five);
+    CHECK_EQ(mlc_module_recompute(net, 0), MLC_OK);
+    CHECK_EQ(flat_peak(net), plain);
+    CHECK_EQ(mlc_module_recompute_segments(net, -1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "-1 children each of a Sequential");
+    CHECK_EQ(mlc_module_recompute_segments(mlc_nn_relu(ctx), 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "ReLU");
+    CHECK_EQ(mlc_module_recompute_segments(NULL, 1), MLC_ERR_ARG);
 }
