@@ -28,6 +28,7 @@ typedef struct spec {
     size_t    limit;                   /* the context's; 0: none                               */
     double    dropout;
     bool      norm;
+    bool      flat;                    /* no blocks                                            */
     memory   *mem;                     /* NULL: malloc                                         */
 } spec;
 
@@ -57,7 +58,7 @@ static mlc_module *make_net(mlc_ctx *ctx, const spec *p)
 {
     mlc_module *net = mlc_nn_sequential(ctx);
     for (int i = 0; i < BLOCKS; i++) {
-        mlc_module *block = mlc_nn_sequential(ctx);
+        mlc_module *block = p->flat ? net : mlc_nn_sequential(ctx);
         mlc_module_add(block, mlc_nn_linear(ctx, WIDE, 2 * WIDE));
         if (p->norm)
             mlc_module_add(block, mlc_nn_batch_norm(ctx, 2 * WIDE));
@@ -66,7 +67,8 @@ static mlc_module *make_net(mlc_ctx *ctx, const spec *p)
         mlc_module_add(block, mlc_nn_gelu(ctx));
         if (p->dropout > 0)
             mlc_module_add(block, mlc_nn_dropout(ctx, p->dropout));
-        mlc_module_add(net, block);
+        if (!p->flat)
+            mlc_module_add(net, block);
     }
     return net;
 }
@@ -128,15 +130,20 @@ static bool step(scene *s, double *loss)
     return false;
 }
 
-/* STEPS steps. */
+/* STEPS steps, of which the last ones take no memory from the allocator. */
 static void train(scene *s, left *l)
 {
     mlc_memory m;
+    int64_t    calls = 0;
     l->n = 0;
     mlc_memory_peak_reset(s->ctx);
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < STEPS; i++) {
+        if (mlc_memory_info(s->ctx, &m) == MLC_OK && i == STEPS - 2)
+            calls = m.calls;
         step(s, &l->v[l->n++]);
+    }
     CHECK_EQ(mlc_memory_info(s->ctx, &m), MLC_OK);
+    CHECK(m.calls == calls || s->budget.trim_every);
     l->peak = m.peak;
     l->steady = m.allocated;
     leave_net(l, s->net);
@@ -170,7 +177,7 @@ static void same(const left *a, const left *b, double near)
 TEST(budget, parts_of_a_batch_give_its_gradients)
 {
     static const int64_t parts[] = {1, 5, TALL};
-    const spec           p = {MLC_F64, 0, 0, false, NULL};
+    const spec           p = {MLC_F64, 0, 0, false, false, NULL};
     scene                s;
     for (int i = 0; i < 3; i++) {
         const mlc_budget how = {.parts = parts[i]};
@@ -186,7 +193,7 @@ TEST(budget, parts_of_a_batch_give_its_gradients)
 /* A plain loop has the bits of steps that fit. */
 TEST(budget, a_step_that_fits_is_a_plain_one)
 {
-    const spec p = {MLC_F32, 0, 0.2, true, NULL};
+    const spec p = {MLC_F32, 0, 0.2, true, false, NULL};
     scene      s;
     run(&p, NULL, &s, &of[0]);
     scene_open(&s, &p);
@@ -207,7 +214,7 @@ TEST(budget, a_step_that_fits_is_a_plain_one)
 /* Recomputation does it: the bits are the same. */
 TEST(budget, recomputation_comes_before_parts)
 {
-    spec  p = {MLC_F32, 0, 0.2, true, NULL};
+    spec  p = {MLC_F32, 0, 0.2, true, false, NULL};
     scene s;
     run(&p, NULL, &s, &of[0]);
     CHECK_STR(s.log, "");
@@ -223,9 +230,23 @@ TEST(budget, recomputation_comes_before_parts)
     }
 }
 
+/* Marks of single layers save little. */
+TEST(budget, a_flat_network_is_recomputed_in_segments)
+{
+    spec  p = {MLC_F32, 0, 0.2, true, true, NULL};
+    scene s;
+    run(&p, NULL, &s, &of[0]);
+    p.limit = (size_t)(of[0].peak - (of[0].peak - of[0].steady) / 4);
+    run(&p, NULL, &s, &of[1]);
+    CHECK_EQ(s.budget.parts, 1);
+    CHECK_EQ(s.budget.marked, BLOCKS * 6);
+    CHECK(of[1].peak <= (int64_t)p.limit);
+    same(&of[1], &of[0], 0);
+}
+
 TEST(budget, a_batch_is_cut_until_it_fits)
 {
-    spec             p = {MLC_F64, 0, 0, false, NULL};
+    spec             p = {MLC_F64, 0, 0, false, false, NULL};
     const mlc_budget how = {.parts = 1};
     scene            s;
     run(&p, &how, &s, &of[0]);
@@ -240,7 +261,7 @@ TEST(budget, a_batch_is_cut_until_it_fits)
 /* Attempts that failed leave no trace in masks of dropout and running statistics. */
 TEST(budget, a_cut_batch_has_the_bits_of_one_that_was_cut_before)
 {
-    spec       p = {MLC_F32, 0, 0.3, true, NULL};
+    spec       p = {MLC_F32, 0, 0.3, true, false, NULL};
     mlc_budget how = {.parts = 1};
     scene      s;
     run(&p, &how, &s, &of[0]);
@@ -257,7 +278,7 @@ TEST(budget, a_cut_batch_has_the_bits_of_one_that_was_cut_before)
 /* Packs of another network are what is too much. */
 TEST(budget, trimming_comes_first)
 {
-    const spec p = {MLC_F32, 0, 0, false, NULL};
+    const spec p = {MLC_F32, 0, 0, false, false, NULL};
     scene      s;
     mlc_memory m;
     const mlc_budget how = {.parts = 1, .trim_every = 2};
@@ -324,7 +345,7 @@ static void check_budgets(const spec *p, double near)
 
 TEST(budget, twenty_budgets)
 {
-    const spec p[3] = {{MLC_F64, 0, 0, false, NULL}, {MLC_F32, 0, 0, false, NULL}};
+    const spec p[3] = {{MLC_F64, 0, 0, false, false, NULL}, {MLC_F32, 0, 0, false, false, NULL}};
     check_budgets(&p[0], 1e-12);
     check_budgets(&p[1], 1e-3);
 }
@@ -335,7 +356,7 @@ TEST(budget, twenty_budgets)
 static bool fail_once(int64_t n, const left *want, const left *before)
 {
     memory     mem = {0, 0};
-    const spec p = {MLC_F64, 0, 0, false, &mem};
+    const spec p = {MLC_F64, 0, 0, false, false, &mem};
     double     loss = 0;
     scene      s;
     scene_open(&s, &p);
@@ -365,7 +386,7 @@ static bool fail_once(int64_t n, const left *want, const left *before)
 
 TEST(budget, each_allocation_fails_once)
 {
-    const spec p = {MLC_F64, 0, 0, false, NULL};
+    const spec p = {MLC_F64, 0, 0, false, false, NULL};
     scene      s;
     scene_open(&s, &p);
     CHECK_EQ(mlc_module_build(s.net), MLC_OK);
@@ -441,7 +462,7 @@ static void fit_in(const spec *p, int64_t bytes, left *l, seen *w, mlc_budget *d
 
 TEST(budget, fit_trains_within_one)
 {
-    const spec p = {MLC_F64, 0, 0, false, NULL};
+    const spec p = {MLC_F64, 0, 0, false, false, NULL};
     seen       w[3];
     mlc_budget did;
     fit_in(&p, 0, &of[0], &w[0], &did);
@@ -473,7 +494,7 @@ static mlc_tensor *own_forward(void *user, mlc_module *net, const mlc_batch *b,
 TEST(budget, own_forwards_and_autocast)
 {
     for (int i = 0; i < 2; i++) {
-        spec  p = {MLC_F32, 0, 0, false, NULL};
+        spec  p = {MLC_F32, 0, 0, false, false, NULL};
         scene s;
         for (int k = 0; k < 2; k++) {
             scene_open(&s, &p);
@@ -499,7 +520,7 @@ TEST(budget, own_forwards_and_autocast)
 /* A stack within the network, of which no dry run is made. */
 TEST(budget, another_module_is_recomputed)
 {
-    const spec p = {MLC_F32, 0, 0, false, NULL};
+    const spec p = {MLC_F32, 0, 0, false, false, NULL};
     scene      s;
     run(&p, NULL, &s, &of[0]);
     for (int k = 0; k < 2; k++) {
@@ -522,7 +543,7 @@ TEST(budget, another_module_is_recomputed)
 
 TEST(budget, less_than_parameters_take_is_an_error_with_both_numbers)
 {
-    const spec p = {MLC_F32, 0, 0, false, NULL};
+    const spec p = {MLC_F32, 0, 0, false, false, NULL};
     scene      s;
     char       text[64];
     mlc_memory m;
@@ -542,7 +563,7 @@ TEST(budget, less_than_parameters_take_is_an_error_with_both_numbers)
 /* Marks, budget, log are as before. */
 TEST(budget, a_row_that_does_not_fit_is_an_error)
 {
-    const spec p = {MLC_F32, 0, 0, true, NULL};
+    const spec p = {MLC_F32, 0, 0, true, false, NULL};
     scene      s;
     mlc_memory m;
     scene_open(&s, &p);
@@ -569,7 +590,7 @@ TEST(budget, a_row_that_does_not_fit_is_an_error)
 
 TEST(budget, nonsense_is_refused_by_name)
 {
-    const spec p = {MLC_F32, 0, 0, false, NULL};
+    const spec p = {MLC_F32, 0, 0, false, false, NULL};
     scene      s;
     double     loss;
     scene_open(&s, &p);
