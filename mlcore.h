@@ -5301,16 +5301,40 @@ MLC_API mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
  *   write  NULL: standard output                                          err: ARG             */
 MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
                                       const mlc_memory *estimates, mlc_writer write, void *user);
-/* mlc_find_batch_size: the largest batch up to `most` whose peak is at most `bytes`; with powers a
- *   power of two. *batch is 0 where one sample is too much.
- *   err    as mlc_estimate_memory; ARG: most < 1                                               */
+typedef enum mlc_batch_choice {
+    MLC_BATCH_LARGEST = 0,             /* of the batches that fit                              */
+    MLC_BATCH_POWER,                   /* the largest power of two that fits                   */
+    MLC_BATCH_FASTEST,                 /* the power of two that takes the least time a sample  */
+    MLC_BATCH_FORCE_32 = 0x7fffffff
+} mlc_batch_choice;
+
+typedef struct mlc_batch_size_desc {
+    int64_t bytes;                     /* a batch fits if its peak is at most share * bytes    */
+    double  share;                     /* in (0, 1]; default 1                                 */
+    int64_t least, most;               /* limits of the batch; default 1 and 65536             */
+    mlc_batch_choice choice;           /* default the largest                                  */
+} mlc_batch_size_desc;
+
+/* mlc_batch_size_desc_make: bytes is mlc_memory_limit(ctx), which may be 0: not known.        */
+MLC_API mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx);
+/* mlc_find_batch_size: the batch from `least` to `most` that find asks for, among those whose
+ *   estimated peak fits; NULL find: mlc_batch_size_desc_make's. *batch is 0 where `least` is too
+ *   much. FASTEST times steps of a copy of net, which starts from new values and zeros in a
+ *   context like net's of its own, so that net, its context's random streams and its statistics of
+ *   memory stay as they are: of each power of two, from `least` on, three steps or more after one
+ *   to warm up, in 50 ms or more, of which the fastest counts. Without loss and forward a step is a
+ *   forward in evaluation. It ends early when two powers in a row were not 2 % faster a sample than
+ *   the best before. The copy takes its memory beside net: where bytes is nearly all that there is,
+ *   what net and its optimizer hold has to be left out of it.
+ *   err    as mlc_estimate_memory; ARG: bytes, which is 0 where nothing is known, share, least and
+ *          most, no power of two between them; of FASTEST also NOMEM; UNSUPPORTED: in a fixed
+ *          block                                                                              */
 MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
-                                       const mlc_estimate_desc *desc, int64_t bytes, int64_t most,
-                                       bool powers, int64_t *batch);
+                                       const mlc_estimate_desc *desc,
+                                       const mlc_batch_size_desc *find, int64_t *batch);
 /* mlc_machine_memory: bytes of memory that a process may have: the machine's (/proc/meminfo), or
  *   the least limit of its control group and of those above (versions 1 and 2); 0: not known, as
- *   on systems other than Linux. mlc_find_batch_size takes a share of it. root: NULL, or a folder
- *   that stands for /.                                                                         */
+ *   on systems other than Linux. root: NULL, or a folder that stands for /.                   */
 MLC_API int64_t mlc_machine_memory(const char *root);
 /* mlc_memory_limit: bytes that a context may have in use: its hard_limit, and of a fixed block on
  *   the host at most its bytes; without both nine tenths of the device's memory, or of
@@ -44477,8 +44501,10 @@ static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
 static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
 {
     const mlc__param *from = slot->p;
-    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape), MLC_INIT_ZEROS, 0.0, 0.0,
-                               from->t.dtype, true, true };
+    const bool anew = c->ctx != from->t.ctx;
+    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape),
+                               anew ? from->init : MLC_INIT_ZEROS, from->a, from->b, from->t.dtype,
+                               true, true };
     mlc__param *p = (mlc__param *)mlc__declare(m, "module_clone", slot->name, &d);
     if (!p) return MLC_ERR_NOMEM;
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
@@ -44546,7 +44572,8 @@ static mlc_status mlc__clone_values(const mlc__cloning *c)
         if (c->twin[i].module) continue;
         mlc_tensor *to = MLC__CAST(mlc_tensor *, c->twin[i].to);
         const mlc_tensor *from = MLC__CAST(const mlc_tensor *, c->twin[i].from);
-        if (!to->storage->bound) MLC__TRY(mlc__cast_into(c->ctx, "module_clone", to, from));
+        if (!to->storage->bound && c->ctx == from->ctx)
+            MLC__TRY(mlc__cast_into(c->ctx, "module_clone", to, from));
         to->storage->version = from->storage->version;
         to->storage->handed = from->storage->handed;
     }
@@ -44577,8 +44604,8 @@ static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *f
     return mlc__clone_owned(to, from);
 }
 
-/* The clone is in ctx. Where that is another context than m's its kernels must do nothing: values
- * are not there to be read, and m need not be built. */
+/* The clone is in ctx. Where that is another context than m's it has initial values: those of m are
+ * not read, and m need not be built. */
 static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
 {
     mlc__cloning c = { ctx, NULL, 0 };
@@ -69000,6 +69027,7 @@ typedef struct mlc__plan {
     mlc_module  *net;                  /* the copy                                             */
     mlc_optim   *optim;
     mlc_dims     input, target;
+    mlc_tensor  *x;                    /* input of all steps, or NULL: each makes zeros        */
     bool         trains;
 } mlc__plan;
 
@@ -69023,14 +69051,14 @@ static mlc_status mlc__plan_step(mlc__plan *p)
     MLC__TRY(mlc_scope_begin(ctx));
     b.n = p->input.v[0];
     b.n_fields = 2;
-    b.field[0] = b.x = mlc_zeros(ctx, p->d->input, p->input);
+    b.field[0] = b.x = p->x ? p->x : mlc_zeros(ctx, p->d->input, p->input);
     if (p->trains) b.field[1] = b.y = mlc_zeros(ctx, p->d->target, p->target);
     if (ctx->status == MLC_OK) mlc__plan_forward(p, &b);
     return mlc__scope_leave(ctx);
 }
 
-/* The copy of net, its optimizer, and two steps: the first makes packs, the second finds them. */
-static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
+/* The copy of net, and its optimizer. */
+static mlc_status mlc__plan_open(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
 {
     p->net = mlc__module_clone_in(ctx, net);
     if (!p->net) return MLC_ERR_NOMEM;
@@ -69042,8 +69070,15 @@ static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
         MLC__REQUIRE(ctx, !mlc_optim_needs_loss(p->optim), UNSUPPORTED, "estimate: what the "
                      "optimizer takes depends on the loss, of which it asks for more than one");
     }
-    if (p->trains) mlc_module_train(p->net, true);
-    else MLC__TRY(mlc_eval_begin(p->net));
+    if (!p->trains) return mlc_eval_begin(p->net);
+    mlc_module_train(p->net, true);
+    return ctx->status;
+}
+
+/* Two steps: the first makes packs, the second finds them. */
+static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
+{
+    MLC__TRY(mlc__plan_open(p, ctx, net));
     mlc_memory_peak_reset(ctx);
     MLC__TRY(mlc__plan_step(p));
     return mlc__plan_step(p);
@@ -69158,28 +69193,6 @@ MLC_IMPL mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int
     return MLC_OK;
 }
 
-MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
-                                        const mlc_estimate_desc *desc, int64_t bytes, int64_t most,
-                                        bool powers, int64_t *batch)
-{
-    const char *what = "find_batch_size";
-    int64_t fits = 0, over = 0, at = 1;
-    mlc_memory m;
-    if (!net) return MLC_ERR_ARG;
-    MLC__REQUIRE(net->ctx, batch && most > 0, ARG, "%s: batches of up to %lld; at least one must be"
-                 " allowed, and batch must not be NULL", what, (long long)most);
-    /* Doubled until one is too much, then halved in between. */
-    while (at > fits && at <= most) {
-        MLC__TRY(mlc__estimate(net, input, at, desc, &m, what));
-        if (m.peak <= bytes) fits = at; else over = at;
-        if (!over && powers) at = 2 * fits;
-        else if (!over) at = mlc__min(2 * fits, most);
-        else at = powers ? fits : fits + (over - fits) / 2;
-    }
-    *batch = fits;
-    return MLC_OK;
-}
-
 /* -- the machine -- */
 
 #if defined(__linux__) && MLC__FILES
@@ -69274,6 +69287,177 @@ MLC_IMPL int64_t mlc_memory_limit(const mlc_ctx *ctx)
     if (hard) return hard;
     const int64_t all = mlc__device_memory(ctx);
     return all - all / 10;
+}
+
+/* -- batches that fit -- */
+
+typedef struct mlc__search {
+    mlc_module *net;
+    mlc_dims    input;
+    const mlc_estimate_desc *d;
+    mlc_batch_size_desc find;
+    mlc__rehearsal *timed;             /* whose context is one that computes; NULL: no times   */
+    mlc__plan   plan;                  /* of what is timed                                     */
+} mlc__search;
+
+static const char mlc__search_name[] = "find_batch_size";
+
+static mlc_status mlc__batch_fits(const mlc__search *s, int64_t batch, bool *fits)
+{
+    mlc_memory m;
+    MLC__TRY(mlc__estimate(s->net, s->input, batch, s->d, &m, mlc__search_name));
+    *fits = (double)m.peak <= s->find.share * (double)s->find.bytes;
+    return MLC_OK;
+}
+
+/* Doubled until one is too much, then halved in between. */
+static mlc_status mlc__batch_largest(const mlc__search *s, int64_t *batch)
+{
+    int64_t fits = s->find.least - 1, over = 0, at = s->find.least;
+    while (at > fits) {
+        bool fine = false;
+        MLC__TRY(mlc__batch_fits(s, at, &fine));
+        if (fine) fits = at; else over = at;
+        at = over ? fits + (over - fits) / 2 : mlc__min(2 * fits, s->find.most);
+    }
+    *batch = fits < s->find.least ? 0 : fits;
+    return MLC_OK;
+}
+
+/* A context like `of` with memory and threads of its own. */
+static mlc_ctx *mlc__ctx_like(const mlc_ctx *of, mlc_status *st)
+{
+    char device[128];
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.seed = of->seed;
+    d.threads = of->threads;
+    d.isa = of->isa;
+    d.blas = of->blas ? MLC_BLAS_ALWAYS : MLC_BLAS_NEVER;
+    d.dtype = of->dtype;
+    d.tf32 = of->tf32;
+    d.allocator = of->allocator;
+    d.status = st;
+    if (of->backend) {
+        snprintf(device, sizeof device, "%s:%d", of->backend->name, (int)of->device);
+        d.device = device;
+    }
+    return mlc_ctx_create(&d);
+}
+
+/* Seconds of the fastest step after the first. A clock that stands still ends it, too. */
+static mlc_status mlc__plan_time(mlc__plan *p, double *seconds)
+{
+    mlc_ctx *ctx = p->net->ctx;
+    double all = 0.0;
+    MLC__TRY(mlc_scope_begin(ctx));
+    p->x = mlc__is_float(p->d->input) ? mlc_randn(ctx, p->d->input, p->input) : NULL;
+    for (int32_t n = 0; ctx->status == MLC_OK && (n < 4 || (all < 0.05 && n < 10000)); n++) {
+        const double began = mlc__seconds();
+        if (mlc__plan_step(p) != MLC_OK || mlc_ctx_sync(ctx) != MLC_OK) break;
+        const double took = fmax(mlc__seconds() - began, 0.0);
+        if (n > 0) all += took;
+        if (n < 2 || took < *seconds) *seconds = took;
+    }
+    return mlc__scope_leave(ctx);
+}
+
+/* Seconds a sample. The first opens the context and makes the copy, which the others find; memory
+ * that was of another batch goes. */
+static mlc_status mlc__batch_time(mlc__search *s, int64_t batch, double *seconds)
+{
+    mlc__rehearsal *r = s->timed;
+    mlc__plan *p = &s->plan;
+    mlc_module *copy = p->net;
+    mlc_optim *optim = p->optim;
+    mlc_status st = MLC_OK;
+    MLC__TRY(mlc__plan_begin(p, s->net, s->input, batch, s->d, mlc__search_name));
+    if (!r->ctx) r->ctx = mlc__ctx_like(r->of, &st);
+    if (!r->ctx) return mlc__fail(r->of, st, "%s: no second context to time steps in: %s",
+                                  mlc__search_name, mlc_status_name(st));
+    p->net = copy;
+    p->optim = optim;
+    if (!copy) MLC__TRY(mlc__plan_open(p, r->ctx, s->net));
+    mlc_memory_trim(r->ctx);
+    MLC__TRY(mlc__plan_time(p, seconds));
+    *seconds /= (double)batch;
+    return MLC_OK;
+}
+
+/* Without times each that fits is as good as the one before. */
+static mlc_status mlc__batch_power(mlc__search *s, int64_t first, int64_t *batch)
+{
+    double best = 0.0;
+    int32_t slow = 0;
+    for (int64_t at = first; at <= s->find.most && slow < 2; at *= 2) {
+        double seconds = 0.0;
+        bool fits = false;
+        MLC__TRY(mlc__batch_fits(s, at, &fits));
+        if (!fits) return MLC_OK;
+        if (s->timed) MLC__TRY(mlc__batch_time(s, at, &seconds));
+        slow = *batch && seconds > 0.98 * best ? slow + 1 : 0;
+        if (*batch && seconds > best) continue;
+        *batch = at;
+        best = seconds;
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__batch_fastest(mlc__search *s, int64_t first, int64_t *batch)
+{
+    mlc_ctx *ctx = s->net->ctx;
+    MLC__REQUIRE(ctx, !ctx->fixed, UNSUPPORTED, "%s: the fastest takes a copy beside the network, "
+                 "for which a context in a fixed block has no allocator; MLC_BATCH_POWER takes the "
+                 "largest power of two that fits", mlc__search_name);
+    s->timed = mlc__rehearsal_begin(ctx, mlc__search_name);
+    if (!s->timed) return MLC_ERR_NOMEM;
+    return mlc__rehearsal_end(s->timed, mlc__batch_power(s, first, batch));
+}
+
+/* first: the least power of two that is allowed. */
+static mlc_status mlc__search_check(mlc_ctx *ctx, const mlc_batch_size_desc *f, int64_t *first)
+{
+    const char *what = mlc__search_name;
+    MLC__REQUIRE(ctx, f->least > 0 && f->least <= f->most, ARG, "%s: batches from %lld to %lld; at "
+                 "least one, of one sample or more, must be allowed", what, (long long)f->least,
+                 (long long)f->most);
+    MLC__REQUIRE(ctx, f->share > 0.0 && f->share <= 1.0, ARG, "%s: share %g; it must be above 0 "
+                 "and at most 1", what, f->share);
+    MLC__REQUIRE(ctx, f->bytes > 0, ARG, "%s: bytes is %lld; set it where mlc_memory_limit(ctx) is "
+                 "0, as how much memory there is is not known", what, (long long)f->bytes);
+    MLC__REQUIRE(ctx, (unsigned)f->choice <= MLC_BATCH_FASTEST, ARG, "%s: choice %d is none of "
+                 "mlc_batch_choice", what, (int)f->choice);
+    for (*first = 1; *first < f->least && *first <= f->most / 2;) *first *= 2;
+    MLC__REQUIRE(ctx, f->choice == MLC_BATCH_LARGEST || *first >= f->least, ARG, "%s: there is no "
+                 "power of two from %lld to %lld", what, (long long)f->least, (long long)f->most);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx)
+{
+    const mlc_batch_size_desc f = { mlc_memory_limit(ctx), 1.0, 1, 65536, MLC_BATCH_LARGEST };
+    return f;
+}
+
+MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
+                                        const mlc_estimate_desc *desc,
+                                        const mlc_batch_size_desc *find, int64_t *batch)
+{
+    mlc__search s;
+    int64_t first = 1, found = 0;
+    if (!net) return MLC_ERR_ARG;
+    memset(&s, 0, sizeof s);
+    s.net = net;
+    s.input = input;
+    s.d = desc;
+    s.find = find ? *find : mlc_batch_size_desc_make(net->ctx);
+    s.find.most = mlc__min(s.find.most, INT64_MAX / 4);    /* twice of it is a number, too */
+    MLC__REQUIRE(net->ctx, batch, ARG, "%s: batch is NULL", mlc__search_name);
+    MLC__TRY(mlc__search_check(net->ctx, &s.find, &first));
+    MLC__TRY(s.find.choice == MLC_BATCH_FASTEST ? mlc__batch_fastest(&s, first, &found)
+             : s.find.choice == MLC_BATCH_POWER ? mlc__batch_power(&s, first, &found)
+                                                : mlc__batch_largest(&s, &found));
+    *batch = found;
+    return MLC_OK;
 }
 
 /* -- in a fixed block -- */

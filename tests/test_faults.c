@@ -3271,11 +3271,23 @@ DO(mlc_estimate_print)
 DO(mlc_find_batch_size)
 {
     const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
+    mlc_batch_size_desc     f = mlc_batch_size_desc_make(w->ctx);
     int64_t                 batch = 0;
-    const mlc_status        st = mlc_find_batch_size(w->net, mlc_dims2(1, 4), &d, 200000, 4, false,
-                                                     &batch);
+    f.bytes = 200000;
+    f.most = 4;
+    mlc_status st = mlc_find_batch_size(w->net, mlc_dims2(1, 4), &d, &f, &batch);
+    w->text = hash_bytes(w->text, &batch, sizeof batch);
+    f.least = 3;                       /* one candidate: what is found is no matter of time      */
+    f.choice = MLC_BATCH_FASTEST;
+    if (st == MLC_OK)
+        st = mlc_find_batch_size(w->net, mlc_dims2(1, 4), &d, &f, &batch);
     w->text = hash_bytes(w->text, &batch, sizeof batch);
     return st;
+}
+
+SCENARIO(mlc_batch_size_desc_make, true)
+{
+    return mlc_batch_size_desc_make(w->ctx).least == 1 ? MLC_OK : MLC_ERR_ARG;
 }
 
 DO(mlc_fixed_block_bytes)

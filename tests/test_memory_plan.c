@@ -398,32 +398,265 @@ TEST(memory_plan, a_table_of_batches)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "estimate");
 }
 
+/* With what only differs from the default in what is given. */
+static mlc_status find(mlc_module *net, const network *n, int64_t bytes, int64_t least,
+                       int64_t most, mlc_batch_choice choice, int64_t *batch)
+{
+    const mlc_estimate_desc d = desc_of(n, 1, mlc_sgd, false);
+    mlc_batch_size_desc     f = mlc_batch_size_desc_make(mlc_module_ctx(net));
+    f.bytes = bytes;
+    f.least = least;
+    f.most = most;
+    f.choice = choice;
+    return mlc_find_batch_size(net, input_of(n, 1), &d, &f, batch);
+}
+
+static int64_t found(mlc_module *net, int64_t bytes, int64_t least, int64_t most,
+                     mlc_batch_choice choice)
+{
+    int64_t batch = -1;
+    CHECK_EQ(find(net, &NETWORKS[0], bytes, least, most, choice, &batch), MLC_OK);
+    return batch;
+}
+
 TEST(memory_plan, the_largest_batch_that_fits)
 {
     mlc_ctx          *ctx = test_ctx();
     mlc_module       *net = make_mlp(ctx);
     mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_sgd);
-    const mlc_dims    input = mlc_dims2(1, 784);
-    int64_t           found = -1, found2 = -1;
     mlc_memory        at[2];
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 4000000, 100000, false, &found), MLC_OK);
-    CHECK(found > 64 && found < 1000);
-    const int64_t two[] = {found, found + 1};
-    CHECK_EQ(mlc_estimate_batches(net, input, &d, two, 2, at), MLC_OK);
+    const int64_t     most = found(net, 4000000, 1, 100000, MLC_BATCH_LARGEST);
+    const int64_t     two[] = {most, most + 1};
+    CHECK(most > 64 && most < 1000);
+    CHECK_EQ(mlc_estimate_batches(net, mlc_dims2(1, 784), &d, two, 2, at), MLC_OK);
     CHECK(at[0].peak <= 4000000 && at[1].peak > 4000000);
+    CHECK_EQ(found(net, at[0].peak, 1, 100000, MLC_BATCH_LARGEST), most);
+    CHECK(found(net, at[0].peak - 1, 1, 100000, MLC_BATCH_LARGEST) < most);
     int64_t power = 1;
-    while (2 * power <= found)
+    while (2 * power <= most)
         power *= 2;
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 4000000, 100000, true, &found2), MLC_OK);
-    CHECK_EQ(found2, power);
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 4000000, 50, false, &found), MLC_OK);
-    CHECK_EQ(found, 50);
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 4000000, 50, true, &found), MLC_OK);
-    CHECK_EQ(found, 32);
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 1000, 50, false, &found), MLC_OK);
-    CHECK_EQ(found, 0);
-    CHECK_EQ(mlc_find_batch_size(net, input, &d, 1000, 0, false, &found), MLC_ERR_ARG);
-    CHECK_ERROR(ctx, MLC_ERR_ARG, "at least one");
+    CHECK_EQ(found(net, 4000000, 1, 100000, MLC_BATCH_POWER), power);
+    CHECK_EQ(found(net, 4000000, power, power, MLC_BATCH_POWER), power);
+    CHECK_EQ(found(net, 4000000, 2 * power, 4 * power, MLC_BATCH_POWER), 0);
+    for (int64_t least = 1; least <= 50; least += 16) {
+        CHECK_EQ(found(net, 4000000, least, 50, MLC_BATCH_LARGEST), 50);
+        CHECK_EQ(found(net, 4000000, least, INT64_MAX, MLC_BATCH_LARGEST), most);
+        CHECK_EQ(found(net, 1000, least, 50, MLC_BATCH_LARGEST), 0);
+    }
+    CHECK_EQ(found(net, 4000000, most, INT64_MAX, MLC_BATCH_LARGEST), most);
+    CHECK_EQ(found(net, 4000000, most + 1, INT64_MAX, MLC_BATCH_LARGEST), 0);
+    CHECK_EQ(found(net, 4000000, 1, 50, MLC_BATCH_POWER), 32);
+    CHECK_EQ(found(net, 1000, 1, 50, MLC_BATCH_POWER), 0);
+    CHECK_EQ(found(net, 1000, 1, 50, MLC_BATCH_FASTEST), 0);
+}
+
+TEST(memory_plan, batches_for_a_share_of_the_limit)
+{
+    mlc_ctx_desc c = test_desc();
+    int64_t      half = -1, whole = -1;
+    c.hard_limit = 8000000;
+    mlc_module       *net = make_mlp(test_own(mlc_ctx_create(&c)));
+    mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_sgd);
+    mlc_batch_size_desc f = mlc_batch_size_desc_make(mlc_module_ctx(net));
+    CHECK_EQ(f.bytes, 8000000);
+    CHECK_EQ(f.least, 1);
+    CHECK_EQ(f.most, 65536);
+    CHECK_EQ(f.choice, MLC_BATCH_LARGEST);
+    CHECK_NEAR(f.share, 1, 0);
+    CHECK_EQ(mlc_find_batch_size(net, mlc_dims2(1, 784), &d, NULL, &whole), MLC_OK);
+    CHECK_EQ(whole, found(net, 8000000, 1, 65536, MLC_BATCH_LARGEST));
+    f.share = 0.5;
+    CHECK_EQ(mlc_find_batch_size(net, mlc_dims2(1, 784), &d, &f, &half), MLC_OK);
+    CHECK_EQ(half, found(net, 4000000, 1, 65536, MLC_BATCH_LARGEST));
+    CHECK(half < whole);
+    CHECK_EQ(mlc_batch_size_desc_make(NULL).bytes, 0);
+}
+
+static void no_such_batch(mlc_module *net, int64_t least, int64_t most, mlc_batch_choice choice,
+                          const char *says)
+{
+    int64_t batch = -1;
+    CHECK_EQ(find(net, &NETWORKS[0], 4000000, least, most, choice, &batch), MLC_ERR_ARG);
+    CHECK_ERROR(mlc_module_ctx(net), MLC_ERR_ARG, says);
+    CHECK_EQ(batch, -1);
+}
+
+TEST(memory_plan, batches_that_cannot_be_looked_for)
+{
+    static const double shares[] = {0, -0.5, 1.0001, NAN, INFINITY};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *net = make_mlp(ctx);
+    mlc_estimate_desc    d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_sgd);
+    mlc_batch_size_desc  f = mlc_batch_size_desc_make(ctx);
+    const mlc_dims       input = mlc_dims2(1, 784);
+    int64_t              batch = -1;
+    no_such_batch(net, 0, 50, MLC_BATCH_LARGEST, "from 0 to 50");
+    no_such_batch(net, -3, 50, MLC_BATCH_POWER, "from -3 to 50");
+    no_such_batch(net, 51, 50, MLC_BATCH_FASTEST, "from 51 to 50");
+    no_such_batch(net, 33, 63, MLC_BATCH_POWER, "power of two from 33 to 63");
+    no_such_batch(net, 33, 63, MLC_BATCH_FASTEST, "power of two from 33 to 63");
+    no_such_batch(net, INT64_MAX / 3, INT64_MAX, MLC_BATCH_POWER, "from 307");
+    no_such_batch(net, 1, 50, (mlc_batch_choice)3, "choice 3");
+    for (int i = 0; i < 5; i++) {
+        f.share = shares[i];
+        CHECK_EQ(mlc_find_batch_size(net, input, &d, &f, &batch), MLC_ERR_ARG);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "share");
+    }
+    f = mlc_batch_size_desc_make(NULL);
+    CHECK_EQ(mlc_find_batch_size(net, input, &d, &f, &batch), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bytes is 0; set it");
+    f.bytes = 4000000;
+    CHECK_EQ(mlc_find_batch_size(net, input, &d, &f, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch is NULL");
+    CHECK_EQ(mlc_find_batch_size(net, input, NULL, &f, &batch), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "desc is NULL");
+    CHECK_EQ(mlc_find_batch_size(NULL, input, &d, &f, &batch), MLC_ERR_ARG);
+    f.choice = MLC_BATCH_FASTEST;
+    d.optim = mlc_lbfgs;
+    CHECK_EQ(mlc_find_batch_size(net, input, &d, &f, &batch), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "optimizer");
+    CHECK_EQ(batch, -1);
+}
+
+/* ---- batches by time ------------------------------------------------------------------------ */
+
+/* A power of two from least to most, after which the context and the network are as before. */
+static void check_fastest(const network *n, mlc_module *net, mlc_estimate_desc d, int64_t least,
+                          int64_t most)
+{
+    mlc_ctx            *ctx = mlc_module_ctx(net);
+    mlc_batch_size_desc f = mlc_batch_size_desc_make(ctx);
+    mlc_memory          was, is;
+    mlc_rng_state       rng = mlc_ctx_rng(ctx), later;
+    int64_t             batch = -1;
+    f.bytes = 60000000;
+    f.least = least;
+    f.most = most;
+    f.choice = MLC_BATCH_FASTEST;
+    mlc_memory_info(ctx, &was);
+    CHECK_EQ(mlc_find_batch_size(net, input_of(n, 1), &d, &f, &batch), MLC_OK);
+    CHECK(batch >= least && batch <= most && (batch & (batch - 1)) == 0);
+    mlc_memory_info(ctx, &is);
+    later = mlc_ctx_rng(ctx);
+    CHECK(memcmp(&was, &is, sizeof was) == 0);
+    CHECK(memcmp(&rng, &later, sizeof rng) == 0);
+    CHECK_EQ(mlc_ctx_status(ctx), MLC_OK);
+}
+
+/* Built or not, in training or in evaluation, of images, tokens and sequences. */
+TEST(memory_plan, the_fastest_batch)
+{
+    for (int i = 0; i < N_NETWORKS; i++)
+        for (int low = 0; low < 2; low++) {
+            mlc_ctx    *ctx = test_ctx();
+            mlc_module *net = NETWORKS[i].make(ctx);
+            mlc_estimate_desc d = desc_of(&NETWORKS[i], 1, mlc_adamw, low);
+            if (low)
+                mlc_module_build(net);
+            if (i < 4)                 /* each is one of few: a time takes 50 ms and more        */
+                check_fastest(&NETWORKS[i], net, d, 2, low ? 3 : 4);
+            d.loss = NULL;
+            if (i >= 3)
+                check_fastest(&NETWORKS[i], net, d, 3, low ? 4 : 8);
+        }
+}
+
+/* A step after the fastest batch was looked for, or without. */
+static void train_after(bool search, float *values, mlc_memory *was)
+{
+    mlc_ctx_desc d = test_desc();
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    mlc_module  *net = make_mlp(ctx);
+    mlc_optim   *opt = mlc_adamw(net, 0.01);
+    step(net, opt, &NETWORKS[0], 4, false);
+    if (search)
+        check_fastest(&NETWORKS[0], net, desc_of(&NETWORKS[0], 1, mlc_sgd, true), 1, 2);
+    step(net, opt, &NETWORKS[0], 4, false);
+    mlc_memory_info(ctx, was);
+    CHECK_EQ(mlc_read(mlc_module_param(net, "0.weight"), values, 784 * 256 * sizeof(float)),
+             MLC_OK);
+    mlc_ctx_free(ctx);
+}
+
+TEST(memory_plan, the_search_for_the_fastest_changes_nothing)
+{
+    static float a[784 * 256], b[784 * 256];
+    mlc_memory   was[2];
+    train_after(false, a, &was[0]);
+    train_after(true, b, &was[1]);
+    CHECK(memcmp(a, b, sizeof a) == 0);
+    CHECK(memcmp(&was[0], &was[1], sizeof was[0]) == 0);
+}
+
+typedef struct seen {
+    mlc_ctx *ctx;                      /* of the network                                         */
+    int      steps[2];                 /* of batches of 1 and 2, in other contexts               */
+    bool     fails;                    /* those of 2                                             */
+    bool     alike;                    /* contexts                                               */
+} seen;
+
+/* Where what is read is zero it is an estimate. */
+static mlc_tensor *forward_seen(void *user, mlc_module *net, const mlc_batch *b,
+                                mlc_tensor **output)
+{
+    seen    *s = (seen *)user;
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_tensor *weight = mlc_detach(mlc_module_param(net, "0.weight"));
+    const double square = mlc_item(mlc_mean_all(mlc_mul(weight, weight)));
+    *output = mlc_forward(net, b->x);
+    if (square == 0)
+        return mlc_cross_entropy(*output, b->y);
+    s->alike = s->alike && ctx != s->ctx && mlc_ctx_isa(ctx) == mlc_ctx_isa(s->ctx) &&
+               mlc_ctx_threads(ctx) == mlc_ctx_threads(s->ctx);
+    if (++s->steps[b->n - 1] == 1 && b->n == 1)
+        CHECK_NEAR(square, 1.0 / (3 * 784), 0.0001);       /* uniform up to 1/28                 */
+    if (b->n == 2 && s->fails)
+        mlc_raise(ctx, MLC_ERR_STATE, "as %s", "asked");
+    return mlc_cross_entropy(*output, b->y);
+}
+
+TEST(memory_plan, the_fastest_batch_is_found_by_real_steps)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = make_mlp(ctx);
+    seen        s = {ctx, {0, 0}, false, true};
+    mlc_estimate_desc   d = desc_of(&NETWORKS[0], 1, mlc_sgd, false);
+    mlc_batch_size_desc f = mlc_batch_size_desc_make(ctx);
+    int64_t             batch = -1;
+    mlc_memory          was, is;
+    d.forward = forward_seen;
+    d.user = &s;
+    f.bytes = 60000000;
+    f.most = 2;
+    f.choice = MLC_BATCH_FASTEST;
+    CHECK_EQ(mlc_find_batch_size(net, mlc_dims2(1, 784), &d, &f, &batch), MLC_OK);
+    CHECK(s.steps[0] >= 4 && s.steps[1] >= 4 && s.alike);
+    CHECK(batch == 1 || batch == 2);
+    s.fails = true;
+    batch = -1;
+    mlc_memory_info(ctx, &was);
+    CHECK_EQ(mlc_find_batch_size(net, mlc_dims2(1, 784), &d, &f, &batch), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "as asked");
+    CHECK_EQ(batch, -1);
+    mlc_memory_info(ctx, &is);
+    CHECK(memcmp(&was, &is, sizeof was) == 0);
+}
+
+TEST(memory_plan, no_copy_runs_in_a_fixed_block)
+{
+    static unsigned char block[3000000];
+    mlc_ctx_desc c = test_desc();
+    int64_t      batch = -1;
+    ONLY_ON_HOST();
+    c.memory = block;
+    c.memory_bytes = sizeof block;
+    mlc_module *net = make_mlp(test_own(mlc_ctx_create(&c)));
+    CHECK_EQ(find(net, &NETWORKS[0], 4000000, 1, 4, MLC_BATCH_FASTEST, &batch),
+             MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(mlc_module_ctx(net), MLC_ERR_UNSUPPORTED, "fixed block");
+    CHECK_EQ(batch, -1);
+    CHECK_EQ(find(net, &NETWORKS[0], 4000000, 1, 4, MLC_BATCH_POWER, &batch), MLC_OK);
+    CHECK_EQ(batch, 4);
 }
 
 /* ---- the machine ---------------------------------------------------------------------------- */
