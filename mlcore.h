@@ -69372,8 +69372,9 @@ static mlc_status mlc__batch_time(mlc__search *s, int64_t batch, double *seconds
     mlc_status st = MLC_OK;
     MLC__TRY(mlc__plan_begin(p, s->net, s->input, batch, s->d, mlc__search_name));
     if (!r->ctx) r->ctx = mlc__ctx_like(r->of, &st);
-    if (!r->ctx) return mlc__fail(r->of, st, "%s: no second context to time steps in: %s",
-                                  mlc__search_name, mlc_status_name(st));
+    if (!r->ctx) return mlc__fail(r->of, st, "%s: no memory or device for the second context, in "
+                                  "which steps are timed: %s", mlc__search_name,
+                                  mlc_status_name(st));
     p->net = copy;
     p->optim = optim;
     if (!copy) MLC__TRY(mlc__plan_open(p, r->ctx, s->net));

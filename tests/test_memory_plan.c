@@ -1,9 +1,9 @@
 /* test_memory_plan.c -- tests of section IMPL.MEMORY_PLAN: estimates against what steps take */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
 #include "mlc_test.h"
 #include "resnet20.h"
+#include "watch.h"
 
 #include <sys/stat.h>
 
@@ -534,6 +534,8 @@ static void check_fastest(const network *n, mlc_module *net, mlc_estimate_desc d
     f.most = most;
     f.choice = MLC_BATCH_FASTEST;
     mlc_memory_info(ctx, &was);
+    const bool     built = was.now[MLC_MEM_PARAM] > 0;
+    const uint64_t bits = built ? hash_net(HASH_SEED, net) : 0;
     CHECK_EQ(mlc_find_batch_size(net, input_of(n, 1), &d, &f, &batch), MLC_OK);
     CHECK(batch >= least && batch <= most && (batch & (batch - 1)) == 0);
     mlc_memory_info(ctx, &is);
@@ -541,6 +543,7 @@ static void check_fastest(const network *n, mlc_module *net, mlc_estimate_desc d
     CHECK(memcmp(&was, &is, sizeof was) == 0);
     CHECK(memcmp(&rng, &later, sizeof rng) == 0);
     CHECK_EQ(mlc_ctx_status(ctx), MLC_OK);
+    CHECK(!built || hash_net(HASH_SEED, net) == bits);
 }
 
 /* Built or not, in training or in evaluation, of images, tokens and sequences. */
@@ -640,6 +643,24 @@ TEST(memory_plan, the_fastest_batch_is_found_by_real_steps)
     CHECK_EQ(batch, -1);
     mlc_memory_info(ctx, &is);
     CHECK(memcmp(&was, &is, sizeof was) == 0);
+}
+
+/* One candidate, so that time has no say. */
+static mlc_status search_fastest(mlc_ctx *ctx, const void *user)
+{
+    int64_t     batch = -1;
+    mlc_module *net = make_lstm(ctx);
+    (void)user;
+    const mlc_status st = mlc_module_build(net) != MLC_OK
+                              ? mlc_ctx_status(ctx)
+                              : find(net, &NETWORKS[4], 60000000, 2, 3, MLC_BATCH_FASTEST, &batch);
+    CHECK_EQ(batch, st == MLC_OK ? 2 : -1);
+    return st;
+}
+
+TEST(memory_plan, the_search_for_the_fastest_runs_out_of_memory)
+{
+    tally_fail_each(search_fastest, NULL);
 }
 
 TEST(memory_plan, no_copy_runs_in_a_fixed_block)
