@@ -5302,7 +5302,7 @@ MLC_API mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
 MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
                                       const mlc_memory *estimates, mlc_writer write, void *user);
 typedef enum mlc_batch_choice {
-    MLC_BATCH_LARGEST = 0,             /* of the batches that fit                              */
+    MLC_BATCH_LARGEST = 0,             /* that fits: one sample more does not                  */
     MLC_BATCH_POWER,                   /* the largest power of two that fits                   */
     MLC_BATCH_FASTEST,                 /* the power of two that takes the least time a sample  */
     MLC_BATCH_FORCE_32 = 0x7fffffff
