@@ -123,14 +123,17 @@ static bool near_to(int64_t estimate, int64_t real, double share)
     return fabs((double)(estimate - real)) <= share * (double)real + 8192;
 }
 
-/* Two steps in a context of their own: the first makes packs and fills the pool. */
-static void check_estimate(const network *n, int64_t batch, optim_fn optim, bool low)
+/* Two steps in a context of their own: the first makes packs and fills the pool. recompute: which
+ * children or layers run twice, as mlc_module_recompute has it. */
+static void check_estimate(const network *n, int64_t batch, optim_fn optim, bool low,
+                           int32_t recompute)
 {
     mlc_ctx_desc d = test_desc();
     mlc_ctx     *ctx = mlc_ctx_create(&d);
     mlc_module  *net = n->make(ctx);
     mlc_memory   said, was;
     const mlc_estimate_desc e = desc_of(n, batch, optim, low);
+    CHECK_EQ(mlc_module_recompute(net, recompute), MLC_OK);
     CHECK_EQ(mlc_estimate_memory(net, input_of(n, batch), &e, &said), MLC_OK);
     mlc_optim *opt = optim(net, 0.001);
     mlc_memory_peak_reset(ctx);
@@ -145,8 +148,9 @@ static void check_estimate(const network *n, int64_t batch, optim_fn optim, bool
             fine = CHECK(near_to(said.top[k], was.top[k], 0.01)) &&
                    CHECK(near_to(said.now[k], was.now[k], 0.01)) && fine;
         if (!fine)
-            printf("  %s, batch %d%s, step %d: peak %lld, estimate %lld\n", n->name, (int)batch,
-                   low ? ", bf16" : "", i, (long long)was.peak, (long long)said.peak);
+            printf("  %s, batch %d%s, recompute %d, step %d: peak %lld, estimate %lld\n", n->name,
+                   (int)batch, low ? ", bf16" : "", recompute, i, (long long)was.peak,
+                   (long long)said.peak);
     }
     mlc_ctx_free(ctx);
 }
@@ -157,7 +161,18 @@ TEST(memory_plan, estimates_are_what_steps_take)
     for (int i = 0; i < N_NETWORKS; i++)
         for (int64_t batch = 1; batch <= most; batch *= i % 2 ? 16 : 4)
             for (int k = 0; k < 4; k++)
-                check_estimate(&NETWORKS[i], batch, k & 1 ? mlc_adamw : mlc_sgd, k >> 1);
+                check_estimate(&NETWORKS[i], batch, k & 1 ? mlc_adamw : mlc_sgd, k >> 1, 0);
+}
+
+/* With every, and with every second child or layer recomputed. */
+TEST(memory_plan, estimates_are_what_recomputing_steps_take)
+{
+    const int64_t most = 64 / (int64_t)test_stride(16);
+    for (int i = 0; i < N_NETWORKS; i++)
+        for (int64_t batch = 4; batch <= most; batch *= 4)
+            for (int k = 0; k < 4; k++)
+                check_estimate(&NETWORKS[i], batch, k & 1 ? mlc_adamw : mlc_sgd, k >> 1,
+                               1 + (int)(k & 1));
 }
 
 static mlc_optim *clipped(mlc_module *net, double lr)
@@ -184,8 +199,8 @@ TEST(memory_plan, of_each_optimizer)
         mlc_rprop, mlc_lars, mlc_lion, mlc_sophia, mlc_schedule_free_adamw, mlc_adafactor, mlc_muon,
         clipped, in_backward};
     for (size_t i = 0; i < sizeof optims / sizeof optims[0]; i++) {
-        check_estimate(&NETWORKS[0], 4, optims[i], false);
-        check_estimate(&NETWORKS[4], 4, optims[i], true);
+        check_estimate(&NETWORKS[0], 4, optims[i], false, 0);
+        check_estimate(&NETWORKS[4], 4, optims[i], true, 0);
     }
 }
 
