@@ -47,7 +47,8 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
-        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-compare bench-ab bits weight gate \
+        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-estimates \
+        bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -73,6 +74,7 @@ help:
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-sketch    what sketched layers cost and hold, as a picture; half a minute'
+	@echo 'make bench-estimates memory estimates against what steps take; minutes, MOST=bytes'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
@@ -200,9 +202,8 @@ $(BUILD)/bench: $(BENCH_SOURCES) $(BUILD)/mlcore.o
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/landscape: bench/landscape.c $(BUILD)/mlcore.o
-	$(COMPILE) $(LDFLAGS) -o $@ bench/landscape.c $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` \
-	    $(LIBS)
+$(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(BUILD)/mlcore.o
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
@@ -291,6 +292,9 @@ bench: $(BUILD)/bench
 
 bench-sketch: $(BUILD)/landscape
 	@$(BUILD)/landscape bench/sketch_landscape.svg
+
+bench-estimates: $(BUILD)/estimates
+	@$(BUILD)/estimates $(if $(MOST),--most '$(MOST)')
 
 bench-compare: $(BUILD)/bench
 	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')
