@@ -3856,7 +3856,8 @@ MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
  *   on an input of this shape to be `bytes` at most: what forward takes, and each second run with
  *   what is kept until then, as dry runs have them; call it with m in training and in the autocast
  *   of the training. What is outside m (x, the loss) is not counted.
- *   err    ARG, without a change: marking all does not do; the message says what it would take  */
+ *   err    ARG, without a change: bytes is negative; marking all does not do, the message says what
+ *          it would take                                                                      */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
 /* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
@@ -52676,6 +52677,8 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
     const mlc_module *list;
     int64_t need = 0;
     MLC__TRY(mlc__piece_list(m, what, &list));
+    MLC__REQUIRE(m->ctx, bytes >= 0, ARG, "%s: bytes is %lld; it is 0 or more", what,
+                 (long long)bytes);
     MLC__TRY(mlc_module_build(m));
     mlc_ctx *ctx = m->ctx;
     mlc__saving *at = MLC__CAST(mlc__saving *, mlc__heap_alloc(ctx, (size_t)list->children *

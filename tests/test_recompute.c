@@ -449,6 +449,8 @@ TEST(recompute, budget_is_kept)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "more than the 100 there may be");
     CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 6), 100) != MLC_OK);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear");
+    CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 7), INT64_MIN) != MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bytes is -9223372036854775808");
     CHECK_EQ(mlc_module_recompute_budget(NULL, mlc_dims2(64, 6), 100), MLC_ERR_ARG);
 }
 
