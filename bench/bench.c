@@ -1104,12 +1104,18 @@ static mlc_tensor *net_apply(state *s)
 /* Of a network whose parameters are 16-bit themselves. */
 static mlc_tensor *stored_apply(state *s) { return mlc_forward(s->net, s->a); }
 
-static mlc_tensor *train_apply(state *s)
+static mlc_tensor *backward_apply(state *s)
 {
     if (is_half(s)) mlc_autocast_begin(s->ctx, s->bc->dtype);
     mlc_tensor *loss = mlc_cross_entropy(mlc_forward(s->net, s->a), s->labels);
     if (is_half(s)) mlc_autocast_end(s->ctx);
     mlc_backward(loss);
+    return loss;
+}
+
+static mlc_tensor *train_apply(state *s)
+{
+    mlc_tensor *loss = backward_apply(s);
     mlc_optim_step(s->opt);
     return loss;
 }
@@ -1784,12 +1790,60 @@ static bool loss_falls(state *s)
     return false;
 }
 
+enum { GRADS_MOST = 128 };
+
+/* Copies gradients of all parameters, GRADS_MOST at most; returns their number. */
+static int copy_grads(state *s, mlc_tensor **g)
+{
+    mlc_param_iter it = mlc_param_iter_make(s->net);
+    int            n = 0;
+    while (n < GRADS_MOST && mlc_param_next(&it))
+        if (it.trainable) g[n++] = mlc_copy(mlc_grad(it.tensor));
+    return n;
+}
+
+static double square_of(mlc_tensor *x)
+{
+    return mlc_item(mlc_sum(mlc_mul(x, x), mlc_dims0(), false));
+}
+
+/* Marks modules by mark; the loss and the gradients stay what they are without marks. */
+static bool recompute_check(state *s, void (*mark)(state *s))
+{
+    mlc_tensor *plain[GRADS_MOST], *marked[GRADS_MOST];
+    double      off = 0, size = 0;
+    mlc_scope_begin(s->ctx);
+    const double want = mlc_item(backward_apply(s));
+    const int    n = copy_grads(s, plain);
+    mlc_optim_zero_grad(s->opt);
+    mark(s);
+    const double got = mlc_item(backward_apply(s));
+    bool         ok = near(s, "a loss", got, want, 1) && copy_grads(s, marked) == n;
+    mlc_optim_zero_grad(s->opt);
+    for (int i = 0; ok && i < n; i++) {
+        off  += square_of(mlc_sub(marked[i], plain[i]));
+        size += square_of(plain[i]);
+    }
+    ok = ok && size > 0 && sqrt(off / size) <= (is_half(s) ? 1e-3 : 0);
+    if (!ok) fprintf(stderr, "%s: WRONG: gradients are off by %g of their norm\n", s->bc->name,
+                     sqrt(off / size));
+    return mlc_scope_end(s->ctx) == MLC_OK && ok;
+}
+
+/* Blocks 0, k, 2 k, .. of the nine, which are children 3 to 11. */
+static void mark_blocks(state *s)
+{
+    for (int32_t i = 0; i < 9; i += (int32_t)s->bc->k)
+        mlc_nn_recompute(s->ctx, mlc_module_child(s->net, 3 + i));
+}
+
+/* k: blocks that are recomputed, 0: none. */
 static bool image_train_setup(state *s)
 {
     image_net(s);
     s->labels = labels_of(s, s->bc->m, 10);
     s->opt    = mlc_adamw(s->net, 1e-3);
-    return loss_falls(s);
+    return (!s->bc->k || recompute_check(s, mark_blocks)) && loss_falls(s);
 }
 
 /* Batch norms are folded, and 16 bits stored, as who deploys would: outputs must stay. */
@@ -2222,6 +2276,10 @@ static void add_all(void)
             for (int part = 0; part < CONV_PARTS; part++) add_conv(i, part, dtype);
         add_image_net("net_cnn28_b64_adamw", false, 64, true, dtype);
         add_image_net("net_resnet20_b64_adamw", true, 64, true, dtype);
+        add_image_net("net_resnet20_b64_adamw_recompute_2", true, 64, true, dtype);
+        cases[n_cases - 1].k = 2;
+        add_image_net("net_resnet20_b64_adamw_recompute_1", true, 64, true, dtype);
+        cases[n_cases - 1].k = 1;
         add_image_net("infer_resnet20_b1", true, 1, false, dtype);
         add_image_net("infer_resnet20_b64", true, 64, false, dtype);
     }

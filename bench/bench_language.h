@@ -60,16 +60,17 @@ static mlc_module *gpt_net(state *s, const gpt_shape *p)
     return mlc_nn_gpt(s->ctx, &d);
 }
 
+static void mark_layers(state *s) { mlc_module_recompute(s->net, gpts[s->bc->op].recompute); }
+
 static bool gpt_setup(state *s)
 {
     const gpt_shape *p = &gpts[s->bc->op];
     const int64_t    n = p->batch * p->t;
     s->net = gpt_net(s, p);
-    mlc_module_recompute(s->net, p->recompute);
     s->a = mlc_reshape(labels_of(s, n, p->vocab), mlc_dims2(p->batch, p->t));
     s->labels = mlc_reshape(labels_of(s, n, 61), mlc_dims2(p->batch, p->t));
     s->opt = mlc_adamw(s->net, 1e-3);
-    return loss_falls(s);
+    return (!p->recompute || recompute_check(s, mark_layers)) && loss_falls(s);
 }
 
 static mlc_tensor *gen_apply(state *s)
