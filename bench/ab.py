@@ -7,6 +7,12 @@ Both headers are built with the bench of REF (tests/ab.sh). Each round runs ever
 one after the other, the order of the sides changing from round to round; the table shows the medians
 over the rounds, their ratio (above 1: the working tree is faster), the lowest and the highest ratio of
 one round, and the geometric mean of all rows. Without CASE it takes the 40 rows below.
+
+    python3 bench/ab.py --among 'gpt_6x384*' 'net_resnet20_*' --rounds 6 --seconds 1.5
+
+times cases of the working tree against each other instead: each round runs those of all globs in
+the order of build/bench --list, and a Markdown table has, for each glob and dtype, the times and
+the bytes by those of its first case.
 """
 import argparse
 import json
@@ -45,6 +51,7 @@ def options():
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ask.add_argument("--ref", default="HEAD", help="the commit to compare with")
     ask.add_argument("--case", help="globs of cases, or the 40 rows")
+    ask.add_argument("--among", nargs="+", metavar="GLOB", help="cases against each glob's first")
     ask.add_argument("--isa", help="level, the best one by default")
     ask.add_argument("--rounds", type=int, default=5)
     ask.add_argument("--seconds", type=float, default=0.25, help="of timing a case and round")
@@ -60,23 +67,57 @@ def listed(bench, globs):
     return list(dict.fromkeys(names))
 
 
-def seconds_of(side, case, dtype, o):
-    """The median seconds of one iteration; None if this side has no such case."""
+def line_of(where, case, dtype, o):
+    """The JSON line of build/bench in the folder `where`; None if it has no such case."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["build/bench", "--case", case, "--dtype", dtype, "--seconds", str(o.seconds),
                    "--no-peaks", "--json", file.name]
         command += ["--threads", o.threads] if o.threads else []
         command += ["--isa", o.isa] if o.isa else []
-        run = subprocess.run(command, cwd=ROOT / "build/ab" / side, text=True, capture_output=True)
+        run = subprocess.run(command, cwd=where, text=True, capture_output=True)
         lines = pathlib.Path(file.name).read_text().splitlines()
     if run.returncode or not lines:
         return None
-    return json.loads(lines[-1])["median_ms"] / 1e3
+    return json.loads(lines[-1])
+
+
+def seconds_of(side, case, dtype, o):
+    """The median seconds of one iteration; None if this side has no such case."""
+    line = line_of(ROOT / "build/ab" / side, case, dtype, o)
+    return line and line["median_ms"] / 1e3
+
+
+def among(o):
+    """Cases of the working tree in turn, those of a glob and dtype by the first of them."""
+    rows = {}
+    for glob in o.among:
+        names = sorted(listed(ROOT / "build/bench", [glob]), key=lambda row: row[1], reverse=True)
+        rows |= {(glob, *row): [] for row in names}
+    for _ in range(o.rounds):
+        for (_, case, dtype), lines in rows.items():
+            lines.append(line_of(ROOT, case, dtype, o))
+            if not lines[-1]:
+                sys.exit(f"ab.py: {case} {dtype} does not run")
+    print("| case | type | median ms | by the first | least ms | by the first | peak MB "
+          "| activations MB | by the first |\n" + "|---" * 9 + "|")
+    first = {}
+    for (glob, case, dtype), lines in rows.items():
+        own = [statistics.median(line["median_ms"] for line in lines),
+               min(line["best_ms"] for line in lines), lines[0]["activation_bytes"]]
+        of = first.setdefault((glob, dtype), own)
+        by = [f"{a / b:.2f}" if b else "-" for a, b in zip(own, of)]
+        print(f"| `{case}` | {dtype} | {own[0]:.4g} | {by[0]} | {own[1]:.4g} | {by[1]} "
+              f"| {lines[0]['peak_bytes'] / 2**20:.1f} | {own[2] / 2**20:.1f} | {by[2]} |")
+    return 0 if rows else f"ab.py: no case matches {' '.join(o.among)}"
 
 
 def main():
     o = options()
     env = dict(os.environ, BLAS="none")
+    if o.among:
+        if subprocess.run(["make", "-s", "build/bench"], cwd=ROOT, env=env).returncode:
+            sys.exit("ab.py: build/bench does not build")
+        sys.exit(among(o))
     if subprocess.run(["sh", "tests/ab.sh", o.ref, "build/bench"], cwd=ROOT, env=env).returncode:
         sys.exit("ab.py: one of the sides does not build")
     rows = listed(ROOT / "build/ab/before/build/bench", o.case.split()) if o.case else ROWS

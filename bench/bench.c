@@ -5,8 +5,8 @@
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
- * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_, and in
- * bench_language.h net_encoder_ gpt_ gen_, in bench_recurrent.h rnn_.
+ * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
+ * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, and in bench_recurrent.h rnn_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -2315,6 +2315,7 @@ static void add_all(void)
     add_callbacks();
     add_metrics();
     add_trainings();
+    add_mem();
     for (int w = 0; w <= 2; w += 2) {
         static char names[4][4][40];
         static const struct { const char *name; int64_t m, n, k; } of[4] = {
@@ -2346,6 +2347,18 @@ static mlc_ctx *context(const bench_options *o, bool one_thread)
     mlc_ctx *ctx = mlc_ctx_create(&d);
     if (!ctx) fprintf(stderr, "bench: no context: %s\n", mlc_status_name(status));
     return ctx;
+}
+
+/* top_bytes: peaks by class, not at the same time. rss_bytes: most that the process had in RAM. */
+static void report_memory(const mlc_memory *mem, int64_t made, FILE *json)
+{
+    static const char *const of[MLC_MEM_COUNT] = { "objects", "parameters", "gradients",
+        "optimizer", "activations", "workspace", "packs" };
+    fprintf(json, "\"peak_bytes\":%lld,\"activation_bytes\":%lld,\"top_bytes\":{",
+            (long long)mem->peak, (long long)made);
+    for (int i = 0; i < MLC_MEM_COUNT; i++)
+        fprintf(json, "%s\"%s\":%lld", i ? "," : "", of[i], (long long)mem->top[i]);
+    fprintf(json, "},\"rss_bytes\":%.0f}\n", bench_proc_bytes("/proc/self/status", "VmHWM", 0));
 }
 
 static void report(const state *s, const bench_result *r, const bench_peaks *p, FILE *json)
@@ -2391,8 +2404,7 @@ static void report(const state *s, const bench_result *r, const bench_peaks *p, 
         bench_json_number(json, "beside_times", c->form == BESIDE_TIMES ? times : -1, ",");
         if (c->form == BESIDE_MORE) fprintf(json, "\"beside_more_us\":%.4g,", more);
     }
-    fprintf(json, "\"peak_bytes\":%lld,\"activation_bytes\":%lld}\n", (long long)mem.peak,
-            (long long)made);
+    report_memory(&mem, made, json);
     fflush(json);
 }
 

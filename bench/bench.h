@@ -421,16 +421,25 @@ static inline const char *bench_cpu(char *text, size_t n)
     return text;
 }
 
-/* Bytes of memory that nobody needs now; without /proc as much as any case asks for. */
+/* Bytes of a line "key: 123 kB" of a file in /proc, or `otherwise` where there is none. */
+static inline double bench_proc_bytes(const char *path, const char *key, double otherwise)
+{
+    FILE        *f = fopen(path, "r");
+    char         line[256];
+    const size_t n = strlen(key);
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, n) != 0 || line[n] != ':') continue;
+        otherwise = 1024 * atof(line + n + 1);
+        break;
+    }
+    if (f) fclose(f);
+    return otherwise;
+}
+
+/* Bytes of memory that can be had now; without /proc as much as any case asks for. */
 static inline double bench_free_memory(void)
 {
-    FILE *f = fopen("/proc/meminfo", "r");
-    char  line[256];
-    double kb = 1e12;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf kB", &kb) == 1) break;
-    if (f) fclose(f);
-    return 1024 * kb;
+    return bench_proc_bytes("/proc/meminfo", "MemAvailable", 1e15);
 }
 
 /* Asked when the bench runs: a commit written into the object would go stale. */

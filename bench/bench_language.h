@@ -1,6 +1,7 @@
 /* bench_language.h -- cases of transformers; bench.c includes it
  *
- * net_encoder_ gpt_ gen_: steps of training, and text that a model makes, a token at a time.    */
+ * net_encoder_ gpt_ mem_gpt_ gen_: steps of training, and text that a model makes, a token at a
+ * time.                                                                                         */
 
 /* Six layers of 384 features and 6 heads, norms first, and 64 classes for each of 256 elements. */
 static bool encoder_setup(state *s)
@@ -46,6 +47,10 @@ static const gpt_shape gpts[] = {
     { "gpt_6x384_h6_t256_b8", 6, 384, 6, 65, 256, 8, 0 },
     { "gpt_6x384_h6_t256_b8_recompute_2", 6, 384, 6, 65, 256, 8, 2 },
     { "gpt_6x384_h6_t256_b8_recompute_1", 6, 384, 6, 65, 256, 8, 1 },
+    { "mem_gpt_10k_t64_b16_adamw", 1, 24, 2, 65, 64, 16, 0 },
+    { "mem_gpt_100k_t64_b16_adamw", 2, 64, 4, 65, 64, 16, 0 },
+    { "mem_gpt_1m_t64_b16_adamw", 5, 128, 4, 65, 64, 16, 0 },
+    { "mem_gpt_10m_t64_b16_adamw", 6, 384, 6, 65, 64, 16, 0 },
     { "gpt2_124m_t64_b4", 12, 768, 12, 50257, 64, 4, 0 },
     { "gen_4x128", 4, 128, 4, 65, 64, 1, 0 },
     { "gen_6x384", 6, 384, 6, 65, 64, 1, 0 },

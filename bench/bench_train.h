@@ -1,7 +1,8 @@
 /* bench_train.h -- cases of what surrounds a step of training; bench.c includes it
  *
- * loss_ metric_ optim_sched_ callback_ train_: losses with their gradients, metrics, schedules,
- * callbacks of mlc_fit, and whole steps of networks of 1, 10 and 100 million parameters.         */
+ * loss_ metric_ optim_sched_ callback_ train_ mem_: losses with their gradients, metrics,
+ * schedules, callbacks of mlc_fit, and whole steps of networks of 10 thousand to 100 million
+ * parameters.                                                                                    */
 
 /* ---- loss_: a loss with its gradient, and the time of MSE beside it ----------------------- */
 
@@ -593,6 +594,8 @@ static void add_callbacks(void)
 /* ---- train_: steps of networks by their size, batch and rule -------------------------------- */
 
 static const struct { const char *name; shape net; } train_nets[] = {
+    { "10k",  { { 64, 80, 56, 10, 0 }, 3, false } },
+    { "100k", { { 256, 224, 184, 10, 0 }, 3, false } },
     { "1m",   { { 512, 768, 768, 10, 0 }, 3, false } },
     { "10m",  { { 1024, 2048, 2048, 1792, 10 }, 4, false } },
     { "100m", { { 4096, 6144, 6144, 5888, 10 }, 4, false } },
@@ -614,7 +617,8 @@ train_rules[] = {
     { "lamb", mlc_lamb, 1e-3 }, { "sam", sam, 1e-3 }, { "sophia", mlc_sophia, 1e-5 },
 };
 enum { TRAIN_SGD, TRAIN_ADAM, TRAIN_ADAMW, TRAIN_LAMB, TRAIN_SAM, TRAIN_SOPHIA, TRAIN_RULES,
-       TRAIN_CURVATURE = 10 };            /* Sophia looks at the curvature at each tenth step    */
+       TRAIN_CURVATURE = 10,              /* Sophia looks at the curvature at each tenth step    */
+       TRAIN_FIRST = 2 };                 /* of train_nets; those before it are of mem_ alone    */
 
 static mlc_tensor *train_loss(void *user)
 {
@@ -668,9 +672,39 @@ static void add_trainings(void)
         const int     size = i / TRAIN_RULES / 2, b = i / TRAIN_RULES % 2, rule = i % TRAIN_RULES;
         const int64_t m = batch[b];
         char         *name = names[size][b][rule];
-        snprintf(name, sizeof names[0][0][0], "train_%s_b%d_%s", train_nets[size].name, (int)m,
-                 train_rules[rule].name);
+        snprintf(name, sizeof names[0][0][0], "train_%s_b%d_%s",
+                 train_nets[TRAIN_FIRST + size].name, (int)m, train_rules[rule].name);
         add_other(name, "samples/s", (double)(m * train_steps(rule)), train_net_setup, train_run, m,
-                  0, size, rule);
+                  0, TRAIN_FIRST + size, rule);
     }
+}
+
+/* ---- mem_: what a training holds, for bench/memory.py; setups make nothing large beside it --- */
+
+static bool mem_setup(state *s)
+{
+    const shape *p = &train_nets[s->bc->k].net;
+    s->a      = mlc_randn(s->ctx, MLC_F32, mlc_dims2(s->bc->m, p->width[0]));
+    s->labels = labels_of(s, s->bc->m, 10);
+    s->net    = net_of(s->ctx, p);
+    s->opt    = mlc_adamw(s->net, 1e-3);
+    return loss_falls(s);
+}
+
+/* mem_context: a context and nothing in it, with what the program itself takes. */
+static bool        no_setup(state *s) { return s->ctx != NULL; }
+static mlc_tensor *no_apply(state *s) { (void)s; return NULL; }
+
+static void add_mem(void)
+{
+    static char names[TRAIN_FIRST + 2][40];
+    for (int i = 0; i < 2 * (TRAIN_FIRST + 2); i++) {
+        char *name = names[i / 2];
+        snprintf(name, sizeof names[0], "mem_mlp_%s_b128_adamw", train_nets[i / 2].name);
+        add_other(name, "samples/s", 128, mem_setup, run_apply, 128, 0, i / 2, 0);
+        cases[n_cases - 1].apply = train_apply;
+        cases[n_cases - 1].dtype = i & 1 ? MLC_BF16 : MLC_F32;
+    }
+    add_other("mem_context", "steps/s", 1, no_setup, run_apply, 0, 0, 0, 0);
+    cases[n_cases - 1].apply = no_apply;
 }

@@ -867,7 +867,8 @@ MATRIX_RULES = {"adafactor": rule("Adafactor", foreach=True), "muon": rule("Muon
 MLP = [784, 512, 512, 10]
 MLPS = [("784_512_512_10_b128", MLP, 128), ("784_784_512_10_b32", [784, 784, 512, 10], 32),
         ("1024_2048x3_10_b32", [1024, 2048, 2048, 2048, 10], 32)]
-SIZES = {"1m": [512, 768, 768, 10], "10m": [1024, 2048, 2048, 1792, 10],
+SIZES = {"10k": [64, 80, 56, 10], "100k": [256, 224, 184, 10], "1m": [512, 768, 768, 10],
+         "10m": [1024, 2048, 2048, 1792, 10],
          "100m": [4096, 6144, 6144, 5888, 10]}
 CASES = {
     **table_cases(),
@@ -919,8 +920,13 @@ CASES = {
     **{f"mlp_{name}_adamw{how}": training(widths, batch, adamw)
        for name, widths, batch in MLPS for how in ("", "_in_backward")},
     **{f"train_{size}_b{batch}_{name}": training(widths, batch, make)
-       for size, widths in SIZES.items() for batch in (32, 128)
+       for size, widths in list(SIZES.items())[2:] for batch in (32, 128)
        for name, make in (("sgd", sgd), ("adam", rule("Adam", fused=True)), ("adamw", adamw))},
+    **{f"mem_mlp_{size}_b128_adamw": training(SIZES[size], 128, adamw)
+       for size in ("10k", "100k", "1m", "10m")},
+    **{f"mem_gpt_{size}_t64_b16_adamw": gpt_training(layers, embed, heads, 65, 64, 16)
+       for size, layers, embed, heads in (("10k", 1, 24, 2), ("100k", 2, 64, 4), ("1m", 5, 128, 4),
+                                          ("10m", 6, 384, 6))},
     "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
     "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
     **{f"conv_{part}_{shape[0]}": conv(part, *shape[1:])
