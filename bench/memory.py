@@ -19,6 +19,7 @@ import fnmatch
 import json
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def main():
         return torch_process(args)
     none = measure(args, NOTHING, "f32")
     print(none["machine"] + f"\ntorch    {none['torch']} | {args.threads} threads | "
-          f"{args.rounds} rounds\n`python3 {' '.join(sys.argv)}`\nA process that makes a context "
+          f"{args.rounds} rounds\n`python3 {shlex.join(sys.argv)}`\nA process that makes a context "
           f"has {mb(none['mlcore_rss'])} MB, one that imports PyTorch {mb(none['torch_rss'])}.\n")
     print("| training | type | parameters | tensors: mlcore | PyTorch | ratio | RSS: mlcore | "
           "PyTorch | more: mlcore | PyTorch | ratio |\n" + "|---" * 11 + "|")
