@@ -451,6 +451,10 @@ TEST(recompute, budget_is_kept)
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear");
     CHECK(mlc_module_recompute_budget(net, mlc_dims2(64, 7), INT64_MIN) != MLC_OK);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "bytes is -9223372036854775808");
+    if (sizeof(void *) == 8) {         /* more bytes than can be counted                       */
+        CHECK(mlc_module_recompute_budget(net, mlc_dims2((int64_t)1 << 54, 7), 100) != MLC_OK);
+        CHECK_ERROR(ctx, MLC_ERR_NOMEM, "out of memory");
+    }
     CHECK_EQ(mlc_module_recompute_budget(NULL, mlc_dims2(64, 6), 100), MLC_ERR_ARG);
 }
 
