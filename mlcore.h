@@ -8614,7 +8614,10 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
     if (s->ctx->dry_run) {             /* counted, not allocated */
         size_t rounded;
         mlc__class_of(bytes, &rounded);
-        if ((int64_t)rounded > INT64_MAX / 2 - s->ctx->mem.allocated) return MLC_ERR_NOMEM;
+        if ((int64_t)rounded > INT64_MAX / 2 - s->ctx->mem.allocated) {
+            mlc__nomem(s->ctx, NULL, bytes, "", 0);
+            return MLC_ERR_NOMEM;
+        }
         mlc__mem_add(s->ctx, s->mem, (int64_t)rounded);
         s->dry = true;
         /* data is the size: not NULL for mlc__alive, and what the release has to subtract. Nobody
