@@ -509,7 +509,7 @@ static void no_such_batch(mlc_module *net, int64_t least, int64_t most, mlc_batc
 
 TEST(memory_plan, batches_that_cannot_be_looked_for)
 {
-    static const double shares[] = {0, -0.5, 1.0001, NAN, INFINITY};
+    static const double shares[] = {0, -0.5, 1.0001, (double)NAN, (double)INFINITY};
     mlc_ctx             *ctx = test_ctx();
     mlc_module          *net = make_mlp(ctx);
     mlc_estimate_desc    d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_sgd);
