@@ -5360,10 +5360,11 @@ struct mlc_budget {                    /* mlc_budget_step changes what is below 
                                        /* NULL: none                                           */
     int64_t     trim_every;            /* mlc_memory_trim before every so many steps; default  */
                                        /* 0: where memory runs out alone                       */
-    int64_t     parts;                 /* runs that a batch is made in; default 1              */
-    int64_t     steps;                 /* that it has made, and what they took: steps begun    */
-    int64_t     again, trims;          /* again, calls of mlc_memory_trim                      */
-    int32_t     marked;                /* children that are marked, or are in segments         */
+    int64_t     parts;                 /* runs of forward and backward for a batch; default 1  */
+    int64_t     steps;                 /* made                                                 */
+    int64_t     again;                 /* times that a step began again                        */
+    int64_t     trims;                 /* calls of mlc_memory_trim                             */
+    int32_t     marked;                /* children that are marked, or all, in segments        */
     int64_t     goal, least, trimmed;  /* private, as what follows                             */
     const struct mlc__budget_calls *calls;
 };
@@ -5379,7 +5380,9 @@ MLC_API mlc_budget mlc_budget_make(mlc_module *net);
  *   A loss is a mean over rows: a run's has its share of them. So gradients of several runs are
  *   those of the whole batch but for rounding, layers that look at a whole batch
  *   (mlc_nn_batch_norm), masks of dropout, and means over some of the rows (an ignored label).
- *   Without several runs they have the same bits. Hooks see whatever runs.
+ *   Without several runs they have the same bits, but as said at mlc_recompute. Fields of the
+ *   batch have its rows along their first axis, and outputs, or callbacks and metrics get none.
+ *   Hooks see whatever runs. A run file does not have *budget.
  *   desc   loss, forward, user and autocast count
  *   loss   NULL, or gets that of the batch; on a device it waits for it
  *   err    ARG; ARG: parameters, gradients and the optimizer take more than the budget; SHAPE;
@@ -52545,18 +52548,36 @@ static void mlc__module_forget(mlc_module *m)
 static const struct mlc__pieces mlc__module_pieces = { mlc__module_run_twice, mlc__module_forget };
 static const struct mlc__pieces mlc__segment_pieces = { mlc__segments_run, mlc__module_forget };
 
-static void mlc__module_mark(mlc_module *m, bool on)
+/* How a module is marked. */
+typedef struct mlc__mark {
+    const struct mlc__pieces *piece;
+    int32_t                   segment;
+} mlc__mark;
+
+static mlc__mark mlc__mark_of(const mlc_module *m)
 {
-    m->piece = on ? &mlc__module_pieces : NULL;
-    m->alone = on || m->hook;
+    const mlc__mark k = { m->piece, m->segment };
+    return k;
 }
 
-/* 0: m is not marked. */
+static void mlc__mark_put(mlc_module *m, mlc__mark k)
+{
+    m->piece = k.piece;
+    m->segment = k.segment;
+    m->alone = k.piece || m->hook;
+}
+
+static void mlc__module_mark(mlc_module *m, bool on)
+{
+    const mlc__mark k = { on ? &mlc__module_pieces : NULL, 0 };
+    mlc__mark_put(m, k);
+}
+
+/* Marks m to run in segments of so many children; 0 ends that. */
 static void mlc__segments_mark(mlc_module *m, int32_t length)
 {
-    mlc__module_mark(m, length > 0);
-    if (length > 0) m->piece = &mlc__segment_pieces;
-    m->segment = length;
+    const mlc__mark k = { length > 0 ? &mlc__segment_pieces : NULL, length };
+    mlc__mark_put(m, k);
 }
 
 static bool mlc__has_segments(const mlc_module *m) { return m->piece == &mlc__segment_pieces; }
@@ -52574,10 +52595,15 @@ MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
 }
 
 /* Which of m's modules are marked: its children, or layers, which its first child holds. */
-static mlc_status mlc__piece_list(mlc_module *m, const char *what, const mlc_module **list)
+static const mlc_module *mlc__piece_parent(const mlc_module *m)
 {
     const mlc_module *first = m->children ? m->child[0] : NULL;
-    *list = first && !first->cls.forward && !first->cls.call ? first : m;
+    return first && !first->cls.forward && !first->cls.call ? first : m;
+}
+
+static mlc_status mlc__piece_list(mlc_module *m, const char *what, const mlc_module **list)
+{
+    *list = mlc__piece_parent(m);
     MLC__REQUIRE(m->ctx, (*list)->children, ARG, "%s: %s has no children to be recomputed", what,
                  m->cls.name);
     return MLC_OK;
@@ -52607,8 +52633,11 @@ MLC_IMPL mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length)
 
 /* ---- marks for a budget */
 
-/* Of a child: bytes that forward keeps less if it alone is marked. */
-typedef struct mlc__saving { int64_t bytes; bool was, marked; } mlc__saving;
+typedef struct mlc__saving {           /* of a child                                           */
+    int64_t   bytes;                   /* that forward keeps less if it alone is marked        */
+    int32_t   order;                   /* 1: marked first; 0: not marked                       */
+    mlc__mark was;
+} mlc__saving;
 
 static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims input,
                                mlc__saving *at, int64_t *need)
@@ -52621,27 +52650,35 @@ static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims i
         MLC__TRY(mlc__dry_forward(m, input, one));
         mlc__module_mark(list->child[i], false);
         at[i].bytes = plain[0] - one[0];
+        at[i].order = 0;
     }
     *need = plain[1];
     return MLC_OK;
 }
 
-/* Marks the child that saves most until a step takes no more than bytes, or none is left. need: the
- * least that it took with any of these marks. */
+/* Marks the child that saves most until a step takes no more than bytes, or none is left: then as
+ * many as take least. need: what that is. */
 static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_dims input,
                                    int64_t bytes, mlc__saving *at, int64_t *need)
 {
+    int32_t n = 0, least = 0;
     int64_t dry[2];
     MLC__TRY(mlc__savings(m, list, input, at, need));
     while (*need > bytes) {
         int32_t best = -1;
         for (int32_t i = 0; i < list->children; i++)
-            if (!at[i].marked && at[i].bytes > (best < 0 ? 0 : at[best].bytes)) best = i;
-        if (best < 0) return MLC_OK;
-        at[best].marked = true;
+            if (!at[i].order && at[i].bytes > (best < 0 ? 0 : at[best].bytes)) best = i;
+        if (best < 0) break;
+        at[best].order = ++n;
         mlc__module_mark(list->child[best], true);
         MLC__TRY(mlc__dry_forward(m, input, dry));
-        *need = mlc__min(*need, dry[1]);
+        if (dry[1] >= *need) continue;
+        *need = dry[1];
+        least = n;
+    }
+    for (int32_t i = 0; i < list->children; i++) {
+        if (at[i].order > least) at[i].order = 0;
+        mlc__module_mark(list->child[i], at[i].order > 0);
     }
     return MLC_OK;
 }
@@ -52650,6 +52687,7 @@ static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_di
 static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t bytes,
                                       const mlc__saving *at, int64_t *need)
 {
+    const mlc__mark own = mlc__mark_of(m);
     int32_t best = 0;
     int64_t dry[2];
     for (int32_t i = 0; i < m->children; i++) mlc__module_mark(m->child[i], false);
@@ -52660,15 +52698,11 @@ static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t byt
         *need = dry[1];
         best = k;
     }
-    mlc__segments_mark(m, best);
+    if (best) mlc__segments_mark(m, best);
+    else mlc__mark_put(m, own);
     for (int32_t i = 0; i < m->children && !best; i++)
-        mlc__module_mark(m->child[i], at[i].marked);
+        mlc__module_mark(m->child[i], at[i].order > 0);
     return MLC_OK;
-}
-
-static int32_t mlc__segment_of(const mlc_module *m)
-{
-    return mlc__has_segments(m) ? m->segment : 0;
 }
 
 /* Marks what it takes, or all that helps, and says what activations then take. On an error marks
@@ -52677,7 +52711,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                                  int64_t *taken)
 {
     const char *what = "module_recompute_budget";
-    const int32_t segment = mlc__segment_of(m);
+    const mlc__mark own = mlc__mark_of(m);
     const mlc_module *list;
     int64_t need = 0;
     MLC__TRY(mlc__piece_list(m, what, &list));
@@ -52688,8 +52722,8 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
     mlc__saving *at = MLC__CAST(mlc__saving *, mlc__heap_alloc(ctx, (size_t)list->children *
                                                                sizeof *at, MLC_MEM_OBJECT, what));
     if (!at) return MLC_ERR_NOMEM;
-    for (int32_t i = 0; i < list->children; i++) at[i].was = list->child[i]->piece != NULL;
-    if (segment) mlc__segments_mark(m, 0);
+    for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__mark_of(list->child[i]);
+    if (mlc__has_segments(m)) mlc__segments_mark(m, 0);
     mlc_status st = mlc__marks_until(m, list, input, bytes, at, &need);
     if (st == MLC_OK && need > bytes && m->fuse->run)
         st = mlc__segments_until(m, input, bytes, at, &need);
@@ -52698,9 +52732,9 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                        "%lld bytes, %lld more than the %lld there may be; take a smaller batch, or "
                        "mark parts of the %d children", what, (long long)need,
                        (long long)(need - bytes), (long long)bytes, list->children);
-    if (st != MLC_OK && (segment || mlc__has_segments(m))) mlc__segments_mark(m, segment);
+    if (st != MLC_OK) mlc__mark_put(m, own);
     for (int32_t i = 0; i < list->children && st != MLC_OK; i++)
-        mlc__module_mark(list->child[i], at[i].was);
+        mlc__mark_put(list->child[i], at[i].was);
     mlc__heap_free(ctx, at);
     *taken = need;
     return st;
@@ -64766,7 +64800,7 @@ typedef struct mlc__budget_run {
     mlc_optim          *opt;
     const mlc_fit_desc *d;
     const mlc_batch    *batch;
-    mlc_budget         *b;
+    mlc_budget         *b, before;
     int64_t             parts;         /* of this batch                                        */
     bool                wants_output;  /* output and loss: those of the batch, in the scope    */
     mlc_tensor         *output, *loss; /* that is open                                         */
@@ -64774,8 +64808,7 @@ typedef struct mlc__budget_run {
     int64_t             room;          /* for what the step makes                              */
     mlc_rng_state       rng;           /* before the step, as what follows                     */
     mlc_tensor        **buffers;       /* copies                                               */
-    bool               *marks;         /* of children; segment: of their module                */
-    int32_t             segment;
+    struct mlc__mark   *marks;         /* of children, and last of their module                */
     size_t              hard_limit;    /* of the context, as what follows                      */
     void              (*log)(void *user, mlc_log_level level, const char *text);
     void               *log_user;
@@ -69568,12 +69601,11 @@ static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
     return w.status != MLC_OK ? w.status : left;
 }
 
-/* The modules that may be marked, or NULL. */
+/* Finds the modules that may be marked, or NULL. */
 static const mlc_module *mlc__budget_list(const mlc__budget_run *r)
 {
-    const mlc_module *list = NULL;
-    mlc_module *m = r->b->recompute;
-    return m && m->children && mlc__piece_list(m, "budget_step", &list) == MLC_OK ? list : NULL;
+    const mlc_module *m = r->b->recompute, *list = m ? mlc__piece_parent(m) : NULL;
+    return list && list->children ? list : NULL;
 }
 
 static int32_t mlc__budget_marked(const mlc__budget_run *r)
@@ -69585,31 +69617,38 @@ static int32_t mlc__budget_marked(const mlc__budget_run *r)
     return n;
 }
 
-static mlc_status mlc__budget_marks(mlc__budget_run *r, bool back)
+/* Takes down the marks. */
+static mlc_status mlc__budget_marks(mlc__budget_run *r)
 {
     const mlc_module *list = mlc__budget_list(r);
-    mlc_module *m = r->b->recompute;
     if (!list) return MLC_OK;
-    if (!back) {
-        r->segment = mlc__segment_of(m);
-        r->marks = MLC__CAST(bool *, mlc__arena(r->ctx, r->ctx->depth,
-                                                (size_t)list->children * sizeof(bool)));
-        if (!r->marks) return MLC_ERR_NOMEM;
-    } else if (mlc__segment_of(m) != r->segment) mlc__segments_mark(m, r->segment);
-    for (int32_t i = 0; i < list->children; i++) {
-        if (back) mlc__module_mark(list->child[i], r->marks[i]);
-        else r->marks[i] = list->child[i]->piece != NULL;
-    }
+    r->marks = MLC__CAST(mlc__mark *, mlc__arena(r->ctx, r->ctx->depth, (size_t)
+                                                 (list->children + 1) * sizeof *r->marks));
+    if (!r->marks) return MLC_ERR_NOMEM;
+    for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__mark_of(list->child[i]);
+    r->marks[list->children] = mlc__mark_of(r->b->recompute);
     return MLC_OK;
 }
 
-/* All as before the step, but for marks. An error that stands does so then, too. */
+/* Puts back marks and the budget. */
+static void mlc__budget_restore(mlc__budget_run *r)
+{
+    const mlc_module *list = r->marks ? mlc__budget_list(r) : NULL;
+    *r->b = r->before;
+    if (list) mlc__mark_put(r->b->recompute, r->marks[list->children]);
+    for (int32_t i = 0; list && i < list->children; i++)
+        mlc__mark_put(list->child[i], r->marks[i]);
+}
+
+/* Puts back all but marks and budget, gradients that opt does not have among it. Keeps the error
+ * that stands. */
 static mlc_status mlc__budget_undo(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
     const mlc_status st = ctx->status;
     ctx->status = MLC_OK;
     mlc_optim_zero_grad(r->opt);
+    mlc__params(r->net, mlc__zero_param, NULL);
     mlc_ctx_set_rng(ctx, r->rng);
     const mlc_status back = mlc__budget_buffers(r, true);
     if (back == MLC_OK) ctx->status = st;
@@ -69618,23 +69657,29 @@ static mlc_status mlc__budget_undo(mlc__budget_run *r)
 
 /* ---- forward and backward */
 
-/* Rows [from, to) of a field, or NULL. */
-static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t from, int64_t to)
+/* Rows [from, to) of the n rows of a field, each of which may be several of its first axis; NULL of
+ * NULL. */
+static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t n, int64_t from, int64_t to)
 {
-    return t ? mlc_slice(t, 0, from, to, 1) : NULL;
+    if (!t) return NULL;
+    const int64_t each = t->ndim > 0 && t->shape[0] % n == 0 ? t->shape[0] / n : 0;
+    if (each) return mlc_slice(t, 0, from * each, to * each, 1);
+    mlc__fail(t->ctx, MLC_ERR_SHAPE, "budget_step: a batch of %lld rows cannot go in parts: its "
+              "field %s has no rows for them along its first axis", (long long)n, mlc__shape(t).s);
+    return NULL;
 }
 
 static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
 {
     mlc_batch part = *b;
     part.n = to - from;
-    part.x = mlc__field_rows(b->x, from, to);
-    part.y = mlc__field_rows(b->y, from, to);
+    part.x = mlc__field_rows(b->x, b->n, from, to);
+    part.y = mlc__field_rows(b->y, b->n, from, to);
     for (int32_t i = 0; i < b->n_fields; i++) {
         part.field[i] = b->field[i] == b->x ? part.x : b->field[i] == b->y ? part.y
-                        : mlc__field_rows(b->field[i], from, to);
-        part.mask[i] = mlc__field_rows(b->mask[i], from, to);
-        part.length[i] = mlc__field_rows(b->length[i], from, to);
+                        : mlc__field_rows(b->field[i], b->n, from, to);
+        part.mask[i] = mlc__field_rows(b->mask[i], b->n, from, to);
+        part.length[i] = mlc__field_rows(b->length[i], b->n, from, to);
     }
     return part;
 }
@@ -69662,6 +69707,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
     mlc_tensor *sum = NULL, *loss = NULL;
+    bool joins = true;
     mlc_tensor **output = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)r->parts *
                                                               sizeof *output));
     if (!output) return MLC_ERR_NOMEM;
@@ -69673,9 +69719,10 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
         const mlc_status left = mlc__scope_leave(ctx);
         if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
         sum = sum ? mlc_add(sum, loss) : loss;
+        joins = joins && output[i] && output[i]->ndim > 0 && output[i]->shape[0] % rows.n == 0;
     }
     r->loss = mlc_keep(sum);
-    if (output[0]) r->output = mlc_keep(mlc_concat(output, (int32_t)r->parts, 0));
+    if (joins) r->output = mlc_keep(mlc_concat(output, (int32_t)r->parts, 0));
     return ctx->status;
 }
 
@@ -69713,7 +69760,7 @@ static bool mlc__budget_mark_more(mlc__budget_run *r)
     return false;
 }
 
-/* All children; false: they are. */
+/* Marks all children; false if they were already. */
 static bool mlc__budget_mark_all(mlc__budget_run *r, const mlc_module *list)
 {
     mlc_error_clear(r->ctx);
@@ -69742,6 +69789,12 @@ static bool mlc__budget_mark(mlc__budget_run *r)
     return more;
 }
 
+static void mlc__budget_trim(mlc__budget_run *r)
+{
+    mlc_memory_trim(r->ctx);
+    r->b->trims++;
+}
+
 /* False, with the error that stood: there is nothing left to do. Trimming alone is not for two
  * steps in a row. */
 static bool mlc__budget_relax(mlc__budget_run *r)
@@ -69752,14 +69805,15 @@ static bool mlc__budget_relax(mlc__budget_run *r)
     const int64_t allocated = ctx->mem.allocated, reserved = ctx->mem.reserved;
     snprintf(text, sizeof text, "%s", ctx->message);
     mlc_error_clear(ctx);
-    mlc_memory_trim(ctx);
-    b->trims++;
+    mlc__budget_trim(r);
     b->again++;
     const bool freed = ctx->mem.allocated < allocated || ctx->mem.reserved < reserved;
     if (freed && !r->trimmed && !r->changed && b->trimmed != b->steps) return r->trimmed = true;
     if (mlc__budget_mark(r)) return r->changed = true;
     if (r->parts < r->batch->n) {
         r->parts = mlc__min(2 * r->parts, r->batch->n);
+        b->goal /= 2;                  /* of half the rows                                     */
+        if (b->least < INT64_MAX) b->least = b->least / 2 + 1;
         return r->changed = true;
     }
     mlc__fail(ctx, MLC_ERR_NOMEM, "%s", text);
@@ -69770,7 +69824,7 @@ static bool mlc__budget_relax(mlc__budget_run *r)
 static mlc_status mlc__budget_try(mlc__budget_run *r)
 {
     MLC__TRY(mlc__budget_buffers(r, false));
-    MLC__TRY(mlc__budget_marks(r, false));
+    MLC__TRY(mlc__budget_marks(r));
     for (;;) {
         const mlc_status st = mlc__budget_attempt(r);
         if (st == MLC_OK) return st;
@@ -69839,19 +69893,28 @@ static mlc_status mlc__budget_check(const mlc__budget_run *r)
     return MLC_OK;
 }
 
-/* What is left beside what there is and the gradients. */
+static int64_t mlc__budget_bytes(const mlc__budget_run *r)
+{
+    const size_t limit = r->ctx->hard_limit;
+    return limit && (uint64_t)limit < (uint64_t)mlc__max(r->b->bytes, 0) ? (int64_t)limit
+                                                                         : r->b->bytes;
+}
+
+/* Finds what is left beside what is in use and the gradients. */
 static mlc_status mlc__budget_room(mlc__budget_run *r)
 {
     const mlc_ctx *ctx = r->ctx;
-    const int64_t *now = ctx->mem.now;
+    const int64_t *now = ctx->mem.now, bytes = mlc__budget_bytes(r);
     const mlc__flat *flat = mlc__root(r->net)->flat;
     const int64_t grads = flat && !flat->grads ? (int64_t)flat->grad_bytes : 0;
+    if (bytes < ctx->mem.allocated + grads) mlc__budget_trim(r);
     const int64_t params = now[MLC_MEM_PARAM] + now[MLC_MEM_GRAD] + now[MLC_MEM_OPTIM] + grads;
-    r->room = r->b->bytes - ctx->mem.allocated - grads;
-    MLC__REQUIRE(r->ctx, r->room >= 0, ARG, "budget_step: a budget of %lld bytes; %lld are in use "
-                 "before the step, %lld of them by parameters, gradients and the optimizer",
-                 (long long)r->b->bytes, (long long)(r->b->bytes - r->room), (long long)params);
-    return MLC_OK;
+    r->room = bytes - ctx->mem.allocated - grads;
+    if (r->room >= 0) return MLC_OK;
+    *r->b = r->before;
+    return mlc__fail(r->ctx, MLC_ERR_ARG, "budget_step: a budget of %lld bytes; %lld are in use "
+                     "before the step, %lld of them by parameters, gradients and the optimizer",
+                     (long long)bytes, (long long)(bytes - r->room), (long long)params);
 }
 
 static void mlc__budget_say(mlc__budget_run *r, int64_t again)
@@ -69870,26 +69933,22 @@ static mlc_status mlc__budget_backward(mlc__budget_run *r)
     r->ctx = r->net->ctx;
     MLC__TRY(mlc__budget_check(r));
     MLC__TRY(mlc_module_build(r->net));
-    const mlc_budget before = *b;
-    if (b->trim_every > 0 && b->steps % b->trim_every == 0) {
-        mlc_memory_trim(r->ctx);
-        b->trims++;
-    }
+    r->before = *b;
+    if (b->trim_every > 0 && b->steps % b->trim_every == 0) mlc__budget_trim(r);
     MLC__TRY(mlc__budget_room(r));
     r->rng = mlc_ctx_rng(r->ctx);
     r->parts = mlc__min(b->parts, r->batch->n);
     mlc__budget_begin(r);
     const mlc_status st = mlc__budget_end(r, mlc__budget_try(r));
     if (st != MLC_OK) {
-        *b = before;
-        if (r->marks) mlc__budget_marks(r, true);
+        mlc__budget_restore(r);
         return st;
     }
     b->trimmed = r->trimmed && !r->changed ? b->steps + 1 : -1;
     b->parts = mlc__max(b->parts, r->parts);
     b->marked = mlc__budget_marked(r);
     b->steps++;
-    if (b->again > before.again) mlc__budget_say(r, b->again - before.again);
+    if (b->again > r->before.again) mlc__budget_say(r, b->again - r->before.again);
     return MLC_OK;
 }
 
@@ -69897,10 +69956,10 @@ static mlc_status mlc__budget_update(mlc__budget_run *r)
 {
     mlc__budget_begin(r);
     mlc_status st = mlc_optim_step(r->opt);
-    if (st == MLC_ERR_NOMEM) {
+    /* A part of the noise may be in the gradients: it would be added twice. */
+    if (st == MLC_ERR_NOMEM && !r->opt->noise) {
         mlc_error_clear(r->ctx);
-        mlc_memory_trim(r->ctx);
-        r->b->trims++;
+        mlc__budget_trim(r);
         st = mlc_optim_step(r->opt);
     }
     return mlc__budget_end(r, st);
@@ -69940,7 +69999,10 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
     mlc_status st = mlc__budget_backward(&r);
     if (st == MLC_OK) {
         st = mlc__budget_update(&r);
-        if (st != MLC_OK) mlc__budget_undo(&r);
+        if (st != MLC_OK) {
+            mlc__budget_undo(&r);
+            mlc__budget_restore(&r);
+        }
     }
     if (st == MLC_OK && loss) *loss = mlc_item(r.loss);
     const mlc_status left = mlc__scope_leave(net->ctx);

@@ -539,6 +539,105 @@ TEST(budget, another_module_is_recomputed)
     same(&of[1], &of[0], 0);
 }
 
+/* ---- batches and optimizers that are not plain ----------------------------------------------- */
+
+/* The last block has an optimizer of its own, whose step comes after. */
+TEST(budget, gradients_of_another_optimizer)
+{
+    const spec p = {MLC_F64, 0, 0, false, false, NULL};
+    int64_t    bytes = INT64_MAX;
+    for (int k = 0; k < 2; k++) {
+        scene s;
+        scene_open(&s, &p);
+        mlc_optim_free(s.opt);
+        mlc_module *body = mlc_nn_sequential(s.ctx), *head = mlc_nn_linear(s.ctx, WIDE, WIDE);
+        mlc_module_add(body, s.net);
+        s.net = MLC_SEQUENTIAL(s.ctx, body, head);
+        s.opt = mlc_sgd(body, 0.1);
+        mlc_optim *own = mlc_sgd(head, 0.1);
+        mlc_memory m;
+        s.budget = mlc_budget_make(s.net);
+        s.budget.recompute = NULL;
+        s.budget.bytes = bytes;
+        mlc_memory_peak_reset(s.ctx);
+        of[k].n = 0;
+        for (int i = 0; i < STEPS; i++) {
+            step(&s, &of[k].v[of[k].n++]);
+            CHECK_EQ(mlc_optim_step(own), MLC_OK);
+        }
+        CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+        bytes = m.allocated + (m.peak - m.allocated) / 3;
+        CHECK(k == 0 || s.budget.again > 0);
+        CHECK_OK(s.ctx);
+        mlc_ctx_free(s.ctx);
+    }
+    same(&of[1], &of[0], 1e-12);
+}
+
+/* Each row of x has four of y; what cannot be cut is an error. */
+static mlc_tensor *four_forward(void *user, mlc_module *net, const mlc_batch *b,
+                                mlc_tensor **output)
+{
+    (void)user;
+    mlc_tensor *y = mlc_forward(net, b->x);
+    *output = y;
+    return mlc_mse_loss(mlc_reshape(y, mlc_dims2(4 * b->n, WIDE / 4)), b->y);
+}
+
+/* Outputs without rows are not joined. */
+static mlc_tensor *scalar_forward(void *user, mlc_module *net, const mlc_batch *b,
+                                  mlc_tensor **output)
+{
+    (void)user;
+    mlc_tensor *y = mlc_forward(net, b->x);
+    *output = mlc_mean_all(y);
+    return mlc_mse_loss(y, b->y);
+}
+
+static mlc_status sees_no_output(void *user, mlc_event event, mlc_fit_state *f)
+{
+    int *n = (int *)user;
+    (void)event;
+    *n += f->output == NULL && f->loss != NULL;
+    return MLC_OK;
+}
+
+TEST(budget, fields_with_several_rows_each)
+{
+    const spec p = {MLC_F64, 0, 0, false, false, NULL};
+    scene      s;
+    for (int k = 0; k < 2; k++) {
+        scene_open(&s, &p);
+        s.b.y = mlc_reshape(s.b.y, mlc_dims2(4 * TALL, WIDE / 4));
+        s.b.field[1] = s.b.y;
+        s.d.loss = NULL;
+        s.d.forward = four_forward;
+        s.budget.parts = k ? 5 : 1;
+        train(&s, &of[k]);
+        if (k == 0)
+            mlc_ctx_free(s.ctx);
+    }
+    same(&of[1], &of[0], 1e-12);
+    s.b.field[1] = mlc_zeros(s.ctx, MLC_F64, mlc_dims1(TALL + 1));
+    CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_SHAPE);
+    CHECK_ERROR(s.ctx, MLC_ERR_SHAPE, "field [97] has no rows");
+    mlc_tensor  *four = mlc_zeros(s.ctx, MLC_F64, mlc_dims2(TALL, WIDE));
+    mlc_loader  *loader = mlc_loader_shuffled(s.ctx, s.b.x, four, TALL);
+    int          n = 0;
+    mlc_callback c = {.name = "none", .user = &n, .events = 1u << MLC_EVENT_STEP_END,
+                      .on = sees_no_output};
+    mlc_callback *const list[] = {&c};
+    s.d.callbacks = list;
+    s.d.n_callbacks = 1;
+    s.d.budget = &s.budget;
+    s.d.forward = scalar_forward;
+    CHECK_EQ(mlc_fit(s.net, s.opt, loader, &s.d, NULL), MLC_OK);
+    CHECK_EQ(n, 1);
+    CHECK_OK(s.ctx);
+    mlc_loader_free(loader);
+    mlc_ctx_free(s.ctx);
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 TEST(budget, less_than_parameters_take_is_an_error_with_both_numbers)

@@ -833,3 +833,22 @@ TEST(recompute, segments_of_a_flat_net_halve_its_activations)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "ReLU");
     CHECK_EQ(mlc_module_recompute_segments(NULL, 1), MLC_ERR_ARG);
 }
+
+/* A budget that cannot be had leaves each kind of mark. */
+TEST(recompute, marks_of_any_kind_are_put_back)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *inner = flat_mlp(ctx, 6), *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 32, 32));
+    mlc_module_add(net, inner);
+    mlc_module_add(net, mlc_nn_recompute(ctx, flat_mlp(ctx, 2)));
+    CHECK_EQ(mlc_module_recompute_segments(inner, 3), MLC_OK);
+    for (int whole = 0; whole < 2; whole++) {
+        if (whole)
+            mlc_nn_recompute(ctx, net);
+        const int64_t peak = flat_peak(net);
+        CHECK(mlc_module_recompute_budget(net, mlc_dims2(512, 32), 1000) != MLC_OK);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "more than the 1000 there may be");
+        CHECK_EQ(flat_peak(net), peak);
+    }
+}
