@@ -3855,7 +3855,8 @@ MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
  *   does, those that save most first and no more than it takes for activations of a training step
  *   on an input of this shape to be `bytes` at most: what forward takes, and each second run with
  *   what is kept until then, as dry runs have them; call it with m in training and in the autocast
- *   of the training. What is outside m (x, the loss) is not counted.
+ *   of the training. What is outside m (x, the loss) is not counted. Where marks of a sequential's
+ *   children do not do, it takes the longest segments that do (mlc_module_recompute_segments).
  *   err    ARG, without a change: bytes is negative; marking all does not do, the message says what
  *          it would take                                                                      */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
@@ -5302,6 +5303,7 @@ MLC_API mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
  *   write  NULL: standard output                                          err: ARG             */
 MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
                                       const mlc_memory *estimates, mlc_writer write, void *user);
+
 typedef enum mlc_batch_choice {
     MLC_BATCH_LARGEST = 0,             /* that fits: one sample more does not                  */
     MLC_BATCH_POWER,                   /* the largest power of two that fits                   */
@@ -5351,7 +5353,7 @@ MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
 
 /* -- a training step within a budget. test: tests/test_budget.c -- */
 
-struct mlc_budget {                    /* mlc_budget_step changes what is below `bytes`        */
+struct mlc_budget {                    /* mlc_budget_step changes what comes from `parts` on   */
     int64_t     bytes;                 /* of the context that may be in use in a step, or its  */
                                        /* hard_limit if that is less; default mlc_memory_limit, */
                                        /* INT64_MAX where it is not known                      */
@@ -5385,8 +5387,8 @@ MLC_API mlc_budget mlc_budget_make(mlc_module *net);
  *   Hooks see whatever runs. A run file does not have *budget.
  *   desc   loss, forward, user and autocast count
  *   loss   NULL, or gets that of the batch; on a device it waits for it
- *   err    ARG; ARG: parameters, gradients and the optimizer take more than the budget; SHAPE;
- *          NOMEM: with all this; STATE: an optimizer that collects gradients
+ *   err    ARG: what is NULL; what is in use before the step is more than the budget; SHAPE; NOMEM:
+ *          one row a run is too much; STATE: an optimizer that collects gradients
  *          (mlc_optim_accumulate), makes its step in backward, or asks for the loss again; those
  *          of operations. Then gradients are stale, parameters, buffers and *budget as before   */
 MLC_API mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
@@ -52476,7 +52478,8 @@ static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const 
     return st;
 }
 
-/* A forward of m that is no piece: it runs once, or within another that counts already. */
+/* Tells whether m's forward is no piece: in evaluation, without gradients, within another piece, or
+ * with a cache. */
 static bool mlc__runs_once(const mlc_module *m)
 {
     const mlc_ctx *ctx = m->ctx;
@@ -52484,7 +52487,7 @@ static bool mlc__runs_once(const mlc_module *m)
            (ctx->sequence && ctx->sequence->attend);
 }
 
-/* What the second run is to have as this one. */
+/* Saves what the second run is to have as the first. */
 static mlc__module_again *mlc__again_new(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
@@ -52514,7 +52517,7 @@ static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, in
     return a ? mlc_recompute(m->ctx, mlc__module_piece, a, in, n_in, out, n_out) : MLC_ERR_NOMEM;
 }
 
-/* Piece after piece; one may have some children more, which run in the pass of its last. */
+/* Runs piece after piece; a piece has more children where they run in the pass of its last. */
 static mlc_status mlc__segments_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
@@ -64808,7 +64811,7 @@ typedef struct mlc__budget_run {
     int64_t             room;          /* for what the step makes                              */
     mlc_rng_state       rng;           /* before the step, as what follows                     */
     mlc_tensor        **buffers;       /* copies                                               */
-    struct mlc__mark   *marks;         /* of children, and last of their module                */
+    mlc__mark          *marks;         /* of children, and last of their module                */
     size_t              hard_limit;    /* of the context, as what follows                      */
     void              (*log)(void *user, mlc_log_level level, const char *text);
     void               *log_user;
@@ -69582,7 +69585,7 @@ static bool mlc__buffer_copy(void *user, mlc__param *p, const char *name)
     return w->status == MLC_OK;
 }
 
-/* Copies of buffers of the network are in the scope that is open. */
+/* Copies buffers of the network to the scope that is open, or back. */
 static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
 {
     mlc__buffer_walk w = { NULL, 0, back, MLC_OK };
@@ -69617,7 +69620,7 @@ static int32_t mlc__budget_marked(const mlc__budget_run *r)
     return n;
 }
 
-/* Takes down the marks. */
+/* Saves the marks. */
 static mlc_status mlc__budget_marks(mlc__budget_run *r)
 {
     const mlc_module *list = mlc__budget_list(r);
@@ -69640,8 +69643,8 @@ static void mlc__budget_restore(mlc__budget_run *r)
         mlc__mark_put(list->child[i], r->marks[i]);
 }
 
-/* Puts back all but marks and budget, gradients that opt does not have among it. Keeps the error
- * that stands. */
+/* Makes gradients stale, also of parameters that opt does not have; puts back random streams and
+ * buffers. Keeps the error that stands. */
 static mlc_status mlc__budget_undo(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -69684,8 +69687,8 @@ static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
     return part;
 }
 
-/* Rows that are a share of the batch; loss, and output if it is asked for, go to the scope around.
- */
+/* Runs forward and backward of rows of the batch, whose loss has their share. Copies it, and the
+ * output if it is asked for, to the scope around. */
 static mlc_status mlc__budget_rows(mlc__budget_run *r, const mlc_batch *rows, mlc_tensor **output,
                                    mlc_tensor **loss)
 {
@@ -69702,7 +69705,8 @@ static mlc_status mlc__budget_rows(mlc__budget_run *r, const mlc_batch *rows, ml
     return ctx->status;
 }
 
-/* Part after part, each in a scope; in the one that is open are losses and outputs. */
+/* Runs part after part, each in a scope of its own; copies their sum of losses, and joined outputs,
+ * to the scope around the one that is open. */
 static mlc_status mlc__budget_parts(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -69738,8 +69742,8 @@ static mlc_status mlc__budget_attempt(mlc__budget_run *r)
 
 /* ---- what makes it smaller */
 
-/* Marks that take less than those there are, as few as do, for less and less room; false: no more
- * help. */
+/* Sets marks that take less than those there are, as few as do, for a goal that goes down by
+ * eighths; false if no more help. */
 static bool mlc__budget_mark_more(mlc__budget_run *r)
 {
     mlc_budget *b = r->b;
@@ -69768,7 +69772,8 @@ static bool mlc__budget_mark_all(mlc__budget_run *r, const mlc_module *list)
            mlc_module_recompute(r->b->recompute, 1) == MLC_OK;
 }
 
-/* A dry run takes no memory, but counts as if it did. */
+/* Sets more marks; false if there are none. The limit is off: a dry run takes no memory, but counts
+ * as if it did. */
 static bool mlc__budget_mark(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -69795,8 +69800,8 @@ static void mlc__budget_trim(mlc__budget_run *r)
     r->b->trims++;
 }
 
-/* False, with the error that stood: there is nothing left to do. Trimming alone is not for two
- * steps in a row. */
+/* Does the next thing that takes less memory; false, with the error that stood, if there is none.
+ * Trimming alone does not serve two steps in a row. */
 static bool mlc__budget_relax(mlc__budget_run *r)
 {
     char text[MLC__MESSAGE];
@@ -69820,7 +69825,7 @@ static bool mlc__budget_relax(mlc__budget_run *r)
     return false;
 }
 
-/* Until it fits. */
+/* Makes attempts until one fits. */
 static mlc_status mlc__budget_try(mlc__budget_run *r)
 {
     MLC__TRY(mlc__budget_buffers(r, false));
@@ -69835,7 +69840,7 @@ static mlc_status mlc__budget_try(mlc__budget_run *r)
 
 /* ---- the step */
 
-/* Errors that are dealt with are not for the log. */
+/* Passes on what is no error: an attempt's error may be dealt with. */
 static void mlc__budget_log(void *user, mlc_log_level level, const char *text)
 {
     const mlc__budget_run *r = MLC__CAST(const mlc__budget_run *, user);
@@ -69856,7 +69861,8 @@ static void mlc__budget_begin(mlc__budget_run *r)
     ctx->abort_on_error = false;
 }
 
-/* An error that has come out of it is one for the log. */
+/* Ends what mlc__budget_begin began. Raises an error that stands again, for log and
+ * abort_on_error. */
 static mlc_status mlc__budget_end(mlc__budget_run *r, mlc_status st)
 {
     mlc_ctx *ctx = r->ctx;

@@ -101,6 +101,14 @@ static void scene_open(scene *s, const spec *p)
     s->d = mlc_fit_desc_make(mlc_mse_loss);
 }
 
+/* With the network laid out; what is in use then. */
+static void scene_built(scene *s, const spec *p, mlc_memory *m)
+{
+    scene_open(s, p);
+    CHECK_EQ(mlc_module_build(s->net), MLC_OK);
+    CHECK_EQ(mlc_memory_info(s->ctx, m), MLC_OK);
+}
+
 /* What a training leaves: losses, then parameters and buffers. */
 enum { MOST = STEPS + BLOCKS * (4 * WIDE * WIDE + 16 * WIDE) };
 
@@ -646,9 +654,7 @@ TEST(budget, less_than_parameters_take_is_an_error_with_both_numbers)
     scene      s;
     char       text[64];
     mlc_memory m;
-    scene_open(&s, &p);
-    CHECK_EQ(mlc_module_build(s.net), MLC_OK);
-    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
+    scene_built(&s, &p, &m);
     s.budget.bytes = m.now[MLC_MEM_PARAM];
     CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_ARG);
     snprintf(text, sizeof text, "budget of %lld bytes; ", (long long)s.budget.bytes);
@@ -665,10 +671,8 @@ TEST(budget, a_row_that_does_not_fit_is_an_error)
     const spec p = {MLC_F32, 0, 0, true, false, NULL};
     scene      s;
     mlc_memory m;
-    scene_open(&s, &p);
+    scene_built(&s, &p, &m);
     of[0].n = of[1].n = 0;
-    CHECK_EQ(mlc_module_build(s.net), MLC_OK);
-    CHECK_EQ(mlc_memory_info(s.ctx, &m), MLC_OK);
     leave_net(&of[0], s.net);
     const mlc_rng_state rng = mlc_ctx_rng(s.ctx);
     s.budget.bytes = m.allocated + 6000;
