@@ -555,6 +555,82 @@ TEST(backend, products_of_permuted_heads_are_one_call)
     CHECK_OK(ctx);
 }
 
+/* ---- the last product of a piece that runs twice -------------------------------------------- */
+
+/* What follows y = x w^T, with an epilogue or none. */
+typedef enum ending {
+    END_PLAIN, END_RESIDUAL, END_PIECE,                    /* left out the second time           */
+    END_ACT, END_RELU, END_READ, END_DETACH, END_VIEW, END_TWO, END_HOOK, END_MORE, ENDINGS
+} ending;
+typedef struct piece_args { mlc_tensor *w, *r; ending end; bool twice; } piece_args;
+
+static mlc_status end_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    const piece_args *a = (const piece_args *)user;
+    mlc_epilogue      e = {MLC_ACT_NONE, 0.0, NULL};
+    float             host[12];
+    (void)n_in;
+    if (a->end == END_ACT) e.act = MLC_ACT_GELU;
+    if (a->end == END_RESIDUAL) e.dropout = 0.5, e.residual = a->r;
+    out[0] = mlc_linear_ex(mlc_tanh(in[0]), a->w, NULL, &e);
+    if (a->end == END_RELU) out[0] = mlc_relu(out[0]);
+    if (a->end == END_READ) mlc_read(out[0], host, sizeof host);
+    if (a->end == END_DETACH) mlc_detach(out[0]);
+    if (a->end == END_VIEW) out[0] = mlc_reshape(out[0], mlc_dims1(12));
+    if (n_out == 2) out[1] = in[0];
+    if (a->end == END_MORE && mlc_recomputing(ctx)) out[0] = mlc_mul_scalar(out[0], 1.0);
+    return MLC_OK;
+}
+
+static mlc_status end_call(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    const piece_args *a = (const piece_args *)user;
+    return a->twice ? mlc_recompute(ctx, end_piece, user, in, n_in, out, n_out)
+                    : end_piece(ctx, user, in, n_in, out, n_out);
+}
+
+static void no_hook(void *user, const mlc_op_event *e) { (void)user; (void)e; }
+
+/* Gradients of x, w and the residual; the products of backward. */
+static int64_t end_run(ending end, bool twice, double *grads)
+{
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    piece_args  a = {test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1),
+                     test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 2, -1, 1), end, twice};
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 3, -1, 1), *out[2] = {NULL, NULL};
+    mlc_hooks   hooks;
+    memset(&hooks, 0, sizeof hooks);
+    hooks.op_begin = no_hook;
+    mlc_set_requires_grad(a.w, true);
+    mlc_set_requires_grad(a.r, end == END_RESIDUAL);
+    mlc_set_requires_grad(x, true);
+    if (end == END_PIECE && twice)
+        mlc_recompute(ctx, end_call, &a, &x, 1, out, 1);
+    else
+        end_call(ctx, &a, &x, 1, out, end == END_TWO ? 2 : 1);
+    if (end == END_HOOK) mlc_hooks_add(ctx, &hooks);
+    const int64_t before = g_products;
+    CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(out[0]))), MLC_OK);
+    const int64_t products = g_products - before;
+    CHECK(test_read(mlc_grad(x), grads) && test_read(mlc_grad(a.w), grads + 15));
+    if (end == END_RESIDUAL) CHECK(test_read(mlc_grad(a.r), grads + 35));
+    CHECK_OK(ctx);
+    return products;
+}
+
+TEST(backend, the_last_product_of_a_piece_is_made_once_if_it_is_not_read)
+{
+    for (int end = 0; end < ENDINGS; end++) {
+        double        plain[47] = {0}, again[47] = {0};
+        const int64_t want = end_run((ending)end, false, plain);
+        CHECK_EQ(want, 2);
+        CHECK_EQ(end_run((ending)end, true, again), want + (end > END_PIECE));
+        CHECK(memcmp(plain, again, sizeof plain) == 0);
+    }
+}
+
 /* An operand that has an axis less gets its gradient in a call for each that adds to it.        */
 TEST(backend, a_gradient_that_adds_up_is_a_call_for_each_product_of_the_axis)
 {
