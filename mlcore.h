@@ -8610,7 +8610,7 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     s->saves = 0;
     s->mem = (int16_t)mem;
     s->dead = s->released = s->dry = s->aliased = s->shared = s->closed = s->kept = s->typed =
-        s->through_act = s->bound = false;
+        s->through_act = s->bound = s->asked = false;
     s->seq = ++ctx->storages;
     mlc__storage_link(ctx, s, depth);
     return s;

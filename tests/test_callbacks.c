@@ -754,14 +754,20 @@ TEST(callbacks, a_timer_has_mean_deviation_and_rate)
     mlc_ctx    *ctx = test_ctx();
     mlc_timer   t = mlc_timer_make("batch");
     CHECK(isnan(mlc_timer_mean(&t)) && isnan(mlc_timer_deviation(&t)) && isnan(mlc_timer_rate(&t)));
+    double      took[3];               /* 1, 2 and 3 seconds, and what the machine pauses       */
     for (int i = 0; i < 3; i++) {
+        const double before = t.seconds;
         mlc_timer_begin(&t);
-        t.began -= i + 1;              /* as if 1, 2 and 3 seconds ago */
+        t.began -= i + 1;
         mlc_timer_end(&t, 4);
+        took[i] = t.seconds - before;
+        CHECK(took[i] >= i + 1 && took[i] < i + 31);
     }
-    CHECK_NEAR(mlc_timer_mean(&t), 2, 0.01);
-    CHECK_NEAR(mlc_timer_deviation(&t), 1, 0.01);
-    CHECK_NEAR(mlc_timer_rate(&t), 2, 0.01);
+    const double mean = (took[0] + took[1] + took[2]) / 3;
+    CHECK_NEAR(mlc_timer_mean(&t), mean, 1e-12);
+    CHECK_NEAR(mlc_timer_deviation(&t), sqrt((pow(took[0] - mean, 2) + pow(took[1] - mean, 2) +
+                                              pow(took[2] - mean, 2)) / 2), 1e-9);
+    CHECK_NEAR(mlc_timer_rate(&t), 4 / mean, 1e-12);
     CHECK_EQ(t.count, 3);
     mlc_timer_begin(NULL);
     mlc_timer_end(NULL, 1);
