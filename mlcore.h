@@ -3821,12 +3821,13 @@ typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *
 /* mlc_recompute: runs fn and, if gradients flow through it, records it as one operation. What it
  *   made is freed but for the outputs. Backward runs it again, with the streams of random numbers
  *   and the autocast of the first time, differentiates and frees that; inputs, parameters and other
- *   tensors that fn reads get their gradients. The second run ends early: where fn ends with a
- *   product, convolution or linear layer whose values neither fn nor backward reads, they are not
- *   computed again, and undefined. Nests. Under no-grad fn is only called. Backward sums in the
- *   order of the recorded operations; it may differ by a rounding where fn returns a tensor twice,
- *   or several views of one, or where a linear layer with an activation in 16 bits is followed by
- *   another at the beginning or the end of a piece.
+ *   tensors that fn reads get their gradients. Where fn ends with a linear layer, convolution or
+ *   product by a weight from outside, without an activation, and returns that alone, its values are
+ *   not computed again and undefined the second time, unless fn reads them, too, or there are
+ *   hooks. Nests. Under no-grad fn is only called. Backward sums in the order of the recorded
+ *   operations; it may differ by a rounding where fn returns a tensor twice, or several views of
+ *   one, or where a linear layer with an activation in 16 bits is followed by another at the
+ *   beginning or the end of a piece.
  *   in     1 to 8 tensors              out    1 to 4
  *   user   must live until backward
  *   err    ARG; STATE: fn changes what was there before, or does something else the second time;
@@ -7636,7 +7637,8 @@ struct mlc_storage {
     mlc_dtype    dtype;
     bool         through_act;          /* a gradient: of what the activation met, not made     */
     bool         bound;                /* a parameter's: memory of the program, never written  */
-    bool         asked;                /* mlc__alive was: what is there may have been read     */
+    bool         asked;                /* mlc__alive was called of it: the program may have    */
+                                       /* read its values                                      */
     uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
 };
 
@@ -35801,7 +35803,7 @@ MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
     mlc_tensor *const in[1] = { x };
     mlc_ctx *ctx = mlc__inputs("nonzero", 1, in);
     mlc_tensor *dense;
-    if (!ctx) return NULL;
+    if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;
     mlc_no_grad_begin(ctx);
     dense = mlc_contiguous(x);
     mlc_no_grad_end(ctx);
@@ -52028,19 +52030,22 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
  * count uses of parameters and notice changes as any node does, and have no backward. The second
  * run is on a tape of its own, in a scope of its own, on the very tensors of the first: its
  * backward adds to their gradients in the order of an ordinary one, and both end with it.
- * The second run ends early: a product that is the piece's last operation, and whose result
- * backward does not read, as a linear layer's before the next block, is recorded and not made. Of a
- * transformer layer this is a third of the work. */
+ * The second run leaves out the last product: the piece's last operation, if it is one of products
+ * (linear, convolution, matmul) whose result backward does not read. In a transformer layer with
+ * the norm first this is a third of the second run. */
 
-/* The last operation of a piece, if the second run may leave it out. */
-typedef struct mlc__early {
+/* The last product of a piece. */
+typedef struct mlc__last {
     struct mlc__watch watch;           /* first: of the second run                              */
-    const mlc_tensor *y, *w;           /* first run: its result; NULL: it is to be made. Weight */
-    int32_t           products, seen;  /* in the first run, with it; in the second              */
-    mlc_node         *left;            /* second run: it, not made                              */
-    const mlc__op    *whole;
-    mlc__op           op;              /* the same with another forward                         */
-} mlc__early;
+    const mlc_tensor *y;               /* its result in the first run; NULL: it is not left out */
+    const mlc_tensor *w;               /* the base of its weight                                */
+    int32_t           products, seen;  /* in the first run; so far in the second                */
+    int32_t           depth;           /* of the second run: its scope                          */
+    const mlc__tape  *tape;            /* and its tape                                          */
+    mlc_node         *left;            /* the node in the second run, once it is left out       */
+    const mlc__op    *op;              /* its operation                                         */
+    mlc__op           without;         /* the same with mlc__last_forward                       */
+} mlc__last;
 
 typedef struct mlc__rerun {
     mlc__trace   trace;                /* first: what the tape knows of it                      */
@@ -52056,7 +52061,7 @@ typedef struct mlc__rerun {
     mlc_rng_state     rng;
     mlc__sequence     sequence;        /* that of the context, if in_sequence                   */
     mlc_autocast_desc autocast;        /* the innermost, if casts                               */
-    mlc__early        early;
+    mlc__last         last;
 } mlc__rerun;
 
 static const mlc__op mlc__reads_op =
@@ -52072,7 +52077,7 @@ static mlc_status mlc__piece_call(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
     for (int32_t i = 0; i < n_out; i++) {
         MLC__REQUIRE(ctx, out[i] && out[i]->ctx == ctx, ARG, "recompute: the piece left output %d "
                      "NULL, or made it in another context", i + 1);
-        const mlc_storage *s = out[i]->storage;
+        const mlc_storage *s = out[i]->storage;  /* mlc__alive alone would count as reading it */
         if (s->released || s->typed || !s->data) MLC__TRY(mlc__alive(out[i], "recompute"));
     }
     return MLC_OK;
@@ -52089,87 +52094,98 @@ static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor
     }
 }
 
-/* ---- the last operation */
+/* ---- the last product */
 
-/* Is it a product with a second input, of the operations that keep nothing from forward but what
- * they save? */
+/* Tells whether nd is a product with a second factor. What backward reads of these operations is
+ * what they save. */
 static bool mlc__is_product(const mlc_node *nd)
 {
     return nd->need && nd->n_in > 1 && (nd->op->flags & MLC__WORK);
 }
 
-/* Notes an operation of the first run, the last so far. */
-static void mlc__early_note(mlc__early *e, const mlc_node *nd)
+/* Notes an operation of the first run. */
+static void mlc__last_note(mlc__last *l, const mlc_node *nd)
 {
     const bool product = mlc__is_product(nd);
-    e->products += product;
-    e->y = product ? nd->out[0] : NULL;
-    e->w = product ? mlc__base(nd->in[1]) : NULL;
+    l->products += product;
+    l->y = product ? nd->out[0] : NULL;
+    l->w = product ? mlc__base(nd->in[1]) : NULL;
 }
 
-/* After the first run: may the last be left out? Only a piece's one output, which fn did not read
- * on the host nor take a view of. */
-static void mlc__early_decide(mlc__early *e, mlc_tensor *const *out, int32_t n_out)
+/* Ends the first run: the last product is left out if its result is the piece's one output, and
+ * fn neither read it on the host nor made a view of it. */
+static void mlc__last_decide(mlc__last *l, mlc_tensor *const *out, int32_t n_out)
 {
-    if (n_out != 1 || out[0] != e->y || out[0]->storage->asked) e->y = NULL;
+    if (n_out != 1 || out[0] != l->y || out[0]->storage->asked) l->y = NULL;
 }
 
-/* In the place of its forward. */
-static mlc_status mlc__early_forward(mlc_ctx *ctx, mlc_node *nd)
+static mlc__last *mlc__last_of(const mlc_ctx *ctx)
 {
-    mlc__early *e = MLC__CAST(mlc__early *, ctx->watch);
+    return MLC__CAST(mlc__last *, (void *)ctx->watch);
+}
+
+/* Takes the place of the operation's forward, which it calls if backward or ctx->anomaly reads a
+ * result. */
+static mlc_status mlc__last_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc__last *l = mlc__last_of(ctx);
+    bool read = ctx->anomaly != NULL;
     for (int i = 0; i < nd->n_saved; i++)
-        for (int k = 0; k < nd->n_out; k++)
-            if (nd->saved[i].t == nd->out[k]) return e->whole->forward(ctx, nd);
-    e->left = nd;
+        for (int k = 0; k < nd->n_out; k++) read = read || nd->saved[i].t == nd->out[k];
+    if (read) return l->op->forward(ctx, nd);
+    l->left = nd;
     return MLC_OK;
 }
 
-/* Makes it after all, as something follows the second time. */
-static void mlc__early_make(mlc_ctx *ctx, mlc__early *e)
+/* Makes the result after all: an operation follows in the second run. */
+static void mlc__last_make(mlc_ctx *ctx, mlc__last *l)
 {
-    mlc_node *nd = e->left;
-    e->left = NULL;
+    mlc_node *nd = l->left;
+    l->left = NULL;
     for (int i = 0; i < nd->n_in; i++)
         if (mlc__alive(nd->in[i], nd->op->name) != MLC_OK) return;
     const uint32_t mode = mlc__flush_begin();
-    e->whole->forward(ctx, nd);
+    (void)l->op->forward(ctx, nd);     /* an error is the context's                            */
     mlc__flush_end(mode);
 }
 
-/* Sees each operation of the second run. */
-static void mlc__early_watch(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
+/* Sees each operation of the second run: gives the last product mlc__last_forward. Those of tapes
+ * within do not count. */
+static void mlc__last_watch(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
-    mlc__early *e = MLC__CAST(mlc__early *, ctx->watch);
+    mlc__last *l = mlc__last_of(ctx);
     (void)st;
-    if (moment == MLC__FORWARD_ENDS && nd->op == &e->op) nd->op = e->whole;
+    if (moment == MLC__FORWARD_ENDS && nd->op == &l->without) nd->op = l->op;
     if (moment != MLC__FORWARD_BEGINS) return;
-    if (e->left) mlc__early_make(ctx, e);
-    e->seen += mlc__is_product(nd);
-    if (!mlc__is_product(nd) || e->seen != e->products || mlc__base(nd->in[1]) != e->w) return;
-    e->whole = nd->op;
-    e->op = *nd->op;
-    e->op.forward = mlc__early_forward;
-    nd->op = &e->op;
+    if (l->left) mlc__last_make(ctx, l);
+    if (ctx->inner.outer != l->tape || !mlc__is_product(nd)) return;
+    if (++l->seen != l->products || ctx->depth != l->depth || mlc__base(nd->in[1]) != l->w) return;
+    l->op = nd->op;
+    l->without = *nd->op;
+    l->without.forward = mlc__last_forward;
+    nd->op = &l->without;
 }
 
-static void mlc__early_memory(mlc_ctx *ctx, int mem, int64_t bytes)
+static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     (void)ctx; (void)mem; (void)bytes;
 }
 
-/* Hooks get whole results. */
-static void mlc__early_begin(mlc_ctx *ctx, mlc__early *e)
+/* Begins the second run, on its tape. Where hooks watch nothing is left out. */
+static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
 {
-    if (!e->y || ctx->watch || ctx->dry_run) return;
-    e->watch.op = mlc__early_watch;
-    e->watch.memory = mlc__early_memory;
-    ctx->watch = &e->watch;
+    l->left = NULL;
+    l->seen = 0;
+    l->depth = ctx->depth;
+    l->tape = ctx->inner.outer;
+    l->watch.op = mlc__last_watch;
+    l->watch.memory = mlc__last_memory;
+    if (l->y && !ctx->watch && !ctx->dry_run) ctx->watch = &l->watch;
 }
 
-static void mlc__early_end(mlc_ctx *ctx, const mlc__early *e)
+static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 {
-    if (ctx->watch == &e->watch) ctx->watch = NULL;
+    if (ctx->watch == &l->watch) ctx->watch = NULL;
 }
 
 /* ---- the first run */
@@ -52228,7 +52244,7 @@ static mlc_tensor *mlc__piece_finish(mlc_node *nd)
     ctx->inner.traced = false;
     mlc_tensor *y = mlc__finish(nd);
     ctx->inner.traced = true;
-    if (y) mlc__early_note(&p->early, nd);
+    if (y) mlc__last_note(&p->last, nd);
     for (int i = 0; y && nd->need && i < nd->n_out; i++) {
         mlc_tensor *base = mlc__base(nd->out[i]);
         if (!mlc__is_float(base->dtype)) continue;
@@ -52276,7 +52292,7 @@ static mlc_status mlc__piece_trace(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *cons
     p->trace.outer = ctx->inner;
     ctx->inner = tape;
     const mlc_status st = mlc__piece_call(ctx, p->fn, p->user, in, n_in, out, n_out);
-    if (st == MLC_OK) mlc__early_decide(&p->early, out, n_out);
+    if (st == MLC_OK) mlc__last_decide(&p->last, out, n_out);
     mlc__tapes_back(ctx, outer);
     MLC__REQUIRE(ctx, ctx->depth == depth, STATE, "recompute: the piece left the scope %d deep, it "
                  "was %d; end in it what begins in it", ctx->depth, depth);
@@ -52441,9 +52457,9 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
     const bool again = ctx->again;
     MLC__TRY(mlc_tape_begin(ctx, false));
     ctx->again = true;
-    mlc__early_begin(ctx, &p->early);
+    mlc__last_begin(ctx, &p->last);
     mlc_status st = mlc__piece_again(ctx, p, nd, out);
-    mlc__early_end(ctx, &p->early);
+    mlc__last_end(ctx, &p->last);
     if (st == MLC_OK && !ctx->dry_run) st = mlc__piece_backward(ctx, p, nd, out);
     ctx->again = again;
     return st;
