@@ -3821,13 +3821,13 @@ typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *
 /* mlc_recompute: runs fn and, if gradients flow through it, records it as one operation. What it
  *   made is freed but for the outputs. Backward runs it again, with the streams of random numbers
  *   and the autocast of the first time, differentiates and frees that; inputs, parameters and other
- *   tensors that fn reads get their gradients. Where fn ends with a linear layer, convolution or
- *   product by a weight from outside, without an activation, and returns that alone, its values are
- *   not computed again and undefined the second time, unless fn reads them, too, or there are
- *   hooks. Nests. Under no-grad fn is only called. Backward sums in the order of the recorded
- *   operations; it may differ by a rounding where fn returns a tensor twice, or several views of
- *   one, or where a linear layer with an activation in 16 bits is followed by another at the
- *   beginning or the end of a piece.
+ *   tensors that fn reads get their gradients. The second run leaves out a linear layer, a
+ *   convolution or a product by a weight from outside that fn ends with: its values are undefined
+ *   then. It does not if there are hooks, an activation or a second output, or if fn reads the
+ *   values in the first run. Nests. Under no-grad fn is only called. Backward sums in the order of
+ *   the recorded operations; it may differ by a rounding where fn returns a tensor twice, or
+ *   several views of one, or where a linear layer with an activation in 16 bits is followed by
+ *   another at the beginning or the end of a piece.
  *   in     1 to 8 tensors              out    1 to 4
  *   user   must live until backward
  *   err    ARG; STATE: fn changes what was there before, or does something else the second time;

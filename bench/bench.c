@@ -1773,7 +1773,7 @@ static void image_net(state *s)
     const bool     resnet = s->bc->op != 0;
     const mlc_dims mnist = mlc_dims4(s->bc->m, 1, 28, 28), cifar = mlc_dims4(s->bc->m, 3, 32, 32);
     s->a   = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, resnet ? cifar : mnist, 0, 1, NULL);
-    s->net = resnet ? resnet20(s->ctx) : cnn28(s->ctx);
+    s->net = resnet ? resnet20_with(s->ctx, s->bc->k == 1) : cnn28(s->ctx);
 }
 
 static bool loss_falls(state *s)
@@ -1830,11 +1830,13 @@ static bool recompute_check(state *s, void (*mark)(state *s))
     return mlc_scope_end(s->ctx) == MLC_OK && ok;
 }
 
-/* Blocks 0, k, 2 k, .. of the nine, which are children 3 to 11. */
+/* k 1: all blocks, children 0 to 9, the first a convolution with norm and relu. 2: every second of
+ * children 3 to 11. */
 static void mark_blocks(state *s)
 {
-    for (int32_t i = 0; i < 9; i += (int32_t)s->bc->k)
-        mlc_nn_recompute(s->ctx, mlc_module_child(s->net, 3 + i));
+    const int32_t k = (int32_t)s->bc->k, from = k == 1 ? 0 : 3;
+    for (int32_t i = from; i < (k == 1 ? 10 : 12); i += k)
+        mlc_nn_recompute(s->ctx, mlc_module_child(s->net, i));
 }
 
 /* k: blocks that are recomputed, 0: none. */
