@@ -5346,10 +5346,10 @@ MLC_API int64_t mlc_machine_memory(const char *root);
  *   the host at most its bytes; without both nine tenths of the device's memory, or of
  *   mlc_machine_memory(NULL) on the CPU. 0: not known, or a NULL context.                     */
 MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
-/* mlc_fixed_block_bytes: the smallest mlc_ctx_desc.memory in which a context like net's, the
- *   network, its optimizer and steps fit: two steps in a block are rehearsed, in address space
- *   from the context's allocator of which bookkeeping and what objects hold is touched. What
- *   forward reads back is arbitrary.
+/* mlc_fixed_block_bytes: an mlc_ctx_desc.memory in which a context like net's, the network, its
+ *   optimizer and steps fit, larger by 64 bytes a module than the smallest: two steps in a block
+ *   are rehearsed, in address space from the context's allocator of which bookkeeping and what
+ *   objects hold is touched. What forward reads back is arbitrary.
  *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
@@ -6930,7 +6930,13 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
  * file needs no -m flag and the choice is made at run time (IMPL.CPU). */
 #if defined(__x86_64__) && !defined(MLC_NO_SIMD) && (!defined(_WIN32) || defined(__clang__))
 #  define MLC__X86 1                   /* gcc for Windows aligns no stack for AVX: bug 54412 */
+#  ifdef __clang__                      /* whose intrinsics are functions: -ffast-math's, too  */
+#    pragma float_control(precise, on, push)
+#  endif
 #  include <immintrin.h>
+#  ifdef __clang__
+#    pragma float_control(pop)
+#  endif
 #else
 #  define MLC__X86 0
 #endif
@@ -69642,7 +69648,15 @@ static void mlc__block_memory(mlc_ctx *ctx, int mem, int64_t bytes)
     if (left < r->least) r->least = left;
 }
 
-/* The same two steps in a block that is more than large enough. A block's tables grow with it. */
+static size_t mlc__tree_modules(const mlc_module *m)
+{
+    size_t n = 1;
+    for (int32_t i = 0; i < m->children; i++) n += mlc__tree_modules(m->child[i]);
+    return n;
+}
+
+/* The same two steps in a block that is more than large enough. A block's tables grow with it. A
+ * line for each module: where they are made in another order than copies are, other gaps stay. */
 static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *net, size_t room,
                                  size_t *bytes)
 {
@@ -69658,7 +69672,8 @@ static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *ne
     MLC__TRY(mlc__rehearse(r, p, net, "fixed_block_bytes"));
     const mlc_ctx *ctx = r->ctx;
     const size_t all = (size_t)(ctx->fixed_end - ctx->fixed);
-    *bytes = mlc__block_for(all - r->least - ctx->tables.bytes, true) + MLC__CACHELINE - 1;
+    *bytes = mlc__block_for(all - r->least - ctx->tables.bytes + MLC__CACHELINE *
+                            mlc__tree_modules(net), true) + MLC__CACHELINE - 1;
     return MLC_OK;
 }
 
