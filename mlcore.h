@@ -3823,11 +3823,11 @@ typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *
  *   and the autocast of the first time, differentiates and frees that; inputs, parameters and other
  *   tensors that fn reads get their gradients. The second run leaves out a linear layer, a
  *   convolution or a product by a weight from outside that fn ends with: its values are undefined
- *   then. It does not if there are hooks, an activation or a second output, or if fn reads the
- *   values in the first run. Nests. Under no-grad fn is only called. Backward sums in the order of
- *   the recorded operations; it may differ by a rounding where fn returns a tensor twice, or
- *   several views of one, or where a linear layer with an activation in 16 bits is followed by
- *   another at the beginning or the end of a piece.
+ *   then. It does not if there are hooks, an activation or a second output, with mlc_anomaly, or
+ *   if fn reads the values or makes a view of them in the first run. Nests. Under no-grad fn is
+ *   only called. Backward sums in the order of the recorded operations; it may differ by a rounding
+ *   where fn returns a tensor twice, or several views of one, or where a linear layer with an
+ *   activation in 16 bits is followed by another at the beginning or the end of a piece.
  *   in     1 to 8 tensors              out    1 to 4
  *   user   must live until backward
  *   err    ARG; STATE: fn changes what was there before, or does something else the second time;
@@ -5347,9 +5347,11 @@ MLC_API int64_t mlc_machine_memory(const char *root);
  *   mlc_machine_memory(NULL) on the CPU. 0: not known, or a NULL context.                     */
 MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
 /* mlc_fixed_block_bytes: an mlc_ctx_desc.memory in which a context like net's, the network, its
- *   optimizer and steps fit, larger by 64 bytes a module than the smallest: two steps in a block
- *   are rehearsed, in address space from the context's allocator of which bookkeeping and what
- *   objects hold is touched. What forward reads back is arbitrary.
+ *   optimizer and steps fit: what two steps take that are rehearsed in a block, and 64 bytes for
+ *   each module, as gaps between objects differ with the order in which modules are made. Tests
+ *   hold this for five networks; it is no proven bound. The rehearsal is in address space from
+ *   the context's allocator, of which bookkeeping and what objects hold is touched. What forward
+ *   reads back is arbitrary.
  *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
@@ -35809,7 +35811,7 @@ MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
     mlc_tensor *const in[1] = { x };
     mlc_ctx *ctx = mlc__inputs("nonzero", 1, in);
     mlc_tensor *dense;
-    if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;
+    if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;    /* sets asked: x is read    */
     mlc_no_grad_begin(ctx);
     dense = mlc_contiguous(x);
     mlc_no_grad_end(ctx);
@@ -52177,7 +52179,7 @@ static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
     (void)ctx; (void)mem; (void)bytes;
 }
 
-/* Begins the second run, on its tape. Where hooks watch nothing is left out. */
+/* Begins the second run, on its tape. Leaves out nothing where there are hooks. */
 static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
 {
     l->left = NULL;
@@ -69655,8 +69657,8 @@ static size_t mlc__tree_modules(const mlc_module *m)
     return n;
 }
 
-/* The same two steps in a block that is more than large enough. A block's tables grow with it. A
- * line for each module: where they are made in another order than copies are, other gaps stay. */
+/* Runs the same two steps in a block that is more than large enough. A block's tables grow with it.
+ * Adds a line for each module: made in another order than copies are, they leave other gaps. */
 static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *net, size_t room,
                                  size_t *bytes)
 {
