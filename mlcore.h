@@ -4270,7 +4270,7 @@ MLC_API mlc_csv_desc mlc_table_desc_make(void);
  *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
 /* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
- *   numbers read back to the same bits.   err: SHAPE; IO                                      */
+ *   numbers read back to the same bits, those of 16 bits as f32.   err: SHAPE; IO             */
 MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names);
 
 /* mlc_table_load: reads a CSV file of any columns; NULL desc: mlc_table_desc_make's. Whole
@@ -56714,6 +56714,23 @@ MLC__LEVEL_HOT
  * and whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path:
  * both factors are f64 without error); the rest goes to strtod, with the locale's own point. */
 
+/* text[0..n) for strtod: with the locale's own point, ended by 0. False if it does not fit: that is
+ * no sensible number. */
+static bool mlc__number_local(const char *text, size_t n, char *copy, size_t room)
+{
+    const char *dot = localeconv()->decimal_point;
+    size_t to = 0;
+    for (size_t k = 0; k < n; k++) {
+        const char *piece = text[k] == '.' ? dot : NULL;
+        const size_t len = piece ? strlen(piece) : 1;
+        if (to + len >= room) return false;
+        memcpy(copy + to, piece ? piece : text + k, len);
+        to += len;
+    }
+    copy[to] = 0;
+    return true;
+}
+
 /* The number in text[0..n), whatever the locale; false if there is none. Up to 19 digits and small
  * powers of ten are exact here; the rest goes to strtod with the locale's own point. */
 static bool mlc__number(const char *text, size_t n, double *out)
@@ -56762,19 +56779,25 @@ static bool mlc__number(const char *text, size_t n, double *out)
         if (negative) *out = -*out;
         return true;
     }
-    /* A field that does not fit is no sensible number. */
     char copy[512];
-    const char *dot = localeconv()->decimal_point;
-    size_t to = 0;
-    for (size_t k = 0; k < n; k++) {
-        const char *piece = text[k] == '.' ? dot : NULL;
-        const size_t len = piece ? strlen(piece) : 1;
-        if (to + len >= sizeof copy) return false;
-        memcpy(copy + to, piece ? piece : text + k, len);
-        to += len;
-    }
-    copy[to] = 0;
+    if (!mlc__number_local(text, n, copy, sizeof copy)) return false;
     *out = strtod(copy, NULL);
+    return true;
+}
+
+/* The same as f32, rounded once: only an f64 midway between two of f32 does not tell which one is
+ * nearer to the text. */
+static bool mlc__number_f32(const char *text, size_t n, double *out)
+{
+    char copy[512];
+    if (!mlc__number(text, n, out)) return false;
+    const double v = *out;
+    const float near = (float)v;
+    *out = (double)near;
+    if (*out == v || fabs(v) > (double)FLT_MAX) return true;
+    const double far = (double)nextafterf(near, *out < v ? MLC__INF : -MLC__INF);
+    if (fabs(v - *out) == fabs(far - v) && mlc__number_local(text, n, copy, sizeof copy))
+        *out = (double)strtof(copy, NULL);
     return true;
 }
 
@@ -56966,7 +56989,6 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
     int64_t q = 0;
     double v = 0.0;
     const char *why = "is not a number";
-    const double most = c->desc.dtype == MLC_F32 ? (double)FLT_MAX : DBL_MAX;
     bool fine;
     if (whole) {
         fine = mlc__whole_number(text, n, &q);
@@ -56975,8 +56997,8 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
         fine = true;
         v = MLC__NAN;
     } else {
-        fine = mlc__number(text, n, &v);
-        if (fine && fabs(v) > most && !strchr("iI", text[n - 3])) {         /* not "inf" */
+        fine = c->desc.dtype == MLC_F32 ? mlc__number_f32(text, n, &v) : mlc__number(text, n, &v);
+        if (fine && fabs(v) > DBL_MAX && !strchr("iI", text[n - 3])) {      /* not "inf" */
             fine = false;
             why = "is too large for the dtype";
         }
@@ -57052,7 +57074,9 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
         return NULL;
     }
     mlc_status st = mlc__csv_open(&c, ctx, "csv_load", path, &d);
+    const uint32_t mode = mlc__flush_pause();              /* a file has denormals */
     if (!st) st = mlc__csv_parse(&c);
+    mlc__flush_resume(mode);
     mlc__heap_free(ctx, c.text);
     return st == MLC_OK ? c.out : NULL;
 }
@@ -57379,18 +57403,22 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 
 /* -- writing -- */
 
-/* The shortest number that reads back to the same bits; "2", not "2.0". */
+/* The shortest number that reads back to the same bits, those of 16 bits as f32; "2", not "2.0".
+ * No conversion takes part that a kernel would do: these make denormals 0. */
 static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
 {
     char text[MLC__NUMBER_TEXT];
     int32_t n;
-    if (dtype == MLC_I64) {
-        n = mlc__whole_text(text, MLC__CAST(const int64_t *, data)[i]);
+    if (!mlc__is_float(dtype)) {
+        int64_t v = 0;
+        mlc__cast_dense(&v, MLC_I64, mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
+                        &mlc__half_fns_scalar);
+        n = mlc__whole_text(text, v);
     } else {
-        const double v = MLC__CAST(const double *, data)[i];
-        const float f = (float)v;
-        n = dtype == MLC_F32 ? mlc__float_text(text, MLC_F32, &f, 0)
-                             : mlc__float_text(text, MLC_F64, &v, 0);
+        uint64_t wide;                 /* f32 or f64 */
+        mlc__cast_dense(&wide, mlc__wide(dtype), mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
+                        &mlc__half_fns_scalar);
+        n = mlc__float_text(text, mlc__wide(dtype), &wide, 0);
         if (text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
     }
     mlc__put(b, text, (size_t)n);
@@ -57408,7 +57436,7 @@ static void mlc__csv_name(mlc__buffer *b, const char *name)
     if (quote) mlc__put(b, "\"", 1);
 }
 
-/* Rows of 8-byte numbers from host memory; written by blocks. */
+/* Rows of numbers from host memory; written by blocks. */
 static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
                                  int64_t rows, int64_t cols, const char *const *names)
 {
@@ -57446,19 +57474,14 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     for (int64_t k = 0; names && k < cols; k++)
         MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL; give one a column, or no "
                      "names", (long long)k);
-    MLC__TRY(mlc_scope_begin(ctx));
-    /* Numbers of 8 bytes hold every dtype's values. */
-    mlc_tensor *wide = mlc_cast(mlc_detach(t), mlc__is_float(t->dtype) ? MLC_F64 : MLC_I64);
-    void *data = wide ? mlc__heap_alloc(ctx, n * 8, MLC_MEM_OBJECT, "csv_save") : NULL;
-    mlc_status st = data ? mlc_read(wide, data, n * 8) : ctx->status;
+    void *data = mlc__heap_alloc(ctx, n * mlc__size(t), MLC_MEM_OBJECT, "csv_save");
+    mlc_status st = data ? mlc_read(t, data, n * mlc__size(t)) : MLC_ERR_NOMEM;
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
     if (!st)
-        st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, mlc__is_float(t->dtype) ?
-                                                mlc__is_full(t->dtype) ? t->dtype : MLC_F32
-                                                : MLC_I64, data, (int64_t)n / cols, cols, names));
+        st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, t->dtype, data, (int64_t)n / cols,
+                                                cols, names));
     mlc__heap_free(ctx, data);
     mlc__heap_free(ctx, b.text);
-    mlc__scope_leave(ctx);
     return st;
 }
 
