@@ -56261,6 +56261,19 @@ static char *mlc__optim_globs(const mlc_optim *o)
     return text;
 }
 
+/* Pairs of keys and values that say of which optimizer a file's states are: how many texts of `to`,
+ * or 0 with an error. */
+static size_t mlc__optim_metadata(const mlc_optim *o, const char *to[6])
+{
+    to[0] = "mlcore.optim";
+    to[1] = o->name;
+    to[2] = "mlcore.optim.groups";
+    to[3] = mlc__optim_globs(o);
+    to[4] = MLC__CODED_KEY;
+    to[5] = "8bit";
+    return !to[3] ? 0 : mlc__optim_coded(o) ? 6 : 4;
+}
+
 /* What is read of all entries at once. */
 typedef struct mlc__optim_file {
     mlc_optim             *o;
@@ -56334,12 +56347,11 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
     mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
                                                         (size_t)mlc__optim_items(o) *
                                                         sizeof *list));
-    const char *globs = mlc__optim_globs(o);
-    if (!list || !globs) return MLC_ERR_NOMEM;
+    const char *metadata[11] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING };
+    const size_t own = mlc__optim_metadata(o, metadata + 4);
+    if (!list || !own) return MLC_ERR_NOMEM;
+    metadata[4 + own] = NULL;
     MLC__TRY(mlc__optim_named(f, "", list, &n));
-    const char *const metadata[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING,
-                                     "mlcore.optim", o->name, "mlcore.optim.groups", globs,
-                                     mlc__optim_coded(o) ? MLC__CODED_KEY : NULL, "8bit", NULL };
     return mlc_safetensors_save(ctx, path, list, n, metadata);
 }
 
@@ -66959,15 +66971,12 @@ static mlc_status mlc__run_gather(mlc__run_list *l, const mlc_run *run)
 /* Ours, then the user's, in the arena; NULL with an error. */
 static const char **mlc__run_metadata(mlc_ctx *ctx, const mlc_run *run)
 {
-    const char *own[] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING, "mlcore.run",
-                          MLC__RUN_FORMAT, "mlcore.optim", NULL, "mlcore.optim.groups", NULL };
-    size_t n = 6, more = 0;
-    if (run->optim) {
-        own[7] = run->optim->name;
-        own[9] = mlc__optim_globs(run->optim);
-        if (!own[9]) return NULL;
-        n = 10;
-    }
+    const char *own[12] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING, "mlcore.run",
+                            MLC__RUN_FORMAT };
+    const size_t optim = run->optim ? mlc__optim_metadata(run->optim, own + 6) : 0;
+    const size_t n = 6 + optim;
+    size_t more = 0;
+    if (run->optim && !optim) return NULL;
     while (run->metadata && run->metadata[more]) more++;
     const char **all = MLC__CAST(const char **, mlc__arena(ctx, ctx->depth,
                                                            (n + more + 1) * sizeof *all));

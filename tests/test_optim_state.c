@@ -43,6 +43,18 @@ static mlc_optim *make_adamw_8bit(mlc_module *m)
     d.moments = MLC_MOMENTS_8BIT;
     return mlc_adamw_ex(m, &d);
 }
+static mlc_optim *make_adam_8bit(mlc_module *m)
+{
+    mlc_adam_desc d = mlc_adam_desc_make(0.02);
+    d.moments = MLC_MOMENTS_8BIT;
+    return mlc_adam_ex(m, &d);
+}
+static mlc_optim *make_lion_bf16(mlc_module *m)
+{
+    mlc_lion_desc d = mlc_lion_desc_make(0.002);
+    d.moments = MLC_MOMENTS_BF16;
+    return mlc_lion_ex(m, &d);
+}
 static mlc_optim *make_lion_8bit(mlc_module *m)
 {
     mlc_lion_desc d = mlc_lion_desc_make(0.002);
@@ -71,9 +83,11 @@ static const trace OWN[] = {
     {"sgd", make_sgd, 0, false},     {"momentum", make_momentum, 0, false},
     {"adam", make_adam, 0, false},   {"adamw", make_adamw, 0, false},
     {"lamb", make_lamb, 0, false},   {"adamw_bf16", make_adamw_bf16, 0, false},
+    {"lion_bf16", make_lion_bf16, 0, false},
     {"adamw_8bit", make_adamw_8bit, 0, false}, {"lion_8bit", make_lion_8bit, 0, false},
+    {"adam_8bit", make_adam_8bit, 0, false},
 };
-enum { N_OWN = sizeof OWN / sizeof *OWN, N_ALL = N_OWN + N_TRACES, SMALL = 5, CODED = 6 };
+enum { N_OWN = sizeof OWN / sizeof *OWN, N_ALL = N_OWN + N_TRACES, SMALL = 5, CODED = 7 };
 
 static const trace LBFGS[] = {
     {"lbfgs", make_lbfgs, 0, false}, {"lbfgs_fixed", make_lbfgs_fixed, 0, false}};
@@ -88,11 +102,15 @@ static bool is_of(const trace *t, int first)
     return false;
 }
 
+typedef enum way { IN_TWO_FILES, IN_A_RUN, IN_A_SAVER_S_RUN } way;     /* how it is saved     */
+
 typedef struct training {
     const trace *t;
     mlc_dtype    dtype;
     bool         full;                 /* scaler, groups, clipping, schedules, averages,       */
                                        /* Lookahead, 3 calls an update                         */
+    way          saved;
+    int          sched;                /* of the rate, when it is full                         */
     mlc_ctx     *ctx;
     mlc_module  *net;
     mlc_optim   *opt;
@@ -108,12 +126,30 @@ static mlc_module *small_net(mlc_ctx *ctx, int64_t hidden)
     return net;
 }
 
+enum { SCHEDS = 14 };
+
+static mlc_sched sched_of(int i)
+{
+    static mlc_sched     parts[2];
+    static const int64_t at[2] = {4, 9}, starts[2] = {0, 3};
+    parts[0] = mlc_sched_constant(0.5);
+    parts[1] = mlc_sched_cosine(20, 0.1);
+    const mlc_sched list[SCHEDS] = {
+        parts[1], parts[0], mlc_sched_step(3, 0.5), mlc_sched_multi_step(at, 2, 0.5),
+        mlc_sched_exponential(0.9), mlc_sched_cosine_restarts(3, 2, 0.1),
+        mlc_sched_polynomial(12, 2, 0.1), mlc_sched_linear(12, 0.1, 1),
+        mlc_sched_wsd(2, 4, 8, 0.1, MLC_CURVE_COSINE), mlc_sched_inverse_sqrt(3),
+        mlc_sched_one_cycle(40), mlc_sched_cyclic(3, 0.2), mlc_sched_warmup(4, &parts[1]),
+        mlc_sched_sequence(parts, starts, 2)};
+    return list[i % SCHEDS];
+}
+
 static void settings(training *r)
 {
     mlc_scaler_desc s = mlc_scaler_desc_make();
     mlc_group_desc  g = mlc_group_desc_make();
     mlc_clip_desc   c = mlc_clip_desc_make();
-    mlc_sched       rate = mlc_sched_cosine(20, 0.1), decay = mlc_sched_exponential(0.9);
+    mlc_sched       rate = sched_of(r->sched), decay = mlc_sched_exponential(0.9);
     s.init = 256;
     s.interval = 2;
     s.cap = 4096;
@@ -129,16 +165,21 @@ static void settings(training *r)
     CHECK_EQ(mlc_optim_lookahead(r->opt, 4, 0.5), MLC_OK);
 }
 
-static training training_begin(const trace *t, mlc_dtype dtype, bool full)
+static training training_of(const trace *t, mlc_dtype dtype, bool full, way saved, int sched)
 {
     const mlc_ctx_desc d = test_desc();
-    training r = {t, dtype, full, mlc_ctx_create(&d), NULL, NULL};
+    training r = {t, dtype, full, saved, sched, mlc_ctx_create(&d), NULL, NULL};
     r.net = small_net(r.ctx, is_of(t, CODED) ? 1100 : 5);  /* a weight of 4,400, one of 3,300  */
     CHECK_EQ(mlc_module_to(r.net, dtype), MLC_OK);
     r.opt = t->make(r.net);
     if (full) settings(&r);
     CHECK_OK(r.ctx);
     return r;
+}
+
+static training training_begin(const trace *t, mlc_dtype dtype, bool full)
+{
+    return training_of(t, dtype, full, IN_TWO_FILES, 0);
 }
 
 static void training_end(training *r)
@@ -225,14 +266,45 @@ static void files_close(const files *f)
     box_close(&f->opt);
 }
 
+static mlc_run run_of(const training *r)
+{
+    mlc_run run;
+    memset(&run, 0, sizeof run);
+    run.net = r->net;
+    run.optim = r->opt;
+    return run;
+}
+
+static void save_run(const char *path, training *r)
+{
+    const mlc_run run = run_of(r);
+    if (r->saved == IN_A_RUN) {
+        CHECK_EQ(mlc_run_save(r->ctx, path, &run), MLC_OK);
+        return;
+    }
+    mlc_run_saver *v = mlc_run_saver_create(r->ctx);
+    CHECK_EQ(mlc_run_saver_save(v, path, &run), MLC_OK);
+    CHECK_EQ(mlc_run_saver_wait(v), MLC_OK);
+    mlc_run_saver_free(v);
+}
+
 static void save(const files *f, training *r)
 {
+    if (r->saved != IN_TWO_FILES) {
+        save_run(f->net.path, r);
+        return;
+    }
     CHECK_EQ(mlc_save(r->net, f->net.path), MLC_OK);
     CHECK_EQ(mlc_optim_save(r->opt, f->opt.path), MLC_OK);
 }
 
 static void load(const files *f, training *r)
 {
+    const mlc_run run = run_of(r);
+    if (r->saved != IN_TWO_FILES) {
+        CHECK_EQ(mlc_run_load(r->ctx, f->net.path, &run), MLC_OK);
+        return;
+    }
     CHECK_EQ(mlc_load(r->net, f->net.path), MLC_OK);
     CHECK_EQ(mlc_optim_load(r->opt, f->opt.path), MLC_OK);
 }
@@ -240,7 +312,7 @@ static void load(const files *f, training *r)
 /* In a context of its own, from the files of a stop after `step`.                               */
 static void go_on(const files *f, const training *was, int step, const uint64_t *want)
 {
-    training r = training_begin(was->t, was->dtype, was->full);
+    training r = training_of(was->t, was->dtype, was->full, was->saved, was->sched);
     load(f, &r);
     bool same = CHECK(hash_all(&r) == want[step]);
     for (int more = 1; more <= MORE; more++) {
@@ -254,12 +326,13 @@ static void go_on(const files *f, const training *was, int step, const uint64_t 
     training_end(&r);
 }
 
-static void check_stops(const trace *t, mlc_dtype dtype, bool full)
+/* After every so many steps. */
+static void check_ways(const trace *t, mlc_dtype dtype, bool full, way saved, int sched,
+                       int64_t stride)
 {
     uint64_t       want[STOPS + MORE + 1];
-    const int64_t  stride = test_stride(6);
     files          at[STOPS + 1];
-    training       r = training_begin(t, dtype, full);
+    training       r = training_of(t, dtype, full, saved, sched);
     for (int step = 1; step <= STOPS + MORE; step++) {
         train(&r, step);
         show_mean(&r, step, true);
@@ -276,6 +349,11 @@ static void check_stops(const trace *t, mlc_dtype dtype, bool full)
         go_on(&at[step], &r, step, want);
         files_close(&at[step]);
     }
+}
+
+static void check_stops(const trace *t, mlc_dtype dtype, bool full)
+{
+    check_ways(t, dtype, full, IN_TWO_FILES, 0, test_stride(6));
 }
 
 TEST(resume, every_rule_makes_the_same_bits_after_any_stop)
@@ -304,6 +382,17 @@ TEST(resume, lbfgs_makes_the_same_bits_after_any_stop)
         check_stops(&LBFGS[i], MLC_F64, false);
         check_stops(&LBFGS[i], MLC_BF16, false);
     }
+}
+
+/* Stops after 7, 14, 21 and 28 steps: some are in the midst of an accumulation.                 */
+TEST(resume, a_run_file_has_every_rule_form_of_moments_average_and_schedule)
+{
+    for (int i = 0; i < N_ALL; i++) {
+        check_ways(rule(i), MLC_F32, false, IN_A_RUN, 0, 14);
+        if (!rule(i)->curvature) check_ways(rule(i), MLC_F32, true, IN_A_RUN, i, 7);
+        if (is_of(rule(i), SMALL)) check_ways(rule(i), MLC_BF16, true, IN_A_SAVER_S_RUN, i, 7);
+    }
+    for (int i = 0; i < 2; i++) check_ways(&LBFGS[i], MLC_F32, false, IN_A_RUN, 0, 14);
 }
 
 /* ---- the walk ------------------------------------------------------------------------------- */
