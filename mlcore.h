@@ -2963,11 +2963,12 @@ typedef enum mlc_moments {             /* what Adam, AdamW and Lion keep states 
  * 8BIT: code k of an element stands for map[k] times the largest magnitude of its block, by the
  * dynamic map of 256 numbers, signed for the first moment and from 0 to 1 for the second; a new
  * state gets the nearest, but a second moment over 0 never becomes 0, as p would make a long step.
- * A parameter of fewer than 4096 elements keeps f32. A block with an element that is not finite (or
- * 2^126 and more) is NaN as a whole, and its parameters are with the next step: mlc_optim_clip and
- * mlc_optim_scaler refuse or skip such gradients. All that holds for optimizers holds, but steps
- * are not made inside backward, and mlc_optim_load refuses 8-bit states where the optimizer has
- * others, and the other way round.
+ * A parameter of fewer than 4096 elements keeps f32. A gradient that is not finite makes its block
+ * NaN as a whole, and the block's parameters with the next step: mlc_optim_clip and
+ * mlc_optim_scaler refuse or skip such gradients. A finite one makes none: where its square is over
+ * what f32 has, 8BIT and BF16 keep the states of a gradient of 1.8e19. All that holds for
+ * optimizers holds, but steps are not made inside backward, and mlc_optim_load refuses 8-bit states
+ * where the optimizer has others, and the other way round.
  *   err    ARG: another rule; DTYPE: f64 parameters; UNSUPPORTED: a device without such kernels
  *   ref    arXiv 2110.02861; bitsandbytes.optim.AdamW8bit             test: tests/test_moments.c */
 
@@ -22534,15 +22535,19 @@ static void mlc__coded_get(const mlc__coded_fns *f, const struct mlc_k_optim *a,
 }
 
 /* A block; returns what its codes are times. */
-static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, const float *from,
-                                int32_t k)
+static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, float *from, int32_t k)
 {
     const uint32_t most = f->most(from);
     float scale;
     memcpy(&scale, &most, sizeof scale);
-    if (most >= 0x7e800000u) {         /* 2^126 */
+    if (most >= 0x7f800000u) {
         memset(codes, 255, MLC__MOMENT_BLOCK);
         return (float)MLC__NAN;
+    }
+    if (most >= 0x7e800000u) {         /* 2^126, over which no inverse is a normal number */
+        for (int i = 0; i < MLC__MOMENT_BLOCK; i++) from[i] *= 0.25f;
+        f->encode(codes, from, 1.0f / (0.25f * scale), &mlc__dynamics[k]);
+        return scale;
     }
     if (most < 0x00800000u) {          /* no normal number among them */
         memset(codes, mlc__dynamics[k].with_sign ? 127 : 0, MLC__MOMENT_BLOCK);
@@ -22552,7 +22557,26 @@ static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, const flo
     return scale;
 }
 
-/* The way back. `from` has room for whole blocks. */
+/* A block of states that a gradient has made, before they are rounded. Where a second moment is
+ * over `limit`, it becomes that, and the first one that of the largest gradient whose square f32
+ * has: else the next step would divide a large number by one that has been cut. What a gradient
+ * that is not finite has made stays. */
+static void mlc__coded_bound(const mlc__coded_fns *f, float *m, float *v, float limit)
+{
+    const float root = 1.84467430e19f;           /* of FLT_MAX */
+    uint32_t bits;
+    memcpy(&bits, &limit, sizeof bits);
+    if (f->most(v ? v : m) <= bits) return;
+    for (int i = 0; i < MLC__MOMENT_BLOCK; i++) {
+        const bool over = v && v[i] > limit;
+        const float most = over ? root : limit;
+        if (!(fabsf(m[i]) <= FLT_MAX)) continue;
+        if (over) v[i] = limit;
+        m[i] = m[i] > most ? most : m[i] < -most ? -most : m[i];
+    }
+}
+
+/* The way back. `from` has whole blocks. */
 static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
                              int64_t n, float *from)
 {
@@ -22567,7 +22591,6 @@ static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a,
             f->optim->by_chance(MLC__CAST(uint16_t *, a->state[k]) + i, from + i, words, some);
             continue;
         }
-        for (int64_t e = some; e < MLC__MOMENT_BLOCK; e++) from[i + e] = 0.0f;
         a->scale[k][i / MLC__MOMENT_BLOCK] =
             mlc__coded_block(f, some < MLC__MOMENT_BLOCK ? part : codes + i, from + i, k);
         if (some < MLC__MOMENT_BLOCK) memcpy(codes + i, part, (size_t)some);
@@ -22580,6 +22603,7 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
 {
     const mlc__optim_fn step = a->cpu->wide->f32[f->optim->level];
     float wide[2][MLC__MOMENT_TILE];
+    const float limit = a->state_dtype == MLC_BF16 ? 3.38953139e38f : FLT_MAX;   /* of bf16 */
     struct mlc_k_optim tile = *a, small = *a;
     if (!mlc__optim_small(a)) { step(a, from, n, NULL); return; }
     for (int64_t i = from; i < from + n; i += MLC__MOMENT_TILE) {
@@ -22592,6 +22616,10 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
             tile.state[k] = wide[k];
         }
         step(&tile, 0, some, NULL);
+        for (int32_t k = 0; k < a->n_state; k++)
+            for (int64_t e = some; e % MLC__MOMENT_BLOCK; e++) wide[k][e] = 0.0f;
+        for (int64_t e = 0; e < some; e += MLC__MOMENT_BLOCK)
+            mlc__coded_bound(f, wide[0] + e, a->n_state > 1 ? wide[1] + e : NULL, limit);
         for (int32_t k = 0; k < a->n_state; k++) mlc__coded_put(f, &small, k, some, wide[k]);
     }
 }

@@ -5,6 +5,7 @@
 #define _DEFAULT_SOURCE
 #include "watch.h"
 
+#include <float.h>
 #ifndef _WIN32
 #include <sys/mman.h>
 #include <unistd.h>
@@ -328,7 +329,7 @@ TEST(moments, a_kernel_refuses_what_it_has_no_text_for)
 TEST(moments, a_block_with_an_element_that_is_not_finite_is_nan_and_no_other)
 {
     static run   r;
-    const double bad[3] = {(double)NAN, (double)INFINITY, -1e38};
+    const double bad[3] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     FOR_EACH_LEVEL(isa)
         for (int which = 0; which < 3; which++) {
             run_begin(&r, MLC_RULE_ADAM, 600);
@@ -340,6 +341,67 @@ TEST(moments, a_block_with_an_element_that_is_not_finite_is_nan_and_no_other)
             for (int i = 0; i < 600; i++) CHECK(isnan(r.p[i]) == (i / BLOCK == 1));
             CHECK(isnan(r.m_scale[1]) && r.m_scale[0] == 1 && r.m_scale[2] == 1);
         }
+}
+
+/* Decays of a rule, and eps 1e-8; Lion's as the optimizer makes them for its kernel.             */
+static void run_betas(run *r, double beta1, double beta2)
+{
+    const double k[7] = {1, 0, beta1, 1 - beta1, beta2, 1 - beta2, 1};
+    memcpy(r->step.k, k, sizeof k);
+    r->a.hyper[0] = beta1, r->a.hyper[1] = beta2, r->a.hyper[2] = 1e-8, r->a.hyper[3] = 1;
+}
+
+/* A finite gradient makes no NaN: its element keeps moments of a gradient of 1.8e19, and others step
+ * on. Scales over 2^126, whose inverse is no normal number, are those of any scale.              */
+TEST(moments, a_finite_gradient_makes_no_nan_in_its_block)
+{
+    static run      r;
+    const float     high[6] = {1e19f, -1e21f, 1e30f, -1e38f, FLT_MAX, -FLT_MAX};
+    const mlc_dtype states[2] = {MLC_U8, MLC_BF16};
+    static uint16_t half[2][600];
+    for (int w = 0; w < 24; w++) FOR_EACH_LEVEL(isa) {
+        const float    g = high[w % 6];
+        const mlc_rule rule = w / 6 % 2 ? MLC_RULE_LION : MLC_RULE_ADAM;
+        run_begin(&r, rule, 600);
+        if ((r.a.state_dtype = states[w / 12]) == MLC_BF16) {
+            memset(half, 0, sizeof half);
+            for (int k = 0; k < 2; k++) r.a.state[k] = half[k], r.a.scale[k] = NULL;
+        }
+        run_betas(&r, 0.5, 0.75);
+        for (int i = 0; i < 600; i++) r.g[i] = 1;
+        for (int turn = 0; turn < 40; turn++) {
+            r.g[300] = turn < 10 ? g : 1;
+            CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &r.a), MLC_OK);
+        }
+        bool fine = true;
+        for (int i = 0; i < 600; i++) fine = fine && fabsf(r.p[i]) < 60;
+        if (!CHECK(fine)) printf("  case %d, p %g %g\n", w, (double)r.p[300], (double)r.p[301]);
+        CHECK(r.p[0] <= -30 && r.p[599] <= -30);           /* of other blocks                  */
+    }
+}
+
+TEST(moments, a_scale_of_2_to_126_and_more_has_the_codes_of_any_scale)
+{
+    static run r;
+    for (int rule = 0; rule < 2; rule++) FOR_EACH_LEVEL(isa) {
+        uint8_t want[2][256];
+        for (int turn = 0; turn < 2; turn++) {
+            run_begin(&r, rule ? MLC_RULE_LION : MLC_RULE_ADAM, 256);
+            const float most = turn ? 3e38f : 3e38f / 64, up = rule ? 1 : sqrtf(most / 3);
+            run_betas(&r, 0, 0);
+            for (int i = 0; i < 256; i++) {
+                const float x = (float)test_random(9, i, rule ? -1 : 0.01, 1);
+                r.g[i] = (i ? x : 1) * (rule ? most : up);
+            }
+            CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &r.a), MLC_OK);
+            for (int k = 0; k < r.a.n_state; k++) {
+                const uint8_t *codes = k ? r.v : r.m;
+                if (turn) CHECK(memcmp(want[k], codes, 256) == 0);
+                memcpy(want[k], codes, 256);
+            }
+            CHECK(turn == 0 || (rule ? r.m_scale : r.v_scale)[0] > (rule ? 2.9e38f : 0.9e38f));
+        }
+    }
 }
 
 TEST(moments, what_is_below_normal_numbers_is_0_and_small_second_moments_are_not)
