@@ -1939,8 +1939,9 @@ MLC_API mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *length
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
  * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
- * the root in one block. Modules live until mlc_module_free or the context's end. An error in a
- * forward begins with dotted path and class of the module: "in 0.2 (Linear): linear: x ..".  */
+ * the root in one block. Modules live until mlc_module_free or the context's end: what a creator
+ * that fails was given, too; it has no parent then, as before. An error in a forward begins with
+ * dotted path and class of the module: "in 0.2 (Linear): linear: x ..".                       */
 
 typedef enum mlc_takes {               /* what a class does in its own pass, or'ed             */
     MLC_TAKES_RELU = 1, MLC_TAKES_ACT = 3 /* each activation */, MLC_TAKES_DROPOUT = 4,
@@ -2347,10 +2348,10 @@ MLC_API mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x);
 /* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
  *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
 MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
-/* mlc_nn_sequential_of: a sequential of n children, named "0", "1", .. It takes them over: if it
- *   fails those without a parent of another's are freed. Initial values do not depend on the order
- *   in which children are made. MLC_SEQUENTIAL(ctx, child, child, ..) counts them.
- *   err    ARG: a child is NULL (an error that stands stays), has a parent, or is there twice
+/* mlc_nn_sequential_of: a sequential of n children, named "0", "1", .. Initial values do not depend
+ *   on the order in which children are made. MLC_SEQUENTIAL(ctx, child, child, ..) counts them.
+ *   err    ARG: a child is NULL (an error that stands stays), has a parent, or is there twice: the
+ *          children stay as they were, without a parent, and can be used
  *   test   tests/test_nn.c                                                                    */
 MLC_API mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children);
 #ifdef __cplusplus
@@ -2389,7 +2390,8 @@ MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolati
 /* mlc_nn_pixel_shuffle: mlc_pixel_shuffle as a module.              ref: torch.nn.PixelShuffle */
 MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
 /* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
- *   "body", "shortcut"; if it fails, both are freed.
+ *   "body", "shortcut"; if it fails, both stay as they were.
+ *   err    ARG: body is NULL, one has a parent, or both are one module
  *   ref    arXiv 1512.03385                                   test: tests/test_nn.c           */
 MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                     bool relu);
@@ -2526,7 +2528,7 @@ MLC_API mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
 MLC_API mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
 /* mlc_nn_bidirectional: y [b,t,2f]: what forward makes of x [b,t,e], and beside it what backward
  *   makes of x from its end on, turned round again: modules of any kind that keep [b,t]. Children
- *   of these names; if it fails, both are freed.              err: ARG; of a forward SHAPE    */
+ *   of these names; if it fails, both stay as they were.      err: ARG; of a forward SHAPE    */
 MLC_API mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward);
 /* mlc_rnn_forward: a forward of mlc_nn_rnn_ex or mlc_nn_bidirectional over sequences of lengths,
  *   i64 [b] (NULL: all of x), from states on (NULL, or h and, of an LSTM, c; NULLs: 0). y is 0 past
@@ -41107,14 +41109,19 @@ MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
     return m;
 }
 
-static bool mlc__module_lives(const mlc_ctx *ctx, const mlc_module *m)
+/* Frees a container that could not be made (or NULL). What it has taken is the caller's: without a
+ * parent or a name again, with the values that it had. */
+static void mlc__module_disband(mlc_module *m)
 {
-    const mlc_module *other = ctx->modules;
-    while (other && other != m) other = other->next;
-    return other != NULL;
+    for (int32_t i = 0; m && i < m->children; i++) {
+        mlc__heap_free(m->ctx, m->child[i]->name);
+        m->child[i]->name = NULL;
+        m->child[i]->parent = NULL;
+    }
+    if (m) m->children = 0;
+    mlc_module_free(m);
 }
 
-/* What was not taken is freed, too: one that is in the list twice, or within another, only once. */
 MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
 {
     if (!ctx) return NULL;
@@ -41132,10 +41139,7 @@ MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *c
         taken = children[i] && mlc_module_add(m, children[i]) == MLC_OK;
     }
     if (taken) return m;
-    mlc_module_free(m);
-    for (int32_t i = 0; i < n; i++)
-        if (mlc__module_lives(ctx, children[i]) && !children[i]->parent)
-            mlc_module_free(children[i]);
+    mlc__module_disband(m);
     return NULL;
 }
 
@@ -41271,12 +41275,21 @@ MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module 
                                      bool relu)
 {
     static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0, NULL };
-    mlc_module *parts[2] = { body, shortcut == body ? NULL : shortcut };
     mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
     if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
         (!shortcut || mlc_module_add_named(m, "shortcut", shortcut) == MLC_OK)) return m;
-    for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
-    mlc_module_free(m);
+    mlc__module_disband(m);
+    return NULL;
+}
+
+/* Of parts that a block has made: if it fails, both are freed. */
+static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
+                                      bool relu)
+{
+    mlc_module *m = mlc_nn_residual(ctx, body, shortcut, relu);
+    if (m) return m;
+    mlc_module_free(body);
+    mlc_module_free(shortcut);
     return NULL;
 }
 
@@ -41313,7 +41326,7 @@ static mlc_module *mlc__block_residual(mlc_ctx *ctx, mlc_module *body, bool fail
         shortcut = mlc_nn_sequential(ctx);
         failed = mlc__block_conv(shortcut, in, out, 1, stride, 1) != MLC_OK;
     }
-    if (!failed) return mlc_nn_residual(ctx, body, shortcut, true);
+    if (!failed) return mlc__residual_take(ctx, body, shortcut, true);
     mlc_module_free(body);
     mlc_module_free(shortcut);
     return NULL;
@@ -41375,7 +41388,8 @@ MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t 
     failed = failed || mlc__block_conv(body, mid, mid, 3, stride, mid) != MLC_OK ||
              mlc__block_add(body, NULL, mlc_nn_relu6(ctx)) != MLC_OK ||
              mlc__block_conv(body, mid, out, 1, 1, 1) != MLC_OK;
-    if (!failed) return in == out && stride == 1 ? mlc_nn_residual(ctx, body, NULL, false) : body;
+    if (!failed)
+        return in == out && stride == 1 ? mlc__residual_take(ctx, body, NULL, false) : body;
     mlc_module_free(body);
     return NULL;
 }
@@ -41441,7 +41455,7 @@ MLC_IMPL mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int
         shortcut = mlc_nn_conv1d(ctx, in, out, 1, 1, 0);
         fine = shortcut != NULL;
     }
-    if (fine) return mlc_nn_residual(ctx, body, shortcut, true);
+    if (fine) return mlc__residual_take(ctx, body, shortcut, true);
     mlc_module_free(body);
     return NULL;
 }
@@ -42165,14 +42179,12 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 {
     static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
     const mlc__recurrent_call user = { NULL, NULL, 1 };
-    mlc_module *parts[2] = { forward, backward == forward ? NULL : backward };
     const bool fine = mlc__ways_takes(forward) && mlc__ways_takes(backward);
     mlc_module *m = fine ? mlc_module_create(ctx, &cls, &user, sizeof user) : NULL;
     if (m) m->fuse = &mlc__ways_fuse;
     if (m && mlc_module_add_named(m, "forward", forward) == MLC_OK &&
         mlc_module_add_named(m, "backward", backward) == MLC_OK) return m;
-    for (int i = 0; i < 2; i++) if (parts[i] && !parts[i]->parent) mlc_module_free(parts[i]);
-    mlc_module_free(m);
+    mlc__module_disband(m);
     return NULL;
 }
 

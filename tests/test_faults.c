@@ -1159,11 +1159,18 @@ DO(mlc_nn_flatten)    { return run_module(w, mlc_nn_flatten(w->ctx)); }
 DO(mlc_nn_sequential) { return run_module(w, mlc_nn_sequential(w->ctx)); }
 DO(mlc_nn_identity)   { return run_module(w, mlc_nn_identity(w->ctx)); }
 
-/* A child that is NULL becomes the error, and the others are freed.                             */
+/* A child that is NULL becomes the error; the others stay the program's if nobody takes them.   */
+static mlc_status run_of_parts(world *w, mlc_module *m, int n, mlc_module *const *part)
+{
+    for (int i = 0; i < n && !m; i++) mlc_module_free(part[i]);
+    return run_module(w, m);
+}
+
 DO(mlc_nn_sequential_of)
 {
-    return run_module(w, MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 4, 4), mlc_nn_relu(w->ctx),
-                                        mlc_nn_linear(w->ctx, 4, 2)));
+    mlc_module *part[3] = {mlc_nn_linear(w->ctx, 4, 4), mlc_nn_relu(w->ctx),
+                           mlc_nn_linear(w->ctx, 4, 2)};
+    return run_of_parts(w, mlc_nn_sequential_of(w->ctx, 3, part), 3, part);
 }
 
 static mlc_tensor *twice(void *user, mlc_tensor *x)
@@ -1305,8 +1312,9 @@ DO(mlc_nn_tcn)
 
 DO(mlc_nn_residual)
 {
-    mlc_module *body = mlc_nn_linear(w->ctx, 4, 4);
-    return run_module(w, body ? mlc_nn_residual(w->ctx, body, NULL, true) : NULL);
+    mlc_module *part[2] = {mlc_nn_linear(w->ctx, 4, 4), mlc_nn_linear(w->ctx, 4, 4)};
+    return run_of_parts(w, part[0] && part[1] ? mlc_nn_residual(w->ctx, part[0], part[1], true)
+                                              : NULL, 2, part);
 }
 
 /* x as a sequence of three times four features.                                                 */
@@ -1398,8 +1406,10 @@ DO(mlc_nn_rnn_cell)
 DO(mlc_nn_bidirectional)
 {
     mlc_module *one = mlc_nn_gru(w->ctx, 4, 2), *other = one ? mlc_nn_linear(w->ctx, 4, 2) : NULL;
-    if (one && !other) mlc_module_free(one);
-    return run_on_sequence(w, other ? mlc_nn_bidirectional(w->ctx, one, other) : NULL);
+    mlc_module *both = other ? mlc_nn_bidirectional(w->ctx, one, other) : NULL;
+    if (!both) mlc_module_free(one);
+    if (!both) mlc_module_free(other);
+    return run_on_sequence(w, both);
 }
 
 /* Three sequences of length 2, 0 and 1.                                                        */

@@ -789,31 +789,63 @@ TEST(nn, initial_values_do_not_depend_on_the_order_in_which_children_are_made)
     CHECK(memcmp(v[0], v[1], sizeof v[0]) == 0 && memcmp(v[0][0], v[0][1], sizeof v[0][0]) != 0);
 }
 
-TEST(nn, a_list_with_a_child_that_is_missing_frees_the_others_once)
+TEST(nn, a_list_with_a_child_that_is_missing_leaves_the_others_as_they_were)
 {
     mlc_memory  before, after;
     mlc_ctx    *ctx = test_ctx();
     mlc_module *owner = mlc_nn_sequential(ctx), *owned = mlc_nn_relu(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
     CHECK_EQ(mlc_module_add(owner, owned), MLC_OK);
     mlc_memory_info(ctx, &before);
     for (int i = 0; i < 4; i++) {
+        double was[6], is[6];
         mlc_module *list[4] = {mlc_nn_linear(ctx, 3, 3), NULL, mlc_nn_relu(ctx), NULL};
         list[3] = i == 3 ? mlc_nn_sequential(ctx) : mlc_nn_tanh(ctx);
         if (i == 1) { list[1] = owned; }                   /* stays where it is                */
         if (i == 2) { list[1] = list[0]; }                 /* twice                            */
         if (i == 3) { mlc_module_add(list[3], list[2]); }  /* within another, after a NULL     */
+        test_read(mlc_forward(list[0], x), was);
         CHECK(mlc_nn_sequential_of(ctx, 4, list) == NULL);
         CHECK_HAS(mlc_error(ctx), i == 1 || i == 2 ? "already has a parent" : "child 1 is NULL");
         CHECK_STATUS(ctx, MLC_ERR_ARG);
+        test_read(mlc_forward(list[0], x), is);
+        CHECK(memcmp(was, is, sizeof was) == 0);
+        CHECK(mlc_module_child(owner, 0) == owned);
+        mlc_module *net = mlc_nn_sequential_of(ctx, 2, (mlc_module *[]){list[0], list[3]});
+        CHECK(mlc_forward(net, x) != NULL);
+        CHECK_OK(ctx);
+        mlc_module_free(net);
+        mlc_module_free(i == 3 ? NULL : list[2]);
         mlc_memory_info(ctx, &after);
         CHECK_EQ(after.now[MLC_MEM_OBJECT], before.now[MLC_MEM_OBJECT]);
-        CHECK(mlc_module_child(owner, 0) == owned);
     }
     CHECK(MLC_SEQUENTIAL(ctx, mlc_nn_relu(ctx), mlc_nn_linear(ctx, 0, 3)) == NULL);
     CHECK_HAS(mlc_error(ctx), "nn_linear: in is 0");       /* the first error stays            */
     CHECK_STATUS(ctx, MLC_ERR_ARG);
-    mlc_memory_info(ctx, &after);
-    CHECK_EQ(after.now[MLC_MEM_OBJECT], before.now[MLC_MEM_OBJECT]);
+}
+
+/* A program that keeps its parts and looks for an error at the end of a step. */
+TEST(nn, one_check_at_the_end_does_where_a_layer_could_not_be_made)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *body = mlc_nn_linear(ctx, 8, 3), *head = mlc_nn_dropout(ctx, 1.5);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, body, head);
+    mlc_optim  *opt = mlc_adamw(net, 1e-3);
+    CHECK(body && !head && !net && !opt);
+    for (int step = 0; step < 2; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *y = mlc_forward(body, mlc_ones(ctx, MLC_F32, mlc_dims2(4, 8)));
+        CHECK(y != NULL);
+        y = mlc_forward(head, y);
+        CHECK(y == NULL);
+        mlc_optim_minimize(opt, mlc_mean_all(y));
+        CHECK(mlc_scope_end(ctx) == MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "nn_dropout: p is 1.5");
+    }
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_module *both = MLC_SEQUENTIAL(ctx, body, body);    /* one module twice                 */
+    CHECK(!both && mlc_forward(body, mlc_ones(ctx, MLC_F32, mlc_dims2(4, 8))) != NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
 static mlc_tensor *scaled(void *user, mlc_tensor *x)

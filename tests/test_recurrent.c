@@ -1017,8 +1017,13 @@ TEST(recurrent, descs_that_do_not_fit_are_refused)
     mlc_module *one = mlc_nn_gru(ctx, IN, 2);
     CHECK(!mlc_nn_bidirectional(ctx, one, one));
     CHECK_ERROR(ctx, MLC_ERR_ARG, "already has a parent");
-    CHECK(!mlc_nn_bidirectional(ctx, NULL, mlc_nn_gru(ctx, IN, 2)));
+    CHECK(!mlc_nn_bidirectional(ctx, NULL, one));
     CHECK_ERROR(ctx, MLC_ERR_ARG, "module_add: child is NULL");
+    CHECK(!mlc_nn_bidirectional(ctx, one, mlc_nn_rnn_ex(ctx, &d)));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "nn_bidirectional: LSTM has time_first");
+    mlc_module *both = mlc_nn_bidirectional(ctx, one, mlc_nn_gru(ctx, IN, 2));   /* one is whole */
+    CHECK(mlc_forward(both, mlc_zeros(ctx, MLC_F32, mlc_dims3(2, 5, IN))) != NULL);
+    CHECK_OK(ctx);
 }
 
 static void check_refused(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
