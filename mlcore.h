@@ -5059,7 +5059,9 @@ typedef struct mlc_named {             /* a tensor in a file                    
 
 /* mlc_safetensors_save: writes tensors to a file, atomically: the old file stays until the new
  *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL. A save that is killed
- *   leaves path.mlc0.tmp beside it, which the next one to this path takes away: so all savers.
+ *   leaves path.mlc0.tmp beside it, which the next one to this path takes away. Where path is a
+ *   symbolic link the file it names is replaced; rights, owner and group of an old file stay as far
+ *   as the user may give them. So all savers.
  *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
 MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                         int64_t n, const char *const *metadata);
@@ -6989,6 +6991,9 @@ extern "C" {
 #if defined(__linux__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
 extern int  fsync(int fd);
 extern long syscall(long number, ...);
+extern int  fchown(int fd, unsigned owner, unsigned group);
+extern int  fchmod(int fd, unsigned rights);
+extern ssize_t readlink(const char *path, char *to, size_t bytes);
 extern int  madvise(void *address, size_t bytes, int advice);
 #endif
 /* MinGW takes printf from msvcrt, which knows neither %zu nor C99's rounding. Undone at the end. */
@@ -53246,8 +53251,9 @@ MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc
  * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
  * blocks and the disk. EINTR is never an error. A save writes path.mlcN.tmp in the same folder,
  * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
- * there is the old file or the new one, never half of one. What a killed save leaves behind goes
- * away with the next save to the same path: a lock tells it from a file that is being written.
+ * there is the old file or the new one, never half of one. Where path is a symbolic link, all this
+ * is done to what it names. What a killed save leaves goes away with the next save to the same
+ * path: a lock tells it from a file that is being written.
  * A file in memory is read by the same calls, also where there are no others. */
 
 typedef struct mlc__file {
@@ -53294,13 +53300,15 @@ static mlc_status mlc__io_fail_at(const mlc__file *f, const char *verb)
                      (long long)f->at, strerror(e));
 }
 
-static int mlc__open(const char *path, int flags)
+static int mlc__open_as(const char *path, int flags, int rights)
 {
     int fd;
-    /* 0666 leaves the rights to the umask. */
-    do fd = open(path, flags | O_CLOEXEC, 0666); while (fd < 0 && errno == EINTR);
+    do fd = open(path, flags | O_CLOEXEC, rights); while (fd < 0 && errno == EINTR);
     return fd;
 }
+
+/* 0666 leaves the rights to the umask. */
+static int mlc__open(const char *path, int flags) { return mlc__open_as(path, flags, 0666); }
 
 /* Regular files only: a FIFO or a device has no size to check headers against. */
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
@@ -53397,7 +53405,9 @@ static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
 /* A file that replaces another only when it is complete and on the disk. */
 typedef struct mlc__atomic {
     mlc__file file;
-    char     *temp;
+    char     *target, *temp;           /* what is replaced: file.path, or what that link names; */
+                                       /* what is written. One block of memory                  */
+    bool      old;                     /* target is there                                       */
     int       lock;                    /* keeps the lock when file is closed; -1: there is none */
 } mlc__atomic;
 
@@ -53444,15 +53454,43 @@ static void mlc__temp_unlock(mlc__atomic *a) { (void)a; }
 
 #define MLC__TEMPS 100                 /* most saves to one path at the same time */
 
-/* O_EXCL: two processes, or two saves of one, never write into the same file. */
-static mlc_status mlc__temp_open(mlc__atomic *a, size_t room)
+#define MLC__TEMP_BYTES 10             /* of ".mlc99.tmp" */
+
+/* O_EXCL: two processes, or two saves of one, never write into the same file. Until it is complete
+ * only its owner may read what replaces an old file, and only then it gets that file's rights: what
+ * a killed save leaves can be opened, and so removed. */
+static int mlc__temp_create(const mlc__atomic *a)
 {
+    return mlc__open_as(a->temp, O_WRONLY | O_CREAT | O_EXCL, a->old ? 0600 : 0666);
+}
+
+/* Names the temporary file; cut: with no more bytes than target's own name has, of whole
+ * characters. Files whose names are cut to the same share temporary ones. */
+static void mlc__temp_name(mlc__atomic *a, int i, bool cut)
+{
+    size_t n = strlen(a->target);
+    if (cut) n -= MLC__TEMP_BYTES;
+    for (int back = 0; cut && back < 3 && (a->target[n] & 0xC0) == 0x80; back++) n--;
+    memcpy(a->temp, a->target, n);
+    snprintf(a->temp + n, MLC__TEMP_BYTES + 1, ".mlc%d.tmp", i);
+}
+
+static mlc_status mlc__temp_open(mlc__atomic *a)
+{
+    const char *slash = strrchr(a->target, '/');
+    const size_t name = strlen(slash ? slash + 1 : a->target);
+    bool cut = false;
     for (int i = 0; i < MLC__TEMPS; i++) {
-        snprintf(a->temp, room, "%s.mlc%d.tmp", a->file.path, i);
-        a->file.fd = mlc__open(a->temp, O_WRONLY | O_CREAT | O_EXCL);
+        mlc__temp_name(a, i, cut);
+        a->file.fd = mlc__temp_create(a);
+        if (a->file.fd < 0 && errno == ENAMETOOLONG && !cut && name > MLC__TEMP_BYTES + 3) {
+            cut = true;
+            i = -1;
+            continue;
+        }
         if (a->file.fd < 0 && errno == EEXIST) {
             mlc__temp_remove(a->temp);
-            a->file.fd = mlc__open(a->temp, O_WRONLY | O_CREAT | O_EXCL);
+            a->file.fd = mlc__temp_create(a);
         }
         if (a->file.fd < 0 && errno == EEXIST) continue;
         if (a->file.fd < 0) return mlc__io_fail(&a->file, "cannot write");
@@ -53463,21 +53501,70 @@ static mlc_status mlc__temp_open(mlc__atomic *a, size_t room)
                      "beside it, '%s' is the last", a->file.path, MLC__TEMPS, a->temp);
 }
 
+#if MLC__POSIX
+#define MLC__LINKS 40                  /* most links to follow, as Linux has it */
+
+/* From target, which has `room` bytes, to what it names in the end, be it there or not. */
+static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
+{
+    for (int i = 0; i < MLC__LINKS; i++) {
+        const ssize_t n = readlink(a->target, a->temp, room - 1);
+        if (n < 0) return MLC_OK;      /* no link */
+        const char *slash = a->temp[0] == '/' ? NULL : strrchr(a->target, '/');
+        const size_t folder = slash ? (size_t)(slash + 1 - a->target) : 0;
+        if (folder + (size_t)n >= room) break;
+        memcpy(a->target + folder, a->temp, (size_t)n);
+        a->target[folder + (size_t)n] = 0;
+    }
+    errno = ELOOP;
+    return mlc__io_fail(&a->file, "cannot write");
+}
+
+/* The old file's owner, group and rights, as far as this user may give them: a group that cannot be
+ * kept leaves its members what others may do. */
+static void mlc__keep_rights(const mlc__atomic *a)
+{
+    struct stat old, made;
+    if (!a->old || stat(a->target, &old) != 0 || fstat(a->file.fd, &made) != 0) return;
+    old.st_mode &= 0777;
+    if (old.st_uid != made.st_uid || old.st_gid != made.st_gid)
+        if (fchown(a->file.fd, old.st_uid, old.st_gid) != 0 && old.st_gid != made.st_gid &&
+            fchown(a->file.fd, made.st_uid, old.st_gid) != 0)
+            old.st_mode = (old.st_mode & 0707) | (old.st_mode & 7) << 3;
+    fchmod(a->file.fd, old.st_mode);
+}
+#else
+static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
+{
+    (void)a; (void)room;
+    return MLC_OK;
+}
+static void mlc__keep_rights(const mlc__atomic *a) { (void)a; }
+#endif
+
+#define MLC__PATH_BYTES 4096           /* of a path, and of what a link names, on Linux */
+
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
-    const size_t room = strlen(path) + 16;
+    const size_t n = strlen(path) + 1, room = n + MLC__PATH_BYTES;
     struct stat info;
     MLC__REQUIRE(ctx, !ctx->dry_run, STATE, "'%s': no files while mlc_summary runs forward", path);
+    a->old = stat(path, &info) == 0;
     /* A device or a FIFO would be gone, with a file in its place. */
-    MLC__REQUIRE(ctx, stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode), IO,
+    MLC__REQUIRE(ctx, !a->old || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode), IO,
                  "cannot write '%s': it is not a regular file, which a save would replace", path);
     a->file.ctx = ctx;
     a->file.path = path;
     a->file.at = 0;
-    a->temp = MLC__CAST(char *, mlc__heap_alloc(ctx, room, MLC_MEM_OBJECT, "save"));
-    if (!a->temp) return MLC_ERR_NOMEM;
-    const mlc_status st = mlc__temp_open(a, room);
-    if (st) mlc__heap_free(ctx, a->temp);
+    if (!a->old && errno != ENOENT) return mlc__io_fail(&a->file, "cannot write");
+    a->target = MLC__CAST(char *, mlc__heap_alloc(ctx, 2 * room + MLC__TEMP_BYTES, MLC_MEM_OBJECT,
+                                                  "save"));
+    if (!a->target) return MLC_ERR_NOMEM;
+    a->temp = a->target + room;
+    memcpy(a->target, path, n);
+    mlc_status st = mlc__follow_links(a, room);
+    if (!st) st = mlc__temp_open(a);
+    if (st) mlc__heap_free(ctx, a->target);
     return st;
 }
 
@@ -53506,18 +53593,19 @@ static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
 {
     int failed = 0;
     if (st == MLC_OK) {
+        mlc__keep_rights(a);
         do failed = mlc__sync(a->file.fd); while (failed && errno == EINTR);
         if (failed) st = mlc__io_fail(&a->file, "cannot sync");
     }
     /* On NFS close is where a full disk shows. */
     if (close(a->file.fd) != 0 && st == MLC_OK && errno != EINTR)
         st = mlc__io_fail(&a->file, "cannot close");
-    if (st == MLC_OK && mlc__replace(a->temp, a->file.path) != 0)
+    if (st == MLC_OK && mlc__replace(a->temp, a->target) != 0)
         st = mlc__io_fail(&a->file, "cannot replace");
     if (st != MLC_OK) unlink(a->temp);
     else st = mlc__sync_folder(a);
     mlc__temp_unlock(a);
-    mlc__heap_free(a->file.ctx, a->temp);
+    mlc__heap_free(a->file.ctx, a->target);
     return st;
 }
 #else

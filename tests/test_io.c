@@ -677,6 +677,109 @@ TEST(io, saving_replaces_the_old_file_and_leaves_no_other)
     box_close(&b);
 }
 
+/* Value of the one tensor of a file. */
+static double value_in(mlc_ctx *ctx, const char *path)
+{
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    if (mlc_safetensors_load(ctx, path, &list, &n) != MLC_OK || n != 1) return -1;
+    return mlc_item(list[0].tensor);
+}
+
+/* A file that is there, one that is not, a link to a link, an absolute one. */
+TEST(io, a_save_through_a_symbolic_link_replaces_what_it_names)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("latest");
+    char        file[512], sub[512], middle[512];
+    struct stat st;
+    snprintf(sub, sizeof sub, "%s/run", b.dir);
+    snprintf(file, sizeof file, "%s/run/last", b.dir);
+    snprintf(middle, sizeof middle, "%s/run/middle", b.dir);
+    CHECK_EQ(mkdir(sub, 0700), 0);
+    CHECK_EQ(symlink("run/middle", b.path), 0);
+    CHECK_EQ(symlink("last", middle), 0);
+    for (int i = 0; i < 3; i++) {
+        if (i == 2) CHECK(unlink(middle) == 0 && symlink(file, middle) == 0);
+        CHECK_EQ(save_one(ctx, b.path, "a", mlc_full(ctx, MLC_F32, mlc_dims1(1), 3 + i)), MLC_OK);
+        CHECK(lstat(b.path, &st) == 0 && S_ISLNK(st.st_mode));
+        CHECK(lstat(middle, &st) == 0 && S_ISLNK(st.st_mode));
+        CHECK(lstat(file, &st) == 0 && S_ISREG(st.st_mode));
+        CHECK_NEAR(value_in(ctx, file), 3 + i, 0);
+        CHECK_NEAR(value_in(ctx, b.path), 3 + i, 0);
+    }
+    CHECK_OK(ctx);
+    CHECK(unlink(middle) == 0 && symlink("../latest", middle) == 0);
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "latest': Too many levels of symbolic links");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK(unlink(middle) == 0 && unlink(file) == 0 && rmdir(sub) == 0);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+TEST(io, a_save_keeps_rights_owner_and_group_of_the_old_file)
+{
+    static const mode_t rights[] = {0600, 0640, 0444, 0666};
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("secret");
+    struct stat st;
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_OK);
+    for (int i = 0; i < 4; i++) {
+        const uid_t owner = geteuid() == 0 ? 1000 + (uid_t)i : geteuid();
+        const gid_t group = geteuid() == 0 ? 2000 + (gid_t)i : getegid();
+        CHECK_EQ(chown(b.path, owner, group), 0);
+        CHECK_EQ(chmod(b.path, rights[i]), 0);
+        CHECK_EQ(mlc_npy_save(mlc_zeros(ctx, MLC_F32, mlc_dims1(1 + i)), b.path), MLC_OK);
+        CHECK_EQ(stat(b.path, &st), 0);
+        CHECK_EQ(st.st_mode & 07777, rights[i]);
+        CHECK_EQ(st.st_uid, owner);
+        CHECK_EQ(st.st_gid, group);
+    }
+    CHECK_OK(ctx);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* The temporary file's name is cut, of ASCII and of characters of 3 bytes. */
+TEST(io, a_name_of_the_most_bytes_that_the_system_takes_can_be_saved)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int n = 240; n <= 255; n++)
+        for (int wide = 0; wide < 2; wide++) {
+            char path[600];
+            box  b = box_open("x");
+            snprintf(path, sizeof path, "%s/", b.dir);
+            const size_t at = strlen(path);
+            for (int i = 0; i < n; i++)
+                path[at + (size_t)i] = wide && i >= n % 3 ? "\xE2\x82\xAC"[(i - n % 3) % 3] : 'x';
+            path[at + (size_t)n] = 0;
+            for (int i = 0; i < 2; i++) {
+                mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims1(1), n + i);
+                CHECK_EQ(save_one(ctx, path, "a", x), MLC_OK);
+                CHECK_NEAR(value_in(ctx, path), n + i, 0);
+            }
+            CHECK_OK(ctx);
+            CHECK_EQ(box_count(&b), 1);
+            box_close(&b);
+        }
+}
+
+/* A crash leaves the temporary file of a cut name, too: the next save takes it away. */
+TEST(io, what_a_killed_save_of_a_long_name_left_goes_away)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("x");
+    char     path[600], temp[600];
+    snprintf(path, sizeof path, "%s/%0250d", b.dir, 7);
+    snprintf(temp, sizeof temp, "%s/%0240d.mlc0.tmp", b.dir, 0);
+    CHECK(put_file(temp, "half", 4));
+    CHECK_EQ(save_one(ctx, path, "a", mlc_full(ctx, MLC_F32, mlc_dims1(1), 5)), MLC_OK);
+    CHECK_NEAR(value_in(ctx, path), 5, 0);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
 TEST(io, a_path_in_the_current_folder_is_written_there)
 {
     mlc_ctx *ctx = test_ctx();
