@@ -63416,11 +63416,13 @@ static mlc_status mlc__fed_shape(const mlc_metric *m, mlc__fed *f)
     f->c = tables || (f->form & MLC__FED_SCORES) ? mlc__numel(p) / mlc__max(1, f->n) : 1;
     f->limit = tables ? 0 : f->form & MLC__FED_BINARY ? 2 : m->kind->sized ? m->classes :
                f->form & MLC__FED_SCORES ? f->c : 0;
-    if (f->form && !(m->kind->sized && f->n && f->c > 1 && f->c != m->classes)) return MLC_OK;
+    const bool sized = m->kind->sized && f->form & (MLC__FED_SCORES | MLC__FED_MULTI);
+    if (f->form && (!f->n || (f->c && (!sized || f->c == m->classes)))) return MLC_OK;
     mlc__text given = { "NULL" }, classes = { "" };
     if (t) snprintf(given.s, sizeof given.s, "%s %.150s", mlc_dtype_name(t->dtype),
                     mlc__shape(t).s);
     if (m->kind->sized) snprintf(classes.s, sizeof classes.s, "; c is %lld", (long long)m->classes);
+    else if (f->form) snprintf(classes.s, sizeof classes.s, ", at least one in each row");
     return mlc__fail(m->ctx, MLC_ERR_SHAPE, "%s: predictions are %s %s, targets %s; it takes %s%s",
                      m->kind->name, mlc_dtype_name(p->dtype), mlc__shape(p).s, given.s,
                      m->kind->takes, classes.s);

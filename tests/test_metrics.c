@@ -745,6 +745,71 @@ TEST(metrics, say_what_they_take)
     CHECK_EQ(mlc_metric_update(NULL, p, t, NULL), MLC_ERR_ARG);
 }
 
+/* ---- no rows, rows of no values, no axes ----------------------------------------------------- */
+
+static const mlc_dims EMPTY_SHAPES[] = {
+    {{0}, 0}, {{0}, 1}, {{3}, 1}, {{3, 0}, 2}, {{0, 3}, 2}, {{0, 0}, 2}, {{3, 1}, 2},
+    {{3, 3}, 2}, {{3, 0, 2}, 3}, {{2, 3, 0}, 3}, {{0, 2, 3}, 3}};
+enum { N_EMPTY = sizeof EMPTY_SHAPES / sizeof *EMPTY_SHAPES };
+
+/* Counts or refuses, and has a value or none; what has no row counts nothing.                    */
+static void fed_empty(mlc_metric *m, mlc_tensor *p, mlc_tensor *t, mlc_tensor *w)
+{
+    mlc_ctx         *ctx = p->ctx;
+    const mlc_status st = mlc_metric_update(m, p, t, w);
+    const bool       none = mlc_numel(p) == 0 || (t && mlc_numel(t) == 0);
+    if (st == MLC_OK) CHECK(!none || isnan(mlc_metric_value(m)));
+    else CHECK(st == MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    CHECK(!none || isnan(mlc_metric_value(m)));
+    mlc_error_clear(ctx);
+    mlc_metric_reset(m);
+}
+
+static void empty_shapes(mlc_ctx *ctx, mlc_metric *m)
+{
+    const mlc_dtype of[3] = {MLC_I64, MLC_F32, MLC_F64};
+    for (int i = 0; i < N_EMPTY * N_EMPTY * 9; i++) {
+        const mlc_dims *shapes = EMPTY_SHAPES;
+        mlc_scope_begin(ctx);
+        mlc_tensor *p = mlc_zeros(ctx, of[i % 3], shapes[i / 9 % N_EMPTY]);
+        mlc_tensor *t = mlc_zeros(ctx, of[i / 3 % 3], shapes[i / 9 / N_EMPTY]);
+        fed_empty(m, p, t, NULL);
+        fed_empty(m, p, t, mlc_ones(ctx, MLC_F32, mlc_dims1(t->ndim ? t->shape[0] : 1)));
+        fed_empty(m, p, NULL, NULL);
+        mlc_scope_end(ctx);
+    }
+    mlc_metric_free(m);
+}
+
+TEST(metrics, of_no_rows_of_rows_without_values_and_of_no_axes_count_or_refuse)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int64_t classes = 1; classes <= 3; classes += 2) {
+        for (const kind *k = ALL; k->golden; k++) empty_shapes(ctx, k->make(ctx, classes));
+        for (const kind *k = VALUES; k->golden; k++) empty_shapes(ctx, k->make(ctx, classes));
+    }
+    empty_shapes(ctx, mlc_metric_mean(ctx));
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 0));
+    wrong(mlc_metric_mse(ctx), x, x, NULL, MLC_ERR_SHAPE,
+          "metric_mse: predictions are f32 [3,0], targets f32 [3,0]; it takes floats of one shape, "
+          "at least one in each row");
+    wrong(mlc_metric_mean(ctx), x, NULL, NULL, MLC_ERR_SHAPE,
+          "metric_mean: predictions are f32 [3,0], targets NULL; it takes floats, and no targets, "
+          "at least one in each row");
+    mlc_tensor *one = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 1));
+    wrong(mlc_metric_confusion(ctx, 3), one, mlc_zeros(ctx, MLC_I64, mlc_dims1(3)), NULL,
+          MLC_ERR_SHAPE, "metric_confusion: predictions are f32 [3,1], targets i64 [3]; it takes "
+          "labels [..] or scores [..,c] of targets [..], integers; c is 3");
+    mlc_metric *mse = mlc_metric_mse(ctx);
+    CHECK_EQ(mlc_metric_update(mse, mlc_full(ctx, MLC_F32, mlc_dims0(), 3),
+                               mlc_full(ctx, MLC_F32, mlc_dims0(), 1), NULL), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(mse), 4, 0);               /* of 0-d values                    */
+    CHECK(isnan(mlc_accuracy(x, mlc_zeros(ctx, MLC_I64, mlc_dims1(3)))));
+    mlc_error_clear(ctx);
+    CHECK_OK(ctx);
+}
+
 /* On the host at once, with nothing counted; on a device when it is asked.                      */
 TEST(metrics, name_labels_that_are_out_of_range)
 {
