@@ -2031,9 +2031,10 @@ MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
  *   desc is NULL                                                                              */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
-/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once. If m has
- *   a parameter of that name, shape and dtype (the weight of a linear that is to be that of an
- *   embedding), it is freed, and m's user data points to the other one.
+/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once; files,
+ *   walks and globs have it by the first of its names. If m has a parameter of that name, shape and
+ *   dtype (the weight of a linear that is to be that of an embedding), it is freed, and m's user
+ *   data points to the other one.
  *   err    ARG: no parameter, or not of this context; a name that is taken by something else, or
  *          none                     test: tests/test_nn.c, tests/test_embedding.c             */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
@@ -2436,8 +2437,9 @@ MLC_API mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64
 MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
 /* mlc_nn_fold_batch_norm: for inference: each batch norm with running statistics that follows a
  *   linear (of 2-d inputs) or a convolution in a sequential at or below m goes into its weight and
- *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay.
- *   err    NOMEM: pairs already folded stay so, nothing is half folded
+ *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay. A
+ *   weight or bias that is tied to others becomes the layer's own; theirs keep their values.
+ *   err    NOMEM; STATE: one is bound: pairs already folded stay so, nothing is half folded
  *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_nn.c                 */
 MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
 /* mlc_nn_refresh_batch_norm: statistics anew, for weights that no batch has been through, such as
@@ -2936,8 +2938,9 @@ typedef struct mlc_sketch_model_desc {
 MLC_API mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int64_t low_rank);
 /* mlc_sketch_model: linear and convolution layers below m become sketched ones, of the same names,
  *   trainable numbers and FLOP before and after in a table. m is laid out again: optimizer state of
- *   the others moves along. What was frozen stays frozen, tied weights stay dense. A class of yours
- *   should find its children by mlc_module_child: pointers to layers that were replaced are stale.
+ *   the others moves along. What was frozen stays frozen; a layer with a tied weight or bias stays
+ *   dense. A class of yours should find its children by mlc_module_child: pointers to layers that
+ *   were replaced are stale.
  *   out    replaced, how many, or NULL
  *   err    ARG: m itself is such a layer; NOMEM: layers already replaced stay so, each is whole */
 MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
@@ -41515,6 +41518,42 @@ static mlc_status mlc__fold_values(mlc_tensor *w, mlc_tensor *b, const mlc__bnor
     return mlc_copy_into(b, shift);
 }
 
+/* Declares a parameter in `own` that is like one of a layer, with the same values. */
+static mlc_tensor *mlc__fold_copy(mlc_module *own, const mlc__param *from, const char *name)
+{
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims_of(from->t.ndim, from->t.shape));
+    d.has_dtype = d.buffer = true;     /* a buffer may be of any dtype */
+    d.dtype = from->t.dtype;
+    mlc__param *p = (mlc__param *)mlc__declare(own, "nn_fold_batch_norm", name, &d);
+    if (!p || mlc_module_build(own) != MLC_OK) return NULL;
+    p->buffer = from->buffer;
+    p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
+    return mlc__cast_into(own->ctx, "nn_fold_batch_norm", &p->t, &from->t) == MLC_OK ? &p->t
+                                                                                    : NULL;
+}
+
+/* A built parameter *t of the layer that others share becomes a copy, which is the layer's alone.
+ * On an error nothing has changed. */
+static mlc_status mlc__fold_untie(mlc_module *layer, mlc_tensor **t)
+{
+    static const mlc_module_class cls = { "Copy", NULL, NULL, NULL, 0, NULL };
+    mlc__param *const old = (mlc__param *)*t;
+    mlc__slot *slot = layer->slot;
+    if (old->holders == 1) return MLC_OK;
+    while (slot->p != old) slot++;
+    mlc_module *own = mlc_module_create(layer->ctx, &cls, NULL, 0);
+    mlc_tensor *copy = own ? mlc__fold_copy(own, old, slot->name) : NULL;
+    if (copy) {
+        slot->p = (mlc__param *)copy;
+        slot->p->holders++;
+        mlc__param_drop(old);
+        mlc__root(layer)->dirty = true;
+        *t = copy;
+    }
+    mlc_module_free(own);
+    return copy ? MLC_OK : layer->ctx->status;
+}
+
 /* Folds and frees child i + 1 of a sequential. A bias that was not there is 0 until then. */
 static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
 {
@@ -41522,8 +41561,9 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
     mlc_tensor **wb = mlc__fold_params(layer);
     mlc_ctx *ctx = seq->ctx;
     mlc_param_desc p;
-    MLC__TRY(mlc__writable(wb[0], "nn_fold_batch_norm"));
-    if (wb[1]) MLC__TRY(mlc__writable(wb[1], "nn_fold_batch_norm"));
+    MLC__TRY(mlc_module_build(seq));
+    for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__writable(wb[k], "nn_fold_batch_norm"));
+    for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__fold_untie(layer, &wb[k]));
     if (!wb[1]) {
         memset(&p, 0, sizeof p);
         p.shape = mlc_dims1(wb[0]->shape[0]);
@@ -46536,7 +46576,9 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
     const int64_t size = mlc__sketch_size(k, m, &macs);
     if (size == 0 || (k->d->pattern && !mlc__glob(k->d->pattern, path))) return MLC_OK;
     const int64_t dense = mlc__numel(&m->slot[0].p->t);
-    if (dense < k->d->min_numel || m->slot[0].p->holders > 1) return MLC_OK;
+    bool tied = false;
+    for (int32_t i = 0; i < m->slots; i++) tied = tied || m->slot[i].p->holders > 1;
+    if (dense < k->d->min_numel || tied) return MLC_OK;
     if ((size >= dense || macs >= dense) && !k->d->larger_too) return MLC_OK;
     double error = MLC__NAN;
     const char *was = m->cls.name;

@@ -458,6 +458,45 @@ TEST(blocks, a_folded_batch_norm_is_gone_and_outputs_stay)
     CHECK_EQ(mlc_nn_fold_batch_norm(NULL), MLC_ERR_ARG);
 }
 
+/* linear 1 1 of 2, a norm of variance 3, and linears of the same weight and bias, one of them in
+ * another tree: of 0.25 the first makes 0.5 + 1, over sqrt 3. The fold of a network that is not yet
+ * built is that of its first values. */
+TEST(blocks, folding_copies_what_is_tied_and_leaves_the_others_their_values)
+{
+    for (int built = 0; built < 2; built++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *first = mlc_nn_linear(ctx, 1, 1), *last = mlc_nn_linear(ctx, 1, 1);
+        mlc_module *other = mlc_nn_linear(ctx, 1, 1);
+        mlc_module *net = MLC_SEQUENTIAL(ctx, first, mlc_nn_batch_norm(ctx, 1), last);
+        mlc_tensor *w = mlc_module_param(net, "0.weight"), *b = mlc_module_param(net, "0.bias");
+        mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims2(1, 1), 0.25);
+        mlc_no_grad_begin(ctx);
+        mlc_fill_(w, 2);
+        mlc_fill_(b, 1);
+        mlc_fill_(mlc_module_param(other, "bias"), 0);
+        mlc_no_grad_end(ctx);
+        mlc_fill_(mlc_module_param(net, "1.running_var"), 3);
+        CHECK_EQ(mlc_module_tie(last, "weight", w), MLC_OK);
+        CHECK_EQ(mlc_module_tie(last, "bias", b), MLC_OK);
+        CHECK_EQ(mlc_module_tie(other, "weight", w), MLC_OK);
+        if (built) CHECK_EQ(mlc_module_build(net), MLC_OK);
+        mlc_module_freeze(net, "0.weight", true);
+        mlc_module_train(net, false);
+        const double want = 1.5 / sqrt(3 + 1e-5);
+        CHECK_NEAR(mlc_item(mlc_forward(net, x)), 2 * want + 1, 1e-6);
+        CHECK_EQ(mlc_nn_fold_batch_norm(net), MLC_OK);
+        CHECK_NEAR(mlc_item(mlc_forward(first, x)), want, 1e-6);
+        CHECK_NEAR(mlc_item(mlc_forward(net, x)), 2 * want + 1, 1e-6);
+        CHECK_NEAR(mlc_item(mlc_forward(last, x)), 1.5, 0);
+        CHECK_NEAR(mlc_item(mlc_forward(other, x)), 0.5, 0);
+        CHECK_EQ(mlc_module_numel(net, false), 4);          /* what was one is two             */
+        CHECK_EQ(mlc_module_numel(net, true), 2);          /* a copy is as frozen as it was   */
+        CHECK_EQ(mlc_nn_fold_batch_norm(net), MLC_OK);
+        CHECK_NEAR(mlc_item(mlc_forward(net, x)), 2 * want + 1, 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
 /* In 16 bits, too; a norm without running statistics stays. */
 TEST(blocks, folding_is_done_in_f32_and_leaves_what_it_cannot_fold)
 {

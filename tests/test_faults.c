@@ -1608,11 +1608,12 @@ DO(mlc_beam_search)
     return st;
 }
 
-/* A convolution with a norm behind it, folded.                                                  */
+/* A convolution with a norm behind it, folded; its weight is also that of another module.        */
 DO(mlc_nn_fold_batch_norm)
 {
     mlc_module *net = mlc_nn_inverted_residual(w->ctx, 4, 3, 1, 1);
-    if (!own_module(w, net))
+    if (!own_module(w, net) || mlc_module_tie(mlc_module_child(net, 2), "same",
+                                              mlc_module_param(net, "0.weight")) != MLC_OK)
         return mlc_ctx_status(w->ctx);
     mlc_fill_(mlc_module_param(net, "1.running_var"), 2);
     mlc_fill_(mlc_module_param(net, "4.running_var"), 2);

@@ -754,7 +754,9 @@ TEST(sketch, model_keeps_frozen_and_tied_layers)
     mlc_module_add(net, mlc_nn_linear(ctx, 64, 64));
     mlc_module_add(net, tied);
     mlc_module_add(net, mlc_nn_conv1d(ctx, 64, 64, 3, 1, 0));
+    mlc_module_add(net, mlc_nn_linear(ctx, 64, 64));
     mlc_module_tie(tied, "weight", mlc_module_param(net, "1.weight"));
+    mlc_module_tie(tied, "bias", mlc_module_param(net, "4.bias"));
     CHECK_EQ(mlc_module_freeze(net, "0.*", true), MLC_OK);
     mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 4);
     int32_t               n;
@@ -764,6 +766,7 @@ TEST(sketch, model_keeps_frozen_and_tied_layers)
     CHECK_EQ(n, 2);
     CHECK_EQ(mlc_module_numel(net, true), before - 64 * 64 * 3 + 8 * 64 * 3);
     CHECK_EQ(mlc_module_param(net, "1.weight")->shape[0], 64);
+    CHECK_EQ(mlc_module_param(net, "4.weight")->shape[0], 64);
     CHECK_OK(ctx);
     d.fresh = true;
     CHECK_EQ(mlc_sketch_model(net, &d, &n), MLC_ERR_ARG);
