@@ -1159,18 +1159,18 @@ DO(mlc_nn_flatten)    { return run_module(w, mlc_nn_flatten(w->ctx)); }
 DO(mlc_nn_sequential) { return run_module(w, mlc_nn_sequential(w->ctx)); }
 DO(mlc_nn_identity)   { return run_module(w, mlc_nn_identity(w->ctx)); }
 
-/* A child that is NULL becomes the error; the others stay the program's if nobody takes them.   */
-static mlc_status run_of_parts(world *w, mlc_module *m, int n, mlc_module *const *part)
+/* A part that is NULL becomes the error of m; the others stay the program's, which frees them.  */
+static mlc_module *made_of(mlc_module *m, int n, mlc_module *const *part)
 {
     for (int i = 0; i < n && !m; i++) mlc_module_free(part[i]);
-    return run_module(w, m);
+    return m;
 }
 
 DO(mlc_nn_sequential_of)
 {
     mlc_module *part[3] = {mlc_nn_linear(w->ctx, 4, 4), mlc_nn_relu(w->ctx),
                            mlc_nn_linear(w->ctx, 4, 2)};
-    return run_of_parts(w, mlc_nn_sequential_of(w->ctx, 3, part), 3, part);
+    return run_module(w, made_of(mlc_nn_sequential_of(w->ctx, 3, part), 3, part));
 }
 
 static mlc_tensor *twice(void *user, mlc_tensor *x)
@@ -1313,8 +1313,8 @@ DO(mlc_nn_tcn)
 DO(mlc_nn_residual)
 {
     mlc_module *part[2] = {mlc_nn_linear(w->ctx, 4, 4), mlc_nn_linear(w->ctx, 4, 4)};
-    return run_of_parts(w, part[0] && part[1] ? mlc_nn_residual(w->ctx, part[0], part[1], true)
-                                              : NULL, 2, part);
+    mlc_module *m = part[0] && part[1] ? mlc_nn_residual(w->ctx, part[0], part[1], true) : NULL;
+    return run_module(w, made_of(m, 2, part));
 }
 
 /* x as a sequence of three times four features.                                                 */
@@ -1405,11 +1405,9 @@ DO(mlc_nn_rnn_cell)
 
 DO(mlc_nn_bidirectional)
 {
-    mlc_module *one = mlc_nn_gru(w->ctx, 4, 2), *other = one ? mlc_nn_linear(w->ctx, 4, 2) : NULL;
-    mlc_module *both = other ? mlc_nn_bidirectional(w->ctx, one, other) : NULL;
-    if (!both) mlc_module_free(one);
-    if (!both) mlc_module_free(other);
-    return run_on_sequence(w, both);
+    mlc_module *part[2] = {mlc_nn_gru(w->ctx, 4, 2), mlc_nn_linear(w->ctx, 4, 2)};
+    mlc_module *m = part[0] && part[1] ? mlc_nn_bidirectional(w->ctx, part[0], part[1]) : NULL;
+    return run_on_sequence(w, made_of(m, 2, part));
 }
 
 /* Three sequences of length 2, 0 and 1.                                                        */
@@ -3360,8 +3358,8 @@ DO(mlc_evaluate)
 DO(mlc_budget_step)
 {
     const mlc_fit_desc d = mlc_fit_desc_make(mlc_mse_loss);
-    mlc_module        *m = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 3, 2),
-                                          mlc_nn_batch_norm(w->ctx, 2));
+    mlc_module        *part[2] = {mlc_nn_linear(w->ctx, 3, 2), mlc_nn_batch_norm(w->ctx, 2)};
+    mlc_module        *m = made_of(mlc_nn_sequential_of(w->ctx, 2, part), 2, part);
     mlc_budget         budget = mlc_budget_make(m);
     mlc_optim         *o = own_module(w, m) ? mlc_sgd(m, 0.1) : NULL;
     mlc_batch          b;
