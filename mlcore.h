@@ -2073,12 +2073,15 @@ MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
  *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
- *   the nearest; the tree is laid out again: optimizer state moves along, gradients and views do
- *   not. bf16 takes half the memory, but for packs of weights (MLC_MEM_PACK; mlc_memory_trim frees
- *   them). It can be trained: moments stay f32, and a step rounds parameters up or down by chance,
- *   so that changes too small for bf16 add up all the same. f16 cannot: keep f32 and use
- *   mlc_autocast_begin.                  err: DTYPE, NOMEM; STATE: the tape has operations on them
- *   ref    torch.nn.Module.to; stochastic rounding: arXiv 2010.06192                          */
+ *   the nearest; statistics (of mlc_nn_batch_norm, mlc_nn_standardize, mlc_nn_min_max) become f32
+ *   where dtype has 16 bits. The tree is laid out again: optimizer state moves along, gradients and
+ *   views do not. bf16 takes half the memory, but for packs of weights (MLC_MEM_PACK;
+ *   mlc_memory_trim frees them). It can be trained: moments stay f32, and a step rounds parameters
+ *   up or down by chance, so that changes too small for bf16 add up all the same. f16 cannot: keep
+ *   f32 and use mlc_autocast_begin.
+ *   err    DTYPE, NOMEM; STATE: the tape has operations on them
+ *   ref    torch.nn.Module.to, which rounds statistics, too; stochastic rounding: arXiv 2010.06192
+ *   test   tests/test_nn.c                                                                    */
 MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
@@ -7729,6 +7732,7 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     int32_t     holders;               /* modules that have it                                 */
     mlc_dtype   to;                    /* which the next build makes of it                     */
     bool        buffer;
+    bool        statistic;             /* f32 where mlc_module_to makes others 16-bit          */
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
     bool        grown;                 /* its gradient, since hooks last got it                */
     int32_t     uses;                  /* as input of nodes whose backward has not run         */
@@ -39487,19 +39491,26 @@ MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
     return mlc__build_root(mlc__root(m));
 }
 
-/* Every float becomes what dtype points at, or, for NULL, what it is. */
+/* What p is to be, of the dtype that user points at. */
+static mlc_dtype mlc__to_dtype(const mlc__param *p, const void *user)
+{
+    const mlc_dtype dtype = *MLC__CAST(const mlc_dtype *, user);
+    if (!mlc__is_float(p->t.dtype)) return p->t.dtype;
+    return p->statistic ? mlc__wide(dtype) : dtype;
+}
+
+/* user NULL: p stays what it is. */
 static bool mlc__param_to(void *user, mlc__param *p, const char *name)
 {
-    const mlc_dtype *dtype = MLC__CAST(const mlc_dtype *, user);
     (void)name;
-    if (mlc__is_float(p->t.dtype)) p->to = dtype ? *dtype : p->t.dtype;
+    p->to = user ? mlc__to_dtype(p, user) : p->t.dtype;
     return true;
 }
 
 static bool mlc__param_is(void *user, mlc__param *p, const char *name)
 {
     (void)name;
-    return !mlc__is_float(p->t.dtype) || p->t.dtype == *MLC__CAST(const mlc_dtype *, user);
+    return p->t.dtype == mlc__to_dtype(p, user);
 }
 
 /* Gradients of what is recorded would have the old dtype, or no place. only: the parameter; NULL:
@@ -40302,8 +40313,18 @@ static mlc_tensor *mlc__scale_module(mlc_module *m, mlc_tensor *x, const mlc_epi
         return NULL;
     }
     if (mlc__scale_ready(m, u) != MLC_OK) return NULL;
-    mlc_tensor *y = mlc_mul(mlc_sub(x, u->mean), u->scale);
-    return u->lo == 0.0 ? y : mlc_add_scalar(y, u->lo);
+    mlc_tensor *y = mlc__is_half(x->dtype) ? mlc_cast(x, MLC_F32) : x;
+    y = mlc_mul(mlc_sub(y, u->mean), u->scale);
+    return mlc_cast(u->lo == 0.0 ? y : mlc_add_scalar(y, u->lo), x->dtype);
+}
+
+/* A buffer that stays f32 in a network of 16 bits. */
+static mlc_tensor *mlc__statistic_declare(mlc_module *m, const char *what, const char *name,
+                                          const mlc_param_desc *desc)
+{
+    mlc_tensor *t = mlc__declare(m, what, name, desc);
+    if (t) ((mlc__param *)t)->statistic = true;
+    return t;
 }
 
 static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t features,
@@ -40322,10 +40343,10 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
     p = mlc_param_desc_make(mlc_dims1(features));
     p.buffer = true;
-    u->mean = mlc__declare(m, user->what, "mean", &p);
+    u->mean = mlc__statistic_declare(m, user->what, "mean", &p);
     p.init = MLC_INIT_CONSTANT;
     p.a = MLC__NAN;
-    if (u->mean) u->scale = mlc__declare(m, user->what, "scale", &p);
+    if (u->mean) u->scale = mlc__statistic_declare(m, user->what, "scale", &p);
     if (u->scale) return m;
     mlc_module_free(m);
     return NULL;
@@ -40830,21 +40851,18 @@ static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, cons
     return !h || mlc__same_shape(h, add);
 }
 
-/* Statistics that are 16-bit (mlc_module_to) serve evaluation, through f32. Called with a relu, and
- * what is added before it or NULL, by sequential and residual. */
+/* Called with a relu, and what is added before it or NULL, by sequential and residual. */
 static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                          mlc_tensor *add)
 {
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
     const bool trains = m->training || u->anew;
-    const bool cast = u->mean && !trains && mlc__is_half(u->mean->dtype);
     const bool counts = trains && u->tracked && !m->ctx->dry_run && !m->ctx->again;
     mlc__bnorm_spec s;
     if (counts && mlc__writable(u->tracked, "batch_norm") != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
-    s.mean = cast ? mlc_cast(u->mean, MLC_F32) : u->mean;
-    s.var = cast ? mlc_cast(u->var, MLC_F32) : u->var;
-    if (cast && (!s.mean || !s.var)) return NULL;
+    s.mean = u->mean;
+    s.var = u->var;
     s.momentum = u->anew ? 1.0 / (double)(mlc__bnorm_counted(u) + 1) : u->momentum;
     s.eps = u->eps;
     s.training = trains || !u->mean;
@@ -40879,7 +40897,7 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
     p.buffer = buffer;
     p.has_dtype = shape.n == 0;
     p.dtype = MLC_I64;
-    return mlc__declare(m, m->cls.name, name, &p);
+    return (buffer ? mlc__statistic_declare : mlc__declare)(m, m->cls.name, name, &p);
 }
 
 MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
@@ -44618,6 +44636,7 @@ static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__sl
     if (!p) return MLC_ERR_NOMEM;
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
     p->buffer = from->buffer;
+    p->statistic = from->statistic;
     p->refuse = from->refuse;
     p->value_storage.bound = from->value_storage.bound;
     if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;

@@ -2024,6 +2024,54 @@ TEST(nn, a_network_of_images_runs_as_its_children_do_and_learns)
     }
 }
 
+/* Three features, the first with a scale that f16 has no number for. */
+static mlc_module *net_of_statistics(mlc_ctx *ctx, mlc_tensor *x)
+{
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_standardize(ctx, 3), mlc_nn_linear(ctx, 3, 4),
+                                     mlc_nn_batch_norm(ctx, 4), mlc_nn_relu(ctx));
+    CHECK_EQ(mlc_nn_scale_fit(mlc_module_child(net, 0), x), MLC_OK);
+    return net;
+}
+
+/* Against the same network in f32, which stays as the clone. */
+TEST(nn, statistics_stay_f32_in_a_network_of_16_bits)
+{
+    static const char *const names[4] = {"0.mean", "0.scale", "2.running_mean", "2.running_var"};
+    static const mlc_dtype   to[2] = {MLC_BF16, MLC_F16};
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 2; k++) {
+            mlc_tensor *scales = test_tensor(ctx, MLC_F32, mlc_dims1(3), (double[]){1e-5, 1, 40});
+            mlc_tensor *x = mlc_mul(test_rand(ctx, MLC_F32, mlc_dims2(16, 3), 3, -1, 2), scales);
+            mlc_module *net = net_of_statistics(ctx, x), *full = mlc_module_clone(net);
+            CHECK_EQ(mlc_module_to(net, to[k]), MLC_OK);
+            CHECK_EQ(mlc_module_param(net, "2.weight")->dtype, to[k]);
+            for (int training = 1; training >= 0; training--) {
+                mlc_module_train(net, training != 0);
+                mlc_module_train(full, training != 0);
+                mlc_tensor *y = mlc_forward(net, mlc_cast(x, to[k]));
+                if (!CHECK(y != NULL)) break;
+                CHECK_EQ(y->dtype, to[k]);
+                CHECK_NEAR(largest_gap(mlc_cast(y, MLC_F32), mlc_forward(full, x)), 0, 0.05);
+                CHECK_EQ(mlc_backward(mlc_mean_all(mlc_mul(y, y))), MLC_OK);
+                CHECK_EQ(mlc_grad(mlc_module_param(net, "1.weight"))->dtype, to[k]);
+            }
+            for (int i = 0; i < 4; i++) {
+                CHECK_EQ(mlc_module_param(net, names[i])->dtype, MLC_F32);
+                CHECK_NEAR(largest_gap(mlc_module_param(net, names[i]),
+                                       mlc_module_param(full, names[i])), 0, 0.01);
+            }
+            mlc_module *clone = mlc_module_clone(net);
+            CHECK_EQ(mlc_module_to(clone, to[k]), MLC_OK);
+            CHECK_EQ(mlc_module_param(clone, "2.running_var")->dtype, MLC_F32);
+            CHECK_EQ(mlc_module_copy(clone, net), MLC_OK);
+            CHECK_EQ(mlc_module_to(clone, MLC_F64), MLC_OK);
+            CHECK_EQ(mlc_module_param(clone, "2.running_var")->dtype, MLC_F64);
+            CHECK_EQ(mlc_module_param(clone, "2.num_batches_tracked")->dtype, MLC_I64);
+            CHECK_OK(ctx);
+        }
+    }
+}
+
 /* A convolution that has one activation keeps it, whatever follows. */
 TEST(nn, sequential_does_not_replace_an_activation)
 {

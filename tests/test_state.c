@@ -35,6 +35,44 @@ static void check_outputs(mlc_ctx *ctx, mlc_tensor *y, const char *name)
     CHECK_OK(ctx);
 }
 
+static mlc_module *normed(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 5, 6), mlc_nn_batch_norm(ctx, 6));
+    CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+    return net;
+}
+
+/* Statistics are f32 in the file as in the network; a file of f32 is cast but for them. */
+TEST(state, a_network_of_16_bits_with_batch_norm_comes_back_and_trains_on)
+{
+    double        y[2][24];
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open("s.safetensors");
+    mlc_tensor   *x = test_rand(ctx, MLC_BF16, mlc_dims2(4, 5), 1, -1, 1);
+    mlc_module   *net = normed(ctx, MLC_BF16), *twin = normed(ctx, MLC_BF16);
+    mlc_load_desc d = mlc_load_desc_make();
+    mlc_load_report report;
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    CHECK_EQ(mlc_load(twin, b.path), MLC_OK);
+    for (int training = 0; training < 2; training++) {
+        mlc_module_train(net, training != 0);
+        mlc_module_train(twin, training != 0);
+        test_read(mlc_forward(net, x), y[0]);
+        test_read(mlc_forward(twin, x), y[1]);
+        CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0);
+    }
+    CHECK_EQ(mlc_save(normed(ctx, MLC_F32), b.path), MLC_OK);
+    d.cast = true;
+    d.report = &report;
+    CHECK_EQ(mlc_load_ex(twin, b.path, &d), MLC_OK);
+    CHECK_EQ(report.loaded, 7);
+    CHECK_EQ(report.cast, 4);
+    CHECK(mlc_forward(twin, x) != NULL);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* ---- files that torch saved --------------------------------------------------------------- */
 
 TEST(state, a_state_dict_of_torch_loads_without_a_script)
