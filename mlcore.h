@@ -50,10 +50,16 @@
  *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
  *
  * 5. Threads. A context is used by one thread at a time; contexts are independent of each other;
- *   the only process-wide state is the backend registry and the kernel tables, written once.
+ *   the only process-wide state is the backend registry and the kernel tables, written once, and
+ *   a count of forks.
  *   For a seed and an ISA level results do not depend on the number of threads. To kernels denormal
  *   f32 and f64 are 0, also where they compare or look for an extreme; what moves, sorts or finds
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
+ *   After fork() the child may use, and free, a context that its thread used in the parent: loops
+ *   start threads of its own. What a thread of the parent was doing is not done in the child: a
+ *   loader with workers and a file that a mlc_run_saver writes are STATE errors there, and freed
+ *   without waiting. A context that another thread was using is not for the child, nor is a device
+ *   (CUDA has none after fork). exec inherits no file.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
  *   MLC_THREADS=n, MLC_BLAS=never|always, MLC_LOG=trace (see mlc_trace). A context of level amx
@@ -378,6 +384,7 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
 /* mlc_ctx_create: a context; NULL desc means all defaults.
  *   out    NULL on failure, with the reason in desc->status; desc->log gets the bytes that a
  *          context takes at least, if memory has fewer
+ *   fork   a child may go on with it: manual, 5
  *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
 /* mlc_ctx_free: frees the context and everything in it; NULL is fine.                        */
@@ -4178,16 +4185,17 @@ typedef struct mlc_loader_from_desc {
 MLC_API mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch);
 /* mlc_loader_from: batches of a dataset, which must live as long. Batch k of an epoch is a function
  *   of dataset, desc, epoch and k: neither workers nor depth change its order or bits, nor does a
- *   seek. Workers live as long as the loader; without threads there are none. Memory is taken here;
- *   a batch takes none. Batches are read as mlc_loader_next says; ragged fields have masks and
- *   lengths. Uploads to a device go through the pinned memory of its backend.
+ *   seek. Workers live as long as the loader; without threads there are none. A forked child has no
+ *   workers: it makes a loader of its own. Memory is taken here; a batch takes none. Batches are
+ *   read as mlc_loader_next says; ragged fields have masks and lengths. Uploads to a device go
+ *   through the pinned memory of its backend.
  *   With ranks the rows of all ranks' batches k are batch k of a loader of ranks times as many. The
  *   order is filled up from its begin, or cut with drop_last, so that ranks have equally many.
  *   With tokens or window the dataset has lengths; an epoch's batches are then shuffled, too.
  *   A stream has one worker and is not sorted, weighted or counted.
  *   err    ARG: desc; VALUE: weights, labels, a length over the budget; NOMEM. What get and collate
  *          say is mlc_loader_next's error, with the sample's number; the next call goes on with the
- *          batch after it.
+ *          batch after it. mlc_loader_next and _seek: STATE in a child, if there are workers.
  *   ref    torch.utils.data.DataLoader, WeightedRandomSampler, DistributedSampler             */
 MLC_API mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                     const mlc_loader_from_desc *desc);
@@ -4913,7 +4921,8 @@ MLC_API mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx);
 /* mlc_run_saver_save: copies the run and begins to write it, after waiting for the file before it.
  *   err    as mlc_run_save; if the file before failed, its error, and this one is not begun   */
 MLC_API mlc_status mlc_run_saver_save(mlc_run_saver *saver, const char *path, const mlc_run *run);
-/* mlc_run_saver_wait: waits until the file is on the disk.                err: as mlc_run_save */
+/* mlc_run_saver_wait: waits until the file is on the disk.
+ *   err    as mlc_run_save; STATE, once: in a child that was forked while it was written       */
 MLC_API mlc_status mlc_run_saver_wait(mlc_run_saver *saver);
 /* mlc_run_saver_free: waits, and frees it; an error of that file is the context's.            */
 MLC_API void mlc_run_saver_free(mlc_run_saver *saver);
@@ -5012,9 +5021,10 @@ typedef struct mlc_sweep_point {       /* a point of the grid, over its seeds   
 MLC_API mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n_axes,
                                            const char *const *results, int32_t n_results);
 /* mlc_sweep_run: runs the trials, at most 2^20. ctx waits: it holds the sweep and is not for them.
- *   sweep: NULL, or gets it, to be freed by mlc_sweep_free, also after an error of a trial.
+ *   sweep: NULL, or gets it, to be freed by mlc_sweep_free, also after an error of a trial. A child
+ *   that a trial forks ends in the trial, by exec or _exit: after it, it has no sweep.
  *   err    ARG: desc; NOMEM; that of the first trial which failed if all did, or if desc.stop;
- *          MLC_INTERRUPTED: a trial ended the sweep
+ *          MLC_INTERRUPTED: a trial ended the sweep; STATE: in such a child
  *   ref    sklearn.model_selection.GridSearchCV, RandomizedSearchCV                           */
 MLC_API mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_trial_fn fn,
                                  void *user, mlc_sweep **sweep);
@@ -8773,7 +8783,7 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
  * does waking cost a system call. Where there are more threads than cores no more are woken than
  * there are cores for: the rest sleep, and others run their lanes. Results do not depend on who
  * ran a chunk: chunks follow the shape only, and what must be added up across chunks goes to a
- * workspace first. Threads start with the first loop that pays. */
+ * workspace first. Threads start with the first loop that pays, in a forked child once more. */
 
 /* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
  * workspace. */
@@ -8787,8 +8797,37 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 #define MLC__SPINS 20000               /* pauses before a worker sleeps: 0.1 to 1 ms, by CPU    */
 #define MLC__SPINS_ALONE 4000          /* of which so many without a look at who else waits     */
 
+#define MLC__LOAD(p)      __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define MLC__STORE(p, v)  __atomic_store_n(p, v, __ATOMIC_RELEASE)
+
 /* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
+
+/* After fork() the child has the thread that called it and no other. Who makes threads keeps the
+ * number of mlc__fork_watch; once it differs they are gone, with what they held. Not getpid(),
+ * which is a system call: loops ask at each begin. */
+static uint32_t mlc__forks;            /* 0: not watched; else 1 and the forks since then      */
+
+static void mlc__fork_seen(void) { __atomic_fetch_add(&mlc__forks, 1, __ATOMIC_RELEASE); }
+
+/* The number for threads that are made now; 0: forks would not be seen, so none may be. Threads
+ * that begin to watch at the same time count a fork twice. */
+static uint32_t mlc__fork_watch(void)
+{
+    uint32_t none = 0;
+    if (MLC__LOAD(&mlc__forks) == 0) {
+        if (pthread_atfork(NULL, NULL, mlc__fork_seen) != 0) return 0;
+        __atomic_compare_exchange_n(&mlc__forks, &none, 1, false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE);
+    }
+    return MLC__LOAD(&mlc__forks);
+}
+
+/* Are threads gone that were made at this number? */
+static bool mlc__forked(uint32_t since)
+{
+    return MLC__LOAD(&mlc__forks) != since;
+}
 
 typedef struct mlc__lane {
     mlc__atomic_u64 state;             /* loop number << 32 | next chunk                       */
@@ -8803,6 +8842,7 @@ struct mlc__pool {
     int32_t         cores;             /* that there are for them and the caller               */
     int32_t         busy;              /* a loop is running: inner loops are serial            */
     int32_t         stop;
+    uint32_t        forks;             /* mlc__fork_watch of the workers                       */
     uint32_t        wake;              /* futex: counts loops                                  */
     uint32_t        sleepers;
     char            pad0[64];
@@ -8819,9 +8859,6 @@ struct mlc__pool {
     pthread_cond_t  cond;
 #endif
 };
-
-#define MLC__LOAD(p)      __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define MLC__STORE(p, v)  __atomic_store_n(p, v, __ATOMIC_RELEASE)
 
 /* Tells the core that this is a spin: its sibling thread gets the units, and leaving the loop costs
  * no flushed pipeline. */
@@ -8935,6 +8972,17 @@ static size_t mlc__pool_bytes(int32_t threads)
            (size_t)threads * (sizeof(mlc__lane) + sizeof(pthread_t));
 }
 
+/* No workers: of a new pool, or of one whose workers a fork left in the parent. */
+static void mlc__pool_fresh(mlc__pool *p)
+{
+    p->workers = 0;
+    p->sleepers = 0;
+#if !defined(__linux__)
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->cond, NULL);
+#endif
+}
+
 /* The pool of a context whose number of threads is set; it starts none. NULL with an error. */
 static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
 {
@@ -8945,10 +8993,7 @@ static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
     p->lane = (mlc__lane *)(void *)((char *)p + mlc__round_up(sizeof *p, MLC__CACHELINE));
     p->thread = (pthread_t *)(void *)(p->lane + ctx->threads);
     p->lanes = ctx->threads;
-#if !defined(__linux__)
-    pthread_mutex_init(&p->mutex, NULL);
-    pthread_cond_init(&p->cond, NULL);
-#endif
+    mlc__pool_fresh(p);
     return p;
 }
 
@@ -8960,9 +9005,11 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 256 * 1024);
     p->cores = mlc__cpu_count();
+    p->forks = mlc__fork_watch();
     while (p->workers < workers) {
         mlc__worker_start start = { p, p->workers + 1 };
-        if (pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) {
+        if (!p->forks ||
+            pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) {
             p->ctx->threads = p->workers + 1;              /* refused: do not ask at every loop */
             break;
         }
@@ -8972,10 +9019,18 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_destroy(&attr);
 }
 
+/* Before a loop: starts the workers that are missing. */
+static void mlc__pool_ready(mlc__pool *p)
+{
+    if (mlc__forked(p->forks)) mlc__pool_fresh(p);
+    if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
+}
+
 /* Raising wake ends the spinning, waking all ends the sleep; each worker sees stop before it looks
  * for work. */
 static void mlc__pool_stop(mlc__pool *p)
 {
+    if (mlc__forked(p->forks)) mlc__pool_fresh(p);
     MLC__STORE(&p->stop, 1);
     __atomic_fetch_add(&p->wake, 1, __ATOMIC_SEQ_CST);
     mlc__wake(p, p->workers);
@@ -9043,7 +9098,7 @@ static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, voi
     mlc__pool *p = MLC__CAST(mlc__pool *, dev);
     if (p && n > 1 && n < UINT32_MAX && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
         !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
-        if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
+        mlc__pool_ready(p);
         mlc__fork_join(p, (uint32_t)n, fn, arg, false);
         MLC__STORE(&p->busy, 0);
         return;
@@ -9087,7 +9142,7 @@ MLC__INLINE void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_
     mlc__pool *p = MLC__CAST(mlc__pool *, dev);
     if (p && ns > MLC__PAY_NS && p->ctx->threads > 1 &&
         !__atomic_exchange_n(&p->busy, 1, __ATOMIC_ACQUIRE)) {
-        if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
+        mlc__pool_ready(p);
         r->chunks = (uint32_t)p->workers + 1;
         mlc__fork_join(p, r->chunks, fn, arg, true);
         MLC__STORE(&p->busy, 0);
@@ -26474,6 +26529,21 @@ static const mlc_backend *mlc__backend_find(const char *name, size_t len)
     return NULL;
 }
 
+/* Two registrations at a time are rare and short: a spin will do. The lock is its holder's process:
+ * one that was held when this process was forked is taken over. */
+static void mlc__registry_lock(void)
+{
+#if MLC__POSIX
+    const int32_t self = (int32_t)getpid();
+#else
+    const int32_t self = 1;
+#endif
+    int32_t held = 0;
+    while (!__atomic_compare_exchange_n(&mlc__registry.lock, &held, self, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+        if (held == self) held = 0;
+}
+
 /* The struct is copied, the name it points to is not. abi and size catch objects built against
  * another header. */
 MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
@@ -26482,8 +26552,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->count || !b->open ||
         !b->close || !b->alloc || !b->release || !b->copy || !b->post || !b->poll || !b->sync ||
         !b->name[0] || strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
-    /* Two registrations at a time are rare and short: a spin will do. */
-    while (__atomic_exchange_n(&mlc__registry.lock, 1, __ATOMIC_ACQUIRE)) {}
+    mlc__registry_lock();
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
         __atomic_store_n(&mlc__registry.optim, &mlc__optim_on_device, __ATOMIC_RELEASE);
@@ -60573,6 +60642,7 @@ typedef struct mlc__crew {
     pthread_t      *thread;
     int32_t         threads, busy, named;
     bool            made, stop;        /* made: lock and conditions                            */
+    uint32_t        forks;             /* mlc__fork_watch of the threads                       */
     /* Batches, counted on from epoch to epoch: to be claimed, after the plan's last, the
      * caller's. */
     int64_t         next, end, in_use;
@@ -60944,6 +61014,7 @@ static void *mlc__crew_main(void *arg)
         c->busy++;                     /* until it falls the plan stays */
         pthread_mutex_unlock(&c->lock);
         mlc__feed_fill(f, slot, k - f->plan_before, scratch);
+        if (mlc__forked(c->forks)) return NULL;            /* by get: the lock may be held */
         pthread_mutex_lock(&c->lock);
         slot->batch = k;
         if (!f->data.count && slot->st == MLC_OK && slot->n < f->desc.batch)
@@ -60959,7 +61030,8 @@ static void mlc__crew_start(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
     pthread_attr_t attr;
-    if (!f->desc.workers) return;
+    c->forks = f->desc.workers ? mlc__fork_watch() : 0;
+    if (!c->forks) return;
     c->made = true;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->work, NULL);
@@ -60972,10 +61044,16 @@ static void mlc__crew_start(mlc__feed *f)
     pthread_attr_destroy(&attr);
 }
 
+/* In a forked child: the threads are the parent's, and one of them may hold the lock. */
+static bool mlc__crew_gone(const mlc__feed *f)
+{
+    return f->crew.threads && mlc__forked(f->crew.forks);
+}
+
 static void mlc__crew_stop(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
-    if (!c->made) return;
+    if (!c->made || mlc__crew_gone(f)) return;
     pthread_mutex_lock(&c->lock);
     c->stop = true;
     pthread_cond_broadcast(&c->work);
@@ -61041,6 +61119,7 @@ static bool mlc__crew_take(mlc__feed *f, int64_t k, bool *done)
 }
 #else
 static void mlc__crew_start(mlc__feed *f) { f->desc.workers = 0; }
+static bool mlc__crew_gone(const mlc__feed *f) { (void)f; return false; }
 static void mlc__crew_stop(mlc__feed *f) { (void)f; }
 static void mlc__crew_pause(mlc__feed *f) { (void)f; }
 static void mlc__crew_resume(mlc__feed *f) { (void)f; }
@@ -61148,9 +61227,18 @@ static mlc_status mlc__feed_failed(const mlc__feed *f, const mlc__feed_slot *slo
                           slot->bad < 0 ? k : slot->bad, slot->why);
 }
 
+static mlc_status mlc__feed_here(const mlc__feed *f, const char *what)
+{
+    MLC__REQUIRE(f->base.ctx, !mlc__crew_gone(f), STATE, "%s: the loader's %d workers are threads "
+                 "of the process that this one was forked from; make the loader after fork, or "
+                 "with 0 workers", what, f->desc.workers);
+    return MLC_OK;
+}
+
 static bool mlc__feed_next(mlc_loader *l, mlc_batch *b)
 {
     mlc__feed *f = (mlc__feed *)(void *)l;
+    if (mlc__feed_here(f, "loader_next") != MLC_OK) return false;
     if (!f->planned) mlc__feed_plan(f);
     const int64_t k = f->at;
     bool done;
@@ -61193,6 +61281,7 @@ static mlc_loader_state mlc__feed_position(const mlc_loader *l)
 static mlc_status mlc__feed_seek(mlc_loader *l, const mlc_loader_state *at)
 {
     mlc__feed *f = (mlc__feed *)(void *)l;
+    MLC__TRY(mlc__feed_here(f, "loader_seek"));
     mlc__crew_pause(f);
     f->epoch = at->epoch;
     f->at = at->batch;
@@ -67705,9 +67794,21 @@ struct mlc_run_saver {
     mlc_status  st;                    /* of the last file; told by a wait                     */
 #ifndef MLC_NO_THREADS
     pthread_t   thread;
+    uint32_t    forks;                 /* mlc__fork_watch of the thread                        */
     bool        busy;
 #endif
 };
+
+/* A context in the block `memory`, whatever has been there. */
+static void mlc__saver_own(mlc_run_saver *v)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.threads = 1;
+    d.memory_bytes = MLC__SAVER_BYTES;
+    d.memory = v->memory;
+    d.status = &v->st;
+    v->own = d.memory ? mlc_ctx_create(&d) : NULL;
+}
 
 static void mlc__saver_write(mlc_run_saver *v)
 {
@@ -67729,17 +67830,33 @@ static void mlc__saver_start(mlc_run_saver *v)
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 256 * 1024);
-    v->busy = pthread_create(&v->thread, &attr, mlc__saver_main, v) == 0;
+    v->forks = mlc__fork_watch();
+    v->busy = v->forks && pthread_create(&v->thread, &attr, mlc__saver_main, v) == 0;
     pthread_attr_destroy(&attr);
     if (!v->busy) mlc__saver_write(v);
 }
 
+/* In a forked child the thread and its file are the parent's, and its context may be half changed:
+ * a new one takes its memory. */
+static bool mlc__saver_left(mlc_run_saver *v)
+{
+    if (!v->busy || !mlc__forked(v->forks)) return false;
+    v->busy = false;
+    mlc__saver_own(v);
+    MLC_ASSERT(v->own);                /* the block has room: there was one before */
+    return true;
+}
+
 static void mlc__saver_join(mlc_run_saver *v)
 {
+    if (mlc__saver_left(v))
+        v->st = mlc__fail(v->own, MLC_ERR_STATE, "run_saver_wait: the file is written by the "
+                          "process that this one was forked from; wait for it there");
     if (v->busy) pthread_join(v->thread, NULL);
     v->busy = false;
 }
 #else
+static bool mlc__saver_left(mlc_run_saver *v) { (void)v; return false; }
 static void mlc__saver_start(mlc_run_saver *v) { mlc__saver_write(v); }
 static void mlc__saver_join(mlc_run_saver *v) { (void)v; }
 #endif
@@ -67752,12 +67869,8 @@ MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
     if (!v) return NULL;
     memset(v, 0, sizeof *v);
     v->ctx = ctx;
-    mlc_ctx_desc d = mlc_ctx_desc_make();
-    d.threads = 1;
-    d.memory_bytes = MLC__SAVER_BYTES;
-    d.memory = v->memory = mlc__heap_alloc(ctx, d.memory_bytes, MLC_MEM_OBJECT, "run_saver");
-    d.status = &v->st;
-    v->own = d.memory ? mlc_ctx_create(&d) : NULL;
+    v->memory = mlc__heap_alloc(ctx, MLC__SAVER_BYTES, MLC_MEM_OBJECT, "run_saver");
+    mlc__saver_own(v);
     if (v->own) return v;
     mlc__fail(ctx, v->st, "run_saver_create: no context for the thread");
     mlc_run_saver_free(v);
@@ -67779,7 +67892,7 @@ MLC_IMPL mlc_status mlc_run_saver_wait(mlc_run_saver *v)
 MLC_IMPL void mlc_run_saver_free(mlc_run_saver *v)
 {
     if (!v) return;
-    if (v->own) mlc_run_saver_wait(v);
+    if (!mlc__saver_left(v) && v->own) mlc_run_saver_wait(v);
     mlc_ctx_free(v->own);
     mlc__heap_free(v->ctx, v->memory);
     mlc__heap_free(v->ctx, v->bytes);
@@ -68230,6 +68343,7 @@ typedef struct mlc__sweeping {
     bool                  stop;
 #ifndef MLC_NO_THREADS
     pthread_mutex_t       lock;        /* of the three, and of write                           */
+    uint32_t              forks;       /* mlc__fork_watch of the threads                       */
 #endif
 } mlc__sweeping;
 
@@ -68459,6 +68573,17 @@ static void mlc__sweep_lock(mlc__sweeping *w, bool lock)
 #endif
 }
 
+/* In a child that a trial forked: the sweep and its lock are the parent's. */
+static bool mlc__sweep_gone(const mlc__sweeping *w)
+{
+#ifndef MLC_NO_THREADS
+    return w->forks && mlc__forked(w->forks);
+#else
+    (void)w;
+    return false;
+#endif
+}
+
 /* Claims trials in their order, so that each before the first that fails has begun. */
 static void *mlc__sweep_work(void *arg)
 {
@@ -68468,6 +68593,7 @@ static void *mlc__sweep_work(void *arg)
         mlc_trial *t = &w->s->trial[w->next++];
         mlc__sweep_lock(w, false);
         mlc__trial_run(w, t);
+        if (mlc__sweep_gone(w)) return NULL;
         mlc__sweep_lock(w, true);
         w->ended++;
         if (t->status == MLC_INTERRUPTED || (t->status != MLC_OK && w->d->stop)) w->stop = true;
@@ -68489,9 +68615,12 @@ static void mlc__sweep_all(mlc__sweeping *w)
     pthread_mutex_init(&w->lock, NULL);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 8 << 20);
-    while (n < most && pthread_create(&thread[n], &attr, mlc__sweep_work, w) == 0) n++;
+    w->forks = most > 0 ? mlc__fork_watch() : 0;
+    while (w->forks && n < most &&
+           pthread_create(&thread[n], &attr, mlc__sweep_work, w) == 0) n++;
     pthread_attr_destroy(&attr);
     mlc__sweep_work(w);
+    if (mlc__sweep_gone(w)) return;
     while (n > 0) pthread_join(thread[--n], NULL);
     pthread_mutex_destroy(&w->lock);
 #else
@@ -68548,6 +68677,8 @@ static mlc_status mlc__sweep_status(const mlc__sweeping *w)
     const mlc_trial *first = NULL;
     int64_t failed = 0;
     char label[128];
+    MLC__REQUIRE(s->ctx, !mlc__sweep_gone(w), STATE, "sweep_run: a trial has forked, and this is "
+                 "the child; the sweep goes on in the parent, and the child must end in the trial");
     for (int64_t k = s->trials; k-- > 0;) {
         if (!mlc__trial_failed(&s->trial[k])) continue;
         first = &s->trial[k];
