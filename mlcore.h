@@ -5179,9 +5179,13 @@ typedef struct mlc_load_desc {
 
 /* mlc_load_desc_make: no exceptions: as mlc_load.                                             */
 MLC_API mlc_load_desc mlc_load_desc_make(void);
-/* mlc_load_ex: mlc_load with exceptions; NULL desc: none. A parameter that has a part which is
- *   missing or mismatched is left alone as a whole.
- *   err    as mlc_load; ARG if two keys get one name or part, or the table lacks a part; SHAPE if
+/* mlc_load_ex: mlc_load with exceptions; NULL desc: none. A parameter that has a mismatched part is
+ *   left alone as a whole; so, with partial, is one of which a file has no part. Several files of
+ *   one checkpoint load one after another with partial where each parameter has its parts in one
+ *   of them; else read the tensors of all (mlc_safetensors_load) and save them as one file first.
+ *   A rename to "" leaves out parts that no file completes.
+ *   err    as mlc_load; IO if a file has one part of a parameter and not another, also with
+ *          partial; ARG if two keys get one name or part, or the table lacks a part; SHAPE if
  *          parts do not fill a parameter, or what is no matrix is transposed
  *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
@@ -55880,7 +55884,8 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
 /* -- what the file has for each parameter -- */
 
 typedef enum mlc__load_fit {
-    MLC__FITS, MLC__ABSENT, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE
+    MLC__FITS, MLC__ABSENT, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE,
+    MLC__CUT                           /* missing, and another part of the parameter is there   */
 } mlc__load_fit;
 
 typedef struct mlc__want {             /* a parameter, in the order of the model                */
@@ -56137,30 +56142,42 @@ static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
            e->dtype != w->to->dtype && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
 }
 
-/* Parts load together: where one does not fit, the others are left alone. */
-static void mlc__load_together(mlc__want *w)
+/* A part of a parameter that the file has, from its first on; NULL: none. */
+static const mlc__want *mlc__load_found(const mlc__want *w)
+{
+    for (int32_t i = 0; i < w->parts; i++)
+        if (w[i].entry >= 0) return &w[i];
+    return NULL;
+}
+
+/* Parts load together: where one does not fit, the others are left alone. One that is missing
+ * beside others is an error also for a partial load: another file that has it would not help. */
+static void mlc__load_together(const mlc__load *l, mlc__want *w)
 {
     bool fits = true;
+    const bool found = l->desc->partial && mlc__load_found(w);
     for (int32_t i = 0; i < w->parts; i++) fits = fits && w[i].fit == MLC__FITS;
-    for (int32_t i = 0; i < w->parts && !fits; i++)
+    for (int32_t i = 0; i < w->parts && !fits; i++) {
         if (w[i].fit == MLC__FITS) w[i].fit = MLC__ABSENT;
+        if (w[i].fit == MLC__MISSING && found) w[i].fit = MLC__CUT;
+    }
 }
 
 /* What fits, counted and, line by line, told. */
 static void mlc__load_check(mlc__load *l)
 {
     static const char *const what[] = { "", "", "missing", "size mismatch", "dtype mismatch",
-                                        "dtype mismatch" };
+                                        "dtype mismatch", "missing" };
     mlc_load_report *r = &l->report;
     for (int64_t i = 0; i < l->wants; i++) l->want[i].fit = mlc__load_fit_of(l, &l->want[i]);
     for (int64_t i = 0; i < l->wants; i++) {
         mlc__want *w = &l->want[i];
         const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
-        mlc__load_together(w);
+        mlc__load_together(l, w);
         if (e) w->begin = e->begin;
         if (w->fit == MLC__FITS) { r->loaded++; r->cast += e->dtype != w->to->dtype; }
         if (w->fit == MLC__FITS || w->fit == MLC__ABSENT) continue;
-        if (w->fit == MLC__MISSING) r->missing++; else r->mismatched++;
+        if (w->fit == MLC__MISSING || w->fit == MLC__CUT) r->missing++; else r->mismatched++;
         mlc__load_line(l, what[w->fit], w->name);
     }
     for (int64_t i = 0; i < l->file->count; i++) {
@@ -56215,12 +56232,18 @@ static mlc__text mlc__load_shape(int32_t ndim, const int64_t *shape)
 /* Names of parameters, or what is wrong with them; for FITS the file's names that no one wants. */
 static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *items)
 {
+    const mlc__want *whole = NULL;
     for (int64_t i = 0; fit != MLC__FITS && i < l->wants; i++) {
         const mlc__want *w = &l->want[i];
         const mlc_tensor *t = w->to;
         char text[MLC__MESSAGE];
+        if (w->parts) whole = w;
         if (w->fit != fit) continue;
+        if (fit == MLC__CUT) w = mlc__load_found(whole);
         const mlc__st_entry *e = fit == MLC__MISSING ? NULL : &l->file->entries[w->entry];
+        if (fit == MLC__CUT)
+            snprintf(text, sizeof text, "%.200s is missing and '%.200s', %.200s, is there",
+                     l->want[i].name, e->name, w->name);
         if (fit == MLC__OTHER_SHAPE)
             snprintf(text, sizeof text, "size mismatch for %s: copying a param with shape %s from "
                      "checkpoint, the shape in current model is %s.", w->name,
@@ -56246,9 +56269,11 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         { l->most ? " dtype mismatch for %s." :
           " dtype mismatch for %s; mlc_%s_ex with desc.cast converts.", ", ", "",
           MLC__OTHER_DTYPE },
-        { " dtype not known to this mlcore for %s.", ", ", "", MLC__FOREIGN_DTYPE } };
+        { " dtype not known to this mlcore for %s.", ", ", "", MLC__FOREIGN_DTYPE },
+        { " a parameter takes all its parts or none: %s; put them into one file.", ", ", "",
+          MLC__CUT } };
     bool tell[MLC__COUNT(part)] = { l->report.missing && !l->desc->partial,
-                     l->report.unexpected && !l->desc->partial, false, false, false };
+                     l->report.unexpected && !l->desc->partial, false, false, false, false };
     char text[MLC__MESSAGE];
     const size_t most = l->most ? l->most : sizeof text;
     size_t n = l->most ? 0 : (size_t)snprintf(text, most, "%s '%.200s':", l->what, l->file->path);
@@ -56256,8 +56281,9 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
         if (l->want[i].fit == MLC__FOREIGN_DTYPE) tell[4] = true;
+        if (l->want[i].fit == MLC__CUT) tell[5] = true;
     }
-    size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3] + tell[4];
+    size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3] + tell[4] + tell[5];
     if (!left) return MLC_OK;
     for (int i = 0; i < MLC__COUNT(part); i++) {
         mlc__items items;
