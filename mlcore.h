@@ -4421,7 +4421,8 @@ MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, ch
  *   err    creators give NULL; ARG: a size below 1                                            */
 
 typedef enum mlc_averaging {           /* over classes                                         */
-    MLC_AVERAGING_MACRO = 0,           /* the mean of classes that targets or predictions have */
+    MLC_AVERAGING_MACRO = 0,           /* the mean of classes that targets or predictions      */
+                                       /* have, also of rows of weight 0 alone                 */
     MLC_AVERAGING_MICRO,               /* of the sums of all classes                           */
     MLC_AVERAGING_WEIGHTED,            /* the mean by the weight of targets                    */
     MLC_AVERAGING_BINARY,              /* class 1 of two                                       */
@@ -4513,7 +4514,7 @@ MLC_API mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n);
 typedef struct mlc_class_score {
     double precision, recall, f1;
     double support;                    /* weight of its targets                                */
-    bool   seen;                       /* as a target or as a prediction                       */
+    bool   seen;                       /* as a target or as a prediction, of whatever weight   */
 } mlc_class_score;
 
 /* mlc_metric_classes: scores of each class; n must be their number.        err: as of counts
@@ -63478,7 +63479,8 @@ typedef struct mlc__metric_kind {
     const char  *name, *takes;         /* in messages                                          */
     int32_t      forms;
     bool         sized;                /* by classes                                           */
-    int32_t      rows;                 /* of parts [rows,width]; 0: it keeps scores            */
+    int32_t      rows;                 /* of parts [rows,width]; 0: classes + 1, or, without   */
+                                       /* part, it keeps scores                                */
     mlc_tensor *(*part)(const mlc_metric *m, const mlc__fed *f);
     mlc_status  (*fold)(mlc_tensor *into, mlc_tensor *part);
     mlc_status  (*keep)(mlc_metric *m, const mlc__fed *f);
@@ -63746,6 +63748,13 @@ static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int6
     return st != MLC_OK ? st : left;
 }
 
+/* Of parts; of classes a row each, and one that counts rows with the class as target or prediction
+ * where a batch had weights: a weight may be 0. */
+static int64_t mlc__metric_rows(const mlc_metric *m)
+{
+    return m->kind->rows ? m->kind->rows : m->classes + 1;
+}
+
 /* Into the metric: folded, or copied where there was nothing. */
 static mlc_status mlc__metric_take(mlc_metric *m, mlc_tensor *sums)
 {
@@ -63760,7 +63769,7 @@ static mlc_status mlc__metric_sums(mlc_metric *m, const mlc__fed *f)
 {
     const int64_t width = f->form & (MLC__FED_VALUES | MLC__FED_ALONE) ? f->c :
                           m->kind->rows ? 1 : m->classes;
-    const int64_t rows = m->kind->rows ? m->kind->rows : m->classes;
+    const int64_t rows = mlc__metric_rows(m);
     MLC__REQUIRE(m->ctx, !m->n || m->width == width, SHAPE, "%s: rows have %lld values, those "
                  "before %lld; call mlc_metric_reset between", m->kind->name, (long long)width,
                  (long long)m->width);
@@ -63797,7 +63806,7 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
 
 static int64_t mlc__metric_size(const mlc_metric *m)
 {
-    return (m->kind->rows ? m->kind->rows : m->classes) * m->width;
+    return mlc__metric_rows(m) * m->width;
 }
 
 /* What a metric has counted, on the host; the caller frees it. */
@@ -63826,7 +63835,7 @@ MLC_IMPL double mlc_metric_value(mlc_metric *m)
 
 static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
 {
-    const int64_t rows = from->width ? mlc__metric_size(from) / from->width : 0;
+    const int64_t rows = mlc__metric_rows(from);
     MLC__REQUIRE(into->ctx, !into->n || into->width == from->width, SHAPE, "metric_merge: rows "
                  "have %lld values, those of `from` %lld", (long long)into->width,
                  (long long)from->width);
@@ -64082,27 +64091,36 @@ MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
 
 /* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
  * Row t, column p: the weight of targets t that were predicted to be p. Some kinds have a matrix
- * each, so that each can be updated and merged alone. */
+ * each, so that each can be updated and merged alone. The last row counts rows of weighted batches
+ * that have the class: as in scikit-learn, a class is there whatever its rows weigh. */
 
 static mlc_tensor *mlc__confusion_part(const mlc_metric *m, const mlc__fed *f)
 {
     const int64_t c = m->classes;
-    mlc_tensor *cell = mlc_add(mlc_mul_scalar(f->t, (double)c), mlc__fed_predicted(f));
-    mlc_tensor *w = f->w ? f->w : mlc_ones(m->ctx, MLC_F64, mlc_dims1(f->n));
-    mlc_tensor *counts = mlc_zeros(m->ctx, MLC_F64, mlc_dims1(c * c));
-    return mlc_reshape(mlc_scatter_add_(counts, 0, cell, w), mlc_dims2(c, c));
+    const double last = (double)(c * c);
+    mlc_tensor *predicted = mlc__fed_predicted(f);
+    mlc_tensor *cell = mlc_add(mlc_mul_scalar(f->t, (double)c), predicted);
+    mlc_tensor *one = mlc_ones(m->ctx, MLC_F64, mlc_dims1(f->n));
+    mlc_tensor *counts = mlc_zeros(m->ctx, MLC_F64, mlc_dims1((c + 1) * c));
+    counts = mlc_scatter_add_(counts, 0, cell, f->w ? f->w : one);
+    if (f->w) {
+        counts = mlc_scatter_add_(counts, 0, mlc_add_scalar(f->t, last), one);
+        counts = mlc_scatter_add_(counts, 0, mlc_add_scalar(predicted, last), one);
+    }
+    return mlc_reshape(counts, mlc_dims2(c + 1, c));
 }
 
-/* True positives, and weights of a class as target and as prediction. */
-typedef struct mlc__class_sums { double hits, targets, predicted; } mlc__class_sums;
+/* True positives, weights of a class as target and as prediction, and whether a row has it. */
+typedef struct mlc__class_sums { double hits, targets, predicted; bool seen; } mlc__class_sums;
 
 static mlc__class_sums mlc__class_sums_of(const double *counts, int64_t classes, int64_t at)
 {
-    mlc__class_sums s = { counts[at * classes + at], 0.0, 0.0 };
+    mlc__class_sums s = { counts[at * classes + at], 0.0, 0.0, false };
     for (int64_t i = 0; i < classes; i++) {
         s.targets += counts[at * classes + i];
         s.predicted += counts[i * classes + at];
     }
+    s.seen = s.targets != 0.0 || s.predicted != 0.0 || counts[classes * classes + at] != 0.0;
     return s;
 }
 
@@ -64117,15 +64135,10 @@ static double mlc__class_f(const mlc__class_sums *s, double beta)
     return mlc__ratio((1.0 + b) * s->hits, b * s->targets + s->predicted);
 }
 
-static bool mlc__class_seen(const mlc__class_sums *s)
-{
-    return s->targets != 0.0 || s->predicted != 0.0;
-}
-
 static double mlc__counts_f(const double *counts, int64_t classes, double beta,
                             mlc_averaging averaging)
 {
-    mlc__class_sums all = { 0.0, 0.0, 0.0 };
+    mlc__class_sums all = { 0.0, 0.0, 0.0, true };
     double total = 0.0, share = 0.0;
     if (averaging == MLC_AVERAGING_BINARY) {
         all = mlc__class_sums_of(counts, classes, 1);
@@ -64133,14 +64146,15 @@ static double mlc__counts_f(const double *counts, int64_t classes, double beta,
     }
     for (int64_t c = 0; c < classes; c++) {
         const mlc__class_sums s = mlc__class_sums_of(counts, classes, c);
-        const double w = averaging == MLC_AVERAGING_WEIGHTED ? s.targets : mlc__class_seen(&s);
+        const double w = averaging == MLC_AVERAGING_WEIGHTED ? s.targets : s.seen;
         total += w * mlc__class_f(&s, beta);
         share += w;
         all.hits += s.hits;
         all.targets += s.targets;
         all.predicted += s.predicted;
     }
-    return averaging == MLC_AVERAGING_MICRO ? mlc__class_f(&all, beta) : total / share;
+    if (averaging == MLC_AVERAGING_MICRO) return mlc__class_f(&all, beta);
+    return all.targets != 0.0 ? total / share : MLC__NAN;
 }
 
 static double mlc__f_value(mlc_metric *m, const double *counts)
@@ -64246,7 +64260,7 @@ static double *mlc__metric_counts(mlc_metric *m, const char *what)
         return NULL;
     }
     if (m->n) return mlc__metric_read(m);
-    return MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(m->classes * m->classes) *
+    return MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(mlc__metric_rows(m) * m->classes) *
                                                sizeof(double), MLC_MEM_OBJECT, what));
 }
 
@@ -64268,7 +64282,7 @@ static mlc_class_score mlc__class_score(const double *counts, int64_t classes, i
 {
     const mlc__class_sums s = mlc__class_sums_of(counts, classes, at);
     const mlc_class_score out = { mlc__class_f(&s, 0.0), mlc__class_f(&s, MLC__INF),
-                                  mlc__class_f(&s, 1.0), s.targets, mlc__class_seen(&s) };
+                                  mlc__class_f(&s, 1.0), s.targets, s.seen };
     return out;
 }
 
@@ -67480,12 +67494,14 @@ static void mlc__run_fits_history(mlc__run_load *r)
     mlc__run_catch(r, "history");
 }
 
-/* A store of the metric; n: how much of it there must be. */
+/* A store of the metric; n: how much of it there must be, or `old` in older files, in which sums of
+ * classes have no last row. */
 static void mlc__run_fits_store(mlc__run_load *r, const char *name, int store, int64_t n,
-                                mlc_tensor **t)
+                                int64_t old, mlc_tensor **t)
 {
     const mlc__st_entry *e = n ? mlc__st_lookup(r->file, name) : NULL;
-    const bool known = e && !e->foreign && e->ndim == 1 && e->shape[0] == n &&
+    const bool known = e && !e->foreign && e->ndim == 1 &&
+                       (e->shape[0] == n || e->shape[0] == old) &&
                        (store == 1 ? mlc__is_full(e->dtype) :
                         e->dtype == (store == 2 ? MLC_BOOL : MLC_F64));
     if (n && !known) mlc__run_why(r, MLC_ERR_IO, "%s: it is not in the file, or of another metric",
@@ -67515,7 +67531,8 @@ static void mlc__run_fits_metric(mlc__run_load *r, const char *what, const char 
         int64_t n;
         mlc__metric_store(&shape, i, &store, &n);
         snprintf(name, sizeof name, "%s.%s.%s", what, of, store);
-        mlc__run_fits_store(r, name, i, n, &to->store[i]);
+        const int64_t old = i || m->kind->rows ? n : n - m->classes;
+        mlc__run_fits_store(r, name, i, n, old, &to->store[i]);
     }
 }
 
@@ -67619,7 +67636,7 @@ static mlc_status mlc__run_reserve(mlc__run_load *r)
             mlc__store *s = mlc__metric_store(m, k, &name, &had);
             const mlc_tensor *x = r->metric[i].store[k];
             if (x && (s->t.dtype == x->dtype || !had))
-                MLC__TRY(mlc__store_reserve(m, s, x->dtype, had, x->shape[0]));
+                MLC__TRY(mlc__store_reserve(m, s, x->dtype, had, x->shape[0] + m->classes));
         }
     return MLC_OK;
 }
@@ -67643,19 +67660,27 @@ static mlc_status mlc__run_take_history(mlc__run_load *r)
 
 static mlc_status mlc__run_take_metric(mlc_metric *m, const mlc__run_metric *from)
 {
+    mlc_metric as = *m;                /* as the file has it */
+    as.n = from->about[0];
+    as.weighted = from->about[1] != 0;
+    as.width = from->about[2];
     mlc_metric_reset(m);
     for (int k = 0; k < MLC__METRIC_STORES; k++) {
         const char *name;
-        int64_t had;
+        int64_t had, n;
+        mlc__metric_store(&as, k, &name, &n);
         mlc__store *s = mlc__metric_store(m, k, &name, &had);
         mlc_tensor *x = from->store[k];
         if (!x) continue;
-        MLC__TRY(mlc__store_reserve(m, s, x->dtype, 0, x->shape[0]));
+        MLC__TRY(mlc__store_reserve(m, s, x->dtype, 0, n));
         MLC__TRY(mlc_copy_into(mlc_rows(&s->t, 0, x->shape[0]), x));
+        if (x->shape[0] < n)
+            MLC__TRY(mlc__store_put(m->ctx, &s->t, x->shape[0], n,
+                                    mlc_zeros(m->ctx, x->dtype, mlc_dims1(1))));
     }
-    m->n = from->about[0];
-    m->weighted = from->about[1] != 0;
-    m->width = from->about[2];
+    m->n = as.n;
+    m->weighted = as.weighted;
+    m->width = as.width;
     return MLC_OK;
 }
 

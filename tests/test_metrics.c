@@ -396,6 +396,78 @@ TEST(metrics, counts_and_scores_of_classes_are_those_of_scikit_learn)
     CHECK_OK(ctx);
 }
 
+/* Of scikit-learn 1.9: labels are those of y_true and y_pred, whatever the rows weigh.          */
+static const double ZERO_T[] = {0, 1, 2, 0}, ZERO_P[] = {0, 1, 1, 3}, ZERO_W[] = {1, 0, .5, 2};
+
+static void feed_rows(mlc_metric *m, mlc_ctx *ctx, int from, int to)
+{
+    const mlc_dims n = mlc_dims1(to - from);
+    CHECK_EQ(mlc_metric_update(m, test_tensor(ctx, MLC_I64, n, ZERO_P + from),
+                               test_tensor(ctx, MLC_I64, n, ZERO_T + from),
+                               test_tensor(ctx, MLC_F64, n, ZERO_W + from)), MLC_OK);
+}
+
+TEST(metrics, a_class_that_only_rows_of_weight_0_have_is_there_as_in_scikit_learn)
+{
+    static const double want[3][3] = {{1. / 4, 1. / 12, 1. / 8}, {2. / 7, 2. / 7, 2. / 7},
+                                      {6. / 7, 2. / 7, 3. / 7}};
+    mlc_ctx *ctx = test_ctx();
+    for (int a = 0; a < 3; a++)
+        for (int k = 0; k < 3; k++) {
+            const mlc_averaging how = (mlc_averaging)a;
+            mlc_metric *m[2];
+            for (int i = 0; i < 2; i++)
+                m[i] = k == 0 ? mlc_metric_precision(ctx, 6, how) :
+                       k == 1 ? mlc_metric_recall(ctx, 6, how) : mlc_metric_f(ctx, 6, 1, how);
+            feed_rows(m[0], ctx, 0, 4);
+            CHECK_NEAR(mlc_metric_value(m[0]), want[a][k], 1e-15);
+            mlc_metric_reset(m[0]);
+            feed_rows(m[0], ctx, 0, 1);              /* in two batches, merged           */
+            feed_rows(m[1], ctx, 1, 4);
+            CHECK_EQ(mlc_metric_merge(m[0], m[1]), MLC_OK);
+            CHECK_NEAR(mlc_metric_value(m[0]), want[a][k], 1e-15);
+        }
+    const double two[] = {0, 1}, first[] = {1, 0}, none[] = {0, 0};
+    mlc_tensor  *y = test_tensor(ctx, MLC_I64, mlc_dims1(2), two);
+    mlc_metric  *m = mlc_metric_precision(ctx, 2, MLC_AVERAGING_MACRO);
+    CHECK_EQ(mlc_metric_update(m, y, y, test_tensor(ctx, MLC_F32, mlc_dims1(2), first)), MLC_OK);
+    CHECK_NEAR(mlc_metric_value(m), 0.5, 0);
+    mlc_metric_reset(m);
+    CHECK_EQ(mlc_metric_update(m, y, y, test_tensor(ctx, MLC_F32, mlc_dims1(2), none)), MLC_OK);
+    CHECK(isnan(mlc_metric_value(m)));
+    CHECK_OK(ctx);
+}
+
+TEST(metrics, a_report_has_classes_that_only_rows_of_weight_0_have)
+{
+    static const char want[] =
+        "              precision    recall  f1-score   support\n\n"
+        "           0       1.00      0.33      0.50       3.0\n"
+        "           1       0.00      0.00      0.00       0.0\n"
+        "           2       0.00      0.00      0.00       0.5\n"
+        "           3       0.00      0.00      0.00       0.0\n\n"
+        "    accuracy                           0.29       3.5\n"
+        "   macro avg       0.25      0.08      0.12       3.5\n"
+        "weighted avg       0.86      0.29      0.43       3.5\n";
+    static const double cells[36] = {[0] = 1, [3] = 2, [13] = .5};
+    text            got = {"", 0};
+    mlc_class_score s[6];
+    double          counts[36];
+    mlc_ctx        *ctx = test_ctx();
+    mlc_metric     *m = mlc_metric_confusion(ctx, 6), *b = mlc_metric_balanced_accuracy(ctx, 6);
+    feed_rows(m, ctx, 0, 4);
+    feed_rows(b, ctx, 0, 4);
+    CHECK_NEAR(mlc_metric_value(m), 2. / 7, 1e-15);
+    CHECK_NEAR(mlc_metric_value(b), 1. / 6, 1e-15);
+    CHECK_EQ(mlc_classification_report(m, NULL, 2, collect, &got), MLC_OK);
+    CHECK_STR(got.s, want);
+    CHECK_EQ(mlc_metric_classes(m, s, 6), MLC_OK);
+    for (int c = 0; c < 6; c++) CHECK_EQ(s[c].seen, c < 4);
+    CHECK_EQ(mlc_metric_counts(m, counts, 36), MLC_OK);
+    for (int i = 0; i < 36; i++) CHECK_NEAR(counts[i], cells[i], 0);
+    CHECK_OK(ctx);
+}
+
 /* ---- beyond scikit-learn --------------------------------------------------------------------- */
 
 static const kind ALL[] = {
