@@ -44202,6 +44202,7 @@ static bool mlc__beams_branch(mlc__beams *g, int64_t i, int64_t *n)
     const int64_t beams = g->step ? g->d->beams : 1;
     *n = 0;
     for (int64_t b = 0; b < beams; b++) {
+        if (g->step && !g->beam[0][i * beams + b].n) continue;
         const float *x = g->logits + (i * beams + b) * g->vocab;
         const double score = g->step ? g->beam[0][i * beams + b].score : 0.0;
         const double lse = mlc__logits_lse(x, g->vocab);
@@ -44251,7 +44252,17 @@ static bool mlc__beams_settled(const mlc__beams *g, int64_t i, double best)
     return true;
 }
 
-/* Branches of sequence i end, or go on as beams. */
+/* A beam of sequence i that no branch goes on as: a forward takes it along, with the rows of the
+ * first one, and it has no branches. */
+static void mlc__beam_rest(mlc__beams *g, int64_t i, int64_t to)
+{
+    g->beam[1][to].n = 0;
+    g->row[to] = g->step ? i * g->d->beams : i;
+    g->feed[to] = 0;
+}
+
+/* Branches of sequence i end, or go on as beams: fewer than there are where a small vocabulary has
+ * few tokens that do not stop. */
 static void mlc__beams_grow(mlc__beams *g, int64_t i, int64_t n)
 {
     const mlc_beam_desc *d = g->d;
@@ -44268,7 +44279,9 @@ static void mlc__beams_grow(mlc__beams *g, int64_t i, int64_t n)
             g->feed[to] = c->token;
         }
     }
-    if (!last && mlc__beams_settled(g, i, g->beam[1][i * d->beams].score)) g->settled[i] = true;
+    if (!next || (!last && mlc__beams_settled(g, i, g->beam[1][i * d->beams].score)))
+        g->settled[i] = true;
+    for (; next < d->beams; next++) mlc__beam_rest(g, i, i * d->beams + next);
 }
 
 /* A step of all sequences; *left: some go on. */
@@ -44296,8 +44309,9 @@ static mlc_status mlc__beams_forward(mlc__beams *g, mlc_module *net, mlc_tensor 
     if (!y) return g->ctx->status;
     if (!g->step) {
         g->vocab = y->shape[2];
-        MLC__REQUIRE(g->ctx, g->vocab >= g->most, ARG, "beam_search: %lld tokens in the vocabulary "
-                     "are too few for %lld beams", (long long)g->vocab, (long long)g->d->beams);
+        MLC__REQUIRE(g->ctx, g->vocab >= g->d->beams, ARG, "beam_search: %lld tokens in the "
+                     "vocabulary are too few for %lld beams", (long long)g->vocab,
+                     (long long)g->d->beams);
         if (!mlc__beams_open(g)) return MLC_ERR_NOMEM;
     }
     return mlc__logits_read(y, g->logits);

@@ -471,6 +471,98 @@ TEST(language, stop_tokens_and_callbacks_end_a_text)
     CHECK_OK(ctx);
 }
 
+/* ---- beams of small vocabularies ------------------------------------------------------------- */
+
+enum { FEW = 12, NEW = 3 };
+
+typedef struct plain_text { int64_t t[2 + NEW]; double score; } plain_text;
+
+static int by_score(const void *a, const void *b)
+{
+    const double x = ((const plain_text *)a)->score, y = ((const plain_text *)b)->score;
+    return (x < y) - (x > y);
+}
+
+/* Texts of one more token than `from`, n tokens long, behind those that there are. */
+static int plain_branches(mlc_module *net, const plain_text *from, int n, int vocab, plain_text *to)
+{
+    mlc_ctx    *ctx = mlc_module_ctx(net);
+    double      x[FEW], sum = 0;
+    mlc_tensor *y = mlc_forward(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, n), from->t));
+    test_read(part(y, n - 1, n), x);
+    for (int i = 0; i < vocab; i++) sum += exp(x[i]);
+    for (int i = 0; i < vocab; i++) {
+        to[i] = *from;
+        to[i].t[n] = i;
+        to[i].score += x[i] - log(sum);
+    }
+    return vocab;
+}
+
+/* The best text of NEW tokens, or up to a stop token, that beams find. With a length_power of 0 no
+ * text is better later. */
+static plain_text plain_search(mlc_module *net, const int64_t *prompt, int vocab, int beams,
+                               int n_stop)
+{
+    plain_text beam[FEW], all[FEW * FEW], best = {{0}, -INF};
+    int        n = 1;
+    memset(beam, 0, sizeof beam);
+    memcpy(beam[0].t, prompt, 2 * sizeof *prompt);
+    for (int step = 0; step < NEW; step++) {
+        int count = 0, next = 0;
+        for (int b = 0; b < n; b++)
+            count += plain_branches(net, &beam[b], 2 + step, vocab, all + count);
+        qsort(all, (size_t)count, sizeof *all, by_score);
+        for (int k = 0; k < count && k < (n_stop ? 1 + n_stop : 2) * beams; k++) {
+            const bool ends = step + 1 == NEW || all[k].t[2 + step] < n_stop;
+            for (int i = 3 + step; i < 2 + NEW; i++) all[k].t[i] = -1;
+            if (ends && k < beams && all[k].score > best.score) best = all[k];
+            if (!ends && next < beams) beam[next++] = all[k];
+        }
+        n = next;
+    }
+    return best;
+}
+
+/* As many tokens as beams are enough; where tokens that do not stop are fewer, so are beams.     */
+TEST(language, beams_need_a_vocabulary_of_as_many_tokens_alone)
+{
+    static const int64_t stop[] = {0, 1, 2, 3, 4}, prompt[] = {1, 0};
+    static const int     cases[][3] = {{5, 3, 0}, {12, 7, 0}, {12, 7, 1}, {2, 2, 0}, {2, 2, 1},
+                                       {2, 2, 2}, {3, 3, 2}, {5, 4, 3}, {5, 5, 5}, {12, 12, 5}};
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        mlc_ctx        *ctx = ctx_of(MLC_ISA_AUTO, MLC_F64, 0);
+        mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(cases[i][0], CONTEXT, 1, WIDTH, HEADS);
+        mlc_module     *net = mlc_nn_gpt(ctx, &g);
+        mlc_init_desc   normal = mlc_init_desc_make(MLC_INIT_NORMAL);
+        normal.b = 0.4;
+        CHECK_EQ(mlc_module_init(net, "*weight", &normal), MLC_OK);
+        mlc_module_train(net, false);
+        const mlc_cache_desc d = mlc_cache_desc_make(cases[i][1], CONTEXT);
+        mlc_cache           *c = mlc_cache_create(net, &d);
+        mlc_beam_desc        b = mlc_beam_desc_make(NEW, cases[i][1]);
+        int64_t              out[NEW];
+        double               score;
+        b.length_power = 0;
+        b.stop = stop;
+        b.n_stop = cases[i][2];
+        CHECK_EQ(mlc_beam_search(net, c, mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), prompt), &b, out,
+                                 &score), MLC_OK);
+        const plain_text want = plain_search(net, prompt, cases[i][0], cases[i][1], cases[i][2]);
+        bool             same = CHECK_NEAR(score, want.score, 1e-5);
+        for (int k = 0; k < NEW; k++) same = CHECK_EQ(out[k], want.t[2 + k]) && same;
+        if (!same) printf("  %d tokens, %d beams\n", cases[i][0], cases[i][1]);
+        mlc_cache_reset(c, 0);
+        b.beams = cases[i][0] + 1;
+        const mlc_cache_desc more = mlc_cache_desc_make(b.beams, CONTEXT);
+        c = mlc_cache_create(net, &more);
+        CHECK_EQ(mlc_beam_search(net, c, mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), prompt), &b, out,
+                                 &score), MLC_ERR_ARG);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "tokens in the vocabulary are too few for");
+        CHECK_OK(ctx);
+    }
+}
+
 /* ---- models of Hugging Face's transformers: make_language_goldens.py ----------------------- */
 
 enum { HF_VOCAB = 61, HF_T = 9, HF_STEPS = 20, HF_PROMPT = 5, HF_TOKENS = 50 };
