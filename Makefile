@@ -8,6 +8,7 @@ BLAS       ?= auto
 SAN        ?=
 IMPL_FLAGS ?=
 FILTER     ?=
+ABUSE      ?=
 CASE       ?=
 JSON       ?=
 PYTHON     ?= python3
@@ -47,7 +48,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
-        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz soak bench bench-sketch bench-estimates \
+        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak bench bench-sketch bench-estimates \
         bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
@@ -81,6 +82,7 @@ help:
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
 	@echo 'make gate            .ci/run in a fresh clone of HEAD; a quarter of an hour'
 	@echo 'make fuzz            every reader, half a minute each; clang'
+	@echo 'make abuse           every public function with arguments of all kinds, sanitized; minutes'
 	@echo 'make soak            the same for an hour each, and the longest tests'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
@@ -279,6 +281,21 @@ matrix: $(BUILD)/tests
 
 fuzz:
 	@tests/fuzz/run.sh 30
+
+# Each public function with extreme, empty, aliased and ended arguments: see tests/abuse/generate.py.
+# ABUSE='--only mlc_conv --cases 5000'
+$(BUILD)/abuse.c: tests/abuse/generate.py mlcore.h
+	@mkdir -p $(BUILD)
+	$(PYTHON) $< mlcore.h >$@
+
+$(BUILD)/abuse: $(BUILD)/abuse.c tests/abuse/abuse.h $(BUILD)/mlcore.o
+	$(COMPILE) -Itests/abuse $(LDFLAGS) -o $@ $(BUILD)/abuse.c $(BUILD)/mlcore.o \
+	    `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+abuse:
+	@$(MAKE) --no-print-directory build-san/abuse SAN=1 BLAS=none CFLAGS='-O1 -g1' \
+	    CPPFLAGS=-DMLC_NO_AVX512
+	@build-san/abuse $(ABUSE)
 
 soak: $(BUILD)/tests
 	@MLC_TEST_SOAK=1 sh tests/run.sh $(BUILD) '$(SAN)' soak
