@@ -8737,11 +8737,13 @@ static void mlc__node_unsave(mlc_node *nd)
     nd->done = true;
 }
 
-/* Storages first: their structs lie in the chunks that go next. */
+/* Storages first: their structs lie in the chunks that go next. Wrapped memory is the caller's, but
+ * its tensor ends as others do. */
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
 {
     for (mlc_storage *st = s->storages; st; st = st->next) {
         mlc__storage_release(st);
+        st->released = true;
         st->scope = -1;
     }
     s->storages = NULL;

@@ -394,6 +394,27 @@ TEST(ctx, a_tensor_whose_scope_has_ended_is_told_so)
     CHECK_HAS(mlc_error(ctx), "backward: the scope in which a [] tensor was made has ended");
     mlc_error_clear(ctx);
 }
+
+TEST(ctx, a_tensor_over_wrapped_memory_ends_with_its_scope)
+{
+    float    data[6] = {1, 2, 3, 4, 5, 6};
+    mlc_ctx *ctx = test_ctx();
+    if (!mlc_ctx_on_host(ctx)) {
+        CHECK(true);
+        return;
+    }
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = mlc_wrap(ctx, MLC_F32, mlc_dims2(2, 3), NULL, data);
+    mlc_tensor *view = mlc_slice(x, 1, 0, 3, 2);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK(mlc_relu(x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "relu: the scope in which a [2,3] tensor was made has ended");
+    mlc_error_clear(ctx);
+    CHECK(mlc_exp(view) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "exp: the scope in which a [2,2] tensor was made has ended");
+    mlc_error_clear(ctx);
+    CHECK_NEAR(data[5], 6, 0);
+}
 #endif
 
 TEST(ctx, keep_takes_a_detached_copy_to_the_parent_scope)
