@@ -74,7 +74,7 @@
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
- *   MLC_NO_CPP             no namespace mlc         (that of API.CPP, in C++)
+ *   MLC_TEST_STRIDES       wild strides, for tests  MLC_NO_CPP       no namespace mlc
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -27270,6 +27270,17 @@ MLC_IMPL int64_t mlc_dim(const mlc_tensor *t, int32_t axis)
     return axis >= 0 && axis < t->ndim ? t->shape[axis] : 0;
 }
 
+/* The stride of an axis of size 1 is never used, so it may be anything; in a build for tests it is
+ * one with which a reader that uses it leaves the memory. */
+#if defined(MLC_TEST_STRIDES)
+static void mlc__unused_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
+{
+    for (int32_t d = 0; d < ndim; d++) if (shape[d] == 1) stride[d] = (int64_t)1 << 40;
+}
+#else
+#  define mlc__unused_strides(ndim, shape, stride) ((void)0)
+#endif
+
 /* Sizes of 0 count as 1, so that strides stay positive. */
 static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
 {
@@ -27278,9 +27289,9 @@ static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
         stride[d] = step;
         step *= mlc__max(1, shape[d]);
     }
+    mlc__unused_strides(ndim, shape, stride);
 }
 
-/* The stride of an axis of size 1 is never used, so it may be anything. */
 static bool mlc__is_row_major(const mlc_tensor *t)
 {
     int64_t step = 1;
@@ -27311,6 +27322,7 @@ static bool mlc__is_permuted(const mlc_tensor *t)
 /* The flags cache what would be asked at each operation; whoever sets strides calls this. */
 static void mlc__mark_layout(mlc_tensor *t)
 {
+    mlc__unused_strides(t->ndim, t->shape, t->stride);
     t->flags &= ~(MLC__DENSE | MLC__PERMUTED);
     if (mlc__is_row_major(t)) t->flags |= MLC__DENSE | MLC__PERMUTED;
     else if (mlc__is_permuted(t)) t->flags |= MLC__PERMUTED;
@@ -27338,6 +27350,7 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
         t->stride[d] = step;
         step *= mlc__max(1, shape[d]);
     }
+    mlc__unused_strides(ndim, t->shape, t->stride);
 }
 
 /* A tensor and an empty storage at this depth; memory comes with mlc__storage_fill, a view's from
@@ -27881,6 +27894,14 @@ static void mlc__line_shape(const mlc_tensor *x, int64_t *shape, int64_t *stride
         shape[d] = x->shape[d];
         stride[d] = x->stride[d];
     }
+}
+
+/* From one row to the next, where the first `axes` axes are rows that are the same step apart: 0 of
+ * one row. The stride of an axis of size 1 is no step. */
+static int64_t mlc__row_step(const mlc_tensor *t, int32_t axes)
+{
+    while (axes > 0 && t->shape[axes - 1] == 1) axes--;
+    return axes > 0 ? t->stride[axes - 1] : 0;
 }
 
 /* -- kernels on tensors: what operations call -- */
@@ -32793,14 +32814,13 @@ MLC__LEVEL_HOT
 /* Can the leading axes of t be walked as rows with one stride? Without elements they always can. */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 {
-    *stride = 0;
+    *stride = mlc__row_step(t, t->ndim - 1);
     *rows = mlc__product(t->ndim - 1, t->shape);
     if (*rows == 0 || t->shape[t->ndim - 1] == 0) return true;
     *rows = 1;
     for (int32_t d = t->ndim - 2; d >= 0; d--) {
         if (t->shape[d] == 1) continue;
-        if (*rows == 1) *stride = t->stride[d];
-        else if (t->stride[d] != *stride * *rows) return false;
+        if (t->stride[d] != *stride * *rows) return false;
         *rows *= t->shape[d];
     }
     return true;
@@ -33313,6 +33333,13 @@ static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
     }
 }
 
+/* Strides of a tensor of 4 axes; a last axis of size 1 counts as dense, which decides the way. */
+static void mlc__attn_steps(const mlc_tensor *t, int64_t stride[4])
+{
+    memcpy(stride, t->stride, 4 * sizeof *stride);
+    if (t->shape[3] == 1) stride[3] = 1;
+}
+
 static const int64_t *mlc__attn_row_data(const mlc_node *nd, int which)
 {
     const mlc_tensor *t = mlc__attn_input(nd, which);
@@ -33340,10 +33367,10 @@ static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
     a->k = mlc__data(k);
     a->v = mlc__data(v);
     a->y = mlc__data(nd->out[0]);
-    memcpy(a->q_stride, q->stride, sizeof a->q_stride);
-    memcpy(a->k_stride, k->stride, sizeof a->k_stride);
-    memcpy(a->v_stride, v->stride, sizeof a->v_stride);
-    memcpy(a->y_stride, nd->out[0]->stride, sizeof a->y_stride);
+    mlc__attn_steps(q, a->q_stride);
+    mlc__attn_steps(k, a->k_stride);
+    mlc__attn_steps(v, a->v_stride);
+    mlc__attn_steps(nd->out[0], a->y_stride);
     a->lse = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
     a->scale = s->scale;
     a->causal = s->causal;
@@ -33416,7 +33443,7 @@ static mlc_status mlc__attention_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__attn_args(nd, &a.f);
     mlc__grad_view(nd->out[0], &dy);
     a.dy = mlc__data(&dy);
-    memcpy(a.dy_stride, dy.stride, sizeof a.dy_stride);
+    mlc__attn_steps(&dy, a.dy_stride);
     a.dq = mlc__attn_grad_of(nd, 0, a.dq_stride, &a.dq_accumulate, &st);
     a.dk = mlc__attn_grad_of(nd, 1, a.dk_stride, &a.dk_accumulate, &st);
     a.dv = mlc__attn_grad_of(nd, 2, a.dv_stride, &a.dv_accumulate, &st);
@@ -33457,7 +33484,7 @@ static bool mlc__attn_overlaps(const mlc_tensor *a, const mlc_tensor *b)
         from[i] = t->offset % row;
         to[i] = from[i] + 1;
         for (int d = 1; d < 4; d += 2) to[i] += (t->shape[d] - 1) * t->stride[d];
-        if (t->stride[0] % row || to[i] > row) return true;
+        if ((t->shape[0] > 1 && t->stride[0] % row) || to[i] > row) return true;
     }
     return from[0] < to[1] && from[1] < to[0];
 }
@@ -37699,12 +37726,6 @@ static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *
                      (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* From one row to the next, where the first `axes` are rows: of more than one, t is dense. */
-static int64_t mlc__xent_step(const mlc_tensor *t, int32_t axes)
-{
-    return axes > 0 ? t->stride[axes - 1] : 0;
-}
-
 /* What both kernels are told in the same places: all before loss, or dy. */
 static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
 {
@@ -37715,9 +37736,9 @@ static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
     a->c = x->shape[x->ndim - 1];
     a->n = mlc__numel(x) / a->c;
     a->logits = mlc__data(x);
-    a->row = mlc__xent_step(x, x->ndim - 1);
+    a->row = mlc__row_step(x, x->ndim - 1);
     a->labels = MLC__CAST(const int64_t *, mlc__data(y));
-    a->label_stride = mlc__xent_step(y, y->ndim);
+    a->label_stride = mlc__row_step(y, y->ndim);
     a->weight = mlc__xent_weight_data(nd);
     a->smoothing = d->label_smoothing;
     a->ignore = d->ignore_index;
@@ -37752,9 +37773,9 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     memcpy(&a, &common, offsetof(struct mlc_k_xent_grad, dy));
     a.accumulate = acc;
     a.dy = mlc__data(&dy);
-    a.dy_stride = mlc__xent_step(&dy, dy.ndim);
+    a.dy_stride = mlc__row_step(&dy, dy.ndim);
     a.dx = mlc__data(&dx);
-    a.dx_row = mlc__xent_step(&dx, dx.ndim - 1);
+    a.dx_row = mlc__row_step(&dx, dx.ndim - 1);
     return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 

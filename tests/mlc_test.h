@@ -93,6 +93,10 @@ mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const doub
 /* test_rand: uniform in [lo, hi), a function of seed and index only.                          */
 mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t seed, double lo,
                       double hi);
+/* test_unused_strides: t's numbers, dense, in a tensor whose axes of size 1 have a stride that
+ * leads to NaN or other rows; on a device that the host cannot touch a copy. -DMLC_TEST_STRIDES
+ * gives all tensors worse ones.                                                               */
+mlc_tensor *test_unused_strides(mlc_tensor *t);
 /* test_random: the value that test_rand gives to element i, before rounding to a dtype.       */
 double test_random(uint64_t seed, int64_t i, double lo, double hi);
 /* test_put: writes v as element i of host data of a dtype; conversions of its own, so that the
@@ -540,6 +544,20 @@ bool test_read(mlc_tensor *t, double *out)
     if (held) test_trace(out, n);
     free(data);
     return held;
+}
+
+mlc_tensor *test_unused_strides(mlc_tensor *t)
+{
+    const size_t size = mlc_dtype_bytes(t->dtype), bytes = (size_t)mlc_numel(t) * size;
+    int64_t      stride[MLC_MAX_DIMS], step = 1;
+    if (!test_on_host()) return mlc_copy(t);
+    for (int32_t d = t->ndim - 1; d >= 0; d--) {
+        stride[d] = t->shape[d] == 1 ? 41 : step;
+        step *= t->shape[d];
+    }
+    uint8_t *room = mlc_u8(mlc_full(t->ctx, MLC_U8, mlc_dims1((int64_t)bytes + 4096), 255));
+    CHECK_EQ(mlc_read(t, room, bytes), MLC_OK);
+    return mlc_wrap(t->ctx, t->dtype, mlc_dims_of(t->ndim, t->shape), stride, room);
 }
 
 /* ---- the program -------------------------------------------------------------------------- */

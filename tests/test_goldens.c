@@ -1052,6 +1052,153 @@ TEST(goldens, gradients_match_central_differences)
     }
 }
 
+/* ---- axes of size 1 ----------------------------------------------------------------------- */
+
+/* Calls whose inputs have axes of size 1, in front, between and last; what loops over elements
+ * alone is not here. */
+static const char *const ONES[][2] = {
+    {"mlc_linear", "<f32[4,1,3] <f32[2,3] <f32[2]"},
+    {"mlc_linear", "<f32[4,1,5,1] <f32[2,1] <f32[2]"},
+    {"mlc_linear", "<f32[1,4,3] <f32[1,3] <f32[1]"},
+    {"mlc_linear", "<f32[1,1,1] <f32[1,1] <f32[1]"},
+    {"mlc_linear_ex", "<f32[2,1,3,1,5] <f32[4,5] <f32[4] #1"},
+    {"mlc_matmul", "<f32[4,1,3] <f32[3,2]"},
+    {"mlc_matmul", "<f32[4,3,1] <f32[1,2]"},
+    {"mlc_matmul", "<f32[2,1,1,3] <f32[5,3,1]"},
+    {"mlc_matmul", "<f32[1,4,3] <f32[2,3,1]"},
+    {"mlc_matmul", "<f32[1] <f32[1,1]"},
+    {"mlc_einsum", "<f32[4,1,3] <f32[3,1,4] \"abc,cbd->ad\""},
+    {"mlc_einsum", "<f32[2,1,4,3] <f32[2,1,5,3] \"bhtd,bhsd->bhts\""},
+    {"mlc_outer", "<f32[1] <f32[3]"},
+    {"mlc_dot", "<f32[1] <f32[1]"},
+    {"mlc_softmax", "<f32[4,1,3] #2"},
+    {"mlc_softmax", "<f32[4,1,3] #0"},
+    {"mlc_softmax", "<f32[4,1,3] #1"},
+    {"mlc_log_softmax", "<f32[2,1,3,1] #2"},
+    {"mlc_layer_norm", "<f32[4,1,3] <f32[3] <f32[3] =1e-5"},
+    {"mlc_layer_norm", "<f32[4,5,1] <f32[1] <f32[1] =1e-5"},
+    {"mlc_rms_norm", "<f32[1,4,1,3] <f32[3] =1e-5"},
+    {"mlc_sum", "<f32[4,1,3] #1 #0"},
+    {"mlc_sum", "<f32[4,1,3] #0 #1"},
+    {"mlc_mean", "<f32[1,4,1] #0,2 #0"},
+    {"mlc_max", "<f32[4,1,3] #2 #0"},
+    {"mlc_var", "<f32[4,1,3] #0 #1 =1"},
+    {"mlc_norm", "<f32[4,1,3] #0,1 #0 =2"},
+    {"mlc_logsumexp", "<f32[4,1,3] #0 #0"},
+    {"mlc_argmax", "<f32[4,1,3] #2"},
+    {"mlc_cumsum", "<f32[4,1,3] #0"},
+    {"mlc_cumprod", "<f32[1,4,3] #1"},
+    {"mlc_sort", "<f32[4,1,3] #2 #0"},
+    {"mlc_topk", "<f32[4,1,3] #2 #0 #1"},
+    {"mlc_glu", "<f32[4,1,6] #2"},
+    {"mlc_prelu", "<f32[2,1,3] <f32[1]"},
+    {"mlc_attention", "<f32[1,2,1,4] <f32[1,2,5,4] <f32[1,2,5,4]"},
+    {"mlc_attention", "<f32[2,1,5,4] <f32[2,1,1,4] <f32[2,1,1,4]"},
+    {"mlc_attention", "<f32[2,1,3,1] <f32[2,1,5,1] <f32[2,1,5,1]"},
+    {"mlc_attention_ex", "<f32[3,1,1,4] <f32[3,1,6,4] <f32[3,1,6,4] <f32[3,1,1,6] #0 #0"},
+    {"mlc_conv", "<f32[1,3,5,1] <f32[2,3,3,1] <f32[2] #1,1 #1,0 #1,1 #1"},
+    {"mlc_conv", "<f32[2,1,5,4] <f32[3,1,3,3] <f32[3] #1,1 #1,1 #1,1 #1"},
+    {"mlc_conv", "<f32[2,3,1,1] <f32[4,3,1,1] <f32[4] #1,1 #0,0 #1,1 #1"},
+    {"mlc_conv", "<f32[2,4,1,6] <f32[4,1,1,3] <f32[4] #1,1 #0,1 #1,1 #4"},
+    {"mlc_conv", "<f32[1,1,6] <f32[1,1,3] <f32[1] #1 #0 #1 #1"},
+    {"mlc_conv_transpose", "<f32[2,1,1,4] <f32[1,3,1,2] <f32[3] #1,2 #0,0 #1,1 #1,0,0"},
+    {"mlc_max_pool", "<f32[1,3,1,6] #1,2 #1,2 #0,0 #1,1,0"},
+    {"mlc_avg_pool", "<f32[2,1,6,1] #2,1 #2,1 #0,0 #0,0"},
+    {"mlc_adaptive_avg_pool", "<f32[2,3,1,6] #1,2"},
+    {"mlc_adaptive_max_pool", "<f32[1,1,6] #3"},
+    {"mlc_batch_norm", "<f32[4,3,1] <f32[3] <f32[3] =1e-5"},
+    {"mlc_batch_norm", "<f32[4,1,1,3] <f32[1] <f32[1] =1e-5"},
+    {"mlc_group_norm", "<f32[2,4,1,1] <f32[4] <f32[4] =1e-5 =2"},
+    {"mlc_group_norm", "<f32[1,4,1,3] <f32[4] <f32[4] =1e-5 =4"},
+    {"mlc_instance_norm", "<f32[2,1,1,5] <f32[1] <f32[1] =1e-5"},
+    {"mlc_interpolate", "<f32[2,1,1,3] #2,6 #1"},
+    {"mlc_pixel_shuffle", "<f32[1,4,1,3] #2"},
+    {"mlc_channels_last", "<f32[2,3,1,4]"},
+    {"mlc_concat", "<f32[4,1,3] <f32[4,1,3] #1"},
+    {"mlc_stack", "<f32[4,1] <f32[4,1] #1"},
+    {"mlc_repeat", "<f32[4,1,3] #2 #1"},
+    {"mlc_tile", "<f32[4,1,3] #1,2,1"},
+    {"mlc_flip", "<f32[4,1,3] #0,1"},
+    {"mlc_roll", "<f32[4,1,3] #1 #0"},
+    {"mlc_pad", "<f32[1,1,3] #0,0,1 #0,1,1 #0 =0"},
+    {"mlc_tril", "<f32[1,4,1] #0"},
+    {"mlc_gather", "<f32[4,1,3] #0 <i64[2,1,3]"},
+    {"mlc_scatter_add", "<f32[4,1,3] #0 <i64[2,1,3] <f32[2,1,3]"},
+    {"mlc_index_select", "<f32[4,1,3] #1 <i64[1]"},
+    {"mlc_take", "<f32[4,1,3] <i64[5,1]"},
+    {"mlc_embedding", "<i64[4,1] <f32[3,1]"},
+    {"mlc_embedding", "<i64[2,1,3] <f32[3,4]"},
+    {"mlc_embedding_bag", "<i64[4,1] <f32[3,1]"},
+    {"mlc_rotary", "<f32[2,1,1,4] #4,0,3 =10000 =1"},
+    {"mlc_rotary", "<f32[1,2,3,4] #4,0,0 =10000 =1"},
+    {"mlc_one_hot", "<i64[4,1] #3"},
+    {"mlc_masked_select", "<f32[4,1,3] <bool[4,1,1]"},
+    {"mlc_nonzero", "<f32[4,1,3]"},
+    {"mlc_reshape", "<f32[4,1,3] #2,6"},
+    {"mlc_unfold", "<f32[1,6] #1 #3 #2"},
+    {"mlc_diagonal", "<f32[4,1,1] #0"},
+    {"mlc_slice", "<f32[4,1,3] #1 #0 #1 #1"},
+    {"mlc_select", "<f32[4,1,3] #1 #0"},
+    {"mlc_where", "<bool[4,1,3] <f32[4,1,1] <f32[1,1,3]"},
+    {"mlc_add", "<f32[4,1,3] <f32[1,5,1]"},
+    {"mlc_mul_", "<f32[4,1,3] <f32[1,1]"},
+    {"mlc_cast", "<f32[4,1,3] #1"},
+    {"mlc_copy", "<f32[4,1,3]"},
+};
+
+/* The result's numbers, and behind them those of the gradients of all inputs. */
+static int of_ones(mlc_ctx *ctx, const op_row *row, const char *text, bool loose, double *to)
+{
+    op_args a;
+    int     n = 0;
+    op_parse(&a, text);
+    a.ctx = ctx;
+    for (int i = 0; i < a.n_in; i++) {
+        const op_spec *s = &a.in_spec[i];
+        mlc_tensor    *t = test_rand(ctx, MLC_F64, s->shape, 5u + (unsigned)i, 0.1, 2.9);
+        t = s->dtype == MLC_BOOL ? mlc_lt_scalar(t, 1.5) : mlc_cast(t, s->dtype);
+        if (row->call == call_index_select && i == 1)
+            t = mlc_zeros(ctx, MLC_I64, s->shape);
+        a.leaf[i] = loose ? test_unused_strides(t) : t;
+        if (s->dtype == MLC_F32 && !op_in_place(row))
+            mlc_set_requires_grad(a.leaf[i], true);
+        a.in[i] = a.leaf[i];
+    }
+    mlc_tensor *out = row->call(&a);
+    if (!CHECK(out != NULL) || !test_read(out, to))
+        return -1;
+    n = (int)mlc_numel(out);
+    if (!mlc_requires_grad(out))
+        return n;
+    CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(out))), MLC_OK);
+    for (int i = 0; i < a.n_in; i++)
+        if (mlc_grad(a.leaf[i]) != NULL && test_read(mlc_grad(a.leaf[i]), to + n))
+            n += (int)mlc_numel(a.leaf[i]);
+    return n;
+}
+
+TEST(goldens, an_axis_of_size_1_may_have_any_stride)
+{
+    double got[2][512];
+    FOR_EACH_ISA(ctx) {
+        for (size_t i = 0; i < sizeof ONES / sizeof *ONES; i++) {
+            const op_row *row = op_find(ONES[i][0]);
+            int           n[2] = {0};
+            if (!CHECK(row != NULL))
+                return;
+            for (int loose = 0; loose < 2; loose++) {
+                mlc_scope_begin(ctx);
+                n[loose] = of_ones(ctx, row, ONES[i][1], loose != 0, got[loose]);
+                CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            }
+            if (!CHECK(n[0] > 0 && n[0] == n[1] &&
+                       memcmp(got[0], got[1], sizeof **got * (size_t)n[0]) == 0))
+                printf("  %s: %s: %s\n", row->name, ONES[i][1], mlc_error(ctx));
+            mlc_error_clear(ctx);
+        }
+    }
+}
+
 /* ---- what every operation refuses --------------------------------------------------------- */
 
 /* On to the first case of at least n inputs, all with elements; false if there is none. */

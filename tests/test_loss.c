@@ -1114,3 +1114,61 @@ TEST(loss, of_a_sequence_takes_probabilities_and_its_mean_is_the_log_of_the_perp
     mlc_metric_free(m);
     CHECK_OK(ctx);
 }
+
+/* Rows of [4,1,3] are 3 numbers apart, whatever the stride of the axis of size 1. */
+TEST(loss, an_axis_of_size_1_may_have_any_stride)
+{
+    static const mlc_dtype FLOATS[] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    const mlc_dims SHAPES[] = {mlc_dims3(4, 1, 3), mlc_dims3(1, 4, 3), mlc_dims4(2, 1, 3, 1),
+                               mlc_dims4(2, 3, 1, 4), mlc_dims3(1, 1, 5), mlc_dims2(1, 5)};
+    for (int form = 0; form < 4 * 6 * 6; form++) {
+        mlc_ctx       *ctx = test_ctx();
+        const mlc_dims dims = SHAPES[form / 4 % 6];
+        const double   classes = (double)dims.v[dims.n - 1];
+        const bool     nll = form / 24 > 2;
+        mlc_tensor    *label = mlc_cast(test_rand(ctx, MLC_F64, mlc_dims_of(dims.n - 1, dims.v), 3,
+                                                  0, classes), MLC_I64);
+        mlc_tensor    *logits = test_rand(ctx, FLOATS[form % 4], dims, 1, -3, 3);
+        mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+        double         y[2][24], g[2][24];
+        d.reduction = (mlc_reduction)(form / 24 % 3);
+        for (int way = 0; way < 2; way++) {
+            mlc_tensor *x = way ? test_unused_strides(logits) : logits;
+            mlc_tensor *at = way ? test_unused_strides(label) : label, *l;
+            mlc_set_requires_grad(x, true);
+            l = nll ? mlc_nll_loss_ex(x, at, &d) : mlc_cross_entropy_ex(x, at, &d);
+            CHECK_EQ(mlc_backward_from(l, NULL), MLC_OK);
+            test_read(l, y[way]);
+            test_read(mlc_grad(x), g[way]);
+            if (way) CHECK(memcmp(y[0], y[1], (size_t)mlc_numel(l) * sizeof(double)) == 0);
+        }
+        CHECK(memcmp(g[0], g[1], (size_t)mlc_numel(logits) * sizeof(double)) == 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* The same by views: a leaf [1,4,3], and its transpose [4,1,3], whose gradient it takes. */
+TEST(loss, rows_of_a_transposed_batch_of_one_are_those_of_a_copy)
+{
+    const int64_t labels[4] = {2, 0, 1, 2};
+    mlc_ctx      *ctx = test_ctx();
+    mlc_tensor   *y14 = mlc_from(ctx, MLC_I64, mlc_dims2(1, 4), labels);
+    double        loss[4], g[4][12];
+    for (int way = 0; way < 4; way++) {
+        mlc_tensor *leaf = test_rand(ctx, MLC_F32, mlc_dims3(1, 4, 3), 1, -3, 3);
+        mlc_set_requires_grad(leaf, true);
+        mlc_tensor *x = mlc_transpose(leaf, 0, 1), *y = mlc_transpose(y14, 0, 1);
+        mlc_tensor *l = mlc_cross_entropy(way & 1 ? mlc_copy(x) : x, way & 2 ? mlc_copy(y) : y);
+        CHECK_EQ(mlc_backward(l), MLC_OK);
+        loss[way] = mlc_item(l);
+        test_read(mlc_grad(leaf), g[way]);
+        CHECK(way == 0 || (loss[way] == loss[0] && memcmp(g[way], g[0], sizeof g[0]) == 0));
+    }
+    double want = 0, x[12];
+    test_read(test_rand(ctx, MLC_F32, mlc_dims3(1, 4, 3), 1, -3, 3), x);
+    for (int r = 0; r < 4; r++)
+        want += log(exp(x[3 * r]) + exp(x[3 * r + 1]) + exp(x[3 * r + 2])) -
+                x[3 * r + labels[r]];
+    CHECK_NEAR(loss[0], want / 4, 1e-6);
+    CHECK_OK(ctx);
+}
