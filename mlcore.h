@@ -849,7 +849,7 @@ MLC_API mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
-/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays.
+/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays, always.
  *   grad   dx += dy where lo < x < hi, as PyTorch 2.15
  *   ref    torch.clamp; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)                  */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
@@ -5514,7 +5514,7 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
     U(MATH_ROOT, F(pick)(a == -(T)INFINITY, -a, F(sqrt)(a + (T)0))) \
     U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
-    U(MATH_RSUB_S, s - a) U(MATH_CLAMP, a > t || s > t ? t : a < s ? s : a) \
+    U(MATH_RSUB_S, s - a) U(MATH_CLAMP, a > t ? t : a < s ? (s > t ? t : s) : a) \
     B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
     B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
     B(MATH_FLOOR_DIV, F(floor_div)(a, b)) B(MATH_ATAN2, F(atan2)(a, b)) \

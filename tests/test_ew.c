@@ -657,6 +657,32 @@ TEST(ew, scalar_forms_and_clamp)
     }
 }
 
+/* As torch.clamp: bounds in the wrong order give the upper one, but of a NaN, which stays. */
+TEST(ew, nan_stays_where_a_range_is_empty_or_not)
+{
+    enum { N = 37 };                                       /* vectors and what is behind them  */
+    static const double BOUNDS[][2] = {{1, -1}, {0, 6}, {-1, 1}, {2, 2}, {INF, -INF}, {-INF, INF}};
+    double x0[N], y[N], slope[N];
+    for (int i = 0; i < N; i++) x0[i] = i % 3 ? 0.25 * i - 4 : NO_NUMBER;
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 4 * 6 * 2; k++) {
+            const double lo = BOUNDS[k / 4 % 6][0], hi = BOUNDS[k / 4 % 6][1];
+            mlc_tensor  *x = test_tensor(ctx, FLOATS[k % 4], mlc_dims1(N), x0), *out;
+            mlc_set_requires_grad(x, true);
+            out = k < 24 ? mlc_clamp(x, lo, hi) : mlc_clamp_(mlc_copy(x), lo, hi);
+            CHECK_EQ(mlc_backward(mlc_sum_all(out)), MLC_OK);
+            test_read(out, y);
+            test_read(mlc_grad(x), slope);
+            for (int i = 0; i < N; i++) {
+                const double want = x0[i] > hi || lo > hi ? hi : x0[i] < lo ? lo : x0[i];
+                CHECK(isnan(x0[i]) ? isnan(y[i]) : y[i] == want);
+                CHECK(slope[i] == (x0[i] > lo && x0[i] < hi));
+            }
+        }
+        CHECK_OK(ctx);
+    }
+}
+
 /* Some powers have formulas of their own: each still has C's rules for every special value. */
 TEST(ew, one_power_for_all_elements)
 {
