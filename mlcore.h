@@ -5139,9 +5139,11 @@ MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named 
  *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO                         */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 /* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
- *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. On any
- *   error nothing of m has changed.
- *   err    IO: missing and unexpected keys, all of them; SHAPE, DTYPE naming the parameter
+ *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. Of a
+ *   shared parameter's names one must be there, and all that are have the same values. On any error
+ *   nothing of m has changed.
+ *   err    IO: missing and unexpected keys, all of them; two names of a parameter that differ;
+ *          SHAPE, DTYPE naming the parameter
  *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
@@ -55624,7 +55626,7 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
  * passes: check all names, shapes and dtypes, read what is wanted, and only then change anything.
  * What does not fit is collected, so that one message names all of it. A shared parameter is saved
  * under its first name and taken from a file under any of them: safetensors keeps one of its own
- * choice, torch.save all. */
+ * choice, torch.save all. Of several the first counts, after a check that all have its values. */
 
 /* What the walks of mlc_save share. */
 typedef struct mlc__state {
@@ -55949,6 +55951,8 @@ typedef struct mlc__key {              /* a name of a parameter; a shared one ha
     bool        first;
     const mlc_rename *r;               /* of entry; NULL: none                                  */
     mlc__piece *piece;                 /* r->parts of them, or NULL                             */
+    const struct mlc__key *other;      /* that counts, if this one does not                     */
+    mlc_dtype   dtype;                 /* of the parameter, where there is another              */
 } mlc__key;
 
 /* keys are sorted by name; unexpected has a flag for each entry of the file. All of it lies in a
@@ -56096,7 +56100,7 @@ static mlc_status mlc__load_match(mlc__load *l)
     for (int64_t i = 0; i < l->file->count; i++) {
         char name[MLC_STATE_NAME_BYTES];
         const char *from = l->file->entries[i].name;
-        mlc__key key = { name, 0, 0, false, NULL, NULL }, *k = NULL;
+        mlc__key key = { name, 0, 0, false, NULL, NULL, NULL, MLC_F32 }, *k = NULL;
         mlc__stars s;
         if (strncmp(from, prefix, n) == 0) from += n;
         const mlc_rename *r = mlc__rename_find(&t, from, false, &s);
@@ -56112,6 +56116,13 @@ static mlc_status mlc__load_match(mlc__load *l)
         const mlc__key *k = &l->key[i];
         mlc__want *w = &l->want[k->want];
         if (k->entry >= 0 && (k->first || w->entry < 0)) { w->entry = k->entry; w->key = k; }
+    }
+    for (int64_t i = 0; i < l->keys; i++) {
+        mlc__key *k = &l->key[i];
+        const mlc__want *w = &l->want[k->want];
+        if (k->entry < 0 || w->key == k) continue;
+        k->other = w->key;
+        k->dtype = w->to->dtype;
     }
     return MLC_OK;
 }
@@ -56357,7 +56368,78 @@ static mlc_status mlc__load_fits(mlc__load *l)
     return mlc__load_verdict(l);
 }
 
-/* In the order of the file. What is in memory is read where it lies. */
+/* What is in memory is read where it lies. */
+static mlc_tensor *mlc__load_tensor(const mlc__load *l, int64_t entry)
+{
+    const mlc__st_entry *e = &l->file->entries[entry];
+    return l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
+}
+
+/* What the file has, as a parameter takes it: of its dtype, row by row. */
+static mlc_tensor *mlc__load_taken(const mlc__load *l, const mlc__piece *p, mlc_dtype dtype)
+{
+    mlc_tensor *t = mlc__load_tensor(l, p->entry);
+    if (t && p->r && p->r->transpose && t->ndim == 2) t = mlc_transpose(t, 0, 1);
+    return mlc_contiguous(mlc_cast(t, dtype));
+}
+
+/* *same: are all bits? */
+static mlc_status mlc__load_compare(mlc_tensor *x, mlc_tensor *y, bool *same)
+{
+    const size_t bytes = (size_t)mlc__numel(x) * mlc__size(x);
+    if (x->ctx->on_host) {
+        *same = memcmp(mlc__data(x), mlc__data(y), bytes) == 0;
+        return MLC_OK;
+    }
+    char *host = MLC__CAST(char *, mlc__heap_alloc(x->ctx, 2 * bytes, MLC_MEM_OBJECT, "load"));
+    mlc_status st = host ? mlc_read(x, host, bytes) : MLC_ERR_NOMEM;
+    if (!st) st = mlc_read(y, host + bytes, bytes);
+    *same = !st && memcmp(host, host + bytes, bytes) == 0;
+    mlc__heap_free(x->ctx, host);
+    return st;
+}
+
+/* Two tensors of the file for the same parameter. */
+static mlc_status mlc__load_agree(const mlc__load *l, const mlc__key *k, const mlc__piece *a,
+                                  const mlc__piece *b)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    mlc_tensor *x = mlc__load_taken(l, a, k->dtype), *y = mlc__load_taken(l, b, k->dtype);
+    if (!x || !y) return ctx->status;
+    bool same = x->ndim == y->ndim &&
+                memcmp(x->shape, y->shape, (size_t)x->ndim * sizeof *x->shape) == 0;
+    if (!same && l->desc->skip_mismatched) return MLC_OK;
+    if (same && mlc__numel(x)) MLC__TRY(mlc__load_compare(x, y, &same));
+    MLC__REQUIRE(ctx, same, IO, "%s '%.200s': '%.100s' and '%.100s' are both '%.100s', which has "
+                 "several names, and differ; they must be equal, or a rename of one to \"\" leaves "
+                 "it out", l->what, l->file->path, l->file->entries[a->entry].name,
+                 l->file->entries[b->entry].name, k->other->name);
+    return MLC_OK;
+}
+
+/* Have all names of a parameter that are in the file the same values? */
+static mlc_status mlc__load_names_agree(const mlc__load *l)
+{
+    mlc_ctx *ctx = l->m->ctx;
+    mlc_status st = MLC_OK;
+    for (int64_t i = 0; i < l->keys && !st; i++) {
+        const mlc__key *k = &l->key[i], *o = k->other;
+        const mlc__piece one = { k->entry, k->r }, two = { o ? o->entry : -1, o ? o->r : NULL };
+        /* In parts under one name and whole under another they are compared as if they were whole:
+         * then the shapes differ. */
+        const bool cut = o && o->piece && k->piece && o->r->parts == k->r->parts;
+        for (int32_t p = 0; o && p < (cut ? k->r->parts : 1) && !st; p++) {
+            const mlc__piece *a = cut ? &o->piece[p] : &two, *b = cut ? &k->piece[p] : &one;
+            if (a->entry < 0 || b->entry < 0) continue;
+            MLC__TRY(mlc_scope_begin(ctx));
+            st = mlc__load_agree(l, k, a, b);
+            mlc__scope_leave(ctx);
+        }
+    }
+    return st;
+}
+
+/* In the order of the file. */
 static mlc_status mlc__load_read(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -56366,8 +56448,7 @@ static mlc_status mlc__load_read(mlc__load *l)
         mlc__want *w = &l->want[i];
         if (w->fit != MLC__FITS) continue;
         if (w->p && w->p->value_storage.bound) return w->p->refuse(ctx, "load", w->name);
-        const mlc__st_entry *e = &l->file->entries[w->entry];
-        w->t = l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
+        w->t = mlc__load_tensor(l, w->entry);
         if (!w->t) return ctx->status;
     }
     return MLC_OK;
@@ -56377,6 +56458,7 @@ static mlc_status mlc__load_read(mlc__load *l)
 static mlc_status mlc__load_all(mlc__load *l)
 {
     MLC__TRY(mlc__load_fits(l));
+    MLC__TRY(mlc__load_names_agree(l));
     MLC__TRY(mlc__load_read(l));
     return l->commit(l);
 }

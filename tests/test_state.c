@@ -380,8 +380,10 @@ TEST(state, a_tied_parameter_is_saved_once_and_loaded_under_any_of_its_names)
     const char *const second[] = {"1.same_weight", "0.bias"};
     CHECK(load_renamed(ctx, net, same, 1, second, 2, got));          /* another one alone     */
     CHECK(got[0] == 1 && got[1] == 2);
-    CHECK(load_renamed(ctx, net, same, 1, keys, 3, got));            /* both: the first counts */
-    CHECK(got[0] == 2 && got[1] == 1);
+    CHECK(!load_renamed(ctx, net, same, 1, keys, 3, got));           /* both, which differ     */
+    CHECK_ERROR(ctx, MLC_ERR_IO, "': '0.weight' and '1.same_weight' are both '0.weight', which has "
+                                 "several names, and differ; they must be equal, or a rename of ");
+    CHECK(got[0] == 1 && got[1] == 2);
     CHECK(!load_renamed(ctx, net, same, 1, keys, 1, got));
     CHECK_HAS(mlc_error(ctx), "Missing key(s) in state_dict: \"0.weight\".");
     CHECK_STATUS(ctx, MLC_ERR_IO);
@@ -1188,6 +1190,46 @@ TEST(state, parts_of_a_tied_parameter)
     CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 2, NULL), MLC_OK);
     CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
     CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 2, want, 0, 0);
+    box_close(&b);
+}
+
+/* Values of both names of a [2,2] that is tied; the second one's turned, of another dtype. */
+TEST(state, two_names_of_a_parameter_must_have_the_same_values)
+{
+    static const shape      ours[] = {{"w", 2, 2}};
+    static const mlc_rename turned[] = {{.from = "other", .to = "in.other", .transpose = true}};
+    static const mlc_rename plain[] = {TO("other", "in.other")}, out[] = {TO("other", "")};
+    static const double     w[4] = {1, 2, NO_NUMBER, 4}, t[4] = {1, NO_NUMBER, 2, 4};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = bare(ctx, ours, 1), *in = mlc_nn_sequential(ctx);
+    mlc_load_desc d = loads_by(turned, 1);
+    CHECK_EQ(mlc_module_add_named(net, "in", in), MLC_OK);
+    CHECK_EQ(mlc_module_tie(in, "other", mlc_module_param(net, "w")), MLC_OK);
+    mlc_named list[2] = {{"w", test_tensor(ctx, MLC_F32, mlc_dims2(2, 2), w)},
+                         {"other", test_tensor(ctx, MLC_BF16, mlc_dims2(2, 2), t)}};
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 2, NULL), MLC_OK);
+    const uint64_t before = hash_net(1, net);
+    d.renames = plain;
+    d.cast = true;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "'w' and 'other' are both 'w', which has several names, and ");
+    CHECK(hash_net(1, net) == before);
+    d.renames = out;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 4, w, 0, 0);
+    d.renames = turned;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 4, w, 0, 0);
+    CHECK_OK(ctx);
+    list[1].tensor = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3));       /* of another shape       */
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 2, NULL), MLC_OK);
+    d.renames = plain;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "'w' and 'other' are both 'w', which has several names, and ");
+    d.skip_mismatched = true;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_OK(ctx);
     box_close(&b);
 }
 
