@@ -4112,7 +4112,7 @@ MLC_API mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
 typedef enum mlc_missing {             /* what becomes of rows with empty cells                */
     MLC_MISSING_ERROR = 0,             /* an error with row and column                         */
     MLC_MISSING_DROP,                  /* they are left out                                    */
-    MLC_MISSING_MEAN,                  /* cells of x take the mean of their column             */
+    MLC_MISSING_MEAN,                  /* cells of x take the mean of their column: of numbers */
     MLC_MISSING_VALUE,                 /* or a value                                           */
     MLC_MISSING_FORCE_32 = 0x7fffffff
 } mlc_missing;
@@ -4129,7 +4129,9 @@ typedef struct mlc_dataset_table_desc {
 MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
 /* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
  *   i64 (whole numbers, categories) or f32. Copied.
- *   err    ARG: no such column; VALUE: an empty cell, with its row and column; no row is left */
+ *   To give missing texts a category of their own: MLC_MISSING_VALUE, value categories of them.
+ *   err    ARG: no such column; VALUE: an empty cell, with its row and column; no row is left; to
+ *          be filled by a mean: a column of texts, or without a value                         */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
 /* mlc_dataset_pnm: a folder of images, .pgm or .ppm, binary, of 8 bits, in the order of their
@@ -59991,6 +59993,28 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
     return MLC_OK;
 }
 
+/* A column with empty cells must have a mean: numbers, and one of them at least. */
+static mlc_status mlc__table_set_means(const mlc__table_set *u)
+{
+    for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
+        const mlc__table_col *c = &u->table->columns[u->column[k]];
+        int64_t empty = 0;
+        for (int64_t r = 0; r < u->table->rows; r++) {
+            const double v = mlc__table_number(u, r, u->column[k]);
+            empty += v != v;
+        }
+        if (!empty) continue;
+        MLC__REQUIRE(u->ctx, c->type != MLC_COLUMN_TEXT, VALUE, "dataset_table: column '%.80s' has "
+                     "%lld empty cells and texts, which have no mean; set missing to "
+                     "MLC_MISSING_VALUE and value to %lld, a category of their own, or drop such "
+                     "rows", c->name, (long long)empty, (long long)c->categories);
+        MLC__REQUIRE(u->ctx, empty < u->table->rows, VALUE, "dataset_table: column '%.80s' has no "
+                     "value in %lld rows, and so no mean; leave it out of columns, or set missing "
+                     "to MLC_MISSING_VALUE", c->name, (long long)empty);
+    }
+    return MLC_OK;
+}
+
 /* What an empty cell of a column becomes. */
 static double mlc__table_fill(const mlc__table_set *u, int64_t col)
 {
@@ -60001,7 +60025,7 @@ static double mlc__table_fill(const mlc__table_set *u, int64_t col)
         const double v = mlc__table_number(u, r, col);
         if (v == v) { sum += v; n++; }
     }
-    return n ? sum / (double)n : 0.0;
+    return sum / (double)n;
 }
 
 static void mlc__table_x(const mlc__table_set *u, float *x)
@@ -60045,7 +60069,8 @@ static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
 
 static mlc_dataset *mlc__table_set_make(mlc__table_set *u)
 {
-    if (mlc__table_set_columns(u) != MLC_OK || mlc__table_set_rows(u) != MLC_OK) return NULL;
+    if (mlc__table_set_columns(u) != MLC_OK || mlc__table_set_rows(u) != MLC_OK ||
+        mlc__table_set_means(u) != MLC_OK) return NULL;
     mlc_dataset *d = mlc__arrays_new(u->ctx, "dataset_table", u->rows);
     return d ? mlc__set_done(d, mlc__table_set_fill(u, d)) : NULL;
 }

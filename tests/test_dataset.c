@@ -691,6 +691,39 @@ TEST(dataset, a_table_is_numbers_and_a_target_with_empty_cells_by_policy)
     box_close(&b);
 }
 
+TEST(dataset, a_mean_is_of_numbers_and_of_one_at_least)
+{
+    static const char text[] = "city,none,price\nGraz,,1\nWien,NA,2\nNA,,3\nLinz,nan,4\n";
+    static const char *const city[1] = {"city"}, *const none[2] = {"price", "none"};
+    static const double codes[4] = {0, 2, 3, 1};
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open("a.csv");
+    CHECK(put_file(b.path, text, sizeof text - 1));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("price");
+    desc.missing = MLC_MISSING_MEAN;
+    desc.columns = city;
+    desc.n_columns = 1;
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "dataset_table: column 'city' has 1 empty cells and texts, "
+                "which have no mean; set missing to MLC_MISSING_VALUE and value to 3, a category");
+    desc.missing = MLC_MISSING_VALUE;
+    desc.value = 3;
+    mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    for (int i = 0; i < 4; i++) CHECK_NEAR(value(ctx, d, i, 0), codes[i], 0);
+    desc.missing = MLC_MISSING_MEAN;
+    desc.columns = none;
+    desc.n_columns = 2;
+    desc.target = NULL;
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "dataset_table: column 'none' has no value in 4 rows, and so "
+                                    "no mean; leave it out of columns, or set missing to ");
+    desc.n_columns = 1;                /* without gaps there is nothing to fill in             */
+    CHECK(mlc_dataset_table(ctx, t, &desc) != NULL);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
