@@ -4134,10 +4134,12 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
  *          be filled by a mean: a column of texts, or without a value                         */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
-/* mlc_dataset_pnm: a folder of images, .pgm or .ppm, binary, of 8 bits, in the order of their
- *   names: u8 [1,h,w] or [3,h,w]. If it has folders, the images are theirs, and a label i64 is
- *   the number of the folder. The first image says what size all have.
- *   err    IO: no images; from get: IO, SHAPE: another size; with the file  ref: ImageFolder  */
+/* mlc_dataset_pnm: a folder of images, .pgm, .ppm or .pnm in either case, binary, of 8 bits, in the
+ *   order of their names: u8 [1,h,w] or [3,h,w], 255 being the header's maximum. If it has folders,
+ *   the images are theirs, and a label i64 is the number of the folder. The first image says what
+ *   size all have.
+ *   err    IO: no images; from get, with the file: IO, also of a pixel over the maximum; SHAPE:
+ *          another size                                                      ref: ImageFolder */
 MLC_API mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder);
 
 /* -- loader of a dataset: workers prepare batches, in the order and to the bit of a loader without
@@ -60194,6 +60196,9 @@ static mlc_status mlc__pnm_pixels(const mlc__pnm_set *u, mlc_sample *s, const ch
     for (size_t c = 0; c < (size_t)p->channels; c++)
         for (size_t i = 0; i < plane; i++) {
             const unsigned v = (unsigned char)in[i * (size_t)p->channels + c];
+            if (v > (unsigned)p->most)
+                return mlc__why(s, MLC_ERR_IO, "'%.110s': pixel %llu is %u, over the header's "
+                                "maximum of %d", path, (unsigned long long)i, v, (int)p->most);
             out[c * plane + i] = (uint8_t)(p->most == 255 ? v : (v * 255u + (unsigned)p->most / 2) /
                                                                 (unsigned)p->most);
         }
@@ -60213,6 +60218,13 @@ static mlc_status mlc__pnm_get(void *user, mlc_sample *s)
     return st;
 }
 
+/* ".pgm", ".PPM" */
+static bool mlc__pnm_suffix(const char *dot)
+{
+    return dot[0] == '.' && (dot[1] | 32) == 'p' && dot[2] && strchr("gpnGPN", dot[2]) &&
+           (dot[3] | 32) == 'm' && !dot[4];
+}
+
 /* Is an entry of a folder one that is looked for? */
 static bool mlc__pnm_wanted(const char *path, const char *name, bool folders)
 {
@@ -60220,8 +60232,7 @@ static bool mlc__pnm_wanted(const char *path, const char *name, bool folders)
     const char *dot = strrchr(name, '.');
     if (name[0] == '.' || stat(path, &info) != 0) return false;
     if (folders) return S_ISDIR(info.st_mode);
-    return S_ISREG(info.st_mode) && dot && (strcmp(dot, ".pgm") == 0 || strcmp(dot, ".ppm") == 0 ||
-                                            strcmp(dot, ".pnm") == 0);
+    return S_ISREG(info.st_mode) && dot && mlc__pnm_suffix(dot);
 }
 
 /* Adds the paths of a folder's folders, or of its images; counts them. */

@@ -775,6 +775,26 @@ TEST(dataset, a_folder_of_images_gives_them_in_the_order_of_their_names)
     CHECK_STATUS(ctx, MLC_ERR_IO);
 }
 
+TEST(dataset, a_pixel_over_the_maximum_is_an_error_and_capitals_are_read)
+{
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open("x");
+    mlc_tensor *field[1];
+    put_image(&b, "a.PGM", "P5 2 1 12 ", 2, 11);
+    put_image(&b, "b.Pgm", "P5 2 1 12 ", 2, 12);
+    put_image(&b, "c.pam", "P5 2 1 12 ", 2, 12);
+    put_image(&b, "d.pgmx", "P5 2 1 12 ", 2, 12);
+    put_image(&b, "e.p", "P5 2 1 12 ", 2, 12);
+    mlc_dataset *d = mlc_dataset_pnm(ctx, b.dir);
+    const double a[2] = {234, 255};
+    CHECK_EQ(mlc_dataset_count(d), 2);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_VALUES(field[0], 2, a, 0, 0);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "b.Pgm': pixel 1 is 13, over the header's maximum of 12");
+    box_close(&b);
+}
+
 TEST(dataset, folders_of_images_are_classes)
 {
     mlc_ctx  *ctx = test_ctx();
