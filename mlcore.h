@@ -4362,7 +4362,8 @@ typedef struct mlc_tokenizer_desc {
 MLC_API mlc_tokenizer_desc mlc_tokenizer_desc_make(void);
 
 /* A tokenizer belongs to the context: it lives until freed or the context ends. Text is UTF-8 and
- * needs no 0 at its end; sizes are in bytes. Room for long words is kept from call to call.   */
+ * needs no 0 at its end; sizes are in bytes. Room for long words is kept from call to call. A byte
+ * order mark at the begin of a vocabulary or of merges is passed over.                        */
 
 /* mlc_tokenizer_bytes: each byte is a token, 0 .. 255; specials follow from 256 on.
  *   err    ARG: the desc                                                                      */
@@ -53463,6 +53464,12 @@ static mlc_status mlc__memory_read(mlc__file *f, void *to, size_t bytes)
     return MLC_OK;
 }
 
+/* Bytes of the byte order mark that a text begins with, as editors of Windows write it. */
+static size_t mlc__mark_bytes(const char *text, size_t n)
+{
+    return n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 #if MLC__FILES
 /* errno is saved first: building the message may change it. */
 static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
@@ -57334,10 +57341,10 @@ static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
     return MLC_OK;
 }
 
-/* To the first row, past a byte order mark, which spreadsheets like to write. */
+/* To the first row, past a byte order mark. */
 static void mlc__csv_begin(mlc__csv *c)
 {
-    c->at = c->n >= 3 && memcmp(c->text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    c->at = mlc__mark_bytes(c->text, c->n);
     c->rows = 0;
     c->line = 1;
     for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_skip_line(c);
@@ -62587,6 +62594,7 @@ typedef struct mlc__vocab {
     const char *path;
     char       *text;
     size_t      n, packed;             /* bytes */
+    size_t      begin;                 /* after a byte order mark */
     int64_t     count;                 /* tokens */
 } mlc__vocab;
 
@@ -62606,6 +62614,7 @@ static mlc_status mlc__vocab_read(mlc__vocab *v, mlc_ctx *ctx, const char *path)
         v->text = MLC__CAST(char *, mlc__heap_alloc(ctx, v->n + 1, MLC_MEM_OBJECT, "tokenizer"));
         st = v->text ? mlc__file_read(&f, v->text, v->n) : MLC_ERR_NOMEM;
         if (!st) st = mlc__file_plain(&f, v->text, v->n);
+        if (!st) v->begin = mlc__mark_bytes(v->text, v->n);
     }
     mlc__file_close(&f);
     return st;
@@ -62966,7 +62975,7 @@ static mlc_status mlc__wordpiece_encode(mlc_tokenizer *t, const char *text, size
 /* Counts lines and finds empty ones; the file's text is what tokens are taken from. */
 static mlc_status mlc__lines_check(mlc__vocab *v)
 {
-    char *s = v->text, *next;
+    char *s = v->text + v->begin, *next;
     MLC__TRY(mlc__vocab_utf8(v));
     for (size_t n; mlc__line(v, s, &n, &next); s = next) {
         v->count++;
@@ -62978,7 +62987,7 @@ static mlc_status mlc__lines_check(mlc__vocab *v)
 
 static mlc_status mlc__lines_add(mlc_tokenizer *t, const mlc__vocab *v)
 {
-    char *s = v->text, *next;
+    char *s = v->text + v->begin, *next;
     for (size_t n; mlc__line(v, s, &n, &next); s = next)
         if (!mlc__token_add(t, t->n, s, n))
             return mlc__fail(v->ctx, MLC_ERR_IO, "'%s': line %lld: '%.*s' is there already, in "
@@ -63231,7 +63240,7 @@ static size_t mlc__bytes_of(const char *s, size_t n, char *to)
 /* {"token": id, ..}: packed in place. The shortest entry, "":0, has room for id and 0. */
 static mlc_status mlc__vocab_json(mlc__vocab *v)
 {
-    mlc__json j = { v->ctx, v->path, v->text, 0, v->n, NULL, 0, "" };
+    mlc__json j = { v->ctx, v->path, v->text, v->begin, v->n, NULL, 0, "" };
     if (!mlc__json_take(&j, '{')) return mlc__json_fail(&j, "a vocabulary begins with '{'");
     if (mlc__json_take(&j, '}')) return MLC_OK;
     do {
@@ -63319,7 +63328,7 @@ static mlc_status mlc__merges_add(mlc_tokenizer *t, mlc__vocab *v)
                                                        MLC_MEM_OBJECT, "tokenizer"));
     if (t->merge) t->merge_slot = mlc__slots_make(v->ctx, lines, &t->merge_mask);
     if (!t->merge_slot) return MLC_ERR_NOMEM;
-    char *s = v->text, *next;
+    char *s = v->text + v->begin, *next;
     for (size_t n; mlc__line(v, s, &n, &next); s = next) {
         v->count++;
         if (v->count > 1 || n < 8 || memcmp(s, "#version", 8) != 0)

@@ -431,6 +431,46 @@ TEST(text, mistakes_in_a_vocabulary_of_bpe_are_named)
     box_close(&b);
 }
 
+/* Bytes of a file after a byte order mark, 0 at the end. */
+static char *marked(const char *path, size_t *n)
+{
+    char *file = (char *)get_file(path, n), *text = (char *)calloc(1, *n + 4);
+    if (file && text) memcpy(text, "\xEF\xBB\xBF", 3);
+    if (file && text) memcpy(text + 3, file, *n);
+    *n += 3;
+    free(file);
+    return text;
+}
+
+TEST(text, a_byte_order_mark_is_no_part_of_the_first_token)
+{
+    static const char list[] = "\xEF\xBB\xBF[PAD]\n[UNK]\na\n";
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open_fast("vocab.txt");
+    size_t         n, m;
+    int64_t        ids[8], want[8];
+    char          *json = marked(JSON, &n), *merges = marked(MERGES, &m);
+    CHECK(put_file(b.path, list, sizeof list - 1));
+    mlc_tokenizer *t = mlc_tokenizer_wordpiece(ctx, b.path, NULL);
+    CHECK_EQ(mlc_tokenizer_id(t, "[PAD]"), 0);
+    CHECK_EQ(mlc_tokenizer_size(t), 3);
+    mlc_tokenizer *bpe = mlc_tokenizer_bpe(ctx, JSON, MERGES, NULL);
+    mlc_tokenizer *same = bpe_of(ctx, json, n, merges, &b);
+    CHECK_EQ(mlc_tokenizer_size(same), mlc_tokenizer_size(bpe));
+    const int64_t many = mlc_tokenizer_encode(bpe, "the net", 7, want, 8);
+    CHECK_EQ(mlc_tokenizer_encode(same, "the net", 7, ids, 8), many);
+    CHECK(many > 0 && many <= 8 && memcmp(ids, want, (size_t)many * sizeof *ids) == 0);
+    CHECK_OK(ctx);
+    CHECK(bpe_of(ctx, json, n, "\xEF\xBB\xBFt h\nt h\n", &b) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "line 2: the merge is there already, as number 1");
+    mlc_tokenizer_free(t);
+    mlc_tokenizer_free(bpe);
+    mlc_tokenizer_free(same);
+    free(json);
+    free(merges);
+    box_close(&b);
+}
+
 TEST(text, mistakes_in_merges_are_named_with_their_line)
 {
     static const mistake table[] = {
