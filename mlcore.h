@@ -4728,7 +4728,9 @@ MLC_API mlc_status mlc_fit_validate(mlc_fit_state *s);
 /* mlc_fit_value: the last value of a name of the history, "val_loss" or a metric's; NaN: none. */
 MLC_API double mlc_fit_value(const mlc_fit_state *s, const char *name);
 /* mlc_fit_cross_entropy: a forward for mlc_fit_desc whose user is a mlc_cross_entropy_desc: weights
- *   of classes, smoothing, an ignored label.                                                  */
+ *   of classes, smoothing, an ignored label. Samples with that label are none of the mean losses
+ *   that mlc_fit and mlc_evaluate give: a batch of no others has no part in them, though its own
+ *   loss is NaN. (A forward of yours gives a loss that is a number.)                          */
 MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                           mlc_tensor **output);
 
@@ -7986,6 +7988,8 @@ struct mlc_ctx {
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
+    mlc_tensor    *counted;            /* of a loss of mlc_fit_cross_entropy: labels that are   */
+                                       /* not ignored, or NULL: all                            */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
@@ -65511,6 +65515,7 @@ static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit
                                     const mlc_batch *b, mlc_tensor **output)
 {
     mlc_tensor *loss = NULL;
+    ctx->counted = NULL;
     if (d->has_autocast && mlc_autocast_begin(ctx, d->autocast) != MLC_OK) return NULL;
     if (d->forward) loss = d->forward(d->user, net, b, output);
     else {
@@ -65533,14 +65538,32 @@ static mlc_status mlc__fit_metrics(const mlc_fit_desc *d, mlc_metric *const *met
     return MLC_OK;
 }
 
-/* Adds the loss of n samples. */
-static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *sum, mlc_metric *mean)
+/* Adds the loss of n samples on a device. `counted` of them (NULL: all) have made it: of none it is
+ * NaN, which the mean leaves out. */
+static mlc_status mlc__loss_mean(mlc_tensor *loss, int64_t n, mlc_tensor *counted,
+                                 mlc_metric *mean)
 {
     mlc_ctx *ctx = loss->ctx;
-    if (mean) return mlc_metric_update(mean, loss, NULL, mlc_full(ctx, MLC_F32, mlc_dims0(),
-                                                                  (double)n));
-    if (sum) *sum += mlc_item(loss) * (double)n;
-    return ctx->status;
+    if (counted)
+        loss = mlc_where(mlc_gt_scalar(counted, 0.0), loss,
+                         mlc_zeros(ctx, loss->dtype, mlc_dims0()));
+    else counted = mlc_full(ctx, MLC_F32, mlc_dims0(), (double)n);
+    return loss && counted ? mlc_metric_update(mean, loss, NULL, counted) : ctx->status;
+}
+
+/* The same of the last forward, on the host in rows and sum. */
+static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *rows, double *sum,
+                                mlc_metric *mean)
+{
+    mlc_tensor *counted = loss->ctx->counted;
+    if (mean) {
+        *rows += (double)n;
+        return mlc__loss_mean(loss, n, counted, mean);
+    }
+    const double some = counted ? mlc_item(counted) : (double)n;
+    *rows += some;
+    if (some > 0.0) *sum += mlc_item(loss) * some;
+    return loss->ctx->status;
 }
 
 /* A mean on the device; NULL on the CPU. */
@@ -65558,8 +65581,7 @@ static mlc_status mlc__fit_count(mlc__fit *f, mlc_tensor *output, mlc_tensor *lo
     f->counted = true;
     f->s.output = output;
     f->s.loss = loss;
-    f->rows += (double)f->batch.n;
-    MLC__TRY(mlc__loss_add(loss, f->batch.n, &f->sum, f->mean));
+    MLC__TRY(mlc__loss_add(loss, f->batch.n, &f->rows, &f->sum, f->mean));
     return mlc__fit_metrics(&f->d, NULL, output, &f->batch);
 }
 
@@ -65612,6 +65634,7 @@ static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
     r->b = f->d.budget;
     r->wants_output = f->d.n_metrics > 0 || (f->events & look);
     MLC__TRY(r->b->calls->backward(r));
+    r->ctx->counted = NULL;            /* of a part of the batch */
     return mlc__fit_count(f, r->output, r->loss);
 }
 
@@ -65930,9 +65953,14 @@ MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
 MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                            mlc_tensor **output)
 {
+    const mlc_cross_entropy_desc *d = MLC__CAST(const mlc_cross_entropy_desc *, user);
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
-    return mlc_cross_entropy_ex(*output, b->y, MLC__CAST(const mlc_cross_entropy_desc *, user));
+    if (d && d->has_ignore_index && b->y && b->y->dtype == MLC_I64) {
+        mlc_tensor *counts = mlc_ne_scalar(b->y, (double)d->ignore_index);
+        net->ctx->counted = mlc_sum(mlc_cast(counts, MLC_F32), mlc_dims0(), false);
+    }
+    return mlc_cross_entropy_ex(*output, b->y, d);
 }
 
 /* -- evaluation and predictions -- */
@@ -65951,8 +65979,7 @@ static mlc_status mlc__evaluate_batch(mlc__evaluation *e)
     mlc_tensor *output = NULL;
     mlc_tensor *loss = mlc__fit_forward(ctx, e->net, e->d, &e->batch, &output);
     MLC__TRY(ctx->status);
-    if (loss) MLC__TRY(mlc__loss_add(loss, e->batch.n, &e->sum, e->mean));
-    if (loss) e->rows += (double)e->batch.n;
+    if (loss) MLC__TRY(mlc__loss_add(loss, e->batch.n, &e->rows, &e->sum, e->mean));
     return mlc__fit_metrics(e->d, NULL, output, &e->batch);
 }
 
@@ -67856,7 +67883,7 @@ static mlc_status mlc__run_take_mean(mlc__run_load *r, mlc_metric *mean)
     mlc_metric_reset(mean);
     if (!(rows > 0.0 && rows <= MLC__MOST_WHOLE)) return MLC_OK;
     mlc_tensor *loss = mlc_full(r->ctx, MLC_F32, mlc_dims0(), r->loss[1] / rows);
-    return mlc__loss_add(loss, (int64_t)rows, NULL, mean);
+    return loss ? mlc__loss_mean(loss, (int64_t)rows, NULL, mean) : r->ctx->status;
 }
 
 static mlc_status mlc__run_take_fit(mlc__run_load *r)

@@ -291,6 +291,45 @@ static void check_refused(scene *s, const mlc_fit_desc *d, const char *text)
     mlc_error_clear(s->ctx);
 }
 
+/* A batch of ignored labels alone, in training and in the validation: means are those of the other
+ * labels, and no callback that looks for NaN finds one. */
+TEST(fit, ignored_labels_are_no_part_of_mean_losses)
+{
+    scene                  s = scene_make();
+    mlc_cross_entropy_desc ce = mlc_cross_entropy_desc_make();
+    mlc_fit_desc           d = mlc_fit_desc_make(NULL);
+    mlc_callback          *calls[1] = {mlc_on_nan(s.ctx, 1)};
+    mlc_tracker           *history;
+    double                 labels[ROWS], loss;
+    for (int i = 0; i < ROWS; i++)
+        labels[i] = i == 3 || (i >= 20 && i < 40) ? -100 : (double)(i * i % 7 % CLASSES);
+    mlc_tensor     *y = test_tensor(s.ctx, MLC_I64, mlc_dims1(ROWS), labels);
+    mlc_loader_desc l = mlc_loader_desc_make(s.x, y, 20);
+    ce.has_ignore_index = true;
+    ce.ignore_index = -100;
+    d.forward = mlc_fit_cross_entropy;
+    d.user = &ce;
+    d.validation = mlc_loader_create(s.ctx, &l);
+    d.epochs = 2;
+    d.callbacks = calls;
+    d.n_callbacks = 1;
+    l.batch = 10;
+    mlc_loader *train = mlc_loader_create(s.ctx, &l);
+    CHECK_EQ(mlc_fit(s.net, s.opt, train, &d, &history), MLC_OK);
+    mlc_eval_begin(s.net);
+    const double want = mlc_item(mlc_cross_entropy_ex(mlc_forward(s.net, s.x), y, &ce));
+    mlc_eval_end(s.net);
+    CHECK_NEAR(mlc_tracker_last(history, "val_loss"), want, 1e-6);
+    CHECK(mlc_tracker_last(history, "loss") > 0);
+    CHECK_EQ(mlc_evaluate(s.net, d.validation, &d, &loss), MLC_OK);
+    CHECK_NEAR(loss, want, 1e-6);
+    mlc_loader_desc none = mlc_loader_desc_make(mlc_rows(s.x, 20, 40), mlc_rows(y, 20, 40), 20);
+    CHECK_EQ(mlc_evaluate(s.net, mlc_loader_create(s.ctx, &none), &d, &loss), MLC_OK);
+    CHECK(isnan(loss));                /* of no label */
+    mlc_tracker_free(history);
+    CHECK_OK(s.ctx);
+}
+
 TEST(fit, nonsense_is_refused_by_name)
 {
     scene        s = scene_make();
