@@ -4619,7 +4619,10 @@ typedef enum mlc_event {               /* in the order of a training            
     MLC_EVENT_TRAIN_BEGIN = 0,
     MLC_EVENT_EPOCH_BEGIN,
     MLC_EVENT_BATCH_BEGIN,             /* a batch is there; skip: it is passed over            */
-    MLC_EVENT_STEP_BEGIN,              /* after backward; skip: gradients are dropped, no step */
+    MLC_EVENT_STEP_BEGIN,              /* after backward; skip: the batch's gradients are      */
+                                       /* dropped, no step. Where batches collect gradients    */
+                                       /* (mlc_optim_accumulate), a callback at this event     */
+                                       /* costs a copy of those of the batches before          */
     MLC_EVENT_STEP_END,                /* after an update; of what an epoch's end flushes, too */
     MLC_EVENT_BATCH_END,
     MLC_EVENT_VALIDATION_BEGIN,
@@ -65638,18 +65641,56 @@ static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
     return mlc__fit_count(f, r->output, r->loss);
 }
 
+/* Copies of the gradients that batches before have collected, an entry each or NULL, where a
+ * callback may drop those of this batch; in the scope of the batch. */
+static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
+{
+    mlc_ctx *ctx = f->s.ctx;
+    mlc_optim *o = f->s.optim;
+    const uint32_t bit = 1u << (uint32_t)MLC_EVENT_STEP_BEGIN;
+    *to = NULL;
+    if (!mlc_optim_pending(o) || !(f->events & bit)) return MLC_OK;
+    MLC__TRY(mlc__optim_layout(o));
+    const size_t bytes = (size_t)o->entries * sizeof **to;
+    mlc_tensor **all = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, bytes));
+    if (!all) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < o->entries; i++) {
+        all[i] = mlc__entry_due(&o->entry[i]) ? mlc_copy(mlc_grad(&o->entry[i].p->t)) : NULL;
+        MLC__TRY(ctx->status);
+    }
+    *to = all;
+    return MLC_OK;
+}
+
+/* Drops gradients of the batch: what was collected before it is what waits for a step again. */
+static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
+{
+    mlc_optim *o = f->s.optim;
+    const int64_t calls = o->calls;
+    mlc_optim_zero_grad(o);
+    for (int64_t i = 0; collected && i < o->entries; i++) {
+        mlc_tensor g, *t = collected[i] ? &o->entry[i].p->t : NULL;
+        if (!t) continue;
+        t->grad_fresh = 1;
+        mlc__grad_view(t, &g);
+        g.storage->version++;
+        MLC__TRY(mlc__cast_into(f->s.ctx, "fit", &g, collected[i]));
+    }
+    if (collected) o->calls = calls;
+    return MLC_OK;
+}
+
 static mlc_status mlc__fit_train(mlc__fit *f)
 {
     mlc_optim *opt = f->s.optim;
     const mlc_budget *budget = f->d.budget;
+    mlc_tensor **collected;
     mlc__budget_run r;
     if (mlc_optim_needs_loss(opt) && !budget) return mlc__fit_train_with(f);
+    MLC__TRY(mlc__fit_collected(f, &collected));
     MLC__TRY(budget ? mlc__fit_backward_in(f, &r) : mlc__fit_backward(f));
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
-    if (f->s.skip) {
-        mlc_optim_zero_grad(opt);
-        return MLC_OK;
-    }
+    if (f->s.skip) return mlc__fit_drop(f, collected);
     MLC__TRY(budget ? budget->calls->step(&r) : mlc_optim_step(opt));
     return mlc__fit_stepped(f);
 }

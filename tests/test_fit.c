@@ -204,6 +204,47 @@ TEST(fit, collected_gradients_are_a_step_at_the_end_of_an_epoch)
     CHECK_EQ(mlc_optim_pending(s.opt), 0);
 }
 
+static mlc_status skip_some(void *user, mlc_event event, mlc_fit_state *s)
+{
+    (void)user;
+    (void)event;
+    s->skip = s->batch == 1 || s->batch == 5;
+    return MLC_OK;
+}
+
+TEST(fit, a_skipped_batch_takes_no_collected_gradients_with_it)
+{
+    for (int64_t every = 1; every <= 4; every++) {
+        scene        hand = scene_make(), fit = scene_make();
+        mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+        mlc_callback c, *calls[1];
+        mlc_batch    b;
+        memset(&c, 0, sizeof c);
+        c.on = skip_some;
+        c.events = 1u << MLC_EVENT_STEP_BEGIN;
+        calls[0] = mlc_callback_create(fit.ctx, &c);
+        d.callbacks = calls;
+        d.n_callbacks = 1;
+        d.has_seed = true;
+        mlc_optim_accumulate(hand.opt, every);
+        mlc_optim_accumulate(fit.opt, every);
+        CHECK_EQ(mlc_fit(fit.net, fit.opt, fit.train, &d, NULL), MLC_OK);
+        mlc_seed(hand.ctx, d.seed);
+        while (mlc_loader_next(hand.train, &b)) {
+            mlc_scope_begin(hand.ctx);
+            mlc_tensor *loss = mlc_cross_entropy(mlc_forward(hand.net, b.x), b.y);
+            if (b.index != 1 && b.index != 5) mlc_optim_minimize(hand.opt, loss);
+            CHECK_EQ(mlc_scope_end(hand.ctx), MLC_OK);
+        }
+        CHECK_EQ(mlc_optim_flush(hand.opt), MLC_OK);
+        if (!CHECK(hash_net(0, hand.net) == hash_net(0, fit.net)))
+            printf("  an update of %d calls\n", (int)every);
+        CHECK_EQ(mlc_optim_steps(fit.opt), mlc_optim_steps(hand.opt));
+        mlc_callback_free(fit.ctx, calls[0]);
+        CHECK_OK(fit.ctx);
+    }
+}
+
 /* ---- validation, metrics, history ------------------------------------------------------------ */
 
 TEST(fit, the_history_has_what_evaluation_gives)
