@@ -33841,7 +33841,10 @@ static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norm
     a = mlc_add(x, a);
     mlc_tensor *i = mlc__rnn_opened(in, a, 0, 0, *c), *f = mlc__rnn_opened(in, a, 1, 1, *c);
     *c = mlc_add(mlc_mul(f, *c), mlc_mul(i, mlc_tanh(mlc__rnn_gate(in, a, 2))));
-    mlc_tensor *seen = norms ? norms->call(*c, norms->c, norms->c_bias, 1e-5) : *c;
+    mlc_tensor *seen = *c;
+    if (norms)
+        seen = norms->call(seen, mlc_cast(norms->c, seen->dtype),
+                           norms->c_bias ? mlc_cast(norms->c_bias, seen->dtype) : NULL, 1e-5);
     *h = mlc_mul(mlc__rnn_opened(in, a, 3, 2, *c), mlc_tanh(seen));
 }
 

@@ -52,6 +52,11 @@ found=$(
              if (!(name in seen)) print "tests/test_faults.c: no CASE(" name ", ...)" }' \
         tests/test_faults.c mlcore.h
 
+    # Every constructor of a module runs in every float dtype.
+    sed -nE 's/^MLC_API mlc_module \*(mlc_nn_[a-z0-9_]+)\(.*/\1/p' mlcore.h | while read -r name; do
+        grep -q "$name[(),]" tests/test_modules.c || echo "tests/test_modules.c: no $name"
+    done
+
     # What tests/places.md names is there: sections, and names in ` ` but for those with NAME.
     grep -oE '\b(API|IMPL)\.[A-Z0-9_.]*[A-Z0-9_]' tests/places.md | sort -u | while read -r name; do
         grep -q "^/\* @@ $name[. ]" mlcore.h || echo "tests/places.md: no section $name"
