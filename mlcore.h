@@ -25863,7 +25863,7 @@ static bool mlc__recur_product(const mlc__recur *j, int i, struct mlc_k_gemm *w)
     const struct mlc_k_rnn *a = j->a;
     const struct mlc_k_rnn_grad *g = j->g;
     const bool gru = a->kind == MLC_RNN_GRU;
-    if (i == 2 && j->made)
+    if (i == 2 && g->dproject)
         *w = mlc__recur_outer(j, mlc__recur_kept(j, j->dh, 0), a->p, a->p, j->made, a->h,
                               g->dproject, 0, g->dproject_accumulate != 0);
     else if (i == 1 && gru && g->dw)
@@ -25902,7 +25902,7 @@ static void mlc__recur_rest(void *arg, int64_t s, int32_t worker)
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
     const struct mlc_k_rnn *a = j->a;
     (void)worker;
-    for (int64_t i = a->offsets ? a->t : mlc__rnn_length(a, s); i < a->t; i++)
+    for (int64_t i = a->offsets || !a->b ? a->t : mlc__rnn_length(a, s); i < a->t; i++)
         mlc__recur_blank(j, mlc__rnn_row(a, s, i));
     for (int64_t i = a->offsets && s == 0 ? 0 : a->t; i < a->t; i++) {
         if (i == mlc__rnn_offset(a, 0)) i = mlc__max(i, mlc__rnn_offset(a, a->b));
@@ -25934,7 +25934,8 @@ static void mlc__recur_go(void *dev, mlc__recur *j, mlc__chunk_fn fn)
     const double ns = (double)j->rows * (double)j->width;
     mlc__recur_order(j);
     mlc__together(dev, &j->all, ns * ((double)a->p * j->f->ns + 1.0), fn, j);
-    if (a->lengths || a->offsets) mlc__parallel(dev, a->b, 0.1 * ns, mlc__recur_rest, j);
+    if (a->lengths || a->offsets)
+        mlc__parallel(dev, mlc__max(a->b, 1), 0.1 * ns, mlc__recur_rest, j);
 }
 
 /* Returns whether the tiles run this call, else the definition does: f64, and at the scalar level
@@ -25964,7 +25965,7 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     j->dtype = j->f->form->pair ? MLC_BF16 : MLC_F32;
     j->one = mlc__recur_size(j->dtype);
     j->width = mlc__rnn_gates(a->kind) * a->h;
-    mlc__recur_place(&j->base, (size_t)a->b * sizeof(int64_t));
+    mlc__recur_place(&j->base, (size_t)mlc__max(a->b, 1) * sizeof(int64_t));   /* 0: no place */
     if (g && g->dw) j->before = mlc__recur_place(&j->base, rows * (size_t)a->p);
     if (d && g->dx_accumulate) j->apart = mlc__recur_place(&j->base, rows * (size_t)j->width);
     if (d && a->kind == MLC_RNN_GRU) j->n = mlc__recur_place(&j->base, rows * (size_t)a->h);

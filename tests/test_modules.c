@@ -1,9 +1,9 @@
-/* test_modules.c -- every constructor of a module in every float dtype
+/* test_modules.c -- every constructor of a module in every float dtype, and with batches of nothing
  *
  * LAYERS has a row for each constructor and its options: what makes the module, and the inputs of a
  * forward. Each runs in f64, bf16 and f16, by mlc_module_to and under autocast, in training and in
- * evaluation, forward and backward, against the same values in f32. make lint wants each mlc_nn_
- * function that makes a module here.
+ * evaluation, forward and backward, against the same values in f32; and with a batch of 0. make
+ * lint wants each mlc_nn_ function that makes a module here.
  */
 #include "mlc_test.h"
 
@@ -505,4 +505,98 @@ TEST(modules, each_runs_forward_and_backward_in_every_float_dtype)
                 }
             }
     }
+}
+
+/* ---- batches of nothing ---------------------------------------------------------------------- */
+
+/* All bits set: NaN in every float. */
+static void *poisoned(void *user, size_t bytes, size_t align)
+{
+    void *p = test_aligned_alloc(align, bytes);
+    (void)user;
+    if (p) memset(p, 0xff, bytes);
+    return p;
+}
+
+static void release(void *user, void *p, size_t bytes)
+{
+    (void)user; (void)bytes;
+    test_aligned_free(p);
+}
+
+/* Gradients become stale, with their numbers in memory. */
+static void forget_gradients(mlc_module *m)
+{
+    mlc_param_iter i = mlc_param_iter_make(m);
+    while (mlc_param_next(&i)) mlc_zero_grad(i.tensor);
+}
+
+/* Gradients of all parameters are 0. */
+static void check_gradients(mlc_module *m, const char *layer)
+{
+    mlc_param_iter i = mlc_param_iter_make(m);
+    while (mlc_param_next(&i)) {
+        mlc_tensor *g = mlc_grad(i.tensor);
+        if (!g) continue;
+        const double most = mlc_item(mlc_max(mlc_abs(mlc_cast(g, MLC_F64)), mlc_dims0(), false));
+        if (!CHECK(most == 0)) printf("  %s: %s has a gradient of %g\n", layer, i.name, most);
+    }
+}
+
+/* What a batch of nothing must leave: the statistics. */
+static double statistics(mlc_module *m)
+{
+    double         sum = 0;
+    mlc_param_iter i = mlc_param_iter_make(m);
+    while (mlc_param_next(&i))
+        if (i.buffer && i.tensor->dtype != MLC_I64 && i.tensor->dtype != MLC_BOOL)
+            sum += mlc_item(mlc_sum_all(mlc_cast(i.tensor, MLC_F64)));
+    return sum;
+}
+
+static void check_nothing(mlc_ctx *ctx, const layer *l, mlc_dtype dtype, bool training,
+                          int64_t batch, int64_t steps)
+{
+    mlc_tensor   *in[MOST_IN], *y[3];
+    const int64_t failures = test_failures();
+    mlc_module   *m = l->make(ctx);
+    CHECK_EQ(mlc_module_to(m, dtype), MLC_OK);
+    mlc_module_train(m, training);
+    mlc_scope_begin(ctx);
+    int n = inputs_of(ctx, l, 3, 5, dtype, dtype, in);
+    CHECK(step(m, l, in, n, y));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    forget_gradients(m);
+    const double before = statistics(m);
+    mlc_memory_trim(ctx);              /* all memory of the step comes from the allocator      */
+    mlc_scope_begin(ctx);
+    n = inputs_of(ctx, l, batch, steps, dtype, dtype, in);
+    CHECK(step(m, l, in, n, y));
+    check_gradients(m, l->name);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK(statistics(m) == before);
+    if (test_failures() > failures)
+        printf("  %s in %s, %s: %s\n", l->name, mlc_dtype_name(dtype),
+               training ? "training" : "evaluation", mlc_error(ctx));
+    mlc_error_clear(ctx);
+    mlc_module_free(m);
+}
+
+static bool has_steps(const layer *l) { return l->in[0][0] == T || l->in[0][1] == T; }
+
+TEST(modules, a_batch_of_nothing_has_gradients_of_0)
+{
+    mlc_ctx_desc d = test_desc();
+    d.allocator.alloc = poisoned;
+    d.allocator.release = release;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    for (size_t i = 0; i < sizeof LAYER / sizeof *LAYER; i++)
+        for (int training = 0; training < 2; training++) {
+            check_nothing(ctx, &LAYER[i], MLC_F32, training != 0, 0, 5);
+            check_nothing(ctx, &LAYER[i], MLC_F64, training != 0, 0, 5);
+            check_nothing(ctx, &LAYER[i], MLC_BF16, training != 0, 0, 5);
+            if (!has_steps(&LAYER[i])) continue;
+            check_nothing(ctx, &LAYER[i], MLC_F32, training != 0, 2, 0);
+            check_nothing(ctx, &LAYER[i], MLC_BF16, training != 0, 2, 0);
+        }
 }

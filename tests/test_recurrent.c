@@ -1142,6 +1142,35 @@ TEST(recurrent, what_does_not_fit_the_operation_is_named)
 #undef REFUSED
 }
 
+/* No sequence: rows that belong to none have a y of 0, and no gradient flows. */
+TEST(recurrent, packed_rows_of_no_sequence_are_0)
+{
+    static const mlc_dtype dtypes[3] = {MLC_F32, MLC_F64, MLC_BF16};
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 3; k++) {
+            mlc_scope_begin(ctx);
+            for (int i = 0; i < 20; i++) mlc_full(ctx, MLC_F32, mlc_dims2(40, 40), 7);
+            mlc_scope_end(ctx);
+            mlc_tensor *t[4] = {test_rand(ctx, dtypes[k], mlc_dims2(3, 24), 1, -1, 1),
+                                test_rand(ctx, dtypes[k], mlc_dims2(24, 5), 2, -1, 1),
+                                test_rand(ctx, dtypes[k], mlc_dims2(5, 6), 3, -1, 1),
+                                test_rand(ctx, dtypes[k], mlc_dims1(24), 4, -1, 1)}, *out[3];
+            mlc_rnn_desc d = mlc_rnn_desc_make(MLC_RNN_LSTM);
+            for (int i = 0; i < 4; i++) mlc_set_requires_grad(t[i], true);
+            d.project = t[2];
+            d.bias = t[3];
+            d.offsets = mlc_zeros(ctx, MLC_I64, mlc_dims1(1));
+            CHECK_EQ(mlc_rnn(t[0], t[1], &d, out), MLC_OK);
+            CHECK_VALUES(mlc_detach(out[0]), 15, ((double[15]){0}), 0, 0);
+            CHECK_EQ(mlc_backward_from(out[0], NULL), MLC_OK);
+            for (int i = 0; i < 4; i++)
+                CHECK_NEAR(mlc_item(mlc_norm(mlc_cast(mlc_grad(t[i]), MLC_F64), 2, mlc_dims0(),
+                                             false)), 0, 0);
+            CHECK_OK(ctx);
+        }
+    }
+}
+
 TEST(recurrent, values_of_lengths_and_offsets_are_checked)
 {
     static const double length[][2] = {{2, 6}, {-1, 9}}, offset[][3] = {{0, 2, 6}, {0, 3, 2},
