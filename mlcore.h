@@ -721,7 +721,8 @@ typedef struct mlc_gradcheck_report {
  *   f64 input that requires a gradient; fn must be a pure function of its inputs. NULL desc: the
  *   defaults.
  *   out    report; the return value tells whether the check could be made at all
- *   err    DTYPE if such an input is not f64; ARG: the desc; any error of fn
+ *   err    DTYPE if such an input is not f64; ARG: the desc, or no input requires a gradient; any
+ *          error of fn
  *   ref    torch.autograd.gradcheck (its tolerances)          test: tests/test_tape.c        */
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
@@ -38871,10 +38872,15 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
                  mlc__real(c.d.atol).s, mlc__real(c.d.rtol).s);
     memset(report, 0, sizeof *report);
     report->input = -1;
-    for (int32_t i = 0; i < n_in; i++)
+    bool any = false;
+    for (int32_t i = 0; i < n_in; i++) {
+        any = any || (in[i] && mlc__wants_grad(in[i]));
         MLC__REQUIRE(c.ctx, in[i] && (!mlc__wants_grad(in[i]) || in[i]->dtype == MLC_F64), DTYPE,
                      "gradcheck: input %d is %s; it must be f64, differences of f32 say nothing",
                      i + 1, in[i] ? mlc_dtype_name(in[i]->dtype) : "NULL");
+    }
+    MLC__REQUIRE(c.ctx, any, ARG, "gradcheck: none of %d inputs requires a gradient, so there is "
+                 "nothing to check; call mlc_set_requires_grad before", n_in);
     MLC__TRY(mlc_scope_begin(c.ctx));
     st = mlc__check_all(&c, report);
     ended = mlc__scope_leave(c.ctx);

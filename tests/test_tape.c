@@ -523,6 +523,15 @@ TEST(tape, gradcheck_wants_f64_and_reports_errors)
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, &d, &r), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "start from mlc_gradcheck_desc_make()");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    mlc_tensor *none[2] = {mlc_zeros(ctx, MLC_F64, mlc_dims1(2)), mlc_zeros(ctx, MLC_F32,
+                                                                           mlc_dims1(2))};
+    r.ok = true;
+    CHECK_EQ(mlc_gradcheck(product, &s, none, 2, NULL, &r), MLC_ERR_ARG);
+    CHECK(!r.ok);
+    CHECK_STR(mlc_error(ctx), "gradcheck: none of 2 inputs requires a gradient, so there is "
+                              "nothing to check; call mlc_set_requires_grad before");
+    mlc_error_clear(ctx);
     CHECK_EQ(mlc_gradcheck(NULL, &s, unfit, 2, NULL, &r), MLC_ERR_ARG);
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
 }
