@@ -987,6 +987,55 @@ TEST(goldens, values_and_gradients_are_those_of_pytorch_on_each_isa_level)
     }
 }
 
+/* All bits set: NaN in every float. */
+static void *poisoned(void *user, size_t bytes, size_t align)
+{
+    void *p = test_aligned_alloc(align, bytes);
+    (void)user;
+    if (p != NULL)
+        memset(p, 0xff, bytes);
+    return p;
+}
+
+static void release(void *user, void *p, size_t bytes)
+{
+    (void)user; (void)bytes;
+    test_aligned_free(p);
+}
+
+static bool is_empty(const op_args *a)
+{
+    bool empty = false;
+    for (int i = 0; i < a->n_in + a->n_out; i++)
+        empty = empty || spec_count(i < a->n_in ? &a->in_spec[i] : &a->out_spec[i - a->n_in]) == 0;
+    return empty;
+}
+
+/* What an operation of nothing leaves unwritten is NaN here. */
+TEST(goldens, operations_of_nothing_write_all_of_their_results_and_gradients)
+{
+    mlc_ctx_desc d = test_desc();
+    d.allocator.alloc = poisoned;
+    d.allocator.release = release;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    int      n = 0;
+    for (int i = 0; i < OP_COUNT; i++) {
+        cursor c = cursor_of(&OPS[i]);
+        while (runs_here(c.row) && next_case(&c)) {
+            if (!fits(&c) || ((c.row->dtypes >> c.a.dtype) & 1) == 0 || !is_empty(&c.a))
+                continue;
+            mlc_memory_trim(ctx);      /* all memory of the case comes from the allocator      */
+            mlc_scope_begin(ctx);
+            if (!CHECK(check_case(&c, ctx)))
+                printf("  %s: %s\n", c.row->name, c.line);
+            mlc_scope_end(ctx);
+            mlc_error_clear(ctx);
+            n++;
+        }
+    }
+    CHECK(n > 1000);
+}
+
 /* ---- gradients against central differences ------------------------------------------------ */
 
 typedef struct grad_user {
