@@ -70,6 +70,8 @@ typedef struct test_case {
 
 /* test_ctx: a fresh context of the current device and level; freed when the test ends.        */
 mlc_ctx *test_ctx(void);
+/* test_poisoned_ctx: the same with memory that has all bits set at first, NaN in every float.  */
+mlc_ctx *test_poisoned_ctx(void);
 /* test_desc: a desc of the current device, for tests that create (and free) their own.        */
 mlc_ctx_desc test_desc(void);
 /* test_own: lets the harness free ctx when the test ends; returns ctx.                        */
@@ -419,6 +421,28 @@ static mlc_ctx *test_ctx_isa(mlc_isa isa)
 mlc_ctx *test_ctx(void)
 {
     return test_ctx_isa(test_isa_top());
+}
+
+static void *test_poisoned(void *user, size_t bytes, size_t align)
+{
+    void *p = test_aligned_alloc(align, bytes);
+    (void)user;
+    if (p != NULL) memset(p, 0xff, bytes);
+    return p;
+}
+
+static void test_poisoned_release(void *user, void *p, size_t bytes)
+{
+    (void)user; (void)bytes;
+    test_aligned_free(p);
+}
+
+mlc_ctx *test_poisoned_ctx(void)
+{
+    mlc_ctx_desc d = test_desc();
+    d.allocator.alloc = test_poisoned;
+    d.allocator.release = test_poisoned_release;
+    return test_own(mlc_ctx_create(&d));
 }
 
 mlc_ctx *test_isa_ctx(mlc_isa isa)

@@ -987,22 +987,6 @@ TEST(goldens, values_and_gradients_are_those_of_pytorch_on_each_isa_level)
     }
 }
 
-/* All bits set: NaN in every float. */
-static void *poisoned(void *user, size_t bytes, size_t align)
-{
-    void *p = test_aligned_alloc(align, bytes);
-    (void)user;
-    if (p != NULL)
-        memset(p, 0xff, bytes);
-    return p;
-}
-
-static void release(void *user, void *p, size_t bytes)
-{
-    (void)user; (void)bytes;
-    test_aligned_free(p);
-}
-
 static bool is_empty(const op_args *a)
 {
     bool empty = false;
@@ -1014,11 +998,8 @@ static bool is_empty(const op_args *a)
 /* What an operation of nothing leaves unwritten is NaN here. */
 TEST(goldens, operations_of_nothing_write_all_of_their_results_and_gradients)
 {
-    mlc_ctx_desc d = test_desc();
-    d.allocator.alloc = poisoned;
-    d.allocator.release = release;
-    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
-    int      n = 0;
+    mlc_ctx *ctx = test_poisoned_ctx();
+    int n = 0;
     for (int i = 0; i < OP_COUNT; i++) {
         cursor c = cursor_of(&OPS[i]);
         while (runs_here(c.row) && next_case(&c)) {

@@ -509,21 +509,6 @@ TEST(modules, each_runs_forward_and_backward_in_every_float_dtype)
 
 /* ---- batches of nothing ---------------------------------------------------------------------- */
 
-/* All bits set: NaN in every float. */
-static void *poisoned(void *user, size_t bytes, size_t align)
-{
-    void *p = test_aligned_alloc(align, bytes);
-    (void)user;
-    if (p) memset(p, 0xff, bytes);
-    return p;
-}
-
-static void release(void *user, void *p, size_t bytes)
-{
-    (void)user; (void)bytes;
-    test_aligned_free(p);
-}
-
 /* Gradients become stale, with their numbers in memory. */
 static void forget_gradients(mlc_module *m)
 {
@@ -532,14 +517,14 @@ static void forget_gradients(mlc_module *m)
 }
 
 /* Gradients of all parameters are 0. */
-static void check_gradients(mlc_module *m, const char *layer)
+static void check_gradients(mlc_module *m, const layer *l)
 {
     mlc_param_iter i = mlc_param_iter_make(m);
     while (mlc_param_next(&i)) {
         mlc_tensor *g = mlc_grad(i.tensor);
         if (!g) continue;
         const double most = mlc_item(mlc_max(mlc_abs(mlc_cast(g, MLC_F64)), mlc_dims0(), false));
-        if (!CHECK(most == 0)) printf("  %s: %s has a gradient of %g\n", layer, i.name, most);
+        if (!CHECK(most == 0)) printf("  %s: %s has a gradient of %g\n", l->name, i.name, most);
     }
 }
 
@@ -572,7 +557,7 @@ static void check_nothing(mlc_ctx *ctx, const layer *l, mlc_dtype dtype, bool tr
     mlc_scope_begin(ctx);
     n = inputs_of(ctx, l, batch, steps, dtype, dtype, in);
     CHECK(step(m, l, in, n, y));
-    check_gradients(m, l->name);
+    check_gradients(m, l);
     CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
     CHECK(statistics(m) == before);
     if (test_failures() > failures)
@@ -586,10 +571,7 @@ static bool has_steps(const layer *l) { return l->in[0][0] == T || l->in[0][1] =
 
 TEST(modules, a_batch_of_nothing_has_gradients_of_0)
 {
-    mlc_ctx_desc d = test_desc();
-    d.allocator.alloc = poisoned;
-    d.allocator.release = release;
-    mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+    mlc_ctx *ctx = test_poisoned_ctx();
     for (size_t i = 0; i < sizeof LAYER / sizeof *LAYER; i++)
         for (int training = 0; training < 2; training++) {
             check_nothing(ctx, &LAYER[i], MLC_F32, training != 0, 0, 5);
