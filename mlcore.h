@@ -45908,8 +45908,11 @@ MLC__LEVEL_COLD
  * S1 and S2 are parameters, U a seed in a buffer: the sketches are made from it whenever it has
  * changed, by a load, say. Streams of the seed: 1 is U1, 2 is U2. */
 
-/* 2^63 - 1 at most. */
-static int64_t mlc__whole(double x) { return x < 9.2e18 ? (int64_t)x : INT64_MAX; }
+/* The whole part, within what an i64 holds. */
+static int64_t mlc__whole(double x)
+{
+    return x < -9.2e18 ? INT64_MIN : x < 9.2e18 ? (int64_t)x : INT64_MAX;
+}
 
 MLC_IMPL mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num_terms,
                                             int64_t low_rank)

@@ -775,6 +775,8 @@ TEST(sketch, model_keeps_frozen_and_tied_layers)
     CHECK_EQ(mlc_sketch_model(net, &d, &n), MLC_ERR_ARG);
     mlc_error_clear(ctx);
     CHECK(mlc_sketch_cost_of((int64_t)1 << 40, (int64_t)1 << 40, 1, 1).dense == INT64_MAX);
+    CHECK(mlc_sketch_cost_of(INT64_MIN, 4, 1, 1).dense == INT64_MIN);
+    CHECK(mlc_sketch_cost_of(4, 4, INT64_MIN, 2).trainable == INT64_MIN);
 }
 
 /* Only what the pattern names and what gains; the others keep values and optimizer state. */
