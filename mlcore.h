@@ -66008,6 +66008,12 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
                                            mlc_tensor **output)
 {
     const mlc_cross_entropy_desc *d = MLC__CAST(const mlc_cross_entropy_desc *, user);
+    if (!net) return NULL;
+    if (!b || !output) {
+        mlc__fail(net->ctx, MLC_ERR_ARG, "fit_cross_entropy: %s is NULL; mlc_fit gives both",
+                  b ? "output" : "b");
+        return NULL;
+    }
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
     if (d && d->has_ignore_index && b->y && b->y->dtype == MLC_I64) {

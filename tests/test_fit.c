@@ -321,6 +321,10 @@ TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
     CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_OK);
     CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
     CHECK_OK(s.ctx);
+    mlc_tensor *output = NULL;
+    CHECK(mlc_fit_cross_entropy(&ce, s.net, NULL, &output) == NULL);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit_cross_entropy: b is NULL; mlc_fit gives both");
+    mlc_error_clear(s.ctx);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
