@@ -57367,7 +57367,7 @@ static void mlc__csv_begin(mlc__csv *c)
     c->at = mlc__mark_bytes(c->text, c->n);
     c->rows = 0;
     c->line = 1;
-    for (int32_t i = 0; i < c->desc.skip_lines; i++) mlc__csv_skip_line(c);
+    for (int32_t i = 0; i < c->desc.skip_lines && c->at < c->n; i++) mlc__csv_skip_line(c);
 }
 
 /* Stands at the begin of the next row; false at the end. Empty lines and those that begin with #
