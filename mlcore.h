@@ -41133,11 +41133,6 @@ MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
     const mlc__norm_user u = { NULL, NULL, 0, 1e-6, true };
     return mlc__norm_make(ctx, "RMSNorm", n, true, false, &u);
 }
-MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels)
-{
-    const mlc__norm_user u = { NULL, NULL, groups > 0 ? groups : -1, 1e-5, false };
-    return mlc__norm_make(ctx, "GroupNorm", channels, true, true, &u);
-}
 MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine)
 {
     const mlc__norm_user u = { NULL, NULL, channels, 1e-5, false };
@@ -41187,6 +41182,12 @@ MLC_IMPL mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *
 {
     const int64_t groups = desc && desc->groups > 0 ? desc->groups : -1;
     return mlc__norm_ex(ctx, "GroupNorm", desc, groups, false);
+}
+MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels)
+{
+    mlc_nn_norm_desc d = mlc_nn_norm_desc_make(channels);
+    d.groups = groups;
+    return mlc_nn_group_norm_ex(ctx, &d);
 }
 MLC_IMPL mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
 {

@@ -362,7 +362,10 @@ TEST(blocks, norms_as_modules_are_their_operations)
               "GroupNorm: size 4, groups 3; the size must be positive, and the groups must divide "
               "it");
     mlc_error_clear(ctx);
-    CHECK(mlc_nn_layer_norm(ctx, 0) == NULL && mlc_nn_group_norm(ctx, 0, 4) == NULL);
+    CHECK(mlc_nn_group_norm(ctx, 0, 4) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "GroupNorm: groups is 0; it must be 1 or more");
+    mlc_error_clear(ctx);
+    CHECK(mlc_nn_layer_norm(ctx, 0) == NULL && mlc_nn_group_norm(ctx, 1, 0) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     mlc_error_clear(ctx);
 }
