@@ -39945,8 +39945,9 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
                  "forward: it needs inputs and outputs; there are %d and %d", n_in, n_out);
     for (int32_t i = 0; i < n_out; i++) out[i] = NULL;
     for (int32_t i = 0; i < n_in; i++)
-        MLC__REQUIRE(ctx, in[i], ARG, "forward: input %d is NULL; look at what should have made it",
-                     i + 1);
+        MLC__REQUIRE(ctx, in[i] && in[i]->ctx == ctx, ARG, "forward: input %d %s", i + 1,
+                     in[i] ? "belongs to another context; make it in that of the module"
+                           : "is NULL; look at what should have made it");
     MLC__TRY(mlc_module_build(m));
     /* What this forward makes lies in front of `before` in the scope's list. */
     const int32_t depth = ctx->depth;

@@ -3368,3 +3368,19 @@ TEST(nn, batch_norm_takes_a_momentum_and_an_eps_of_0)
                               "[0, 1], eps finite and not negative");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
+
+/* Whatever the module is: an LSTM took the states of a step that had failed.                     */
+TEST(nn, a_forward_refuses_what_belongs_to_another_context)
+{
+    mlc_ctx     *ctx = test_ctx(), *other = test_ctx();
+    mlc_tensor  *x = mlc_ones(other, MLC_F32, mlc_dims3(2, 4, 3)), *out[3] = {NULL, NULL, NULL};
+    mlc_module  *m[3] = {mlc_nn_linear(ctx, 3, 2), mlc_nn_lstm(ctx, 3, 2), mlc_nn_relu(ctx)};
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(mlc_module_forward(m[i], &x, 1, out, i == 1 ? 3 : 1), MLC_ERR_ARG);
+        CHECK(out[0] == NULL && out[2] == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "forward: input 1 belongs to another context; make it in that "
+                                      "of the module");
+        mlc_error_clear(ctx);
+    }
+    CHECK_OK(other);
+}
