@@ -29598,9 +29598,10 @@ static const mlc__op mlc__view_op =
       mlc__args_view, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
 /* A view that shares its base's gradient, or an operation where it cannot. */
-static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
+static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_spec *spec)
 {
     mlc_ctx *ctx = x->ctx;
+    if (mlc__alive(x, what) != MLC_OK) return NULL;
     const bool wants = mlc__wants_grad(x) && ctx->no_grad == 0;
     const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND &&
                         spec->kind != MLC__UNFOLD;
@@ -29612,7 +29613,6 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const mlc__view_spec *spec)
         nd->u.view = *spec;
         return mlc__finish(nd);
     }
-    if (mlc__alive(x, "view") != MLC_OK) return NULL;
     t = mlc__alias(ctx, x);
     if (!t) return NULL;
     /* Also where no gradient is wanted: a change in place may make the base a result later. */
@@ -29667,7 +29667,7 @@ MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
     /* Tried on a copy of the struct first; a recorded copy where strides cannot say it, as in
      * PyTorch. */
     if (!mlc__view_apply(&v, &probe)) x = mlc_copy(x);
-    return x ? mlc__view(x, &v) : NULL;
+    return x ? mlc__view(x, "reshape", &v) : NULL;
 }
 
 /* A scalar becomes [1], as in PyTorch. */
@@ -29698,7 +29698,7 @@ MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
                   "once", mlc__shape_text(axes.n, axes.v).s, x->ndim, mlc__shape(x).s);
         return NULL;
     }
-    return mlc__view(x, &v);
+    return mlc__view(x, "permute", &v);
 }
 
 MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b)
@@ -29732,7 +29732,7 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
     v.dims[0] = stop > start ? (stop - start - 1) / step + 1 : 0;
     if (v.dims[0] == 0) v.start = 0;
     if (v.dims[0] <= 1) v.step = 1;    /* a huge step must not overflow the stride */
-    return mlc__view(x, &v);
+    return mlc__view(x, "slice", &v);
 }
 
 MLC_IMPL mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop)
@@ -29754,7 +29754,7 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     v.axis = axis;
     v.ndim = x->ndim - 1;
     v.start = index < 0 ? index + n : index;
-    return mlc__view(x, &v);
+    return mlc__view(x, "select", &v);
 }
 
 /* An expanded view overlaps itself: writing to it is for nobody, and its gradient is summed. */
@@ -29779,7 +29779,7 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
         return NULL;
     }
     if (mlc__shape_check(x->ctx, "expand", x->dtype, shape) != MLC_OK) return NULL;
-    return same ? x : mlc__view(x, &v);
+    return same ? x : mlc__view(x, "expand", &v);
 }
 
 MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
@@ -29853,7 +29853,7 @@ MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64
     v.dims[0] = (x->shape[axis] - size) / step + 1;
     v.dims[1] = size;
     if (v.dims[0] == 1) v.step = 1;    /* a huge step must not overflow the stride */
-    return mlc__view(x, &v);
+    return mlc__view(x, "unfold", &v);
 }
 
 /* The diagonal of rows x columns that begins offset columns to the right (rows down if < 0). */
@@ -29877,7 +29877,7 @@ MLC_IMPL mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset)
     }
     const mlc__view_spec v = mlc__diagonal_spec(x->ndim, x->shape[x->ndim - 2],
                                                 x->shape[x->ndim - 1], offset);
-    return mlc__view(x, &v);
+    return mlc__view(x, "diagonal", &v);
 }
 
 /* Writes through the diagonal of a matrix of zeros. */
