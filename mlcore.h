@@ -65312,7 +65312,8 @@ static mlc_status mlc__tracker_fits(const mlc_tracker *t, const mlc_named *list,
                                     const mlc_named **step)
 {
     *step = NULL;
-    for (int64_t i = 0; i < n; i++) if (strcmp(list[i].name, "tracker.step") == 0) *step = &list[i];
+    for (int64_t i = 0; i < n; i++)
+        if (list[i].name && strcmp(list[i].name, "tracker.step") == 0) *step = &list[i];
     MLC__REQUIRE(t->ctx, *step && (*step)->tensor, ARG,
                  "tracker_restore: there is no tracker.step among %lld tensors", (long long)n);
     for (int64_t i = 0; i < n; i++) {

@@ -1090,6 +1090,10 @@ TEST(metrics, a_tracker_goes_on_from_its_state)
     mlc_error_clear(ctx);
     CHECK_EQ(mlc_tracker_restore(u, list + 1, n - 1), MLC_ERR_ARG);
     mlc_error_clear(ctx);
+    list[0].name = NULL;
+    CHECK_EQ(mlc_tracker_restore(u, list, n), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "tracker_restore: there is no tracker.step among");
+    mlc_error_clear(ctx);
     CHECK_EQ(mlc_tracker_history(u, "loss", NULL, NULL), 5);
     CHECK_OK(ctx);
 }
