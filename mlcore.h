@@ -65394,9 +65394,11 @@ static bool mlc__progress_due(const mlc_progress *p, int64_t done, double now)
 static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double seconds)
 {
     mlc__text t;
-    const double rate = seconds > 0.0 ? (double)(done - p->first) / seconds : 0.0;
-    const double left = rate > 0.0 ? fmin((double)(p->total - done) / rate, 359999.0) : 0.0;
-    const int64_t past = (int64_t)seconds, rest = (int64_t)(left + 0.5);
+    const double at = (double)done;
+    const double rate = seconds > 0.0 ? (at - (double)p->first) / seconds : 0.0;
+    const double left = rate > 0.0 ? fmin(((double)p->total - at) / rate, 359999.0) : 0.0;
+    const int64_t past = (int64_t)fmin(fmax(seconds, 0.0), 359999.0);
+    const int64_t rest = (int64_t)(left + 0.5);
     size_t n = (size_t)snprintf(t.s, sizeof t.s, "%lld:%02lld", (long long)(past / 60),
                                 (long long)(past % 60));
     if (left > 0.0)
@@ -65426,7 +65428,8 @@ static void mlc__progress_draw(mlc_progress *p, int64_t done, const char *text, 
 {
     char line[640];
     const bool last = p->total >= 0 && done >= p->total;
-    const int percent = p->total > 0 ? (int)(100 * (last ? p->total : done) / p->total) : 100;
+    const double part = last || p->total <= 0 ? 1.0 : fmax((double)done, 0.0) / (double)p->total;
+    const int percent = (int)(100.0 * part);
     int n = mlc__progress_head(p, line, sizeof line, percent);
     p->shown = now;
     n += snprintf(line + n, sizeof line - (size_t)n, " %lld", (long long)done);

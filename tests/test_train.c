@@ -276,6 +276,7 @@ TEST(train, progress_on_a_terminal_redraws_one_line)
     p = mlc_progress_make("train", 40, collect, &s);
     p.terminal = true;
     p.shown -= 1;
+    mlc_progress_update(&p, INT64_MIN, "loss 0.5");
     mlc_progress_update(&p, 10, "loss 0.5");
     p.shown += 60;                     /* sooner than a tenth of a second, if the machine pauses */
     mlc_progress_update(&p, 11, "loss 0.5");
