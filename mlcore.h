@@ -29601,13 +29601,14 @@ static const mlc__op mlc__view_op =
 static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_spec *spec)
 {
     mlc_ctx *ctx = x->ctx;
-    if (mlc__alive(x, what) != MLC_OK) return NULL;
     const bool wants = mlc__wants_grad(x) && ctx->no_grad == 0;
     const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND &&
                         spec->kind != MLC__UNFOLD;
+    const bool records = wants && !shares;
     mlc_node local, *nd;
     mlc_tensor *t;
-    if (wants && !shares) {
+    if ((!records || x->storage->released) && mlc__alive(x, what) != MLC_OK) return NULL;
+    if (records) {
         nd = mlc__begin(&local, &mlc__view_op, 1, x, NULL, NULL);
         if (!nd) return NULL;
         nd->u.view = *spec;

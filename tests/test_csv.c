@@ -403,7 +403,7 @@ TEST(csv, other_delimiters_and_lines_to_skip)
     d.delimiter = ';';
     CHECK_VALUES(numbers(ctx, "1;2\n\t3;\t4\t\n", &d), 4, want, 0, 0);
     CHECK_OK(ctx);
-    for (int i = 0; i < 2; i++) {      /* no time goes into lines that are not there               */
+    for (int i = 0; i < 2; i++) {      /* no time goes into lines that are not there */
         d.skip_lines = i ? INT32_MAX : 9;
         CHECK(numbers(ctx, "1;2\n3;4\n", &d) == NULL);
         CHECK_HAS(mlc_error(ctx), "no rows");
