@@ -38865,8 +38865,9 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
 {
     mlc__check c = { NULL, fn, user, in, n_in, desc ? *desc : mlc_gradcheck_desc_make() };
     mlc_status st, ended;
-    if (!fn || !in || n_in < 1 || !in[0] || !report) return MLC_ERR_ARG;
+    if (!in || n_in < 1 || !in[0]) return MLC_ERR_ARG;
     c.ctx = in[0]->ctx;
+    MLC__REQUIRE(c.ctx, fn && report, ARG, "gradcheck: %s is NULL", fn ? "report" : "fn");
     MLC__REQUIRE(c.ctx, c.d.eps > 0.0 && c.d.atol >= 0.0 && c.d.rtol >= 0.0, ARG,
                  "gradcheck: eps %s, atol %s, rtol %s: eps must be over 0, the others not "
                  "negative; start from mlc_gradcheck_desc_make()", mlc__real(c.d.eps).s,

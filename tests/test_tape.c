@@ -533,7 +533,9 @@ TEST(tape, gradcheck_wants_f64_and_reports_errors)
                               "nothing to check; call mlc_set_requires_grad before");
     mlc_error_clear(ctx);
     CHECK_EQ(mlc_gradcheck(NULL, &s, unfit, 2, NULL, &r), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "gradcheck: fn is NULL");
     CHECK_EQ(mlc_gradcheck(product, &s, unfit, 2, NULL, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "gradcheck: report is NULL");
 }
 
 /* Memory of which one large piece is refused.                                                  */
