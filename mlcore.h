@@ -46424,8 +46424,9 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
 
 MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 {
-    if (!m || !out) return MLC_ERR_ARG;
+    if (!m) return MLC_ERR_ARG;
     mlc_ctx *ctx = m->ctx;
+    MLC__REQUIRE(ctx, out, ARG, "sklinear_to_panther: out is NULL; it takes 4 tensors");
     MLC__REQUIRE(ctx, m->fuse->sketch, ARG,
                  "sklinear_to_panther: %s is no SKLinear", m->cls.name);
     mlc__sklinear_user *u = m->fuse->sketch(m);

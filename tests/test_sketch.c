@@ -653,6 +653,8 @@ TEST(sketch, panthers_tensors_come_and_go)
     CHECK(mlc_nn_sklinear_panther(ctx, t[0], t[1], t[3], t[2], NULL) == NULL);
     CHECK_HAS(mlc_error(ctx), "[l,k,out]");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK_EQ(mlc_sklinear_to_panther(m, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "sklinear_to_panther: out is NULL; it takes 4 tensors");
     CHECK_EQ(mlc_sklinear_to_panther(mlc_nn_relu(ctx), u), MLC_ERR_ARG);
     mlc_error_clear(ctx);
 }
