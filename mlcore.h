@@ -59235,7 +59235,8 @@ static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dat
     c->parts = n;
     for (int32_t i = 0; i < n; i++) {
         c->of[i] = data[i];
-        c->start[i + 1] = c->start[i] + mlc_dataset_count(data[i]);
+        if (__builtin_add_overflow(c->start[i], mlc_dataset_count(data[i]), &c->start[i + 1]))
+            c->start[i + 1] = INT64_MAX;                   /* of a zip no sum is asked for */
         if (data[i]->scratch > d->scratch) d->scratch = data[i]->scratch;
     }
     d->count = mlc__joint_count;
@@ -59285,7 +59286,11 @@ MLC_IMPL mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const 
     }
     memcpy(d->field, data[0]->field, sizeof d->field);
     d->n_fields = data[0]->n_fields;
-    MLC__CAST(mlc__joint *, d->user)->n = MLC__CAST(mlc__joint *, d->user)->start[n];
+    mlc__joint *c = MLC__CAST(mlc__joint *, d->user);
+    c->n = c->start[n];
+    if (c->n == INT64_MAX)
+        return mlc__set_done(d, mlc__fail(ctx, MLC_ERR_ARG, "dataset_concat: the %d datasets have "
+                                          "more samples than an i64 counts", n));
     d->get = mlc__concat_get;
     if (lengths) d->length = mlc__concat_length;
     return d;

@@ -245,6 +245,19 @@ TEST(dataset, splits_and_folds_are_those_of_rows_and_an_empty_part_is_named)
     mlc_error_clear(ctx);
 }
 
+static int64_t endless_count(void *user)
+{
+    (void)user;
+    return INT64_MAX - 1;
+}
+
+static mlc_status endless_get(void *user, mlc_sample *s)
+{
+    (void)user;
+    memset(s->dst[0], 0, 4);
+    return MLC_OK;
+}
+
 TEST(dataset, concat_and_zip_join_samples_and_fields)
 {
     mlc_ctx           *ctx = test_ctx();
@@ -276,6 +289,14 @@ TEST(dataset, concat_and_zip_join_samples_and_fields)
     CHECK(mlc_dataset_concat(ctx, side, 2) == NULL);
     CHECK_HAS(mlc_error(ctx), "field 0 of dataset 1 is f32 [2], of the first f32 [1]");
     mlc_error_clear(ctx);
+    const mlc_dataset  endless = {NULL, endless_count, 1, {{MLC_F32, {{0}, 0}, false}}, 0,
+                                  endless_get, NULL, NULL};
+    const mlc_dataset *far[2];
+    far[0] = far[1] = mlc_dataset_create(ctx, &endless);
+    CHECK(mlc_dataset_concat(ctx, far, 2) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_concat: the 2 datasets have more samples than an i64");
+    mlc_dataset *both = mlc_dataset_zip(ctx, far, 2);
+    CHECK(mlc_dataset_count(both) == INT64_MAX - 1);
     CHECK(mlc_dataset_concat(ctx, of, 0) == NULL);
     mlc_error_clear(ctx);
 }
