@@ -50,6 +50,7 @@ static struct {
     int         depth;                 /* of a_module                                          */
     mlc_dtype   dtype;                 /* of most tensors of the case                          */
     int         rank;
+    bool        empty;                 /* most tensors of the case have an axis of 0, or none  */
     int64_t     shape[4];
     mlc_tensor *made[ROOM];
     int         n_made;
@@ -480,6 +481,11 @@ static mlc_tensor *plain_tensor(const char *spec)
         else if (*spec == 'g' || !is_float(dtype))
             dtype = MLC_F32;
     }
+    for (int i = 0; g.empty && i < rank; i++)
+        if (chance(40))
+            shape[i] = 0;
+    if (g.empty && chance(10))
+        rank = 0;
     if (rank > 0 && chance(9))
         shape[pick(rank)] = chance(50) ? 0 : 1;
     if (chance(5))
@@ -530,6 +536,7 @@ static mlc_tensor **a_tensors(const char *name, const char *spec)
     mlc_tensor **list = (mlc_tensor **)zeros_of(ROOM * sizeof(mlc_tensor *));
     if (chance(4)) {
         say(" %s=NULL", name);
+        g.none = true;
         return NULL;
     }
     mlc_tensor *rest = a_tensor(name, spec);
@@ -646,7 +653,8 @@ static mlc_tensor *cb_fit_forward(void *user, mlc_module *net, const mlc_batch *
     return any_answer(*output ? mlc_mean_all(*output) : NULL);
 }
 
-static int64_t set_count(void *user) { (void)user; return chance(70) ? 5 : any_int(5); }
+static int64_t g_count;                /* of the case's own dataset                            */
+static int64_t set_count(void *user) { (void)user; return g_count; }
 static int64_t set_length(void *user, int64_t i)
 {
     (void)user; (void)i;
@@ -1359,6 +1367,7 @@ static void run_case(const function *f, int64_t number)
     g.none = false;
     g.depth = 0;
     g_net = NULL;
+    g_count = chance(70) ? 5 : any_int(5);
     unlink("out");
     unlink("\xff\xfe");
     g.ctx = new_ctx();
@@ -1366,6 +1375,7 @@ static void run_case(const function *f, int64_t number)
     g.other = new_ctx();
     g.dtype = any_dtype();
     int64_t shape[MLC_MAX_DIMS] = {0};
+    g.empty = chance(20);
     do
         g.rank = any_shape(shape);
     while (g.rank > 4);

@@ -302,9 +302,12 @@ MAY_BE_NONE = set('''
 mlc_grad mlc_module_find mlc_module_param mlc_module_child mlc_safetensors_metadata mlc_table_text
 mlc_metric_like mlc_tokenizer_token mlc_safetensors_name mlc_sweep_trial mlc_sweep_point_at
 mlc_timeline_at mlc_timeline_peak mlc_table_name mlc_table_category mlc_module_user mlc_module_ctx
-mlc_ctx_create mlc_table_column mlc_table_missing mlc_f32 mlc_f64 mlc_i64 mlc_bf16 mlc_f16 mlc_i32
-mlc_i8 mlc_u8 mlc_bool mlc_cpu_rule mlc_cpu_moments mlc_optim_scaled mlc_fit_cross_entropy
+mlc_ctx_create mlc_f32 mlc_f64 mlc_i64 mlc_bf16 mlc_f16 mlc_i32
+mlc_i8 mlc_u8 mlc_bool mlc_rename_gpt2 mlc_rename_llama mlc_rename_bert mlc_cpu_rule mlc_cpu_moments mlc_optim_scaled mlc_fit_cross_entropy
 '''.split())
+
+# A status that is no refusal, or of a context that is not to be changed.
+ONLY_ASK = ('mlc_ctx_status', 'mlc_scope_end', 'mlc_memory_info')
 
 # What an error may name beside the function itself: what it is made of.
 NAMES = {
@@ -399,6 +402,12 @@ OWN = {
     call_begins();
     mlc_status r = mlc_write(t, chance(10) ? NULL : large(), bytes);
     check_status(NAMES, r);
+''',
+    'mlc_error_clear': '''
+    call_begins();
+    mlc_error_clear(g.ctx);
+    if (mlc_ctx_status(g.ctx) != MLC_OK || *mlc_error(g.ctx))
+        wrong("an error is left");
 ''',
     'mlc_chunk': '''
     mlc_tensor *x = a_tensor("x", "f:4,3"), *out[ROOM] = {NULL};
@@ -1273,7 +1282,7 @@ class Writer:
         may = 'true' if name in MAY_BE_NONE else 'false'
         if result == 'void':
             lines += ['    %s;' % call, '    check_text("%s");' % names]
-        elif result == 'mlc_status' and name not in ('mlc_ctx_status',):
+        elif result == 'mlc_status' and name not in ONLY_ASK:
             lines += ['    mlc_status r = %s;' % call, '    check_status("%s", r);' % names]
         elif '*' in result:
             lines += ['    %s r = %s;' % (result, call), '    check_made("%s", r != NULL, %s);' % (names, may)]
