@@ -7020,15 +7020,31 @@ extern "C" {
 #  define MLC__CAST(type, p) ((type)(p))
 #endif
 
-/* -std=c11 hides what the files below need; if <stdio.h> came first no macro can bring it back.
- * The same prototypes as in glibc and musl. */
-#if defined(__linux__) && defined(__STRICT_ANSI__) && !defined(__cplusplus)
+/* -std=c11, _POSIX_C_SOURCE, _XOPEN_SOURCE and _ISOC11_SOURCE hide what the files below need; if
+ * <stdio.h> came first no macro can bring it back. The same prototypes and numbers as in glibc and
+ * musl. */
+#if defined(__linux__) && !defined(__cplusplus)
 extern int  fsync(int fd);
 extern long syscall(long number, ...);
 extern int  fchown(int fd, unsigned owner, unsigned group);
 extern int  fchmod(int fd, unsigned rights);
 extern ssize_t readlink(const char *path, char *to, size_t bytes);
 extern int  madvise(void *address, size_t bytes, int advice);
+#endif
+#if defined(__linux__) && (defined(__x86_64__) || defined(__i386__) || defined(__aarch64__))
+#  ifndef O_CLOEXEC
+#    define O_CLOEXEC 02000000
+#  endif
+#  ifndef MAP_NORESERVE
+#    define MAP_NORESERVE 0x4000
+#  endif
+#  ifndef MADV_HUGEPAGE
+#    define MADV_HUGEPAGE 14
+#  endif
+#  if !defined(CLOCK_MONOTONIC) && defined(__LP64__) && !defined(__cplusplus)
+#    define CLOCK_MONOTONIC 1
+extern int clock_gettime(int id, struct timespec *now);
+#  endif
 #endif
 /* MinGW takes printf from msvcrt, which knows neither %zu nor C99's rounding. Undone at the end. */
 #if defined(__MINGW32__)
@@ -7050,10 +7066,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #elif !defined(O_CLOEXEC)
 #  define O_CLOEXEC 0
 #endif
-#if !defined(MAP_NORESERVE) && defined(__linux__) && \
-    (defined(__x86_64__) || defined(__i386__) || defined(__aarch64__))
-#  define MAP_NORESERVE 0x4000         /* also hidden by -std=c11 */
-#elif !defined(MAP_NORESERVE)
+#ifndef MAP_NORESERVE
 #  define MAP_NORESERVE 0
 #endif
 #ifndef O_NONBLOCK                     /* a FIFO must be refused, not waited for */
@@ -16073,7 +16086,7 @@ static const mlc__gemm_fns *mlc__gemm_fns_of(const struct mlc_k_gemm *g,
                                              const mlc__gemm_level *level)
 {
     const double macs = (double)g->m * (double)g->n * (double)g->k;
-    if (g->dtype == MLC_F32 || !MLC__ALL_FLOATS) return level->f32;
+    if (!MLC__ALL_FLOATS || g->dtype == MLC_F32) return level->f32;
     if (mlc__f64(g->dtype)) return level->f64;
     return g->dtype == MLC_BF16 && (g->b_pack || macs > MLC__SMALL) ? level->bf16 : NULL;
 }

@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "watch.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1074,6 +1075,24 @@ TEST(io, every_dtype_comes_back_bit_by_bit)
     }
     CHECK_OK(ctx);
     box_close(&b);
+}
+
+/* On whatever systems and flags have a name for the flag. */
+TEST(io, an_open_file_is_closed_by_exec)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_safetensors *f = mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors");
+    struct stat      file, other;
+    int              found = 0;
+    CHECK(f && stat("tests/golden/io_dtypes.safetensors", &file) == 0);
+    for (int fd = 3; fd < 256; fd++) {
+        if (fstat(fd, &other) != 0 || other.st_ino != file.st_ino || other.st_dev != file.st_dev)
+            continue;
+        CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        found++;
+    }
+    CHECK(found == 1);
+    mlc_safetensors_close(f);
 }
 
 TEST(io, an_open_file_gives_names_shapes_metadata_and_single_tensors)
