@@ -4267,6 +4267,13 @@ typedef enum mlc_column {              /* types of a table's columns            
     MLC_COLUMN_FORCE_32 = 0x7fffffff
 } mlc_column;
 
+typedef enum mlc_comments {            /* lines of a CSV file that begin with #                */
+    MLC_COMMENTS_BEFORE = 0,           /* are passed over before the first row, or its names   */
+    MLC_COMMENTS_NONE,                 /* are rows                                             */
+    MLC_COMMENTS_ALL,                  /* are passed over everywhere                           */
+    MLC_COMMENTS_FORCE_32 = 0x7fffffff
+} mlc_comments;
+
 typedef struct mlc_csv_desc {
     mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
     char      delimiter;               /* default ','                                          */
@@ -4275,6 +4282,7 @@ typedef struct mlc_csv_desc {
     bool      missing;                 /* of a tensor: "", NA, N/A, null are NaN, no error     */
     const mlc_column *types;           /* of a table's first columns; the others: AUTO         */
     int32_t   n_types;
+    mlc_comments comments;             /* default MLC_COMMENTS_BEFORE                          */
 } mlc_csv_desc;
 
 /* mlc_csv_desc_make: as mlc_csv_load reads a file: numbers alone, in f32, between commas.     */
@@ -4283,10 +4291,12 @@ MLC_API mlc_csv_desc mlc_csv_desc_make(void);
 MLC_API mlc_csv_desc mlc_table_desc_make(void);
 
 /* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
- *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and those
- *   that begin with # are passed over; NULL desc: the defaults. "nan" and "inf" are numbers; the
- *   locale does not matter. Takes memory for the text and the result: two bytes of text may be a
- *   number of 8.
+ *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and, as
+ *   desc.comments has it, those that begin with # are passed over; NULL desc: the defaults. With
+ *   header such a line just before the first row has the names if there are as many in it as there
+ *   are fields in the row, one of which is a number: numpy.savetxt's "# a,b". "nan" and "inf" are
+ *   numbers; the locale does not matter. Takes memory for the text and the result: two bytes of
+ *   text may be a number of 8.
  *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
  *          that is not numbers says: set desc.header; ARG: the desc
  *   test   tests/test_csv.c                                                                   */
@@ -57297,6 +57307,8 @@ typedef struct mlc__csv {
     size_t        at, n;
     mlc_csv_desc  desc;
     int64_t       rows, cols, line;
+    bool          begun, hash;         /* past the comments before the first row; the row      */
+                                       /* begins with #                                        */
     mlc_tensor   *out;
     char         *data;                /* host memory of the result; NULL in the counting pass */
 } mlc__csv;
@@ -57379,27 +57391,82 @@ static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
     return MLC_OK;
 }
 
+/* Are lines that begin with # passed over here? */
+static bool mlc__csv_comments(const mlc__csv *c)
+{
+    return c->desc.delimiter != '#' && (c->desc.comments == MLC_COMMENTS_ALL ||
+                                        (c->desc.comments == MLC_COMMENTS_BEFORE && !c->begun));
+}
+
+/* Stands at the begin of the next row; false at the end. Goes over empty lines and comments. */
+static bool mlc__csv_next(mlc__csv *c)
+{
+    const bool rows = !mlc__csv_comments(c);
+    while (c->at < c->n) {
+        size_t at = c->at;
+        while (at < c->n && mlc__csv_blank(c, at)) at++;
+        c->hash = at < c->n && c->text[at] == '#';
+        if (at < c->n && c->text[at] != '\n' && c->text[at] != '\r' && (rows || !c->hash)) {
+            c->begun = true;
+            return true;
+        }
+        mlc__csv_skip_line(c);
+    }
+    return false;
+}
+
+/* Number of the line's fields, as far as a line tells. *number: is one of them a number? */
+static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, bool *number)
+{
+    int64_t n = 0;
+    bool quoted = false, end = false;
+    double v;
+    *number = false;
+    for (size_t from = at; !end; at++) {
+        end = at >= c->n || c->text[at] == '\n' || c->text[at] == '\r';
+        if (!end && c->text[at] == '"') quoted = !quoted;
+        if (!end && (quoted || c->text[at] != c->desc.delimiter)) continue;
+        size_t to = at;
+        while (from < to && (mlc__csv_blank(c, from) || c->text[from] == '"')) from++;
+        while (from < to && (mlc__csv_blank(c, to - 1) || c->text[to - 1] == '"')) to--;
+        *number = *number || mlc__number(c->text + from, to - from, &v);
+        from = at + 1;
+        n++;
+    }
+    return n;
+}
+
+/* The last comment before the first row may have the names: then reading begins in it, after #. */
+static void mlc__csv_names(mlc__csv *c)
+{
+    mlc__csv row = *c, last = *c;
+    bool found = false, number, any;
+    while (row.at < row.n) {
+        size_t at = row.at;
+        while (at < row.n && mlc__csv_blank(c, at)) at++;
+        const bool hash = at < row.n && row.text[at] == '#';
+        if (!hash && at < row.n && row.text[at] != '\n' && row.text[at] != '\r') break;
+        if (hash) { last.at = at; last.line = row.line; found = true; }
+        mlc__csv_skip_line(&row);
+    }
+    while (found && last.at < last.n && strchr("# ", last.text[last.at])) last.at++;
+    if (!found || mlc__csv_line_end(&last)) return;
+    const int64_t n = mlc__csv_guess(c, row.at, &number);
+    if (!number || mlc__csv_guess(c, last.at, &any) != n) return;
+    c->at = last.at;
+    c->line = last.line;
+    c->begun = true;
+}
+
 /* To the first row, past a byte order mark. */
 static void mlc__csv_begin(mlc__csv *c)
 {
     c->at = mlc__mark_bytes(c->text, c->n);
     c->rows = 0;
     c->line = 1;
+    c->begun = false;
     for (int32_t i = 0; i < c->desc.skip_lines && c->at < c->n; i++) mlc__csv_skip_line(c);
-}
-
-/* Stands at the begin of the next row; false at the end. Empty lines and those that begin with #
- * are passed over. */
-static bool mlc__csv_next(mlc__csv *c)
-{
-    while (c->at < c->n) {
-        size_t at = c->at;
-        while (at < c->n && mlc__csv_blank(c, at)) at++;
-        if (at < c->n && c->text[at] != '\n' && c->text[at] != '\r' && c->text[at] != '#')
-            return true;
-        mlc__csv_skip_line(c);
-    }
-    return false;
+    if (c->desc.header && mlc__csv_comments(c)) mlc__csv_names(c);
 }
 
 /* Is there another field in this row? Goes over the delimiter. */
@@ -57410,12 +57477,15 @@ static bool mlc__csv_more(mlc__csv *c)
     return more;
 }
 
+#define MLC__CSV_HASH "; to pass over lines that begin with #, set desc.comments"
+
 /* Ends a row of col fields, which the first row's number must be. */
 static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
 {
     MLC__REQUIRE(c->ctx, c->cols == 0 || col == c->cols, IO,
-                 "'%s': line %lld has %lld columns, the first row %lld; rows must have as many",
-                 c->path, (long long)c->line, (long long)col, (long long)c->cols);
+                 "'%s': line %lld has %lld columns, the first row %lld; rows must have as many%s",
+                 c->path, (long long)c->line, (long long)col, (long long)c->cols,
+                 c->hash ? MLC__CSV_HASH : "");
     c->cols = col;
     mlc__csv_break(c);
     return MLC_OK;
@@ -57432,6 +57502,8 @@ static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, con
     c->path = path;
     MLC__REQUIRE(ctx, c->desc.delimiter, ARG, "%s: delimiter is 0; start from mlc_csv_desc_make() "
                  "or mlc_table_desc_make()", what);
+    MLC__REQUIRE(ctx, (unsigned)c->desc.comments <= MLC_COMMENTS_ALL, ARG, "%s: comments is %d, "
+                 "which is no mlc_comments", what, (int)c->desc.comments);
     MLC__REQUIRE(ctx, path && c->desc.skip_lines >= 0 && !strchr("\"\r\n", c->desc.delimiter), ARG,
                  "%s: no path, negative skip_lines, or a delimiter that ends fields", what);
     MLC__TRY(mlc__file_open(&f, ctx, path));
@@ -57471,7 +57543,8 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
     const bool names = c->rows == 0 && !c->desc.header;
     MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s%s", c->path,
                  (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text, why,
-                 names ? "; if the first row has names, set desc.header" : "");
+                 names ? "; if the first row has names, set desc.header" :
+                 c->hash ? MLC__CSV_HASH : "");
     if (!c->data) return MLC_OK;
     if (whole) memcpy(c->data + (size_t)(c->rows * c->cols + col) * sizeof q, &q, sizeof q);
     else mlc__elem_put(c->data, c->rows * c->cols + col, c->desc.dtype, v);
@@ -57525,6 +57598,7 @@ MLC_IMPL mlc_csv_desc mlc_csv_desc_make(void)
     mlc_csv_desc d;
     memset(&d, 0, sizeof d);
     d.delimiter = ',';
+    d.comments = MLC_COMMENTS_BEFORE;
     return d;
 }
 

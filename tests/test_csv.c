@@ -87,7 +87,9 @@ static const char TITANIC[] =
 TEST(csv, a_table_finds_names_types_and_gaps)
 {
     mlc_ctx     *ctx = test_ctx();
-    mlc_table   *t = table(ctx, TITANIC, NULL);
+    mlc_csv_desc d = mlc_table_desc_make();
+    d.comments = MLC_COMMENTS_ALL;
+    mlc_table   *t = table(ctx, TITANIC, &d);
     const double id[4] = {1, 2, 3, 4}, age[4] = {22, 38, NO_NUMBER, 35}, gap[4] = {0, 0, 1, 0};
     const double fare[4] = {7.25, 71.2833, 7.925, NO_NUMBER}, cls[4] = {1, 0, 1, 0};
     const double name[4] = {0, 1, 2, -1};
@@ -127,6 +129,69 @@ TEST(csv, a_table_finds_names_types_and_gaps)
     mlc_table_free(NULL);
     CHECK_EQ(mlc_table_rows(NULL), 0);
     CHECK(mlc_table_column(NULL, 0) == NULL && mlc_table_missing(NULL, 0) == NULL);
+}
+
+TEST(csv, comments_are_passed_over_where_the_desc_says_so)
+{
+    static const char text[] = "# made by us\n#\na,b\n#N/A,1\n2,3\n# 4,5\n";
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d = mlc_table_desc_make();
+    mlc_table   *t = table(ctx, text, &d);
+    CHECK_EQ(mlc_table_rows(t), 3);
+    CHECK_STR(mlc_table_name(t, 0), "a");
+    CHECK_STR(mlc_table_text(t, 0, 0), "#N/A");
+    CHECK_STR(mlc_table_text(t, 2, 0), "# 4");
+    d.comments = MLC_COMMENTS_ALL;
+    t = table(ctx, text, &d);
+    CHECK_EQ(mlc_table_rows(t), 1);
+    CHECK_STR(mlc_table_text(t, 0, 1), "3");
+    d.comments = MLC_COMMENTS_NONE;
+    t = table(ctx, text + 15, &d);
+    CHECK_EQ(mlc_table_rows(t), 3);
+    CHECK_OK(ctx);
+    CHECK(table(ctx, "# a\n1,2\n", &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "line 2 has 2 columns, the first row 1; rows must have as many");
+    CHECK(numbers(ctx, "1,2\n# end\n", NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "line 2, column 1: '# end' is not a number; to pass over lines "
+                                 "that begin with #, set desc.comments");
+    CHECK(table(ctx, "a,b\n1,2\n# end\n", NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "line 3 has 1 columns, the first row 2; rows must have as many; "
+                                 "to pass over lines that begin with #, set desc.comments");
+    d.comments = (mlc_comments)3;
+    CHECK(table(ctx, "a\n1\n", &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "table_load: comments is 3, which is no mlc_comments");
+}
+
+/* "# a,b" of numpy.savetxt; and what is no row of names. */
+TEST(csv, a_comment_with_as_many_names_as_the_first_row_has_numbers_is_the_header)
+{
+    static const struct { const char *text, *first, *last; int rows, cols; } cases[] = {
+        {"# a,b\n1.0,2.0\n3,4\n", "a", "b", 2, 2},
+        {"# a note\n# a b, c\r\n\r\n1,x\r\n", "a b", "c", 1, 2},
+        {"\xEF\xBB\xBF#\"a,b\",c\n1,\"2\"\n3,4\n", "a,b", "c", 2, 2},
+        {"## a\n1\n2\n", "a", "a", 2, 1},
+        {"# a,b,c\nx,y\n1,2\n", "x", "y", 1, 2},         /* as many as the row has           */
+        {"# a,b\nx,y\n1,2\n", "x", "y", 1, 2},           /* the first row has no number      */
+        {"# a,b\nx,y\nBob,Graz\n", "x", "y", 1, 2},
+        {"# a,b\n#\n1,2\n3,4\n", "1", "2", 1, 2},        /* it is not the last comment       */
+    };
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mlc_table *t = table(ctx, cases[i].text, NULL);
+        CHECK_EQ(mlc_table_rows(t), cases[i].rows);
+        CHECK_EQ(mlc_table_columns(t), cases[i].cols);
+        CHECK_STR(mlc_table_name(t, 0), cases[i].first);
+        CHECK_STR(mlc_table_name(t, cases[i].cols - 1), cases[i].last);
+    }
+    CHECK_OK(ctx);
+    const double want[4] = {1, 2, 3, 4};
+    mlc_csv_desc d = mlc_csv_desc_make();
+    CHECK_VALUES(numbers(ctx, "# a,b\n1,2\n3,4\n", NULL), 4, want, 0, 0);
+    d.header = true;
+    CHECK_VALUES(numbers(ctx, "# a,b\n1,2\n3,4\n", &d), 4, want, 0, 0);
+    d.delimiter = ' ';
+    CHECK_VALUES(numbers(ctx, "# a b\n1.0e+00 2.0e+00\n3.0e+00 4.0e+00\n", &d), 4, want, 0, 0);
+    CHECK_OK(ctx);
 }
 
 TEST(csv, types_that_are_asked_for_must_hold)

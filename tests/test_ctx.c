@@ -1218,6 +1218,7 @@ TEST(ctx, descs_are_made_with_the_defaults_that_their_comments_name)
     CHECK(s.floor == 0x1p-24 && s.cap == 0x1p24 && s.patience == 50);
     CHECK(csv.dtype == MLC_F32 && csv.delimiter == ',' && !csv.header && !csv.missing);
     CHECK(table.delimiter == ',' && table.header);
+    CHECK(csv.comments == MLC_COMMENTS_BEFORE && table.comments == MLC_COMMENTS_BEFORE);
     CHECK(!load.partial && !load.skip_mismatched && !load.cast && load.n_renames == 0);
 }
 
