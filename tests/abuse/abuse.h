@@ -57,6 +57,7 @@ static struct {
     void       *memory[512];
     int         n_memory;
     report     *say;
+    FILE       *out;                   /* of reports: standard output is the library's         */
     bool        verbose;
 } g;
 
@@ -1133,9 +1134,9 @@ static void *a_room(const char *name, size_t bytes)
 static void wrong(const char *what)
 {
     g.say->wrong++;
-    printf("WRONG %s case %lld: %s:%s\n", g.name, (long long)g.say->number, what, g.say->text);
+    fprintf(g.out, "WRONG %s case %lld: %s:%s\n", g.name, (long long)g.say->number, what, g.say->text);
     if (g.verbose || mlc_ctx_status(g.ctx) != MLC_OK)
-        printf("      %s: %s\n", mlc_status_name(mlc_ctx_status(g.ctx)), mlc_error(g.ctx));
+        fprintf(g.out, "      %s: %s\n", mlc_status_name(mlc_ctx_status(g.ctx)), mlc_error(g.ctx));
 }
 
 static void call_begins(void)
@@ -1388,7 +1389,7 @@ static void run_case(const function *f, int64_t number)
     mlc_ctx_free(g.ctx);
     mlc_ctx_free(g.other);
     if (g.blocks != 0) {
-        printf("WRONG %s case %lld: %lld blocks leaked:%s\n", f->name, (long long)number,
+        fprintf(g.out, "WRONG %s case %lld: %lld blocks leaked:%s\n", f->name, (long long)number,
                (long long)g.blocks, g.say->text);
         g.say->wrong++;
     }
@@ -1409,7 +1410,7 @@ static void run_cases(const function *f, int64_t from, int64_t to)
         seconds_of(10, 60);
         run_case(f, i);
     }
-    fflush(stdout);
+    fflush(g.out);
     _exit(0);
 }
 
@@ -1466,9 +1467,9 @@ static void print_report(const char *path)
     while (f && fgets(line, sizeof line, f)) {
         const bool frame = strstr(line, "    #") != NULL;
         if (strstr(line, "runtime error") || strstr(line, "ERROR: ") || strstr(line, "is located"))
-            printf("      %s", line);
+            fprintf(g.out, "      %s", line);
         else if (frame && frames++ < 12)
-            printf("      %s", line);
+            fprintf(g.out, "      %s", line);
     }
     if (f)
         fclose(f);
@@ -1481,12 +1482,13 @@ static int64_t run_function(const function *f, int64_t from, int64_t to)
     g.say->wrong = 0;
     while (from < to && bad < 8) {
         int status = 0;
-        fflush(stdout);
+        fflush(g.out);
         const pid_t pid = fork();
         if (pid == 0) {
             const int log = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
             if (!g.verbose)
                 dup2(log, 2);
+            dup2(open("/dev/null", O_WRONLY), 1);
             run_cases(f, from, to);
         }
         if (pid < 0 || waitpid(pid, &status, 0) != pid)
@@ -1494,7 +1496,7 @@ static int64_t run_function(const function *f, int64_t from, int64_t to)
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
             break;
         bad++;
-        printf("CRASH %s case %lld (%s %d):%s\n", f->name, (long long)g.say->number,
+        fprintf(g.out, "CRASH %s case %lld (%s %d):%s\n", f->name, (long long)g.say->number,
                WIFSIGNALED(status) ? "signal" : "exit",
                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), g.say->text);
         print_report("log");
@@ -1520,7 +1522,8 @@ static int drive(const function *list, int n, int left_out, int argc, char **arg
     g.say = (report *)mmap(NULL, sizeof *g.say, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                            -1, 0);
     memset(g_long, 'n', sizeof g_long - 1);
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+    g.out = fdopen(dup(1), "w");
+    if (g.out == NULL || mkdtemp(folder) == NULL || chdir(folder) != 0)
         return 1;
     write_files();
     g.verbose = at >= 0;
@@ -1529,12 +1532,12 @@ static int drive(const function *list, int n, int left_out, int argc, char **arg
             continue;
         bad = run_function(&list[i], at >= 0 ? at : 0, at >= 0 ? at + 1 : cases);
         failed += bad > 0;
-        fflush(stdout);
+        fflush(g.out);
     }
-    printf("%d of %d functions, %lld calls, %lld refusals\n", n, n + left_out,
+    fprintf(g.out, "%d of %d functions, %lld calls, %lld refusals\n", n, n + left_out,
            (long long)g.say->called, (long long)g.say->refused);
-    printf("%d passed, %lld failed\n", n - (int)failed, (long long)failed);
-    fflush(stdout);
+    fprintf(g.out, "%d passed, %lld failed\n", n - (int)failed, (long long)failed);
+    fflush(g.out);
     const char *const rm[] = {"rm", "-rf", folder, NULL};
     const pid_t       pid = fork();
     if (pid == 0)

@@ -1325,6 +1325,7 @@ def main():
     print('int main(int argc, char **argv)\n{')
     for n in sorted(OUT):
         print('    printf("left out: %s: %s\\n");' % (n, OUT[n]))
+    print('    fflush(stdout);')
     print('    return drive(FUNCTIONS, LEN(FUNCTIONS), %d, argc, argv);\n}' % len(OUT))
 
 
