@@ -45523,6 +45523,10 @@ static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t 
     mlc_node local, *nd;
     int64_t rows, stride;
     if (!x || !mlc__axis_of(x, "sketch", &axis)) return NULL;
+    if (x->ndim == 0) {
+        mlc__fail(x->ctx, MLC_ERR_SHAPE, "sketch: x is []; it must have an axis to be sketched");
+        return NULL;
+    }
     if (!s) { mlc__sketch_check(x->ctx, "sketch", s); return NULL; }
     const int32_t last = x->ndim - 1;
     if (axis != last) {

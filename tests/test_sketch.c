@@ -70,6 +70,23 @@ TEST(sketch, is_its_matrix)
     }
 }
 
+/* It looked for the last axis of a scalar without end. */
+TEST(sketch, of_a_scalar_is_refused)
+{
+    mlc_ctx         *ctx = test_ctx();
+    const mlc_sketch of[2] = {mlc_sketch_make(MLC_SKETCH_SIGNS, 1, 1, 3),
+                              mlc_sketch_make(MLC_SKETCH_GAUSSIAN, 5, 3, 3)};
+    for (int i = 0; i < 2; i++) {
+        CHECK(mlc_sketch_apply(mlc_ones(ctx, MLC_F32, mlc_dims0()), &of[i], -1) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, "sketch: x is []; it must have an axis to be sketched");
+        CHECK(mlc_sketch_apply_t(mlc_ones(ctx, MLC_F64, mlc_dims0()), &of[i], 0) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, "sketch: x is []; it must have an axis to be sketched");
+    }
+    mlc_tensor *none = mlc_sketch_apply(mlc_ones(ctx, MLC_F32, mlc_dims2(0, 3)), &of[1], 1);
+    CHECK(none != NULL && none->shape[0] == 0 && none->shape[1] == 5);
+    CHECK_OK(ctx);
+}
+
 /* The same numbers whoever makes them; another seed or stream makes others. */
 TEST(sketch, is_a_function_of_its_seed)
 {
