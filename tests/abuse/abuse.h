@@ -1134,7 +1134,8 @@ static void *a_room(const char *name, size_t bytes)
 static void wrong(const char *what)
 {
     g.say->wrong++;
-    fprintf(g.out, "WRONG %s case %lld: %s:%s\n", g.name, (long long)g.say->number, what, g.say->text);
+    fprintf(g.out, "WRONG %s case %lld: %s:%s\n", g.name, (long long)g.say->number, what,
+            g.say->text);
     if (g.verbose || mlc_ctx_status(g.ctx) != MLC_OK)
         fprintf(g.out, "      %s: %s\n", mlc_status_name(mlc_ctx_status(g.ctx)), mlc_error(g.ctx));
 }
@@ -1174,7 +1175,7 @@ static bool names_function(const char *text, const char *names)
     if (strncmp(text, "in ", 3) == 0 && strstr(text, ": ") != NULL)
         text = strstr(text, ": ") + 2;
     /* Memory that ran out says how much; a file that the system refused is said.                 */
-    if (strncmp(text, "out of memory for ", 18) == 0 ||
+    if (strncmp(text, "out of memory for ", 18) == 0 || *text == '\'' ||
         (mlc_ctx_status(g.ctx) == MLC_ERR_IO && (strchr(text, '\'') || strstr(text, "nnnn"))))
         return true;
     const size_t n = strcspn(text, ":");

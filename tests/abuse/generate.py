@@ -1204,7 +1204,7 @@ class Writer:
         lines += ['        default: break;', '        }', '    (void)d;', '    say("}");', '}']
         lines.append('static %s *desc_%s(const char *name)' % (base, base))
         lines.append('{')
-        lines.append('    %s *d = (%s *)zeros_of(sizeof *d);' % (base, base))
+        lines.append('    %s *d = (%s *)zeros_of(ROOM * sizeof *d);' % (base, base))
         lines.append('    if (chance(15)) {')
         lines.append('        say(" %s=NULL", name);')
         lines.append('        return NULL;')
@@ -1216,7 +1216,7 @@ class Writer:
                 args = [self.value(m, t, n, self.follows(params, k)) for k, (t, n) in enumerate(params)]
                 lines.append('    %s *d = %s(%s); break;' % (('case %d:' % i) if i else 'default:', m, ', '.join(args)))
             lines.append('    }')
-        lines += ['    say(" %s=", name);', '    change_%s(d);' % base, '    return d;', '}', '']
+        lines += ['    say(" %s=", name);', '    change_%s(d);' % base, '    for (int i = 1; i < ROOM; i++)', '        d[i] = d[0];', '    return d;', '}', '']
         self.out.append('\n'.join(lines))
 
     @staticmethod
