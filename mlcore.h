@@ -65495,7 +65495,8 @@ static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double 
     mlc__text t;
     const double at = (double)done;
     const double rate = seconds > 0.0 ? (at - (double)p->first) / seconds : 0.0;
-    const double left = rate > 0.0 ? fmin(((double)p->total - at) / rate, 359999.0) : 0.0;
+    const double rest_of = fmax((double)p->total - at, 0.0);
+    const double left = rate > 0.0 ? fmin(rest_of / rate, 359999.0) : 0.0;
     const int64_t past = (int64_t)fmin(fmax(seconds, 0.0), 359999.0);
     const int64_t rest = (int64_t)(left + 0.5);
     size_t n = (size_t)snprintf(t.s, sizeof t.s, "%lld:%02lld", (long long)(past / 60),
