@@ -65973,6 +65973,10 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
 {
     MLC__REQUIRE(ctx, opt && train && d, ARG, "fit: %s is NULL", !opt ? "the optimizer" :
                  !train ? "the loader" : "desc, which mlc_fit_desc_make(loss) gives,");
+    MLC__REQUIRE(ctx, opt->ctx == ctx && train->ctx == ctx &&
+                 (!d->validation || d->validation->ctx == ctx), ARG, "fit: the %s belongs to "
+                 "another context; make it in the network's",
+                 opt->ctx != ctx ? "optimizer" : train->ctx != ctx ? "loader" : "validation");
     MLC__REQUIRE(ctx, d->loss || d->forward, ARG, "fit: desc has neither a loss nor a forward");
     MLC__REQUIRE(ctx, d->epochs >= 1 && d->steps >= 0 && d->validate_every >= 1, ARG,
                  "fit: epochs %lld, steps %lld, validate_every %lld: they must be at least 1, 0, 1",
@@ -66171,6 +66175,8 @@ MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_
     mlc_ctx *ctx = net->ctx;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__REQUIRE(ctx, loader && desc, ARG, "evaluate: %s is NULL", loader ? "desc" : "the loader");
+    MLC__REQUIRE(ctx, loader->ctx == ctx, ARG, "evaluate: the loader belongs to another context; "
+                 "make it in the network's");
     mlc__evaluation e;
     memset(&e, 0, sizeof e);
     e.net = net;
@@ -66224,8 +66230,9 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
     mlc__outputs o = { NULL, 0, 0 };
     if (!net || net->ctx->status != MLC_OK) return NULL;
     mlc_ctx *ctx = net->ctx;
-    if (!loader) {
-        mlc__fail(ctx, MLC_ERR_ARG, "predict: the loader is NULL");
+    if (!loader || loader->ctx != ctx) {
+        mlc__fail(ctx, MLC_ERR_ARG, "predict: the loader %s",
+                  loader ? "belongs to another context; make it in the network's" : "is NULL");
         return NULL;
     }
     if (mlc_eval_begin(net) != MLC_OK) return NULL;
@@ -70784,6 +70791,10 @@ static mlc_status mlc__budget_check(const mlc__budget_run *r)
     MLC__REQUIRE(ctx, o && x && x->x && r->d && r->b && r->b->calls, ARG, "budget_step: the %s is "
                  "NULL%s", !o ? "optimizer" : !x || !x->x ? "batch" : !r->d ? "desc" : "budget",
                  o && x && x->x && r->d ? ", or was not made by mlc_budget_make" : "");
+    MLC__REQUIRE(ctx, x->x->ctx == ctx && (!x->y || x->y->ctx == ctx), ARG, "budget_step: the batch "
+                 "belongs to another context; make it in the network's");
+    MLC__TRY(mlc__alive(x->x, "budget_step"));
+    if (x->y) MLC__TRY(mlc__alive(x->y, "budget_step"));
     MLC__REQUIRE(ctx, r->d->loss || r->d->forward, ARG, "budget_step: desc has no loss and no "
                  "forward; see mlc_fit_desc_make");
     MLC__REQUIRE(ctx, x->n > 0 && x->n <= INT32_MAX && r->b->parts >= 1 && r->b->trim_every >= 0,

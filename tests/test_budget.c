@@ -700,6 +700,15 @@ TEST(budget, nonsense_is_refused_by_name)
     mlc_budget none = s.budget;
     none.calls = NULL;
     CHECK_EQ(mlc_budget_step(NULL, s.opt, &s.b, &s.d, &s.budget, &loss), MLC_ERR_ARG);
+#ifndef MLC_DEBUG                      /* which fills the structs of an ended scope            */
+    const mlc_batch given = s.b;
+    mlc_scope_begin(s.ctx);
+    s.b.y = mlc_zeros(s.ctx, MLC_I64, mlc_dims1(given.n));
+    mlc_scope_end(s.ctx);
+    CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(s.ctx, MLC_ERR_STATE, "budget_step: the scope in which");
+    s.b = given;
+#endif
     CHECK(isnan(loss));
     CHECK_EQ(mlc_budget_step(s.net, NULL, &s.b, &s.d, &s.budget, NULL), MLC_ERR_ARG);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "the optimizer is NULL");

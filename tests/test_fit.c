@@ -321,6 +321,14 @@ TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
     CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_OK);
     CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
     CHECK_OK(s.ctx);
+    mlc_ctx    *other = test_ctx();
+    mlc_loader *far = mlc_loader_shuffled(other, mlc_ones(other, MLC_F32, mlc_dims2(4, 2)), NULL, 2);
+    CHECK_EQ(mlc_fit(s.net, s.opt, far, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit: the loader belongs to another context; make it in");
+    CHECK_EQ(mlc_evaluate(s.net, far, &d, &loss[0]), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "evaluate: the loader belongs to another context");
+    CHECK(mlc_predict(s.net, far) == NULL);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "predict: the loader belongs to another context");
     mlc_tensor *output = NULL;
     CHECK(mlc_fit_cross_entropy(&ce, s.net, NULL, &output) == NULL);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit_cross_entropy: b is NULL; mlc_fit gives both");
