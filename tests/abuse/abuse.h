@@ -551,7 +551,7 @@ static mlc_tensor **a_tensors(const char *name, const char *spec)
 static mlc_status any_status(void)
 {
     return chance(75) ? MLC_OK : chance(50) ? mlc_raise(g.ctx, MLC_ERR_VALUE, "callback: no")
-                                            : (mlc_status)pick(14);
+                                            : (mlc_status)pick(10);
 }
 
 static mlc_tensor *any_answer(mlc_tensor *good)
@@ -1159,7 +1159,8 @@ extern const char *const SHORT_NAMES[];
 static const char *const SHARED_NAMES[] = {
     "callback", "sketch", "tokenizer", "cache", "average", "tracker", "plot", "LayerNorm",
     "RMSNorm",
-    "GroupNorm", "InstanceNorm", "SpatialDropout", "StochasticDepth", "embedding_bag, first offset",
+    "GroupNorm", "InstanceNorm", "SpatialDropout", "StochasticDepth", "BatchNorm", "standardize",
+    "min_max", "embedding_bag, first offset",
     "embedding_bag, lengths of bags",
 };
 
@@ -1178,7 +1179,9 @@ static bool names_function(const char *text, const char *names)
     if (strncmp(text, "out of memory for ", 18) == 0 || *text == '\'' ||
         (mlc_ctx_status(g.ctx) == MLC_ERR_IO && (strchr(text, '\'') || strstr(text, "nnnn"))))
         return true;
-    const size_t n = strcspn(text, ":");
+    size_t n = strcspn(text, ":");
+    if (n > strcspn(text, "'") && n > 1)                   /* "load 'path': "                      */
+        n = strcspn(text, "'") - 1;
     for (int i = 0; SHORT_NAMES[i] != NULL; i++)
         if (is_word(text, n, SHORT_NAMES[i]))
             return true;
@@ -1510,7 +1513,7 @@ static int drive(const function *list, int n, int left_out, int argc, char **arg
 {
     char        folder[] = "/tmp/mlc_abuse.XXXXXX";
     const char *only = NULL;
-    int64_t     cases = 300, at = -1, bad = 0, failed = 0;
+    int64_t     cases = 600, at = -1, bad = 0, failed = 0;
     int         part = 0, parts = 1;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--cases") == 0) cases = atoll(argv[i + 1]);
