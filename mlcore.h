@@ -8887,7 +8887,6 @@ struct mlc__pool {
     int32_t         cores;             /* that there are for them and the caller               */
     int32_t         busy;              /* a loop is running: inner loops are serial            */
     int32_t         stop;
-    uint32_t        forks;             /* mlc__fork_watch of the workers                       */
     uint32_t        wake;              /* futex: counts loops                                  */
     uint32_t        sleepers;
     char            pad0[64];
@@ -8895,6 +8894,7 @@ struct mlc__pool {
     char            pad1[64];
     mlc__lane      *lane;
     int32_t         lanes;             /* threads that were asked for                          */
+    uint32_t        forks;             /* mlc__fork_watch of the workers                       */
     mlc__chunk_fn   fn;
     void           *arg;
     uint32_t        chunks;
@@ -33868,7 +33868,7 @@ static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norm
     mlc_tensor *i = mlc__rnn_opened(in, a, 0, 0, *c), *f = mlc__rnn_opened(in, a, 1, 1, *c);
     *c = mlc_add(mlc_mul(f, *c), mlc_mul(i, mlc_tanh(mlc__rnn_gate(in, a, 2))));
     mlc_tensor *seen = *c;
-    if (norms)
+    if (norms && seen)
         seen = norms->call(seen, mlc_cast(norms->c, seen->dtype),
                            norms->c_bias ? mlc_cast(norms->c_bias, seen->dtype) : NULL, 1e-5);
     *h = mlc_mul(mlc__rnn_opened(in, a, 3, 2, *c), mlc_tanh(seen));
