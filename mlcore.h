@@ -4111,7 +4111,7 @@ MLC_API mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
                                         const mlc_dataset_tokens_desc *desc);
 
 typedef enum mlc_missing {             /* what becomes of rows with empty cells                */
-    MLC_MISSING_ERROR = 0,             /* an error with row and column                         */
+    MLC_MISSING_ERROR = 0,             /* an error with line of the file and column            */
     MLC_MISSING_DROP,                  /* they are left out                                    */
     MLC_MISSING_MEAN,                  /* cells of x take the mean of their column: of numbers */
     MLC_MISSING_VALUE,                 /* or a value                                           */
@@ -4131,7 +4131,7 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
 /* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
  *   i64 (whole numbers, categories) or f32. Copied.
  *   To give missing texts a category of their own: MLC_MISSING_VALUE, value categories of them.
- *   err    ARG: no such column; VALUE: an empty cell, with its row and column; no row is left; to
+ *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left; to
  *          be filled by a mean: a column of texts, or without a value                         */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
@@ -57643,7 +57643,15 @@ struct mlc_table {
     int64_t      rows, cols;
     mlc__table_col *columns;
     const char **marks;                /* of every 16th row */
+    uint32_t    *lines;                /* of the file where rows begin, from 1: with the names' */
+    bool         header;
+    char         path[1];              /* and more */
 };
+
+static long long mlc__table_line(const mlc_table *t, int64_t row)
+{
+    return (long long)t->lines[row + t->header];
+}
 
 /* A field's text at `to`, which is not behind where it stands now; its length with the 0. */
 static size_t mlc__csv_decode(const mlc__csv *c, const mlc__field *f, char *to)
@@ -57660,13 +57668,14 @@ static size_t mlc__csv_decode(const mlc__csv *c, const mlc__field *f, char *to)
 
 /* Fields move together at the front of the text. Decoding one may write over what stands behind it:
  * that is looked at first. */
-static mlc_status mlc__table_fields(mlc__csv *c)
+static mlc_status mlc__table_fields(mlc__csv *c, uint32_t *lines)
 {
     char *to = c->text;
     mlc__csv_begin(c);
     for (; mlc__csv_next(c); c->rows++) {
         int64_t col = 0;
         bool more = true;
+        lines[c->rows] = (uint32_t)mlc__min(c->line, UINT32_MAX);
         while (more) {
             mlc__field f;
             MLC__TRY(mlc__csv_field(c, col++, &f));
@@ -57702,8 +57711,8 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
             if (want == MLC_COLUMN_TEXT) { col->type = want; continue; }
             const mlc_column type = mlc__table_widen(col->type, at);
             MLC__REQUIRE(t->ctx, want == MLC_COLUMN_AUTO || type <= want, IO,
-                         "'%s': row %lld, column %lld: '%.40s' is not %s", c->path,
-                         (long long)r + 1, (long long)k + 1, at,
+                         "'%s': line %lld, column %lld: '%.40s' is not %s", c->path,
+                         mlc__table_line(t, r), (long long)k + 1, at,
                          want == MLC_COLUMN_I64 ? "a whole number of 64 bits" : "a number");
             col->type = type;
         }
@@ -57723,7 +57732,7 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
 /* A column of two bytes takes 40 here: hundreds of thousands of them are not tables. */
 static mlc_status mlc__table_budget(const mlc_table *t, const mlc__csv *c)
 {
-    const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns;
+    const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns + 4 * t->rows;
     MLC__REQUIRE(t->ctx, bytes <= 3 * (int64_t)c->n + (1 << 19), IO,
                  "'%s': %lld columns would take %lld bytes of memory, over 4 times the file and 1 "
                  "MiB; read them with mlc_csv_load", c->path, (long long)t->cols,
@@ -57765,6 +57774,7 @@ MLC_IMPL void mlc_table_free(mlc_table *t)
         mlc__heap_free(t->ctx, (void *)t->columns[k].texts);
     mlc__heap_free(t->ctx, t->columns);
     mlc__heap_free(t->ctx, (void *)t->marks);
+    mlc__heap_free(t->ctx, t->lines);
     mlc__heap_free(t->ctx, t->text);
     mlc__heap_free(t->ctx, t);
 }
@@ -57788,6 +57798,19 @@ static mlc_status mlc__table_types_check(mlc_ctx *ctx, const mlc_csv_desc *d)
     return MLC_OK;
 }
 
+/* Lines that are not empty: there are no more rows. */
+static size_t mlc__csv_lines(const mlc__csv *c)
+{
+    size_t n = 0;
+    bool empty = true;
+    for (size_t i = 0; i < c->n; i++) {
+        const bool end = c->text[i] == '\n' || c->text[i] == '\r';
+        n += empty && !end;
+        empty = end;
+    }
+    return n;
+}
+
 MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
     const mlc_csv_desc d = desc ? *desc : mlc_table_desc_make();
@@ -57795,12 +57818,17 @@ MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv
     if (!ctx || mlc__table_types_check(ctx, &d) != MLC_OK) return NULL;
     mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, &d);
     mlc_table *t = NULL;
-    if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
-                                                        "table_load"));
+    if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t + strlen(path),
+                                                        MLC_MEM_OBJECT, "table_load"));
     if (!t) { mlc__heap_free(ctx, c.text); return NULL; }
     t->ctx = ctx;
     t->text = c.text;
-    st = mlc__table_fields(&c);
+    t->header = d.header;
+    memcpy(t->path, path, strlen(path) + 1);
+    t->lines = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, (mlc__csv_lines(&c) + 1) *
+                                                          sizeof *t->lines, MLC_MEM_OBJECT,
+                                                     "table_load"));
+    st = t->lines ? mlc__table_fields(&c, t->lines) : MLC_ERR_NOMEM;
     if (!st) st = mlc__table_build(t, &c);
     if (st == MLC_OK) return t;
     mlc_table_free(t);
@@ -60112,8 +60140,10 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
             u->drop[r] = policy == MLC_MISSING_DROP;
             MLC__REQUIRE(u->ctx, policy == MLC_MISSING_DROP ||
                                  (policy != MLC_MISSING_ERROR && k < u->n), VALUE,
-                         "dataset_table: row %lld, column '%.80s' is empty or NaN; set missing to "
-                         "drop such rows%s", (long long)r, u->table->columns[col].name,
+                         "dataset_table: '%.200s': line %lld, column %lld '%.80s' is empty or NaN; "
+                         "set missing to drop such rows%s", u->table->path,
+                         mlc__table_line(u->table, r), (long long)col + 1,
+                         u->table->columns[col].name,
                          k < u->n ? ", or to fill in" : "");
         }
         u->rows += !u->drop[r];

@@ -212,14 +212,14 @@ TEST(csv, types_that_are_asked_for_must_hold)
     d.types = whole;
     d.n_types = 1;
     CHECK(table(ctx, "1\n2.5\n", &d) == NULL);
-    CHECK_HAS(mlc_error(ctx), "row 2, column 1: '2.5' is not a whole number of 64 bits");
+    CHECK_HAS(mlc_error(ctx), "line 2, column 1: '2.5' is not a whole number of 64 bits");
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(table(ctx, "1\nNA\n", &d) == NULL);
     CHECK_HAS(mlc_error(ctx), "column 1 is to be i64 and has 1 missing values; read it as f64");
     CHECK_STATUS(ctx, MLC_ERR_IO);
     d.types = text_first + 1;
     CHECK(table(ctx, "1\nx\n", &d) == NULL);
-    CHECK_HAS(mlc_error(ctx), "row 2, column 1: 'x' is not a number");
+    CHECK_HAS(mlc_error(ctx), "line 2, column 1: 'x' is not a number");
     CHECK_STATUS(ctx, MLC_ERR_IO);
 }
 

@@ -666,7 +666,7 @@ TEST(dataset, a_table_is_numbers_and_a_target_with_empty_cells_by_policy)
     mlc_table *t = mlc_table_load(ctx, b.path, NULL);
     mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("kind");
     CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
-    CHECK_HAS(mlc_error(ctx), "row 1, column 'b' is empty or NaN");
+    CHECK_HAS(mlc_error(ctx), "a.csv': line 3, column 2 'b' is empty or NaN");
     CHECK_STATUS(ctx, MLC_ERR_VALUE);
     desc.missing = MLC_MISSING_DROP;
     mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
@@ -692,7 +692,7 @@ TEST(dataset, a_table_is_numbers_and_a_target_with_empty_cells_by_policy)
     CHECK_OK(ctx);
     desc.target = "t";                                     /* an empty target is never filled  */
     CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
-    CHECK_HAS(mlc_error(ctx), "row 2, column 't' is empty or NaN");
+    CHECK_HAS(mlc_error(ctx), "a.csv': line 4, column 4 't' is empty or NaN");
     CHECK_STATUS(ctx, MLC_ERR_VALUE);
     desc.missing = MLC_MISSING_DROP;
     d = mlc_dataset_table(ctx, t, &desc);
@@ -709,6 +709,33 @@ TEST(dataset, a_table_is_numbers_and_a_target_with_empty_cells_by_policy)
     CHECK(mlc_dataset_table(ctx, holes, &desc) == NULL);
     CHECK_HAS(mlc_error(ctx), "no row is left of 2");
     CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    box_close(&b);
+}
+
+/* Comments, empty lines and texts of several lines above it; a table without names. */
+TEST(dataset, an_empty_cell_is_named_by_its_line_of_the_file)
+{
+    static const char text[] = "# a note\n\na,b\r\n\"x\n\ny\",1\n\n\"z\r\n\",\nw,3\n";
+    mlc_ctx     *ctx = test_ctx();
+    const box    b = box_open("a.csv");
+    mlc_csv_desc d = mlc_table_desc_make();
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("b");
+    static const mlc_column types[2] = {MLC_COLUMN_AUTO, MLC_COLUMN_I64};
+    CHECK(put_file(b.path, text, sizeof text - 1));
+    CHECK(mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, &d), &desc) == NULL);
+    CHECK_HAS(mlc_error(ctx), b.path);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "a.csv': line 8, column 2 'b' is empty or NaN; set missing ");
+    d.header = false;
+    d.types = types;
+    d.n_types = 2;
+    CHECK(mlc_table_load(ctx, b.path, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "a.csv': line 3, column 2: 'b' is not a whole number of 64 bits");
+    d.skip_lines = 3;
+    d.types = NULL;
+    d.n_types = 0;
+    desc = mlc_dataset_table_desc_make(NULL);
+    CHECK(mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, &d), &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "a.csv': line 8, column 2 '' is empty or NaN; set missing to ");
     box_close(&b);
 }
 
