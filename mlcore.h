@@ -54267,6 +54267,21 @@ static size_t mlc__st_most(const char *text, size_t n)
     return most < n / MLC__ST_SHORTEST + 1 ? most : n / MLC__ST_SHORTEST + 1;
 }
 
+/* What a file is by its first 8 bytes, if it is none of these. An ONNX model has ir_version first,
+ * then the producer, the graph or the sets of operators. */
+static const char *mlc__st_says(const unsigned char *raw)
+{
+    if (memcmp(raw, "PK\3\4", 4) == 0 || (raw[0] == 0x80 && raw[1] >= 2 && raw[1] <= 5))
+        return "as torch.save writes them? Use safetensors.torch.save_file";
+    if (memcmp(raw, "GGUF", 4) == 0)
+        return "it is a GGUF file, which is not read here; take the model's .safetensors";
+    if (memcmp(raw, "\x89HDF", 4) == 0)
+        return "it is an HDF5 file, as Keras writes them; save its weights as safetensors";
+    if (raw[0] == 8 && raw[1] < 32 && memchr("\x12\x1A\x3A\x42", raw[2], 4))
+        return "it is an ONNX model, which is not read here; save its weights as safetensors";
+    return "is it a safetensors file?";
+}
+
 /* Header and entries of an open file. */
 static mlc_status mlc__st_read(mlc_safetensors *f)
 {
@@ -54280,10 +54295,7 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     /* 100 MB is the reference reader's bound, too. */
     MLC__REQUIRE(ctx, n <= 100000000 && n <= (uint64_t)f->file.size - 8, IO,
                  "'%s': header of %llu bytes in a file of %lld; %s", f->path,
-                 (unsigned long long)n, (long long)f->file.size,
-                 memcmp(raw, "PK\3\4", 4) == 0 || memcmp(raw, "\x80\2", 2) == 0 ?
-                 "as torch.save writes them? Use safetensors.torch.save_file" :
-                 "is it a safetensors file?");
+                 (unsigned long long)n, (long long)f->file.size, mlc__st_says(raw));
     f->data = 8 + (int64_t)n;
     f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
     if (!f->text) return MLC_ERR_NOMEM;

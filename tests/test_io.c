@@ -506,6 +506,34 @@ static size_t total_bytes(const mlc_named *list, int64_t n)
     return sum;
 }
 
+TEST(io, files_of_other_formats_are_named_by_their_first_bytes)
+{
+    static const struct { const char *bytes, *why; } others[] = {
+        {"GGUF\3\0\0\0\x24\1\0\0", "it is a GGUF file, which is not read here; take the"},
+        {"\x08\x07\x12\x07pytorch", "it is an ONNX model, which is not read here; save its"},
+        {"\x08\x0A:\xA4\x9F\x01\x0A\x20\x0A\x01", "it is an ONNX model"},
+        {"\x08\x09\x1A\x05" "1.2.3", "it is an ONNX model"},
+        {"\x89HDF\r\n\x1A\n\0\0\0\0", "it is an HDF5 file, as Keras writes them; save its"},
+        {"PK\3\4\x14\0\0\x08", "as torch.save writes them? Use safetensors.torch.save_file"},
+        {"\x80\2\x8A\x0Al\xFC\x9C\x46", "as torch.save writes them?"},
+        {"\x80\4\x95\x20\0\0\0\x01", "as torch.save writes them?"},
+        {"\x08\x08\x08\x08\x08\x08\x08\x08", "is it a safetensors file?"},
+    };
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open_fast("model");
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char file[64] = {0};
+        memcpy(file, others[i].bytes, 8);
+        CHECK(put_file(b.path, file, sizeof file));
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "/model': header of ");
+        CHECK_ERROR(ctx, MLC_ERR_IO, others[i].why);
+    }
+    box_close(&b);
+}
+
 TEST(io, a_file_cut_at_any_length_is_an_error)
 {
     mlc_ctx       *ctx = test_ctx();
