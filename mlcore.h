@@ -70833,8 +70833,8 @@ static mlc_status mlc__budget_check(const mlc__budget_run *r)
     MLC__REQUIRE(ctx, o && x && x->x && r->d && r->b && r->b->calls, ARG, "budget_step: the %s is "
                  "NULL%s", !o ? "optimizer" : !x || !x->x ? "batch" : !r->d ? "desc" : "budget",
                  o && x && x->x && r->d ? ", or was not made by mlc_budget_make" : "");
-    MLC__REQUIRE(ctx, x->x->ctx == ctx && (!x->y || x->y->ctx == ctx), ARG, "budget_step: the batch "
-                 "belongs to another context; make it in the network's");
+    MLC__REQUIRE(ctx, x->x->ctx == ctx && (!x->y || x->y->ctx == ctx), ARG, "budget_step: the "
+                 "batch belongs to another context; make it in the network's");
     MLC__TRY(mlc__alive(x->x, "budget_step"));
     if (x->y) MLC__TRY(mlc__alive(x->y, "budget_step"));
     MLC__REQUIRE(ctx, r->d->loss || r->d->forward, ARG, "budget_step: desc has no loss and no "

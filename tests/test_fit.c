@@ -322,7 +322,8 @@ TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
     CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
     CHECK_OK(s.ctx);
     mlc_ctx    *other = test_ctx();
-    mlc_loader *far = mlc_loader_shuffled(other, mlc_ones(other, MLC_F32, mlc_dims2(4, 2)), NULL, 2);
+    mlc_loader *far = mlc_loader_shuffled(other, mlc_ones(other, MLC_F32, mlc_dims2(4, 2)), NULL,
+                                          2);
     CHECK_EQ(mlc_fit(s.net, s.opt, far, &d, NULL), MLC_ERR_ARG);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit: the loader belongs to another context; make it in");
     CHECK_EQ(mlc_evaluate(s.net, far, &d, &loss[0]), MLC_ERR_ARG);

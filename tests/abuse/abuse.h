@@ -1180,7 +1180,7 @@ static bool names_function(const char *text, const char *names)
         (mlc_ctx_status(g.ctx) == MLC_ERR_IO && (strchr(text, '\'') || strstr(text, "nnnn"))))
         return true;
     size_t n = strcspn(text, ":");
-    if (n > strcspn(text, "'") && n > 1)                   /* "load 'path': "                      */
+    if (n > strcspn(text, "'") && n > 1)  /* "load 'path': " */
         n = strcspn(text, "'") - 1;
     for (int i = 0; SHORT_NAMES[i] != NULL; i++)
         if (is_word(text, n, SHORT_NAMES[i]))
