@@ -7975,12 +7975,12 @@ struct mlc_ctx {
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     int32_t        device;             /* its number                                           */
+    int32_t        threads;
     void          *dev;                /* first argument of kernels                             */
     mlc_isa        isa;
     bool           blas;               /* products go to the CBLAS, where there is one          */
     bool           tf32;               /* see the desc                                          */
     mlc__pool     *pool;
-    int32_t        threads;
     int64_t       *error_word;         /* on the device                                         */
     int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
