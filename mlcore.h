@@ -6909,6 +6909,14 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #endif
 #endif /* MLCORE_H */
 
+/* g++ -std=c++11 and c++14 read no hexadecimal floats: nothing below is compiled, or more messages
+ * would follow this one. */
+#if defined(MLCORE_IMPLEMENTATION) && defined(__cplusplus) && __cplusplus < 201703L && \
+    defined(__STRICT_ANSI__) && !defined(__clang__)
+#  error "mlcore: the implementation needs C11 or C++17 (-std=c++17); C++11 reads declarations only"
+#  undef MLCORE_IMPLEMENTATION
+#endif
+
 #if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED)
 #define MLCORE_IMPLEMENTED
 
@@ -28718,14 +28726,12 @@ typedef enum mlc__amp_policy {
 
 /* Of op->flags, beside mlc_op_flags, for profiles: how many multiplications and additions an
  * operation makes with elements of x, its first input, and of w, later ones. 0: one for each of the
- * result. */
-enum {
-    MLC__WORK_ROWS = 0x10,             /* 2 of each w for each row of x                         */
-    MLC__WORK_DOT = 0x20,              /* 2 of the last axis of x for each of the result        */
-    MLC__WORK_TAPS = 0x30,             /* 2 of a filter for each of the result                  */
-    MLC__WORK_SPREAD = 0x40,           /* 2 of a filter for each of x                           */
-    MLC__WORK = 0x70
-};
+ * result. No enum: C++20 deprecates | of two. */
+#define MLC__WORK_ROWS   0x10          /* 2 of each w for each row of x                         */
+#define MLC__WORK_DOT    0x20          /* 2 of the last axis of x for each of the result        */
+#define MLC__WORK_TAPS   0x30          /* 2 of a filter for each of the result                  */
+#define MLC__WORK_SPREAD 0x40          /* 2 of a filter for each of x                           */
+#define MLC__WORK        0x70
 
 /* An operation, and all that others know of it. There is no table of them: what a program does not
  * call the linker drops. shape runs always, forward not in a dry run (NULL: shape has made the
