@@ -2753,8 +2753,9 @@ typedef struct mlc_generate_desc {
     double   top_p;                    /* only the most likely with this sum; default 1: all   */
     double   min_p;                    /* only those as likely as this times the likeliest;    */
                                        /* default 0: all                                       */
-    double   repetition;               /* logits of tokens that a sequence has are divided by  */
-                                       /* it, negative ones multiplied; default 1              */
+    double   repetition;               /* logits of tokens that a sequence has, also of what   */
+                                       /* the cache has read before, are divided by it,        */
+                                       /* negative ones multiplied; default 1                  */
     uint64_t seed;                     /* of draws                                             */
     const int64_t *stop;               /* n_stop tokens, each of which ends a sequence         */
     int32_t  n_stop;
@@ -43315,9 +43316,14 @@ struct mlc_cache {
     bool          padded, places, states;      /* places, states: some modules keep such       */
     mlc_tensor    start, seen;         /* i64 [b,1], bool [b,1,1,capacity]; used if padded     */
     mlc_tensor    mask;                /* the part of seen that the forward reads              */
+    mlc_tensor    text;                /* i64 [b,room]: tokens, -1 where there was none or in   */
+                                       /* padding; made by the first forward of tokens         */
+    int64_t       noted, notes;        /* columns of text where no places are kept: of all      */
+                                       /* forwards, of the last                                */
+    int64_t      *row;                 /* [room], on the host; the same                        */
     mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
                                        /* the end, and back; of what is no padding             */
-    mlc_storage   store[3];            /* of what modules keep, start, seen                    */
+    mlc_storage   store[4];            /* of what modules keep, start, seen, text              */
 };
 
 MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
@@ -43428,7 +43434,8 @@ MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
 {
     if (!c) return;
-    for (int i = 0; i < 3; i++) mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
+    for (int i = 0; i < 4; i++) mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
+    mlc__heap_free(c->ctx, c->row);
     mlc__heap_free(c->ctx, c->of);
     mlc__heap_free(c->ctx, c);
 }
@@ -43515,6 +43522,7 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
     c->seq.offset = length;
     if (length) return MLC_OK;
     c->padded = false;
+    c->noted = 0;
     for (int32_t i = 0; i < c->n; i++) c->of[i].forwards = 0;
     return MLC_OK;
 }
@@ -43527,6 +43535,104 @@ static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t fro
     part.shape[axis] = n;
     mlc__mark_layout(&part);
     return part;
+}
+
+/* Columns of text that are filled. */
+static int64_t mlc__cache_columns(const mlc_cache *c)
+{
+    return c->places ? c->seq.offset : c->noted;
+}
+
+static int mlc__token_order(const void *a, const void *b)
+{
+    const int64_t x = *MLC__CAST(const int64_t *, a), y = *MLC__CAST(const int64_t *, b);
+    return (x > y) - (x < y);
+}
+
+/* Each token once, where no places are kept: a stream does not take more and more room. A sequence
+ * passes through c->row. */
+static mlc_status mlc__cache_once(mlc_cache *c)
+{
+    const int64_t n = c->noted;
+    const size_t bytes = (size_t)n * sizeof *c->row;
+    int64_t most = 0;
+    for (int64_t i = 0; i < c->rows; i++) {
+        mlc_tensor t = mlc__cache_part(&c->text, 0, i, 1);
+        int64_t left = 0;
+        t = mlc__cache_part(&t, 1, 0, n);
+        MLC__TRY(mlc_read(&t, c->row, bytes));
+        qsort(c->row, (size_t)n, sizeof *c->row, mlc__token_order);
+        for (int64_t k = 0; k < n; k++)
+            if (c->row[k] >= 0 && (!left || c->row[left - 1] != c->row[k]))
+                c->row[left++] = c->row[k];
+        most = mlc__max(most, left);
+        while (left < n) c->row[left++] = -1;
+        MLC__TRY(mlc_write(&t, c->row, bytes));
+    }
+    c->noted = most;
+    return MLC_OK;
+}
+
+/* Text of other sizes; what is in it stays. */
+static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
+{
+    mlc_ctx *ctx = c->ctx;
+    mlc_tensor old = c->text;
+    mlc_storage was = c->store[3];
+    const int64_t had = was.data ? old.shape[1] : 0;
+    const size_t row = c->places ? 0 : (size_t)room * sizeof *c->row;
+    int64_t *more = row ? MLC__CAST(int64_t *, mlc__heap_alloc(ctx, row, MLC_MEM_OBJECT,
+                                                               "forward_cached")) : NULL;
+    mlc_status st = MLC_ERR_NOMEM;
+    old.storage = &was;
+    if (row && !more) return st;
+    if (mlc__cache_whole(c, &c->text, 3, MLC_I64, mlc_dims2(c->batch, room)))
+        st = mlc__fill(ctx, "forward_cached", &c->text, -1.0, 0.0);
+    const mlc_tensor part = mlc__cache_part(&c->text, 1, 0, had);
+    if (st == MLC_OK && had) st = mlc__cast_into(ctx, "forward_cached", &part, &old);
+    mlc__heap_data_free(ctx, st == MLC_OK ? was.data : c->store[3].data, MLC_MEM_ACTIVATION);
+    mlc__heap_free(ctx, st == MLC_OK ? c->row : more);
+    if (st == MLC_OK) {
+        c->row = more;
+        return st;
+    }
+    c->store[3] = was;
+    c->text = old;
+    c->text.storage = &c->store[3];
+    return st;
+}
+
+/* Room for tokens of t places more. */
+static mlc_status mlc__cache_text(mlc_cache *c, int64_t t)
+{
+    const int64_t had = c->store[3].data ? c->text.shape[1] : 0;
+    if (mlc__cache_columns(c) + t <= had) return MLC_OK;
+    if (c->places) return mlc__cache_resize(c, c->capacity);
+    if (had) MLC__TRY(mlc__cache_once(c));
+    const int64_t room = 2 * (c->noted + t);
+    return had && room <= had ? MLC_OK : mlc__cache_resize(c, mlc__max(room, 64));
+}
+
+/* Tokens of the forward that comes, which count when its places do. */
+static mlc_status mlc__cache_note(mlc_cache *c, mlc_tensor *x)
+{
+    mlc_ctx *ctx = c->ctx;
+    const int64_t t = x->shape[1], from = c->seq.offset;
+    const bool tokens = x->dtype == MLC_I64 && x->ndim == 2;
+    c->notes = 0;
+    if (!tokens && !(c->places && c->store[3].data)) return MLC_OK;
+    MLC__TRY(mlc__cache_text(c, t));
+    mlc_tensor to = mlc__cache_part(&c->text, 0, 0, c->rows);
+    to = mlc__cache_part(&to, 1, mlc__cache_columns(c), t);
+    if (!tokens) return mlc__fill(ctx, "forward_cached", &to, -1.0, 0.0);
+    if (c->padded && c->skips > from) {
+        mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
+        mlc_tensor *at = mlc_arange(ctx, MLC_I64, (double)from, (double)(from + t), 1.0);
+        x = mlc_where(mlc_ge(mlc_unsqueeze(at, 0), &start), x,
+                      mlc_full(ctx, MLC_I64, mlc_dims1(1), -1.0));
+    }
+    c->notes = t;
+    return x ? mlc__cast_into(ctx, "forward_cached", &to, x) : ctx->status;
 }
 
 /* Attention sees places from start [n,1] on. */
@@ -43605,6 +43711,7 @@ static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
 {
     int64_t most = c->places ? mlc__max(c->capacity, 8) : 8;
     mlc_tensor t;
+    if (c->store[3].data) most = mlc__max(most, 8 * mlc__cache_columns(c));
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             most = mlc__max(most, mlc__numel(&t) / t.shape[0] * (int64_t)mlc_dtype_bytes(t.dtype));
@@ -43618,6 +43725,10 @@ static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             MLC__TRY(mlc__cache_pick(&t, rows, n, room));
+    if (c->store[3].data) {
+        t = mlc__cache_part(&c->text, 1, 0, mlc__cache_columns(c));
+        MLC__TRY(mlc__cache_pick(&t, rows, n, room));
+    }
     if (!c->padded) return MLC_OK;
     MLC__TRY(mlc__cache_pick(&c->start, rows, n, room));
     return c->places ? mlc__cache_pick(&c->seen, rows, n, room) : MLC_OK;
@@ -43804,6 +43915,7 @@ static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
 static void mlc__cache_advance(mlc_cache *c, int64_t t)
 {
     c->seq.offset += t;
+    c->noted += t < 0 ? -c->notes : c->notes;
     for (int32_t i = 0; i < c->n; i++) {
         mlc__cached *e = &c->of[i];
         if (e->last != c->forward) continue;
@@ -43826,8 +43938,9 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
     c->steps = t;
     c->turn[0] = c->turn[1] = NULL;
     c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
+    const bool fine = mlc__cache_note(c, x) == MLC_OK && (!c->padded || c->seq.places);
     ctx->sequence = &c->seq;
-    mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
+    mlc_tensor *y = fine ? mlc_forward(net, x) : NULL;
     ctx->sequence = NULL;
     c->seq.places = NULL;
     mlc_no_grad_end(ctx);
@@ -43930,19 +44043,20 @@ static bool mlc__generate_open(mlc__generate *g)
     return g->logits && g->next && g->feed && g->heap && (g->seen || !seen);
 }
 
-/* Tokens of the prompt have been seen, but for its padding. */
-static mlc_status mlc__generate_saw(mlc__generate *g, mlc_tensor *prompt)
+/* Tokens that the cache has read, the prompt and what came before it, have been seen. */
+static mlc_status mlc__generate_saw(mlc__generate *g)
 {
-    const int64_t t = prompt->shape[1];
+    const mlc_cache *c = g->cache;
+    const int64_t t = mlc__cache_columns(c), n = g->n;
     if (!g->seen) return MLC_OK;
-    memset(g->seen, 0, (size_t)(g->n * g->vocab));
-    int64_t *text = MLC__CAST(int64_t *, mlc__generate_room(g, g->n * t, sizeof(int64_t)));
+    memset(g->seen, 0, (size_t)(n * g->vocab));
+    int64_t *text = MLC__CAST(int64_t *, mlc__generate_room(g, n * t, sizeof(int64_t)));
     if (!text) return MLC_ERR_NOMEM;
-    const mlc_status st = mlc_read(prompt, text, (size_t)(g->n * t) * sizeof(int64_t));
-    for (int64_t i = 0; i < g->n && st == MLC_OK; i++)
-        for (int64_t k = g->d->padding ? mlc__max(0, g->d->padding[i]) : 0; k < t; k++)
-            if (text[i * t + k] >= 0 && text[i * t + k] < g->vocab)
-                g->seen[i * g->vocab + text[i * t + k]] = 1;
+    mlc_tensor rows = mlc__cache_part(&c->text, 0, 0, n);
+    rows = mlc__cache_part(&rows, 1, 0, t);
+    const mlc_status st = mlc_read(&rows, text, (size_t)(n * t) * sizeof *text);
+    for (int64_t i = 0; i < n * t && st == MLC_OK; i++)
+        if (text[i] >= 0 && text[i] < g->vocab) g->seen[i / t * g->vocab + text[i]] = 1;
     mlc__heap_free(g->ctx, text);
     return st;
 }
@@ -44094,15 +44208,15 @@ static mlc_status mlc__logits_read(mlc_tensor *y, float *to)
 }
 
 /* Logits of x, on the host; the first call makes room. */
-static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x,
-                                        mlc_tensor *prompt)
+static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x)
 {
     mlc_tensor *y = mlc__logits_of(net, g->cache, x);
     if (!y) return g->ctx->status;
     if (!g->logits) {
         g->vocab = y->shape[2];
         if (!mlc__generate_open(g)) return MLC_ERR_NOMEM;
-        MLC__TRY(mlc__generate_saw(g, prompt));
+        MLC__TRY(mlc__cache_text(g->cache, g->d->tokens - 1));
+        MLC__TRY(mlc__generate_saw(g));
     }
     return mlc__logits_read(y, g->logits);
 }
@@ -44134,7 +44248,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         st = mlc_scope_begin(g->ctx);
         if (st != MLC_OK) break;
         mlc_tensor *x = g->step ? mlc_from(g->ctx, MLC_I64, mlc_dims2(g->n, 1), g->feed) : prompt;
-        st = mlc__generate_forward(g, net, x, prompt);
+        st = mlc__generate_forward(g, net, x);
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
         const mlc_status end = mlc__scope_leave(g->ctx);
         if (st == MLC_OK) st = end;

@@ -413,6 +413,76 @@ TEST(language, draws_follow_the_filters)
     CHECK_OK(ctx);
 }
 
+/* A prompt that is read in parts, by a forward or by a generation before, in rows that are selected
+ * later, gives the text of one that is read at once; so does one with padding. */
+static void check_parts(mlc_ctx *ctx, mlc_module *net, const int64_t *padding)
+{
+    static const int64_t text[] = {7, 2, 9, 4, 3, 5, 11, 5, 2, 1, 7, 7}, swap[] = {1, 0};
+    const mlc_cache_desc d = mlc_cache_desc_make(2, CONTEXT);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    mlc_generate_desc    g = mlc_generate_desc_make(8), one = mlc_generate_desc_make(1);
+    int64_t              want[16], out[16];
+    mlc_tensor          *prompt = mlc_from(ctx, MLC_I64, mlc_dims2(2, 6), text);
+    mlc_tensor          *turned = mlc_flip(prompt, mlc_dims1(0));
+    g.temperature = one.temperature = 0;
+    g.repetition = 5;
+    g.padding = padding;
+    g.out = want;
+    CHECK_EQ(mlc_generate(net, c, prompt, &g, NULL, NULL), MLC_OK);
+    g.padding = NULL;
+    g.out = out;
+    for (int way = 0; way < 3; way++) {
+        mlc_tensor *x = way == 2 ? turned : prompt;
+        mlc_cache_reset(c, 0);
+        const int64_t turned_padding[2] = {padding ? padding[1] : 0, padding ? padding[0] : 0};
+        if (padding) CHECK_EQ(mlc_cache_padding(c, way == 2 ? turned_padding : padding, 2), MLC_OK);
+        if (way == 1) CHECK_EQ(mlc_generate(net, c, part(x, 0, 4), &one, NULL, NULL), MLC_OK);
+        else CHECK(mlc_forward_cached(net, part(x, 0, 4), c) != NULL);
+        if (way == 2) CHECK_EQ(mlc_cache_select(c, swap, 2), MLC_OK);
+        CHECK_EQ(mlc_generate(net, c, part(prompt, 4, 6), &g, NULL, NULL), MLC_OK);
+        if (!CHECK(memcmp(out, want, sizeof out) == 0)) printf("  way %d\n", way);
+    }
+    mlc_cache_free(c);
+}
+
+/* A stream without places, read at once and by 7 tokens: also the first ones count. */
+static void check_stream(mlc_ctx *ctx, mlc_module *net)
+{
+    enum { LONG = 210 };
+    const mlc_cache_desc d = mlc_cache_desc_make(2, 0);
+    int64_t              text[2 * LONG], out[2][16];
+    for (int i = 0; i < 2 * LONG; i++) text[i] = i % LONG < 9 ? i % LONG : 9 + i * i % 11;
+    mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims2(2, LONG), text);
+    for (int way = 0; way < 2; way++) {
+        mlc_cache        *c = mlc_cache_create(net, &d);
+        mlc_generate_desc g = mlc_generate_desc_make(8);
+        g.temperature = 0;
+        g.repetition = 1e9;
+        g.out = out[way];
+        for (int k = 0; k + 7 < LONG && way; k += 7)
+            CHECK(mlc_forward_cached(net, part(x, k, k + 7), c) != NULL);
+        CHECK_EQ(mlc_generate(net, c, way ? part(x, LONG - 7, LONG) : x, &g, NULL, NULL), MLC_OK);
+        mlc_cache_free(c);
+    }
+    CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
+    for (int i = 0; i < 2; i++) CHECK(out[1][8 * i] >= 20);            /* of three that are new  */
+}
+
+TEST(language, tokens_that_a_cache_has_read_before_count_as_repeated)
+{
+    static const int64_t padding[] = {2, 0};
+    mlc_ctx    *ctx = ctx_of(MLC_ISA_AUTO, MLC_F64, 0);
+    mlc_module *gpt = gpt_of(ctx, MLC_POSITIONS_ROTARY);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 8), mlc_nn_gru(ctx, 8, 12),
+                                     mlc_nn_linear(ctx, 12, VOCAB));
+    check_parts(ctx, gpt, NULL);
+    check_parts(ctx, gpt, padding);
+    check_parts(ctx, net, NULL);
+    check_parts(ctx, net, padding);
+    check_stream(ctx, net);
+    CHECK_OK(ctx);
+}
+
 /* Two prompts of different lengths, drawn: each as alone, on any number of threads. */
 TEST(language, a_seed_gives_the_same_text_on_any_number_of_threads)
 {
