@@ -67185,7 +67185,7 @@ MLC_IMPL void mlc_timer_end(mlc_timer *t, double items)
     if (!t) return;
     const double seconds = 1e-9 * (double)mlc__nanoseconds() - t->began;
     const double off = seconds - t->mean;
-    t->count++;
+    t->count += t->count < INT64_MAX;
     t->seconds += seconds;
     t->items += items;
     t->mean += off / (double)t->count;

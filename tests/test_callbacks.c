@@ -776,6 +776,10 @@ TEST(callbacks, a_timer_has_mean_deviation_and_rate)
     CHECK_HAS(out.text, "batch                                   3 ");
     CHECK_EQ(mlc_timer_print(ctx, NULL, 1, collect, &out), MLC_ERR_ARG);
     mlc_error_clear(ctx);
+    t.count = INT64_MAX;               /* it ends there                                        */
+    mlc_timer_begin(&t);
+    mlc_timer_end(&t, 1);
+    CHECK_EQ(t.count, INT64_MAX);
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
