@@ -1484,7 +1484,7 @@ MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets,
  *    mlc_rows of a parameter.                              test: tests/test_embedding.c -- */
 
 /* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
- *   cosine in 2i+1.      err: ARG: t or d below 1      ref: Vaswani et al. 2017, section 3.5  */
+ *   cosine in 2i+1.      err: ARG, SHAPE                ref: Vaswani et al. 2017, section 3.5  */
 MLC_API mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d);
 /* mlc_alibi_slopes: f32 [heads]: 2^(-8i/n), i from 1 on, n the largest power of 2 up to heads, then
  *   every other slope of 2n heads.           err: ARG       ref: Press et al. 2022, section 3 */
@@ -7375,7 +7375,7 @@ MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
 MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
 MLC__INLINE int32_t mlc__min32(int32_t a, int32_t b) { return a < b ? a : b; }
 MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
-MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* Seconds since some moment. Windows' time of the day moves every 15 ms, its counter does not. */
@@ -23646,7 +23646,7 @@ static void mlc__flash_read(const mlc__flash *j, char *to, mlc_dtype dtype, int6
     for (int64_t i = r; i < r + n; i++, to += (size_t)line * size) {
         const void *row = mlc__at(x, batch * stride[0] + (head + i / t) * stride[1] +
                                      i % t * stride[2], from);
-        if (lies == dtype && stride[3] == 1) memcpy(to, row, (size_t)width * size);
+        if (lies == dtype && stride[3] == 1 && width) memcpy(to, row, (size_t)width * size);
         else for (int64_t e = 0; e < width; e += MLC__GATHER_BYTES / 8)
             mlc__load_wide(to + (size_t)e * size, dtype, mlc__at(row, e * stride[3], from), lies,
                            stride[3], mlc__min(MLC__GATHER_BYTES / 8, width - e), j->f->half);
@@ -27423,6 +27423,10 @@ static bool mlc__fits(int32_t ndim, const int64_t *shape)
             return false;
     return true;
 }
+
+/* A width of the caller's, so that multiples do not overflow: one that is none, or fits no memory,
+ * is refused by who declares parameters of it. */
+static int64_t mlc__width(int64_t n) { return mlc__max(0, mlc__min(n, 1ll << 40)); }
 
 /* A second tensor over x's memory, of the current scope, unknown to the tape. */
 static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
@@ -36462,6 +36466,7 @@ MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
                   (long long)t, (long long)d);
         return NULL;
     }
+    if (mlc__shape_check(ctx, "sinusoidal", MLC_F64, mlc_dims2(t, d)) != MLC_OK) return NULL;
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_tensor *places = mlc_arange(ctx, MLC_F64, 0.0, (double)t, 1.0);
     return mlc__made_end(mlc__sinusoids(places, d, ctx->dtype), before);
@@ -41561,7 +41566,7 @@ MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t 
     if (ctx && !fine)
         mlc__fail(ctx, MLC_ERR_ARG, "nn_inverted_residual: in is %lld, expand %lld; in must be "
                   "below 2^40, expand positive and below 2^20", (long long)in, (long long)expand);
-    const int64_t mid = fine ? in * expand : 0;
+    const int64_t mid = fine ? mlc__width(in) * expand : 0;
     if (!mlc__block_fine(ctx, "nn_inverted_residual", in, mid, out, stride)) return NULL;
     mlc_module *body = mlc_nn_sequential(ctx);
     bool failed = expand > 1 && (mlc__block_conv(body, in, mid, 1, 1, 1) != MLC_OK ||
@@ -42630,13 +42635,14 @@ static bool mlc__mha_weights(mlc_module *m, const mlc_nn_multihead_attention_des
     static const char *const name[3] = { "q_proj_weight", "k_proj_weight", "v_proj_weight" };
     mlc__mha_user *u = MLC__CAST(mlc__mha_user *, m->user);
     const int64_t kv = d->kv_heads * u->head, out[3] = { d->embed, kv, kv };
+    const int64_t all = mlc__width(d->embed) + 2 * mlc__width(kv);
     const int64_t in[3] = { d->embed, d->key_size, d->value_size };
     const bool one = d->key_size == d->embed && d->value_size == d->embed;
-    if (one) u->w[0] = mlc__mha_weight(m, "in_proj_weight", d->embed + 2 * kv, d->embed);
+    if (one) u->w[0] = mlc__mha_weight(m, "in_proj_weight", all, d->embed);
     for (int i = 0; i < 3 && !one; i++) u->w[i] = mlc__mha_weight(m, name[i], out[i], in[i]);
     if (!u->w[0] || (!one && (!u->w[1] || !u->w[2]))) return false;
     if (d->no_bias) return true;
-    const mlc_param_desc b = mlc_param_desc_make(mlc_dims1(d->embed + 2 * kv));
+    const mlc_param_desc b = mlc_param_desc_make(mlc_dims1(all));
     u->b = mlc__declare(m, "nn_multihead_attention", "in_proj_bias", &b);
     return u->b != NULL;
 }
@@ -43172,12 +43178,6 @@ static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
     return mlc_module_create(ctx, cls, &u, sizeof u);
 }
 
-/* embed so that multiples do not overflow: one that is no width fails in the creator. */
-static int64_t mlc__language_width(int64_t embed)
-{
-    return mlc__max(0, mlc__min(embed, 1ll << 40));
-}
-
 static double mlc__language_end(int64_t layers) { return 0.02 / sqrt(2.0 * (double)layers); }
 
 MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, int64_t layers,
@@ -43191,7 +43191,7 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, in
     d.positions = MLC_POSITIONS_LEARNED;
     d.tied = true;
     d.layer = mlc_nn_transformer_desc_make(embed, heads);
-    d.layer.hidden = 4 * mlc__language_width(embed);
+    d.layer.hidden = 4 * mlc__width(embed);
     d.layer.act = MLC_ACT_GELU_TANH;
     d.layer.norm_first = d.layer.final_norm = true;
     return d;
@@ -43203,7 +43203,7 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, i
     mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(vocab, context, layers, embed, heads);
     d.positions = MLC_POSITIONS_ROTARY;
     d.tied = false;
-    d.layer.hidden = mlc__div_up(8 * mlc__language_width(embed) / 3, 256) * 256;
+    d.layer.hidden = mlc__div_up(8 * mlc__width(embed) / 3, 256) * 256;
     d.layer.dropout = 0.0;
     d.layer.act = MLC_ACT_SILU;
     d.layer.gated = d.layer.rms_norm = d.layer.no_bias = true;
@@ -43250,7 +43250,7 @@ MLC_IMPL mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, 
     d.types = 2;
     d.positions = MLC_POSITIONS_LEARNED;
     d.layer = mlc_nn_transformer_desc_make(embed, heads);
-    d.layer.hidden = 4 * mlc__language_width(embed);
+    d.layer.hidden = 4 * mlc__width(embed);
     d.layer.act = MLC_ACT_GELU;
     d.layer.eps = 1e-12;
     return d;
@@ -65690,8 +65690,8 @@ static void mlc__progress_draw(mlc_progress *p, int64_t done, const char *text, 
 {
     char line[640];
     const bool last = p->total >= 0 && done >= p->total;
-    const double part = last || p->total <= 0 ? 1.0 : fmax((double)done, 0.0) / (double)p->total;
-    const int percent = (int)(100.0 * part);
+    const int percent = last || p->total <= 0 ? 100
+                        : (int)(100.0 * fmax((double)done, 0.0) / (double)p->total);
     int n = mlc__progress_head(p, line, sizeof line, percent);
     p->shown = now;
     n += snprintf(line + n, sizeof line - (size_t)n, " %lld", (long long)done);
@@ -67384,7 +67384,7 @@ static void mlc__profile_print(mlc__on_profile *p, const mlc__table *to, int64_t
                    mlc__percent((double)p->time[i] / (double)whole).s);
     mlc__print(to, "%lld %-17s %12s\n", (long long)p->batches, p->batches == 1 ? "batch"
                : "batches", mlc__profile_ms(whole).s);
-    qsort(p->row, (size_t)p->rows, sizeof *p->row, mlc__profile_order);
+    if (p->rows) qsort(p->row, (size_t)p->rows, sizeof *p->row, mlc__profile_order);
     mlc__print(to, "%-20s %-8s %8s %10s %8s %10s %10s %8s\n", "Operation", "", "Calls",
                "us a call", "Share", "FLOP", "Bytes", "Of peak");
     for (int32_t i = 0; i < p->rows; i++) mlc__profile_row_print(to, p, &p->row[i], whole);
@@ -69240,7 +69240,7 @@ static void mlc__sweep_rank(const mlc_sweep *s, const mlc_sweep_desc *d)
         for (int32_t r = 0; r < s->results; r++) mlc__sweep_mean(s, p, r);
         p->key = d->higher ? -p->mean[d->best] : p->mean[d->best];
     }
-    qsort(s->point, (size_t)s->points, sizeof *s->point, mlc__sweep_order);
+    if (s->points) qsort(s->point, (size_t)s->points, sizeof *s->point, mlc__sweep_order);
 }
 
 static bool mlc__trial_failed(const mlc_trial *t)

@@ -715,3 +715,19 @@ TEST(attention, kernels_of_all_levels_are_near_the_scalar_ones_and_stay_in_their
     free(want);
     free(got);
 }
+
+/* Values of no columns give rows of none, and keys a gradient of 0. */
+TEST(attention, values_may_have_no_columns)
+{
+    FOR_EACH_ISA(ctx) {
+        const double zeros[20] = {0};
+        mlc_tensor *q = test_rand(ctx, MLC_F32, mlc_dims4(1, 1, 3, 4), 1, -1, 1);
+        mlc_tensor *k = test_rand(ctx, MLC_F32, mlc_dims4(1, 1, 5, 4), 2, -1, 1);
+        mlc_set_requires_grad(k, true);
+        mlc_tensor *y = mlc_attention(q, k, mlc_zeros(ctx, MLC_F32, mlc_dims4(1, 1, 5, 0)));
+        CHECK(mlc_dim(y, 2) == 3 && mlc_dim(y, 3) == 0);
+        CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
+        if (mlc_grad(k)) CHECK_VALUES(mlc_grad(k), 20, zeros, 0, 0);
+        CHECK_OK(ctx);
+    }
+}

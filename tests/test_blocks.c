@@ -543,6 +543,8 @@ TEST(blocks, a_residual_that_cannot_be_made_leaves_its_parts_as_they_were)
     CHECK(mlc_nn_basic_block(ctx, 4, 0, 1) == NULL);
     CHECK_STR(mlc_error(ctx), "nn_basic_block: channels 4, 0, 0, stride 1: all must be positive");
     mlc_error_clear(ctx);
+    CHECK(mlc_nn_inverted_residual(ctx, INT64_MIN, 4, 1, 2) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "nn_inverted_residual: channels -9223372036854775808, 0, 4");
     CHECK(mlc_nn_inverted_residual(ctx, 4, 4, 1, 0) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     mlc_error_clear(ctx);

@@ -79,6 +79,16 @@ TEST(data, csv_takes_other_delimiters_and_skips_header_lines)
     }
 }
 
+/* More lines than there are end at the end of the text. */
+TEST(data, csv_skips_all_lines_of_a_short_file)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d = csv_desc(MLC_F32);
+    d.skip_lines = INT32_MAX;
+    CHECK(csv(ctx, "1,2\n3,4\n", &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "no rows");
+}
+
 TEST(data, csv_of_one_number_and_of_one_column)
 {
     const double one[1] = { 7 }, three[3] = { 1, 2, 3 };

@@ -636,6 +636,10 @@ TEST(embedding, positions_say_what_is_wrong)
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
     CHECK(!mlc_sinusoidal(ctx, 0, 4) && !mlc_alibi_slopes(NULL, 4));
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(!mlc_sinusoidal(ctx, 3, INT64_MAX));
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "sinusoidal: shape [3,9223372036854775807] has more elements");
+    CHECK(!mlc_sinusoidal(ctx, INT64_MAX, 3));
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "sinusoidal: shape [9223372036854775807,3] has more elements");
     CHECK(!mlc_alibi_slopes(ctx, 0));
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }

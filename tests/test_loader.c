@@ -162,6 +162,24 @@ TEST(loader, workers_depth_and_seeks_change_no_bit)
     check_alike(ctx, &d, desc);
 }
 
+TEST(loader, a_batch_larger_than_all_numbers_of_rows_is_one_batch_of_them)
+{
+    static const int64_t SIZES[] = {3, 4, INT64_MAX - 1, INT64_MAX};
+    const double         want[3] = {0, 1, 2};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_tensor          *t = mlc_arange(ctx, MLC_F32, 0, 3, 1);
+    for (int i = 0; i < 4; i++) {
+        const mlc_loader_from_desc desc = mlc_loader_from_desc_make(SIZES[i]);
+        mlc_loader *l = mlc_loader_from(ctx, mlc_dataset_tensors(ctx, &t, 1), &desc);
+        mlc_batch   b;
+        CHECK_EQ(mlc_loader_batches(l), 1);
+        if (CHECK(mlc_loader_next(l, &b))) CHECK_VALUES(b.x, 3, want, 0, 0);
+        CHECK(!mlc_loader_next(l, &b));
+        mlc_loader_free(l);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(loader, an_epoch_has_every_sample_once_and_each_epoch_another_order)
 {
     mlc_ctx             *ctx = test_ctx();

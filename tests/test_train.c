@@ -254,6 +254,16 @@ TEST(train, progress_away_from_a_terminal_is_whole_lines)
     CHECK(strchr(s.text, '\n') == s.text + s.n - 1);
 }
 
+TEST(train, progress_of_the_largest_number_is_no_percentage_below_0)
+{
+    sink         s;
+    mlc_progress p;
+    memset(&s, 0, sizeof s);
+    p = mlc_progress_make("epoch 1", INT64_MAX, collect, &s);
+    mlc_progress_update(&p, INT64_MAX, "loss 0.31");
+    CHECK(strncmp(s.text, "epoch 1 100% 9223372036854775807/9223372036854775807 ", 52) == 0);
+}
+
 TEST(train, progress_away_from_a_terminal_says_something_every_30_seconds)
 {
     sink         s;

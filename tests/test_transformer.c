@@ -469,6 +469,8 @@ TEST(transformer, calls_that_do_not_fit_are_refused)
         mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(BATCH, T, E));
         mlc_tensor *flat = mlc_zeros(ctx, MLC_F32, mlc_dims2(T, E)), *y = NULL;
         mlc_tensor *two[2] = {x, x};
+        CHECK(mlc_nn_multihead_attention(ctx, (int64_t)1 << 62, 2) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, "nn_multihead_attention: shape");
         CHECK(mlc_forward(m, flat) == NULL);
         CHECK_ERROR(ctx, MLC_ERR_SHAPE, "query is [5,12]");
         CHECK(mlc_attention_forward(m, x, mlc_zeros(ctx, MLC_F32, mlc_dims3(1, S, E)), NULL, NULL)
