@@ -5678,7 +5678,7 @@ typedef enum mlc_random {
     MLC_RANDOM_PERMUTATION,            /* 0 .. n - 1 in random order; i64                      */
     MLC_RANDOM_FORCE_32 = 0x7fffffff
 } mlc_random;
-typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 1              */
+typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 1              */
     MLC_RULE_SGD,                      /* momentum, or none; momentum, dampening, nesterov     */
     MLC_RULE_ADAM,                     /* two moments; beta1, beta2, eps, decoupled            */
     MLC_RULE_LAMB,                     /* two moments; beta1, beta2, eps; a rule with norms    */
@@ -5708,7 +5708,7 @@ typedef enum mlc_rule {                /* its states; its hyper, flags are 0 or 
 } mlc_rule;
 
 /* Rules that update each element by itself, for CPU and devices alike: R(x, NAME, name, states,
- * numbers, step). numbers makes k of h, the rule's hyper, and s, a struct mlc_optim_step whose
+ * numbers, step). numbers makes k of h, the rule's coefs, and s, a struct mlc_optim_step whose
  * lr, weight_decay, first and made are those of this update: in f64, once a step. step is what
  * happens to an element x of type T with the gradient d, times grad_scale, states m, v, w and k
  * rounded to T; F as in MLC_MATH_FORMULAS.                                                     */
@@ -6246,8 +6246,8 @@ struct mlc_k_guard {
     double        max_norm;            /* 0: no clipping                                       */
     int32_t       each, has_scaler;    /* each: a run is clipped by its own norm               */
     mlc_scaler_desc rule;              /* filled in                                            */
-    mlc_rule      optim;               /* its rule and hyper, for bias1 and bias2              */
-    double        hyper[8];
+    mlc_rule      optim;               /* its rule and coefs, for bias1 and bias2              */
+    double        coefs[8];
     const struct mlc_rule_fns *cpu;    /* as in struct mlc_k_optim                             */
     uint64_t      stream;              /* step.stream: this + steps before the step            */
     struct mlc_guard_state *state;     /* read and written                                     */
@@ -6273,7 +6273,7 @@ struct mlc_k_optim {
                                        /* (k+1) 0xD1B54A32D192ED03; or u8, codes of blocks of  */
                                        /* 256 elements: see mlc_moments, mlc_cpu_moments       */
     float      *scale[4];              /* of u8, one a block: what code 255 stands for         */
-    double      hyper[8];              /* in the order of mlc_rule                             */
+    double      coefs[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
     const struct mlc_optim_step *step; /* of the run's first parameter                         */
@@ -21631,14 +21631,14 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 #define MLC__SGD_TEXT(T, ROOT) \
     T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
-    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->hyper[0]; \
-    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->hyper[1]); \
+    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->coefs[0]; \
+    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->coefs[1]); \
     const T kept = a->step->first ? (T)0 : mom, scale = (T)a->step->grad_scale; \
     if (!a->n_state) { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
         return; \
     } \
-    const bool nesterov = a->hyper[2] != 0.0; \
+    const bool nesterov = a->coefs[2] != 0.0; \
     T *m = MLC__CAST(T *, a->state[0]) + from; \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const T old = p[i], d = scale * g[i] + wd * old, b = kept * m[i] + fresh * d; \
@@ -21686,12 +21686,12 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     T *v = MLC__CAST(T *, a->state[1]) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     const struct mlc_optim_step s = *a->step; \
-    const T b1 = (T)a->hyper[0], c1 = (T)(1.0 - a->hyper[0]); \
-    const T b2 = (T)a->hyper[1], c2 = (T)(1.0 - a->hyper[1]); \
-    const bool decoupled = a->hyper[3] != 0.0; \
+    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
+    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]); \
+    const bool decoupled = a->coefs[3] != 0.0; \
     const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
     const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr / s.bias1), eps = (T)a->hyper[2], root = (T)(1.0 / sqrt(s.bias2)); \
+    const T rate = (T)(s.lr / s.bias1), eps = (T)a->coefs[2], root = (T)(1.0 / sqrt(s.bias2)); \
     MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__ADAM_ONE(T, ROOT))
 
 /* u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u: mi and vi are the moments of Adam. */
@@ -21711,8 +21711,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     T *v = MLC__CAST(T *, a->state[1]) + from, *to = MLC__CAST(T *, u); \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     const struct mlc_optim_step s = *a->step; \
-    const T b1 = (T)a->hyper[0], c1 = (T)(1.0 - a->hyper[0]); \
-    const T b2 = (T)a->hyper[1], c2 = (T)(1.0 - a->hyper[1]), eps = (T)a->hyper[2]; \
+    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
+    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]), eps = (T)a->coefs[2]; \
     const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
     const T unbias = (T)(1.0 / s.bias1), root = (T)(1.0 / sqrt(s.bias2)); \
     if (to) { \
@@ -21728,7 +21728,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     const T *g = MLC__CAST(const T *, a->g) + from; \
     T *to = MLC__CAST(T *, u); \
     const struct mlc_optim_step s = *a->step; \
-    const T momentum = (T)a->hyper[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
+    const T momentum = (T)a->coefs[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
     const T rate = (T)(s.lr * s.ratio); \
     if (to) { \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = scale * g[i]; \
@@ -21865,7 +21865,7 @@ struct mlc__norms;
 
 /* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
 struct mlc_rule_fns {
-    void (*correct)(const double *hyper, struct mlc_optim_step *s);        /* NULL: bias is 1   */
+    void (*correct)(const double *coefs, struct mlc_optim_step *s);        /* NULL: bias is 1   */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
     const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
@@ -22082,15 +22082,15 @@ static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, b
 }
 
 /* In f64: 1 - beta^t loses its digits in f32 in the first steps. */
-static void mlc__adam_correct(const double *hyper, struct mlc_optim_step *s)
+static void mlc__adam_correct(const double *coefs, struct mlc_optim_step *s)
 {
-    s->bias1 = 1.0 - pow(hyper[0], (double)s->made);
-    s->bias2 = 1.0 - pow(hyper[1], (double)s->made);
+    s->bias1 = 1.0 - pow(coefs[0], (double)s->made);
+    s->bias2 = 1.0 - pow(coefs[1], (double)s->made);
 }
 
 /* What the update after s->made others reads, but for grad_scale and stream. */
 static void mlc__optim_step_make(struct mlc_optim_step *s, const struct mlc_optim_set *set,
-                                 const struct mlc_rule_fns *cpu, const double *hyper)
+                                 const struct mlc_rule_fns *cpu, const double *coefs)
 {
     s->lr = set->lr;
     s->weight_decay = set->weight_decay;
@@ -22098,7 +22098,7 @@ static void mlc__optim_step_make(struct mlc_optim_step *s, const struct mlc_opti
     s->first = s->made == 0;
     s->skip = 0;
     s->made++;
-    if (cpu->correct) cpu->correct(hyper, s);
+    if (cpu->correct) cpu->correct(coefs, s);
 }
 
 /* Not finite gradients: the scale shrinks, or that is an error. */
@@ -22130,7 +22130,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
         if (!a->set[i].due) continue;
         if (a->each && a->squares && a->set[i].due == 2) norm = sqrt(a->squares[i]) * unscale;
         if (a->max_norm > 0.0) clip = a->max_norm / (norm + 1e-6);
-        mlc__optim_step_make(s, &a->set[i], a->cpu, a->hyper);
+        mlc__optim_step_make(s, &a->set[i], a->cpu, a->coefs);
         s->grad_scale = unscale * (clip < 1.0 ? clip : 1.0);
         s->skip = !good;
         s->made -= s->skip;
@@ -22209,8 +22209,8 @@ static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
     double p, g;
     if (j->a->rows == 0) return 1.0;
     mlc__optim_norms(dev, j, &p, &g);
-    const double ratio = j->a->hyper[1] * p /
-                         (g + j->a->step->weight_decay * p + j->a->hyper[2]);
+    const double ratio = j->a->coefs[1] * p /
+                         (g + j->a->step->weight_decay * p + j->a->coefs[2]);
     return p > 0.0 && g > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
@@ -47093,8 +47093,8 @@ struct mlc_optim {
     const struct mlc__small *small;    /* NULL: states are as dtype and state of entries say */
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
-    double      hyper[8];              /* of the rule, for its kernel */
-    int32_t     momentum;              /* 1 + its place in hyper; 0: the rule has none */
+    double      coefs[8];              /* of the rule, for its kernel */
+    int32_t     momentum;              /* 1 + its place in coefs; 0: the rule has none */
     bool        whole : 1;             /* the rule needs all of a gradient: no step in backward */
     bool        carries : 1;           /* the rule has numbers in carry */
     bool        keeps_mean : 1;        /* mlc_optim_mean is for it */
@@ -47649,7 +47649,7 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
         a.state[k] = k < o->n_state ? MLC__CAST(char *, o->state[k]) + e->state : NULL;
         a.scale[k] = NULL;
     }
-    memcpy(a.hyper, o->hyper, sizeof a.hyper);
+    memcpy(a.coefs, o->coefs, sizeof a.coefs);
     a.seed = o->ctx->seed;
     a.first = e->state / (int64_t)mlc_dtype_bytes(e->dtype);
     a.step = o->step + from;
@@ -47680,7 +47680,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
     MLC__TRY(mlc__optim_reserve(o, from, to));
     mlc__optim_set(o, &o->entry[from], 2, &set);
     mlc__optim_resume(o, from);
-    mlc__optim_step_make(s, &set, o->cpu, o->hyper);
+    mlc__optim_step_make(s, &set, o->cpu, o->coefs);
     s->grad_scale = mlc__optim_share(o);
     s->stream = mlc__optim_stream(o, "optim_step") + (uint64_t)o->guard.steps;
     for (int64_t i = from + 1; i < to; i++) memcpy(o->step[i].carry, s->carry, sizeof s->carry);
@@ -47960,7 +47960,7 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
     a.has_scaler = o->has_scaler;
     a.rule = o->scaler;
     a.optim = o->rule;
-    memcpy(a.hyper, o->hyper, sizeof a.hyper);
+    memcpy(a.coefs, o->coefs, sizeof a.coefs);
     a.cpu = o->cpu;
     a.stream = mlc__optim_stream(o, "optim_step");
     a.state = state;
@@ -48342,7 +48342,7 @@ static bool mlc__small_lion(mlc_module *m, mlc_optim *draft, mlc_moments moments
 
 /* @@ IMPL.OPTIM.RULES ------------------------------------ rules: descs, checks, constructors
  * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
- * names of states, as PyTorch calls them; how many states there are, and hyper, in the order that
+ * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
  * mlc_rule states. */
 
 /* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
@@ -48412,9 +48412,9 @@ MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_SGD, &mlc__rule_sgd, "sgd", names, d->momentum != 0.0);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->momentum;
-    draft.hyper[1] = d->dampening;
-    draft.hyper[2] = d->nesterov;
+    draft.coefs[0] = d->momentum;
+    draft.coefs[1] = d->dampening;
+    draft.coefs[2] = d->nesterov;
     draft.momentum = d->momentum != 0.0;
     return mlc__optim_make(m, &draft);
 }
@@ -48440,10 +48440,10 @@ static void mlc__adam_fill(mlc_optim *draft, const mlc_adam_desc *d, bool decoup
 {
     draft->lr = d->lr;
     draft->weight_decay = d->weight_decay;
-    draft->hyper[0] = d->beta1;
-    draft->hyper[1] = d->beta2;
-    draft->hyper[2] = d->eps;
-    draft->hyper[3] = decoupled;
+    draft->coefs[0] = d->beta1;
+    draft->coefs[1] = d->beta2;
+    draft->coefs[2] = d->eps;
+    draft->coefs[3] = decoupled;
     draft->momentum = 1;
 }
 
@@ -48527,9 +48527,9 @@ MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_LARS, &mlc__rule_lars, "lars", names, 1);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->momentum;
-    draft.hyper[1] = d->trust;
-    draft.hyper[2] = d->eps;
+    draft.coefs[0] = d->momentum;
+    draft.coefs[1] = d->trust;
+    draft.coefs[2] = d->eps;
     draft.momentum = 1;
     return mlc__optim_make(m, &draft);
 }
@@ -48601,7 +48601,7 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     if (!mlc__adam_fine(m, "nadam", &adam) || !mlc__rule_fine(m, "nadam", &decay, 1)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
     mlc__adam_fill(&draft, &adam, d->decoupled);
-    draft.hyper[4] = d->momentum_decay;
+    draft.coefs[4] = d->momentum_decay;
     draft.carries = true;
     return mlc__optim_make(m, &draft);
 }
@@ -48655,10 +48655,10 @@ MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
                      full ? 3 : 1);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->alpha;
-    draft.hyper[1] = d->eps;
-    draft.hyper[2] = d->momentum;
-    draft.hyper[3] = d->centered;
+    draft.coefs[0] = d->alpha;
+    draft.coefs[1] = d->eps;
+    draft.coefs[2] = d->momentum;
+    draft.coefs[3] = d->centered;
     draft.momentum = d->momentum != 0.0 ? 3 : 0;
     return mlc__optim_make(m, &draft);
 }
@@ -48688,9 +48688,9 @@ MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_ADAGRAD, &mlc__rule_adagrad, "adagrad", names, 1);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->eps;
-    draft.hyper[1] = d->lr_decay;
-    draft.hyper[2] = d->initial;
+    draft.coefs[0] = d->eps;
+    draft.coefs[1] = d->lr_decay;
+    draft.coefs[2] = d->initial;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
@@ -48718,8 +48718,8 @@ MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_ADADELTA, &mlc__rule_adadelta, "adadelta", names, 2);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->rho;
-    draft.hyper[1] = d->eps;
+    draft.coefs[0] = d->rho;
+    draft.coefs[1] = d->eps;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
@@ -48747,10 +48747,10 @@ MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
     if (!mlc__rule_fine(m, "rprop", bounds, 5)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_RPROP, &mlc__rule_rprop, "rprop", names, 2);
     draft.lr = d->lr;
-    draft.hyper[0] = d->shrink;
-    draft.hyper[1] = d->grow;
-    draft.hyper[2] = d->least;
-    draft.hyper[3] = d->most;
+    draft.coefs[0] = d->shrink;
+    draft.coefs[1] = d->grow;
+    draft.coefs[2] = d->least;
+    draft.coefs[3] = d->most;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
@@ -48780,8 +48780,8 @@ static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__sma
     mlc__optim_draft(&draft, MLC_RULE_LION, &mlc__rule_lion, "lion", names, 1);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->beta1;
-    draft.hyper[1] = d->beta2;
+    draft.coefs[0] = d->beta1;
+    draft.coefs[1] = d->beta2;
     draft.momentum = 1;
     if (!small(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
@@ -48816,10 +48816,10 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_SOPHIA, &mlc__rule_sophia, "sophia", names, 2);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->beta1;
-    draft.hyper[1] = d->eps;
-    draft.hyper[2] = d->gamma;
-    draft.hyper[3] = d->beta2;
+    draft.coefs[0] = d->beta1;
+    draft.coefs[1] = d->eps;
+    draft.coefs[2] = d->gamma;
+    draft.coefs[3] = d->beta2;
     draft.momentum = 1;
     draft.whole = true;                /* some are for mlc_optim_curvature */
     return mlc__optim_make(m, &draft);
@@ -48898,7 +48898,7 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
     MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
                  "it is the number of samples of the batch", mlc__real(factor).s);
     MLC__TRY(mlc__optim_pass(o, "optim_curvature", MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
-                             o->hyper[3], (1.0 - o->hyper[3]) * factor, 0.0));
+                             o->coefs[3], (1.0 - o->coefs[3]) * factor, 0.0));
     mlc_optim_zero_grad(o);
     return MLC_OK;
 }
@@ -48922,12 +48922,12 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
     mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = d->beta1;
-    draft.hyper[1] = (double)d->warmup;
-    draft.hyper[2] = d->r;
-    draft.hyper[3] = d->power;
-    draft.hyper[4] = d->beta2;
-    draft.hyper[5] = d->eps;
+    draft.coefs[0] = d->beta1;
+    draft.coefs[1] = (double)d->warmup;
+    draft.coefs[2] = d->r;
+    draft.coefs[3] = d->power;
+    draft.coefs[4] = d->beta2;
+    draft.coefs[5] = d->eps;
     draft.carries = draft.keeps_mean = true;
     return mlc__optim_make(m, &draft);
 }
@@ -48975,7 +48975,7 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
                  "mlc_average_swap(average, false)");
     MLC__TRY(mlc__optim_layout(o));
     if (on == o->mean) return MLC_OK;
-    const double share = on ? 1.0 - 1.0 / o->hyper[0] : 1.0 - o->hyper[0];
+    const double share = on ? 1.0 - 1.0 / o->coefs[0] : 1.0 - o->coefs[0];
     MLC__TRY(mlc__optim_pass(o, "optim_mean", MLC_RULE_SF_MEAN, &mlc__rule_sf_mean, false, share,
                              0.0, 0.0));
     o->mean = on;
@@ -49341,8 +49341,8 @@ MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "adafactor", names, 0);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[1] = d->power;
-    draft.hyper[2] = d->fixed;
+    draft.coefs[1] = d->power;
+    draft.coefs[2] = d->fixed;
     return mlc__matrix_make(m, &draft, &matrix);
 }
 MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
@@ -49369,11 +49369,11 @@ static int32_t mlc__muon_slot(const mlc__entry *e, int32_t k)
 static void mlc__muon_adamw(mlc__matrix_job *j)
 {
     const mlc_adam_desc *d = &j->o->matrix->muon.adamw;
-    const double hyper[4] = { d->beta1, d->beta2, d->eps, 1.0 };
+    const double coefs[4] = { d->beta1, d->beta2, d->eps, 1.0 };
     j->a.rule = MLC_RULE_ADAM;
     j->a.cpu = &mlc__rule_adam;
     j->a.n_state = 2;
-    memcpy(j->a.hyper, hyper, sizeof hyper);
+    memcpy(j->a.coefs, coefs, sizeof coefs);
     for (int k = 0; k < 2; k++)
         j->a.state[k] = mlc__slot_data(j->o, j->e, MLC__MUON_FIRST + k);
     if (!j->dry) j->st = mlc__run_optim(j->ctx, "optim_step", &j->a);
@@ -49478,10 +49478,10 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
     mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "muon", names, 0);
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
-    draft.hyper[0] = 1.0;
-    draft.hyper[1] = d->momentum;
-    draft.hyper[2] = d->adamw.beta1;
-    draft.hyper[3] = d->adamw.beta2;
+    draft.coefs[0] = 1.0;
+    draft.coefs[1] = d->momentum;
+    draft.coefs[2] = d->adamw.beta1;
+    draft.coefs[3] = d->adamw.beta2;
     draft.momentum = 2;
     if (!mlc__small_none(m, &draft, d->adamw.moments)) return NULL;
     return mlc__matrix_make(m, &draft, &matrix);
@@ -50467,7 +50467,7 @@ static mlc_status mlc__curvature_feed(const mlc__curvature *c, int64_t samples)
         MLC__TRY(mlc__cast_into(o->ctx, mlc__curvature_what, &g, c->sum[i]));
     }
     return mlc__optim_pass(o, mlc__curvature_what, MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
-                           o->hyper[3], 0.0, 1.0 - o->hyper[3]);
+                           o->coefs[3], 0.0, 1.0 - o->coefs[3]);
 }
 
 static mlc_status mlc__curvature_run(mlc__curvature *c, int64_t samples)
@@ -51985,7 +51985,7 @@ static mlc_status mlc__schedules_apply(mlc_optim *o)
                  "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
                  mlc__real(momentum).s, (long long)o->attempts);
     memcpy(o->factor, factor, sizeof factor);
-    if (o->momentum) o->hyper[o->momentum - 1] = momentum;
+    if (o->momentum) o->coefs[o->momentum - 1] = momentum;
     return MLC_OK;
 }
 
@@ -51997,7 +51997,7 @@ static mlc_status mlc__schedules_make(mlc_optim *o)
     if (!o->sched) return MLC_ERR_NOMEM;
     o->sched->apply = mlc__schedules_apply;
     o->sched->factor = mlc__schedules_factor;
-    o->sched->momentum = o->momentum ? o->hyper[o->momentum - 1] : 0.0;
+    o->sched->momentum = o->momentum ? o->coefs[o->momentum - 1] : 0.0;
     return MLC_OK;
 }
 
@@ -52023,7 +52023,7 @@ MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sc
     mlc__heap_free(o->ctx, o->sched->of[knob]);
     o->sched->of[knob] = copy;
     if (!copy) o->factor[knob] = 1.0;
-    if (!copy && knob == MLC_KNOB_MOMENTUM) o->hyper[o->momentum - 1] = o->sched->momentum;
+    if (!copy && knob == MLC_KNOB_MOMENTUM) o->coefs[o->momentum - 1] = o->sched->momentum;
     return MLC_OK;
 }
 

@@ -6013,16 +6013,16 @@ template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct m
                                                                   double ratio)
 {
     const struct mlc_optim_step s = *a.step;
-    const double *hyper = a.hyper;
+    const double *coefs = a.coefs;
     optim_numbers<W> k = {};
     k.scale = (W)s.grad_scale;
     k.bound = optim_bound<T, W>(a.clamp, s.grad_scale);
     k.rate = (W)s.lr;
     k.decay = (W)s.weight_decay;
-    k.momentum = (W)hyper[0];
+    k.momentum = (W)coefs[0];
     if (a.rule == MLC_RULE_SGD) {
         k.b1 = s.first ? (W)0 : k.momentum;
-        k.c1 = s.first ? (W)1 : (W)(1.0 - hyper[1]);
+        k.c1 = s.first ? (W)1 : (W)(1.0 - coefs[1]);
         return k;
     }
     if (a.rule == MLC_RULE_LARS) k.rate = (W)(s.lr * ratio);
@@ -6031,11 +6031,11 @@ template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct m
         for (int i = 0; i < 10; i++) k.k[i] = (W)s.k[i];
         return k;
     }
-    k.b1 = (W)hyper[0];
-    k.c1 = (W)(1.0 - hyper[0]);
-    k.b2 = (W)hyper[1];
-    k.c2 = (W)(1.0 - hyper[1]);
-    k.eps = (W)hyper[2];
+    k.b1 = (W)coefs[0];
+    k.c1 = (W)(1.0 - coefs[0]);
+    k.b2 = (W)coefs[1];
+    k.c2 = (W)(1.0 - coefs[1]);
+    k.eps = (W)coefs[2];
     k.root = (W)(1.0 / sqrt(s.bias2));
     k.unbias = (W)(1.0 / s.bias1);
     if (a.rule == MLC_RULE_LAMB) {
@@ -6043,8 +6043,8 @@ template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct m
         return k;
     }
     k.rate = (W)(s.lr / s.bias1);
-    k.shrink = (W)(hyper[3] != 0.0 ? 1.0 - s.lr * s.weight_decay : 1.0);
-    if (hyper[3] != 0.0) k.decay = 0;
+    k.shrink = (W)(coefs[3] != 0.0 ? 1.0 - s.lr * s.weight_decay : 1.0);
+    if (coefs[3] != 0.0) k.decay = 0;
     return k;
 }
 
@@ -6087,7 +6087,7 @@ template <class W> DEV W optim_one(const struct mlc_k_optim &a, const optim_numb
 {
     if (a.rule > MLC_RULE_LARS) return optim_element(a.rule, k.k, k.scale * g, p, *m, *v, *w);
     switch (a.rule) {
-    case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.hyper[2] != 0.0);
+    case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.coefs[2] != 0.0);
     case MLC_RULE_LARS: return optim_lars(k, g, p, m);
     case MLC_RULE_ADAM: return k.shrink * p -
                                k.rate * optim_moments(k, k.scale * g + k.decay * p, m, v);
@@ -6247,8 +6247,8 @@ optim_ratio_kernel(struct mlc_k_optim a, const double *sums, int n, double *rati
     p = block_fold<plus>(p);
     u = block_fold<plus>(u);
     const double r = a.rule == MLC_RULE_LARS
-                         ? a.hyper[1] * sqrt(p) /
-                               (sqrt(u) + a.step->weight_decay * sqrt(p) + a.hyper[2])
+                         ? a.coefs[1] * sqrt(p) /
+                               (sqrt(u) + a.step->weight_decay * sqrt(p) + a.coefs[2])
                          : sqrt(p) / sqrt(u);
     if (threadIdx.x == 0) *ratio = p > 0.0 && u > 0.0 && r < (double)INFINITY ? r : 1.0;
 }
@@ -6350,13 +6350,13 @@ DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, b
     const bool corrects = a.optim == MLC_RULE_ADAM || a.optim == MLC_RULE_LAMB;
     s->lr = a.set[i].lr;
     s->weight_decay = a.set[i].weight_decay;
-    s->bias1 = corrects ? 1.0 - pow(a.hyper[0], made) : 1.0;
-    s->bias2 = corrects ? 1.0 - pow(a.hyper[1], made) : 1.0;
+    s->bias1 = corrects ? 1.0 - pow(a.coefs[0], made) : 1.0;
+    s->bias2 = corrects ? 1.0 - pow(a.coefs[1], made) : 1.0;
     s->grad_scale = grad_scale;
     s->first = s->made == 0;
     s->skip = !good;
     s->made++;
-    guard_numbers(a.optim, a.hyper, s);
+    guard_numbers(a.optim, a.coefs, s);
     s->made -= !good;
     for (int i = 0; i < 2 && !good; i++) s->carry[i] = carry[i];
     s->stream = a.stream + (uint64_t)steps;

@@ -2793,7 +2793,7 @@ static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, in
     a->state[1] = guarded_rand(3, dtype, n, 64, 0, 1);
     a->step = &STEP;
     const double sgd[8] = {0.9, 0, flag}, adam[8] = {0.9, 0.99, 1e-8, flag};
-    memcpy(a->hyper, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a->hyper);
+    memcpy(a->coefs, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a->coefs);
 }
 
 /* The formulas of torch.optim, one element, in double.                                        */
@@ -2803,16 +2803,16 @@ static double optim_want(const struct mlc_k_optim *a, double p, double g, double
     double d = s->grad_scale * g;
     if (a->rule == MLC_RULE_SGD) {
         d += s->weight_decay * p;
-        m = a->hyper[0] * m + d;
-        return p - s->lr * (a->hyper[2] != 0 ? d + a->hyper[0] * m : m);
+        m = a->coefs[0] * m + d;
+        return p - s->lr * (a->coefs[2] != 0 ? d + a->coefs[0] * m : m);
     }
-    if (a->hyper[3] != 0)
+    if (a->coefs[3] != 0)
         p *= 1 - s->lr * s->weight_decay;
     else
         d += s->weight_decay * p;
-    m = a->hyper[0] * m + (1 - a->hyper[0]) * d;
-    v = a->hyper[1] * v + (1 - a->hyper[1]) * d * d;
-    return p - s->lr / s->bias1 * m / (sqrt(v) / sqrt(s->bias2) + a->hyper[2]);
+    m = a->coefs[0] * m + (1 - a->coefs[0]) * d;
+    v = a->coefs[1] * v + (1 - a->coefs[1]) * d * d;
+    return p - s->lr / s->bias1 * m / (sqrt(v) / sqrt(s->bias2) + a->coefs[2]);
 }
 
 static bool optim_agrees(const mlc_kernels *k, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
@@ -2856,7 +2856,7 @@ static bool lamb_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, int ki
     double                pp = 0, uu = 0, worst = 0;
     optim_args(&a, MLC_RULE_ADAM, dtype, n, false);
     a.rule = MLC_RULE_LAMB, a.cpu = mlc_cpu_rule(a.rule), a.step = &step;
-    memcpy(a.hyper, lamb, sizeof lamb);
+    memcpy(a.coefs, lamb, sizeof lamb);
     if (kind == 1) step.weight_decay = 0;
     for (int64_t i = 0; i < n; i++) {
         if (kind >= 2) test_put(a.p, dtype, i, kind == 2 ? 0 : 1e25 * get(a.p, dtype, i));
@@ -3081,8 +3081,8 @@ static void guard_args(struct mlc_k_guard *a, const struct mlc_optim_set *set,
     a->step = step;
     a->share = 0.5;
     a->optim = MLC_RULE_ADAM;
-    a->hyper[0] = 0.5;
-    a->hyper[1] = 0.75;
+    a->coefs[0] = 0.5;
+    a->coefs[1] = 0.75;
     a->cpu = mlc_cpu_rule(MLC_RULE_ADAM);
     a->stream = 100;
     a->state = state;

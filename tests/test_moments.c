@@ -86,8 +86,8 @@ static void run_begin(run *r, mlc_rule rule, int64_t n)
 /* Adam that leaves moments as they are: beta 1. p becomes -m / (sqrt v + eps). */
 static void run_still(run *r, double eps)
 {
-    r->a.hyper[0] = r->a.hyper[1] = r->a.hyper[3] = 1;
-    r->a.hyper[2] = eps;
+    r->a.coefs[0] = r->a.coefs[1] = r->a.coefs[3] = 1;
+    r->a.coefs[2] = eps;
 }
 
 TEST(moments, codes_stand_for_the_dynamic_map_and_return)
@@ -158,7 +158,7 @@ typedef struct plain { float p[MOST], m[MOST], v[MOST]; } plain;
 static void plain_step(plain *x, const run *r, int64_t n)
 {
     const struct mlc_optim_step *s = &r->step;
-    const double *h = r->a.hyper;
+    const double *h = r->a.coefs;
     const float b1 = (float)h[0], c1 = (float)(1 - h[0]), b2 = (float)h[1], c2 = (float)(1 - h[1]);
     const float shrink = (float)(1 - s->lr * s->weight_decay), scale = (float)s->grad_scale;
     const float rate = (float)(s->lr / s->bias1), root = (float)(1 / sqrt(s->bias2));
@@ -211,8 +211,8 @@ TEST(moments, steps_are_those_of_decoded_states_on_every_level)
         const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
         read_map(k, map);
         run_begin(&r, MLC_RULE_ADAM, n);
-        const double hyper[4] = {0.9, 0.99, 1e-8, 1};
-        memcpy(r.a.hyper, hyper, sizeof hyper);
+        const double coefs[4] = {0.9, 0.99, 1e-8, 1};
+        memcpy(r.a.coefs, coefs, sizeof coefs);
         for (int64_t i = 0; i < n; i++) x.p[i] = r.p[i] = (float)test_random(3, i, -1, 1);
         for (int turn = 1; turn <= 5; turn++) {
             r.step.lr = 0.01;
@@ -269,7 +269,7 @@ static uint64_t odd_size(const mlc_kernels *k, mlc_rule rule, mlc_dtype dtype, m
     run_begin(&r, rule, n);
     r.a.dtype = dtype;
     r.a.state_dtype = states;
-    r.a.hyper[0] = 0.9, r.a.hyper[1] = 0.99, r.a.hyper[2] = 1e-8, r.a.hyper[3] = 1;
+    r.a.coefs[0] = 0.9, r.a.coefs[1] = 0.99, r.a.coefs[2] = 1e-8, r.a.coefs[3] = 1;
     r.a.p = at_page_end(0, count * size);
     r.a.g = at_page_end(1, count * size);
     for (int s = 0; s < 2; s++) {
@@ -333,7 +333,7 @@ TEST(moments, a_block_with_an_element_that_is_not_finite_is_nan_and_no_other)
     FOR_EACH_LEVEL(isa)
         for (int which = 0; which < 3; which++) {
             run_begin(&r, MLC_RULE_ADAM, 600);
-            r.a.hyper[1] = 0.99, r.a.hyper[2] = 1e-8;
+            r.a.coefs[1] = 0.99, r.a.coefs[2] = 1e-8;
             for (int i = 0; i < 600; i++) r.g[i] = 1;
             r.g[300] = (float)bad[which];
             for (int turn = 0; turn < 2; turn++)
@@ -408,7 +408,7 @@ TEST(moments, what_is_below_normal_numbers_is_0_and_small_second_moments_are_not
     static run r;
     FOR_EACH_LEVEL(isa) {
         run_begin(&r, MLC_RULE_ADAM, 512);
-        r.a.hyper[2] = 1e-8;
+        r.a.coefs[2] = 1e-8;
         for (int i = 0; i < 256; i++) r.g[i] = i ? 1e-12f : 1;
         for (int i = 256; i < 512; i++) r.g[i] = float_of(0x00700000u);
         CHECK_EQ(mlc_cpu_kernels((mlc_isa)isa)->optim(NULL, &r.a), MLC_OK);
@@ -432,7 +432,7 @@ TEST(moments, bf16_states_are_right_in_mean_and_have_streams_of_their_own)
     r.a.state_dtype = MLC_BF16;
     r.a.state[0] = m, r.a.state[1] = v;
     r.a.scale[0] = r.a.scale[1] = NULL;
-    r.a.hyper[2] = 1e-8;                                   /* betas 0: states become g, g g    */
+    r.a.coefs[2] = 1e-8;                                   /* betas 0: states become g, g g    */
     for (int turn = 0; turn < 16; turn++) {
         r.step.stream = (uint64_t)turn;
         for (int i = 0; i < N; i++) r.g[i] = turn % 2 ? x : sqrtf(x);

@@ -1197,7 +1197,7 @@ static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rul
     a.optim.n = all, a.optim.p = p[0], a.optim.state[0] = m[0], a.optim.state[1] = v[0];
     a.optim.seed = 5, a.optim.first = 16, a.optim.step = &step;
     const double sgd[8] = {0.5}, adam[8] = {0.5, 0.75, 0.125, 1};
-    memcpy(a.optim.hyper, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a.optim.hyper);
+    memcpy(a.optim.coefs, rule == MLC_RULE_ADAM ? adam : sgd, sizeof a.optim.coefs);
     a.workspace_bytes = k->gemm_optim_workspace(NULL, &a);
     a.workspace = malloc(a.workspace_bytes + 1);
     CHECK_EQ(k->gemm_optim(NULL, &a), MLC_OK);

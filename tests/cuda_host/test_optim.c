@@ -14,9 +14,9 @@ static void make(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t 
     memset(a, 0, sizeof *a);
     a->rule = rule, a->cpu = mlc_cpu_rule(rule), a->dtype = dtype, a->n = n;
     a->n_state = rule == MLC_RULE_SGD ? flags & 1 : 2;
-    a->hyper[0] = 0.9, a->hyper[1] = rule == MLC_RULE_SGD ? 0.1 : 0.99;
-    a->hyper[2] = rule == MLC_RULE_SGD ? (flags >> 1 & 1) : 1e-8;
-    a->hyper[3] = flags & 1;
+    a->coefs[0] = 0.9, a->coefs[1] = rule == MLC_RULE_SGD ? 0.1 : 0.99;
+    a->coefs[2] = rule == MLC_RULE_SGD ? (flags >> 1 & 1) : 1e-8;
+    a->coefs[3] = flags & 1;
     a->seed = 5, a->first = 64;
     for (int k = 0; k < 4; k++)
         for (int64_t i = 0; i < n; i++)
@@ -156,7 +156,7 @@ static void guard_make(struct mlc_k_guard *a, int form)
     a->rule = mlc_scaler_desc_make();
     a->rule.growth = 2, a->rule.backoff = 0.5, a->rule.interval = 2, a->rule.floor = 1;
     a->rule.cap = 1e9, a->rule.patience = 2;
-    a->optim = (mlc_rule)(form % 3), a->hyper[0] = 0.9, a->hyper[1] = 0.999;
+    a->optim = (mlc_rule)(form % 3), a->coefs[0] = 0.9, a->coefs[1] = 0.999;
     a->cpu = mlc_cpu_rule(a->optim), a->stream = 1000, a->bad = 262;
     for (int i = 0; i < PARAMS; i++) {
         g_set[i].lr = 0.1 + i, g_set[i].weight_decay = 0.01 * i;
