@@ -86,7 +86,9 @@
  *   or later will do. -ffast-math needs -fno-finite-math-only after it where the implementation
  *   is compiled, or its NaN checks would be lost: an #error says so; everything else that it
  *   permits is undone there. Files that only include the declarations may be compiled with any
- *   flags, -fshort-enums included. A thread that trains needs 16 KiB of stack, with a CBLAS what
+ *   flags, -fshort-enums included. Any header of the system may come first, and macros such as
+ *   <tgmath.h> and <windows.h> define (near, small, min, sqrt); a macro without parameters that has
+ *   the name of a kernel (MLC_KERNELS: index, sort, ..) may not. A thread that trains needs 16 KiB of stack, with a CBLAS what
  *   that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
@@ -384,7 +386,7 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
 /* mlc_ctx_create: a context; NULL desc means all defaults.
  *   out    NULL on failure, with the reason in desc->status; desc->log gets the bytes that a
  *          context takes at least, if memory has fewer
- *   fork   a child may go on with it: manual, 5
+ *   fork   a child may go on with it: manual, 5; test: tests/test_fork.c
  *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
 /* mlc_ctx_free: frees the context and everything in it; NULL is fine.                        */
@@ -6942,6 +6944,51 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  error "mlcore: the implementation needs C11 (-std=c11) or C++17; C99 reads the declarations only"
 #endif
 
+/* Macros of <tgmath.h>, which would take floats where a double is meant, and of <windows.h>. What
+ * they were before this file they are again at its end. */
+#pragma push_macro("ceil")
+#undef ceil
+#pragma push_macro("cos")
+#undef cos
+#pragma push_macro("erfc")
+#undef erfc
+#pragma push_macro("exp")
+#undef exp
+#pragma push_macro("fabs")
+#undef fabs
+#pragma push_macro("floor")
+#undef floor
+#pragma push_macro("fmax")
+#undef fmax
+#pragma push_macro("fmin")
+#undef fmin
+#pragma push_macro("ilogb")
+#undef ilogb
+#pragma push_macro("log")
+#undef log
+#pragma push_macro("log10")
+#undef log10
+#pragma push_macro("lrint")
+#undef lrint
+#pragma push_macro("pow")
+#undef pow
+#pragma push_macro("sin")
+#undef sin
+#pragma push_macro("sqrt")
+#undef sqrt
+#pragma push_macro("tanh")
+#undef tanh
+#pragma push_macro("far")
+#undef far
+#pragma push_macro("max")
+#undef max
+#pragma push_macro("min")
+#undef min
+#pragma push_macro("near")
+#undef near
+#pragma push_macro("small")
+#undef small
+
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
@@ -7378,17 +7425,27 @@ MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
 MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Seconds since some moment. Windows' time of the day moves every 15 ms, its counter does not. */
+/* Functions of kernel32 under names of ours: <windows.h>, before this file or after it, declares
+ * them with types of its own. */
 #if defined(_WIN32)
-__declspec(dllimport) int __stdcall QueryPerformanceCounter(int64_t *ticks);
-__declspec(dllimport) int __stdcall QueryPerformanceFrequency(int64_t *ticks);
+#  if defined(__i386__)
+#    define MLC__KERNEL32(name, bytes) __asm__("_" #name "@" #bytes) __attribute__((stdcall))
+#  else
+#    define MLC__KERNEL32(name, bytes) __asm__(#name)
+#  endif
+int mlc__query_counter(int64_t *ticks) MLC__KERNEL32(QueryPerformanceCounter, 4);
+int mlc__query_frequency(int64_t *ticks) MLC__KERNEL32(QueryPerformanceFrequency, 4);
+int mlc__move_file(const char *from, const char *to, unsigned long flags)
+    MLC__KERNEL32(MoveFileExA, 12);
 #endif
+
+/* Seconds since some moment. Windows' time of the day moves every 15 ms, its counter does not. */
 static double mlc__seconds(void)
 {
 #if defined(_WIN32)
     int64_t now = 0, second = 1;
-    QueryPerformanceCounter(&now);
-    QueryPerformanceFrequency(&second);
+    mlc__query_counter(&now);
+    mlc__query_frequency(&second);
     return (double)now / (double)second;
 #elif defined(TIME_UTC)
     struct timespec now = { 0, 0 };
@@ -7427,12 +7484,10 @@ static void mlc__aligned_free(void *ptr)
 
 /* mlc__replace: at any moment the file at `to` is the old one or the new one. */
 #if MLC__FILES && defined(_WIN32)
-__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
-                                                unsigned long flags);
 static int mlc__sync(int fd) { return _commit(fd); }
 static int mlc__replace(const char *from, const char *to)
 {
-    if (MoveFileExA(from, to, 1 | 8 /* MOVEFILE_REPLACE_EXISTING, _WRITE_THROUGH */)) return 0;
+    if (mlc__move_file(from, to, 1 | 8 /* MOVEFILE_REPLACE_EXISTING, _WRITE_THROUGH */)) return 0;
     errno = EACCES;
     return -1;
 }
@@ -60054,12 +60109,12 @@ static int64_t mlc__label_of(mlc_dtype dtype, const void *from)
     int64_t wide;
     int32_t narrow;
     int8_t small;
-    uint8_t byte;
+    uint8_t least;
     switch (dtype) {
     case MLC_I64: memcpy(&wide, from, sizeof wide); return wide;
     case MLC_I32: memcpy(&narrow, from, sizeof narrow); return narrow;
     case MLC_I8: memcpy(&small, from, sizeof small); return small;
-    default: memcpy(&byte, from, sizeof byte); return byte;
+    default: memcpy(&least, from, sizeof least); return least;
     }
 }
 
@@ -63512,9 +63567,9 @@ static size_t mlc__bytes_of(const char *s, size_t n, char *to)
         for (size_t at = 0; at < n; k++) {
             uint32_t c;
             at += mlc__utf8_get(s + at, n - at, &c);
-            const int byte = mlc__byte_of(c);
-            if (byte < 0) { memmove(to, s, n); return n; }
-            if (pass) to[k] = (char)byte;
+            const int code = mlc__byte_of(c);
+            if (code < 0) { memmove(to, s, n); return n; }
+            if (pass) to[k] = (char)code;
         }
     }
     return k;
@@ -71319,6 +71374,27 @@ MLC__LEVEL_END
 #  undef snprintf
 #  undef vsnprintf
 #endif
+#pragma pop_macro("ceil")
+#pragma pop_macro("cos")
+#pragma pop_macro("erfc")
+#pragma pop_macro("exp")
+#pragma pop_macro("fabs")
+#pragma pop_macro("floor")
+#pragma pop_macro("fmax")
+#pragma pop_macro("fmin")
+#pragma pop_macro("ilogb")
+#pragma pop_macro("log")
+#pragma pop_macro("log10")
+#pragma pop_macro("lrint")
+#pragma pop_macro("pow")
+#pragma pop_macro("sin")
+#pragma pop_macro("sqrt")
+#pragma pop_macro("tanh")
+#pragma pop_macro("far")
+#pragma pop_macro("max")
+#pragma pop_macro("min")
+#pragma pop_macro("near")
+#pragma pop_macro("small")
 #ifdef __cplusplus
 }
 #endif

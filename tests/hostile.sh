@@ -234,6 +234,17 @@ mingw() {
         $cc-gcc -std=c11 -O0 $warn -DMLC_NO_STDIO -I. -c "$dir/impl.c" -o "$dir/nofiles.o" &&
         $cc-g++ -std=c++17 -x c++ -O0 -I. tests/include_a.c tests/include_b.c -o "$dir/xor" &&
         passed=$((passed + 4)) || { fail "$cc: warnings"; return; }
+    # With <windows.h> and its macros, before and after.
+    printf '%s\n' '#include <winsock2.h>' '#include <windows.h>' '#include <tgmath.h>' \
+        '#define MLCORE_IMPLEMENTATION' '#include "mlcore.h"' >"$dir/before.c"
+    printf '%s\n' '#define MLCORE_IMPLEMENTATION' '#include "mlcore.h"' '#include <winsock2.h>' \
+        '#include <windows.h>' >"$dir/after.c"
+    for file in before after; do
+        # shellcheck disable=SC2086  (flags are words)
+        $cc-gcc -std=gnu11 -O0 $warn -I. -fsyntax-only "$dir/$file.c" &&
+            $cc-g++ -std=c++17 -x c++ -O0 $warn_cpp -I. -fsyntax-only "$dir/$file.c" &&
+            passed=$((passed + 2)) || fail "$cc: <windows.h> $file it"
+    done
     for file in tests/main.c tests/test_*.c; do
         case $file in */test_backend.c | */test_io.c | */test_train.c) continue ;; esac
         # Microsoft's sin of large angles, %g and strtod are not exact: what compares with them.
