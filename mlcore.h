@@ -88,8 +88,8 @@
  *   permits is undone there. Files that only include the declarations may be compiled with any
  *   flags, -fshort-enums included. Any header of the system may come first, and macros such as
  *   <tgmath.h> and <windows.h> define (near, small, min, sqrt); a macro without parameters that has
- *   the name of a kernel (MLC_KERNELS: index, sort, ..) may not. A thread that trains needs 16 KiB of stack, with a CBLAS what
- *   that takes (OpenBLAS 80 KiB).
+ *   the name of a kernel (MLC_KERNELS: index, sort, ..) may not. A thread that trains needs 16 KiB
+ *   of stack, with a CBLAS what that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
