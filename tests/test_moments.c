@@ -348,7 +348,7 @@ static void run_betas(run *r, double beta1, double beta2)
 {
     const double k[7] = {1, 0, beta1, 1 - beta1, beta2, 1 - beta2, 1};
     memcpy(r->step.k, k, sizeof k);
-    r->a.hyper[0] = beta1, r->a.hyper[1] = beta2, r->a.hyper[2] = 1e-8, r->a.hyper[3] = 1;
+    r->a.coefs[0] = beta1, r->a.coefs[1] = beta2, r->a.coefs[2] = 1e-8, r->a.coefs[3] = 1;
 }
 
 /* The element keeps moments of a gradient of 1.8e19, and elements of other blocks step on.      */
