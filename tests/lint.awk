@@ -82,6 +82,17 @@ in_comment { said[where] = said[where] $0 "\n" }
         text !~ /[^a-z]err(or|ors)?[^a-z]/)
         bad(name ": no comment or banner names its errors")
 }
+# API.CPP lists what returns a tensor, without the prefix.
+/^MLC_API mlc_tensor \*/ { returned[substr(public_name($0), 5)] = 1 }
+/^    X\(/ && section == "API.CPP" {
+    rest = $0
+    while (match(rest, /X\([a-z0-9_]+\)/)) {
+        name = substr(rest, RSTART + 2, RLENGTH - 3)
+        if (name in wrapped) bad("API.CPP lists " name " twice")
+        wrapped[name] = 1
+        rest = substr(rest, RSTART + RLENGTH)
+    }
+}
 /^MLC_IMPL / {
     name = public_name($0)
     if (name == "") { bad("no function name on the MLC_IMPL line"); next }
@@ -103,5 +114,7 @@ END {
     compare("API")
     compare("IMPL")
     for (name in declared) if (!(name in defined)) bad(name " is declared, not defined")
+    for (name in returned) if (!(name in wrapped)) bad("mlc_" name " is not in a list of API.CPP")
+    for (name in wrapped) if (!(name in returned)) bad("API.CPP lists " name ", which returns no tensor")
     for (name in defined) if (!(name in declared)) bad(name " is defined, not declared")
 }

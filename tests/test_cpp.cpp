@@ -5,10 +5,14 @@
  */
 #include "../mlcore.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 static int passed, failed;
 
@@ -114,12 +118,167 @@ static void tensors_have_operators()
     CHECK(is(a - 1.5f, -0.5f, 0.5f) && is(3 - a, 2, 1) && is(a * 2, 2, 4) && is(2.0 * a, 2, 4));
     CHECK(is(a / 2, 0.5f, 1) && is(4 / b, 1, -0.5f) && is(a + 2 * b, 9, -14));
     CHECK(is(mlc::matmul(mlc_reshape(a, mlc_dims2(1, 2)), mlc_eye(ctx, MLC_F32, 2, 2)), 1, 2));
-    CHECK(a->ndim == 1 && a.get() == a);
+    CHECK(a->ndim == 1 && a.get() == mlc::tensor(a).get());
     CHECK(mlc_ctx_status(ctx) == MLC_OK);
     CHECK((a + mlc::tensor()).get() == nullptr);
     mlc_error_clear(ctx);
     mlc::tensor c = -(mlc::matmul(a, mlc_zeros(ctx, MLC_F32, mlc_dims1(3))) * 2 + 1);
     CHECK(!c && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+}
+
+/* Are the truth values of a mask these? */
+static bool says(mlc::mask m, bool a, bool b)
+{
+    return m->dtype == MLC_BOOL && mlc_numel(m) == 2 &&
+           (mlc_item_at(m, mlc::dims{0}) != 0) == a && (mlc_item_at(m, mlc::dims{1}) != 0) == b;
+}
+
+/* NAME<mlc::tensor>(0) is there if the expression, of x of that type, compiles. */
+#define COMPILES(name, expression) \
+    template <class T> auto name(int) \
+        -> decltype(static_cast<void>(expression), std::true_type()); \
+    template <class T> std::false_type name(...)
+#define X mlc::value_of<T>()
+#define LVALUE const_cast<T &>(mlc::value_of<T>())
+COMPILES(control, X + 1);
+COMPILES(exp_of, mlc::exp(X));
+COMPILES(exp_of_two, mlc::exp(X, 1));
+COMPILES(sum_of_a_text, mlc::sum(X, "0"));
+COMPILES(less_as_bool, static_cast<bool>(X < X));
+COMPILES(equal_zero_as_bool, static_cast<bool>(X == 0));
+COMPILES(named_as_bool, static_cast<bool>(mlc::isnan(X)));
+COMPILES(c_named_as_bool, static_cast<bool>(mlc_isnan(X)));
+COMPILES(all_as_bool, static_cast<bool>(mlc::all(X)));
+COMPILES(both_masks, (X < X) && (X > X));
+COMPILES(not_mask, !(X < X));
+COMPILES(as_double, static_cast<double>(X));
+COMPILES(increment, ++LVALUE);
+COMPILES(plus_null, X + nullptr);
+COMPILES(pointer_is_named, mlc::exp(X.get()) + 1);
+COMPILES(null_test, static_cast<bool>(X == nullptr));
+COMPILES(truth, X ? 1 : 2);
+#undef LVALUE
+#undef X
+
+static void what_is_dangerous_does_not_compile()
+{
+#define HAS(name) decltype(name<mlc::tensor>(0))::value
+    static_assert(HAS(control) && HAS(pointer_is_named) && HAS(null_test) && HAS(truth),
+                  "what is safe compiles");
+    static_assert(HAS(exp_of) && !decltype(exp_of<double>(0))::value &&
+                      !decltype(exp_of<int>(0))::value &&
+                      !decltype(exp_of<std::string>(0))::value && !HAS(exp_of_two) &&
+                      !HAS(sum_of_a_text) && !HAS(as_double) && !HAS(increment) &&
+                      !HAS(plus_null),
+                  "arguments that no operation takes");
+    static_assert(!HAS(less_as_bool) && !HAS(equal_zero_as_bool) && !HAS(named_as_bool) &&
+                      !HAS(c_named_as_bool) && !HAS(all_as_bool) && !HAS(both_masks) &&
+                      !HAS(not_mask),
+                  "a mask is no condition");
+    static_assert(!std::is_convertible<mlc::mask, bool>::value &&
+                      !std::is_convertible<mlc::mask, double>::value &&
+                      !std::is_convertible<mlc::tensor, int>::value &&
+                      std::is_convertible<mlc::mask, mlc_tensor *>::value &&
+                      sizeof(mlc::mask) == sizeof(mlc_tensor *),
+                  "conversions");
+    CHECK(HAS(control));
+#undef HAS
+}
+
+/* Is an expression of this type? */
+#define IS(type, expression) std::is_same<decltype(expression), type>::value
+
+static void operations_return_tensors()
+{
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2), b = two(ctx, 4, -8);
+    mlc_tensor  *p = a;
+    static_assert(IS(mlc::tensor, mlc::exp(a)) && IS(mlc::tensor, mlc_exp(a)) &&
+                      IS(mlc::tensor, mlc::exp(p)) && IS(mlc_tensor *, mlc_exp(p)) &&
+                      IS(mlc::tensor, mlc_add(p, a)) && IS(mlc::mask, mlc_isnan(a)) &&
+                      IS(mlc::tensor, mlc_zeros(ctx, MLC_F32, mlc_dims0())),
+                  "of a tensor or a handle comes a tensor");
+    mlc::tensor e = mlc_exp(a) + 1;                        /* no address after a tensor         */
+    CHECK(mlc_numel(e) == 2 && std::fabs(mlc_item_at(e, mlc_dims1(1)) - 8.389056) < 1e-5);
+    CHECK(is(1e-6 * mlc_sum(a, mlc::dims{0}, true) + b, 4.000003f, -7.999997f));
+    CHECK(is(mlc::square(a), 1, 4) && is(mlc::square(p) - 1, 0, 3));
+    CHECK(is(mlc_mul(p, b) + p, 5, -14));
+    CHECK(is(mlc::relu(b) + mlc_abs(b), 8, 8) && is(mlc::pow(a, 2), 1, 4));
+    CHECK(is(mlc::clamp(b, 0, 1), 1, 0) && is(mlc::where(b > 0, a, b), 1, -8));
+    CHECK(is(mlc::softmax(mlc::zeros(ctx, MLC_F32, {2}), -1), 0.5f, 0.5f));
+    CHECK(is(mlc::layer_norm(a, nullptr, nullptr, 0) * 1, -1, 1));
+    CHECK(is(mlc_layer_norm(a, NULL, NULL, 0), -1, 1));    /* the function in C                 */
+    CHECK(is(mlc::full(ctx, MLC_F32, 2, 3), 3, 3) && mlc::reshape(a, {2, -1})->ndim == 2);
+    CHECK(mlc_item(mlc::sum(a)) == 3 && mlc_item(mlc::max(a, -1)) == 2);
+    mlc::tensor m = mlc::stack({a, b, mlc_neg(p)}, 0);     /* [3,2]                             */
+    CHECK(is(mlc::sum(m, {0}), 4, -8) && is(mlc::mean(m[1] * m[0], {0}, true) + a, -5, -4));
+    CHECK(is(m[2], -1, -2) && is(m[-1], -1, -2) && is(mlc::min(m, 0), -1, -8));
+    CHECK(mlc_dim(mlc::sum(m, {}, true), 0) == 1 && mlc_dim(mlc::flip(m, {0, 1}), 0) == 3);
+    CHECK(mlc_dim(mlc::concat({m, m}, 0), 0) == 6 && is(mlc::einsum("ij->j", {m}), 4, -8));
+    mlc::tensor at;
+    CHECK(is(mlc::sort(b, 0, false, &at), -8, 4) && mlc::elements<int64_t>(at)[0] == 1);
+    CHECK(mlc_item(mlc::topk(b, 1)) == 4 && mlc_item(mlc::argmax(b, 0)) == 0);
+    CHECK(mlc_item(mlc::var(a)) == 0.5 && mlc_item(mlc::norm(two(ctx, 3, 4))) == 5);
+    mlc::root   net(small_net(ctx));
+    mlc::tensor y = mlc_forward(net, mlc::ones(ctx, MLC_F32, {1, 3})) + 1;
+    CHECK(mlc_dim(y, 1) == 2 && mlc_item(mlc::cross_entropy(y, mlc::zeros(ctx, MLC_I64, 1))) > 0);
+    mlc_tensor *(*chosen)(mlc_tensor *) = a ? mlc_relu : mlc_gelu;        /* no overload in C   */
+    CHECK(is(chosen(b), 4, 0) && mlc_ctx_status(ctx) == MLC_OK);
+    CHECK(!mlc::exp(a[5]) && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+}
+
+static void comparisons_are_by_element()
+{
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2), b = two(ctx, 1, -8), none;
+    CHECK(says(a == b, true, false) && says(a != b, false, true) && says(a > b, false, true));
+    CHECK(says(a < b, false, false) && says(a <= b, true, false) && says(a >= b, true, true));
+    CHECK(says(a == 1, true, false) && says(2.0f != a, true, false) && says(a < 2u, true, false));
+    CHECK(says(1 < a, false, true) && says(1 >= a, true, false) && says(a.get() == b, true, false));
+    CHECK(says(a == 0, false, false) && says(0 == a - 1, true, false));
+    CHECK(says((a > 0) & ~(b < 0), true, false) && says((a > 1) | (b > 0), true, true));
+    CHECK(says((a > 1) ^ (a > 0), true, false) && mlc_item(mlc::any(a == b)) == 1);
+    CHECK(mlc_item(mlc::all(a == a)) == 1 && mlc_item(mlc::all(a == b)) == 0);
+    CHECK(none == nullptr && !(a == nullptr) && nullptr != a && !none && !(none != nullptr));
+    CHECK((a == b) != nullptr && mlc_ctx_status(ctx) == MLC_OK);
+    int n = 0;
+    if (a) n += 1;
+    if (none) n += 2;
+    CHECK(n == 1 && (a && b) && (none || a));
+}
+
+static void numbers_are_of_any_type()
+{
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2);
+    enum { three = 3 };
+    const std::integral_constant<int, 3> constant = {};
+    CHECK(is(a + true, 2, 3) && is(a + three, 4, 5) && is(a - constant, -2, -1));
+    CHECK(is(three - a, 2, 1) && is(a * sizeof(int), 4, 8) && is(+a + int64_t(-1), 0, 1));
+    CHECK(is(static_cast<unsigned char>(2) / a, 2, 1) && is(a - static_cast<short>(1), 0, 1));
+    mlc::tensor same = a, x = mlc::copy(a);
+    a += 1;
+    a -= 2u;
+    CHECK(is(same, 0, 1) && same.get() == a.get());        /* in place                          */
+    x *= two(ctx, 2, 3);
+    x += x.get();
+    (x /= 2) -= a;
+    CHECK(is(x, 2, 5));
+    x += mlc::zeros(ctx, MLC_F32, 3);
+    CHECK(x && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);      /* it is what it was                 */
+    mlc_error_clear(ctx);
+    CHECK(is(x, 2, 5));
+}
+
+/* A program that takes all of the namespaces has the functions of numbers that it had. */
+static void names_of_other_namespaces_stay()
+{
+    using namespace mlc;
+    using namespace std;
+    const vector<double> v(2, 4.0);
+    CHECK(IS(double, exp(1.0)) && exp(0.0) == 1 && sqrt(v[0]) == 2 && pow(2, 3) == 8);
+    CHECK(abs(-1) == 1 && std::max(1, 2) == 2 && max(0, 1) == 1 && min(v[0], 1.0) == 1);
+    CHECK(round(1.4f) == 1 && log(1.0) == 0 && fmod(5.0, 3.0) == 2 && !isnan(1.0));
 }
 
 static void blocks_end_what_they_began()
@@ -283,6 +442,11 @@ int main()
     handles_free_what_they_own_and_move();
     classes_of_handles_move_whole();
     tensors_have_operators();
+    what_is_dangerous_does_not_compile();
+    operations_return_tensors();
+    comparisons_are_by_element();
+    numbers_are_of_any_type();
+    names_of_other_namespaces_stay();
     blocks_end_what_they_began();
     loops_see_all_parameters_and_elements();
     check_throws_the_text();
