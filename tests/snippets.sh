@@ -1,6 +1,6 @@
 # snippets.sh README BUILD -- compiles and runs each ```c block of README as C11 and, where there is
 # a C++ compiler, as C++17, without a warning: the first as it stands, the others with the object of
-# the implementation in BUILD. A ```text block that follows <!-- output: exact --> is what the program
+# the implementation in BUILD; then each ```cpp block as C++11 and C++20. A ```text block that follows <!-- output: exact --> is what the program
 # before it must print. Leaves the number of good runs in BUILD/readme/passed.
 readme=$1 object=$2/mlcore.o libs="$(sed -n 2p "$2/blas") -lm -pthread" out=$2/readme
 CC=${CC:-cc} CXX=${CXX:-c++}
@@ -10,6 +10,7 @@ rm -rf "$out"
 mkdir -p "$out"
 awk -v out="$out" '
     /^<!-- output: exact -->/ { exact = 1; next }
+    /^```cpp$/      { n++; file = sprintf("%s/%02d.cpp", out, n); next }
     /^```c$/        { n++; file = sprintf("%s/%02d.c", out, n); next }
     /^```text$/     { if (exact) file = sprintf("%s/%02d.want", out, n); exact = 0; next }
     /^```/          { if (file) close(file); file = ""; next }
@@ -17,7 +18,7 @@ awk -v out="$out" '
 
 # try LABEL SOURCE COMPILER...: compiles, links, runs, compares.
 try() {
-    label=$1 source=$2 base=${2%.c}
+    label=$1 source=$2 base=${2%.*}
     shift 2
     if ! "$@" -Wall -Wextra -Werror -O0 -I. -c "$source" -o "$base.o" ||
         ! $CXX -o "$base.run" "$base.o" $with $libs; then
@@ -42,6 +43,12 @@ for source in "$out"/*.c; do
         try C++17 "$source" $CXX -std=c++17 -x c++
     fi
     with=$object
+done
+for source in "$out"/*.cpp; do
+    [ -f "$source" ] && command -v $CXX >/dev/null 2>&1 || break
+    for standard in 11 20; do
+        try "C++$standard" "$source" $CXX -std=c++$standard
+    done
 done
 echo "$passed" >"$out/passed"
 echo "README           $((passed + failed)) programs"

@@ -14,7 +14,7 @@ model::model(mlc_ctx *ctx, mlc::tensor x)
 double model::train(const mlc_batch &b)
 {
     mlc::scope  step(ctx_);
-    mlc::tensor loss = mlc_cross_entropy(mlc_forward(net_, b.x), b.y);
+    mlc::tensor loss = mlc::cross_entropy(mlc::forward(net_, b.x), b.y);
     mlc_optim_minimize(opt_, loss);
     const double value = mlc_item(loss);
     mlc::check(ctx_, step.end());
@@ -25,7 +25,7 @@ double model::accuracy(mlc::tensor x, mlc::tensor y)
 {
     mlc::scope      step(ctx_);
     mlc::evaluation quiet(net_);
-    const double    share = mlc_accuracy(mlc_forward(net_, x), y);
+    const double    share = mlc_accuracy(mlc::forward(net_, x), y);
     mlc::check(ctx_, step.end());
     return share;
 }
