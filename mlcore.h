@@ -3300,16 +3300,21 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
+ *   Gradients that other calls of mlc_backward have left in the optimizer's parameters are dropped
+ *   before: of two networks that a loss goes through, each learns from its own loss alone. What
+ *   mlc_optim_accumulate collects stays. To add up gradients of several losses, call mlc_backward
+ *   with mlc_optim_scaled for each, and mlc_optim_step.
  *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
 typedef mlc_tensor *(*mlc_loss_fn)(void *user);
 /* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
- *   there is a scaler, and mlc_optim_step. With mlc_optim_sam fn is called twice, by mlc_lbfgs as
- *   often as it needs to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss:
- *   NULL, or gets the value of the first loss, for which a device is waited for. After an error
- *   gradients are stale, but for collected ones (mlc_optim_accumulate).
+ *   there is a scaler, and mlc_optim_step; gradients that were there are dropped as by
+ *   mlc_optim_minimize. With mlc_optim_sam fn is called twice, by mlc_lbfgs as often as it needs
+ *   to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or gets the
+ *   value of the first loss, for which a device is waited for. After an error gradients are stale,
+ *   but for collected ones (mlc_optim_accumulate).
  *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
  *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
@@ -47786,6 +47791,13 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+static bool mlc__stale_param(void *user, mlc__param *p, const char *name)
+{
+    (void)user; (void)name;
+    p->t.grad_fresh = 0;
+    return true;
+}
+
 /* Also what ends the STATE error after a failed backward: the user has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
@@ -47793,6 +47805,15 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
     o->calls = 0;
     if (o->noise) o->noise->added = false;
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
+}
+
+/* What other backwards have left is no part of a loss that comes, but for what calls collect. */
+static void mlc__optim_fresh(mlc_optim *o)
+{
+    if (o->calls) return;
+    if (o->noise) o->noise->added = false;
+    if (!o->layout && o->module) mlc__params(o->module, mlc__stale_param, NULL);
+    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p) o->entry[i].p->t.grad_fresh = 0;
 }
 
 /* Trained now, and reached by a backward since the last step. */
@@ -48370,6 +48391,7 @@ MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, loss && loss->ctx == o->ctx, ARG, "optim_minimize: the loss %s", loss ?
                  "belongs to another context" : "is NULL; look at what should have made it");
+    mlc__optim_fresh(o);
     MLC__TRY(mlc_backward(mlc_optim_scaled(o, loss)));
     return mlc_optim_step(o);
 }
@@ -49803,6 +49825,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
     if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
     MLC__TRY(mlc_scope_begin(o->ctx));
+    mlc__optim_fresh(o);
     mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
                                  : mlc__optim_evaluate(o, fn, user, loss);
     o->sharp = st == MLC_OK;
@@ -66261,6 +66284,7 @@ static mlc_status mlc__fit_batch_in(mlc__fit *f)
 {
     f->s.skip = f->counted = false;
     f->midway = true;
+    mlc__optim_fresh(f->s.optim);
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_BATCH_BEGIN));
     if (!f->s.skip) MLC__TRY(mlc__fit_train(f));
     f->s.batch++;
@@ -71294,6 +71318,7 @@ static mlc_status mlc__budget_backward(mlc__budget_run *r)
     r->ctx = r->net->ctx;
     MLC__TRY(mlc__budget_check(r));
     MLC__TRY(mlc_module_build(r->net));
+    mlc__optim_fresh(r->opt);
     r->before = *b;
     if (b->trim_every > 0 && b->steps % b->trim_every == 0) mlc__budget_trim(r);
     MLC__TRY(mlc__budget_room(r));

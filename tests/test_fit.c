@@ -204,6 +204,20 @@ TEST(fit, collected_gradients_are_a_step_at_the_end_of_an_epoch)
     CHECK_EQ(mlc_optim_pending(s.opt), 0);
 }
 
+TEST(fit, begins_without_the_gradients_that_another_loss_has_left)
+{
+    scene        s[2] = {scene_make(), scene_make()};
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    d.has_seed = true;
+    for (int i = 0; i < 2; i++) {
+        mlc_scope_begin(s[i].ctx);
+        if (i) CHECK_EQ(mlc_backward(mlc_sum_all(mlc_forward(s[i].net, s[i].x))), MLC_OK);
+        mlc_scope_end(s[i].ctx);
+        CHECK_EQ(mlc_fit(s[i].net, s[i].opt, s[i].train, &d, NULL), MLC_OK);
+    }
+    CHECK(hash_net(0, s[0].net) == hash_net(0, s[1].net));
+}
+
 static mlc_status skip_some(void *user, mlc_event event, mlc_fit_state *s)
 {
     (void)user;

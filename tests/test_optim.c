@@ -956,6 +956,43 @@ TEST(optim, scales_follow_pytorchs_traces)
     }
 }
 
+static mlc_tensor *sum_of(mlc_module *net)
+{
+    return mlc_sum_all(mlc_forward(net, mlc_ones(mlc_module_ctx(net), MLC_F32, mlc_dims2(1, 1))));
+}
+
+static mlc_tensor *sum_again(void *user) { return sum_of((mlc_module *)user); }
+
+/* The generator's loss goes through the discriminator, which learns from its own alone: d loss /
+ * d bias is 1, the rate 1. With the first call, and later; collected gradients stay. */
+TEST(optim, minimize_begins_without_the_gradients_that_another_loss_has_left)
+{
+    for (int way = 0; way < 3; way++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *d = mlc_nn_linear(ctx, 1, 1);
+        mlc_optim  *opt = mlc_sgd(d, 1);
+        CHECK_EQ(mlc_module_build(d), MLC_OK);
+        mlc_tensor *bias = mlc_module_param(d, "bias");
+        double      was = mlc_item(bias);
+        if (way == 2) mlc_optim_accumulate(opt, 2);
+        for (int step = 0; step < 3; step++) {
+            CHECK_EQ(mlc_backward(sum_of(d)), MLC_OK);
+            CHECK(mlc_grad(bias) != NULL);
+            for (int call = 0; call < (way == 2 ? 2 : 1); call++)
+                CHECK_EQ(way == 1 ? mlc_optim_step_with(opt, sum_again, d, NULL) :
+                                    mlc_optim_minimize(opt, sum_of(d)), MLC_OK);
+            CHECK_NEAR(was - mlc_item(bias), 1, 1e-6);
+            was = mlc_item(bias);
+        }
+        CHECK_EQ(mlc_backward(sum_of(d)), MLC_OK);         /* by hand they add up              */
+        CHECK_EQ(mlc_backward(sum_of(d)), MLC_OK);
+        if (way == 2) mlc_optim_accumulate(opt, 1);
+        CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+        CHECK_NEAR(was - mlc_item(bias), 2, 1e-6);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
 {
     static const double start[] = {1.5, 2};
