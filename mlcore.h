@@ -300,8 +300,8 @@ MLC_API mlc_dims mlc_dims3(int64_t a, int64_t b, int64_t c);
 MLC_API mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d);
 /* mlc_dims_of: a list of n values; n over MLC_MAX_DIMS is refused by whatever takes the list. */
 MLC_API mlc_dims mlc_dims_of(int32_t n, const int64_t *v);
-/* mlc_dims_all: one number for all axes of an image: a stride, a padding, .. of a desc. It is no
- *   shape: what takes another list refuses it.                 test: tests/test_conv.c        */
+/* mlc_dims_all: one number for all axes of an image: a stride, a padding, the size of a pool. It is
+ *   no shape: what takes another list refuses it.                test: tests/test_conv.c        */
 MLC_API mlc_dims mlc_dims_all(int64_t v);
 /* mlc_dtype_bytes: bytes of one element; 0 for an unknown dtype.                              */
 MLC_API size_t mlc_dtype_bytes(mlc_dtype dtype);
@@ -1323,10 +1323,11 @@ MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
 MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
 /* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
 MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
-/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes.
+/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes. size: a number an
+ *   axis, or mlc_dims_all.
  *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
 MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
-/* mlc_adaptive_avg_pool: the same with means; size 1: of all pixels.
+/* mlc_adaptive_avg_pool: the same with means; mlc_dims_all(1): of all pixels.
  *   ref    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d                */
 MLC_API mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size);
 
@@ -1337,8 +1338,9 @@ typedef enum mlc_interpolation {
     MLC_INTERPOLATE_FORCE_32 = 0x7fffffff
 } mlc_interpolation;
 
-/* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes. Lies
- *   with channels last.      grad: by the same weights      err: SHAPE, DTYPE, ARG
+/* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes; size:
+ *   a number an axis, or mlc_dims_all. Lies with channels last.
+ *   grad   by the same weights                              err: SHAPE, DTYPE, ARG
  *   ref    F.interpolate: nearest, bilinear, bilinear with align_corners
  *   test   tests/test_channel.c                                                               */
 MLC_API mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode);
@@ -34550,6 +34552,15 @@ static int64_t mlc__dims_at(const mlc_dims *d, int i)
     return d->v[d->n == MLC_ALL_AXES ? 0 : i];
 }
 
+/* A size of an image like x: one number for all axes becomes a list. */
+static mlc_dims mlc__image_size(mlc_dims size, const mlc_tensor *x)
+{
+    if (size.n != MLC_ALL_AXES || !x) return size;
+    size.n = mlc__min32(3, mlc__max32(0, x->ndim - 2));
+    size.v[1] = size.v[2] = size.v[0];
+    return size;
+}
+
 /* A list of a desc, three numbers of a spec, and what they are where the image has no axis. */
 typedef struct mlc__axis_list { const char *name; size_t from, to; int64_t rest; } mlc__axis_list;
 
@@ -34852,6 +34863,7 @@ static mlc_tensor *mlc__pool_adaptive_call(const mlc__op *op, mlc_tensor *x, mlc
 {
     mlc__pool_spec s;
     memset(&s, 0, sizeof s);
+    size = mlc__image_size(size, x);
     s.max = max;
     s.adaptive = true;
     s.axes = size.n;
@@ -34951,7 +34963,7 @@ MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpola
     if (x->ndim >= 2 && !(x = mlc_channels_last(x))) return NULL;
     nd = mlc__begin(&local, &mlc__interpolate_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.resize.size = size;
+    nd->u.resize.size = mlc__image_size(size, x);
     nd->u.resize.mode = mode;
     return mlc__finish(nd);
 }

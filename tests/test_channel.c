@@ -361,3 +361,39 @@ TEST(channel, batch_norm_of_nothing_has_gradients_of_0)
     CHECK_VALUES(mlc_grad(b), 3, zeros, 0, 0);
     CHECK_OK(ctx);
 }
+
+/* Of 1 to 3 axes; a list of as many numbers gives the same. */
+TEST(channel, one_number_is_the_size_of_all_axes_of_an_image)
+{
+    const int64_t shape[5] = {2, 3, 4, 6, 2}, twos[3] = {2, 2, 2};
+    mlc_ctx      *ctx = test_ctx();
+    double        got[2][64], want[6];
+    for (int32_t axes = 1; axes <= 3; axes++) {
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims_of(axes + 2, shape), 1, -1, 1);
+        mlc_tensor *mean = mlc_adaptive_avg_pool(x, mlc_dims_all(1)), *y = NULL;
+        mlc_module *m = mlc_nn_adaptive_avg_pool(ctx, mlc_dims_all(1));
+        if (!CHECK(mean != NULL)) return;
+        CHECK(mean->ndim == axes + 2 && mlc_numel(mean) == 6);
+        y = mlc_mean(mlc_reshape(x, mlc_dims3(2, 3, mlc_numel(x) / 6)), mlc_dims1(2), false);
+        test_read(y, want);
+        CHECK_VALUES(mean, 6, want, 1e-6, 1e-6);
+        CHECK_VALUES(mlc_forward(m, x), 6, want, 1e-6, 1e-6);
+        for (int op = 0; op < 3; op++) {
+            for (int all = 0; all < 2; all++) {
+                const mlc_dims size = all ? mlc_dims_all(2) : mlc_dims_of(axes, twos);
+                y = op == 0 ? mlc_adaptive_avg_pool(x, size)
+                  : op == 1 ? mlc_adaptive_max_pool(x, size)
+                            : mlc_interpolate(x, size, MLC_INTERPOLATE_LINEAR);
+                if (!CHECK(mlc_numel(y) == 6 << axes)) return;
+                test_read(y, got[all]);
+            }
+            CHECK(memcmp(got[0], got[1], sizeof **got * (size_t)mlc_numel(y)) == 0);
+        }
+    }
+    CHECK_OK(ctx);
+    CHECK(mlc_adaptive_avg_pool(mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3)), mlc_dims_all(1)) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_adaptive_avg_pool(mlc_ones(ctx, MLC_F32, mlc_dims3(2, 3, 4)), mlc_dims_all(0)) ==
+          NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
