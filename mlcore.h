@@ -83,13 +83,14 @@
  *
  * 10. Systems: Linux on x86-64, i386 (with -msse2 -mfpmath=sse: x87 is refused) and AArch64, glibc
  *   or musl; Windows by MinGW, with files, on one thread, without AVX. Any -O, -march and -std=c11
- *   or later will do. -ffast-math needs -fno-finite-math-only after it where the implementation
- *   is compiled, or its NaN checks would be lost: an #error says so; everything else that it
- *   permits is undone there. Files that only include the declarations may be compiled with any
- *   flags, -fshort-enums included. Any header of the system may come first, and macros such as
- *   <tgmath.h> and <windows.h> define (near, small, min, sqrt); a macro without parameters that has
- *   the name of a kernel (MLC_KERNELS: index, sort, ..) may not. A thread that trains needs 16 KiB
- *   of stack, with a CBLAS what that takes (OpenBLAS 80 KiB).
+ *   or later will do, -flto too (gcc: =auto). -ffast-math needs -fno-finite-math-only after it
+ *   where the implementation is compiled, or its NaN checks would be lost: an #error says so; with
+ *   clang, which fuses a*b+c whatever a file says, also -ffp-contract=off, or last bits differ.
+ *   Everything else that it permits is undone there. Files that only include the declarations may
+ *   be compiled with any flags, -fshort-enums included. Any header of the system may come first,
+ *   and macros such as <tgmath.h> and <windows.h> define (near, small, min, sqrt); a macro without
+ *   parameters that has the name of a kernel (MLC_KERNELS: index, sort, ..) may not. A thread that
+ *   trains needs 16 KiB of stack, with a CBLAS what that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
@@ -10863,6 +10864,19 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 #define MLC__MAP_U(code, formula) MLC__CASE_U(MLC__INDEPENDENT, code, formula)
 #define MLC__MAP_B(code, formula) MLC__CASE_B(MLC__INDEPENDENT, code, formula)
 #define MLC__MAP_N(code, formula) MLC__CASE_N(MLC__INDEPENDENT, code, formula)
+/* Formulas of f64 that call libm are loops without the advice: clang's linker, which knows nothing
+ * of the pragmas around this file, would tell users of -flto that it could not be taken. */
+#ifdef __clang__
+#  define MLC__CALLS_MAP_GELU      ,
+#  define MLC__CALLS_MAP_GELU_GRAD ,
+#  define MLC__SECOND(a, b, ...)   b
+#  define MLC__SECOND_OF(...)      MLC__SECOND(__VA_ARGS__)
+#  define MLC__F64_LOOP(code)      MLC__SECOND_OF(MLC__CALLS_##code, MLC__INDEPENDENT, 0)
+#else
+#  define MLC__F64_LOOP(code) MLC__INDEPENDENT
+#endif
+#define MLC__MAP_U_F64(code, formula) MLC__CASE_U(MLC__F64_LOOP(code), code, formula)
+#define MLC__MAP_B_F64(code, formula) MLC__CASE_B(MLC__F64_LOOP(code), code, formula)
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
 
@@ -10917,7 +10931,8 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
                                    double sd, double td)
 {
     const int64_t n = count & -MLC__BLOCK;
-    MLC__FORMULA_TEXT(double, MLC__MAP_FORMULAS, MLC__F64)
+    MLC__FORMULA_LOOPS(double, MLC__MAP_FORMULAS, MLC__F64, MLC__MAP_U_F64, MLC__MAP_B_F64,
+                       MLC__MAP_N)
 }
 
 /* gelu_tanh, x sigmoid(z), and its gradient, over blocks: by the level's sigmoids and exponentials,

@@ -70,6 +70,14 @@ flags() {
         run "$1-Os" env
     build "$1-native" "$1" CFLAGS='-O1 -march=native -DNDEBUG -fno-math-errno' IMPL_FLAGS=-O3 &&
         run "$1-native" env
+    lto "$1"
+}
+# Compiled and linked with -flto, without a word.
+lto() {
+    # shellcheck disable=SC2086  (flags are words)
+    "$1" -std=c11 -O2 -flto=auto $warn -I. tests/include_a.c tests/include_b.c -o "$out/$1-lto" -lm \
+        -pthread >"$out/$1-lto.log" 2>&1 && [ ! -s "$out/$1-lto.log" ] && "$out/$1-lto" &&
+        passed=$((passed + 1)) || { cat "$out/$1-lto.log"; fail "$1 -flto=auto"; }
 }
 # The user's enums are short, the implementation's are not: FORCE_32 makes them the same.
 flags_gcc() {
@@ -269,7 +277,7 @@ mingw() {
 
 if [ $# -eq 0 ]; then
     echo "usage: $0 STEP...   STEP: $(sed -n 's/^\([a-z][a-z0-9_]*\)() .*/\1/p' "$0" |
-        grep -vxE 'need|fail|build|run|flags' | tr '\n' ' ')"
+        grep -vxE 'need|fail|build|run|flags|lto' | tr '\n' ' ')"
     exit 2
 fi
 for step in "$@"; do
