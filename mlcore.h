@@ -12,16 +12,13 @@
  *
  * 1. A network in ten lines
  *     mlc_ctx    *ctx = mlc_ctx_create(NULL);               NULL desc: every default
- *     mlc_module *net = mlc_nn_sequential(ctx);
- *     mlc_module_add(net, mlc_nn_linear(ctx, 64, 128));
- *     mlc_module_add(net, mlc_nn_relu(ctx));
- *     mlc_module_add(net, mlc_nn_linear(ctx, 128, 10));
+ *     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 128), mlc_nn_relu(ctx),
+ *                                      mlc_nn_linear(ctx, 128, 10));
  *     mlc_optim  *opt = mlc_adamw(net, 1e-3);
  *     mlc_batch b;
  *     while (mlc_loader_next(loader, &b)) {
  *         mlc_scope_begin(ctx);                             tensors made from here die with it
- *         mlc_backward(mlc_cross_entropy(mlc_forward(net, b.x), b.y));
- *         mlc_optim_step(opt);                              does nothing while an error stands
+ *         mlc_optim_minimize(opt, mlc_cross_entropy(mlc_forward(net, b.x), b.y));
  *         if (mlc_scope_end(ctx) != MLC_OK) { fprintf(stderr, "%s\n", mlc_error(ctx)); break; }
  *     }
  *     mlc_save(net, "net.safetensors");
@@ -208,7 +205,8 @@ typedef enum mlc_status {
 
 /* No implicit promotion: mlc_cast says it in the program. Floats are computed with (the 16-bit
  * ones in f32, rounded once per operation); integers and bool are stored, cast, copied, compared,
- * indexed, sorted, reduced, and used as indices (i64) and masks (bool).                       */
+ * indexed, sorted, reduced, and used as indices (i64) and masks (bool); i64 and i32 are also added,
+ * multiplied and divided: see API.OPS.                                                        */
 typedef enum mlc_dtype {
     MLC_F32 = 0,
     MLC_F64,
@@ -318,7 +316,7 @@ MLC_API uint16_t mlc_f16_from(float x);
 MLC_API float mlc_f16_to(uint16_t h);
 /* mlc_status_name: "OK", "SHAPE", ...                                                         */
 MLC_API const char *mlc_status_name(mlc_status status);
-/* mlc_isa_name: "scalar", "avx2", "avx512", "neon".                                           */
+/* mlc_isa_name: "auto", "scalar", "avx2", "avx512", "avx512x", "amx" or "neon".                */
 MLC_API const char *mlc_isa_name(mlc_isa isa);
 
 /* @@ API.CTX --------------------------- context, errors, scopes, memory; test: tests/test_ctx.c */
@@ -2414,9 +2412,12 @@ MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *
                                     bool relu);
 /* mlc_nn_basic_block: residual of two 3x3 convolutions with batch norm, the first with the stride;
  *   the shortcut is a 1x1 convolution with batch norm where shapes differ.     err: ARG
+ *   Names are body.0, .1, .3, .4 and shortcut.0, .1, where torchvision has conv1, bn1, conv2, bn2
+ *   and downsample.0, .1: files of its take mlc_rename.
  *   ref    torchvision's BasicBlock                                                           */
 MLC_API mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride);
 /* mlc_nn_bottleneck: the same with 1x1 to mid channels, 3x3 with the stride, 1x1 to out.
+ *   Names are body.0, .1, .3, .4, .6, .7 and shortcut.0, .1.
  *   ref    torchvision's Bottleneck                                                           */
 MLC_API mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
                                       int64_t stride);

@@ -282,6 +282,23 @@ TEST(blocks, a_bottleneck_and_an_inverted_residual_have_the_shapes_of_torchvisio
     CHECK_OK(ctx);
 }
 
+/* The names that the comments of the blocks give, which files are matched by. */
+TEST(blocks, names_of_parameters_are_those_of_the_comments)
+{
+    mlc_ctx *ctx = test_ctx();
+    char     text[2048] = "";
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_basic_block(ctx, 4, 8, 2),
+                                     mlc_nn_bottleneck(ctx, 8, 2, 8, 1));
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it))
+        if (!it.buffer && strlen(it.name) > 7 && !strcmp(strrchr(it.name, '.'), ".weight"))
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s ", it.name);
+    CHECK_STR(text, "0.body.0.weight 0.body.1.weight 0.body.3.weight 0.body.4.weight "
+                    "0.shortcut.0.weight 0.shortcut.1.weight 1.body.0.weight 1.body.1.weight "
+                    "1.body.3.weight 1.body.4.weight 1.body.6.weight 1.body.7.weight ");
+    CHECK_OK(ctx);
+}
+
 TEST(blocks, squeeze_and_excite_is_a_gate_of_means)
 {
     mlc_ctx    *ctx = test_ctx();
