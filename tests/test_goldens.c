@@ -353,10 +353,9 @@ static mlc_tensor *call_wrap(op_args *a)
 #define ROW_CLASSES(name) {"mlc_" #name, call_##name, ANY, "se0"},
 
 /* What an operation has, and so must be tested with: b inputs that broadcast, s strided ones, e
- * nothing, 0 a scalar, g a gradient; v: it calls mlc_reshape, _permute or _select, which errors of its
- * memory name; w: a row of ew_table.h, which
- * test_ew.c tests, and which may have no golden. `make matrix` holds these against what was run;
- * what a row has not is refused: see below. */
+ * nothing, 0 a scalar, g a gradient; v: it calls mlc_reshape, _permute or _select, which errors of
+ * its memory name; w: a row of ew_table.h, which test_ew.c tests, and which may have no golden.
+ * `make matrix` holds these against what was run; what a row has not is refused: see below. */
 static const op_row OPS[] = {
     EW_UNARY(ROW_EW1, ROW_EW1, ROW_WHOLE1)
     EW_BINARY(ROW_EW2, ROW_WHOLE2)

@@ -506,9 +506,8 @@ static mlc_tensor *one_tensor(const char *spec)
         const int i = (int)pick(g.n_made);
         say("alias %d", i);
         t = g.made[i];
-        if (t && t->ndim > 1 && chance(30))
-            t = mlc_transpose(t, 0, 1);
-        return t;
+        mlc_tensor *turned = t && t->ndim > 1 && chance(30) ? mlc_transpose(t, 0, 1) : NULL;
+        return turned ? turned : t;                    /* of a scope that has ended there is none */
     }
     if (chance(*spec ? 12 : 25)) {
         const int rank = any_shape(shape);
