@@ -4787,7 +4787,8 @@ MLC_API mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user
  *   in the first line, too; numbers as mlc_csv_save has them. The first line is written with all
  *   rows that there are, in place of what the file was: a training that goes on from a run file
  *   has its old rows once. New names: the file is written anew.
- *   err    IO, when a row is written         ref: tf.keras.callbacks.CSVLogger                */
+ *   err    IO: its folder is not there when the training begins, as of all callbacks that write
+ *          files; when a row is written      ref: tf.keras.callbacks.CSVLogger                */
 MLC_API mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path);
 /* mlc_on_json: the same as JSON lines, {"step":7,"loss":0.5}; null for what is not finite.
  *   err    as mlc_on_csv                                                                      */
@@ -4807,7 +4808,7 @@ MLC_API mlc_early_stop_desc mlc_early_stop_desc_make(void);
  *   row without a validation does not count for values of one). The best parameters and buffers
  *   are kept on the host as mlc_state_save has them, and are the network's at the end of every
  *   training, also of one that was not stopped. NULL desc: the defaults. A run file keeps all of
- *   it.
+ *   it: a training that was ended so is over, too, when it goes on from its file.
  *   err    ARG: the desc, the name
  *   ref    tf.keras.callbacks.EarlyStopping(restore_best_weights=True)                        */
 MLC_API mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc);
@@ -4971,7 +4972,7 @@ typedef struct mlc_checkpoint_desc {
     const char *best;                  /* name of the history such as "val_loss"; or NULL. A   */
                                        /* file has a value if the history has a row of its step */
     bool        higher;                /* larger is better                                     */
-    bool        resume;                /* TRAIN_BEGIN loads the newest file there is           */
+    bool        resume;                /* TRAIN_BEGIN loads the file that was written last     */
     bool        async;                 /* written by a thread while training goes on           */
     bool        keep_going;            /* a file that cannot be written is a warning in the    */
                                        /* log, and training goes on; default: it ends          */
@@ -4985,14 +4986,18 @@ MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
 /* mlc_on_checkpoint: a callback that saves the run at the ends of batches and epochs, and takes
  *   away older files when a newer one is on the disk: which there are is in the file, too, and goes
  *   on. The end of the training counts as one of an epoch. The last of the callbacks but
- *   mlc_on_signal: what others do after it is not in the file. The folder must be there.
- *   err    ARG: desc; of the training: as mlc_run_save, mlc_run_load
+ *   mlc_on_signal, at whose signals it saves, too: what others do after it is not in the file.
+ *   With resume and mlc_on_signal(ctx, NULL) a program that is started again goes on where it was
+ *   stopped, and ends at once when its training is over. Files of an older run of the same path
+ *   stay, and are not gone on with, whatever their steps are.
+ *   err    ARG: desc; of the training: IO: there is no folder; as mlc_run_save, mlc_run_load
  *   ref    lightning.pytorch.callbacks.ModelCheckpoint                                        */
 MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc);
 /* mlc_on_signal: from TRAIN_BEGIN to TRAIN_END, SIGINT and SIGTERM let the batch end (or the epoch,
- *   if it is in its validation), save the run to path (NULL: nowhere), and end the training with
- *   MLC_INTERRUPTED; a second one ends the process as it would without. Signals that are ignored
- *   stay so. One at a time in a process, the last of the callbacks.
+ *   if it is in its validation), save the run, and end the training with MLC_INTERRUPTED: each
+ *   mlc_on_checkpoint of the training writes a file, and so does path, unless it is NULL. A second
+ *   signal ends the process as it would without. Signals that are ignored stay so. One at a time
+ *   in a process, the last of the callbacks.
  *   err    UNSUPPORTED under MLC_NO_STDIO; of the training: STATE: another one is installed; as
  *          mlc_run_save                                                                       */
 MLC_API mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path);
@@ -66049,6 +66054,12 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
  * own, around its callbacks, too. The mean loss is summed on the host where losses are there,
  * else on the device. */
 
+typedef struct mlc__fit_ask {          /* what a callback is asked beside events               */
+    struct mlc__fit_ask *next;
+    void                *user;
+    mlc_status         (*ask)(void *user, mlc_fit_state *s);
+} mlc__fit_ask;
+
 typedef struct mlc__fit {
     mlc_fit_state   s;                 /* first: its address is that of this struct */
     mlc_fit_desc    d;                 /* its arrays follow this struct in memory */
@@ -66063,6 +66074,7 @@ typedef struct mlc__fit {
     int64_t         validated;         /* step of the last validation; -1: none yet */
     void          (*around)(void *user, mlc_event event, bool begins);     /* callbacks of an */
     void           *around_user;       /* event; set by a profile, or NULL */
+    mlc__fit_ask   *save, *loaded;     /* to save the run now; after a run file was loaded */
 } mlc__fit;
 
 /* A step within a budget; what IMPL.MEMORY_PLAN.BUDGET does for mlc_fit. */
@@ -66124,6 +66136,22 @@ static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
     }
     if (f->around) f->around(f->around_user, event, false);
     return st != MLC_OK ? st : f->s.ctx->status;
+}
+
+/* At TRAIN_BEGIN a callback comes into one of the lists. */
+static void mlc__fit_listen(mlc__fit_ask **list, mlc__fit_ask *a, void *user,
+                            mlc_status (*ask)(void *user, mlc_fit_state *s))
+{
+    a->next = *list;
+    a->user = user;
+    a->ask = ask;
+    *list = a;
+}
+
+static mlc_status mlc__fit_asks(const mlc__fit_ask *list, mlc_fit_state *s)
+{
+    for (; list; list = list->next) MLC__TRY(list->ask(list->user, s));
+    return MLC_OK;
 }
 
 /* Output and loss of a batch, by a forward of the user's or the plain one. */
@@ -66900,6 +66928,24 @@ MLC_IMPL mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *use
     return &b->c;
 }
 
+/* Looks for the folder of a file that the training will write. */
+static mlc_status mlc__folder_there(mlc_ctx *ctx, const char *what, const char *path)
+{
+#if MLC__FILES
+    struct stat info;
+    char *folder = mlc__heap_text(ctx, path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (!folder) return MLC_ERR_NOMEM;
+    if (slash) slash[slash == folder] = 0;
+    const bool there = !slash || (stat(folder, &info) == 0 && S_ISDIR(info.st_mode));
+    mlc__heap_free(ctx, folder);
+    MLC__REQUIRE(ctx, there, IO, "%s: there is no folder for '%.300s'; make it before the training "
+                 "begins", what, path);
+#else
+    (void)ctx; (void)what; (void)path;
+#endif
+    return MLC_OK;
+}
+
 /* -- rows of the history in a file -- */
 
 typedef struct mlc__on_rows {
@@ -66954,8 +67000,11 @@ static mlc_status mlc__rows_write(mlc__on_rows *r, mlc_ctx *ctx, const mlc_track
 static mlc_status mlc__rows_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_rows *r = MLC__CAST(mlc__on_rows *, user);
-    if (event == MLC_EVENT_TRAIN_BEGIN) r->written = 0;
-    else if (s->history->n > r->written) return mlc__rows_write(r, s->ctx, s->history);
+    if (event == MLC_EVENT_TRAIN_BEGIN) {
+        r->written = 0;
+        return mlc__folder_there(s->ctx, r->c.name, r->path);
+    }
+    if (s->history->n > r->written) return mlc__rows_write(r, s->ctx, s->history);
     return MLC_OK;
 }
 
@@ -67020,8 +67069,17 @@ typedef struct mlc__on_stop {
     void               *weights;                 /* the best; NULL: not to be restored         */
     size_t              bytes;
     mlc_run_part        part[2];
+    mlc__fit_ask        loaded;
     char                name[64], part_name[2][96];
 } mlc__on_stop;
+
+/* A training that has been ended before it was saved is over. */
+static mlc_status mlc__stop_loaded(void *user, mlc_fit_state *s)
+{
+    const mlc__on_stop *e = MLC__CAST(const mlc__on_stop *, user);
+    if (e->at.bad >= (double)e->d.patience) s->stop = true;
+    return MLC_OK;
+}
 
 /* The block for weights is there from the begin on, for a run file to fill. */
 static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
@@ -67030,6 +67088,7 @@ static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
     e->at.seen = -1.0;
     e->at.best = MLC__NAN;
     e->at.bad = 0.0;
+    mlc__fit_listen(&s->fit->loaded, &e->loaded, e, mlc__stop_loaded);
     if (!e->d.restore) return MLC_OK;
     mlc__heap_free(s->ctx, e->weights);
     e->bytes = mlc_state_bytes(s->net);
@@ -67328,9 +67387,11 @@ static mlc_status mlc__bins_look(mlc__on_bins *h, mlc_fit_state *s)
 static mlc_status mlc__bins_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
-    if (event == MLC_EVENT_TRAIN_BEGIN) h->last = -1;
-    else if (mlc__look_due(s, h->every, &h->last)) return mlc__bins_look(h, s);
-    return MLC_OK;
+    if (event == MLC_EVENT_TRAIN_BEGIN) {
+        h->last = -1;
+        return mlc__folder_there(s->ctx, "on_histograms", h->path);
+    }
+    return mlc__look_due(s, h->every, &h->last) ? mlc__bins_look(h, s) : MLC_OK;
 }
 
 MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every)
@@ -68598,7 +68659,8 @@ static mlc_status mlc__run_commit(mlc__run_load *r)
         if (r->part[i].p->bytes)
             MLC__TRY(mlc_read(r->part[i].t, r->part[i].p->data, r->part[i].p->bytes));
     const mlc_rng_state rng = { (uint64_t)r->rng[0], (uint64_t)r->rng[1] };
-    return mlc_ctx_set_rng(r->ctx, rng);
+    MLC__TRY(mlc_ctx_set_rng(r->ctx, rng));
+    return run->fit ? mlc__fit_asks(run->fit->fit->loaded, run->fit) : MLC_OK;
 }
 
 static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
@@ -68889,6 +68951,7 @@ typedef struct mlc__on_checkpoint {
     mlc_checkpoint_desc d;             /* its texts follow this struct in memory               */
     mlc_run_saver      *saver;         /* of d.async                                           */
     mlc_run_part        part;
+    mlc__fit_ask        save;
     int64_t             writing;       /* step of a file that may not be there yet; -1: none   */
     bool                fresh;         /* it replaces none                                     */
     double              saved;         /* seconds                                              */
@@ -68940,7 +69003,7 @@ static bool mlc__kept_stays(const mlc__on_checkpoint *p, int64_t i)
 #if MLC__FILES
 static void mlc__kept_remove(const char *path) { unlink(path); }
 
-/* The largest STEP of files BASE-STEP.safetensors, or -1. */
+/* STEP of a file BASE-STEP.safetensors, or -1. */
 static int64_t mlc__kept_step(const char *name, const char *base)
 {
     const size_t n = strlen(base);
@@ -68952,16 +69015,38 @@ static int64_t mlc__kept_step(const char *name, const char *base)
     return digits && strcmp(name, ".safetensors") == 0 ? step : -1;
 }
 
+/* When a file was written, as exactly as the system says; -1: it is not there. */
+static double mlc__kept_time(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return -1.0;
+#if defined(st_mtime) && defined(__APPLE__)
+    return (double)info.st_mtime + 1e-9 * (double)info.st_mtimespec.tv_nsec;
+#elif defined(st_mtime)
+    return (double)info.st_mtime + 1e-9 * (double)info.st_mtim.tv_nsec;
+#else
+    return (double)info.st_mtime;
+#endif
+}
+
+/* Step of the file that was written last, of equal times the larger one; -1: there is none. A
+ * longer training of before may have left files of larger steps. */
 static int64_t mlc__kept_newest(mlc__on_checkpoint *p)
 {
     const char *slash = strrchr(p->d.path, '/');
     const size_t n = slash ? (size_t)(slash - p->d.path) + 1 : 0;
     int64_t newest = -1;
+    double last = -1.0;
     memcpy(p->file, p->d.path, n);
     memcpy(p->file + n, ".", 2);
     DIR *dir = opendir(p->file);
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
-        newest = mlc__max(newest, mlc__kept_step(e->d_name, p->d.path + n));
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        const int64_t step = mlc__kept_step(e->d_name, p->d.path + n);
+        const double at = step < 0 ? -1.0 : mlc__kept_time(mlc__kept_path(p, step));
+        if (at < last || (at == last && step <= newest)) continue;
+        newest = step;
+        last = at;
+    }
     if (dir) closedir(dir);
     return newest;
 }
@@ -69058,8 +69143,16 @@ static bool mlc__checkpoint_due(mlc__on_checkpoint *p, mlc_event event, const ml
             (s->epoch % d->every_epochs == 0 || mlc__fit_done(s->fit)));
 }
 
+/* At a signal, whatever is due. */
+static mlc_status mlc__checkpoint_now(void *user, mlc_fit_state *s)
+{
+    return mlc__checkpoint_save(MLC__CAST(mlc__on_checkpoint *, user), s, true);
+}
+
 static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
+    MLC__TRY(mlc__folder_there(s->ctx, "on_checkpoint", p->d.path));
+    mlc__fit_listen(&s->fit->save, &p->save, p, mlc__checkpoint_now);
     if (p->d.best) MLC__TRY(mlc__history_has(s, "on_checkpoint", p->d.best));
     p->saved = mlc__seconds();
     memset(&p->kept, 0, sizeof p->kept);
@@ -69195,10 +69288,14 @@ static void mlc__signal_end(mlc_ctx *ctx, void *user)
 static mlc_status mlc__signal_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_signal *p = MLC__CAST(mlc__on_signal *, user);
-    if (event == MLC_EVENT_TRAIN_BEGIN) return mlc__signal_begin(p, s->ctx);
+    if (event == MLC_EVENT_TRAIN_BEGIN) {
+        if (p->saves) MLC__TRY(mlc__folder_there(s->ctx, "on_signal", p->path));
+        return mlc__signal_begin(p, s->ctx);
+    }
     if (event == MLC_EVENT_TRAIN_END) mlc__signal_end(s->ctx, p);
     else if (mlc__signal_seen) {
         const mlc_run run = mlc_fit_run(s);
+        MLC__TRY(mlc__fit_asks(s->fit->save, s));
         if (p->saves) MLC__TRY(mlc_run_save(s->ctx, p->path, &run));
         return MLC_INTERRUPTED;
     }

@@ -250,12 +250,35 @@ TEST(callbacks, a_training_that_goes_on_has_its_old_rows_once)
 
 TEST(callbacks, a_log_that_cannot_be_written_ends_the_training)
 {
+    const box     b = box_open_fast("log.csv");
     scene         s = scene_make();
-    mlc_callback *list[] = {mlc_on_csv(s.ctx, "/nowhere/log.csv"), NULL};
+    mlc_callback *list[] = {mlc_on_csv(s.ctx, b.dir), NULL};           /* a folder             */
     CHECK_EQ(fit_with(&s, 3, 0, false, list, NULL), MLC_ERR_IO);
-    CHECK_HAS(mlc_error(s.ctx), "/nowhere/log.csv");
+    CHECK_HAS(mlc_error(s.ctx), b.dir);
     CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
     mlc_error_clear(s.ctx);
+    box_close(&b);
+}
+
+TEST(callbacks, a_folder_that_is_not_there_is_an_error_before_the_first_batch)
+{
+    scene               s = scene_make();
+    const char         *path = "/nowhere/file";
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(path);
+    mlc_callback *all[] = {mlc_on_csv(s.ctx, path), mlc_on_json(s.ctx, path),
+                           mlc_on_histograms(s.ctx, path, 1), mlc_on_checkpoint(s.ctx, &d),
+                           mlc_on_signal(s.ctx, path)};
+    const char   *names[] = {"on_csv", "on_json", "on_histograms", "on_checkpoint", "on_signal"};
+    for (int i = 0; i < 5; i++) {
+        char          want[100];
+        mlc_callback *list[] = {all[i], NULL};
+        snprintf(want, sizeof want, "%s: there is no folder for '/nowhere/file'; make it before "
+                 "the training begins", names[i]);
+        CHECK_EQ(fit_with(&s, 3, 0, false, list, NULL), MLC_ERR_IO);
+        CHECK_STR(mlc_error(s.ctx), want);
+        mlc_error_clear(s.ctx);
+    }
+    CHECK_EQ(mlc_optim_steps(s.opt), 0);
 }
 
 /* ---- decided by values of the history -------------------------------------------------------- */

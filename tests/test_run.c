@@ -6,7 +6,9 @@
 #include "mlc_test.h"
 #include "watch.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -835,6 +837,100 @@ TEST(run, one_training_at_a_time_catches_signals)
     mlc_callback_free(s.ctx, c);
     CHECK(mlc_on_signal(NULL, NULL) == NULL);
     scene_close(&s);
+}
+
+/* ---- stopped, and started again -------------------------------------------------------------- */
+
+/* A training as a program has it, begun anew each time it is started: a signal in the second epoch
+ * of the first start, or none. */
+typedef struct start { scene s; int about[2]; mlc_callback *own[4]; } start;
+
+static void start_open(start *p, const box *b, int signals_sent, bool resume, int64_t epochs)
+{
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b->path);
+    mlc_early_stop_desc e = mlc_early_stop_desc_make();
+    scene_open(&p->s, PLAIN, 16, BATCH, 3);
+    mlc_fit_end(p->s.s, NULL);
+    p->about[0] = SIGINT;
+    p->about[1] = signals_sent;
+    const mlc_callback c = {"signals", p->about, 1u << MLC_EVENT_STEP_BEGIN, signals, NULL, 0,
+                            NULL};
+    d.resume = resume;
+    e.name = "loss";
+    e.higher = true;                   /* it falls: the training stops early                   */
+    e.patience = 4;
+    p->own[0] = mlc_callback_create(p->s.ctx, &c);
+    p->own[1] = mlc_on_early_stop(p->s.ctx, &e);
+    p->own[2] = mlc_on_checkpoint(p->s.ctx, &d);
+    p->own[3] = mlc_on_signal(p->s.ctx, NULL);
+    p->s.d.callbacks = p->own;
+    p->s.d.n_callbacks = 4;
+    p->s.d.epochs = epochs;
+}
+
+/* Runs it to its end; returns the step. */
+static int64_t start_run(start *p, mlc_status want, uint64_t *h)
+{
+    mlc_tracker *history;
+    CHECK_EQ(mlc_fit(p->s.net, p->s.opt, p->s.train, &p->s.d, &history), want);
+    const int64_t step = mlc_optim_steps(p->s.opt);
+    if (h) *h = hash_net(0, p->s.net);
+    mlc_tracker_free(history);
+    for (int i = 0; i < 4; i++) mlc_callback_free(p->s.ctx, p->own[i]);
+    p->s.d.n_callbacks = 0;
+    p->s.s = NULL;
+    scene_close(&p->s);
+    return step;
+}
+
+TEST(run, a_program_that_a_signal_has_stopped_goes_on_and_knows_its_end)
+{
+    const box b = box_open_fast("net"), whole_box = box_open_fast("net");
+    uint64_t  want, got, again;
+    start     p;
+    start_open(&p, &whole_box, 0, true, EPOCHS);
+    const int64_t steps = start_run(&p, MLC_OK, &want);
+    CHECK(steps % BATCHES == 0 && steps < EPOCHS * BATCHES);           /* stopped early        */
+    start_open(&p, &b, 1, true, EPOCHS);
+    CHECK_EQ(start_run(&p, MLC_INTERRUPTED, NULL), BATCHES + 4);
+    CHECK(has_file(b.path, BATCHES + 4));                  /* in the midst of an epoch         */
+    CHECK_EQ(box_count(&b), 1);
+    start_open(&p, &b, 0, true, EPOCHS);
+    CHECK_EQ(start_run(&p, MLC_OK, &got), steps);
+    CHECK(got == want);
+    for (int i = 0; i < 3; i++) {                          /* it is over                       */
+        start_open(&p, &b, 0, true, EPOCHS + 5);
+        CHECK_EQ(start_run(&p, MLC_OK, &again), steps);
+        CHECK(again == want);
+    }
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+    box_close(&whole_box);
+}
+
+static void set_age(const char *pattern, int64_t step, time_t seconds)
+{
+    char            path[500];
+    struct timespec at[2] = {{seconds, 0}, {seconds, 0}};
+    snprintf(path, sizeof path, "%s-%lld.safetensors", pattern, (long long)step);
+    CHECK_EQ(utimensat(AT_FDCWD, path, at, 0), 0);
+}
+
+/* An older run of the same path was longer: the newer one is gone on with. */
+TEST(run, checkpoints_go_on_with_the_file_that_was_written_last)
+{
+    const box b = box_open_fast("net");
+    start     p;
+    start_open(&p, &b, 0, false, 4);
+    CHECK_EQ(start_run(&p, MLC_OK, NULL), 4 * BATCHES);
+    set_age(b.path, 4 * BATCHES, 1000000);
+    start_open(&p, &b, 1, false, 4);
+    CHECK_EQ(start_run(&p, MLC_INTERRUPTED, NULL), BATCHES + 4);
+    set_age(b.path, BATCHES + 4, 1000001);
+    CHECK(has_file(b.path, 4 * BATCHES));                  /* the older run's file stays       */
+    start_open(&p, &b, 0, true, 2);
+    CHECK_EQ(start_run(&p, MLC_OK, NULL), 2 * BATCHES);
+    box_close(&b);
 }
 
 /* ---- files of before ------------------------------------------------------------------------- */
