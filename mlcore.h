@@ -33614,9 +33614,8 @@ static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
     const mlc_tensor *q = nd->in[0], *m = mlc__attn_input(nd, MLC__ATTN_MASK);
     const int64_t shape[4] = { q->shape[0], q->shape[1], q->shape[2], nd->in[1]->shape[2] };
     if (!m) return MLC_OK;
-    MLC__REQUIRE(ctx, m->dtype == MLC_BOOL || m->dtype == q->dtype ||
-                 (m->dtype == MLC_F32 && mlc__is_half(q->dtype)), DTYPE,
-                 "attention: the mask is %s; it must be bool or, as q, %s",
+    MLC__REQUIRE(ctx, m->dtype == MLC_BOOL || m->dtype == MLC_F32 || m->dtype == q->dtype, DTYPE,
+                 "attention: the mask is %s; it must be bool, f32 or q's dtype, %s",
                  mlc_dtype_name(m->dtype), mlc_dtype_name(q->dtype));
     bool fits = m->ndim <= 4;
     for (int32_t d = 1; fits && d <= m->ndim; d++)

@@ -459,10 +459,10 @@ TEST(attention, what_does_not_fit_is_named)
         check_error(ctx, mlc_attention(NULL, k, k), MLC_ERR_ARG, "attention");
         d.mask = mlc_zeros(ctx, MLC_F64, mlc_dims2(5, 6));
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
-                    "the mask is f64; it must be bool or, as q, f32");
+                    "the mask is f64; it must be bool, f32 or q's dtype, f32");
         d.mask = mlc_zeros(ctx, MLC_I64, mlc_dims2(5, 6));
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_DTYPE,
-                    "the mask is i64; it must be bool or, as q, f32");
+                    "the mask is i64; it must be bool, f32 or q's dtype, f32");
         d.mask = mlc_zeros(ctx, MLC_BOOL, mlc_dims2(5, 7));
         check_error(ctx, mlc_attention_ex(q, k, k, &d), MLC_ERR_SHAPE,
                     "the mask [5,7] does not broadcast to [b,h,t,s] [2,4,5,6]");
@@ -728,6 +728,29 @@ TEST(attention, values_may_have_no_columns)
         CHECK(mlc_dim(y, 2) == 3 && mlc_dim(y, 3) == 0);
         CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
         if (mlc_grad(k)) CHECK_VALUES(mlc_grad(k), 20, zeros, 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Its numbers and its gradient are those of the same mask in f64. */
+TEST(attention, a_mask_of_f32_goes_with_every_float)
+{
+    FOR_EACH_ISA(ctx) {
+        double y[2][24], g[2][15];
+        mlc_tensor *q = test_rand(ctx, MLC_F64, mlc_dims4(1, 2, 3, 4), 1, -1, 1);
+        mlc_tensor *k = test_rand(ctx, MLC_F64, mlc_dims4(1, 2, 5, 4), 2, -1, 1);
+        mlc_tensor *narrow = test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 3, -1, 1);
+        for (int wide = 0; wide < 2; wide++) {
+            mlc_attention_desc d = mlc_attention_desc_make();
+            d.mask = mlc_detach(mlc_cast(narrow, wide ? MLC_F64 : MLC_F32));
+            mlc_set_requires_grad(d.mask, true);
+            mlc_tensor *out = mlc_attention_ex(q, k, k, &d);
+            CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(out))), MLC_OK);
+            test_read(out, y[wide]);
+            test_read(mlc_grad(d.mask), g[wide]);
+        }
+        CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0);
+        for (int i = 0; i < 15; i++) CHECK(g[0][i] == (double)(float)g[1][i]);
         CHECK_OK(ctx);
     }
 }

@@ -411,7 +411,7 @@ static const wrong_op OPS[] = {
     {"mlc_attention_ex", "<f32[1,1,2,1] <f32[1,1,2,1] <f32[1,1,2,1] <f32[3] #0 #0", MLC_ERR_SHAPE,
      "attention: the mask [3] does not broadcast to [b,h,t,s] [1,1,2,2]"},
     {"mlc_attention_ex", "<f32[1,1,2,1] <f32[1,1,2,1] <f32[1,1,2,1] <i64[2] #0 #0", MLC_ERR_DTYPE,
-     "attention: the mask is i64; it must be bool or, as q, f32"},
+     "attention: the mask is i64; it must be bool, f32 or q's dtype, f32"},
     {"mlc_einsum", "<f32[2,3] <f32[4,5] \"ij,jk->ik\"", MLC_ERR_SHAPE,
      "einsum: \"ij,jk->ik\": 'j' is 4 at axis 0 of operand 2, 3 before; a letter has one size"},
     {"mlc_einsum", "<f32[2,3] \"ij,jk->ik\"", MLC_ERR_ARG,
