@@ -1475,7 +1475,7 @@ typedef struct mlc_embedding_bag_desc {
 MLC_API mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void);
 /* mlc_embedding_bag: mean of rows of w for each bag of indices: index [b,l], offsets NULL: bags are
  *   its rows; or index [m] and offsets, i64 [b], from 0 on, not falling: where each bag begins. A
- *   bag of none gives 0.
+ *   bag of none gives 0; of an index of none there may be no bags.
  *   out    [b,d]     err: as mlc_embedding; ARG; VALUE if offsets fall, or do not begin at 0
  *   ref    F.embedding_bag                                      test: tests/test_embedding.c  */
 MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w);
@@ -36703,9 +36703,10 @@ static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets, c
     else if (index->ndim != (offsets ? 1 : 2))
         mlc__fail(ctx, MLC_ERR_SHAPE, "%s: the index is %s; it must be %s", what,
                   mlc__shape(index).s, offsets ? "[m] with offsets" : "[b,l] without offsets");
-    else if (offsets && (offsets->ndim != 1 || offsets->shape[0] < 1))
-        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: offsets are %s; they must be [b], one or more", what,
-                  mlc__shape(offsets).s);
+    else if (offsets && (offsets->ndim != 1 || offsets->shape[0] < (index->shape[0] > 0)))
+        mlc__fail(ctx, MLC_ERR_SHAPE, "%s: offsets are %s, the index %s; they must be [b], one or "
+                  "more where there is an index", what, mlc__shape(offsets).s,
+                  mlc__shape(index).s);
     else if (offsets && offsets->dtype != MLC_I64)
         mlc__fail(ctx, MLC_ERR_DTYPE, "%s: offsets are %s; write mlc_cast(offsets, MLC_I64)", what,
                   mlc_dtype_name(offsets->dtype));
@@ -36737,6 +36738,7 @@ MLC_IMPL mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets
         column.v[column.n++] = 1;
         y = mlc_mul(y, mlc_reshape(mlc_cast(d->weights, wide), column));
     }
+    if (offsets && offsets->shape[0] == 0) return mlc_cast(y, w->dtype);      /* [0,d] */
     if (offsets) return mlc_cast(mlc__bag_sum(y, offsets, d->reduction), w->dtype);
     y = mlc_sum(y, mlc_dims1(1), false);
     if (d->reduction == MLC_REDUCTION_MEAN && index->shape[1] > 0)

@@ -643,3 +643,27 @@ TEST(embedding, positions_say_what_is_wrong)
     CHECK(!mlc_alibi_slopes(ctx, 0));
     CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
+
+/* As F.embedding_bag has it. */
+TEST(embedding, no_bags_of_no_index_are_no_rows)
+{
+    mlc_ctx    *ctx = test_ctx();
+    const double zeros[6] = {0};
+    mlc_tensor *w = mlc_ones(ctx, MLC_F32, mlc_dims2(3, 2));
+    mlc_tensor *none = mlc_zeros(ctx, MLC_I64, mlc_dims1(0)), *y;
+    mlc_set_requires_grad(w, true);
+    for (int sum = 0; sum < 2; sum++) {
+        mlc_embedding_bag_desc d = mlc_embedding_bag_desc_make();
+        if (sum) d.reduction = MLC_REDUCTION_SUM;
+        y = mlc_embedding_bag_ex(none, none, w, &d);
+        if (!CHECK(y != NULL)) return;
+        CHECK(y->ndim == 2 && mlc_dim(y, 0) == 0 && mlc_dim(y, 1) == 2);
+        CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
+        if (mlc_grad(w)) CHECK_VALUES(mlc_grad(w), 6, zeros, 0, 0);
+    }
+    y = mlc_embedding_bag(mlc_zeros(ctx, MLC_I64, mlc_dims2(0, 4)), NULL, w);
+    CHECK(y && mlc_dim(y, 0) == 0 && mlc_dim(y, 1) == 2);
+    CHECK_OK(ctx);
+    CHECK(!mlc_embedding_bag(mlc_zeros(ctx, MLC_I64, mlc_dims1(2)), none, w));
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "embedding_bag: offsets are [0], the index [2]");
+}
