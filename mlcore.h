@@ -37274,6 +37274,8 @@ static mlc_tensor *mlc__ein_mul(const mlc__ein *e, const mlc__ein_split *s, mlc_
     mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
     mlc__ein_group(e, b, s, MLC__EIN_B, &right);
     mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
+    /* Products before have autocast's dtype, which the operands may not have. */
+    if (x && y && mlc__is_half(x->dtype) && mlc__is_half(y->dtype)) y = mlc_cast(y, x->dtype);
     for (int32_t d = left.n; d < thin.n; d++) thin.v[d] = 1;
     x = mlc_reshape(x, thin);
     thin = shape;

@@ -392,3 +392,28 @@ TEST(einsum, each_names_itself_in_its_errors)
         CHECK_STATUS(ctx, MLC_ERR_DTYPE);
     }
 }
+
+/* Products have autocast's dtype; what they are multiplied by follows. */
+TEST(einsum, operands_of_the_other_16_bits_go_under_autocast)
+{
+    static const mlc_dtype DTYPES[] = {MLC_BF16, MLC_F16};
+    static const double    want[4] = {19, 22, 43, 50};       /* [1 2; 3 4] [5 6; 7 8] times 1 */
+    const double           a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8};
+    for (int k = 0; k < 4; k++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_dtype   dtype = DTYPES[k / 2], low = DTYPES[k % 2];
+        mlc_tensor *in[3] = {test_tensor(ctx, dtype, mlc_dims2(2, 2), a),
+                             test_tensor(ctx, dtype, mlc_dims2(2, 2), b),
+                             mlc_ones(ctx, dtype, mlc_dims2(2, 2))};
+        for (int i = 0; i < 3; i++) mlc_set_requires_grad(in[i], true);
+        mlc_autocast_begin(ctx, low);
+        mlc_tensor *y = mlc_einsum("ij,jk,ik->ik", in, 3);
+        mlc_autocast_end(ctx);
+        if (!CHECK(y != NULL)) { CHECK_OK(ctx); continue; }
+        CHECK_VALUES(y, 4, want, 0, 0);
+        CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
+        CHECK_VALUES(mlc_grad(in[2]), 4, want, 0, 0);
+        CHECK(mlc_grad(in[0])->dtype == dtype);
+        CHECK_OK(ctx);
+    }
+}
