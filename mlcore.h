@@ -1360,11 +1360,12 @@ MLC_API mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
                                    mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
                                    bool training, double momentum, double eps);
 /* mlc_group_norm: the same with statistics of each image alone, over groups of channels side by
- *   side, in training and evaluation alike.    err: SHAPE: groups do not divide c
+ *   side, in training and evaluation alike.
+ *   err    SHAPE: groups do not divide c; one value a group, of which the bias alone would be left
  *   ref    arXiv 1803.08494; F.group_norm                     test: tests/test_channel.c      */
 MLC_API mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
                                    mlc_tensor *bias, double eps);
-/* mlc_instance_norm: the same for each channel of each image.       grad, errors: the same
+/* mlc_instance_norm: the same for each channel of each image, of more than one value.
  *   ref    arXiv 1607.08022; F.instance_norm                  test: tests/test_channel.c      */
 MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
                                       double eps);
