@@ -445,6 +445,7 @@ MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
  *   a later one's, at the latest of mlc_read, mlc_item or mlc_ctx_sync. Until it is reported no
  *   optimizer's step changes anything.
  *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
+ *   err    STATE: none is open, or none that the function of a module, a hook or mlc_custom began
  *   test   tests/test_ctx.c                                                                  */
 MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
 /* mlc_keep: detached copy of t in the parent scope of the current one.   err: STATE: t is freed */
@@ -2389,7 +2390,8 @@ MLC_API mlc_module *mlc_nn_identity(mlc_ctx *ctx);
 typedef mlc_tensor *(*mlc_lambda_fn)(void *user, mlc_tensor *x);
 
 /* mlc_nn_lambda: fn(user, x), made of operations, as a module; user must live as long as it.
- *   err    ARG: fn is NULL; in the forward: fn returned NULL without an error
+ *   err    ARG: fn is NULL; in the forward: fn returned NULL without an error; STATE: it ended a
+ *          scope that it did not begin
  *   test   tests/test_nn.c                                                                    */
 MLC_API mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user);
 
@@ -8276,6 +8278,7 @@ struct mlc_ctx {
     mlc__chunk    *free_chunks;
     mlc__scope    *scopes;
     int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
+    int32_t        held;               /* so many scopes what runs now did not begin           */
 
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
@@ -27413,8 +27416,9 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
-    MLC__REQUIRE(ctx, ctx->depth > 0, STATE,
-                 "scope_end: no scope is open; call mlc_scope_begin before");
+    MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE, ctx->held
+                 ? "scope_end: a function that a module or an operation calls ends no scope that "
+                   "it did not begin" : "scope_end: no scope is open; call mlc_scope_begin before");
     /* Errors of a device that is behind belong to the scope in which they become known. */
     if (ctx->on_host) mlc__error_word_read(ctx);
     else mlc__error_word_poll(ctx);
@@ -37510,11 +37514,14 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     struct mlc__autocast *autocast = ctx->autocast;
     const mlc__tape *outer = ctx->inner.outer;
     const bool keep = ctx->inner.keep;
+    const int32_t held = ctx->held;
     ctx->inner.keep = false;
     ctx->no_grad++;
+    ctx->held = ctx->depth;
     ctx->autocast = NULL;              /* backward would not know of it */
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
+    ctx->held = held;
     mlc__tapes_back(ctx, outer);
     ctx->inner.keep = keep;
     mlc__flush_resume(mode);
@@ -37558,10 +37565,13 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 0; i < nd->n_in; i++) need[i] = mlc__needs(nd, i) && mlc__wants_grad(nd->in[i]);
     struct mlc__autocast *autocast = ctx->autocast;
     const mlc__tape *outer = ctx->inner.outer;
+    const int32_t held = ctx->held;
     ctx->autocast = NULL;
+    ctx->held = ctx->depth;
     const uint32_t mode = mlc__flush_pause();
     const mlc_status st =
         nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
+    ctx->held = held;
     mlc__tapes_back(ctx, outer);
     mlc__flush_resume(mode);
     ctx->autocast = autocast;
@@ -40330,9 +40340,12 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
 {
     if (!m) return MLC_ERR_ARG;
     const mlc_module *outer = m->ctx->current;
+    const int32_t held = m->ctx->held;
     m->ctx->current = m;
+    m->ctx->held = m->ctx->depth;
     const mlc_status st = mlc__module_run(m, in, n_in, out, n_out);
     if (st != MLC_OK) m->out_ndim = MLC__FAILED;
+    m->ctx->held = held;
     m->ctx->current = outer;
     return st;
 }
@@ -53649,6 +53662,7 @@ typedef struct mlc__held {
     bool                  keep;
     const mlc__tape      *outer;       /* of the tape                                          */
     struct mlc__sequence *sequence;
+    int32_t               scopes;
 } mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
@@ -53659,8 +53673,9 @@ static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
     const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep,
-                            ctx->inner.outer, ctx->sequence };
+                            ctx->inner.outer, ctx->sequence, ctx->held };
     mlc__watcher_of(ctx)->inside = true;
+    ctx->held = ctx->depth;
     ctx->autocast = NULL;
     ctx->sequence = NULL;
     ctx->inner.keep = false;
@@ -53671,6 +53686,7 @@ static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
 {
     mlc__tapes_back(ctx, old->outer);
+    ctx->held = old->scopes;
     ctx->no_grad--;
     ctx->inner.keep = old->keep;
     ctx->autocast = old->autocast;

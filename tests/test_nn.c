@@ -877,6 +877,73 @@ TEST(nn, identity_and_functions_are_modules)
     CHECK_OK(ctx);
 }
 
+/* ---- functions of the program's that end scopes of others */
+
+enum { IN_LAMBDA, IN_CALLED_LAMBDA, IN_CUSTOM, IN_CUSTOM_BACK, IN_HOOK, PLACES };
+
+static void end_scope(const mlc_tensor *x) { CHECK_EQ(mlc_scope_end(x->ctx), MLC_ERR_STATE); }
+
+/* A scope of its own it may end. */
+static mlc_tensor *ends_a_scope(void *user, mlc_tensor *x)
+{
+    (void)user;
+    CHECK_EQ(mlc_scope_begin(x->ctx), MLC_OK);
+    CHECK_EQ(mlc_scope_end(x->ctx), MLC_OK);
+    end_scope(x);
+    return mlc_ones(x->ctx, MLC_F32, mlc_dims1(4));
+}
+
+static mlc_status custom_forward(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor **out)
+{
+    (void)n;
+    if (*(const int *)user == IN_CUSTOM) end_scope(in[0]);
+    *out = mlc_copy(in[0]);
+    return MLC_OK;
+}
+
+static mlc_status custom_backward(void *user, mlc_tensor *const *in, int32_t n, mlc_tensor *out,
+                                  mlc_tensor *dy, const bool *need, mlc_tensor **dx)
+{
+    (void)n, (void)out, (void)need;
+    if (*(const int *)user == IN_CUSTOM_BACK) end_scope(in[0]);
+    dx[0] = dy;
+    return MLC_OK;
+}
+
+static void hook_ends_a_scope(void *user, const mlc_op_event *e)
+{
+    if (*(const int *)user == IN_HOOK) end_scope(e->in[0]);
+}
+
+TEST(nn, a_function_that_ends_a_scope_it_did_not_begin_is_an_error)
+{
+    static const mlc_custom_op op = {"copies", custom_forward, custom_backward};
+    for (int place = 0; place < PLACES; place++) {
+        mlc_ctx  *ctx = test_ctx();
+        mlc_hooks hooks;
+        memset(&hooks, 0, sizeof hooks);
+        hooks.op_begin = hook_ends_a_scope;
+        hooks.user = &place;
+        mlc_module *m = mlc_nn_lambda(ctx, ends_a_scope, NULL), *net = m;
+        if (place == IN_CALLED_LAMBDA) net = MLC_SEQUENTIAL(ctx, mlc_nn_relu(ctx), m);
+        if (place == IN_HOOK) CHECK(mlc_hooks_add(ctx, &hooks) != 0);
+        for (int step = 0; step < 3; step++) {
+            mlc_scope_begin(ctx);
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+            mlc_set_requires_grad(x, true);
+            if (place <= IN_CALLED_LAMBDA) mlc_forward(net, x);
+            else if (place == IN_HOOK) mlc_relu(x);
+            else mlc_backward(mlc_sum_all(mlc_custom(&op, &place, &x, 1)));
+            CHECK_HAS(mlc_error(ctx), "scope_end: a function that");
+            CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);   /* none is open                     */
+            mlc_error_clear(ctx);
+        }
+    }
+}
+
 /* Each of the names is short enough; together they are not.                                   */
 TEST(nn, a_dotted_name_that_is_too_long_is_an_error_of_the_build)
 {
