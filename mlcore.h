@@ -71,7 +71,7 @@
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
- *   MLC_TEST_STRIDES       wild strides, for tests  MLC_NO_CPP       no namespace mlc
+ *   MLC_TEST_STRIDES       invalid unused strides   MLC_NO_CPP       no namespace mlc
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -852,7 +852,7 @@ MLC_API mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
-/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi; NaN stays, always.
+/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi, NaN stays NaN.
  *   grad   dx += dy where lo < x < hi, as PyTorch 2.15
  *   ref    torch.clamp; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)                  */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
@@ -1489,7 +1489,8 @@ MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets,
  *    mlc_rows of a parameter.                              test: tests/test_embedding.c -- */
 
 /* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
- *   cosine in 2i+1.      err: ARG, SHAPE                ref: Vaswani et al. 2017, section 3.5  */
+ *   cosine in 2i+1.
+ *   err    ARG: t or d below 1; SHAPE: too large        ref: Vaswani et al. 2017, section 3.5  */
 MLC_API mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d);
 /* mlc_alibi_slopes: f32 [heads]: 2^(-8i/n), i from 1 on, n the largest power of 2 up to heads, then
  *   every other slope of 2n heads.           err: ARG       ref: Press et al. 2022, section 3 */
@@ -1952,9 +1953,9 @@ MLC_API mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *length
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
  * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
- * the root in one block. Modules live until mlc_module_free or the context's end: what a creator
- * that fails was given, too; it has no parent then, as before. An error in a forward begins with
- * dotted path and class of the module: "in 0.2 (Linear): linear: x ..".                       */
+ * the root in one block. Modules live until mlc_module_free or the context's end. A creator that
+ * fails leaves the modules it was given as they were, without a parent. An error in a forward
+ * begins with dotted path and class of the module: "in 0.2 (Linear): linear: x ..".           */
 
 typedef enum mlc_takes {               /* what a class does in its own pass, or'ed             */
     MLC_TAKES_RELU = 1, MLC_TAKES_ACT = 3 /* each activation */, MLC_TAKES_DROPOUT = 4,
@@ -4145,9 +4146,10 @@ typedef struct mlc_dataset_table_desc {
 MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
 /* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
  *   i64 (whole numbers, categories) or f32. Copied.
- *   To give missing texts a category of their own: MLC_MISSING_VALUE, value categories of them.
- *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left; to
- *          be filled by a mean: a column of texts, or without a value                         */
+ *   With MLC_MISSING_VALUE and the value mlc_table_categories of a column its missing texts are a
+ *   category of their own.
+ *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left;
+ *          MLC_MISSING_MEAN and an empty cell in a column of texts, or in one without a value */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
 /* mlc_dataset_pnm: a folder of images, .pgm, .ppm or .pnm in either case, binary, of 8 bits, in the
@@ -4307,9 +4309,9 @@ MLC_API mlc_csv_desc mlc_table_desc_make(void);
 
 /* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
  *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and, as
- *   desc.comments has it, those that begin with # are passed over; NULL desc: the defaults. With
- *   header such a line just before the first row has the names if there are as many in it as there
- *   are fields in the row, one of which is a number: numpy.savetxt's "# a,b". "nan" and "inf" are
+ *   desc.comments says, those that begin with # are passed over; NULL desc: the defaults. With
+ *   header the last such line before the first row has the names if it has as many fields as that
+ *   row and one of the row's is a number, as numpy.savetxt writes "# a,b". "nan" and "inf" are
  *   numbers; the locale does not matter. Takes memory for the text and the result: two bytes of
  *   text may be a number of 8.
  *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
@@ -4453,7 +4455,7 @@ MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, ch
 
 typedef enum mlc_averaging {           /* over classes                                         */
     MLC_AVERAGING_MACRO = 0,           /* the mean of classes that targets or predictions      */
-                                       /* have, also of rows of weight 0 alone                 */
+                                       /* have, also if only in rows of weight 0               */
     MLC_AVERAGING_MICRO,               /* of the sums of all classes                           */
     MLC_AVERAGING_WEIGHTED,            /* the mean by the weight of targets                    */
     MLC_AVERAGING_BINARY,              /* class 1 of two                                       */
@@ -4757,9 +4759,10 @@ MLC_API mlc_status mlc_fit_validate(mlc_fit_state *s);
 /* mlc_fit_value: the last value of a name of the history, "val_loss" or a metric's; NaN: none. */
 MLC_API double mlc_fit_value(const mlc_fit_state *s, const char *name);
 /* mlc_fit_cross_entropy: a forward for mlc_fit_desc whose user is a mlc_cross_entropy_desc: weights
- *   of classes, smoothing, an ignored label. Samples with that label are none of the mean losses
- *   that mlc_fit and mlc_evaluate give: a batch of no others has no part in them, though its own
- *   loss is NaN. (A forward of yours gives a loss that is a number.)                          */
+ *   of classes, smoothing, an ignored label. The mean losses of mlc_fit and mlc_evaluate leave out
+ *   samples with that label; the loss of a batch that has no others is NaN, and they leave it out,
+ *   too. NaN that a forward of your own returns is part of them.
+ *   err    ARG: b or output is NULL; as mlc_cross_entropy_ex                                  */
 MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                           mlc_tensor **output);
 
@@ -5064,7 +5067,7 @@ MLC_API mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n
                                            const char *const *results, int32_t n_results);
 /* mlc_sweep_run: runs the trials, at most 2^20. ctx waits: it holds the sweep and is not for them.
  *   sweep: NULL, or gets it, to be freed by mlc_sweep_free, also after an error of a trial. A child
- *   that a trial forks ends in the trial, by exec or _exit: after it, it has no sweep.
+ *   that a trial forks must end within the trial, by exec or _exit: the sweep is the parent's.
  *   err    ARG: desc; NOMEM; that of the first trial which failed if all did, or if desc.stop;
  *          MLC_INTERRUPTED: a trial ended the sweep; STATE: in such a child
  *   ref    sklearn.model_selection.GridSearchCV, RandomizedSearchCV                           */
