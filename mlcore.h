@@ -9086,7 +9086,7 @@ static void mlc__node_unsave(mlc_node *nd)
     nd->done = true;
 }
 
-/* Storages first: their structs lie in the chunks that go next. Wrapped memory is the caller's, but
+/* Storages first: their structs are in the chunks that go next. Wrapped memory is the caller's, but
  * its tensor ends as others do. */
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
 {
@@ -9159,9 +9159,10 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 /* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
 
-/* After fork() the child has the thread that called it and no other. Who makes threads keeps the
- * number of mlc__fork_watch; once it differs they are gone, with what they held. Not getpid(),
- * which is a system call: loops ask at each begin. */
+/* After fork() the child has the thread that called it and no other. Code that makes threads keeps
+ * the number that mlc__fork_watch returned; once mlc__forks differs from it the threads are gone,
+ * and locks that they held stay held. getpid() would tell the same, but it is a system call, and
+ * each loop asks. */
 static uint32_t mlc__forks;            /* 0: not watched; else 1 and the forks since then      */
 
 static void mlc__fork_seen(void) { __atomic_fetch_add(&mlc__forks, 1, __ATOMIC_RELEASE); }
@@ -9179,7 +9180,7 @@ static uint32_t mlc__fork_watch(void)
     return MLC__LOAD(&mlc__forks);
 }
 
-/* Are threads gone that were made at this number? */
+/* Has this process been forked since threads were made at this number of mlc__fork_watch? */
 static bool mlc__forked(uint32_t since)
 {
     return MLC__LOAD(&mlc__forks) != since;
@@ -9328,7 +9329,7 @@ static size_t mlc__pool_bytes(int32_t threads)
            (size_t)threads * (sizeof(mlc__lane) + sizeof(pthread_t));
 }
 
-/* No workers: of a new pool, or of one whose workers a fork left in the parent. */
+/* Makes p a pool without workers: a new one, or one whose workers a fork left in the parent. */
 static void mlc__pool_fresh(mlc__pool *p)
 {
     p->workers = 0;
@@ -27741,8 +27742,8 @@ static bool mlc__fits(int32_t ndim, const int64_t *shape)
     return true;
 }
 
-/* A width of the caller's, so that multiples do not overflow: one that is none, or fits no memory,
- * is refused by who declares parameters of it. */
+/* Brings a width that the caller gave into 0 .. 2^40, so that multiples of it do not overflow. The
+ * declaration of a parameter of such a width refuses it. */
 static int64_t mlc__width(int64_t n) { return mlc__max(0, mlc__min(n, 1ll << 40)); }
 
 /* A second tensor over x's memory, of the current scope, unknown to the tape. */
@@ -28265,8 +28266,8 @@ static void mlc__line_shape(const mlc_tensor *x, int64_t *shape, int64_t *stride
     }
 }
 
-/* From one row to the next, where the first `axes` axes are rows that are the same step apart: 0 of
- * one row. The stride of an axis of size 1 is no step. */
+/* The step from one row to the next, where the first `axes` axes number rows that are equally far
+ * apart; 0 if there is one row. The stride of an axis of size 1 is never used. */
 static int64_t mlc__row_step(const mlc_tensor *t, int32_t axes)
 {
     while (axes > 0 && t->shape[axes - 1] == 1) axes--;
@@ -29048,7 +29049,7 @@ typedef enum mlc__amp_policy {
 
 /* Of op->flags, beside mlc_op_flags, for profiles: how many multiplications and additions an
  * operation makes with elements of x, its first input, and of w, later ones. 0: one for each of the
- * result. No enum: C++20 deprecates | of two. */
+ * result. They are macros, because C++20 deprecates | of two enums. */
 #define MLC__WORK_ROWS   0x10          /* 2 of each w for each row of x                         */
 #define MLC__WORK_DOT    0x20          /* 2 of the last axis of x for each of the result        */
 #define MLC__WORK_TAPS   0x30          /* 2 of a filter for each of the result                  */
@@ -33700,7 +33701,8 @@ static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
     }
 }
 
-/* Strides of a tensor of 4 axes; a last axis of size 1 counts as dense, which decides the way. */
+/* Strides of a tensor of 4 axes. A last axis of size 1 gets stride 1: kernels read rows of that
+ * stride by blocks. */
 static void mlc__attn_steps(const mlc_tensor *t, int64_t stride[4])
 {
     memcpy(stride, t->stride, 4 * sizeof *stride);
@@ -39985,7 +39987,7 @@ MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
     return mlc__build_root(mlc__root(m));
 }
 
-/* What p is to be, of the dtype that user points at. */
+/* The dtype that p gets in a network that becomes of the dtype at user. */
 static mlc_dtype mlc__to_dtype(const mlc__param *p, const void *user)
 {
     const mlc_dtype dtype = *MLC__CAST(const mlc_dtype *, user);
@@ -41807,7 +41809,7 @@ MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module 
     return NULL;
 }
 
-/* Of parts that a block has made: if it fails, both are freed. */
+/* mlc_nn_residual of parts that a block has made: frees both if it fails. */
 static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                       bool relu)
 {
@@ -43659,7 +43661,8 @@ struct mlc_cache {
                                        /* padding; made by the first forward of tokens         */
     int64_t       noted, notes;        /* columns of text where no places are kept: of all      */
                                        /* forwards, of the last                                */
-    int64_t      *row;                 /* [room], on the host; the same                        */
+    int64_t      *row;                 /* [room], on the host: a sequence of text at a time,    */
+                                       /* where no places are kept                             */
     mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
                                        /* the end, and back; of what is no padding             */
     mlc_storage   store[4];            /* of what modules keep, start, seen, text              */
@@ -43888,8 +43891,8 @@ static int mlc__token_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Each token once, where no places are kept: a stream does not take more and more room. A sequence
- * passes through c->row. */
+/* Keeps each token of a sequence once, where no places are kept, so that the text of a stream does
+ * not grow without end. Sequences are sorted in c->row. */
 static mlc_status mlc__cache_once(mlc_cache *c)
 {
     const int64_t n = c->noted;
@@ -43912,7 +43915,7 @@ static mlc_status mlc__cache_once(mlc_cache *c)
     return MLC_OK;
 }
 
-/* Text of other sizes; what is in it stays. */
+/* Gives text `room` columns, which are no fewer than it had; what is in it stays. */
 static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
 {
     mlc_ctx *ctx = c->ctx;
@@ -43941,7 +43944,7 @@ static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
     return st;
 }
 
-/* Room for tokens of t places more. */
+/* Makes room for t more columns of text. */
 static mlc_status mlc__cache_text(mlc_cache *c, int64_t t)
 {
     const int64_t had = c->store[3].data ? c->text.shape[1] : 0;
@@ -43952,7 +43955,7 @@ static mlc_status mlc__cache_text(mlc_cache *c, int64_t t)
     return had && room <= had ? MLC_OK : mlc__cache_resize(c, mlc__max(room, 64));
 }
 
-/* Tokens of the forward that comes, which count when its places do. */
+/* Writes the tokens of the next forward to text; mlc__cache_advance counts them. */
 static mlc_status mlc__cache_note(mlc_cache *c, mlc_tensor *x)
 {
     mlc_ctx *ctx = c->ctx;
@@ -44785,8 +44788,8 @@ static bool mlc__beams_settled(const mlc__beams *g, int64_t i, double best)
     return true;
 }
 
-/* A beam of sequence i that no branch goes on as: a forward takes it along, with the rows of the
- * first one, and it has no branches. */
+/* Fills beam `to` of sequence i, for which there is no branch: the next forward computes it from
+ * the rows of the sequence's first beam, and it gets no branches. */
 static void mlc__beam_rest(mlc__beams *g, int64_t i, int64_t to)
 {
     g->beam[1][to].n = 0;
@@ -54173,9 +54176,9 @@ static void mlc__temp_unlock(mlc__atomic *a) { (void)a; }
 
 #define MLC__TEMP_BYTES 10             /* of ".mlc99.tmp" */
 
-/* O_EXCL: two processes, or two saves of one, never write into the same file. Until it is complete
- * only its owner may read what replaces an old file, and only then it gets that file's rights: what
- * a killed save leaves can be opened, and so removed. */
+/* O_EXCL: two processes, or two saves of one, never write into the same file. One that replaces an
+ * old file is its owner's alone until it is complete, when it gets the old file's rights: those may
+ * be read-only, and what a killed save leaves must be opened to be removed. */
 static int mlc__temp_create(const mlc__atomic *a)
 {
     return mlc__open_as(a->temp, O_WRONLY | O_CREAT | O_EXCL, a->old ? 0600 : 0666);
@@ -54237,8 +54240,8 @@ static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
     return mlc__io_fail(&a->file, "cannot write");
 }
 
-/* The old file's owner, group and rights, as far as this user may give them: a group that cannot be
- * kept leaves its members what others may do. */
+/* Gives the new file the old one's owner, group and rights, as far as this user may. Where the
+ * group cannot be kept, the new file's group may do what others may. */
 static void mlc__keep_rights(const mlc__atomic *a)
 {
     struct stat old, made;
@@ -54747,8 +54750,8 @@ static size_t mlc__st_most(const char *text, size_t n)
     return most < n / MLC__ST_SHORTEST + 1 ? most : n / MLC__ST_SHORTEST + 1;
 }
 
-/* What a file is by its first 8 bytes, if it is none of these. An ONNX model has ir_version first,
- * then the producer, the graph or the sets of operators. */
+/* What a file that is refused seems to be, by its first 8 bytes, and what to do. An ONNX model has
+ * ir_version first, then the producer, the graph or the sets of operators. */
 static const char *mlc__st_says(const unsigned char *raw)
 {
     if (memcmp(raw, "PK\3\4", 4) == 0 || (raw[0] == 0x80 && raw[1] >= 2 && raw[1] <= 5))
@@ -56923,7 +56926,7 @@ static mlc_status mlc__load_fits(mlc__load *l)
     return mlc__load_verdict(l);
 }
 
-/* What is in memory is read where it lies. */
+/* A tensor of the file; one in memory is a view. */
 static mlc_tensor *mlc__load_tensor(const mlc__load *l, int64_t entry)
 {
     const mlc__st_entry *e = &l->file->entries[entry];
@@ -56938,7 +56941,7 @@ static mlc_tensor *mlc__load_taken(const mlc__load *l, const mlc__piece *p, mlc_
     return mlc_contiguous(mlc_cast(t, dtype));
 }
 
-/* *same: are all bits? */
+/* *same: are all bits of x and y equal? They have one shape and dtype. */
 static mlc_status mlc__load_compare(mlc_tensor *x, mlc_tensor *y, bool *same)
 {
     const size_t bytes = (size_t)mlc__numel(x) * mlc__size(x);
@@ -61846,7 +61849,7 @@ static void *mlc__crew_main(void *arg)
         c->busy++;                     /* until it falls the plan stays */
         pthread_mutex_unlock(&c->lock);
         mlc__feed_fill(f, slot, k - f->plan_before, scratch);
-        if (mlc__forked(c->forks)) return NULL;            /* by get: the lock may be held */
+        if (mlc__forked(c->forks)) return NULL;            /* get forked: the lock may be held */
         pthread_mutex_lock(&c->lock);
         slot->batch = k;
         if (!f->data.count && slot->st == MLC_OK && slot->n < f->desc.batch)
@@ -64555,8 +64558,8 @@ static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int6
     return st != MLC_OK ? st : left;
 }
 
-/* Of parts; of classes a row each, and one that counts rows with the class as target or prediction
- * where a batch had weights: a weight may be 0. */
+/* Rows of parts. Kinds by classes have one for each class and a last one: how often each class was
+ * a target or a prediction in batches with weights, which may be 0. */
 static int64_t mlc__metric_rows(const mlc_metric *m)
 {
     return m->kind->rows ? m->kind->rows : m->classes + 1;
@@ -66326,7 +66329,7 @@ static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
     return MLC_OK;
 }
 
-/* Drops gradients of the batch: what was collected before it is what waits for a step again. */
+/* Drops gradients of the batch: those that were collected before it wait for the step again. */
 static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
 {
     mlc_optim *o = f->s.optim;
