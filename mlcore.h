@@ -54205,8 +54205,8 @@ static mlc_status mlc__temp_open(mlc__atomic *a)
         a->file.fd = mlc__temp_create(a);
         if (a->file.fd < 0 && errno == ENAMETOOLONG && !cut && name > MLC__TEMP_BYTES + 3) {
             cut = true;
-            i = -1;
-            continue;
+            mlc__temp_name(a, i, cut);
+            a->file.fd = mlc__temp_create(a);
         }
         if (a->file.fd < 0 && errno == EEXIST) {
             mlc__temp_remove(a->temp);
