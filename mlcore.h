@@ -57819,10 +57819,12 @@ static mlc_status mlc__csv_fail(const mlc__csv *c, int64_t col, const char *why)
 }
 
 /* LF, CR or the end of the file. */
-static bool mlc__csv_line_end(const mlc__csv *c)
+static bool mlc__csv_ends_at(const mlc__csv *c, size_t at)
 {
-    return c->at >= c->n || c->text[c->at] == '\n' || c->text[c->at] == '\r';
+    return at >= c->n || c->text[at] == '\n' || c->text[at] == '\r';
 }
+
+static bool mlc__csv_line_end(const mlc__csv *c) { return mlc__csv_ends_at(c, c->at); }
 
 /* Over the line's end: LF, CRLF or CR. */
 static void mlc__csv_break(mlc__csv *c)
@@ -57897,15 +57899,22 @@ static bool mlc__csv_comments(const mlc__csv *c)
                                         (c->desc.comments == MLC_COMMENTS_BEFORE && !c->begun));
 }
 
+/* Where the first character of a line is that is no blank; the end of one that has none. */
+static size_t mlc__csv_first(const mlc__csv *c)
+{
+    size_t at = c->at;
+    while (at < c->n && mlc__csv_blank(c, at)) at++;
+    return at;
+}
+
 /* Stands at the begin of the next row; false at the end. Goes over empty lines and comments. */
 static bool mlc__csv_next(mlc__csv *c)
 {
     const bool rows = !mlc__csv_comments(c);
     while (c->at < c->n) {
-        size_t at = c->at;
-        while (at < c->n && mlc__csv_blank(c, at)) at++;
+        const size_t at = mlc__csv_first(c);
         c->hash = at < c->n && c->text[at] == '#';
-        if (at < c->n && c->text[at] != '\n' && c->text[at] != '\r' && (rows || !c->hash)) {
+        if (!mlc__csv_ends_at(c, at) && (rows || !c->hash)) {
             c->begun = true;
             return true;
         }
@@ -57922,7 +57931,7 @@ static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, bool *number)
     double v;
     *number = false;
     for (size_t from = at; !end; at++) {
-        end = at >= c->n || c->text[at] == '\n' || c->text[at] == '\r';
+        end = mlc__csv_ends_at(c, at);
         if (!end && c->text[at] == '"') quoted = !quoted;
         if (!end && (quoted || c->text[at] != c->desc.delimiter)) continue;
         size_t to = at;
@@ -57941,10 +57950,9 @@ static void mlc__csv_names(mlc__csv *c)
     mlc__csv row = *c, last = *c;
     bool found = false, number, any;
     while (row.at < row.n) {
-        size_t at = row.at;
-        while (at < row.n && mlc__csv_blank(c, at)) at++;
+        const size_t at = mlc__csv_first(&row);
         const bool hash = at < row.n && row.text[at] == '#';
-        if (!hash && at < row.n && row.text[at] != '\n' && row.text[at] != '\r') break;
+        if (!hash && !mlc__csv_ends_at(&row, at)) break;
         if (hash) { last.at = at; last.line = row.line; found = true; }
         mlc__csv_skip_line(&row);
     }
@@ -58227,7 +58235,8 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
 /* A column of two bytes takes 40 here: hundreds of thousands of them are not tables. */
 static mlc_status mlc__table_budget(const mlc_table *t, const mlc__csv *c)
 {
-    const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns + 4 * t->rows;
+    const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns +
+                          t->rows * (int64_t)sizeof *t->lines;
     MLC__REQUIRE(t->ctx, bytes <= 3 * (int64_t)c->n + (1 << 19), IO,
                  "'%s': %lld columns would take %lld bytes of memory, over 4 times the file and 1 "
                  "MiB; read them with mlc_csv_load", c->path, (long long)t->cols,
@@ -58299,7 +58308,7 @@ static size_t mlc__csv_lines(const mlc__csv *c)
     size_t n = 0;
     bool empty = true;
     for (size_t i = 0; i < c->n; i++) {
-        const bool end = c->text[i] == '\n' || c->text[i] == '\r';
+        const bool end = mlc__csv_ends_at(c, i);
         n += empty && !end;
         empty = end;
     }
