@@ -8326,8 +8326,8 @@ struct mlc_ctx {
     mlc_safetensors *files;            /* open ones                                             */
     void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
     mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
-    mlc_tensor    *counted;            /* of a loss of mlc_fit_cross_entropy: labels that are   */
-                                       /* not ignored, or NULL: all                            */
+    mlc_tensor    *loss_rows;          /* how many rows made the loss that mlc_fit's forward   */
+                                       /* returned last; NULL: all of the batch                */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
@@ -66194,7 +66194,7 @@ static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit
                                     const mlc_batch *b, mlc_tensor **output)
 {
     mlc_tensor *loss = NULL;
-    ctx->counted = NULL;
+    ctx->loss_rows = NULL;
     if (d->has_autocast && mlc_autocast_begin(ctx, d->autocast) != MLC_OK) return NULL;
     if (d->forward) loss = d->forward(d->user, net, b, output);
     else {
@@ -66234,7 +66234,7 @@ static mlc_status mlc__loss_mean(mlc_tensor *loss, int64_t n, mlc_tensor *counte
 static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *rows, double *sum,
                                 mlc_metric *mean)
 {
-    mlc_tensor *counted = loss->ctx->counted;
+    mlc_tensor *counted = loss->ctx->loss_rows;
     if (mean) {
         *rows += (double)n;
         return mlc__loss_mean(loss, n, counted, mean);
@@ -66313,7 +66313,7 @@ static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
     r->b = f->d.budget;
     r->wants_output = f->d.n_metrics > 0 || (f->events & look);
     MLC__TRY(r->b->calls->backward(r));
-    r->ctx->counted = NULL;            /* of a part of the batch */
+    r->ctx->loss_rows = NULL;          /* of a part of the batch */
     return mlc__fit_count(f, r->output, r->loss);
 }
 
@@ -66686,7 +66686,7 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
     if (!*output) return NULL;
     if (d && d->has_ignore_index && b->y && b->y->dtype == MLC_I64) {
         mlc_tensor *counts = mlc_ne_scalar(b->y, (double)d->ignore_index);
-        net->ctx->counted = mlc_sum(mlc_cast(counts, MLC_F32), mlc_dims0(), false);
+        net->ctx->loss_rows = mlc_sum(mlc_cast(counts, MLC_F32), mlc_dims0(), false);
     }
     return mlc_cross_entropy_ex(*output, b->y, d);
 }
