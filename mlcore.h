@@ -47878,6 +47878,16 @@ static bool mlc__entry_due(const mlc__entry *e)
     return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
 }
 
+/* Writes the gradient of a parameter, which has the memory for one. */
+static mlc_status mlc__grad_put(mlc_tensor *t, const char *what, const mlc_tensor *from)
+{
+    mlc_tensor g;
+    mlc__grad_view(t, &g);
+    t->grad_fresh = 1;
+    g.storage->version++;
+    return mlc__cast_into(t->ctx, what, &g, from);
+}
+
 /* Bytes from a's values to b's, by their states. */
 static int64_t mlc__entry_apart(const mlc__entry *a, const mlc__entry *b)
 {
@@ -57594,7 +57604,6 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
     mlc_optim *o = f->o;
     const mlc__optim_slot item = mlc__optim_item(o, w->item);
     const bool state = item.kind == MLC__ITEM_STATE;
-    mlc_tensor g;
     if (f->torch && state && (w->t ? f->step[item.entry].made == 0 : w->optional)) {
         const size_t bytes = (size_t)mlc__numel(w->to) * mlc__size(w->to);
         return mlc__zero(o->ctx, l->what, w->to->storage->data, bytes);
@@ -57603,11 +57612,7 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
     const bool vector = item.kind == MLC__ITEM_LBFGS && item.k >= MLC__LBFGS_D;
     if (state || vector || item.kind == MLC__ITEM_AVERAGE)
         return mlc__cast_into(o->ctx, l->what, w->to, w->t);
-    if (item.kind != MLC__ITEM_GRAD) return MLC_OK;
-    mlc__grad_view(w->to, &g);
-    w->to->grad_fresh = 1;
-    g.storage->version++;
-    return mlc__cast_into(o->ctx, l->what, &g, w->t);
+    return item.kind == MLC__ITEM_GRAD ? mlc__grad_put(w->to, l->what, w->t) : MLC_OK;
 }
 
 /* All numbers are checked, then gradients have memory: nothing but a device can fail after that. */
@@ -66344,14 +66349,8 @@ static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
     mlc_optim *o = f->s.optim;
     const int64_t calls = o->calls;
     mlc_optim_zero_grad(o);
-    for (int64_t i = 0; collected && i < o->entries; i++) {
-        mlc_tensor g, *t = collected[i] ? &o->entry[i].p->t : NULL;
-        if (!t) continue;
-        t->grad_fresh = 1;
-        mlc__grad_view(t, &g);
-        g.storage->version++;
-        MLC__TRY(mlc__cast_into(f->s.ctx, "fit", &g, collected[i]));
-    }
+    for (int64_t i = 0; collected && i < o->entries; i++)
+        if (collected[i]) MLC__TRY(mlc__grad_put(&o->entry[i].p->t, "fit", collected[i]));
     if (collected) o->calls = calls;
     return MLC_OK;
 }
