@@ -48,8 +48,8 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN)
 
 .PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
-        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak bench bench-sketch bench-estimates \
-        bench-compare bench-ab bits weight gate \
+        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
+        bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -82,8 +82,8 @@ help:
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
 	@echo 'make gate            .ci/run in a fresh clone of HEAD; a quarter of an hour'
 	@echo 'make fuzz            every reader, half a minute each; clang'
-	@echo 'make abuse           every public function with arguments of all kinds, sanitized; minutes'
 	@echo 'make soak            the same for an hour each, and the longest tests'
+	@echo 'make abuse           every public function with arguments of all kinds, sanitized; minutes'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
