@@ -66164,6 +66164,9 @@ MLC_IMPL void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c)
     mlc__heap_free(ctx, c);
 }
 
+/* The bit of an event in the events of a callback. */
+#define MLC__AT(event) (1u << (uint32_t)MLC_EVENT_##event)
+
 static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
 {
     const uint32_t bit = 1u << (uint32_t)event;
@@ -66308,8 +66311,7 @@ static mlc_status mlc__fit_backward(mlc__fit *f)
 /* The same within the budget; nothing but metrics and callbacks looks at the output. */
 static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
 {
-    const uint32_t look = 1u << (uint32_t)MLC_EVENT_STEP_BEGIN |
-                          1u << (uint32_t)MLC_EVENT_STEP_END | 1u << (uint32_t)MLC_EVENT_BATCH_END;
+    const uint32_t look = MLC__AT(STEP_BEGIN) | MLC__AT(STEP_END) | MLC__AT(BATCH_END);
     memset(r, 0, sizeof *r);
     r->net = f->s.net;
     r->opt = f->s.optim;
@@ -66328,9 +66330,8 @@ static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
 {
     mlc_ctx *ctx = f->s.ctx;
     mlc_optim *o = f->s.optim;
-    const uint32_t bit = 1u << (uint32_t)MLC_EVENT_STEP_BEGIN;
     *to = NULL;
-    if (!mlc_optim_pending(o) || !(f->events & bit)) return MLC_OK;
+    if (!mlc_optim_pending(o) || !(f->events & MLC__AT(STEP_BEGIN))) return MLC_OK;
     MLC__TRY(mlc__optim_layout(o));
     const size_t bytes = (size_t)o->entries * sizeof **to;
     mlc_tensor **all = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, bytes));
@@ -66649,7 +66650,7 @@ MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
     if (!s) return MLC_ERR_ARG;
     mlc__fit *f = s->fit;
     mlc_status st = f->status != MLC_OK ? f->status : s->ctx->status;
-    const uint32_t bit = 1u << (uint32_t)MLC_EVENT_TRAIN_END;
+    const uint32_t bit = MLC__AT(TRAIN_END);
     for (int32_t i = 0; i < f->d.n_callbacks; i++) {
         const mlc_callback *c = f->d.callbacks[i];
         const mlc_status end = c->events & bit ? c->on(c->user, MLC_EVENT_TRAIN_END, s) : MLC_OK;
@@ -66806,8 +66807,6 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
 /* @@ IMPL.TRAIN.CALLBACKS -------------------------------- ready callbacks
  * Each is one block of memory that begins with its mlc_callback, whose user is the block. A program
  * links those alone whose constructors it calls: there is no table of them. */
-
-#define MLC__AT(event) (1u << (uint32_t)MLC_EVENT_##event)
 
 /* A block of so many bytes, zeroed, for a callback of these events. */
 static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uint32_t events,
