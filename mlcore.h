@@ -43645,6 +43645,9 @@ typedef struct mlc__cached {
     int64_t     forwards, last;        /* since the reset; number of the last                   */
 } mlc__cached;
 
+/* Blocks of memory of a cache: of what modules keep; of start, seen, text. */
+enum { MLC__CACHE_KEPT, MLC__CACHE_START, MLC__CACHE_SEEN, MLC__CACHE_TEXT, MLC__CACHE_STORES };
+
 struct mlc_cache {
     mlc__sequence seq;                 /* first: modules get it; offset: places that are filled */
     mlc_ctx      *ctx;
@@ -43665,7 +43668,7 @@ struct mlc_cache {
                                        /* where no places are kept                             */
     mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
                                        /* the end, and back; of what is no padding             */
-    mlc_storage   store[4];            /* of what modules keep, start, seen, text              */
+    mlc_storage   store[MLC__CACHE_STORES];
 };
 
 MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
@@ -43700,7 +43703,7 @@ static void mlc__cache_plan_tensor(mlc__cache_plan *p, mlc_tensor *t, mlc_dims s
     if (!p->fine) return;
     if (t) {
         mlc__tensor_init(t, p->cache->ctx, dtype, shape.n, shape.v);
-        t->storage = &p->cache->store[0];
+        t->storage = &p->cache->store[MLC__CACHE_KEPT];
         t->offset = p->bytes / size;
         t->scope = 0;
     }
@@ -43776,7 +43779,8 @@ MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
 {
     if (!c) return;
-    for (int i = 0; i < 4; i++) mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
+    for (int i = 0; i < MLC__CACHE_STORES; i++)
+        mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
     mlc__heap_free(c->ctx, c->row);
     mlc__heap_free(c->ctx, c->of);
     mlc__heap_free(c->ctx, c);
@@ -43810,8 +43814,9 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
     c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(c->ctx, (size_t)p.n * sizeof *c->of,
                                                      MLC_MEM_OBJECT, "cache_create"));
     if (!c->of || !mlc__cache_store(c, 0, p.bytes) ||
-        !mlc__cache_whole(c, &c->start, 1, MLC_I64, mlc_dims2(b, 1)) ||
-        (p.places && !mlc__cache_whole(c, &c->seen, 2, MLC_BOOL, mlc_dims4(b, 1, 1, capacity))))
+        !mlc__cache_whole(c, &c->start, MLC__CACHE_START, MLC_I64, mlc_dims2(b, 1)) ||
+        (p.places && !mlc__cache_whole(c, &c->seen, MLC__CACHE_SEEN, MLC_BOOL,
+                                       mlc_dims4(b, 1, 1, capacity))))
         return false;
     c->n = p.n;
     p.cache = c;
@@ -43920,7 +43925,7 @@ static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
 {
     mlc_ctx *ctx = c->ctx;
     mlc_tensor old = c->text;
-    mlc_storage was = c->store[3];
+    mlc_storage *store = &c->store[MLC__CACHE_TEXT], was = *store;
     const int64_t had = was.data ? old.shape[1] : 0;
     const size_t row = c->places ? 0 : (size_t)room * sizeof *c->row;
     int64_t *more = row ? MLC__CAST(int64_t *, mlc__heap_alloc(ctx, row, MLC_MEM_OBJECT,
@@ -43928,26 +43933,26 @@ static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
     mlc_status st = MLC_ERR_NOMEM;
     old.storage = &was;
     if (row && !more) return st;
-    if (mlc__cache_whole(c, &c->text, 3, MLC_I64, mlc_dims2(c->batch, room)))
+    if (mlc__cache_whole(c, &c->text, MLC__CACHE_TEXT, MLC_I64, mlc_dims2(c->batch, room)))
         st = mlc__fill(ctx, "forward_cached", &c->text, -1.0, 0.0);
     const mlc_tensor part = mlc__cache_part(&c->text, 1, 0, had);
     if (st == MLC_OK && had) st = mlc__cast_into(ctx, "forward_cached", &part, &old);
-    mlc__heap_data_free(ctx, st == MLC_OK ? was.data : c->store[3].data, MLC_MEM_ACTIVATION);
+    mlc__heap_data_free(ctx, st == MLC_OK ? was.data : store->data, MLC_MEM_ACTIVATION);
     mlc__heap_free(ctx, st == MLC_OK ? c->row : more);
     if (st == MLC_OK) {
         c->row = more;
         return st;
     }
-    c->store[3] = was;
+    *store = was;
     c->text = old;
-    c->text.storage = &c->store[3];
+    c->text.storage = store;
     return st;
 }
 
 /* Makes room for t more columns of text. */
 static mlc_status mlc__cache_text(mlc_cache *c, int64_t t)
 {
-    const int64_t had = c->store[3].data ? c->text.shape[1] : 0;
+    const int64_t had = c->store[MLC__CACHE_TEXT].data ? c->text.shape[1] : 0;
     if (mlc__cache_columns(c) + t <= had) return MLC_OK;
     if (c->places) return mlc__cache_resize(c, c->capacity);
     if (had) MLC__TRY(mlc__cache_once(c));
@@ -43962,7 +43967,7 @@ static mlc_status mlc__cache_note(mlc_cache *c, mlc_tensor *x)
     const int64_t t = x->shape[1], from = c->seq.offset;
     const bool tokens = x->dtype == MLC_I64 && x->ndim == 2;
     c->notes = 0;
-    if (!tokens && !(c->places && c->store[3].data)) return MLC_OK;
+    if (!tokens && !(c->places && c->store[MLC__CACHE_TEXT].data)) return MLC_OK;
     MLC__TRY(mlc__cache_text(c, t));
     mlc_tensor to = mlc__cache_part(&c->text, 0, 0, c->rows);
     to = mlc__cache_part(&to, 1, mlc__cache_columns(c), t);
@@ -44053,7 +44058,7 @@ static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
 {
     int64_t most = c->places ? mlc__max(c->capacity, 8) : 8;
     mlc_tensor t;
-    if (c->store[3].data) most = mlc__max(most, 8 * mlc__cache_columns(c));
+    if (c->store[MLC__CACHE_TEXT].data) most = mlc__max(most, 8 * mlc__cache_columns(c));
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             most = mlc__max(most, mlc__numel(&t) / t.shape[0] * (int64_t)mlc_dtype_bytes(t.dtype));
@@ -44067,7 +44072,7 @@ static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             MLC__TRY(mlc__cache_pick(&t, rows, n, room));
-    if (c->store[3].data) {
+    if (c->store[MLC__CACHE_TEXT].data) {
         t = mlc__cache_part(&c->text, 1, 0, mlc__cache_columns(c));
         MLC__TRY(mlc__cache_pick(&t, rows, n, room));
     }
