@@ -6626,6 +6626,7 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #include <cstddef>
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
 #  include <stdexcept>
 #endif
@@ -6814,9 +6815,10 @@ struct dims : mlc_dims {
 
 /* made, made_mask: the result where a function F takes arguments A; otherwise no type, so that no
  * other argument finds these operations.                                                        */
-template <class T> const T &value_of() noexcept;
+namespace detail {
 template <class F, class... A> struct taken_by {
-    template <class G> static auto ask(int) -> decltype(tensor(value_of<G>()(value_of<A>()...)));
+    template <class G> static auto
+    ask(int) -> decltype(tensor(std::declval<G &>()(std::declval<const A &>()...)));
     template <class G> static void ask(...);
     typedef decltype(ask<F>(0)) type;
 };
@@ -6826,18 +6828,20 @@ template <class F, class... A>
 struct made : made_if<typename taken_by<F, A...>::type, tensor> {};
 template <class F, class... A>
 struct made_mask : made_if<typename taken_by<F, A...>::type, mask> {};
+}
 
 #define MLC__CPP_OP(name) \
-    template <class... A> typename made<decltype(mlc_##name), A...>::type (name)(const A &...a) \
+    template <class... A> typename detail::made<decltype(mlc_##name), A...>::type \
+    (name)(const A &...a) \
     { return ::mlc_##name(a...); } \
-    template <class... A> typename made<decltype(mlc_##name), A...>::type \
+    template <class... A> typename detail::made<decltype(mlc_##name), A...>::type \
     mlc_##name(const A &...a) { return ::mlc_##name(a...); }
 MLC__CPP_TENSORS(MLC__CPP_OP)
 #undef MLC__CPP_OP
 #define MLC__CPP_OP(name) \
-    template <class... A> typename made_mask<decltype(mlc_##name), A...>::type \
+    template <class... A> typename detail::made_mask<decltype(mlc_##name), A...>::type \
     name(const A &...a) { return mask(::mlc_##name(a...)); } \
-    template <class... A> typename made_mask<decltype(mlc_##name), A...>::type \
+    template <class... A> typename detail::made_mask<decltype(mlc_##name), A...>::type \
     mlc_##name(const A &...a) { return mask(::mlc_##name(a...)); }
 MLC__CPP_MASKS(MLC__CPP_OP)
 #undef MLC__CPP_OP
@@ -6847,7 +6851,7 @@ MLC__CPP_MASKS(MLC__CPP_OP)
 /* Axes and shapes as braces: mlc::reshape(x, {2, -1}), mlc::zeros(ctx, MLC_F32, {2, 3}).        */
 #define MLC__CPP_DIMS(name) \
     template <class X, class... A> \
-    typename made<decltype(::mlc_##name), X, mlc_dims, A...>::type \
+    typename detail::made<decltype(::mlc_##name), X, mlc_dims, A...>::type \
     name(const X &x, const dims &d, const A &...a) { return ::mlc_##name(x, d, a...); }
 MLC__CPP_DIMS(reshape) MLC__CPP_DIMS(permute) MLC__CPP_DIMS(expand) MLC__CPP_DIMS(tile)
 MLC__CPP_DIMS(flip) MLC__CPP_DIMS(adaptive_max_pool) MLC__CPP_DIMS(adaptive_avg_pool)
@@ -6855,7 +6859,7 @@ MLC__CPP_DIMS(interpolate)
 #undef MLC__CPP_DIMS
 #define MLC__CPP_CREATE(name) \
     template <class... A> \
-    typename made<decltype(::mlc_##name), mlc_ctx *, mlc_dtype, mlc_dims, A...>::type \
+    typename detail::made<decltype(::mlc_##name), mlc_ctx *, mlc_dtype, mlc_dims, A...>::type \
     name(mlc_ctx *ctx, mlc_dtype dtype, const dims &shape, const A &...a) \
     { return ::mlc_##name(ctx, dtype, shape, a...); }
 MLC__CPP_CREATE(zeros) MLC__CPP_CREATE(ones) MLC__CPP_CREATE(full) MLC__CPP_CREATE(from)
@@ -6904,27 +6908,30 @@ inline tensor topk(tensor x, int64_t k, int32_t axis = -1, bool largest = true,
 }
 
 /* concat, stack, einsum of tensors in braces: mlc::concat({a, b}, 1).                           */
+namespace detail {
 template <size_t N> struct pointers {
     mlc_tensor *v[N];
     explicit pointers(const tensor (&list)[N]) { for (size_t i = 0; i < N; i++) v[i] = list[i]; }
 };
+}
 template <size_t N> tensor concat(const tensor (&list)[N], int32_t axis)
 {
-    return ::mlc_concat(pointers<N>(list).v, static_cast<int32_t>(N), axis);
+    return ::mlc_concat(detail::pointers<N>(list).v, static_cast<int32_t>(N), axis);
 }
 template <size_t N> tensor stack(const tensor (&list)[N], int32_t axis)
 {
-    return ::mlc_stack(pointers<N>(list).v, static_cast<int32_t>(N), axis);
+    return ::mlc_stack(detail::pointers<N>(list).v, static_cast<int32_t>(N), axis);
 }
 template <size_t N> tensor einsum(const char *equation, const tensor (&list)[N])
 {
-    return ::mlc_einsum(equation, pointers<N>(list).v, static_cast<int32_t>(N));
+    return ::mlc_einsum(equation, detail::pointers<N>(list).v, static_cast<int32_t>(N));
 }
 
 /* -- operators: of two tensors, one of which may be a mlc_tensor *, and of a tensor and a number of
  *    any type, which is taken as a double. * is by element, mlc::matmul is @ in Python. Comparisons
  *    are by element, too. & | ^ ~ are of masks. -- */
 
+namespace detail {
 template <class T> struct is_pointer : std::is_convertible<const T &, mlc_tensor *> {};
 template <> struct is_pointer<std::nullptr_t> : std::false_type {};
 template <class R, class A, class B> struct if_tensors
@@ -6932,16 +6939,19 @@ template <class R, class A, class B> struct if_tensors
                      is_pointer<A>::value && is_pointer<B>::value, R> {};
 template <class R, class A, class S> struct if_number
     : std::enable_if<is_pointer<A>::value && std::is_convertible<const S &, double>::value, R> {};
+}
 
 #define MLC__CPP_BINARY(T, sign, name) \
     template <class A, class B> \
-    typename if_tensors<T, A, B>::type operator sign(const A &a, const B &b) \
+    typename detail::if_tensors<T, A, B>::type operator sign(const A &a, const B &b) \
     { return T(::mlc_##name(a, b)); }
 #define MLC__CPP_NUMBER(T, sign, name) \
-    template <class A, class S> typename if_number<T, A, S>::type sign(const A &a, const S &s) \
+    template <class A, class S> \
+    typename detail::if_number<T, A, S>::type sign(const A &a, const S &s) \
     { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
 #define MLC__CPP_TURNED(T, sign, name) \
-    template <class S, class A> typename if_number<T, A, S>::type sign(const S &s, const A &a) \
+    template <class S, class A> \
+    typename detail::if_number<T, A, S>::type sign(const S &s, const A &a) \
     { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
 #define MLC__CPP_COMPARE(sign, name, turned) \
     MLC__CPP_BINARY(mask, sign, name) MLC__CPP_NUMBER(mask, operator sign, name) \
@@ -6962,11 +6972,13 @@ MLC__CPP_COMPARE(<=, le, ge) MLC__CPP_COMPARE(>, gt, lt) MLC__CPP_COMPARE(>=, ge
 #undef MLC__CPP_NUMBER
 #undef MLC__CPP_BINARY
 
-template <class A, class S> typename if_number<tensor, A, S>::type operator-(const A &a, const S &s)
+template <class A, class S>
+typename detail::if_number<tensor, A, S>::type operator-(const A &a, const S &s)
 {
     return ::mlc_add_scalar(a, -static_cast<double>(s));
 }
-template <class S, class A> typename if_number<tensor, A, S>::type operator/(const S &s, const A &a)
+template <class S, class A>
+typename detail::if_number<tensor, A, S>::type operator/(const S &s, const A &a)
 {
     return ::mlc_mul_scalar(::mlc_reciprocal(a), static_cast<double>(s));
 }
@@ -6982,13 +6994,13 @@ inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
  * sees. x = x + y makes a new tensor. After an error x is what it was.                          */
 #define MLC__CPP_ASSIGN(sign, name, scalar, s) \
     template <class B> \
-    typename if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
+    typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
     { \
         ::mlc_##name(x, b); \
         return x; \
     } \
     template <class S> \
-    typename if_number<tensor &, tensor, S>::type operator sign(tensor &x, const S &b) \
+    typename detail::if_number<tensor &, tensor, S>::type operator sign(tensor &x, const S &b) \
     { \
         ::mlc_##scalar(x, s static_cast<double>(b)); \
         return x; \

@@ -138,8 +138,8 @@ static bool says(mlc::mask m, bool a, bool b)
     template <class T> auto name(int) \
         -> decltype(static_cast<void>(expression), std::true_type()); \
     template <class T> std::false_type name(...)
-#define X mlc::value_of<T>()
-#define LVALUE const_cast<T &>(mlc::value_of<T>())
+#define X std::declval<const T &>()
+#define LVALUE std::declval<T &>()
 COMPILES(control, X + 1);
 COMPILES(exp_of, mlc::exp(X));
 COMPILES(exp_of_two, mlc::exp(X, 1));
