@@ -6,10 +6,9 @@
 Seconds are user seconds of the compiler alone, the least of the runs; beside them their ratio to
 tests/calibrate.c compiled in turns by the same compiler with the same level. The ratio changes less
 between machines than seconds do, but it does change: the header needs 20 times the memory of the
-calibration file, so caches of half the size or a busy neighbour slow it more (18.9 and 23.1 were
-measured for one header on two machines). --check therefore fails where a ratio is 35 % over
-tests/budget.json, which finds a family that multiplies the time, and where bytes of text are 2 % over
-it, which do not depend on the machine and find the rest (tests/size.sh holds those of the programs).
+calibration file, so caches of half the size or a busy neighbour slow it more. Ratios are therefore
+printed beside tests/budget.json and fail nothing: --check fails where bytes of text are 2 % over it,
+which do not depend on the machine (tests/size.sh holds those of the programs).
 --quick leaves out what --check does not need.
 """
 import argparse
@@ -24,7 +23,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests/budget.json"
 BUILDS = [("gcc", "-O2"), ("clang", "-O2"), ("gcc", "-O0"), ("clang", "-O0")]
-RATIO_SLACK, BYTES_SLACK, GATE_SLACK = 1.35, 1.02, 1.5
+BYTES_SLACK = 1.02
 
 
 def user_seconds(command):
@@ -69,26 +68,23 @@ def program_bytes():
 def over_budget(compiles):
     budget = json.loads(BUDGET.read_text())
     wrong = []
-    for name, (_, ratio, text) in compiles.items():
+    for name, (_, _, text) in compiles.items():
         want = budget.get(name)
-        if want and ratio > want["ratio"] * RATIO_SLACK:
-            wrong.append(f"{name}: {ratio:.1f} calibration files, the budget is {want['ratio']}")
         if want and text > want["text"] * BYTES_SLACK:
             wrong.append(f"{name}: {text} bytes of text, the budget is {want['text']}")
     return wrong
 
 
-def check_gate(cpu, runs):
-    """Prints the gate's CPU seconds in calibration files; 1 if they are 50 % over the budget.
+def print_gate(cpu, runs):
+    """Prints the gate's CPU seconds in calibration files.
 
     Steps run two at a time, and so do the files: threads that share a core slow each other. What is
-    left between machines is much (2,729 and 3,572 files were measured for one commit, whose files
-    ran one at a time), so that this finds a gate that doubles."""
+    left between machines is much: 2,729 and 3,572 files were measured for one commit, whose files
+    ran one at a time."""
     one = "gcc -std=c11 -O2 -c -o /dev/null tests/calibrate.c"
     unit = min(user_seconds(["sh", "-c", f"{one} & {one}; wait"]) / 2 for _ in range(runs))
-    want = json.loads(BUDGET.read_text()).get("gate", {}).get("ratio")
+    want = json.loads(BUDGET.read_text())["gate"]["ratio"]
     print(f"gate: {cpu:.0f} CPU seconds, {cpu / unit:.0f} calibration files, the budget is {want}")
-    return int(want is not None and cpu / unit > want * GATE_SLACK)
 
 
 def main():
@@ -96,10 +92,11 @@ def main():
     ask.add_argument("--check", action="store_true", help="fail where the budget is exceeded")
     ask.add_argument("--quick", action="store_true", help="gcc and clang -O2 only")
     ask.add_argument("--runs", type=int, default=3)
-    ask.add_argument("--cpu", type=float, help="CPU seconds of .ci/run: only these are checked")
+    ask.add_argument("--cpu", type=float, help="CPU seconds of .ci/run: only these are printed")
     o = ask.parse_args()
     if o.cpu is not None:
-        sys.exit(check_gate(o.cpu, o.runs))
+        print_gate(o.cpu, o.runs)
+        return
     with tempfile.TemporaryDirectory() as folder:
         compiles = compile_rows(BUILDS[:2] if o.quick else BUILDS, o.runs, folder)
         print("implementation   seconds   ratio    text")
