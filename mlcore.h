@@ -40935,7 +40935,8 @@ static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *
     mlc_ctx *ctx = m->ctx;
     MLC__REQUIRE(ctx, m->cls.call == mlc__scale_module, ARG, "nn_scale_fit: a %s has no scale; it "
                  "takes an mlc_nn_standardize or an mlc_nn_min_max", m->cls.name);
-    MLC__REQUIRE(ctx, x->ctx == ctx, ARG, "nn_scale_fit: x belongs to another context");
+    MLC__REQUIRE(ctx, x->ctx == ctx, ARG, "nn_scale_fit: x belongs to another context; make it in "
+                 "the module's");
     *features = MLC__CAST(const mlc__scale_user *, m->user)->scale->shape[0];
     MLC__REQUIRE(ctx, mlc__is_full(x->dtype), DTYPE, "nn_scale_fit: x is %s; it must be f32 or "
                  "f64: cast it with mlc_cast", mlc_dtype_name(x->dtype));
@@ -66551,7 +66552,8 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
     MLC__REQUIRE(ctx, opt->ctx == ctx && train->ctx == ctx &&
                  (!d->validation || d->validation->ctx == ctx), ARG, "fit: the %s belongs to "
                  "another context; make it in the network's",
-                 opt->ctx != ctx ? "optimizer" : train->ctx != ctx ? "loader" : "validation");
+                 opt->ctx != ctx ? "optimizer" : train->ctx != ctx ? "loader"
+                                                                   : "validation loader");
     MLC__REQUIRE(ctx, d->loss || d->forward, ARG, "fit: desc has neither a loss nor a forward");
     MLC__REQUIRE(ctx, d->epochs >= 1 && d->steps >= 0 && d->validate_every >= 1, ARG,
                  "fit: epochs %lld, steps %lld, validate_every %lld: they must be at least 1, 0, 1",
