@@ -71471,12 +71471,13 @@ static mlc_status mlc__budget_room(mlc__budget_run *r)
     const int64_t grads = flat && !flat->grads ? (int64_t)flat->grad_bytes : 0;
     if (bytes < ctx->mem.allocated + grads) mlc__budget_trim(r);
     const int64_t params = now[MLC_MEM_PARAM] + now[MLC_MEM_GRAD] + now[MLC_MEM_OPTIM] + grads;
-    r->room = bytes - ctx->mem.allocated - grads;
+    const int64_t used = ctx->mem.allocated + grads;
+    r->room = mlc__max(bytes, -1) - used;
     if (r->room >= 0) return MLC_OK;
     *r->b = r->before;
     return mlc__fail(r->ctx, MLC_ERR_ARG, "budget_step: a budget of %lld bytes; %lld are in use "
                      "before the step, %lld of them by parameters, gradients and the optimizer",
-                     (long long)bytes, (long long)(bytes - r->room), (long long)params);
+                     (long long)bytes, (long long)used, (long long)params);
 }
 
 static void mlc__budget_say(mlc__budget_run *r, int64_t again)

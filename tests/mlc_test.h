@@ -574,7 +574,7 @@ mlc_tensor *test_unused_strides(mlc_tensor *t)
 {
     const size_t size = mlc_dtype_bytes(t->dtype), bytes = (size_t)mlc_numel(t) * size;
     int64_t      stride[MLC_MAX_DIMS], step = 1;
-    if (!test_on_host()) return mlc_copy(t);
+    if (!test_on_host()) return mlc_copy(mlc_detach(t));
     for (int32_t d = t->ndim - 1; d >= 0; d--) {
         stride[d] = t->shape[d] == 1 ? 41 : step;
         step *= t->shape[d];

@@ -661,7 +661,10 @@ TEST(budget, less_than_parameters_take_is_an_error_with_both_numbers)
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, text);
     CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_ARG);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "by parameters, gradients and the optimizer");
-    CHECK_EQ(s.errors, 2);
+    s.budget.bytes = INT64_MIN;
+    CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "budget of -9223372036854775808 bytes; ");
+    CHECK_EQ(s.errors, 3);
     mlc_ctx_free(s.ctx);
 }
 
