@@ -4311,9 +4311,9 @@ MLC_API mlc_csv_desc mlc_table_desc_make(void);
  *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and, as
  *   desc.comments says, those that begin with # are passed over; NULL desc: the defaults. With
  *   header the last such line before the first row has the names if it has as many fields as that
- *   row and one of the row's is a number, as numpy.savetxt writes "# a,b". "nan" and "inf" are
- *   numbers; the locale does not matter. Takes memory for the text and the result: two bytes of
- *   text may be a number of 8.
+ *   row, all of which are finite numbers and none of its own, as numpy.savetxt writes "# a,b".
+ *   "nan" and "inf" are numbers; the locale does not matter. Takes memory for the text and the
+ *   result: two bytes of text may be a number of 8.
  *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
  *          that is not numbers says: set desc.header; ARG: the desc
  *   test   tests/test_csv.c                                                                   */
@@ -54260,12 +54260,23 @@ static mlc_status mlc__temp_open(mlc__atomic *a)
 #if MLC__POSIX
 #define MLC__LINKS 40                  /* most links to follow, as Linux has it */
 
+/* Is the file of target's name the one that path opens? Links in /proc name deleted files, too. */
+static mlc_status mlc__target_opens(const mlc__atomic *a)
+{
+    struct stat old, named;
+    MLC__REQUIRE(a->file.ctx, !a->old || (stat(a->file.path, &old) == 0 &&
+                                          stat(a->target, &named) == 0 &&
+                                          old.st_dev == named.st_dev && old.st_ino == named.st_ino),
+                 IO, "cannot write '%s': it is a link to a file that has no name", a->file.path);
+    return MLC_OK;
+}
+
 /* From target, which has `room` bytes, to what it names in the end, be it there or not. */
 static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
 {
     for (int i = 0; i < MLC__LINKS; i++) {
         const ssize_t n = readlink(a->target, a->temp, room - 1);
-        if (n < 0) return MLC_OK;      /* no link */
+        if (n < 0) return mlc__target_opens(a);            /* no link */
         const char *slash = a->temp[0] == '/' ? NULL : strrchr(a->target, '/');
         const size_t folder = slash ? (size_t)(slash + 1 - a->target) : 0;
         if (folder + (size_t)n >= room) break;
@@ -56781,8 +56792,11 @@ static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
     if (e->ndim != w->to->ndim ||
         memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) != 0)
         return MLC__OTHER_SHAPE;
+    /* f32 has what a network of 16 bits saved of a statistic when that had 16 bits, too. */
+    const bool wider = w->p && w->p->statistic && w->to->dtype == MLC_F32 &&
+                       mlc__is_half(e->dtype);
     return e->foreign ? MLC__FOREIGN_DTYPE :
-           e->dtype != w->to->dtype && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
+           e->dtype != w->to->dtype && !wider && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
 }
 
 /* A part of a parameter that the file has, from its first on; NULL: none. */
@@ -57019,9 +57033,8 @@ static mlc_status mlc__load_names_agree(const mlc__load *l)
     for (int64_t i = 0; i < l->keys && !st; i++) {
         const mlc__key *k = &l->key[i], *o = k->other;
         const mlc__piece one = { k->entry, k->r }, two = { o ? o->entry : -1, o ? o->r : NULL };
-        /* In parts under one name and whole under another they are compared as if they were whole:
-         * then the shapes differ. */
         const bool cut = o && o->piece && k->piece && o->r->parts == k->r->parts;
+        if (o && !cut && (o->piece || k->piece)) continue;       /* parts here, whole there */
         for (int32_t p = 0; o && p < (cut ? k->r->parts : 1) && !st; p++) {
             const mlc__piece *a = cut ? &o->piece[p] : &two, *b = cut ? &k->piece[p] : &one;
             if (a->entry < 0 || b->entry < 0) continue;
@@ -57954,13 +57967,13 @@ static bool mlc__csv_next(mlc__csv *c)
     return false;
 }
 
-/* Number of the line's fields, as far as a line tells. *number: is one of them a number? */
-static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, bool *number)
+/* How many fields the line has, as far as a line tells, and how many of them are finite numbers. */
+static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, int64_t *numbers)
 {
     int64_t n = 0;
     bool quoted = false, end = false;
     double v;
-    *number = false;
+    *numbers = 0;
     for (size_t from = at; !end; at++) {
         end = mlc__csv_ends_at(c, at);
         if (!end && c->text[at] == '"') quoted = !quoted;
@@ -57968,7 +57981,7 @@ static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, bool *number)
         size_t to = at;
         while (from < to && (mlc__csv_blank(c, from) || c->text[from] == '"')) from++;
         while (from < to && (mlc__csv_blank(c, to - 1) || c->text[to - 1] == '"')) to--;
-        *number = *number || mlc__number(c->text + from, to - from, &v);
+        *numbers += mlc__number(c->text + from, to - from, &v) && fabs(v) <= DBL_MAX;
         from = at + 1;
         n++;
     }
@@ -57979,7 +57992,8 @@ static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, bool *number)
 static void mlc__csv_names(mlc__csv *c)
 {
     mlc__csv row = *c, last = *c;
-    bool found = false, number, any;
+    int64_t numbers, others;
+    bool found = false;
     while (row.at < row.n) {
         const size_t at = mlc__csv_first(&row);
         const bool hash = at < row.n && row.text[at] == '#';
@@ -57989,8 +58003,8 @@ static void mlc__csv_names(mlc__csv *c)
     }
     while (found && last.at < last.n && strchr("# ", last.text[last.at])) last.at++;
     if (!found || mlc__csv_line_end(&last)) return;
-    const int64_t n = mlc__csv_guess(c, row.at, &number);
-    if (!number || mlc__csv_guess(c, last.at, &any) != n) return;
+    const int64_t n = mlc__csv_guess(c, row.at, &numbers);
+    if (numbers != n || mlc__csv_guess(c, last.at, &others) != n || others) return;
     c->at = last.at;
     c->line = last.line;
     c->begun = true;
@@ -66236,6 +66250,7 @@ static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit
         if (*output && d->loss) loss = d->loss(*output, b->y);
     }
     if (d->has_autocast) mlc_autocast_end(ctx);
+    if (d->forward != mlc_fit_cross_entropy) ctx->loss_rows = NULL;
     return loss;
 }
 
@@ -66711,7 +66726,8 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
     }
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
-    if (d && d->has_ignore_index && b->y && b->y->dtype == MLC_I64) {
+    if (d && d->has_ignore_index && d->reduction == MLC_REDUCTION_MEAN && b->y &&
+        b->y->dtype == MLC_I64) {
         mlc_tensor *counts = mlc_ne_scalar(b->y, (double)d->ignore_index);
         net->ctx->loss_rows = mlc_sum(mlc_cast(counts, MLC_F32), mlc_dims0(), false);
     }

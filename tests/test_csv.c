@@ -167,12 +167,17 @@ TEST(csv, a_comment_with_as_many_names_as_the_first_row_has_numbers_is_the_heade
 {
     static const struct { const char *text, *first, *last; int rows, cols; } cases[] = {
         {"# a,b\n1.0,2.0\n3,4\n", "a", "b", 2, 2},
-        {"# a note\n# a b, c\r\n\r\n1,x\r\n", "a b", "c", 1, 2},
+        {"# a note\n# a b, c\r\n\r\n1,2\r\n", "a b", "c", 1, 2},
         {"\xEF\xBB\xBF#\"a,b\",c\n1,\"2\"\n3,4\n", "a,b", "c", 2, 2},
         {"## a\n1\n2\n", "a", "a", 2, 1},
         {"# a,b,c\nx,y\n1,2\n", "x", "y", 1, 2},         /* as many as the row has           */
         {"# a,b\nx,y\n1,2\n", "x", "y", 1, 2},           /* the first row has no number      */
         {"# a,b\nx,y\nBob,Graz\n", "x", "y", 1, 2},
+        {"# GDP, thousands\ncountry,2019\nfr,1\n", "country", "2019", 1, 2},      /* one has none */
+        {"# made by tool, 2024\n2019,2020\n1,2\n", "2019", "2020", 1, 2},   /* a number in it  */
+        {"# a, b\nid,nan\n1,2\n", "id", "nan", 1, 2},
+        {"# a, b\n7,inf\n1,2\n", "7", "inf", 1, 2},
+        {"# a, b\n,5\n1,2\n", "", "5", 1, 2},
         {"# a,b\n#\n1,2\n3,4\n", "1", "2", 1, 2},        /* it is not the last comment       */
     };
     mlc_ctx *ctx = test_ctx();

@@ -20,6 +20,13 @@
 #ifndef TEST_FORKS
 #  define TEST_FORKS 1
 #endif
+/* The allocator of the address sanitizer may be locked by a thread that writes, and stays so in the
+ * child: there a thread that allocates would wait for ever. */
+#if defined(__SANITIZE_ADDRESS__)
+#  define SANITIZED 1
+#else
+#  define SANITIZED 0
+#endif
 #define ONLY_WITH_FORKS() do { ONLY_ON_HOST(); if (!TEST_FORKS) return; } while (0)
 
 static mlc_ctx *threads_ctx(int32_t threads)
@@ -251,6 +258,7 @@ static int child_saves(void *user)
     HOLDS(strstr(mlc_error(s->ctx), "run_saver_wait: the file is written by the process that"));
     mlc_error_clear(s->ctx);
     HOLDS(mlc_run_saver_wait(s->saver) == MLC_OK);
+    if (SANITIZED) return 0;
     HOLDS(mlc_run_saver_save(s->saver, s->other, &s->run) == MLC_OK);
     HOLDS(mlc_run_saver_wait(s->saver) == MLC_OK);
     HOLDS(access(s->other, R_OK) == 0);

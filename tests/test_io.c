@@ -747,6 +747,23 @@ TEST(io, a_save_through_a_symbolic_link_replaces_what_it_names)
     box_close(&b);
 }
 
+TEST(io, a_save_to_an_open_file_that_has_no_name_any_more_is_an_error)
+{
+    mlc_ctx   *ctx = test_ctx();
+    box        b = box_open("gone");
+    char       path[64];
+    const int  fd = open(b.path, O_RDWR | O_CREAT, 0600);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const bool follows = access(path, R_OK) == 0;          /* the system has such names        */
+    CHECK(fd >= 0 && unlink(b.path) == 0);
+    CHECK_EQ(save_one(ctx, path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_ERR_IO);
+    if (follows) CHECK_HAS(mlc_error(ctx), "it is a link to a file that has no name");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(box_count(&b), 0);
+    close(fd);
+    box_close(&b);
+}
+
 TEST(io, a_save_keeps_rights_owner_and_group_of_the_old_file)
 {
     static const mode_t rights[] = {0600, 0640, 0444, 0666};

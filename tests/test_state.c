@@ -73,6 +73,36 @@ TEST(state, a_network_of_16_bits_with_batch_norm_comes_back_and_trains_on)
     box_close(&b);
 }
 
+/* As such networks were saved when their statistics had 16 bits, too. */
+TEST(state, statistics_of_16_bits_in_a_file_load_without_a_cast_that_is_asked_for)
+{
+    static const char *const names[7] = {"0.weight", "0.bias", "1.weight", "1.bias",
+                                         "1.running_mean", "1.running_var",
+                                         "1.num_batches_tracked"};
+    const mlc_dtype types[2] = {MLC_BF16, MLC_F16};
+    double          want[6], got[6];
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open("s.safetensors");
+    for (int i = 0; i < 2; i++) {
+        mlc_module *net = normed(ctx, types[i]), *twin = normed(ctx, types[i]);
+        mlc_named   list[7] = {{NULL, NULL}};
+        CHECK(mlc_forward(net, test_rand(ctx, types[i], mlc_dims2(4, 5), 1, -1, 1)) != NULL);
+        for (int k = 0; k < 7; k++) {
+            list[k].name = names[k];
+            list[k].tensor = mlc_module_param(net, names[k]);
+            if (k / 2 == 2) list[k].tensor = mlc_cast(list[k].tensor, types[i]);
+        }
+        CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 7, NULL), MLC_OK);
+        CHECK_EQ(mlc_load(twin, b.path), MLC_OK);
+        CHECK_EQ(mlc_module_param(twin, names[5])->dtype, MLC_F32);
+        test_read(list[5].tensor, want);
+        test_read(mlc_module_param(twin, names[5]), got);
+        CHECK(memcmp(want, got, sizeof want) == 0);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* ---- files that torch saved --------------------------------------------------------------- */
 
 TEST(state, a_state_dict_of_torch_loads_without_a_script)
