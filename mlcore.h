@@ -7680,7 +7680,9 @@ MLC__INLINE int64_t mlc__min(int64_t a, int64_t b) { return a < b ? a : b; }
 MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
 MLC__INLINE int32_t mlc__min32(int32_t a, int32_t b) { return a < b ? a : b; }
 MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
-MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
+MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* The same of numbers of the program's, which may be as large as they can: a + b may overflow. */
+MLC__INLINE int64_t mlc__parts(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* Functions of kernel32 under names of ours: <windows.h>, before this file or after it, declares
@@ -8293,7 +8295,6 @@ struct mlc_ctx {
     mlc__chunk    *free_chunks;
     mlc__scope    *scopes;
     int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
-    int32_t        held;               /* so many scopes what runs now did not begin           */
 
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
@@ -8313,6 +8314,7 @@ struct mlc_ctx {
      * and dry runs set it back on purpose). */
     uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
+    int32_t        held;               /* scopes that what runs now did not begin              */
     mlc_node      *tape;               /* youngest node                                        */
     int64_t        recorded;           /* nodes                                                */
     mlc__tape      inner;              /* the innermost tape                                   */
@@ -27440,9 +27442,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
-    MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE, ctx->held
-                 ? "scope_end: a function that a module or an operation calls ends no scope that "
-                   "it did not begin" : "scope_end: no scope is open; call mlc_scope_begin before");
+    MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE,
+                 "scope_end: no scope is open here; call mlc_scope_begin before");
     /* Errors of a device that is behind belong to the scope in which they become known. */
     if (ctx->on_host) mlc__error_word_read(ctx);
     else mlc__error_word_poll(ctx);
@@ -36797,7 +36798,7 @@ static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base
 /* Rows of d sines and cosines, of places [..]. */
 static mlc_tensor *mlc__sinusoids(mlc_tensor *places, int64_t d, mlc_dtype dtype)
 {
-    const int64_t pairs = mlc__div_up(d, 2);
+    const int64_t pairs = mlc__parts(d, 2);
     mlc_tensor *angle = mlc__angles(places, pairs, 10000.0, d), *both[2];
     if (!angle) return NULL;
     mlc_dims shape = mlc_dims_of(angle->ndim, angle->shape);
@@ -45791,10 +45792,10 @@ static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sk
                  "%s: `stored` is %s; it must be %s", what, mlc_dtype_name(t->dtype),
                  bits ? "i32, from mlc_sketch_bits" : "a float");
     MLC__REQUIRE(ctx, t->ndim == 2 && t->shape[0] == s->rows &&
-                          t->shape[1] == (bits ? mlc__div_up(s->cols, 32) : s->cols) &&
+                          t->shape[1] == (bits ? mlc__parts(s->cols, 32) : s->cols) &&
                           (t->flags & MLC__DENSE), SHAPE,
                  "%s: `stored` is %s; it must be dense, [%lld,%lld]", what, mlc__shape(t).s,
-                 (long long)s->rows, (long long)(bits ? mlc__div_up(s->cols, 32) : s->cols));
+                 (long long)s->rows, (long long)(bits ? mlc__parts(s->cols, 32) : s->cols));
     return MLC_OK;
 }
 
@@ -45808,7 +45809,7 @@ static void mlc__sketch_operand(const mlc_sketch *s, bool turned, mlc__product_s
     signs->stream = s->stream;
     signs->bits = s->stored ? MLC__CAST(const uint32_t *, mlc__data(s->stored)) : NULL;
     signs->bits_rows = s->rows;
-    signs->bits_row = mlc__div_up(s->cols, 32);
+    signs->bits_row = mlc__parts(s->cols, 32);
 }
 
 /* Rows [row, row + n) of a sketch of normals, in f32 or f64: each row is a stream of its own, of
@@ -46076,7 +46077,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
         mlc__fail(ctx, MLC_ERR_ARG, "sketch_bits: only a sketch of signs is bits");
         return NULL;
     }
-    const int64_t words = mlc__div_up(s->cols, 32);
+    const int64_t words = mlc__parts(s->cols, 32);
     if (s->stored) return mlc_copy(s->stored);
     mlc_tensor *t = mlc__make(ctx, "sketch_bits", MLC_I32, mlc_dims2(s->rows, words));
     uint32_t *line = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, (size_t)(words + 3) / 4 * 16,
@@ -46103,7 +46104,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
 static int64_t mlc__sklinear_half(const mlc_node *nd)
 {
     const int64_t rank = nd->in[1]->shape[0];
-    return mlc__is_half(nd->u.sketch.linear.dtype) ? mlc__div_up(rank, 32) * 32 : rank;
+    return mlc__is_half(nd->u.sketch.linear.dtype) ? mlc__parts(rank, 32) * 32 : rank;
 }
 
 static int64_t mlc__sklinear_width(const mlc_node *nd)
@@ -46454,7 +46455,7 @@ MLC_IMPL mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num
 MLC_IMPL int64_t mlc_sketch_round(int64_t n, int64_t multiple)
 {
     if (n < 1 || multiple < 1 || n > INT64_MAX - multiple) return n;
-    const int64_t up = mlc__div_up(n, multiple) * multiple;
+    const int64_t up = mlc__parts(n, multiple) * multiple;
     return (double)up <= 1.2 * (double)n ? up : n;
 }
 
@@ -46629,7 +46630,7 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc 
     p.dtype = bits ? MLC_I32 : d->has_dtype ? d->dtype : m->ctx->dtype;
     for (int i = 0; i < 2; i++) {
         const int64_t n = i ? d->in : d->out;
-        p.shape = mlc_dims2(rank, bits ? mlc__div_up(n, 32) : n);
+        p.shape = mlc_dims2(rank, bits ? mlc__parts(n, 32) : n);
         mlc__sklinear_declare(m, &u->stored[i], i ? "u2" : "u1", &p, &fine);
     }
     return fine;
@@ -58959,7 +58960,7 @@ MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
 {
     if (!l || l->none) return 0;
     if (l->fns) return l->fns->batches(l);
-    return l->desc.drop_last ? l->n / l->desc.batch : mlc__div_up(l->n, l->desc.batch);
+    return l->desc.drop_last ? l->n / l->desc.batch : mlc__parts(l->n, l->desc.batch);
 }
 
 /* 0 .. n-1 in an order: Fisher and Yates with words of a stream. */
@@ -61634,7 +61635,7 @@ static int64_t mlc__feed_padded(const mlc__feed *f, int64_t length)
 {
     int32_t k = 0;
     while (k < f->data.n_fields - 1 && !f->data.field[k].ragged) k++;
-    const int64_t padded = mlc__div_up(length, f->desc.multiple) * f->desc.multiple;
+    const int64_t padded = mlc__parts(length, f->desc.multiple) * f->desc.multiple;
     return f->data.field[k].ragged ? mlc__min(padded, f->data.field[k].dims.v[0]) : padded;
 }
 
@@ -61677,7 +61678,7 @@ static void mlc__feed_buckets(mlc__feed *f)
     mlc__shuffle(f->turn, f->found, f->desc.shuffle, f->desc.seed,
                  ~(uint64_t)f->plan_epoch);
     f->plan_batches = f->desc.drop_last ? f->found / f->desc.ranks
-                                        : mlc__div_up(f->found, f->desc.ranks);
+                                        : mlc__parts(f->found, f->desc.ranks);
 }
 
 /* -- a batch -- */
@@ -61804,7 +61805,7 @@ static void mlc__feed_ragged(const mlc__feed *f, mlc__feed_slot *slot, int32_t k
     unsigned char pad[8] = { 0 };
     int64_t width = 0;
     for (int64_t r = 0; r < slot->n; r++) width = mlc__max(width, slot->len[k][r]);
-    width = mlc__min(mlc__div_up(width, f->desc.multiple) * f->desc.multiple, field->dims.v[0]);
+    width = mlc__min(mlc__parts(width, f->desc.multiple) * f->desc.multiple, field->dims.v[0]);
     slot->width[k] = width;
     mlc__feed_pad(f, k, pad);
     for (int64_t r = 0; r < slot->n; r++) {
@@ -62363,8 +62364,8 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     MLC__REQUIRE(f->base.ctx, f->count < most, ARG, "loader_from: %lld samples are too many",
                  (long long)f->count);
     f->total = f->desc.samples ? f->desc.samples : f->count;
-    f->own = f->desc.drop_last ? f->total / ranks : mlc__div_up(f->total, ranks);
-    f->plan_batches = f->desc.drop_last ? f->own / batch : mlc__div_up(f->own, batch);
+    f->own = f->desc.drop_last ? f->total / ranks : mlc__parts(f->total, ranks);
+    f->plan_batches = f->desc.drop_last ? f->own / batch : mlc__parts(f->own, batch);
     f->batches = f->plan_batches;
     /* A batch larger than the data would only waste memory. */
     f->desc.batch = mlc__max(1, mlc__min(batch, sorts ? f->total : f->own));

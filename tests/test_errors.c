@@ -1080,7 +1080,7 @@ static mlc_loader *loader(world *w, mlc_tensor *x, mlc_tensor *y, int64_t batch)
 /* -- contexts and scopes -- */
 
 WRONG(scope_end_without_begin, STATE,
-      "scope_end: no scope is open; call mlc_scope_begin before",
+      "scope_end: no scope is open here; call mlc_scope_begin before",
       mlc_scope_end(w->ctx), mlc_scope_end(w->ctx))
 
 WRONG(scopes_without_end, STATE,

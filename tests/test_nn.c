@@ -935,7 +935,7 @@ TEST(nn, a_function_that_ends_a_scope_it_did_not_begin_is_an_error)
             if (place <= IN_CALLED_LAMBDA) mlc_forward(net, x);
             else if (place == IN_HOOK) mlc_relu(x);
             else mlc_backward(mlc_sum_all(mlc_custom(&op, &place, &x, 1)));
-            CHECK_HAS(mlc_error(ctx), "scope_end: a function that");
+            CHECK_HAS(mlc_error(ctx), "scope_end: no scope is open here");
             CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
             CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
             CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);   /* none is open                     */
