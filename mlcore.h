@@ -33204,13 +33204,14 @@ MLC__LEVEL_HOT
 /* Can the leading axes of t be walked as rows with one stride? Without elements they always can. */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 {
-    *stride = mlc__row_step(t, t->ndim - 1);
+    *stride = 0;
     *rows = mlc__product(t->ndim - 1, t->shape);
     if (*rows == 0 || t->shape[t->ndim - 1] == 0) return true;
     *rows = 1;
     for (int32_t d = t->ndim - 2; d >= 0; d--) {
         if (t->shape[d] == 1) continue;
-        if (t->stride[d] != *stride * *rows) return false;
+        if (*rows == 1) *stride = t->stride[d];
+        else if (t->stride[d] != *stride * *rows) return false;
         *rows *= t->shape[d];
     }
     return true;
