@@ -6636,6 +6636,12 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 
 namespace mlc {
 
+/* cpp: the types, the operators and the functions by their names in C, which a call with such a
+ * type finds by itself. The names without a prefix are outside of it, so that no such call finds
+ * them: a program's own relu(mlc_tensor *) is the one that its relu(x) calls.                   */
+namespace cpp {
+
+namespace detail {
 inline void free_object(mlc_ctx *p) { mlc_ctx_free(p); }
 inline void free_object(mlc_module *p) { mlc_module_free(p); }
 inline void free_object(mlc_optim *p) { mlc_optim_free(p); }
@@ -6648,6 +6654,7 @@ inline void free_object(mlc_table *p) { mlc_table_free(p); }
 inline void free_object(mlc_average *p) { mlc_average_free(p); }
 inline void free_object(mlc_run_saver *p) { mlc_run_saver_free(p); }
 inline void free_object(mlc_sweep *p) { mlc_sweep_free(p); }
+}
 
 /* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
  * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
@@ -6679,6 +6686,7 @@ public:
     /* reset: frees the object and takes another.                                                */
     void reset(T *p = nullptr) noexcept
     {
+        using detail::free_object;
         if (p_) free_object(p_);
         p_ = p;
     }
@@ -6759,59 +6767,60 @@ struct dims : mlc_dims {
         : mlc_dims(mlc_dims_of(static_cast<int32_t>(list.size()), list.begin())) {}
 };
 
-/* -- operations: each function of the C API that makes a tensor, such as mlc_exp, is here without
- *    its prefix, mlc::exp, takes the same arguments and returns a mlc::tensor. One that is called
- *    by its own name returns a mlc::tensor, too, where an argument is of this namespace: mlc_exp(x)
- *    + 1 is a sum. Of pointers alone it is the function in C: mlc_exp(p) + 1, p a mlc_tensor *, is
- *    the address after a tensor, which no compiler refuses. Write mlc::exp(p) + 1. -- */
-
 #define MLC__CPP_MASKS(X) \
     X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(eq_scalar) X(ne_scalar) X(lt_scalar) X(le_scalar) \
     X(gt_scalar) X(ge_scalar) X(logical_and) X(logical_or) X(logical_xor) X(logical_not) X(isnan) \
     X(isinf) X(isfinite) X(any) X(all)
-#define MLC__CPP_TENSORS(X) \
-    X(keep) X(zeros) X(full) X(ones) X(arange) X(linspace) X(eye) X(from) X(wrap) X(randn) \
-    X(normal) X(uniform) X(truncated_normal) X(bernoulli) X(randint) X(randperm) X(reshape) \
-    X(flatten) X(permute) X(transpose) X(slice) X(rows) X(select) X(expand) X(squeeze) \
-    X(unsqueeze) X(movedim) X(unfold) X(diagonal) X(contiguous) X(copy) X(detach) X(cast) X(grad) \
-    X(custom) X(add) X(sub) X(mul) X(div) X(pow) X(minimum) X(maximum) X(fmod) X(remainder) \
-    X(floor_divide) X(atan2) X(hypot) X(add_scalar) X(mul_scalar) X(div_scalar) X(pow_scalar) \
-    X(rsub_scalar) X(clamp) X(neg) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(relu) X(gelu) \
-    X(gelu_tanh) X(silu) X(softplus) X(log_sigmoid) X(leaky_relu) X(prelu) X(elu) X(selu) X(celu) \
-    X(mish) X(softsign) X(hardswish) X(hardsigmoid) X(glu) X(abs) X(sign) X(square) X(reciprocal) \
+/* What takes pointers alone takes them by reference, handles too. Numbers are copies: a reference
+ * would ask for the definition of a static constant of a class. They follow a tensor, or an object,
+ * which may be a handle.                                                                        */
+#define MLC__CPP_POINTERS(X) \
+    X(keep) X(contiguous) X(copy) X(detach) X(grad) X(add) X(sub) X(mul) X(div) X(pow) X(minimum) \
+    X(maximum) X(fmod) X(remainder) X(floor_divide) X(atan2) X(hypot) X(neg) X(exp) X(log) X(sqrt) \
+    X(tanh) X(sigmoid) X(relu) X(gelu) X(gelu_tanh) X(silu) X(softplus) X(log_sigmoid) X(prelu) \
+    X(selu) X(mish) X(softsign) X(hardswish) X(hardsigmoid) X(abs) X(sign) X(square) X(reciprocal) \
     X(rsqrt) X(expm1) X(exp2) X(log1p) X(log2) X(log10) X(sin) X(cos) X(tan) X(asin) X(acos) \
-    X(atan) X(sinh) X(cosh) X(erf) X(erfc) X(floor) X(ceil) X(round) X(trunc) X(where) \
-    X(masked_fill) X(add_) X(sub_) X(mul_) X(div_) X(pow_) X(minimum_) X(maximum_) X(fmod_) \
-    X(remainder_) X(floor_divide_) X(atan2_) X(hypot_) X(add_scalar_) X(mul_scalar_) \
-    X(div_scalar_) X(pow_scalar_) X(rsub_scalar_) X(clamp_) X(neg_) X(exp_) X(log_) X(sqrt_) \
-    X(tanh_) X(sigmoid_) X(relu_) X(gelu_) X(gelu_tanh_) X(silu_) X(softplus_) X(log_sigmoid_) \
-    X(leaky_relu_) X(elu_) X(selu_) X(celu_) X(mish_) X(softsign_) X(hardswish_) X(hardsigmoid_) \
-    X(abs_) X(sign_) X(square_) X(reciprocal_) X(rsqrt_) X(expm1_) X(exp2_) X(log1p_) X(log2_) \
-    X(log10_) X(sin_) X(cos_) X(tan_) X(asin_) X(acos_) X(atan_) X(sinh_) X(cosh_) X(erf_) \
-    X(erfc_) X(floor_) X(ceil_) X(round_) X(trunc_) X(fill_) X(zero_) X(copy_) X(masked_fill_) \
-    X(dropout) X(sum) X(mean) X(sum_all) X(mean_all) X(prod) X(max) X(min) X(var) X(std) X(norm) \
-    X(logsumexp) X(argmax) X(argmin) X(cumsum) X(cumprod) X(softmax) X(log_softmax) X(layer_norm) \
-    X(rms_norm) X(matmul) X(linear) X(linear_ex) X(conv) X(conv_transpose) X(channels_last) \
-    X(max_pool) X(avg_pool) X(adaptive_max_pool) X(adaptive_avg_pool) X(interpolate) \
-    X(pixel_shuffle) X(pixel_unshuffle) X(batch_norm) X(group_norm) X(instance_norm) X(concat) \
-    X(stack) X(tile) X(repeat) X(flip) X(roll) X(pad) X(diag) X(gather) X(scatter) X(scatter_add) \
-    X(scatter_) X(scatter_add_) X(index_select) X(embedding) X(embedding_ex) X(embedding_bag) \
-    X(embedding_bag_ex) X(sinusoidal) X(alibi_slopes) X(rotary) X(rotary_table) X(take) \
-    X(masked_select) X(nonzero) X(one_hot) X(tril) X(triu) X(einsum) X(outer) X(dot) X(sort) \
-    X(argsort) X(topk) X(multinomial) X(attention) X(attention_ex) X(mse_loss) X(mse_loss_ex) \
-    X(l1_loss) X(l1_loss_ex) X(smooth_l1_loss) X(smooth_l1_loss_ex) X(huber_loss) X(huber_loss_ex) \
-    X(bce_loss) X(bce_loss_ex) X(bce_with_logits) X(bce_with_logits_ex) X(focal_loss) \
-    X(focal_loss_ex) X(kl_div) X(kl_div_ex) X(hinge_loss) X(hinge_loss_ex) X(hinge_embedding_loss) \
+    X(atan) X(sinh) X(cosh) X(erf) X(erfc) X(floor) X(ceil) X(round) X(trunc) X(where) X(add_) \
+    X(sub_) X(mul_) X(div_) X(pow_) X(minimum_) X(maximum_) X(fmod_) X(remainder_) \
+    X(floor_divide_) X(atan2_) X(hypot_) X(neg_) X(exp_) X(log_) X(sqrt_) X(tanh_) X(sigmoid_) \
+    X(relu_) X(gelu_) X(gelu_tanh_) X(silu_) X(softplus_) X(log_sigmoid_) X(selu_) X(mish_) \
+    X(softsign_) X(hardswish_) X(hardsigmoid_) X(abs_) X(sign_) X(square_) X(reciprocal_) \
+    X(rsqrt_) X(expm1_) X(exp2_) X(log1p_) X(log2_) X(log10_) X(sin_) X(cos_) X(tan_) X(asin_) \
+    X(acos_) X(atan_) X(sinh_) X(cosh_) X(erf_) X(erfc_) X(floor_) X(ceil_) X(round_) X(trunc_) \
+    X(zero_) X(copy_) X(sum_all) X(mean_all) X(matmul) X(linear) X(linear_ex) X(conv) \
+    X(conv_transpose) X(channels_last) X(max_pool) X(avg_pool) X(embedding) X(embedding_ex) \
+    X(embedding_bag) X(embedding_bag_ex) X(rotary) X(take) X(masked_select) X(nonzero) X(outer) \
+    X(dot) X(attention) X(attention_ex) X(mse_loss) X(mse_loss_ex) X(l1_loss) X(l1_loss_ex) \
+    X(smooth_l1_loss) X(smooth_l1_loss_ex) X(huber_loss) X(huber_loss_ex) X(bce_loss) \
+    X(bce_loss_ex) X(bce_with_logits) X(bce_with_logits_ex) X(focal_loss) X(focal_loss_ex) \
+    X(kl_div) X(kl_div_ex) X(hinge_loss) X(hinge_loss_ex) X(hinge_embedding_loss) \
     X(hinge_embedding_loss_ex) X(cross_entropy) X(cross_entropy_ex) X(nll_loss) X(nll_loss_ex) \
     X(poly1_cross_entropy) X(poly1_cross_entropy_ex) X(distillation_loss) X(distillation_loss_ex) \
     X(dice_loss) X(dice_loss_ex) X(tversky_loss) X(tversky_loss_ex) X(triplet_margin_loss) \
     X(triplet_margin_loss_ex) X(contrastive_loss) X(contrastive_loss_ex) X(cosine_embedding_loss) \
     X(cosine_embedding_loss_ex) X(multilabel_margin_loss) X(multilabel_margin_loss_ex) X(ctc_loss) \
     X(ctc_loss_ex) X(module_declare) X(module_param) X(forward) X(attention_forward) \
-    X(transformer_forward) X(forward_cached) X(sketch_apply) X(sketch_apply_t) X(sketch_matrix) \
-    X(sketch_bits) X(sklinear) X(optim_scaled) X(gather_rows) X(csv_load) X(table_column) \
-    X(table_missing) X(idx_load) X(cifar_load) X(tokenizer_tensor) X(fit_cross_entropy) X(predict) \
-    X(safetensors_get) X(safetensors_view) X(npy_load)
+    X(transformer_forward) X(forward_cached) X(sketch_bits) X(optim_scaled) X(gather_rows) \
+    X(csv_load) X(idx_load) X(fit_cross_entropy) X(predict) X(safetensors_get) X(safetensors_view) \
+    X(npy_load)
+#define MLC__CPP_TENSORS(X) \
+    X(reshape) X(flatten) X(permute) X(transpose) X(slice) X(rows) X(select) X(expand) X(squeeze) \
+    X(unsqueeze) X(movedim) X(unfold) X(diagonal) X(cast) X(add_scalar) X(mul_scalar) \
+    X(div_scalar) X(pow_scalar) X(rsub_scalar) X(clamp) X(leaky_relu) X(elu) X(celu) X(glu) \
+    X(masked_fill) X(add_scalar_) X(mul_scalar_) X(div_scalar_) X(pow_scalar_) X(rsub_scalar_) \
+    X(clamp_) X(leaky_relu_) X(elu_) X(celu_) X(fill_) X(masked_fill_) X(dropout) X(sum) X(mean) \
+    X(prod) X(max) X(min) X(var) X(std) X(norm) X(logsumexp) X(argmax) X(argmin) X(cumsum) \
+    X(cumprod) X(softmax) X(log_softmax) X(layer_norm) X(rms_norm) X(adaptive_max_pool) \
+    X(adaptive_avg_pool) X(interpolate) X(pixel_shuffle) X(pixel_unshuffle) X(batch_norm) \
+    X(group_norm) X(instance_norm) X(concat) X(stack) X(tile) X(repeat) X(flip) X(roll) X(pad) \
+    X(diag) X(gather) X(scatter) X(scatter_add) X(scatter_) X(scatter_add_) X(index_select) \
+    X(one_hot) X(tril) X(triu) X(sort) X(argsort) X(topk) X(multinomial) X(sketch_apply) \
+    X(sketch_apply_t) X(sklinear)
+#define MLC__CPP_OBJECTS(X) \
+    X(zeros) X(full) X(ones) X(arange) X(linspace) X(eye) X(from) X(wrap) X(randn) X(normal) \
+    X(uniform) X(truncated_normal) X(bernoulli) X(randint) X(randperm) X(custom) X(sinusoidal) \
+    X(alibi_slopes) X(rotary_table) X(einsum) X(sketch_matrix) X(table_column) X(table_missing) \
+    X(cifar_load) X(tokenizer_tensor)
 
 /* made, made_mask: the result where a function F takes arguments A; otherwise no type, so that no
  * other argument finds these operations.                                                        */
@@ -6832,35 +6841,175 @@ struct made_mask : made_if<typename taken_by<F, A...>::type, mask> {};
 
 #define MLC__CPP_OP(name) \
     template <class... A> typename detail::made<decltype(mlc_##name), A...>::type \
-    (name)(const A &...a) \
-    { return ::mlc_##name(a...); } \
-    template <class... A> typename detail::made<decltype(mlc_##name), A...>::type \
     mlc_##name(const A &...a) { return ::mlc_##name(a...); }
+MLC__CPP_POINTERS(MLC__CPP_OP)
+#undef MLC__CPP_OP
+#define MLC__CPP_OP(name) \
+    template <class... A> typename detail::made<decltype(mlc_##name), A...>::type \
+    mlc_##name(A... a) { return ::mlc_##name(a...); }
+MLC__CPP_TENSORS(MLC__CPP_OP)
+MLC__CPP_MASKS(MLC__CPP_OP)
+#undef MLC__CPP_OP
+#define MLC__CPP_OP(name) \
+    template <class X, class... A> \
+    typename detail::made<decltype(mlc_##name), X, A...>::type \
+    mlc_##name(const X &x, A... a) { return ::mlc_##name(x, a...); }
+MLC__CPP_OBJECTS(MLC__CPP_OP)
+#undef MLC__CPP_OP
+
+/* -- operators: of two tensors, one of which may be a mlc_tensor *, and of a tensor and a number of
+ *    any type, which is taken as a double. * is by element, mlc::matmul is @ in Python. Comparisons
+ *    are by element, too. & | ^ ~ are of masks. -- */
+
+namespace detail {
+template <class T> struct is_pointer : std::is_convertible<const T &, mlc_tensor *> {};
+template <> struct is_pointer<std::nullptr_t> : std::false_type {};
+template <class R, class A, class B> struct if_tensors
+    : std::enable_if<(std::is_base_of<tensor, A>::value || std::is_base_of<tensor, B>::value) &&
+                     is_pointer<A>::value && is_pointer<B>::value, R> {};
+template <class R, class A, class S> struct if_number
+    : std::enable_if<is_pointer<A>::value && std::is_convertible<const S &, double>::value, R> {};
+}
+
+#define MLC__CPP_BINARY(T, sign, name) \
+    template <class A, class B> \
+    typename detail::if_tensors<T, A, B>::type operator sign(const A &a, const B &b) \
+    { return T(::mlc_##name(a, b)); }
+#define MLC__CPP_NUMBER(T, sign, name) \
+    template <class A, class S> \
+    typename detail::if_number<T, A, S>::type sign(const A &a, S s) \
+    { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
+#define MLC__CPP_TURNED(T, sign, name) \
+    template <class S, class A> \
+    typename detail::if_number<T, A, S>::type sign(S s, const A &a) \
+    { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
+#define MLC__CPP_COMPARE(sign, name, turned) \
+    MLC__CPP_BINARY(mask, sign, name) MLC__CPP_NUMBER(mask, operator sign, name) \
+    MLC__CPP_TURNED(mask, operator sign, turned)
+
+MLC__CPP_BINARY(tensor, +, add) MLC__CPP_NUMBER(tensor, operator+, add)
+MLC__CPP_BINARY(tensor, -, sub) MLC__CPP_TURNED(tensor, operator+, add)
+MLC__CPP_BINARY(tensor, *, mul) MLC__CPP_TURNED(tensor, operator-, rsub)
+MLC__CPP_BINARY(tensor, /, div) MLC__CPP_NUMBER(tensor, operator*, mul)
+MLC__CPP_TURNED(tensor, operator*, mul) MLC__CPP_NUMBER(tensor, operator/, div)
+MLC__CPP_BINARY(mask, &, logical_and) MLC__CPP_BINARY(mask, |, logical_or)
+MLC__CPP_BINARY(mask, ^, logical_xor)
+MLC__CPP_COMPARE(==, eq, eq) MLC__CPP_COMPARE(!=, ne, ne) MLC__CPP_COMPARE(<, lt, gt)
+MLC__CPP_COMPARE(<=, le, ge) MLC__CPP_COMPARE(>, gt, lt) MLC__CPP_COMPARE(>=, ge, le)
+#undef MLC__CPP_COMPARE
+#undef MLC__CPP_TURNED
+#undef MLC__CPP_NUMBER
+#undef MLC__CPP_BINARY
+
+template <class A, class S>
+typename detail::if_number<tensor, A, S>::type operator-(const A &a, S s)
+{
+    return ::mlc_add_scalar(a, -static_cast<double>(s));
+}
+template <class S, class A>
+typename detail::if_number<tensor, A, S>::type operator/(S s, const A &a)
+{
+    return ::mlc_mul_scalar(::mlc_reciprocal(a), static_cast<double>(s));
+}
+inline tensor operator-(tensor a) { return ::mlc_neg(a); }
+inline tensor operator+(tensor a) { return a; }
+inline mask operator~(tensor a) { return mask(::mlc_logical_not(a)); }
+inline bool operator==(tensor a, std::nullptr_t) { return !a.get(); }
+inline bool operator==(std::nullptr_t, tensor a) { return !a.get(); }
+inline bool operator!=(tensor a, std::nullptr_t) { return a.get() != nullptr; }
+inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
+
+/* += -= *= /= are in place, as in PyTorch: mlc_add_ and the like, which each copy and view of x
+ * sees. x = x + y makes a new tensor. After an error x is what it was.                          */
+#define MLC__CPP_ASSIGN(sign, name, scalar, s) \
+    template <class B> \
+    typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
+    { \
+        ::mlc_##name(x, b); \
+        return x; \
+    } \
+    template <class S> \
+    typename detail::if_number<tensor &, tensor, S>::type operator sign(tensor &x, S b) \
+    { \
+        ::mlc_##scalar(x, s static_cast<double>(b)); \
+        return x; \
+    }
+MLC__CPP_ASSIGN(+=, add_, add_scalar_, +)
+MLC__CPP_ASSIGN(-=, sub_, add_scalar_, -)
+MLC__CPP_ASSIGN(*=, mul_, mul_scalar_, +)
+MLC__CPP_ASSIGN(/=, div_, div_scalar_, +)
+#undef MLC__CPP_ASSIGN
+
+} /* namespace cpp */
+
+using cpp::handle;
+using cpp::context;
+using cpp::root;
+using cpp::optimizer;
+using cpp::loader;
+using cpp::metric;
+using cpp::tracker;
+using cpp::dataset;
+using cpp::table;
+using cpp::tokenizer;
+using cpp::average;
+using cpp::run_saver;
+using cpp::sweep;
+using cpp::callback;
+using cpp::tensor;
+using cpp::mask;
+using cpp::dims;
+using cpp::detail::free_object;
+
+/* -- operations: each function of the C API that makes a tensor, such as mlc_exp, is here without
+ *    its prefix, mlc::exp, takes the same arguments and returns a mlc::tensor, or a mlc::mask where
+ *    it compares. One that is called by its own name returns a mlc::tensor, too, where an argument
+ *    is of this namespace: mlc_exp(x) + 1 is a sum, if (!mlc_gt(x, y)) asks for NULL. Of pointers
+ *    alone it is the function in C: mlc_exp(p) + 1, p a mlc_tensor *, is an address after a tensor,
+ *    which no compiler refuses. Write mlc::exp(p) + 1. These do not compile:
+ *    auto *y = mlc_exp(x) (write auto y), c ? mlc_relu(x) : p (mlc::tensor(p)), x + nullptr,
+ *    and a std::map of mlc::tensor, since < is by element (its keys are mlc_tensor *). -- */
+
+#define MLC__CPP_OP(name) \
+    template <class... A> typename cpp::detail::made<decltype(mlc_##name), A...>::type \
+    (name)(const A &...a) { return ::mlc_##name(a...); }
+MLC__CPP_POINTERS(MLC__CPP_OP)
+#undef MLC__CPP_OP
+#define MLC__CPP_OP(name) \
+    template <class... A> typename cpp::detail::made<decltype(mlc_##name), A...>::type \
+    (name)(A... a) { return ::mlc_##name(a...); }
 MLC__CPP_TENSORS(MLC__CPP_OP)
 #undef MLC__CPP_OP
 #define MLC__CPP_OP(name) \
-    template <class... A> typename detail::made_mask<decltype(mlc_##name), A...>::type \
-    name(const A &...a) { return mask(::mlc_##name(a...)); } \
-    template <class... A> typename detail::made_mask<decltype(mlc_##name), A...>::type \
-    mlc_##name(const A &...a) { return mask(::mlc_##name(a...)); }
+    template <class X, class... A> \
+    typename cpp::detail::made<decltype(mlc_##name), X, A...>::type \
+    (name)(const X &x, A... a) { return ::mlc_##name(x, a...); }
+MLC__CPP_OBJECTS(MLC__CPP_OP)
+#undef MLC__CPP_OP
+#define MLC__CPP_OP(name) \
+    template <class... A> typename cpp::detail::made_mask<decltype(mlc_##name), A...>::type \
+    name(A... a) { return mask(::mlc_##name(a...)); }
 MLC__CPP_MASKS(MLC__CPP_OP)
 #undef MLC__CPP_OP
+#undef MLC__CPP_POINTERS
 #undef MLC__CPP_TENSORS
+#undef MLC__CPP_OBJECTS
 #undef MLC__CPP_MASKS
+inline tensor matmul(tensor a, tensor b) { return ::mlc_matmul(a, b); }      /* of braces, too   */
 
 /* Axes and shapes as braces: mlc::reshape(x, {2, -1}), mlc::zeros(ctx, MLC_F32, {2, 3}).        */
 #define MLC__CPP_DIMS(name) \
     template <class X, class... A> \
-    typename detail::made<decltype(::mlc_##name), X, mlc_dims, A...>::type \
-    name(const X &x, const dims &d, const A &...a) { return ::mlc_##name(x, d, a...); }
+    typename cpp::detail::made<decltype(::mlc_##name), X, mlc_dims, A...>::type \
+    name(const X &x, const dims &d, A... a) { return ::mlc_##name(x, d, a...); }
 MLC__CPP_DIMS(reshape) MLC__CPP_DIMS(permute) MLC__CPP_DIMS(expand) MLC__CPP_DIMS(tile)
 MLC__CPP_DIMS(flip) MLC__CPP_DIMS(adaptive_max_pool) MLC__CPP_DIMS(adaptive_avg_pool)
 MLC__CPP_DIMS(interpolate)
 #undef MLC__CPP_DIMS
 #define MLC__CPP_CREATE(name) \
     template <class... A> \
-    typename detail::made<decltype(::mlc_##name), mlc_ctx *, mlc_dtype, mlc_dims, A...>::type \
-    name(mlc_ctx *ctx, mlc_dtype dtype, const dims &shape, const A &...a) \
+    typename cpp::detail::made<decltype(::mlc_##name), mlc_ctx *, mlc_dtype, mlc_dims, A...>::type \
+    name(mlc_ctx *ctx, mlc_dtype dtype, const dims &shape, A... a) \
     { return ::mlc_##name(ctx, dtype, shape, a...); }
 MLC__CPP_CREATE(zeros) MLC__CPP_CREATE(ones) MLC__CPP_CREATE(full) MLC__CPP_CREATE(from)
 MLC__CPP_CREATE(wrap) MLC__CPP_CREATE(randn) MLC__CPP_CREATE(normal) MLC__CPP_CREATE(uniform)
@@ -6927,89 +7076,11 @@ template <size_t N> tensor einsum(const char *equation, const tensor (&list)[N])
     return ::mlc_einsum(equation, detail::pointers<N>(list).v, static_cast<int32_t>(N));
 }
 
-/* -- operators: of two tensors, one of which may be a mlc_tensor *, and of a tensor and a number of
- *    any type, which is taken as a double. * is by element, mlc::matmul is @ in Python. Comparisons
- *    are by element, too. & | ^ ~ are of masks. -- */
-
-namespace detail {
-template <class T> struct is_pointer : std::is_convertible<const T &, mlc_tensor *> {};
-template <> struct is_pointer<std::nullptr_t> : std::false_type {};
-template <class R, class A, class B> struct if_tensors
-    : std::enable_if<(std::is_base_of<tensor, A>::value || std::is_base_of<tensor, B>::value) &&
-                     is_pointer<A>::value && is_pointer<B>::value, R> {};
-template <class R, class A, class S> struct if_number
-    : std::enable_if<is_pointer<A>::value && std::is_convertible<const S &, double>::value, R> {};
-}
-
-#define MLC__CPP_BINARY(T, sign, name) \
-    template <class A, class B> \
-    typename detail::if_tensors<T, A, B>::type operator sign(const A &a, const B &b) \
-    { return T(::mlc_##name(a, b)); }
-#define MLC__CPP_NUMBER(T, sign, name) \
-    template <class A, class S> \
-    typename detail::if_number<T, A, S>::type sign(const A &a, const S &s) \
-    { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
-#define MLC__CPP_TURNED(T, sign, name) \
-    template <class S, class A> \
-    typename detail::if_number<T, A, S>::type sign(const S &s, const A &a) \
-    { return T(::mlc_##name##_scalar(a, static_cast<double>(s))); }
-#define MLC__CPP_COMPARE(sign, name, turned) \
-    MLC__CPP_BINARY(mask, sign, name) MLC__CPP_NUMBER(mask, operator sign, name) \
-    MLC__CPP_TURNED(mask, operator sign, turned)
-
-MLC__CPP_BINARY(tensor, +, add) MLC__CPP_NUMBER(tensor, operator+, add)
-MLC__CPP_BINARY(tensor, -, sub) MLC__CPP_TURNED(tensor, operator+, add)
-MLC__CPP_BINARY(tensor, *, mul) MLC__CPP_TURNED(tensor, operator-, rsub)
-MLC__CPP_BINARY(tensor, /, div) MLC__CPP_NUMBER(tensor, operator*, mul)
-MLC__CPP_TURNED(tensor, operator*, mul) MLC__CPP_NUMBER(tensor, operator/, div)
-MLC__CPP_NUMBER(tensor, pow, pow)
-MLC__CPP_BINARY(mask, &, logical_and) MLC__CPP_BINARY(mask, |, logical_or)
-MLC__CPP_BINARY(mask, ^, logical_xor)
-MLC__CPP_COMPARE(==, eq, eq) MLC__CPP_COMPARE(!=, ne, ne) MLC__CPP_COMPARE(<, lt, gt)
-MLC__CPP_COMPARE(<=, le, ge) MLC__CPP_COMPARE(>, gt, lt) MLC__CPP_COMPARE(>=, ge, le)
-#undef MLC__CPP_COMPARE
-#undef MLC__CPP_TURNED
-#undef MLC__CPP_NUMBER
-#undef MLC__CPP_BINARY
-
 template <class A, class S>
-typename detail::if_number<tensor, A, S>::type operator-(const A &a, const S &s)
+typename cpp::detail::if_number<tensor, A, S>::type pow(const A &x, S exponent)
 {
-    return ::mlc_add_scalar(a, -static_cast<double>(s));
+    return ::mlc_pow_scalar(x, static_cast<double>(exponent));
 }
-template <class S, class A>
-typename detail::if_number<tensor, A, S>::type operator/(const S &s, const A &a)
-{
-    return ::mlc_mul_scalar(::mlc_reciprocal(a), static_cast<double>(s));
-}
-inline tensor operator-(tensor a) { return ::mlc_neg(a); }
-inline tensor operator+(tensor a) { return a; }
-inline mask operator~(tensor a) { return mask(::mlc_logical_not(a)); }
-inline bool operator==(tensor a, std::nullptr_t) { return !a.get(); }
-inline bool operator==(std::nullptr_t, tensor a) { return !a.get(); }
-inline bool operator!=(tensor a, std::nullptr_t) { return a.get() != nullptr; }
-inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
-
-/* += -= *= /= are in place, as in PyTorch: mlc_add_ and the like, which each copy and view of x
- * sees. x = x + y makes a new tensor. After an error x is what it was.                          */
-#define MLC__CPP_ASSIGN(sign, name, scalar, s) \
-    template <class B> \
-    typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
-    { \
-        ::mlc_##name(x, b); \
-        return x; \
-    } \
-    template <class S> \
-    typename detail::if_number<tensor &, tensor, S>::type operator sign(tensor &x, const S &b) \
-    { \
-        ::mlc_##scalar(x, s static_cast<double>(b)); \
-        return x; \
-    }
-MLC__CPP_ASSIGN(+=, add_, add_scalar_, +)
-MLC__CPP_ASSIGN(-=, sub_, add_scalar_, -)
-MLC__CPP_ASSIGN(*=, mul_, mul_scalar_, +)
-MLC__CPP_ASSIGN(/=, div_, div_scalar_, +)
-#undef MLC__CPP_ASSIGN
 
 /* scope: mlc_scope_begin until the end of the block, or until end, which tells how it went. Its
  * tensors die with it.                                                                          */

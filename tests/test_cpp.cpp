@@ -147,7 +147,7 @@ COMPILES(sum_of_a_text, mlc::sum(X, "0"));
 COMPILES(less_as_bool, static_cast<bool>(X < X));
 COMPILES(equal_zero_as_bool, static_cast<bool>(X == 0));
 COMPILES(named_as_bool, static_cast<bool>(mlc::isnan(X)));
-COMPILES(c_named_as_bool, static_cast<bool>(mlc_isnan(X)));
+COMPILES(c_named_null_test, !mlc_isnan(X) || !mlc_gt(X, X.get()) || !mlc_all(X, mlc_dims0(), 0));
 COMPILES(all_as_bool, static_cast<bool>(mlc::all(X)));
 COMPILES(both_masks, (X < X) && (X > X));
 COMPILES(not_mask, !(X < X));
@@ -163,7 +163,8 @@ COMPILES(truth, X ? 1 : 2);
 static void what_is_dangerous_does_not_compile()
 {
 #define HAS(name) decltype(name<mlc::tensor>(0))::value
-    static_assert(HAS(control) && HAS(pointer_is_named) && HAS(null_test) && HAS(truth),
+    static_assert(HAS(control) && HAS(pointer_is_named) && HAS(null_test) && HAS(truth) &&
+                      HAS(c_named_null_test),
                   "what is safe compiles");
     static_assert(HAS(exp_of) && !decltype(exp_of<double>(0))::value &&
                       !decltype(exp_of<int>(0))::value &&
@@ -172,8 +173,7 @@ static void what_is_dangerous_does_not_compile()
                       !HAS(plus_null),
                   "arguments that no operation takes");
     static_assert(!HAS(less_as_bool) && !HAS(equal_zero_as_bool) && !HAS(named_as_bool) &&
-                      !HAS(c_named_as_bool) && !HAS(all_as_bool) && !HAS(both_masks) &&
-                      !HAS(not_mask),
+                      !HAS(all_as_bool) && !HAS(both_masks) && !HAS(not_mask),
                   "a mask is no condition");
     static_assert(!std::is_convertible<mlc::mask, bool>::value &&
                       !std::is_convertible<mlc::mask, double>::value &&
@@ -195,7 +195,8 @@ static void operations_return_tensors()
     mlc_tensor  *p = a;
     static_assert(IS(mlc::tensor, mlc::exp(a)) && IS(mlc::tensor, mlc_exp(a)) &&
                       IS(mlc::tensor, mlc::exp(p)) && IS(mlc_tensor *, mlc_exp(p)) &&
-                      IS(mlc::tensor, mlc_add(p, a)) && IS(mlc::mask, mlc_isnan(a)) &&
+                      IS(mlc::tensor, mlc_add(p, a)) && IS(mlc::tensor, mlc_isnan(a)) &&
+                      IS(mlc::mask, mlc::isnan(a)) && IS(mlc::mask, mlc::gt(a, p)) &&
                       IS(mlc::tensor, mlc_zeros(ctx, MLC_F32, mlc_dims0())),
                   "of a tensor or a handle comes a tensor");
     mlc::tensor e = mlc_exp(a) + 1;                        /* no address after a tensor         */
@@ -225,6 +226,86 @@ static void operations_return_tensors()
     mlc_tensor *(*chosen)(mlc_tensor *) = a ? mlc_relu : mlc_gelu;        /* no overload in C   */
     CHECK(is(chosen(b), 4, 0) && mlc_ctx_status(ctx) == MLC_OK);
     CHECK(!mlc::exp(a[5]) && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+}
+
+/* Functions of a program, whose names are those of operations. */
+static mlc_tensor *gelu(mlc_tensor *x) { return mlc_mul_scalar(x, 100); }
+static mlc_tensor *forward(mlc_module *, mlc_tensor *x) { return mlc_mul_scalar(x, 100); }
+static mlc_tensor *mse_loss(mlc_tensor *a, mlc_tensor *b) { return mlc_sub(a, b); }
+static mlc_tensor *rows(mlc_tensor *x, int from, int n) { return mlc_slice(x, 0, from, n, 1); }
+static double norm(mlc_tensor *x) { return mlc_item_at(x, mlc_dims1(0)); }
+template <class T> static double sum(T x) { return mlc_item_at(x, mlc_dims1(1)); }
+static int check(const mlc_ctx *) { return 7; }
+namespace app {
+mlc_tensor *dropout(mlc_tensor *x, double p);
+mlc_tensor *dropout(mlc_tensor *x, double p) { return mlc_mul_scalar(x, p + 100); }
+static mlc::tensor run(mlc::tensor x) { return dropout(x, 0.0); }
+}
+
+static void functions_of_a_program_stay_its_own()
+{
+    mlc::context ctx;
+    mlc::root    net(small_net(ctx));
+    mlc::tensor  a = two(ctx, 1, 2), b = two(ctx, 4, -8);
+    CHECK(is(gelu(a), 100, 200) && is(forward(net, a), 100, 200) && is(app::run(a), 100, 200));
+    CHECK(is(mse_loss(a, b), -3, 10) && is(rows(a, 0, 2), 1, 2) && norm(a) == 1);
+    CHECK(sum(b) == -8 && check(ctx) == 7);
+    CHECK(mlc_ctx_status(ctx) == MLC_OK);
+}
+
+/* Constants of a class that no source defines, which C++11 lets a program use by value alone. */
+struct constants {
+    static const int     axis = 0;
+    static const int64_t size = 2;
+    static constexpr double p = 0.5;
+    static constexpr mlc_dtype dtype = MLC_F32;
+    static const bool    keepdim = true;
+    int      axis_bits : 4;
+};
+
+static void constants_of_a_class_need_no_definition()
+{
+    typedef constants c;
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2), b = two(ctx, 4, -8);
+    CHECK(is(mlc_softmax(mlc::zeros(ctx, c::dtype, {c::size}), c::axis), 0.5f, 0.5f));
+    CHECK(is(mlc::cumsum(a, c::axis), 1, 3) && is(mlc_clamp(b, c::axis, c::p), 0.5f, 0));
+    CHECK(is(a + c::p, 1.5f, 2.5f) && is(c::p - a, -0.5f, -1.5f) && is(a * c::size, 2, 4));
+    CHECK(is(c::size / a, 2, 1) && is(mlc::pow(a, c::size), 1, 4) && is(a - c::p, 0.5f, 1.5f));
+    CHECK(says(a == c::size, false, true) && says(c::size > a, true, false));
+    CHECK(is(mlc::full(ctx, c::dtype, c::size, c::p), 0.5f, 0.5f));
+    CHECK(is(mlc_full(ctx, c::dtype, mlc_dims1(c::size), c::p), 0.5f, 0.5f));
+    CHECK(mlc_dim(mlc_sum(a, mlc::dims{c::axis}, c::keepdim), 0) == 1);
+    CHECK(mlc_cast(mlc_gt_scalar(a, c::p), c::dtype)->dtype == c::dtype);
+    const c field = {0};
+    a += c::p;
+    CHECK(is(mlc_cumsum(a, field.axis_bits), 1.5f, 4));
+    CHECK(mlc_ctx_status(ctx) == MLC_OK);
+}
+
+static void pointers_alone_call_the_function_in_c()
+{
+    using namespace mlc;
+    context     ctx;
+    tensor      a = two(ctx, 1, 2);
+    mlc_tensor *p = a;
+    auto       *y = mlc_add_scalar(p, 1);
+    auto       *z = mlc_exp(p);
+    auto        f = mlc_exp;
+    static_assert(IS(mlc_tensor *, mlc_add(p, p)) && IS(tensor, mlc_add(p, a)) &&
+                      IS(tensor, mlc_sum(p, dims{0}, false)) && IS(tensor, mlc_gt(a, p)) &&
+                      IS(mlc_tensor *, ::mlc_exp(a)) && IS(mlc_tensor *, (mlc_exp)(a)),
+                  "an argument is of the namespace, or the function is that of C");
+    if (!mlc_gt(a, p) || !mlc_isnan(a)) CHECK(false);      /* C asks for errors so              */
+    CHECK(is(y, 2, 3) && z && f == ::mlc_exp && mlc_ctx_status(ctx) == MLC_OK);
+    CHECK(is(mlc::matmul({mlc::reshape(a, {1, 2})}, mlc::eye(ctx, MLC_F32, 2, 2)), 1, 2));
+    CHECK(mlc_item(mlc::matmul(a, {p})) == 5 && IS(tensor, mlc::matmul(p, p)));
+    root   net(small_net(ctx));
+    tensor x = ones(ctx, MLC_F32, {4, 3});
+    loader data(mlc_loader_shuffled(ctx, x, x, 2));
+    static_assert(IS(tensor, mlc_predict(net, data)) && IS(tensor, mlc_predict(net.get(), data)) &&
+                      IS(tensor, mlc::predict(net, data)), "handles are in any place");
+    CHECK(mlc_dim(mlc::predict(net, data), 0) == 4 && mlc_ctx_status(ctx) == MLC_OK);
 }
 
 static void comparisons_are_by_element()
@@ -444,6 +525,9 @@ int main()
     tensors_have_operators();
     what_is_dangerous_does_not_compile();
     operations_return_tensors();
+    functions_of_a_program_stay_its_own();
+    constants_of_a_class_need_no_definition();
+    pointers_alone_call_the_function_in_c();
     comparisons_are_by_element();
     numbers_are_of_any_type();
     names_of_other_namespaces_stay();
