@@ -2722,8 +2722,10 @@ typedef struct mlc_cache_desc {
 
 /* mlc_cache_desc_make: in the context's dtype.                                                */
 MLC_API mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity);
-/* mlc_cache_bytes: of keys and values, and of states twice (c of an LSTM is f32 in 16 bits), which
- *   mlc_cache_create takes at once; 0 with an error.                                          */
+/* mlc_cache_bytes: of keys and values, of states twice (c of an LSTM is f32 in 16 bits), and of the
+ *   token of each place, 4 on the host, which mlc_cache_create takes at once; 0 with an error.
+ *   Without places the first forward of tokens adds a bit for each token of the vocabulary and
+ *   each sequence, whatever the length of the stream.                                         */
 MLC_API int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *desc);
 /* mlc_cache_create: an empty cache for the attention modules in net, which must be causal, and the
  *   modules of mlc_nn_rnn_ex, which must go forward in time; net outlives it. It lives until
@@ -2765,7 +2767,9 @@ typedef struct mlc_generate_desc {
                                        /* default 0: all                                       */
     double   repetition;               /* logits of tokens that a sequence has, also of what   */
                                        /* the cache has read before, are divided by it,        */
-                                       /* negative ones multiplied; default 1                  */
+                                       /* negative ones multiplied; default 1. Where the host  */
+                                       /* cannot touch tensors, tokens that such a tensor had  */
+                                       /* before the cache's first call with one are not known */
     uint64_t seed;                     /* of draws                                             */
     const int64_t *stop;               /* n_stop tokens, each of which ends a sequence         */
     int32_t  n_stop;
@@ -43739,8 +43743,15 @@ typedef struct mlc__cached {
     int64_t     forwards, last;        /* since the reset; number of the last                   */
 } mlc__cached;
 
-/* Blocks of memory of a cache: of what modules keep; of start, seen, text. */
-enum { MLC__CACHE_KEPT, MLC__CACHE_START, MLC__CACHE_SEEN, MLC__CACHE_TEXT, MLC__CACHE_STORES };
+/* Blocks of memory of a cache: of what modules keep; of start, seen. */
+enum { MLC__CACHE_KEPT, MLC__CACHE_START, MLC__CACHE_SEEN, MLC__CACHE_STORES };
+
+/* Tokens of a forward on the host, in own memory or where they are. of NULL: not known. */
+typedef struct mlc__tokens {
+    const int64_t *of;
+    int64_t  n, t, stride[2];          /* n sequences of t                                     */
+    int64_t *own;
+} mlc__tokens;
 
 struct mlc_cache {
     mlc__sequence seq;                 /* first: modules get it; offset: places that are filled */
@@ -43754,12 +43765,12 @@ struct mlc_cache {
     bool          padded, places, states;      /* places, states: some modules keep such       */
     mlc_tensor    start, seen;         /* i64 [b,1], bool [b,1,1,capacity]; used if padded     */
     mlc_tensor    mask;                /* the part of seen that the forward reads              */
-    mlc_tensor    text;                /* i64 [b,room]: tokens, -1 where there was none or in   */
-                                       /* padding; made by the first forward of tokens         */
-    int64_t       noted, notes;        /* columns of text where no places are kept: of all      */
-                                       /* forwards, of the last                                */
-    int64_t      *row;                 /* [room], on the host: a sequence of text at a time,    */
-                                       /* where no places are kept                             */
+    uint32_t     *text;                /* on the host, [columns,b]: 1 + the token of each place,*/
+                                       /* 0: none or not known; without places a bit for each   */
+                                       /* token of the vocabulary that was read                */
+    int64_t       columns;
+    int64_t      *skip;                /* [2,b]: padding, on the host; room for a selection     */
+    bool          asked, lost;         /* a generation had a repetition; no memory for text     */
     mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
                                        /* the end, and back; of what is no padding             */
     mlc_storage   store[MLC__CACHE_STORES];
@@ -43867,7 +43878,8 @@ static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, m
 MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 {
     mlc__cache_plan plan;
-    return net && mlc__cache_plan_of(net, d, &plan) ? plan.bytes : 0;
+    if (!net || !mlc__cache_plan_of(net, d, &plan)) return 0;
+    return plan.bytes + (plan.places ? d->batch * d->capacity * (int64_t)sizeof(uint32_t) : 0);
 }
 
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
@@ -43875,7 +43887,8 @@ MLC_IMPL void mlc_cache_free(mlc_cache *c)
     if (!c) return;
     for (int i = 0; i < MLC__CACHE_STORES; i++)
         mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
-    mlc__heap_free(c->ctx, c->row);
+    mlc__heap_free(c->ctx, c->text);
+    mlc__heap_free(c->ctx, c->skip);
     mlc__heap_free(c->ctx, c->of);
     mlc__heap_free(c->ctx, c);
 }
@@ -43900,6 +43913,18 @@ static bool mlc__cache_whole(mlc_cache *c, mlc_tensor *t, int which, mlc_dtype d
     return mlc__cache_store(c, which, mlc__numel(t) * (int64_t)mlc_dtype_bytes(dtype));
 }
 
+/* Memory of text; where no places are kept, false is no error. Keys and values of as many places
+ * take no less, so that sizes are checked. */
+static bool mlc__cache_text(mlc_cache *c, int64_t columns)
+{
+    const size_t bytes = (size_t)(c->batch * columns) * sizeof *c->text;
+    void *p = c->places ? mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "cache_create")
+                        : mlc__heap_try(c->ctx, bytes, MLC_MEM_OBJECT);
+    c->text = MLC__CAST(uint32_t *, p);
+    c->columns = p ? columns : 0;
+    return p != NULL;
+}
+
 /* Memory, and the tensors in it. */
 static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
 {
@@ -43907,7 +43932,10 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
     const int64_t b = p.d->batch, capacity = p.d->capacity;
     c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(c->ctx, (size_t)p.n * sizeof *c->of,
                                                      MLC_MEM_OBJECT, "cache_create"));
-    if (!c->of || !mlc__cache_store(c, 0, p.bytes) ||
+    c->skip = MLC__CAST(int64_t *, mlc__heap_alloc(c->ctx, 2 * (size_t)b * sizeof *c->skip,
+                                                   MLC_MEM_OBJECT, "cache_create"));
+    if (!c->of || !c->skip || !mlc__cache_store(c, 0, p.bytes) ||
+        (p.places && !mlc__cache_text(c, capacity)) ||
         !mlc__cache_whole(c, &c->start, MLC__CACHE_START, MLC_I64, mlc_dims2(b, 1)) ||
         (p.places && !mlc__cache_whole(c, &c->seen, MLC__CACHE_SEEN, MLC_BOOL,
                                        mlc_dims4(b, 1, 1, capacity))))
@@ -43963,7 +43991,9 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
     c->seq.offset = length;
     if (length) return MLC_OK;
     c->padded = false;
-    c->noted = 0;
+    c->lost = false;
+    if (c->text && !c->places)
+        memset(c->text, 0, (size_t)(c->batch * c->columns) * sizeof *c->text);
     for (int32_t i = 0; i < c->n; i++) c->of[i].forwards = 0;
     return MLC_OK;
 }
@@ -43978,102 +44008,68 @@ static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t fro
     return part;
 }
 
-/* Columns of text that are filled. */
-static int64_t mlc__cache_columns(const mlc_cache *c)
-{
-    return c->places ? c->seq.offset : c->noted;
-}
-
-static int mlc__token_order(const void *a, const void *b)
-{
-    const int64_t x = *MLC__CAST(const int64_t *, a), y = *MLC__CAST(const int64_t *, b);
-    return (x > y) - (x < y);
-}
-
-/* Keeps each token of a sequence once, where no places are kept, so that the text of a stream does
- * not grow without end. Sequences are sorted in c->row. */
-static mlc_status mlc__cache_once(mlc_cache *c)
-{
-    const int64_t n = c->noted;
-    const size_t bytes = (size_t)n * sizeof *c->row;
-    int64_t most = 0;
-    for (int64_t i = 0; i < c->rows; i++) {
-        mlc_tensor t = mlc__cache_part(&c->text, 0, i, 1);
-        int64_t left = 0;
-        t = mlc__cache_part(&t, 1, 0, n);
-        MLC__TRY(mlc_read(&t, c->row, bytes));
-        qsort(c->row, (size_t)n, sizeof *c->row, mlc__token_order);
-        for (int64_t k = 0; k < n; k++)
-            if (c->row[k] >= 0 && (!left || c->row[left - 1] != c->row[k]))
-                c->row[left++] = c->row[k];
-        most = mlc__max(most, left);
-        while (left < n) c->row[left++] = -1;
-        MLC__TRY(mlc_write(&t, c->row, bytes));
-    }
-    c->noted = most;
-    return MLC_OK;
-}
-
-/* Gives text `room` columns, which are no fewer than it had; what is in it stays. */
-static mlc_status mlc__cache_resize(mlc_cache *c, int64_t room)
+/* Tokens of x, if it has such. What the host cannot touch is read once a repetition was asked for:
+ * before, no forward waits for the device. */
+static mlc_status mlc__cache_tokens(const mlc_cache *c, mlc_tensor *x, mlc__tokens *to)
 {
     mlc_ctx *ctx = c->ctx;
-    mlc_tensor old = c->text;
-    mlc_storage *store = &c->store[MLC__CACHE_TEXT], was = *store;
-    const int64_t had = was.data ? old.shape[1] : 0;
-    const size_t row = c->places ? 0 : (size_t)room * sizeof *c->row;
-    int64_t *more = row ? MLC__CAST(int64_t *, mlc__heap_alloc(ctx, row, MLC_MEM_OBJECT,
-                                                               "forward_cached")) : NULL;
-    mlc_status st = MLC_ERR_NOMEM;
-    old.storage = &was;
-    if (row && !more) return st;
-    if (mlc__cache_whole(c, &c->text, MLC__CACHE_TEXT, MLC_I64, mlc_dims2(c->batch, room)))
-        st = mlc__fill(ctx, "forward_cached", &c->text, -1.0, 0.0);
-    const mlc_tensor part = mlc__cache_part(&c->text, 1, 0, had);
-    if (st == MLC_OK && had) st = mlc__cast_into(ctx, "forward_cached", &part, &old);
-    mlc__heap_data_free(ctx, st == MLC_OK ? was.data : store->data, MLC_MEM_ACTIVATION);
-    mlc__heap_free(ctx, st == MLC_OK ? c->row : more);
-    if (st == MLC_OK) {
-        c->row = more;
-        return st;
-    }
-    *store = was;
-    c->text = old;
-    c->text.storage = store;
-    return st;
+    memset(to, 0, sizeof *to);
+    to->n = x->shape[0];
+    to->t = x->shape[1];
+    if (x->dtype != MLC_I64 || x->ndim != 2 || ctx->dry_run || !(ctx->on_host || c->asked))
+        return MLC_OK;
+    to->stride[0] = ctx->on_host ? x->stride[0] : to->t;
+    to->stride[1] = ctx->on_host ? x->stride[1] : 1;
+    to->of = MLC__CAST(const int64_t *, ctx->on_host ? mlc__data(x) : NULL);
+    if (to->of) return MLC_OK;
+    const size_t bytes = (size_t)(to->n * to->t) * sizeof *to->own;
+    to->own = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "forward_cached"));
+    to->of = to->own;
+    return to->own ? mlc_read(x, to->own, bytes) : MLC_ERR_NOMEM;
 }
 
-/* Makes room for t more columns of text. */
-static mlc_status mlc__cache_text(mlc_cache *c, int64_t t)
+/* Token k of sequence i, at place from + k; -1: it is not known, or padding. */
+static int64_t mlc__cache_token(const mlc_cache *c, const mlc__tokens *x, int64_t from, int64_t i,
+                                int64_t k)
 {
-    const int64_t had = c->store[MLC__CACHE_TEXT].data ? c->text.shape[1] : 0;
-    if (mlc__cache_columns(c) + t <= had) return MLC_OK;
-    if (c->places) return mlc__cache_resize(c, c->capacity);
-    if (had) MLC__TRY(mlc__cache_once(c));
-    const int64_t room = 2 * (c->noted + t);
-    return had && room <= had ? MLC_OK : mlc__cache_resize(c, mlc__max(room, 64));
+    if (!x->of || (c->padded && from + k < c->skip[i])) return -1;
+    return x->of[i * x->stride[0] + k * x->stride[1]];
 }
 
-/* Writes the tokens of the next forward to text; mlc__cache_advance counts them. */
-static mlc_status mlc__cache_note(mlc_cache *c, mlc_tensor *x)
+/* Room for a bit for each token of so large a vocabulary, where no places are kept. */
+static void mlc__cache_words(mlc_cache *c, int64_t vocab)
 {
-    mlc_ctx *ctx = c->ctx;
-    const int64_t t = x->shape[1], from = c->seq.offset;
-    const bool tokens = x->dtype == MLC_I64 && x->ndim == 2;
-    c->notes = 0;
-    if (!tokens && !(c->places && c->store[MLC__CACHE_TEXT].data)) return MLC_OK;
-    MLC__TRY(mlc__cache_text(c, t));
-    mlc_tensor to = mlc__cache_part(&c->text, 0, 0, c->rows);
-    to = mlc__cache_part(&to, 1, mlc__cache_columns(c), t);
-    if (!tokens) return mlc__fill(ctx, "forward_cached", &to, -1.0, 0.0);
-    if (c->padded && c->skips > from) {
-        mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
-        mlc_tensor *at = mlc_arange(ctx, MLC_I64, (double)from, (double)(from + t), 1.0);
-        x = mlc_where(mlc_ge(mlc_unsqueeze(at, 0), &start), x,
-                      mlc_full(ctx, MLC_I64, mlc_dims1(1), -1.0));
+    const int64_t words = vocab / 32 + 1, most = (INT64_C(1) << 53) / c->batch;
+    if (!c->text && !c->lost) c->lost = words > most || !mlc__cache_text(c, words);
+}
+
+/* Tokens of a forward that is done, from place `from` on. */
+static void mlc__cache_note(mlc_cache *c, const mlc__tokens *x, int64_t from)
+{
+    if (!c->text) return;
+    for (int64_t k = 0; k < x->t; k++)
+        for (int64_t i = 0; i < x->n; i++) {
+            const int64_t token = mlc__cache_token(c, x, from, i, k);
+            uint32_t *at = c->text + i;
+            if (c->places)
+                at[(from + k) * c->batch] = token < 0 || token >= UINT32_MAX ? 0
+                                                                      : (uint32_t)token + 1;
+            else if (token >= 0 && token / 32 < c->columns)
+                at[token / 32 * c->batch] |= UINT32_C(1) << token % 32;
+        }
+}
+
+/* Marks in seen, [vocab], what sequence i has in its first `places` places. */
+static void mlc__cache_said(const mlc_cache *c, int64_t i, int64_t places, uint8_t *seen,
+                            int64_t vocab)
+{
+    const uint32_t *text = c->text + i;
+    for (int64_t k = 0; c->places && k < places; k++) {
+        const int64_t token = (int64_t)text[k * c->batch] - 1;
+        if (token >= 0 && token < vocab) seen[token] = 1;
     }
-    c->notes = t;
-    return x ? mlc__cast_into(ctx, "forward_cached", &to, x) : ctx->status;
+    for (int64_t k = 0; !c->places && k < mlc__min(vocab, 32 * c->columns); k++)
+        if (text[k / 32 * c->batch] >> k % 32 & 1) seen[k] = 1;
 }
 
 /* Attention sees places from start [n,1] on. */
@@ -44111,6 +44107,7 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     c->rows = n;
     c->skips = 0;
     for (int64_t i = 0; i < n; i++) c->skips = mlc__max(c->skips, padding[i]);
+    memcpy(c->skip, padding, (size_t)n * sizeof *c->skip);
     return st;
 }
 
@@ -44152,7 +44149,6 @@ static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
 {
     int64_t most = c->places ? mlc__max(c->capacity, 8) : 8;
     mlc_tensor t;
-    if (c->store[MLC__CACHE_TEXT].data) most = mlc__max(most, 8 * mlc__cache_columns(c));
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             most = mlc__max(most, mlc__numel(&t) / t.shape[0] * (int64_t)mlc_dtype_bytes(t.dtype));
@@ -44166,13 +44162,23 @@ static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t
     for (int32_t i = 0; i < 2 * c->n; i++)
         if (mlc__cache_used(c, &c->of[i / 2], i % 2, &t))
             MLC__TRY(mlc__cache_pick(&t, rows, n, room));
-    if (c->store[MLC__CACHE_TEXT].data) {
-        t = mlc__cache_part(&c->text, 1, 0, mlc__cache_columns(c));
-        MLC__TRY(mlc__cache_pick(&t, rows, n, room));
-    }
     if (!c->padded) return MLC_OK;
     MLC__TRY(mlc__cache_pick(&c->start, rows, n, room));
     return c->places ? mlc__cache_pick(&c->seen, rows, n, room) : MLC_OK;
+}
+
+/* The same of what is on the host. */
+static void mlc__cache_pick_host(mlc_cache *c, const int64_t *rows, int64_t n)
+{
+    const int64_t columns = !c->text ? 0 : c->places ? c->seq.offset : c->columns;
+    int64_t *room = c->skip + c->batch;
+    for (int64_t i = 0; i < n; i++) room[i] = c->skip[rows[i]];
+    for (int64_t i = 0; i < n; i++) c->skip[i] = room[i];
+    for (int64_t k = 0; k < columns; k++) {
+        uint32_t *at = c->text + k * c->batch;
+        for (int64_t i = 0; i < n; i++) room[i] = at[rows[i]];
+        for (int64_t i = 0; i < n; i++) at[i] = (uint32_t)room[i];
+    }
 }
 
 MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t n)
@@ -44195,8 +44201,10 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
         st = mlc__cache_pick_all(c, rows, n, &room);
         mlc__temp_end(&room);
     }
-    if (st == MLC_OK) c->rows = n;
-    return st;
+    if (st != MLC_OK) return st;
+    if (!same) mlc__cache_pick_host(c, rows, n);
+    c->rows = n;
+    return MLC_OK;
 }
 
 /* What the cache has of m, which asks in this forward; NULL with an error. */
@@ -44356,7 +44364,6 @@ static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
 static void mlc__cache_advance(mlc_cache *c, int64_t t)
 {
     c->seq.offset += t;
-    c->noted += t < 0 ? -c->notes : c->notes;
     for (int32_t i = 0; i < c->n; i++) {
         mlc__cached *e = &c->of[i];
         if (e->last != c->forward) continue;
@@ -44365,7 +44372,8 @@ static void mlc__cache_advance(mlc_cache *c, int64_t t)
     }
 }
 
-MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *c)
+/* mlc_forward_cached without a note of x's tokens. */
+static mlc_tensor *mlc__cache_forward(mlc_module *net, mlc_tensor *x, mlc_cache *c)
 {
     mlc_tensor *const in[1] = { x };
     if (!net || !c || !mlc__inputs("forward_cached", 1, in) || !mlc__cache_takes(c, net, x))
@@ -44379,9 +44387,8 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
     c->steps = t;
     c->turn[0] = c->turn[1] = NULL;
     c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
-    const bool fine = mlc__cache_note(c, x) == MLC_OK && (!c->padded || c->seq.places);
     ctx->sequence = &c->seq;
-    mlc_tensor *y = fine ? mlc_forward(net, x) : NULL;
+    mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
     ctx->sequence = NULL;
     c->seq.places = NULL;
     mlc_no_grad_end(ctx);
@@ -44393,6 +44400,24 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
 static void mlc__cache_undo(mlc_cache *c, int64_t length)
 {
     if (c->seq.offset != length) mlc__cache_advance(c, length - c->seq.offset);
+}
+
+MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *c)
+{
+    const int64_t from = mlc_cache_length(c), rows = c ? c->rows : 0;
+    mlc__tokens tokens;
+    mlc_tensor *y = mlc__cache_forward(net, x, c);
+    if (!y) return NULL;
+    if (mlc__cache_tokens(c, x, &tokens) == MLC_OK) {
+        if (tokens.of && y->ndim == 3) mlc__cache_words(c, y->shape[2]);
+        mlc__cache_note(c, &tokens, from);
+    } else {
+        mlc__cache_undo(c, from);
+        c->rows = rows;
+        y = NULL;
+    }
+    mlc__heap_free(c->ctx, tokens.own);
+    return y;
 }
 
 /* @@ IMPL.NN.GENERATE ------------------------------------ the next token, again and again
@@ -44411,6 +44436,7 @@ typedef struct mlc__generate {
     int64_t     *next;                 /* [n]: the last token, -1 of a sequence that has ended */
     int64_t     *feed;                 /* [n]: the same, any token in place of -1              */
     mlc__candidate *heap;              /* [vocab]                                              */
+    mlc__tokens  prompt;
 } mlc__generate;
 
 MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
@@ -44463,8 +44489,8 @@ static mlc_status mlc__generate_check(const mlc_module *net, const mlc_cache *c,
 
 static void mlc__generate_close(mlc__generate *g)
 {
-    void *const all[] = { g->logits, g->seen, g->next, g->feed, g->heap };
-    for (int i = 0; i < 5; i++) mlc__heap_free(g->ctx, all[i]);
+    void *const all[] = { g->logits, g->seen, g->next, g->feed, g->heap, g->prompt.own };
+    for (int i = 0; i < 6; i++) mlc__heap_free(g->ctx, all[i]);
 }
 
 static void *mlc__generate_room(mlc__generate *g, int64_t n, size_t size)
@@ -44484,22 +44510,23 @@ static bool mlc__generate_open(mlc__generate *g)
     return g->logits && g->next && g->feed && g->heap && (g->seen || !seen);
 }
 
-/* Tokens that the cache has read, the prompt and what came before it, have been seen. */
-static mlc_status mlc__generate_saw(mlc__generate *g)
+/* What the cache had read before, up to place `from`, and the prompt have been seen. */
+static mlc_status mlc__generate_saw(mlc__generate *g, int64_t from)
 {
     const mlc_cache *c = g->cache;
-    const int64_t t = mlc__cache_columns(c), n = g->n;
     if (!g->seen) return MLC_OK;
-    memset(g->seen, 0, (size_t)(n * g->vocab));
-    int64_t *text = MLC__CAST(int64_t *, mlc__generate_room(g, n * t, sizeof(int64_t)));
-    if (!text) return MLC_ERR_NOMEM;
-    mlc_tensor rows = mlc__cache_part(&c->text, 0, 0, n);
-    rows = mlc__cache_part(&rows, 1, 0, t);
-    const mlc_status st = mlc_read(&rows, text, (size_t)(n * t) * sizeof *text);
-    for (int64_t i = 0; i < n * t && st == MLC_OK; i++)
-        if (text[i] >= 0 && text[i] < g->vocab) g->seen[i / t * g->vocab + text[i]] = 1;
-    mlc__heap_free(g->ctx, text);
-    return st;
+    MLC__REQUIRE(g->ctx, !c->lost, NOMEM, "generate: no memory was left for the tokens that the "
+                 "cache has read, which a repetition asks for; reset it and read again");
+    memset(g->seen, 0, (size_t)(g->n * g->vocab));
+    for (int64_t i = 0; i < g->n; i++) {
+        uint8_t *seen = g->seen + i * g->vocab;
+        if (from) mlc__cache_said(c, i, from, seen, g->vocab);
+        for (int64_t k = 0; k < g->prompt.t; k++) {
+            const int64_t token = mlc__cache_token(c, &g->prompt, from, i, k);
+            if (token >= 0 && token < g->vocab) seen[token] = 1;
+        }
+    }
+    return MLC_OK;
 }
 
 /* ---- a draw */
@@ -44631,7 +44658,7 @@ static bool mlc__token_stops(const int64_t *stop, int32_t n, int64_t token)
 /* Logits [n,t,vocab] of x. */
 static mlc_tensor *mlc__logits_of(mlc_module *net, mlc_cache *c, mlc_tensor *x)
 {
-    mlc_tensor *y = x ? mlc_forward_cached(net, x, c) : NULL;
+    mlc_tensor *y = x ? mlc__cache_forward(net, x, c) : NULL;
     if (!y || (y->ndim == 3 && y->shape[0] == x->shape[0] && mlc__is_float(y->dtype) &&
                y->shape[1] > 0 && y->shape[2] > 0 && y->shape[2] <= INT32_MAX)) return y;
     mlc__fail(net->ctx, MLC_ERR_SHAPE, "generate: the module makes %s of %s; it must be logits "
@@ -44648,16 +44675,21 @@ static mlc_status mlc__logits_read(mlc_tensor *y, float *to)
     return last ? mlc_read(last, to, bytes) : y->ctx->status;
 }
 
-/* Logits of x, on the host; the first call makes room. */
+/* Logits of x, on the host; the first call makes room, later ones note what they read. */
 static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x)
 {
+    const int64_t from = mlc_cache_length(g->cache);
     mlc_tensor *y = mlc__logits_of(net, g->cache, x);
     if (!y) return g->ctx->status;
-    if (!g->logits) {
+    if (g->step) {
+        const mlc__tokens last = { g->next, g->n, 1, { 1, 1 }, NULL };
+        mlc__cache_note(g->cache, &last, from);
+    } else {
         g->vocab = y->shape[2];
         if (!mlc__generate_open(g)) return MLC_ERR_NOMEM;
-        MLC__TRY(mlc__cache_text(g->cache, g->d->tokens - 1));
-        MLC__TRY(mlc__generate_saw(g));
+        mlc__cache_words(g->cache, g->vocab);
+        MLC__TRY(mlc__cache_tokens(g->cache, x, &g->prompt));
+        MLC__TRY(mlc__generate_saw(g, from));
     }
     return mlc__logits_read(y, g->logits);
 }
@@ -44694,6 +44726,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         const mlc_status end = mlc__scope_leave(g->ctx);
         if (st == MLC_OK) st = end;
         if (st != MLC_OK && !g->step) mlc__cache_undo(g->cache, from);
+        if (st == MLC_OK && !g->step) mlc__cache_note(g->cache, &g->prompt, from);
         if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
     }
     return st;
@@ -44712,6 +44745,7 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     g.cache = cache;
     g.d = desc;
     g.n = prompt->shape[0];
+    cache->asked = cache->asked || desc->repetition != 1.0;
     const int64_t rows = cache->rows;
     const bool padded = cache->padded;
     for (int64_t i = 0; desc->out && i < g.n * desc->tokens; i++) desc->out[i] = -1;

@@ -1545,7 +1545,7 @@ DO(mlc_forward_cached)
     mlc_module           *m = mlc_nn_gpt(w->ctx, &d);
     if (!own_module(w, m))
         return mlc_ctx_status(w->ctx);
-    CHECK_EQ(mlc_cache_bytes(m, &k), 2 * 2 * 4 * 4 * 4);
+    CHECK_EQ(mlc_cache_bytes(m, &k), 2 * 2 * 4 * 4 * 4 + 2 * 4 * 4);
     mlc_cache *c = mlc_cache_create(m, &k);
     if (!c)
         return mlc_ctx_status(w->ctx);

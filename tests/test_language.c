@@ -265,10 +265,10 @@ TEST(language, bytes_of_a_cache_are_known_before)
     mlc_module     *net = gpt_of(ctx, 1);
     mlc_cache_desc  d = mlc_cache_desc_make(3, 50);
     mlc_memory      before, after;
-    CHECK_EQ(mlc_cache_bytes(net, &d), 2 * 2 * 3 * 50 * 8 * 4);
+    CHECK_EQ(mlc_cache_bytes(net, &d), 2 * 2 * 3 * 50 * 8 * 4 + 3 * 50 * 4);
     d.has_dtype = true;
     d.dtype = MLC_BF16;
-    CHECK_EQ(mlc_cache_bytes(net, &d), 2 * 2 * 3 * 50 * 8 * 2);
+    CHECK_EQ(mlc_cache_bytes(net, &d), 2 * 2 * 3 * 50 * 8 * 2 + 3 * 50 * 4);
     mlc_memory_info(ctx, &before);
     mlc_cache *c = mlc_cache_create(net, &d);
     mlc_memory_info(ctx, &after);
@@ -480,6 +480,93 @@ TEST(language, tokens_that_a_cache_has_read_before_count_as_repeated)
     check_parts(ctx, net, NULL);
     check_parts(ctx, net, padding);
     check_stream(ctx, net);
+    CHECK_OK(ctx);
+}
+
+static bool three_steps(void *user, int64_t step, const int64_t *tokens, int64_t n)
+{
+    (void)user;
+    (void)tokens;
+    (void)n;
+    return step < 2;
+}
+
+TEST(language, a_stream_asks_for_no_memory_for_tokens_to_come)
+{
+    static const int64_t text[] = {1, 2, 3, 4};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *last = mlc_nn_linear(ctx, 12, VOCAB);
+    mlc_module          *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 8),
+                                              mlc_nn_gru(ctx, 8, 12), last);
+    const mlc_cache_desc d = mlc_cache_desc_make(2, 0);
+    for (int i = 0; i < 4; i++) {
+        mlc_generate_desc g = mlc_generate_desc_make(i % 2 ? INT64_C(1) << 34 : INT64_C(1) << 60);
+        mlc_cache        *c = mlc_cache_create(net, &d);
+        mlc_tensor       *prompt = mlc_from(ctx, MLC_I64, mlc_dims2(2, 2), text);
+        if (i > 1) g.repetition = 2;
+        CHECK_EQ(mlc_generate(net, c, prompt, &g, three_steps, NULL), MLC_OK);
+        CHECK_EQ(mlc_cache_length(c), 4);
+        mlc_cache_free(c);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Each token of a vocabulary takes a bit, however long the stream is. */
+TEST(language, tokens_of_a_stream_do_not_stay)
+{
+    enum { LONG = 20000 };
+    static int64_t       text[LONG];
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 4),
+                                              mlc_nn_gru(ctx, 4, 4));
+    const mlc_cache_desc d = mlc_cache_desc_make(1, 0);
+    mlc_memory           before, after;
+    mlc_module_build(net);
+    mlc_cache *c = mlc_cache_create(net, &d);
+    mlc_memory_trim(ctx);
+    mlc_memory_info(ctx, &before);
+    mlc_scope_begin(ctx);
+    CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, LONG), text), c) != NULL);
+    mlc_scope_end(ctx);
+    mlc_memory_trim(ctx);
+    mlc_memory_info(ctx, &after);
+    CHECK(after.allocated - before.allocated < 4096);
+    mlc_cache_free(c);
+    CHECK_OK(ctx);
+}
+
+/* A first step that fails, here by a logit that is no number, leaves no tokens in the cache. */
+TEST(language, a_prompt_that_failed_is_not_repeated)
+{
+    static const int64_t text[] = {1, 2, 3, 4, 5};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *last = mlc_nn_linear(ctx, 12, VOCAB);
+    mlc_module          *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 8),
+                                              mlc_nn_gru(ctx, 8, 12), last);
+    const mlc_cache_desc d = mlc_cache_desc_make(1, 0);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    mlc_generate_desc    g = mlc_generate_desc_make(8);
+    int64_t              want[8], out[8];
+    g.temperature = 0;
+    g.repetition = 1e9;
+    for (int way = 0; way < 2; way++) {
+        g.out = way ? out : want;
+        mlc_cache_reset(c, 0);
+        CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, 1), text), c) != NULL);
+        mlc_tensor *bias = mlc_module_param(last, "bias");
+        const float was = mlc_f32(bias)[0];
+        mlc_f32(bias)[0] = way ? NAN : was;
+        if (way) {
+            mlc_tensor *bad = mlc_from(ctx, MLC_I64, mlc_dims2(1, 3), text + 2);
+            CHECK_EQ(mlc_generate(net, c, bad, &g, NULL, NULL), MLC_ERR_VALUE);
+            mlc_error_clear(ctx);
+        }
+        mlc_f32(bias)[0] = was;
+        mlc_tensor *good = mlc_from(ctx, MLC_I64, mlc_dims2(1, 1), text + 1);
+        CHECK_EQ(mlc_generate(net, c, good, &g, NULL, NULL), MLC_OK);
+    }
+    CHECK(memcmp(out, want, sizeof out) == 0);
+    mlc_cache_free(c);
     CHECK_OK(ctx);
 }
 
