@@ -42,8 +42,8 @@ gcc=no
 case $($CC -dumpmachine) in x86_64*) $CC --version | grep -q clang || gcc=yes ;; esac
 program train train all 110400 "$math|$conv|$pool|$norm|$rest"
 program train_f32 train f32 94200 "$math|$conv|$pool|$norm|$rest|$f32"
-program infer infer all 71200 "$math|$conv|$pool|$norm|$rest|$train"
-program infer_f32 infer f32 58600 "$math|$conv|$pool|$norm|$rest|$train|$f32"
+program infer infer all 71100 "$math|$conv|$pool|$norm|$rest|$train"
+program infer_f32 infer f32 58500 "$math|$conv|$pool|$norm|$rest|$train|$f32"
 program cnn cnn all 160000 "$math|mlc_pad|pad_forward|transpose_op|$norm|$rest"
 link only only f32
 exit $status
