@@ -459,6 +459,10 @@ static void check_stream(mlc_ctx *ctx, mlc_module *net)
         g.temperature = 0;
         g.repetition = 1e9;
         g.out = out[way];
+        if (!test_on_host()) {         /* its forwards are noted from the first repetition on */
+            CHECK_EQ(mlc_generate(net, c, part(x, 0, 1), &g, NULL, NULL), MLC_OK);
+            CHECK_EQ(mlc_cache_reset(c, 0), MLC_OK);
+        }
         for (int k = 0; k + 7 < LONG && way; k += 7)
             CHECK(mlc_forward_cached(net, part(x, k, k + 7), c) != NULL);
         CHECK_EQ(mlc_generate(net, c, way ? part(x, LONG - 7, LONG) : x, &g, NULL, NULL), MLC_OK);
@@ -549,19 +553,21 @@ TEST(language, a_prompt_that_failed_is_not_repeated)
     int64_t              want[8], out[8];
     g.temperature = 0;
     g.repetition = 1e9;
-    for (int way = 0; way < 2; way++) {
-        g.out = way ? out : want;
+    for (int way = test_on_host() ? 0 : -1; way < 2; way++) { /* -1: forwards are noted from here */
+        g.out = way == 1 ? out : want;
         mlc_cache_reset(c, 0);
         CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, 1), text), c) != NULL);
         mlc_tensor *bias = mlc_module_param(last, "bias");
-        const float was = mlc_f32(bias)[0];
-        mlc_f32(bias)[0] = way ? NAN : was;
-        if (way) {
+        float       was[VOCAB], none[VOCAB];
+        for (int i = 0; i < VOCAB; i++) none[i] = NAN;
+        CHECK_EQ(mlc_read(bias, was, sizeof was), MLC_OK);
+        if (way == 1) {
             mlc_tensor *bad = mlc_from(ctx, MLC_I64, mlc_dims2(1, 3), text + 2);
+            CHECK_EQ(mlc_write(bias, none, sizeof none), MLC_OK);
             CHECK_EQ(mlc_generate(net, c, bad, &g, NULL, NULL), MLC_ERR_VALUE);
             mlc_error_clear(ctx);
+            CHECK_EQ(mlc_write(bias, was, sizeof was), MLC_OK);
         }
-        mlc_f32(bias)[0] = was;
         mlc_tensor *good = mlc_from(ctx, MLC_I64, mlc_dims2(1, 1), text + 1);
         CHECK_EQ(mlc_generate(net, c, good, &g, NULL, NULL), MLC_OK);
     }
