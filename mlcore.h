@@ -54335,7 +54335,8 @@ static void mlc__temp_name(mlc__atomic *a, int i, bool cut)
     if (cut) n -= MLC__TEMP_BYTES;
     for (int back = 0; cut && back < 3 && (a->target[n] & 0xC0) == 0x80; back++) n--;
     memcpy(a->temp, a->target, n);
-    snprintf(a->temp + n, MLC__TEMP_BYTES + 1, ".mlc%d.tmp", i);
+    snprintf(a->temp + n, MLC__TEMP_BYTES + 1, ".mlc%u.tmp",
+             (unsigned)i % (unsigned)MLC__TEMPS);
 }
 
 static mlc_status mlc__temp_open(mlc__atomic *a)
