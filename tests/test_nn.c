@@ -796,9 +796,9 @@ TEST(nn, a_list_with_a_child_that_is_missing_leaves_the_others_as_they_were)
     mlc_module *owner = mlc_nn_sequential(ctx), *owned = mlc_nn_relu(ctx);
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
     CHECK_EQ(mlc_module_add(owner, owned), MLC_OK);
-    mlc_memory_info(ctx, &before);
-    for (int i = 0; i < 4; i++) {
+    for (int i = -1; i < 4; i++) {                         /* -1: scopes take what they keep   */
         double was[6], is[6];
+        mlc_scope_begin(ctx);
         mlc_module *list[4] = {mlc_nn_linear(ctx, 3, 3), NULL, mlc_nn_relu(ctx), NULL};
         list[3] = i == 3 ? mlc_nn_sequential(ctx) : mlc_nn_tanh(ctx);
         if (i == 1) { list[1] = owned; }                   /* stays where it is                */
@@ -816,7 +816,9 @@ TEST(nn, a_list_with_a_child_that_is_missing_leaves_the_others_as_they_were)
         CHECK_OK(ctx);
         mlc_module_free(net);
         mlc_module_free(i == 3 ? NULL : list[2]);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
         mlc_memory_info(ctx, &after);
+        if (i < 0) before = after;
         CHECK_EQ(after.now[MLC_MEM_OBJECT], before.now[MLC_MEM_OBJECT]);
     }
     CHECK(MLC_SEQUENTIAL(ctx, mlc_nn_relu(ctx), mlc_nn_linear(ctx, 0, 3)) == NULL);
