@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "watch.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -740,7 +741,7 @@ TEST(io, a_save_through_a_symbolic_link_replaces_what_it_names)
     CHECK_OK(ctx);
     CHECK(unlink(middle) == 0 && symlink("../latest", middle) == 0);
     CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_ERR_IO);
-    CHECK_HAS(mlc_error(ctx), "latest': Too many levels of symbolic links");
+    CHECK_HAS(mlc_error(ctx), strerror(ELOOP));
     CHECK_STATUS(ctx, MLC_ERR_IO);
     CHECK(unlink(middle) == 0 && unlink(file) == 0 && rmdir(sub) == 0);
     CHECK_EQ(box_count(&b), 1);
