@@ -90,10 +90,10 @@
  *   trains needs 16 KiB of stack, with a CBLAS what that takes (OpenBLAS 80 KiB).
  *
  * Contents (banners of this file in order; `make map` adds line numbers)
- *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.HOOKS  API.OPS  API.LOSS
- *   API.NN  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH  API.OPTIM  API.SCHED
- *   API.AMP  API.RECOMPUTE  API.DATA  API.TEXT  API.METRICS  API.TRAIN  API.IO  API.PLOT
- *   API.MEMORY_PLAN  API.BACKEND  API.CPP
+ *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.GRADCHECK  API.HOOKS  API.OPS
+ *   API.LOSS  API.NN  API.VISION  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH
+ *   API.OPTIM  API.OPTIMIZERS  API.SCHED  API.AMP  API.RECOMPUTE  API.DATA  API.TEXT
+ *   API.METRICS  API.TRAIN  API.IO  API.FILES  API.PLOT  API.MEMORY_PLAN  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -167,6 +167,44 @@
 #endif
 #ifndef MLC_IMPL
 #  define MLC_IMPL
+#endif
+
+/* Families, which a macro leaves out: declarations that cannot be called, and no implementation.
+ * What stands on one that is left out goes with it: see the manual, 11.                         */
+#ifdef MLC_MINIMAL
+#  undef  MLC_NO_FILES
+#  define MLC_NO_FILES
+#  undef  MLC_NO_METHODS
+#  define MLC_NO_METHODS
+#  undef  MLC_NO_VISION
+#  define MLC_NO_VISION
+#  undef  MLC_NO_RECURRENT
+#  define MLC_NO_RECURRENT
+#  undef  MLC_NO_ATTENTION
+#  define MLC_NO_ATTENTION
+#  undef  MLC_NO_SKETCH
+#  define MLC_NO_SKETCH
+#  undef  MLC_NO_OPTIMIZERS
+#  define MLC_NO_OPTIMIZERS
+#endif
+#if (defined(MLC_NO_FILES) || defined(MLC_NO_METHODS)) && !defined(MLC_NO_TRAINING)
+#  define MLC_NO_TRAINING
+#endif
+#if defined(MLC_NO_TRAINING) && !defined(MLC_NO_MEMORY_PLAN)
+#  define MLC_NO_MEMORY_PLAN
+#endif
+
+/* What a call of a function that is left out is: a compiler's error that names the macro. In C++
+ * API.CPP calls all functions, in inline functions: an error where one of those is called.      */
+#if defined(__has_attribute)
+#  if !defined(__cplusplus) && __has_attribute(unavailable)
+#    define MLC__LEFT_OUT(macro) extern __attribute__((unavailable(macro " leaves it out")))
+#  elif __has_attribute(error)
+#    define MLC__LEFT_OUT(macro) extern __attribute__((error(macro " leaves it out")))
+#  endif
+#endif
+#ifndef MLC__LEFT_OUT
+#  define MLC__LEFT_OUT(macro) extern                        /* an error of the linker         */
 #endif
 
 #if defined(__MINGW32__) && !defined(__clang__)             /* its printf has no %zu, ours has */
@@ -700,6 +738,14 @@ typedef struct mlc_custom_op {
 MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                int32_t n_in);
 
+/* @@ API.GRADCHECK --------------- gradients against finite differences; test: tests/test_tape.c */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
+
 typedef mlc_tensor *(*mlc_grad_fn)(void *user, mlc_tensor *const *in, int32_t n_in);
 
 typedef struct mlc_gradcheck_desc {
@@ -729,9 +775,19 @@ typedef struct mlc_gradcheck_report {
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
 
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.HOOKS ------------------------------------------- hooks of operations, gradients, memory
  * A hook is a function of the program that the library calls. Without hooks an operation costs a
  * comparison more.                                               test: tests/test_hooks.c     */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
 
 typedef enum mlc_op_flags {
     MLC_OP_INPLACE = 1,                /* its result is its first input, changed                */
@@ -795,6 +851,10 @@ MLC_API bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out)
  *   err    ARG if fn is NULL; STATE if no tape is open       test: tests/test_tape.c         */
 MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
                                  void *user);
+
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
 
 /* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
  * Floats of one dtype unless said otherwise: f32, f64, or bf16 and f16, which are computed in f32
@@ -1270,107 +1330,6 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
-/* -- convolution: f32, f64, bf16, f16; channels last in memory; test: tests/test_conv.c -- */
-
-typedef struct mlc_conv_desc {         /* lists: a number for each axis after [n,c], or        */
-    mlc_dims stride, padding, dilation;                    /* mlc_dims_all: defaults 1, 0, 1   */
-    mlc_dims output_padding;           /* of conv_transpose: pixels more at the end; default 0 */
-    int64_t  groups;                   /* default 1                                            */
-    bool     same;                     /* padded so that y is as large as x; stride 1          */
-    bool     causal;                   /* the same, but padded before alone: y sees no later x */
-    mlc_act  act;                      /* of conv: act(conv(x) + b), in one pass               */
-} mlc_conv_desc;
-
-/* mlc_conv_desc_make: stride 1, no padding, dilation 1, one group.                            */
-MLC_API mlc_conv_desc mlc_conv_desc_make(void);
-
-/* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
- *   x is 0 outside. NULL desc: defaults. y has channels last in memory; other x are copied.
- *   With a 16-bit x, w and b may be f32, as may their gradients. Bits of a pixel of y do not depend
- *   on how many there are. This does not hold for Winograd's F(2x2, 3x3), by which kernels of 3x3
- *   with stride 1 are multiplied in f32 where channels come in multiples of 16: errors are those of
- *   direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around it, and
- *   of other taps of dw; that also in bf16.
- *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
- *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
- *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
-MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
-                             const mlc_conv_desc *desc);
-/* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
- *   gradient of a convolution does; without act, same, causal. grad, err: as mlc_conv
- *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
-MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
-                                       const mlc_conv_desc *desc);
-/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
- *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
-MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
-
-typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc                            */
-    mlc_dims kernel, stride;           /* required; default stride: the kernel                 */
-    mlc_dims padding;                  /* at most half the kernel; no maximum, 0 in a mean;    */
-                                       /* default 0                                            */
-    mlc_dims dilation;                 /* of max_pool; default 1                               */
-    bool     ceil;                     /* one more window where x does not come out even       */
-    bool     exclude_padding;          /* from what a mean divides by                          */
-} mlc_pool_desc;
-
-/* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
-MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
-
-/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Lies with
- *   channels last, as all of these do.    grad: to the first of equals; err: SHAPE, DTYPE, ARG
- *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c        */
-MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
-/* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
-MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
-/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes. size: a number an
- *   axis, or mlc_dims_all.
- *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
-MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
-/* mlc_adaptive_avg_pool: the same with means; mlc_dims_all(1): of all pixels.
- *   ref    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d                */
-MLC_API mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size);
-
-typedef enum mlc_interpolation {
-    MLC_INTERPOLATE_NEAREST = 0,       /* the pixel at floor(i in/out)                         */
-    MLC_INTERPOLATE_LINEAR,            /* by distance from centres: linear to trilinear        */
-    MLC_INTERPOLATE_CORNERS,           /* the same with corners on corners                     */
-    MLC_INTERPOLATE_FORCE_32 = 0x7fffffff
-} mlc_interpolation;
-
-/* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes; size:
- *   a number an axis, or mlc_dims_all. Lies with channels last.
- *   grad   by the same weights                              err: SHAPE, DTYPE, ARG
- *   ref    F.interpolate: nearest, bilinear, bilinear with align_corners
- *   test   tests/test_channel.c                                                               */
-MLC_API mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode);
-/* mlc_pixel_shuffle: y [n,c/(r r),h r,w r] of x [n,c,h,w]: channels become pixels.
- *   grad   dy where it came from      err: SHAPE      ref: arXiv 1609.05158; F.pixel_shuffle  */
-MLC_API mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r);
-/* mlc_pixel_unshuffle: the way back.                            ref: F.pixel_unshuffle        */
-MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
-
-/* mlc_batch_norm: (x - mean)/sqrt(var + eps) weight + bias for each channel of x [n,c,..], with the
- *   batch's mean and biased variance if training, else the running ones. Training moves those, if
- *   not NULL, by momentum, with the unbiased variance. weight, bias [c] or NULL; with a 16-bit x
- *   they and the statistics are f32. y has channels last in memory.
- *   grad   dx through the batch's statistics; dweight, dbias
- *   err    SHAPE: [c], one value a channel in training; DTYPE; ARG: eps, momentum
- *   ref    arXiv 1502.03167; F.batch_norm                     test: tests/test_channel.c      */
-MLC_API mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
-                                   mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
-                                   bool training, double momentum, double eps);
-/* mlc_group_norm: the same with statistics of each image alone, over groups of channels side by
- *   side, in training and evaluation alike.
- *   err    SHAPE: groups do not divide c; one value a group, of which the bias alone would be left
- *   ref    arXiv 1803.08494; F.group_norm                     test: tests/test_channel.c      */
-MLC_API mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
-                                   mlc_tensor *bias, double eps);
-/* mlc_instance_norm: the same for each channel of each image, of more than one value.
- *   ref    arXiv 1607.08022; F.instance_norm                  test: tests/test_channel.c      */
-MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
-                                      double eps);
-
 /* -- joining, viewing, indexing: any dtype; test: tests/test_join.c, tests/test_index.c -- */
 
 /* mlc_concat: n >= 1 tensors one after the other along an axis; other sizes are the same. Empty
@@ -1485,42 +1444,6 @@ MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, ml
 MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                          const mlc_embedding_bag_desc *desc);
 
-/* -- positions; angles are made in f64: with MLC_ONLY_F32 these are UNSUPPORTED. Learned ones are
- *    mlc_rows of a parameter.                              test: tests/test_embedding.c -- */
-
-/* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
- *   cosine in 2i+1.
- *   err    ARG: t or d below 1; SHAPE: too large        ref: Vaswani et al. 2017, section 3.5  */
-MLC_API mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d);
-/* mlc_alibi_slopes: f32 [heads]: 2^(-8i/n), i from 1 on, n the largest power of 2 up to heads, then
- *   every other slope of 2n heads.           err: ARG       ref: Press et al. 2022, section 3 */
-MLC_API mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads);
-
-typedef struct mlc_rotary_desc {
-    bool        neighbours;            /* pairs (0,1), (2,3), .. (GPT-J, RoFormer); default:   */
-                                       /* (0,n/2), (1,n/2+1), .. (GPT-NeoX, Llama)             */
-    int64_t     dims;                  /* n, even: first ones that turn; default -1: all       */
-    double      base;                  /* over 0; default 10000                                */
-    double      scale;                 /* over 0: positions are divided by it; default 1       */
-    int64_t     offset;                /* of the first position, after those in a cache        */
-    mlc_tensor *table;                 /* default NULL: made in the call. Of three axes: it is */
-                                       /* of x's rows as it is                                 */
-} mlc_rotary_desc;
-
-/* mlc_rotary_desc_make: all dimensions in halves, base 10000, from position 0 on.             */
-MLC_API mlc_rotary_desc mlc_rotary_desc_make(void);
-/* mlc_rotary: x [..,t,d] with pair i of each row turned by p base^(-2i/n)/scale: (a, b) becomes
- *   (a cos - b sin, b cos + a sin). p: i64 [t] or [b,t], b the first axis of x; NULL: offset,
- *   offset + 1, .. With a table p are its rows, and base and scale have no effect.
- *   grad   dx += dy turned back         err: SHAPE, DTYPE; ARG: the desc; VALUE: p of a table
- *   ref    Su et al. 2021, arXiv 2104.09864; scale: arXiv 2306.15595                          */
-MLC_API mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc);
-/* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for the table of
- *   a desc. positions NULL: t of them from desc's offset on, else t is not read.
- *   err    ARG: n is odd, the desc                                                            */
-MLC_API mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
-                                     const mlc_rotary_desc *desc);
-
 /* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
 MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
 /* mlc_masked_select: [count] elements of x where the mask (bool) is true; both broadcast. Waits
@@ -1569,37 +1492,6 @@ MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool larges
  *          replacement than weights over 0          ref: torch.multinomial
  *   test   tests/test_random.c                                                                */
 MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
-
-/* -- attention; test: tests/test_attention.c -- */
-
-typedef struct mlc_attention_desc {
-    bool    causal;                    /* row i sees keys j <= i + s - t                       */
-    bool    has_scale;
-    double  scale;                     /* of scores; used if has_scale, else 1/sqrt(d)         */
-    double  dropout;                   /* of weights, as mlc_dropout's p; default 0            */
-    int64_t window;                    /* row i sees keys |i + s - t - j| < window; 0: no limit */
-    mlc_tensor *mask;                  /* bool: true takes part; q's dtype or f32: added to the */
-                                       /* scores, with a gradient. Broadcasts to [b,h,t,s]     */
-    mlc_tensor *key_lengths;           /* i64 [b]: row of the batch sees keys j < its length   */
-    mlc_tensor *alibi;                 /* f32 [h]: -slope |i + s - t - j| is added to scores   */
-    mlc_tensor *q_offsets, *k_offsets; /* i64 [n+1], b is 1: packed sequences, of which number */
-                                       /* z has rows q_offsets[z] to q_offsets[z+1], and keys  */
-                                       /* likewise, and i, j, t, s of its own; k NULL: as q    */
-} mlc_attention_desc;
-
-/* mlc_attention_desc_make: no mask, no dropout, scores by 1/sqrt(d).                          */
-MLC_API mlc_attention_desc mlc_attention_desc_make(void);
-/* mlc_attention: y [b,h,t,dv] = softmax(q k^T / sqrt(d)) v of q [b,h,t,d], k [b,hk,s,d], v
- *   [b,hk,s,dv], of any strides: hk divides h, head i reads k and v i / (h/hk). A row that sees no
- *   key is 0. y lies in memory as [b,t,h,dv]: one row for all heads. No [t,s] tensor is made.
- *   grad   of q, k, v and a float mask, from the logarithm of each row's sum
- *   err    SHAPE, DTYPE, ARG; VALUE: a length that is not in [0, s], offsets that fall or are over
- *          t or s
- *   ref    arXiv 2205.14135; F.scaled_dot_product_attention, whose is_causal is j <= i          */
-MLC_API mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v);
-/* mlc_attention_ex: with masks and the like. NULL desc: as mlc_attention.                     */
-MLC_API mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
-                                     const mlc_attention_desc *desc);
 
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c
  * x is what a network made, target what it should have. The reduction says what becomes of the
@@ -1896,60 +1788,6 @@ MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target
 MLC_API mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                   const mlc_loss_desc *desc);
 
-typedef struct mlc_ctc_desc {
-    mlc_reduction reduction;           /* default: mean                                        */
-    int64_t       blank;               /* class of no label; default 0                         */
-    bool          zero_infinity;       /* default false                                        */
-    bool          time_first;          /* log_probs are [t,b,c], as in PyTorch; default false  */
-} mlc_ctc_desc;
-
-/* mlc_ctc_desc_make: a mean, blank 0, infinities stay, batch first.                           */
-MLC_API mlc_ctc_desc mlc_ctc_desc_make(void);
-/* mlc_ctc_loss: connectionist temporal classification: -log of the probability that a path, a class
- *   a step, reads as the target, repeats merged and then blanks dropped. log_probs are floats
- *   [b,t,c], as mlc_log_softmax makes them; targets i64 [b,s], or [n] one after the other; lengths
- *   of both i64 [b]. The mean divides by each target's length, if that is not 0, then by b. Where
- *   no path is long enough the loss is inf and the gradient NaN; with zero_infinity both are 0. 16
- *   bits are cast to f32, which the loss is then.
- *   grad   dlog_probs[class, step] -= dy P(class at step | target): the derivative. PyTorch adds
- *          e^log_probs, so that it is that of logits; through log_softmax both are the same
- *   err    SHAPE, DTYPE; VALUE, which names the place: a label that is the blank or not in [0,c), a
- *          length below 0 or over t or s, or target_lengths that do not add up to n
- *   ref    Graves et al. 2006; F.ctc_loss                        test: tests/test_ctc.c       */
-MLC_API mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
-                                 mlc_tensor *input_lengths, mlc_tensor *target_lengths);
-/* mlc_ctc_loss_ex: with a desc.                 err: ARG: blank is no class                   */
-MLC_API mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
-                                    mlc_tensor *input_lengths, mlc_tensor *target_lengths,
-                                    const mlc_ctc_desc *desc);
-
-/* -- what log_probs say, on the host. -- */
-
-typedef struct mlc_ctc_decode_desc {
-    int64_t blank;                     /* default 0                                            */
-    bool    time_first;                /* as of mlc_ctc_desc                                   */
-    int64_t beams;                     /* labellings that are followed; default 16             */
-    int64_t best;                      /* those that are written, at most beams; default 1     */
-} mlc_ctc_decode_desc;
-
-/* mlc_ctc_decode_desc_make: blank 0, batch first, the best of 16.                             */
-MLC_API mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void);
-/* mlc_ctc_greedy: the likeliest class of each step, repeats merged and then blanks dropped.
- *   log_probs as of mlc_ctc_loss; lengths i64 [b], or NULL: t; desc NULL: that of the _make.
- *   out    out [b,t]: labels, -1 after them; n [b], their numbers; score [b], the logarithm of the
- *          path's probability; each may be NULL
- *   err    SHAPE, DTYPE, NOMEM; ARG: blank is no class; VALUE: a length, a NaN or +inf          */
-MLC_API mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
-                                  const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
-                                  double *score);
-/* mlc_ctc_beam_search: the likeliest labellings: paths that read the same count together.
- *   out    as mlc_ctc_greedy, [b,best,t] and [b,best], best first; score is the logarithm of the
- *          probability of the paths that were followed. Where there are fewer n is -1, score -inf
- *   err    as mlc_ctc_greedy; ARG: beams, best              ref: arXiv 1408.2873, algorithm 1 */
-MLC_API mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
-                                       const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
-                                       double *score);
-
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
  * A module is parameters, buffers, children and a forward made of operations. Creators only
  * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
@@ -2198,95 +2036,12 @@ MLC_API mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d);
 MLC_API mlc_module *mlc_nn_embedding(mlc_ctx *ctx, int64_t n, int64_t d);
 /* mlc_nn_embedding_ex: with a padding row, which starts at 0, or limits.                      */
 MLC_API mlc_module *mlc_nn_embedding_ex(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc);
-
-typedef struct mlc_nn_conv_desc {
-    int32_t       axes;                /* 1 to 3, of an image                                  */
-    int64_t       in, out;             /* channels                                             */
-    mlc_dims      kernel;              /* a number an axis, or mlc_dims_all                    */
-    mlc_conv_desc conv;                /* stride, padding, dilation, groups, ..                */
-    mlc_pad_mode  padding_mode;        /* default: zeros; others not transposed                */
-    bool          transposed, no_bias;
-    mlc_dtype     dtype;               /* used if has_dtype                                    */
-    bool          has_dtype;
-} mlc_nn_conv_desc;
-
-/* mlc_nn_conv_desc_make: the same kernel along each axis, the rest default.                   */
-MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
-                                               int64_t kernel);
-/* mlc_nn_conv: mlc_conv or mlc_conv_transpose with weight and bias [out], which start in
- *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
- *   test   tests/test_nn.c                                                                    */
-MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
-/* mlc_nn_conv1d: the same numbers along each axis; padding 0 is none.
- *   err    ARG                                                      ref: torch.nn.Conv1d      */
-MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                  int64_t stride, int64_t padding);
-/* mlc_nn_conv2d: the same for images.                               ref: torch.nn.Conv2d      */
-MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                  int64_t stride, int64_t padding);
-/* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
-MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                  int64_t stride, int64_t padding);
-/* mlc_nn_causal_conv1d: of a sequence [n,in,t]: y [n,out,t] at t is of x at t, t - dilation, .., 0
- *   before the first: mlc_nn_conv with causal.
- *   err    ARG       ref: torch.nn.Conv1d of F.pad(x, (dilation (kernel - 1), 0))
- *   test   tests/test_tcn.c                                                                   */
-MLC_API mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                         int64_t dilation);
-/* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
-MLC_API mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                            int64_t stride, int64_t padding);
-/* mlc_nn_conv_transpose2d: the same for images.            ref: torch.nn.ConvTranspose2d      */
-MLC_API mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                            int64_t stride, int64_t padding);
-/* mlc_nn_conv_transpose3d: the same for volumes.           ref: torch.nn.ConvTranspose3d      */
-MLC_API mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                            int64_t stride, int64_t padding);
-/* mlc_nn_max_pool: mlc_max_pool as a module.                        ref: torch.nn.MaxPool2d   */
-MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
-/* mlc_nn_avg_pool: mlc_avg_pool as a module.                        ref: torch.nn.AvgPool2d   */
-MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
-/* mlc_nn_max_pool1d: mlc_max_pool of windows side by side, as a module. ref: torch.nn.MaxPool1d */
-MLC_API mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_max_pool2d: the same for images.                          ref: torch.nn.MaxPool2d   */
-MLC_API mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_max_pool3d: the same for volumes.                         ref: torch.nn.MaxPool3d   */
-MLC_API mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool1d: mlc_avg_pool of windows side by side, as a module. ref: torch.nn.AvgPool1d */
-MLC_API mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool2d: the same for images.                          ref: torch.nn.AvgPool2d   */
-MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool3d: the same for volumes.                         ref: torch.nn.AvgPool3d   */
-MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
-MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
-
-typedef struct mlc_nn_batch_norm_desc {
-    int64_t channels;                  /* required                                             */
-    double  momentum, eps;             /* defaults 0.1 and 1e-5                                */
-    bool    no_affine, no_statistics;  /* without weight and bias; always the batch's own      */
-} mlc_nn_batch_norm_desc;
-
-/* mlc_nn_batch_norm_desc_make: of so many channels, the rest default.                         */
-MLC_API mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels);
-/* mlc_nn_batch_norm: mlc_batch_norm with weight 1 and bias 0 at first, by the batch's statistics in
- *   training, by running_mean and running_var in evaluation; num_batches_tracked counts.
- *   ref    torch.nn.BatchNorm2d                                                               */
-MLC_API mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels);
-/* mlc_nn_batch_norm_ex: with momentum, eps, or less state.                       err: ARG     */
-MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *desc);
 /* mlc_nn_layer_norm: mlc_layer_norm of the last axis of n, eps 1e-5; weight 1, bias 0 at first.
  *   ref    torch.nn.LayerNorm                                                                 */
 MLC_API mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n);
 /* mlc_nn_rms_norm: mlc_rms_norm of the last axis of n, eps 1e-6; weight 1 at first.
  *   ref    arXiv 1910.07467; torch.nn.RMSNorm with its eps                                    */
 MLC_API mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n);
-/* mlc_nn_group_norm: mlc_group_norm, eps 1e-5; weight 1, bias 0 at first.
- *   err    ARG: groups do not divide channels                       ref: torch.nn.GroupNorm   */
-MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels);
-/* mlc_nn_instance_norm: mlc_instance_norm, eps 1e-5; with weight 1 and bias 0 at first if affine.
- *   ref    torch.nn.InstanceNorm2d                                                            */
-MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
 
 typedef struct mlc_nn_norm_desc {      /* of layer, RMS, group and instance norm               */
     int64_t size;                      /* required: of the last axis, or channels              */
@@ -2305,11 +2060,6 @@ MLC_API mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size);
 MLC_API mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_rms_norm_ex: mlc_nn_rms_norm with the desc's eps; it never has a bias.   err: ARG    */
 MLC_API mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
-/* mlc_nn_group_norm_ex: mlc_nn_group_norm with the desc's groups, eps and parameters.
- *   err    ARG                                                                                */
-MLC_API mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
-/* mlc_nn_instance_norm_ex: mlc_nn_instance_norm with the desc's eps and parameters; err: ARG  */
-MLC_API mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_relu: mlc_relu as a module.                                                          */
 MLC_API mlc_module *mlc_nn_relu(mlc_ctx *ctx);
 /* mlc_nn_gelu: mlc_gelu as a module.                                                          */
@@ -2404,16 +2154,218 @@ MLC_API mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p);
 /* mlc_nn_stochastic_depth: the same with whole images: for the end of a residual's body.
  *   ref    arXiv 1603.09382; torchvision.ops.StochasticDepth in mode "row"                    */
 MLC_API mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p);
-/* mlc_nn_upsample: mlc_interpolate to `scale` times the size.       ref: torch.nn.Upsample    */
-MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode);
-/* mlc_nn_pixel_shuffle: mlc_pixel_shuffle as a module.              ref: torch.nn.PixelShuffle */
-MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
 /* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
  *   "body", "shortcut"; if it fails, both stay as they were.
  *   err    ARG: body is NULL, one has a parent, or both are one module
  *   ref    arXiv 1512.03385                                   test: tests/test_nn.c           */
 MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                     bool relu);
+
+/* @@ API.VISION ------------- convolutions, pooling, norms of channels; test: tests/test_conv.c
+ * Images are [n,c,..], with 1 to 3 axes after the channels. f32, f64, bf16, f16; results have their
+ * channels last in memory. MLC_NO_VISION leaves this section out.
+ *   err    SHAPE, DTYPE, unless said otherwise                                                 */
+
+#ifdef MLC_NO_VISION
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_VISION")
+#endif
+
+/* -- convolution: f32, f64, bf16, f16; channels last in memory; test: tests/test_conv.c -- */
+
+typedef struct mlc_conv_desc {         /* lists: a number for each axis after [n,c], or        */
+    mlc_dims stride, padding, dilation;                    /* mlc_dims_all: defaults 1, 0, 1   */
+    mlc_dims output_padding;           /* of conv_transpose: pixels more at the end; default 0 */
+    int64_t  groups;                   /* default 1                                            */
+    bool     same;                     /* padded so that y is as large as x; stride 1          */
+    bool     causal;                   /* the same, but padded before alone: y sees no later x */
+    mlc_act  act;                      /* of conv: act(conv(x) + b), in one pass               */
+} mlc_conv_desc;
+
+/* mlc_conv_desc_make: stride 1, no padding, dilation 1, one group.                            */
+MLC_API mlc_conv_desc mlc_conv_desc_make(void);
+
+/* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
+ *   x is 0 outside. NULL desc: defaults. y has channels last in memory; other x are copied.
+ *   With a 16-bit x, w and b may be f32, as may their gradients. Bits of a pixel of y do not depend
+ *   on how many there are. This does not hold for Winograd's F(2x2, 3x3), by which kernels of 3x3
+ *   with stride 1 are multiplied in f32 where channels come in multiples of 16: errors are those of
+ *   direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around it, and
+ *   of other taps of dw; that also in bf16.
+ *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
+ *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
+ *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
+MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                             const mlc_conv_desc *desc);
+/* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
+ *   gradient of a convolution does; without act, same, causal. grad, err: as mlc_conv
+ *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
+MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                       const mlc_conv_desc *desc);
+/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
+ *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
+MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
+
+typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc                            */
+    mlc_dims kernel, stride;           /* required; default stride: the kernel                 */
+    mlc_dims padding;                  /* at most half the kernel; no maximum, 0 in a mean;    */
+                                       /* default 0                                            */
+    mlc_dims dilation;                 /* of max_pool; default 1                               */
+    bool     ceil;                     /* one more window where x does not come out even       */
+    bool     exclude_padding;          /* from what a mean divides by                          */
+} mlc_pool_desc;
+
+/* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
+MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
+
+/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Lies with
+ *   channels last, as all of these do.    grad: to the first of equals; err: SHAPE, DTYPE, ARG
+ *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c        */
+MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
+/* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
+MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
+/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes. size: a number an
+ *   axis, or mlc_dims_all.
+ *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
+MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
+/* mlc_adaptive_avg_pool: the same with means; mlc_dims_all(1): of all pixels.
+ *   ref    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d                */
+MLC_API mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size);
+
+typedef enum mlc_interpolation {
+    MLC_INTERPOLATE_NEAREST = 0,       /* the pixel at floor(i in/out)                         */
+    MLC_INTERPOLATE_LINEAR,            /* by distance from centres: linear to trilinear        */
+    MLC_INTERPOLATE_CORNERS,           /* the same with corners on corners                     */
+    MLC_INTERPOLATE_FORCE_32 = 0x7fffffff
+} mlc_interpolation;
+
+/* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes; size:
+ *   a number an axis, or mlc_dims_all. Lies with channels last.
+ *   grad   by the same weights                              err: SHAPE, DTYPE, ARG
+ *   ref    F.interpolate: nearest, bilinear, bilinear with align_corners
+ *   test   tests/test_channel.c                                                               */
+MLC_API mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode);
+/* mlc_pixel_shuffle: y [n,c/(r r),h r,w r] of x [n,c,h,w]: channels become pixels.
+ *   grad   dy where it came from      err: SHAPE      ref: arXiv 1609.05158; F.pixel_shuffle  */
+MLC_API mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r);
+/* mlc_pixel_unshuffle: the way back.                            ref: F.pixel_unshuffle        */
+MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
+
+/* mlc_batch_norm: (x - mean)/sqrt(var + eps) weight + bias for each channel of x [n,c,..], with the
+ *   batch's mean and biased variance if training, else the running ones. Training moves those, if
+ *   not NULL, by momentum, with the unbiased variance. weight, bias [c] or NULL; with a 16-bit x
+ *   they and the statistics are f32. y has channels last in memory.
+ *   grad   dx through the batch's statistics; dweight, dbias
+ *   err    SHAPE: [c], one value a channel in training; DTYPE; ARG: eps, momentum
+ *   ref    arXiv 1502.03167; F.batch_norm                     test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
+                                   mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
+                                   bool training, double momentum, double eps);
+/* mlc_group_norm: the same with statistics of each image alone, over groups of channels side by
+ *   side, in training and evaluation alike.
+ *   err    SHAPE: groups do not divide c; one value a group, of which the bias alone would be left
+ *   ref    arXiv 1803.08494; F.group_norm                     test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
+                                   mlc_tensor *bias, double eps);
+/* mlc_instance_norm: the same for each channel of each image, of more than one value.
+ *   ref    arXiv 1607.08022; F.instance_norm                  test: tests/test_channel.c      */
+MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
+                                      double eps);
+
+/* -- modules -- */
+
+typedef struct mlc_nn_conv_desc {
+    int32_t       axes;                /* 1 to 3, of an image                                  */
+    int64_t       in, out;             /* channels                                             */
+    mlc_dims      kernel;              /* a number an axis, or mlc_dims_all                    */
+    mlc_conv_desc conv;                /* stride, padding, dilation, groups, ..                */
+    mlc_pad_mode  padding_mode;        /* default: zeros; others not transposed                */
+    bool          transposed, no_bias;
+    mlc_dtype     dtype;               /* used if has_dtype                                    */
+    bool          has_dtype;
+} mlc_nn_conv_desc;
+
+/* mlc_nn_conv_desc_make: the same kernel along each axis, the rest default.                   */
+MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                               int64_t kernel);
+/* mlc_nn_conv: mlc_conv or mlc_conv_transpose with weight and bias [out], which start in
+ *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
+ *   test   tests/test_nn.c                                                                    */
+MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
+/* mlc_nn_conv1d: the same numbers along each axis; padding 0 is none.
+ *   err    ARG                                                      ref: torch.nn.Conv1d      */
+MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
+/* mlc_nn_conv2d: the same for images.                               ref: torch.nn.Conv2d      */
+MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
+/* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
+MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                  int64_t stride, int64_t padding);
+/* mlc_nn_causal_conv1d: of a sequence [n,in,t]: y [n,out,t] at t is of x at t, t - dilation, .., 0
+ *   before the first: mlc_nn_conv with causal.
+ *   err    ARG       ref: torch.nn.Conv1d of F.pad(x, (dilation (kernel - 1), 0))
+ *   test   tests/test_tcn.c                                                                   */
+MLC_API mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                         int64_t dilation);
+/* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
+MLC_API mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
+/* mlc_nn_conv_transpose2d: the same for images.            ref: torch.nn.ConvTranspose2d      */
+MLC_API mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
+/* mlc_nn_conv_transpose3d: the same for volumes.           ref: torch.nn.ConvTranspose3d      */
+MLC_API mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                            int64_t stride, int64_t padding);
+/* mlc_nn_max_pool: mlc_max_pool as a module.                        ref: torch.nn.MaxPool2d   */
+MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
+/* mlc_nn_avg_pool: mlc_avg_pool as a module.                        ref: torch.nn.AvgPool2d   */
+MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
+/* mlc_nn_max_pool1d: mlc_max_pool of windows side by side, as a module. ref: torch.nn.MaxPool1d */
+MLC_API mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_max_pool2d: the same for images.                          ref: torch.nn.MaxPool2d   */
+MLC_API mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_max_pool3d: the same for volumes.                         ref: torch.nn.MaxPool3d   */
+MLC_API mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool1d: mlc_avg_pool of windows side by side, as a module. ref: torch.nn.AvgPool1d */
+MLC_API mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool2d: the same for images.                          ref: torch.nn.AvgPool2d   */
+MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_avg_pool3d: the same for volumes.                         ref: torch.nn.AvgPool3d   */
+MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
+/* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
+MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
+
+typedef struct mlc_nn_batch_norm_desc {
+    int64_t channels;                  /* required                                             */
+    double  momentum, eps;             /* defaults 0.1 and 1e-5                                */
+    bool    no_affine, no_statistics;  /* without weight and bias; always the batch's own      */
+} mlc_nn_batch_norm_desc;
+
+/* mlc_nn_batch_norm_desc_make: of so many channels, the rest default.                         */
+MLC_API mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels);
+/* mlc_nn_batch_norm: mlc_batch_norm with weight 1 and bias 0 at first, by the batch's statistics in
+ *   training, by running_mean and running_var in evaluation; num_batches_tracked counts.
+ *   ref    torch.nn.BatchNorm2d                                                               */
+MLC_API mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels);
+/* mlc_nn_batch_norm_ex: with momentum, eps, or less state.                       err: ARG     */
+MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *desc);
+/* mlc_nn_group_norm: mlc_group_norm, eps 1e-5; weight 1, bias 0 at first.
+ *   err    ARG: groups do not divide channels                       ref: torch.nn.GroupNorm   */
+MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels);
+/* mlc_nn_instance_norm: mlc_instance_norm, eps 1e-5; with weight 1 and bias 0 at first if affine.
+ *   ref    torch.nn.InstanceNorm2d                                                            */
+MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
+/* mlc_nn_group_norm_ex: mlc_nn_group_norm with the desc's groups, eps and parameters.
+ *   err    ARG                                                                                */
+MLC_API mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
+/* mlc_nn_instance_norm_ex: mlc_nn_instance_norm with the desc's eps and parameters; err: ARG  */
+MLC_API mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
+/* mlc_nn_upsample: mlc_interpolate to `scale` times the size.       ref: torch.nn.Upsample    */
+MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode);
+/* mlc_nn_pixel_shuffle: mlc_pixel_shuffle as a module.              ref: torch.nn.PixelShuffle */
+MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
 /* mlc_nn_basic_block: residual of two 3x3 convolutions with batch norm, the first with the stride;
  *   the shortcut is a 1x1 convolution with batch norm where shapes differ.     err: ARG
  *   Names are body.0, .1, .3, .4 and shortcut.0, .1, where torchvision has conv1, bn1, conv2, bn2
@@ -2471,9 +2423,19 @@ MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
  *   ref    torch.optim.swa_utils.update_bn                  test: tests/test_average.c        */
 MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
 
+#ifdef MLC_NO_VISION
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.RECURRENT ------------ recurrent networks; test: tests/test_recurrent.c
  * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Rows of weights go gate by
  * gate in PyTorch's order: of an LSTM i, f, g, o, of a GRU r, z, n. */
+
+#ifdef MLC_NO_RECURRENT
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_RECURRENT")
+#endif
 
 typedef enum mlc_rnn_kind {
     MLC_RNN_TANH = 0, MLC_RNN_RELU,    /* h = act(x + h w^T + bias)                            */
@@ -2565,10 +2527,145 @@ MLC_API mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *len
                                    mlc_tensor *const state[2], mlc_tensor **y,
                                    mlc_tensor *state_out[2]);
 
+/* -- connectionist temporal classification; test: tests/test_ctc.c -- */
+
+typedef struct mlc_ctc_desc {
+    mlc_reduction reduction;           /* default: mean                                        */
+    int64_t       blank;               /* class of no label; default 0                         */
+    bool          zero_infinity;       /* default false                                        */
+    bool          time_first;          /* log_probs are [t,b,c], as in PyTorch; default false  */
+} mlc_ctc_desc;
+
+/* mlc_ctc_desc_make: a mean, blank 0, infinities stay, batch first.                           */
+MLC_API mlc_ctc_desc mlc_ctc_desc_make(void);
+/* mlc_ctc_loss: connectionist temporal classification: -log of the probability that a path, a class
+ *   a step, reads as the target, repeats merged and then blanks dropped. log_probs are floats
+ *   [b,t,c], as mlc_log_softmax makes them; targets i64 [b,s], or [n] one after the other; lengths
+ *   of both i64 [b]. The mean divides by each target's length, if that is not 0, then by b. Where
+ *   no path is long enough the loss is inf and the gradient NaN; with zero_infinity both are 0. 16
+ *   bits are cast to f32, which the loss is then.
+ *   grad   dlog_probs[class, step] -= dy P(class at step | target): the derivative. PyTorch adds
+ *          e^log_probs, so that it is that of logits; through log_softmax both are the same
+ *   err    SHAPE, DTYPE; VALUE, which names the place: a label that is the blank or not in [0,c), a
+ *          length below 0 or over t or s, or target_lengths that do not add up to n
+ *   ref    Graves et al. 2006; F.ctc_loss                        test: tests/test_ctc.c       */
+MLC_API mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
+                                 mlc_tensor *input_lengths, mlc_tensor *target_lengths);
+/* mlc_ctc_loss_ex: with a desc.                 err: ARG: blank is no class                   */
+MLC_API mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
+                                    mlc_tensor *input_lengths, mlc_tensor *target_lengths,
+                                    const mlc_ctc_desc *desc);
+
+/* -- what log_probs say, on the host. -- */
+
+typedef struct mlc_ctc_decode_desc {
+    int64_t blank;                     /* default 0                                            */
+    bool    time_first;                /* as of mlc_ctc_desc                                   */
+    int64_t beams;                     /* labellings that are followed; default 16             */
+    int64_t best;                      /* those that are written, at most beams; default 1     */
+} mlc_ctc_decode_desc;
+
+/* mlc_ctc_decode_desc_make: blank 0, batch first, the best of 16.                             */
+MLC_API mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void);
+/* mlc_ctc_greedy: the likeliest class of each step, repeats merged and then blanks dropped.
+ *   log_probs as of mlc_ctc_loss; lengths i64 [b], or NULL: t; desc NULL: that of the _make.
+ *   out    out [b,t]: labels, -1 after them; n [b], their numbers; score [b], the logarithm of the
+ *          path's probability; each may be NULL
+ *   err    SHAPE, DTYPE, NOMEM; ARG: blank is no class; VALUE: a length, a NaN or +inf          */
+MLC_API mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                  const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                  double *score);
+/* mlc_ctc_beam_search: the likeliest labellings: paths that read the same count together.
+ *   out    as mlc_ctc_greedy, [b,best,t] and [b,best], best first; score is the logarithm of the
+ *          probability of the paths that were followed. Where there are fewer n is -1, score -inf
+ *   err    as mlc_ctc_greedy; ARG: beams, best              ref: arXiv 1408.2873, algorithm 1 */
+MLC_API mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
+                                       const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
+                                       double *score);
+
+#ifdef MLC_NO_RECURRENT
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.TRANSFORMER ---------- attention modules, blocks; test: tests/test_transformer.c
  * Sequences are [b,t,e]: batch, time, features (in PyTorch batch_first). Masks are those of
  * mlc_attention_desc, where true takes part; those of torch.nn.MultiheadAttention say with true who
  * is left out: mlc_logical_not turns one into the other. Parameters have PyTorch's names. */
+
+#ifdef MLC_NO_ATTENTION
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_ATTENTION")
+#endif
+
+/* -- positions; angles are made in f64: with MLC_ONLY_F32 these are UNSUPPORTED. Learned ones are
+ *    mlc_rows of a parameter.                              test: tests/test_embedding.c -- */
+
+/* mlc_sinusoidal: [t,d] in the context's dtype: of position p sin(p/10000^(2i/d)) in column 2i, the
+ *   cosine in 2i+1.
+ *   err    ARG: t or d below 1; SHAPE: too large        ref: Vaswani et al. 2017, section 3.5  */
+MLC_API mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d);
+/* mlc_alibi_slopes: f32 [heads]: 2^(-8i/n), i from 1 on, n the largest power of 2 up to heads, then
+ *   every other slope of 2n heads.           err: ARG       ref: Press et al. 2022, section 3 */
+MLC_API mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads);
+
+typedef struct mlc_rotary_desc {
+    bool        neighbours;            /* pairs (0,1), (2,3), .. (GPT-J, RoFormer); default:   */
+                                       /* (0,n/2), (1,n/2+1), .. (GPT-NeoX, Llama)             */
+    int64_t     dims;                  /* n, even: first ones that turn; default -1: all       */
+    double      base;                  /* over 0; default 10000                                */
+    double      scale;                 /* over 0: positions are divided by it; default 1       */
+    int64_t     offset;                /* of the first position, after those in a cache        */
+    mlc_tensor *table;                 /* default NULL: made in the call. Of three axes: it is */
+                                       /* of x's rows as it is                                 */
+} mlc_rotary_desc;
+
+/* mlc_rotary_desc_make: all dimensions in halves, base 10000, from position 0 on.             */
+MLC_API mlc_rotary_desc mlc_rotary_desc_make(void);
+/* mlc_rotary: x [..,t,d] with pair i of each row turned by p base^(-2i/n)/scale: (a, b) becomes
+ *   (a cos - b sin, b cos + a sin). p: i64 [t] or [b,t], b the first axis of x; NULL: offset,
+ *   offset + 1, .. With a table p are its rows, and base and scale have no effect.
+ *   grad   dx += dy turned back         err: SHAPE, DTYPE; ARG: the desc; VALUE: p of a table
+ *   ref    Su et al. 2021, arXiv 2104.09864; scale: arXiv 2306.15595                          */
+MLC_API mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc);
+/* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for the table of
+ *   a desc. positions NULL: t of them from desc's offset on, else t is not read.
+ *   err    ARG: n is odd, the desc                                                            */
+MLC_API mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
+                                     const mlc_rotary_desc *desc);
+
+/* -- attention; err: SHAPE, DTYPE; test: tests/test_attention.c -- */
+
+typedef struct mlc_attention_desc {
+    bool    causal;                    /* row i sees keys j <= i + s - t                       */
+    bool    has_scale;
+    double  scale;                     /* of scores; used if has_scale, else 1/sqrt(d)         */
+    double  dropout;                   /* of weights, as mlc_dropout's p; default 0            */
+    int64_t window;                    /* row i sees keys |i + s - t - j| < window; 0: no limit */
+    mlc_tensor *mask;                  /* bool: true takes part; q's dtype or f32: added to the */
+                                       /* scores, with a gradient. Broadcasts to [b,h,t,s]     */
+    mlc_tensor *key_lengths;           /* i64 [b]: row of the batch sees keys j < its length   */
+    mlc_tensor *alibi;                 /* f32 [h]: -slope |i + s - t - j| is added to scores   */
+    mlc_tensor *q_offsets, *k_offsets; /* i64 [n+1], b is 1: packed sequences, of which number */
+                                       /* z has rows q_offsets[z] to q_offsets[z+1], and keys  */
+                                       /* likewise, and i, j, t, s of its own; k NULL: as q    */
+} mlc_attention_desc;
+
+/* mlc_attention_desc_make: no mask, no dropout, scores by 1/sqrt(d).                          */
+MLC_API mlc_attention_desc mlc_attention_desc_make(void);
+/* mlc_attention: y [b,h,t,dv] = softmax(q k^T / sqrt(d)) v of q [b,h,t,d], k [b,hk,s,d], v
+ *   [b,hk,s,dv], of any strides: hk divides h, head i reads k and v i / (h/hk). A row that sees no
+ *   key is 0. y lies in memory as [b,t,h,dv]: one row for all heads. No [t,s] tensor is made.
+ *   grad   of q, k, v and a float mask, from the logarithm of each row's sum
+ *   err    SHAPE, DTYPE, ARG; VALUE: a length that is not in [0, s], offsets that fall or are over
+ *          t or s
+ *   ref    arXiv 2205.14135; F.scaled_dot_product_attention, whose is_causal is j <= i          */
+MLC_API mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v);
+/* mlc_attention_ex: with masks and the like. NULL desc: as mlc_attention.                     */
+MLC_API mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
+                                     const mlc_attention_desc *desc);
+
+/* -- modules -- */
 
 typedef struct mlc_nn_multihead_attention_desc {
     int64_t embed, heads;              /* required; heads divide embed                         */
@@ -2651,9 +2748,19 @@ MLC_API mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_te
                                             const mlc_attention_desc *self,
                                             const mlc_attention_desc *cross);
 
+#ifdef MLC_NO_ATTENTION
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.LANGUAGE ------------- language models; test: tests/test_language.c
  * Tokens are i64 [b,t]. Descs hold that of a layer: what it says of width, heads, hidden features,
  * norms, activation, dropout and biases; GPT-2, Llama and BERT are sets of values.             */
+
+#ifdef MLC_NO_ATTENTION
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_ATTENTION")
+#endif
 
 typedef enum mlc_positions {           /* how a model knows the place of a token               */
     MLC_POSITIONS_NONE = 0,
@@ -2814,10 +2921,20 @@ MLC_API mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams);
 MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                    const mlc_beam_desc *desc, int64_t *out, double *score);
 
+#ifdef MLC_NO_ATTENTION
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
  * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
  * a function of a seed and is not stored: what needs it makes it again, piece by piece, with the
  * same numbers on every ISA and device.                            test: tests/test_sketch.c  */
+
+#ifdef MLC_NO_SKETCH
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_SKETCH")
+#endif
 
 typedef enum mlc_sketch_kind {
     MLC_SKETCH_SIGNS = 0,              /* +-scale with equal chance                            */
@@ -2972,6 +3089,10 @@ MLC_API mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int6
 MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
                                     int32_t *replaced);
 
+#ifdef MLC_NO_SKETCH
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.OPTIM ------------------------------------------- optimizers; test: tests/test_optim.c */
 
 typedef struct mlc_sgd_desc {
@@ -3014,8 +3135,6 @@ typedef struct mlc_adam_desc {         /* also AdamW, LAMB                      
 MLC_API mlc_adam_desc mlc_adam_desc_make(double lr);
 /* mlc_adamw_desc_make: as mlc_adamw: with a weight decay of 0.01.                             */
 MLC_API mlc_adam_desc mlc_adamw_desc_make(double lr);
-/* mlc_lamb_desc_make: as mlc_lamb: with a weight decay of 0.01 and an eps of 1e-6.            */
-MLC_API mlc_adam_desc mlc_lamb_desc_make(double lr);
 
 /* mlc_sgd: p -= lr g.                                              ref: torch.optim.SGD       */
 MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
@@ -3032,6 +3151,188 @@ MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
 /* mlc_adamw_ex: with betas, eps, weight decay, and states as desc.moments says.
  *   err    as mlc_adam_ex                                                                     */
 MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
+
+/* mlc_optim_free: frees the optimizer and its state.                                          */
+MLC_API void mlc_optim_free(mlc_optim *opt);
+/* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
+ *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
+ *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
+ *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
+ *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
+ *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
+ *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
+ *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
+MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
+/* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
+ *   Gradients that other calls of mlc_backward have left in the optimizer's parameters are dropped
+ *   before: of two networks that a loss goes through, each learns from its own loss alone. What
+ *   mlc_optim_accumulate collects stays. To add up gradients of several losses, call mlc_backward
+ *   with mlc_optim_scaled for each, and mlc_optim_step.
+ *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
+MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
+/* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
+MLC_API bool mlc_optim_needs_loss(const mlc_optim *opt);
+/* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
+MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
+/* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
+ *   (mlc_optim_schedule) it is the base value.              err: ARG if negative or not finite */
+MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
+/* mlc_optim_lr: the learning rate of the next update, by the schedule if there is one.        */
+MLC_API double mlc_optim_lr(const mlc_optim *opt);
+/* mlc_optim_steps: steps made. Waits for a device, as mlc_optim_grad_norm and
+ *   mlc_optim_scaler_state do.                                                                */
+MLC_API int64_t mlc_optim_steps(const mlc_optim *opt);
+
+typedef struct mlc_group_desc {
+    double lr_scale;                   /* times the optimizer's rate; default 1                */
+    double weight_decay;               /* used if has_weight_decay; else the optimizer's       */
+    bool   has_weight_decay;
+    bool   adamw;                      /* of mlc_muon: matrices go to its AdamW; default off   */
+} mlc_group_desc;
+
+/* mlc_group_desc_make: the optimizer's own values.                                            */
+MLC_API mlc_group_desc mlc_group_desc_make(void);
+/* mlc_optim_group: parameters whose dotted name matches the glob ("*.bias") get values of their
+ *   own; the last group that matches wins; at most 15 groups. NULL desc: the optimizer's values.
+ *   err    ARG if nothing matches, or a value is negative, or not to be used; adamw, and another
+ *          rule than mlc_muon
+ *   ref    torch.optim parameter groups                                                       */
+MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
+/* mlc_optim_no_decay: on: no weight decay for parameters of at most one axis, biases and weights of
+ *   norms. Over it wins a group made later whose desc has_weight_decay. Embeddings decay; a group
+ *   of their names with a weight decay of 0 takes it off.
+ *   err    STATE: the module was freed                ref: timm's param_groups_weight_decay   */
+MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt, bool on);
+/* mlc_optim_layer_decay: rates fall from the last layers to the first, times factor^(deepest - d)
+ *   at depth d, and times lr_scale of the parameter's group. A block is what has the same dotted
+ *   name up to its first component that is a number, "blocks.3" of "blocks.3.attn.weight", frozen
+ *   or not. In the order of mlc_param_next blocks have depths 1 to n. Of parameters in no block,
+ *   those before the first block have depth 0, those after the last one, a head, n + 1; others
+ *   count with the block before them. deepest is n + 1, or n where nothing follows the last block.
+ *   1: all rates are alike again.
+ *   err    ARG: factor is not in (0, 1], no name has a number; STATE: the module was freed
+ *   ref    arXiv 2106.08254; timm's param_groups_layer_decay                                  */
+MLC_API mlc_status mlc_optim_layer_decay(mlc_optim *opt, double factor);
+
+typedef struct mlc_clip_desc {         /* at most one of both is finite                        */
+    double norm;                       /* longest gradient, Euclidean; default: infinity       */
+    double value;                      /* largest element, by magnitude; default: infinity     */
+    bool   each;                       /* norm holds for each parameter by itself              */
+} mlc_clip_desc;
+
+/* mlc_clip_desc_make: no clipping.                                                            */
+MLC_API mlc_clip_desc mlc_clip_desc_make(void);
+/* mlc_optim_clip: clips gradients in every step from now on: times min(1, norm/(|g| + 1e-6)), |g|
+ *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
+ *   is not finite are no step but a VALUE error (with a scaler: see there). NULL desc: no clipping.
+ *   err    ARG: not over 0, or both finite       ref: clip_grad_norm_, clip_grad_value_       */
+MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
+/* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
+ *   clipped.                     err: STATE, with NaN, before the first of them               */
+MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
+/* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
+ *   their gradients; the others leave everything as it is. 1: every call. On a device a batch whose
+ *   error is reported late (see mlc_scope_end) counts as a call and is part of what is collected:
+ *   call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
+ *   err    ARG: n < 1                                                                         */
+MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
+/* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
+MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
+/* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
+ *   epoch, with the mean of those calls; does nothing where no call waits.
+ *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
+MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
+
+/* mlc_optim_in_backward: from now on backward itself makes the step of a matrix that one linear
+ *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
+ *   is never written to memory: mlc_grad of it is NULL. mlc_optim_step must still follow each
+ *   backward and makes the step of the others; the rate is that of the time of the backward. What
+ *   comes out is the same. A backward that fails may leave a part of the step made. All is as ever
+ *   where a step clips, collects or has a scaler, and under mlc_anomaly.
+ *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
+MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
+
+typedef struct mlc_scaler_desc {
+    double  init;                      /* default 65536                                        */
+    double  growth, backoff;           /* defaults 2 and 0.5; both 1: a fixed scale            */
+    int64_t interval;                  /* good steps in a row before it grows; default 2000    */
+    double  floor, cap;                /* of the scale; defaults 2^-24 and 2^24                */
+    int64_t patience;                  /* skipped steps in a row that are an error; default 50 */
+} mlc_scaler_desc;
+
+/* mlc_scaler_desc_make: the defaults.                                                         */
+MLC_API mlc_scaler_desc mlc_scaler_desc_make(void);
+
+typedef struct mlc_scaler_state {      /* what a resumed training goes on with                 */
+    double  scale;
+    int64_t good;                      /* steps since the scale changed                        */
+    int64_t skipped, skipped_row;      /* in all, and in a row until now                       */
+} mlc_scaler_state;
+
+/* mlc_optim_scaler: scales the loss for f16, whose gradients would else be 0, and skips steps whose
+ *   gradients are not finite: they leave parameters, moments and counters as they are, and the
+ *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL desc: the
+ *   defaults.
+ *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
+MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
+/* mlc_optim_scaler_off: scales no more.                                                       */
+MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
+/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler.
+ *   err    as mlc_mul_scalar                                                                  */
+MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
+/* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
+MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
+/* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
+MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
+
+#define MLC_STATE_NAME_BYTES (MLC_NAME_BYTES + 64)
+
+typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
+    mlc_optim  *optim;
+    mlc_tensor *tensor;                /* lives until the current scope ends                   */
+    char        name[MLC_STATE_NAME_BYTES];
+    int64_t     next;                  /* private                                              */
+} mlc_optim_state_iter;
+
+/* mlc_optim_state_iter_make: starts a walk; then while (mlc_optim_state_next(&it)).
+ *   err    STATE: the module was freed              test: tests/test_optim_state.c            */
+MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
+/* mlc_optim_state_next: the next tensor; false at the end, or with the context's error. NAME is a
+ *   parameter's dotted name in the module that the optimizer was made of.
+ *   state.NAME.exp_avg  and PyTorch's names of other states (momentum_buffer, exp_avg_sq, ...),
+ *          with the shape of the parameter (Adafactor's row_var and col_var have 1 for its last,
+ *          or last but one, axis); f32 for bf16 parameters. A view: to write to it changes the
+ *          state; it holds until the module is built again or the optimizer is freed
+ *   state.NAME.exp_avg, .exp_avg_scale  of 8-bit moments: u8 codes; f32 [blocks of 256 elements],
+ *          what code 255 stands for; views as well. bf16 moments are bf16: see mlc_moments
+ *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], numbers that NAdam and
+ *          schedule-free rules keep from update to update; copies, as what follows but grad
+ *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
+ *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
+ *   optim.attempts  i64 []: on a device, the same with steps that it has skipped: t of schedules
+ *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
+ *          0: a view of the dtype of states; updates that were made before it, i64 []. In the same
+ *          way slow.NAME and optim.slow, of mlc_optim_lookahead
+ *   optim.lbfgs.t, .H_diag, .n_iter, .func_evals, .due, .ro, .d, .prev_flat_grad, .old_dirs.K,
+ *          .old_stps.K  of mlc_lbfgs, whose parameters have no step: numbers, f64 [] or i64 [];
+ *          what takes part, bool [parameters]; f64 [pairs]; vectors of all parameters, views
+ *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
+ *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
+ *   ref    torch.optim.Optimizer.state_dict                                                   */
+MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
+
+/* @@ API.OPTIMIZERS ------------ more rules, averages, reports; test: tests/test_rules.c
+ * mlc_optim_step and all else of API.OPTIM holds for these, too. MLC_NO_OPTIMIZERS leaves this
+ * section out. */
+
+#ifdef MLC_NO_OPTIMIZERS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_OPTIMIZERS")
+#endif
+
+/* mlc_lamb_desc_make: as mlc_lamb: with a weight decay of 0.01 and an eps of 1e-6.            */
+MLC_API mlc_adam_desc mlc_lamb_desc_make(double lr);
 /* mlc_lamb: the update u of Adam with decoupled weight decay 0.01, made as long as its parameter:
  *   p -= lr |p|/|u| u; p -= lr u where |p| or |u| is 0, and without weight decay: give norms and
  *   biases a group that has none. For large batches; the paper clips gradients to a norm of 1.
@@ -3300,25 +3601,6 @@ MLC_API mlc_optim *mlc_muon(mlc_module *m, double lr);
 /* mlc_muon_ex: with momentum, steps, AdamW.         err: ARG: see above; steps not in [1, 100) */
 MLC_API mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *desc);
 
-/* mlc_optim_free: frees the optimizer and its state.                                          */
-MLC_API void mlc_optim_free(mlc_optim *opt);
-/* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
- *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
- *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
- *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
- *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
- *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
- *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
- *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
-MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
-/* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
- *   Gradients that other calls of mlc_backward have left in the optimizer's parameters are dropped
- *   before: of two networks that a loss goes through, each learns from its own loss alone. What
- *   mlc_optim_accumulate collects stays. To add up gradients of several losses, call mlc_backward
- *   with mlc_optim_scaled for each, and mlc_optim_step.
- *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
-MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
-
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
 typedef mlc_tensor *(*mlc_loss_fn)(void *user);
 /* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
@@ -3385,66 +3667,6 @@ MLC_API mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr);
 MLC_API mlc_optim *mlc_lbfgs(mlc_module *m, double lr);
 /* mlc_lbfgs_ex: with limits, tolerances, history.       err: ARG: see mlc_sgd_ex; counts of 0 */
 MLC_API mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *desc);
-/* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
-MLC_API bool mlc_optim_needs_loss(const mlc_optim *opt);
-/* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
-MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
-/* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
- *   (mlc_optim_schedule) it is the base value.              err: ARG if negative or not finite */
-MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
-/* mlc_optim_lr: the learning rate of the next update, by the schedule if there is one.        */
-MLC_API double mlc_optim_lr(const mlc_optim *opt);
-/* mlc_optim_steps: steps made. Waits for a device, as mlc_optim_grad_norm and
- *   mlc_optim_scaler_state do.                                                                */
-MLC_API int64_t mlc_optim_steps(const mlc_optim *opt);
-
-typedef struct mlc_group_desc {
-    double lr_scale;                   /* times the optimizer's rate; default 1                */
-    double weight_decay;               /* used if has_weight_decay; else the optimizer's       */
-    bool   has_weight_decay;
-    bool   adamw;                      /* of mlc_muon: matrices go to its AdamW; default off   */
-} mlc_group_desc;
-
-/* mlc_group_desc_make: the optimizer's own values.                                            */
-MLC_API mlc_group_desc mlc_group_desc_make(void);
-/* mlc_optim_group: parameters whose dotted name matches the glob ("*.bias") get values of their
- *   own; the last group that matches wins; at most 15 groups. NULL desc: the optimizer's values.
- *   err    ARG if nothing matches, or a value is negative, or not to be used; adamw, and another
- *          rule than mlc_muon
- *   ref    torch.optim parameter groups                                                       */
-MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
-/* mlc_optim_no_decay: on: no weight decay for parameters of at most one axis, biases and weights of
- *   norms. Over it wins a group made later whose desc has_weight_decay. Embeddings decay; a group
- *   of their names with a weight decay of 0 takes it off.
- *   err    STATE: the module was freed                ref: timm's param_groups_weight_decay   */
-MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt, bool on);
-/* mlc_optim_layer_decay: rates fall from the last layers to the first, times factor^(deepest - d)
- *   at depth d, and times lr_scale of the parameter's group. A block is what has the same dotted
- *   name up to its first component that is a number, "blocks.3" of "blocks.3.attn.weight", frozen
- *   or not. In the order of mlc_param_next blocks have depths 1 to n. Of parameters in no block,
- *   those before the first block have depth 0, those after the last one, a head, n + 1; others
- *   count with the block before them. deepest is n + 1, or n where nothing follows the last block.
- *   1: all rates are alike again.
- *   err    ARG: factor is not in (0, 1], no name has a number; STATE: the module was freed
- *   ref    arXiv 2106.08254; timm's param_groups_layer_decay                                  */
-MLC_API mlc_status mlc_optim_layer_decay(mlc_optim *opt, double factor);
-
-typedef struct mlc_clip_desc {         /* at most one of both is finite                        */
-    double norm;                       /* longest gradient, Euclidean; default: infinity       */
-    double value;                      /* largest element, by magnitude; default: infinity     */
-    bool   each;                       /* norm holds for each parameter by itself              */
-} mlc_clip_desc;
-
-/* mlc_clip_desc_make: no clipping.                                                            */
-MLC_API mlc_clip_desc mlc_clip_desc_make(void);
-/* mlc_optim_clip: clips gradients in every step from now on: times min(1, norm/(|g| + 1e-6)), |g|
- *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
- *   is not finite are no step but a VALUE error (with a scaler: see there). NULL desc: no clipping.
- *   err    ARG: not over 0, or both finite       ref: clip_grad_norm_, clip_grad_value_       */
-MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
-/* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
- *   clipped.                     err: STATE, with NaN, before the first of them               */
-MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_noise: from now on adds normal noise of the variance eta / (1 + t)^gamma to gradients
  *   before each update and before clipping; t: updates made, as mlc_optim_schedule counts them.
  *   The noise depends on the context's seed and t, not on threads or levels. No step is made inside
@@ -3486,60 +3708,6 @@ MLC_API mlc_status mlc_optim_step_report(mlc_optim *opt, mlc_grad_report *out, i
  *   write  NULL: standard output                                             err: ARG: NULL   */
 MLC_API mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *reports, int64_t n,
                                          mlc_writer write, void *user);
-/* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
- *   their gradients; the others leave everything as it is. 1: every call. On a device a batch whose
- *   error is reported late (see mlc_scope_end) counts as a call and is part of what is collected:
- *   call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
- *   err    ARG: n < 1                                                                         */
-MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
-/* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
-MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
-/* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
- *   epoch, with the mean of those calls; does nothing where no call waits.
- *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
-MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
-
-/* mlc_optim_in_backward: from now on backward itself makes the step of a matrix that one linear
- *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
- *   is never written to memory: mlc_grad of it is NULL. mlc_optim_step must still follow each
- *   backward and makes the step of the others; the rate is that of the time of the backward. What
- *   comes out is the same. A backward that fails may leave a part of the step made. All is as ever
- *   where a step clips, collects or has a scaler, and under mlc_anomaly.
- *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
-MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
-
-typedef struct mlc_scaler_desc {
-    double  init;                      /* default 65536                                        */
-    double  growth, backoff;           /* defaults 2 and 0.5; both 1: a fixed scale            */
-    int64_t interval;                  /* good steps in a row before it grows; default 2000    */
-    double  floor, cap;                /* of the scale; defaults 2^-24 and 2^24                */
-    int64_t patience;                  /* skipped steps in a row that are an error; default 50 */
-} mlc_scaler_desc;
-
-/* mlc_scaler_desc_make: the defaults.                                                         */
-MLC_API mlc_scaler_desc mlc_scaler_desc_make(void);
-
-typedef struct mlc_scaler_state {      /* what a resumed training goes on with                 */
-    double  scale;
-    int64_t good;                      /* steps since the scale changed                        */
-    int64_t skipped, skipped_row;      /* in all, and in a row until now                       */
-} mlc_scaler_state;
-
-/* mlc_optim_scaler: scales the loss for f16, whose gradients would else be 0, and skips steps whose
- *   gradients are not finite: they leave parameters, moments and counters as they are, and the
- *   scale shrinks. After desc.patience of them in a row the step is a VALUE error. NULL desc: the
- *   defaults.
- *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
-MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
-/* mlc_optim_scaler_off: scales no more.                                                       */
-MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
-/* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler.
- *   err    as mlc_mul_scalar                                                                  */
-MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
-/* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
-MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
-/* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
-MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
 
 /* Averages of the parameters that an optimizer trains, brought up to date by each update that is
  * made: one that is skipped counts nowhere, on a device, too. They have the type of states, f32 for
@@ -3585,41 +3753,9 @@ MLC_API void mlc_average_free(mlc_average *average);
  *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610      */
 MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
-#define MLC_STATE_NAME_BYTES (MLC_NAME_BYTES + 64)
-
-typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
-    mlc_optim  *optim;
-    mlc_tensor *tensor;                /* lives until the current scope ends                   */
-    char        name[MLC_STATE_NAME_BYTES];
-    int64_t     next;                  /* private                                              */
-} mlc_optim_state_iter;
-
-/* mlc_optim_state_iter_make: starts a walk; then while (mlc_optim_state_next(&it)).
- *   err    STATE: the module was freed              test: tests/test_optim_state.c            */
-MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
-/* mlc_optim_state_next: the next tensor; false at the end, or with the context's error. NAME is a
- *   parameter's dotted name in the module that the optimizer was made of.
- *   state.NAME.exp_avg  and PyTorch's names of other states (momentum_buffer, exp_avg_sq, ...),
- *          with the shape of the parameter (Adafactor's row_var and col_var have 1 for its last,
- *          or last but one, axis); f32 for bf16 parameters. A view: to write to it changes the
- *          state; it holds until the module is built again or the optimizer is freed
- *   state.NAME.exp_avg, .exp_avg_scale  of 8-bit moments: u8 codes; f32 [blocks of 256 elements],
- *          what code 255 stands for; views as well. bf16 moments are bf16: see mlc_moments
- *   state.NAME.step, .carry  i64 [], updates of this parameter; f64 [2], numbers that NAdam and
- *          schedule-free rules keep from update to update; copies, as what follows but grad
- *   grad.NAME  the sum of the gradients that calls have collected, a view: mlc_optim_accumulate
- *   optim.steps, .calls, .lr  i64 [], i64 [], f64 []: steps made, calls that have collected, rate
- *   optim.attempts  i64 []: on a device, the same with steps that it has skipped: t of schedules
- *   average.J.NAME, optim.average.J  values of average J, in the order they were made in, from
- *          0: a view of the dtype of states; updates that were made before it, i64 []. In the same
- *          way slow.NAME and optim.slow, of mlc_optim_lookahead
- *   optim.lbfgs.t, .H_diag, .n_iter, .func_evals, .due, .ro, .d, .prev_flat_grad, .old_dirs.K,
- *          .old_stps.K  of mlc_lbfgs, whose parameters have no step: numbers, f64 [] or i64 [];
- *          what takes part, bool [parameters]; f64 [pairs]; vectors of all parameters, views
- *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
- *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
- *   ref    torch.optim.Optimizer.state_dict                                                   */
-MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
+#ifdef MLC_NO_OPTIMIZERS
+#  pragma pop_macro("MLC_API")
+#endif
 
 /* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
  * A schedule is a value, and its factor a pure function of t, the number of updates made so far
@@ -3628,6 +3764,12 @@ MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
  * that the optimizer was made with. Functions that make one cannot fail: mlc_sched_at of bad values
  * is NaN, and where there is a context they are an ARG error that names them. Counts are at most
  * 2^53, values finite and not negative. Arrays are kept by reference.                         */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
 
 typedef enum mlc_curve {               /* from 1 at x = 0 to 0 at x = 1                        */
     MLC_CURVE_COSINE = 0,              /* (1 + cos(pi x))/2                                    */
@@ -3799,9 +3941,19 @@ MLC_API mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, 
 MLC_API mlc_status mlc_lr_range(mlc_optim *opt, const mlc_lr_range_desc *desc,
                                 mlc_lr_range_fn step, void *user, int64_t *n, double *lr);
 
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.AMP --------------------------------------------- mixed precision; test: tests/test_amp.c
  * Parameters, their gradients and the optimizer stay f32; what is big or multiplied is 16-bit. Use
  * bf16, which has the range of f32; f16 needs mlc_optim_scaler, too.                          */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
 
 typedef struct mlc_autocast_rule {
     const char *op;                    /* as in mlc_autocast_report: "layer_norm"              */
@@ -3843,11 +3995,21 @@ MLC_API mlc_status mlc_autocast_end(mlc_ctx *ctx);
  *   autocast so far, with how often; write NULL: standard output.         err: ARG            */
 MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user);
 
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.RECOMPUTE --------------- activations made again in backward; test: tests/test_recompute.c
  * A piece of forward keeps nothing but its inputs and outputs; its backward runs it a second time
  * and so has what it needs. Gradients have the same bits, on any number of threads, but as said at
  * mlc_recompute; a step takes up to a third longer. Chen et al., "Training deep nets with sublinear
  * memory cost", arXiv 1604.06174.                                                             */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
 
 /* A piece of forward: makes out[0..n_out) from in[0..n_in). It runs twice and must do the same, so
  * that side effects stand under !mlc_recomputing(ctx) and no-grad, and what it reads besides the
@@ -3901,7 +4063,17 @@ MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
  *          it would take                                                                      */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
+
+#ifdef MLC_NO_TRAINING
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_TRAINING")
+#endif
 
 #define MLC_MAX_FIELDS 8
 
@@ -4282,90 +4454,17 @@ MLC_API mlc_mixup_desc mlc_mixup_desc_make(int64_t classes);
 MLC_API mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *desc,
                              mlc_collate *collate);
 
-typedef enum mlc_column {              /* types of a table's columns                           */
-    MLC_COLUMN_AUTO = 0,               /* whatever holds all its fields                        */
-    MLC_COLUMN_I64, MLC_COLUMN_F64, MLC_COLUMN_TEXT,
-    MLC_COLUMN_FORCE_32 = 0x7fffffff
-} mlc_column;
-
-typedef enum mlc_comments {            /* lines of a CSV file that begin with #                */
-    MLC_COMMENTS_BEFORE = 0,           /* are passed over before the first row, or its names   */
-    MLC_COMMENTS_NONE,                 /* are rows                                             */
-    MLC_COMMENTS_ALL,                  /* are passed over everywhere                           */
-    MLC_COMMENTS_FORCE_32 = 0x7fffffff
-} mlc_comments;
-
-typedef struct mlc_csv_desc {
-    mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
-    char      delimiter;               /* default ','                                          */
-    int32_t   skip_lines;              /* to pass over at the begin                            */
-    bool      header;                  /* the first row has names, not values                  */
-    bool      missing;                 /* of a tensor: "", NA, N/A, null are NaN, no error     */
-    const mlc_column *types;           /* of a table's first columns; the others: AUTO         */
-    int32_t   n_types;
-    mlc_comments comments;             /* default MLC_COMMENTS_BEFORE                          */
-} mlc_csv_desc;
-
-/* mlc_csv_desc_make: as mlc_csv_load reads a file: numbers alone, in f32, between commas.     */
-MLC_API mlc_csv_desc mlc_csv_desc_make(void);
-/* mlc_table_desc_make: as mlc_table_load does: columns of any type below a row of names.      */
-MLC_API mlc_csv_desc mlc_table_desc_make(void);
-
-/* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
- *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and, as
- *   desc.comments says, those that begin with # are passed over; NULL desc: the defaults. With
- *   header the last such line before the first row has the names if it has as many fields as that
- *   row, all of which are finite numbers and none of its own, as numpy.savetxt writes "# a,b".
- *   "nan" and "inf" are numbers; the locale does not matter. Takes memory for the text and the
- *   result: two bytes of text may be a number of 8.
- *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
- *          that is not numbers says: set desc.header; ARG: the desc
- *   test   tests/test_csv.c                                                                   */
-MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
-/* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
- *   numbers read back to the same bits, those of 16 bits as f32.   err: SHAPE; IO             */
-MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names);
-
-/* mlc_table_load: reads a CSV file of any columns; NULL desc: mlc_table_desc_make's. Whole
- *   numbers make an i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA,
- *   N/A, null and nan are missing.
- *   err    as mlc_csv_load; IO where a field does not have the type asked for                 */
-MLC_API mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
-/* mlc_table_free: frees the table; its texts go with it.                                      */
-MLC_API void mlc_table_free(mlc_table *table);
-/* mlc_table_rows: number of rows, without the header.                                         */
-MLC_API int64_t mlc_table_rows(const mlc_table *table);
-/* mlc_table_columns: number of columns.                                                       */
-MLC_API int64_t mlc_table_columns(const mlc_table *table);
-/* mlc_table_name: name of a column; "" without a header; NULL and an error if there is none.  */
-MLC_API const char *mlc_table_name(const mlc_table *table, int64_t col);
-/* mlc_table_find: the first column of that name, or -1.                                       */
-MLC_API int64_t mlc_table_find(const mlc_table *table, const char *name);
-/* mlc_table_type: I64, F64 or TEXT.                                                           */
-MLC_API mlc_column mlc_table_type(const mlc_table *table, int64_t col);
-/* mlc_table_column: a column as a tensor [rows] in the current scope: i64; f64 with NaN where a
- *   value is missing; for text the number of its category, i64, -1 where missing.             */
-MLC_API mlc_tensor *mlc_table_column(mlc_table *table, int64_t col);
-/* mlc_table_missing: which rows of a column have no value, bool [rows].                       */
-MLC_API mlc_tensor *mlc_table_missing(mlc_table *table, int64_t col);
-/* mlc_table_text: a field as it stands in the file, unquoted.                                 */
-MLC_API const char *mlc_table_text(const mlc_table *table, int64_t row, int64_t col);
-/* mlc_table_categories: number of distinct texts of a text column, without missing ones.      */
-MLC_API int64_t mlc_table_categories(mlc_table *table, int64_t col);
-/* mlc_table_category: the text of a category; they are sorted by bytes. NULL if there is none. */
-MLC_API const char *mlc_table_category(mlc_table *table, int64_t col, int64_t code);
-
-/* mlc_idx_load: a file in MNIST's format as a tensor: u8, i8, i32 (also from 16 bits), f32, f64.
- *   err    IO with path and reason; gzip is named            test: tests/test_idx.c           */
-MLC_API mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path);
-/* mlc_idx_save: writes u8, i8, i32, f32 or f64 of 1 to 8 axes, atomically.   err: DTYPE; IO   */
-MLC_API mlc_status mlc_idx_save(mlc_tensor *t, const char *path);
-/* mlc_cifar_load: images of a CIFAR binary file, u8 [n,3,32,32], and labels (or NULL), i64 [n]:
- *   of 10 classes, or the fine ones of 100.     err: ARG; IO: size, label out of range        */
-MLC_API mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
-                                   mlc_tensor **labels);
+#ifdef MLC_NO_TRAINING
+#  pragma pop_macro("MLC_API")
+#endif
 
 /* @@ API.TEXT ------------------- tokenizers: text to tokens and back; test: tests/test_text.c */
+
+#ifdef MLC_NO_ATTENTION
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_ATTENTION")
+#endif
 
 typedef enum mlc_invalid {             /* what bytes do that are no UTF-8                      */
     MLC_INVALID_REPLACE = 0,           /* each maximal part of a character is one U+FFFD       */
@@ -4447,6 +4546,10 @@ MLC_API int64_t mlc_tokenizer_decode(mlc_tokenizer *t, const int64_t *ids, int64
 MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, char *text,
                                     size_t room);
 
+#ifdef MLC_NO_ATTENTION
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.METRICS ----------------------------------- metrics, tracker; test: tests/test_metrics.c
  * A metric is an object that is fed batches (mlc_metric_update) and read when an epoch is over
  * (mlc_metric_value). Until it is read what it counts, f64, stays on the device; to read waits.
@@ -4456,6 +4559,12 @@ MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, ch
  * Sums need kernels of f64: not under MLC_ONLY_F32.
  * NaN in predictions: argmax has it largest; a value that is a mean is NaN; curves refuse it.
  *   err    creators give NULL; ARG: a size below 1                                            */
+
+#ifdef MLC_NO_TRAINING
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_TRAINING")
+#endif
 
 typedef enum mlc_averaging {           /* over classes                                         */
     MLC_AVERAGING_MACRO = 0,           /* the mean of classes that targets or predictions      */
@@ -4641,11 +4750,21 @@ MLC_API bool mlc_tracker_state_next(mlc_tracker_state_iter *it);
 MLC_API mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *list,
                                        int64_t n);
 
+#ifdef MLC_NO_TRAINING
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.TRAIN ----------------------------- fit, callbacks, progress; test: tests/test_fit.c
  * mlc_fit is a loop over public functions; mlc_fit_begin, _step, _end are that loop in pieces. For
  * each batch: a scope, a forward and its loss, mlc_backward, mlc_optim_step; at the end of an epoch
  * mlc_optim_flush, a validation, and a row of the history. What a step clips, collects, scales or
  * schedules the optimizer was told by mlc_optim_clip, _accumulate, _scaler, _schedule. */
+
+#ifdef MLC_NO_TRAINING
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_TRAINING")
+#endif
 
 typedef enum mlc_event {               /* in the order of a training                           */
     MLC_EVENT_TRAIN_BEGIN = 0,
@@ -5115,6 +5234,10 @@ MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wri
  *   bar, at most 120 bytes. Control characters become spaces.                                 */
 MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text);
 
+#ifdef MLC_NO_TRAINING
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.IO ---------------------------------------------- files; test: tests/test_io.c */
 
 typedef struct mlc_named {             /* a tensor in a file                                   */
@@ -5164,24 +5287,6 @@ MLC_API mlc_tensor *mlc_safetensors_get(mlc_safetensors *file, const char *name)
 MLC_API mlc_tensor *mlc_safetensors_view(mlc_safetensors *file, const char *name);
 /* mlc_safetensors_metadata: value of a key of the file's __metadata__, or NULL.               */
 MLC_API const char *mlc_safetensors_metadata(const mlc_safetensors *file, const char *key);
-
-/* mlc_npy_save: writes a tensor as NumPy's .npy, atomically; bf16, which the format lacks, as f32.
- *   err    IO with path and reason                    ref: numpy.save, test: tests/test_npy.c */
-MLC_API mlc_status mlc_npy_save(mlc_tensor *t, const char *path);
-/* mlc_npy_load: reads a .npy file into the current scope: floats of 2, 4 and 8 bytes, signed
- *   integers of 1, 4, 8, unsigned of 1, bool; i2 and u2 become i32, u4 i64. Either byte order,
- *   either order of axes; the result is row-major.
- *   err    IO with path, offset and reason; DTYPE for others; pickled objects are refused
- *   ref    numpy.load(allow_pickle=False)                                                     */
-MLC_API mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path);
-/* mlc_npz_save: writes up to 65535 tensors as NumPy's .npz (stored, not compressed), atomically.
- *   err    ARG: duplicate or unusable name; IO                             ref: numpy.savez   */
-MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n);
-/* mlc_npz_load: reads all arrays of a .npz into the current scope, sorted by name. Checksums are
- *   verified. Compressed files need MLC_USE_ZLIB, and memory for what they inflate to: up to 1032
- *   times the file, unless the context's hard_limit is lower.
- *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                    */
-MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
 
 /* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
  *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO                         */
@@ -5299,7 +5404,127 @@ MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
  *          transpose                                                                          */
 MLC_API mlc_status mlc_optim_load_ex(mlc_optim *opt, const char *path, const mlc_load_desc *desc);
 
+/* @@ API.FILES -------- NumPy, CSV, IDX, CIFAR; test: tests/test_npy.c, test_csv.c, test_idx.c
+ * MLC_NO_FILES leaves this section out. MLC_NO_STDIO keeps it: its functions are UNSUPPORTED. */
+
+#ifdef MLC_NO_FILES
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_FILES")
+#endif
+
+/* mlc_npy_save: writes a tensor as NumPy's .npy, atomically; bf16, which the format lacks, as f32.
+ *   err    IO with path and reason                    ref: numpy.save, test: tests/test_npy.c */
+MLC_API mlc_status mlc_npy_save(mlc_tensor *t, const char *path);
+/* mlc_npy_load: reads a .npy file into the current scope: floats of 2, 4 and 8 bytes, signed
+ *   integers of 1, 4, 8, unsigned of 1, bool; i2 and u2 become i32, u4 i64. Either byte order,
+ *   either order of axes; the result is row-major.
+ *   err    IO with path, offset and reason; DTYPE for others; pickled objects are refused
+ *   ref    numpy.load(allow_pickle=False)                                                     */
+MLC_API mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path);
+/* mlc_npz_save: writes up to 65535 tensors as NumPy's .npz (stored, not compressed), atomically.
+ *   err    ARG: duplicate or unusable name; IO                             ref: numpy.savez   */
+MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n);
+/* mlc_npz_load: reads all arrays of a .npz into the current scope, sorted by name. Checksums are
+ *   verified. Compressed files need MLC_USE_ZLIB, and memory for what they inflate to: up to 1032
+ *   times the file, unless the context's hard_limit is lower.
+ *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                    */
+MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
+
+typedef enum mlc_column {              /* types of a table's columns                           */
+    MLC_COLUMN_AUTO = 0,               /* whatever holds all its fields                        */
+    MLC_COLUMN_I64, MLC_COLUMN_F64, MLC_COLUMN_TEXT,
+    MLC_COLUMN_FORCE_32 = 0x7fffffff
+} mlc_column;
+
+typedef enum mlc_comments {            /* lines of a CSV file that begin with #                */
+    MLC_COMMENTS_BEFORE = 0,           /* are passed over before the first row, or its names   */
+    MLC_COMMENTS_NONE,                 /* are rows                                             */
+    MLC_COMMENTS_ALL,                  /* are passed over everywhere                           */
+    MLC_COMMENTS_FORCE_32 = 0x7fffffff
+} mlc_comments;
+
+typedef struct mlc_csv_desc {
+    mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
+    char      delimiter;               /* default ','                                          */
+    int32_t   skip_lines;              /* to pass over at the begin                            */
+    bool      header;                  /* the first row has names, not values                  */
+    bool      missing;                 /* of a tensor: "", NA, N/A, null are NaN, no error     */
+    const mlc_column *types;           /* of a table's first columns; the others: AUTO         */
+    int32_t   n_types;
+    mlc_comments comments;             /* default MLC_COMMENTS_BEFORE                          */
+} mlc_csv_desc;
+
+/* mlc_csv_desc_make: as mlc_csv_load reads a file: numbers alone, in f32, between commas.     */
+MLC_API mlc_csv_desc mlc_csv_desc_make(void);
+/* mlc_table_desc_make: as mlc_table_load does: columns of any type below a row of names.      */
+MLC_API mlc_csv_desc mlc_table_desc_make(void);
+
+/* mlc_csv_load: a file of numbers as a tensor [rows, columns] in the current scope, by RFC 4180:
+ *   fields may be quoted; lines end with LF, CRLF or CR; a byte order mark, empty lines and, as
+ *   desc.comments says, those that begin with # are passed over; NULL desc: the defaults. With
+ *   header the last such line before the first row has the names if it has as many fields as that
+ *   row, all of which are finite numbers and none of its own, as numpy.savetxt writes "# a,b".
+ *   "nan" and "inf" are numbers; the locale does not matter. Takes memory for the text and the
+ *   result: two bytes of text may be a number of 8.
+ *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
+ *          that is not numbers says: set desc.header; ARG: the desc
+ *   test   tests/test_csv.c                                                                   */
+MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
+/* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
+ *   numbers read back to the same bits, those of 16 bits as f32.   err: SHAPE; IO             */
+MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names);
+
+/* mlc_table_load: reads a CSV file of any columns; NULL desc: mlc_table_desc_make's. Whole
+ *   numbers make an i64 column, numbers (or whole ones with gaps) f64, anything else text. "", NA,
+ *   N/A, null and nan are missing.
+ *   err    as mlc_csv_load; IO where a field does not have the type asked for                 */
+MLC_API mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
+/* mlc_table_free: frees the table; its texts go with it.                                      */
+MLC_API void mlc_table_free(mlc_table *table);
+/* mlc_table_rows: number of rows, without the header.                                         */
+MLC_API int64_t mlc_table_rows(const mlc_table *table);
+/* mlc_table_columns: number of columns.                                                       */
+MLC_API int64_t mlc_table_columns(const mlc_table *table);
+/* mlc_table_name: name of a column; "" without a header; NULL and an error if there is none.  */
+MLC_API const char *mlc_table_name(const mlc_table *table, int64_t col);
+/* mlc_table_find: the first column of that name, or -1.                                       */
+MLC_API int64_t mlc_table_find(const mlc_table *table, const char *name);
+/* mlc_table_type: I64, F64 or TEXT.                                                           */
+MLC_API mlc_column mlc_table_type(const mlc_table *table, int64_t col);
+/* mlc_table_column: a column as a tensor [rows] in the current scope: i64; f64 with NaN where a
+ *   value is missing; for text the number of its category, i64, -1 where missing.             */
+MLC_API mlc_tensor *mlc_table_column(mlc_table *table, int64_t col);
+/* mlc_table_missing: which rows of a column have no value, bool [rows].                       */
+MLC_API mlc_tensor *mlc_table_missing(mlc_table *table, int64_t col);
+/* mlc_table_text: a field as it stands in the file, unquoted.                                 */
+MLC_API const char *mlc_table_text(const mlc_table *table, int64_t row, int64_t col);
+/* mlc_table_categories: number of distinct texts of a text column, without missing ones.      */
+MLC_API int64_t mlc_table_categories(mlc_table *table, int64_t col);
+/* mlc_table_category: the text of a category; they are sorted by bytes. NULL if there is none. */
+MLC_API const char *mlc_table_category(mlc_table *table, int64_t col, int64_t code);
+
+/* mlc_idx_load: a file in MNIST's format as a tensor: u8, i8, i32 (also from 16 bits), f32, f64.
+ *   err    IO with path and reason; gzip is named            test: tests/test_idx.c           */
+MLC_API mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path);
+/* mlc_idx_save: writes u8, i8, i32, f32 or f64 of 1 to 8 axes, atomically.   err: DTYPE; IO   */
+MLC_API mlc_status mlc_idx_save(mlc_tensor *t, const char *path);
+/* mlc_cifar_load: images of a CIFAR binary file, u8 [n,3,32,32], and labels (or NULL), i64 [n]:
+ *   of 10 classes, or the fine ones of 100.     err: ARG; IO: size, label out of range        */
+MLC_API mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
+                                   mlc_tensor **labels);
+
+#ifdef MLC_NO_FILES
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.PLOT -------------------------------------------- charts; test: tests/test_plot.c */
+
+#ifdef MLC_NO_METHODS
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
+#endif
 
 typedef enum mlc_plot_mark {
     MLC_PLOT_LINE,                     /* through the points in their order                    */
@@ -5335,11 +5560,21 @@ MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t c
 MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
                                  int64_t count, int64_t columns);
 
+#ifdef MLC_NO_METHODS
+#  pragma pop_macro("MLC_API")
+#endif
+
 /* @@ API.MEMORY_PLAN ------------------------------------- memory of training, before it begins
  * Estimates come from a rehearsal: a copy of the network without values runs through the real code
  * of operations, tape, optimizer and accounting in a context of its own, in which no kernel runs
  * and tensor data has no memory. Figures are those of mlc_memory_info, by class and with their
  * peaks.                                                     test: tests/test_memory_plan.c   */
+
+#ifdef MLC_NO_MEMORY_PLAN
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_MEMORY_PLAN")
+#endif
 
 typedef struct mlc_estimate_desc {
     mlc_tensor *(*loss)(mlc_tensor *output, mlc_tensor *target);           /* as in            */
@@ -5517,6 +5752,10 @@ MLC_API mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_w
 /* mlc_timeline_save: a chart as SVG: megabytes in use, and those of activations, gradients and
  *   workspace, over the number of the event.                  err: ARG: NULL, no events; IO    */
 MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
+
+#ifdef MLC_NO_MEMORY_PLAN
+#  pragma pop_macro("MLC_API")
+#endif
 
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it

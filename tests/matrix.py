@@ -1,8 +1,8 @@
 """Prints what is tested of each operation, by what the test program says that it ran and that held.
 
     python3 tests/matrix.py build/tests        or: make matrix; ends with 1 if there is a hole
-Rows are the operations of API.OPS in mlcore.h, and those of API.TENSOR that have a row in
-tests/test_goldens.c. Columns:
+Rows are the operations of API.OPS, API.VISION and API.TRANSFORMER in mlcore.h, and those of
+API.TENSOR that have a row in tests/test_goldens.c. Columns:
     values      on each ISA level of this machine, in each dtype that the operation takes (all
                 others are refused: that is a test, too)
     layouts     b inputs that broadcast, s strided, e empty, 0 scalar: those that it can have
@@ -46,15 +46,19 @@ RANDOM = ["randn"]                             # a scalar of it is any number: t
 NO_WRONG = ["contiguous"]                      # any tensor will do
 
 
+SECTIONS = ["API.OPS", "API.VISION", "API.TRANSFORMER"]
+NO_OPERATION = re.compile("nn_|.*_desc_make$|.*_forward$")
+
+
 def operations(path):
-    """Functions of API.OPS, in the order of the header, but those that make descs."""
+    """Functions of SECTIONS, in the order of the header, but those of modules or descs."""
     section, names = "", []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             banner = re.match(r"/\* @@ (\S+)", line)
             section = banner[1] if banner else section
             name = re.match(r"MLC_API .*?\bmlc_(\w+)\(", line)
-            if name and section == "API.OPS" and not name[1].endswith("_desc_make"):
+            if name and section in SECTIONS and not NO_OPERATION.match(name[1]):
                 names.append(name[1])
     return names
 
