@@ -104,7 +104,7 @@
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
- *   IMPL.OPS.VIEW  IMPL.OPS.COPY  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
+ *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
  *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
  *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
  *   IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE
@@ -30104,6 +30104,170 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
+/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast, channels_last
+ * One kernel does all: the strided cast. contiguous and channels_last copy only where they must. */
+
+static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
+}
+
+/* Shared by copy and cast: the cast kernel copies where the dtypes are equal. */
+static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
+}
+
+/* Adding needs one dtype: across dtypes dy is cast to a temporary first. */
+static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (dx.dtype == dy.dtype)
+        return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    if (!acc) return mlc__cast_into(ctx, nd->op->name, &dx, &dy);
+    mlc__temp cast;
+    MLC__TRY(mlc__temp_begin(ctx, &cast, dx.dtype, dx.ndim, dx.shape));
+    st = mlc__cast_into(ctx, nd->op->name, &cast.t, &dy);
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &cast.t, NULL, NULL, 0.0, true);
+    mlc__temp_end(&cast);
+    return st;
+}
+
+static const mlc__op mlc__copy_op =
+    { "copy", mlc__copy_shape, mlc__copy_forward, mlc__copy_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_tensor *mlc_copy(mlc_tensor *x)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__copy_op, 1, x, NULL, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
+{
+    return !x || (x->flags & MLC__DENSE) ? x : mlc_copy(x);
+}
+
+static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out_like(ctx, nd, nd->u.dtype, x);
+}
+
+/* The copy of another dtype: only the shape rule differs. */
+static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, dtype), MLC__ARGS_END };
+static const mlc__op mlc__cast_op =
+    { "cast", mlc__cast_shape, mlc__copy_forward, mlc__copy_backward,
+      mlc__args_cast, MLC__AMP_KEEP, MLC_OP_CAPTURE };
+
+/* To the dtype it has: x itself, nothing recorded, as Tensor.to. */
+MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
+{
+    mlc_node local, *nd;
+    if (x && (unsigned)dtype >= MLC_DTYPE_COUNT) {
+        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d; it is one of MLC_F32 to "
+                  "MLC_BOOL", (int)dtype);
+        return NULL;
+    }
+    if (x && x->dtype == dtype) return x;
+    nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.dtype = dtype;
+    return mlc__finish(nd);
+}
+
+/* Strides of a dense tensor with channels last. */
+static void mlc__channels_last_strides(mlc_tensor *t)
+{
+    int64_t step = 1;
+    for (int32_t n = 0; n < t->ndim; n++) {
+        const int32_t d = n == 0 ? 1 : n == t->ndim - 1 ? 0 : t->ndim - n;
+        t->stride[d] = step;
+        step *= mlc__max(1, t->shape[d]);
+    }
+    mlc__mark_layout(t);
+}
+
+static bool mlc__is_channels_last(const mlc_tensor *t)
+{
+    mlc_tensor like = *t;
+    if (t->ndim < 2) return (t->flags & MLC__DENSE) != 0;
+    mlc__channels_last_strides(&like);
+    for (int32_t d = 0; d < t->ndim; d++)
+        if (t->shape[d] != 1 && t->stride[d] != like.stride[d]) return mlc__numel(t) == 0;
+    return true;
+}
+
+/* Declares an output that lies with channels last. */
+static mlc_status mlc__out_channels_last(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
+                                         const int64_t *shape)
+{
+    MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
+    mlc__channels_last_strides(nd->out[nd->n_out - 1]);
+    return MLC_OK;
+}
+
+static mlc_status mlc__channels_last_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "channels_last: x is %s; it must be [n,c,..]",
+                 mlc__shape(x).s);
+    return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, x->shape);
+}
+
+static const mlc__op mlc__channels_last_op =
+    { "channels_last", mlc__channels_last_shape, mlc__copy_forward, mlc__copy_backward,
+      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_tensor *mlc_channels_last(mlc_tensor *x)
+{
+    mlc_node local, *nd;
+    if (x && x->ndim >= 2 && mlc__is_channels_last(x)) return x;
+    nd = mlc__begin(&local, &mlc__channels_last_op, 1, x, NULL, NULL);
+    return nd ? mlc__finish(nd) : NULL;
+}
+
+/* Where a kernel writes the gradient of an input: in its place, or beside it where that does not
+ * lie with channels last (a vector: dense). */
+typedef struct mlc__beside {
+    mlc_tensor  grad;
+    const mlc_tensor *out;             /* what the kernel writes                               */
+    mlc__temp   temp;
+    bool        acc, adds;             /* grad is added to; by the kernel itself               */
+} mlc__beside;
+
+/* False: no gradient is wanted, or *st says why. last: channels last, else dense. never: the kernel
+ * cannot add. */
+static bool mlc__beside_open(mlc_node *nd, int i, bool last, bool never, mlc__beside *b,
+                             mlc_status *st)
+{
+    if (!mlc__grad_in(nd, i, &b->grad, &b->acc, st)) return false;
+    b->out = &b->grad;
+    b->adds = b->acc;
+    if ((last ? mlc__is_channels_last(&b->grad) : (b->grad.flags & MLC__DENSE) != 0) &&
+        !(never && b->acc)) return true;
+    *st = mlc__temp_begin(b->grad.ctx, &b->temp, b->grad.dtype, b->grad.ndim, b->grad.shape);
+    if (*st != MLC_OK) return false;
+    if (last) mlc__channels_last_strides(&b->temp.t);
+    b->out = &b->temp.t;
+    b->adds = false;
+    return true;
+}
+
+static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__beside *b, mlc_status st)
+{
+    if (b->out == &b->grad) return st;
+    if (st == MLC_OK)
+        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &b->grad, b->out, NULL, NULL, 0.0, b->acc);
+    mlc__temp_end(&b->temp);
+    return st;
+}
+
 /* @@ IMPL.OPS.VIEW --------------------------------------- other shapes over the same memory
  * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
  * base has holes or repeats (expand, wrapped memory) the view is an operation of its own.      */
@@ -30607,170 +30771,6 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
         return ctx->status;
     }
     return MLC_OK;
-}
-
-/* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast, channels_last
- * One kernel does all: the strided cast. contiguous and channels_last copy only where they must. */
-
-static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
-}
-
-/* Shared by copy and cast: the cast kernel copies where the dtypes are equal. */
-static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
-}
-
-/* Adding needs one dtype: across dtypes dy is cast to a temporary first. */
-static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (dx.dtype == dy.dtype)
-        return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
-    if (!acc) return mlc__cast_into(ctx, nd->op->name, &dx, &dy);
-    mlc__temp cast;
-    MLC__TRY(mlc__temp_begin(ctx, &cast, dx.dtype, dx.ndim, dx.shape));
-    st = mlc__cast_into(ctx, nd->op->name, &cast.t, &dy);
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &cast.t, NULL, NULL, 0.0, true);
-    mlc__temp_end(&cast);
-    return st;
-}
-
-static const mlc__op mlc__copy_op =
-    { "copy", mlc__copy_shape, mlc__copy_forward, mlc__copy_backward,
-      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
-
-MLC_IMPL mlc_tensor *mlc_copy(mlc_tensor *x)
-{
-    mlc_node local, *nd = mlc__begin(&local, &mlc__copy_op, 1, x, NULL, NULL);
-    return nd ? mlc__finish(nd) : NULL;
-}
-
-MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
-{
-    return !x || (x->flags & MLC__DENSE) ? x : mlc_copy(x);
-}
-
-static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0];
-    return mlc__out_like(ctx, nd, nd->u.dtype, x);
-}
-
-/* The copy of another dtype: only the shape rule differs. */
-static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, dtype), MLC__ARGS_END };
-static const mlc__op mlc__cast_op =
-    { "cast", mlc__cast_shape, mlc__copy_forward, mlc__copy_backward,
-      mlc__args_cast, MLC__AMP_KEEP, MLC_OP_CAPTURE };
-
-/* To the dtype it has: x itself, nothing recorded, as Tensor.to. */
-MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
-{
-    mlc_node local, *nd;
-    if (x && (unsigned)dtype >= MLC_DTYPE_COUNT) {
-        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d; it is one of MLC_F32 to "
-                  "MLC_BOOL", (int)dtype);
-        return NULL;
-    }
-    if (x && x->dtype == dtype) return x;
-    nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
-    if (!nd) return NULL;
-    nd->u.dtype = dtype;
-    return mlc__finish(nd);
-}
-
-/* Strides of a dense tensor with channels last. */
-static void mlc__channels_last_strides(mlc_tensor *t)
-{
-    int64_t step = 1;
-    for (int32_t n = 0; n < t->ndim; n++) {
-        const int32_t d = n == 0 ? 1 : n == t->ndim - 1 ? 0 : t->ndim - n;
-        t->stride[d] = step;
-        step *= mlc__max(1, t->shape[d]);
-    }
-    mlc__mark_layout(t);
-}
-
-static bool mlc__is_channels_last(const mlc_tensor *t)
-{
-    mlc_tensor like = *t;
-    if (t->ndim < 2) return (t->flags & MLC__DENSE) != 0;
-    mlc__channels_last_strides(&like);
-    for (int32_t d = 0; d < t->ndim; d++)
-        if (t->shape[d] != 1 && t->stride[d] != like.stride[d]) return mlc__numel(t) == 0;
-    return true;
-}
-
-/* Declares an output that lies with channels last. */
-static mlc_status mlc__out_channels_last(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
-                                         const int64_t *shape)
-{
-    MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
-    mlc__channels_last_strides(nd->out[nd->n_out - 1]);
-    return MLC_OK;
-}
-
-static mlc_status mlc__channels_last_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0];
-    MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "channels_last: x is %s; it must be [n,c,..]",
-                 mlc__shape(x).s);
-    return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, x->shape);
-}
-
-static const mlc__op mlc__channels_last_op =
-    { "channels_last", mlc__channels_last_shape, mlc__copy_forward, mlc__copy_backward,
-      NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
-
-MLC_IMPL mlc_tensor *mlc_channels_last(mlc_tensor *x)
-{
-    mlc_node local, *nd;
-    if (x && x->ndim >= 2 && mlc__is_channels_last(x)) return x;
-    nd = mlc__begin(&local, &mlc__channels_last_op, 1, x, NULL, NULL);
-    return nd ? mlc__finish(nd) : NULL;
-}
-
-/* Where a kernel writes the gradient of an input: in its place, or beside it where that does not
- * lie with channels last (a vector: dense). */
-typedef struct mlc__beside {
-    mlc_tensor  grad;
-    const mlc_tensor *out;             /* what the kernel writes                               */
-    mlc__temp   temp;
-    bool        acc, adds;             /* grad is added to; by the kernel itself               */
-} mlc__beside;
-
-/* False: no gradient is wanted, or *st says why. last: channels last, else dense. never: the kernel
- * cannot add. */
-static bool mlc__beside_open(mlc_node *nd, int i, bool last, bool never, mlc__beside *b,
-                             mlc_status *st)
-{
-    if (!mlc__grad_in(nd, i, &b->grad, &b->acc, st)) return false;
-    b->out = &b->grad;
-    b->adds = b->acc;
-    if ((last ? mlc__is_channels_last(&b->grad) : (b->grad.flags & MLC__DENSE) != 0) &&
-        !(never && b->acc)) return true;
-    *st = mlc__temp_begin(b->grad.ctx, &b->temp, b->grad.dtype, b->grad.ndim, b->grad.shape);
-    if (*st != MLC_OK) return false;
-    if (last) mlc__channels_last_strides(&b->temp.t);
-    b->out = &b->temp.t;
-    b->adds = false;
-    return true;
-}
-
-static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__beside *b, mlc_status st)
-{
-    if (b->out == &b->grad) return st;
-    if (st == MLC_OK)
-        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &b->grad, b->out, NULL, NULL, 0.0, b->acc);
-    mlc__temp_end(&b->temp);
-    return st;
 }
 
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
