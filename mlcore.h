@@ -104,12 +104,12 @@
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
- *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE
- *   IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE
- *   IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL  IMPL.OPS.LINEAR
- *   IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL  IMPL.OPS.RESIZE
- *   IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING
- *   IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
+ *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.SHAPES  IMPL.OPS.UNARY  IMPL.OPS.BINARY
+ *   IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
+ *   IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL
+ *   IMPL.OPS.LINEAR  IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL
+ *   IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
+ *   IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT  IMPL.NN.TRANSFORMER
  *   IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT
@@ -30773,6 +30773,80 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
     return MLC_OK;
 }
 
+/* @@ IMPL.OPS.SHAPES ------------------------------------- shapes that operations share
+ * The shape that inputs broadcast to, an output of it, and a target that an operation may change in
+ * place. */
+
+/* NumPy's rule for all inputs, from the last axis on; a size of 1 gives way, also to 0. */
+static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
+                                       int64_t *shape)
+{
+    const mlc_tensor *first = nd->in[0];
+    *ndim = first->ndim;
+    memcpy(shape, first->shape, sizeof first->shape);
+    for (int i = 1; i < nd->n_in; i++) {
+        const mlc_tensor *b = nd->in[i];
+        const mlc__text so_far = mlc__shape_text(*ndim, shape);
+        const int32_t n = *ndim > b->ndim ? *ndim : b->ndim;
+        int64_t joined[MLC_MAX_DIMS] = { 0 };
+        for (int32_t d = 1; d <= n; d++) {
+            const int64_t x = d <= *ndim ? shape[*ndim - d] : 1;
+            const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
+            MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
+                         "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld; sizes "
+                         "must be equal, or one of them 1",
+                         nd->op->name, so_far.s, mlc__shape(b).s, n - d, (long long)x,
+                         (long long)y);
+            joined[n - d] = x == 1 ? y : x;
+        }
+        *ndim = n;
+        memcpy(shape, joined, (size_t)n * sizeof *shape);
+    }
+    return MLC_OK;
+}
+
+/* Lies as the first input that has its shape. */
+static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
+                              const int64_t *shape)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        const mlc_tensor *x = nd->in[i];
+        if (x->ndim == ndim && !memcmp(x->shape, shape, (size_t)ndim * sizeof *shape))
+            return mlc__out_like(ctx, nd, dtype, x);
+    }
+    return mlc__out(ctx, nd, dtype, ndim, shape);
+}
+
+/* May nd change its input 0? What is not recorded may change any memory but repeated elements. */
+static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor *x = nd->in[0];
+    MLC__TRY(mlc__writable(x, nd->op->name));
+    MLC__REQUIRE(ctx, !mlc__repeats(x), ARG, "%s: %s repeats elements (expand); copy it first",
+                 nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !mlc__needs(nd, 0) || mlc__base(x)->node, STATE,
+                 "%s: %s is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
+                 "a copy of it", nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !nd->recorded || !(mlc__base(x)->flags & MLC__PARAM), STATE,
+                 "%s: %s is a parameter or buffer, which outlives the tape; change it under "
+                 "mlc_no_grad_begin", nd->op->name, mlc__shape(x).s);
+    MLC__REQUIRE(ctx, !nd->recorded || !x->storage->aliased, STATE,
+                 "%s: %s shares its memory with a tensor that the tape does not follow (detach, "
+                 "expand, a view made under no-grad); copy it first", nd->op->name,
+                 mlc__shape(x).s);
+    nd->out[nd->n_out++] = x;
+    return MLC_OK;
+}
+
+static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *b = nd->in[1];
+    MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
+                 "%s: b %s does not broadcast to %s, which is changed in place; make a new tensor "
+                 "instead", nd->op->name, mlc__shape(b).s, mlc__shape(x).s);
+    return MLC_OK;
+}
+
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
  * All have one shape rule, forward and backward: they take the maps and what to save from the row,
  * whose first field is the node's descriptor. Saving y where the derivative can be had from it
@@ -31041,46 +31115,6 @@ typedef struct mlc__binary {
     mlc_map grad[2];                   /* of a and of b */
     char    with[2];                   /* inputs of grad after dy: 0 none, 'a', 'b', 'c' for both */
 } mlc__binary;
-
-/* NumPy's rule for all inputs, from the last axis on; a size of 1 gives way, also to 0. */
-static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
-                                       int64_t *shape)
-{
-    const mlc_tensor *first = nd->in[0];
-    *ndim = first->ndim;
-    memcpy(shape, first->shape, sizeof first->shape);
-    for (int i = 1; i < nd->n_in; i++) {
-        const mlc_tensor *b = nd->in[i];
-        const mlc__text so_far = mlc__shape_text(*ndim, shape);
-        const int32_t n = *ndim > b->ndim ? *ndim : b->ndim;
-        int64_t joined[MLC_MAX_DIMS] = { 0 };
-        for (int32_t d = 1; d <= n; d++) {
-            const int64_t x = d <= *ndim ? shape[*ndim - d] : 1;
-            const int64_t y = d <= b->ndim ? b->shape[b->ndim - d] : 1;
-            MLC__REQUIRE(ctx, x == y || x == 1 || y == 1, SHAPE,
-                         "%s: shapes %s and %s do not broadcast at axis %d: %lld vs %lld; sizes "
-                         "must be equal, or one of them 1",
-                         nd->op->name, so_far.s, mlc__shape(b).s, n - d, (long long)x,
-                         (long long)y);
-            joined[n - d] = x == 1 ? y : x;
-        }
-        *ndim = n;
-        memcpy(shape, joined, (size_t)n * sizeof *shape);
-    }
-    return MLC_OK;
-}
-
-/* Lies as the first input that has its shape. */
-static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
-                              const int64_t *shape)
-{
-    for (int i = 0; i < nd->n_in; i++) {
-        const mlc_tensor *x = nd->in[i];
-        if (x->ndim == ndim && !memcmp(x->shape, shape, (size_t)ndim * sizeof *shape))
-            return mlc__out_like(ctx, nd, dtype, x);
-    }
-    return mlc__out(ctx, nd, dtype, ndim, shape);
-}
 
 /* Which inputs do the gradients that are asked for read? */
 static void mlc__binary_reads(const mlc__binary *f, const mlc_node *nd, bool *a, bool *b)
@@ -31569,27 +31603,6 @@ MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double val
  * first input; what a derivative needs of the old values is copied before, and writing raises the
  * storage's version, so that operations which saved the old ones say so. */
 
-/* May nd change its input 0? What is not recorded may change any memory but repeated elements. */
-static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor *x = nd->in[0];
-    MLC__TRY(mlc__writable(x, nd->op->name));
-    MLC__REQUIRE(ctx, !mlc__repeats(x), ARG, "%s: %s repeats elements (expand); copy it first",
-                 nd->op->name, mlc__shape(x).s);
-    MLC__REQUIRE(ctx, !mlc__needs(nd, 0) || mlc__base(x)->node, STATE,
-                 "%s: %s is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
-                 "a copy of it", nd->op->name, mlc__shape(x).s);
-    MLC__REQUIRE(ctx, !nd->recorded || !(mlc__base(x)->flags & MLC__PARAM), STATE,
-                 "%s: %s is a parameter or buffer, which outlives the tape; change it under "
-                 "mlc_no_grad_begin", nd->op->name, mlc__shape(x).s);
-    MLC__REQUIRE(ctx, !nd->recorded || !x->storage->aliased, STATE,
-                 "%s: %s shares its memory with a tensor that the tape does not follow (detach, "
-                 "expand, a view made under no-grad); copy it first", nd->op->name,
-                 mlc__shape(x).s);
-    nd->out[nd->n_out++] = x;
-    return MLC_OK;
-}
-
 /* A copy of the values before the change, for backward. */
 static mlc_status mlc__inplace_save_old(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -31655,15 +31668,6 @@ static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &g, &g,
                                                 nd->n_saved ? nd->saved[0].t : NULL, NULL,
                                                 nd->u.s, false);
-}
-
-static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0], *b = nd->in[1];
-    MLC__REQUIRE(ctx, mlc__broadcasts(b, x), SHAPE,
-                 "%s: b %s does not broadcast to %s, which is changed in place; make a new tensor "
-                 "instead", nd->op->name, mlc__shape(b).s, mlc__shape(x).s);
-    return MLC_OK;
 }
 
 /* saved: the old target if a derivative reads it, then b if one does. */
