@@ -104,8 +104,8 @@
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
- *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.SHAPES  IMPL.OPS.UNARY  IMPL.OPS.BINARY
- *   IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.WHOLE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
+ *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE  IMPL.OPS.UNARY
+ *   IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
  *   IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL
  *   IMPL.OPS.LINEAR  IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL
  *   IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
@@ -30847,6 +30847,110 @@ static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* @@ IMPL.OPS.WHOLE -------------------------------------- arithmetic of integers
+ * One kernel in i64 for i64 and i32, modulo 2^bits; nothing has a gradient. The functions of the
+ * same names for floats lead here, by the dtype of their first input. */
+
+typedef enum mlc__whole_op {
+    MLC__WHOLE_ADD, MLC__WHOLE_SUB, MLC__WHOLE_MUL, MLC__WHOLE_MIN, MLC__WHOLE_MAX,
+    MLC__WHOLE_FLOOR_DIV, MLC__WHOLE_REMAINDER, MLC__WHOLE_NEG, MLC__WHOLE_ABS,
+    MLC__WHOLE_ADD_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
+} mlc__whole_op;
+
+/* A row: the operation that makes a new tensor, and the one in place. */
+typedef struct mlc__whole_spec {
+    mlc__op   op;
+    mlc_whole kernel;
+} mlc__whole_spec;
+
+static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t *w)
+{
+    (void)w;
+    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: a divisor is 0, and integers have no infinity; write "
+                     "another one there, as mlc_masked_fill does", what);
+}
+
+static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_dtype dtype = nd->in[0]->dtype;
+    const double s = nd->u.s[0];
+    int64_t shape[MLC_MAX_DIMS];
+    int32_t ndim;
+    MLC__REQUIRE(ctx, dtype == MLC_I64 || dtype == MLC_I32, DTYPE,
+                 "%s: input 1 is %s, not a float, i64 or i32; write mlc_cast(x, MLC_I64)",
+                 nd->op->name, mlc_dtype_name(dtype));
+    MLC__TRY(mlc__require_same(ctx, nd, 0));
+    MLC__REQUIRE(ctx, s == (double)mlc__i64_of(s), ARG,
+                 "%s: %s is no whole number of i64, and x is %s; write mlc_cast(x, MLC_F32)",
+                 nd->op->name, mlc__real(s).s, mlc_dtype_name(dtype));
+    if (nd->op->flags & MLC_OP_INPLACE) {
+        if (nd->n_in > 1) MLC__TRY(mlc__inplace_fits(ctx, nd));
+        return mlc__inplace_begin(ctx, nd);
+    }
+    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
+    return mlc__out_of(ctx, nd, dtype, ndim, shape);
+}
+
+/* In place the version goes up when the values have changed: where a divisor is 0 they have not. */
+static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *out = nd->out[0];
+    struct mlc_k_whole a;
+    a.op = ((const mlc__whole_spec *)(const void *)nd->op)->kernel;
+    a.dtype = out->dtype;
+    a.ndim = out->ndim;
+    a.out = mlc__data(out);
+    a.in[1] = NULL;
+    a.s = mlc__i64_of(nd->u.s[0]);
+    a.kind = 0;
+    a.error = ctx->error_word;
+    memcpy(a.shape, out->shape, sizeof a.shape);
+    memcpy(a.out_stride, out->stride, sizeof a.out_stride);
+    for (int i = 0; i < nd->n_in; i++) {
+        a.in[i] = mlc__data(nd->in[i]);
+        mlc__broadcast_strides(nd->in[i], out, a.in_stride[i]);
+    }
+    if (a.op >= MLC_WHOLE_FLOOR_DIV)
+        a.kind = mlc__error_kind(ctx, MLC_K_ERROR_DIVISOR, nd->op->name, mlc__say_divisor);
+    MLC__TRY(mlc__run_whole(ctx, nd->op->name, &a));
+    if (a.kind && ctx->on_host) MLC__TRY(mlc__error_word_read(ctx));
+    if (nd->op->flags & MLC_OP_INPLACE) out->storage->version++;
+    return MLC_OK;
+}
+
+#define MLC__WHOLE_AS(name, args, flags, kernel) \
+    { { name, mlc__whole_shape, mlc__whole_forward, NULL, args, MLC__AMP_KEEP, \
+        MLC_OP_CAPTURE | (flags) }, MLC_WHOLE_##kernel }
+#define MLC__WHOLE(name, args, kernel) \
+    { MLC__WHOLE_AS(#name, args, 0, kernel), \
+      MLC__WHOLE_AS(#name "_", args, MLC_OP_INPLACE, kernel) }
+/* In the order of mlc__whole_op. */
+static const mlc__whole_spec mlc__whole_rows[][2] = {
+    MLC__WHOLE(add, NULL, ADD), MLC__WHOLE(sub, NULL, SUB), MLC__WHOLE(mul, NULL, MUL),
+    MLC__WHOLE(minimum, NULL, MIN), MLC__WHOLE(maximum, NULL, MAX),
+    MLC__WHOLE(floor_divide, NULL, FLOOR_DIV), MLC__WHOLE(remainder, NULL, REMAINDER),
+    MLC__WHOLE(neg, NULL, RSUB), MLC__WHOLE(abs, NULL, ABS),
+    MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL),
+    MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
+};
+
+/* In place b over the same memory goes through a copy: it would change while it is read. */
+static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
+                                   double s)
+{
+    mlc_node local, *nd;
+    if (place && b && a->storage == b->storage && !(b = mlc_copy(b))) return NULL;
+    nd = mlc__begin(&local, &mlc__whole_rows[op][place].op, op < MLC__WHOLE_NEG ? 2 : 1, a, b,
+                    NULL);
+    if (!nd) return NULL;
+    nd->u.s[0] = s;
+    nd->u.s[1] = 0.0;
+    return mlc__finish(nd);
+}
+
+/* Is the first input no float, and so the operation one of integers? */
+MLC__INLINE bool mlc__is_whole(const mlc_tensor *x) { return x && !mlc__is_float(x->dtype); }
+
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
  * All have one shape rule, forward and backward: they take the maps and what to save from the row,
  * whose first field is the node's descriptor. Saving y where the derivative can be had from it
@@ -30976,18 +31080,6 @@ MLC__UNARY_OF(clamp, clamp, math, MATH_CLAMP, MATH_CLAMP_GRAD, 'x')
 MLC__UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope, math, MATH_LEAKY_RELU,
               MATH_LEAKY_RELU_GRAD, 'x')
 MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x')
-
-/* Integers take another way, IMPL.OPS.WHOLE. */
-typedef enum mlc__whole_op {
-    MLC__WHOLE_ADD, MLC__WHOLE_SUB, MLC__WHOLE_MUL, MLC__WHOLE_MIN, MLC__WHOLE_MAX,
-    MLC__WHOLE_FLOOR_DIV, MLC__WHOLE_REMAINDER, MLC__WHOLE_NEG, MLC__WHOLE_ABS,
-    MLC__WHOLE_ADD_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
-} mlc__whole_op;
-static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
-                                   double s);
-
-/* Is the first input no float, and so the operation one of integers? */
-MLC__INLINE bool mlc__is_whole(const mlc_tensor *x) { return x && !mlc__is_float(x->dtype); }
 
 MLC__APART mlc_tensor *mlc__arith1(const mlc__unary *u, mlc__whole_op op, mlc_tensor *x, double s)
 {
@@ -32036,101 +32128,6 @@ MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double va
     nd = mlc__begin(&local, &mlc__masked_fill__op, 2, x, mask, NULL);
     if (!nd) return NULL;
     nd->u.s[0] = value;
-    return mlc__finish(nd);
-}
-
-/* @@ IMPL.OPS.WHOLE -------------------------------------- arithmetic of integers
- * One kernel in i64 for i64 and i32, modulo 2^bits; nothing has a gradient. The functions of the
- * same names for floats lead here, by the dtype of their first input. */
-
-/* A row: the operation that makes a new tensor, and the one in place. */
-typedef struct mlc__whole_spec {
-    mlc__op   op;
-    mlc_whole kernel;
-} mlc__whole_spec;
-
-static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t *w)
-{
-    (void)w;
-    return mlc__fail(ctx, MLC_ERR_VALUE, "%s: a divisor is 0, and integers have no infinity; write "
-                     "another one there, as mlc_masked_fill does", what);
-}
-
-static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_dtype dtype = nd->in[0]->dtype;
-    const double s = nd->u.s[0];
-    int64_t shape[MLC_MAX_DIMS];
-    int32_t ndim;
-    MLC__REQUIRE(ctx, dtype == MLC_I64 || dtype == MLC_I32, DTYPE,
-                 "%s: input 1 is %s, not a float, i64 or i32; write mlc_cast(x, MLC_I64)",
-                 nd->op->name, mlc_dtype_name(dtype));
-    MLC__TRY(mlc__require_same(ctx, nd, 0));
-    MLC__REQUIRE(ctx, s == (double)mlc__i64_of(s), ARG,
-                 "%s: %s is no whole number of i64, and x is %s; write mlc_cast(x, MLC_F32)",
-                 nd->op->name, mlc__real(s).s, mlc_dtype_name(dtype));
-    if (nd->op->flags & MLC_OP_INPLACE) {
-        if (nd->n_in > 1) MLC__TRY(mlc__inplace_fits(ctx, nd));
-        return mlc__inplace_begin(ctx, nd);
-    }
-    MLC__TRY(mlc__broadcast_shape(ctx, nd, &ndim, shape));
-    return mlc__out_of(ctx, nd, dtype, ndim, shape);
-}
-
-/* In place the version goes up when the values have changed: where a divisor is 0 they have not. */
-static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *out = nd->out[0];
-    struct mlc_k_whole a;
-    a.op = ((const mlc__whole_spec *)(const void *)nd->op)->kernel;
-    a.dtype = out->dtype;
-    a.ndim = out->ndim;
-    a.out = mlc__data(out);
-    a.in[1] = NULL;
-    a.s = mlc__i64_of(nd->u.s[0]);
-    a.kind = 0;
-    a.error = ctx->error_word;
-    memcpy(a.shape, out->shape, sizeof a.shape);
-    memcpy(a.out_stride, out->stride, sizeof a.out_stride);
-    for (int i = 0; i < nd->n_in; i++) {
-        a.in[i] = mlc__data(nd->in[i]);
-        mlc__broadcast_strides(nd->in[i], out, a.in_stride[i]);
-    }
-    if (a.op >= MLC_WHOLE_FLOOR_DIV)
-        a.kind = mlc__error_kind(ctx, MLC_K_ERROR_DIVISOR, nd->op->name, mlc__say_divisor);
-    MLC__TRY(mlc__run_whole(ctx, nd->op->name, &a));
-    if (a.kind && ctx->on_host) MLC__TRY(mlc__error_word_read(ctx));
-    if (nd->op->flags & MLC_OP_INPLACE) out->storage->version++;
-    return MLC_OK;
-}
-
-#define MLC__WHOLE_AS(name, args, flags, kernel) \
-    { { name, mlc__whole_shape, mlc__whole_forward, NULL, args, MLC__AMP_KEEP, \
-        MLC_OP_CAPTURE | (flags) }, MLC_WHOLE_##kernel }
-#define MLC__WHOLE(name, args, kernel) \
-    { MLC__WHOLE_AS(#name, args, 0, kernel), \
-      MLC__WHOLE_AS(#name "_", args, MLC_OP_INPLACE, kernel) }
-/* In the order of mlc__whole_op. */
-static const mlc__whole_spec mlc__whole_rows[][2] = {
-    MLC__WHOLE(add, NULL, ADD), MLC__WHOLE(sub, NULL, SUB), MLC__WHOLE(mul, NULL, MUL),
-    MLC__WHOLE(minimum, NULL, MIN), MLC__WHOLE(maximum, NULL, MAX),
-    MLC__WHOLE(floor_divide, NULL, FLOOR_DIV), MLC__WHOLE(remainder, NULL, REMAINDER),
-    MLC__WHOLE(neg, NULL, RSUB), MLC__WHOLE(abs, NULL, ABS),
-    MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL),
-    MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
-};
-
-/* In place b over the same memory goes through a copy: it would change while it is read. */
-static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
-                                   double s)
-{
-    mlc_node local, *nd;
-    if (place && b && a->storage == b->storage && !(b = mlc_copy(b))) return NULL;
-    nd = mlc__begin(&local, &mlc__whole_rows[op][place].op, op < MLC__WHOLE_NEG ? 2 : 1, a, b,
-                    NULL);
-    if (!nd) return NULL;
-    nd->u.s[0] = s;
-    nd->u.s[1] = 0.0;
     return mlc__finish(nd);
 }
 
