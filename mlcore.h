@@ -104,11 +104,11 @@
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
- *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE  IMPL.OPS.UNARY
- *   IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
- *   IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM  IMPL.OPS.MATMUL
- *   IMPL.OPS.LINEAR  IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV  IMPL.OPS.POOL
- *   IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.JOIN  IMPL.OPS.INDEX
+ *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.JOIN  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE
+ *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM
+ *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM
+ *   IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV
+ *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.INDEX
  *   IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK
  *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT  IMPL.NN.TRANSFORMER
@@ -30773,6 +30773,569 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
     return MLC_OK;
 }
 
+/* @@ IMPL.OPS.JOIN --------------------------------------- concat, split, tile, flip, roll, pad
+ * Strided copies into slices of the result, by the cast kernel; what can be said with views and
+ * concat is. A concat of many inputs is recorded as a chain of nodes, four inputs each, with one
+ * output. */
+
+/* Piece i of the result, from start on. */
+static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start, int64_t size,
+                            mlc_tensor *piece)
+{
+    *piece = *whole;
+    if (size) piece->offset += start * whole->stride[axis];
+    piece->shape[axis] = size;
+    mlc__mark_layout(piece);
+}
+
+/* The output is there already, and whole: nodes are made for backward only. */
+static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    (void)ctx;
+    nd->out[nd->n_out++] = nd->u.join.out;
+    if (nd->u.join.out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
+    return MLC_OK;
+}
+
+/* Each input gets its piece of dy. */
+static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const int32_t axis = nd->u.join.axis;
+    int64_t start = nd->u.join.start;
+    mlc_tensor dy, part, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    for (int i = 0; i < nd->n_in; start += nd->in[i++]->shape[axis]) {
+        mlc__join_piece(&dy, axis, start, nd->in[i]->shape[axis], &part);
+        if (mlc__grad_in(nd, i, &dx, &acc, &st))
+            st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part, NULL, NULL, 0.0, acc);
+    }
+    return st;
+}
+
+static const mlc__arg mlc__args_join[] = {
+    MLC__ARG("axis", INT, join.axis), MLC__ARG("start", INT, join.start), MLC__ARGS_END
+};
+static const mlc__op mlc__concat_op =
+    { "concat", mlc__concat_shape, NULL, mlc__concat_backward,
+      mlc__args_join, MLC__AMP_KEEP, MLC_OP_CAPTURE };
+
+/* Empty 1-d tensors go with any shape, as in PyTorch: a list that grows begins with one. */
+MLC__INLINE bool mlc__join_skips(const mlc_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
+
+/* Sizes agree but along the axis, where they add up to *total. */
+static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *const *list,
+                                  int32_t n, int32_t *axis, int64_t *total, mlc_tensor **model)
+{
+    int32_t first = 0;
+    while (first < n - 1 && mlc__join_skips(list[first])) first++;
+    mlc_tensor *a = *model = list[first];
+    if (!mlc__axis_ok(a, what, axis)) return ctx->status;
+    *total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const mlc_tensor *b = list[i];
+        MLC__REQUIRE(ctx, a->dtype == b->dtype, DTYPE,
+                     "%s: input %d is %s, input %d is %s; cast one of them with mlc_cast", what,
+                     first + 1, mlc_dtype_name(a->dtype), i + 1, mlc_dtype_name(b->dtype));
+        if (mlc__join_skips(b)) continue;
+        bool fits = a->ndim == b->ndim;
+        for (int32_t d = 0; fits && d < a->ndim; d++)
+            fits = d == *axis || a->shape[d] == b->shape[d];
+        MLC__REQUIRE(ctx, fits, SHAPE,
+                     "%s: input %d is %s, input %d is %s; they may differ only at axis %d", what,
+                     first + 1, mlc__shape(a).s, i + 1, mlc__shape(b).s, *axis);
+        MLC__REQUIRE(ctx, !__builtin_add_overflow(*total, b->shape[*axis], total), SHAPE,
+                     "%s: the result has more elements than memory can hold", what);
+    }
+    return MLC_OK;
+}
+
+/* Four inputs a node. */
+static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t axis,
+                                     mlc_tensor *out)
+{
+    int64_t start = 0;
+    for (int32_t i = 0; i < n; i += MLC__MAX_IN) {
+        mlc_node local;
+        mlc_tensor *in[MLC__MAX_IN];
+        int32_t k = 0;
+        for (int32_t e = i; e < n && e < i + MLC__MAX_IN; e++)
+            if (!mlc__join_skips(list[e])) in[k++] = list[e];
+        if (k == 0) continue;
+        mlc_node *nd = mlc__begin_n(&local, &mlc__concat_op, k, in);
+        if (!nd) return out->ctx->status;
+        nd->u.join.axis = axis;
+        nd->u.join.start = start;
+        nd->u.join.out = out;
+        if ((nd->recorded || out->ctx->inner.traced) && !mlc__finish(nd)) return out->ctx->status;
+        for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
+    }
+    return MLC_OK;
+}
+
+static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int32_t n,
+                                  int32_t axis)
+{
+    mlc_ctx *ctx = n > 0 && list ? mlc__inputs(what, n, list) : NULL;
+    int64_t total = 0, start = 0;
+    mlc_tensor *model = NULL, *out, piece;
+    mlc_dims shape;
+    if (!ctx || mlc__join_check(ctx, what, list, n, &axis, &total, &model) != MLC_OK) return NULL;
+    shape = mlc_dims_of(model->ndim, model->shape);
+    shape.v[axis] = total;
+    out = mlc__make(ctx, what, model->dtype, shape);
+    if (!out) return NULL;
+    for (int32_t i = 0; i < n && !ctx->dry_run; i++) {
+        if (mlc__join_skips(list[i])) continue;
+        mlc__join_piece(out, axis, start, list[i]->shape[axis], &piece);
+        start += list[i]->shape[axis];
+        if (mlc__cast_into(ctx, what, &piece, list[i]) != MLC_OK) return NULL;
+    }
+    return mlc__concat_record(list, n, axis, out) == MLC_OK ? out : NULL;
+}
+
+MLC_IMPL mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis)
+{
+    return mlc__concat_as("concat", list, n, axis);
+}
+
+/* A concat along a new axis. */
+MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
+{
+    mlc_ctx *ctx = n > 0 && list ? mlc__inputs("stack", n, list) : NULL;
+    mlc_tensor **thin;
+    if (!ctx || !mlc__new_axis_ok(list[0], "stack", &axis)) return NULL;
+    for (int32_t i = 1; i < n; i++)
+        if (!mlc__same_shape(list[0], list[i])) {
+            mlc__fail(ctx, MLC_ERR_SHAPE,
+                      "stack: input 1 is %s, input %d is %s; all must have one shape",
+                      mlc__shape(list[0]).s, i + 1, mlc__shape(list[i]).s);
+            return NULL;
+        }
+    thin = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)n * sizeof *thin));
+    for (int32_t i = 0; thin && i < n; i++)
+        if (!(thin[i] = mlc_unsqueeze(list[i], axis))) return NULL;
+    return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
+}
+
+/* Parts of `size` along the axis, the last one may be smaller; none are left behind on error. */
+static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc_tensor **out,
+                                  int64_t n)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t end = mlc__min(x->shape[axis], (i + 1) * size);
+        out[i] = ok ? mlc_slice(x, axis, mlc__min(end, i * size), end, 1) : NULL;
+        ok = ok && out[i];
+    }
+    for (int64_t i = 0; i < n && !ok; i++) out[i] = NULL;
+    return ok ? MLC_OK : x->ctx->status;
+}
+
+MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
+                              int32_t n_out)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("split", 1, in);
+    for (int32_t i = 0; out && i < n_out; i++) out[i] = NULL;
+    if (!ctx) return x ? x->ctx->status : MLC_ERR_ARG;
+    if (!mlc__axis_ok(x, "split", &axis)) return ctx->status;
+    MLC__REQUIRE(ctx, out != NULL, ARG, "split: out is NULL; it takes n_out views");
+    MLC__REQUIRE(ctx, size > 0, ARG, "split: parts of %lld; they must be 1 or more long",
+                 (long long)size);
+    const int64_t n = x->shape[axis], parts = n ? (n - 1) / size + 1 : 1;
+    MLC__REQUIRE(ctx, parts == n_out, SHAPE,
+                 "split: axis %d of %s in parts of %lld makes %lld, there is room for %d; make "
+                 "n_out %lld", axis, mlc__shape(x).s, (long long)size, (long long)parts, n_out,
+                 (long long)parts);
+    return mlc__split_into(x, axis, mlc__min(size, mlc__max(1, n)), out, parts);
+}
+
+MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("chunk", 1, in);
+    for (int32_t i = 0; out && i < chunks; i++) out[i] = NULL;
+    if (!ctx || !mlc__axis_ok(x, "chunk", &axis)) return 0;
+    if (!out || chunks < 1) {
+        mlc__fail(ctx, MLC_ERR_ARG, chunks < 1 ? "chunk: %d chunks; it takes at least one"
+                                               : "chunk: out is NULL; it takes %d views", chunks);
+        return 0;
+    }
+    const int64_t n = x->shape[axis], size = mlc__max(1, mlc__div_up(n, chunks));
+    const int64_t made = n ? mlc__div_up(n, size) : chunks;
+    return mlc__split_into(x, axis, size, out, made) == MLC_OK ? (int32_t)made : 0;
+}
+
+/* -- repeating: an expanded view is copied -- */
+
+/* Repeats up to three of the axes before *end, from the last on: with what lies between them that
+ * makes seven axes at most. */
+static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *end)
+{
+    int64_t thin[MLC_MAX_DIMS], wide[MLC_MAX_DIMS];
+    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
+    int64_t run = mlc__product(x->ndim - *end, x->shape + *end);
+    int32_t at = MLC_MAX_DIMS;
+    while (*end > 0 && at > MLC_MAX_DIMS - 6) {
+        const int32_t d = --*end;
+        run *= shape.v[d];
+        if (reps[d] == 1) continue;
+        at -= 2;
+        thin[at] = 1;
+        wide[at] = reps[d];
+        thin[at + 1] = wide[at + 1] = run;
+        shape.v[d] *= reps[d];
+        run = 1;
+    }
+    if (at == MLC_MAX_DIMS) return x;
+    at--;
+    thin[at] = wide[at] = run * mlc__product(*end, shape.v);
+    x = mlc_reshape(x, mlc_dims_of(MLC_MAX_DIMS - at, thin + at));
+    /* A copy, said in so many words: a repeated single element would reshape as a view. */
+    return mlc_reshape(mlc_copy(mlc_expand(x, mlc_dims_of(MLC_MAX_DIMS - at, wide + at))), shape);
+}
+
+MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("tile", 1, in);
+    mlc_dims from, to;
+    int64_t each[MLC_MAX_DIMS];
+    mlc_tensor *y;
+    if (!ctx) return NULL;
+    if (reps.n > MLC_MAX_DIMS || reps.n < 0) {
+        mlc__fail(ctx, MLC_ERR_ARG, "tile: %d counts; a tensor has at most %d axes", reps.n,
+                  MLC_MAX_DIMS);
+        return NULL;
+    }
+    from = to = mlc_dims_of(reps.n > x->ndim ? reps.n : x->ndim, NULL);
+    for (int32_t d = 0; d < to.n; d++) {
+        const int32_t i = d - (to.n - x->ndim), r = d - (to.n - reps.n);
+        from.v[d] = i >= 0 ? x->shape[i] : 1;
+        each[d] = r >= 0 ? reps.v[r] : 1;
+        if (each[d] < 0 || __builtin_mul_overflow(from.v[d], each[d], &to.v[d])) {
+            mlc__fail(ctx, each[d] < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
+                      "tile: %s repeated %s times: a count is negative or too large; counts must "
+                      "be 0 or more, and the result fit memory",
+                      mlc__shape(x).s, mlc__shape_text(reps.n, reps.v).s);
+            return NULL;
+        }
+    }
+    if (mlc__shape_check(ctx, "tile", x->dtype, to) != MLC_OK) return NULL;
+    int32_t end = to.n;
+    y = mlc_reshape(x, from);
+    while (y && end > 0) y = mlc__tile_some(y, each, &end);
+    /* Nothing repeated: a copy all the same, so that the result is nobody's view. */
+    return y && memcmp(from.v, to.v, (size_t)to.n * sizeof to.v[0]) == 0 ? mlc_copy(y) : y;
+}
+
+/* Each element n times in a row. */
+MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("repeat", 1, in);
+    mlc_dims shape;
+    if (!ctx || !mlc__axis_ok(x, "repeat", &axis)) return NULL;
+    shape = mlc_dims_of(x->ndim, x->shape);
+    if (n < 0 || __builtin_mul_overflow(shape.v[axis], n, &shape.v[axis])) {
+        mlc__fail(ctx, n < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE, "repeat: %lld times axis %d of %s; "
+                  "it must be from 0 to what an integer counts", (long long)n, axis,
+                  mlc__shape(x).s);
+        return NULL;
+    }
+    if (mlc__shape_check(ctx, "repeat", x->dtype, shape) != MLC_OK) return NULL;
+    if (n == 1) return mlc_copy(x);
+    const int64_t front = mlc__product(axis + 1, x->shape);
+    const int64_t back = mlc__product(x->ndim - axis - 1, x->shape + axis + 1);
+    mlc_tensor *wide = mlc_expand(mlc_reshape(x, mlc_dims3(front, 1, back)),
+                                  mlc_dims3(front, n, back));
+    return mlc_reshape(mlc_copy(wide), shape);
+}
+
+/* -- flip: a copy with negative strides -- */
+
+/* A view for one kernel call: no tensor of the user's has negative strides. */
+static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
+{
+    mlc_tensor f = *t;
+    for (int32_t d = 0; d < t->ndim; d++) {
+        if (!(mask >> d & 1u) || t->shape[d] < 2) continue;
+        f.offset += (t->shape[d] - 1) * t->stride[d];
+        f.stride[d] = -t->stride[d];
+    }
+    mlc__mark_layout(&f);
+    return f;
+}
+
+static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor from = mlc__flipped(nd->in[0], nd->u.mask);
+    return mlc__cast_into(ctx, nd->op->name, nd->out[0], &from);
+}
+
+static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    dy = mlc__flipped(&dy, nd->u.mask);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, mask), MLC__ARGS_END };
+static const mlc__op mlc__flip_op =
+    { "flip", mlc__copy_shape, mlc__flip_forward, mlc__flip_backward,
+      mlc__args_flip, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
+{
+    mlc_node local, *nd = mlc__begin(&local, &mlc__flip_op, 1, x, NULL, NULL);
+    if (!nd || mlc__axes_mask(x, "flip", axes, &nd->u.mask) != MLC_OK) return NULL;
+    return mlc__finish(nd);
+}
+
+/* Its two parts change places. */
+MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("roll", 1, in);
+    mlc_tensor *part[2];
+    if (!ctx || !mlc__axis_ok(x, "roll", &axis)) return NULL;
+    const int64_t n = mlc__max(1, x->shape[axis]);
+    const int64_t cut = n - 1 - (shift % n + n - 1) % n;   /* -shift modulo n, without overflow */
+    part[0] = mlc_slice(x, axis, cut, INT64_MAX, 1);
+    part[1] = mlc_slice(x, axis, 0, cut, 1);
+    return part[0] && part[1] ? mlc_concat(part, 2, axis) : NULL;
+}
+
+/* -- pad -- */
+
+static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0];
+    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
+}
+
+static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc_tensor *x = nd->in[0], *y = nd->out[0];
+    struct mlc_k_pad a;
+    a.dtype = x->dtype;
+    a.mode = (mlc_pad_mode)nd->u.pad.mode;
+    a.ndim = (int32_t)mlc__max(1, x->ndim);
+    a.out = mlc__data(y);
+    a.in = mlc__data(x);
+    a.value = nd->u.pad.value;
+    a.before[0] = 0;                   /* of a tensor without axes */
+    a.shape[0] = a.in_shape[0] = a.in_stride[0] = 1;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        a.before[d] = nd->u.pad.before[d];
+        a.shape[d] = y->shape[d];
+        a.in_shape[d] = x->shape[d];
+        a.in_stride[d] = x->stride[d];
+    }
+    return mlc__numel(y) ? mlc__run_pad(ctx, nd->op->name, &a) : MLC_OK;
+}
+
+/* Where a padded tensor and x have the same elements: x may also be cut, by negative counts. */
+static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
+                           mlc_tensor *in_x, mlc_tensor *in_y)
+{
+    *in_x = *x;
+    *in_y = *y;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const int64_t before = nd->u.pad.before[d], from = mlc__max(0, -before);
+        const int64_t at = mlc__max(0, before);
+        const int64_t n = mlc__max(0, mlc__min(x->shape[d] - from, y->shape[d] - at));
+        in_x->shape[d] = in_y->shape[d] = n;
+        in_x->offset += n ? from * x->stride[d] : 0;
+        in_y->offset += n ? at * y->stride[d] : 0;
+    }
+    mlc__mark_layout(in_x);
+    mlc__mark_layout(in_y);
+}
+
+/* The border of axis d before (side 0) or behind (side 1) x in a padded y, and the part of y that
+ * it is a copy of, in the other order where it reflects. Of the axes before d it has all, of those
+ * behind only what is x. False if there is none. */
+static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
+                            int32_t d, int side, mlc_tensor *border, mlc_tensor *source)
+{
+    const int64_t before = nd->u.pad.before[d], n = x->shape[d];
+    const int64_t k = side ? y->shape[d] - n - before : before;
+    int64_t from = before + (side ? n - 1 : 0);            /* the last or first element of x */
+    if (nd->u.pad.mode == MLC_PAD_REFLECT) from += side ? -k : 1;
+    if (nd->u.pad.mode == MLC_PAD_CIRCULAR) from += side ? 1 - n : n - k;
+    *border = *y;
+    for (int32_t e = d + 1; e < y->ndim; e++) {
+        border->offset += nd->u.pad.before[e] * y->stride[e];
+        border->shape[e] = x->shape[e];
+    }
+    border->shape[d] = k;
+    *source = *border;
+    border->offset += side ? (before + n) * y->stride[d] : 0;
+    source->offset += from * y->stride[d];
+    if (nd->u.pad.mode == MLC_PAD_REPLICATE) source->shape[d] = 1;
+    mlc__mark_layout(border);
+    mlc__mark_layout(source);
+    return k > 0 && mlc__numel(border) > 0;
+}
+
+/* Borders are added to what they were copied from, in the opposite order: g becomes the gradient of
+ * a tensor without borders. */
+static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *g)
+{
+    mlc_tensor from, to;
+    for (int32_t i = 2 * g->ndim - 1; i >= 0; i--) {
+        if (!mlc__pad_border(nd, nd->in[0], g, i / 2, i % 2, &from, &to)) continue;
+        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
+        MLC__TRY(mlc__sum_to(ctx, nd->op->name, &to, &from, true));
+    }
+    return MLC_OK;
+}
+
+/* Without borders only x has a gradient; with them dy is folded in a copy first. */
+static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx, from, to;
+    mlc__temp sum;
+    bool acc;
+    mlc_status st = MLC_OK;
+    const bool fold = nd->u.pad.mode != MLC_PAD_CONSTANT;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (fold) {
+        MLC__TRY(mlc__temp_begin(ctx, &sum, dy.dtype, dy.ndim, dy.shape));
+        st = mlc__cast_into(ctx, nd->op->name, &sum.t, &dy);
+        if (!st) st = mlc__pad_fold(ctx, nd, &sum.t);
+    }
+    mlc__pad_inner(nd, &dx, fold ? &sum.t : &dy, &to, &from);
+    if (!st && !acc && !mlc__same_shape(&dx, &to)) {       /* what was cut has no gradient */
+        st = mlc__set(ctx, nd->op->name, &dx, 0.0);
+        acc = true;
+    }
+    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+    if (fold) mlc__temp_end(&sum);
+    return st;
+}
+
+static const mlc__arg mlc__args_pad[] = {
+    MLC__ARG("before", EACH, pad.before), MLC__ARG("shape", EACH, pad.shape),
+    MLC__ARG("mode", INT, pad.mode), MLC__ARG("value", REAL, pad.value), MLC__ARGS_END
+};
+static const mlc__op mlc__pad_op =
+    { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward,
+      mlc__args_pad, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+
+/* One count an axis; a border of a copying mode must be there to be copied. */
+static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                                 int64_t *shape)
+{
+    static const char *const names[] = { "constant", "reflect", "replicate", "circular" };
+    mlc_ctx *ctx = x->ctx;
+    MLC__REQUIRE(ctx, (unsigned)mode <= MLC_PAD_CIRCULAR, ARG, "pad: unknown mode %d; see "
+                 "mlc_pad_mode", (int)mode);
+    MLC__REQUIRE(ctx, before.n == x->ndim && after.n == x->ndim, SHAPE,
+                 "pad: %d and %d counts for %s; it takes one an axis", before.n, after.n,
+                 mlc__shape(x).s);
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const int64_t n = x->shape[d], b = before.v[d], a = after.v[d];
+        const int64_t most = mode == MLC_PAD_REFLECT ? n - 1 : mode == MLC_PAD_CIRCULAR ? n
+                           : n ? INT64_MAX : 0;
+        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || (b >= 0 && a >= 0), ARG,
+                     "pad: %lld before and %lld after axis %d; only constant padding may cut",
+                     (long long)b, (long long)a, d);
+        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || mlc__max(a, b) <= mlc__max(0, most), SHAPE,
+                     "pad: axis %d of %s is too short for %lld before and %lld after, %s; each "
+                     "may be at most %lld", d, mlc__shape(x).s, (long long)b, (long long)a,
+                     names[mode], (long long)mlc__max(0, most));
+        MLC__REQUIRE(ctx, !__builtin_add_overflow(n, b, &shape[d]) &&
+                     !__builtin_add_overflow(shape[d], a, &shape[d]) && shape[d] >= 0, SHAPE,
+                     "pad: axis %d of %s with %lld before and %lld after has no size; cut no more "
+                     "than there is", d, mlc__shape(x).s, (long long)b, (long long)a);
+    }
+    return mlc__shape_check(ctx, "pad", x->dtype, mlc_dims_of(x->ndim, shape));
+}
+
+MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
+                             double value)
+{
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("pad", 1, in);
+    int64_t shape[MLC_MAX_DIMS];
+    mlc_node local, *nd;
+    if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
+    nd = mlc__begin(&local, &mlc__pad_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    nd->u.pad.value = value;
+    nd->u.pad.mode = (int32_t)mode;
+    /* All of an axis is cut by its size; more would overflow on the way. */
+    for (int32_t d = 0; d < x->ndim; d++)
+        nd->u.pad.before[d] = mlc__max(before.v[d], -x->shape[d]);
+    memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
+    return mlc__finish(nd);
+}
+
+
+/* -- a vector as the diagonal of a matrix -- */
+
+static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    const int64_t n = nd->in[0]->shape[0] + nd->u.view.start + nd->u.view.step;
+    const int64_t shape[2] = { n, n };
+    return mlc__out(ctx, nd, nd->in[0]->dtype, 2, shape);
+}
+
+static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor line = *nd->out[0];
+    MLC__TRY(mlc__fill(ctx, nd->op->name, &line, 0.0, 0.0));
+    mlc__view_apply(&nd->u.view, &line);
+    return mlc__cast_into(ctx, nd->op->name, &line, nd->in[0]);
+}
+
+static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
+{
+    mlc_tensor dy, dx;
+    bool acc;
+    mlc_status st = MLC_OK;
+    mlc__grad_view(nd->out[0], &dy);
+    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__view_apply(&nd->u.view, &dy);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+}
+
+static const mlc__arg mlc__args_diag[] = {
+    MLC__ARG("row", INT, view.start), MLC__ARG("column", INT, view.step), MLC__ARGS_END
+};
+static const mlc__op mlc__diag_op =
+    { "diag", mlc__diag_shape, mlc__diag_forward, mlc__diag_backward,
+      mlc__args_diag, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+
+MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
+{
+    const int64_t most = (int64_t)1 << 40;                 /* more than memory can hold */
+    mlc_tensor *const in[1] = { x };
+    mlc_ctx *ctx = mlc__inputs("diag", 1, in);
+    mlc_node local, *nd;
+    if (!ctx) return NULL;
+    if (x->ndim == 2) return mlc_diagonal(x, offset);
+    if (x->ndim != 1 || offset > most || offset < -most) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "diag: %s at diagonal %lld; x must be 1-d or 2-d, and the "
+                  "matrix fit memory", mlc__shape(x).s, (long long)offset);
+        return NULL;
+    }
+    nd = mlc__begin(&local, &mlc__diag_op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
+    const int64_t n = x->shape[0] + (offset < 0 ? -offset : offset);
+    nd->u.view = mlc__diagonal_spec(2, n, n, offset);
+    return mlc__finish(nd);
+}
+
 /* @@ IMPL.OPS.SHAPES ------------------------------------- shapes that operations share
  * The shape that inputs broadcast to, an output of it, and a target that an operation may change in
  * place. */
@@ -35625,569 +36188,6 @@ MLC_IMPL mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_te
 {
     const int64_t groups = x && x->ndim > 1 && x->shape[1] ? x->shape[1] : 1;
     return mlc__group_norm(&mlc__instance_norm_op, x, groups, weight, bias, eps);
-}
-
-/* @@ IMPL.OPS.JOIN --------------------------------------- concat, split, tile, flip, roll, pad
- * Strided copies into slices of the result, by the cast kernel; what can be said with views and
- * concat is. A concat of many inputs is recorded as a chain of nodes, four inputs each, with one
- * output. */
-
-/* Piece i of the result, from start on. */
-static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start, int64_t size,
-                            mlc_tensor *piece)
-{
-    *piece = *whole;
-    if (size) piece->offset += start * whole->stride[axis];
-    piece->shape[axis] = size;
-    mlc__mark_layout(piece);
-}
-
-/* The output is there already, and whole: nodes are made for backward only. */
-static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    (void)ctx;
-    nd->out[nd->n_out++] = nd->u.join.out;
-    if (nd->u.join.out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
-    return MLC_OK;
-}
-
-/* Each input gets its piece of dy. */
-static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const int32_t axis = nd->u.join.axis;
-    int64_t start = nd->u.join.start;
-    mlc_tensor dy, part, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    for (int i = 0; i < nd->n_in; start += nd->in[i++]->shape[axis]) {
-        mlc__join_piece(&dy, axis, start, nd->in[i]->shape[axis], &part);
-        if (mlc__grad_in(nd, i, &dx, &acc, &st))
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part, NULL, NULL, 0.0, acc);
-    }
-    return st;
-}
-
-static const mlc__arg mlc__args_join[] = {
-    MLC__ARG("axis", INT, join.axis), MLC__ARG("start", INT, join.start), MLC__ARGS_END
-};
-static const mlc__op mlc__concat_op =
-    { "concat", mlc__concat_shape, NULL, mlc__concat_backward,
-      mlc__args_join, MLC__AMP_KEEP, MLC_OP_CAPTURE };
-
-/* Empty 1-d tensors go with any shape, as in PyTorch: a list that grows begins with one. */
-MLC__INLINE bool mlc__join_skips(const mlc_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
-
-/* Sizes agree but along the axis, where they add up to *total. */
-static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *const *list,
-                                  int32_t n, int32_t *axis, int64_t *total, mlc_tensor **model)
-{
-    int32_t first = 0;
-    while (first < n - 1 && mlc__join_skips(list[first])) first++;
-    mlc_tensor *a = *model = list[first];
-    if (!mlc__axis_ok(a, what, axis)) return ctx->status;
-    *total = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const mlc_tensor *b = list[i];
-        MLC__REQUIRE(ctx, a->dtype == b->dtype, DTYPE,
-                     "%s: input %d is %s, input %d is %s; cast one of them with mlc_cast", what,
-                     first + 1, mlc_dtype_name(a->dtype), i + 1, mlc_dtype_name(b->dtype));
-        if (mlc__join_skips(b)) continue;
-        bool fits = a->ndim == b->ndim;
-        for (int32_t d = 0; fits && d < a->ndim; d++)
-            fits = d == *axis || a->shape[d] == b->shape[d];
-        MLC__REQUIRE(ctx, fits, SHAPE,
-                     "%s: input %d is %s, input %d is %s; they may differ only at axis %d", what,
-                     first + 1, mlc__shape(a).s, i + 1, mlc__shape(b).s, *axis);
-        MLC__REQUIRE(ctx, !__builtin_add_overflow(*total, b->shape[*axis], total), SHAPE,
-                     "%s: the result has more elements than memory can hold", what);
-    }
-    return MLC_OK;
-}
-
-/* Four inputs a node. */
-static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t axis,
-                                     mlc_tensor *out)
-{
-    int64_t start = 0;
-    for (int32_t i = 0; i < n; i += MLC__MAX_IN) {
-        mlc_node local;
-        mlc_tensor *in[MLC__MAX_IN];
-        int32_t k = 0;
-        for (int32_t e = i; e < n && e < i + MLC__MAX_IN; e++)
-            if (!mlc__join_skips(list[e])) in[k++] = list[e];
-        if (k == 0) continue;
-        mlc_node *nd = mlc__begin_n(&local, &mlc__concat_op, k, in);
-        if (!nd) return out->ctx->status;
-        nd->u.join.axis = axis;
-        nd->u.join.start = start;
-        nd->u.join.out = out;
-        if ((nd->recorded || out->ctx->inner.traced) && !mlc__finish(nd)) return out->ctx->status;
-        for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
-    }
-    return MLC_OK;
-}
-
-static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int32_t n,
-                                  int32_t axis)
-{
-    mlc_ctx *ctx = n > 0 && list ? mlc__inputs(what, n, list) : NULL;
-    int64_t total = 0, start = 0;
-    mlc_tensor *model = NULL, *out, piece;
-    mlc_dims shape;
-    if (!ctx || mlc__join_check(ctx, what, list, n, &axis, &total, &model) != MLC_OK) return NULL;
-    shape = mlc_dims_of(model->ndim, model->shape);
-    shape.v[axis] = total;
-    out = mlc__make(ctx, what, model->dtype, shape);
-    if (!out) return NULL;
-    for (int32_t i = 0; i < n && !ctx->dry_run; i++) {
-        if (mlc__join_skips(list[i])) continue;
-        mlc__join_piece(out, axis, start, list[i]->shape[axis], &piece);
-        start += list[i]->shape[axis];
-        if (mlc__cast_into(ctx, what, &piece, list[i]) != MLC_OK) return NULL;
-    }
-    return mlc__concat_record(list, n, axis, out) == MLC_OK ? out : NULL;
-}
-
-MLC_IMPL mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis)
-{
-    return mlc__concat_as("concat", list, n, axis);
-}
-
-/* A concat along a new axis. */
-MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
-{
-    mlc_ctx *ctx = n > 0 && list ? mlc__inputs("stack", n, list) : NULL;
-    mlc_tensor **thin;
-    if (!ctx || !mlc__new_axis_ok(list[0], "stack", &axis)) return NULL;
-    for (int32_t i = 1; i < n; i++)
-        if (!mlc__same_shape(list[0], list[i])) {
-            mlc__fail(ctx, MLC_ERR_SHAPE,
-                      "stack: input 1 is %s, input %d is %s; all must have one shape",
-                      mlc__shape(list[0]).s, i + 1, mlc__shape(list[i]).s);
-            return NULL;
-        }
-    thin = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)n * sizeof *thin));
-    for (int32_t i = 0; thin && i < n; i++)
-        if (!(thin[i] = mlc_unsqueeze(list[i], axis))) return NULL;
-    return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
-}
-
-/* Parts of `size` along the axis, the last one may be smaller; none are left behind on error. */
-static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc_tensor **out,
-                                  int64_t n)
-{
-    bool ok = true;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t end = mlc__min(x->shape[axis], (i + 1) * size);
-        out[i] = ok ? mlc_slice(x, axis, mlc__min(end, i * size), end, 1) : NULL;
-        ok = ok && out[i];
-    }
-    for (int64_t i = 0; i < n && !ok; i++) out[i] = NULL;
-    return ok ? MLC_OK : x->ctx->status;
-}
-
-MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
-                              int32_t n_out)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("split", 1, in);
-    for (int32_t i = 0; out && i < n_out; i++) out[i] = NULL;
-    if (!ctx) return x ? x->ctx->status : MLC_ERR_ARG;
-    if (!mlc__axis_ok(x, "split", &axis)) return ctx->status;
-    MLC__REQUIRE(ctx, out != NULL, ARG, "split: out is NULL; it takes n_out views");
-    MLC__REQUIRE(ctx, size > 0, ARG, "split: parts of %lld; they must be 1 or more long",
-                 (long long)size);
-    const int64_t n = x->shape[axis], parts = n ? (n - 1) / size + 1 : 1;
-    MLC__REQUIRE(ctx, parts == n_out, SHAPE,
-                 "split: axis %d of %s in parts of %lld makes %lld, there is room for %d; make "
-                 "n_out %lld", axis, mlc__shape(x).s, (long long)size, (long long)parts, n_out,
-                 (long long)parts);
-    return mlc__split_into(x, axis, mlc__min(size, mlc__max(1, n)), out, parts);
-}
-
-MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("chunk", 1, in);
-    for (int32_t i = 0; out && i < chunks; i++) out[i] = NULL;
-    if (!ctx || !mlc__axis_ok(x, "chunk", &axis)) return 0;
-    if (!out || chunks < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, chunks < 1 ? "chunk: %d chunks; it takes at least one"
-                                               : "chunk: out is NULL; it takes %d views", chunks);
-        return 0;
-    }
-    const int64_t n = x->shape[axis], size = mlc__max(1, mlc__div_up(n, chunks));
-    const int64_t made = n ? mlc__div_up(n, size) : chunks;
-    return mlc__split_into(x, axis, size, out, made) == MLC_OK ? (int32_t)made : 0;
-}
-
-/* -- repeating: an expanded view is copied -- */
-
-/* Repeats up to three of the axes before *end, from the last on: with what lies between them that
- * makes seven axes at most. */
-static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *end)
-{
-    int64_t thin[MLC_MAX_DIMS], wide[MLC_MAX_DIMS];
-    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
-    int64_t run = mlc__product(x->ndim - *end, x->shape + *end);
-    int32_t at = MLC_MAX_DIMS;
-    while (*end > 0 && at > MLC_MAX_DIMS - 6) {
-        const int32_t d = --*end;
-        run *= shape.v[d];
-        if (reps[d] == 1) continue;
-        at -= 2;
-        thin[at] = 1;
-        wide[at] = reps[d];
-        thin[at + 1] = wide[at + 1] = run;
-        shape.v[d] *= reps[d];
-        run = 1;
-    }
-    if (at == MLC_MAX_DIMS) return x;
-    at--;
-    thin[at] = wide[at] = run * mlc__product(*end, shape.v);
-    x = mlc_reshape(x, mlc_dims_of(MLC_MAX_DIMS - at, thin + at));
-    /* A copy, said in so many words: a repeated single element would reshape as a view. */
-    return mlc_reshape(mlc_copy(mlc_expand(x, mlc_dims_of(MLC_MAX_DIMS - at, wide + at))), shape);
-}
-
-MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("tile", 1, in);
-    mlc_dims from, to;
-    int64_t each[MLC_MAX_DIMS];
-    mlc_tensor *y;
-    if (!ctx) return NULL;
-    if (reps.n > MLC_MAX_DIMS || reps.n < 0) {
-        mlc__fail(ctx, MLC_ERR_ARG, "tile: %d counts; a tensor has at most %d axes", reps.n,
-                  MLC_MAX_DIMS);
-        return NULL;
-    }
-    from = to = mlc_dims_of(reps.n > x->ndim ? reps.n : x->ndim, NULL);
-    for (int32_t d = 0; d < to.n; d++) {
-        const int32_t i = d - (to.n - x->ndim), r = d - (to.n - reps.n);
-        from.v[d] = i >= 0 ? x->shape[i] : 1;
-        each[d] = r >= 0 ? reps.v[r] : 1;
-        if (each[d] < 0 || __builtin_mul_overflow(from.v[d], each[d], &to.v[d])) {
-            mlc__fail(ctx, each[d] < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
-                      "tile: %s repeated %s times: a count is negative or too large; counts must "
-                      "be 0 or more, and the result fit memory",
-                      mlc__shape(x).s, mlc__shape_text(reps.n, reps.v).s);
-            return NULL;
-        }
-    }
-    if (mlc__shape_check(ctx, "tile", x->dtype, to) != MLC_OK) return NULL;
-    int32_t end = to.n;
-    y = mlc_reshape(x, from);
-    while (y && end > 0) y = mlc__tile_some(y, each, &end);
-    /* Nothing repeated: a copy all the same, so that the result is nobody's view. */
-    return y && memcmp(from.v, to.v, (size_t)to.n * sizeof to.v[0]) == 0 ? mlc_copy(y) : y;
-}
-
-/* Each element n times in a row. */
-MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("repeat", 1, in);
-    mlc_dims shape;
-    if (!ctx || !mlc__axis_ok(x, "repeat", &axis)) return NULL;
-    shape = mlc_dims_of(x->ndim, x->shape);
-    if (n < 0 || __builtin_mul_overflow(shape.v[axis], n, &shape.v[axis])) {
-        mlc__fail(ctx, n < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE, "repeat: %lld times axis %d of %s; "
-                  "it must be from 0 to what an integer counts", (long long)n, axis,
-                  mlc__shape(x).s);
-        return NULL;
-    }
-    if (mlc__shape_check(ctx, "repeat", x->dtype, shape) != MLC_OK) return NULL;
-    if (n == 1) return mlc_copy(x);
-    const int64_t front = mlc__product(axis + 1, x->shape);
-    const int64_t back = mlc__product(x->ndim - axis - 1, x->shape + axis + 1);
-    mlc_tensor *wide = mlc_expand(mlc_reshape(x, mlc_dims3(front, 1, back)),
-                                  mlc_dims3(front, n, back));
-    return mlc_reshape(mlc_copy(wide), shape);
-}
-
-/* -- flip: a copy with negative strides -- */
-
-/* A view for one kernel call: no tensor of the user's has negative strides. */
-static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
-{
-    mlc_tensor f = *t;
-    for (int32_t d = 0; d < t->ndim; d++) {
-        if (!(mask >> d & 1u) || t->shape[d] < 2) continue;
-        f.offset += (t->shape[d] - 1) * t->stride[d];
-        f.stride[d] = -t->stride[d];
-    }
-    mlc__mark_layout(&f);
-    return f;
-}
-
-static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor from = mlc__flipped(nd->in[0], nd->u.mask);
-    return mlc__cast_into(ctx, nd->op->name, nd->out[0], &from);
-}
-
-static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    dy = mlc__flipped(&dy, nd->u.mask);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
-}
-
-static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, mask), MLC__ARGS_END };
-static const mlc__op mlc__flip_op =
-    { "flip", mlc__copy_shape, mlc__flip_forward, mlc__flip_backward,
-      mlc__args_flip, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-
-MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
-{
-    mlc_node local, *nd = mlc__begin(&local, &mlc__flip_op, 1, x, NULL, NULL);
-    if (!nd || mlc__axes_mask(x, "flip", axes, &nd->u.mask) != MLC_OK) return NULL;
-    return mlc__finish(nd);
-}
-
-/* Its two parts change places. */
-MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("roll", 1, in);
-    mlc_tensor *part[2];
-    if (!ctx || !mlc__axis_ok(x, "roll", &axis)) return NULL;
-    const int64_t n = mlc__max(1, x->shape[axis]);
-    const int64_t cut = n - 1 - (shift % n + n - 1) % n;   /* -shift modulo n, without overflow */
-    part[0] = mlc_slice(x, axis, cut, INT64_MAX, 1);
-    part[1] = mlc_slice(x, axis, 0, cut, 1);
-    return part[0] && part[1] ? mlc_concat(part, 2, axis) : NULL;
-}
-
-/* -- pad -- */
-
-static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
-}
-
-static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc_tensor *x = nd->in[0], *y = nd->out[0];
-    struct mlc_k_pad a;
-    a.dtype = x->dtype;
-    a.mode = (mlc_pad_mode)nd->u.pad.mode;
-    a.ndim = (int32_t)mlc__max(1, x->ndim);
-    a.out = mlc__data(y);
-    a.in = mlc__data(x);
-    a.value = nd->u.pad.value;
-    a.before[0] = 0;                   /* of a tensor without axes */
-    a.shape[0] = a.in_shape[0] = a.in_stride[0] = 1;
-    for (int32_t d = 0; d < x->ndim; d++) {
-        a.before[d] = nd->u.pad.before[d];
-        a.shape[d] = y->shape[d];
-        a.in_shape[d] = x->shape[d];
-        a.in_stride[d] = x->stride[d];
-    }
-    return mlc__numel(y) ? mlc__run_pad(ctx, nd->op->name, &a) : MLC_OK;
-}
-
-/* Where a padded tensor and x have the same elements: x may also be cut, by negative counts. */
-static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
-                           mlc_tensor *in_x, mlc_tensor *in_y)
-{
-    *in_x = *x;
-    *in_y = *y;
-    for (int32_t d = 0; d < x->ndim; d++) {
-        const int64_t before = nd->u.pad.before[d], from = mlc__max(0, -before);
-        const int64_t at = mlc__max(0, before);
-        const int64_t n = mlc__max(0, mlc__min(x->shape[d] - from, y->shape[d] - at));
-        in_x->shape[d] = in_y->shape[d] = n;
-        in_x->offset += n ? from * x->stride[d] : 0;
-        in_y->offset += n ? at * y->stride[d] : 0;
-    }
-    mlc__mark_layout(in_x);
-    mlc__mark_layout(in_y);
-}
-
-/* The border of axis d before (side 0) or behind (side 1) x in a padded y, and the part of y that
- * it is a copy of, in the other order where it reflects. Of the axes before d it has all, of those
- * behind only what is x. False if there is none. */
-static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
-                            int32_t d, int side, mlc_tensor *border, mlc_tensor *source)
-{
-    const int64_t before = nd->u.pad.before[d], n = x->shape[d];
-    const int64_t k = side ? y->shape[d] - n - before : before;
-    int64_t from = before + (side ? n - 1 : 0);            /* the last or first element of x */
-    if (nd->u.pad.mode == MLC_PAD_REFLECT) from += side ? -k : 1;
-    if (nd->u.pad.mode == MLC_PAD_CIRCULAR) from += side ? 1 - n : n - k;
-    *border = *y;
-    for (int32_t e = d + 1; e < y->ndim; e++) {
-        border->offset += nd->u.pad.before[e] * y->stride[e];
-        border->shape[e] = x->shape[e];
-    }
-    border->shape[d] = k;
-    *source = *border;
-    border->offset += side ? (before + n) * y->stride[d] : 0;
-    source->offset += from * y->stride[d];
-    if (nd->u.pad.mode == MLC_PAD_REPLICATE) source->shape[d] = 1;
-    mlc__mark_layout(border);
-    mlc__mark_layout(source);
-    return k > 0 && mlc__numel(border) > 0;
-}
-
-/* Borders are added to what they were copied from, in the opposite order: g becomes the gradient of
- * a tensor without borders. */
-static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *g)
-{
-    mlc_tensor from, to;
-    for (int32_t i = 2 * g->ndim - 1; i >= 0; i--) {
-        if (!mlc__pad_border(nd, nd->in[0], g, i / 2, i % 2, &from, &to)) continue;
-        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
-        MLC__TRY(mlc__sum_to(ctx, nd->op->name, &to, &from, true));
-    }
-    return MLC_OK;
-}
-
-/* Without borders only x has a gradient; with them dy is folded in a copy first. */
-static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor dy, dx, from, to;
-    mlc__temp sum;
-    bool acc;
-    mlc_status st = MLC_OK;
-    const bool fold = nd->u.pad.mode != MLC_PAD_CONSTANT;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (fold) {
-        MLC__TRY(mlc__temp_begin(ctx, &sum, dy.dtype, dy.ndim, dy.shape));
-        st = mlc__cast_into(ctx, nd->op->name, &sum.t, &dy);
-        if (!st) st = mlc__pad_fold(ctx, nd, &sum.t);
-    }
-    mlc__pad_inner(nd, &dx, fold ? &sum.t : &dy, &to, &from);
-    if (!st && !acc && !mlc__same_shape(&dx, &to)) {       /* what was cut has no gradient */
-        st = mlc__set(ctx, nd->op->name, &dx, 0.0);
-        acc = true;
-    }
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
-    if (fold) mlc__temp_end(&sum);
-    return st;
-}
-
-static const mlc__arg mlc__args_pad[] = {
-    MLC__ARG("before", EACH, pad.before), MLC__ARG("shape", EACH, pad.shape),
-    MLC__ARG("mode", INT, pad.mode), MLC__ARG("value", REAL, pad.value), MLC__ARGS_END
-};
-static const mlc__op mlc__pad_op =
-    { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward,
-      mlc__args_pad, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-
-/* One count an axis; a border of a copying mode must be there to be copied. */
-static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
-                                 int64_t *shape)
-{
-    static const char *const names[] = { "constant", "reflect", "replicate", "circular" };
-    mlc_ctx *ctx = x->ctx;
-    MLC__REQUIRE(ctx, (unsigned)mode <= MLC_PAD_CIRCULAR, ARG, "pad: unknown mode %d; see "
-                 "mlc_pad_mode", (int)mode);
-    MLC__REQUIRE(ctx, before.n == x->ndim && after.n == x->ndim, SHAPE,
-                 "pad: %d and %d counts for %s; it takes one an axis", before.n, after.n,
-                 mlc__shape(x).s);
-    for (int32_t d = 0; d < x->ndim; d++) {
-        const int64_t n = x->shape[d], b = before.v[d], a = after.v[d];
-        const int64_t most = mode == MLC_PAD_REFLECT ? n - 1 : mode == MLC_PAD_CIRCULAR ? n
-                           : n ? INT64_MAX : 0;
-        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || (b >= 0 && a >= 0), ARG,
-                     "pad: %lld before and %lld after axis %d; only constant padding may cut",
-                     (long long)b, (long long)a, d);
-        MLC__REQUIRE(ctx, mode == MLC_PAD_CONSTANT || mlc__max(a, b) <= mlc__max(0, most), SHAPE,
-                     "pad: axis %d of %s is too short for %lld before and %lld after, %s; each "
-                     "may be at most %lld", d, mlc__shape(x).s, (long long)b, (long long)a,
-                     names[mode], (long long)mlc__max(0, most));
-        MLC__REQUIRE(ctx, !__builtin_add_overflow(n, b, &shape[d]) &&
-                     !__builtin_add_overflow(shape[d], a, &shape[d]) && shape[d] >= 0, SHAPE,
-                     "pad: axis %d of %s with %lld before and %lld after has no size; cut no more "
-                     "than there is", d, mlc__shape(x).s, (long long)b, (long long)a);
-    }
-    return mlc__shape_check(ctx, "pad", x->dtype, mlc_dims_of(x->ndim, shape));
-}
-
-MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
-                             double value)
-{
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("pad", 1, in);
-    int64_t shape[MLC_MAX_DIMS];
-    mlc_node local, *nd;
-    if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
-    nd = mlc__begin(&local, &mlc__pad_op, 1, x, NULL, NULL);
-    if (!nd) return NULL;
-    nd->u.pad.value = value;
-    nd->u.pad.mode = (int32_t)mode;
-    /* All of an axis is cut by its size; more would overflow on the way. */
-    for (int32_t d = 0; d < x->ndim; d++)
-        nd->u.pad.before[d] = mlc__max(before.v[d], -x->shape[d]);
-    memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
-    return mlc__finish(nd);
-}
-
-
-/* -- a vector as the diagonal of a matrix -- */
-
-static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
-{
-    const int64_t n = nd->in[0]->shape[0] + nd->u.view.start + nd->u.view.step;
-    const int64_t shape[2] = { n, n };
-    return mlc__out(ctx, nd, nd->in[0]->dtype, 2, shape);
-}
-
-static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor line = *nd->out[0];
-    MLC__TRY(mlc__fill(ctx, nd->op->name, &line, 0.0, 0.0));
-    mlc__view_apply(&nd->u.view, &line);
-    return mlc__cast_into(ctx, nd->op->name, &line, nd->in[0]);
-}
-
-static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
-{
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    mlc__view_apply(&nd->u.view, &dy);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
-}
-
-static const mlc__arg mlc__args_diag[] = {
-    MLC__ARG("row", INT, view.start), MLC__ARG("column", INT, view.step), MLC__ARGS_END
-};
-static const mlc__op mlc__diag_op =
-    { "diag", mlc__diag_shape, mlc__diag_forward, mlc__diag_backward,
-      mlc__args_diag, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-
-MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
-{
-    const int64_t most = (int64_t)1 << 40;                 /* more than memory can hold */
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("diag", 1, in);
-    mlc_node local, *nd;
-    if (!ctx) return NULL;
-    if (x->ndim == 2) return mlc_diagonal(x, offset);
-    if (x->ndim != 1 || offset > most || offset < -most) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "diag: %s at diagonal %lld; x must be 1-d or 2-d, and the "
-                  "matrix fit memory", mlc__shape(x).s, (long long)offset);
-        return NULL;
-    }
-    nd = mlc__begin(&local, &mlc__diag_op, 1, x, NULL, NULL);
-    if (!nd) return NULL;
-    const int64_t n = x->shape[0] + (offset < 0 ? -offset : offset);
-    nd->u.view = mlc__diagonal_spec(2, n, n, offset);
-    return mlc__finish(nd);
 }
 
 /* @@ IMPL.OPS.INDEX -------------------------------------- gather, scatter, select, nonzero, band
