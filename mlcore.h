@@ -111,8 +111,8 @@
  *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.INDEX
  *   IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
  *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT  IMPL.NN.TRANSFORMER
- *   IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.STATE  IMPL.NN.INIT
+ *   IMPL.NN.MODULE  IMPL.NN.STATE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT
+ *   IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.INIT
  *   IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
  *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
@@ -40722,6 +40722,484 @@ MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 }
 
 MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.NN.STATE --------------------------------------- evaluation, copies of modules and values
+ * Two modules go together by names, which are compared as hashes: walks must not nest, so one is
+ * listed and the other walked. Everything is checked before the first value changes. */
+
+/* ---- evaluation for a while */
+
+static bool mlc__eval_fits(const mlc_module *m)
+{
+    bool fits = m->evals < 8;
+    for (int32_t i = 0; fits && i < m->children; i++) fits = mlc__eval_fits(m->child[i]);
+    return fits;
+}
+
+/* The modes before are bits, the youngest in bit 0. */
+static void mlc__eval_push(mlc_module *m)
+{
+    m->was_training = (uint8_t)(m->was_training << 1 | m->training);
+    m->evals++;
+    m->training = false;
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
+}
+
+/* One that was added since then stays as it is. */
+static void mlc__eval_pop(mlc_module *m)
+{
+    if (m->evals > 0) {
+        m->training = m->was_training & 1;
+        m->was_training >>= 1;
+        m->evals--;
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
+}
+
+MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    const bool fits = mlc__eval_fits(m);
+    if (!fits) m->evals_lost++;        /* its end must end nothing */
+    MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
+                 m->cls.name);
+    mlc__eval_push(m);
+    m->ctx->no_grad++;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
+{
+    if (!m) return MLC_ERR_ARG;
+    if (m->evals_lost > 0) { m->evals_lost--; return m->ctx->status; }
+    MLC__REQUIRE(m->ctx, m->evals > 0, STATE, "eval_end: none is open on this %s; call "
+                 "mlc_eval_begin of the same module before", m->cls.name);
+    mlc__eval_pop(m);
+    mlc_no_grad_end(m->ctx);
+    return MLC_OK;
+}
+
+/* ---- values by name */
+
+/* A parameter or buffer; other: that of the same name in the other module, or NULL. */
+typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed;
+
+/* list NULL: only count. */
+typedef struct mlc__list { mlc__listed *list; int64_t n; } mlc__list;
+
+static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
+{
+    mlc__list *e = MLC__CAST(mlc__list *, user);
+    if (e->list) {
+        e->list[e->n].p = p;
+        e->list[e->n].other = NULL;
+        e->list[e->n].name = mlc__hash(name);
+    }
+    e->n++;
+    return true;
+}
+
+/* The list is memory of the current scope. */
+static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
+{
+    e->list = NULL;
+    e->n = 0;
+    MLC__TRY(mlc_module_build(m));
+    mlc__params(m, mlc__listed_add, e);
+    e->list = MLC__CAST(mlc__listed *, mlc__arena(m->ctx, m->ctx->depth,
+                                                 (size_t)(e->n + 1) * sizeof *e->list));
+    if (!e->list) return MLC_ERR_NOMEM;
+    e->n = 0;
+    mlc__params(m, mlc__listed_add, e);
+    return MLC_OK;
+}
+
+/* For a walk over `to` (entries of from), then over from (entries of to). */
+typedef struct mlc__pairing {
+    const char   *what, *side;         /* side: that of the entries                            */
+    mlc__list    *e;
+    int64_t       at;                  /* where the next is, as a rule                         */
+    bool          check;               /* the walk is over `to`                                */
+    mlc_status    status;
+} mlc__pairing;
+
+static mlc_status mlc__pair_check(const mlc__pairing *k, const mlc__param *to,
+                                  const mlc__param *from, const char *name)
+{
+    mlc_ctx *ctx = to->t.ctx;
+    MLC__REQUIRE(ctx, mlc__same_shape(&to->t, &from->t), SHAPE, "%s: '%.100s' is %s in to and %s "
+                 "in from; both must have one shape", k->what, name, mlc__shape(&to->t).s,
+                 mlc__shape(&from->t).s);
+    MLC__REQUIRE(ctx, to->t.dtype == from->t.dtype, DTYPE, "%s: '%.100s' is %s in to and %s in "
+                 "from; see mlc_module_to", k->what, name, mlc_dtype_name(to->t.dtype),
+                 mlc_dtype_name(from->t.dtype));
+    if (to->value_storage.bound && to != from) return to->refuse(ctx, k->what, name);
+    return MLC_OK;
+}
+
+static bool mlc__pair_find(void *user, mlc__param *p, const char *name)
+{
+    mlc__pairing *k = MLC__CAST(mlc__pairing *, user);
+    const uint64_t hash = mlc__hash(name);
+    mlc__listed *e = NULL;
+    for (int64_t i = 0; i < k->e->n && !e; i++) {
+        mlc__listed *one = &k->e->list[(k->at + i) % k->e->n];
+        if (one->name == hash) e = one;
+    }
+    k->at++;
+    if (!e)
+        k->status = mlc__fail(p->t.ctx, MLC_ERR_ARG, "%s: %s has no '%.100s'; both must have the "
+                              "same names", k->what, k->side, name);
+    else if (k->check && (k->status = mlc__pair_check(k, p, e->p, name)) == MLC_OK) e->other = p;
+    return k->status == MLC_OK;
+}
+
+/* One parameter of a mix. */
+static mlc_status mlc__mix_value(mlc_ctx *ctx, const char *what, mlc__param *to,
+                                 const mlc__param *from, double share)
+{
+    const double rest[2] = { 1.0 - share, 0.0 }, part[2] = { share, 0.0 };
+    if (to == from || mlc__numel(&to->t) == 0) return MLC_OK;
+    to->value_storage.version++;
+    if (share == 1.0 || !mlc__is_float(to->t.dtype))
+        return mlc__cast_into(ctx, what, &to->t, &from->t);
+    MLC__TRY(mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &to->t, NULL, NULL, rest, false));
+    return mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &from->t, NULL, NULL, part, true);
+}
+
+static mlc_status mlc__mix_run(mlc_module *to, mlc_module *from, const char *what, double share)
+{
+    mlc__list a, b;
+    MLC__TRY(mlc__list_of(to, &a));
+    MLC__TRY(mlc__list_of(from, &b));
+    mlc__pairing k = { what, "from", &b, 0, true, MLC_OK };
+    mlc__params(to, mlc__pair_find, &k);
+    MLC__TRY(k.status);
+    mlc__pairing back = { what, "to", &a, 0, false, MLC_OK };
+    mlc__params(from, mlc__pair_find, &back);
+    MLC__TRY(back.status);
+    for (int64_t i = 0; i < b.n && !to->ctx->dry_run; i++)
+        MLC__TRY(mlc__mix_value(to->ctx, what, b.list[i].other, b.list[i].p, share));
+    return MLC_OK;
+}
+
+static mlc_status mlc__mix(mlc_module *to, mlc_module *from, const char *what, double share)
+{
+    mlc_ctx *ctx = to ? to->ctx : from ? from->ctx : NULL;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, to && from && from->ctx == ctx, ARG, "%s: %s is %s; give two modules of one "
+                 "context", what, to ? "from" : "to", to && from ? "of another" : "NULL");
+    MLC__TRY(mlc_scope_begin(ctx));
+    const mlc_status st = mlc__mix_run(to, from, what, share);
+    mlc__scope_leave(ctx);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_module_copy(mlc_module *to, mlc_module *from)
+{
+    return mlc__mix(to, from, "module_copy", 1.0);
+}
+
+MLC_IMPL mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share)
+{
+    MLC__REQUIRE(to ? to->ctx : NULL, share >= 0.0 && share <= 1.0, ARG,
+                 "module_mix: share is %s, not in [0, 1]", mlc__real(share).s);
+    return mlc__mix(to, from, "module_mix", share);
+}
+
+/* ---- values in a block of the program: a head, a hash for each, then the values, each from a
+ * multiple of 8 bytes on */
+
+#define MLC__SNAP 0x3154534543434c4dull
+typedef struct mlc__snap_head { uint64_t mark, bytes, n; } mlc__snap_head;
+
+typedef struct mlc__snap {
+    mlc_ctx    *ctx;
+    char       *to;                    /* one of both, or neither to count                     */
+    const char *from;
+    bool        check;                 /* compare the hashes alone                             */
+    size_t      bytes;                 /* of values so far                                     */
+    uint64_t    n, most;               /* most: of hashes in the block                         */
+    mlc_status  status;
+} mlc__snap;
+
+/* Of name, dtype and shape. */
+static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
+{
+    uint64_t h = mlc__hash(name) * 31 + (uint64_t)p->t.dtype;
+    for (int32_t d = 0; d < p->t.ndim; d++)
+        h = (h ^ (uint64_t)p->t.shape[d]) * (uint64_t)1099511628211 + (uint64_t)d + 1;
+    return h;
+}
+
+static mlc_status mlc__snap_compare(const mlc__snap *s, const mlc__param *p, const char *name)
+{
+    const uint64_t want = mlc__snap_hash(p, name);
+    uint64_t has = ~want;
+    if (s->n < s->most) memcpy(&has, s->from + sizeof(mlc__snap_head) + s->n * 8, 8);
+    MLC__REQUIRE(s->ctx, has == want, ARG, "state_load: the block has no '%.100s' %s %s at its "
+                 "place; it is of another network, or this one has changed since mlc_state_save",
+                 name, mlc_dtype_name(p->t.dtype), mlc__shape(&p->t).s);
+    return MLC_OK;
+}
+
+static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__snap *s = MLC__CAST(mlc__snap *, user);
+    const size_t bytes = (size_t)mlc__numel(&p->t) * mlc__size(&p->t);
+    const size_t at = sizeof(mlc__snap_head) + (size_t)s->most * 8 + s->bytes;
+    const uint64_t hash = mlc__snap_hash(p, name);
+    if (p->value_storage.bound) return true;
+    if (s->check) {
+        s->status = mlc__snap_compare(s, p, name);
+    } else if (s->to) {
+        memcpy(s->to + sizeof(mlc__snap_head) + s->n * 8, &hash, 8);
+        memset(s->to + at + bytes, 0, mlc__round_up(bytes, 8) - bytes);
+        s->status = mlc__device_copy(s->ctx, s->to + at, p->value_storage.data, bytes,
+                                     MLC_COPY_TO_HOST);
+    } else if (s->from) {
+        p->value_storage.version++;
+        s->status = mlc__device_copy(s->ctx, p->value_storage.data, s->from + at, bytes,
+                                     MLC_COPY_TO_DEVICE);
+    }
+    s->n++;
+    s->bytes += mlc__round_up(bytes, 8);
+    return s->status == MLC_OK;
+}
+
+/* A walk over m with what s says. */
+static mlc_status mlc__snap_walk(mlc_module *m, mlc__snap *s)
+{
+    s->n = s->bytes = 0;
+    mlc__params(m, mlc__snap_param, s);
+    return s->status;
+}
+
+/* Head of the block that m would be saved in. */
+static mlc_status mlc__snap_head_of(mlc_module *m, mlc__snap_head *head)
+{
+    mlc__snap s;
+    memset(&s, 0, sizeof s);
+    MLC__TRY(mlc_module_build(m));
+    mlc__snap_walk(m, &s);
+    head->mark = MLC__SNAP;
+    head->n = s.n;
+    head->bytes = sizeof *head + s.n * 8 + s.bytes;
+    return MLC_OK;
+}
+
+MLC_IMPL size_t mlc_state_bytes(mlc_module *m)
+{
+    mlc__snap_head head;
+    return m && mlc__snap_head_of(m, &head) == MLC_OK ? (size_t)head.bytes : 0;
+}
+
+MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
+{
+    mlc__snap_head head;
+    mlc__snap s;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__snap_head_of(m, &head));
+    MLC__REQUIRE(m->ctx, block && bytes == head.bytes, ARG, "state_save: a block of %llu bytes%s; "
+                 "the state takes %llu, as mlc_state_bytes says", (unsigned long long)bytes,
+                 block ? "" : " at NULL", (unsigned long long)head.bytes);
+    if (m->ctx->dry_run) return MLC_OK;
+    MLC__TRY(mlc__error_word_read(m->ctx));
+    memset(&s, 0, sizeof s);
+    s.ctx = m->ctx;
+    s.to = MLC__CAST(char *, block);
+    s.most = head.n;
+    memcpy(block, &head, sizeof head);
+    return mlc__snap_walk(m, &s);
+}
+
+MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes)
+{
+    mlc__snap_head head = { 0, 0, 0 };
+    mlc__snap s;
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc_module_build(m));
+    if (block && bytes >= sizeof head) memcpy(&head, block, sizeof head);
+    MLC__REQUIRE(m->ctx, head.mark == MLC__SNAP && head.bytes == bytes &&
+                         head.n <= (bytes - sizeof head) / 8, ARG,
+                 "state_load: %llu bytes%s, which mlc_state_save has not written; give all of its "
+                 "block", (unsigned long long)bytes, block ? "" : " at NULL");
+    memset(&s, 0, sizeof s);
+    s.ctx = m->ctx;
+    s.from = MLC__CAST(const char *, block);
+    s.most = head.n;
+    s.check = true;
+    MLC__TRY(mlc__snap_walk(m, &s));
+    MLC__REQUIRE(m->ctx, s.n == head.n, ARG, "state_load: the block has %llu parameters and buffers"
+                 ", this network %llu; it is of another one", (unsigned long long)head.n,
+                 (unsigned long long)s.n);
+    s.check = false;
+    return m->ctx->dry_run ? MLC_OK : mlc__snap_walk(m, &s);
+}
+
+/* ---- clones */
+
+/* A module, or a parameter's tensor, and its clone. */
+typedef struct mlc__twin { const void *from; void *to; bool module; } mlc__twin;
+typedef struct mlc__cloning { mlc_ctx *ctx; mlc__twin *twin; int64_t n; } mlc__cloning;
+
+static void *mlc__twin_of(const mlc__cloning *c, const void *from)
+{
+    for (int64_t i = 0; i < c->n; i++) if (c->twin[i].from == from) return c->twin[i].to;
+    return NULL;
+}
+
+static void mlc__twin_add(mlc__cloning *c, const void *from, void *to, bool module)
+{
+    const mlc__twin twin = { from, to, module };
+    c->twin[c->n++] = twin;
+}
+
+/* How many twins there will be at most; an error if a class cannot be cloned. */
+static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
+{
+    MLC__REQUIRE(m->ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
+                 "module_clone: class %s has a release and no clone; give its mlc_module_class one"
+                 ", which copies what its user data owns", m->cls.name);
+    *n += 1 + m->slots;
+    for (int32_t i = 0; i < m->children; i++) MLC__TRY(mlc__clone_count(m->child[i], n));
+    return MLC_OK;
+}
+
+/* The values come after the build; a bound one is bound to the same memory. Declared as a buffer,
+ * which may be of any dtype. */
+static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
+{
+    const mlc__param *from = slot->p;
+    const bool anew = c->ctx != from->t.ctx;
+    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape),
+                               anew ? from->init : MLC_INIT_ZEROS, from->a, from->b, from->t.dtype,
+                               true, true };
+    mlc__param *p = (mlc__param *)mlc__declare(m, "module_clone", slot->name, &d);
+    if (!p) return MLC_ERR_NOMEM;
+    p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
+    p->buffer = from->buffer;
+    p->statistic = from->statistic;
+    p->refuse = from->refuse;
+    p->value_storage.bound = from->value_storage.bound;
+    if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;
+    mlc__twin_add(c, &from->t, &p->t, false);
+    return MLC_OK;
+}
+
+static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
+{
+    mlc__param *p = MLC__CAST(mlc__param *, mlc__twin_of(c, &slot->p->t));
+    return p ? mlc__slot_add(m, slot->name, p) : mlc__clone_param(c, m, slot);
+}
+
+/* A module like from, without what is in it. It owns nothing before its class's clone has run. */
+static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
+{
+    mlc_module *m = mlc_module_create(c->ctx, &from->cls, from->user, from->user_bytes);
+    if (!m) return NULL;
+    m->cls.release = NULL;
+    m->cls.takes = from->cls.takes;
+    m->fuse = from->fuse;
+    m->training = from->training;
+    m->piece = from->piece;
+    m->segment = from->segment;
+    m->alone = m->piece != NULL;         /* hooks stay with the other */
+    m->descs = from->descs;
+    mlc__twin_add(c, from, m, true);
+    return m;
+}
+
+static mlc_status mlc__clone_below(mlc__cloning *c, mlc_module *to, const mlc_module *from)
+{
+    for (int32_t i = 0; i < from->slots; i++) MLC__TRY(mlc__clone_slot(c, to, &from->slot[i]));
+    for (int32_t i = 0; i < from->children; i++) {
+        mlc_module *child = mlc__clone_module(c, from->child[i]);
+        if (!child) return MLC_ERR_NOMEM;
+        const mlc_status st = mlc_module_add_named(to, from->child[i]->name, child);
+        if (st != MLC_OK) { mlc_module_free(child); return st; }
+        MLC__TRY(mlc__clone_below(c, child, from->child[i]));
+    }
+    return MLC_OK;
+}
+
+/* User data that pointed into the original points into the clone. */
+static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
+{
+    char *user = MLC__CAST(char *, m->user);
+    for (size_t at = 0; at + sizeof(void *) <= m->user_bytes; at += sizeof(void *)) {
+        void *p;
+        memcpy(&p, user + at, sizeof p);
+        p = p ? mlc__twin_of(c, p) : NULL;
+        if (p) memcpy(user + at, &p, sizeof p);
+    }
+    for (int32_t i = 0; i < m->children; i++) mlc__clone_pointers(c, m->child[i]);
+}
+
+/* Versions, too: what user data knows of a value goes by them. */
+static mlc_status mlc__clone_values(const mlc__cloning *c)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        if (c->twin[i].module) continue;
+        mlc_tensor *to = MLC__CAST(mlc_tensor *, c->twin[i].to);
+        const mlc_tensor *from = MLC__CAST(const mlc_tensor *, c->twin[i].from);
+        if (!to->storage->bound && c->ctx == from->ctx)
+            MLC__TRY(mlc__cast_into(c->ctx, "module_clone", to, from));
+        to->storage->version = from->storage->version;
+        to->storage->handed = from->storage->handed;
+    }
+    return MLC_OK;
+}
+
+/* Children last: a class may look at its module, and below it nothing is owned yet. */
+static mlc_status mlc__clone_owned(mlc_module *to, mlc_module *from)
+{
+    if (from->cls.clone) {
+        const mlc_status st = from->cls.clone(to, from);
+        if (st != MLC_OK)
+            return mlc__fail(to->ctx, st, "module_clone: the clone of class %s returned %s and no "
+                             "message; mlc_raise gives one", to->cls.name, mlc_status_name(st));
+    }
+    to->cls.release = from->cls.release;
+    for (int32_t i = 0; i < from->children; i++)
+        MLC__TRY(mlc__clone_owned(to->child[i], from->child[i]));
+    return MLC_OK;
+}
+
+static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *from)
+{
+    MLC__TRY(mlc__clone_below(c, to, from));
+    mlc__clone_pointers(c, to);
+    MLC__TRY(mlc_module_build(to));
+    MLC__TRY(mlc__clone_values(c));
+    return mlc__clone_owned(to, from);
+}
+
+/* The clone is in ctx. Where that is another context than m's it has initial values: those of m are
+ * not read, and m need not be built. */
+static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
+{
+    mlc__cloning c = { ctx, NULL, 0 };
+    int64_t n = 0;
+    if (mlc__clone_count(m, &n) != MLC_OK) return NULL;
+    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(m->ctx, (size_t)n * sizeof *c.twin,
+                                                    MLC_MEM_OBJECT, "module_clone"));
+    mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
+    if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
+        mlc_module_free(clone);
+        clone = NULL;
+    }
+    mlc__heap_free(m->ctx, c.twin);
+    return clone;
+}
+
+MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
+{
+    return m && mlc_module_build(m) == MLC_OK ? mlc__module_clone_in(m->ctx, m) : NULL;
+}
+
+MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
@@ -45276,481 +45754,6 @@ MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tenso
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
-
-/* @@ IMPL.NN.STATE --------------------------------------- evaluation, copies of modules and values
- * Two modules go together by names, which are compared as hashes: walks must not nest, so one is
- * listed and the other walked. Everything is checked before the first value changes. */
-
-/* ---- evaluation for a while */
-
-static bool mlc__eval_fits(const mlc_module *m)
-{
-    bool fits = m->evals < 8;
-    for (int32_t i = 0; fits && i < m->children; i++) fits = mlc__eval_fits(m->child[i]);
-    return fits;
-}
-
-/* The modes before are bits, the youngest in bit 0. */
-static void mlc__eval_push(mlc_module *m)
-{
-    m->was_training = (uint8_t)(m->was_training << 1 | m->training);
-    m->evals++;
-    m->training = false;
-    for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
-}
-
-/* One that was added since then stays as it is. */
-static void mlc__eval_pop(mlc_module *m)
-{
-    if (m->evals > 0) {
-        m->training = m->was_training & 1;
-        m->was_training >>= 1;
-        m->evals--;
-    }
-    for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
-}
-
-MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
-{
-    if (!m) return MLC_ERR_ARG;
-    const bool fits = mlc__eval_fits(m);
-    if (!fits) m->evals_lost++;        /* its end must end nothing */
-    MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
-                 m->cls.name);
-    mlc__eval_push(m);
-    m->ctx->no_grad++;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
-{
-    if (!m) return MLC_ERR_ARG;
-    if (m->evals_lost > 0) { m->evals_lost--; return m->ctx->status; }
-    MLC__REQUIRE(m->ctx, m->evals > 0, STATE, "eval_end: none is open on this %s; call "
-                 "mlc_eval_begin of the same module before", m->cls.name);
-    mlc__eval_pop(m);
-    mlc_no_grad_end(m->ctx);
-    return MLC_OK;
-}
-
-/* ---- values by name */
-
-/* A parameter or buffer; other: that of the same name in the other module, or NULL. */
-typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed;
-
-/* list NULL: only count. */
-typedef struct mlc__list { mlc__listed *list; int64_t n; } mlc__list;
-
-static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
-{
-    mlc__list *e = MLC__CAST(mlc__list *, user);
-    if (e->list) {
-        e->list[e->n].p = p;
-        e->list[e->n].other = NULL;
-        e->list[e->n].name = mlc__hash(name);
-    }
-    e->n++;
-    return true;
-}
-
-/* The list is memory of the current scope. */
-static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
-{
-    e->list = NULL;
-    e->n = 0;
-    MLC__TRY(mlc_module_build(m));
-    mlc__params(m, mlc__listed_add, e);
-    e->list = MLC__CAST(mlc__listed *, mlc__arena(m->ctx, m->ctx->depth,
-                                                 (size_t)(e->n + 1) * sizeof *e->list));
-    if (!e->list) return MLC_ERR_NOMEM;
-    e->n = 0;
-    mlc__params(m, mlc__listed_add, e);
-    return MLC_OK;
-}
-
-/* For a walk over `to` (entries of from), then over from (entries of to). */
-typedef struct mlc__pairing {
-    const char   *what, *side;         /* side: that of the entries                            */
-    mlc__list    *e;
-    int64_t       at;                  /* where the next is, as a rule                         */
-    bool          check;               /* the walk is over `to`                                */
-    mlc_status    status;
-} mlc__pairing;
-
-static mlc_status mlc__pair_check(const mlc__pairing *k, const mlc__param *to,
-                                  const mlc__param *from, const char *name)
-{
-    mlc_ctx *ctx = to->t.ctx;
-    MLC__REQUIRE(ctx, mlc__same_shape(&to->t, &from->t), SHAPE, "%s: '%.100s' is %s in to and %s "
-                 "in from; both must have one shape", k->what, name, mlc__shape(&to->t).s,
-                 mlc__shape(&from->t).s);
-    MLC__REQUIRE(ctx, to->t.dtype == from->t.dtype, DTYPE, "%s: '%.100s' is %s in to and %s in "
-                 "from; see mlc_module_to", k->what, name, mlc_dtype_name(to->t.dtype),
-                 mlc_dtype_name(from->t.dtype));
-    if (to->value_storage.bound && to != from) return to->refuse(ctx, k->what, name);
-    return MLC_OK;
-}
-
-static bool mlc__pair_find(void *user, mlc__param *p, const char *name)
-{
-    mlc__pairing *k = MLC__CAST(mlc__pairing *, user);
-    const uint64_t hash = mlc__hash(name);
-    mlc__listed *e = NULL;
-    for (int64_t i = 0; i < k->e->n && !e; i++) {
-        mlc__listed *one = &k->e->list[(k->at + i) % k->e->n];
-        if (one->name == hash) e = one;
-    }
-    k->at++;
-    if (!e)
-        k->status = mlc__fail(p->t.ctx, MLC_ERR_ARG, "%s: %s has no '%.100s'; both must have the "
-                              "same names", k->what, k->side, name);
-    else if (k->check && (k->status = mlc__pair_check(k, p, e->p, name)) == MLC_OK) e->other = p;
-    return k->status == MLC_OK;
-}
-
-/* One parameter of a mix. */
-static mlc_status mlc__mix_value(mlc_ctx *ctx, const char *what, mlc__param *to,
-                                 const mlc__param *from, double share)
-{
-    const double rest[2] = { 1.0 - share, 0.0 }, part[2] = { share, 0.0 };
-    if (to == from || mlc__numel(&to->t) == 0) return MLC_OK;
-    to->value_storage.version++;
-    if (share == 1.0 || !mlc__is_float(to->t.dtype))
-        return mlc__cast_into(ctx, what, &to->t, &from->t);
-    MLC__TRY(mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &to->t, NULL, NULL, rest, false));
-    return mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &from->t, NULL, NULL, part, true);
-}
-
-static mlc_status mlc__mix_run(mlc_module *to, mlc_module *from, const char *what, double share)
-{
-    mlc__list a, b;
-    MLC__TRY(mlc__list_of(to, &a));
-    MLC__TRY(mlc__list_of(from, &b));
-    mlc__pairing k = { what, "from", &b, 0, true, MLC_OK };
-    mlc__params(to, mlc__pair_find, &k);
-    MLC__TRY(k.status);
-    mlc__pairing back = { what, "to", &a, 0, false, MLC_OK };
-    mlc__params(from, mlc__pair_find, &back);
-    MLC__TRY(back.status);
-    for (int64_t i = 0; i < b.n && !to->ctx->dry_run; i++)
-        MLC__TRY(mlc__mix_value(to->ctx, what, b.list[i].other, b.list[i].p, share));
-    return MLC_OK;
-}
-
-static mlc_status mlc__mix(mlc_module *to, mlc_module *from, const char *what, double share)
-{
-    mlc_ctx *ctx = to ? to->ctx : from ? from->ctx : NULL;
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, to && from && from->ctx == ctx, ARG, "%s: %s is %s; give two modules of one "
-                 "context", what, to ? "from" : "to", to && from ? "of another" : "NULL");
-    MLC__TRY(mlc_scope_begin(ctx));
-    const mlc_status st = mlc__mix_run(to, from, what, share);
-    mlc__scope_leave(ctx);
-    return st;
-}
-
-MLC_IMPL mlc_status mlc_module_copy(mlc_module *to, mlc_module *from)
-{
-    return mlc__mix(to, from, "module_copy", 1.0);
-}
-
-MLC_IMPL mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share)
-{
-    MLC__REQUIRE(to ? to->ctx : NULL, share >= 0.0 && share <= 1.0, ARG,
-                 "module_mix: share is %s, not in [0, 1]", mlc__real(share).s);
-    return mlc__mix(to, from, "module_mix", share);
-}
-
-/* ---- values in a block of the program: a head, a hash for each, then the values, each from a
- * multiple of 8 bytes on */
-
-#define MLC__SNAP 0x3154534543434c4dull
-typedef struct mlc__snap_head { uint64_t mark, bytes, n; } mlc__snap_head;
-
-typedef struct mlc__snap {
-    mlc_ctx    *ctx;
-    char       *to;                    /* one of both, or neither to count                     */
-    const char *from;
-    bool        check;                 /* compare the hashes alone                             */
-    size_t      bytes;                 /* of values so far                                     */
-    uint64_t    n, most;               /* most: of hashes in the block                         */
-    mlc_status  status;
-} mlc__snap;
-
-/* Of name, dtype and shape. */
-static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
-{
-    uint64_t h = mlc__hash(name) * 31 + (uint64_t)p->t.dtype;
-    for (int32_t d = 0; d < p->t.ndim; d++)
-        h = (h ^ (uint64_t)p->t.shape[d]) * (uint64_t)1099511628211 + (uint64_t)d + 1;
-    return h;
-}
-
-static mlc_status mlc__snap_compare(const mlc__snap *s, const mlc__param *p, const char *name)
-{
-    const uint64_t want = mlc__snap_hash(p, name);
-    uint64_t has = ~want;
-    if (s->n < s->most) memcpy(&has, s->from + sizeof(mlc__snap_head) + s->n * 8, 8);
-    MLC__REQUIRE(s->ctx, has == want, ARG, "state_load: the block has no '%.100s' %s %s at its "
-                 "place; it is of another network, or this one has changed since mlc_state_save",
-                 name, mlc_dtype_name(p->t.dtype), mlc__shape(&p->t).s);
-    return MLC_OK;
-}
-
-static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
-{
-    mlc__snap *s = MLC__CAST(mlc__snap *, user);
-    const size_t bytes = (size_t)mlc__numel(&p->t) * mlc__size(&p->t);
-    const size_t at = sizeof(mlc__snap_head) + (size_t)s->most * 8 + s->bytes;
-    const uint64_t hash = mlc__snap_hash(p, name);
-    if (p->value_storage.bound) return true;
-    if (s->check) {
-        s->status = mlc__snap_compare(s, p, name);
-    } else if (s->to) {
-        memcpy(s->to + sizeof(mlc__snap_head) + s->n * 8, &hash, 8);
-        memset(s->to + at + bytes, 0, mlc__round_up(bytes, 8) - bytes);
-        s->status = mlc__device_copy(s->ctx, s->to + at, p->value_storage.data, bytes,
-                                     MLC_COPY_TO_HOST);
-    } else if (s->from) {
-        p->value_storage.version++;
-        s->status = mlc__device_copy(s->ctx, p->value_storage.data, s->from + at, bytes,
-                                     MLC_COPY_TO_DEVICE);
-    }
-    s->n++;
-    s->bytes += mlc__round_up(bytes, 8);
-    return s->status == MLC_OK;
-}
-
-/* A walk over m with what s says. */
-static mlc_status mlc__snap_walk(mlc_module *m, mlc__snap *s)
-{
-    s->n = s->bytes = 0;
-    mlc__params(m, mlc__snap_param, s);
-    return s->status;
-}
-
-/* Head of the block that m would be saved in. */
-static mlc_status mlc__snap_head_of(mlc_module *m, mlc__snap_head *head)
-{
-    mlc__snap s;
-    memset(&s, 0, sizeof s);
-    MLC__TRY(mlc_module_build(m));
-    mlc__snap_walk(m, &s);
-    head->mark = MLC__SNAP;
-    head->n = s.n;
-    head->bytes = sizeof *head + s.n * 8 + s.bytes;
-    return MLC_OK;
-}
-
-MLC_IMPL size_t mlc_state_bytes(mlc_module *m)
-{
-    mlc__snap_head head;
-    return m && mlc__snap_head_of(m, &head) == MLC_OK ? (size_t)head.bytes : 0;
-}
-
-MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
-{
-    mlc__snap_head head;
-    mlc__snap s;
-    if (!m) return MLC_ERR_ARG;
-    MLC__TRY(mlc__snap_head_of(m, &head));
-    MLC__REQUIRE(m->ctx, block && bytes == head.bytes, ARG, "state_save: a block of %llu bytes%s; "
-                 "the state takes %llu, as mlc_state_bytes says", (unsigned long long)bytes,
-                 block ? "" : " at NULL", (unsigned long long)head.bytes);
-    if (m->ctx->dry_run) return MLC_OK;
-    MLC__TRY(mlc__error_word_read(m->ctx));
-    memset(&s, 0, sizeof s);
-    s.ctx = m->ctx;
-    s.to = MLC__CAST(char *, block);
-    s.most = head.n;
-    memcpy(block, &head, sizeof head);
-    return mlc__snap_walk(m, &s);
-}
-
-MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes)
-{
-    mlc__snap_head head = { 0, 0, 0 };
-    mlc__snap s;
-    if (!m) return MLC_ERR_ARG;
-    MLC__TRY(mlc_module_build(m));
-    if (block && bytes >= sizeof head) memcpy(&head, block, sizeof head);
-    MLC__REQUIRE(m->ctx, head.mark == MLC__SNAP && head.bytes == bytes &&
-                         head.n <= (bytes - sizeof head) / 8, ARG,
-                 "state_load: %llu bytes%s, which mlc_state_save has not written; give all of its "
-                 "block", (unsigned long long)bytes, block ? "" : " at NULL");
-    memset(&s, 0, sizeof s);
-    s.ctx = m->ctx;
-    s.from = MLC__CAST(const char *, block);
-    s.most = head.n;
-    s.check = true;
-    MLC__TRY(mlc__snap_walk(m, &s));
-    MLC__REQUIRE(m->ctx, s.n == head.n, ARG, "state_load: the block has %llu parameters and buffers"
-                 ", this network %llu; it is of another one", (unsigned long long)head.n,
-                 (unsigned long long)s.n);
-    s.check = false;
-    return m->ctx->dry_run ? MLC_OK : mlc__snap_walk(m, &s);
-}
-
-/* ---- clones */
-
-/* A module, or a parameter's tensor, and its clone. */
-typedef struct mlc__twin { const void *from; void *to; bool module; } mlc__twin;
-typedef struct mlc__cloning { mlc_ctx *ctx; mlc__twin *twin; int64_t n; } mlc__cloning;
-
-static void *mlc__twin_of(const mlc__cloning *c, const void *from)
-{
-    for (int64_t i = 0; i < c->n; i++) if (c->twin[i].from == from) return c->twin[i].to;
-    return NULL;
-}
-
-static void mlc__twin_add(mlc__cloning *c, const void *from, void *to, bool module)
-{
-    const mlc__twin twin = { from, to, module };
-    c->twin[c->n++] = twin;
-}
-
-/* How many twins there will be at most; an error if a class cannot be cloned. */
-static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
-{
-    MLC__REQUIRE(m->ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
-                 "module_clone: class %s has a release and no clone; give its mlc_module_class one"
-                 ", which copies what its user data owns", m->cls.name);
-    *n += 1 + m->slots;
-    for (int32_t i = 0; i < m->children; i++) MLC__TRY(mlc__clone_count(m->child[i], n));
-    return MLC_OK;
-}
-
-/* The values come after the build; a bound one is bound to the same memory. Declared as a buffer,
- * which may be of any dtype. */
-static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
-{
-    const mlc__param *from = slot->p;
-    const bool anew = c->ctx != from->t.ctx;
-    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape),
-                               anew ? from->init : MLC_INIT_ZEROS, from->a, from->b, from->t.dtype,
-                               true, true };
-    mlc__param *p = (mlc__param *)mlc__declare(m, "module_clone", slot->name, &d);
-    if (!p) return MLC_ERR_NOMEM;
-    p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
-    p->buffer = from->buffer;
-    p->statistic = from->statistic;
-    p->refuse = from->refuse;
-    p->value_storage.bound = from->value_storage.bound;
-    if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;
-    mlc__twin_add(c, &from->t, &p->t, false);
-    return MLC_OK;
-}
-
-static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
-{
-    mlc__param *p = MLC__CAST(mlc__param *, mlc__twin_of(c, &slot->p->t));
-    return p ? mlc__slot_add(m, slot->name, p) : mlc__clone_param(c, m, slot);
-}
-
-/* A module like from, without what is in it. It owns nothing before its class's clone has run. */
-static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
-{
-    mlc_module *m = mlc_module_create(c->ctx, &from->cls, from->user, from->user_bytes);
-    if (!m) return NULL;
-    m->cls.release = NULL;
-    m->cls.takes = from->cls.takes;
-    m->fuse = from->fuse;
-    m->training = from->training;
-    m->piece = from->piece;
-    m->segment = from->segment;
-    m->alone = m->piece != NULL;         /* hooks stay with the other */
-    m->descs = from->descs;
-    mlc__twin_add(c, from, m, true);
-    return m;
-}
-
-static mlc_status mlc__clone_below(mlc__cloning *c, mlc_module *to, const mlc_module *from)
-{
-    for (int32_t i = 0; i < from->slots; i++) MLC__TRY(mlc__clone_slot(c, to, &from->slot[i]));
-    for (int32_t i = 0; i < from->children; i++) {
-        mlc_module *child = mlc__clone_module(c, from->child[i]);
-        if (!child) return MLC_ERR_NOMEM;
-        const mlc_status st = mlc_module_add_named(to, from->child[i]->name, child);
-        if (st != MLC_OK) { mlc_module_free(child); return st; }
-        MLC__TRY(mlc__clone_below(c, child, from->child[i]));
-    }
-    return MLC_OK;
-}
-
-/* User data that pointed into the original points into the clone. */
-static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
-{
-    char *user = MLC__CAST(char *, m->user);
-    for (size_t at = 0; at + sizeof(void *) <= m->user_bytes; at += sizeof(void *)) {
-        void *p;
-        memcpy(&p, user + at, sizeof p);
-        p = p ? mlc__twin_of(c, p) : NULL;
-        if (p) memcpy(user + at, &p, sizeof p);
-    }
-    for (int32_t i = 0; i < m->children; i++) mlc__clone_pointers(c, m->child[i]);
-}
-
-/* Versions, too: what user data knows of a value goes by them. */
-static mlc_status mlc__clone_values(const mlc__cloning *c)
-{
-    for (int64_t i = 0; i < c->n; i++) {
-        if (c->twin[i].module) continue;
-        mlc_tensor *to = MLC__CAST(mlc_tensor *, c->twin[i].to);
-        const mlc_tensor *from = MLC__CAST(const mlc_tensor *, c->twin[i].from);
-        if (!to->storage->bound && c->ctx == from->ctx)
-            MLC__TRY(mlc__cast_into(c->ctx, "module_clone", to, from));
-        to->storage->version = from->storage->version;
-        to->storage->handed = from->storage->handed;
-    }
-    return MLC_OK;
-}
-
-/* Children last: a class may look at its module, and below it nothing is owned yet. */
-static mlc_status mlc__clone_owned(mlc_module *to, mlc_module *from)
-{
-    if (from->cls.clone) {
-        const mlc_status st = from->cls.clone(to, from);
-        if (st != MLC_OK)
-            return mlc__fail(to->ctx, st, "module_clone: the clone of class %s returned %s and no "
-                             "message; mlc_raise gives one", to->cls.name, mlc_status_name(st));
-    }
-    to->cls.release = from->cls.release;
-    for (int32_t i = 0; i < from->children; i++)
-        MLC__TRY(mlc__clone_owned(to->child[i], from->child[i]));
-    return MLC_OK;
-}
-
-static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *from)
-{
-    MLC__TRY(mlc__clone_below(c, to, from));
-    mlc__clone_pointers(c, to);
-    MLC__TRY(mlc_module_build(to));
-    MLC__TRY(mlc__clone_values(c));
-    return mlc__clone_owned(to, from);
-}
-
-/* The clone is in ctx. Where that is another context than m's it has initial values: those of m are
- * not read, and m need not be built. */
-static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
-{
-    mlc__cloning c = { ctx, NULL, 0 };
-    int64_t n = 0;
-    if (mlc__clone_count(m, &n) != MLC_OK) return NULL;
-    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(m->ctx, (size_t)n * sizeof *c.twin,
-                                                    MLC_MEM_OBJECT, "module_clone"));
-    mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
-    if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
-        mlc_module_free(clone);
-        clone = NULL;
-    }
-    mlc__heap_free(m->ctx, c.twin);
-    return clone;
-}
-
-MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
-{
-    return m && mlc_module_build(m) == MLC_OK ? mlc__module_clone_in(m->ctx, m) : NULL;
-}
 
 /* @@ IMPL.NN.INIT ---------------------------------------- parameters that start anew, by name
  * Three walks: all are checked; orthogonal matrices are made, which takes memory; and then values
