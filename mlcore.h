@@ -7743,13 +7743,13 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 
 /* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
- * carry attributes (MLC__OPT, below), and sections stand between one of these and MLC__LEVEL_END.
- * HOT: a step of a small network runs it, or it makes products. KERNELS: plans and divides loops.
- * WARM: called now and then; gcc's has what of O2 makes code smaller and no slower. COLD: files,
- * tables, pictures, checks, for size (gcc then copies each struct by a string instruction). Nothing
- * changes where a program is compiled for size or without optimisation. gcc takes the level and the
- * flags of floating point from the last pragma alone; a kernel that inlines a body without
- * strict-aliasing loses that, too, and with it most vectors. */
+ * carry attributes (MLC__OPT, below), and sections, or parts of one, stand between one of these and
+ * MLC__LEVEL_END. HOT: a step of a small network runs it, or it makes products. KERNELS: plans and
+ * divides loops. WARM: called now and then; gcc's has what of O2 makes code smaller and no slower.
+ * COLD: files, tables, pictures, checks, for size (gcc then copies each struct by a string
+ * instruction). Nothing changes where a program is compiled for size or without optimisation. gcc
+ * takes the level and the flags of floating point from the last pragma alone; a kernel that inlines
+ * a body without strict-aliasing loses that, too, and with it most vectors. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
@@ -38971,9 +38971,6 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
     return mlc_multilabel_margin_loss_ex(x, target, NULL);
 }
 
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
 /* @@ IMPL.LOSS.CTC --------------------------------------- paths that read as a target; decoding
  * Between forward and backward nothing is kept: backward makes the probabilities of paths again.
  * Decoding is the host's. */
@@ -51771,9 +51768,6 @@ MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
     return it->tensor != NULL;
 }
 
-MLC__LEVEL_END
-MLC__LEVEL_COLD
-
 /* @@ IMPL.OPTIM.LAYERS ----------------------------------- no decay, rates by depth */
 
 /* A walk over all parameters, frozen ones too, in which the entries are every one that has a
@@ -52219,9 +52213,6 @@ MLC_IMPL mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *r
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 typedef struct mlc__sched_row {
     const char *name;
@@ -66045,6 +66036,7 @@ MLC_IMPL mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int6
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
+
 /* @@ IMPL.METRICS.TRACKER -------------------------------- names, epochs, history
  * Steps and values are arrays of f64, as mlc_plot takes them; all have the same room. */
 
@@ -68405,9 +68397,6 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
  * file in parts: entries net.* and optim.*, without their prefix, are files of IMPL.IO.STATE and
  * IMPL.IO.OPTIM. It goes through all parts with the log muted, collects what does not fit, reads
  * all, makes room, and changes something only then. */
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 #define MLC__RUN_FORMAT "1"
 
@@ -70782,8 +70771,8 @@ MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const ch
 }
 
 MLC__LEVEL_END
-
 MLC__LEVEL_COLD
+
 /* @@ IMPL.MEMORY_PLAN ------------------------------------ rehearsals of training
  * A rehearsal is a second context on a backend of its own, which is a stand-in for the first one's
  * device: it has the same kernels, none of which does anything, the same answers to how much

@@ -100,6 +100,12 @@ in_comment { said[where] = said[where] $0 "\n" }
     defined[name] = 1
 }
 
+# A switch of the compiler's level goes to another one.
+/^MLC__LEVEL_/ && $1 != "MLC__LEVEL_END" {
+    if ($1 == level) bad("the level is " level " already")
+    level = $1
+}
+
 # A function's body is from { to } in the first column.
 /^\{/ { body = FNR }
 /^\}/ {
