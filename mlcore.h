@@ -119,16 +119,16 @@
  *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
  *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE
  *   IMPL.OPTIM.REPORT
- *   IMPL.SCHED  IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
+ *   IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
- *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR
+ *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED
  *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
  *   IMPL.TEXT.UNICODE  IMPL.TEXT
  *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
- *   IMPL.METRICS.TRACKER  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
- *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
- *   IMPL.PLOT  IMPL.PLOT.CONFUSION  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET
- *   IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
+ *   IMPL.METRICS.TRACKER  IMPL.PLOT.CONFUSION
+ *   IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS  IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN
+ *   IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
+ *   IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -52210,768 +52210,6 @@ MLC_IMPL mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *r
     return MLC_OK;
 }
 
-/* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
- * A row for each kind holds its function and what its numbers are called and may be, so that one
- * check serves them all. Evaluation itself checks nothing. */
-
-typedef struct mlc__sched_row {
-    const char *name;
-    double (*at)(const mlc_sched *s, int64_t t);
-    struct { const char *name; int64_t least; } count[3];
-    struct { const char *name; double most; } value[4];
-} mlc__sched_row;
-
-enum { MLC__SCHED_CONSTANT = 1, MLC__SCHED_STEP, MLC__SCHED_MULTI_STEP, MLC__SCHED_EXPONENTIAL,
-       MLC__SCHED_COSINE, MLC__SCHED_RESTARTS, MLC__SCHED_POLYNOMIAL, MLC__SCHED_LINEAR,
-       MLC__SCHED_WSD, MLC__SCHED_NOAM, MLC__SCHED_INVERSE_SQRT, MLC__SCHED_USER,
-       MLC__SCHED_ONE_CYCLE, MLC__SCHED_CYCLIC, MLC__SCHED_SEQUENCE, MLC__SCHED_KINDS };
-
-#define MLC__SCHED_DEEP 8              /* sequences in sequences */
-#define MLC__SCHED_MOST (INT64_C(1) << 53)
-
-/* -- factors -- */
-
-/* From 1 at x = 0 to 0 at x = 1. */
-static double mlc__curve_at(mlc_curve curve, double x)
-{
-    if (curve == MLC_CURVE_COSINE) return (1.0 + cos(3.14159265358979323846 * x)) / 2.0;
-    return 1.0 - (curve == MLC_CURVE_SQRT ? sqrt(x) : x);
-}
-
-static double mlc__between(double from, double to, mlc_curve curve, double x)
-{
-    return to + (from - to) * mlc__curve_at(curve, x);
-}
-
-/* t / steps, at most 1. */
-static double mlc__share_of(int64_t t, int64_t steps)
-{
-    return t < steps ? (double)t / (double)steps : 1.0;
-}
-
-static double mlc__at_constant(const mlc_sched *s, int64_t t) { (void)t; return s->value[0]; }
-
-static double mlc__at_step(const mlc_sched *s, int64_t t)
-{
-    return pow(s->value[0], (double)(t / s->count[0]));
-}
-
-static double mlc__at_multi_step(const mlc_sched *s, int64_t t)
-{
-    int32_t k = 0;
-    while (k < s->n && s->starts[k] <= t) k++;
-    return pow(s->value[0], (double)k);
-}
-
-static double mlc__at_exponential(const mlc_sched *s, int64_t t)
-{
-    return pow(s->value[0], (double)t);
-}
-
-static double mlc__at_cosine(const mlc_sched *s, int64_t t)
-{
-    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE,
-                        (double)(t % (2 * s->count[0])) / (double)s->count[0]);
-}
-
-/* A cycle that would be longer than 2^63 has no end. */
-static double mlc__at_restarts(const mlc_sched *s, int64_t t)
-{
-    int64_t steps = s->count[0];
-    if (s->count[1] == 1) t %= steps;
-    while (t >= steps) {
-        t -= steps;
-        steps = steps > INT64_MAX / s->count[1] ? INT64_MAX : steps * s->count[1];
-    }
-    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE, (double)t / (double)steps);
-}
-
-static double mlc__at_polynomial(const mlc_sched *s, int64_t t)
-{
-    const double left = 1.0 - mlc__share_of(t, s->count[0]);
-    return s->value[1] + (1.0 - s->value[1]) * pow(left, s->value[0]);
-}
-
-static double mlc__at_linear(const mlc_sched *s, int64_t t)
-{
-    return s->value[0] + (s->value[1] - s->value[0]) * mlc__share_of(t, s->count[0]);
-}
-
-static double mlc__at_wsd(const mlc_sched *s, int64_t t)
-{
-    if (t < s->count[0]) return (double)(t + 1) / (double)s->count[0];
-    t -= s->count[0];
-    if (t < s->count[1]) return 1.0;
-    return mlc__between(1.0, s->value[0], s->curve,
-                        mlc__share_of(t - s->count[1], s->count[2]));
-}
-
-static double mlc__at_noam(const mlc_sched *s, int64_t t)
-{
-    const double n = (double)t + 1.0, w = (double)s->count[1];
-    return fmin(1.0 / sqrt(n), n / (w * sqrt(w))) / sqrt((double)s->count[0]);
-}
-
-static double mlc__at_inverse_sqrt(const mlc_sched *s, int64_t t)
-{
-    const double n = (double)t + 1.0, w = (double)s->count[0];
-    return n < w ? n / w : sqrt(w / n);
-}
-
-static double mlc__at_user(const mlc_sched *s, int64_t t) { return s->fn(s->user, t); }
-
-/* Phases end at fractions of an update, as in PyTorch; one of no length is passed over. */
-static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
-{
-    const double last = (double)s->count[0] - 1.0, at = fmin((double)t, last);
-    const double top = s->value[0] * (double)s->count[0] - 1.0;
-    const double ends[3] = { top, s->three_phase ? 2.0 * top : last, last };
-    const double level[4] = { s->value[1], s->value[2], s->value[s->three_phase ? 1 : 3],
-                              s->value[3] };
-    double from = 0.0;
-    int phase = 0;
-    while (phase < 2 && (at > ends[phase] || ends[phase] <= from)) from = ends[phase++];
-    const double x = ends[phase] > from ? (at - from) / (ends[phase] - from) : 1.0;
-    return mlc__between(level[phase], level[phase + 1], s->curve, x);
-}
-
-static double mlc__at_cyclic(const mlc_sched *s, int64_t t)
-{
-    const int64_t up = s->count[0], down = s->count[1], at = t % (up + down);
-    const double x = at <= up ? (double)at / (double)up : (double)(up + down - at) / (double)down;
-    const double height = (s->value[1] - s->value[0]) * x;
-    return s->value[0] + height * pow(s->value[2], (double)(t / (up + down))) *
-                         pow(s->value[3], (double)t);
-}
-
-static double mlc__sched_value(const mlc_sched *s, int64_t t);
-
-static double mlc__at_sequence(const mlc_sched *s, int64_t t)
-{
-    int32_t i = s->n - 1;
-    while (s->starts[i] > t) i--;
-    return mlc__sched_value(&s->parts[i], t - s->starts[i]);
-}
-
-static const mlc__sched_row mlc__sched_rows[MLC__SCHED_KINDS] = {
-    { "none", NULL, { { NULL, 0 } }, { { NULL, 0 } } },
-    { "constant", mlc__at_constant, { { NULL, 0 } }, { { "factor", MLC__INF } } },
-    { "step", mlc__at_step, { { "every", 1 } }, { { "gamma", MLC__INF } } },
-    { "multi_step", mlc__at_multi_step, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
-    { "exponential", mlc__at_exponential, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
-    { "cosine", mlc__at_cosine, { { "steps", 1 } }, { { "end", MLC__INF } } },
-    { "cosine_restarts", mlc__at_restarts, { { "first", 1 }, { "mult", 1 } },
-      { { "end", MLC__INF } } },
-    { "polynomial", mlc__at_polynomial, { { "steps", 1 } },
-      { { "power", MLC__INF }, { "end", MLC__INF } } },
-    { "linear", mlc__at_linear, { { "steps", 1 } }, { { "from", MLC__INF }, { "to", MLC__INF } } },
-    { "wsd", mlc__at_wsd, { { "warmup", 0 }, { "stable", 0 }, { "decay", 1 } },
-      { { "end", MLC__INF } } },
-    { "noam", mlc__at_noam, { { "width", 1 }, { "warmup", 1 } }, { { NULL, 0 } } },
-    { "inverse_sqrt", mlc__at_inverse_sqrt, { { "warmup", 1 } }, { { NULL, 0 } } },
-    { "user", mlc__at_user, { { NULL, 0 } }, { { NULL, 0 } } },
-    { "one_cycle", mlc__at_one_cycle, { { "steps", 1 } },
-      { { "rise", 1.0 }, { "start", MLC__INF }, { "peak", MLC__INF }, { "end", MLC__INF } } },
-    { "cyclic", mlc__at_cyclic, { { "up", 1 }, { "down", 1 } },
-      { { "low", MLC__INF }, { "high", MLC__INF }, { "cycle_gamma", MLC__INF },
-        { "gamma", MLC__INF } } },
-    { "sequence", mlc__at_sequence, { { NULL, 0 } }, { { NULL, 0 } } }
-};
-
-/* Of a schedule that was checked. */
-static double mlc__sched_value(const mlc_sched *s, int64_t t)
-{
-    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
-    if (t >= s->warmup) return row->at(s, t - s->warmup);
-    return (double)(t + 1) / (double)s->warmup * row->at(s, 0);
-}
-
-/* -- checks -- */
-
-/* What is wrong with a schedule: "cosine: steps is 0; it must be 1 to 2^53". */
-typedef struct mlc__sched_fault {
-    const char *sched, *field, *must;
-    int32_t     index;                 /* of field, an array; or -1 */
-    bool        real;                  /* value is what it is; else whole */
-    int64_t     whole;
-    double      value;
-} mlc__sched_fault;
-
-static bool mlc__fault(mlc__sched_fault *f, const char *field, int32_t index, int64_t whole,
-                       const char *must)
-{
-    f->field = field;
-    f->index = index;
-    f->whole = whole;
-    f->must = must;
-    return false;
-}
-
-static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value, const char *must)
-{
-    f->real = true;
-    f->value = value;
-    return mlc__fault(f, field, -1, 0, must);
-}
-
-static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
-{
-    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
-    for (int i = 0; i < 3 && row->count[i].name; i++)
-        if (s->count[i] < row->count[i].least || s->count[i] > MLC__SCHED_MOST)
-            return mlc__fault(f, row->count[i].name, -1, s->count[i],
-                              row->count[i].least ? "1 to 2^53" : "0 to 2^53");
-    for (int i = 0; i < 4 && row->value[i].name; i++)
-        if (!(s->value[i] >= 0.0 && s->value[i] < MLC__INF && s->value[i] <= row->value[i].most))
-            return mlc__fault_real(f, row->value[i].name, s->value[i], row->value[i].most == 1.0 ?
-                                   "0 to 1" : "finite and not negative");
-    if (s->warmup < 0 || s->warmup > MLC__SCHED_MOST)
-        return mlc__fault(f, "warm-up", -1, s->warmup, "0 to 2^53");
-    const bool wsd = s->kind == MLC__SCHED_WSD;
-    if ((uint32_t)s->curve > (wsd ? MLC_CURVE_SQRT : MLC_CURVE_LINEAR))
-        return mlc__fault(f, "curve", -1, (int64_t)s->curve,
-                          wsd ? "cosine, linear or sqrt" : "cosine or linear");
-    if (s->three_phase && s->value[0] > 0.5)
-        return mlc__fault_real(f, "rise", s->value[0], "0 to 0.5 with three_phase");
-    return s->kind != MLC__SCHED_USER || s->fn || mlc__fault(f, "fn", -1, 0, "a function");
-}
-
-/* Milestones, or starts, which are all different. */
-static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
-{
-    const bool parts = s->kind == MLC__SCHED_SEQUENCE;
-    const char *name = parts ? "starts" : "at";
-    int64_t least = 0;
-    if (s->n < parts || (s->n && !s->starts) || (parts && !s->parts))
-        return mlc__fault(f, "n", -1, s->n,
-                          parts ? "1 or more, with parts and starts" : "0 or more, with at");
-    if (parts && s->starts[0] != 0)
-        return mlc__fault(f, name, 0, s->starts[0], "0");
-    for (int32_t i = 0; i < s->n; i++) {
-        if (s->starts[i] < least)
-            return mlc__fault(f, name, i, s->starts[i], parts ?
-                              "more than the one before" : "at least the one before, and 0");
-        if (parts && s->starts[i] == INT64_MAX)
-            return mlc__fault(f, name, i, s->starts[i], "less than 2^63 - 1");
-        least = s->starts[i] + parts;
-    }
-    return true;
-}
-
-static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
-{
-    f->sched = "schedule";
-    f->real = false;
-    if (!s || s->kind <= 0 || s->kind >= MLC__SCHED_KINDS)
-        return mlc__fault(f, "kind", -1, s ? s->kind : 0, "that of a mlc_sched_ "
-                          "function, which a NULL desc or two warm-ups do not give");
-    f->sched = mlc__sched_rows[s->kind].name;
-    if (!mlc__sched_numbers(s, f)) return false;
-    if (s->kind != MLC__SCHED_MULTI_STEP && s->kind != MLC__SCHED_SEQUENCE) return true;
-    if (!mlc__sched_starts(s, f)) return false;
-    if (s->kind == MLC__SCHED_MULTI_STEP) return true;
-    if (deep == MLC__SCHED_DEEP)
-        return mlc__fault(f, "depth", -1, deep + 1, "at most 8");
-    for (int32_t i = 0; i < s->n; i++)
-        if (!mlc__sched_fine(&s->parts[i], deep + 1, f)) return false;
-    return true;
-}
-
-static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sched *s)
-{
-    mlc__sched_fault f;
-    char index[16] = "", got[24];
-    if (mlc__sched_fine(s, 0, &f)) return MLC_OK;
-    if (f.index >= 0) snprintf(index, sizeof index, "[%d]", (int)f.index);
-    snprintf(got, sizeof got, "%lld", (long long)f.whole);
-    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s: %s%s is %s; it must be %s", what, f.sched, f.field,
-                     index, f.real ? mlc__real(f.value).s : got, f.must);
-}
-
-MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
-{
-    mlc__sched_fault f;
-    return t >= 0 && mlc__sched_fine(s, 0, &f) ? mlc__sched_value(s, t) : MLC__NAN;
-}
-
-/* -- schedules -- */
-
-static mlc_sched mlc__sched_of(int32_t kind, int64_t count0, int64_t count1, double value0,
-                               double value1)
-{
-    mlc_sched s;
-    memset(&s, 0, sizeof s);
-    s.kind = kind;
-    s.count[0] = count0;
-    s.count[1] = count1;
-    s.value[0] = value0;
-    s.value[1] = value1;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_constant(double factor)
-{
-    return mlc__sched_of(MLC__SCHED_CONSTANT, 0, 0, factor, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_step(int64_t every, double gamma)
-{
-    return mlc__sched_of(MLC__SCHED_STEP, every, 0, gamma, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma)
-{
-    mlc_sched s = mlc__sched_of(MLC__SCHED_MULTI_STEP, 0, 0, gamma, 0.0);
-    s.starts = at;
-    s.n = n;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_exponential(double gamma)
-{
-    return mlc__sched_of(MLC__SCHED_EXPONENTIAL, 0, 0, gamma, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_cosine(int64_t steps, double end)
-{
-    return mlc__sched_of(MLC__SCHED_COSINE, steps, 0, end, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_cosine_restarts(int64_t first, int64_t mult, double end)
-{
-    return mlc__sched_of(MLC__SCHED_RESTARTS, first, mult, end, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_polynomial(int64_t steps, double power, double end)
-{
-    return mlc__sched_of(MLC__SCHED_POLYNOMIAL, steps, 0, power, end);
-}
-
-MLC_IMPL mlc_sched mlc_sched_linear(int64_t steps, double from, double to)
-{
-    return mlc__sched_of(MLC__SCHED_LINEAR, steps, 0, from, to);
-}
-
-MLC_IMPL mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, double end,
-                                 mlc_curve curve)
-{
-    mlc_sched s = mlc__sched_of(MLC__SCHED_WSD, warmup, stable, end, 0.0);
-    s.count[2] = decay;
-    s.curve = curve;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_noam(int64_t width, int64_t warmup)
-{
-    return mlc__sched_of(MLC__SCHED_NOAM, width, warmup, 0.0, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_inverse_sqrt(int64_t warmup)
-{
-    return mlc__sched_of(MLC__SCHED_INVERSE_SQRT, warmup, 0, 0.0, 0.0);
-}
-
-MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
-{
-    mlc_sched s = mlc__sched_of(MLC__SCHED_USER, 0, 0, 0.0, 0.0);
-    s.fn = fn;
-    s.user = user;
-    return s;
-}
-
-MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
-{
-    const mlc_one_cycle_desc d = { steps, 0.3, 1.0 / 25.0, 1.0, 1.0 / 25.0 / 1e4,
-                                   MLC_CURVE_COSINE, false };
-    return d;
-}
-
-MLC_IMPL mlc_sched mlc_sched_one_cycle_ex(const mlc_one_cycle_desc *d)
-{
-    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
-    mlc_sched s = mlc__sched_of(MLC__SCHED_ONE_CYCLE, d->steps, 0, d->rise, d->start);
-    s.value[2] = d->peak;
-    s.value[3] = d->end;
-    s.curve = d->curve;
-    s.three_phase = d->three_phase;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_one_cycle(int64_t steps)
-{
-    const mlc_one_cycle_desc d = mlc_one_cycle_desc_make(steps);
-    return mlc_sched_one_cycle_ex(&d);
-}
-
-MLC_IMPL mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low)
-{
-    const mlc_cyclic_desc d = { up, up, low, 1.0, 1.0, 1.0 };
-    return d;
-}
-
-MLC_IMPL mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *d)
-{
-    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
-    mlc_sched s = mlc__sched_of(MLC__SCHED_CYCLIC, d->up, d->down, d->low, d->high);
-    s.value[2] = d->cycle_gamma;
-    s.value[3] = d->gamma;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_cyclic(int64_t up, double low)
-{
-    const mlc_cyclic_desc d = mlc_cyclic_desc_make(up, low);
-    return mlc_sched_cyclic_ex(&d);
-}
-
-MLC_IMPL mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then)
-{
-    mlc_sched s = then ? *then : mlc_sched_constant(1.0);
-    if (s.warmup) s.kind = 0;
-    s.warmup = steps;
-    return s;
-}
-
-MLC_IMPL mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n)
-{
-    mlc_sched s = mlc__sched_of(MLC__SCHED_SEQUENCE, 0, 0, 0.0, 0.0);
-    s.parts = parts;
-    s.starts = starts;
-    s.n = n;
-    return s;
-}
-
-MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
-                                   const char *path)
-{
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__TRY(mlc__sched_check(ctx, "sched_plot", s));
-    MLC__REQUIRE(ctx, steps >= 1 && steps <= MLC__SCHED_MOST, ARG, "sched_plot: steps is %lld; it "
-                 "must be 1 to 2^53", (long long)steps);
-    const int64_t n = mlc__min(steps, 1000);
-    double *t = MLC__CAST(double *, mlc__heap_alloc(ctx, 2 * (size_t)n * sizeof *t, MLC_MEM_OBJECT,
-                                                    "sched_plot"));
-    if (!t) return MLC_ERR_NOMEM;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t at = n == steps ? i : (int64_t)((double)i / (double)(n - 1) *
-                                                      (double)(steps - 1));
-        t[i] = (double)at;
-        t[n + i] = mlc__sched_value(s, at);
-    }
-    const mlc_plot_series series = { NULL, t, t + n, n, MLC_PLOT_LINE };
-    const mlc_plot plot = { mlc__sched_rows[s->kind].name, "updates", "factor", false, false,
-                            &series, 1 };
-    const mlc_status st = mlc_plot_save(ctx, path, &plot, 1, 1);
-    mlc__heap_free(ctx, t);
-    return st;
-}
-
-/* -- of an optimizer -- */
-
-static size_t mlc__sched_starts_of(const mlc_sched *s)
-{
-    return s->kind == MLC__SCHED_MULTI_STEP || s->kind == MLC__SCHED_SEQUENCE ? (size_t)s->n : 0;
-}
-
-/* Of the arrays of a copy. */
-static size_t mlc__sched_bytes(const mlc_sched *s)
-{
-    const size_t n = mlc__sched_starts_of(s);
-    size_t bytes = n * sizeof *s->starts;
-    for (size_t i = 0; s->kind == MLC__SCHED_SEQUENCE && i < n; i++)
-        bytes += sizeof *s + mlc__sched_bytes(&s->parts[i]);
-    return bytes;
-}
-
-/* Arrays begin at `at`; returns where they end. */
-static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
-{
-    const size_t n = mlc__sched_starts_of(s);
-    *to = *s;
-    if (!n) return at;
-    memcpy(at, s->starts, n * sizeof *s->starts);
-    to->starts = MLC__CAST(const int64_t *, (void *)at);
-    at += n * sizeof *s->starts;
-    if (s->kind != MLC__SCHED_SEQUENCE) return at;
-    mlc_sched *parts = MLC__CAST(mlc_sched *, (void *)at);
-    to->parts = parts;
-    at += n * sizeof *s;
-    for (size_t i = 0; i < n; i++) at = mlc__sched_place(&parts[i], &s->parts[i], at);
-    return at;
-}
-
-static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
-{
-    const mlc_sched *s = o->sched->of[knob];
-    return s ? mlc__sched_value(s, o->attempts) : 1.0;
-}
-
-/* Nothing changes before all factors are known to be good. */
-static mlc_status mlc__schedules_apply(mlc_optim *o)
-{
-    static const char *const names[MLC_KNOB_COUNT] = { "rate", "momentum", "weight decay" };
-    double factor[MLC_KNOB_COUNT];
-    for (int k = 0; k < MLC_KNOB_COUNT; k++) {
-        const double f = factor[k] = mlc__schedules_factor(o, (mlc_knob)k);
-        MLC__REQUIRE(o->ctx, f >= 0.0 && f < MLC__INF, VALUE, "optim_step: the schedule of the %s "
-                     "has a factor of %s after %lld updates; it must be finite and not negative; "
-                     "nothing was changed", names[k], mlc__real(f).s, (long long)o->attempts);
-    }
-    const double base = o->sched->momentum, momentum = base * factor[MLC_KNOB_MOMENTUM];
-    MLC__REQUIRE(o->ctx, momentum < 1.0 || base >= 1.0, VALUE, "optim_step: the schedule of the "
-                 "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
-                 mlc__real(momentum).s, (long long)o->attempts);
-    memcpy(o->factor, factor, sizeof factor);
-    if (o->momentum) o->coefs[o->momentum - 1] = momentum;
-    return MLC_OK;
-}
-
-static mlc_status mlc__schedules_make(mlc_optim *o)
-{
-    if (o->sched) return MLC_OK;
-    o->sched = MLC__CAST(struct mlc__schedules *,
-                         mlc__heap_alloc(o->ctx, sizeof *o->sched, MLC_MEM_OBJECT, "schedule"));
-    if (!o->sched) return MLC_ERR_NOMEM;
-    o->sched->apply = mlc__schedules_apply;
-    o->sched->factor = mlc__schedules_factor;
-    o->sched->momentum = o->momentum ? o->coefs[o->momentum - 1] : 0.0;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sched *s)
-{
-    mlc_sched *copy = NULL;
-    if (!o) return MLC_ERR_ARG;
-    MLC__REQUIRE(o->ctx, (uint32_t)knob < MLC_KNOB_COUNT, ARG, "optim_schedule: knob is %d; it must"
-                 " be MLC_KNOB_LR, MLC_KNOB_MOMENTUM or MLC_KNOB_WEIGHT_DECAY", (int)knob);
-    MLC__REQUIRE(o->ctx, knob != MLC_KNOB_MOMENTUM || o->momentum, ARG, "optim_schedule: knob is "
-                 "MLC_KNOB_MOMENTUM of an optimizer without momentum; make it with one");
-    if (s) {
-        MLC__TRY(mlc__sched_check(o->ctx, "optim_schedule", s));
-        copy = MLC__CAST(mlc_sched *, mlc__heap_alloc(o->ctx, sizeof *s + mlc__sched_bytes(s),
-                                                      MLC_MEM_OBJECT, "schedule"));
-        if (!copy) return MLC_ERR_NOMEM;
-        mlc__sched_place(copy, s, MLC__CAST(char *, (void *)(copy + 1)));
-    }
-    if (mlc__schedules_make(o) != MLC_OK) {
-        mlc__heap_free(o->ctx, copy);
-        return MLC_ERR_NOMEM;
-    }
-    mlc__heap_free(o->ctx, o->sched->of[knob]);
-    o->sched->of[knob] = copy;
-    if (!copy) o->factor[knob] = 1.0;
-    if (!copy && knob == MLC_KNOB_MOMENTUM) o->coefs[o->momentum - 1] = o->sched->momentum;
-    return MLC_OK;
-}
-
-/* -- plateaus -- */
-
-MLC_IMPL mlc_plateau mlc_plateau_make(void)
-{
-    const mlc_plateau p = { false, false, 0.1, 1e-4, 10, 0, 0.0, 1e-8, MLC__NAN, 0, 0, 0 };
-    return p;
-}
-
-/* The conditions are written so that NaN fails them. */
-static mlc_status mlc__plateau_check(mlc_ctx *ctx, const mlc_plateau *p)
-{
-    MLC__REQUIRE(ctx, p, ARG, "plateau_feed: no plateau; start from mlc_plateau_make()");
-    MLC__REQUIRE(ctx, p->factor >= 0.0 && p->factor < 1.0, ARG, "plateau_feed: factor is %s; it "
-                 "must be 0 or more and less than 1", mlc__real(p->factor).s);
-    MLC__REQUIRE(ctx, p->threshold >= 0.0 && p->threshold < MLC__INF && p->min_lr >= 0.0 &&
-                 p->min_lr < MLC__INF && p->eps >= 0.0 && p->eps < MLC__INF, ARG,
-                 "plateau_feed: threshold %s, min_lr %s, eps %s: all must be finite and not "
-                 "negative", mlc__real(p->threshold).s, mlc__real(p->min_lr).s,
-                 mlc__real(p->eps).s);
-    MLC__REQUIRE(ctx, p->patience >= 0 && p->cooldown >= 0 && p->bad >= 0 && p->cooling >= 0, ARG,
-                 "plateau_feed: patience %lld, cooldown %lld, bad %lld, cooling %lld: none may be "
-                 "negative", (long long)p->patience, (long long)p->cooldown, (long long)p->bad,
-                 (long long)p->cooling);
-    return MLC_OK;
-}
-
-/* Of a best that is NaN: than the worst there is. */
-static bool mlc__plateau_better(const mlc_plateau *p, double metric)
-{
-    const double worst = p->max ? -MLC__INF : MLC__INF, best = p->best == p->best ? p->best : worst;
-    const double by = p->max ? p->threshold : -p->threshold;
-    const double bar = p->absolute ? best + by : best * (1.0 + by);
-    return p->max ? metric > bar : metric < bar;
-}
-
-MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
-{
-    if (!o) return MLC_ERR_ARG;
-    MLC__TRY(mlc__plateau_check(o->ctx, p));
-    const bool better = mlc__plateau_better(p, metric);
-    if (better) p->best = metric;
-    p->bad = better ? 0 : p->bad + 1;
-    if (p->cooling > 0) {
-        p->cooling--;
-        p->bad = 0;
-    }
-    if (p->bad <= p->patience) return MLC_OK;
-    p->bad = 0;
-    p->cooling = p->cooldown;
-    p->cuts++;
-    const double lr = fmax(o->lr * p->factor, p->min_lr);
-    return o->lr - lr > p->eps ? mlc_optim_set_lr(o, lr) : MLC_OK;
-}
-
-/* -- the range test -- */
-
-MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps)
-{
-    const mlc_lr_range_desc d = { rates, losses, steps, 1e-7, 10.0, 0.98, 4.0 };
-    return d;
-}
-
-/* What was before the test: o has the optimizer's state, block the module's. */
-typedef struct mlc__lr_saved {
-    mlc_optim  o;
-    mlc_sched *sched;
-    void      *block;
-    size_t     bytes;
-    uint64_t   seed, stream;
-} mlc__lr_saved;
-
-/* The conditions are written so that NaN fails them. */
-static mlc_status mlc__lr_range_check(mlc_ctx *ctx, const mlc_lr_range_desc *d, mlc_lr_range_fn fn)
-{
-    MLC__REQUIRE(ctx, d && fn && d->rates && d->losses, ARG, "lr_range: %s is NULL", !d ?
-                 "desc, which mlc_lr_range_desc_make() gives," : !fn ? "step" :
-                 !d->rates ? "rates" : "losses");
-    MLC__REQUIRE(ctx, d->steps >= 2, ARG, "lr_range: steps is %lld; it must be 2 or more",
-                 (long long)d->steps);
-    MLC__REQUIRE(ctx, d->from > 0.0 && d->to > d->from && d->to < MLC__INF, ARG,
-                 "lr_range: from %s, to %s: from must be over 0, to finite and over from",
-                 mlc__real(d->from).s, mlc__real(d->to).s);
-    MLC__REQUIRE(ctx, d->smooth >= 0.0 && d->smooth < 1.0 && d->diverge > 1.0, ARG,
-                 "lr_range: smooth %s, diverge %s: smooth must be 0 or more and less than 1, "
-                 "diverge over 1", mlc__real(d->smooth).s, mlc__real(d->diverge).s);
-    return MLC_OK;
-}
-
-/* The optimizer goes on with a copy of its state. */
-static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
-{
-    mlc_optim n;
-    MLC__TRY(mlc__optim_layout(o));
-    was->bytes = mlc_state_bytes(o->module);
-    was->block = mlc__heap_alloc(o->ctx, was->bytes, MLC_MEM_OBJECT, "lr_range");
-    if (!was->block) return MLC_ERR_NOMEM;
-    mlc_status st = mlc_state_save(o->module, was->block, was->bytes);
-    if (st == MLC_OK) st = mlc__optim_again(o, &n);
-    if (st != MLC_OK) {
-        mlc__heap_free(o->ctx, was->block);
-        return st;
-    }
-    was->o = *o;
-    *o = n;
-    o->averages = NULL;
-    o->ranged = true;
-    was->seed = o->ctx->seed;
-    was->stream = o->ctx->stream;
-    was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
-    if (o->sched) o->sched->of[MLC_KNOB_LR] = NULL;
-    mlc_optim_zero_grad(o);
-    return MLC_OK;
-}
-
-/* What step may have done to the optimizer beside training stays: it may have freed parameters. */
-static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
-{
-    mlc_optim *old = &was->o;
-    for (int64_t i = 0; i < old->entries; i++)
-        if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
-    mlc__optim_claim(o, false);
-    mlc__optim_free_state(o);
-    old->prev = o->prev;
-    old->next = o->next;
-    old->module = o->module;
-    old->sched = o->sched;
-    if (old->groups != o->groups || o->layers) old->layout = 0;
-    old->own_decay = o->own_decay;
-    old->layers = o->layers;
-    old->noise = o->noise;
-    old->group = o->group;
-    old->groups = o->groups;
-    *o = *old;
-    if (o->in_backward) mlc__optim_claim(o, true);
-    if (o->sched) {
-        mlc__heap_free(o->ctx, o->sched->of[MLC_KNOB_LR]);
-        o->sched->of[MLC_KNOB_LR] = was->sched;
-    }
-    mlc_optim_zero_grad(o);
-    o->ctx->seed = was->seed;
-    o->ctx->stream = was->stream;
-    const mlc_status st = mlc_state_load(o->module, was->block, was->bytes);
-    mlc__heap_free(o->ctx, was->block);
-    return st;
-}
-
-/* Fills the curve. Means of the losses are as Adam's: of those so far. */
-static mlc_status mlc__lr_range_walk(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
-                                     void *user, int64_t *n)
-{
-    const double ratio = log(d->to / d->from) / (double)(d->steps - 1);
-    double mean = 0.0, least = MLC__INF;
-    for (*n = 0; *n < d->steps; (*n)++) {
-        const double lr = *n < d->steps - 1 ? d->from * exp(ratio * (double)*n) : d->to;
-        MLC__TRY(mlc_optim_set_lr(o, lr));
-        const double loss = fn(user);
-        if (o->ctx->status != MLC_OK) return o->ctx->status;
-        if (!(fabs(loss) < MLC__INF)) break;
-        mean = d->smooth * mean + (1.0 - d->smooth) * loss;
-        const double smoothed = mean / (1.0 - pow(d->smooth, (double)*n + 1.0));
-        d->rates[*n] = lr;
-        d->losses[*n] = smoothed;
-        least = fmin(least, smoothed);
-        if (smoothed - least > (d->diverge - 1.0) * fabs(least)) { (*n)++; break; }
-    }
-    MLC__REQUIRE(o->ctx, *n > 0, VALUE, "lr_range: the loss of the first step, at a rate of %s, is "
-                 "not finite; does step return it?", mlc__real(d->from).s);
-    return MLC_OK;
-}
-
-/* Where the loss falls fastest with the logarithm of the rate, as rates are at equal distances, at
- * points from .. to - 1. A fall by less than a millionth is noise. */
-static double mlc__lr_steepest(const mlc_lr_range_desc *d, int64_t from, int64_t to)
-{
-    double steepest = 1e-6 * fabs(d->losses[0]), lr = MLC__NAN;
-    for (int64_t i = from; i + 1 < to; i++) {
-        const double fall = d->losses[i] - d->losses[i + 1];
-        if (!(fall > steepest)) continue;
-        steepest = fall;
-        lr = d->rates[i];
-    }
-    return lr;
-}
-
-static double mlc__lr_suggested(const mlc_lr_range_desc *d, int64_t n)
-{
-    const double lr = mlc__lr_steepest(d, d->steps / 10, n - 5);
-    return lr == lr ? lr : mlc__lr_steepest(d, 0, n);
-}
-
-MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
-                                 void *user, int64_t *n, double *lr)
-{
-    mlc__lr_saved was;
-    int64_t points = 0;
-    if (n) *n = 0;
-    if (lr) *lr = MLC__NAN;
-    if (!o) return MLC_ERR_ARG;
-    if (o->ctx->status != MLC_OK) return o->ctx->status;
-    MLC__TRY(mlc__lr_range_check(o->ctx, d, fn));
-    MLC__TRY(mlc__lr_range_begin(o, &was));
-    const mlc_status st = mlc__lr_range_walk(o, d, fn, user, &points);
-    const mlc_status put = mlc__lr_range_end(o, &was);
-    if (n) *n = points;
-    if (lr && st == MLC_OK) *lr = mlc__lr_suggested(d, points);
-    return st != MLC_OK ? st : put;
-}
-
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
@@ -59117,6 +58355,1214 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
     mlc_tensor *x = mlc__cifar_read(&f, classes, labels);
     mlc__file_close(&f);
     return x;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
+ * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
+ * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
+ * for graph labels" (Graphics Gems, 1990) has it. */
+
+enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
+       MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
+
+/* Text on its way to the writer, in pieces. */
+typedef struct mlc__svg {
+    mlc_writer write;
+    void      *user;
+    size_t     n;
+    char       text[512];
+} mlc__svg;
+
+static void mlc__svg_flush(mlc__svg *s)
+{
+    if (s->n) s->write(s->user, s->text, s->n);
+    s->n = 0;
+}
+
+/* At most 255 bytes. */
+static void mlc__svg_put(mlc__svg *s, const char *format, ...) MLC_PRINTF(2, 3);
+static void mlc__svg_put(mlc__svg *s, const char *format, ...)
+{
+    va_list args;
+    if (s->n > sizeof s->text - 256) mlc__svg_flush(s);
+    va_start(args, format);
+    s->n += (size_t)vsnprintf(s->text + s->n, 256, format, args);
+    va_end(args);
+}
+
+/* What XML has no character for becomes a space. */
+static void mlc__svg_label(mlc__svg *s, const char *text)
+{
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (strncmp(text, "\xEF\xBF\xBE", 3) == 0 || strncmp(text, "\xEF\xBF\xBF", 3) == 0) {
+            mlc__svg_put(s, " ");
+            text += 2;
+        } else if (c == '&') mlc__svg_put(s, "&amp;");
+        else if (c == '<') mlc__svg_put(s, "&lt;");
+        else if (c == '>') mlc__svg_put(s, "&gt;");
+        else mlc__svg_put(s, "%c", c < 32 || c == 127 ? ' ' : c);
+    }
+}
+
+/* anchor: what of the text is at x; turn: it is read upwards. */
+static void mlc__svg_text(mlc__svg *s, int x, int y, int size, const char *anchor, bool turn,
+                          const char *text)
+{
+    mlc__svg_put(s, "<text x=\"%d\" y=\"%d\" font-size=\"%d\" text-anchor=\"%s\"", x, y, size,
+                 anchor);
+    if (turn) mlc__svg_put(s, " transform=\"rotate(-90 %d %d)\"", x, y);
+    mlc__svg_put(s, ">");
+    mlc__svg_label(s, text);
+    mlc__svg_put(s, "</text>\n");
+}
+
+/* -- axes -- */
+
+/* From tick `first` to tick `last`. Linear: tick i is i * step * 10^power. Logarithmic: 3 d,
+ * 3 d + 1 and 3 d + 2 are 1, 2 and 5 times 10^d. */
+typedef struct mlc__axis {
+    bool    log;
+    int     step, power;
+    int64_t first, last, stride;
+    double  low, high;                 /* values at both ends; log: their logarithms            */
+    int     from, to;                  /* where they are in the picture                         */
+} mlc__axis;
+
+static bool mlc__plot_shown(double v, bool log) { return fabs(v) <= 1e300 && (!log || v > 0.0); }
+
+/* The values that series show along an axis; 0 to 1 if none. */
+static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, double *high)
+{
+    bool any = false;
+    *low = (vertical ? p->y_log : p->x_log) ? 0.1 : 0.0;
+    *high = 1.0;
+    for (int64_t i = 0; i < p->count; i++)
+        for (int64_t j = 0; j < p->series[i].n; j++) {
+            const double x = p->series[i].x[j], y = p->series[i].y[j], v = vertical ? y : x;
+            if (!mlc__plot_shown(x, p->x_log) || !mlc__plot_shown(y, p->y_log)) continue;
+            *low = any ? fmin(*low, v) : v;
+            *high = any ? fmax(*high, v) : v;
+            any = true;
+        }
+}
+
+static int64_t mlc__tick_decade(int64_t i) { return i >= 0 ? i / 3 : -((2 - i) / 3); }
+
+static double mlc__log_tick(int64_t i)
+{
+    static const double part[3] = { 0.0, 0.30102999566398120, 0.69897000433601880 };
+    const int64_t decade = mlc__tick_decade(i);
+    return (double)decade + part[i - 3 * decade];
+}
+
+/* Around both logarithms; with many decades the ends are decades. */
+static void mlc__axis_log(mlc__axis *a, double low, double high)
+{
+    int64_t first = 3 * (int64_t)floor(low), last = 3 * (int64_t)ceil(high);
+    a->stride = 3 * (1 + (last - first) / 24);
+    last = first + mlc__div_up(last - first, a->stride) * a->stride;
+    if (high - low < 2.5) {
+        a->stride = 1;
+        while (mlc__log_tick(first + 1) <= low + 1e-9) first++;
+        while (mlc__log_tick(last - 1) >= high - 1e-9) last--;
+        if (first >= last) { first--; last++; }
+    }
+    a->first = first;
+    a->last = last;
+    a->low = mlc__log_tick(first);
+    a->high = mlc__log_tick(last);
+}
+
+/* Around both values with about five ticks. What does not differ gets room on both sides. */
+static void mlc__axis_linear(mlc__axis *a, double low, double high)
+{
+    const double most = fmax(fabs(low), fabs(high));
+    if (!(high - low > 1e-6 * most) || high - low < 1e-290) {
+        const double room = most > 1e-290 ? most / 2 : 1.0;
+        low -= room;
+        high += room;
+    }
+    const double rough = (high - low) / 5;
+    a->power = (int)floor(log10(rough));
+    const double unit = pow(10.0, (double)a->power), part = rough / unit;
+    a->step = part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10;
+    const double step = unit * a->step;
+    a->first = (int64_t)floor(low / step + 1e-9);
+    a->last = (int64_t)ceil(high / step - 1e-9);
+    a->stride = 1;
+    a->low = (double)a->first * step;
+    a->high = (double)a->last * step;
+}
+
+static mlc__axis mlc__plot_axis(const mlc_plot *p, bool vertical, int from, int to)
+{
+    mlc__axis a;
+    double low, high;
+    memset(&a, 0, sizeof a);
+    a.log = vertical ? p->y_log : p->x_log;
+    a.from = from;
+    a.to = to;
+    mlc__plot_range(p, vertical, &low, &high);
+    if (a.log) mlc__axis_log(&a, log10(low), log10(high));
+    else mlc__axis_linear(&a, low, high);
+    return a;
+}
+
+static int mlc__axis_at(const mlc__axis *a, double v)
+{
+    const double share = ((a->log ? log10(v) : v) - a->low) / (a->high - a->low);
+    return a->from + (int)lrint(share * (a->to - a->from));
+}
+
+/* digits * 10^power as "0.25" or "20000", from 10 to the power of `large` on as "2e4". */
+static mlc__text mlc__tick_text(int64_t digits, int power, int large)
+{
+    static const char zeros[] = "000000";
+    const char *sign = digits < 0 ? "-" : "";
+    mlc__text t;
+    char d[24];
+    for (; digits && digits % 10 == 0; power++) digits /= 10;
+    const int len = snprintf(d, sizeof d, "%lld", (long long)(digits < 0 ? -digits : digits));
+    const int lead = len - 1 + power;                      /* power of the first digit */
+    if (digits == 0) snprintf(t.s, sizeof t.s, "0");
+    else if (lead < -4 || lead >= large)
+        snprintf(t.s, sizeof t.s, "%s%.1s%s%se%d", sign, d, len > 1 ? "." : "", d + 1, lead);
+    else if (power >= 0) snprintf(t.s, sizeof t.s, "%s%s%.*s", sign, d, power, zeros);
+    else if (lead >= 0) snprintf(t.s, sizeof t.s, "%s%.*s.%s", sign, lead + 1, d, d + lead + 1);
+    else snprintf(t.s, sizeof t.s, "%s0.%.*s%s", sign, -lead - 1, zeros, d);
+    return t;
+}
+
+static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
+{
+    static const int part[3] = { 1, 2, 5 };
+    if (!a->log) return mlc__tick_text(i * a->step, a->power, 6);
+    const int64_t decade = mlc__tick_decade(i);
+    return mlc__tick_text(part[i - 3 * decade], (int)decade, 4);
+}
+
+static int mlc__axis_tick(const mlc__axis *a, int64_t i)
+{
+    const double share = a->log ? (mlc__log_tick(i) - a->low) / (a->high - a->low)
+                                : (double)(i - a->first) / (double)(a->last - a->first);
+    return a->from + (int)lrint(share * (a->to - a->from));
+}
+
+/* Along x: so many ticks to a number that numbers do not touch, at about 66 a character. */
+static int64_t mlc__axis_stride(const mlc__axis *a)
+{
+    int64_t stride = a->stride;
+    int most = 0, gap = a->to - a->from;
+    for (int64_t i = a->first; i <= a->last; i += a->stride) {
+        most = mlc__max32(most, 66 * (int)strlen(mlc__axis_label(a, i).s) + 60);
+        if (i > a->first)
+            gap = mlc__min32(gap, mlc__axis_tick(a, i) - mlc__axis_tick(a, i - a->stride));
+    }
+    while (most > gap && stride <= (a->last - a->first) / 2) { stride *= 2; gap *= 2; }
+    return stride;
+}
+
+/* -- a chart -- */
+
+/* Grid lines and their numbers, along x or up y. */
+static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *other, bool vertical)
+{
+    const int end = other->to - other->from;
+    const int64_t stride = vertical ? a->stride : mlc__axis_stride(a);
+    for (int64_t i = a->first; i <= a->last; i += stride) {
+        const int at = mlc__axis_tick(a, i);
+        if (vertical) {
+            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dh%d\"/>\n", other->from, at, end);
+            mlc__svg_text(s, other->from - 60, at + 40, 110, "end", false,
+                          mlc__axis_label(a, i).s);
+        } else {
+            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dv%d\"/>\n", at, other->from, end);
+            mlc__svg_text(s, at, other->from + 150, 110, "middle", false,
+                          mlc__axis_label(a, i).s);
+        }
+    }
+}
+
+static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
+{
+    static const char *const colours[8] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                            "#56b4e9", "#7f3c8d", "#4b4b4b" };
+    int64_t before = 0;
+    if (p->series[i].mark == MLC_PLOT_DASHED) return "#777";
+    for (int64_t j = 0; j < i; j++) before += p->series[j].mark != MLC_PLOT_DASHED;
+    return colours[before % 8];
+}
+
+/* The way follows. */
+static void mlc__chart_path(mlc__svg *s, const mlc_plot *p, int64_t i)
+{
+    const bool dashed = p->series[i].mark == MLC_PLOT_DASHED;
+    mlc__svg_put(s, "<path class=\"l\" stroke=\"%s\" stroke-width=\"%d\"%s d=\"",
+                 mlc__chart_colour(p, i), dashed ? 14 : 20,
+                 dashed ? " stroke-dasharray=\"60 40\"" : "");
+}
+
+static void mlc__chart_point(mlc__svg *s, const char *colour, int x, int y)
+{
+    mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y, colour);
+}
+
+/* A line breaks at a gap; a point that would lie on the one before it is left out, one that is
+ * alone is a dot: a way of no length with round ends. */
+static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
+                            const mlc__axis *ay)
+{
+    const mlc_plot_series *r = &p->series[i];
+    bool on = false, alone = false;
+    int x = 0, y = 0;
+    mlc__chart_path(s, p, i);
+    for (int64_t j = 0; j < r->n; j++) {
+        const bool there = mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log);
+        const int u = there ? mlc__axis_at(ax, r->x[j]) : 0;
+        const int v = there ? mlc__axis_at(ay, r->y[j]) : 0;
+        const bool moves = there && !(on && u == x && v == y);
+        if (alone && !there) mlc__svg_put(s, "h0");
+        if (moves) mlc__svg_put(s, "%c%d %d", on ? 'L' : 'M', u, v);
+        alone = there && (!on || (alone && !moves));
+        on = there;
+        x = u;
+        y = v;
+    }
+    mlc__svg_put(s, "%s\"/>\n", alone ? "h0" : "");
+}
+
+static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
+                              const mlc__axis *ay)
+{
+    const mlc_plot_series *r = &p->series[i];
+    if (r->mark != MLC_PLOT_POINTS) mlc__chart_line(s, p, i, ax, ay);
+    if (r->mark == MLC_PLOT_LINE || r->mark == MLC_PLOT_DASHED) return;
+    const char *colour = mlc__chart_colour(p, i);
+    int x = -1, y = -1;
+    for (int64_t j = 0; j < r->n; j++) {
+        if (!mlc__plot_shown(r->x[j], p->x_log) || !mlc__plot_shown(r->y[j], p->y_log)) continue;
+        const int u = mlc__axis_at(ax, r->x[j]), v = mlc__axis_at(ay, r->y[j]);
+        if (u != x || v != y) mlc__chart_point(s, colour, u, v);
+        x = u;
+        y = v;
+    }
+}
+
+/* Under the title, in as many rows as it takes and there is room for; drawn if s is given. Returns
+ * the rows. */
+static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
+{
+    const int wide = MLC__PLOT_W - MLC__PLOT_LEFT - MLC__PLOT_RIGHT;
+    int x = 0, row = 0;
+    bool any = false;
+    for (int64_t i = 0; i < p->count; i++) {
+        const char *label = p->series[i].label;
+        if (!label) continue;
+        /* About the width of a character, of which bytes are at least as many. */
+        const int width = 420 + 62 * (int)mlc__min((int64_t)strlen(label), 40);
+        if (any && x + width > wide) { x = 0; row++; }
+        if (row == MLC__PLOT_ROWS) return row;
+        if (s) {
+            const int y = top + row * MLC__PLOT_LEGEND;
+            if (p->series[i].mark == MLC_PLOT_POINTS) {
+                mlc__chart_point(s, mlc__chart_colour(p, i), left + x + 120, y - 36);
+            } else {
+                mlc__chart_path(s, p, i);
+                mlc__svg_put(s, "M%d %dh240\"/>\n", left + x, y - 36);
+            }
+            mlc__svg_text(s, left + x + 290, y, 110, "start", false, label);
+        }
+        x += width;
+        any = true;
+    }
+    return any ? row + 1 : 0;
+}
+
+/* The chart whose corner is at x, y: a picture of its own, so that long texts end with it. */
+static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
+{
+    const int left = MLC__PLOT_LEFT, right = MLC__PLOT_W - MLC__PLOT_RIGHT;
+    const int rows = mlc__chart_legend(NULL, p, 0, 0);
+    const int head = p->title ? MLC__PLOT_TOP : MLC__PLOT_TOP / 2;
+    const int top = head + rows * MLC__PLOT_LEGEND;
+    const int bottom = MLC__PLOT_H - MLC__PLOT_BOTTOM;
+    const mlc__axis ax = mlc__plot_axis(p, false, left, right);
+    const mlc__axis ay = mlc__plot_axis(p, true, bottom, top);
+    mlc__svg_put(s, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\">\n", x, y,
+                 (int)MLC__PLOT_W, (int)MLC__PLOT_H);
+    if (p->title) mlc__svg_text(s, left, 220, 140, "start", false, p->title);
+    mlc__chart_legend(s, p, left, head + 40);
+    mlc__chart_ticks(s, &ax, &ay, false);
+    mlc__chart_ticks(s, &ay, &ax, true);
+    mlc__svg_put(s, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", left, top, bottom, right);
+    for (int64_t i = 0; i < p->count; i++) mlc__chart_series(s, p, i, &ax, &ay);
+    if (p->x_label)
+        mlc__svg_text(s, (left + right) / 2, bottom + 350, 120, "middle", false, p->x_label);
+    if (p->y_label) mlc__svg_text(s, 120, (top + bottom) / 2, 120, "middle", true, p->y_label);
+    mlc__svg_put(s, "</svg>\n");
+}
+
+/* -- the picture -- */
+
+static mlc_status mlc__plot_text_check(mlc_ctx *ctx, const char *text, const char *what)
+{
+    MLC__REQUIRE(ctx, !text || mlc__utf8_ok(text), ARG, "plot: %s is not valid UTF-8", what);
+    return MLC_OK;
+}
+
+static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
+{
+    MLC__REQUIRE(ctx, p->count >= 0 && (p->series || !p->count), ARG,
+                 "plot: %lld series at %p", (long long)p->count, (const void *)p->series);
+    MLC__TRY(mlc__plot_text_check(ctx, p->title, "the title"));
+    MLC__TRY(mlc__plot_text_check(ctx, p->x_label, "x_label"));
+    MLC__TRY(mlc__plot_text_check(ctx, p->y_label, "y_label"));
+    for (int64_t i = 0; i < p->count; i++) {
+        const mlc_plot_series *r = &p->series[i];
+        MLC__REQUIRE(ctx, r->n >= 0 && (r->n == 0 || (r->x && r->y)), ARG,
+                     "plot: series %lld has n %lld, x %p, y %p; it needs as many of x and y",
+                     (long long)i, (long long)r->n, (const void *)r->x, (const void *)r->y);
+        MLC__REQUIRE(ctx, (uint32_t)r->mark <= MLC_PLOT_DASHED, ARG,
+                     "plot: series %lld has mark %d; there are 0 to %d", (long long)i, (int)r->mark,
+                     (int)MLC_PLOT_DASHED);
+        MLC__TRY(mlc__plot_text_check(ctx, r->label, "a label"));
+    }
+    return MLC_OK;
+}
+
+static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                   int64_t columns)
+{
+    MLC__REQUIRE(ctx, plots, ARG, "plot: no charts");
+    MLC__REQUIRE(ctx, count > 0 && count <= 1000 && columns > 0, ARG,
+                 "plot: %lld charts in %lld columns; 1 to 1000 can be drawn", (long long)count,
+                 (long long)columns);
+    for (int64_t i = 0; i < count; i++) MLC__TRY(mlc__plot_check(ctx, &plots[i]));
+    return MLC_OK;
+}
+
+/* Of charts that were checked. */
+static void mlc__plots_draw(const mlc_plot *plots, int64_t count, int64_t columns,
+                            mlc_writer write, void *user)
+{
+    mlc__svg s;
+    columns = mlc__min(columns, count);
+    const int w = (int)columns * MLC__PLOT_W, h = (int)mlc__div_up(count, columns) * MLC__PLOT_H;
+    s.write = write;
+    s.user = user;
+    s.n = 0;
+    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
+                 h / 10, w, h);
+    mlc__svg_put(&s, "<style>.g{stroke:#e4e4e4;stroke-width:8}.a{stroke:#777;stroke-width:10;"
+                 "fill:none}.l{fill:none;stroke-linecap:round}</style>\n");
+    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
+    for (int64_t i = 0; i < count; i++)
+        mlc__chart(&s, &plots[i], (int)(i % columns) * MLC__PLOT_W,
+                   (int)(i / columns) * MLC__PLOT_H);
+    mlc__svg_put(&s, "</svg>\n");
+    mlc__svg_flush(&s);
+}
+
+MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
+                                   int64_t columns, mlc_writer write, void *user)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__writer(ctx, "plot", &write));
+    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
+    mlc__plots_draw(plots, count, columns, write, user);
+    return MLC_OK;
+}
+
+/* A file on its way, and whether it still is. */
+typedef struct mlc__plot_file { mlc__atomic to; mlc_status st; } mlc__plot_file;
+
+static void mlc__plot_to_file(void *user, const char *text, size_t bytes)
+{
+    mlc__plot_file *f = MLC__CAST(mlc__plot_file *, user);
+    if (f->st == MLC_OK) f->st = mlc__file_write(&f->to.file, text, bytes);
+}
+
+MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
+                                  int64_t count, int64_t columns)
+{
+    mlc__plot_file f;
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__REQUIRE(ctx, path && path[0], ARG, "plot_save: no path");
+    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
+    MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
+    f.st = MLC_OK;
+    mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
+    return mlc__atomic_end(&f.to, f.st);
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
+ * A row for each kind holds its function and what its numbers are called and may be, so that one
+ * check serves them all. Evaluation itself checks nothing. */
+
+typedef struct mlc__sched_row {
+    const char *name;
+    double (*at)(const mlc_sched *s, int64_t t);
+    struct { const char *name; int64_t least; } count[3];
+    struct { const char *name; double most; } value[4];
+} mlc__sched_row;
+
+enum { MLC__SCHED_CONSTANT = 1, MLC__SCHED_STEP, MLC__SCHED_MULTI_STEP, MLC__SCHED_EXPONENTIAL,
+       MLC__SCHED_COSINE, MLC__SCHED_RESTARTS, MLC__SCHED_POLYNOMIAL, MLC__SCHED_LINEAR,
+       MLC__SCHED_WSD, MLC__SCHED_NOAM, MLC__SCHED_INVERSE_SQRT, MLC__SCHED_USER,
+       MLC__SCHED_ONE_CYCLE, MLC__SCHED_CYCLIC, MLC__SCHED_SEQUENCE, MLC__SCHED_KINDS };
+
+#define MLC__SCHED_DEEP 8              /* sequences in sequences */
+#define MLC__SCHED_MOST (INT64_C(1) << 53)
+
+/* -- factors -- */
+
+/* From 1 at x = 0 to 0 at x = 1. */
+static double mlc__curve_at(mlc_curve curve, double x)
+{
+    if (curve == MLC_CURVE_COSINE) return (1.0 + cos(3.14159265358979323846 * x)) / 2.0;
+    return 1.0 - (curve == MLC_CURVE_SQRT ? sqrt(x) : x);
+}
+
+static double mlc__between(double from, double to, mlc_curve curve, double x)
+{
+    return to + (from - to) * mlc__curve_at(curve, x);
+}
+
+/* t / steps, at most 1. */
+static double mlc__share_of(int64_t t, int64_t steps)
+{
+    return t < steps ? (double)t / (double)steps : 1.0;
+}
+
+static double mlc__at_constant(const mlc_sched *s, int64_t t) { (void)t; return s->value[0]; }
+
+static double mlc__at_step(const mlc_sched *s, int64_t t)
+{
+    return pow(s->value[0], (double)(t / s->count[0]));
+}
+
+static double mlc__at_multi_step(const mlc_sched *s, int64_t t)
+{
+    int32_t k = 0;
+    while (k < s->n && s->starts[k] <= t) k++;
+    return pow(s->value[0], (double)k);
+}
+
+static double mlc__at_exponential(const mlc_sched *s, int64_t t)
+{
+    return pow(s->value[0], (double)t);
+}
+
+static double mlc__at_cosine(const mlc_sched *s, int64_t t)
+{
+    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE,
+                        (double)(t % (2 * s->count[0])) / (double)s->count[0]);
+}
+
+/* A cycle that would be longer than 2^63 has no end. */
+static double mlc__at_restarts(const mlc_sched *s, int64_t t)
+{
+    int64_t steps = s->count[0];
+    if (s->count[1] == 1) t %= steps;
+    while (t >= steps) {
+        t -= steps;
+        steps = steps > INT64_MAX / s->count[1] ? INT64_MAX : steps * s->count[1];
+    }
+    return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE, (double)t / (double)steps);
+}
+
+static double mlc__at_polynomial(const mlc_sched *s, int64_t t)
+{
+    const double left = 1.0 - mlc__share_of(t, s->count[0]);
+    return s->value[1] + (1.0 - s->value[1]) * pow(left, s->value[0]);
+}
+
+static double mlc__at_linear(const mlc_sched *s, int64_t t)
+{
+    return s->value[0] + (s->value[1] - s->value[0]) * mlc__share_of(t, s->count[0]);
+}
+
+static double mlc__at_wsd(const mlc_sched *s, int64_t t)
+{
+    if (t < s->count[0]) return (double)(t + 1) / (double)s->count[0];
+    t -= s->count[0];
+    if (t < s->count[1]) return 1.0;
+    return mlc__between(1.0, s->value[0], s->curve,
+                        mlc__share_of(t - s->count[1], s->count[2]));
+}
+
+static double mlc__at_noam(const mlc_sched *s, int64_t t)
+{
+    const double n = (double)t + 1.0, w = (double)s->count[1];
+    return fmin(1.0 / sqrt(n), n / (w * sqrt(w))) / sqrt((double)s->count[0]);
+}
+
+static double mlc__at_inverse_sqrt(const mlc_sched *s, int64_t t)
+{
+    const double n = (double)t + 1.0, w = (double)s->count[0];
+    return n < w ? n / w : sqrt(w / n);
+}
+
+static double mlc__at_user(const mlc_sched *s, int64_t t) { return s->fn(s->user, t); }
+
+/* Phases end at fractions of an update, as in PyTorch; one of no length is passed over. */
+static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
+{
+    const double last = (double)s->count[0] - 1.0, at = fmin((double)t, last);
+    const double top = s->value[0] * (double)s->count[0] - 1.0;
+    const double ends[3] = { top, s->three_phase ? 2.0 * top : last, last };
+    const double level[4] = { s->value[1], s->value[2], s->value[s->three_phase ? 1 : 3],
+                              s->value[3] };
+    double from = 0.0;
+    int phase = 0;
+    while (phase < 2 && (at > ends[phase] || ends[phase] <= from)) from = ends[phase++];
+    const double x = ends[phase] > from ? (at - from) / (ends[phase] - from) : 1.0;
+    return mlc__between(level[phase], level[phase + 1], s->curve, x);
+}
+
+static double mlc__at_cyclic(const mlc_sched *s, int64_t t)
+{
+    const int64_t up = s->count[0], down = s->count[1], at = t % (up + down);
+    const double x = at <= up ? (double)at / (double)up : (double)(up + down - at) / (double)down;
+    const double height = (s->value[1] - s->value[0]) * x;
+    return s->value[0] + height * pow(s->value[2], (double)(t / (up + down))) *
+                         pow(s->value[3], (double)t);
+}
+
+static double mlc__sched_value(const mlc_sched *s, int64_t t);
+
+static double mlc__at_sequence(const mlc_sched *s, int64_t t)
+{
+    int32_t i = s->n - 1;
+    while (s->starts[i] > t) i--;
+    return mlc__sched_value(&s->parts[i], t - s->starts[i]);
+}
+
+static const mlc__sched_row mlc__sched_rows[MLC__SCHED_KINDS] = {
+    { "none", NULL, { { NULL, 0 } }, { { NULL, 0 } } },
+    { "constant", mlc__at_constant, { { NULL, 0 } }, { { "factor", MLC__INF } } },
+    { "step", mlc__at_step, { { "every", 1 } }, { { "gamma", MLC__INF } } },
+    { "multi_step", mlc__at_multi_step, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
+    { "exponential", mlc__at_exponential, { { NULL, 0 } }, { { "gamma", MLC__INF } } },
+    { "cosine", mlc__at_cosine, { { "steps", 1 } }, { { "end", MLC__INF } } },
+    { "cosine_restarts", mlc__at_restarts, { { "first", 1 }, { "mult", 1 } },
+      { { "end", MLC__INF } } },
+    { "polynomial", mlc__at_polynomial, { { "steps", 1 } },
+      { { "power", MLC__INF }, { "end", MLC__INF } } },
+    { "linear", mlc__at_linear, { { "steps", 1 } }, { { "from", MLC__INF }, { "to", MLC__INF } } },
+    { "wsd", mlc__at_wsd, { { "warmup", 0 }, { "stable", 0 }, { "decay", 1 } },
+      { { "end", MLC__INF } } },
+    { "noam", mlc__at_noam, { { "width", 1 }, { "warmup", 1 } }, { { NULL, 0 } } },
+    { "inverse_sqrt", mlc__at_inverse_sqrt, { { "warmup", 1 } }, { { NULL, 0 } } },
+    { "user", mlc__at_user, { { NULL, 0 } }, { { NULL, 0 } } },
+    { "one_cycle", mlc__at_one_cycle, { { "steps", 1 } },
+      { { "rise", 1.0 }, { "start", MLC__INF }, { "peak", MLC__INF }, { "end", MLC__INF } } },
+    { "cyclic", mlc__at_cyclic, { { "up", 1 }, { "down", 1 } },
+      { { "low", MLC__INF }, { "high", MLC__INF }, { "cycle_gamma", MLC__INF },
+        { "gamma", MLC__INF } } },
+    { "sequence", mlc__at_sequence, { { NULL, 0 } }, { { NULL, 0 } } }
+};
+
+/* Of a schedule that was checked. */
+static double mlc__sched_value(const mlc_sched *s, int64_t t)
+{
+    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
+    if (t >= s->warmup) return row->at(s, t - s->warmup);
+    return (double)(t + 1) / (double)s->warmup * row->at(s, 0);
+}
+
+/* -- checks -- */
+
+/* What is wrong with a schedule: "cosine: steps is 0; it must be 1 to 2^53". */
+typedef struct mlc__sched_fault {
+    const char *sched, *field, *must;
+    int32_t     index;                 /* of field, an array; or -1 */
+    bool        real;                  /* value is what it is; else whole */
+    int64_t     whole;
+    double      value;
+} mlc__sched_fault;
+
+static bool mlc__fault(mlc__sched_fault *f, const char *field, int32_t index, int64_t whole,
+                       const char *must)
+{
+    f->field = field;
+    f->index = index;
+    f->whole = whole;
+    f->must = must;
+    return false;
+}
+
+static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value, const char *must)
+{
+    f->real = true;
+    f->value = value;
+    return mlc__fault(f, field, -1, 0, must);
+}
+
+static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
+{
+    const mlc__sched_row *row = &mlc__sched_rows[s->kind];
+    for (int i = 0; i < 3 && row->count[i].name; i++)
+        if (s->count[i] < row->count[i].least || s->count[i] > MLC__SCHED_MOST)
+            return mlc__fault(f, row->count[i].name, -1, s->count[i],
+                              row->count[i].least ? "1 to 2^53" : "0 to 2^53");
+    for (int i = 0; i < 4 && row->value[i].name; i++)
+        if (!(s->value[i] >= 0.0 && s->value[i] < MLC__INF && s->value[i] <= row->value[i].most))
+            return mlc__fault_real(f, row->value[i].name, s->value[i], row->value[i].most == 1.0 ?
+                                   "0 to 1" : "finite and not negative");
+    if (s->warmup < 0 || s->warmup > MLC__SCHED_MOST)
+        return mlc__fault(f, "warm-up", -1, s->warmup, "0 to 2^53");
+    const bool wsd = s->kind == MLC__SCHED_WSD;
+    if ((uint32_t)s->curve > (wsd ? MLC_CURVE_SQRT : MLC_CURVE_LINEAR))
+        return mlc__fault(f, "curve", -1, (int64_t)s->curve,
+                          wsd ? "cosine, linear or sqrt" : "cosine or linear");
+    if (s->three_phase && s->value[0] > 0.5)
+        return mlc__fault_real(f, "rise", s->value[0], "0 to 0.5 with three_phase");
+    return s->kind != MLC__SCHED_USER || s->fn || mlc__fault(f, "fn", -1, 0, "a function");
+}
+
+/* Milestones, or starts, which are all different. */
+static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
+{
+    const bool parts = s->kind == MLC__SCHED_SEQUENCE;
+    const char *name = parts ? "starts" : "at";
+    int64_t least = 0;
+    if (s->n < parts || (s->n && !s->starts) || (parts && !s->parts))
+        return mlc__fault(f, "n", -1, s->n,
+                          parts ? "1 or more, with parts and starts" : "0 or more, with at");
+    if (parts && s->starts[0] != 0)
+        return mlc__fault(f, name, 0, s->starts[0], "0");
+    for (int32_t i = 0; i < s->n; i++) {
+        if (s->starts[i] < least)
+            return mlc__fault(f, name, i, s->starts[i], parts ?
+                              "more than the one before" : "at least the one before, and 0");
+        if (parts && s->starts[i] == INT64_MAX)
+            return mlc__fault(f, name, i, s->starts[i], "less than 2^63 - 1");
+        least = s->starts[i] + parts;
+    }
+    return true;
+}
+
+static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
+{
+    f->sched = "schedule";
+    f->real = false;
+    if (!s || s->kind <= 0 || s->kind >= MLC__SCHED_KINDS)
+        return mlc__fault(f, "kind", -1, s ? s->kind : 0, "that of a mlc_sched_ "
+                          "function, which a NULL desc or two warm-ups do not give");
+    f->sched = mlc__sched_rows[s->kind].name;
+    if (!mlc__sched_numbers(s, f)) return false;
+    if (s->kind != MLC__SCHED_MULTI_STEP && s->kind != MLC__SCHED_SEQUENCE) return true;
+    if (!mlc__sched_starts(s, f)) return false;
+    if (s->kind == MLC__SCHED_MULTI_STEP) return true;
+    if (deep == MLC__SCHED_DEEP)
+        return mlc__fault(f, "depth", -1, deep + 1, "at most 8");
+    for (int32_t i = 0; i < s->n; i++)
+        if (!mlc__sched_fine(&s->parts[i], deep + 1, f)) return false;
+    return true;
+}
+
+static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sched *s)
+{
+    mlc__sched_fault f;
+    char index[16] = "", got[24];
+    if (mlc__sched_fine(s, 0, &f)) return MLC_OK;
+    if (f.index >= 0) snprintf(index, sizeof index, "[%d]", (int)f.index);
+    snprintf(got, sizeof got, "%lld", (long long)f.whole);
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s: %s%s is %s; it must be %s", what, f.sched, f.field,
+                     index, f.real ? mlc__real(f.value).s : got, f.must);
+}
+
+MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
+{
+    mlc__sched_fault f;
+    return t >= 0 && mlc__sched_fine(s, 0, &f) ? mlc__sched_value(s, t) : MLC__NAN;
+}
+
+/* -- schedules -- */
+
+static mlc_sched mlc__sched_of(int32_t kind, int64_t count0, int64_t count1, double value0,
+                               double value1)
+{
+    mlc_sched s;
+    memset(&s, 0, sizeof s);
+    s.kind = kind;
+    s.count[0] = count0;
+    s.count[1] = count1;
+    s.value[0] = value0;
+    s.value[1] = value1;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_constant(double factor)
+{
+    return mlc__sched_of(MLC__SCHED_CONSTANT, 0, 0, factor, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_step(int64_t every, double gamma)
+{
+    return mlc__sched_of(MLC__SCHED_STEP, every, 0, gamma, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_MULTI_STEP, 0, 0, gamma, 0.0);
+    s.starts = at;
+    s.n = n;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_exponential(double gamma)
+{
+    return mlc__sched_of(MLC__SCHED_EXPONENTIAL, 0, 0, gamma, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_cosine(int64_t steps, double end)
+{
+    return mlc__sched_of(MLC__SCHED_COSINE, steps, 0, end, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_cosine_restarts(int64_t first, int64_t mult, double end)
+{
+    return mlc__sched_of(MLC__SCHED_RESTARTS, first, mult, end, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_polynomial(int64_t steps, double power, double end)
+{
+    return mlc__sched_of(MLC__SCHED_POLYNOMIAL, steps, 0, power, end);
+}
+
+MLC_IMPL mlc_sched mlc_sched_linear(int64_t steps, double from, double to)
+{
+    return mlc__sched_of(MLC__SCHED_LINEAR, steps, 0, from, to);
+}
+
+MLC_IMPL mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, double end,
+                                 mlc_curve curve)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_WSD, warmup, stable, end, 0.0);
+    s.count[2] = decay;
+    s.curve = curve;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_noam(int64_t width, int64_t warmup)
+{
+    return mlc__sched_of(MLC__SCHED_NOAM, width, warmup, 0.0, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_inverse_sqrt(int64_t warmup)
+{
+    return mlc__sched_of(MLC__SCHED_INVERSE_SQRT, warmup, 0, 0.0, 0.0);
+}
+
+MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_USER, 0, 0, 0.0, 0.0);
+    s.fn = fn;
+    s.user = user;
+    return s;
+}
+
+MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
+{
+    const mlc_one_cycle_desc d = { steps, 0.3, 1.0 / 25.0, 1.0, 1.0 / 25.0 / 1e4,
+                                   MLC_CURVE_COSINE, false };
+    return d;
+}
+
+MLC_IMPL mlc_sched mlc_sched_one_cycle_ex(const mlc_one_cycle_desc *d)
+{
+    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
+    mlc_sched s = mlc__sched_of(MLC__SCHED_ONE_CYCLE, d->steps, 0, d->rise, d->start);
+    s.value[2] = d->peak;
+    s.value[3] = d->end;
+    s.curve = d->curve;
+    s.three_phase = d->three_phase;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_one_cycle(int64_t steps)
+{
+    const mlc_one_cycle_desc d = mlc_one_cycle_desc_make(steps);
+    return mlc_sched_one_cycle_ex(&d);
+}
+
+MLC_IMPL mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low)
+{
+    const mlc_cyclic_desc d = { up, up, low, 1.0, 1.0, 1.0 };
+    return d;
+}
+
+MLC_IMPL mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *d)
+{
+    if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
+    mlc_sched s = mlc__sched_of(MLC__SCHED_CYCLIC, d->up, d->down, d->low, d->high);
+    s.value[2] = d->cycle_gamma;
+    s.value[3] = d->gamma;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_cyclic(int64_t up, double low)
+{
+    const mlc_cyclic_desc d = mlc_cyclic_desc_make(up, low);
+    return mlc_sched_cyclic_ex(&d);
+}
+
+MLC_IMPL mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then)
+{
+    mlc_sched s = then ? *then : mlc_sched_constant(1.0);
+    if (s.warmup) s.kind = 0;
+    s.warmup = steps;
+    return s;
+}
+
+MLC_IMPL mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n)
+{
+    mlc_sched s = mlc__sched_of(MLC__SCHED_SEQUENCE, 0, 0, 0.0, 0.0);
+    s.parts = parts;
+    s.starts = starts;
+    s.n = n;
+    return s;
+}
+
+MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
+                                   const char *path)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(mlc__sched_check(ctx, "sched_plot", s));
+    MLC__REQUIRE(ctx, steps >= 1 && steps <= MLC__SCHED_MOST, ARG, "sched_plot: steps is %lld; it "
+                 "must be 1 to 2^53", (long long)steps);
+    const int64_t n = mlc__min(steps, 1000);
+    double *t = MLC__CAST(double *, mlc__heap_alloc(ctx, 2 * (size_t)n * sizeof *t, MLC_MEM_OBJECT,
+                                                    "sched_plot"));
+    if (!t) return MLC_ERR_NOMEM;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = n == steps ? i : (int64_t)((double)i / (double)(n - 1) *
+                                                      (double)(steps - 1));
+        t[i] = (double)at;
+        t[n + i] = mlc__sched_value(s, at);
+    }
+    const mlc_plot_series series = { NULL, t, t + n, n, MLC_PLOT_LINE };
+    const mlc_plot plot = { mlc__sched_rows[s->kind].name, "updates", "factor", false, false,
+                            &series, 1 };
+    const mlc_status st = mlc_plot_save(ctx, path, &plot, 1, 1);
+    mlc__heap_free(ctx, t);
+    return st;
+}
+
+/* -- of an optimizer -- */
+
+static size_t mlc__sched_starts_of(const mlc_sched *s)
+{
+    return s->kind == MLC__SCHED_MULTI_STEP || s->kind == MLC__SCHED_SEQUENCE ? (size_t)s->n : 0;
+}
+
+/* Of the arrays of a copy. */
+static size_t mlc__sched_bytes(const mlc_sched *s)
+{
+    const size_t n = mlc__sched_starts_of(s);
+    size_t bytes = n * sizeof *s->starts;
+    for (size_t i = 0; s->kind == MLC__SCHED_SEQUENCE && i < n; i++)
+        bytes += sizeof *s + mlc__sched_bytes(&s->parts[i]);
+    return bytes;
+}
+
+/* Arrays begin at `at`; returns where they end. */
+static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
+{
+    const size_t n = mlc__sched_starts_of(s);
+    *to = *s;
+    if (!n) return at;
+    memcpy(at, s->starts, n * sizeof *s->starts);
+    to->starts = MLC__CAST(const int64_t *, (void *)at);
+    at += n * sizeof *s->starts;
+    if (s->kind != MLC__SCHED_SEQUENCE) return at;
+    mlc_sched *parts = MLC__CAST(mlc_sched *, (void *)at);
+    to->parts = parts;
+    at += n * sizeof *s;
+    for (size_t i = 0; i < n; i++) at = mlc__sched_place(&parts[i], &s->parts[i], at);
+    return at;
+}
+
+static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
+{
+    const mlc_sched *s = o->sched->of[knob];
+    return s ? mlc__sched_value(s, o->attempts) : 1.0;
+}
+
+/* Nothing changes before all factors are known to be good. */
+static mlc_status mlc__schedules_apply(mlc_optim *o)
+{
+    static const char *const names[MLC_KNOB_COUNT] = { "rate", "momentum", "weight decay" };
+    double factor[MLC_KNOB_COUNT];
+    for (int k = 0; k < MLC_KNOB_COUNT; k++) {
+        const double f = factor[k] = mlc__schedules_factor(o, (mlc_knob)k);
+        MLC__REQUIRE(o->ctx, f >= 0.0 && f < MLC__INF, VALUE, "optim_step: the schedule of the %s "
+                     "has a factor of %s after %lld updates; it must be finite and not negative; "
+                     "nothing was changed", names[k], mlc__real(f).s, (long long)o->attempts);
+    }
+    const double base = o->sched->momentum, momentum = base * factor[MLC_KNOB_MOMENTUM];
+    MLC__REQUIRE(o->ctx, momentum < 1.0 || base >= 1.0, VALUE, "optim_step: the schedule of the "
+                 "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
+                 mlc__real(momentum).s, (long long)o->attempts);
+    memcpy(o->factor, factor, sizeof factor);
+    if (o->momentum) o->coefs[o->momentum - 1] = momentum;
+    return MLC_OK;
+}
+
+static mlc_status mlc__schedules_make(mlc_optim *o)
+{
+    if (o->sched) return MLC_OK;
+    o->sched = MLC__CAST(struct mlc__schedules *,
+                         mlc__heap_alloc(o->ctx, sizeof *o->sched, MLC_MEM_OBJECT, "schedule"));
+    if (!o->sched) return MLC_ERR_NOMEM;
+    o->sched->apply = mlc__schedules_apply;
+    o->sched->factor = mlc__schedules_factor;
+    o->sched->momentum = o->momentum ? o->coefs[o->momentum - 1] : 0.0;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sched *s)
+{
+    mlc_sched *copy = NULL;
+    if (!o) return MLC_ERR_ARG;
+    MLC__REQUIRE(o->ctx, (uint32_t)knob < MLC_KNOB_COUNT, ARG, "optim_schedule: knob is %d; it must"
+                 " be MLC_KNOB_LR, MLC_KNOB_MOMENTUM or MLC_KNOB_WEIGHT_DECAY", (int)knob);
+    MLC__REQUIRE(o->ctx, knob != MLC_KNOB_MOMENTUM || o->momentum, ARG, "optim_schedule: knob is "
+                 "MLC_KNOB_MOMENTUM of an optimizer without momentum; make it with one");
+    if (s) {
+        MLC__TRY(mlc__sched_check(o->ctx, "optim_schedule", s));
+        copy = MLC__CAST(mlc_sched *, mlc__heap_alloc(o->ctx, sizeof *s + mlc__sched_bytes(s),
+                                                      MLC_MEM_OBJECT, "schedule"));
+        if (!copy) return MLC_ERR_NOMEM;
+        mlc__sched_place(copy, s, MLC__CAST(char *, (void *)(copy + 1)));
+    }
+    if (mlc__schedules_make(o) != MLC_OK) {
+        mlc__heap_free(o->ctx, copy);
+        return MLC_ERR_NOMEM;
+    }
+    mlc__heap_free(o->ctx, o->sched->of[knob]);
+    o->sched->of[knob] = copy;
+    if (!copy) o->factor[knob] = 1.0;
+    if (!copy && knob == MLC_KNOB_MOMENTUM) o->coefs[o->momentum - 1] = o->sched->momentum;
+    return MLC_OK;
+}
+
+/* -- plateaus -- */
+
+MLC_IMPL mlc_plateau mlc_plateau_make(void)
+{
+    const mlc_plateau p = { false, false, 0.1, 1e-4, 10, 0, 0.0, 1e-8, MLC__NAN, 0, 0, 0 };
+    return p;
+}
+
+/* The conditions are written so that NaN fails them. */
+static mlc_status mlc__plateau_check(mlc_ctx *ctx, const mlc_plateau *p)
+{
+    MLC__REQUIRE(ctx, p, ARG, "plateau_feed: no plateau; start from mlc_plateau_make()");
+    MLC__REQUIRE(ctx, p->factor >= 0.0 && p->factor < 1.0, ARG, "plateau_feed: factor is %s; it "
+                 "must be 0 or more and less than 1", mlc__real(p->factor).s);
+    MLC__REQUIRE(ctx, p->threshold >= 0.0 && p->threshold < MLC__INF && p->min_lr >= 0.0 &&
+                 p->min_lr < MLC__INF && p->eps >= 0.0 && p->eps < MLC__INF, ARG,
+                 "plateau_feed: threshold %s, min_lr %s, eps %s: all must be finite and not "
+                 "negative", mlc__real(p->threshold).s, mlc__real(p->min_lr).s,
+                 mlc__real(p->eps).s);
+    MLC__REQUIRE(ctx, p->patience >= 0 && p->cooldown >= 0 && p->bad >= 0 && p->cooling >= 0, ARG,
+                 "plateau_feed: patience %lld, cooldown %lld, bad %lld, cooling %lld: none may be "
+                 "negative", (long long)p->patience, (long long)p->cooldown, (long long)p->bad,
+                 (long long)p->cooling);
+    return MLC_OK;
+}
+
+/* Of a best that is NaN: than the worst there is. */
+static bool mlc__plateau_better(const mlc_plateau *p, double metric)
+{
+    const double worst = p->max ? -MLC__INF : MLC__INF, best = p->best == p->best ? p->best : worst;
+    const double by = p->max ? p->threshold : -p->threshold;
+    const double bar = p->absolute ? best + by : best * (1.0 + by);
+    return p->max ? metric > bar : metric < bar;
+}
+
+MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
+{
+    if (!o) return MLC_ERR_ARG;
+    MLC__TRY(mlc__plateau_check(o->ctx, p));
+    const bool better = mlc__plateau_better(p, metric);
+    if (better) p->best = metric;
+    p->bad = better ? 0 : p->bad + 1;
+    if (p->cooling > 0) {
+        p->cooling--;
+        p->bad = 0;
+    }
+    if (p->bad <= p->patience) return MLC_OK;
+    p->bad = 0;
+    p->cooling = p->cooldown;
+    p->cuts++;
+    const double lr = fmax(o->lr * p->factor, p->min_lr);
+    return o->lr - lr > p->eps ? mlc_optim_set_lr(o, lr) : MLC_OK;
+}
+
+/* -- the range test -- */
+
+MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps)
+{
+    const mlc_lr_range_desc d = { rates, losses, steps, 1e-7, 10.0, 0.98, 4.0 };
+    return d;
+}
+
+/* What was before the test: o has the optimizer's state, block the module's. */
+typedef struct mlc__lr_saved {
+    mlc_optim  o;
+    mlc_sched *sched;
+    void      *block;
+    size_t     bytes;
+    uint64_t   seed, stream;
+} mlc__lr_saved;
+
+/* The conditions are written so that NaN fails them. */
+static mlc_status mlc__lr_range_check(mlc_ctx *ctx, const mlc_lr_range_desc *d, mlc_lr_range_fn fn)
+{
+    MLC__REQUIRE(ctx, d && fn && d->rates && d->losses, ARG, "lr_range: %s is NULL", !d ?
+                 "desc, which mlc_lr_range_desc_make() gives," : !fn ? "step" :
+                 !d->rates ? "rates" : "losses");
+    MLC__REQUIRE(ctx, d->steps >= 2, ARG, "lr_range: steps is %lld; it must be 2 or more",
+                 (long long)d->steps);
+    MLC__REQUIRE(ctx, d->from > 0.0 && d->to > d->from && d->to < MLC__INF, ARG,
+                 "lr_range: from %s, to %s: from must be over 0, to finite and over from",
+                 mlc__real(d->from).s, mlc__real(d->to).s);
+    MLC__REQUIRE(ctx, d->smooth >= 0.0 && d->smooth < 1.0 && d->diverge > 1.0, ARG,
+                 "lr_range: smooth %s, diverge %s: smooth must be 0 or more and less than 1, "
+                 "diverge over 1", mlc__real(d->smooth).s, mlc__real(d->diverge).s);
+    return MLC_OK;
+}
+
+/* The optimizer goes on with a copy of its state. */
+static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
+{
+    mlc_optim n;
+    MLC__TRY(mlc__optim_layout(o));
+    was->bytes = mlc_state_bytes(o->module);
+    was->block = mlc__heap_alloc(o->ctx, was->bytes, MLC_MEM_OBJECT, "lr_range");
+    if (!was->block) return MLC_ERR_NOMEM;
+    mlc_status st = mlc_state_save(o->module, was->block, was->bytes);
+    if (st == MLC_OK) st = mlc__optim_again(o, &n);
+    if (st != MLC_OK) {
+        mlc__heap_free(o->ctx, was->block);
+        return st;
+    }
+    was->o = *o;
+    *o = n;
+    o->averages = NULL;
+    o->ranged = true;
+    was->seed = o->ctx->seed;
+    was->stream = o->ctx->stream;
+    was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
+    if (o->sched) o->sched->of[MLC_KNOB_LR] = NULL;
+    mlc_optim_zero_grad(o);
+    return MLC_OK;
+}
+
+/* What step may have done to the optimizer beside training stays: it may have freed parameters. */
+static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
+{
+    mlc_optim *old = &was->o;
+    for (int64_t i = 0; i < old->entries; i++)
+        if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
+    mlc__optim_claim(o, false);
+    mlc__optim_free_state(o);
+    old->prev = o->prev;
+    old->next = o->next;
+    old->module = o->module;
+    old->sched = o->sched;
+    if (old->groups != o->groups || o->layers) old->layout = 0;
+    old->own_decay = o->own_decay;
+    old->layers = o->layers;
+    old->noise = o->noise;
+    old->group = o->group;
+    old->groups = o->groups;
+    *o = *old;
+    if (o->in_backward) mlc__optim_claim(o, true);
+    if (o->sched) {
+        mlc__heap_free(o->ctx, o->sched->of[MLC_KNOB_LR]);
+        o->sched->of[MLC_KNOB_LR] = was->sched;
+    }
+    mlc_optim_zero_grad(o);
+    o->ctx->seed = was->seed;
+    o->ctx->stream = was->stream;
+    const mlc_status st = mlc_state_load(o->module, was->block, was->bytes);
+    mlc__heap_free(o->ctx, was->block);
+    return st;
+}
+
+/* Fills the curve. Means of the losses are as Adam's: of those so far. */
+static mlc_status mlc__lr_range_walk(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
+                                     void *user, int64_t *n)
+{
+    const double ratio = log(d->to / d->from) / (double)(d->steps - 1);
+    double mean = 0.0, least = MLC__INF;
+    for (*n = 0; *n < d->steps; (*n)++) {
+        const double lr = *n < d->steps - 1 ? d->from * exp(ratio * (double)*n) : d->to;
+        MLC__TRY(mlc_optim_set_lr(o, lr));
+        const double loss = fn(user);
+        if (o->ctx->status != MLC_OK) return o->ctx->status;
+        if (!(fabs(loss) < MLC__INF)) break;
+        mean = d->smooth * mean + (1.0 - d->smooth) * loss;
+        const double smoothed = mean / (1.0 - pow(d->smooth, (double)*n + 1.0));
+        d->rates[*n] = lr;
+        d->losses[*n] = smoothed;
+        least = fmin(least, smoothed);
+        if (smoothed - least > (d->diverge - 1.0) * fabs(least)) { (*n)++; break; }
+    }
+    MLC__REQUIRE(o->ctx, *n > 0, VALUE, "lr_range: the loss of the first step, at a rate of %s, is "
+                 "not finite; does step return it?", mlc__real(d->from).s);
+    return MLC_OK;
+}
+
+/* Where the loss falls fastest with the logarithm of the rate, as rates are at equal distances, at
+ * points from .. to - 1. A fall by less than a millionth is noise. */
+static double mlc__lr_steepest(const mlc_lr_range_desc *d, int64_t from, int64_t to)
+{
+    double steepest = 1e-6 * fabs(d->losses[0]), lr = MLC__NAN;
+    for (int64_t i = from; i + 1 < to; i++) {
+        const double fall = d->losses[i] - d->losses[i + 1];
+        if (!(fall > steepest)) continue;
+        steepest = fall;
+        lr = d->rates[i];
+    }
+    return lr;
+}
+
+static double mlc__lr_suggested(const mlc_lr_range_desc *d, int64_t n)
+{
+    const double lr = mlc__lr_steepest(d, d->steps / 10, n - 5);
+    return lr == lr ? lr : mlc__lr_steepest(d, 0, n);
+}
+
+MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
+                                 void *user, int64_t *n, double *lr)
+{
+    mlc__lr_saved was;
+    int64_t points = 0;
+    if (n) *n = 0;
+    if (lr) *lr = MLC__NAN;
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__TRY(mlc__lr_range_check(o->ctx, d, fn));
+    MLC__TRY(mlc__lr_range_begin(o, &was));
+    const mlc_status st = mlc__lr_range_walk(o, d, fn, user, &points);
+    const mlc_status put = mlc__lr_range_end(o, &was);
+    if (n) *n = points;
+    if (lr && st == MLC_OK) *lr = mlc__lr_suggested(d, points);
+    return st != MLC_OK ? st : put;
 }
 
 MLC__LEVEL_END
@@ -66377,6 +66823,121 @@ MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *
     return MLC_OK;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+/* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
+ * One square a pair of classes, rows are targets. Numbers are written into squares that have room
+ * for them: up to 16 classes. */
+
+enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_TOP = 400, MLC__CONFUSION_MOST = 64 };
+
+/* White to blue by share, and text that can be read on it. */
+static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts, int left,
+                                int64_t row, int64_t col)
+{
+    const int side = MLC__CONFUSION_SIDE / (int)m->classes;
+    const int x = left + (int)col * side, y = MLC__CONFUSION_TOP + (int)row * side;
+    const double v = counts[row * m->classes + col];
+    double sum = 0.0;
+    for (int64_t i = 0; i < m->classes; i++) sum += counts[row * m->classes + i];
+    const double share = mlc__ratio(v, sum);
+    const double clear = share > 0.0 ? fmin(share, 1.0) : 0.0;     /* weights may be negative */
+    mlc__svg_put(s, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#%02x%02x%02x\" "
+                 "stroke=\"#e4e4e4\" stroke-width=\"8\"/>\n", x, y, side, side,
+                 (int)(255.0 - 255.0 * clear), (int)(255.0 - 141.0 * clear),
+                 (int)(255.0 - 77.0 * clear));
+    if (m->classes > 16 || v == 0.0) return;
+    mlc__svg_put(s, "<g fill=\"%s\">", clear > 0.5 ? "#fff" : "#333");
+    mlc__svg_text(s, x + side / 2, y + side / 2 + 40, mlc__min32(side / 4, 140), "middle", false,
+                  mlc__real_of(v, 4).s);
+    mlc__svg_put(s, "</g>\n");
+}
+
+/* About the width of the longest name, of at most 32 characters. */
+static int mlc__confusion_room(const mlc_metric *m, const char *const *names, int size)
+{
+    int most = 0;
+    for (int64_t i = 0; i < m->classes; i++)
+        most = mlc__max32(most, mlc__characters(mlc__class_name(names, i).s));
+    return mlc__min32(most, 32) * size * 6 / 10;
+}
+
+/* Of counts and names that were checked. Names of columns are turned where they have no room. */
+static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
+                                const char *const *names, mlc_writer write, void *user)
+{
+    mlc__svg s;
+    const int side = MLC__CONFUSION_SIDE / (int)m->classes, all = side * (int)m->classes;
+    const int size = mlc__min32(side * 7 / 10, 130), room = mlc__confusion_room(m, names, size);
+    const bool turn = room > side;
+    const int left = room + 400, bottom = MLC__CONFUSION_TOP + all;
+    const int w = left + all + 200, h = bottom + (turn ? room : size) + 360;
+    s.write = write;
+    s.user = user;
+    s.n = 0;
+    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
+                 h / 10, w, h);
+    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
+    for (int64_t i = 0; i < m->classes; i++) {
+        const int at = (int)i * side + side / 2;
+        const mlc__text name = mlc__class_name(names, i);
+        for (int64_t j = 0; j < m->classes; j++) mlc__confusion_cell(&s, m, counts, left, i, j);
+        mlc__svg_text(&s, left - 60, MLC__CONFUSION_TOP + at + size / 3, size, "end", false,
+                      name.s);
+        if (turn) mlc__svg_text(&s, left + at + size / 3, bottom + 60, size, "end", true, name.s);
+        else mlc__svg_text(&s, left + at, bottom + 40 + size, size, "middle", false, name.s);
+    }
+    mlc__svg_text(&s, left, 230, 140, "start", false, "Confusion matrix");
+    mlc__svg_text(&s, left + all / 2, h - 80, 120, "middle", false, "predicted");
+    mlc__svg_text(&s, 180, MLC__CONFUSION_TOP + all / 2, 120, "middle", true, "target");
+    mlc__svg_put(&s, "</svg>\n");
+    mlc__svg_flush(&s);
+}
+
+/* Counts for a picture, or NULL and the reason. */
+static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char *const *names)
+{
+    if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST) {
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %lld classes; a picture has room for %d", what,
+                  (long long)m->classes, (int)MLC__CONFUSION_MOST);
+        return NULL;
+    }
+    return mlc__class_names(m, what, names) == MLC_OK ? mlc__metric_counts(m, what) : NULL;
+}
+
+MLC_IMPL mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
+                                        void *user)
+{
+    if (!m) return MLC_ERR_ARG;
+    MLC__TRY(mlc__writer(m->ctx, "confusion_write", &write));
+    double *counts = mlc__confusion_counts(m, "confusion_write", names);
+    if (!counts) return m->ctx->status;
+    mlc__confusion_draw(m, counts, names, write, user);
+    mlc__heap_free(m->ctx, counts);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names)
+{
+    mlc__plot_file f;
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, path && path[0], ARG, "confusion_save: no path");
+    double *counts = mlc__confusion_counts(m, "confusion_save", names);
+    if (!counts) return m->ctx->status;
+    f.st = mlc__atomic_begin(&f.to, m->ctx, path);
+    if (f.st == MLC_OK) {
+        mlc__confusion_draw(m, counts, names, mlc__plot_to_file, &f);
+        f.st = mlc__atomic_end(&f.to, f.st);
+    }
+    mlc__heap_free(m->ctx, counts);
+    return f.st;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.TRAIN ------------------------------------------ progress
  * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
  * itself; in a file or a log each update is a line, and there are few of them. */
@@ -70219,555 +70780,6 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
     if (st == MLC_OK) st = mlc__rewrite(s->ctx, path, b.text, b.n);
     mlc__heap_free(s->ctx, b.text);
     return st;
-}
-
-/* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
- * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
- * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
- * for graph labels" (Graphics Gems, 1990) has it. */
-
-enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
-       MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
-
-/* Text on its way to the writer, in pieces. */
-typedef struct mlc__svg {
-    mlc_writer write;
-    void      *user;
-    size_t     n;
-    char       text[512];
-} mlc__svg;
-
-static void mlc__svg_flush(mlc__svg *s)
-{
-    if (s->n) s->write(s->user, s->text, s->n);
-    s->n = 0;
-}
-
-/* At most 255 bytes. */
-static void mlc__svg_put(mlc__svg *s, const char *format, ...) MLC_PRINTF(2, 3);
-static void mlc__svg_put(mlc__svg *s, const char *format, ...)
-{
-    va_list args;
-    if (s->n > sizeof s->text - 256) mlc__svg_flush(s);
-    va_start(args, format);
-    s->n += (size_t)vsnprintf(s->text + s->n, 256, format, args);
-    va_end(args);
-}
-
-/* What XML has no character for becomes a space. */
-static void mlc__svg_label(mlc__svg *s, const char *text)
-{
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char)*text;
-        if (strncmp(text, "\xEF\xBF\xBE", 3) == 0 || strncmp(text, "\xEF\xBF\xBF", 3) == 0) {
-            mlc__svg_put(s, " ");
-            text += 2;
-        } else if (c == '&') mlc__svg_put(s, "&amp;");
-        else if (c == '<') mlc__svg_put(s, "&lt;");
-        else if (c == '>') mlc__svg_put(s, "&gt;");
-        else mlc__svg_put(s, "%c", c < 32 || c == 127 ? ' ' : c);
-    }
-}
-
-/* anchor: what of the text is at x; turn: it is read upwards. */
-static void mlc__svg_text(mlc__svg *s, int x, int y, int size, const char *anchor, bool turn,
-                          const char *text)
-{
-    mlc__svg_put(s, "<text x=\"%d\" y=\"%d\" font-size=\"%d\" text-anchor=\"%s\"", x, y, size,
-                 anchor);
-    if (turn) mlc__svg_put(s, " transform=\"rotate(-90 %d %d)\"", x, y);
-    mlc__svg_put(s, ">");
-    mlc__svg_label(s, text);
-    mlc__svg_put(s, "</text>\n");
-}
-
-/* -- axes -- */
-
-/* From tick `first` to tick `last`. Linear: tick i is i * step * 10^power. Logarithmic: 3 d,
- * 3 d + 1 and 3 d + 2 are 1, 2 and 5 times 10^d. */
-typedef struct mlc__axis {
-    bool    log;
-    int     step, power;
-    int64_t first, last, stride;
-    double  low, high;                 /* values at both ends; log: their logarithms            */
-    int     from, to;                  /* where they are in the picture                         */
-} mlc__axis;
-
-static bool mlc__plot_shown(double v, bool log) { return fabs(v) <= 1e300 && (!log || v > 0.0); }
-
-/* The values that series show along an axis; 0 to 1 if none. */
-static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, double *high)
-{
-    bool any = false;
-    *low = (vertical ? p->y_log : p->x_log) ? 0.1 : 0.0;
-    *high = 1.0;
-    for (int64_t i = 0; i < p->count; i++)
-        for (int64_t j = 0; j < p->series[i].n; j++) {
-            const double x = p->series[i].x[j], y = p->series[i].y[j], v = vertical ? y : x;
-            if (!mlc__plot_shown(x, p->x_log) || !mlc__plot_shown(y, p->y_log)) continue;
-            *low = any ? fmin(*low, v) : v;
-            *high = any ? fmax(*high, v) : v;
-            any = true;
-        }
-}
-
-static int64_t mlc__tick_decade(int64_t i) { return i >= 0 ? i / 3 : -((2 - i) / 3); }
-
-static double mlc__log_tick(int64_t i)
-{
-    static const double part[3] = { 0.0, 0.30102999566398120, 0.69897000433601880 };
-    const int64_t decade = mlc__tick_decade(i);
-    return (double)decade + part[i - 3 * decade];
-}
-
-/* Around both logarithms; with many decades the ends are decades. */
-static void mlc__axis_log(mlc__axis *a, double low, double high)
-{
-    int64_t first = 3 * (int64_t)floor(low), last = 3 * (int64_t)ceil(high);
-    a->stride = 3 * (1 + (last - first) / 24);
-    last = first + mlc__div_up(last - first, a->stride) * a->stride;
-    if (high - low < 2.5) {
-        a->stride = 1;
-        while (mlc__log_tick(first + 1) <= low + 1e-9) first++;
-        while (mlc__log_tick(last - 1) >= high - 1e-9) last--;
-        if (first >= last) { first--; last++; }
-    }
-    a->first = first;
-    a->last = last;
-    a->low = mlc__log_tick(first);
-    a->high = mlc__log_tick(last);
-}
-
-/* Around both values with about five ticks. What does not differ gets room on both sides. */
-static void mlc__axis_linear(mlc__axis *a, double low, double high)
-{
-    const double most = fmax(fabs(low), fabs(high));
-    if (!(high - low > 1e-6 * most) || high - low < 1e-290) {
-        const double room = most > 1e-290 ? most / 2 : 1.0;
-        low -= room;
-        high += room;
-    }
-    const double rough = (high - low) / 5;
-    a->power = (int)floor(log10(rough));
-    const double unit = pow(10.0, (double)a->power), part = rough / unit;
-    a->step = part < 1.5 ? 1 : part < 3.5 ? 2 : part < 7.5 ? 5 : 10;
-    const double step = unit * a->step;
-    a->first = (int64_t)floor(low / step + 1e-9);
-    a->last = (int64_t)ceil(high / step - 1e-9);
-    a->stride = 1;
-    a->low = (double)a->first * step;
-    a->high = (double)a->last * step;
-}
-
-static mlc__axis mlc__plot_axis(const mlc_plot *p, bool vertical, int from, int to)
-{
-    mlc__axis a;
-    double low, high;
-    memset(&a, 0, sizeof a);
-    a.log = vertical ? p->y_log : p->x_log;
-    a.from = from;
-    a.to = to;
-    mlc__plot_range(p, vertical, &low, &high);
-    if (a.log) mlc__axis_log(&a, log10(low), log10(high));
-    else mlc__axis_linear(&a, low, high);
-    return a;
-}
-
-static int mlc__axis_at(const mlc__axis *a, double v)
-{
-    const double share = ((a->log ? log10(v) : v) - a->low) / (a->high - a->low);
-    return a->from + (int)lrint(share * (a->to - a->from));
-}
-
-/* digits * 10^power as "0.25" or "20000", from 10 to the power of `large` on as "2e4". */
-static mlc__text mlc__tick_text(int64_t digits, int power, int large)
-{
-    static const char zeros[] = "000000";
-    const char *sign = digits < 0 ? "-" : "";
-    mlc__text t;
-    char d[24];
-    for (; digits && digits % 10 == 0; power++) digits /= 10;
-    const int len = snprintf(d, sizeof d, "%lld", (long long)(digits < 0 ? -digits : digits));
-    const int lead = len - 1 + power;                      /* power of the first digit */
-    if (digits == 0) snprintf(t.s, sizeof t.s, "0");
-    else if (lead < -4 || lead >= large)
-        snprintf(t.s, sizeof t.s, "%s%.1s%s%se%d", sign, d, len > 1 ? "." : "", d + 1, lead);
-    else if (power >= 0) snprintf(t.s, sizeof t.s, "%s%s%.*s", sign, d, power, zeros);
-    else if (lead >= 0) snprintf(t.s, sizeof t.s, "%s%.*s.%s", sign, lead + 1, d, d + lead + 1);
-    else snprintf(t.s, sizeof t.s, "%s0.%.*s%s", sign, -lead - 1, zeros, d);
-    return t;
-}
-
-static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
-{
-    static const int part[3] = { 1, 2, 5 };
-    if (!a->log) return mlc__tick_text(i * a->step, a->power, 6);
-    const int64_t decade = mlc__tick_decade(i);
-    return mlc__tick_text(part[i - 3 * decade], (int)decade, 4);
-}
-
-static int mlc__axis_tick(const mlc__axis *a, int64_t i)
-{
-    const double share = a->log ? (mlc__log_tick(i) - a->low) / (a->high - a->low)
-                                : (double)(i - a->first) / (double)(a->last - a->first);
-    return a->from + (int)lrint(share * (a->to - a->from));
-}
-
-/* Along x: so many ticks to a number that numbers do not touch, at about 66 a character. */
-static int64_t mlc__axis_stride(const mlc__axis *a)
-{
-    int64_t stride = a->stride;
-    int most = 0, gap = a->to - a->from;
-    for (int64_t i = a->first; i <= a->last; i += a->stride) {
-        most = mlc__max32(most, 66 * (int)strlen(mlc__axis_label(a, i).s) + 60);
-        if (i > a->first)
-            gap = mlc__min32(gap, mlc__axis_tick(a, i) - mlc__axis_tick(a, i - a->stride));
-    }
-    while (most > gap && stride <= (a->last - a->first) / 2) { stride *= 2; gap *= 2; }
-    return stride;
-}
-
-/* -- a chart -- */
-
-/* Grid lines and their numbers, along x or up y. */
-static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *other, bool vertical)
-{
-    const int end = other->to - other->from;
-    const int64_t stride = vertical ? a->stride : mlc__axis_stride(a);
-    for (int64_t i = a->first; i <= a->last; i += stride) {
-        const int at = mlc__axis_tick(a, i);
-        if (vertical) {
-            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dh%d\"/>\n", other->from, at, end);
-            mlc__svg_text(s, other->from - 60, at + 40, 110, "end", false,
-                          mlc__axis_label(a, i).s);
-        } else {
-            mlc__svg_put(s, "<path class=\"g\" d=\"M%d %dv%d\"/>\n", at, other->from, end);
-            mlc__svg_text(s, at, other->from + 150, 110, "middle", false,
-                          mlc__axis_label(a, i).s);
-        }
-    }
-}
-
-static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
-{
-    static const char *const colours[8] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                            "#56b4e9", "#7f3c8d", "#4b4b4b" };
-    int64_t before = 0;
-    if (p->series[i].mark == MLC_PLOT_DASHED) return "#777";
-    for (int64_t j = 0; j < i; j++) before += p->series[j].mark != MLC_PLOT_DASHED;
-    return colours[before % 8];
-}
-
-/* The way follows. */
-static void mlc__chart_path(mlc__svg *s, const mlc_plot *p, int64_t i)
-{
-    const bool dashed = p->series[i].mark == MLC_PLOT_DASHED;
-    mlc__svg_put(s, "<path class=\"l\" stroke=\"%s\" stroke-width=\"%d\"%s d=\"",
-                 mlc__chart_colour(p, i), dashed ? 14 : 20,
-                 dashed ? " stroke-dasharray=\"60 40\"" : "");
-}
-
-static void mlc__chart_point(mlc__svg *s, const char *colour, int x, int y)
-{
-    mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y, colour);
-}
-
-/* A line breaks at a gap; a point that would lie on the one before it is left out, one that is
- * alone is a dot: a way of no length with round ends. */
-static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
-                            const mlc__axis *ay)
-{
-    const mlc_plot_series *r = &p->series[i];
-    bool on = false, alone = false;
-    int x = 0, y = 0;
-    mlc__chart_path(s, p, i);
-    for (int64_t j = 0; j < r->n; j++) {
-        const bool there = mlc__plot_shown(r->x[j], p->x_log) && mlc__plot_shown(r->y[j], p->y_log);
-        const int u = there ? mlc__axis_at(ax, r->x[j]) : 0;
-        const int v = there ? mlc__axis_at(ay, r->y[j]) : 0;
-        const bool moves = there && !(on && u == x && v == y);
-        if (alone && !there) mlc__svg_put(s, "h0");
-        if (moves) mlc__svg_put(s, "%c%d %d", on ? 'L' : 'M', u, v);
-        alone = there && (!on || (alone && !moves));
-        on = there;
-        x = u;
-        y = v;
-    }
-    mlc__svg_put(s, "%s\"/>\n", alone ? "h0" : "");
-}
-
-static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
-                              const mlc__axis *ay)
-{
-    const mlc_plot_series *r = &p->series[i];
-    if (r->mark != MLC_PLOT_POINTS) mlc__chart_line(s, p, i, ax, ay);
-    if (r->mark == MLC_PLOT_LINE || r->mark == MLC_PLOT_DASHED) return;
-    const char *colour = mlc__chart_colour(p, i);
-    int x = -1, y = -1;
-    for (int64_t j = 0; j < r->n; j++) {
-        if (!mlc__plot_shown(r->x[j], p->x_log) || !mlc__plot_shown(r->y[j], p->y_log)) continue;
-        const int u = mlc__axis_at(ax, r->x[j]), v = mlc__axis_at(ay, r->y[j]);
-        if (u != x || v != y) mlc__chart_point(s, colour, u, v);
-        x = u;
-        y = v;
-    }
-}
-
-/* Under the title, in as many rows as it takes and there is room for; drawn if s is given. Returns
- * the rows. */
-static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
-{
-    const int wide = MLC__PLOT_W - MLC__PLOT_LEFT - MLC__PLOT_RIGHT;
-    int x = 0, row = 0;
-    bool any = false;
-    for (int64_t i = 0; i < p->count; i++) {
-        const char *label = p->series[i].label;
-        if (!label) continue;
-        /* About the width of a character, of which bytes are at least as many. */
-        const int width = 420 + 62 * (int)mlc__min((int64_t)strlen(label), 40);
-        if (any && x + width > wide) { x = 0; row++; }
-        if (row == MLC__PLOT_ROWS) return row;
-        if (s) {
-            const int y = top + row * MLC__PLOT_LEGEND;
-            if (p->series[i].mark == MLC_PLOT_POINTS) {
-                mlc__chart_point(s, mlc__chart_colour(p, i), left + x + 120, y - 36);
-            } else {
-                mlc__chart_path(s, p, i);
-                mlc__svg_put(s, "M%d %dh240\"/>\n", left + x, y - 36);
-            }
-            mlc__svg_text(s, left + x + 290, y, 110, "start", false, label);
-        }
-        x += width;
-        any = true;
-    }
-    return any ? row + 1 : 0;
-}
-
-/* The chart whose corner is at x, y: a picture of its own, so that long texts end with it. */
-static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
-{
-    const int left = MLC__PLOT_LEFT, right = MLC__PLOT_W - MLC__PLOT_RIGHT;
-    const int rows = mlc__chart_legend(NULL, p, 0, 0);
-    const int head = p->title ? MLC__PLOT_TOP : MLC__PLOT_TOP / 2;
-    const int top = head + rows * MLC__PLOT_LEGEND;
-    const int bottom = MLC__PLOT_H - MLC__PLOT_BOTTOM;
-    const mlc__axis ax = mlc__plot_axis(p, false, left, right);
-    const mlc__axis ay = mlc__plot_axis(p, true, bottom, top);
-    mlc__svg_put(s, "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\">\n", x, y,
-                 (int)MLC__PLOT_W, (int)MLC__PLOT_H);
-    if (p->title) mlc__svg_text(s, left, 220, 140, "start", false, p->title);
-    mlc__chart_legend(s, p, left, head + 40);
-    mlc__chart_ticks(s, &ax, &ay, false);
-    mlc__chart_ticks(s, &ay, &ax, true);
-    mlc__svg_put(s, "<path class=\"a\" d=\"M%d %dV%dH%d\"/>\n", left, top, bottom, right);
-    for (int64_t i = 0; i < p->count; i++) mlc__chart_series(s, p, i, &ax, &ay);
-    if (p->x_label)
-        mlc__svg_text(s, (left + right) / 2, bottom + 350, 120, "middle", false, p->x_label);
-    if (p->y_label) mlc__svg_text(s, 120, (top + bottom) / 2, 120, "middle", true, p->y_label);
-    mlc__svg_put(s, "</svg>\n");
-}
-
-/* -- the picture -- */
-
-static mlc_status mlc__plot_text_check(mlc_ctx *ctx, const char *text, const char *what)
-{
-    MLC__REQUIRE(ctx, !text || mlc__utf8_ok(text), ARG, "plot: %s is not valid UTF-8", what);
-    return MLC_OK;
-}
-
-static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
-{
-    MLC__REQUIRE(ctx, p->count >= 0 && (p->series || !p->count), ARG,
-                 "plot: %lld series at %p", (long long)p->count, (const void *)p->series);
-    MLC__TRY(mlc__plot_text_check(ctx, p->title, "the title"));
-    MLC__TRY(mlc__plot_text_check(ctx, p->x_label, "x_label"));
-    MLC__TRY(mlc__plot_text_check(ctx, p->y_label, "y_label"));
-    for (int64_t i = 0; i < p->count; i++) {
-        const mlc_plot_series *r = &p->series[i];
-        MLC__REQUIRE(ctx, r->n >= 0 && (r->n == 0 || (r->x && r->y)), ARG,
-                     "plot: series %lld has n %lld, x %p, y %p; it needs as many of x and y",
-                     (long long)i, (long long)r->n, (const void *)r->x, (const void *)r->y);
-        MLC__REQUIRE(ctx, (uint32_t)r->mark <= MLC_PLOT_DASHED, ARG,
-                     "plot: series %lld has mark %d; there are 0 to %d", (long long)i, (int)r->mark,
-                     (int)MLC_PLOT_DASHED);
-        MLC__TRY(mlc__plot_text_check(ctx, r->label, "a label"));
-    }
-    return MLC_OK;
-}
-
-static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
-                                   int64_t columns)
-{
-    MLC__REQUIRE(ctx, plots, ARG, "plot: no charts");
-    MLC__REQUIRE(ctx, count > 0 && count <= 1000 && columns > 0, ARG,
-                 "plot: %lld charts in %lld columns; 1 to 1000 can be drawn", (long long)count,
-                 (long long)columns);
-    for (int64_t i = 0; i < count; i++) MLC__TRY(mlc__plot_check(ctx, &plots[i]));
-    return MLC_OK;
-}
-
-/* Of charts that were checked. */
-static void mlc__plots_draw(const mlc_plot *plots, int64_t count, int64_t columns,
-                            mlc_writer write, void *user)
-{
-    mlc__svg s;
-    columns = mlc__min(columns, count);
-    const int w = (int)columns * MLC__PLOT_W, h = (int)mlc__div_up(count, columns) * MLC__PLOT_H;
-    s.write = write;
-    s.user = user;
-    s.n = 0;
-    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
-                 h / 10, w, h);
-    mlc__svg_put(&s, "<style>.g{stroke:#e4e4e4;stroke-width:8}.a{stroke:#777;stroke-width:10;"
-                 "fill:none}.l{fill:none;stroke-linecap:round}</style>\n");
-    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
-    for (int64_t i = 0; i < count; i++)
-        mlc__chart(&s, &plots[i], (int)(i % columns) * MLC__PLOT_W,
-                   (int)(i / columns) * MLC__PLOT_H);
-    mlc__svg_put(&s, "</svg>\n");
-    mlc__svg_flush(&s);
-}
-
-MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
-                                   int64_t columns, mlc_writer write, void *user)
-{
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__TRY(mlc__writer(ctx, "plot", &write));
-    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
-    mlc__plots_draw(plots, count, columns, write, user);
-    return MLC_OK;
-}
-
-/* A file on its way, and whether it still is. */
-typedef struct mlc__plot_file { mlc__atomic to; mlc_status st; } mlc__plot_file;
-
-static void mlc__plot_to_file(void *user, const char *text, size_t bytes)
-{
-    mlc__plot_file *f = MLC__CAST(mlc__plot_file *, user);
-    if (f->st == MLC_OK) f->st = mlc__file_write(&f->to.file, text, bytes);
-}
-
-MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
-                                  int64_t count, int64_t columns)
-{
-    mlc__plot_file f;
-    if (!ctx) return MLC_ERR_ARG;
-    MLC__REQUIRE(ctx, path && path[0], ARG, "plot_save: no path");
-    MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
-    MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
-    f.st = MLC_OK;
-    mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
-    return mlc__atomic_end(&f.to, f.st);
-}
-
-/* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
- * One square a pair of classes, rows are targets. Numbers are written into squares that have room
- * for them: up to 16 classes. */
-
-enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_TOP = 400, MLC__CONFUSION_MOST = 64 };
-
-/* White to blue by share, and text that can be read on it. */
-static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts, int left,
-                                int64_t row, int64_t col)
-{
-    const int side = MLC__CONFUSION_SIDE / (int)m->classes;
-    const int x = left + (int)col * side, y = MLC__CONFUSION_TOP + (int)row * side;
-    const double v = counts[row * m->classes + col];
-    double sum = 0.0;
-    for (int64_t i = 0; i < m->classes; i++) sum += counts[row * m->classes + i];
-    const double share = mlc__ratio(v, sum);
-    const double clear = share > 0.0 ? fmin(share, 1.0) : 0.0;     /* weights may be negative */
-    mlc__svg_put(s, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"#%02x%02x%02x\" "
-                 "stroke=\"#e4e4e4\" stroke-width=\"8\"/>\n", x, y, side, side,
-                 (int)(255.0 - 255.0 * clear), (int)(255.0 - 141.0 * clear),
-                 (int)(255.0 - 77.0 * clear));
-    if (m->classes > 16 || v == 0.0) return;
-    mlc__svg_put(s, "<g fill=\"%s\">", clear > 0.5 ? "#fff" : "#333");
-    mlc__svg_text(s, x + side / 2, y + side / 2 + 40, mlc__min32(side / 4, 140), "middle", false,
-                  mlc__real_of(v, 4).s);
-    mlc__svg_put(s, "</g>\n");
-}
-
-/* About the width of the longest name, of at most 32 characters. */
-static int mlc__confusion_room(const mlc_metric *m, const char *const *names, int size)
-{
-    int most = 0;
-    for (int64_t i = 0; i < m->classes; i++)
-        most = mlc__max32(most, mlc__characters(mlc__class_name(names, i).s));
-    return mlc__min32(most, 32) * size * 6 / 10;
-}
-
-/* Of counts and names that were checked. Names of columns are turned where they have no room. */
-static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
-                                const char *const *names, mlc_writer write, void *user)
-{
-    mlc__svg s;
-    const int side = MLC__CONFUSION_SIDE / (int)m->classes, all = side * (int)m->classes;
-    const int size = mlc__min32(side * 7 / 10, 130), room = mlc__confusion_room(m, names, size);
-    const bool turn = room > side;
-    const int left = room + 400, bottom = MLC__CONFUSION_TOP + all;
-    const int w = left + all + 200, h = bottom + (turn ? room : size) + 360;
-    s.write = write;
-    s.user = user;
-    s.n = 0;
-    mlc__svg_put(&s, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
-                 "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" fill=\"#333\">\n", w / 10,
-                 h / 10, w, h);
-    mlc__svg_put(&s, "<rect width=\"%d\" height=\"%d\" fill=\"#fff\"/>\n", w, h);
-    for (int64_t i = 0; i < m->classes; i++) {
-        const int at = (int)i * side + side / 2;
-        const mlc__text name = mlc__class_name(names, i);
-        for (int64_t j = 0; j < m->classes; j++) mlc__confusion_cell(&s, m, counts, left, i, j);
-        mlc__svg_text(&s, left - 60, MLC__CONFUSION_TOP + at + size / 3, size, "end", false,
-                      name.s);
-        if (turn) mlc__svg_text(&s, left + at + size / 3, bottom + 60, size, "end", true, name.s);
-        else mlc__svg_text(&s, left + at, bottom + 40 + size, size, "middle", false, name.s);
-    }
-    mlc__svg_text(&s, left, 230, 140, "start", false, "Confusion matrix");
-    mlc__svg_text(&s, left + all / 2, h - 80, 120, "middle", false, "predicted");
-    mlc__svg_text(&s, 180, MLC__CONFUSION_TOP + all / 2, 120, "middle", true, "target");
-    mlc__svg_put(&s, "</svg>\n");
-    mlc__svg_flush(&s);
-}
-
-/* Counts for a picture, or NULL and the reason. */
-static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char *const *names)
-{
-    if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %lld classes; a picture has room for %d", what,
-                  (long long)m->classes, (int)MLC__CONFUSION_MOST);
-        return NULL;
-    }
-    return mlc__class_names(m, what, names) == MLC_OK ? mlc__metric_counts(m, what) : NULL;
-}
-
-MLC_IMPL mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
-                                        void *user)
-{
-    if (!m) return MLC_ERR_ARG;
-    MLC__TRY(mlc__writer(m->ctx, "confusion_write", &write));
-    double *counts = mlc__confusion_counts(m, "confusion_write", names);
-    if (!counts) return m->ctx->status;
-    mlc__confusion_draw(m, counts, names, write, user);
-    mlc__heap_free(m->ctx, counts);
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names)
-{
-    mlc__plot_file f;
-    if (!m) return MLC_ERR_ARG;
-    MLC__REQUIRE(m->ctx, path && path[0], ARG, "confusion_save: no path");
-    double *counts = mlc__confusion_counts(m, "confusion_save", names);
-    if (!counts) return m->ctx->status;
-    f.st = mlc__atomic_begin(&f.to, m->ctx, path);
-    if (f.st == MLC_OK) {
-        mlc__confusion_draw(m, counts, names, mlc__plot_to_file, &f);
-        f.st = mlc__atomic_end(&f.to, f.st);
-    }
-    mlc__heap_free(m->ctx, counts);
-    return f.st;
 }
 
 MLC__LEVEL_END
