@@ -115,10 +115,10 @@
  *   IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.INIT
  *   IMPL.NN.SUMMARY
  *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
- *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.OPTIM.MOMENTS  IMPL.OPTIM.RULES
- *   IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE
- *   IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE
- *   IMPL.OPTIM.REPORT
+ *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.BACKEND.REGISTER  IMPL.OPTIM.MOMENTS
+ *   IMPL.OPTIM.RULES  IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS
+ *   IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS
+ *   IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
  *   IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
  *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED
@@ -27220,11 +27220,20 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
-    void (*optim)(mlc_optim *o);       /* set with the first, and by IMPL.MEMORY_PLAN          */
+    void (*optim)(mlc_optim *o);       /* makes an optimizer one of a device                   */
 } mlc__registry;
 
-/* IMPL.OPTIM: a program that registers no backend does not link what optimizers do on one. */
-static void mlc__optim_on_device(mlc_optim *o);
+/* A program that registers no backend does not link what optimizers do on one: what knows of a
+ * device sets it, before an optimizer is on that. */
+MLC__INLINE void mlc__backend_optim_set(void (*optim)(mlc_optim *o))
+{
+    __atomic_store_n(&mlc__registry.optim, optim, __ATOMIC_RELEASE);
+}
+
+MLC__INLINE void mlc__backend_optim(mlc_optim *o)
+{
+    __atomic_load_n(&mlc__registry.optim, __ATOMIC_ACQUIRE)(o);
+}
 
 /* name need not be terminated: it may be the front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
@@ -27235,40 +27244,6 @@ static const mlc_backend *mlc__backend_find(const char *name, size_t len)
         if (strlen(b->name) == len && memcmp(b->name, name, len) == 0) return b;
     }
     return NULL;
-}
-
-/* Two registrations at a time are rare and short: a spin will do. The lock is its holder's process:
- * one that was held when this process was forked is taken over. */
-static void mlc__registry_lock(void)
-{
-#if MLC__POSIX
-    const int32_t self = (int32_t)getpid();
-#else
-    const int32_t self = 1;
-#endif
-    int32_t held = 0;
-    while (!__atomic_compare_exchange_n(&mlc__registry.lock, &held, self, false, __ATOMIC_ACQUIRE,
-                                        __ATOMIC_RELAXED))
-        if (held == self) held = 0;
-}
-
-/* The struct is copied, the name it points to is not. abi and size catch objects built against
- * another header. */
-MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
-{
-    mlc_status status = MLC_ERR_ARG;
-    if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->count || !b->open ||
-        !b->close || !b->alloc || !b->release || !b->copy || !b->post || !b->poll || !b->sync ||
-        !b->name[0] || strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
-    mlc__registry_lock();
-    if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
-        mlc__registry.backend[mlc__registry.n] = *b;
-        __atomic_store_n(&mlc__registry.optim, &mlc__optim_on_device, __ATOMIC_RELEASE);
-        __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
-        status = MLC_OK;
-    }
-    __atomic_store_n(&mlc__registry.lock, 0, __ATOMIC_RELEASE);
-    return status;
 }
 
 MLC_IMPL int32_t mlc_backend_count(const char *name)
@@ -48125,7 +48100,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->guard.norm = MLC__NAN;
     o->token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
-    if (!o->ctx->on_host) __atomic_load_n(&mlc__registry.optim, __ATOMIC_ACQUIRE)(o);
+    if (!o->ctx->on_host) mlc__backend_optim(o);
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
@@ -48946,6 +48921,43 @@ static void mlc__optim_on_device(mlc_optim *o)
     o->device = &fns;
     o->guarded = mlc__optim_guarded;
     o->stale = true;
+}
+
+/* @@ IMPL.BACKEND.REGISTER ------------------------------- adds a device to those of the process
+ * With it comes what an optimizer does on a device, so it stands below IMPL.OPTIM.DEVICE. */
+
+/* Two registrations at a time are rare and short: a spin will do. The lock is its holder's process:
+ * one that was held when this process was forked is taken over. */
+static void mlc__registry_lock(void)
+{
+#if MLC__POSIX
+    const int32_t self = (int32_t)getpid();
+#else
+    const int32_t self = 1;
+#endif
+    int32_t held = 0;
+    while (!__atomic_compare_exchange_n(&mlc__registry.lock, &held, self, false, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
+        if (held == self) held = 0;
+}
+
+/* The struct is copied, the name it points to is not. abi and size catch objects built against
+ * another header. */
+MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
+{
+    mlc_status status = MLC_ERR_ARG;
+    if (!b || b->abi != MLC_ABI || b->size != sizeof *b || !b->name || !b->count || !b->open ||
+        !b->close || !b->alloc || !b->release || !b->copy || !b->post || !b->poll || !b->sync ||
+        !b->name[0] || strchr(b->name, ':') || strcmp(b->name, "cpu") == 0) return MLC_ERR_ARG;
+    mlc__registry_lock();
+    if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
+        mlc__registry.backend[mlc__registry.n] = *b;
+        mlc__backend_optim_set(mlc__optim_on_device);
+        __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
+        status = MLC_OK;
+    }
+    __atomic_store_n(&mlc__registry.lock, 0, __ATOMIC_RELEASE);
+    return status;
 }
 
 MLC__LEVEL_END
@@ -70880,6 +70892,7 @@ static void mlc__rehearsal_release(void *user, void *ptr, size_t bytes)
     mlc__heap_free(MLC__CAST(mlc_ctx *, user), ptr);
 }
 
+/* It is not registered: a context of it is made by mlc__rehearsal_open alone. */
 static void mlc__rehearsal_backend(mlc__rehearsal *r)
 {
     mlc_backend *b = &r->backend;
@@ -70894,7 +70907,7 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
     b->poll = mlc__rehearsal_poll;
     b->sync = mlc__rehearsal_sync;
     mlc__rehearsal_kernels(&b->kernels, r->of->backend);
-    __atomic_store_n(&mlc__registry.optim, &mlc__optim_on_device, __ATOMIC_RELEASE);
+    mlc__backend_optim_set(mlc__optim_on_device);
 }
 
 /* The second context, like mlc__ctx_open's. In a block it is one of the host, and the threads that
