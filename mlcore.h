@@ -131,7 +131,7 @@
  *   IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
- * stands above it. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
+ * stands above it; `make lint` finds what does not. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
  * --------------------------------------------------------------------------------------------- */
 #ifndef MLCORE_H
 #define MLCORE_H

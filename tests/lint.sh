@@ -2,6 +2,7 @@
 # Silent and 0 if all is well.
 found=$(
     awk -f tests/lint.awk mlcore.h
+    awk -f tests/order.awk mlcore.h mlcore.h
 
     for file in mlcore_cuda.* tests/*.[ch] tests/*.cpp tests/*/*.[ch] tests/*/*.cpp tests/*/*.cu \
                 bench/*.[ch] examples/*.[ch] \
