@@ -39626,9 +39626,18 @@ typedef struct mlc__fuse {
     mlc__keeps   (*keeps)(const mlc_module *m);
 } mlc__fuse;
 
-static const mlc__fuse mlc__no_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
-};
+/* A constant of it by the names of what a layer has: one more function is a line above, and touches
+ * the layers that have it. C++17 knows no designated initialisers. */
+#ifdef __cplusplus
+#  define MLC__FUSE(name, can) \
+    static constexpr mlc__fuse name = [] { mlc__fuse fuse = {}; can return fuse; }();
+#  define MLC__CAN(what, how) fuse.what = how;
+#else
+#  define MLC__FUSE(name, can) static const mlc__fuse name = { can };
+#  define MLC__CAN(what, how) .what = how,
+#endif
+
+MLC__FUSE(mlc__no_fuse, MLC__CAN(whole, false))
 
 /* What the modules of one forward share. A forward over tokens, or one with a cache, sets the
  * context's; see mlc__sequence_of. The functions are a cache's, or NULL; false: an error. */
@@ -41194,9 +41203,7 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
     return &MLC__CAST(mlc__linear_user *, m->user)->w;
 }
 
-static const mlc__fuse mlc__linear_fuse = {
-    NULL, NULL, mlc__linear_weights, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__linear_fuse, MLC__CAN(weights, mlc__linear_weights))
 
 MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
 {
@@ -41280,9 +41287,7 @@ static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
     return true;
 }
 
-static const mlc__fuse mlc__act_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__act_joins, NULL, NULL, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__act_fuse, MLC__CAN(joins, mlc__act_joins))
 
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
@@ -41500,9 +41505,7 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t ta
     return true;
 }
 
-static const mlc__fuse mlc__dropout_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, mlc__dropout_joins, NULL, NULL, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__dropout_fuse, MLC__CAN(joins, mlc__dropout_joins))
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
@@ -41818,10 +41821,10 @@ static bool mlc__relu_waits(const mlc_module *m, int32_t i)
            mlc__fuse_joins(child, m->child[i + 1], &e) && e.act == MLC_ACT_RELU;
 }
 
-static const mlc__fuse mlc__conv_fuse = {
-    mlc__conv_layer_call, mlc__conv_layer_adds, mlc__conv_layer_weights, mlc__conv_layer_desc,
-    NULL, NULL, NULL, NULL, NULL, mlc__relu_waits, false, NULL, NULL
-};
+MLC__FUSE(mlc__conv_fuse,
+          MLC__CAN(call_add, mlc__conv_layer_call) MLC__CAN(adds, mlc__conv_layer_adds)
+          MLC__CAN(weights, mlc__conv_layer_weights) MLC__CAN(conv, mlc__conv_layer_desc)
+          MLC__CAN(relu_waits, mlc__relu_waits))
 
 static const mlc_nn_conv_desc mlc__nn_conv_normal =
     { 0, 0, 0, { { 0 }, MLC_ALL_AXES }, MLC__CONV_NORMAL, MLC_PAD_CONSTANT, false, false, MLC_F32,
@@ -42030,9 +42033,7 @@ static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
     return y;
 }
 
-static const mlc__fuse mlc__max_pool_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__max_pool_relu, NULL, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__max_pool_fuse, MLC__CAN(call_relu, mlc__max_pool_relu))
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
@@ -42169,10 +42170,9 @@ static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
     return MLC__CAST(mlc__bnorm_user *, m->user);
 }
 
-static const mlc__fuse mlc__bnorm_fuse = {
-    mlc__bnorm_layer_call, mlc__bnorm_layer_adds, NULL, NULL, mlc__bnorm_of, NULL, NULL, NULL, NULL,
-    NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__bnorm_fuse,
+          MLC__CAN(call_add, mlc__bnorm_layer_call) MLC__CAN(adds, mlc__bnorm_layer_adds)
+          MLC__CAN(norm, mlc__bnorm_of))
 
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
                                       double value, bool buffer)
@@ -42411,9 +42411,7 @@ static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const ml
     return mlc__sequential_run(m, x, &at, m->children);
 }
 
-static const mlc__fuse mlc__sequential_fuses = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, mlc__sequential_run, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
@@ -42985,10 +42983,8 @@ static mlc__keeps mlc__recurrent_keeps(const mlc_module *m)
     return keeps;
 }
 
-static const mlc__fuse mlc__recurrent_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of,
-    mlc__recurrent_keeps
-};
+MLC__FUSE(mlc__recurrent_fuse,
+          MLC__CAN(lengths, mlc__recurrent_call_of) MLC__CAN(keeps, mlc__recurrent_keeps))
 
 /* ---- one layer in one direction */
 
@@ -43522,10 +43518,8 @@ static mlc__keeps mlc__ways_keeps(const mlc_module *m)
     return keeps;
 }
 
-static const mlc__fuse mlc__ways_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, mlc__recurrent_call_of,
-    mlc__ways_keeps
-};
+MLC__FUSE(mlc__ways_fuse,
+          MLC__CAN(lengths, mlc__recurrent_call_of) MLC__CAN(keeps, mlc__ways_keeps))
 
 MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
 {
@@ -43685,9 +43679,7 @@ static mlc__keeps mlc__mha_keeps(const mlc_module *m)
 
 static const mlc_module_class mlc__mha_class = { "MultiheadAttention", mlc__mha_forward, NULL, NULL,
                                                  0, NULL };
-static const mlc__fuse mlc__mha_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, mlc__mha_keeps
-};
+MLC__FUSE(mlc__mha_fuse, MLC__CAN(keeps, mlc__mha_keeps))
 
 /* A forward with a desc and an epilogue, which a module keeps only while it runs. */
 static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
@@ -46819,9 +46811,7 @@ static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
     return MLC__CAST(mlc__sklinear_user *, m->user);
 }
 
-static const mlc__fuse mlc__sklinear_fuse = {
-    NULL, NULL, NULL, NULL, NULL, mlc__sklinear_of, NULL, NULL, NULL, NULL, false, NULL, NULL
-};
+MLC__FUSE(mlc__sklinear_fuse, MLC__CAN(sketch, mlc__sklinear_of))
 
 MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                         int64_t low_rank)
@@ -47384,9 +47374,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     return y;
 }
 
-static const mlc__fuse mlc__skconv_fuse = {
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, true, NULL, NULL
-};
+MLC__FUSE(mlc__skconv_fuse, MLC__CAN(whole, true))
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
