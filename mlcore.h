@@ -39599,6 +39599,14 @@ typedef struct mlc__keeps {
     int64_t     outer, inner[2];       /* inner 0: there is no such tensor                      */
 } mlc__keeps;
 
+/* What a layer says of itself, for functions that are not for every module. */
+typedef enum mlc__layer_is {
+    MLC__IS_WHOLE = 1,                 /* its children are no layers to be replaced             */
+    MLC__IS_RESIDUAL = 2,              /* its call adds the residual of an epilogue             */
+    MLC__IS_SCALE = 4,                 /* mlc_nn_scale_fit fits it                              */
+    MLC__IS_ATTENTION = 8              /* mlc_attention_forward runs it                         */
+} mlc__layer_is;
+
 /* What a container may do with a layer instead of calling its forward. It asks the layer and knows
  * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
 typedef struct mlc__fuse {
@@ -39619,7 +39627,7 @@ typedef struct mlc__fuse {
                                        /* *at to end of a sequence; *at: the next one then     */
     /* of child i of m: does the relu after it run in call_relu of the child after that? */
     bool         (*relu_waits)(const mlc_module *m, int32_t i);
-    bool         whole;                /* its children are no layers to be replaced             */
+    uint32_t     is;                   /* bits of mlc__layer_is                                 */
     /* of one that takes lengths: where it keeps those of a call */
     struct mlc__recurrent_call *(*lengths)(mlc_module *m);
     /* of one whose output depends on rows before: what a cache holds for it */
@@ -39637,7 +39645,7 @@ typedef struct mlc__fuse {
 #  define MLC__CAN(what, how) .what = how,
 #endif
 
-MLC__FUSE(mlc__no_fuse, MLC__CAN(whole, false))
+MLC__FUSE(mlc__no_fuse, MLC__CAN(is, 0))
 
 /* What the modules of one forward share. A forward over tokens, or one with a cache, sets the
  * context's; see mlc__sequence_of. The functions are a cache's, or NULL; false: an error. */
@@ -39677,7 +39685,8 @@ struct mlc_module {
     uint8_t          evals, was_training;       /* open mlc_eval_begin; a bit each: mode before */
     uint16_t         evals_lost;                /* begun beyond the limit                       */
     bool             alone;                     /* hook or piece: runs in no other's pass       */
-    bool             descs;                     /* user begins with two descs of a call, or NULL */
+    bool             descs;                     /* user begins with two descs of a call, or NULL;
+                                                 * mlc_transformer_forward sets them            */
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int32_t          segment;                   /* children of a piece, if piece says so        */
@@ -41203,7 +41212,8 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
     return &MLC__CAST(mlc__linear_user *, m->user)->w;
 }
 
-MLC__FUSE(mlc__linear_fuse, MLC__CAN(weights, mlc__linear_weights))
+MLC__FUSE(mlc__linear_fuse,
+          MLC__CAN(weights, mlc__linear_weights) MLC__CAN(is, MLC__IS_RESIDUAL))
 
 MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
 {
@@ -41617,6 +41627,8 @@ static mlc_tensor *mlc__statistic_declare(mlc_module *m, const char *what, const
     return t;
 }
 
+MLC__FUSE(mlc__scale_fuse, MLC__CAN(is, MLC__IS_SCALE))
+
 static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t features,
                                    const mlc__scale_user *user)
 {
@@ -41630,6 +41642,7 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     }
     mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
     if (!m) return NULL;
+    m->fuse = &mlc__scale_fuse;
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
     p = mlc_param_desc_make(mlc_dims1(features));
     p.buffer = true;
@@ -41711,7 +41724,7 @@ static mlc_status mlc__scale_set(const mlc__scale_user *u, mlc_tensor *x, double
 static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *features)
 {
     mlc_ctx *ctx = m->ctx;
-    MLC__REQUIRE(ctx, m->cls.call == mlc__scale_module, ARG, "nn_scale_fit: a %s has no scale; it "
+    MLC__REQUIRE(ctx, m->fuse->is & MLC__IS_SCALE, ARG, "nn_scale_fit: a %s has no scale; it "
                  "takes an mlc_nn_standardize or an mlc_nn_min_max", m->cls.name);
     MLC__REQUIRE(ctx, x->ctx == ctx, ARG, "nn_scale_fit: x belongs to another context; make it in "
                  "the module's");
@@ -42942,6 +42955,7 @@ typedef struct mlc__recurrent_call {
     mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
     const mlc__recurrent_rows *rows;   /* used if there are lengths                            */
     int32_t     states;                /* h, or h and c                                        */
+    bool        time_first;            /* x is [t,b,e]                                         */
 } mlc__recurrent_call;
 
 typedef struct mlc__recurrent_user {
@@ -43373,6 +43387,7 @@ static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, b
     if (!m) return NULL;
     mlc__recurrent_user *u = MLC__CAST(mlc__recurrent_user *, m->user);
     u->call.states = d->kind == MLC_RNN_LSTM ? 2 : 1;
+    u->call.time_first = d->time_first;
     u->d = *d;
     u->dropout = more ? more->dropout : NULL;
     u->cell = cell;
@@ -43501,10 +43516,9 @@ static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_
     return out[0] ? MLC_OK : ctx->status;
 }
 
-static bool mlc__ways_takes(const mlc_module *m)
+static bool mlc__ways_takes(mlc_module *m)
 {
-    if (!m || m->cls.forward != mlc__recurrent_forward ||
-        !MLC__CAST(const mlc__recurrent_user *, m->user)->d.time_first) return true;
+    if (!m || !m->fuse->lengths || !m->fuse->lengths(m)->time_first) return true;
     mlc__fail(m->ctx, MLC_ERR_ARG, "nn_bidirectional: %s has time_first; it must take [b,t,e]",
               m->cls.name);
     return false;
@@ -43524,7 +43538,7 @@ MLC__FUSE(mlc__ways_fuse,
 MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
 {
     static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
-    const mlc__recurrent_call user = { NULL, NULL, 1 };
+    const mlc__recurrent_call user = { NULL, NULL, 1, false };
     const bool fine = mlc__ways_takes(forward) && mlc__ways_takes(backward);
     mlc_module *m = fine ? mlc_module_create(ctx, &cls, &user, sizeof user) : NULL;
     if (m) m->fuse = &mlc__ways_fuse;
@@ -43547,7 +43561,7 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
-    const bool linear = m->fuse == &mlc__linear_fuse && !m->alone;
+    const bool linear = (m->fuse->is & MLC__IS_RESIDUAL) && !m->alone;
     mlc_epilogue now = *e;
     if (!linear) now.residual = NULL;
     const bool fused = !m->alone && (m->cls.takes & all) == all;
@@ -43679,7 +43693,7 @@ static mlc__keeps mlc__mha_keeps(const mlc_module *m)
 
 static const mlc_module_class mlc__mha_class = { "MultiheadAttention", mlc__mha_forward, NULL, NULL,
                                                  0, NULL };
-MLC__FUSE(mlc__mha_fuse, MLC__CAN(keeps, mlc__mha_keeps))
+MLC__FUSE(mlc__mha_fuse, MLC__CAN(keeps, mlc__mha_keeps) MLC__CAN(is, MLC__IS_ATTENTION))
 
 /* A forward with a desc and an epilogue, which a module keeps only while it runs. */
 static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
@@ -43702,7 +43716,7 @@ MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc
                                            mlc_tensor *value, const mlc_attention_desc *desc)
 {
     if (!m) return NULL;
-    if (m->cls.forward == mlc__mha_forward) {
+    if (m->fuse->is & MLC__IS_ATTENTION) {
         if (!key) key = query;
         return mlc__mha_run(m, query, key, value ? value : key, desc, NULL);
     }
@@ -44077,8 +44091,7 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
                                              const mlc_attention_desc *cross)
 {
     if (!m) return NULL;
-    if (m->cls.forward == mlc__layer_forward || m->cls.forward == mlc__stack_forward)
-        return mlc__transformer_run(m, x, memory, self, cross);
+    if (m->descs) return mlc__transformer_run(m, x, memory, self, cross);
     mlc__fail(m->ctx, MLC_ERR_ARG, "transformer_forward: the module is a %s; it must be a layer or "
               "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
     return NULL;
@@ -47374,7 +47387,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     return y;
 }
 
-MLC__FUSE(mlc__skconv_fuse, MLC__CAN(whole, true))
+MLC__FUSE(mlc__skconv_fuse, MLC__CAN(is, MLC__IS_WHOLE))
 
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
@@ -47587,7 +47600,7 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
 
 static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path, size_t len)
 {
-    for (int32_t i = 0; i < m->children && !m->fuse->whole; i++) {
+    for (int32_t i = 0; i < m->children && !(m->fuse->is & MLC__IS_WHOLE); i++) {
         const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
                                m->child[i]->name);
         const size_t end = (size_t)mlc__min((int64_t)len + n, MLC_NAME_BYTES - 1);

@@ -106,6 +106,11 @@ in_comment { said[where] = said[where] $0 "\n" }
     level = $1
 }
 
+# No section knows a layer by its class: a layer says what it is in its mlc__fuse.
+/(cls(\.|->)[a-z_]+|->(cls|fuse)) *[!=]= *&?mlc__/ ||
+/mlc__[a-z0-9_]+ *[!=]= *&?[a-z_>.-]*(cls(\.|->)|->(cls|fuse)[^a-z_>])/ ||
+/str(n?cmp|str)\([^;]*cls(\.|->)name/ { bad("a layer is found by its class") }
+
 # A function's body is from { to } in the first column.
 /^\{/ { body = FNR }
 /^\}/ {
