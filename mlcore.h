@@ -8642,6 +8642,7 @@ struct mlc_ctx {
     struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
     struct mlc__watch *watch;          /* NULL: there are no hooks                             */
     struct mlc__watch *hooks;          /* the same, kept when there are none any more          */
+    const struct mlc__dropping *dropping;      /* of linear; set when the first one drops       */
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
     void         (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
@@ -15236,6 +15237,18 @@ typedef struct mlc__form {
     void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
 } mlc__form;
 
+/* Signs and dropout: what few products have. Tables without it are of those that operations call
+ * otherwise, so that other programs do not link it. */
+struct mlc__gemm_fns;
+struct mlc__gemm_job;
+typedef struct mlc__gemm_extra {
+    mlc__signs_fn signs;
+    void (*side)(const struct mlc__gemm_job *j, char *own, int64_t x, int64_t n, int64_t depth);
+    void (*copy)(const struct mlc_k_gemm *g, const struct mlc__gemm_fns *f,
+                 const struct mlc_k_gemm *w, size_t taken);
+    void (*drop)(const mlc__sink *s);
+} mlc__gemm_extra;
+
 /* What a level brings to the products of a dtype; mr x nr is its tile. */
 typedef struct mlc__gemm_fns {
     int64_t      mr, nr;
@@ -15246,7 +15259,7 @@ typedef struct mlc__gemm_fns {
     mlc__dots_fn dots;                 /* NULL: by dot                                         */
     mlc__axpy_fn axpy;
     mlc__map_fn  map;
-    mlc__signs_fn signs;
+    const mlc__gemm_extra *extra;      /* or NULL                                              */
     const mlc__random_fns *random;
     const mlc__half_fns *half;
     bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
@@ -15317,7 +15330,7 @@ static void mlc__sink_narrow(const mlc__sink *s, void *c, int64_t r, const float
     }
 
 /* Rows are short: a row's words are made for it, from the block that holds its first one on. */
-MLC__APART void mlc__sink_drop(const mlc__sink *s)
+static void mlc__sink_drop(const mlc__sink *s)
 {
     const struct mlc_k_gemm *g = s->g;
     const mlc_dtype dtype = mlc__wide(g->dtype);
@@ -15345,7 +15358,7 @@ MLC__APART void mlc__sink_drop(const mlc__sink *s)
         s->f->map(mlc__act_map(g->act), tile, in, all, 0.0, 0.0); \
         if (g->aux && g->aux_after) { MLC__SINK_PUT_##AS(T, g->aux) } \
     } \
-    if (g->drop > 0.0) mlc__sink_drop(s); \
+    if (g->drop > 0.0) s->f->extra->drop(s); \
     if (g->residual && !g->act_last) { MLC__SINK_ADD_##AS(T, g->residual, (T)1) } \
     if (g->grad_of) { \
         MLC__SINK_GET_##AS(T, g->grad_of, of) \
@@ -15898,9 +15911,9 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
     const struct mlc_k_signs *signs = &j->g->signs;
     const int64_t some = mlc__max(0, mlc__min(depth, signs->rows - j->k0));
     const size_t cell = (size_t)j->f->form->cell_bytes;
-    const mlc__sign_panels o = { j->f->signs, own + s->at, s->panel, j->f->form->pair ? 2 : 1,
-                                 s->panel, (size_t)(mlc__cells(j, depth) * s->panel) * cell, cell,
-                                 true };
+    const mlc__sign_panels o = { j->f->extra->signs, own + s->at, s->panel,
+                                 j->f->form->pair ? 2 : 1, s->panel,
+                                 (size_t)(mlc__cells(j, depth) * s->panel) * cell, cell, true };
     /* First: a pack may write over a panel's end, where the next one begins with signs. */
     if (some < depth)
         mlc__side_pack(j, s, own + s->at,
@@ -15954,7 +15967,7 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
     if (s->given)
         b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
                            (size_t)j->f->form->cell_bytes);
-    else if (*tag != key && signs) mlc__side_signs(j, own, from, b.n, depth);
+    else if (*tag != key && signs) j->f->extra->side(j, own, from, b.n, depth);
     else if (*tag != key && (s->pack || s->columns))
         mlc__side_pack(j, s, own + s->at, b.raw, b.n, 0, depth);
     *tag = key;
@@ -16651,6 +16664,18 @@ static void mlc__gemm_convert(void *dev, const mlc__half_fns *half, mlc_dtype dt
                       &r);
 }
 
+/* The first rows of b, signs, of which w has a copy. */
+static void mlc__gemm_copy_signs(const struct mlc_k_gemm *g, const mlc__gemm_fns *f,
+                                 const struct mlc_k_gemm *w, size_t taken)
+{
+    const mlc__sign_panels o = { f->extra->signs, MLC__CAST(char *, (void *)(uintptr_t)w->b), 32, 1,
+                                 g->n, 32 * sizeof(float), sizeof(float), false };
+    char *words = MLC__CAST(char *, g->workspace) + taken -
+                  mlc__round_up(sizeof(mlc__sign_words), MLC__CACHELINE);
+    mlc__signs_put(f->random, &g->signs, &o, 0, g->signs.rows, 0, g->n,
+                   MLC__CAST(mlc__sign_words *, (void *)words));
+}
+
 /* w is the product of what lies in g's workspace then. */
 static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const mlc__gemm_fns *f,
                                  struct mlc_k_gemm *w)
@@ -16658,14 +16683,7 @@ static mlc_status mlc__gemm_copy(void *dev, const struct mlc_k_gemm *g, const ml
     const int64_t rows = g->signs.rows;
     const size_t taken = mlc__gemm_widen(g, w);
     if (taken > g->workspace_bytes) return MLC_ERR_INTERNAL;
-    if (rows) {
-        const mlc__sign_panels o = { f->signs, MLC__CAST(char *, (void *)(uintptr_t)w->b), 32, 1,
-                                     g->n, 32 * sizeof(float), sizeof(float), false };
-        char *words = MLC__CAST(char *, g->workspace) + taken -
-                      mlc__round_up(sizeof(mlc__sign_words), MLC__CACHELINE);
-        mlc__signs_put(f->random, &g->signs, &o, 0, rows, 0, g->n,
-                       MLC__CAST(mlc__sign_words *, (void *)words));
-    }
+    if (rows) f->extra->copy(g, f, w, taken);
     mlc__gemm_convert(dev, f->half, g->dtype, g->a_dtype, g->a, w->a,
                       g->a_batch[2] ? g->batch[2] : 1, g->m, g->k, g->a_batch[2], g->a_row,
                       g->a_col);
@@ -16900,6 +16918,7 @@ static bool mlc__gemm_valid(const struct mlc_k_gemm *g, const mlc__gemm_level *l
     if (g->bias && g->bias_dtype != g->c_dtype &&
         !(g->bias_dtype == MLC_F32 && g->c_dtype != MLC_F64)) return false;
     if (g->b_pack && (mlc__batches(g) != 1 || g->dtype != MLC_BF16 || !level->bf16)) return false;
+    if ((g->signs.rows || g->drop > 0.0) && !level->f32->extra) return false;
     if (g->signs.rows && (mlc__batches(g) != 1 || g->b_pack || g->signs.rows > g->k ||
                           (half && g->signs.rows < g->k && g->signs.rows % 32))) return false;
     return g->beta == 0.0 || !mlc__gemm_changes(g);
@@ -16963,32 +16982,45 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
 #define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
 
-#define MLC__STAMP_GEMM(isa) \
-    static const mlc__gemm_fns mlc__gemm_fns_##isa[2] = { \
+/* The table NAME of a level, with EXTRA(dtype) for each dtype. */
+#define MLC__GEMM_FNS(isa, NAME, EXTRA) \
+    static const mlc__gemm_fns mlc__gemm_fns_##NAME[2] = { \
         { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, mlc__dots_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, mlc__signs_f32_##isa, \
-          &mlc__random_fns_##isa, \
+          mlc__axpy_f32_##isa, mlc__map_f32_##isa, EXTRA(0, isa), &mlc__random_fns_##isa, \
           &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
         { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
           MLC__OTHER(mlc__dot_f64), NULL, MLC__OTHER(mlc__axpy_f64), \
-          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), MLC__OTHER(mlc__signs_f64), \
+          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), EXTRA(1, isa), \
           &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
           MLC__OTHER(&mlc__form_f64) } }; \
-    static const mlc__gemm_level mlc__gemm_level_##isa = \
-        { &mlc__gemm_fns_##isa[0], MLC__OTHER(&mlc__gemm_fns_##isa[1]), NULL };
+    static const mlc__gemm_level mlc__gemm_level_##NAME = \
+        { &mlc__gemm_fns_##NAME[0], MLC__OTHER(&mlc__gemm_fns_##NAME[1]), NULL };
+#define MLC__NO_EXTRA(i, isa) NULL
+#define MLC__EXTRA(i, isa)    &mlc__gemm_extra_##isa[i]
+#define MLC__STAMP_GEMM(isa) \
+    static const mlc__gemm_extra mlc__gemm_extra_##isa[2] = { \
+        { mlc__signs_f32_##isa, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop }, \
+        { MLC__OTHER(mlc__signs_f64), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop } }; \
+    MLC__GEMM_FNS(isa, isa, MLC__NO_EXTRA) MLC__GEMM_FNS(isa, all_##isa, MLC__EXTRA)
 MLC__EACH_ISA(MLC__STAMP_GEMM)
 
 #define MLC__TILE_BF16_avx512x 14, 32, 0.01, mlc__tile_bf16_avx512x, mlc__narrow_bf16_avx512x
 #define MLC__TILE_BF16_amx     32, 32, 0.002, mlc__tile_bf16_amx, mlc__narrow_bf16_amx
 
 /* Levels over avx512 differ from it in the products of bf16. */
-#define MLC__STAMP_BF16(level) \
-    static const mlc__gemm_fns mlc__gemm_fns_##level = \
+#define MLC__BF16_FNS(level, NAME, avx512, EXTRA) \
+    static const mlc__gemm_fns mlc__gemm_fns_##NAME = \
         { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, NULL, mlc__map_f32_avx512, \
-          mlc__signs_cells, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, \
-          &mlc__form_##level }; \
-    static const mlc__gemm_level mlc__gemm_level_##level = \
-        { &mlc__gemm_fns_avx512[0], &mlc__gemm_fns_avx512[1], &mlc__gemm_fns_##level };
+          EXTRA, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, &mlc__form_##level }; \
+    static const mlc__gemm_level mlc__gemm_level_##NAME = \
+        { &mlc__gemm_fns_##avx512[0], &mlc__gemm_fns_##avx512[1], &mlc__gemm_fns_##NAME };
+#define MLC__STAMP_BF16(level) \
+    MLC__BF16_FNS(level, level, avx512, NULL) \
+    MLC__BF16_FNS(level, all_##level, all_avx512, &mlc__gemm_extra_bf16)
+#if MLC__AVX512X
+static const mlc__gemm_extra mlc__gemm_extra_bf16 =
+    { mlc__signs_cells, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop };
+#endif
 #if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
 #endif
@@ -16998,8 +17030,14 @@ MLC__STAMP_BF16(amx)
 
 #define MLC__CPU_gemm(K, isa, level) \
     K##_asks(gemm, isa, level, \
-             mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level), \
-             mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level))
+             mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_all_##level), \
+             mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_all_##level))
+/* The same without signs and dropout: what most operations call. */
+#define MLC__PRODUCT_AT(name, isa, level, K) \
+    static mlc_status mlc__product_##level(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level); } \
+    static size_t mlc__product_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
+    { return mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level); }
 #define MLC__CPU_pack(K, isa, level) \
     K##_asks(pack, isa, level, \
              MLC__IF_PACKS_##level(mlc__pack_run(dev, a), MLC_ERR_UNSUPPORTED), \
@@ -27186,6 +27224,15 @@ MLC__LEVEL_HOT
         { MLC__EACH_LEVEL(MLC__QUERY_AT, name) };
 MLC_KERNELS(MLC__COLUMN)
 
+/* The column of products that have neither signs nor dropout. */
+#define MLC__PRODUCT_RUN(name, isa, level, K)   mlc__product_##level,
+#define MLC__PRODUCT_QUERY(name, isa, level, K) mlc__product_workspace_##level,
+MLC__EACH_LEVEL(MLC__PRODUCT_AT, gemm)
+static mlc_status (*const mlc__cpu_product[])(void *, const struct mlc_k_gemm *) =
+    { MLC__EACH_LEVEL(MLC__PRODUCT_RUN, gemm) };
+static size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_gemm *) =
+    { MLC__EACH_LEVEL(MLC__PRODUCT_QUERY, gemm) };
+
 #define MLC__CELL(name, isa, level) \
     MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)
 #define MLC__CELL_scalar(name)  MLC__CELL(name, scalar, scalar)
@@ -27293,32 +27340,44 @@ MLC__APART const mlc_kernels *mlc__device_kernels(const mlc_ctx *ctx, const char
     return &ctx->backend->kernels;
 }
 
-/* mlc__run_NAME: runs a kernel of the context's device; `what` names the operation. Denormals are
- * flushed here as in the workers, or bits would depend on who runs a chunk. */
-#define MLC__DEFINE_RUN(name) \
+/* What follows a kernel's run: mode is that of denormals before it. */
+MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *kernel,
+                                   uint32_t mode, mlc_status st)
+{
+    mlc__flush_end(mode);
+    return st == MLC_OK ? st : mlc__run_failed(ctx, what, kernel, st);
+}
+
+/* mlc__run_NAME: runs a kernel of the context's device, on the CPU that of a column; `what` names
+ * the operation. Denormals are flushed here as in the workers, or bits would depend on who runs a
+ * chunk. */
+#define MLC__DEFINE_RUN_OF(name, kernel) \
     static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, \
-                                      const struct mlc_k_##name *a) \
+                                      const struct mlc_k_##kernel *a) \
     { \
         const uint32_t mode = mlc__flush_begin(); \
-        mlc_status (*const run)(void *, const struct mlc_k_##name *) = \
-            ctx->backend ? mlc__device_kernels(ctx, what)->name \
+        mlc_status (*const run)(void *, const struct mlc_k_##kernel *) = \
+            ctx->backend ? mlc__device_kernels(ctx, what)->kernel \
                          : mlc__cpu_##name[mlc__level(ctx->isa)]; \
-        const mlc_status st = run ? run(ctx->dev, a) : MLC_ERR_UNSUPPORTED; \
-        mlc__flush_end(mode); \
-        return st == MLC_OK ? st : mlc__run_failed(ctx, what, #name, st); \
+        return mlc__run_end(ctx, what, #kernel, mode, \
+                            run ? run(ctx->dev, a) : MLC_ERR_UNSUPPORTED); \
     }
+#define MLC__DEFINE_RUN(name) MLC__DEFINE_RUN_OF(name, name)
 MLC_KERNELS(MLC__DEFINE_RUN)
+MLC__DEFINE_RUN_OF(product, gemm)
 
 /* mlc__workspace_NAME: bytes of workspace that the kernel wants for these arguments. */
-#define MLC__DEFINE_WORKSPACE(name) \
-    MLC__INLINE size_t mlc__workspace_##name(mlc_ctx *ctx, const struct mlc_k_##name *a) \
+#define MLC__DEFINE_WORKSPACE_OF(name, kernel) \
+    MLC__INLINE size_t mlc__workspace_##name(mlc_ctx *ctx, const struct mlc_k_##kernel *a) \
     { \
-        size_t (*const query)(void *, const struct mlc_k_##name *) = \
-            ctx->backend ? ctx->backend->kernels.name##_workspace \
+        size_t (*const query)(void *, const struct mlc_k_##kernel *) = \
+            ctx->backend ? ctx->backend->kernels.kernel##_workspace \
                          : mlc__cpu_##name##_workspace[mlc__level(ctx->isa)]; \
         return query ? query(ctx->dev, a) : 0; \
     }
+#define MLC__DEFINE_WORKSPACE(name) MLC__DEFINE_WORKSPACE_OF(name, name)
 MLC_KERNELS(MLC__DEFINE_WORKSPACE)
+MLC__DEFINE_WORKSPACE_OF(product, gemm)
 
 /* Workspace of a kernel from the pool; released with mlc__scratch_end. */
 static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
@@ -33828,7 +33887,21 @@ typedef struct mlc__product_spec {
     mlc__mats   a, b, c;
     double      alpha, beta;
     struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more is read       */
+    mlc_status (*run)(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g);
+                                       /* NULL, or mlc__gemm_any: for signs and dropout        */
 } mlc__product_spec;
+
+static mlc_status mlc__gemm_any(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, g);
+    return MLC_OK;
+}
+
+static mlc_status mlc__gemm_plain(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g)
+{
+    MLC__RUN_WITH_WORKSPACE(ctx, what, product, g);
+    return MLC_OK;
+}
 
 /* Sets the batch of the kernel's arguments, in p's sink: the innermost axis, and two more from
  * inside. Returns a bit for each axis that is left: those that are too many, and those that add up
@@ -33902,7 +33975,7 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p
         }
         struct mlc_k_gemm *g = mlc__gemm_args(ctx, p, offset);
         if (again) g->beta = 1.0;
-        MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, g);
+        MLC__TRY((p->run ? p->run : mlc__gemm_plain)(ctx, what, g));
     }
     return MLC_OK;
 }
@@ -34150,11 +34223,26 @@ static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__prod
                               int64_t *rows, int64_t *stride)
 {
     mlc__clear(&p->sink, sizeof p->sink);
+    p->run = NULL;
     p->dtype = nd->u.linear.dtype;
     p->batch_dims = 0;
     p->alpha = 1.0;
     p->beta = 0.0;
     mlc__has_rows(x, rows, stride);
+}
+
+/* What a linear with dropout calls: others do not link it. */
+struct mlc__dropping {
+    bool       (*begin)(mlc_ctx *ctx, const char *what, double p, mlc__drop_spec *d);
+    mlc_status (*drop)(mlc_ctx *ctx, const char *what, const mlc__drop_spec *d,
+                       const mlc_tensor *out, const mlc_tensor *in, bool acc);
+    mlc_status (*product)(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g);
+};
+
+static void mlc__drops(mlc_ctx *ctx)
+{
+    static const struct mlc__dropping fns = { mlc__drop_begin, mlc__drop, mlc__gemm_any };
+    ctx->dropping = &fns;
 }
 
 /* y [rows,out] = x w^T. */
@@ -34273,6 +34361,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     p.sink.drop = drop->p;
     p.sink.drop_seed = drop->seed;
     p.sink.drop_stream = drop->stream;
+    if (drop->p > 0.0) p.run = ctx->dropping->product;
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
@@ -34297,7 +34386,7 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
     if (nd->u.linear.residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
         st = mlc__map(ctx, what, MLC_MAP_COPY, &dr, dy, NULL, NULL, 0.0, acc);
     MLC__TRY(st);
-    if (drop->p > 0.0) MLC__TRY(mlc__drop(ctx, what, drop, dy, dy, false));
+    if (drop->p > 0.0) MLC__TRY(ctx->dropping->drop(ctx, what, drop, dy, dy, false));
     if (!act || dy->storage->through_act) return MLC_OK;
     return mlc__map(ctx, what, mlc__act_grad(act), dy, dy, nd->saved[nd->n_saved - 1].t, NULL, 0.0,
                     false);
@@ -34415,11 +34504,10 @@ static const mlc__op mlc__linear_op =
       mlc__args_linear, MLC__AMP_LINEAR,
       MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
-MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
-                                   const mlc_epilogue *epilogue)
+/* Whoever puts a dropout into an epilogue has called mlc__drops. */
+static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                    const mlc_epilogue *e)
 {
-    static const mlc_epilogue none = { MLC_ACT_NONE, 0.0, NULL };
-    const mlc_epilogue *e = epilogue ? epilogue : &none;
     mlc_tensor *in[4] = { x, w, NULL, NULL };
     mlc__drop_spec drop = { 0.0, 0, 0 };
     mlc_node local, *nd;
@@ -34436,8 +34524,8 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     /* Recorded where they copy, so gradients find their way back. */
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
     if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
-    if (x && e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "linear: dropout", e->dropout, &drop))
-        return NULL;
+    if (x && e->dropout != 0.0 &&
+        !x->ctx->dropping->begin(x->ctx, "linear: dropout", e->dropout, &drop)) return NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
     if (!nd) return NULL;
     const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
@@ -34450,9 +34538,18 @@ MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     return mlc__finish(nd);
 }
 
+static const mlc_epilogue mlc__no_epilogue = { MLC_ACT_NONE, 0.0, NULL };
+
+MLC_IMPL mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
+                                   const mlc_epilogue *epilogue)
+{
+    if (x && epilogue && epilogue->dropout != 0.0) mlc__drops(x->ctx);
+    return mlc__linear_call(x, w, b, epilogue ? epilogue : &mlc__no_epilogue);
+}
+
 MLC_IMPL mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b)
 {
-    return mlc_linear_ex(x, w, b, NULL);
+    return mlc__linear_call(x, w, b, &mlc__no_epilogue);
 }
 
 MLC__LEVEL_END
@@ -40616,8 +40713,6 @@ static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *con
                      "say by mlc_raise why not", i + 1);
 }
 
-static const mlc_epilogue mlc__no_epilogue = { MLC_ACT_NONE, 0.0, NULL };
-
 /* The forward of a class that has none. */
 static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                   mlc_tensor **out, int32_t n_out)
@@ -41204,7 +41299,7 @@ typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
 static mlc_tensor *mlc__linear_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
-    return mlc_linear_ex(x, u->w, u->b, e);
+    return mlc__linear_call(x, u->w, u->b, e);
 }
 
 static mlc_tensor **mlc__linear_weights(mlc_module *m)
@@ -41511,6 +41606,7 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t ta
 {
     const double p = *MLC__CAST(const double *, m->user);
     if (!m->training || p == 0.0 || e->dropout > 0.0 || !(takes & MLC_TAKES_DROPOUT)) return false;
+    mlc__drops(m->ctx);
     e->dropout = p;
     return true;
 }
@@ -43575,6 +43671,7 @@ static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilo
 static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_tensor *residual)
 {
     const mlc_epilogue e = { act, m->training ? dropout : 0.0, residual };
+    if (e.dropout != 0.0) mlc__drops(m->ctx);
     return e;
 }
 
@@ -46129,6 +46226,7 @@ static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sk
 static void mlc__sketch_operand(const mlc_sketch *s, bool turned, mlc__product_spec *p)
 {
     struct mlc_k_signs *signs = &p->sink.signs;
+    p->run = mlc__gemm_any;
     signs->rows = turned ? s->cols : s->rows;
     signs->turned = turned;
     signs->seed = s->seed;
@@ -46710,6 +46808,7 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     if (x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
     if ((b && !in[3]) || (e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "sklinear: dropout",
                                                                 e->dropout, &drop))) return NULL;
+    if (e->dropout != 0.0) mlc__drops(x->ctx);
     nd = mlc__begin_n(&local, &mlc__sklinear_op, b ? 4 : 3, in);
     if (!nd) return NULL;
     const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
