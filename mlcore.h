@@ -8612,6 +8612,7 @@ struct mlc_ctx {
 
     /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
+    const struct mlc__device_fns *device_fns;              /* set with it                       */
     int32_t        device;             /* its number                                           */
     int32_t        threads;
     void          *dev;                /* first argument of kernels                             */
@@ -8670,6 +8671,21 @@ struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
     bool holds;                        /* there is one of operations, which may keep tensors    */
+};
+
+/* What is done on a device and not on the host: a program that registers no backend does not link
+ * it. */
+struct mlc__device_fns {
+    mlc_status  (*open)(mlc_ctx *ctx, const char *device);
+    const char *(*says)(const mlc_ctx *ctx);
+    void       *(*alloc)(mlc_ctx *ctx, size_t bytes);
+    void       *(*data)(mlc_ctx *ctx, size_t bytes, int mem, const char *what);
+    void        (*data_free)(mlc_ctx *ctx, void *ptr, int mem);
+    mlc_status  (*copy)(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
+                        mlc_copy_kind kind);
+    mlc_status  (*poll)(mlc_ctx *ctx);
+    void        (*elsewhere)(char *text, size_t size, const mlc_ctx *other, const mlc_ctx *ctx);
+    void        (*optim)(mlc_optim *o);                    /* makes it one of the device       */
 };
 
 /* What the backward of operations calls and their forward does not: a program that only infers has
@@ -8823,7 +8839,7 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
 static const char *mlc__device_says(const mlc_ctx *ctx)
 {
     const mlc_backend *b = ctx->backend;
-    const char *says = b && b->message ? b->message(ctx->dev) : NULL;
+    const char *says = b->message ? b->message(ctx->dev) : NULL;
     return says ? says : "";
 }
 
@@ -9049,7 +9065,7 @@ static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 
 /* Memory of the device, or NULL. What failed for another reason than want of memory is said here:
  * the first error is kept, and the caller's is NOMEM. */
-MLC__APART void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
+static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
 {
     const mlc_backend *b = ctx->backend;
     void *ptr = NULL;
@@ -9062,11 +9078,9 @@ MLC__APART void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
     return NULL;
 }
 
-/* Device memory with an object's lifetime. On the host it is the object itself. */
-static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
+static void *mlc__device_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *host, *dev = NULL;
-    if (ctx->on_host) return mlc__heap_alloc(ctx, bytes, mem, what);
     if (!mlc__mem_allows(ctx, bytes)) goto failed;
     host = mlc__heap_try(ctx, sizeof(void *), MLC_MEM_OBJECT);
     if (!host) goto failed;
@@ -9085,19 +9099,30 @@ failed:
     return NULL;
 }
 
+/* Device memory with an object's lifetime. On the host it is the object itself. */
+static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
+{
+    return ctx->on_host ? mlc__heap_alloc(ctx, bytes, mem, what)
+                        : ctx->device_fns->data(ctx, bytes, mem, what);
+}
+
 /* The list is searched: this happens at builds and frees only, never in a step. */
-static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
+static void mlc__device_data_free(mlc_ctx *ctx, void *ptr, int mem)
 {
     mlc__object *o;
     size_t bytes;
-    if (!ptr) return;
-    if (ctx->on_host) { mlc__heap_free(ctx, ptr); return; }
     for (o = ctx->objects; o && o->device_ptr != ptr; o = o->next) {}
     if (!o) return;
     memcpy(&bytes, o + 1, sizeof bytes);
     ctx->backend->release(ctx->dev, ptr, bytes ? bytes : 1);
     mlc__mem_add(ctx, mem, -(int64_t)bytes);
     mlc__heap_free(ctx, o + 1);
+}
+
+static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
+{
+    if (ptr && !ctx->on_host) ctx->device_fns->data_free(ctx, ptr, mem);
+    else mlc__heap_free(ctx, ptr);
 }
 
 /* How many descriptors an object holds. */
@@ -9150,7 +9175,7 @@ MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
     b->cls = cls;
     b->ptr = NULL;
     if (!ctx->on_host) {
-        b->ptr = mlc__device_alloc(ctx, bytes);
+        b->ptr = ctx->device_fns->alloc(ctx, bytes);
         if (b->ptr) ctx->mem.reserved += (int64_t)bytes;
     } else {
         b->ptr = mlc__raw_alloc(ctx, bytes);
@@ -27267,20 +27292,8 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
-    void (*optim)(mlc_optim *o);       /* makes an optimizer one of a device                   */
+    const struct mlc__device_fns *fns; /* set with the first                                   */
 } mlc__registry;
-
-/* A program that registers no backend does not link what optimizers do on one: what knows of a
- * device sets it, before an optimizer is on that. */
-MLC__INLINE void mlc__backend_optim_set(void (*optim)(mlc_optim *o))
-{
-    __atomic_store_n(&mlc__registry.optim, optim, __ATOMIC_RELEASE);
-}
-
-MLC__INLINE void mlc__backend_optim(mlc_optim *o)
-{
-    __atomic_load_n(&mlc__registry.optim, __ATOMIC_ACQUIRE)(o);
-}
 
 /* name need not be terminated: it may be the front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
@@ -27313,6 +27326,18 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     return mlc__backend_find(device, len);
 }
 
+/* Opens ctx's device; without a backend in the context it is the CPU's. */
+static mlc_status mlc__device_open(mlc_ctx *ctx, const char *device)
+{
+    ctx->backend = mlc__device_parse(device, &ctx->device);
+    if (!ctx->backend) return MLC_ERR_DEVICE;
+    const mlc_status st = ctx->backend->open(ctx->device, &ctx->dev);
+    ctx->on_host = st != MLC_OK;
+    if (st == MLC_OK) return st;
+    ctx->backend = NULL;
+    return st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE;
+}
+
 /* @@ IMPL.CALL ------------------------------------------- how operations reach kernels
  * The seam between operations and devices: mlc__run_NAME calls an entry of the context's kernel
  * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
@@ -27324,7 +27349,7 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
                                   mlc_status status)
 {
     const char *device = ctx->backend ? ctx->backend->name : "cpu";
-    const char *says = mlc__device_says(ctx);
+    const char *says = ctx->backend ? ctx->device_fns->says(ctx) : "";
     if (status == MLC_ERR_UNSUPPORTED)
         return mlc__fail(ctx, status, "%s: device %s has no kernel '%s' for this%s", what, device,
                          kernel, MLC__ALL_FLOATS || ctx->backend ? "" : "; MLC_ONLY_F32 left out "
@@ -27430,14 +27455,21 @@ static mlc_status mlc__copy_failed(mlc_ctx *ctx, mlc_status st, size_t bytes)
                      (unsigned long long)bytes, *says ? ": " : "", says);
 }
 
+static mlc_status mlc__copy_away(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
+                                 mlc_copy_kind kind)
+{
+    const mlc_status st = ctx->backend->copy(ctx->dev, dst, src, bytes, kind);
+    return st == MLC_OK ? st : mlc__copy_failed(ctx, st, bytes);
+}
+
 /* Bytes of dense memory; on the host all three kinds are a memcpy. */
 static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
                                    mlc_copy_kind kind)
 {
     if (bytes == 0) return MLC_OK;
-    if (ctx->on_host) { memcpy(dst, src, bytes); return MLC_OK; }
-    const mlc_status st = ctx->backend->copy(ctx->dev, dst, src, bytes, kind);
-    return st == MLC_OK ? st : mlc__copy_failed(ctx, st, bytes);
+    if (!ctx->on_host) return ctx->device_fns->copy(ctx, dst, src, bytes, kind);
+    memcpy(dst, src, bytes);
+    return MLC_OK;
 }
 
 /* Returns the kind that a kernel is to write for this operation, and keeps `say` for its message:
@@ -27602,14 +27634,9 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
     if (!mlc__is_cpu(d->device)) {
-        ctx->backend = mlc__device_parse(d->device, &ctx->device);
-        if (!ctx->backend) return MLC_ERR_DEVICE;
-        const mlc_status st = ctx->backend->open(ctx->device, &ctx->dev);
-        if (st != MLC_OK) {
-            ctx->backend = NULL;
-            return st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE;
-        }
-        ctx->on_host = false;
+        ctx->device_fns = __atomic_load_n(&mlc__registry.fns, __ATOMIC_ACQUIRE);
+        if (!ctx->device_fns) return MLC_ERR_DEVICE;
+        MLC__TRY(ctx->device_fns->open(ctx, d->device));
     } else {
         ctx->pool = mlc__pool_new(ctx, "context");
         if (!ctx->pool) return MLC_ERR_NOMEM;
@@ -27669,16 +27696,11 @@ static void mlc__ctx_free_memory(mlc_ctx *ctx)
 {
     for (int i = 0; i < ctx->tables.scopes; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
     if (!ctx->on_host || !ctx->fixed) mlc__pool_forget(ctx, NULL);
-    while (!ctx->on_host && ctx->objects) {
-        mlc__object *o = ctx->objects;
-        if (o->device_ptr) {           /* then the object holds how many bytes are there */
-            size_t bytes;
-            memcpy(&bytes, o + 1, sizeof bytes);
-            ctx->backend->release(ctx->dev, o->device_ptr, bytes ? bytes : 1);
-        }
-        mlc__heap_free(ctx, o + 1);
+    while (ctx->objects) {
+        void *ptr = ctx->objects->device_ptr;
+        if (ptr) mlc__heap_data_free(ctx, ptr, MLC_MEM_OBJECT);
+        else mlc__heap_free(ctx, ctx->objects + 1);
     }
-    while (ctx->objects) mlc__heap_free(ctx, ctx->objects + 1);
 }
 
 /* Order: users' data while the context still works, threads before the pool they live in, memory
@@ -27794,7 +27816,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
                  "scope_end: no scope is open here; call mlc_scope_begin before");
     /* Errors of a device that is behind belong to the scope in which they become known. */
     if (ctx->on_host) mlc__error_word_read(ctx);
-    else mlc__error_word_poll(ctx);
+    else ctx->device_fns->poll(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
     while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
@@ -27936,13 +27958,19 @@ static mlc__text mlc__device_text(const mlc_ctx *ctx)
     return t;
 }
 
+static void mlc__device_elsewhere(char *text, size_t size, const mlc_ctx *other, const mlc_ctx *ctx)
+{
+    const mlc__text at = mlc__device_text(other), here = mlc__device_text(ctx);
+    if (strcmp(at.s, here.s) != 0)
+        snprintf(text, size, ", on %.80s instead of %.80s", at.s, here.s);
+}
+
 /* Of a message about two contexts: which device the other one has, if that is not ctx's. */
 static mlc__text mlc__elsewhere(const mlc_ctx *other, const mlc_ctx *ctx)
 {
     mlc__text t = { "" };
-    const mlc__text at = mlc__device_text(other), here = mlc__device_text(ctx);
-    if (strcmp(at.s, here.s) != 0)
-        snprintf(t.s, sizeof t.s, ", on %.80s instead of %.80s", at.s, here.s);
+    const struct mlc__device_fns *fns = other->device_fns ? other->device_fns : ctx->device_fns;
+    if (fns) fns->elsewhere(t.s, sizeof t.s, other, ctx);
     return t;
 }
 
@@ -48200,7 +48228,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->guard.norm = MLC__NAN;
     o->token = 1;
     for (int k = 0; k < MLC_KNOB_COUNT; k++) o->factor[k] = 1.0;
-    if (!o->ctx->on_host) mlc__backend_optim(o);
+    if (!o->ctx->on_host) o->ctx->device_fns->optim(o);
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
@@ -49024,7 +49052,13 @@ static void mlc__optim_on_device(mlc_optim *o)
 }
 
 /* @@ IMPL.BACKEND.REGISTER ------------------------------- adds a device to those of the process
- * With it comes what an optimizer does on a device, so it stands below IMPL.OPTIM.DEVICE. */
+ * With it comes what is done on a device alone, by optimizers, too: it stands below
+ * IMPL.OPTIM.DEVICE. */
+
+static const struct mlc__device_fns mlc__device_fns = {
+    mlc__device_open, mlc__device_says, mlc__device_alloc, mlc__device_data, mlc__device_data_free,
+    mlc__copy_away, mlc__error_word_poll, mlc__device_elsewhere, mlc__optim_on_device
+};
 
 /* Two registrations at a time are rare and short: a spin will do. The lock is its holder's process:
  * one that was held when this process was forked is taken over. */
@@ -49052,7 +49086,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
     mlc__registry_lock();
     if (mlc__registry.n < MLC__BACKENDS && !mlc__backend_find(b->name, strlen(b->name))) {
         mlc__registry.backend[mlc__registry.n] = *b;
-        mlc__backend_optim_set(mlc__optim_on_device);
+        __atomic_store_n(&mlc__registry.fns, &mlc__device_fns, __ATOMIC_RELEASE);
         __atomic_store_n(&mlc__registry.n, mlc__registry.n + 1, __ATOMIC_RELEASE);
         status = MLC_OK;
     }
@@ -71007,7 +71041,6 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
     b->poll = mlc__rehearsal_poll;
     b->sync = mlc__rehearsal_sync;
     mlc__rehearsal_kernels(&b->kernels, r->of->backend);
-    mlc__backend_optim_set(mlc__optim_on_device);
 }
 
 /* The second context, like mlc__ctx_open's. In a block it is one of the host, and the threads that
@@ -71030,6 +71063,7 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     ctx->dtype = of->dtype;
     ctx->threads = of->threads;
     ctx->backend = &r->backend;
+    ctx->device_fns = &mlc__device_fns;
     ctx->dev = r;
     ctx->on_host = r->block != NULL;
     if (r->block && !mlc__heap_alloc(ctx, mlc__pool_bytes(of->threads), MLC_MEM_OBJECT, "context"))
