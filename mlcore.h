@@ -14363,19 +14363,6 @@ static mlc__tails mlc__tails_of(const struct mlc_k_random *a)
     return t;
 }
 
-MLC__APART void mlc__random_truncated(const struct mlc_k_random *a, mlc__tails t,
-                                      const uint32_t *w, double *v, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        /* In (0, 1), both ends left out: 52 bits and a half. */
-        const uint64_t bits = (uint64_t)w[2 * i] << 20 | w[2 * i + 1] >> 12;
-        const double u = ((double)bits + 0.5) * 2.220446049250313e-16, p = t.from + t.width * u;
-        const double most = 1.0 - 1.1102230246251565e-16;
-        const double x = a->a + a->b * (t.sign * mlc__normal_quantile(p < most ? p : most));
-        v[i] = x < a->lo ? a->lo : x > a->hi ? a->hi : x;
-    }
-}
-
 /* The upper half of the product. */
 MLC__INLINE uint64_t mlc__mul_high(uint64_t a, uint64_t b)
 {
@@ -14393,6 +14380,7 @@ MLC__INLINE uint64_t mlc__random_below(const uint32_t *w, int64_t i, uint64_t co
 typedef struct mlc__random_job {
     const struct mlc_k_random *a;
     const mlc__random_fns *fns;
+    void     (*tile)(const struct mlc__random_job *j, const uint32_t *w, double *v, int64_t n);
     uint64_t   stream;
     mlc_dtype  made;                   /* as what a tile is made: f32, f64 or i64               */
     float      top;                    /* most that a uniform 16-bit float may be before it is  */
@@ -14420,8 +14408,21 @@ static void mlc__random_tile(const mlc__random_job *j, const uint32_t *w, double
         int64_t *whole = MLC__CAST(int64_t *, (void *)v);
         for (int64_t i = 0; i < n; i++)
             whole[i] = (int64_t)((uint64_t)a->first + mlc__random_below(w, i, a->count));
-    } else if (a->kind == MLC_RANDOM_TRUNCATED) mlc__random_truncated(a, j->tails, w, v, n);
-    else if (MLC__ALL_FLOATS) mlc__random_f64(a, w, v, n);
+    } else if (MLC__ALL_FLOATS) mlc__random_f64(a, w, v, n);
+}
+
+static void mlc__random_truncated(const mlc__random_job *j, const uint32_t *w, double *v, int64_t n)
+{
+    const struct mlc_k_random *a = j->a;
+    const mlc__tails t = j->tails;
+    for (int64_t i = 0; i < n; i++) {
+        /* In (0, 1), both ends left out: 52 bits and a half. */
+        const uint64_t bits = (uint64_t)w[2 * i] << 20 | w[2 * i + 1] >> 12;
+        const double u = ((double)bits + 0.5) * 2.220446049250313e-16, p = t.from + t.width * u;
+        const double most = 1.0 - 1.1102230246251565e-16;
+        const double x = a->a + a->b * (t.sign * mlc__normal_quantile(p < most ? p : most));
+        v[i] = x < a->lo ? a->lo : x > a->hi ? a->hi : x;
+    }
 }
 
 static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -14437,7 +14438,7 @@ static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += step) {
         const int64_t n = mlc__min(step, to - i);
         mlc__random_words(j->fns, a->seed, j->stream, i, n, each, w);
-        mlc__random_tile(j, w, v, n);
+        j->tile(j, w, v, n);
         mlc__cast_dense(MLC__CAST(char *, a->out) + (size_t)i * size, a->dtype, v, j->made, n,
                         j->fns->half);
     }
@@ -14474,32 +14475,49 @@ static float mlc__half_below(float x, mlc_dtype dtype, const mlc__half_fns *half
     return y;
 }
 
+static mlc_status mlc__random_parallel(void *dev, mlc__random_job *j, double ns)
+{
+    mlc__parallel(dev, mlc__div_up(j->a->n, MLC__GRAIN), ns * (double)j->a->n, mlc__random_chunk,
+                  j);
+    return MLC_OK;
+}
+
+/* What parameters begin with: neither truncated normals nor permutations. */
+static mlc_status mlc__draw_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
+{
+    mlc__random_job j = { a, f, mlc__random_tile, mlc__stream_of(a->stream, a->stream_base),
+                          MLC_F32, 0.0f, { 0.0, 0.0, 0.0 } };
+    if ((unsigned)a->dtype >= MLC_DTYPE_COUNT || a->kind == MLC_RANDOM_PERMUTATION ||
+        a->kind == MLC_RANDOM_TRUNCATED) return MLC_ERR_UNSUPPORTED;
+    if (a->kind == MLC_RANDOM_INTEGER) j.made = MLC_I64;
+    else if (a->kind != MLC_RANDOM_BERNOULLI) {
+        if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
+        j.made = mlc__low(a->dtype) ? MLC_F32 : a->dtype;
+        if (mlc__low(a->dtype)) j.top = mlc__half_below((float)a->b, a->dtype, f->half);
+        if (j.top < (float)a->a) j.top = (float)a->a;      /* lo = hi, or nothing between them */
+    }
+    return mlc__random_parallel(dev, &j, 3.0);
+}
+
 static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
 {
-    mlc__random_job j = { a, f, mlc__stream_of(a->stream, a->stream_base), MLC_F32, 0.0f,
-                          { 0.0, 0.0, 0.0 } };
+    mlc__random_job j = { a, f, mlc__random_truncated, mlc__stream_of(a->stream, a->stream_base),
+                          MLC_F64, 0.0f, { 0.0, 0.0, 0.0 } };
+    if (a->kind != MLC_RANDOM_PERMUTATION && a->kind != MLC_RANDOM_TRUNCATED)
+        return mlc__draw_run(dev, a, f);
     if ((unsigned)a->dtype >= MLC_DTYPE_COUNT) return MLC_ERR_UNSUPPORTED;
     if (a->kind == MLC_RANDOM_PERMUTATION) {
         if (a->dtype != MLC_I64) return MLC_ERR_UNSUPPORTED;
         mlc__random_permutation(&j);
         return MLC_OK;
     }
-    if (a->kind == MLC_RANDOM_INTEGER) j.made = MLC_I64;
-    else if (a->kind == MLC_RANDOM_TRUNCATED) {
-        j.made = MLC_F64;
-        j.tails = mlc__tails_of(a);
-    } else if (a->kind != MLC_RANDOM_BERNOULLI) {
-        if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-        j.made = mlc__low(a->dtype) ? MLC_F32 : a->dtype;
-        if (mlc__low(a->dtype)) j.top = mlc__half_below((float)a->b, a->dtype, f->half);
-        if (j.top < (float)a->a) j.top = (float)a->a;      /* lo = hi, or nothing between them */
-    }
-    mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN),
-                  (a->kind == MLC_RANDOM_TRUNCATED ? 40.0 : 3.0) * (double)a->n, mlc__random_chunk,
-                  &j);
-    return MLC_OK;
+    j.tails = mlc__tails_of(a);
+    return mlc__random_parallel(dev, &j, 40.0);
 }
 
+#define MLC__DRAW_AT(name, isa, level, K) \
+    static mlc_status mlc__draw_##level(void *dev, const struct mlc_k_random *a) \
+    { return mlc__draw_run(dev, a, &mlc__random_fns_##isa); }
 #define MLC__CPU_random(K, isa, level) \
     K##_isa(random, isa, level, mlc__random_run(dev, a, &mlc__random_fns_##isa), NULL)
 
@@ -27249,7 +27267,8 @@ MLC__LEVEL_HOT
         { MLC__EACH_LEVEL(MLC__QUERY_AT, name) };
 MLC_KERNELS(MLC__COLUMN)
 
-/* The column of products that have neither signs nor dropout. */
+/* Columns beside the kernels' own leave out what few operations ask for: of products signs and
+ * dropout, of random numbers what no parameter begins with. */
 #define MLC__PRODUCT_RUN(name, isa, level, K)   mlc__product_##level,
 #define MLC__PRODUCT_QUERY(name, isa, level, K) mlc__product_workspace_##level,
 MLC__EACH_LEVEL(MLC__PRODUCT_AT, gemm)
@@ -27257,6 +27276,10 @@ static mlc_status (*const mlc__cpu_product[])(void *, const struct mlc_k_gemm *)
     { MLC__EACH_LEVEL(MLC__PRODUCT_RUN, gemm) };
 static size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_gemm *) =
     { MLC__EACH_LEVEL(MLC__PRODUCT_QUERY, gemm) };
+#define MLC__DRAW_RUN(name, isa, level, K) mlc__draw_##level,
+MLC__EACH_LEVEL(MLC__DRAW_AT, random)
+static mlc_status (*const mlc__cpu_draw[])(void *, const struct mlc_k_random *) =
+    { MLC__EACH_LEVEL(MLC__DRAW_RUN, random) };
 
 #define MLC__CELL(name, isa, level) \
     MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)
@@ -27390,6 +27413,7 @@ MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *k
 #define MLC__DEFINE_RUN(name) MLC__DEFINE_RUN_OF(name, name)
 MLC_KERNELS(MLC__DEFINE_RUN)
 MLC__DEFINE_RUN_OF(product, gemm)
+MLC__DEFINE_RUN_OF(draw, random)
 
 /* mlc__workspace_NAME: bytes of workspace that the kernel wants for these arguments. */
 #define MLC__DEFINE_WORKSPACE_OF(name, kernel) \
@@ -40300,7 +40324,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     else if (p->init == MLC_INIT_ZEROS || p->init == MLC_INIT_CONSTANT)
         b->status = mlc__run_fill(ctx, "build", &fill);
     else
-        b->status = mlc__run_random(ctx, "build", &draw);
+        b->status = mlc__run_draw(ctx, "build", &draw);
     if (p->blank && !p->value_storage.data && b->status == MLC_OK) {
         const size_t row = (size_t)(n / p->t.shape[0]) * mlc__size(&p->t);
         b->status = mlc__zero(ctx, "build", MLC__CAST(char *, to) + (size_t)(p->blank - 1) * row,
