@@ -8303,6 +8303,9 @@ static int32_t mlc__cpu_count(void)
 #  define MLC__CHUNK 16384             /* bytes of a scope's arena chunk */
 #endif
 
+/* Of an operation's parameters in its node: as many as those of a sketched linear layer. */
+#define MLC__PARAMS_BYTES 168
+
 /* tensor flags */
 #define MLC__REQUIRES_GRAD 1u          /* backward computes its gradient                        */
 #define MLC__DENSE         2u          /* row-major without holes                               */
@@ -8504,8 +8507,8 @@ typedef struct mlc__rnn_spec {
     int8_t at[8], kept;
 } mlc__rnn_spec;
 
-/* On the tape's arena if recorded, else a local of the function that calls mlc__begin. u: the
- * operation's own parameters, set between mlc__begin and mlc__finish. */
+/* On the tape's arena if recorded, else a local of the function that calls mlc__begin. params are
+ * set between mlc__begin and mlc__finish. */
 struct mlc_node {
     const mlc__op *op;
     mlc_node      *prev;               /* recorded before this one */
@@ -8518,38 +8521,91 @@ struct mlc_node {
     uint8_t        through;            /* mlc_act: backward applies its derivative, if not done */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     int64_t        at;                 /* number of nodes on the tape with this one            */
-    union {
-        double         s[2];           /* scalars of a formula                                 */
-        mlc_dtype      dtype;
-        mlc__view_spec view;
-        struct { uint32_t mask; bool keepdim; mlc_reduce op; double divisor, p; } reduce;
-        struct { mlc_cross_entropy_desc desc; bool normal; } xent;
-        mlc_ctc_desc ctc;
-        struct { double s[2]; mlc_reduction reduction; } loss;         /* s: of the formula    */
-        mlc__drop_spec drop;
-        mlc__linear_spec linear;
-        struct { mlc__linear_spec linear; mlc_sketch u[2]; int64_t terms; bool back; } sketch;
-        mlc__conv_spec conv;
-        mlc__pool_spec pool;
-        mlc__bnorm_spec bnorm;
-        mlc__resize_spec resize;
-        struct { int32_t axis; bool log; } softmax;
-        struct { double eps; bool rms, weight, bias; } norm;
-        struct { const mlc_custom_op *op; void *user; } custom;
-        struct mlc__rerun *piece;
-        mlc__attention_spec attention;
-        mlc__rnn_spec  rnn;
-        struct { int32_t axis; int64_t start; mlc_tensor *out; } join;
-        struct { double value; int32_t mode; int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS]; }
-                       pad;
-        struct { int64_t padding; bool has_padding; } embedding;
-        struct { int64_t dims; bool neighbours; } rotary;
-        struct { int64_t lo, hi; } band;
-        struct { int64_t k; int32_t axis; bool descending, values, index; } sort;
-        uint32_t       mask;           /* of axes                                              */
-        int32_t        axis;
-    } u;
+    union {                            /* of a type that the operation knows: MLC__PARAMS      */
+        unsigned char bytes[MLC__PARAMS_BYTES];            /* so *nd copies values of any type */
+        int64_t whole;                                     /* and these align them             */
+        double  real;
+        void   *pointer;
+    } params;
 };
+
+/* The parameters of an operation are a struct mlc__NAME_spec in its block, which no section above
+ * knows. MLC__PARAMS(NAME) after the struct defines mlc__NAME_params(nd), those of a node. They are
+ * read and written as this type alone. */
+#define MLC__PARAMS(name) \
+    typedef char mlc__##name##_fits[sizeof(mlc__##name##_spec) <= MLC__PARAMS_BYTES ? 1 : -1]; \
+    MLC__INLINE mlc__##name##_spec *mlc__##name##_params(const mlc_node *nd) \
+    { \
+        return (mlc__##name##_spec *)(uintptr_t)&nd->params; \
+    }
+
+typedef struct mlc__scalars_spec { double s[2]; } mlc__scalars_spec;
+typedef struct mlc__axis_spec { int32_t axis; } mlc__axis_spec;
+typedef struct mlc__cast_spec { mlc_dtype dtype; } mlc__cast_spec;
+typedef struct mlc__reduce_spec {
+    uint32_t   mask;                   /* of axes                                              */
+    bool       keepdim;
+    mlc_reduce op;
+    double     divisor, p;
+} mlc__reduce_spec;
+typedef struct mlc__xent_spec { mlc_cross_entropy_desc desc; bool normal; } mlc__xent_spec;
+typedef struct mlc__ctc_spec { mlc_ctc_desc desc; } mlc__ctc_spec;
+typedef struct mlc__loss_spec {
+    double        s[2];                /* of the formula                                       */
+    mlc_reduction reduction;
+} mlc__loss_spec;
+typedef struct mlc__sketch_spec { mlc_sketch s; bool back; } mlc__sketch_spec;
+/* linear: first, since functions of IMPL.OPS.LINEAR read it. */
+typedef struct mlc__sklinear_spec {
+    mlc__linear_spec linear;
+    mlc_sketch       u[2];
+    int64_t          terms;
+} mlc__sklinear_spec;
+typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
+typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
+typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
+typedef struct mlc__recompute_spec { struct mlc__rerun *piece; } mlc__recompute_spec;
+typedef struct mlc__join_spec { int32_t axis; int64_t start; mlc_tensor *out; } mlc__join_spec;
+typedef struct mlc__pad_spec {
+    double  value;
+    int32_t mode;
+    int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS];
+} mlc__pad_spec;
+typedef struct mlc__embedding_spec { int64_t padding; bool has_padding; } mlc__embedding_spec;
+typedef struct mlc__rotary_spec { int64_t dims; bool neighbours; } mlc__rotary_spec;
+typedef struct mlc__band_spec { int64_t lo, hi; } mlc__band_spec;
+typedef struct mlc__sort_spec { int64_t k; int32_t axis; bool descending, values, index; }
+    mlc__sort_spec;
+typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;         /* of axes */
+MLC__PARAMS(scalars)
+MLC__PARAMS(axis)
+MLC__PARAMS(cast)
+MLC__PARAMS(reduce)
+MLC__PARAMS(xent)
+MLC__PARAMS(ctc)
+MLC__PARAMS(loss)
+MLC__PARAMS(sketch)
+MLC__PARAMS(sklinear)
+MLC__PARAMS(softmax)
+MLC__PARAMS(norm)
+MLC__PARAMS(custom)
+MLC__PARAMS(recompute)
+MLC__PARAMS(join)
+MLC__PARAMS(pad)
+MLC__PARAMS(embedding)
+MLC__PARAMS(rotary)
+MLC__PARAMS(band)
+MLC__PARAMS(sort)
+MLC__PARAMS(flip)
+MLC__PARAMS(view)
+MLC__PARAMS(conv)
+MLC__PARAMS(pool)
+MLC__PARAMS(bnorm)
+MLC__PARAMS(resize)
+MLC__PARAMS(drop)
+MLC__PARAMS(linear)
+MLC__PARAMS(attention)
+MLC__PARAMS(rnn)
 
 /* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
  * floor and no end. */
@@ -20300,7 +20356,7 @@ static void mlc__bnorm_add(const mlc__bnorm_job *j, int64_t image)
 }
 
 /* dweight and dbias from the sums of all images. */
-static void mlc__bnorm_params(const mlc__bnorm_job *j)
+static void mlc__bnorm_dparams(const mlc__bnorm_job *j)
 {
     const struct mlc_k_bnorm *a = j->a;
     void *const to[2] = { a->dweight, a->dbias };
@@ -20347,7 +20403,7 @@ static void mlc__bnorm_empty(const mlc__bnorm_job *j)
 {
     const struct mlc_k_bnorm *a = j->a;
     for (int64_t i = 0; i < a->images * 2 * a->c; i++) a->stat[i] = 0.0;
-    mlc__bnorm_params(j);
+    mlc__bnorm_dparams(j);
 }
 
 static int64_t mlc__bnorm_rows(const struct mlc_k_bnorm *a)
@@ -20380,7 +20436,7 @@ static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
     mlc__bnorm_job slope = *j;
     mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_sums_chunk, j);
     for (int64_t i = 0; i < a->images; i++) mlc__bnorm_add(j, i);
-    mlc__bnorm_params(j);
+    mlc__bnorm_dparams(j);
     if (a->dresidual && !a->dresidual_accumulate) {        /* that is dy behind relu: read it */
         rest.dy = a->dresidual;
         rest.relu = 0;
@@ -29437,7 +29493,7 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
-/* An argument that is no tensor: where node.u has it. A table of them ends with MLC__ARGS_END. */
+/* An argument that is no tensor: where the node has it. A table of them ends with MLC__ARGS_END. */
 typedef struct mlc__arg { const char *name; uint16_t at, bytes; uint8_t kind; } mlc__arg;
 
 /* Kinds beside those of mlc_arg_kind, which hooks get as integers: a mask of axes, mlc_dims, and
@@ -29446,9 +29502,9 @@ enum {
     MLC__ARG_BOOL = MLC_ARG_BOOL, MLC__ARG_INT = MLC_ARG_INT, MLC__ARG_REAL = MLC_ARG_REAL,
     MLC__ARG_DTYPE = MLC_ARG_DTYPE, MLC__ARG_AXES, MLC__ARG_DIMS, MLC__ARG_EACH
 };
-#define MLC__ARG(name, kind, member) \
-    { name, (uint16_t)offsetof(struct mlc_node, u.member), \
-      (uint16_t)sizeof(((mlc_node *)NULL)->u.member), (uint8_t)MLC__ARG_##kind }
+#define MLC__ARG(name, kind, op, member) \
+    { name, (uint16_t)(offsetof(struct mlc_node, params) + offsetof(mlc__##op##_spec, member)), \
+      (uint16_t)sizeof(((mlc__##op##_spec *)NULL)->member), (uint8_t)MLC__ARG_##kind }
 #define MLC__ARGS_END { NULL, 0, 0, 0 }
 
 /* What autocast makes of an operation's inputs: see IMPL.AMP. */
@@ -29491,9 +29547,9 @@ struct mlc__op {
 };
 
 /* Arguments that many operations have. */
-static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, s[0]), MLC__ARGS_END };
-static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, s[0]), MLC__ARGS_END };
-static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis), MLC__ARGS_END };
+static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, scalars, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, scalars, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis, axis), MLC__ARGS_END };
 
 /* A view asks its base, which may have become a result since (a change in place). */
 MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
@@ -30242,11 +30298,11 @@ MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
 static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    return mlc__out_like(ctx, nd, nd->u.dtype, x);
+    return mlc__out_like(ctx, nd, mlc__cast_params(nd)->dtype, x);
 }
 
 /* The copy of another dtype: only the shape rule differs. */
-static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, dtype), MLC__ARGS_END };
+static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, cast, dtype), MLC__ARGS_END };
 static const mlc__op mlc__cast_op =
     { "cast", mlc__cast_shape, mlc__copy_forward, mlc__copy_backward,
       mlc__args_cast, MLC__AMP_KEEP, MLC_OP_CAPTURE };
@@ -30263,7 +30319,7 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
     if (x && x->dtype == dtype) return x;
     nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.dtype = dtype;
+    mlc__cast_params(nd)->dtype = dtype;
     return mlc__finish(nd);
 }
 
@@ -30473,7 +30529,7 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *t = mlc__alias(ctx, nd->in[0]);
     if (!t) return MLC_ERR_NOMEM;
-    mlc__view_apply(&nd->u.view, t);
+    mlc__view_apply(mlc__view_params(nd), t);
     t->storage->aliased = true;        /* its gradient is its own */
     nd->out[nd->n_out++] = t;
     return MLC_OK;
@@ -30484,7 +30540,7 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
                                        const mlc_tensor *dy)
 {
-    const mlc__view_spec *v = &nd->u.view;
+    const mlc__view_spec *v = mlc__view_params(nd);
     const int64_t windows = v->dims[0], size = v->dims[1];
     const bool by_window = windows < size;
     const int32_t last = dy->ndim - 1;
@@ -30514,21 +30570,22 @@ static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (nd->u.view.kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    const mlc__view_spec *v = mlc__view_params(nd);
+    if (v->kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     /* A part of a stale gradient: the rest of it is zero. */
-    if (!acc && (nd->u.view.kind == MLC__UNFOLD || mlc__numel(&dx) != mlc__numel(&dy))) {
+    if (!acc && (v->kind == MLC__UNFOLD || mlc__numel(&dx) != mlc__numel(&dy))) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
         acc = true;
     }
-    if (nd->u.view.kind == MLC__UNFOLD) return mlc__unfold_backward(ctx, nd, &dx, &dy);
-    mlc__view_apply(&nd->u.view, &dx);
+    if (v->kind == MLC__UNFOLD) return mlc__unfold_backward(ctx, nd, &dx, &dy);
+    mlc__view_apply(v, &dx);
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
 static const mlc__arg mlc__args_view[] = {
-    MLC__ARG("kind", INT, view.kind), MLC__ARG("axis", INT, view.axis),
-    MLC__ARG("start", INT, view.start), MLC__ARG("step", INT, view.step),
-    MLC__ARG("dims", INT, view.dims), MLC__ARGS_END
+    MLC__ARG("kind", INT, view, kind), MLC__ARG("axis", INT, view, axis),
+    MLC__ARG("start", INT, view, start), MLC__ARG("step", INT, view, step),
+    MLC__ARG("dims", INT, view, dims), MLC__ARGS_END
 };
 static const mlc__op mlc__view_op =
     { "view", mlc__view_shape, NULL, mlc__view_backward,
@@ -30548,7 +30605,7 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_sp
     if (records) {
         nd = mlc__begin(&local, &mlc__view_op, 1, x, NULL, NULL);
         if (!nd) return NULL;
-        nd->u.view = *spec;
+        *mlc__view_params(nd) = *spec;
         return mlc__finish(nd);
     }
     t = mlc__alias(ctx, x);
@@ -30878,16 +30935,18 @@ static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start
 static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     (void)ctx;
-    nd->out[nd->n_out++] = nd->u.join.out;
-    if (nd->u.join.out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
+    const mlc__join_spec *s = mlc__join_params(nd);
+    nd->out[nd->n_out++] = s->out;
+    if (s->out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
     return MLC_OK;
 }
 
 /* Each input gets its piece of dy. */
 static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const int32_t axis = nd->u.join.axis;
-    int64_t start = nd->u.join.start;
+    const mlc__join_spec *s = mlc__join_params(nd);
+    const int32_t axis = s->axis;
+    int64_t start = s->start;
     mlc_tensor dy, part, dx;
     bool acc;
     mlc_status st = MLC_OK;
@@ -30901,7 +30960,7 @@ static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_join[] = {
-    MLC__ARG("axis", INT, join.axis), MLC__ARG("start", INT, join.start), MLC__ARGS_END
+    MLC__ARG("axis", INT, join, axis), MLC__ARG("start", INT, join, start), MLC__ARGS_END
 };
 static const mlc__op mlc__concat_op =
     { "concat", mlc__concat_shape, NULL, mlc__concat_backward,
@@ -30951,9 +31010,10 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
         if (k == 0) continue;
         mlc_node *nd = mlc__begin_n(&local, &mlc__concat_op, k, in);
         if (!nd) return out->ctx->status;
-        nd->u.join.axis = axis;
-        nd->u.join.start = start;
-        nd->u.join.out = out;
+        mlc__join_spec *s = mlc__join_params(nd);
+        s->axis = axis;
+        s->start = start;
+        s->out = out;
         if ((nd->recorded || out->ctx->inner.traced) && !mlc__finish(nd)) return out->ctx->status;
         for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
     }
@@ -31157,7 +31217,7 @@ static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
 
 static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc_tensor from = mlc__flipped(nd->in[0], nd->u.mask);
+    const mlc_tensor from = mlc__flipped(nd->in[0], mlc__flip_params(nd)->mask);
     return mlc__cast_into(ctx, nd->op->name, nd->out[0], &from);
 }
 
@@ -31168,11 +31228,11 @@ static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    dy = mlc__flipped(&dy, nd->u.mask);
+    dy = mlc__flipped(&dy, mlc__flip_params(nd)->mask);
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
-static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, mask), MLC__ARGS_END };
+static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, flip, mask), MLC__ARGS_END };
 static const mlc__op mlc__flip_op =
     { "flip", mlc__copy_shape, mlc__flip_forward, mlc__flip_backward,
       mlc__args_flip, MLC__AMP_MATCH, MLC_OP_CAPTURE };
@@ -31180,7 +31240,7 @@ static const mlc__op mlc__flip_op =
 MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__flip_op, 1, x, NULL, NULL);
-    if (!nd || mlc__axes_mask(x, "flip", axes, &nd->u.mask) != MLC_OK) return NULL;
+    if (!nd || mlc__axes_mask(x, "flip", axes, &mlc__flip_params(nd)->mask) != MLC_OK) return NULL;
     return mlc__finish(nd);
 }
 
@@ -31203,7 +31263,7 @@ MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    return mlc__out(ctx, nd, x->dtype, x->ndim, nd->u.pad.shape);
+    return mlc__out(ctx, nd, x->dtype, x->ndim, mlc__pad_params(nd)->shape);
 }
 
 static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
@@ -31211,15 +31271,16 @@ static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
     const mlc_tensor *x = nd->in[0], *y = nd->out[0];
     struct mlc_k_pad a;
     a.dtype = x->dtype;
-    a.mode = (mlc_pad_mode)nd->u.pad.mode;
+    const mlc__pad_spec *s = mlc__pad_params(nd);
+    a.mode = (mlc_pad_mode)s->mode;
     a.ndim = (int32_t)mlc__max(1, x->ndim);
     a.out = mlc__data(y);
     a.in = mlc__data(x);
-    a.value = nd->u.pad.value;
+    a.value = s->value;
     a.before[0] = 0;                   /* of a tensor without axes */
     a.shape[0] = a.in_shape[0] = a.in_stride[0] = 1;
     for (int32_t d = 0; d < x->ndim; d++) {
-        a.before[d] = nd->u.pad.before[d];
+        a.before[d] = s->before[d];
         a.shape[d] = y->shape[d];
         a.in_shape[d] = x->shape[d];
         a.in_stride[d] = x->stride[d];
@@ -31234,7 +31295,7 @@ static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_te
     *in_x = *x;
     *in_y = *y;
     for (int32_t d = 0; d < x->ndim; d++) {
-        const int64_t before = nd->u.pad.before[d], from = mlc__max(0, -before);
+        const int64_t before = mlc__pad_params(nd)->before[d], from = mlc__max(0, -before);
         const int64_t at = mlc__max(0, before);
         const int64_t n = mlc__max(0, mlc__min(x->shape[d] - from, y->shape[d] - at));
         in_x->shape[d] = in_y->shape[d] = n;
@@ -31251,21 +31312,22 @@ static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_te
 static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
                             int32_t d, int side, mlc_tensor *border, mlc_tensor *source)
 {
-    const int64_t before = nd->u.pad.before[d], n = x->shape[d];
+    const mlc__pad_spec *s = mlc__pad_params(nd);
+    const int64_t before = s->before[d], n = x->shape[d];
     const int64_t k = side ? y->shape[d] - n - before : before;
     int64_t from = before + (side ? n - 1 : 0);            /* the last or first element of x */
-    if (nd->u.pad.mode == MLC_PAD_REFLECT) from += side ? -k : 1;
-    if (nd->u.pad.mode == MLC_PAD_CIRCULAR) from += side ? 1 - n : n - k;
+    if (s->mode == MLC_PAD_REFLECT) from += side ? -k : 1;
+    if (s->mode == MLC_PAD_CIRCULAR) from += side ? 1 - n : n - k;
     *border = *y;
     for (int32_t e = d + 1; e < y->ndim; e++) {
-        border->offset += nd->u.pad.before[e] * y->stride[e];
+        border->offset += s->before[e] * y->stride[e];
         border->shape[e] = x->shape[e];
     }
     border->shape[d] = k;
     *source = *border;
     border->offset += side ? (before + n) * y->stride[d] : 0;
     source->offset += from * y->stride[d];
-    if (nd->u.pad.mode == MLC_PAD_REPLICATE) source->shape[d] = 1;
+    if (s->mode == MLC_PAD_REPLICATE) source->shape[d] = 1;
     mlc__mark_layout(border);
     mlc__mark_layout(source);
     return k > 0 && mlc__numel(border) > 0;
@@ -31278,7 +31340,7 @@ static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tens
     mlc_tensor from, to;
     for (int32_t i = 2 * g->ndim - 1; i >= 0; i--) {
         if (!mlc__pad_border(nd, nd->in[0], g, i / 2, i % 2, &from, &to)) continue;
-        if (nd->u.pad.mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
+        if (mlc__pad_params(nd)->mode == MLC_PAD_REFLECT) from = mlc__flipped(&from, 1u << i / 2);
         MLC__TRY(mlc__sum_to(ctx, nd->op->name, &to, &from, true));
     }
     return MLC_OK;
@@ -31291,7 +31353,7 @@ static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__temp sum;
     bool acc;
     mlc_status st = MLC_OK;
-    const bool fold = nd->u.pad.mode != MLC_PAD_CONSTANT;
+    const bool fold = mlc__pad_params(nd)->mode != MLC_PAD_CONSTANT;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (fold) {
@@ -31310,8 +31372,8 @@ static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_pad[] = {
-    MLC__ARG("before", EACH, pad.before), MLC__ARG("shape", EACH, pad.shape),
-    MLC__ARG("mode", INT, pad.mode), MLC__ARG("value", REAL, pad.value), MLC__ARGS_END
+    MLC__ARG("before", EACH, pad, before), MLC__ARG("shape", EACH, pad, shape),
+    MLC__ARG("mode", INT, pad, mode), MLC__ARG("value", REAL, pad, value), MLC__ARGS_END
 };
 static const mlc__op mlc__pad_op =
     { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward,
@@ -31357,12 +31419,13 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
     nd = mlc__begin(&local, &mlc__pad_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.pad.value = value;
-    nd->u.pad.mode = (int32_t)mode;
+    mlc__pad_spec *s = mlc__pad_params(nd);
+    s->value = value;
+    s->mode = (int32_t)mode;
     /* All of an axis is cut by its size; more would overflow on the way. */
     for (int32_t d = 0; d < x->ndim; d++)
-        nd->u.pad.before[d] = mlc__max(before.v[d], -x->shape[d]);
-    memcpy(nd->u.pad.shape, shape, (size_t)x->ndim * sizeof shape[0]);
+        s->before[d] = mlc__max(before.v[d], -x->shape[d]);
+    memcpy(s->shape, shape, (size_t)x->ndim * sizeof shape[0]);
     return mlc__finish(nd);
 }
 
@@ -31371,7 +31434,8 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
 
 static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const int64_t n = nd->in[0]->shape[0] + nd->u.view.start + nd->u.view.step;
+    const mlc__view_spec *s = mlc__view_params(nd);
+    const int64_t n = nd->in[0]->shape[0] + s->start + s->step;
     const int64_t shape[2] = { n, n };
     return mlc__out(ctx, nd, nd->in[0]->dtype, 2, shape);
 }
@@ -31380,7 +31444,7 @@ static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor line = *nd->out[0];
     MLC__TRY(mlc__fill(ctx, nd->op->name, &line, 0.0, 0.0));
-    mlc__view_apply(&nd->u.view, &line);
+    mlc__view_apply(mlc__view_params(nd), &line);
     return mlc__cast_into(ctx, nd->op->name, &line, nd->in[0]);
 }
 
@@ -31391,12 +31455,12 @@ static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    mlc__view_apply(&nd->u.view, &dy);
+    mlc__view_apply(mlc__view_params(nd), &dy);
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
 
 static const mlc__arg mlc__args_diag[] = {
-    MLC__ARG("row", INT, view.start), MLC__ARG("column", INT, view.step), MLC__ARGS_END
+    MLC__ARG("row", INT, view, start), MLC__ARG("column", INT, view, step), MLC__ARGS_END
 };
 static const mlc__op mlc__diag_op =
     { "diag", mlc__diag_shape, mlc__diag_forward, mlc__diag_backward,
@@ -31418,7 +31482,7 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
     nd = mlc__begin(&local, &mlc__diag_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
     const int64_t n = x->shape[0] + (offset < 0 ? -offset : offset);
-    nd->u.view = mlc__diagonal_spec(2, n, n, offset);
+    *mlc__view_params(nd) = mlc__diagonal_spec(2, n, n, offset);
     return mlc__finish(nd);
 }
 
@@ -31522,7 +31586,7 @@ static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t
 static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_dtype dtype = nd->in[0]->dtype;
-    const double s = nd->u.s[0];
+    const double s = mlc__scalars_params(nd)->s[0];
     int64_t shape[MLC_MAX_DIMS];
     int32_t ndim;
     MLC__REQUIRE(ctx, dtype == MLC_I64 || dtype == MLC_I32, DTYPE,
@@ -31550,7 +31614,7 @@ static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
     a.ndim = out->ndim;
     a.out = mlc__data(out);
     a.in[1] = NULL;
-    a.s = mlc__i64_of(nd->u.s[0]);
+    a.s = mlc__i64_of(mlc__scalars_params(nd)->s[0]);
     a.kind = 0;
     a.error = ctx->error_word;
     memcpy(a.shape, out->shape, sizeof a.shape);
@@ -31592,8 +31656,9 @@ static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, 
     nd = mlc__begin(&local, &mlc__whole_rows[op][place].op, op < MLC__WHOLE_NEG ? 2 : 1, a, b,
                     NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = s;
-    nd->u.s[1] = 0.0;
+    mlc__scalars_spec *p = mlc__scalars_params(nd);
+    p->s[0] = s;
+    p->s[1] = 0.0;
     return mlc__finish(nd);
 }
 
@@ -31633,8 +31698,8 @@ static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
-    return u->apply(ctx, nd->op->name, u->forward, nd->out[0], nd->in[0], NULL, NULL, nd->u.s,
-                    false);
+    return u->apply(ctx, nd->op->name, u->forward, nd->out[0], nd->in[0], NULL, NULL,
+                    mlc__scalars_params(nd)->s, false);
 }
 
 static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -31647,8 +31712,8 @@ static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (u->backward == MLC_MATH_END) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, &dx, 0.0);
     return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &dx, &dy,
-                                                nd->n_saved ? nd->saved[0].t : NULL, NULL, nd->u.s,
-                                                acc);
+                                                nd->n_saved ? nd->saved[0].t : NULL, NULL,
+                                                mlc__scalars_params(nd)->s, acc);
 }
 
 /* s, t: scalars of the formula. */
@@ -31656,8 +31721,9 @@ static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s,
 {
     mlc_node local, *nd = mlc__begin(&local, &u->op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = s;
-    nd->u.s[1] = t;
+    mlc__scalars_spec *p = mlc__scalars_params(nd);
+    p->s[0] = s;
+    p->s[1] = t;
     return mlc__finish(nd);
 }
 
@@ -31670,10 +31736,10 @@ static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s,
     MLC__UNARY_AS(name, #name, NULL, kernel, fwd, bwd, saved)
 #define MLC__UNARY_OF(name, args, kernel, fwd, bwd, saved) \
     MLC__UNARY_AS(name, #name, mlc__args_##args, kernel, fwd, bwd, saved)
-static const mlc__arg mlc__args_slope[] = { MLC__ARG("slope", REAL, s[0]), MLC__ARGS_END };
-static const mlc__arg mlc__args_alpha[] = { MLC__ARG("alpha", REAL, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_slope[] = { MLC__ARG("slope", REAL, scalars, s[0]), MLC__ARGS_END };
+static const mlc__arg mlc__args_alpha[] = { MLC__ARG("alpha", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_clamp[] = {
-    MLC__ARG("lo", REAL, s[0]), MLC__ARG("hi", REAL, s[1]), MLC__ARGS_END
+    MLC__ARG("lo", REAL, scalars, s[0]), MLC__ARG("hi", REAL, scalars, s[1]), MLC__ARGS_END
 };
 MLC__UNARY(neg,         map,  MAP_NEG,          MAP_NEG,               0)
 MLC__UNARY(exp,         map,  MAP_EXP,          MAP_MUL,               'y')
@@ -32091,7 +32157,7 @@ static mlc_status mlc__compare_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
     return mlc__compare_into(ctx, nd->op->name, c->compare, nd->out[0], nd->in[0], nd->in[1],
-                             nd->u.s[0]);
+                             mlc__scalars_params(nd)->s[0]);
 }
 
 /* n inputs; nothing is recorded. */
@@ -32105,7 +32171,7 @@ static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor
     ctx->no_grad++;
     nd = mlc__begin(&local, &c->op, n, a, b, NULL);
     if (nd) {
-        nd->u.s[0] = s;
+        mlc__scalars_params(nd)->s[0] = s;
         y = mlc__finish(nd);
     }
     ctx->no_grad--;
@@ -32311,8 +32377,8 @@ static mlc_status mlc__masked_fill_shape(mlc_ctx *ctx, mlc_node *nd)
 /* Also in place: then out is x. */
 static mlc_status mlc__masked_fill_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[1], NULL, nd->in[0], nd->u.s[0],
-                           false);
+    return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[1], NULL, nd->in[0],
+                           mlc__scalars_params(nd)->s[0], false);
 }
 
 static mlc_status mlc__masked_fill_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -32333,7 +32399,7 @@ MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double val
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__masked_fill_op, 2, x, mask, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = value;
+    mlc__scalars_params(nd)->s[0] = value;
     return mlc__finish(nd);
 }
 
@@ -32396,8 +32462,8 @@ static mlc_status mlc__inplace_unary_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__inplace_unary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = mlc__inplace_row(nd)->unary;
-    return u->apply(ctx, nd->op->name, u->forward, nd->in[0], nd->in[0], NULL, NULL, nd->u.s,
-                    false);
+    return u->apply(ctx, nd->op->name, u->forward, nd->in[0], nd->in[0], NULL, NULL,
+                    mlc__scalars_params(nd)->s, false);
 }
 
 static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -32408,7 +32474,7 @@ static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
     if (u->backward == MLC_MATH_END) return mlc__set(ctx, nd->op->name, &g, 0.0);
     return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &g, &g,
                                                 nd->n_saved ? nd->saved[0].t : NULL, NULL,
-                                                nd->u.s, false);
+                                                mlc__scalars_params(nd)->s, false);
 }
 
 /* saved: the old target if a derivative reads it, then b if one does. */
@@ -32429,8 +32495,8 @@ static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__inplace_binary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
-    return f->apply(ctx, nd->op->name, f->forward, nd->in[0], nd->in[0], nd->in[1], NULL, nd->u.s,
-                    false);
+    return f->apply(ctx, nd->op->name, f->forward, nd->in[0], nd->in[0], nd->in[1], NULL,
+                    mlc__scalars_params(nd)->s, false);
 }
 
 /* b first: the target's gradient still is that of the new values. */
@@ -32456,8 +32522,9 @@ static mlc_tensor *mlc__inplace_unary_call(const mlc__inplace *row, mlc_tensor *
 {
     mlc_node local, *nd = mlc__begin(&local, &row->op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = s;
-    nd->u.s[1] = t;
+    mlc__scalars_spec *p = mlc__scalars_params(nd);
+    p->s[0] = s;
+    p->s[1] = t;
     return mlc__finish(nd);
 }
 
@@ -32468,7 +32535,8 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
     if (x && b && x->storage == b->storage && !(b = mlc_copy(b))) return NULL;
     nd = mlc__begin(&local, &row->op, 2, x, b, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = nd->u.s[1] = 0.0;
+    mlc__scalars_spec *s = mlc__scalars_params(nd);
+    s->s[0] = s->s[1] = 0.0;
     return mlc__finish(nd);
 }
 
@@ -32689,7 +32757,8 @@ static mlc_status mlc__fill_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__fill_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__numel(nd->in[0]) ? mlc__set(ctx, nd->op->name, nd->in[0], nd->u.s[0]) : MLC_OK;
+    return mlc__numel(nd->in[0])
+               ? mlc__set(ctx, nd->op->name, nd->in[0], mlc__scalars_params(nd)->s[0]) : MLC_OK;
 }
 
 static const mlc__op mlc__fill__op =
@@ -32703,7 +32772,7 @@ static mlc_tensor *mlc__fill_call(const mlc__op *op, mlc_tensor *x, double value
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = value;
+    mlc__scalars_params(nd)->s[0] = value;
     return mlc__finish(nd);
 }
 
@@ -32776,7 +32845,7 @@ MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double va
     if (x && mask && x->storage == mask->storage && !(mask = mlc_copy(mask))) return NULL;
     nd = mlc__begin(&local, &mlc__masked_fill__op, 2, x, mask, NULL);
     if (!nd) return NULL;
-    nd->u.s[0] = value;
+    mlc__scalars_params(nd)->s[0] = value;
     return mlc__finish(nd);
 }
 
@@ -33040,7 +33109,7 @@ static bool mlc__drop_begin(mlc_ctx *ctx, const char *what, double p, mlc__drop_
 
 static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__drop(ctx, nd->op->name, &nd->u.drop, nd->out[0], nd->in[0], false);
+    return mlc__drop(ctx, nd->op->name, mlc__drop_params(nd), nd->out[0], nd->in[0], false);
 }
 
 static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -33050,12 +33119,12 @@ static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__drop(ctx, nd->op->name, &nd->u.drop, &dx, &dy, acc);
+    return mlc__drop(ctx, nd->op->name, mlc__drop_params(nd), &dx, &dy, acc);
 }
 
 static const mlc__arg mlc__args_drop[] = {
-    MLC__ARG("p", REAL, drop.p), MLC__ARG("seed", INT, drop.seed),
-    MLC__ARG("stream", INT, drop.stream), MLC__ARGS_END
+    MLC__ARG("p", REAL, drop, p), MLC__ARG("seed", INT, drop, seed),
+    MLC__ARG("stream", INT, drop, stream), MLC__ARGS_END
 };
 static const mlc__op mlc__dropout_op =
     { "dropout", mlc__dropout_shape, mlc__dropout_forward, mlc__dropout_backward,
@@ -33068,7 +33137,7 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
     if (x && !mlc__drop_begin(x->ctx, "dropout", p, &drop)) return NULL;
     nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
     if (!nd) return NULL;
-    nd->u.drop = drop;
+    *mlc__drop_params(nd) = drop;
     return mlc__finish(nd);
 }
 
@@ -33079,8 +33148,9 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 
 MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
 {
-    const mlc_reduce op = nd->u.reduce.op;
-    const double p = nd->u.reduce.p;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const mlc_reduce op = s->op;
+    const double p = s->p;
     return op == MLC_REDUCE_MAX || op == MLC_REDUCE_MIN ||
            (op == MLC_REDUCE_NORM && (p == MLC__INF || p == -MLC__INF));
 }
@@ -33090,29 +33160,28 @@ MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
 static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
-    const mlc_reduce op = nd->u.reduce.op;
+    mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const mlc_reduce op = s->op;
     int64_t shape[MLC_MAX_DIMS], count = 1;
     int32_t ndim = 0;
     mlc_dtype dtype = x->dtype;
-    if (op >= MLC_REDUCE_NORM || nd->u.reduce.divisor == 0.0)
+    if (op >= MLC_REDUCE_NORM || s->divisor == 0.0)
         MLC__TRY(mlc__require_float(ctx, nd));
     if (op == MLC_REDUCE_ANY || op == MLC_REDUCE_ALL) dtype = MLC_BOOL;
     if ((op == MLC_REDUCE_SUM || op == MLC_REDUCE_PROD) && !mlc__is_float(dtype)) dtype = MLC_I64;
     for (int32_t d = 0; d < x->ndim; d++) {
-        const bool gone = (nd->u.reduce.mask >> d & 1u) != 0;
+        const bool gone = (s->mask >> d & 1u) != 0;
         MLC__REQUIRE(ctx, !gone || !mlc__is_extreme(nd) || x->shape[d] > 0, SHAPE,
                      "%s: axis %d of %s is empty, and nothing has no extreme; reduce another axis",
                      nd->op->name, d, mlc__shape(x).s);
-        MLC__REQUIRE(ctx, !gone || op != MLC_REDUCE_NORM || nd->u.reduce.p >= 0 || x->shape[d] > 0,
+        MLC__REQUIRE(ctx, !gone || op != MLC_REDUCE_NORM || s->p >= 0 || x->shape[d] > 0,
                      SHAPE, "norm: axis %d of %s is empty, and nothing has no norm of the negative "
-                     "order %s; reduce another axis", d, mlc__shape(x).s,
-                     mlc__real(nd->u.reduce.p).s);
+                     "order %s; reduce another axis", d, mlc__shape(x).s, mlc__real(s->p).s);
         if (gone) count *= x->shape[d];
-        if (!gone || nd->u.reduce.keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
+        if (!gone || s->keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
-    if (nd->u.reduce.divisor == 0.0)
-        nd->u.reduce.divisor = count && (double)count > nd->u.reduce.p
-                                   ? (double)count - nd->u.reduce.p : 0.0;
+    if (s->divisor == 0.0)
+        s->divisor = count && (double)count > s->p ? (double)count - s->p : 0.0;
     MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
     if (op != MLC_REDUCE_SUM && mlc__is_float(dtype)) mlc__save(nd, x);
     if (mlc__is_extreme(nd) || op == MLC_REDUCE_NORM || op == MLC_REDUCE_STD ||
@@ -33128,8 +33197,9 @@ static mlc_status mlc__fold_into(mlc_ctx *ctx, const mlc_node *nd, mlc_reduce op
 {
     struct mlc_k_fold args;
     if (mlc__numel(out) == 0) return MLC_OK;
-    mlc__reduce_args(&args.r, op, out, nd->in[0], nd->u.reduce.mask, keepdim, divisor, accumulate);
-    args.p = nd->u.reduce.p;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    mlc__reduce_args(&args.r, op, out, nd->in[0], s->mask, keepdim, divisor, accumulate);
+    args.p = s->p;
     args.shift = shift ? MLC__CAST(const double *, mlc__data(shift)) : NULL;
     for (int32_t d = 0; shift && d < shift->ndim; d++) args.shift_stride[d] = shift->stride[d];
     MLC__RUN_WITH_WORKSPACE_IN(ctx, nd->op->name, fold, &args, &args.r);
@@ -33142,7 +33212,7 @@ static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp 
     const mlc_tensor *x = nd->in[0];
     int64_t shape[MLC_MAX_DIMS];
     for (int32_t d = 0; d < x->ndim; d++)
-        shape[d] = nd->u.reduce.mask >> d & 1u ? 1 : x->shape[d];
+        shape[d] = mlc__reduce_params(nd)->mask >> d & 1u ? 1 : x->shape[d];
     return mlc__temp_begin(ctx, t, dtype, x->ndim, shape);
 }
 
@@ -33150,7 +33220,8 @@ static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp 
  * is improved by the mean of what is left, so that equal elements deviate by 0. */
 static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc_reduce op = nd->u.reduce.op;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const mlc_reduce op = s->op;
     const mlc_tensor *x = nd->in[0];
     mlc__temp shift;
     mlc_status st;
@@ -33158,34 +33229,34 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &shift, MLC_F64));
     const double count = (double)(mlc__numel(x) / mlc__numel(&shift.t));
     if (op == MLC_REDUCE_LSE)
-        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_MAX, &shift.t, x, nd->u.reduce.mask, true,
-                         1.0, false);
+        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_MAX, &shift.t, x, s->mask, true, 1.0,
+                         false);
     else st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, false, NULL);
     if (!st && op != MLC_REDUCE_LSE && x->dtype == MLC_F64)
         st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, true, &shift.t);
     if (!st)
-        st = mlc__fold_into(ctx, nd, op, nd->out[0], nd->u.reduce.keepdim, nd->u.reduce.divisor,
-                            false, &shift.t);
+        st = mlc__fold_into(ctx, nd, op, nd->out[0], s->keepdim, s->divisor, false, &shift.t);
     mlc__temp_end(&shift);
     return st;
 }
 
 static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc_reduce op = nd->u.reduce.op;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const mlc_reduce op = s->op;
     if (op >= MLC_REDUCE_VAR) return mlc__shifted(ctx, nd);
     if (op > MLC_REDUCE_MAX || !mlc__is_float(nd->in[0]->dtype))
-        return mlc__fold_into(ctx, nd, op, nd->out[0], nd->u.reduce.keepdim,
-                              nd->u.reduce.divisor, false, NULL);
-    return mlc__reduce(ctx, nd->op->name, op, nd->out[0], nd->in[0], nd->u.reduce.mask,
-                       nd->u.reduce.keepdim, nd->u.reduce.divisor, false);
+        return mlc__fold_into(ctx, nd, op, nd->out[0], s->keepdim, s->divisor, false, NULL);
+    return mlc__reduce(ctx, nd->op->name, op, nd->out[0], nd->in[0], s->mask, s->keepdim,
+                       s->divisor, false);
 }
 
 /* Of floats, whose sums no fold makes: a program that only trains links none. */
 static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], nd->in[0], nd->u.reduce.mask,
-                       nd->u.reduce.keepdim, nd->u.reduce.divisor, false);
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], nd->in[0], s->mask,
+                       s->keepdim, s->divisor, false);
 }
 
 /* t with the reduced axes back as 1, so that it broadcasts to x. */
@@ -33193,10 +33264,11 @@ static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const ml
 {
     mlc_tensor wide = *t;
     int32_t from = 0;
-    if (nd->u.reduce.keepdim) return wide;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    if (s->keepdim) return wide;
     wide.ndim = x->ndim;
     for (int32_t d = 0; d < x->ndim; d++) {
-        const bool gone = (nd->u.reduce.mask >> d & 1u) != 0;
+        const bool gone = (s->mask >> d & 1u) != 0;
         wide.shape[d] = gone ? 1 : t->shape[from];
         wide.stride[d] = gone ? 1 : t->stride[from];
         if (!gone) from++;
@@ -33223,7 +33295,7 @@ static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     const mlc_tensor wide = mlc__keepdim(nd, &dy, nd->in[0]);
     return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &wide, NULL, NULL,
-                    1.0 / nd->u.reduce.divisor, acc);
+                    1.0 / mlc__reduce_params(nd)->divisor, acc);
 }
 
 /* ties (+)= dy (x == y) / number of ties; ties may hold x. */
@@ -33235,8 +33307,8 @@ static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const 
     mlc__temp count;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &count, x->dtype));
     mlc_status st = mlc__map(ctx, name, MLC_MAP_EQ, ties, x, y, NULL, 0.0, false);
-    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &count.t, ties, nd->u.reduce.mask, true,
-                              1.0, false);
+    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &count.t, ties,
+                              mlc__reduce_params(nd)->mask, true, 1.0, false);
     if (!st) st = mlc__map(ctx, name, MLC_MAP_SHARE, dx, ties, dy, &count.t, 0.0, acc);
     mlc__temp_end(&count);
     return st;
@@ -33283,8 +33355,8 @@ MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const
     const mlc_tensor *zeros = &temp[4].t;
     ones.in[0] = &filled;
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
-    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, zeros, t, nd->u.reduce.mask, true, 1.0,
-                              false);
+    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, zeros, t, mlc__reduce_params(nd)->mask,
+                              true, 1.0, false);
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
     if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, q, true, 1.0, false, NULL);
     if (!st) st = mlc__prod_factors(ctx, nd, q, &temp[1].t, dy, first, second);
@@ -33301,7 +33373,7 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
                                      const mlc_tensor *dx, bool acc)
 {
     const mlc_tensor *x = nd->in[0];
-    const double p = nd->u.reduce.p;
+    const double p = mlc__reduce_params(nd)->p;
     if (p == 0.0) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, dx, 0.0);
     if (p == 1.0) return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, dy, x, NULL, 0.0, acc);
     if (p == 2.0) {
@@ -33324,8 +33396,8 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
 static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean,
                                  const mlc_tensor *t)
 {
-    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, t, nd->u.reduce.mask, true,
-                       (double)(mlc__numel(t) / mlc__numel(mean)), false);
+    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, t, mlc__reduce_params(nd)->mask,
+                       true, (double)(mlc__numel(t) / mlc__numel(mean)), false);
 }
 
 /* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
@@ -33336,7 +33408,8 @@ MLC__APART mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const 
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
-    const bool root = nd->u.reduce.op == MLC_REDUCE_STD;
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const bool root = s->op == MLC_REDUCE_STD;
     mlc__temp mean;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &mean, x->dtype));
     mlc_status st = mlc__mean_into(ctx, nd, &mean.t, x);
@@ -33344,7 +33417,7 @@ MLC__APART mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const 
     if (!st && root) st = mlc__math(ctx, nd, MLC_MATH_RATIO, t, t, y, NULL, 0.0, false);
     if (!st) st = mlc__mean_into(ctx, nd, &mean.t, t);
     if (!st) st = mlc__map(ctx, name, MLC_MAP_SQDIFF_GRAD, dx, dy, t, &mean.t,
-                           (root ? 1.0 : 2.0) / nd->u.reduce.divisor, acc);
+                           (root ? 1.0 : 2.0) / s->divisor, acc);
     mlc__temp_end(&mean);
     return st;
 }
@@ -33368,7 +33441,7 @@ static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const m
     mlc__temp t;
     mlc_status st;
     MLC__TRY(mlc__temp_begin(ctx, &t, x->dtype, x->ndim, x->shape));
-    switch (nd->u.reduce.op) {
+    switch (mlc__reduce_params(nd)->op) {
     case MLC_REDUCE_PROD: st = mlc__prod_gradient(ctx, nd, &t.t, dy, dx, acc); break;
     case MLC_REDUCE_NORM: st = mlc__norm_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
     case MLC_REDUCE_LSE:  st = mlc__lse_gradient(ctx, nd, &t.t, y, dy, dx, acc); break;
@@ -33397,7 +33470,7 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
         if (st == MLC_OK) {
             full.in[0] = &in.t;
             full.out[0] = &y.t;
-            full.u.reduce.keepdim = true;
+            mlc__reduce_params(&full)->keepdim = true;
             st = mlc__cast_into(ctx, name, &in.t, x);
             if (!st) st = mlc__cast_into(ctx, name, &g.t, dy);
             if (!st) st = mlc__reduce_forward(ctx, &full);
@@ -33435,8 +33508,8 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_reduce[] = {
-    MLC__ARG("axes", AXES, reduce.mask), MLC__ARG("keepdim", BOOL, reduce.keepdim),
-    MLC__ARG("p", REAL, reduce.p), MLC__ARGS_END
+    MLC__ARG("axes", AXES, reduce, mask), MLC__ARG("keepdim", BOOL, reduce, keepdim),
+    MLC__ARG("p", REAL, reduce, p), MLC__ARGS_END
 };
 static const mlc__op mlc__total_op =
     { "sum", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward,
@@ -33463,11 +33536,12 @@ static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims a
                                     mlc_reduce kind, double divisor, double p)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
-    if (!nd || mlc__axes_mask(x, op->name, axes, &nd->u.reduce.mask) != MLC_OK) return NULL;
-    nd->u.reduce.keepdim = keepdim;
-    nd->u.reduce.op = kind;
-    nd->u.reduce.divisor = divisor;
-    nd->u.reduce.p = p;
+    mlc__reduce_spec *s = mlc__reduce_params(nd);
+    if (!nd || mlc__axes_mask(x, op->name, axes, &s->mask) != MLC_OK) return NULL;
+    s->keepdim = keepdim;
+    s->op = kind;
+    s->divisor = divisor;
+    s->p = p;
     return mlc__finish(nd);
 }
 
@@ -33605,7 +33679,7 @@ static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const
     args.op = op;
     args.dtype = in->dtype;
     args.out_dtype = out->dtype;
-    args.axis = nd->u.axis;
+    args.axis = mlc__axis_params(nd)->axis;
     args.reverse = reverse;
     args.accumulate = accumulate;
     args.in = mlc__data(in);
@@ -33678,7 +33752,7 @@ static mlc_tensor *mlc__scan_call(const mlc__op *op, mlc_tensor *x, int32_t axis
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd || !mlc__axis_of(x, op->name, &axis)) return NULL;
-    nd->u.axis = axis;
+    mlc__axis_params(nd)->axis = axis;
     return mlc__finish(nd);
 }
 
@@ -33709,8 +33783,9 @@ static mlc_status mlc__softmax_forward(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__numel(nd->in[0]) == 0) return MLC_OK;
     memset(&a, 0, sizeof a);
     a.dtype = nd->in[0]->dtype;
-    a.axis = nd->u.softmax.axis;
-    a.log = nd->u.softmax.log;
+    const mlc__softmax_spec *s = mlc__softmax_params(nd);
+    a.axis = s->axis;
+    a.log = s->log;
     a.out = mlc__data(nd->out[0]);
     a.in = mlc__data(nd->in[0]);
     mlc__line_shape(nd->out[0], a.shape, a.out_stride, &a.ndim);
@@ -33728,8 +33803,9 @@ static mlc_status mlc__softmax_backward(mlc_ctx *ctx, mlc_node *nd)
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st) || mlc__numel(&dx) == 0) return st;
     memset(&a, 0, sizeof a);
     a.dtype = dx.dtype;
-    a.axis = nd->u.softmax.axis;
-    a.log = nd->u.softmax.log;
+    const mlc__softmax_spec *s = mlc__softmax_params(nd);
+    a.axis = s->axis;
+    a.log = s->log;
     a.accumulate = acc;
     a.out = mlc__data(&dx);
     a.y = mlc__data(nd->out[0]);
@@ -33740,7 +33816,7 @@ static mlc_status mlc__softmax_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__run_softmax_grad(ctx, nd->op->name, &a);
 }
 
-static const mlc__arg mlc__args_softmax[] = { MLC__ARG("axis", INT, softmax.axis), MLC__ARGS_END };
+static const mlc__arg mlc__args_softmax[] = { MLC__ARG("axis", INT, softmax, axis), MLC__ARGS_END };
 static const mlc__op mlc__softmax_op =
     { "softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward,
       mlc__args_softmax, MLC__AMP_MATCH, MLC_OP_CAPTURE };
@@ -33752,8 +33828,9 @@ static mlc_tensor *mlc__softmax_call(const mlc__op *op, mlc_tensor *x, int32_t a
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd || !mlc__axis_of(x, op->name, &axis)) return NULL;
-    nd->u.softmax.axis = axis;
-    nd->u.softmax.log = log;
+    mlc__softmax_spec *s = mlc__softmax_params(nd);
+    s->axis = axis;
+    s->log = log;
     return mlc__finish(nd);
 }
 
@@ -33771,10 +33848,13 @@ MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
  * are weight and bias, as far as they are there. */
 
 /* Place of the weight, of the bias among the inputs; 0: there is none. */
-MLC__INLINE int mlc__norm_weight(const mlc_node *nd) { return nd->u.norm.weight ? 1 : 0; }
+MLC__INLINE int mlc__norm_weight(const mlc_node *nd)
+{
+    return mlc__norm_params(nd)->weight ? 1 : 0;
+}
 MLC__INLINE int mlc__norm_bias(const mlc_node *nd)
 {
-    return nd->u.norm.bias ? mlc__norm_weight(nd) + 1 : 0;
+    return mlc__norm_params(nd)->bias ? mlc__norm_weight(nd) + 1 : 0;
 }
 
 /* Of weight and bias: x's, or f32 with a 16-bit x. */
@@ -33796,9 +33876,10 @@ static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
     MLC__TRY(mlc__norm_dtypes(ctx, nd));
-    MLC__REQUIRE(ctx, nd->u.norm.eps >= 0.0 && nd->u.norm.eps < MLC__INF, ARG,
+    const mlc__norm_spec *s = mlc__norm_params(nd);
+    MLC__REQUIRE(ctx, s->eps >= 0.0 && s->eps < MLC__INF, ARG,
                  "%s: eps is %s; it must be finite and not negative", nd->op->name,
-                 mlc__real(nd->u.norm.eps).s);
+                 mlc__real(s->eps).s);
     MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: x [] is a scalar; it must be [..,n]",
                  nd->op->name);
     const int64_t n = x->shape[x->ndim - 1];
@@ -33813,7 +33894,7 @@ static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__out(ctx, nd, MLC_F64, 1, &stat));
     mlc__save(nd, x);
     mlc__save(nd, nd->out[1]);
-    if (nd->u.norm.weight) mlc__save(nd, nd->in[1]);
+    if (s->weight) mlc__save(nd, nd->in[1]);
     return MLC_OK;
 }
 
@@ -33825,13 +33906,14 @@ static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
     a.w_dtype = mlc__norm_dtype(nd);
-    a.rms = nd->u.norm.rms;
-    a.eps = nd->u.norm.eps;
+    const mlc__norm_spec *s = mlc__norm_params(nd);
+    a.rms = s->rms;
+    a.eps = s->eps;
     a.out = mlc__data(nd->out[0]);
     a.in = mlc__data(x);
     a.stat = MLC__CAST(double *, mlc__data(nd->out[1]));
-    if (nd->u.norm.weight) a.weight = mlc__data(nd->in[mlc__norm_weight(nd)]);
-    if (nd->u.norm.bias) a.bias = mlc__data(nd->in[mlc__norm_bias(nd)]);
+    if (s->weight) a.weight = mlc__data(nd->in[mlc__norm_weight(nd)]);
+    if (s->bias) a.bias = mlc__data(nd->in[mlc__norm_bias(nd)]);
     mlc__line_shape(nd->out[0], a.shape, a.out_stride, &a.ndim);
     mlc__line_shape(x, a.shape, a.in_stride, &a.ndim);
     return mlc__run_norm(ctx, nd->op->name, &a);
@@ -33856,18 +33938,19 @@ static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     memset(&a, 0, sizeof a);
     const bool to_x = mlc__norm_grad_of(nd, 0, true, &dx, &a.dx_accumulate, &st) != NULL;
-    const bool to_w = mlc__norm_grad_of(nd, mlc__norm_weight(nd), nd->u.norm.weight, &dw,
+    const mlc__norm_spec *s = mlc__norm_params(nd);
+    const bool to_w = mlc__norm_grad_of(nd, mlc__norm_weight(nd), s->weight, &dw,
                                         &a.dweight_accumulate, &st) != NULL;
-    const bool to_b = mlc__norm_grad_of(nd, mlc__norm_bias(nd), nd->u.norm.bias, &db,
+    const bool to_b = mlc__norm_grad_of(nd, mlc__norm_bias(nd), s->bias, &db,
                                         &a.dbias_accumulate, &st) != NULL;
     if (st != MLC_OK || x->shape[x->ndim - 1] == 0 || !(to_x || to_w || to_b)) return st;
     a.dtype = x->dtype;
     a.w_dtype = mlc__norm_dtype(nd);
-    a.rms = nd->u.norm.rms;
+    a.rms = s->rms;
     a.in = mlc__data(x);
     a.dy = mlc__data(&dy);
     a.stat = MLC__CAST(const double *, mlc__data(nd->out[1]));
-    if (nd->u.norm.weight) a.weight = mlc__data(nd->in[1]);
+    if (s->weight) a.weight = mlc__data(nd->in[1]);
     mlc__line_shape(x, a.shape, a.in_stride, &a.ndim);
     mlc__line_shape(&dy, a.shape, a.dy_stride, &a.ndim);
     if (to_x) { a.dx = mlc__data(&dx); mlc__line_shape(&dx, a.shape, a.dx_stride, &a.ndim); }
@@ -33877,7 +33960,7 @@ static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-static const mlc__arg mlc__args_norm[] = { MLC__ARG("eps", REAL, norm.eps), MLC__ARGS_END };
+static const mlc__arg mlc__args_norm[] = { MLC__ARG("eps", REAL, norm, eps), MLC__ARGS_END };
 static const mlc__op mlc__layer_norm_op =
     { "layer_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward,
       mlc__args_norm, MLC__AMP_RESIDUAL, MLC_OP_CAPTURE };
@@ -33897,10 +33980,11 @@ static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     nd = mlc__begin(&local, op, 1 + has_weight + has_bias, x, has_weight ? weight : bias,
                     has_weight ? bias : NULL);
     if (!nd) return NULL;
-    nd->u.norm.eps = eps;
-    nd->u.norm.rms = rms;
-    nd->u.norm.weight = has_weight;
-    nd->u.norm.bias = has_bias;
+    mlc__norm_spec *s = mlc__norm_params(nd);
+    s->eps = eps;
+    s->rms = rms;
+    s->weight = has_weight;
+    s->bias = has_bias;
     return mlc__made_end(mlc__finish(nd), before);
 }
 
@@ -34209,7 +34293,7 @@ static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & 
 static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weights,
                                      const mlc_tensor *b, const mlc_tensor *also)
 {
-    const mlc_dtype dtype = nd->u.linear.dtype;
+    const mlc_dtype dtype = mlc__linear_params(nd)->dtype;
     if (!mlc__is_half(dtype)) return mlc__require_float(ctx, nd);
     for (int i = 1; i < nd->n_in; i++) {
         const mlc_tensor *t = nd->in[i];
@@ -34226,10 +34310,11 @@ static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weigh
  * read. */
 static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->u.linear.bias ? nd->in[2] : NULL;
-    mlc_tensor *also = nd->u.linear.residual ? nd->in[nd->n_in - 1] : NULL;
-    const mlc_dtype dtype = also ? also->dtype : nd->u.linear.dtype;
-    const mlc_act act = nd->u.linear.act;
+    const mlc__linear_spec *s = mlc__linear_params(nd);
+    mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = s->bias ? nd->in[2] : NULL;
+    mlc_tensor *also = s->residual ? nd->in[nd->n_in - 1] : NULL;
+    const mlc_dtype dtype = also ? also->dtype : s->dtype;
+    const mlc_act act = s->act;
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__linear_dtypes(ctx, nd, 1, b, also));
     MLC__REQUIRE(ctx, w->ndim == 2 && x->ndim > 0, SHAPE,
@@ -34249,7 +34334,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
                  "linear: residual must be %s, as the result is, it is %s; expand it",
                  mlc__shape(nd->out[0]).s, also ? mlc__shape(also).s : "");
     /* Second output: what the activation met, or made. Nobody else sees it. */
-    const bool more = also || nd->u.linear.drop.p > 0.0;
+    const bool more = also || s->drop.p > 0.0;
     if (nd->recorded && act && (more || mlc__act_needs_input(act)))
         MLC__TRY(mlc__out(ctx, nd, dtype, x->ndim, shape));
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
@@ -34276,7 +34361,7 @@ static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__prod
 {
     mlc__clear(&p->sink, sizeof p->sink);
     p->run = NULL;
-    p->dtype = nd->u.linear.dtype;
+    p->dtype = mlc__linear_params(nd)->dtype;
     p->batch_dims = 0;
     p->alpha = 1.0;
     p->beta = 0.0;
@@ -34403,13 +34488,14 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     mlc__product_spec p;
     mlc__linear_y_spec(nd, &p);
     MLC__TRY(mlc__linear_weight(ctx, nd, false, &p));
-    const mlc__drop_spec *drop = &nd->u.linear.drop;
-    p.sink.act = nd->u.linear.act;
-    p.sink.bias = nd->u.linear.bias ? mlc__data(nd->in[2]) : NULL;
-    p.sink.bias_dtype = nd->u.linear.bias ? nd->in[2]->dtype : p.c.dtype;
+    const mlc__linear_spec *s = mlc__linear_params(nd);
+    const mlc__drop_spec *drop = &s->drop;
+    p.sink.act = s->act;
+    p.sink.bias = s->bias ? mlc__data(nd->in[2]) : NULL;
+    p.sink.bias_dtype = s->bias ? nd->in[2]->dtype : p.c.dtype;
     p.sink.aux = nd->n_out > 1 ? mlc__data(nd->out[1]) : NULL;
     p.sink.aux_after = !mlc__act_needs_input(p.sink.act);
-    p.sink.residual = nd->u.linear.residual ? mlc__data(nd->in[nd->n_in - 1]) : NULL;
+    p.sink.residual = s->residual ? mlc__data(nd->in[nd->n_in - 1]) : NULL;
     p.sink.drop = drop->p;
     p.sink.drop_seed = drop->seed;
     p.sink.drop_stream = drop->stream;
@@ -34430,12 +34516,13 @@ static mlc_map mlc__act_grad(mlc_act act)
 static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
 {
     const char *what = nd->op->name;
-    const mlc__drop_spec *drop = &nd->u.linear.drop;
-    const mlc_act act = nd->u.linear.act;
+    const mlc__linear_spec *s = mlc__linear_params(nd);
+    const mlc__drop_spec *drop = &s->drop;
+    const mlc_act act = s->act;
     mlc_status st = MLC_OK;
     mlc_tensor dr;
     bool acc;
-    if (nd->u.linear.residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
+    if (s->residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
         st = mlc__map(ctx, what, MLC_MAP_COPY, &dr, dy, NULL, NULL, 0.0, acc);
     MLC__TRY(st);
     if (drop->p > 0.0) MLC__TRY(ctx->dropping->drop(ctx, what, drop, dy, dy, false));
@@ -34532,7 +34619,7 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
     bool acc, made;
     mlc__grad_view(nd->out[0], &dy);
     MLC__TRY(mlc__linear_through(ctx, nd, &dy));
-    if (nd->u.linear.bias && mlc__grad_in(nd, 2, &dx, &acc, &st))
+    if (mlc__linear_params(nd)->bias && mlc__grad_in(nd, 2, &dx, &acc, &st))
         st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     if (mlc__grad_in(nd, 0, &dx, &acc, &st)) st = mlc__linear_dx(ctx, nd, &dy, &dx, acc);
     MLC__TRY(st);
@@ -34547,9 +34634,9 @@ static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_linear[] = {
-    MLC__ARG("act", INT, linear.act), MLC__ARG("bias", BOOL, linear.bias),
-    MLC__ARG("residual", BOOL, linear.residual), MLC__ARG("dropout", REAL, linear.drop.p),
-    MLC__ARG("dtype", DTYPE, linear.dtype), MLC__ARGS_END
+    MLC__ARG("act", INT, linear, act), MLC__ARG("bias", BOOL, linear, bias),
+    MLC__ARG("residual", BOOL, linear, residual), MLC__ARG("dropout", REAL, linear, drop.p),
+    MLC__ARG("dtype", DTYPE, linear, dtype), MLC__ARGS_END
 };
 static const mlc__op mlc__linear_op =
     { "linear", mlc__linear_shape, mlc__linear_forward, mlc__linear_backward,
@@ -34582,11 +34669,12 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     if (!nd) return NULL;
     const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
-    nd->u.linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
-    nd->u.linear.act = e->act;
-    nd->u.linear.bias = b != NULL;
-    nd->u.linear.residual = e->residual != NULL;
-    nd->u.linear.drop = drop;
+    mlc__linear_spec *s = mlc__linear_params(nd);
+    s->dtype = rounds ? cast->low : nd->in[0]->dtype;
+    s->act = e->act;
+    s->bias = b != NULL;
+    s->residual = e->residual != NULL;
+    s->drop = drop;
     return mlc__finish(nd);
 }
 
@@ -34618,7 +34706,7 @@ enum { MLC__ATTN_MASK, MLC__ATTN_LENGTHS, MLC__ATTN_ALIBI, MLC__ATTN_Q_OFFSETS,
 /* An input of the desc; NULL: it is not there. */
 static mlc_tensor *mlc__attn_input(const mlc_node *nd, int which)
 {
-    const int8_t at = nd->u.attention.at[which];
+    const int8_t at = mlc__attention_params(nd)->at[which];
     return at ? nd->in[at] : NULL;
 }
 
@@ -34742,7 +34830,7 @@ static const int64_t *mlc__attn_row_data(const mlc_node *nd, int which)
 /* What both kernels are told. */
 static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
 {
-    const mlc__attention_spec *s = &nd->u.attention;
+    const mlc__attention_spec *s = mlc__attention_params(nd);
     const mlc_tensor *q = nd->in[0], *k = nd->in[1], *v = nd->in[2];
     const mlc_tensor *mask = mlc__attn_input(nd, MLC__ATTN_MASK);
     const mlc_tensor *alibi = mlc__attn_input(nd, MLC__ATTN_ALIBI);
@@ -34829,7 +34917,8 @@ static mlc_status mlc__attention_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_attention_grad a;
     const mlc_tensor *mask = mlc__attn_input(nd, MLC__ATTN_MASK);
-    const int at = mask && mask->dtype != MLC_BOOL ? nd->u.attention.at[MLC__ATTN_MASK] : -1;
+    const int at = mask && mask->dtype != MLC_BOOL
+                       ? mlc__attention_params(nd)->at[MLC__ATTN_MASK] : -1;
     mlc_tensor dy;
     mlc_status st = MLC_OK;
     memset(&a, 0, sizeof a);
@@ -34850,8 +34939,8 @@ static mlc_status mlc__attention_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_attention[] = {
-    MLC__ARG("scale", REAL, attention.scale), MLC__ARG("causal", BOOL, attention.causal),
-    MLC__ARG("window", INT, attention.window), MLC__ARG("dropout", REAL, attention.drop.p),
+    MLC__ARG("scale", REAL, attention, scale), MLC__ARG("causal", BOOL, attention, causal),
+    MLC__ARG("window", INT, attention, window), MLC__ARG("dropout", REAL, attention, drop.p),
     MLC__ARGS_END
 };
 static const mlc__op mlc__attention_op =
@@ -34920,7 +35009,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
         !mlc__drop_begin(q->ctx, "attention: dropout", d->dropout, &drop)) return NULL;
     nd = mlc__begin_n(&local, &mlc__attention_op, n, in);
     if (!nd) return NULL;
-    mlc__attention_spec *s = &nd->u.attention;
+    mlc__attention_spec *s = mlc__attention_params(nd);
     memcpy(s->at, at, sizeof s->at);
     s->drop = drop;
     s->causal = d->causal;
@@ -35033,7 +35122,7 @@ static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
 
 static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
 {
-    const mlc__rnn_spec *s = &nd->u.rnn;
+    const mlc__rnn_spec *s = mlc__rnn_params(nd);
     mlc__rnn_in in;
     memset(&in, 0, sizeof in);
     for (int i = 0; i < MLC__RNN_INPUTS; i++) if (!i || s->at[i]) in.t[i] = nd->in[s->at[i]];
@@ -35046,7 +35135,7 @@ static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
 /* Makes the outputs: y, h, of an LSTM c, and what backward needs of each step. */
 static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc__rnn_spec *s = &nd->u.rnn;
+    mlc__rnn_spec *s = mlc__rnn_params(nd);
     mlc__rnn_in in = mlc__rnn_in_of(nd);
     MLC__TRY(mlc__rnn_check(ctx, &in));
     mlc_tensor *x = in.t[MLC__RNN_X];
@@ -35075,7 +35164,7 @@ static void *mlc__rnn_data(const mlc_tensor *t) { return t ? mlc__data(t) : NULL
 /* Sets the arguments of both kernels. */
 static void mlc__rnn_args(const mlc_node *nd, struct mlc_k_rnn *a)
 {
-    const mlc__rnn_spec *s = &nd->u.rnn;
+    const mlc__rnn_spec *s = mlc__rnn_params(nd);
     mlc__rnn_in in = mlc__rnn_in_of(nd);
     mlc_tensor *const *t = in.t;
     mlc__rnn_sizes(&in);
@@ -35135,7 +35224,7 @@ static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_
 {
     mlc_tensor g;
     bool acc = false;
-    const int at = nd->u.rnn.at[which];
+    const int at = mlc__rnn_params(nd)->at[which];
     if ((which && !at) || !mlc__grad_in(nd, at, &g, &acc, st)) return NULL;
     *accumulate = acc;
     return mlc__data(&g);
@@ -35185,8 +35274,8 @@ static mlc_status mlc__rnn_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_rnn[] = {
-    MLC__ARG("kind", INT, rnn.kind), MLC__ARG("reverse", BOOL, rnn.reverse),
-    MLC__ARG("time_first", BOOL, rnn.time_first), MLC__ARGS_END
+    MLC__ARG("kind", INT, rnn, kind), MLC__ARG("reverse", BOOL, rnn, reverse),
+    MLC__ARG("time_first", BOOL, rnn, time_first), MLC__ARGS_END
 };
 /* The operation without h, and with h. */
 static const mlc__op mlc__rnn_op[2] = {
@@ -35343,7 +35432,7 @@ static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool sp
     }
     nd = mlc__begin_n(&local, &mlc__rnn_op[in->t[MLC__RNN_H] != NULL], n, list);
     if (!nd) return list[0]->ctx->status;
-    mlc__rnn_spec *s = &nd->u.rnn;
+    mlc__rnn_spec *s = mlc__rnn_params(nd);
     memcpy(s->at, at, sizeof at);
     s->kind = in->kind;
     s->reverse = reverse;
@@ -35456,7 +35545,7 @@ static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__c
 
 static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc__conv_spec *s = mlc__conv_params(nd);
     mlc_tensor *x = nd->in[0], *w = nd->in[1];
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__conv_dtypes(ctx, nd));
@@ -35485,7 +35574,7 @@ static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
 static struct mlc_k_conv mlc__conv_args(const mlc_node *nd, const mlc_tensor *x,
                                         const mlc_tensor *w, const mlc_tensor *y)
 {
-    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc__conv_spec *s = mlc__conv_params(nd);
     const mlc_tensor *in = s->transposed ? y : x, *out = s->transposed ? x : y;
     const int32_t axes = w->ndim - 2;
     struct mlc_k_conv a;
@@ -35522,7 +35611,7 @@ static mlc_status mlc__conv_part_run(mlc_ctx *ctx, const char *what, mlc_conv_pa
 
 static mlc_status mlc__conv_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc__conv_spec *s = mlc__conv_params(nd);
     const mlc_tensor *b = nd->n_in > 2 ? nd->in[2] : NULL;
     struct mlc_k_conv a = mlc__conv_args(nd, nd->in[0], nd->in[1], nd->out[0]);
     if (mlc__numel(nd->out[0]) == 0) return MLC_OK;
@@ -35568,7 +35657,7 @@ MLC__APART mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
 
 static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__conv_spec *s = &nd->u.conv;
+    const mlc__conv_spec *s = mlc__conv_params(nd);
     const char *what = nd->op->name;
     mlc_tensor dy;
     mlc__grad_view(nd->out[0], &dy);
@@ -35581,10 +35670,10 @@ static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_conv[] = {
-    MLC__ARG("stride", INT, conv.stride), MLC__ARG("padding", INT, conv.pad),
-    MLC__ARG("dilation", INT, conv.dilation), MLC__ARG("output_padding", INT, conv.more),
-    MLC__ARG("groups", INT, conv.groups), MLC__ARG("same", INT, conv.same),
-    MLC__ARG("act", INT, conv.act), MLC__ARGS_END
+    MLC__ARG("stride", INT, conv, stride), MLC__ARG("padding", INT, conv, pad),
+    MLC__ARG("dilation", INT, conv, dilation), MLC__ARG("output_padding", INT, conv, more),
+    MLC__ARG("groups", INT, conv, groups), MLC__ARG("same", INT, conv, same),
+    MLC__ARG("act", INT, conv, act), MLC__ARGS_END
 };
 static const mlc__op mlc__conv_op =
     { "conv", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
@@ -35699,7 +35788,7 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     if (b) in[2] = mlc_contiguous(b);
     nd = in[0] && in[1] && (!b || in[2]) ? mlc__begin_n(&local, op, n, in) : NULL;
     if (!nd) return NULL;
-    nd->u.conv = s;
+    *mlc__conv_params(nd) = s;
     return mlc__finish(nd);
 }
 
@@ -35748,7 +35837,7 @@ static mlc_status mlc__pool_check(mlc_ctx *ctx, const char *what, const mlc__poo
 
 static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__pool_spec *s = &nd->u.pool;
+    const mlc__pool_spec *s = mlc__pool_params(nd);
     mlc_tensor *x = nd->in[0];
     const char *what = nd->op->name;
     int64_t shape[MLC_MAX_DIMS], pixels = 1;
@@ -35785,7 +35874,7 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
 static struct mlc_k_pool mlc__pool_args(const mlc_node *nd, const mlc_tensor *x,
                                         const mlc_tensor *y)
 {
-    const mlc__pool_spec *s = &nd->u.pool;
+    const mlc__pool_spec *s = mlc__pool_params(nd);
     struct mlc_k_pool a;
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
@@ -35831,10 +35920,10 @@ static mlc_status mlc__pool_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_pool[] = {
-    MLC__ARG("kernel", INT, pool.kernel), MLC__ARG("stride", INT, pool.stride),
-    MLC__ARG("padding", INT, pool.pad), MLC__ARG("dilation", INT, pool.dilation),
-    MLC__ARG("ceil", BOOL, pool.ceil), MLC__ARG("exclude_padding", BOOL, pool.exclude),
-    MLC__ARG("relu", BOOL, pool.relu), MLC__ARGS_END
+    MLC__ARG("kernel", INT, pool, kernel), MLC__ARG("stride", INT, pool, stride),
+    MLC__ARG("padding", INT, pool, pad), MLC__ARG("dilation", INT, pool, dilation),
+    MLC__ARG("ceil", BOOL, pool, ceil), MLC__ARG("exclude_padding", BOOL, pool, exclude),
+    MLC__ARG("relu", BOOL, pool, relu), MLC__ARGS_END
 };
 static const mlc__op mlc__max_pool_op =
     { "max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
@@ -35843,7 +35932,7 @@ static const mlc__op mlc__avg_pool_op =
     { "avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
       mlc__args_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 static const mlc__arg mlc__args_adaptive_pool[] = {
-    MLC__ARG("size", INT, pool.kernel), MLC__ARGS_END
+    MLC__ARG("size", INT, pool, kernel), MLC__ARGS_END
 };
 static const mlc__op mlc__adaptive_max_pool_op =
     { "adaptive_max_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
@@ -35860,7 +35949,7 @@ static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__p
     if (x->ndim >= 2 && !(x = mlc_channels_last(x))) return NULL;
     nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.pool = *s;
+    *mlc__pool_params(nd) = *s;
     return mlc__finish(nd);
 }
 
@@ -35942,7 +36031,7 @@ MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
 
 static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__resize_spec *s = &nd->u.resize;
+    const mlc__resize_spec *s = mlc__resize_params(nd);
     mlc_tensor *x = nd->in[0];
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__require_float(ctx, nd));
@@ -35972,8 +36061,9 @@ static mlc_status mlc__resize_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_te
     a.dtype = x->dtype;
     a.back = back;
     a.accumulate = accumulate;
-    a.linear = nd->u.resize.mode != MLC_INTERPOLATE_NEAREST;
-    a.corners = nd->u.resize.mode == MLC_INTERPOLATE_CORNERS;
+    const mlc__resize_spec *s = mlc__resize_params(nd);
+    a.linear = s->mode != MLC_INTERPOLATE_NEAREST;
+    a.corners = s->mode == MLC_INTERPOLATE_CORNERS;
     a.n = x->shape[0];
     a.c = x->shape[1];
     for (int32_t d = 0; d < 3; d++) {
@@ -36004,7 +36094,7 @@ static mlc_status mlc__resize_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_resize[] = {
-    MLC__ARG("size", DIMS, resize.size), MLC__ARG("mode", INT, resize.mode), MLC__ARGS_END
+    MLC__ARG("size", DIMS, resize, size), MLC__ARG("mode", INT, resize, mode), MLC__ARGS_END
 };
 static const mlc__op mlc__interpolate_op =
     { "interpolate", mlc__resize_shape, mlc__resize_forward, mlc__resize_backward,
@@ -36017,8 +36107,9 @@ MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpola
     if (x->ndim >= 2 && !(x = mlc_channels_last(x))) return NULL;
     nd = mlc__begin(&local, &mlc__interpolate_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.resize.size = mlc__image_size(size, x);
-    nd->u.resize.mode = mode;
+    mlc__resize_spec *s = mlc__resize_params(nd);
+    s->size = mlc__image_size(size, x);
+    s->mode = mode;
     return mlc__finish(nd);
 }
 
@@ -36067,17 +36158,18 @@ MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
 /* Images of x, and channels that share statistics. */
 MLC__INLINE int64_t mlc__bnorm_images(const mlc_node *nd)
 {
-    return nd->u.bnorm.groups ? nd->in[0]->shape[0] : 1;
+    return mlc__bnorm_params(nd)->groups ? nd->in[0]->shape[0] : 1;
 }
 MLC__INLINE int64_t mlc__bnorm_group(const mlc_node *nd)
 {
-    return nd->u.bnorm.groups ? nd->in[0]->shape[1] / nd->u.bnorm.groups : 1;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
+    return s->groups ? nd->in[0]->shape[1] / s->groups : 1;
 }
 
 /* What there is one of for each channel. */
 static mlc_status mlc__bnorm_rows_check(mlc_ctx *ctx, const mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     const mlc_tensor *x = nd->in[0];
     const mlc_tensor *rows[4] = { s->mean, s->var, s->weight ? nd->in[s->weight] : NULL,
                                   s->bias ? nd->in[s->bias] : NULL };
@@ -36097,7 +36189,7 @@ static mlc_status mlc__bnorm_rows_check(mlc_ctx *ctx, const mlc_node *nd)
 
 static mlc_status mlc__bnorm_check(mlc_ctx *ctx, const mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     const mlc_tensor *x = nd->in[0], *r = s->residual ? nd->in[s->residual] : x;
     MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE, "%s: x is %s, not a float; write "
                  "mlc_cast(x, MLC_F32)", nd->op->name, mlc_dtype_name(x->dtype));
@@ -36128,7 +36220,7 @@ static mlc_status mlc__bnorm_check(mlc_ctx *ctx, const mlc_node *nd)
 
 static mlc_status mlc__bnorm_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     mlc_tensor *x = nd->in[0];
     MLC__TRY(mlc__bnorm_check(ctx, nd));
     const int64_t stat = 2 * mlc__bnorm_images(nd) * x->shape[1];
@@ -36144,7 +36236,7 @@ static mlc_status mlc__bnorm_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static struct mlc_k_bnorm mlc__bnorm_args(const mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     const mlc_tensor *x = nd->in[0];
     struct mlc_k_bnorm a;
     memset(&a, 0, sizeof a);
@@ -36170,7 +36262,7 @@ static mlc_status mlc__batch_norm_run(mlc_ctx *ctx, const char *what, struct mlc
 
 static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     struct mlc_k_bnorm a = mlc__bnorm_args(nd);
     if (s->training && s->mean) {
         MLC__TRY(mlc__writable(s->mean, nd->op->name));
@@ -36195,7 +36287,7 @@ static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__bnorm_spec *s = &nd->u.bnorm;
+    const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
     struct mlc_k_bnorm a = mlc__bnorm_args(nd);
     mlc_status st = MLC_OK;
     mlc__beside to[4];
@@ -36222,9 +36314,9 @@ static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_bnorm[] = {
-    MLC__ARG("momentum", REAL, bnorm.momentum), MLC__ARG("eps", REAL, bnorm.eps),
-    MLC__ARG("groups", INT, bnorm.groups), MLC__ARG("training", BOOL, bnorm.training),
-    MLC__ARG("relu", BOOL, bnorm.relu), MLC__ARGS_END
+    MLC__ARG("momentum", REAL, bnorm, momentum), MLC__ARG("eps", REAL, bnorm, eps),
+    MLC__ARG("groups", INT, bnorm, groups), MLC__ARG("training", BOOL, bnorm, training),
+    MLC__ARG("relu", BOOL, bnorm, relu), MLC__ARGS_END
 };
 static const mlc__op mlc__batch_norm_op =
     { "batch_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward,
@@ -36257,7 +36349,7 @@ static mlc_tensor *mlc__bnorm_call(const mlc__op *op, const mlc__bnorm_spec *spe
     if (residual && residual->ndim >= 2 && !(in[n - 1] = mlc_channels_last(residual))) return NULL;
     nd = mlc__begin_n(&local, op, n, in);
     if (!nd) return NULL;
-    nd->u.bnorm = s;
+    *mlc__bnorm_params(nd) = s;
     return mlc__finish(nd);
 }
 
@@ -36406,12 +36498,13 @@ static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, index->dtype == MLC_I64, DTYPE,
                  "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
                  mlc_dtype_name(index->dtype));
-    if (!mlc__axis_of(x, what, &nd->u.axis)) return ctx->status;
+    mlc__axis_spec *s = mlc__axis_params(nd);
+    if (!mlc__axis_of(x, what, &s->axis)) return ctx->status;
     MLC__REQUIRE(ctx, index->ndim == x->ndim, SHAPE,
                  "%s: x %s has %d axes, the index %s has %d; they must be as many", what,
                  mlc__shape(x).s, x->ndim, mlc__shape(index).s, index->ndim);
     for (int32_t d = 0; d < x->ndim; d++)
-        MLC__REQUIRE(ctx, d == nd->u.axis || index->shape[d] <= x->shape[d], SHAPE,
+        MLC__REQUIRE(ctx, d == s->axis || index->shape[d] <= x->shape[d], SHAPE,
                      "%s: the index %s is larger than x %s at axis %d: %lld vs %lld; it may be "
                      "at most as large", what, mlc__shape(index).s, mlc__shape(x).s, d,
                      (long long)index->shape[d], (long long)x->shape[d]);
@@ -36429,7 +36522,8 @@ static mlc_status mlc__gather_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__gather_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__index_get(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1], nd->u.axis, false);
+    return mlc__index_get(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1],
+                          mlc__axis_params(nd)->axis, false);
 }
 
 /* dx[index] += dy */
@@ -36441,7 +36535,7 @@ static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
-    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->in[1], &dy, nd->u.axis);
+    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->in[1], &dy, mlc__axis_params(nd)->axis);
 }
 
 static const mlc__op mlc__gather_op =
@@ -36462,7 +36556,7 @@ static mlc_tensor *mlc__gather_call(const mlc__op *op, mlc_tensor *x, int32_t ax
 {
     mlc_node local, *nd = mlc__begin(&local, op, 2, x, index, NULL);
     if (!nd) return NULL;
-    nd->u.axis = axis;
+    mlc__axis_params(nd)->axis = axis;
     return mlc__finish(nd);
 }
 
@@ -36539,13 +36633,14 @@ static mlc_status mlc__scatter_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
     return mlc__index_call(ctx, nd->op->name, MLC_INDEX_SCATTER, nd->out[0], nd->in[1], nd->in[2],
-                           nd->u.axis);
+                           mlc__axis_params(nd)->axis);
 }
 
 static mlc_status mlc__scatter_add_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
-    return mlc__index_add_to(ctx, nd->op->name, nd->out[0], nd->in[1], nd->in[2], nd->u.axis);
+    return mlc__index_add_to(ctx, nd->op->name, nd->out[0], nd->in[1], nd->in[2],
+                             mlc__axis_params(nd)->axis);
 }
 
 /* The gradient of src is one of its corner, which the index has; what is outside of it has none. */
@@ -36574,7 +36669,7 @@ static mlc_status mlc__scatter_add_backward(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__grad_in(nd, 0, &dx, &acc, &st))
         st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
     if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
-        st = mlc__index_get(ctx, what, &dx, &dy, nd->in[1], nd->u.axis, acc);
+        st = mlc__index_get(ctx, what, &dx, &dy, nd->in[1], mlc__axis_params(nd)->axis, acc);
     return st;
 }
 
@@ -36593,7 +36688,8 @@ static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
     if (st == MLC_OK) {
         st = mlc__cast_into(ctx, what, &rest.t, &dy);
         if (!st)
-            st = mlc__index_call(ctx, what, MLC_INDEX_TAKE, &rest.t, index, &part.t, nd->u.axis);
+            st = mlc__index_call(ctx, what, MLC_INDEX_TAKE, &rest.t, index, &part.t,
+                                 mlc__axis_params(nd)->axis);
         if (mlc__grad_in(nd, 0, &dx, &acc, &st))
             st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &rest.t, NULL, NULL, 0.0, acc);
         if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
@@ -36616,7 +36712,7 @@ static mlc_tensor *mlc__scatter_call(const mlc__op *op, mlc_tensor *x, int32_t a
 {
     mlc_node local, *nd = mlc__begin(&local, op, 3, x, index, src);
     if (!nd) return NULL;
-    nd->u.axis = axis;
+    mlc__axis_params(nd)->axis = axis;
     return mlc__finish(nd);
 }
 
@@ -36645,12 +36741,13 @@ static mlc_status mlc__scatter__shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__scatter__forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__index_call(ctx, nd->op->name, MLC_INDEX_SCATTER, nd->in[0], nd->in[1], nd->in[2],
-                           nd->u.axis);
+                           mlc__axis_params(nd)->axis);
 }
 
 static mlc_status mlc__scatter_add__forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__index_add_to(ctx, nd->op->name, nd->in[0], nd->in[1], nd->in[2], nd->u.axis);
+    return mlc__index_add_to(ctx, nd->op->name, nd->in[0], nd->in[1], nd->in[2],
+                             mlc__axis_params(nd)->axis);
 }
 
 /* dsrc takes its share out of the gradient, as in mlc__scatter_backward. */
@@ -36663,7 +36760,8 @@ static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->in[0], &g);
     MLC__TRY(mlc__temp_begin(ctx, &part, g.dtype, index->ndim, index->shape));
     mlc_status st =
-        mlc__index_call(ctx, nd->op->name, MLC_INDEX_TAKE, &g, index, &part.t, nd->u.axis);
+        mlc__index_call(ctx, nd->op->name, MLC_INDEX_TAKE, &g, index, &part.t,
+                        mlc__axis_params(nd)->axis);
     if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
         st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, acc);
     mlc__temp_end(&part);
@@ -36677,7 +36775,7 @@ static mlc_status mlc__scatter_add__backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->in[0], &g);
     if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
-        st = mlc__index_get(ctx, nd->op->name, &dx, &g, nd->in[1], nd->u.axis, acc);
+        st = mlc__index_get(ctx, nd->op->name, &dx, &g, nd->in[1], mlc__axis_params(nd)->axis, acc);
     return st || mlc__needs(nd, 0) ? st : mlc__inplace_drop(ctx, nd);
 }
 
@@ -36843,8 +36941,9 @@ static mlc_status mlc__band(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *
     a.ndim = in->ndim;
     a.in = mlc__data(in);
     a.out = mlc__data(out);
-    a.lo = nd->u.band.lo;
-    a.hi = nd->u.band.hi;
+    const mlc__band_spec *s = mlc__band_params(nd);
+    a.lo = s->lo;
+    a.hi = s->hi;
     for (int32_t d = 0; d < in->ndim; d++) {
         a.shape[d] = in->shape[d];
         a.in_stride[d] = in->stride[d];
@@ -36860,8 +36959,9 @@ static mlc_status mlc__band_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, x->ndim >= 2, SHAPE, "%s: %s is no matrix; it takes two axes or more",
                  nd->op->name, mlc__shape(x).s);
     const int64_t rows = x->shape[x->ndim - 2], cols = x->shape[x->ndim - 1];
-    nd->u.band.lo = mlc__max(-rows, mlc__min(cols, nd->u.band.lo));
-    nd->u.band.hi = mlc__max(-rows, mlc__min(cols, nd->u.band.hi));
+    mlc__band_spec *s = mlc__band_params(nd);
+    s->lo = mlc__max(-rows, mlc__min(cols, s->lo));
+    s->hi = mlc__max(-rows, mlc__min(cols, s->hi));
     return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
 }
 
@@ -36888,7 +36988,7 @@ static mlc_status mlc__band_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_band[] = {
-    MLC__ARG("lo", INT, band.lo), MLC__ARG("hi", INT, band.hi), MLC__ARGS_END
+    MLC__ARG("lo", INT, band, lo), MLC__ARG("hi", INT, band, hi), MLC__ARGS_END
 };
 static const mlc__op mlc__tril_op =
     { "tril", mlc__band_shape, mlc__band_forward, mlc__band_backward,
@@ -36901,8 +37001,9 @@ static mlc_tensor *mlc__band_call(const mlc__op *op, mlc_tensor *x, int64_t lo, 
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
     if (!nd) return NULL;
-    nd->u.band.lo = lo;
-    nd->u.band.hi = hi;
+    mlc__band_spec *s = mlc__band_params(nd);
+    s->lo = lo;
+    s->hi = hi;
     return mlc__finish(nd);
 }
 
@@ -36949,11 +37050,12 @@ static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, index->ndim < MLC_MAX_DIMS, SHAPE, "%s: the index %s has %d axes, the most; "
                  "there is none left for rows: reshape it", what, mlc__shape(index).s,
                  MLC_MAX_DIMS);
-    const int64_t n = w->shape[0], padding = nd->u.embedding.padding;
-    MLC__REQUIRE(ctx, !nd->u.embedding.has_padding || (padding >= -n && padding < n), ARG,
+    mlc__embedding_spec *s = mlc__embedding_params(nd);
+    const int64_t n = w->shape[0], padding = s->padding;
+    MLC__REQUIRE(ctx, !s->has_padding || (padding >= -n && padding < n), ARG,
                  "%s: padding_index is %lld; the rows of the table %s are from %lld to %lld", what,
                  (long long)padding, mlc__shape(w).s, -(long long)n, (long long)n - 1);
-    if (padding < 0) nd->u.embedding.padding += n;
+    if (padding < 0) s->padding += n;
     memcpy(shape, index->shape, sizeof shape);
     shape[index->ndim] = w->shape[1];
     MLC__TRY(mlc__out(ctx, nd, w->dtype, index->ndim + 1, shape));
@@ -37009,11 +37111,12 @@ static mlc_status mlc__embedding_add(mlc_ctx *ctx, mlc_node *nd, const mlc_tenso
 {
     mlc_tensor row = *dw;
     mlc__temp before;
-    if (!nd->u.embedding.has_padding) return mlc__embedding_sum(ctx, nd, dw, touched, fresh);
+    const mlc__embedding_spec *s = mlc__embedding_params(nd);
+    if (!s->has_padding) return mlc__embedding_sum(ctx, nd, dw, touched, fresh);
     row.ndim = 1;
     row.shape[0] = dw->shape[1];
     row.stride[0] = dw->stride[1];
-    row.offset += nd->u.embedding.padding * dw->stride[0];
+    row.offset += s->padding * dw->stride[0];
     mlc__mark_layout(&row);
     if (!acc) {
         MLC__TRY(mlc__embedding_sum(ctx, nd, dw, touched, fresh));
@@ -37050,8 +37153,8 @@ static mlc_status mlc__embedding_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_embedding[] = {
-    MLC__ARG("has_padding_index", BOOL, embedding.has_padding),
-    MLC__ARG("padding_index", INT, embedding.padding), MLC__ARGS_END
+    MLC__ARG("has_padding_index", BOOL, embedding, has_padding),
+    MLC__ARG("padding_index", INT, embedding, padding), MLC__ARGS_END
 };
 static const mlc__op mlc__embedding_op =
     { "embedding", mlc__embedding_shape, mlc__embedding_forward, mlc__embedding_backward,
@@ -37069,8 +37172,9 @@ static mlc_tensor *mlc__embedding_call(mlc_tensor *index, mlc_tensor *w,
     if (!mlc__inputs("embedding", 2, in)) return NULL;
     nd = mlc__begin(&local, &mlc__embedding_op, 2, mlc_contiguous(index), w, NULL);
     if (!nd) return NULL;
-    nd->u.embedding.has_padding = d->has_padding_index;
-    nd->u.embedding.padding = d->has_padding_index ? d->padding_index : 0;
+    mlc__embedding_spec *s = mlc__embedding_params(nd);
+    s->has_padding = d->has_padding_index;
+    s->padding = d->has_padding_index ? d->padding_index : 0;
     return mlc__finish(nd);
 }
 
@@ -37297,8 +37401,9 @@ static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n
 static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
                                    const mlc_tensor *x, bool back, bool acc)
 {
-    const int64_t n = nd->u.rotary.dims, half = n / 2, rest = x->shape[x->ndim - 1] - n;
-    const int64_t step = nd->u.rotary.neighbours ? 2 : 1, next = step == 2 ? 1 : half;
+    const mlc__rotary_spec *s = mlc__rotary_params(nd);
+    const int64_t n = s->dims, half = n / 2, rest = x->shape[x->ndim - 1] - n;
+    const int64_t step = s->neighbours ? 2 : 1, next = step == 2 ? 1 : half;
     const mlc_tensor *table = nd->in[1];
     const mlc_tensor a = mlc__rotary_part(x, 0, half, step);
     const mlc_tensor b = mlc__rotary_part(x, next, half, step);
@@ -37339,7 +37444,7 @@ static mlc_status mlc__rotary(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor
 static mlc_status mlc__rotary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *table = nd->in[1];
-    const int64_t n = nd->u.rotary.dims;
+    const int64_t n = mlc__rotary_params(nd)->dims;
     bool fits = table->ndim <= x->ndim && table->shape[table->ndim - 1] == n / 2 * 3;
     for (int32_t d = 0; d < table->ndim - 1 && fits; d++) {
         const int64_t size = table->shape[d], of = x->shape[x->ndim - table->ndim + d];
@@ -37369,7 +37474,7 @@ static mlc_status mlc__rotary_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_rotary[] = {
-    MLC__ARG("dims", INT, rotary.dims), MLC__ARG("neighbours", BOOL, rotary.neighbours),
+    MLC__ARG("dims", INT, rotary, dims), MLC__ARG("neighbours", BOOL, rotary, neighbours),
     MLC__ARGS_END
 };
 static const mlc__op mlc__rotary_op =
@@ -37452,8 +37557,9 @@ MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_
     const mlc_storage *before = mlc__made_begin(ctx);
     nd = mlc__begin(&local, &mlc__rotary_op, 2, x, mlc__rotary_rows(x, positions, d, n), NULL);
     if (!nd) return NULL;
-    nd->u.rotary.dims = n;
-    nd->u.rotary.neighbours = d->neighbours;
+    mlc__rotary_spec *s = mlc__rotary_params(nd);
+    s->dims = n;
+    s->neighbours = d->neighbours;
     return mlc__made_end(mlc__finish(nd), before);
 }
 
@@ -37859,9 +37965,10 @@ static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
     const mlc_tensor *x = nd->in[0];
     int64_t shape[MLC_MAX_DIMS] = { 0 };
     memcpy(shape, x->shape, (size_t)x->ndim * sizeof shape[0]);
-    if (x->ndim) shape[nd->u.sort.axis] = nd->u.sort.k;
-    if (nd->u.sort.values) MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
-    if (nd->u.sort.index || nd->recorded) MLC__TRY(mlc__out(ctx, nd, MLC_I64, x->ndim, shape));
+    const mlc__sort_spec *s = mlc__sort_params(nd);
+    if (x->ndim) shape[s->axis] = s->k;
+    if (s->values) MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
+    if (s->index || nd->recorded) MLC__TRY(mlc__out(ctx, nd, MLC_I64, x->ndim, shape));
     if (nd->recorded) mlc__save(nd, nd->out[1]);
     return MLC_OK;
 }
@@ -37869,16 +37976,17 @@ static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    const mlc_tensor *values = nd->u.sort.values ? nd->out[0] : NULL;
+    const mlc__sort_spec *s = mlc__sort_params(nd);
+    const mlc_tensor *values = s->values ? nd->out[0] : NULL;
     const mlc_tensor *index = nd->n_out > (values ? 1 : 0) ? nd->out[nd->n_out - 1] : NULL;
     struct mlc_k_sort a;
     int64_t shape[MLC_MAX_DIMS];
     int32_t ndim;
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
-    a.axis = nd->u.sort.axis;
-    a.descending = nd->u.sort.descending;
-    a.k = nd->u.sort.k;
+    a.axis = s->axis;
+    a.descending = s->descending;
+    a.k = s->k;
     a.in = mlc__data(x);
     a.values = values ? mlc__data(values) : NULL;
     a.index = index ? MLC__CAST(int64_t *, mlc__data(index)) : NULL;
@@ -37899,12 +38007,12 @@ static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
     if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
-    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->out[1], &dy, nd->u.sort.axis);
+    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->out[1], &dy, mlc__sort_params(nd)->axis);
 }
 
 static const mlc__arg mlc__args_sort[] = {
-    MLC__ARG("k", INT, sort.k), MLC__ARG("axis", INT, sort.axis),
-    MLC__ARG("descending", BOOL, sort.descending), MLC__ARGS_END
+    MLC__ARG("k", INT, sort, k), MLC__ARG("axis", INT, sort, axis),
+    MLC__ARG("descending", BOOL, sort, descending), MLC__ARGS_END
 };
 static const mlc__op mlc__sort_op =
     { "sort", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward,
@@ -37931,11 +38039,12 @@ static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, i
                   (long long)n);
         return NULL;
     }
-    nd->u.sort.k = k < 0 ? n : k;
-    nd->u.sort.axis = axis;
-    nd->u.sort.descending = descending;
-    nd->u.sort.values = values;
-    nd->u.sort.index = !values || indices;
+    mlc__sort_spec *s = mlc__sort_params(nd);
+    s->k = k < 0 ? n : k;
+    s->axis = axis;
+    s->descending = descending;
+    s->values = values;
+    s->index = !values || indices;
     mlc_tensor *y = mlc__finish(nd);
     if (y && indices) *indices = nd->out[1];
     return y;
@@ -37986,16 +38095,16 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     ctx->held = ctx->depth;
     ctx->autocast = NULL;              /* backward would not know of it */
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
-    mlc_status st = nd->u.custom.op->forward(nd->u.custom.user, nd->in, nd->n_in, &out);
+    const mlc__custom_spec *p = mlc__custom_params(nd);
+    mlc_status st = p->op->forward(p->user, nd->in, nd->n_in, &out);
     ctx->held = held;
     mlc__tapes_back(ctx, outer);
     ctx->inner.keep = keep;
     mlc__flush_resume(mode);
     ctx->autocast = autocast;
     ctx->no_grad--;
-    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", nd->u.custom.op->name)
-                          : ctx->status);
-    MLC__REQUIRE(ctx, out != NULL, ARG, "%s: forward made no output", nd->u.custom.op->name);
+    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", p->op->name) : ctx->status);
+    MLC__REQUIRE(ctx, out != NULL, ARG, "%s: forward made no output", p->op->name);
     own = mlc__alias(ctx, out);        /* forward may have returned an input itself */
     if (!own) return MLC_ERR_NOMEM;
     nd->out[nd->n_out++] = own;
@@ -38007,7 +38116,7 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 /* Adds what backward made for input i; nothing asked, nothing needed. */
 static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor *given)
 {
-    const char *name = nd->u.custom.op->name;
+    const char *name = mlc__custom_params(nd)->op->name;
     mlc_tensor dx;
     bool acc;
     mlc_status st = MLC_OK;
@@ -38035,14 +38144,13 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     ctx->autocast = NULL;
     ctx->held = ctx->depth;
     const uint32_t mode = mlc__flush_pause();
-    const mlc_status st =
-        nd->u.custom.op->backward(nd->u.custom.user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
+    const mlc__custom_spec *s = mlc__custom_params(nd);
+    const mlc_status st = s->op->backward(s->user, nd->in, nd->n_in, nd->out[0], &dy, need, dx);
     ctx->held = held;
     mlc__tapes_back(ctx, outer);
     mlc__flush_resume(mode);
     ctx->autocast = autocast;
-    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", nd->u.custom.op->name)
-                          : ctx->status);
+    MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", s->op->name) : ctx->status);
     for (int i = 0; i < nd->n_in; i++) MLC__TRY(mlc__custom_add(ctx, nd, i, dx[i]));
     return MLC_OK;
 }
@@ -38064,8 +38172,9 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
     }
     nd = mlc__begin_n(&local, &mlc__custom_op, n_in, in);
     if (!nd) return NULL;
-    nd->u.custom.op = op;
-    nd->u.custom.user = user;
+    mlc__custom_spec *s = mlc__custom_params(nd);
+    s->op = op;
+    s->user = user;
     return mlc__finish(nd);
 }
 
@@ -38100,7 +38209,7 @@ static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
                  mlc__shape(x).s, mlc__shape(t).s);
     mlc__save(nd, x);
     mlc__save(nd, t);
-    if (nd->u.loss.reduction == MLC_REDUCTION_NONE)
+    if (mlc__loss_params(nd)->reduction == MLC_REDUCTION_NONE)
         return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
     return mlc__out(ctx, nd, x->dtype, 0, x->shape);
 }
@@ -38109,8 +38218,9 @@ static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
 static double mlc__pointwise_divisor(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    if (nd->u.loss.reduction == MLC_REDUCTION_MEAN) return (double)mlc__numel(x);
-    return nd->u.loss.reduction == MLC_REDUCTION_BATCHMEAN && x->ndim ? (double)x->shape[0] : 1.0;
+    const mlc__loss_spec *s = mlc__loss_params(nd);
+    if (s->reduction == MLC_REDUCTION_MEAN) return (double)mlc__numel(x);
+    return s->reduction == MLC_REDUCTION_BATCHMEAN && x->ndim ? (double)x->shape[0] : 1.0;
 }
 
 static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
@@ -38119,10 +38229,11 @@ static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
     const char *name = nd->op->name;
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
     mlc__temp each;
-    if (nd->u.loss.reduction == MLC_REDUCTION_NONE)
-        return l->apply(ctx, name, l->forward, nd->out[0], x, t, NULL, nd->u.loss.s, false);
+    const mlc__loss_spec *s = mlc__loss_params(nd);
+    if (s->reduction == MLC_REDUCTION_NONE)
+        return l->apply(ctx, name, l->forward, nd->out[0], x, t, NULL, s->s, false);
     MLC__TRY(mlc__temp_begin(ctx, &each, x->dtype, x->ndim, x->shape));
-    mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, t, NULL, nd->u.loss.s, false);
+    mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, t, NULL, s->s, false);
     if (!st)
         st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, nd->out[0], &each.t, (1u << x->ndim) - 1, false,
                          mlc__pointwise_divisor(nd), false);
@@ -38134,7 +38245,7 @@ static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__pointwise_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
-    const double by = mlc__pointwise_divisor(nd), *s = nd->u.loss.s;
+    const double by = mlc__pointwise_divisor(nd), *s = mlc__loss_params(nd)->s;
     const double scalars[2] = { l->apply == mlc__apply_map ? s[0] / by : s[0], s[1] / by };
     mlc_status st = MLC_OK;
     mlc_tensor dy, dx;
@@ -38157,9 +38268,10 @@ static mlc_tensor *mlc__pointwise_call(const mlc__pointwise *l, mlc_tensor *x, m
     mlc_node local, *nd = mlc__begin(&local, &l->op, 2, x, target, NULL);
     if (!nd || mlc__reduction_check(x->ctx, l->op.name, reduction, MLC_REDUCTION_BATCHMEAN))
         return NULL;
-    nd->u.loss.s[0] = s;
-    nd->u.loss.s[1] = t;
-    nd->u.loss.reduction = reduction;
+    mlc__loss_spec *p = mlc__loss_params(nd);
+    p->s[0] = s;
+    p->s[1] = t;
+    p->reduction = reduction;
     return mlc__finish(nd);
 }
 
@@ -38184,15 +38296,15 @@ static mlc_tensor *mlc__pointwise_of(const mlc__pointwise *l, mlc_tensor *x, mlc
     return mlc__pointwise_call(l, x, target, value, 1.0, reduction);
 }
 
-#define MLC__LOSS_REDUCTION MLC__ARG("reduction", INT, loss.reduction)
+#define MLC__LOSS_REDUCTION MLC__ARG("reduction", INT, loss, reduction)
 #define MLC__LOSS_ARG(first) static const mlc__arg mlc__args_##first[] = \
-    { MLC__LOSS_REDUCTION, MLC__ARG(#first, REAL, loss.s[0]), MLC__ARGS_END };
+    { MLC__LOSS_REDUCTION, MLC__ARG(#first, REAL, loss, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_loss[] = { MLC__LOSS_REDUCTION, MLC__ARGS_END };
 MLC__LOSS_ARG(beta)
 MLC__LOSS_ARG(delta)
 MLC__LOSS_ARG(margin)
 static const mlc__arg mlc__args_focal[] = {
-    MLC__ARG("gamma", REAL, loss.s[0]), MLC__ARG("alpha", REAL, loss.s[1]), MLC__ARGS_END
+    MLC__ARG("gamma", REAL, loss, s[0]), MLC__ARG("alpha", REAL, loss, s[1]), MLC__ARGS_END
 };
 
 #define MLC__POINTWISE(id, name, args, kernel, fwd, gx, gt) \
@@ -38559,7 +38671,8 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     const mlc_dtype wide = mlc__wide(x->dtype);
     const int64_t n = mlc__numel(x) / x->shape[x->ndim - 1], twice = 2 * n;
     MLC__TRY(mlc__out(ctx, nd, wide,
-                      nd->u.xent.desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0, x->shape));
+                      mlc__xent_params(nd)->desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0,
+                      x->shape));
     MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* largest logits, logs of the sums */
     MLC__TRY(mlc__out(ctx, nd, wide, 0, &n));              /* what the sum was divided by */
     for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
@@ -38583,10 +38696,11 @@ static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *
 /* What both kernels are told in the same places: all before loss, or dy. */
 static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
 {
-    const mlc_cross_entropy_desc *d = &nd->u.xent.desc;
+    const mlc__xent_spec *s = mlc__xent_params(nd);
+    const mlc_cross_entropy_desc *d = &s->desc;
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
     a->dtype = x->dtype;
-    a->normal = nd->u.xent.normal;
+    a->normal = s->normal;
     a->c = x->shape[x->ndim - 1];
     a->n = mlc__numel(x) / a->c;
     a->logits = mlc__data(x);
@@ -38638,10 +38752,10 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward, mlc__args_xent, \
       MLC__AMP_FULL_REST, MLC_OP_CAPTURE }
 static const mlc__arg mlc__args_xent[] = {
-    MLC__ARG("reduction", INT, xent.desc.reduction),
-    MLC__ARG("label_smoothing", REAL, xent.desc.label_smoothing),
-    MLC__ARG("has_ignore_index", BOOL, xent.desc.has_ignore_index),
-    MLC__ARG("ignore_index", INT, xent.desc.ignore_index), MLC__ARGS_END
+    MLC__ARG("reduction", INT, xent, desc.reduction),
+    MLC__ARG("label_smoothing", REAL, xent, desc.label_smoothing),
+    MLC__ARG("has_ignore_index", BOOL, xent, desc.has_ignore_index),
+    MLC__ARG("ignore_index", INT, xent, desc.ignore_index), MLC__ARGS_END
 };
 static const mlc__op mlc__xent_op = MLC__XENT_OP("cross_entropy");
 static const mlc__op mlc__nll_op = MLC__XENT_OP("nll_loss");
@@ -38674,8 +38788,9 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
                     mlc__dense_rows(d->weight));
     if (!nd || mlc__reduction_check(nd->in[0]->ctx, op->name, d->reduction, MLC_REDUCTION_NONE))
         return NULL;
-    nd->u.xent.desc = *d;
-    nd->u.xent.normal = op == &mlc__nll_op;
+    mlc__xent_spec *s = mlc__xent_params(nd);
+    s->desc = *d;
+    s->normal = op == &mlc__nll_op;
     return mlc__finish(nd);
 }
 
@@ -39150,7 +39265,7 @@ static mlc_status mlc__ctc_lengths_check(mlc_ctx *ctx, const char *what, const c
 
 static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc_ctc_desc *d = &nd->u.ctc;
+    const mlc_ctc_desc *d = &mlc__ctc_params(nd)->desc;
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
     const char *name = nd->op->name;
     MLC__TRY(mlc__ctc_x_check(ctx, name, x, d->time_first, d->blank));
@@ -39169,7 +39284,7 @@ static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static void mlc__ctc_args(const mlc_node *nd, struct mlc_k_ctc *a)
 {
-    const mlc_ctc_desc *d = &nd->u.ctc;
+    const mlc_ctc_desc *d = &mlc__ctc_params(nd)->desc;
     const mlc_tensor *x = nd->in[0], *y = nd->in[1];
     memset(a, 0, sizeof *a);
     a->dtype = x->dtype;
@@ -39208,7 +39323,7 @@ static mlc_status mlc__ctc_loss_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__ctc_loss_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const bool time_first = nd->u.ctc.time_first;
+    const bool time_first = mlc__ctc_params(nd)->desc.time_first;
     struct mlc_k_ctc a;
     mlc_tensor dy, dx;
     bool acc;
@@ -39226,9 +39341,9 @@ static mlc_status mlc__ctc_loss_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_ctc[] = {
-    MLC__ARG("reduction", INT, ctc.reduction), MLC__ARG("blank", INT, ctc.blank),
-    MLC__ARG("zero_infinity", BOOL, ctc.zero_infinity),
-    MLC__ARG("time_first", BOOL, ctc.time_first), MLC__ARGS_END
+    MLC__ARG("reduction", INT, ctc, desc.reduction), MLC__ARG("blank", INT, ctc, desc.blank),
+    MLC__ARG("zero_infinity", BOOL, ctc, desc.zero_infinity),
+    MLC__ARG("time_first", BOOL, ctc, desc.time_first), MLC__ARGS_END
 };
 static const mlc__op mlc__ctc_op =
     { "ctc_loss", mlc__ctc_shape, mlc__ctc_loss_forward, mlc__ctc_loss_backward, mlc__args_ctc,
@@ -39253,8 +39368,9 @@ MLC_IMPL mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
     for (int i = 1; i < 4; i++) if (in[i]) in[i] = mlc_contiguous(in[i]);
     nd = mlc__begin_n(&local, &mlc__ctc_op, 4, in);
     if (!nd) return NULL;
-    nd->u.ctc = desc ? *desc : none;
-    if (mlc__reduction_check(nd->in[0]->ctx, "ctc_loss", nd->u.ctc.reduction, MLC_REDUCTION_NONE))
+    mlc__ctc_spec *s = mlc__ctc_params(nd);
+    s->desc = desc ? *desc : none;
+    if (mlc__reduction_check(nd->in[0]->ctx, "ctc_loss", s->desc.reduction, MLC_REDUCTION_NONE))
         return NULL;
     return mlc__finish(nd);
 }
@@ -46419,17 +46535,18 @@ static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sket
 static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    const mlc_sketch *s = &nd->u.sketch.u[0];
+    const mlc__sketch_spec *p = mlc__sketch_params(nd);
+    const mlc_sketch *s = &p->s;
     int64_t shape[MLC_MAX_DIMS];
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__TRY(mlc__sketch_check(ctx, nd->op->name, s));
-    const int64_t from = nd->u.sketch.back ? s->rows : s->cols;
+    const int64_t from = p->back ? s->rows : s->cols;
     MLC__REQUIRE(ctx, x->shape[x->ndim - 1] == from, SHAPE,
                  "sketch: the axis of x has %lld elements; a sketch [%lld,%lld] %stakes %lld",
                  (long long)x->shape[x->ndim - 1], (long long)s->rows, (long long)s->cols,
-                 nd->u.sketch.back ? "transposed " : "", (long long)from);
+                 p->back ? "transposed " : "", (long long)from);
     memcpy(shape, x->shape, sizeof shape);
-    shape[x->ndim - 1] = nd->u.sketch.back ? s->cols : s->rows;
+    shape[x->ndim - 1] = p->back ? s->cols : s->rows;
     MLC__TRY(mlc__out(ctx, nd, x->dtype, x->ndim, shape));
     if (s->stored) mlc__save(nd, s->stored);
     return MLC_OK;
@@ -46437,8 +46554,9 @@ static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__sketch_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    return mlc__sketch_run(ctx, nd->op->name, &nd->u.sketch.u[0], nd->u.sketch.back, nd->out[0],
-                           nd->in[0], nd->n_in > 1 ? nd->in[1] : NULL, false);
+    const mlc__sketch_spec *s = mlc__sketch_params(nd);
+    return mlc__sketch_run(ctx, nd->op->name, &s->s, s->back, nd->out[0], nd->in[0],
+                           nd->n_in > 1 ? nd->in[1] : NULL, false);
 }
 
 static mlc_status mlc__sketch_backward(mlc_ctx *ctx, mlc_node *nd)
@@ -46450,15 +46568,15 @@ static mlc_status mlc__sketch_backward(mlc_ctx *ctx, mlc_node *nd)
     if (nd->n_in > 1 && mlc__grad_in(nd, 1, &dx, &acc, &st))
         st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__sketch_run(ctx, nd->op->name, &nd->u.sketch.u[0], !nd->u.sketch.back, &dx, &dy,
-                           NULL, acc);
+    const mlc__sketch_spec *s = mlc__sketch_params(nd);
+    return mlc__sketch_run(ctx, nd->op->name, &s->s, !s->back, &dx, &dy, NULL, acc);
 }
 
 static const mlc__arg mlc__args_sketch[] = {
-    MLC__ARG("kind", INT, sketch.u[0].kind), MLC__ARG("rows", INT, sketch.u[0].rows),
-    MLC__ARG("cols", INT, sketch.u[0].cols), MLC__ARG("seed", INT, sketch.u[0].seed),
-    MLC__ARG("stream", INT, sketch.u[0].stream), MLC__ARG("scale", REAL, sketch.u[0].scale),
-    MLC__ARG("transposed", BOOL, sketch.back), MLC__ARGS_END
+    MLC__ARG("kind", INT, sketch, s.kind), MLC__ARG("rows", INT, sketch, s.rows),
+    MLC__ARG("cols", INT, sketch, s.cols), MLC__ARG("seed", INT, sketch, s.seed),
+    MLC__ARG("stream", INT, sketch, s.stream), MLC__ARG("scale", REAL, sketch, s.scale),
+    MLC__ARG("transposed", BOOL, sketch, back), MLC__ARGS_END
 };
 static const mlc__op mlc__sketch_op =
     { "sketch", mlc__sketch_shape, mlc__sketch_forward, mlc__sketch_backward,
@@ -46503,8 +46621,9 @@ static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t 
     if (x->stride[last] != 1 || !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
     nd = mlc__begin(&local, &mlc__sketch_op, b ? 2 : 1, x, b, NULL);
     if (!nd) return NULL;
-    nd->u.sketch.u[0] = *s;
-    nd->u.sketch.back = back;
+    mlc__sketch_spec *p = mlc__sketch_params(nd);
+    p->s = *s;
+    p->back = back;
     return mlc__finish(nd);
 }
 
@@ -46580,7 +46699,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
 static int64_t mlc__sklinear_half(const mlc_node *nd)
 {
     const int64_t rank = nd->in[1]->shape[0];
-    return mlc__is_half(nd->u.sketch.linear.dtype) ? mlc__parts(rank, 32) * 32 : rank;
+    return mlc__is_half(mlc__sklinear_params(nd)->linear.dtype) ? mlc__parts(rank, 32) * 32 : rank;
 }
 
 static int64_t mlc__sklinear_width(const mlc_node *nd)
@@ -46614,7 +46733,8 @@ static mlc_status mlc__sklinear_shapes(mlc_ctx *ctx, const mlc_tensor *x, const 
 /* Outputs: y, H, and what the activation met or made if that is not y. */
 static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__linear_spec *linear = &nd->u.sketch.linear;
+    const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
+    const mlc__linear_spec *linear = &s->linear;
     mlc_tensor *x = nd->in[0];
     int64_t shape[MLC_MAX_DIMS], stride;
     MLC__TRY(mlc__linear_dtypes(ctx, nd, 2, linear->bias ? nd->in[3] : NULL, NULL));
@@ -46635,8 +46755,8 @@ static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__needs(nd, 0)) mlc__save(nd, nd->in[2]);
     if (mlc__needs(nd, 2)) mlc__save(nd, nd->out[1]);
     for (int i = 0; i < 2; i++)
-        if (nd->u.sketch.u[i].stored && (mlc__needs(nd, 0) || (i == 0 && mlc__needs(nd, 1))))
-            mlc__save(nd, nd->u.sketch.u[i].stored);
+        if (s->u[i].stored && (mlc__needs(nd, 0) || (i == 0 && mlc__needs(nd, 1))))
+            mlc__save(nd, s->u[i].stored);
     if (linear->act) mlc__save(nd, kept);
     if (linear->drop.p > 0.0) return MLC_OK;
     nd->through = (uint8_t)linear->act;
@@ -46668,7 +46788,7 @@ static mlc_status mlc__sklinear_product(mlc_ctx *ctx, const mlc_node *nd, mlc__p
                                         const mlc__mats *a, const mlc__mats *b, const mlc__mats *c,
                                         int64_t m, int64_t n, int64_t k, double alpha)
 {
-    p->dtype = nd->u.sketch.linear.dtype;
+    p->dtype = mlc__sklinear_params(nd)->linear.dtype;
     p->a = *a;
     p->b.dtype = p->dtype;
     if (b) p->b = *b;
@@ -46708,13 +46828,15 @@ static mlc_status mlc__sklinear_narrow(mlc_ctx *ctx, const mlc_node *nd, const m
 /* Numbers of U and 1/(2 terms) together: of s1's half of H and U1's of G, and of the others. */
 static double mlc__sklinear_scale(const mlc_node *nd, int which)
 {
-    return nd->u.sketch.u[which].scale / (2.0 * (double)nd->u.sketch.terms);
+    const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
+    return s->u[which].scale / (2.0 * (double)s->terms);
 }
 
 static mlc_status mlc__sklinear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
-    const mlc__linear_spec *linear = &nd->u.sketch.linear;
-    const mlc_sketch *u = nd->u.sketch.u;
+    const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
+    const mlc__linear_spec *linear = &s->linear;
+    const mlc_sketch *u = s->u;
     const mlc_tensor *s1 = nd->in[1], *s2 = nd->in[2];
     const double alpha[2] = { mlc__sklinear_scale(nd, 0), mlc__sklinear_scale(nd, 1) };
     int64_t rows, unused;
@@ -46760,7 +46882,7 @@ static mlc_status mlc__sklinear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *
     const mlc__mats b = mlc__sklinear_rows(nd->in[1], &unused), c = mlc__sklinear_rows(dx, &unused);
     mlc__product_spec p;
     memset(&p, 0, sizeof p);
-    mlc__sketch_operand(&nd->u.sketch.u[1], false, &p);
+    mlc__sketch_operand(&mlc__sklinear_params(nd)->u[1], false, &p);
     p.sink.signs.rows = mlc__sklinear_half(nd);
     p.beta = acc ? 1.0 : 0.0;
     if (before) mlc__linear_through_before(before, dx, &p);
@@ -46775,14 +46897,15 @@ static mlc_status mlc__sklinear_inner(mlc_ctx *ctx, mlc_node *nd, const mlc__mat
     const int64_t half = mlc__sklinear_half(nd);
     const double alpha[2] = { mlc__sklinear_scale(nd, 1), mlc__sklinear_scale(nd, 0) };
     const bool whole = mlc__needs(nd, 0) && mlc__wants_grad(nd->in[0]);
-    mlc__mats g = { MLC__CAST(char *, scratch), nd->u.sketch.linear.dtype, mlc__sklinear_width(nd),
-                    1, { 0 } };
+    const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
+    mlc__mats g = { MLC__CAST(char *, scratch), s->linear.dtype, mlc__sklinear_width(nd), 1,
+                    { 0 } };
     mlc_status st = MLC_OK;
     mlc_tensor dx;
     bool acc;
     int64_t unused;
     MLC__TRY(mlc__sklinear_narrow(ctx, nd, dy, rows, nd->in[2]->shape[1], &g,
-                                  whole ? nd->in[2] : NULL, &nd->u.sketch.u[0], alpha));
+                                  whole ? nd->in[2] : NULL, &s->u[0], alpha));
     if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {
         const mlc__mats second = mlc__mats_from(g, half), x = mlc__sklinear_rows(nd->in[0],
                                                                                  &unused);
@@ -46802,7 +46925,7 @@ static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
     int64_t rows, unused;
     mlc__grad_view(nd->out[0], &dy);
     MLC__TRY(mlc__linear_through(ctx, nd, &dy));
-    if (nd->u.sketch.linear.bias && mlc__grad_in(nd, 3, &dx, &acc, &st))
+    if (mlc__sklinear_params(nd)->linear.bias && mlc__grad_in(nd, 3, &dx, &acc, &st))
         st = mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
     const mlc__mats in = mlc__sklinear_rows(&dy, &rows);
     const size_t wide = (size_t)mlc__sklinear_width(nd);
@@ -46819,9 +46942,10 @@ static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 static const mlc__arg mlc__args_sklinear[] = {
-    MLC__ARG("terms", INT, sketch.terms), MLC__ARG("act", INT, sketch.linear.act),
-    MLC__ARG("bias", BOOL, sketch.linear.bias), MLC__ARG("dropout", REAL, sketch.linear.drop.p),
-    MLC__ARG("dtype", DTYPE, sketch.linear.dtype), MLC__ARGS_END
+    MLC__ARG("terms", INT, sklinear, terms), MLC__ARG("act", INT, sklinear, linear.act),
+    MLC__ARG("bias", BOOL, sklinear, linear.bias),
+    MLC__ARG("dropout", REAL, sklinear, linear.drop.p),
+    MLC__ARG("dtype", DTYPE, sklinear, linear.dtype), MLC__ARGS_END
 };
 static const mlc__op mlc__sklinear_op =
     { "sklinear", mlc__sklinear_shape, mlc__sklinear_forward, mlc__sklinear_backward,
@@ -46865,14 +46989,15 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     if (!nd) return NULL;
     const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
-    nd->u.sketch.linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
-    nd->u.sketch.linear.act = e->act;
-    nd->u.sketch.linear.bias = b != NULL;
-    nd->u.sketch.linear.residual = false;
-    nd->u.sketch.linear.drop = drop;
-    nd->u.sketch.u[0] = *u1;
-    nd->u.sketch.u[1] = *u2;
-    nd->u.sketch.terms = terms;
+    mlc__sklinear_spec *s = mlc__sklinear_params(nd);
+    s->linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
+    s->linear.act = e->act;
+    s->linear.bias = b != NULL;
+    s->linear.residual = false;
+    s->linear.drop = drop;
+    s->u[0] = *u1;
+    s->u[1] = *u2;
+    s->terms = terms;
     return mlc__finish(nd);
 }
 
@@ -49023,7 +49148,7 @@ static mlc_tensor *mlc__optim_scaled(mlc_optim *o, mlc_tensor *loss)
         return NULL;
     mlc_node local, *nd = mlc__begin(&local, &row.op, 1, loss, NULL, NULL);
     if (!nd) return NULL;
-    memcpy(nd->u.s, &at, sizeof at);
+    memcpy(mlc__scalars_params(nd)->s, &at, sizeof at);
     mlc__save(nd, scale);
     return mlc__finish(nd);
 }
@@ -52814,7 +52939,7 @@ static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
     nd->at = INT64_MAX;                /* on no outer tape, and not to be run yet               */
     nd->prev = ctx->tape;
     nd->done = true;
-    nd->u.piece = p;
+    mlc__recompute_params(nd)->piece = p;
     p->node = nd;
     p->trace.finish = mlc__piece_finish;
     p->fn = fn;
@@ -53030,7 +53155,7 @@ static mlc_status mlc__piece_second(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 /* Uses of parameters are those of the second run while it lasts. */
 static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc__rerun *p = nd->u.piece;
+    mlc__rerun *p = mlc__recompute_params(nd)->piece;
     mlc_node *r = nd->prev;
     for (int32_t i = 0; i < p->n_reads; i++, r = r->prev) {
         MLC__REQUIRE(ctx, !r->done, STATE, "recompute: a parameter or a loader's batch that the "
@@ -53213,7 +53338,8 @@ static mlc_status mlc__segments_run(mlc_module *m, mlc_tensor *const *in, int32_
 static void mlc__module_forget(mlc_module *m)
 {
     for (mlc_node *nd = m->ctx->tape; nd; nd = nd->prev) {
-        const mlc__rerun *p = nd->op == &mlc__recompute_op ? nd->u.piece : NULL;
+        const mlc__rerun *p =
+            nd->op == &mlc__recompute_op ? mlc__recompute_params(nd)->piece : NULL;
         if (p && p->fn == mlc__module_piece &&
             MLC__CAST(const mlc__module_again *, p->user)->m == m) mlc__node_unsave(nd);
     }
@@ -53670,7 +53796,7 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
     return MLC_OK;
 }
 
-/* Reads the elements of node.u at a->at by their kind. */
+/* Reads the elements of nd's parameters at a->at by their kind. */
 static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out)
 {
     const char *at = (const char *)nd + a->at;
