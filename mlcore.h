@@ -8393,9 +8393,6 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     bool               orphan;         /* its root has another; goes when its last param does  */
 } mlc__flat;
 
-/* A heap object: its address, and so the tensor that mlc_module_declare returned, survives every
- * rebuild; only the two data pointers move. (mlc__param *)tensor is legal where MLC__PARAM is set,
- * since t comes first. */
 typedef struct mlc__lowered {          /* a parameter as 16-bit products read it               */
     void     *data;                    /* NULL: not made                                       */
     size_t    bytes;
@@ -8412,6 +8409,9 @@ typedef struct mlc__touched {          /* rows of a gradient                    
     uint64_t    stamp;
 } mlc__touched;
 
+/* A heap object: its address, and so the tensor that mlc_module_declare returned, survives every
+ * rebuild; only the two data pointers move. (mlc__param *)tensor is legal where MLC__PARAM is set,
+ * since t comes first. */
 typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
@@ -14930,10 +14930,10 @@ MLC__LEVEL_HOT
  * eighth of its clock for the next 150 us: behind a short product, more than was gained. */
 #define MLC__STREAM_MACS 6e7
 
-/* out[mr][nr] = sum[mr][nr] + a [mr][kc] times b [kc][nr]; strides in elements, which for products
- * of bf16 are cells: two that follow each other along k. */
 typedef enum mlc__stream { MLC__STREAM_NONE, MLC__STREAM_A, MLC__STREAM_B } mlc__stream;
 
+/* out[mr][nr] = sum[mr][nr] + a [mr][kc] times b [kc][nr]; strides in elements, which for products
+ * of bf16 are cells: two that follow each other along k. */
 typedef struct mlc__tile {
     int64_t     mr, kc;
     const void *a;
