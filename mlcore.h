@@ -8461,7 +8461,6 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
     int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
 } mlc__view_spec;
 
-/* seed and stream are kept: mlc_seed may come between forward and backward. */
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
     int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
@@ -8482,6 +8481,7 @@ typedef struct mlc__bnorm_spec {
     int8_t weight, bias, residual;     /* places among the inputs; 0: none */
 } mlc__bnorm_spec;
 typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
+/* seed and stream are kept: mlc_seed may come between forward and backward. */
 typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
 typedef struct mlc__linear_spec {
     mlc_dtype dtype;
