@@ -26153,8 +26153,7 @@ static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, 
     }
 }
 
-/* Stores units [u, u + n) of h, as rounded to dtype, to a row of y and to row r of the next left.
- * */
+/* Stores units [u, u + n) of h, as rounded to dtype, to a row of y and row r of the next left. */
 static void mlc__recur_next(const mlc__recur_part *p, char *next, int64_t r, int64_t row, int64_t u,
                             int64_t n, const float *h)
 {
@@ -26797,8 +26796,7 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     j->made = mlc__recur_place(&j->base, rows * (size_t)a->h);
 }
 
-/* Returns the largest workspace of any number of threads up to the pool's: a busy pool gives one.
- * */
+/* Returns the largest workspace of 1 thread to those of the pool: a busy pool gives one. */
 static size_t mlc__recur_workspace(const void *dev, const mlc__recur *j)
 {
     size_t most = 0;

@@ -31,6 +31,7 @@ function compare(half,    i, n, a, b)
 
 length($0) > 100 { bad("over 100 columns") }
 /[ \t]$/ { bad("blanks at the end of the line") }
+/^ *(\* *)?\*\/$/ { bad("a comment ends alone on the line") }
 
 # The contents stand in the first comment: banner names, up to a line that is only " *".
 !in_contents && !contents_seen && /^ \* *Contents/ { in_contents = contents_seen = 1; next }
