@@ -13175,10 +13175,11 @@ MLC__EACH_BASE(MLC__STAMP_REDUCE_WIDE)
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
         MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
         MLC__INT_FNS(isa, b8) }; \
-    static const mlc__joiner mlc__join_float_##isa[3][2] = { /* what linkers keep for training */ \
-        { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32) }, \
-        { MLC__JOIN_FNS(isa, add, f64), MLC__BASE_FNS(isa, max, f64) }, \
-        { { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) }, MLC__NO_JOIN } };      /* as it lies */
+    static const mlc__joiner mlc__join_add_##isa[3] = { /* what linkers keep for training */ \
+        MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, add, f64), \
+        { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) } };                        /* as it lies */ \
+    static const mlc__joiner mlc__join_max_##isa[3] = { \
+        MLC__JOIN_FNS(isa, max, f32), MLC__BASE_FNS(isa, max, f64), MLC__NO_JOIN };
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
 
 /* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
@@ -13494,29 +13495,48 @@ static mlc_status mlc__reduce_all(void *dev, mlc__reduce_job *j, double ns)
     return MLC_OK;
 }
 
-/* Sums and maxima of floats: all that training needs. */
-static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
-                                      const mlc__joiner (*join)[2], const mlc__half_fns *half)
+/* join: by dtype, with `last` for partial results in f64. */
+static mlc_status mlc__reduce_by(void *dev, const struct mlc_k_reduce *a, const mlc__joiner *join,
+                                 const mlc__joiner *last, const mlc__half_fns *half)
 {
-    const int kind = a->op == MLC_REDUCE_SUM ? MLC__JOIN_ADD : MLC__JOIN_MAX;
     mlc__reduce_job j;
-    if (!mlc__computes(a->dtype) || a->op > MLC_REDUCE_MAX) return MLC_ERR_UNSUPPORTED;
+    if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     memset(&j, 0, sizeof j);
     if (!mlc__reduce_plan(&j, a, mlc__wide(a->dtype), NULL)) return MLC_OK;
     j.half = half;
-    j.last = &mlc__join_float_scalar[MLC_F64][kind];
-    j.join = &join[mlc__wide(a->dtype)][kind];
-    j.low = a->dtype == MLC_BF16 ? join[2][kind].cols : NULL;
-    j.sums = kind == MLC__JOIN_ADD;
+    j.last = last;
+    j.join = &join[mlc__wide(a->dtype)];
+    j.low = a->dtype == MLC_BF16 ? join[2].cols : NULL;
+    j.sums = a->op == MLC_REDUCE_SUM;
     j.start.v = j.sums ? 0.0 : -MLC__INF;
     j.sign = 1.0;
     return mlc__reduce_all(dev, &j, 0.2);
 }
 
+/* Of floats: all that training needs. */
+static mlc_status mlc__sum_run(void *dev, const struct mlc_k_reduce *a, const mlc__joiner *add,
+                               const mlc__half_fns *half)
+{
+    if (a->op != MLC_REDUCE_SUM) return MLC_ERR_UNSUPPORTED;
+    return mlc__reduce_by(dev, a, add, &mlc__join_add_scalar[MLC_F64], half);
+}
+
+static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
+                                      const mlc__joiner *add, const mlc__joiner *max,
+                                      const mlc__half_fns *half)
+{
+    if (a->op != MLC_REDUCE_MAX) return mlc__sum_run(dev, a, add, half);
+    return mlc__reduce_by(dev, a, max, &mlc__join_max_scalar[MLC_F64], half);
+}
+
 #define MLC__CPU_reduce(K, isa, level) \
     K##_isa(reduce, isa, level, \
-            mlc__reduce_run_all(dev, a, mlc__join_float_##isa, &mlc__half_fns_##isa), \
+            mlc__reduce_run_all(dev, a, mlc__join_add_##isa, mlc__join_max_##isa, \
+                                &mlc__half_fns_##isa), \
             mlc__k_reduce_workspace)
+#define MLC__SUM_AT(name, isa, level, K) \
+    static mlc_status mlc__sum_##level(void *dev, const struct mlc_k_reduce *a) \
+    { return mlc__sum_run(dev, a, mlc__join_add_##isa, &mlc__half_fns_##isa); }
 
 /* -- fold: all other reductions, and those of integers -- */
 
@@ -27322,7 +27342,7 @@ MLC__LEVEL_HOT
 MLC_KERNELS(MLC__COLUMN)
 
 /* Columns beside the kernels' own leave out what few operations ask for: of products signs and
- * dropout, of random numbers what no parameter begins with. */
+ * dropout, of random numbers what no parameter begins with, of reductions maxima. */
 #define MLC__PRODUCT_RUN(name, isa, level, K)   mlc__product_##level,
 #define MLC__PRODUCT_QUERY(name, isa, level, K) mlc__product_workspace_##level,
 MLC__EACH_LEVEL(MLC__PRODUCT_AT, gemm)
@@ -27334,6 +27354,10 @@ static size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_g
 MLC__EACH_LEVEL(MLC__DRAW_AT, random)
 static mlc_status (*const mlc__cpu_draw[])(void *, const struct mlc_k_random *) =
     { MLC__EACH_LEVEL(MLC__DRAW_RUN, random) };
+#define MLC__SUM_RUN(name, isa, level, K) mlc__sum_##level,
+MLC__EACH_LEVEL(MLC__SUM_AT, reduce)
+static mlc_status (*const mlc__cpu_sum[])(void *, const struct mlc_k_reduce *) =
+    { MLC__EACH_LEVEL(MLC__SUM_RUN, reduce) };
 
 #define MLC__CELL(name, isa, level) \
     MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)
@@ -27468,6 +27492,7 @@ MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *k
 MLC_KERNELS(MLC__DEFINE_RUN)
 MLC__DEFINE_RUN_OF(product, gemm)
 MLC__DEFINE_RUN_OF(draw, random)
+MLC__DEFINE_RUN_OF(sum, reduce)
 
 /* mlc__workspace_NAME: bytes of workspace that the kernel wants for these arguments. */
 #define MLC__DEFINE_WORKSPACE_OF(name, kernel) \
@@ -28856,14 +28881,29 @@ static void mlc__reduce_args(struct mlc_k_reduce *args, mlc_reduce op, const mlc
     }
 }
 
-/* out (+)= reduce(in) / divisor for sums and maxima of floats. */
-static mlc_status mlc__reduce(mlc_ctx *ctx, const char *what, mlc_reduce op, const mlc_tensor *out,
-                              const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
-                              bool accumulate)
+/* out (+)= in / divisor, summed; of floats. */
+static mlc_status mlc__sum_over(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
+                                bool accumulate)
+{
+    struct mlc_k_reduce args;
+    mlc__block *block;
+    if (mlc__numel(out) == 0) return MLC_OK;
+    mlc__reduce_args(&args, MLC_REDUCE_SUM, out, in, mask, keepdim, divisor, accumulate);
+    args.workspace_bytes = mlc__workspace_reduce(ctx, &args);
+    MLC__TRY(mlc__scratch(ctx, args.workspace_bytes, &block, &args.workspace));
+    const mlc_status st = mlc__run_sum(ctx, what, &args);
+    mlc__scratch_end(ctx, block);
+    return st;
+}
+
+/* out = largest of in, of floats. */
+static mlc_status mlc__max_over(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                const mlc_tensor *in, uint32_t mask, bool keepdim)
 {
     struct mlc_k_reduce args;
     if (mlc__numel(out) == 0) return MLC_OK;
-    mlc__reduce_args(&args, op, out, in, mask, keepdim, divisor, accumulate);
+    mlc__reduce_args(&args, MLC_REDUCE_MAX, out, in, mask, keepdim, 1.0, false);
     MLC__RUN_WITH_WORKSPACE(ctx, what, reduce, &args);
     return MLC_OK;
 }
@@ -28884,7 +28924,7 @@ static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor
     /* Nothing was broadcast: a copy or an addition. */
     if (!mask && out->dtype == x->dtype)
         return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
-    return mlc__reduce(ctx, what, MLC_REDUCE_SUM, &wide, x, mask, true, 1.0, accumulate);
+    return mlc__sum_over(ctx, what, &wide, x, mask, true, 1.0, accumulate);
 }
 
 /* out (+)= x summed to out's shape, which broadcasts to x's; in a backward. */
@@ -33227,8 +33267,7 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &shift, MLC_F64));
     const double count = (double)(mlc__numel(x) / mlc__numel(&shift.t));
     if (op == MLC_REDUCE_LSE)
-        st = mlc__reduce(ctx, nd->op->name, MLC_REDUCE_MAX, &shift.t, x, s->mask, true, 1.0,
-                         false);
+        st = mlc__max_over(ctx, nd->op->name, &shift.t, x, mlc__reduce_params(nd)->mask, true);
     else st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, false, NULL);
     if (!st && op != MLC_REDUCE_LSE && x->dtype == MLC_F64)
         st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, true, &shift.t);
@@ -33238,23 +33277,26 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
+/* Of floats, whose sums no fold makes: a program that only trains links none. */
+static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
+{
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
+    return mlc__sum_over(ctx, nd->op->name, nd->out[0], nd->in[0], s->mask, s->keepdim, s->divisor,
+                         false);
+}
+
 static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
     const mlc_reduce op = s->op;
     if (op >= MLC_REDUCE_VAR) return mlc__shifted(ctx, nd);
     if (op > MLC_REDUCE_MAX || !mlc__is_float(nd->in[0]->dtype))
-        return mlc__fold_into(ctx, nd, op, nd->out[0], s->keepdim, s->divisor, false, NULL);
-    return mlc__reduce(ctx, nd->op->name, op, nd->out[0], nd->in[0], s->mask, s->keepdim,
-                       s->divisor, false);
-}
-
-/* Of floats, whose sums no fold makes: a program that only trains links none. */
-static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
-{
-    const mlc__reduce_spec *s = mlc__reduce_params(nd);
-    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, nd->out[0], nd->in[0], s->mask,
-                       s->keepdim, s->divisor, false);
+        return mlc__fold_into(ctx, nd, op, nd->out[0], mlc__reduce_params(nd)->keepdim,
+                              mlc__reduce_params(nd)->divisor, false, NULL);
+    return op == MLC_REDUCE_SUM
+        ? mlc__total_forward(ctx, nd)
+        : mlc__max_over(ctx, nd->op->name, nd->out[0], nd->in[0], mlc__reduce_params(nd)->mask,
+                        mlc__reduce_params(nd)->keepdim);
 }
 
 /* t with the reduced axes back as 1, so that it broadcasts to x. */
@@ -33305,8 +33347,8 @@ static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const 
     mlc__temp count;
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &count, x->dtype));
     mlc_status st = mlc__map(ctx, name, MLC_MAP_EQ, ties, x, y, NULL, 0.0, false);
-    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, &count.t, ties,
-                              mlc__reduce_params(nd)->mask, true, 1.0, false);
+    if (!st) st = mlc__sum_over(ctx, name, &count.t, ties, mlc__reduce_params(nd)->mask, true,
+                                1.0, false);
     if (!st) st = mlc__map(ctx, name, MLC_MAP_SHARE, dx, ties, dy, &count.t, 0.0, acc);
     mlc__temp_end(&count);
     return st;
@@ -33353,8 +33395,8 @@ MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const
     const mlc_tensor *zeros = &temp[4].t;
     ones.in[0] = &filled;
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
-    if (!st) st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, zeros, t, mlc__reduce_params(nd)->mask,
-                              true, 1.0, false);
+    if (!st) st = mlc__sum_over(ctx, name, zeros, t, mlc__reduce_params(nd)->mask, true, 1.0,
+                                false);
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
     if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, q, true, 1.0, false, NULL);
     if (!st) st = mlc__prod_factors(ctx, nd, q, &temp[1].t, dy, first, second);
@@ -33394,8 +33436,8 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
 static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean,
                                  const mlc_tensor *t)
 {
-    return mlc__reduce(ctx, nd->op->name, MLC_REDUCE_SUM, mean, t, mlc__reduce_params(nd)->mask,
-                       true, (double)(mlc__numel(t) / mlc__numel(mean)), false);
+    return mlc__sum_over(ctx, nd->op->name, mean, t, mlc__reduce_params(nd)->mask, true,
+                         (double)(mlc__numel(t) / mlc__numel(mean)), false);
 }
 
 /* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
@@ -38233,8 +38275,8 @@ static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__temp_begin(ctx, &each, x->dtype, x->ndim, x->shape));
     mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, t, NULL, s->s, false);
     if (!st)
-        st = mlc__reduce(ctx, name, MLC_REDUCE_SUM, nd->out[0], &each.t, (1u << x->ndim) - 1, false,
-                         mlc__pointwise_divisor(nd), false);
+        st = mlc__sum_over(ctx, name, nd->out[0], &each.t, (1u << x->ndim) - 1, false,
+                           mlc__pointwise_divisor(nd), false);
     mlc__temp_end(&each);
     return st;
 }
