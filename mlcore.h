@@ -8717,12 +8717,13 @@ struct mlc_ctx {
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
 };
 
-/* What the tape and the memory call if there are hooks. IMPL.HOOKS installs it: a program without
- * hooks does not link it. */
 typedef enum mlc__moment {
     MLC__FORWARD_BEGINS, MLC__FORWARD_ENDS, MLC__BACKWARD_BEGINS, MLC__BACKWARD_ENDS,
     MLC__BACKWARD_DONE                 /* of nd and all that is older: mlc_backward ends        */
 } mlc__moment;
+
+/* What the tape and the memory call if there are hooks. IMPL.HOOKS installs it: a program without
+ * hooks does not link it. */
 struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
