@@ -8445,22 +8445,6 @@ typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE     
 /* version: of the storage when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
 
-typedef enum mlc__view_kind {
-    MLC__RESHAPE,
-    MLC__PERMUTE,
-    MLC__SLICE,
-    MLC__SELECT,
-    MLC__EXPAND,
-    MLC__UNFOLD,
-    MLC__DIAGONAL
-} mlc__view_kind;
-typedef struct mlc__view_spec {        /* validated: how a view sees its input */
-    mlc__view_kind kind;
-    int32_t        axis, ndim;
-    int64_t        start, step;        /* of a diagonal: its first row and column */
-    int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
-} mlc__view_spec;
-
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
     int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
@@ -8481,23 +8465,6 @@ typedef struct mlc__bnorm_spec {
     int8_t weight, bias, residual;     /* places among the inputs; 0: none */
 } mlc__bnorm_spec;
 typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
-/* seed and stream are kept: mlc_seed may come between forward and backward. */
-typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
-typedef struct mlc__linear_spec {
-    mlc_dtype dtype;
-    mlc_act   act;
-    bool      bias, residual;
-    mlc__drop_spec drop;
-} mlc__linear_spec;
-
-/* at: places of mask, key_lengths, alibi and offsets among the inputs; 0: not there. */
-typedef struct mlc__attention_spec {
-    double  scale;
-    int64_t window;
-    mlc__drop_spec drop;
-    bool    causal;
-    int8_t  at[5];
-} mlc__attention_spec;
 
 /* at: indices of the inputs of IMPL.OPS.RNN; 0: x, or absent. kept: index of the output for
  * backward; 0: none. */
@@ -8539,9 +8506,6 @@ struct mlc_node {
         return (mlc__##name##_spec *)(uintptr_t)&nd->params; \
     }
 
-typedef struct mlc__scalars_spec { double s[2]; } mlc__scalars_spec;
-typedef struct mlc__axis_spec { int32_t axis; } mlc__axis_spec;
-typedef struct mlc__cast_spec { mlc_dtype dtype; } mlc__cast_spec;
 typedef struct mlc__reduce_spec {
     uint32_t   mask;                   /* of axes                                              */
     bool       keepdim;
@@ -8554,13 +8518,6 @@ typedef struct mlc__loss_spec {
     double        s[2];                /* of the formula                                       */
     mlc_reduction reduction;
 } mlc__loss_spec;
-typedef struct mlc__sketch_spec { mlc_sketch s; bool back; } mlc__sketch_spec;
-/* linear: first, since functions of IMPL.OPS.LINEAR read it. */
-typedef struct mlc__sklinear_spec {
-    mlc__linear_spec linear;
-    mlc_sketch       u[2];
-    int64_t          terms;
-} mlc__sklinear_spec;
 typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
 typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
 typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
@@ -8577,15 +8534,10 @@ typedef struct mlc__band_spec { int64_t lo, hi; } mlc__band_spec;
 typedef struct mlc__sort_spec { int64_t k; int32_t axis; bool descending, values, index; }
     mlc__sort_spec;
 typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;         /* of axes */
-MLC__PARAMS(scalars)
-MLC__PARAMS(axis)
-MLC__PARAMS(cast)
 MLC__PARAMS(reduce)
 MLC__PARAMS(xent)
 MLC__PARAMS(ctc)
 MLC__PARAMS(loss)
-MLC__PARAMS(sketch)
-MLC__PARAMS(sklinear)
 MLC__PARAMS(softmax)
 MLC__PARAMS(norm)
 MLC__PARAMS(custom)
@@ -8597,14 +8549,10 @@ MLC__PARAMS(rotary)
 MLC__PARAMS(band)
 MLC__PARAMS(sort)
 MLC__PARAMS(flip)
-MLC__PARAMS(view)
 MLC__PARAMS(conv)
 MLC__PARAMS(pool)
 MLC__PARAMS(bnorm)
 MLC__PARAMS(resize)
-MLC__PARAMS(drop)
-MLC__PARAMS(linear)
-MLC__PARAMS(attention)
 MLC__PARAMS(rnn)
 
 /* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
@@ -29585,7 +29533,11 @@ struct mlc__op {
     uint8_t     flags;                                    /* mlc_op_flags                       */
 };
 
-/* Arguments that many operations have. */
+/* Parameters that many operations have: scalars of a formula, or an axis. */
+typedef struct mlc__scalars_spec { double s[2]; } mlc__scalars_spec;
+typedef struct mlc__axis_spec { int32_t axis; } mlc__axis_spec;
+MLC__PARAMS(scalars)
+MLC__PARAMS(axis)
 static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis, axis), MLC__ARGS_END };
@@ -30334,6 +30286,9 @@ MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
     return !x || (x->flags & MLC__DENSE) ? x : mlc_copy(x);
 }
 
+typedef struct mlc__cast_spec { mlc_dtype dtype; } mlc__cast_spec;
+MLC__PARAMS(cast)
+
 static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -30499,6 +30454,23 @@ static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes,
     *mask = (axes.n == 0 ? ~0u : seen) & ((1u << x->ndim) - 1);
     return MLC_OK;
 }
+
+typedef enum mlc__view_kind {
+    MLC__RESHAPE,
+    MLC__PERMUTE,
+    MLC__SLICE,
+    MLC__SELECT,
+    MLC__EXPAND,
+    MLC__UNFOLD,
+    MLC__DIAGONAL
+} mlc__view_kind;
+typedef struct mlc__view_spec {        /* validated: how a view sees its input */
+    mlc__view_kind kind;
+    int32_t        axis, ndim;
+    int64_t        start, step;        /* of a diagonal: its first row and column */
+    int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
+} mlc__view_spec;
+MLC__PARAMS(view)
 
 /* Applies a view to a geometry in place; false only for a reshape that would have to copy. */
 static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
@@ -33124,6 +33096,10 @@ static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, nd->in[0]->dtype, nd->in[0]->ndim, nd->in[0]->shape);
 }
 
+/* seed and stream are kept: mlc_seed may come between forward and backward. */
+typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
+MLC__PARAMS(drop)
+
 /* in and out are dense, or elements and words would not go together. */
 static mlc_status mlc__drop(mlc_ctx *ctx, const char *what, const mlc__drop_spec *d,
                             const mlc_tensor *out, const mlc_tensor *in, bool acc)
@@ -34329,6 +34305,14 @@ static bool mlc__act_needs_input(mlc_act act)
 /* Itself, not a view of one. */
 static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
 
+typedef struct mlc__linear_spec {
+    mlc_dtype dtype;                   /* of x and w, or that to which they are rounded */
+    mlc_act   act;
+    bool      bias, residual;
+    mlc__drop_spec drop;
+} mlc__linear_spec;
+MLC__PARAMS(linear)
+
 /* Dtypes as above: one for all, or a 16-bit one and f32 for x, weights that are parameters, b and
  * the residual `also`. */
 static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weights,
@@ -34743,6 +34727,16 @@ MLC__LEVEL_WARM
 
 enum { MLC__ATTN_MASK, MLC__ATTN_LENGTHS, MLC__ATTN_ALIBI, MLC__ATTN_Q_OFFSETS,
        MLC__ATTN_K_OFFSETS, MLC__ATTN_MORE };
+
+/* at: places of mask, key_lengths, alibi and offsets among the inputs; 0: not there. */
+typedef struct mlc__attention_spec {
+    double  scale;
+    int64_t window;
+    mlc__drop_spec drop;
+    bool    causal;
+    int8_t  at[5];
+} mlc__attention_spec;
+MLC__PARAMS(attention)
 
 /* An input of the desc; NULL: it is not there. */
 static mlc_tensor *mlc__attn_input(const mlc_node *nd, int which)
@@ -46572,6 +46566,9 @@ static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sket
     return mlc__gemm(ctx, what, &p);
 }
 
+typedef struct mlc__sketch_spec { mlc_sketch s; bool back; } mlc__sketch_spec;
+MLC__PARAMS(sketch)
+
 /* x [..,cols], or [..,rows] if back; b of the other length. */
 static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -46735,6 +46732,14 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
 /* ---- sklinear: all terms at once. H = [x s1^T, x U2^T], y = H [U1; s2]; back: G = [dy s2^T, dy
  * U1^T], dx = G [U2; s1]. Scales are in H and G, so that signs stay +-1. In 16 bits the second half
  * of H and G begins at a multiple of 32; zeros are between. */
+
+/* linear: first, since functions of IMPL.OPS.LINEAR read it. */
+typedef struct mlc__sklinear_spec {
+    mlc__linear_spec linear;
+    mlc_sketch       u[2];
+    int64_t          terms;
+} mlc__sklinear_spec;
+MLC__PARAMS(sklinear)
 
 /* Where the second half of H begins, and its width. */
 static int64_t mlc__sklinear_half(const mlc_node *nd)
