@@ -8445,35 +8445,6 @@ typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE     
 /* version: of the storage when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
 
-typedef struct mlc__conv_spec {
-    int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
-    int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
-    mlc_act act;
-    bool    transposed;
-    const mlc_tensor *residual;        /* NULL, or added before act; not recorded              */
-} mlc__conv_spec;
-typedef struct mlc__pool_spec {
-    int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
-    int32_t axes;
-    bool    max, relu, adaptive, ceil, exclude;
-} mlc__pool_spec;
-typedef struct mlc__bnorm_spec {
-    mlc_tensor *mean, *var;            /* running ones, or NULL */
-    double momentum, eps;
-    int64_t groups;                    /* 0: batch norm */
-    bool   training, relu;
-    int8_t weight, bias, residual;     /* places among the inputs; 0: none */
-} mlc__bnorm_spec;
-typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
-
-/* at: indices of the inputs of IMPL.OPS.RNN; 0: x, or absent. kept: index of the output for
- * backward; 0: none. */
-typedef struct mlc__rnn_spec {
-    mlc_rnn_kind kind;
-    bool   reverse, time_first, packed, spends;
-    int8_t at[8], kept;
-} mlc__rnn_spec;
-
 /* On the tape's arena if recorded, else a local of the function that calls mlc__begin. params are
  * set between mlc__begin and mlc__finish. */
 struct mlc_node {
@@ -8521,7 +8492,6 @@ typedef struct mlc__loss_spec {
 typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
 typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
 typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
-typedef struct mlc__recompute_spec { struct mlc__rerun *piece; } mlc__recompute_spec;
 typedef struct mlc__join_spec { int32_t axis; int64_t start; mlc_tensor *out; } mlc__join_spec;
 typedef struct mlc__pad_spec {
     double  value;
@@ -8541,7 +8511,6 @@ MLC__PARAMS(loss)
 MLC__PARAMS(softmax)
 MLC__PARAMS(norm)
 MLC__PARAMS(custom)
-MLC__PARAMS(recompute)
 MLC__PARAMS(join)
 MLC__PARAMS(pad)
 MLC__PARAMS(embedding)
@@ -8549,11 +8518,6 @@ MLC__PARAMS(rotary)
 MLC__PARAMS(band)
 MLC__PARAMS(sort)
 MLC__PARAMS(flip)
-MLC__PARAMS(conv)
-MLC__PARAMS(pool)
-MLC__PARAMS(bnorm)
-MLC__PARAMS(resize)
-MLC__PARAMS(rnn)
 
 /* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
  * floor and no end. */
@@ -35155,6 +35119,14 @@ static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
     return mlc__rnn_one_check(ctx, in, MLC__RNN_ROWS, MLC_I64, mlc_dims1(in->b + in->packed));
 }
 
+/* at: indices of the inputs; 0: x, or absent. kept: index of the output for backward; 0: none. */
+typedef struct mlc__rnn_spec {
+    mlc_rnn_kind kind;
+    bool   reverse, time_first, packed, spends;
+    int8_t at[8], kept;
+} mlc__rnn_spec;
+MLC__PARAMS(rnn)
+
 static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
 {
     const mlc__rnn_spec *s = mlc__rnn_params(nd);
@@ -35523,6 +35495,15 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
  * after its first convolution. A transposed convolution is the gradient of one with respect to x,
  * and its gradients are that one itself: both are rows of one table of parts. */
 
+typedef struct mlc__conv_spec {
+    int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
+    int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
+    mlc_act act;
+    bool    transposed;
+    const mlc_tensor *residual;        /* NULL, or added before act; not recorded              */
+} mlc__conv_spec;
+MLC__PARAMS(conv)
+
 /* Pixels along axis i of the result of k taps, with `before` and behind padded. */
 static int64_t mlc__conv_size(const mlc__conv_spec *s, int i, int64_t in, int64_t k)
 {
@@ -35842,6 +35823,13 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 /* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
  * Channels last, as convolutions leave them. A maximum remembers its place in the image. */
 
+typedef struct mlc__pool_spec {
+    int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
+    int32_t axes;
+    bool    max, relu, adaptive, ceil, exclude;
+} mlc__pool_spec;
+MLC__PARAMS(pool)
+
 /* Windows along an axis, as PyTorch counts them. The last one of a ceil, which may be the only one,
  * reaches beyond the padding by less than a stride and begins within x or the padding before. */
 static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
@@ -36064,6 +36052,9 @@ MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
 /* @@ IMPL.OPS.RESIZE ------------------------------------- interpolate, pixel_shuffle
  * Channels last. PyTorch rounds the scale of its nearest pixels to f32; ours are exact. */
 
+typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
+MLC__PARAMS(resize)
+
 static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__resize_spec *s = mlc__resize_params(nd);
@@ -36189,6 +36180,15 @@ MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
  * and factor of each channel (and image) in f64, is for backward alone. Running statistics are no
  * inputs: no gradient flows to them, and a step of training changes them. Modules have a relu, or a
  * sum with a residual and a relu, done in the same pass. */
+
+typedef struct mlc__bnorm_spec {
+    mlc_tensor *mean, *var;            /* running ones, or NULL */
+    double momentum, eps;
+    int64_t groups;                    /* 0: batch norm */
+    bool   training, relu;
+    int8_t weight, bias, residual;     /* places among the inputs; 0: none */
+} mlc__bnorm_spec;
+MLC__PARAMS(bnorm)
 
 /* Images of x, and channels that share statistics. */
 MLC__INLINE int64_t mlc__bnorm_images(const mlc_node *nd)
@@ -52973,6 +52973,9 @@ static mlc_tensor *mlc__piece_finish(mlc_node *nd)
     }
     return y;
 }
+
+typedef struct mlc__recompute_spec { mlc__rerun *piece; } mlc__recompute_spec;
+MLC__PARAMS(recompute)
 
 /* Memory for the piece and its node; what the second run is to have as the first had it. */
 static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
