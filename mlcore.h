@@ -8280,8 +8280,9 @@ static int32_t mlc__cpu_count(void)
 
 /* @@ IMPL.TYPES ------------------------------------------ the private structs, top down
  * All structs that several sections share stand here, so that each section can be read with this
- * one open. A tensor points to its storage, its base and the node that made it; a storage to its
- * pool block; a module's root to its flat; everything to the context. */
+ * one open; parameters of operations stand in their blocks. A tensor points to its storage, its base
+ * and the node that made it; a storage to its pool block; a module's root to its flat; everything
+ * to the context. */
 
 /* Bounds of the arrays in these structs. Nothing grows in them: what passes a bound is an error
  * with a message (scopes, groups) or clamped (threads). */
@@ -8476,48 +8477,6 @@ struct mlc_node {
     { \
         return (mlc__##name##_spec *)(uintptr_t)&nd->params; \
     }
-
-typedef struct mlc__reduce_spec {
-    uint32_t   mask;                   /* of axes                                              */
-    bool       keepdim;
-    mlc_reduce op;
-    double     divisor, p;
-} mlc__reduce_spec;
-typedef struct mlc__xent_spec { mlc_cross_entropy_desc desc; bool normal; } mlc__xent_spec;
-typedef struct mlc__ctc_spec { mlc_ctc_desc desc; } mlc__ctc_spec;
-typedef struct mlc__loss_spec {
-    double        s[2];                /* of the formula                                       */
-    mlc_reduction reduction;
-} mlc__loss_spec;
-typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
-typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
-typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
-typedef struct mlc__join_spec { int32_t axis; int64_t start; mlc_tensor *out; } mlc__join_spec;
-typedef struct mlc__pad_spec {
-    double  value;
-    int32_t mode;
-    int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS];
-} mlc__pad_spec;
-typedef struct mlc__embedding_spec { int64_t padding; bool has_padding; } mlc__embedding_spec;
-typedef struct mlc__rotary_spec { int64_t dims; bool neighbours; } mlc__rotary_spec;
-typedef struct mlc__band_spec { int64_t lo, hi; } mlc__band_spec;
-typedef struct mlc__sort_spec { int64_t k; int32_t axis; bool descending, values, index; }
-    mlc__sort_spec;
-typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;         /* of axes */
-MLC__PARAMS(reduce)
-MLC__PARAMS(xent)
-MLC__PARAMS(ctc)
-MLC__PARAMS(loss)
-MLC__PARAMS(softmax)
-MLC__PARAMS(norm)
-MLC__PARAMS(custom)
-MLC__PARAMS(join)
-MLC__PARAMS(pad)
-MLC__PARAMS(embedding)
-MLC__PARAMS(rotary)
-MLC__PARAMS(band)
-MLC__PARAMS(sort)
-MLC__PARAMS(flip)
 
 /* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
  * floor and no end. */
@@ -30906,6 +30865,9 @@ static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start
     mlc__mark_layout(piece);
 }
 
+typedef struct mlc__join_spec { int32_t axis; int64_t start; mlc_tensor *out; } mlc__join_spec;
+MLC__PARAMS(join)
+
 /* The output is there already, and whole: nodes are made for backward only. */
 static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -31190,6 +31152,9 @@ static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
     return f;
 }
 
+typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;         /* of axes */
+MLC__PARAMS(flip)
+
 static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor from = mlc__flipped(nd->in[0], mlc__flip_params(nd)->mask);
@@ -31234,6 +31199,13 @@ MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 }
 
 /* -- pad -- */
+
+typedef struct mlc__pad_spec {
+    double  value;
+    int32_t mode;
+    int64_t before[MLC_MAX_DIMS], shape[MLC_MAX_DIMS];
+} mlc__pad_spec;
+MLC__PARAMS(pad)
 
 static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -33125,6 +33097,15 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
  * all others fold. Gradients are made of elementwise kernels: of extremes they are shared among
  * ties, as torch.amax does (torch.max over an axis picks one). */
 
+typedef struct mlc__reduce_spec {
+    uint32_t   mask;                   /* of axes                                              */
+    bool       keepdim;
+    mlc_reduce op;
+    double     divisor;                /* 0, until the shape rule sets it: elements less p     */
+    double     p;                      /* order of a norm, or correction of a variance         */
+} mlc__reduce_spec;
+MLC__PARAMS(reduce)
+
 MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
@@ -33749,6 +33730,9 @@ MLC_IMPL mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis)
 /* @@ IMPL.OPS.SOFTMAX ------------------------------------ softmax, log_softmax
  * One kernel each way, along any axis: backward needs the result alone. */
 
+typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
+MLC__PARAMS(softmax)
+
 static mlc_status mlc__softmax_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -33827,6 +33811,9 @@ MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
 /* @@ IMPL.OPS.NORM --------------------------------------- layer_norm, rms_norm
  * The second output, mean and factor of each row in f64, is for backward alone. The inputs behind x
  * are weight and bias, as far as they are there. */
+
+typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
+MLC__PARAMS(norm)
 
 /* Place of the weight, of the bias among the inputs; 0: there is none. */
 MLC__INLINE int mlc__norm_weight(const mlc_node *nd)
@@ -36968,6 +36955,9 @@ MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
 
 /* -- triangles of matrices -- */
 
+typedef struct mlc__band_spec { int64_t lo, hi; } mlc__band_spec;
+MLC__PARAMS(band)
+
 static mlc_status mlc__band(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
                             const mlc_tensor *in)
 {
@@ -37069,6 +37059,9 @@ static mlc_tensor mlc__embedding_rows(const mlc_tensor *x, int64_t m, int64_t d,
     mlc__mark_layout(&t);
     return t;
 }
+
+typedef struct mlc__embedding_spec { int64_t padding; bool has_padding; } mlc__embedding_spec;
+MLC__PARAMS(embedding)
 
 static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -37431,6 +37424,9 @@ static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n
     mlc__mark_layout(&t);
     return t;
 }
+
+typedef struct mlc__rotary_spec { int64_t dims; bool neighbours; } mlc__rotary_spec;
+MLC__PARAMS(rotary)
 
 /* y (+)= x turned, or turned back; f32 or f64. */
 static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
@@ -37995,6 +37991,10 @@ MLC_IMPL mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b)
  * One kernel; values go back by the places they came from, which are the second output and are made
  * for backward also where nobody asked. A 0-d tensor is a row of one. */
 
+typedef struct mlc__sort_spec { int64_t k; int32_t axis; bool descending, values, index; }
+    mlc__sort_spec;
+MLC__PARAMS(sort)
+
 static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -38116,6 +38116,9 @@ MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool large
  * The user's forward and backward run with recording off; to the tape the whole is one node. All
  * inputs and the output are saved, as nobody knows which of them backward reads. */
 
+typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
+MLC__PARAMS(custom)
+
 /* forward runs here, in the shape rule: only then is the shape known. So it also runs in a dry run,
  * where its mlc_ calls do nothing but shapes. */
 static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -38233,6 +38236,12 @@ static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduc
                  "%s: unknown reduction %d; see mlc_reduction", loss, (int)reduction);
     return MLC_OK;
 }
+
+typedef struct mlc__loss_spec {
+    double        s[2];                /* of the formula                                       */
+    mlc_reduction reduction;
+} mlc__loss_spec;
+MLC__PARAMS(loss)
 
 /* No broadcasting: PyTorch's only warns, and a [n,1] against [n] is a well-known trap. */
 static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -38681,6 +38690,9 @@ static mlc_status mlc__xent_weight_check(mlc_ctx *ctx, const mlc_node *nd)
                  "%s: weight asks for a gradient, which it has none of; detach it", nd->op->name);
     return MLC_OK;
 }
+
+typedef struct mlc__xent_spec { mlc_cross_entropy_desc desc; bool normal; } mlc__xent_spec;
+MLC__PARAMS(xent)
 
 /* Three outputs: the loss, and what backward needs of each row and of the mean, which nobody else
  * sees. */
@@ -39297,6 +39309,9 @@ static mlc_status mlc__ctc_lengths_check(mlc_ctx *ctx, const char *what, const c
                  (long long)b, mlc__shape(t).s);
     return MLC_OK;
 }
+
+typedef struct mlc__ctc_spec { mlc_ctc_desc desc; } mlc__ctc_spec;
+MLC__PARAMS(ctc)
 
 static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
 {
