@@ -8280,9 +8280,9 @@ static int32_t mlc__cpu_count(void)
 
 /* @@ IMPL.TYPES ------------------------------------------ the private structs, top down
  * All structs that several sections share stand here, so that each section can be read with this
- * one open; parameters of operations stand in their blocks. A tensor points to its storage, its base
- * and the node that made it; a storage to its pool block; a module's root to its flat; everything
- * to the context. */
+ * one open; parameters of operations stand in their blocks. A tensor points to its storage, its
+ * base and the node that made it; a storage to its pool block; a module's root to its flat;
+ * everything to the context. */
 
 /* Bounds of the arrays in these structs. Nothing grows in them: what passes a bound is an error
  * with a message (scopes, groups) or clamped (threads). */
