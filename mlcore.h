@@ -8500,6 +8500,10 @@ typedef struct mlc__trace {
 /* Makes the message of an error word that the operation `what` caused. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
 
+/* Fails if an element of t, made by a side ("forward") of the operation `what`, is not finite. */
+typedef mlc_status (*mlc__anomaly_fn)(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
+                                      const char *side);
+
 /* What a context has to release before its memory goes: workers, mappings. */
 typedef struct mlc__owned {
     struct mlc__owned *prev, *next;
@@ -8507,6 +8511,41 @@ typedef struct mlc__owned {
     void    *object;
     void   (*release)(void *object);   /* takes it out of the list */
 } mlc__owned;
+
+/* What sections call or read that stands below them. The linker drops what nothing names; so no
+ * section names a function of a family below it: the family installs a pointer here when a program
+ * first uses it, and until then, or again when it ends, the pointer is NULL. The end of a
+ * mlc__tape, the step and refuse of a mlc__param and error_say of a context are installed in the
+ * same way.
+ * Each comment says who installs the pointer; then who uses it. */
+typedef struct mlc__installed {
+    /* The first mlc_backward; backward of operations, for gradients to write and their sums. */
+    const struct mlc__backward_fns *backward;
+    /* mlc_anomaly; the tape, after each forward and backward. */
+    mlc__anomaly_fn anomaly;
+    /* mlc_autocast_begin, until the end; mlc__begin_n, for the inputs of each operation. */
+    struct mlc__autocast *autocast;
+    /* The same, which stays after the end; IMPL.AMP, and the second run of IMPL.RECOMPUTE. */
+    struct mlc__autocast *amp;
+    /* IMPL.HOOKS while there are hooks, a second run, an estimate; the tape and the memory. */
+    struct mlc__watch *watch;
+    /* IMPL.HOOKS, which stay when there are none any more; IMPL.HOOKS alone. */
+    struct mlc__watch *hooks;
+    /* The first optimizer; modules, when a parameter or a module goes. */
+    void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
+    /* The first module; mlc_ctx_free, mlc_memory_trim, and errors inside of a forward. */
+    void   (*modules_release)(mlc_ctx *ctx);
+    void   (*modules_trim)(mlc_ctx *ctx);
+    size_t (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);
+    /* A forward over tokens or with a cache, until it ends; layers of attention, recurrent ones. */
+    struct mlc__sequence *sequence;
+    /* The first opened file of safetensors; mlc_ctx_free. */
+    void (*files_release)(mlc_ctx *ctx);
+    /* Each dataset and loader, the last made first; mlc_ctx_free. */
+    mlc__owned *owned;
+    /* A linear layer with dropout; its forward and backward. */
+    const struct mlc__dropping *dropping;
+} mlc__installed;
 
 /* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
  * context at a time, and workers see only kernel arguments. */
@@ -8563,26 +8602,11 @@ struct mlc_ctx {
     uint64_t       seq;
     int32_t        no_grad;
     uint32_t       visit;              /* number of the last walk over parameters              */
-    const struct mlc__backward_fns *backward;  /* set by the first mlc_backward                 */
-    mlc_status   (*anomaly)(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
-                            const char *side);             /* set by mlc_anomaly, or NULL       */
-    struct mlc__autocast *autocast;    /* NULL: nothing is cast                                */
-    struct mlc__autocast *amp;         /* the same, kept when autocast has ended               */
-    struct mlc__watch *watch;          /* NULL: there are no hooks                             */
-    struct mlc__watch *hooks;          /* the same, kept when there are none any more          */
-    const struct mlc__dropping *dropping;      /* of linear; set when the first one drops       */
+    mlc__installed installed;
     mlc_module    *modules;            /* all of them                                          */
     mlc_optim     *optims;             /* all of them                                          */
-    void         (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
-                                       /* set when the first optimizer is made                 */
-    void         (*modules_release)(mlc_ctx *ctx);      /* set when the first module is made    */
-    void         (*modules_trim)(mlc_ctx *ctx);         /* with it                              */
-    size_t       (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);    /* with it   */
     const mlc_module *current;         /* whose forward runs, or NULL: mlc__module_path         */
-    struct mlc__sequence *sequence;    /* of this forward, or NULL: IMPL.NN.MODULE              */
     mlc_safetensors *files;            /* open ones                                             */
-    void         (*files_release)(mlc_ctx *ctx);        /* set when the first file is opened    */
-    mlc__owned    *owned;              /* datasets and their loaders, the last made first      */
     mlc_tensor    *loss_rows;          /* how many rows made the loss that mlc_fit's forward   */
                                        /* returned last; NULL: all of the batch                */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
@@ -8709,7 +8733,7 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
     if (!ctx || ctx->status != MLC_OK) return status;
     const size_t size = ctx->tables.message;
-    const size_t n = ctx->current ? ctx->modules_place(ctx, message, size) : 0;
+    const size_t n = ctx->current ? ctx->installed.modules_place(ctx, message, size) : 0;
     ctx->status = status;
     ctx->told = false;
     vsnprintf(message + n, size - n, format, args);
@@ -8810,7 +8834,7 @@ static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
         ctx->soft_warned = true;
         mlc__log(ctx, MLC_LOG_WARNING, "memory: over the soft limit");
     }
-    if (ctx->watch) ctx->watch->memory(ctx, mem, bytes);
+    if (ctx->installed.watch) ctx->installed.watch->memory(ctx, mem, bytes);
 }
 
 /* PTRDIFF_MAX / 2: sums with headers and rounding up cannot overflow below it. */
@@ -9188,7 +9212,7 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 /* In a fixed block there is nobody to give memory back to. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
-    if (ctx && ctx->modules_trim) ctx->modules_trim(ctx);
+    if (ctx && ctx->installed.modules_trim) ctx->installed.modules_trim(ctx);
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
@@ -27684,12 +27708,13 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
     if (!ctx) return;
-    ctx->watch = NULL;                 /* hooks are memory that goes, too */
+    ctx->installed.watch = NULL;       /* hooks are memory that goes, too */
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
-    while (ctx->owned) ctx->owned->release(ctx->owned->object);       /* the last may use others */
-    if (ctx->modules_release) ctx->modules_release(ctx);
-    if (ctx->files_release) ctx->files_release(ctx);
+    for (const mlc__owned *last; (last = ctx->installed.owned) != NULL;)
+        last->release(last->object);   /* it may use older ones */
+    if (ctx->installed.modules_release) ctx->installed.modules_release(ctx);
+    if (ctx->installed.files_release) ctx->installed.files_release(ctx);
     if (ctx->pool) mlc__pool_stop(ctx->pool);
     mlc__ctx_free_memory(ctx);
     if (ctx->backend) ctx->backend->close(ctx->dev);
@@ -28803,7 +28828,7 @@ static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor
 MLC__INLINE mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                    const mlc_tensor *x, bool accumulate)
 {
-    return ctx->backward->sum_to(ctx, what, out, x, accumulate);
+    return ctx->installed.backward->sum_to(ctx, what, out, x, accumulate);
 }
 
 MLC__LEVEL_END
@@ -29531,9 +29556,9 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     unsigned need = 0;
     mlc_node *nd = local;
     if (!ctx) return NULL;
-    if (ctx->autocast) {
+    if (ctx->installed.autocast) {
         memcpy(cast, in, (size_t)n * sizeof *cast);
-        if (!ctx->autocast->inputs(ctx, op, n, cast)) return NULL;
+        if (!ctx->installed.autocast->inputs(ctx, op, n, cast)) return NULL;
         in = cast;
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
@@ -29640,15 +29665,15 @@ MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     }
     if (ctx->dry_run || !nd->op->forward) return MLC_OK;
     MLC__TRY(nd->op->forward(ctx, nd));
-    for (int i = 0; ctx->anomaly && i < nd->n_out; i++)
-        MLC__TRY(ctx->anomaly(ctx, nd->out[i], nd->op->name, "forward"));
+    for (int i = 0; ctx->installed.anomaly && i < nd->n_out; i++)
+        MLC__TRY(ctx->installed.anomaly(ctx, nd->out[i], nd->op->name, "forward"));
     return MLC_OK;
 }
 
 /* Calls the hooks for a moment of nd; without hooks it is a comparison. */
 MLC__APART void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
-    if (ctx->watch) ctx->watch->op(ctx, nd, moment, st);
+    if (ctx->installed.watch) ctx->installed.watch->op(ctx, nd, moment, st);
 }
 
 /* The next node of the tape. One that only grows is warned of, once in a context's life. */
@@ -29694,7 +29719,10 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
 }
 
 /* May a hook have kept a tensor that it was shown? */
-MLC__INLINE bool mlc__watch_holds(const mlc_ctx *ctx) { return ctx->watch && ctx->watch->holds; }
+MLC__INLINE bool mlc__watch_holds(const mlc_ctx *ctx)
+{
+    return ctx->installed.watch && ctx->installed.watch->holds;
+}
 
 /* The youngest storage of the scope, for mlc__made_end. */
 MLC__INLINE const mlc_storage *mlc__made_begin(const mlc_ctx *ctx)
@@ -29848,7 +29876,7 @@ MLC__INLINE bool mlc__needs(const mlc_node *nd, int i) { return (nd->need >> i &
 static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
 {
     if (*st != MLC_OK || !mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return false;
-    *st = nd->in[i]->ctx->backward->grad_open(nd->in[i], g, accumulate);
+    *st = nd->in[i]->ctx->installed.backward->grad_open(nd->in[i], g, accumulate);
     return *st == MLC_OK;
 }
 
@@ -29871,7 +29899,7 @@ MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
         mlc_tensor g, *base = mlc__base(nd->in[i]);
         if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
         mlc__grad_view(base, &g);
-        MLC__TRY(ctx->anomaly(ctx, &g, nd->op->name, "backward"));
+        MLC__TRY(ctx->installed.anomaly(ctx, &g, nd->op->name, "backward"));
     }
     return MLC_OK;
 }
@@ -29893,7 +29921,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
             nd->saved[i].version);
     }
     MLC__TRY(nd->op->backward(ctx, nd));
-    return ctx->anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
+    return ctx->installed.anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
 }
 
 /* A parameter or a loader's batch goes: what was recorded with it cannot run backward any more. */
@@ -30012,7 +30040,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__TRY(mlc__backward_check(ctx, y, dy));
     if (ctx->dry_run) return MLC_OK;
-    ctx->backward = &fns;
+    ctx->installed.backward = &fns;
     const uint32_t mode = mlc__flush_begin();
     /* Custom operations call mlc_ functions in here: they must not be recorded. */
     const bool keep = ctx->inner.keep;
@@ -30133,7 +30161,7 @@ MLC_IMPL mlc_status mlc_tape_end(mlc_ctx *ctx)
 
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
 {
-    if (ctx) ctx->anomaly = on ? mlc__anomaly_check : NULL;
+    if (ctx) ctx->installed.anomaly = on ? mlc__anomaly_check : NULL;
 }
 
 /* Inputs from `first` on are of one dtype: there is no promotion. The message names the cast. */
@@ -34355,7 +34383,7 @@ struct mlc__dropping {
 static void mlc__drops(mlc_ctx *ctx)
 {
     static const struct mlc__dropping fns = { mlc__drop_begin, mlc__drop, mlc__gemm_any };
-    ctx->dropping = &fns;
+    ctx->installed.dropping = &fns;
 }
 
 /* y [rows,out] = x w^T. */
@@ -34475,7 +34503,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     p.sink.drop = drop->p;
     p.sink.drop_seed = drop->seed;
     p.sink.drop_stream = drop->stream;
-    if (drop->p > 0.0) p.run = ctx->dropping->product;
+    if (drop->p > 0.0) p.run = ctx->installed.dropping->product;
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
@@ -34501,7 +34529,7 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
     if (s->residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
         st = mlc__map(ctx, what, MLC_MAP_COPY, &dr, dy, NULL, NULL, 0.0, acc);
     MLC__TRY(st);
-    if (drop->p > 0.0) MLC__TRY(ctx->dropping->drop(ctx, what, drop, dy, dy, false));
+    if (drop->p > 0.0) MLC__TRY(ctx->installed.dropping->drop(ctx, what, drop, dy, dy, false));
     if (!act || dy->storage->through_act) return MLC_OK;
     return mlc__map(ctx, what, mlc__act_grad(act), dy, dy, nd->saved[nd->n_saved - 1].t, NULL, 0.0,
                     false);
@@ -34578,7 +34606,7 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     mlc__param *param = (mlc__param *)w;
     *made = false;
     if (!mlc__is_param(w) || !param->optim || !mlc__needs(nd, 1) || !mlc__wants_grad(w) ||
-        ctx->anomaly || ctx->inner.end || !mlc__grad_is_whole(param)) return MLC_OK;
+        ctx->installed.anomaly || ctx->inner.end || !mlc__grad_is_whole(param)) return MLC_OK;
     mlc__product_spec p;
     mlc__linear_dw_spec(nd, dy, w, &p);
     mlc__gemm_batch(&p);
@@ -34640,10 +34668,11 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
     if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
     if (x && e->dropout != 0.0 &&
-        !x->ctx->dropping->begin(x->ctx, "linear: dropout", e->dropout, &drop)) return NULL;
+        !x->ctx->installed.dropping->begin(x->ctx, "linear: dropout", e->dropout, &drop))
+        return NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
     if (!nd) return NULL;
-    const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
+    const struct mlc__autocast *cast = nd->in[0]->ctx->installed.autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
     mlc__linear_spec *s = mlc__linear_params(nd);
     s->dtype = rounds ? cast->low : nd->in[0]->dtype;
@@ -35392,8 +35421,8 @@ static mlc_status mlc__rnn_of_steps(mlc_ctx *ctx, mlc__rnn_in *in, bool reverse,
     mlc_tensor *x = in->t[MLC__RNN_X], *lengths = in->t[MLC__RNN_ROWS];
     MLC__REQUIRE(ctx, !in->packed, UNSUPPORTED, "rnn: the device has no kernel of packed "
                  "sequences; give lengths, not offsets");
-    if (ctx->autocast && in->t[MLC__RNN_H]) in->t[MLC__RNN_H] = mlc_cast(in->t[MLC__RNN_H],
-                                                                         x->dtype);
+    if (ctx->installed.autocast && in->t[MLC__RNN_H])
+        in->t[MLC__RNN_H] = mlc_cast(in->t[MLC__RNN_H], x->dtype);
     MLC__TRY(mlc__rnn_check(ctx, in));
     if (lengths) MLC__TRY(mlc__rnn_lengths_check(ctx, lengths, in->steps));
     MLC__REQUIRE(ctx, in->steps < INT32_MAX, SHAPE, "rnn: %lld steps are too many",
@@ -38124,14 +38153,14 @@ MLC__PARAMS(custom)
 static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
-    struct mlc__autocast *autocast = ctx->autocast;
+    struct mlc__autocast *autocast = ctx->installed.autocast;
     const mlc__tape *outer = ctx->inner.outer;
     const bool keep = ctx->inner.keep;
     const int32_t held = ctx->held;
     ctx->inner.keep = false;
     ctx->no_grad++;
     ctx->held = ctx->depth;
-    ctx->autocast = NULL;              /* backward would not know of it */
+    ctx->installed.autocast = NULL;    /* backward would not know of it */
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
     const mlc__custom_spec *p = mlc__custom_params(nd);
     mlc_status st = p->op->forward(p->user, nd->in, nd->n_in, &out);
@@ -38139,7 +38168,7 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     mlc__tapes_back(ctx, outer);
     ctx->inner.keep = keep;
     mlc__flush_resume(mode);
-    ctx->autocast = autocast;
+    ctx->installed.autocast = autocast;
     ctx->no_grad--;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: forward failed", p->op->name) : ctx->status);
     MLC__REQUIRE(ctx, out != NULL, ARG, "%s: forward made no output", p->op->name);
@@ -38176,10 +38205,10 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     bool need[MLC__MAX_IN] = { false };
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 0; i < nd->n_in; i++) need[i] = mlc__needs(nd, i) && mlc__wants_grad(nd->in[i]);
-    struct mlc__autocast *autocast = ctx->autocast;
+    struct mlc__autocast *autocast = ctx->installed.autocast;
     const mlc__tape *outer = ctx->inner.outer;
     const int32_t held = ctx->held;
-    ctx->autocast = NULL;
+    ctx->installed.autocast = NULL;
     ctx->held = ctx->depth;
     const uint32_t mode = mlc__flush_pause();
     const mlc__custom_spec *s = mlc__custom_params(nd);
@@ -38187,7 +38216,7 @@ static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
     ctx->held = held;
     mlc__tapes_back(ctx, outer);
     mlc__flush_resume(mode);
-    ctx->autocast = autocast;
+    ctx->installed.autocast = autocast;
     MLC__TRY(st != MLC_OK ? mlc__fail(ctx, st, "%s: backward failed", s->op->name) : ctx->status);
     for (int i = 0; i < nd->n_in; i++) MLC__TRY(mlc__custom_add(ctx, nd, i, dx[i]));
     return MLC_OK;
@@ -38543,7 +38572,8 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
     if (!l->ctx) return MLC_ERR_ARG;
     MLC__TRY(mlc__reduction_check(l->ctx, loss, reduction, MLC_REDUCTION_NONE));
     for (int i = 0; i < n; i++) l->in[i] = in[i];
-    if (l->ctx->autocast && !l->ctx->autocast->inputs(l->ctx, &op, n, l->in)) return MLC_ERR_NOMEM;
+    const struct mlc__autocast *cast = l->ctx->installed.autocast;
+    if (cast && !cast->inputs(l->ctx, &op, n, l->in)) return MLC_ERR_NOMEM;
     nd.op = &op;
     nd.n_in = (int8_t)floats;
     for (int i = 0; i < floats; i++) nd.in[i] = l->in[i];
@@ -39983,7 +40013,7 @@ typedef struct mlc__sequence {
 static const mlc__sequence mlc__sequence_start = { 0, NULL, NULL, NULL, NULL, NULL, NULL };
 static const mlc__sequence *mlc__sequence_of(const mlc_ctx *ctx)
 {
-    return ctx->sequence ? ctx->sequence : &mlc__sequence_start;
+    return ctx->installed.sequence ? ctx->installed.sequence : &mlc__sequence_start;
 }
 
 /* cls is a copy: a class may be a local of the creator. */
@@ -40124,9 +40154,9 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     m->next = ctx->modules;
     if (m->next) m->next->prev = m;
     ctx->modules = m;
-    ctx->modules_release = mlc__modules_release;
-    ctx->modules_trim = mlc__modules_trim;
-    ctx->modules_place = mlc__module_place;
+    ctx->installed.modules_release = mlc__modules_release;
+    ctx->installed.modules_trim = mlc__modules_trim;
+    ctx->installed.modules_place = mlc__module_place;
     return m;
 }
 
@@ -40839,7 +40869,7 @@ static void mlc__param_drop(mlc__param *p)
 {
     mlc_ctx *ctx = p->t.ctx;
     if (--p->holders > 0) return;
-    if (ctx->optims_forget) ctx->optims_forget(ctx, NULL, p);
+    if (ctx->installed.optims_forget) ctx->installed.optims_forget(ctx, NULL, p);
     mlc__tape_forget(ctx, &p->t);
     mlc__flat_leave(p);
     mlc__param_unpack(p);
@@ -40856,7 +40886,7 @@ static void mlc__module_free_below(mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__module_free_below(m->child[i]);
     if (m->piece) m->piece->forget(m);
     if (m->cls.release) m->cls.release(m);
-    if (ctx->optims_forget) ctx->optims_forget(ctx, m, NULL);
+    if (ctx->installed.optims_forget) ctx->installed.optims_forget(ctx, m, NULL);
     for (int32_t i = 0; i < m->slots; i++) {
         mlc__param_drop(m->slot[i].p);
         mlc__heap_free(ctx, m->slot[i].name);
@@ -40894,10 +40924,10 @@ static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_ou
         m->out_ndim = out[0]->ndim;
         memcpy(m->out_shape, out[0]->shape, sizeof m->out_shape);
     } else if (m->hook && !m->ctx->again) {      /* what it runs has places of its own */
-        struct mlc__sequence *outer = m->ctx->sequence;
-        m->ctx->sequence = NULL;
+        struct mlc__sequence *outer = m->ctx->installed.sequence;
+        m->ctx->installed.sequence = NULL;
         const bool keep = m->hook(m->hook_user, m, out, n_out);
-        m->ctx->sequence = outer;
+        m->ctx->installed.sequence = outer;
         for (int32_t i = 0; i < n_out && keep; i++) out[i]->storage->kept = true;
     }
 }
@@ -42117,7 +42147,7 @@ static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     const mlc_nn_conv_desc *d = &u->d;
     mlc__conv_spec s;
-    if (!h) return m->ctx->no_grad > 0 && !m->ctx->autocast && m->cls.takes;
+    if (!h) return m->ctx->no_grad > 0 && !m->ctx->installed.autocast && m->cls.takes;
     s.transposed = false;
     bool fits = mlc__conv_spec_of(h->ctx, "conv", d->axes, &d->conv, &s) == MLC_OK &&
                 h->ndim == d->axes + 2 && add->shape[0] == h->shape[0] && add->shape[1] == d->out;
@@ -43550,13 +43580,13 @@ static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *
 static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                          mlc_tensor **out, int32_t n_out)
 {
-    mlc__sequence *s = n_in == 1 && m->ctx->sequence && m->ctx->sequence->begin ? m->ctx->sequence
-                                                                                : NULL;
+    mlc__sequence *s = n_in == 1 ? m->ctx->installed.sequence : NULL;
     mlc_tensor *x = in[0];
     mlc__recurrent_run r;
     MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
     MLC__TRY(mlc__recurrent_x_check(m, x));
     MLC__TRY(mlc__recurrent_run_of(m, in, n_in, &r));
+    if (s && !s->begin) s = NULL;
     if (s && !s->begin(s, m, &r, &x)) return m->ctx->status;
     if (r.lengths && !(x = r.rows->begin(m, &r, x))) return m->ctx->status;
     out[0] = mlc__recurrent_layers_run(m, &r, x);
@@ -43986,7 +44016,7 @@ static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     if (u->turns) mlc__mha_turn(m, u, qkv);
     mlc_attention_desc d = mlc__mha_desc(m, u);
     if (u->alibi && !d.alibi) return m->ctx->status;
-    mlc__sequence *s = m->ctx->sequence;
+    mlc__sequence *s = m->ctx->installed.sequence;
     const bool cached = s && s->attend && in[0] == in[1];
     const mlc_tensor *q = qkv[0];
     if (cached && !s->attend(s, m, qkv, &d)) return m->ctx->status;
@@ -44491,12 +44521,12 @@ static mlc_tensor *mlc__language_run(mlc_module *m, mlc__sequence *s, mlc_tensor
 static mlc_tensor *mlc__language_features(mlc_module *m, mlc_tensor *x, mlc_tensor *types,
                                           const mlc_attention_desc *self)
 {
-    mlc__sequence local = mlc__sequence_start, *outer = m->ctx->sequence;
+    mlc__sequence local = mlc__sequence_start, *outer = m->ctx->installed.sequence;
     mlc__sequence *s = outer ? outer : &local;
-    m->ctx->sequence = s;
+    m->ctx->installed.sequence = s;
     mlc_tensor *h = mlc__language_run(m, s, x, types, self);
     s->table = s->slopes = NULL;
-    m->ctx->sequence = outer;
+    m->ctx->installed.sequence = outer;
     return h;
 }
 
@@ -45346,7 +45376,7 @@ static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const ml
     const bool fits = c->seq.offset || c->padded ? b == c->rows : b >= 1 && b <= c->batch;
     if (c->net != net)
         mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the cache was made for another module");
-    else if (c->ctx->sequence)
+    else if (c->ctx->installed.sequence)
         mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: in a forward that has begun; call it "
                   "outside");
     else if (!fits || !t)
@@ -45397,9 +45427,9 @@ static mlc_tensor *mlc__cache_forward(mlc_module *net, mlc_tensor *x, mlc_cache 
     c->steps = t;
     c->turn[0] = c->turn[1] = NULL;
     c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
-    ctx->sequence = &c->seq;
+    ctx->installed.sequence = &c->seq;
     mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
-    ctx->sequence = NULL;
+    ctx->installed.sequence = NULL;
     c->seq.places = NULL;
     mlc_no_grad_end(ctx);
     if (y) mlc__cache_advance(c, t); else c->rows = rows;
@@ -46693,15 +46723,15 @@ MLC_IMPL mlc_tensor *mlc_sketch_apply_t(mlc_tensor *x, const mlc_sketch *s, int3
 /* Numbers are made as they are asked for: without a tape, and without autocast. */
 static struct mlc__autocast *mlc__exact_begin(mlc_ctx *ctx)
 {
-    struct mlc__autocast *cast = ctx->autocast;
-    ctx->autocast = NULL;
+    struct mlc__autocast *cast = ctx->installed.autocast;
+    ctx->installed.autocast = NULL;
     mlc_no_grad_begin(ctx);
     return cast;
 }
 static void mlc__exact_end(mlc_ctx *ctx, struct mlc__autocast *cast)
 {
     mlc_no_grad_end(ctx);
-    ctx->autocast = cast;
+    ctx->installed.autocast = cast;
 }
 
 /* What it makes of the unit vectors, of which there are fewer. */
@@ -47048,7 +47078,7 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     if (e->dropout != 0.0) mlc__drops(x->ctx);
     nd = mlc__begin_n(&local, &mlc__sklinear_op, b ? 4 : 3, in);
     if (!nd) return NULL;
-    const struct mlc__autocast *cast = nd->in[0]->ctx->autocast;
+    const struct mlc__autocast *cast = nd->in[0]->ctx->installed.autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
     mlc__sklinear_spec *s = mlc__sklinear_params(nd);
     s->linear.dtype = rounds ? cast->low : nd->in[0]->dtype;
@@ -48442,7 +48472,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     o->next = m->ctx->optims;
     if (o->next) o->next->prev = o;
     m->ctx->optims = o;
-    m->ctx->optims_forget = mlc__optims_forget;
+    m->ctx->installed.optims_forget = mlc__optims_forget;
     if (mlc__optim_layout(o) == MLC_OK) return o;
     mlc_optim_free(o);
     return NULL;
@@ -52638,7 +52668,7 @@ static int mlc__amp_like_x(mlc__amp_policy policy, int n, mlc_tensor *const *in)
 
 static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor **in)
 {
-    mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->installed.autocast;
     const mlc_autocast_desc *d = &a->desc[a->depth - 1];
     bool full = false, half = false;
     a->hook.low = MLC_F32;
@@ -52698,7 +52728,7 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
     MLC__REQUIRE(ctx, desc != NULL, ARG, "autocast_begin: desc is NULL; start from "
                  "mlc_autocast_desc_make(MLC_BF16)");
     const mlc_autocast_desc d = *desc;
-    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->installed.amp;
     MLC__REQUIRE(ctx, mlc__is_half(d.dtype) || d.dtype == MLC_F32, DTYPE,
                  "autocast_begin: the dtype is %s; it must be bf16, f16, or f32 for none",
                  mlc_dtype_name(d.dtype));
@@ -52720,13 +52750,13 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
                                                   "autocast_begin"));
         if (!a) return MLC_ERR_NOMEM;
         a->hook.inputs = mlc__amp_inputs;
-        ctx->amp = &a->hook;
+        ctx->installed.amp = &a->hook;
     }
     MLC__REQUIRE(ctx, a->depth < MLC__AMP_DEPTH, STATE,
                  "autocast_begin: more than %d deep; is an mlc_autocast_end missing?",
                  MLC__AMP_DEPTH);
     a->desc[a->depth++] = d;
-    ctx->autocast = &a->hook;
+    ctx->installed.autocast = &a->hook;
     return MLC_OK;
 }
 
@@ -52739,9 +52769,9 @@ MLC_IMPL mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype)
 MLC_IMPL mlc_status mlc_autocast_end(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
-    mlc__amp *a = (mlc__amp *)(void *)ctx->autocast;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->installed.autocast;
     MLC__REQUIRE(ctx, a != NULL, STATE, "autocast_end: without mlc_autocast_begin");
-    if (--a->depth == 0) ctx->autocast = NULL;
+    if (--a->depth == 0) ctx->installed.autocast = NULL;
     return MLC_OK;
 }
 
@@ -52750,7 +52780,7 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
     if (!ctx) return MLC_ERR_ARG;
     MLC__TRY(mlc__writer(ctx, "autocast_report", &write));
     const mlc__table t = { write, user };
-    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->amp;
+    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->installed.amp;
     for (int32_t i = 0; a && i < a->seen; i++)
         mlc__print(&t, "%-16s %-5s %lld\n", a->ran[i].op, mlc_dtype_name(a->ran[i].dtype),
                    (long long)a->ran[i].times);
@@ -52856,15 +52886,15 @@ static void mlc__last_decide(mlc__last *l, mlc_tensor *const *out, int32_t n_out
 
 static mlc__last *mlc__last_of(const mlc_ctx *ctx)
 {
-    return MLC__CAST(mlc__last *, (void *)ctx->watch);
+    return MLC__CAST(mlc__last *, (void *)ctx->installed.watch);
 }
 
-/* Takes the place of the operation's forward, which it calls if backward or ctx->anomaly reads a
+/* Takes the place of the operation's forward, which it calls if backward or mlc_anomaly reads a
  * result. */
 static mlc_status mlc__last_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__last *l = mlc__last_of(ctx);
-    bool read = ctx->anomaly != NULL;
+    bool read = ctx->installed.anomaly != NULL;
     for (int i = 0; i < nd->n_saved; i++)
         for (int k = 0; k < nd->n_out; k++) read = read || nd->saved[i].t == nd->out[k];
     if (read) return l->op->forward(ctx, nd);
@@ -52915,12 +52945,12 @@ static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
     l->tape = ctx->inner.outer;
     l->watch.op = mlc__last_watch;
     l->watch.memory = mlc__last_memory;
-    if (l->y && !ctx->watch && !ctx->dry_run) ctx->watch = &l->watch;
+    if (l->y && !ctx->installed.watch && !ctx->dry_run) ctx->installed.watch = &l->watch;
 }
 
 static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 {
-    if (ctx->watch == &l->watch) ctx->watch = NULL;
+    if (ctx->installed.watch == &l->watch) ctx->installed.watch = NULL;
 }
 
 /* ---- the first run */
@@ -53011,10 +53041,10 @@ static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
     p->depth = ctx->depth;
     p->before = ctx->storages;
     p->rng = mlc_ctx_rng(ctx);
-    p->in_sequence = ctx->sequence != NULL;
-    if (ctx->sequence) p->sequence = *ctx->sequence;
-    p->casts = ctx->autocast != NULL;
-    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->autocast;
+    p->in_sequence = ctx->installed.sequence != NULL;
+    if (ctx->installed.sequence) p->sequence = *ctx->installed.sequence;
+    p->casts = ctx->installed.autocast != NULL;
+    const mlc__amp *a = (const mlc__amp *)(const void *)ctx->installed.autocast;
     if (a) p->autocast = a->desc[a->depth - 1];
     return p;
 }
@@ -53112,11 +53142,11 @@ typedef struct mlc__casts {
 /* Puts *c in the place of what is on, which it gets. */
 static void mlc__casts_swap(mlc_ctx *ctx, mlc__casts *c)
 {
-    mlc__amp *a = (mlc__amp *)(void *)ctx->amp;
+    mlc__amp *a = (mlc__amp *)(void *)ctx->installed.amp;
     mlc__casts was;
     memset(&was, 0, sizeof was);
-    was.now = ctx->autocast;
-    ctx->autocast = c->now;
+    was.now = ctx->installed.autocast;
+    ctx->installed.autocast = c->now;
     if (a) {                           /* autocast was used                                    */
         was.depth = a->depth;
         memcpy(was.desc, a->desc, sizeof a->desc);
@@ -53131,16 +53161,16 @@ static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *
                                    mlc_tensor **out)
 {
     const mlc_rng_state rng = mlc_ctx_rng(ctx);
-    struct mlc__sequence *sequence = ctx->sequence;
+    struct mlc__sequence *sequence = ctx->installed.sequence;
     const mlc__tape *tape = ctx->inner.outer;
     const int32_t depth = ctx->depth;
     mlc__casts casts;
     memset(&casts, 0, sizeof casts);
-    casts.now = p->casts ? ctx->amp : NULL;
+    casts.now = p->casts ? ctx->installed.amp : NULL;
     casts.depth = p->casts;
     casts.desc[0] = p->autocast;
     mlc__casts_swap(ctx, &casts);
-    ctx->sequence = p->in_sequence ? &p->sequence : NULL;
+    ctx->installed.sequence = p->in_sequence ? &p->sequence : NULL;
     ctx->seed = p->rng.seed;
     ctx->stream = p->rng.stream;
     const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
@@ -53150,7 +53180,7 @@ static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *
     if (st == MLC_OK && ctx->depth == depth) mlc__piece_sweep(ctx, NULL, out, p->n_out);
     ctx->seed = rng.seed;
     ctx->stream = rng.stream;
-    ctx->sequence = sequence;
+    ctx->installed.sequence = sequence;
     mlc__casts_swap(ctx, &casts);
     return st;
 }
@@ -53344,7 +53374,7 @@ static bool mlc__runs_once(const mlc_module *m)
 {
     const mlc_ctx *ctx = m->ctx;
     return !m->training || ctx->no_grad > 0 || ctx->inner.traced || ctx->inner.keep ||
-           (ctx->sequence && ctx->sequence->attend);
+           (ctx->installed.sequence && ctx->installed.sequence->attend);
 }
 
 /* Saves what the second run is to have as the first. */
@@ -53614,10 +53644,10 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.HOOKS ------------------------------------------ calls hooks, walks over a tape
- * The tape and the memory call the functions in ctx->watch, NULL without hooks; they are defined
- * here and call the hooks one after the other. Operations that a hook calls are passed to no hook:
- * they would call it again, without end. Paths of modules are kept as long as the context, since
- * nodes point to them: there are as many as modules. */
+ * The tape and the memory call the functions in ctx->installed.watch, NULL without hooks; they are
+ * defined here and call the hooks one after the other. Operations that a hook calls are passed to
+ * no hook: they would call it again, without end. Paths of modules are kept as long as the context,
+ * since nodes point to them: there are as many as modules. */
 
 typedef struct mlc__hook {
     struct mlc__hook *next;
@@ -53648,17 +53678,17 @@ typedef struct mlc__held {
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
 {
-    return (mlc__watcher *)(void *)ctx->hooks;
+    return (mlc__watcher *)(void *)ctx->installed.hooks;
 }
 
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
-    const mlc__held old = { ctx->autocast, mlc__flush_pause(), ctx->inner.keep,
-                            ctx->inner.outer, ctx->sequence, ctx->held };
+    const mlc__held old = { ctx->installed.autocast, mlc__flush_pause(), ctx->inner.keep,
+                            ctx->inner.outer, ctx->installed.sequence, ctx->held };
     mlc__watcher_of(ctx)->inside = true;
     ctx->held = ctx->depth;
-    ctx->autocast = NULL;
-    ctx->sequence = NULL;
+    ctx->installed.autocast = NULL;
+    ctx->installed.sequence = NULL;
     ctx->inner.keep = false;
     ctx->no_grad++;
     return old;
@@ -53670,8 +53700,8 @@ static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
     ctx->held = old->scopes;
     ctx->no_grad--;
     ctx->inner.keep = old->keep;
-    ctx->autocast = old->autocast;
-    ctx->sequence = old->sequence;
+    ctx->installed.autocast = old->autocast;
+    ctx->installed.sequence = old->sequence;
     mlc__watcher_of(ctx)->inside = false;
     mlc__flush_resume(old->mode);
 }
@@ -53795,7 +53825,7 @@ static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
                                                                 "hooks_add"));
     if (!w) return NULL;
     w->watch = watch;
-    ctx->hooks = &w->watch;
+    ctx->installed.hooks = &w->watch;
     return w;
 }
 
@@ -53822,7 +53852,7 @@ static int32_t mlc__hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks, bool lean)
         mlc__fail(ctx, MLC_ERR_ARG, "hooks_add: hooks is NULL; it has the functions to call");
         return 0;
     }
-    mlc__watcher *w = ctx->hooks ? mlc__watcher_of(ctx) : mlc__watcher_new(ctx);
+    mlc__watcher *w = ctx->installed.hooks ? mlc__watcher_of(ctx) : mlc__watcher_new(ctx);
     if (!w) return 0;
     mlc__hook *h = MLC__CAST(mlc__hook *, mlc__heap_alloc(ctx, sizeof *h, MLC_MEM_OBJECT,
                                                           "hooks_add"));
@@ -53832,7 +53862,7 @@ static int32_t mlc__hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks, bool lean)
     *last = h;
     h->fns = *hooks;
     h->lean = lean;
-    ctx->watch = &w->watch;
+    ctx->installed.watch = &w->watch;
     mlc__watcher_holds(w);
     return h->id = ++w->ids;
 }
@@ -53854,7 +53884,7 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
     mlc__hook *h = *at;
     *at = h->next;
     mlc__watcher_holds(w);
-    if (!w->first) ctx->watch = NULL;
+    if (!w->first) ctx->installed.watch = NULL;
     mlc__heap_free(ctx, h->own);
     mlc__heap_free(ctx, h);
     return MLC_OK;
@@ -54841,7 +54871,7 @@ static mlc_safetensors *mlc__st_open(mlc__file *file)
     f->next = ctx->files;
     if (f->next) f->next->prev = f;
     ctx->files = f;
-    ctx->files_release = mlc__files_release;
+    ctx->installed.files_release = mlc__files_release;
     if (mlc__st_read(f) == MLC_OK) return f;
     mlc_safetensors_close(f);
     return NULL;
@@ -60555,15 +60585,15 @@ static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*rel
     h->ctx = ctx;
     h->object = object;
     h->release = release;
-    h->next = ctx->owned;
+    h->next = ctx->installed.owned;
     if (h->next) h->next->prev = h;
-    ctx->owned = h;
+    ctx->installed.owned = h;
 }
 
 static void mlc__owned_remove(mlc__owned *h)
 {
     if (h->prev) h->prev->next = h->next;
-    else h->ctx->owned = h->next;
+    else h->ctx->installed.owned = h->next;
     if (h->next) h->next->prev = h->prev;
 }
 
@@ -68775,12 +68805,12 @@ static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
 static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
 {
     mlc_ctx *ctx = s->ctx;
-    mlc_status (*was)(mlc_ctx *, const mlc_tensor *, const char *, const char *) = ctx->anomaly;
+    const mlc__anomaly_fn was = ctx->installed.anomaly;
     mlc_tensor *output = NULL;
     mlc_ctx_set_rng(ctx, n->rng);
     mlc_anomaly(ctx, true);
     mlc__fit_forward(ctx, s->net, &s->fit->d, s->data, &output);
-    ctx->anomaly = was;
+    ctx->installed.anomaly = was;
     snprintf(n->cause, sizeof n->cause, "%.300s", ctx->status == MLC_OK ? "its forward is finite "
              "when it is made again" : mlc_error(ctx));
     mlc_error_clear(ctx);
@@ -71291,16 +71321,16 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
 static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what)
 {
     const mlc_memory mem = of->mem;
-    struct mlc__watch *watch = of->watch;
+    struct mlc__watch *watch = of->installed.watch;
     const size_t soft_limit = of->soft_limit;
     char *heap_end = of->heap_end;
-    of->watch = NULL;
+    of->installed.watch = NULL;
     of->soft_limit = 0;
     mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, mlc__heap_alloc(of, sizeof *r, MLC_MEM_OBJECT,
                                                                     what));
     if (!r) {
         of->mem = mem;
-        of->watch = watch;
+        of->installed.watch = watch;
         of->soft_limit = soft_limit;
         return NULL;
     }
@@ -71321,7 +71351,7 @@ static mlc_status mlc__rehearsal_end(mlc__rehearsal *r, mlc_status st)
     if (ctx && ctx->status != MLC_OK) st = mlc__fail(of, ctx->status, "%s", ctx->message);
     mlc_ctx_free(ctx);
     if (r->block) of->allocator.release(of->allocator.user, r->block, r->block_bytes);
-    of->watch = r->watch;
+    of->installed.watch = r->watch;
     of->soft_limit = r->soft_limit;
     if (of->fixed) of->heap_end = r->heap_end;
     const mlc_memory mem = r->mem;
@@ -71440,7 +71470,7 @@ static mlc_status mlc__rehearse(mlc__rehearsal *r, mlc__plan *p, mlc_module *net
     mlc_ctx *ctx = mlc__rehearsal_open(r);
     if (!ctx) mlc__nomem(r->of, what, sizeof *ctx, "", 0);
     if (!ctx || ctx->status != MLC_OK) return MLC_ERR_NOMEM;
-    if (r->block) ctx->watch = &r->watch_block;
+    if (r->block) ctx->installed.watch = &r->watch_block;
     return mlc__plan_run(p, ctx, net);
 }
 
