@@ -33145,16 +33145,36 @@ MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
 
 /* divisor 0 stands for the mean's and deviations', which are only known here. The mean of nothing
  * is 0/0, NaN; so are deviations of no more elements than the correction takes off. */
+static mlc_status mlc__reduce_out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype)
+{
+    const mlc_tensor *x = nd->in[0];
+    mlc__reduce_spec *s = mlc__reduce_params(nd);
+    int64_t shape[MLC_MAX_DIMS], count = 1;
+    int32_t ndim = 0;
+    for (int32_t d = 0; d < x->ndim; d++) {
+        const bool gone = (s->mask >> d & 1u) != 0;
+        if (gone) count *= x->shape[d];
+        if (!gone || s->keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
+    }
+    if (s->divisor == 0.0)
+        s->divisor = count && (double)count > s->p ? (double)count - s->p : 0.0;
+    return mlc__out(ctx, nd, dtype, ndim, shape);
+}
+
+/* Sums and means of floats. */
+static mlc_status mlc__total_shape(mlc_ctx *ctx, mlc_node *nd)
+{
+    MLC__TRY(mlc__require_float(ctx, nd));
+    return mlc__reduce_out(ctx, nd, nd->in[0]->dtype);
+}
+
 static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
-    mlc__reduce_spec *s = mlc__reduce_params(nd);
+    const mlc__reduce_spec *s = mlc__reduce_params(nd);
     const mlc_reduce op = s->op;
-    int64_t shape[MLC_MAX_DIMS], count = 1;
-    int32_t ndim = 0;
     mlc_dtype dtype = x->dtype;
-    if (op >= MLC_REDUCE_NORM || s->divisor == 0.0)
-        MLC__TRY(mlc__require_float(ctx, nd));
+    if (op >= MLC_REDUCE_NORM) MLC__TRY(mlc__require_float(ctx, nd));
     if (op == MLC_REDUCE_ANY || op == MLC_REDUCE_ALL) dtype = MLC_BOOL;
     if ((op == MLC_REDUCE_SUM || op == MLC_REDUCE_PROD) && !mlc__is_float(dtype)) dtype = MLC_I64;
     for (int32_t d = 0; d < x->ndim; d++) {
@@ -33165,12 +33185,8 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
         MLC__REQUIRE(ctx, !gone || op != MLC_REDUCE_NORM || s->p >= 0 || x->shape[d] > 0,
                      SHAPE, "norm: axis %d of %s is empty, and nothing has no norm of the negative "
                      "order %s; reduce another axis", d, mlc__shape(x).s, mlc__real(s->p).s);
-        if (gone) count *= x->shape[d];
-        if (!gone || s->keepdim) shape[ndim++] = gone ? 1 : x->shape[d];
     }
-    if (s->divisor == 0.0)
-        s->divisor = count && (double)count > s->p ? (double)count - s->p : 0.0;
-    MLC__TRY(mlc__out(ctx, nd, dtype, ndim, shape));
+    MLC__TRY(mlc__reduce_out(ctx, nd, dtype));
     if (op != MLC_REDUCE_SUM && mlc__is_float(dtype)) mlc__save(nd, x);
     if (mlc__is_extreme(nd) || op == MLC_REDUCE_NORM || op == MLC_REDUCE_STD ||
         op == MLC_REDUCE_LSE)
@@ -33502,10 +33518,10 @@ static const mlc__arg mlc__args_reduce[] = {
     MLC__ARG("p", REAL, reduce, p), MLC__ARGS_END
 };
 static const mlc__op mlc__total_op =
-    { "sum", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward,
+    { "sum", mlc__total_shape, mlc__total_forward, mlc__sum_backward,
       mlc__args_reduce, MLC__AMP_FULL, MLC_OP_CAPTURE };
 static const mlc__op mlc__mean_op =
-    { "mean", mlc__reduce_shape, mlc__total_forward, mlc__sum_backward,
+    { "mean", mlc__total_shape, mlc__total_forward, mlc__sum_backward,
       mlc__args_reduce, MLC__AMP_FULL, MLC_OP_CAPTURE };
 #define MLC__REDUCE_OP(name, backward, policy) static const mlc__op mlc__##name##_op = \
     { #name, mlc__reduce_shape, mlc__reduce_forward, backward, mlc__args_reduce, \
