@@ -92,8 +92,9 @@
  * Contents (banners of this file in order; `make map` adds line numbers)
  *   API.CONFIG  API.TYPES  API.CTX  API.TENSOR  API.AUTOGRAD  API.GRADCHECK  API.HOOKS  API.OPS
  *   API.LOSS  API.NN  API.VISION  API.RECURRENT  API.TRANSFORMER  API.LANGUAGE  API.SKETCH
- *   API.OPTIM  API.OPTIMIZERS  API.SCHED  API.AMP  API.RECOMPUTE  API.DATA  API.TEXT
- *   API.METRICS  API.TRAIN  API.IO  API.FILES  API.PLOT  API.MEMORY_PLAN  API.BACKEND  API.CPP
+ *   API.SKETCH.CONV  API.OPTIM  API.OPTIMIZERS  API.SCHED  API.AMP  API.RECOMPUTE  API.DATA
+ *   API.TEXT  API.METRICS  API.TRAIN  API.TRAIN.GRADIENTS  API.IO  API.FILES  API.PLOT
+ *   API.MEMORY_PLAN  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
@@ -102,33 +103,31 @@
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
- *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
+ *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC
+ *   IMPL.DISPATCH  IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE
  *   IMPL.OPS.COPY  IMPL.OPS.VIEW  IMPL.OPS.JOIN  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE
  *   IMPL.OPS.UNARY  IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM
  *   IMPL.OPS.DROPOUT  IMPL.OPS.REDUCE  IMPL.OPS.SCAN  IMPL.OPS.SOFTMAX  IMPL.OPS.NORM
  *   IMPL.OPS.MATMUL  IMPL.OPS.LINEAR  IMPL.OPS.ATTENTION  IMPL.OPS.RNN  IMPL.OPS.CONV
- *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.INDEX
- *   IMPL.OPS.EMBEDDING  IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM
- *   IMPL.LOSS.POINTWISE  IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK
- *   IMPL.NN.MODULE  IMPL.NN.STATE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.RECURRENT
- *   IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.GENERATE  IMPL.NN.INIT
- *   IMPL.NN.SUMMARY
- *   IMPL.SKETCH.OPS  IMPL.SKETCH.LAYERS
- *   IMPL.OPTIM  IMPL.OPTIM.CLIP  IMPL.OPTIM.DEVICE  IMPL.BACKEND.REGISTER  IMPL.OPTIM.MOMENTS
- *   IMPL.OPTIM.RULES  IMPL.OPTIM.MATRIX  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.LBFGS
- *   IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS
- *   IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT
- *   IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
- *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM
- *   IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED
- *   IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER
- *   IMPL.TEXT.UNICODE  IMPL.TEXT
- *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
- *   IMPL.METRICS.TRACKER  IMPL.PLOT.CONFUSION
- *   IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS  IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN
- *   IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP
- *   IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
+ *   IMPL.OPS.POOL  IMPL.OPS.RESIZE  IMPL.OPS.CHANNEL_NORM  IMPL.OPS.INDEX  IMPL.OPS.EMBEDDING
+ *   IMPL.OPS.POSITION  IMPL.OPS.EINSUM  IMPL.OPS.SORT  IMPL.OPS.CUSTOM  IMPL.LOSS.POINTWISE
+ *   IMPL.LOSS.CROSS_ENTROPY  IMPL.LOSS.COMPOSED  IMPL.LOSS.CTC  IMPL.GRADCHECK  IMPL.NN.MODULE
+ *   IMPL.NN.STATE  IMPL.NN.LAYERS  IMPL.NN.BLOCKS  IMPL.NN.VISION  IMPL.NN.RECURRENT
+ *   IMPL.NN.TRANSFORMER  IMPL.NN.LANGUAGE  IMPL.NN.CACHE  IMPL.NN.CACHE.STATES
+ *   IMPL.NN.CACHE.FORWARD  IMPL.NN.GENERATE  IMPL.NN.INIT  IMPL.NN.SUMMARY  IMPL.SKETCH.OPS
+ *   IMPL.SKETCH.LAYERS  IMPL.SKETCH.CONV  IMPL.SKETCH.MODEL  IMPL.OPTIM  IMPL.OPTIM.CLIP
+ *   IMPL.OPTIM.DEVICE  IMPL.BACKEND.REGISTER  IMPL.OPTIM.DRAFT  IMPL.OPTIM.MOMENTS
+ *   IMPL.OPTIM.RULES  IMPL.OPTIM.CLOSURE  IMPL.OPTIM.MORE_RULES  IMPL.OPTIM.MATRIX
+ *   IMPL.OPTIM.SAM  IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE
+ *   IMPL.OPTIM.STATE  IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT  IMPL.AMP
+ *   IMPL.RECOMPUTE  IMPL.HOOKS  IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE
+ *   IMPL.IO.OPTIM  IMPL.IO.CSV  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED  IMPL.DATA
+ *   IMPL.DATA.SET  IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER  IMPL.TEXT.UNICODE
+ *   IMPL.TEXT  IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
+ *   IMPL.METRICS.TRACKER  IMPL.PLOT.CONFUSION  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
+ *   IMPL.TRAIN.GRADIENTS  IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT
+ *   IMPL.TRAIN.SWEEP  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE
+ *   IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it; `make lint` finds what does not. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -3042,29 +3041,6 @@ MLC_API mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_t
  *   err    ARG: not a sketched linear layer                                                   */
 MLC_API mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4]);
 
-typedef struct mlc_nn_skconv_desc {
-    mlc_nn_conv_desc conv;             /* required, not transposed                             */
-    int64_t          num_terms, low_rank;                  /* required                         */
-    mlc_sketch_start start;            /* fresh, copy or fit                                   */
-    mlc_tensor      *weight, *bias;    /* to start from, as of a convolution; NULL: drawn      */
-    bool             has_seed;
-    uint64_t         seed;             /* if has_seed, below 2^53                              */
-    double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
-} mlc_nn_skconv_desc;
-
-/* mlc_nn_skconv_desc_make: the same kernel along each axis, the rest default.                 */
-MLC_API mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
-                                                   int64_t kernel, int64_t num_terms,
-                                                   int64_t low_rank);
-/* mlc_nn_skconv: a convolution to 2 num_terms low_rank channels of each group, "s", then random
- *   signs to the channels out, the same for each group, from a seed, and the bias: only the side of
- *   the outputs is sketched.     err: ARG, SHAPE, DTYPE
- *   ref    panther.nn.SKConv2d with S1s = s.weight            test: tests/test_sketch.c       */
-MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc);
-/* mlc_nn_skconv2d: of images, padded so that the size stays, stride 1.                        */
-MLC_API mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
-                                    int64_t num_terms, int64_t low_rank);
-
 typedef struct mlc_sketch_model_desc {
     int64_t          num_terms, low_rank;                  /* required                         */
     const char      *pattern;          /* glob of dotted names ("body.*"); NULL: all           */
@@ -3090,6 +3066,42 @@ MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *
                                     int32_t *replaced);
 
 #ifdef MLC_NO_SKETCH
+#  pragma pop_macro("MLC_API")
+#endif
+
+/* @@ API.SKETCH.CONV ---------------- sketched convolutions; test: tests/test_sketch.c
+ * Neither with MLC_NO_SKETCH nor with MLC_NO_VISION. */
+
+#if defined(MLC_NO_SKETCH) || defined(MLC_NO_VISION)
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_SKETCH or MLC_NO_VISION")
+#endif
+
+typedef struct mlc_nn_skconv_desc {
+    mlc_nn_conv_desc conv;             /* required, not transposed                             */
+    int64_t          num_terms, low_rank;                  /* required                         */
+    mlc_sketch_start start;            /* fresh, copy or fit                                   */
+    mlc_tensor      *weight, *bias;    /* to start from, as of a convolution; NULL: drawn      */
+    bool             has_seed;
+    uint64_t         seed;             /* if has_seed, below 2^53                              */
+    double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
+} mlc_nn_skconv_desc;
+
+/* mlc_nn_skconv_desc_make: the same kernel along each axis, the rest default.                 */
+MLC_API mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
+                                                   int64_t kernel, int64_t num_terms,
+                                                   int64_t low_rank);
+/* mlc_nn_skconv: a convolution to 2 num_terms low_rank channels of each group, "s", then random
+ *   signs to the channels out, the same for each group, from a seed, and the bias: only the side of
+ *   the outputs is sketched.     err: ARG, SHAPE, DTYPE
+ *   ref    panther.nn.SKConv2d with S1s = s.weight            test: tests/test_sketch.c       */
+MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc);
+/* mlc_nn_skconv2d: of images, padded so that the size stays, stride 1.                        */
+MLC_API mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
+                                    int64_t num_terms, int64_t low_rank);
+
+#if defined(MLC_NO_SKETCH) || defined(MLC_NO_VISION)
 #  pragma pop_macro("MLC_API")
 #endif
 
@@ -3170,6 +3182,18 @@ MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
  *   with mlc_optim_scaled for each, and mlc_optim_step.
  *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
+
+/* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
+typedef mlc_tensor *(*mlc_loss_fn)(void *user);
+/* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
+ *   there is a scaler, and mlc_optim_step; gradients that were there are dropped as by
+ *   mlc_optim_minimize. With mlc_optim_sam fn is called twice, by mlc_lbfgs as often as it needs
+ *   to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or gets the
+ *   value of the first loss, for which a device is waited for. After an error gradients are stale,
+ *   but for collected ones (mlc_optim_accumulate).
+ *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
+ *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
+MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
 /* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
 MLC_API bool mlc_optim_needs_loss(const mlc_optim *opt);
 /* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
@@ -3601,17 +3625,6 @@ MLC_API mlc_optim *mlc_muon(mlc_module *m, double lr);
 /* mlc_muon_ex: with momentum, steps, AdamW.         err: ARG: see above; steps not in [1, 100) */
 MLC_API mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *desc);
 
-/* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
-typedef mlc_tensor *(*mlc_loss_fn)(void *user);
-/* mlc_optim_step_with: opens a scope, calls fn, mlc_backward with its loss, times the scale where
- *   there is a scaler, and mlc_optim_step; gradients that were there are dropped as by
- *   mlc_optim_minimize. With mlc_optim_sam fn is called twice, by mlc_lbfgs as often as it needs
- *   to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or gets the
- *   value of the first loss, for which a device is waited for. After an error gradients are stale,
- *   but for collected ones (mlc_optim_accumulate).
- *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
- *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
-MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
 /* mlc_optim_sam: from now on mlc_optim_step_with takes gradients at p + rho g / |g|, an ascent of
  *   the loss (adaptive: p + rho p p g / | |p| g |), and makes the step from p with them. fn is
  *   called twice, so a batch norm sees the batch twice, and a device is waited for. Where g is not
@@ -4948,33 +4961,7 @@ MLC_API mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every);
  *   training; its state goes to a run file.
  *   err    ARG: NULL, the name, settings                                                      */
 MLC_API mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p);
-/* mlc_on_average: an average takes the place of the parameters while a validation runs. Batch norms
- *   keep the statistics of the parameters: see mlc_nn_refresh_batch_norm. In a list it stands
- *   after callbacks that save weights at a validation's end, if they are to save the average's.
- *   err    as mlc_average_swap                                                                */
-MLC_API mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average);
 
-typedef struct mlc_gradients_desc {
-    int64_t    every;                  /* steps from look to look; default 100                 */
-    double     low, high;              /* root mean squares of a gradient; defaults 1e-10, 10  */
-    bool       table;                  /* mlc_grad_report_print each time, too; default false  */
-    mlc_writer write;                  /* default NULL: standard output                        */
-    void      *user;
-} mlc_gradients_desc;
-
-/* mlc_gradients_desc_make: the defaults.                                                      */
-MLC_API mlc_gradients_desc mlc_gradients_desc_make(void);
-/* mlc_on_gradients: a line for each parameter whose gradient vanishes (below low), explodes (over
- *   high) or is not finite, before the update of step 0, every, 2 every ..: what mlc_optim_report
- *   sees, which waits for a device. Optimizers that make the loss themselves have no gradients
- *   then. NULL desc: the defaults.
- *   err    ARG: the desc; as mlc_optim_report                                                 */
-MLC_API mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *desc);
-/* mlc_on_histograms: magnitudes of gradients and weights, before the updates of mlc_on_gradients,
- *   as JSON lines that are added to a file, one a parameter: {"step":0,"name":"0.weight",
- *   "gradient":[..],"weight":[..]}, in the bins of mlc_grad_report. Waits for a device.
- *   err    ARG: every < 1; as mlc_optim_report; IO                                            */
-MLC_API mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every);
 /* mlc_on_nan: ends the training with an error when a loss is not finite, before its step where the
  *   optimizer does not make the loss itself. The error says what is the cause: the batch, a
  *   parameter, or the operation, which the batch's forward, made again with the same random
@@ -5235,6 +5222,47 @@ MLC_API mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wri
 MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text);
 
 #ifdef MLC_NO_TRAINING
+#  pragma pop_macro("MLC_API")
+#endif
+
+/* @@ API.TRAIN.GRADIENTS ------- callbacks of averages, gradients; test: tests/test_callbacks.c
+ * Neither with MLC_NO_TRAINING nor with MLC_NO_OPTIMIZERS. */
+
+#if defined(MLC_NO_TRAINING) || defined(MLC_NO_OPTIMIZERS)
+#  pragma push_macro("MLC_API")
+#  undef MLC_API
+#  define MLC_API MLC__LEFT_OUT("MLC_NO_TRAINING or MLC_NO_OPTIMIZERS")
+#endif
+
+/* mlc_on_average: an average takes the place of the parameters while a validation runs. Batch norms
+ *   keep the statistics of the parameters: see mlc_nn_refresh_batch_norm. In a list it stands
+ *   after callbacks that save weights at a validation's end, if they are to save the average's.
+ *   err    as mlc_average_swap                                                                */
+MLC_API mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average);
+
+typedef struct mlc_gradients_desc {
+    int64_t    every;                  /* steps from look to look; default 100                 */
+    double     low, high;              /* root mean squares of a gradient; defaults 1e-10, 10  */
+    bool       table;                  /* mlc_grad_report_print each time, too; default false  */
+    mlc_writer write;                  /* default NULL: standard output                        */
+    void      *user;
+} mlc_gradients_desc;
+
+/* mlc_gradients_desc_make: the defaults.                                                      */
+MLC_API mlc_gradients_desc mlc_gradients_desc_make(void);
+/* mlc_on_gradients: a line for each parameter whose gradient vanishes (below low), explodes (over
+ *   high) or is not finite, before the update of step 0, every, 2 every ..: what mlc_optim_report
+ *   sees, which waits for a device. Optimizers that make the loss themselves have no gradients
+ *   then. NULL desc: the defaults.
+ *   err    ARG: the desc; as mlc_optim_report                                                 */
+MLC_API mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *desc);
+/* mlc_on_histograms: magnitudes of gradients and weights, before the updates of mlc_on_gradients,
+ *   as JSON lines that are added to a file, one a parameter: {"step":0,"name":"0.weight",
+ *   "gradient":[..],"weight":[..]}, in the bins of mlc_grad_report. Waits for a device.
+ *   err    ARG: every < 1; as mlc_optim_report; IO                                            */
+MLC_API mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every);
+
+#if defined(MLC_NO_TRAINING) || defined(MLC_NO_OPTIMIZERS)
 #  pragma pop_macro("MLC_API")
 #endif
 
@@ -7737,6 +7765,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  pragma GCC push_options              /* no-unsafe would bring traps back: it comes first */
 #  pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
 #  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
+#endif
+#if defined(MLC_NO_VISION) || defined(MLC_NO_RECURRENT) || defined(MLC_NO_ATTENTION) || \
+    defined(MLC_NO_SKETCH) || defined(MLC_NO_OPTIMIZERS) || defined(MLC_NO_METHODS) || \
+    defined(MLC_NO_MEMORY_PLAN)        /* which MLC_NO_FILES and MLC_NO_TRAINING bring along   */
+#  pragma GCC diagnostic ignored "-Wunused-function"
 #endif
 #if defined(__NEWLIB__)                 /* its int32_t is a long, as wide as the int of %d */
 #  pragma GCC diagnostic ignored "-Wformat"
@@ -10617,7 +10650,6 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
 }
 
-
 /* n elements of one size, at strides in elements; four at a time, which compilers do not do by
  * themselves where strides are unknown. */
 #define MLC__MOVE(T) \
@@ -10833,6 +10865,13 @@ static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *
     mlc__parallel(dev, mlc__loop_chunks(l), ns * (double)l->rows * (double)l->n, mlc__loop_chunk,
                   &job);
 }
+
+/* Lanes, as vectors that each level splits as it can: loops over arrays of that length were
+ * vectorised across taps. bf16 are the upper half of a float. */
+typedef float    mlc__lanes_f32 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef double   mlc__lanes_f64 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(MLC__LANES_BYTES)));
+typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(MLC__LANES_BYTES / 2)));
 
 /* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
  * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
@@ -17069,6 +17108,8 @@ MLC__STAMP_BF16(amx)
  * in an image of any size: what comes as a stream can be convolved as it comes.
  * Chellapilla, Puri, Simard, "High performance convolutional neural networks", 2006. */
 
+#ifndef MLC_NO_VISION
+
 /* Bytes of patches at a time, beside what b needs in L2; more for dw, whose sums are as large as
  * the weight and are read and written each time. */
 #define MLC__PATCHES(a) ((a)->part == MLC_CONV_DW ? 384 * 1024 : 192 * 1024)
@@ -17978,17 +18019,14 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
                       (double)j->n * (double)p->k, mlc__conv_dw_sum, j);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.KERNELS.DEPTHWISE ------------------------------ each channel by itself */
 
+#ifndef MLC_NO_VISION
+
 #define MLC__DEPTH_ROOM 512            /* elements of results on their way through a sink      */
 
-/* Lanes, as vectors that each level splits as it can: loops over arrays of that length were
- * vectorised across taps. bf16 are the upper half of a float. */
-typedef float    mlc__lanes_f32 __attribute__((vector_size(MLC__LANES_BYTES)));
-typedef double   mlc__lanes_f64 __attribute__((vector_size(MLC__LANES_BYTES)));
-typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(MLC__LANES_BYTES)));
-typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(MLC__LANES_BYTES / 2)));
 #define MLC__DEPTH_READ(V, to, from) memcpy(&(to), from, sizeof(V));
 #define MLC__DEPTH_READ_BF16(V, to, from) { \
     mlc__lanes_u16 low; \
@@ -18409,6 +18447,7 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
     if (dw) mlc__depth_dw_sum(j);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.KERNELS.WINOGRAD ------------------------------- 3x3 with stride 1, in f32: F(2x2, 3x3)
  * 2 x 2 pixels of the result come from 4 x 4 that are read, by 16 multiplications for a pair of
@@ -18417,6 +18456,8 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
  * adjoint of that, the tiles summed: G^T [(A dy A^T) . (B^T x B)] G. The factors are 1 and 1/2, and
  * sums are shorter: errors are no larger than those of direct sums.
  * Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015. */
+
+#ifndef MLC_NO_VISION
 
 #define MLC__WINO (768 * 1024)         /* bytes of a slab's tiles                               */
 #define MLC__WINO_LANES 16             /* channels come in multiples of them                    */
@@ -18976,6 +19017,7 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
     mlc__parallel(dev, p->slabs, alone ? 0.0 : ns, mlc__wino_chunk, j);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.KERNELS.TAPS ----------------------------------- dw of bf16: a product for each tap
  * A tap's dw is the product of dy^T with the pixels of x that the tap meets. Lines of dy's pixels
@@ -18985,6 +19027,8 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
  * taps: dy^T as tiles read a; x as rows of b, a cell of places p and p + 1 for each p, of which a
  * tap reads every second one from its shift on. With a stride taps that meet the same pixels of x
  * share a canvas of these. */
+
+#ifndef MLC_NO_VISION
 
 #define MLC__CANVAS       196608       /* bytes of packs at a time, so that they stay in L2,    */
 #define MLC__CANVAS_LEAST 256          /* but so many places, as each time sums are read        */
@@ -19230,8 +19274,11 @@ static mlc_status mlc__taps_run(void *dev, mlc__conv_job *j)
                   mlc__conv_dw_sum, j);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes */
+
+#ifndef MLC_NO_VISION
 
 /* place: of what it has in the workspace; returns its bytes. Rooms of threads come last. */
 typedef struct mlc__conv_way {
@@ -19325,6 +19372,9 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
     K##_asks(conv, isa, level, \
              mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_##isa), \
              mlc__conv_workspace(dev, a, &mlc__gemm_level_##level))
+#else
+#define MLC__CPU_conv(K, isa, level) K##_none(conv, isa, level, NULL, NULL)
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
@@ -19332,6 +19382,8 @@ MLC__LEVEL_KERNELS
 /* @@ IMPL.KERNELS.LANES ---------------------------------- channels last: runs of channels
  * Channels of a pixel are neighbours in memory, so pooling, norms and resizing go by lanes: runs of
  * channels, each with its own sum, maximum or factors. 16 bits pass through f32 a run at a time. */
+
+#ifndef MLC_NO_VISION
 
 #define MLC__LANE_RUN 128              /* elements of a run of f32, half as many f64           */
 
@@ -19448,10 +19500,13 @@ MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, 
     if (l->wide == l->dtype) memcpy(to, from, (size_t)n * l->size);
     else l->half->narrow(to, from->f, l->dtype, n);
 }
+#endif
 
 /* @@ IMPL.KERNELS.POOL ----------------------------------- maxima and means of windows
  * A window slides over the pixels of [n,h,w,c] along up to three axes; the place of a maximum is
  * its pixel's number in the image. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__pool_job {
     const struct mlc_k_pool *a;
@@ -19846,11 +19901,16 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
 #define MLC__CPU_pool(K, isa, level) \
     K##_isa(pool, isa, level, \
             mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), NULL)
+#else
+#define MLC__CPU_pool(K, isa, level) K##_none(pool, isa, level, NULL, NULL)
+#endif
 
 /* @@ IMPL.KERNELS.CHANNEL_NORM --------------------------- batch, group and instance norm
  * y = (x - mean) a + b for each channel of rows [rows,c] of each image. Batch norm has one image,
  * of all rows; group norm statistics that channels share. Few channels are taken several pixels at
  * a time: lane i then belongs to channel i modulo their number. */
+
+#ifndef MLC_NO_VISION
 
 /* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
  * each lane has, and what is written, is f32 or f64. */
@@ -20388,9 +20448,14 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
     K##_level(bnorm, isa, level, \
               mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
                                  &mlc__half_fns_##level), mlc__k_bnorm_workspace)
+#else
+#define MLC__CPU_bnorm(K, isa, level) K##_none(bnorm, isa, level, NULL, NULL)
+#endif
 
 /* @@ IMPL.KERNELS.RESIZE --------------------------------- nearest and linear interpolation
  * A pixel of y is a weighted sum of up to two pixels of x along each axis. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__resize_tap { int64_t at[2]; double weight[2]; } mlc__resize_tap;
 typedef struct mlc__resize_span { int64_t from, to; } mlc__resize_span;
@@ -20541,6 +20606,9 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
     K##_isa(resize, isa, level, \
             mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), \
             mlc__k_resize_workspace)
+#else
+#define MLC__CPU_resize(K, isa, level) K##_none(resize, isa, level, NULL, NULL)
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -23155,6 +23223,8 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
  * a's exponent tell, but for one bound, as no two are within a factor of 4. Vectors look up by
  * permutation what the definition looks up in memory: the bits are the same. */
 
+#ifndef MLC_NO_OPTIMIZERS
+
 #define MLC__MOMENT_TILE (4 * MLC__MOMENT_BLOCK)
 
 typedef struct mlc__dynamic {
@@ -23474,11 +23544,14 @@ MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule)
     return rule == MLC_RULE_ADAM ? &mlc__coded_adam :
            rule == MLC_RULE_LION ? &mlc__coded_lion : NULL;
 }
+#endif
 
 /* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
  * One pass reads p and reads and writes the average, after the passes of a step. Which updates
  * count is decided here, by what guard has left in memory, as a host does not know what its device
  * has skipped. */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 typedef void (*mlc__average_fn)(void *avg, const void *p, int64_t n, double w);
 
@@ -23594,6 +23667,9 @@ static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc
 #define MLC__CPU_average(K, isa, level) \
     K##_isa(average, isa, level, \
             mlc__average_run(dev, a, mlc__average_f32_##isa, &mlc__half_fns_##isa), NULL)
+#else
+#define MLC__CPU_average(K, isa, level) K##_none(average, isa, level, NULL, NULL)
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
@@ -23601,6 +23677,8 @@ MLC__LEVEL_KERNELS
 /* @@ IMPL.KERNELS.SKETCH --------------------------------- CountSketch, Walsh-Hadamard transforms
  * Lines one after the other, each in L1: signs, then one addition an element, or the butterflies of
  * a fast Walsh-Hadamard transform, two stages of it in a pass. */
+
+#ifndef MLC_NO_SKETCH
 
 /* The last four stages, within 16 elements, in lanes: each lane takes its partner's value and adds
  * or subtracts its own. */
@@ -23806,11 +23884,16 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     K##_isa(sketch, isa, level, \
             mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
                                 &mlc__half_fns_##isa), mlc__k_sketch_workspace)
+#else
+#define MLC__CPU_sketch(K, isa, level) K##_none(sketch, isa, level, NULL, NULL)
+#endif
 
 /* @@ IMPL.KERNELS.ATTENTION ------------------------------ softmax(q k^T) v, a row at a time
  * A task is a batch and a head of k and v, with all heads of q that go with it. Of a row the scores
  * of the keys that it sees are made, s numbers of workspace a thread; backward makes weights again,
  * as e^(score - lse). */
+
+#ifndef MLC_NO_ATTENTION
 
 /* Keys [lo, hi) that a row sees, and its own place among keys: j - at is 0 on the diagonal. */
 typedef struct mlc__attn_span { int64_t lo, hi, at; } mlc__attn_span;
@@ -24118,6 +24201,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
     if (g->dmask) mlc__attn_mask_write(&j);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.KERNELS.FLASH ---------------------------------- attention by tiles of products
  * Blocks of rows meet blocks of keys, both packed for the tiles of products: scores are a product,
@@ -24127,6 +24211,8 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
  * read k and v unpacked. Backward goes key block by key block, all rows in order, and sums dq in
  * workspace: its bits follow the shape, as all cuts do. What rows see is as in
  * IMPL.KERNELS.ATTENTION, whose kernels are the definition. */
+
+#ifndef MLC_NO_ATTENTION
 #if MLC__X86 || MLC__NEON
 
 #define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
@@ -25011,6 +25097,10 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
              MLC__FLASH_AT_##isa(mlc__flash_back_workspace(dev, a, &mlc__gemm_level_##level, \
                                                            mlc__flash_fns_##isa), \
                                  mlc__k_attention_grad_workspace(dev, a)))
+#else
+#define MLC__CPU_attention(K, isa, level) K##_none(attention, isa, level, NULL, NULL)
+#define MLC__CPU_attention_grad(K, isa, level) K##_none(attention_grad, isa, level, NULL, NULL)
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -25020,6 +25110,8 @@ MLC__LEVEL_COLD
  * each use, backward all of them once. Backward runs the steps from the last to the first: d[h] and
  * d[c] come from the step that follows, dx is the gradient of the gates before their activations,
  * and its products with h of the step before sum to dw. */
+
+#ifndef MLC_NO_RECURRENT
 
 static int64_t mlc__rnn_gates(mlc_rnn_kind kind)
 {
@@ -25414,6 +25506,8 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
     mlc__rnn_write(g->dpeep, 0, 3 * a->h, a->w_dtype, d.dpeep, g->dpeep_accumulate != 0);
     return MLC_OK;
 }
+#endif
+
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
@@ -25428,6 +25522,8 @@ MLC__LEVEL_KERNELS
  * product over all steps, after the region. A product sums over k in order for every division of
  * rows and units, so that results are the same bits for any number of threads. Up to MLC__RECUR_FEW
  * sequences read w unpacked, by dot products. f64 runs the definition, IMPL.KERNELS.RNN. */
+
+#ifndef MLC_NO_RECURRENT
 
 #define MLC__RECUR_UNITS 64            /* units of a block                                      */
 #define MLC__RECUR_LANES 16            /* a cell computes a multiple of this many units         */
@@ -26796,6 +26892,11 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
     K##_asks(rnn_grad, isa, level, \
              mlc__recur_grad_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
              mlc__recur_grad_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
+#else
+#define MLC__CPU_rnn(K, isa, level) K##_none(rnn, isa, level, NULL, NULL)
+#define MLC__CPU_rnn_grad(K, isa, level) K##_none(rnn_grad, isa, level, NULL, NULL)
+#endif
+
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
@@ -26808,6 +26909,8 @@ MLC__LEVEL_KERNELS
  * those on the other side. A row is taken less about its largest value when it is read, and the
  * sum of those is kept in f64: what is left is small and loses no digits. Backward makes alpha
  * again, in a workspace that stays in cache. */
+
+#ifndef MLC_NO_RECURRENT
 
 /* A row of n blanks, then of labels: label i is element i + 1, and what is beyond counts as -inf by
  * its class. */
@@ -27183,6 +27286,9 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 
 #define MLC__CPU_ctc(K, isa, level) \
     K##_isa(ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), mlc__k_ctc_workspace)
+#else
+#define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -27192,7 +27298,8 @@ MLC__LEVEL_HOT
  * K_FORM(NAME, isa, level, run, query). The form says what run is: plain, the function of all
  * levels; isa, a call of it with what an ISA brings, for dev and a; level, a call for each level.
  * query is the function that tells the bytes of workspace, or NULL; with the form asks, which else
- * is level, it is a call, too. From these lines come the functions that make the calls; a column
+ * is level, it is a call, too; of a family that is left out the form is
+ * none. From these lines come the functions that make the calls; a column
  * per kernel, mlc__cpu_NAME[level], through which operations call, so that the linker drops kernels
  * that no operation of the program uses; and a row per level, all kernels of it, for
  * mlc_cpu_kernels. All of it is constant: contexts of different levels live side by side. */
@@ -27211,20 +27318,24 @@ MLC__LEVEL_HOT
 #define MLC__BASE_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
 #define MLC__BASE_LEVEL_asks(name, isa, level, run, query) \
     MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
+#define MLC__BASE_LEVEL_none(name, isa, level, run, query)
 #define MLC__OVER_LEVEL_plain(name, isa, level, run, query)
 #define MLC__OVER_LEVEL_isa(name, isa, level, run, query)
 #define MLC__OVER_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
 #define MLC__OVER_LEVEL_asks(name, isa, level, run, query) \
     MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
+#define MLC__OVER_LEVEL_none(name, isa, level, run, query)
 /* K that name them, and the queries; the comma is part of it. */
 #define MLC__RUN_plain(name, isa, level, run, query) run,
 #define MLC__RUN_isa(name, isa, level, run, query)   mlc__k_##name##_##isa,
 #define MLC__RUN_level(name, isa, level, run, query) mlc__k_##name##_##level,
 #define MLC__RUN_asks(name, isa, level, run, query)  mlc__k_##name##_##level,
+#define MLC__RUN_none(name, isa, level, run, query)  NULL,
 #define MLC__QUERY_plain(name, isa, level, run, query) query,
 #define MLC__QUERY_isa(name, isa, level, run, query)   query,
 #define MLC__QUERY_level(name, isa, level, run, query) query,
 #define MLC__QUERY_asks(name, isa, level, run, query) mlc__k_##name##_workspace_##level,
+#define MLC__QUERY_none(name, isa, level, run, query) NULL,
 
 #define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
 #define MLC__RUN_AT(name, isa, level, K)    MLC__CPU_##name(MLC__RUN, isa, level)
@@ -31404,7 +31515,6 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     return mlc__finish(nd);
 }
 
-
 /* -- a vector as the diagonal of a matrix -- */
 
 static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -34721,6 +34831,8 @@ MLC__LEVEL_WARM
  * that its rows of all heads are a view. The second output, the logarithm of each row's sum, is for
  * backward alone. */
 
+#ifndef MLC_NO_ATTENTION
+
 enum { MLC__ATTN_MASK, MLC__ATTN_LENGTHS, MLC__ATTN_ALIBI, MLC__ATTN_Q_OFFSETS,
        MLC__ATTN_K_OFFSETS, MLC__ATTN_MORE };
 
@@ -35055,6 +35167,7 @@ MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
 {
     return mlc_attention_ex(q, k, v, NULL);
 }
+#endif
 
 /* @@ IMPL.OPS.RNN ---------------------------------------- a recurrent layer in one direction
  * One kernel runs all steps forward, another all steps backward. Inputs after x are those of the
@@ -35062,6 +35175,8 @@ MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
  * backward needs of each step and has no gradient. Where x is spent, a product of a module that no
  * other operation reads, the gates overwrite x instead. A device without these kernels runs steps
  * of operations, and so do layer-normalised cells. */
+
+#ifndef MLC_NO_RECURRENT
 
 enum { MLC__RNN_X, MLC__RNN_H, MLC__RNN_W, MLC__RNN_C, MLC__RNN_BIAS, MLC__RNN_PROJECT,
        MLC__RNN_PEEP, MLC__RNN_ROWS, MLC__RNN_INPUTS };
@@ -35520,12 +35635,15 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
                  desc ? "it has room for y, h and c" : "start from mlc_rnn_desc_make(kind)");
     return mlc__rnn_call(x, w, desc, false, NULL, out);
 }
+#endif
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
  * Shapes are PyTorch's, [n,c,..]; in memory channels come last, by stride. An input that lies
  * otherwise is copied first, by an operation that is recorded, so that all of a network lies alike
  * after its first convolution. A transposed convolution is the gradient of one with respect to x,
  * and its gradients are that one itself: both are rows of one table of parts. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
@@ -35851,9 +35969,12 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 {
     return mlc__conv_call(&mlc__conv_transpose_op, x, w, b, desc, NULL);
 }
+#endif
 
 /* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
  * Channels last, as convolutions leave them. A maximum remembers its place in the image. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__pool_spec {
     int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
@@ -36080,9 +36201,12 @@ MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
 {
     return mlc__pool_adaptive_call(&mlc__adaptive_avg_pool_op, x, size, false);
 }
+#endif
 
 /* @@ IMPL.OPS.RESIZE ------------------------------------- interpolate, pixel_shuffle
  * Channels last. PyTorch rounds the scale of its nearest pixels to f32; ours are exact. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
 MLC__PARAMS(resize)
@@ -36206,12 +36330,15 @@ MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
     return mlc_reshape(mlc_permute(mlc_reshape(x, mlc_dims_of(6, apart)), mlc_dims_of(6, order)),
                        mlc_dims4(n, c * r * r, h, w));
 }
+#endif
 
 /* @@ IMPL.OPS.CHANNEL_NORM ------------------------------- batch_norm, group_norm, instance_norm
  * One kernel: batch norm takes all images as one, with a channel a group. The second output, mean
  * and factor of each channel (and image) in f64, is for backward alone. Running statistics are no
  * inputs: no gradient flows to them, and a step of training changes them. Modules have a relu, or a
  * sum with a residual and a relu, done in the same pass. */
+
+#ifndef MLC_NO_VISION
 
 typedef struct mlc__bnorm_spec {
     mlc_tensor *mean, *var;            /* running ones, or NULL */
@@ -36472,6 +36599,7 @@ MLC_IMPL mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_te
     const int64_t groups = x && x->ndim > 1 && x->shape[1] ? x->shape[1] : 1;
     return mlc__group_norm(&mlc__instance_norm_op, x, groups, weight, bias, eps);
 }
+#endif
 
 /* @@ IMPL.OPS.INDEX -------------------------------------- gather, scatter, select, nonzero, band
  * All that indexes is one kernel with strides: an index_select is a gather whose index is expanded,
@@ -37403,6 +37531,8 @@ MLC_IMPL mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, m
  * A rotation is four products with a table, of which two add: strides tell how the dimensions pair
  * up. 16 bits are turned in f32 and rounded once. */
 
+#ifndef MLC_NO_ATTENTION
+
 /* f64 [..,pairs]: position base^(-2i/n). */
 static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base, int64_t n)
 {
@@ -37638,6 +37768,7 @@ MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_
     s->neighbours = d->neighbours;
     return mlc__made_end(mlc__finish(nd), before);
 }
+#endif
 
 /* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters
  * The equation is made of recorded operations, so gradients come by themselves: of each operand
@@ -39307,6 +39438,8 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
  * Between forward and backward nothing is kept: backward makes the probabilities of paths again.
  * Decoding is the host's. */
 
+#ifndef MLC_NO_RECURRENT
+
 static mlc_status mlc__say_ctc(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     static const char *const name[] = { "input_lengths", "target_lengths" };
@@ -39791,6 +39924,7 @@ MLC_IMPL mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengt
     for (int64_t i = 0; i < g.b && st == MLC_OK; i++) st = mlc__ctc_beams_one(&g, i, out, n, score);
     return mlc__ctc_decode_end(&g, st);
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -39800,6 +39934,8 @@ MLC__LEVEL_COLD
  * difference is of the order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A vector result is made one number
  * by random weights in [0.5, 1.5), so that gradients cannot cancel or hide behind zeros. Random
  * operations draw the same numbers each time: the stream is set back. */
+
+#ifndef MLC_NO_METHODS
 
 /* The arguments of mlc_gradcheck. */
 typedef struct mlc__check {
@@ -39934,6 +40070,7 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -42114,6 +42251,350 @@ MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
     return mlc__scope_leave(ctx);
 }
 
+/* ---- norms of rows */
+
+static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
+                                      double value, bool buffer)
+{
+    mlc_param_desc p;
+    memset(&p, 0, sizeof p);
+    p.shape = shape;
+    p.init = MLC_INIT_CONSTANT;
+    p.a = value;
+    p.buffer = buffer;
+    p.has_dtype = shape.n == 0;
+    p.dtype = MLC_I64;
+    return (buffer ? mlc__statistic_declare : mlc__declare)(m, m->cls.name, name, &p);
+}
+
+/* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
+typedef struct mlc__norm_user mlc__norm_user;
+typedef mlc_tensor *(*mlc__norm_fn)(mlc_tensor *x, const mlc__norm_user *u);
+struct mlc__norm_user {
+    mlc_tensor  *w, *b;
+    int64_t      groups;
+    double       eps;
+    mlc__norm_fn of;
+};
+
+static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    const mlc__norm_user *u = MLC__CAST(const mlc__norm_user *, m->user);
+    return u->of(x, u);
+}
+
+/* Of the desc's size and groups; affine is false, or asks for a weight and, with bias, a bias. */
+static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
+                                  const mlc__norm_user *user)
+{
+    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0, NULL };
+    if (!ctx) return NULL;
+    if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
+                  "the groups must divide it", name, (long long)n, (long long)user->groups);
+        return NULL;
+    }
+    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    if (!m || !affine) return m;
+    mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
+    u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
+    if (u->w && bias) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
+    if (u->w && (u->b || !bias)) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
+static mlc_tensor *mlc__norm_layer(mlc_tensor *x, const mlc__norm_user *u)
+{
+    return mlc_layer_norm(x, u->w, u->b, u->eps);
+}
+
+static mlc_tensor *mlc__norm_rms(mlc_tensor *x, const mlc__norm_user *u)
+{
+    return mlc_rms_norm(x, u->w, u->eps);
+}
+
+MLC_IMPL mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n)
+{
+    const mlc__norm_user u = { NULL, NULL, 0, 1e-5, mlc__norm_layer };
+    return mlc__norm_make(ctx, "LayerNorm", n, true, true, &u);
+}
+MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
+{
+    const mlc__norm_user u = { NULL, NULL, 0, 1e-6, mlc__norm_rms };
+    return mlc__norm_make(ctx, "RMSNorm", n, true, false, &u);
+}
+
+MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
+{
+    const mlc_nn_norm_desc d = { size, 1, 1e-5, false, false };
+    return d;
+}
+MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
+{
+    const mlc_nn_norm_desc d = { size, 1, 1e-6, false, true };
+    return d;
+}
+
+/* groups: of the operation, 0 for the last axis; those of the desc are checked before. */
+static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_norm_desc *d,
+                                int64_t groups, mlc__norm_fn of)
+{
+    const mlc__norm_user u = { NULL, NULL, groups, d ? d->eps : 0.0, of };
+    const bool rms = of == mlc__norm_rms;
+    if (!ctx) return NULL;
+    if (!d || d->size < 1)
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: size is %lld; it must be 1 or more; a desc starts from "
+                  "mlc_nn_%snorm_desc_make(size)", name, (long long)(d ? d->size : 0),
+                  rms ? "rms_" : "");
+    else if (!(d->eps >= 0.0 && d->eps < MLC__INF))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: eps is %s; it must be finite and not negative", name,
+                  mlc__real(d->eps).s);
+    else if (groups < 0 || (groups != d->groups && d->groups != 1))
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: groups is %lld; %s", name, (long long)d->groups,
+                  groups < 0 ? "it must be 1 or more" : "a norm of groups is mlc_nn_group_norm_ex");
+    else return mlc__norm_make(ctx, name, d->size, !d->no_affine, !d->no_bias && !rms, &u);
+    return NULL;
+}
+
+MLC_IMPL mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    return mlc__norm_ex(ctx, "LayerNorm", desc, 0, mlc__norm_layer);
+}
+MLC_IMPL mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
+{
+    return mlc__norm_ex(ctx, "RMSNorm", desc, 0, mlc__norm_rms);
+}
+
+/* ---- sequential */
+
+/* What runs in the pass of child i: what comes next and joins. Returns how many modules. */
+static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
+{
+    const mlc_module *child = m->child[i];
+    int32_t n = 0;
+    while (i + n + 1 < m->children && !m->child[i + n]->alone &&
+           mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
+    return n;
+}
+
+/* Runs child i of m, and what runs in its pass. *i moves on to the last that ran. */
+static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
+{
+    mlc_module *child = m->child[*i];
+    const bool waits = child->fuse->relu_waits && child->fuse->relu_waits(m, *i);
+    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
+    const int32_t last = *i + (waits ? 1 : mlc__sequential_fuse(m, *i, &e));
+    if (last == *i) return mlc_forward(child, x);
+    mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
+    for (; y && *i <= last; ++*i) mlc__module_made(m->child[*i], &y, 1);
+    *i = last;
+    if (!y || !waits) return y;
+    child = m->child[++*i];
+    return child->fuse->call_relu(child, y);
+}
+
+/* Children *at to end of m, and what runs in the pass of the last. The input of a step is done with
+ * once its output is there: without a tape two layers are alive at a time. What is older than this
+ * call, or lives on in a view, is not ours to free. */
+static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end)
+{
+    const uint64_t before = m->ctx->storages;
+    for (; x && *at < end; ++*at) {
+        mlc_tensor *y = mlc__sequential_step(m, at, x);
+        mlc__used_up(x, before, y);
+        x = y;
+    }
+    return x;
+}
+
+static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    int32_t at = 0;
+    (void)e;
+    return mlc__sequential_run(m, x, &at, m->children);
+}
+
+MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
+
+MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
+{
+    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
+                                          NULL };
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    if (m) m->fuse = &mlc__sequential_fuses;
+    return m;
+}
+
+/* Frees a container that could not be made (or NULL). What it has taken is the caller's: without a
+ * parent or a name again, with the values that it had. */
+static void mlc__module_disband(mlc_module *m)
+{
+    for (int32_t i = 0; m && i < m->children; i++) {
+        mlc__heap_free(m->ctx, m->child[i]->name);
+        m->child[i]->name = NULL;
+        m->child[i]->parent = NULL;
+    }
+    if (m) m->children = 0;
+    mlc_module_free(m);
+}
+
+MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
+{
+    if (!ctx) return NULL;
+    if (n < 0 || (n > 0 && !children)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: %d children %s; give their number and an "
+                  "array of them", (int)n, children ? "are there" : "in NULL");
+        return NULL;
+    }
+    mlc_module *m = mlc_nn_sequential(ctx);
+    bool taken = m != NULL;
+    for (int32_t i = 0; i < n && taken; i++) {
+        if (!children[i])
+            mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: child %d is NULL; look at what should "
+                      "have made it", (int)i);
+        taken = children[i] && mlc_module_add(m, children[i]) == MLC_OK;
+    }
+    if (taken) return m;
+    mlc__module_disband(m);
+    return NULL;
+}
+
+/* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them
+ * Made of the layers above. A residual whose body ends in a batch norm does norm, sum and relu in
+ * one pass. */
+
+/* ---- whole channels or images left out */
+
+/* axes: of x that have a number of their own, 1 (images) or 2 (their channels, too). */
+typedef struct mlc__drop_user { double p; int32_t axes; } mlc__drop_user;
+
+static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    const mlc__drop_user *u = MLC__CAST(const mlc__drop_user *, m->user);
+    if (!m->training || u->p == 0.0) return x;
+    if (x->ndim < u->axes) {
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..]", mlc__shape(x).s);
+        return NULL;
+    }
+    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
+    for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
+    return mlc_mul(x, mlc_dropout(mlc_ones(m->ctx, x->dtype, shape), u->p));
+}
+
+static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
+{
+    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0, NULL };
+    const mlc__drop_user u = { p, axes };
+    if (ctx && !(p >= 0.0 && p <= 1.0)) {
+        mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
+        return NULL;
+    }
+    return mlc_module_create(ctx, &cls, &u, sizeof u);
+}
+
+MLC_IMPL mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p)
+{
+    return mlc__drop_make(ctx, "SpatialDropout", p, 2);
+}
+MLC_IMPL mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p)
+{
+    return mlc__drop_make(ctx, "StochasticDepth", p, 1);
+}
+
+/* ---- residual */
+
+/* The last of a sequential body, if it takes the sum and the relu in its pass, which leaves nothing
+ * for a hook to see. */
+static mlc_module *mlc__residual_last(const mlc_module *body)
+{
+    if (!body->fuse->run || body->children == 0 || body->alone) return NULL;
+    mlc_module *last = body->child[body->children - 1];
+    return !last->alone && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
+               ? last : NULL;
+}
+
+/* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
+ * their sum broadcasts, or is refused, as an operation. */
+static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    const bool relu = *MLC__CAST(const bool *, m->user);
+    const mlc_epilogue last_e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
+    const uint64_t before = m->ctx->storages;
+    mlc_module *body = m->child[0], *last = mlc__residual_last(body);
+    (void)e;
+    mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
+    int32_t at = 0;
+    if (!skip) return NULL;
+    mlc_tensor *h = last ? body->fuse->run(body, x, &at, body->children - 1)
+                         : mlc_forward(body, x);
+    if (!h) return NULL;
+    if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
+        last->fuse->adds(last, h, skip)) {
+        y = mlc__module_call(last, h, &last_e, skip);
+    } else {
+        mlc_tensor *end = last ? mlc_forward(last, h) : h, *sum = mlc_add(end, skip);
+        mlc__used_up(end, before, sum);
+        mlc__used_up(skip, before, sum);
+        y = relu ? mlc_relu(sum) : sum;
+        mlc__used_up(sum, before, y);
+    }
+    mlc__used_up(h, before, y);
+    mlc__used_up(skip, before, y);
+    if (y && last) {
+        mlc__module_made(last, &y, 1);
+        mlc__module_made(body, &y, 1);
+    }
+    return y;
+}
+
+MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
+                                     bool relu)
+{
+    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0, NULL };
+    mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
+    if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
+        (!shortcut || mlc_module_add_named(m, "shortcut", shortcut) == MLC_OK)) return m;
+    mlc__module_disband(m);
+    return NULL;
+}
+
+/* mlc_nn_residual of parts that a block has made: frees both if it fails. */
+static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
+                                      bool relu)
+{
+    mlc_module *m = mlc_nn_residual(ctx, body, shortcut, relu);
+    if (m) return m;
+    mlc_module_free(body);
+    mlc_module_free(shortcut);
+    return NULL;
+}
+
+/* A child that a parent does not take is freed, so that who makes both has one thing to free. */
+static mlc_status mlc__block_add(mlc_module *parent, const char *name, mlc_module *child)
+{
+    const mlc_status st = !parent ? MLC_ERR_NOMEM
+                          : name  ? mlc_module_add_named(parent, name, child)
+                                  : mlc_module_add(parent, child);
+    if (st != MLC_OK) mlc_module_free(child);
+    return st;
+}
+
+static mlc_tensor *mlc__relu6(mlc_tensor *x) { return mlc_clamp(x, 0.0, 6.0); }
+
+MLC_IMPL mlc_module *mlc_nn_relu6(mlc_ctx *ctx)
+{
+    return mlc__fn_make(ctx, "ReLU6", mlc__relu6, NULL, 0.0);
+}
+
+/* @@ IMPL.NN.VISION -------------------------------------- convolutions, pooling, channel norms
+ * Layers of images and of sequences [n,c,t], and blocks of them. Sequential and residual know of
+ * them by their mlc__fuse alone. */
+
+#ifndef MLC_NO_VISION
+
 /* ---- convolution, pooling, batch norm */
 
 /* op, pad: what the desc asks for; pad may be NULL. */
@@ -42547,20 +43028,6 @@ MLC__FUSE(mlc__bnorm_fuse,
           MLC__CAN(call_add, mlc__bnorm_layer_call) MLC__CAN(adds, mlc__bnorm_layer_adds)
           MLC__CAN(norm, mlc__bnorm_of))
 
-static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
-                                      double value, bool buffer)
-{
-    mlc_param_desc p;
-    memset(&p, 0, sizeof p);
-    p.shape = shape;
-    p.init = MLC_INIT_CONSTANT;
-    p.a = value;
-    p.buffer = buffer;
-    p.has_dtype = shape.n == 0;
-    p.dtype = MLC_I64;
-    return (buffer ? mlc__statistic_declare : mlc__declare)(m, m->cls.name, name, &p);
-}
-
 MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
 {
     const mlc_nn_batch_norm_desc d = { channels, 0.1, 1e-5, false, false };
@@ -42629,99 +43096,22 @@ MLC_IMPL mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on)
     return MLC_OK;
 }
 
-/* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
-typedef struct mlc__norm_user { mlc_tensor *w, *b; int64_t groups; double eps; int64_t rms; }
-    mlc__norm_user;
+/* ---- norms of groups of channels */
 
-static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+static mlc_tensor *mlc__norm_group(mlc_tensor *x, const mlc__norm_user *u)
 {
-    (void)e;
-    const mlc__norm_user *u = MLC__CAST(const mlc__norm_user *, m->user);
-    return u->rms      ? mlc_rms_norm(x, u->w, u->eps)
-           : u->groups ? mlc_group_norm(x, u->groups, u->w, u->b, u->eps)
-                       : mlc_layer_norm(x, u->w, u->b, u->eps);
+    return mlc_group_norm(x, u->groups, u->w, u->b, u->eps);
 }
 
-/* Of the desc's size and groups; affine is false, or asks for a weight and, with bias, a bias. */
-static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
-                                  const mlc__norm_user *user)
-{
-    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0, NULL };
-    if (!ctx) return NULL;
-    if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
-                  "the groups must divide it", name, (long long)n, (long long)user->groups);
-        return NULL;
-    }
-    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
-    if (!m || !affine) return m;
-    mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
-    u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
-    if (u->w && bias) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
-    if (u->w && (u->b || !bias)) return m;
-    mlc_module_free(m);
-    return NULL;
-}
-
-MLC_IMPL mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n)
-{
-    const mlc__norm_user u = { NULL, NULL, 0, 1e-5, false };
-    return mlc__norm_make(ctx, "LayerNorm", n, true, true, &u);
-}
-MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
-{
-    const mlc__norm_user u = { NULL, NULL, 0, 1e-6, true };
-    return mlc__norm_make(ctx, "RMSNorm", n, true, false, &u);
-}
 MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine)
 {
-    const mlc__norm_user u = { NULL, NULL, channels, 1e-5, false };
+    const mlc__norm_user u = { NULL, NULL, channels, 1e-5, mlc__norm_group };
     return mlc__norm_make(ctx, "InstanceNorm", channels, affine, true, &u);
-}
-
-MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
-{
-    const mlc_nn_norm_desc d = { size, 1, 1e-5, false, false };
-    return d;
-}
-MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
-{
-    const mlc_nn_norm_desc d = { size, 1, 1e-6, false, true };
-    return d;
-}
-
-/* groups: of the operation, 0 for the last axis; those of the desc are checked before. */
-static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_norm_desc *d,
-                                int64_t groups, bool rms)
-{
-    const mlc__norm_user u = { NULL, NULL, groups, d ? d->eps : 0.0, rms };
-    if (!ctx) return NULL;
-    if (!d || d->size < 1)
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: size is %lld; it must be 1 or more; a desc starts from "
-                  "mlc_nn_%snorm_desc_make(size)", name, (long long)(d ? d->size : 0),
-                  rms ? "rms_" : "");
-    else if (!(d->eps >= 0.0 && d->eps < MLC__INF))
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: eps is %s; it must be finite and not negative", name,
-                  mlc__real(d->eps).s);
-    else if (groups < 0 || (groups != d->groups && d->groups != 1))
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: groups is %lld; %s", name, (long long)d->groups,
-                  groups < 0 ? "it must be 1 or more" : "a norm of groups is mlc_nn_group_norm_ex");
-    else return mlc__norm_make(ctx, name, d->size, !d->no_affine, !d->no_bias && !rms, &u);
-    return NULL;
-}
-
-MLC_IMPL mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
-{
-    return mlc__norm_ex(ctx, "LayerNorm", desc, 0, false);
-}
-MLC_IMPL mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
-{
-    return mlc__norm_ex(ctx, "RMSNorm", desc, 0, true);
 }
 MLC_IMPL mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
 {
     const int64_t groups = desc && desc->groups > 0 ? desc->groups : -1;
-    return mlc__norm_ex(ctx, "GroupNorm", desc, groups, false);
+    return mlc__norm_ex(ctx, "GroupNorm", desc, groups, mlc__norm_group);
 }
 MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels)
 {
@@ -42732,144 +43122,7 @@ MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t cha
 MLC_IMPL mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
 {
     const int64_t groups = desc && desc->size > 0 ? desc->size : 1;
-    return mlc__norm_ex(ctx, "InstanceNorm", desc, groups, false);
-}
-
-/* ---- sequential */
-
-/* What runs in the pass of child i: what comes next and joins. Returns how many modules. */
-static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
-{
-    const mlc_module *child = m->child[i];
-    int32_t n = 0;
-    while (i + n + 1 < m->children && !m->child[i + n]->alone &&
-           mlc__fuse_joins(child, m->child[i + n + 1], e)) n++;
-    return n;
-}
-
-/* Runs child i of m, and what runs in its pass. *i moves on to the last that ran. */
-static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
-{
-    mlc_module *child = m->child[*i];
-    const bool waits = child->fuse->relu_waits && child->fuse->relu_waits(m, *i);
-    mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
-    const int32_t last = *i + (waits ? 1 : mlc__sequential_fuse(m, *i, &e));
-    if (last == *i) return mlc_forward(child, x);
-    mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
-    for (; y && *i <= last; ++*i) mlc__module_made(m->child[*i], &y, 1);
-    *i = last;
-    if (!y || !waits) return y;
-    child = m->child[++*i];
-    return child->fuse->call_relu(child, y);
-}
-
-/* Children *at to end of m, and what runs in the pass of the last. The input of a step is done with
- * once its output is there: without a tape two layers are alive at a time. What is older than this
- * call, or lives on in a view, is not ours to free. */
-static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end)
-{
-    const uint64_t before = m->ctx->storages;
-    for (; x && *at < end; ++*at) {
-        mlc_tensor *y = mlc__sequential_step(m, at, x);
-        mlc__used_up(x, before, y);
-        x = y;
-    }
-    return x;
-}
-
-static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
-{
-    int32_t at = 0;
-    (void)e;
-    return mlc__sequential_run(m, x, &at, m->children);
-}
-
-MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
-
-MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
-{
-    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
-                                          NULL };
-    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
-    if (m) m->fuse = &mlc__sequential_fuses;
-    return m;
-}
-
-/* Frees a container that could not be made (or NULL). What it has taken is the caller's: without a
- * parent or a name again, with the values that it had. */
-static void mlc__module_disband(mlc_module *m)
-{
-    for (int32_t i = 0; m && i < m->children; i++) {
-        mlc__heap_free(m->ctx, m->child[i]->name);
-        m->child[i]->name = NULL;
-        m->child[i]->parent = NULL;
-    }
-    if (m) m->children = 0;
-    mlc_module_free(m);
-}
-
-MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
-{
-    if (!ctx) return NULL;
-    if (n < 0 || (n > 0 && !children)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: %d children %s; give their number and an "
-                  "array of them", (int)n, children ? "are there" : "in NULL");
-        return NULL;
-    }
-    mlc_module *m = mlc_nn_sequential(ctx);
-    bool taken = m != NULL;
-    for (int32_t i = 0; i < n && taken; i++) {
-        if (!children[i])
-            mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: child %d is NULL; look at what should "
-                      "have made it", (int)i);
-        taken = children[i] && mlc_module_add(m, children[i]) == MLC_OK;
-    }
-    if (taken) return m;
-    mlc__module_disband(m);
-    return NULL;
-}
-
-/* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them
- * Made of the layers above. A residual whose body ends in a batch norm does norm, sum and relu in
- * one pass. */
-
-/* ---- whole channels or images left out */
-
-/* axes: of x that have a number of their own, 1 (images) or 2 (their channels, too). */
-typedef struct mlc__drop_user { double p; int32_t axes; } mlc__drop_user;
-
-static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
-{
-    (void)e;
-    const mlc__drop_user *u = MLC__CAST(const mlc__drop_user *, m->user);
-    if (!m->training || u->p == 0.0) return x;
-    if (x->ndim < u->axes) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..]", mlc__shape(x).s);
-        return NULL;
-    }
-    mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
-    for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
-    return mlc_mul(x, mlc_dropout(mlc_ones(m->ctx, x->dtype, shape), u->p));
-}
-
-static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
-{
-    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0, NULL };
-    const mlc__drop_user u = { p, axes };
-    if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
-        return NULL;
-    }
-    return mlc_module_create(ctx, &cls, &u, sizeof u);
-}
-
-MLC_IMPL mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p)
-{
-    return mlc__drop_make(ctx, "SpatialDropout", p, 2);
-}
-MLC_IMPL mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p)
-{
-    return mlc__drop_make(ctx, "StochasticDepth", p, 1);
+    return mlc__norm_ex(ctx, "InstanceNorm", desc, groups, mlc__norm_group);
 }
 
 /* ---- resizing */
@@ -42911,83 +43164,7 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
     return mlc_module_create(ctx, &cls, &r, sizeof r);
 }
 
-/* ---- residual */
-
-/* The last of a sequential body, if it takes the sum and the relu in its pass, which leaves nothing
- * for a hook to see. */
-static mlc_module *mlc__residual_last(const mlc_module *body)
-{
-    if (!body->fuse->run || body->children == 0 || body->alone) return NULL;
-    mlc_module *last = body->child[body->children - 1];
-    return !last->alone && last->fuse->adds && last->fuse->adds(last, NULL, NULL)
-               ? last : NULL;
-}
-
-/* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
- * their sum broadcasts, or is refused, as an operation. */
-static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
-{
-    const bool relu = *MLC__CAST(const bool *, m->user);
-    const mlc_epilogue last_e = { relu ? MLC_ACT_RELU : MLC_ACT_NONE, 0.0, NULL };
-    const uint64_t before = m->ctx->storages;
-    mlc_module *body = m->child[0], *last = mlc__residual_last(body);
-    (void)e;
-    mlc_tensor *skip = m->children > 1 ? mlc_forward(m->child[1], x) : x, *y;
-    int32_t at = 0;
-    if (!skip) return NULL;
-    mlc_tensor *h = last ? body->fuse->run(body, x, &at, body->children - 1)
-                         : mlc_forward(body, x);
-    if (!h) return NULL;
-    if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
-        last->fuse->adds(last, h, skip)) {
-        y = mlc__module_call(last, h, &last_e, skip);
-    } else {
-        mlc_tensor *end = last ? mlc_forward(last, h) : h, *sum = mlc_add(end, skip);
-        mlc__used_up(end, before, sum);
-        mlc__used_up(skip, before, sum);
-        y = relu ? mlc_relu(sum) : sum;
-        mlc__used_up(sum, before, y);
-    }
-    mlc__used_up(h, before, y);
-    mlc__used_up(skip, before, y);
-    if (y && last) {
-        mlc__module_made(last, &y, 1);
-        mlc__module_made(body, &y, 1);
-    }
-    return y;
-}
-
-MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
-                                     bool relu)
-{
-    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0, NULL };
-    mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
-    if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
-        (!shortcut || mlc_module_add_named(m, "shortcut", shortcut) == MLC_OK)) return m;
-    mlc__module_disband(m);
-    return NULL;
-}
-
-/* mlc_nn_residual of parts that a block has made: frees both if it fails. */
-static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
-                                      bool relu)
-{
-    mlc_module *m = mlc_nn_residual(ctx, body, shortcut, relu);
-    if (m) return m;
-    mlc_module_free(body);
-    mlc_module_free(shortcut);
-    return NULL;
-}
-
-/* A child that a parent does not take is freed, so that who makes both has one thing to free. */
-static mlc_status mlc__block_add(mlc_module *parent, const char *name, mlc_module *child)
-{
-    const mlc_status st = !parent ? MLC_ERR_NOMEM
-                          : name  ? mlc_module_add_named(parent, name, child)
-                                  : mlc_module_add(parent, child);
-    if (st != MLC_OK) mlc_module_free(child);
-    return st;
-}
+/* ---- residual blocks */
 
 /* A square convolution that keeps the size but for its stride, without bias, and a batch norm. */
 static mlc_status mlc__block_conv(mlc_module *seq, int64_t in, int64_t out, int64_t kernel,
@@ -43050,13 +43227,6 @@ MLC_IMPL mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, in
                   mlc__block_add(body, NULL, mlc_nn_relu(ctx)) != MLC_OK ||
                   mlc__block_conv(body, mid, out, 1, 1, 1) != MLC_OK;
     return mlc__block_residual(ctx, body, failed, in, out, stride);
-}
-
-static mlc_tensor *mlc__relu6(mlc_tensor *x) { return mlc_clamp(x, 0.0, 6.0); }
-
-MLC_IMPL mlc_module *mlc_nn_relu6(mlc_ctx *ctx)
-{
-    return mlc__fn_make(ctx, "ReLU6", mlc__relu6, NULL, 0.0);
 }
 
 MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
@@ -43280,6 +43450,7 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
     }
     return mlc_module_build(m);
 }
+#endif
 
 /* @@ IMPL.NN.RECURRENT ----------------------------------- RNN, GRU, LSTM: layers, cells, ways
  * A layer in one direction is one product over all steps, what x gives to the gates, and mlc_rnn.
@@ -43288,6 +43459,8 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
  * lengths, and for layer-normalised cells, padding becomes 0 before. Weights stand behind the user
  * data, direction by direction of each layer. What a call brings beside tensors is there while it
  * runs; what few programs need is reached through pointers, or all would link it. */
+
+#ifndef MLC_NO_RECURRENT
 
 /* Weights in one direction; NULL: it has none. */
 typedef struct mlc__recurrent_layer {
@@ -43907,12 +44080,15 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
     mlc__module_disband(m);
     return NULL;
 }
+#endif
 
 /* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder
  * A layer is y = x + f(x) twice, or thrice in a decoder, with a norm before f (norm_first) or after
  * the sum; f is attention or two linears. Dropout and sum are in the epilogue of f's last linear.
  * What a call brings beside tensors, descs of attention and that epilogue, is in the module's user
  * data while it runs. */
+
+#ifndef MLC_NO_ATTENTION
 
 /* ---- a linear with an epilogue, by what its module takes */
 
@@ -44457,10 +44633,13 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
               "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
     return NULL;
 }
+#endif
 
 /* @@ IMPL.NN.LANGUAGE ------------------------------------ GPT and BERT
  * Embeddings, the layers of IMPL.NN.TRANSFORMER and a head. Places of tokens are made once a
  * forward, for all layers: what turns queries and keys, slopes. */
+
+#ifndef MLC_NO_ATTENTION
 
 /* The first member is that of a stack, which runs the layers. */
 typedef struct mlc__language_user {
@@ -44782,6 +44961,7 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
     mlc_module_free(m);
     return NULL;
 }
+#endif
 
 /* @@ IMPL.NN.CACHE --------------------------------------- what modules keep of the rows before
  * A forward with a cache sets the context's sequence, whose functions modules call: attention adds
@@ -44789,6 +44969,8 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
  * the states that the last forward ended with. Modules say what they keep (keeps of mlc__fuse), so
  * that a cache does not link attention. New rows count when the forward is done, and new states
  * are written beside the old ones until then: a forward that fails changes nothing. */
+
+#ifndef MLC_NO_ATTENTION
 
 typedef struct mlc__cached {
     const mlc_module *m;
@@ -45004,12 +45186,158 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
     return true;
 }
 
+/* n of t's axis, from `from` on: a view that is no tensor of the program's. */
+static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
+{
+    mlc_tensor part = *t;
+    part.offset += from * t->stride[axis];
+    part.shape[axis] = n;
+    mlc__mark_layout(&part);
+    return part;
+}
+
+/* What the cache has of m, which asks in this forward; NULL with an error. */
+static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
+{
+    for (int32_t i = 0; i < c->n; i++) {
+        mlc__cached *e = &c->of[(c->at + i) % c->n];
+        if (e->m != m) continue;
+        if (e->last == c->forward) {
+            mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: the module runs twice in one "
+                      "forward; a cache holds what it keeps once");
+            return NULL;
+        }
+        c->at += i + 1;
+        e->last = c->forward;
+        return e;
+    }
+    mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the module is not of the net that the "
+              "cache was made for");
+    return NULL;
+}
+
 static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
-                              mlc_attention_desc *d);
+                              mlc_attention_desc *d)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    if (!qkv[0] || !qkv[1] || !qkv[2]) return false;
+    if (!d->causal || d->mask || d->key_lengths || d->q_offsets) {
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: attention %s",
+                  !d->causal ? "is not causal; what comes next would change what was read"
+                             : "has a mask, lengths or offsets; see mlc_cache_padding");
+        return false;
+    }
+    mlc__cached *e = mlc__cache_of(c, m);
+    if (!e) return false;
+    const int64_t t = qkv[1]->shape[2], all = s->offset + t;
+    for (int i = 0; i < 2; i++) {
+        const mlc_tensor rows = mlc__cache_part(&e->of[0][i], 0, 0, c->rows);
+        const mlc_tensor to = mlc__cache_part(&rows, 2, s->offset, t);
+        if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return false;
+        e->of[1][i] = mlc__cache_part(&rows, 2, 0, all);
+        qkv[1 + i] = &e->of[1][i];
+    }
+    if (c->padded) {
+        c->mask = mlc__cache_part(&c->seen, 0, 0, c->rows);
+        c->mask = mlc__cache_part(&c->mask, 3, 0, all);
+        d->mask = &c->mask;
+    }
+    qkv[0] = mlc_cast(qkv[0], qkv[1]->dtype);
+    return qkv[0] != NULL;
+}
+#endif
+
+/* @@ IMPL.NN.CACHE.STATES -------------------------------- of recurrent modules */
+
+#if !defined(MLC_NO_ATTENTION) && !defined(MLC_NO_RECURRENT)
+
+/* Rows of a sequence with padding begin later: they go first, with lengths, and padding after. */
+static bool mlc__cache_turn(mlc_cache *c)
+{
+    mlc_ctx *ctx = c->ctx;
+    const int64_t t = c->steps;
+    mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
+    mlc_tensor *end = mlc_full(ctx, MLC_I64, mlc_dims1(1), (double)t), *skip, *at;
+    skip = mlc_add_scalar(&start, -(double)c->seq.offset);
+    skip = mlc_minimum(mlc_maximum(skip, mlc_zeros(ctx, MLC_I64, mlc_dims1(1))), end);
+    at = mlc_unsqueeze(mlc_arange(ctx, MLC_I64, 0.0, (double)t, 1.0), 0);
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *to = i ? mlc_add(mlc_sub(at, skip), end) : mlc_add(at, skip);
+        c->turn[i] = mlc_where(mlc_ge(to, end), mlc_sub(to, end), to);
+    }
+    c->lengths = mlc_reshape(mlc_sub(end, skip), mlc_dims1(c->rows));
+    return c->turn[0] && c->turn[1] && c->lengths;
+}
+
+/* Does x of a recurrent module have the rows of this forward? */
+static bool mlc__cache_rows(const mlc_cache *c, const mlc__recurrent_run *r)
+{
+    if (r->lengths)
+        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: a recurrent module has lengths in its "
+                  "call; see mlc_cache_padding");
+    else if (r->b != c->rows || (c->turn[0] && r->steps != c->steps))
+        mlc__fail(c->ctx, MLC_ERR_SHAPE, "forward_cached: a recurrent module gets %lld "
+                  "sequences of %lld rows; the forward has %lld of %lld, which must be the same "
+                  "with padding", (long long)r->b, (long long)r->steps, (long long)c->rows,
+                  (long long)c->steps);
+    else return true;
+    return false;
+}
+
 static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurrent_run *r,
-                             mlc_tensor **x);
+                             mlc_tensor **x)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    if (c->padded && c->skips > s->offset && !c->turn[0] && !mlc__cache_turn(c))
+        return false;
+    mlc__cached *e = mlc__cache_rows(c, r) ? mlc__cache_of(c, m) : NULL;
+    if (!e) return false;
+    for (int i = 0; i < 2 && e->forwards; i++) {
+        if (!e->keeps.inner[i]) continue;
+        r->state[i] = mlc_slice(&e->of[e->now][i], 1, 0, c->rows, 1);
+        r->state[i] = mlc_cast(r->state[i], i ? mlc__wide((*x)->dtype) : (*x)->dtype);
+        if (!r->state[i]) return false;
+    }
+    if (!c->turn[0]) return true;
+    r->lengths = c->lengths;
+    r->rows = &mlc__recurrent_by_lengths;
+    *x = mlc__steps_gather(*x, c->turn[0]);
+    return *x != NULL;
+}
+
 static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__recurrent_run *r,
-                           mlc_tensor **y);
+                           mlc_tensor **y)
+{
+    mlc_cache *c = (mlc_cache *)(void *)s;
+    const mlc__cached *e = &c->of[(c->at + c->n - 1) % c->n];
+    (void)m;
+    for (int64_t layer = 0; layer < e->keeps.outer; layer++)
+        for (int i = 0; i < 2; i++) {
+            if (!e->keeps.inner[i]) continue;
+            mlc_tensor to = mlc__cache_part(&e->of[!e->now][i], 1, 0, c->rows);
+            to = mlc__cache_part(&to, 0, layer, 1);
+            mlc_tensor *from = mlc_unsqueeze(r->after[i][layer], 0);
+            if (!from || mlc__cast_into(c->ctx, "forward_cached", &to, from) != MLC_OK)
+                return false;
+        }
+    if (c->turn[1]) *y = mlc__steps_gather(*y, c->turn[1]);
+    return *y != NULL;
+}
+
+/* Recurrent modules of a forward with c begin and end by these. */
+static void mlc__cache_states(mlc_cache *c)
+{
+    c->seq.begin = mlc__cache_begin;
+    c->seq.end = mlc__cache_end;
+}
+#else
+
+static void mlc__cache_states(mlc_cache *c) { (void)c; }
+#endif
+
+/* @@ IMPL.NN.CACHE.FORWARD ------------------------------- making a cache, forwards with it */
+
+#ifndef MLC_NO_ATTENTION
 
 MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
 {
@@ -45025,8 +45353,7 @@ MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
     c->states = plan.states;
     c->capacity = c->places ? d->capacity : INT64_MAX / 4;
     c->seq.attend = mlc__cache_attend;
-    c->seq.begin = mlc__cache_begin;
-    c->seq.end = mlc__cache_end;
+    mlc__cache_states(c);
     if (mlc__cache_open(c, &plan)) return c;
     mlc_cache_free(c);
     return NULL;
@@ -45052,16 +45379,6 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
         memset(c->text, 0, (size_t)(c->batch * c->columns) * sizeof *c->text);
     for (int32_t i = 0; i < c->n; i++) c->of[i].forwards = 0;
     return MLC_OK;
-}
-
-/* n of t's axis, from `from` on: a view that is no tensor of the program's. */
-static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
-{
-    mlc_tensor part = *t;
-    part.offset += from * t->stride[axis];
-    part.shape[axis] = n;
-    mlc__mark_layout(&part);
-    return part;
 }
 
 /* Tokens of x, if it has such. What the host cannot touch is read once a repetition was asked for:
@@ -45263,129 +45580,6 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
     return MLC_OK;
 }
 
-/* What the cache has of m, which asks in this forward; NULL with an error. */
-static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
-{
-    for (int32_t i = 0; i < c->n; i++) {
-        mlc__cached *e = &c->of[(c->at + i) % c->n];
-        if (e->m != m) continue;
-        if (e->last == c->forward) {
-            mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: the module runs twice in one "
-                      "forward; a cache holds what it keeps once");
-            return NULL;
-        }
-        c->at += i + 1;
-        e->last = c->forward;
-        return e;
-    }
-    mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the module is not of the net that the "
-              "cache was made for");
-    return NULL;
-}
-
-static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
-                              mlc_attention_desc *d)
-{
-    mlc_cache *c = (mlc_cache *)(void *)s;
-    if (!qkv[0] || !qkv[1] || !qkv[2]) return false;
-    if (!d->causal || d->mask || d->key_lengths || d->q_offsets) {
-        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: attention %s",
-                  !d->causal ? "is not causal; what comes next would change what was read"
-                             : "has a mask, lengths or offsets; see mlc_cache_padding");
-        return false;
-    }
-    mlc__cached *e = mlc__cache_of(c, m);
-    if (!e) return false;
-    const int64_t t = qkv[1]->shape[2], all = s->offset + t;
-    for (int i = 0; i < 2; i++) {
-        const mlc_tensor rows = mlc__cache_part(&e->of[0][i], 0, 0, c->rows);
-        const mlc_tensor to = mlc__cache_part(&rows, 2, s->offset, t);
-        if (mlc__cast_into(c->ctx, "forward_cached", &to, qkv[1 + i]) != MLC_OK) return false;
-        e->of[1][i] = mlc__cache_part(&rows, 2, 0, all);
-        qkv[1 + i] = &e->of[1][i];
-    }
-    if (c->padded) {
-        c->mask = mlc__cache_part(&c->seen, 0, 0, c->rows);
-        c->mask = mlc__cache_part(&c->mask, 3, 0, all);
-        d->mask = &c->mask;
-    }
-    qkv[0] = mlc_cast(qkv[0], qkv[1]->dtype);
-    return qkv[0] != NULL;
-}
-
-/* Rows of a sequence with padding begin later: they go first, with lengths, and padding after. */
-static bool mlc__cache_turn(mlc_cache *c)
-{
-    mlc_ctx *ctx = c->ctx;
-    const int64_t t = c->steps;
-    mlc_tensor start = mlc__cache_part(&c->start, 0, 0, c->rows);
-    mlc_tensor *end = mlc_full(ctx, MLC_I64, mlc_dims1(1), (double)t), *skip, *at;
-    skip = mlc_add_scalar(&start, -(double)c->seq.offset);
-    skip = mlc_minimum(mlc_maximum(skip, mlc_zeros(ctx, MLC_I64, mlc_dims1(1))), end);
-    at = mlc_unsqueeze(mlc_arange(ctx, MLC_I64, 0.0, (double)t, 1.0), 0);
-    for (int i = 0; i < 2; i++) {
-        mlc_tensor *to = i ? mlc_add(mlc_sub(at, skip), end) : mlc_add(at, skip);
-        c->turn[i] = mlc_where(mlc_ge(to, end), mlc_sub(to, end), to);
-    }
-    c->lengths = mlc_reshape(mlc_sub(end, skip), mlc_dims1(c->rows));
-    return c->turn[0] && c->turn[1] && c->lengths;
-}
-
-/* Does x of a recurrent module have the rows of this forward? */
-static bool mlc__cache_rows(const mlc_cache *c, const mlc__recurrent_run *r)
-{
-    if (r->lengths)
-        mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: a recurrent module has lengths in its "
-                  "call; see mlc_cache_padding");
-    else if (r->b != c->rows || (c->turn[0] && r->steps != c->steps))
-        mlc__fail(c->ctx, MLC_ERR_SHAPE, "forward_cached: a recurrent module gets %lld "
-                  "sequences of %lld rows; the forward has %lld of %lld, which must be the same "
-                  "with padding", (long long)r->b, (long long)r->steps, (long long)c->rows,
-                  (long long)c->steps);
-    else return true;
-    return false;
-}
-
-static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurrent_run *r,
-                             mlc_tensor **x)
-{
-    mlc_cache *c = (mlc_cache *)(void *)s;
-    if (c->padded && c->skips > s->offset && !c->turn[0] && !mlc__cache_turn(c))
-        return false;
-    mlc__cached *e = mlc__cache_rows(c, r) ? mlc__cache_of(c, m) : NULL;
-    if (!e) return false;
-    for (int i = 0; i < 2 && e->forwards; i++) {
-        if (!e->keeps.inner[i]) continue;
-        r->state[i] = mlc_slice(&e->of[e->now][i], 1, 0, c->rows, 1);
-        r->state[i] = mlc_cast(r->state[i], i ? mlc__wide((*x)->dtype) : (*x)->dtype);
-        if (!r->state[i]) return false;
-    }
-    if (!c->turn[0]) return true;
-    r->lengths = c->lengths;
-    r->rows = &mlc__recurrent_by_lengths;
-    *x = mlc__steps_gather(*x, c->turn[0]);
-    return *x != NULL;
-}
-
-static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__recurrent_run *r,
-                           mlc_tensor **y)
-{
-    mlc_cache *c = (mlc_cache *)(void *)s;
-    const mlc__cached *e = &c->of[(c->at + c->n - 1) % c->n];
-    (void)m;
-    for (int64_t layer = 0; layer < e->keeps.outer; layer++)
-        for (int i = 0; i < 2; i++) {
-            if (!e->keeps.inner[i]) continue;
-            mlc_tensor to = mlc__cache_part(&e->of[!e->now][i], 1, 0, c->rows);
-            to = mlc__cache_part(&to, 0, layer, 1);
-            mlc_tensor *from = mlc_unsqueeze(r->after[i][layer], 0);
-            if (!from || mlc__cast_into(c->ctx, "forward_cached", &to, from) != MLC_OK)
-                return false;
-        }
-    if (c->turn[1]) *y = mlc__steps_gather(*y, c->turn[1]);
-    return *y != NULL;
-}
-
 static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const mlc_tensor *x)
 {
     const int64_t b = x->ndim > 1 ? x->shape[0] : 0, t = x->ndim > 1 ? x->shape[1] : 0;
@@ -45475,10 +45669,13 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
     mlc__heap_free(c->ctx, tokens.own);
     return y;
 }
+#endif
 
 /* @@ IMPL.NN.GENERATE ------------------------------------ the next token, again and again
  * Logits of the last place come to the host. Candidates stand in a heap, from which the largest are
  * taken while filters want them; without filters none is ordered. Equal logits: by their tokens. */
+
+#ifndef MLC_NO_ATTENTION
 
 typedef struct mlc__candidate { float x; int32_t token; } mlc__candidate;
 
@@ -46089,6 +46286,7 @@ MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tenso
     mlc__beams_close(&g);
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -46435,6 +46633,8 @@ MLC__LEVEL_WARM
  * Signs are rows of a product's operand b that the product makes itself; normals are made a piece
  * at a time; the others have a kernel. Everything is along the last axis: another one is permuted
  * there and back. */
+
+#ifndef MLC_NO_SKETCH
 
 #define MLC__SKETCH_PIECE (1 << 18)    /* normals at a time */
 
@@ -47129,6 +47329,7 @@ MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2,
                                                                        e);
     return e->residual && y ? mlc_add(y, e->residual) : y;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -47136,6 +47337,8 @@ MLC__LEVEL_COLD
 /* @@ IMPL.SKETCH.LAYERS ---------------------------------- sklinear as a module, and its starts
  * S1 and S2 are parameters, U a seed in a buffer: the sketches are made from it whenever it has
  * changed, by a load, say. Streams of the seed: 1 is U1, 2 is U2. */
+
+#ifndef MLC_NO_SKETCH
 
 /* The whole part, within what an i64 holds. */
 static int64_t mlc__whole(double x)
@@ -47667,8 +47870,11 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
     mlc__exact_end(ctx, cast);
     return out[0] && out[1] && out[2] && out[3] ? MLC_OK : ctx->status;
 }
+#endif
 
-/* ---- convolutions */
+/* @@ IMPL.SKETCH.CONV ------------------------------------- convolutions with sketched outputs */
+
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_VISION)
 
 typedef struct mlc__skconv_user {
     mlc_tensor *b, *seed;
@@ -47863,7 +48069,41 @@ MLC_IMPL mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int6
     return mlc_nn_skconv(ctx, &d);
 }
 
-/* ---- whole models */
+/* The layer in place of m in a model. */
+static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
+                                       mlc_module *m, double *error)
+{
+    mlc_tensor *const *wb = m->fuse->weights(m);
+    mlc_nn_skconv_desc d;
+    memset(&d, 0, sizeof d);
+    d.conv = *m->fuse->conv(m);
+    d.conv.has_dtype = true;
+    d.conv.dtype = wb[0]->dtype;
+    d.num_terms = model->num_terms;
+    d.low_rank = model->low_rank;
+    /* The starts there are of one side: a copy is not scaled, a subspace is a fit. */
+    d.start = model->start == MLC_SKETCH_COPY_SCALED ? MLC_SKETCH_COPY
+              : model->start == MLC_SKETCH_SUBSPACE  ? MLC_SKETCH_FIT
+                                                    : model->start;
+    d.error = error;
+    if (!model->fresh) { d.weight = wb[0]; d.bias = wb[1]; }
+    return mlc_nn_skconv(m->ctx, &d);
+}
+#else
+
+static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
+                                       mlc_module *m, double *error)
+{
+    (void)model;
+    (void)m;
+    (void)error;
+    return NULL;
+}
+#endif
+
+/* @@ IMPL.SKETCH.MODEL ------------------------------------ the layers of a model replaced */
+
+#ifndef MLC_NO_SKETCH
 
 typedef struct mlc__sketching {
     const mlc_sketch_model_desc *d;
@@ -47915,25 +48155,6 @@ static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m,
     return mlc_nn_sklinear_ex(m->ctx, &d);
 }
 
-static mlc_module *mlc__sketch_conv_of(const mlc__sketching *k, mlc_module *m, double *error)
-{
-    mlc_tensor *const *wb = m->fuse->weights(m);
-    mlc_nn_skconv_desc d;
-    memset(&d, 0, sizeof d);
-    d.conv = *m->fuse->conv(m);
-    d.conv.has_dtype = true;
-    d.conv.dtype = wb[0]->dtype;
-    d.num_terms = k->d->num_terms;
-    d.low_rank = k->d->low_rank;
-    /* The starts there are of one side: a copy is not scaled, a subspace is a fit. */
-    d.start = k->d->start == MLC_SKETCH_COPY_SCALED ? MLC_SKETCH_COPY
-              : k->d->start == MLC_SKETCH_SUBSPACE  ? MLC_SKETCH_FIT
-                                                    : k->d->start;
-    d.error = error;
-    if (!k->d->fresh) { d.weight = wb[0]; d.bias = wb[1]; }
-    return mlc_nn_skconv(m->ctx, &d);
-}
-
 /* Trainable numbers of S in m's place, and what a row or pixel takes of multiply-adds; 0: m is
  * nothing to be sketched. */
 static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t *macs)
@@ -47965,7 +48186,7 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
     if ((size >= dense || macs >= dense) && !k->d->larger_too) return MLC_OK;
     double error = MLC__NAN;
     const char *was = m->cls.name;
-    mlc_module *fresh = m->fuse->conv ? mlc__sketch_conv_of(k, m, &error)
+    mlc_module *fresh = m->fuse->conv ? mlc__sketch_conv_of(k->d, m, &error)
                                       : mlc__sketch_linear_of(k, m, &error);
     if (!fresh) return m->ctx->status;
     mlc__module_replace(m, fresh);
@@ -48038,6 +48259,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
     }
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -48122,6 +48344,7 @@ struct mlc__small {
 struct mlc__average_fns {
     mlc_status (*update)(mlc_optim *o);
     mlc_status (*follow)(mlc_optim *o, const mlc_optim *n);
+    void       (*free)(mlc_average *a);
 };
 
 /* Rates and decays of entries that no group has set: mlc_optim_no_decay, mlc_optim_layer_decay. */
@@ -48217,6 +48440,9 @@ struct mlc_optim {
     mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                              bool *made);                             /* of in_backward         */
 };
+
+/* Items of its state: what comes before is numbers, what comes from D on are vectors. */
+enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC__LBFGS_PAIRS };
 
 /* State of L-BFGS: IMPL.OPTIM.LBFGS. */
 struct mlc__lbfgs {
@@ -48433,17 +48659,6 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     return mlc__flat_grads(mlc__root(o->module)->flat);
 }
 
-/* Parameters stay as they are. It may stand in no list. */
-MLC_IMPL void mlc_average_free(mlc_average *a)
-{
-    if (!a) return;
-    for (mlc_average **at = &a->o->averages; *at; at = &(*at)->next)
-        if (*at == a) { *at = a->next; break; }
-    if (a->o->swapped == a) a->o->swapped = NULL;
-    mlc__heap_data_free(a->o->ctx, a->memory, MLC_MEM_OPTIM);
-    mlc__heap_free(a->o->ctx, a);
-}
-
 MLC_IMPL void mlc_optim_free(mlc_optim *o)
 {
     if (!o) return;
@@ -48451,7 +48666,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     if (o->next) o->next->prev = o->prev;
     mlc__optim_claim(o, false);
     mlc__optim_free_state(o);
-    while (o->averages) mlc_average_free(o->averages);
+    while (o->averages) o->average->free(o->averages);
     if (o->lbfgs) o->lbfgs->drop(o);
     mlc__heap_free(o->ctx, o->lbfgs);
     for (int32_t g = 1; g < o->groups; g++) mlc__heap_free(o->ctx, o->group[g].glob);
@@ -49353,15 +49568,52 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM.MOMENTS ---------------------------------- states in bf16 or 8 bits
- * An entry keeps its place among states of full width, which averages have and runs are joined by;
- * what it has in memory begins at `small`: bf16; or codes, padded to a cache line, and scales, one
- * a block of 256 elements, and the entry is a run of its own, as its blocks begin with it; or f32
- * of a parameter of few elements. Only a constructor with a desc links this. */
+/* @@ IMPL.OPTIM.DRAFT ------------------------------------ what a rule tells an optimizer
+ * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
+ * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
+ * mlc_rule states. */
 
-#define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
+/* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
+typedef struct mlc__bound {
+    const char *name;
+    double value, least, below;
+} mlc__bound;
 
-/* Sets a draft up for such states, if that is asked for. */
+/* Is there a module and a desc? */
+static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
+{
+    if (m && !desc)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(lr)", what,
+                  what);
+    return m && desc;
+}
+
+/* The condition is written so that NaN fails it. */
+static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (b[i].value >= b[i].least && b[i].value < b[i].below) continue;
+        const bool over = b[i].least == DBL_MIN;
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be %s %s and below %s", what,
+                  b[i].name, mlc__real(b[i].value).s, over ? "over" : "at least",
+                  mlc__real(over ? 0.0 : b[i].least).s, mlc__real(b[i].below).s);
+        return false;
+    }
+    return true;
+}
+
+static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_fns *cpu,
+                             const char *name, const char *const *names, int32_t n_state)
+{
+    memset(o, 0, sizeof *o);
+    o->rule = rule;
+    o->cpu = cpu;
+    o->name = name;
+    o->names = names;
+    o->n_state = n_state;
+}
+
+/* Sets a draft up for states in fewer bits, if that is asked for: IMPL.OPTIM.MOMENTS. */
 typedef bool (*mlc__small_fn)(mlc_module *m, mlc_optim *draft, mlc_moments moments);
 
 static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments)
@@ -49372,6 +49624,16 @@ static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments
                   "bits", draft->name, (int)moments);
     return moments == MLC_MOMENTS_FULL;
 }
+
+/* @@ IMPL.OPTIM.MOMENTS ---------------------------------- states in bf16 or 8 bits
+ * An entry keeps its place among states of full width, which averages have and runs are joined by;
+ * what it has in memory begins at `small`: bf16; or codes, padded to a cache line, and scales, one
+ * a block of 256 elements, and the entry is a run of its own, as its blocks begin with it; or f32
+ * of a parameter of few elements. Only a constructor with a desc links this. */
+
+#ifndef MLC_NO_OPTIMIZERS
+
+#define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
 
 /* Of a state of full width, with its padding. */
 static size_t mlc__small_span(const mlc_optim *o, int64_t i)
@@ -49483,51 +49745,18 @@ static bool mlc__small_lion(mlc_module *m, mlc_optim *draft, mlc_moments moments
 {
     return mlc__small_set(m, draft, moments, &mlc__coded_lion);
 }
+#else
 
-/* @@ IMPL.OPTIM.RULES ------------------------------------ rules: descs, checks, constructors
- * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
- * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
- * mlc_rule states. */
-
-/* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
-typedef struct mlc__bound {
-    const char *name;
-    double value, least, below;
-} mlc__bound;
-
-/* Is there a module and a desc? */
-static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
+static bool mlc__small_adam(mlc_module *m, mlc_optim *draft, mlc_moments moments)
 {
-    if (m && !desc)
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_%s_desc_make(lr)", what,
-                  what);
-    return m && desc;
+    if (moments != MLC_MOMENTS_FULL)
+        mlc__fail(m->ctx, MLC_ERR_UNSUPPORTED, "%s: moments is %d; MLC_NO_OPTIMIZERS left out "
+                  "states in fewer bits: MLC_MOMENTS_FULL", draft->name, (int)moments);
+    return moments == MLC_MOMENTS_FULL;
 }
+#endif
 
-/* The condition is written so that NaN fails it. */
-static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b, int32_t n)
-{
-    for (int32_t i = 0; i < n; i++) {
-        if (b[i].value >= b[i].least && b[i].value < b[i].below) continue;
-        const bool over = b[i].least == DBL_MIN;
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %s is %s; it must be %s %s and below %s", what,
-                  b[i].name, mlc__real(b[i].value).s, over ? "over" : "at least",
-                  mlc__real(over ? 0.0 : b[i].least).s, mlc__real(b[i].below).s);
-        return false;
-    }
-    return true;
-}
-
-static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_fns *cpu,
-                             const char *name, const char *const *names, int32_t n_state)
-{
-    memset(o, 0, sizeof *o);
-    o->rule = rule;
-    o->cpu = cpu;
-    o->name = name;
-    o->names = names;
-    o->n_state = n_state;
-}
+/* @@ IMPL.OPTIM.RULES ------------------------------------ SGD, Adam, AdamW */
 
 /* -- SGD -- */
 
@@ -49636,6 +49865,40 @@ MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
     const mlc_adam_desc d = mlc_adamw_desc_make(lr);
     return mlc__adam_make(m, "adamw", &d, MLC_RULE_ADAM, &mlc__rule_adam, true, mlc__small_none);
 }
+
+/* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss themselves */
+
+static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    mlc_tensor *l = fn(user);
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, l && l->ctx == o->ctx, ARG, "optim_step_with: the loss %s", l ?
+                 "belongs to another context" : "is NULL; fn returns what it made");
+    if (loss) *loss = mlc_item(l);
+    return mlc_backward(mlc_optim_scaled(o, l));
+}
+
+MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (o->ctx->status != MLC_OK) return o->ctx->status;
+    MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
+    if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
+    MLC__TRY(mlc_scope_begin(o->ctx));
+    mlc__optim_fresh(o);
+    mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
+                                 : mlc__optim_evaluate(o, fn, user, loss);
+    o->sharp = st == MLC_OK;
+    if (st == MLC_OK) st = mlc_optim_step(o);
+    o->sharp = false;
+    if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
+    const mlc_status left = mlc__scope_leave(o->ctx);
+    return st != MLC_OK ? st : left;
+}
+
+/* @@ IMPL.OPTIM.MORE_RULES ------------------------------- all rules but SGD, Adam, AdamW */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 /* -- LAMB -- */
 
@@ -50125,6 +50388,7 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     o->mean = on;
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -50136,6 +50400,8 @@ MLC__LEVEL_COLD
  * a device's error heeded, a 16-bit p rounded and packs made again, and numbers that change from
  * step to step stay on the device: the host does not wait. Before an update the same sequence
  * reserves its memory without running (dry): running out of it changes nothing. */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 enum { MLC__SLOT_NONE, MLC__SLOT_ALIKE, MLC__SLOT_ROWS, MLC__SLOT_COLUMNS };
 
@@ -50641,41 +50907,16 @@ MLC_IMPL mlc_optim *mlc_muon(mlc_module *m, double lr)
     const mlc_muon_desc d = mlc_muon_desc_make(lr);
     return mlc_muon_ex(m, &d);
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss again
+/* @@ IMPL.OPTIM.SAM -------------------------------------- gradients at a point uphill
  * SAM: gradients g at p, p + e with e along g in place of p, gradients there, p again, a step.
  * Copies of all parameters are made before the first of them changes: every way restores them. */
 
-static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
-{
-    mlc_tensor *l = fn(user);
-    if (o->ctx->status != MLC_OK) return o->ctx->status;
-    MLC__REQUIRE(o->ctx, l && l->ctx == o->ctx, ARG, "optim_step_with: the loss %s", l ?
-                 "belongs to another context" : "is NULL; fn returns what it made");
-    if (loss) *loss = mlc_item(l);
-    return mlc_backward(mlc_optim_scaled(o, l));
-}
-
-MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
-{
-    if (!o) return MLC_ERR_ARG;
-    if (o->ctx->status != MLC_OK) return o->ctx->status;
-    MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
-    if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
-    MLC__TRY(mlc_scope_begin(o->ctx));
-    mlc__optim_fresh(o);
-    mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
-                                 : mlc__optim_evaluate(o, fn, user, loss);
-    o->sharp = st == MLC_OK;
-    if (st == MLC_OK) st = mlc_optim_step(o);
-    o->sharp = false;
-    if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
-    const mlc_status left = mlc__scope_leave(o->ctx);
-    return st != MLC_OK ? st : left;
-}
+#ifndef MLC_NO_OPTIMIZERS
 
 /* g of entry i, times |p| if the ascent is adaptive, in f64 or f32. */
 static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
@@ -50760,6 +51001,7 @@ MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
     o->sam = mlc__optim_sam;
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -50771,6 +51013,8 @@ MLC__LEVEL_COLD
  * begins: trial points are start + t direction, and whatever fails puts start back. A search has
  * at most two ends of a bracket and one trial point in hand, which share three gradients; the one
  * that a trial's gradient will be in holds its parameters first. */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__DOT_PIECE 32768           /* elements of a product in f64 at a time */
 static const char mlc__lbfgs_what[] = "optim_step_with";
@@ -51356,8 +51600,6 @@ static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, doub
 
 /* -- state -- */
 
-enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC__LBFGS_PAIRS };
-
 static int64_t mlc__lbfgs_items(const mlc_optim *o)
 {
     const struct mlc__lbfgs *l = o->lbfgs;
@@ -51486,11 +51728,14 @@ MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
     const mlc_lbfgs_desc d = mlc_lbfgs_desc_make(lr);
     return mlc_lbfgs_ex(m, &d);
 }
+#endif
 
 /* @@ IMPL.OPTIM.CURVATURE -------------------------------- Sophia-H: a diagonal by differences
  * Hutchinson's estimate: the mean over signs u of u times the product of Hessian and u, which is
  * (g(p + eps u) - g(p - eps u)) / (2 eps). The estimate takes the place of gradients, for one pass
  * of the rule's part that keeps the curvature. */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 static const char mlc__curvature_what[] = "optim_curvature_with";
 
@@ -51670,6 +51915,7 @@ MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void 
     mlc__heap_free(o->ctx, c.old);
     return st != MLC_OK ? st : left;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -51679,6 +51925,19 @@ MLC__LEVEL_WARM
  * update that is made is followed by a pass of the kernel average over all entries, due or not, by
  * runs whose values and averages lie alike. What counts, and whether the update was made, the
  * kernel reads in the memory of guard. */
+
+#ifndef MLC_NO_OPTIMIZERS
+
+/* Parameters stay as they are. It may stand in no list. */
+MLC_IMPL void mlc_average_free(mlc_average *a)
+{
+    if (!a) return;
+    for (mlc_average **at = &a->o->averages; *at; at = &(*at)->next)
+        if (*at == a) { *at = a->next; break; }
+    if (a->o->swapped == a) a->o->swapped = NULL;
+    mlc__heap_data_free(a->o->ctx, a->memory, MLC_MEM_OPTIM);
+    mlc__heap_free(a->o->ctx, a);
+}
 
 /* What it does to a run, but for the run. */
 static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_average_part part)
@@ -51779,7 +52038,8 @@ static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
 /* Takes over a filled-in draft: first in the list, or last. */
 static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_average *draft)
 {
-    static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow };
+    static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow,
+                                               mlc_average_free };
     mlc_ctx *ctx = o->ctx;
     void *made[2] = { NULL, NULL };
     if (mlc__optim_layout(o) != MLC_OK) return NULL;
@@ -51911,6 +52171,7 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
     mlc_average_free(old);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.OPTIM.STATE ------------------------------------ state as named tensors
  * Items of a walk, in its order: of each entry its states, the number of its updates, what the rule
@@ -51919,7 +52180,6 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
-
 
 typedef struct mlc__optim_numbers {
     int64_t steps, attempts, calls, mean, good, skipped, skipped_row;
@@ -52285,6 +52545,8 @@ MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.NOISE ------------------------------------ noise in gradients */
 
+#ifndef MLC_NO_OPTIMIZERS
+
 #define MLC__NOISE_PIECE 262144        /* elements drawn at a time: a stream each */
 
 /* Of the first update; the kernel adds those made. Entries and pieces are far apart. */
@@ -52371,12 +52633,15 @@ MLC_IMPL mlc_status mlc_optim_noise(mlc_optim *o, double eta, double gamma)
     o->noise->add = mlc__noise_add;
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.OPTIM.REPORT ----------------------------------- gradients by layer, in numbers
  * Sums are in f64 and in the order of elements. Memory of a device comes to the host in pieces. */
+
+#ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__REPORT_PIECE 32768        /* elements */
 
@@ -52611,6 +52876,7 @@ MLC_IMPL mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *r
     }
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -52618,6 +52884,8 @@ MLC__LEVEL_WARM
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
  * The tape asks, at the beginning of every operation, what its inputs should be; casts are
  * operations like others, so gradients find their way back through them. */
+
+#ifndef MLC_NO_METHODS
 
 #define MLC__AMP_DEPTH 8
 #define MLC__AMP_SEEN  64              /* operations and dtypes that a report can tell of       */
@@ -52802,6 +53070,7 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
                    (long long)a->ran[i].times);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.RECOMPUTE -------------------------------------- pieces of forward that run twice
  * The first run is on a tape that records nothing: each operation chooses what it would choose if
@@ -52814,6 +53083,8 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
  * The second run leaves out the last product: the piece's last operation, if it is one of products
  * (linear, convolution, matmul) whose result backward does not read. In a transformer layer with
  * the norm first this is a third of the second run. */
+
+#ifndef MLC_NO_METHODS
 
 /* The last product of a piece. */
 typedef struct mlc__last {
@@ -53655,6 +53926,7 @@ MLC_IMPL mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, i
     int64_t need;
     return m ? mlc__marks_for(m, input, bytes, true, &need) : MLC_ERR_ARG;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -53664,6 +53936,8 @@ MLC__LEVEL_COLD
  * defined here and call the hooks one after the other. Operations that a hook calls are passed to
  * no hook: they would call it again, without end. Paths of modules are kept as long as the context,
  * since nodes point to them: there are as many as modules. */
+
+#ifndef MLC_NO_METHODS
 
 typedef struct mlc__hook {
     struct mlc__hook *next;
@@ -53981,6 +54255,7 @@ MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc
     ctx->inner.keep = keep;
     return ctx->status;
 }
+#endif
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
  * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
@@ -55270,6 +55545,8 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
  * left of the file before memory is asked for, a zip by its central directory (local headers of
  * numpy.savez hold no sizes), each entry inside the file and apart from the others, checksums. */
 
+#ifndef MLC_NO_FILES
+
 #ifdef MLC_USE_ZLIB
 #  include <zlib.h>
 #endif
@@ -56211,6 +56488,7 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
     mlc__heap_free(ctx, sorted);
     return st;
 }
+#endif
 
 /* @@ IMPL.IO.STATE ------------------------------------- parameters of a module, to a file and back
  * Names are dotted paths, as PyTorch's, so that its state dicts load as they are. Loading has three
@@ -57718,6 +57996,8 @@ MLC__LEVEL_HOT
  * and whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path:
  * both factors are f64 without error); the rest goes to strtod, with the locale's own point. */
 
+#ifndef MLC_NO_FILES
+
 /* text[0..n) for strtod: with the locale's own point, ended by 0. False if it does not fit: that is
  * no sensible number. */
 static bool mlc__number_local(const char *text, size_t n, char *copy, size_t room)
@@ -58590,12 +58870,15 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     mlc__heap_free(ctx, b.text);
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.IO.IDX ----------------------------------------- MNIST's format
  * 00 00 type ndim, sizes as big-endian u32, big-endian data: nothing else may be in the file. */
+
+#ifndef MLC_NO_FILES
 
 static const struct { uint8_t code; uint8_t bytes; mlc_dtype dtype; char kind; } mlc__idx_types[] =
     { { 0x08, 1, MLC_U8, 'u' }, { 0x09, 1, MLC_I8, 'i' }, { 0x0B, 2, MLC_I32, 'i' },
@@ -58707,10 +58990,13 @@ MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
     mlc__heap_free(ctx, data);
     return st;
 }
+#endif
 
 /* @@ IMPL.IO.CIFAR --------------------------------------- CIFAR-10 and CIFAR-100, binary version
  * Records without a header: one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 1024
  * bytes of red, of green and of blue, row-major. */
+
+#ifndef MLC_NO_FILES
 
 static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **labels)
 {
@@ -58762,6 +59048,7 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
     mlc__file_close(&f);
     return x;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -58770,6 +59057,8 @@ MLC__LEVEL_WARM
  * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
  * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
  * for graph labels" (Graphics Gems, 1990) has it. */
+
+#ifndef MLC_NO_METHODS
 
 enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
        MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
@@ -59205,6 +59494,7 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
     return mlc__atomic_end(&f.to, f.st);
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -59212,6 +59502,8 @@ MLC__LEVEL_COLD
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
  * check serves them all. Evaluation itself checks nothing. */
+
+#ifndef MLC_NO_METHODS
 
 typedef struct mlc__sched_row {
     const char *name;
@@ -59970,6 +60262,7 @@ MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_l
     if (lr && st == MLC_OK) *lr = mlc__lr_suggested(d, points);
     return st != MLC_OK ? st : put;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -59979,6 +60272,8 @@ MLC__LEVEL_WARM
  * fills anew each time: no step allocates. The order of epoch e is a function of the seed and e
  * alone, so runs can be repeated and epochs do not look alike. The last batch is the same tensors
  * with fewer rows. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__column {           /* x or y: the loader's own copy and batch */
     mlc_tensor  source, batch;
@@ -60589,12 +60884,15 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 {
     return mlc_index_select(x, 0, rows);
 }
+#endif
 
 /* @@ IMPL.DATA.SET --------------------------------------- datasets, and datasets over others
  * A dataset is functions over a state of its own. What the library makes has the state in one heap
  * object with the struct that the program sees; that of one over others has pointers to them. get
  * is called by several threads at a time: states are read-only once they are made, but for the
  * cache's, whose marks are atomic. Errors are texts in the sample: who asked hands them on. */
+
+#ifndef MLC_NO_TRAINING
 
 static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*release)(void *object))
 {
@@ -61392,11 +61690,14 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
     d->release = mlc__cache_release;
     return mlc__set_done(d, mlc__cache_make(c, path));
 }
+#endif
 
 /* @@ IMPL.DATA.READY ------------------------------------- datasets of files and tables
  * Rows of an array lie in a mapped file; the readers of the formats say where they begin and what
  * they are. What depends on a row's values (labels, tokens) is checked when it is got: a look at
  * all of them would read the file. Each kind links the reader of its own format alone. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__row_file {             /* followed by the path */
     mlc_ctx    *ctx;
@@ -62253,10 +62554,13 @@ MLC_IMPL mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder)
     if (ctx) mlc__fail(ctx, MLC_ERR_ARG, "dataset_pnm: the folder is NULL; give its name");
     return NULL;
 }
+#endif
 
 /* @@ IMPL.DATA.AUGMENT ----------------------------------- images another way; mixup, CutMix
  * What is random in an image is words of Philox by seed, epoch and sample; what is random in a
  * batch, by seed, epoch and batch. So a worker needs nothing but these numbers. */
+
+#ifndef MLC_NO_TRAINING
 
 #define MLC__AUGMENT_KEY 0xA0761D6478BD642Fu
 #define MLC__MIXUP_KEY   0xE7037ED1A0B428DBu
@@ -62682,6 +62986,7 @@ MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_m
     collate->field[desc->y].dims = mlc_dims1(desc->classes);
     return MLC_OK;
 }
+#endif
 
 /* @@ IMPL.DATA.LOADER ------------------------------------ batches of a dataset, by workers
  * An epoch has a plan: which samples in which batch. Batch k is then a function of the plan and k,
@@ -62690,6 +62995,8 @@ MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_m
  * free when the next batch is asked for: on the host the batch's tensors see the slot itself. A
  * mutex guards what is claimed and what is ready; it is taken twice a batch. All memory is taken
  * when the loader is made. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__feed_slot {
     char      *data[MLC_MAX_FIELDS];   /* rows as get makes them */
@@ -63712,11 +64019,14 @@ MLC_IMPL mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
     if (mlc__feed_sorts(&f->desc)) mlc__feed_plan(f);      /* batches are known by the plan */
     return &f->base;
 }
+#endif
 
 /* @@ IMPL.TEXT.UNICODE ----------------------------------- classes and mappings of characters
  * What tokenizers ask of a character: its class, its lower case, its canonical decomposition
  * without nonspacing marks. Tables are runs, as varints; a tokenizer unpacks those that it needs
  * into memory of its own, to be searched by halves. Hangul is computed. */
+
+#ifndef MLC_NO_ATTENTION
 
 enum { MLC__CHAR_OTHER = 0, MLC__CHAR_LETTER, MLC__CHAR_NUMBER, MLC__CHAR_SPACE, MLC__CHAR_PUNCT,
        MLC__CHAR_MARK, MLC__CHAR_CONTROL, MLC__CHAR_SPACE_CONTROL };
@@ -64174,6 +64484,7 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
     for (const uint32_t *m = u->more + (to[0] & 0x7FFFFFFF); m[n]; n++) to[n] = m[n];
     return n;
 }
+#endif
 
 /* @@ IMPL.TEXT ------------------------------------------- tokenizers: bytes, WordPiece, BPE
  * A tokenizer is a vocabulary (tokens one after another, found by a hash table) and a function
@@ -64181,6 +64492,8 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
  * and checked before anything is made of it: its tokens are packed in its own text, each as id,
  * bytes and a 0, which JSON and lines have room for. Ids go to the caller's buffer as they come,
  * and are counted where it is full. */
+
+#ifndef MLC_NO_ATTENTION
 
 typedef struct mlc__token { uint32_t at, bytes; bool special; } mlc__token;
 typedef struct mlc__merge { uint32_t a, b, to; } mlc__merge;         /* its number is its rank */
@@ -65271,6 +65584,7 @@ MLC_IMPL mlc_tokenizer *mlc_tokenizer_bpe(mlc_ctx *ctx, const char *vocab, const
     mlc__heap_free(ctx, v.text);
     return mlc__tokenizer_done(t, st);
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -65278,6 +65592,8 @@ MLC__LEVEL_HOT
 /* @@ IMPL.METRICS.ROWS ----------------------------------- rows of scores on the host
  * What operations of tensors do as well, and there for devices: here in one pass, which few
  * columns, as classes are, gain from. Scores are taken as f64, a block at a time. */
+
+#ifndef MLC_NO_TRAINING
 
 enum { MLC__SCORE_BLOCK = 512 };
 
@@ -65465,6 +65781,7 @@ static double mlc__error_sum(const mlc_tensor *p, const mlc_tensor *t, mlc__erro
     for (int64_t i = 0; i < chunks; i++) sum += j.sum[i];
     return sum;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -65474,6 +65791,8 @@ MLC__LEVEL_COLD
  * nothing leaves the device. Parts are folded in the batch and then, in one operation, in the
  * metric, so that a batch that fails leaves no trace. On the host a batch is taken in pieces that
  * stay in the cache. Ties of mlc_accuracy count for the first class, as argmax has it. */
+
+#ifndef MLC_NO_TRAINING
 
 /* Counted on the host: two integers a row are little to move. */
 MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
@@ -66146,11 +66465,14 @@ MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
 {
     return mlc__metric_make(ctx, &mlc__metric_r2_kind, 1);
 }
+#endif
 
 /* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
  * Row t, column p: the weight of targets t that were predicted to be p. Some kinds have a matrix
  * each, so that each can be updated and merged alone. The last row counts rows of weighted batches
  * that have the class: as in scikit-learn, a class is there whatever its rows weigh. */
+
+#ifndef MLC_NO_TRAINING
 
 static mlc_tensor *mlc__confusion_part(const mlc_metric *m, const mlc__fed *f)
 {
@@ -66480,6 +66802,7 @@ MLC_IMPL mlc_status mlc_classification_report(mlc_metric *m, const char *const *
                  "mlc_metric_update before");
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT
@@ -66488,6 +66811,8 @@ MLC__LEVEL_HOT
  * All scores are kept, with one byte that says whether a row has the class. To read sorts keys of a
  * class, 8 bits a pass, and goes once over thresholds, from the highest down; equal scores are one
  * threshold, rows of weight 0 none, as in scikit-learn. Sums are f64. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__sweep {
     const mlc_metric *m;
@@ -66885,12 +67210,15 @@ MLC_IMPL mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int6
     if (n) *n = p.n;
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.METRICS.TRACKER -------------------------------- names, epochs, history
  * Steps and values are arrays of f64, as mlc_plot takes them; all have the same room. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__track {
     char        name[64];
@@ -67228,6 +67556,7 @@ MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *
     }
     return MLC_OK;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -67235,6 +67564,8 @@ MLC__LEVEL_WARM
 /* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
  * One square a pair of classes, rows are targets. Numbers are written into squares that have room
  * for them: up to 16 classes. */
+
+#ifndef MLC_NO_TRAINING
 
 enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_TOP = 400, MLC__CONFUSION_MOST = 64 };
 
@@ -67340,6 +67671,7 @@ MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const ch
     mlc__heap_free(m->ctx, counts);
     return f.st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -67347,6 +67679,8 @@ MLC__LEVEL_COLD
 /* @@ IMPL.TRAIN ------------------------------------------ progress
  * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
  * itself; in a file or a log each update is a line, and there are few of them. */
+
+#ifndef MLC_NO_TRAINING
 
 MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                         void *user)
@@ -67438,11 +67772,14 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
     const double now = mlc__seconds();
     if (mlc__progress_due(p, done, now)) mlc__progress_draw(p, done, text, now);
 }
+#endif
 
 /* @@ IMPL.TRAIN.FIT -------------------------------------- loop, evaluation, predictions
  * The loop is made of public functions: by hand it has the same bits. A batch has a scope of its
  * own, around its callbacks, too. The mean loss is summed on the host where losses are there,
  * else on the device. */
+
+#ifndef MLC_NO_TRAINING
 
 typedef struct mlc__fit_ask {          /* what a callback is asked beside events               */
     struct mlc__fit_ask *next;
@@ -68156,10 +68493,13 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
     mlc__heap_free(ctx, o.piece);
     return y;
 }
+#endif
 
 /* @@ IMPL.TRAIN.CALLBACKS -------------------------------- ready callbacks
  * Each is one block of memory that begins with its mlc_callback, whose user is the block. A program
  * links those alone whose constructors it calls: there is no table of them. */
+
+#ifndef MLC_NO_TRAINING
 
 /* A block of so many bytes, zeroed, for a callback of these events. */
 static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uint32_t events,
@@ -68610,6 +68950,142 @@ MLC_IMPL mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_platea
     return &o->c;
 }
 
+/* -- a loss that is not finite -- */
+
+typedef struct mlc__on_nan {
+    mlc_callback  c;
+    int64_t       every, batches;
+    mlc_rng_state rng;                 /* before the batch                                     */
+    char          cause[MLC__MESSAGE];
+} mlc__on_nan;
+
+static bool mlc__nan_in(mlc__on_nan *n, const mlc_tensor *t, const char *what, const char *name)
+{
+    int64_t first = -1;
+    if (!t || mlc__not_finite(t->ctx, t, "on_nan", &first) != MLC_OK || first < 0) return false;
+    snprintf(n->cause, sizeof n->cause, "%s%.120s has a NaN or Inf at element %lld of %s", what,
+             name, (long long)first, mlc__shape(t).s);
+    return true;
+}
+
+static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
+{
+    return !mlc__nan_in(MLC__CAST(mlc__on_nan *, user), &p->t, "parameter ", name);
+}
+
+/* The forward of the batch again. Its error is the cause, and stands until it has been copied. */
+static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
+{
+    mlc_ctx *ctx = s->ctx;
+    const mlc__anomaly_fn was = ctx->installed.anomaly;
+    mlc_tensor *output = NULL;
+    mlc_ctx_set_rng(ctx, n->rng);
+    mlc_anomaly(ctx, true);
+    mlc__fit_forward(ctx, s->net, &s->fit->d, s->data, &output);
+    ctx->installed.anomaly = was;
+    snprintf(n->cause, sizeof n->cause, "%.300s", ctx->status == MLC_OK ? "its forward is finite "
+             "when it is made again" : mlc_error(ctx));
+    mlc_error_clear(ctx);
+}
+
+/* The log hears of the result alone. */
+static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
+{
+    mlc_ctx *ctx = s->ctx;
+    if (loss != loss) loss = MLC__NAN;                     /* without a sign */
+    const mlc_log_fn log = ctx->log;
+    ctx->log = NULL;
+    if (!mlc__nan_in(n, s->data->x, "the batch's x", "") &&
+        !mlc__nan_in(n, s->data->y, "the batch's y", "") &&
+        mlc__params(s->net, mlc__nan_param, n)) mlc__nan_again(n, s);
+    ctx->log = log;
+    return mlc__fail(ctx, MLC_ERR_VALUE, "on_nan: the loss is %s at batch %lld of epoch %lld, step "
+                     "%lld: %.400s", mlc__real(loss).s, (long long)s->batch,
+                     (long long)s->epoch, (long long)s->step, n->cause);
+}
+
+/* The sum of losses stays what it is when one was not finite: not each must be looked at. */
+static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, user);
+    if (event == MLC_EVENT_BATCH_BEGIN) {
+        n->rng = mlc_ctx_rng(s->ctx);
+        n->batches++;
+        return MLC_OK;
+    }
+    if (!s->data || s->fit->rows == 0.0) return MLC_OK;
+    if (s->fit->mean && (event == MLC_EVENT_BATCH_END || n->batches % n->every)) return MLC_OK;
+    const double loss = mlc_fit_loss(s);
+    return fabs(loss) <= DBL_MAX ? s->ctx->status : mlc__nan_found(n, s, loss);
+}
+
+MLC_IMPL mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every)
+{
+    if (!mlc__every(ctx, every, "on_nan")) return NULL;
+    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, mlc__callback_new(
+        ctx, "on_nan", sizeof *n, MLC__AT(BATCH_BEGIN) | MLC__AT(STEP_BEGIN) | MLC__AT(BATCH_END),
+        mlc__nan_on));
+    if (n) n->every = every;
+    return n ? &n->c : NULL;
+}
+
+/* -- limits -- */
+
+static mlc_status mlc__memory_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_every *m = MLC__CAST(mlc__on_every *, user);
+    const mlc_memory *mem = &s->ctx->mem;
+    char text[512];
+    (void)event;
+    if (mem->peak <= m->every) return MLC_OK;
+    snprintf(text, sizeof text, "on_memory: %.30s have been in use, over %.30s: parameters %.30s, "
+             "gradients %.30s, optimizer %.30s, activations %.30s, workspace %.30s",
+             mlc__bytes_text(mem->peak).s, mlc__bytes_text(m->every).s,
+             mlc__bytes_text(mem->top[MLC_MEM_PARAM]).s, mlc__bytes_text(mem->top[MLC_MEM_GRAD]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_OPTIM]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_ACTIVATION]).s,
+             mlc__bytes_text(mem->top[MLC_MEM_WORKSPACE]).s);
+    mlc__log(s->ctx, MLC_LOG_WARNING, text);
+    m->every = mem->peak + mem->peak / 10;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes)
+{
+    if (!mlc__callback_takes(ctx, bytes >= 1, "on_memory", "the limit is below 1 byte"))
+        return NULL;
+    mlc__on_every *m = MLC__CAST(mlc__on_every *, mlc__callback_new(
+        ctx, "on_memory", sizeof *m, MLC__AT(BATCH_END), mlc__memory_on));
+    if (m) m->every = bytes;
+    return m ? &m->c : NULL;
+}
+
+typedef struct mlc__on_time { mlc_callback c; double seconds, started; } mlc__on_time;
+
+static mlc_status mlc__time_on(void *user, mlc_event event, mlc_fit_state *s)
+{
+    mlc__on_time *t = MLC__CAST(mlc__on_time *, user);
+    const double now = mlc__seconds();
+    if (event == MLC_EVENT_TRAIN_BEGIN) t->started = now;
+    else if (now - t->started >= t->seconds) s->stop = true;
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds)
+{
+    if (!mlc__callback_takes(ctx, seconds > 0.0, "on_time_limit", "the limit is not over 0 "
+                             "seconds")) return NULL;
+    mlc__on_time *t = MLC__CAST(mlc__on_time *, mlc__callback_new(
+        ctx, "on_time_limit", sizeof *t, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END), mlc__time_on));
+    if (t) t->seconds = seconds;
+    return t ? &t->c : NULL;
+}
+#endif
+
+/* @@ IMPL.TRAIN.GRADIENTS -------------------------------- callbacks of averages, gradients */
+
+#if !defined(MLC_NO_TRAINING) && !defined(MLC_NO_OPTIMIZERS)
+
 typedef struct mlc__on_average { mlc_callback c; mlc_average *average; } mlc__on_average;
 
 /* At the end of a training, too: the error of a validation stands aside meanwhile. */
@@ -68793,141 +69269,13 @@ MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t
     memcpy(h->path, path, strlen(path));
     return &h->c;
 }
-
-/* -- a loss that is not finite -- */
-
-typedef struct mlc__on_nan {
-    mlc_callback  c;
-    int64_t       every, batches;
-    mlc_rng_state rng;                 /* before the batch                                     */
-    char          cause[MLC__MESSAGE];
-} mlc__on_nan;
-
-static bool mlc__nan_in(mlc__on_nan *n, const mlc_tensor *t, const char *what, const char *name)
-{
-    int64_t first = -1;
-    if (!t || mlc__not_finite(t->ctx, t, "on_nan", &first) != MLC_OK || first < 0) return false;
-    snprintf(n->cause, sizeof n->cause, "%s%.120s has a NaN or Inf at element %lld of %s", what,
-             name, (long long)first, mlc__shape(t).s);
-    return true;
-}
-
-static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
-{
-    return !mlc__nan_in(MLC__CAST(mlc__on_nan *, user), &p->t, "parameter ", name);
-}
-
-/* The forward of the batch again. Its error is the cause, and stands until it has been copied. */
-static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
-{
-    mlc_ctx *ctx = s->ctx;
-    const mlc__anomaly_fn was = ctx->installed.anomaly;
-    mlc_tensor *output = NULL;
-    mlc_ctx_set_rng(ctx, n->rng);
-    mlc_anomaly(ctx, true);
-    mlc__fit_forward(ctx, s->net, &s->fit->d, s->data, &output);
-    ctx->installed.anomaly = was;
-    snprintf(n->cause, sizeof n->cause, "%.300s", ctx->status == MLC_OK ? "its forward is finite "
-             "when it is made again" : mlc_error(ctx));
-    mlc_error_clear(ctx);
-}
-
-/* The log hears of the result alone. */
-static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
-{
-    mlc_ctx *ctx = s->ctx;
-    if (loss != loss) loss = MLC__NAN;                     /* without a sign */
-    const mlc_log_fn log = ctx->log;
-    ctx->log = NULL;
-    if (!mlc__nan_in(n, s->data->x, "the batch's x", "") &&
-        !mlc__nan_in(n, s->data->y, "the batch's y", "") &&
-        mlc__params(s->net, mlc__nan_param, n)) mlc__nan_again(n, s);
-    ctx->log = log;
-    return mlc__fail(ctx, MLC_ERR_VALUE, "on_nan: the loss is %s at batch %lld of epoch %lld, step "
-                     "%lld: %.400s", mlc__real(loss).s, (long long)s->batch,
-                     (long long)s->epoch, (long long)s->step, n->cause);
-}
-
-/* The sum of losses stays what it is when one was not finite: not each must be looked at. */
-static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
-{
-    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, user);
-    if (event == MLC_EVENT_BATCH_BEGIN) {
-        n->rng = mlc_ctx_rng(s->ctx);
-        n->batches++;
-        return MLC_OK;
-    }
-    if (!s->data || s->fit->rows == 0.0) return MLC_OK;
-    if (s->fit->mean && (event == MLC_EVENT_BATCH_END || n->batches % n->every)) return MLC_OK;
-    const double loss = mlc_fit_loss(s);
-    return fabs(loss) <= DBL_MAX ? s->ctx->status : mlc__nan_found(n, s, loss);
-}
-
-MLC_IMPL mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every)
-{
-    if (!mlc__every(ctx, every, "on_nan")) return NULL;
-    mlc__on_nan *n = MLC__CAST(mlc__on_nan *, mlc__callback_new(
-        ctx, "on_nan", sizeof *n, MLC__AT(BATCH_BEGIN) | MLC__AT(STEP_BEGIN) | MLC__AT(BATCH_END),
-        mlc__nan_on));
-    if (n) n->every = every;
-    return n ? &n->c : NULL;
-}
-
-/* -- limits -- */
-
-static mlc_status mlc__memory_on(void *user, mlc_event event, mlc_fit_state *s)
-{
-    mlc__on_every *m = MLC__CAST(mlc__on_every *, user);
-    const mlc_memory *mem = &s->ctx->mem;
-    char text[512];
-    (void)event;
-    if (mem->peak <= m->every) return MLC_OK;
-    snprintf(text, sizeof text, "on_memory: %.30s have been in use, over %.30s: parameters %.30s, "
-             "gradients %.30s, optimizer %.30s, activations %.30s, workspace %.30s",
-             mlc__bytes_text(mem->peak).s, mlc__bytes_text(m->every).s,
-             mlc__bytes_text(mem->top[MLC_MEM_PARAM]).s, mlc__bytes_text(mem->top[MLC_MEM_GRAD]).s,
-             mlc__bytes_text(mem->top[MLC_MEM_OPTIM]).s,
-             mlc__bytes_text(mem->top[MLC_MEM_ACTIVATION]).s,
-             mlc__bytes_text(mem->top[MLC_MEM_WORKSPACE]).s);
-    mlc__log(s->ctx, MLC_LOG_WARNING, text);
-    m->every = mem->peak + mem->peak / 10;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes)
-{
-    if (!mlc__callback_takes(ctx, bytes >= 1, "on_memory", "the limit is below 1 byte"))
-        return NULL;
-    mlc__on_every *m = MLC__CAST(mlc__on_every *, mlc__callback_new(
-        ctx, "on_memory", sizeof *m, MLC__AT(BATCH_END), mlc__memory_on));
-    if (m) m->every = bytes;
-    return m ? &m->c : NULL;
-}
-
-typedef struct mlc__on_time { mlc_callback c; double seconds, started; } mlc__on_time;
-
-static mlc_status mlc__time_on(void *user, mlc_event event, mlc_fit_state *s)
-{
-    mlc__on_time *t = MLC__CAST(mlc__on_time *, user);
-    const double now = mlc__seconds();
-    if (event == MLC_EVENT_TRAIN_BEGIN) t->started = now;
-    else if (now - t->started >= t->seconds) s->stop = true;
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds)
-{
-    if (!mlc__callback_takes(ctx, seconds > 0.0, "on_time_limit", "the limit is not over 0 "
-                             "seconds")) return NULL;
-    mlc__on_time *t = MLC__CAST(mlc__on_time *, mlc__callback_new(
-        ctx, "on_time_limit", sizeof *t, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END), mlc__time_on));
-    if (t) t->seconds = seconds;
-    return t ? &t->c : NULL;
-}
+#endif
 
 /* @@ IMPL.TRAIN.PROFILE ---------------------------------- timers, profiles, traces
  * Times are whole nanoseconds of a clock that is not set. A profile always is in one phase: what
  * ends one begins the next, by the same reading of the clock, so that their sum is the whole. */
+
+#ifndef MLC_NO_TRAINING
 
 static int64_t mlc__nanoseconds(void)
 {
@@ -69358,12 +69706,15 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
     else mlc__heap_free(ctx, t);
     return id;
 }
+#endif
 
 /* @@ IMPL.TRAIN.RUN -------------------------------------- run files, savers
  * A list of named tensors is gathered in a scope and saved as any safetensors file. A load sees the
  * file in parts: entries net.* and optim.*, without their prefix, are files of IMPL.IO.STATE and
  * IMPL.IO.OPTIM. It goes through all parts with the log muted, collects what does not fit, reads
  * all, makes room, and changes something only then. */
+
+#ifndef MLC_NO_TRAINING
 
 #define MLC__RUN_FORMAT "1"
 
@@ -70312,10 +70663,13 @@ MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const
     if (st == MLC_OK) mlc__saver_start(v);
     return st;
 }
+#endif
 
 /* @@ IMPL.TRAIN.CHECKPOINT ------------------------------- files by rule, signals
  * Which files there are is a part of the run: the list goes on in another process, with the file
  * that it is in at its end. What a kill left to be removed is removed by the next save. */
+
+#ifndef MLC_NO_TRAINING
 
 enum { MLC__KEPT_MOST = 64, MLC__KEPT = 2 * MLC__KEPT_MOST + 2 };
 
@@ -70701,6 +71055,7 @@ MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
     p->c.release = mlc__signal_end;
     return &p->c;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
@@ -70709,6 +71064,8 @@ MLC__LEVEL_WARM
  * All rows are there before the first trial, in one block: a thread claims a trial under the lock
  * and writes to its row, and means are taken when all have ended. So neither the number of threads
  * nor which of them is quicker shows in a result. */
+
+#ifndef MLC_NO_TRAINING
 
 /* With 64 axes and 64 results the block of so many trials has below 4 GB. */
 #define MLC__SWEEP_TRIALS ((int64_t)1 << 20)
@@ -71187,6 +71544,7 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
     mlc__heap_free(s->ctx, b.text);
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
@@ -71197,6 +71555,8 @@ MLC__LEVEL_COLD
  * workspace they want, and memory that is addresses alone. Whatever allocates there, with its size
  * classes, early releases, packs and workspaces, is the code that trains. The second context's own
  * structs come from the heap of the first. */
+
+#ifndef MLC_NO_MEMORY_PLAN
 
 typedef struct mlc__rehearsal {
     mlc_backend backend;
@@ -71893,12 +72253,15 @@ MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
     return mlc__rehearsal_end(r, mlc__block_run(r, &p, net, 2 * (size_t)m.reserved + (1 << 20),
                                                 bytes));
 }
+#endif
 
 /* @@ IMPL.MEMORY_PLAN.BUDGET ------------------------------ a training step within a budget
  * The budget is the context's hard limit while forward, backward and the optimizer run. What runs
  * out of it has changed gradients, random streams and buffers of the network: those are put back,
  * then there is less to be held. A batch that goes in parts has a scope for each of them; losses
  * and outputs are copied out of it. */
+
+#ifndef MLC_NO_MEMORY_PLAN
 
 /* ---- what is put back */
 
@@ -72355,10 +72718,13 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
     const mlc_status left = mlc__scope_leave(net->ctx);
     return st != MLC_OK ? st : left;
 }
+#endif
 
 /* @@ IMPL.MEMORY_PLAN.TIMELINE --------------------------- what is in use, over time
  * A hook of memory writes the events; hooks of operations say who makes them. They look at no
  * tensor, so that operations free as early as without hooks. */
+
+#ifndef MLC_NO_MEMORY_PLAN
 
 #define MLC__TIMELINE_DEPTH 8          /* operations in operations: of mlc_custom_op */
 
@@ -72566,6 +72932,7 @@ MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
     mlc__heap_free(t->ctx, x);
     return st;
 }
+#endif
 
 MLC__LEVEL_END
 
