@@ -8533,10 +8533,6 @@ typedef struct mlc__trace {
 /* Makes the message of an error word that the operation `what` caused. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
 
-/* Fails if an element of t, made by a side ("forward") of the operation `what`, is not finite. */
-typedef mlc_status (*mlc__anomaly_fn)(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
-                                      const char *side);
-
 /* What a context has to release before its memory goes: workers, mappings. */
 typedef struct mlc__owned {
     struct mlc__owned *prev, *next;
@@ -8555,7 +8551,7 @@ typedef struct mlc__installed {
     /* The first mlc_backward; backward of operations, for gradients to write and their sums. */
     const struct mlc__backward_fns *backward;
     /* mlc_anomaly; the tape, after each forward and backward. */
-    mlc__anomaly_fn anomaly;
+    const struct mlc__anomaly *anomaly;
     /* mlc_autocast_begin, until the end; mlc__begin_n, for the inputs of each operation. */
     struct mlc__autocast *autocast;
     /* The same, which stays after the end; IMPL.AMP, and the second run of IMPL.RECOMPUTE. */
@@ -8656,6 +8652,13 @@ struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
     bool holds;                        /* there is one of operations, which may keep tensors    */
+};
+
+/* mlc_anomaly: fails if an element of t, made by a side ("forward") of the operation `what`, is not
+ * finite; the same of the gradients that backward of nd has made. */
+struct mlc__anomaly {
+    mlc_status (*check)(mlc_ctx *ctx, const mlc_tensor *t, const char *what, const char *side);
+    mlc_status (*grads)(mlc_ctx *ctx, const mlc_node *nd);
 };
 
 /* What is done on a device and not on the host: a program that registers no backend does not link
@@ -29777,7 +29780,7 @@ MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     if (ctx->dry_run || !nd->op->forward) return MLC_OK;
     MLC__TRY(nd->op->forward(ctx, nd));
     for (int i = 0; ctx->installed.anomaly && i < nd->n_out; i++)
-        MLC__TRY(ctx->installed.anomaly(ctx, nd->out[i], nd->op->name, "forward"));
+        MLC__TRY(ctx->installed.anomaly->check(ctx, nd->out[i], nd->op->name, "forward"));
     return MLC_OK;
 }
 
@@ -30004,17 +30007,6 @@ static void mlc__node_release(mlc_node *nd)
     mlc__node_unsave(nd);
 }
 
-MLC__APART mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
-{
-    for (int i = 0; i < nd->n_in; i++) {
-        mlc_tensor g, *base = mlc__base(nd->in[i]);
-        if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
-        mlc__grad_view(base, &g);
-        MLC__TRY(ctx->installed.anomaly(ctx, &g, nd->op->name, "backward"));
-    }
-    return MLC_OK;
-}
-
 /* Checks first, so that a node that cannot run has changed nothing. */
 static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -30032,7 +30024,7 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
             nd->saved[i].version);
     }
     MLC__TRY(nd->op->backward(ctx, nd));
-    return ctx->installed.anomaly ? mlc__anomaly_of_grads(ctx, nd) : MLC_OK;
+    return ctx->installed.anomaly ? ctx->installed.anomaly->grads(ctx, nd) : MLC_OK;
 }
 
 /* A parameter or a loader's batch goes: what was recorded with it cannot run backward any more. */
@@ -30270,9 +30262,21 @@ MLC_IMPL mlc_status mlc_tape_end(mlc_ctx *ctx)
     return MLC_OK;
 }
 
+static mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
+{
+    for (int i = 0; i < nd->n_in; i++) {
+        mlc_tensor g, *base = mlc__base(nd->in[i]);
+        if (!mlc__wants_grad(nd->in[i]) || !base->grad) continue;
+        mlc__grad_view(base, &g);
+        MLC__TRY(ctx->installed.anomaly->check(ctx, &g, nd->op->name, "backward"));
+    }
+    return MLC_OK;
+}
+
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
 {
-    if (ctx) ctx->installed.anomaly = on ? mlc__anomaly_check : NULL;
+    static const struct mlc__anomaly fns = { mlc__anomaly_check, mlc__anomaly_of_grads };
+    if (ctx) ctx->installed.anomaly = on ? &fns : NULL;
 }
 
 /* Inputs from `first` on are of one dtype: there is no promotion. The message names the cast. */
@@ -48387,6 +48391,8 @@ struct mlc_optim {
     mlc_rule    rule;
     int32_t     n_state;               /* arrays of state that the rule has */
     const struct mlc_rule_fns *cpu;
+    mlc_status (*normed)(mlc_optim *o, int64_t from, int64_t to, bool dry);
+                                       /* step of a rule with norms; dry: only its memory       */
     const struct mlc__small *small;    /* NULL: states are as dtype and state of entries say */
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
@@ -48411,6 +48417,7 @@ struct mlc_optim {
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
     mlc__group *group;                 /* MLC__GROUPS; NULL before the first one is made */
+    int16_t   (*group_of)(const mlc_optim *o, const char *name);      /* set with it            */
     int32_t     groups;
     uint32_t    own_decay;             /* bit g: group g has a weight decay of its own */
     struct mlc__layers *layers;        /* NULL: none, as noise and matrix */
@@ -48437,8 +48444,7 @@ struct mlc_optim {
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
     mlc_average *averages, *swapped;   /* in their order; the one that parameters are, or NULL */
     const struct mlc__average_fns *average;      /* NULL: it never had one                     */
-    mlc_status (*step_param)(mlc__param *p, const char *what, const struct mlc_k_gemm *g,
-                             bool *made);                             /* of in_backward         */
+    void       (*claim)(mlc_optim *o, bool on);                       /* of in_backward; or NULL */
 };
 
 /* Items of its state: what comes before is numbers, what comes from D on are vectors. */
@@ -48497,7 +48503,6 @@ typedef struct mlc__optim_build {
     size_t bytes;
 } mlc__optim_build;
 
-/* The last group that matches wins, so later groups refine earlier ones. */
 static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 {
     mlc__optim_build *b = MLC__CAST(mlc__optim_build *, user);
@@ -48509,8 +48514,7 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
         e->rate = 1.0;
         e->state = (int64_t)b->bytes;
         e->held = (uint8_t)p->t.dtype;
-        for (int32_t g = 1; g < b->o->groups; g++)
-            if (mlc__glob(b->o->group[g].glob, name)) e->group = (int16_t)g;
+        if (b->o->group) e->group = b->o->group_of(b->o, name);
     }
     b->n++;
     b->bytes += mlc__param_bytes(p) / mlc__size(&p->t) * mlc_dtype_bytes(mlc__wide(p->t.dtype));
@@ -48607,18 +48611,6 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return MLC_OK;
 }
 
-/* Tells parameters who steps them inside backward; on false: not o any more. */
-static void mlc__optim_claim(mlc_optim *o, bool on)
-{
-    for (int64_t i = 0; i < o->entries; i++) {
-        mlc__param *p = o->entry[i].p;
-        if (!p || (!on && p->optim != o)) continue;
-        p->optim = on ? o : NULL;
-        p->entry = i;
-        p->step = o->step_param;
-    }
-}
-
 /* Makes n an optimizer like o, with a copy of its state that follows the module's layout. */
 static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
 {
@@ -48652,10 +48644,10 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     const mlc_status st = o->average ? o->average->follow(o, &n) : MLC_OK;
     if (st != MLC_OK) mlc__optim_free_state(&n);
     if (st != MLC_OK) return st;
-    mlc__optim_claim(o, false);
+    if (o->claim) o->claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
-    if (o->in_backward) mlc__optim_claim(o, true);
+    if (o->in_backward) o->claim(o, true);
     return mlc__flat_grads(mlc__root(o->module)->flat);
 }
 
@@ -48664,7 +48656,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     if (!o) return;
     if (o->prev) o->prev->next = o->next; else o->ctx->optims = o->next;
     if (o->next) o->next->prev = o->prev;
-    mlc__optim_claim(o, false);
+    if (o->claim) o->claim(o, false);
     mlc__optim_free_state(o);
     while (o->averages) o->average->free(o->averages);
     if (o->lbfgs) o->lbfgs->drop(o);
@@ -48715,6 +48707,15 @@ MLC_IMPL mlc_group_desc mlc_group_desc_make(void)
     return d;
 }
 
+/* The last group that matches wins, so later groups refine earlier ones. */
+static int16_t mlc__group_of(const mlc_optim *o, const char *name)
+{
+    int16_t group = 0;
+    for (int32_t g = 1; g < o->groups; g++)
+        if (mlc__glob(o->group[g].glob, name)) group = (int16_t)g;
+    return group;
+}
+
 /* Entries are made again with the new group; the state moves along. */
 MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
 {
@@ -48737,6 +48738,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     if (!o->group)
         o->group = MLC__CAST(mlc__group *, mlc__heap_alloc(o->ctx, MLC__GROUPS * sizeof *o->group,
                                                            MLC_MEM_OBJECT, "optimizer"));
+    o->group_of = mlc__group_of;
     char *copy = o->group ? mlc__heap_text(o->ctx, glob) : NULL;
     if (!copy) return MLC_ERR_NOMEM;
     const int32_t g = o->groups++;
@@ -48982,9 +48984,16 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
 static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
 {
     if (o->matrix) return o->matrix->step(o, from, true);
-    if (!o->cpu->norms) return MLC_OK;
-    const struct mlc_k_optim a = mlc__optim_args(o, from, to);
-    return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
+    return o->normed ? o->normed(o, from, to, true) : MLC_OK;
+}
+
+static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool dry)
+{
+    struct mlc_k_optim a = mlc__optim_args(o, from, to);
+    if (dry) return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
+    if (a.n == 0) return MLC_OK;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
+    return MLC_OK;
 }
 
 /* On the CPU, without clipping and a scaler. */
@@ -49005,11 +49014,9 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
 {
     if (o->matrix) return o->matrix->step(o, from, false);
-    struct mlc_k_optim a = mlc__optim_args(o, from, to);
-    if (a.n == 0) return MLC_OK;
-    if (!o->cpu->norms) return mlc__run_optim(o->ctx, "optim_step", &a);
-    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
-    return MLC_OK;
+    if (o->normed) return o->normed(o, from, to, false);
+    const struct mlc_k_optim a = mlc__optim_args(o, from, to);
+    return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
 }
 
 /* What a walk does with a run: entries from .. to. */
@@ -49176,12 +49183,24 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     return MLC_OK;
 }
 
+/* Tells parameters who steps them inside backward; on false: not o any more. */
+static void mlc__optim_claim(mlc_optim *o, bool on)
+{
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__param *p = o->entry[i].p;
+        if (!p || (!on && p->optim != o)) continue;
+        p->optim = on ? o : NULL;
+        p->entry = i;
+        p->step = mlc__optim_step_param;
+    }
+}
+
 MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_layout(o));
     o->in_backward = on;
-    o->step_param = mlc__optim_step_param;
+    o->claim = mlc__optim_claim;
     mlc__optim_claim(o, on);
     return MLC_OK;
 }
@@ -49635,6 +49654,13 @@ static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments
 
 #define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
 
+/* Of a rule with norms. */
+static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments moments)
+{
+    draft->normed = mlc__optim_normed;
+    return mlc__small_none(m, draft, moments);
+}
+
 /* Of a state of full width, with its padding. */
 static size_t mlc__small_span(const mlc_optim *o, int64_t i)
 {
@@ -49910,7 +49936,8 @@ MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true, mlc__small_none);
+    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true,
+                          mlc__small_normed);
 }
 
 MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
@@ -49932,6 +49959,7 @@ MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
         { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
     if (!mlc__rule_fine(m, "lars", bounds, 5)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_LARS, &mlc__rule_lars, "lars", names, 1);
+    draft.normed = mlc__optim_normed;
     draft.lr = d->lr;
     draft.weight_decay = d->weight_decay;
     draft.coefs[0] = d->momentum;
@@ -52039,7 +52067,7 @@ static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
 static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_average *draft)
 {
     static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow,
-                                               mlc_average_free };
+                                                mlc_average_free };
     mlc_ctx *ctx = o->ctx;
     void *made[2] = { NULL, NULL };
     if (mlc__optim_layout(o) != MLC_OK) return NULL;
@@ -60175,7 +60203,7 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     mlc_optim *old = &was->o;
     for (int64_t i = 0; i < old->entries; i++)
         if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
-    mlc__optim_claim(o, false);
+    if (o->claim) o->claim(o, false);
     mlc__optim_free_state(o);
     old->prev = o->prev;
     old->next = o->next;
@@ -60186,9 +60214,10 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     old->layers = o->layers;
     old->noise = o->noise;
     old->group = o->group;
+    old->group_of = o->group_of;
     old->groups = o->groups;
     *o = *old;
-    if (o->in_backward) mlc__optim_claim(o, true);
+    if (o->in_backward) o->claim(o, true);
     if (o->sched) {
         mlc__heap_free(o->ctx, o->sched->of[MLC_KNOB_LR]);
         o->sched->of[MLC_KNOB_LR] = was->sched;
@@ -68977,7 +69006,7 @@ static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
 static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
 {
     mlc_ctx *ctx = s->ctx;
-    const mlc__anomaly_fn was = ctx->installed.anomaly;
+    const struct mlc__anomaly *was = ctx->installed.anomaly;
     mlc_tensor *output = NULL;
     mlc_ctx_set_rng(ctx, n->rng);
     mlc_anomaly(ctx, true);
