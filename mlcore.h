@@ -30535,63 +30535,25 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
     int32_t        axis, ndim;
     int64_t        start, step;        /* of a diagonal: its first row and column */
     int64_t        dims[MLC_MAX_DIMS]; /* new shape, the permutation, or new sizes */
+    const struct mlc__view_fns *fns;   /* of the kind */
 } mlc__view_spec;
 MLC__PARAMS(view)
 
-/* Applies a view to a geometry in place; false only for a reshape that would have to copy. */
-static bool mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
+/* What a kind of view is: a program links those that it calls. */
+struct mlc__view_fns {
+    void       (*apply)(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t);
+    mlc_status (*backward)(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
+                           const mlc_tensor *dy, bool acc);
+                                       /* NULL: dx seen through the view += dy                 */
+};
+
+/* Applies a view to a geometry in place. */
+static void mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
 {
-    int64_t stride[MLC_MAX_DIMS] = { 0 };
     const mlc_tensor from = *t;
     t->ndim = v->ndim;
-    switch (v->kind) {
-    case MLC__RESHAPE:
-        if (!mlc__reshape_strides(&from, v->ndim, v->dims, stride)) { *t = from; return false; }
-        for (int32_t d = 0; d < v->ndim; d++) {
-            t->shape[d] = v->dims[d];
-            t->stride[d] = stride[d];
-        }
-        break;
-    case MLC__PERMUTE:
-        for (int32_t d = 0; d < v->ndim; d++) {
-            t->shape[d] = from.shape[v->dims[d]];
-            t->stride[d] = from.stride[v->dims[d]];
-        }
-        break;
-    case MLC__SLICE:
-        t->offset += v->start * from.stride[v->axis];
-        t->shape[v->axis] = v->dims[0];
-        t->stride[v->axis] *= v->step;
-        break;
-    case MLC__SELECT:
-        t->offset += v->start * from.stride[v->axis];
-        for (int32_t d = v->axis; d < v->ndim; d++) {
-            t->shape[d] = from.shape[d + 1];
-            t->stride[d] = from.stride[d + 1];
-        }
-        break;
-    case MLC__EXPAND:
-        for (int32_t d = 0; d < v->ndim; d++) {
-            const int32_t i = d - (v->ndim - from.ndim);
-            t->shape[d] = v->dims[d];
-            t->stride[d] = i >= 0 && from.shape[i] == v->dims[d] ? from.stride[i] : 0;
-        }
-        break;
-    case MLC__UNFOLD:
-        t->shape[v->axis] = v->dims[0];
-        t->stride[v->axis] *= v->step;
-        t->shape[from.ndim] = v->dims[1];
-        t->stride[from.ndim] = from.stride[v->axis];
-        break;
-    case MLC__DIAGONAL:
-        if (v->dims[0])
-            t->offset += v->start * from.stride[v->ndim - 1] + v->step * from.stride[v->ndim];
-        t->shape[v->ndim - 1] = v->dims[0];
-        t->stride[v->ndim - 1] += from.stride[v->ndim];
-        break;
-    }
+    v->fns->apply(v, &from, t);
     mlc__mark_layout(t);
-    return true;
 }
 
 /* There will be a tensor of x's memory that the tape does not follow. */
@@ -30612,49 +30574,20 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Windows may overlap: they are added one at a time, or the first element of all of them, then the
- * second, whichever takes fewer passes. */
-static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
-                                       const mlc_tensor *dy)
-{
-    const mlc__view_spec *v = mlc__view_params(nd);
-    const int64_t windows = v->dims[0], size = v->dims[1];
-    const bool by_window = windows < size;
-    const int32_t last = dy->ndim - 1;
-    for (int64_t i = 0; i < mlc__min(windows, size); i++) {
-        mlc_tensor to = *dx, from = *dy;
-        from.ndim = last;
-        from.offset += i * dy->stride[by_window ? v->axis : last];
-        if (by_window) {
-            from.shape[v->axis] = size;
-            from.stride[v->axis] = dy->stride[last];
-        }
-        to.offset += i * (by_window ? v->step : 1) * dx->stride[v->axis];
-        to.shape[v->axis] = by_window ? size : windows;
-        to.stride[v->axis] *= by_window ? 1 : v->step;
-        mlc__mark_layout(&to);
-        mlc__mark_layout(&from);
-        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, true));
-    }
-    return MLC_OK;
-}
-
-/* dx seen through the same view += dy; expand and unfold sum. */
 static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
 {
+    const mlc__view_spec *v = mlc__view_params(nd);
     mlc_tensor dy, dx;
     bool acc;
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    const mlc__view_spec *v = mlc__view_params(nd);
-    if (v->kind == MLC__EXPAND) return mlc__sum_to(ctx, nd->op->name, &dx, &dy, acc);
+    if (v->fns->backward) return v->fns->backward(ctx, nd, &dx, &dy, acc);
     /* A part of a stale gradient: the rest of it is zero. */
-    if (!acc && (v->kind == MLC__UNFOLD || mlc__numel(&dx) != mlc__numel(&dy))) {
+    if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
         acc = true;
     }
-    if (v->kind == MLC__UNFOLD) return mlc__unfold_backward(ctx, nd, &dx, &dy);
     mlc__view_apply(v, &dx);
     return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
 }
@@ -30673,8 +30606,7 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_sp
 {
     mlc_ctx *ctx = x->ctx;
     const bool wants = mlc__wants_grad(x) && ctx->no_grad == 0;
-    const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && spec->kind != MLC__EXPAND &&
-                        spec->kind != MLC__UNFOLD;
+    const bool shares = (mlc__base(x)->flags & MLC__PERMUTED) && !spec->fns->backward;
     const bool records = wants && !shares;
     mlc_node local, *nd;
     mlc_tensor *t;
@@ -30729,16 +30661,25 @@ static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
     return mlc__fits(shape->n, shape->v) ? MLC_OK : mlc__reshape_fails(x, shape, "too large");
 }
 
+static void mlc__reshape_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    int64_t stride[MLC_MAX_DIMS] = { 0 };
+    (void)mlc__reshape_strides(from, v->ndim, v->dims, stride);
+    for (int32_t d = 0; d < v->ndim; d++) {
+        t->shape[d] = v->dims[d];
+        t->stride[d] = stride[d];
+    }
+}
+static const struct mlc__view_fns mlc__reshape_view_fns = { mlc__reshape_apply, NULL };
+
 MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
 {
-    mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 } };
-    mlc_tensor probe;
+    mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 }, &mlc__reshape_view_fns };
+    int64_t stride[MLC_MAX_DIMS];
     if (!x || mlc__reshape_resolve(x, &shape) != MLC_OK) return NULL;
     memcpy(v.dims, shape.v, sizeof v.dims);
-    probe = *x;
-    /* Tried on a copy of the struct first; a recorded copy where strides cannot say it, as in
-     * PyTorch. */
-    if (!mlc__view_apply(&v, &probe)) x = mlc_copy(x);
+    /* A recorded copy where strides cannot say it, as in PyTorch. */
+    if (!mlc__reshape_strides(x, shape.n, shape.v, stride)) x = mlc_copy(x);
     return x ? mlc__view(x, "reshape", &v) : NULL;
 }
 
@@ -30754,10 +30695,19 @@ MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
     return mlc_reshape(x, shape);
 }
 
+static void mlc__permute_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    for (int32_t d = 0; d < v->ndim; d++) {
+        t->shape[d] = from->shape[v->dims[d]];
+        t->stride[d] = from->stride[v->dims[d]];
+    }
+}
+static const struct mlc__view_fns mlc__permute_view_fns = { mlc__permute_apply, NULL };
+
 /* A bit for each axis that occurs: with n axes given and all n bits set each occurs once. */
 MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
 {
-    mlc__view_spec v = { MLC__PERMUTE, 0, axes.n, 0, 0, { 0 } };
+    mlc__view_spec v = { MLC__PERMUTE, 0, axes.n, 0, 0, { 0 }, &mlc__permute_view_fns };
     uint32_t seen = 0;
     if (!x) return NULL;
     for (int32_t d = 0; d < axes.n && d < MLC_MAX_DIMS; d++) {
@@ -30785,10 +30735,18 @@ MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b
     return mlc_permute(x, axes);
 }
 
+static void mlc__slice_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    t->offset += v->start * from->stride[v->axis];
+    t->shape[v->axis] = v->dims[0];
+    t->stride[v->axis] *= v->step;
+}
+static const struct mlc__view_fns mlc__slice_view_fns = { mlc__slice_apply, NULL };
+
 MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                                int64_t step)
 {
-    mlc__view_spec v = { MLC__SLICE, 0, 0, 0, step, { 0 } };
+    mlc__view_spec v = { MLC__SLICE, 0, 0, 0, step, { 0 }, &mlc__slice_view_fns };
     if (!x || !mlc__axis_ok(x, "slice", &axis)) return NULL;
     if (step < 1) {
         mlc__fail(x->ctx, MLC_ERR_ARG, "slice: step %lld; it must be positive", (long long)step);
@@ -30812,9 +30770,19 @@ MLC_IMPL mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop)
     return mlc_slice(x, 0, start, stop, 1);
 }
 
+static void mlc__select_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    t->offset += v->start * from->stride[v->axis];
+    for (int32_t d = v->axis; d < v->ndim; d++) {
+        t->shape[d] = from->shape[d + 1];
+        t->stride[d] = from->stride[d + 1];
+    }
+}
+static const struct mlc__view_fns mlc__select_view_fns = { mlc__select_apply, NULL };
+
 MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
 {
-    mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 } };
+    mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 }, &mlc__select_view_fns };
     if (!x || !mlc__axis_ok(x, "select", &axis)) return NULL;
     const int64_t n = x->shape[axis];
     if (index < -n || index >= n) {
@@ -30829,10 +30797,27 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     return mlc__view(x, "select", &v);
 }
 
+static mlc_status mlc__expand_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
+                                       const mlc_tensor *dy, bool acc)
+{
+    return mlc__sum_to(ctx, nd->op->name, dx, dy, acc);
+}
+
+static void mlc__expand_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    for (int32_t d = 0; d < v->ndim; d++) {
+        const int32_t i = d - (v->ndim - from->ndim);
+        t->shape[d] = v->dims[d];
+        t->stride[d] = i >= 0 && from->shape[i] == v->dims[d] ? from->stride[i] : 0;
+    }
+}
+static const struct mlc__view_fns mlc__expand_view_fns =
+    { mlc__expand_apply, mlc__expand_backward };
+
 /* An expanded view overlaps itself: writing to it is for nobody, and its gradient is summed. */
 MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 {
-    mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 } };
+    mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 }, &mlc__expand_view_fns };
     bool same;
     if (!x) return NULL;
     same = shape.n == x->ndim;
@@ -30908,9 +30893,47 @@ MLC_IMPL mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to)
     return mlc_permute(x, axes);
 }
 
+/* Windows may overlap: they are added one at a time, or the first element of all of them, then the
+ * second, whichever takes fewer passes. */
+static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
+                                       const mlc_tensor *dy, bool acc)
+{
+    const mlc__view_spec *v = mlc__view_params(nd);
+    const int64_t windows = v->dims[0], size = v->dims[1];
+    const bool by_window = windows < size;
+    const int32_t last = dy->ndim - 1;
+    if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, dx, 0.0));
+    for (int64_t i = 0; i < mlc__min(windows, size); i++) {
+        mlc_tensor to = *dx, from = *dy;
+        from.ndim = last;
+        from.offset += i * dy->stride[by_window ? v->axis : last];
+        if (by_window) {
+            from.shape[v->axis] = size;
+            from.stride[v->axis] = dy->stride[last];
+        }
+        to.offset += i * (by_window ? v->step : 1) * dx->stride[v->axis];
+        to.shape[v->axis] = by_window ? size : windows;
+        to.stride[v->axis] *= by_window ? 1 : v->step;
+        mlc__mark_layout(&to);
+        mlc__mark_layout(&from);
+        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, true));
+    }
+    return MLC_OK;
+}
+
+static void mlc__unfold_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    t->shape[v->axis] = v->dims[0];
+    t->stride[v->axis] *= v->step;
+    t->shape[from->ndim] = v->dims[1];
+    t->stride[from->ndim] = from->stride[v->axis];
+}
+static const struct mlc__view_fns mlc__unfold_view_fns =
+    { mlc__unfold_apply, mlc__unfold_backward };
+
 MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_t step)
 {
-    mlc__view_spec v = { MLC__UNFOLD, 0, 0, 0, step, { 0 } };
+    mlc__view_spec v = { MLC__UNFOLD, 0, 0, 0, step, { 0 }, &mlc__unfold_view_fns };
     if (!x || !mlc__axis_ok(x, "unfold", &axis)) return NULL;
     if (step < 1 || size < 0 || size > x->shape[axis] || x->ndim == MLC_MAX_DIMS) {
         mlc__fail(x->ctx, step < 1 || size < 0 ? MLC_ERR_ARG : MLC_ERR_SHAPE,
@@ -30928,11 +30951,20 @@ MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64
     return mlc__view(x, "unfold", &v);
 }
 
+static void mlc__diagonal_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
+{
+    if (v->dims[0])
+        t->offset += v->start * from->stride[v->ndim - 1] + v->step * from->stride[v->ndim];
+    t->shape[v->ndim - 1] = v->dims[0];
+    t->stride[v->ndim - 1] += from->stride[v->ndim];
+}
+static const struct mlc__view_fns mlc__diagonal_view_fns = { mlc__diagonal_apply, NULL };
+
 /* The diagonal of rows x columns that begins offset columns to the right (rows down if < 0). */
 static mlc__view_spec mlc__diagonal_spec(int32_t ndim, int64_t rows, int64_t columns,
                                          int64_t offset)
 {
-    mlc__view_spec v = { MLC__DIAGONAL, 0, ndim - 1, 0, 0, { 0 } };
+    mlc__view_spec v = { MLC__DIAGONAL, 0, ndim - 1, 0, 0, { 0 }, &mlc__diagonal_view_fns };
     v.start = offset < 0 ? mlc__min(rows, -mlc__max(offset, -rows)) : 0;
     v.step = offset > 0 ? mlc__min(columns, offset) : 0;
     v.dims[0] = mlc__min(rows - v.start, columns - v.step);
@@ -38004,12 +38036,8 @@ static mlc_tensor *mlc__ein_order(mlc_tensor *x, mlc_dims axes)
 /* Can x be seen in that shape, without a copy? */
 static bool mlc__ein_seen(const mlc_tensor *x, mlc_dims shape)
 {
-    mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 } };
-    mlc_tensor probe;
-    if (!x) return false;
-    memcpy(v.dims, shape.v, sizeof v.dims);
-    probe = *x;
-    return mlc__view_apply(&v, &probe);
+    int64_t stride[MLC_MAX_DIMS];
+    return x && mlc__reshape_strides(x, shape.n, shape.v, stride);
 }
 
 /* The letters of both, one by one or as one axis, then two axes. */
