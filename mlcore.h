@@ -14265,11 +14265,11 @@ MLC__BODY void mlc__drop_f32_body(const uint32_t *w, uint32_t drop, bool all, fl
                                    (0u - (uint32_t)(w[i] >= drop)));
 }
 
+typedef void (*mlc__drop_fn)(const uint32_t *w, uint32_t drop, bool all, float scale,
+                             bool accumulate, const float *in, float *out, int64_t n);
 typedef struct mlc__random_fns {
     void (*words)(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uint32_t *out);
     void (*f32)(const struct mlc_k_random *a, const uint32_t *w, float *v, int64_t n);
-    void (*drop)(const uint32_t *w, uint32_t drop, bool all, float scale, bool accumulate,
-                 const float *in, float *out, int64_t n);
     const mlc__half_fns *half;
 } mlc__random_fns;
 
@@ -14282,7 +14282,7 @@ typedef struct mlc__random_fns {
                                                   float *out, int64_t n) \
     { mlc__drop_f32_body(w, drop, all, scale, accumulate, in, out, n); } \
     static const mlc__random_fns mlc__random_fns_##isa = \
-        { mlc__words_##isa, mlc__random_f32_##isa, mlc__drop_f32_##isa, &mlc__half_fns_##isa };
+        { mlc__words_##isa, mlc__random_f32_##isa, &mlc__half_fns_##isa };
 MLC__EACH_ISA(MLC__STAMP_RANDOM)
 
 /* Uniform and normal values in f64, rounded up to pairs. */
@@ -14539,6 +14539,7 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
 typedef struct mlc__dropout_job {
     const struct mlc_k_dropout *a;
     const mlc__random_fns *fns;
+    mlc__drop_fn drop;
     uint64_t stream;
 } mlc__dropout_job;
 
@@ -14552,14 +14553,14 @@ static mlc__drop_of mlc__drop_made(double p)
     return d;
 }
 
-/* f32 and f64: n elements under their words; in may be out. */
-static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, const mlc__drop_of *d,
+/* f32, by drop, and f64: n elements under their words; in may be out. */
+static void mlc__dropout_tile(mlc__drop_fn drop, mlc_dtype dtype, const mlc__drop_of *d,
                               bool accumulate, const uint32_t *w, const void *in, void *out,
                               int64_t n)
 {
     if (!mlc__f64(dtype)) {
-        f->drop(w, d->below, d->all, (float)d->scale, accumulate, MLC__CAST(const float *, in),
-                MLC__CAST(float *, out), n);
+        drop(w, d->below, d->all, (float)d->scale, accumulate, MLC__CAST(const float *, in),
+             MLC__CAST(float *, out), n);
         return;
     }
     double *o = MLC__CAST(double *, out);
@@ -14570,15 +14571,16 @@ static void mlc__dropout_tile(const mlc__random_fns *f, mlc_dtype dtype, const m
     }
 }
 
-MLC__APART void mlc__dropout_half(const mlc__random_fns *f, mlc_dtype dtype, const mlc__drop_of *d,
-                                  bool accumulate, const uint32_t *w, const void *in, void *out,
-                                  int64_t n)
+MLC__APART void mlc__dropout_half(const mlc__dropout_job *j, const mlc__drop_of *d,
+                                  const uint32_t *w, const void *in, void *out, int64_t n)
 {
+    const mlc__half_fns *half = j->fns->half;
+    const mlc_dtype dtype = j->a->dtype;
     float x[MLC__WORDS], y[MLC__WORDS];
-    f->half->widen(x, MLC__CAST(const uint16_t *, in), dtype, n);
-    if (accumulate) f->half->widen(y, MLC__CAST(const uint16_t *, out), dtype, n);
-    f->drop(w, d->below, d->all, (float)d->scale, accumulate, x, y, n);
-    f->half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
+    half->widen(x, MLC__CAST(const uint16_t *, in), dtype, n);
+    if (j->a->accumulate) half->widen(y, MLC__CAST(const uint16_t *, out), dtype, n);
+    j->drop(w, d->below, d->all, (float)d->scale, j->a->accumulate != 0, x, y, n);
+    half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
 }
 
 static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -14592,24 +14594,26 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
     (void)worker;
     for (int64_t i = chunk * MLC__GRAIN; i < to; i += MLC__WORDS) {
         const int64_t n = mlc__min(MLC__WORDS, to - i);
+        const void *in = mlc__at(a->in, i, size);
+        void *out = MLC__CAST(char *, a->out) + (size_t)i * size;
         mlc__random_words(j->fns, a->seed, j->stream, i, n, 1, w);
-        (mlc__low(a->dtype) ? mlc__dropout_half : mlc__dropout_tile)(
-            j->fns, a->dtype, &d, a->accumulate != 0, w, mlc__at(a->in, i, size),
-            MLC__CAST(char *, a->out) + (size_t)i * size, n);
+        if (mlc__low(a->dtype)) mlc__dropout_half(j, &d, w, in, out, n);
+        else mlc__dropout_tile(j->drop, a->dtype, &d, a->accumulate != 0, w, in, out, n);
     }
 }
 
 static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
-                                       const mlc__random_fns *f)
+                                       const mlc__random_fns *f, mlc__drop_fn drop)
 {
-    mlc__dropout_job j = { a, f, mlc__stream_of(a->stream, a->stream_base) };
+    mlc__dropout_job j = { a, f, drop, mlc__stream_of(a->stream, a->stream_base) };
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
     mlc__parallel(dev, mlc__div_up(a->n, MLC__GRAIN), 1.0 * (double)a->n, mlc__dropout_chunk, &j);
     return MLC_OK;
 }
 
 #define MLC__CPU_dropout(K, isa, level) \
-    K##_isa(dropout, isa, level, mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa), NULL)
+    K##_isa(dropout, isa, level, \
+            mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa, mlc__drop_f32_##isa), NULL)
 
 /* A uniform number for draw i of a stream. */
 MLC__INLINE double mlc__u53_at(uint64_t seed, uint64_t stream, uint64_t i)
@@ -15304,6 +15308,7 @@ typedef struct mlc__gemm_extra {
     void (*copy)(const struct mlc_k_gemm *g, const struct mlc__gemm_fns *f,
                  const struct mlc_k_gemm *w, size_t taken);
     void (*drop)(const mlc__sink *s);
+    mlc__drop_fn drop_f32;
 } mlc__gemm_extra;
 
 /* What a level brings to the products of a dtype; mr x nr is its tile. */
@@ -15399,7 +15404,7 @@ static void mlc__sink_drop(const mlc__sink *s)
         const int64_t at = s->at + r * g->c_row, lead = at % 4;
         char *row = MLC__CAST(char *, s->tile) + (size_t)(r * s->tile_row) * size;
         mlc__random_words(s->f->random, g->drop_seed, stream, at - lead, lead + s->n, 1, w);
-        mlc__dropout_tile(s->f->random, dtype, &d, false, w + lead, row, row, s->n);
+        mlc__dropout_tile(s->f->extra->drop_f32, dtype, &d, false, w + lead, row, row, s->n);
     }
 }
 
@@ -17056,8 +17061,10 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #define MLC__EXTRA(i, isa)    &mlc__gemm_extra_##isa[i]
 #define MLC__STAMP_GEMM(isa) \
     static const mlc__gemm_extra mlc__gemm_extra_##isa[2] = { \
-        { mlc__signs_f32_##isa, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop }, \
-        { MLC__OTHER(mlc__signs_f64), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop } }; \
+        { mlc__signs_f32_##isa, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop, \
+          mlc__drop_f32_##isa }, \
+        { MLC__OTHER(mlc__signs_f64), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop, \
+          mlc__drop_f32_##isa } }; \
     MLC__GEMM_FNS(isa, isa, MLC__NO_EXTRA) MLC__GEMM_FNS(isa, all_##isa, MLC__EXTRA)
 MLC__EACH_ISA(MLC__STAMP_GEMM)
 
@@ -17076,7 +17083,8 @@ MLC__EACH_ISA(MLC__STAMP_GEMM)
     MLC__BF16_FNS(level, all_##level, all_avx512, &mlc__gemm_extra_bf16)
 #if MLC__AVX512X
 static const mlc__gemm_extra mlc__gemm_extra_bf16 =
-    { mlc__signs_cells, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop };
+    { mlc__signs_cells, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop,
+      mlc__drop_f32_avx512 };
 #endif
 #if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
@@ -24306,14 +24314,15 @@ MLC__FLASH_KERNELS(MLC__ROW_BODY_F64)
 /* What a level brings beside its products. */
 typedef struct mlc__flash_fns {
     mlc_dtype wide;
+    mlc__drop_fn drop;
     MLC__FLASH_KERNELS(MLC__ROW_FIELD)
 } mlc__flash_fns;
 
 #define MLC__STAMP_FLASH(isa, base) \
     MLC__FLASH_KERNELS(MLC__ROW_STAMP_##isa) \
     static const mlc__flash_fns mlc__flash_fns_##isa[2] = { \
-        { MLC_F32 MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
-        { MLC_F64 MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
+        { MLC_F32, mlc__drop_f32_##isa MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
+        { MLC_F64, mlc__drop_f32_##isa MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
 #if MLC__NEON
 MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_neon)
 MLC__STAMP_FLASH(neon, neon)
@@ -24582,7 +24591,7 @@ static void mlc__flash_drop(const mlc__flash *j, char *own, const mlc__flash_blo
     if (!(a->drop > 0.0)) return;
     mlc__random_words(j->f->random, a->drop_seed, mlc__stream_of(a->drop_stream, a->drop_base),
                       e - lead, lead + n, 1, w);
-    mlc__dropout_tile(j->f->random, j->wide, &drop, false, w + lead, row, row, n);
+    mlc__dropout_tile(j->fn->drop, j->wide, &drop, false, w + lead, row, row, n);
 }
 
 /* Row i as products read it, with zeros behind: narrowed, where they are of 16 bits. */
