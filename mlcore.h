@@ -8533,6 +8533,13 @@ typedef struct mlc__trace {
 /* Makes the message of an error word that the operation `what` caused. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
 
+/* check fails if an element of t, made by a side ("forward") of the operation `what`, is not
+ * finite; grads does for the gradients that a backward wrote. */
+typedef struct mlc__anomaly {
+    mlc_status (*check)(mlc_ctx *ctx, const mlc_tensor *t, const char *what, const char *side);
+    mlc_status (*grads)(mlc_ctx *ctx, const mlc_node *nd);
+} mlc__anomaly;
+
 /* What a context has to release before its memory goes: workers, mappings. */
 typedef struct mlc__owned {
     struct mlc__owned *prev, *next;
@@ -8551,7 +8558,7 @@ typedef struct mlc__installed {
     /* The first mlc_backward; backward of operations, for gradients to write and their sums. */
     const struct mlc__backward_fns *backward;
     /* mlc_anomaly; the tape, after each forward and backward. */
-    const struct mlc__anomaly *anomaly;
+    const mlc__anomaly *anomaly;
     /* mlc_autocast_begin, until the end; mlc__begin_n, for the inputs of each operation. */
     struct mlc__autocast *autocast;
     /* The same, which stays after the end; IMPL.AMP, and the second run of IMPL.RECOMPUTE. */
@@ -8652,13 +8659,6 @@ struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
     bool holds;                        /* there is one of operations, which may keep tensors    */
-};
-
-/* mlc_anomaly: fails if an element of t, made by a side ("forward") of the operation `what`, is not
- * finite; the same of the gradients that backward of nd has made. */
-struct mlc__anomaly {
-    mlc_status (*check)(mlc_ctx *ctx, const mlc_tensor *t, const char *what, const char *side);
-    mlc_status (*grads)(mlc_ctx *ctx, const mlc_node *nd);
 };
 
 /* What is done on a device and not on the host: a program that registers no backend does not link
@@ -30284,7 +30284,7 @@ static mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
 
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
 {
-    static const struct mlc__anomaly fns = { mlc__anomaly_check, mlc__anomaly_of_grads };
+    static const mlc__anomaly fns = { mlc__anomaly_check, mlc__anomaly_of_grads };
     if (ctx) ctx->installed.anomaly = on ? &fns : NULL;
 }
 
@@ -49024,15 +49024,6 @@ static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
     return o->normed ? o->normed(o, from, to, true) : MLC_OK;
 }
 
-static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool dry)
-{
-    struct mlc_k_optim a = mlc__optim_args(o, from, to);
-    if (dry) return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
-    if (a.n == 0) return MLC_OK;
-    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
-    return MLC_OK;
-}
-
 /* On the CPU, without clipping and a scaler. */
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 {
@@ -49691,13 +49682,6 @@ static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments
 
 #define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
 
-/* Of a rule with norms. */
-static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments moments)
-{
-    draft->normed = mlc__optim_normed;
-    return mlc__small_none(m, draft, moments);
-}
-
 /* Of a state of full width, with its padding. */
 static size_t mlc__small_span(const mlc_optim *o, int64_t i)
 {
@@ -49969,6 +49953,21 @@ MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 {
     const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01, MLC_MOMENTS_FULL };
     return d;
+}
+
+static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool dry)
+{
+    struct mlc_k_optim a = mlc__optim_args(o, from, to);
+    if (dry) return mlc__scratch_reserve(o->ctx, mlc__workspace_optim(o->ctx, &a));
+    if (a.n == 0) return MLC_OK;
+    MLC__RUN_WITH_WORKSPACE(o->ctx, "optim_step", optim, &a);
+    return MLC_OK;
+}
+
+static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments moments)
+{
+    draft->normed = mlc__optim_normed;
+    return mlc__small_none(m, draft, moments);
 }
 
 MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
@@ -52104,7 +52103,7 @@ static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
 static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_average *draft)
 {
     static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow,
-                                                mlc_average_free };
+                                               mlc_average_free };
     mlc_ctx *ctx = o->ctx;
     void *made[2] = { NULL, NULL };
     if (mlc__optim_layout(o) != MLC_OK) return NULL;
@@ -69043,7 +69042,7 @@ static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
 static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
 {
     mlc_ctx *ctx = s->ctx;
-    const struct mlc__anomaly *was = ctx->installed.anomaly;
+    const mlc__anomaly *was = ctx->installed.anomaly;
     mlc_tensor *output = NULL;
     mlc_ctx_set_rng(ctx, n->rng);
     mlc_anomaly(ctx, true);
