@@ -6001,7 +6001,7 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
 } mlc_rule;
 
 /* Rules that update each element by itself, for CPU and devices alike: R(x, NAME, name, states,
- * numbers, step). numbers makes k of h, the rule's coefs, and s, a struct mlc_optim_step whose
+ * numbers, step). numbers makes k of h, the rule's coefs, and s, a struct mlc_step_state whose
  * lr, weight_decay, first and made are those of this update: in f64, once a step. step is what
  * happens to an element x of type T with the gradient d, times grad_scale, states m, v, w and k
  * rounded to T; F as in MLC_MATH_FORMULAS.                                                     */
@@ -6504,7 +6504,7 @@ struct mlc_optim_set {                 /* what the host says of a parameter in a
     double  lr, weight_decay;
     int64_t due;                       /* 0: left alone; 1: steps; 2: steps and begins a run   */
 };
-struct mlc_optim_step {                /* what the pass over a parameter reads, made by guard  */
+struct mlc_step_state {                /* what the pass over a parameter reads, made by guard  */
     double  lr, weight_decay;
     double  bias1, bias2;              /* 1 - beta^made; 1 where a rule has no betas           */
     double  grad_scale;                /* what gradients are multiplied by                     */
@@ -6532,7 +6532,7 @@ struct mlc_guard_state {               /* lives in device memory from step to st
 struct mlc_k_guard {
     int64_t       n;                   /* parameters                                           */
     const struct mlc_optim_set *set;   /* [n]                                                  */
-    struct mlc_optim_step *step;       /* [n]: made is read, all are written where set is due  */
+    struct mlc_step_state *step;       /* [n]: made is read, all are written where set is due  */
     const double *squares;             /* [n], where a run begins: of its gradients as they    */
                                        /* are. NULL: the step is made, norm and scaler stay    */
     double        share;               /* 1 / number of backwards that were added up           */
@@ -6569,7 +6569,7 @@ struct mlc_k_optim {
     double      coefs[8];              /* in the order of mlc_rule                             */
     uint64_t    seed;                  /* half a word, number first + i of the step's stream,  */
     int64_t     first;                 /* rounds a bf16 p[i]; first is a multiple of 8         */
-    const struct mlc_optim_step *step; /* of the run's first parameter                         */
+    const struct mlc_step_state *step; /* of the run's first parameter                         */
     const int64_t *error;              /* NULL, or nothing is written while error[0] is not 0  */
     double      clamp;                 /* 0, or elements of g are limited to +-clamp/grad_scale */
                                        /* as numbers of g's dtype; the CPU answers UNSUPPORTED  */
@@ -6597,7 +6597,7 @@ struct mlc_k_average {
     double    share;
     int64_t   base, start, every;
     const struct mlc_guard_state *state;
-    const struct mlc_optim_step *step; /* of a parameter that was due; NULL: nothing is skipped */
+    const struct mlc_step_state *step; /* of a parameter that was due; NULL: nothing is skipped */
     const int64_t *error;              /* NULL: none                                           */
 };
 /* A window slides over x [n,in..,c] and makes y [n,out..,c], dense; 3 axes as struct mlc_k_conv. */
@@ -22470,7 +22470,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
     T *v = MLC__CAST(T *, a->state[1]) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_optim_step s = *a->step; \
+    const struct mlc_step_state s = *a->step; \
     const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
     const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]); \
     const bool decoupled = a->coefs[3] != 0.0; \
@@ -22495,7 +22495,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
     T *v = MLC__CAST(T *, a->state[1]) + from, *to = MLC__CAST(T *, u); \
     const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_optim_step s = *a->step; \
+    const struct mlc_step_state s = *a->step; \
     const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
     const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]), eps = (T)a->coefs[2]; \
     const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
@@ -22512,7 +22512,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
     T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     T *to = MLC__CAST(T *, u); \
-    const struct mlc_optim_step s = *a->step; \
+    const struct mlc_step_state s = *a->step; \
     const T momentum = (T)a->coefs[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
     const T rate = (T)(s.lr * s.ratio); \
     if (to) { \
@@ -22592,7 +22592,7 @@ MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
     static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                            void *none) \
     { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) } \
-    static void mlc__##name##_correct(const double *h, struct mlc_optim_step *s) \
+    static void mlc__##name##_correct(const double *h, struct mlc_step_state *s) \
     { double *k = s->k; (void)h; (void)k; numbers }
 MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 
@@ -22650,7 +22650,7 @@ struct mlc__norms;
 
 /* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
 struct mlc_rule_fns {
-    void (*correct)(const double *coefs, struct mlc_optim_step *s);        /* NULL: bias is 1   */
+    void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
     const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
@@ -22867,14 +22867,14 @@ static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, b
 }
 
 /* In f64: 1 - beta^t loses its digits in f32 in the first steps. */
-static void mlc__adam_correct(const double *coefs, struct mlc_optim_step *s)
+static void mlc__adam_correct(const double *coefs, struct mlc_step_state *s)
 {
     s->bias1 = 1.0 - pow(coefs[0], (double)s->made);
     s->bias2 = 1.0 - pow(coefs[1], (double)s->made);
 }
 
 /* What the update after s->made others reads, but for grad_scale and stream. */
-static void mlc__optim_step_make(struct mlc_optim_step *s, const struct mlc_optim_set *set,
+static void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
                                  const struct mlc_rule_fns *cpu, const double *coefs)
 {
     s->lr = set->lr;
@@ -22910,7 +22910,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     const bool good = all - all == 0.0;
     if (a->squares) state->norm = norm = sqrt(all) * unscale;
     for (int64_t i = 0; i < a->n; i++) {
-        struct mlc_optim_step *s = &a->step[i];
+        struct mlc_step_state *s = &a->step[i];
         const double carry[2] = { s->carry[0], s->carry[1] };
         if (!a->set[i].due) continue;
         if (a->each && a->squares && a->set[i].due == 2) norm = sqrt(a->squares[i]) * unscale;
@@ -23060,7 +23060,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
 {
     mlc__optim_job j;
     struct mlc_k_optim own;
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (mlc__optim_stands(a)) return MLC_OK;
     if (a->cpu->norms) {
@@ -48323,7 +48323,7 @@ MLC__LEVEL_WARM
 
 /* updates: on the CPU how many this parameter took part in: one that was frozen for a while lags
  * behind, as in PyTorch. A device may have skipped some, unknown to the host: there it is the sum
- * of their tokens. Either way, equal means that made in struct mlc_optim_step is equal. */
+ * of their tokens. Either way, equal means that made in struct mlc_step_state is equal. */
 typedef struct mlc__entry {            /* a trained parameter */
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
@@ -48466,7 +48466,7 @@ struct mlc_optim {
     int64_t     entries;
     size_t      bytes;                 /* of a state of all entries */
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
-    struct mlc_optim_step *step;       /* device: one an entry; a run reads its first one's    */
+    struct mlc_step_state *step;       /* device: one an entry; a run reads its first one's    */
     struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
     struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
@@ -48627,7 +48627,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
                      "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
     const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof(double) +
                                                   sets * sizeof *n->set;
-    n->step = MLC__CAST(struct mlc_optim_step *,
+    n->step = MLC__CAST(struct mlc_step_state *,
                         mlc__heap_data(ctx, (size_t)b.n * each, MLC_MEM_OPTIM, "optimizer"));
     if (!n->step) return MLC_ERR_NOMEM;
     n->set = n->set_dev = MLC__CAST(struct mlc_optim_set *,
@@ -49028,7 +49028,7 @@ static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 {
     struct mlc_optim_set set;
-    struct mlc_optim_step *s = &o->step[from];
+    struct mlc_step_state *s = &o->step[from];
     MLC__TRY(mlc__optim_reserve(o, from, to));
     mlc__optim_set(o, &o->entry[from], 2, &set);
     mlc__optim_resume(o, from);
@@ -50310,7 +50310,7 @@ MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
 static bool mlc__entry_made(const mlc_optim *o, int64_t i)
 {
     const mlc__entry *e = &o->entry[i];
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     if (!e->p || !e->updates || !o->device) return e->p && e->updates;
     return mlc__device_copy(o->ctx, &step, o->step + i, sizeof step, MLC_COPY_TO_HOST) == MLC_OK &&
            step.made > 0;
@@ -50325,7 +50325,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     mlc_ctx *ctx = o->ctx;
     mlc__block *block = NULL;
     void *room;
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     mlc_status st = MLC_OK;
     memset(&step, 0, sizeof step);
     step.grad_scale = 1.0;
@@ -50346,7 +50346,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
         a.cpu = cpu;
         a.packs = NULL;
         a.clamp = 0.0;                 /* gradients are as they are */
-        a.step = MLC__CAST(const struct mlc_optim_step *, room);
+        a.step = MLC__CAST(const struct mlc_step_state *, room);
         if (!due) a.g = a.p;
         st = mlc__run_optim(ctx, what, &a);
         e->p->value_storage.version++;
@@ -52385,7 +52385,7 @@ static bool mlc__entry_name(void *user, mlc__param *p, const char *name)
 
 /* made and carry of n entries from i on. */
 static mlc_status mlc__optim_made(const mlc_optim *o, int64_t i, int64_t n,
-                                  struct mlc_optim_step *out)
+                                  struct mlc_step_state *out)
 {
     if (o->device)
         return mlc__device_copy(o->ctx, out, o->step + i, (size_t)n * sizeof *out,
@@ -52443,7 +52443,7 @@ static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_
 
 /* step: of the item's entry. */
 static mlc_tensor *mlc__optim_item_tensor(const mlc_optim *o, const mlc__optim_slot *item,
-                                          const struct mlc_optim_step *step,
+                                          const struct mlc_step_state *step,
                                           const mlc__optim_numbers *numbers)
 {
     mlc_ctx *ctx = o->ctx;
@@ -52480,7 +52480,7 @@ MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
     if (item.kind == MLC__ITEM_LBFGS)
         return (it->tensor = o->lbfgs->item(o, item.k, it->name)) != NULL;
     char name[MLC_NAME_BYTES] = "";
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     mlc__optim_numbers numbers;
     memset(&step, 0, sizeof step);
     memset(&numbers, 0, sizeof numbers);
@@ -57618,7 +57618,7 @@ typedef struct mlc__optim_file {
     mlc_optim             *o;
     char                  *name;       /* of parameters, MLC_NAME_BYTES each */
     int64_t               *number;
-    struct mlc_optim_step *step;       /* made and carry; of a load: as the file has them */
+    struct mlc_step_state *step;       /* made and carry; of a load: as the file has them */
     mlc__optim_numbers     numbers;    /* likewise */
     int64_t               *base;       /* likewise, of averages; INT64_MIN: the file has none */
     bool                   torch;      /* a load of PyTorch's names */
@@ -57636,7 +57636,7 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
                                             n * (sizeof *f->step + sizeof *f->number +
                                                  MLC_NAME_BYTES) + averages * sizeof *f->base));
     if (!at) return MLC_ERR_NOMEM;
-    f->step = (struct mlc_optim_step *)(void *)at;
+    f->step = (struct mlc_step_state *)(void *)at;
     f->number = (int64_t *)(void *)(f->step + n);
     f->base = f->number + n;
     f->name = (char *)(f->base + averages);
@@ -57907,7 +57907,7 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
         f->base[item.k] = (int64_t)x[0];
         return MLC_OK;
     }
-    struct mlc_optim_step *step = &f->step[item.entry];
+    struct mlc_step_state *step = &f->step[item.entry];
     f->grads = f->grads || item.kind == MLC__ITEM_GRAD;
     if (item.kind == MLC__ITEM_STATE && f->torch && f->o->rule == MLC_RULE_SGD)
         step->made = mlc__max(step->made, 1);              /* the momentum is not the first one */

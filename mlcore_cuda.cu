@@ -6012,7 +6012,7 @@ template <class T, class W> DEV W optim_bound(double clamp, double scale)
 template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct mlc_k_optim &a,
                                                                   double ratio)
 {
-    const struct mlc_optim_step s = *a.step;
+    const struct mlc_step_state s = *a.step;
     const double *coefs = a.coefs;
     optim_numbers<W> k = {};
     k.scale = (W)s.grad_scale;
@@ -6333,7 +6333,7 @@ DEV double guard_squares(const struct mlc_k_guard &a, int64_t i, double all)
 
 #define ELEMENT_NUMBERS(x_, NAME, name, states, numbers, step) \
     case MLC_RULE_##NAME: { numbers } break;
-static DEV void guard_numbers(mlc_rule rule, const double *h, struct mlc_optim_step *s)
+static DEV void guard_numbers(mlc_rule rule, const double *h, struct mlc_step_state *s)
 {
     double *k = s->k;
     switch (rule) {
@@ -6345,7 +6345,7 @@ static DEV void guard_numbers(mlc_rule rule, const double *h, struct mlc_optim_s
 DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, bool good,
                     int64_t steps)
 {
-    struct mlc_optim_step *s = &a.step[i];
+    struct mlc_step_state *s = &a.step[i];
     const double made = (double)(s->made + 1), carry[2] = { s->carry[0], s->carry[1] };
     const bool corrects = a.optim == MLC_RULE_ADAM || a.optim == MLC_RULE_LAMB;
     s->lr = a.set[i].lr;

@@ -283,7 +283,7 @@ TEST(average, kernels_average_nothing_that_was_skipped)
 {
     float                  p[] = {1, 2, 3}, avg[] = {5, 6, 7};
     struct mlc_guard_state state = {{1, 0, 0, 0}, 0, 4};
-    struct mlc_optim_step  step;
+    struct mlc_step_state  step;
     struct mlc_k_average   a;
     int64_t                error = 0;
     memset(&step, 0, sizeof step);

@@ -2776,7 +2776,7 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
 
 /* ---- optimizer ----------------------------------------------------------------------------- */
 
-static const struct mlc_optim_step STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0, 1,
+static const struct mlc_step_state STEP = {0.1, 0.02, 0.19, 0.0199, 0.5, 0, 0, 5, 0, 1,
                                            {0}, {0}};
 
 static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, int64_t n, bool flag)
@@ -2799,7 +2799,7 @@ static void optim_args(struct mlc_k_optim *a, mlc_rule rule, mlc_dtype dtype, in
 /* The formulas of torch.optim, one element, in double.                                        */
 static double optim_want(const struct mlc_k_optim *a, double p, double g, double m, double v)
 {
-    const struct mlc_optim_step *s = a->step;
+    const struct mlc_step_state *s = a->step;
     double d = s->grad_scale * g;
     if (a->rule == MLC_RULE_SGD) {
         d += s->weight_decay * p;
@@ -2851,7 +2851,7 @@ static bool lamb_agrees(const mlc_kernels *k, mlc_dtype dtype, int64_t n, int ki
 {
     static double         u[5000], was[5000];
     const double          tol = dtype == MLC_F32 ? 2e-6 : 1e-13, lamb[8] = {0.9, 0.99, 1e-6};
-    struct mlc_optim_step step = STEP;
+    struct mlc_step_state step = STEP;
     struct mlc_k_optim    a;
     double                pp = 0, uu = 0, worst = 0;
     optim_args(&a, MLC_RULE_ADAM, dtype, n, false);
@@ -2970,7 +2970,7 @@ TEST(backend, chance_is_right_in_mean)
 {
     enum { N = 40000 };
     static uint16_t       p[N], g[N];
-    struct mlc_optim_step step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0, 1, {0}, {0}};
+    struct mlc_step_state step = {0x1p-10, 0, 1, 1, 1, 1, 0, 77, 0, 1, {0}, {0}};
     struct mlc_k_optim    a;
     double                sum = 0;
     memset(&a, 0, sizeof a);
@@ -2996,7 +2996,7 @@ TEST(backend, a_rule_that_a_kernel_does_not_know_is_unsupported)
 }
 
 /* Both kernels, with the step's skip, or an error word.                                       */
-static void check_no_update(const struct mlc_optim_step *step, const int64_t *error)
+static void check_no_update(const struct mlc_step_state *step, const int64_t *error)
 {
     struct mlc_k_optim a;
     float              before[4][35], after[4][35];
@@ -3022,7 +3022,7 @@ static void check_touched_step(const mlc_kernels *k, mlc_dtype dtype, int64_t ro
     const int64_t      n = rows * cols;
     const size_t       bytes = (size_t)n * size_of(dtype);
     struct mlc_k_optim a;
-    struct mlc_optim_step plain = STEP;
+    struct mlc_step_state plain = STEP;
     uint8_t           *touched = (uint8_t *)malloc((size_t)rows);
     optim_args(&a, MLC_RULE_SGD, dtype, n, false);
     plain.weight_decay = 0;
@@ -3061,7 +3061,7 @@ TEST(backend, optimizer_kernels_step_touched_rows)
 
 TEST(backend, optimizer_kernels_heed_skip)
 {
-    struct mlc_optim_step step = STEP;
+    struct mlc_step_state step = STEP;
     step.skip = 1;
     check_no_update(&step, NULL);
 }
@@ -3073,7 +3073,7 @@ TEST(backend, optimizer_kernels_change_nothing_while_an_error_stands)
 }
 
 static void guard_args(struct mlc_k_guard *a, const struct mlc_optim_set *set,
-                       struct mlc_optim_step *step, struct mlc_guard_state *state, int64_t *error)
+                       struct mlc_step_state *step, struct mlc_guard_state *state, int64_t *error)
 {
     memset(a, 0, sizeof *a);
     a->n = 4;
@@ -3095,7 +3095,7 @@ TEST(backend, guard_counts_what_is_made_and_leaves_the_rest_alone)
 {
     static const struct mlc_optim_set set[4] = {{.1, .2, 2}, {.1, .2, 1}, {.3, .4, 0}, {.5, .6, 2}};
     double                 squares[4] = {16, (double)NAN, (double)NAN, 9};
-    struct mlc_optim_step  step[4];
+    struct mlc_step_state  step[4];
     struct mlc_guard_state state = {{4, 0, 0, 0}, -1, 7};
     struct mlc_k_guard     a;
     int64_t                error[4] = {0};

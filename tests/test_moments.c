@@ -61,7 +61,7 @@ typedef struct run {
     float    p[MOST], g[MOST];
     uint8_t  m[MOST], v[MOST];
     float    m_scale[BLOCKS], v_scale[BLOCKS];
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     struct mlc_k_optim    a;
 } run;
 
@@ -157,7 +157,7 @@ typedef struct plain { float p[MOST], m[MOST], v[MOST]; } plain;
 /* AdamW's step in f32, as the library rounds it. */
 static void plain_step(plain *x, const run *r, int64_t n)
 {
-    const struct mlc_optim_step *s = &r->step;
+    const struct mlc_step_state *s = &r->step;
     const double *h = r->a.coefs;
     const float b1 = (float)h[0], c1 = (float)(1 - h[0]), b2 = (float)h[1], c2 = (float)(1 - h[1]);
     const float shrink = (float)(1 - s->lr * s->weight_decay), scale = (float)s->grad_scale;

@@ -1209,7 +1209,7 @@ static void *block_of(mlc_dtype dtype, int64_t n, uint64_t seed)
 static void check_product_step(const mlc_kernels *k, const step_case *c, mlc_rule rule)
 {
     struct mlc_k_gemm_optim a;
-    struct mlc_optim_step   step;
+    struct mlc_step_state   step;
     const int64_t           all = c->m * c->n;
     const mlc_dtype         state = c->p == MLC_BF16 ? MLC_F32 : c->p;
     const size_t            size = mlc_dtype_bytes(c->p), wide = mlc_dtype_bytes(state);

@@ -31,7 +31,7 @@ static void point(struct mlc_k_optim *a, void *const *array)
     for (int k = 0; k < a->n_state; k++) a->state[k] = array[2 + k];
 }
 
-static void on_device(unit *t, struct mlc_k_optim a, const struct mlc_optim_step *step,
+static void on_device(unit *t, struct mlc_k_optim a, const struct mlc_step_state *step,
                       size_t shift)
 {
     void *array[4];
@@ -39,7 +39,7 @@ static void on_device(unit *t, struct mlc_k_optim a, const struct mlc_optim_step
         array[k] = unit_lend_at(t, g_host[k], (size_t)a.n * mlc_dtype_bytes(dtype_of(a.dtype, k)),
                                shift * mlc_dtype_bytes(dtype_of(a.dtype, k)));
     point(&a, array);
-    a.step = (struct mlc_optim_step *)unit_lend(t, step, sizeof *step);
+    a.step = (struct mlc_step_state *)unit_lend(t, step, sizeof *step);
     if (a.error) a.error = (int64_t *)unit_lend(t, a.error, 8);
     a.workspace_bytes = t->b.kernels.optim_workspace(t->dev, &a);
     a.workspace = unit_room(t, a.workspace_bytes);
@@ -49,7 +49,7 @@ static void on_device(unit *t, struct mlc_k_optim a, const struct mlc_optim_step
     unit_return(t);
 }
 
-static void on_host(struct mlc_k_optim a, const struct mlc_optim_step *step)
+static void on_host(struct mlc_k_optim a, const struct mlc_step_state *step)
 {
     static double sums[64];
     void *array[4] = {g_host[0], g_host[1], g_host[2], g_host[3]};
@@ -74,7 +74,7 @@ TEST(cuda, optimizers_make_the_cpus_steps)
 {
     static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
     static const int64_t sizes[] = {1, 7, 8, 65, 4100, N};
-    struct mlc_optim_step step = {0.01, 0.1, 0.1, 0.01, 0.5, 0, 0, 77, 0, 1, {0}, {0}};
+    struct mlc_step_state step = {0.01, 0.1, 0.1, 0.01, 0.5, 0, 0, 77, 0, 1, {0}, {0}};
     unit t = unit_open();
     for (int d = 0; d < 3; d++)
         for (int s = 0; s < 6; s++)
@@ -94,7 +94,7 @@ TEST(cuda, optimizers_make_the_cpus_steps)
 /* Limited as numbers of the gradient's dtype. */
 TEST(cuda, optimizers_limit_gradients)
 {
-    struct mlc_optim_step step = {0.01, 0, 1, 1, 0.25, 1, 0, 77, 0, 1, {0}, {0}};
+    struct mlc_step_state step = {0.01, 0, 1, 1, 0.25, 1, 0, 77, 0, 1, {0}, {0}};
     unit t = unit_open();
     for (int d = 0; d < 2; d++) {
         struct mlc_k_optim a;
@@ -120,7 +120,7 @@ TEST(cuda, optimizers_limit_gradients)
 
 TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
 {
-    struct mlc_optim_step step = {0.01, 0.1, 1, 1, 1, 1, 1, 77, 0, 1, {0}, {0}};
+    struct mlc_step_state step = {0.01, 0.1, 1, 1, 1, 1, 1, 77, 0, 1, {0}, {0}};
     const int64_t bad = 258;
     struct mlc_k_optim a;
     unit t = unit_open();
@@ -144,7 +144,7 @@ TEST(cuda, optimizers_heed_skip_and_refuse_what_they_do_not_do)
 
 enum { PARAMS = 300 };
 static struct mlc_optim_set  g_set[PARAMS];
-static struct mlc_optim_step g_step[2][PARAMS];
+static struct mlc_step_state g_step[2][PARAMS];
 static double                g_squares[PARAMS];
 
 static void guard_make(struct mlc_k_guard *a, int form)
@@ -170,7 +170,7 @@ static void steps_agree(int64_t n)
 {
     int64_t bad = 0;
     for (int64_t i = 0; i < n; i++) {
-        const struct mlc_optim_step *x = &g_step[0][i], *y = &g_step[1][i];
+        const struct mlc_step_state *x = &g_step[0][i], *y = &g_step[1][i];
         bad += !(x->lr == y->lr && x->weight_decay == y->weight_decay && x->first == y->first &&
                  x->skip == y->skip && x->stream == y->stream && x->made == y->made &&
                  fabs(x->bias1 - y->bias1) < 1e-14 && fabs(x->bias2 - y->bias2) < 1e-14);
@@ -191,7 +191,7 @@ TEST(cuda, the_guard_decides_as_the_cpus)
         state.scaler.scale = 1024;
         k = a;
         k.set = (struct mlc_optim_set *)unit_lend(&t, g_set, sizeof g_set);
-        k.step = (struct mlc_optim_step *)unit_lend(&t, g_step[0], sizeof g_step[0]);
+        k.step = (struct mlc_step_state *)unit_lend(&t, g_step[0], sizeof g_step[0]);
         k.state = (struct mlc_guard_state *)unit_lend(&t, &state, sizeof state);
         k.error = (int64_t *)unit_lend(&t, word, sizeof word);
         a.set = g_set, a.step = g_step[1], a.state = &state, a.error = word;
@@ -236,13 +236,13 @@ static void average_both(unit *t, struct mlc_k_average a, int64_t steps, int64_t
     const struct mlc_guard_state state = {{1, 0, 0, 0}, 0, steps};
     const size_t bytes[2] = {(size_t)a.n * mlc_dtype_bytes(a.dtype),
                              (size_t)a.n * mlc_dtype_bytes(wide(a.dtype))};
-    struct mlc_optim_step step;
+    struct mlc_step_state step;
     struct mlc_k_average  k = a;
     memset(&step, 0, sizeof step);
     step.skip = skip;
     for (int i = 0; i < 2; i++) *(i ? &k.avg : &k.p) = unit_lend(t, g_host[i], bytes[i]);
     k.state = (struct mlc_guard_state *)unit_lend(t, &state, sizeof state);
-    k.step = (struct mlc_optim_step *)unit_lend(t, &step, sizeof step);
+    k.step = (struct mlc_step_state *)unit_lend(t, &step, sizeof step);
     k.error = (int64_t *)unit_lend(t, &bad, sizeof bad);
     CHECK_EQ(t->b.kernels.average(t->dev, &k), MLC_OK);
     for (int i = 0; i < 2; i++) unit_fetch(t, g_got[i], i ? k.avg : k.p, bytes[i]);
