@@ -42210,7 +42210,8 @@ MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, d
     return mlc__scale_make(ctx, "MinMax", features, &user);
 }
 
-/* A statistic of each feature to the host, in f64. */
+/* A statistic of each feature to the host, in f64. What fails is the context's error, for which the
+ * caller looks after the last of them. */
 static void mlc__scale_read(mlc_tensor *statistic, double *to)
 {
     mlc_tensor *wide = mlc_cast(statistic, MLC_F64);
@@ -49531,6 +49532,7 @@ static mlc_status mlc__optim_ahead(mlc_optim *o, int64_t i)
     return mlc__optim_guard(o, i, 1, o->set_dev + o->entries + i, o->guard_dev + 1, false);
 }
 
+/* A copy that fails is the context's error; the guard then has the numbers of the last one. */
 static void mlc__optim_read(const mlc_optim *o)
 {
     if (!o->stale)
