@@ -29467,7 +29467,12 @@ static mlc_status mlc__printer_read(mlc__printer *p, mlc_tensor *t, void *host, 
 
 MLC_IMPL mlc_print_desc mlc_print_desc_make(void)
 {
-    const mlc_print_desc d = { 8, 3, 1000, 75, false };
+    mlc_print_desc d;
+    memset(&d, 0, sizeof d);
+    d.precision = 8;
+    d.edge_items = 3;
+    d.threshold = 1000;
+    d.line_width = 75;
     return d;
 }
 
@@ -40075,7 +40080,11 @@ static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
 
 MLC_IMPL mlc_gradcheck_desc mlc_gradcheck_desc_make(void)
 {
-    const mlc_gradcheck_desc d = { 1e-6, 1e-5, 1e-3 };
+    mlc_gradcheck_desc d;
+    memset(&d, 0, sizeof d);
+    d.eps = 1e-6;
+    d.atol = 1e-5;
+    d.rtol = 1e-3;
     return d;
 }
 
@@ -42370,12 +42379,21 @@ MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
 
 MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
 {
-    const mlc_nn_norm_desc d = { size, 1, 1e-5, false, false };
+    mlc_nn_norm_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = size;
+    d.groups = 1;
+    d.eps = 1e-5;
     return d;
 }
 MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
 {
-    const mlc_nn_norm_desc d = { size, 1, 1e-6, false, true };
+    mlc_nn_norm_desc d;
+    memset(&d, 0, sizeof d);
+    d.size = size;
+    d.groups = 1;
+    d.eps = 1e-6;
+    d.no_bias = true;
     return d;
 }
 
@@ -43072,7 +43090,11 @@ MLC__FUSE(mlc__bnorm_fuse,
 
 MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
 {
-    const mlc_nn_batch_norm_desc d = { channels, 0.1, 1e-5, false, false };
+    mlc_nn_batch_norm_desc d;
+    memset(&d, 0, sizeof d);
+    d.channels = channels;
+    d.momentum = 0.1;
+    d.eps = 1e-5;
     return d;
 }
 
@@ -43360,7 +43382,12 @@ MLC_IMPL mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int
 
 MLC_IMPL mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64_t levels)
 {
-    const mlc_nn_tcn_desc d = { in, channels, levels, 3, 0.0 };
+    mlc_nn_tcn_desc d;
+    memset(&d, 0, sizeof d);
+    d.in = in;
+    d.channels = channels;
+    d.levels = levels;
+    d.kernel = 3;
     return d;
 }
 
@@ -46350,7 +46377,13 @@ typedef struct mlc__initing {
 MLC_IMPL mlc_init_desc mlc_init_desc_make(mlc_init kind)
 {
     const bool relu = kind == MLC_INIT_KAIMING_UNIFORM || kind == MLC_INIT_KAIMING_NORMAL;
-    const mlc_init_desc d = { kind, 0.0, 1.0, -2.0, 2.0, relu ? sqrt(2.0) : 1.0, false };
+    mlc_init_desc d;
+    memset(&d, 0, sizeof d);
+    d.kind = kind;
+    d.b = 1.0;
+    d.lo = -2.0;
+    d.hi = 2.0;
+    d.gain = relu ? sqrt(2.0) : 1.0;
     return d;
 }
 
@@ -48741,7 +48774,9 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 
 MLC_IMPL mlc_group_desc mlc_group_desc_make(void)
 {
-    const mlc_group_desc d = { 1.0, 0.0, false, false };
+    mlc_group_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr_scale = 1.0;
     return d;
 }
 
@@ -49241,7 +49276,10 @@ MLC__LEVEL_WARM
 
 MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
 {
-    const mlc_clip_desc d = { MLC__INF, MLC__INF, false };
+    mlc_clip_desc d;
+    memset(&d, 0, sizeof d);
+    d.norm = MLC__INF;
+    d.value = MLC__INF;
     return d;
 }
 
@@ -49397,8 +49435,15 @@ MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
 
 MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
 {
-    const mlc_scaler_desc d = { 65536.0, 2.0, 0.5, 2000, 5.9604644775390625e-8 /* 2^-24 */,
-                                16777216.0 /* 2^24 */, 50 };
+    mlc_scaler_desc d;
+    memset(&d, 0, sizeof d);
+    d.init = 65536.0;
+    d.growth = 2.0;
+    d.backoff = 0.5;
+    d.interval = 2000;
+    d.floor = 5.9604644775390625e-8;   /* 2^-24 */
+    d.cap = 16777216.0;                /* 2^24 */
+    d.patience = 50;
     return d;
 }
 
@@ -49885,12 +49930,25 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam
 
 MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, MLC_MOMENTS_FULL };
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.01, MLC_MOMENTS_FULL };
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.weight_decay = 0.01;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 
@@ -49953,7 +50011,14 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
 
 MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-6, 0.01, MLC_MOMENTS_FULL };
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-6;
+    d.weight_decay = 0.01;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 
@@ -50008,7 +50073,12 @@ MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
 }
 MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
 {
-    const mlc_lars_desc d = { lr, 0.9, 0.001, 1e-8, 0.0 };
+    mlc_lars_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.9;
+    d.trust = 0.001;
+    d.eps = 1e-8;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
@@ -50039,7 +50109,12 @@ MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 }
 MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
 {
-    const mlc_amsgrad_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, false };
+    mlc_amsgrad_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_amsgrad(mlc_module *m, double lr)
@@ -50054,7 +50129,12 @@ MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 }
 MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
 {
-    const mlc_amsgrad_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, false };
+    mlc_amsgrad_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_radam(mlc_module *m, double lr)
@@ -50080,7 +50160,13 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
 }
 MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
 {
-    const mlc_nadam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.004, false };
+    mlc_nadam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.momentum_decay = 0.004;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
@@ -50101,7 +50187,13 @@ MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
 }
 MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
 {
-    const mlc_adam_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, MLC_MOMENTS_FULL };
+    mlc_adam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
@@ -50137,7 +50229,11 @@ MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
 }
 MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
 {
-    const mlc_rmsprop_desc d = { lr, 0.99, 1e-8, 0.0, 0.0, false };
+    mlc_rmsprop_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.alpha = 0.99;
+    d.eps = 1e-8;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_rmsprop(mlc_module *m, double lr)
@@ -50168,7 +50264,10 @@ MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
 }
 MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
 {
-    const mlc_adagrad_desc d = { lr, 0.0, 0.0, 0.0, 1e-10 };
+    mlc_adagrad_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.eps = 1e-10;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_adagrad(mlc_module *m, double lr)
@@ -50197,7 +50296,11 @@ MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
 }
 MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
 {
-    const mlc_adadelta_desc d = { lr, 0.9, 1e-6, 0.0 };
+    mlc_adadelta_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.rho = 0.9;
+    d.eps = 1e-6;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_adadelta(mlc_module *m, double lr)
@@ -50228,7 +50331,13 @@ MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
 }
 MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
 {
-    const mlc_rprop_desc d = { lr, 0.5, 1.2, 1e-6, 50.0 };
+    mlc_rprop_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.shrink = 0.5;
+    d.grow = 1.2;
+    d.least = 1e-6;
+    d.most = 50.0;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
@@ -50265,7 +50374,12 @@ MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc)
 }
 MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
 {
-    const mlc_lion_desc d = { lr, 0.9, 0.99, 0.0, MLC_MOMENTS_FULL };
+    mlc_lion_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.99;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
@@ -50299,7 +50413,14 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
 }
 MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
 {
-    const mlc_sophia_desc d = { lr, 0.96, 0.99, 0.05, 1e-12, 0.2 };
+    mlc_sophia_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.96;
+    d.beta2 = 0.99;
+    d.gamma = 0.05;
+    d.eps = 1e-12;
+    d.weight_decay = 0.2;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
@@ -50414,7 +50535,11 @@ MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_f
 }
 MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
 {
-    const mlc_schedule_free_sgd_desc d = { lr, 0.9, 0.0, 0.0, 2.0, 0 };
+    mlc_schedule_free_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.9;
+    d.power = 2.0;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr)
@@ -50430,7 +50555,13 @@ MLC_IMPL mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m, const mlc_schedule
 }
 MLC_IMPL mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double lr)
 {
-    const mlc_schedule_free_adamw_desc d = { lr, 0.9, 0.999, 1e-8, 0.0, 0.0, 2.0, 0 };
+    mlc_schedule_free_adamw_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.power = 2.0;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr)
@@ -50823,8 +50954,13 @@ MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
 }
 MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
 {
-    const mlc_adafactor_desc d = { lr, 0.8, 1.1920928955078125e-7 /* 2^-23 */, 1e-3, 1.0, 0.0,
-                                   false };
+    mlc_adafactor_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.power = 0.8;
+    d.eps1 = 1.1920928955078125e-7;    /* 2^-23 */
+    d.eps2 = 1e-3;
+    d.clip = 1.0;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_adafactor(mlc_module *m, double lr)
@@ -50964,8 +51100,18 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
 }
 MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
 {
-    const mlc_muon_desc d = { lr, 0.95, 0.1, 3.4445, -4.775, 2.0315, 1e-7, 5, true, false,
-                              mlc_adamw_desc_make(lr) };
+    mlc_muon_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.95;
+    d.weight_decay = 0.1;
+    d.a = 3.4445;
+    d.b = -4.775;
+    d.c = 2.0315;
+    d.eps = 1e-7;
+    d.steps = 5;
+    d.nesterov = true;
+    d.adamw = mlc_adamw_desc_make(lr);
     return d;
 }
 MLC_IMPL mlc_optim *mlc_muon(mlc_module *m, double lr)
@@ -51786,7 +51932,15 @@ MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
 }
 MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
 {
-    const mlc_lbfgs_desc d = { lr, 20, 25, 1e-7, 1e-9, 100, true };
+    mlc_lbfgs_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.max_iter = 20;
+    d.max_eval = 25;
+    d.tolerance_grad = 1e-7;
+    d.tolerance_change = 1e-9;
+    d.history = 100;
+    d.strong_wolfe = true;
     return d;
 }
 MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
@@ -52146,7 +52300,10 @@ static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_
 
 MLC_IMPL mlc_average_desc mlc_average_desc_make(void)
 {
-    const mlc_average_desc d = { 0.9999, false, false, 0, 1 };
+    mlc_average_desc d;
+    memset(&d, 0, sizeof d);
+    d.decay = 0.9999;
+    d.every = 1;
     return d;
 }
 
@@ -53068,7 +53225,10 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
 
 MLC_IMPL mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype)
 {
-    const mlc_autocast_desc d = { dtype, NULL, 0, MLC_F32 };
+    mlc_autocast_desc d;
+    memset(&d, 0, sizeof d);
+    d.dtype = dtype;
+    d.residual = MLC_F32;
     return d;
 }
 
@@ -59938,8 +60098,14 @@ MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
 
 MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
 {
-    const mlc_one_cycle_desc d = { steps, 0.3, 1.0 / 25.0, 1.0, 1.0 / 25.0 / 1e4,
-                                   MLC_CURVE_COSINE, false };
+    mlc_one_cycle_desc d;
+    memset(&d, 0, sizeof d);
+    d.steps = steps;
+    d.rise = 0.3;
+    d.start = 1.0 / 25.0;
+    d.peak = 1.0;
+    d.end = 1.0 / 25.0 / 1e4;
+    d.curve = MLC_CURVE_COSINE;
     return d;
 }
 
@@ -59962,7 +60128,14 @@ MLC_IMPL mlc_sched mlc_sched_one_cycle(int64_t steps)
 
 MLC_IMPL mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low)
 {
-    const mlc_cyclic_desc d = { up, up, low, 1.0, 1.0, 1.0 };
+    mlc_cyclic_desc d;
+    memset(&d, 0, sizeof d);
+    d.up = up;
+    d.down = up;
+    d.low = low;
+    d.high = 1.0;
+    d.cycle_gamma = 1.0;
+    d.gamma = 1.0;
     return d;
 }
 
@@ -60179,7 +60352,15 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
 
 MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps)
 {
-    const mlc_lr_range_desc d = { rates, losses, steps, 1e-7, 10.0, 0.98, 4.0 };
+    mlc_lr_range_desc d;
+    memset(&d, 0, sizeof d);
+    d.rates = rates;
+    d.losses = losses;
+    d.steps = steps;
+    d.from = 1e-7;
+    d.to = 10.0;
+    d.smooth = 0.98;
+    d.diverge = 4.0;
     return d;
 }
 
@@ -60863,7 +61044,11 @@ static mlc_tensor *mlc__cut_rows(mlc__cut *c, int64_t part, bool in)
 
 MLC_IMPL mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32_t n_shares)
 {
-    const mlc_split_rows_desc d = { shares, n_shares, NULL, 0, true };
+    mlc_split_rows_desc d;
+    memset(&d, 0, sizeof d);
+    d.shares = shares;
+    d.n_shares = n_shares;
+    d.shuffle = true;
     return d;
 }
 
@@ -60910,7 +61095,10 @@ MLC_IMPL mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows
 
 MLC_IMPL mlc_k_fold_desc mlc_k_fold_desc_make(int64_t folds)
 {
-    const mlc_k_fold_desc d = { folds, NULL, 0, true };
+    mlc_k_fold_desc d;
+    memset(&d, 0, sizeof d);
+    d.folds = folds;
+    d.shuffle = true;
     return d;
 }
 
@@ -62098,7 +62286,11 @@ MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, 
 
 MLC_IMPL mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kind, int64_t window)
 {
-    const mlc_dataset_tokens_desc d = { kind, window, window, 0, 0, false };
+    mlc_dataset_tokens_desc d;
+    memset(&d, 0, sizeof d);
+    d.kind = kind;
+    d.window = window;
+    d.stride = window;
     return d;
 }
 
@@ -62186,7 +62378,10 @@ MLC_IMPL mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
 
 MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
 {
-    const mlc_dataset_table_desc d = { NULL, 0, target, MLC_MISSING_ERROR, 0.0 };
+    mlc_dataset_table_desc d;
+    memset(&d, 0, sizeof d);
+    d.target = target;
+    d.missing = MLC_MISSING_ERROR;
     return d;
 }
 
@@ -62887,7 +63082,11 @@ typedef struct mlc__mix_box { int64_t top, left, bottom, right; } mlc__mix_box;
 
 MLC_IMPL mlc_mixup_desc mlc_mixup_desc_make(int64_t classes)
 {
-    const mlc_mixup_desc d = { 1.0, 0.0, classes, 0, 1 };
+    mlc_mixup_desc d;
+    memset(&d, 0, sizeof d);
+    d.mixup = 1.0;
+    d.classes = classes;
+    d.y = 1;
     return d;
 }
 
@@ -68926,7 +69125,11 @@ static void mlc__stop_release(mlc_ctx *ctx, void *user)
 
 MLC_IMPL mlc_early_stop_desc mlc_early_stop_desc_make(void)
 {
-    const mlc_early_stop_desc d = { "val_loss", false, true, 10, 0.0 };
+    mlc_early_stop_desc d;
+    memset(&d, 0, sizeof d);
+    d.name = "val_loss";
+    d.restore = true;
+    d.patience = 10;
     return d;
 }
 
@@ -69231,7 +69434,11 @@ static mlc_status mlc__gradients_on(void *user, mlc_event event, mlc_fit_state *
 
 MLC_IMPL mlc_gradients_desc mlc_gradients_desc_make(void)
 {
-    const mlc_gradients_desc d = { 100, 1e-10, 10.0, false, NULL, NULL };
+    mlc_gradients_desc d;
+    memset(&d, 0, sizeof d);
+    d.every = 100;
+    d.low = 1e-10;
+    d.high = 10.0;
     return d;
 }
 
@@ -69693,7 +69900,12 @@ static void mlc__profile_release(mlc_ctx *ctx, void *user)
 
 MLC_IMPL mlc_profile_desc mlc_profile_desc_make(void)
 {
-    const mlc_profile_desc d = { 2, 2, 10, 1, 0.0, 0.0, NULL, NULL };
+    mlc_profile_desc d;
+    memset(&d, 0, sizeof d);
+    d.wait = 2;
+    d.warmup = 2;
+    d.active = 10;
+    d.repeat = 1;
     return d;
 }
 
