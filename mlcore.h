@@ -72443,8 +72443,14 @@ static mlc_status mlc__search_check(mlc_ctx *ctx, const mlc_batch_size_desc *f, 
 
 MLC_IMPL mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx)
 {
-    const mlc_batch_size_desc f = { mlc_memory_limit(ctx), 1.0, 1, 65536, MLC_BATCH_LARGEST };
-    return f;
+    mlc_batch_size_desc d;
+    memset(&d, 0, sizeof d);
+    d.bytes = mlc_memory_limit(ctx);
+    d.share = 1.0;
+    d.least = 1;
+    d.most = 65536;
+    d.choice = MLC_BATCH_LARGEST;
+    return d;
 }
 
 MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
