@@ -72,6 +72,9 @@
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
  *   MLC_TEST_STRIDES       invalid unused strides   MLC_NO_CPP       no namespace mlc
+ *   MLC_PART               kernels or framework: half of the implementation: two objects, compiled
+ *                          at the same time, take half as long as one. Their other macros must be
+ *                          the same; if they are not, the linker names those of what is missing.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -95,7 +98,8 @@
  *   API.SKETCH.CONV  API.OPTIM  API.OPTIMIZERS  API.SCHED  API.AMP  API.RECOMPUTE  API.DATA
  *   API.TEXT  API.METRICS  API.TRAIN  API.TRAIN.GRADIENTS  API.IO  API.FILES  API.PLOT
  *   API.MEMORY_PLAN  API.BACKEND  API.CPP
- *   IMPL.PLATFORM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS  IMPL.RNG
+ *   IMPL.PLATFORM  IMPL.SEAM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS
+ *   IMPL.RNG
  *   IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
  *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
  *   IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
@@ -7520,6 +7524,22 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  undef MLCORE_IMPLEMENTATION
 #endif
 
+/* The halves of the implementation that are compiled here: both, or that which MLC_PART names. */
+#define MLC__GLUE(a, b)  MLC__GLUED(a, b)
+#define MLC__GLUED(a, b) a##b
+#define MLC__PART_kernels   1
+#define MLC__PART_framework 2
+#define MLC__PART_MLC_PART  3          /* not defined                                          */
+#define MLC__HAS_KERNELS   (MLC__GLUE(MLC__PART_, MLC_PART) & 1)
+#define MLC__HAS_FRAMEWORK (MLC__GLUE(MLC__PART_, MLC_PART) & 2)
+#if defined(MLCORE_IMPLEMENTATION) && !MLC__HAS_KERNELS && !MLC__HAS_FRAMEWORK
+#  error "mlcore: MLC_PART is kernels or framework, without quotes; not defined it is both in one"
+#  undef MLCORE_IMPLEMENTATION
+#elif defined(MLCORE_IMPLEMENTATION) && defined(MLC_PART) && defined(MLCORE_STATIC)
+#  error "mlcore: MLCORE_STATIC is for one file that has all; with MLC_PART functions are extern"
+#  undef MLCORE_IMPLEMENTATION
+#endif
+
 #if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED)
 #define MLCORE_IMPLEMENTED
 
@@ -7831,6 +7851,20 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__INLINE static inline
 #endif
 #define MLC__BODY MLC__INLINE          /* of a stamped kernel */
+/* Linkage of what one half of the implementation defines and the other uses, too: IMPL.SEAM. */
+#if MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK
+#  define MLC__SEAM static
+#  define MLC__SEAM_LOOP static
+#  define MLC__TOGETHER MLC__INLINE
+#elif defined(MLC_NO_THREADS)
+#  define MLC__SEAM
+#  define MLC__SEAM_LOOP MLC__INLINE
+#  define MLC__TOGETHER MLC__INLINE
+#else
+#  define MLC__SEAM
+#  define MLC__SEAM_LOOP
+#  define MLC__TOGETHER
+#endif
 /* What has large temporaries and is rarely called: inlined it would be stack for its caller. */
 #define MLC__APART static __attribute__((noinline))
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -8032,6 +8066,7 @@ MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; 
 MLC__INLINE int64_t mlc__parts(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
+#if MLC__HAS_FRAMEWORK
 /* Functions of kernel32 under names of ours: <windows.h>, before this file or after it, declares
  * them with types of its own. */
 #if defined(_WIN32)
@@ -8127,13 +8162,195 @@ static bool mlc__glob(const char *pattern, const char *name)
 }
 
 MLC_IMPL const char *mlc_version(void) { return MLC_VERSION_STRING; }
+#endif /* MLC__HAS_FRAMEWORK */
 
 MLC__LEVEL_HOT
+
+/* @@ IMPL.SEAM ------------------------------------------- what kernels and framework share
+ * The implementation has two halves, which MLC_PART compiles as two objects: the kernels, sections
+ * IMPL.KERNELS.* and IMPL.DISPATCH, and the framework, all others. What one defines and the other
+ * uses is declared here, hidden from the other objects of the program; in one object all of it is
+ * static (MLC__SEAM). Numbers, types and inline functions of kernels that operations read, too,
+ * stand here and in IMPL.KERNELS.MATH, which both halves compile. The columns of the kernel table
+ * are declared one by one, so that the linker drops the kernels that no operation of the program
+ * uses, from one object as from two. */
+
+/* -- what both read -- */
+
+/* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
+ * workspace. */
+typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
+
+/* A region: chunks that run at the same time, one a thread, and wait for one another. */
+typedef struct mlc__region {
+    uint32_t chunks;                   /* of it; set by mlc__together                          */
+    uint32_t arrived, round;           /* at the barrier; barriers that all have passed        */
+} mlc__region;
+
+#define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
+#define MLC__STEP     32               /* elements along k that a step of tile registers takes  */
+#define MLC__MOMENT_BLOCK 256          /* elements of moments that share a scale               */
+#define MLC__CTC_INDEX 28              /* bits of a label's index in the error word            */
+
+/* Is OpenBLAS ahead of a level's own tiles? Figures: bench/RESULTS.md; neon was not measured. */
+#define MLC__BLAS_AHEAD_scalar true
+#define MLC__BLAS_AHEAD_avx2   false
+#define MLC__BLAS_AHEAD_avx512 false
+#define MLC__BLAS_AHEAD_neon   true
+
+/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
+#define MLC__U24(w) ((float)(int32_t)((w) >> 8) * 5.9604644775390625e-8f)       /* [0,1) */
+#define MLC__U53(hi, lo) \
+    ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
+
+/* Place of a level in the columns: MLC__EACH_LEVEL has them in this order. */
+MLC__INLINE int mlc__level(mlc_isa isa)
+{
+    if (!MLC__X86 && !MLC__NEON) return 0;
+    return isa == MLC_ISA_NEON ? 1 : (int)isa - (int)MLC_ISA_SCALAR;
+}
+
+/* Address of an element where the dtype is only known as a size; NULL where there are none. */
+MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
+{
+    return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
+}
+
+/* One element as f64, for what is done once a row. */
+MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
+{
+    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
+                            : MLC__CAST(const double *, x)[i];
+}
+
+MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
+{
+    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
+    else MLC__CAST(double *, x)[i] = v;
+}
+
+MLC__BODY float mlc__f32_of_bf16(uint16_t h) { return mlc__f32_bits((uint32_t)h << 16); }
+
+/* NaN and what does not fit become the smallest integer, as the hardware has it. */
+MLC__INLINE int64_t mlc__i64_of(double x)
+{
+    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
+}
+
+/* Of a Walsh-Hadamard matrix for n columns. */
+MLC__INLINE int64_t mlc__hadamard_size(int64_t n)
+{
+    int64_t size = 1;
+    while (size < n) size *= 2;
+    return size;
+}
+
+/* Dense rows of 16-bit floats to f32 and back; the two rows do not overlap. */
+typedef struct mlc__half_fns {
+    void (*widen)(float *to, const void *from, mlc_dtype dtype, int64_t n);
+    void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
+} mlc__half_fns;
+
+/* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
+typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
+
+struct mlc__norms;
+
+/* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
+struct mlc_rule_fns {
+    void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
+    const struct mlc__norms *norms;    /* NULL: it has none                                    */
+    mlc__optim_fn f64, f32[6];
+    const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
+};
+
+#if !(MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK)
+#if defined(__ELF__) || defined(__APPLE__)
+#  define MLC__ACROSS extern __attribute__((visibility("hidden")))
+#else
+#  define MLC__ACROSS extern
+#endif
+/* What a struct of both halves holds follows from macros: both are compiled with the same ones. Of
+ * each half a function that the other calls has a name, for the linker, which says the half, the
+ * version and the macros, so that objects that differ do not link: one lacks the name that the
+ * other calls. MLC__SAYS is the name of a macro which is defined as nothing or 1, else nothing. */
+#define MLC__SAYS(macro)       MLC__SAYS_IF(macro, "_" #macro)
+#define MLC__SAYS_IF(is, name) MLC__SAYS_OF(MLC__SAYS_##is name, "", "")
+#define MLC__SAYS_OF(...)      MLC__SAYS_AT_1(__VA_ARGS__)
+#define MLC__SAYS_AT_1(at_0, at_1, ...) at_1
+#define MLC__SAYS_             "",
+#define MLC__SAYS_1            "",
+#define MLC__OF_PART(half) \
+    __asm__("mlc__MLC_PART_" half "_of_" MLC_VERSION_STRING \
+            MLC__SAYS(MLC_DEBUG) \
+            MLC__SAYS(MLC_NO_AMX) \
+            MLC__SAYS(MLC_NO_AVX512) \
+            MLC__SAYS(MLC_NO_ATTENTION) \
+            MLC__SAYS(MLC_NO_FILES) \
+            MLC__SAYS(MLC_NO_MEMORY_PLAN) \
+            MLC__SAYS(MLC_NO_METHODS) \
+            MLC__SAYS(MLC_NO_OPTIMIZERS) \
+            MLC__SAYS(MLC_NO_RECURRENT) \
+            MLC__SAYS(MLC_NO_SIMD) \
+            MLC__SAYS(MLC_NO_SKETCH) \
+            MLC__SAYS(MLC_NO_STDIO) \
+            MLC__SAYS(MLC_NO_THREADS) \
+            MLC__SAYS(MLC_NO_TRAINING) \
+            MLC__SAYS(MLC_NO_VISION) \
+            MLC__SAYS(MLC_ONLY_F32) \
+            MLC__SAYS(MLC_TEST_STRIDES) \
+            MLC__SAYS(MLC_TEST_TINY) \
+            MLC__SAYS(MLC_USE_CBLAS) \
+            MLC__SAYS(MLC_USE_ZLIB) \
+            MLC__SAYS(MLC__AVX512X)    /* of the compiler */ \
+            MLC__SAYS(MLC__AMX))
+
+/* The framework's, for kernels. */
+MLC__ACROSS mlc_isa  mlc__isa_best(mlc_isa most) MLC__OF_PART("framework");
+MLC__ACROSS uint32_t mlc__isa_levels(mlc_isa most);
+MLC__ACROSS uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base);
+#ifndef MLC_NO_THREADS                 /* without, both compile them                           */
+MLC__ACROSS void     mlc__wait(int i);
+MLC__ACROSS int32_t  mlc__pool_threads(const void *dev);
+MLC__ACROSS void     mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg);
+MLC__ACROSS void     mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_fn fn,
+                                   void *arg);
+#endif
+
+/* Kernels', for the framework. */
+MLC__ACROSS bool    mlc__blas_choose(mlc_blas asked, bool ahead) MLC__OF_PART("kernels");
+MLC__ACROSS const char *mlc__blas_start(void);
+MLC__ACROSS void    mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from,
+                                    int64_t n, const mlc__half_fns *half);
+MLC__ACROSS double  mlc__any_get(const void *x, int64_t i, mlc_dtype dtype);
+MLC__ACROSS void    mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
+                                         const struct mlc_rule_fns *cpu, const double *coefs);
+MLC__ACROSS double  mlc__average_share(const struct mlc_k_average *a);
+MLC__ACROSS int64_t mlc__rnn_gates(mlc_rnn_kind kind);
+MLC__ACROSS double  mlc__ctc_either(double a, double b);
+#define MLC__ACROSS_HALF(isa) MLC__ACROSS const mlc__half_fns mlc__half_fns_##isa;
+MLC__EACH_ISA(MLC__ACROSS_HALF)
+#define MLC__ACROSS_RULE(x_, NAME, name, states, numbers, step) \
+    MLC__ACROSS const struct mlc_rule_fns mlc__rule_##name;
+MLC_ELEMENT_RULES(MLC__ACROSS_RULE, any, any)
+MLC__ACROSS const struct mlc_rule_fns mlc__rule_sgd, mlc__rule_adam, mlc__rule_lamb, mlc__rule_lars;
+MLC__ACROSS const struct mlc_rule_fns mlc__coded_adam, mlc__coded_lion;
+#define MLC__ACROSS_COLUMN_OF(name, kernel) \
+    MLC__ACROSS mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##kernel *); \
+    MLC__ACROSS size_t (*const mlc__cpu_##name##_workspace[])(void *, \
+                                                              const struct mlc_k_##kernel *);
+#define MLC__ACROSS_COLUMN(name) MLC__ACROSS_COLUMN_OF(name, name)
+MLC_KERNELS(MLC__ACROSS_COLUMN)
+MLC__ACROSS_COLUMN_OF(product, gemm)
+MLC__ACROSS_COLUMN_OF(draw, random)
+MLC__ACROSS_COLUMN_OF(sum, reduce)
+#endif
 
 /* @@ IMPL.CPU -------------------------------------------- what this processor and system offer
  * Levels are found at run time, by instruction, not by model. The context takes the best one that
  * CPU and system have, or a lower one that desc.isa or MLC_ISA asks for, so that one machine can
  * test all levels. */
+#if MLC__HAS_FRAMEWORK
 
 #if MLC__X86
 /* Written out rather than taken from cpuid.h, whose macros differ between compilers. */
@@ -8178,7 +8395,7 @@ static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved, bool ask)
 /* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
  * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
  * parts of ZMM (bits 5 to 7), too, for AVX-512. */
-static uint32_t mlc__isa_levels(mlc_isa most)
+MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 {
     const uint32_t scalar = 1u << MLC_ISA_SCALAR, avx2 = scalar | 1u << MLC_ISA_AVX2;
     uint32_t r1[4], r7[4], top[4];
@@ -8196,7 +8413,7 @@ static uint32_t mlc__isa_levels(mlc_isa most)
     return avx2 | 1u << MLC_ISA_AVX512 | mlc__isa_bf16(r7, saved, most >= MLC_ISA_AMX);
 }
 #else
-static uint32_t mlc__isa_levels(mlc_isa most)
+MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 {
     (void)most;
     return 1u << MLC_ISA_SCALAR | (uint32_t)MLC__NEON << MLC_ISA_NEON;
@@ -8204,7 +8421,7 @@ static uint32_t mlc__isa_levels(mlc_isa most)
 #endif
 
 /* The best of the levels that are there, up to most: a set bit is a level, a higher one better. */
-static mlc_isa mlc__isa_best(mlc_isa most)
+MLC__SEAM mlc_isa mlc__isa_best(mlc_isa most)
 {
     const uint32_t have = mlc__isa_levels(most) & ((2u << most) - 1u);
     return (mlc_isa)(have ? 31 - __builtin_clz(have) : (int)MLC_ISA_SCALAR);
@@ -8310,6 +8527,7 @@ static int32_t mlc__cpu_count(void)
 #endif
 }
 #endif
+#endif /* MLC__HAS_FRAMEWORK */
 
 /* @@ IMPL.TYPES ------------------------------------------ the private structs, top down
  * All structs that several sections share stand here, so that each section can be read with this
@@ -8701,6 +8919,7 @@ typedef struct mlc__backward_fns {
     X(U8,   "u8",   1, WHOLE, 8,  0, "U8",   1, "|u1") \
     X(BOOL, "bool", 1, WHOLE, 1,  0, "BOOL", 0, "|b1")
 
+#if MLC__HAS_FRAMEWORK
 #define MLC__DTYPE_SIZE(id, name, bytes, kind, bits, sign, st, rank, npy) { name, bytes },
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
     { MLC__DTYPES(MLC__DTYPE_SIZE) };
@@ -8714,6 +8933,7 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 {
     return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].bytes : 0;
 }
+#endif /* MLC__HAS_FRAMEWORK */
 
 /* Kinds of dtypes: floats that are computed with as they are, those that are computed with in f32,
  * and whole numbers, which are stored, compared and summed, in i64. */
@@ -8748,6 +8968,14 @@ MLC__INLINE bool mlc__low(mlc_dtype d) { return MLC__ALL_FLOATS && mlc__is_half(
  * chain keeps still. A message names the function, what was given, what is wanted, and the way
  * out. */
 
+/* How checks are written: REQUIRE leaves with an error, TRY hands on one that is recorded already.
+ * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). */
+#define MLC__REQUIRE(ctx, cond, code, ...) \
+    do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
+#define MLC__TRY(call) \
+    do { const mlc_status mlc__st = (call); if (mlc__st != MLC_OK) return mlc__st; } while (0)
+
+#if MLC__HAS_FRAMEWORK
 MLC_IMPL const char *mlc_status_name(mlc_status status)
 {
     static const char *const names[] = { "OK", "ARG", "SHAPE", "DTYPE", "DEVICE", "UNSUPPORTED",
@@ -8801,13 +9029,6 @@ MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *forma
     va_end(args);
     return status;
 }
-
-/* How checks are written: REQUIRE leaves with an error, TRY hands on one that is recorded already.
- * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). */
-#define MLC__REQUIRE(ctx, cond, code, ...) \
-    do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
-#define MLC__TRY(call) \
-    do { const mlc_status mlc__st = (call); if (mlc__st != MLC_OK) return mlc__st; } while (0)
 
 MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx) { return ctx ? ctx->status : MLC_ERR_ARG; }
 MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
@@ -9469,6 +9690,8 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
     ctx->pool_start = ctx->fixed + (low - ctx->fixed);
 }
 
+#endif /* MLC__HAS_FRAMEWORK */
+
 /* @@ IMPL.THREADS ---------------------------------------- fork and join
  * A loop of chunks is dealt in equal runs to lanes, one a thread: each begins with its own lane, so
  * that a core meets the same data from loop to loop (what another core wrote is read ten times
@@ -9482,10 +9705,6 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
  * there are cores for: the rest sleep, and others run their lanes. Results do not depend on who
  * ran a chunk: chunks follow the shape only, and what must be added up across chunks goes to a
  * workspace first. Threads start with the first loop that pays, in a forked child once more. */
-
-/* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
- * workspace. */
-typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
 /* In nanoseconds of one thread's work, as the callers of mlc__parallel estimate it from shapes: a
  * shorter loop would lose more in waking and joining than it wins. */
@@ -9501,6 +9720,7 @@ typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 /* i386 aligns uint64_t to 4 bytes in structs; only at 8 is it sure to be atomic. */
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
 
+#if MLC__HAS_FRAMEWORK
 /* After fork() the child has the thread that called it and no other. Code that makes threads keeps
  * the number that mlc__fork_watch returned; once mlc__forks differs from it the threads are gone,
  * and locks that they held stay held. getpid() would tell the same, but it is a system call, and
@@ -9527,6 +9747,7 @@ static bool mlc__forked(uint32_t since)
 {
     return MLC__LOAD(&mlc__forks) != since;
 }
+#endif /* MLC__HAS_FRAMEWORK */
 
 typedef struct mlc__lane {
     mlc__atomic_u64 state;             /* loop number << 32 | next chunk                       */
@@ -9559,6 +9780,7 @@ struct mlc__pool {
 #endif
 };
 
+#if MLC__HAS_FRAMEWORK
 /* Tells the core that this is a spin: its sibling thread gets the units, and leaving the loop costs
  * no flushed pipeline. */
 MLC__INLINE void mlc__pause(void)
@@ -9572,7 +9794,7 @@ MLC__INLINE void mlc__pause(void)
 
 /* The i-th moment of a wait. Whom we wait for may have lost its core, and to us: at first only the
  * core rests, without a system call, then others may have it. */
-static void mlc__wait(int i)
+MLC__SEAM void mlc__wait(int i)
 {
     if (i < MLC__SPINS_ALONE || i % 64) mlc__pause();
     else sched_yield();
@@ -9761,9 +9983,11 @@ static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void
     mlc__work(p, 0);
     for (int i = 0; MLC__LOAD(&p->done) != chunks; i = (i + 1) % MLC__SPINS) mlc__wait(i);
 }
+#endif /* MLC__HAS_FRAMEWORK */
 #else
 struct mlc__pool { mlc_ctx *ctx; };
 
+#if MLC__HAS_FRAMEWORK
 static size_t mlc__pool_bytes(int32_t threads) { (void)threads; return sizeof(mlc__pool); }
 
 static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
@@ -9773,12 +9997,14 @@ static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
     return p;
 }
 static void mlc__pool_stop(mlc__pool *p) { (void)p; }
+#endif /* MLC__HAS_FRAMEWORK */
 #endif /* MLC_NO_THREADS */
 
+#if MLC__HAS_FRAMEWORK || defined(MLC_NO_THREADS)
 /* Numbers that chunks may be given as worker, at most; the same for a pool's life, also where the
  * system refuses threads, as workspaces are sized by it. dev NULL is a kernel called by
  * mlc_cpu_kernels' user: one thread. */
-static int32_t mlc__pool_threads(const void *dev)
+MLC__SEAM_LOOP int32_t mlc__pool_threads(const void *dev)
 {
 #ifndef MLC_NO_THREADS
     const mlc__pool *p = MLC__CAST(const mlc__pool *, dev);
@@ -9790,7 +10016,7 @@ static int32_t mlc__pool_threads(const void *dev)
 }
 
 /* Runs chunks 0 .. n-1, in parallel where ns (its estimated time on one thread) makes that pay. */
-static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg)
+MLC__SEAM_LOOP void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg)
 {
 #ifndef MLC_NO_THREADS
     /* busy is set while a loop runs: a loop inside a chunk is run by its caller alone. */
@@ -9807,12 +10033,7 @@ static void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, voi
 #endif
     for (int64_t i = 0; i < n; i++) fn(arg, i, 0);
 }
-
-/* A region: chunks that run at the same time, one a thread, and wait for one another. */
-typedef struct mlc__region {
-    uint32_t chunks;                   /* of it; set by mlc__together                          */
-    uint32_t arrived, round;           /* at the barrier; barriers that all have passed        */
-} mlc__region;
+#endif
 
 /* Waits until all chunks of the region have called it: what each wrote before, all see after. */
 MLC__INLINE void mlc__barrier(mlc__region *r)
@@ -9830,10 +10051,12 @@ MLC__INLINE void mlc__barrier(mlc__region *r)
 #endif
 }
 
+#if MLC__HAS_FRAMEWORK || defined(MLC_NO_THREADS)
 /* Runs chunks 0 .. r->chunks - 1, one on each thread, which may call mlc__barrier, all of them
  * equally often; one chunk where a loop is running or its time, ns, is too short to pay. A chunk
  * that waits keeps its thread, so that each thread has claimed one before any passes a barrier. */
-MLC__INLINE void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_fn fn, void *arg)
+MLC__TOGETHER void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_fn fn,
+                                 void *arg)
 {
     memset(r, 0, sizeof *r);
     r->chunks = 1;
@@ -9852,6 +10075,7 @@ MLC__INLINE void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_
 #endif
     fn(arg, 0, 0);
 }
+#endif
 
 /* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)
  * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -9880,8 +10104,9 @@ MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t bloc
     return c;
 }
 
+#if MLC__HAS_FRAMEWORK
 /* The stream of a draw; base: NULL, or what is added to it. */
-MLC__APART uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
+MLC__SEAM __attribute__((noinline)) uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
 {
     return stream + (base ? *base : 0);
 }
@@ -9897,6 +10122,7 @@ static uint64_t mlc__hash(const char *text)
     for (; *text; text++) h = MLC__FNV_STEP(h, *text);
     return h;
 }
+#endif /* MLC__HAS_FRAMEWORK */
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
@@ -10619,29 +10845,11 @@ MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
     }
 MLC__MODULO(float, f32) MLC__MODULO(double, f64)
 
+#if MLC__HAS_KERNELS
 /* @@ IMPL.KERNELS.LOOP ----------------------------------- element access, loops over strided axes
  * A loop over an output and up to three inputs, each with its strides: axes on which all of them
  * walk on evenly are merged, the innermost is the one with the smallest strides, and rows of it are
  * given to the workers in chunks. Kernels get a row with its offsets and strides. */
-
-/* Address of an element where the dtype is only known as a size; NULL where there are none. */
-MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
-{
-    return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
-}
-
-/* One element as f64, for what is done once a row. */
-MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
-{
-    return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
-                            : MLC__CAST(const double *, x)[i];
-}
-
-MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
-{
-    if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
-    else MLC__CAST(double *, x)[i] = v;
-}
 
 /* Rows that are not dense are made so in blocks in L1, of at most so many elements and bytes: a
  * training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
@@ -10798,8 +11006,6 @@ static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
     }
 }
 
-#define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
-
 /* Chunks of a loop: pieces of long rows, or several short rows. */
 static int64_t mlc__loop_chunks(const mlc__loop *l)
 {
@@ -10884,8 +11090,6 @@ typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(MLC__LANES_BYTES / 2)
 
 /* -- bf16 and f16: integer arithmetic, so that flushing denormals changes nothing -- */
 
-MLC__BODY float mlc__f32_of_bf16(uint16_t h) { return mlc__f32_bits((uint32_t)h << 16); }
-
 /* To nearest even: adds what carries into bit 16. A NaN keeps its top bits and becomes quiet. */
 MLC__BODY uint16_t mlc__bf16_of(float x)
 {
@@ -10952,12 +11156,6 @@ MLC__BODY void mlc__narrow_body(void *to, const float *from, mlc_dtype dtype, in
     else for (int64_t i = 0; i < n; i++) h[i] = mlc__f16_of(from[i]);
 }
 
-/* Dense rows of 16-bit floats to f32 and back; the two rows do not overlap. */
-typedef struct mlc__half_fns {
-    void (*widen)(float *to, const void *from, mlc_dtype dtype, int64_t n);
-    void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
-} mlc__half_fns;
-
 #define MLC__STAMP_HALF(isa) \
     MLC__LOOPS_AT_##isa static void mlc__widen_##isa(float *to, const void *from, \
                                                      mlc_dtype dtype, int64_t n) \
@@ -10965,14 +11163,10 @@ typedef struct mlc__half_fns {
     MLC__LOOPS_AT_##isa static void mlc__narrow_##isa(void *to, const float *from, \
                                                       mlc_dtype dtype, int64_t n) \
     { mlc__narrow_body(to, from, dtype, n); } \
-    static const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
+    MLC__SEAM const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
 
-/* NaN and what does not fit become the smallest integer, as the hardware has it. */
-MLC__INLINE int64_t mlc__i64_of(double x)
-{
-    return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
-}
+/* As mlc__i64_of. */
 MLC__INLINE int64_t mlc__i32_of(double x)
 {
     return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
@@ -11062,8 +11256,8 @@ static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
 }
 
 /* Any number of dense elements. */
-static void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
-                            const mlc__half_fns *half)
+MLC__SEAM void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
+                               const mlc__half_fns *half)
 {
     const size_t os = mlc_dtype_bytes(to), is = mlc_dtype_bytes(from);
     if (to == from) mlc__copy_bytes(out, in, (size_t)n * os);
@@ -11192,7 +11386,7 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 #define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
 
 /* Elements of any float, for what is done once or seldom. */
-static double mlc__any_get(const void *x, int64_t i, mlc_dtype dtype)
+MLC__SEAM double mlc__any_get(const void *x, int64_t i, mlc_dtype dtype)
 {
     const uint16_t *low = MLC__CAST(const uint16_t *, x);
     if (!mlc__low(dtype)) return mlc__elem(x, i, dtype);
@@ -14154,11 +14348,6 @@ static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
  * those of their pair, and what takes 64 bits (f64, integers, truncated normals, permutations) on
  * words 2 i and 2 i + 1. */
 
-/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
-#define MLC__U24(w) ((float)(int32_t)((w) >> 8) * 5.9604644775390625e-8f)       /* [0,1) */
-#define MLC__U53(hi, lo) \
-    ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
-
 #define MLC__WORDS 256                 /* of a tile; MLC__GRAIN is a multiple of it */
 #define MLC__BLOCKS 8                  /* that are made at a time: the widest vectors' lanes */
 
@@ -14883,7 +15072,6 @@ MLC__LEVEL_HOT
 #define MLC__KC       1024
 #define MLC__SMALL    16384            /* m n k below which tiles do not pay                    */
 #define MLC__KC_BF16  8192             /* the same for bf16: panels of at most 512 KB           */
-#define MLC__STEP     32               /* elements along k that a step of tile registers takes  */
 #define MLC__PACK_MAX (1 << 20)        /* elements of an operand that a thread packs at once    */
 #define MLC__PACK_REUSE 512            /* of an element: from here a pack pays that only helps  */
 #define MLC__PACK_FAR (1 << 18)        /* bytes of a pack that L2 may have lost since           */
@@ -16538,14 +16726,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
     mlc__gemm_room(j);
 }
 
-/* Is OpenBLAS ahead of a level's own tiles? Figures: bench/RESULTS.md; neon was not measured. */
-#define MLC__BLAS_AHEAD_scalar true
-#define MLC__BLAS_AHEAD_avx2   false
-#define MLC__BLAS_AHEAD_avx512 false
-#define MLC__BLAS_AHEAD_neon   true
-
 /* The desc wins over MLC_BLAS in the environment, that over what was measured. */
-static bool mlc__blas_choose(mlc_blas asked, bool ahead)
+MLC__SEAM bool mlc__blas_choose(mlc_blas asked, bool ahead)
 {
     const char *env = asked == MLC_BLAS_AUTO ? getenv("MLC_BLAS") : NULL;
     if (env && strcmp(env, "never") == 0) asked = MLC_BLAS_NEVER;
@@ -16644,13 +16826,13 @@ static bool mlc__gemm_blas(void *dev, mlc__gemm_job *j)
 }
 
 /* One thread to a call: we call it from all of ours. */
-static const char *mlc__blas_start(void)
+MLC__SEAM const char *mlc__blas_start(void)
 {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
     return openblas_get_config ? "OpenBLAS" : "CBLAS";
 }
 #else
-static const char *mlc__blas_start(void) { return "none"; }
+MLC__SEAM const char *mlc__blas_start(void) { return "none"; }
 #endif /* MLC_USE_CBLAS */
 
 /* Room for a copy in the workspace, and the way on. */
@@ -22525,9 +22707,6 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
                    m[i] = vi; \
                    p[i] = old - vi;)
 
-/* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
-typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
-
 #define MLC__RULE_BODY(name, TEXT, correct, norms, isa) \
     MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
                                           void *u) \
@@ -22646,16 +22825,6 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     MLC__ELEMENT_RULES_##isa
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
-struct mlc__norms;
-
-/* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
-struct mlc_rule_fns {
-    void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
-    const struct mlc__norms *norms;    /* NULL: it has none                                    */
-    mlc__optim_fn f64, f32[6];
-    const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
-};
-
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
 typedef struct mlc__optim_fns {        /* what a level brings                                  */
@@ -22671,9 +22840,6 @@ typedef struct mlc__optim_job {
     mlc__optim_fn             fn;
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
-
-/* Elements of moments that share a scale. */
-#define MLC__MOMENT_BLOCK 256
 
 /* Are states in bf16 or codes? */
 static bool mlc__optim_small(const struct mlc_k_optim *a)
@@ -22874,8 +23040,8 @@ static void mlc__adam_correct(const double *coefs, struct mlc_step_state *s)
 }
 
 /* What the update after s->made others reads, but for grad_scale and stream. */
-static void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
-                                 const struct mlc_rule_fns *cpu, const double *coefs)
+MLC__SEAM void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
+                                    const struct mlc_rule_fns *cpu, const double *coefs)
 {
     s->lr = set->lr;
     s->weight_decay = set->weight_decay;
@@ -23008,19 +23174,19 @@ MLC__NORMS(lamb)
 MLC__NORMS(lars)
 
 #define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
-    static const struct mlc_rule_fns mlc__rule_##name = \
+    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
         { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, \
           NULL };
 MLC__RULES(MLC__RULE_CPU, any)
 #define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__ELEMENT_AT_##isa(name),
 #define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
-    static const struct mlc_rule_fns mlc__rule_##name = \
+    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
           { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) }, NULL };
 MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
 #define MLC__MATRIX_LEVEL(name, isa, level, K) mlc__##name##_f32,
 #define MLC__MATRIX_CPU(x_, NAME, name, states, numbers, step) \
-    static const struct mlc_rule_fns mlc__rule_##name = \
+    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
           { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) }, NULL };
 MLC__MATRIX_RULES(MLC__MATRIX_CPU, MLC__F32, any)
@@ -23544,7 +23710,7 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
 MLC__EACH_ISA(MLC__STAMP_MOMENTS)
 
 #define MLC__MOMENTS_CPU(name) \
-    static const struct mlc_rule_fns mlc__coded_##name = \
+    MLC__SEAM const struct mlc_rule_fns mlc__coded_##name = \
         { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
           { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name };
 MLC__MOMENTS_CPU(adam)
@@ -23597,7 +23763,7 @@ typedef struct mlc__average_job {
 } mlc__average_job;
 
 /* What the parameters as they are weigh in the average; 0: they do not count. */
-static double mlc__average_share(const struct mlc_k_average *a)
+MLC__SEAM double mlc__average_share(const struct mlc_k_average *a)
 {
     const int64_t t = a->state->steps - a->base - a->start, i = t / a->every;
     const double n = (double)i, quick = 9.0 / (n + 10.0);
@@ -23769,14 +23935,6 @@ typedef struct mlc__sketch_job {
     size_t   size;                     /* of what is summed                                     */
     char    *sign, *line;              /* of all lines; three of each thread                    */
 } mlc__sketch_job;
-
-/* Of a Walsh-Hadamard matrix for n columns. */
-MLC__INLINE int64_t mlc__hadamard_size(int64_t n)
-{
-    int64_t size = 1;
-    while (size < n) size *= 2;
-    return size;
-}
 
 MLC__INLINE int64_t mlc__sketch_span(const struct mlc_k_sketch *a)
 {
@@ -25125,7 +25283,7 @@ MLC__LEVEL_COLD
 
 #ifndef MLC_NO_RECURRENT
 
-static int64_t mlc__rnn_gates(mlc_rnn_kind kind)
+MLC__SEAM int64_t mlc__rnn_gates(mlc_rnn_kind kind)
 {
     return kind == MLC_RNN_LSTM ? 4 : kind == MLC_RNN_GRU ? 3 : 1;
 }
@@ -26927,7 +27085,6 @@ MLC__LEVEL_KERNELS
 /* A row of n blanks, then of labels: label i is element i + 1, and what is beyond counts as -inf by
  * its class. */
 #define MLC__CTC_PAD   16
-#define MLC__CTC_INDEX 28              /* bits of a label's index in the error word            */
 #define MLC__CTC_WIDE(n) (2 * (n) + MLC__CTC_PAD)
 
 /* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
@@ -27005,7 +27162,10 @@ MLC__BODY double mlc__ctc_log1p_f64(double x, bool fused)
 MLC__CTC_BODIES(float, f32)
 MLC__CTC_BODIES(double, f64)
 
-MLC__APART double mlc__ctc_either(double a, double b) { return mlc__ctc_either_f64(a, b, false); }
+MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
+{
+    return mlc__ctc_either_f64(a, b, false);
+}
 
 typedef struct mlc__ctc_fns {
     double (*step)(void *to, const void *from, const void *x, const void *after, int64_t n,
@@ -27302,9 +27462,11 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
 #endif
 
+#endif /* MLC__HAS_KERNELS */
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
+#if MLC__HAS_KERNELS
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
  * A line that stands with a kernel says how it is called: MLC__CPU_NAME(K, isa, level) is
  * K_FORM(NAME, isa, level, run, query). The form says what run is: plain, the function of all
@@ -27354,9 +27516,9 @@ MLC__LEVEL_HOT
 #define MLC__QUERY_AT(name, isa, level, K)  MLC__CPU_##name(MLC__QUERY, isa, level)
 #define MLC__COLUMN(name) \
     MLC__EACH_LEVEL(MLC__DEFINE_AT, name) \
-    static mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
+    MLC__SEAM mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
         { MLC__EACH_LEVEL(MLC__RUN_AT, name) }; \
-    static size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
+    MLC__SEAM size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
         { MLC__EACH_LEVEL(MLC__QUERY_AT, name) };
 MLC_KERNELS(MLC__COLUMN)
 
@@ -27365,17 +27527,17 @@ MLC_KERNELS(MLC__COLUMN)
 #define MLC__PRODUCT_RUN(name, isa, level, K)   mlc__product_##level,
 #define MLC__PRODUCT_QUERY(name, isa, level, K) mlc__product_workspace_##level,
 MLC__EACH_LEVEL(MLC__PRODUCT_AT, gemm)
-static mlc_status (*const mlc__cpu_product[])(void *, const struct mlc_k_gemm *) =
+MLC__SEAM mlc_status (*const mlc__cpu_product[])(void *, const struct mlc_k_gemm *) =
     { MLC__EACH_LEVEL(MLC__PRODUCT_RUN, gemm) };
-static size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_gemm *) =
+MLC__SEAM size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_gemm *) =
     { MLC__EACH_LEVEL(MLC__PRODUCT_QUERY, gemm) };
 #define MLC__DRAW_RUN(name, isa, level, K) mlc__draw_##level,
 MLC__EACH_LEVEL(MLC__DRAW_AT, random)
-static mlc_status (*const mlc__cpu_draw[])(void *, const struct mlc_k_random *) =
+MLC__SEAM mlc_status (*const mlc__cpu_draw[])(void *, const struct mlc_k_random *) =
     { MLC__EACH_LEVEL(MLC__DRAW_RUN, random) };
 #define MLC__SUM_RUN(name, isa, level, K) mlc__sum_##level,
 MLC__EACH_LEVEL(MLC__SUM_AT, reduce)
-static mlc_status (*const mlc__cpu_sum[])(void *, const struct mlc_k_reduce *) =
+MLC__SEAM mlc_status (*const mlc__cpu_sum[])(void *, const struct mlc_k_reduce *) =
     { MLC__EACH_LEVEL(MLC__SUM_RUN, reduce) };
 
 #define MLC__CELL(name, isa, level) \
@@ -27388,12 +27550,6 @@ static mlc_status (*const mlc__cpu_sum[])(void *, const struct mlc_k_reduce *) =
 #define MLC__CELL_neon(name)    MLC__CELL(name, neon, neon)
 #define MLC__ROW(name, isa, level, K) { MLC_KERNELS(MLC__CELL_##level) },
 
-/* Place of a level in the columns: MLC__EACH_LEVEL has them in this order. */
-MLC__INLINE int mlc__level(mlc_isa isa)
-{
-    return isa == MLC_ISA_NEON ? 1 : (int)isa - (int)MLC_ISA_SCALAR;
-}
-
 /* A level over what this CPU has would be an illegal instruction: NULL. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
@@ -27402,7 +27558,9 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
     return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels(isa) >> isa & 1)
         ? &rows[mlc__level(isa)] : NULL;
 }
+#endif /* MLC__HAS_KERNELS */
 
+#if MLC__HAS_FRAMEWORK
 /* @@ IMPL.BACKEND ---------------------------------------- registered devices, by name */
 
 #define MLC__BACKENDS 8
@@ -73219,6 +73377,7 @@ MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
 }
 #endif
 
+#endif /* MLC__HAS_FRAMEWORK */
 MLC__LEVEL_END
 
 /* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */

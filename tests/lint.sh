@@ -15,7 +15,7 @@ found=$(
     for section in $(awk '/^\/\* @@ IMPL\./ {split($3, part, "."); print part[2]}' mlcore.h | sort -u)
     do
         case $section in
-            PLATFORM | CPU | TYPES | END) continue ;;          # nothing of their own to test
+            PLATFORM | SEAM | CPU | TYPES | END) continue ;;          # nothing of their own to test
             KERNELS | DISPATCH | CALL) test=backend ;;
             ERROR | MEMORY | RNG) test=ctx ;;
             GRADCHECK) test=tape ;;
