@@ -35,6 +35,11 @@ else
                -fsanitize=address,undefined,float-cast-overflow
 endif
 
+# The implementation is two objects, which are compiled at the same time; PARTS=mlcore: one. A header
+# of before MLC_PART, which tests/ab.sh may bring, has but one.
+PARTS ?= $(if $(shell grep -l MLC_PART mlcore.h),kernels framework,mlcore)
+IMPL  := $(PARTS:%=$(BUILD)/%.o)
+
 # Flags that the user gave come last, so that they win.
 COMPILE = $(CC) -std=c11 $(WARN) -I. $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
 LIBS    = -lm -pthread
@@ -43,9 +48,9 @@ TEST_SOURCES := tests/main.c $(sort $(wildcard tests/test_*.c))
 TEST_OBJECTS := $(TEST_SOURCES:tests/%.c=$(BUILD)/%.o)
 TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h)
 
-export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS
+export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
-                           SAN=$(SAN)
+                           SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
         cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
@@ -90,8 +95,8 @@ help:
 	@echo 'make size            bytes of code in small programs, against their budgets'
 	@echo 'make install         mlcore.h and mlcore.pc, under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
-	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto, and'
-	@echo 'IMPL_FLAGS: more flags for the object of the implementation alone'
+	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto,'
+	@echo 'IMPL_FLAGS: more flags for the implementation alone; PARTS=mlcore: one object of it'
 
 # ---- what was built with other flags is built again ------------------------------------------
 
@@ -102,9 +107,10 @@ $(BUILD)/config: FORCE
 $(BUILD)/blas: $(BUILD)/config FORCE
 	@sh tests/blas.sh $(BUILD)
 
-$(BUILD)/mlcore.o: mlcore.h $(BUILD)/config $(BUILD)/blas
+$(IMPL): $(BUILD)/%.o: mlcore.h $(BUILD)/config $(BUILD)/blas
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
-	    $(COMPILE) $(IMPL_FLAGS) `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
+	    $(COMPILE) $(IMPL_FLAGS) $(if $(filter mlcore,$*),,-DMLC_PART=$*) \
+	    `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
 
 $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 	$(COMPILE) `sed -n 1p $(BUILD)/blas` -c -o $@ $<
@@ -112,11 +118,11 @@ $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 # An implementation of its own, for what is private: seconds, not minutes.
 $(BUILD)/test_barrier.o: CFLAGS += -O0
 
-$(BUILD)/tests: $(BUILD)/mlcore.o $(TEST_OBJECTS)
+$(BUILD)/tests: $(IMPL) $(TEST_OBJECTS)
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # What is for C++ alone, as its oldest and newest language, and without exceptions.
-$(BUILD)/test_cpp: tests/test_cpp.cpp $(BUILD)/mlcore.o
+$(BUILD)/test_cpp: tests/test_cpp.cpp $(IMPL)
 	for flags in -std=c++20 '-std=c++17 -fno-exceptions' -std=c++11; do \
 	    $(CXX) $$flags $(WARN) -Wpedantic -Wconversion -Wshadow -I. $(SAN_FLAGS) $(CPPFLAGS) \
 	        $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS) && $@ || exit; done
@@ -141,7 +147,7 @@ CUDA_LINK = $(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CUDA_LIB:%=-L%) 
 $(BUILD)/digits_cuda.o: examples/digits.c examples/options.h mlcore.h mlcore_cuda.h $(BUILD)/config
 	$(COMPILE) -DDIGITS_CUDA -c -o $@ $<
 
-$(BUILD)/cuda/digits: $(BUILD)/digits_cuda.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
+$(BUILD)/cuda/digits: $(BUILD)/digits_cuda.o $(IMPL) $(BUILD)/cuda/mlcore_cuda.o
 	$(CUDA_LINK)
 
 # Of the suite, entries that the unit has not come from the CPU, over managed memory.
@@ -155,7 +161,7 @@ $(BUILD)/cuda/bench.o: $(BENCH_SOURCES) mlcore.h mlcore_cuda.h $(BUILD)/config
 	@mkdir -p $(BUILD)/cuda
 	$(COMPILE) -DBENCH_CUDA -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' -c -o $@ bench/bench.c
 
-$(BUILD)/cuda/bench: $(BUILD)/cuda/bench.o $(BUILD)/mlcore.o $(BUILD)/cuda/mlcore_cuda.o
+$(BUILD)/cuda/bench: $(BUILD)/cuda/bench.o $(IMPL) $(BUILD)/cuda/mlcore_cuda.o
 	$(CUDA_LINK)
 
 # The CUDA unit as a C++ program over tests/cuda_host, with the whole suite.
@@ -178,16 +184,16 @@ $(BUILD)/cuda_%.o: tests/cuda_host/%.cpp mlcore_cuda.h $(wildcard tests/cuda_hos
                    $(TEST_HEADERS) $(BUILD)/config
 	$(CUDA_HOST) -c -o $@ $<
 
-$(BUILD)/tests-cuda: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/mlcore_cuda.o $(BUILD)/borrow.o \
+$(BUILD)/tests-cuda: $(IMPL) $(TEST_OBJECTS) $(BUILD)/mlcore_cuda.o $(BUILD)/borrow.o \
                      $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o) \
                      $(CUDA_CPP_TESTS:tests/cuda_host/%.cpp=$(BUILD)/cuda_%.o)
 	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/cuda/tests: $(BUILD)/mlcore.o $(TEST_OBJECTS) $(BUILD)/cuda/mlcore_cuda.o \
+$(BUILD)/cuda/tests: $(IMPL) $(TEST_OBJECTS) $(BUILD)/cuda/mlcore_cuda.o \
                      $(BUILD)/cuda/borrow.o $(CUDA_TESTS:tests/cuda_host/%.c=$(BUILD)/cuda_%.o)
 	$(CUDA_LINK) -Wl,--wrap=cublasLtMatmul
 
-$(BUILD)/digits_cuda: $(BUILD)/digits_cuda.o $(BUILD)/mlcore.o $(BUILD)/mlcore_cuda.o \
+$(BUILD)/digits_cuda: $(BUILD)/digits_cuda.o $(IMPL) $(BUILD)/mlcore_cuda.o \
                       $(BUILD)/borrow.o
 	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -196,25 +202,28 @@ FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close ren
           pthread_create
 
 $(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/test_backend.o \
-                    $(BUILD)/mlcore.o $(TEST_HEADERS)
+                    $(IMPL) $(TEST_HEADERS)
 	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/bench: $(BENCH_SOURCES) $(BUILD)/mlcore.o
+$(BUILD)/bench: $(BENCH_SOURCES) $(IMPL)
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
-	    $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
+	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(BUILD)/mlcore.o
-	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
+$(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(IMPL)
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget
-$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(BUILD)/mlcore.o
-	$(COMPILE) $(LDFLAGS) -o $@ $< $(BUILD)/mlcore.o `sed -n 2p $(BUILD)/blas` $(LIBS)
+$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(IMPL)
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+SIZE_OBJECTS := $(patsubst %,$(BUILD)/size_%.o,all f32 kernels framework)
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
-$(BUILD)/size_all.o $(BUILD)/size_f32.o: mlcore.h $(BUILD)/config
+$(BUILD)/size_kernels.o: SIZE_FLAGS = -DMLC_PART=kernels
+$(BUILD)/size_framework.o: SIZE_FLAGS = -DMLC_PART=framework
+$(SIZE_OBJECTS): mlcore.h $(BUILD)/config
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
 	    $(CC) -std=c11 -I. -Os -ffunction-sections -fdata-sections -DMLC_NO_SIMD \
 	    -DMLC_NO_THREADS $(SIZE_FLAGS) -x c -c -o $@ -
@@ -288,8 +297,8 @@ $(BUILD)/abuse.c: tests/abuse/generate.py mlcore.h
 	@mkdir -p $(BUILD)
 	$(PYTHON) $< mlcore.h >$@
 
-$(BUILD)/abuse: $(BUILD)/abuse.c tests/abuse/abuse.h $(BUILD)/mlcore.o
-	$(COMPILE) -Itests/abuse $(LDFLAGS) -o $@ $(BUILD)/abuse.c $(BUILD)/mlcore.o \
+$(BUILD)/abuse: $(BUILD)/abuse.c tests/abuse/abuse.h $(IMPL)
+	$(COMPILE) -Itests/abuse $(LDFLAGS) -o $@ $(BUILD)/abuse.c $(IMPL) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 abuse:
@@ -341,11 +350,11 @@ map:
 	@awk '/^\/\* @@ /{if(n)printf "%6d-%-6d %5d  %s\n",s,NR-1,NR-s,n; n=$$3; s=NR} \
 	     END{printf "%6d-%-6d %5d  %s\n",s,NR,NR-s+1,n}' mlcore.h
 
-size: $(BUILD)/size_all.o $(BUILD)/size_f32.o
+size: $(SIZE_OBJECTS)
 	@sh tests/size.sh $(BUILD)
 
 # The host's part writes what the board has in flash.
-$(BUILD)/flash: examples/embedded/flash.c $(BUILD)/mlcore.o
+$(BUILD)/flash: examples/embedded/flash.c $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 embedded: $(BUILD)/flash

@@ -158,7 +158,7 @@ aarch64() {
         run aarch64 qemu-aarch64
     done
     FILTER=
-    aarch64-linux-gnu-objdump -d "$out/aarch64/mlcore.o" |
+    aarch64-linux-gnu-objdump -d "$out/aarch64/kernels.o" |
         awk '/^[0-9a-f]+ <.*>:$/ {inside = /<mlc__map_f32_(blocks_)?(neon|scalar)/}     # one, if folded
              inside && /v[0-9]+\.4s/ {n++}
              END {print n + 0 " NEON instructions in mlc__map_f32"; exit n < 100}' ||

@@ -1,9 +1,9 @@
 # snippets.sh README BUILD -- compiles and runs each ```c block of README as C11 and, where there is
-# a C++ compiler, as C++17, without a warning: the first as it stands, the others with the object of
+# a C++ compiler, as C++17, without a warning: the first as it stands, the others with the objects of
 # the implementation in BUILD; then each ```cpp block as C++11 and C++20. A ```text block that
 # follows <!-- output: exact --> is what the program before it must print. Leaves the number of good
 # runs in BUILD/readme/passed.
-readme=$1 object=$2/mlcore.o libs="$(sed -n 2p "$2/blas") -lm -pthread" out=$2/readme
+readme=$1 object=${IMPL:-$2/kernels.o $2/framework.o} libs="$(sed -n 2p "$2/blas") -lm -pthread" out=$2/readme
 CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0
 

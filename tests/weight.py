@@ -62,7 +62,7 @@ def compile_rows(builds, runs, folder):
 
 def program_bytes():
     out = subprocess.run(["make", "-s", "size"], check=True, text=True, capture_output=True, cwd=ROOT)
-    return {m[1]: int(m[2]) for m in re.finditer(r"^(\w+) +(\d+) bytes", out.stdout, re.M)}
+    return {m[1]: int(m[2]) for m in re.finditer(r"^(\w+) +(\d+) bytes$", out.stdout, re.M)}
 
 
 def over_budget(compiles):
