@@ -67,6 +67,16 @@ found=$(
         grep -q "$name" mlcore.h || echo "tests/places.md: no $name in mlcore.h"
     done
 
+    # Macros of the manual that change what the halves of the implementation share are in the names by
+    # which the halves are linked.
+    sed -n '/^ \* 7\. Macros/,/^ \* 8\. /p' mlcore.h | grep -oE '\bMLC_[A-Z0-9_]+' | sort -u |
+        while read -r name; do
+        case $name in
+            MLC_PART | MLC_QUICK | MLC_MINIMAL | MLC_API | MLC_ASSERT | MLC_BLAS_INT | MLC_NO_CPP) continue ;;
+        esac
+        grep -q "^ *MLC__SAYS($name)" mlcore.h || echo "mlcore.h: no MLC__SAYS($name) in IMPL.SEAM"
+    done
+
     # No folder of the machine it was written on.
     grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
 )
