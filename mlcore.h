@@ -75,6 +75,8 @@
  *   MLC_PART               kernels or framework: half of the implementation: two objects, compiled
  *                          at the same time, take half as long as one. Their other macros must be
  *                          the same; if they are not, the linker names those of what is missing.
+ *   MLC_QUICK              for development: -O2 optimises what steps of training run and nothing
+ *                          else, in half of the time for the framework. The same bits.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -7800,7 +7802,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * MLC__LEVEL_END. HOT: a step of a small network runs it, or it makes products. KERNELS: plans and
  * divides loops. WARM: called now and then; gcc's has what of O2 makes code smaller and no slower.
  * COLD: files, tables, pictures, checks, for size (gcc then copies each struct by a string
- * instruction). Nothing changes where a program is compiled for size or without optimisation. gcc
+ * instruction). With MLC_QUICK these two are not optimised, for who compiles often: kernels are as
+ * they were. Nothing changes where a program is compiled for size or without optimisation. gcc
  * takes the level and the flags of floating point from the last pragma alone; a kernel that inlines
  * a body without strict-aliasing loses that, too, and with it most vectors. */
 #define MLC__PRAGMA(text) _Pragma(#text)
@@ -7813,10 +7816,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #elif defined(__clang__)
 #  define MLC__LEVEL_HOT     MLC__PRAGMA(clang attribute push)
 #  define MLC__LEVEL_KERNELS MLC__LEVEL_HOT
-#  define MLC__LEVEL_WARM \
+#  ifdef MLC_QUICK
+#    define MLC__LEVEL_WARM  MLC__LEVEL_HOT MLC__PRAGMA(clang optimize off)
+#    define MLC__LEVEL_END   MLC__PRAGMA(clang optimize on) MLC__PRAGMA(clang attribute pop)
+#  else
+#    define MLC__LEVEL_WARM \
     MLC__PRAGMA(clang attribute push(__attribute__((minsize)), apply_to = function))
+#    define MLC__LEVEL_END   MLC__PRAGMA(clang attribute pop)
+#  endif
 #  define MLC__LEVEL_COLD    MLC__LEVEL_WARM
-#  define MLC__LEVEL_END     MLC__PRAGMA(clang attribute pop)
 #else
 #  define MLC__LEVEL(level) \
     _Pragma("GCC push_options") \
@@ -7825,9 +7833,14 @@ extern double sqrt(double x) noexcept __attribute__((const));
                              "no-trapping-math,strict-aliasing"))
 #  define MLC__LEVEL_HOT     MLC__LEVEL("O2")
 #  define MLC__LEVEL_KERNELS MLC__LEVEL("O1")
-#  define MLC__LEVEL_WARM \
+#  ifdef MLC_QUICK
+#    define MLC__LEVEL_WARM  MLC__LEVEL("O0")
+#    define MLC__LEVEL_COLD  MLC__LEVEL("O0")
+#  else
+#    define MLC__LEVEL_WARM \
     MLC__LEVEL("O1,crossjumping,ipa-ra,no-tree-ch,optimize-sibling-calls,peephole2,store-merging")
-#  define MLC__LEVEL_COLD    MLC__LEVEL("Os")
+#    define MLC__LEVEL_COLD  MLC__LEVEL("Os")
+#  endif
 #  define MLC__LEVEL_END     _Pragma("GCC pop_options")
 #endif
 
