@@ -6,7 +6,7 @@ to=$(mktemp -d)/mlcore
 git clone -q . "$to" && git -C "$to" checkout -q "$head" || exit 1
 # Nothing that was given to make, or stands in the environment, makes the gate narrower.
 unset MAKEFLAGS MAKELEVEL MLC_BUILD_CONFIG CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS FILTER SAN \
-    IMPL_FLAGS CASE JSON PREFIX INCLUDEDIR DESTDIR ${!MLC_*}
+    IMPL_FLAGS PARTS IMPL CASE JSON PREFIX INCLUDEDIR DESTDIR ${!MLC_*}
 if CI=true bash "$to/.ci/run" </dev/null; then
     echo "$head" >"$git/gate"
     rm -rf "${to%/mlcore}"

@@ -77,6 +77,23 @@ found=$(
         grep -q "^ *MLC__SAYS($name)" mlcore.h || echo "mlcore.h: no MLC__SAYS($name) in IMPL.SEAM"
     done
 
+    # README's figures of compiling are those of tests/budget.json, of small programs tests/size.sh's.
+    awk 'function of(key) {return match($0, "\"" key "\": [0-9.]+") ? \
+             substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) : 0}
+         /"halves"/ {split($0, name, "\"")
+             printf "| %s | %.0f s | %.0f s | %.1f MB |\n", name[2], of("seconds"), of("halves"),
+                    of("text") / 1e6}' tests/budget.json | while read -r row; do
+        grep -qxF "$row" README.md || echo "README.md: no line $row, which tests/budget.json says"
+    done
+    sizes=$(awk '/^program / {kb[$2] = int($5 / 1000 + 0.5)}
+        END {printf "%d KB of mlcore, %d KB with `MLC_ONLY_F32`; one that infers %d and %d KB, ",
+                    kb["train"], kb["train_f32"], kb["infer"], kb["infer_f32"]
+             printf "one that trains a small CNN %d KB", kb["cnn"]}' tests/size.sh)
+    case $(tr '\n' ' ' <README.md | tr -s ' ') in
+        *"$sizes"*) ;;
+        *) echo "README.md: no $sizes, which are the budgets of tests/size.sh" ;;
+    esac
+
     # No folder of the machine it was written on.
     grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
 )
