@@ -7805,7 +7805,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * instruction). With MLC_QUICK these two are not optimised, for who compiles often: kernels are as
  * they were. Nothing changes where a program is compiled for size or without optimisation. gcc
  * takes the level and the flags of floating point from the last pragma alone; a kernel that inlines
- * a body without strict-aliasing loses that, too, and with it most vectors. */
+ * a body without strict-aliasing loses that, too, and with it most vectors. Each half of the
+ * implementation has as many ENDs as others of these: optimising, clang refuses a file that leaves
+ * one open. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
