@@ -33875,8 +33875,9 @@ static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims a
                                     mlc_reduce kind, double divisor, double p)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
+    if (!nd) return NULL;
     mlc__reduce_spec *s = mlc__reduce_params(nd);
-    if (!nd || mlc__axes_mask(x, op->name, axes, &s->mask) != MLC_OK) return NULL;
+    if (mlc__axes_mask(x, op->name, axes, &s->mask) != MLC_OK) return NULL;
     s->keepdim = keepdim;
     s->op = kind;
     s->divisor = divisor;
