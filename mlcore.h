@@ -8802,6 +8802,10 @@ typedef struct mlc__installed {
     struct mlc__watch *hooks;
     /* The first optimizer; modules, when a parameter or a module goes. */
     void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
+    /* mlc_optim_group; an optimizer with groups, when it finds its parameters. */
+    int16_t (*group_of)(const mlc_optim *o, const char *name);
+    /* mlc_optim_in_backward; an optimizer, when its parameters are no longer its own or again. */
+    void (*optim_claim)(mlc_optim *o, bool on);
     /* The first module; mlc_ctx_free, mlc_memory_trim, and errors inside of a forward. */
     void   (*modules_release)(mlc_ctx *ctx);
     void   (*modules_trim)(mlc_ctx *ctx);
@@ -48662,7 +48666,6 @@ struct mlc_optim {
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
     struct mlc__schedules *sched;      /* NULL: none */
     mlc__group *group;                 /* MLC__GROUPS; NULL before the first one is made */
-    int16_t   (*group_of)(const mlc_optim *o, const char *name);      /* set with it            */
     int32_t     groups;
     uint32_t    own_decay;             /* bit g: group g has a weight decay of its own */
     struct mlc__layers *layers;        /* NULL: none, as noise and matrix */
@@ -48689,7 +48692,6 @@ struct mlc_optim {
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
     mlc_average *averages, *swapped;   /* in their order; the one that parameters are, or NULL */
     const struct mlc__average_fns *average;      /* NULL: it never had one                     */
-    void       (*claim)(mlc_optim *o, bool on);                       /* of in_backward; or NULL */
 };
 
 /* Items of its state: what comes before is numbers, what comes from D on are vectors. */
@@ -48759,7 +48761,7 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
         e->rate = 1.0;
         e->state = (int64_t)b->bytes;
         e->held = (uint8_t)p->t.dtype;
-        if (b->o->group) e->group = b->o->group_of(b->o, name);
+        if (b->o->group) e->group = b->o->ctx->installed.group_of(b->o, name);
     }
     b->n++;
     b->bytes += mlc__param_bytes(p) / mlc__size(&p->t) * mlc_dtype_bytes(mlc__wide(p->t.dtype));
@@ -48889,10 +48891,10 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     const mlc_status st = o->average ? o->average->follow(o, &n) : MLC_OK;
     if (st != MLC_OK) mlc__optim_free_state(&n);
     if (st != MLC_OK) return st;
-    if (o->claim) o->claim(o, false);
+    if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
-    if (o->in_backward) o->claim(o, true);
+    if (o->in_backward) o->ctx->installed.optim_claim(o, true);
     return mlc__flat_grads(mlc__root(o->module)->flat);
 }
 
@@ -48901,7 +48903,7 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     if (!o) return;
     if (o->prev) o->prev->next = o->next; else o->ctx->optims = o->next;
     if (o->next) o->next->prev = o->prev;
-    if (o->claim) o->claim(o, false);
+    if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
     while (o->averages) o->average->free(o->averages);
     if (o->lbfgs) o->lbfgs->drop(o);
@@ -48985,7 +48987,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     if (!o->group)
         o->group = MLC__CAST(mlc__group *, mlc__heap_alloc(o->ctx, MLC__GROUPS * sizeof *o->group,
                                                            MLC_MEM_OBJECT, "optimizer"));
-    o->group_of = mlc__group_of;
+    o->ctx->installed.group_of = mlc__group_of;
     char *copy = o->group ? mlc__heap_text(o->ctx, glob) : NULL;
     if (!copy) return MLC_ERR_NOMEM;
     const int32_t g = o->groups++;
@@ -49438,7 +49440,7 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_layout(o));
     o->in_backward = on;
-    o->claim = mlc__optim_claim;
+    o->ctx->installed.optim_claim = mlc__optim_claim;
     mlc__optim_claim(o, on);
     return MLC_OK;
 }
@@ -60596,7 +60598,7 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     mlc_optim *old = &was->o;
     for (int64_t i = 0; i < old->entries; i++)
         if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
-    if (o->claim) o->claim(o, false);
+    if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
     old->prev = o->prev;
     old->next = o->next;
@@ -60607,10 +60609,9 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     old->layers = o->layers;
     old->noise = o->noise;
     old->group = o->group;
-    old->group_of = o->group_of;
     old->groups = o->groups;
     *o = *old;
-    if (o->in_backward) o->claim(o, true);
+    if (o->in_backward) o->ctx->installed.optim_claim(o, true);
     if (o->sched) {
         mlc__heap_free(o->ctx, o->sched->of[MLC_KNOB_LR]);
         o->sched->of[MLC_KNOB_LR] = was->sched;

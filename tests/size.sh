@@ -71,7 +71,7 @@ parts() {
 # Budgets are of what gcc makes on x86-64.
 gcc=no
 case $($CC -dumpmachine) in x86_64*) $CC --version | grep -q clang || gcc=yes ;; esac
-program train train all 101700 "$math|$conv|$pool|$norm|$rest"
+program train train all 101750 "$math|$conv|$pool|$norm|$rest"
 program train_f32 train f32 86350 "$math|$conv|$pool|$norm|$rest|$f32"
 program infer infer all 65100 "$math|$conv|$pool|$norm|$rest|$train"
 program infer_f32 infer f32 53300 "$math|$conv|$pool|$norm|$rest|$train|$f32"
