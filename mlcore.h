@@ -8781,6 +8781,13 @@ typedef struct mlc__owned {
     void   (*release)(void *object);   /* takes it out of the list */
 } mlc__owned;
 
+/* What the first module installs. */
+struct mlc__modules_fns {
+    void   (*release)(mlc_ctx *ctx);
+    void   (*trim)(mlc_ctx *ctx);
+    size_t (*place)(const mlc_ctx *ctx, char *text, size_t size);      /* of the current one    */
+};
+
 /* What sections call or read that stands below them. The linker drops what nothing names; so no
  * section names a function of a family below it: the family installs a pointer here when a program
  * first uses it, and until then, or again when it ends, the pointer is NULL. The end of a
@@ -8807,9 +8814,7 @@ typedef struct mlc__installed {
     /* mlc_optim_in_backward; an optimizer, when its parameters are no longer its own or again. */
     void (*optim_claim)(mlc_optim *o, bool on);
     /* The first module; mlc_ctx_free, mlc_memory_trim, and errors inside of a forward. */
-    void   (*modules_release)(mlc_ctx *ctx);
-    void   (*modules_trim)(mlc_ctx *ctx);
-    size_t (*modules_place)(const mlc_ctx *ctx, char *text, size_t size);
+    const struct mlc__modules_fns *modules;
     /* A forward over tokens or with a cache, until it ends; layers of attention, recurrent ones. */
     struct mlc__sequence *sequence;
     /* The first opened file of safetensors; mlc_ctx_free. */
@@ -8830,11 +8835,12 @@ struct mlc_ctx {
     bool           told;               /* message is of the error that mlc_scope_end returned  */
     bool           ticket_stale;       /* the word was read since the post                     */
     bool           again;              /* a piece runs a second time: mlc_recomputing          */
+    bool           blas;               /* products go to the CBLAS, where there is one          */
+    bool           tf32;               /* see the desc                                          */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
     char          *shapes;             /* texts of mlc_shape_of, in turn; made by the first    */
-    uint32_t       shapes_said;
 
     mlc__tables    tables;
     mlc_allocator  allocator;
@@ -8856,9 +8862,7 @@ struct mlc_ctx {
     int32_t        threads;
     void          *dev;                /* first argument of kernels                             */
     mlc_isa        isa;
-    bool           blas;               /* products go to the CBLAS, where there is one          */
-    bool           tf32;               /* see the desc                                          */
-    mlc__pool     *pool;
+    uint32_t       shapes_said;        /* texts in shapes so far                               */
     int64_t       *error_word;         /* on the device                                         */
     int64_t        ticket;             /* of a post of the word that is not answered, or 0     */
     const char    *error_op[MLC__ERROR_OPS];       /* operations that may have written to it    */
@@ -9016,7 +9020,7 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
     if (!ctx || ctx->status != MLC_OK) return status;
     const size_t size = ctx->tables.message;
-    const size_t n = ctx->current ? ctx->installed.modules_place(ctx, message, size) : 0;
+    const size_t n = ctx->current ? ctx->installed.modules->place(ctx, message, size) : 0;
     ctx->status = status;
     ctx->told = false;
     vsnprintf(message + n, size - n, format, args);
@@ -9488,7 +9492,7 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 /* In a fixed block there is nobody to give memory back to. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
-    if (ctx && ctx->installed.modules_trim) ctx->installed.modules_trim(ctx);
+    if (ctx && ctx->installed.modules) ctx->installed.modules->trim(ctx);
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
@@ -27632,6 +27636,7 @@ static mlc_status mlc__device_open(mlc_ctx *ctx, const char *device)
     ctx->on_host = st != MLC_OK;
     if (st == MLC_OK) return st;
     ctx->backend = NULL;
+    ctx->dev = NULL;
     return st == MLC_ERR_NOMEM ? st : MLC_ERR_DEVICE;
 }
 
@@ -27920,6 +27925,12 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *alloc
     return ctx;
 }
 
+/* NULL: on a device, or none was made. */
+MLC__INLINE mlc__pool *mlc__ctx_pool(const mlc_ctx *ctx)
+{
+    return ctx->backend ? NULL : MLC__CAST(mlc__pool *, ctx->dev);
+}
+
 /* Device, threads and the error word of a context whose memory works. */
 static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
 {
@@ -27937,9 +27948,8 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
         if (!ctx->device_fns) return MLC_ERR_DEVICE;
         MLC__TRY(ctx->device_fns->open(ctx, d->device));
     } else {
-        ctx->pool = mlc__pool_new(ctx, "context");
-        if (!ctx->pool) return MLC_ERR_NOMEM;
-        ctx->dev = ctx->pool;
+        ctx->dev = mlc__pool_new(ctx, "context");
+        if (!ctx->dev) return MLC_ERR_NOMEM;
     }
     ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES,
                                                               MLC_MEM_OBJECT, "context"));
@@ -28013,9 +28023,9 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
      * needed to free it. */
     for (const mlc__owned *last; (last = ctx->installed.owned) != NULL;)
         last->release(last->object);   /* it may use older ones */
-    if (ctx->installed.modules_release) ctx->installed.modules_release(ctx);
+    if (ctx->installed.modules) ctx->installed.modules->release(ctx);
     if (ctx->installed.files_release) ctx->installed.files_release(ctx);
-    if (ctx->pool) mlc__pool_stop(ctx->pool);
+    if (mlc__ctx_pool(ctx)) mlc__pool_stop(mlc__ctx_pool(ctx));
     mlc__ctx_free_memory(ctx);
     if (ctx->backend) ctx->backend->close(ctx->dev);
     allocator = ctx->allocator;
@@ -28032,7 +28042,7 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     MLC__REQUIRE(ctx, threads >= 0, ARG, "ctx_set_threads: %d threads; it takes 1 or more, or 0 "
                  "for the default", threads);
     const int32_t before = ctx->threads;
-    mlc__pool *old = ctx->pool;
+    mlc__pool *old = mlc__ctx_pool(ctx);
     ctx->threads = mlc__threads_choose(threads);
     if (!old || ctx->threads == before) return MLC_OK;
     mlc__pool *fresh = mlc__pool_new(ctx, "ctx_set_threads");
@@ -28042,7 +28052,7 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     }
     mlc__pool_stop(old);
     mlc__heap_free(ctx, old);
-    ctx->dev = ctx->pool = fresh;
+    ctx->dev = fresh;
     return MLC_OK;
 }
 
@@ -40511,6 +40521,10 @@ static void mlc__modules_trim(mlc_ctx *ctx)
         for (int32_t i = 0; i < m->slots; i++) mlc__param_unpack(m->slot[i].p);
 }
 
+static const struct mlc__modules_fns mlc__modules_fns = {
+    mlc__modules_release, mlc__modules_trim, mlc__module_place
+};
+
 /* At the head of ctx->modules; a root until mlc_module_add gives it a parent. */
 MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
                                        size_t user_bytes)
@@ -40535,9 +40549,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     m->next = ctx->modules;
     if (m->next) m->next->prev = m;
     ctx->modules = m;
-    ctx->installed.modules_release = mlc__modules_release;
-    ctx->installed.modules_trim = mlc__modules_trim;
-    ctx->installed.modules_place = mlc__module_place;
+    ctx->installed.modules = &mlc__modules_fns;
     return m;
 }
 

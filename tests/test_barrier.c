@@ -40,7 +40,7 @@ static void check_ring(mlc_ctx *ctx, double ns, uint32_t chunks)
 {
     static ring r;
     memset(&r, 0, sizeof r);
-    mlc__together(ctx->pool, &r.region, ns, ring_chunk, &r);
+    mlc__together(mlc__ctx_pool(ctx), &r.region, ns, ring_chunk, &r);
     CHECK_EQ(r.region.chunks, chunks);
     for (uint32_t i = 0; i < chunks; i++) {
         CHECK_EQ(r.value[ROUNDS % 2][i], ROUNDS);
@@ -82,8 +82,8 @@ TEST(threads, a_region_inside_a_region_is_serial)
     if (!CHECK(ctx != NULL)) return;
     memset(&outer, 0, sizeof outer);
     memset(g_inner, 0, sizeof g_inner);
-    outer.dev = ctx->pool;
-    mlc__together(ctx->pool, &outer.region, 1e6, outer_chunk, &outer);
+    outer.dev = ctx->dev;
+    mlc__together(mlc__ctx_pool(ctx), &outer.region, 1e6, outer_chunk, &outer);
     for (uint32_t i = 0; i < outer.region.chunks; i++) {
         CHECK_EQ(g_inner[i].region.chunks, 1);
         CHECK_EQ(g_inner[i].value[ROUNDS % 2][0], ROUNDS);
