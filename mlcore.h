@@ -609,6 +609,10 @@ MLC_API mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **o
 
 /* mlc_contiguous: x itself if it is dense row-major, else a copy.  ref: Tensor.contiguous    */
 MLC_API mlc_tensor *mlc_contiguous(mlc_tensor *x);
+/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
+ *   err    SHAPE: below 2 axes     ref: Tensor.contiguous(memory_format=torch.channels_last)
+ *   test   tests/test_conv.c                                                                  */
+MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
 /* mlc_copy: dense row-major copy; recorded.                         ref: torch.clone         */
 MLC_API mlc_tensor *mlc_copy(mlc_tensor *x);
 /* mlc_detach: view of the same memory that the tape does not follow. ref: torch.detach       */
@@ -2208,9 +2212,6 @@ MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
  *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
 MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                        const mlc_conv_desc *desc);
-/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
- *   ref    Tensor.contiguous(memory_format=torch.channels_last)                               */
-MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
 
 typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc                            */
     mlc_dims kernel, stride;           /* required; default stride: the kernel                 */
@@ -23739,12 +23740,16 @@ MLC__EACH_ISA(MLC__STAMP_MOMENTS)
 MLC__MOMENTS_CPU(adam)
 MLC__MOMENTS_CPU(lion)
 
-MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule)
+static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule)
 {
     return rule == MLC_RULE_ADAM ? &mlc__coded_adam :
            rule == MLC_RULE_LION ? &mlc__coded_lion : NULL;
 }
+#else
+static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule) { (void)rule; return NULL; }
 #endif
+
+MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule) { return mlc__coded_of(rule); }
 
 /* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
  * One pass reads p and reads and writes the average, after the passes of a step. Which updates
