@@ -5,9 +5,9 @@ FOLDER has the objects of the tests, from `make FOLDER/tests`; they are linked w
 implementation, compiled without optimisation. Public structs are the same under all macros, so the
 tests are not compiled again: a function that is left out has a stand-in that ends the test which
 calls it (test_leave). Forms: each MLC_NO_FAMILY alone, and MLC_MINIMAL; with --random N as many sets
-of families, by gcc, g++, clang and clang++ in turn. Each compiles without warnings, needs no
+of families, too, by gcc, g++, clang and clang++ in turn. Each compiles without warnings, needs no
 function of mlcore that it lacks, lacks what its declarations say and nothing else, and passes the
-tests that are left; with --brief those of a few groups.
+tests that are left, but for those of single kernels, which take long; with --brief of a few groups.
 """
 import os
 import random
@@ -130,11 +130,10 @@ class Form:
 def forms(n_random):
     """(compiler, macros) of each form."""
     all_of_them = families()
-    if not n_random:
-        return [(COMPILERS[0], [name]) for name in all_of_them + ["MLC_MINIMAL"]]
+    alone = [(COMPILERS[0], [name]) for name in all_of_them + ["MLC_MINIMAL"]]
     draw = random.Random(n_random)
-    return [(COMPILERS[i % 4], sorted(draw.sample(all_of_them, draw.randint(2, 6))))
-            for i in range(n_random)]
+    return alone + [(COMPILERS[i % 4], sorted(draw.sample(all_of_them, draw.randint(2, 6))))
+                    for i in range(n_random)]
 
 
 def main(args):
