@@ -23763,8 +23763,6 @@ static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule)
 static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule) { (void)rule; return NULL; }
 #endif
 
-MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule) { return mlc__coded_of(rule); }
-
 /* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
  * One pass reads p and reads and writes the average, after the passes of a step. Which updates
  * count is decided here, by what guard has left in memory, as a host does not know what its device
@@ -27514,11 +27512,11 @@ MLC__LEVEL_HOT
  * K_FORM(NAME, isa, level, run, query). The form says what run is: plain, the function of all
  * levels; isa, a call of it with what an ISA brings, for dev and a; level, a call for each level.
  * query is the function that tells the bytes of workspace, or NULL; with the form asks, which else
- * is level, it is a call, too; of a family that is left out the form is
- * none. From these lines come the functions that make the calls; a column
- * per kernel, mlc__cpu_NAME[level], through which operations call, so that the linker drops kernels
- * that no operation of the program uses; and a row per level, all kernels of it, for
- * mlc_cpu_kernels. All of it is constant: contexts of different levels live side by side. */
+ * is level, it is a call, too. The form of a kernel whose family is left out is none. From these
+ * lines come the functions that make the calls; a column per kernel, mlc__cpu_NAME[level], through
+ * which operations call, so that the linker drops kernels that no operation of the program uses;
+ * and a row per level, all kernels of it, for mlc_cpu_kernels. All of it is constant: contexts of
+ * different levels live side by side. */
 
 /* mlc__k_NAME_AT and its workspace query. */
 #define MLC__CALLS(name, at, call) \
@@ -27600,6 +27598,9 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
     return isa > MLC_ISA_AUTO && isa < MLC_ISA_COUNT && (mlc__isa_levels(isa) >> isa & 1)
         ? &rows[mlc__level(isa)] : NULL;
 }
+
+/* Here, as IMPL.KERNELS.MOMENTS may be left out. */
+MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule) { return mlc__coded_of(rule); }
 #endif /* MLC__HAS_KERNELS */
 
 #if MLC__HAS_FRAMEWORK
