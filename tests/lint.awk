@@ -14,6 +14,21 @@ function end_section()
 {
     if (section != "" && FNR - section_line > 1500)
         bad(section " has " FNR - section_line " lines: over 1500, split it")
+    if (stage == "open") bad(section " ends within the #if of" family)
+    stage = "new"
+    family = ""
+    popped = 0
+}
+
+# Macros of families that a line names, with a blank before each.
+function families(line,    names, name)
+{
+    while (match(line, /MLC_NO_[A-Z_]+/)) {
+        name = substr(line, RSTART, RLENGTH)
+        if (name in is_family) names = names " " name
+        line = substr(line, RSTART + RLENGTH)
+    }
+    return names
 }
 
 function compare(half,    i, n, a, b)
@@ -63,7 +78,10 @@ in_contents {
     if (where == "section") said["part"] = ""
     in_comment = 1
 }
-in_comment { said[where] = said[where] $0 "\n" }
+in_comment {
+    said[where] = said[where] $0 "\n"
+    comment_line = FNR
+}
 /\*\/[ \t]*$/ { in_comment = 0 }
 
 # A desc's struct is followed by the declaration of what makes it.
@@ -74,7 +92,7 @@ in_comment { said[where] = said[where] $0 "\n" }
     if (name == "") { bad("no function name on the MLC_API line"); next }
     if (desc != "" && name != desc "_make") bad(desc " is not followed by " desc "_make")
     desc = ""
-    declared[name] = 1
+    declared[name] = family == "" ? "of no family" : "left out by" family
     if (comment != name ":" || comment_end != FNR - 1)
         bad(name " has no comment directly above that begins with its name")
     text = said["section"] said["part"] said["own"]
@@ -98,8 +116,31 @@ in_comment { said[where] = said[where] $0 "\n" }
     name = public_name($0)
     if (name == "") { bad("no function name on the MLC_IMPL line"); next }
     if (name in defined) bad(name " is defined twice")
-    defined[name] = 1
+    defined[name] = family == "" ? "of no family" : "left out by" family
 }
+
+# Families are whole sections: the #if of a family's macro is the first line under the banner's
+# comment, and its #endif the last of the section, but for the level and the half. A section of the
+# API has it twice: first to change MLC_API, last to change it back.
+section == "API.CONFIG" && /^#  define MLC_NO_[A-Z_]+$/ { is_family[$3] = 1 }
+/^# *if/ { depth++ }
+section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line != FNR && NF {
+    names = /^# *(el)?if/ ? families($0) : ""
+    if (stage == "new") {
+        stage = names == "" ? "whole" : "open"
+        family = names
+        family_depth = depth
+    } else if (names != "" && (names != family || half == "IMPL" || depth != family_depth))
+        bad(section " has" names " in its middle: a family is a section of its own")
+    else if (stage == "ended" && !/^MLC__LEVEL_/ && !/^#(if|endif).*MLC__HAS_/)
+        bad(section " goes on after the #endif of" family)
+    if (/MLC__LEFT_OUT\("/ && families($0) != family)
+        bad("MLC__LEFT_OUT says" families($0) ", the section is of" family)
+    if (/^#  pragma pop_macro\("MLC_API"\)$/) popped = 1
+    if (stage == "open" && depth == family_depth && /^# *endif/ && (half == "IMPL" || popped))
+        stage = "ended"
+}
+/^# *endif/ { depth-- }
 
 # A switch of the compiler's level goes to another one.
 /^MLC__LEVEL_/ && $1 != "MLC__LEVEL_END" {
@@ -129,4 +170,6 @@ END {
     for (name in returned) if (!(name in wrapped)) bad("mlc_" name " is not in a list of API.CPP")
     for (name in wrapped) if (!(name in returned)) bad("API.CPP lists " name ", which returns no tensor")
     for (name in defined) if (!(name in declared)) bad(name " is defined, not declared")
+    for (name in declared) if (name in defined && declared[name] != defined[name])
+        bad(name ": its declaration is " declared[name] ", its definition " defined[name])
 }

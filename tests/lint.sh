@@ -77,6 +77,15 @@ found=$(
         grep -q "^ *MLC__SAYS($name)" mlcore.h || echo "mlcore.h: no MLC__SAYS($name) in IMPL.SEAM"
     done
 
+    # A family is drawn in the manual, named by README and CMake, and its macro is in the names by which
+    # the halves are linked.
+    sed -nE 's/^#  define MLC_NO_([A-Z_]+)$/\1/p' mlcore.h | sort -u | while read -r name; do
+        grep -q "^ \* .*+-- $name " mlcore.h || echo "mlcore.h: the manual draws no $name"
+        grep -q "^ *MLC__SAYS(MLC_NO_$name)" mlcore.h || echo "mlcore.h: no MLC__SAYS(MLC_NO_$name)"
+        grep -qE "\`(MLC_NO)?_$name\`" README.md || echo "README.md: no MLC_NO_$name"
+        grep -qE "[(|]$name[|)]" CMakeLists.txt || echo "CMakeLists.txt: no family $name"
+    done
+
     # README's figures of compiling are those of tests/budget.json, of small programs tests/size.sh's.
     awk 'function of(key) {return match($0, "\"" key "\": [0-9.]+") ? \
              substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) : 0}
