@@ -148,10 +148,11 @@ section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line !
     level = $1
 }
 
-# No section knows a layer by its class: a layer says what it is in its mlc__fuse.
-/(cls(\.|->)[a-z_]+|->(cls|fuse)) *[!=]= *&?mlc__/ ||
-/mlc__[a-z0-9_]+ *[!=]= *&?[a-z_>.-]*(cls(\.|->)|->(cls|fuse)[^a-z_>])/ ||
-/str(n?cmp|str)\([^;]*cls(\.|->)name/ { bad("a layer is found by its class") }
+# No section knows a layer by its class: a layer says what it is in its mlc__fuse. Nothing that a
+# layer's class or fuse holds, nor their addresses, is compared with anything.
+/(->|\.)(cls|fuse)((->|\.)[a-z_]+)* *[!=]=/ || /[!=]= *&?[a-z_>.-]*(->|\.)(cls|fuse)([^a-z_]|$)/ ||
+/[!=]= *&mlc__[a-z0-9_]+_(class|fuses?)([^a-z0-9_]|$)/ ||
+/(str(n?cmp|str)|memcmp)\([^;]*(->|\.)cls/ { bad("a layer is found by its class") }
 
 # A function's body is from { to } in the first column.
 /^\{/ { body = FNR }
