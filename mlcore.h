@@ -105,7 +105,8 @@
  *                +-- OPTIMIZERS    rules beyond SGD, Adam, AdamW; averages, states in fewer bits
  *                +-- METHODS --+   schedules, autocast, recomputation, hooks, gradcheck, plots
  *                +-- FILES ----+   npy, npz, csv, idx, CIFAR
- *                              +-- TRAINING       data, metrics, fit, runs, sweeps
+ *                              +-- TRAINING       data, metrics, fit, runs, sweeps; callbacks of
+ *                                  |              averages and gradients with OPTIMIZERS
  *                                  +-- MEMORY_PLAN   estimates, budgets, timelines
  *   MLC_MINIMAL leaves out all of them. What is left are tensors, tape, linear layers, activations,
  *   losses, SGD, Adam, AdamW, safetensors. Under MLC_NO_STDIO FILES is there and UNSUPPORTED.
@@ -188,8 +189,8 @@
 #  define MLC_IMPL
 #endif
 
-/* Families, which a macro leaves out: declarations that cannot be called, and no implementation.
- * What stands on one that is left out goes with it: the manual, 11, draws it.                   */
+/* A macro leaves a family out: its functions are declared so that a call of one is an error, and
+ * are not implemented. Families that stand on it go, too: section 11 of the manual draws them.  */
 #ifdef MLC_MINIMAL
 #  undef  MLC_NO_FILES
 #  define MLC_NO_FILES
@@ -213,8 +214,8 @@
 #  define MLC_NO_MEMORY_PLAN
 #endif
 
-/* What a call of a function that is left out is: a compiler's error that names the macro. In C++
- * API.CPP calls all functions, in inline functions: an error where one of those is called.      */
+/* A call of a function that is left out is an error of the compiler, which names the macro. In C++
+ * inline functions of API.CPP call them: there a call of one of those is the error.             */
 #if defined(__has_attribute)
 #  if !defined(__cplusplus) && __has_attribute(unavailable)
 #    define MLC__LEFT_OUT(macro) extern __attribute__((unavailable(macro " leaves it out")))
@@ -3091,7 +3092,7 @@ MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *
 #endif
 
 /* @@ API.SKETCH.CONV ---------------- sketched convolutions; test: tests/test_sketch.c
- * Neither with MLC_NO_SKETCH nor with MLC_NO_VISION. */
+ * MLC_NO_SKETCH leaves this section out, and so does MLC_NO_VISION. */
 
 #if defined(MLC_NO_SKETCH) || defined(MLC_NO_VISION)
 #  pragma push_macro("MLC_API")
@@ -4101,7 +4102,7 @@ MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, in
 #  pragma pop_macro("MLC_API")
 #endif
 
-/* @@ API.DATA ------------------------------------ loader, splits, CSV; test: tests/test_data.c */
+/* @@ API.DATA -------------------------- loaders, splits, datasets; test: tests/test_data.c */
 
 #ifdef MLC_NO_TRAINING
 #  pragma push_macro("MLC_API")
@@ -5247,7 +5248,7 @@ MLC_API void mlc_progress_update(mlc_progress *p, int64_t done, const char *text
 #endif
 
 /* @@ API.TRAIN.GRADIENTS ------- callbacks of averages, gradients; test: tests/test_callbacks.c
- * Neither with MLC_NO_TRAINING nor with MLC_NO_OPTIMIZERS. */
+ * MLC_NO_TRAINING leaves this section out, and so does MLC_NO_OPTIMIZERS. */
 
 #if defined(MLC_NO_TRAINING) || defined(MLC_NO_OPTIMIZERS)
 #  pragma push_macro("MLC_API")
@@ -5287,7 +5288,7 @@ MLC_API mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t 
 #  pragma pop_macro("MLC_API")
 #endif
 
-/* @@ API.IO ---------------------------------------------- files; test: tests/test_io.c */
+/* @@ API.IO -------- safetensors; files of modules and optimizers; test: tests/test_io.c */
 
 typedef struct mlc_named {             /* a tensor in a file                                   */
     const char *name;
@@ -7806,7 +7807,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #if defined(MLC_NO_VISION) || defined(MLC_NO_RECURRENT) || defined(MLC_NO_ATTENTION) || \
     defined(MLC_NO_SKETCH) || defined(MLC_NO_OPTIMIZERS) || defined(MLC_NO_METHODS) || \
     defined(MLC_NO_MEMORY_PLAN)        /* which MLC_NO_FILES and MLC_NO_TRAINING bring along   */
-#  pragma GCC diagnostic ignored "-Wunused-function"
+#  pragma GCC diagnostic ignored "-Wunused-function"        /* helpers that only a family calls */
 #endif
 #if defined(__NEWLIB__)                 /* its int32_t is a long, as wide as the int of %d */
 #  pragma GCC diagnostic ignored "-Wformat"
@@ -8803,11 +8804,11 @@ struct mlc__modules_fns {
     size_t (*place)(const mlc_ctx *ctx, char *text, size_t size);      /* of the current one    */
 };
 
-/* What sections call or read that stands below them. The linker drops what nothing names; so no
- * section names a function of a family below it: the family installs a pointer here when a program
- * first uses it, and until then, or again when it ends, the pointer is NULL. The end of a
- * mlc__tape, the step and refuse of a mlc__param and error_say of a context are installed in the
- * same way.
+/* Functions and state of sections that stand below those that call or read them. The linker drops
+ * functions that nothing names; so no section names one of a family below it: the family installs a
+ * pointer here when a program first uses it, and until then, or again when it ends, the pointer is
+ * NULL. The end of a mlc__tape, the step and refuse of a mlc__param and error_say of a context are
+ * installed in the same way.
  * Each comment says who installs the pointer; then who uses it. */
 typedef struct mlc__installed {
     /* The first mlc_backward; backward of operations, for gradients to write and their sums. */
@@ -13345,9 +13346,9 @@ MLC__EACH_BASE(MLC__STAMP_REDUCE_WIDE)
         { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
         MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
         MLC__INT_FNS(isa, b8) }; \
-    static const mlc__joiner mlc__join_add_##isa[3] = { /* what linkers keep for training */ \
+    static const mlc__joiner mlc__join_add_##isa[3] = {                    /* f32, f64, bf16 */ \
         MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, add, f64), \
-        { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) } };                        /* as it lies */ \
+        { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) } }; \
     static const mlc__joiner mlc__join_max_##isa[3] = { \
         MLC__JOIN_FNS(isa, max, f32), MLC__BASE_FNS(isa, max, f64), MLC__NO_JOIN };
 MLC__EACH_ISA(MLC__STAMP_REDUCE)
@@ -17305,8 +17306,6 @@ MLC__EACH_ISA(MLC__STAMP_GEMM)
 static const mlc__gemm_extra mlc__gemm_extra_bf16 =
     { mlc__signs_cells, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop,
       mlc__drop_f32_avx512 };
-#endif
-#if MLC__AVX512X
 MLC__STAMP_BF16(avx512x)
 #endif
 #if MLC__AMX
@@ -31829,8 +31828,8 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
 }
 
 /* @@ IMPL.OPS.SHAPES ------------------------------------- shapes that operations share
- * The shape that inputs broadcast to, an output of it, and a target that an operation may change in
- * place. */
+ * The shape that inputs broadcast to, outputs of that shape, and checks of a target that an
+ * operation changes in place. */
 
 /* NumPy's rule for all inputs, from the last axis on; a size of 1 gives way, also to 0. */
 static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
@@ -33487,7 +33486,7 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
     return mlc__finish(nd);
 }
 
-/* @@ IMPL.OPS.REDUCE ------------------------------------- sum to logsumexp, argmax, cumsum
+/* @@ IMPL.OPS.REDUCE ------------------------------------- sum to logsumexp, argmax
  * Axes become a bit mask. Sums and maxima of floats, which training needs, are the kernel reduce;
  * all others fold. Gradients are made of elementwise kernels: of extremes they are shared among
  * ties, as torch.amax does (torch.max over an axis picks one). */
@@ -40355,7 +40354,7 @@ typedef struct mlc__keeps {
     int64_t     outer, inner[2];       /* inner 0: there is no such tensor                      */
 } mlc__keeps;
 
-/* What a layer says of itself, for functions that are not for every module. */
+/* Bits by which a layer tells functions that are not for every module that they are for it. */
 typedef enum mlc__layer_is {
     MLC__IS_WHOLE = 1,                 /* its children are no layers to be replaced             */
     MLC__IS_RESIDUAL = 2,              /* its call adds the residual of an epilogue             */
@@ -40441,8 +40440,8 @@ struct mlc_module {
     uint8_t          evals, was_training;       /* open mlc_eval_begin; a bit each: mode before */
     uint16_t         evals_lost;                /* begun beyond the limit                       */
     bool             alone;                     /* hook or piece: runs in no other's pass       */
-    bool             descs;                     /* user begins with two descs of a call, or NULL;
-                                                 * mlc_transformer_forward sets them            */
+    bool             descs;                     /* user begins with two descs of a call, or     */
+                                                /* NULL, which mlc_transformer_forward sets     */
     mlc__flat       *flat;                      /* of a root                                    */
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int32_t          segment;                   /* children of a piece, if piece says so        */
@@ -41948,7 +41947,7 @@ MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.NN.LAYERS -------------------------------------- linear, activations, sequential
+/* @@ IMPL.NN.LAYERS -------------------------------------- linear to norms of rows, sequential
  * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
  * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
  * epilogue, which changes speed and memory, not values. What a layer takes stands in its class, as
@@ -42731,9 +42730,9 @@ MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *c
     return NULL;
 }
 
-/* @@ IMPL.NN.BLOCKS -------------------------------------- residual blocks and what is in them
- * Made of the layers above. A residual whose body ends in a batch norm does norm, sum and relu in
- * one pass. */
+/* @@ IMPL.NN.BLOCKS -------------------------------------- residual, and layers of its branches
+ * A residual whose body ends in a layer that can add (adds of its mlc__fuse), as a batch norm can,
+ * passes it the other branch: that layer, sum and relu are then one pass. */
 
 /* ---- whole channels or images left out */
 
@@ -45526,7 +45525,7 @@ static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor 
 }
 #endif
 
-/* @@ IMPL.NN.CACHE.STATES -------------------------------- of recurrent modules */
+/* @@ IMPL.NN.CACHE.STATES -------------------------------- recurrent modules go on from states */
 
 #if !defined(MLC_NO_ATTENTION) && !defined(MLC_NO_RECURRENT)
 
@@ -48157,7 +48156,7 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 }
 #endif
 
-/* @@ IMPL.SKETCH.CONV ------------------------------------- convolutions with sketched outputs */
+/* @@ IMPL.SKETCH.CONV ------------------------------------ convolutions with sketched outputs */
 
 #if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_VISION)
 
@@ -48386,7 +48385,7 @@ static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
 }
 #endif
 
-/* @@ IMPL.SKETCH.MODEL ------------------------------------ the layers of a model replaced */
+/* @@ IMPL.SKETCH.MODEL ----------------------------------- replaces layers by sketched ones */
 
 #ifndef MLC_NO_SKETCH
 
@@ -49825,8 +49824,8 @@ static void mlc__optim_on_device(mlc_optim *o)
 }
 
 /* @@ IMPL.BACKEND.REGISTER ------------------------------- adds a device to those of the process
- * With it comes what is done on a device alone, by optimizers, too: it stands below
- * IMPL.OPTIM.DEVICE. */
+ * Registering links the functions of mlc__device_fns. The last one is an optimizer's, so that this
+ * section stands below IMPL.OPTIM.DEVICE. */
 
 static const struct mlc__device_fns mlc__device_fns = {
     mlc__device_open, mlc__device_says, mlc__device_alloc, mlc__device_data, mlc__device_data_free,
@@ -50230,6 +50229,7 @@ MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
     return d;
 }
 
+/* Steps a run by a rule with norms, whose sums take workspace. */
 static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool dry)
 {
     struct mlc_k_optim a = mlc__optim_args(o, from, to);
@@ -50239,6 +50239,7 @@ static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool
     return MLC_OK;
 }
 
+/* mlc__adam_make calls it with the draft, which it gives the step with norms. */
 static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments moments)
 {
     draft->normed = mlc__optim_normed;
