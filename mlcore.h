@@ -33599,7 +33599,7 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__keepdim_temp(ctx, nd, &shift, MLC_F64));
     const double count = (double)(mlc__numel(x) / mlc__numel(&shift.t));
     if (op == MLC_REDUCE_LSE)
-        st = mlc__max_over(ctx, nd->op->name, &shift.t, x, mlc__reduce_params(nd)->mask, true);
+        st = mlc__max_over(ctx, nd->op->name, &shift.t, x, s->mask, true);
     else st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, false, NULL);
     if (!st && op != MLC_REDUCE_LSE && x->dtype == MLC_F64)
         st = mlc__fold_into(ctx, nd, MLC_REDUCE_SUM, &shift.t, true, count, true, &shift.t);
@@ -33620,15 +33620,12 @@ static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
-    const mlc_reduce op = s->op;
-    if (op >= MLC_REDUCE_VAR) return mlc__shifted(ctx, nd);
-    if (op > MLC_REDUCE_MAX || !mlc__is_float(nd->in[0]->dtype))
-        return mlc__fold_into(ctx, nd, op, nd->out[0], mlc__reduce_params(nd)->keepdim,
-                              mlc__reduce_params(nd)->divisor, false, NULL);
-    return op == MLC_REDUCE_SUM
+    if (s->op >= MLC_REDUCE_VAR) return mlc__shifted(ctx, nd);
+    if (s->op > MLC_REDUCE_MAX || !mlc__is_float(nd->in[0]->dtype))
+        return mlc__fold_into(ctx, nd, s->op, nd->out[0], s->keepdim, s->divisor, false, NULL);
+    return s->op == MLC_REDUCE_SUM
         ? mlc__total_forward(ctx, nd)
-        : mlc__max_over(ctx, nd->op->name, nd->out[0], nd->in[0], mlc__reduce_params(nd)->mask,
-                        mlc__reduce_params(nd)->keepdim);
+        : mlc__max_over(ctx, nd->op->name, nd->out[0], nd->in[0], s->mask, s->keepdim);
 }
 
 /* t with the reduced axes back as 1, so that it broadcasts to x. */
