@@ -28,8 +28,8 @@ found=$(
     # test_ctc.c, whose macros have a comma after the name.
     operations() {
         awk -v want=" $* " '/^\/\* @@ / {section = $3}
-            /^MLC_API mlc_tensor / && index(want, " " section " ") && !/_forward\(/ && match($0, /mlc_[a-z0-9_]+\(/) \
-                {print substr($0, RSTART, RLENGTH - 1)}' mlcore.h
+            /^MLC_API mlc_tensor / && index(want, " " section " ") && !/_forward\(/ &&
+                match($0, /mlc_[a-z0-9_]+\(/) {print substr($0, RSTART, RLENGTH - 1)}' mlcore.h
     }
     # Names of ew_table.h: a row is one of mlc_NAME and mlc_NAME_, LAYER one of mlc_nn_NAME, too.
     rows=" $(grep -oE '\b(ROW|LAYER|WHOLE)\([a-z0-9_]+,' tests/ew_table.h | sed 's/WHOLE/ROW/; s/LAYER(\(.*\),/mlc_\1 mlc_\1_ mlc_nn_\1/

@@ -1,4 +1,5 @@
-/* test_blocks.c -- tests of section IMPL.NN.BLOCKS: residual blocks, and what runs in their passes
+/* test_blocks.c -- tests of sections IMPL.NN.BLOCKS and IMPL.NN.VISION: residual blocks, and what
+ * runs in their passes
  *
  * A whole ResNet-20 against PyTorch, in f64 to the last digits and in f32, bf16 as far as those go.
  */

@@ -1,5 +1,5 @@
-/* test_callbacks.c -- tests of sections IMPL.TRAIN.CALLBACKS and IMPL.TRAIN.PROFILE: ready
- * callbacks, timers, profiles, traces */
+/* test_callbacks.c -- tests of sections IMPL.TRAIN.CALLBACKS, IMPL.TRAIN.GRADIENTS and
+ * IMPL.TRAIN.PROFILE: ready callbacks, timers, profiles, traces */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"

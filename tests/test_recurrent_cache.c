@@ -1,4 +1,4 @@
-/* test_recurrent_cache.c -- tests of section IMPL.NN.CACHE on networks with recurrent layers
+/* test_recurrent_cache.c -- tests of section IMPL.NN.CACHE.STATES: networks with recurrent layers
  *
  * Forwards in pieces are compared with one of the whole sequence, sequences with padding with those
  * alone, generated tokens with the logits of whole forwards. Attention is in test_language.c.

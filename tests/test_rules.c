@@ -1,4 +1,5 @@
-/* test_rules.c -- tests of section IMPL.OPTIM.RULES: rules that update each element by itself */
+/* test_rules.c -- tests of sections IMPL.OPTIM.RULES and IMPL.OPTIM.MORE_RULES: rules that update
+ * each element by itself */
 #include "bowl.h"
 #include "golden/golden.h"
 #include "rules.h"

@@ -1,5 +1,5 @@
-/* test_tape.c -- tests of API.AUTOGRAD: recording, accumulation, views, versions, custom
- * operations, gradcheck, anomaly mode, failures */
+/* test_tape.c -- tests of API.AUTOGRAD and API.GRADCHECK: recording, accumulation, views, versions,
+ * custom operations, gradcheck, anomaly mode, failures */
 #include "mlc_test.h"
 
 #define MOST 64                        /* elements of the largest gradient compared            */
