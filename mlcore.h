@@ -7808,6 +7808,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
     defined(MLC_NO_SKETCH) || defined(MLC_NO_OPTIMIZERS) || defined(MLC_NO_METHODS) || \
     defined(MLC_NO_MEMORY_PLAN)        /* which MLC_NO_FILES and MLC_NO_TRAINING bring along   */
 #  pragma GCC diagnostic ignored "-Wunused-function"        /* helpers that only a family calls */
+#  if defined(__clang__)                /* levels that are left without a function              */
+#    pragma clang diagnostic ignored "-Wpragma-clang-attribute"
+#  endif
 #endif
 #if defined(__NEWLIB__)                 /* its int32_t is a long, as wide as the int of %d */
 #  pragma GCC diagnostic ignored "-Wformat"
