@@ -15,8 +15,9 @@ PYTHON     ?= python3
 REF        ?= HEAD
 ISA        ?=
 
-# Two objects at a time, unless -j says something else.
-ifeq ($(filter -j%,$(MAKEFLAGS)),)
+# Two objects at a time, unless -j says something else. What a make above this one says make 4.3 has in
+# the environment alone while it reads this.
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS) $(shell printf '%s' "$$MAKEFLAGS")),)
   MAKEFLAGS += -j2
 endif
 
