@@ -76,7 +76,7 @@
  *                          at the same time, take half as long as one. Their other macros must be
  *                          the same; if they are not, the linker names those of what is missing.
  *   MLC_QUICK              for development: -O2 optimises what steps of training run and nothing
- *                          else, in half of the time for the framework. The same bits.
+ *                          else, so that the framework compiles sooner. The same bits.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -7821,12 +7821,12 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * MLC__LEVEL_END. HOT: a step of a small network runs it, or it makes products. KERNELS: plans and
  * divides loops. WARM: called now and then; gcc's has what of O2 makes code smaller and no slower.
  * COLD: files, tables, pictures, checks, for size (gcc then copies each struct by a string
- * instruction). With MLC_QUICK these two are not optimised, for who compiles often: kernels are as
- * they were. Nothing changes where a program is compiled for size or without optimisation. gcc
- * takes the level and the flags of floating point from the last pragma alone; a kernel that inlines
- * a body without strict-aliasing loses that, too, and with it most vectors. Each half of the
- * implementation has as many ENDs as others of these: optimising, clang refuses a file that leaves
- * one open. */
+ * instruction). MLC_QUICK leaves WARM and COLD unoptimised, for a program that is compiled often;
+ * kernels stay as they are. Nothing changes where a program is compiled for size or without
+ * optimisation. gcc takes the level and the flags of floating point from the last pragma alone; a
+ * kernel that inlines a body without strict-aliasing loses that, too, and with it most vectors.
+ * Each half of the implementation has as many ENDs as others of these: optimising, clang refuses a
+ * file that leaves one open. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
@@ -35030,7 +35030,7 @@ static const mlc__op mlc__linear_op =
       mlc__args_linear, MLC__AMP_LINEAR,
       MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
-/* Whoever puts a dropout into an epilogue has called mlc__drops. */
+/* Where e has a dropout, mlc__drops was called for the context before. */
 static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                     const mlc_epilogue *e)
 {
