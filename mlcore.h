@@ -60723,189 +60723,11 @@ MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_l
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.DATA ------------------------------------------- loader: batches of rows; splits
- * The loader copies its data once (dense, so that a row is one memcpy) and owns one batch, which it
- * fills anew each time: no step allocates. The order of epoch e is a function of the seed and e
- * alone, so runs can be repeated and epochs do not look alike. The last batch is the same tensors
- * with fewer rows. */
+/* @@ IMPL.DATA ------------------------------------------- rows in an order; splits
+ * The order of epoch e is a function of the seed and e alone, so runs can be repeated and epochs do
+ * not look alike. */
 
 #ifndef MLC_NO_TRAINING
-
-typedef struct mlc__column {           /* x or y: the loader's own copy and batch */
-    mlc_tensor  source, batch;
-    mlc_storage source_storage, batch_storage;
-    size_t      row_bytes;
-    bool        used;
-} mlc__column;
-
-/* What a loader of a dataset does otherwise. mlc_loader_from sets it: a program that loads tensors
- * alone does not link it. */
-typedef struct mlc__loader_fns {
-    bool       (*next)(mlc_loader *l, mlc_batch *b);
-    int64_t    (*batches)(const mlc_loader *l);
-    mlc_loader_state (*position)(const mlc_loader *l);
-    mlc_status (*seek)(mlc_loader *l, const mlc_loader_state *at);
-    void       (*release)(mlc_loader *l);
-} mlc__loader_fns;
-
-struct mlc_loader {
-    mlc_ctx        *ctx;
-    const mlc__loader_fns *fns;        /* NULL: of tensors                                     */
-    mlc_loader_desc desc;
-    mlc__column     x, y;
-    int64_t         n, at, epoch, index;
-    bool            none;              /* drop_last and too few rows for a batch */
-    int64_t        *order, *order_dev; /* rows of the epoch, on the host and on the device */
-    char           *images;            /* NULL, or a batch of x on the host, */
-    float          *planes[2];         /* and an image of it as it is and as it comes */
-};
-
-MLC_IMPL mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch)
-{
-    mlc_loader_desc d;
-    memset(&d, 0, sizeof d);
-    d.x = x;
-    d.y = y;
-    d.batch = batch;
-    return d;
-}
-
-/* shape[0] of batch is the largest there will be; mlc__column_take sets the actual one. */
-static mlc_status mlc__column_make(mlc_loader *l, mlc__column *c, const mlc_tensor *from)
-{
-    mlc_ctx *ctx = l->ctx;
-    int64_t shape[MLC_MAX_DIMS];
-    const size_t bytes = (size_t)mlc__numel(from) * mlc__size(from);
-    memcpy(shape, from->shape, sizeof shape);
-    c->row_bytes = bytes / (size_t)l->n;
-    mlc__tensor_init(&c->source, ctx, from->dtype, from->ndim, shape);
-    shape[0] = l->desc.batch;
-    mlc__tensor_init(&c->batch, ctx, from->dtype, from->ndim, shape);
-    c->source.scope = c->batch.scope = 0;
-    c->source.storage = &c->source_storage;
-    c->batch.storage = &c->batch_storage;
-    c->source_storage.ctx = c->batch_storage.ctx = ctx;
-    c->used = true;
-    c->source_storage.data = mlc__heap_data(ctx, bytes, MLC_MEM_OBJECT, "loader_create");
-    c->batch_storage.data =
-        mlc__heap_data(ctx, c->row_bytes * (size_t)l->desc.batch, MLC_MEM_OBJECT, "loader_create");
-    if (!c->source_storage.data || !c->batch_storage.data) return MLC_ERR_NOMEM;
-    return mlc__cast_into(ctx, "loader_create", &c->source, from);
-}
-
-static bool mlc__loader_warps(const mlc_loader_desc *d)
-{
-    return d->shift > 0.0 || d->rotate > 0.0;
-}
-
-/* What is made before a failure is freed by mlc_loader_free, which takes a half-made loader. */
-static mlc_status mlc__loader_fill(mlc_loader *l)
-{
-    mlc_ctx *ctx = l->ctx;
-    MLC__TRY(mlc__column_make(l, &l->x, l->desc.x));
-    if (l->desc.y) MLC__TRY(mlc__column_make(l, &l->y, l->desc.y));
-    l->order = MLC__CAST(int64_t *,
-                         mlc__heap_alloc(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT, "loader_create"));
-    l->order_dev = l->order;
-    if (!ctx->on_host)
-        l->order_dev = MLC__CAST(int64_t *, mlc__heap_data(ctx, (size_t)l->n * 8, MLC_MEM_OBJECT,
-                                                           "loader_create"));
-    if (!l->order || !l->order_dev) return MLC_ERR_NOMEM;
-    if (!mlc__loader_warps(&l->desc)) return MLC_OK;
-    const mlc_tensor *x = l->desc.x;
-    const size_t plane = (size_t)(x->shape[x->ndim - 2] * x->shape[x->ndim - 1]) * sizeof(float);
-    l->images = MLC__CAST(char *, mlc__heap_alloc(ctx, l->x.row_bytes * (size_t)l->desc.batch,
-                                                  MLC_MEM_OBJECT, "loader_create"));
-    l->planes[0] = MLC__CAST(float *,
-                             mlc__heap_alloc(ctx, 2 * plane, MLC_MEM_OBJECT, "loader_create"));
-    if (!l->images || !l->planes[0]) return MLC_ERR_NOMEM;
-    l->planes[1] = l->planes[0] + plane / sizeof(float);
-    return MLC_OK;
-}
-
-static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *d)
-{
-    MLC__REQUIRE(ctx, d->shift >= 0.0 && d->shift <= 1e6 && d->rotate >= 0.0 && d->rotate <= 360.0,
-                 ARG, "loader_create: shift is %g, rotate %g; they must be at least 0, rotate at "
-                 "most 360 degrees", d->shift, d->rotate);
-    if (!mlc__loader_warps(d)) return MLC_OK;
-    MLC__REQUIRE(ctx, d->x->ndim == 3 || d->x->ndim == 4, SHAPE,
-                 "loader_create: x %s is moved or turned; it must be images, [n,h,w] or [n,c,h,w]",
-                 mlc__shape(d->x).s);
-    MLC__REQUIRE(ctx, d->x->dtype == MLC_U8 || d->x->dtype == MLC_F32, DTYPE,
-                 "loader_create: images are %s; to be moved or turned they must be u8 or f32",
-                 mlc_dtype_name(d->x->dtype));
-    return MLC_OK;
-}
-
-static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
-{
-    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load; start "
-                 "from mlc_loader_desc_make(x, y, batch)");
-    MLC__REQUIRE(ctx, d->batch > 0, ARG, "loader_create: batch is %lld; it must be 1 or more",
-                 (long long)d->batch);
-    MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
-                 "loader_create: x or y belongs to another context%s; make both in the loader's",
-                 mlc__elsewhere(d->x->ctx != ctx ? d->x->ctx : d->y->ctx, ctx).s);
-    MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
-                 "loader_create: the data set is empty: x %s; it must have rows",
-                 mlc__shape(d->x).s);
-    MLC__REQUIRE(ctx, !d->y || (d->y->ndim > 0 && d->y->shape[0] == d->x->shape[0]), SHAPE,
-                 "loader_create: x %s and y %s differ in rows; their first axes must be as long",
-                 mlc__shape(d->x).s, mlc__shape(d->y).s);
-    MLC__TRY(mlc__loader_check_images(ctx, d));
-    MLC__TRY(mlc__alive(d->x, "loader_create"));
-    return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
-}
-
-MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc)
-{
-    mlc_loader *l;
-    if (!ctx || mlc__loader_check(ctx, desc) != MLC_OK) return NULL;
-    l = MLC__CAST(mlc_loader *, mlc__heap_alloc(ctx, sizeof *l, MLC_MEM_OBJECT, "loader_create"));
-    if (!l) return NULL;
-    l->ctx = ctx;
-    l->desc = *desc;
-    l->n = desc->x->shape[0];
-    /* A batch larger than the data would only waste memory. */
-    l->desc.batch = mlc__min(desc->batch, l->n);
-    l->none = desc->drop_last && desc->batch > l->n;
-    l->at = -1;
-    if (mlc__loader_fill(l) == MLC_OK) return l;
-    mlc_loader_free(l);
-    return NULL;
-}
-
-MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
-{
-    mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
-    d.shuffle = true;
-    return mlc_loader_create(ctx, &d);
-}
-
-MLC_IMPL void mlc_loader_free(mlc_loader *l)
-{
-    if (!l) return;
-    if (l->fns) { l->fns->release(l); return; }
-    mlc__tape_forget(l->ctx, &l->x.batch);
-    mlc__tape_forget(l->ctx, &l->y.batch);
-    mlc__heap_data_free(l->ctx, l->x.source_storage.data, MLC_MEM_OBJECT);
-    mlc__heap_data_free(l->ctx, l->x.batch_storage.data, MLC_MEM_OBJECT);
-    mlc__heap_data_free(l->ctx, l->y.source_storage.data, MLC_MEM_OBJECT);
-    mlc__heap_data_free(l->ctx, l->y.batch_storage.data, MLC_MEM_OBJECT);
-    if (l->order_dev != l->order) mlc__heap_data_free(l->ctx, l->order_dev, MLC_MEM_OBJECT);
-    mlc__heap_free(l->ctx, l->order);
-    mlc__heap_free(l->ctx, l->images);
-    mlc__heap_free(l->ctx, l->planes[0]);
-    mlc__heap_free(l->ctx, l);
-}
-
-MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *l)
-{
-    if (!l || l->none) return 0;
-    if (l->fns) return l->fns->batches(l);
-    return l->desc.drop_last ? l->n / l->desc.batch : mlc__parts(l->n, l->desc.batch);
-}
 
 /* 0 .. n-1 in an order: Fisher and Yates with words of a stream. */
 static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed, uint64_t stream)
@@ -60921,138 +60743,6 @@ static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed,
     }
 }
 
-/* One gather of rows on the device; the indices are there already. */
-static mlc_status mlc__column_take(mlc_loader *l, mlc__column *c, int64_t n)
-{
-    const struct mlc_k_take args = { n, l->n, c->row_bytes, c->source_storage.data,
-                                     l->order_dev + l->at, c->batch_storage.data };
-    if (!c->used) return MLC_OK;
-    if (c->batch.grad) mlc__storage_release(c->batch.grad);          /* of another batch */
-    c->batch.grad = NULL;
-    c->batch.grad_fresh = 0;
-    c->batch.flags &= ~MLC__REQUIRES_GRAD;
-    c->batch.shape[0] = n;
-    /* A graph that still holds the batch before is told, by VALUE at its backward. */
-    c->batch_storage.version++;
-    return c->row_bytes ? mlc__run_take(l->ctx, "loader_next", &args) : MLC_OK;
-}
-
-/* ---- images that come another way each time */
-
-typedef struct mlc__warp { int64_t high, wide; float down, right, cosine, sine; } mlc__warp;
-
-/* By a word each, from the stream of the epoch that no shuffle takes. */
-static mlc__warp mlc__warp_of(const mlc_loader *l, int64_t row)
-{
-    const mlc_tensor *x = &l->x.source;
-    const mlc__words r = mlc__philox(l->desc.seed, ~(uint64_t)l->epoch, (uint64_t)row);
-    float u[3];
-    mlc__warp w;
-    for (int i = 0; i < 3; i++) u[i] = (float)(int32_t)r.w[i] * (1.0f / 2147483648.0f);
-    const float turn = u[2] * (float)(l->desc.rotate / 360.0);
-    w.high = x->shape[x->ndim - 2];
-    w.wide = x->shape[x->ndim - 1];
-    w.down = u[0] * (float)l->desc.shift;
-    w.right = u[1] * (float)l->desc.shift;
-    mlc__sincos2pi_f32(turn < 0.0f ? turn + 1.0f : turn, &w.sine, &w.cosine);
-    return w;
-}
-
-static float mlc__warp_pixel(const mlc__warp *w, const float *plane, int64_t r, int64_t c)
-{
-    return r >= 0 && r < w->high && c >= 0 && c < w->wide ? plane[r * w->wide + c] : 0.0f;
-}
-
-/* Between the four pixels around (r, c). */
-static float mlc__warp_between(const mlc__warp *w, const float *plane, float r, float c)
-{
-    const float top = mlc__floor_f32(r), left = mlc__floor_f32(c), down = r - top, right = c - left;
-    const int64_t i = (int64_t)top, k = (int64_t)left;
-    const float upper = mlc__warp_pixel(w, plane, i, k) * (1.0f - right) +
-                        mlc__warp_pixel(w, plane, i, k + 1) * right;
-    const float lower = mlc__warp_pixel(w, plane, i + 1, k) * (1.0f - right) +
-                        mlc__warp_pixel(w, plane, i + 1, k + 1) * right;
-    return upper * (1.0f - down) + lower * down;
-}
-
-static void mlc__warp_plane(const mlc__warp *w, const float *from, float *to)
-{
-    const float middle = 0.5f * (float)(w->high - 1), centre = 0.5f * (float)(w->wide - 1);
-    for (int64_t r = 0; r < w->high; r++)
-        for (int64_t c = 0; c < w->wide; c++) {
-            const float y = (float)r - middle, x = (float)c - centre;
-            to[r * w->wide + c] =
-                mlc__warp_between(w, from, middle + w->down + w->cosine * y - w->sine * x,
-                                  centre + w->right + w->cosine * x + w->sine * y);
-        }
-}
-
-/* An image of u8 or f32, all its channels. */
-static void mlc__warp_image(const mlc_loader *l, const mlc__warp *w, char *image)
-{
-    const int64_t plane = w->high * w->wide;
-    const bool u8 = l->x.source.dtype == MLC_U8;
-    const size_t bytes = (size_t)plane * (u8 ? 1 : sizeof(float));
-    for (size_t at = 0; bytes && at < l->x.row_bytes; at += bytes) {
-        uint8_t *low = MLC__CAST(uint8_t *, (void *)(image + at));
-        if (u8) for (int64_t i = 0; i < plane; i++) l->planes[0][i] = (float)low[i];
-        else memcpy(l->planes[0], image + at, bytes);
-        mlc__warp_plane(w, l->planes[0], l->planes[1]);
-        if (u8) for (int64_t i = 0; i < plane; i++) low[i] = (uint8_t)(l->planes[1][i] + 0.5f);
-        else memcpy(image + at, l->planes[1], bytes);
-    }
-}
-
-/* The n rows of the batch in x, by the host. */
-static mlc_status mlc__loader_warp(mlc_loader *l, int64_t n)
-{
-    void *x = l->x.batch_storage.data;
-    const size_t bytes = (size_t)n * l->x.row_bytes;
-    if (!l->images || !bytes) return MLC_OK;
-    MLC__TRY(mlc__device_copy(l->ctx, l->images, x, bytes, MLC_COPY_TO_HOST));
-    for (int64_t i = 0; i < n; i++) {
-        const mlc__warp w = mlc__warp_of(l, l->order[l->at + i]);
-        mlc__warp_image(l, &w, l->images + (size_t)i * l->x.row_bytes);
-    }
-    return mlc__device_copy(l->ctx, x, l->images, bytes, MLC_COPY_TO_DEVICE);
-}
-
-/* The order goes to a device once an epoch. */
-static mlc_status mlc__loader_epoch(mlc_loader *l)
-{
-    mlc__shuffle(l->order, l->n, l->desc.shuffle, l->desc.seed, (uint64_t)l->epoch);
-    if (l->order_dev != l->order)
-        MLC__TRY(mlc__device_copy(l->ctx, l->order_dev, l->order, (size_t)l->n * 8,
-                                  MLC_COPY_TO_DEVICE));
-    l->at = l->index = 0;
-    return MLC_OK;
-}
-
-/* at < 0 says that an epoch is about to begin. */
-MLC_IMPL bool mlc_loader_next(mlc_loader *l, mlc_batch *b)
-{
-    if (!l || !b) return false;
-    memset(b, 0, sizeof *b);
-    if (l->fns) return l->fns->next(l, b);
-    if (l->at < 0 && mlc__loader_epoch(l) != MLC_OK) return false;
-    const int64_t n = mlc__min(l->desc.batch, l->n - l->at);
-    if (n <= 0 || l->none || (l->desc.drop_last && n < l->desc.batch)) {
-        l->at = -1;
-        l->epoch++;
-        return false;
-    }
-    if (mlc__column_take(l, &l->x, n) != MLC_OK || mlc__column_take(l, &l->y, n) != MLC_OK ||
-        mlc__loader_warp(l, n) != MLC_OK) return false;
-    b->field[0] = b->x = &l->x.batch;
-    b->field[1] = b->y = l->y.used ? &l->y.batch : NULL;
-    b->n_fields = b->y ? 2 : 1;
-    b->n = n;
-    b->epoch = l->epoch;
-    b->index = l->index++;
-    l->at += n;
-    return true;
-}
-
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
@@ -61063,49 +60753,6 @@ static uint64_t mlc__config_of(const uint64_t *part, int n)
     for (int i = 0; i < n; i++)
         for (int k = 0; k < 8; k++) h = (h ^ (part[i] >> 8 * k & 255)) * 1099511628211ull;
     return h;
-}
-
-MLC_IMPL mlc_loader_state mlc_loader_position(const mlc_loader *l)
-{
-    mlc_loader_state at = { 0, 0, 0 };
-    if (!l) return at;
-    if (l->fns) return l->fns->position(l);
-    const uint64_t part[4] = { (uint64_t)l->n, (uint64_t)l->desc.batch, l->desc.seed,
-                               (uint64_t)l->desc.shuffle + 2 * (uint64_t)l->desc.drop_last };
-    at.epoch = l->epoch;
-    at.batch = l->at < 0 ? 0 : l->index;
-    at.config = mlc__config_of(part, 4);
-    return at;
-}
-
-/* Is it a state of this loader? A stream's batches are not known: any number may be one. */
-static mlc_status mlc__seek_check(const mlc_loader *l, const mlc_loader_state *at)
-{
-    const int64_t most = mlc_loader_batches(l);
-    MLC__REQUIRE(l->ctx, at, ARG, "loader_seek: the state is NULL; mlc_loader_position gives one");
-    MLC__REQUIRE(l->ctx, at->config == mlc_loader_position(l).config, STATE,
-                 "loader_seek: the state is of another loader: data, rows of a batch, seed and "
-                 "order must be those of the loader that it was taken of");
-    MLC__REQUIRE(l->ctx, at->epoch >= 0 && at->batch >= 0, ARG,
-                 "loader_seek: batch %lld of epoch %lld; both count from 0", (long long)at->batch,
-                 (long long)at->epoch);
-    MLC__REQUIRE(l->ctx, l->fns || at->batch <= most, ARG, "loader_seek: batch %lld of %lld",
-                 (long long)at->batch, (long long)most);
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_loader_seek(mlc_loader *l, const mlc_loader_state *at)
-{
-    if (!l) return MLC_ERR_ARG;
-    MLC__TRY(mlc__seek_check(l, at));
-    if (l->fns) return l->fns->seek(l, at);
-    l->epoch = at->epoch;
-    l->at = -1;
-    if (at->batch == 0) return MLC_OK;
-    MLC__TRY(mlc__loader_epoch(l));
-    l->at = mlc__min(at->batch * l->desc.batch, l->n);
-    l->index = at->batch;
-    return MLC_OK;
 }
 
 /* ---- rows in parts: mlc_split_rows, mlc_k_fold */
@@ -63036,6 +62683,68 @@ MLC_IMPL mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder)
 #define MLC__MIXUP_KEY   0xE7037ED1A0B428DBu
 #define MLC__NOISE_BLOCK 16            /* words before it decide where things go */
 
+typedef struct mlc__warp { int64_t high, wide; float down, right, cosine, sine; } mlc__warp;
+
+/* What three words say of an image of so many pixels. */
+static mlc__warp mlc__warp_by(const uint32_t *word, int64_t high, int64_t wide, double shift,
+                              double rotate)
+{
+    float u[3];
+    mlc__warp w;
+    for (int i = 0; i < 3; i++) u[i] = (float)(int32_t)word[i] * (1.0f / 2147483648.0f);
+    const float turn = u[2] * (float)(rotate / 360.0);
+    w.high = high;
+    w.wide = wide;
+    w.down = u[0] * (float)shift;
+    w.right = u[1] * (float)shift;
+    mlc__sincos2pi_f32(turn < 0.0f ? turn + 1.0f : turn, &w.sine, &w.cosine);
+    return w;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
+static float mlc__warp_pixel(const mlc__warp *w, const float *plane, int64_t r, int64_t c)
+{
+    return r >= 0 && r < w->high && c >= 0 && c < w->wide ? plane[r * w->wide + c] : 0.0f;
+}
+
+/* Between the four pixels around (r, c). */
+static float mlc__warp_between(const mlc__warp *w, const float *plane, float r, float c)
+{
+    const float top = mlc__floor_f32(r), left = mlc__floor_f32(c), down = r - top, right = c - left;
+    const int64_t i = (int64_t)top, k = (int64_t)left;
+    const float upper = mlc__warp_pixel(w, plane, i, k) * (1.0f - right) +
+                        mlc__warp_pixel(w, plane, i, k + 1) * right;
+    const float lower = mlc__warp_pixel(w, plane, i + 1, k) * (1.0f - right) +
+                        mlc__warp_pixel(w, plane, i + 1, k + 1) * right;
+    return upper * (1.0f - down) + lower * down;
+}
+
+static void mlc__warp_plane(const mlc__warp *w, const float *from, float *to)
+{
+    const float middle = 0.5f * (float)(w->high - 1), centre = 0.5f * (float)(w->wide - 1);
+    for (int64_t r = 0; r < w->high; r++)
+        for (int64_t c = 0; c < w->wide; c++) {
+            const float y = (float)r - middle, x = (float)c - centre;
+            to[r * w->wide + c] =
+                mlc__warp_between(w, from, middle + w->down + w->cosine * y - w->sine * x,
+                                  centre + w->right + w->cosine * x + w->sine * y);
+        }
+}
+
+/* A plane of u8 or f32, as floats in `room` or where it is. */
+static const float *mlc__warp_floats(mlc_dtype dtype, const void *from, int64_t n, float *room)
+{
+    const uint8_t *low = MLC__CAST(const uint8_t *, from);
+    if (dtype != MLC_U8) return MLC__CAST(const float *, from);
+    for (int64_t i = 0; i < n; i++) room[i] = (float)low[i];
+    return room;
+}
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 typedef struct mlc__augment {          /* followed by factor and offset of each channel */
     mlc_augment_desc desc;
     mlc_field        in, out;
@@ -63076,14 +62785,7 @@ static mlc__cut_out mlc__augment_draw(const mlc__augment *u, const mlc_sample *s
     const int64_t h = u->out.dims.v[k - 2], w = u->out.dims.v[k - 1], pad = u->desc.pad;
     const int64_t tall = u->high + 2 * pad - h, broad = u->wide + 2 * pad - w;
     mlc__cut_out d;
-    float v[3];
-    for (int i = 0; i < 3; i++) v[i] = (float)(int32_t)b.w[i] * (1.0f / 2147483648.0f);
-    const float turn = v[2] * (float)(u->desc.rotate / 360.0);
-    d.warp.high = u->high;
-    d.warp.wide = u->wide;
-    d.warp.down = v[0] * (float)u->desc.shift;
-    d.warp.right = v[1] * (float)u->desc.shift;
-    mlc__sincos2pi_f32(turn < 0.0f ? turn + 1.0f : turn, &d.warp.sine, &d.warp.cosine);
+    d.warp = mlc__warp_by(b.w, u->high, u->wide, u->desc.shift, u->desc.rotate);
     d.down = (u->desc.centre ? tall / 2 : mlc__below(a.w[2], tall + 1)) - pad;
     d.right = (u->desc.centre ? broad / 2 : mlc__below(a.w[3], broad + 1)) - pad;
     d.mirror = (double)a.w[0] < u->desc.flip * 4294967296.0;
@@ -63101,12 +62803,9 @@ static const float *mlc__augment_plane(const mlc__augment *u, const mlc__cut_out
                                        const void *image, float *room)
 {
     const int64_t plane = u->high * u->wide;
-    const float *from = MLC__CAST(const float *, image) + c * plane;
-    if (u->in.dtype == MLC_U8) {
-        const uint8_t *low = MLC__CAST(const uint8_t *, image) + c * plane;
-        for (int64_t i = 0; i < plane; i++) room[i] = (float)low[i];
-        from = room;
-    }
+    const size_t bytes = (size_t)plane * mlc__dtypes[u->in.dtype].bytes;
+    const float *from = mlc__warp_floats(u->in.dtype, MLC__CAST(const char *, image) +
+                                         (size_t)c * bytes, plane, room);
     if (u->desc.shift > 0.0 || u->desc.rotate > 0.0) {
         mlc__warp_plane(&d->warp, from, room + plane);
         from = room + plane;
@@ -63468,7 +63167,8 @@ MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_m
  * each in slot k modulo the number of slots; the caller takes them in the same order, and a slot is
  * free when the next batch is asked for: on the host the batch's tensors see the slot itself. A
  * mutex guards what is claimed and what is ready; it is taken twice a batch. All memory is taken
- * when the loader is made. */
+ * when the loader is made. A loader of tensors is one of a dataset of its own, without workers. Its
+ * rows are where kernels run, and a batch of them is a gather. */
 
 #ifndef MLC_NO_TRAINING
 
@@ -63479,6 +63179,7 @@ typedef struct mlc__feed_slot {
     int64_t   *len[MLC_MAX_FIELDS], width[MLC_MAX_FIELDS];
     int64_t   *rows;                   /* numbers of the samples */
     int64_t    batch, n;               /* the batch that is ready, or -1; its rows */
+    int64_t    from;                   /* of rows that are kept: the first's place in the order */
     mlc_status st;
     int64_t    bad;                    /* sample that failed; -1: collate did */
     char       why[192];
@@ -63513,10 +63214,17 @@ typedef struct mlc__crew {
 } mlc__crew;
 #endif
 
-typedef struct mlc__feed {
-    mlc_loader  base;
+typedef struct mlc_loader mlc__feed;
+
+struct mlc_loader {
+    mlc_ctx    *ctx;
+    const char *what;                  /* the function that made it                            */
     mlc__owned  owned;
     mlc_dataset data;
+    mlc_dataset *set[2];               /* NULL, or rows and what moves them: the loader's own  */
+    void       *kept[MLC_MAX_FIELDS];  /* NULL, or rows where kernels run: a batch is a gather, */
+    int64_t    *kept_order;            /* by the order, which is there, too                    */
+    bool        keeps;
     mlc_loader_from_desc desc;
     mlc_collate collate;
     mlc_field   out[MLC_MAX_FIELDS];
@@ -63540,7 +63248,7 @@ typedef struct mlc__feed {
 #ifndef MLC_NO_THREADS
     mlc__crew   crew;
 #endif
-} mlc__feed;
+};
 
 MLC_IMPL mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch)
 {
@@ -64021,6 +63729,17 @@ static void mlc__feed_plan(mlc__feed *f)
     mlc__crew_resume(f);
 }
 
+/* The order goes to a device once an epoch. */
+static mlc_status mlc__feed_begins(mlc__feed *f)
+{
+    mlc__feed_plan(f);
+    if (!f->keeps || f->ctx->on_host) return MLC_OK;
+    const mlc_status st = mlc__device_copy(f->ctx, f->kept_order, f->order, (size_t)f->count * 8,
+                                           MLC_COPY_TO_DEVICE);
+    f->planned = st == MLC_OK;
+    return st;
+}
+
 /* All batches of the epoch are prepared: workers go on with the next one. A stream waits until it
  * is wanted. */
 static void mlc__feed_ahead(mlc__feed *f)
@@ -64049,9 +63768,8 @@ static void mlc__port_clear(mlc__port *p)
     p->storage.version++;
 }
 
-/* What lies at `from` becomes the port's tensor. */
-static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims,
-                                 void *from)
+/* The port's tensor is that of a batch at `from`, or on a device of what is to be copied. */
+static void mlc__port_set(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims, void *from)
 {
     mlc__port_clear(p);
     mlc__tensor_init(&p->t, ctx, dtype, dims.n, dims.v);
@@ -64059,23 +63777,40 @@ static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, ml
     p->t.storage = &p->storage;
     p->storage.ctx = ctx;
     p->storage.data = ctx->on_host ? from : p->device;
+}
+
+static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims,
+                                 void *from)
+{
+    mlc__port_set(ctx, p, dtype, dims, from);
     if (ctx->on_host) return MLC_OK;
     return mlc__device_copy(ctx, p->device, from, (size_t)mlc__numel(&p->t) * mlc__size(&p->t),
                             MLC_COPY_TO_DEVICE);
 }
 
+/* One gather of rows where kernels run; the order is there already. */
+static mlc_status mlc__kept_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_dims dims)
+{
+    mlc__port *p = &f->field[k];
+    mlc__port_set(f->ctx, p, f->out[k].dtype, dims, slot->out[k]);
+    const struct mlc_k_take args = { slot->n, f->count, f->row_bytes[k], f->kept[k],
+                                     f->kept_order + slot->from, p->storage.data };
+    return f->row_bytes[k] ? mlc__run_take(f->ctx, "loader_next", &args) : MLC_OK;
+}
+
 /* A field of a batch: [n, ..], or [n, width, ..] with mask and lengths. */
 static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_batch *b)
 {
-    mlc_ctx *ctx = f->base.ctx;
+    mlc_ctx *ctx = f->ctx;
     const mlc_field *field = &f->out[k];
     mlc_dims dims;
     dims.n = field->dims.n + 1;
     dims.v[0] = slot->n;
     for (int32_t i = 0; i < field->dims.n; i++) dims.v[i + 1] = field->dims.v[i];
     if (field->ragged) dims.v[1] = slot->width[k];
-    MLC__TRY(mlc__port_show(ctx, &f->field[k], field->dtype, dims, slot->out[k]));
     b->field[k] = &f->field[k].t;
+    if (f->keeps) return mlc__kept_show(f, slot, k, dims);
+    MLC__TRY(mlc__port_show(ctx, &f->field[k], field->dtype, dims, slot->out[k]));
     if (!field->ragged) return MLC_OK;
     MLC__TRY(mlc__port_show(ctx, &f->mask[k], MLC_BOOL, mlc_dims2(slot->n, slot->width[k]),
                             slot->mask[k]));
@@ -64087,28 +63822,30 @@ static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32
 
 static mlc_status mlc__feed_failed(const mlc__feed *f, const mlc__feed_slot *slot, int64_t k)
 {
-    return mlc__why_raise(f->base.ctx, "loader_next", slot->st, slot->bad < 0 ? "batch" : "sample",
+    return mlc__why_raise(f->ctx, "loader_next", slot->st, slot->bad < 0 ? "batch" : "sample",
                           slot->bad < 0 ? k : slot->bad, slot->why);
 }
 
 static mlc_status mlc__feed_here(const mlc__feed *f, const char *what)
 {
-    MLC__REQUIRE(f->base.ctx, !mlc__crew_gone(f), STATE, "%s: the loader's %d workers are threads "
+    MLC__REQUIRE(f->ctx, !mlc__crew_gone(f), STATE, "%s: the loader's %d workers are threads "
                  "of the process that this one was forked from; make the loader after fork, or "
                  "with 0 workers", what, f->desc.workers);
     return MLC_OK;
 }
 
-static bool mlc__feed_next(mlc_loader *l, mlc_batch *b)
+MLC_IMPL bool mlc_loader_next(mlc_loader *f, mlc_batch *b)
 {
-    mlc__feed *f = (mlc__feed *)(void *)l;
+    if (!f || !b) return false;
+    memset(b, 0, sizeof *b);
     if (mlc__feed_here(f, "loader_next") != MLC_OK) return false;
-    if (!f->planned) mlc__feed_plan(f);
+    if (!f->planned && mlc__feed_begins(f) != MLC_OK) return false;
     const int64_t k = f->at;
-    bool done;
+    bool done = false;
     if (k >= f->batches) return mlc__feed_end(f);
     mlc__feed_slot *slot = &f->slot[(f->before + k) % f->slots];
-    if (!mlc__crew_take(f, f->before + k, &done)) mlc__feed_fill(f, slot, k, f->scratch);
+    if (f->keeps) slot->n = mlc__feed_rows(f, k, &slot->from);
+    else if (!mlc__crew_take(f, f->before + k, &done)) mlc__feed_fill(f, slot, k, f->scratch);
     if (done) mlc__feed_ahead(f);
     mlc_status st = slot->st;
     if (st == MLC_OK && (slot->n == 0 || (f->desc.drop_last && !f->data.count &&
@@ -64129,22 +63866,42 @@ static bool mlc__feed_next(mlc_loader *l, mlc_batch *b)
     return true;
 }
 
-static int64_t mlc__feed_batches(const mlc_loader *l)
+MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *f)
 {
-    const mlc__feed *f = (const mlc__feed *)(const void *)l;
-    return f->data.count ? f->batches : -1;
+    return !f ? 0 : f->data.count ? f->batches : -1;
 }
 
-static mlc_loader_state mlc__feed_position(const mlc_loader *l)
+MLC_IMPL mlc_loader_state mlc_loader_position(const mlc_loader *f)
 {
-    const mlc__feed *f = (const mlc__feed *)(const void *)l;
-    const mlc_loader_state at = { f->epoch, f->at, f->config };
+    mlc_loader_state at = { 0, 0, 0 };
+    if (!f) return at;
+    at.epoch = f->epoch;
+    at.batch = f->at;
+    at.config = f->config;
     return at;
 }
 
-static mlc_status mlc__feed_seek(mlc_loader *l, const mlc_loader_state *at)
+/* Is it a state of this loader? Batches of a stream, or of another epoch's buckets, are not known:
+ * any number may be one. */
+static mlc_status mlc__seek_check(const mlc_loader *l, const mlc_loader_state *at)
 {
-    mlc__feed *f = (mlc__feed *)(void *)l;
+    const int64_t most = mlc_loader_batches(l);
+    MLC__REQUIRE(l->ctx, at, ARG, "loader_seek: the state is NULL; mlc_loader_position gives one");
+    MLC__REQUIRE(l->ctx, at->config == mlc_loader_position(l).config, STATE,
+                 "loader_seek: the state is of another loader: data, rows of a batch, seed and "
+                 "order must be those of the loader that it was taken of");
+    MLC__REQUIRE(l->ctx, at->epoch >= 0 && at->batch >= 0, ARG,
+                 "loader_seek: batch %lld of epoch %lld; both count from 0", (long long)at->batch,
+                 (long long)at->epoch);
+    MLC__REQUIRE(l->ctx, most < 0 || mlc__feed_sorts(&l->desc) || at->batch <= most, ARG,
+                 "loader_seek: batch %lld of %lld", (long long)at->batch, (long long)most);
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_loader_seek(mlc_loader *f, const mlc_loader_state *at)
+{
+    if (!f) return MLC_ERR_ARG;
+    MLC__TRY(mlc__seek_check(f, at));
     MLC__TRY(mlc__feed_here(f, "loader_seek"));
     mlc__crew_pause(f);
     f->epoch = at->epoch;
@@ -64159,11 +63916,22 @@ static void mlc__port_release(mlc_ctx *ctx, mlc__port *p)
     mlc__heap_data_free(ctx, p->device, MLC_MEM_OBJECT);
 }
 
-static void mlc__feed_release(mlc_loader *l)
+static void mlc__kept_free(mlc__feed *f)
 {
-    mlc__feed *f = (mlc__feed *)(void *)l;
-    mlc_ctx *ctx = l->ctx;
+    for (int32_t i = 0; i < MLC_MAX_FIELDS && !f->ctx->on_host; i++)
+        mlc__heap_data_free(f->ctx, f->kept[i], MLC_MEM_OBJECT);
+    if (!f->ctx->on_host) mlc__heap_data_free(f->ctx, f->kept_order, MLC_MEM_OBJECT);
+    mlc_dataset_free(f->set[1]);
+    mlc_dataset_free(f->set[0]);
+}
+
+/* It takes a half-made loader, too. */
+MLC_IMPL void mlc_loader_free(mlc_loader *f)
+{
+    if (!f) return;
+    mlc_ctx *ctx = f->ctx;
     mlc__crew_stop(f);
+    mlc__kept_free(f);
     for (int32_t i = 0; i < MLC_MAX_FIELDS; i++) {
         mlc__port_release(ctx, &f->field[i]);
         mlc__port_release(ctx, &f->mask[i]);
@@ -64184,11 +63952,7 @@ static void mlc__feed_release(mlc_loader *l)
     mlc__heap_free(ctx, f);
 }
 
-static void mlc__feed_free(void *f) { mlc__feed_release(MLC__CAST(mlc_loader *, f)); }
-
-static const mlc__loader_fns mlc__feed_fns = { mlc__feed_next, mlc__feed_batches,
-                                               mlc__feed_position, mlc__feed_seek,
-                                               mlc__feed_release };
+static void mlc__feed_free(void *f) { mlc_loader_free(MLC__CAST(mlc_loader *, f)); }
 
 /* -- making a loader -- */
 
@@ -64249,13 +64013,13 @@ static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
 
 static void *mlc__feed_alloc(mlc__feed *f, size_t bytes)
 {
-    return mlc__heap_alloc(f->base.ctx, bytes, MLC_MEM_OBJECT, "loader_from");
+    return mlc__heap_alloc(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
 }
 
 /* i64 or floats of samples, on the host, as f64 or i64; `to` has n of 8 bytes. */
 static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void *to)
 {
-    mlc_ctx *ctx = f->base.ctx;
+    mlc_ctx *ctx = f->ctx;
     MLC__REQUIRE(ctx, t->ctx == ctx, ARG, "loader_from: weights or labels belong to another "
                  "context%s", mlc__elsewhere(t->ctx, ctx).s);
     MLC__REQUIRE(ctx, whole ? t->dtype == MLC_I64 : mlc__is_full(t->dtype), DTYPE,
@@ -64277,7 +64041,7 @@ static mlc_status mlc__feed_balance(mlc__feed *f)
     int64_t *label = (int64_t *)(void *)f->sum, most = 0;
     MLC__TRY(mlc__feed_column(f, f->desc.labels, true, label));
     for (int64_t i = 0; i < f->count; i++) {
-        MLC__REQUIRE(f->base.ctx, label[i] >= 0 && label[i] < 1 << 24, VALUE,
+        MLC__REQUIRE(f->ctx, label[i] >= 0 && label[i] < 1 << 24, VALUE,
                      "loader_from: label %lld of sample %lld; classes are 0 to 16777215",
                      (long long)label[i], (long long)i);
         most = mlc__max(most, label[i]);
@@ -64289,13 +64053,13 @@ static mlc_status mlc__feed_balance(mlc__feed *f)
         const double weight = 1.0 / (double)count[label[i]];
         memcpy(&label[i], &weight, 8);
     }
-    mlc__heap_free(f->base.ctx, count);
+    mlc__heap_free(f->ctx, count);
     return MLC_OK;
 }
 
 static mlc_status mlc__feed_weights(mlc__feed *f)
 {
-    mlc_ctx *ctx = f->base.ctx;
+    mlc_ctx *ctx = f->ctx;
     double sum = 0.0;
     if (!f->desc.weights && !f->desc.labels) return MLC_OK;
     f->sum = MLC__CAST(double *, mlc__feed_alloc(f, (size_t)f->count * 8));
@@ -64318,9 +64082,9 @@ static mlc_status mlc__feed_check_lengths(mlc__feed *f)
 {
     for (int64_t i = 0; i < f->count; i++) {
         const int64_t length = f->data.length(f->data.user, i);
-        MLC__REQUIRE(f->base.ctx, length >= 0, VALUE, "loader_from: the length of sample %lld is "
+        MLC__REQUIRE(f->ctx, length >= 0, VALUE, "loader_from: the length of sample %lld is "
                      "%lld; it is at least 0", (long long)i, (long long)length);
-        MLC__REQUIRE(f->base.ctx, !f->desc.tokens || mlc__feed_padded(f, length) <= f->desc.tokens,
+        MLC__REQUIRE(f->ctx, !f->desc.tokens || mlc__feed_padded(f, length) <= f->desc.tokens,
                      VALUE, "loader_from: sample %lld has length %lld, padded %lld: over the %lld "
                      "tokens of a batch", (long long)i, (long long)length,
                      (long long)mlc__feed_padded(f, length), (long long)f->desc.tokens);
@@ -64335,7 +64099,7 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     const int64_t ranks = f->desc.ranks, batch = f->desc.batch, most = PTRDIFF_MAX / 64;
     f->batches = f->plan_batches = INT64_MAX;
     if (!f->data.count) return MLC_OK;
-    MLC__REQUIRE(f->base.ctx, f->count < most, ARG, "loader_from: %lld samples are too many",
+    MLC__REQUIRE(f->ctx, f->count < most, ARG, "loader_from: %lld samples are too many",
                  (long long)f->count);
     f->total = f->desc.samples ? f->desc.samples : f->count;
     f->own = f->desc.drop_last ? f->total / ranks : mlc__parts(f->total, ranks);
@@ -64344,7 +64108,7 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     /* A batch larger than the data would only waste memory. */
     f->desc.batch = mlc__max(1, mlc__min(batch, sorts ? f->total : f->own));
     MLC__TRY(mlc__feed_weights(f));
-    if (!f->sum && (f->desc.shuffle || sorts)) {
+    if (!f->sum && (f->desc.shuffle || sorts || f->keeps)) {
         f->order = MLC__CAST(int64_t *, mlc__feed_alloc(f, (size_t)f->count * 8));
         if (!f->order) return MLC_ERR_NOMEM;
     }
@@ -64400,8 +64164,8 @@ static mlc_status mlc__feed_slots(mlc__feed *f)
 /* On a device a batch is a copy; on the host it sees the slot. */
 static mlc_status mlc__port_make(mlc__feed *f, mlc__port *p, size_t bytes)
 {
-    if (f->base.ctx->on_host) return MLC_OK;
-    p->device = mlc__heap_data(f->base.ctx, bytes, MLC_MEM_OBJECT, "loader_from");
+    if (f->ctx->on_host) return MLC_OK;
+    p->device = mlc__heap_data(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
     return p->device ? MLC_OK : MLC_ERR_NOMEM;
 }
 
@@ -64444,7 +64208,7 @@ static uint64_t mlc__feed_config(const mlc__feed *f)
     return mlc__config_of(part, MLC__COUNT(part));
 }
 
-/* What is made before a failure is freed by mlc__feed_release, which takes a half-made loader. */
+/* What is made before a failure is freed by mlc_loader_free. */
 static mlc_status mlc__feed_make(mlc__feed *f)
 {
     for (int32_t i = 0; i < f->data.n_fields; i++)
@@ -64467,31 +64231,215 @@ static mlc_status mlc__feed_make(mlc__feed *f)
     return MLC_OK;
 }
 
+/* The loader and its desc, with nothing made yet; the context has it. */
+static mlc__feed *mlc__feed_new(mlc_ctx *ctx, const char *what, const mlc_loader_from_desc *d)
+{
+    mlc__feed *f = MLC__CAST(mlc__feed *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, what));
+    if (!f) return NULL;
+    f->ctx = ctx;
+    f->what = what;
+    f->desc = *d;
+    mlc__owned_add(ctx, &f->owned, f, mlc__feed_free);
+    return f;
+}
+
+static void mlc__feed_of(mlc__feed *f, const mlc_dataset *data)
+{
+    f->data = *data;
+    f->count = mlc_dataset_count(data);
+    if (!data->count) f->desc.workers = f->desc.workers > 0; /* a stream is read by one thread */
+    f->slots = f->desc.workers ? f->desc.depth + 1 : 1;
+    if (f->desc.collate) f->collate = *f->desc.collate;
+    f->n_out = f->collate.n_fields ? f->collate.n_fields : data->n_fields;
+    memcpy(f->out, f->collate.n_fields ? f->collate.field : data->field, sizeof f->out);
+}
+
 MLC_IMPL mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_loader_from_desc *desc)
 {
     if (!ctx || mlc__feed_check(ctx, data, desc) != MLC_OK) return NULL;
-    mlc__feed *f = MLC__CAST(mlc__feed *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT,
-                                                          "loader_from"));
+    mlc__feed *f = mlc__feed_new(ctx, "loader_from", desc);
     if (!f) return NULL;
-    f->base.ctx = ctx;
-    f->base.fns = &mlc__feed_fns;
-    f->data = *data;
-    f->desc = *desc;
-    f->count = mlc_dataset_count(data);
-    if (!data->count) f->desc.workers = desc->workers > 0; /* a stream is read by one thread */
-    f->slots = f->desc.workers ? f->desc.depth + 1 : 1;
-    if (desc->collate) f->collate = *desc->collate;
-    f->n_out = f->collate.n_fields ? f->collate.n_fields : data->n_fields;
-    memcpy(f->out, f->collate.n_fields ? f->collate.field : data->field, sizeof f->out);
-    mlc__owned_add(ctx, &f->owned, f, mlc__feed_free);
+    mlc__feed_of(f, data);
     if (mlc__feed_make(f) != MLC_OK) {
-        mlc__feed_release(&f->base);
+        mlc_loader_free(f);
         return NULL;
     }
     mlc__crew_start(f);
     if (mlc__feed_sorts(&f->desc)) mlc__feed_plan(f);      /* batches are known by the plan */
-    return &f->base;
+    return f;
+}
+
+/* -- a loader of tensors: of a dataset of its own -- */
+
+MLC_IMPL mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    mlc_loader_desc d;
+    memset(&d, 0, sizeof d);
+    d.x = x;
+    d.y = y;
+    d.batch = batch;
+    return d;
+}
+
+static bool mlc__loader_warps(const mlc_loader_desc *d)
+{
+    return d->shift > 0.0 || d->rotate > 0.0;
+}
+
+static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *d)
+{
+    MLC__REQUIRE(ctx, d->shift >= 0.0 && d->shift <= 1e6 && d->rotate >= 0.0 && d->rotate <= 360.0,
+                 ARG, "loader_create: shift is %g, rotate %g; they must be at least 0, rotate at "
+                 "most 360 degrees", d->shift, d->rotate);
+    if (!mlc__loader_warps(d)) return MLC_OK;
+    MLC__REQUIRE(ctx, d->x->ndim == 3 || d->x->ndim == 4, SHAPE,
+                 "loader_create: x %s is moved or turned; it must be images, [n,h,w] or [n,c,h,w]",
+                 mlc__shape(d->x).s);
+    MLC__REQUIRE(ctx, d->x->dtype == MLC_U8 || d->x->dtype == MLC_F32, DTYPE,
+                 "loader_create: images are %s; to be moved or turned they must be u8 or f32",
+                 mlc_dtype_name(d->x->dtype));
+    return MLC_OK;
+}
+
+static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
+{
+    MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load; start "
+                 "from mlc_loader_desc_make(x, y, batch)");
+    MLC__REQUIRE(ctx, d->batch > 0, ARG, "loader_create: batch is %lld; it must be 1 or more",
+                 (long long)d->batch);
+    MLC__REQUIRE(ctx, d->x->ctx == ctx && (!d->y || d->y->ctx == ctx), ARG,
+                 "loader_create: x or y belongs to another context%s; make both in the loader's",
+                 mlc__elsewhere(d->x->ctx != ctx ? d->x->ctx : d->y->ctx, ctx).s);
+    MLC__REQUIRE(ctx, d->x->ndim > 0 && d->x->shape[0] > 0, ARG,
+                 "loader_create: the data set is empty: x %s; it must have rows",
+                 mlc__shape(d->x).s);
+    MLC__REQUIRE(ctx, !d->y || (d->y->ndim > 0 && d->y->shape[0] == d->x->shape[0]), SHAPE,
+                 "loader_create: x %s and y %s differ in rows; their first axes must be as long",
+                 mlc__shape(d->x).s, mlc__shape(d->y).s);
+    MLC__TRY(mlc__loader_check_images(ctx, d));
+    MLC__TRY(mlc__alive(d->x, "loader_create"));
+    return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
+}
+
+typedef struct mlc__moves {            /* how images come, and what a sample has */
+    double    shift, rotate;
+    mlc_dtype dtype;
+    int64_t   high, wide;
+    int32_t   n;
+    size_t    bytes[MLC_MAX_FIELDS];
+} mlc__moves;
+
+/* An image, all its channels, by words of the stream of the epoch that no shuffle takes. */
+static mlc_status mlc__moves_run(void *user, mlc_sample *s, void *const *in, const int64_t *len)
+{
+    const mlc__moves *m = MLC__CAST(const mlc__moves *, user);
+    const mlc__words r = mlc__draw_words(s->seed, ~(uint64_t)s->epoch, (uint64_t)s->index);
+    const mlc__warp w = mlc__warp_by(r.w, m->high, m->wide, m->shift, m->rotate);
+    const int64_t plane = m->high * m->wide;
+    const size_t bytes = (size_t)plane * mlc__dtypes[m->dtype].bytes;
+    float *room = MLC__CAST(float *, s->scratch), *moved = room + plane;
+    (void)len;
+    for (int32_t i = 1; i < m->n; i++) memcpy(s->dst[i], in[i], m->bytes[i]);
+    for (size_t at = 0; bytes && at < m->bytes[0]; at += bytes) {
+        uint8_t *to = MLC__CAST(uint8_t *, s->dst[0]) + at;
+        mlc__warp_plane(&w, mlc__warp_floats(m->dtype, MLC__CAST(char *, in[0]) + at, plane, room),
+                        moved);
+        if (m->dtype != MLC_U8) memcpy(to, moved, bytes);
+        else for (int64_t i = 0; i < plane; i++) to[i] = (uint8_t)(moved[i] + 0.5f);
+    }
+    return MLC_OK;
+}
+
+static mlc_dataset *mlc__moves_new(mlc_ctx *ctx, const mlc_dataset *of, const mlc_loader_desc *d)
+{
+    mlc_transform map;
+    const mlc_dims *dims = &of->field[0].dims;
+    const int64_t high = dims->v[dims->n - 2], wide = dims->v[dims->n - 1];
+    memset(&map, 0, sizeof map);
+    map.run = mlc__moves_run;
+    map.scratch = 2 * sizeof(float) * (size_t)(high * wide);
+    mlc_dataset *moved = mlc__mapped_new(ctx, "loader_create", of, &map, sizeof(mlc__moves));
+    if (!moved) return NULL;
+    mlc__moves *m = MLC__CAST(mlc__moves *, MLC__CAST(mlc__mapped *, moved->user)->map.user);
+    m->shift = d->shift;
+    m->rotate = d->rotate;
+    m->dtype = of->field[0].dtype;
+    m->high = high;
+    m->wide = wide;
+    m->n = of->n_fields;
+    for (int32_t i = 0; i < m->n; i++) m->bytes[i] = mlc__field_bytes(&of->field[i]);
+    return moved;
+}
+
+/* Rows that no function changes are kept where kernels run: on the host they are the dataset's. */
+static mlc_status mlc__kept_make(mlc__feed *f)
+{
+    const mlc__arrays *a = MLC__CAST(const mlc__arrays *, f->set[0]->user);
+    f->kept_order = f->order;
+    for (int32_t i = 0; i < a->fields && f->ctx->on_host; i++) f->kept[i] = a->data[i];
+    if (f->ctx->on_host) return MLC_OK;
+    f->kept_order = MLC__CAST(int64_t *, mlc__heap_data(f->ctx, (size_t)f->count * 8,
+                                                        MLC_MEM_OBJECT, f->what));
+    if (!f->kept_order) return MLC_ERR_NOMEM;
+    for (int32_t i = 0; i < a->fields; i++) {
+        const size_t bytes = (size_t)a->n * a->bytes[i];
+        f->kept[i] = mlc__heap_data(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
+        if (!f->kept[i]) return MLC_ERR_NOMEM;
+        MLC__TRY(mlc__device_copy(f->ctx, f->kept[i], a->data[i], bytes, MLC_COPY_TO_DEVICE));
+    }
+    mlc_dataset_free(f->set[0]);
+    f->set[0] = NULL;
+    return MLC_OK;
+}
+
+static mlc_status mlc__tensors_make(mlc__feed *f)
+{
+    f->keeps = !f->set[1];
+    mlc__feed_of(f, f->set[f->keeps ? 0 : 1]);
+    MLC__TRY(mlc__feed_make(f));
+    const uint64_t part[4] = { (uint64_t)f->count, (uint64_t)f->desc.batch, f->desc.seed,
+                               (uint64_t)f->desc.shuffle + 2 * (uint64_t)f->desc.drop_last };
+    f->config = mlc__config_of(part, 4);                   /* as files have it */
+    return f->keeps ? mlc__kept_make(f) : MLC_OK;
+}
+
+/* Takes over its datasets. They are made first: what is younger goes first with the context. */
+static mlc_loader *mlc__tensors_loader(mlc_ctx *ctx, const mlc_loader_desc *desc, mlc_dataset *rows,
+                                       mlc_dataset *moved)
+{
+    mlc_loader_from_desc d = mlc_loader_from_desc_make(desc->batch);
+    d.seed = desc->seed;
+    d.shuffle = desc->shuffle;
+    d.drop_last = desc->drop_last;
+    mlc__feed *f = rows && (moved || !mlc__loader_warps(desc))
+                 ? mlc__feed_new(ctx, "loader_create", &d) : NULL;
+    if (!f) {
+        mlc_dataset_free(moved);
+        mlc_dataset_free(rows);
+        return NULL;
+    }
+    f->set[0] = rows;
+    f->set[1] = moved;
+    if (mlc__tensors_make(f) == MLC_OK) return f;
+    mlc_loader_free(f);
+    return NULL;
+}
+
+MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc)
+{
+    if (!ctx || mlc__loader_check(ctx, desc) != MLC_OK) return NULL;
+    mlc_tensor *const t[2] = { desc->x, desc->y };
+    mlc_dataset *rows = mlc_dataset_tensors(ctx, t, desc->y ? 2 : 1);
+    return mlc__tensors_loader(ctx, desc, rows, rows && mlc__loader_warps(desc)
+                                                ? mlc__moves_new(ctx, rows, desc) : NULL);
+}
+
+MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
+    d.shuffle = true;
+    return mlc_loader_create(ctx, &d);
 }
 #endif
 

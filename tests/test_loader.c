@@ -272,6 +272,29 @@ TEST(loader, a_loader_of_tensors_goes_on_from_its_position_too)
     mlc_loader_free(b);
 }
 
+TEST(loader, a_position_after_the_last_batch_is_refused_of_any_loader_that_knows_its_batches)
+{
+    mlc_ctx             *ctx = test_ctx();
+    mlc_tensor          *t[1] = {mlc_arange(ctx, MLC_F32, 0, 30, 1)};
+    mlc_loader_from_desc from = mlc_loader_from_desc_make(8);
+    mlc_loader_desc      desc = mlc_loader_desc_make(t[0], NULL, 8);
+    mlc_loader *const    l[2] = {mlc_loader_create(ctx, &desc),
+                                 mlc_loader_from(ctx, mlc_dataset_tensors(ctx, t, 1), &from)};
+    for (int i = 0; i < 2; i++) {
+        mlc_loader_state at = mlc_loader_position(l[i]);
+        mlc_batch        b;
+        at.batch = 5;
+        CHECK_EQ(mlc_loader_seek(l[i], &at), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), "batch 5 of 4");
+        mlc_error_clear(ctx);
+        at.batch = 4;                      /* the end of the epoch is a place */
+        CHECK_EQ(mlc_loader_seek(l[i], &at), MLC_OK);
+        CHECK(!mlc_loader_next(l[i], &b));
+        CHECK(mlc_loader_next(l[i], &b) && b.epoch == 1 && b.index == 0);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(loader, ranks_share_the_batches_of_a_loader_of_all_their_rows)
 {
     mlc_ctx          *ctx = test_ctx();
