@@ -66212,45 +66212,9 @@ MLC__LEVEL_COLD
  * A metric's kind makes a part of each piece of a batch: a small f64 tensor, by operations, so that
  * nothing leaves the device. Parts are folded in the batch and then, in one operation, in the
  * metric, so that a batch that fails leaves no trace. On the host a batch is taken in pieces that
- * stay in the cache. Ties of mlc_accuracy count for the first class, as argmax has it. */
+ * stay in the cache. Ties of an accuracy count for the first class, as argmax has it. */
 
 #ifndef MLC_NO_TRAINING
-
-/* Counted on the host: two integers a row are little to move. */
-MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
-{
-    mlc_tensor *best;
-    int64_t hits = 0;
-    if (!scores || !labels) {
-        if (scores || labels)
-            mlc__fail((scores ? scores : labels)->ctx, MLC_ERR_ARG,
-                      "accuracy: %s is NULL; it takes both", scores ? "labels" : "scores");
-        return MLC__NAN;
-    }
-    mlc_ctx *ctx = scores->ctx;
-    if (labels->dtype != MLC_I64 || !mlc__is_full(scores->dtype)) {
-        mlc__fail(ctx, MLC_ERR_DTYPE,
-                  "accuracy: scores are %s and labels %s; they must be f32 or f64, "
-                  "and i64",
-                  mlc_dtype_name(scores->dtype), mlc_dtype_name(labels->dtype));
-        return MLC__NAN;
-    }
-    if (scores->ndim != 2 || labels->ndim != 1 || labels->shape[0] != scores->shape[0] ||
-        labels->shape[0] == 0) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "accuracy: scores %s must be [n,c] and labels %s [n], n > 0",
-                  mlc__shape(scores).s, mlc__shape(labels).s);
-        return MLC__NAN;
-    }
-    best = mlc_argmax(scores, 1, false);
-    const int64_t n = labels->shape[0];
-    int64_t *host =
-        MLC__CAST(int64_t *, mlc__heap_alloc(ctx, (size_t)n * 16, MLC_MEM_OBJECT, "accuracy"));
-    const bool read = best && host && mlc_read(best, host, (size_t)n * 8) == MLC_OK &&
-                      mlc_read(labels, host + n, (size_t)n * 8) == MLC_OK;
-    for (int64_t i = 0; read && i < n; i++) hits += host[i] == host[n + i];
-    mlc__heap_free(ctx, host);
-    return read ? (double)hits / (double)n : MLC__NAN;
-}
 
 /* -- batches -- */
 
@@ -66789,6 +66753,36 @@ static const mlc__metric_kind mlc__metric_mean_kind =
 MLC_IMPL mlc_metric *mlc_metric_accuracy(mlc_ctx *ctx)
 {
     return mlc__metric_make(ctx, &mlc__metric_accuracy_kind, 1);
+}
+
+/* A metric of one batch. It is given predictions: a label that is no class counts as missed. */
+MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
+{
+    if (!scores || !labels) {
+        if (scores || labels)
+            mlc__fail((scores ? scores : labels)->ctx, MLC_ERR_ARG,
+                      "accuracy: %s is NULL; it takes both", scores ? "labels" : "scores");
+        return MLC__NAN;
+    }
+    mlc_ctx *ctx = scores->ctx;
+    if (labels->dtype != MLC_I64 || !mlc__is_full(scores->dtype)) {
+        mlc__fail(ctx, MLC_ERR_DTYPE,
+                  "accuracy: scores are %s and labels %s; they must be f32 or f64, and i64",
+                  mlc_dtype_name(scores->dtype), mlc_dtype_name(labels->dtype));
+        return MLC__NAN;
+    }
+    if (scores->ndim != 2 || labels->ndim != 1 || labels->shape[0] != scores->shape[0] ||
+        labels->shape[0] == 0) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "accuracy: scores %s must be [n,c] and labels %s [n], n > 0",
+                  mlc__shape(scores).s, mlc__shape(labels).s);
+        return MLC__NAN;
+    }
+    mlc_metric *m = mlc_metric_accuracy(ctx);
+    mlc_tensor *best = mlc_argmax(scores, 1, false);
+    const double share = m && mlc_metric_update(m, best, labels, NULL) == MLC_OK
+                       ? mlc_metric_value(m) : MLC__NAN;
+    mlc_metric_free(m);
+    return share;
 }
 
 MLC_IMPL mlc_metric *mlc_metric_topk(mlc_ctx *ctx, int64_t k)

@@ -47,6 +47,15 @@ TEST(metrics, accuracy_of_scores_that_are_not_numbers)
     CHECK_OK(ctx);
 }
 
+TEST(metrics, accuracy_counts_a_label_that_is_no_class_as_missed)
+{
+    static const double labels[] = {1, -1, 7, 0};
+    mlc_ctx            *ctx = test_ctx();
+    CHECK_NEAR(mlc_accuracy(test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), SCORES),
+                            test_tensor(ctx, MLC_I64, mlc_dims1(4), labels)), 0.5, 0);
+    CHECK_OK(ctx);
+}
+
 TEST(metrics, accuracy_does_not_record_on_the_tape)
 {
     static const double labels[] = {1, 0, 2, 0};
