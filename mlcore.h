@@ -41818,9 +41818,12 @@ static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__sl
 {
     const mlc__param *from = slot->p;
     const bool anew = c->ctx != from->t.ctx;
-    const mlc_param_desc d = { mlc_dims_of(from->t.ndim, from->t.shape),
-                               anew ? from->init : MLC_INIT_ZEROS, from->a, from->b, from->t.dtype,
-                               true, true };
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims_of(from->t.ndim, from->t.shape));
+    d.init = anew ? from->init : MLC_INIT_ZEROS;
+    d.a = from->a;
+    d.b = from->b;
+    d.dtype = from->t.dtype;
+    d.has_dtype = d.buffer = true;
     mlc__param *p = (mlc__param *)mlc__declare(m, "module_clone", slot->name, &d);
     if (!p) return MLC_ERR_NOMEM;
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
@@ -47782,9 +47785,12 @@ static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_nn_sklinear_
 /* The buffer of a seed: given, or drawn when it is built. */
 static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64_t seed)
 {
-    const mlc_param_desc p = { mlc_dims1(1), has_seed ? MLC_INIT_CONSTANT : MLC_INIT_UNIFORM,
-                               has_seed ? (double)seed : 0.0, MLC__MOST_WHOLE, MLC_I64, true,
-                               true };
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims1(1));
+    p.init = has_seed ? MLC_INIT_CONSTANT : MLC_INIT_UNIFORM;
+    p.a = has_seed ? (double)seed : 0.0;
+    p.b = MLC__MOST_WHOLE;
+    p.dtype = MLC_I64;
+    p.has_dtype = p.buffer = true;
     return mlc__declare(m, m->cls.name, "seed", &p);
 }
 
@@ -47803,9 +47809,12 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc 
     const int64_t rank = d->num_terms * d->low_rank;
     const double bound = 1.0 / sqrt((double)d->in);
     /* 2 terms products are averaged, so S is wider: outputs are as wide as a dense layer's. */
-    mlc_param_desc p = { mlc_dims2(rank, d->in), MLC_INIT_UNIFORM,
-                         -bound * sqrt(2.0 * (double)d->num_terms),
-                         bound * sqrt(2.0 * (double)d->num_terms), d->dtype, d->has_dtype, false };
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims2(rank, d->in));
+    p.init = MLC_INIT_UNIFORM;
+    p.b = bound * sqrt(2.0 * (double)d->num_terms);
+    p.a = -p.b;
+    p.dtype = d->dtype;
+    p.has_dtype = d->has_dtype;
     bool fine = true;
     mlc__sklinear_declare(m, &u->s1, "s1", &p, &fine);
     p.shape = mlc_dims2(rank, d->out);
@@ -50304,8 +50313,11 @@ static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_a
     static const char *const names[] = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
     mlc_optim draft;
     if (!mlc__rule_begins(m, what, d)) return NULL;
-    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay,
-                                 MLC_MOMENTS_FULL };
+    mlc_adam_desc adam = mlc_adam_desc_make(d->lr);
+    adam.beta1 = d->beta1;
+    adam.beta2 = d->beta2;
+    adam.eps = d->eps;
+    adam.weight_decay = d->weight_decay;
     if (!mlc__adam_fine(m, what, &adam)) return NULL;
     mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
     mlc__adam_fill(&draft, &adam, d->decoupled);
@@ -50357,8 +50369,11 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     static const char *const names[] = { "exp_avg", "exp_avg_sq" };
     mlc_optim draft;
     if (!mlc__rule_begins(m, "nadam", d)) return NULL;
-    const mlc_adam_desc adam = { d->lr, d->beta1, d->beta2, d->eps, d->weight_decay,
-                                 MLC_MOMENTS_FULL };
+    mlc_adam_desc adam = mlc_adam_desc_make(d->lr);
+    adam.beta1 = d->beta1;
+    adam.beta2 = d->beta2;
+    adam.eps = d->eps;
+    adam.weight_decay = d->weight_decay;
     const mlc__bound decay = { "momentum_decay", d->momentum_decay, 0.0, MLC__INF };
     if (!mlc__adam_fine(m, "nadam", &adam) || !mlc__rule_fine(m, "nadam", &decay, 1)) return NULL;
     mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
@@ -50738,8 +50753,14 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
 MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d)
 {
     if (!mlc__rule_begins(m, "schedule_free_sgd", d)) return NULL;
-    const mlc_schedule_free_adamw_desc all = { d->lr, d->momentum, 0.0, 0.0, d->weight_decay, d->r,
-                                               d->power, d->warmup };
+    mlc_schedule_free_adamw_desc all;
+    memset(&all, 0, sizeof all);
+    all.lr = d->lr;
+    all.beta1 = d->momentum;
+    all.weight_decay = d->weight_decay;
+    all.r = d->r;
+    all.power = d->power;
+    all.warmup = d->warmup;
     return mlc__sf_make(m, "schedule_free_sgd", &all, MLC_RULE_SF_SGD, &mlc__rule_sf_sgd, 1);
 }
 MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
