@@ -95,6 +95,9 @@ mlc_tensor *test_tensor(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, const doub
 /* test_rand: uniform in [lo, hi), a function of seed and index only.                          */
 mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t seed, double lo,
                       double hi);
+/* test_tokens: i64 in [0, vocab): number i is (7 i^2 + 3 i + seed) mod vocab, as the goldens of
+ * make_language_goldens.py have it.                                                           */
+mlc_tensor *test_tokens(mlc_ctx *ctx, mlc_dims dims, int64_t vocab, int64_t seed);
 /* test_unused_strides: t's numbers, dense, in a tensor whose axes of size 1 have a stride that
  * leads to NaN or other rows; on a device that the host cannot touch a copy. -DMLC_TEST_STRIDES
  * gives all tensors worse ones.                                                               */
@@ -564,6 +567,18 @@ mlc_tensor *test_rand(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims dims, uint64_t see
         values[i] = test_random(seed, i, lo, hi);
     t = test_tensor(ctx, dtype, dims, values);
     free(values);
+    return t;
+}
+
+mlc_tensor *test_tokens(mlc_ctx *ctx, mlc_dims dims, int64_t vocab, int64_t seed)
+{
+    int64_t     n = test_count(dims);
+    int64_t    *v = (int64_t *)malloc((size_t)(n + 1) * sizeof *v);
+    mlc_tensor *t;
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (i * i * 7 + 3 * i + seed) % vocab;
+    t = mlc_from(ctx, MLC_I64, dims, v);
+    free(v);
     return t;
 }
 

@@ -37,14 +37,6 @@ static mlc_module *gpt_of(mlc_ctx *ctx, int kind)
     return net;
 }
 
-static mlc_tensor *tokens_of(mlc_ctx *ctx, int64_t b, int64_t t, int seed)
-{
-    int64_t v[BATCH * CONTEXT];
-    for (int64_t i = 0; i < b * t; i++)
-        v[i] = (i * i * 7 + 3 * i + seed) % VOCAB;
-    return mlc_from(ctx, MLC_I64, mlc_dims2(b, t), v);
-}
-
 static mlc_tensor *part(mlc_tensor *x, int64_t from, int64_t to)
 {
     return mlc_slice(x, 1, from, to, 1);
@@ -98,8 +90,9 @@ TEST(language, a_gpt_learns_and_does_not_look_ahead)
         mlc_module *net = gpt_of(ctx, kind);
         mlc_optim  *opt = mlc_adamw(net, 1e-2);
         double      first = 0, last = 0;
-        mlc_tensor *x = tokens_of(ctx, BATCH, T + 1, 1), *y = mlc_forward(net, part(x, 0, T));
-        mlc_tensor *other = tokens_of(ctx, BATCH, T, 5);
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, T + 1), VOCAB, 1);
+        mlc_tensor *y = mlc_forward(net, part(x, 0, T));
+        mlc_tensor *other = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 5);
         mlc_tensor *in[2] = {part(x, 0, 6), part(other, 6, T)};
         CHECK(apart(part(y, 0, 6), part(mlc_forward(net, mlc_concat(in, 2, 1)), 0, 6)) < 1e-6);
         CHECK(apart(part(y, 6, T), part(mlc_forward(net, mlc_concat(in, 2, 1)), 6, T)) > 1e-3);
@@ -125,8 +118,8 @@ TEST(language, bert_takes_types_and_lengths)
     mlc_nn_bert_desc d = mlc_nn_bert_desc_make(VOCAB, CONTEXT, 2, WIDTH, HEADS);
     mlc_module      *net = mlc_nn_bert(ctx, &d);
     const double     n[2] = {T, 7};
-    mlc_tensor      *x = tokens_of(ctx, BATCH, T, 1), *types = mlc_zeros(ctx, MLC_I64,
-                                                                        mlc_dims2(BATCH, T));
+    mlc_tensor      *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1);
+    mlc_tensor      *types = mlc_zeros(ctx, MLC_I64, mlc_dims2(BATCH, T));
     mlc_tensor      *in[3] = {x, types, test_tensor(ctx, MLC_I64, mlc_dims1(2), n)};
     mlc_tensor      *out[2], *alone, *second = mlc_slice(x, 0, 1, 2, 1);
     mlc_module_train(net, false);
@@ -190,7 +183,7 @@ static void check_cached(mlc_ctx *ctx, int kind, mlc_dtype dtype, double toleran
     d.has_dtype = true;
     d.dtype = dtype;
     mlc_cache  *c = mlc_cache_create(net, &d);
-    mlc_tensor *x = tokens_of(ctx, BATCH, T, 1), *y = mlc_forward(net, x);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), *y = mlc_forward(net, x);
     int64_t     at = 0;
     for (int i = 0; i < 5; at += steps[i++]) {
         mlc_tensor  *got = mlc_forward_cached(net, part(x, at, at + steps[i]), c);
@@ -225,7 +218,8 @@ TEST(language, prompts_of_different_lengths_end_together)
         mlc_module          *net = gpt_of(ctx, kind);
         const mlc_cache_desc d = mlc_cache_desc_make(BATCH, CONTEXT);
         mlc_cache           *c = mlc_cache_create(net, &d);
-        mlc_tensor          *x = tokens_of(ctx, BATCH, T, 1), *one = mlc_slice(x, 0, 1, 2, 1);
+        mlc_tensor          *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1);
+        mlc_tensor          *one = mlc_slice(x, 0, 1, 2, 1);
         mlc_tensor          *want = mlc_forward(net, part(one, 4, T)), *all = mlc_forward(net, x);
         mlc_tensor          *swap[2] = {one, mlc_slice(x, 0, 0, 1, 1)}, *y, *z;
         CHECK_EQ(mlc_cache_padding(c, padding, 2), MLC_OK);
@@ -248,7 +242,7 @@ TEST(language, a_prompt_is_read_once_for_many)
     mlc_module          *net = gpt_of(ctx, MLC_POSITIONS_LEARNED);
     const mlc_cache_desc d = mlc_cache_desc_make(BATCH, T);
     mlc_cache           *c = mlc_cache_create(net, &d);
-    mlc_tensor          *x = mlc_slice(tokens_of(ctx, BATCH, T, 1), 0, 0, 1, 1);
+    mlc_tensor          *x = mlc_slice(test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), 0, 0, 1, 1);
     mlc_tensor          *y = mlc_forward(net, x);
     CHECK(apart(mlc_forward_cached(net, part(x, 0, 8), c), part(y, 0, 8)) < 2e-5);
     CHECK_EQ(mlc_cache_select(c, twice, 2), MLC_OK);
@@ -761,14 +755,6 @@ static mlc_status hf_load(mlc_module *net, int k, const char *end)
     return mlc_load_ex(net, path, &d);
 }
 
-static mlc_tensor *hf_ids(mlc_ctx *ctx, int64_t b, int64_t t, int seed)
-{
-    int64_t v[BATCH * HF_T];
-    for (int64_t i = 0; i < b * t; i++)
-        v[i] = (i * i * 7 + 3 * i + seed) % HF_VOCAB;
-    return mlc_from(ctx, MLC_I64, mlc_dims2(b, t), v);
-}
-
 /* Like y: (37 i + seed) mod 101, scaled to [-1, 1]. */
 static mlc_tensor *hf_target(mlc_tensor *y, int seed)
 {
@@ -784,7 +770,8 @@ static mlc_tensor *hf_run(mlc_module *net, int k, mlc_tensor **y)
     mlc_ctx     *ctx = mlc_module_ctx(net);
     const double lengths[2] = {HF_T, 6};
     double       types[BATCH * HF_T];
-    mlc_tensor  *x = hf_ids(ctx, BATCH, HF_T, 1), *in[3] = {x, NULL, NULL};
+    mlc_tensor  *x = test_tokens(ctx, mlc_dims2(BATCH, HF_T), HF_VOCAB, 1);
+    mlc_tensor  *in[3] = {x, NULL, NULL};
     if (k < 2) {
         y[0] = mlc_forward(net, x);
         return mlc_cross_entropy(part(y[0], 0, HF_T - 1), part(x, 1, HF_T));
@@ -863,7 +850,8 @@ TEST(language, fifty_greedy_tokens_are_hugging_faces)
         g.temperature = 0;
         g.out = out;
         CHECK_EQ(hf_load(net, k, ""), MLC_OK);
-        CHECK_EQ(mlc_generate(net, c, hf_ids(ctx, 1, HF_PROMPT, 2), &g, NULL, NULL), MLC_OK);
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(1, HF_PROMPT), HF_VOCAB, 2);
+        CHECK_EQ(mlc_generate(net, c, x, &g, NULL, NULL), MLC_OK);
         test_read(golden_find(&f, "%s.greedy", hf_name[k]), want);
         for (int i = 0; i < HF_TOKENS; i++)
             CHECK_EQ(out[i], (int64_t)want[i]);
@@ -887,7 +875,8 @@ static void hf_beams(int k, int64_t beams, double power, const int64_t *stop, in
     b.stop = stop;
     b.n_stop = n_stop;
     CHECK_EQ(hf_load(net, k, ""), MLC_OK);
-    CHECK_EQ(mlc_beam_search(net, c, hf_ids(ctx, BATCH, HF_PROMPT, 2), &b, out, score), MLC_OK);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, HF_PROMPT), HF_VOCAB, 2);
+    CHECK_EQ(mlc_beam_search(net, c, x, &b, out, score), MLC_OK);
     test_read(golden_find(&f, "%s.beams%d", hf_name[k], (int)beams), want);
     test_read(golden_find(&f, "%s.scores%d", hf_name[k], (int)beams), want_score);
     for (int i = 0; i < BATCH; i++)
@@ -964,7 +953,7 @@ TEST(language, numbers_that_do_not_fit_are_named)
     d.layer.heads = 3;
     CHECK(mlc_nn_gpt(ctx, &d) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "heads");
-    CHECK(mlc_forward(net, tokens_of(ctx, 1, 12, 1)) != NULL);
+    CHECK(mlc_forward(net, test_tokens(ctx, mlc_dims2(1, 12), VOCAB, 1)) != NULL);
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_I64, mlc_dims2(1, CONTEXT + 1))) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "25 tokens from place 0 on go beyond the context of 24");
     CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 2))) == NULL);
@@ -973,7 +962,8 @@ TEST(language, numbers_that_do_not_fit_are_named)
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "tokens are [2]");
     mlc_nn_bert_desc e = mlc_nn_bert_desc_make(VOCAB, CONTEXT, 1, WIDTH, HEADS);
     mlc_module      *bert = mlc_nn_bert(ctx, &e);
-    mlc_tensor      *in[2] = {tokens_of(ctx, 2, 3, 1), tokens_of(ctx, 1, 2, 1)}, *out;
+    mlc_tensor      *in[2] = {test_tokens(ctx, mlc_dims2(2, 3), VOCAB, 1),
+                               test_tokens(ctx, mlc_dims2(1, 2), VOCAB, 1)}, *out;
     CHECK(mlc_module_forward(bert, in, 2, &out, 1) != MLC_OK);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "types are [1,2], tokens [2,3]");
     const mlc_cache_desc none = mlc_cache_desc_make(0, 4), two = mlc_cache_desc_make(2, 4);
@@ -990,7 +980,7 @@ TEST(language, a_cache_that_is_full_or_anothers_is_left_as_it_was)
     mlc_module          *net = gpt_of(ctx, MLC_POSITIONS_ROTARY), *other = gpt_of(ctx, 0);
     const mlc_cache_desc d = mlc_cache_desc_make(2, 4);
     mlc_cache           *c = mlc_cache_create(net, &d);
-    mlc_tensor          *x = tokens_of(ctx, 2, 3, 1);
+    mlc_tensor          *x = test_tokens(ctx, mlc_dims2(2, 3), VOCAB, 1);
     static const int64_t bad[] = {0, 9};
     CHECK(mlc_forward_cached(net, x, c) != NULL);
     CHECK(mlc_forward_cached(net, part(x, 0, 2), c) == NULL);
@@ -1046,7 +1036,8 @@ TEST(language, logits_that_are_no_numbers_are_an_error)
     mlc_no_grad_begin(ctx);
     CHECK(mlc_fill_(mlc_rows(mlc_module_param(net, "norm.bias"), 0, 1), (double)NAN) != NULL);
     mlc_no_grad_end(ctx);
-    CHECK_EQ(mlc_generate(net, c, tokens_of(ctx, 1, 2, 1), &g, NULL, NULL), MLC_ERR_VALUE);
+    CHECK_EQ(mlc_generate(net, c, test_tokens(ctx, mlc_dims2(1, 2), VOCAB, 1), &g, NULL, NULL),
+             MLC_ERR_VALUE);
     CHECK_ERROR(ctx, MLC_ERR_VALUE, "step 0");
     mlc_cache_free(c);
 }

@@ -383,16 +383,6 @@ static mlc_dims shape_of(const int *shape, int64_t batch, int64_t steps)
     return d;
 }
 
-/* Whole numbers below `most`. */
-static mlc_tensor *tokens_of(mlc_ctx *ctx, mlc_dims dims, int most)
-{
-    double  v[64];
-    int64_t n = 1;
-    for (int i = 0; i < dims.n; i++) n *= dims.v[i];
-    for (int64_t i = 0; i < n; i++) v[i] = (double)((i * 5 + 3) % most);
-    return test_tensor(ctx, MLC_I64, dims, v);
-}
-
 /* Inputs with values that `rounded` has, in dtype; how many. */
 static int inputs_of(mlc_ctx *ctx, const layer *l, int64_t batch, int64_t steps, mlc_dtype rounded,
                      mlc_dtype dtype, mlc_tensor *in[MOST_IN])
@@ -402,7 +392,7 @@ static int inputs_of(mlc_ctx *ctx, const layer *l, int64_t batch, int64_t steps,
         const mlc_dims dims = shape_of(l->in[n], batch, steps);
         const bool     wide = n == 2 && l->wide_third && dtype != MLC_F64;
         if (l->tokens) {
-            in[n] = tokens_of(ctx, dims, l->tokens);
+            in[n] = test_tokens(ctx, dims, l->tokens, 3);
             continue;
         }
         in[n] = mlc_cast(test_rand(ctx, MLC_F32, dims, 40 + (uint64_t)n, -1, 1), rounded);

@@ -56,13 +56,6 @@ static mlc_module *hybrid_of(mlc_ctx *ctx)
     return net;
 }
 
-static mlc_tensor *tokens_of(mlc_ctx *ctx, int64_t b, int64_t t)
-{
-    int64_t v[BATCH * T];
-    for (int64_t i = 0; i < b * t; i++) v[i] = (i * i * 5 + 3 * i + 1) % VOCAB;
-    return mlc_from(ctx, MLC_I64, mlc_dims2(b, t), v);
-}
-
 static mlc_tensor *part(mlc_tensor *x, int64_t from, int64_t to)
 {
     return mlc_slice(x, 1, from, to, 1);
@@ -100,7 +93,7 @@ static void check_pieces(mlc_ctx *ctx, mlc_module *net, mlc_dtype dtype, double 
     mlc_cache_desc       d = mlc_cache_desc_make(BATCH, T);
     d.has_dtype = true;
     d.dtype = dtype;
-    mlc_tensor *x = tokens_of(ctx, BATCH, T), *y = mlc_forward(net, x);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), *y = mlc_forward(net, x);
     mlc_cache  *c = mlc_cache_create(net, &d);
     for (int round = 0; round < 2; round++) {
         int64_t at = 0;
@@ -148,7 +141,7 @@ TEST(recurrent_cache, a_stream_needs_no_capacity_and_no_memory)
     for (int i = 0; i < 300; i++) {
         if (i == 3) CHECK_EQ(mlc_memory_info(ctx, &before), MLC_OK);
         mlc_scope_begin(ctx);
-        CHECK(mlc_forward_cached(net, tokens_of(ctx, 1, 1), c) != NULL);
+        CHECK(mlc_forward_cached(net, test_tokens(ctx, mlc_dims2(1, 1), VOCAB, 1), c) != NULL);
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
     }
     CHECK_EQ(mlc_memory_info(ctx, &after), MLC_OK);
@@ -178,7 +171,7 @@ TEST(recurrent_cache, bytes_are_those_of_two_sets_of_states)
 /* Sequence i is row i of x from padding[i] on; the first piece ends at `cut`. */
 static void check_padding(mlc_ctx *ctx, mlc_module *net, const int64_t *padding, int64_t cut)
 {
-    mlc_tensor *x = tokens_of(ctx, BATCH, T), *y[2];
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), *y[2];
     mlc_cache  *c = cache_of(net, T);
     CHECK_EQ(mlc_cache_padding(c, padding, BATCH), MLC_OK);
     y[0] = mlc_forward_cached(net, part(x, 0, cut), c);
@@ -215,7 +208,8 @@ TEST(recurrent_cache, rows_are_taken_in_another_order)
     mlc_ctx *ctx = ctx_of(MLC_ISA_AUTO, MLC_F64);
     for (int kind = 0; kind <= KINDS; kind++) {
         mlc_module *net = kind < KINDS ? net_of(ctx, kind) : hybrid_of(ctx);
-        mlc_tensor *x = tokens_of(ctx, BATCH, T), *rest = part(x, 5, T), *rows[BATCH];
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1);
+        mlc_tensor *rest = part(x, 5, T), *rows[BATCH];
         mlc_cache  *c = cache_of(net, T);
         CHECK_EQ(mlc_cache_padding(c, padding, BATCH), MLC_OK);
         CHECK(mlc_forward_cached(net, part(x, 0, 5), c) != NULL);
@@ -322,7 +316,7 @@ TEST(recurrent_cache, a_forward_that_fails_leaves_the_states)
     mlc_module *actor = mlc_module_create(ctx, &ACTOR, &copies, sizeof copies);
     CHECK_EQ(mlc_module_add(net, actor), MLC_OK);
     mlc_module_train(net, false);
-    mlc_tensor       *x = tokens_of(ctx, BATCH, T), *y = mlc_forward(net, x);
+    mlc_tensor       *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), *y = mlc_forward(net, x);
     mlc_cache        *c = cache_of(net, T);
     mlc_generate_desc g = mlc_generate_desc_make(2);
     acting           *a = mlc_module_user(actor);
@@ -422,11 +416,11 @@ TEST(recurrent_cache, calls_that_do_not_fit_are_refused)
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = net_of(ctx, MLC_RNN_GRU);
     mlc_cache  *c = cache_of(net, 0);
-    CHECK(mlc_forward_cached(net, tokens_of(ctx, 2, 4), c) != NULL);
+    CHECK(mlc_forward_cached(net, test_tokens(ctx, mlc_dims2(2, 4), VOCAB, 1), c) != NULL);
     CHECK_EQ(mlc_cache_reset(c, 2), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "the states after 4 places alone, not those after 2");
     CHECK_EQ(mlc_cache_reset(c, 4), MLC_OK);
-    CHECK(mlc_forward_cached(net, tokens_of(ctx, 3, 1), c) == NULL);
+    CHECK(mlc_forward_cached(net, test_tokens(ctx, mlc_dims2(3, 1), VOCAB, 1), c) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "the cache's 2 sequences");
     CHECK_EQ(mlc_cache_length(c), 4);
     mlc_cache_free(c);
