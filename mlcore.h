@@ -4351,12 +4351,14 @@ typedef struct mlc_dataset_table_desc {
     const char        *target;         /* column of y, or NULL                                 */
     mlc_missing        missing;        /* default: an error; the target is never filled in     */
     double             value;
+    bool               target_f32;     /* y is f32 of whole numbers, too, as mlc_mse_loss      */
+                                       /* takes it; default: they are i64 classes              */
 } mlc_dataset_table_desc;
 
 /* mlc_dataset_table_desc_make: all columns but the target, which may be NULL.                 */
 MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
 /* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
- *   i64 (whole numbers, categories) or f32. Copied.
+ *   i64 (whole numbers, categories) or f32, with target_f32 always f32. Copied.
  *   With MLC_MISSING_VALUE and the value mlc_table_categories of a column its missing texts are a
  *   category of their own.
  *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left;
@@ -62402,7 +62404,9 @@ static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
     if (!x) return MLC_ERR_NOMEM;
     mlc__table_x(u, x);
     if (u->target < 0) return MLC_OK;
-    const mlc_dtype dtype = u->table->columns[u->target].type == MLC_COLUMN_F64 ? MLC_F32 : MLC_I64;
+    const bool real = u->desc.target_f32 ||
+                      u->table->columns[u->target].type == MLC_COLUMN_F64;
+    const mlc_dtype dtype = real ? MLC_F32 : MLC_I64;
     char *y = MLC__CAST(char *, mlc__arrays_add(d, what, dtype, mlc_dims0()));
     if (!y) return MLC_ERR_NOMEM;
     mlc__table_y(u, dtype, y);

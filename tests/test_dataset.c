@@ -772,6 +772,27 @@ TEST(dataset, a_mean_is_of_numbers_and_of_one_at_least)
     box_close(&b);
 }
 
+TEST(dataset, a_target_of_whole_numbers_or_texts_is_f32_where_asked_for)
+{
+    static const char text[] = "a,price,kind,r\n1,100,no,0.5\n2,250,yes,1.5\n3,-7,no,2.5\n";
+    static const char *const target[3] = {"price", "kind", "r"};
+    static const double y[3][3] = {{100, 250, -7}, {0, 1, 0}, {0.5, 1.5, 2.5}};
+    mlc_ctx  *ctx = test_ctx();
+    const box b = box_open("a.csv");
+    CHECK(put_file(b.path, text, sizeof text - 1));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    for (int k = 0; k < 6; k++) {
+        mlc_dataset_table_desc desc = mlc_dataset_table_desc_make(target[k / 2]);
+        CHECK(!desc.target_f32);
+        desc.target_f32 = k % 2;
+        mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+        CHECK(d && d->field[1].dtype == (k % 2 || k == 4 ? MLC_F32 : MLC_I64));
+        for (int i = 0; d && i < 3; i++) CHECK_NEAR(value(ctx, d, i, 1), y[k / 2][i], 0);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
