@@ -1523,8 +1523,9 @@ MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
  * tensors alone and has PyTorch's or the paper's parameters and a mean; mlc_NAME_ex takes a desc,
  * of which every value is meant; NULL is that of the _make. Floats as in API.OPS unless said
  * otherwise, of one dtype; under autocast f32. Those of elements (to mlc_hinge_embedding_loss)
- * round each to 16 bits before they add. Only weights broadcast. In grad dy is that of an element
- * or row, before the reduction.
+ * take x and target of one shape, or [..,n,1] beside [..,n] in either order, which they read as one
+ * shape, the result having x's; they round each to 16 bits before they add. Only weights broadcast.
+ * In grad dy is that of an element or row, before the reduction.
  *   err    SHAPE, DTYPE; ARG: an unknown reduction, a parameter out of its range               */
 
 typedef struct mlc_loss_desc {         /* of losses without parameters                         */
@@ -1533,7 +1534,7 @@ typedef struct mlc_loss_desc {         /* of losses without parameters          
 
 /* mlc_loss_desc_make: a mean.                                                                 */
 MLC_API mlc_loss_desc mlc_loss_desc_make(void);
-/* mlc_mse_loss: mean of (x - target)^2; same shapes.
+/* mlc_mse_loss: mean of (x - target)^2.
  *   grad   dx += 2 (x - target)/count; target the negative             ref: F.mse_loss        */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_mse_loss_ex: with a reduction.                                                          */
@@ -4657,6 +4658,7 @@ MLC_API mlc_metric *mlc_metric_log_loss(mlc_ctx *ctx);
  *   ref    torchmetrics.text.Perplexity                                                       */
 MLC_API mlc_metric *mlc_metric_perplexity(mlc_ctx *ctx);
 /* mlc_metric_mse: mean squared error of predictions and targets [n] or [n,..], floats; weights [n].
+ *   [n,1] and [n] are alike; of mlc_metric_rmse, _mae and _r2, too.
  *   ref    sklearn.metrics.mean_squared_error                                                 */
 MLC_API mlc_metric *mlc_metric_mse(mlc_ctx *ctx);
 /* mlc_metric_rmse: its root, in the mean over outputs.
@@ -28350,6 +28352,15 @@ MLC__INLINE bool mlc__same_shape(const mlc_tensor *a, const mlc_tensor *b)
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
 }
 
+/* Of one shape, or one of them has a last axis of 1 more: [n,1] and [n] are the same rows. */
+MLC__INLINE bool mlc__same_rows(const mlc_tensor *a, const mlc_tensor *b)
+{
+    const mlc_tensor *more = a->ndim > b->ndim ? a : b;
+    const int32_t less = more == a ? b->ndim : a->ndim;
+    return more->ndim - less <= 1 && (more->ndim == less || more->shape[less] == 1) &&
+           memcmp(a->shape, b->shape, (size_t)less * sizeof a->shape[0]) == 0;
+}
+
 /* First element. On a device, in a dry run and for no elements it is no host pointer: for kernel
  * arguments only. */
 MLC__INLINE void *mlc__data(const mlc_tensor *t)
@@ -38674,12 +38685,12 @@ typedef struct mlc__loss_spec {
 } mlc__loss_spec;
 MLC__PARAMS(loss)
 
-/* No broadcasting: PyTorch's only warns, and a [n,1] against [n] is a well-known trap. */
+/* No broadcasting: PyTorch's only warns, and makes [n,n] of [n,1] and [n], which here are alike. */
 static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
     MLC__TRY(mlc__require_float(ctx, nd));
-    MLC__REQUIRE(ctx, mlc__same_shape(x, t), SHAPE,
+    MLC__REQUIRE(ctx, mlc__same_rows(x, t), SHAPE,
                  "%s: x %s and target %s differ; they must have one shape", nd->op->name,
                  mlc__shape(x).s, mlc__shape(t).s);
     mlc__save(nd, x);
@@ -38687,6 +38698,15 @@ static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
     if (mlc__loss_params(nd)->reduction == MLC_REDUCTION_NONE)
         return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
     return mlc__out(ctx, nd, x->dtype, 0, x->shape);
+}
+
+/* A tensor with ndim axes of the same elements: last ones of length 1 are added or left out. */
+static mlc_tensor mlc__with_axes(const mlc_tensor *t, int32_t ndim)
+{
+    mlc_tensor v = *t;
+    for (int32_t d = t->ndim; d < ndim; d++) v.shape[d] = v.stride[d] = 1;
+    v.ndim = ndim;
+    return v;
 }
 
 /* The same in forward and in backward. */
@@ -38702,13 +38722,13 @@ static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
     const char *name = nd->op->name;
-    mlc_tensor *x = nd->in[0], *t = nd->in[1];
+    mlc_tensor *x = nd->in[0], t = mlc__with_axes(nd->in[1], x->ndim);
     mlc__temp each;
     const mlc__loss_spec *s = mlc__loss_params(nd);
     if (s->reduction == MLC_REDUCTION_NONE)
-        return l->apply(ctx, name, l->forward, nd->out[0], x, t, NULL, s->s, false);
+        return l->apply(ctx, name, l->forward, nd->out[0], x, &t, NULL, s->s, false);
     MLC__TRY(mlc__temp_begin(ctx, &each, x->dtype, x->ndim, x->shape));
-    mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, t, NULL, s->s, false);
+    mlc_status st = l->apply(ctx, name, l->forward, &each.t, x, &t, NULL, s->s, false);
     if (!st)
         st = mlc__sum_over(ctx, name, nd->out[0], &each.t, (1u << x->ndim) - 1, false,
                            mlc__pointwise_divisor(nd), false);
@@ -38722,15 +38742,15 @@ static mlc_status mlc__pointwise_backward(mlc_ctx *ctx, mlc_node *nd)
     const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
     const double by = mlc__pointwise_divisor(nd), *s = mlc__loss_params(nd)->s;
     const double scalars[2] = { l->apply == mlc__apply_map ? s[0] / by : s[0], s[1] / by };
+    mlc_tensor t = mlc__with_axes(nd->in[1], nd->in[0]->ndim), *in[2] = { nd->in[0], &t }, dy, dx;
     mlc_status st = MLC_OK;
-    mlc_tensor dy, dx;
     bool acc;
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 0; i < 2; i++) {
         if (!mlc__grad_in(nd, i, &dx, &acc, &st)) continue;
+        dx = mlc__with_axes(&dx, t.ndim);
         if (l->grad[i] != MLC_MATH_END)
-            st = l->apply(ctx, nd->op->name, l->grad[i], &dx, &dy, nd->in[i], nd->in[1 - i],
-                          scalars, acc);
+            st = l->apply(ctx, nd->op->name, l->grad[i], &dx, &dy, in[i], in[1 - i], scalars, acc);
         else if (!acc) st = mlc__set(ctx, nd->op->name, &dx, 0.0);
     }
     return st;
@@ -39023,6 +39043,15 @@ static mlc_status mlc__loss_weight(const mlc__loss_in *l, int i, const char *nam
 
 /* -- binary cross-entropy with weights: they are multiplied in -- */
 
+/* As mlc__pointwise_shape: the target takes x's shape, so that nothing broadcasts. */
+static mlc_status mlc__loss_rows(mlc__loss_in *l)
+{
+    mlc_tensor *x = l->in[0];
+    if (x->ndim != l->in[1]->ndim && mlc__same_rows(x, l->in[1]))
+        l->in[1] = mlc_reshape(l->in[1], mlc_dims_of(x->ndim, x->shape));
+    return l->in[1] ? mlc__loss_alike(l, 0, "x", 1, "target") : l->ctx->status;
+}
+
 /* The loss of each element where all targets are `target`. */
 static mlc_tensor *mlc__bce_against(mlc_tensor *x, double target)
 {
@@ -39050,7 +39079,7 @@ static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc
     if (x && mlc__reduction_check(x->ctx, p->op.name, d->reduction, MLC_REDUCTION_BATCHMEAN))
         return NULL;
     if (mlc__loss_open(&l, p->op.name, n, n, in, MLC_REDUCTION_NONE) ||
-        mlc__loss_alike(&l, 0, "x", 1, "target") ||
+        mlc__loss_rows(&l) ||
         (weight && mlc__loss_weight(&l, 2, "weight")) ||
         (pos_weight && mlc__loss_weight(&l, n - 1, "pos_weight")))
         return NULL;
@@ -66362,7 +66391,7 @@ static int32_t mlc__fed_form(const mlc_tensor *p, const mlc_tensor *t)
     const bool real = mlc__is_float(p->dtype);
     if (!t) return real ? MLC__FED_ALONE : 0;
     const bool same = mlc__same_shape(p, t);
-    if (mlc__is_float(t->dtype)) return same && real ? MLC__FED_VALUES : 0;
+    if (mlc__is_float(t->dtype)) return real && mlc__same_rows(p, t) ? MLC__FED_VALUES : 0;
     if (!real) return same ? MLC__FED_LABELS : 0;
     if (same) return MLC__FED_BINARY | (p->ndim == 2 ? MLC__FED_MULTI : 0);
     return p->ndim == t->ndim + 1 && p->shape[p->ndim - 1] > 0 &&

@@ -1000,6 +1000,64 @@ TEST(loss, mse_refuses_other_shapes_dtypes_and_null)
     CHECK_OK(ctx);
 }
 
+typedef struct alike_sum { mlc_tensor *loss; double v[4], dx[4], dt[4]; } alike_sum;
+
+static alike_sum alike_of(mlc_ctx *ctx, int kind, mlc_dims dx, mlc_dims dt, mlc_reduction r)
+{
+    static const double p[4] = {0.125, 0.5, 0.75, 0.9}, q[4] = {1, 0, 0.25, 1};
+    alike_sum           s;
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, dx, p), *t = test_tensor(ctx, MLC_F32, dt, q);
+    mlc_tensor *w = mlc_full(ctx, MLC_F32, mlc_dims0(), 3);
+    mlc_set_requires_grad(x, true);
+    mlc_set_requires_grad(t, true);
+    memset(&s, 0, sizeof s);
+    s.loss = kind == 0   ? mlc_mse_loss_ex(x, t, &(mlc_loss_desc){r})
+             : kind == 1 ? mlc_l1_loss_ex(x, t, &(mlc_loss_desc){r})
+             : kind == 2 ? mlc_smooth_l1_loss_ex(x, t, &(mlc_smooth_l1_desc){r, 0.5})
+             : kind == 3 ? mlc_huber_loss_ex(x, t, &(mlc_huber_desc){r, 0.25})
+             : kind == 4 ? mlc_bce_loss_ex(x, t, &(mlc_bce_desc){r, NULL, NULL})
+             : kind == 5 ? mlc_bce_with_logits_ex(x, t, &(mlc_bce_desc){r, NULL, NULL})
+             : kind == 6 ? mlc_bce_with_logits_ex(x, t, &(mlc_bce_desc){r, w, w})
+             : kind == 7 ? mlc_focal_loss_ex(x, t, &(mlc_focal_desc){r, 0.25, 2})
+             : kind == 8 ? mlc_kl_div_ex(x, t, &(mlc_kl_div_desc){r, false})
+             : kind == 9 ? mlc_hinge_loss_ex(x, t, &(mlc_hinge_desc){r, 1})
+                         : mlc_hinge_embedding_loss_ex(x, t, &(mlc_hinge_embedding_desc){r, 1});
+    if (!s.loss || mlc_backward(mlc_sum_all(s.loss)) != MLC_OK) return s;
+    test_read(s.loss, s.v);
+    test_read(mlc_grad(x), s.dx);
+    test_read(mlc_grad(t), s.dt);
+    return s;
+}
+
+TEST(loss, of_elements_takes_a_column_and_its_rows_alike_and_does_not_broadcast_them)
+{
+    mlc_ctx       *ctx = test_ctx();
+    const mlc_dims line = mlc_dims1(4), column = mlc_dims2(4, 1), deep = mlc_dims3(2, 2, 1);
+    for (int kind = 0; kind < 11; kind++)
+        for (int mode = 0; mode < 3; mode++) {
+            const mlc_reduction r = (mlc_reduction)mode;
+            const alike_sum     same = alike_of(ctx, kind, line, line, r);
+            const alike_sum     is[3] = {alike_of(ctx, kind, column, line, r),
+                                         alike_of(ctx, kind, line, column, r),
+                                         alike_of(ctx, kind, deep, mlc_dims2(2, 2), r)};
+            for (int k = 0; k < 3; k++) {
+                CHECK(same.loss && is[k].loss);
+                CHECK(memcmp(is[k].v, same.v, sizeof same.v) == 0);
+                CHECK(memcmp(is[k].dx, same.dx, sizeof same.dx) == 0);
+                CHECK(memcmp(is[k].dt, same.dt, sizeof same.dt) == 0);
+                if (r == MLC_REDUCTION_NONE && is[k].loss)
+                    CHECK_EQ(is[k].loss->ndim, k == 0 ? 2 : k == 1 ? 1 : 3);
+            }
+            CHECK(alike_of(ctx, kind, column, mlc_dims2(1, 4), r).loss == NULL);
+            check_refused(ctx, NULL, MLC_ERR_SHAPE, "x [4,1] and target [1,4] differ; they must");
+            CHECK(alike_of(ctx, kind, mlc_dims2(1, 4), line, r).loss == NULL);
+            check_refused(ctx, NULL, MLC_ERR_SHAPE, "x [1,4] and target [4] differ; they must");
+            CHECK(alike_of(ctx, kind, mlc_dims3(4, 1, 1), line, r).loss == NULL);
+            check_refused(ctx, NULL, MLC_ERR_SHAPE, "x [4,1,1] and target [4] differ; they must");
+        }
+    CHECK_OK(ctx);
+}
+
 TEST(loss, cross_entropy_refuses_other_shapes_dtypes_and_null)
 {
     mlc_ctx    *ctx = test_ctx();

@@ -551,6 +551,29 @@ TEST(metrics, auc_of_many_rows_is_the_share_of_pairs_in_order)
     CHECK_OK(ctx);
 }
 
+/* Broadcast, the errors would be those of all pairs.                                             */
+TEST(metrics, of_values_take_a_column_and_its_rows_alike)
+{
+    static const double p[4] = {1, 2, 3, 5}, t[4] = {1, 4, 3, 6}, w[4] = {1, 0, 2, 1};
+    mlc_ctx *ctx = test_ctx();
+    for (const kind *k = VALUES; k->golden; k++)
+        for (int weighted = 0; weighted < 2; weighted++) {
+            mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims1(4), p);
+            mlc_tensor *y = test_tensor(ctx, MLC_F32, mlc_dims1(4), t);
+            mlc_tensor *by = weighted ? test_tensor(ctx, MLC_F32, mlc_dims1(4), w) : NULL;
+            mlc_metric *m[3] = {k->make(ctx, 1), k->make(ctx, 1), k->make(ctx, 1)};
+            CHECK_EQ(mlc_metric_update(m[0], x, y, by), MLC_OK);
+            CHECK_EQ(mlc_metric_update(m[1], mlc_unsqueeze(x, 1), y, by), MLC_OK);
+            CHECK_EQ(mlc_metric_update(m[2], x, mlc_unsqueeze(y, 1), by), MLC_OK);
+            CHECK_NEAR(mlc_metric_value(m[1]), mlc_metric_value(m[0]), 0);
+            CHECK_NEAR(mlc_metric_value(m[2]), mlc_metric_value(m[0]), 0);
+            if (k->make == mse) CHECK_NEAR(mlc_metric_value(m[1]), weighted ? 0.25 : 1.25, 0);
+            CHECK_EQ(mlc_metric_update(m[0], mlc_unsqueeze(x, 0), y, by), MLC_ERR_SHAPE);
+            mlc_error_clear(ctx);
+        }
+    CHECK_OK(ctx);
+}
+
 /* Large values with a small spread, in batches: sums of squares would lose all digits.           */
 TEST(metrics, r2_keeps_its_digits_where_the_mean_is_large)
 {
