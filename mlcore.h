@@ -4341,8 +4341,8 @@ MLC_API mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
 typedef enum mlc_missing {             /* what becomes of rows with empty cells                */
     MLC_MISSING_ERROR = 0,             /* an error with line of the file and column            */
     MLC_MISSING_DROP,                  /* they are left out                                    */
-    MLC_MISSING_MEAN,                  /* cells of x take the mean of their column: of numbers */
-    MLC_MISSING_VALUE,                 /* or a value                                           */
+    MLC_MISSING_MEAN,                  /* numbers of x take the mean of their column           */
+    MLC_MISSING_VALUE,                 /* or a value; with both, texts are no other category   */
     MLC_MISSING_FORCE_32 = 0x7fffffff
 } mlc_missing;
 
@@ -4352,6 +4352,7 @@ typedef struct mlc_dataset_table_desc {
     const char        *target;         /* column of y, or NULL                                 */
     mlc_missing        missing;        /* default: an error; the target is never filled in     */
     double             value;
+    bool               one_hot;        /* a text of x is a 0 or 1 for each category            */
     bool               target_f32;     /* y is f32 of whole numbers, too, as mlc_mse_loss      */
                                        /* takes it; default: they are i64 classes              */
 } mlc_dataset_table_desc;
@@ -4359,11 +4360,14 @@ typedef struct mlc_dataset_table_desc {
 /* mlc_dataset_table_desc_make: all columns but the target, which may be NULL.                 */
 MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
 /* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
- *   i64 (whole numbers, categories) or f32, with target_f32 always f32. Copied.
- *   With MLC_MISSING_VALUE and the value mlc_table_categories of a column its missing texts are a
- *   category of their own.
+ *   i64 (whole numbers, categories) or f32, with target_f32 always f32. Copied. With one_hot a
+ *   column of texts takes mlc_table_categories places of x instead of one, in its place among the
+ *   others: field[0].dims of the result has the sum.
+ *   A missing text that is not an error or dropped is a category of its own, with the number
+ *   mlc_table_categories; with one_hot its places are all 0.
  *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left;
- *          MLC_MISSING_MEAN and an empty cell in a column of texts, or in one without a value */
+ *          MLC_MISSING_MEAN and a column of numbers without a value
+ *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                            */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
 /* mlc_dataset_pnm: a folder of images, .pgm, .ppm or .pnm in either case, binary, of 8 bits, in the
@@ -62297,6 +62301,7 @@ typedef struct mlc__table_set {        /* a table on its way to a dataset */
     mlc_table *table;
     mlc_dataset_table_desc desc;
     int64_t   *column, n, target;      /* of x; how many; of y, or -1 */
+    int64_t    wide;                   /* numbers of x in a row */
     uint8_t   *drop;                   /* of rows */
     int64_t    rows;                   /* that are left */
 } mlc__table_set;
@@ -62309,6 +62314,17 @@ static mlc_status mlc__table_set_find(const mlc__table_set *u, const char *name,
     return MLC_OK;
 }
 
+static bool mlc__table_is_text(const mlc__table_set *u, int64_t col)
+{
+    return u->table->columns[col].type == MLC_COLUMN_TEXT;
+}
+
+/* Places of a column in x: categories are counted. */
+static int64_t mlc__table_places(const mlc__table_set *u, int64_t col)
+{
+    return u->desc.one_hot && mlc__table_is_text(u, col) ? u->table->columns[col].categories : 1;
+}
+
 static mlc_status mlc__table_set_columns(mlc__table_set *u)
 {
     const mlc_table *t = u->table;
@@ -62318,12 +62334,14 @@ static mlc_status mlc__table_set_columns(mlc__table_set *u)
         MLC__TRY(mlc__table_set_find(u, u->desc.columns[k], &u->column[u->n++]));
     for (int64_t k = 0; !u->desc.columns && k < t->cols; k++)
         if (k != u->target) u->column[u->n++] = k;
-    MLC__REQUIRE(u->ctx, u->n > 0, ARG, "dataset_table: there is no column for x");
     for (int64_t k = 0; k <= u->n; k++) {
         const int64_t col = k < u->n ? u->column[k] : u->target;
-        if (col >= 0 && t->columns[col].type == MLC_COLUMN_TEXT)
+        if (col >= 0 && mlc__table_is_text(u, col))
             MLC__TRY(mlc__table_categories(u->table, &u->table->columns[col], col));
+        if (k < u->n) u->wide += mlc__table_places(u, col);
     }
+    MLC__REQUIRE(u->ctx, u->wide > 0, ARG, "dataset_table: there is no column for x%s",
+                 u->n ? ": those of texts have no category" : "");
     return MLC_OK;
 }
 
@@ -62366,33 +62384,12 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
     return MLC_OK;
 }
 
-/* A column with empty cells must have a mean: numbers, and one of them at least. */
-static mlc_status mlc__table_set_means(const mlc__table_set *u)
-{
-    for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
-        const mlc__table_col *c = &u->table->columns[u->column[k]];
-        int64_t empty = 0;
-        for (int64_t r = 0; r < u->table->rows; r++) {
-            const double v = mlc__table_number(u, r, u->column[k]);
-            empty += v != v;
-        }
-        if (!empty) continue;
-        MLC__REQUIRE(u->ctx, c->type != MLC_COLUMN_TEXT, VALUE, "dataset_table: column '%.80s' has "
-                     "%lld empty cells and texts, which have no mean; set missing to "
-                     "MLC_MISSING_VALUE and value to %lld, a category of their own, or drop such "
-                     "rows", c->name, (long long)empty, (long long)c->categories);
-        MLC__REQUIRE(u->ctx, empty < u->table->rows, VALUE, "dataset_table: column '%.80s' has no "
-                     "value in %lld rows, and so no mean; leave it out of columns, or set missing "
-                     "to MLC_MISSING_VALUE", c->name, (long long)empty);
-    }
-    return MLC_OK;
-}
-
 /* What an empty cell of a column becomes. */
 static double mlc__table_fill(const mlc__table_set *u, int64_t col)
 {
     double sum = 0.0;
     int64_t n = 0;
+    if (mlc__table_is_text(u, col)) return (double)u->table->columns[col].categories;
     if (u->desc.missing != MLC_MISSING_MEAN) return u->desc.value;
     for (int64_t r = 0; r < u->table->rows; r++) {
         const double v = mlc__table_number(u, r, col);
@@ -62401,14 +62398,42 @@ static double mlc__table_fill(const mlc__table_set *u, int64_t col)
     return sum / (double)n;
 }
 
+/* A column of numbers must have a mean: one of them at least. */
+static mlc_status mlc__table_set_means(const mlc__table_set *u)
+{
+    for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
+        bool some = mlc__table_is_text(u, u->column[k]);
+        for (int64_t r = 0; !some && r < u->table->rows; r++) {
+            const double v = mlc__table_number(u, r, u->column[k]);
+            some = v == v;
+        }
+        MLC__REQUIRE(u->ctx, some, VALUE, "dataset_table: column '%.80s' has no value in "
+                     "%lld rows, and so no mean; leave it out of columns, or set missing to "
+                     "MLC_MISSING_VALUE", u->table->columns[u->column[k]].name,
+                     (long long)u->table->rows);
+    }
+    return MLC_OK;
+}
+
+/* The number of a cell, or a 1 in the place of its category. */
+static void mlc__table_cell(double v, bool one_hot, int64_t places, float *x)
+{
+    if (!one_hot) x[0] = (float)v;
+    for (int64_t c = 0; one_hot && c < places; c++) x[c] = v == (double)c ? 1.0f : 0.0f;
+}
+
 static void mlc__table_x(const mlc__table_set *u, float *x)
 {
     for (int64_t k = 0; k < u->n; k++) {
-        const double fill = mlc__table_fill(u, u->column[k]);
+        const int64_t col = u->column[k], places = mlc__table_places(u, col);
+        const bool one_hot = u->desc.one_hot && mlc__table_is_text(u, col);
+        const double fill = mlc__table_fill(u, col);
         for (int64_t r = 0, to = 0; r < u->table->rows; r++) {
-            const double v = mlc__table_number(u, r, u->column[k]);
-            if (!u->drop[r]) x[to++ * u->n + k] = (float)(v == v ? v : fill);
+            const double v = mlc__table_number(u, r, col);
+            if (!u->drop[r])
+                mlc__table_cell(v == v ? v : fill, one_hot, places, x + to++ * u->wide);
         }
+        x += places;
     }
 }
 
@@ -62429,7 +62454,7 @@ static void mlc__table_y(const mlc__table_set *u, mlc_dtype dtype, char *y)
 static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
 {
     const char *const what = "dataset_table";
-    float *x = MLC__CAST(float *, mlc__arrays_add(d, what, MLC_F32, mlc_dims1(u->n)));
+    float *x = MLC__CAST(float *, mlc__arrays_add(d, what, MLC_F32, mlc_dims1(u->wide)));
     if (!x) return MLC_ERR_NOMEM;
     mlc__table_x(u, x);
     if (u->target < 0) return MLC_OK;

@@ -739,7 +739,7 @@ TEST(dataset, an_empty_cell_is_named_by_its_line_of_the_file)
     box_close(&b);
 }
 
-TEST(dataset, a_mean_is_of_numbers_and_of_one_at_least)
+TEST(dataset, a_mean_is_of_numbers_and_a_missing_text_is_a_category_of_its_own)
 {
     static const char text[] = "city,none,price\nGraz,,1\nWien,NA,2\nNA,,3\nLinz,nan,4\n";
     static const char *const city[1] = {"city"}, *const none[2] = {"price", "none"};
@@ -752,12 +752,11 @@ TEST(dataset, a_mean_is_of_numbers_and_of_one_at_least)
     desc.missing = MLC_MISSING_MEAN;
     desc.columns = city;
     desc.n_columns = 1;
-    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
-    CHECK_ERROR(ctx, MLC_ERR_VALUE, "dataset_table: column 'city' has 1 empty cells and texts, "
-                "which have no mean; set missing to MLC_MISSING_VALUE and value to 3, a category");
-    desc.missing = MLC_MISSING_VALUE;
-    desc.value = 3;
     mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    for (int i = 0; i < 4; i++) CHECK_NEAR(value(ctx, d, i, 0), codes[i], 0);
+    desc.missing = MLC_MISSING_VALUE;
+    desc.value = 1;                    /* which is Linz                                        */
+    d = mlc_dataset_table(ctx, t, &desc);
     for (int i = 0; i < 4; i++) CHECK_NEAR(value(ctx, d, i, 0), codes[i], 0);
     desc.missing = MLC_MISSING_MEAN;
     desc.columns = none;
@@ -769,6 +768,38 @@ TEST(dataset, a_mean_is_of_numbers_and_of_one_at_least)
     desc.n_columns = 1;                /* without gaps there is nothing to fill in             */
     CHECK(mlc_dataset_table(ctx, t, &desc) != NULL);
     CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(dataset, texts_are_one_hot_where_asked_for_and_numbers_beside_them_are_filled_in)
+{
+    static const char text[] = "size,city,rooms,heat,price\n50,Graz,2,gas,1\n70,NA,,oil,2\n"
+                               "90,Wien,4,,3\n,Linz,3,gas,4\n";
+    static const double x[4][7] = {{50, 1, 0, 0, 2, 1, 0}, {70, 0, 0, 0, 3, 0, 1},
+                                   {90, 0, 0, 1, 4, 0, 0}, {70, 0, 1, 0, 3, 1, 0}};
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open("a.csv");
+    mlc_tensor *field[2];
+    CHECK(put_file(b.path, text, sizeof text - 1));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("price");
+    CHECK(!desc.one_hot);
+    desc.one_hot = true;
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "a.csv': line 3, column 2 'city' is empty or NaN; set ");
+    desc.missing = MLC_MISSING_MEAN;
+    mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    CHECK(d && d->field[0].dims.n == 1 && d->field[0].dims.v[0] == 7);
+    for (int i = 0; d && i < 4; i++) {
+        CHECK_EQ(mlc_dataset_get(ctx, d, i, field), MLC_OK);
+        CHECK_VALUES(field[0], 7, x[i], 0, 0);
+        CHECK_NEAR(mlc_item(field[1]), i + 1, 0);
+    }
+    desc.missing = MLC_MISSING_DROP;
+    d = mlc_dataset_table(ctx, t, &desc);
+    CHECK_EQ(mlc_dataset_count(d), 1);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_VALUES(field[0], 7, x[0], 0, 0);
     box_close(&b);
 }
 
