@@ -2133,7 +2133,8 @@ MLC_API mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features);
  *   err    ARG: lo < hi does not hold             ref: sklearn.preprocessing.MinMaxScaler     */
 MLC_API mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi);
 /* mlc_nn_scale_fit: sets the numbers of an mlc_nn_standardize or mlc_nn_min_max by x, f32 or f64
- *   [.., features]: of training data alone. Builds the module. On an error nothing has changed.
+ *   [.., features]: of training data alone, of a dataset mlc_dataset_field's. Builds the module. On
+ *   an error nothing has changed.
  *   err    ARG: another class; SHAPE; DTYPE; VALUE names a feature with NaN, inf or a range that
  *          f32 cannot scale
  *   test   tests/test_nn.c                                                                    */
@@ -4243,6 +4244,11 @@ MLC_API int64_t mlc_dataset_count(const mlc_dataset *data);
  *   err    ARG: index; what get says                                                          */
 MLC_API mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *data, int64_t index,
                                    mlc_tensor **fields);
+/* mlc_dataset_field: field f of all samples in their order as one tensor [count,..] of the current
+ *   scope, as mlc_dataset_get has it of each: the x that mlc_nn_scale_fit takes, say.
+ *   err    ARG: a stream, no such field, a ragged one; SHAPE: too large; what get says
+ *   test   those of tests/test_dataset.c                                                      */
+MLC_API mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *data, int32_t f);
 /* mlc_sample_uniform: number `draw` (0, 1, ..) in [0,1) of a sample: a function of seed, epoch,
  *   index and draw. For get and what it calls.                                                */
 MLC_API double mlc_sample_uniform(const mlc_sample *s, uint32_t draw);
@@ -7121,7 +7127,7 @@ struct dims : mlc_dims {
     X(zeros) X(full) X(ones) X(arange) X(linspace) X(eye) X(from) X(wrap) X(randn) X(normal) \
     X(uniform) X(truncated_normal) X(bernoulli) X(randint) X(randperm) X(custom) X(sinusoidal) \
     X(alibi_slopes) X(rotary_table) X(einsum) X(sketch_matrix) X(table_column) X(table_missing) \
-    X(cifar_load) X(tokenizer_tensor)
+    X(cifar_load) X(tokenizer_tensor) X(dataset_field)
 
 /* made, made_mask: the result where a function F takes arguments A; otherwise no type, so that no
  * other argument finds these operations.                                                        */
@@ -61239,6 +61245,30 @@ static mlc_tensor *mlc__sample_tensor(mlc_ctx *ctx, const mlc_field *f, const ml
     return mlc_from(ctx, f->dtype, dims, s->dst[k]);
 }
 
+/* Memory of one sample and of `more` bytes, which it returns; the caller frees s->scratch. */
+static char *mlc__sample_begin(mlc_ctx *ctx, const char *what, const mlc_dataset *d, size_t more,
+                               mlc_sample *s)
+{
+    memset(s, 0, sizeof *s);
+    s->scratch = mlc__heap_alloc(ctx, d->scratch + MLC__CACHELINE + more +
+                                      mlc__rooms_bytes(d->field, d->n_fields), MLC_MEM_OBJECT,
+                                 what);
+    if (!s->scratch) return NULL;
+    return mlc__rooms(d->field, d->n_fields, MLC__CAST(char *, s->scratch) +
+                                             mlc__round_up(d->scratch, MLC__CACHELINE), s->dst);
+}
+
+static mlc_status mlc__sample_get(mlc_ctx *ctx, const char *what, const mlc_dataset *d,
+                                  mlc_sample *s, int64_t index)
+{
+    s->index = index;
+    mlc_status st = d->get(d->user, s);
+    if (st == MLC_OK && s->end)
+        st = mlc__why(s, MLC_ERR_ARG, "the stream ended before");
+    if (st != MLC_OK) mlc__why_raise(ctx, what, st, "sample", index, s->why);
+    return st;
+}
+
 MLC_IMPL mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *d, int64_t index,
                                     mlc_tensor **fields)
 {
@@ -61250,23 +61280,46 @@ MLC_IMPL mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *d, int64_t 
     const int64_t n = mlc_dataset_count(d);
     MLC__REQUIRE(ctx, index >= 0 && (n < 0 || index < n), ARG, "dataset_get: sample %lld of %lld; "
                  "they count from 0", (long long)index, (long long)n);
-    memset(&s, 0, sizeof s);
-    s.index = index;
-    s.scratch = mlc__heap_alloc(ctx, d->scratch + MLC__CACHELINE +
-                                     mlc__rooms_bytes(d->field, d->n_fields), MLC_MEM_OBJECT,
-                                "dataset_get");
-    if (!s.scratch) return MLC_ERR_NOMEM;
-    mlc__rooms(d->field, d->n_fields, MLC__CAST(char *, s.scratch) +
-                                      mlc__round_up(d->scratch, MLC__CACHELINE), s.dst);
-    mlc_status st = d->get(d->user, &s);
-    if (st == MLC_OK && s.end)
-        st = mlc__why(&s, MLC_ERR_ARG, "the stream ended before");
-    if (st != MLC_OK) mlc__why_raise(ctx, "dataset_get", st, "sample", index, s.why);
+    if (!mlc__sample_begin(ctx, "dataset_get", d, 0, &s)) return MLC_ERR_NOMEM;
+    mlc_status st = mlc__sample_get(ctx, "dataset_get", d, &s, index);
     for (int32_t f = 0; st == MLC_OK && f < d->n_fields; f++)
         if (!(fields[f] = mlc__sample_tensor(ctx, &d->field[f], &s, f))) st = ctx->status;
     mlc__heap_free(ctx, s.scratch);
     for (int32_t f = 0; st != MLC_OK && f < d->n_fields; f++) fields[f] = NULL;
     return st;
+}
+
+/* The shape of a field of all samples, which memory can hold. */
+static mlc_status mlc__field_shape(mlc_ctx *ctx, const mlc_dataset *d, int32_t f, mlc_dims *shape)
+{
+    const char *const what = "dataset_field";
+    MLC__TRY(mlc__set_counted(ctx, what, d));
+    MLC__REQUIRE(ctx, f >= 0 && f < d->n_fields, ARG, "%s: field %d; the dataset has %d, which "
+                 "count from 0", what, f, d->n_fields);
+    MLC__REQUIRE(ctx, !d->field[f].ragged, ARG, "%s: field %d is ragged: its samples have "
+                 "several lengths; mlc_dataset_get gives one", what, f);
+    *shape = d->field[f].dims;
+    memmove(shape->v + 1, shape->v, (size_t)shape->n++ * sizeof shape->v[0]);
+    shape->v[0] = mlc_dataset_count(d);
+    return mlc__shape_check(ctx, what, d->field[f].dtype, *shape);
+}
+
+MLC_IMPL mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *d, int32_t f)
+{
+    mlc_dims shape;
+    mlc_sample s;
+    if (!ctx || mlc__field_shape(ctx, d, f, &shape) != MLC_OK) return NULL;
+    const size_t bytes = mlc__field_bytes(&d->field[f]);
+    char *all = mlc__sample_begin(ctx, "dataset_field", d, (size_t)shape.v[0] * bytes, &s);
+    if (!all) return NULL;
+    mlc_status st = MLC_OK;
+    for (int64_t i = 0; st == MLC_OK && i < shape.v[0]; i++) {
+        st = mlc__sample_get(ctx, "dataset_field", d, &s, i);
+        if (st == MLC_OK) memcpy(all + (size_t)i * bytes, s.dst[f], bytes);
+    }
+    mlc_tensor *t = st == MLC_OK ? mlc_from(ctx, d->field[f].dtype, shape, all) : NULL;
+    mlc__heap_free(ctx, s.scratch);
+    return t;
 }
 
 /* -- arrays in memory: rows of tensors, and of tables -- */

@@ -771,6 +771,48 @@ TEST(dataset, a_mean_is_of_numbers_and_a_missing_text_is_a_category_of_its_own)
     box_close(&b);
 }
 
+static mlc_status length_get(void *user, mlc_sample *s)
+{
+    (void)user;
+    s->len[0] = 1;
+    return MLC_OK;
+}
+
+TEST(dataset, a_field_of_all_samples_is_one_tensor)
+{
+    static const double x[8] = {3, 30, 0, 0, 3, 30, 1, 10}, y[4] = {0, 0, 0, 1};
+    static const double which[4] = {3, 0, 3, 1};
+    mlc_ctx    *ctx = test_ctx();
+    numbers     of = {5, -1, 0};
+    mlc_dataset d = numbers_set(&of);
+    mlc_dataset *part = mlc_dataset_subset(ctx, &d, test_tensor(ctx, MLC_I64, mlc_dims1(4), which));
+    mlc_tensor *t = mlc_dataset_field(ctx, part, 0);
+    CHECK(t && t->dtype == MLC_F32 && t->ndim == 2 && t->shape[0] == 4 && t->shape[1] == 2);
+    CHECK_VALUES(t, 8, x, 0, 0);
+    t = mlc_dataset_field(ctx, part, 1);
+    CHECK(t && t->dtype == MLC_I64 && t->ndim == 1);
+    CHECK_VALUES(t, 4, y, 0, 0);
+    CHECK(mlc_dataset_field(ctx, part, 2) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_field: field 2; the dataset has 2, which count from 0");
+    CHECK(mlc_dataset_field(ctx, NULL, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_field: the dataset is NULL");
+    of.bad = 2;
+    CHECK(mlc_dataset_field(ctx, &d, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "dataset_field: sample 2: the number 2 is bad");
+    d.count = NULL;
+    CHECK(mlc_dataset_field(ctx, &d, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_field: the dataset is a stream");
+    d = numbers_set(&of);
+    d.field[0].ragged = true;
+    d.get = length_get;
+    CHECK(mlc_dataset_field(ctx, &d, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_field: field 0 is ragged");
+    d = numbers_set(&of);
+    of.n = INT64_MAX;
+    CHECK(mlc_dataset_field(ctx, &d, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "has more elements than memory can hold");
+}
+
 TEST(dataset, texts_are_one_hot_where_asked_for_and_numbers_beside_them_are_filled_in)
 {
     static const char text[] = "size,city,rooms,heat,price\n50,Graz,2,gas,1\n70,NA,,oil,2\n"

@@ -2669,6 +2669,11 @@ static mlc_status itself(void *user, mlc_sample *s, void *const *in, const int64
 
 DO(mlc_dataset_tensors) { return see_sample(w, three(w)); }
 DO(mlc_dataset_get)     { return see_sample(w, three(w)); }
+DO(mlc_dataset_field)
+{
+    mlc_dataset *d = over(w, three(w));
+    return made(w, d ? mlc_dataset_field(w->ctx, d, 0) : NULL);
+}
 
 DO(mlc_dataset_create)
 {
