@@ -4311,9 +4311,12 @@ MLC_API mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char 
 /* mlc_dataset_safetensors: rows of a tensor of a .safetensors file.
  *   err    as mlc_safetensors_open and _get; SHAPE: no rows                                   */
 MLC_API mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, const char *name);
-/* mlc_dataset_idx: rows of an IDX file (MNIST's): images, or labels, which mlc_dataset_labels makes
- *   i64.           err: as mlc_idx_load; SHAPE: no rows                                       */
+/* mlc_dataset_idx: rows of an IDX file (MNIST's) as they are: images [h,w], or labels, which
+ *   mlc_dataset_labels makes i64.        err: as mlc_idx_load; SHAPE: no rows                 */
 MLC_API mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path);
+/* mlc_dataset_idx_images: the same of images, with the channel that mlc_nn_conv2d takes: [1,h,w] of
+ *   rows [h,w]; [c,h,w] stay.                   err: as mlc_dataset_idx; SHAPE: no images     */
+MLC_API mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path);
 /* mlc_dataset_cifar: a CIFAR binary file: image u8 [3,32,32] and label i64, of 10 classes or the
  *   fine ones of 100. err: ARG; IO: size; from get: VALUE: a label, with file and record      */
 MLC_API mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes);
@@ -62106,11 +62109,11 @@ MLC_IMPL mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, co
     return mlc__rows_done(d, st);
 }
 
-MLC_IMPL mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path)
+static mlc_dataset *mlc__idx_set(mlc_ctx *ctx, const char *what, const char *path)
 {
     mlc__source s;
     mlc__npy a;
-    mlc_dataset *d = mlc__rows_open(ctx, "dataset_idx", path);
+    mlc_dataset *d = mlc__rows_open(ctx, what, path);
     if (!d) return NULL;
     memset(&s, 0, sizeof s);
     s.file = &MLC__CAST(mlc__row_file *, d->user)->file;
@@ -62121,8 +62124,28 @@ MLC_IMPL mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path)
     if (!st && bytes != s.left)
         st = mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes of data, the header names %lld", path,
                        (long long)s.left, (long long)bytes);
-    if (!st) st = mlc__rows_array(d, "dataset_idx", mlc__npy_dtype(&a), &a, s.file->at);
+    if (!st) st = mlc__rows_array(d, what, mlc__npy_dtype(&a), &a, s.file->at);
     return mlc__rows_done(d, st);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path)
+{
+    return mlc__idx_set(ctx, "dataset_idx", path);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path)
+{
+    mlc_dataset *d = mlc__idx_set(ctx, "dataset_idx_images", path);
+    mlc_dims *row = d ? &d->field[0].dims : NULL;
+    if (!d || row->n == 3) return d;
+    if (row->n == 2) {
+        *row = mlc_dims3(1, row->v[0], row->v[1]);
+        return d;
+    }
+    return mlc__set_done(d, mlc__fail(ctx, MLC_ERR_SHAPE, "dataset_idx_images: '%s': its rows are "
+                                      "%s; images are [h,w] or [c,h,w]: read others with "
+                                      "mlc_dataset_idx", path,
+                                      mlc__shape_text(row->n, row->v).s));
 }
 
 /* -- CIFAR -- */

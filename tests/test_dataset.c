@@ -542,6 +542,43 @@ TEST(dataset, arrays_that_are_no_rows_and_files_that_are_none_are_refused)
     box_close(&b);
 }
 
+TEST(dataset, images_of_an_idx_file_have_the_channel_that_a_convolution_takes)
+{
+    const mlc_dims all[4] = {mlc_dims3(6, 3, 2), mlc_dims4(6, 2, 3, 2), mlc_dims2(6, 3),
+                             mlc_dims1(6)};
+    const mlc_dims row[2] = {mlc_dims3(1, 3, 2), mlc_dims3(2, 3, 2)};
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open("a.idx");
+    mlc_tensor *field[1];
+    for (int k = 0; k < 4; k++) {
+        mlc_tensor *t = mlc_cast(test_rand(ctx, MLC_F32, all[k], 3, 0, 255), MLC_U8);
+        CHECK_EQ(mlc_idx_save(t, b.path), MLC_OK);
+        mlc_dataset *d = mlc_dataset_idx_images(ctx, b.path);
+        CHECK((d != NULL) == (k < 2));
+        for (int i = 0; d && i < 6; i++) {
+            double was[12];
+            CHECK(test_read(mlc_select(t, 0, i), was));
+            CHECK_EQ(mlc_dataset_get(ctx, d, i, field), MLC_OK);
+            CHECK(field[0]->ndim == 3 && memcmp(field[0]->shape, row[k].v, 24) == 0);
+            CHECK_VALUES(field[0], k ? 12 : 6, was, 0, 0);
+        }
+        if (d) continue;
+        CHECK_HAS(mlc_error(ctx), b.path);
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, k == 2 ? "its rows are [3]; images are [h,w] or [c,h,w]"
+                                               : "its rows are []; images are [h,w] or [c,h,w]");
+    }
+    CHECK_EQ(mlc_idx_save(mlc_zeros(ctx, MLC_F32, mlc_dims3(4, 5, 5)), b.path), MLC_OK);
+    mlc_loader_from_desc desc = mlc_loader_from_desc_make(2);
+    mlc_loader *loader = mlc_loader_from(ctx, mlc_dataset_idx_images(ctx, b.path), &desc);
+    mlc_batch   batch;
+    CHECK(loader && mlc_loader_next(loader, &batch));
+    mlc_tensor *y = mlc_forward(mlc_nn_conv2d(ctx, 1, 2, 3, 1, 1), loader ? batch.x : NULL);
+    CHECK(y && y->ndim == 4 && y->shape[0] == 2 && y->shape[1] == 2 && y->shape[3] == 5);
+    CHECK_OK(ctx);
+    mlc_loader_free(loader);
+    box_close(&b);
+}
+
 TEST(dataset, labels_become_i64_and_one_out_of_range_is_named)
 {
     mlc_ctx      *ctx = test_ctx();

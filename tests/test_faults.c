@@ -2752,6 +2752,10 @@ DO(mlc_dataset_labels)
 DO(mlc_dataset_npy)   { return see_sample(w, mlc_dataset_npy(w->ctx, in(w, "in.npy"))); }
 DO(mlc_dataset_npz)   { return see_sample(w, mlc_dataset_npz(w->ctx, in(w, "in.npz"), "one")); }
 DO(mlc_dataset_idx)   { return see_sample(w, mlc_dataset_idx(w->ctx, in(w, "in.idx"))); }
+DO(mlc_dataset_idx_images)
+{
+    return see_sample(w, mlc_dataset_idx_images(w->ctx, in(w, "in.images")));
+}
 DO(mlc_dataset_cifar)
 {
     mlc_dataset *d = mlc_dataset_cifar(w->ctx, in(w, "in.cifar"), 10);
@@ -3786,6 +3790,7 @@ static void put_inputs(const box *b)
 #define PATH(name) (snprintf(path, sizeof path, "%s/" name, b->dir), path)
     mlc_csv_save(x, PATH("in.csv"), NULL);
     mlc_idx_save(x, PATH("in.idx"));
+    mlc_idx_save(mlc_unsqueeze(x, 2), PATH("in.images"));
     mlc_npy_save(mask, PATH("in.npy"));
     mlc_npz_save(ctx, PATH("in.npz"), list, 2);
     mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
