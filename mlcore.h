@@ -892,8 +892,9 @@ MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_
 
 /* -- elementwise -- */
 
-/* add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar, mul_scalar and
- * rsub_scalar, in place, too, also take i64 and i32: modulo 2^64 and 2^32, without a gradient.
+/* add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar, sub_scalar,
+ * mul_scalar and rsub_scalar, in place, too, also take i64 and i32: modulo 2^64 and 2^32, without a
+ * gradient.
  * err    VALUE if an integer divisor is 0; ARG if s is no whole number (of i64) and x integers  */
 
 /* mlc_add: a + b.                            grad: da += dy; db += dy          ref: torch.add   */
@@ -928,6 +929,8 @@ MLC_API mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b);
 MLC_API mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b);
 /* mlc_add_scalar: x + s.                     grad: dx += dy                                     */
 MLC_API mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s);
+/* mlc_sub_scalar: x - s.                     grad: dx += dy                                     */
+MLC_API mlc_tensor *mlc_sub_scalar(mlc_tensor *x, double s);
 /* mlc_mul_scalar: s x.                       grad: dx += s dy                                   */
 MLC_API mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s);
 /* mlc_div_scalar: x / s, rounded once.       grad: dx += dy/s                                   */
@@ -1131,6 +1134,8 @@ MLC_API mlc_tensor *mlc_atan2_(mlc_tensor *x, mlc_tensor *b);
 MLC_API mlc_tensor *mlc_hypot_(mlc_tensor *x, mlc_tensor *b);
 /* mlc_add_scalar_: x becomes mlc_add_scalar(x, s).                                              */
 MLC_API mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s);
+/* mlc_sub_scalar_: x becomes mlc_sub_scalar(x, s).                                              */
+MLC_API mlc_tensor *mlc_sub_scalar_(mlc_tensor *x, double s);
 /* mlc_mul_scalar_: x becomes mlc_mul_scalar(x, s).                                              */
 MLC_API mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s);
 /* mlc_div_scalar_: x becomes mlc_div_scalar(x, s).                                              */
@@ -7115,17 +7120,17 @@ struct dims : mlc_dims {
     X(npy_load)
 #define MLC__CPP_TENSORS(X) \
     X(reshape) X(flatten) X(permute) X(transpose) X(slice) X(rows) X(select) X(expand) X(squeeze) \
-    X(unsqueeze) X(movedim) X(unfold) X(diagonal) X(cast) X(add_scalar) X(mul_scalar) \
-    X(div_scalar) X(pow_scalar) X(rsub_scalar) X(clamp) X(leaky_relu) X(elu) X(celu) X(glu) \
-    X(masked_fill) X(add_scalar_) X(mul_scalar_) X(div_scalar_) X(pow_scalar_) X(rsub_scalar_) \
-    X(clamp_) X(leaky_relu_) X(elu_) X(celu_) X(fill_) X(masked_fill_) X(dropout) X(sum) X(mean) \
-    X(prod) X(max) X(min) X(var) X(std) X(norm) X(logsumexp) X(argmax) X(argmin) X(cumsum) \
-    X(cumprod) X(softmax) X(log_softmax) X(layer_norm) X(rms_norm) X(adaptive_max_pool) \
-    X(adaptive_avg_pool) X(interpolate) X(pixel_shuffle) X(pixel_unshuffle) X(batch_norm) \
-    X(group_norm) X(instance_norm) X(concat) X(stack) X(tile) X(repeat) X(flip) X(roll) X(pad) \
-    X(diag) X(gather) X(scatter) X(scatter_add) X(scatter_) X(scatter_add_) X(index_select) \
-    X(one_hot) X(tril) X(triu) X(sort) X(argsort) X(topk) X(multinomial) X(sketch_apply) \
-    X(sketch_apply_t) X(sklinear)
+    X(unsqueeze) X(movedim) X(unfold) X(diagonal) X(cast) X(add_scalar) X(sub_scalar) \
+    X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar) X(clamp) X(leaky_relu) X(elu) X(celu) \
+    X(glu) X(masked_fill) X(add_scalar_) X(sub_scalar_) X(mul_scalar_) X(div_scalar_) \
+    X(pow_scalar_) X(rsub_scalar_) X(clamp_) X(leaky_relu_) X(elu_) X(celu_) X(fill_) \
+    X(masked_fill_) X(dropout) X(sum) X(mean) X(prod) X(max) X(min) X(var) X(std) X(norm) \
+    X(logsumexp) X(argmax) X(argmin) X(cumsum) X(cumprod) X(softmax) X(log_softmax) X(layer_norm) \
+    X(rms_norm) X(adaptive_max_pool) X(adaptive_avg_pool) X(interpolate) X(pixel_shuffle) \
+    X(pixel_unshuffle) X(batch_norm) X(group_norm) X(instance_norm) X(concat) X(stack) X(tile) \
+    X(repeat) X(flip) X(roll) X(pad) X(diag) X(gather) X(scatter) X(scatter_add) X(scatter_) \
+    X(scatter_add_) X(index_select) X(one_hot) X(tril) X(triu) X(sort) X(argsort) X(topk) \
+    X(multinomial) X(sketch_apply) X(sketch_apply_t) X(sklinear)
 #define MLC__CPP_OBJECTS(X) \
     X(zeros) X(full) X(ones) X(arange) X(linspace) X(eye) X(from) X(wrap) X(randn) X(normal) \
     X(uniform) X(truncated_normal) X(bernoulli) X(randint) X(randperm) X(custom) X(sinusoidal) \
@@ -7198,10 +7203,11 @@ template <class R, class A, class S> struct if_number
     MLC__CPP_TURNED(mask, operator sign, turned)
 
 MLC__CPP_BINARY(tensor, +, add) MLC__CPP_NUMBER(tensor, operator+, add)
-MLC__CPP_BINARY(tensor, -, sub) MLC__CPP_TURNED(tensor, operator+, add)
-MLC__CPP_BINARY(tensor, *, mul) MLC__CPP_TURNED(tensor, operator-, rsub)
-MLC__CPP_BINARY(tensor, /, div) MLC__CPP_NUMBER(tensor, operator*, mul)
-MLC__CPP_TURNED(tensor, operator*, mul) MLC__CPP_NUMBER(tensor, operator/, div)
+MLC__CPP_BINARY(tensor, -, sub) MLC__CPP_NUMBER(tensor, operator-, sub)
+MLC__CPP_BINARY(tensor, *, mul) MLC__CPP_NUMBER(tensor, operator*, mul)
+MLC__CPP_BINARY(tensor, /, div) MLC__CPP_NUMBER(tensor, operator/, div)
+MLC__CPP_TURNED(tensor, operator+, add) MLC__CPP_TURNED(tensor, operator-, rsub)
+MLC__CPP_TURNED(tensor, operator*, mul)
 MLC__CPP_BINARY(mask, &, logical_and) MLC__CPP_BINARY(mask, |, logical_or)
 MLC__CPP_BINARY(mask, ^, logical_xor)
 MLC__CPP_COMPARE(==, eq, eq) MLC__CPP_COMPARE(!=, ne, ne) MLC__CPP_COMPARE(<, lt, gt)
@@ -7211,11 +7217,6 @@ MLC__CPP_COMPARE(<=, le, ge) MLC__CPP_COMPARE(>, gt, lt) MLC__CPP_COMPARE(>=, ge
 #undef MLC__CPP_NUMBER
 #undef MLC__CPP_BINARY
 
-template <class A, class S>
-typename detail::if_number<tensor, A, S>::type operator-(const A &a, S s)
-{
-    return ::mlc_add_scalar(a, -static_cast<double>(s));
-}
 template <class S, class A>
 typename detail::if_number<tensor, A, S>::type operator/(S s, const A &a)
 {
@@ -7231,23 +7232,21 @@ inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
 
 /* += -= *= /= are in place, as in PyTorch: mlc_add_ and the like, which each copy and view of x
  * sees. x = x + y makes a new tensor. After an error x is what it was.                          */
-#define MLC__CPP_ASSIGN(sign, name, scalar, s) \
+#define MLC__CPP_ASSIGN(sign, name) \
     template <class B> \
     typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
     { \
-        ::mlc_##name(x, b); \
+        ::mlc_##name##_(x, b); \
         return x; \
     } \
     template <class S> \
     typename detail::if_number<tensor &, tensor, S>::type operator sign(tensor &x, S b) \
     { \
-        ::mlc_##scalar(x, s static_cast<double>(b)); \
+        ::mlc_##name##_scalar_(x, static_cast<double>(b)); \
         return x; \
     }
-MLC__CPP_ASSIGN(+=, add_, add_scalar_, +)
-MLC__CPP_ASSIGN(-=, sub_, add_scalar_, -)
-MLC__CPP_ASSIGN(*=, mul_, mul_scalar_, +)
-MLC__CPP_ASSIGN(/=, div_, div_scalar_, +)
+MLC__CPP_ASSIGN(+=, add) MLC__CPP_ASSIGN(-=, sub)
+MLC__CPP_ASSIGN(*=, mul) MLC__CPP_ASSIGN(/=, div)
 #undef MLC__CPP_ASSIGN
 
 } /* namespace cpp */
@@ -31937,7 +31936,7 @@ static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
 typedef enum mlc__whole_op {
     MLC__WHOLE_ADD, MLC__WHOLE_SUB, MLC__WHOLE_MUL, MLC__WHOLE_MIN, MLC__WHOLE_MAX,
     MLC__WHOLE_FLOOR_DIV, MLC__WHOLE_REMAINDER, MLC__WHOLE_NEG, MLC__WHOLE_ABS,
-    MLC__WHOLE_ADD_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
+    MLC__WHOLE_ADD_S, MLC__WHOLE_SUB_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
 } mlc__whole_op;
 
 /* A row: the operation that makes a new tensor, and the one in place. */
@@ -32013,8 +32012,8 @@ static const mlc__whole_spec mlc__whole_rows[][2] = {
     MLC__WHOLE(minimum, NULL, MIN), MLC__WHOLE(maximum, NULL, MAX),
     MLC__WHOLE(floor_divide, NULL, FLOOR_DIV), MLC__WHOLE(remainder, NULL, REMAINDER),
     MLC__WHOLE(neg, NULL, RSUB), MLC__WHOLE(abs, NULL, ABS),
-    MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL),
-    MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
+    MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(sub_scalar, mlc__args_scalar, SUB),
+    MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL), MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
 };
 
 /* In place b over the same memory goes through a copy: it would change while it is read. */
@@ -32052,6 +32051,15 @@ typedef struct mlc__unary {
 MLC__INLINE mlc__apply_fn mlc__apply_of(mlc__apply_fn row, mlc_map formula)
 {
     return formula < MLC_MAP_COUNT ? mlc__apply_map : row;
+}
+
+/* a - s is a + (-s), to the bit. */
+static mlc_status mlc__apply_less(mlc_ctx *ctx, const char *what, mlc_map op,
+                                  const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
+                                  const mlc_tensor *c, const double *s, bool accumulate)
+{
+    const double scalars[2] = { -s[0], 0.0 };
+    return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
 /* Saves x or y, whichever the row names. */
@@ -32156,6 +32164,7 @@ MLC__UNARY(ceil,        math, MATH_CEIL,        MATH_END,              0)
 MLC__UNARY(round,       math, MATH_ROUND,       MATH_END,              0)
 MLC__UNARY(trunc,       math, MATH_TRUNC,       MATH_END,              0)
 MLC__UNARY_OF(add_scalar, scalar, map, MAP_ADD_S, MAP_COPY, 0)
+MLC__UNARY_OF(sub_scalar, scalar, less, MAP_ADD_S, MAP_COPY, 0)
 MLC__UNARY_OF(mul_scalar, scalar, map, MAP_MUL_S, MAP_MUL_S, 0)
 MLC__UNARY_OF(div_scalar, scalar, math, MATH_DIV_S, MATH_DIV_S, 0)
 MLC__UNARY_OF(pow_scalar, scalar, math, MATH_POW_S, MATH_POW_S_GRAD, 'x')
@@ -32228,6 +32237,10 @@ MLC_IMPL mlc_tensor *mlc_trunc(mlc_tensor *x) { return MLC__UNARY_CALL(trunc, 0.
 MLC_IMPL mlc_tensor *mlc_add_scalar(mlc_tensor *x, double s)
 {
     return mlc__arith1(&mlc__add_scalar_op, MLC__WHOLE_ADD_S, x, s);
+}
+MLC_IMPL mlc_tensor *mlc_sub_scalar(mlc_tensor *x, double s)
+{
+    return mlc__arith1(&mlc__sub_scalar_op, MLC__WHOLE_SUB_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 {
@@ -32939,7 +32952,8 @@ MLC__INPLACE_UNARY(cosh) MLC__INPLACE_UNARY(erf) MLC__INPLACE_UNARY(erfc) MLC__I
 MLC__INPLACE_UNARY(ceil) MLC__INPLACE_UNARY(round) MLC__INPLACE_UNARY(trunc)
 MLC__INPLACE_UNARY_OF(add_scalar, scalar) MLC__INPLACE_UNARY_OF(mul_scalar, scalar)
 MLC__INPLACE_UNARY_OF(div_scalar, scalar) MLC__INPLACE_UNARY_OF(pow_scalar, scalar)
-MLC__INPLACE_UNARY_OF(rsub_scalar, scalar) MLC__INPLACE_UNARY_OF(clamp, clamp)
+MLC__INPLACE_UNARY_OF(sub_scalar, scalar) MLC__INPLACE_UNARY_OF(rsub_scalar, scalar)
+MLC__INPLACE_UNARY_OF(clamp, clamp)
 MLC__INPLACE_BINARY(add) MLC__INPLACE_BINARY(sub) MLC__INPLACE_BINARY(mul)
 MLC__INPLACE_BINARY(div) MLC__INPLACE_BINARY(pow) MLC__INPLACE_BINARY(minimum)
 MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remainder)
@@ -33041,6 +33055,10 @@ MLC_IMPL mlc_tensor *mlc_trunc_(mlc_tensor *x) { return MLC__INPLACE_CALL(trunc,
 MLC_IMPL mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s)
 {
     return mlc__arith1_(&mlc__add_scalar__op, MLC__WHOLE_ADD_S, x, s);
+}
+MLC_IMPL mlc_tensor *mlc_sub_scalar_(mlc_tensor *x, double s)
+{
+    return mlc__arith1_(&mlc__sub_scalar__op, MLC__WHOLE_SUB_S, x, s);
 }
 MLC_IMPL mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s)
 {

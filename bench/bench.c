@@ -199,6 +199,7 @@ EW_ANY(elu, mlc_elu(s->a, 1), a > 0 ? a : expm1(a))
 EW_ANY(celu, mlc_celu(s->a, 2), a > 0 ? a : 2 * expm1(a / 2))
 EW_ANY(prelu, mlc_prelu(s->a, s->row), a > 0 ? a : a * b)
 EW_ANY(add_scalar, mlc_add_scalar(s->a, 3), a + 3)
+EW_ANY(sub_scalar, mlc_sub_scalar(s->a, 3), a - 3)
 EW_ANY(mul_scalar, mlc_mul_scalar(s->a, 3), a * 3)
 EW_ANY(div_scalar, mlc_div_scalar(s->a, 3), a / 3)
 EW_ANY(rsub_scalar, mlc_rsub_scalar(s->a, 3), 3 - a)
@@ -246,7 +247,8 @@ static const ew_op ews[] = {
     ANY(leaky_relu, 4, 4), ANY(elu, 4, 4), ANY(celu, 4, 4), ANY(prelu, 4, 4),
     TEST2(eq), TEST2(ne), TEST2(lt), TEST2(le), TEST2(gt), TEST2(ge),
     TEST1(isnan), TEST1(isinf), TEST1(isfinite),
-    ANY(add_scalar, 4, 4), ANY(mul_scalar, 4, 4), ANY(div_scalar, 4, 4), ANY(rsub_scalar, 4, 4),
+    ANY(add_scalar, 4, 4), ANY(sub_scalar, 4, 4), ANY(mul_scalar, 4, 4), ANY(div_scalar, 4, 4),
+    ANY(rsub_scalar, 4, 4),
     OP(pow_scalar, NULL, NULL, any_pow_scalar, 4, 4, EW_RANGE(0.5, 4)),
     ANY(clamp, 4, 4), ANY(lt_scalar, 4, 1),
     ANY(logical_and, 2, 1), ANY(logical_or, 2, 1), ANY(logical_xor, 2, 1), ANY(logical_not, 1, 1),

@@ -885,6 +885,7 @@ CASES = {
     "ew_isinf_1000x1000": no_out(torch.isinf, -4, 4),
     "ew_isfinite_1000x1000": no_out(torch.isfinite, -4, 4),
     "ew_add_scalar_1000x1000": elementwise(lambda x, out=None: torch.add(x, 3, out=out), 1, -4, 4),
+    "ew_sub_scalar_1000x1000": elementwise(lambda x, out=None: torch.sub(x, 3, out=out), 1, -4, 4),
     "ew_mul_scalar_1000x1000": elementwise(lambda x, out=None: torch.mul(x, 3, out=out), 1, -4, 4),
     "ew_div_scalar_1000x1000": elementwise(lambda x, out=None: torch.div(x, 3, out=out), 1, -4, 4),
     "ew_rsub_scalar_1000x1000": no_out(lambda x: torch.rsub(x, 3), -4, 4),

@@ -59,6 +59,11 @@ static const wrong_op OPS[] = {
      "add_scalar: 0.5 is no whole number of i64, and x is i32; write mlc_cast(x, MLC_F32)"},
     {"mlc_mul_scalar_", "<i64[2] =nan", MLC_ERR_ARG,
      "mul_scalar_: nan is no whole number of i64, and x is i64; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sub_scalar", "<i32[2] =0.5", MLC_ERR_ARG,
+     "sub_scalar: 0.5 is no whole number of i64, and x is i32; write mlc_cast(x, MLC_F32)"},
+    {"mlc_sub_scalar_", "<f32[2]g =1", MLC_ERR_STATE,
+     "sub_scalar_: [2] is a leaf that requires a gradient; change it under mlc_no_grad_begin, or "
+     "a copy of it"},
     {"mlc_rsub_scalar", "<i64[2] =1e19", MLC_ERR_ARG,
      "rsub_scalar: 1e+19 is no whole number of i64, and x is i64; write mlc_cast(x, MLC_F32)"},
     {"mlc_add_scalar_", "<i64[2]E =1", MLC_ERR_ARG,

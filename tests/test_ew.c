@@ -503,6 +503,7 @@ static int64_t whole_of(int f, mlc_dtype dtype, int64_t a, int64_t b)
     case 8:  return wrapped(dtype, a < 0 ? 0 - x : x);
     case 9:  return wrapped(dtype, x + 3);
     case 10: return wrapped(dtype, x * (uint64_t)-5);
+    case 11: return wrapped(dtype, x + ((uint64_t)1 << 63));
     default: return wrapped(dtype, 7 - x);
     }
 }
@@ -521,13 +522,15 @@ static mlc_tensor *whole_call(int f, bool place, mlc_tensor *a, mlc_tensor *b)
     case 8:  return place ? mlc_abs_(a) : mlc_abs(a);
     case 9:  return place ? mlc_add_scalar_(a, 3) : mlc_add_scalar(a, 3);
     case 10: return place ? mlc_mul_scalar_(a, -5) : mlc_mul_scalar(a, -5);
+    case 11: return place ? mlc_sub_scalar_(a, -0x1p63) : mlc_sub_scalar(a, -0x1p63);
     default: return place ? mlc_rsub_scalar_(a, 7) : mlc_rsub_scalar(a, 7);
     }
 }
 
-static const char *const WHOLE[12] = {
+static const char *const WHOLE[13] = {
     "mlc_add", "mlc_sub", "mlc_mul", "mlc_minimum", "mlc_maximum", "mlc_floor_divide",
-    "mlc_remainder", "mlc_neg", "mlc_abs", "mlc_add_scalar", "mlc_mul_scalar", "mlc_rsub_scalar"};
+    "mlc_remainder", "mlc_neg", "mlc_abs", "mlc_add_scalar", "mlc_mul_scalar", "mlc_sub_scalar",
+    "mlc_rsub_scalar"};
 
 /* t has these numbers, to the last bit: doubles have fewer. */
 static bool is_whole(mlc_tensor *t, int64_t n, const int64_t *want, const char *name)
@@ -555,7 +558,7 @@ TEST(ew, integers_are_added_multiplied_and_divided_modulo_their_bits)
     enum { N = 14, M = 13 };                       /* a divisor is not 0                       */
     FOR_EACH_ISA(ctx)
         for (int d = 0; d < 2; d++)
-            for (int f = 0; f < 12; f++)
+            for (int f = 0; f < 13; f++)
                 for (int place = 0; place < 2; place++) {
                     const mlc_dtype dtype = d ? MLC_I32 : MLC_I64;
                     int64_t a[N], b[M], full[N * M], want[N * M], turned[N * M];
@@ -639,6 +642,7 @@ TEST(ew, scalar_forms_and_clamp)
 {
     static const double x0[5] = {-2, -0.5, 0, 1.5, 4}, div[5] = {-0.5, -0.125, 0, 0.375, 1};
     static const double cube[5] = {-8, -0.125, 0, 3.375, 64}, rsub[5] = {3, 1.5, 1, -0.5, -3};
+    static const double sub[5] = {-2.25, -0.75, -0.25, 1.25, 3.75};
     static const double in[5] = {-1, -0.5, 0, 1.5, 2}, low[5] = {-0.5, -0.5, 0, 1.5, 4};
     static const double all[5] = {-1, -1, -1, -1, -1};
     FOR_EACH_ISA(ctx) {
@@ -647,6 +651,7 @@ TEST(ew, scalar_forms_and_clamp)
             CHECK_VALUES(mlc_div_scalar(x, 4), 5, div, 0, 0);
             CHECK_VALUES(mlc_pow_scalar(x, 3), 5, cube, 0, 0);
             CHECK_VALUES(mlc_rsub_scalar(x, 1), 5, rsub, 0, 0);
+            CHECK_VALUES(mlc_sub_scalar(x, 0.25), 5, sub, 0, 0);
             CHECK_VALUES(mlc_clamp(x, -1, 2), 5, in, 0, 0);
             CHECK_VALUES(mlc_clamp(x, -0.5, INF), 5, low, 0, 0);
             CHECK_VALUES(mlc_clamp(x, 2, -1), 5, all, 0, 0);
@@ -712,7 +717,7 @@ TEST(ew, one_power_for_all_elements)
 typedef struct call {                  /* for gradcheck                                        */
     const unary  *u;
     const binary *b;
-    int           scalar;              /* 1 div 2 pow 3 rsub 4 clamp 5 where 6 masked_fill     */
+    int           scalar;              /* 1 div 2 pow 3 rsub 4 clamp 5 where 6 sub 7 masked_fill */
     mlc_tensor   *mask;
 } call;
 
@@ -728,6 +733,7 @@ static mlc_tensor *run(void *user, mlc_tensor *const *in, int32_t n)
     case 3:  return mlc_rsub_scalar(in[0], 3);
     case 4:  return mlc_clamp(in[0], 0.9, 1.6);
     case 5:  return mlc_where(c->mask, in[0], in[1]);
+    case 6:  return mlc_sub_scalar(in[0], 3);
     default: return mlc_masked_fill(in[0], c->mask, 7);
     }
 }
@@ -773,7 +779,7 @@ TEST(ew, gradients_match_central_differences)
     }
     c.b = NULL;
     c.mask = mlc_gt_scalar(test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 8, -1, 1), 0);
-    for (c.scalar = 1; c.scalar <= 6; c.scalar++)
+    for (c.scalar = 1; c.scalar <= 7; c.scalar++)
         check_gradient(ctx, &c, "scalar form", test_rand(ctx, MLC_F64, mlc_dims2(3, 5), 9, 1, 1.5),
                        c.scalar == 5 ? test_rand(ctx, MLC_F64, mlc_dims1(5), 10, 1, 2) : NULL);
 }
@@ -958,6 +964,7 @@ static void unary_run(mlc_ctx *ctx, const unary *u, mlc_dtype dtype, bool place,
 }
 
 WITH(add_scalar, 0.7)
+WITH(sub_scalar, 0.6)
 WITH(mul_scalar, -1.3)
 WITH(div_scalar, 3)
 WITH(pow_scalar, 2.5)
@@ -970,6 +977,7 @@ static const unary SCALAR[] = {
     SCALAR_ROW(add_scalar, -3, 3),  SCALAR_ROW(mul_scalar, -3, 3),
     SCALAR_ROW(div_scalar, -3, 3),  SCALAR_ROW(pow_scalar, 0.2, 4),
     SCALAR_ROW(rsub_scalar, -3, 3), SCALAR_ROW(clamp, 0, 4),
+    SCALAR_ROW(sub_scalar, -3, 3),
 };
 #define SCALARS ((int)(sizeof SCALAR / sizeof *SCALAR))
 

@@ -190,6 +190,7 @@ BINARY(mlc_gt)        BINARY(mlc_ge)         BINARY(mlc_copy_)
 
 SCALAR(mlc_add_scalar)  SCALAR(mlc_add_scalar_)  SCALAR(mlc_mul_scalar)  SCALAR(mlc_mul_scalar_)
 SCALAR(mlc_div_scalar)  SCALAR(mlc_div_scalar_)  SCALAR(mlc_pow_scalar)  SCALAR(mlc_pow_scalar_)
+SCALAR(mlc_sub_scalar)  SCALAR(mlc_sub_scalar_)
 SCALAR(mlc_rsub_scalar) SCALAR(mlc_rsub_scalar_) SCALAR(mlc_elu)         SCALAR(mlc_elu_)
 SCALAR(mlc_celu)        SCALAR(mlc_celu_)        SCALAR(mlc_leaky_relu)
 SCALAR(mlc_eq_scalar)   SCALAR(mlc_ne_scalar)    SCALAR(mlc_lt_scalar)   SCALAR(mlc_le_scalar)
