@@ -2120,6 +2120,11 @@ MLC_API mlc_module *mlc_nn_celu(mlc_ctx *ctx, double alpha);
 MLC_API mlc_module *mlc_nn_leaky_relu(mlc_ctx *ctx, double slope);
 /* mlc_nn_glu: mlc_glu along an axis as a module.                    ref: torch.nn.GLU          */
 MLC_API mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis);
+/* mlc_nn_softmax: mlc_softmax along an axis as a module. For what predicts: mlc_cross_entropy takes
+ *   the scores before it.                                           ref: torch.nn.Softmax      */
+MLC_API mlc_module *mlc_nn_softmax(mlc_ctx *ctx, int32_t axis);
+/* mlc_nn_log_softmax: mlc_log_softmax along an axis as a module.    ref: torch.nn.LogSoftmax   */
+MLC_API mlc_module *mlc_nn_log_softmax(mlc_ctx *ctx, int32_t axis);
 /* mlc_nn_prelu: mlc_prelu; weight starts at 0.25: one for each channel, or 1 for all.
  *   err    ARG                                                      ref: torch.nn.PReLU        */
 MLC_API mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels);
@@ -2127,6 +2132,11 @@ MLC_API mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels);
 MLC_API mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p);
 /* mlc_nn_flatten: all axes but the first become one.                ref: torch.nn.Flatten     */
 MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
+/* mlc_nn_unflatten: an axis becomes several, of sizes dims, which make as many elements; one may be
+ *   -1, for what is left: axis 1 of [n,12] with dims [3,-1] becomes [n,3,4].
+ *   err    ARG: sizes of dims that are not positive; SHAPE in a forward: an axis that x has not, or
+ *          of another size            ref: torch.nn.Unflatten                                  */
+MLC_API mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims);
 /* mlc_nn_standardize: (x - mean) scale for each feature, the last axis of x [.., features], with
  *   the numbers of mlc_nn_scale_fit: mean 0 and deviation 1 for the data of the fit; 0 where that
  *   is constant. They are the buffers "mean" and "scale", [features], saved with the model.
@@ -2364,6 +2374,8 @@ MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
 MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
 /* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
 MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
+/* mlc_nn_adaptive_max_pool: mlc_adaptive_max_pool as a module. ref: torch.nn.AdaptiveMaxPool2d */
+MLC_API mlc_module *mlc_nn_adaptive_max_pool(mlc_ctx *ctx, mlc_dims size);
 
 typedef struct mlc_nn_batch_norm_desc {
     int64_t channels;                  /* required                                             */
@@ -42215,6 +42227,26 @@ MLC_IMPL mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis)
     return mlc__fn_make(ctx, "GLU", NULL, mlc__glu_along, (double)axis);
 }
 
+static mlc_tensor *mlc__softmax_along(mlc_tensor *x, double axis)
+{
+    return mlc_softmax(x, (int32_t)axis);
+}
+
+MLC_IMPL mlc_module *mlc_nn_softmax(mlc_ctx *ctx, int32_t axis)
+{
+    return mlc__fn_make(ctx, "Softmax", NULL, mlc__softmax_along, (double)axis);
+}
+
+static mlc_tensor *mlc__log_softmax_along(mlc_tensor *x, double axis)
+{
+    return mlc_log_softmax(x, (int32_t)axis);
+}
+
+MLC_IMPL mlc_module *mlc_nn_log_softmax(mlc_ctx *ctx, int32_t axis)
+{
+    return mlc__fn_make(ctx, "LogSoftmax", NULL, mlc__log_softmax_along, (double)axis);
+}
+
 static mlc_tensor *mlc__prelu_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -42365,6 +42397,64 @@ MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0, NULL };
     return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+/* left: which of dims is -1, or -1; known: the product of the others. */
+typedef struct mlc__unflatten_user {
+    mlc_dims dims;
+    int64_t  known;
+    int32_t  axis, left;
+} mlc__unflatten_user;
+
+static mlc_status mlc__unflatten_of(mlc_ctx *ctx, mlc__unflatten_user *u)
+{
+    MLC__REQUIRE(ctx, u->dims.n >= 1 && u->dims.n <= MLC_MAX_DIMS, ARG,
+                 "nn_unflatten: dims has %d sizes; an axis becomes 1 to %d", u->dims.n,
+                 MLC_MAX_DIMS);
+    u->known = 1;
+    u->left = -1;
+    for (int32_t d = 0; d < u->dims.n; d++) {
+        const int64_t size = u->dims.v[d];
+        const bool left = size == -1 && u->left < 0;
+        MLC__REQUIRE(ctx, left || (size > 0 && !__builtin_mul_overflow(u->known, size, &u->known)),
+                     ARG, "nn_unflatten: dims is %s; its sizes must be positive and make an axis "
+                     "of a tensor, and one may be -1 for what is left",
+                     mlc__shape_text(u->dims.n, u->dims.v).s);
+        if (left) u->left = d;
+    }
+    return MLC_OK;
+}
+
+/* A -1 is worked out here: mlc_reshape cannot where another axis is empty. */
+static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)e;
+    const mlc__unflatten_user *u = MLC__CAST(const mlc__unflatten_user *, m->user);
+    mlc_dims shape = mlc_dims0();
+    int32_t axis = u->axis;
+    if (!mlc__axis_of(x, "unflatten", &axis)) return NULL;
+    const int64_t n = x->shape[axis];
+    const bool axes = x->ndim - 1 + u->dims.n <= MLC_MAX_DIMS;
+    if (x->ndim == 0 || !axes || (u->left < 0 ? n != u->known : n % u->known != 0)) {
+        mlc__fail(m->ctx, MLC_ERR_SHAPE, "unflatten: axis %d of %s does not become %s; %s", axis,
+                  mlc__shape(x).s, mlc__shape_text(u->dims.n, u->dims.v).s,
+                  axes ? "the sizes must make as many" : "a tensor has at most 8 axes");
+        return NULL;
+    }
+    for (int32_t d = 0; d < x->ndim; d++) {
+        if (d != axis) { shape.v[shape.n++] = x->shape[d]; continue; }
+        for (int32_t i = 0; i < u->dims.n; i++)
+            shape.v[shape.n++] = i == u->left ? n / u->known : u->dims.v[i];
+    }
+    return mlc_reshape(x, shape);
+}
+
+MLC_IMPL mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims)
+{
+    static const mlc_module_class cls = { "Unflatten", NULL, NULL, mlc__unflatten_module, 0, NULL };
+    mlc__unflatten_user u = { dims, 1, axis, -1 };
+    if (ctx && mlc__unflatten_of(ctx, &u) != MLC_OK) return NULL;
+    return mlc_module_create(ctx, &cls, &u, sizeof u);
 }
 
 static mlc_tensor *mlc__identity(mlc_tensor *x) { return x; }
@@ -43276,13 +43366,23 @@ MLC_IMPL mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel)
     return mlc_nn_avg_pool(ctx, &d);
 }
 
-MLC_IMPL mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size)
+static mlc_module *mlc__pool_adaptive(mlc_ctx *ctx, const char *name, mlc_dims size,
+                                      mlc_tensor *(*adaptive)(mlc_tensor *, mlc_dims))
 {
     mlc__pool_user u;
     memset(&u, 0, sizeof u);
-    u.adaptive = mlc_adaptive_avg_pool;
+    u.adaptive = adaptive;
     u.size = size;
-    return mlc__pool_make(ctx, "AdaptiveAvgPool", &u);
+    return mlc__pool_make(ctx, name, &u);
+}
+
+MLC_IMPL mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size)
+{
+    return mlc__pool_adaptive(ctx, "AdaptiveAvgPool", size, mlc_adaptive_avg_pool);
+}
+MLC_IMPL mlc_module *mlc_nn_adaptive_max_pool(mlc_ctx *ctx, mlc_dims size)
+{
+    return mlc__pool_adaptive(ctx, "AdaptiveMaxPool", size, mlc_adaptive_max_pool);
 }
 
 /* count: what num_batches_tracked is, as of its storage's version; -1: not read yet. */

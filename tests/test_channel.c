@@ -378,6 +378,10 @@ TEST(channel, one_number_is_the_size_of_all_axes_of_an_image)
         test_read(y, want);
         CHECK_VALUES(mean, 6, want, 1e-6, 1e-6);
         CHECK_VALUES(mlc_forward(m, x), 6, want, 1e-6, 1e-6);
+        m = mlc_nn_adaptive_max_pool(ctx, mlc_dims_all(1));
+        test_read(mlc_max(mlc_reshape(x, mlc_dims3(2, 3, mlc_numel(x) / 6)), mlc_dims1(2), false),
+                  want);
+        CHECK_VALUES(mlc_forward(m, x), 6, want, 0, 0);
         for (int op = 0; op < 3; op++) {
             for (int all = 0; all < 2; all++) {
                 const mlc_dims size = all ? mlc_dims_all(2) : mlc_dims_of(axes, twos);

@@ -1156,6 +1156,9 @@ DO(mlc_nn_leaky_relu) { return run_module(w, mlc_nn_leaky_relu(w->ctx, 0.5)); }
 DO(mlc_nn_glu)        { return run_module(w, mlc_nn_glu(w->ctx, 1)); }
 DO(mlc_nn_prelu)      { return run_module(w, mlc_nn_prelu(w->ctx, 4)); }
 DO(mlc_nn_dropout)    { return run_module(w, mlc_nn_dropout(w->ctx, 0.5)); }
+DO(mlc_nn_softmax)    { return run_module(w, mlc_nn_softmax(w->ctx, 1)); }
+DO(mlc_nn_log_softmax) { return run_module(w, mlc_nn_log_softmax(w->ctx, 1)); }
+DO(mlc_nn_unflatten)  { return run_module(w, mlc_nn_unflatten(w->ctx, 1, mlc_dims2(2, -1))); }
 DO(mlc_nn_flatten)    { return run_module(w, mlc_nn_flatten(w->ctx)); }
 DO(mlc_nn_sequential) { return run_module(w, mlc_nn_sequential(w->ctx)); }
 DO(mlc_nn_identity)   { return run_module(w, mlc_nn_identity(w->ctx)); }
@@ -1666,6 +1669,11 @@ DO(mlc_nn_avg_pool)
 DO(mlc_nn_adaptive_avg_pool)
 {
     return run_on_image(w, mlc_nn_adaptive_avg_pool(w->ctx, mlc_dims1(2)));
+}
+
+DO(mlc_nn_adaptive_max_pool)
+{
+    return run_on_image(w, mlc_nn_adaptive_max_pool(w->ctx, mlc_dims1(2)));
 }
 
 /* Of numbers alone, there is nothing to fail: mlc_sketch_cost_of, mlc_sketch_round.              */

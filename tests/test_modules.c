@@ -364,7 +364,11 @@ static mlc_module *skconv_of(mlc_ctx *ctx)
     X(skconv2d, mlc_nn_skconv2d(ctx, 4, 6, 3, 1, 2), IMAGES) \
     X(recompute, mlc_nn_recompute(ctx, MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 5), \
                                                       mlc_nn_tanh(ctx), \
-                                                      mlc_nn_linear(ctx, 5, 4))), ROWS)
+                                                      mlc_nn_linear(ctx, 5, 4))), ROWS) \
+    X(softmax, mlc_nn_softmax(ctx, 1), ROWS) \
+    X(log_softmax, mlc_nn_log_softmax(ctx, 1), ROWS) \
+    X(unflatten, mlc_nn_unflatten(ctx, 1, mlc_dims2(2, -1)), LINES) \
+    X(adaptive_max_pool, mlc_nn_adaptive_max_pool(ctx, mlc_dims2(2, 3)), IMAGES)
 
 #define MAKER(key, how, ...) static mlc_module *make_##key(mlc_ctx *ctx) { return how; }
 LAYERS(MAKER)

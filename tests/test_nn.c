@@ -605,6 +605,10 @@ TEST(nn, activations_with_numbers_are_their_operations)
             {mlc_nn_leaky_relu(ctx, 0.1), mlc_leaky_relu(x, 0.1)},
             {mlc_nn_glu(ctx, 0), mlc_glu(x, 0)}, {mlc_nn_glu(ctx, -1), mlc_glu(x, -1)},
             {mlc_nn_prelu(ctx, 6), mlc_prelu(x, w)}, {mlc_nn_prelu(ctx, 1), mlc_prelu(x, w)},
+            {mlc_nn_softmax(ctx, 0), mlc_softmax(x, 0)},
+            {mlc_nn_softmax(ctx, -1), mlc_softmax(x, -1)},
+            {mlc_nn_log_softmax(ctx, 0), mlc_log_softmax(x, 0)},
+            {mlc_nn_log_softmax(ctx, -1), mlc_log_softmax(x, -1)},
         };
         for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
             mlc_module *net = mlc_nn_sequential(ctx);
@@ -691,6 +695,44 @@ TEST(nn, flatten_keeps_the_first_axis)
     CHECK(mlc_forward(m, mlc_zeros(ctx, MLC_F32, mlc_dims0())) == NULL);
     CHECK_HAS(mlc_error(ctx), "in Flatten: flatten: the input is a scalar");
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+}
+
+TEST(nn, unflatten_makes_several_axes_of_one)
+{
+    static const double three[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *last = mlc_nn_unflatten(ctx, -1, mlc_dims2(3, -1));
+    mlc_module *first = mlc_nn_unflatten(ctx, 0, mlc_dims3(-1, 2, 1));
+    char        shape[64];
+    mlc_tensor *y = mlc_forward(last, mlc_arange(ctx, MLC_F32, 0, 12, 1));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[3,4]");
+    CHECK_VALUES(y, 12, three, 0, 0);
+    y = mlc_forward(last, mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 12)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[0,3,4]");
+    y = mlc_forward(first, mlc_zeros(ctx, MLC_F32, mlc_dims2(6, 5)));
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[3,2,1,5]");
+    y = mlc_forward(last, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 9)));
+    y = mlc_forward(mlc_nn_flatten(ctx), y);
+    CHECK_STR(mlc_shape_text(y, shape, sizeof shape), "[2,9]");
+    CHECK_OK(ctx);
+    CHECK(mlc_forward(last, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 10))) == NULL);
+    CHECK_HAS(mlc_error(ctx), "unflatten: axis 1 of [2,10] does not become [3,-1]; the sizes must "
+                              "make as many");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_forward(first, mlc_zeros(ctx, MLC_F32, mlc_dims0())) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_forward(first, mlc_zeros(ctx, MLC_F32, mlc_dims_of(7, (const int64_t[7]){
+                                                         2, 1, 1, 1, 1, 1, 1}))) == NULL);
+    CHECK_HAS(mlc_error(ctx), "a tensor has at most 8 axes");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(mlc_nn_unflatten(ctx, 1, mlc_dims2(-1, -1)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_unflatten: dims is [-1,-1]; its sizes must be positive");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_nn_unflatten(ctx, 1, mlc_dims2(0, 3)) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_nn_unflatten(ctx, 1, mlc_dims0()) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_unflatten: dims has 0 sizes; an axis becomes 1 to 8");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
 }
 
 TEST(nn, a_class_without_a_name_is_refused)
