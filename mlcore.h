@@ -4643,8 +4643,8 @@ typedef enum mlc_averaging {           /* over classes                          
     MLC_AVERAGING_FORCE_32 = 0x7fffffff
 } mlc_averaging;
 
-/* mlc_accuracy: share of rows of scores [n,c] whose argmax is the label, i64 [n]; NaN and an
- *   error if it cannot be had.                                                                */
+/* mlc_accuracy: share of rows of scores [..,c] whose argmax is the label, i64 [..], as
+ *   mlc_metric_accuracy; NaN and an error if it cannot be had.                                */
 MLC_API double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels);
 
 /* mlc_metric_accuracy: share of rows whose label is predicted; of scores the argmax, the first of
@@ -67044,14 +67044,14 @@ MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
                   mlc_dtype_name(scores->dtype), mlc_dtype_name(labels->dtype));
         return MLC__NAN;
     }
-    if (scores->ndim != 2 || labels->ndim != 1 || labels->shape[0] != scores->shape[0] ||
-        labels->shape[0] == 0) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "accuracy: scores %s must be [n,c] and labels %s [n], n > 0",
-                  mlc__shape(scores).s, mlc__shape(labels).s);
+    if (scores->ndim != labels->ndim + 1 || mlc__numel(labels) == 0 ||
+        memcmp(scores->shape, labels->shape, sizeof *labels->shape * (size_t)labels->ndim) != 0) {
+        mlc__fail(ctx, MLC_ERR_SHAPE, "accuracy: scores %s must be [..,c] and labels %s the [..] "
+                  "of them, and not empty", mlc__shape(scores).s, mlc__shape(labels).s);
         return MLC__NAN;
     }
     mlc_metric *m = mlc_metric_accuracy(ctx);
-    mlc_tensor *best = mlc_argmax(scores, 1, false);
+    mlc_tensor *best = mlc_argmax(scores, -1, false);
     const double share = m && mlc_metric_update(m, best, labels, NULL) == MLC_OK
                        ? mlc_metric_value(m) : MLC__NAN;
     mlc_metric_free(m);

@@ -2146,7 +2146,7 @@ WRONG(accuracy_of_integers, DTYPE,
       mlc_accuracy(w->i, w->x))
 
 WRONG(accuracy_of_few_labels, SHAPE,
-      "accuracy: scores [2,3] must be [n,c] and labels [1] [n], n > 0",
+      "accuracy: scores [2,3] must be [..,c] and labels [1] the [..] of them, and not empty",
       mlc_accuracy(w->x, mlc_slice(labels(w, 0, 1), 0, 0, 1, 1)))
 
 /* On a device memory of the host is refused before, and what a file's view would be is a copy. */

@@ -75,6 +75,28 @@ static void check_none(mlc_ctx *ctx, double value, mlc_status status)
     CHECK_STATUS(ctx, status);
 }
 
+/* As the metric has it: of sequences, of one row, of labels that are a view.                  */
+TEST(metrics, accuracy_of_any_leading_axes_is_that_of_the_rows)
+{
+    static const double best[6] = {0, 2, 1, 1, 0, 2};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = mlc_cast(mlc_one_hot(test_tensor(ctx, MLC_I64, mlc_dims2(2, 3), best), 3),
+                                 MLC_F32);
+        mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims2(3, 2), (const double[6]){
+                                                                       0, 1, 2, 0, 1, 0});
+        mlc_metric *m = mlc_metric_accuracy(ctx);
+        CHECK_NEAR(mlc_accuracy(x, mlc_transpose(y, 0, 1)), 5.0 / 6, 0);
+        CHECK_EQ(mlc_metric_update(m, x, mlc_transpose(y, 0, 1), NULL), MLC_OK);
+        CHECK_NEAR(mlc_metric_value(m), 5.0 / 6, 0);
+        CHECK_NEAR(mlc_accuracy(mlc_select(x, 0, 1), mlc_select(y, 1, 1)), 2.0 / 3, 0);
+        CHECK_NEAR(mlc_accuracy(mlc_select(mlc_select(x, 0, 0), 0, 1),
+                                mlc_full(ctx, MLC_I64, mlc_dims0(), 2)), 1, 0);
+        CHECK_OK(ctx);
+        check_none(ctx, mlc_accuracy(x, y), MLC_ERR_SHAPE);
+        mlc_metric_free(m);
+    }
+}
+
 TEST(metrics, accuracy_that_cannot_be_had_is_not_a_number_and_an_error)
 {
     mlc_ctx    *ctx = test_ctx();
