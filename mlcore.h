@@ -4161,8 +4161,14 @@ MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64
  *          x is not images; DTYPE: images of another one
  *   ref    torch.utils.data.DataLoader                                                        */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
-/* mlc_loader_shuffled: batches in a new order each epoch, of seed 0.                          */
+/* mlc_loader_shuffled: batches in a new order each epoch, of seed 0, whatever mlc_seed was told;
+ *   mlc_loader_seeded takes another.                                                          */
 MLC_API mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
+/* mlc_loader_seeded: mlc_loader_shuffled, of this seed.                                       */
+MLC_API mlc_loader *mlc_loader_seeded(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch,
+                                      uint64_t seed);
+/* mlc_loader_ordered: batches in the order of the rows, for validation and prediction.        */
+MLC_API mlc_loader *mlc_loader_ordered(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
 /* mlc_loader_free: frees the loader and its batch buffers.                                    */
 MLC_API void mlc_loader_free(mlc_loader *loader);
 /* mlc_loader_next: fills b with the next batch; false at the end of an epoch (the next call
@@ -64708,10 +64714,23 @@ MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc
                                                 ? mlc__moves_new(ctx, rows, desc) : NULL);
 }
 
-MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+MLC_IMPL mlc_loader *mlc_loader_seeded(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch,
+                                       uint64_t seed)
 {
     mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
     d.shuffle = true;
+    d.seed = seed;
+    return mlc_loader_create(ctx, &d);
+}
+
+MLC_IMPL mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    return mlc_loader_seeded(ctx, x, y, batch, 0);
+}
+
+MLC_IMPL mlc_loader *mlc_loader_ordered(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch)
+{
+    const mlc_loader_desc d = mlc_loader_desc_make(x, y, batch);
     return mlc_loader_create(ctx, &d);
 }
 #endif

@@ -48,7 +48,7 @@ static mlc_status train(mlc_ctx *ctx, const char *path, int seed, int epochs)
     mlc_tracker   *history  = NULL;
     mlc_fit_desc   d = mlc_fit_desc_make(mlc_cross_entropy);
     d.epochs      = epochs;
-    d.validation  = mlc_loader_shuffled(ctx, held_x, held_y, 128);
+    d.validation  = mlc_loader_ordered(ctx, held_x, held_y, 128);
     d.metrics     = &accuracy;
     d.n_metrics   = 1;
     d.callbacks   = log;

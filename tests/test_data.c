@@ -390,20 +390,40 @@ TEST(data, loader_gives_every_row_in_order_with_a_short_last_batch)
     CHECK_OK(ctx);
 }
 
-TEST(data, the_short_form_is_a_loader_that_shuffles_from_seed_0)
+TEST(data, the_short_forms_are_loaders_that_shuffle_from_seed_0_or_the_one_given)
 {
-    mlc_ctx    *ctx = test_ctx();
-    mlc_loader *l = mlc_loader_shuffled(ctx, rows(ctx), labels(ctx), 5);
-    mlc_loader *same = loader_of(ctx, 5, true, 0);
-    int         order[2][ROWS], first[ROWS];
-    for (int e = 0; e < 3; e++) {
-        CHECK_EQ(epoch(l, 5, order[0]), ROWS);
-        CHECK_EQ(epoch(same, 5, order[1]), ROWS);
-        CHECK(each_row_once(order[0], ROWS) && !memcmp(order[0], order[1], sizeof first));
-        CHECK(e == 0 || memcmp(order[0], first, sizeof first) != 0);
-        memcpy(first, order[0], sizeof first);
+    mlc_ctx *ctx = test_ctx();
+    int      order[2][ROWS], first[ROWS];
+    CHECK_EQ(mlc_seed(ctx, 5), MLC_OK);             /* no matter                            */
+    for (uint64_t seed = 0; seed < 8; seed += 7) {
+        mlc_loader *l = seed ? mlc_loader_seeded(ctx, rows(ctx), labels(ctx), 5, seed)
+                             : mlc_loader_shuffled(ctx, rows(ctx), labels(ctx), 5);
+        mlc_loader *same = loader_of(ctx, 5, true, seed);
+        for (int e = 0; e < 3; e++) {
+            CHECK_EQ(epoch(l, 5, order[0]), ROWS);
+            CHECK_EQ(epoch(same, 5, order[1]), ROWS);
+            CHECK(each_row_once(order[0], ROWS) && !memcmp(order[0], order[1], sizeof first));
+            CHECK((e == 0 && seed == 0) || memcmp(order[0], first, sizeof first) != 0);
+            memcpy(first, order[0], sizeof first);
+        }
     }
     CHECK_OK(ctx);
+}
+
+TEST(data, the_ordered_short_form_gives_the_rows_as_they_come)
+{
+    mlc_ctx    *ctx = test_ctx();
+    CHECK_EQ(mlc_seed(ctx, 7), MLC_OK);
+    mlc_loader *l = mlc_loader_ordered(ctx, rows(ctx), labels(ctx), 5);
+    int         order[ROWS];
+    for (int e = 0; e < 2; e++) {
+        CHECK_EQ(epoch(l, 5, order), ROWS);
+        for (int k = 0; k < ROWS; k++) CHECK_EQ(order[k], k);
+    }
+    CHECK_OK(ctx);
+    CHECK(mlc_loader_ordered(ctx, rows(ctx), labels(ctx), 0) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_loader_ordered(NULL, NULL, NULL, 5) == NULL);
 }
 
 TEST(data, loader_drops_the_short_batch_when_asked)

@@ -2639,6 +2639,18 @@ DO(mlc_loader_shuffled)
     return made(w, w->loader);
 }
 
+DO(mlc_loader_seeded)
+{
+    w->loader = mlc_loader_seeded(w->ctx, w->x, NULL, 2, 7);
+    return made(w, w->loader);
+}
+
+DO(mlc_loader_ordered)
+{
+    w->loader = mlc_loader_ordered(w->ctx, w->x, NULL, 2);
+    return made(w, w->loader);
+}
+
 /* ---- datasets ------------------------------------------------------------------------------- */
 
 /* Of the copies x and v beside labels: 3 samples of 2 fields.                                  */
