@@ -5455,6 +5455,17 @@ MLC_API mlc_save_desc mlc_save_desc_make(void);
  *   by it. NULL desc: mlc_save.
  *   err    as mlc_save and, of renames, mlc_load_ex; ARG if `from` has more '*' than `to`      */
 MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc);
+/* mlc_save_memory: the bytes of mlc_save_ex's file to memory, for mlc_load_memory, a socket or a
+ *   flash; also without files. *n is how many bytes there are, and becomes how many it takes; bytes
+ *   NULL asks for that alone:
+ *     size_t n = 0;
+ *     mlc_save_memory(net, NULL, &n, NULL);
+ *     void *bytes = malloc(n);
+ *     mlc_save_memory(net, bytes, &n, NULL);
+ *   err    as mlc_save_ex but for IO; ARG: n is NULL, or less than it takes, and nothing is written
+ *   test   tests/test_state.c                                                                 */
+MLC_API mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
+                                   const mlc_save_desc *desc);
 
 /* mlc_rename_gpt2: table of *n renames for files of Hugging Face's GPT-2, with or without the head:
  *   names are embed, positions, layers.*, norm and head, those of a layer as of
@@ -56096,6 +56107,11 @@ static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
     return st;
 }
 
+static void mlc__st_header_size(unsigned char size[8], const mlc__buffer *header)
+{
+    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)header->n >> 8 * i);
+}
+
 /* Whatever happens after begin, end is called: it removes the temporary file. */
 static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n,
                                 const mlc__buffer *header)
@@ -56103,7 +56119,7 @@ static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named 
     mlc__atomic a;
     unsigned char size[8];
     MLC__TRY(mlc__atomic_begin(&a, ctx, path));
-    for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)header->n >> 8 * i);
+    mlc__st_header_size(size, header);
     mlc_status st = mlc__file_write(&a.file, size, 8);
     if (!st) st = mlc__file_write(&a.file, header->text, header->n);
     for (int64_t i = 0; i < n && !st; i++) st = mlc__st_write_data(&a.file, list[i].tensor);
@@ -56160,6 +56176,31 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     mlc__heap_free(ctx, header.text);
     mlc__heap_free(ctx, sorted);
     return st;
+}
+
+/* What mlc__st_write writes, to bytes, which has room for *room of them, if that is not NULL; then
+ * *room is what it takes. */
+static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const mlc_named *list,
+                               int64_t n, const mlc__buffer *header)
+{
+    const size_t had = *room;
+    unsigned char *at = MLC__CAST(unsigned char *, bytes);
+    *room = 8 + header->n;
+    for (int64_t i = 0; i < n; i++)
+        *room += (size_t)mlc__numel(list[i].tensor) * mlc__size(list[i].tensor);
+    if (!bytes) return MLC_OK;
+    MLC__REQUIRE(ctx, *room <= had, ARG, "save_memory: it takes %llu bytes, and n says that there "
+                 "are %llu; bytes NULL asks for how many", (unsigned long long)*room,
+                 (unsigned long long)had);
+    mlc__st_header_size(at, header);
+    memcpy(at + 8, header->text, header->n);
+    at += 8 + header->n;
+    for (int64_t i = 0; i < n; i++) {
+        const size_t size = (size_t)mlc__numel(list[i].tensor) * mlc__size(list[i].tensor);
+        if (size) MLC__TRY(mlc_read(list[i].tensor, at, size));
+        at += size;
+    }
+    return MLC_OK;
 }
 
 /* @@ IMPL.IO.NPY ----------------------------------------- NumPy's .npy and .npz, both ways
@@ -57364,8 +57405,37 @@ static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, c
     return MLC_OK;
 }
 
+/* A file, by its path, or memory, with room for *n bytes; put is apart, so that a program has only
+ * the one that it calls. */
+typedef struct mlc__save_to {
+    mlc_status (*put)(mlc_ctx *ctx, const struct mlc__save_to *to, const mlc_named *list, int64_t n,
+                      const char *const *metadata);
+    const char *path;
+    void       *bytes;
+    size_t     *n;
+} mlc__save_to;
+
+static mlc_status mlc__save_path(mlc_ctx *ctx, const mlc__save_to *to, const mlc_named *list,
+                                 int64_t n, const char *const *metadata)
+{
+    return mlc_safetensors_save(ctx, to->path, list, n, metadata);
+}
+
+static mlc_status mlc__save_bytes(mlc_ctx *ctx, const mlc__save_to *to, const mlc_named *list,
+                                  int64_t n, const char *const *metadata)
+{
+    mlc__buffer header = { ctx, NULL, 0, 0, MLC_OK };
+    mlc_named *sorted = NULL;
+    mlc_status st = mlc__st_lay(ctx, list, n, metadata, &sorted, &header);
+    if (!st) st = mlc__st_copy(ctx, to->bytes, to->n, sorted, n, &header);
+    mlc__heap_free(ctx, header.text);
+    mlc__heap_free(ctx, sorted);
+    return st;
+}
+
 /* Names, then what they are in the file. */
-static mlc_status mlc__save_in(const mlc__renames *t, const char *path, const mlc_save_desc *d)
+static mlc_status mlc__save_in(const mlc__renames *t, const mlc__save_to *to,
+                               const mlc_save_desc *d)
 {
     static const char *const metadata[] = { "format", "mlcore", "mlcore.version",
                                             MLC_VERSION_STRING, NULL };
@@ -57386,7 +57456,7 @@ static mlc_status mlc__save_in(const mlc__renames *t, const char *path, const ml
     mlc__params(t->m, mlc__state_add, &s);
     for (int64_t i = 0; i < s.n; i++)
         MLC__TRY(mlc__save_renamed(t, d->prefix ? d->prefix : "", &s.list[i], list, &count));
-    return mlc_safetensors_save(ctx, path, list, count, d->metadata ? d->metadata : metadata);
+    return to->put(ctx, to, list, count, d->metadata ? d->metadata : metadata);
 }
 
 MLC_IMPL mlc_save_desc mlc_save_desc_make(void)
@@ -57396,7 +57466,7 @@ MLC_IMPL mlc_save_desc mlc_save_desc_make(void)
     return d;
 }
 
-MLC_IMPL mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc)
+static mlc_status mlc__save_to_any(mlc_module *m, const mlc__save_to *to, const mlc_save_desc *desc)
 {
     const mlc_save_desc none = mlc_save_desc_make(), *d = desc ? desc : &none;
     const mlc__renames t = { m, "save", d->renames, d->n_renames };
@@ -57404,9 +57474,25 @@ MLC_IMPL mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_
     MLC__TRY(mlc__renames_check(&t));
     MLC__TRY(mlc_module_build(m));
     MLC__TRY(mlc_scope_begin(m->ctx));
-    const mlc_status st = mlc__save_in(&t, path, d);
+    const mlc_status st = mlc__save_in(&t, to, d);
     mlc__scope_leave(m->ctx);
     return st;
+}
+
+MLC_IMPL mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc)
+{
+    const mlc__save_to to = { mlc__save_path, path, NULL, NULL };
+    return mlc__save_to_any(m, &to, desc);
+}
+
+MLC_IMPL mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
+                                    const mlc_save_desc *desc)
+{
+    const mlc__save_to to = { mlc__save_bytes, NULL, bytes, n };
+    if (!m) return MLC_ERR_ARG;
+    MLC__REQUIRE(m->ctx, n, ARG, "save_memory: n is NULL; it says how many bytes there are, and is "
+                 "told how many it takes");
+    return mlc__save_to_any(m, &to, desc);
 }
 
 MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)

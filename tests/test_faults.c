@@ -3146,6 +3146,18 @@ DO(mlc_optim_load_ex)
     return mlc_optim_load_ex(w->opt, in(w, "optim.safetensors"), &d);
 }
 
+DO(mlc_save_memory)
+{
+    size_t     n = 0;
+    mlc_status st = mlc_save_memory(w->net, NULL, &n, NULL);
+    if (st != MLC_OK) return st;
+    unsigned char *file = (unsigned char *)malloc(n);
+    st = mlc_save_memory(w->net, file, &n, NULL);
+    if (st == MLC_OK) w->text = hash_bytes(HASH_SEED, file, n);
+    free(file);
+    return st;
+}
+
 DO(mlc_load_memory)
 {
     size_t         n;

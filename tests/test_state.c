@@ -549,6 +549,70 @@ TEST(state, a_file_in_memory_takes_the_exceptions_of_load_ex)
     flash_free(&f);
 }
 
+/* The size is asked for, one byte less is refused, and then it is written.                    */
+static void check_saved(mlc_module *net, const char *path, const mlc_save_desc *d)
+{
+    size_t n = 0, m;
+    CHECK_EQ(mlc_save_ex(net, path, d), MLC_OK);
+    unsigned char *file = get_file(path, &m);
+    CHECK_EQ(mlc_save_memory(net, NULL, &n, d), MLC_OK);
+    if (CHECK(file != NULL && n == m)) {
+        unsigned char *bytes = (unsigned char *)calloc(n, 1);
+        size_t         room = n - 1;
+        CHECK_EQ(mlc_save_memory(net, bytes, &room, d), MLC_ERR_ARG);
+        CHECK(room == n && bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+        mlc_error_clear(mlc_module_ctx(net));
+        CHECK_EQ(mlc_save_memory(net, bytes, &n, d), MLC_OK);
+        CHECK(n == m && memcmp(bytes, file, n) == 0);
+        free(bytes);
+    }
+    free(file);
+}
+
+TEST(state, what_is_saved_to_memory_has_the_bytes_of_the_file)
+{
+    static const char *const metadata[] = {"format", "pt", NULL};
+    box b = box_open_fast("s.safetensors");
+    FOR_EACH_ISA(ctx) {
+        const mlc_rename turned = {.from = "w", .to = "0.weight", .transpose = true};
+        mlc_module   *net = sequential(ctx), *empty = mlc_nn_relu(ctx);
+        mlc_save_desc d = mlc_save_desc_make();
+        check_saved(net, b.path, NULL);
+        check_saved(empty, b.path, NULL);
+        CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+        d.prefix = "model.";
+        d.metadata = metadata;
+        d.renames = &turned;
+        d.n_renames = 1;
+        check_saved(net, b.path, &d);
+        CHECK_OK(ctx);
+    }
+    box_close(&b);
+}
+
+TEST(state, what_is_saved_to_memory_loads_and_the_errors_say_how_many_bytes)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = sequential(ctx), *twin = sequential(ctx);
+    unsigned char bytes[4096];
+    size_t        n = sizeof bytes;
+    char          want[128];
+    CHECK(hash_net(1, net) != hash_net(1, twin));
+    CHECK_EQ(mlc_save_memory(net, bytes, &n, NULL), MLC_OK);
+    CHECK_EQ(mlc_load_memory(twin, bytes, n, NULL), MLC_OK);
+    CHECK(hash_net(1, net) == hash_net(1, twin));
+    snprintf(want, sizeof want, "save_memory: it takes %llu bytes, and n says that there are 7; "
+             "bytes NULL asks for how many", (unsigned long long)n);
+    n = 7;
+    CHECK_EQ(mlc_save_memory(net, bytes, &n, NULL), MLC_ERR_ARG);
+    CHECK_STR(mlc_error(ctx), want);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_save_memory(net, bytes, NULL, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "save_memory: n is NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK_EQ(mlc_save_memory(NULL, bytes, &n, NULL), MLC_ERR_ARG);
+}
+
 /* 4 MB of weights: where they are aligned nothing of that size is asked for. */
 TEST(state, aligned_data_in_memory_is_not_copied_before_it_is_loaded)
 {
