@@ -30,8 +30,8 @@
  *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
  *   returns the status and clears errors raised inside the scope. The library never aborts,
  *   exits or prints; a logger in the context's desc hears of errors and warnings. What shows
- *   something takes a writer, NULL for standard output: mlc_print(t, NULL, NULL) is NumPy's
- *   print(t).
+ *   something takes a writer, NULL for standard output: mlc_show(t), which is
+ *   mlc_print(t, NULL, NULL), is NumPy's print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -701,6 +701,9 @@ MLC_API mlc_print_desc mlc_print_desc_make(void);
  *   dtype  any, any strides     err: ARG (see mlc_writer); STATE; NOMEM
  *   ref    numpy 2.4                                                 test: tests/test_print.c */
 MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
+/* mlc_show: mlc_print to standard output: mlc_print(t, NULL, NULL). A function, so that a debugger
+ *   can call it.      err: as mlc_print                                                       */
+MLC_API mlc_status mlc_show(mlc_tensor *t);
 /* mlc_print_ex: under other options, which 0-d tensors do not heed. NULL desc: mlc_print.
  *   err    ARG also for negative sizes, for edge_items or line_width of 0
  *   ref    numpy.printoptions                                                                 */
@@ -29791,6 +29794,8 @@ MLC_IMPL mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user)
 {
     return mlc_print_ex(t, NULL, write, user);
 }
+
+MLC_IMPL mlc_status mlc_show(mlc_tensor *t) { return mlc_print(t, NULL, NULL); }
 
 MLC__LEVEL_END
 MLC__LEVEL_HOT

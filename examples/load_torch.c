@@ -34,7 +34,7 @@ int main(int argc, char **argv)
         mlc_ctx_free(ctx);
         return 1;
     }
-    mlc_print(y, NULL, NULL);
+    mlc_show(y);
     printf("largest difference from PyTorch: %.1e\n", most);
     mlc_ctx_free(ctx);
     return most < 1e-6 ? 0 : 1;

@@ -12,6 +12,8 @@
 #include "ew_table.h"
 #include "watch.h"
 
+#include <fcntl.h>
+
 /* ---- an allocator that fails where it is told to -------------------------------------------- */
 
 typedef struct memory {
@@ -2087,6 +2089,20 @@ DO(mlc_print_ex)
 }
 
 DO(mlc_print) { return mlc_print(w->w, hash_text, w); }
+
+/* Not to the standard output of the tests.                                                     */
+DO(mlc_show)
+{
+    fflush(stdout);
+    const int  kept = dup(1), away = open("/dev/null", O_WRONLY);
+    CHECK(kept >= 0 && away >= 0 && dup2(away, 1) == 1);
+    close(away);
+    const mlc_status st = mlc_show(w->w);
+    fflush(stdout);
+    CHECK_EQ(dup2(kept, 1), 1);
+    close(kept);
+    return st;
+}
 
 /* ---- optimizers ----------------------------------------------------------------------------- */
 

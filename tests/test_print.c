@@ -272,6 +272,7 @@ static void show_all(mlc_ctx *ctx, mlc_writer write, void *user)
     chart.count = 1;
     CHECK_EQ(mlc_print(t, write, user), MLC_OK);
     CHECK_EQ(mlc_print_ex(t, NULL, write, user), MLC_OK);
+    CHECK_EQ(write ? mlc_print(t, write, user) : mlc_show(t), MLC_OK);
     CHECK_EQ(mlc_summary(net, mlc_dims2(1, 3), write, user), MLC_OK);
     CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
     mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 3)));
@@ -312,6 +313,7 @@ TEST(print, wrong_calls_are_errors_and_write_nothing)
     mlc_tensor    *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
     mlc_print_desc d = mlc_print_desc_make();
     CHECK_EQ(mlc_print(NULL, collect, &none), MLC_ERR_ARG);
+    CHECK_EQ(mlc_show(NULL), MLC_ERR_ARG);
     CHECK_OK(ctx);
     d.precision = -2;
     d.edge_items = 4;
