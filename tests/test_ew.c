@@ -780,7 +780,8 @@ TEST(ew, gradients_match_central_differences)
     c.b = NULL;
     c.mask = mlc_gt_scalar(test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 8, -1, 1), 0);
     for (c.scalar = 1; c.scalar <= 7; c.scalar++)
-        check_gradient(ctx, &c, "scalar form", test_rand(ctx, MLC_F64, mlc_dims2(3, 5), 9, 1, 1.5),
+        check_gradient(ctx, &c, c.scalar == 6 ? "mlc_sub_scalar" : "scalar form",
+                       test_rand(ctx, MLC_F64, mlc_dims2(3, 5), 9, 1, 1.5),
                        c.scalar == 5 ? test_rand(ctx, MLC_F64, mlc_dims1(5), 10, 1, 2) : NULL);
 }
 
@@ -980,6 +981,29 @@ static const unary SCALAR[] = {
     SCALAR_ROW(sub_scalar, -3, 3),
 };
 #define SCALARS ((int)(sizeof SCALAR / sizeof *SCALAR))
+
+/* The goldens have the other scalar forms. */
+TEST(ew, sub_scalar_is_its_formula_in_every_layout_and_dtype)
+{
+    const ew_more more = {EW_NOTHING};
+    double        v[70];
+    FOR_EACH_ISA(ctx)
+        for (int d = 0; d < 4; d++)
+            for (int k = 0; k < LOOKS; k++) {
+                mlc_scope_begin(ctx);
+                mlc_tensor *x = look_at(ctx, FLOATS[d], k, 64, &more);
+                CHECK(test_read(x, v));
+                for (int i = 0; i < mlc_numel(x); i++) v[i] -= 0.6;
+                if (is_formula(sub_scalar_of(x), v, "mlc_sub_scalar", k))
+                    shown(ctx, "mlc_sub_scalar", FLOATS[d], LOOKED[k].seen);
+                if (LOOKED[k].layout == 'E') x = mlc_copy(x);
+                CHECK(sub_scalar_of_(x) == x);
+                if (is_formula(x, v, "mlc_sub_scalar_", k))
+                    shown(ctx, "mlc_sub_scalar_", FLOATS[d], LOOKED[k].seen);
+                CHECK_OK(ctx);
+                mlc_scope_end(ctx);
+            }
+}
 
 /* A gradient in place is that of the new tensor, which differences have checked. */
 static void same(const double *a, const double *b, const char *name)
