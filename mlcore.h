@@ -1868,8 +1868,8 @@ typedef struct mlc_param_desc {
     mlc_dims  shape;                   /* required; of no axes: one number                     */
     mlc_init  init;                    /* default: zeros; up to MLC_INIT_NORMAL                */
     double    a, b;                    /* of the initialiser                                   */
-    mlc_dtype dtype;                   /* used if has_dtype; else the context's                */
-    bool      has_dtype;
+    mlc_dtype dtype;                   /* default: the context's                               */
+    bool      has_dtype;               /* for MLC_F32 where the context's is another           */
     bool      buffer;                  /* state without gradient: saved, never trained         */
 } mlc_param_desc;
 
@@ -2042,8 +2042,8 @@ MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, 
 typedef struct mlc_nn_linear_desc {
     int64_t   in, out;                 /* required                                             */
     bool      no_bias;
-    bool      has_dtype;               /* default: the context's dtype                         */
-    mlc_dtype dtype;
+    bool      has_dtype;               /* for MLC_F32 where the context's is another           */
+    mlc_dtype dtype;                   /* default: the context's                               */
 } mlc_nn_linear_desc;
 
 /* mlc_nn_linear_desc_make: with a bias, in the context's dtype.                               */
@@ -2057,8 +2057,8 @@ MLC_API mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *des
 typedef struct mlc_nn_embedding_desc {
     int64_t   n, d;                    /* required: rows of the table, and numbers in each     */
     mlc_embedding_desc embedding;      /* of mlc_embedding_ex                                  */
-    bool      has_dtype;               /* default: the context's dtype                         */
-    mlc_dtype dtype;
+    bool      has_dtype;               /* for MLC_F32 where the context's is another           */
+    mlc_dtype dtype;                   /* default: the context's                               */
 } mlc_nn_embedding_desc;
 
 /* mlc_nn_embedding_desc_make: no padding row, no limit, in the context's dtype.               */
@@ -2323,8 +2323,8 @@ typedef struct mlc_nn_conv_desc {
     mlc_conv_desc conv;                /* stride, padding, dilation, groups, ..                */
     mlc_pad_mode  padding_mode;        /* default: zeros; others not transposed                */
     bool          transposed, no_bias;
-    mlc_dtype     dtype;               /* used if has_dtype                                    */
-    bool          has_dtype;
+    mlc_dtype     dtype;               /* default: the context's                               */
+    bool          has_dtype;           /* for MLC_F32 where the context's is another           */
 } mlc_nn_conv_desc;
 
 /* mlc_nn_conv_desc_make: the same kernel along each axis, the rest default.                   */
@@ -2819,7 +2819,8 @@ typedef struct mlc_nn_gpt_desc {
     int64_t vocab, context, layers;    /* required; context: tokens at most, 0: no limit       */
     mlc_positions positions;           /* learned ones need a context                          */
     bool    tied;                      /* the head's weight is that of the embedding           */
-    mlc_nn_transformer_desc layer;     /* causal, alibi and has_rotary are not read            */
+    mlc_nn_transformer_desc layer;     /* causal is not read; alibi and has_rotary follow      */
+                                       /* positions, rotary is of those                        */
 } mlc_nn_gpt_desc;
 
 /* mlc_nn_gpt_desc_make: GPT-2's: learned positions, a tied head, norms first and one more at the
@@ -2843,7 +2844,7 @@ typedef struct mlc_nn_bert_desc {
     int64_t types;                     /* of segments; 0: none; default 2                      */
     mlc_positions positions;
     bool    no_pooling;                /* without pooler                                       */
-    mlc_nn_transformer_desc layer;     /* alibi and has_rotary are not read                    */
+    mlc_nn_transformer_desc layer;     /* as of mlc_nn_gpt_desc; causal is read                */
 } mlc_nn_bert_desc;
 
 /* mlc_nn_bert_desc_make: BERT's: learned positions, norms after sums with eps 1e-12, GELU on
@@ -3057,9 +3058,10 @@ typedef struct mlc_nn_sklinear_desc {
     mlc_sketch_store store;            /* default: nothing but a seed; bits are of signs only  */
     mlc_sketch_start start;
     mlc_tensor      *weight, *bias;    /* to start from, [out,in] and [out]; NULL: drawn       */
-    bool             no_bias, has_seed, has_dtype;
+    bool             no_bias, has_seed;
+    bool             has_dtype;        /* for MLC_F32 where the context's is another           */
     uint64_t         seed;             /* if has_seed, below 2^53; else drawn, one for a layer */
-    mlc_dtype        dtype;            /* used if has_dtype                                    */
+    mlc_dtype        dtype;            /* default: the context's                               */
     double          *error;            /* NULL, or takes |W' - W| / |W| of the start           */
 } mlc_nn_sklinear_desc;
 
@@ -4927,8 +4929,8 @@ typedef struct mlc_fit_desc {
     uint64_t    seed;                  /* of mlc_seed at the begin; used if has_seed           */
     mlc_loader *validation;            /* or NULL                                              */
     int64_t     validate_every;        /* epochs; default 1                                    */
-    const mlc_fit_metric *metrics;     int32_t n_metrics;
-    mlc_callback *const  *callbacks;   int32_t n_callbacks;
+    const mlc_fit_metric *metrics;     int32_t n_metrics;  /* a list without its count, or a   */
+    mlc_callback *const  *callbacks;   int32_t n_callbacks;          /* count without, is ARG  */
     mlc_budget *budget;                /* of memory, for each step; default NULL: none         */
 } mlc_fit_desc;
 
@@ -4937,8 +4939,9 @@ MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
                                                             mlc_tensor *target));
 /* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
  *   mlc_tracker_free, also after an error.
- *   err    ARG: NULL, no loss, sizes below 0; those of the loader, of operations, of callbacks: the
- *          first one ends the training; MLC_INTERRUPTED: see mlc_on_signal
+ *   err    ARG: NULL, no loss, sizes below 0, autocast or seed without has_autocast or has_seed, a
+ *          list without its count; those of the loader, of operations, of callbacks: the first
+ *          one ends the training; MLC_INTERRUPTED: see mlc_on_signal
  *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
 MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                            const mlc_fit_desc *desc, mlc_tracker **history);
@@ -9107,6 +9110,25 @@ static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format,
     mlc__vfail(ctx, status, format, args);
     va_end(args);
     return status;
+}
+
+/* A list of a desc has its count in n_NAME: one of both alone is a field that was forgotten. */
+static mlc_status mlc__list_check(mlc_ctx *ctx, const char *what, const char *name,
+                                  const void *list, int64_t n)
+{
+    MLC__REQUIRE(ctx, list ? n > 0 : n == 0, ARG, "%s: %s is %s and n_%s is %lld; write in n_%s "
+                 "how many there are, or set neither", what, name, list ? "set" : "NULL", name,
+                 (long long)n, name);
+    return MLC_OK;
+}
+
+/* A field of a desc that counts if has_NAME is true: set without it, the flag was forgotten. */
+static mlc_status mlc__flag_check(mlc_ctx *ctx, const char *what, const char *name, bool set,
+                                  bool flag)
+{
+    MLC__REQUIRE(ctx, flag || !set, ARG, "%s: %s is set and has_%s is false; write desc.has_%s = "
+                 "true, or leave %s as it was made", what, name, name, name, name);
+    return MLC_OK;
 }
 
 /* mlc__fail for users; OK is no error and records nothing. */
@@ -35459,8 +35481,9 @@ static mlc_tensor *mlc__attn_apart(mlc_tensor *t, const mlc_tensor *a, const mlc
 
 static bool mlc__attn_numbers(const mlc_tensor *q, const mlc_attention_desc *d)
 {
-    if (!d || (d->window >= 0 && (!d->has_scale || (d->scale == d->scale &&
-                                                    fabs(d->scale) < MLC__INF)))) return true;
+    if (!d) return true;
+    if (mlc__flag_check(q->ctx, "attention", "scale", d->scale != 0.0, d->has_scale)) return false;
+    if (d->window >= 0 && fabs(d->scale) < MLC__INF) return true;
     mlc__fail(q->ctx, MLC_ERR_ARG, "attention: scale is %s, window %lld; scale must be finite, "
               "window not negative", mlc__real(d->scale).s, (long long)d->window);
     return false;
@@ -37745,6 +37768,8 @@ MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
                   mlc__real(d->norm_type).s);
         return NULL;
     }
+    if (mlc__flag_check(ctx, "embedding", "padding_index", d->padding_index != 0,
+                        d->has_padding_index)) return NULL;
     const bool fine = index->dtype == MLC_I64 && w->ndim == 2 && mlc__is_float(w->dtype);
     if (d->max_norm < MLC__INF && fine && mlc__numel(index) && !ctx->dry_run && !ctx->again) {
         mlc_no_grad_begin(ctx);
@@ -38024,6 +38049,14 @@ static const mlc__op mlc__rotary_op =
 
 static const mlc_rotary_desc mlc__rotary_normal = { false, -1, 10000.0, 1.0, 0, NULL };
 MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void) { return mlc__rotary_normal; }
+
+/* Has a desc another value than the made one? */
+static bool mlc__rotary_set(const mlc_rotary_desc *d)
+{
+    const mlc_rotary_desc *n = &mlc__rotary_normal;
+    return d->neighbours || d->dims != n->dims || d->base != n->base || d->scale != n->scale ||
+           d->offset || d->table;
+}
 
 /* n: how many dimensions turn; false with an error. */
 static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
@@ -39412,23 +39445,39 @@ static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
                                                0.0));
 }
 
-MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
-                                          const mlc_cross_entropy_desc *desc)
+static mlc_tensor *mlc__cross_entropy(mlc_tensor *logits, mlc_tensor *labels,
+                                      const mlc_cross_entropy_desc *desc)
 {
     if (labels && mlc__is_float(labels->dtype)) return mlc__xent_soft(logits, labels, desc);
     return mlc__xent_call(&mlc__xent_op, logits, labels, desc);
 }
 
+/* False with an error: a label to ignore without the flag. */
+static bool mlc__xent_flags(const mlc_tensor *logits, const char *what,
+                            const mlc_cross_entropy_desc *d)
+{
+    return !logits || !d || mlc__flag_check(logits->ctx, what, "ignore_index",
+                                            d->ignore_index != 0, d->has_ignore_index) == MLC_OK;
+}
+
+MLC_IMPL mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
+                                          const mlc_cross_entropy_desc *desc)
+{
+    if (!mlc__xent_flags(logits, "cross_entropy", desc)) return NULL;
+    return mlc__cross_entropy(logits, labels, desc);
+}
+
 MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
 {
-    return mlc_cross_entropy_ex(logits, labels, NULL);
+    return mlc__cross_entropy(logits, labels, NULL);
 }
 
 MLC_IMPL mlc_tensor *mlc_nll_loss_ex(mlc_tensor *x, mlc_tensor *labels,
                                      const mlc_cross_entropy_desc *desc)
 {
     const double s = desc ? desc->label_smoothing : 0.0;
-    if (!mlc__loss_param(x, "nll_loss", "label_smoothing", s, s == 0.0, "0")) return NULL;
+    if (!mlc__loss_param(x, "nll_loss", "label_smoothing", s, s == 0.0, "0") ||
+        !mlc__xent_flags(x, "nll_loss", desc)) return NULL;
     return mlc__xent_call(&mlc__nll_op, x, labels, desc);
 }
 
@@ -40736,6 +40785,12 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
+/* Another dtype than f32 in a desc needs no has_dtype: it cannot be a field that was left out. */
+MLC__INLINE mlc_dtype mlc__dtype_of(const mlc_ctx *ctx, mlc_dtype dtype, bool has_dtype)
+{
+    return has_dtype || dtype != MLC_F32 ? dtype : ctx->dtype;
+}
+
 /* Buffers may be of any dtype, parameters are the full floats that optimizers step. what: the
  * function that errors name. */
 static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *name,
@@ -40743,7 +40798,7 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
 {
     mlc__param *p;
     mlc_ctx *ctx = m->ctx;
-    const mlc_dtype dtype = desc->has_dtype ? desc->dtype : ctx->dtype;
+    const mlc_dtype dtype = mlc__dtype_of(ctx, desc->dtype, desc->has_dtype);
     if (mlc__name_check(m, what, name) != MLC_OK ||
         mlc__shape_check(ctx, what, dtype, desc->shape) != MLC_OK) return NULL;
     if (desc->init > MLC_INIT_NORMAL) {
@@ -42350,6 +42405,8 @@ static bool mlc__embedding_fine(mlc_ctx *ctx, const mlc_nn_embedding_desc *d)
         mlc__fail(ctx, MLC_ERR_ARG, "nn_embedding: n is %lld and d %lld; both must be positive; a "
                   "desc starts from mlc_nn_embedding_desc_make(n, d)", d ? (long long)d->n : 0,
                   d ? (long long)d->d : 0);
+    else if (mlc__flag_check(ctx, "nn_embedding", "padding_index",
+                             e->padding_index != 0, e->has_padding_index)) return false;
     else if (e->has_padding_index && (e->padding_index < -d->n || e->padding_index >= d->n))
         mlc__fail(ctx, MLC_ERR_ARG, "nn_embedding: padding_index is %lld; rows are from %lld to "
                   "%lld", (long long)e->padding_index, -(long long)d->n, (long long)d->n - 1);
@@ -42699,8 +42756,7 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
     p.init = MLC_INIT_CONSTANT;
     p.a = value;
     p.buffer = buffer;
-    p.has_dtype = shape.n == 0;
-    p.dtype = MLC_I64;
+    if (shape.n == 0) p.dtype = MLC_I64;
     return (buffer ? mlc__statistic_declare : mlc__declare)(m, m->cls.name, name, &p);
 }
 
@@ -44740,6 +44796,8 @@ MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(in
 
 static bool mlc__mha_fine(mlc_ctx *ctx, const mlc_nn_multihead_attention_desc *d)
 {
+    if (d && mlc__flag_check(ctx, "nn_multihead_attention", "rotary", mlc__rotary_set(&d->rotary),
+                             d->has_rotary)) return false;
     if (d && d->heads > 0 && d->kv_heads > 0 && d->embed > 0 && d->embed % d->heads == 0 &&
         d->heads % d->kv_heads == 0 && d->key_size > 0 && d->value_size > 0 && d->window >= 0 &&
         d->dropout >= 0.0 && d->dropout <= 1.0) return true;
@@ -44926,12 +44984,14 @@ static mlc_status mlc__layer_attn(mlc_module *m, const char *name, const mlc_nn_
                                   bool self)
 {
     mlc_nn_multihead_attention_desc a = mlc_nn_multihead_attention_desc_make(d->embed, d->heads);
-    if (self) a.kv_heads = d->kv_heads;
+    if (self) {
+        a.kv_heads = d->kv_heads;
+        a.rotary = d->rotary;
+    }
     a.causal = self && d->causal;
     a.window = self ? d->window : 0;
     a.alibi = self && d->alibi;
     a.has_rotary = self && d->has_rotary;
-    a.rotary = d->rotary;
     a.dropout = d->dropout;
     a.no_bias = d->no_bias;
     return mlc__block_add(m, name, mlc_nn_multihead_attention_ex(m->ctx, &a));
@@ -44988,7 +45048,9 @@ static mlc_module *mlc__layer_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *
     const char *what = decoder ? "nn_transformer_decoder_layer" : "nn_transformer_encoder_layer";
     const mlc_module_class cls = { decoder ? "TransformerDecoderLayer" : "TransformerEncoderLayer",
                                    mlc__layer_forward, NULL, NULL, 0, NULL };
-    if (!mlc__transformer_fine(ctx, what, d)) return NULL;
+    if (!mlc__transformer_fine(ctx, what, d) ||
+        mlc__flag_check(ctx, what, "rotary", mlc__rotary_set(&d->rotary), d->has_rotary))
+        return NULL;
     mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
     if (!m || mlc__layer_children(m, d, decoder) == MLC_OK) return m;
     mlc_module_free(m);
@@ -45302,6 +45364,19 @@ static mlc_nn_transformer_desc mlc__language_layer(const mlc_nn_transformer_desc
     return d;
 }
 
+/* Positions are the model's: those of the layer are refused where they are others. */
+static bool mlc__language_asks(mlc_ctx *ctx, const char *what, const mlc_nn_transformer_desc *d,
+                               mlc_positions positions)
+{
+    const bool turns = d->has_rotary || mlc__rotary_set(&d->rotary);
+    if ((!turns || positions == MLC_POSITIONS_ROTARY) &&
+        (!d->alibi || positions == MLC_POSITIONS_ALIBI)) return true;
+    mlc__fail(ctx, MLC_ERR_ARG, "%s: layer.%s is set and positions is another; write "
+              "desc.positions = MLC_POSITIONS_%s", what, turns ? "rotary" : "alibi",
+              turns ? "ROTARY" : "ALIBI");
+    return false;
+}
+
 static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const mlc_nn_transformer_desc *d, int64_t context,
                                       mlc_positions positions)
@@ -45364,6 +45439,7 @@ MLC_IMPL mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc)
     static const mlc_module_class cls = { "GPT", mlc__gpt_forward, NULL, NULL, 0, NULL };
     if (!mlc__language_there(ctx, "nn_gpt", desc) ||
         !mlc__transformer_fine(ctx, "nn_gpt", &desc->layer) ||
+        !mlc__language_asks(ctx, "nn_gpt", &desc->layer, desc->positions) ||
         !mlc__language_fine(ctx, "nn_gpt", desc->vocab, desc->context, desc->layers,
                             desc->positions)) return NULL;
     mlc_nn_transformer_desc d = mlc__language_layer(&desc->layer, desc->positions);
@@ -45414,6 +45490,7 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
     static const mlc_module_class cls = { "BERT", mlc__bert_forward, NULL, NULL, 0, NULL };
     if (!mlc__language_there(ctx, "nn_bert", desc) ||
         !mlc__transformer_fine(ctx, "nn_bert", &desc->layer) ||
+        !mlc__language_asks(ctx, "nn_bert", &desc->layer, desc->positions) ||
         !mlc__language_fine(ctx, "nn_bert", desc->vocab, desc->context, desc->layers,
                             desc->positions)) return NULL;
     const mlc_nn_transformer_desc d = mlc__language_layer(&desc->layer, desc->positions);
@@ -45559,7 +45636,7 @@ static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, m
         return false;
     }
     p->fine = true;
-    p->dtype = d->has_dtype ? d->dtype : ctx->dtype;
+    p->dtype = mlc__dtype_of(ctx, d->dtype, d->has_dtype);
     if (!mlc__is_float(p->dtype)) {
         mlc__fail(ctx, MLC_ERR_DTYPE, "cache: the dtype is %s; it must be a float",
                   mlc_dtype_name(p->dtype));
@@ -46172,8 +46249,7 @@ static mlc_status mlc__prompt_check(const mlc_module *net, const mlc_cache *c,
                                     int32_t n_stop)
 {
     mlc_ctx *ctx = net->ctx;
-    MLC__REQUIRE(ctx, n_stop >= 0 && (stop || !n_stop), ARG, "generate: %d stop tokens at NULL",
-                 n_stop);
+    MLC__TRY(mlc__list_check(ctx, "generate", "stop", stop, n_stop));
     MLC__REQUIRE(ctx, prompt->ndim == 2 && prompt->dtype == MLC_I64 && prompt->shape[0] > 0 &&
                  prompt->shape[1] > 0, SHAPE, "generate: the prompt is %s of %s; it must be i64 "
                  "[b,t] with a token at least", mlc__shape(prompt).s,
@@ -47918,7 +47994,8 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *
                  (long long)d->in, (long long)d->out);
     MLC__REQUIRE(ctx, d->store != MLC_SKETCH_AS_BITS || d->u == MLC_SKETCH_SIGNS, ARG,
                  "nn_sklinear: only signs can be kept as bits");
-    MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
+    MLC__TRY(mlc__flag_check(ctx, "nn_sklinear", "seed", d->seed != 0, d->has_seed));
+    MLC__REQUIRE(ctx, d->seed < (uint64_t)1 << 53, ARG,
                  "nn_sklinear: the seed must be below 2^53");
     MLC__REQUIRE(ctx, d->weight || d->start == MLC_SKETCH_FRESH || d->start == MLC_SKETCH_COPY ||
                           d->start == MLC_SKETCH_COPY_SCALED, ARG,
@@ -48014,7 +48091,7 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc 
     p.buffer = p.has_dtype = true;
     const bool bits = d->store == MLC_SKETCH_AS_BITS && d->start != MLC_SKETCH_SUBSPACE;
     p.init = MLC_INIT_ZEROS;
-    p.dtype = bits ? MLC_I32 : d->has_dtype ? d->dtype : m->ctx->dtype;
+    p.dtype = bits ? MLC_I32 : mlc__dtype_of(m->ctx, d->dtype, d->has_dtype);
     for (int i = 0; i < 2; i++) {
         const int64_t n = i ? d->in : d->out;
         p.shape = mlc_dims2(rank, bits ? mlc__parts(n, 32) : n);
@@ -48394,7 +48471,8 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
                  "desc starts from mlc_nn_skconv_desc_make()",
                  (long long)(d ? d->num_terms : 0), (long long)(d ? d->low_rank : 0),
                  (long long)(d ? d->conv.out : 0));
-    MLC__REQUIRE(ctx, !d->has_seed || d->seed < (uint64_t)1 << 53, ARG,
+    MLC__TRY(mlc__flag_check(ctx, "nn_skconv", "seed", d->seed != 0, d->has_seed));
+    MLC__REQUIRE(ctx, d->seed < (uint64_t)1 << 53, ARG,
                  "nn_skconv: the seed must be below 2^53");
     MLC__REQUIRE(ctx, d->start == MLC_SKETCH_FRESH || (d->weight && (d->start == MLC_SKETCH_COPY ||
                                                                     d->start == MLC_SKETCH_FIT)),
@@ -53659,8 +53737,7 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
     MLC__REQUIRE(ctx, d.residual == MLC_F32 || d.residual == d.dtype, DTYPE,
                  "autocast_begin: the residual is %s; it may be f32 or %s",
                  mlc_dtype_name(d.residual), mlc_dtype_name(d.dtype));
-    MLC__REQUIRE(ctx, d.n_rules >= 0 && (d.n_rules == 0 || d.rules), ARG,
-                 "autocast_begin: %d rules at NULL", d.n_rules);
+    MLC__TRY(mlc__list_check(ctx, "autocast_begin", "rules", d.rules, d.n_rules));
     for (int32_t i = 0; i < d.n_rules; i++) {
         MLC__REQUIRE(ctx, d.rules[i].op, ARG,
                      "autocast_begin: rule %d has no operation; name one, as mlc_autocast_report "
@@ -57277,7 +57354,7 @@ static const mlc_rename *mlc__rename_part(const mlc__renames *t, const mlc_renam
 static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, int32_t i)
 {
     mlc_ctx *ctx = t->m->ctx;
-    MLC__REQUIRE(ctx, r && r->from && r->to, ARG, "%s: rename %d has no name; give from and to",
+    MLC__REQUIRE(ctx, r->from && r->to, ARG, "%s: rename %d has no name; give from and to",
                  t->what, i);
     const char *bar = strchr(r->from, '|'), *star = strchr(r->from, '*');
     MLC__REQUIRE(ctx, mlc__star_count(r->from) <= MLC__STARS &&
@@ -57297,8 +57374,8 @@ static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, 
 /* What can be wrong with a table, whatever the model. */
 static mlc_status mlc__renames_check(const mlc__renames *t)
 {
-    for (int32_t i = 0; i < t->n; i++)
-        MLC__TRY(mlc__rename_check(t, t->r ? &t->r[i] : NULL, i));
+    MLC__TRY(mlc__list_check(t->m->ctx, t->what, "renames", t->r, t->n));
+    for (int32_t i = 0; i < t->n; i++) MLC__TRY(mlc__rename_check(t, &t->r[i], i));
     for (int32_t i = 0; i < t->n; i++) {
         const mlc_rename *r = &t->r[i];
         const bool cut = r->parts > 1;
@@ -59318,9 +59395,7 @@ MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
 
 static mlc_status mlc__table_types_check(mlc_ctx *ctx, const mlc_csv_desc *d)
 {
-    MLC__REQUIRE(ctx, d->n_types >= 0 && (d->types || !d->n_types), ARG,
-                 "table_load: %d types%s; give the first columns' and their number",
-                 (int)d->n_types, d->types ? "" : " at NULL");
+    MLC__TRY(mlc__list_check(ctx, "table_load", "types", d->types, d->n_types));
     for (int32_t i = 0; i < d->n_types; i++)
         MLC__REQUIRE(ctx, (unsigned)d->types[i] <= MLC_COLUMN_TEXT, ARG,
                      "table_load: types[%d] is %d, which is no mlc_column", (int)i,
@@ -62771,11 +62846,12 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
 {
     mlc__table_set u;
     if (!ctx) return NULL;
-    if (!table || (desc && desc->n_columns < 0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "dataset_table: the table is NULL, or there are %d columns",
-                  desc ? desc->n_columns : 0);
+    if (!table) {
+        mlc__fail(ctx, MLC_ERR_ARG, "dataset_table: the table is NULL");
         return NULL;
     }
+    if (desc && mlc__list_check(ctx, "dataset_table", "columns", desc->columns, desc->n_columns))
+        return NULL;
     memset(&u, 0, sizeof u);
     u.ctx = ctx;
     u.table = table;
@@ -65526,7 +65602,8 @@ static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d
 {
     MLC__REQUIRE(ctx, d->n_specials >= 0 && d->n_specials <= 1 << 20, ARG,
                  "tokenizer: %d specials; there may be 2^20", (int)d->n_specials);
-    MLC__REQUIRE(ctx, d->specials || !d->n_specials, ARG, "tokenizer: specials is NULL");
+    MLC__REQUIRE(ctx, d->specials || !d->n_specials, ARG, "tokenizer: specials is NULL and "
+                 "n_specials is %d; set both, or neither", (int)d->n_specials);
     for (int32_t i = 0; i < d->n_specials; i++)
         MLC__REQUIRE(ctx, d->specials[i] && d->specials[i][0], ARG,
                      "tokenizer: specials[%d] is %s", (int)i, d->specials[i] ? "empty" : "NULL");
@@ -68637,6 +68714,7 @@ MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
         mlc__fail(ctx, MLC_ERR_ARG, "callback_create: %s is NULL", c ? "on" : "the callback");
         return NULL;
     }
+    if (mlc__list_check(ctx, "callback_create", "parts", c->parts, c->n_parts)) return NULL;
     mlc_callback *copy = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, sizeof *copy,
                                                                    MLC_MEM_OBJECT, "callback"));
     if (copy) *copy = *c;
@@ -68914,7 +68992,7 @@ static mlc_status mlc__fit_validation(mlc__fit *f)
 {
     double loss = MLC__NAN;
     mlc_fit_desc d = f->d;
-    d.metrics = f->val;
+    d.metrics = f->d.n_metrics ? f->val : NULL;
     MLC__TRY(mlc_evaluate(f->s.net, f->s.validation, &d, &loss));
     MLC__TRY(mlc_tracker_feed(f->s.history, "val_loss", loss));
     for (int32_t i = 0; i < d.n_metrics; i++)
@@ -69013,6 +69091,18 @@ MLC_IMPL mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
     return d;
 }
 
+/* What a training and an evaluation read. */
+static mlc_status mlc__fit_desc_check(mlc_ctx *ctx, const char *what, const mlc_fit_desc *d)
+{
+    MLC__TRY(mlc__flag_check(ctx, what, "autocast", d->autocast != MLC_F32, d->has_autocast));
+    MLC__TRY(mlc__list_check(ctx, what, "metrics", d->metrics, d->n_metrics));
+    for (int32_t i = 0; i < d->n_metrics; i++)
+        MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric &&
+                     strlen(d->metrics[i].name) < 60, ARG, "%s: metric %d has no metric, or a "
+                     "name that is NULL or over 59 bytes", what, (int)i);
+    return MLC_OK;
+}
+
 static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_loader *train,
                                  const mlc_fit_desc *d)
 {
@@ -69027,19 +69117,14 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
     MLC__REQUIRE(ctx, d->epochs >= 1 && d->steps >= 0 && d->validate_every >= 1, ARG,
                  "fit: epochs %lld, steps %lld, validate_every %lld: they must be at least 1, 0, 1",
                  (long long)d->epochs, (long long)d->steps, (long long)d->validate_every);
-    MLC__REQUIRE(ctx, d->n_metrics >= 0 && (d->metrics || !d->n_metrics) && d->n_callbacks >= 0 &&
-                 (d->callbacks || !d->n_callbacks), ARG, "fit: %d metrics, %d callbacks: fewer "
-                 "than 0, or their array is NULL", (int)d->n_metrics, (int)d->n_callbacks);
+    MLC__TRY(mlc__list_check(ctx, "fit", "callbacks", d->callbacks, d->n_callbacks));
+    MLC__TRY(mlc__flag_check(ctx, "fit", "seed", d->seed != 0, d->has_seed));
     MLC__REQUIRE(ctx, !d->budget || d->budget->calls, ARG, "fit: the budget was not made by "
                  "mlc_budget_make");
-    for (int32_t i = 0; i < d->n_metrics; i++)
-        MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric &&
-                     strlen(d->metrics[i].name) < 60, ARG, "fit: metric %d has no metric, or a "
-                     "name that is NULL or over 59 bytes", (int)i);
     for (int32_t i = 0; i < d->n_callbacks; i++)
         MLC__REQUIRE(ctx, d->callbacks[i] && d->callbacks[i]->on, ARG, "fit: callback %d is NULL",
                      (int)i);
-    return MLC_OK;
+    return mlc__fit_desc_check(ctx, "fit", d);
 }
 
 /* The struct, copies of desc's arrays, and room for names. */
@@ -69224,6 +69309,7 @@ MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_
     MLC__REQUIRE(ctx, loader && desc, ARG, "evaluate: %s is NULL", loader ? "desc" : "the loader");
     MLC__REQUIRE(ctx, loader->ctx == ctx, ARG, "evaluate: the loader belongs to another context; "
                  "make it in the network's");
+    MLC__TRY(mlc__fit_desc_check(ctx, "evaluate", desc));
     mlc__evaluation e;
     memset(&e, 0, sizeof e);
     e.net = net;
@@ -70603,8 +70689,7 @@ static mlc_status mlc__run_check(mlc_ctx *ctx, const char *what, const char *pat
     MLC__REQUIRE(ctx, !run->fit || !run->fit->fit->midway, STATE, "%s: the training is within a "
                  "batch or the end of an epoch; call it at BATCH_END, at EPOCH_END, or between "
                  "mlc_fit_step", what);
-    MLC__REQUIRE(ctx, run->n_parts >= 0 && (run->parts || !run->n_parts), ARG,
-                 "%s: %d parts, and their array is NULL", what, (int)run->n_parts);
+    MLC__TRY(mlc__list_check(ctx, what, "parts", run->parts, run->n_parts));
     memset(&w, 0, sizeof w);
     while (mlc__run_part_next(run, &w))
         MLC__REQUIRE(ctx, w.p->name && (w.p->data || !w.p->bytes), ARG,
@@ -71780,7 +71865,8 @@ static mlc__on_checkpoint *mlc__checkpoint_new(mlc_ctx *ctx, const mlc_checkpoin
 
 MLC_IMPL mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc)
 {
-    if (!mlc__checkpoint_takes(ctx, desc)) return NULL;
+    if (!mlc__checkpoint_takes(ctx, desc) ||
+        mlc__list_check(ctx, "on_checkpoint", "parts", desc->parts, desc->n_parts)) return NULL;
     mlc__on_checkpoint *p = mlc__checkpoint_new(ctx, desc);
     if (p && desc->async) p->saver = mlc_run_saver_create(ctx);
     if (!p || !desc->async || p->saver) return p ? &p->c : NULL;
@@ -72636,6 +72722,9 @@ static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input,
     MLC__REQUIRE(ctx, input.n > 0 && input.n <= MLC_MAX_DIMS && input.v[0] > 0 && batch >= 0, ARG,
                  "%s: batch %lld of an input %s; the first axis is the batch, 1 or more", what,
                  (long long)batch, mlc__shape_text(input.n, input.v).s);
+    MLC__TRY(mlc__flag_check(ctx, what, "autocast", d->autocast != MLC_F32, d->has_autocast));
+    MLC__TRY(mlc__flag_check(ctx, what, "target_shape", d->target_shape.n != 0,
+                             d->has_target_shape));
     memset(p, 0, sizeof *p);
     p->d = d;
     p->input = input;

@@ -122,7 +122,7 @@ static mlc_status estimate(const row *r, mlc_module *net, mlc_memory *said)
     d.input = r->net->dtype;
     d.target_shape = sized(r->net->y, r->batch);
     d.has_target_shape = true;
-    d.autocast = MLC_BF16;
+    d.autocast = r->low ? MLC_BF16 : MLC_F32;
     d.has_autocast = r->low;
     return mlc_estimate_memory(net, sized(r->net->x, r->batch), &d, said);
 }

@@ -111,7 +111,7 @@ static scene scene_of(mlc_ctx *ctx, mlc_dtype dtype, const shape_case *c)
     s.d.causal = c->causal;
     s.d.window = c->window;
     s.d.has_scale = c->d == 5;
-    s.d.scale = 0.7;
+    s.d.scale = s.d.has_scale ? 0.7 : 0;
     for (int64_t b = 0; b < c->b; b++) rows[b] = (double)length_of(c, b);
     if (c->lengths) s.d.key_lengths = test_tensor(ctx, MLC_I64, mlc_dims1(c->b), rows);
     for (int64_t h = 0; h < c->h; h++) rows[h] = 0.25 / (double)(h + 1);

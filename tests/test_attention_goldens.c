@@ -85,7 +85,7 @@ static mlc_attention_desc desc_of(mlc_ctx *ctx, mlc_dtype dtype, const book *b, 
     d.causal = c[CAUSAL] != 0;
     d.window = (int64_t)c[WINDOW];
     d.has_scale = c[HAS_SCALE] != 0;
-    d.scale = c[SCALE] / 64;
+    d.scale = !d.has_scale ? 0 : c[SCALE] / 64;
     d.mask = mask_of(ctx, dtype, c, k);
     d.key_lengths = golden_find(&b->f, "%d.key_lengths", k);
     d.q_offsets = golden_find(&b->f, "%d.q_offsets", k);

@@ -507,7 +507,7 @@ TEST(budget, own_forwards_and_autocast)
         for (int k = 0; k < 2; k++) {
             scene_open(&s, &p);
             s.d.has_autocast = i == 1;
-            s.d.autocast = MLC_BF16;
+            s.d.autocast = i == 1 ? MLC_BF16 : MLC_F32;
             if (i == 0) {
                 s.d.loss = NULL;
                 s.d.forward = own_forward;

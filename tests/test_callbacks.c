@@ -61,7 +61,7 @@ static mlc_status fit_with(scene *s, int64_t epochs, int64_t steps, bool validat
     d.epochs = epochs;
     d.steps = steps;
     d.validation = validates ? s->held : NULL;
-    d.callbacks = list;
+    d.callbacks = list[0] ? list : NULL;
     while (list[d.n_callbacks]) d.n_callbacks++;
     if (CHECK_OK(s->ctx)) st = mlc_fit(s->net, s->opt, s->train, &d, history);
     for (int i = 0; list[i]; i++) mlc_callback_free(s->ctx, list[i]);

@@ -2179,6 +2179,170 @@ static bool world_make(world *w)
            CHECK(put(w, "a.csv", "1,2,3\n4,5,6\n") != NULL) && CHECK_OK(w->ctx);
 }
 
+/* -- descs that are half set -- */
+
+static mlc_status fit_of(world *w, mlc_fit_desc d)
+{
+    mlc_loader *l = loader(w, w->x, mlc_zeros(w->ctx, MLC_F32, mlc_dims2(2, 2)), 2);
+    return mlc_fit(w->net, w->opt, l, &d, NULL);
+}
+
+static mlc_fit_desc fit_desc(void) { return mlc_fit_desc_make(mlc_mse_loss); }
+
+#define SET_AND_0(what, list) \
+    what ": " list " is set and n_" list " is 0; write in n_" list " how many there are, or set " \
+    "neither"
+#define NULL_AND_2(what, list) \
+    what ": " list " is NULL and n_" list " is 2; write in n_" list " how many there are, or " \
+    "set neither"
+#define NO_FLAG(what, field) \
+    what ": " field " is set and has_" field " is false; write desc.has_" field " = true, or " \
+    "leave " field " as it was made"
+
+WRONG(fit_with_metrics_without_a_count, ARG, SET_AND_0("fit", "metrics"),
+      mlc_fit_desc d = fit_desc(); mlc_fit_metric m = {"a", NULL, true};
+      d.metrics = &m; fit_of(w, d))
+
+WRONG(fit_with_a_count_without_metrics, ARG, NULL_AND_2("fit", "metrics"),
+      mlc_fit_desc d = fit_desc(); d.n_metrics = 2; fit_of(w, d))
+
+WRONG(fit_with_callbacks_without_a_count, ARG, SET_AND_0("fit", "callbacks"),
+      mlc_fit_desc d = fit_desc(); mlc_callback *c[1] = {mlc_on_nan(w->ctx, 1)};
+      d.callbacks = c; fit_of(w, d))
+
+WRONG(fit_with_a_count_without_callbacks, ARG, NULL_AND_2("fit", "callbacks"),
+      mlc_fit_desc d = fit_desc(); d.n_callbacks = 2; fit_of(w, d))
+
+WRONG(fit_with_autocast_without_its_flag, ARG, NO_FLAG("fit", "autocast"),
+      mlc_fit_desc d = fit_desc(); d.autocast = MLC_BF16; fit_of(w, d))
+
+WRONG(fit_with_a_seed_without_its_flag, ARG, NO_FLAG("fit", "seed"),
+      mlc_fit_desc d = fit_desc(); d.seed = 7; fit_of(w, d))
+
+WRONG(evaluate_with_a_count_without_metrics, ARG, NULL_AND_2("evaluate", "metrics"),
+      mlc_fit_desc d = fit_desc(); d.n_metrics = 2;
+      mlc_evaluate(w->net, loader(w, w->x, w->x, 2), &d, NULL))
+
+WRONG(evaluate_with_autocast_without_its_flag, ARG, NO_FLAG("evaluate", "autocast"),
+      mlc_fit_desc d = fit_desc(); d.autocast = MLC_F16;
+      mlc_evaluate(w->net, loader(w, w->x, w->x, 2), &d, NULL))
+
+WRONG(estimate_with_autocast_without_its_flag, ARG, NO_FLAG("estimate_memory", "autocast"),
+      mlc_estimate_desc d = mlc_estimate_desc_make(mlc_mse_loss, NULL); mlc_memory m;
+      d.autocast = MLC_BF16; mlc_estimate_memory(w->net, mlc_dims2(2, 3), &d, &m))
+
+WRONG(estimate_with_a_target_without_its_flag, ARG, NO_FLAG("estimate_memory", "target_shape"),
+      mlc_estimate_desc d = mlc_estimate_desc_make(mlc_mse_loss, NULL); mlc_memory m;
+      d.target_shape = mlc_dims2(2, 2); mlc_estimate_memory(w->net, mlc_dims2(2, 3), &d, &m))
+
+WRONG(autocast_with_a_count_without_rules, ARG, NULL_AND_2("autocast_begin", "rules"),
+      mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16); d.n_rules = 2;
+      mlc_autocast_begin_ex(w->ctx, &d))
+
+WRONG(autocast_with_rules_without_a_count, ARG, SET_AND_0("autocast_begin", "rules"),
+      mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16);
+      mlc_autocast_rule r = {"mul", MLC_F32}; d.rules = &r; mlc_autocast_begin_ex(w->ctx, &d))
+
+WRONG(run_with_parts_without_a_count, ARG, SET_AND_0("run_save", "parts"),
+      mlc_run r; memset(&r, 0, sizeof r); mlc_run_part p = {"a", w->host, 4}; r.parts = &p;
+      mlc_run_save(w->ctx, at(w, "r"), &r))
+
+WRONG(checkpoint_with_parts_without_a_count, ARG, SET_AND_0("on_checkpoint", "parts"),
+      mlc_checkpoint_desc d = mlc_checkpoint_desc_make("r"); mlc_run_part p = {"a", w->host, 4};
+      d.parts = &p; mlc_on_checkpoint(w->ctx, &d))
+
+WRONG(callback_with_a_count_without_parts, ARG, NULL_AND_2("callback_create", "parts"),
+      mlc_callback *c = mlc_on_nan(w->ctx, 1); c->n_parts = 2; mlc_callback_create(w->ctx, c))
+
+WRONG(load_with_renames_without_a_count, ARG, SET_AND_0("load", "renames"),
+      mlc_load_desc d = mlc_load_desc_make(); mlc_rename r = {"a", "b", 0, 0, 0, 0, 0, 0};
+      d.renames = &r; mlc_load_ex(w->net, at(w, "a.safetensors"), &d))
+
+WRONG(save_with_a_count_without_renames, ARG, NULL_AND_2("save", "renames"),
+      mlc_save_desc d = mlc_save_desc_make(); d.n_renames = 2;
+      mlc_save_ex(w->net, at(w, "r"), &d))
+
+WRONG(table_with_types_without_a_count, ARG, SET_AND_0("table_load", "types"),
+      mlc_csv_desc d = mlc_table_desc_make(); mlc_column c = MLC_COLUMN_TEXT; d.types = &c;
+      mlc_table_load(w->ctx, at(w, "a.csv"), &d))
+
+WRONG(dataset_of_columns_without_a_count, ARG, SET_AND_0("dataset_table", "columns"),
+      mlc_dataset_table_desc d = mlc_dataset_table_desc_make(NULL); const char *c = "a";
+      d.columns = &c; mlc_dataset_table(w->ctx, table(w, "a,b\n1,2\n"), &d))
+
+WRONG(dataset_of_a_count_without_columns, ARG, NULL_AND_2("dataset_table", "columns"),
+      mlc_dataset_table_desc d = mlc_dataset_table_desc_make(NULL); d.n_columns = 2;
+      mlc_dataset_table(w->ctx, table(w, "a,b\n1,2\n"), &d))
+
+WRONG(ignored_label_without_its_flag, ARG, NO_FLAG("cross_entropy", "ignore_index"),
+      mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make(); d.ignore_index = -100;
+      mlc_cross_entropy_ex(w->g, labels(w, 0, 1), &d))
+
+WRONG(nll_of_an_ignored_label_without_its_flag, ARG, NO_FLAG("nll_loss", "ignore_index"),
+      mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make(); d.ignore_index = 1;
+      mlc_nll_loss_ex(w->g, labels(w, 0, 1), &d))
+
+WRONG(padding_without_its_flag, ARG, NO_FLAG("embedding", "padding_index"),
+      mlc_embedding_desc d = mlc_embedding_desc_make(); d.padding_index = 1;
+      mlc_embedding_ex(labels(w, 0, 1), w->g, &d))
+
+WRONG(padding_of_a_layer_without_its_flag, ARG, NO_FLAG("nn_embedding", "padding_index"),
+      mlc_nn_embedding_desc d = mlc_nn_embedding_desc_make(4, 2);
+      d.embedding.padding_index = 1; mlc_nn_embedding_ex(w->ctx, &d))
+
+WRONG(scale_without_its_flag, ARG, NO_FLAG("attention", "scale"),
+      mlc_attention_desc d = mlc_attention_desc_make(); d.scale = 0.5;
+      mlc_tensor *q = mlc_zeros(w->ctx, MLC_F32, mlc_dims4(1, 1, 2, 4));
+      mlc_attention_ex(q, q, q, &d))
+
+WRONG(rotary_without_its_flag, ARG, NO_FLAG("nn_multihead_attention", "rotary"),
+      mlc_nn_multihead_attention_desc d = mlc_nn_multihead_attention_desc_make(8, 2);
+      d.rotary.base = 500000; mlc_nn_multihead_attention_ex(w->ctx, &d))
+
+WRONG(rotary_of_a_layer_without_its_flag, ARG,
+      NO_FLAG("nn_transformer_encoder_layer", "rotary"),
+      mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(8, 2);
+      d.rotary.neighbours = true; mlc_nn_transformer_encoder_layer(w->ctx, &d))
+
+WRONG(rotary_of_a_model_with_other_positions, ARG,
+      "nn_gpt: layer.rotary is set and positions is another; write desc.positions = "
+      "MLC_POSITIONS_ROTARY",
+      mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(8, 8, 1, 8, 2); d.layer.rotary.base = 500000;
+      mlc_nn_gpt(w->ctx, &d))
+
+WRONG(alibi_of_a_model_with_other_positions, ARG,
+      "nn_bert: layer.alibi is set and positions is another; write desc.positions = "
+      "MLC_POSITIONS_ALIBI",
+      mlc_nn_bert_desc d = mlc_nn_bert_desc_make(8, 8, 1, 8, 2); d.layer.alibi = true;
+      mlc_nn_bert(w->ctx, &d))
+
+WRONG(stop_tokens_without_a_count, ARG, SET_AND_0("generate", "stop"),
+      mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(8, 8, 1, 8, 2);
+      mlc_module *net = mlc_nn_gpt(w->ctx, &g); mlc_cache_desc c = mlc_cache_desc_make(1, 8);
+      mlc_generate_desc d = mlc_generate_desc_make(2); int64_t stop = 1; d.stop = &stop;
+      mlc_generate(net, mlc_cache_create(net, &c), mlc_zeros(w->ctx, MLC_I64, mlc_dims2(1, 2)),
+                   &d, NULL, NULL))
+
+WRONG(sketched_seed_without_its_flag, ARG, NO_FLAG("nn_sklinear", "seed"),
+      mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(8, 8, 1, 2); d.seed = 5;
+      mlc_nn_sklinear_ex(w->ctx, &d))
+
+WRONG(sketched_seed_of_a_convolution_without_its_flag, ARG, NO_FLAG("nn_skconv", "seed"),
+      mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(2, 3, 4, 3, 1, 2); d.seed = 5;
+      mlc_nn_skconv(w->ctx, &d))
+
+TEST(errors, a_dtype_but_f32_in_a_desc_needs_no_flag)
+{
+    mlc_ctx           *ctx = test_ctx();
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(3, 2);
+    d.dtype = MLC_F64;
+    mlc_module *net = mlc_nn_linear_ex(ctx, &d);
+    mlc_tensor *y = mlc_forward(net, mlc_zeros(ctx, MLC_F64, mlc_dims2(1, 3)));
+    if (CHECK(y != NULL))
+        CHECK_EQ(y->dtype, MLC_F64);
+    CHECK_OK(ctx);
+}
+
 TEST(errors, wrong_calls_of_the_library_say_what_is_wrong_and_what_to_do)
 {
     for (const wrong *wr = first_wrong; wr != NULL; wr = wr->next) {

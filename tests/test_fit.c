@@ -410,7 +410,7 @@ TEST(fit, nonsense_is_refused_by_name)
     check_refused(&s, &d, "epochs 0");
     d.epochs = 1;
     d.n_metrics = 1;
-    check_refused(&s, &d, "array is NULL");
+    check_refused(&s, &d, "fit: metrics is NULL and n_metrics is 1");
     d.metrics = none;
     check_refused(&s, &d, "metric 0");
     CHECK_EQ(mlc_fit(NULL, s.opt, s.train, &d, NULL), MLC_ERR_ARG);

@@ -620,7 +620,7 @@ TEST(language, stop_tokens_and_callbacks_end_a_text)
     for (int i = 0; i < 6; i++)
         CHECK_EQ(cut[i], i <= end ? out[i] : -1);
     mlc_cache_reset(c, 0);
-    g.n_stop = 0;
+    g.stop = NULL, g.n_stop = 0;
     CHECK_EQ(mlc_generate(net, c, prompt, &g, hear, &h), MLC_OK);
     CHECK_EQ(h.n, 2);
     CHECK_EQ(cut[2], -1);
@@ -701,7 +701,7 @@ TEST(language, beams_need_a_vocabulary_of_as_many_tokens_alone)
         int64_t              out[NEW];
         double               score;
         b.length_power = 0;
-        b.stop = stop;
+        b.stop = cases[i][2] ? stop : NULL;
         b.n_stop = cases[i][2];
         CHECK_EQ(mlc_beam_search(net, c, mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), prompt), &b, out,
                                  &score), MLC_OK);
@@ -872,7 +872,7 @@ static void hf_beams(int k, int64_t beams, double power, const int64_t *stop, in
     mlc_cache           *c = mlc_cache_create(net, &d);
     mlc_beam_desc        b = mlc_beam_desc_make(12, beams);
     b.length_power = power;
-    b.stop = stop;
+    b.stop = n_stop ? stop : NULL;
     b.n_stop = n_stop;
     CHECK_EQ(hf_load(net, k, ""), MLC_OK);
     mlc_tensor *x = test_tokens(ctx, mlc_dims2(BATCH, HF_PROMPT), HF_VOCAB, 2);

@@ -19,7 +19,7 @@ static mlc_tensor *call_xent(mlc_tensor *x, mlc_tensor *labels, const int64_t *i
     d.reduction = (mlc_reduction)ints[0];
     d.label_smoothing = s;
     d.has_ignore_index = ints[1] != 0;
-    d.ignore_index = ints[2];
+    d.ignore_index = ints[1] ? ints[2] : 0;
     return mlc_cross_entropy_ex(x, labels, &d);
 }
 
@@ -167,7 +167,7 @@ TEST(loss, cross_entropy_gradient_matches_central_differences)
         u.d.reduction = (mlc_reduction)(mode % 3);
         u.d.label_smoothing = mode / 3 % 2 ? 0.3 : 0;
         u.d.has_ignore_index = mode >= 6;
-        u.d.ignore_index = 2;
+        u.d.ignore_index = mode >= 6 ? 2 : 0;
         memset(&r, 0, sizeof r);
         CHECK_EQ(mlc_gradcheck(xent_scalar, &u, &x, 1, NULL, &r), MLC_OK);
         if (!CHECK(r.ok))
@@ -276,7 +276,7 @@ static mlc_cross_entropy_desc class_desc(mlc_tensor *const *in, const double *n)
     d.reduction = (mlc_reduction)n[0];
     d.label_smoothing = n[1];
     d.has_ignore_index = n[2] != 0;
-    d.ignore_index = (int64_t)n[3];
+    d.ignore_index = n[2] != 0 ? (int64_t)n[3] : 0;
     d.weight = n[4] != 0 ? in[2] : NULL;
     return d;
 }
@@ -1135,7 +1135,7 @@ TEST(loss, of_a_sequence_is_that_of_its_rows)
             label = mlc_transpose(label, 0, 1);
             d.reduction = (mlc_reduction)(form % 3);
             d.has_ignore_index = form / 3 % 2 != 0;
-            d.ignore_index = 2;
+            d.ignore_index = d.has_ignore_index ? 2 : 0;
             d.label_smoothing = form / 6 % 2 ? 0.1 : 0;
             const int64_t n = d.reduction == MLC_REDUCTION_NONE ? B * T : 1;
             for (int way = 0; way < 2; way++) {

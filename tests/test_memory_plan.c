@@ -87,7 +87,7 @@ static mlc_estimate_desc desc_of(const network *n, int64_t batch, optim_fn optim
         d.target_shape = input_of(n, batch);
     }
     d.has_autocast = low;
-    d.autocast = MLC_BF16;
+    d.autocast = low ? MLC_BF16 : MLC_F32;
     return d;
 }
 

@@ -341,7 +341,7 @@ TEST(state, renames_that_are_wrong_are_refused)
     mlc_save_desc to = mlc_save_desc_make();
     d.n_renames = to.n_renames = 1;
     CHECK_EQ(mlc_load_ex(net, "none", &d), MLC_ERR_ARG);
-    CHECK_HAS(mlc_error(ctx), "rename 0 has no name");
+    CHECK_HAS(mlc_error(ctx), "load: renames is NULL and n_renames is 1");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         d.renames = to.renames = &table[i].r;
