@@ -29,9 +29,9 @@
  *   text is in the context (mlc_error). The first error stays, and an operation that is given
  *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
  *   returns the status and clears errors raised inside the scope. The library never aborts,
- *   exits or prints; a logger in the context's desc hears of errors and warnings. What shows
- *   something takes a writer, NULL for standard output: mlc_show(t), which is
- *   mlc_print(t, NULL, NULL), is NumPy's print(t).
+ *   exits or prints, unless desc.abort_on_error or the environment asks for it (6); a logger in
+ *   the context's desc hears of errors and warnings. What shows something takes a writer, NULL for
+ *   standard output: mlc_show(t), which is mlc_print(t, NULL, NULL), is NumPy's print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -59,8 +59,10 @@
  *   (CUDA has none after fork). exec inherits no file.
  *
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
- *   MLC_THREADS=n, MLC_BLAS=never|always, MLC_LOG=trace (see mlc_trace). A context of level amx
- *   asks Linux for tile registers: stacks of signal handlers (sigaltstack) then need 12 KB.
+ *   MLC_THREADS=n, MLC_BLAS=never|always. MLC_LOG=error: contexts that are made without desc.log
+ *   write each error to standard error; MLC_LOG=trace: see mlc_trace. MLC_ABORT=1: contexts are
+ *   made with desc.abort_on_error. A context of level amx asks Linux for tile registers: stacks of
+ *   signal handlers (sigaltstack) then need 12 KB.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
  *   MLCORE_IMPLEMENTATION  compile it here          MLCORE_STATIC    all functions static
@@ -9145,7 +9147,7 @@ MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *forma
 MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx) { return ctx ? ctx->status : MLC_ERR_ARG; }
 MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
 {
-    if (!ctx) return "no context";
+    if (!ctx) return "no context; where mlc_ctx_create made none, desc.status says why";
     return ctx->status != MLC_OK || ctx->told ? ctx->message : "";
 }
 
@@ -28061,6 +28063,25 @@ static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
     return MLC_OK;
 }
 
+#ifndef MLC_NO_STDIO
+static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
+{
+    (void)user;
+    if (level == MLC_LOG_ERROR) fprintf(stderr, "mlcore: %s\n", text);
+}
+#endif
+
+/* MLC_LOG and MLC_ABORT, for a program that does not look at its errors; desc.log comes first. */
+static void mlc__ctx_environment(mlc_ctx *ctx)
+{
+    const char *stop = getenv("MLC_ABORT");
+    if (stop && strcmp(stop, "1") == 0) ctx->abort_on_error = true;
+#ifndef MLC_NO_STDIO
+    const char *log = ctx->log ? NULL : getenv("MLC_LOG");
+    if (log && strcmp(log, "error") == 0) ctx->log = mlc__log_stderr;
+#endif
+}
+
 /* Whatever fails, desc->status says why; half a context is freed as a whole one would be. */
 MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
 {
@@ -28077,6 +28098,7 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
         ctx->log = d.log;
         ctx->log_user = d.log_user;
         ctx->abort_on_error = d.abort_on_error;
+        mlc__ctx_environment(ctx);
         ctx->hard_limit = d.hard_limit;
         ctx->soft_limit = d.soft_limit;
         ctx->dtype = d.dtype;

@@ -496,3 +496,45 @@ TEST(fork, without_threads_nothing_is_left_in_the_parent)
 }
 
 #endif /* MLC_NO_THREADS */
+
+/* ---- the environment asks for errors --------------------------------------------------------- */
+
+/* What a child writes to standard error that makes one error in a context; its wait status. */
+static int child_says(const char *name, const char *value, char *text, size_t size)
+{
+    int pipes[2], status = 0;
+    if (!CHECK_EQ(pipe(pipes), 0)) return 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(pipes[1], 2);
+        setenv("MLC_THREADS", "1", 1);
+        unsetenv("MLC_LOG");
+        unsetenv("MLC_ABORT");
+        if (name) setenv(name, value, 1);
+        mlc_ctx *ctx = mlc_ctx_create(NULL);
+        mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3));
+        mlc_matmul(x, x);
+        _exit(mlc_ctx_status(ctx) == MLC_ERR_SHAPE ? 0 : 1);
+    }
+    close(pipes[1]);
+    const ssize_t n = read(pipes[0], text, size - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    return status;
+}
+
+TEST(fork, mlc_log_and_mlc_abort_show_errors_of_programs_that_do_not_look)
+{
+    char text[512];
+    CHECK_EQ(child_says(NULL, NULL, text, sizeof text), 0);
+    CHECK_STR(text, "");
+    CHECK_EQ(child_says("MLC_LOG", "trace", text, sizeof text), 0);
+    CHECK_STR(text, "");
+    CHECK_EQ(child_says("MLC_LOG", "error", text, sizeof text), 0);
+#ifndef MLC_NO_STDIO
+    CHECK_HAS(text, "mlcore: matmul: ");
+#endif
+    CHECK(WIFSIGNALED(child_says("MLC_ABORT", "1", text, sizeof text)));
+    CHECK_EQ(child_says("MLC_ABORT", "0", text, sizeof text), 0);
+}
