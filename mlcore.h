@@ -443,8 +443,8 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
 } mlc_memory;
 
 /* mlc_ctx_create: a context; NULL desc means all defaults.
- *   out    NULL on failure, with the reason in desc->status; desc->log gets the bytes that a
- *          context takes at least, if memory has fewer
+ *   out    NULL on failure, with the reason in desc->status and, as a text, to desc->log: the
+ *          field that is wrong, the device, the bytes that a context takes at least
  *   fork   a child may go on with it: manual, 5; test: tests/test_fork.c
  *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
@@ -28039,8 +28039,12 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     ctx->threads = mlc__threads_choose(d->threads);
     if (!mlc__is_cpu(d->device)) {
         ctx->device_fns = __atomic_load_n(&mlc__registry.fns, __ATOMIC_ACQUIRE);
-        if (!ctx->device_fns) return MLC_ERR_DEVICE;
-        MLC__TRY(ctx->device_fns->open(ctx, d->device));
+        const mlc_status st = ctx->device_fns ? ctx->device_fns->open(ctx, d->device)
+                                              : MLC_ERR_DEVICE;
+        MLC__REQUIRE(ctx, st != MLC_ERR_DEVICE, DEVICE, "ctx_create: there is no device '%.60s', "
+                     "or it does not open; a backend is registered first, as by mlc_cuda_register()",
+                     d->device);
+        MLC__TRY(st);
     } else {
         ctx->dev = mlc__pool_new(ctx, "context");
         if (!ctx->dev) return MLC_ERR_NOMEM;
@@ -28052,15 +28056,18 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
 }
 
-/* What would otherwise fail far away: half an allocator, a level or dtype that does not exist. */
-static mlc_status mlc__ctx_desc_check(const mlc_ctx_desc *d)
+/* What would otherwise fail far away: half an allocator, a level that does not exist; or NULL. */
+static const char *mlc__ctx_desc_wrong(const mlc_ctx_desc *d)
 {
-    const bool some = d->allocator.alloc || d->allocator.release;
-    if (some && !(d->allocator.alloc && d->allocator.release)) return MLC_ERR_ARG;
-    if ((unsigned)d->isa >= MLC_ISA_COUNT) return MLC_ERR_ARG;
-    if ((unsigned)d->blas > MLC_BLAS_ALWAYS) return MLC_ERR_ARG;
-    if (d->threads < 0 || (d->dtype != MLC_F32 && d->dtype != MLC_F64)) return MLC_ERR_ARG;
-    return MLC_OK;
+    if (!d->allocator.alloc != !d->allocator.release)
+        return "ctx_create: allocator has one of alloc and release; set both, or neither";
+    if ((unsigned)d->isa >= MLC_ISA_COUNT || (unsigned)d->blas > MLC_BLAS_ALWAYS)
+        return "ctx_create: isa or blas is none of mlc_isa or mlc_blas; write MLC_ISA_AUTO, "
+               "MLC_BLAS_AUTO";
+    if (d->threads < 0) return "ctx_create: threads is below 0; write 0 for the default";
+    if (d->dtype != MLC_F32 && d->dtype != MLC_F64)
+        return "ctx_create: dtype must be MLC_F32 or MLC_F64; for 16 bits see mlc_module_to";
+    return NULL;
 }
 
 #ifndef MLC_NO_STDIO
@@ -28072,13 +28079,13 @@ static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
 #endif
 
 /* MLC_LOG and MLC_ABORT, for a program that does not look at its errors; desc.log comes first. */
-static void mlc__ctx_environment(mlc_ctx *ctx)
+static void mlc__ctx_environment(mlc_ctx_desc *d)
 {
     const char *stop = getenv("MLC_ABORT");
-    if (stop && strcmp(stop, "1") == 0) ctx->abort_on_error = true;
+    if (stop && strcmp(stop, "1") == 0) d->abort_on_error = true;
 #ifndef MLC_NO_STDIO
-    const char *log = ctx->log ? NULL : getenv("MLC_LOG");
-    if (log && strcmp(log, "error") == 0) ctx->log = mlc__log_stderr;
+    const char *log = d->log ? NULL : getenv("MLC_LOG");
+    if (log && strcmp(log, "error") == 0) d->log = mlc__log_stderr;
 #endif
 }
 
@@ -28086,9 +28093,12 @@ static void mlc__ctx_environment(mlc_ctx *ctx)
 MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
 {
     mlc_ctx_desc d = desc ? *desc : mlc_ctx_desc_make();
-    mlc_status status = mlc__ctx_desc_check(&d);
+    const char *wrong = mlc__ctx_desc_wrong(&d);
+    mlc_status status = wrong ? MLC_ERR_ARG : MLC_OK;
     mlc_allocator allocator = { NULL, mlc__system_alloc, mlc__system_release };
     mlc_ctx *ctx = NULL;
+    mlc__ctx_environment(&d);
+    if (wrong && d.log) d.log(d.log_user, MLC_LOG_ERROR, wrong);
     if (d.allocator.alloc) allocator = d.allocator;
     if (status == MLC_OK) {
         ctx = mlc__ctx_alloc(&d, &allocator);
@@ -28098,7 +28108,6 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
         ctx->log = d.log;
         ctx->log_user = d.log_user;
         ctx->abort_on_error = d.abort_on_error;
-        mlc__ctx_environment(ctx);
         ctx->hard_limit = d.hard_limit;
         ctx->soft_limit = d.soft_limit;
         ctx->dtype = d.dtype;

@@ -845,6 +845,49 @@ TEST(ctx, a_block_too_small_for_a_context_is_logged_with_what_it_takes)
     CHECK_STR(j.last, "");
 }
 
+static void *no_memory(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    (void)bytes;
+    (void)align;
+    return NULL;
+}
+
+/* Is a desc refused with one text in its log that has these words? */
+static void creation_says(mlc_ctx_desc d, mlc_status want, const char *words)
+{
+    journal    j;
+    mlc_status st = MLC_OK;
+    memset(&j, 0, sizeof j);
+    d.log = journal_write;
+    d.log_user = &j;
+    d.status = &st;
+    CHECK(mlc_ctx_create(&d) == NULL);
+    CHECK_EQ(st, want);
+    CHECK_EQ(j.errors, 1);
+    CHECK_HAS(j.last, words);
+}
+
+TEST(ctx, a_context_that_cannot_be_made_says_in_the_log_what_is_wrong)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.threads = -1;
+    creation_says(d, MLC_ERR_ARG, "ctx_create: threads is below 0");
+    d = mlc_ctx_desc_make();
+    d.dtype = MLC_BF16;
+    creation_says(d, MLC_ERR_ARG, "ctx_create: dtype must be MLC_F32 or MLC_F64");
+    d = mlc_ctx_desc_make();
+    d.isa = MLC_ISA_COUNT;
+    creation_says(d, MLC_ERR_ARG, "ctx_create: isa or blas");
+    d = mlc_ctx_desc_make();
+    d.allocator.alloc = no_memory;
+    creation_says(d, MLC_ERR_ARG, "ctx_create: allocator has one of alloc and release");
+    d = mlc_ctx_desc_make();
+    d.device = "abacus";
+    creation_says(d, MLC_ERR_DEVICE, "there is no device 'abacus'");
+    CHECK_HAS(mlc_error(NULL), "desc.status says why");
+}
+
 TEST(ctx, a_small_block_has_fewer_scopes_and_says_so)
 {
     journal  j;
