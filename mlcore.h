@@ -28042,8 +28042,8 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
         const mlc_status st = ctx->device_fns ? ctx->device_fns->open(ctx, d->device)
                                               : MLC_ERR_DEVICE;
         MLC__REQUIRE(ctx, st != MLC_ERR_DEVICE, DEVICE, "ctx_create: there is no device '%.60s', "
-                     "or it does not open; a backend is registered first, as by mlc_cuda_register()",
-                     d->device);
+                     "or it does not open; a backend is registered first, as by "
+                     "mlc_cuda_register()", d->device);
         MLC__TRY(st);
     } else {
         ctx->dev = mlc__pool_new(ctx, "context");
