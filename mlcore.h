@@ -8168,22 +8168,28 @@ int mlc__move_file(const char *from, const char *to, unsigned long flags)
     MLC__KERNEL32(MoveFileExA, 12);
 #endif
 
-/* Seconds since some moment. Windows' time of the day moves every 15 ms, its counter does not. */
-static double mlc__seconds(void)
+/* Nanoseconds of a clock that is not set, since some moment. Windows' time of the day moves every
+ * 15 ms, its counter does not. */
+static int64_t mlc__nanoseconds(void)
 {
 #if defined(_WIN32)
     int64_t now = 0, second = 1;
     mlc__query_counter(&now);
     mlc__query_frequency(&second);
-    return (double)now / (double)second;
-#elif defined(TIME_UTC)
+    return (int64_t)((double)now / (double)second * 1e9);
+#elif (defined(CLOCK_MONOTONIC) && MLC__POSIX) || defined(TIME_UTC)
     struct timespec now = { 0, 0 };
+#  if defined(CLOCK_MONOTONIC) && MLC__POSIX
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#  else
     timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#  endif
+    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
 #else
-    return (double)time(NULL);
+    return (int64_t)time(NULL) * 1000000000;
 #endif
 }
+static double mlc__seconds(void) { return 1e-9 * (double)mlc__nanoseconds(); }
 
 /* What systems call by different names. */
 #if defined(_WIN32)
@@ -70196,21 +70202,10 @@ MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t
 #endif
 
 /* @@ IMPL.TRAIN.PROFILE ---------------------------------- timers, profiles, traces
- * Times are whole nanoseconds of a clock that is not set. A profile always is in one phase: what
- * ends one begins the next, by the same reading of the clock, so that their sum is the whole. */
+ * Times are whole nanoseconds. A profile always is in one phase: what ends one begins the next, by
+ * the same reading of the clock, so that their sum is the whole. */
 
 #ifndef MLC_NO_TRAINING
-
-static int64_t mlc__nanoseconds(void)
-{
-#if defined(CLOCK_MONOTONIC) && MLC__POSIX
-    struct timespec now = { 0, 0 };
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + (int64_t)now.tv_nsec;
-#else
-    return (int64_t)(mlc__seconds() * 1e9);
-#endif
-}
 
 /* The clock when the device has done all that it was asked to. */
 static int64_t mlc__device_time(mlc_ctx *ctx)
@@ -70229,13 +70224,13 @@ MLC_IMPL mlc_timer mlc_timer_make(const char *name)
     return t;
 }
 
-MLC_IMPL void mlc_timer_begin(mlc_timer *t) { if (t) t->began = 1e-9 * (double)mlc__nanoseconds(); }
+MLC_IMPL void mlc_timer_begin(mlc_timer *t) { if (t) t->began = mlc__seconds(); }
 
 /* Mean and squares as Welford has them (Technometrics 4, 1962). */
 MLC_IMPL void mlc_timer_end(mlc_timer *t, double items)
 {
     if (!t) return;
-    const double seconds = 1e-9 * (double)mlc__nanoseconds() - t->began;
+    const double seconds = mlc__seconds() - t->began;
     const double off = seconds - t->mean;
     t->count += t->count < INT64_MAX;
     t->seconds += seconds;

@@ -60,6 +60,13 @@ typedef struct test_case {
 #define CHECK_VALUES(t, n, want, atol, rtol) \
     test_values(t, n, want, atol, rtol, #t, __FILE__, __LINE__)
 
+/* test_clock_begin: the library's clock stands still until test_clock_pass, and goes step seconds
+ *   further each time it is read. False where it cannot be replaced: the system's goes on.
+ * test_clock_end: it is the system's again; a test that began must end.                        */
+bool test_clock_begin(double step);
+void test_clock_pass(double seconds);
+void test_clock_end(void);
+
 /* The body runs once for each ISA level up to MLC_ISA, on a fresh context of that level.      */
 #define FOR_EACH_ISA(ctx) \
     for (mlc_ctx *ctx = test_isa_ctx(MLC_ISA_SCALAR); ctx != NULL; \

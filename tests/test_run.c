@@ -719,6 +719,44 @@ TEST(run, a_checkpoint_that_fails_costs_no_other)
     }
 }
 
+static mlc_status pass_4_seconds(void *user, mlc_event e, mlc_fit_state *s)
+{
+    (void)user; (void)e; (void)s;
+    test_clock_pass(4);
+    return MLC_OK;
+}
+
+/* Of 14 batches of 4 seconds each: after the 3rd, 6th, 9th and 12th more than 10 have passed. */
+TEST(run, a_checkpoint_by_seconds_is_written_when_they_have_passed)
+{
+    const box    b = box_open_fast("net");
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = mlc_nn_linear(ctx, FIELDS, CLASSES);
+    mlc_tensor  *x = test_rand(ctx, MLC_F32, mlc_dims2(ROWS, FIELDS), 1, -1, 1);
+    mlc_loader  *train = mlc_loader_shuffled(ctx, x, test_rand(ctx, MLC_F32,
+                                             mlc_dims2(ROWS, CLASSES), 2, 0, 1), BATCH);
+    mlc_fit_desc fd = mlc_fit_desc_make(mlc_mse_loss);
+    mlc_callback time = {"time", NULL, 1u << MLC_EVENT_BATCH_END, pass_4_seconds, NULL, 0, NULL};
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+    d.every_epochs = 0;
+    d.every_seconds = 10;
+    d.keep_last = 64;
+    mlc_callback *list[2] = {mlc_callback_create(ctx, &time), mlc_on_checkpoint(ctx, &d)};
+    fd.callbacks = list;
+    fd.n_callbacks = 2;
+    fd.epochs = 2;
+    const bool own = test_clock_begin(0);
+    CHECK_EQ(mlc_fit(net, mlc_sgd(net, 0.1), train, &fd, NULL), MLC_OK);
+    test_clock_end();
+    for (int step = 1; own && step <= 2 * BATCHES; step++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s-%d.safetensors", b.path, step);
+        CHECK((access(path, F_OK) == 0) == (step % 3 == 0));
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 TEST(run, checkpoints_refuse_settings_that_make_no_sense)
 {
     mlc_ctx *ctx = test_ctx();
