@@ -1,13 +1,13 @@
 """Builds mlcore without families of it, and runs the tests of what is left.
 
-    python3 tests/families.py FOLDER [--random N] [--brief]
+    python3 tests/families.py FOLDER [--random N]
 FOLDER has the objects of the tests, from `make FOLDER/tests`; they are linked with each form of the
-implementation, compiled without optimisation. Public structs are the same under all macros, so the
-tests are not compiled again: a function that is left out has a stand-in that ends the test which
-calls it (test_leave). Forms: each MLC_NO_FAMILY alone, and MLC_MINIMAL; with --random N as many sets
-of families, too, by gcc, g++, clang and clang++ in turn. Each compiles without warnings, needs no
-function of mlcore that it lacks, lacks what its declarations say and nothing else, and passes the
-tests that are left, but for those of single kernels, which take long; with --brief of a few groups.
+implementation. Public structs are the same under all macros, so the tests are not compiled again: a
+function that is left out has a stand-in that ends the test which calls it (test_leave). Forms are
+each MLC_NO_FAMILY alone, and MLC_MINIMAL; with --random N instead N sets of families, by gcc, g++,
+clang and clang++ in turn. Each compiles without warnings, needs no function of mlcore that it lacks,
+lacks what its declarations say and nothing else, and passes the tests of a few groups that are
+left; the first set of each compiler all of them, but for those of single kernels, which take long.
 """
 import os
 import random
@@ -34,11 +34,13 @@ const mlc_kernels *__wrap_mlc_cpu_kernels(mlc_isa isa)
 {
     static mlc_kernels rows[MLC_ISA_COUNT];
     const mlc_kernels *real = __real_mlc_cpu_kernels(isa);
-    if (!real) return real;
-    rows[isa] = *real;
-#define PUT(name) if (!rows[isa].name) rows[isa].name = lacks_##name;
+    int at = 1;                        /* the level: MLC_ISA_AUTO is one of the others         */
+    while (at < MLC_ISA_COUNT && __real_mlc_cpu_kernels((mlc_isa)at) != real) at++;
+    if (!real || at == MLC_ISA_COUNT) return real;
+    rows[at] = *real;
+#define PUT(name) if (!rows[at].name) rows[at].name = lacks_##name;
     MLC_KERNELS(PUT)
-    return &rows[isa];
+    return &rows[at];
 }
 """
 
@@ -73,11 +75,11 @@ def left_out(macros):
 class Form:
     """The implementation under some macros, by one compiler."""
 
-    def __init__(self, folder, compiler, names):
+    def __init__(self, folder, compiler, names, whole):
         self.out = os.path.join(folder, "families")
         self.tests = sorted(os.path.join(folder, f) for f in os.listdir(folder)
                             if re.fullmatch(r"(main|test_(?!barrier)\w+)\.o", f))
-        self.compiler, self.macros = compiler, ["-D" + n for n in names]
+        self.compiler, self.macros, self.whole = compiler, ["-D" + n for n in names], whole
         os.makedirs(self.out, exist_ok=True)
 
     def path(self, name):
@@ -87,7 +89,7 @@ class Form:
     def compile(self):
         """The implementation, and stand-ins for what the tests call and it lacks."""
         impl = self.path("impl.o")
-        must([*self.compiler, *WARN, "-O0", "-I.", *self.macros, "-c", "-o", impl, "-"],
+        must([*self.compiler, *WARN, "-O1" if self.whole else "-O0", "-I.", *self.macros, "-c", "-o", impl, "-"],
              input='#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n')
         needs = symbols([impl], "U")
         if needs:
@@ -105,16 +107,18 @@ class Form:
               self.path("lacks.c"), self.path("calls.c"), "-Wl,--wrap=mlc_cpu_kernels", "-lm",
               "-lstdc++", "-pthread"])
 
-    def groups(self, brief):
+    def groups(self):
         """What --filter takes."""
+        if not self.whole:
+            return BRIEF
         names = must([self.path("tests"), "--list"]).split()
         groups = list(dict.fromkeys(n.split(".")[0] for n in names))
-        return [g + "." for g in groups if g not in SLOW] if not brief else BRIEF
+        return [g + "." for g in groups if g not in SLOW]
 
-    def run(self, brief):
+    def run(self):
         """Tests that passed, failed and were left."""
         sums = [0, 0, 0]
-        for group in self.groups(brief):
+        for group in self.groups():
             done = subprocess.run([self.path("tests"), "--filter", group], capture_output=True,
                                   text=True, check=False, env={**os.environ, "MLC_TEST_BRIEF": "1"})
             count = re.search(r"(\d+) passed, (\d+) failed\n$", done.stdout)
@@ -128,23 +132,24 @@ class Form:
 
 
 def forms(n_random):
-    """(compiler, macros) of each form."""
+    """(compiler, macros, whether all groups are run) of each form."""
     all_of_them = families()
-    alone = [(COMPILERS[0], [name]) for name in all_of_them + ["MLC_MINIMAL"]]
+    if not n_random:
+        return [(COMPILERS[0], [name], False) for name in all_of_them + ["MLC_MINIMAL"]]
     draw = random.Random(n_random)
-    return alone + [(COMPILERS[i % 4], sorted(draw.sample(all_of_them, draw.randint(2, 6))))
-                    for i in range(n_random)]
+    return [(COMPILERS[i % 4], sorted(draw.sample(all_of_them, draw.randint(2, 6))), i < 4)
+            for i in range(n_random)]
 
 
 def main(args):
     """Ends with 1 where a form fails."""
     n_random = int(args[args.index("--random") + 1]) if "--random" in args else 0
     passed = failed = 0
-    for compiler, names in forms(n_random):
-        form = Form(args[0], compiler, names)
+    for compiler, names, whole in forms(n_random):
+        form = Form(args[0], compiler, names, whole)
         try:
             form.compile()
-            good, bad, left = form.run("--brief" in args)
+            good, bad, left = form.run()
         except RuntimeError as error:
             print(f"FAILED: {error}")
             good, bad, left = 0, 1, 0

@@ -86,13 +86,14 @@ found=$(
         grep -qE "[(|]$name[|)]" CMakeLists.txt || echo "CMakeLists.txt: no family $name"
     done
 
-    # README's figures of compiling are those of tests/budget.json, of small programs tests/size.sh's.
-    awk 'function of(key) {return match($0, "\"" key "\": [0-9.]+") ? \
-             substr($0, RSTART + length(key) + 4, RLENGTH - length(key) - 4) : 0}
-         /"halves"/ {split($0, name, "\"")
-             printf "| %s | %.0f s | %.0f s | %.1f MB |\n", name[2], of("seconds"), of("halves"),
-                    of("text") / 1e6}' tests/budget.json | while read -r row; do
-        grep -qxF "$row" README.md || echo "README.md: no line $row, which tests/budget.json says"
+    # README's figures of compiling are those of tests/trend.csv and tests/budget.json, of small programs
+    # tests/size.sh's.
+    awk -F, 'FNR == NR {if ($5 + 0) row[$3] = sprintf("| %s | %.0f s | %.0f s |", $3, $4, $5); next}
+             split($0, name, "\"") > 1 {sub(/.*: /, "", $0)
+                 printf "%s %.1f MB |\n", row[name[2]], ($0 + 0) / 1e6}' \
+        tests/trend.csv tests/budget.json | while read -r row; do
+        grep -qxF "$row" README.md ||
+            echo "README.md: no line $row, which tests/trend.csv and tests/budget.json say"
     done
     sizes=$(awk '/^program / {kb[$2] = int($5 / 1000 + 0.5)}
         END {printf "%d KB of mlcore, %d KB with `MLC_ONLY_F32`; one that infers %d and %d KB, ",

@@ -776,7 +776,7 @@ static int test_main(int argc, char **argv)
     }
     free(test_g.ctx);
     if (test_g.trace) fclose(test_g.trace);
-    if (!list && passed + failed == 0) {
+    if (!list && passed + failed + test_g.left == 0) {
         printf("no test matches \"%s\"\n", filter);
         failed = 1;
     }

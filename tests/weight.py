@@ -4,18 +4,20 @@
     make weight             or:  python3 tests/weight.py [--check] [--runs 3] [--quick] [--cpu SECONDS]
                                                          [--write]
 
-Seconds are user seconds of the compiler alone, the least of the runs; beside them their ratio to
-tests/calibrate.c compiled in turns by the same compiler with the same level. The ratio changes less
-between machines than seconds do, but it does change: the header needs 20 times the memory of the
-calibration file, so caches of half the size or a busy neighbour slow it more. Ratios are therefore
-printed beside tests/budget.json and fail nothing: --check fails where bytes of text are 2 % over it,
-or 5 % below, which do not depend on the machine (tests/size.sh holds those of the programs).
+tests/budget.json has bytes alone, which do not depend on the machine: --check fails where text is 2 %
+over it, or 5 % below (tests/size.sh holds the programs'). Speed fails nothing: it is printed beside
+tests/trend.csv, what was measured before. Seconds are user seconds of the compiler alone, the least
+of the runs; files are their ratio to tests/calibrate.c compiled in turns by the same compiler with
+the same level. They change less between machines than seconds do, but they do: the header needs 20
+times the memory of the calibration file, so smaller caches or a busy neighbour slow it more.
 --quick leaves out what --check does not need. The rest has the halves of MLC_PART: user seconds of
 each, the longer one's ratio to the whole, and that of wall times, both halves at the same time.
---write puts seconds, and bytes of text, into tests/budget.json; README's table of them is held
-against it by `make lint`.
+--write puts bytes of text into tests/budget.json and adds seconds to tests/trend.csv; README's table
+of them is held against both by `make lint`.
 """
 import argparse
+import csv
+import datetime
 import json
 import pathlib
 import re
@@ -27,6 +29,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests/budget.json"
+TREND = ROOT / "tests/trend.csv"
 BUILDS = [("gcc", "-O2"), ("clang", "-O2"), ("gcc", "-O0"), ("clang", "-O0")]
 BYTES_SLACK, BYTES_SPARE = 1.02, 0.95
 
@@ -103,17 +106,28 @@ def over_budget(compiles):
     return wrong
 
 
+def trend(name):
+    """The rows of tests/trend.csv of one configuration, the oldest first."""
+    with TREND.open() as rows:
+        return [row for row in csv.DictReader(rows) if row["configuration"] == name]
+
+
+def print_trend(name, seconds, files):
+    before = ", ".join(f"{row['files']} at {row['commit']}" for row in trend(name))
+    print(f"{name}: {seconds:.1f} CPU seconds, {files:.1f} calibration files; before: {before}")
+
+
 def write_budget(compiles, halves):
     """A line each, which tests/lint.sh reads."""
-    budget = json.loads(BUDGET.read_text())
-    for name, (seconds, ratio, text) in compiles.items():
-        row = budget.setdefault(name, {})
-        row["ratio"], row["seconds"] = round(ratio, 1), round(seconds, 1)
-        if name in halves:
-            row["halves"] = round(halves[name], 1)
-        row["text"] = round(text, -3)
+    budget = {name: {"text": round(text, -3)} for name, (_, _, text) in compiles.items()}
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in budget.items())
     BUDGET.write_text("{\n" + lines + "\n}\n")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], text=True, capture_output=True,
+                            cwd=ROOT).stdout.strip()
+    with TREND.open("a") as rows:
+        for name, (seconds, files, _) in compiles.items():
+            half = f"{halves[name]:.1f}" if name in halves else ""
+            rows.write(f"{datetime.date.today()},{commit},{name},{seconds:.1f},{half},{files:.1f}\n")
 
 
 def print_gate(cpu, runs):
@@ -124,8 +138,7 @@ def print_gate(cpu, runs):
     ran one at a time."""
     one = "gcc -std=c11 -O2 -c -o /dev/null tests/calibrate.c"
     unit = min(user_seconds(["sh", "-c", f"{one} & {one}; wait"]) / 2 for _ in range(runs))
-    want = json.loads(BUDGET.read_text())["gate"]["ratio"]
-    print(f"gate: {cpu:.0f} CPU seconds, {cpu / unit:.0f} calibration files, the budget is {want}")
+    print_trend("gate", cpu, cpu / unit)
 
 
 def main():
@@ -141,9 +154,9 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         compiles = compile_rows(BUILDS[:2] if o.quick else BUILDS, o.runs, folder)
-        print("implementation   seconds   ratio    text")
-        for name, (seconds, ratio, text) in compiles.items():
-            print(f"{name:14} {seconds:9.2f} {ratio:7.1f} {text:9}")
+        for name, (seconds, files, text) in compiles.items():
+            print(f"{name}: {text} bytes of text")
+            print_trend(name, seconds, files)
         functions = largest(f"{folder}/gcc-O2.o")
         halves = {}
         for compiler, level in [] if o.quick else BUILDS:
