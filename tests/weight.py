@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """What mlcore.h weighs: compile seconds, text, small programs, largest functions.
 
-    make weight             or:  python3 tests/weight.py [--check] [--runs 3] [--quick] [--cpu SECONDS]
-                                                         [--write]
+    make weight             or:  python3 tests/weight.py [--runs 3] [--write]
+    python3 tests/weight.py --check 'gcc -O2=FOLDER'...         python3 tests/weight.py --cpu SECONDS
 
-tests/budget.json has bytes alone, which do not depend on the machine: --check fails where text is 2 %
-over it, or 5 % below (tests/size.sh holds the programs'). Speed fails nothing: it is printed beside
-tests/trend.csv, what was measured before. Seconds are user seconds of the compiler alone, the least
-of the runs; files are their ratio to tests/calibrate.c compiled in turns by the same compiler with
-the same level. They change less between machines than seconds do, but they do: the header needs 20
-times the memory of the calibration file, so smaller caches or a busy neighbour slow it more.
---quick leaves out what --check does not need. The rest has the halves of MLC_PART: user seconds of
-each, the longer one's ratio to the whole, and that of wall times, both halves at the same time.
---write puts bytes of text into tests/budget.json and adds seconds to tests/trend.csv; README's table
-of them is held against both by `make lint`.
+Bytes of text are those of the two objects of MLC_PART. tests/budget.json has them, and nothing that
+depends on the machine: --check fails where those of the objects in FOLDER are 2 % over it, or 5 %
+below (tests/size.sh holds those of programs). Speed fails nothing: it is printed beside tests/trend.csv,
+what was measured before. Seconds are user seconds of the compiler alone, the least of the runs; files
+are their ratio to tests/calibrate.c compiled in turns by the same compiler with the same level. They
+change less between machines than seconds do, but they do: the header needs 20 times the memory of the
+calibration file, so smaller caches or a busy neighbour slow it more.
+--cpu prints CPU seconds of .ci/run, and of the halves in gcc -O2. --write puts bytes of text into
+tests/budget.json and adds seconds to tests/trend.csv; README's table is held against both by
+`make lint`.
 """
 import argparse
 import csv
@@ -41,7 +41,8 @@ def user_seconds(command):
 
 
 def halves_row(compiler, level, runs, folder):
-    """User seconds of kernels and framework; wall seconds of both at once, and of the whole."""
+    """User seconds of kernels and framework; wall seconds of both at once, and of the whole. The two
+    objects stay in the folder."""
     source = f"{folder}/impl.c"
     flags = [compiler, "-std=c11", level, f"-I{ROOT}", "-c"]
     halves = [flags + [f"-DMLC_PART={half}", "-o", f"{folder}/{half}.o", source]
@@ -50,7 +51,7 @@ def halves_row(compiler, level, runs, folder):
     for _ in range(runs):
         seconds = [user_seconds(half) for half in halves]
         start = time.monotonic()
-        for child in [subprocess.Popen(half, cwd=ROOT) for half in halves]:
+        for child in [subprocess.Popen(half, cwd=ROOT, stderr=subprocess.DEVNULL) for half in halves]:
             if child.wait() != 0:
                 sys.exit("weight.py: a half does not compile")
         both = time.monotonic() - start
@@ -60,31 +61,33 @@ def halves_row(compiler, level, runs, folder):
     return [min(column) for column in zip(*rows)]
 
 
-def text_bytes(path):
-    out = subprocess.run(["size", path], check=True, text=True, capture_output=True).stdout
-    return int(out.splitlines()[1].split()[0])
+def text_bytes(folder):
+    """Of both halves."""
+    out = subprocess.run(["size", f"{folder}/kernels.o", f"{folder}/framework.o"], check=True,
+                         text=True, capture_output=True).stdout
+    return sum(int(line.split()[0]) for line in out.splitlines()[1:])
 
 
-def largest(path, count=10):
-    out = subprocess.run(["nm", "-S", "-t", "d", "--size-sort", "-r", path], check=True, text=True,
+def largest(paths, count=10):
+    out = subprocess.run(["nm", "-S", "-t", "d", "--size-sort", "-r", *paths], check=True, text=True,
                          capture_output=True).stdout
     rows = [line.split() for line in out.splitlines()]
-    return [(int(row[1]), row[3]) for row in rows if row[2] in "tT"][:count]
+    rows = [(int(row[1]), row[3]) for row in rows if len(row) == 4 and row[2] in "tT"]
+    return sorted(rows, reverse=True)[:count]
 
 
 def compile_rows(builds, runs, folder):
-    """{"gcc -O2": (seconds, ratio, text)}; the object of the first build stays in the folder."""
+    """{"gcc -O2": (seconds, files)} of the whole in one object."""
     rows = {}
     source = pathlib.Path(folder) / "impl.c"
     source.write_text('#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n')
     for compiler, level in builds:
         flags = [compiler, "-std=c11", level, f"-I{ROOT}", "-c", "-o"]
-        to = f"{folder}/{compiler}{level}.o"
         unit, whole = [], []
         for _ in range(runs):
             unit.append(user_seconds(flags + [f"{folder}/unit.o", "tests/calibrate.c"]))
-            whole.append(user_seconds(flags + [to, str(source)]))
-        rows[f"{compiler} {level}"] = (min(whole), min(whole) / min(unit), text_bytes(to))
+            whole.append(user_seconds(flags + [f"{folder}/whole.o", str(source)]))
+        rows[f"{compiler} {level}"] = (min(whole), min(whole) / min(unit))
     return rows
 
 
@@ -93,14 +96,15 @@ def program_bytes():
     return {m[1]: int(m[2]) for m in re.finditer(r"^(\w+) +(\d+) bytes$", out.stdout, re.M)}
 
 
-def over_budget(compiles):
+def over_budget(texts):
     budget = json.loads(BUDGET.read_text())
     wrong = []
-    for name, (_, _, text) in compiles.items():
-        want = budget.get(name, {}).get("text")
-        if want and text > want * BYTES_SLACK:
+    for name, text in texts.items():
+        want = budget[name]["text"]
+        print(f"{name}: {text} bytes of text, the budget is {want}")
+        if text > want * BYTES_SLACK:
             wrong.append(f"{name}: {text} bytes of text, the budget is {want}")
-        elif want and text < want * BYTES_SPARE:
+        elif text < want * BYTES_SPARE:
             wrong.append(f"{name}: {text} bytes of text are far below the budget, {want}: lower it, "
                          "and README says so")
     return wrong
@@ -117,65 +121,75 @@ def print_trend(name, seconds, files):
     print(f"{name}: {seconds:.1f} CPU seconds, {files:.1f} calibration files; before: {before}")
 
 
-def write_budget(compiles, halves):
+def write_budget(compiles, halves, texts):
     """A line each, which tests/lint.sh reads."""
-    budget = {name: {"text": round(text, -3)} for name, (_, _, text) in compiles.items()}
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in budget.items())
+    lines = ",\n".join(f'  {json.dumps(name)}: {{"text": {round(text, -3)}}}'
+                       for name, text in texts.items())
     BUDGET.write_text("{\n" + lines + "\n}\n")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], text=True, capture_output=True,
-                            cwd=ROOT).stdout.strip()
+                            cwd=ROOT, check=True).stdout.strip()
     with TREND.open("a") as rows:
-        for name, (seconds, files, _) in compiles.items():
-            half = f"{halves[name]:.1f}" if name in halves else ""
-            rows.write(f"{datetime.date.today()},{commit},{name},{seconds:.1f},{half},{files:.1f}\n")
+        for name, (seconds, files) in compiles.items():
+            rows.write(f"{datetime.date.today()},{commit},{name},{seconds:.1f},{halves[name]:.1f},"
+                       f"{files:.1f}\n")
 
 
 def print_gate(cpu, runs):
-    """Prints the gate's CPU seconds in calibration files.
+    """Prints the gate's CPU seconds in calibration files, and the halves' seconds.
 
-    Steps run two at a time, and so do the files: threads that share a core slow each other. What is
-    left between machines is much: 2,729 and 3,572 files were measured for one commit, whose files
-    ran one at a time."""
+    Steps run two at a time, and so do the files and the halves: threads that share a core slow each
+    other. What is left between machines is much: 2,729 and 3,572 files were measured for one commit,
+    whose files ran one at a time."""
     one = "gcc -std=c11 -O2 -c -o /dev/null tests/calibrate.c"
     unit = min(user_seconds(["sh", "-c", f"{one} & {one}; wait"]) / 2 for _ in range(runs))
     print_trend("gate", cpu, cpu / unit)
+    half = "gcc -std=c11 -O2 -I. -DMLCORE_IMPLEMENTATION -x c mlcore.h -c -o /dev/null -DMLC_PART="
+    both = user_seconds(["sh", "-c", f"{half}kernels & {half}framework; wait"])
+    print(f"gcc -O2, two objects at once: {both:.1f} CPU seconds, {both / unit:.1f} files")
+
+
+def measure(o, folder):
+    """Prints all that is weighed; what it compiled, halves and text."""
+    compiles = compile_rows(BUILDS, o.runs, folder)
+    for name, row in compiles.items():
+        print_trend(name, *row)
+    halves, texts = {}, {}
+    for compiler, level in BUILDS:
+        kernels, framework, both, whole = halves_row(compiler, level, o.runs, folder)
+        name = f"{compiler} {level}"
+        halves[name], texts[name] = max(kernels, framework), text_bytes(folder)
+        print(f"{name}: kernels {kernels:.2f} s, framework {framework:.2f}: the longer one is "
+              f"{halves[name] / compiles[name][0]:.2f} of the whole, both at the same time "
+              f"{both / whole:.2f} of its wall time; {texts[name]} bytes of text")
+        if name == "gcc -O2":
+            functions = largest([f"{folder}/kernels.o", f"{folder}/framework.o"])
+    for name, size in program_bytes().items():
+        print(f"program {name:12} {size:9} bytes")
+    for size, name in functions:
+        print(f"function {size:7}  {name}")
+    return compiles, halves, texts
 
 
 def main():
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ask.add_argument("--check", action="store_true", help="fail where the budget is exceeded")
-    ask.add_argument("--quick", action="store_true", help="gcc and clang -O2 only")
-    ask.add_argument("--write", action="store_true", help="put what was measured into the budget")
+    ask.add_argument("--check", nargs="+", metavar="NAME=FOLDER", help="objects against the budget")
+    ask.add_argument("--write", action="store_true", help="put what was measured into the files")
     ask.add_argument("--runs", type=int, default=3)
-    ask.add_argument("--cpu", type=float, help="CPU seconds of .ci/run: only these are printed")
+    ask.add_argument("--cpu", type=float, help="CPU seconds of .ci/run: print these")
     o = ask.parse_args()
     if o.cpu is not None:
         print_gate(o.cpu, o.runs)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        compiles = compile_rows(BUILDS[:2] if o.quick else BUILDS, o.runs, folder)
-        for name, (seconds, files, text) in compiles.items():
-            print(f"{name}: {text} bytes of text")
-            print_trend(name, seconds, files)
-        functions = largest(f"{folder}/gcc-O2.o")
-        halves = {}
-        for compiler, level in [] if o.quick else BUILDS:
-            kernels, framework, both, whole = halves_row(compiler, level, o.runs, folder)
-            name = f"{compiler} {level}"
-            halves[name] = max(kernels, framework)
-            print(f"{name:14} kernels {kernels:.2f}, framework {framework:.2f}: the longer one is "
-                  f"{halves[name] / compiles[name][0]:.2f} of the whole, both at the same time "
-                  f"{both / whole:.2f} of its wall time")
-    for name, size in {} if o.quick else program_bytes().items():
-        print(f"program {name:12} {size:9} bytes")
-    for size, name in [] if o.quick else functions:
-        print(f"function {size:7}  {name}")
-    if o.write:
-        write_budget(compiles, halves)
-    wrong = over_budget(compiles) if o.check else []
-    for line in wrong:
-        print("over budget:", line)
-    sys.exit(1 if wrong else 0)
+    elif o.check:
+        wrong = over_budget({name: text_bytes(folder) for name, _, folder in
+                             (pair.partition("=") for pair in o.check)})
+        for line in wrong:
+            print("over budget:", line)
+        sys.exit(1 if wrong else 0)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = measure(o, folder)
+        if o.write:
+            write_budget(*rows)
 
 
 if __name__ == "__main__":
