@@ -5155,8 +5155,8 @@ typedef struct mlc_checkpoint_desc {
     double      every_seconds;         /* 0: not by time                                       */
     int32_t     keep_last;             /* newest files that stay, 1 to 64; default 1           */
     int32_t     keep_best;             /* and those of the best values of `best`, to 64; 0     */
-    const char *best;                  /* name of the history such as "val_loss"; or NULL. A   */
-                                       /* file has a value if the history has a row of its step */
+    const char *best;                  /* name of the history such as "val_loss": the weights  */
+                                       /* of its best value are PATH-best.safetensors; or NULL */
     bool        higher;                /* larger is better                                     */
     bool        resume;                /* TRAIN_BEGIN loads the file that was written last     */
     bool        async;                 /* written by a thread while training goes on           */
@@ -5175,9 +5175,15 @@ MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
  *   mlc_on_signal, at whose signals it saves, too: what others do after it is not in the file.
  *   With resume and mlc_on_signal(ctx, NULL) a program that is started again goes on where it was
  *   stopped, and ends at once when its training is over. Files of an older run of the same path
- *   stay, and are not gone on with, whatever their steps are.
+ *   stay, and are not gone on with, whatever their steps are. For keep_best a file has a value if
+ *   the history has a row of its step.
+ *   With best, each row of the history with a better value than all rows before it writes the
+ *   network alone, as mlc_save does, to PATH-best.safetensors, whatever every_steps .. say and also
+ *   with async: mlc_load(net, "runs/net-best.safetensors") takes it. A value of a validation is
+ *   looked at at VALIDATION_END: with mlc_on_average later in the list the file has the average.
  *   err    ARG: desc; of the training: IO: there is no folder; as mlc_run_save, mlc_run_load
- *   ref    lightning.pytorch.callbacks.ModelCheckpoint                                        */
+ *   ref    lightning.pytorch.callbacks.ModelCheckpoint, tf.keras.callbacks.ModelCheckpoint(
+ *          save_best_only=True, save_weights_only=True)                                       */
 MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc);
 /* mlc_on_signal: from TRAIN_BEGIN to TRAIN_END, SIGINT and SIGTERM let the batch end (or the epoch,
  *   if it is in its validation), save the run, and end the training with MLC_INTERRUPTED: each
@@ -5393,8 +5399,9 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
  *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. Of a
  *   shared parameter's names one must be there, and all that are have the same values. On any error
  *   nothing of m has changed.
- *   err    IO: missing and unexpected keys, all of them; two names of a parameter that differ;
- *          SHAPE, DTYPE naming the parameter
+ *   err    IO: missing and unexpected keys, all of them, or, of a run file and a file of
+ *          mlc_optim_save, how it is loaded; two names of a parameter that differ; SHAPE, DTYPE
+ *          naming the parameter
  *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
@@ -58009,6 +58016,24 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
         if (l->unexpected[i]) mlc__items_add(items, l->file->entries[i].name);
 }
 
+/* The error of a file of another kind: how it is loaded, in place of all its names. */
+static mlc_status mlc__load_kind(const mlc__load *l)
+{
+    const char *of = l->user ? "optim" : "net";
+    if (mlc_safetensors_metadata(l->file, "mlcore.run"))
+        return mlc__fail(l->m->ctx, MLC_ERR_IO, "%s '%.200s': it is a run file, as mlc_run_save "
+                         "and mlc_on_checkpoint write it; load it by mlc_run_load or "
+                         "mlc_fit_resume, the %s alone by mlc_%s_ex with desc.prefix \"%s.\" and "
+                         "desc.partial, or the best weights that mlc_on_checkpoint saves with "
+                         "desc.best, PATH-best.safetensors, by mlc_load", l->what, l->file->path,
+                         l->user ? "optimizer" : "network", l->what, of);
+    if (!l->user && mlc_safetensors_metadata(l->file, "mlcore.optim"))
+        return mlc__fail(l->m->ctx, MLC_ERR_IO, "%s '%.200s': it is a file of mlc_optim_save; load "
+                         "it by mlc_optim_load, and weights from a file of mlc_save", l->what,
+                         l->file->path);
+    return MLC_OK;
+}
+
 /* What does not fit and is not allowed; the parts share the room that is left. */
 static mlc_status mlc__load_verdict(const mlc__load *l)
 {
@@ -58035,6 +58060,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
     }
     size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3] + tell[4] + tell[5];
     if (!left) return MLC_OK;
+    if (!l->most && (tell[0] || tell[1])) MLC__TRY(mlc__load_kind(l));
     for (int i = 0; i < MLC__COUNT(part); i++) {
         mlc__items items;
         if (!tell[i]) continue;
@@ -71615,6 +71641,7 @@ typedef struct mlc__on_checkpoint {
     int64_t             writing;       /* step of a file that may not be there yet; -1: none   */
     bool                fresh;         /* it replaces none                                     */
     double              saved;         /* seconds                                              */
+    double              seen;          /* step of the last row that d.best was looked at in    */
     mlc__kept_list      kept;
     char               *file;          /* room for a path                                      */
     size_t              room;
@@ -71736,9 +71763,10 @@ static void mlc__checkpoint_prune(mlc__on_checkpoint *p)
 }
 
 /* Is the last file on the disk? Then older ones go. */
-static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p)
+static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     const int64_t step = p->writing;
+    (void)s;
     if (step < 0) return MLC_OK;
     p->writing = -1;
     const mlc_status st = p->saver ? mlc_run_saver_wait(p->saver) : MLC_OK;
@@ -71766,17 +71794,37 @@ static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
     if (st != MLC_OK && p->fresh) mlc__kept_drop(&p->kept, s->step);
     if (st != MLC_OK) return st;
     p->writing = s->step;
-    return p->saver ? MLC_OK : mlc__checkpoint_wait(p);
+    return p->saver ? MLC_OK : mlc__checkpoint_wait(p, s);
 }
 
-/* Writes, or waits for the file before. What may go on is a warning. */
-static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s, bool write)
+/* The weights. */
+static mlc_status mlc__checkpoint_best(mlc__on_checkpoint *p, mlc_fit_state *s)
+{
+    snprintf(p->file, p->room, "%s-best.safetensors", p->d.path);
+    return mlc_save(s->net, p->file);
+}
+
+/* Is the value of a new row better than all before it? The history is in the run file. */
+static bool mlc__checkpoint_better(mlc__on_checkpoint *p, mlc_event event, const mlc_fit_state *s)
+{
+    const double *values;
+    double value, best = MLC__NAN;
+    if (!p->d.best || !mlc__history_new(s, event, p->d.best, &p->seen, &value)) return false;
+    const int64_t n = mlc_tracker_history(s->history, p->d.best, NULL, &values);
+    for (int64_t i = 0; i < n - 1; i++)
+        if (best != best || (p->d.higher ? values[i] > best : values[i] < best)) best = values[i];
+    return value == value && (best != best || (p->d.higher ? value > best : value < best));
+}
+
+/* Does one of the above. What may go on after an error is a warning. */
+static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s,
+                                      mlc_status (*does)(mlc__on_checkpoint *p, mlc_fit_state *s))
 {
     mlc_ctx *ctx = s->ctx;
     const mlc_log_fn log = ctx->log;
     const bool stood = ctx->status != MLC_OK;
     if (p->d.keep_going) ctx->log = NULL;
-    const mlc_status st = write ? mlc__checkpoint_write(p, s) : mlc__checkpoint_wait(p);
+    const mlc_status st = does(p, s);
     ctx->log = log;
     if (!p->d.keep_going || stood || st == MLC_OK) return st;
     const bool goes_on = st == MLC_ERR_IO || st == MLC_ERR_NOMEM;
@@ -71788,8 +71836,8 @@ static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s, b
 /* A file that could not be written does not keep the next one from it. */
 static mlc_status mlc__checkpoint_save(mlc__on_checkpoint *p, mlc_fit_state *s, bool save)
 {
-    MLC__TRY(mlc__checkpoint_try(p, s, false));
-    return save ? mlc__checkpoint_try(p, s, true) : MLC_OK;
+    MLC__TRY(mlc__checkpoint_try(p, s, mlc__checkpoint_wait));
+    return save ? mlc__checkpoint_try(p, s, mlc__checkpoint_write) : MLC_OK;
 }
 
 /* Each look remembers the step: a batch without an update is not of its step again. */
@@ -71817,6 +71865,7 @@ static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
     p->saved = mlc__seconds();
     memset(&p->kept, 0, sizeof p->kept);
     p->writing = -1;
+    p->seen = -1.0;
     const int64_t newest = p->d.resume ? mlc__kept_newest(p) : -1;
     if (newest < 0) return MLC_OK;
     const mlc_run run = mlc__checkpoint_run(p, s);
@@ -71828,6 +71877,9 @@ static mlc_status mlc__checkpoint_on(void *user, mlc_event event, mlc_fit_state 
     mlc__on_checkpoint *p = MLC__CAST(mlc__on_checkpoint *, user);
     if (event == MLC_EVENT_TRAIN_BEGIN) return mlc__checkpoint_begin(p, s);
     if (event == MLC_EVENT_TRAIN_END) return mlc__checkpoint_save(p, s, false);
+    if (mlc__checkpoint_better(p, event, s))
+        MLC__TRY(mlc__checkpoint_try(p, s, mlc__checkpoint_best));
+    if (event == MLC_EVENT_VALIDATION_END) return MLC_OK;
     return mlc__checkpoint_due(p, event, s) ? mlc__checkpoint_save(p, s, true) : MLC_OK;
 }
 
@@ -71868,8 +71920,8 @@ static mlc__on_checkpoint *mlc__checkpoint_new(mlc_ctx *ctx, const mlc_checkpoin
     const size_t path = strlen(d->path) + 1, best = d->best ? strlen(d->best) + 1 : 0;
     mlc__on_checkpoint *p;
     p = MLC__CAST(mlc__on_checkpoint *, mlc__callback_new(ctx, "checkpoint", sizeof *p + 2 * path +
-                  best + 40, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END) | MLC__AT(EPOCH_END) |
-                  MLC__AT(TRAIN_END), mlc__checkpoint_on));
+                  best + 40, MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END) | MLC__AT(VALIDATION_END) |
+                  MLC__AT(EPOCH_END) | MLC__AT(TRAIN_END), mlc__checkpoint_on));
     if (!p) return NULL;
     char *text = (char *)(p + 1);
     memcpy(text, d->path, path);

@@ -578,11 +578,133 @@ TEST(run, checkpoints_keep_the_newest_and_the_best)
             if (d.higher ? values[i] > values[best] : values[i] < values[best]) best = i;
         for (int i = 0; i < EPOCHS; i++)
             CHECK_EQ(has_file(b.path, (int64_t)steps[i]), i >= EPOCHS - 2 || i == best);
-        CHECK_EQ(box_count(&b), 2 + (best < EPOCHS - 2));
+        CHECK_EQ(box_count(&b), 3 + (best < EPOCHS - 2));  /* and the best weights */
         mlc_tracker_free(history);
         scene_close(&s);
         box_close(&b);
     }
+}
+
+/* Hash of the weights that a plain load of the best file gives. */
+static uint64_t best_weights(const char *pattern)
+{
+    char  path[500];
+    scene s;
+    snprintf(path, sizeof path, "%s-best.safetensors", pattern);
+    scene_open(&s, HELD, 16, BATCH, 99);
+    CHECK_EQ(mlc_load(s.net, path), MLC_OK);
+    const uint64_t h = hash_net(0, s.net);
+    scene_close(&s);
+    return h;
+}
+
+/* Without files of the best and with every_epochs that passes over them; stopped in the midst and
+ * gone on with, too. */
+TEST(run, the_best_weights_have_a_file_that_load_takes_as_it_is)
+{
+    const char *names[] = {"val_loss", "val_AUC", "loss"};
+    for (int mode = 0; mode < 6; mode++) {
+        const box     b = box_open_fast("net");
+        scene         s;
+        uint64_t      at_end[EPOCHS], want = 0;
+        const double *values;
+        int           best = 0, ended = 0;
+        mlc_tracker  *history;
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+        d.best = names[mode % 3];
+        d.higher = mode % 3 == 1;
+        d.async = mode / 3;
+        d.resume = true;
+        d.every_epochs = 2;
+        for (int start = 0; start < 2; start++) {
+            scene_open(&s, HELD, 16, BATCH, 3);
+            with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
+            for (bool more = true; more && (start || ended < 4);) {
+                more = mlc_fit_step(s.s);
+                if (s.s->epoch == ended) continue;
+                at_end[ended++] = hash_net(0, s.net);
+            }
+            if (!start) scene_close(&s);
+        }
+        CHECK_EQ(ended, EPOCHS);
+        CHECK_EQ(mlc_fit_end(s.s, &history), MLC_OK);
+        s.s = NULL;
+        CHECK_EQ(mlc_tracker_history(history, d.best, NULL, &values), EPOCHS);
+        for (int i = 1; i < EPOCHS; i++)
+            if (d.higher ? values[i] > values[best] : values[i] < values[best]) best = i;
+        want = at_end[best];
+        CHECK(best_weights(b.path) == want);
+        CHECK_EQ(box_count(&b), 2);
+        mlc_tracker_free(history);
+        scene_close(&s);
+        box_close(&b);
+    }
+}
+
+/* Validations in the midst of epochs count, and an average that a later callback has put in the
+ * place of the parameters is what is saved. */
+TEST(run, the_best_weights_are_those_of_the_average_that_was_validated)
+{
+    const box b = box_open_fast("net");
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = mlc_nn_linear(ctx, 1, 1);
+    mlc_tensor   *x = mlc_ones(ctx, MLC_F32, mlc_dims2(4, 1));
+    mlc_tensor   *y = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 1));
+    mlc_optim    *opt = mlc_sgd(net, 0.1);
+    mlc_average  *mean = mlc_ema(opt, 0.5);
+    mlc_fit_desc  fd = mlc_fit_desc_make(mlc_mse_loss);
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+    char          path[500];
+    d.best = "val_loss";
+    mlc_callback *list[] = {mlc_on_checkpoint(ctx, &d), mlc_on_average(ctx, mean)};
+    snprintf(path, sizeof path, "%s-best.safetensors", b.path);
+    fd.epochs = 3;
+    fd.validation = mlc_loader_ordered(ctx, x, y, 4);
+    fd.callbacks = list;
+    fd.n_callbacks = 2;
+    CHECK_EQ(mlc_fit(net, opt, mlc_loader_ordered(ctx, x, y, 2), &fd, NULL), MLC_OK);
+    CHECK_EQ(mlc_average_swap(mean, true), MLC_OK);
+    const uint64_t want = hash_net(0, net);                /* the loss falls: the last one     */
+    CHECK_EQ(mlc_average_swap(mean, false), MLC_OK);
+    CHECK(hash_net(0, net) != want);
+    CHECK_EQ(mlc_load(net, path), MLC_OK);
+    CHECK(hash_net(0, net) == want);
+    for (int i = 0; i < 2; i++) mlc_callback_free(ctx, list[i]);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(run, a_load_of_a_run_file_says_how_it_is_loaded)
+{
+    const box     b = box_open_fast("run");
+    scene         s;
+    mlc_load_desc d = mlc_load_desc_make();
+    scene_open(&s, HELD, 16, BATCH, 3);
+    mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    const uint64_t want = hash_net(0, s.net);
+    CHECK_EQ(mlc_load(s.net, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "it is a run file");
+    CHECK_HAS(mlc_error(s.ctx), "mlc_load_ex with desc.prefix \"net.\" and desc.partial");
+    CHECK_HAS(mlc_error(s.ctx), "PATH-best.safetensors, by mlc_load");
+    mlc_error_clear(s.ctx);
+    CHECK_EQ(mlc_optim_load(s.opt, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "mlc_optim_load_ex with desc.prefix \"optim.\"");
+    mlc_error_clear(s.ctx);
+    d.partial = true;                  /* as the messages say                                  */
+    d.prefix = "optim.";
+    CHECK_EQ(mlc_optim_load_ex(s.opt, b.path, &d), MLC_OK);
+    d.prefix = "net.";
+    mlc_fit_step(s.s);
+    CHECK(hash_net(0, s.net) != want);
+    CHECK_EQ(mlc_load_ex(s.net, b.path, &d), MLC_OK);
+    CHECK(hash_net(0, s.net) == want);
+    CHECK_EQ(mlc_optim_save(s.opt, b.path), MLC_OK);
+    CHECK_EQ(mlc_load(s.net, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(s.ctx), "it is a file of mlc_optim_save; load it by mlc_optim_load");
+    mlc_error_clear(s.ctx);
+    scene_close(&s);
+    box_close(&b);
 }
 
 /* stop: of the first process, in calls of mlc_fit_step; 0: there is one alone. */
