@@ -714,7 +714,8 @@ MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_w
 
 /* @@ API.AUTOGRAD ----------------- gradients, tapes, custom operations; test: tests/test_tape.c */
 
-/* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf.
+/* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf. Of a parameter:
+ *   mlc_module_freeze.
  *   err    DTYPE if not float; STATE if t is the result of an operation, or bound            */
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.                        */
@@ -1955,9 +1956,11 @@ MLC_API mlc_status mlc_module_build(mlc_module *m);
  *   along; gradient memory only for what is trainable now.                                    */
 MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
 /* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
- *   with false, start again) being trained. What was frozen at the build needs a
- *   mlc_module_rebuild to be trained.
- *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound */
+ *   with false, start again) being trained, at any time: what was frozen when the tree was built
+ *   gets memory for its gradient now, and a state in every optimizer of the tree at its next step.
+ *   Values and gradients of the others stay where they are: those of a backward count.
+ *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound;
+ *          NOMEM, without a change                             test: tests/test_nn.c          */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
  *   the nearest; statistics (of mlc_nn_batch_norm, mlc_nn_standardize, mlc_nn_min_max) become f32
@@ -30218,6 +30221,26 @@ static mlc__flat *mlc__flat_of(mlc_tensor *base)
     return base->flags & MLC__PARAM ? ((mlc__param *)base)->flat : NULL;
 }
 
+/* Frozen parameters have lost the flag; buffers never had it. */
+static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__wants_grad(&p->t); }
+
+/* Bytes of a parameter's place in a flat block, with the padding up to the next cache line. */
+static size_t mlc__param_bytes(const mlc__param *p)
+{
+    return mlc__round_up((size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->to), MLC__CACHELINE);
+}
+
+static void mlc__flat_grads_at(mlc__flat *flat, void *grads)
+{
+    flat->grads = grads;
+    for (int64_t i = 0; i < flat->n; i++) {
+        mlc__param *p = flat->params[i];
+        if (p->grad_offset < 0) continue;
+        p->grad_storage.data = MLC__CAST(char *, grads) + p->grad_offset;
+        p->t.grad = &p->grad_storage;
+    }
+}
+
 /* Gradient memory of all trainable parameters of a root, zeroed with its padding. */
 static mlc_status mlc__flat_grads(mlc__flat *flat)
 {
@@ -30230,13 +30253,54 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
         mlc__heap_data_free(ctx, grads, MLC_MEM_GRAD);
         return st;
     }
-    flat->grads = grads;
+    mlc__flat_grads_at(flat, grads);
+    return MLC_OK;
+}
+
+/* Was p frozen when its flat was laid out, and is no more? */
+static bool mlc__param_thawed(const mlc__param *p)
+{
+    return p->flat && p->grad_offset < 0 && mlc__trainable(p);
+}
+
+/* A block of so many bytes that begins with the gradients that there are; NULL with an error. */
+static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
+{
+    mlc_ctx *ctx = flat->ctx;
+    void *grads = mlc__heap_data(ctx, bytes, MLC_MEM_GRAD, "gradients");
+    mlc_status st = grads ? mlc__zero(ctx, "gradients", grads, bytes) : MLC_ERR_NOMEM;
+    if (!st) st = mlc__device_copy(ctx, grads, flat->grads, flat->grad_bytes, MLC_COPY_ON_DEVICE);
+    if (!st) return grads;
+    mlc__heap_data_free(ctx, grads, MLC_MEM_GRAD);
+    return NULL;
+}
+
+/* Gives parameters that were unfrozen after the build a place for a gradient, after those of the
+ * others, whose gradients stay as they are; values do not move, and the tape may have operations
+ * on them. The layout is new, which is how optimizers notice. On an error they are frozen again. */
+static mlc_status mlc__flat_thaw(mlc__flat *flat)
+{
+    int64_t thawed = 0;
+    size_t bytes = flat->grad_bytes;
+    for (int64_t i = 0; i < flat->n; i++) {
+        if (!mlc__param_thawed(flat->params[i])) continue;
+        thawed++;
+        bytes += mlc__param_bytes(flat->params[i]);
+    }
+    if (!thawed) return MLC_OK;
+    void *grads = flat->grads ? mlc__flat_grads_moved(flat, bytes) : NULL;
+    const bool fails = flat->grads && !grads;
     for (int64_t i = 0; i < flat->n; i++) {
         mlc__param *p = flat->params[i];
-        if (p->grad_offset < 0) continue;
-        p->grad_storage.data = MLC__CAST(char *, flat->grads) + p->grad_offset;
-        p->t.grad = &p->grad_storage;
+        if (!mlc__param_thawed(p)) continue;
+        if (fails) { p->t.flags &= ~MLC__REQUIRES_GRAD; continue; }
+        p->grad_offset = (int64_t)flat->grad_bytes;
+        flat->grad_bytes += mlc__param_bytes(p);
     }
+    if (fails) return flat->ctx->status;
+    flat->layout = ++flat->ctx->layouts;
+    mlc__heap_data_free(flat->ctx, flat->grads, MLC_MEM_GRAD);
+    if (grads) mlc__flat_grads_at(flat, grads);
     return MLC_OK;
 }
 
@@ -30544,7 +30608,8 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
     if (on && !t->base) MLC__TRY(mlc__writable(t, "set_requires_grad"));
     if (t->base) mlc__view_cut(t);     /* of what needs no gradient: a leaf of its own */
     t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
-    return MLC_OK;
+    mlc__flat *flat = on ? mlc__flat_of(t) : NULL;
+    return flat ? mlc__flat_thaw(flat) : MLC_OK;
 }
 
 MLC_IMPL bool mlc_requires_grad(const mlc_tensor *t) { return t && mlc__wants_grad(t); }
@@ -41048,15 +41113,6 @@ static bool mlc__build_count(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Frozen parameters have lost the flag; buffers never had it. */
-static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__wants_grad(&p->t); }
-
-/* Bytes of a parameter's place in a flat block, with the padding up to the next cache line. */
-static size_t mlc__param_bytes(const mlc__param *p)
-{
-    return mlc__round_up((size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->to), MLC__CACHELINE);
-}
-
 /* Will the next build leave its values in the program's memory? Else they move to the block. */
 static bool mlc__stays_bound(const mlc__param *p)
 {
@@ -41380,7 +41436,12 @@ MLC_IMPL mlc_status mlc_module_bind(mlc_module *m, const char *name, const void 
     return MLC_OK;
 }
 
-typedef struct mlc__freeze { const char *glob; bool frozen; int64_t hits; } mlc__freeze;
+typedef struct mlc__freeze {
+    const char *glob;
+    bool        frozen;
+    int64_t     hits;
+    mlc_module *root;
+} mlc__freeze;
 
 static bool mlc__freeze_takes(const mlc__freeze *f, const mlc__param *p, const char *name)
 {
@@ -41395,24 +41456,38 @@ static bool mlc__freeze_check(void *user, mlc__param *p, const char *name)
            p->refuse(p->t.ctx, "module_freeze", name) == MLC_OK;
 }
 
-/* The flag alone: memory changes at the next build. */
-static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
+/* One that was frozen at the build of this root takes the flag before memory for its gradient. */
+static bool mlc__freeze_first(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
     if (!mlc__freeze_takes(f, p, name)) return true;
     f->hits++;
+    if (!f->frozen && p->flat == f->root->flat && p->grad_offset < 0)
+        p->t.flags |= MLC__REQUIRES_GRAD;
+    return true;
+}
+
+/* The flag alone. One that another tree has laid out comes here with the next build. */
+static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
+    if (!mlc__freeze_takes(f, p, name)) return true;
     p->t.flags = f->frozen ? p->t.flags & ~MLC__REQUIRES_GRAD : p->t.flags | MLC__REQUIRES_GRAD;
+    if (mlc__param_thawed(p)) f->root->dirty = true;
     return true;
 }
 
 MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen)
 {
-    mlc__freeze f = { glob, frozen, 0 };
+    mlc__freeze f = { glob, frozen, 0, NULL };
     if (!m) return MLC_ERR_ARG;
+    f.root = mlc__root(m);
     if (!frozen && !mlc__params(m, mlc__freeze_check, &f)) return MLC_ERR_STATE;
-    mlc__params(m, mlc__freeze_param, &f);
+    mlc__params(m, mlc__freeze_first, &f);
     MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'; "
                  "mlc_param_next walks through all names", glob);
+    if (f.root->flat) MLC__TRY(mlc__flat_thaw(f.root->flat));
+    mlc__params(m, mlc__freeze_param, &f);
     return MLC_OK;
 }
 

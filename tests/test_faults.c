@@ -2033,7 +2033,14 @@ DO(mlc_module_to) { return mlc_module_to(w->net, MLC_F64); }
 DO(mlc_module_freeze)
 {
     mlc_status st = mlc_module_freeze(w->net, "0.*", true);
-    st = first_of(st, mlc_module_freeze(w->net, NULL, false));
+    st = first_of(st, mlc_module_rebuild(w->net));
+    mlc_optim_zero_grad(w->opt);
+    st = first_of(st, mlc_optim_step(w->opt));             /* makes memory for gradients       */
+    st = first_of(st, mlc_module_freeze(w->net, "2.bias", true));
+    if (st != MLC_OK) return st;
+    st = mlc_module_freeze(w->net, NULL, false);
+    CHECK_EQ(mlc_module_numel(w->net, true), st == MLC_OK ? 43 : 15);
+    mlc_module_freeze(w->net, "2.bias", false);            /* as it was, also after a failure  */
     return st;
 }
 
