@@ -4350,6 +4350,12 @@ MLC_API mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path);
 /* mlc_dataset_idx_images: the same of images, with the channel that mlc_nn_conv2d takes: [1,h,w] of
  *   rows [h,w]; [c,h,w] stay.                   err: as mlc_dataset_idx; SHAPE: no images     */
 MLC_API mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path);
+/* mlc_dataset_mnist: images and labels of two IDX files, of MNIST, Fashion-MNIST, EMNIST: image u8
+ *   [1,h,w] and label i64. Freed by one mlc_dataset_free.
+ *   err    as mlc_dataset_idx_images, _idx and _labels; SHAPE: there are not as many of both; from
+ *          get: VALUE: a label that is not 0 .. classes-1      ref: torchvision.datasets.MNIST */
+MLC_API mlc_dataset *mlc_dataset_mnist(mlc_ctx *ctx, const char *images, const char *labels,
+                                       int64_t classes);
 /* mlc_dataset_cifar: a CIFAR binary file: image u8 [3,32,32] and label i64, of 10 classes or the
  *   fine ones of 100. err: ARG; IO: size; from get: VALUE: a label, with file and record      */
 MLC_API mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes);
@@ -62694,6 +62700,66 @@ MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, 
     l->classes = classes;
     l->dtype = data->field[f].dtype;
     for (int32_t i = 0; i < l->n; i++) l->bytes[i] = mlc__field_bytes(&data->field[i]);
+    return d;
+}
+
+/* -- MNIST -- */
+
+typedef struct mlc__mnist {            /* images, labels of the file, i64 ones; all together */
+    mlc_dataset *part[4];
+} mlc__mnist;
+
+static int64_t mlc__mnist_count(void *user)
+{
+    return mlc_dataset_count(MLC__CAST(mlc__mnist *, user)->part[3]);
+}
+
+static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
+{
+    const mlc_dataset *both = MLC__CAST(const mlc__mnist *, user)->part[3];
+    return both->get(both->user, s);
+}
+
+static void mlc__mnist_release(void *user)
+{
+    for (int k = 4; k-- > 0;) mlc_dataset_free(MLC__CAST(mlc__mnist *, user)->part[k]);
+}
+
+static mlc_status mlc__mnist_open(mlc_ctx *ctx, mlc__mnist *m, const char *images,
+                                  const char *labels, int64_t classes)
+{
+    m->part[0] = mlc_dataset_idx_images(ctx, images);
+    m->part[1] = m->part[0] ? mlc__idx_set(ctx, "dataset_mnist", labels) : NULL;
+    if (!m->part[1]) return ctx->status;
+    const int64_t n = mlc_dataset_count(m->part[0]), of = mlc_dataset_count(m->part[1]);
+    MLC__REQUIRE(ctx, n == of, SHAPE, "dataset_mnist: '%.120s' has %lld images, '%.120s' %lld "
+                 "labels; take both files of one part, train or t10k", images, (long long)n,
+                 labels, (long long)of);
+    m->part[2] = mlc_dataset_labels(ctx, m->part[1], 0, classes);
+    const mlc_dataset *const both[2] = { m->part[0], m->part[2] };
+    m->part[3] = both[1] ? mlc_dataset_zip(ctx, both, 2) : NULL;
+    return m->part[3] ? MLC_OK : ctx->status;
+}
+
+/* The parts are older than what frees them: a context that ends frees the newest first. */
+MLC_IMPL mlc_dataset *mlc_dataset_mnist(mlc_ctx *ctx, const char *images, const char *labels,
+                                        int64_t classes)
+{
+    mlc__mnist m;
+    memset(&m, 0, sizeof m);
+    if (!ctx) return NULL;
+    const bool good = mlc__mnist_open(ctx, &m, images, labels, classes) == MLC_OK;
+    mlc_dataset *d = good ? mlc__set_new(ctx, "dataset_mnist", sizeof m) : NULL;
+    if (!d) {
+        mlc__mnist_release(&m);
+        return NULL;
+    }
+    const mlc_dataset *both = m.part[3];
+    memcpy(d->user, &m, sizeof m);
+    mlc__set_like(d, both);
+    d->count = mlc__mnist_count;
+    d->get = mlc__mnist_get;
+    d->release = mlc__mnist_release;
     return d;
 }
 

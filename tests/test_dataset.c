@@ -579,6 +579,42 @@ TEST(dataset, images_of_an_idx_file_have_the_channel_that_a_convolution_takes)
     box_close(&b);
 }
 
+TEST(dataset, mnist_is_images_with_a_channel_and_i64_labels_of_two_files)
+{
+    static const double label[4] = {7, 0, 9, 10};
+    mlc_ctx    *ctx = test_ctx();
+    const box   a = box_open("images"), b = box_open("labels");
+    mlc_tensor *x = mlc_cast(test_rand(ctx, MLC_F32, mlc_dims3(4, 3, 2), 3, 0, 255), MLC_U8);
+    mlc_tensor *y = test_tensor(ctx, MLC_U8, mlc_dims1(4), label), *field[2];
+    CHECK(mlc_idx_save(x, a.path) == MLC_OK && mlc_idx_save(y, b.path) == MLC_OK);
+    mlc_dataset *d = mlc_dataset_mnist(ctx, a.path, b.path, 10);
+    CHECK(d && mlc_dataset_count(d) == 4 && d->n_fields == 2 && d->field[1].dtype == MLC_I64);
+    for (int i = 0; d && i < 3; i++) {
+        double was[6];
+        CHECK(test_read(mlc_select(x, 0, i), was));
+        CHECK_EQ(mlc_dataset_get(ctx, d, i, field), MLC_OK);
+        CHECK(field[0]->dtype == MLC_U8 && field[0]->ndim == 3 && field[0]->shape[0] == 1);
+        CHECK_VALUES(field[0], 6, was, 0, 0);
+        CHECK_NEAR(mlc_item(field[1]), label[i], 0);
+    }
+    CHECK(mlc_dataset_get(ctx, d, 3, field) == MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "sample 3: label 10; classes are 0 to 9");
+    mlc_dataset_free(d);
+    d = mlc_dataset_mnist(ctx, a.path, b.path, 11);        /* goes with the context            */
+    CHECK_NEAR(value(ctx, d, 3, 1), 10, 0);
+    CHECK(mlc_dataset_mnist(ctx, a.path, b.path, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "0 classes");
+    CHECK(mlc_dataset_mnist(ctx, b.path, b.path, 10) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "its rows are []; images are [h,w] or [c,h,w]");
+    CHECK(mlc_dataset_mnist(ctx, a.path, NULL, 10) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_mnist: path is NULL");
+    CHECK_EQ(mlc_idx_save(mlc_rows(y, 0, 3), b.path), MLC_OK);
+    CHECK(mlc_dataset_mnist(ctx, a.path, b.path, 10) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "images' has 4 images, '");
+    box_close(&a);
+    box_close(&b);
+}
+
 TEST(dataset, labels_become_i64_and_one_out_of_range_is_named)
 {
     mlc_ctx      *ctx = test_ctx();

@@ -2800,6 +2800,10 @@ DO(mlc_dataset_idx_images)
 {
     return see_sample(w, mlc_dataset_idx_images(w->ctx, in(w, "in.images")));
 }
+DO(mlc_dataset_mnist)
+{
+    return see_sample(w, mlc_dataset_mnist(w->ctx, in(w, "in.images"), in(w, "in.labels"), 10));
+}
 DO(mlc_dataset_cifar)
 {
     mlc_dataset *d = mlc_dataset_cifar(w->ctx, in(w, "in.cifar"), 10);
@@ -3847,6 +3851,7 @@ static void put_inputs(const box *b)
     mlc_csv_save(x, PATH("in.csv"), NULL);
     mlc_idx_save(x, PATH("in.idx"));
     mlc_idx_save(mlc_unsqueeze(x, 2), PATH("in.images"));
+    mlc_idx_save(mlc_zeros(ctx, MLC_U8, mlc_dims1(5)), PATH("in.labels"));
     mlc_npy_save(mask, PATH("in.npy"));
     mlc_npz_save(ctx, PATH("in.npz"), list, 2);
     mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
