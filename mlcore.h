@@ -4403,6 +4403,7 @@ typedef struct mlc_dataset_table_desc {
     bool               one_hot;        /* a text of x is a 0 or 1 for each category            */
     bool               target_f32;     /* y is f32 of whole numbers, too, as mlc_mse_loss      */
                                        /* takes it; default: they are i64 classes              */
+    mlc_table         *like;           /* NULL, or the table that was trained with             */
 } mlc_dataset_table_desc;
 
 /* mlc_dataset_table_desc_make: all columns but the target, which may be NULL.                 */
@@ -4413,8 +4414,12 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
  *   others: field[0].dims of the result has the sum.
  *   A missing text that is not an error or dropped is a category of its own, with the number
  *   mlc_table_categories; with one_hot its places are all 0.
- *   err    ARG: no such column; VALUE: an empty cell, with its line and column; no row is left;
- *          MLC_MISSING_MEAN and a column of numbers without a value
+ *   For rows of another file, to validate or to predict, `like` is the table that was trained with:
+ *   categories have its numbers, means are its own, columns stand in its order, and a text that it
+ *   does not have is a missing one.
+ *   err    ARG: no such column; VALUE: an empty cell, or a text that like does not have, with its
+ *          line and column; no row is left; MLC_MISSING_MEAN and a column of numbers without a
+ *          value; DTYPE: a column that is texts where those of like are numbers
  *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                            */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
@@ -59671,6 +59676,15 @@ MLC_IMPL const char *mlc_table_category(mlc_table *t, int64_t col, int64_t code)
     return code >= 0 && code < mlc_table_categories(t, col) ? t->columns[col].texts[code] : NULL;
 }
 
+/* The number of a text among a column's categories; -1: it is none of them. */
+static int64_t mlc__table_code(const mlc__table_col *c, const char *text)
+{
+    const char *const *at = MLC__CAST(const char *const *,
+                                      bsearch(&text, c->texts, (size_t)c->categories,
+                                              sizeof *c->texts, mlc__text_order));
+    return at ? at - c->texts : -1;
+}
+
 /* One field as the column's dtype has it: NaN or -1 where it is missing. */
 static void mlc__table_value(const mlc__table_col *c, const char *text, void *to)
 {
@@ -59685,8 +59699,7 @@ static void mlc__table_value(const mlc__table_col *c, const char *text, void *to
     }
     if (c->type == MLC_COLUMN_I64) mlc__whole_number(text, n, &q);
     else if (!missing)
-        q = MLC__CAST(const char **, bsearch(&text, c->texts, (size_t)c->categories,
-                                             sizeof *c->texts, mlc__text_order)) - c->texts;
+        q = mlc__table_code(c, text);
     memcpy(to, &q, sizeof q);
 }
 
@@ -62868,65 +62881,108 @@ MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
 
 typedef struct mlc__table_set {        /* a table on its way to a dataset */
     mlc_ctx   *ctx;
-    mlc_table *table;
+    mlc_table *table, *like;           /* like: itself, or that whose categories count */
     mlc_dataset_table_desc desc;
-    int64_t   *column, n, target;      /* of x; how many; of y, or -1 */
+    int64_t   *column, n;              /* of x; how many; column[n] is that of y, or -1 */
+    mlc__table_col **as;               /* what like has under the name of each */
     int64_t    wide;                   /* numbers of x in a row */
     uint8_t   *drop;                   /* of rows */
     int64_t    rows;                   /* that are left */
 } mlc__table_set;
 
-static mlc_status mlc__table_set_find(const mlc__table_set *u, const char *name, int64_t *to)
+/* The column of a name; of several the one at `near`, if it has the name. */
+static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *t,
+                                      const char *name, int64_t near, int64_t *to)
 {
-    *to = mlc_table_find(u->table, name);
-    MLC__REQUIRE(u->ctx, *to >= 0, ARG, "dataset_table: the table has no column '%.80s'",
-                 name ? name : "(null)");
+    const bool there = name && near < t->cols && strcmp(t->columns[near].name, name) == 0;
+    *to = there ? near : mlc_table_find(t, name);
+    MLC__REQUIRE(u->ctx, *to >= 0, ARG, "dataset_table: the table%s has no column '%.80s'",
+                 t != u->table ? " that is `like`" : "", name ? name : "(null)");
     return MLC_OK;
 }
 
-static bool mlc__table_is_text(const mlc__table_set *u, int64_t col)
+static bool mlc__table_is_text(const mlc__table_set *u, int64_t k)
 {
-    return u->table->columns[col].type == MLC_COLUMN_TEXT;
+    return u->as[k] && u->as[k]->type == MLC_COLUMN_TEXT;
 }
 
 /* Places of a column in x: categories are counted. */
-static int64_t mlc__table_places(const mlc__table_set *u, int64_t col)
+static int64_t mlc__table_places(const mlc__table_set *u, int64_t k)
 {
-    return u->desc.one_hot && mlc__table_is_text(u, col) ? u->table->columns[col].categories : 1;
+    return u->desc.one_hot && mlc__table_is_text(u, k) ? u->as[k]->categories : 1;
 }
 
+/* Numbers of one table that are texts in the other have no numbers in common. */
+static mlc_status mlc__table_set_like(mlc__table_set *u, int64_t k)
+{
+    int64_t at = 0;
+    const mlc__table_col *c = &u->table->columns[u->column[k]];
+    MLC__TRY(mlc__table_set_find(u, u->like, c->name, u->column[k], &at));
+    u->as[k] = &u->like->columns[at];
+    if (u->as[k]->type == MLC_COLUMN_TEXT)
+        return mlc__table_categories(u->like, u->as[k], at);
+    MLC__REQUIRE(u->ctx, c->type != MLC_COLUMN_TEXT, DTYPE, "dataset_table: '%.200s': column "
+                 "'%.80s' has texts, and numbers in the table that is `like`", u->table->path,
+                 c->name);
+    MLC__REQUIRE(u->ctx, k < u->n || u->desc.target_f32 || c->type == u->as[k]->type ||
+                         c->type == MLC_COLUMN_I64, DTYPE,
+                 "dataset_table: '%.200s': the target '%.80s' is not of whole numbers alone, and "
+                 "in the table that is `like` it is; set target_f32 in both", u->table->path,
+                 c->name);
+    return MLC_OK;
+}
+
+/* Without a list all columns but the target, in the order that like has them in. */
 static mlc_status mlc__table_set_columns(mlc__table_set *u)
 {
-    const mlc_table *t = u->table;
-    u->target = -1;
-    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, u->desc.target, &u->target));
+    const mlc_table *t = u->table, *like = u->like;
+    int64_t target = -1;
+    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, like, u->desc.target, 0, &target));
     for (int64_t k = 0; u->desc.columns && k < u->desc.n_columns; k++)
-        MLC__TRY(mlc__table_set_find(u, u->desc.columns[k], &u->column[u->n++]));
-    for (int64_t k = 0; !u->desc.columns && k < t->cols; k++)
-        if (k != u->target) u->column[u->n++] = k;
+        MLC__TRY(mlc__table_set_find(u, t, u->desc.columns[k], 0, &u->column[u->n++]));
+    for (int64_t k = 0; !u->desc.columns && k < like->cols; k++)
+        if (k != target)
+            MLC__TRY(mlc__table_set_find(u, t, like->columns[k].name, k, &u->column[u->n++]));
+    u->column[u->n] = -1;
+    if (u->desc.target)
+        MLC__TRY(mlc__table_set_find(u, t, u->desc.target, 0, &u->column[u->n]));
     for (int64_t k = 0; k <= u->n; k++) {
-        const int64_t col = k < u->n ? u->column[k] : u->target;
-        if (col >= 0 && mlc__table_is_text(u, col))
-            MLC__TRY(mlc__table_categories(u->table, &u->table->columns[col], col));
-        if (k < u->n) u->wide += mlc__table_places(u, col);
+        if (u->column[k] >= 0) MLC__TRY(mlc__table_set_like(u, k));
+        if (k < u->n) u->wide += mlc__table_places(u, k);
     }
     MLC__REQUIRE(u->ctx, u->wide > 0, ARG, "dataset_table: there is no column for x%s",
                  u->n ? ": those of texts have no category" : "");
     return MLC_OK;
 }
 
-/* A cell as a number; NaN where it is missing. */
-static double mlc__table_number(const mlc__table_set *u, int64_t row, int64_t col)
+/* A cell as a number; NaN where it is missing, and of a text that is no category. */
+static double mlc__table_number(const mlc_table *t, const mlc__table_col *as, int64_t row,
+                                int64_t col)
 {
-    const mlc__table_col *c = &u->table->columns[col];
+    const mlc__table_col *c = as->type == MLC_COLUMN_TEXT ? as : &t->columns[col];
     double v;
     int64_t q;
     if (c->type == MLC_COLUMN_F64) {
-        mlc__table_value(c, mlc__table_at(u->table, row, col), &v);
+        mlc__table_value(c, mlc__table_at(t, row, col), &v);
         return v;
     }
-    mlc__table_value(c, mlc__table_at(u->table, row, col), &q);
+    mlc__table_value(c, mlc__table_at(t, row, col), &q);
     return c->type == MLC_COLUMN_TEXT && q < 0 ? MLC__NAN : (double)q;
+}
+
+/* An empty cell, or a text that like does not have, where it may not be. */
+static mlc_status mlc__table_set_refuse(const mlc__table_set *u, int64_t row, int64_t k)
+{
+    const int64_t col = u->column[k];
+    const char *text = mlc__table_at(u->table, row, col);
+    const bool none = mlc__csv_is_missing(text, strlen(text)) || !mlc__table_is_text(u, k);
+    return mlc__fail(u->ctx, MLC_ERR_VALUE, "dataset_table: '%.200s': line %lld, column %lld "
+                     "'%.80s' %s%.40s%s; set missing to drop such rows%s", u->table->path,
+                     mlc__table_line(u->table, row), (long long)col + 1,
+                     u->table->columns[col].name, none ? "is empty or NaN" : "is '",
+                     none ? "" : text,
+                     none ? "" : "', no category of the table that is `like`",
+                     k < u->n ? ", or to fill in" : "");
 }
 
 /* Which rows are left; empty cells that may not be are named. */
@@ -62935,17 +62991,12 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
     const mlc_missing policy = u->desc.missing;
     for (int64_t r = 0; r < u->table->rows; r++) {
         for (int64_t k = 0; k <= u->n; k++) {
-            const int64_t col = k < u->n ? u->column[k] : u->target;
-            const double v = col < 0 ? 0.0 : mlc__table_number(u, r, col);
+            const int64_t col = u->column[k];
+            const double v = col < 0 ? 0.0 : mlc__table_number(u->table, u->as[k], r, col);
             if (v == v) continue;
             u->drop[r] = policy == MLC_MISSING_DROP;
-            MLC__REQUIRE(u->ctx, policy == MLC_MISSING_DROP ||
-                                 (policy != MLC_MISSING_ERROR && k < u->n), VALUE,
-                         "dataset_table: '%.200s': line %lld, column %lld '%.80s' is empty or NaN; "
-                         "set missing to drop such rows%s", u->table->path,
-                         mlc__table_line(u->table, r), (long long)col + 1,
-                         u->table->columns[col].name,
-                         k < u->n ? ", or to fill in" : "");
+            if (policy == MLC_MISSING_ERROR || (k == u->n && policy != MLC_MISSING_DROP))
+                return mlc__table_set_refuse(u, r, k);
         }
         u->rows += !u->drop[r];
     }
@@ -62955,14 +63006,14 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
 }
 
 /* What an empty cell of a column becomes. */
-static double mlc__table_fill(const mlc__table_set *u, int64_t col)
+static double mlc__table_fill(const mlc__table_set *u, int64_t k)
 {
     double sum = 0.0;
     int64_t n = 0;
-    if (mlc__table_is_text(u, col)) return (double)u->table->columns[col].categories;
+    if (mlc__table_is_text(u, k)) return (double)u->as[k]->categories;
     if (u->desc.missing != MLC_MISSING_MEAN) return u->desc.value;
-    for (int64_t r = 0; r < u->table->rows; r++) {
-        const double v = mlc__table_number(u, r, col);
+    for (int64_t r = 0; r < u->like->rows; r++) {
+        const double v = mlc__table_number(u->like, u->as[k], r, u->as[k] - u->like->columns);
         if (v == v) { sum += v; n++; }
     }
     return sum / (double)n;
@@ -62972,15 +63023,10 @@ static double mlc__table_fill(const mlc__table_set *u, int64_t col)
 static mlc_status mlc__table_set_means(const mlc__table_set *u)
 {
     for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
-        bool some = mlc__table_is_text(u, u->column[k]);
-        for (int64_t r = 0; !some && r < u->table->rows; r++) {
-            const double v = mlc__table_number(u, r, u->column[k]);
-            some = v == v;
-        }
-        MLC__REQUIRE(u->ctx, some, VALUE, "dataset_table: column '%.80s' has no value in "
+        const double mean = mlc__table_fill(u, k);
+        MLC__REQUIRE(u->ctx, mean == mean, VALUE, "dataset_table: column '%.80s' has no value in "
                      "%lld rows, and so no mean; leave it out of columns, or set missing to "
-                     "MLC_MISSING_VALUE", u->table->columns[u->column[k]].name,
-                     (long long)u->table->rows);
+                     "MLC_MISSING_VALUE", u->as[k]->name, (long long)u->like->rows);
     }
     return MLC_OK;
 }
@@ -62995,11 +63041,11 @@ static void mlc__table_cell(double v, bool one_hot, int64_t places, float *x)
 static void mlc__table_x(const mlc__table_set *u, float *x)
 {
     for (int64_t k = 0; k < u->n; k++) {
-        const int64_t col = u->column[k], places = mlc__table_places(u, col);
-        const bool one_hot = u->desc.one_hot && mlc__table_is_text(u, col);
-        const double fill = mlc__table_fill(u, col);
+        const int64_t places = mlc__table_places(u, k);
+        const bool one_hot = u->desc.one_hot && mlc__table_is_text(u, k);
+        const double fill = mlc__table_fill(u, k);
         for (int64_t r = 0, to = 0; r < u->table->rows; r++) {
-            const double v = mlc__table_number(u, r, col);
+            const double v = mlc__table_number(u->table, u->as[k], r, u->column[k]);
             if (!u->drop[r])
                 mlc__table_cell(v == v ? v : fill, one_hot, places, x + to++ * u->wide);
         }
@@ -63009,13 +63055,12 @@ static void mlc__table_x(const mlc__table_set *u, float *x)
 
 static void mlc__table_y(const mlc__table_set *u, mlc_dtype dtype, char *y)
 {
+    const int64_t col = u->column[u->n];
     for (int64_t r = 0, to = 0; r < u->table->rows; r++) {
-        const double v = mlc__table_number(u, r, u->target);
-        const float real = (float)v;
+        const float real = (float)mlc__table_number(u->table, u->as[u->n], r, col);
         int64_t q = 0;
         if (u->drop[r]) continue;
-        if (dtype == MLC_I64) mlc__table_value(&u->table->columns[u->target],
-                                               mlc__table_at(u->table, r, u->target), &q);
+        if (dtype == MLC_I64) mlc__table_value(u->as[u->n], mlc__table_at(u->table, r, col), &q);
         if (dtype == MLC_I64) memcpy(y + 8 * to++, &q, 8);
         else memcpy(y + 4 * to++, &real, 4);
     }
@@ -63027,9 +63072,8 @@ static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
     float *x = MLC__CAST(float *, mlc__arrays_add(d, what, MLC_F32, mlc_dims1(u->wide)));
     if (!x) return MLC_ERR_NOMEM;
     mlc__table_x(u, x);
-    if (u->target < 0) return MLC_OK;
-    const bool real = u->desc.target_f32 ||
-                      u->table->columns[u->target].type == MLC_COLUMN_F64;
+    if (u->column[u->n] < 0) return MLC_OK;
+    const bool real = u->desc.target_f32 || u->as[u->n]->type == MLC_COLUMN_F64;
     const mlc_dtype dtype = real ? MLC_F32 : MLC_I64;
     char *y = MLC__CAST(char *, mlc__arrays_add(d, what, dtype, mlc_dims0()));
     if (!y) return MLC_ERR_NOMEM;
@@ -63060,11 +63104,14 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
     u.ctx = ctx;
     u.table = table;
     u.desc = desc ? *desc : mlc_dataset_table_desc_make(NULL);
-    const size_t most = (size_t)(u.desc.columns ? u.desc.n_columns : table->cols);
-    u.column = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, most * 8 + (size_t)table->rows,
-                                                    MLC_MEM_OBJECT, "dataset_table"));
+    u.like = u.desc.like ? u.desc.like : table;
+    const size_t most = (size_t)(u.desc.columns ? u.desc.n_columns : u.like->cols) + 1;
+    u.column = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, most * (8 + sizeof *u.as) +
+                                                         (size_t)table->rows, MLC_MEM_OBJECT,
+                                                    "dataset_table"));
     if (!u.column) return NULL;
-    u.drop = (uint8_t *)(u.column + most);
+    u.as = (mlc__table_col **)(void *)(u.column + most);
+    u.drop = (uint8_t *)(u.as + most);
     mlc_dataset *d = mlc__table_set_make(&u);
     mlc__heap_free(ctx, u.column);
     return d;

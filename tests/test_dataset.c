@@ -939,6 +939,88 @@ TEST(dataset, a_target_of_whole_numbers_or_texts_is_f32_where_asked_for)
     box_close(&b);
 }
 
+TEST(dataset, a_table_like_another_has_its_categories_means_and_order_of_columns)
+{
+    static const char train[] = "size,city,price\n50,Wien,1\n70,Graz,2\n,Linz,3\n";
+    static const char test[]  = "price,note,city,size\n4,a,Linz,10\n5,b,Graz,NA\n6,c,NA,30\n"
+                                "7,d,Bonn,40\n";
+    static const double codes[4][2] = {{10, 1}, {60, 0}, {30, 3}, {40, 3}};
+    static const double places[4][4] = {{10, 0, 1, 0}, {60, 1, 0, 0}, {30, 0, 0, 0}, {40, 0, 0, 0}};
+    mlc_ctx    *ctx = test_ctx();
+    const box   a = box_open("a.csv"), b = box_open("b.csv");
+    mlc_tensor *field[2];
+    CHECK(put_file(a.path, train, sizeof train - 1) && put_file(b.path, test, sizeof test - 1));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("price");
+    CHECK(desc.like == NULL);
+    desc.like = mlc_table_load(ctx, a.path, NULL);
+    desc.missing = MLC_MISSING_MEAN;
+    for (int hot = 0; hot < 2; hot++) {
+        desc.one_hot = hot;
+        mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+        CHECK(d && d->field[0].dims.v[0] == (hot ? 4 : 2) && d->field[1].dtype == MLC_I64);
+        for (int i = 0; d && i < 4; i++) {
+            CHECK_EQ(mlc_dataset_get(ctx, d, i, field), MLC_OK);
+            CHECK_VALUES(field[0], hot ? 4 : 2, hot ? places[i] : codes[i], 0, 0);
+            CHECK_NEAR(mlc_item(field[1]), i + 4, 0);
+        }
+    }
+    desc.missing = MLC_MISSING_DROP;
+    mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    CHECK_EQ(mlc_dataset_count(d), 1);
+    CHECK_NEAR(value(ctx, d, 0, 1), 4, 0);
+    static const char *const city[1] = {"city"};
+    desc.missing = MLC_MISSING_ERROR;
+    desc.columns = city;
+    desc.n_columns = 1;
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "line 4, column 3 'city' is empty or NaN; set missing to drop");
+    CHECK(put_file(b.path, "city,price\nLinz,1\nBonn,2\n", 25));
+    t = mlc_table_load(ctx, b.path, NULL);
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "b.csv': line 3, column 1 'city' is 'Bonn', no category of the "
+                                    "table that is `like`; set missing to drop such rows, or to ");
+    box_close(&a);
+    box_close(&b);
+}
+
+TEST(dataset, a_table_like_another_must_have_its_columns_and_their_kind)
+{
+    static const struct { const char *text, *why; mlc_status st; } bad[] = {
+        {"size,price\n1,2\n", "dataset_table: the table has no column 'kind'", MLC_ERR_ARG},
+        {"size,kind,price\nbig,a,2\n", "b.csv': column 'size' has texts, and numbers in the ",
+         MLC_ERR_DTYPE},
+        {"size,kind,price\n1,a,2.5\n", "the target 'price' is not of whole numbers alone, and in ",
+         MLC_ERR_DTYPE},
+    };
+    mlc_ctx  *ctx = test_ctx();
+    const box a = box_open("a.csv"), b = box_open("b.csv");
+    CHECK(put_file(a.path, "size,kind,price\n1,7,2\n3,x,4\n", 28));
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("price");
+    desc.like = mlc_table_load(ctx, a.path, NULL);
+    for (int k = 0; k < 3; k++) {
+        CHECK(put_file(b.path, bad[k].text, strlen(bad[k].text)));
+        mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+        CHECK(t && mlc_dataset_table(ctx, t, &desc) == NULL);
+        CHECK_ERROR(ctx, bad[k].st, bad[k].why);
+    }
+    desc.target_f32 = true;            /* what was refused last is numbers now                 */
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    desc.missing = MLC_MISSING_VALUE;
+    mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    CHECK_NEAR(value(ctx, d, 0, 1), 2.5, 0);
+    CHECK(put_file(b.path, "size,kind,price\n1,7,2\n", 22));  /* kind is whole numbers here   */
+    d = mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, NULL), &desc);
+    mlc_tensor *field[2];
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_NEAR(mlc_item_at(field[0], mlc_dims1(1)), 0, 0);
+    desc.target = "cost";
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_table: the table that is `like` has no column 'cost'");
+    box_close(&a);
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
