@@ -36326,12 +36326,15 @@ static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
 
-/* Constants, as they are small where they are copied. */
-#define MLC__CONV_NORMAL { { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, \
-        { { 1 }, MLC_ALL_AXES }, { { 0 }, MLC_ALL_AXES }, 1, false, false, MLC_ACT_NONE }
-static const mlc_conv_desc mlc__conv_normal = MLC__CONV_NORMAL;
-
-MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void) { return mlc__conv_normal; }
+MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void)
+{
+    mlc_conv_desc d;
+    memset(&d, 0, sizeof d);
+    d.stride.n = d.padding.n = d.dilation.n = d.output_padding.n = MLC_ALL_AXES;
+    d.stride.v[0] = d.dilation.v[0] = 1;
+    d.groups = 1;
+    return d;
+}
 
 /* Number i of a list for each axis of an image, or for all of them. */
 static int64_t mlc__dims_at(const mlc_dims *d, int i)
@@ -36412,6 +36415,7 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
 static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_conv_desc *desc, mlc_tensor *residual)
 {
+    const mlc_conv_desc none = mlc_conv_desc_make();
     mlc__conv_spec s;
     mlc_node local, *nd;
     mlc_tensor *in[3] = { x, w, b };
@@ -36424,7 +36428,7 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     if (!ctx) return NULL;
     /* What is no image is refused by the shape rule. */
     if (w->ndim >= 3 && w->ndim <= 5 &&
-        mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc ? desc : &mlc__conv_normal,
+        mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc ? desc : &none,
                           &s) != MLC_OK) return NULL;
     /* Recorded where they copy, so gradients find their way back. */
     if (x->ndim >= 2) in[0] = mlc_channels_last(x);
@@ -36609,11 +36613,11 @@ static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__p
 
 MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel)
 {
-    static const mlc_pool_desc one = { { { 1 }, MLC_ALL_AXES }, { { 1 }, MLC_ALL_AXES },
-                                       { { 0 }, MLC_ALL_AXES }, { { 1 }, MLC_ALL_AXES }, false,
-                                       false };
-    mlc_pool_desc d = one;
+    mlc_pool_desc d;
+    memset(&d, 0, sizeof d);
+    d.kernel.n = d.stride.n = d.padding.n = d.dilation.n = MLC_ALL_AXES;
     d.kernel.v[0] = d.stride.v[0] = kernel;
+    d.dilation.v[0] = 1;
     return d;
 }
 
@@ -37839,8 +37843,14 @@ static const mlc__op mlc__embedding_op =
     { "embedding", mlc__embedding_shape, mlc__embedding_forward, mlc__embedding_backward,
       mlc__args_embedding, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
-static const mlc_embedding_desc mlc__embedding_normal = { false, 0, MLC__INF, 2.0 };
-MLC_IMPL mlc_embedding_desc mlc_embedding_desc_make(void) { return mlc__embedding_normal; }
+MLC_IMPL mlc_embedding_desc mlc_embedding_desc_make(void)
+{
+    mlc_embedding_desc d;
+    memset(&d, 0, sizeof d);
+    d.max_norm = MLC__INF;
+    d.norm_type = 2.0;
+    return d;
+}
 
 /* Rows of any length. */
 static mlc_tensor *mlc__embedding_call(mlc_tensor *index, mlc_tensor *w,
@@ -37859,7 +37869,8 @@ static mlc_tensor *mlc__embedding_call(mlc_tensor *index, mlc_tensor *w,
 
 MLC_IMPL mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w)
 {
-    return mlc__embedding_call(index, w, &mlc__embedding_normal);
+    const mlc_embedding_desc none = mlc_embedding_desc_make();
+    return mlc__embedding_call(index, w, &none);
 }
 
 /* Rows that are named twice are written twice, with the same values. */
@@ -37878,7 +37889,7 @@ static bool mlc__embedding_shorten(mlc_tensor *index, mlc_tensor *w, const mlc_e
 MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
                                       const mlc_embedding_desc *desc)
 {
-    const mlc_embedding_desc *d = desc ? desc : &mlc__embedding_normal;
+    const mlc_embedding_desc none = mlc_embedding_desc_make(), *d = desc ? desc : &none;
     mlc_tensor *const in[2] = { index, w };
     mlc_ctx *ctx = mlc__inputs("embedding", 2, in);
     if (!ctx) return NULL;
@@ -37902,8 +37913,12 @@ MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
 
 /* -- bags -- */
 
-static const mlc_embedding_bag_desc mlc__bag_normal = { MLC_REDUCTION_MEAN, NULL };
-MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void) { return mlc__bag_normal; }
+MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void)
+{
+    mlc_embedding_bag_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
 
 /* Sums of offsets that are wrong are found as indices that are. */
 static const mlc__op mlc__bag_first_op =
@@ -37982,7 +37997,7 @@ static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets, c
 MLC_IMPL mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                           const mlc_embedding_bag_desc *desc)
 {
-    const mlc_embedding_bag_desc *d = desc ? desc : &mlc__bag_normal;
+    const mlc_embedding_bag_desc none = mlc_embedding_bag_desc_make(), *d = desc ? desc : &none;
     mlc_tensor *in[4] = { index, w, offsets ? offsets : d->weights, d->weights }, *y;
     const int n = 2 + (offsets != NULL) + (d->weights != NULL);
     if (!mlc__inputs("embedding_bag", n, in) || !mlc__bag_check(index, offsets, w, d))
@@ -38167,14 +38182,21 @@ static const mlc__op mlc__rotary_op =
     { "rotary", mlc__rotary_shape, mlc__rotary_forward, mlc__rotary_backward,
       mlc__args_rotary, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
-static const mlc_rotary_desc mlc__rotary_normal = { false, -1, 10000.0, 1.0, 0, NULL };
-MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void) { return mlc__rotary_normal; }
+MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
+{
+    mlc_rotary_desc d;
+    memset(&d, 0, sizeof d);
+    d.dims = -1;
+    d.base = 10000.0;
+    d.scale = 1.0;
+    return d;
+}
 
 /* Has a desc another value than the made one? */
 static bool mlc__rotary_set(const mlc_rotary_desc *d)
 {
-    const mlc_rotary_desc *n = &mlc__rotary_normal;
-    return d->neighbours || d->dims != n->dims || d->base != n->base || d->scale != n->scale ||
+    const mlc_rotary_desc n = mlc_rotary_desc_make();
+    return d->neighbours || d->dims != n.dims || d->base != n.base || d->scale != n.scale ||
            d->offset || d->table;
 }
 
@@ -38201,7 +38223,7 @@ static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
 MLC_IMPL mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
                                       const mlc_rotary_desc *desc)
 {
-    const mlc_rotary_desc *d = desc ? desc : &mlc__rotary_normal;
+    const mlc_rotary_desc none = mlc_rotary_desc_make(), *d = desc ? desc : &none;
     mlc_tensor *part[3], *at;
     if (!ctx || !mlc__rotary_fine(ctx, d, n, positions)) return NULL;
     const mlc_storage *before = mlc__made_begin(ctx);
@@ -38236,7 +38258,7 @@ static mlc_tensor *mlc__rotary_rows(const mlc_tensor *x, mlc_tensor *positions,
 
 MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc)
 {
-    const mlc_rotary_desc *d = desc ? desc : &mlc__rotary_normal;
+    const mlc_rotary_desc none = mlc_rotary_desc_make(), *d = desc ? desc : &none;
     mlc_tensor *const in[2] = { x, positions };
     mlc_ctx *ctx = mlc__inputs("rotary", positions ? 2 : 1, in);
     mlc_node local, *nd;
@@ -39040,13 +39062,17 @@ MLC__POINTWISE(hinge, "hinge_loss", margin, math, MATH_HINGE, MATH_HINGE_GRAD, M
 MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", margin, math,
                MATH_HINGE_EMBEDDING, MATH_HINGE_EMBEDDING_GRAD, MATH_END)
 
-/* What makes a desc returns the constant that a NULL desc is, too. */
-static const mlc_loss_desc mlc__loss_normal = { MLC_REDUCTION_MEAN };
-MLC_IMPL mlc_loss_desc mlc_loss_desc_make(void) { return mlc__loss_normal; }
+MLC_IMPL mlc_loss_desc mlc_loss_desc_make(void)
+{
+    mlc_loss_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
 
 static mlc_reduction mlc__loss_reduction(const mlc_loss_desc *desc)
 {
-    return (desc ? desc : &mlc__loss_normal)->reduction;
+    const mlc_loss_desc none = mlc_loss_desc_make();
+    return (desc ? desc : &none)->reduction;
 }
 
 MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc)
@@ -39069,13 +39095,18 @@ MLC_IMPL mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_l1_loss_ex(x, target, NULL);
 }
 
-static const mlc_smooth_l1_desc mlc__smooth_l1_normal = { MLC_REDUCTION_MEAN, 1.0 };
-MLC_IMPL mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void) { return mlc__smooth_l1_normal; }
+MLC_IMPL mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void)
+{
+    mlc_smooth_l1_desc d;
+    memset(&d, 0, sizeof d);
+    d.beta = 1.0;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_smooth_l1_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                            const mlc_smooth_l1_desc *desc)
 {
-    const mlc_smooth_l1_desc *d = desc ? desc : &mlc__smooth_l1_normal;
+    const mlc_smooth_l1_desc none = mlc_smooth_l1_desc_make(), *d = desc ? desc : &none;
     return mlc__pointwise_of(&mlc__smooth_l1_op, x, target, "beta", d->beta, d->beta >= 0.0,
                              "finite and not negative", d->reduction);
 }
@@ -39085,13 +39116,18 @@ MLC_IMPL mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_smooth_l1_loss_ex(x, target, NULL);
 }
 
-static const mlc_huber_desc mlc__huber_normal = { MLC_REDUCTION_MEAN, 1.0 };
-MLC_IMPL mlc_huber_desc mlc_huber_desc_make(void) { return mlc__huber_normal; }
+MLC_IMPL mlc_huber_desc mlc_huber_desc_make(void)
+{
+    mlc_huber_desc d;
+    memset(&d, 0, sizeof d);
+    d.delta = 1.0;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_huber_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_huber_desc *desc)
 {
-    const mlc_huber_desc *d = desc ? desc : &mlc__huber_normal;
+    const mlc_huber_desc none = mlc_huber_desc_make(), *d = desc ? desc : &none;
     return mlc__pointwise_of(&mlc__huber_op, x, target, "delta", d->delta, d->delta > 0.0,
                              "finite and over 0", d->reduction);
 }
@@ -39101,13 +39137,18 @@ MLC_IMPL mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_huber_loss_ex(x, target, NULL);
 }
 
-static const mlc_hinge_desc mlc__hinge_normal = { MLC_REDUCTION_MEAN, 1.0 };
-MLC_IMPL mlc_hinge_desc mlc_hinge_desc_make(void) { return mlc__hinge_normal; }
+MLC_IMPL mlc_hinge_desc mlc_hinge_desc_make(void)
+{
+    mlc_hinge_desc d;
+    memset(&d, 0, sizeof d);
+    d.margin = 1.0;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_hinge_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_hinge_desc *desc)
 {
-    const mlc_hinge_desc *d = desc ? desc : &mlc__hinge_normal;
+    const mlc_hinge_desc none = mlc_hinge_desc_make(), *d = desc ? desc : &none;
     return mlc__pointwise_of(&mlc__hinge_op, x, target, "margin", d->margin, true,
                              "finite", d->reduction);
 }
@@ -39117,16 +39158,18 @@ MLC_IMPL mlc_tensor *mlc_hinge_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_hinge_loss_ex(x, target, NULL);
 }
 
-static const mlc_hinge_embedding_desc mlc__hinge_embedding_normal = { MLC_REDUCTION_MEAN, 1.0 };
 MLC_IMPL mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void)
 {
-    return mlc__hinge_embedding_normal;
+    mlc_hinge_embedding_desc d;
+    memset(&d, 0, sizeof d);
+    d.margin = 1.0;
+    return d;
 }
 
 MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                  const mlc_hinge_embedding_desc *desc)
 {
-    const mlc_hinge_embedding_desc *d = desc ? desc : &mlc__hinge_embedding_normal;
+    const mlc_hinge_embedding_desc none = mlc_hinge_embedding_desc_make(), *d = desc ? desc : &none;
     return mlc__pointwise_of(&mlc__hinge_embedding_op, x, target, "margin", d->margin, true,
                              "finite", d->reduction);
 }
@@ -39136,12 +39179,16 @@ MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_hinge_embedding_loss_ex(x, target, NULL);
 }
 
-static const mlc_kl_div_desc mlc__kl_div_normal = { MLC_REDUCTION_MEAN, false };
-MLC_IMPL mlc_kl_div_desc mlc_kl_div_desc_make(void) { return mlc__kl_div_normal; }
+MLC_IMPL mlc_kl_div_desc mlc_kl_div_desc_make(void)
+{
+    mlc_kl_div_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_kl_div_ex(mlc_tensor *x, mlc_tensor *target, const mlc_kl_div_desc *desc)
 {
-    const mlc_kl_div_desc *d = desc ? desc : &mlc__kl_div_normal;
+    const mlc_kl_div_desc none = mlc_kl_div_desc_make(), *d = desc ? desc : &none;
     return mlc__pointwise_call(d->log_target ? &mlc__kl_log_op : &mlc__kl_op, x, target, 0.0, 1.0,
                                d->reduction);
 }
@@ -39166,14 +39213,20 @@ static mlc_tensor *mlc__loss_reduce_batch(mlc_tensor *y, mlc_reduction reduction
     return mlc_div_scalar(mlc__total(y, mlc_dims0()), (double)n);
 }
 
-static const mlc_focal_desc mlc__focal_normal = { MLC_REDUCTION_MEAN, 0.25, 2.0 };
-MLC_IMPL mlc_focal_desc mlc_focal_desc_make(void) { return mlc__focal_normal; }
+MLC_IMPL mlc_focal_desc mlc_focal_desc_make(void)
+{
+    mlc_focal_desc d;
+    memset(&d, 0, sizeof d);
+    d.alpha = 0.25;
+    d.gamma = 2.0;
+    return d;
+}
 
 /* Its formulas have no room for what a mean divides by. */
 MLC_IMPL mlc_tensor *mlc_focal_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_focal_desc *desc)
 {
-    const mlc_focal_desc *d = desc ? desc : &mlc__focal_normal;
+    const mlc_focal_desc none = mlc_focal_desc_make(), *d = desc ? desc : &none;
     const bool good = d->gamma >= 0.0 && mlc__is_finite(d->gamma);
     if (!mlc__loss_param(x, "focal_loss", "alpha", d->alpha, d->alpha <= 1.0, "at most 1") ||
         !mlc__loss_param(x, "focal_loss", "gamma", d->gamma, good, "finite and not negative") ||
@@ -39307,13 +39360,17 @@ static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc
     return mlc__loss_close(&l, mlc__loss_reduce_batch(y, d->reduction));
 }
 
-static const mlc_bce_desc mlc__bce_normal = { MLC_REDUCTION_MEAN, NULL, NULL };
-MLC_IMPL mlc_bce_desc mlc_bce_desc_make(void) { return mlc__bce_normal; }
+MLC_IMPL mlc_bce_desc mlc_bce_desc_make(void)
+{
+    mlc_bce_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
+}
 
 static mlc_tensor *mlc__bce_call(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
                                  const mlc_bce_desc *desc)
 {
-    const mlc_bce_desc *d = desc ? desc : &mlc__bce_normal;
+    const mlc_bce_desc none = mlc_bce_desc_make(), *d = desc ? desc : &none;
     if (d->weight || d->pos_weight) return mlc__bce_weighted(p, x, target, d);
     return mlc__pointwise_call(p, x, target, 0.0, 1.0, d->reduction);
 }
@@ -39627,15 +39684,20 @@ static mlc_tensor *mlc__composed_close(const mlc__loss_in *l, mlc_tensor *y)
 
 /* -- by class -- */
 
-static const mlc_poly1_desc mlc__poly1_normal = { MLC_REDUCTION_MEAN, 1.0 };
-MLC_IMPL mlc_poly1_desc mlc_poly1_desc_make(void) { return mlc__poly1_normal; }
+MLC_IMPL mlc_poly1_desc mlc_poly1_desc_make(void)
+{
+    mlc_poly1_desc d;
+    memset(&d, 0, sizeof d);
+    d.epsilon = 1.0;
+    return d;
+}
 
 /* With l = -log p_t the second part, 1 - p_t, is 1 - e^-l. */
 MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                                 const mlc_poly1_desc *desc)
 {
     static const mlc__op op = MLC__XENT_OP("poly1_cross_entropy");
-    const mlc_poly1_desc *p = desc ? desc : &mlc__poly1_normal;
+    const mlc_poly1_desc none = mlc_poly1_desc_make(), *p = desc ? desc : &none;
     const double epsilon = p->epsilon;
     mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
     d.reduction = MLC_REDUCTION_NONE;
@@ -39666,15 +39728,21 @@ static mlc_tensor *mlc__distill_soft(mlc_tensor *student, mlc_tensor *teacher, d
                           alpha * t * t);
 }
 
-static const mlc_distillation_desc mlc__distillation_normal = { 0.5, 2.0 };
-MLC_IMPL mlc_distillation_desc mlc_distillation_desc_make(void) { return mlc__distillation_normal; }
+MLC_IMPL mlc_distillation_desc mlc_distillation_desc_make(void)
+{
+    mlc_distillation_desc d;
+    memset(&d, 0, sizeof d);
+    d.alpha = 0.5;
+    d.temperature = 2.0;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_distillation_loss_ex(mlc_tensor *student, mlc_tensor *teacher,
                                               mlc_tensor *labels,
                                               const mlc_distillation_desc *desc)
 {
     static const mlc__op op = MLC__XENT_OP("distillation_loss");
-    const mlc_distillation_desc *d = desc ? desc : &mlc__distillation_normal;
+    const mlc_distillation_desc none = mlc_distillation_desc_make(), *d = desc ? desc : &none;
     const double alpha = d->alpha, temperature = d->temperature;
     const bool warm = temperature > 0.0 && mlc__is_finite(temperature);
     const bool hard = alpha != 1.0;
@@ -39728,12 +39796,17 @@ static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_t
     return mlc__composed_close(l, mlc_rsub_scalar(score, 1.0));
 }
 
-static const mlc_dice_desc mlc__dice_normal = { MLC_REDUCTION_MEAN, 1e-5, false };
-MLC_IMPL mlc_dice_desc mlc_dice_desc_make(void) { return mlc__dice_normal; }
+MLC_IMPL mlc_dice_desc mlc_dice_desc_make(void)
+{
+    mlc_dice_desc d;
+    memset(&d, 0, sizeof d);
+    d.smooth = 1e-5;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_dice_desc *desc)
 {
-    const mlc_dice_desc *d = desc ? desc : &mlc__dice_normal;
+    const mlc_dice_desc none = mlc_dice_desc_make(), *d = desc ? desc : &none;
     mlc__loss_in l;
     if (!mlc__mask_open(&l, "dice_loss", x, target, d->smooth, d->reduction)) return NULL;
     mlc_tensor *p = l.in[0], *t = l.in[1];
@@ -39747,14 +39820,20 @@ MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_dice_loss_ex(x, target, NULL);
 }
 
-static const mlc_tversky_desc mlc__tversky_normal = { MLC_REDUCTION_MEAN, 0.5, 0.5, 0.5e-5 };
-MLC_IMPL mlc_tversky_desc mlc_tversky_desc_make(void) { return mlc__tversky_normal; }
+MLC_IMPL mlc_tversky_desc mlc_tversky_desc_make(void)
+{
+    mlc_tversky_desc d;
+    memset(&d, 0, sizeof d);
+    d.alpha = d.beta = 0.5;
+    d.smooth = 0.5e-5;
+    return d;
+}
 
 MLC_IMPL mlc_tensor *mlc_tversky_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                          const mlc_tversky_desc *desc)
 {
     const char *const must = "finite and not negative", *const name = "tversky_loss";
-    const mlc_tversky_desc *d = desc ? desc : &mlc__tversky_normal;
+    const mlc_tversky_desc none = mlc_tversky_desc_make(), *d = desc ? desc : &none;
     const double alpha = d->alpha, beta = d->beta;
     mlc__loss_in l;
     if (!mlc__loss_param(x, name, "alpha", alpha, alpha >= 0.0 && mlc__is_finite(alpha), must) ||
@@ -39779,11 +39858,13 @@ static mlc_tensor *mlc__distance(mlc_tensor *a, mlc_tensor *b, double eps, doubl
     return mlc_norm(mlc_add_scalar(mlc_sub(a, b), eps), p, mlc_dims1(-1), false);
 }
 
-static const mlc_triplet_margin_desc mlc__triplet_margin_normal =
-    { MLC_REDUCTION_MEAN, 1.0, 2.0, false };
 MLC_IMPL mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void)
 {
-    return mlc__triplet_margin_normal;
+    mlc_triplet_margin_desc d;
+    memset(&d, 0, sizeof d);
+    d.margin = 1.0;
+    d.p = 2.0;
+    return d;
 }
 
 MLC_IMPL mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *positive,
@@ -39791,7 +39872,7 @@ MLC_IMPL mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *
                                                 const mlc_triplet_margin_desc *desc)
 {
     const char *const name = "triplet_margin_loss";
-    const mlc_triplet_margin_desc *d = desc ? desc : &mlc__triplet_margin_normal;
+    const mlc_triplet_margin_desc none = mlc_triplet_margin_desc_make(), *d = desc ? desc : &none;
     const double margin = d->margin, p = d->p;
     const double eps = 1e-6;           /* PyTorch's */
     mlc_tensor *const in[3] = { anchor, positive, negative };
@@ -39834,15 +39915,20 @@ static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, m
     return good;
 }
 
-static const mlc_contrastive_desc mlc__contrastive_normal = { MLC_REDUCTION_MEAN, 1.0 };
-MLC_IMPL mlc_contrastive_desc mlc_contrastive_desc_make(void) { return mlc__contrastive_normal; }
+MLC_IMPL mlc_contrastive_desc mlc_contrastive_desc_make(void)
+{
+    mlc_contrastive_desc d;
+    memset(&d, 0, sizeof d);
+    d.margin = 1.0;
+    return d;
+}
 
 /* The norm, unlike the root of the squares, has a gradient where two are equal: 0. */
 MLC_IMPL mlc_tensor *mlc_contrastive_loss_ex(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
                                              const mlc_contrastive_desc *desc)
 {
     const char *const name = "contrastive_loss";
-    const mlc_contrastive_desc *spec = desc ? desc : &mlc__contrastive_normal;
+    const mlc_contrastive_desc none = mlc_contrastive_desc_make(), *spec = desc ? desc : &none;
     mlc__loss_in l;
     if (!mlc__loss_param(x1, name, "margin", spec->margin,
                          spec->margin > 0.0 && mlc__is_finite(spec->margin), "finite and over 0") ||
@@ -39868,10 +39954,11 @@ static mlc_tensor *mlc__length(mlc_tensor *x)
     return mlc_sqrt(mlc_add_scalar(mlc_sum(mlc_square(x), mlc_dims1(-1), false), eps));
 }
 
-static const mlc_cosine_embedding_desc mlc__cosine_embedding_normal = { MLC_REDUCTION_MEAN, 0.0 };
 MLC_IMPL mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void)
 {
-    return mlc__cosine_embedding_normal;
+    mlc_cosine_embedding_desc d;
+    memset(&d, 0, sizeof d);
+    return d;
 }
 
 MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
@@ -39879,7 +39966,8 @@ MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2
                                                   const mlc_cosine_embedding_desc *desc)
 {
     const char *const name = "cosine_embedding_loss";
-    const mlc_cosine_embedding_desc *d = desc ? desc : &mlc__cosine_embedding_normal;
+    const mlc_cosine_embedding_desc none = mlc_cosine_embedding_desc_make();
+    const mlc_cosine_embedding_desc *d = desc ? desc : &none;
     const double margin = d->margin;
     mlc__loss_in l;
     if (!mlc__loss_param(x1, name, "margin", margin, margin >= -1.0 && margin <= 1.0,
@@ -42503,7 +42591,7 @@ MLC_IMPL mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d)
     memset(&desc, 0, sizeof desc);
     desc.n = n;
     desc.d = d;
-    desc.embedding = mlc__embedding_normal;
+    desc.embedding = mlc_embedding_desc_make();
     return desc;
 }
 
@@ -43312,18 +43400,17 @@ MLC__FUSE(mlc__conv_fuse,
           MLC__CAN(weights, mlc__conv_layer_weights) MLC__CAN(conv, mlc__conv_layer_desc)
           MLC__CAN(relu_waits, mlc__relu_waits))
 
-static const mlc_nn_conv_desc mlc__nn_conv_normal =
-    { 0, 0, 0, { { 0 }, MLC_ALL_AXES }, MLC__CONV_NORMAL, MLC_PAD_CONSTANT, false, false, MLC_F32,
-      false };
-
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                 int64_t kernel)
 {
-    mlc_nn_conv_desc d = mlc__nn_conv_normal;
+    mlc_nn_conv_desc d;
+    memset(&d, 0, sizeof d);
     d.axes = axes;
     d.in = in;
     d.out = out;
     d.kernel.v[0] = kernel;
+    d.kernel.n = MLC_ALL_AXES;
+    d.conv = mlc_conv_desc_make();
     return d;
 }
 
@@ -43345,9 +43432,10 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
     static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT,
                                           NULL };
+    const mlc_nn_conv_desc none = mlc_nn_conv_desc_make(0, 0, 0, 0);
     mlc_param_desc p;
     if (!ctx) return NULL;
-    if (!desc) desc = &mlc__nn_conv_normal;                /* which has no sizes: refused */
+    if (!desc) desc = &none;           /* it has no sizes: refused */
     if (!mlc__conv_layer_fine(desc)) {
         mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
                   "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of it for each "
@@ -50464,7 +50552,9 @@ static bool mlc__small_adam(mlc_module *m, mlc_optim *draft, mlc_moments moments
 
 MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
 {
-    const mlc_sgd_desc d = { lr, 0.0, 0.0, 0.0, false };
+    mlc_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
     return d;
 }
 

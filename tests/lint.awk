@@ -119,6 +119,13 @@ in_comment {
     defined[name] = family == "" ? "of no family" : "left out by" family
 }
 
+# What makes a desc clears it, or makes it by another, and sets fields by their names: a field that
+# is inserted shifts no value.
+/^MLC_IMPL mlc_[a-z0-9_]+_desc mlc_[a-z0-9_]+_desc_make\(/ { maker = public_name($0) }
+maker != "" && /memset\(&|= mlc_[a-z0-9_]+_desc_make\(/ { maker = "" }
+maker != "" && /^\}|\}$/ { bad(maker " does not begin with memset"); maker = "" }
+half == "IMPL" && /mlc_[a-z0-9_]+_desc [a-z0-9_]+ = *(\{|$)/ { bad("a desc is filled by position") }
+
 # Families are whole sections: the #if of a family's macro is the first line under the banner's
 # comment, and its #endif the last of the section, but for the level and the half. A section of the
 # API has it twice: first to change MLC_API, last to change it back.
