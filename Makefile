@@ -45,7 +45,7 @@ IMPL  := $(PARTS:%=$(BUILD)/%.o)
 COMPILE = $(CC) -std=c11 $(WARN) -I. $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS)
 LIBS    = -lm -pthread
 
-TEST_SOURCES := tests/main.c $(sort $(wildcard tests/test_*.c))
+TEST_SOURCES := tests/main.c $(sort $(wildcard tests/device.c tests/test_*.c))
 TEST_OBJECTS := $(TEST_SOURCES:tests/%.c=$(BUILD)/%.o)
 TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h)
 
@@ -202,7 +202,7 @@ $(BUILD)/digits_cuda: $(BUILD)/digits_cuda.o $(IMPL) $(BUILD)/mlcore_cuda.o \
 FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink \
           pthread_create
 
-$(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/test_backend.o \
+$(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/device.o \
                     $(IMPL) $(TEST_HEADERS)
 	$(COMPILE) $(LDFLAGS) $(FAULTS:%=-Wl,--wrap=%) -o $@ $(filter %.c %.o,$^) \
 	    `sed -n 2p $(BUILD)/blas` $(LIBS)

@@ -5890,7 +5890,7 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
 /* @@ API.BACKEND ----------------------------------------- the kernel table that devices fill
  * A kernel knows pointers, sizes and strides: no context, no tape, no allocation. All memory it
  * is given is the device's. Strides are in elements; arrays have ndim valid entries.
- * test: tests/test_backend.c                                                                  */
+ * test: tests/test_backend.c, tests/test_kernels_map.c and others of kernels                  */
 
 /* Every formula once: mlc_map and the kernels map and math are made of these lists, and a device
  * can make its own of the same text. U, B, N have one, two, three inputs: a, b, c, of the type T;

@@ -78,7 +78,7 @@ class Form:
     def __init__(self, folder, compiler, names, whole):
         self.out = os.path.join(folder, "families")
         self.tests = sorted(os.path.join(folder, f) for f in os.listdir(folder)
-                            if re.fullmatch(r"(main|test_(?!barrier)\w+)\.o", f))
+                            if re.fullmatch(r"(main|device|test_(?!barrier)\w+)\.o", f))
         self.compiler, self.macros, self.whole = compiler, ["-D" + n for n in names], whole
         os.makedirs(self.out, exist_ok=True)
 

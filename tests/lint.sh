@@ -16,7 +16,8 @@ found=$(
     do
         case $section in
             PLATFORM | SEAM | CPU | TYPES | END) continue ;;          # nothing of their own to test
-            KERNELS | DISPATCH | CALL) test=backend ;;
+            KERNELS) test=kernels_map ;;
+            DISPATCH | CALL) test=backend ;;
             ERROR | MEMORY | RNG) test=ctx ;;
             GRADCHECK) test=tape ;;
             *) test=$(echo "$section" | tr '[:upper:]' '[:lower:]') ;;

@@ -1,18 +1,19 @@
 /* mlc_test.h -- the test harness: self-registering tests, checks that go on after a failure
  *
- * All tests/test_*.c are linked into one program; tests/main.c defines MLC_TEST_MAIN and so
- * holds the implementation below. Nothing here depends on time or on the library's generator.
+ * All tests/test_*.c are linked into one program with the device of tests/device.c; tests/main.c
+ * defines MLC_TEST_MAIN and so holds the implementation below. Nothing here depends on time or on
+ * the library's generator.
  *     TEST(matmul, is_associative_within_rounding)
  *     {
  *         mlc_ctx *ctx = test_ctx();
  *         CHECK_EQ(mlc_numel(mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 5))), 15);
  *         CHECK_OK(ctx);
  *     }
- * Environment: MLC_TEST_DEVICE=test runs on the backend of test_backend.c, MLC_ISA=scalar|avx2
- * lowers the level, MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do. MLC_TEST_SOAK=1
- * makes some tests take minutes; MLC_TEST_BRIEF=1 lets those of many sizes take some of them only,
- * for programs that differ little from one that has run them all, or run slowly. A test which makes
- * no check counts as failed.
+ * Environment: MLC_TEST_DEVICE=test runs on that device, MLC_ISA=scalar|avx2 lowers the level,
+ * MLC_TEST_LOCALE=de_DE.UTF-8 sets a locale, as many programs do. MLC_TEST_SOAK=1 makes some tests
+ * take minutes; MLC_TEST_BRIEF=1 lets those of many sizes take some of them only, for programs that
+ * differ little from one that has run them all, or run slowly. A test which makes no check counts
+ * as failed.
  */
 #ifndef MLC_TEST_H
 #define MLC_TEST_H
@@ -398,7 +399,7 @@ mlc_ctx *test_own(mlc_ctx *ctx)
     return ctx;
 }
 
-/* The backend of test_backend.c takes its level from the index: "test:2" is avx2.             */
+/* The backend of device.c takes its level from the index: "test:2" is avx2.                   */
 static mlc_ctx_desc test_desc_isa(mlc_isa isa)
 {
     mlc_ctx_desc d = mlc_ctx_desc_make();

@@ -582,7 +582,7 @@ TEST(recurrent, a_normalised_cell_is_that_of_the_paper)
 
 /* ---- other devices, dtypes, threads ---------------------------------------------------------- */
 
-#ifndef _WIN32                         /* test_backend.c, which has it, is not built there     */
+#ifndef _WIN32                         /* device.c, which has it, is not built there           */
 TEST(recurrent, a_device_without_kernels_makes_steps_of_operations)
 {
     mlc_ctx_desc d = mlc_ctx_desc_make();
