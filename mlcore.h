@@ -1880,7 +1880,7 @@ typedef struct mlc_param_desc {
 MLC_API mlc_param_desc mlc_param_desc_make(mlc_dims shape);
 
 /* mlc_module_create: a module of a user's class; user_bytes of user are copied (NULL: zeros).
- *   err    ARG       test: tests/test_nn.c                                                    */
+ *   err    ARG       test: tests/test_nn_layers.c                                             */
 MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const void *user, size_t user_bytes);
 /* mlc_module_free: frees a module and its children; detaches it from its parent first.        */
@@ -1890,11 +1890,11 @@ MLC_API void mlc_module_free(mlc_module *m);
  *   pointers in it to modules and parameters of m become those of the clone; hooks and gradients
  *   are not copied. It counts as a root.
  *   err    UNSUPPORTED: a class has a release and no clone; NOMEM      ref: copy.deepcopy
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn_values.c                                                             */
 MLC_API mlc_module *mlc_module_clone(mlc_module *m);
 /* mlc_module_copy: to gets the values of from, parameters and buffers, name by name.
  *   err    before anything changes, with the first name: ARG: only one has it; SHAPE, DTYPE; STATE:
- *          it is bound in to                                  test: tests/test_nn.c           */
+ *          it is bound in to                                  test: tests/test_nn_values.c    */
 MLC_API mlc_status mlc_module_copy(mlc_module *to, mlc_module *from);
 /* mlc_module_mix: to = (1 - share) to + share from of floats; others are copied. A share of 1 is
  *   exactly mlc_module_copy: for running averages and target networks, in [0, 1].
@@ -1904,7 +1904,7 @@ MLC_API mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share
 MLC_API size_t mlc_state_bytes(mlc_module *m);
 /* mlc_state_save: parameters and buffers of m, but bound ones, into host memory of exactly so many
  *   bytes: the best weights so far, say. For this process: files are mlc_save's.
- *   err    ARG: bytes                                         test: tests/test_nn.c           */
+ *   err    ARG: bytes                                         test: tests/test_nn_values.c    */
 MLC_API mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes);
 /* mlc_state_load: takes them back.
  *   err    ARG before anything changes: no such block, or of a network with other names, shapes or
@@ -1947,7 +1947,7 @@ MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
  *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
  *   no more, and still frozen.
  *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
- *          has operations on it                                   test: tests/test_nn.c       */
+ *          has operations on it                                   test: tests/test_nn_bind.c  */
 MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);
 /* mlc_module_build: lays out and initialises what is not yet built of m's root.
  *   Initial values depend on the seed, the order of roots in the context and the name only.   */
@@ -2021,7 +2021,7 @@ MLC_API mlc_init_desc mlc_init_desc_make(mlc_init kind);
  *   is drawn depends on the context's seed, the name below m and the kind only.
  *   err    before anything changes: ARG: no desc, nothing matches a glob, values that no desc may
  *          have, XAVIER, KAIMING or ORTHOGONAL of a parameter with fewer than 2 axes; STATE: bound
- *   ref    torch.nn.init                                      test: tests/test_nn.c           */
+ *   ref    torch.nn.init                                      test: tests/test_nn_values.c    */
 MLC_API mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_init_desc *desc);
 
 typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
@@ -2160,7 +2160,7 @@ MLC_API mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, do
  *   an error nothing has changed.
  *   err    ARG: another class; SHAPE; DTYPE; VALUE names a feature with NaN, inf or a range that
  *          f32 cannot scale
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn_layers.c                                                             */
 MLC_API mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x);
 /* mlc_nn_sequential: children one after the other; a linear followed by an activation runs as
  *   one fused operation, with the same values.                      ref: torch.nn.Sequential  */
@@ -2169,7 +2169,7 @@ MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
  *   on the order in which children are made. MLC_SEQUENTIAL(ctx, child, child, ..) counts them.
  *   err    ARG: a child is NULL (an error that stands stays), has a parent, or is there twice: the
  *          children stay as they were, without a parent, and can be used
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn_layers.c                                                             */
 MLC_API mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children);
 #ifdef __cplusplus
 extern "C++" {
@@ -2192,7 +2192,7 @@ typedef mlc_tensor *(*mlc_lambda_fn)(void *user, mlc_tensor *x);
 /* mlc_nn_lambda: fn(user, x), made of operations, as a module; user must live as long as it.
  *   err    ARG: fn is NULL; in the forward: fn returned NULL without an error; STATE: it ended a
  *          scope that it did not begin
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn_layers.c                                                             */
 MLC_API mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user);
 
 /* mlc_nn_relu6: mlc_clamp to [0, 6] as a module.                    ref: torch.nn.ReLU6       */
@@ -2206,7 +2206,7 @@ MLC_API mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p);
 /* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
  *   "body", "shortcut"; if it fails, both stay as they were.
  *   err    ARG: body is NULL, one has a parent, or both are one module
- *   ref    arXiv 1512.03385                                   test: tests/test_nn.c           */
+ *   ref    arXiv 1512.03385                                   test: tests/test_blocks.c       */
 MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                     bool relu);
 
@@ -2337,7 +2337,7 @@ MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t
                                                int64_t kernel);
 /* mlc_nn_conv: mlc_conv or mlc_conv_transpose with weight and bias [out], which start in
  *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn_images.c                                                             */
 MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
 /* mlc_nn_conv1d: the same numbers along each axis; padding 0 is none.
  *   err    ARG                                                      ref: torch.nn.Conv1d      */
@@ -2461,7 +2461,7 @@ MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
  *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay. A
  *   weight or bias that is tied to others becomes the layer's own; theirs keep their values.
  *   err    NOMEM; STATE: one is bound: pairs already folded stay so, nothing is half folded
- *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_nn.c                 */
+ *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_blocks.c             */
 MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
 /* mlc_nn_refresh_batch_norm: statistics anew, for weights that no batch has been through, such as
  *   an average: on forgets the running statistics of the batch norms at or below m; until off each
