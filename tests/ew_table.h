@@ -4,7 +4,7 @@
  * where the operation has a module, mlc_nn_NAME(ctx), and WHOLE where it takes i64 and i32, too.
  * Each has its form in place, mlc_NAME_. From a row come: values, slopes, layouts, gradients and
  * what the form in place saves (test_ew.c), bad input (test_errors.c), the module
- * (test_nn_layers.c), calls without memory (test_faults.c), the goldens if there are some
+ * (test_nn_layers.c), calls without memory (test_faults_ops.c), the goldens if there are some
  * (test_goldens.c), the case of the bench (bench/bench.c, compare.py).
  *
  *     ROW(name, formula of x, slope, low, high, ulp, saved, more)       of one input
