@@ -50751,6 +50751,17 @@ MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
 
 /* -- LARS -- */
 
+MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
+{
+    mlc_lars_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.9;
+    d.trust = 0.001;
+    d.eps = 1e-8;
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
 {
     static const char *const names[] = { "momentum_buffer" };
@@ -50770,16 +50781,6 @@ MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
     draft.coefs[2] = d->eps;
     draft.momentum = 1;
     return mlc__optim_make(m, &draft);
-}
-MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
-{
-    mlc_lars_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.momentum = 0.9;
-    d.trust = 0.001;
-    d.eps = 1e-8;
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
 {
@@ -50806,10 +50807,6 @@ static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_a
     return mlc__optim_make(m, &draft);
 }
 
-MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
-{
-    return mlc__amsgrad_make(m, "amsgrad", d, MLC_RULE_AMSGRAD, &mlc__rule_amsgrad, 3);
-}
 MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
 {
     mlc_amsgrad_desc d;
@@ -50820,16 +50817,17 @@ MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
     d.eps = 1e-8;
     return d;
 }
+
+MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
+{
+    return mlc__amsgrad_make(m, "amsgrad", d, MLC_RULE_AMSGRAD, &mlc__rule_amsgrad, 3);
+}
 MLC_IMPL mlc_optim *mlc_amsgrad(mlc_module *m, double lr)
 {
     const mlc_amsgrad_desc d = mlc_amsgrad_desc_make(lr);
     return mlc_amsgrad_ex(m, &d);
 }
 
-MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
-{
-    return mlc__amsgrad_make(m, "radam", d, MLC_RULE_RADAM, &mlc__rule_radam, 2);
-}
 MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
 {
     mlc_amsgrad_desc d;
@@ -50840,10 +50838,27 @@ MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
     d.eps = 1e-8;
     return d;
 }
+
+MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
+{
+    return mlc__amsgrad_make(m, "radam", d, MLC_RULE_RADAM, &mlc__rule_radam, 2);
+}
 MLC_IMPL mlc_optim *mlc_radam(mlc_module *m, double lr)
 {
     const mlc_amsgrad_desc d = mlc_radam_desc_make(lr);
     return mlc_radam_ex(m, &d);
+}
+
+MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
+{
+    mlc_nadam_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.9;
+    d.beta2 = 0.999;
+    d.eps = 1e-8;
+    d.momentum_decay = 0.004;
+    return d;
 }
 
 MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
@@ -50864,21 +50879,22 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     draft.carries = true;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
+MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
 {
-    mlc_nadam_desc d;
+    const mlc_nadam_desc d = mlc_nadam_desc_make(lr);
+    return mlc_nadam_ex(m, &d);
+}
+
+MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
+{
+    mlc_adam_desc d;
     memset(&d, 0, sizeof d);
     d.lr = lr;
     d.beta1 = 0.9;
     d.beta2 = 0.999;
     d.eps = 1e-8;
-    d.momentum_decay = 0.004;
+    d.moments = MLC_MOMENTS_FULL;
     return d;
-}
-MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
-{
-    const mlc_nadam_desc d = mlc_nadam_desc_make(lr);
-    return mlc_nadam_ex(m, &d);
 }
 
 MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
@@ -50891,17 +50907,6 @@ MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
     if (!mlc__small_none(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
-{
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.9;
-    d.beta2 = 0.999;
-    d.eps = 1e-8;
-    d.moments = MLC_MOMENTS_FULL;
-    return d;
-}
 MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adamax_desc_make(lr);
@@ -50909,6 +50914,16 @@ MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
 }
 
 /* -- RMSprop, Adagrad, Adadelta, Rprop -- */
+
+MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
+{
+    mlc_rmsprop_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.alpha = 0.99;
+    d.eps = 1e-8;
+    return d;
+}
 
 MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
 {
@@ -50933,19 +50948,19 @@ MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
     draft.momentum = d->momentum != 0.0 ? 3 : 0;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
-{
-    mlc_rmsprop_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.alpha = 0.99;
-    d.eps = 1e-8;
-    return d;
-}
 MLC_IMPL mlc_optim *mlc_rmsprop(mlc_module *m, double lr)
 {
     const mlc_rmsprop_desc d = mlc_rmsprop_desc_make(lr);
     return mlc_rmsprop_ex(m, &d);
+}
+
+MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
+{
+    mlc_adagrad_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.eps = 1e-10;
+    return d;
 }
 
 MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
@@ -50968,18 +50983,20 @@ MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
     draft.coefs[2] = d->initial;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
-{
-    mlc_adagrad_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.eps = 1e-10;
-    return d;
-}
 MLC_IMPL mlc_optim *mlc_adagrad(mlc_module *m, double lr)
 {
     const mlc_adagrad_desc d = mlc_adagrad_desc_make(lr);
     return mlc_adagrad_ex(m, &d);
+}
+
+MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
+{
+    mlc_adadelta_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.rho = 0.9;
+    d.eps = 1e-6;
+    return d;
 }
 
 MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
@@ -51000,19 +51017,22 @@ MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
     draft.coefs[1] = d->eps;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
-{
-    mlc_adadelta_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.rho = 0.9;
-    d.eps = 1e-6;
-    return d;
-}
 MLC_IMPL mlc_optim *mlc_adadelta(mlc_module *m, double lr)
 {
     const mlc_adadelta_desc d = mlc_adadelta_desc_make(lr);
     return mlc_adadelta_ex(m, &d);
+}
+
+MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
+{
+    mlc_rprop_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.shrink = 0.5;
+    d.grow = 1.2;
+    d.least = 1e-6;
+    d.most = 50.0;
+    return d;
 }
 
 MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
@@ -51034,17 +51054,6 @@ MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
     draft.coefs[2] = d->least;
     draft.coefs[3] = d->most;
     return mlc__optim_make(m, &draft);
-}
-MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
-{
-    mlc_rprop_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.shrink = 0.5;
-    d.grow = 1.2;
-    d.least = 1e-6;
-    d.most = 50.0;
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
 {
@@ -51074,10 +51083,6 @@ static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__sma
     if (!small(m, &draft, d->moments)) return NULL;
     return mlc__optim_make(m, &draft);
 }
-MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc)
-{
-    return mlc__lion_make(m, desc, mlc__small_lion);
-}
 MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
 {
     mlc_lion_desc d;
@@ -51088,6 +51093,11 @@ MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
     d.moments = MLC_MOMENTS_FULL;
     return d;
 }
+
+MLC_IMPL mlc_optim *mlc_lion_ex(mlc_module *m, const mlc_lion_desc *desc)
+{
+    return mlc__lion_make(m, desc, mlc__small_lion);
+}
 MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
 {
     const mlc_lion_desc d = mlc_lion_desc_make(lr);
@@ -51095,6 +51105,19 @@ MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
 }
 
 /* -- Sophia -- */
+
+MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
+{
+    mlc_sophia_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.beta1 = 0.96;
+    d.beta2 = 0.99;
+    d.gamma = 0.05;
+    d.eps = 1e-12;
+    d.weight_decay = 0.2;
+    return d;
+}
 
 MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
 {
@@ -51116,18 +51139,6 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
     draft.momentum = 1;
     draft.whole = true;                /* some are for mlc_optim_curvature */
     return mlc__optim_make(m, &draft);
-}
-MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
-{
-    mlc_sophia_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.96;
-    d.beta2 = 0.99;
-    d.gamma = 0.05;
-    d.eps = 1e-12;
-    d.weight_decay = 0.2;
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
 {
@@ -51232,6 +51243,16 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
     return mlc__optim_make(m, &draft);
 }
 
+MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
+{
+    mlc_schedule_free_sgd_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.9;
+    d.power = 2.0;
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d)
 {
     if (!mlc__rule_begins(m, "schedule_free_sgd", d)) return NULL;
@@ -51245,26 +51266,12 @@ MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_f
     all.warmup = d->warmup;
     return mlc__sf_make(m, "schedule_free_sgd", &all, MLC_RULE_SF_SGD, &mlc__rule_sf_sgd, 1);
 }
-MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
-{
-    mlc_schedule_free_sgd_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.momentum = 0.9;
-    d.power = 2.0;
-    return d;
-}
 MLC_IMPL mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr)
 {
     const mlc_schedule_free_sgd_desc d = mlc_schedule_free_sgd_desc_make(lr);
     return mlc_schedule_free_sgd_ex(m, &d);
 }
 
-MLC_IMPL mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m, const mlc_schedule_free_adamw_desc *d)
-{
-    if (!mlc__rule_begins(m, "schedule_free_adamw", d)) return NULL;
-    return mlc__sf_make(m, "schedule_free_adamw", d, MLC_RULE_SF_ADAMW, &mlc__rule_sf_adamw, 2);
-}
 MLC_IMPL mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double lr)
 {
     mlc_schedule_free_adamw_desc d;
@@ -51275,6 +51282,12 @@ MLC_IMPL mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double l
     d.eps = 1e-8;
     d.power = 2.0;
     return d;
+}
+
+MLC_IMPL mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m, const mlc_schedule_free_adamw_desc *d)
+{
+    if (!mlc__rule_begins(m, "schedule_free_adamw", d)) return NULL;
+    return mlc__sf_make(m, "schedule_free_adamw", d, MLC_RULE_SF_ADAMW, &mlc__rule_sf_adamw, 2);
 }
 MLC_IMPL mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr)
 {
@@ -51641,6 +51654,18 @@ static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
     return u;
 }
 
+MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
+{
+    mlc_adafactor_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.power = 0.8;
+    d.eps1 = 1.1920928955078125e-7;    /* 2^-23 */
+    d.eps2 = 1e-3;
+    d.clip = 1.0;
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
 {
     static const char *const names[] = { "row_var", "col_var", "variance" };
@@ -51663,17 +51688,6 @@ MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
     draft.coefs[1] = d->power;
     draft.coefs[2] = d->fixed;
     return mlc__matrix_make(m, &draft, &matrix);
-}
-MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
-{
-    mlc_adafactor_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.power = 0.8;
-    d.eps1 = 1.1920928955078125e-7;    /* 2^-23 */
-    d.eps2 = 1e-3;
-    d.clip = 1.0;
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_adafactor(mlc_module *m, double lr)
 {
@@ -51780,6 +51794,23 @@ static const mlc_tensor *mlc__muon_update(mlc__matrix_job *j)
     return w.x;
 }
 
+MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
+{
+    mlc_muon_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.momentum = 0.95;
+    d.weight_decay = 0.1;
+    d.a = 3.4445;
+    d.b = -4.775;
+    d.c = 2.0315;
+    d.eps = 1e-7;
+    d.steps = 5;
+    d.nesterov = true;
+    d.adamw = mlc_adamw_desc_make(lr);
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
 {
     static const char *const names[] = { "momentum_buffer", "exp_avg", "exp_avg_sq" };
@@ -51809,22 +51840,6 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
     draft.momentum = 2;
     if (!mlc__small_none(m, &draft, d->adamw.moments)) return NULL;
     return mlc__matrix_make(m, &draft, &matrix);
-}
-MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
-{
-    mlc_muon_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.momentum = 0.95;
-    d.weight_decay = 0.1;
-    d.a = 3.4445;
-    d.b = -4.775;
-    d.c = 2.0315;
-    d.eps = 1e-7;
-    d.steps = 5;
-    d.nesterov = true;
-    d.adamw = mlc_adamw_desc_make(lr);
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_muon(mlc_module *m, double lr)
 {
@@ -52613,6 +52628,20 @@ static void mlc__lbfgs_take(mlc_optim *o)
     memcpy(l->due, l->due + o->entries, (size_t)o->entries * sizeof *l->due);
 }
 
+MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
+{
+    mlc_lbfgs_desc d;
+    memset(&d, 0, sizeof d);
+    d.lr = lr;
+    d.max_iter = 20;
+    d.max_eval = 25;
+    d.tolerance_grad = 1e-7;
+    d.tolerance_change = 1e-9;
+    d.history = 100;
+    d.strong_wolfe = true;
+    return d;
+}
+
 MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
 {
     mlc_optim draft;
@@ -52641,19 +52670,6 @@ MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
     o->lbfgs->take = mlc__lbfgs_take;
     o->lbfgs->desc = *d;
     return o;
-}
-MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
-{
-    mlc_lbfgs_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.max_iter = 20;
-    d.max_eval = 25;
-    d.tolerance_grad = 1e-7;
-    d.tolerance_change = 1e-9;
-    d.history = 100;
-    d.strong_wolfe = true;
-    return d;
 }
 MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
 {
