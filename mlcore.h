@@ -64262,43 +64262,24 @@ static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
     return st;
 }
 
-/* The element that a ragged field is padded with. */
-static void mlc__feed_pad(const mlc__feed *f, int32_t k, unsigned char *element)
-{
-    const double v = f->desc.pad[k];
-    const float v32 = (float)v;
-    const int64_t q = (int64_t)v;
-    const int32_t q32 = (int32_t)q;
-    const uint16_t h = f->data.field[k].dtype == MLC_BF16 ? mlc_bf16_from(v32) : mlc_f16_from(v32);
-    switch (f->data.field[k].dtype) {
-    case MLC_F32: memcpy(element, &v32, 4); break;
-    case MLC_F64: memcpy(element, &v, 8); break;
-    case MLC_I64: memcpy(element, &q, 8); break;
-    case MLC_I32: memcpy(element, &q32, 4); break;
-    case MLC_BF16:
-    case MLC_F16: memcpy(element, &h, 2); break;
-    default: element[0] = (unsigned char)q; break;
-    }
-}
-
 /* Rows of a ragged field, each at the length of the longest there could be, move together at that
  * of the longest there is; what is missing is padded and masked. */
 static void mlc__feed_ragged(const mlc__feed *f, mlc__feed_slot *slot, int32_t k)
 {
     const mlc_field *field = &f->data.field[k];
     const size_t item = mlc__item_bytes(field), each = mlc__dtypes[field->dtype].bytes;
-    unsigned char pad[8] = { 0 };
+    uint64_t pad = 0;
     int64_t width = 0;
     for (int64_t r = 0; r < slot->n; r++) width = mlc__max(width, slot->len[k][r]);
     width = mlc__min(mlc__parts(width, f->desc.multiple) * f->desc.multiple, field->dims.v[0]);
     slot->width[k] = width;
-    mlc__feed_pad(f, k, pad);
+    mlc__cast_dense(&pad, field->dtype, &f->desc.pad[k], MLC_F64, 1, &mlc__half_fns_scalar);
     for (int64_t r = 0; r < slot->n; r++) {
         const int64_t len = slot->len[k][r];
         char *row = slot->data[k] + (size_t)(r * width) * item;
         memmove(row, slot->data[k] + (size_t)r * f->row_bytes[k], (size_t)len * item);
         for (size_t at = (size_t)len * item; at < (size_t)width * item; at += each)
-            memcpy(row + at, pad, each);
+            memcpy(row + at, &pad, each);
         memset(slot->mask[k] + r * width, 1, (size_t)len);
         memset(slot->mask[k] + r * width + len, 0, (size_t)(width - len));
     }

@@ -517,6 +517,49 @@ TEST(loader, ragged_fields_are_padded_to_the_longest_with_masks_and_lengths)
     check_alike(ctx, &d, desc);
 }
 
+/* Sample i has i + 1 elements of any dtype, all of them 0. */
+static mlc_status zeros_get(void *user, mlc_sample *s)
+{
+    memset(s->dst[0], 0, (size_t)(s->index + 1) * mlc_dtype_bytes(*(const mlc_dtype *)user));
+    s->len[0] = s->index + 1;
+    return MLC_OK;
+}
+
+static int64_t zeros_count(void *user) { (void)user; return 2; }
+
+/* The last one is even as f32, and 1.0 as bf16 of that: rounded once it is 1.0078125. */
+TEST(loader, a_ragged_field_of_any_dtype_is_padded_with_the_number_as_a_cast_has_it)
+{
+    static const double pads[4] = {0.5, -3, 2, 1 + 0x1p-8 + 0x1p-30};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 4 * MLC_DTYPE_COUNT; i++) {
+        mlc_dtype            dtype = (mlc_dtype)(i / 4);
+        mlc_loader_from_desc desc = mlc_loader_from_desc_make(2);
+        mlc_dataset          d;
+        mlc_batch            b;
+        double               got[4], want;
+        uint64_t             bits = 0;
+        if (dtype == MLC_U8 && pads[i % 4] < 0)
+            continue;
+        memset(&d, 0, sizeof d);
+        d.user = &dtype;
+        d.count = zeros_count;
+        d.n_fields = 1;
+        d.field[0].dtype = dtype;
+        d.field[0].dims = mlc_dims1(2);
+        d.field[0].ragged = true;
+        d.get = zeros_get;
+        desc.pad[0] = pads[i % 4];
+        mlc_loader *l = mlc_loader_from(ctx, &d, &desc);
+        test_put(&bits, dtype, 0, pads[i % 4]);
+        want = test_get(&bits, dtype, 0);
+        if (CHECK(mlc_loader_next(l, &b)) && CHECK(test_read(b.x, got)))
+            CHECK(got[0] == 0 && got[1] == want && got[2] == 0 && got[3] == 0);
+        mlc_loader_free(l);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(loader, a_budget_of_tokens_bounds_rows_times_width_and_every_sample_comes)
 {
     mlc_ctx             *ctx = test_ctx();
