@@ -4824,7 +4824,9 @@ MLC_API double mlc_tracker_last(mlc_tracker *t, const char *name);
 MLC_API double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step);
 /* mlc_tracker_print: a table: a row an epoch, the best ones last; write NULL: standard output. */
 MLC_API mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user);
-/* mlc_tracker_plot: a chart a name, up to three side by side, as SVG.    err: IO; ARG: no name */
+/* mlc_tracker_plot: a chart a name, up to three side by side, as SVG: NAME and val_NAME in one
+ *   chart, with a legend. x is the epoch in a history of mlc_fit, else the step; a row without a
+ *   value of val_NAME is passed over.                                    err: IO; ARG: no name */
 MLC_API mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path);
 
 typedef struct mlc_tracker_state_iter {
@@ -68448,6 +68450,8 @@ struct mlc_tracker {
     int64_t     names, names_room;
     double     *steps;
     int64_t     n, room;
+    int64_t     epochs;                /* of mlc_fit, ended; 0: no training                    */
+    double      epoch_steps;           /* steps of one of them                                 */
 };
 
 MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
@@ -68665,29 +68669,81 @@ MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *us
     return MLC_OK;
 }
 
+/* Of val_NAME: NAME, if there is such a row of values; else NULL. */
+static const mlc__track *mlc__track_trained(const mlc_tracker *t, const mlc__track *track)
+{
+    return strncmp(track->name, "val_", 4) == 0 ? mlc__tracker_find(t, track->name + 4) : NULL;
+}
+
+/* Where rows stand on the axis: epochs, if a training has told how many there were. */
+static void mlc__tracker_axis(const mlc_tracker *t, double *at)
+{
+    const bool rows = t->n == t->epochs;
+    for (int64_t i = 0; i < t->n; i++)
+        at[i] = rows ? (double)(i + 1) : t->epochs ? t->steps[i] / t->epoch_steps : t->steps[i];
+}
+
+/* The curve of a name. A row without a validation is no gap in it. room: for 2 n numbers. */
+static mlc_plot_series mlc__track_curve(const mlc_tracker *t, const mlc__track *track,
+                                        const double *at, double *room)
+{
+    mlc_plot_series s = { NULL, at, track->values, t->n, MLC_PLOT_MARKED };
+    if (strncmp(track->name, "val_", 4) == 0) {
+        s.x = room;
+        s.y = room + t->n;
+        s.n = 0;
+        for (int64_t i = 0; i < t->n; i++) {
+            if (track->values[i] != track->values[i]) continue;
+            room[s.n] = at[i];
+            room[t->n + s.n++] = track->values[i];
+        }
+    }
+    if (s.n > 30) s.mark = MLC_PLOT_LINE;
+    return s;
+}
+
+/* Fills plots and their series, which lie in the order of the charts; returns how many charts. */
+static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_plot_series *series,
+                                   double *room)
+{
+    const double *at = room;
+    int64_t count = 0;
+    mlc__tracker_axis(t, room);
+    for (int64_t i = 0; i < t->names; i++) {
+        const mlc__track *track = &t->list[i];
+        mlc_plot *p = &plots[count];
+        if (mlc__track_trained(t, track)) continue;
+        count++;
+        p->title = track->name;
+        p->x_label = t->epochs ? "epoch" : "step";
+        p->series = series;
+        for (int64_t k = i; k < t->names; k++) {
+            if (k != i && mlc__track_trained(t, &t->list[k]) != track) continue;
+            series[p->count] = mlc__track_curve(t, &t->list[k], at, room += t->n);
+            series[p->count++].label = t->list[k].name;
+            room += t->n;
+        }
+        if (p->count == 1) series->label = NULL;
+        series += p->count;
+    }
+    return count;
+}
+
 MLC_IMPL mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path)
 {
     if (!t) return MLC_ERR_ARG;
     if (t->ctx->status != MLC_OK) return t->ctx->status;
     MLC__REQUIRE(t->ctx, t->names, ARG, "tracker_plot: there is no name to draw");
-    const size_t n = (size_t)t->names;
+    const size_t n = (size_t)t->names, rows = (2 * n + 1) * (size_t)t->n * sizeof(double);
     mlc_plot *plots = MLC__CAST(mlc_plot *,
                                 mlc__heap_alloc(t->ctx, n * (sizeof(mlc_plot) +
-                                                             sizeof(mlc_plot_series)),
+                                                             sizeof(mlc_plot_series)) + rows,
                                                 MLC_MEM_OBJECT, "tracker_plot"));
     if (!plots) return MLC_ERR_NOMEM;
     mlc_plot_series *series = MLC__CAST(mlc_plot_series *, (void *)(plots + n));
-    for (size_t i = 0; i < n; i++) {
-        series[i].x = t->steps;
-        series[i].y = t->list[i].values;
-        series[i].n = t->n;
-        series[i].mark = t->n > 30 ? MLC_PLOT_LINE : MLC_PLOT_MARKED;
-        plots[i].title = t->list[i].name;
-        plots[i].x_label = "step";
-        plots[i].series = &series[i];
-        plots[i].count = 1;
-    }
-    const mlc_status st = mlc_plot_save(t->ctx, path, plots, t->names, 3);
+    double *room = MLC__CAST(double *, (void *)(series + n));
+    const int64_t count = mlc__tracker_charts(t, plots, series, room);
+    const mlc_status st = mlc_plot_save(t->ctx, path, plots, count, 3);
     mlc__heap_free(t->ctx, plots);
     return st;
 }
@@ -69366,6 +69422,14 @@ static bool mlc__fit_validates(const mlc__fit *f, bool ended)
     return !ended || s->epoch % f->d.validate_every == 0 || s->epoch == s->epochs;
 }
 
+/* For the axis of mlc_tracker_plot. */
+static void mlc__fit_epochs(mlc_fit_state *s)
+{
+    if (s->batch || !s->epoch || !s->step) return;
+    s->history->epochs = s->epoch;
+    s->history->epoch_steps = (double)s->step / (double)s->epoch;
+}
+
 /* What calls have collected makes an update of its own. ended: not cut off by desc.steps. */
 static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
 {
@@ -69382,6 +69446,7 @@ static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
     }
     MLC__TRY(mlc__fit_validates(f, ended) ? mlc_fit_validate(s) : mlc__fit_row(f));
     f->midway = false;
+    if (ended) mlc__fit_epochs(s);
     return mlc__fit_event(f, MLC_EVENT_EPOCH_END);
 }
 
@@ -69562,6 +69627,7 @@ MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
     mlc__fit *f = s->fit;
     mlc_status st = f->status != MLC_OK ? f->status : s->ctx->status;
     const uint32_t bit = MLC__AT(TRAIN_END);
+    if (!s->history->epochs) mlc__fit_epochs(s);           /* a run that was over is gone on with */
     for (int32_t i = 0; i < f->d.n_callbacks; i++) {
         const mlc_callback *c = f->d.callbacks[i];
         const mlc_status end = c->events & bit ? c->on(c->user, MLC_EVENT_TRAIN_END, s) : MLC_OK;

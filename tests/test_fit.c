@@ -1,6 +1,8 @@
 /* test_fit.c -- tests of section IMPL.TRAIN.FIT: the training loop against one by hand, the order
  * of events, validation and history, evaluation, predictions */
+#define _DEFAULT_SOURCE                /* files.h */
 #define _XOPEN_SOURCE 700              /* mkdtemp, under -std=c11 */
+#include "files.h"
 #include "mlc_test.h"
 #include "watch.h"
 
@@ -306,6 +308,61 @@ TEST(fit, validation_comes_every_so_many_epochs_and_last)
     CHECK_EQ(mlc_tracker_history(history, "val_loss", NULL, &values), 5);
     for (int i = 0; i < 5; i++) CHECK_EQ(values[i] == values[i], i == 2 || i == 4);
     mlc_tracker_free(history);
+}
+
+static int times(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+/* The picture of a training of so many epochs; validated also after every so many steps, or 0. */
+static void draw(char text[65536], int epochs, int64_t every, int64_t validate_every)
+{
+    const box     b = box_open("history.svg");
+    scene         s = scene_make();
+    mlc_fit_desc  d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_callback *more = every ? mlc_on_validate(s.ctx, every) : NULL;
+    mlc_tracker  *history;
+    const mlc_fit_metric metrics[] = {{"accuracy", mlc_metric_accuracy(s.ctx), true}};
+    d.epochs = epochs;
+    d.validation = s.held;
+    d.validate_every = validate_every;
+    d.metrics = metrics;
+    d.n_metrics = 1;
+    d.callbacks = &more;
+    d.n_callbacks = every != 0;
+    if (!every) d.callbacks = NULL;
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_OK);
+    CHECK_EQ(mlc_tracker_plot(history, b.path), MLC_OK);
+    FILE *f = fopen(b.path, "rb");
+    const size_t n = f ? fread(text, 1, 65535, f) : 0;
+    text[n] = 0;
+    if (f) fclose(f);
+    mlc_callback_free(s.ctx, more);
+    mlc_tracker_free(history);
+    box_close(&b);
+    CHECK_OK(s.ctx);
+}
+
+TEST(fit, the_picture_of_a_history_has_training_and_validation_in_one_chart_by_epochs)
+{
+    static char text[65536];
+    for (int every = 0; every < 2; every++) {
+        draw(text, 4, every ? 3 : 0, 1);
+        CHECK_EQ(times(text, ">epoch</text>"), 3);         /* loss, accuracy, lr               */
+        CHECK_EQ(times(text, ">step</text>"), 0);
+        CHECK_EQ(times(text, ">loss</text>"), 2);          /* the title, and in the legend     */
+        CHECK_EQ(times(text, ">val_loss</text>"), 1);      /* in the legend alone              */
+        CHECK_EQ(times(text, ">val_accuracy</text>"), 1);
+        CHECK_EQ(times(text, ">lr</text>"), 1);
+        CHECK_EQ(times(text, ">28</text>"), 0);            /* steps in all                     */
+    }
+    draw(text, 40, 0, 9);              /* 5 validations are a line, not points with gaps       */
+    CHECK_EQ(times(text, ">epoch</text>"), 3);
+    CHECK_EQ(times(text, "fill=\"#d55e00\""), 2 * 5);
+    CHECK_EQ(times(text, "<circle cx=\"3370\""), 2);      /* epoch 40 is the end of the axis   */
 }
 
 static mlc_tensor *weighted(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
