@@ -2171,18 +2171,42 @@ MLC_API mlc_module *mlc_nn_sequential(mlc_ctx *ctx);
  *          children stay as they were, without a parent, and can be used
  *   test   tests/test_nn_layers.c                                                             */
 MLC_API mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children);
+
+typedef struct mlc_named_module {
+    const char *name;                  /* without dots; read during the call only              */
+    mlc_module *module;
+} mlc_named_module;
+
+/* mlc_nn_sequential_named: a sequential of n children with names of their own:
+ *       MLC_SEQUENTIAL_NAMED(ctx, { "embed", embed }, { "head", head })
+ *   has the parameters embed.weight, head.weight, .., as PyTorch's state dict has. It serves as
+ *   a container, too, for a forward of your own that calls its children: mlc_module_find(m, ..).
+ *   err    as mlc_nn_sequential_of; ARG: a name is NULL, empty, has a dot, or is there twice
+ *   ref    torch.nn.Sequential(OrderedDict(..)), torch.nn.ModuleDict     test: tests/test_nn.c */
+MLC_API mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
+                                            const mlc_named_module *children);
 #ifdef __cplusplus
 extern "C++" {
 inline mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, std::initializer_list<mlc_module *> children)
 {
     return mlc_nn_sequential_of(ctx, static_cast<int32_t>(children.size()), children.begin());
 }
+inline mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx,
+                                           std::initializer_list<mlc_named_module> children)
+{
+    return mlc_nn_sequential_named(ctx, static_cast<int32_t>(children.size()), children.begin());
+}
 }
 #  define MLC_SEQUENTIAL(ctx, ...) mlc_nn_sequential_of(ctx, { __VA_ARGS__ })
+#  define MLC_SEQUENTIAL_NAMED(ctx, ...) mlc_nn_sequential_named(ctx, { __VA_ARGS__ })
 #else
 #  define MLC_SEQUENTIAL(ctx, ...) \
     mlc_nn_sequential_of(ctx, (int32_t)(sizeof((mlc_module *[]){ __VA_ARGS__ }) / \
                                         sizeof(mlc_module *)), (mlc_module *[]){ __VA_ARGS__ })
+#  define MLC_SEQUENTIAL_NAMED(ctx, ...) \
+    mlc_nn_sequential_named(ctx, (int32_t)(sizeof((mlc_named_module[]){ __VA_ARGS__ }) / \
+                                           sizeof(mlc_named_module)), \
+                            (mlc_named_module[]){ __VA_ARGS__ })
 #endif
 /* mlc_nn_identity: x itself.                                        ref: torch.nn.Identity    */
 MLC_API mlc_module *mlc_nn_identity(mlc_ctx *ctx);
@@ -43162,25 +43186,49 @@ static void mlc__module_disband(mlc_module *m)
     mlc_module_free(m);
 }
 
-MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
+/* Without its children, or NULL. */
+static mlc_module *mlc__sequential_begin(mlc_ctx *ctx, const char *what, int32_t n,
+                                         const void *children)
 {
     if (!ctx) return NULL;
-    if (n < 0 || (n > 0 && !children)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: %d children %s; give their number and an "
-                  "array of them", (int)n, children ? "are there" : "in NULL");
-        return NULL;
-    }
-    mlc_module *m = mlc_nn_sequential(ctx);
-    bool taken = m != NULL;
-    for (int32_t i = 0; i < n && taken; i++) {
-        if (!children[i])
-            mlc__fail(ctx, MLC_ERR_ARG, "nn_sequential_of: child %d is NULL; look at what should "
-                      "have made it", (int)i);
-        taken = children[i] && mlc_module_add(m, children[i]) == MLC_OK;
-    }
-    if (taken) return m;
-    mlc__module_disband(m);
+    if (n >= 0 && (n == 0 || children)) return mlc_nn_sequential(ctx);
+    mlc__fail(ctx, MLC_ERR_ARG, "%s: %d children %s; give their number and an array of them", what,
+              (int)n, children ? "are there" : "in NULL");
     return NULL;
+}
+
+/* name NULL: its number. On an error the children before it have no parent any more. */
+static bool mlc__sequential_take(mlc_module *m, const char *what, const char *name,
+                                 mlc_module *child)
+{
+    if (!child)
+        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: child %d is NULL; look at what should have made it",
+                  what, (int)m->children);
+    if (child && (name ? mlc_module_add_named(m, name, child) : mlc_module_add(m, child)) == MLC_OK)
+        return true;
+    mlc__module_disband(m);
+    return false;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
+{
+    const char *what = "nn_sequential_of";
+    mlc_module *m = mlc__sequential_begin(ctx, what, n, children);
+    for (int32_t i = 0; i < n && m; i++)
+        if (!mlc__sequential_take(m, what, NULL, children[i])) return NULL;
+    return m;
+}
+
+MLC_IMPL mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
+                                             const mlc_named_module *children)
+{
+    const char *what = "nn_sequential_named";
+    mlc_module *m = mlc__sequential_begin(ctx, what, n, children);
+    for (int32_t i = 0; i < n && m; i++) {
+        const char *name = children[i].name ? children[i].name : "";       /* refused as such */
+        if (!mlc__sequential_take(m, what, name, children[i].module)) return NULL;
+    }
+    return m;
 }
 
 /* @@ IMPL.NN.BLOCKS -------------------------------------- residual, and layers of its branches

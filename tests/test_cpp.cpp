@@ -73,6 +73,10 @@ static void handles_free_what_they_own_and_move()
         CHECK(mlc_module_add(outer, net.release()) == MLC_OK && !net);
         opt.reset();
         CHECK(!opt);
+        mlc::root named(MLC_SEQUENTIAL_NAMED(ctx, {"body", small_net(ctx)},
+                                             {"head", mlc_nn_linear(ctx, 2, 2)}));
+        CHECK(named && mlc_module_param(named, "body.0.weight") != nullptr);
+        CHECK(mlc_module_param(named, "head.bias") != nullptr);
     }
     CHECK(in_use(ctx) == before);
     mlc_ctx_desc d = mlc_ctx_desc_make();

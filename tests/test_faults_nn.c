@@ -38,6 +38,13 @@ DO(mlc_nn_sequential_of)
     return run_module(w, made_of(mlc_nn_sequential_of(w->ctx, 3, part), 3, part));
 }
 
+DO(mlc_nn_sequential_named)
+{
+    mlc_module *part[2] = {mlc_nn_linear(w->ctx, 4, 4), mlc_nn_relu(w->ctx)};
+    return run_module(w, made_of(MLC_SEQUENTIAL_NAMED(w->ctx, {"in", part[0]}, {"act", part[1]}),
+                                 2, part));
+}
+
 static mlc_tensor *twice(void *user, mlc_tensor *x)
 {
     return mlc_mul_scalar(x, *(const double *)user);

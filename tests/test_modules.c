@@ -89,6 +89,13 @@ static mlc_tensor *thrice(void *user, mlc_tensor *x)
     return mlc_mul_scalar(x, 3);
 }
 
+static mlc_module *named(mlc_ctx *ctx)
+{
+    const mlc_named_module part[3] = {{"in", mlc_nn_linear(ctx, 4, 5)}, {"act", mlc_nn_relu(ctx)},
+                                      {"head", mlc_nn_linear(ctx, 5, 2)}};
+    return mlc_nn_sequential_named(ctx, 3, part);
+}
+
 static mlc_module *sequence(mlc_ctx *ctx)
 {
     mlc_module *const part[4] = {mlc_nn_linear(ctx, 4, 5), mlc_nn_relu(ctx),
@@ -368,7 +375,8 @@ static mlc_module *skconv_of(mlc_ctx *ctx)
     X(softmax, mlc_nn_softmax(ctx, 1), ROWS) \
     X(log_softmax, mlc_nn_log_softmax(ctx, 1), ROWS) \
     X(unflatten, mlc_nn_unflatten(ctx, 1, mlc_dims2(2, -1)), LINES) \
-    X(adaptive_max_pool, mlc_nn_adaptive_max_pool(ctx, mlc_dims2(2, 3)), IMAGES)
+    X(adaptive_max_pool, mlc_nn_adaptive_max_pool(ctx, mlc_dims2(2, 3)), IMAGES) \
+    X(sequential_named, named(ctx), ROWS)
 
 #define MAKER(key, how, ...) static mlc_module *make_##key(mlc_ctx *ctx) { return how; }
 LAYERS(MAKER)

@@ -292,6 +292,59 @@ TEST(nn, a_sequential_of_a_list_is_one_of_the_same_children)
     CHECK_OK(ctx);
 }
 
+TEST(nn, a_sequential_of_names_has_parameters_of_these_names)
+{
+    static const char *const names[] = {"embed.weight", "body.0.weight", "body.0.bias",
+                                        "head.weight", "head.bias"};
+    double         a[6], b[6];
+    int            n = 0;
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *head = mlc_nn_linear(ctx, 4, 3);
+    mlc_module    *net = MLC_SEQUENTIAL_NAMED(ctx, {"embed", mlc_nn_embedding(ctx, 7, 4)},
+                             {"body", MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4),
+                                                     mlc_nn_relu(ctx))}, {"head", head});
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it)) {
+        CHECK(n < 5);
+        CHECK_STR(it.name, names[n]);
+        n++;
+    }
+    CHECK_EQ(n, 5);
+    CHECK(mlc_module_find(net, "head") == head);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_I64, mlc_dims1(2));
+    mlc_tensor *y = mlc_forward(mlc_module_find(net, "embed"), x);
+    test_read(mlc_forward(net, x), a);
+    test_read(mlc_forward(head, mlc_forward(mlc_module_find(net, "body"), y)), b);
+    CHECK(memcmp(a, b, sizeof a) == 0 && mlc_dim(y, 1) == 4);
+    CHECK(mlc_nn_sequential_named(ctx, 0, NULL) != NULL);
+    CHECK(mlc_nn_sequential_named(NULL, 0, NULL) == NULL);
+    CHECK_OK(ctx);
+}
+
+/* The children have no parent then, and can be used. */
+TEST(nn, a_sequential_of_names_refuses_what_is_no_name)
+{
+    static const struct { const char *first, *second, *says; } bad[] = {
+        {"a", NULL, "name '' must have 1 to 63 bytes and no dot"},
+        {"a", "", "name '' must have"}, {"a", "a.b", "name 'a.b' must have"},
+        {"a", "a", "name 'a' is taken"}};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *first = mlc_nn_linear(ctx, 2, 2), *second = mlc_nn_relu(ctx);
+    for (int i = 0; i < COUNT(bad); i++) {
+        CHECK(MLC_SEQUENTIAL_NAMED(ctx, {bad[i].first, first}, {bad[i].second, second}) == NULL);
+        CHECK_HAS(mlc_error(ctx), bad[i].says);
+        CHECK_STATUS(ctx, MLC_ERR_ARG);
+    }
+    CHECK(MLC_SEQUENTIAL_NAMED(ctx, {"a", first}, {"b", NULL}) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_sequential_named: child 1 is NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_nn_sequential_named(ctx, 2, NULL) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_sequential_named: 2 children in NULL");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(MLC_SEQUENTIAL_NAMED(ctx, {"a", first}, {"b", second}) != NULL);
+    CHECK_OK(ctx);
+}
+
 /* Arguments of a list may be evaluated in any order. */
 TEST(nn, initial_values_do_not_depend_on_the_order_in_which_children_are_made)
 {

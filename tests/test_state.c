@@ -176,6 +176,31 @@ static void put(mlc_ctx *ctx, const char *path, const char *const *names, const 
     CHECK_EQ(mlc_safetensors_save(ctx, path, list, n, NULL), MLC_OK);
 }
 
+/* Keys of torch.nn.Sequential(OrderedDict(embed=Embedding(7, 4), body=Sequential(Linear(4, 4),
+ * ReLU()), head=Linear(4, 3))).state_dict(). */
+TEST(state, a_state_dict_of_named_children_loads_into_a_sequential_of_names)
+{
+    static const char *const names[] = {"embed.weight", "body.0.weight", "body.0.bias",
+                                        "head.weight", "head.bias"};
+    double          v[28];
+    mlc_ctx        *ctx = test_ctx();
+    const box       b = box_open("named.safetensors");
+    const mlc_dims  shapes[] = {mlc_dims2(7, 4), mlc_dims2(4, 4), mlc_dims1(4), mlc_dims2(3, 4),
+                                mlc_dims1(3)};
+    mlc_module     *body = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 4), mlc_nn_relu(ctx));
+    mlc_module     *net = MLC_SEQUENTIAL_NAMED(ctx, {"embed", mlc_nn_embedding(ctx, 7, 4)},
+                                               {"body", body}, {"head", mlc_nn_linear(ctx, 4, 3)});
+    put(ctx, b.path, names, shapes, 5);
+    CHECK_EQ(mlc_load(net, b.path), MLC_OK);
+    for (int i = 0; i < 5; i++) {
+        mlc_tensor *p = mlc_module_param(net, names[i]);
+        CHECK(test_read(p, v));
+        for (int64_t k = 0; k < mlc_numel(p); k++) CHECK(v[k] == 0.5);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 static void lines(void *user, const char *text, size_t n)
 {
     char *all = (char *)user;
