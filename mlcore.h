@@ -720,10 +720,11 @@ MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_w
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.                        */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
-/* mlc_backward: gradients of a one-element loss for every leaf that asks; they add up until
- *   the optimizer's step (or mlc_zero_grad) marks them stale. On a device it runs also after a
- *   label or an index was wrong, if that is not reported yet: see mlc_scope_end. Saved tensors are
- *   freed as they are used: a second backward over the same operations is STATE.
+/* mlc_backward: gradients of a one-element loss for every leaf that asks, whichever optimizer it
+ *   has; they add up until that optimizer's step, minimize or zero_grad, or mlc_zero_grad, marks
+ *   them stale. On a device it runs also after a label or an index was wrong, if that is not
+ *   reported yet: see mlc_scope_end. Saved tensors are freed as they are used: a second backward
+ *   over the same operations is STATE.
  *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
 /* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).
@@ -3252,9 +3253,13 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
  *   Gradients that other calls of mlc_backward have left in the optimizer's parameters are dropped
- *   before: of two networks that a loss goes through, each learns from its own loss alone. What
- *   mlc_optim_accumulate collects stays. To add up gradients of several losses, call mlc_backward
- *   with mlc_optim_scaled for each, and mlc_optim_step.
+ *   before: of two networks with an optimizer each, as in a GAN, each learns from its own loss
+ *   alone. Those of other networks that the loss goes through are made, too, and stay until their
+ *   optimizer's next minimize, step or zero_grad. While that collects (mlc_optim_accumulate) or
+ *   steps inside backward (mlc_optim_in_backward) they would count: mlc_module_freeze the other
+ *   network before the forward, and unfreeze it after; it saves their time as well. To add up
+ *   gradients of several losses, call mlc_backward with mlc_optim_scaled for each, and
+ *   mlc_optim_step.
  *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 
@@ -3330,9 +3335,10 @@ MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
  *   clipped.                     err: STATE, with NaN, before the first of them               */
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
- *   their gradients; the others leave everything as it is. 1: every call. On a device a batch whose
- *   error is reported late (see mlc_scope_end) counts as a call and is part of what is collected:
- *   call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
+ *   their gradients; the others leave everything as it is. 1: every call. A backward of another
+ *   loss through the network in between is part of it: see mlc_optim_minimize. On a device a batch
+ *   whose error is reported late (see mlc_scope_end) counts as a call and is part of what is
+ *   collected: call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
  *   err    ARG: n < 1                                                                         */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
 /* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
@@ -3346,8 +3352,10 @@ MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
  *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
  *   is never written to memory: mlc_grad of it is NULL. mlc_optim_step must still follow each
  *   backward and makes the step of the others; the rate is that of the time of the backward. What
- *   comes out is the same. A backward that fails may leave a part of the step made. All is as ever
- *   where a step clips, collects or has a scaler, and under mlc_anomaly.
+ *   comes out is the same. A backward that fails may leave a part of the step made, and the one of
+ *   another loss through the network makes it, too: freeze the network for that
+ *   (mlc_module_freeze). All is as ever where a step clips, collects or has a scaler, and under
+ *   mlc_anomaly.
  *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
 MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
 

@@ -993,6 +993,154 @@ TEST(optim, minimize_begins_without_the_gradients_that_another_loss_has_left)
     }
 }
 
+/* ---- two networks, two optimizers ------------------------------------------------------------ */
+
+enum { PAIR = 24, REAL = 6 };          /* room for the parameters of one; rows of a batch      */
+
+typedef struct pair {                  /* a generator and a discriminator                      */
+    mlc_ctx    *ctx;
+    mlc_module *g, *d;
+    double      sum[2][PAIR];          /* of gradients by hand, of g and of d                  */
+} pair;
+
+static pair pair_open(void)
+{
+    pair p;
+    memset(&p, 0, sizeof p);
+    p.ctx = test_ctx();
+    mlc_seed(p.ctx, 7);
+    p.g = MLC_SEQUENTIAL(p.ctx, mlc_nn_linear(p.ctx, 3, 2), mlc_nn_tanh(p.ctx),
+                         mlc_nn_linear(p.ctx, 2, 2));
+    p.d = MLC_SEQUENTIAL(p.ctx, mlc_nn_linear(p.ctx, 2, 4), mlc_nn_tanh(p.ctx),
+                         mlc_nn_linear(p.ctx, 4, 1));
+    CHECK_EQ(mlc_module_build(p.g), MLC_OK);
+    CHECK_EQ(mlc_module_build(p.d), MLC_OK);
+    return p;
+}
+
+static mlc_tensor *fakes(const pair *p, uint64_t round)
+{
+    return mlc_forward(p->g, test_rand(p->ctx, MLC_F32, mlc_dims2(REAL, 3), 100 + round, -1, 1));
+}
+
+static mlc_tensor *judged(const pair *p, mlc_tensor *x, double as)
+{
+    return mlc_bce_with_logits(mlc_forward(p->d, x),
+                               mlc_full(p->ctx, MLC_F32, mlc_dims2(REAL, 1), as));
+}
+
+static mlc_tensor *loss_of_d(const pair *p, mlc_tensor *fake, uint64_t round)
+{
+    mlc_tensor *real = test_rand(p->ctx, MLC_F32, mlc_dims2(REAL, 2), 200 + round, 1, 2);
+    return mlc_add(judged(p, real, 1), judged(p, mlc_detach(fake), 0));
+}
+
+/* Adds the gradients of m to sum; those of both networks are stale then. */
+static void take_gradients(const pair *p, mlc_module *m, double *sum)
+{
+    mlc_module *both[] = {p->g, p->d};
+    double      v[PAIR];
+    for (int i = 0; i < 2; i++) {
+        int            n = 0;
+        mlc_param_iter it = mlc_param_iter_make(both[i]);
+        while (mlc_param_next(&it)) {
+            const int64_t numel = mlc_numel(it.tensor);
+            if (both[i] == m) test_read(mlc_grad(it.tensor), v);
+            for (int64_t k = 0; k < numel && both[i] == m; k++) sum[n++] += v[k];
+            mlc_zero_grad(it.tensor);
+        }
+    }
+}
+
+/* w -= rate times sum, which is 0 then. */
+static void step_by_hand(mlc_module *m, double rate, double *sum)
+{
+    int            n = 0;
+    mlc_param_iter it = mlc_param_iter_make(m);
+    while (mlc_param_next(&it)) {
+        double v[PAIR];
+        float  w[PAIR];
+        test_read(it.tensor, v);
+        for (int64_t k = 0; k < mlc_numel(it.tensor); k++) w[k] = (float)(v[k] - rate * sum[n++]);
+        mlc_write(it.tensor, w, (size_t)mlc_numel(it.tensor) * sizeof *w);
+    }
+    memset(sum, 0, PAIR * sizeof *sum);
+}
+
+static void round_by_hand(pair *p, uint64_t round, int collects)
+{
+    const bool step = round % (uint64_t)collects == (uint64_t)collects - 1;
+    mlc_scope_begin(p->ctx);
+    mlc_tensor *fake = fakes(p, round);
+    CHECK_EQ(mlc_backward(loss_of_d(p, fake, round)), MLC_OK);
+    take_gradients(p, p->d, p->sum[1]);
+    if (step) step_by_hand(p->d, 0.3 / collects, p->sum[1]);
+    CHECK_EQ(mlc_backward(judged(p, fakes(p, round), 1)), MLC_OK);
+    take_gradients(p, p->g, p->sum[0]);
+    if (step) step_by_hand(p->g, 0.3 / collects, p->sum[0]);
+    CHECK_EQ(mlc_scope_end(p->ctx), MLC_OK);
+}
+
+/* The loss of g goes through d. freezes: d has no gradients of it. */
+static void round_of_two(const pair *p, mlc_optim *og, mlc_optim *od, uint64_t round, bool freezes)
+{
+    mlc_scope_begin(p->ctx);
+    mlc_tensor *fake = fakes(p, round);
+    CHECK_EQ(mlc_optim_minimize(od, loss_of_d(p, fake, round)), MLC_OK);
+    if (freezes) CHECK_EQ(mlc_module_freeze(p->d, NULL, true), MLC_OK);
+    CHECK_EQ(mlc_optim_minimize(og, judged(p, fake, 1)), MLC_OK);
+    if (!mlc_optim_pending(od))        /* else there is what it has collected                  */
+        CHECK_EQ(mlc_grad(mlc_module_param(p->d, "0.weight")) == NULL, freezes);
+    if (freezes) CHECK_EQ(mlc_module_freeze(p->d, NULL, false), MLC_OK);
+    CHECK_EQ(mlc_scope_end(p->ctx), MLC_OK);
+}
+
+/* A GAN: by minimize alone; frozen meanwhile; so that both collect two batches. */
+TEST(optim, of_two_networks_each_learns_from_its_own_loss)
+{
+    for (int way = 0; way < 3; way++) {
+        const int  collects = way == 2 ? 2 : 1;
+        double     want[PAIR], got[PAIR];
+        pair       hand = pair_open(), p = pair_open();
+        mlc_optim *og = mlc_sgd(p.g, 0.3), *od = mlc_sgd(p.d, 0.3);
+        CHECK_EQ(mlc_optim_accumulate(og, collects), MLC_OK);
+        CHECK_EQ(mlc_optim_accumulate(od, collects), MLC_OK);
+        for (uint64_t round = 0; round < 6; round++) {
+            round_by_hand(&hand, round, collects);
+            round_of_two(&p, og, od, round, way > 0);
+        }
+        for (int net = 0; net < 2; net++) {
+            const int n = snapshot(net ? hand.d : hand.g, want);
+            CHECK_EQ(snapshot(net ? p.d : p.g, got), n);
+            for (int i = 0; i < n; i++) CHECK_NEAR(got[i], want[i], 2e-6);
+        }
+        CHECK_OK(p.ctx);
+        CHECK_OK(hand.ctx);
+    }
+}
+
+/* Where steps are made inside backward, that of another loss makes one, unless it is frozen. */
+TEST(optim, a_frozen_network_makes_no_step_inside_the_backward_of_another_loss)
+{
+    enum { WIDE = 256 };
+    for (int freezes = 0; freezes < 2; freezes++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *d = mlc_nn_linear(ctx, WIDE, WIDE);
+        mlc_optim  *od = mlc_sgd(d, 0.5);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(8, WIDE), 1, -1, 1);
+        CHECK_EQ(mlc_optim_in_backward(od, true), MLC_OK);
+        mlc_scope_begin(ctx);
+        mlc_tensor *w = mlc_module_param(d, "weight"), *was = mlc_copy(mlc_detach(w));
+        if (freezes) CHECK_EQ(mlc_module_freeze(d, NULL, true), MLC_OK);
+        mlc_set_requires_grad(x, true);
+        CHECK_EQ(mlc_backward(mlc_sum_all(mlc_forward(d, x))), MLC_OK);
+        CHECK(mlc_grad(x) != NULL);
+        CHECK_EQ(mlc_item(mlc_sum_all(mlc_abs(mlc_sub(mlc_detach(w), was)))) == 0, freezes);
+        CHECK_EQ(mlc_module_freeze(d, NULL, false), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
 TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
 {
     static const double start[] = {1.5, 2};
