@@ -170,7 +170,9 @@ DO(mlc_dataset_idx_images)
 }
 DO(mlc_dataset_mnist)
 {
-    return see_sample(w, mlc_dataset_mnist(w->ctx, in(w, "in.images"), in(w, "in.labels"), 10));
+    char images[340];
+    snprintf(images, sizeof images, "%s", in(w, "in.images"));
+    return see_sample(w, mlc_dataset_mnist(w->ctx, images, in(w, "in.labels"), 10));
 }
 DO(mlc_dataset_cifar)
 {
