@@ -4321,6 +4321,15 @@ MLC_API double mlc_sample_uniform(const mlc_sample *s, uint32_t draw);
  *   err    ARG: none, or over MLC_MAX_FIELDS; SHAPE: no rows, or not as many
  *   ref    torch.utils.data.TensorDataset                                                     */
 MLC_API mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *tensors, int32_t n);
+/* mlc_dataset_ragged: n sequences that are not all as long: x [rows, ..] has their steps, one
+ *   sequence after the other, lengths i64 [n] how many each has, y [n, ..] or NULL what belongs to
+ *   each. Field 0 is ragged up to the longest; its lengths are known, for batches of sequences that
+ *   are about as long. Copied to the host.
+ *   err    ARG: x or lengths is NULL, another context; DTYPE; SHAPE: no sequence, no step, or y of
+ *          another n; VALUE: lengths below 0, or that do not add up to the rows of x
+ *   ref    torch.nested.nested_tensor, torch.nn.utils.rnn.pad_sequence                        */
+MLC_API mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *lengths,
+                                        mlc_tensor *y);
 /* mlc_dataset_subset: the samples of these numbers, i64 [m], in their order; as mlc_split_rows and
  *   mlc_k_fold give them.
  *   err    ARG: a stream; SHAPE, DTYPE; VALUE: a number out of range, or none
@@ -62021,6 +62030,121 @@ MLC_IMPL mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *t, in
                   : MLC_ERR_NOMEM;
     }
     return d ? mlc__set_done(d, st) : NULL;
+}
+
+/* -- sequences in memory -- */
+
+typedef struct mlc__ragged {
+    mlc_ctx *ctx;
+    int64_t  n, *from;                 /* where each begins; n + 1, before the rows of x and y */
+    size_t   step, each;               /* bytes of a row of x, of y */
+    char    *x, *y;
+} mlc__ragged;
+
+static int64_t mlc__ragged_count(void *user) { return MLC__CAST(mlc__ragged *, user)->n; }
+
+static int64_t mlc__ragged_length(void *user, int64_t i)
+{
+    const mlc__ragged *u = MLC__CAST(const mlc__ragged *, user);
+    return u->from[i + 1] - u->from[i];
+}
+
+static mlc_status mlc__ragged_get(void *user, mlc_sample *s)
+{
+    const mlc__ragged *u = MLC__CAST(const mlc__ragged *, user);
+    s->len[0] = mlc__ragged_length(user, s->index);
+    memcpy(s->dst[0], u->x + (size_t)u->from[s->index] * u->step, (size_t)s->len[0] * u->step);
+    if (u->y) memcpy(s->dst[1], u->y + (size_t)s->index * u->each, u->each);
+    return MLC_OK;
+}
+
+static void mlc__ragged_release(void *user)
+{
+    mlc__heap_free(MLC__CAST(mlc__ragged *, user)->ctx, MLC__CAST(mlc__ragged *, user)->from);
+}
+
+static mlc_status mlc__ragged_check(mlc_ctx *ctx, const mlc_tensor *x, const mlc_tensor *lengths,
+                                    const mlc_tensor *y)
+{
+    const mlc_tensor *const all[3] = { x, lengths, y };
+    static const char *const names[3] = { "x", "lengths", "y" };
+    for (int k = 0; k < 3; k++) {
+        MLC__REQUIRE(ctx, all[k] || k == 2, ARG, "dataset_ragged: %s is NULL", names[k]);
+        MLC__REQUIRE(ctx, !all[k] || all[k]->ctx == ctx, ARG, "dataset_ragged: %s belongs to "
+                     "another context%s", names[k], mlc__elsewhere(all[k]->ctx, ctx).s);
+        MLC__REQUIRE(ctx, !all[k] || (all[k]->ndim > 0 && all[k]->shape[0] > 0), SHAPE,
+                     "dataset_ragged: %s is %s; it must have rows", names[k], mlc__shape(all[k]).s);
+    }
+    MLC__REQUIRE(ctx, lengths->dtype == MLC_I64, DTYPE, "dataset_ragged: lengths are %s; they must "
+                 "be i64", mlc_dtype_name(lengths->dtype));
+    MLC__REQUIRE(ctx, lengths->ndim == 1 && (!y || y->shape[0] == lengths->shape[0]), SHAPE,
+                 "dataset_ragged: lengths are %s, y is %s; they must be [n] and [n, ..]",
+                 mlc__shape(lengths).s, y ? mlc__shape(y).s : "NULL");
+    return MLC_OK;
+}
+
+/* Where sequences begin, of their lengths in from[1] .. from[n]; the longest goes to *most. */
+static mlc_status mlc__ragged_begins(const mlc__ragged *u, int64_t rows, int64_t *most)
+{
+    for (int64_t i = 0; i < u->n; i++) {
+        const int64_t length = u->from[i + 1];
+        MLC__REQUIRE(u->ctx, length >= 0 && length <= rows - u->from[i], VALUE, "dataset_ragged: "
+                     "length %lld of sequence %lld; x has %lld of %lld rows left for it",
+                     (long long)length, (long long)i, (long long)(rows - u->from[i]),
+                     (long long)rows);
+        u->from[i + 1] += u->from[i];
+        if (length > *most) *most = length;
+    }
+    MLC__REQUIRE(u->ctx, u->from[u->n] == rows, VALUE, "dataset_ragged: lengths add up to %lld, x "
+                 "has %lld rows; they must be as many", (long long)u->from[u->n], (long long)rows);
+    return MLC_OK;
+}
+
+static size_t mlc__row_bytes(const mlc_tensor *t)
+{
+    return (size_t)(mlc__numel(t) / t->shape[0]) * mlc__size(t);
+}
+
+static mlc_status mlc__ragged_fill(mlc_dataset *d, mlc__ragged *u, mlc_tensor *x,
+                                   mlc_tensor *lengths, mlc_tensor *y)
+{
+    const size_t begins = (size_t)(u->n + 1) * sizeof *u->from;
+    const size_t rows = mlc__round_up((size_t)x->shape[0] * u->step, MLC__CACHELINE);
+    u->from = MLC__CAST(int64_t *, mlc__heap_alloc(u->ctx, begins + rows + (size_t)u->n * u->each,
+                                                   MLC_MEM_OBJECT, "dataset_ragged"));
+    if (!u->from) return MLC_ERR_NOMEM;
+    u->from[0] = 0;
+    u->x = (char *)u->from + begins;
+    u->y = y ? u->x + rows : NULL;
+    MLC__TRY(mlc_read(lengths, u->from + 1, begins - sizeof *u->from));
+    MLC__TRY(mlc_read(x, u->x, (size_t)x->shape[0] * u->step));
+    if (y) MLC__TRY(mlc_read(y, u->y, (size_t)u->n * u->each));
+    d->field[0].dtype = x->dtype;
+    d->field[0].dims = mlc_dims_of(x->ndim, x->shape);
+    d->field[0].dims.v[0] = 0;
+    d->field[0].ragged = true;
+    if (y) d->field[1].dtype = y->dtype;
+    if (y) d->field[1].dims = mlc_dims_of(y->ndim - 1, y->shape + 1);
+    d->n_fields = y ? 2 : 1;
+    return mlc__ragged_begins(u, x->shape[0], &d->field[0].dims.v[0]);
+}
+
+MLC_IMPL mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *lengths,
+                                         mlc_tensor *y)
+{
+    if (!ctx || mlc__ragged_check(ctx, x, lengths, y) != MLC_OK) return NULL;
+    mlc_dataset *d = mlc__set_new(ctx, "dataset_ragged", sizeof(mlc__ragged));
+    if (!d) return NULL;
+    mlc__ragged *u = MLC__CAST(mlc__ragged *, d->user);
+    u->ctx = ctx;
+    u->n = lengths->shape[0];
+    u->step = mlc__row_bytes(x);
+    u->each = y ? mlc__row_bytes(y) : 0;
+    d->count = mlc__ragged_count;
+    d->get = mlc__ragged_get;
+    d->length = mlc__ragged_length;
+    d->release = mlc__ragged_release;
+    return mlc__set_done(d, mlc__ragged_fill(d, u, x, lengths, y));
 }
 
 /* -- samples of others -- */

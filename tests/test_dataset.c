@@ -542,6 +542,62 @@ TEST(dataset, arrays_that_are_no_rows_and_files_that_are_none_are_refused)
     box_close(&b);
 }
 
+TEST(dataset, sequences_of_several_lengths_are_padded_in_batches_and_masked)
+{
+    static const double rows[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    static const double length[4] = {2, 0, 3, 1}, label[4] = {5, 6, 7, 8};
+    static const double padded[24] = {1, 2, 3, 4, -1, -1, -1, -1, -1, -1, -1, -1,
+                                      5, 6, 7, 8, 9, 10, 11, 12, -1, -1, -1, -1};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_tensor(ctx, MLC_F32, mlc_dims2(6, 2), rows);
+    mlc_tensor *n = test_tensor(ctx, MLC_I64, mlc_dims1(4), length), *field[2];
+    mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(4), label);
+    mlc_dataset *d = mlc_dataset_ragged(ctx, x, n, y);
+    CHECK(d && mlc_dataset_count(d) == 4 && d->n_fields == 2 && d->field[0].ragged);
+    CHECK(d && d->field[0].dims.n == 2 && d->field[0].dims.v[0] == 3 && d->field[0].dims.v[1] == 2);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 2, field), MLC_OK);
+    CHECK(field[0]->ndim == 2 && field[0]->shape[0] == 3);
+    CHECK_VALUES(field[0], 6, rows + 4, 0, 0);
+    CHECK_NEAR(mlc_item(field[1]), 7, 0);
+    mlc_loader_from_desc desc = mlc_loader_from_desc_make(4);
+    desc.pad[0] = -1;
+    mlc_loader *loader = mlc_loader_from(ctx, d, &desc);
+    mlc_batch   b;
+    CHECK(loader && mlc_loader_next(loader, &b) && b.x->ndim == 3 && b.x->shape[1] == 3);
+    CHECK_VALUES(b.length[0], 4, length, 0, 0);
+    CHECK_VALUES(b.y, 4, label, 0, 0);
+    CHECK_VALUES(b.x, 24, padded, 0, 0);
+    mlc_loader_free(loader);
+    d = mlc_dataset_ragged(ctx, mlc_cast(mlc_select(x, 1, 0), MLC_I64), n, NULL);
+    CHECK(d && d->n_fields == 1 && d->field[0].dtype == MLC_I64 && d->field[0].dims.n == 1);
+    CHECK_OK(ctx);
+}
+
+TEST(dataset, sequences_whose_lengths_do_not_fit_their_rows_are_refused)
+{
+    static const double length[3][2] = {{2, 3}, {5, -1}, {1, 2}};
+    static const char *const why[3] = {
+        "dataset_ragged: length 3 of sequence 1; x has 2 of 4 rows left for it",
+        "dataset_ragged: length 5 of sequence 0; x has 4 of 4 rows left for it",
+        "dataset_ragged: lengths add up to 3, x has 4 rows; they must be as many"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+    for (int k = 0; k < 3; k++) {
+        mlc_tensor *n = test_tensor(ctx, MLC_I64, mlc_dims1(2), length[k]);
+        CHECK(mlc_dataset_ragged(ctx, x, n, NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, why[k]);
+    }
+    mlc_tensor *n = mlc_ones(ctx, MLC_I64, mlc_dims1(4));
+    CHECK(mlc_dataset_ragged(ctx, NULL, n, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_ragged: x is NULL");
+    CHECK(mlc_dataset_ragged(ctx, x, NULL, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_ragged: lengths is NULL");
+    CHECK(mlc_dataset_ragged(ctx, x, x, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "dataset_ragged: lengths are f32; they must be i64");
+    CHECK(mlc_dataset_ragged(ctx, x, n, mlc_ones(ctx, MLC_F32, mlc_dims1(3))) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "dataset_ragged: lengths are [4], y is [3]; they must be [n] ");
+}
+
 TEST(dataset, images_of_an_idx_file_have_the_channel_that_a_convolution_takes)
 {
     const mlc_dims all[4] = {mlc_dims3(6, 3, 2), mlc_dims4(6, 2, 3, 2), mlc_dims2(6, 3),

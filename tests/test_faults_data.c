@@ -155,6 +155,13 @@ DO(mlc_dataset_cache)
     return d ? see_sample(w, mlc_dataset_cache(w->ctx, d, NULL)) : made(w, d);
 }
 
+DO(mlc_dataset_ragged)
+{
+    static const double length[2] = {1, 2};
+    mlc_tensor *n = w->x ? test_tensor(w->ctx, MLC_I64, mlc_dims1(2), length) : NULL;
+    return see_sample(w, mlc_dataset_ragged(w->ctx, w->x, n, n));
+}
+
 DO(mlc_dataset_labels)
 {
     mlc_dataset *d = over(w, three(w));
