@@ -53,7 +53,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN) PARTS=$(PARTS)
 
-.PHONY: help demo demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
+.PHONY: help demo first demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
         cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
         lint map size embedded install uninstall clean FORCE
@@ -61,6 +61,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
 
 help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
+	@echo 'make first           six small programs, and their lines beside those of PyTorch'
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
@@ -220,6 +221,12 @@ EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+# The programs that a newcomer writes first; they include mlcore.h by -I.
+FIRST := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/first/*.c))
+$(FIRST): $(BUILD)/%: examples/%.c $(IMPL)
+	@mkdir -p $(BUILD)/first
+	$(COMPILE) -Werror $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
+
 SIZE_OBJECTS := $(patsubst %,$(BUILD)/size_%.o,all f32 kernels framework)
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
 $(BUILD)/size_kernels.o: SIZE_FLAGS = -DMLC_PART=kernels
@@ -233,6 +240,9 @@ $(SIZE_OBJECTS): mlcore.h $(BUILD)/config
 
 demo: $(BUILD)/digits
 	@$(BUILD)/digits
+
+first: $(FIRST)
+	@bash tests/first.sh $(BUILD)/first
 
 demo-cnn: $(BUILD)/digits_cnn
 	@$(BUILD)/digits_cnn

@@ -1,0 +1,23 @@
+/* xor.c -- a small network learns the exclusive or of two bits
+ *
+ *   build   make build/first/xor, or: cc -O2 -I. examples/first/xor.c mlcore.o -o xor -lm -pthread
+ *   run     ./xor                                                                             */
+#include "mlcore.h"
+#include <stdio.h>
+
+int main(void)
+{
+    static const float bits[8] = { 0, 0,  0, 1,  1, 0,  1, 1 }, differ[4] = { 0, 1, 1, 0 };
+    mlc_ctx    *ctx = mlc_ctx_create(NULL);
+    mlc_tensor *x = mlc_from(ctx, MLC_F32, mlc_dims2(4, 2), bits);
+    mlc_tensor *y = mlc_from(ctx, MLC_F32, mlc_dims2(4, 1), differ);
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 8), mlc_nn_tanh(ctx),
+                                     mlc_nn_linear(ctx, 8, 1));
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_bce_with_logits);
+    d.epochs = 500;
+    mlc_fit(net, mlc_adam(net, 0.05), mlc_loader_ordered(ctx, x, y, 4), &d, NULL);
+    const mlc_status status = mlc_show(mlc_sigmoid(mlc_forward(net, x)));
+    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    mlc_ctx_free(ctx);
+    return status != MLC_OK;
+}
