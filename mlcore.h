@@ -8465,6 +8465,7 @@ struct mlc_rule_fns {
 /* The framework's, for kernels. */
 MLC__ACROSS mlc_isa  mlc__isa_best(mlc_isa most) MLC__OF_PART("framework");
 MLC__ACROSS uint32_t mlc__isa_levels(mlc_isa most);
+MLC__ACROSS int      mlc__env_choice(const char *name, const char *const *values, int n);
 MLC__ACROSS uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base);
 #ifndef MLC_NO_THREADS                 /* without, both compile them                           */
 MLC__ACROSS void     mlc__wait(int i);
@@ -8577,11 +8578,20 @@ MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 }
 #endif
 
-/* The best of the levels that are there, up to most: a set bit is a level, a higher one better. */
+/* The best of the levels that are there, up to most, which is not AUTO: a set bit is a level, a
+ * higher one better; the scalar one is always there. */
 MLC__SEAM mlc_isa mlc__isa_best(mlc_isa most)
 {
-    const uint32_t have = mlc__isa_levels(most) & ((2u << most) - 1u);
-    return (mlc_isa)(have ? 31 - __builtin_clz(have) : (int)MLC_ISA_SCALAR);
+    return (mlc_isa)(31 - __builtin_clz(mlc__isa_levels(most) & ((2u << most) - 1u)));
+}
+
+/* Which of values[1] .. values[n - 1] a variable of the environment has; 0: none of them. */
+MLC__SEAM int mlc__env_choice(const char *name, const char *const *values, int n)
+{
+    const char *value = getenv(name);
+    for (int i = 1; value && i < n; i++)
+        if (strcmp(value, values[i]) == 0) return i;
+    return 0;
 }
 
 /* Indexed by mlc_isa; also the values that MLC_ISA in the environment may have. */
@@ -8597,11 +8607,9 @@ MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
  * best one below it. */
 static mlc_isa mlc__isa_choose(mlc_isa asked)
 {
-    const char *name = asked == MLC_ISA_AUTO ? getenv("MLC_ISA") : NULL;
-    for (int i = 1; name && i < MLC_ISA_COUNT; i++)
-        if (strcmp(name, mlc__isa_names[i]) == 0) asked = (mlc_isa)i;
-    return mlc__isa_best(asked > MLC_ISA_AUTO && asked < MLC_ISA_COUNT
-                         ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
+    if (asked == MLC_ISA_AUTO)
+        asked = (mlc_isa)mlc__env_choice("MLC_ISA", mlc__isa_names, MLC_ISA_COUNT);
+    return mlc__isa_best(asked != MLC_ISA_AUTO ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
 }
 
 /* Denormals are flushed in kernels: a pass over decayed moments is 24 times slower without. The
@@ -9589,11 +9597,10 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     int cls = ctx->tables.classes;
     if (bytes <= (size_t)PTRDIFF_MAX / 2) cls = mlc__class_of(bytes, &rounded);
     mlc__block **list = mlc__block_find(ctx, cls, cls + (ctx->fixed ? 4 : 1));
-    if (cls < ctx->tables.classes &&
-        mlc__mem_allows(ctx, list ? (*list)->bytes : mlc__block_bytes(ctx, rounded)))
+    const size_t need = list ? (*list)->bytes : mlc__block_bytes(ctx, rounded);
+    if (cls < ctx->tables.classes && mlc__mem_allows(ctx, need))
         b = list ? mlc__block_pop(list) : mlc__block_make(ctx, rounded, cls);
     if (!b) {
-        const size_t need = list ? (*list)->bytes : mlc__block_bytes(ctx, rounded);
         mlc__nomem(ctx, NULL, bytes, " of tensor data", rounded ? need : 0);
         return NULL;
     }
@@ -16913,9 +16920,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
 /* The desc wins over MLC_BLAS in the environment, that over what was measured. */
 MLC__SEAM bool mlc__blas_choose(mlc_blas asked, bool ahead)
 {
-    const char *env = asked == MLC_BLAS_AUTO ? getenv("MLC_BLAS") : NULL;
-    if (env && strcmp(env, "never") == 0) asked = MLC_BLAS_NEVER;
-    if (env && strcmp(env, "always") == 0) asked = MLC_BLAS_ALWAYS;
+    static const char *const names[] = { "auto", "never", "always" };
+    if (asked == MLC_BLAS_AUTO) asked = (mlc_blas)mlc__env_choice("MLC_BLAS", names, 3);
     return asked == MLC_BLAS_AUTO ? ahead : asked == MLC_BLAS_ALWAYS;
 }
 
@@ -28044,9 +28050,8 @@ static void mlc__tables_lay(mlc_ctx *ctx, const mlc__tables *t)
 }
 
 /* The smallest block, from its first whole line on, in which a context can be made. */
-static size_t mlc__ctx_least(const mlc_ctx_desc *d)
+static size_t mlc__ctx_least(const mlc_ctx_desc *d, bool cpu)
 {
-    const bool cpu = mlc__is_cpu(d->device);
     size_t bytes = mlc__heap_bytes(MLC__ERROR_BYTES);
     if (cpu) bytes += mlc__heap_bytes(mlc__pool_bytes(mlc__threads_choose(d->threads)));
     return mlc__block_for(bytes, cpu);
@@ -28062,28 +28067,33 @@ static void mlc__ctx_refuse(const mlc_ctx_desc *d, size_t least)
 }
 
 /* The context's own memory: from the fixed block or the allocator. */
-static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d, const mlc_allocator *allocator)
+static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d)
 {
+    const bool cpu = mlc__is_cpu(d->device);
     const size_t skip = (size_t)(0 - (uintptr_t)d->memory) % MLC__CACHELINE;
     const size_t room = d->memory_bytes > skip ? (d->memory_bytes - skip) / MLC__CACHELINE *
                                                  MLC__CACHELINE : 0;
-    const mlc__tables t = mlc__tables_of(d->memory ? room : SIZE_MAX, mlc__is_cpu(d->device));
+    const mlc__tables t = mlc__tables_of(d->memory ? room : SIZE_MAX, cpu);
     char *start = d->memory ? MLC__CAST(char *, d->memory) + skip : NULL;
-    if (start && room < mlc__ctx_least(d)) {
-        mlc__ctx_refuse(d, skip + mlc__ctx_least(d));
+    const size_t least = start ? mlc__ctx_least(d, cpu) : 0;
+    if (room < least) {
+        mlc__ctx_refuse(d, skip + least);
         return NULL;
     }
     mlc_ctx *ctx = MLC__CAST(mlc_ctx *, start ? (void *)start
-                             : allocator->alloc(allocator->user, t.bytes, MLC__CACHELINE));
+                             : d->allocator.alloc(d->allocator.user, t.bytes, MLC__CACHELINE));
     if (!ctx) return NULL;
     memset(ctx, 0, t.bytes);
     mlc__tables_lay(ctx, &t);
-    ctx->fixed = start;
-    ctx->heap_end = start ? start + t.bytes : NULL;
-    ctx->pool_start = ctx->fixed_end = start ? start + room : NULL;
-    ctx->fixed_bytes = d->memory_bytes;
-    ctx->allocator = *allocator;
-    ctx->mem.calls = start ? 0 : 1;
+    ctx->allocator = d->allocator;
+    if (start) {
+        ctx->fixed = start;
+        ctx->heap_end = start + t.bytes;
+        ctx->pool_start = ctx->fixed_end = start + room;
+        ctx->fixed_bytes = d->memory_bytes;
+    } else {
+        ctx->mem.calls = 1;
+    }
     ctx->mem.reserved = (int64_t)t.bytes;
     mlc__mem_add(ctx, MLC_MEM_OBJECT, (int64_t)t.bytes);
     return ctx;
@@ -28102,8 +28112,16 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
                                                MLC__BLAS_AHEAD_avx2, MLC__BLAS_AHEAD_avx512,
                                                MLC__BLAS_AHEAD_avx512, MLC__BLAS_AHEAD_avx512,
                                                MLC__BLAS_AHEAD_neon };
+    ctx->log = d->log;
+    ctx->log_user = d->log_user;
+    ctx->abort_on_error = d->abort_on_error;
+    ctx->hard_limit = d->hard_limit;
+    ctx->soft_limit = d->soft_limit;
+    ctx->seed = d->seed;
+    ctx->dtype = d->dtype;
     ctx->isa = mlc__isa_choose(d->isa);
     ctx->blas = mlc__blas_choose(d->blas, ahead[ctx->isa]);
+    mlc__blas_start();
     ctx->tf32 = d->tf32;
     ctx->on_host = true;
     ctx->threads = mlc__threads_choose(d->threads);
@@ -28148,15 +28166,25 @@ static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
 }
 #endif
 
-/* MLC_LOG and MLC_ABORT, for a program that does not look at its errors; desc.log comes first. */
-static void mlc__ctx_environment(mlc_ctx_desc *d)
+/* What MLC_LOG in the environment asks for: 1 errors, 2 a trace, 0 neither. */
+static int mlc__env_log(void)
 {
-    const char *stop = getenv("MLC_ABORT");
-    if (stop && strcmp(stop, "1") == 0) d->abort_on_error = true;
+    static const char *const values[] = { "", "error", "trace" };
+    return mlc__env_choice("MLC_LOG", values, 3);
+}
+
+/* What the desc leaves open. MLC_LOG and MLC_ABORT are for a program that does not look at its
+ * errors; desc.log comes first. */
+static void mlc__ctx_desc_fill(mlc_ctx_desc *d)
+{
+    static const char *const values[] = { "0", "1" };
+    if (mlc__env_choice("MLC_ABORT", values, 2)) d->abort_on_error = true;
 #ifndef MLC_NO_STDIO
-    const char *log = d->log ? NULL : getenv("MLC_LOG");
-    if (log && strcmp(log, "error") == 0) d->log = mlc__log_stderr;
+    if (!d->log && mlc__env_log() == 1) d->log = mlc__log_stderr;
 #endif
+    if (d->allocator.alloc) return;
+    d->allocator.alloc = mlc__system_alloc;
+    d->allocator.release = mlc__system_release;
 }
 
 /* Whatever fails, desc->status says why; half a context is freed as a whole one would be. */
@@ -28164,28 +28192,14 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
 {
     mlc_ctx_desc d = desc ? *desc : mlc_ctx_desc_make();
     const char *wrong = mlc__ctx_desc_wrong(&d);
-    mlc_status status = wrong ? MLC_ERR_ARG : MLC_OK;
-    mlc_allocator allocator = { NULL, mlc__system_alloc, mlc__system_release };
+    mlc_status status = MLC_ERR_ARG;
     mlc_ctx *ctx = NULL;
-    mlc__ctx_environment(&d);
-    if (wrong && d.log) d.log(d.log_user, MLC_LOG_ERROR, wrong);
-    if (d.allocator.alloc) allocator = d.allocator;
-    if (status == MLC_OK) {
-        ctx = mlc__ctx_alloc(&d, &allocator);
-        status = ctx ? MLC_OK : MLC_ERR_NOMEM;
-    }
-    if (ctx) {
-        ctx->log = d.log;
-        ctx->log_user = d.log_user;
-        ctx->abort_on_error = d.abort_on_error;
-        ctx->hard_limit = d.hard_limit;
-        ctx->soft_limit = d.soft_limit;
-        ctx->dtype = d.dtype;
-        mlc__blas_start();
-        /* An error in here has no context to stand in after the failure: only the status gets
-         * out. */
-        status = mlc__ctx_open(ctx, &d);
-        mlc_seed(ctx, d.seed);
+    mlc__ctx_desc_fill(&d);
+    if (!wrong) {
+        ctx = mlc__ctx_alloc(&d);
+        status = ctx ? mlc__ctx_open(ctx, &d) : MLC_ERR_NOMEM;
+    } else if (d.log) {
+        d.log(d.log_user, MLC_LOG_ERROR, wrong);
     }
     if (ctx && status != MLC_OK) { mlc_ctx_free(ctx); ctx = NULL; }
     if (d.status) *d.status = status;
@@ -28828,22 +28842,20 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
  * this holds until its structs are used again. */
 static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
 {
-    MLC__REQUIRE(t->ctx, !t->storage->closed, STATE,
-                 "%s: the file whose memory a %s tensor sees was closed; copy it before", what,
-                 mlc__shape(t).s);
-    MLC__REQUIRE(t->ctx, !t->storage->released || t->storage->scope >= 0, STATE,
-                 "%s: the scope in which a %s tensor was made has ended; make it outside of it, or "
-                 "take it out with mlc_keep", what, mlc__shape(t).s);
-    MLC__REQUIRE(
-        t->ctx, !t->storage->released, STATE,
-        "%s: the memory of a %s tensor was freed by mlc_drop, or when the module's forward that "
-        "made it ended; return it or copy it",
-        what, mlc__shape(t).s);
-    MLC__REQUIRE(t->ctx, !t->storage->typed || t->dtype == t->storage->dtype, STATE,
+    const mlc_storage *s = t->storage;
+    MLC__REQUIRE(t->ctx, !s->closed && !s->released, STATE,
+                 s->closed
+                 ? "%s: the file whose memory a %s tensor sees was closed; copy it before"
+                 : s->scope < 0
+                 ? "%s: the scope in which a %s tensor was made has ended; make it outside of it, "
+                   "or take it out with mlc_keep"
+                 : "%s: the memory of a %s tensor was freed by mlc_drop, or when the module's "
+                   "forward that made it ended; return it or copy it", what, mlc__shape(t).s);
+    MLC__REQUIRE(t->ctx, !s->typed || t->dtype == s->dtype, STATE,
                  "%s: a view of a parameter that was %s and is %s now; make it again", what,
-                 mlc_dtype_name(t->dtype), mlc_dtype_name(t->storage->dtype));
+                 mlc_dtype_name(t->dtype), mlc_dtype_name(s->dtype));
     /* Of tensors with elements only parameters can lack memory without having been freed. */
-    MLC__REQUIRE(t->ctx, t->storage->data || mlc__numel(t) == 0, STATE,
+    MLC__REQUIRE(t->ctx, s->data || mlc__numel(t) == 0, STATE,
                  "%s: a parameter is not built yet; call mlc_module_build", what);
     t->storage->asked = true;
     return MLC_OK;
@@ -28955,14 +28967,13 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     /* Before the write: also a failed one spoils what backward saved. */
     if (write) MLC__TRY(mlc__writable(t, what));
     if (write) t->storage->version++;
-    if (t->flags & MLC__DENSE)
-        return read ? mlc__device_copy(ctx, read, mlc__data(t), want, MLC_COPY_TO_HOST)
-                    : mlc__device_copy(ctx, mlc__data(t), write, want, MLC_COPY_TO_DEVICE);
-    MLC__TRY(mlc__temp_begin(ctx, &dense, t->dtype, t->ndim, t->shape));
-    void *data = dense.storage.data;
-    mlc_status st = read ? mlc__cast_into(ctx, what, &dense.t, t) : MLC_OK;
+    const bool is_dense = (t->flags & MLC__DENSE) != 0;
+    if (!is_dense) MLC__TRY(mlc__temp_begin(ctx, &dense, t->dtype, t->ndim, t->shape));
+    void *data = is_dense ? mlc__data(t) : dense.storage.data;
+    mlc_status st = read && !is_dense ? mlc__cast_into(ctx, what, &dense.t, t) : MLC_OK;
     if (!st) st = read ? mlc__device_copy(ctx, read, data, want, MLC_COPY_TO_HOST)
                        : mlc__device_copy(ctx, data, write, want, MLC_COPY_TO_DEVICE);
+    if (is_dense) return st;
     if (write && !st) st = mlc__cast_into(ctx, what, t, &dense.t);
     mlc__temp_end(&dense);
     return st;
@@ -41294,7 +41305,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
                                      0.0, 0 };
     /* Roots with the same names start differently: the odd constant (2^64 over the golden ratio)
      * spreads their numbers over the streams. */
-    const struct mlc_k_random random = {
+    struct mlc_k_random draw = {
         p->init == MLC_INIT_NORMAL ? MLC_RANDOM_NORMAL : MLC_RANDOM_UNIFORM,
         p->t.dtype,
         n,
@@ -41311,7 +41322,6 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
         NULL,
         0
     };
-    struct mlc_k_random draw = random;
     if (!mlc__is_float(p->t.dtype) && p->init == MLC_INIT_UNIFORM) {
         draw.kind = MLC_RANDOM_INTEGER;
         draw.first = (int64_t)p->a;
@@ -71155,10 +71165,9 @@ static void mlc__trace_end(void *user, const mlc_op_event *e)
 
 MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *user)
 {
-    const char *env = always ? NULL : getenv("MLC_LOG");
     mlc_hooks h;
     if (!ctx || ctx->status != MLC_OK) return 0;
-    if (!always && !(env && strcmp(env, "trace") == 0)) return 0;
+    if (!always && mlc__env_log() != 2) return 0;
     if (mlc__writer(ctx, "trace", &write) != MLC_OK) return 0;
     mlc__tracer *t = MLC__CAST(mlc__tracer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
                                                               "trace"));
@@ -73171,7 +73180,8 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     d.memory = r->block;
     d.memory_bytes = r->block_bytes;
     d.threads = of->threads;
-    mlc_ctx *ctx = mlc__ctx_alloc(&d, &allocator);
+    d.allocator = allocator;
+    mlc_ctx *ctx = mlc__ctx_alloc(&d);
     if (!ctx) return NULL;
     r->ctx = ctx;
     ctx->isa = of->isa;
