@@ -30,8 +30,10 @@
  *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
  *   returns the status and clears errors raised inside the scope. The library never aborts,
  *   exits or prints, unless desc.abort_on_error or the environment asks for it (6); a logger in
- *   the context's desc hears of errors and warnings. What shows something takes a writer, NULL for
- *   standard output: mlc_show(t), which is mlc_print(t, NULL, NULL), is NumPy's print(t).
+ *   the context's desc hears of errors and warnings. A program that ends at the first error writes
+ *   MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows something takes a
+ *   writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL, NULL), is NumPy's
+ *   print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -495,6 +497,22 @@ MLC_API void mlc_error_clear(mlc_ctx *ctx);
  *   out    status, so that `return mlc_raise(ctx, MLC_ERR_ARG, "mine: ...")` reads well      */
 MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
+
+/* MLC_CHECK(ctx): ends a program at an error: where mlc_error(ctx) is not "", "file:line: text"
+ *   goes to standard error, and exit(1) is called; also for a NULL context. After mlc_scope_end it
+ *   finds the error that this returned; one that the program deals with ends by mlc_error_clear.
+ *   The macro is code of the program, which includes <stdio.h> and <stdlib.h>; a definition that
+ *   comes first stays; under MLC_NO_STDIO there is none.            test: tests/test_fork.c  */
+#if !defined(MLC_CHECK) && !defined(MLC_NO_STDIO)
+#  define MLC_CHECK(ctx) \
+    do { \
+        const char *mlc_check_text = mlc_error(ctx); \
+        if (*mlc_check_text) { \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, mlc_check_text); \
+            exit(1); \
+        } \
+    } while (0)
+#endif
 
 /* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end. A loop begins
  *   and ends one in each step; without, after 16384 recorded operations one warning is logged.

@@ -538,3 +538,65 @@ TEST(fork, mlc_log_and_mlc_abort_show_errors_of_programs_that_do_not_look)
     CHECK(WIFSIGNALED(child_says("MLC_ABORT", "1", text, sizeof text)));
     CHECK_EQ(child_says("MLC_ABORT", "0", text, sizeof text), 0);
 }
+
+/* ---- MLC_CHECK ------------------------------------------------------------------------------- */
+
+#ifndef MLC_NO_STDIO
+
+/* What a program does with an error and MLC_CHECK. */
+typedef enum check_case { NO_ERROR, DEALT_WITH, STANDS, SCOPE_ENDED, NO_CONTEXT } check_case;
+
+static int check_line;
+
+static void check_error(mlc_ctx *ctx, check_case what)
+{
+    if (what == SCOPE_ENDED) mlc_scope_begin(ctx);
+    if (what != NO_ERROR) mlc_reshape(mlc_ones(ctx, MLC_F32, mlc_dims1(4)), mlc_dims1(5));
+    if (what == SCOPE_ENDED) mlc_scope_end(ctx);
+    if (what == DEALT_WITH) mlc_error_clear(ctx);
+}
+
+/* What a child writes to standard error that checks; its exit status, 7 if it gets to the end. */
+static int child_checks(check_case what, char *text, size_t size)
+{
+    int pipes[2], status = 0;
+    if (!CHECK_EQ(pipe(pipes), 0)) return 0;
+    fflush(NULL);                      /* exit in the child writes what is left                */
+    check_line = __LINE__ + 8;
+    const pid_t child = fork();
+    if (child == 0) {
+        mlc_ctx *ctx = NULL;
+        dup2(pipes[1], 2);
+        setenv("MLC_THREADS", "1", 1);
+        if (what != NO_CONTEXT) ctx = mlc_ctx_create(NULL);
+        check_error(ctx, what);
+        if (what != NO_ERROR) MLC_CHECK(ctx);
+        else MLC_CHECK(ctx);
+        _exit(7);
+    }
+    close(pipes[1]);
+    const ssize_t n = read(pipes[0], text, size - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(fork, a_check_ends_the_program_with_file_line_and_text_of_the_error)
+{
+    char text[512], place[64];
+    CHECK_EQ(child_checks(NO_ERROR, text, sizeof text), 7);
+    CHECK_STR(text, "");
+    CHECK_EQ(child_checks(DEALT_WITH, text, sizeof text), 7);
+    CHECK_STR(text, "");
+    snprintf(place, sizeof place, "test_fork.c:%d: ", check_line);
+    CHECK_EQ(child_checks(STANDS, text, sizeof text), 1);
+    CHECK_HAS(text, place);
+    CHECK_HAS(text, ": reshape: ");
+    CHECK_EQ(child_checks(SCOPE_ENDED, text, sizeof text), 1);
+    CHECK_HAS(text, ": reshape: ");
+    CHECK_EQ(child_checks(NO_CONTEXT, text, sizeof text), 1);
+    CHECK_HAS(text, ": no context; ");
+}
+
+#endif
