@@ -5993,6 +5993,10 @@ static mlc_status attention_grad_entry(void *dev, const struct mlc_k_attention_g
 
 enum { OPTIM_EACH = 4, NORM_BLOCKS = 1024 };     /* vectors of a thread; blocks that sum up     */
 
+/* A family of rules has a kernel, which chooses among them for all lanes at once: lanes stay in
+ * registers. SGD and LARS; Adam and LAMB; MLC_ELEMENT_RULES. */
+enum optim_family { OPTIM_SGD, OPTIM_ADAM, OPTIM_ELEMENT };
+
 /* Which rule reads what: sgd b1 and c1 for its momentum, adam shrink and decay, lamb decay and
  * unbias, rules of MLC_ELEMENT_RULES k; the others are common. */
 template <class W> struct optim_numbers {
@@ -6009,43 +6013,43 @@ template <class T, class W> DEV W optim_bound(double clamp, double scale)
     return load(bound);
 }
 
-template <class T, class W> DEV optim_numbers<W> optim_numbers_of(const struct mlc_k_optim &a,
-                                                                  double ratio)
+template <class W> DEV void optim_numbers_sgd(const struct mlc_k_optim &a, double ratio,
+                                              optim_numbers<W> *k)
 {
-    const struct mlc_step_state s = *a.step;
+    const bool first = a.step->first != 0;
+    if (a.rule == MLC_RULE_LARS) k->rate = (W)(a.step->lr * ratio);
+    k->b1 = first ? (W)0 : k->momentum;
+    k->c1 = first ? (W)1 : (W)(1.0 - a.coefs[1]);
+}
+template <class W> DEV void optim_numbers_adam(const struct mlc_k_optim &a, double ratio,
+                                               optim_numbers<W> *k)
+{
+    const struct mlc_step_state &s = *a.step;
     const double *coefs = a.coefs;
-    optim_numbers<W> k = {};
-    k.scale = (W)s.grad_scale;
-    k.bound = optim_bound<T, W>(a.clamp, s.grad_scale);
-    k.rate = (W)s.lr;
-    k.decay = (W)s.weight_decay;
-    k.momentum = (W)coefs[0];
-    if (a.rule == MLC_RULE_SGD) {
-        k.b1 = s.first ? (W)0 : k.momentum;
-        k.c1 = s.first ? (W)1 : (W)(1.0 - coefs[1]);
-        return k;
-    }
-    if (a.rule == MLC_RULE_LARS) k.rate = (W)(s.lr * ratio);
-    if (a.rule == MLC_RULE_LARS) return k;
-    if (a.rule > MLC_RULE_LARS) {
-        for (int i = 0; i < 10; i++) k.k[i] = (W)s.k[i];
-        return k;
-    }
-    k.b1 = (W)coefs[0];
-    k.c1 = (W)(1.0 - coefs[0]);
-    k.b2 = (W)coefs[1];
-    k.c2 = (W)(1.0 - coefs[1]);
-    k.eps = (W)coefs[2];
-    k.root = (W)(1.0 / sqrt(s.bias2));
-    k.unbias = (W)(1.0 / s.bias1);
-    if (a.rule == MLC_RULE_LAMB) {
-        k.rate = (W)(s.lr * ratio);
-        return k;
-    }
-    k.rate = (W)(s.lr / s.bias1);
-    k.shrink = (W)(coefs[3] != 0.0 ? 1.0 - s.lr * s.weight_decay : 1.0);
-    if (coefs[3] != 0.0) k.decay = 0;
-    return k;
+    const bool lamb = a.rule == MLC_RULE_LAMB, shrinks = !lamb && coefs[3] != 0.0;
+    k->b1 = (W)coefs[0];
+    k->c1 = (W)(1.0 - coefs[0]);
+    k->b2 = (W)coefs[1];
+    k->c2 = (W)(1.0 - coefs[1]);
+    k->eps = (W)coefs[2];
+    k->root = (W)(1.0 / sqrt(s.bias2));
+    k->unbias = (W)(1.0 / s.bias1);
+    k->rate = (W)(lamb ? s.lr * ratio : s.lr / s.bias1);
+    k->shrink = (W)(shrinks ? 1.0 - s.lr * s.weight_decay : 1.0);
+    if (shrinks) k->decay = 0;
+}
+template <class T, optim_family F, class W>
+DEV void optim_numbers_of(const struct mlc_k_optim &a, double ratio, optim_numbers<W> *k)
+{
+    const struct mlc_step_state &s = *a.step;
+    k->scale = (W)s.grad_scale;
+    k->bound = optim_bound<T, W>(a.clamp, s.grad_scale);
+    k->rate = (W)s.lr;
+    k->decay = (W)s.weight_decay;
+    k->momentum = (W)a.coefs[0];
+    if (F == OPTIM_SGD) optim_numbers_sgd(a, ratio, k);
+    if (F == OPTIM_ADAM) optim_numbers_adam(a, ratio, k);
+    for (int i = 0; F == OPTIM_ELEMENT && i < 10; i++) k->k[i] = (W)s.k[i];
 }
 
 /* Moments of d; their quotient. */
@@ -6074,24 +6078,48 @@ template <class W> DEV W optim_lars(const optim_numbers<W> &k, W g, W p, W *m)
 /* By the rules' text: numbers has their k. */
 #define ELEMENT_CASE(x_, NAME, name, states, numbers, step) \
     case MLC_RULE_##NAME: { step return x; }
-template <class T> DEV T optim_element(mlc_rule rule, const T *k, T d, T x, T &m, T &v, T &w)
+template <mlc_rule R, class T> DEV T optim_element(const T *k, T d, T x, T &m, T &v, T &w)
 {
-    switch (rule) {
+    switch (R) {
         MLC_ELEMENT_RULES(ELEMENT_CASE, F, any)
         default: return x;
     }
 }
-/* What p becomes. */
-template <class W> DEV W optim_one(const struct mlc_k_optim &a, const optim_numbers<W> &k, W g, W p,
-                                   W *m, W *v, W *w)
+
+/* Elements i .. i + V of a run; p, g and states of V lanes. */
+template <class W, int V> struct optim_lanes { W p[V], g[V], m[V], v[V], w[V]; };
+
+template <mlc_rule R, class W, int V> DEV void optim_elements(const optim_numbers<W> &k,
+                                                              optim_lanes<W, V> *l)
 {
-    if (a.rule > MLC_RULE_LARS) return optim_element(a.rule, k.k, k.scale * g, p, *m, *v, *w);
-    switch (a.rule) {
-    case MLC_RULE_SGD:  return optim_sgd(k, g, p, m, a.n_state > 0, a.coefs[2] != 0.0);
-    case MLC_RULE_LARS: return optim_lars(k, g, p, m);
-    case MLC_RULE_ADAM: return k.shrink * p -
-                               k.rate * optim_moments(k, k.scale * g + k.decay * p, m, v);
-    default:            return p - k.rate * optim_lamb(k, g, p, m, v);
+    for (int e = 0; e < V; e++)
+        l->p[e] = optim_element<R>(k.k, k.scale * l->g[e], l->p[e], l->m[e], l->v[e], l->w[e]);
+}
+#define ELEMENTS_CASE(x_, NAME, name, states, numbers, step) \
+    case MLC_RULE_##NAME: return optim_elements<MLC_RULE_##NAME>(k, l);
+/* What p becomes, by the rules of a family that is not OPTIM_ELEMENT. */
+template <optim_family F, class W> DEV W optim_one(const struct mlc_k_optim &a,
+                                                   const optim_numbers<W> &k, W g, W p, W *m, W *v)
+{
+    if (F == OPTIM_SGD)
+        return a.rule == MLC_RULE_LARS ? optim_lars(k, g, p, m)
+                                       : optim_sgd(k, g, p, m, a.n_state > 0, a.coefs[2] != 0.0);
+    return a.rule == MLC_RULE_LAMB
+               ? p - k.rate * optim_lamb(k, g, p, m, v)
+               : k.shrink * p - k.rate * optim_moments(k, k.scale * g + k.decay * p, m, v);
+}
+template <optim_family F, class W, int V> DEV void optim_step(const struct mlc_k_optim &a,
+                                                              const optim_numbers<W> &k,
+                                                              optim_lanes<W, V> *l)
+{
+    if constexpr (F != OPTIM_ELEMENT) {
+        for (int e = 0; e < V; e++)
+            l->p[e] = optim_one<F>(a, k, l->g[e], l->p[e], &l->m[e], &l->v[e]);
+    } else {
+        switch (a.rule) {
+            MLC_ELEMENT_RULES(ELEMENTS_CASE, F, any)
+            default: return;
+        }
     }
 }
 
@@ -6139,9 +6167,6 @@ template <int V> DEV void optim_round(bf16 *to, const float *p, const struct mlc
     }
 }
 
-/* Elements i .. i + V of a run; p, g and states of V lanes. */
-template <class W, int V> struct optim_lanes { W p[V], g[V], m[V], v[V], w[V]; };
-
 template <class T, class W, int V> DEV void optim_get(const struct mlc_k_optim &a, int64_t i,
                                                       bool whole, W bound, optim_lanes<W, V> *l)
 {
@@ -6154,14 +6179,14 @@ template <class T, class W, int V> DEV void optim_get(const struct mlc_k_optim &
     for (int e = 0; e < V; e++)
         l->g[e] = l->g[e] > bound ? bound : l->g[e] < -bound ? -bound : l->g[e];
 }
-template <class T, class W, int V> DEV void optim_vector(const struct mlc_k_optim &a, int64_t i,
-                                                         bool whole, const optim_numbers<W> &k)
+template <class T, optim_family F, class W, int V>
+DEV void optim_vector(const struct mlc_k_optim &a, int64_t i, bool whole, const optim_numbers<W> &k)
 {
     const int64_t count = a.n - i;
     optim_lanes<W, V> l;
     T p[V];
     optim_get<T, W, V>(a, i, whole, k.bound, &l);
-    for (int e = 0; e < V; e++) l.p[e] = optim_one(a, k, l.g[e], l.p[e], &l.m[e], &l.v[e], &l.w[e]);
+    optim_step<F>(a, k, &l);
     optim_round<V>(p, l.p, a, i);
     lanes_put<V>(static_cast<T *>(a.p) + i, p, count, whole);
     if (a.n_state > 0) lanes_put<V>(static_cast<W *>(a.state[0]) + i, l.m, count, whole);
@@ -6184,19 +6209,20 @@ DEV bool optim_any(const struct mlc_k_optim &a, int64_t i, int v)
 }
 
 /* ratio: NULL is 1. */
-template <class T> static __global__ void __launch_bounds__(THREADS)
+template <class T, optim_family F> static __global__ void __launch_bounds__(THREADS)
 optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
 {
     typedef typename wide<T>::type W;
     enum { V = 16 / sizeof(T) };
     MLC_SHARED(optim_numbers<W>, numbers, [1]);
     if (optim_rests(a)) return;
-    if (threadIdx.x == 0) numbers[0] = optim_numbers_of<T, W>(a, ratio ? *ratio : 1.0);
+    if (threadIdx.x == 0) optim_numbers_of<T, F>(a, ratio ? *ratio : 1.0, numbers);
     __syncthreads();
     const optim_numbers<W> k = numbers[0];
     for (int e = 0; e < OPTIM_EACH; e++) {
         const int64_t i = (((int64_t)blockIdx.x * OPTIM_EACH + e) * THREADS + threadIdx.x) * V;
-        if (i < a.n && optim_any(a, i, V)) optim_vector<T, W, V>(a, i, aligned && i + V <= a.n, k);
+        if (i < a.n && optim_any(a, i, V))
+            optim_vector<T, F, W, V>(a, i, aligned && i + V <= a.n, k);
     }
 }
 
@@ -6214,7 +6240,9 @@ optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
     enum { V = 16 / sizeof(T) };
     double p = 0.0, u = 0.0;
     if (optim_rests(a) || optim_plain(a)) return;
-    const optim_numbers<W> k = optim_numbers_of<T, W>(a, 1.0);
+    optim_numbers<W> k;
+    if (a.rule == MLC_RULE_LARS) optim_numbers_of<T, OPTIM_SGD>(a, 1.0, &k);
+    else optim_numbers_of<T, OPTIM_ADAM>(a, 1.0, &k);
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * V; i < a.n;
          i += (int64_t)gridDim.x * THREADS * V) {
         optim_lanes<W, V> l;
@@ -6276,9 +6304,11 @@ template <class T> static mlc_status optim_run(void *dev, const struct mlc_k_opt
     if (ratio && st == MLC_OK)
         st = launch(dev, "optim_ratio", dim3(1), dim3(THREADS), 0, optim_ratio_kernel, *a,
                     ratio + 1, sums, ratio);
+    const auto kernel = a->rule > MLC_RULE_LARS ? optim_kernel<T, OPTIM_ELEMENT>
+        : a->rule == MLC_RULE_ADAM || a->rule == MLC_RULE_LAMB ? optim_kernel<T, OPTIM_ADAM>
+                                                               : optim_kernel<T, OPTIM_SGD>;
     return st != MLC_OK ? st
-        : launch(dev, "optim", dim3((unsigned)norms), dim3(THREADS), 0, optim_kernel<T>, *a,
-                 aligned, ratio);
+        : launch(dev, "optim", dim3((unsigned)norms), dim3(THREADS), 0, kernel, *a, aligned, ratio);
 }
 
 static mlc_status optim_entry(void *dev, const struct mlc_k_optim *a)
