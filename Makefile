@@ -76,7 +76,8 @@ help:
 	@echo 'make cuda            mlcore_cuda.o and the digits for GPUs; NVCC= CUDA_SM="80 90 100"'
 	@echo 'make cuda-test       the tests on a GPU, and under compute-sanitizer; FILTER=text'
 	@echo "make cuda-bench      against PyTorch on the same GPU; CASE='mlp_*', PYTHON="
-	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text'
+	@echo 'make cuda-host       the tests on the CUDA unit, its kernels run by the CPU; FILTER=text;'
+	@echo '                     NOBORROW=1: with none of the kernels that it lacks'
 	@echo 'make cuda-bugs       does tests/cuda_host find the bugs that are put into kernels? a minute'
 	@echo 'make io-faults       reading and writing while calls of the system fail; GNU linker'
 	@echo 'make coverage        the lines that no test runs, by section; needs gcovr'
@@ -152,7 +153,7 @@ $(BUILD)/digits_cuda.o: examples/digits.c examples/options.h mlcore.h mlcore_cud
 $(BUILD)/cuda/digits: $(BUILD)/digits_cuda.o $(IMPL) $(BUILD)/cuda/mlcore_cuda.o
 	$(CUDA_LINK)
 
-# Of the suite, entries that the unit has not come from the CPU, over managed memory.
+# The suite with nothing borrowed: tests are skipped where they need an entry that the unit has not.
 $(BUILD)/cuda/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h $(BUILD)/config
 	@mkdir -p $(BUILD)/cuda
 	$(NVCC) -std=c++17 -O1 -DBORROW_CARD -c -o $@ $<
@@ -270,8 +271,8 @@ test: $(BUILD)/tests $(if $(SAN)$(FILTER),,$(if $(HAS_FIBERS),$(BUILD)/tests-cud
 cuda: $(BUILD)/cuda/mlcore_cuda.o $(BUILD)/cuda/digits
 	@echo '$<: link it with -lcublasLt -lcudart; $(BUILD)/cuda/digits --device cuda'
 
-# A test of the group "cuda" calls kernels over memory of the device alone, others over managed
-# memory: see borrow.cpp. compute-sanitizer is slow: FILTER is of the suite alone.
+# All memory is the card's, none of it managed: see borrow.cpp. compute-sanitizer is slow: FILTER is
+# of the suite alone.
 CUDA_SANITIZE ?= $(firstword $(wildcard $(dir $(NVCC))compute-sanitizer) compute-sanitizer)
 cuda-test: $(BUILD)/cuda/tests $(BUILD)/cuda/digits
 	MLC_TEST_DEVICE=cuda MLC_TEST_BRIEF=1 $(BUILD)/cuda/tests \
@@ -281,8 +282,9 @@ cuda-test: $(BUILD)/cuda/tests $(BUILD)/cuda/digits
 	    MLC_TEST_DEVICE=cuda $(CUDA_SANITIZE) --tool $$tool --error-exitcode 1 \
 	        $(BUILD)/cuda/tests --filter cuda. || exit; done
 
+# NOBORROW=1: as on a card.
 cuda-host: $(BUILD)/tests-cuda
-	@MLC_TEST_DEVICE=cuda $(BUILD)/tests-cuda --filter '$(FILTER)'
+	@MLC_TEST_DEVICE=cuda CUDA_HOST_NOBORROW=$(NOBORROW) $(BUILD)/tests-cuda --filter '$(FILTER)'
 
 # Tests of the tester, which builds its programs with sanitizers of its own.
 cuda-bugs:

@@ -124,6 +124,10 @@ bool test_read(mlc_tensor *t, double *out);
  * that the implementation at hand leaves out. See tests/families.py.                          */
 void test_leave(const char *name);
 
+/* test_lacks: the device has no kernel for this: a check of the running test that does not hold
+ * from here on, or a crash, ends the test, which is skipped and counted.                      */
+void test_lacks(const char *what);
+
 /* test_aligned_alloc, test_aligned_free: what an allocator of the program's own would call.    */
 void *test_aligned_alloc(size_t align, size_t bytes);
 void test_aligned_free(void *ptr);
@@ -167,6 +171,8 @@ bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, doub
 #include <signal.h>
 #include <unistd.h>
 
+enum { TEST_LEAVES = 1, TEST_SKIPS };  /* what test_g.leave is told                            */
+
 static struct {
     test_case  *first, **last, *now;
     int64_t     checks, failures;      /* of the running test                                  */
@@ -182,6 +188,10 @@ static struct {
     pthread_t   thread;
     pid_t       process;
     int64_t     left;                  /* tests that were left                                 */
+    char        lacks[64];             /* what the running test asked for and did not get      */
+    struct { char what[64]; int64_t tests; } lacked[64];
+    int         n_lacked;
+    int64_t     skipped;
 } test_g;
 
 void test_register(test_case *t)
@@ -208,11 +218,25 @@ static void test_trace(const double *x, int64_t n)
     test_g.n_hashed += n;
 }
 
+/* Only the thread that runs the test can leave it.                                            */
+static bool test_may_leave(void)
+{
+    return getpid() == test_g.process && pthread_equal(pthread_self(), test_g.thread);
+}
+
+void test_lacks(const char *what)
+{
+    if (test_may_leave() && !test_g.lacks[0])
+        snprintf(test_g.lacks, sizeof test_g.lacks, "%s", what);
+}
+
 static bool test_result(bool held, const char *file, int line)
 {
     test_g.checks++;
     if (held)
         return true;
+    if (test_g.lacks[0] && test_g.failures == 0 && test_may_leave())
+        longjmp(test_g.leave, TEST_SKIPS);
     test_g.failures++;
     printf("%s:%d: %s.%s: ", file, line, test_g.now->group, test_g.now->name);
     return false;
@@ -619,9 +643,26 @@ mlc_tensor *test_unused_strides(mlc_tensor *t)
 
 /* ---- the program -------------------------------------------------------------------------- */
 
+/* A test whose operation had no kernel may read what was not made; it is left, and the signal is
+ * taken again.                                                                                */
+static void test_crash_skips(int sig)
+{
+    if (!test_g.lacks[0] || test_g.failures > 0 || sig == SIGABRT || !test_may_leave())
+        return;
+#ifndef _WIN32
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, sig);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+#endif
+    longjmp(test_g.leave, TEST_SKIPS);
+}
+
 /* Names the test that crashed, then lets the default action follow.                            */
 static void test_crashed(int sig)
 {
+    signal(sig, test_crashed);         /* which may end here                                   */
+    test_crash_skips(sig);
     const char *parts[] = {"\ncrashed in ", test_g.now ? test_g.now->group : "?", ".",
                            test_g.now ? test_g.now->name : "?", "\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -645,13 +686,42 @@ static void test_catch(int sig)
 
 void test_leave(const char *name)
 {
-    if (getpid() == test_g.process && pthread_equal(pthread_self(), test_g.thread))
-        longjmp(test_g.leave, 1);
+    if (test_may_leave())
+        longjmp(test_g.leave, TEST_LEAVES);
     fprintf(stderr, "%s: called where no test can be left\n", name);
     abort();
 }
 
-/* A test that was left may stand in the middle of a call: what it made stays as it is.        */
+/* Counts the running test among those that lack a kernel.                                     */
+static void test_skip(void)
+{
+    int i = 0;
+    printf("- skipped %s.%s: no kernel for '%s'\n", test_g.now->group, test_g.now->name,
+           test_g.lacks);
+    test_g.skipped++;
+    while (i < test_g.n_lacked && strcmp(test_g.lacked[i].what, test_g.lacks) != 0) i++;
+    if (i == (int)(sizeof test_g.lacked / sizeof *test_g.lacked)) return;
+    if (i == test_g.n_lacked)
+        strcpy(test_g.lacked[test_g.n_lacked++].what, test_g.lacks);
+    test_g.lacked[i].tests++;
+}
+
+static void test_print_skipped(void)
+{
+    printf("%" PRId64 " skipped, for want of:", test_g.skipped);
+    for (int i = 0; i < test_g.n_lacked; i++)
+        printf("%s %s %" PRId64, i ? "," : "", test_g.lacked[i].what, test_g.lacked[i].tests);
+    puts("");
+}
+
+static void test_free_contexts(void)
+{
+    while (test_g.n_ctx > 0)
+        mlc_ctx_free(test_g.ctx[--test_g.n_ctx]);
+}
+
+/* A test that was left may stand in the middle of a call: what it made stays as it is. One that is
+ * skipped stands at a check of its own.                                                       */
 static bool test_run(test_case *t)
 {
     test_g.now = t;
@@ -659,7 +729,14 @@ static bool test_run(test_case *t)
     test_g.hash = UINT64_C(0xCBF29CE484222325);
     test_g.process = getpid();
     test_g.thread = pthread_self();
-    if (setjmp(test_g.leave)) {
+    test_g.lacks[0] = 0;
+    switch (setjmp(test_g.leave)) {
+    case 0: break;
+    case TEST_SKIPS:
+        test_skip();
+        test_free_contexts();
+        return true;
+    default:
         test_g.left++;
         test_g.n_ctx = 0;
         return test_g.failures == 0;
@@ -670,8 +747,7 @@ static bool test_run(test_case *t)
                 test_g.n_hashed, t->group, t->name);
     if (test_g.checks == 0)
         test_check(false, "a test makes at least one check", __FILE__, __LINE__);
-    while (test_g.n_ctx > 0)
-        mlc_ctx_free(test_g.ctx[--test_g.n_ctx]);
+    test_free_contexts();
     return test_g.failures == 0;
 }
 
@@ -762,10 +838,10 @@ static int test_main(int argc, char **argv)
         }
         in_group++;
         clock_t from = clock();
-        const int64_t left = test_g.left;
+        const int64_t left = test_g.left + test_g.skipped;
         if (!test_run(t))
             failed++;
-        else if (test_g.left == left)
+        else if (test_g.left + test_g.skipped == left)
             passed++;
         if (times)
             printf("%8.2f s  %s.%s\n", (double)(clock() - from) / CLOCKS_PER_SEC, t->group,
@@ -777,12 +853,14 @@ static int test_main(int argc, char **argv)
     }
     free(test_g.ctx);
     if (test_g.trace) fclose(test_g.trace);
-    if (!list && passed + failed + test_g.left == 0) {
+    if (!list && passed + failed + test_g.left + test_g.skipped == 0) {
         printf("no test matches \"%s\"\n", filter);
         failed = 1;
     }
     if (test_g.left > 0)
         printf("%" PRId64 " left\n", test_g.left);
+    if (test_g.skipped > 0)
+        test_print_skipped();
     if (!list)
         printf("%" PRId64 " passed, %" PRId64 " failed\n", passed, failed);
     return failed > 0 ? 1 : 0;

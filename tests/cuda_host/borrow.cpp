@@ -2,7 +2,9 @@
  * CPU's row, and is counted
  *
  * Registered before main, so that MLC_TEST_DEVICE=cuda runs the tests on it. With -DBORROW_CARD it
- * is the device of a card: its memory is then managed, so that the CPU's kernels reach it. */
+ * is the device of a card, whose memory no kernel of the CPU reaches: nothing is borrowed, and the
+ * harness skips a test from where it needs a kernel that the unit lacks. CUDA_HOST_NOBORROW=1 in
+ * the environment of the host build does the same. */
 #ifdef BORROW_CARD
 #include <cublasLt.h>
 #endif
@@ -15,39 +17,114 @@
 #include <cstring>
 #include <unistd.h>
 
-static mlc_kernels g_own;              /* entries of mlcore_cuda.cu                             */
-static const mlc_kernels *g_cpu;
-
 /* Borrowed: calls that the CPU made; lacking: those of them whose form the unit lacks. */
 struct counts { long own, borrowed, lacking; };
 
-/* While one lives, the device has done its work and the CPU may use its memory. */
+static mlc_backend g_unit;
+static mlc_kernels g_own;              /* entries of mlcore_cuda.cu                             */
+#define COUNTS(name) static counts g_##name;
+MLC_KERNELS(COUNTS)
+
+/* -- nothing borrowed -- */
+
+/* Of the harness, where it is linked: the device has no kernel for this. */
+extern "C" __attribute__((weak)) void test_lacks(const char *what);
+
+static thread_local const char *g_operation;       /* whose kernel has not been called          */
+
+static void lacks_name(const char *what) { if (test_lacks) test_lacks(what); }
+
+static void operation_note(void *dev, const char *what)
+{
+    g_operation = what;
+    g_unit.operation(dev, what);
+}
+/* Asked for where an operation failed: one that called no kernel had none to call. */
+static const char *message_note(void *dev)
+{
+    if (g_operation) lacks_name(g_operation);
+    g_operation = NULL;
+    return g_unit.message(dev);
+}
+
+/* An entry of the unit, which says what it does not do; NULL stays NULL. */
+#define ALONE(name) \
+    static mlc_status name##_alone(void *dev, const struct mlc_k_##name *a) \
+    { \
+        g_operation = NULL; \
+        const mlc_status st = g_own.name(dev, a); \
+        if (st == MLC_ERR_UNSUPPORTED) lacks_name(#name); \
+        else g_##name.own++; \
+        return st; \
+    }
+MLC_KERNELS(ALONE)
+
+static void alone(mlc_backend *b)
+{
+#define SET_ALONE(name) if (g_own.name) b->kernels.name = name##_alone;
+    MLC_KERNELS(SET_ALONE)
+    b->operation = operation_note;
+    b->message = message_note;
+}
+
 #ifndef BORROW_CARD
+/* -- borrowed from the CPU -- */
+
+static const mlc_kernels *g_cpu;
+
+/* While one lives, the device has done its work and the CPU may use its memory. */
 struct turn {
     const cuda_host::Lock lock;
     turn() : lock(cuda_host::g_mutex) { cuda_host::drain_all(); cuda_host::arena_open(); }
     ~turn() { cuda_host::arena_shut(); }
 };
-static void managed(mlc_backend *) {}
-#else
-struct turn {
-    turn()
-    {
-        const cudaError_t e = cudaDeviceSynchronize();
-        if (e == cudaSuccess) return;
-        fprintf(stderr, "the device failed before an entry of the CPU: %s\n",
-                cudaGetErrorString(e));
-        exit(1);
-    }
-    ~turn() {}
-};
-
-static mlc_status managed_alloc(void *, size_t bytes, void **p)
+/* The forms of entries that README's table lists as UNSUPPORTED. */
+template <class A> static bool lacks(const A *) { return false; }
+static bool lacks(const mlc_k_gemm *a) { return a->signs.rows > 0; }
+static bool lacks(const mlc_k_optim *a)
 {
-    return cudaMallocManaged(p, bytes) == cudaSuccess ? MLC_OK : MLC_ERR_NOMEM;
+    return a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8;
 }
-static void managed_release(void *, void *p, size_t) { cudaFree(p); }
 
+/* An entry: the unit's own, and where it has none or answers UNSUPPORTED the CPU's. */
+#define BORROW(name) \
+    static mlc_status name##_run(void *dev, const struct mlc_k_##name *a) \
+    { \
+        const mlc_status own = g_own.name ? g_own.name(dev, a) : MLC_ERR_UNSUPPORTED; \
+        if (own != MLC_ERR_UNSUPPORTED) { g_##name.own++; return own; } \
+        const turn t; \
+        g_##name.borrowed++; \
+        if (lacks(a)) g_##name.lacking++; \
+        return g_cpu->name(NULL, a); \
+    } \
+    static size_t name##_ask(void *dev, const struct mlc_k_##name *a) \
+    { \
+        const size_t own = g_own.name##_workspace ? g_own.name##_workspace(dev, a) : 0; \
+        const size_t cpu = g_cpu->name##_workspace ? g_cpu->name##_workspace(NULL, a) : 0; \
+        return own > cpu ? own : cpu; \
+    }
+MLC_KERNELS(BORROW)
+
+static void borrow(mlc_backend *b)
+{
+#define SET(name) b->kernels.name = name##_run; b->kernels.name##_workspace = name##_ask;
+    MLC_KERNELS(SET)
+    /* What the framework does without has no entry: the unit's gemm and optim are called, and the
+     * products read weights as they lie. The CPU's packs, which gemm cannot read, are none. */
+    b->kernels.gemm_optim = g_own.gemm_optim;
+    b->kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
+    b->kernels.pack = g_own.pack;
+    b->kernels.pack_workspace = g_own.pack_workspace;
+}
+
+static void entries_set(mlc_backend *b)
+{
+    const char *no = getenv("CUDA_HOST_NOBORROW");
+    g_cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
+    if (no && strcmp(no, "1") == 0) alone(b);
+    else borrow(b);
+}
+#else
 /* Counted as in the host build's cublasLt.h; -Wl,--wrap=cublasLtMatmul leads here. */
 extern "C" {
 int64_t cuda_host_lt_products;
@@ -66,44 +143,15 @@ cublasStatus_t __wrap_cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 }
 
 /* Ends a program that is asked for a card where there is none. */
-static void managed(mlc_backend *b)
+static void entries_set(mlc_backend *b)
 {
+    alone(b);
     const char *asked = getenv("MLC_TEST_DEVICE");
-    b->alloc = managed_alloc;
-    b->release = managed_release;
     if (b->count() > 0 || !asked || strncmp(asked, "cuda", 4) != 0) return;
     fprintf(stderr, "no GPU: %s\n", cudaGetErrorString(cudaGetLastError()));
     exit(1);
 }
 #endif
-
-/* The forms of entries that README's table lists as UNSUPPORTED. */
-template <class A> static bool lacks(const A *) { return false; }
-static bool lacks(const mlc_k_gemm *a) { return a->signs.rows > 0; }
-static bool lacks(const mlc_k_optim *a)
-{
-    return a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8;
-}
-
-/* An entry: the unit's own, and where it has none or answers UNSUPPORTED the CPU's. */
-#define BORROW(name) \
-    static counts g_##name; \
-    static mlc_status name##_run(void *dev, const struct mlc_k_##name *a) \
-    { \
-        const mlc_status own = g_own.name ? g_own.name(dev, a) : MLC_ERR_UNSUPPORTED; \
-        if (own != MLC_ERR_UNSUPPORTED) { g_##name.own++; return own; } \
-        const turn t; \
-        g_##name.borrowed++; \
-        if (lacks(a)) g_##name.lacking++; \
-        return g_cpu->name(NULL, a); \
-    } \
-    static size_t name##_ask(void *dev, const struct mlc_k_##name *a) \
-    { \
-        const size_t own = g_own.name##_workspace ? g_own.name##_workspace(dev, a) : 0; \
-        const size_t cpu = g_cpu->name##_workspace ? g_cpu->name##_workspace(NULL, a) : 0; \
-        return own > cpu ? own : cpu; \
-    }
-MLC_KERNELS(BORROW)
 
 /* The last line: what is not written yet. MLC_CUDA_HOST_COUNTS also asks for a line an entry. The
  * program fails where the CPU made another call of an entry that the unit has: it would not be
@@ -140,17 +188,9 @@ __attribute__((constructor)) static void borrow_register()
 {
     mlc_backend b;
     mlc_cuda_backend(&b);
+    g_unit = b;
     g_own = b.kernels;
-    g_cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
-#define SET(name) b.kernels.name = name##_run; b.kernels.name##_workspace = name##_ask;
-    MLC_KERNELS(SET)
-    /* What the framework does without has no entry: the unit's gemm and optim are called, and the
-     * products read weights as they lie. The CPU's packs, which gemm cannot read, are none. */
-    b.kernels.gemm_optim = g_own.gemm_optim;
-    b.kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
-    b.kernels.pack = g_own.pack;
-    b.kernels.pack_workspace = g_own.pack_workspace;
-    managed(&b);
+    entries_set(&b);
     mlc_backend_register(&b);
     const char *device = getenv("MLC_TEST_DEVICE");
     if (device && strncmp(device, "cuda", 4) == 0) atexit(counts_print);
