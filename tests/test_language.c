@@ -509,7 +509,8 @@ TEST(language, a_stream_asks_for_no_memory_for_tokens_to_come)
     }
 }
 
-/* Each token of a vocabulary takes a bit, however long the stream is. */
+/* Each token of a vocabulary takes a bit, however long the stream is. What a context keeps of the
+ * steps of a device without a kernel for them is there after the first cache. */
 TEST(language, tokens_of_a_stream_do_not_stay)
 {
     enum { LONG = 20000 };
@@ -518,18 +519,21 @@ TEST(language, tokens_of_a_stream_do_not_stay)
     mlc_module          *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 4),
                                               mlc_nn_gru(ctx, 4, 4));
     const mlc_cache_desc d = mlc_cache_desc_make(1, 0);
+    const int64_t        n = test_cpu_kernels() ? LONG : LONG / 10;
     mlc_memory           before, after;
     mlc_module_build(net);
-    mlc_cache *c = mlc_cache_create(net, &d);
-    mlc_memory_trim(ctx);
-    mlc_memory_info(ctx, &before);
-    mlc_scope_begin(ctx);
-    CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, LONG), text), c) != NULL);
-    mlc_scope_end(ctx);
-    mlc_memory_trim(ctx);
-    mlc_memory_info(ctx, &after);
-    CHECK(after.allocated - before.allocated < 4096);
-    mlc_cache_free(c);
+    for (int i = 0; i < 2; i++) {
+        mlc_cache *c = mlc_cache_create(net, &d);
+        mlc_memory_trim(ctx);
+        mlc_memory_info(ctx, &before);
+        mlc_scope_begin(ctx);
+        CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, n), text), c) != NULL);
+        mlc_scope_end(ctx);
+        mlc_memory_trim(ctx);
+        mlc_memory_info(ctx, &after);
+        CHECK((i == 0 && !test_cpu_kernels()) || after.allocated - before.allocated < 4096);
+        mlc_cache_free(c);
+    }
     CHECK_OK(ctx);
 }
 
