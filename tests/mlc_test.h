@@ -730,6 +730,7 @@ static bool test_run(test_case *t)
     test_g.process = getpid();
     test_g.thread = pthread_self();
     test_g.lacks[0] = 0;
+    test_clock_end();                  /* of one that was left                                 */
     switch (setjmp(test_g.leave)) {
     case 0: break;
     case TEST_SKIPS:
