@@ -25,15 +25,16 @@
  *     mlc_ctx_free(ctx);
  *   A complete program: README.md, examples/digits.c.
  *
- * 2. Errors. What creates something returns NULL on failure, everything else a mlc_status; the
- *   text is in the context (mlc_error). The first error stays, and an operation that is given
- *   NULL returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which
- *   returns the status and clears errors raised inside the scope. The library never aborts,
- *   exits or prints, unless desc.abort_on_error or the environment asks for it (6); a logger in
- *   the context's desc hears of errors and warnings. A program that ends at the first error writes
- *   MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows something takes a
- *   writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL, NULL), is NumPy's
- *   print(t).
+ * 2. Errors. What creates something returns NULL on failure, everything else a mlc_status; the text
+ *   is in the context (mlc_error). The first error stays, and an operation that is given NULL
+ *   returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which returns the
+ *   status and clears errors raised inside the scope. Of a module, optimizer or other object that
+ *   is NULL the text is in the context of another argument, where there is one. The library never
+ *   aborts, exits or prints, unless desc.abort_on_error or the environment asks for it (6); a
+ *   logger in the context's desc hears of errors and warnings. A program that ends at the first
+ *   error writes MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows
+ *   something takes a writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL,
+ *   NULL), is NumPy's print(t).
  *
  * 3. Memory. Objects (modules, optimizers, loaders) live until freed or the context ends, also
  *   when made inside a scope. Tensors belong to the scope in which they were made; outside any
@@ -394,7 +395,9 @@ typedef struct mlc_allocator {
 typedef void (*mlc_log_fn)(void *user, mlc_log_level level, const char *text);
 
 /* Where text goes; it is not 0-terminated. A function that shows something takes NULL as standard
- * output; under MLC_NO_STDIO that is an ARG error. In a desc NULL is what the field says.    */
+ * output; under MLC_NO_STDIO that is an ARG error. In a desc NULL is what the field says. Of an
+ * object that is NULL a line is written that says so, and ARG returned: there is no context for a
+ * text.                                                                                      */
 typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);
 
 typedef enum mlc_blas {                /* whether a CBLAS, where there is one, is called        */
@@ -9209,6 +9212,16 @@ static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format,
     va_end(args);
     return status;
 }
+
+/* An object is NULL, where another argument may have a context; an error that stands is why. */
+static mlc_status mlc__no_object(mlc_ctx *ctx, const char *what, const char *object)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    MLC__TRY(ctx->status);
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s is NULL; look at what should have made it", what,
+                     object);
+}
+static mlc_ctx *mlc__ctx_of(const mlc_tensor *t) { return t ? t->ctx : NULL; }
 
 /* A list of a desc has its count in n_NAME: one of both alone is a field that was forgotten. */
 static mlc_status mlc__list_check(mlc_ctx *ctx, const char *what, const char *name,
@@ -28408,6 +28421,18 @@ static mlc_status mlc__writer(mlc_ctx *ctx, const char *what, mlc_writer *write)
 #endif
 }
 
+/* An object that is NULL has no context for an error: what shows it says so, as printf does of a
+ * string that is NULL. */
+static mlc_status mlc__show_none(const char *object, mlc_writer write, void *user)
+{
+    char text[96];
+    if (mlc__writer(NULL, object, &write) != MLC_OK) return MLC_ERR_ARG;
+    const int n = snprintf(text, sizeof text, "(no %s: it is NULL; mlc_error(ctx) says why)\n",
+                           object);
+    write(user, text, (size_t)n);
+    return MLC_ERR_ARG;
+}
+
 /* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access
  * Tensors are small structs in a scope's arena over a storage that views share. Nothing here is
  * recorded. The functions at the end (mlc__map, mlc__reduce, mlc__sum_to) translate tensors to
@@ -29125,12 +29150,7 @@ static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
 MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
 {
     mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
-    if (!dst || !src) {                /* an error that stands is why */
-        if (ctx && ctx->status != MLC_OK) return ctx->status;
-        return mlc__fail(ctx, MLC_ERR_ARG,
-                         "copy_into: %s is NULL; look at what should have made it",
-                         dst ? "src" : "dst");
-    }
+    if (!dst || !src) return mlc__no_object(ctx, "copy_into", dst ? "src" : "dst");
     MLC__REQUIRE(ctx, dst->ctx == src->ctx, ARG,
                  "copy_into: src belongs to another context%s; make both in one",
                  mlc__elsewhere(src->ctx, ctx).s);
@@ -29924,7 +29944,7 @@ MLC_IMPL mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_
                                  void *user)
 {
     mlc__printer p;
-    if (!t) return MLC_ERR_ARG;
+    if (!t) return mlc__show_none("tensor", write, user);
     mlc_ctx *ctx = t->ctx;
     MLC__TRY(mlc__writer(ctx, "print", &write));
     MLC__TRY(mlc__alive(t, "print"));
@@ -41167,7 +41187,7 @@ static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
  * files. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
 {
-    if (!m) return MLC_ERR_ARG;
+    if (!m) return mlc__no_object(mlc__ctx_of(param), "module_tie", "the module");
     MLC__REQUIRE(m->ctx, param && (param->flags & MLC__PARAM) && param->ctx == m->ctx, ARG,
                  "module_tie: '%s' needs a parameter of a module of this context",
                  name ? name : "NULL");
@@ -41865,7 +41885,8 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
 MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                        mlc_tensor **out, int32_t n_out)
 {
-    if (!m) return MLC_ERR_ARG;
+    if (!m)
+        return mlc__no_object(in && n_in > 0 ? mlc__ctx_of(in[0]) : NULL, "forward", "the module");
     const mlc_module *outer = m->ctx->current;
     const int32_t held = m->ctx->held;
     m->ctx->current = m;
@@ -41901,8 +41922,6 @@ static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epi
 MLC_IMPL mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x)
 {
     mlc_tensor *y = NULL;
-    if (!m && x) mlc__fail(x->ctx, MLC_ERR_ARG, "forward: the module is NULL; look at what should "
-                              "have made it");
     return mlc_module_forward(m, &x, 1, &y, 1) == MLC_OK ? y : NULL;
 }
 
@@ -43020,7 +43039,7 @@ static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *
 MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
 {
     int64_t n = 0;
-    if (!m) return MLC_ERR_ARG;
+    if (!m) return mlc__no_object(mlc__ctx_of(x), "nn_scale_fit", "the module");
     mlc_ctx *ctx = m->ctx;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__REQUIRE(ctx, x, ARG, "nn_scale_fit: x is NULL; it has the data to fit to");
@@ -44816,7 +44835,7 @@ MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *le
     mlc_tensor *out[3] = { NULL, NULL, NULL };
     if (y) *y = NULL;
     if (state_out) state_out[0] = state_out[1] = NULL;     /* which may be state */
-    if (!m) return MLC_ERR_ARG;
+    if (!m) return mlc__no_object(mlc__ctx_of(x), "rnn_forward", "the module");
     MLC__REQUIRE(m->ctx, m->fuse->lengths, ARG, "rnn_forward: the module is a %s; it must be one "
                  "of mlc_nn_rnn_ex or mlc_nn_bidirectional", m->cls.name);
     MLC__REQUIRE(m->ctx, y, ARG, "rnn_forward: y is NULL; it gets the output");
@@ -45086,7 +45105,10 @@ static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc
 MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc_tensor *key,
                                            mlc_tensor *value, const mlc_attention_desc *desc)
 {
-    if (!m) return NULL;
+    if (!m) {
+        mlc__no_object(mlc__ctx_of(query), "attention_forward", "the module");
+        return NULL;
+    }
     if (m->fuse->is & MLC__IS_ATTENTION) {
         if (!key) key = query;
         return mlc__mha_run(m, query, key, value ? value : key, desc, NULL);
@@ -45467,7 +45489,10 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
                                              const mlc_attention_desc *self,
                                              const mlc_attention_desc *cross)
 {
-    if (!m) return NULL;
+    if (!m) {
+        mlc__no_object(mlc__ctx_of(x), "transformer_forward", "the module");
+        return NULL;
+    }
     if (m->descs) return mlc__transformer_run(m, x, memory, self, cross);
     mlc__fail(m->ctx, MLC_ERR_ARG, "transformer_forward: the module is a %s; it must be a layer or "
               "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
@@ -46477,11 +46502,20 @@ static void mlc__cache_advance(mlc_cache *c, int64_t t)
     }
 }
 
+static mlc_status mlc__cached_check(const char *what, const mlc_module *net, const mlc_cache *c,
+                                    mlc_tensor *x)
+{
+    mlc_tensor *const in[1] = { x };
+    if (!net || !c || !x)
+        return mlc__no_object(net ? net->ctx : c ? c->ctx : mlc__ctx_of(x), what,
+                              !net ? "the network" : !c ? "the cache" : "the input");
+    return mlc__inputs(what, 1, in) ? MLC_OK : MLC_ERR_ARG;
+}
+
 /* mlc_forward_cached without a note of x's tokens. */
 static mlc_tensor *mlc__cache_forward(mlc_module *net, mlc_tensor *x, mlc_cache *c)
 {
-    mlc_tensor *const in[1] = { x };
-    if (!net || !c || !mlc__inputs("forward_cached", 1, in) || !mlc__cache_takes(c, net, x))
+    if (mlc__cached_check("forward_cached", net, c, x) != MLC_OK || !mlc__cache_takes(c, net, x))
         return NULL;
     mlc_ctx *ctx = net->ctx;
     const int64_t t = x->shape[1], rows = c->rows;
@@ -46842,9 +46876,8 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
 MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                  const mlc_generate_desc *desc, mlc_token_fn fn, void *user)
 {
-    mlc_tensor *const in[1] = { prompt };
     mlc__generate g;
-    if (!net || !cache || !mlc__inputs("generate", 1, in)) return MLC_ERR_ARG;
+    MLC__TRY(mlc__cached_check("generate", net, cache, prompt));
     mlc_ctx *ctx = net->ctx;
     MLC__TRY(mlc__generate_check(net, cache, prompt, desc));
     memset(&g, 0, sizeof g);
@@ -47122,9 +47155,8 @@ static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
 MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                     const mlc_beam_desc *desc, int64_t *out, double *score)
 {
-    mlc_tensor *const in[1] = { prompt };
     mlc__beams g;
-    if (!net || !cache || !mlc__inputs("beam_search", 1, in)) return MLC_ERR_ARG;
+    MLC__TRY(mlc__cached_check("beam_search", net, cache, prompt));
     MLC__TRY(mlc__beams_check(net, cache, prompt, desc));
     memset(&g, 0, sizeof g);
     g.ctx = net->ctx;
@@ -47463,7 +47495,7 @@ MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write,
 {
     mlc__count count = { 0, 0, 0 };
     int64_t activations[2] = { 0, 0 };
-    if (!m) return MLC_ERR_ARG;
+    if (!m) return mlc__show_none("module", write, user);
     MLC__TRY(mlc__writer(m->ctx, "summary", &write));
     const mlc__table t = { write, user };
     MLC__TRY(mlc_module_build(m));
@@ -50284,7 +50316,7 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
 
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
-    if (!o) return MLC_ERR_ARG;
+    if (!o) return mlc__no_object(mlc__ctx_of(loss), "optim_minimize", "the optimizer");
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, loss && loss->ctx == o->ctx, ARG, "optim_minimize: the loss %s", loss ?
                  "belongs to another context" : "is NULL; look at what should have made it");
@@ -67556,7 +67588,9 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
                                       mlc_tensor *weights)
 {
     mlc__fed f;
-    if (!m) return MLC_ERR_ARG;
+    if (!m)
+        return mlc__no_object(mlc__ctx_of(predictions ? predictions : targets), "metric_update",
+                              "the metric");
     mlc_ctx *ctx = m->ctx;
     if (ctx->status != MLC_OK || ctx->dry_run) return ctx->status;
     memset(&f, 0, sizeof f);
@@ -67623,7 +67657,9 @@ static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
 
 MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
 {
-    if (!into || !from) return MLC_ERR_ARG;
+    if (!into || !from)
+        return mlc__no_object(into ? into->ctx : from ? from->ctx : NULL, "metric_merge",
+                              into ? "from" : "into");
     mlc_ctx *ctx = into->ctx;
     if (ctx->status != MLC_OK) return ctx->status;
     if (from->ctx->status != MLC_OK) return from->ctx->status;
@@ -68207,7 +68243,7 @@ static void mlc__class_report(const mlc_metric *m, const double *counts, const c
 MLC_IMPL mlc_status mlc_classification_report(mlc_metric *m, const char *const *names,
                                               int32_t digits, mlc_writer write, void *user)
 {
-    if (!m) return MLC_ERR_ARG;
+    if (!m) return mlc__show_none("metric", write, user);
     MLC__REQUIRE(m->ctx, digits >= 0 && digits <= 17, ARG, "classification_report: %d digits; "
                  "0 to 17 can be shown", (int)digits);
     MLC__TRY(mlc__class_names(m, "classification_report", names));
@@ -68755,7 +68791,7 @@ static mlc_status mlc__tracker_add(mlc_tracker *t, const char *name, mlc_metric 
 
 MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_metric *m, bool higher)
 {
-    if (!t) return MLC_ERR_ARG;
+    if (!t) return mlc__no_object(m ? m->ctx : NULL, "tracker_metric", "the tracker");
     if (t->ctx->status != MLC_OK) return t->ctx->status;
     return mlc__tracker_add(t, name, m, higher);
 }
@@ -68763,7 +68799,9 @@ MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_met
 MLC_IMPL mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
                                        mlc_tensor *weights)
 {
-    if (!t) return MLC_ERR_ARG;
+    if (!t)
+        return mlc__no_object(mlc__ctx_of(predictions ? predictions : targets), "tracker_update",
+                              "the tracker");
     for (int64_t i = 0; i < t->names; i++)
         if (t->list[i].m)
             MLC__TRY(mlc_metric_update(t->list[i].m, predictions, targets, weights));
@@ -68851,7 +68889,7 @@ static void mlc__cell(const mlc__table *to, const char *name, const char *text)
 
 MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user)
 {
-    if (!t) return MLC_ERR_ARG;
+    if (!t) return mlc__show_none("tracker", write, user);
     MLC__TRY(mlc__writer(t->ctx, "tracker_print", &write));
     const mlc__table to = { write, user };
     mlc__print(&to, "%8s", "step");
@@ -69814,9 +69852,16 @@ static mlc_status mlc__fit_start(mlc__fit *f, mlc_module *net, mlc_optim *opt, m
     return mlc__fit_event(f, MLC_EVENT_TRAIN_BEGIN);
 }
 
+/* NULL: all three are. */
+static mlc_ctx *mlc__fit_ctx(const mlc_module *net, const mlc_optim *opt, const mlc_loader *train)
+{
+    return net ? net->ctx : opt ? opt->ctx : train ? train->ctx : NULL;
+}
+
 MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                                       const mlc_fit_desc *desc)
 {
+    if (!net) mlc__no_object(mlc__fit_ctx(net, opt, train), "fit", "the network");
     if (!net || net->ctx->status != MLC_OK || mlc__fit_check(net->ctx, opt, train, desc) != MLC_OK)
         return NULL;
     mlc__fit *f = mlc__fit_alloc(net->ctx, desc);
@@ -69851,8 +69896,9 @@ MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                             const mlc_fit_desc *desc, mlc_tracker **history)
 {
     if (history) *history = NULL;
+    const mlc_ctx *ctx = mlc__fit_ctx(net, opt, train);
     mlc_fit_state *s = mlc_fit_begin(net, opt, train, desc);
-    if (!s) return net ? net->ctx->status : MLC_ERR_ARG;
+    if (!s) return ctx ? ctx->status : MLC_ERR_ARG;
     while (mlc_fit_step(s)) {}
     return mlc_fit_end(s, history);
 }
@@ -69915,7 +69961,7 @@ MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_
                                  double *loss)
 {
     if (loss) *loss = MLC__NAN;
-    if (!net) return MLC_ERR_ARG;
+    if (!net) return mlc__no_object(loader ? loader->ctx : NULL, "evaluate", "the network");
     mlc_ctx *ctx = net->ctx;
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__REQUIRE(ctx, loader && desc, ARG, "evaluate: %s is NULL", loader ? "desc" : "the loader");
@@ -72151,7 +72197,8 @@ static mlc_status mlc__saver_gather(mlc_run_saver *v, const char *path, const ml
 
 MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const mlc_run *run)
 {
-    if (!v) return MLC_ERR_ARG;
+    if (!v)
+        return mlc__no_object(run && run->net ? run->net->ctx : NULL, "run_save", "the saver");
     MLC__TRY(mlc_run_saver_wait(v));
     MLC__TRY(mlc__run_check(v->ctx, "run_save", path, run));
     MLC__TRY(mlc_scope_begin(v->ctx));
@@ -73004,7 +73051,7 @@ static void mlc__sweep_row(const mlc_sweep *s, const mlc__table *to, const mlc_s
 
 MLC_IMPL mlc_status mlc_sweep_print(mlc_sweep *s, mlc_writer write, void *user)
 {
-    if (!s) return MLC_ERR_ARG;
+    if (!s) return mlc__show_none("sweep", write, user);
     MLC__TRY(mlc__writer(s->ctx, "sweep_print", &write));
     const mlc__table to = { write, user };
     for (int32_t i = 0; i < s->axes + s->results; i++) {
@@ -74231,7 +74278,7 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
 {
     mlc__budget_run r;
     if (loss) *loss = MLC__NAN;
-    if (!net) return MLC_ERR_ARG;
+    if (!net) return mlc__no_object(opt ? opt->ctx : NULL, "budget_step", "the network");
     if (net->ctx->status != MLC_OK) return net->ctx->status;
     memset(&r, 0, sizeof r);
     r.net = net;
@@ -74411,7 +74458,7 @@ MLC_IMPL mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_
     static const char *const names[MLC_MEM_COUNT] = { "objects", "parameters", "gradients",
                                                       "optimizer", "activations", "workspace",
                                                       "packs" };
-    if (!t) return MLC_ERR_ARG;
+    if (!t) return mlc__show_none("timeline", write, user);
     MLC__REQUIRE(t->ctx, rows >= 0, ARG, "timeline_print: %d rows", rows);
     MLC__TRY(mlc__writer(t->ctx, "timeline_print", &write));
     const mlc__table to = { write, user };

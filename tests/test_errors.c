@@ -2331,6 +2331,83 @@ WRONG(sketched_seed_of_a_convolution_without_its_flag, ARG, NO_FLAG("nn_skconv",
       mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(2, 3, 4, 3, 1, 2); d.seed = 5;
       mlc_nn_skconv(w->ctx, &d))
 
+/* An object that could not be made: the text is in the context of another argument. */
+#define NO_OBJECT(what, object) \
+    what ": " object " is NULL; look at what should have made it"
+
+WRONG(forward_of_no_module, ARG, NO_OBJECT("forward", "the module"), mlc_forward(NULL, w->x))
+
+WRONG(forward_of_many_of_no_module, ARG, NO_OBJECT("forward", "the module"),
+      mlc_tensor *out[2]; mlc_module_forward(NULL, &w->x, 1, out, 2))
+
+WRONG(fit_of_no_network, ARG, NO_OBJECT("fit", "the network"),
+      mlc_fit_desc d = fit_desc(); mlc_fit(NULL, w->opt, NULL, &d, NULL))
+
+WRONG(fit_of_no_network_and_no_optimizer, ARG, NO_OBJECT("fit", "the network"),
+      mlc_fit_desc d = fit_desc(); mlc_fit(NULL, NULL, loader(w, w->x, NULL, 2), &d, NULL))
+
+WRONG(evaluate_of_no_network, ARG, NO_OBJECT("evaluate", "the network"),
+      mlc_fit_desc d = fit_desc(); mlc_evaluate(NULL, loader(w, w->x, NULL, 2), &d, NULL))
+
+WRONG(budget_step_of_no_network, ARG, NO_OBJECT("budget_step", "the network"),
+      mlc_budget_step(NULL, w->opt, NULL, NULL, NULL, NULL))
+
+WRONG(minimize_without_an_optimizer, ARG, NO_OBJECT("optim_minimize", "the optimizer"),
+      mlc_optim_minimize(NULL, mlc_mean_all(mlc_forward(w->net, w->x))))
+
+WRONG(update_of_no_metric, ARG, NO_OBJECT("metric_update", "the metric"),
+      mlc_metric_update(NULL, NULL, w->x, NULL))
+
+WRONG(merge_of_no_metric, ARG, NO_OBJECT("metric_merge", "from"),
+      mlc_metric_merge(mlc_metric_accuracy(w->ctx), NULL))
+
+WRONG(update_of_no_tracker, ARG, NO_OBJECT("tracker_update", "the tracker"),
+      mlc_tracker_update(NULL, w->x, w->x, NULL))
+
+WRONG(metric_of_no_tracker, ARG, NO_OBJECT("tracker_metric", "the tracker"),
+      mlc_tracker_metric(NULL, "a", mlc_metric_accuracy(w->ctx), true))
+
+WRONG(run_saved_by_no_saver, ARG, NO_OBJECT("run_save", "the saver"),
+      mlc_run r; memset(&r, 0, sizeof r); r.net = w->net; mlc_run_saver_save(NULL, "a", &r))
+
+WRONG(scale_of_no_module, ARG, NO_OBJECT("nn_scale_fit", "the module"),
+      mlc_nn_scale_fit(NULL, w->x))
+
+WRONG(tie_in_no_module, ARG, NO_OBJECT("module_tie", "the module"),
+      mlc_module_tie(NULL, "a", w->x))
+
+WRONG(recurrent_forward_of_no_module, ARG, NO_OBJECT("rnn_forward", "the module"),
+      mlc_tensor *y; mlc_rnn_forward(NULL, w->x, NULL, NULL, &y, NULL))
+
+WRONG(attention_of_no_module, ARG, NO_OBJECT("attention_forward", "the module"),
+      mlc_attention_forward(NULL, w->x, NULL, NULL, NULL))
+
+WRONG(transformer_of_no_module, ARG, NO_OBJECT("transformer_forward", "the module"),
+      mlc_transformer_forward(NULL, w->x, NULL, NULL, NULL))
+
+WRONG(generate_without_a_cache, ARG, NO_OBJECT("generate", "the cache"),
+      mlc_generate(w->net, NULL, w->i, NULL, NULL, NULL))
+
+WRONG(generate_without_a_network, ARG, NO_OBJECT("generate", "the network"),
+      mlc_generate(NULL, NULL, w->i, NULL, NULL, NULL))
+
+WRONG(beams_without_a_cache, ARG, NO_OBJECT("beam_search", "the cache"),
+      mlc_beam_search(w->net, NULL, NULL, NULL, NULL, NULL))
+
+WRONG(cached_forward_without_a_cache, ARG, NO_OBJECT("forward_cached", "the cache"),
+      mlc_forward_cached(w->net, w->i, NULL))
+
+TEST(errors, an_object_that_is_null_hides_no_earlier_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3));
+    mlc_module *net = mlc_nn_linear(ctx, 0, 2);
+    CHECK(net == NULL);
+    CHECK_EQ(mlc_optim_minimize(NULL, x), MLC_ERR_ARG);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_HAS(mlc_error(ctx), "nn_linear: in is 0");
+}
+
 TEST(errors, a_dtype_but_f32_in_a_desc_needs_no_flag)
 {
     mlc_ctx           *ctx = test_ctx();

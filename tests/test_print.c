@@ -306,14 +306,34 @@ TEST(print, a_writer_of_null_is_standard_output_everywhere)
 
 /* ---- errors ------------------------------------------------------------------------------- */
 
+TEST(print, what_shows_an_object_that_is_null_says_so)
+{
+    static sink to;
+    CHECK_EQ(mlc_print(NULL, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no tensor: it is NULL; mlc_error(ctx) says why)\n");
+    to.n = 0;
+    CHECK_EQ(mlc_summary(NULL, mlc_dims0(), collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no module: it is NULL; mlc_error(ctx) says why)\n");
+    to.n = 0;
+    CHECK_EQ(mlc_tracker_print(NULL, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no tracker: it is NULL; mlc_error(ctx) says why)\n");
+    to.n = 0;
+    CHECK_EQ(mlc_classification_report(NULL, NULL, 2, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no metric: it is NULL; mlc_error(ctx) says why)\n");
+    to.n = 0;
+    CHECK_EQ(mlc_sweep_print(NULL, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no sweep: it is NULL; mlc_error(ctx) says why)\n");
+    to.n = 0;
+    CHECK_EQ(mlc_timeline_print(NULL, 1, collect, &to), MLC_ERR_ARG);
+    CHECK_STR(to.text, "(no timeline: it is NULL; mlc_error(ctx) says why)\n");
+}
+
 TEST(print, wrong_calls_are_errors_and_write_nothing)
 {
     static sink    none;
     mlc_ctx       *ctx = test_ctx();
     mlc_tensor    *t = mlc_zeros(ctx, MLC_F32, mlc_dims1(3));
     mlc_print_desc d = mlc_print_desc_make();
-    CHECK_EQ(mlc_print(NULL, collect, &none), MLC_ERR_ARG);
-    CHECK_EQ(mlc_show(NULL), MLC_ERR_ARG);
     CHECK_OK(ctx);
     d.precision = -2;
     d.edge_items = 4;
