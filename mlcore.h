@@ -63242,11 +63242,18 @@ typedef struct mlc__table_set {        /* a table on its way to a dataset */
 static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *t,
                                       const char *name, int64_t near, int64_t *to)
 {
-    const bool there = name && near < t->cols && strcmp(t->columns[near].name, name) == 0;
-    *to = there ? near : mlc_table_find(t, name);
-    MLC__REQUIRE(u->ctx, *to >= 0, ARG, "dataset_table: the table%s has no column '%.80s'",
-                 t != u->table ? " that is `like`" : "", name ? name : "(null)");
-    return MLC_OK;
+    mlc__items there;
+    const bool near_by = name && near < t->cols && strcmp(t->columns[near].name, name) == 0;
+    *to = near_by ? near : mlc_table_find(t, name);
+    if (*to >= 0) return MLC_OK;
+    memset(&there, 0, sizeof there);
+    there.between = ", ";
+    there.quote = "'";
+    there.room = 240;
+    for (int64_t k = 0; k < t->cols; k++) mlc__items_add(&there, t->columns[k].name);
+    return mlc__fail(u->ctx, MLC_ERR_ARG, "dataset_table: '%.200s': %s no column '%.80s'; there "
+                     "are %s", t->path, t != u->table ? "the table that is `like` has" : "it has",
+                     name ? name : "(null)", mlc__items_end(&there));
 }
 
 static bool mlc__table_is_text(const mlc__table_set *u, int64_t k)
@@ -63298,8 +63305,8 @@ static mlc_status mlc__table_set_columns(mlc__table_set *u)
         if (u->column[k] >= 0) MLC__TRY(mlc__table_set_like(u, k));
         if (k < u->n) u->wide += mlc__table_places(u, k);
     }
-    MLC__REQUIRE(u->ctx, u->wide > 0, ARG, "dataset_table: there is no column for x%s",
-                 u->n ? ": those of texts have no category" : "");
+    MLC__REQUIRE(u->ctx, u->wide > 0, ARG, "dataset_table: '%.200s': there is no column for x%s",
+                 t->path, u->n ? ": those of texts have no category" : "");
     return MLC_OK;
 }
 
@@ -63348,8 +63355,8 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
         }
         u->rows += !u->drop[r];
     }
-    MLC__REQUIRE(u->ctx, u->rows > 0, VALUE, "dataset_table: no row is left of %lld; each has an "
-                 "empty cell", (long long)u->table->rows);
+    MLC__REQUIRE(u->ctx, u->rows > 0, VALUE, "dataset_table: '%.200s': no row is left of %lld; "
+                 "each has an empty cell", u->table->path, (long long)u->table->rows);
     return MLC_OK;
 }
 
@@ -63372,9 +63379,10 @@ static mlc_status mlc__table_set_means(const mlc__table_set *u)
 {
     for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
         const double mean = mlc__table_fill(u, k);
-        MLC__REQUIRE(u->ctx, mean == mean, VALUE, "dataset_table: column '%.80s' has no value in "
-                     "%lld rows, and so no mean; leave it out of columns, or set missing to "
-                     "MLC_MISSING_VALUE", u->as[k]->name, (long long)u->like->rows);
+        MLC__REQUIRE(u->ctx, mean == mean, VALUE, "dataset_table: '%.200s': column '%.80s' has no "
+                     "value in %lld rows, and so no mean; leave it out of columns, or set missing "
+                     "to MLC_MISSING_VALUE", u->like->path, u->as[k]->name,
+                     (long long)u->like->rows);
     }
     return MLC_OK;
 }

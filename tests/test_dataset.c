@@ -785,6 +785,48 @@ TEST(dataset, token_files_give_windows_and_the_tokens_that_follow)
 
 /* ---- tables --------------------------------------------------------------------------------- */
 
+/* Comments, empty lines and line breaks in quotes are lines of the file. */
+TEST(dataset, a_table_and_a_load_of_numbers_name_the_same_line_of_the_file)
+{
+    static const struct { const char *text, *says; } bad[] = {
+        {"x,y\n1,2\nNA,3\n", "r.csv': line 3, column 1"},
+        {"# c\n# d\nx,y\n1,2\n\n\nNA,3\n", "r.csv': line 7, column 1"},
+        {"\"x\ny\",y\n1,2\n3,NA\n", "r.csv': line 4, column 2"},
+        {"x,y\r\n1,2\r\n\r\nNA,3\r\n", "r.csv': line 4, column 1"},
+        {"x,y\n1,\n", "r.csv': line 2, column 2"}};
+    mlc_ctx  *ctx = test_ctx();
+    const box b = box_open("r.csv");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        mlc_csv_desc           numbers = mlc_csv_desc_make();
+        mlc_dataset_table_desc d = mlc_dataset_table_desc_make("y");
+        numbers.header = true;
+        CHECK(put_file(b.path, bad[i].text, strlen(bad[i].text)));
+        CHECK(mlc_csv_load(ctx, b.path, &numbers) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_IO, bad[i].says);
+        CHECK(mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, NULL), &d) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, bad[i].says);
+    }
+    box_close(&b);
+}
+
+/* All errors of a table name its file. */
+TEST(dataset, a_table_says_which_columns_its_file_has)
+{
+    mlc_ctx   *ctx = test_ctx();
+    const box  b = box_open("r.csv");
+    const char text[] = "x,z\n1,\n";
+    mlc_dataset_table_desc d = mlc_dataset_table_desc_make("y");
+    CHECK(put_file(b.path, text, sizeof text - 1));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    CHECK(mlc_dataset_table(ctx, t, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "r.csv': it has no column 'y'; there are 'x', 'z'");
+    d.target = NULL;
+    d.missing = MLC_MISSING_DROP;
+    CHECK(mlc_dataset_table(ctx, t, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "r.csv': no row is left of 1; each has an empty cell");
+    box_close(&b);
+}
+
 TEST(dataset, a_table_is_numbers_and_a_target_with_empty_cells_by_policy)
 {
     static const char text[] = "a,b,kind,t\n1,0.5,red,0\n2,,blue,1\n3,2.5,red,\n4,nan,green,2\n";
@@ -892,7 +934,7 @@ TEST(dataset, a_mean_is_of_numbers_and_a_missing_text_is_a_category_of_its_own)
     desc.n_columns = 2;
     desc.target = NULL;
     CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
-    CHECK_ERROR(ctx, MLC_ERR_VALUE, "dataset_table: column 'none' has no value in 4 rows, and so "
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "a.csv': column 'none' has no value in 4 rows, and so "
                                     "no mean; leave it out of columns, or set missing to ");
     desc.n_columns = 1;                /* without gaps there is nothing to fill in             */
     CHECK(mlc_dataset_table(ctx, t, &desc) != NULL);
@@ -1043,7 +1085,7 @@ TEST(dataset, a_table_like_another_has_its_categories_means_and_order_of_columns
 TEST(dataset, a_table_like_another_must_have_its_columns_and_their_kind)
 {
     static const struct { const char *text, *why; mlc_status st; } bad[] = {
-        {"size,price\n1,2\n", "dataset_table: the table has no column 'kind'", MLC_ERR_ARG},
+        {"size,price\n1,2\n", "it has no column 'kind'; there are 'size', 'price'", MLC_ERR_ARG},
         {"size,kind,price\nbig,a,2\n", "b.csv': column 'size' has texts, and numbers in the ",
          MLC_ERR_DTYPE},
         {"size,kind,price\n1,a,2.5\n", "the target 'price' is not of whole numbers alone, and in ",
@@ -1072,7 +1114,7 @@ TEST(dataset, a_table_like_another_must_have_its_columns_and_their_kind)
     CHECK_NEAR(mlc_item_at(field[0], mlc_dims1(1)), 0, 0);
     desc.target = "cost";
     CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
-    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_table: the table that is `like` has no column 'cost'");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the table that is `like` has no column 'cost'; there are");
     box_close(&a);
     box_close(&b);
 }
