@@ -5,6 +5,7 @@
  *   run     ./houses          from the folder of mlcore.h                                     */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 int main(void)
 {
@@ -23,10 +24,8 @@ int main(void)
     d.epochs = 300;
     mlc_fit(net, mlc_adam(net, 1), mlc_loader_shuffled(ctx, x, y, 8), &d, NULL);
     d.metrics = &r2, d.n_metrics = 1;
-    const mlc_status status = mlc_evaluate(net, mlc_loader_ordered(ctx, x, y, 80), &d, NULL);
-    if (status == MLC_OK)
-        printf("%d columns, R2 %.2f\n", (int)mlc_dim(x, 1), mlc_metric_value(r2.metric));
-    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    mlc_evaluate(net, mlc_loader_ordered(ctx, x, y, 80), &d, NULL);
+    MLC_CHECK(ctx);
+    printf("%d columns, R2 %.2f\n", (int)mlc_dim(x, 1), mlc_metric_value(r2.metric));
     mlc_ctx_free(ctx);
-    return status != MLC_OK;
 }

@@ -7,6 +7,7 @@
  *                             makes small ones                                                */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 static mlc_loader *loader(mlc_ctx *ctx, const char *images, const char *labels, bool train)
 {
@@ -40,8 +41,7 @@ int main(void)
     d.callbacks = &progress, d.n_callbacks = 1;
     mlc_loader *train = loader(ctx, "data/MNIST/raw/train-images-idx3-ubyte",
                                "data/MNIST/raw/train-labels-idx1-ubyte", true);
-    const mlc_status status = mlc_fit(net, mlc_adamw(net, 2e-3), train, &d, NULL);
-    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    mlc_fit(net, mlc_adamw(net, 2e-3), train, &d, NULL);
+    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
-    return status != MLC_OK;
 }

@@ -6,6 +6,7 @@
  *                             Ctrl-C: the same bits as without                                */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 int main(void)
 {
@@ -28,14 +29,12 @@ int main(void)
     d.validation = mlc_loader_ordered(ctx, val_x, val_y, 99);
     d.metrics = &accuracy, d.n_metrics = 1;
     d.callbacks = calls, d.n_callbacks = 5;
-    const mlc_status status = mlc_fit(net, mlc_adamw(net, 1e-3), train, &d, NULL);
-    if (status == MLC_OK) {
+    if (mlc_fit(net, mlc_adamw(net, 1e-3), train, &d, NULL) == MLC_OK) {
         double loss;
         mlc_evaluate(net, d.validation, &d, &loss);
         mlc_save(net, "runs/best.safetensors");
         printf("best: val_loss %.4f, accuracy %.4f\n", loss, mlc_metric_value(accuracy.metric));
     }
-    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
-    return status != MLC_OK;
 }

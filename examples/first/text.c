@@ -5,6 +5,7 @@
  *   run     ./text                                                                            */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TEXTS = 400, MOST = 64 };
@@ -60,8 +61,7 @@ int main(void)
     d.validation = validation;
     d.metrics = &accuracy, d.n_metrics = 1;
     d.callbacks = &progress, d.n_callbacks = 1;
-    const mlc_status status = mlc_fit(net, mlc_adam(net, 1e-2), train, &d, NULL);
-    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    mlc_fit(net, mlc_adam(net, 1e-2), train, &d, NULL);
+    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
-    return status != MLC_OK;
 }

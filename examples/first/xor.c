@@ -4,6 +4,7 @@
  *   run     ./xor                                                                             */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 int main(void)
 {
@@ -16,8 +17,7 @@ int main(void)
     mlc_fit_desc d = mlc_fit_desc_make(mlc_bce_with_logits);
     d.epochs = 500;
     mlc_fit(net, mlc_adam(net, 0.05), mlc_loader_ordered(ctx, x, y, 4), &d, NULL);
-    const mlc_status status = mlc_show(mlc_sigmoid(mlc_forward(net, x)));
-    if (status != MLC_OK) fprintf(stderr, "%s\n", mlc_error(ctx));
+    mlc_show(mlc_sigmoid(mlc_forward(net, x)));
+    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
-    return status != MLC_OK;
 }
