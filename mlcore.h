@@ -49,9 +49,10 @@
  * 4. Gradients. Leaves ask for them (mlc_set_requires_grad; parameters do). They add up until
  *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
  *
- * 5. Threads. A context is used by one thread at a time; contexts are independent of each other;
- *   the only process-wide state is the backend registry and the kernel tables, written once, and
- *   a count of forks.
+ * 5. Threads. A context is used by one thread at a time, and may go from one to another between two
+ *   calls, by a join or a mutex; MLC_DEBUG makes a call during a call of another thread a STATE
+ *   error. Contexts are independent of each other; the only process-wide state is the backend
+ *   registry and the kernel tables, written once, and a count of forks.
  *   For a seed and an ISA level results do not depend on the number of threads. To kernels denormal
  *   f32 and f64 are 0, also where they compare or look for an extreme; what moves, sorts or finds
  *   bits (mlc_sort, mlc_nonzero) keeps them. The caller's floating-point mode is restored.
@@ -74,7 +75,8 @@
  *   MLC_NO_AMX             no AMX kernels           MLC_ONLY_F32     no kernels of f64, bf16, f16
  *   MLC_USE_CBLAS          a CBLAS may make products MLC_BLAS_INT    its integer, default int
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
- *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory
+ *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory, a
+ *                                                   second thread in a context is a STATE error
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
  *   MLC_TEST_STRIDES       invalid unused strides   MLC_NO_CPP       no namespace mlc
  *   MLC_PART               kernels or framework: half of the implementation: two objects, compiled
@@ -7915,6 +7917,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define O_NONBLOCK 0
 #endif
 
+#if defined(MLC_DEBUG) && !defined(MLC_NO_THREADS)
+#  define MLC__DEBUG_THREADS
+#endif
 #ifndef MLC_ASSERT                     /* only for what is proved; user input gets an error */
 #  ifdef MLC_DEBUG
 #    define MLC_ASSERT(c) ((c) ? (void)0 : abort())
@@ -9058,6 +9063,11 @@ struct mlc_ctx {
     mlc_tensor    *loss_rows;          /* how many rows made the loss that mlc_fit's forward   */
                                        /* returned last; NULL: all of the batch                */
     int64_t        roots, layouts;     /* module trees and layouts made so far                  */
+#ifdef MLC__DEBUG_THREADS
+    const void    *inside;             /* whose call runs: its mlc__second, or NULL             */
+    const char    *inside_of, *second; /* that call; one that another thread made meanwhile     */
+    int32_t        entered;            /* calls of that thread within one another               */
+#endif
 };
 
 typedef enum mlc__moment {
@@ -9213,6 +9223,93 @@ static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format,
     return status;
 }
 
+/* MLC_DEBUG finds a second thread in a context: one that calls while another thread's call runs.
+ * That one goes back at once and touches nothing; the text is its own until mlc_error_clear, and
+ * an error of the first thread when its call ends. A context may go from one thread to another
+ * between two calls, so nothing is known of an owner. */
+#ifdef MLC__DEBUG_THREADS
+static __thread struct {
+    const mlc_ctx *ctx;                /* NULL: no call of this thread was refused             */
+    int32_t        scopes;             /* whose begin was refused: their end ends nothing      */
+    char           text[320];
+} mlc__second;
+
+static const char *mlc__second_text(char *text, size_t size, const char *what, const char *of)
+{
+    snprintf(text, size, "%s: another thread is in %s of the same context, which one thread at a "
+             "time may use; make a context for each thread, or hand it over between calls, by a "
+             "join or a mutex", what, of);
+    return text;
+}
+
+static bool mlc__enter(mlc_ctx *ctx, const char *what)
+{
+    const void *none = NULL, *me = &mlc__second;
+    if (__atomic_load_n(&ctx->inside, __ATOMIC_RELAXED) == me) {
+        ctx->entered++;
+    } else if (__atomic_compare_exchange_n(&ctx->inside, &none, me, false, __ATOMIC_RELAXED,
+                                           __ATOMIC_RELAXED)) {
+        __atomic_store_n(&ctx->inside_of, what, __ATOMIC_RELAXED);
+        ctx->entered = 1;
+    } else {
+        const char *of = __atomic_load_n(&ctx->inside_of, __ATOMIC_RELAXED);
+        mlc__second_text(mlc__second.text, sizeof mlc__second.text, what, of ? of : "a call");
+        mlc__second.ctx = ctx;
+        __atomic_store_n(&ctx->second, what, __ATOMIC_RELAXED);
+        return false;
+    }
+    return true;
+}
+
+static void mlc__leave(mlc_ctx *ctx)
+{
+    char text[sizeof mlc__second.text];
+    if (--ctx->entered > 0) return;
+    const char *what = __atomic_exchange_n(&ctx->second, NULL, __ATOMIC_RELAXED);
+    if (what)
+        mlc__fail(ctx, MLC_ERR_STATE, "%s", mlc__second_text(text, sizeof text, what,
+                                                             ctx->inside_of));
+    __atomic_store_n(&ctx->inside, NULL, __ATOMIC_RELAXED);
+}
+
+static bool mlc__enter_scope(mlc_ctx *ctx)
+{
+    if (mlc__enter(ctx, "scope_begin")) return true;
+    mlc__second.scopes++;
+    return false;
+}
+
+/* Of a scope that was begun by mlc__enter_scope. */
+static bool mlc__leave_scope(mlc_ctx *ctx)
+{
+    if (mlc__second.ctx != ctx || mlc__second.scopes == 0) return mlc__enter(ctx, "scope_end");
+    mlc__second.scopes--;
+    return false;
+}
+
+static void mlc__second_forget(const mlc_ctx *ctx)
+{
+    if (mlc__second.ctx != ctx) return;
+    mlc__second.ctx = NULL;
+    mlc__second.scopes = 0;
+}
+#  define MLC__ENTER(ctx, what)   mlc__enter(ctx, what)
+#  define MLC__ENTER_SCOPE(ctx)   mlc__enter_scope(ctx)
+#  define MLC__LEAVE_SCOPE(ctx)   mlc__leave_scope(ctx)
+#  define MLC__LEAVE(ctx)         mlc__leave(ctx)
+#  define MLC__IS_SECOND(ctx)     (mlc__second.ctx == (ctx))
+#  define MLC__SECOND_SAYS        mlc__second.text
+#  define MLC__SECOND_FORGET(ctx) mlc__second_forget(ctx)
+#else
+#  define MLC__ENTER(ctx, what)   true
+#  define MLC__ENTER_SCOPE(ctx)   true
+#  define MLC__LEAVE_SCOPE(ctx)   true
+#  define MLC__LEAVE(ctx)         ((void)0)
+#  define MLC__IS_SECOND(ctx)     false
+#  define MLC__SECOND_SAYS        ""
+#  define MLC__SECOND_FORGET(ctx) ((void)0)
+#endif
+
 /* An object is NULL, where another argument may have a context; an error that stands is why. */
 static mlc_status mlc__no_object(mlc_ctx *ctx, const char *what, const char *object)
 {
@@ -9253,16 +9350,22 @@ MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *forma
     return status;
 }
 
-MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx) { return ctx ? ctx->status : MLC_ERR_ARG; }
+MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx)
+{
+    if (ctx && MLC__IS_SECOND(ctx)) return MLC_ERR_STATE;
+    return ctx ? ctx->status : MLC_ERR_ARG;
+}
 MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
 {
     if (!ctx) return "no context; where mlc_ctx_create made none, desc.status says why";
+    if (MLC__IS_SECOND(ctx)) return MLC__SECOND_SAYS;
     return ctx->status != MLC_OK || ctx->told ? ctx->message : "";
 }
 
 MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
 {
     if (!ctx) return;
+    MLC__SECOND_FORGET(ctx);
     ctx->status = MLC_OK;
     ctx->told = false;
 }
@@ -28229,6 +28332,7 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
     if (!wrong) {
         ctx = mlc__ctx_alloc(&d);
         status = ctx ? mlc__ctx_open(ctx, &d) : MLC_ERR_NOMEM;
+        MLC__SECOND_FORGET(ctx);       /* another one had its address                         */
     } else if (d.log) {
         d.log(d.log_user, MLC_LOG_ERROR, wrong);
     }
@@ -28341,6 +28445,8 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
+    if (!MLC__ENTER_SCOPE(ctx)) return MLC_ERR_STATE;
+    MLC__LEAVE(ctx);
     const int32_t most = ctx->tables.scopes;
     if (ctx->depth + 2 >= most) ctx->lost_scopes++;        /* its end must end nothing */
     MLC__REQUIRE(ctx, ctx->depth + 2 < most, STATE,
@@ -28359,6 +28465,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
+    if (!MLC__LEAVE_SCOPE(ctx)) return MLC_ERR_STATE;
+    MLC__LEAVE(ctx);
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE,
                  "scope_end: no scope is open here; call mlc_scope_begin before");
@@ -28747,7 +28855,9 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
 static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     mlc_tensor *t;
-    if (!ctx || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK) return NULL;
+    if (!ctx || !MLC__ENTER(ctx, what)) return NULL;
+    MLC__LEAVE(ctx);
+    if (mlc__shape_check(ctx, what, dtype, shape) != MLC_OK) return NULL;
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t || mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
         return NULL;
@@ -30123,7 +30233,8 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     mlc_tensor *cast[MLC__MAX_IN];
     unsigned need = 0;
     mlc_node *nd = local;
-    if (!ctx) return NULL;
+    if (!ctx || !MLC__ENTER(ctx, op->name)) return NULL;
+    MLC__LEAVE(ctx);
     if (ctx->installed.autocast) {
         memcpy(cast, in, (size_t)n * sizeof *cast);
         if (!ctx->installed.autocast->inputs(ctx, op, n, cast)) return NULL;
@@ -30261,12 +30372,14 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
     if (ctx->inner.traced) return mlc__trace_of(ctx)->finish(nd);
+    if (!MLC__ENTER(ctx, nd->op->name)) return NULL;
     mlc__tell(ctx, nd, MLC__FORWARD_BEGINS, MLC_OK);
     if (nd->recorded) mlc__node_uses(nd, 1);
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__forward_run(ctx, nd);
     mlc__flush_end(mode);
     mlc__tell(ctx, nd, MLC__FORWARD_ENDS, st);
+    MLC__LEAVE(ctx);
     if (st != MLC_OK) {
         mlc__node_unsave(nd);          /* nobody will run its backward */
         return NULL;
@@ -30658,6 +30771,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__TRY(mlc__backward_check(ctx, y, dy));
     if (ctx->dry_run) return MLC_OK;
+    if (!MLC__ENTER(ctx, "backward")) return MLC_ERR_STATE;
     ctx->installed.backward = &fns;
     const uint32_t mode = mlc__flush_begin();
     /* Custom operations call mlc_ functions in here: they must not be recorded. */
@@ -30670,6 +30784,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     mlc__flush_end(mode);
     if (st != MLC_OK) mlc__tape_abandon(mlc__base(y)->node, ctx->inner.floor);
     mlc__tell(ctx, mlc__base(y)->node, MLC__BACKWARD_DONE, st);
+    MLC__LEAVE(ctx);
     return st;
 }
 
@@ -41887,6 +42002,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
 {
     if (!m)
         return mlc__no_object(in && n_in > 0 ? mlc__ctx_of(in[0]) : NULL, "forward", "the module");
+    if (!MLC__ENTER(m->ctx, "forward")) return MLC_ERR_STATE;
     const mlc_module *outer = m->ctx->current;
     const int32_t held = m->ctx->held;
     m->ctx->current = m;
@@ -41895,6 +42011,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     if (st != MLC_OK) m->out_ndim = MLC__FAILED;
     m->ctx->held = held;
     m->ctx->current = outer;
+    MLC__LEAVE(m->ctx);
     return st;
 }
 
@@ -50009,6 +50126,8 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_ready(o));
+    if (!MLC__ENTER(o->ctx, "optim_step")) return MLC_ERR_STATE;
+    MLC__LEAVE(o->ctx);
     if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);

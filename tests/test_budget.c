@@ -703,6 +703,7 @@ TEST(budget, nonsense_is_refused_by_name)
     mlc_budget none = s.budget;
     none.calls = NULL;
     CHECK_EQ(mlc_budget_step(NULL, s.opt, &s.b, &s.d, &s.budget, &loss), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "budget_step: the network is NULL");
 #ifndef MLC_DEBUG                      /* which fills the structs of an ended scope            */
     const mlc_batch given = s.b;
     mlc_scope_begin(s.ctx);

@@ -1067,6 +1067,7 @@ TEST(recurrent, calls_that_do_not_fit_are_refused)
     check_refused(mlc_nn_linear(ctx, 3, 3), x, NULL, NULL, MLC_ERR_ARG,
                   "rnn_forward: the module is a Linear; it must be one of mlc_nn_rnn_ex");
     CHECK_EQ(mlc_rnn_forward(NULL, x, NULL, NULL, out, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rnn_forward: the module is NULL");
     CHECK_EQ(mlc_rnn_forward(m, x, NULL, NULL, NULL, NULL), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "rnn_forward: y is NULL");
     mlc_tensor *in[3] = {x, h, h};

@@ -528,6 +528,7 @@ TEST(run, a_saver_writes_the_file_that_a_save_writes_while_training_goes_on)
     CHECK(mlc_run_saver_create(NULL) == NULL);
     CHECK(mlc_run_saver_wait(NULL) == MLC_ERR_ARG);
     CHECK(mlc_run_saver_save(NULL, other, &run) == MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "run_save: the saver is NULL");
     mlc_run_saver_free(NULL);
     scene_close(&s);
     box_close(&b);

@@ -314,4 +314,85 @@ TEST(threads, without_threads_a_context_has_one)
     CHECK_EQ(mlc_ctx_threads(ctx), 1);
 }
 
+/* ---- two threads in one context ------------------------------------------------------------ */
+
+typedef struct shared {
+    mlc_ctx    *ctx;
+    mlc_tensor *x;
+    mlc_status  begun, ended, status;  /* what the second thread got                           */
+    bool        made, applied;
+    char        text[400];
+} shared;
+
+/* What the second thread does while the first one is in a forward. */
+static void *second_thread(void *user)
+{
+    shared *s = (shared *)user;
+    s->begun = mlc_scope_begin(s->ctx);
+    s->made = mlc_ones(s->ctx, MLC_F32, mlc_dims1(3)) != NULL;
+    s->applied = mlc_exp(s->x) != NULL;
+    s->ended = mlc_scope_end(s->ctx);
+    s->status = mlc_ctx_status(s->ctx);
+    snprintf(s->text, sizeof s->text, "%s", mlc_error(s->ctx));
+    return NULL;
+}
+
+#ifdef MLC_DEBUG
+/* A forward that lets another thread in, from begin to end. */
+static mlc_tensor *lets_in(void *user, mlc_tensor *x)
+{
+    pthread_t other;
+    if (CHECK_EQ(pthread_create(&other, NULL, second_thread, user), 0)) pthread_join(other, NULL);
+    return mlc_mul_scalar(x, 2);
+}
+
+TEST(threads, a_second_thread_in_a_context_is_told_so_and_touches_nothing)
+{
+    static const char text[] = "another thread is in forward of the same context, which one thread "
+                               "at a time may use; make a context for each thread";
+    shared      s;
+    mlc_ctx    *ctx = threads_ctx(1);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+    memset(&s, 0, sizeof s);
+    s.ctx = ctx;
+    s.x = x;
+    mlc_module *net = mlc_nn_lambda(ctx, lets_in, &s);
+    mlc_scope_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(s.begun, MLC_ERR_STATE);
+    CHECK_EQ(s.ended, MLC_ERR_STATE);
+    CHECK_EQ(s.status, MLC_ERR_STATE);
+    CHECK(!s.made && !s.applied);
+    CHECK_HAS(s.text, "exp: ");
+    CHECK_HAS(s.text, text);
+    if (CHECK(y != NULL)) CHECK_EQ(mlc_item_at(y, mlc_dims1(3)), 2.0);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), text);
+    mlc_error_clear(ctx);
+    CHECK(mlc_exp(x) != NULL);
+    mlc_ctx_free(ctx);
+}
+#endif
+
+TEST(threads, a_context_goes_from_one_thread_to_another_between_two_calls)
+{
+    shared      s;
+    pthread_t   other;
+    mlc_ctx    *ctx = threads_ctx(2);
+    memset(&s, 0, sizeof s);
+    s.ctx = ctx;
+    mlc_scope_begin(ctx);              /* also within a scope                                  */
+    s.x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+    if (CHECK_EQ(pthread_create(&other, NULL, second_thread, &s), 0)) pthread_join(other, NULL);
+    CHECK_EQ(s.begun, MLC_OK);
+    CHECK_EQ(s.ended, MLC_OK);
+    CHECK_EQ(s.status, MLC_OK);
+    CHECK(s.made && s.applied);
+    CHECK_STR(s.text, "");
+    CHECK(mlc_exp(s.x) != NULL);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+    mlc_ctx_free(ctx);
+}
+
 #endif /* MLC_NO_THREADS */

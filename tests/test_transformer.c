@@ -487,6 +487,8 @@ TEST(transformer, calls_that_do_not_fit_are_refused)
         CHECK(mlc_transformer_forward(net, x, NULL, NULL, NULL) == NULL);
         CHECK_ERROR(ctx, MLC_ERR_ARG, "input 2 is NULL");
         CHECK(mlc_attention_forward(NULL, x, NULL, NULL, NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "attention_forward: the module is NULL");
         CHECK(mlc_transformer_forward(NULL, x, NULL, NULL, NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "transformer_forward: the module is NULL");
     }
 }
