@@ -9272,17 +9272,25 @@ static void mlc__leave(mlc_ctx *ctx)
     __atomic_store_n(&ctx->inside, NULL, __ATOMIC_RELAXED);
 }
 
-static bool mlc__enter_scope(mlc_ctx *ctx)
+/* For a short call: is no other thread in one? */
+static bool mlc__sole(mlc_ctx *ctx, const char *what)
 {
-    if (mlc__enter(ctx, "scope_begin")) return true;
+    if (!mlc__enter(ctx, what)) return false;
+    mlc__leave(ctx);
+    return true;
+}
+
+static bool mlc__sole_begins(mlc_ctx *ctx)
+{
+    if (mlc__sole(ctx, "scope_begin")) return true;
     mlc__second.scopes++;
     return false;
 }
 
-/* Of a scope that was begun by mlc__enter_scope. */
-static bool mlc__leave_scope(mlc_ctx *ctx)
+/* The end of a scope whose begin was refused ends nothing. */
+static bool mlc__sole_ends(mlc_ctx *ctx)
 {
-    if (mlc__second.ctx != ctx || mlc__second.scopes == 0) return mlc__enter(ctx, "scope_end");
+    if (mlc__second.ctx != ctx || mlc__second.scopes == 0) return mlc__sole(ctx, "scope_end");
     mlc__second.scopes--;
     return false;
 }
@@ -9294,17 +9302,19 @@ static void mlc__second_forget(const mlc_ctx *ctx)
     mlc__second.scopes = 0;
 }
 #  define MLC__ENTER(ctx, what)   mlc__enter(ctx, what)
-#  define MLC__ENTER_SCOPE(ctx)   mlc__enter_scope(ctx)
-#  define MLC__LEAVE_SCOPE(ctx)   mlc__leave_scope(ctx)
 #  define MLC__LEAVE(ctx)         mlc__leave(ctx)
+#  define MLC__SOLE(ctx, what)    mlc__sole(ctx, what)
+#  define MLC__SOLE_BEGINS(ctx)   mlc__sole_begins(ctx)
+#  define MLC__SOLE_ENDS(ctx)     mlc__sole_ends(ctx)
 #  define MLC__IS_SECOND(ctx)     (mlc__second.ctx == (ctx))
 #  define MLC__SECOND_SAYS        mlc__second.text
 #  define MLC__SECOND_FORGET(ctx) mlc__second_forget(ctx)
 #else
 #  define MLC__ENTER(ctx, what)   true
-#  define MLC__ENTER_SCOPE(ctx)   true
-#  define MLC__LEAVE_SCOPE(ctx)   true
 #  define MLC__LEAVE(ctx)         ((void)0)
+#  define MLC__SOLE(ctx, what)    true
+#  define MLC__SOLE_BEGINS(ctx)   true
+#  define MLC__SOLE_ENDS(ctx)     true
 #  define MLC__IS_SECOND(ctx)     false
 #  define MLC__SECOND_SAYS        ""
 #  define MLC__SECOND_FORGET(ctx) ((void)0)
@@ -28445,8 +28455,7 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
-    if (!MLC__ENTER_SCOPE(ctx)) return MLC_ERR_STATE;
-    MLC__LEAVE(ctx);
+    if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
     const int32_t most = ctx->tables.scopes;
     if (ctx->depth + 2 >= most) ctx->lost_scopes++;        /* its end must end nothing */
     MLC__REQUIRE(ctx, ctx->depth + 2 < most, STATE,
@@ -28465,8 +28474,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
-    if (!MLC__LEAVE_SCOPE(ctx)) return MLC_ERR_STATE;
-    MLC__LEAVE(ctx);
+    if (!MLC__SOLE_ENDS(ctx)) return MLC_ERR_STATE;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE,
                  "scope_end: no scope is open here; call mlc_scope_begin before");
@@ -28855,9 +28863,8 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
 static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     mlc_tensor *t;
-    if (!ctx || !MLC__ENTER(ctx, what)) return NULL;
-    MLC__LEAVE(ctx);
-    if (mlc__shape_check(ctx, what, dtype, shape) != MLC_OK) return NULL;
+    if (!ctx || !MLC__SOLE(ctx, what)  || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK)
+        return NULL;
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t || mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
         return NULL;
@@ -30233,8 +30240,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     mlc_tensor *cast[MLC__MAX_IN];
     unsigned need = 0;
     mlc_node *nd = local;
-    if (!ctx || !MLC__ENTER(ctx, op->name)) return NULL;
-    MLC__LEAVE(ctx);
+    if (!ctx || !MLC__SOLE(ctx, op->name)) return NULL;
     if (ctx->installed.autocast) {
         memcpy(cast, in, (size_t)n * sizeof *cast);
         if (!ctx->installed.autocast->inputs(ctx, op, n, cast)) return NULL;
@@ -50126,8 +50132,7 @@ MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_ready(o));
-    if (!MLC__ENTER(o->ctx, "optim_step")) return MLC_ERR_STATE;
-    MLC__LEAVE(o->ctx);
+    if (!MLC__SOLE(o->ctx, "optim_step")) return MLC_ERR_STATE;
     if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
