@@ -28863,7 +28863,7 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
 static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     mlc_tensor *t;
-    if (!ctx || !MLC__SOLE(ctx, what)  || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK)
+    if (!ctx || !MLC__SOLE(ctx, what) || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK)
         return NULL;
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t || mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
