@@ -20,52 +20,9 @@
 /* Borrowed: calls that the CPU made; lacking: those of them whose form the unit lacks. */
 struct counts { long own, borrowed, lacking; };
 
-static mlc_backend g_unit;
 static mlc_kernels g_own;              /* entries of mlcore_cuda.cu                             */
 #define COUNTS(name) static counts g_##name;
 MLC_KERNELS(COUNTS)
-
-/* -- nothing borrowed -- */
-
-/* Of the harness, where it is linked: the device has no kernel for this. */
-extern "C" __attribute__((weak)) void test_lacks(const char *what);
-
-static thread_local const char *g_operation;       /* whose kernel has not been called          */
-
-static void lacks_name(const char *what) { if (test_lacks) test_lacks(what); }
-
-static void operation_note(void *dev, const char *what)
-{
-    g_operation = what;
-    g_unit.operation(dev, what);
-}
-/* Asked for where an operation failed: one that called no kernel had none to call. */
-static const char *message_note(void *dev)
-{
-    if (g_operation) lacks_name(g_operation);
-    g_operation = NULL;
-    return g_unit.message(dev);
-}
-
-/* An entry of the unit, which says what it does not do; NULL stays NULL. */
-#define ALONE(name) \
-    static mlc_status name##_alone(void *dev, const struct mlc_k_##name *a) \
-    { \
-        g_operation = NULL; \
-        const mlc_status st = g_own.name(dev, a); \
-        if (st == MLC_ERR_UNSUPPORTED) lacks_name(#name); \
-        else g_##name.own++; \
-        return st; \
-    }
-MLC_KERNELS(ALONE)
-
-static void alone(mlc_backend *b)
-{
-#define SET_ALONE(name) if (g_own.name) b->kernels.name = name##_alone;
-    MLC_KERNELS(SET_ALONE)
-    b->operation = operation_note;
-    b->message = message_note;
-}
 
 #ifndef BORROW_CARD
 /* -- borrowed from the CPU -- */
@@ -78,6 +35,7 @@ struct turn {
     turn() : lock(cuda_host::g_mutex) { cuda_host::drain_all(); cuda_host::arena_open(); }
     ~turn() { cuda_host::arena_shut(); }
 };
+
 /* The forms of entries that README's table lists as UNSUPPORTED. */
 template <class A> static bool lacks(const A *) { return false; }
 static bool lacks(const mlc_k_gemm *a) { return a->signs.rows > 0; }
@@ -121,8 +79,8 @@ static void entries_set(mlc_backend *b)
 {
     const char *no = getenv("CUDA_HOST_NOBORROW");
     g_cpu = mlc_cpu_kernels(MLC_ISA_AUTO);
-    if (no && strcmp(no, "1") == 0) alone(b);
-    else borrow(b);
+    if (!no || strcmp(no, "1") != 0) borrow(b);
+    else setenv("MLC_TEST_LACKS", "1", 1);
 }
 #else
 /* Counted as in the host build's cublasLt.h; -Wl,--wrap=cublasLtMatmul leads here. */
@@ -143,10 +101,10 @@ cublasStatus_t __wrap_cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
 }
 
 /* Ends a program that is asked for a card where there is none. */
-static void entries_set(mlc_backend *b)
+static void entries_set(const mlc_backend *b)
 {
-    alone(b);
     const char *asked = getenv("MLC_TEST_DEVICE");
+    setenv("MLC_TEST_LACKS", "1", 1);
     if (b->count() > 0 || !asked || strncmp(asked, "cuda", 4) != 0) return;
     fprintf(stderr, "no GPU: %s\n", cudaGetErrorString(cudaGetLastError()));
     exit(1);
@@ -188,7 +146,6 @@ __attribute__((constructor)) static void borrow_register()
 {
     mlc_backend b;
     mlc_cuda_backend(&b);
-    g_unit = b;
     g_own = b.kernels;
     entries_set(&b);
     mlc_backend_register(&b);
