@@ -142,10 +142,16 @@ $(BUILD)/cuda/mlcore_cuda.o: mlcore_cuda.cu mlcore_cuda.h mlcore.h
 	$(NVCC) -std=c++17 -O3 -ftz=true --Werror all-warnings --threads 2 $(CUDA_GEN) $(NVCC_FLAGS) \
 	    -c -o $@ $<
 
-# What runs on a GPU: -lcudart and -lcublasLt are those of the toolkit that nvcc belongs to.
-CUDA_LIB  = $(wildcard $(abspath $(dir $(NVCC))/../lib64))
-CUDA_LINK = $(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CUDA_LIB:%=-L%) \
-            $(CUDA_LIB:%=-Wl,-rpath,%) -lcublasLt -lcudart `sed -n 2p $(BUILD)/blas` $(LIBS)
+# What runs on a GPU is linked with the toolkit's libraries that nvcc belongs to: in lib64, or, where
+# wheels of Python's brought it, in lib, with names that end in a version alone.
+comma    := ,
+CUDA_TOP  = $(abspath $(dir $(shell command -v $(NVCC)))/..)
+CUDA_SO   = $(or $(firstword $(foreach dir,lib64 lib targets/x86_64-linux/lib,\
+                $(wildcard $(CUDA_TOP)/$(dir)/lib$1.so $(CUDA_TOP)/$(dir)/lib$1.so.*))),-l$1)
+CUDA_LIBS = $(call CUDA_SO,cublasLt) $(call CUDA_SO,cudart)
+CUDA_LINK = $(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(CUDA_LIBS) \
+            $(addprefix -Wl$(comma)-rpath$(comma),$(sort $(dir $(filter /%,$(CUDA_LIBS))))) \
+            `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/digits_cuda.o: examples/digits.c examples/options.h mlcore.h mlcore_cuda.h $(BUILD)/config
 	$(COMPILE) -DDIGITS_CUDA -c -o $@ $<
