@@ -125,6 +125,11 @@ bool test_read(mlc_tensor *t, double *out);
  * that the implementation at hand leaves out. See tests/families.py.                          */
 void test_leave(const char *name);
 
+/* test_lacks: for loggers of a test's own. With MLC_TEST_LACKS, if the text says that a kernel is
+ * missing, a check of the running test that does not hold from here on, or a crash, ends the test,
+ * which is skipped.                                                                           */
+void test_lacks(const char *text);
+
 /* test_aligned_alloc, test_aligned_free: what an allocator of the program's own would call.    */
 void *test_aligned_alloc(size_t align, size_t bytes);
 void test_aligned_free(void *ptr);
@@ -215,23 +220,32 @@ static void test_trace(const double *x, int64_t n)
     test_g.n_hashed += n;
 }
 
+static bool test_asked(const char *variable)
+{
+    const char *is = getenv(variable);
+    return is != NULL && *is != 0 && strcmp(is, "0") != 0;
+}
+
 /* Only the thread that runs the test can leave it.                                            */
 static bool test_may_leave(void)
 {
     return getpid() == test_g.process && pthread_equal(pthread_self(), test_g.thread);
 }
 
-/* The logger of contexts of a device that may lack kernels. Where one is missing, a check of the
- * running test that does not hold from here on, or a crash, ends the test: it is skipped.     */
-static void test_lacks(void *user, mlc_log_level level, const char *text)
+void test_lacks(const char *text)
 {
     const char *at = strstr(text, "has no kernel ");
-    (void)user; (void)level;
     if (!at) at = strstr(text, "keeps states in f32 alone");
-    if (!at || test_g.lacks[0] || !test_may_leave()) return;
+    if (!at || test_g.lacks[0] || !test_asked("MLC_TEST_LACKS") || !test_may_leave()) return;
     at += *at == 'h' ? strlen("has no kernel ") : 0;
-    snprintf(test_g.lacks, sizeof test_g.lacks, "%.*s", (int)strcspn(at, ";") , at);
+    snprintf(test_g.lacks, sizeof test_g.lacks, "%.*s", (int)strcspn(at, ";"), at);
     if (*at == '\'') test_g.lacks[2 + strcspn(at + 1, "'")] = 0;
+}
+
+static void test_logs(void *user, mlc_log_level level, const char *text)
+{
+    (void)user; (void)level;
+    test_lacks(text);
 }
 
 static bool test_result(bool held, const char *file, int line)
@@ -367,12 +381,6 @@ bool test_on_host(void)
     return test_g.device == NULL;
 }
 
-static bool test_asked(const char *variable)
-{
-    const char *is = getenv(variable);
-    return is != NULL && *is != 0 && strcmp(is, "0") != 0;
-}
-
 bool test_soak(void)
 {
     return test_asked("MLC_TEST_SOAK");
@@ -435,7 +443,7 @@ static mlc_ctx_desc test_desc_isa(mlc_isa isa)
     d.threads = 2;
     d.device = test_g.device != NULL ? test_g.names[isa] : NULL;
     if (test_asked("MLC_TEST_LACKS"))
-        d.log = test_lacks;
+        d.log = test_logs;
     return d;
 }
 

@@ -47,6 +47,7 @@ static void take_log(void *user, mlc_log_level level, const char *text)
 {
     scene       *s = (scene *)user;
     const size_t n = strlen(s->log);
+    test_lacks(text);
     if (level == MLC_LOG_ERROR)
         s->errors++;
     if (level == MLC_LOG_INFO)
