@@ -9173,11 +9173,17 @@ MLC__INLINE bool mlc__low(mlc_dtype d) { return MLC__ALL_FLOATS && mlc__is_half(
  * out. */
 
 /* How checks are written: REQUIRE leaves with an error, TRY hands on one that is recorded already.
- * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). */
+ * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). FAIL_NULL
+ * records an error and is the NULL that a function of any pointer type returns with it. */
 #define MLC__REQUIRE(ctx, cond, code, ...) \
     do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
 #define MLC__TRY(call) \
     do { const mlc_status mlc__st = (call); if (mlc__st != MLC_OK) return mlc__st; } while (0)
+#ifdef __cplusplus                      /* in C++ NULL is no pointer after a comma */
+#  define MLC__FAIL_NULL(ctx, code, ...) (mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__), nullptr)
+#else
+#  define MLC__FAIL_NULL(ctx, code, ...) (mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__), NULL)
+#endif
 
 #if MLC__HAS_FRAMEWORK
 MLC_IMPL const char *mlc_status_name(mlc_status status)
@@ -41116,10 +41122,8 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
 {
     mlc_module *m;
     if (!ctx) return NULL;
-    if (!cls || !cls->name) {
-        mlc__fail(ctx, MLC_ERR_ARG, "module_create: the class needs a name");
-        return NULL;
-    }
+    if (!cls || !cls->name)
+        return MLC__FAIL_NULL(ctx, ARG, "module_create: the class needs a name");
     m = MLC__CAST(mlc_module *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT, "module_create"));
     if (!m) return NULL;
     if (user_bytes) m->user = mlc__heap_alloc(ctx, user_bytes, MLC_MEM_OBJECT, "module_create");
@@ -41222,24 +41226,19 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
     const mlc_dtype dtype = mlc__dtype_of(ctx, desc->dtype, desc->has_dtype);
     if (mlc__name_check(m, what, name) != MLC_OK ||
         mlc__shape_check(ctx, what, dtype, desc->shape) != MLC_OK) return NULL;
-    if (desc->init > MLC_INIT_NORMAL) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: '%s': init %d is mlc_module_init's", what, name,
-                  (int)desc->init);
-        return NULL;
-    }
+    if (desc->init > MLC_INIT_NORMAL)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: '%s': init %d is mlc_module_init's", what, name,
+                              (int)desc->init);
     if (!mlc__is_float(dtype) && desc->init != MLC_INIT_ZEROS && desc->init != MLC_INIT_CONSTANT &&
         !(desc->init == MLC_INIT_UNIFORM && dtype == MLC_I64 && desc->a >= -MLC__MOST_WHOLE &&
-          desc->a < desc->b && desc->b <= MLC__MOST_WHOLE)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: buffer '%s' is %s; it may start with zeros, a constant "
-                  "or, as i64, uniform in [a,b), a < b, both within 2^53", what, name,
-                  mlc_dtype_name(dtype));
-        return NULL;
-    }
-    if (!mlc__is_full(dtype) && !desc->buffer) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: parameter '%s' is %s; only buffers may be; take f32, "
-                  "and mlc_module_to for 16 bits", what, name, mlc_dtype_name(dtype));
-        return NULL;
-    }
+          desc->a < desc->b && desc->b <= MLC__MOST_WHOLE))
+        return MLC__FAIL_NULL(ctx, ARG, "%s: buffer '%s' is %s; it may start with zeros, a "
+                              "constant or, as i64, uniform in [a,b), a < b, both within 2^53",
+                              what, name, mlc_dtype_name(dtype));
+    if (!mlc__is_full(dtype) && !desc->buffer)
+        return MLC__FAIL_NULL(ctx, DTYPE, "%s: parameter '%s' is %s; only buffers may be; take "
+                              "f32, and mlc_module_to for 16 bits", what, name,
+                              mlc_dtype_name(dtype));
     p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
     if (!p) return NULL;
     mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
@@ -41273,9 +41272,8 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
 {
     if (!m) return NULL;
     if (desc) return mlc__declare(m, "module_declare", name, desc);
-    mlc__fail(m->ctx, MLC_ERR_ARG, "module_declare: desc is NULL; start from "
-              "mlc_param_desc_make(shape)");
-    return NULL;
+    return MLC__FAIL_NULL(m->ctx, ARG, "module_declare: desc is NULL; start from "
+                          "mlc_param_desc_make(shape)");
 }
 
 static void mlc__param_drop(mlc__param *p);
@@ -42572,12 +42570,10 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *de
     mlc_param_desc p;
     mlc_module *m;
     if (!ctx) return NULL;
-    if (!desc || desc->in < 1 || desc->out < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_linear: in is %lld and out %lld; both must be positive; a "
-                  "desc starts from mlc_nn_linear_desc_make(in, out)",
-                  desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
-        return NULL;
-    }
+    if (!desc || desc->in < 1 || desc->out < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "nn_linear: in is %lld and out %lld; both must be "
+                              "positive; a desc starts from mlc_nn_linear_desc_make(in, out)",
+                              desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims2(desc->out, desc->in);
     /* kaiming_uniform with a = sqrt 5, as torch.nn.Linear: a bound of 1/sqrt(in) for the weight,
@@ -42767,11 +42763,9 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     mlc_tensor *w = NULL;
     mlc_param_desc p;
     if (!ctx) return NULL;
-    if (channels < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_prelu: channels is %lld; it must be positive",
-                  (long long)channels);
-        return NULL;
-    }
+    if (channels < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "nn_prelu: channels is %lld; it must be positive",
+                              (long long)channels);
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims1(channels);
     p.init = MLC_INIT_CONSTANT;
@@ -42883,10 +42877,8 @@ MLC__FUSE(mlc__dropout_fuse, MLC__CAN(joins, mlc__dropout_joins))
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
     static const mlc_module_class cls = { "Dropout", NULL, NULL, mlc__dropout_module, 0, NULL };
-    if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
-        return NULL;
-    }
+    if (ctx && !(p >= 0.0 && p <= 1.0))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
     mlc_module *m = mlc_module_create(ctx, &cls, &p, sizeof p);
     if (m) m->fuse = &mlc__dropout_fuse;
     return m;
@@ -42898,9 +42890,8 @@ static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_e
     (void)e;
     if (x->ndim > 1) return mlc_flatten(x, 1);
     if (x->ndim == 1) return mlc_reshape(x, mlc_dims2(x->shape[0], 1));
-    mlc__fail(m->ctx, MLC_ERR_SHAPE, "flatten: the input is a scalar, []; it must have a batch "
-              "axis");
-    return NULL;
+    return MLC__FAIL_NULL(m->ctx, SHAPE, "flatten: the input is a scalar, []; it must have a batch "
+                          "axis");
 }
 
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
@@ -42945,12 +42936,10 @@ static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc
     if (!mlc__axis_of(x, "unflatten", &axis)) return NULL;
     const int64_t n = x->shape[axis];
     const bool axes = x->ndim - 1 + u->dims.n <= MLC_MAX_DIMS;
-    if (x->ndim == 0 || !axes || (u->left < 0 ? n != u->known : n % u->known != 0)) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "unflatten: axis %d of %s does not become %s; %s", axis,
-                  mlc__shape(x).s, mlc__shape_text(u->dims.n, u->dims.v).s,
-                  axes ? "the sizes must make as many" : "a tensor has at most 8 axes");
-        return NULL;
-    }
+    if (x->ndim == 0 || !axes || (u->left < 0 ? n != u->known : n % u->known != 0))
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "unflatten: axis %d of %s does not become %s; %s",
+                              axis, mlc__shape(x).s, mlc__shape_text(u->dims.n, u->dims.v).s,
+                              axes ? "the sizes must make as many" : "a tensor has at most 8 axes");
     for (int32_t d = 0; d < x->ndim; d++) {
         if (d != axis) { shape.v[shape.n++] = x->shape[d]; continue; }
         for (int32_t i = 0; i < u->dims.n; i++)
@@ -42992,8 +42981,7 @@ MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
     static const mlc_module_class cls = { "Lambda", NULL, NULL, mlc__lambda_module, 0, NULL };
     const mlc__lambda_user u = { fn, user };
     if (fn || !ctx) return mlc_module_create(ctx, &cls, &u, sizeof u);
-    mlc__fail(ctx, MLC_ERR_ARG, "nn_lambda: fn is NULL; give a function of user and x");
-    return NULL;
+    return MLC__FAIL_NULL(ctx, ARG, "nn_lambda: fn is NULL; give a function of user and x");
 }
 
 /* ---- scales of features that are fitted, not trained */
@@ -43028,11 +43016,9 @@ static mlc_tensor *mlc__scale_module(mlc_module *m, mlc_tensor *x, const mlc_epi
     (void)e;
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
     const int64_t features = u->scale->shape[0];
-    if (x->ndim < 1 || x->shape[x->ndim - 1] != features) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "%s: x %s must end in %lld features", u->what,
-                  mlc__shape(x).s, (long long)features);
-        return NULL;
-    }
+    if (x->ndim < 1 || x->shape[x->ndim - 1] != features)
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "%s: x %s must end in %lld features", u->what,
+                              mlc__shape(x).s, (long long)features);
     if (mlc__scale_ready(m, u) != MLC_OK) return NULL;
     mlc_tensor *y = mlc__is_half(x->dtype) ? mlc_cast(x, MLC_F32) : x;
     y = mlc_mul(mlc_sub(y, u->mean), u->scale);
@@ -43056,11 +43042,9 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     const mlc_module_class cls = { name, NULL, NULL, mlc__scale_module, 0, NULL };
     mlc_param_desc p;
     if (!ctx) return NULL;
-    if (features < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_%s: features is %lld; it must be positive", user->what,
-                  (long long)features);
-        return NULL;
-    }
+    if (features < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "nn_%s: features is %lld; it must be positive", user->what,
+                              (long long)features);
     mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
     if (!m) return NULL;
     m->fuse = &mlc__scale_fuse;
@@ -43085,11 +43069,9 @@ MLC_IMPL mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features)
 MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi)
 {
     const mlc__scale_user user = { NULL, NULL, "min_max", false, true, 0, lo, hi };
-    if (ctx && !(lo < hi && hi - lo < MLC__INF)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_min_max: lo is %s, hi %s; lo must be below hi, both finite",
-                  mlc__real(lo).s, mlc__real(hi).s);
-        return NULL;
-    }
+    if (ctx && !(lo < hi && hi - lo < MLC__INF))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_min_max: lo is %s, hi %s; lo must be below hi, both "
+                              "finite", mlc__real(lo).s, mlc__real(hi).s);
     return mlc__scale_make(ctx, "MinMax", features, &user);
 }
 
@@ -43214,11 +43196,10 @@ static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, boo
 {
     const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0, NULL };
     if (!ctx) return NULL;
-    if (n < 1 || user->groups < 0 || (user->groups && n % user->groups)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: size %lld, groups %lld; the size must be positive, and "
-                  "the groups must divide it", name, (long long)n, (long long)user->groups);
-        return NULL;
-    }
+    if (n < 1 || user->groups < 0 || (user->groups && n % user->groups))
+        return MLC__FAIL_NULL(ctx, ARG, "%s: size %lld, groups %lld; the size must be positive, "
+                              "and the groups must divide it", name, (long long)n,
+                              (long long)user->groups);
     mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
     if (!m || !affine) return m;
     mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
@@ -43379,9 +43360,8 @@ static mlc_module *mlc__sequential_begin(mlc_ctx *ctx, const char *what, int32_t
 {
     if (!ctx) return NULL;
     if (n >= 0 && (n == 0 || children)) return mlc_nn_sequential(ctx);
-    mlc__fail(ctx, MLC_ERR_ARG, "%s: %d children %s; give their number and an array of them", what,
-              (int)n, children ? "are there" : "in NULL");
-    return NULL;
+    return MLC__FAIL_NULL(ctx, ARG, "%s: %d children %s; give their number and an array of them",
+                          what, (int)n, children ? "are there" : "in NULL");
 }
 
 /* name NULL: its number. On an error the children before it have no parent any more. */
@@ -43432,10 +43412,9 @@ static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epil
     (void)e;
     const mlc__drop_user *u = MLC__CAST(const mlc__drop_user *, m->user);
     if (!m->training || u->p == 0.0) return x;
-    if (x->ndim < u->axes) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..]", mlc__shape(x).s);
-        return NULL;
-    }
+    if (x->ndim < u->axes)
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "forward: x is %s; it must be [n,c,..]",
+                              mlc__shape(x).s);
     mlc_dims shape = mlc_dims_of(x->ndim, x->shape);
     for (int32_t d = u->axes; d < shape.n; d++) shape.v[d] = 1;
     return mlc_mul(x, mlc_dropout(mlc_ones(m->ctx, x->dtype, shape), u->p));
@@ -43445,10 +43424,8 @@ static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int3
 {
     const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0, NULL };
     const mlc__drop_user u = { p, axes };
-    if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
-        return NULL;
-    }
+    if (ctx && !(p >= 0.0 && p <= 1.0))
+        return MLC__FAIL_NULL(ctx, ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
     return mlc_module_create(ctx, &cls, &u, sizeof u);
 }
 
@@ -43673,15 +43650,14 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     mlc_param_desc p;
     if (!ctx) return NULL;
     if (!desc) desc = &none;           /* it has no sizes: refused */
-    if (!mlc__conv_layer_fine(desc)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
-                  "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of it for each "
-                  "axis or mlc_dims_all, channels that are multiples of groups, and padding with "
-                  "zeros where it is transposed; start from mlc_nn_conv_desc_make()", desc->axes,
-                  (long long)desc->in, (long long)desc->out, (long long)desc->kernel.v[0],
-                  (long long)desc->conv.groups);
-        return NULL;
-    }
+    if (!mlc__conv_layer_fine(desc))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
+                              "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of "
+                              "it for each axis or mlc_dims_all, channels that are multiples of "
+                              "groups, and padding with zeros where it is transposed; start from "
+                              "mlc_nn_conv_desc_make()", desc->axes, (long long)desc->in,
+                              (long long)desc->out, (long long)desc->kernel.v[0],
+                              (long long)desc->conv.groups);
     const int64_t groups = desc->conv.groups;
     int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 };
     if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
@@ -44011,18 +43987,14 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_
     static const mlc_module_class cls = { "BatchNorm", NULL, NULL, mlc__bnorm_module,
                                             MLC_TAKES_RELU, NULL };
     if (!ctx) return NULL;
-    if (!d || d->channels < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: channels is %lld; it must be positive; a desc "
-                  "starts from mlc_nn_batch_norm_desc_make(channels)",
-                  (long long)(d ? d->channels : 0));
-        return NULL;
-    }
-    if (!(d->momentum >= 0.0 && d->momentum <= 1.0 && d->eps >= 0.0 && d->eps < MLC__INF)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_batch_norm: momentum is %s, eps %s; momentum must be in "
-                  "[0, 1], eps finite and not negative", mlc__real(d->momentum).s,
-                  mlc__real(d->eps).s);
-        return NULL;
-    }
+    if (!d || d->channels < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "nn_batch_norm: channels is %lld; it must be positive; a "
+                              "desc starts from mlc_nn_batch_norm_desc_make(channels)",
+                              (long long)(d ? d->channels : 0));
+    if (!(d->momentum >= 0.0 && d->momentum <= 1.0 && d->eps >= 0.0 && d->eps < MLC__INF))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_batch_norm: momentum is %s, eps %s; momentum must be "
+                              "in [0, 1], eps finite and not negative", mlc__real(d->momentum).s,
+                              mlc__real(d->eps).s);
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__bnorm_user));
     if (!m) return NULL;
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
@@ -44114,11 +44086,9 @@ MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolat
 {
     static const mlc_module_class cls = { "Upsample", NULL, NULL, mlc__upsample_module, 0, NULL };
     const mlc__resize_user u = { scale, mode };
-    if (ctx && (scale < 1 || scale > 1 << 15)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
-                  (long long)scale);
-        return NULL;
-    }
+    if (ctx && (scale < 1 || scale > 1 << 15))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
+                              (long long)scale);
     return mlc_module_create(ctx, &cls, &u, sizeof u);
 }
 
@@ -44226,11 +44196,9 @@ MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t 
 static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
-    if (x->ndim < 3 || x->ndim > 5) {
-        mlc__fail(m->ctx, MLC_ERR_SHAPE, "forward: x is %s; it must be [n,c,..] with 1 to 3 more "
-                  "axes", mlc__shape(x).s);
-        return NULL;
-    }
+    if (x->ndim < 3 || x->ndim > 5)
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "forward: x is %s; it must be [n,c,..] with 1 to 3 "
+                              "more axes", mlc__shape(x).s);
     const mlc_epilogue relu = { MLC_ACT_RELU, 0.0, NULL }, gate = { MLC_ACT_SIGMOID, 0.0, NULL };
     mlc_dims one = mlc_dims_of(x->ndim - 2, NULL), wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t i = 0; i < one.n; i++) one.v[i] = wide.v[i + 2] = 1;
@@ -44300,11 +44268,10 @@ MLC_IMPL mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int6
 
 MLC_IMPL mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *d)
 {
-    if (ctx && !(d && d->levels >= 1 && d->levels <= 24)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_tcn: levels is %lld; it must be 1 to 24; a desc starts "
-                  "from mlc_nn_tcn_desc_make(in, channels, levels)", d ? (long long)d->levels : 0);
-        return NULL;
-    }
+    if (ctx && !(d && d->levels >= 1 && d->levels <= 24))
+        return MLC__FAIL_NULL(ctx, ARG, "nn_tcn: levels is %lld; it must be 1 to 24; a desc starts "
+                              "from mlc_nn_tcn_desc_make(in, channels, levels)",
+                              d ? (long long)d->levels : 0);
     mlc_module *net = mlc_nn_sequential(ctx);
     for (int64_t i = 0; net && i < d->levels; i++) {
         mlc_module *block = mlc_nn_tcn_block(ctx, i ? d->channels : d->in, d->channels, d->kernel,
@@ -45236,9 +45203,8 @@ MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc
         if (!key) key = query;
         return mlc__mha_run(m, query, key, value ? value : key, desc, NULL);
     }
-    mlc__fail(m->ctx, MLC_ERR_ARG, "attention_forward: the module is a %s; it must be one of "
-              "mlc_nn_multihead_attention", m->cls.name);
-    return NULL;
+    return MLC__FAIL_NULL(m->ctx, ARG, "attention_forward: the module is a %s; it must be one of "
+                          "mlc_nn_multihead_attention", m->cls.name);
 }
 
 MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(int64_t embed,
@@ -45587,10 +45553,9 @@ static mlc_module *mlc__stack_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *
     const mlc_module_class cls = { decoder ? "TransformerDecoder" : "TransformerEncoder",
                                    mlc__stack_forward, NULL, NULL, 0, NULL };
     if (!mlc__transformer_fine(ctx, what, d)) return NULL;
-    if (n < 1 || n > 1 << 16) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: %lld layers; there must be 1 to 2^16", what, (long long)n);
-        return NULL;
-    }
+    if (n < 1 || n > 1 << 16)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: %lld layers; there must be 1 to 2^16", what,
+                              (long long)n);
     mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
     if (!m || mlc__stack_children(m, d, decoder, n) == MLC_OK) return m;
     mlc_module_free(m);
@@ -45617,9 +45582,9 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
         return NULL;
     }
     if (m->descs) return mlc__transformer_run(m, x, memory, self, cross);
-    mlc__fail(m->ctx, MLC_ERR_ARG, "transformer_forward: the module is a %s; it must be a layer or "
-              "a stack of mlc_nn_transformer_encoder or _decoder", m->cls.name);
-    return NULL;
+    return MLC__FAIL_NULL(m->ctx, ARG, "transformer_forward: the module is a %s; it must be a "
+                          "layer or a stack of mlc_nn_transformer_encoder or _decoder",
+                          m->cls.name);
 }
 #endif
 
@@ -46205,18 +46170,15 @@ static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
     for (int32_t i = 0; i < c->n; i++) {
         mlc__cached *e = &c->of[(c->at + i) % c->n];
         if (e->m != m) continue;
-        if (e->last == c->forward) {
-            mlc__fail(c->ctx, MLC_ERR_STATE, "forward_cached: the module runs twice in one "
-                      "forward; a cache holds what it keeps once");
-            return NULL;
-        }
+        if (e->last == c->forward)
+            return MLC__FAIL_NULL(c->ctx, STATE, "forward_cached: the module runs twice in one "
+                                  "forward; a cache holds what it keeps once");
         c->at += i + 1;
         e->last = c->forward;
         return e;
     }
-    mlc__fail(c->ctx, MLC_ERR_ARG, "forward_cached: the module is not of the net that the "
-              "cache was made for");
-    return NULL;
+    return MLC__FAIL_NULL(c->ctx, ARG, "forward_cached: the module is not of the net that the "
+                          "cache was made for");
 }
 
 static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
@@ -46925,10 +46887,9 @@ static mlc_tensor *mlc__logits_of(mlc_module *net, mlc_cache *c, mlc_tensor *x)
     mlc_tensor *y = x ? mlc__cache_forward(net, x, c) : NULL;
     if (!y || (y->ndim == 3 && y->shape[0] == x->shape[0] && mlc__is_float(y->dtype) &&
                y->shape[1] > 0 && y->shape[2] > 0 && y->shape[2] <= INT32_MAX)) return y;
-    mlc__fail(net->ctx, MLC_ERR_SHAPE, "generate: the module makes %s of %s; it must be logits "
-              "[%lld,t,vocab]", mlc__shape(y).s, mlc_dtype_name(y->dtype),
-              (long long)x->shape[0]);
-    return NULL;
+    return MLC__FAIL_NULL(net->ctx, SHAPE, "generate: the module makes %s of %s; it must be logits "
+                          "[%lld,t,vocab]", mlc__shape(y).s, mlc_dtype_name(y->dtype),
+                          (long long)x->shape[0]);
 }
 
 /* Those of the last place, on the host. */
@@ -47920,10 +47881,9 @@ static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t 
     mlc_node local, *nd;
     int64_t rows, stride;
     if (!x || !mlc__axis_of(x, "sketch", &axis)) return NULL;
-    if (x->ndim == 0) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "sketch: x is []; it must have an axis to be sketched");
-        return NULL;
-    }
+    if (x->ndim == 0)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "sketch: x is []; it must have an axis to be "
+                              "sketched");
     if (!s) { mlc__sketch_check(x->ctx, "sketch", s); return NULL; }
     const int32_t last = x->ndim - 1;
     if (axis != last) {
@@ -47982,10 +47942,8 @@ MLC_IMPL mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dt
 MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
 {
     if (!ctx || mlc__sketch_check(ctx, "sketch_bits", s) != MLC_OK) return NULL;
-    if (s->kind != MLC_SKETCH_SIGNS) {
-        mlc__fail(ctx, MLC_ERR_ARG, "sketch_bits: only a sketch of signs is bits");
-        return NULL;
-    }
+    if (s->kind != MLC_SKETCH_SIGNS)
+        return MLC__FAIL_NULL(ctx, ARG, "sketch_bits: only a sketch of signs is bits");
     const int64_t words = mlc__parts(s->cols, 32);
     if (s->stored) return mlc_copy(s->stored);
     mlc_tensor *t = mlc__make(ctx, "sketch_bits", MLC_I32, mlc_dims2(s->rows, words));
@@ -48333,11 +48291,9 @@ MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2,
     mlc_ctx *ctx = mlc__inputs("sklinear", 3, given);
     if (!ctx || mlc__sketch_check(ctx, "sklinear: U1", u1) != MLC_OK ||
         mlc__sketch_check(ctx, "sklinear: U2", u2) != MLC_OK) return NULL;
-    if (terms < 1 || (unsigned)e->act > MLC_ACT_GELU_TANH) {
-        mlc__fail(ctx, MLC_ERR_ARG, "sklinear: %lld terms, activation %d; there must be a term, "
-                  "and an mlc_act", (long long)terms, (int)e->act);
-        return NULL;
-    }
+    if (terms < 1 || (unsigned)e->act > MLC_ACT_GELU_TANH)
+        return MLC__FAIL_NULL(ctx, ARG, "sklinear: %lld terms, activation %d; there must be a "
+                              "term, and an mlc_act", (long long)terms, (int)e->act);
     const bool signs = u1->kind == MLC_SKETCH_SIGNS && u2->kind == MLC_SKETCH_SIGNS;
     if (mlc__sklinear_shapes(ctx, x, s1, s2, b, u1, u2) != MLC_OK) return NULL;
     mlc_tensor *y = (signs ? mlc__sklinear_fused : mlc__sklinear_parts)(x, s1, s2, b, u1, u2, terms,
@@ -56376,10 +56332,8 @@ MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
 {
     mlc__file file;
     if (!ctx) return NULL;
-    if (!path) {
-        mlc__fail(ctx, MLC_ERR_ARG, "load: path is NULL; give a file's name");
-        return NULL;
-    }
+    if (!path)
+        return MLC__FAIL_NULL(ctx, ARG, "load: path is NULL; give a file's name");
     return mlc__file_open(&file, ctx, path) == MLC_OK ? mlc__st_open(&file) : NULL;
 }
 
@@ -56459,11 +56413,9 @@ static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
 static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
 {
     mlc_tensor *t;
-    if (f->file.ctx->dry_run) {
-        mlc__fail(f->file.ctx, MLC_ERR_STATE, "'%s': no files while mlc_summary runs forward",
-                  f->path);
-        return NULL;
-    }
+    if (f->file.ctx->dry_run)
+        return MLC__FAIL_NULL(f->file.ctx, STATE, "'%s': no files while mlc_summary runs forward",
+                              f->path);
     if (mlc__st_known(f, e) != MLC_OK) return NULL;
     if (mlc__file_seek(&f->file, f->data + e->begin) != MLC_OK) return NULL;
     t = mlc__make(f->file.ctx, "load", e->dtype, mlc_dims_of(e->ndim, e->shape));
@@ -57166,10 +57118,8 @@ MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
     mlc__file f;
     mlc__source s;
     if (!ctx) return NULL;
-    if (!path) {
-        mlc__fail(ctx, MLC_ERR_ARG, "npy_load: path is NULL; give a file's name");
-        return NULL;
-    }
+    if (!path)
+        return MLC__FAIL_NULL(ctx, ARG, "npy_load: path is NULL; give a file's name");
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
     memset(&s, 0, sizeof s);
     s.file = &f;
@@ -57503,17 +57453,13 @@ static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
     s.stream.zalloc = mlc__zlib_alloc;
     s.stream.zfree = mlc__zlib_free;
     s.stream.opaque = z->file.ctx;
-    if (s.deflated && inflateInit2(&s.stream, -15) != Z_OK) {
-        mlc__fail(z->file.ctx, MLC_ERR_NOMEM, "npz_load: out of memory to inflate");
-        return NULL;
-    }
+    if (s.deflated && inflateInit2(&s.stream, -15) != Z_OK)
+        return MLC__FAIL_NULL(z->file.ctx, NOMEM, "npz_load: out of memory to inflate");
 #else
-    if (e->method == 8) {
-        mlc__fail(z->file.ctx, MLC_ERR_UNSUPPORTED,
-                  "'%s', entry '%.80s': compressed; write it with numpy.savez instead of "
-                  "savez_compressed, or compile with MLC_USE_ZLIB", z->file.path, e->name);
-        return NULL;
-    }
+    if (e->method == 8)
+        return MLC__FAIL_NULL(z->file.ctx, UNSUPPORTED, "'%s', entry '%.80s': compressed; write it "
+                              "with numpy.savez instead of savez_compressed, or compile with "
+                              "MLC_USE_ZLIB", z->file.path, e->name);
 #endif
     mlc_tensor *t = mlc__npy_read(&s);
     const mlc_status st = t ? mlc__zip_finish(&s, e) : MLC_ERR_IO;
@@ -57926,11 +57872,9 @@ static mlc_tensor *mlc__rename_view(const mlc__renames *t, const mlc_rename *r, 
 {
     mlc_tensor *v = mlc__alias(t->m->ctx, x);
     if (!v || (r->parts > 1 && mlc__rename_cut(t, r, name, v) != MLC_OK)) return NULL;
-    if (r->transpose && v->ndim != 2) {
-        mlc__fail(v->ctx, MLC_ERR_SHAPE, "%s: '%.100s' is %s; rename '%.100s' transposes, which "
-                  "takes two axes", t->what, name, mlc__shape(x).s, r->from);
-        return NULL;
-    }
+    if (r->transpose && v->ndim != 2)
+        return MLC__FAIL_NULL(v->ctx, SHAPE, "%s: '%.100s' is %s; rename '%.100s' transposes, "
+                              "which takes two axes", t->what, name, mlc__shape(x).s, r->from);
     if (r->transpose) {
         const int64_t n = v->shape[0], step = v->stride[0];
         v->shape[0] = v->shape[1];
@@ -59723,11 +59667,9 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
     const mlc_csv_desc d = desc ? *desc : mlc_csv_desc_make();
     mlc__csv c;
     if (!ctx) return NULL;
-    if (!mlc__is_full(d.dtype) && d.dtype != MLC_I64) {
-        mlc__fail(ctx, MLC_ERR_ARG, "csv_load: dtype %s; it reads f32, f64 or i64",
-                  mlc_dtype_name(d.dtype));
-        return NULL;
-    }
+    if (!mlc__is_full(d.dtype) && d.dtype != MLC_I64)
+        return MLC__FAIL_NULL(ctx, ARG, "csv_load: dtype %s; it reads f32, f64 or i64",
+                              mlc_dtype_name(d.dtype));
     mlc_status st = mlc__csv_open(&c, ctx, "csv_load", path, &d);
     const uint32_t mode = mlc__flush_pause();              /* a file has denormals */
     if (!st) st = mlc__csv_parse(&c);
@@ -59986,11 +59928,9 @@ static const char *mlc__table_at(const mlc_table *t, int64_t row, int64_t col)
 MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_text")) return NULL;
-    if (row < 0 || row >= t->rows) {
-        mlc__fail(t->ctx, MLC_ERR_ARG, "table_text: row %lld of %lld; they count from 0",
-                  (long long)row, (long long)t->rows);
-        return NULL;
-    }
+    if (row < 0 || row >= t->rows)
+        return MLC__FAIL_NULL(t->ctx, ARG, "table_text: row %lld of %lld; they count from 0",
+                              (long long)row, (long long)t->rows);
     return mlc__table_at(t, row, col);
 }
 
@@ -60226,11 +60166,9 @@ static mlc_tensor *mlc__idx_read(mlc__file *f)
     s.left = f->size - 4 - 4 * a.ndim;
     const int64_t bytes = mlc__npy_bytes(&s, &a);
     if (bytes < 0) return NULL;
-    if (bytes != s.left) {
-        mlc__fail(f->ctx, MLC_ERR_IO, "'%s': %lld bytes of data, the header names %lld", f->path,
-                  (long long)s.left, (long long)bytes);
-        return NULL;
-    }
+    if (bytes != s.left)
+        return MLC__FAIL_NULL(f->ctx, IO, "'%s': %lld bytes of data, the header names %lld",
+                              f->path, (long long)s.left, (long long)bytes);
     mlc_tensor *t = mlc__make(f->ctx, "idx_load", mlc__npy_dtype(&a),
                               mlc_dims_of(a.ndim, a.shape));
     return t && mlc__npy_fill(&s, &a, t, NULL) == MLC_OK ? t : NULL;
@@ -60240,10 +60178,8 @@ MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
 {
     mlc__file f;
     if (!ctx) return NULL;
-    if (!path) {
-        mlc__fail(ctx, MLC_ERR_ARG, "idx_load: path is NULL; give a file's name");
-        return NULL;
-    }
+    if (!path)
+        return MLC__FAIL_NULL(ctx, ARG, "idx_load: path is NULL; give a file's name");
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
     mlc_tensor *t = mlc__idx_read(&f);
     mlc__file_close(&f);
@@ -60311,9 +60247,8 @@ static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **l
         unsigned char first[2] = { 0 };
         if (f->size >= 2 && (mlc__file_read(f, first, 2) != MLC_OK ||
                              mlc__file_plain(f, first, 2) != MLC_OK)) return NULL;
-        mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes are no records of %lld bytes (CIFAR-%d)",
-                  f->path, (long long)f->size, (long long)record, classes);
-        return NULL;
+        return MLC__FAIL_NULL(ctx, IO, "'%s': %lld bytes are no records of %lld bytes (CIFAR-%d)",
+                              f->path, (long long)f->size, (long long)record, classes);
     }
     unsigned char *data = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)f->size,
                                                                      MLC_MEM_OBJECT, "cifar_load"));
@@ -60342,11 +60277,9 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
     mlc__file f;
     if (labels) *labels = NULL;
     if (!ctx) return NULL;
-    if (!path || (classes != 10 && classes != 100)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "cifar_load: no path, or %d classes; it reads 10 or 100",
-                  classes);
-        return NULL;
-    }
+    if (!path || (classes != 10 && classes != 100))
+        return MLC__FAIL_NULL(ctx, ARG, "cifar_load: no path, or %d classes; it reads 10 or 100",
+                              classes);
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
     mlc_tensor *x = mlc__cifar_read(&f, classes, labels);
     mlc__file_close(&f);
@@ -62521,10 +62454,8 @@ static int64_t mlc__zip_length(void *user, int64_t i)
 static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dataset *const *data,
                                    int32_t n)
 {
-    if (!data || n < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: %d datasets; it takes 1 or more", what, data ? n : 0);
-        return NULL;
-    }
+    if (!data || n < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: %d datasets; it takes 1 or more", what, data ? n : 0);
     for (int32_t i = 0; i < n; i++)
         if (mlc__set_counted(ctx, what, data[i]) != MLC_OK) return NULL;
     mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__joint) +
@@ -62684,10 +62615,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
                                       const mlc_transform *map)
 {
     if (!ctx || mlc__set_check(ctx, "dataset_map", data) != MLC_OK) return NULL;
-    if (!map || !map->run) {
-        mlc__fail(ctx, MLC_ERR_ARG, "dataset_map: there is no function run");
-        return NULL;
-    }
+    if (!map || !map->run)
+        return MLC__FAIL_NULL(ctx, ARG, "dataset_map: there is no function run");
     if (map->n_fields &&
         mlc__fields_check(ctx, "dataset_map", map->field, map->n_fields) != MLC_OK) return NULL;
     return mlc__mapped_new(ctx, "dataset_map", data, map, 0);
@@ -62876,10 +62805,8 @@ static void mlc__rows_release(void *user)
 static mlc_dataset *mlc__rows_open(mlc_ctx *ctx, const char *what, const char *path)
 {
     if (!ctx) return NULL;
-    if (!path) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: path is NULL; give a file's name", what);
-        return NULL;
-    }
+    if (!path)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: path is NULL; give a file's name", what);
     mlc_dataset *d = mlc__set_new(ctx, what, sizeof(mlc__row_file) + strlen(path) + 1);
     if (!d) return NULL;
     mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
@@ -63101,10 +63028,8 @@ static mlc_status mlc__cifar_rows(mlc_dataset *d)
 
 MLC_IMPL mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes)
 {
-    if (ctx && classes != 10 && classes != 100) {
-        mlc__fail(ctx, MLC_ERR_ARG, "dataset_cifar: %d classes; it reads 10 or 100", classes);
-        return NULL;
-    }
+    if (ctx && classes != 10 && classes != 100)
+        return MLC__FAIL_NULL(ctx, ARG, "dataset_cifar: %d classes; it reads 10 or 100", classes);
     mlc_dataset *d = mlc__rows_open(ctx, "dataset_cifar", path);
     if (!d) return NULL;
     mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
@@ -63574,10 +63499,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
 {
     mlc__table_set u;
     if (!ctx) return NULL;
-    if (!table) {
-        mlc__fail(ctx, MLC_ERR_ARG, "dataset_table: the table is NULL");
-        return NULL;
-    }
+    if (!table)
+        return MLC__FAIL_NULL(ctx, ARG, "dataset_table: the table is NULL");
     if (desc && mlc__list_check(ctx, "dataset_table", "columns", desc->columns, desc->n_columns))
         return NULL;
     memset(&u, 0, sizeof u);
@@ -63836,9 +63759,8 @@ static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
 #else
 static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
 {
-    mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "dataset_pnm: '%s': mlcore was compiled without files",
-              folder);
-    return NULL;
+    return MLC__FAIL_NULL(ctx, UNSUPPORTED, "dataset_pnm: '%s': mlcore was compiled without files",
+                          folder);
 }
 #endif
 
@@ -66334,8 +66256,7 @@ static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc 
     for (int32_t i = 0; i < d->n_specials; i++) {
         bytes += strlen(d->specials[i]);
         if (bytes <= 2 * MLC__VOCAB_MOST) continue;
-        mlc__fail(ctx, MLC_ERR_ARG, "tokenizer: specials of more than 2^28 bytes");
-        return NULL;
+        return MLC__FAIL_NULL(ctx, ARG, "tokenizer: specials of more than 2^28 bytes");
     }
     n += (size_t)d->n_specials;
     mlc_tokenizer *t = MLC__CAST(mlc_tokenizer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
@@ -67439,11 +67360,9 @@ static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, 
 {
     if (!ctx) return NULL;
     const int64_t most = kind->sized ? 32768 : INT32_MAX;
-    if (size < 1 || size > most) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: a size of %lld; it must be 1 to %lld", kind->name,
-                  (long long)size, (long long)most);
-        return NULL;
-    }
+    if (size < 1 || size > most)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: a size of %lld; it must be 1 to %lld", kind->name,
+                              (long long)size, (long long)most);
     mlc_metric *m = MLC__CAST(mlc_metric *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT,
                                                             kind->name));
     if (!m) return NULL;
@@ -68184,12 +68103,10 @@ static mlc_metric *mlc__metric_f_make(mlc_ctx *ctx, const mlc__metric_kind *kind
 {
     if (!ctx) return NULL;
     if ((uint32_t)averaging > MLC_AVERAGING_BINARY ||
-        (averaging == MLC_AVERAGING_BINARY && classes != 2)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: averaging %d of %lld classes; it is MLC_AVERAGING_MACRO, "
-                  "_MICRO, _WEIGHTED or, of 2 classes, _BINARY", kind->name, (int)averaging,
-                  (long long)classes);
-        return NULL;
-    }
+        (averaging == MLC_AVERAGING_BINARY && classes != 2))
+        return MLC__FAIL_NULL(ctx, ARG, "%s: averaging %d of %lld classes; it is "
+                              "MLC_AVERAGING_MACRO, _MICRO, _WEIGHTED or, of 2 classes, _BINARY",
+                              kind->name, (int)averaging, (long long)classes);
     mlc_metric *m = mlc__metric_make(ctx, kind, classes);
     if (!m) return NULL;
     m->beta = beta;
@@ -68211,11 +68128,9 @@ MLC_IMPL mlc_metric *mlc_metric_f(mlc_ctx *ctx, int64_t classes, double beta,
                                   mlc_averaging averaging)
 {
     if (!ctx) return NULL;
-    if (!(beta >= 0.0 && beta <= DBL_MAX)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "metric_f: beta is %s; it must be finite and not negative",
-                  mlc__real(beta).s);
-        return NULL;
-    }
+    if (!(beta >= 0.0 && beta <= DBL_MAX))
+        return MLC__FAIL_NULL(ctx, ARG, "metric_f: beta is %s; it must be finite and not negative",
+                              mlc__real(beta).s);
     return mlc__metric_f_make(ctx, &mlc__metric_f_kind, classes, beta, averaging);
 }
 
@@ -68226,11 +68141,9 @@ static double *mlc__metric_counts(mlc_metric *m, const char *what)
 {
     mlc_ctx *ctx = m->ctx;
     if (ctx->status != MLC_OK) return NULL;
-    if (m->kind->part != mlc__confusion_part) {
-        mlc__fail(ctx, MLC_ERR_ARG, "%s: %s has no confusion matrix; mlc_metric_confusion and "
-                  "others of classes have", what, m->kind->name);
-        return NULL;
-    }
+    if (m->kind->part != mlc__confusion_part)
+        return MLC__FAIL_NULL(ctx, ARG, "%s: %s has no confusion matrix; mlc_metric_confusion and "
+                              "others of classes have", what, m->kind->name);
     if (m->n) return mlc__metric_read(m);
     return MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(mlc__metric_rows(m) * m->classes) *
                                                sizeof(double), MLC_MEM_OBJECT, what));
@@ -69284,11 +69197,9 @@ static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
 /* Counts for a picture, or NULL and the reason. */
 static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char *const *names)
 {
-    if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "%s: %lld classes; a picture has room for %d", what,
-                  (long long)m->classes, (int)MLC__CONFUSION_MOST);
-        return NULL;
-    }
+    if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST)
+        return MLC__FAIL_NULL(m->ctx, ARG, "%s: %lld classes; a picture has room for %d", what,
+                              (long long)m->classes, (int)MLC__CONFUSION_MOST);
     return mlc__class_names(m, what, names) == MLC_OK ? mlc__metric_counts(m, what) : NULL;
 }
 
@@ -69482,10 +69393,8 @@ struct mlc__budget_calls {
 MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
 {
     if (!ctx) return NULL;
-    if (!c || !c->on) {
-        mlc__fail(ctx, MLC_ERR_ARG, "callback_create: %s is NULL", c ? "on" : "the callback");
-        return NULL;
-    }
+    if (!c || !c->on)
+        return MLC__FAIL_NULL(ctx, ARG, "callback_create: %s is NULL", c ? "on" : "the callback");
     if (mlc__list_check(ctx, "callback_create", "parts", c->parts, c->n_parts)) return NULL;
     mlc_callback *copy = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, sizeof *copy,
                                                                    MLC_MEM_OBJECT, "callback"));
@@ -70040,11 +69949,9 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
 {
     const mlc_cross_entropy_desc *d = MLC__CAST(const mlc_cross_entropy_desc *, user);
     if (!net) return NULL;
-    if (!b || !output) {
-        mlc__fail(net->ctx, MLC_ERR_ARG, "fit_cross_entropy: %s is NULL; mlc_fit gives both",
-                  b ? "output" : "b");
-        return NULL;
-    }
+    if (!b || !output)
+        return MLC__FAIL_NULL(net->ctx, ARG, "fit_cross_entropy: %s is NULL; mlc_fit gives both",
+                              b ? "output" : "b");
     *output = mlc_forward(net, b->x);
     if (!*output) return NULL;
     if (d && d->has_ignore_index && d->reduction == MLC_REDUCTION_MEAN && b->y &&
@@ -70153,11 +70060,9 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
     mlc__outputs o = { NULL, 0, 0 };
     if (!net || net->ctx->status != MLC_OK) return NULL;
     mlc_ctx *ctx = net->ctx;
-    if (!loader || loader->ctx != ctx) {
-        mlc__fail(ctx, MLC_ERR_ARG, "predict: the loader %s",
-                  loader ? "belongs to another context; make it in the network's" : "is NULL");
-        return NULL;
-    }
+    if (!loader || loader->ctx != ctx)
+        return MLC__FAIL_NULL(ctx, ARG, "predict: the loader %s", loader ?
+                              "belongs to another context; make it in the network's" : "is NULL");
     if (mlc_eval_begin(net) != MLC_OK) return NULL;
     mlc_tensor *y = NULL;
     if (mlc_scope_begin(ctx) == MLC_OK) {
@@ -72745,10 +72650,8 @@ static mlc_status mlc__signal_on(void *user, mlc_event event, mlc_fit_state *s)
 MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
 {
     const size_t n = path ? strlen(path) : 0;
-    if (!MLC__FILES && ctx) {
-        mlc__fail(ctx, MLC_ERR_UNSUPPORTED, "on_signal: mlcore was compiled without files");
-        return NULL;
-    }
+    if (!MLC__FILES && ctx)
+        return MLC__FAIL_NULL(ctx, UNSUPPORTED, "on_signal: mlcore was compiled without files");
     mlc__on_signal *p = MLC__CAST(mlc__on_signal *, mlc__callback_new(ctx, "signal", sizeof *p + n,
                                   MLC__AT(TRAIN_BEGIN) | MLC__AT(BATCH_END) | MLC__AT(EPOCH_END) |
                                   MLC__AT(TRAIN_END), mlc__signal_on));
@@ -74078,9 +73981,9 @@ static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t n, int64_t from, int64
     if (!t) return NULL;
     const int64_t each = t->ndim > 0 && t->shape[0] % n == 0 ? t->shape[0] / n : 0;
     if (each) return mlc_slice(t, 0, from * each, to * each, 1);
-    mlc__fail(t->ctx, MLC_ERR_SHAPE, "budget_step: a batch of %lld rows cannot go in parts: its "
-              "field %s has no rows for them along its first axis", (long long)n, mlc__shape(t).s);
-    return NULL;
+    return MLC__FAIL_NULL(t->ctx, SHAPE, "budget_step: a batch of %lld rows cannot go in parts: "
+                          "its field %s has no rows for them along its first axis", (long long)n,
+                          mlc__shape(t).s);
 }
 
 static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
@@ -74493,11 +74396,9 @@ MLC_IMPL mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity)
 {
     mlc_hooks h;
     if (!ctx || ctx->status != MLC_OK) return NULL;
-    if (capacity < 0 || capacity > PTRDIFF_MAX / 4 / (int64_t)sizeof(mlc_timeline_event)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "timeline_begin: capacity is %lld; a step makes some events "
-                  "for each operation", (long long)capacity);
-        return NULL;
-    }
+    if (capacity < 0 || capacity > PTRDIFF_MAX / 4 / (int64_t)sizeof(mlc_timeline_event))
+        return MLC__FAIL_NULL(ctx, ARG, "timeline_begin: capacity is %lld; a step makes some "
+                              "events for each operation", (long long)capacity);
     const mlc_memory before = ctx->mem;
     mlc_timeline *t = MLC__CAST(mlc_timeline *, mlc__heap_alloc(
         ctx, sizeof *t + (size_t)capacity * sizeof(mlc_timeline_event), MLC_MEM_OBJECT,
