@@ -9601,6 +9601,13 @@ static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *wh
     return p;
 }
 
+/* Memory of objects, as nearly all of it is; HEAP casts it to a type. */
+static void *mlc__heap_object(mlc_ctx *ctx, size_t bytes, const char *what)
+{
+    return mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, what);
+}
+#define MLC__HEAP(type, ctx, bytes, what) MLC__CAST(type, mlc__heap_object(ctx, bytes, what))
+
 /* NULL is fine, as everywhere: failed creators free what they have and are done. */
 static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 {
@@ -41045,7 +41052,7 @@ static mlc_module *mlc__root(mlc_module *m)
 /* A copy on the heap: the user's string may be a local. */
 static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
 {
-    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(text) + 1, MLC_MEM_OBJECT, "name"));
+    char *copy = MLC__HEAP(char *, ctx, strlen(text) + 1, "name");
     if (copy) memcpy(copy, text, strlen(text) + 1);
     return copy;
 }
@@ -41055,7 +41062,7 @@ static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room
 {
     if (n < *room) return MLC_OK;
     const int32_t more = *room ? 2 * *room : 4;
-    void *bigger = mlc__heap_alloc(ctx, (size_t)more * size, MLC_MEM_OBJECT, "module");
+    void *bigger = mlc__heap_object(ctx, (size_t)more * size, "module");
     if (!bigger) return MLC_ERR_NOMEM;
     if (*array) memcpy(bigger, *array, (size_t)n * size);
     mlc__heap_free(ctx, *array);
@@ -41124,9 +41131,9 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     if (!ctx) return NULL;
     if (!cls || !cls->name)
         return MLC__FAIL_NULL(ctx, ARG, "module_create: the class needs a name");
-    m = MLC__CAST(mlc_module *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT, "module_create"));
+    m = MLC__HEAP(mlc_module *, ctx, sizeof *m, "module_create");
     if (!m) return NULL;
-    if (user_bytes) m->user = mlc__heap_alloc(ctx, user_bytes, MLC_MEM_OBJECT, "module_create");
+    if (user_bytes) m->user = mlc__heap_object(ctx, user_bytes, "module_create");
     if (user_bytes && !m->user) { mlc__heap_free(ctx, m); return NULL; }
     if (user && user_bytes) memcpy(m->user, user, user_bytes);
     m->user_bytes = user_bytes;
@@ -41239,7 +41246,7 @@ static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *nam
         return MLC__FAIL_NULL(ctx, DTYPE, "%s: parameter '%s' is %s; only buffers may be; take "
                               "f32, and mlc_module_to for 16 bits", what, name,
                               mlc_dtype_name(dtype));
-    p = MLC__CAST(mlc__param *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
+    p = MLC__HEAP(mlc__param *, ctx, sizeof *p, what);
     if (!p) return NULL;
     mlc__tensor_init(&p->t, ctx, dtype, desc->shape.n, desc->shape.v);
     /* The storage has no data until the build: mlc__alive then says so. */
@@ -41575,8 +41582,7 @@ static mlc_status mlc__build_run(mlc__build *b)
     mlc__flat *flat = b->flat;
     const size_t n = (size_t)b->n;
     flat->n = b->n;
-    flat->params = MLC__CAST(
-        mlc__param **, mlc__heap_alloc(ctx, n * sizeof *flat->params, MLC_MEM_OBJECT, "build"));
+    flat->params = MLC__HEAP(mlc__param **, ctx, n * sizeof *flat->params, "build");
     if (!flat->params) return MLC_ERR_NOMEM;
     b->n = 0;
     mlc__params(b->root, mlc__build_place, b);
@@ -41599,9 +41605,8 @@ static mlc_status mlc__build_root(mlc_module *root)
     mlc_status st = MLC_ERR_NOMEM;
     ctx->dry_run = false;              /* also during a dry run parameters are real */
     mlc__params(root, mlc__build_count, &b);
-    b.flat = MLC__CAST(mlc__flat *, mlc__heap_alloc(ctx, sizeof *b.flat, MLC_MEM_OBJECT, "build"));
-    b.offset = MLC__CAST(
-        size_t *, mlc__heap_alloc(ctx, (size_t)b.n * sizeof(size_t), MLC_MEM_OBJECT, "build"));
+    b.flat = MLC__HEAP(mlc__flat *, ctx, sizeof *b.flat, "build");
+    b.offset = MLC__HEAP(size_t *, ctx, (size_t)b.n * sizeof(size_t), "build");
     if (b.flat) b.flat->ctx = ctx;
     if (b.flat && b.offset) st = mlc__build_run(&b);
     if (st == MLC_OK) {
@@ -42511,8 +42516,7 @@ static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
     mlc__cloning c = { ctx, NULL, 0 };
     int64_t n = 0;
     if (mlc__clone_count(m, &n) != MLC_OK) return NULL;
-    c.twin = MLC__CAST(mlc__twin *, mlc__heap_alloc(m->ctx, (size_t)n * sizeof *c.twin,
-                                                    MLC_MEM_OBJECT, "module_clone"));
+    c.twin = MLC__HEAP(mlc__twin *, m->ctx, (size_t)n * sizeof *c.twin, "module_clone");
     mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
     if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
         mlc_module_free(clone);
@@ -43151,8 +43155,7 @@ MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
     MLC__TRY(mlc__scale_check(m, x, &n));
     MLC__TRY(mlc_module_build(m));
     MLC__TRY(mlc_scope_begin(ctx));
-    double *at = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)n * 4 * sizeof *at,
-                                                     MLC_MEM_OBJECT, "nn_scale_fit"));
+    double *at = MLC__HEAP(double *, ctx, (size_t)n * 4 * sizeof *at, "nn_scale_fit");
     if (at) mlc__scale_set(MLC__CAST(const mlc__scale_user *, m->user), x, at, n);
     mlc__heap_free(ctx, at);
     return mlc__scope_leave(ctx);
@@ -46124,7 +46127,7 @@ static bool mlc__cache_whole(mlc_cache *c, mlc_tensor *t, int which, mlc_dtype d
 static bool mlc__cache_text(mlc_cache *c, int64_t columns)
 {
     const size_t bytes = (size_t)(c->batch * columns) * sizeof *c->text;
-    void *p = c->places ? mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "cache_create")
+    void *p = c->places ? mlc__heap_object(c->ctx, bytes, "cache_create")
                         : mlc__heap_try(c->ctx, bytes, MLC_MEM_OBJECT);
     c->text = MLC__CAST(uint32_t *, p);
     c->columns = p ? columns : 0;
@@ -46136,10 +46139,8 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
 {
     mlc__cache_plan p = *counted;
     const int64_t b = p.d->batch, capacity = p.d->capacity;
-    c->of = MLC__CAST(mlc__cached *, mlc__heap_alloc(c->ctx, (size_t)p.n * sizeof *c->of,
-                                                     MLC_MEM_OBJECT, "cache_create"));
-    c->skip = MLC__CAST(int64_t *, mlc__heap_alloc(c->ctx, 2 * (size_t)b * sizeof *c->skip,
-                                                   MLC_MEM_OBJECT, "cache_create"));
+    c->of = MLC__HEAP(mlc__cached *, c->ctx, (size_t)p.n * sizeof *c->of, "cache_create");
+    c->skip = MLC__HEAP(int64_t *, c->ctx, 2 * (size_t)b * sizeof *c->skip, "cache_create");
     if (!c->of || !c->skip || !mlc__cache_store(c, 0, p.bytes) ||
         (p.places && !mlc__cache_text(c, capacity)) ||
         !mlc__cache_whole(c, &c->start, MLC__CACHE_START, MLC_I64, mlc_dims2(b, 1)) ||
@@ -46308,8 +46309,7 @@ MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
 {
     mlc__cache_plan plan;
     if (!net || !mlc__cache_plan_of(net, d, &plan)) return NULL;
-    mlc_cache *c = MLC__CAST(mlc_cache *, mlc__heap_alloc(net->ctx, sizeof *c, MLC_MEM_OBJECT,
-                                                          "cache_create"));
+    mlc_cache *c = MLC__HEAP(mlc_cache *, net->ctx, sizeof *c, "cache_create");
     if (!c) return NULL;
     c->ctx = net->ctx;
     c->net = net;
@@ -46361,7 +46361,7 @@ static mlc_status mlc__cache_tokens(const mlc_cache *c, mlc_tensor *x, mlc__toke
     to->of = MLC__CAST(const int64_t *, ctx->on_host ? mlc__data(x) : NULL);
     if (to->of) return MLC_OK;
     const size_t bytes = (size_t)(to->n * to->t) * sizeof *to->own;
-    to->own = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "forward_cached"));
+    to->own = MLC__HEAP(int64_t *, ctx, bytes, "forward_cached");
     to->of = to->own;
     return to->own ? mlc_read(x, to->own, bytes) : MLC_ERR_NOMEM;
 }
@@ -46721,7 +46721,7 @@ static void mlc__generate_close(mlc__generate *g)
 
 static void *mlc__generate_room(mlc__generate *g, int64_t n, size_t size)
 {
-    return mlc__heap_alloc(g->ctx, (size_t)n * size, MLC_MEM_OBJECT, "generate");
+    return mlc__heap_object(g->ctx, (size_t)n * size, "generate");
 }
 
 /* Memory for all steps, once the vocabulary is known. */
@@ -47045,15 +47045,13 @@ static bool mlc__beams_open(mlc__beams *g)
     void **const to[] = { (void **)&g->logits, (void **)&g->row, (void **)&g->feed,
                           (void **)&g->branch, (void **)&g->settled };
     for (int i = 0; i < 5; i++) {
-        *to[i] = mlc__heap_alloc(g->ctx, size[i], MLC_MEM_OBJECT, "beam_search");
+        *to[i] = mlc__heap_object(g->ctx, size[i], "beam_search");
         if (!*to[i]) return false;
     }
     for (int i = 0; i < 3; i++) {
-        g->beam[i] = MLC__CAST(mlc__beam *, mlc__heap_alloc(g->ctx, (size_t)all * sizeof(mlc__beam),
-                                                            MLC_MEM_OBJECT, "beam_search"));
-        g->text[i] = MLC__CAST(int64_t *, mlc__heap_alloc(g->ctx, (size_t)(all * tokens) *
-                                                          sizeof(int64_t), MLC_MEM_OBJECT,
-                                                          "beam_search"));
+        g->beam[i] = MLC__HEAP(mlc__beam *, g->ctx, (size_t)all * sizeof(mlc__beam), "beam_search");
+        g->text[i] = MLC__HEAP(int64_t *, g->ctx, (size_t)(all * tokens) * sizeof(int64_t),
+                               "beam_search");
         if (!g->beam[i] || !g->text[i]) return false;
         for (int64_t b = 0; b < all; b++) g->beam[i][b].text = g->text[i] + b * tokens;
     }
@@ -47353,8 +47351,7 @@ static mlc_tensor *mlc__init_orthogonal(mlc_ctx *ctx, const mlc_tensor *t, const
     const int64_t all = mlc__numel(t), rows = t->shape[0], cols = all / rows;
     const int64_t n = mlc__min(rows, cols), m = mlc__max(rows, cols);
     mlc_tensor *draw = mlc__make(ctx, "module_init", MLC_F32, mlc_dims1(all)), *made = NULL;
-    double *x = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)all * 16, MLC_MEM_OBJECT,
-                                                    "module_init")), *y = x ? x + all : NULL;
+    double *x = MLC__HEAP(double *, ctx, (size_t)all * 16, "module_init"), *y = x ? x + all : NULL;
     float *normal = MLC__CAST(float *, (void *)y);
     if (draw && x &&
         mlc__init_draw(ctx, draw, MLC_RANDOM_NORMAL, 0.0, 1.0, d, stream) == MLC_OK &&
@@ -47947,8 +47944,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
     const int64_t words = mlc__parts(s->cols, 32);
     if (s->stored) return mlc_copy(s->stored);
     mlc_tensor *t = mlc__make(ctx, "sketch_bits", MLC_I32, mlc_dims2(s->rows, words));
-    uint32_t *line = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, (size_t)(words + 3) / 4 * 16,
-                                                           MLC_MEM_OBJECT, "sketch_bits"));
+    uint32_t *line = MLC__HEAP(uint32_t *, ctx, (size_t)(words + 3) / 4 * 16, "sketch_bits");
     mlc_status st = t && line ? MLC_OK : MLC_ERR_NOMEM;
     for (int64_t r = 0; r < s->rows && st == MLC_OK && !ctx->dry_run; r++) {
         for (int64_t w = 0; w < words; w += 4) {
@@ -48581,8 +48577,7 @@ static mlc_tensor *mlc__whitener(mlc_tensor *rows)
     if (!gram) return NULL;
     mlc_ctx *ctx = gram->ctx;
     const int64_t n = gram->shape[0];
-    double *a = MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(n * n) * 8, MLC_MEM_OBJECT,
-                                                    "sketch"));
+    double *a = MLC__HEAP(double *, ctx, (size_t)(n * n) * 8, "sketch");
     mlc_tensor *t = NULL;
     if (a && mlc_read(gram, a, (size_t)(n * n) * 8) == MLC_OK) {
         mlc__cholesky_inverse(a, n);
@@ -55745,8 +55740,7 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
     a->file.path = path;
     a->file.at = 0;
     if (!a->old && errno != ENOENT) return mlc__io_fail(&a->file, "cannot write");
-    a->target = MLC__CAST(char *, mlc__heap_alloc(ctx, 2 * room + MLC__TEMP_BYTES, MLC_MEM_OBJECT,
-                                                  "save"));
+    a->target = MLC__HEAP(char *, ctx, 2 * room + MLC__TEMP_BYTES, "save");
     if (!a->target) return MLC_ERR_NOMEM;
     a->temp = a->target + room;
     memcpy(a->target, path, n);
@@ -56248,12 +56242,11 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
                  "'%s': header of %llu bytes in a file of %lld; %s", f->path,
                  (unsigned long long)n, (long long)f->file.size, mlc__st_says(raw));
     f->data = 8 + (int64_t)n;
-    f->text = MLC__CAST(char *, mlc__heap_alloc(ctx, (size_t)n + 1, MLC_MEM_OBJECT, "load"));
+    f->text = MLC__HEAP(char *, ctx, (size_t)n + 1, "load");
     if (!f->text) return MLC_ERR_NOMEM;
     MLC__TRY(mlc__file_read(&f->file, f->text, (size_t)n));
     f->room = mlc__st_most(f->text, (size_t)n);
-    f->entries = MLC__CAST(mlc__st_entry *, mlc__heap_alloc(ctx, f->room * sizeof *f->entries,
-                                                            MLC_MEM_OBJECT, "load"));
+    f->entries = MLC__HEAP(mlc__st_entry *, ctx, f->room * sizeof *f->entries, "load");
     if (!f->entries) return MLC_ERR_NOMEM;
     mlc__json j = { ctx, f->path, f->text, 0, (size_t)n, NULL, 0, "header " };
     MLC__TRY(mlc__st_header(&j, f->entries, &f->count));
@@ -56306,10 +56299,8 @@ static void mlc__files_release(mlc_ctx *ctx)
 static mlc_safetensors *mlc__st_open(mlc__file *file)
 {
     mlc_ctx *ctx = file->ctx;
-    mlc_safetensors *f = MLC__CAST(mlc_safetensors *,
-                                   mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, "load"));
-    char *copy = MLC__CAST(char *, mlc__heap_alloc(ctx, strlen(file->path) + 1, MLC_MEM_OBJECT,
-                                                   "load"));
+    mlc_safetensors *f = MLC__HEAP(mlc_safetensors *, ctx, sizeof *f, "load");
+    char *copy = MLC__HEAP(char *, ctx, strlen(file->path) + 1, "load");
     if (!f || !copy) {
         mlc__file_close(file);
         mlc__heap_free(ctx, f);
@@ -56400,8 +56391,7 @@ static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
     uint8_t *host = t->ctx->on_host ? MLC__CAST(uint8_t *, mlc__data(t)) : NULL, *copy = NULL;
     if (bytes == 0) return MLC_OK;
-    if (!host) host = copy = MLC__CAST(uint8_t *, mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT,
-                                                                  "load"));
+    if (!host) host = copy = MLC__HEAP(uint8_t *, t->ctx, bytes, "load");
     if (!host) return MLC_ERR_NOMEM;
     mlc_status st = mlc__file_read(f, host, bytes);
     if (!st && t->dtype == MLC_BOOL) for (size_t i = 0; i < bytes; i++) host[i] = host[i] != 0;
@@ -56523,7 +56513,7 @@ static void mlc__put(mlc__buffer *b, const char *text, size_t n)
 {
     if (!b->st && b->n + n >= b->room) {
         const size_t room = 2 * (b->n + n) + 256;
-        char *bigger = MLC__CAST(char *, mlc__heap_alloc(b->ctx, room, MLC_MEM_OBJECT, "save"));
+        char *bigger = MLC__HEAP(char *, b->ctx, room, "save");
         if (!bigger) { b->st = MLC_ERR_NOMEM; return; }
         if (b->n) memcpy(bigger, b->text, b->n);
         mlc__heap_free(b->ctx, b->text);
@@ -56620,7 +56610,7 @@ static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
     if (bytes == 0) return MLC_OK;
     if (t->ctx->on_host && (t->flags & MLC__DENSE)) return mlc__file_write(f, mlc__data(t), bytes);
-    void *host = mlc__heap_alloc(t->ctx, bytes, MLC_MEM_OBJECT, "save");
+    void *host = mlc__heap_object(t->ctx, bytes, "save");
     if (!host) return MLC_ERR_NOMEM;
     mlc_status st = mlc_read(t, host, bytes);
     if (!st) st = mlc__file_write(f, host, bytes);
@@ -56671,9 +56661,7 @@ static mlc_status mlc__st_lay(mlc_ctx *ctx, const mlc_named *list, int64_t n,
                               const char *const *metadata, mlc_named **sorted, mlc__buffer *header)
 {
     MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
-    mlc_named *s = *sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) *
-                                                                    sizeof *s, MLC_MEM_OBJECT,
-                                                                    "save"));
+    mlc_named *s = *sorted = MLC__HEAP(mlc_named *, ctx, ((size_t)n + 1) * sizeof *s, "save");
     if (!s) return MLC_ERR_NOMEM;
     if (n) memcpy(s, list, (size_t)n * sizeof *s);
     if (n) qsort(s, (size_t)n, sizeof *s, mlc__named_by_name);
@@ -56974,7 +56962,7 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
     for (size_t i = digits; i-- > 0;) n = n << 8 | raw[i];
     if (n > MLC__NPY_HEADER || (int64_t)n > s->left)
         return mlc__npy_fail(s, "the header is longer than 10000 bytes or the file");
-    char *text = MLC__CAST(char *, mlc__heap_alloc(ctx, n + 1, MLC_MEM_OBJECT, "npy_load"));
+    char *text = MLC__HEAP(char *, ctx, n + 1, "npy_load");
     if (!text) return MLC_ERR_NOMEM;
     mlc_status st = mlc__source_read(s, text, n);
     d.at = text;
@@ -57076,8 +57064,8 @@ static mlc_status mlc__npy_fill(mlc__source *s, const mlc__npy *a, mlc_tensor *t
     const int64_t size = (int64_t)mlc__size(t);
     unsigned char *copy = NULL;
     mlc_status st = MLC_OK;
-    if (!ctx->on_host && !(copy = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx,
-                           (size_t)(step * size), MLC_MEM_OBJECT, "npy_load"))))
+    if (!ctx->on_host && !(copy = MLC__HEAP(unsigned char *, ctx, (size_t)(step * size),
+                                            "npy_load")))
         return MLC_ERR_NOMEM;
     for (int64_t at = 0; at < n && !st; at += step) {
         const int64_t now = mlc__min(step, n - at);
@@ -57104,8 +57092,7 @@ static mlc_tensor *mlc__npy_read(mlc__source *s)
     if (!t || bytes == 0) return t;
     mlc_status st = MLC_OK;
     if (a.fortran && a.ndim > 1) {
-        all = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)bytes, MLC_MEM_OBJECT,
-                                                         "npy_load"));
+        all = MLC__HEAP(unsigned char *, ctx, (size_t)bytes, "npy_load");
         st = all ? mlc__source_read(s, all, (size_t)bytes) : MLC_ERR_NOMEM;
     }
     if (!st) st = mlc__npy_fill(s, &a, t, all);
@@ -57170,7 +57157,7 @@ static mlc_status mlc__npy_data_begin(mlc_tensor *t, mlc__npy_data *d)
         d->data = mlc__data(t);
         return MLC_OK;
     }
-    d->data = d->copy = mlc__heap_alloc(ctx, d->bytes, MLC_MEM_OBJECT, "npy_save");
+    d->data = d->copy = mlc__heap_object(ctx, d->bytes, "npy_save");
     if (!d->copy) return MLC_ERR_NOMEM;
     MLC__TRY(mlc_read(t, d->copy, (size_t)mlc__numel(t) * mlc__size(t)));
     /* From the end: the wide values grow over the narrow ones. */
@@ -57282,8 +57269,7 @@ static mlc_status mlc__zip_end(mlc__zip *z)
     mlc_status st;
     int64_t at = n - 22;
     if (n < 22) return mlc__zip_fail(z, "too short for a .npz file");
-    unsigned char *tail = MLC__CAST(unsigned char *,
-                                    mlc__heap_alloc(ctx, (size_t)n, MLC_MEM_OBJECT, "npz_load"));
+    unsigned char *tail = MLC__HEAP(unsigned char *, ctx, (size_t)n, "npz_load");
     if (!tail) return MLC_ERR_NOMEM;
     st = mlc__zip_read(z, z->file.size - n, tail, n);
     while (!st && at >= 0 && !(mlc__le(tail + at, 4) == 0x06054b50 &&
@@ -57420,11 +57406,9 @@ static mlc_status mlc__zip_open(mlc__zip *z)
     if (z->directory_at > z->file.size || z->directory_bytes > z->file.size - z->directory_at ||
         z->count > z->directory_bytes / 46)
         return mlc__zip_fail(z, "the zip's directory is outside the file");
-    z->directory = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)z->directory_bytes + 1,
-                                                              MLC_MEM_OBJECT, "npz_load"));
-    z->entries = MLC__CAST(mlc__zip_entry *,
-                           mlc__heap_alloc(ctx, ((size_t)z->count + 1) * sizeof *z->entries,
-                                           MLC_MEM_OBJECT, "npz_load"));
+    z->directory = MLC__HEAP(unsigned char *, ctx, (size_t)z->directory_bytes + 1, "npz_load");
+    z->entries = MLC__HEAP(mlc__zip_entry *, ctx, ((size_t)z->count + 1) * sizeof *z->entries,
+                           "npz_load");
     if (!z->directory || !z->entries) return MLC_ERR_NOMEM;
     MLC__TRY(mlc__zip_read(z, z->directory_at, z->directory, z->directory_bytes));
     return mlc__zip_entries(z);
@@ -57656,11 +57640,8 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
                  "npz_save: no path or no list; it takes both");
     MLC__REQUIRE(ctx, n <= MLC__ZIP_MANY, ARG, "npz_save: %lld arrays, a .npz has at most %u",
                  (long long)n, MLC__ZIP_MANY);
-    mlc__zip_out *out = MLC__CAST(mlc__zip_out *,
-                                  mlc__heap_alloc(ctx, ((size_t)n + 1) * sizeof *out,
-                                                  MLC_MEM_OBJECT, "npz_save"));
-    mlc_named *sorted = MLC__CAST(mlc_named *, mlc__heap_alloc(ctx, ((size_t)n + 1) *
-                                                  sizeof *sorted, MLC_MEM_OBJECT, "npz_save"));
+    mlc__zip_out *out = MLC__HEAP(mlc__zip_out *, ctx, ((size_t)n + 1) * sizeof *out, "npz_save");
+    mlc_named *sorted = MLC__HEAP(mlc_named *, ctx, ((size_t)n + 1) * sizeof *sorted, "npz_save");
     mlc_status st = out && sorted ? mlc__npz_names(ctx, out, sorted, list, n) : MLC_ERR_NOMEM;
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
     if (!st) st = mlc__atomic_end(&a, mlc__npz_write(&a.file, out, list, n));
@@ -58505,7 +58486,7 @@ static mlc_status mlc__load_compare(mlc_tensor *x, mlc_tensor *y, bool *same)
         *same = memcmp(mlc__data(x), mlc__data(y), bytes) == 0;
         return MLC_OK;
     }
-    char *host = MLC__CAST(char *, mlc__heap_alloc(x->ctx, 2 * bytes, MLC_MEM_OBJECT, "load"));
+    char *host = MLC__HEAP(char *, x->ctx, 2 * bytes, "load");
     mlc_status st = host ? mlc_read(x, host, bytes) : MLC_ERR_NOMEM;
     if (!st) st = mlc_read(y, host + bytes, bytes);
     *same = !st && memcmp(host, host + bytes, bytes) == 0;
@@ -59568,7 +59549,7 @@ static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, con
                  "%s: no path, negative skip_lines, or a delimiter that ends fields", what);
     MLC__TRY(mlc__file_open(&f, ctx, path));
     c->n = (size_t)f.size;
-    c->text = MLC__CAST(char *, mlc__heap_alloc(ctx, c->n + 1, MLC_MEM_OBJECT, what));
+    c->text = MLC__HEAP(char *, ctx, c->n + 1, what);
     mlc_status st = c->text ? mlc__file_read(&f, c->text, c->n) : MLC_ERR_NOMEM;
     if (!st) st = mlc__file_plain(&f, c->text, c->n);
     mlc__file_close(&f);
@@ -59642,7 +59623,7 @@ static mlc_status mlc__csv_parse(mlc__csv *c)
     c->out = mlc__make(c->ctx, "csv_load", c->desc.dtype, mlc_dims2(c->rows, c->cols));
     if (!c->out) return c->ctx->status;
     const size_t bytes = (size_t)(c->rows * c->cols) * mlc__size(c->out);
-    if (!c->ctx->on_host && !(host = mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "csv_load")))
+    if (!c->ctx->on_host && !(host = mlc__heap_object(c->ctx, bytes, "csv_load")))
         return MLC_ERR_NOMEM;
     c->data = MLC__CAST(char *, host ? host : mlc__data(c->out));
     mlc__csv_pass(c);                  /* the same text again: nothing is left to fail */
@@ -59804,12 +59785,10 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
     t->rows = c->rows - c->desc.header;
     MLC__REQUIRE(ctx, t->rows > 0, IO, "'%s': no rows; there must be one", c->path);
     MLC__TRY(mlc__table_budget(t, c));
-    t->columns = MLC__CAST(mlc__table_col *,
-                           mlc__heap_alloc(ctx, (size_t)t->cols * sizeof *t->columns,
-                                           MLC_MEM_OBJECT, "table_load"));
-    t->marks = MLC__CAST(const char **,
-                         mlc__heap_alloc(ctx, (size_t)(t->rows / MLC__TABLE_STEP + 1) *
-                                              sizeof *t->marks, MLC_MEM_OBJECT, "table_load"));
+    t->columns = MLC__HEAP(mlc__table_col *, ctx, (size_t)t->cols * sizeof *t->columns,
+                           "table_load");
+    t->marks = MLC__HEAP(const char **, ctx,
+                         (size_t)(t->rows / MLC__TABLE_STEP + 1) * sizeof *t->marks, "table_load");
     if (!t->columns || !t->marks) return MLC_ERR_NOMEM;
     for (int64_t k = 0; k < t->cols; k++) {
         t->columns[k].name = c->desc.header ? at : "";
@@ -59871,16 +59850,14 @@ MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv
     if (!ctx || mlc__table_types_check(ctx, &d) != MLC_OK) return NULL;
     mlc_status st = mlc__csv_open(&c, ctx, "table_load", path, &d);
     mlc_table *t = NULL;
-    if (!st) t = MLC__CAST(mlc_table *, mlc__heap_alloc(ctx, sizeof *t + strlen(path),
-                                                        MLC_MEM_OBJECT, "table_load"));
+    if (!st) t = MLC__HEAP(mlc_table *, ctx, sizeof *t + strlen(path), "table_load");
     if (!t) { mlc__heap_free(ctx, c.text); return NULL; }
     t->ctx = ctx;
     t->text = c.text;
     t->header = d.header;
     memcpy(t->path, path, strlen(path) + 1);
-    t->lines = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, (mlc__csv_lines(&c) + 1) *
-                                                          sizeof *t->lines, MLC_MEM_OBJECT,
-                                                     "table_load"));
+    t->lines = MLC__HEAP(uint32_t *, ctx, (mlc__csv_lines(&c) + 1) * sizeof *t->lines,
+                         "table_load");
     st = t->lines ? mlc__table_fields(&c, t->lines) : MLC_ERR_NOMEM;
     if (!st) st = mlc__table_build(t, &c);
     if (st == MLC_OK) return t;
@@ -59943,9 +59920,8 @@ static int mlc__text_order(const void *a, const void *b)
 static mlc_status mlc__table_categories(mlc_table *t, mlc__table_col *c, int64_t col)
 {
     if (c->texts) return MLC_OK;
-    c->texts = MLC__CAST(const char **,
-                         mlc__heap_alloc(t->ctx, ((size_t)t->rows + 1) * sizeof *c->texts,
-                                         MLC_MEM_OBJECT, "table_column"));
+    c->texts = MLC__HEAP(const char **, t->ctx, ((size_t)t->rows + 1) * sizeof *c->texts,
+                         "table_column");
     if (!c->texts) return MLC_ERR_NOMEM;
     int64_t n = 0, distinct = 0;
     for (int64_t r = 0; r < t->rows; r++) {
@@ -60006,8 +59982,7 @@ MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
     mlc__table_col *c = &t->columns[col];
     const mlc_dtype dtype = c->type == MLC_COLUMN_F64 ? MLC_F64 : MLC_I64;
     if (c->type == MLC_COLUMN_TEXT && mlc__table_categories(t, c, col) != MLC_OK) return NULL;
-    char *data = MLC__CAST(char *, mlc__heap_alloc(t->ctx, (size_t)t->rows * 8, MLC_MEM_OBJECT,
-                                                   "table_column"));
+    char *data = MLC__HEAP(char *, t->ctx, (size_t)t->rows * 8, "table_column");
     if (!data) return NULL;
     for (int64_t r = 0; r < t->rows; r++)
         mlc__table_value(c, mlc__table_at(t, r, col), data + r * 8);
@@ -60019,8 +59994,7 @@ MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
 MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_missing")) return NULL;
-    bool *data = MLC__CAST(bool *, mlc__heap_alloc(t->ctx, (size_t)t->rows, MLC_MEM_OBJECT,
-                                                   "table_missing"));
+    bool *data = MLC__HEAP(bool *, t->ctx, (size_t)t->rows, "table_missing");
     if (!data) return NULL;
     for (int64_t r = 0; r < t->rows; r++) {
         const char *text = mlc__table_at(t, r, col);
@@ -60104,7 +60078,7 @@ MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *co
     for (int64_t k = 0; names && k < cols; k++)
         MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL; give one a column, or no "
                      "names", (long long)k);
-    void *data = mlc__heap_alloc(ctx, n * mlc__size(t), MLC_MEM_OBJECT, "csv_save");
+    void *data = mlc__heap_object(ctx, n * mlc__size(t), "csv_save");
     mlc_status st = data ? mlc_read(t, data, n * mlc__size(t)) : MLC_ERR_NOMEM;
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
     if (!st)
@@ -60216,8 +60190,7 @@ MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
     MLC__REQUIRE(ctx, mlc__idx_describe(t, head), DTYPE,
                  "idx_save: %s %s; it writes u8, i8, i32, f32, f64 of 1 to 8 axes; cast it with "
                  "mlc_cast", mlc_dtype_name(t->dtype), mlc__shape(t).s);
-    unsigned char *data = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, bytes + 1, MLC_MEM_OBJECT,
-                                                                     "idx_save"));
+    unsigned char *data = MLC__HEAP(unsigned char *, ctx, bytes + 1, "idx_save");
     mlc_status st = data ? mlc_read(t, data, bytes) : MLC_ERR_NOMEM;
     const mlc__npy swap = { 'f', (int)size, size > 1, false, 0, { 0 } };
     if (!st) mlc__npy_convert(&swap, data, (int64_t)(bytes / size));
@@ -60250,10 +60223,8 @@ static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **l
         return MLC__FAIL_NULL(ctx, IO, "'%s': %lld bytes are no records of %lld bytes (CIFAR-%d)",
                               f->path, (long long)f->size, (long long)record, classes);
     }
-    unsigned char *data = MLC__CAST(unsigned char *, mlc__heap_alloc(ctx, (size_t)f->size,
-                                                                     MLC_MEM_OBJECT, "cifar_load"));
-    int64_t *y = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, (size_t)n * sizeof *y, MLC_MEM_OBJECT,
-                                                      "cifar_load"));
+    unsigned char *data = MLC__HEAP(unsigned char *, ctx, (size_t)f->size, "cifar_load");
+    int64_t *y = MLC__HEAP(int64_t *, ctx, (size_t)n * sizeof *y, "cifar_load");
     mlc_status st = data && y ? mlc__file_read(f, data, (size_t)f->size) : MLC_ERR_NOMEM;
     for (int64_t i = 0; i < n && !st; i++) {
         const unsigned char *r = data + i * record;
@@ -61578,8 +61549,7 @@ static mlc_status mlc__cut_begin(mlc__cut *c)
     MLC__REQUIRE(c->ctx, c->n < most && c->parts < most, ARG, "%s: %lld rows are too many", c->what,
                  (long long)c->n);
     const int64_t n = c->n, p = c->parts + 1;
-    c->order = MLC__CAST(int64_t *, mlc__heap_alloc(c->ctx, (size_t)(6 * n + 4 * p) * 8,
-                                                    MLC_MEM_OBJECT, c->what));
+    c->order = MLC__HEAP(int64_t *, c->ctx, (size_t)(6 * n + 4 * p) * 8, c->what);
     if (!c->order) return MLC_ERR_NOMEM;
     memset(c->order, 0, (size_t)(6 * n + 4 * p) * 8);
     c->part = c->order + n;
@@ -61835,8 +61805,7 @@ static void mlc__set_release(void *set) { mlc_dataset_free(MLC__CAST(mlc_dataset
 /* A dataset with a zeroed state, which user points to. */
 static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
 {
-    mlc__made *set = MLC__CAST(mlc__made *, mlc__heap_alloc(ctx, MLC__SET_BYTES + state,
-                                                          MLC_MEM_OBJECT, what));
+    mlc__made *set = MLC__HEAP(mlc__made *, ctx, MLC__SET_BYTES + state, what);
     if (!set) return NULL;
     set->data.user = MLC__CAST(char *, (void *)set) + MLC__SET_BYTES;
     mlc__owned_add(ctx, &set->owned, set, mlc__set_release);
@@ -61990,9 +61959,8 @@ static char *mlc__sample_begin(mlc_ctx *ctx, const char *what, const mlc_dataset
                                mlc_sample *s)
 {
     memset(s, 0, sizeof *s);
-    s->scratch = mlc__heap_alloc(ctx, d->scratch + MLC__CACHELINE + more +
-                                      mlc__rooms_bytes(d->field, d->n_fields), MLC_MEM_OBJECT,
-                                 what);
+    s->scratch = mlc__heap_object(ctx, d->scratch + MLC__CACHELINE + more +
+                                  mlc__rooms_bytes(d->field, d->n_fields), what);
     if (!s->scratch) return NULL;
     return mlc__rooms(d->field, d->n_fields, MLC__CAST(char *, s->scratch) +
                                              mlc__round_up(d->scratch, MLC__CACHELINE), s->dst);
@@ -62110,8 +62078,7 @@ static void *mlc__arrays_add(mlc_dataset *d, const char *what, mlc_dtype dtype, 
     f->dtype = dtype;
     f->dims = dims;
     a->bytes[d->n_fields] = mlc__field_bytes(f);
-    char *data = MLC__CAST(char *, mlc__heap_alloc(a->ctx, (size_t)a->n * a->bytes[d->n_fields],
-                                                   MLC_MEM_OBJECT, what));
+    char *data = MLC__HEAP(char *, a->ctx, (size_t)a->n * a->bytes[d->n_fields], what);
     if (!data) return NULL;
     a->data[d->n_fields++] = data;
     a->fields = d->n_fields;
@@ -62227,8 +62194,8 @@ static mlc_status mlc__ragged_fill(mlc_dataset *d, mlc__ragged *u, mlc_tensor *x
 {
     const size_t begins = (size_t)(u->n + 1) * sizeof *u->from;
     const size_t rows = mlc__round_up((size_t)x->shape[0] * u->step, MLC__CACHELINE);
-    u->from = MLC__CAST(int64_t *, mlc__heap_alloc(u->ctx, begins + rows + (size_t)u->n * u->each,
-                                                   MLC_MEM_OBJECT, "dataset_ragged"));
+    u->from = MLC__HEAP(int64_t *, u->ctx, begins + rows + (size_t)u->n * u->each,
+                        "dataset_ragged");
     if (!u->from) return MLC_ERR_NOMEM;
     u->from[0] = 0;
     u->x = (char *)u->from + begins;
@@ -62303,8 +62270,7 @@ static mlc_status mlc__subset_rows(mlc__subset *u, mlc_tensor *rows)
 {
     const int64_t most = mlc_dataset_count(u->of);
     u->n = mlc__numel(rows);
-    u->rows = MLC__CAST(int64_t *, mlc__heap_alloc(u->ctx, (size_t)u->n * 8, MLC_MEM_OBJECT,
-                                                   "dataset_subset"));
+    u->rows = MLC__HEAP(int64_t *, u->ctx, (size_t)u->n * 8, "dataset_subset");
     if (!u->rows) return MLC_ERR_NOMEM;
     MLC__TRY(mlc_read(rows, u->rows, (size_t)u->n * 8));
     for (int64_t i = 0; i < u->n; i++)
@@ -62354,8 +62320,7 @@ MLC_IMPL mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
     MLC__REQUIRE(ctx, desc && desc->n_shares > 0, ARG, "dataset_split: there are no shares; "
                  "mlc_split_rows_desc_make takes them");
     const int32_t n = desc->n_shares;
-    mlc_tensor **rows = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, (size_t)n * sizeof *rows,
-                                                                 MLC_MEM_OBJECT, "dataset_split"));
+    mlc_tensor **rows = MLC__HEAP(mlc_tensor **, ctx, (size_t)n * sizeof *rows, "dataset_split");
     if (!rows) return MLC_ERR_NOMEM;
     mlc_status st = mlc_scope_begin(ctx);
     if (st == MLC_OK) {
@@ -62737,11 +62702,10 @@ static mlc_status mlc__cache_make(mlc__cache *c, const char *path)
     MLC__REQUIRE(c->ctx, !__builtin_mul_overflow((size_t)n, c->sample, &bytes), ARG,
                  "dataset_cache: %lld samples of %llu bytes are too many", (long long)n,
                  (unsigned long long)c->sample);
-    c->mark = MLC__CAST(uint8_t *, mlc__heap_alloc(c->ctx, (size_t)n, MLC_MEM_OBJECT,
-                                                   "dataset_cache"));
+    c->mark = MLC__HEAP(uint8_t *, c->ctx, (size_t)n, "dataset_cache");
     if (!c->mark) return MLC_ERR_NOMEM;
     if (path && bytes) return mlc__cache_map(c, path, bytes);
-    c->data = MLC__CAST(char *, mlc__heap_alloc(c->ctx, bytes, MLC_MEM_OBJECT, "dataset_cache"));
+    c->data = MLC__HEAP(char *, c->ctx, bytes, "dataset_cache");
     return c->data ? MLC_OK : MLC_ERR_NOMEM;
 }
 
@@ -62828,7 +62792,7 @@ static mlc_status mlc__rows_map(mlc__row_file *r, const char *what, int64_t offs
         return MLC_OK;
     }
     const size_t bytes = (size_t)(r->file.size - offset);
-    r->copy = MLC__CAST(char *, mlc__heap_alloc(r->ctx, bytes, MLC_MEM_OBJECT, what));
+    r->copy = MLC__HEAP(char *, r->ctx, bytes, what);
     if (!r->copy) return MLC_ERR_NOMEM;
     r->data = r->copy;
     MLC__TRY(mlc__file_seek(&r->file, offset));
@@ -63509,9 +63473,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
     u.desc = desc ? *desc : mlc_dataset_table_desc_make(NULL);
     u.like = u.desc.like ? u.desc.like : table;
     const size_t most = (size_t)(u.desc.columns ? u.desc.n_columns : u.like->cols) + 1;
-    u.column = MLC__CAST(int64_t *, mlc__heap_alloc(ctx, most * (8 + sizeof *u.as) +
-                                                         (size_t)table->rows, MLC_MEM_OBJECT,
-                                                    "dataset_table"));
+    u.column = MLC__HEAP(int64_t *, ctx, most * (8 + sizeof *u.as) + (size_t)table->rows,
+                         "dataset_table");
     if (!u.column) return NULL;
     u.as = (mlc__table_col **)(void *)(u.column + most);
     u.drop = (uint8_t *)(u.as + most);
@@ -63681,7 +63644,7 @@ static size_t mlc__pnm_sorted(const mlc__buffer *b, size_t at, int64_t n, const 
 
 static void *mlc__pnm_alloc(mlc__pnm_set *u, int64_t n)
 {
-    return mlc__heap_alloc(u->ctx, (size_t)n * 8, MLC_MEM_OBJECT, "dataset_pnm");
+    return mlc__heap_object(u->ctx, (size_t)n * 8, "dataset_pnm");
 }
 
 /* The images of all folders, of which `many` has how many each. */
@@ -65093,7 +65056,7 @@ static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
 
 static void *mlc__feed_alloc(mlc__feed *f, size_t bytes)
 {
-    return mlc__heap_alloc(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
+    return mlc__heap_object(f->ctx, bytes, f->what);
 }
 
 /* i64 or floats of samples, on the host, as f64 or i64; `to` has n of 8 bytes. */
@@ -65314,7 +65277,7 @@ static mlc_status mlc__feed_make(mlc__feed *f)
 /* The loader and its desc, with nothing made yet; the context has it. */
 static mlc__feed *mlc__feed_new(mlc_ctx *ctx, const char *what, const mlc_loader_from_desc *d)
 {
-    mlc__feed *f = MLC__CAST(mlc__feed *, mlc__heap_alloc(ctx, sizeof *f, MLC_MEM_OBJECT, what));
+    mlc__feed *f = MLC__HEAP(mlc__feed *, ctx, sizeof *f, what);
     if (!f) return NULL;
     f->ctx = ctx;
     f->what = what;
@@ -65883,8 +65846,7 @@ static mlc_status mlc__unicode_classes(mlc_ctx *ctx, mlc__unicode *u)
 {
     const uint8_t *at = mlc__unicode_classes_of;
     uint32_t c = 0;
-    u->run = MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, MLC__UNICODE_CLASSES * sizeof *u->run,
-                                                   MLC_MEM_OBJECT, "tokenizer"));
+    u->run = MLC__HEAP(uint32_t *, ctx, MLC__UNICODE_CLASSES * sizeof *u->run, "tokenizer");
     if (!u->run) return MLC_ERR_NOMEM;
     for (int i = 0; i < MLC__UNICODE_CLASSES; i++) {
         const uint32_t v = mlc__varint(&at), end = c + (v >> 3);
@@ -65936,8 +65898,8 @@ static mlc_status mlc__unicode_maps(mlc_ctx *ctx, mlc__unicode *u)
 {
     const size_t lower = MLC__UNICODE_LOWER * sizeof *u->lower;
     const size_t base = MLC__UNICODE_BASES * sizeof *u->base;
-    char *block = MLC__CAST(char *, mlc__heap_alloc(ctx, lower + base + MLC__UNICODE_MORE *
-                                                    sizeof *u->more, MLC_MEM_OBJECT, "tokenizer"));
+    char *block = MLC__HEAP(char *, ctx, lower + base + MLC__UNICODE_MORE * sizeof *u->more,
+                            "tokenizer");
     if (!block) return MLC_ERR_NOMEM;
     u->lower = (mlc__lower *)(void *)block;
     u->base = (mlc__nfd *)(void *)(block + lower);
@@ -66176,8 +66138,7 @@ static uint32_t *mlc__slots_make(mlc_ctx *ctx, size_t n, uint32_t *mask)
     size_t slots = 8;
     while (slots < 2 * n) slots *= 2;
     *mask = (uint32_t)slots - 1;
-    return MLC__CAST(uint32_t *, mlc__heap_alloc(ctx, slots * sizeof(uint32_t), MLC_MEM_OBJECT,
-                                                 "tokenizer"));
+    return MLC__HEAP(uint32_t *, ctx, slots * sizeof(uint32_t), "tokenizer");
 }
 
 /* The place of a token of hash h, or the free one where it would be. */
@@ -66259,16 +66220,13 @@ static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc 
         return MLC__FAIL_NULL(ctx, ARG, "tokenizer: specials of more than 2^28 bytes");
     }
     n += (size_t)d->n_specials;
-    mlc_tokenizer *t = MLC__CAST(mlc_tokenizer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
-                                                                  "tokenizer"));
+    mlc_tokenizer *t = MLC__HEAP(mlc_tokenizer *, ctx, sizeof *t, "tokenizer");
     if (!t) return NULL;
     t->ctx = ctx;
     t->desc = *d;
     t->used = 1;                       /* a token that is there is at 1 or above */
-    t->token = MLC__CAST(mlc__token *, mlc__heap_alloc(ctx, (n + 1) * sizeof *t->token,
-                                                       MLC_MEM_OBJECT, "tokenizer"));
-    if (t->token) t->text = MLC__CAST(char *, mlc__heap_alloc(ctx, bytes + n + 2, MLC_MEM_OBJECT,
-                                                              "tokenizer"));
+    t->token = MLC__HEAP(mlc__token *, ctx, (n + 1) * sizeof *t->token, "tokenizer");
+    if (t->token) t->text = MLC__HEAP(char *, ctx, bytes + n + 2, "tokenizer");
     if (t->text) t->slot = mlc__slots_make(ctx, n, &t->mask);
     if (t->slot) return t;
     mlc_tokenizer_free(t);
@@ -66282,8 +66240,7 @@ static mlc_status mlc__tokenizer_specials(mlc_tokenizer *t, const char *const *s
     const bool given = list != NULL;
     if (!given) list = standard;
     else n = t->desc.n_specials;
-    t->special = MLC__CAST(uint32_t *, mlc__heap_alloc(t->ctx, ((size_t)n + 1) * sizeof(uint32_t),
-                                                       MLC_MEM_OBJECT, "tokenizer"));
+    t->special = MLC__HEAP(uint32_t *, t->ctx, ((size_t)n + 1) * sizeof(uint32_t), "tokenizer");
     if (!t->special) return MLC_ERR_NOMEM;
     for (int i = 0; i < n; i++) {
         const size_t bytes = strlen(list[i]);
@@ -66333,7 +66290,7 @@ static mlc_status mlc__vocab_read(mlc__vocab *v, mlc_ctx *ctx, const char *path)
                               "at most", path, (long long)f.size);
     if (!st) {
         v->n = (size_t)f.size;
-        v->text = MLC__CAST(char *, mlc__heap_alloc(ctx, v->n + 1, MLC_MEM_OBJECT, "tokenizer"));
+        v->text = MLC__HEAP(char *, ctx, v->n + 1, "tokenizer");
         st = v->text ? mlc__file_read(&f, v->text, v->n) : MLC_ERR_NOMEM;
         if (!st) st = mlc__file_plain(&f, v->text, v->n);
         if (!st) v->begin = mlc__mark_bytes(v->text, v->n);
@@ -66393,7 +66350,7 @@ static mlc_status mlc__text_valid(mlc_tokenizer *t, const char **text, size_t *n
         if (o.n <= t->valid_room) continue;
         mlc__heap_free(t->ctx, t->valid);
         t->valid_room = 0;
-        t->valid = MLC__CAST(char *, mlc__heap_alloc(t->ctx, o.n, MLC_MEM_OBJECT, "tokenizer"));
+        t->valid = MLC__HEAP(char *, t->ctx, o.n, "tokenizer");
         if (!t->valid) return MLC_ERR_NOMEM;
         t->valid_room = o.n;
     }
@@ -66453,8 +66410,7 @@ MLC_IMPL mlc_tensor *mlc_tokenizer_tensor(mlc_tokenizer *t, const char *text, si
     const int64_t n = mlc_tokenizer_encode(t, text, bytes, NULL, 0);
     if (n < 0) return NULL;
     const size_t most = n < PTRDIFF_MAX / 16 ? ((size_t)n + 1) * sizeof(int64_t) : SIZE_MAX;
-    int64_t *ids = MLC__CAST(int64_t *, mlc__heap_alloc(t->ctx, most, MLC_MEM_OBJECT,
-                                                        "tokenizer_tensor"));
+    int64_t *ids = MLC__HEAP(int64_t *, t->ctx, most, "tokenizer_tensor");
     if (!ids) return NULL;
     const bool done = mlc_tokenizer_encode(t, text, bytes, ids, n) == n;
     mlc_tensor *x = done ? mlc_from(t->ctx, MLC_I64, mlc_dims1(n), ids) : NULL;
@@ -66888,10 +66844,8 @@ static mlc_status mlc__symbols_room(mlc_tokenizer *t, size_t n)
     mlc__heap_free(t->ctx, t->heap);
     t->symbol_room = 0;
     t->heap = NULL;
-    t->symbol = MLC__CAST(mlc__symbol *, mlc__heap_alloc(t->ctx, n * sizeof *t->symbol,
-                                                         MLC_MEM_OBJECT, "tokenizer"));
-    if (t->symbol) t->heap = MLC__CAST(uint64_t *, mlc__heap_alloc(t->ctx, 2 * n * sizeof *t->heap,
-                                                                   MLC_MEM_OBJECT, "tokenizer"));
+    t->symbol = MLC__HEAP(mlc__symbol *, t->ctx, n * sizeof *t->symbol, "tokenizer");
+    if (t->symbol) t->heap = MLC__HEAP(uint64_t *, t->ctx, 2 * n * sizeof *t->heap, "tokenizer");
     if (!t->heap) return MLC_ERR_NOMEM;
     t->symbol_room = n;
     return MLC_OK;
@@ -67046,8 +67000,7 @@ static mlc_status mlc__merges_add(mlc_tokenizer *t, mlc__vocab *v)
     size_t lines = 1;
     MLC__TRY(mlc__vocab_utf8(v));
     for (size_t i = 0; i < v->n; i++) lines += v->text[i] == '\n';
-    t->merge = MLC__CAST(mlc__merge *, mlc__heap_alloc(v->ctx, lines * sizeof *t->merge,
-                                                       MLC_MEM_OBJECT, "tokenizer"));
+    t->merge = MLC__HEAP(mlc__merge *, v->ctx, lines * sizeof *t->merge, "tokenizer");
     if (t->merge) t->merge_slot = mlc__slots_make(v->ctx, lines, &t->merge_mask);
     if (!t->merge_slot) return MLC_ERR_NOMEM;
     char *s = v->text + v->begin, *next;
@@ -67065,8 +67018,7 @@ static mlc_status mlc__bpe_cache(mlc_tokenizer *t)
     if (!t->desc.cache) return MLC_OK;
     while (n < (uint32_t)t->desc.cache) n *= 2;
     t->cache_mask = n - 1;
-    t->cache = MLC__CAST(mlc__word_tokens *, mlc__heap_alloc(t->ctx, n * sizeof *t->cache,
-                                                        MLC_MEM_OBJECT, "tokenizer"));
+    t->cache = MLC__HEAP(mlc__word_tokens *, t->ctx, n * sizeof *t->cache, "tokenizer");
     return t->cache ? MLC_OK : MLC_ERR_NOMEM;
 }
 
@@ -67363,8 +67315,7 @@ static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, 
     if (size < 1 || size > most)
         return MLC__FAIL_NULL(ctx, ARG, "%s: a size of %lld; it must be 1 to %lld", kind->name,
                               (long long)size, (long long)most);
-    mlc_metric *m = MLC__CAST(mlc_metric *, mlc__heap_alloc(ctx, sizeof *m, MLC_MEM_OBJECT,
-                                                            kind->name));
+    mlc_metric *m = MLC__HEAP(mlc_metric *, ctx, sizeof *m, kind->name);
     if (!m) return NULL;
     m->ctx = ctx;
     m->kind = kind;
@@ -67670,7 +67621,7 @@ static double *mlc__metric_read(mlc_metric *m)
 {
     mlc_ctx *ctx = m->ctx;
     const size_t bytes = (size_t)mlc__metric_size(m) * sizeof(double);
-    double *sums = MLC__CAST(double *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, m->kind->name));
+    double *sums = MLC__HEAP(double *, ctx, bytes, m->kind->name);
     if (!sums || mlc_scope_begin(ctx) != MLC_OK) goto failed;
     mlc_read(mlc_rows(&m->sums.t, 0, mlc__metric_size(m)), sums, bytes);
     if (mlc__scope_leave(ctx) == MLC_OK && ctx->status == MLC_OK) return sums;
@@ -68145,8 +68096,8 @@ static double *mlc__metric_counts(mlc_metric *m, const char *what)
         return MLC__FAIL_NULL(ctx, ARG, "%s: %s has no confusion matrix; mlc_metric_confusion and "
                               "others of classes have", what, m->kind->name);
     if (m->n) return mlc__metric_read(m);
-    return MLC__CAST(double *, mlc__heap_alloc(ctx, (size_t)(mlc__metric_rows(m) * m->classes) *
-                                               sizeof(double), MLC_MEM_OBJECT, what));
+    return MLC__HEAP(double *, ctx, (size_t)(mlc__metric_rows(m) * m->classes) * sizeof(double),
+                     what);
 }
 
 MLC_IMPL mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n)
@@ -68518,7 +68469,7 @@ static mlc_status mlc__sweep_open(const mlc_metric *m, const char *what, mlc__sw
     s->wide = m->scores.t.dtype == MLC_F64 || m->n > INT32_MAX;
     const size_t keys = n * (s->wide ? 4 : 2);
     if (!ctx->on_host) MLC__TRY(mlc_ctx_sync(ctx));
-    s->memory = mlc__heap_alloc(ctx, keys * sizeof *s->key + copies, MLC_MEM_OBJECT, what);
+    s->memory = mlc__heap_object(ctx, keys * sizeof *s->key + copies, what);
     if (!s->memory) return MLC_ERR_NOMEM;
     s->key = MLC__CAST(uint64_t *, s->memory);
     s->spare_key = s->key + n;
@@ -68746,8 +68697,7 @@ struct mlc_tracker {
 MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
 {
     if (!ctx) return NULL;
-    mlc_tracker *t = MLC__CAST(mlc_tracker *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
-                                                              "tracker_create"));
+    mlc_tracker *t = MLC__HEAP(mlc_tracker *, ctx, sizeof *t, "tracker_create");
     if (t) t->ctx = ctx;
     return t;
 }
@@ -68764,7 +68714,7 @@ MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
 /* A larger copy of an array, in its place. */
 static mlc_status mlc__tracker_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes)
 {
-    void *more = mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "tracker");
+    void *more = mlc__heap_object(ctx, bytes, "tracker");
     if (!more) return MLC_ERR_NOMEM;
     if (used) memcpy(more, *array, used);
     mlc__heap_free(ctx, *array);
@@ -69026,10 +68976,9 @@ MLC_IMPL mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path)
     if (t->ctx->status != MLC_OK) return t->ctx->status;
     MLC__REQUIRE(t->ctx, t->names, ARG, "tracker_plot: there is no name to draw");
     const size_t n = (size_t)t->names, rows = (2 * n + 1) * (size_t)t->n * sizeof(double);
-    mlc_plot *plots = MLC__CAST(mlc_plot *,
-                                mlc__heap_alloc(t->ctx, n * (sizeof(mlc_plot) +
-                                                             sizeof(mlc_plot_series)) + rows,
-                                                MLC_MEM_OBJECT, "tracker_plot"));
+    mlc_plot *plots = MLC__HEAP(mlc_plot *, t->ctx,
+                                n * (sizeof(mlc_plot) + sizeof(mlc_plot_series)) + rows,
+                                "tracker_plot");
     if (!plots) return MLC_ERR_NOMEM;
     mlc_plot_series *series = MLC__CAST(mlc_plot_series *, (void *)(plots + n));
     double *room = MLC__CAST(double *, (void *)(series + n));
@@ -69396,8 +69345,7 @@ MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
     if (!c || !c->on)
         return MLC__FAIL_NULL(ctx, ARG, "callback_create: %s is NULL", c ? "on" : "the callback");
     if (mlc__list_check(ctx, "callback_create", "parts", c->parts, c->n_parts)) return NULL;
-    mlc_callback *copy = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, sizeof *copy,
-                                                                   MLC_MEM_OBJECT, "callback"));
+    mlc_callback *copy = MLC__HEAP(mlc_callback *, ctx, sizeof *copy, "callback");
     if (copy) *copy = *c;
     return copy;
 }
@@ -69821,9 +69769,9 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
 static mlc__fit *mlc__fit_alloc(mlc_ctx *ctx, const mlc_fit_desc *d)
 {
     const size_t m = (size_t)d->n_metrics, c = (size_t)d->n_callbacks;
-    mlc__fit *f = MLC__CAST(mlc__fit *, mlc__heap_alloc(ctx, sizeof *f + c * sizeof *d->callbacks +
-                                                        m * (2 * sizeof *f->val + 64),
-                                                        MLC_MEM_OBJECT, "fit"));
+    mlc__fit *f = MLC__HEAP(mlc__fit *, ctx,
+                            sizeof *f + c * sizeof *d->callbacks + m * (2 * sizeof *f->val + 64),
+                            "fit");
     if (!f) return NULL;
     memset(f, 0, sizeof *f);
     f->d = *d;
@@ -70030,8 +69978,7 @@ static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__output
     mlc_ctx *ctx = net->ctx;
     if (o->n == o->room) {
         const int32_t room = o->room ? 2 * o->room : 64;
-        mlc_tensor **more = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, (size_t)room *
-                                      sizeof *more, MLC_MEM_OBJECT, "predict"));
+        mlc_tensor **more = MLC__HEAP(mlc_tensor **, ctx, (size_t)room * sizeof *more, "predict");
         if (!more) return MLC_ERR_NOMEM;
         if (o->n) memcpy(more, o->piece, (size_t)o->n * sizeof *more);
         mlc__heap_free(ctx, o->piece);
@@ -70086,7 +70033,7 @@ static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uin
                                mlc_status (*on)(void *user, mlc_event event, mlc_fit_state *s))
 {
     if (!ctx || ctx->status != MLC_OK) return NULL;
-    mlc_callback *c = MLC__CAST(mlc_callback *, mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, name));
+    mlc_callback *c = MLC__HEAP(mlc_callback *, ctx, bytes, name);
     if (!c) return NULL;
     c->name = name;
     c->user = c;
@@ -70399,7 +70346,7 @@ static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
     mlc__heap_free(s->ctx, e->weights);
     e->bytes = mlc_state_bytes(s->net);
     MLC__TRY(s->ctx->status);
-    e->weights = mlc__heap_alloc(s->ctx, e->bytes, MLC_MEM_OBJECT, "on_early_stop");
+    e->weights = mlc__heap_object(s->ctx, e->bytes, "on_early_stop");
     if (!e->weights) return MLC_ERR_NOMEM;
     e->part[1].data = e->weights;
     e->part[1].bytes = e->bytes;
@@ -70728,8 +70675,8 @@ static mlc_status mlc__gradients_look(const mlc__on_gradients *g, mlc_fit_state 
     MLC__TRY(mlc__writer(s->ctx, "on_gradients", &t.write));
     MLC__TRY(mlc_optim_report(s->optim, NULL, 0, &n));
     if (!n) return MLC_OK;
-    mlc_grad_report *r = MLC__CAST(mlc_grad_report *, mlc__heap_alloc(
-        s->ctx, (size_t)n * sizeof *r, MLC_MEM_OBJECT, "on_gradients"));
+    mlc_grad_report *r = MLC__HEAP(mlc_grad_report *, s->ctx, (size_t)n * sizeof *r,
+                                   "on_gradients");
     if (!r) return MLC_ERR_NOMEM;
     mlc_status st = mlc_optim_report(s->optim, r, n, NULL);
     for (int64_t i = 0; i < n && st == MLC_OK; i++) mlc__gradient_line(&t, &g->d, s->step, &r[i]);
@@ -71270,8 +71217,7 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
     if (!ctx || ctx->status != MLC_OK) return 0;
     if (!always && mlc__env_log() != 2) return 0;
     if (mlc__writer(ctx, "trace", &write) != MLC_OK) return 0;
-    mlc__tracer *t = MLC__CAST(mlc__tracer *, mlc__heap_alloc(ctx, sizeof *t, MLC_MEM_OBJECT,
-                                                              "trace"));
+    mlc__tracer *t = MLC__HEAP(mlc__tracer *, ctx, sizeof *t, "trace");
     if (!t) return 0;
     t->ctx = ctx;
     t->write = write;
@@ -72150,12 +72096,11 @@ static void mlc__saver_join(mlc_run_saver *v) { (void)v; }
 MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
 {
     if (!ctx || ctx->status != MLC_OK) return NULL;
-    mlc_run_saver *v = MLC__CAST(mlc_run_saver *, mlc__heap_alloc(ctx, sizeof *v, MLC_MEM_OBJECT,
-                                                                  "run_saver"));
+    mlc_run_saver *v = MLC__HEAP(mlc_run_saver *, ctx, sizeof *v, "run_saver");
     if (!v) return NULL;
     memset(v, 0, sizeof *v);
     v->ctx = ctx;
-    v->memory = mlc__heap_alloc(ctx, MLC__SAVER_BYTES, MLC_MEM_OBJECT, "run_saver");
+    v->memory = mlc__heap_object(ctx, MLC__SAVER_BYTES, "run_saver");
     mlc__saver_own(v);
     if (v->own) return v;
     mlc__fail(ctx, v->st, "run_saver_create: no context for the thread");
@@ -72196,8 +72141,7 @@ static mlc_status mlc__saver_copy(mlc_run_saver *v, const char *path, const mlc_
     if (n + length > v->room) {
         mlc__heap_free(v->ctx, v->bytes);
         v->room = 0;
-        v->bytes = MLC__CAST(char *, mlc__heap_alloc(v->ctx, n + length, MLC_MEM_OBJECT,
-                                                     "run_saver"));
+        v->bytes = MLC__HEAP(char *, v->ctx, n + length, "run_saver");
         if (!v->bytes) return MLC_ERR_NOMEM;
         v->room = n + length;
     }
@@ -72814,10 +72758,10 @@ static mlc_sweep *mlc__sweep_new(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t 
     const size_t points = (size_t)(d->random ? d->random : grid), axes = (size_t)d->n_axes;
     const size_t trials = points * (size_t)d->n_seeds, results = (size_t)d->n_results;
     const size_t numbers = points * (axes + 2 * results) + trials * results;
-    mlc_sweep *s = MLC__CAST(mlc_sweep *, mlc__heap_alloc(
-        ctx, sizeof *s + trials * (sizeof *s->trial + sizeof *s->message) + 8 * numbers +
-        points * sizeof *s->point + (axes + results) * sizeof *s->name, MLC_MEM_OBJECT,
-        "sweep_run"));
+    mlc_sweep *s = MLC__HEAP(mlc_sweep *, ctx,
+                             sizeof *s + trials * (sizeof *s->trial + sizeof *s->message) +
+                             8 * numbers + points * sizeof *s->point +
+                             (axes + results) * sizeof *s->name, "sweep_run");
     if (!s) return NULL;
     s->ctx = ctx;
     s->axes = d->n_axes;
@@ -73293,7 +73237,7 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     ctx->device_fns = &mlc__device_fns;
     ctx->dev = r;
     ctx->on_host = r->block != NULL;
-    if (r->block && !mlc__heap_alloc(ctx, mlc__pool_bytes(of->threads), MLC_MEM_OBJECT, "context"))
+    if (r->block && !mlc__heap_object(ctx, mlc__pool_bytes(of->threads), "context"))
         return ctx;
     ctx->error_word = MLC__CAST(int64_t *, mlc__heap_data(ctx, MLC__ERROR_BYTES, MLC_MEM_OBJECT,
                                                           "context"));
@@ -73309,8 +73253,7 @@ static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what)
     char *heap_end = of->heap_end;
     of->installed.watch = NULL;
     of->soft_limit = 0;
-    mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, mlc__heap_alloc(of, sizeof *r, MLC_MEM_OBJECT,
-                                                                    what));
+    mlc__rehearsal *r = MLC__HEAP(mlc__rehearsal *, of, sizeof *r, what);
     if (!r) {
         of->mem = mem;
         of->installed.watch = watch;
@@ -74400,9 +74343,9 @@ MLC_IMPL mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity)
         return MLC__FAIL_NULL(ctx, ARG, "timeline_begin: capacity is %lld; a step makes some "
                               "events for each operation", (long long)capacity);
     const mlc_memory before = ctx->mem;
-    mlc_timeline *t = MLC__CAST(mlc_timeline *, mlc__heap_alloc(
-        ctx, sizeof *t + (size_t)capacity * sizeof(mlc_timeline_event), MLC_MEM_OBJECT,
-        "timeline_begin"));
+    mlc_timeline *t = MLC__HEAP(mlc_timeline *, ctx,
+                                sizeof *t + (size_t)capacity * sizeof(mlc_timeline_event),
+                                "timeline_begin");
     if (!t) return NULL;
     memset(&h, 0, sizeof h);
     h.user = t;
@@ -74526,8 +74469,7 @@ MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
     if (!t) return MLC_ERR_ARG;
     MLC__REQUIRE(t->ctx, t->n > 0, ARG, "timeline_save: there are no events");
     const size_t n = (size_t)t->n;
-    double *x = MLC__CAST(double *, mlc__heap_alloc(t->ctx, (LINES + 1) * n * sizeof *x,
-                                                    MLC_MEM_OBJECT, "timeline_save"));
+    double *x = MLC__HEAP(double *, t->ctx, (LINES + 1) * n * sizeof *x, "timeline_save");
     if (!x) return MLC_ERR_NOMEM;
     for (int k = 0; k < LINES; k++) {
         double *y = x + (size_t)(k + 1) * n;
