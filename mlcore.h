@@ -41908,6 +41908,14 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
     mlc__module_free_below(m);
 }
 
+/* m, if all of it could be made; else NULL, and nothing is left of it. */
+static mlc_module *mlc__module_done(mlc_module *m, bool made)
+{
+    if (made) return m;
+    mlc_module_free(m);
+    return NULL;
+}
+
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
@@ -42594,9 +42602,7 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *de
     u->w = mlc__declare(m, "nn_linear", "weight", &p);
     p.shape = mlc_dims1(desc->out);
     if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_linear", "bias", &p);
-    if (u->w && (u->b || desc->no_bias)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
 MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
@@ -42777,9 +42783,7 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     mlc_module *m = mlc_module_create(ctx, &cls, &w, sizeof w);
     if (!m) return NULL;
     w = *MLC__CAST(mlc_tensor **, m->user) = mlc__declare(m, "nn_prelu", "weight", &p);
-    if (w) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, w != NULL);
 }
 
 /* call: mlc_embedding_ex, or what shortens no rows, for which a program need not link norms. */
@@ -42822,9 +42826,7 @@ static mlc_module *mlc__embedding_make(mlc_ctx *ctx, const mlc_nn_embedding_desc
     MLC__CAST(mlc__embedding_user *, m->user)->w = w;
     if (w && e->has_padding_index)
         ((mlc__param *)w)->blank = 1 + e->padding_index + (e->padding_index < 0 ? desc->n : 0);
-    if (w) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, w != NULL);
 }
 
 static bool mlc__embedding_fine(mlc_ctx *ctx, const mlc_nn_embedding_desc *d)
@@ -43059,9 +43061,7 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     p.init = MLC_INIT_CONSTANT;
     p.a = MLC__NAN;
     if (u->mean) u->scale = mlc__statistic_declare(m, user->what, "scale", &p);
-    if (u->scale) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, u->scale != NULL);
 }
 
 MLC_IMPL mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features)
@@ -43208,9 +43208,7 @@ static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, boo
     mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
     u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
     if (u->w && bias) u->b = mlc__bnorm_declare(m, "bias", mlc_dims1(n), 0.0, false);
-    if (u->w && (u->b || !bias)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, u->w && (u->b || !bias));
 }
 
 static mlc_tensor *mlc__norm_layer(mlc_tensor *x, const mlc__norm_user *u)
@@ -43684,9 +43682,7 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     u->w = mlc__declare(m, "nn_conv", "weight", &p);
     p.shape = mlc_dims1(desc->out);
     if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_conv", "bias", &p);
-    if (u->w && (u->b || desc->no_bias)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
 /* What is rare is named here, so that the short forms do not link it. */
@@ -44015,9 +44011,7 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_
                (u->var = mlc__bnorm_declare(m, "running_var", shape, 1.0, true)) != NULL &&
                (u->tracked = mlc__bnorm_declare(m, "num_batches_tracked", mlc_dims0(), 0.0,
                                                 true)) != NULL;
-    if (made) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, made);
 }
 
 MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
@@ -44224,10 +44218,10 @@ MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64
     static const mlc_module_class cls = { "SqueezeExcite", NULL, NULL, mlc__excite_module, 0,
                                           NULL };
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
-    if (mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
-        mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK) return m;
-    mlc_module_free(m);
-    return NULL;
+    const bool made =
+        mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
+        mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK;
+    return mlc__module_done(m, made);
 }
 
 /* ---- temporal blocks: causal convolutions that reach further back from block to block */
@@ -44871,9 +44865,7 @@ static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, b
     u->dropout = more ? more->dropout : NULL;
     u->cell = cell;
     if (!cell) m->fuse = &mlc__recurrent_fuse;
-    if (mlc__recurrent_weights(m, more)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, mlc__recurrent_weights(m, more));
 }
 
 MLC_IMPL mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
@@ -45298,9 +45290,7 @@ MLC_IMPL mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
     u->turns = desc->has_rotary;
     u->rotary = desc->rotary;
     m->fuse = &mlc__mha_fuse;
-    if (mlc__mha_weights(m, desc) && mlc__mha_out(m, desc)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, mlc__mha_weights(m, desc) && mlc__mha_out(m, desc));
 }
 
 MLC_IMPL mlc_module *mlc_nn_multihead_attention(mlc_ctx *ctx, int64_t embed, int64_t heads)
@@ -45479,9 +45469,7 @@ static mlc_module *mlc__layer_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *
         mlc__flag_check(ctx, what, "rotary", mlc__rotary_set(&d->rotary), d->has_rotary))
         return NULL;
     mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
-    if (!m || mlc__layer_children(m, d, decoder) == MLC_OK) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, !m || mlc__layer_children(m, d, decoder) == MLC_OK);
 }
 
 MLC_IMPL mlc_module *mlc_nn_transformer_encoder_layer(mlc_ctx *ctx,
@@ -45560,9 +45548,7 @@ static mlc_module *mlc__stack_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *
         return MLC__FAIL_NULL(ctx, ARG, "%s: %lld layers; there must be 1 to 2^16", what,
                               (long long)n);
     mlc_module *m = mlc__transformer_create(ctx, &cls, d, decoder);
-    if (!m || mlc__stack_children(m, d, decoder, n) == MLC_OK) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, !m || mlc__stack_children(m, d, decoder, n) == MLC_OK);
 }
 
 MLC_IMPL mlc_module *mlc_nn_transformer_encoder(mlc_ctx *ctx, const mlc_nn_transformer_desc *desc,
@@ -48744,10 +48730,8 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_nn_sklinear_desc
     mlc__sklinear_sketches(MLC__CAST(mlc__sklinear_user *, m->user), &d);
     const bool fills = d.weight || d.bias || d.store != MLC_SKETCH_FROM_SEED ||
                        d.start != MLC_SKETCH_FRESH;
-    if (mlc__sklinear_declare_all(m, &d) && (!fills || mlc__sklinear_begin(m, &d) == MLC_OK))
-        return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, mlc__sklinear_declare_all(m, &d) &&
+                               (!fills || mlc__sklinear_begin(m, &d) == MLC_OK));
 }
 
 MLC_IMPL mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64_t num_terms,
@@ -48816,9 +48800,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
     mlc_status st = mlc__panther_fill(m, t);
     mlc__exact_end(ctx, cast);
     if (mlc__scope_leave(ctx) != MLC_OK) st = MLC_ERR_NOMEM;
-    if (st == MLC_OK) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, st == MLC_OK);
 }
 
 MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
@@ -49017,10 +48999,8 @@ MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__skconv_user));
     if (!m) return NULL;
     m->fuse = &mlc__skconv_fuse;
-    if (mlc__skconv_declare(m, &d) == MLC_OK &&
-        (!(d.weight || d.bias) || mlc__skconv_begin(m, &d) == MLC_OK)) return m;
-    mlc_module_free(m);
-    return NULL;
+    return mlc__module_done(m, mlc__skconv_declare(m, &d) == MLC_OK &&
+                               (!(d.weight || d.bias) || mlc__skconv_begin(m, &d) == MLC_OK));
 }
 
 MLC_IMPL mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
