@@ -42574,35 +42574,40 @@ MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
     return d;
 }
 
+/* Declares a weight and, of `bias` outputs, a bias, wb[0] and wb[1]: uniform in +-1/sqrt(fan), as
+ * torch.nn has them (kaiming_uniform with a = sqrt 5). p: shape and dtype of the weight. */
+static bool mlc__declare_uniform(mlc_module *m, const char *what, mlc_param_desc *p, double fan,
+                                 int64_t bias, mlc_tensor **wb)
+{
+    p->init = MLC_INIT_UNIFORM;
+    p->b = 1.0 / sqrt(fan);
+    p->a = -p->b;
+    wb[0] = mlc__declare(m, what, "weight", p);
+    if (!wb[0] || !bias) return wb[0] != NULL;
+    p->shape = mlc_dims1(bias);
+    wb[1] = mlc__declare(m, what, "bias", p);
+    return wb[1] != NULL;
+}
+
 /* A module that fails half way is freed here: the user sees NULL and the error. */
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
                                             MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
-    mlc_param_desc p;
-    mlc_module *m;
     if (!ctx) return NULL;
     if (!desc || desc->in < 1 || desc->out < 1)
         return MLC__FAIL_NULL(ctx, ARG, "nn_linear: in is %lld and out %lld; both must be "
                               "positive; a desc starts from mlc_nn_linear_desc_make(in, out)",
                               desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims2(desc->out, desc->in);
-    /* kaiming_uniform with a = sqrt 5, as torch.nn.Linear: a bound of 1/sqrt(in) for the weight,
-     * and the same for the bias. */
-    p.init = MLC_INIT_UNIFORM;
-    p.b = 1.0 / sqrt((double)desc->in);
-    p.a = -p.b;
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
+    if (!m) return NULL;
+    m->fuse = &mlc__linear_fuse;
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims2(desc->out, desc->in));
     p.has_dtype = desc->has_dtype;
     p.dtype = desc->dtype;
-    m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
-    if (!m) return NULL;
-    mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
-    m->fuse = &mlc__linear_fuse;
-    u->w = mlc__declare(m, "nn_linear", "weight", &p);
-    p.shape = mlc_dims1(desc->out);
-    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_linear", "bias", &p);
-    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
+    return mlc__module_done(m, mlc__declare_uniform(m, "nn_linear", &p, (double)desc->in,
+                                                    desc->no_bias ? 0 : desc->out,
+                                                    mlc__linear_weights(m)));
 }
 
 MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
@@ -42771,13 +42776,11 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
 {
     static const mlc_module_class cls = { "PReLU", NULL, NULL, mlc__prelu_module, 0, NULL };
     mlc_tensor *w = NULL;
-    mlc_param_desc p;
     if (!ctx) return NULL;
     if (channels < 1)
         return MLC__FAIL_NULL(ctx, ARG, "nn_prelu: channels is %lld; it must be positive",
                               (long long)channels);
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims1(channels);
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims1(channels));
     p.init = MLC_INIT_CONSTANT;
     p.a = 0.25;
     mlc_module *m = mlc_module_create(ctx, &cls, &w, sizeof w);
@@ -43046,7 +43049,6 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
                                    const mlc__scale_user *user)
 {
     const mlc_module_class cls = { name, NULL, NULL, mlc__scale_module, 0, NULL };
-    mlc_param_desc p;
     if (!ctx) return NULL;
     if (features < 1)
         return MLC__FAIL_NULL(ctx, ARG, "nn_%s: features is %lld; it must be positive", user->what,
@@ -43055,7 +43057,7 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     if (!m) return NULL;
     m->fuse = &mlc__scale_fuse;
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
-    p = mlc_param_desc_make(mlc_dims1(features));
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims1(features));
     p.buffer = true;
     u->mean = mlc__statistic_declare(m, user->what, "mean", &p);
     p.init = MLC_INIT_CONSTANT;
@@ -43166,9 +43168,7 @@ MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
                                       double value, bool buffer)
 {
-    mlc_param_desc p;
-    memset(&p, 0, sizeof p);
-    p.shape = shape;
+    mlc_param_desc p = mlc_param_desc_make(shape);
     p.init = MLC_INIT_CONSTANT;
     p.a = value;
     p.buffer = buffer;
@@ -43243,10 +43243,7 @@ MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
 }
 MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
 {
-    mlc_nn_norm_desc d;
-    memset(&d, 0, sizeof d);
-    d.size = size;
-    d.groups = 1;
+    mlc_nn_norm_desc d = mlc_nn_norm_desc_make(size);
     d.eps = 1e-6;
     d.no_bias = true;
     return d;
@@ -43648,7 +43645,6 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT,
                                           NULL };
     const mlc_nn_conv_desc none = mlc_nn_conv_desc_make(0, 0, 0, 0);
-    mlc_param_desc p;
     if (!ctx) return NULL;
     if (!desc) desc = &none;           /* it has no sizes: refused */
     if (!mlc__conv_layer_fine(desc))
@@ -43665,11 +43661,7 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
     for (int i = 0; i < desc->axes; i++)
         fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims_of(desc->axes + 2, shape);
-    p.init = MLC_INIT_UNIFORM;         /* as torch.nn.Conv2d: 1/sqrt(inputs of a result) */
-    p.b = 1.0 / sqrt(fan);
-    p.a = -p.b;
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims_of(desc->axes + 2, shape));
     p.has_dtype = desc->has_dtype;
     p.dtype = desc->dtype;
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__conv_user));
@@ -43679,10 +43671,8 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (desc->transposed || desc->conv.act != MLC_ACT_NONE) m->cls.takes = 0;
     u->d = *desc;
     u->op = &mlc__conv_op;
-    u->w = mlc__declare(m, "nn_conv", "weight", &p);
-    p.shape = mlc_dims1(desc->out);
-    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_conv", "bias", &p);
-    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
+    return mlc__module_done(m, mlc__declare_uniform(m, "nn_conv", &p, fan,
+                                                    desc->no_bias ? 0 : desc->out, &u->w));
 }
 
 /* What is rare is named here, so that the short forms do not link it. */
@@ -44348,13 +44338,11 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
     mlc_module *layer = seq->child[i], *norm = seq->child[i + 1];
     mlc_tensor **wb = mlc__fold_params(layer);
     mlc_ctx *ctx = seq->ctx;
-    mlc_param_desc p;
     MLC__TRY(mlc_module_build(seq));
     for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__writable(wb[k], "nn_fold_batch_norm"));
     for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__fold_untie(layer, &wb[k]));
     if (!wb[1]) {
-        memset(&p, 0, sizeof p);
-        p.shape = mlc_dims1(wb[0]->shape[0]);
+        mlc_param_desc p = mlc_param_desc_make(mlc_dims1(wb[0]->shape[0]));
         p.has_dtype = true;
         p.dtype = mlc__wide(wb[0]->dtype);
         wb[1] = mlc__declare(layer, "nn_fold_batch_norm", "bias", &p);
@@ -48956,7 +48944,6 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d
     const int64_t groups = d->conv.conv.groups;
     const int64_t rank = 2 * d->num_terms * d->low_rank;
     mlc_nn_conv_desc conv = d->conv;
-    mlc_param_desc p;
     conv.out = rank * groups;
     conv.no_bias = true;
     u->groups = groups;
@@ -48973,8 +48960,7 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d
     const double bound = s->b;
     s->a = -bound * sqrt(2.0 * (double)d->num_terms);
     s->b = -s->a;
-    memset(&p, 0, sizeof p);
-    p.shape = mlc_dims1(d->conv.out);
+    mlc_param_desc p = mlc_param_desc_make(mlc_dims1(d->conv.out));
     p.init = MLC_INIT_UNIFORM;
     p.a = -bound;
     p.b = bound;
