@@ -61778,6 +61778,22 @@ static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
     return &set->data;
 }
 
+/* The number of samples, with which states begin that know it. */
+static int64_t mlc__set_n(void *user) { return *MLC__CAST(const int64_t *, user); }
+
+/* The other dataset, with which the states of those over one other begin. */
+static const mlc_dataset *mlc__set_of(void *user)
+{
+    return *MLC__CAST(const mlc_dataset *const *, user);
+}
+
+static int64_t mlc__of_count(void *user) { return mlc_dataset_count(mlc__set_of(user)); }
+
+static int64_t mlc__of_length(void *user, int64_t i)
+{
+    return mlc__set_of(user)->length(mlc__set_of(user)->user, i);
+}
+
 /* Leaves a half-made dataset; the error is there. */
 static mlc_dataset *mlc__set_done(mlc_dataset *d, mlc_status st)
 {
@@ -61999,14 +62015,12 @@ MLC_IMPL mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *d, int32
 /* -- arrays in memory: rows of tensors, and of tables -- */
 
 typedef struct mlc__arrays {
-    mlc_ctx *ctx;
     int64_t  n;
+    mlc_ctx *ctx;
     int32_t  fields;
     size_t   bytes[MLC_MAX_FIELDS];    /* of a row */
     char    *data[MLC_MAX_FIELDS];
 } mlc__arrays;
-
-static int64_t mlc__arrays_count(void *user) { return MLC__CAST(mlc__arrays *, user)->n; }
 
 static mlc_status mlc__arrays_get(void *user, mlc_sample *s)
 {
@@ -62030,7 +62044,7 @@ static mlc_dataset *mlc__arrays_new(mlc_ctx *ctx, const char *what, int64_t n)
     mlc__arrays *a = MLC__CAST(mlc__arrays *, d->user);
     a->ctx = ctx;
     a->n = n;
-    d->count = mlc__arrays_count;
+    d->count = mlc__set_n;
     d->get = mlc__arrays_get;
     d->release = mlc__arrays_release;
     return d;
@@ -62085,13 +62099,11 @@ MLC_IMPL mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *t, in
 /* -- sequences in memory -- */
 
 typedef struct mlc__ragged {
-    mlc_ctx *ctx;
     int64_t  n, *from;                 /* where each begins; n + 1, before the rows of x and y */
+    mlc_ctx *ctx;
     size_t   step, each;               /* bytes of a row of x, of y */
     char    *x, *y;
 } mlc__ragged;
-
-static int64_t mlc__ragged_count(void *user) { return MLC__CAST(mlc__ragged *, user)->n; }
 
 static int64_t mlc__ragged_length(void *user, int64_t i)
 {
@@ -62190,7 +62202,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor
     u->n = lengths->shape[0];
     u->step = mlc__row_bytes(x);
     u->each = y ? mlc__row_bytes(y) : 0;
-    d->count = mlc__ragged_count;
+    d->count = mlc__set_n;
     d->get = mlc__ragged_get;
     d->length = mlc__ragged_length;
     d->release = mlc__ragged_release;
@@ -62200,12 +62212,10 @@ MLC_IMPL mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor
 /* -- samples of others -- */
 
 typedef struct mlc__subset {
+    int64_t            n, *rows;
     mlc_ctx           *ctx;
     const mlc_dataset *of;
-    int64_t           *rows, n;
 } mlc__subset;
-
-static int64_t mlc__subset_count(void *user) { return MLC__CAST(mlc__subset *, user)->n; }
 
 static mlc_status mlc__subset_get(void *user, mlc_sample *s)
 {
@@ -62269,7 +62279,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, 
     u->ctx = ctx;
     u->of = data;
     mlc__set_like(d, data);
-    d->count = mlc__subset_count;
+    d->count = mlc__set_n;
     d->get = mlc__subset_get;
     if (data->length) d->length = mlc__subset_length;
     d->release = mlc__subset_release;
@@ -62324,12 +62334,10 @@ MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
 
 /* Several datasets: one after another, or side by side. */
 typedef struct mlc__joint {            /* followed by of and start */
+    int64_t             n, *start;     /* first sample of each, and the end */
     const mlc_dataset **of;
-    int64_t            *start, n;      /* first sample of each, and the end */
     int32_t             parts;
 } mlc__joint;
-
-static int64_t mlc__joint_count(void *user) { return MLC__CAST(mlc__joint *, user)->n; }
 
 /* The part that has a sample; parts are few. */
 static int32_t mlc__concat_part(const mlc__joint *c, int64_t i)
@@ -62402,7 +62410,7 @@ static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dat
             c->start[i + 1] = INT64_MAX;                   /* of a zip no sum is asked for */
         if (data[i]->scratch > d->scratch) d->scratch = data[i]->scratch;
     }
-    d->count = mlc__joint_count;
+    d->count = mlc__set_n;
     return d;
 }
 
@@ -62493,17 +62501,6 @@ typedef struct mlc__mapped {
     mlc_transform      map;
 } mlc__mapped;
 
-static int64_t mlc__mapped_count(void *user)
-{
-    return mlc_dataset_count(MLC__CAST(mlc__mapped *, user)->of);
-}
-
-static int64_t mlc__mapped_length(void *user, int64_t i)
-{
-    const mlc_dataset *of = MLC__CAST(mlc__mapped *, user)->of;
-    return of->length(of->user, i);
-}
-
 /* The fields of what it is made of lie at the begin of the scratch; both work in what follows. */
 static mlc_status mlc__mapped_get(void *user, mlc_sample *s)
 {
@@ -62536,8 +62533,8 @@ static mlc_dataset *mlc__mapped_new(mlc_ctx *ctx, const char *what, const mlc_da
     if (map->n_fields) d->n_fields = map->n_fields;
     d->scratch = mlc__rooms_bytes(data->field, data->n_fields) +
                  (data->scratch > map->scratch ? data->scratch : map->scratch);
-    if (data->count) d->count = mlc__mapped_count;
-    if (data->length) d->length = mlc__mapped_length;
+    if (data->count) d->count = mlc__of_count;
+    if (data->length) d->length = mlc__of_length;
     d->get = mlc__mapped_get;
     return d;
 }
@@ -62556,24 +62553,13 @@ MLC_IMPL mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
 /* -- samples that are kept -- */
 
 typedef struct mlc__cache {            /* of a sample: len of each field, then the fields */
-    mlc_ctx           *ctx;
     const mlc_dataset *of;
+    mlc_ctx           *ctx;
     uint8_t           *mark;           /* of samples: empty, being filled, there */
     char              *data;
     size_t             bytes[MLC_MAX_FIELDS], sample;
     mlc__file          file;           /* its size is that of the mapping; 0: in memory */
 } mlc__cache;
-
-static int64_t mlc__cache_count(void *user)
-{
-    return mlc_dataset_count(MLC__CAST(mlc__cache *, user)->of);
-}
-
-static int64_t mlc__cache_length(void *user, int64_t i)
-{
-    const mlc_dataset *of = MLC__CAST(mlc__cache *, user)->of;
-    return of->length(of->user, i);
-}
 
 static void mlc__cache_take(const mlc__cache *c, mlc_sample *s, const char *at)
 {
@@ -62684,9 +62670,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
     c->ctx = ctx;
     c->of = data;
     mlc__set_like(d, data);
-    d->count = mlc__cache_count;
+    d->count = mlc__of_count;
     d->get = mlc__cache_get;
-    if (data->length) d->length = mlc__cache_length;
+    if (data->length) d->length = mlc__of_length;
     d->release = mlc__cache_release;
     return mlc__set_done(d, mlc__cache_make(c, path));
 }
@@ -62700,20 +62686,18 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
 #ifndef MLC_NO_TRAINING
 
 typedef struct mlc__row_file {             /* followed by the path */
+    int64_t     n, each;               /* rows, and elements of each */
     mlc_ctx    *ctx;
     mlc__file   file;                  /* closed once the dataset is made */
     void       *map;                   /* or copy, where files cannot be mapped */
     char       *copy;
     const char *data;                  /* of the first row */
-    int64_t     n, each;               /* rows, and elements of each */
     size_t      bytes;                 /* of a row, in the file */
     mlc__npy    array;
     bool        convert;
     mlc_dataset_tokens_desc tokens;    /* of a file of tokens, of which there are */
     int64_t     total;
 } mlc__row_file;
-
-static int64_t mlc__rows_count(void *user) { return MLC__CAST(mlc__row_file *, user)->n; }
 
 static mlc_status mlc__rows_get(void *user, mlc_sample *s)
 {
@@ -62743,7 +62727,7 @@ static mlc_dataset *mlc__rows_open(mlc_ctx *ctx, const char *what, const char *p
     char *copy = (char *)(r + 1);
     memcpy(copy, path, strlen(path));
     r->ctx = ctx;
-    d->count = mlc__rows_count;
+    d->count = mlc__set_n;
     d->get = mlc__rows_get;
     d->release = mlc__rows_release;
     return mlc__set_done(d, mlc__file_open(&r->file, ctx, copy));
@@ -63045,40 +63029,34 @@ MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, 
 
 /* -- MNIST -- */
 
-typedef struct mlc__mnist {            /* images, labels of the file, i64 ones; all together */
+typedef struct mlc__mnist {            /* both; i64 labels, labels of the file, images */
     mlc_dataset *part[4];
 } mlc__mnist;
 
-static int64_t mlc__mnist_count(void *user)
-{
-    return mlc_dataset_count(MLC__CAST(mlc__mnist *, user)->part[3]);
-}
-
 static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
 {
-    const mlc_dataset *both = MLC__CAST(const mlc__mnist *, user)->part[3];
-    return both->get(both->user, s);
+    return mlc__set_of(user)->get(mlc__set_of(user)->user, s);
 }
 
 static void mlc__mnist_release(void *user)
 {
-    for (int k = 4; k-- > 0;) mlc_dataset_free(MLC__CAST(mlc__mnist *, user)->part[k]);
+    for (int k = 0; k < 4; k++) mlc_dataset_free(MLC__CAST(mlc__mnist *, user)->part[k]);
 }
 
 static mlc_status mlc__mnist_open(mlc_ctx *ctx, mlc__mnist *m, const char *images,
                                   const char *labels, int64_t classes)
 {
-    m->part[0] = mlc_dataset_idx_images(ctx, images);
-    m->part[1] = m->part[0] ? mlc__idx_set(ctx, "dataset_mnist", labels) : NULL;
-    if (!m->part[1]) return ctx->status;
-    const int64_t n = mlc_dataset_count(m->part[0]), of = mlc_dataset_count(m->part[1]);
+    m->part[3] = mlc_dataset_idx_images(ctx, images);
+    m->part[2] = m->part[3] ? mlc__idx_set(ctx, "dataset_mnist", labels) : NULL;
+    if (!m->part[2]) return ctx->status;
+    const int64_t n = mlc_dataset_count(m->part[3]), of = mlc_dataset_count(m->part[2]);
     MLC__REQUIRE(ctx, n == of, SHAPE, "dataset_mnist: '%.120s' has %lld images, '%.120s' %lld "
                  "labels; take both files of one part, train or t10k", images, (long long)n,
                  labels, (long long)of);
-    m->part[2] = mlc_dataset_labels(ctx, m->part[1], 0, classes);
-    const mlc_dataset *const both[2] = { m->part[0], m->part[2] };
-    m->part[3] = both[1] ? mlc_dataset_zip(ctx, both, 2) : NULL;
-    return m->part[3] ? MLC_OK : ctx->status;
+    m->part[1] = mlc_dataset_labels(ctx, m->part[2], 0, classes);
+    const mlc_dataset *const both[2] = { m->part[3], m->part[1] };
+    m->part[0] = both[1] ? mlc_dataset_zip(ctx, both, 2) : NULL;
+    return m->part[0] ? MLC_OK : ctx->status;
 }
 
 /* The parts are older than what frees them: a context that ends frees the newest first. */
@@ -63094,10 +63072,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_mnist(mlc_ctx *ctx, const char *images, const 
         mlc__mnist_release(&m);
         return NULL;
     }
-    const mlc_dataset *both = m.part[3];
     memcpy(d->user, &m, sizeof m);
-    mlc__set_like(d, both);
-    d->count = mlc__mnist_count;
+    mlc__set_like(d, m.part[0]);
+    d->count = mlc__of_count;
     d->get = mlc__mnist_get;
     d->release = mlc__mnist_release;
     return d;
@@ -63458,15 +63435,13 @@ typedef struct mlc__pnm {              /* what the header of an image says */
 } mlc__pnm;
 
 typedef struct mlc__pnm_set {
+    int64_t      n;
     mlc_ctx     *ctx;
     mlc__buffer  text, folders;        /* of paths, each ended by 0 */
     const char **path;
     int64_t     *label;                /* NULL: there are no folders */
-    int64_t      n;
     mlc__pnm     first;
 } mlc__pnm_set;
-
-static int64_t mlc__pnm_count(void *user) { return MLC__CAST(mlc__pnm_set *, user)->n; }
 
 static void mlc__pnm_release(void *user)
 {
@@ -63678,7 +63653,7 @@ static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
     if (!d) return NULL;
     mlc__pnm_set *u = MLC__CAST(mlc__pnm_set *, d->user);
     u->ctx = u->text.ctx = u->folders.ctx = ctx;
-    d->count = mlc__pnm_count;
+    d->count = mlc__set_n;
     d->get = mlc__pnm_get;
     d->release = mlc__pnm_release;
     mlc_status st = mlc__pnm_scan(u, folder);
