@@ -9887,6 +9887,13 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     return (char *)c + c->used - bytes;
 }
 
+/* The same in the arena of the scope that is open, as a type. */
+static void *mlc__arena_now(mlc_ctx *ctx, size_t bytes)
+{
+    return mlc__arena(ctx, ctx->depth, bytes);
+}
+#define MLC__ARENA(type, ctx, bytes) MLC__CAST(type, mlc__arena_now(ctx, bytes))
+
 /* The list's head is the youngest: mlc_module_forward relies on it to find what a forward made. */
 static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
 {
@@ -42145,8 +42152,7 @@ static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
     e->n = 0;
     MLC__TRY(mlc_module_build(m));
     mlc__params(m, mlc__listed_add, e);
-    e->list = MLC__CAST(mlc__listed *, mlc__arena(m->ctx, m->ctx->depth,
-                                                 (size_t)(e->n + 1) * sizeof *e->list));
+    e->list = MLC__ARENA(mlc__listed *, m->ctx, (size_t)(e->n + 1) * sizeof *e->list);
     if (!e->list) return MLC_ERR_NOMEM;
     e->n = 0;
     mlc__params(m, mlc__listed_add, e);
@@ -44687,7 +44693,7 @@ static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *
     r->b = in[0]->shape[u->d.time_first];
     r->steps = in[0]->shape[!u->d.time_first];
     for (int i = 0; i < 2; i++) {
-        r->after[i] = MLC__CAST(mlc_tensor **, mlc__arena(m->ctx, m->ctx->depth, bytes));
+        r->after[i] = MLC__ARENA(mlc_tensor **, m->ctx, bytes);
         if (!r->after[i]) return MLC_ERR_NOMEM;
     }
     return mlc__recurrent_states_in(m, in, n_in, r);
@@ -47408,7 +47414,7 @@ static mlc_status mlc__init_run(mlc_module *m, mlc__initing *k)
     if (k->ctx->dry_run) return MLC_OK;
     if (k->d->kind == MLC_INIT_ORTHOGONAL) {
         const size_t bytes = (size_t)(k->n + 1) * sizeof *k->made;
-        k->made = MLC__CAST(mlc_tensor **, mlc__arena(k->ctx, k->ctx->depth, bytes));
+        k->made = MLC__ARENA(mlc_tensor **, k->ctx, bytes);
         if (!k->made) return MLC_ERR_NOMEM;
         memset(k->made, 0, bytes);
         MLC__TRY(mlc__init_walk(m, k));
@@ -56430,12 +56436,11 @@ static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
 {
     mlc_ctx *ctx = f->file.ctx;
     MLC__TRY(mlc__st_budget(f));
-    mlc_named *named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)f->count + 1) *
-                                                                          sizeof *named));
+    mlc_named *named = MLC__ARENA(mlc_named *, ctx, ((size_t)f->count + 1) * sizeof *named);
     if (!named) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < f->count; i++) {
         const size_t n = strlen(f->entries[i].name) + 1;
-        char *name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, n));
+        char *name = MLC__ARENA(char *, ctx, n);
         if (!name) return MLC_ERR_NOMEM;
         memcpy(name, f->entries[i].name, n);
         named[i].name = name;
@@ -57283,7 +57288,7 @@ static mlc_status mlc__zip_name(mlc__zip *z, mlc__zip_entry *e, const unsigned c
 {
     mlc_ctx *ctx = z->file.ctx;
     if (memchr(name, 0, (size_t)n)) return mlc__zip_fail(z, "a name with a NUL byte");
-    e->name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (size_t)n + 1));
+    e->name = MLC__ARENA(char *, ctx, (size_t)n + 1);
     if (!e->name) return MLC_ERR_NOMEM;
     if (n >= 4 && memcmp(name + n - 4, ".npy", 4) == 0) n -= 4;
     memcpy(e->name, name, (size_t)n);
@@ -57423,8 +57428,7 @@ static mlc_status mlc__npz_read(mlc__zip *z, const mlc_named **list, int64_t *n)
 {
     mlc_ctx *ctx = z->file.ctx;
     MLC__TRY(mlc__zip_open(z));
-    mlc_named *named = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, ((size_t)z->count + 1) *
-                                                                          sizeof *named));
+    mlc_named *named = MLC__ARENA(mlc_named *, ctx, ((size_t)z->count + 1) * sizeof *named);
     if (!named) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < z->count; i++) {
         named[i].name = z->entries[i].name;
@@ -57853,7 +57857,7 @@ static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, c
                      "%s: the name of '%.100s' by rename '%.100s' is over %d bytes", t->what,
                      p->name, r->from, MLC_STATE_NAME_BYTES - 1);
         const size_t before = strlen(prefix), len = strlen(name) + 1;
-        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, before + len));
+        char *copy = MLC__ARENA(char *, ctx, before + len);
         mlc_named *to = &list[(*n)++];
         if (!copy) return MLC_ERR_NOMEM;
         memcpy(copy, prefix, before);
@@ -57908,10 +57912,9 @@ static mlc_status mlc__save_in(const mlc__renames *t, const mlc__save_to *to,
     mlc__params(t->m, mlc__state_add, &s);
     const size_t n = (size_t)s.n;
     s.n = 0;
-    s.list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth, (n + 1) * sizeof *s.list));
-    s.names = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, (n + 1) * MLC_NAME_BYTES));
-    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
-                                                        (n * most + 1) * sizeof *list));
+    s.list = MLC__ARENA(mlc_named *, ctx, (n + 1) * sizeof *s.list);
+    s.names = MLC__ARENA(char *, ctx, (n + 1) * MLC_NAME_BYTES);
+    mlc_named *list = MLC__ARENA(mlc_named *, ctx, (n * most + 1) * sizeof *list);
     if (!s.list || !s.names || !list) return MLC_ERR_NOMEM;
     mlc__params(t->m, mlc__state_add, &s);
     for (int64_t i = 0; i < s.n; i++)
@@ -58116,8 +58119,7 @@ static mlc_status mlc__load_give(mlc__load *l, mlc__key *k, const mlc_rename *r,
     if (k->entry < 0) { k->entry = i; k->r = r; }
     if (!part) return MLC_OK;
     if (!k->piece) {
-        k->piece = MLC__CAST(mlc__piece *, mlc__arena(l->m->ctx, l->m->ctx->depth,
-                                                      (size_t)r->parts * sizeof *k->piece));
+        k->piece = MLC__ARENA(mlc__piece *, l->m->ctx, (size_t)r->parts * sizeof *k->piece);
         if (!k->piece) return MLC_ERR_NOMEM;
         for (int32_t p = 0; p < r->parts; p++) {
             k->piece[p].entry = -1;
@@ -58180,7 +58182,7 @@ static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *l
         if (!r || !(parts || r->transpose)) continue;
         const mlc__text says = mlc__rename_says(r);
         const size_t room = strlen(w->name) + strlen(says.s) + 1;
-        char *name = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, room));
+        char *name = MLC__ARENA(char *, ctx, room);
         if (!name) return MLC_ERR_NOMEM;
         snprintf(name, room, "%s%s", w->name, says.s);
         to->name = name;
@@ -58202,8 +58204,7 @@ static mlc_status mlc__load_parts(mlc__load *l)
         n += k && k->piece ? k->r->parts : 1;
     }
     if (!any) return MLC_OK;
-    mlc__want *list = MLC__CAST(mlc__want *, mlc__arena(l->m->ctx, l->m->ctx->depth,
-                                                        (size_t)n * sizeof *list));
+    mlc__want *list = MLC__ARENA(mlc__want *, l->m->ctx, (size_t)n * sizeof *list);
     if (!list) return MLC_ERR_NOMEM;
     n = 0;
     for (int64_t i = 0; i < l->wants; i++) MLC__TRY(mlc__load_split(l, &l->want[i], list, &n));
@@ -58717,7 +58718,7 @@ static char *mlc__optim_globs(const mlc_optim *o)
 {
     size_t n = 1, at = 0;
     for (int32_t g = 1; g < o->groups; g++) n += strlen(o->group[g].glob) + 1;
-    char *text = MLC__CAST(char *, mlc__arena(o->ctx, o->ctx->depth, n));
+    char *text = MLC__ARENA(char *, o->ctx, n);
     if (!text) return NULL;
     for (int32_t g = 1; g < o->groups; g++)
         at += (size_t)snprintf(text + at, n - at, "%s%s", g > 1 ? "\n" : "", o->group[g].glob);
@@ -58757,9 +58758,8 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
 {
     const mlc_optim *o = f->o;
     const size_t n = (size_t)o->entries, averages = (size_t)mlc__optim_averages(o);
-    char *at = MLC__CAST(char *, mlc__arena(o->ctx, o->ctx->depth,
-                                            n * (sizeof *f->step + sizeof *f->number +
-                                                 MLC_NAME_BYTES) + averages * sizeof *f->base));
+    const size_t each = sizeof *f->step + sizeof *f->number + MLC_NAME_BYTES;
+    char *at = MLC__ARENA(char *, o->ctx, n * each + averages * sizeof *f->base);
     if (!at) return MLC_ERR_NOMEM;
     f->step = (struct mlc_step_state *)(void *)at;
     f->number = (int64_t *)(void *)(f->step + n);
@@ -58790,7 +58790,7 @@ static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_n
         const bool lbfgs = item.kind == MLC__ITEM_LBFGS;
         if (lbfgs) list[n].tensor = o->lbfgs->item(o, item.k, name);
         else mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
-        char *copy = MLC__CAST(char *, mlc__arena(ctx, ctx->depth, before + strlen(name) + 1));
+        char *copy = MLC__ARENA(char *, ctx, before + strlen(name) + 1);
         if (!copy) return MLC_ERR_NOMEM;
         memcpy(copy, prefix, before);
         memcpy(copy + before, name, strlen(name) + 1);
@@ -58808,9 +58808,7 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
     mlc_optim *o = f->o;
     mlc_ctx *ctx = o->ctx;
     int64_t n = 0;
-    mlc_named *list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
-                                                        (size_t)mlc__optim_items(o) *
-                                                        sizeof *list));
+    mlc_named *list = MLC__ARENA(mlc_named *, ctx, (size_t)mlc__optim_items(o) * sizeof *list);
     const char *metadata[11] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING };
     const size_t own = mlc__optim_metadata(o, metadata + 4);
     if (!list || !own) return MLC_ERR_NOMEM;
@@ -58905,7 +58903,7 @@ static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot
 static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
     mlc_ctx *ctx = f->o->ctx;
-    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    mlc_tensor *t = MLC__ARENA(mlc_tensor *, ctx, sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
     t->dtype = f->torch ? MLC_F32 :
@@ -58975,8 +58973,7 @@ static mlc_status mlc__optim_load_names(mlc__load *l)
     f->numbers.attempts = -1;          /* the file has none */
     if (f->o->lbfgs) MLC__TRY(f->o->lbfgs->plan(f->o, mlc__optim_file_pairs(l->file)));
     const int64_t items = mlc__optim_items(f->o);
-    f->lbfgs = MLC__CAST(mlc_tensor **, mlc__arena(f->o->ctx, f->o->ctx->depth,
-                                                   (size_t)items * sizeof *f->lbfgs));
+    f->lbfgs = MLC__ARENA(mlc_tensor **, f->o->ctx, (size_t)items * sizeof *f->lbfgs);
     if (!f->lbfgs) return MLC_ERR_NOMEM;
     memset(f->lbfgs, 0, (size_t)items * sizeof *f->lbfgs);
     for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
@@ -69469,7 +69466,7 @@ static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
     if (!mlc_optim_pending(o) || !(f->events & MLC__AT(STEP_BEGIN))) return MLC_OK;
     MLC__TRY(mlc__optim_layout(o));
     const size_t bytes = (size_t)o->entries * sizeof **to;
-    mlc_tensor **all = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, bytes));
+    mlc_tensor **all = MLC__ARENA(mlc_tensor **, ctx, bytes);
     if (!all) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < o->entries; i++) {
         all[i] = mlc__entry_due(&o->entry[i]) ? mlc_copy(mlc_grad(&o->entry[i].p->t)) : NULL;
@@ -71282,7 +71279,7 @@ static mlc_status mlc__run_add(mlc__run_list *l, const char *before, const char 
                                mlc_tensor *t)
 {
     const size_t n = strlen(before), m = strlen(name) + 1;
-    char *copy = t ? MLC__CAST(char *, mlc__arena(l->ctx, l->ctx->depth, n + m)) : NULL;
+    char *copy = t ? MLC__ARENA(char *, l->ctx, n + m) : NULL;
     if (!copy) return l->ctx->status;
     MLC_ASSERT(l->n < l->room);
     memcpy(copy, before, n);
@@ -71387,8 +71384,7 @@ static mlc_status mlc__run_gather(mlc__run_list *l, const mlc_run *run)
     memset(&params, 0, sizeof params);
     if (run->net) mlc__params(run->net, mlc__state_add, &params);
     l->room = params.n + mlc__run_room(run);
-    l->list = MLC__CAST(mlc_named *, mlc__arena(ctx, ctx->depth,
-                                                (size_t)l->room * sizeof *l->list));
+    l->list = MLC__ARENA(mlc_named *, ctx, (size_t)l->room * sizeof *l->list);
     if (!l->list) return MLC_ERR_NOMEM;
     if (run->net) mlc__params(run->net, mlc__run_add_param, l);
     MLC__TRY(ctx->status);
@@ -71419,8 +71415,7 @@ static const char **mlc__run_metadata(mlc_ctx *ctx, const mlc_run *run)
     size_t more = 0;
     if (run->optim && !optim) return NULL;
     while (run->metadata && run->metadata[more]) more++;
-    const char **all = MLC__CAST(const char **, mlc__arena(ctx, ctx->depth,
-                                                           (n + more + 1) * sizeof *all));
+    const char **all = MLC__ARENA(const char **, ctx, (n + more + 1) * sizeof *all);
     if (!all) return NULL;
     memcpy(all, own, n * sizeof *all);
     if (more) memcpy(all + n, run->metadata, more * sizeof *all);
@@ -71530,8 +71525,7 @@ static mlc_status mlc__run_file(mlc__run_load *r, const char *prefix, mlc_safete
     *to = *f;
     to->file.at = -1;                  /* it stands where r->file does */
     to->count = n;
-    to->entries = MLC__CAST(mlc__st_entry *, mlc__arena(r->ctx, r->ctx->depth,
-                                                        ((size_t)n + 1) * sizeof *to->entries));
+    to->entries = MLC__ARENA(mlc__st_entry *, r->ctx, ((size_t)n + 1) * sizeof *to->entries);
     if (!to->entries) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < n; i++) {
         to->entries[i] = f->entries[from + i];
@@ -71594,8 +71588,7 @@ static void mlc__run_fits_history(mlc__run_load *r)
     const mlc_named *step;
     l->ctx = r->ctx;
     l->room = r->file->count;
-    l->list = MLC__CAST(mlc_named *, mlc__arena(r->ctx, r->ctx->depth,
-                                                ((size_t)l->room + 1) * sizeof *l->list));
+    l->list = MLC__ARENA(mlc_named *, r->ctx, ((size_t)l->room + 1) * sizeof *l->list);
     for (int64_t i = 0; l->list && i < r->file->count; i++) {
         const mlc__st_entry *e = &r->file->entries[i];
         if (strncmp(e->name, "tracker.", 8) != 0) continue;
@@ -71671,8 +71664,7 @@ static void mlc__run_fits_fit(mlc__run_load *r)
     r->has_validation = s->validation && mlc__st_lookup(r->file, "fit.validation");
     if (r->has_validation)
         mlc__run_fits_loader(r, "fit.validation", s->validation, r->validation);
-    r->metric = MLC__CAST(mlc__run_metric *, mlc__arena(r->ctx, r->ctx->depth,
-                                                        (n + 1) * sizeof *r->metric));
+    r->metric = MLC__ARENA(mlc__run_metric *, r->ctx, (n + 1) * sizeof *r->metric);
     if (r->metric) memset(r->metric, 0, (n + 1) * sizeof *r->metric);
     for (size_t i = 0; r->metric && i < n; i++)
         mlc__run_fits_metric(r, "metric", f->d.metrics[i].name, f->d.metrics[i].metric,
@@ -71704,9 +71696,8 @@ static void mlc__run_fits_parts(mlc__run_load *r)
 {
     mlc__run_walk w;
     memset(&w, 0, sizeof w);
-    r->part = MLC__CAST(mlc__run_read *, mlc__arena(r->ctx, r->ctx->depth,
-                                                    (size_t)(mlc__run_parts(r->run) + 1) *
-                                                    sizeof *r->part));
+    r->part = MLC__ARENA(mlc__run_read *, r->ctx,
+                         (size_t)(mlc__run_parts(r->run) + 1) * sizeof *r->part);
     while (r->part && mlc__run_part_next(r->run, &w)) mlc__run_fits_part(r, &w);
     mlc__run_catch(r, "parts");
 }
@@ -71885,7 +71876,7 @@ MLC_IMPL mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *
     MLC__TRY(mlc__run_check(ctx, "run_load", path, run));
     MLC__TRY(mlc_scope_begin(ctx));
     mlc_status st = MLC_ERR_NOMEM;
-    mlc__run_load *r = MLC__CAST(mlc__run_load *, mlc__arena(ctx, ctx->depth, sizeof *r));
+    mlc__run_load *r = MLC__ARENA(mlc__run_load *, ctx, sizeof *r);
     if (r) {
         memset(r, 0, sizeof *r);
         r->ctx = ctx;
@@ -73790,8 +73781,7 @@ static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
     if (!back) {
         mlc__params(r->net, mlc__buffer_copy, &w);
         if (w.n == 0) return MLC_OK;
-        r->buffers = MLC__CAST(mlc_tensor **, mlc__arena(r->ctx, r->ctx->depth, (size_t)w.n *
-                                                         sizeof *r->buffers));
+        r->buffers = MLC__ARENA(mlc_tensor **, r->ctx, (size_t)w.n * sizeof *r->buffers);
         if (!r->buffers) return MLC_ERR_NOMEM;
         MLC__TRY(mlc_scope_begin(r->ctx));       /* mlc_keep copies to the scope around it     */
     }
@@ -73823,8 +73813,7 @@ static mlc_status mlc__budget_marks(mlc__budget_run *r)
 {
     const mlc_module *list = mlc__budget_list(r);
     if (!list) return MLC_OK;
-    r->marks = MLC__CAST(mlc__mark *, mlc__arena(r->ctx, r->ctx->depth, (size_t)
-                                                 (list->children + 1) * sizeof *r->marks));
+    r->marks = MLC__ARENA(mlc__mark *, r->ctx, (size_t)(list->children + 1) * sizeof *r->marks);
     if (!r->marks) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__mark_of(list->child[i]);
     r->marks[list->children] = mlc__mark_of(r->b->recompute);
@@ -73910,8 +73899,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
     mlc_ctx *ctx = r->ctx;
     mlc_tensor *sum = NULL, *loss = NULL;
     bool joins = true;
-    mlc_tensor **output = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)r->parts *
-                                                              sizeof *output));
+    mlc_tensor **output = MLC__ARENA(mlc_tensor **, ctx, (size_t)r->parts * sizeof *output);
     if (!output) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < r->parts; i++) {
         MLC__TRY(mlc_scope_begin(ctx));
