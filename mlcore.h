@@ -50535,13 +50535,39 @@ MLC__LEVEL_WARM
 /* @@ IMPL.OPTIM.DRAFT ------------------------------------ what a rule tells an optimizer
  * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
  * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
- * mlc_rule states. */
+ * mlc_rule states. What is the same for all descs of a rule is a form. */
 
 /* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
 typedef struct mlc__bound {
     const char *name;
     double value, least, below;
 } mlc__bound;
+
+/* A number of a desc, which is in [least, below) as in mlc__bound, and where a draft has it: to is
+ * the place in coefs, or one of these. */
+enum { MLC__TO_LR = -3, MLC__TO_DECAY, MLC__TO_NONE };
+
+typedef struct mlc__rule_number {
+    const char *name;
+    int32_t     at, to;                /* at: byte of the desc                                 */
+    double      least, below;
+} mlc__rule_number;
+
+#define MLC__COEF(to, desc, field, least, below) \
+    { #field, (int32_t)offsetof(mlc_##desc##_desc, field), to, least, below }
+#define MLC__LR(desc)    MLC__COEF(MLC__TO_LR, desc, lr, 0.0, MLC__INF)
+#define MLC__DECAY(desc) MLC__COEF(MLC__TO_DECAY, desc, weight_decay, 0.0, MLC__INF)
+
+/* What a rule tells of itself, and the numbers of its desc in the order in which they are checked;
+ * one without a name ends them. The other members are those of mlc_optim. */
+typedef struct mlc__rule_form {
+    const char *name;
+    mlc_rule    rule;
+    const struct mlc_rule_fns *cpu;
+    int32_t     n_state, momentum;
+    const char *names[3];
+    mlc__rule_number number[7];
+} mlc__rule_form;
 
 /* Is there a module and a desc? */
 static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
@@ -50575,6 +50601,40 @@ static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_
     o->name = name;
     o->names = names;
     o->n_state = n_state;
+}
+
+static double mlc__rule_value(const mlc__rule_number *n, const void *desc)
+{
+    double value;
+    memcpy(&value, MLC__CAST(const char *, desc) + n->at, sizeof value);
+    return value;
+}
+
+static bool mlc__rule_fits(mlc_module *m, const char *what, const mlc__rule_form *form,
+                           const void *desc)
+{
+    for (const mlc__rule_number *n = form->number; n->name; n++) {
+        const mlc__bound b = { n->name, mlc__rule_value(n, desc), n->least, n->below };
+        if (!mlc__rule_fine(m, what, &b, 1)) return false;
+    }
+    return true;
+}
+
+/* False with an error: there is no desc, or a number does not fit. */
+static bool mlc__rule_draft(mlc_module *m, mlc_optim *draft, const mlc__rule_form *form,
+                            const void *desc)
+{
+    if (!mlc__rule_begins(m, form->name, desc) || !mlc__rule_fits(m, form->name, form, desc))
+        return false;
+    mlc__optim_draft(draft, form->rule, form->cpu, form->name, form->names, form->n_state);
+    draft->momentum = form->momentum;
+    for (const mlc__rule_number *n = form->number; n->name; n++) {
+        const double value = mlc__rule_value(n, desc);
+        if (n->to >= 0) draft->coefs[n->to] = value;
+        else if (n->to == MLC__TO_LR) draft->lr = value;
+        else if (n->to == MLC__TO_DECAY) draft->weight_decay = value;
+    }
+    return true;
 }
 
 /* Sets a draft up for states in fewer bits, if that is asked for: IMPL.OPTIM.MOMENTS. */
@@ -50734,27 +50794,20 @@ MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
 {
-    static const char *const names[] = { "momentum_buffer" };
+    static const mlc__rule_form form = {
+        "sgd", MLC_RULE_SGD, &mlc__rule_sgd, 0, 0, { "momentum_buffer" },
+        { MLC__LR(sgd), MLC__COEF(0, sgd, momentum, 0.0, MLC__INF),
+          MLC__COEF(1, sgd, dampening, 0.0, MLC__INF), MLC__DECAY(sgd) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "sgd", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
-        { "dampening", d->dampening, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "sgd", bounds, 4)) return NULL;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
         mlc__fail(m->ctx, MLC_ERR_ARG, "sgd: nesterov with momentum %s and dampening %s; it needs "
                   "momentum and no dampening", mlc__real(d->momentum).s,
                   mlc__real(d->dampening).s);
         return NULL;
     }
-    mlc__optim_draft(&draft, MLC_RULE_SGD, &mlc__rule_sgd, "sgd", names, d->momentum != 0.0);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->momentum;
-    draft.coefs[1] = d->dampening;
+    draft.n_state = draft.momentum = d->momentum != 0.0;
     draft.coefs[2] = d->nesterov;
-    draft.momentum = d->momentum != 0.0;
     return mlc__optim_make(m, &draft);
 }
 
@@ -50766,38 +50819,24 @@ MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
 
 /* -- Adam, AdamW -- */
 
-static bool mlc__adam_fine(mlc_module *m, const char *what, const mlc_adam_desc *d)
-{
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "beta1", d->beta1, 0.0, 1.0 },
-        { "beta2", d->beta2, 0.0, 1.0 }, { "eps", d->eps, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    return mlc__rule_fine(m, what, bounds, 5);
-}
-
-static void mlc__adam_fill(mlc_optim *draft, const mlc_adam_desc *d, bool decoupled)
-{
-    draft->lr = d->lr;
-    draft->weight_decay = d->weight_decay;
-    draft->coefs[0] = d->beta1;
-    draft->coefs[1] = d->beta2;
-    draft->coefs[2] = d->eps;
-    draft->coefs[3] = decoupled;
-    draft->momentum = 1;
-}
+#define MLC__ADAM_NUMBERS(desc) \
+    MLC__LR(desc), MLC__COEF(0, desc, beta1, 0.0, 1.0), MLC__COEF(1, desc, beta2, 0.0, 1.0), \
+    MLC__COEF(2, desc, eps, 0.0, MLC__INF), MLC__DECAY(desc)
+#define MLC__ADAM_FORM(name, rule, cpu) \
+    { name, rule, cpu, 2, 1, { "exp_avg", "exp_avg_sq" }, { MLC__ADAM_NUMBERS(adam) } }
+static const mlc__rule_form mlc__adam_form =
+    MLC__ADAM_FORM("adam", MLC_RULE_ADAM, &mlc__rule_adam);
+static const mlc__rule_form mlc__adamw_form =
+    MLC__ADAM_FORM("adamw", MLC_RULE_ADAM, &mlc__rule_adam);
 
 /* small: see mlc__small_fn. */
-static mlc_optim *mlc__adam_make(mlc_module *m, const char *what, const mlc_adam_desc *d,
-                                 mlc_rule rule, const struct mlc_rule_fns *cpu, bool decoupled,
-                                 mlc__small_fn small)
+static mlc_optim *mlc__adam_make(mlc_module *m, const mlc__rule_form *form, const mlc_adam_desc *d,
+                                 bool decoupled, mlc__small_fn small)
 {
-    static const char *const names[] = { "exp_avg", "exp_avg_sq" };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, what, d) || !mlc__adam_fine(m, what, d)) return NULL;
-    mlc__optim_draft(&draft, rule, cpu, what, names, 2);
-    mlc__adam_fill(&draft, d, decoupled);
-    if (!small(m, &draft, d->moments)) return NULL;
-    return mlc__optim_make(m, &draft);
+    if (!mlc__rule_draft(m, &draft, form, d)) return NULL;
+    draft.coefs[3] = decoupled;
+    return small(m, &draft, d->moments) ? mlc__optim_make(m, &draft) : NULL;
 }
 
 MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
@@ -50826,23 +50865,21 @@ MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adam_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adam", desc, MLC_RULE_ADAM, &mlc__rule_adam, false,
-                          mlc__small_adam);
+    return mlc__adam_make(m, &mlc__adam_form, desc, false, mlc__small_adam);
 }
 MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "adamw", desc, MLC_RULE_ADAM, &mlc__rule_adam, true,
-                          mlc__small_adam);
+    return mlc__adam_make(m, &mlc__adamw_form, desc, true, mlc__small_adam);
 }
 MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adam_desc_make(lr);
-    return mlc__adam_make(m, "adam", &d, MLC_RULE_ADAM, &mlc__rule_adam, false, mlc__small_none);
+    return mlc__adam_make(m, &mlc__adam_form, &d, false, mlc__small_none);
 }
 MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adamw_desc_make(lr);
-    return mlc__adam_make(m, "adamw", &d, MLC_RULE_ADAM, &mlc__rule_adam, true, mlc__small_none);
+    return mlc__adam_make(m, &mlc__adamw_form, &d, true, mlc__small_none);
 }
 
 /* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss themselves */
@@ -50913,8 +50950,8 @@ static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments momen
 
 MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
-    return mlc__adam_make(m, "lamb", desc, MLC_RULE_LAMB, &mlc__rule_lamb, true,
-                          mlc__small_normed);
+    static const mlc__rule_form form = MLC__ADAM_FORM("lamb", MLC_RULE_LAMB, &mlc__rule_lamb);
+    return mlc__adam_make(m, &form, desc, true, mlc__small_normed);
 }
 
 MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
@@ -50938,22 +50975,14 @@ MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
 {
-    static const char *const names[] = { "momentum_buffer" };
+    static const mlc__rule_form form = {
+        "lars", MLC_RULE_LARS, &mlc__rule_lars, 1, 1, { "momentum_buffer" },
+        { MLC__LR(lars), MLC__COEF(0, lars, momentum, 0.0, MLC__INF),
+          MLC__COEF(1, lars, trust, DBL_MIN, MLC__INF), MLC__COEF(2, lars, eps, 0.0, MLC__INF),
+          MLC__DECAY(lars) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "lars", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
-        { "trust", d->trust, DBL_MIN, MLC__INF }, { "eps", d->eps, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "lars", bounds, 5)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_LARS, &mlc__rule_lars, "lars", names, 1);
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     draft.normed = mlc__optim_normed;
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->momentum;
-    draft.coefs[1] = d->trust;
-    draft.coefs[2] = d->eps;
-    draft.momentum = 1;
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
@@ -50964,20 +50993,12 @@ MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
 
 /* -- AMSGrad, RAdam, NAdam, AdaMax -- */
 
-static mlc_optim *mlc__amsgrad_make(mlc_module *m, const char *what, const mlc_amsgrad_desc *d,
-                                    mlc_rule rule, const struct mlc_rule_fns *cpu, int32_t n_state)
+static mlc_optim *mlc__amsgrad_make(mlc_module *m, const mlc__rule_form *form,
+                                    const mlc_amsgrad_desc *d)
 {
-    static const char *const names[] = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, what, d)) return NULL;
-    mlc_adam_desc adam = mlc_adam_desc_make(d->lr);
-    adam.beta1 = d->beta1;
-    adam.beta2 = d->beta2;
-    adam.eps = d->eps;
-    adam.weight_decay = d->weight_decay;
-    if (!mlc__adam_fine(m, what, &adam)) return NULL;
-    mlc__optim_draft(&draft, rule, cpu, what, names, n_state);
-    mlc__adam_fill(&draft, &adam, d->decoupled);
+    if (!mlc__rule_draft(m, &draft, form, d)) return NULL;
+    draft.coefs[3] = d->decoupled;
     return mlc__optim_make(m, &draft);
 }
 
@@ -50994,7 +51015,10 @@ MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 {
-    return mlc__amsgrad_make(m, "amsgrad", d, MLC_RULE_AMSGRAD, &mlc__rule_amsgrad, 3);
+    static const mlc__rule_form form = {
+        "amsgrad", MLC_RULE_AMSGRAD, &mlc__rule_amsgrad, 3, 1,
+        { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" }, { MLC__ADAM_NUMBERS(amsgrad) } };
+    return mlc__amsgrad_make(m, &form, d);
 }
 MLC_IMPL mlc_optim *mlc_amsgrad(mlc_module *m, double lr)
 {
@@ -51015,7 +51039,10 @@ MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 {
-    return mlc__amsgrad_make(m, "radam", d, MLC_RULE_RADAM, &mlc__rule_radam, 2);
+    static const mlc__rule_form form = {
+        "radam", MLC_RULE_RADAM, &mlc__rule_radam, 2, 1, { "exp_avg", "exp_avg_sq" },
+        { MLC__ADAM_NUMBERS(amsgrad) } };
+    return mlc__amsgrad_make(m, &form, d);
 }
 MLC_IMPL mlc_optim *mlc_radam(mlc_module *m, double lr)
 {
@@ -51037,19 +51064,12 @@ MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
 {
-    static const char *const names[] = { "exp_avg", "exp_avg_sq" };
+    static const mlc__rule_form form = {
+        "nadam", MLC_RULE_NADAM, &mlc__rule_nadam, 2, 1, { "exp_avg", "exp_avg_sq" },
+        { MLC__ADAM_NUMBERS(nadam), MLC__COEF(4, nadam, momentum_decay, 0.0, MLC__INF) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "nadam", d)) return NULL;
-    mlc_adam_desc adam = mlc_adam_desc_make(d->lr);
-    adam.beta1 = d->beta1;
-    adam.beta2 = d->beta2;
-    adam.eps = d->eps;
-    adam.weight_decay = d->weight_decay;
-    const mlc__bound decay = { "momentum_decay", d->momentum_decay, 0.0, MLC__INF };
-    if (!mlc__adam_fine(m, "nadam", &adam) || !mlc__rule_fine(m, "nadam", &decay, 1)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_NADAM, &mlc__rule_nadam, "nadam", names, 2);
-    mlc__adam_fill(&draft, &adam, d->decoupled);
-    draft.coefs[4] = d->momentum_decay;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
+    draft.coefs[3] = d->decoupled;
     draft.carries = true;
     return mlc__optim_make(m, &draft);
 }
@@ -51073,13 +51093,10 @@ MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
 {
-    static const char *const names[] = { "exp_avg", "exp_inf" };
-    mlc_optim draft;
-    if (!mlc__rule_begins(m, "adamax", d) || !mlc__adam_fine(m, "adamax", d)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_ADAMAX, &mlc__rule_adamax, "adamax", names, 2);
-    mlc__adam_fill(&draft, d, false);
-    if (!mlc__small_none(m, &draft, d->moments)) return NULL;
-    return mlc__optim_make(m, &draft);
+    static const mlc__rule_form form = {
+        "adamax", MLC_RULE_ADAMAX, &mlc__rule_adamax, 2, 1, { "exp_avg", "exp_inf" },
+        { MLC__ADAM_NUMBERS(adam) } };
+    return mlc__adam_make(m, &form, d, false, mlc__small_none);
 }
 MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
 {
@@ -51101,23 +51118,19 @@ MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
 {
-    static const char *const names[] = { "square_avg", "momentum_buffer", "grad_avg" };
+    static const mlc__rule_form form = {
+        "rmsprop", MLC_RULE_RMSPROP, &mlc__rule_rmsprop, 1, 0,
+        { "square_avg", "momentum_buffer", "grad_avg" },
+        { MLC__LR(rmsprop), MLC__COEF(0, rmsprop, alpha, 0.0, 1.0),
+          MLC__COEF(1, rmsprop, eps, 0.0, MLC__INF), MLC__COEF(2, rmsprop, momentum, 0.0, MLC__INF),
+          MLC__DECAY(rmsprop) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "rmsprop", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "alpha", d->alpha, 0.0, 1.0 },
-        { "eps", d->eps, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "rmsprop", bounds, 5)) return NULL;
-    const bool full = d->momentum != 0.0 || d->centered;
-    mlc__optim_draft(&draft, full ? MLC_RULE_RMSPROP_FULL : MLC_RULE_RMSPROP,
-                     full ? &mlc__rule_rmsprop_full : &mlc__rule_rmsprop, "rmsprop", names,
-                     full ? 3 : 1);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->alpha;
-    draft.coefs[1] = d->eps;
-    draft.coefs[2] = d->momentum;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
+    if (d->momentum != 0.0 || d->centered) {
+        draft.rule = MLC_RULE_RMSPROP_FULL;
+        draft.cpu = &mlc__rule_rmsprop_full;
+        draft.n_state = 3;
+    }
     draft.coefs[3] = d->centered;
     draft.momentum = d->momentum != 0.0 ? 3 : 0;
     return mlc__optim_make(m, &draft);
@@ -51139,23 +51152,13 @@ MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
 {
-    static const char *const names[] = { "sum" };
+    static const mlc__rule_form form = {
+        "adagrad", MLC_RULE_ADAGRAD, &mlc__rule_adagrad, 1, 0, { "sum" },
+        { MLC__LR(adagrad), MLC__COEF(1, adagrad, lr_decay, 0.0, MLC__INF), MLC__DECAY(adagrad),
+          MLC__COEF(2, adagrad, initial, 0.0, MLC__INF),
+          MLC__COEF(0, adagrad, eps, 0.0, MLC__INF) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "adagrad", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF },
-        { "lr_decay", d->lr_decay, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF },
-        { "initial", d->initial, 0.0, MLC__INF },
-        { "eps", d->eps, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "adagrad", bounds, 5)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_ADAGRAD, &mlc__rule_adagrad, "adagrad", names, 1);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->eps;
-    draft.coefs[1] = d->lr_decay;
-    draft.coefs[2] = d->initial;
-    return mlc__optim_make(m, &draft);
+    return mlc__rule_draft(m, &draft, &form, d) ? mlc__optim_make(m, &draft) : NULL;
 }
 MLC_IMPL mlc_optim *mlc_adagrad(mlc_module *m, double lr)
 {
@@ -51175,21 +51178,12 @@ MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
 {
-    static const char *const names[] = { "square_avg", "acc_delta" };
+    static const mlc__rule_form form = {
+        "adadelta", MLC_RULE_ADADELTA, &mlc__rule_adadelta, 2, 0, { "square_avg", "acc_delta" },
+        { MLC__LR(adadelta), MLC__COEF(0, adadelta, rho, 0.0, 1.0),
+          MLC__COEF(1, adadelta, eps, 0.0, MLC__INF), MLC__DECAY(adadelta) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "adadelta", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF },
-        { "rho", d->rho, 0.0, 1.0 },
-        { "eps", d->eps, 0.0, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "adadelta", bounds, 4)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_ADADELTA, &mlc__rule_adadelta, "adadelta", names, 2);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->rho;
-    draft.coefs[1] = d->eps;
-    return mlc__optim_make(m, &draft);
+    return mlc__rule_draft(m, &draft, &form, d) ? mlc__optim_make(m, &draft) : NULL;
 }
 MLC_IMPL mlc_optim *mlc_adadelta(mlc_module *m, double lr)
 {
@@ -51211,21 +51205,14 @@ MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
 {
-    static const char *const names[] = { "prev", "step_size" };
+    static const mlc__rule_form form = {
+        "rprop", MLC_RULE_RPROP, &mlc__rule_rprop, 2, 0, { "prev", "step_size" },
+        { MLC__LR(rprop), MLC__COEF(0, rprop, shrink, DBL_MIN, 1.0),
+          MLC__COEF(1, rprop, grow, 1.0, MLC__INF), MLC__COEF(2, rprop, least, 0.0, MLC__INF) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "rprop", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF },
-        { "shrink", d->shrink, DBL_MIN, 1.0 },
-        { "grow", d->grow, 1.0, MLC__INF },
-        { "least", d->least, 0.0, MLC__INF },
-        { "most", d->most, d->least, MLC__INF } };
-    if (!mlc__rule_fine(m, "rprop", bounds, 5)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_RPROP, &mlc__rule_rprop, "rprop", names, 2);
-    draft.lr = d->lr;
-    draft.coefs[0] = d->shrink;
-    draft.coefs[1] = d->grow;
-    draft.coefs[2] = d->least;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
+    const mlc__bound most = { "most", d->most, d->least, MLC__INF };
+    if (!mlc__rule_fine(m, "rprop", &most, 1)) return NULL;
     draft.coefs[3] = d->most;
     return mlc__optim_make(m, &draft);
 }
@@ -51239,23 +51226,13 @@ MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
 
 static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__small_fn small)
 {
-    static const char *const names[] = { "exp_avg" };
+    static const mlc__rule_form form = {
+        "lion", MLC_RULE_LION, &mlc__rule_lion, 1, 1, { "exp_avg" },
+        { MLC__LR(lion), MLC__COEF(0, lion, beta1, 0.0, 1.0), MLC__COEF(1, lion, beta2, 0.0, 1.0),
+          MLC__DECAY(lion) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "lion", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF },
-        { "beta1", d->beta1, 0.0, 1.0 },
-        { "beta2", d->beta2, 0.0, 1.0 },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "lion", bounds, 4)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_LION, &mlc__rule_lion, "lion", names, 1);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->beta1;
-    draft.coefs[1] = d->beta2;
-    draft.momentum = 1;
-    if (!small(m, &draft, d->moments)) return NULL;
-    return mlc__optim_make(m, &draft);
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
+    return small(m, &draft, d->moments) ? mlc__optim_make(m, &draft) : NULL;
 }
 MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
 {
@@ -51295,22 +51272,13 @@ MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
 {
-    static const char *const names[] = { "exp_avg", "hessian" };
+    static const mlc__rule_form form = {
+        "sophia", MLC_RULE_SOPHIA, &mlc__rule_sophia, 2, 1, { "exp_avg", "hessian" },
+        { MLC__LR(sophia), MLC__COEF(0, sophia, beta1, 0.0, 1.0),
+          MLC__COEF(3, sophia, beta2, 0.0, 1.0), MLC__COEF(2, sophia, gamma, DBL_MIN, MLC__INF),
+          MLC__COEF(1, sophia, eps, 1e-30, MLC__INF), MLC__DECAY(sophia) } };
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "sophia", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "beta1", d->beta1, 0.0, 1.0 },
-        { "beta2", d->beta2, 0.0, 1.0 }, { "gamma", d->gamma, DBL_MIN, MLC__INF },
-        { "eps", d->eps, 1e-30, MLC__INF }, { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "sophia", bounds, 6)) return NULL;
-    mlc__optim_draft(&draft, MLC_RULE_SOPHIA, &mlc__rule_sophia, "sophia", names, 2);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[0] = d->beta1;
-    draft.coefs[1] = d->eps;
-    draft.coefs[2] = d->gamma;
-    draft.coefs[3] = d->beta2;
-    draft.momentum = 1;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     draft.whole = true;                /* some are for mlc_optim_curvature */
     return mlc__optim_make(m, &draft);
 }
@@ -51842,24 +51810,19 @@ MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
 {
-    static const char *const names[] = { "row_var", "col_var", "variance" };
+    static const mlc__rule_form form = {
+        "adafactor", MLC_RULE_MATRIX, &mlc__rule_matrix, 0, 0, { "row_var", "col_var", "variance" },
+        { MLC__LR(adafactor), MLC__COEF(1, adafactor, power, 0.0, MLC__INF),
+          MLC__COEF(MLC__TO_NONE, adafactor, eps1, DBL_MIN, MLC__INF),
+          MLC__COEF(MLC__TO_NONE, adafactor, eps2, 0.0, MLC__INF),
+          MLC__COEF(MLC__TO_NONE, adafactor, clip, DBL_MIN, MLC__INF), MLC__DECAY(adafactor) } };
     struct mlc__matrix matrix;
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "adafactor", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "power", d->power, 0.0, MLC__INF },
-        { "eps1", d->eps1, DBL_MIN, MLC__INF }, { "eps2", d->eps2, 0.0, MLC__INF },
-        { "clip", d->clip, DBL_MIN, MLC__INF },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF } };
-    if (!mlc__rule_fine(m, "adafactor", bounds, 6)) return NULL;
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     memset(&matrix, 0, sizeof matrix);
     matrix.slot = mlc__adafactor_slot;
     matrix.update = mlc__adafactor_update;
     matrix.adafactor = *d;
-    mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "adafactor", names, 0);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
-    draft.coefs[1] = d->power;
     draft.coefs[2] = d->fixed;
     return mlc__matrix_make(m, &draft, &matrix);
 }
@@ -51987,16 +51950,19 @@ MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
 
 MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
 {
-    static const char *const names[] = { "momentum_buffer", "exp_avg", "exp_avg_sq" };
+    static const mlc__rule_form form = {
+        "muon", MLC_RULE_MATRIX, &mlc__rule_matrix, 0, 2,
+        { "momentum_buffer", "exp_avg", "exp_avg_sq" },
+        { MLC__LR(muon), MLC__COEF(1, muon, momentum, 0.0, 1.0), MLC__DECAY(muon) } };
     struct mlc__matrix matrix;
     mlc_optim draft;
-    if (!mlc__rule_begins(m, "muon", d)) return NULL;
-    const mlc__bound bounds[] = {
-        { "lr", d->lr, 0.0, MLC__INF }, { "momentum", d->momentum, 0.0, 1.0 },
-        { "weight_decay", d->weight_decay, 0.0, MLC__INF },
-        { "a + b + c", d->a + d->b + d->c, -DBL_MAX, MLC__INF },
-        { "eps", d->eps, 0.0, MLC__INF }, { "steps", (double)d->steps, 1.0, 100.0 } };
-    if (!mlc__rule_fine(m, "muon", bounds, 6) || !mlc__adam_fine(m, "muon: adamw", &d->adamw))
+    if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
+    const mlc__bound bounds[] = { { "a + b + c", d->a + d->b + d->c, -DBL_MAX, MLC__INF },
+                                  { "eps", d->eps, 0.0, MLC__INF },
+                                  { "steps", (double)d->steps, 1.0, 100.0 } };
+    if (!mlc__rule_fine(m, "muon", bounds, 3) ||
+        !mlc__rule_fits(m, "muon: adamw", &mlc__adamw_form, &d->adamw) ||
+        !mlc__small_none(m, &draft, d->adamw.moments))
         return NULL;
     memset(&matrix, 0, sizeof matrix);
     matrix.slot = mlc__muon_slot;
@@ -52004,15 +51970,9 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
     matrix.adamw = true;
     matrix.ratio = d->lr > 0.0 ? d->adamw.lr / d->lr : 1.0;
     matrix.muon = *d;
-    mlc__optim_draft(&draft, MLC_RULE_MATRIX, &mlc__rule_matrix, "muon", names, 0);
-    draft.lr = d->lr;
-    draft.weight_decay = d->weight_decay;
     draft.coefs[0] = 1.0;
-    draft.coefs[1] = d->momentum;
     draft.coefs[2] = d->adamw.beta1;
     draft.coefs[3] = d->adamw.beta2;
-    draft.momentum = 2;
-    if (!mlc__small_none(m, &draft, d->adamw.moments)) return NULL;
     return mlc__matrix_make(m, &draft, &matrix);
 }
 MLC_IMPL mlc_optim *mlc_muon(mlc_module *m, double lr)
