@@ -29451,6 +29451,13 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
     return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
+/* out (+)= a */
+static mlc_status mlc__map_copy(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                const mlc_tensor *a, bool accumulate)
+{
+    return mlc__map(ctx, what, MLC_MAP_COPY, out, a, NULL, NULL, 0.0, accumulate);
+}
+
 /* Over the axes in mask, which out does not have or has as 1. */
 static void mlc__reduce_args(struct mlc_k_reduce *args, mlc_reduce op, const mlc_tensor *out,
                              const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
@@ -29518,7 +29525,7 @@ static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor
     }
     /* Nothing was broadcast: a copy or an addition. */
     if (!mask && out->dtype == x->dtype)
-        return mlc__map(ctx, what, MLC_MAP_COPY, &wide, x, NULL, NULL, 0.0, accumulate);
+        return mlc__map_copy(ctx, what, &wide, x, accumulate);
     return mlc__sum_over(ctx, what, &wide, x, mask, true, 1.0, accumulate);
 }
 
@@ -30648,6 +30655,21 @@ static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, m
     return *st == MLC_OK;
 }
 
+/* What backward begins with where input 0 alone has a gradient. */
+typedef struct mlc__grads {
+    mlc_tensor dy, dx;                 /* dx is written, or added to */
+    bool       acc;
+    mlc_status st;
+} mlc__grads;
+
+/* False: there is nothing to do, or st is an error. */
+static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
+{
+    g->st = MLC_OK;
+    mlc__grad_view(nd->out[0], &g->dy);
+    return mlc__grad_in(nd, 0, &g->dx, &g->acc, &g->st);
+}
+
 /* After its backward: gradients of its outputs have been used, saved memory is one user poorer. In
  * place the gradient has become that of the old values. */
 static void mlc__node_release(mlc_node *nd)
@@ -30719,7 +30741,7 @@ MLC__APART mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor
     mlc_tensor g;
     bool accumulate;
     MLC__TRY(mlc__grad_open(y, &g, &accumulate));
-    if (dy) return mlc__map(ctx, "backward", MLC_MAP_COPY, &g, dy, NULL, NULL, 0.0, accumulate);
+    if (dy) return mlc__map_copy(ctx, "backward", &g, dy, accumulate);
     if (accumulate) return mlc__map(ctx, "backward", MLC_MAP_ADD_S, &g, &g, NULL, NULL, 1.0, false);
     return mlc__set(ctx, "backward", &g, 1.0);
 }
@@ -30978,20 +31000,17 @@ static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
 /* Adding needs one dtype: across dtypes dy is cast to a temporary first. */
 static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (dx.dtype == dy.dtype)
-        return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
-    if (!acc) return mlc__cast_into(ctx, nd->op->name, &dx, &dy);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (g.dx.dtype == g.dy.dtype)
+        return mlc__map_copy(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
+    if (!g.acc) return mlc__cast_into(ctx, nd->op->name, &g.dx, &g.dy);
     mlc__temp cast;
-    MLC__TRY(mlc__temp_begin(ctx, &cast, dx.dtype, dx.ndim, dx.shape));
-    st = mlc__cast_into(ctx, nd->op->name, &cast.t, &dy);
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &cast.t, NULL, NULL, 0.0, true);
+    MLC__TRY(mlc__temp_begin(ctx, &cast, g.dx.dtype, g.dx.ndim, g.dx.shape));
+    g.st = mlc__cast_into(ctx, nd->op->name, &cast.t, &g.dy);
+    if (!g.st) g.st = mlc__map_copy(ctx, nd->op->name, &g.dx, &cast.t, true);
     mlc__temp_end(&cast);
-    return st;
+    return g.st;
 }
 
 static const mlc__op mlc__copy_op =
@@ -31122,7 +31141,7 @@ static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__besid
 {
     if (b->out == &b->grad) return st;
     if (st == MLC_OK)
-        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &b->grad, b->out, NULL, NULL, 0.0, b->acc);
+        st = mlc__map_copy(ctx, nd->op->name, &b->grad, b->out, b->acc);
     mlc__temp_end(&b->temp);
     return st;
 }
@@ -31234,19 +31253,16 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__view_spec *v = mlc__view_params(nd);
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (v->fns->backward) return v->fns->backward(ctx, nd, &dx, &dy, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (v->fns->backward) return v->fns->backward(ctx, nd, &g.dx, &g.dy, g.acc);
     /* A part of a stale gradient: the rest of it is zero. */
-    if (!acc && mlc__numel(&dx) != mlc__numel(&dy)) {
-        MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
-        acc = true;
+    if (!g.acc && mlc__numel(&g.dx) != mlc__numel(&g.dy)) {
+        MLC__TRY(mlc__set(ctx, nd->op->name, &g.dx, 0.0));
+        g.acc = true;
     }
-    mlc__view_apply(v, &dx);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    mlc__view_apply(v, &g.dx);
+    return mlc__map_copy(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
 }
 
 static const mlc__arg mlc__args_view[] = {
@@ -31573,7 +31589,7 @@ static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const m
         to.stride[v->axis] *= by_window ? 1 : v->step;
         mlc__mark_layout(&to);
         mlc__mark_layout(&from);
-        MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, true));
+        MLC__TRY(mlc__map_copy(ctx, nd->op->name, &to, &from, true));
     }
     return MLC_OK;
 }
@@ -31723,7 +31739,7 @@ static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 0; i < nd->n_in; start += nd->in[i++]->shape[axis]) {
         mlc__join_piece(&dy, axis, start, nd->in[i]->shape[axis], &part);
         if (mlc__grad_in(nd, i, &dx, &acc, &st))
-            st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part, NULL, NULL, 0.0, acc);
+            st = mlc__map_copy(ctx, nd->op->name, &dx, &part, acc);
     }
     return st;
 }
@@ -31995,13 +32011,10 @@ static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    dy = mlc__flipped(&dy, mlc__flip_params(nd)->mask);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    g.dy = mlc__flipped(&g.dy, mlc__flip_params(nd)->mask);
+    return mlc__map_copy(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
 }
 
 static const mlc__arg mlc__args_flip[] = { MLC__ARG("axes", AXES, flip, mask), MLC__ARGS_END };
@@ -32128,26 +32141,24 @@ static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tens
 /* Without borders only x has a gradient; with them dy is folded in a copy first. */
 static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx, from, to;
+    mlc__grads g;
+    mlc_tensor from, to;
     mlc__temp sum;
-    bool acc;
-    mlc_status st = MLC_OK;
     const bool fold = mlc__pad_params(nd)->mode != MLC_PAD_CONSTANT;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    if (!mlc__grads_open(nd, &g)) return g.st;
     if (fold) {
-        MLC__TRY(mlc__temp_begin(ctx, &sum, dy.dtype, dy.ndim, dy.shape));
-        st = mlc__cast_into(ctx, nd->op->name, &sum.t, &dy);
-        if (!st) st = mlc__pad_fold(ctx, nd, &sum.t);
+        MLC__TRY(mlc__temp_begin(ctx, &sum, g.dy.dtype, g.dy.ndim, g.dy.shape));
+        g.st = mlc__cast_into(ctx, nd->op->name, &sum.t, &g.dy);
+        if (!g.st) g.st = mlc__pad_fold(ctx, nd, &sum.t);
     }
-    mlc__pad_inner(nd, &dx, fold ? &sum.t : &dy, &to, &from);
-    if (!st && !acc && !mlc__same_shape(&dx, &to)) {       /* what was cut has no gradient */
-        st = mlc__set(ctx, nd->op->name, &dx, 0.0);
-        acc = true;
+    mlc__pad_inner(nd, &g.dx, fold ? &sum.t : &g.dy, &to, &from);
+    if (!g.st && !g.acc && !mlc__same_shape(&g.dx, &to)) { /* what was cut has no gradient */
+        g.st = mlc__set(ctx, nd->op->name, &g.dx, 0.0);
+        g.acc = true;
     }
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+    if (!g.st) g.st = mlc__map_copy(ctx, nd->op->name, &to, &from, g.acc);
     if (fold) mlc__temp_end(&sum);
-    return st;
+    return g.st;
 }
 
 static const mlc__arg mlc__args_pad[] = {
@@ -32228,13 +32239,10 @@ static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    mlc__view_apply(mlc__view_params(nd), &dy);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    mlc__view_apply(mlc__view_params(nd), &g.dy);
+    return mlc__map_copy(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
 }
 
 static const mlc__arg mlc__args_diag[] = {
@@ -32492,15 +32500,13 @@ static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
 static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (u->backward == MLC_MATH_END) return acc ? MLC_OK : mlc__set(ctx, nd->op->name, &dx, 0.0);
-    return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &dx, &dy,
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (u->backward == MLC_MATH_END)
+        return g.acc ? MLC_OK : mlc__set(ctx, nd->op->name, &g.dx, 0.0);
+    return mlc__apply_of(u->apply, u->backward)(ctx, nd->op->name, u->backward, &g.dx, &g.dy,
                                                 nd->n_saved ? nd->saved[0].t : NULL, NULL,
-                                                mlc__scalars_params(nd)->s, acc);
+                                                mlc__scalars_params(nd)->s, g.acc);
 }
 
 /* s, t: scalars of the formula. */
@@ -33175,12 +33181,9 @@ static mlc_status mlc__masked_fill_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__masked_fill_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__where_into(ctx, nd->op->name, &dx, nd->in[1], NULL, &dy, 0.0, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    return mlc__where_into(ctx, nd->op->name, &g.dx, nd->in[1], NULL, &g.dy, 0.0, g.acc);
 }
 
 static const mlc__op mlc__masked_fill_op =
@@ -33915,12 +33918,9 @@ static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__drop(ctx, nd->op->name, mlc__drop_params(nd), &dx, &dy, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    return mlc__drop(ctx, nd->op->name, mlc__drop_params(nd), &g.dx, &g.dy, g.acc);
 }
 
 static const mlc__arg mlc__args_drop[] = {
@@ -34113,14 +34113,11 @@ static mlc_status mlc__math(mlc_ctx *ctx, const mlc_node *nd, mlc_map op, const 
 /* dy repeated, divided as the mean was. */
 static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    const mlc_tensor wide = mlc__keepdim(nd, &dy, nd->in[0]);
-    return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &dx, &wide, NULL, NULL,
-                    1.0 / mlc__reduce_params(nd)->divisor, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    const mlc_tensor wide = mlc__keepdim(nd, &g.dy, nd->in[0]);
+    return mlc__map(ctx, nd->op->name, MLC_MAP_MUL_S, &g.dx, &wide, NULL, NULL,
+                    1.0 / mlc__reduce_params(nd)->divisor, g.acc);
 }
 
 /* ties (+)= dy (x == y) / number of ties; ties may hold x. */
@@ -34309,7 +34306,7 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
         st = mlc__temp_begin(ctx, &half, x->dtype, x->ndim, x->shape);
         if (!st) {
             st = mlc__cast_into(ctx, name, &half.t, &in.t);
-            if (!st) st = mlc__map(ctx, name, MLC_MAP_COPY, dx, &half.t, NULL, NULL, 0.0, true);
+            if (!st) st = mlc__map_copy(ctx, name, dx, &half.t, true);
             mlc__temp_end(&half);
         }
     }
@@ -34321,15 +34318,12 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &dy, x);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    const mlc_tensor y = mlc__keepdim(nd, nd->out[0], x), wide = mlc__keepdim(nd, &g.dy, x);
     if (mlc__numel(x) == 0) return MLC_OK;
-    if (mlc__is_half(x->dtype)) return mlc__reduce_gradient_half(ctx, nd, &wide, &dx, acc);
-    return mlc__reduce_gradient(ctx, nd, &y, &wide, &dx, acc);
+    if (mlc__is_half(x->dtype)) return mlc__reduce_gradient_half(ctx, nd, &wide, &g.dx, g.acc);
+    return mlc__reduce_gradient(ctx, nd, &y, &wide, &g.dx, g.acc);
 }
 
 static const mlc__arg mlc__args_reduce[] = {
@@ -34535,12 +34529,9 @@ static mlc_status mlc__cumsum_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__cumsum_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__scan(ctx, nd, MLC_SCAN_SUM, &dx, &dy, NULL, NULL, true, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    return mlc__scan(ctx, nd, MLC_SCAN_SUM, &g.dx, &g.dy, NULL, NULL, true, g.acc);
 }
 
 static const mlc__op mlc__cumsum_op =
@@ -34562,12 +34553,9 @@ static mlc_status mlc__cumprod_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__cumprod_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__scan(ctx, nd, MLC_SCAN_PROD_GRAD, &dx, nd->in[0], nd->out[0], &dy, true, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    return mlc__scan(ctx, nd, MLC_SCAN_PROD_GRAD, &g.dx, nd->in[0], nd->out[0], &g.dy, true, g.acc);
 }
 
 static const mlc__op mlc__cumprod_op =
@@ -35363,7 +35351,7 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
     mlc_tensor dr;
     bool acc;
     if (s->residual && mlc__grad_in(nd, nd->n_in - 1, &dr, &acc, &st))
-        st = mlc__map(ctx, what, MLC_MAP_COPY, &dr, dy, NULL, NULL, 0.0, acc);
+        st = mlc__map_copy(ctx, what, &dr, dy, acc);
     MLC__TRY(st);
     if (drop->p > 0.0) MLC__TRY(ctx->installed.dropping->drop(ctx, what, drop, dy, dy, false));
     if (!act || dy->storage->through_act) return MLC_OK;
@@ -37394,7 +37382,7 @@ static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tenso
     if (!accumulate) return mlc__index_call(ctx, what, MLC_INDEX_GATHER, data, index, out, axis);
     MLC__TRY(mlc__temp_begin(ctx, &part, out->dtype, index->ndim, index->shape));
     mlc_status st = mlc__index_call(ctx, what, MLC_INDEX_GATHER, data, index, &part.t, axis);
-    if (!st) st = mlc__map(ctx, what, MLC_MAP_COPY, out, &part.t, NULL, NULL, 0.0, true);
+    if (!st) st = mlc__map_copy(ctx, what, out, &part.t, true);
     mlc__temp_end(&part);
     return st;
 }
@@ -37439,13 +37427,11 @@ static mlc_status mlc__gather_forward(mlc_ctx *ctx, mlc_node *nd)
 /* dx[index] += dy */
 static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
-    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->in[1], &dy, mlc__axis_params(nd)->axis);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (!g.acc) MLC__TRY(mlc__set(ctx, nd->op->name, &g.dx, 0.0));
+    return mlc__index_add_to(ctx, nd->op->name, &g.dx, nd->in[1], &g.dy,
+                             mlc__axis_params(nd)->axis);
 }
 
 static const mlc__op mlc__gather_op =
@@ -37577,7 +37563,7 @@ static mlc_status mlc__scatter_add_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__grad_view(nd->out[0], &dy);
     if (mlc__grad_in(nd, 0, &dx, &acc, &st))
-        st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &dy, NULL, NULL, 0.0, acc);
+        st = mlc__map_copy(ctx, what, &dx, &dy, acc);
     if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
         st = mlc__index_get(ctx, what, &dx, &dy, nd->in[1], mlc__axis_params(nd)->axis, acc);
     return st;
@@ -37601,9 +37587,9 @@ static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
             st = mlc__index_call(ctx, what, MLC_INDEX_TAKE, &rest.t, index, &part.t,
                                  mlc__axis_params(nd)->axis);
         if (mlc__grad_in(nd, 0, &dx, &acc, &st))
-            st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &rest.t, NULL, NULL, 0.0, acc);
+            st = mlc__map_copy(ctx, what, &dx, &rest.t, acc);
         if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
-            st = mlc__map(ctx, what, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, acc);
+            st = mlc__map_copy(ctx, what, &dx, &part.t, acc);
         mlc__temp_end(&part);
     }
     mlc__temp_end(&rest);
@@ -37673,7 +37659,7 @@ static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
         mlc__index_call(ctx, nd->op->name, MLC_INDEX_TAKE, &g, index, &part.t,
                         mlc__axis_params(nd)->axis);
     if (mlc__scatter_grad_src(ctx, nd, &dx, &acc, &st))
-        st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, acc);
+        st = mlc__map_copy(ctx, nd->op->name, &dx, &part.t, acc);
     mlc__temp_end(&part);
     return st || mlc__needs(nd, 0) ? st : mlc__inplace_drop(ctx, nd);
 }
@@ -37886,18 +37872,15 @@ static mlc_status mlc__band_forward(mlc_ctx *ctx, mlc_node *nd)
 /* dx += the same part of dy */
 static mlc_status mlc__band_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
+    mlc__grads g;
     mlc__temp part;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (!acc) return mlc__band(ctx, nd, &dx, &dy);
-    MLC__TRY(mlc__temp_begin(ctx, &part, dx.dtype, dx.ndim, dx.shape));
-    st = mlc__band(ctx, nd, &part.t, &dy);
-    if (!st) st = mlc__map(ctx, nd->op->name, MLC_MAP_COPY, &dx, &part.t, NULL, NULL, 0.0, true);
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (!g.acc) return mlc__band(ctx, nd, &g.dx, &g.dy);
+    MLC__TRY(mlc__temp_begin(ctx, &part, g.dx.dtype, g.dx.ndim, g.dx.shape));
+    g.st = mlc__band(ctx, nd, &part.t, &g.dy);
+    if (!g.st) g.st = mlc__map_copy(ctx, nd->op->name, &g.dx, &part.t, true);
     mlc__temp_end(&part);
-    return st;
+    return g.st;
 }
 
 static const mlc__arg mlc__args_band[] = {
@@ -38352,7 +38335,7 @@ static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_t
     MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_a, &b, &less, NULL, 0.0, true));
     MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_b, &b, &cos_t, NULL, 0.0, acc));
     MLC__TRY(mlc__map(ctx, what, MLC_MAP_MUL, &to_b, &a, &sin_t, NULL, 0.0, true));
-    return mlc__map(ctx, what, MLC_MAP_COPY, &to, &from, NULL, NULL, 0.0, acc);
+    return mlc__map_copy(ctx, what, &to, &from, acc);
 }
 
 /* The same of any float: 16 bits through f32. */
@@ -38399,12 +38382,9 @@ static mlc_status mlc__rotary_forward(mlc_ctx *ctx, mlc_node *nd)
 
 static mlc_status mlc__rotary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    return mlc__rotary(ctx, nd, &dx, &dy, true, acc);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    return mlc__rotary(ctx, nd, &g.dx, &g.dy, true, g.acc);
 }
 
 static const mlc__arg mlc__args_rotary[] = {
@@ -38951,13 +38931,11 @@ static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
 /* dx[index] += dy */
 static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
 {
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
-    if (!acc) MLC__TRY(mlc__set(ctx, nd->op->name, &dx, 0.0));
-    return mlc__index_add_to(ctx, nd->op->name, &dx, nd->out[1], &dy, mlc__sort_params(nd)->axis);
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
+    if (!g.acc) MLC__TRY(mlc__set(ctx, nd->op->name, &g.dx, 0.0));
+    return mlc__index_add_to(ctx, nd->op->name, &g.dx, nd->out[1], &g.dy,
+                             mlc__sort_params(nd)->axis);
 }
 
 static const mlc__arg mlc__args_sort[] = {
@@ -39081,7 +39059,7 @@ static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor 
                  mlc_dtype_name(given->dtype), mlc__shape(given).s, i + 1,
                  mlc_dtype_name(nd->in[i]->dtype), mlc__shape(nd->in[i]).s);
     if (!mlc__grad_in(nd, i, &dx, &acc, &st)) return st;
-    return mlc__map(ctx, name, MLC_MAP_COPY, &dx, given, NULL, NULL, 0.0, acc);
+    return mlc__map_copy(ctx, name, &dx, given, acc);
 }
 
 /* The user gets tensors, dy among them, and returns tensors of its own, which are added here. */
@@ -39748,18 +39726,15 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_xent common;
     struct mlc_k_xent_grad a;
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
     mlc__xent_args(nd, &common);
     memcpy(&a, &common, offsetof(struct mlc_k_xent_grad, dy));
-    a.accumulate = acc;
-    a.dy = mlc__data(&dy);
-    a.dy_stride = mlc__row_step(&dy, dy.ndim);
-    a.dx = mlc__data(&dx);
-    a.dx_row = mlc__row_step(&dx, dx.ndim - 1);
+    a.accumulate = g.acc;
+    a.dy = mlc__data(&g.dy);
+    a.dy_stride = mlc__row_step(&g.dy, g.dy.ndim);
+    a.dx = mlc__data(&g.dx);
+    a.dx_row = mlc__row_step(&g.dx, g.dx.ndim - 1);
     return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
@@ -40393,19 +40368,16 @@ static mlc_status mlc__ctc_loss_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const bool time_first = mlc__ctc_params(nd)->desc.time_first;
     struct mlc_k_ctc a;
-    mlc_tensor dy, dx;
-    bool acc;
-    mlc_status st = MLC_OK;
-    mlc__grad_view(nd->out[0], &dy);
-    if (!mlc__grad_in(nd, 0, &dx, &acc, &st)) return st;
+    mlc__grads g;
+    if (!mlc__grads_open(nd, &g)) return g.st;
     mlc__ctc_args(nd, &a);
-    a.dy = mlc__data(&dy);
-    a.dy_stride = dy.ndim ? dy.stride[0] : 0;
-    a.dx = mlc__data(&dx);
-    a.dx_stride[0] = dx.stride[time_first];
-    a.dx_stride[1] = dx.stride[!time_first];
-    a.accumulate = acc;
-    return mlc__numel(&dx) ? mlc__ctc_call(ctx, nd, &a) : MLC_OK;
+    a.dy = mlc__data(&g.dy);
+    a.dy_stride = g.dy.ndim ? g.dy.stride[0] : 0;
+    a.dx = mlc__data(&g.dx);
+    a.dx_stride[0] = g.dx.stride[time_first];
+    a.dx_stride[1] = g.dx.stride[!time_first];
+    a.accumulate = g.acc;
+    return mlc__numel(&g.dx) ? mlc__ctc_call(ctx, nd, &a) : MLC_OK;
 }
 
 static const mlc__arg mlc__args_ctc[] = {
