@@ -60153,9 +60153,6 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
 }
 #endif
 
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
  * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
  * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
@@ -60598,9 +60595,6 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     return mlc__atomic_end(&f.to, f.st);
 }
 #endif
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * A row for each kind holds its function and what its numbers are called and may be, so that one
@@ -68938,9 +68932,6 @@ MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *
 }
 #endif
 
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
 /* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
  * One square a pair of classes, rows are targets. Numbers are written into squares that have room
  * for them: up to 16 classes. */
@@ -69050,9 +69041,6 @@ MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const ch
     return f.st;
 }
 #endif
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.TRAIN ------------------------------------------ progress
  * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
@@ -72471,9 +72459,6 @@ MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
 }
 #endif
 
-MLC__LEVEL_END
-MLC__LEVEL_WARM
-
 /* @@ IMPL.TRAIN.SWEEP ------------------------------------ trials of a grid, some at once
  * All rows are there before the first trial, in one block: a thread claims a trial under the lock
  * and writes to its row, and means are taken when all have ended. So neither the number of threads
@@ -72959,9 +72944,6 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
     return st;
 }
 #endif
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.MEMORY_PLAN ------------------------------------ rehearsals of training
  * A rehearsal is a second context on a backend of its own, which is a stand-in for the first one's
