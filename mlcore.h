@@ -43803,43 +43803,38 @@ MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 }
 
 /* Of images with so many axes and no others. */
-static mlc_pool_desc mlc__pool_short(int32_t axes, int64_t kernel)
+static mlc_module *mlc__pool_short(mlc_ctx *ctx, int32_t axes, int64_t kernel,
+                                   mlc_module *(*make)(mlc_ctx *ctx, const mlc_pool_desc *desc))
 {
     const int64_t each[3] = { kernel, kernel, kernel };
     mlc_pool_desc d = mlc_pool_desc_make(kernel);
     d.kernel = mlc_dims_of(axes, each);
-    return d;
+    return make(ctx, &d);
 }
 
 MLC_IMPL mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(1, kernel);
-    return mlc_nn_max_pool(ctx, &d);
+    return mlc__pool_short(ctx, 1, kernel, mlc_nn_max_pool);
 }
 MLC_IMPL mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(2, kernel);
-    return mlc_nn_max_pool(ctx, &d);
+    return mlc__pool_short(ctx, 2, kernel, mlc_nn_max_pool);
 }
 MLC_IMPL mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(3, kernel);
-    return mlc_nn_max_pool(ctx, &d);
+    return mlc__pool_short(ctx, 3, kernel, mlc_nn_max_pool);
 }
 MLC_IMPL mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(1, kernel);
-    return mlc_nn_avg_pool(ctx, &d);
+    return mlc__pool_short(ctx, 1, kernel, mlc_nn_avg_pool);
 }
 MLC_IMPL mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(2, kernel);
-    return mlc_nn_avg_pool(ctx, &d);
+    return mlc__pool_short(ctx, 2, kernel, mlc_nn_avg_pool);
 }
 MLC_IMPL mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel)
 {
-    const mlc_pool_desc d = mlc__pool_short(3, kernel);
-    return mlc_nn_avg_pool(ctx, &d);
+    return mlc__pool_short(ctx, 3, kernel, mlc_nn_avg_pool);
 }
 
 static mlc_module *mlc__pool_adaptive(mlc_ctx *ctx, const char *name, mlc_dims size,
