@@ -56638,6 +56638,14 @@ typedef struct mlc__source {
 #endif
 } mlc__source;
 
+/* The next bytes of a file, as they are. */
+static void mlc__source_begin(mlc__source *s, mlc__file *f, int64_t bytes)
+{
+    memset(s, 0, sizeof *s);
+    s->file = f;
+    s->left = bytes;
+}
+
 static mlc_status mlc__npy_fail(const mlc__source *s, const char *why)
 {
     return mlc__fail(s->file->ctx, MLC_ERR_IO, "'%s'%s%.80s%s: %s", s->file->path,
@@ -57006,9 +57014,7 @@ MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
     if (!path)
         return MLC__FAIL_NULL(ctx, ARG, "npy_load: path is NULL; give a file's name");
     if (mlc__file_open(&f, ctx, path) != MLC_OK) return NULL;
-    memset(&s, 0, sizeof s);
-    s.file = &f;
-    s.left = f.size;
+    mlc__source_begin(&s, &f, f.size);
     mlc_tensor *t = mlc__npy_read(&s);
     mlc__file_close(&f);
     return t;
@@ -57323,10 +57329,8 @@ static mlc_status mlc__zip_finish(mlc__source *s, const mlc__zip_entry *e)
 static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
 {
     mlc__source s;
-    memset(&s, 0, sizeof s);
-    s.file = &z->file;
+    mlc__source_begin(&s, &z->file, e->bytes);
     s.entry = e->name;
-    s.left = e->bytes;
     mlc__crc_table(s.table);
     if (mlc__file_seek(&z->file, e->data) != MLC_OK) return NULL;
 #ifdef MLC_USE_ZLIB
@@ -60020,19 +60024,23 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
     return MLC_OK;
 }
 
+/* The header, and the source of the data, all that follows. */
+static mlc_status mlc__idx_begin(mlc__file *f, mlc__source *s, mlc__npy *a)
+{
+    MLC__TRY(mlc__idx_header(f, a));
+    mlc__source_begin(s, f, f->size - f->at);
+    const int64_t bytes = mlc__npy_bytes(s, a);
+    if (bytes < 0) return f->ctx->status;
+    MLC__REQUIRE(f->ctx, bytes == s->left, IO, "'%s': %lld bytes of data, the header names %lld",
+                 f->path, (long long)s->left, (long long)bytes);
+    return MLC_OK;
+}
+
 static mlc_tensor *mlc__idx_read(mlc__file *f)
 {
     mlc__source s;
     mlc__npy a;
-    if (mlc__idx_header(f, &a) != MLC_OK) return NULL;
-    memset(&s, 0, sizeof s);
-    s.file = f;
-    s.left = f->size - 4 - 4 * a.ndim;
-    const int64_t bytes = mlc__npy_bytes(&s, &a);
-    if (bytes < 0) return NULL;
-    if (bytes != s.left)
-        return MLC__FAIL_NULL(f->ctx, IO, "'%s': %lld bytes of data, the header names %lld",
-                              f->path, (long long)s.left, (long long)bytes);
+    if (mlc__idx_begin(f, &s, &a) != MLC_OK) return NULL;
     mlc_tensor *t = mlc__make(f->ctx, "idx_load", mlc__npy_dtype(&a),
                               mlc_dims_of(a.ndim, a.shape));
     return t && mlc__npy_fill(&s, &a, t, NULL) == MLC_OK ? t : NULL;
@@ -62700,9 +62708,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_npy(mlc_ctx *ctx, const char *path)
     mlc__npy a;
     mlc_dataset *d = mlc__rows_open(ctx, "dataset_npy", path);
     if (!d) return NULL;
-    memset(&s, 0, sizeof s);
-    s.file = &MLC__CAST(mlc__row_file *, d->user)->file;
-    s.left = s.file->size;
+    mlc__file *f = &MLC__CAST(mlc__row_file *, d->user)->file;
+    mlc__source_begin(&s, f, f->size);
     mlc_status st = mlc__npy_header(&s, &a);
     if (!st && mlc__npy_bytes(&s, &a) < 0) st = ctx->status;
     if (!st) st = mlc__rows_array(d, "dataset_npy", mlc__npy_dtype(&a), &a, s.file->at);
@@ -62721,9 +62728,7 @@ static mlc_status mlc__npz_find(mlc__zip *z, const char *name, mlc__npy *a, int6
     MLC__REQUIRE(z->file.ctx, z->entries[i].method == 0, UNSUPPORTED, "dataset_npz: '%s': '%.80s' "
                  "is compressed; write it with numpy.savez instead of savez_compressed, or read it "
                  "with mlc_npz_load", z->file.path, name);
-    memset(&s, 0, sizeof s);
-    s.file = &z->file;
-    s.left = z->entries[i].bytes;
+    mlc__source_begin(&s, &z->file, z->entries[i].bytes);
     MLC__TRY(mlc__file_seek(s.file, z->entries[i].data));
     MLC__TRY(mlc__npy_header(&s, a));
     *offset = s.file->at;
@@ -62793,15 +62798,7 @@ static mlc_dataset *mlc__idx_set(mlc_ctx *ctx, const char *what, const char *pat
     mlc__npy a;
     mlc_dataset *d = mlc__rows_open(ctx, what, path);
     if (!d) return NULL;
-    memset(&s, 0, sizeof s);
-    s.file = &MLC__CAST(mlc__row_file *, d->user)->file;
-    mlc_status st = mlc__idx_header(s.file, &a);
-    s.left = s.file->size - s.file->at;
-    const int64_t bytes = st ? 0 : mlc__npy_bytes(&s, &a);
-    if (!st && bytes < 0) st = ctx->status;
-    if (!st && bytes != s.left)
-        st = mlc__fail(ctx, MLC_ERR_IO, "'%s': %lld bytes of data, the header names %lld", path,
-                       (long long)s.left, (long long)bytes);
+    mlc_status st = mlc__idx_begin(&MLC__CAST(mlc__row_file *, d->user)->file, &s, &a);
     if (!st) st = mlc__rows_array(d, what, mlc__npy_dtype(&a), &a, s.file->at);
     return mlc__rows_done(d, st);
 }
