@@ -28532,6 +28532,13 @@ static mlc_status mlc__scope_leave(mlc_ctx *ctx)
     return st;
 }
 
+/* Ends a scope in which something ended with st; returns the first error of both. */
+static mlc_status mlc__scope_done(mlc_ctx *ctx, mlc_status st)
+{
+    const mlc_status left = mlc__scope_leave(ctx);
+    return st != MLC_OK ? st : left;
+}
+
 #ifndef MLC_NO_STDIO
 MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
 {
@@ -46895,8 +46902,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         mlc_tensor *x = g->step ? mlc_from(g->ctx, MLC_I64, mlc_dims2(g->n, 1), g->feed) : prompt;
         st = mlc__generate_forward(g, net, x);
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
-        const mlc_status end = mlc__scope_leave(g->ctx);
-        if (st == MLC_OK) st = end;
+        st = mlc__scope_done(g->ctx, st);
         if (st != MLC_OK && !g->step) mlc__cache_undo(g->cache, from);
         if (st == MLC_OK && !g->step) mlc__cache_note(g->cache, &g->prompt, from);
         if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
@@ -47162,8 +47168,7 @@ static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *pro
         MLC__TRY(mlc_scope_begin(g->ctx));
         st = mlc__beams_forward(g, net, prompt);
         if (st == MLC_OK) st = mlc__beams_step(g, &left);
-        const mlc_status end = mlc__scope_leave(g->ctx);
-        if (st == MLC_OK) st = end;
+        st = mlc__scope_done(g->ctx, st);
     }
     return st;
 }
@@ -64930,8 +64935,7 @@ static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void
     MLC__TRY(mlc_scope_begin(ctx));
     mlc_tensor *wide = mlc_cast(mlc_detach(t), whole ? MLC_I64 : MLC_F64);
     const mlc_status st = wide ? mlc_read(wide, to, (size_t)f->count * 8) : ctx->status;
-    const mlc_status left = mlc__scope_leave(ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(ctx, st);
 }
 
 /* Each sample weighs 1 / the number of those of its class. labels are replaced by weights. */
@@ -67405,8 +67409,7 @@ static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int6
     g.n = to - from;
     mlc_tensor *part = m->kind->part(m, &g);
     const mlc_status st = part ? m->kind->fold(sums, part) : m->ctx->status;
-    const mlc_status left = mlc__scope_leave(m->ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(m->ctx, st);
 }
 
 /* Rows of parts. Kinds by classes have one for each class and a last one: how often each class was
@@ -67459,8 +67462,7 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
     mlc_status st = mlc__fed_make(m, &f, weights);
     if (st == MLC_OK && f.n) st = m->kind->part ? mlc__metric_sums(m, &f) : m->kind->keep(m, &f);
     mlc_no_grad_end(ctx);
-    const mlc_status left = mlc__scope_leave(ctx);
-    if (st == MLC_OK) st = left;
+    st = mlc__scope_done(ctx, st);
     if (st != MLC_OK) return st;
     m->weighted = (m->n && m->weighted) || f.w;
     m->n += f.n;
@@ -67508,9 +67510,9 @@ static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
     into->width = from->width;
     mlc_tensor *t = mlc_from(into->ctx, MLC_F64, mlc_dims2(rows, from->width), sums);
     const mlc_status st = t ? mlc__metric_take(into, t) : into->ctx->status;
-    const mlc_status left = mlc__scope_leave(into->ctx);
+    const mlc_status done = mlc__scope_done(into->ctx, st);
     mlc__heap_free(from->ctx, sums);
-    return st != MLC_OK ? st : left;
+    return done;
 }
 
 MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
@@ -68408,8 +68410,7 @@ static mlc_status mlc__curve_join(mlc_metric *into, mlc_metric *from)
     mlc_status st = mlc_scope_begin(into->ctx);
     if (st == MLC_OK) {
         st = mlc__curve_join_into(into, &s);
-        const mlc_status left = mlc__scope_leave(into->ctx);
-        if (st == MLC_OK) st = left;
+        st = mlc__scope_done(into->ctx, st);
     }
     mlc__sweep_close(&s);
     return st;
@@ -69434,8 +69435,7 @@ static mlc_status mlc__fit_batch(mlc__fit *f)
     mlc_status st = mlc__fit_batch_in(f);
     f->s.data = NULL;
     f->s.output = f->s.loss = NULL;
-    const mlc_status left = mlc__scope_leave(f->s.ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(f->s.ctx, st);
 }
 
 /* -- epochs -- */
@@ -69787,8 +69787,7 @@ static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
     MLC__TRY(mlc__loss_begin(ctx, &e->mean));
     while (mlc_loader_next(loader, &e->batch)) {
         MLC__TRY(mlc_scope_begin(ctx));
-        const mlc_status st = mlc__evaluate_batch(e), left = mlc__scope_leave(ctx);
-        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
+        MLC__TRY(mlc__scope_done(ctx, mlc__evaluate_batch(e)));
     }
     if (e->mean && e->rows > 0.0) e->sum = mlc_metric_value(e->mean) * e->rows;
     return ctx->status;
@@ -73811,9 +73810,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
         MLC__TRY(mlc_scope_begin(ctx));
         const mlc_batch rows = mlc__batch_rows(r->batch, i * r->batch->n / r->parts,
                                                (i + 1) * r->batch->n / r->parts);
-        const mlc_status st = mlc__budget_rows(r, &rows, &output[i], &loss);
-        const mlc_status left = mlc__scope_leave(ctx);
-        if (st != MLC_OK || left != MLC_OK) return st != MLC_OK ? st : left;
+        MLC__TRY(mlc__scope_done(ctx, mlc__budget_rows(r, &rows, &output[i], &loss)));
         sum = sum ? mlc_add(sum, loss) : loss;
         joins = joins && output[i] && output[i]->ndim > 0 && output[i]->shape[0] % rows.n == 0;
     }
@@ -73828,8 +73825,7 @@ static mlc_status mlc__budget_attempt(mlc__budget_run *r)
     MLC__TRY(mlc_scope_begin(r->ctx));
     const mlc_status st = r->parts > 1 ? mlc__budget_parts(r)
                           : mlc__budget_rows(r, r->batch, &r->output, &r->loss);
-    const mlc_status left = mlc__scope_leave(r->ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(r->ctx, st);
 }
 
 /* ---- what makes it smaller */
@@ -74109,8 +74105,7 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
         }
     }
     if (st == MLC_OK && loss) *loss = mlc_item(r.loss);
-    const mlc_status left = mlc__scope_leave(net->ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(net->ctx, st);
 }
 #endif
 
