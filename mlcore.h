@@ -9621,6 +9621,18 @@ static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
     if (!ctx->fixed) mlc__raw_release(ctx, o, o->bytes);
 }
 
+/* A larger copy of an array, of which some bytes are used, takes its place. */
+static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes,
+                                 const char *what)
+{
+    void *more = mlc__heap_object(ctx, bytes, what);
+    if (!more) return MLC_ERR_NOMEM;
+    if (used) memcpy(more, *array, used);
+    mlc__heap_free(ctx, *array);
+    *array = more;
+    return MLC_OK;
+}
+
 /* Memory of the device, or NULL. What failed for another reason than want of memory is said here:
  * the first error is kept, and the caller's is NOMEM. */
 static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
@@ -41048,11 +41060,7 @@ static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room
 {
     if (n < *room) return MLC_OK;
     const int32_t more = *room ? 2 * *room : 4;
-    void *bigger = mlc__heap_object(ctx, (size_t)more * size, "module");
-    if (!bigger) return MLC_ERR_NOMEM;
-    if (*array) memcpy(bigger, *array, (size_t)n * size);
-    mlc__heap_free(ctx, *array);
-    *array = bigger;
+    MLC__TRY(mlc__heap_grow(ctx, array, (size_t)n * size, (size_t)more * size, "module"));
     *room = more;
     return MLC_OK;
 }
@@ -68568,23 +68576,12 @@ MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
     mlc__heap_free(t->ctx, t);
 }
 
-/* A larger copy of an array, in its place. */
-static mlc_status mlc__tracker_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes)
-{
-    void *more = mlc__heap_object(ctx, bytes, "tracker");
-    if (!more) return MLC_ERR_NOMEM;
-    if (used) memcpy(more, *array, used);
-    mlc__heap_free(ctx, *array);
-    *array = more;
-    return MLC_OK;
-}
-
 static mlc_status mlc__tracker_grow_values(const mlc_tracker *t, double **values, int64_t room)
 {
     void *array = *values;
-    const mlc_status st = mlc__tracker_grow(t->ctx, &array, array ? (size_t)t->n * sizeof(double)
-                                                                  : 0,
-                                            (size_t)room * sizeof(double));
+    const size_t used = array ? (size_t)t->n * sizeof(double) : 0;
+    const mlc_status st = mlc__heap_grow(t->ctx, &array, used, (size_t)room * sizeof(double),
+                                         "tracker");
     *values = MLC__CAST(double *, array);
     return st;
 }
@@ -68624,8 +68621,8 @@ static mlc_status mlc__tracker_add(mlc_tracker *t, const char *name, mlc_metric 
     if (t->names == t->names_room) {
         void *list = t->list;
         const int64_t room = mlc__max(8, 2 * t->names);
-        MLC__TRY(mlc__tracker_grow(t->ctx, &list, (size_t)t->names * sizeof *t->list,
-                                   (size_t)room * sizeof *t->list));
+        MLC__TRY(mlc__heap_grow(t->ctx, &list, (size_t)t->names * sizeof *t->list,
+                                (size_t)room * sizeof *t->list, "tracker"));
         t->list = MLC__CAST(mlc__track *, list);
         t->names_room = room;
     }
@@ -69827,11 +69824,10 @@ static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__output
     mlc_ctx *ctx = net->ctx;
     if (o->n == o->room) {
         const int32_t room = o->room ? 2 * o->room : 64;
-        mlc_tensor **more = MLC__HEAP(mlc_tensor **, ctx, (size_t)room * sizeof *more, "predict");
-        if (!more) return MLC_ERR_NOMEM;
-        if (o->n) memcpy(more, o->piece, (size_t)o->n * sizeof *more);
-        mlc__heap_free(ctx, o->piece);
-        o->piece = more;
+        void *piece = o->piece;
+        MLC__TRY(mlc__heap_grow(ctx, &piece, (size_t)o->n * sizeof *o->piece,
+                                (size_t)room * sizeof *o->piece, "predict"));
+        o->piece = MLC__CAST(mlc_tensor **, piece);
         o->room = room;
     }
     MLC__TRY(mlc_scope_begin(ctx));
