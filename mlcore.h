@@ -50832,14 +50832,8 @@ MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
 }
 MLC_IMPL mlc_adam_desc mlc_adamw_desc_make(double lr)
 {
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.9;
-    d.beta2 = 0.999;
-    d.eps = 1e-8;
+    mlc_adam_desc d = mlc_adam_desc_make(lr);
     d.weight_decay = 0.01;
-    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 
@@ -50892,6 +50886,9 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     return st != MLC_OK ? st : left;
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.OPTIM.MORE_RULES ------------------------------- all rules but SGD, Adam, AdamW */
 
 #ifndef MLC_NO_OPTIMIZERS
@@ -50900,14 +50897,8 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
 
 MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 {
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.9;
-    d.beta2 = 0.999;
+    mlc_adam_desc d = mlc_adamw_desc_make(lr);
     d.eps = 1e-6;
-    d.weight_decay = 0.01;
-    d.moments = MLC_MOMENTS_FULL;
     return d;
 }
 
@@ -51008,12 +50999,7 @@ MLC_IMPL mlc_optim *mlc_amsgrad(mlc_module *m, double lr)
 
 MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
 {
-    mlc_amsgrad_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.9;
-    d.beta2 = 0.999;
-    d.eps = 1e-8;
+    const mlc_amsgrad_desc d = mlc_amsgrad_desc_make(lr);
     return d;
 }
 
@@ -51061,13 +51047,7 @@ MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
 
 MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
 {
-    mlc_adam_desc d;
-    memset(&d, 0, sizeof d);
-    d.lr = lr;
-    d.beta1 = 0.9;
-    d.beta2 = 0.999;
-    d.eps = 1e-8;
-    d.moments = MLC_MOMENTS_FULL;
+    const mlc_adam_desc d = mlc_adam_desc_make(lr);
     return d;
 }
 
@@ -51433,9 +51413,6 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
     return MLC_OK;
 }
 #endif
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.OPTIM.MATRIX ----------------------------------- Adafactor, Muon: steps of whole matrices
  * A step of an entry is a sequence of kernels: a pass of a part of the rule writes the gradient,
