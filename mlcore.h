@@ -28926,16 +28926,21 @@ static mlc_status mlc__zero(mlc_ctx *ctx, const char *what, void *block, size_t 
     return zero.n ? mlc__run_fill(ctx, what, &zero) : MLC_OK;
 }
 
+static mlc_tensor *mlc__make_full(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape,
+                                  double value, double step)
+{
+    mlc_tensor *t = mlc__make(ctx, what, dtype, shape);
+    return t && mlc__fill(ctx, what, t, value, step) == MLC_OK ? t : NULL;
+}
+
 MLC_IMPL mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value)
 {
-    mlc_tensor *t = mlc__make(ctx, "full", dtype, shape);
-    return t && mlc__fill(ctx, "full", t, value, 0.0) == MLC_OK ? t : NULL;
+    return mlc__make_full(ctx, "full", dtype, shape, value, 0.0);
 }
 
 MLC_IMPL mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
 {
-    mlc_tensor *t = mlc__make(ctx, "zeros", dtype, shape);
-    return t && mlc__fill(ctx, "zeros", t, 0.0, 0.0) == MLC_OK ? t : NULL;
+    return mlc__make_full(ctx, "zeros", dtype, shape, 0.0, 0.0);
 }
 
 MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
@@ -28944,7 +28949,6 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
     /* NaN where step is 0 and the interval empty, or an argument is NaN: the comparisons below are
      * written to fail then. */
     const double count = ceil((stop - start) / step);
-    mlc_tensor *t;
     if (!ctx) return NULL;
     if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18)) {
         mlc__fail(ctx, MLC_ERR_ARG, "arange: step %s does not lead from %s to %s; all must be "
@@ -28952,14 +28956,12 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
                   mlc__real(start).s, mlc__real(stop).s);
         return NULL;
     }
-    t = mlc__make(ctx, "arange", dtype, mlc_dims1((int64_t)count));
-    return t && mlc__fill(ctx, "arange", t, start, step) == MLC_OK ? t : NULL;
+    return mlc__make_full(ctx, "arange", dtype, mlc_dims1((int64_t)count), start, step);
 }
 
 MLC_IMPL mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
 {
-    mlc_tensor *t = mlc__make(ctx, "ones", dtype, shape);
-    return t && mlc__fill(ctx, "ones", t, 1.0, 0.0) == MLC_OK ? t : NULL;
+    return mlc__make_full(ctx, "ones", dtype, shape, 1.0, 0.0);
 }
 
 /* The first half from the start, the second from the end: both are exact, and steps that cannot be
@@ -30271,6 +30273,11 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     return ctx;
 }
 
+static mlc_ctx *mlc__input(const char *what, mlc_tensor *x)
+{
+    return mlc__inputs(what, 1, &x);
+}
+
 /* What autocast makes of an operation's inputs. IMPL.AMP installs it: a program without autocast
  * does not link it. False: a cast failed. */
 struct mlc__autocast {
@@ -31016,20 +31023,25 @@ static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
 }
 
-/* Adding needs one dtype: across dtypes dy is cast to a temporary first. */
+/* out (+)= in, which is rounded to out's dtype before it is added. */
+static mlc_status mlc__cast_add(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
+                                const mlc_tensor *in, bool accumulate)
+{
+    mlc__temp cast;
+    if (out->dtype == in->dtype) return mlc__map_copy(ctx, what, out, in, accumulate);
+    if (!accumulate) return mlc__cast_into(ctx, what, out, in);
+    MLC__TRY(mlc__temp_begin(ctx, &cast, out->dtype, out->ndim, out->shape));
+    mlc_status st = mlc__cast_into(ctx, what, &cast.t, in);
+    if (!st) st = mlc__map_copy(ctx, what, out, &cast.t, true);
+    mlc__temp_end(&cast);
+    return st;
+}
+
 static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
     if (!mlc__grads_open(nd, &g)) return g.st;
-    if (g.dx.dtype == g.dy.dtype)
-        return mlc__map_copy(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
-    if (!g.acc) return mlc__cast_into(ctx, nd->op->name, &g.dx, &g.dy);
-    mlc__temp cast;
-    MLC__TRY(mlc__temp_begin(ctx, &cast, g.dx.dtype, g.dx.ndim, g.dx.shape));
-    g.st = mlc__cast_into(ctx, nd->op->name, &cast.t, &g.dy);
-    if (!g.st) g.st = mlc__map_copy(ctx, nd->op->name, &g.dx, &cast.t, true);
-    mlc__temp_end(&cast);
-    return g.st;
+    return mlc__cast_add(ctx, nd->op->name, &g.dx, &g.dy, g.acc);
 }
 
 static const mlc__op mlc__copy_op =
@@ -31886,8 +31898,7 @@ static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc
 MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
                               int32_t n_out)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("split", 1, in);
+    mlc_ctx *ctx = mlc__input("split", x);
     for (int32_t i = 0; out && i < n_out; i++) out[i] = NULL;
     if (!ctx) return x ? x->ctx->status : MLC_ERR_ARG;
     if (!mlc__axis_ok(x, "split", &axis)) return ctx->status;
@@ -31904,8 +31915,7 @@ MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_ten
 
 MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("chunk", 1, in);
+    mlc_ctx *ctx = mlc__input("chunk", x);
     for (int32_t i = 0; out && i < chunks; i++) out[i] = NULL;
     if (!ctx || !mlc__axis_ok(x, "chunk", &axis)) return 0;
     if (!out || chunks < 1) {
@@ -31949,8 +31959,7 @@ static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *e
 
 MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("tile", 1, in);
+    mlc_ctx *ctx = mlc__input("tile", x);
     mlc_dims from, to;
     int64_t each[MLC_MAX_DIMS];
     mlc_tensor *y;
@@ -31984,8 +31993,7 @@ MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
 /* Each element n times in a row. */
 MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("repeat", 1, in);
+    mlc_ctx *ctx = mlc__input("repeat", x);
     mlc_dims shape;
     if (!ctx || !mlc__axis_ok(x, "repeat", &axis)) return NULL;
     shape = mlc_dims_of(x->ndim, x->shape);
@@ -32051,8 +32059,7 @@ MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
 /* Its two parts change places. */
 MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("roll", 1, in);
+    mlc_ctx *ctx = mlc__input("roll", x);
     mlc_tensor *part[2];
     if (!ctx || !mlc__axis_ok(x, "roll", &axis)) return NULL;
     const int64_t n = mlc__max(1, x->shape[axis]);
@@ -32221,8 +32228,7 @@ static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after,
 MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
                              double value)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("pad", 1, in);
+    mlc_ctx *ctx = mlc__input("pad", x);
     int64_t shape[MLC_MAX_DIMS];
     mlc_node local, *nd;
     if (!ctx || mlc__pad_check(x, before, after, mode, shape) != MLC_OK) return NULL;
@@ -32274,8 +32280,7 @@ static const mlc__op mlc__diag_op =
 MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
 {
     const int64_t most = (int64_t)1 << 40;                 /* more than memory can hold */
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("diag", 1, in);
+    mlc_ctx *ctx = mlc__input("diag", x);
     mlc_node local, *nd;
     if (!ctx) return NULL;
     if (x->ndim == 2) return mlc_diagonal(x, offset);
@@ -32913,8 +32918,7 @@ MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
 
 MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
 {
-    mlc_tensor *const in[1] = { x };
-    if (!mlc__inputs("glu", 1, in) || !mlc__axis_ok(x, "glu", &axis)) return NULL;
+    if (!mlc__input("glu", x) || !mlc__axis_ok(x, "glu", &axis)) return NULL;
     const int64_t half = x->shape[axis] / 2;
     if (x->shape[axis] % 2) {
         mlc__fail(x->ctx, MLC_ERR_SHAPE, "glu: axis %d of %s has two halves only where its size is "
@@ -34302,7 +34306,7 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
     mlc_node full = *nd;
-    mlc__temp in, y, g, half;
+    mlc__temp in, y, g;
     mlc_status st;
     MLC__TRY(mlc__temp_begin(ctx, &in, MLC_F32, x->ndim, x->shape));
     st = mlc__keepdim_temp(ctx, nd, &y, MLC_F32);
@@ -34320,15 +34324,7 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
         }
         mlc__temp_end(&y);
     }
-    if (!st && !acc) st = mlc__cast_into(ctx, name, dx, &in.t);
-    if (!st && acc) {
-        st = mlc__temp_begin(ctx, &half, x->dtype, x->ndim, x->shape);
-        if (!st) {
-            st = mlc__cast_into(ctx, name, &half.t, &in.t);
-            if (!st) st = mlc__map_copy(ctx, name, dx, &half.t, true);
-            mlc__temp_end(&half);
-        }
-    }
+    if (!st) st = mlc__cast_add(ctx, name, dx, &in.t, acc);
     mlc__temp_end(&in);
     return st;
 }
@@ -37453,18 +37449,13 @@ static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__axis_params(nd)->axis);
 }
 
-static const mlc__op mlc__gather_op =
-    { "gather", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
-      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-static const mlc__op mlc__index_select_op =
-    { "index_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
-      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-static const mlc__op mlc__take_op =
-    { "take", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
-      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-static const mlc__op mlc__masked_select_op =
-    { "masked_select", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
-      mlc__args_axis, MLC__AMP_MATCH, 0 };
+#define MLC__GATHER_OP(name, text, flags) static const mlc__op mlc__##name##_op = \
+    { text, mlc__gather_shape, mlc__gather_forward, mlc__gather_backward, mlc__args_axis, \
+      MLC__AMP_MATCH, flags };
+MLC__GATHER_OP(gather, "gather", MLC_OP_CAPTURE)
+MLC__GATHER_OP(index_select, "index_select", MLC_OP_CAPTURE)
+MLC__GATHER_OP(take, "take", MLC_OP_CAPTURE)
+MLC__GATHER_OP(masked_select, "masked_select", 0)
 
 static mlc_tensor *mlc__gather_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                     mlc_tensor *index)
@@ -37724,8 +37715,7 @@ MLC_IMPL mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *i
 /* Ones are written where the index says, into zeros. */
 MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
 {
-    mlc_tensor *const in[1] = { index };
-    mlc_ctx *ctx = mlc__inputs("one_hot", 1, in);
+    mlc_ctx *ctx = mlc__input("one_hot", index);
     mlc_dims shape;
     mlc_tensor *y, at, one;
     mlc__temp unit;
@@ -37745,9 +37735,8 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
     }
     shape = mlc_dims_of(index->ndim, index->shape);
     shape.v[shape.n++] = classes;
-    y = mlc__make(ctx, "one_hot", MLC_I64, shape);
-    if (!y || mlc__fill(ctx, "one_hot", y, 0.0, 0.0) != MLC_OK) return NULL;
-    if (mlc__numel(index) == 0 || ctx->dry_run) return y;
+    y = mlc__make_full(ctx, "one_hot", MLC_I64, shape, 0.0, 0.0);
+    if (!y || mlc__numel(index) == 0 || ctx->dry_run) return y;
     if (mlc__temp_begin(ctx, &unit, MLC_I64, 0, NULL) != MLC_OK) return NULL;
     at = *index;                       /* [.., 1]: one index for each row of classes */
     at.shape[at.ndim] = at.stride[at.ndim] = 1;
@@ -37809,8 +37798,7 @@ static mlc_tensor *mlc__nonzero(const char *what, const mlc_tensor *x, bool coor
 
 MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
 {
-    mlc_tensor *const in[1] = { x };
-    mlc_ctx *ctx = mlc__inputs("nonzero", 1, in);
+    mlc_ctx *ctx = mlc__input("nonzero", x);
     mlc_tensor *dense;
     if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;    /* sets asked: x is read    */
     mlc_no_grad_begin(ctx);
@@ -38156,12 +38144,8 @@ MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void)
 }
 
 /* Sums of offsets that are wrong are found as indices that are. */
-static const mlc__op mlc__bag_first_op =
-    { "embedding_bag, first offset", mlc__gather_shape, mlc__gather_forward, mlc__gather_backward,
-      mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
-static const mlc__op mlc__bag_length_op =
-    { "embedding_bag, lengths of bags", mlc__gather_shape, mlc__gather_forward,
-      mlc__gather_backward, mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+MLC__GATHER_OP(bag_first, "embedding_bag, first offset", MLC_OP_CAPTURE)
+MLC__GATHER_OP(bag_length, "embedding_bag, lengths of bags", MLC_OP_CAPTURE)
 
 /* Of each of m positions the number of its bag: how many begin there or before, less 1. *length: of
  * each bag, which all are in [0,m] if offsets begin at 0, do not fall, and stay within m. */
