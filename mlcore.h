@@ -9906,6 +9906,16 @@ static void *mlc__arena_now(mlc_ctx *ctx, size_t bytes)
 }
 #define MLC__ARENA(type, ctx, bytes) MLC__CAST(type, mlc__arena_now(ctx, bytes))
 
+/* Two texts, one after the other. */
+static const char *mlc__arena_text(mlc_ctx *ctx, const char *first, const char *second)
+{
+    const size_t n = strlen(first), bytes = n + strlen(second) + 1;
+    char *both = MLC__ARENA(char *, ctx, bytes);
+    if (both) memcpy(both, first, n);
+    if (both) memcpy(both + n, second, bytes - n);
+    return both;
+}
+
 /* The list's head is the youngest: mlc_module_forward relies on it to find what a forward made. */
 static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
 {
@@ -56340,11 +56350,8 @@ static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
     mlc_named *named = MLC__ARENA(mlc_named *, ctx, ((size_t)f->count + 1) * sizeof *named);
     if (!named) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < f->count; i++) {
-        const size_t n = strlen(f->entries[i].name) + 1;
-        char *name = MLC__ARENA(char *, ctx, n);
-        if (!name) return MLC_ERR_NOMEM;
-        memcpy(name, f->entries[i].name, n);
-        named[i].name = name;
+        named[i].name = mlc__arena_text(ctx, f->entries[i].name, "");
+        if (!named[i].name) return MLC_ERR_NOMEM;
         named[i].tensor = mlc__st_get(f, &f->entries[i]);
         if (!named[i].tensor) return ctx->status;
     }
@@ -57761,13 +57768,9 @@ static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, c
         MLC__REQUIRE(ctx, mlc__rename_fill(r ? r->from : p->name, &s, name), ARG,
                      "%s: the name of '%.100s' by rename '%.100s' is over %d bytes", t->what,
                      p->name, r->from, MLC_STATE_NAME_BYTES - 1);
-        const size_t before = strlen(prefix), len = strlen(name) + 1;
-        char *copy = MLC__ARENA(char *, ctx, before + len);
         mlc_named *to = &list[(*n)++];
-        if (!copy) return MLC_ERR_NOMEM;
-        memcpy(copy, prefix, before);
-        memcpy(copy + before, name, len);
-        to->name = copy;
+        to->name = mlc__arena_text(ctx, prefix, name);
+        if (!to->name) return MLC_ERR_NOMEM;
         to->tensor = r ? mlc__rename_view(t, r, p->name, p->tensor) : p->tensor;
         if (!to->tensor) return ctx->status;
     }
@@ -58085,11 +58088,8 @@ static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *l
         const mlc_rename *r = parts ? k->piece[i].r : k ? k->r : NULL;
         *to = *w;
         if (!r || !(parts || r->transpose)) continue;
-        const mlc__text says = mlc__rename_says(r);
-        const size_t room = strlen(w->name) + strlen(says.s) + 1;
-        char *name = MLC__ARENA(char *, ctx, room);
+        const char *name = mlc__arena_text(ctx, w->name, mlc__rename_says(r).s);
         if (!name) return MLC_ERR_NOMEM;
-        snprintf(name, room, "%s%s", w->name, says.s);
         to->name = name;
         to->parts = i == 0 ? parts : 0;
         if (parts) to->entry = k->piece[i].entry;
@@ -58685,7 +58685,6 @@ static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_n
     mlc_optim *o = f->o;
     mlc_ctx *ctx = o->ctx;
     const int64_t items = mlc__optim_items(o);
-    const size_t before = strlen(prefix);
     int64_t n = 0;
     MLC__TRY(mlc__optim_file_begin(f));
     for (int64_t i = 0; i < items; i++) {
@@ -58695,11 +58694,8 @@ static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_n
         const bool lbfgs = item.kind == MLC__ITEM_LBFGS;
         if (lbfgs) list[n].tensor = o->lbfgs->item(o, item.k, name);
         else mlc__optim_item_name(o, &item, f->name + item.entry * MLC_NAME_BYTES, name);
-        char *copy = MLC__ARENA(char *, ctx, before + strlen(name) + 1);
-        if (!copy) return MLC_ERR_NOMEM;
-        memcpy(copy, prefix, before);
-        memcpy(copy + before, name, strlen(name) + 1);
-        list[n].name = copy;
+        list[n].name = mlc__arena_text(ctx, prefix, name);
+        if (!list[n].name) return MLC_ERR_NOMEM;
         if (!lbfgs)
             list[n].tensor = mlc__optim_item_tensor(o, &item, f->step + item.entry, &f->numbers);
         if (!list[n++].tensor) return ctx->status;
@@ -71146,12 +71142,9 @@ typedef struct mlc__run_list {
 static mlc_status mlc__run_add(mlc__run_list *l, const char *before, const char *name,
                                mlc_tensor *t)
 {
-    const size_t n = strlen(before), m = strlen(name) + 1;
-    char *copy = t ? MLC__ARENA(char *, l->ctx, n + m) : NULL;
+    const char *copy = t ? mlc__arena_text(l->ctx, before, name) : NULL;
     if (!copy) return l->ctx->status;
     MLC_ASSERT(l->n < l->room);
-    memcpy(copy, before, n);
-    memcpy(copy + n, name, m);
     l->list[l->n].name = copy;
     l->list[l->n++].tensor = t;
     return MLC_OK;
@@ -71898,7 +71891,6 @@ MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
     if (!ctx || ctx->status != MLC_OK) return NULL;
     mlc_run_saver *v = MLC__HEAP(mlc_run_saver *, ctx, sizeof *v, "run_saver");
     if (!v) return NULL;
-    memset(v, 0, sizeof *v);
     v->ctx = ctx;
     v->memory = mlc__heap_object(ctx, MLC__SAVER_BYTES, "run_saver");
     mlc__saver_own(v);
