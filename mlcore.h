@@ -31015,6 +31015,15 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
     return mlc__require_same(ctx, nd, 0);
 }
 
+/* is: "labels are", where name is "labels". */
+static mlc_status mlc__require_i64(mlc_ctx *ctx, const char *what, const char *is,
+                                   const char *name, const mlc_tensor *t)
+{
+    MLC__REQUIRE(ctx, t->dtype == MLC_I64, DTYPE, "%s: %s %s; write mlc_cast(%s, MLC_I64)", what,
+                 is, mlc_dtype_name(t->dtype), name);
+    return MLC_OK;
+}
+
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
@@ -37412,26 +37421,31 @@ static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tenso
     return st;
 }
 
+/* t: x or src, by its name; axis -1: also along it. */
+static mlc_status mlc__index_within(mlc_ctx *ctx, const char *what, const mlc_tensor *index,
+                                    const char *name, const mlc_tensor *t, int32_t axis)
+{
+    for (int32_t d = 0; d < index->ndim; d++)
+        MLC__REQUIRE(ctx, d == axis || index->shape[d] <= t->shape[d], SHAPE,
+                     "%s: the index %s is larger than %s %s at axis %d: %lld vs %lld; it may be "
+                     "at most as large", what, mlc__shape(index).s, name, mlc__shape(t).s, d,
+                     (long long)index->shape[d], (long long)t->shape[d]);
+    return MLC_OK;
+}
+
 /* The index is i64, has x's axes, and no more elements than x across the axis. Resolves the axis; a
  * 0-d x has axis 0, as in PyTorch. */
 static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *index = nd->in[1];
     const char *what = nd->op->name;
-    MLC__REQUIRE(ctx, index->dtype == MLC_I64, DTYPE,
-                 "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
-                 mlc_dtype_name(index->dtype));
+    MLC__TRY(mlc__require_i64(ctx, what, "the index is", "index", index));
     mlc__axis_spec *s = mlc__axis_params(nd);
     if (!mlc__axis_of(x, what, &s->axis)) return ctx->status;
     MLC__REQUIRE(ctx, index->ndim == x->ndim, SHAPE,
                  "%s: x %s has %d axes, the index %s has %d; they must be as many", what,
                  mlc__shape(x).s, x->ndim, mlc__shape(index).s, index->ndim);
-    for (int32_t d = 0; d < x->ndim; d++)
-        MLC__REQUIRE(ctx, d == s->axis || index->shape[d] <= x->shape[d], SHAPE,
-                     "%s: the index %s is larger than x %s at axis %d: %lld vs %lld; it may be "
-                     "at most as large", what, mlc__shape(index).s, mlc__shape(x).s, d,
-                     (long long)index->shape[d], (long long)x->shape[d]);
-    return MLC_OK;
+    return mlc__index_within(ctx, what, index, "x", x, s->axis);
 }
 
 static mlc_status mlc__gather_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -37528,12 +37542,7 @@ static mlc_status mlc__scatter_rule(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, src->ndim == index->ndim, SHAPE,
                  "%s: the index %s has %d axes, src %s has %d; they must be as many", what,
                  mlc__shape(index).s, index->ndim, mlc__shape(src).s, src->ndim);
-    for (int32_t d = 0; d < x->ndim; d++)
-        MLC__REQUIRE(ctx, index->shape[d] <= src->shape[d], SHAPE,
-                     "%s: the index %s is larger than src %s at axis %d: %lld vs %lld; it may be "
-                     "at most as large", what, mlc__shape(index).s, mlc__shape(src).s, d,
-                     (long long)index->shape[d], (long long)src->shape[d]);
-    return MLC_OK;
+    return mlc__index_within(ctx, what, index, "src", src, -1);
 }
 
 static mlc_status mlc__scatter_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -37729,13 +37738,9 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
     mlc_dims shape;
     mlc_tensor *y, at, one;
     mlc__temp unit;
-    if (!ctx) return NULL;
-    if (index->dtype != MLC_I64 || classes < 1 || index->ndim == MLC_MAX_DIMS) {
-        if (index->dtype != MLC_I64)
-            mlc__fail(ctx, MLC_ERR_DTYPE,
-                      "one_hot: the index is %s; write mlc_cast(index, MLC_I64)",
-                      mlc_dtype_name(index->dtype));
-        else if (classes < 1)
+    if (!ctx || mlc__require_i64(ctx, "one_hot", "the index is", "index", index)) return NULL;
+    if (classes < 1 || index->ndim == MLC_MAX_DIMS) {
+        if (classes < 1)
             mlc__fail(ctx, MLC_ERR_ARG, "one_hot: %lld classes; it takes at least one",
                       (long long)classes);
         else
@@ -37958,9 +37963,7 @@ static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
     int64_t shape[MLC_MAX_DIMS];
     MLC__REQUIRE(ctx, mlc__is_float(w->dtype), DTYPE, "%s: the table is %s, not a float", what,
                  mlc_dtype_name(w->dtype));
-    MLC__REQUIRE(ctx, index->dtype == MLC_I64 || ctx->dry_run, DTYPE,
-                 "%s: the index is %s; write mlc_cast(index, MLC_I64)", what,
-                 mlc_dtype_name(index->dtype));
+    if (!ctx->dry_run) MLC__TRY(mlc__require_i64(ctx, what, "the index is", "index", index));
     MLC__REQUIRE(ctx, w->ndim == 2, SHAPE, "%s: the table is %s; it must be [n,d]", what,
                  mlc__shape(w).s);
     MLC__REQUIRE(ctx, index->ndim < MLC_MAX_DIMS, SHAPE, "%s: the index %s has %d axes, the most; "
@@ -39663,9 +39666,7 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     bool fits = y->ndim == x->ndim - 1;
     MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
                  "%s: logits are %s; write mlc_cast(x, MLC_F32)", name, mlc_dtype_name(x->dtype));
-    MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
-                 "%s: labels are %s; write mlc_cast(labels, MLC_I64)", name,
-                 mlc_dtype_name(y->dtype));
+    MLC__TRY(mlc__require_i64(ctx, name, "labels are", "labels", y));
     MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: logits must be [n,c], [c] or [..,c], they are %s",
                  name, mlc__shape(x).s);
     for (int32_t d = 0; d < y->ndim; d++) fits = fits && y->shape[d] == x->shape[d];
@@ -40240,13 +40241,10 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *ta
     mlc_tensor *const in[2] = { x, target };
     mlc__loss_in l;
     if (mlc__composed_open(&l, name, 2, 1, in, mlc__loss_reduction(desc)) ||
-        mlc__loss_axes(&l, "x", 1, 2, "[n,c] or [c]") || mlc__loss_alike(&l, 0, "x", 1, "target"))
+        mlc__loss_axes(&l, "x", 1, 2, "[n,c] or [c]") ||
+        mlc__loss_alike(&l, 0, "x", 1, "target") ||
+        mlc__require_i64(l.ctx, name, "target is", "target", l.in[1]))
         return NULL;
-    if (l.in[1]->dtype != MLC_I64) {
-        mlc__fail(l.ctx, MLC_ERR_DTYPE, "%s: target is %s; write mlc_cast(target, MLC_I64)", name,
-                  mlc_dtype_name(l.in[1]->dtype));
-        return NULL;
-    }
     const bool one = l.in[0]->ndim == 1;
     const double c = (double)l.in[0]->shape[l.in[0]->ndim - 1];
     for (int i = 0; one && i < 2; i++) l.in[i] = mlc_unsqueeze(l.in[i], 0);
@@ -40326,9 +40324,7 @@ static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
     const char *name = nd->op->name;
     MLC__TRY(mlc__ctc_x_check(ctx, name, x, d->time_first, d->blank));
     const int64_t b = x->shape[d->time_first];
-    MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
-                 "%s: targets are %s; write mlc_cast(targets, MLC_I64)", name,
-                 mlc_dtype_name(y->dtype));
+    MLC__TRY(mlc__require_i64(ctx, name, "targets are", "targets", y));
     MLC__REQUIRE(ctx, y->ndim == 1 || (y->ndim == 2 && y->shape[0] == b), SHAPE,
                  "%s: log_probs %s need targets [%lld,s], or [n] one after the other; they are %s",
                  name, mlc__shape(x).s, (long long)b, mlc__shape(y).s);
