@@ -36581,13 +36581,19 @@ static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
 
+/* Of a desc that is cleared. */
+static void mlc__conv_desc_fill(mlc_conv_desc *d)
+{
+    d->stride.n = d->padding.n = d->dilation.n = d->output_padding.n = MLC_ALL_AXES;
+    d->stride.v[0] = d->dilation.v[0] = 1;
+    d->groups = 1;
+}
+
 MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void)
 {
     mlc_conv_desc d;
     memset(&d, 0, sizeof d);
-    d.stride.n = d.padding.n = d.dilation.n = d.output_padding.n = MLC_ALL_AXES;
-    d.stride.v[0] = d.dilation.v[0] = 1;
-    d.groups = 1;
+    mlc__conv_desc_fill(&d);
     return d;
 }
 
@@ -36670,7 +36676,6 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
 static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_conv_desc *desc, mlc_tensor *residual)
 {
-    const mlc_conv_desc none = mlc_conv_desc_make();
     mlc__conv_spec s;
     mlc_node local, *nd;
     mlc_tensor *in[3] = { x, w, b };
@@ -36683,8 +36688,7 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     if (!ctx) return NULL;
     /* What is no image is refused by the shape rule. */
     if (w->ndim >= 3 && w->ndim <= 5 &&
-        mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc ? desc : &none,
-                          &s) != MLC_OK) return NULL;
+        mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc, &s) != MLC_OK) return NULL;
     /* Recorded where they copy, so gradients find their way back. */
     if (x->ndim >= 2) in[0] = mlc_channels_last(x);
     in[1] = mlc_contiguous(w);
@@ -36698,13 +36702,15 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
 MLC_IMPL mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                               const mlc_conv_desc *desc)
 {
-    return mlc__conv_call(&mlc__conv_op, x, w, b, desc, NULL);
+    const mlc_conv_desc none = mlc_conv_desc_make();
+    return mlc__conv_call(&mlc__conv_op, x, w, b, desc ? desc : &none, NULL);
 }
 
 MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                         const mlc_conv_desc *desc)
 {
-    return mlc__conv_call(&mlc__conv_transpose_op, x, w, b, desc, NULL);
+    const mlc_conv_desc none = mlc_conv_desc_make();
+    return mlc__conv_call(&mlc__conv_transpose_op, x, w, b, desc ? desc : &none, NULL);
 }
 #endif
 
@@ -39666,7 +39672,9 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     bool fits = y->ndim == x->ndim - 1;
     MLC__REQUIRE(ctx, mlc__is_float(x->dtype), DTYPE,
                  "%s: logits are %s; write mlc_cast(x, MLC_F32)", name, mlc_dtype_name(x->dtype));
-    MLC__TRY(mlc__require_i64(ctx, name, "labels are", "labels", y));
+    MLC__REQUIRE(ctx, y->dtype == MLC_I64, DTYPE,
+                 "%s: labels are %s; write mlc_cast(labels, MLC_I64)", name,
+                 mlc_dtype_name(y->dtype));
     MLC__REQUIRE(ctx, x->ndim > 0, SHAPE, "%s: logits must be [n,c], [c] or [..,c], they are %s",
                  name, mlc__shape(x).s);
     for (int32_t d = 0; d < y->ndim; d++) fits = fits && y->shape[d] == x->shape[d];
@@ -42557,40 +42565,35 @@ MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
     return d;
 }
 
-/* Declares a weight and, of `bias` outputs, a bias, wb[0] and wb[1]: uniform in +-1/sqrt(fan), as
- * torch.nn has them (kaiming_uniform with a = sqrt 5). p: shape and dtype of the weight. */
-static bool mlc__declare_uniform(mlc_module *m, const char *what, mlc_param_desc *p, double fan,
-                                 int64_t bias, mlc_tensor **wb)
-{
-    p->init = MLC_INIT_UNIFORM;
-    p->b = 1.0 / sqrt(fan);
-    p->a = -p->b;
-    wb[0] = mlc__declare(m, what, "weight", p);
-    if (!wb[0] || !bias) return wb[0] != NULL;
-    p->shape = mlc_dims1(bias);
-    wb[1] = mlc__declare(m, what, "bias", p);
-    return wb[1] != NULL;
-}
-
 /* A module that fails half way is freed here: the user sees NULL and the error. */
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
                                             MLC_TAKES_ACT | MLC_TAKES_DROPOUT, NULL };
+    mlc_param_desc p;
+    mlc_module *m;
     if (!ctx) return NULL;
     if (!desc || desc->in < 1 || desc->out < 1)
         return MLC__FAIL_NULL(ctx, ARG, "nn_linear: in is %lld and out %lld; both must be "
                               "positive; a desc starts from mlc_nn_linear_desc_make(in, out)",
                               desc ? (long long)desc->in : 0, desc ? (long long)desc->out : 0);
-    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
-    if (!m) return NULL;
-    m->fuse = &mlc__linear_fuse;
-    mlc_param_desc p = mlc_param_desc_make(mlc_dims2(desc->out, desc->in));
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims2(desc->out, desc->in);
+    /* kaiming_uniform with a = sqrt 5, as torch.nn.Linear: a bound of 1/sqrt(in) for the weight,
+     * and the same for the bias. */
+    p.init = MLC_INIT_UNIFORM;
+    p.b = 1.0 / sqrt((double)desc->in);
+    p.a = -p.b;
     p.has_dtype = desc->has_dtype;
     p.dtype = desc->dtype;
-    return mlc__module_done(m, mlc__declare_uniform(m, "nn_linear", &p, (double)desc->in,
-                                                    desc->no_bias ? 0 : desc->out,
-                                                    mlc__linear_weights(m)));
+    m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__linear_user));
+    if (!m) return NULL;
+    mlc__linear_user *u = MLC__CAST(mlc__linear_user *, m->user);
+    m->fuse = &mlc__linear_fuse;
+    u->w = mlc__declare(m, "nn_linear", "weight", &p);
+    p.shape = mlc_dims1(desc->out);
+    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_linear", "bias", &p);
+    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
 MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
@@ -43605,7 +43608,7 @@ MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_
     d.out = out;
     d.kernel.v[0] = kernel;
     d.kernel.n = MLC_ALL_AXES;
-    d.conv = mlc_conv_desc_make();
+    mlc__conv_desc_fill(&d.conv);
     return d;
 }
 
@@ -43627,9 +43630,8 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
     static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT,
                                           NULL };
-    const mlc_nn_conv_desc none = mlc_nn_conv_desc_make(0, 0, 0, 0);
+    mlc_param_desc p;
     if (!ctx) return NULL;
-    if (!desc) desc = &none;           /* it has no sizes: refused */
     if (!mlc__conv_layer_fine(desc))
         return MLC__FAIL_NULL(ctx, ARG, "nn_conv: %d axes, in %lld, out %lld, kernel %lld, groups "
                               "%lld: 1 to 3 axes, positive sizes, a kernel below 2^20, a number of "
@@ -43644,7 +43646,11 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
     for (int i = 0; i < desc->axes; i++)
         fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
-    mlc_param_desc p = mlc_param_desc_make(mlc_dims_of(desc->axes + 2, shape));
+    memset(&p, 0, sizeof p);
+    p.shape = mlc_dims_of(desc->axes + 2, shape);
+    p.init = MLC_INIT_UNIFORM;
+    p.b = 1.0 / sqrt(fan);
+    p.a = -p.b;
     p.has_dtype = desc->has_dtype;
     p.dtype = desc->dtype;
     mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__conv_user));
@@ -43654,14 +43660,18 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     if (desc->transposed || desc->conv.act != MLC_ACT_NONE) m->cls.takes = 0;
     u->d = *desc;
     u->op = &mlc__conv_op;
-    return mlc__module_done(m, mlc__declare_uniform(m, "nn_conv", &p, fan,
-                                                    desc->no_bias ? 0 : desc->out, &u->w));
+    u->w = mlc__declare(m, "nn_conv", "weight", &p);
+    p.shape = mlc_dims1(desc->out);
+    if (u->w && !desc->no_bias) u->b = mlc__declare(m, "nn_conv", "bias", &p);
+    return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
 /* What is rare is named here, so that the short forms do not link it. */
 MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
+    const mlc_nn_conv_desc none = mlc_nn_conv_desc_make(0, 0, 0, 0);
     mlc__conv_spec s;
+    if (!desc) desc = &none;           /* it has no sizes: refused */
     mlc_module *m = mlc__conv_make(ctx, desc);
     mlc__conv_user *u = m ? MLC__CAST(mlc__conv_user *, m->user) : NULL;
     if (!u) return NULL;
@@ -50513,20 +50523,20 @@ typedef struct mlc__bound {
     double value, least, below;
 } mlc__bound;
 
-/* A number of a desc, which is in [least, below) as in mlc__bound, and where a draft has it: to is
- * the place in coefs, or one of these. */
-enum { MLC__TO_LR = -3, MLC__TO_DECAY, MLC__TO_NONE };
-
+/* A number of a desc, which is in [least, below) as in mlc__bound, and where a draft has it. */
 typedef struct mlc__rule_number {
     const char *name;
-    int32_t     at, to;                /* at: byte of the desc                                 */
+    int32_t     at, to;                /* bytes of the desc and of mlc_optim; to 0: nowhere    */
     double      least, below;
 } mlc__rule_number;
 
-#define MLC__COEF(to, desc, field, least, below) \
-    { #field, (int32_t)offsetof(mlc_##desc##_desc, field), to, least, below }
-#define MLC__LR(desc)    MLC__COEF(MLC__TO_LR, desc, lr, 0.0, MLC__INF)
-#define MLC__DECAY(desc) MLC__COEF(MLC__TO_DECAY, desc, weight_decay, 0.0, MLC__INF)
+#define MLC__PUTS(to, desc, field, least, below) \
+    { #field, (int32_t)offsetof(mlc_##desc##_desc, field), (int32_t)(to), least, below }
+#define MLC__COEF(i, desc, field, least, below) \
+    MLC__PUTS(offsetof(mlc_optim, coefs) + 8 * (i), desc, field, least, below)
+#define MLC__LR(desc)    MLC__PUTS(offsetof(mlc_optim, lr), desc, lr, 0.0, MLC__INF)
+#define MLC__DECAY(desc) \
+    MLC__PUTS(offsetof(mlc_optim, weight_decay), desc, weight_decay, 0.0, MLC__INF)
 
 /* What a rule tells of itself, and the numbers of its desc in the order in which they are checked;
  * one without a name ends them. The other members are those of mlc_optim. */
@@ -50573,19 +50583,15 @@ static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_
     o->n_state = n_state;
 }
 
-static double mlc__rule_value(const mlc__rule_number *n, const void *desc)
-{
-    double value;
-    memcpy(&value, MLC__CAST(const char *, desc) + n->at, sizeof value);
-    return value;
-}
-
+/* False with an error: a number does not fit. Those before it are in the draft. */
 static bool mlc__rule_fits(mlc_module *m, const char *what, const mlc__rule_form *form,
-                           const void *desc)
+                           const void *desc, mlc_optim *draft)
 {
     for (const mlc__rule_number *n = form->number; n->name; n++) {
-        const mlc__bound b = { n->name, mlc__rule_value(n, desc), n->least, n->below };
+        mlc__bound b = { n->name, 0.0, n->least, n->below };
+        memcpy(&b.value, MLC__CAST(const char *, desc) + n->at, sizeof b.value);
         if (!mlc__rule_fine(m, what, &b, 1)) return false;
+        if (n->to) memcpy((char *)draft + n->to, &b.value, sizeof b.value);
     }
     return true;
 }
@@ -50594,17 +50600,10 @@ static bool mlc__rule_fits(mlc_module *m, const char *what, const mlc__rule_form
 static bool mlc__rule_draft(mlc_module *m, mlc_optim *draft, const mlc__rule_form *form,
                             const void *desc)
 {
-    if (!mlc__rule_begins(m, form->name, desc) || !mlc__rule_fits(m, form->name, form, desc))
-        return false;
+    if (!mlc__rule_begins(m, form->name, desc)) return false;
     mlc__optim_draft(draft, form->rule, form->cpu, form->name, form->names, form->n_state);
     draft->momentum = form->momentum;
-    for (const mlc__rule_number *n = form->number; n->name; n++) {
-        const double value = mlc__rule_value(n, desc);
-        if (n->to >= 0) draft->coefs[n->to] = value;
-        else if (n->to == MLC__TO_LR) draft->lr = value;
-        else if (n->to == MLC__TO_DECAY) draft->weight_decay = value;
-    }
-    return true;
+    return mlc__rule_fits(m, form->name, form, desc, draft);
 }
 
 /* Sets a draft up for states in fewer bits, if that is asked for: IMPL.OPTIM.MOMENTS. */
@@ -51760,9 +51759,9 @@ MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
     static const mlc__rule_form form = {
         "adafactor", MLC_RULE_MATRIX, &mlc__rule_matrix, 0, 0, { "row_var", "col_var", "variance" },
         { MLC__LR(adafactor), MLC__COEF(1, adafactor, power, 0.0, MLC__INF),
-          MLC__COEF(MLC__TO_NONE, adafactor, eps1, DBL_MIN, MLC__INF),
-          MLC__COEF(MLC__TO_NONE, adafactor, eps2, 0.0, MLC__INF),
-          MLC__COEF(MLC__TO_NONE, adafactor, clip, DBL_MIN, MLC__INF), MLC__DECAY(adafactor) } };
+          MLC__PUTS(0, adafactor, eps1, DBL_MIN, MLC__INF),
+          MLC__PUTS(0, adafactor, eps2, 0.0, MLC__INF),
+          MLC__PUTS(0, adafactor, clip, DBL_MIN, MLC__INF), MLC__DECAY(adafactor) } };
     struct mlc__matrix matrix;
     mlc_optim draft;
     if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
@@ -51902,13 +51901,13 @@ MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
         { "momentum_buffer", "exp_avg", "exp_avg_sq" },
         { MLC__LR(muon), MLC__COEF(1, muon, momentum, 0.0, 1.0), MLC__DECAY(muon) } };
     struct mlc__matrix matrix;
-    mlc_optim draft;
+    mlc_optim draft, inner;            /* inner: AdamW's, whose numbers are checked alone */
     if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     const mlc__bound bounds[] = { { "a + b + c", d->a + d->b + d->c, -DBL_MAX, MLC__INF },
                                   { "eps", d->eps, 0.0, MLC__INF },
                                   { "steps", (double)d->steps, 1.0, 100.0 } };
     if (!mlc__rule_fine(m, "muon", bounds, 3) ||
-        !mlc__rule_fits(m, "muon: adamw", &mlc__adamw_form, &d->adamw) ||
+        !mlc__rule_fits(m, "muon: adamw", &mlc__adamw_form, &d->adamw, &inner) ||
         !mlc__small_none(m, &draft, d->adamw.moments))
         return NULL;
     memset(&matrix, 0, sizeof matrix);
