@@ -41141,6 +41141,16 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     return m;
 }
 
+/* One of a class that has a call and nothing else. */
+static mlc_module *mlc__module_of(mlc_ctx *ctx, const char *name,
+                                  mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x,
+                                                      const mlc_epilogue *e),
+                                  const void *user, size_t user_bytes)
+{
+    const mlc_module_class cls = { name, NULL, NULL, call, 0, NULL };
+    return mlc_module_create(ctx, &cls, user, user_bytes);
+}
+
 MLC_IMPL void *mlc_module_user(mlc_module *m) { return m ? m->user : NULL; }
 MLC_IMPL mlc_ctx *mlc_module_ctx(mlc_module *m) { return m ? m->ctx : NULL; }
 MLC_IMPL bool mlc_module_is_training(const mlc_module *m) { return m && m->training; }
@@ -42639,9 +42649,8 @@ MLC__FUSE(mlc__act_fuse, MLC__CAN(joins, mlc__act_joins))
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__act_module, 0, NULL };
     const mlc__act_user user = { act, fn };
-    mlc_module *m = mlc_module_create(ctx, &cls, &user, sizeof user);
+    mlc_module *m = mlc__module_of(ctx, name, mlc__act_module, &user, sizeof user);
     if (m) m->fuse = &mlc__act_fuse;
     return m;
 }
@@ -42683,9 +42692,8 @@ static mlc_tensor *mlc__fn_module(mlc_module *m, mlc_tensor *x, const mlc_epilog
 static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn)(mlc_tensor *),
                                 mlc_tensor *(*fn_s)(mlc_tensor *, double), double s)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__fn_module, 0, NULL };
     const mlc__fn_user user = { fn, fn_s, s };
-    return mlc_module_create(ctx, &cls, &user, sizeof user);
+    return mlc__module_of(ctx, name, mlc__fn_module, &user, sizeof user);
 }
 
 MLC_IMPL mlc_module *mlc_nn_mish(mlc_ctx *ctx)
@@ -42760,7 +42768,6 @@ static mlc_tensor *mlc__prelu_module(mlc_module *m, mlc_tensor *x, const mlc_epi
 
 MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
 {
-    static const mlc_module_class cls = { "PReLU", NULL, NULL, mlc__prelu_module, 0, NULL };
     mlc_tensor *w = NULL;
     if (!ctx) return NULL;
     if (channels < 1)
@@ -42769,7 +42776,7 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     mlc_param_desc p = mlc_param_desc_make(mlc_dims1(channels));
     p.init = MLC_INIT_CONSTANT;
     p.a = 0.25;
-    mlc_module *m = mlc_module_create(ctx, &cls, &w, sizeof w);
+    mlc_module *m = mlc__module_of(ctx, "PReLU", mlc__prelu_module, &w, sizeof w);
     if (!m) return NULL;
     w = *MLC__CAST(mlc_tensor **, m->user) = mlc__declare(m, "nn_prelu", "weight", &p);
     return mlc__module_done(m, w != NULL);
@@ -42802,9 +42809,8 @@ MLC_IMPL mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d)
 static mlc_module *mlc__embedding_make(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc,
                                        const mlc__embedding_user *user)
 {
-    static const mlc_module_class cls = { "Embedding", NULL, NULL, mlc__embedding_module, 0, NULL };
     const mlc_embedding_desc *e = &user->desc;
-    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    mlc_module *m = mlc__module_of(ctx, "Embedding", mlc__embedding_module, user, sizeof *user);
     if (!m) return NULL;
     mlc_param_desc p = mlc_param_desc_make(mlc_dims2(desc->n, desc->d));
     p.init = MLC_INIT_NORMAL;
@@ -42871,10 +42877,9 @@ MLC__FUSE(mlc__dropout_fuse, MLC__CAN(joins, mlc__dropout_joins))
 
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
-    static const mlc_module_class cls = { "Dropout", NULL, NULL, mlc__dropout_module, 0, NULL };
     if (ctx && !(p >= 0.0 && p <= 1.0))
         return MLC__FAIL_NULL(ctx, ARG, "nn_dropout: p is %s, not in [0, 1]", mlc__real(p).s);
-    mlc_module *m = mlc_module_create(ctx, &cls, &p, sizeof p);
+    mlc_module *m = mlc__module_of(ctx, "Dropout", mlc__dropout_module, &p, sizeof p);
     if (m) m->fuse = &mlc__dropout_fuse;
     return m;
 }
@@ -42891,8 +42896,7 @@ static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_e
 
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0, NULL };
-    return mlc_module_create(ctx, &cls, NULL, 0);
+    return mlc__module_of(ctx, "Flatten", mlc__flatten_module, NULL, 0);
 }
 
 /* left: which of dims is -1, or -1; known: the product of the others. */
@@ -42945,10 +42949,9 @@ static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc
 
 MLC_IMPL mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims)
 {
-    static const mlc_module_class cls = { "Unflatten", NULL, NULL, mlc__unflatten_module, 0, NULL };
     mlc__unflatten_user u = { dims, 1, axis, -1 };
     if (ctx && mlc__unflatten_of(ctx, &u) != MLC_OK) return NULL;
-    return mlc_module_create(ctx, &cls, &u, sizeof u);
+    return mlc__module_of(ctx, "Unflatten", mlc__unflatten_module, &u, sizeof u);
 }
 
 static mlc_tensor *mlc__identity(mlc_tensor *x) { return x; }
@@ -42973,9 +42976,8 @@ static mlc_tensor *mlc__lambda_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 
 MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
 {
-    static const mlc_module_class cls = { "Lambda", NULL, NULL, mlc__lambda_module, 0, NULL };
     const mlc__lambda_user u = { fn, user };
-    if (fn || !ctx) return mlc_module_create(ctx, &cls, &u, sizeof u);
+    if (fn || !ctx) return mlc__module_of(ctx, "Lambda", mlc__lambda_module, &u, sizeof u);
     return MLC__FAIL_NULL(ctx, ARG, "nn_lambda: fn is NULL; give a function of user and x");
 }
 
@@ -43034,12 +43036,11 @@ MLC__FUSE(mlc__scale_fuse, MLC__CAN(is, MLC__IS_SCALE))
 static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t features,
                                    const mlc__scale_user *user)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__scale_module, 0, NULL };
     if (!ctx) return NULL;
     if (features < 1)
         return MLC__FAIL_NULL(ctx, ARG, "nn_%s: features is %lld; it must be positive", user->what,
                               (long long)features);
-    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    mlc_module *m = mlc__module_of(ctx, name, mlc__scale_module, user, sizeof *user);
     if (!m) return NULL;
     m->fuse = &mlc__scale_fuse;
     mlc__scale_user *u = MLC__CAST(mlc__scale_user *, m->user);
@@ -43183,13 +43184,12 @@ static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
                                   const mlc__norm_user *user)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__norm_module, 0, NULL };
     if (!ctx) return NULL;
     if (n < 1 || user->groups < 0 || (user->groups && n % user->groups))
         return MLC__FAIL_NULL(ctx, ARG, "%s: size %lld, groups %lld; the size must be positive, "
                               "and the groups must divide it", name, (long long)n,
                               (long long)user->groups);
-    mlc_module *m = mlc_module_create(ctx, &cls, user, sizeof *user);
+    mlc_module *m = mlc__module_of(ctx, name, mlc__norm_module, user, sizeof *user);
     if (!m || !affine) return m;
     mlc__norm_user *u = MLC__CAST(mlc__norm_user *, m->user);
     u->w = mlc__bnorm_declare(m, "weight", mlc_dims1(n), 1.0, false);
@@ -43318,9 +43318,7 @@ MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
-    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
-                                          NULL };
-    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_module *m = mlc__module_of(ctx, "Sequential", mlc__sequential_module, NULL, 0);
     if (m) m->fuse = &mlc__sequential_fuses;
     return m;
 }
@@ -43406,11 +43404,10 @@ static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 
 static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__drop_module, 0, NULL };
     const mlc__drop_user u = { p, axes };
     if (ctx && !(p >= 0.0 && p <= 1.0))
         return MLC__FAIL_NULL(ctx, ARG, "%s: p is %s, not in [0, 1]", name, mlc__real(p).s);
-    return mlc_module_create(ctx, &cls, &u, sizeof u);
+    return mlc__module_of(ctx, name, mlc__drop_module, &u, sizeof u);
 }
 
 MLC_IMPL mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p)
@@ -43471,8 +43468,7 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
 MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                      bool relu)
 {
-    static const mlc_module_class cls = { "Residual", NULL, NULL, mlc__residual_module, 0, NULL };
-    mlc_module *m = mlc_module_create(ctx, &cls, &relu, sizeof relu);
+    mlc_module *m = mlc__module_of(ctx, "Residual", mlc__residual_module, &relu, sizeof relu);
     if (m && mlc_module_add_named(m, "body", body) == MLC_OK &&
         (!shortcut || mlc_module_add_named(m, "shortcut", shortcut) == MLC_OK)) return m;
     mlc__module_disband(m);
@@ -43774,8 +43770,7 @@ static mlc_tensor *mlc__pool_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 
 static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__pool_user *u)
 {
-    const mlc_module_class cls = { name, NULL, NULL, mlc__pool_module, 0, NULL };
-    return mlc_module_create(ctx, &cls, u, sizeof *u);
+    return mlc__module_of(ctx, name, mlc__pool_module, u, sizeof *u);
 }
 
 static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_desc *d,
@@ -44059,12 +44054,11 @@ static mlc_tensor *mlc__upsample_module(mlc_module *m, mlc_tensor *x, const mlc_
 
 MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode)
 {
-    static const mlc_module_class cls = { "Upsample", NULL, NULL, mlc__upsample_module, 0, NULL };
     const mlc__resize_user u = { scale, mode };
     if (ctx && (scale < 1 || scale > 1 << 15))
         return MLC__FAIL_NULL(ctx, ARG, "nn_upsample: scale is %lld; it must be 1 to 2^15",
                               (long long)scale);
-    return mlc_module_create(ctx, &cls, &u, sizeof u);
+    return mlc__module_of(ctx, "Upsample", mlc__upsample_module, &u, sizeof u);
 }
 
 static mlc_tensor *mlc__shuffle_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
@@ -44075,9 +44069,7 @@ static mlc_tensor *mlc__shuffle_module(mlc_module *m, mlc_tensor *x, const mlc_e
 
 MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 {
-    static const mlc_module_class cls = { "PixelShuffle", NULL, NULL, mlc__shuffle_module, 0,
-                                          NULL };
-    return mlc_module_create(ctx, &cls, &r, sizeof r);
+    return mlc__module_of(ctx, "PixelShuffle", mlc__shuffle_module, &r, sizeof r);
 }
 
 /* ---- residual blocks */
@@ -44193,9 +44185,7 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 
 MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
 {
-    static const mlc_module_class cls = { "SqueezeExcite", NULL, NULL, mlc__excite_module, 0,
-                                          NULL };
-    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_module *m = mlc__module_of(ctx, "SqueezeExcite", mlc__excite_module, NULL, 0);
     const bool made =
         mlc__block_add(m, "fc1", mlc_nn_linear(ctx, channels, squeezed)) == MLC_OK &&
         mlc__block_add(m, "fc2", mlc_nn_linear(ctx, squeezed, channels)) == MLC_OK;
@@ -48960,7 +48950,6 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d
 
 MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
 {
-    static const mlc_module_class cls = { "SKConv", NULL, NULL, mlc__skconv_module, 0, NULL };
     if (!ctx) return NULL;
     mlc_nn_skconv_desc d;
     memset(&d, 0, sizeof d);
@@ -48968,7 +48957,8 @@ MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
     if (d.weight && d.start == MLC_SKETCH_FRESH) d.start = MLC_SKETCH_FIT;
     if (mlc__skconv_check(ctx, &d) != MLC_OK) return NULL;
     if (d.error) *d.error = MLC__NAN;
-    mlc_module *m = mlc_module_create(ctx, &cls, NULL, sizeof(mlc__skconv_user));
+    mlc_module *m = mlc__module_of(ctx, "SKConv", mlc__skconv_module, NULL,
+                                   sizeof(mlc__skconv_user));
     if (!m) return NULL;
     m->fuse = &mlc__skconv_fuse;
     return mlc__module_done(m, mlc__skconv_declare(m, &d) == MLC_OK &&
