@@ -39807,6 +39807,9 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
     return mlc__finish(nd);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_WARM
+
 static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignores)
 {
     const mlc_tensor *x = l->in[0], *t = l->in[1];
@@ -39892,9 +39895,6 @@ MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels)
 {
     return mlc__xent_call(&mlc__nll_op, x, labels, NULL);
 }
-
-MLC__LEVEL_END
-MLC__LEVEL_WARM
 
 /* @@ IMPL.LOSS.COMPOSED ---------------------------------- losses made of differentiable operations
  * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
