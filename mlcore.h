@@ -10284,8 +10284,7 @@ static void mlc__pool_fresh(mlc__pool *p)
 /* The pool of a context whose number of threads is set; it starts none. NULL with an error. */
 static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
 {
-    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_alloc(ctx, mlc__pool_bytes(ctx->threads),
-                                                          MLC_MEM_OBJECT, what));
+    mlc__pool *p = MLC__HEAP(mlc__pool *, ctx, mlc__pool_bytes(ctx->threads), what);
     if (!p) return NULL;
     p->ctx = ctx;
     p->lane = (mlc__lane *)(void *)((char *)p + mlc__round_up(sizeof *p, MLC__CACHELINE));
@@ -10369,7 +10368,7 @@ static size_t mlc__pool_bytes(int32_t threads) { (void)threads; return sizeof(ml
 
 static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
 {
-    mlc__pool *p = MLC__CAST(mlc__pool *, mlc__heap_alloc(ctx, sizeof *p, MLC_MEM_OBJECT, what));
+    mlc__pool *p = MLC__HEAP(mlc__pool *, ctx, sizeof *p, what);
     if (p) p->ctx = ctx;
     return p;
 }
@@ -28717,8 +28716,7 @@ MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
     const size_t room = sizeof(mlc__text);
     if (!t) return "NULL";
     if (!ctx->shapes)
-        ctx->shapes = MLC__CAST(char *, mlc__heap_alloc(ctx, MLC__SHAPES * room, MLC_MEM_OBJECT,
-                                                        "shape_of"));
+        ctx->shapes = MLC__HEAP(char *, ctx, MLC__SHAPES * room, "shape_of");
     if (!ctx->shapes) return "";
     return mlc_shape_text(t, ctx->shapes + ctx->shapes_said++ % MLC__SHAPES * room, room);
 }
@@ -28880,7 +28878,7 @@ static int64_t mlc__width(int64_t n) { return mlc__max(0, mlc__min(n, 1ll << 40)
 /* A second tensor over x's memory, of the current scope, unknown to the tape. */
 static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
 {
-    mlc_tensor *t = MLC__CAST(mlc_tensor *, mlc__arena(ctx, ctx->depth, sizeof *t));
+    mlc_tensor *t = MLC__ARENA(mlc_tensor *, ctx, sizeof *t);
     if (!t) return NULL;
     *t = *x;
     t->base = NULL;
@@ -28960,12 +28958,10 @@ MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, dou
      * written to fail then. */
     const double count = ceil((stop - start) / step);
     if (!ctx) return NULL;
-    if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "arange: step %s does not lead from %s to %s; all must be "
-                  "finite, the step not 0 and of the sign of the way", mlc__real(step).s,
-                  mlc__real(start).s, mlc__real(stop).s);
-        return NULL;
-    }
+    if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18))
+        return MLC__FAIL_NULL(ctx, ARG, "arange: step %s does not lead from %s to %s; all must be "
+                              "finite, the step not 0 and of the sign of the way",
+                              mlc__real(step).s, mlc__real(start).s, mlc__real(stop).s);
     return mlc__make_full(ctx, "arange", dtype, mlc_dims1((int64_t)count), start, step);
 }
 
@@ -28983,11 +28979,9 @@ MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, d
     const int64_t half = n > 1 ? n / 2 : n;
     mlc_tensor *t;
     if (!ctx) return NULL;
-    if (!(stop - start - (stop - start) == 0.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "linspace: there are no equal steps from %s to %s; both "
-                  "must be finite", mlc__real(start).s, mlc__real(stop).s);
-        return NULL;
-    }
+    if (!(stop - start - (stop - start) == 0.0))
+        return MLC__FAIL_NULL(ctx, ARG, "linspace: there are no equal steps from %s to %s; both "
+                              "must be finite", mlc__real(start).s, mlc__real(stop).s);
     t = mlc__make(ctx, "linspace", dtype, mlc_dims1(n));
     if (!t || n == 0 || ctx->dry_run) return t;
     struct mlc_k_fill args = { dtype, half, mlc__data(t), start, step, 0 };
@@ -29005,11 +28999,9 @@ MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     mlc_tensor *t = mlc__make(ctx, "from", dtype, shape);
     if (!t) return NULL;
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
-    if (!data && bytes) {
-        mlc__fail(ctx, MLC_ERR_ARG, "from: data is NULL; %s %s takes %llu bytes",
-                  mlc_dtype_name(dtype), mlc__shape(t).s, (unsigned long long)bytes);
-        return NULL;
-    }
+    if (!data && bytes)
+        return MLC__FAIL_NULL(ctx, ARG, "from: data is NULL; %s %s takes %llu bytes",
+                              mlc_dtype_name(dtype), mlc__shape(t).s, (unsigned long long)bytes);
     if (ctx->dry_run) return t;
     return mlc__device_copy(ctx, t->storage->data, data, bytes, MLC_COPY_TO_DEVICE) == MLC_OK
                ? t
@@ -29023,24 +29015,18 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
 {
     mlc_tensor *t;
     if (!ctx || mlc__shape_check(ctx, "wrap", dtype, shape) != MLC_OK) return NULL;
-    if (!ctx->on_host) {
-        mlc__fail(ctx, MLC_ERR_DEVICE, "wrap: device %s cannot use host memory; copy with mlc_from",
-                  ctx->backend->name);
-        return NULL;
-    }
+    if (!ctx->on_host)
+        return MLC__FAIL_NULL(ctx, DEVICE, "wrap: device %s cannot use host memory; copy with "
+                              "mlc_from", ctx->backend->name);
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t) return NULL;
-    if (!data && mlc__numel(t)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "wrap: data is NULL; %s has %lld elements", mlc__shape(t).s,
-                  (long long)mlc__numel(t));
-        return NULL;
-    }
+    if (!data && mlc__numel(t))
+        return MLC__FAIL_NULL(ctx, ARG, "wrap: data is NULL; %s has %lld elements", mlc__shape(t).s,
+                              (long long)mlc__numel(t));
     for (int32_t d = 0; strides && d < shape.n; d++) {
-        if (strides[d] < 0) {
-            mlc__fail(ctx, MLC_ERR_ARG, "wrap: stride %lld of axis %d is negative; it "
-                      "must be 0 or more (mlc_flip turns an axis)", (long long)strides[d], d);
-            return NULL;
-        }
+        if (strides[d] < 0)
+            return MLC__FAIL_NULL(ctx, ARG, "wrap: stride %lld of axis %d is negative; it must be "
+                                  "0 or more (mlc_flip turns an axis)", (long long)strides[d], d);
         t->stride[d] = strides[d];
     }
     /* No block: mlc__storage_release leaves the memory alone. */
@@ -29247,22 +29233,15 @@ MLC_IMPL double mlc_item_at(mlc_tensor *t, mlc_dims index)
 static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
 {
     if (!t || mlc__alive(t, what) != MLC_OK) return NULL;
-    if (t->dtype != dtype) {
-        mlc__fail(t->ctx, MLC_ERR_DTYPE, "%s: the tensor is %s; write mlc_%s(t)", what,
-                  mlc_dtype_name(t->dtype), mlc_dtype_name(t->dtype));
-        return NULL;
-    }
-    if (t->ctx->dry_run) {
-        mlc__fail(t->ctx, MLC_ERR_STATE, "%s: there is no data while mlc_summary runs forward",
-                  what);
-        return NULL;
-    }
-    if (!t->ctx->on_host) {
-        mlc__fail(t->ctx, MLC_ERR_DEVICE,
-                  "%s: the host cannot touch memory of device %s; use mlc_read", what,
-                  t->ctx->backend->name);
-        return NULL;
-    }
+    if (t->dtype != dtype)
+        return MLC__FAIL_NULL(t->ctx, DTYPE, "%s: the tensor is %s; write mlc_%s(t)", what,
+                              mlc_dtype_name(t->dtype), mlc_dtype_name(t->dtype));
+    if (t->ctx->dry_run)
+        return MLC__FAIL_NULL(t->ctx, STATE, "%s: there is no data while mlc_summary runs forward",
+                              what);
+    if (!t->ctx->on_host)
+        return MLC__FAIL_NULL(t->ctx, DEVICE, "%s: the host cannot touch memory of device %s; use "
+                              "mlc_read", what, t->ctx->backend->name);
     t->storage->handed++;
     return mlc__data(t);
 }
@@ -30126,7 +30105,7 @@ MLC_IMPL mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_
     MLC__TRY(mlc__printer_init(&p, t, desc));
     if (ctx->dry_run) return MLC_OK;
     const size_t bytes = (size_t)p.count * mlc__size(t);
-    void *host = mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, "print");
+    void *host = mlc__heap_object(ctx, bytes, "print");
     if (!host) return MLC_ERR_NOMEM;
     const mlc_status st = mlc__printer_read(&p, t, host, bytes);
     p.data = MLC__CAST(const char *, host);
@@ -30267,16 +30246,12 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
     for (int i = 0; i < n; i++) {
-        if (!in[i]) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d is NULL; look at what should have made it",
-                      what, i + 1);
-            return NULL;
-        }
-        if (in[i]->ctx != ctx) {
-            mlc__fail(ctx, MLC_ERR_ARG, "%s: input %d belongs to another context%s; make both in "
-                      "one", what, i + 1, mlc__elsewhere(in[i]->ctx, ctx).s);
-            return NULL;
-        }
+        if (!in[i])
+            return MLC__FAIL_NULL(ctx, ARG, "%s: input %d is NULL; look at what should have made "
+                                  "it", what, i + 1);
+        if (in[i]->ctx != ctx)
+            return MLC__FAIL_NULL(ctx, ARG, "%s: input %d belongs to another context%s; make both "
+                                  "in one", what, i + 1, mlc__elsewhere(in[i]->ctx, ctx).s);
         const mlc_storage *s = in[i]->storage;
         if ((s->released || s->typed || !s->data) && mlc__alive(in[i], what) != MLC_OK) return NULL;
     }
@@ -30311,13 +30286,11 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     }
     for (int i = 0; i < n; i++) if (mlc__wants_grad(in[i])) need |= 1u << i;
     if (ctx->no_grad > 0) need = 0;
-    if ((op->flags & MLC_OP_INPLACE) && mlc__is_outside(in[0])) {
-        mlc__fail(ctx, MLC_ERR_STATE, "%s: the tensor was made on an outer tape; change it after "
-                  "mlc_tape_end, or a copy of it", op->name);
-        return NULL;
-    }
+    if ((op->flags & MLC_OP_INPLACE) && mlc__is_outside(in[0]))
+        return MLC__FAIL_NULL(ctx, STATE, "%s: the tensor was made on an outer tape; change it "
+                              "after mlc_tape_end, or a copy of it", op->name);
     if (need || ctx->inner.keep)
-        nd = MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd));
+        nd = MLC__ARENA(mlc_node *, ctx, sizeof *nd);
     if (!nd) return NULL;
     nd->op = op;
     nd->module = NULL;
@@ -30923,7 +30896,7 @@ MLC_IMPL mlc_tensor *mlc_grad(mlc_tensor *t)
     base = mlc__base(t);
     /* The gradient of a result is gone by now, and never was anyone else's. */
     if (!base->grad || base->node || !base->grad_fresh) return NULL;
-    g = MLC__CAST(mlc_tensor *, mlc__arena(t->ctx, t->ctx->depth, sizeof *g));
+    g = MLC__ARENA(mlc_tensor *, t->ctx, sizeof *g);
     if (g) mlc__grad_view(t, g);
     return g && mlc__alive(g, "grad") == MLC_OK ? g : NULL;
 }
@@ -30958,7 +30931,7 @@ static void mlc__tape_close(mlc_ctx *ctx)
 MLC_IMPL mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep)
 {
     if (!ctx) return MLC_ERR_ARG;
-    mlc__tape *outer = MLC__CAST(mlc__tape *, mlc__arena(ctx, ctx->depth, sizeof *outer));
+    mlc__tape *outer = MLC__ARENA(mlc__tape *, ctx, sizeof *outer);
     if (!outer) return MLC_ERR_NOMEM;
     *outer = ctx->inner;
     const mlc__tape tape = { ctx->tape, ctx->recorded, outer,      mlc__tape_close,
@@ -31097,11 +31070,9 @@ static const mlc__op mlc__cast_op =
 MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
 {
     mlc_node local, *nd;
-    if (x && (unsigned)dtype >= MLC_DTYPE_COUNT) {
-        mlc__fail(x->ctx, MLC_ERR_DTYPE, "cast: unknown dtype %d; it is one of MLC_F32 to "
-                  "MLC_BOOL", (int)dtype);
-        return NULL;
-    }
+    if (x && (unsigned)dtype >= MLC_DTYPE_COUNT)
+        return MLC__FAIL_NULL(x->ctx, DTYPE, "cast: unknown dtype %d; it is one of MLC_F32 to "
+                              "MLC_BOOL", (int)dtype);
     if (x && x->dtype == dtype) return x;
     nd = mlc__begin(&local, &mlc__cast_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
@@ -31438,11 +31409,10 @@ MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
         if (a >= 0 && a < x->ndim) seen |= 1u << a;
         v.dims[d] = a;
     }
-    if (axes.n != x->ndim || seen != (1u << x->ndim) - 1) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "permute: %s is no order of the %d axes of %s; name each "
-                  "once", mlc__shape_text(axes.n, axes.v).s, x->ndim, mlc__shape(x).s);
-        return NULL;
-    }
+    if (axes.n != x->ndim || seen != (1u << x->ndim) - 1)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "permute: %s is no order of the %d axes of %s; name "
+                              "each once", mlc__shape_text(axes.n, axes.v).s, x->ndim,
+                              mlc__shape(x).s);
     return mlc__view(x, "permute", &v);
 }
 
@@ -31471,10 +31441,9 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
 {
     mlc__view_spec v = { MLC__SLICE, 0, 0, 0, step, { 0 }, &mlc__slice_view_fns };
     if (!x || !mlc__axis_ok(x, "slice", &axis)) return NULL;
-    if (step < 1) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "slice: step %lld; it must be positive", (long long)step);
-        return NULL;
-    }
+    if (step < 1)
+        return MLC__FAIL_NULL(x->ctx, ARG, "slice: step %lld; it must be positive",
+                              (long long)step);
     /* Python's rules: out of range is clamped, never an error. */
     const int64_t n = x->shape[axis];
     start = start < 0 ? mlc__max(0, start + n) : mlc__min(start, n);
@@ -31508,12 +31477,10 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 }, &mlc__select_view_fns };
     if (!x || !mlc__axis_ok(x, "select", &axis)) return NULL;
     const int64_t n = x->shape[axis];
-    if (index < -n || index >= n) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "select: index %lld is outside axis %d of %s; "
-                  "it must be from %lld to %lld", (long long)index, axis, mlc__shape(x).s,
-                  -(long long)x->shape[axis], (long long)x->shape[axis] - 1);
-        return NULL;
-    }
+    if (index < -n || index >= n)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "select: index %lld is outside axis %d of %s; it must "
+                              "be from %lld to %lld", (long long)index, axis, mlc__shape(x).s,
+                              -(long long)x->shape[axis], (long long)x->shape[axis] - 1);
     v.axis = axis;
     v.ndim = x->ndim - 1;
     v.start = index < 0 ? index + n : index;
@@ -31552,12 +31519,9 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
         same = same && i >= 0 && x->shape[i] == shape.v[d];
         v.dims[d] = shape.v[d];
     }
-    if (!fits) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE,
-                  "expand: %s does not expand to %s: sizes must be equal or 1", mlc__shape(x).s,
-                  mlc__shape_text(shape.n, shape.v).s);
-        return NULL;
-    }
+    if (!fits)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "expand: %s does not expand to %s: sizes must be "
+                              "equal or 1", mlc__shape(x).s, mlc__shape_text(shape.n, shape.v).s);
     if (mlc__shape_check(x->ctx, "expand", x->dtype, shape) != MLC_OK) return NULL;
     return same ? x : mlc__view(x, "expand", &v);
 }
@@ -31697,11 +31661,9 @@ static mlc__view_spec mlc__diagonal_spec(int32_t ndim, int64_t rows, int64_t col
 MLC_IMPL mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset)
 {
     if (!x) return NULL;
-    if (x->ndim < 2) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "diagonal: %s is no matrix; it takes two axes or more",
-                  mlc__shape(x).s);
-        return NULL;
-    }
+    if (x->ndim < 2)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "diagonal: %s is no matrix; it takes two axes or more",
+                              mlc__shape(x).s);
     const mlc__view_spec v = mlc__diagonal_spec(x->ndim, x->shape[x->ndim - 2],
                                                 x->shape[x->ndim - 1], offset);
     return mlc__view(x, "diagonal", &v);
@@ -31888,13 +31850,10 @@ MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
     mlc_tensor **thin;
     if (!ctx || !mlc__new_axis_ok(list[0], "stack", &axis)) return NULL;
     for (int32_t i = 1; i < n; i++)
-        if (!mlc__same_shape(list[0], list[i])) {
-            mlc__fail(ctx, MLC_ERR_SHAPE,
-                      "stack: input 1 is %s, input %d is %s; all must have one shape",
-                      mlc__shape(list[0]).s, i + 1, mlc__shape(list[i]).s);
-            return NULL;
-        }
-    thin = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, (size_t)n * sizeof *thin));
+        if (!mlc__same_shape(list[0], list[i]))
+            return MLC__FAIL_NULL(ctx, SHAPE, "stack: input 1 is %s, input %d is %s; all must have "
+                                  "one shape", mlc__shape(list[0]).s, i + 1, mlc__shape(list[i]).s);
+    thin = MLC__ARENA(mlc_tensor **, ctx, (size_t)n * sizeof *thin);
     for (int32_t i = 0; thin && i < n; i++)
         if (!(thin[i] = mlc_unsqueeze(list[i], axis))) return NULL;
     return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
@@ -31983,11 +31942,9 @@ MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
     int64_t each[MLC_MAX_DIMS];
     mlc_tensor *y;
     if (!ctx) return NULL;
-    if (reps.n > MLC_MAX_DIMS || reps.n < 0) {
-        mlc__fail(ctx, MLC_ERR_ARG, "tile: %d counts; a tensor has at most %d axes", reps.n,
-                  MLC_MAX_DIMS);
-        return NULL;
-    }
+    if (reps.n > MLC_MAX_DIMS || reps.n < 0)
+        return MLC__FAIL_NULL(ctx, ARG, "tile: %d counts; a tensor has at most %d axes", reps.n,
+                              MLC_MAX_DIMS);
     from = to = mlc_dims_of(reps.n > x->ndim ? reps.n : x->ndim, NULL);
     for (int32_t d = 0; d < to.n; d++) {
         const int32_t i = d - (to.n - x->ndim), r = d - (to.n - reps.n);
@@ -32303,11 +32260,9 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
     mlc_node local, *nd;
     if (!ctx) return NULL;
     if (x->ndim == 2) return mlc_diagonal(x, offset);
-    if (x->ndim != 1 || offset > most || offset < -most) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "diag: %s at diagonal %lld; x must be 1-d or 2-d, and the "
-                  "matrix fit memory", mlc__shape(x).s, (long long)offset);
-        return NULL;
-    }
+    if (x->ndim != 1 || offset > most || offset < -most)
+        return MLC__FAIL_NULL(ctx, SHAPE, "diag: %s at diagonal %lld; x must be 1-d or 2-d, and "
+                              "the matrix fit memory", mlc__shape(x).s, (long long)offset);
     nd = mlc__begin(&local, &mlc__diag_op, 1, x, NULL, NULL);
     if (!nd) return NULL;
     const int64_t n = x->shape[0] + (offset < 0 ? -offset : offset);
@@ -32925,11 +32880,10 @@ MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
     int64_t shape[MLC_MAX_DIMS] = { 0 };
     if (!mlc__inputs("prelu", 2, in)) return NULL;
     const bool one = mlc__numel(w) == 1;
-    if (w->ndim > 1 || !(one || (x->ndim > 1 && w->shape[0] == x->shape[1]))) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "prelu: w is %s, x %s; w must have one element, or be 1-d "
-                  "with one for each channel, axis 1 of x", mlc__shape(w).s, mlc__shape(x).s);
-        return NULL;
-    }
+    if (w->ndim > 1 || !(one || (x->ndim > 1 && w->shape[0] == x->shape[1])))
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "prelu: w is %s, x %s; w must have one element, or be "
+                              "1-d with one for each channel, axis 1 of x", mlc__shape(w).s,
+                              mlc__shape(x).s);
     for (int32_t d = 0; d + 1 < x->ndim; d++) shape[d] = d ? 1 : w->shape[0];
     return mlc__binary_call(&mlc__prelu_op, x,
                             mlc_reshape(w, mlc_dims_of(one ? 0 : x->ndim - 1, shape)));
@@ -32939,11 +32893,9 @@ MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
 {
     if (!mlc__input("glu", x) || !mlc__axis_ok(x, "glu", &axis)) return NULL;
     const int64_t half = x->shape[axis] / 2;
-    if (x->shape[axis] % 2) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "glu: axis %d of %s has two halves only where its size is "
-                  "even", axis, mlc__shape(x).s);
-        return NULL;
-    }
+    if (x->shape[axis] % 2)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "glu: axis %d of %s has two halves only where its "
+                              "size is even", axis, mlc__shape(x).s);
     return mlc__binary_call(&mlc__glu_op, mlc_slice(x, axis, 0, half, 1),
                             mlc_slice(x, axis, half, 2 * half, 1));
 }
@@ -33723,11 +33675,9 @@ static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, 
 static mlc_tensor *mlc__random_float(mlc_ctx *ctx, const char *what, mlc_dtype dtype,
                                      mlc_dims shape, struct mlc_k_random *args)
 {
-    if (ctx && (unsigned)dtype < MLC_DTYPE_COUNT && !mlc__is_float(dtype)) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "%s: dtype %s; it makes floats: f32, f64, bf16, f16", what,
-                  mlc_dtype_name(dtype));
-        return NULL;
-    }
+    if (ctx && (unsigned)dtype < MLC_DTYPE_COUNT && !mlc__is_float(dtype))
+        return MLC__FAIL_NULL(ctx, DTYPE, "%s: dtype %s; it makes floats: f32, f64, bf16, f16",
+                              what, mlc_dtype_name(dtype));
     return mlc__random(ctx, what, dtype, shape, args);
 }
 
@@ -33751,12 +33701,9 @@ MLC_IMPL mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, d
                                 double std)
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_NORMAL, mean, std);
-    if (ctx && !(mean - mean == 0.0 && std >= 0.0 && std <= DBL_MAX)) {
-        mlc__fail(ctx, MLC_ERR_ARG,
-                  "normal: mean %s, std %s; they must be finite, std not negative",
-                  mlc__real(mean).s, mlc__real(std).s);
-        return NULL;
-    }
+    if (ctx && !(mean - mean == 0.0 && std >= 0.0 && std <= DBL_MAX))
+        return MLC__FAIL_NULL(ctx, ARG, "normal: mean %s, std %s; they must be finite, std not "
+                              "negative", mlc__real(mean).s, mlc__real(std).s);
     return mlc__random_float(ctx, "normal", dtype, shape, &args);
 }
 
@@ -33767,12 +33714,10 @@ MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_UNIFORM, lo, hi);
     const double most = dtype == MLC_F64 ? DBL_MAX : dtype == MLC_F16 ? 65504.0 : (double)FLT_MAX;
     const double width = dtype == MLC_F16 ? 2.0 * most : most;
-    if (ctx && !(lo >= -most && lo <= hi && hi <= most && hi - lo <= width)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "uniform: [%s, %s) is no interval of %s; lo must be at "
-                  "most hi, and both finite there", mlc__real(lo).s, mlc__real(hi).s,
-                  mlc_dtype_name(dtype));
-        return NULL;
-    }
+    if (ctx && !(lo >= -most && lo <= hi && hi <= most && hi - lo <= width))
+        return MLC__FAIL_NULL(ctx, ARG, "uniform: [%s, %s) is no interval of %s; lo must be at "
+                              "most hi, and both finite there", mlc__real(lo).s, mlc__real(hi).s,
+                              mlc_dtype_name(dtype));
     return mlc__random_float(ctx, "uniform", dtype, shape, &args);
 }
 
@@ -33783,30 +33728,23 @@ MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dim
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_TRUNCATED, mean, std);
     args.lo = lo;
     args.hi = hi;
-    if (ctx && !(mean - mean == 0.0 && std > 0.0 && std <= DBL_MAX && lo <= hi)) {
-        mlc__fail(ctx, MLC_ERR_ARG,
-                  "truncated_normal: mean %s, std %s, [%s, %s]; mean and std must be finite, std "
-                  "positive, lo <= hi", mlc__real(mean).s, mlc__real(std).s, mlc__real(lo).s,
-                  mlc__real(hi).s);
-        return NULL;
-    }
-    if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG,
-                  "truncated_normal: [%s, %s] is over 37 std of %s from the mean %s: no normal "
-                  "value is there; move the interval", mlc__real(lo).s, mlc__real(hi).s,
-                  mlc__real(std).s, mlc__real(mean).s);
-        return NULL;
-    }
+    if (ctx && !(mean - mean == 0.0 && std > 0.0 && std <= DBL_MAX && lo <= hi))
+        return MLC__FAIL_NULL(ctx, ARG, "truncated_normal: mean %s, std %s, [%s, %s]; mean and std "
+                              "must be finite, std positive, lo <= hi", mlc__real(mean).s,
+                              mlc__real(std).s, mlc__real(lo).s, mlc__real(hi).s);
+    if (ctx && !((lo - mean) / std < 37.0 && (hi - mean) / std > -37.0))
+        return MLC__FAIL_NULL(ctx, ARG, "truncated_normal: [%s, %s] is over 37 std of %s from the "
+                              "mean %s: no normal value is there; move the interval",
+                              mlc__real(lo).s, mlc__real(hi).s, mlc__real(std).s,
+                              mlc__real(mean).s);
     return mlc__random_float(ctx, "truncated_normal", dtype, shape, &args);
 }
 
 MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p)
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_BERNOULLI, p, 0.0);
-    if (ctx && !(p >= 0.0 && p <= 1.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "bernoulli: p is %s, not in [0, 1]", mlc__real(p).s);
-        return NULL;
-    }
+    if (ctx && !(p >= 0.0 && p <= 1.0))
+        return MLC__FAIL_NULL(ctx, ARG, "bernoulli: p is %s, not in [0, 1]", mlc__real(p).s);
     return mlc__random(ctx, "bernoulli", dtype, shape, &args);
 }
 
@@ -33828,18 +33766,13 @@ MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     if ((unsigned)dtype < MLC_DTYPE_COUNT) mlc__whole_range(dtype, &least, &most);
     args.first = lo;
     args.count = (uint64_t)hi - (uint64_t)lo;
-    if (ctx && lo >= hi) {
-        mlc__fail(ctx, MLC_ERR_ARG, "randint: [%lld, %lld) is empty; hi must be over lo",
-                  (long long)lo, (long long)hi);
-        return NULL;
-    }
-    if (ctx && (lo < least || hi - 1 > most)) {
-        mlc__fail(ctx, MLC_ERR_ARG,
-                  "randint: [%lld, %lld) is not within [%lld, %lld], the integers that %s holds",
-                  (long long)lo, (long long)hi, (long long)least, (long long)most,
-                  mlc_dtype_name(dtype));
-        return NULL;
-    }
+    if (ctx && lo >= hi)
+        return MLC__FAIL_NULL(ctx, ARG, "randint: [%lld, %lld) is empty; hi must be over lo",
+                              (long long)lo, (long long)hi);
+    if (ctx && (lo < least || hi - 1 > most))
+        return MLC__FAIL_NULL(ctx, ARG, "randint: [%lld, %lld) is not within [%lld, %lld], the "
+                              "integers that %s holds", (long long)lo, (long long)hi,
+                              (long long)least, (long long)most, mlc_dtype_name(dtype));
     return mlc__random(ctx, "randint", dtype, shape, &args);
 }
 
@@ -34444,12 +34377,9 @@ MLC_IMPL mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim)
 static mlc_tensor *mlc__var_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes,
                                  double correction, bool keepdim, mlc_reduce kind)
 {
-    if (x && !(correction - correction == 0.0)) {
-        mlc__fail(x->ctx, MLC_ERR_ARG,
-                  "%s: correction %s is not finite; 1 divides by n - 1, 0 by n", op->name,
-                  mlc__real(correction).s);
-        return NULL;
-    }
+    if (x && !(correction - correction == 0.0))
+        return MLC__FAIL_NULL(x->ctx, ARG, "%s: correction %s is not finite; 1 divides by n - 1, 0 "
+                              "by n", op->name, mlc__real(correction).s);
     return mlc__reduce_call(op, x, axes, keepdim, kind, 0.0, correction);
 }
 
@@ -34464,10 +34394,9 @@ MLC_IMPL mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, bo
 
 MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim)
 {
-    if (x && p != p) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "norm: the order is NaN; write 2 for the Euclidean norm");
-        return NULL;
-    }
+    if (x && p != p)
+        return MLC__FAIL_NULL(x->ctx, ARG, "norm: the order is NaN; write 2 for the Euclidean "
+                              "norm");
     return mlc__reduce_call(&mlc__norm_op, x, axes, keepdim, MLC_REDUCE_NORM, 1.0, p);
 }
 
@@ -34487,11 +34416,9 @@ static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, c
     int32_t to = 0, from = 0;
     if (!x || mlc__alive(x, what) != MLC_OK || !mlc__axis_of(x, what, &axis)) return NULL;
     mlc__line_shape(x, args.shape, args.in_stride, &args.ndim);
-    if (args.shape[axis] == 0) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: axis %d of %s is empty, and nothing has no extreme; "
-                  "take another axis", what, axis, mlc__shape(x).s);
-        return NULL;
-    }
+    if (args.shape[axis] == 0)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "%s: axis %d of %s is empty, and nothing has no "
+                              "extreme; take another axis", what, axis, mlc__shape(x).s);
     for (int32_t d = 0; d < x->ndim; d++)
         if (d != axis || keepdim) shape[to++] = d == axis ? 1 : x->shape[d];
     mlc_tensor *t = mlc__make(x->ctx, what, MLC_I64, mlc_dims_of(to, shape));
@@ -35517,10 +35444,9 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     /* Copies of parameters are kept; of others each use makes one. */
     if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 && !mlc__is_param(w))
         in[1] = mlc_cast(w, x->dtype);
-    if (x && (unsigned)e->act > MLC_ACT_GELU_TANH) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "linear: unknown activation %d; see mlc_act", (int)e->act);
-        return NULL;
-    }
+    if (x && (unsigned)e->act > MLC_ACT_GELU_TANH)
+        return MLC__FAIL_NULL(x->ctx, ARG, "linear: unknown activation %d; see mlc_act",
+                              (int)e->act);
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
     /* Recorded where they copy, so gradients find their way back. */
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
@@ -36292,7 +36218,7 @@ static mlc_status mlc__rnn_of_steps(mlc_ctx *ctx, mlc__rnn_in *in, bool reverse,
     MLC__REQUIRE(ctx, in->steps < INT32_MAX, SHAPE, "rnn: %lld steps are too many",
                  (long long)in->steps);
     const size_t bytes = (size_t)mlc__max(in->steps, 1) * sizeof(mlc_tensor *);
-    mlc_tensor **y = MLC__CAST(mlc_tensor **, mlc__arena(ctx, ctx->depth, bytes));
+    mlc_tensor **y = MLC__ARENA(mlc_tensor **, ctx, bytes);
     return y ? mlc__rnn_steps(ctx, in, reverse, norms, y, out) : MLC_ERR_NOMEM;
 }
 
@@ -36894,11 +36820,9 @@ static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
 {
     mlc__pool_spec s;
     if (!x) return NULL;
-    if (!d) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "%s: desc is NULL; start from mlc_pool_desc_make(kernel)",
-                  op->name);
-        return NULL;
-    }
+    if (!d)
+        return MLC__FAIL_NULL(x->ctx, ARG, "%s: desc is NULL; start from "
+                              "mlc_pool_desc_make(kernel)", op->name);
     memset(&s, 0, sizeof s);
     s.max = max;
     s.relu = relu;
@@ -37299,9 +37223,8 @@ static mlc_tensor *mlc__batch_norm(const mlc__bnorm_spec *s, mlc_tensor *x, mlc_
         if (!kept[i]) continue;
         if (!mlc__inputs("batch_norm", 1, &kept[i])) return NULL;
         if (kept[i]->ctx == x->ctx && (kept[i]->flags & MLC__DENSE)) continue;
-        mlc__fail(x->ctx, MLC_ERR_ARG, "batch_norm: running statistics must be contiguous and of "
-                  "the context of x");
-        return NULL;
+        return MLC__FAIL_NULL(x->ctx, ARG, "batch_norm: running statistics must be contiguous and "
+                              "of the context of x");
     }
     return mlc__bnorm_call(&mlc__batch_norm_op, s, x, weight, bias, residual);
 }
@@ -37508,12 +37431,10 @@ MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *i
     mlc_ctx *ctx = mlc__inputs("index_select", 2, in);
     mlc_dims thin, wide, shape;
     if (!ctx || !mlc__axis_ok(x, "index_select", &axis)) return NULL;
-    if (x->ndim - 1 + index->ndim > MLC_MAX_DIMS) {
-        mlc__fail(ctx, MLC_ERR_SHAPE, "index_select: the index %s in place of axis %d of %s makes "
-                  "more than %d axes; flatten it", mlc__shape(index).s, axis, mlc__shape(x).s,
-                  MLC_MAX_DIMS);
-        return NULL;
-    }
+    if (x->ndim - 1 + index->ndim > MLC_MAX_DIMS)
+        return MLC__FAIL_NULL(ctx, SHAPE, "index_select: the index %s in place of axis %d of %s "
+                              "makes more than %d axes; flatten it", mlc__shape(index).s, axis,
+                              mlc__shape(x).s, MLC_MAX_DIMS);
     thin = wide = mlc_dims_of(x->ndim, x->shape);
     for (int32_t d = 0; d < x->ndim; d++) thin.v[d] = 1;
     thin.v[axis] = wide.v[axis] = mlc__numel(index);
@@ -37789,12 +37710,9 @@ static mlc_tensor *mlc__nonzero(const char *what, const mlc_tensor *x, bool coor
     void *word;
     mlc_tensor *y;
     mlc_dims shape = mlc_dims2(0, x->ndim);
-    if (ctx->dry_run) {
-        mlc__fail(ctx, MLC_ERR_STATE,
-                  "%s: its size depends on data, which there are none of while mlc_summary runs",
-                  what);
-        return NULL;
-    }
+    if (ctx->dry_run)
+        return MLC__FAIL_NULL(ctx, STATE, "%s: its size depends on data, which there are none of "
+                              "while mlc_summary runs", what);
     memset(&a, 0, sizeof a);
     a.dtype = x->dtype;
     a.ndim = x->ndim;
@@ -37837,11 +37755,9 @@ MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
     mlc_tensor *places;
     mlc_node both;                     /* for its name and inputs */
     if (!ctx) return NULL;
-    if (mask->dtype != MLC_BOOL) {
-        mlc__fail(ctx, MLC_ERR_DTYPE, "masked_select: the mask is %s; write mlc_ne_scalar(mask, 0)",
-                  mlc_dtype_name(mask->dtype));
-        return NULL;
-    }
+    if (mask->dtype != MLC_BOOL)
+        return MLC__FAIL_NULL(ctx, DTYPE, "masked_select: the mask is %s; write "
+                              "mlc_ne_scalar(mask, 0)", mlc_dtype_name(mask->dtype));
     both.op = &mlc__masked_select_op;
     both.n_in = 2;
     both.in[0] = x;
@@ -38008,8 +37924,7 @@ static mlc_status mlc__embedding_begin(mlc_ctx *ctx, const char *what, mlc__para
 {
     const size_t bytes = mlc__round_up((size_t)p->t.shape[0], 4);
     if (!p->touched)
-        p->touched = MLC__CAST(mlc__touched *, mlc__heap_alloc(ctx, sizeof *p->touched,
-                                                               MLC_MEM_OBJECT, what));
+        p->touched = MLC__HEAP(mlc__touched *, ctx, sizeof *p->touched, what);
     mlc__touched *t = p->touched;
     if (!t) return MLC_ERR_NOMEM;
     if (!t->rows) t->rows = MLC__CAST(uint8_t *, mlc__heap_data(ctx, bytes, MLC_MEM_GRAD, what));
@@ -38135,12 +38050,10 @@ MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
     mlc_tensor *const in[2] = { index, w };
     mlc_ctx *ctx = mlc__inputs("embedding", 2, in);
     if (!ctx) return NULL;
-    if (!(d->max_norm > 0.0) || !(d->norm_type > 0.0)) {
-        mlc__fail(ctx, MLC_ERR_ARG, "embedding: max_norm %s, norm_type %s: both must be over 0; "
-                  "start from mlc_embedding_desc_make()", mlc__real(d->max_norm).s,
-                  mlc__real(d->norm_type).s);
-        return NULL;
-    }
+    if (!(d->max_norm > 0.0) || !(d->norm_type > 0.0))
+        return MLC__FAIL_NULL(ctx, ARG, "embedding: max_norm %s, norm_type %s: both must be over "
+                              "0; start from mlc_embedding_desc_make()", mlc__real(d->max_norm).s,
+                              mlc__real(d->norm_type).s);
     if (mlc__flag_check(ctx, "embedding", "padding_index", d->padding_index != 0,
                         d->has_padding_index)) return NULL;
     const bool fine = index->dtype == MLC_I64 && w->ndim == 2 && mlc__is_float(w->dtype);
@@ -38292,11 +38205,9 @@ static mlc_tensor *mlc__sinusoids(mlc_tensor *places, int64_t d, mlc_dtype dtype
 MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
 {
     if (!ctx) return NULL;
-    if (t < 1 || d < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "sinusoidal: t is %lld and d %lld; both must be positive",
-                  (long long)t, (long long)d);
-        return NULL;
-    }
+    if (t < 1 || d < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "sinusoidal: t is %lld and d %lld; both must be positive",
+                              (long long)t, (long long)d);
     if (mlc__shape_check(ctx, "sinusoidal", MLC_F64, mlc_dims2(t, d)) != MLC_OK) return NULL;
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_tensor *places = mlc_arange(ctx, MLC_F64, 0.0, (double)t, 1.0);
@@ -38308,11 +38219,9 @@ MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
     mlc_tensor *part[2];
     int64_t n = 1;
     if (!ctx) return NULL;
-    if (heads < 1) {
-        mlc__fail(ctx, MLC_ERR_ARG, "alibi_slopes: heads is %lld; it must be positive",
-                  (long long)heads);
-        return NULL;
-    }
+    if (heads < 1)
+        return MLC__FAIL_NULL(ctx, ARG, "alibi_slopes: heads is %lld; it must be positive",
+                              (long long)heads);
     while (n <= heads / 2) n *= 2;
     const mlc_storage *before = mlc__made_begin(ctx);
     part[0] = mlc_mul_scalar(mlc_arange(ctx, MLC_F64, 1.0, (double)n + 1.0, 1.0), -8.0 / (double)n);
@@ -38983,12 +38892,10 @@ static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, i
     if (!nd) return NULL;
     if (!mlc__axis_of(x, op->name, &axis)) return NULL;
     const int64_t n = x->ndim ? x->shape[axis] : 1;
-    if (k > n) {
-        mlc__fail(x->ctx, MLC_ERR_SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements; "
-                  "k may be at most that", op->name, (long long)k, axis, mlc__shape(x).s,
-                  (long long)n);
-        return NULL;
-    }
+    if (k > n)
+        return MLC__FAIL_NULL(x->ctx, SHAPE, "%s: k is %lld, axis %d of %s has only %lld elements; "
+                              "k may be at most that", op->name, (long long)k, axis,
+                              mlc__shape(x).s, (long long)n);
     mlc__sort_spec *s = mlc__sort_params(nd);
     s->k = k < 0 ? n : k;
     s->axis = axis;
@@ -39020,10 +38927,9 @@ MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool large
                               mlc_tensor **indices)
 {
     if (indices) *indices = NULL;
-    if (x && k < 0) {
-        mlc__fail(x->ctx, MLC_ERR_ARG, "topk: k is %lld; it must not be negative", (long long)k);
-        return NULL;
-    }
+    if (x && k < 0)
+        return MLC__FAIL_NULL(x->ctx, ARG, "topk: k is %lld; it must not be negative",
+                              (long long)k);
     return mlc__sort_call(&mlc__topk_op, x, k, axis, largest, true, indices);
 }
 
@@ -39119,10 +39025,9 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
     mlc_ctx *ctx = NULL;
     for (int32_t i = 0; in && i < n_in && i < MLC__MAX_IN; i++) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
-    if (!op || !op->name || !op->forward || !op->backward || n_in < 1 || n_in > MLC__MAX_IN) {
-        mlc__fail(ctx, MLC_ERR_ARG, "custom: it needs a name, forward, backward and 1 to 8 inputs");
-        return NULL;
-    }
+    if (!op || !op->name || !op->forward || !op->backward || n_in < 1 || n_in > MLC__MAX_IN)
+        return MLC__FAIL_NULL(ctx, ARG, "custom: it needs a name, forward, backward and 1 to 8 "
+                              "inputs");
     nd = mlc__begin_n(&local, &mlc__custom_op, n_in, in);
     if (!nd) return NULL;
     mlc__custom_spec *s = mlc__custom_params(nd);
@@ -39610,11 +39515,9 @@ static mlc_tensor *mlc__bce_call(const mlc__pointwise *p, mlc_tensor *x, mlc_ten
 
 MLC_IMPL mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc)
 {
-    if (x && desc && desc->pos_weight) {
-        mlc__fail(x->ctx, MLC_ERR_ARG,
-                  "bce_loss: pos_weight must be NULL; mlc_bce_with_logits_ex takes one");
-        return NULL;
-    }
+    if (x && desc && desc->pos_weight)
+        return MLC__FAIL_NULL(x->ctx, ARG, "bce_loss: pos_weight must be NULL; "
+                              "mlc_bce_with_logits_ex takes one");
     return mlc__bce_call(&mlc__bce_op, x, target, desc);
 }
 
@@ -40506,7 +40409,7 @@ static mlc_status mlc__ctc_decode_check(mlc__ctc_decode *g, const mlc_tensor *x,
 
 static void *mlc__ctc_room(const mlc__ctc_decode *g, int64_t n, size_t size)
 {
-    return mlc__heap_alloc(g->ctx, (size_t)n * size, MLC_MEM_OBJECT, g->what);
+    return mlc__heap_object(g->ctx, (size_t)n * size, g->what);
 }
 
 /* log_probs and lengths come to the host, where they are looked at. */
@@ -40849,7 +40752,7 @@ static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
         mlc_tensor *t = c->in[i], *g = mlc_grad(t);
         const size_t bytes = (size_t)mlc__numel(t) * sizeof(double);
         if (!mlc__wants_grad(t)) continue;
-        double *x = MLC__CAST(double *, mlc__arena(c->ctx, c->ctx->depth, 2 * bytes + 16));
+        double *x = MLC__ARENA(double *, c->ctx, 2 * bytes + 16);
         if (!x) return MLC_ERR_NOMEM;
         double *analytic = x + mlc__numel(t);
         memset(analytic, 0, bytes);    /* no gradient is a gradient of zero */
@@ -49484,8 +49387,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     mlc_ctx *ctx = o->ctx;
     mlc__optim_build b = { o, NULL, 0, 0 };
     mlc__params(o->module, mlc__optim_place, &b);
-    n->entry = MLC__CAST(mlc__entry *, mlc__heap_alloc(ctx, (size_t)b.n * sizeof *n->entry,
-                                                       MLC_MEM_OBJECT, "optimizer"));
+    n->entry = MLC__HEAP(mlc__entry *, ctx, (size_t)b.n * sizeof *n->entry, "optimizer");
     if (!n->entry) return MLC_ERR_NOMEM;
     b.entry = n->entry;
     b.n = 0;
@@ -49587,8 +49489,7 @@ static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
     mlc_optim *o;
     if (!m) return NULL;
     const size_t more = draft->matrix ? draft->matrix->bytes : 0;
-    o = MLC__CAST(mlc_optim *, mlc__heap_alloc(m->ctx, sizeof *o + more, MLC_MEM_OBJECT,
-                                               "optimizer"));
+    o = MLC__HEAP(mlc_optim *, m->ctx, sizeof *o + more, "optimizer");
     if (!o) return NULL;
     *o = *draft;
     if (more)
@@ -49648,8 +49549,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
                  "; match more with one glob", MLC__GROUPS - 1);
     MLC__TRY(mlc__optim_layout(o));
     if (!o->group)
-        o->group = MLC__CAST(mlc__group *, mlc__heap_alloc(o->ctx, MLC__GROUPS * sizeof *o->group,
-                                                           MLC_MEM_OBJECT, "optimizer"));
+        o->group = MLC__HEAP(mlc__group *, o->ctx, MLC__GROUPS * sizeof *o->group, "optimizer");
     o->ctx->installed.group_of = mlc__group_of;
     char *copy = o->group ? mlc__heap_text(o->ctx, glob) : NULL;
     if (!copy) return MLC_ERR_NOMEM;
@@ -50430,8 +50330,7 @@ static mlc_status mlc__optim_arrays(mlc_optim *o, const mlc_optim *old)
 {
     mlc_ctx *ctx = o->ctx;
     const size_t n = (size_t)o->entries, sets = 2 * n * sizeof *o->set;
-    o->set = MLC__CAST(struct mlc_optim_set *,
-                       mlc__heap_alloc(ctx, 2 * sets, MLC_MEM_OBJECT, "optimizer"));
+    o->set = MLC__HEAP(struct mlc_optim_set *, ctx, 2 * sets, "optimizer");
     o->guard_dev = MLC__CAST(struct mlc_guard_state *,
                              mlc__heap_data(ctx, 2 * sizeof o->guard, MLC_MEM_OPTIM, "optimizer"));
     if (!o->set || !o->guard_dev) return MLC_ERR_NOMEM;
@@ -50759,12 +50658,10 @@ MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
           MLC__COEF(1, sgd, dampening, 0.0, MLC__INF), MLC__DECAY(sgd) } };
     mlc_optim draft;
     if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
-    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
-        mlc__fail(m->ctx, MLC_ERR_ARG, "sgd: nesterov with momentum %s and dampening %s; it needs "
-                  "momentum and no dampening", mlc__real(d->momentum).s,
-                  mlc__real(d->dampening).s);
-        return NULL;
-    }
+    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
+        return MLC__FAIL_NULL(m->ctx, ARG, "sgd: nesterov with momentum %s and dampening %s; it "
+                              "needs momentum and no dampening", mlc__real(d->momentum).s,
+                              mlc__real(d->dampening).s);
     draft.n_state = draft.momentum = d->momentum != 0.0;
     draft.coefs[2] = d->nesterov;
     return mlc__optim_make(m, &draft);
@@ -51481,7 +51378,7 @@ static mlc_tensor *mlc__slot_tensor(const mlc_optim *o, const mlc__entry *e, int
 
 static mlc_tensor *mlc__matrix_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k)
 {
-    mlc__temp *t = MLC__CAST(mlc__temp *, mlc__arena(o->ctx, o->ctx->depth, sizeof *t));
+    mlc__temp *t = MLC__ARENA(mlc__temp *, o->ctx, sizeof *t);
     return t ? mlc__slot_tensor(o, e, k, t) : NULL;
 }
 
@@ -51982,8 +51879,7 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
     MLC__TRY(mlc__optim_layout(o));
     mlc_optim_zero_grad(o);            /* the ascent is along this loss alone */
     MLC__TRY(mlc__optim_evaluate(o, fn, user, loss));
-    mlc_tensor **old = MLC__CAST(mlc_tensor **, mlc__heap_alloc(ctx, 2 * n * sizeof *old,
-                                                                MLC_MEM_OBJECT, "optim_step_with"));
+    mlc_tensor **old = MLC__HEAP(mlc_tensor **, ctx, 2 * n * sizeof *old, "optim_step_with");
     if (!old) return MLC_ERR_NOMEM;
     memset(old, 0, 2 * n * sizeof *old);
     bool ascends = false;
@@ -52241,7 +52137,7 @@ static mlc_status mlc__lbfgs_memory(mlc_optim *o)
     struct mlc__lbfgs *l = o->lbfgs;
     const size_t most = (size_t)l->desc.history, bytes = mlc__lbfgs_bytes(l);
     const size_t host = most * (sizeof(void *) + 2 * sizeof(double)) + 2 * (size_t)o->entries;
-    l->rho = MLC__CAST(double *, mlc__heap_alloc(o->ctx, host, MLC_MEM_OBJECT, mlc__lbfgs_what));
+    l->rho = MLC__HEAP(double *, o->ctx, host, mlc__lbfgs_what);
     l->memory = mlc__heap_data(o->ctx, 6 * bytes, MLC_MEM_OPTIM, mlc__lbfgs_what);
     if (!l->rho || !l->memory) return MLC_ERR_NOMEM;
     l->alpha = l->rho + most;
@@ -52728,8 +52624,7 @@ MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
     draft.whole = true;
     mlc_optim *o = mlc__optim_make(m, &draft);
     if (!o) return NULL;
-    o->lbfgs = MLC__CAST(struct mlc__lbfgs *, mlc__heap_alloc(o->ctx, sizeof *o->lbfgs,
-                                                              MLC_MEM_OBJECT, "lbfgs"));
+    o->lbfgs = MLC__HEAP(struct mlc__lbfgs *, o->ctx, sizeof *o->lbfgs, "lbfgs");
     if (!o->lbfgs) { mlc_optim_free(o); return NULL; }
     o->lbfgs->step = mlc__lbfgs_step;
     o->lbfgs->drop = mlc__lbfgs_drop;
@@ -52921,8 +52816,7 @@ MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void 
     const size_t n = (size_t)o->entries;
     c.stream = mlc__optim_stream(o, mlc__curvature_what) +
                (uint64_t)mlc__optim_state(o)->steps * 0xA0761D6478BD642Full;
-    c.old = MLC__CAST(mlc_tensor **, mlc__heap_alloc(o->ctx, 2 * n * sizeof *c.old, MLC_MEM_OBJECT,
-                                                     mlc__curvature_what));
+    c.old = MLC__HEAP(mlc_tensor **, o->ctx, 2 * n * sizeof *c.old, mlc__curvature_what);
     if (!c.old) return MLC_ERR_NOMEM;
     c.sum = c.old + n;
     mlc_status st = mlc_scope_begin(o->ctx), left = MLC_OK;
@@ -53061,22 +52955,17 @@ static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_
     mlc_ctx *ctx = o->ctx;
     void *made[2] = { NULL, NULL };
     if (mlc__optim_layout(o) != MLC_OK) return NULL;
-    if (o->swapped) {
-        mlc__fail(ctx, MLC_ERR_STATE, "%s: the parameters are an average; call "
-                  "mlc_average_swap(average, false) before", what);
-        return NULL;
-    }
-    if (o->ranged) {
-        mlc__fail(ctx, MLC_ERR_STATE, "%s: mlc_lr_range is trying rates; ask for averages before "
-                  "or after it", what);
-        return NULL;
-    }
+    if (o->swapped)
+        return MLC__FAIL_NULL(ctx, STATE, "%s: the parameters are an average; call "
+                              "mlc_average_swap(average, false) before", what);
+    if (o->ranged)
+        return MLC__FAIL_NULL(ctx, STATE, "%s: mlc_lr_range is trying rates; ask for averages "
+                              "before or after it", what);
     if (ctx->backend && !ctx->backend->kernels.average) {
         mlc__run_failed(ctx, what, "average", MLC_ERR_UNSUPPORTED);
         return NULL;
     }
-    mlc_average *a = MLC__CAST(mlc_average *, mlc__heap_alloc(ctx, sizeof *a, MLC_MEM_OBJECT,
-                                                              what));
+    mlc_average *a = MLC__HEAP(mlc_average *, ctx, sizeof *a, what);
     if (!a) return NULL;
     *a = *draft;
     a->o = o;
@@ -53111,12 +53000,11 @@ MLC_IMPL mlc_average *mlc_average_ex(mlc_optim *o, const mlc_average_desc *desc)
     const mlc_average_desc d = desc ? *desc : mlc_average_desc_make();
     mlc_average draft;
     if (!o) return NULL;
-    if (!(d.decay >= 0.0 && d.decay < 1.0) || d.start < 0 || d.every < 1) {
-        mlc__fail(o->ctx, MLC_ERR_ARG, "average: decay %s, start %lld, every %lld: decay must be "
-                  "in [0, 1), start 0 or more, every 1 or more; mlc_average_desc_make() gives all",
-                  mlc__real(d.decay).s, (long long)d.start, (long long)d.every);
-        return NULL;
-    }
+    if (!(d.decay >= 0.0 && d.decay < 1.0) || d.start < 0 || d.every < 1)
+        return MLC__FAIL_NULL(o->ctx, ARG, "average: decay %s, start %lld, every %lld: decay must "
+                              "be in [0, 1), start 0 or more, every 1 or more; "
+                              "mlc_average_desc_make() gives all", mlc__real(d.decay).s,
+                              (long long)d.start, (long long)d.every);
     memset(&draft, 0, sizeof draft);
     draft.mean = d.mean;
     draft.warmup = d.warmup;
@@ -53384,7 +53272,7 @@ static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_
     const mlc__entry *e = &o->entry[item->entry];
     const bool state = item->kind == MLC__ITEM_STATE;
     if (o->matrix && state) return o->matrix->tensor(o, e, item->k);
-    mlc_storage *at = MLC__CAST(mlc_storage *, mlc__arena(o->ctx, o->ctx->depth, sizeof *at));
+    mlc_storage *at = MLC__ARENA(mlc_storage *, o->ctx, sizeof *at);
     mlc_tensor *t = at ? mlc__alias(o->ctx, &e->p->t) : NULL;
     if (!t) return NULL;
     *at = e->p->value_storage;
@@ -53514,8 +53402,7 @@ static void mlc__layers_apply(mlc_optim *o)
 static mlc_status mlc__layers_make(mlc_optim *o)
 {
     if (o->layers) return MLC_OK;
-    o->layers = MLC__CAST(struct mlc__layers *,
-                          mlc__heap_alloc(o->ctx, sizeof *o->layers, MLC_MEM_OBJECT, "optimizer"));
+    o->layers = MLC__HEAP(struct mlc__layers *, o->ctx, sizeof *o->layers, "optimizer");
     if (!o->layers) return MLC_ERR_NOMEM;
     o->layers->apply = mlc__layers_apply;
     return MLC_OK;
@@ -53645,9 +53532,7 @@ MLC_IMPL mlc_status mlc_optim_noise(mlc_optim *o, double eta, double gamma)
         return MLC_OK;
     }
     if (!o->noise)
-        o->noise = MLC__CAST(struct mlc__noise *,
-                             mlc__heap_alloc(o->ctx, sizeof *o->noise, MLC_MEM_OBJECT,
-                                             "optim_noise"));
+        o->noise = MLC__HEAP(struct mlc__noise *, o->ctx, sizeof *o->noise, "optim_noise");
     if (!o->noise) return MLC_ERR_NOMEM;
     o->noise->eta = eta;
     o->noise->gamma = gamma;
@@ -53757,8 +53642,7 @@ static mlc_status mlc__report_begin(mlc_optim *o, mlc_grad_report *out, int64_t 
     r->most = most;
     r->scale = 1.0 / ((o->has_scaler ? mlc__optim_state(o)->scaler.scale : 1.0) *
                       (double)(o->calls + 1));
-    r->piece = MLC__CAST(double *, mlc__heap_alloc(o->ctx, 3 * MLC__REPORT_PIECE * sizeof(double),
-                                                   MLC_MEM_OBJECT, "optim_report"));
+    r->piece = MLC__HEAP(double *, o->ctx, 3 * MLC__REPORT_PIECE * sizeof(double), "optim_report");
     if (!r->piece) return MLC_ERR_NOMEM;
     r->raw = r->piece + 2 * MLC__REPORT_PIECE;
     mlc__params(o->module, mlc__report_param, r);
@@ -53810,10 +53694,8 @@ static size_t mlc__report_place(const mlc__report *r, mlc__report_copy *copies, 
 static mlc__report_copy *mlc__report_copies(const mlc__report *r)
 {
     const size_t list = (size_t)mlc__report_rows(r) * sizeof(mlc__report_copy);
-    mlc__report_copy *c = MLC__CAST(mlc__report_copy *,
-                                    mlc__heap_alloc(r->o->ctx, list +
-                                                    mlc__report_place(r, NULL, NULL),
-                                                    MLC_MEM_OBJECT, "optim_step_report"));
+    mlc__report_copy *c = MLC__HEAP(mlc__report_copy *, r->o->ctx,
+                                    list + mlc__report_place(r, NULL, NULL), "optim_step_report");
     if (!c) return NULL;
     mlc__report_place(r, c, MLC__CAST(char *, (void *)c) + list);
     for (int64_t i = 0; i < mlc__report_rows(r); i++) {
@@ -54053,8 +53935,7 @@ MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc 
                      d.rules[i].op, mlc_dtype_name(d.rules[i].dtype), mlc_dtype_name(d.dtype));
     }
     if (!a) {
-        a = MLC__CAST(mlc__amp *, mlc__heap_alloc(ctx, sizeof *a, MLC_MEM_OBJECT,
-                                                  "autocast_begin"));
+        a = MLC__HEAP(mlc__amp *, ctx, sizeof *a, "autocast_begin");
         if (!a) return MLC_ERR_NOMEM;
         a->hook.inputs = mlc__amp_inputs;
         ctx->installed.amp = &a->hook;
@@ -54335,8 +54216,8 @@ MLC__PARAMS(recompute)
 /* Memory for the piece and its node; what the second run is to have as the first had it. */
 static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
 {
-    mlc__rerun *p = MLC__CAST(mlc__rerun *, mlc__arena(ctx, ctx->depth, sizeof *p));
-    mlc_node *nd = p ? MLC__CAST(mlc_node *, mlc__arena(ctx, ctx->depth, sizeof *nd)) : NULL;
+    mlc__rerun *p = MLC__ARENA(mlc__rerun *, ctx, sizeof *p);
+    mlc_node *nd = p ? MLC__ARENA(mlc_node *, ctx, sizeof *nd) : NULL;
     if (!nd) return NULL;
     memset(p, 0, sizeof *p);
     memset(nd, 0, sizeof *nd);
@@ -54694,8 +54575,8 @@ static mlc__module_again *mlc__again_new(mlc_module *m)
     const mlc_attention_desc *const *descs = m->descs ? (const mlc_attention_desc *const *)m->user
                                                       : NULL;
     const int32_t n = mlc__modes(m, NULL, false);
-    mlc__module_again *a = MLC__CAST(mlc__module_again *, mlc__arena(ctx, ctx->depth, sizeof *a +
-                                                                     (size_t)n * sizeof(bool)));
+    mlc__module_again *a = MLC__ARENA(mlc__module_again *, ctx,
+                                      sizeof *a + (size_t)n * sizeof(bool));
     if (!a) return NULL;
     memset(a, 0, sizeof *a);
     a->m = m;
@@ -54789,11 +54670,9 @@ static bool mlc__has_segments(const mlc_module *m) { return m->piece == &mlc__se
 MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
 {
     if (!ctx) return NULL;
-    if (!body || body->ctx != ctx) {
-        mlc__fail(ctx, MLC_ERR_ARG, "nn_recompute: body is NULL, or of another context; look at "
-                  "what should have made it");
-        return NULL;
-    }
+    if (!body || body->ctx != ctx)
+        return MLC__FAIL_NULL(ctx, ARG, "nn_recompute: body is NULL, or of another context; look "
+                              "at what should have made it");
     mlc__module_mark(body, true);
     return body;
 }
@@ -54923,8 +54802,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                  (long long)bytes);
     MLC__TRY(mlc_module_build(m));
     mlc_ctx *ctx = m->ctx;
-    mlc__saving *at = MLC__CAST(mlc__saving *, mlc__heap_alloc(ctx, (size_t)list->children *
-                                                               sizeof *at, MLC_MEM_OBJECT, what));
+    mlc__saving *at = MLC__HEAP(mlc__saving *, ctx, (size_t)list->children * sizeof *at, what);
     if (!at) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__mark_of(list->child[i]);
     if (mlc__has_segments(m)) mlc__segments_mark(m, 0);
@@ -55134,8 +55012,7 @@ static void mlc__hooks_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
 {
     static const struct mlc__watch watch = { mlc__hooks_op, mlc__hooks_memory, false };
-    mlc__watcher *w = MLC__CAST(mlc__watcher *, mlc__heap_alloc(ctx, sizeof *w, MLC_MEM_OBJECT,
-                                                                "hooks_add"));
+    mlc__watcher *w = MLC__HEAP(mlc__watcher *, ctx, sizeof *w, "hooks_add");
     if (!w) return NULL;
     w->watch = watch;
     ctx->installed.hooks = &w->watch;
@@ -55167,8 +55044,7 @@ static int32_t mlc__hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks, bool lean)
     }
     mlc__watcher *w = ctx->installed.hooks ? mlc__watcher_of(ctx) : mlc__watcher_new(ctx);
     if (!w) return 0;
-    mlc__hook *h = MLC__CAST(mlc__hook *, mlc__heap_alloc(ctx, sizeof *h, MLC_MEM_OBJECT,
-                                                          "hooks_add"));
+    mlc__hook *h = MLC__HEAP(mlc__hook *, ctx, sizeof *h, "hooks_add");
     if (!h) return 0;
     mlc__hook **last = &w->first;
     while (*last) last = &(*last)->next;
@@ -61008,8 +60884,7 @@ MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t ste
     MLC__REQUIRE(ctx, steps >= 1 && steps <= MLC__SCHED_MOST, ARG, "sched_plot: steps is %lld; it "
                  "must be 1 to 2^53", (long long)steps);
     const int64_t n = mlc__min(steps, 1000);
-    double *t = MLC__CAST(double *, mlc__heap_alloc(ctx, 2 * (size_t)n * sizeof *t, MLC_MEM_OBJECT,
-                                                    "sched_plot"));
+    double *t = MLC__HEAP(double *, ctx, 2 * (size_t)n * sizeof *t, "sched_plot");
     if (!t) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = n == steps ? i : (int64_t)((double)i / (double)(n - 1) *
@@ -61088,8 +60963,7 @@ static mlc_status mlc__schedules_apply(mlc_optim *o)
 static mlc_status mlc__schedules_make(mlc_optim *o)
 {
     if (o->sched) return MLC_OK;
-    o->sched = MLC__CAST(struct mlc__schedules *,
-                         mlc__heap_alloc(o->ctx, sizeof *o->sched, MLC_MEM_OBJECT, "schedule"));
+    o->sched = MLC__HEAP(struct mlc__schedules *, o->ctx, sizeof *o->sched, "schedule");
     if (!o->sched) return MLC_ERR_NOMEM;
     o->sched->apply = mlc__schedules_apply;
     o->sched->factor = mlc__schedules_factor;
@@ -61107,8 +60981,7 @@ MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sc
                  "MLC_KNOB_MOMENTUM of an optimizer without momentum; make it with one");
     if (s) {
         MLC__TRY(mlc__sched_check(o->ctx, "optim_schedule", s));
-        copy = MLC__CAST(mlc_sched *, mlc__heap_alloc(o->ctx, sizeof *s + mlc__sched_bytes(s),
-                                                      MLC_MEM_OBJECT, "schedule"));
+        copy = MLC__HEAP(mlc_sched *, o->ctx, sizeof *s + mlc__sched_bytes(s), "schedule");
         if (!copy) return MLC_ERR_NOMEM;
         mlc__sched_place(copy, s, MLC__CAST(char *, (void *)(copy + 1)));
     }
@@ -61225,7 +61098,7 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     mlc_optim n;
     MLC__TRY(mlc__optim_layout(o));
     was->bytes = mlc_state_bytes(o->module);
-    was->block = mlc__heap_alloc(o->ctx, was->bytes, MLC_MEM_OBJECT, "lr_range");
+    was->block = mlc__heap_object(o->ctx, was->bytes, "lr_range");
     if (!was->block) return MLC_ERR_NOMEM;
     mlc_status st = mlc_state_save(o->module, was->block, was->bytes);
     if (st == MLC_OK) st = mlc__optim_again(o, &n);
