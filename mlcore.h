@@ -32824,38 +32824,16 @@ MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_t
     return mlc__is_whole(a) ? mlc__whole_call(op, false, a, b, 0.0) : mlc__binary_call(f, a, b);
 }
 
-MLC_IMPL mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__arith2(&mlc__add_op, MLC__WHOLE_ADD, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__arith2(&mlc__sub_op, MLC__WHOLE_SUB, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__arith2(&mlc__mul_op, MLC__WHOLE_MUL, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__binary_call(&mlc__div_op, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__binary_call(&mlc__pow_op, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__arith2(&mlc__minimum_op, MLC__WHOLE_MIN, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__arith2(&mlc__maximum_op, MLC__WHOLE_MAX, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__binary_call(&mlc__fmod_op, a, b);
-}
+#define MLC__BINARY_CALL(name)  mlc__binary_call(&mlc__##name##_op, a, b)
+#define MLC__ARITH(name, whole) mlc__arith2(&mlc__##name##_op, MLC__WHOLE_##whole, a, b)
+MLC_IMPL mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(add, ADD); }
+MLC_IMPL mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(sub, SUB); }
+MLC_IMPL mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(mul, MUL); }
+MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(div); }
+MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(pow); }
+MLC_IMPL mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(minimum, MIN); }
+MLC_IMPL mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(maximum, MAX); }
+MLC_IMPL mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(fmod); }
 MLC_IMPL mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__arith2(&mlc__remainder_op, MLC__WHOLE_REMAINDER, a, b);
@@ -32864,14 +32842,8 @@ MLC_IMPL mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__arith2(&mlc__floor_divide_op, MLC__WHOLE_FLOOR_DIV, a, b);
 }
-MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__binary_call(&mlc__atan2_op, a, b);
-}
-MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__binary_call(&mlc__hypot_op, a, b);
-}
+MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(atan2); }
+MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(hypot); }
 
 /* w becomes [] or [channels,1,1,..], which broadcasts along all axes but 1. */
 MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
@@ -32991,33 +32963,17 @@ MLC__COMPARE_OP(isnan, NULL,       NAN,    false)
 MLC__COMPARE_OP(isinf, NULL,       INF,    false)
 MLC__COMPARE_OP(isfinite, NULL,    FINITE, false)
 
-MLC_IMPL mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__eq_op, 2, a, b, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_ne(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__ne_op, 2, a, b, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_lt(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__lt_op, 2, a, b, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_le(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__le_op, 2, a, b, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_gt(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__gt_op, 2, a, b, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_ge(mlc_tensor *a, mlc_tensor *b)
-{
-    return mlc__compare_call(&mlc__ge_op, 2, a, b, 0.0);
-}
+#define MLC__COMPARE_1(name, s) mlc__compare_call(&mlc__##name##_op, 1, x, NULL, s)
+#define MLC__COMPARE_2(name)    mlc__compare_call(&mlc__##name##_op, 2, a, b, 0.0)
+MLC_IMPL mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(eq); }
+MLC_IMPL mlc_tensor *mlc_ne(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(ne); }
+MLC_IMPL mlc_tensor *mlc_lt(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(lt); }
+MLC_IMPL mlc_tensor *mlc_le(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(le); }
+MLC_IMPL mlc_tensor *mlc_gt(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(gt); }
+MLC_IMPL mlc_tensor *mlc_ge(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(ge); }
 MLC_IMPL mlc_tensor *mlc_logical_and(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__compare_call(&mlc__logical_and_op, 2, a, b, 0.0);
+    return MLC__COMPARE_2(logical_and);
 }
 MLC_IMPL mlc_tensor *mlc_logical_or(mlc_tensor *a, mlc_tensor *b)
 {
@@ -33025,48 +32981,18 @@ MLC_IMPL mlc_tensor *mlc_logical_or(mlc_tensor *a, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__compare_call(&mlc__logical_xor_op, 2, a, b, 0.0);
+    return MLC__COMPARE_2(logical_xor);
 }
-MLC_IMPL mlc_tensor *mlc_eq_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__eq_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_ne_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__ne_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_lt_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__lt_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_le_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__le_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_gt_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__gt_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_ge_scalar(mlc_tensor *x, double s)
-{
-    return mlc__compare_call(&mlc__ge_scalar_op, 1, x, NULL, s);
-}
-MLC_IMPL mlc_tensor *mlc_logical_not(mlc_tensor *x)
-{
-    return mlc__compare_call(&mlc__logical_not_op, 1, x, NULL, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_isnan(mlc_tensor *x)
-{
-    return mlc__compare_call(&mlc__isnan_op, 1, x, NULL, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_isinf(mlc_tensor *x)
-{
-    return mlc__compare_call(&mlc__isinf_op, 1, x, NULL, 0.0);
-}
-MLC_IMPL mlc_tensor *mlc_isfinite(mlc_tensor *x)
-{
-    return mlc__compare_call(&mlc__isfinite_op, 1, x, NULL, 0.0);
-}
+MLC_IMPL mlc_tensor *mlc_eq_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(eq_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_ne_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(ne_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_lt_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(lt_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_le_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(le_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_gt_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(gt_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_ge_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(ge_scalar, s); }
+MLC_IMPL mlc_tensor *mlc_logical_not(mlc_tensor *x) { return MLC__COMPARE_1(logical_not, 0.0); }
+MLC_IMPL mlc_tensor *mlc_isnan(mlc_tensor *x) { return MLC__COMPARE_1(isnan, 0.0); }
+MLC_IMPL mlc_tensor *mlc_isinf(mlc_tensor *x) { return MLC__COMPARE_1(isinf, 0.0); }
+MLC_IMPL mlc_tensor *mlc_isfinite(mlc_tensor *x) { return MLC__COMPARE_1(isfinite, 0.0); }
 
 /* out (+)= mask ? a : b; a or b NULL stands for s. */
 static mlc_status mlc__where_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
