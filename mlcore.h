@@ -150,12 +150,13 @@
  *   IMPL.OPTIM.LBFGS  IMPL.OPTIM.CURVATURE  IMPL.OPTIM.AVERAGE  IMPL.OPTIM.STATE
  *   IMPL.OPTIM.LAYERS  IMPL.OPTIM.NOISE  IMPL.OPTIM.REPORT  IMPL.AMP  IMPL.RECOMPUTE  IMPL.HOOKS
  *   IMPL.IO.FILE  IMPL.IO.SAFETENSORS  IMPL.IO.NPY  IMPL.IO.STATE  IMPL.IO.OPTIM  IMPL.IO.CSV
- *   IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED  IMPL.DATA  IMPL.DATA.SET  IMPL.DATA.READY
- *   IMPL.DATA.AUGMENT  IMPL.DATA.LOADER  IMPL.TEXT.UNICODE  IMPL.TEXT  IMPL.METRICS.ROWS
- *   IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES  IMPL.METRICS.TRACKER
- *   IMPL.PLOT.CONFUSION  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS  IMPL.TRAIN.GRADIENTS
- *   IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT  IMPL.TRAIN.SWEEP  IMPL.MEMORY_PLAN
- *   IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE  IMPL.END
+ *   IMPL.IO.TABLE  IMPL.IO.IDX  IMPL.IO.CIFAR  IMPL.PLOT  IMPL.SCHED  IMPL.DATA  IMPL.DATA.SET
+ *   IMPL.DATA.READY  IMPL.DATA.AUGMENT  IMPL.DATA.LOADER  IMPL.TEXT.UNICODE  IMPL.TEXT
+ *   IMPL.METRICS.ROWS  IMPL.METRICS  IMPL.METRICS.CLASSES  IMPL.METRICS.CURVES
+ *   IMPL.METRICS.TRACKER  IMPL.PLOT.CONFUSION  IMPL.TRAIN  IMPL.TRAIN.FIT  IMPL.TRAIN.CALLBACKS
+ *   IMPL.TRAIN.GRADIENTS  IMPL.TRAIN.PROFILE  IMPL.TRAIN.RUN  IMPL.TRAIN.CHECKPOINT
+ *   IMPL.TRAIN.SWEEP  IMPL.MEMORY_PLAN  IMPL.MEMORY_PLAN.BUDGET  IMPL.MEMORY_PLAN.TIMELINE
+ *   IMPL.END
  *
  * The two halves pair up: API.TENSOR declares what IMPL.TENSOR defines. A section uses only what
  * stands above it; `make lint` finds what does not. Lists: grep '^MLC_API' and grep '^MLC_IMPL'.
@@ -58865,10 +58866,9 @@ MLC__LEVEL_HOT
 /* @@ IMPL.IO.CSV ----------------------------------------- comma separated values: RFC 4180
  * One reader of fields serves tensors and tables: quotes, doubled quotes, any line end, a byte
  * order mark; a mistake is named with its line and column. A tensor of numbers takes two passes
- * over the text: check and count, then store. A table keeps the text, its fields decoded one behind
- * the other, and finds what types its columns have. Numbers whose digits are an integer below 2^53
- * and whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path:
- * both factors are f64 without error); the rest goes to strtod, with the locale's own point. */
+ * over the text: check and count, then store. Numbers whose digits are an integer below 2^53 and
+ * whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path: both
+ * factors are f64 without error); the rest goes to strtod, with the locale's own point. */
 
 #ifndef MLC_NO_FILES
 
@@ -59310,7 +59310,99 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
     return st == MLC_OK ? c.out : NULL;
 }
 
-/* -- tables -- */
+/* -- writing -- */
+
+/* The shortest number that reads back to the same bits, those of 16 bits as f32; "2", not "2.0".
+ * No conversion takes part that a kernel would do: these make denormals 0. */
+static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
+{
+    char text[MLC__NUMBER_TEXT];
+    int32_t n;
+    if (!mlc__is_float(dtype)) {
+        int64_t v = 0;
+        mlc__cast_dense(&v, MLC_I64, mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
+                        &mlc__half_fns_scalar);
+        n = mlc__whole_text(text, v);
+    } else {
+        uint64_t wide;                 /* f32 or f64 */
+        mlc__cast_dense(&wide, mlc__wide(dtype), mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
+                        &mlc__half_fns_scalar);
+        n = mlc__float_text(text, mlc__wide(dtype), &wide, 0);
+        if (text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
+    }
+    mlc__put(b, text, (size_t)n);
+}
+
+/* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
+static void mlc__csv_name(mlc__buffer *b, const char *name)
+{
+    const bool quote = strpbrk(name, ",\"\r\n") || (*name && strchr("=+-@#\t ", *name));
+    if (quote) mlc__put(b, "\"", 1);
+    for (; *name; name++) {
+        if (*name == '"') mlc__put(b, "\"", 1);
+        mlc__put(b, name, 1);
+    }
+    if (quote) mlc__put(b, "\"", 1);
+}
+
+/* Rows of numbers from host memory; written by blocks. */
+static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
+                                 int64_t rows, int64_t cols, const char *const *names)
+{
+    for (int64_t k = 0; names && k < cols; k++) {
+        if (k) mlc__put(b, ",", 1);
+        mlc__csv_name(b, names[k]);
+    }
+    if (names) mlc__put(b, "\r\n", 2);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t k = 0; k < cols; k++) {
+            if (k) mlc__put(b, ",", 1);
+            mlc__csv_number(b, dtype, data, r * cols + k);
+        }
+        mlc__put(b, "\r\n", 2);
+        MLC__TRY(b->st);
+        if (b->n <= 65536 && r + 1 < rows) continue;
+        MLC__TRY(mlc__file_write(f, b->text, b->n));
+        b->n = 0;
+    }
+    return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names)
+{
+    mlc__atomic a;
+    if (!t) return MLC_ERR_ARG;
+    mlc_ctx *ctx = t->ctx;
+    mlc__buffer b = { ctx, NULL, 0, 0, MLC_OK };
+    const int64_t cols = t->ndim == 2 ? t->shape[1] : 1;
+    const size_t n = (size_t)mlc__numel(t);
+    MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path; give a file's name");
+    MLC__REQUIRE(ctx, (t->ndim == 1 || t->ndim == 2) && n > 0, SHAPE,
+                 "csv_save: the tensor is %s; it must be [rows] or [rows,columns], not empty",
+                 mlc__shape(t).s);
+    for (int64_t k = 0; names && k < cols; k++)
+        MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL; give one a column, or no "
+                     "names", (long long)k);
+    void *data = mlc__heap_object(ctx, n * mlc__size(t), "csv_save");
+    mlc_status st = data ? mlc_read(t, data, n * mlc__size(t)) : MLC_ERR_NOMEM;
+    if (!st) st = mlc__atomic_begin(&a, ctx, path);
+    if (!st)
+        st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, t->dtype, data, (int64_t)n / cols,
+                                                cols, names));
+    mlc__heap_free(ctx, data);
+    mlc__heap_free(ctx, b.text);
+    return st;
+}
+#endif
+
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
+/* @@ IMPL.IO.TABLE --------------------------------------- tables: columns of numbers and of texts
+ * A table keeps the text of its file, the fields decoded one after the other, and finds which types
+ * its columns have. */
+
+#ifndef MLC_NO_FILES
 
 #define MLC__TABLE_STEP 16             /* rows from one mark of the index to the next */
 
@@ -59655,94 +59747,7 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
     mlc__heap_free(t->ctx, data);
     return x;
 }
-
-/* -- writing -- */
-
-/* The shortest number that reads back to the same bits, those of 16 bits as f32; "2", not "2.0".
- * No conversion takes part that a kernel would do: these make denormals 0. */
-static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
-{
-    char text[MLC__NUMBER_TEXT];
-    int32_t n;
-    if (!mlc__is_float(dtype)) {
-        int64_t v = 0;
-        mlc__cast_dense(&v, MLC_I64, mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
-                        &mlc__half_fns_scalar);
-        n = mlc__whole_text(text, v);
-    } else {
-        uint64_t wide;                 /* f32 or f64 */
-        mlc__cast_dense(&wide, mlc__wide(dtype), mlc__at(data, i, mlc_dtype_bytes(dtype)), dtype, 1,
-                        &mlc__half_fns_scalar);
-        n = mlc__float_text(text, mlc__wide(dtype), &wide, 0);
-        if (text[n - 2] == '.' && text[n - 1] == '0') n -= 2;
-    }
-    mlc__put(b, text, (size_t)n);
-}
-
-/* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
-static void mlc__csv_name(mlc__buffer *b, const char *name)
-{
-    const bool quote = strpbrk(name, ",\"\r\n") || (*name && strchr("=+-@#\t ", *name));
-    if (quote) mlc__put(b, "\"", 1);
-    for (; *name; name++) {
-        if (*name == '"') mlc__put(b, "\"", 1);
-        mlc__put(b, name, 1);
-    }
-    if (quote) mlc__put(b, "\"", 1);
-}
-
-/* Rows of numbers from host memory; written by blocks. */
-static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
-                                 int64_t rows, int64_t cols, const char *const *names)
-{
-    for (int64_t k = 0; names && k < cols; k++) {
-        if (k) mlc__put(b, ",", 1);
-        mlc__csv_name(b, names[k]);
-    }
-    if (names) mlc__put(b, "\r\n", 2);
-    for (int64_t r = 0; r < rows; r++) {
-        for (int64_t k = 0; k < cols; k++) {
-            if (k) mlc__put(b, ",", 1);
-            mlc__csv_number(b, dtype, data, r * cols + k);
-        }
-        mlc__put(b, "\r\n", 2);
-        MLC__TRY(b->st);
-        if (b->n <= 65536 && r + 1 < rows) continue;
-        MLC__TRY(mlc__file_write(f, b->text, b->n));
-        b->n = 0;
-    }
-    return MLC_OK;
-}
-
-MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names)
-{
-    mlc__atomic a;
-    if (!t) return MLC_ERR_ARG;
-    mlc_ctx *ctx = t->ctx;
-    mlc__buffer b = { ctx, NULL, 0, 0, MLC_OK };
-    const int64_t cols = t->ndim == 2 ? t->shape[1] : 1;
-    const size_t n = (size_t)mlc__numel(t);
-    MLC__REQUIRE(ctx, path && path[0], ARG, "csv_save: no path; give a file's name");
-    MLC__REQUIRE(ctx, (t->ndim == 1 || t->ndim == 2) && n > 0, SHAPE,
-                 "csv_save: the tensor is %s; it must be [rows] or [rows,columns], not empty",
-                 mlc__shape(t).s);
-    for (int64_t k = 0; names && k < cols; k++)
-        MLC__REQUIRE(ctx, names[k], ARG, "csv_save: name %lld is NULL; give one a column, or no "
-                     "names", (long long)k);
-    void *data = mlc__heap_object(ctx, n * mlc__size(t), "csv_save");
-    mlc_status st = data ? mlc_read(t, data, n * mlc__size(t)) : MLC_ERR_NOMEM;
-    if (!st) st = mlc__atomic_begin(&a, ctx, path);
-    if (!st)
-        st = mlc__atomic_end(&a, mlc__csv_write(&a.file, &b, t->dtype, data, (int64_t)n / cols,
-                                                cols, names));
-    mlc__heap_free(ctx, data);
-    mlc__heap_free(ctx, b.text);
-    return st;
-}
 #endif
-
-MLC__LEVEL_END
-MLC__LEVEL_COLD
 
 /* @@ IMPL.IO.IDX ----------------------------------------- MNIST's format
  * 00 00 type ndim, sizes as big-endian u32, big-endian data: nothing else may be in the file. */

@@ -1,4 +1,4 @@
-/* test_csv.c -- tests of section IMPL.IO.CSV beyond plain numbers: RFC 4180, tables, writing */
+/* test_csv.c -- tests of sections IMPL.IO.CSV, beyond plain numbers, and IMPL.IO.TABLE */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
