@@ -39726,6 +39726,9 @@ MLC_IMPL mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels)
     return mlc__xent_call(&mlc__nll_op, x, labels, NULL);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.LOSS.COMPOSED ---------------------------------- losses made of differentiable operations
  * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
  * those of the operations. */
@@ -40096,6 +40099,9 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *targe
 {
     return mlc_multilabel_margin_loss_ex(x, target, NULL);
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.LOSS.CTC --------------------------------------- paths that read as a target; decoding
  * Between forward and backward nothing is kept: backward makes the probabilities of paths again.
