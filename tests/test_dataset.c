@@ -797,11 +797,11 @@ TEST(dataset, a_table_and_a_load_of_numbers_name_the_same_line_of_the_file)
     mlc_ctx  *ctx = test_ctx();
     const box b = box_open("r.csv");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        mlc_csv_desc           numbers = mlc_csv_desc_make();
+        mlc_csv_desc           csv = mlc_csv_desc_make();
         mlc_dataset_table_desc d = mlc_dataset_table_desc_make("y");
-        numbers.header = true;
+        csv.header = true;
         CHECK(put_file(b.path, bad[i].text, strlen(bad[i].text)));
-        CHECK(mlc_csv_load(ctx, b.path, &numbers) == NULL);
+        CHECK(mlc_csv_load(ctx, b.path, &csv) == NULL);
         CHECK_ERROR(ctx, MLC_ERR_IO, bad[i].says);
         CHECK(mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, NULL), &d) == NULL);
         CHECK_ERROR(ctx, MLC_ERR_VALUE, bad[i].says);
