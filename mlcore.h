@@ -49533,18 +49533,12 @@ MLC__LEVEL_HOT
 
 /* -- a step -- */
 
+/* user NULL: a backward that failed is forgotten, too. */
 static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 {
-    (void)user; (void)name;
+    (void)name;
     p->t.grad_fresh = 0;
-    p->half = false;
-    return true;
-}
-
-static bool mlc__stale_param(void *user, mlc__param *p, const char *name)
-{
-    (void)user; (void)name;
-    p->t.grad_fresh = 0;
+    if (!user) p->half = false;
     return true;
 }
 
@@ -49557,12 +49551,14 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
-/* What other backwards have left is no part of a loss that comes, but for what calls collect. */
+/* What other backwards have left is no part of a loss that comes, but for what calls collect. Of a
+ * new layout parameters take part that have no entry yet. */
 static void mlc__optim_fresh(mlc_optim *o)
 {
     if (o->calls) return;
     if (o->noise) o->noise->added = false;
-    if (!o->layout && o->module) mlc__params(o->module, mlc__stale_param, NULL);
+    const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
+    if (flat && flat->layout != o->layout) mlc__params(o->module, mlc__zero_param, o);
     for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p) o->entry[i].p->t.grad_fresh = 0;
 }
 

@@ -542,6 +542,40 @@ TEST(nn, unfreezing_in_the_midst_of_a_step_loses_no_gradient)
     }
 }
 
+static mlc_tensor *the_loss(void *user) { return (mlc_tensor *)user; }
+
+/* how: 0: mlc_optim_minimize, 1: mlc_optim_step_with; rebuilt: laid out anew after it. A step of the
+ * second loss moves a weight by -1, the mean of the inputs. */
+TEST(nn, a_gradient_from_before_minimize_is_no_part_of_the_step_right_after_unfreezing)
+{
+    for (int how = 0; how < 2; how++)
+        for (int rebuilt = 0; rebuilt < 2; rebuilt++) {
+            static const double less[] = {-1, -1, -1};
+            mlc_ctx    *ctx = test_ctx();
+            mlc_module *net = mlc_nn_linear(ctx, 3, 1);
+            mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims2(2, 3), 1);
+            mlc_tensor *w = mlc_module_param(net, "weight");
+            mlc_write(w, (const float[]){0, 0, 0}, 12);
+            CHECK_EQ(mlc_module_freeze(net, "weight", true), MLC_OK);
+            CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+            mlc_optim *opt = mlc_sgd(net, 1);
+            mlc_scope_begin(ctx);
+            CHECK_EQ(mlc_optim_minimize(opt, mlc_mean_all(mlc_forward(net, x))), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            CHECK_EQ(mlc_module_freeze(net, "weight", false), MLC_OK);
+            if (rebuilt) CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+            mlc_scope_begin(ctx);
+            mlc_tensor *loss[2] = {mlc_mean_all(mlc_forward(net, x)),
+                                   mlc_mean_all(mlc_forward(net, x))};
+            CHECK_EQ(mlc_backward(loss[0]), MLC_OK);
+            CHECK_EQ(how ? mlc_optim_step_with(opt, the_loss, loss[1], NULL)
+                         : mlc_optim_minimize(opt, loss[1]), MLC_OK);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+            CHECK_VALUES(w, 3, less, 0, 0);
+            CHECK_OK(ctx);
+        }
+}
+
 TEST(nn, train_and_eval_reach_all_children)
 {
     mlc_ctx    *ctx = test_ctx();
