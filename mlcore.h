@@ -1982,8 +1982,10 @@ MLC_API mlc_status mlc_module_build(mlc_module *m);
 MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
 /* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
  *   with false, start again) being trained, at any time: what was frozen when the tree was built
- *   gets memory for its gradient now, and a state in every optimizer of the tree at its next step.
- *   Values and gradients of the others stay where they are: those of a backward count.
+ *   gets memory for its gradient now, and a state in every optimizer of it at its next step.
+ *   Values stay where they are. Gradients stay as they are, so that those of a backward count, but
+ *   their memory moves: a pointer that mlc_f32(mlc_grad(p)) gave must be taken anew. A parameter
+ *   that trees share (mlc_module_tie) is trained by the optimizers of all of them.
  *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound;
  *          NOMEM, without a change                             test: tests/test_nn.c          */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
@@ -8832,6 +8834,7 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     struct mlc__param **params;
     int64_t            n;
     void              *values, *grads; /* one block each, on the device                        */
+    void              *room;           /* NULL, or inside of a call the next block of grads    */
     size_t             value_bytes, grad_bytes;
     int64_t            id, layout;     /* order of the root; number of the layout              */
     bool               orphan;         /* its root has another; goes when its last param does  */
@@ -8986,6 +8989,8 @@ typedef struct mlc__installed {
     struct mlc__watch *hooks;
     /* The first optimizer; modules, when a parameter or a module goes. */
     void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
+    /* mlc_module_tie; where a parameter that other trees may share gets a place for a gradient. */
+    void (*layouts_anew)(mlc_ctx *ctx);
     /* mlc_optim_group; an optimizer with groups, when it finds its parameters. */
     int16_t (*group_of)(const mlc_optim *o, const char *name);
     /* mlc_optim_in_backward; an optimizer, when its parameters are no longer its own or again. */
@@ -30534,33 +30539,47 @@ static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
     return NULL;
 }
 
-/* Gives parameters that were unfrozen after the build a place for a gradient, after those of the
- * others, whose gradients stay as they are; values do not move, and the tape may have operations
- * on them. The layout is new, which is how optimizers notice. On an error they are frozen again. */
-static mlc_status mlc__flat_thaw(mlc__flat *flat)
+/* Memory for the gradients of p's flat and of all in it that were unfrozen after the build, if p is
+ * one of them; not used before mlc__thaw_end. */
+static mlc_status mlc__thaw_begin(mlc__param *p)
 {
-    int64_t thawed = 0;
+    mlc__flat *flat = p->flat;
+    if (!mlc__param_thawed(p) || !flat->grads || flat->room) return MLC_OK;
     size_t bytes = flat->grad_bytes;
-    for (int64_t i = 0; i < flat->n; i++) {
-        if (!mlc__param_thawed(flat->params[i])) continue;
-        thawed++;
-        bytes += mlc__param_bytes(flat->params[i]);
-    }
-    if (!thawed) return MLC_OK;
-    void *grads = flat->grads ? mlc__flat_grads_moved(flat, bytes) : NULL;
-    const bool fails = flat->grads && !grads;
+    for (int64_t i = 0; i < flat->n; i++)
+        if (mlc__param_thawed(flat->params[i])) bytes += mlc__param_bytes(flat->params[i]);
+    flat->room = mlc__flat_grads_moved(flat, bytes);
+    return flat->room ? MLC_OK : flat->ctx->status;
+}
+
+/* Gives those of the flat a place for a gradient, after those of the others, whose gradients stay
+ * as they are; values do not move, and the tape may have operations on them. The layout is new,
+ * which is how optimizers notice. */
+static void mlc__flat_thaw(mlc__flat *flat)
+{
+    mlc_ctx *ctx = flat->ctx;
     for (int64_t i = 0; i < flat->n; i++) {
         mlc__param *p = flat->params[i];
         if (!mlc__param_thawed(p)) continue;
-        if (fails) { p->t.flags &= ~MLC__REQUIRES_GRAD; continue; }
         p->grad_offset = (int64_t)flat->grad_bytes;
         flat->grad_bytes += mlc__param_bytes(p);
     }
-    if (fails) return flat->ctx->status;
-    flat->layout = ++flat->ctx->layouts;
-    mlc__heap_data_free(flat->ctx, flat->grads, MLC_MEM_GRAD);
-    if (grads) mlc__flat_grads_at(flat, grads);
-    return MLC_OK;
+    flat->layout = ++ctx->layouts;
+    if (ctx->installed.layouts_anew) ctx->installed.layouts_anew(ctx);
+    if (!flat->room) return;
+    mlc__heap_data_free(ctx, flat->grads, MLC_MEM_GRAD);
+    mlc__flat_grads_at(flat, flat->room);
+    flat->room = NULL;
+}
+
+/* st: of each mlc__thaw_begin; after an error p is frozen again. */
+static void mlc__thaw_end(mlc__param *p, mlc_status st)
+{
+    if (!mlc__param_thawed(p)) return;
+    if (st == MLC_OK) { mlc__flat_thaw(p->flat); return; }
+    mlc__heap_data_free(p->t.ctx, p->flat->room, MLC_MEM_GRAD);
+    p->flat->room = NULL;
+    p->t.flags &= ~MLC__REQUIRES_GRAD;
 }
 
 /* Changes whenever the values may have. */
@@ -30884,8 +30903,10 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
     if (on && !t->base) MLC__TRY(mlc__writable(t, "set_requires_grad"));
     if (t->base) mlc__view_cut(t);     /* of what needs no gradient: a leaf of its own */
     t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
-    mlc__flat *flat = on ? mlc__flat_of(t) : NULL;
-    return flat ? mlc__flat_thaw(flat) : MLC_OK;
+    if (!on || !(t->flags & MLC__PARAM)) return MLC_OK;
+    const mlc_status st = mlc__thaw_begin((mlc__param *)t);
+    mlc__thaw_end((mlc__param *)t, st);
+    return st;
 }
 
 MLC_IMPL bool mlc_requires_grad(const mlc_tensor *t) { return t && mlc__wants_grad(t); }
@@ -41147,6 +41168,13 @@ static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
     mlc__root(m)->dirty = true;
 }
 
+/* The optimizers of all trees look for parameters that have no entry yet. */
+static void mlc__layouts_anew(mlc_ctx *ctx)
+{
+    for (mlc_module *m = ctx->modules; m; m = m->next)
+        if (m->flat) m->flat->layout = ++ctx->layouts;
+}
+
 /* Under a second name the parameter is the same: one value, one gradient, the first name in
  * files. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
@@ -41155,6 +41183,7 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     MLC__REQUIRE(m->ctx, param && (param->flags & MLC__PARAM) && param->ctx == m->ctx, ARG,
                  "module_tie: '%s' needs a parameter of a module of this context",
                  name ? name : "NULL");
+    m->ctx->installed.layouts_anew = mlc__layouts_anew;
     for (int32_t i = 0; i < m->slots && name; i++) {
         const mlc__param *p = m->slot[i].p;
         if (strcmp(m->slot[i].name, name) != 0) continue;
@@ -41592,7 +41621,7 @@ typedef struct mlc__freeze {
     const char *glob;
     bool        frozen;
     int64_t     hits;
-    mlc_module *root;
+    mlc_status  status;
 } mlc__freeze;
 
 static bool mlc__freeze_takes(const mlc__freeze *f, const mlc__param *p, const char *name)
@@ -41608,37 +41637,53 @@ static bool mlc__freeze_check(void *user, mlc__param *p, const char *name)
            p->refuse(p->t.ctx, "module_freeze", name) == MLC_OK;
 }
 
-/* One that was frozen at the build of this root takes the flag before memory for its gradient. */
+/* One that was frozen when it was laid out takes the flag before memory for its gradient. */
 static bool mlc__freeze_first(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
     if (!mlc__freeze_takes(f, p, name)) return true;
     f->hits++;
-    if (!f->frozen && p->flat == f->root->flat && p->grad_offset < 0)
-        p->t.flags |= MLC__REQUIRES_GRAD;
+    if (!f->frozen && p->flat && p->grad_offset < 0) p->t.flags |= MLC__REQUIRES_GRAD;
     return true;
 }
 
-/* The flag alone. One that another tree has laid out comes here with the next build. */
-static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
+/* False at the first that gets none. Trees that share parameters have a block each. */
+static bool mlc__freeze_room(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
+    (void)name;
+    f->status = mlc__thaw_begin(p);
+    return f->status == MLC_OK;
+}
+
+/* All that were unfrozen, or on an error none. */
+static bool mlc__freeze_end(void *user, mlc__param *p, const char *name)
+{
+    (void)name;
+    mlc__thaw_end(p, MLC__CAST(const mlc__freeze *, user)->status);
+    return true;
+}
+
+/* The flag alone. */
+static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
+{
+    const mlc__freeze *f = MLC__CAST(const mlc__freeze *, user);
     if (!mlc__freeze_takes(f, p, name)) return true;
     p->t.flags = f->frozen ? p->t.flags & ~MLC__REQUIRES_GRAD : p->t.flags | MLC__REQUIRES_GRAD;
-    if (mlc__param_thawed(p)) f->root->dirty = true;
     return true;
 }
 
 MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen)
 {
-    mlc__freeze f = { glob, frozen, 0, NULL };
+    mlc__freeze f = { glob, frozen, 0, MLC_OK };
     if (!m) return MLC_ERR_ARG;
-    f.root = mlc__root(m);
     if (!frozen && !mlc__params(m, mlc__freeze_check, &f)) return MLC_ERR_STATE;
     mlc__params(m, mlc__freeze_first, &f);
     MLC__REQUIRE(m->ctx, f.hits > 0 || !glob, ARG, "module_freeze: no parameter matches '%s'; "
                  "mlc_param_next walks through all names", glob);
-    if (f.root->flat) MLC__TRY(mlc__flat_thaw(f.root->flat));
+    mlc__params(m, mlc__freeze_room, &f);
+    mlc__params(m, mlc__freeze_end, &f);
+    MLC__TRY(f.status);
     mlc__params(m, mlc__freeze_param, &f);
     return MLC_OK;
 }

@@ -544,8 +544,8 @@ TEST(nn, unfreezing_in_the_midst_of_a_step_loses_no_gradient)
 
 static mlc_tensor *the_loss(void *user) { return (mlc_tensor *)user; }
 
-/* how: 0: mlc_optim_minimize, 1: mlc_optim_step_with; rebuilt: laid out anew after it. A step of the
- * second loss moves a weight by -1, the mean of the inputs. */
+/* how: 0: mlc_optim_minimize, 1: mlc_optim_step_with; rebuilt: laid out anew after it. A step of
+ * one loss moves a weight by -1, the mean of the inputs. */
 TEST(nn, a_gradient_from_before_minimize_is_no_part_of_the_step_right_after_unfreezing)
 {
     for (int how = 0; how < 2; how++)
@@ -565,11 +565,11 @@ TEST(nn, a_gradient_from_before_minimize_is_no_part_of_the_step_right_after_unfr
             CHECK_EQ(mlc_module_freeze(net, "weight", false), MLC_OK);
             if (rebuilt) CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
             mlc_scope_begin(ctx);
-            mlc_tensor *loss[2] = {mlc_mean_all(mlc_forward(net, x)),
-                                   mlc_mean_all(mlc_forward(net, x))};
-            CHECK_EQ(mlc_backward(loss[0]), MLC_OK);
-            CHECK_EQ(how ? mlc_optim_step_with(opt, the_loss, loss[1], NULL)
-                         : mlc_optim_minimize(opt, loss[1]), MLC_OK);
+            mlc_tensor *stray = mlc_mean_all(mlc_forward(net, x));
+            mlc_tensor *loss = mlc_mean_all(mlc_forward(net, x));
+            CHECK_EQ(mlc_backward(stray), MLC_OK);
+            if (how == 0) CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+            if (how == 1) CHECK_EQ(mlc_optim_step_with(opt, the_loss, loss, NULL), MLC_OK);
             CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
             CHECK_VALUES(w, 3, less, 0, 0);
             CHECK_OK(ctx);
@@ -1135,6 +1135,53 @@ TEST(nn, a_parameter_tied_into_another_tree_keeps_its_gradients_apart)
     CHECK_VALUES(mlc_grad(mlc_module_param(a, "bias")), 5, twos, 0, 0);
     CHECK(mlc_grad(mlc_module_param(b, "bias")) == NULL);
     CHECK_OK(ctx);
+}
+
+/* What a step on inputs of 1 adds to the first element of w.                                    */
+static double step_moves(mlc_module *m, mlc_optim *opt, mlc_tensor *w)
+{
+    double      was[9], is[9];
+    mlc_ctx    *ctx = mlc_module_ctx(m);
+    mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims2(2, 3), 1);
+    test_read(w, was);
+    mlc_scope_begin(ctx);
+    mlc_tensor *loss = mlc_mean_all(mlc_sum(mlc_forward(m, x), mlc_dims1(1), false));
+    CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    test_read(w, is);
+    return is[0] - was[0];
+}
+
+/* by: 0, 1: through the first or the second tree; 2: mlc_set_requires_grad. last: the tree that was
+ * built last has the parameter's memory. stepped: gradients have memory when it is unfrozen. */
+static void unfreeze_shared(int by, int last, bool stepped)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m[2] = {mlc_nn_linear(ctx, 3, 3), mlc_nn_linear(ctx, 3, 3)};
+    mlc_tensor *w = mlc_module_param(m[0], "weight");
+    const float zeros[9] = {0};
+    mlc_write(w, zeros, sizeof zeros);
+    CHECK_EQ(mlc_module_tie(m[1], "weight", w), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(m[0], "weight", true), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(m[!last]), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(m[last]), MLC_OK);
+    mlc_optim *opt[2] = {mlc_sgd(m[0], 1), mlc_sgd(m[1], 1)};
+    for (int k = 0; stepped && k < 2; k++) CHECK(step_moves(m[k], opt[k], w) == 0);
+    CHECK_EQ(by < 2 ? mlc_module_freeze(m[by], "weight", false) : mlc_set_requires_grad(w, true),
+             MLC_OK);
+    for (int step = 0; step < 4; step++)
+        CHECK(step_moves(m[step % 2], opt[step % 2], w) == -1);
+    CHECK_EQ(mlc_module_rebuild(m[by % 2]), MLC_OK);
+    for (int k = 0; k < 2; k++) CHECK(step_moves(m[k], opt[k], w) == -1);
+    mlc_module_free(m[last]);
+    CHECK(step_moves(m[!last], opt[!last], w) == -1);
+    CHECK_OK(ctx);
+}
+
+TEST(nn, a_shared_parameter_is_trained_by_the_optimizers_of_both_trees_once_it_is_unfrozen)
+{
+    for (int by = 0; by < 3; by++)
+        for (int k = 0; k < 4; k++) unfreeze_shared(by, k & 1, k >> 1);
 }
 
 TEST(nn, a_tied_parameter_outlives_the_module_that_declared_it)
