@@ -4483,10 +4483,12 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
  *   mlc_table_categories; with one_hot its places are all 0.
  *   For rows of another file, to validate or to predict, `like` is the table that was trained with:
  *   categories have its numbers, means are its own, columns stand in its order, and a text that it
- *   does not have is a missing one.
- *   err    ARG: no such column; VALUE: an empty cell, or a text that like does not have, with its
- *          line and column; no row is left; MLC_MISSING_MEAN and a column of numbers without a
- *          value; DTYPE: a column that is texts where those of like are numbers
+ *   does not have is a missing one. Columns of one name, or without a name, are matched in their
+ *   order; both tables must have as many.
+ *   err    ARG: no such column, or not as many as in like; VALUE: an empty cell, or a text that
+ *          like does not have, with its line and column; no row is left; MLC_MISSING_MEAN and a
+ *          column of numbers without a value; DTYPE: a column that is texts where those of like
+ *          are numbers
  *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                            */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
@@ -62915,13 +62917,12 @@ typedef struct mlc__table_set {        /* a table on its way to a dataset */
     int64_t    rows;                   /* that are left */
 } mlc__table_set;
 
-/* The column of a name; of several the one at `near`, if it has the name. */
+/* The first column of a name. */
 static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *t,
-                                      const char *name, int64_t near, int64_t *to)
+                                      const char *name, int64_t *to)
 {
     mlc__items there;
-    const bool near_by = name && near < t->cols && strcmp(t->columns[near].name, name) == 0;
-    *to = near_by ? near : mlc_table_find(t, name);
+    *to = mlc_table_find(t, name);
     if (*to >= 0) return MLC_OK;
     memset(&there, 0, sizeof there);
     there.between = ", ";
@@ -62931,6 +62932,30 @@ static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *
     return mlc__fail(u->ctx, MLC_ERR_ARG, "dataset_table: '%.200s': %s no column '%.80s'; there "
                      "are %s", t->path, t != u->table ? "the table that is `like` has" : "it has",
                      name ? name : "(null)", mlc__items_end(&there));
+}
+
+/* The column of t that has the name of a column of `from`: the i-th of a name, of those without a
+ * name, too, is the i-th in t, and both have as many. */
+static mlc_status mlc__table_set_peer(const mlc__table_set *u, const mlc_table *from, int64_t col,
+                                      const mlc_table *t, int64_t *to)
+{
+    const char *name = from->columns[col].name;
+    int64_t before = 0, n = 0, there = 0;
+    *to = col;
+    if (from == t) return MLC_OK;
+    MLC__TRY(mlc__table_set_find(u, t, name, to));
+    for (int64_t k = 0; k < from->cols; k++) {
+        const bool same = strcmp(from->columns[k].name, name) == 0;
+        before += same && k < col;
+        n += same;
+    }
+    for (int64_t k = 0; k < t->cols; k++)
+        if (strcmp(t->columns[k].name, name) == 0 && there++ == before) *to = k;
+    MLC__REQUIRE(u->ctx, n == there, ARG, "dataset_table: '%.150s' has %lld columns that are named "
+                 "'%.80s', and '%.150s' has %lld; they are matched in their order, so both must "
+                 "have as many%s", from->path, (long long)n, name, t->path, (long long)there,
+                 *name ? "" : "; columns that have names are matched by them");
+    return MLC_OK;
 }
 
 static bool mlc__table_is_text(const mlc__table_set *u, int64_t k)
@@ -62949,7 +62974,7 @@ static mlc_status mlc__table_set_like(mlc__table_set *u, int64_t k)
 {
     int64_t at = 0;
     const mlc__table_col *c = &u->table->columns[u->column[k]];
-    MLC__TRY(mlc__table_set_find(u, u->like, c->name, u->column[k], &at));
+    MLC__TRY(mlc__table_set_peer(u, u->table, u->column[k], u->like, &at));
     u->as[k] = &u->like->columns[at];
     if (u->as[k]->type == MLC_COLUMN_TEXT)
         return mlc__table_categories(u->like, u->as[k], at);
@@ -62969,15 +62994,13 @@ static mlc_status mlc__table_set_columns(mlc__table_set *u)
 {
     const mlc_table *t = u->table, *like = u->like;
     int64_t target = -1;
-    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, like, u->desc.target, 0, &target));
+    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, like, u->desc.target, &target));
     for (int64_t k = 0; u->desc.columns && k < u->desc.n_columns; k++)
-        MLC__TRY(mlc__table_set_find(u, t, u->desc.columns[k], 0, &u->column[u->n++]));
+        MLC__TRY(mlc__table_set_find(u, t, u->desc.columns[k], &u->column[u->n++]));
     for (int64_t k = 0; !u->desc.columns && k < like->cols; k++)
-        if (k != target)
-            MLC__TRY(mlc__table_set_find(u, t, like->columns[k].name, k, &u->column[u->n++]));
+        if (k != target) MLC__TRY(mlc__table_set_peer(u, like, k, t, &u->column[u->n++]));
     u->column[u->n] = -1;
-    if (u->desc.target)
-        MLC__TRY(mlc__table_set_find(u, t, u->desc.target, 0, &u->column[u->n]));
+    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, t, u->desc.target, &u->column[u->n]));
     for (int64_t k = 0; k <= u->n; k++) {
         if (u->column[k] >= 0) MLC__TRY(mlc__table_set_like(u, k));
         if (k < u->n) u->wide += mlc__table_places(u, k);

@@ -1119,6 +1119,46 @@ TEST(dataset, a_table_like_another_must_have_its_columns_and_their_kind)
     box_close(&b);
 }
 
+TEST(dataset, columns_of_one_name_or_of_none_are_matched_in_their_order)
+{
+    static const struct { const char *like, *text, *target; double x[3], y; } good[] = {
+        {"a,a,b\n1,2,3\n", "b,a,a\n30,10,20\n", "b", {10, 20, 0}, 30},
+        {"a,a,b\n1,2,3\n", "b,a,a\n30,10,20\n", NULL, {10, 20, 30}, 0},
+        {"y,x,y\n1,2,3\n", "x,y,y\n20,10,30\n", "y", {20, 30, 0}, 10},
+        {",a,\n1,2,3\n", ",,a\n10,30,20\n", "a", {10, 30, 0}, 20},
+        {"1,2,3\n", "10,20,30\n", NULL, {10, 20, 30}, 0},
+    };
+    static const struct { const char *like, *text, *why; } bad[] = {
+        {"1,2,3\n", "10,20\n", "a.csv' has 3 columns that are named '', and "},
+        {"1,2\n", "10,20,30\n", "a.csv' has 2 columns that are named '', and "},
+        {"a,a,b\n1,2,3\n", "a,b\n1,2\n", "a.csv' has 2 columns that are named 'a', and "},
+        {"a,b\n1,2\n", "b,a,a\n1,2,3\n", "b.csv' has 2; they are matched in their order, so "},
+    };
+    mlc_ctx     *ctx = test_ctx();
+    const box    a = box_open("a.csv"), b = box_open("b.csv");
+    mlc_csv_desc csv = mlc_table_desc_make();
+    mlc_tensor  *field[2];
+    for (size_t i = 0; i < sizeof good / sizeof *good + sizeof bad / sizeof *bad; i++) {
+        const size_t goods = sizeof good / sizeof *good, k = i < goods ? i : i - goods;
+        const char *like = i < goods ? good[k].like : bad[k].like;
+        const char *text = i < goods ? good[k].text : bad[k].text;
+        CHECK(put_file(a.path, like, strlen(like)) && put_file(b.path, text, strlen(text)));
+        csv.header = like[0] != '1';
+        mlc_dataset_table_desc desc = mlc_dataset_table_desc_make(NULL);
+        if (i < goods) desc.target = good[k].target;
+        desc.like = mlc_table_load(ctx, a.path, &csv);
+        mlc_dataset *d = mlc_dataset_table(ctx, mlc_table_load(ctx, b.path, &csv), &desc);
+        CHECK((d != NULL) == (i < goods));
+        if (i >= goods) CHECK_ERROR(ctx, MLC_ERR_ARG, bad[k].why);
+        if (!d) continue;
+        CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+        CHECK_VALUES(field[0], desc.target ? 2 : 3, good[k].x, 0, 0);
+        if (desc.target) CHECK_NEAR(mlc_item(field[1]), good[k].y, 0);
+    }
+    box_close(&a);
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
