@@ -4485,10 +4485,10 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
  *   categories have its numbers, means are its own, columns stand in its order, and a text that it
  *   does not have is a missing one. Columns of one name, or without a name, are matched in their
  *   order; both tables must have as many.
- *   err    ARG: no such column, or not as many as in like; VALUE: an empty cell, or a text that
- *          like does not have, with its line and column; no row is left; MLC_MISSING_MEAN and a
- *          column of numbers without a value; DTYPE: a column that is texts where those of like
- *          are numbers
+ *   err    ARG: no such column, or not as many as in like; no such missing; VALUE: an empty cell,
+ *          or a text that like does not have, with its line and column; no row is left;
+ *          MLC_MISSING_MEAN and a column of numbers without a value; DTYPE: a column that is texts
+ *          where those of like are numbers
  *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                            */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
@@ -63152,6 +63152,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
     if (!ctx) return NULL;
     if (!table)
         return MLC__FAIL_NULL(ctx, ARG, "dataset_table: the table is NULL");
+    if (desc && (unsigned)desc->missing > (unsigned)MLC_MISSING_VALUE)
+        return MLC__FAIL_NULL(ctx, ARG, "dataset_table: missing is %d; the values of mlc_missing are "
+                              "0 to %d", (int)desc->missing, (int)MLC_MISSING_VALUE);
     if (desc && mlc__list_check(ctx, "dataset_table", "columns", desc->columns, desc->n_columns))
         return NULL;
     memset(&u, 0, sizeof u);

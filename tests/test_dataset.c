@@ -1159,6 +1159,22 @@ TEST(dataset, columns_of_one_name_or_of_none_are_matched_in_their_order)
     box_close(&b);
 }
 
+TEST(dataset, a_policy_of_empty_cells_that_there_is_not_is_refused)
+{
+    mlc_ctx  *ctx = test_ctx();
+    const box b = box_open("r.csv");
+    CHECK(put_file(b.path, "a,b\n1,\n", 7));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("a");
+    for (int k = 0; k < 2; k++) {
+        desc.missing = (mlc_missing)(k ? 99 : 4);
+        CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, k ? "missing is 99; the values of mlc_missing are 0 to 3"
+                                        : "missing is 4; ");
+    }
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
