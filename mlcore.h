@@ -4484,7 +4484,8 @@ MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
  *   For rows of another file, to validate or to predict, `like` is the table that was trained with:
  *   categories have its numbers, means are its own, columns stand in its order, and a text that it
  *   does not have is a missing one. Columns of one name, or without a name, are matched in their
- *   order; both tables must have as many.
+ *   order; both tables must have as many. If the file has no column of the target, as one to be
+ *   predicted, and like has it, there is no y.
  *   err    ARG: no such column, or not as many as in like; no such missing; VALUE: an empty cell,
  *          or a text that like does not have, with its line and column; no row is left;
  *          MLC_MISSING_MEAN and a column of numbers without a value; DTYPE: a column that is texts
@@ -62999,8 +63000,7 @@ static mlc_status mlc__table_set_columns(mlc__table_set *u)
         MLC__TRY(mlc__table_set_find(u, t, u->desc.columns[k], &u->column[u->n++]));
     for (int64_t k = 0; !u->desc.columns && k < like->cols; k++)
         if (k != target) MLC__TRY(mlc__table_set_peer(u, like, k, t, &u->column[u->n++]));
-    u->column[u->n] = -1;
-    if (u->desc.target) MLC__TRY(mlc__table_set_find(u, t, u->desc.target, &u->column[u->n]));
+    u->column[u->n] = mlc_table_find(t, u->desc.target);
     for (int64_t k = 0; k <= u->n; k++) {
         if (u->column[k] >= 0) MLC__TRY(mlc__table_set_like(u, k));
         if (k < u->n) u->wide += mlc__table_places(u, k);
@@ -63153,8 +63153,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
     if (!table)
         return MLC__FAIL_NULL(ctx, ARG, "dataset_table: the table is NULL");
     if (desc && (unsigned)desc->missing > (unsigned)MLC_MISSING_VALUE)
-        return MLC__FAIL_NULL(ctx, ARG, "dataset_table: missing is %d; the values of mlc_missing are "
-                              "0 to %d", (int)desc->missing, (int)MLC_MISSING_VALUE);
+        return MLC__FAIL_NULL(ctx, ARG, "dataset_table: missing is %d; the values of mlc_missing "
+                              "are 0 to %d", (int)desc->missing, (int)MLC_MISSING_VALUE);
     if (desc && mlc__list_check(ctx, "dataset_table", "columns", desc->columns, desc->n_columns))
         return NULL;
     memset(&u, 0, sizeof u);

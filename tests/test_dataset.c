@@ -1175,6 +1175,32 @@ TEST(dataset, a_policy_of_empty_cells_that_there_is_not_is_refused)
     box_close(&b);
 }
 
+TEST(dataset, a_file_to_be_predicted_like_another_needs_no_column_of_the_target)
+{
+    static const double x[2] = {20, 10};
+    mlc_ctx    *ctx = test_ctx();
+    const box   a = box_open("a.csv"), b = box_open("b.csv");
+    mlc_tensor *field[2];
+    CHECK(put_file(a.path, "size,price,city\n1,2,3\n", 22));
+    CHECK(put_file(b.path, "city,size\n10,20\n", 16));
+    mlc_table *t = mlc_table_load(ctx, b.path, NULL);
+    mlc_dataset_table_desc desc = mlc_dataset_table_desc_make("price");
+    desc.like = mlc_table_load(ctx, a.path, NULL);
+    mlc_dataset *d = mlc_dataset_table(ctx, t, &desc);
+    CHECK(d && d->n_fields == 1);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_VALUES(field[0], 2, x, 0, 0);
+    desc.target = "prise";
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the table that is `like` has no column 'prise'; there are");
+    desc.target = "price";
+    desc.like = NULL;
+    CHECK(mlc_dataset_table(ctx, t, &desc) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "b.csv': it has no column 'price'; there are 'city', 'size'");
+    box_close(&a);
+    box_close(&b);
+}
+
 /* ---- folders of images ---------------------------------------------------------------------- */
 
 static void put_image(const box *b, const char *name, const char *head, int n, int first)
