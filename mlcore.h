@@ -5071,8 +5071,10 @@ MLC_API mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader);
 /* -- ready callbacks: a function mlc_on_NAME makes one, to be freed by mlc_callback_free after the
  *   training. One callback is of one training at a time. Where a name of the history is asked for,
  *   it must be there when the training begins: "loss", "val_loss", a metric's, or one that a
- *   callback before has added by mlc_tracker_metric. No callback waits for a device in a step,
- *   unless its comment says so.
+ *   callback before has added by mlc_tracker_metric. Larger values are better if mlc_fit_metric or
+ *   mlc_tracker_metric says so; a desc that says so of a name for which they say the opposite, or
+ *   of a loss, is ARG when the training begins. No callback waits for a device in a step, unless
+ *   its comment says so.
  *   err    NULL ctx: NULL; ARG; NOMEM. Of the training: what the comment says
  *   test   tests/test_callbacks.c -- */
 
@@ -5094,7 +5096,7 @@ MLC_API mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path);
 
 typedef struct mlc_early_stop_desc {
     const char *name;                  /* of the history; default "val_loss"                   */
-    bool        higher;                /* larger is better; default false                      */
+    bool        higher;                /* larger is better; default: as the history has it     */
     bool        restore;               /* the best weights at the end; default true            */
     int64_t     patience;              /* rows in a row that are no better; default 10         */
     double      least;                 /* what is better is better by more than this; 0        */
@@ -5113,8 +5115,8 @@ MLC_API mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc 
 /* mlc_on_validate: a validation after every so many steps, beside those at the ends of epochs.
  *   err    ARG: every < 1; STATE: no validation loader                                        */
 MLC_API mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every);
-/* mlc_on_plateau: mlc_plateau_feed with the value of a name in each row. p must outlive the
- *   training; its state goes to a run file.
+/* mlc_on_plateau: mlc_plateau_feed with the value of a name in each row, with max where the
+ *   history has it so. p must outlive the training; its state goes to a run file.
  *   err    ARG: NULL, the name, settings                                                      */
 MLC_API mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p);
 
@@ -5243,7 +5245,7 @@ typedef struct mlc_checkpoint_desc {
     int32_t     keep_best;             /* and those of the best values of `best`, to 64; 0     */
     const char *best;                  /* name of the history such as "val_loss": the weights  */
                                        /* of its best value are PATH-best.safetensors; or NULL */
-    bool        higher;                /* larger is better                                     */
+    bool        higher;                /* larger is better; default: as the history has it     */
     bool        resume;                /* TRAIN_BEGIN loads the file that was written last     */
     bool        async;                 /* written by a thread while training goes on           */
     bool        keep_going;            /* a file that cannot be written is a warning in the    */
@@ -68363,7 +68365,7 @@ MLC__LEVEL_COLD
 typedef struct mlc__track {
     char        name[64];
     mlc_metric *m;                     /* NULL: it is fed                                      */
-    bool        higher;
+    bool        higher, told;          /* told: by mlc_tracker_metric, whether higher or not   */
     double      sum, count;            /* fed since the last step                              */
     double     *values;
 } mlc__track;
@@ -68461,7 +68463,9 @@ MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_met
 {
     if (!t) return mlc__no_object(m ? m->ctx : NULL, "tracker_metric", "the tracker");
     if (t->ctx->status != MLC_OK) return t->ctx->status;
-    return mlc__tracker_add(t, name, m, higher);
+    MLC__TRY(mlc__tracker_add(t, name, m, higher));
+    t->list[t->names - 1].told = true;
+    return MLC_OK;
 }
 
 MLC_IMPL mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
@@ -69725,12 +69729,19 @@ static bool mlc__history_name(mlc_ctx *ctx, const char *s, const char *name)
                                "history is NULL, empty or over 63 bytes");
 }
 
-/* Is the name there when a training begins? */
-static mlc_status mlc__history_has(const mlc_fit_state *s, const char *what, const char *name)
+/* Is the name there when a training begins? *higher: what a desc says; what the history says where
+ * that is false. */
+static mlc_status mlc__history_has(const mlc_fit_state *s, const char *what, const char *name,
+                                   bool *higher)
 {
-    MLC__REQUIRE(s->ctx, mlc__tracker_find(s->history, name), ARG, "%s: the history has no '%s'; "
-                 "it has loss and lr, metrics by name, and with desc.validation val_loss and val_ "
-                 "of each metric", what, name);
+    const mlc__track *track = mlc__tracker_find(s->history, name);
+    MLC__REQUIRE(s->ctx, track, ARG, "%s: the history has no '%s'; it has loss and lr, metrics by "
+                 "name, and with desc.validation val_loss and val_ of each metric", what, name);
+    MLC__REQUIRE(s->ctx, !*higher || track->higher || !track->told, ARG, "%s: larger values of "
+                 "'%s' are to be better, and by the history lower ones are; a loss is better when "
+                 "it is lower, and of a metric mlc_fit_metric.higher says it, which is false", what,
+                 name);
+    *higher = *higher || track->higher;
     return MLC_OK;
 }
 
@@ -69982,6 +69993,7 @@ MLC_IMPL mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path)
 typedef struct mlc__on_stop {
     mlc_callback        c;
     mlc_early_stop_desc d;
+    bool                higher;                  /* of d, or of the history                    */
     struct { double seen, best, bad; } at;       /* step of the last row; NaN: no best value yet */
     void               *weights;                 /* the best; NULL: not to be restored         */
     size_t              bytes;
@@ -70001,7 +70013,8 @@ static mlc_status mlc__stop_loaded(void *user, mlc_fit_state *s)
 /* The block for weights is there from the begin on, for a run file to fill. */
 static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
 {
-    MLC__TRY(mlc__history_has(s, "on_early_stop", e->name));
+    e->higher = e->d.higher;
+    MLC__TRY(mlc__history_has(s, "on_early_stop", e->name, &e->higher));
     e->at.seen = -1.0;
     e->at.best = MLC__NAN;
     e->at.bad = 0.0;
@@ -70020,7 +70033,7 @@ static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
 
 static mlc_status mlc__stop_row(mlc__on_stop *e, mlc_fit_state *s, double value)
 {
-    const double gain = e->d.higher ? value - e->at.best : e->at.best - value;
+    const double gain = e->higher ? value - e->at.best : e->at.best - value;
     if (value == value && (e->at.best != e->at.best || gain > e->d.least)) {
         e->at.best = value;
         e->at.bad = 0.0;
@@ -70104,6 +70117,7 @@ MLC_IMPL mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every)
 typedef struct mlc__on_plateau {
     mlc_callback c;
     mlc_plateau *p;
+    bool         max;                  /* of p, or of the history                              */
     double       seen;
     mlc_run_part part[2];
     char         name[64], part_name[2][96];
@@ -70115,10 +70129,15 @@ static mlc_status mlc__plateau_on(void *user, mlc_event event, mlc_fit_state *s)
     double value;
     if (event == MLC_EVENT_TRAIN_BEGIN) {
         o->seen = -1.0;
-        return mlc__history_has(s, "on_plateau", o->name);
+        o->max = o->p->max;
+        return mlc__history_has(s, "on_plateau", o->name, &o->max);
     }
     if (!mlc__history_new(s, event, o->name, &o->seen, &value)) return s->ctx->status;
-    return mlc_plateau_feed(o->p, s->optim, value);
+    const bool max = o->p->max;
+    o->p->max = o->max;
+    const mlc_status st = mlc_plateau_feed(o->p, s->optim, value);
+    o->p->max = max;
+    return st;
 }
 
 MLC_IMPL mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p)
@@ -71870,6 +71889,7 @@ typedef struct mlc__on_checkpoint {
     mlc__fit_ask        save;
     int64_t             writing;       /* step of a file that may not be there yet; -1: none   */
     bool                fresh;         /* it replaces none                                     */
+    bool                higher;        /* of d, or of the history                              */
     double              saved;         /* seconds                                              */
     double              seen;          /* step of the last row that d.best was looked at in    */
     mlc__kept_list      kept;
@@ -71913,7 +71933,7 @@ static bool mlc__kept_stays(const mlc__on_checkpoint *p, int64_t i)
     int64_t better = 0;
     if (i >= p->kept.n - p->d.keep_last) return true;
     for (int64_t k = 0; k < p->kept.n; k++)
-        better += f[k].value == v ? k < i : p->d.higher ? f[k].value > v : f[k].value < v;
+        better += f[k].value == v ? k < i : p->higher ? f[k].value > v : f[k].value < v;
     return v == v && better < p->d.keep_best;
 }
 
@@ -72042,8 +72062,8 @@ static bool mlc__checkpoint_better(mlc__on_checkpoint *p, mlc_event event, const
     if (!p->d.best || !mlc__history_new(s, event, p->d.best, &p->seen, &value)) return false;
     const int64_t n = mlc_tracker_history(s->history, p->d.best, NULL, &values);
     for (int64_t i = 0; i < n - 1; i++)
-        if (best != best || (p->d.higher ? values[i] > best : values[i] < best)) best = values[i];
-    return value == value && (best != best || (p->d.higher ? value > best : value < best));
+        if (best != best || (p->higher ? values[i] > best : values[i] < best)) best = values[i];
+    return value == value && (best != best || (p->higher ? value > best : value < best));
 }
 
 /* Does one of the above. What may go on after an error is a warning. */
@@ -72091,7 +72111,8 @@ static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     MLC__TRY(mlc__folder_there(s->ctx, "on_checkpoint", p->d.path));
     mlc__fit_listen(&s->fit->save, &p->save, p, mlc__checkpoint_now);
-    if (p->d.best) MLC__TRY(mlc__history_has(s, "on_checkpoint", p->d.best));
+    p->higher = p->d.higher;
+    if (p->d.best) MLC__TRY(mlc__history_has(s, "on_checkpoint", p->d.best, &p->higher));
     p->saved = mlc__seconds();
     memset(&p->kept, 0, sizeof p->kept);
     p->writing = -1;

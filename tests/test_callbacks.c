@@ -69,12 +69,13 @@ static mlc_status fit_with(scene *s, int64_t epochs, int64_t steps, bool validat
 }
 
 /* Feeds a value of its own to each row, one after the other.                                   */
-typedef struct feeder { const double *values; int n, at; const char *name; bool stops; } feeder;
+typedef struct feeder { const double *values; int n, at; const char *name; bool higher; } feeder;
 
 static mlc_status feed(void *user, mlc_event e, mlc_fit_state *s)
 {
     feeder *f = (feeder *)user;
-    if (e == MLC_EVENT_TRAIN_BEGIN) return mlc_tracker_metric(s->history, f->name, NULL, false);
+    if (e == MLC_EVENT_TRAIN_BEGIN)
+        return mlc_tracker_metric(s->history, f->name, NULL, f->higher);
     if (f->at < f->n) mlc_tracker_feed(s->history, f->name, f->values[f->at++]);
     return mlc_ctx_status(s->ctx);
 }
@@ -314,7 +315,7 @@ static void stops_after(const double *values, int n, bool higher, double least, 
                         int best)
 {
     scene               s = scene_make();
-    feeder              f = {values, n, 0, "mine", false};
+    feeder              f = {values, n, 0, "mine", higher};
     hashes              h;
     mlc_early_stop_desc d = mlc_early_stop_desc_make();
     d.name = "mine";
@@ -414,6 +415,49 @@ TEST(callbacks, a_plateau_cuts_the_rate)
     CHECK_EQ(p.cuts, 1);
     CHECK_NEAR(p.best, 2, 0);
     mlc_tracker_free(history);
+}
+
+/* Values rise all the time: the last are the best, and no rate is cut. */
+TEST(callbacks, whether_larger_values_are_better_comes_from_the_history)
+{
+    static const double values[] = {1, 2, 3, 4, 5, 6};
+    scene               s = scene_make();
+    feeder              f = {values, 6, 0, "mine", true};
+    hashes              h;
+    mlc_plateau         p = mlc_plateau_make();
+    mlc_early_stop_desc d = mlc_early_stop_desc_make();
+    p.patience = 1;
+    d.name = "mine";
+    d.patience = 2;
+    mlc_callback *list[] = {feeder_new(s.ctx, &f),
+                            hashes_new(s.ctx, &h, 1u << MLC_EVENT_EPOCH_END),
+                            mlc_on_early_stop(s.ctx, &d), mlc_on_plateau(s.ctx, "mine", &p), NULL};
+    CHECK_EQ(fit_with(&s, 6, 0, false, list, NULL), MLC_OK);
+    CHECK_EQ(h.n, 6);
+    CHECK(hash_net(0, s.net) == h.at[5]);
+    CHECK_EQ(p.cuts, 0);
+    CHECK(p.best == 6 && !p.max);
+}
+
+TEST(callbacks, what_says_that_a_larger_loss_is_better_is_refused_when_the_training_begins)
+{
+    const box           b = box_open("net");
+    scene               s = scene_make();
+    mlc_plateau         p = mlc_plateau_make();
+    mlc_early_stop_desc e = mlc_early_stop_desc_make();
+    mlc_checkpoint_desc c = mlc_checkpoint_desc_make(b.path);
+    p.max = e.higher = c.higher = true;
+    c.best = "val_loss";
+    for (int k = 0; k < 3; k++) {
+        mlc_callback *list[] = {k == 0 ? mlc_on_early_stop(s.ctx, &e)
+                              : k == 1 ? mlc_on_checkpoint(s.ctx, &c)
+                                       : mlc_on_plateau(s.ctx, "val_loss", &p), NULL};
+        CHECK_EQ(fit_with(&s, 1, 0, true, list, NULL), MLC_ERR_ARG);
+        CHECK_ERROR(s.ctx, MLC_ERR_ARG, k == 0 ? "on_early_stop: larger values of 'val_loss' are "
+                                      : k == 1 ? "on_checkpoint: larger values of 'val_loss' are "
+                                               : "on_plateau: larger values of 'val_loss' are ");
+    }
+    box_close(&b);
 }
 
 /* The same bits as a training without it, and values of the average.                           */

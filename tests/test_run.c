@@ -565,8 +565,8 @@ TEST(run, checkpoints_keep_the_newest_and_the_best)
         mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
         d.keep_last = 2;
         d.keep_best = 1;
-        d.best = "val_AUC";
-        d.higher = mode / 2;
+        d.best = mode / 2 ? "val_AUC" : "val_loss";
+        d.higher = mode == 3;          /* the metric says it where the desc does not           */
         d.async = mode % 2;
         scene_open(&s, HELD, 16, BATCH, 3);
         with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
@@ -574,9 +574,9 @@ TEST(run, checkpoints_keep_the_newest_and_the_best)
         mlc_tracker *history;
         CHECK_EQ(mlc_fit_end(s.s, &history), MLC_OK);
         s.s = NULL;
-        CHECK_EQ(mlc_tracker_history(history, "val_AUC", &steps, &values), EPOCHS);
+        CHECK_EQ(mlc_tracker_history(history, d.best, &steps, &values), EPOCHS);
         for (int i = 1; i < EPOCHS; i++)
-            if (d.higher ? values[i] > values[best] : values[i] < values[best]) best = i;
+            if (mode / 2 ? values[i] > values[best] : values[i] < values[best]) best = i;
         for (int i = 0; i < EPOCHS; i++)
             CHECK_EQ(has_file(b.path, (int64_t)steps[i]), i >= EPOCHS - 2 || i == best);
         CHECK_EQ(box_count(&b), 3 + (best < EPOCHS - 2));  /* and the best weights */
@@ -613,7 +613,7 @@ TEST(run, the_best_weights_have_a_file_that_load_takes_as_it_is)
         mlc_tracker  *history;
         mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
         d.best = names[mode % 3];
-        d.higher = mode % 3 == 1;
+        d.higher = mode == 1;          /* the metric says it in mode 4                         */
         d.async = mode / 3;
         d.resume = true;
         d.every_epochs = 2;
@@ -632,7 +632,7 @@ TEST(run, the_best_weights_have_a_file_that_load_takes_as_it_is)
         s.s = NULL;
         CHECK_EQ(mlc_tracker_history(history, d.best, NULL, &values), EPOCHS);
         for (int i = 1; i < EPOCHS; i++)
-            if (d.higher ? values[i] > values[best] : values[i] < values[best]) best = i;
+            if (mode % 3 == 1 ? values[i] > values[best] : values[i] < values[best]) best = i;
         want = at_end[best];
         CHECK(best_weights(b.path) == want);
         CHECK_EQ(box_count(&b), 2);
@@ -1018,7 +1018,7 @@ static void start_open(start *p, const box *b, int signals_sent, bool resume, in
                             NULL};
     d.resume = resume;
     e.name = "loss";
-    e.higher = true;                   /* it falls: the training stops early                   */
+    e.least = 1e9;                     /* none is better than the first: it stops early        */
     e.patience = 4;
     p->own[0] = mlc_callback_create(p->s.ctx, &c);
     p->own[1] = mlc_on_early_stop(p->s.ctx, &e);
