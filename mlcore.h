@@ -68587,10 +68587,13 @@ MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *us
     return MLC_OK;
 }
 
-/* Of val_NAME: NAME, if there is such a row of values; else NULL. */
+/* Of val_NAME: NAME, if it has a chart of its own; else NULL: NAME is there, and not itself the
+ * validation of another one. */
 static const mlc__track *mlc__track_trained(const mlc_tracker *t, const mlc__track *track)
 {
-    return strncmp(track->name, "val_", 4) == 0 ? mlc__tracker_find(t, track->name + 4) : NULL;
+    if (strncmp(track->name, "val_", 4) != 0) return NULL;
+    const mlc__track *of = mlc__tracker_find(t, track->name + 4);
+    return of && !mlc__track_trained(t, of) ? of : NULL;
 }
 
 /* Where rows stand on the axis: epochs, if a training has told how many there were. */
@@ -68635,10 +68638,11 @@ static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_pl
         p->title = track->name;
         p->x_label = t->epochs ? "epoch" : "step";
         p->series = series;
-        for (int64_t k = i; k < t->names; k++) {
-            if (k != i && mlc__track_trained(t, &t->list[k]) != track) continue;
-            series[p->count] = mlc__track_curve(t, &t->list[k], at, room += t->n);
-            series[p->count++].label = t->list[k].name;
+        for (int64_t k = -1; k < t->names; k++) {          /* its own curve, then the others */
+            const mlc__track *c = k < 0 ? track : &t->list[k];
+            if (k >= 0 && mlc__track_trained(t, c) != track) continue;
+            series[p->count] = mlc__track_curve(t, c, at, room += t->n);
+            series[p->count++].label = c->name;
             room += t->n;
         }
         if (p->count == 1) series->label = NULL;

@@ -346,6 +346,44 @@ static void draw(char text[65536], int epochs, int64_t every, int64_t validate_e
     CHECK_OK(s.ctx);
 }
 
+/* The picture of names that are fed in this order. */
+static void draw_fed(char text[65536], const char *const *names, int n)
+{
+    const box    b = box_open("history.svg");
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tracker *t = mlc_tracker_create(ctx);
+    for (int step = 1; step < 4; step++) {
+        for (int i = 0; i < n; i++) CHECK_EQ(mlc_tracker_feed(t, names[i], i + step), MLC_OK);
+        CHECK_EQ(mlc_tracker_step(t, step), MLC_OK);
+    }
+    CHECK_EQ(mlc_tracker_plot(t, b.path), MLC_OK);
+    FILE *f = fopen(b.path, "rb");
+    const size_t got = f ? fread(text, 1, 65535, f) : 0;
+    text[got] = 0;
+    if (f) fclose(f);
+    mlc_tracker_free(t);
+    box_close(&b);
+    CHECK_OK(ctx);
+}
+
+TEST(fit, the_picture_of_a_history_has_every_name_in_whatever_order_they_were_fed)
+{
+    static char text[65536];
+    static const char *const before[] = {"val_loss", "loss"};
+    static const char *const thrice[] = {"x", "val_val_x", "val_x"};
+    draw_fed(text, before, 2);
+    CHECK_EQ(times(text, ">step</text>"), 1);
+    CHECK_EQ(times(text, ">loss</text>"), 2);          /* the title, and first in the legend   */
+    CHECK_EQ(times(text, ">val_loss</text>"), 1);
+    const char *own = strstr(text, ">loss</text>");
+    CHECK(own && strstr(own + 1, ">loss</text>") < strstr(text, ">val_loss</text>"));
+    draw_fed(text, thrice, 3);
+    CHECK_EQ(times(text, ">step</text>"), 2);
+    CHECK_EQ(times(text, ">x</text>"), 2);
+    CHECK_EQ(times(text, ">val_x</text>"), 1);
+    CHECK_EQ(times(text, ">val_val_x</text>"), 1);     /* a chart of its own                   */
+}
+
 TEST(fit, the_picture_of_a_history_has_training_and_validation_in_one_chart_by_epochs)
 {
     static char text[65536];
