@@ -38289,12 +38289,13 @@ MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
     return d;
 }
 
-/* Has a desc another value than the made one? */
+/* Has a desc another value than the made one, and than a desc of zeros? */
 static bool mlc__rotary_set(const mlc_rotary_desc *d)
 {
     const mlc_rotary_desc n = mlc_rotary_desc_make();
-    return d->neighbours || d->dims != n.dims || d->base != n.base || d->scale != n.scale ||
-           d->offset || d->table;
+    const bool zeros = d->dims == 0 && d->base == 0.0 && d->scale == 0.0;
+    const bool made = d->dims == n.dims && d->base == n.base && d->scale == n.scale;
+    return d->neighbours || (!zeros && !made) || d->offset || d->table;
 }
 
 /* n: how many dimensions turn; false with an error. */

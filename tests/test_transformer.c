@@ -428,6 +428,31 @@ TEST(transformer, inputs_that_are_one_tensor_share_a_product)
 
 /* ---- bad input ------------------------------------------------------------------------------- */
 
+/* A desc that begins as zeros has a rotary of zeros, which is as if it were not there. */
+TEST(transformer, a_desc_of_zeros_has_no_rotary)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_nn_multihead_attention_desc a;
+    mlc_nn_transformer_desc t;
+    mlc_nn_gpt_desc  g = mlc_nn_gpt_desc_make(9, 4, 1, 4, 2);
+    mlc_nn_bert_desc b = mlc_nn_bert_desc_make(9, 4, 1, 4, 2);
+    memset(&a, 0, sizeof a);
+    memset(&t, 0, sizeof t);
+    a.embed = a.key_size = a.value_size = t.embed = 4;
+    a.heads = a.kv_heads = t.heads = t.kv_heads = 2;
+    t.hidden = 8;
+    t.eps = 1e-5;
+    g.layer = b.layer = t;
+    CHECK(mlc_nn_multihead_attention_ex(ctx, &a) != NULL);
+    CHECK(mlc_nn_transformer_encoder_layer(ctx, &t) != NULL);
+    CHECK(mlc_nn_gpt(ctx, &g) != NULL);
+    CHECK(mlc_nn_bert(ctx, &b) != NULL);
+    CHECK_OK(ctx);
+    a.rotary.offset = 1;
+    CHECK(mlc_nn_multihead_attention_ex(ctx, &a) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rotary is set and has_rotary is false");
+}
+
 TEST(transformer, numbers_that_do_not_fit_are_named)
 {
     FOR_EACH_ISA(ctx) {
