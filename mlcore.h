@@ -64457,8 +64457,11 @@ static void mlc__feed_plan(mlc__feed *f)
     f->batches = f->plan_batches;
     f->stream.next = f->stream.taken = f->stream.held = 0;
     f->stream.ended = false;
-    for (int64_t k = 0; !f->data.count && k < f->at; k++)
+    bool more = !f->data.count;
+    for (int64_t k = 0; more && k < f->at; k++) {
         mlc__feed_fill(f, &f->slot[0], k, f->scratch);
+        more = f->slot[0].n > 0 || f->slot[0].st != MLC_OK;
+    }
     f->planned = true;
     mlc__crew_resume(f);
 }
@@ -64624,9 +64627,10 @@ static mlc_status mlc__seek_check(const mlc_loader *l, const mlc_loader_state *a
     MLC__REQUIRE(l->ctx, at->config == mlc_loader_position(l).config, STATE,
                  "loader_seek: the state is of another loader: data, rows of a batch, seed and "
                  "order must be those of the loader that it was taken of");
-    MLC__REQUIRE(l->ctx, at->epoch >= 0 && at->batch >= 0, ARG,
-                 "loader_seek: batch %lld of epoch %lld; both count from 0", (long long)at->batch,
-                 (long long)at->epoch);
+    MLC__REQUIRE(l->ctx, at->epoch >= 0 && at->batch >= 0 && at->epoch < INT64_MAX / 2 &&
+                         at->batch < INT64_MAX / 2, ARG,
+                 "loader_seek: batch %lld of epoch %lld; both count from 0, and are below 2^62 - 1",
+                 (long long)at->batch, (long long)at->epoch);
     MLC__REQUIRE(l->ctx, most < 0 || mlc__feed_sorts(&l->desc) || at->batch <= most, ARG,
                  "loader_seek: batch %lld of %lld", (long long)at->batch, (long long)most);
     return MLC_OK;

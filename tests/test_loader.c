@@ -626,7 +626,44 @@ TEST(loader, a_length_that_does_not_fit_the_field_is_an_error)
     mlc_loader_free(l);
 }
 
+TEST(loader, a_position_that_leaves_no_room_to_count_on_is_refused)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_loader      *l = mlc_loader_ordered(ctx, mlc_ones(ctx, MLC_F32, mlc_dims1(4)), NULL, 2);
+    mlc_loader_state at = mlc_loader_position(l);
+    mlc_batch        b;
+    at.epoch = INT64_MAX;
+    CHECK_EQ(mlc_loader_seek(l, &at), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch 0 of epoch 9223372036854775807; both count from 0, and ");
+    at.epoch = INT64_MAX / 2 - 1;
+    CHECK_EQ(mlc_loader_seek(l, &at), MLC_OK);
+    for (int k = 0; k < 3; k++) CHECK(mlc_loader_next(l, &b) == (k < 2));
+    CHECK(mlc_loader_next(l, &b) && b.epoch == INT64_MAX / 2);
+}
+
 /* ---- streams -------------------------------------------------------------------------------- */
+
+TEST(loader, a_place_after_the_end_of_a_stream_is_its_end)
+{
+    mlc_ctx             *ctx = test_ctx();
+    source               of = {6, -1, false};
+    const mlc_dataset    d = source_set(&of, true);
+    mlc_loader_from_desc desc = mlc_loader_from_desc_make(4);
+    for (desc.workers = 0; desc.workers < 3; desc.workers++) {
+        mlc_loader      *l = mlc_loader_from(ctx, &d, &desc);
+        mlc_loader_state at = mlc_loader_position(l);
+        mlc_batch        b;
+        at.batch = INT64_MAX;
+        CHECK_EQ(mlc_loader_seek(l, &at), MLC_ERR_ARG);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "batch 9223372036854775807 of epoch 0");
+        at.batch = INT64_MAX / 2 - 1;
+        CHECK_EQ(mlc_loader_seek(l, &at), MLC_OK);
+        CHECK(!mlc_loader_next(l, &b));
+        CHECK(mlc_loader_next(l, &b) && b.epoch == 1 && b.index == 0 && b.n == 4);
+        mlc_loader_free(l);
+    }
+    CHECK_OK(ctx);
+}
 
 TEST(loader, a_stream_ends_where_it_says_and_begins_anew)
 {
