@@ -5028,8 +5028,8 @@ MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
 /* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
  *   mlc_tracker_free, also after an error.
  *   err    ARG: NULL, no loss, sizes below 0, autocast or seed without has_autocast or has_seed, a
- *          list without its count; those of the loader, of operations, of callbacks: the first
- *          one ends the training; MLC_INTERRUPTED: see mlc_on_signal
+ *          list without its count, an epoch without a batch; those of the loader, of operations,
+ *          of callbacks: the first one ends the training; MLC_INTERRUPTED: see mlc_on_signal
  *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
 MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                            const mlc_fit_desc *desc, mlc_tracker **history);
@@ -5061,7 +5061,8 @@ MLC_API mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc
 /* mlc_evaluate: one epoch of the loader, in evaluation, without gradients: metrics of desc begin
  *   anew; loss (or NULL): the mean over samples. Of desc only loss, forward, user, autocast
  *   and metrics count; neither loss nor forward: metrics alone.
- *   err    ARG; those of the loader and of operations         ref: tf.keras.Model.evaluate    */
+ *   err    ARG: NULL, the loader has no batch; those of the loader and of operations
+ *   ref    tf.keras.Model.evaluate                                                            */
 MLC_API mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_fit_desc *desc,
                                 double *loss);
 /* mlc_predict: outputs of one epoch of the loader, in evaluation, without gradients, one after the
@@ -69372,18 +69373,24 @@ static bool mlc__fit_done(const mlc__fit *f)
     return s->stop || (!f->in_epoch && s->epoch >= s->epochs) || mlc__fit_enough(s);
 }
 
+static mlc_status mlc__no_batch(mlc_ctx *ctx, const char *what)
+{
+    return mlc__fail(ctx, MLC_ERR_ARG, "%s: the loader has no batch", what);
+}
+
 /* A batch, or the end of an epoch. */
 static mlc_status mlc__fit_next(mlc__fit *f)
 {
     mlc_fit_state *s = &f->s;
     if (!f->in_epoch) MLC__TRY(mlc__fit_epoch_begin(f));
     if (s->stop) return MLC_OK;
+    const int64_t before = mlc_loader_position(s->train).batch;
     if (mlc_loader_next(s->train, &f->batch)) {
         MLC__TRY(mlc__fit_batch(f));
         return mlc__fit_enough(s) && !s->stop ? mlc__fit_epoch_end(f, false) : MLC_OK;
     }
     MLC__TRY(s->ctx->status);
-    return mlc__fit_epoch_end(f, true);
+    return before ? mlc__fit_epoch_end(f, true) : mlc__no_batch(s->ctx, "fit");
 }
 
 MLC_IMPL bool mlc_fit_step(mlc_fit_state *s)
@@ -69614,10 +69621,12 @@ static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
     mlc_ctx *ctx = e->net->ctx;
     for (int32_t i = 0; i < e->d->n_metrics; i++) mlc_metric_reset(e->d->metrics[i].metric);
     MLC__TRY(mlc__loss_begin(ctx, &e->mean));
-    while (mlc_loader_next(loader, &e->batch)) {
+    int64_t n = mlc_loader_position(loader).batch;
+    for (; mlc_loader_next(loader, &e->batch); n++) {
         MLC__TRY(mlc_scope_begin(ctx));
         MLC__TRY(mlc__scope_done(ctx, mlc__evaluate_batch(e)));
     }
+    if (!n && ctx->status == MLC_OK) return mlc__no_batch(ctx, "evaluate");
     if (e->mean && e->rows > 0.0) e->sum = mlc_metric_value(e->mean) * e->rows;
     return ctx->status;
 }
@@ -69675,7 +69684,7 @@ static mlc_tensor *mlc__predict_all(mlc_module *net, mlc_loader *loader, mlc__ou
     while (mlc_loader_next(loader, &b))
         if (mlc__predict_batch(net, b.x, o) != MLC_OK) return NULL;
     if (net->ctx->status != MLC_OK) return NULL;
-    if (!o->n) mlc__fail(net->ctx, MLC_ERR_ARG, "predict: the loader has no batch");
+    if (!o->n) mlc__no_batch(net->ctx, "predict");
     return o->n ? mlc_keep(mlc_concat(o->piece, o->n, 0)) : NULL;
 }
 

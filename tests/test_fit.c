@@ -493,6 +493,38 @@ TEST(fit, ignored_labels_are_no_part_of_mean_losses)
     CHECK_OK(s.ctx);
 }
 
+/* A loader that stands at the end of an epoch has none left, which is no error. */
+TEST(fit, an_epoch_without_a_batch_is_refused)
+{
+    scene           s = scene_make();
+    mlc_fit_desc    d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_loader_desc l = mlc_loader_desc_make(s.x, s.y, ROWS + 1);
+    double          loss = 7;
+    mlc_tracker    *history;
+    l.drop_last = true;
+    mlc_loader *none = mlc_loader_create(s.ctx, &l);
+    CHECK_EQ(mlc_fit(s.net, s.opt, none, &d, &history), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit: the loader has no batch");
+    CHECK_EQ(mlc_tracker_history(history, "loss", NULL, NULL), 0);
+    mlc_tracker_free(history);
+    CHECK_EQ(mlc_evaluate(s.net, none, &d, &loss), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "evaluate: the loader has no batch");
+    CHECK(isnan(loss) && mlc_module_is_training(s.net));
+    CHECK(mlc_predict(s.net, none) == NULL);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "predict: the loader has no batch");
+    mlc_loader_state end = mlc_loader_position(s.train);
+    end.batch = BATCHES;
+    d.epochs = 2;
+    CHECK_EQ(mlc_loader_seek(s.train, &end), MLC_OK);
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, &history), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(s.opt), BATCHES);
+    mlc_tracker_free(history);
+    CHECK_EQ(mlc_loader_seek(s.train, &end), MLC_OK);
+    CHECK_EQ(mlc_evaluate(s.net, s.train, &d, &loss), MLC_OK);
+    CHECK(isnan(loss));
+    CHECK_OK(s.ctx);
+}
+
 TEST(fit, nonsense_is_refused_by_name)
 {
     scene        s = scene_make();
