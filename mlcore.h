@@ -41155,11 +41155,11 @@ static void mlc__param_drop(mlc__param *p);
 #if defined(__clang__)
 __attribute__((no_sanitize("memory")))
 #endif
-static void mlc__word_swap(char *word, const mlc__param *old, mlc__param *p)
+static void *mlc__user_word(const char *at)
 {
-    void *was;
-    memcpy(&was, word, sizeof was);
-    if (was == old) memcpy(word, &p, sizeof p);
+    void *word;
+    memcpy(&word, at, sizeof word);
+    return word;
 }
 
 /* p takes the place of m's own parameter, also in user data, where layers keep pointers. */
@@ -41167,8 +41167,10 @@ static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
 {
     mlc__param *const old = slot->p;
     for (mlc_module *at = m->ctx->modules; at; at = at->next)
-        for (size_t i = 0; i + sizeof(void *) <= at->user_bytes; i += sizeof(void *))
-            mlc__word_swap(MLC__CAST(char *, at->user) + i, old, p);
+        for (size_t i = 0; i + sizeof(void *) <= at->user_bytes; i += sizeof(void *)) {
+            char *word = MLC__CAST(char *, at->user) + i;
+            if (mlc__user_word(word) == old) memcpy(word, &p, sizeof p);
+        }
     slot->p = p;
     p->holders++;
     mlc__param_drop(old);
@@ -42359,8 +42361,7 @@ static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
 {
     char *user = MLC__CAST(char *, m->user);
     for (size_t at = 0; at + sizeof(void *) <= m->user_bytes; at += sizeof(void *)) {
-        void *p;
-        memcpy(&p, user + at, sizeof p);
+        void *p = mlc__user_word(user + at);
         p = p ? mlc__twin_of(c, p) : NULL;
         if (p) memcpy(user + at, &p, sizeof p);
     }
@@ -42537,8 +42538,9 @@ MLC__FUSE(mlc__act_fuse, MLC__CAN(joins, mlc__act_joins))
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
+    const mlc_module_class cls = { name, NULL, NULL, mlc__act_module, 0, NULL };
     const mlc__act_user user = { act, fn };
-    mlc_module *m = mlc__module_of(ctx, name, mlc__act_module, &user, sizeof user);
+    mlc_module *m = mlc_module_create(ctx, &cls, &user, sizeof user);
     if (m) m->fuse = &mlc__act_fuse;
     return m;
 }
@@ -42784,7 +42786,8 @@ static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_e
 
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
-    return mlc__module_of(ctx, "Flatten", mlc__flatten_module, NULL, 0);
+    static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0, NULL };
+    return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
 /* left: which of dims is -1, or -1; known: the product of the others. */
@@ -43206,7 +43209,9 @@ MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
 
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
-    mlc_module *m = mlc__module_of(ctx, "Sequential", mlc__sequential_module, NULL, 0);
+    static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
+                                          NULL };
+    mlc_module *m = mlc_module_create(ctx, &cls, NULL, 0);
     if (m) m->fuse = &mlc__sequential_fuses;
     return m;
 }
@@ -43658,7 +43663,8 @@ static mlc_tensor *mlc__pool_module(mlc_module *m, mlc_tensor *x, const mlc_epil
 
 static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__pool_user *u)
 {
-    return mlc__module_of(ctx, name, mlc__pool_module, u, sizeof *u);
+    const mlc_module_class cls = { name, NULL, NULL, mlc__pool_module, 0, NULL };
+    return mlc_module_create(ctx, &cls, u, sizeof *u);
 }
 
 static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_desc *d,
