@@ -5599,8 +5599,9 @@ MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
  *   of PyTorch's optimizers of the same names, too, i being the number of the parameter in the
  *   module; steps made are then those of the parameter that has made most, the rate stays; SGD has
  *   no steps there. On any error nothing has changed.
- *   err    IO: another rule, other groups; missing and unexpected keys, all of them; numbers that
- *          no optimizer has; SHAPE, DTYPE naming the state; STATE: as mlc_optim_save
+ *   err    IO: another rule, other groups; a parameter that was frozen then and is trained now, or
+ *          the other way round; missing and unexpected keys, all of them; numbers that no optimizer
+ *          has; SHAPE, DTYPE naming the state; STATE: as mlc_optim_save
  *   ref    torch.optim.Optimizer.load_state_dict                                              */
 MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
 /* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and the
@@ -8840,10 +8841,10 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     struct mlc__param **params;
     int64_t            n;
     void              *values, *grads; /* one block each, on the device                        */
-    void              *room;           /* NULL, or inside of a call the next block of grads    */
     size_t             value_bytes, grad_bytes;
     int64_t            id, layout;     /* order of the root; number of the layout              */
     bool               orphan;         /* its root has another; goes when its last param does  */
+    void              *room;           /* NULL, or inside of a call the next block of grads    */
 } mlc__flat;
 
 typedef struct mlc__lowered {          /* a parameter as 16-bit products read it               */
@@ -8892,6 +8893,8 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     mlc_status (*refuse)(mlc_ctx *ctx, const char *what, const char *name);
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
     struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
+    /* Of one that trees may share: a new layout for each. Set by mlc_module_tie. */
+    void (*anew)(mlc_ctx *ctx);
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
@@ -8995,8 +8998,6 @@ typedef struct mlc__installed {
     struct mlc__watch *hooks;
     /* The first optimizer; modules, when a parameter or a module goes. */
     void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
-    /* mlc_module_tie; where a parameter that other trees may share gets a place for a gradient. */
-    void (*layouts_anew)(mlc_ctx *ctx);
     /* mlc_optim_group; an optimizer with groups, when it finds its parameters. */
     int16_t (*group_of)(const mlc_optim *o, const char *name);
     /* mlc_optim_in_backward; an optimizer, when its parameters are no longer its own or again. */
@@ -30564,14 +30565,14 @@ static mlc_status mlc__thaw_begin(mlc__param *p)
 static void mlc__flat_thaw(mlc__flat *flat)
 {
     mlc_ctx *ctx = flat->ctx;
+    flat->layout = ++ctx->layouts;
     for (int64_t i = 0; i < flat->n; i++) {
         mlc__param *p = flat->params[i];
         if (!mlc__param_thawed(p)) continue;
         p->grad_offset = (int64_t)flat->grad_bytes;
         flat->grad_bytes += mlc__param_bytes(p);
+        if (p->anew) p->anew(ctx);
     }
-    flat->layout = ++ctx->layouts;
-    if (ctx->installed.layouts_anew) ctx->installed.layouts_anew(ctx);
     if (!flat->room) return;
     mlc__heap_data_free(ctx, flat->grads, MLC_MEM_GRAD);
     mlc__flat_grads_at(flat, flat->room);
@@ -30610,10 +30611,9 @@ static mlc_status mlc__grad_alloc(mlc_tensor *base)
     mlc__flat *flat = mlc__flat_of(base);
     if (flat) {
         MLC__TRY(mlc__flat_grads(flat));
-        MLC__REQUIRE(
-            base->ctx, base->grad != NULL, STATE,
-            "backward: parameter '%s' was unfrozen after the build; call mlc_module_rebuild",
-            ((mlc__param *)base)->name);
+        MLC__REQUIRE(base->ctx, base->grad != NULL, STATE,
+                     "backward: '%s' has no gradient; call mlc_module_rebuild",
+                     ((mlc__param *)base)->name);
         return MLC_OK;
     }
     const bool passes = base->node && !mlc__is_outside(base);
@@ -41192,7 +41192,7 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     MLC__REQUIRE(m->ctx, param && (param->flags & MLC__PARAM) && param->ctx == m->ctx, ARG,
                  "module_tie: '%s' needs a parameter of a module of this context",
                  name ? name : "NULL");
-    m->ctx->installed.layouts_anew = mlc__layouts_anew;
+    ((mlc__param *)param)->anew = mlc__layouts_anew;
     for (int32_t i = 0; i < m->slots && name; i++) {
         const mlc__param *p = m->slot[i].p;
         if (strcmp(m->slot[i].name, name) != 0) continue;
@@ -49520,6 +49520,12 @@ static int16_t mlc__group_of(const mlc_optim *o, const char *name)
     return group;
 }
 
+/* False at the first. */
+static bool mlc__group_matches(void *user, mlc__param *p, const char *name)
+{
+    return p->buffer || !mlc__glob(MLC__CAST(const char *, user), name);
+}
+
 /* Entries are made again with the new group; the state moves along. */
 MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
 {
@@ -49557,8 +49563,10 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     o->groups--;
     mlc__heap_free(o->ctx, copy);
     if (st != MLC_OK) return st;
-    return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'; "
-                     "mlc_param_next walks through all names", glob);
+    const bool frozen = !mlc__params(o->module, mlc__group_matches, (void *)(uintptr_t)glob);
+    return mlc__fail(o->ctx, MLC_ERR_ARG, "optim_group: no trained parameter matches '%s'; %s",
+                     glob, frozen ? "those that do are frozen: call mlc_module_freeze with false, "
+                     "then mlc_optim_group" : "mlc_param_next walks through all names");
 }
 
 MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
@@ -49615,9 +49623,9 @@ static void mlc__optim_fresh(mlc_optim *o)
 {
     if (o->calls) return;
     if (o->noise) o->noise->added = false;
+    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p) o->entry[i].p->t.grad_fresh = 0;
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     if (flat && flat->layout != o->layout) mlc__params(o->module, mlc__zero_param, o);
-    for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p) o->entry[i].p->t.grad_fresh = 0;
 }
 
 /* Trained now, and reached by a backward since the last step. */
@@ -58714,10 +58722,71 @@ static int64_t mlc__optim_file_pairs(const mlc_safetensors *file)
     return -1;
 }
 
+/* Parameters that have a state in the file, or an entry, but not both. */
+typedef struct mlc__frozen {
+    const mlc_safetensors *file;
+    int64_t known, there, here;        /* in both or the file; in the file alone; not there     */
+    char first[2][MLC_NAME_BYTES];     /* names: there, here                                   */
+} mlc__frozen;
+
+/* Is name one of a state: "state.NAME.", then more? */
+static bool mlc__state_of(const char *key, const char *name)
+{
+    const size_t n = strlen(name);
+    return strncmp(key, "state.", 6) == 0 && strncmp(key + 6, name, n) == 0 && key[6 + n] == '.';
+}
+
+static bool mlc__frozen_param(void *user, mlc__param *p, const char *name)
+{
+    mlc__frozen *z = MLC__CAST(mlc__frozen *, user);
+    const bool here = p->grad_offset >= 0;
+    bool there = false;
+    for (int64_t i = 0; i < z->file->count && !there; i++)
+        there = mlc__state_of(z->file->entries[i].name, name);
+    z->known += there;
+    if (p->buffer || here == there) return true;
+    int64_t *n = here ? &z->here : &z->there;
+    if ((*n)++ == 0) mlc__copy_text(z->first[here], sizeof z->first[here], name);
+    return true;
+}
+
+/* How many parameters have a state in the file: each has a step. */
+static int64_t mlc__optim_file_steps(const mlc_safetensors *file)
+{
+    int64_t steps = 0;
+    for (int64_t i = 0; i < file->count; i++) {
+        const char *name = file->entries[i].name;
+        const size_t n = strlen(name);
+        steps += n > 11 && strncmp(name, "state.", 6) == 0 && strcmp(name + n - 5, ".step") == 0;
+    }
+    return steps;
+}
+
+/* Parameters that were frozen then and are not now, or the other way round, in place of all keys
+ * that are missing or too many. */
+static mlc_status mlc__optim_load_frozen(const mlc__load *l, const mlc__optim_file *f)
+{
+    const int64_t steps = mlc__optim_file_steps(l->file);
+    mlc__frozen z;
+    if (f->torch || l->desc->partial || l->desc->n_renames || steps == f->o->entries) return MLC_OK;
+    memset(&z, 0, sizeof z);
+    z.file = l->file;
+    mlc__params(l->m, mlc__frozen_param, &z);
+    MLC__REQUIRE(l->m->ctx, z.there == 0, IO, "%s '%.200s': '%.80s' (first of %lld) was trained "
+                 "when it was saved, and is frozen; call mlc_module_freeze(net, \"%.80s\", false) "
+                 "before", l->what, l->file->path, z.first[0], (long long)z.there, z.first[0]);
+    MLC__REQUIRE(l->m->ctx, z.here == 0 || z.known < steps || steps == 0, IO, "%s '%.200s': "
+                 "'%.80s' (first of %lld) was frozen when it was saved, and is trained; call "
+                 "mlc_module_freeze(net, \"%.80s\", true) and mlc_module_rebuild before", l->what,
+                 l->file->path, z.first[1], (long long)z.here, z.first[1]);
+    return MLC_OK;
+}
+
 static mlc_status mlc__optim_load_names(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
     MLC__TRY(mlc__optim_load_rule(l, f));
+    MLC__TRY(mlc__optim_load_frozen(l, f));
     MLC__TRY(mlc__optim_file_begin(f));
     f->numbers.attempts = -1;          /* the file has none */
     if (f->o->lbfgs) MLC__TRY(f->o->lbfgs->plan(f->o, mlc__optim_file_pairs(l->file)));

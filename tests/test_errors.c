@@ -1917,6 +1917,11 @@ WRONG(group_unknown, ARG,
       "optim_group: no trained parameter matches 'body.*'; mlc_param_next walks through all names",
       group(w, "body.*"))
 
+WRONG(group_frozen, ARG,
+      "optim_group: no trained parameter matches '0.*'; those that do are frozen: call "
+      "mlc_module_freeze with false, then mlc_optim_group",
+      (mlc_module_freeze(w->net, "0.*", true), mlc_module_rebuild(w->net), group(w, "0.*")))
+
 WRONG(clip_by_both, ARG,
       "optim_clip: norm 1, value 2: both must be over 0 and one of them infinity; start from "
       "mlc_clip_desc_make()",

@@ -722,6 +722,45 @@ TEST(resume, another_rule_shape_or_group_is_refused_with_names)
     box_close(&b);
 }
 
+/* One step; frozen: layer 0 is since the layout. */
+static void train_frozen(training *r, bool frozen)
+{
+    CHECK_EQ(mlc_module_freeze(r->net, "0.*", frozen), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(r->net), MLC_OK);
+    mlc_scope_begin(r->ctx);
+    CHECK_EQ(mlc_optim_minimize(r->opt, loss_of(r, 1, 0)), MLC_OK);
+    mlc_scope_end(r->ctx);
+}
+
+/* The calls that the errors name make the optimizer fit.                                        */
+TEST(resume, a_parameter_that_was_frozen_or_trained_at_the_save_alone_is_named_with_the_call)
+{
+    static const char *const why[] = {
+        "': '0.weight' (first of 2) was trained when it was saved, and is frozen; call "
+        "mlc_module_freeze(net, \"0.weight\", false) before",
+        "': '0.weight' (first of 2) was frozen when it was saved, and is trained; call "
+        "mlc_module_freeze(net, \"0.weight\", true) and mlc_module_rebuild before"};
+    const box b = box_open_fast("opt.safetensors");
+    for (int frozen = 0; frozen < 2; frozen++) {
+        training r = training_begin(&OWN[3], MLC_F32, false);
+        training other = training_begin(&OWN[3], MLC_F32, false);
+        train_frozen(&r, frozen);
+        train_frozen(&other, !frozen);
+        CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+        check_refused(&other, b.path, MLC_ERR_IO, why[frozen]);
+        CHECK_EQ(mlc_module_freeze(other.net, "0.weight", frozen), MLC_OK);
+        if (frozen) CHECK_EQ(mlc_module_rebuild(other.net), MLC_OK);
+        check_refused(&other, b.path, MLC_ERR_IO, "': '0.bias' (first of 1) was ");
+        CHECK_EQ(mlc_module_freeze(other.net, "0.bias", frozen), MLC_OK);
+        if (frozen) CHECK_EQ(mlc_module_rebuild(other.net), MLC_OK);
+        CHECK_EQ(mlc_optim_load(other.opt, b.path), MLC_OK);
+        CHECK(hash_state(other.opt) == hash_state(r.opt));
+        training_end(&other);
+        training_end(&r);
+    }
+    box_close(&b);
+}
+
 TEST(resume, states_of_no_optimizer_and_no_files_are_refused)
 {
     const box b = box_open_fast("opt.safetensors");
