@@ -71492,7 +71492,8 @@ static void mlc__run_fits_fit(mlc__run_load *r)
     const size_t n = (size_t)f->d.n_metrics;
     const int64_t *at = r->at;
     if (mlc__run_numbers(r, "fit.at", MLC_I64, MLC__RUN_PLACE, r->at) &&
-        (at[0] < 0 || at[1] < 0 || at[2] < 0 || (at[3] != 0 && at[3] != 1) || at[4] < -1))
+        (at[0] < 0 || at[1] < 0 || at[2] < 0 || (at[3] != 0 && at[3] != 1) || at[4] < -1 ||
+         (at[0] | at[1] | at[2]) > INT64_MAX / 2))
         mlc__run_why(r, MLC_ERR_IO, "fit.at: epoch %lld, batch %lld, step %lld: that is no place",
                      (long long)at[0], (long long)at[1], (long long)at[2]);
     mlc__run_numbers(r, "fit.loss", MLC_F64, 2, r->loss);

@@ -340,6 +340,27 @@ TEST(run, of_another_model_is_refused_with_all_reasons)
     box_close(&b);
 }
 
+/* A file of a place from which steps could not be counted on. */
+TEST(run, of_a_place_at_the_end_of_the_numbers_is_refused)
+{
+    for (int k = 0; k < 2; k++) {
+        const box b = box_open_fast("net");
+        scene     s;
+        scene_open(&s, PLAIN, 16, BATCH, 3);
+        const mlc_run run = mlc_fit_run(s.s);
+        CHECK(mlc_fit_step(s.s));
+        const int64_t was = k ? s.s->step : s.s->epoch;
+        *(k ? &s.s->step : &s.s->epoch) = INT64_MAX;
+        CHECK_EQ(mlc_run_save(s.ctx, b.path, &run), MLC_OK);
+        *(k ? &s.s->step : &s.s->epoch) = was;
+        CHECK(mlc_run_load(s.ctx, b.path, &run) == MLC_ERR_IO);
+        CHECK_ERROR(s.ctx, MLC_ERR_IO, "that is no place");
+        CHECK_EQ(k ? s.s->step : s.s->epoch, was);
+        scene_close(&s);
+        box_close(&b);
+    }
+}
+
 TEST(run, is_no_other_file)
 {
     const box b = box_open_fast("run");
