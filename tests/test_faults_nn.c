@@ -910,6 +910,34 @@ DO(mlc_module_freeze)
     return st;
 }
 
+/* a's first layer is frozen; its weight has its memory in b's block, its bias in a's own. */
+static mlc_status unfreeze_in_two_blocks(world *w, mlc_module *a, mlc_module *b)
+{
+    mlc_tensor *x = mlc_detach(w->x), *weight = mlc_module_param(b, "weight");
+    if (!x || !weight) return mlc_ctx_status(w->ctx);
+    mlc_module_tie(mlc_module_child(a, 0), "weight", weight);
+    mlc_module_freeze(a, "0.*", true);
+    if (mlc_module_build(a) == MLC_OK && mlc_module_rebuild(b) == MLC_OK) {
+        mlc_backward_from(mlc_forward(a, x), NULL);
+        mlc_backward_from(mlc_forward(b, x), NULL);
+    }
+    if (mlc_ctx_status(w->ctx) != MLC_OK) return mlc_ctx_status(w->ctx);
+    const mlc_status st = mlc_module_freeze(a, NULL, false);
+    CHECK_EQ(mlc_module_numel(a, true), st == MLC_OK ? 43 : 18);
+    CHECK_EQ(mlc_module_numel(b, true), st == MLC_OK ? 25 : 5);
+    return st;
+}
+
+DO(unfreeze_in_two_blocks)
+{
+    mlc_module *b = mlc_nn_linear(w->ctx, 4, 5);
+    mlc_module *a = b ? mlc_module_clone(w->net) : NULL;
+    const mlc_status st = own_module(w, a) ? unfreeze_in_two_blocks(w, a, b)
+                                           : mlc_ctx_status(w->ctx);
+    mlc_module_free(b);
+    return st;
+}
+
 DO(mlc_module_forward)
 {
     mlc_tensor *out = NULL;
