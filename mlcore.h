@@ -62836,9 +62836,16 @@ typedef struct mlc__mnist {            /* both; i64 labels, labels of the file, 
     mlc_dataset *part[4];
 } mlc__mnist;
 
+/* Labels alone can be wrong here: their file is named. */
 static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
 {
-    return mlc__set_of(user)->get(mlc__set_of(user)->user, s);
+    const mlc__mnist *m = MLC__CAST(const mlc__mnist *, user);
+    const mlc_status st = m->part[0]->get(m->part[0]->user, s);
+    const size_t n = strlen(s->why);
+    if (st == MLC_ERR_VALUE)
+        snprintf(s->why + n, sizeof s->why - n, "; labels of '%.120s'",
+                 MLC__CAST(const mlc__row_file *, m->part[2]->user)->file.path);
+    return st;
 }
 
 static void mlc__mnist_release(void *user)
@@ -62856,6 +62863,12 @@ static mlc_status mlc__mnist_open(mlc_ctx *ctx, mlc__mnist *m, const char *image
     MLC__REQUIRE(ctx, n == of, SHAPE, "dataset_mnist: '%.120s' has %lld images, '%.120s' %lld "
                  "labels; take both files of one part, train or t10k", images, (long long)n,
                  labels, (long long)of);
+    const mlc_field *y = &m->part[2]->field[0];
+    MLC__REQUIRE(ctx, mlc__product(y->dims.n, y->dims.v) == 1, SHAPE, "dataset_mnist: '%.200s': "
+                 "its rows are %s; labels are single numbers; is it the file of images?", labels,
+                 mlc__shape_text(y->dims.n, y->dims.v).s);
+    MLC__REQUIRE(ctx, !mlc__is_float(y->dtype), DTYPE, "dataset_mnist: '%.200s': it is %s; labels "
+                 "are whole numbers", labels, mlc_dtype_name(y->dtype));
     m->part[1] = mlc_dataset_labels(ctx, m->part[2], 0, classes);
     const mlc_dataset *const both[2] = { m->part[3], m->part[1] };
     m->part[0] = both[1] ? mlc_dataset_zip(ctx, both, 2) : NULL;

@@ -654,7 +654,8 @@ TEST(dataset, mnist_is_images_with_a_channel_and_i64_labels_of_two_files)
         CHECK_NEAR(mlc_item(field[1]), label[i], 0);
     }
     CHECK(mlc_dataset_get(ctx, d, 3, field) == MLC_ERR_VALUE);
-    CHECK_ERROR(ctx, MLC_ERR_VALUE, "sample 3: label 10; classes are 0 to 9");
+    CHECK_HAS(mlc_error(ctx), "labels'");
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "sample 3: label 10; classes are 0 to 9; labels of '");
     mlc_dataset_free(d);
     d = mlc_dataset_mnist(ctx, a.path, b.path, 11);        /* goes with the context            */
     CHECK_NEAR(value(ctx, d, 3, 1), 10, 0);
@@ -664,6 +665,11 @@ TEST(dataset, mnist_is_images_with_a_channel_and_i64_labels_of_two_files)
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "its rows are []; images are [h,w] or [c,h,w]");
     CHECK(mlc_dataset_mnist(ctx, a.path, NULL, 10) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_mnist: path is NULL");
+    CHECK(mlc_dataset_mnist(ctx, a.path, a.path, 10) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "images': its rows are [3,2]; labels are single numbers; is ");
+    CHECK_EQ(mlc_idx_save(mlc_cast(y, MLC_F32), b.path), MLC_OK);
+    CHECK(mlc_dataset_mnist(ctx, a.path, b.path, 10) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "labels': it is f32; labels are whole numbers");
     CHECK_EQ(mlc_idx_save(mlc_rows(y, 0, 3), b.path), MLC_OK);
     CHECK(mlc_dataset_mnist(ctx, a.path, b.path, 10) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "images' has 4 images, '");
