@@ -396,7 +396,8 @@ static bool rows_sizes_agree(const mlc_kernels *k, rows_op op, mlc_dtype dtype)
 {
     static const int64_t long_ones[] = {191, 192, 255, 256, 257, 384, 511, 512, 513, 1000, 1023,
                                         1024, 1025};
-    const mlc_kernels *low = mlc_cpu_kernels((mlc_isa)(MLC_ISA_SCALAR + 1));
+    const mlc_isa      next = test_level_after(MLC_ISA_SCALAR);
+    const mlc_kernels *low = mlc_cpu_kernels(next == MLC_ISA_AUTO ? MLC_ISA_SCALAR : next);
     const bool         half = dtype != MLC_F32;
     bool               ok = true;
     for (int64_t n = 1; ok && n <= 130; n += n < 20 ? 1 : test_stride(7)) {
