@@ -896,17 +896,25 @@ DO(mlc_module_rebuild)
 
 DO(mlc_module_to) { return mlc_module_to(w->net, MLC_F64); }
 
+static mlc_status unfreeze(mlc_module *m, mlc_optim *opt)
+{
+    mlc_status st = mlc_module_freeze(m, "0.*", true);
+    st = first_of(st, mlc_module_rebuild(m));
+    mlc_optim_zero_grad(opt);
+    st = first_of(st, mlc_optim_step(opt));                /* makes memory for gradients       */
+    st = first_of(st, mlc_module_freeze(m, "2.bias", true));
+    if (st != MLC_OK) return st;
+    st = mlc_module_freeze(m, NULL, false);
+    CHECK_EQ(mlc_module_numel(m, true), st == MLC_OK ? 43 : 15);
+    return st;
+}
+
 DO(mlc_module_freeze)
 {
-    mlc_status st = mlc_module_freeze(w->net, "0.*", true);
-    st = first_of(st, mlc_module_rebuild(w->net));
-    mlc_optim_zero_grad(w->opt);
-    st = first_of(st, mlc_optim_step(w->opt));             /* makes memory for gradients       */
-    st = first_of(st, mlc_module_freeze(w->net, "2.bias", true));
-    if (st != MLC_OK) return st;
-    st = mlc_module_freeze(w->net, NULL, false);
-    CHECK_EQ(mlc_module_numel(w->net, true), st == MLC_OK ? 43 : 15);
-    mlc_module_freeze(w->net, "2.bias", false);            /* as it was, also after a failure  */
+    mlc_module *m = mlc_module_clone(w->net);
+    mlc_optim  *opt = own_module(w, m) ? mlc_sgd(m, 0.1) : NULL;
+    const mlc_status st = opt ? unfreeze(m, opt) : mlc_ctx_status(w->ctx);
+    mlc_optim_free(opt);
     return st;
 }
 
