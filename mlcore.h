@@ -58794,7 +58794,7 @@ static mlc_status mlc__optim_load_names(mlc__load *l)
     f->lbfgs = MLC__ARENA(mlc_tensor **, f->o->ctx, (size_t)items * sizeof *f->lbfgs);
     if (!f->lbfgs) return MLC_ERR_NOMEM;
     memset(f->lbfgs, 0, (size_t)items * sizeof *f->lbfgs);
-    for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
+    for (int64_t i = 0; i < items; i++) mlc__optim_want(l, i);      /* counting cannot fail */
     MLC__TRY(mlc__load_room(l));
     for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
     return MLC_OK;

@@ -5,6 +5,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
+#include "device.h"
 #include "rules.h"
 #include "watch.h"
 
@@ -779,7 +780,7 @@ TEST(resume, states_of_no_optimizer_and_no_files_are_refused)
     box_close(&b);
 }
 
-/* The file of opt again, with another value of the scalar `name`.                               */
+/* The file of opt again, with another value, all over, of the item `name`.                      */
 static void save_with(training *r, const char *path, const char *name, double value)
 {
     mlc_named            list[64];
@@ -792,7 +793,8 @@ static void save_with(training *r, const char *path, const char *name, double va
         const bool this_one = strcmp(it.name, name) == 0;
         snprintf(names[n], 64, "%.63s", it.name);
         list[n].name = names[n];
-        list[n].tensor = this_one ? mlc_full(r->ctx, MLC_F64, mlc_dims0(), value) : it.tensor;
+        list[n].tensor = this_one ? mlc_full(r->ctx, MLC_F64, mlc_dims_of(it.tensor->ndim,
+                                             it.tensor->shape), value) : it.tensor;
         found = found || this_one;
     }
     CHECK(found);
@@ -828,5 +830,230 @@ TEST(resume, numbers_that_no_optimizer_has_are_refused_by_name)
     CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_OK);
     CHECK_NEAR(mlc_optim_lr(r.opt), 0.125, 0);
     training_end(&r);
+    box_close(&b);
+}
+
+/* ---- what fails on the way -------------------------------------------------------------------- */
+
+/* Lists of its items are longer than a chunk of a scope's memory. */
+static mlc_module *many_layers(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 260; i++) mlc_module_add(net, mlc_nn_linear(ctx, 1, 1));
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    return net;
+}
+
+/* Each allocation of a save or load fails, later ones with gaps: NOMEM, and nothing has changed. */
+static void fail_allocations(tally *m, mlc_ctx *ctx, mlc_optim *opt, const char *path, bool saves)
+{
+    const uint64_t before = hash_state(opt);
+    mlc_status     st = MLC_ERR_NOMEM;
+    int            failed = 0;
+    for (int64_t n = 1; st != MLC_OK && n < 10000; n += n < 50 ? 1 : n / 8) {
+        mlc_memory_trim(ctx);
+        m->calls = 0;
+        m->fail_at = n;
+        st = saves ? mlc_optim_save(opt, path) : mlc_optim_load(opt, path);
+        m->fail_at = 0;
+        if (st == MLC_OK) break;
+        CHECK_EQ(st, MLC_ERR_NOMEM);
+        CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+        CHECK(saves || hash_state(opt) == before);
+        failed++;
+    }
+    CHECK_EQ(st, MLC_OK);
+    CHECK(failed > 5);
+    CHECK(hash_state(opt) == before);
+}
+
+TEST(resume, files_of_many_items_survive_that_any_allocation_fails)
+{
+    const box          b = box_open_fast("opt.safetensors");
+    tally              m;
+    const mlc_ctx_desc d = tally_desc(&m);
+    mlc_ctx           *ctx = mlc_ctx_create(&d);
+    mlc_scope_begin(ctx);
+    mlc_optim *opt = mlc_adamw(many_layers(ctx), 0.1);
+    CHECK_EQ(mlc_optim_group(opt, "1*.bias", NULL), MLC_OK);
+    CHECK_EQ(mlc_optim_group(opt, "2*.bias", NULL), MLC_OK);
+    fail_allocations(&m, ctx, opt, b.path, true);
+    fail_allocations(&m, ctx, opt, b.path, false);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    tally_done(&m, ctx);
+    box_close(&b);
+}
+
+/* The network has another dtype since the optimizer was made, so that a save makes its state anew. */
+TEST(resume, a_save_that_gets_no_memory_for_a_new_layout_can_be_done_again)
+{
+    const box          b = box_open_fast("opt.safetensors");
+    tally              m;
+    const mlc_ctx_desc d = tally_desc(&m);
+    mlc_ctx           *ctx = mlc_ctx_create(&d);
+    mlc_scope_begin(ctx);
+    mlc_module *net = small_net(ctx, 5);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    CHECK_EQ(mlc_module_to(net, MLC_F64), MLC_OK);
+    mlc_memory_trim(ctx);
+    m.calls = 0;
+    m.fail_at = 1;
+    CHECK_EQ(mlc_optim_save(opt, b.path), MLC_ERR_NOMEM);
+    CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+    CHECK_EQ(box_count(&b), 0);
+    CHECK_EQ(mlc_optim_save(opt, b.path), MLC_OK);
+    CHECK(find(opt, "state.0.weight.exp_avg")->dtype == MLC_F64);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    tally_done(&m, ctx);
+    box_close(&b);
+}
+
+TEST(resume, scopes_that_are_as_deep_as_can_be_leave_no_room_for_a_save_or_a_load)
+{
+    const box b = box_open_fast("opt.safetensors");
+    training  r = training_begin(&OWN[3], MLC_F32, false);
+    int       depth = 0;
+    train(&r, 1);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+    const uint64_t before = hash_all(&r);
+    while (mlc_scope_begin(r.ctx) == MLC_OK) depth++;
+    mlc_error_clear(r.ctx);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(r.ctx), "scope");
+    mlc_error_clear(r.ctx);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(r.ctx), "scope");
+    mlc_error_clear(r.ctx);
+    for (; depth > 0; depth--) CHECK_EQ(mlc_scope_end(r.ctx), MLC_OK);
+    CHECK(hash_all(&r) == before);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
+    training_end(&r);
+    box_close(&b);
+}
+
+/* Every copy to or from the device fails once. */
+TEST(resume, a_device_that_fails_in_a_save_or_a_load_is_an_error)
+{
+    const box b = box_open_fast("opt.safetensors");
+    mlc_ctx  *ctx = device_ctx("test", NULL);
+    for (int saves = 1; saves >= 0; saves--) {
+        mlc_module *net = small_net(ctx, 5);
+        mlc_optim  *opt = mlc_adamw(net, 0.1);
+        mlc_status  st = MLC_ERR_DEVICE;
+        int64_t     at = 0;
+        CHECK(mlc_ema(opt, 0.5) != NULL);
+        CHECK_EQ(mlc_ctx_sync(ctx), MLC_OK);
+        while (st != MLC_OK && at < 1000) {
+            g_device.break_at = ++at;
+            g_device.calls = 0;
+            st = saves ? mlc_optim_save(opt, b.path) : mlc_optim_load(opt, b.path);
+            g_device.break_at = 0;
+            CHECK_EQ(st, g_device.calls < at ? MLC_OK : MLC_ERR_DEVICE);
+            if (st != MLC_OK) CHECK_HAS(mlc_error(ctx), " broke after ");
+            if (st != MLC_OK) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+        }
+        CHECK(at > 5 && at < 1000);
+        mlc_optim_free(opt);
+    }
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* ---- what files may have ----------------------------------------------------------------------- */
+
+TEST(resume, a_carry_that_is_not_finite_and_an_average_that_begins_late_are_refused)
+{
+    const box     b = box_open_fast("opt.safetensors");
+    training      r = training_begin(rule(N_ALL - 2), MLC_F32, false);     /* sf_adamw         */
+    mlc_load_desc d = mlc_load_desc_make();
+    mlc_ema(r.opt, 0.5);
+    train(&r, 1);
+    static const struct { const char *name; double value; const char *text; } bad[] = {
+        {"state.0.bias.carry", (double)INFINITY, "state.0.bias.carry is inf; it must be a number "},
+        {"optim.average.0", 0.5, "optim.average.0 is 0.5; it must be a whole number from "},
+        {"optim.average.0", 2, "an average begins after 2 steps, of 1"}};
+    const uint64_t before = hash_all(&r);
+    d.cast = d.partial = true;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        save_with(&r, b.path, bad[i].name, bad[i].value);
+        CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(r.ctx), bad[i].text);
+        mlc_error_clear(r.ctx);
+        CHECK(hash_all(&r) == before);
+    }
+    training_end(&r);
+    box_close(&b);
+}
+
+/* A step is one of optim.lbfgs, whose ro is the length of the history. */
+TEST(resume, numbers_of_lbfgs_that_cannot_be_are_refused)
+{
+    const box     b = box_open_fast("opt.safetensors");
+    training      r = training_begin(&LBFGS[0], MLC_F32, false);
+    mlc_load_desc d = mlc_load_desc_make();
+    d.cast = d.partial = true;
+    for (int step = 1; step <= 3; step++) train(&r, step);
+    const uint64_t before = hash_all(&r);
+    save_with(&r, b.path, "optim.lbfgs.n_iter", -1);
+    CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(r.ctx), "a number of optim.lbfgs is -1; it must be from 0 to 2^53");
+    mlc_error_clear(r.ctx);
+    CHECK(hash_all(&r) == before);
+    const mlc_named ro = {"optim.lbfgs.ro", mlc_zeros(r.ctx, MLC_F64, mlc_dims2(1, 5))};
+    CHECK_EQ(mlc_safetensors_save(r.ctx, b.path, &ro, 1, NULL), MLC_OK);
+    check_refused(&r, b.path, MLC_ERR_IO, "optim.lbfgs.");
+    training_end(&r);
+    box_close(&b);
+}
+
+/* A frozen parameter of the layout takes no gradient from a file, where there is one. */
+TEST(resume, a_gradient_of_a_parameter_that_was_frozen_since_is_not_asked_for)
+{
+    const box     b = box_open_fast("opt.safetensors");
+    training      r = training_begin(&OWN[3], MLC_F32, true);
+    mlc_load_desc d = mlc_load_desc_make();
+    train(&r, 1);                      /* 1 of 3 calls of an update                            */
+    CHECK(find(r.opt, "grad.0.bias") != NULL);
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(r.net, "0.bias", true), MLC_OK);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(r.ctx), "grad.0.bias");
+    mlc_error_clear(r.ctx);
+    d.partial = true;
+    CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_OK);
+    CHECK(find(r.opt, "grad.0.weight") != NULL && find(r.opt, "grad.0.bias") == NULL);
+    training_end(&r);
+    box_close(&b);
+}
+
+/* PyTorch's names, of rules whose numbers PyTorch keeps elsewhere or not at all. */
+TEST(resume, schedule_free_adamw_and_adafactor_load_states_under_pytorch_s_names)
+{
+    static const char *const free_parts[] = {"z", "exp_avg_sq", "step"};
+    static const char *const vector_parts[] = {"variance", "step"};
+    const box b = box_open_fast("torch.safetensors");
+    training  r = training_begin(rule(N_ALL - 2), MLC_F32, false);         /* sf_adamw         */
+    for (int step = 1; step <= 3; step++) train(&r, step);
+    CHECK(save_as_torch(r.net, r.opt, free_parts, 3, b.path));
+    const uint64_t z = hash_tensor(0, find(r.opt, "state.2.weight.z"));
+    train(&r, 4);
+    CHECK(hash_tensor(0, find(r.opt, "state.2.weight.z")) != z);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
+    CHECK(hash_tensor(0, find(r.opt, "state.2.weight.z")) == z);
+    CHECK_EQ(mlc_optim_steps(r.opt), 3);
+    training_end(&r);
+
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_layer_norm(ctx, 4);
+    mlc_optim  *opt = mlc_adafactor(net, 0.01);
+    mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1));
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+    CHECK(save_as_torch(net, opt, vector_parts, 2, b.path));
+    mlc_optim *fresh = mlc_adafactor(net, 0.01);
+    CHECK_EQ(mlc_optim_load(fresh, b.path), MLC_OK);
+    CHECK_EQ(mlc_optim_steps(fresh), 1);
+    CHECK(hash_tensor(0, find(fresh, "state.weight.variance")) ==
+          hash_tensor(0, find(opt, "state.weight.variance")));
+    CHECK_OK(ctx);
     box_close(&b);
 }
