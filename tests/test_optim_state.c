@@ -833,7 +833,7 @@ TEST(resume, numbers_that_no_optimizer_has_are_refused_by_name)
     box_close(&b);
 }
 
-/* ---- what fails on the way -------------------------------------------------------------------- */
+/* ---- what fails on the way ------------------------------------------------------------------ */
 
 /* Lists of its items are longer than a chunk of a scope's memory. */
 static mlc_module *many_layers(mlc_ctx *ctx)
@@ -844,7 +844,7 @@ static mlc_module *many_layers(mlc_ctx *ctx)
     return net;
 }
 
-/* Each allocation of a save or load fails, later ones with gaps: NOMEM, and nothing has changed. */
+/* Each allocation of a save or load fails, later ones with gaps: NOMEM, nothing has changed. */
 static void fail_allocations(tally *m, mlc_ctx *ctx, mlc_optim *opt, const char *path, bool saves)
 {
     const uint64_t before = hash_state(opt);
@@ -884,7 +884,7 @@ TEST(resume, files_of_many_items_survive_that_any_allocation_fails)
     box_close(&b);
 }
 
-/* The network has another dtype since the optimizer was made, so that a save makes its state anew. */
+/* The network has another dtype since the optimizer was made: a save makes its state anew. */
 TEST(resume, a_save_that_gets_no_memory_for_a_new_layout_can_be_done_again)
 {
     const box          b = box_open_fast("opt.safetensors");
@@ -959,7 +959,7 @@ TEST(resume, a_device_that_fails_in_a_save_or_a_load_is_an_error)
     box_close(&b);
 }
 
-/* ---- what files may have ----------------------------------------------------------------------- */
+/* ---- what files may have -------------------------------------------------------------------- */
 
 TEST(resume, a_carry_that_is_not_finite_and_an_average_that_begins_late_are_refused)
 {
@@ -969,7 +969,7 @@ TEST(resume, a_carry_that_is_not_finite_and_an_average_that_begins_late_are_refu
     mlc_ema(r.opt, 0.5);
     train(&r, 1);
     static const struct { const char *name; double value; const char *text; } bad[] = {
-        {"state.0.bias.carry", (double)INFINITY, "state.0.bias.carry is inf; it must be a number "},
+        {"state.0.bias.carry", INF, "state.0.bias.carry is inf; it must be a number from "},
         {"optim.average.0", 0.5, "optim.average.0 is 0.5; it must be a whole number from "},
         {"optim.average.0", 2, "an average begins after 2 steps, of 1"}};
     const uint64_t before = hash_all(&r);
@@ -1055,5 +1055,30 @@ TEST(resume, schedule_free_adamw_and_adafactor_load_states_under_pytorch_s_names
     CHECK(hash_tensor(0, find(fresh, "state.weight.variance")) ==
           hash_tensor(0, find(opt, "state.weight.variance")));
     CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* Where the file has states of other parameters it is of another network: all keys are named. */
+TEST(resume, states_of_another_network_are_no_frozen_parameters)
+{
+    static const mlc_rename out[] = {{.from = "state.9.*", .to = ""}};
+    const box       b = box_open_fast("opt.safetensors");
+    training        r = training_begin(&OWN[3], MLC_F32, false);
+    mlc_tensor     *step = mlc_zeros(r.ctx, MLC_I64, mlc_dims0());
+    const mlc_named list[] = {{"state.0.weight.step", step}, {"state.0.weight_2.step", step},
+                              {"state.0.biased.step", step}, {"state.9.bias.step", step},
+                              {"state.9.weight.step", step}};
+    const char *const metadata[] = {"mlcore.optim", "adamw", NULL};
+    mlc_load_desc d = mlc_load_desc_make();
+    CHECK_EQ(mlc_safetensors_save(r.ctx, b.path, list, 5, metadata), MLC_OK);
+    for (d.n_renames = 0; d.n_renames < 2; d.n_renames++) {
+        d.renames = d.n_renames ? out : NULL;
+        CHECK_EQ(mlc_optim_load_ex(r.opt, b.path, &d), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(r.ctx), "Missing key(s) in state_dict: \"state.0.weight.exp_avg\"");
+        CHECK_HAS(mlc_error(r.ctx), "\"state.0.weight_2.step\"");
+        CHECK_EQ(strstr(mlc_error(r.ctx), "\"state.9.") != NULL, d.n_renames == 0);
+        mlc_error_clear(r.ctx);
+    }
+    training_end(&r);
     box_close(&b);
 }
