@@ -56166,8 +56166,9 @@ static mlc_tensor *mlc__st_view(mlc_safetensors *f, const mlc__st_entry *e)
         return mlc__st_get(f, e);
     if (!f->map && !f->file.bytes) f->map = mlc__file_map(&f->file);
     const char *all = f->map ? MLC__CAST(const char *, f->map) : f->file.bytes;
-    const uintptr_t data = all ? (uintptr_t)all + (uintptr_t)(f->data + e->begin) : 0;
-    if (!data || data % mlc_dtype_bytes(e->dtype) != 0) return mlc__st_get(f, e);
+    if (!all) return mlc__st_get(f, e);
+    const uintptr_t data = (uintptr_t)all + (uintptr_t)(f->data + e->begin);
+    if (data % mlc_dtype_bytes(e->dtype) != 0) return mlc__st_get(f, e);
     return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, (void *)data);
 }
 
@@ -57983,8 +57984,8 @@ static void mlc__load_line(const mlc__load *l, const char *what, const char *nam
 
 static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
 {
-    const mlc__st_entry *e = w->entry >= 0 ? &l->file->entries[w->entry] : NULL;
-    if (!e) return w->optional ? MLC__ABSENT : MLC__MISSING;
+    if (w->entry < 0) return w->optional ? MLC__ABSENT : MLC__MISSING;
+    const mlc__st_entry *e = &l->file->entries[w->entry];
     if (e->ndim != w->to->ndim ||
         memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) != 0)
         return MLC__OTHER_SHAPE;
@@ -58252,7 +58253,7 @@ static mlc_status mlc__load_names_agree(const mlc__load *l)
         if (o && !cut && (o->piece || k->piece)) continue;       /* parts here, whole there */
         for (int32_t p = 0; o && p < (cut ? k->r->parts : 1) && !st; p++) {
             const mlc__piece *a = cut ? &o->piece[p] : &two, *b = cut ? &k->piece[p] : &one;
-            if (a->entry < 0 || b->entry < 0) continue;
+            if (b->entry < 0) continue;                      /* all of a is there */
             MLC__TRY(mlc_scope_begin(ctx));
             st = mlc__load_agree(l, k, a, b);
             mlc__scope_leave(ctx);
@@ -59008,10 +59009,10 @@ static bool mlc__number_local(const char *text, size_t n, char *copy, size_t roo
     const char *dot = localeconv()->decimal_point;
     size_t to = 0;
     for (size_t k = 0; k < n; k++) {
-        const char *piece = text[k] == '.' ? dot : NULL;
-        const size_t len = piece ? strlen(piece) : 1;
+        const bool point = text[k] == '.';
+        const size_t len = point ? strlen(dot) : 1;
         if (to + len >= room) return false;
-        memcpy(copy + to, piece ? piece : text + k, len);
+        memcpy(copy + to, point ? dot : text + k, len);
         to += len;
     }
     copy[to] = 0;

@@ -1308,7 +1308,12 @@ TEST(io, thousands_of_tiny_tensors_are_read_one_by_one_only)
 
 /* ---- no files in a dry run ------------------------------------------------------------------ */
 
-typedef struct filer { const char *path; mlc_safetensors *file; int what; } filer;
+typedef struct filer {
+    const char      *path;
+    mlc_safetensors *file;
+    mlc_module      *other;
+    int              what;
+} filer;
 
 static mlc_status filer_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                 mlc_tensor **out, int32_t n_out)
@@ -1325,6 +1330,7 @@ static mlc_status filer_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_
     case 4: mlc_npz_save(ctx, f->path, &list, 1); break;
     case 5: mlc_safetensors_save(ctx, f->path, &list, 1, NULL); break;
     case 6: mlc_csv_save(in[0], f->path, NULL); break;
+    case 7: mlc_load_memory(f->other, "", 0, NULL); break;
     default: mlc_idx_save(in[0], f->path); break;
     }
     return mlc_ctx_status(ctx);
@@ -1337,13 +1343,16 @@ TEST(io, a_summary_reads_and_writes_no_file)
     static const mlc_module_class cls = { "Filer", filer_forward, NULL, NULL, 0, NULL};
     mlc_ctx *ctx = test_ctx();
     box      b = box_open("none");
-    filer    f = { b.path, mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors"), 0 };
+    filer    f = { b.path, mlc_safetensors_open(ctx, "tests/golden/io_dtypes.safetensors"),
+                   mlc_nn_linear(ctx, 1, 1), 0 };
+    CHECK_EQ(mlc_module_build(f.other), MLC_OK);
     CHECK(mlc_safetensors_view(f.file, "f64") != NULL);    /* there is a mapping               */
-    for (; f.what < 8; f.what++) {
+    for (; f.what < 9; f.what++) {
         mlc_module *m = mlc_module_create(ctx, &cls, &f, sizeof f);
         CHECK_EQ(mlc_summary(m, mlc_dims2(2, 3), no_text, NULL), MLC_ERR_STATE);
         CHECK_HAS(mlc_error(ctx), "': no files while mlc_summary runs forward");
-        CHECK_HAS(mlc_error(ctx), f.what < 2 ? "io_dtypes.safetensors" : b.path);
+        CHECK_HAS(mlc_error(ctx), f.what < 2 ? "io_dtypes.safetensors" :
+                                  f.what == 7 ? "'memory'" : b.path);
         if (!CHECK_STATUS(ctx, MLC_ERR_STATE)) printf("  %d\n", f.what);
         mlc_module_free(m);
     }

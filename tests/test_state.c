@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
+#include "device.h"
 #include "flash.h"
 
 /* A rename that is one of names alone. */
@@ -396,6 +397,13 @@ TEST(state, a_name_that_grows_too_long_is_unexpected)
     CHECK(!load_renamed(ctx, net, NULL, 0, keys, 3, got));
     snprintf(text, sizeof text, "Unexpected key(s) in state_dict: \"%s\".", key);
     CHECK_HAS(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    char longer[MLC_STATE_NAME_BYTES + 8];
+    memset(longer, 'l', sizeof longer - 1);
+    longer[sizeof longer - 1] = 0;
+    const char *const long_keys[] = {"0.weight", "0.bias", longer};
+    CHECK(!load_renamed(ctx, net, NULL, 0, long_keys, 3, got));
+    CHECK_HAS(mlc_error(ctx), "Unexpected key(s) in state_dict: \"llll");
     CHECK_STATUS(ctx, MLC_ERR_IO);
 }
 
@@ -1355,6 +1363,9 @@ TEST(state, two_names_of_a_parameter_must_have_the_same_values)
 TEST(state, the_state_of_an_optimizer_has_no_parts)
 {
     static const mlc_rename r[] = {{.from = "a", .to = "b", .transpose = true}};
+    static const mlc_rename plain[] = {TO("a", "b")};
+    static const mlc_rename halved[] = {{.from = "c", .to = "b", .parts = 2},
+                                        {.from = "d", .to = "b", .part = 1, .parts = 2}};
     mlc_ctx      *ctx = test_ctx();
     mlc_module   *net = sequential(ctx);
     mlc_optim    *opt = mlc_adamw(net, 0.1);
@@ -1363,6 +1374,13 @@ TEST(state, the_state_of_an_optimizer_has_no_parts)
     CHECK_STR(mlc_error(ctx),
               "optim_load: rename 'a' has parts or a transpose; only parameters may have them");
     CHECK_STATUS(ctx, MLC_ERR_UNSUPPORTED);
+    d = loads_by(halved, 2);
+    CHECK_EQ(mlc_optim_load_ex(opt, "none", &d), MLC_ERR_UNSUPPORTED);
+    CHECK_HAS(mlc_error(ctx), "optim_load: rename 'c' has parts or a transpose; only ");
+    CHECK_STATUS(ctx, MLC_ERR_UNSUPPORTED);
+    d = loads_by(plain, 1);
+    CHECK_EQ(mlc_optim_load_ex(opt, "none", &d), MLC_ERR_IO);        /* there is no such file  */
+    CHECK_STATUS(ctx, MLC_ERR_IO);
 }
 
 static mlc_status cut_attempt(mlc_ctx *ctx, const void *user)
@@ -1382,6 +1400,328 @@ TEST(state, parts_survive_that_any_allocation_fails)
     box      b = box_open_fast("s.safetensors");
     CHECK_EQ(cut_attempt(ctx, b.path), MLC_OK);
     tally_fail_each(cut_attempt, b.path);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* ---- names of one parameter, each in parts or whole ------------------------------------------ */
+
+/* A "w", which is "in.other" as well. */
+static mlc_module *tied_shape(mlc_ctx *ctx, const shape *s)
+{
+    mlc_module *net = bare(ctx, s, 1), *in = mlc_nn_sequential(ctx);
+    CHECK_EQ(mlc_module_add_named(net, "in", in), MLC_OK);
+    CHECK_EQ(mlc_module_tie(in, "other", mlc_module_param(net, "w")), MLC_OK);
+    CHECK_OK(ctx);
+    return net;
+}
+
+/* Of [3,1]: whole as w1.0, in two parts as w2.0 and w2.1, in three; the other name likewise. */
+#define PARTS(x, to_) \
+    {.from = x "1.0", .to = to_}, \
+    {.from = x "2.0", .to = to_, .parts = 2, .size = 1}, \
+    {.from = x "2.1", .to = to_, .part = 1, .parts = 2}, \
+    {.from = x "3.0", .to = to_, .parts = 3}, \
+    {.from = x "3.1", .to = to_, .part = 1, .parts = 3}, \
+    {.from = x "3.2", .to = to_, .part = 2, .parts = 3}
+static const mlc_rename tied_parts[] = {PARTS("w", "w"), PARTS("o", "in.other")};
+static const shape      tied_ours[] = {{"w", 3, 1}};
+
+/* Adds rows 0 to 2 in so many parts; the last row is `last`. */
+static int add_parts(mlc_ctx *ctx, mlc_named *list, char names[][24], int n, char name, int parts,
+                     double last)
+{
+    const double v[3] = {1, 2, last};
+    for (int i = 0, row = 0; i < parts; i++, n++) {
+        const int rows = i + 1 < parts ? 1 : 3 - row;
+        snprintf(names[n], sizeof names[n], "%c%d.%d", name, parts, i);
+        list[n].name = names[n];
+        list[n].tensor = test_tensor(ctx, MLC_F32, mlc_dims2(rows, 1), v + row);
+        row += rows;
+    }
+    return n;
+}
+
+static void save_parts(mlc_ctx *ctx, const char *path, int of_w, int of_other, double last)
+{
+    mlc_named list[8];
+    char      names[8][24];
+    int       n = add_parts(ctx, list, names, 0, 'w', of_w, 3);
+    n = add_parts(ctx, list, names, n, 'o', of_other, last);
+    CHECK_EQ(mlc_safetensors_save(ctx, path, list, n, NULL), MLC_OK);
+}
+
+/* Where both are in as many parts they are compared, part by part. */
+TEST(state, two_names_in_parts_are_compared_where_the_parts_are_the_same)
+{
+    static const double want[3] = {1, 2, 3};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = tied_shape(ctx, tied_ours);
+    mlc_load_desc d = loads_by(tied_parts, 12);
+    for (int of_w = 1; of_w <= 3; of_w++)
+        for (int of_other = 1; of_other <= 3; of_other++) {
+            save_parts(ctx, b.path, of_w, of_other, 3);
+            mlc_zero_(mlc_detach(mlc_module_param(net, "w")));
+            CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+            CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 3, want, 0, 0);
+            save_parts(ctx, b.path, of_w, of_other, 4);
+            CHECK_EQ(mlc_load_ex(net, b.path, &d), of_w == of_other ? MLC_ERR_IO : MLC_OK);
+            if (of_w == of_other) {
+                CHECK_HAS(mlc_error(ctx), "' are both 'w', which has several names, and differ");
+                CHECK_STATUS(ctx, MLC_ERR_IO);
+            }
+            CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 3, want, 0, 0);
+        }
+    const mlc_named some[3] = {{"o2.1", mlc_full(ctx, MLC_F32, mlc_dims2(2, 1), 5)},
+                               {"w2.0", mlc_full(ctx, MLC_F32, mlc_dims2(1, 1), 6)},
+                               {"w2.1", mlc_full(ctx, MLC_F32, mlc_dims2(2, 1), 5)}};
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, some, 3, NULL), MLC_OK);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);      /* the other name has one of its parts */
+    CHECK_NEAR(mlc_item(mlc_sum_all(mlc_module_param(net, "w"))), 16, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(state, a_parameter_is_given_in_parts_of_one_kind)
+{
+    static const mlc_rename by_axis[] = {
+        {.from = "a", .to = "w", .parts = 2, .size = 1}, {.from = "b", .to = "w", .part = 1,
+                                                          .parts = 2},
+        {.from = "c", .to = "w", .axis = 1, .parts = 2}, {.from = "d", .to = "w", .axis = 1,
+                                                          .part = 1, .parts = 2}};
+    static const shape square[] = {{"w", 2, 2}}, columns[] = {{"d", 2, 1}, {"c", 2, 1}};
+    static const shape both[] = {{"a", 1, 2}, {"c", 2, 1}};
+    static const double want[4] = {3, 1, 4, 2};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = bare(ctx, square, 1);
+    mlc_load_desc d = loads_by(by_axis, 4);
+    put_shapes(ctx, b.path, columns, 2, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 4, want, 0, 0);
+    put_shapes(ctx, b.path, both, 2, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "'a' and 'c' are both named 'w' (part 0 of 2) after prefix and ");
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 4, want, 0, 0);
+    box_close(&b);
+}
+
+/* Turned, "other" must have two axes; w is a tensor of none that `like` may name. */
+TEST(state, a_second_name_of_another_number_of_axes_differs)
+{
+    static const shape      ours[] = {{"w", 2, 2}}, file[] = {{"w", 2, 2}, {"other", 4, 0}};
+    static const mlc_rename turned[] = {{.from = "other", .to = "in.other", .transpose = true}};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = tied_shape(ctx, ours);
+    mlc_load_desc d = loads_by(turned, 1);
+    const uint64_t before = hash_net(1, net);
+    put_shapes(ctx, b.path, file, 2, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "'w' and 'other' are both 'w', which has several names, and ");
+    CHECK(hash_net(1, net) == before);
+    box_close(&b);
+}
+
+TEST(state, parameters_of_no_elements_are_saved_and_loaded_under_two_names)
+{
+    static const shape      ours[] = {{"w", 0, 2}};
+    static const mlc_rename plain[] = {TO("other", "in.other")};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = tied_shape(ctx, ours);
+    mlc_load_desc d = loads_by(plain, 1);
+    unsigned char bytes[512];
+    size_t        n = sizeof bytes;
+    mlc_load_report report;
+    mlc_named     list[2] = {{"w", mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 2))},
+                             {"other", mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 2))}};
+    d.report = &report;
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, list, 2, NULL), MLC_OK);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_EQ(report.loaded, 1);
+    CHECK_EQ(mlc_save_memory(net, bytes, &n, NULL), MLC_OK);
+    CHECK_EQ(mlc_load_memory(net, bytes, n, NULL), MLC_OK);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+/* The size of a part is 1 where that of `like` has no axes. */
+TEST(state, a_part_may_be_as_long_as_a_scalar)
+{
+    static const mlc_module_class cls = {"Scaled", flags_forward, NULL, NULL, 0, NULL};
+    static const mlc_rename r[] = {{.from = "a", .to = "w", .parts = 2, .like = "scale"},
+                                   {.from = "b", .to = "w", .part = 1, .parts = 2}};
+    static const shape  file[] = {{"b", 2, 0}, {"a", 1, 0}};
+    static const double want[3] = {3, 1, 2};
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *net = mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_load_desc d = loads_by(r, 2);
+    const mlc_param_desc w = mlc_param_desc_make(mlc_dims1(3));
+    const mlc_param_desc scale = mlc_param_desc_make(mlc_dims0());
+    mlc_module_declare(net, "w", &w);
+    mlc_module_declare(net, "scale", &scale);
+    d.partial = true;
+    put_shapes(ctx, b.path, file, 2, "", MLC_F32);
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK_VALUES(mlc_detach(mlc_module_param(net, "w")), 3, want, 0, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(state, a_module_of_no_parameters_takes_nothing_of_a_file)
+{
+    mlc_ctx        *ctx = test_ctx();
+    box             b = box_open_fast("s.safetensors");
+    mlc_module     *net = mlc_nn_relu(ctx);
+    mlc_load_desc   d = mlc_load_desc_make();
+    mlc_load_report report;
+    CHECK_EQ(mlc_save(sequential(ctx), b.path), MLC_OK);
+    CHECK_EQ(mlc_load(net, b.path), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "Unexpected key(s) in state_dict: \"0.bias\", \"0.weight\"");
+    d.partial = true;
+    d.report = &report;
+    CHECK_EQ(mlc_load_ex(net, b.path, &d), MLC_OK);
+    CHECK(report.loaded == 0 && report.unexpected == 4);
+    box_close(&b);
+}
+
+/* ---- what fails on the way ------------------------------------------------------------------ */
+
+typedef struct many { tally mem; mlc_ctx *ctx; mlc_module *net; const char *path; } many;
+
+/* Each weight is in the file as two parts, turned. */
+static const mlc_rename halves[] = {
+    {.from = "*.left", .to = "*.weight", .transpose = true, .parts = 2},
+    {.from = "*.right", .to = "*.weight", .transpose = true, .part = 1, .parts = 2}};
+
+static mlc_status many_save(many *m)
+{
+    const mlc_save_desc d = saves_by(halves, 2);
+    return mlc_save_ex(m->net, m->path, &d);
+}
+
+static mlc_status many_load(many *m)
+{
+    const mlc_load_desc d = loads_by(halves, 2);
+    return mlc_load_ex(m->net, m->path, &d);
+}
+
+/* Each allocation fails, later ones with gaps. Lists of all names need more than a chunk. */
+static void many_fail(many *m, mlc_status (*run)(many *m))
+{
+    const uint64_t before = hash_net(1, m->net);
+    mlc_status     st = MLC_ERR_NOMEM;
+    int            failed = 0;
+    for (int64_t n = 1; st != MLC_OK && n < 10000; n += n < 50 ? 1 : n / 8) {
+        mlc_memory_trim(m->ctx);
+        m->mem.calls = 0;
+        m->mem.fail_at = n;
+        st = run(m);
+        m->mem.fail_at = 0;
+        if (st == MLC_OK) break;
+        CHECK_EQ(st, MLC_ERR_NOMEM);
+        CHECK_STATUS(m->ctx, MLC_ERR_NOMEM);
+        CHECK(hash_net(1, m->net) == before);
+        failed++;
+    }
+    CHECK_EQ(st, MLC_OK);
+    CHECK(failed > 5);
+    CHECK(hash_net(1, m->net) == before);
+}
+
+TEST(state, many_names_in_parts_survive_that_any_allocation_fails)
+{
+    box                b = box_open_fast("s.safetensors");
+    many               m;
+    const mlc_ctx_desc d = tally_desc(&m.mem);
+    m.ctx = mlc_ctx_create(&d);
+    m.path = b.path;
+    mlc_scope_begin(m.ctx);
+    m.net = mlc_nn_sequential(m.ctx);
+    for (int i = 0; i < 150; i++) mlc_module_add(m.net, mlc_nn_linear(m.ctx, 2, 2));
+    CHECK_EQ(mlc_module_build(m.net), MLC_OK);
+    many_fail(&m, many_save);
+    many_fail(&m, many_load);
+    CHECK_EQ(mlc_scope_end(m.ctx), MLC_OK);
+    tally_done(&m.mem, m.ctx);
+    box_close(&b);
+}
+
+static mlc_status many_tied(many *m)
+{
+    const mlc_load_desc d = loads_by(tied_parts, 12);
+    return mlc_load_ex(m->net, m->path, &d);
+}
+
+TEST(state, comparing_two_names_survives_that_any_allocation_fails)
+{
+    box                b = box_open_fast("s.safetensors");
+    many               m;
+    const mlc_ctx_desc d = tally_desc(&m.mem);
+    m.ctx = mlc_ctx_create(&d);
+    m.path = b.path;
+    mlc_scope_begin(m.ctx);
+    m.net = tied_shape(m.ctx, tied_ours);
+    save_parts(m.ctx, b.path, 2, 2, 3);
+    CHECK_EQ(many_tied(&m), MLC_OK);
+    many_fail(&m, many_tied);
+    CHECK_EQ(mlc_scope_end(m.ctx), MLC_OK);
+    tally_done(&m.mem, m.ctx);
+    box_close(&b);
+}
+
+/* A load opens two scopes, one in the other, and so does a save; fewer are left. */
+TEST(state, scopes_that_are_too_deep_are_an_error_of_any_part_of_a_save_or_a_load)
+{
+    mlc_load_desc d = loads_by(tied_parts, 12);
+    mlc_ctx      *full = test_ctx();
+    box           b = box_open_fast("s.safetensors");
+    int           most = 0;
+    while (mlc_scope_begin(full) == MLC_OK) most++;
+    mlc_error_clear(full);
+    for (int left = 0; left < 3; left++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = tied_shape(ctx, tied_ours);
+        save_parts(ctx, b.path, 2, 2, 3);
+        const uint64_t before = hash_net(1, net);
+        for (int depth = left; depth < most; depth++) CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+        CHECK_EQ(mlc_load_ex(net, b.path, &d), left < 2 ? MLC_ERR_STATE : MLC_OK);
+        if (left < 2) CHECK_HAS(mlc_error(ctx), "scopes are open");
+        mlc_error_clear(ctx);
+        CHECK((hash_net(1, net) == before) == (left < 2));
+        CHECK_EQ(mlc_save(net, b.path), left < 2 ? MLC_ERR_STATE : MLC_OK);
+        mlc_error_clear(ctx);
+    }
+    box_close(&b);
+}
+
+/* Every call of the device fails once: two names are compared, memory is written. */
+TEST(state, a_device_that_fails_in_a_save_or_a_load_is_an_error)
+{
+    mlc_ctx            *ctx = device_ctx("test", NULL);
+    box                 b = box_open_fast("s.safetensors");
+    mlc_module         *net = tied_shape(ctx, tied_ours);
+    const mlc_load_desc d = loads_by(tied_parts, 12);
+    unsigned char       bytes[1024];
+    save_parts(ctx, b.path, 2, 2, 3);
+    for (int saves = 0; saves < 2; saves++) {
+        mlc_status st = MLC_ERR_DEVICE;
+        int64_t    at = 0;
+        CHECK_EQ(mlc_ctx_sync(ctx), MLC_OK);
+        while (st != MLC_OK && at < 1000) {
+            size_t n = sizeof bytes;
+            g_device.break_at = ++at;
+            g_device.calls = 0;
+            st = saves ? mlc_save_memory(net, bytes, &n, NULL) : mlc_load_ex(net, b.path, &d);
+            g_device.break_at = 0;
+            CHECK_EQ(st, g_device.calls < at ? MLC_OK : MLC_ERR_DEVICE);
+            if (st != MLC_OK) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+        }
+        CHECK(at > (saves ? 1 : 5) && at < 1000);
+    }
     CHECK_OK(ctx);
     box_close(&b);
 }
