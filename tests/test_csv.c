@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
+#include "device.h"
 
 #include <locale.h>
 
@@ -178,6 +179,7 @@ TEST(csv, a_comment_with_as_many_names_as_the_first_row_has_numbers_is_the_heade
         {"# a, b\nid,nan\n1,2\n", "id", "nan", 1, 2},
         {"# a, b\n7,inf\n1,2\n", "7", "inf", 1, 2},
         {"# a, b\n,5\n1,2\n", "", "5", 1, 2},
+        {"# a,b,c\n1,2\n3,4\n", "1", "2", 1, 2},
         {"# a,b\n#\n1,2\n3,4\n", "1", "2", 1, 2},        /* it is not the last comment       */
     };
     mlc_ctx *ctx = test_ctx();
@@ -431,6 +433,10 @@ TEST(csv, a_number_of_hundreds_of_digits_is_one_and_a_longer_one_is_none)
     CHECK_HAS(mlc_error(ctx),
               "column 1: '0.50000000000000000000000000000000000000' is not a number");
     CHECK_STATUS(ctx, MLC_ERR_IO);
+    memset(text, '0', sizeof text);    /* midway between two of f32: to the even one           */
+    memcpy(text + 600, "16777217", 9);
+    const double even = 16777216;
+    CHECK_VALUES(numbers(ctx, text, NULL), 1, &even, 0, 0);
 }
 
 TEST(csv, whole_numbers_are_exact_to_the_last_of_64_bits)
@@ -472,6 +478,8 @@ TEST(csv, other_delimiters_and_lines_to_skip)
     CHECK_VALUES(numbers(ctx, "1 2\n\"3\" 4\n\t\n", &d), 4, want, 0, 0);
     d.delimiter = ';';
     CHECK_VALUES(numbers(ctx, "1;2\n\t3;\t4\t\n", &d), 4, want, 0, 0);
+    d.delimiter = '#';
+    CHECK_VALUES(numbers(ctx, "1#2\n3#4\n", &d), 4, want, 0, 0);
     CHECK_OK(ctx);
     for (int i = 0; i < 2; i++) {      /* no time goes into lines that are not there */
         d.skip_lines = i ? INT32_MAX : 9;
@@ -663,4 +671,68 @@ TEST(csv, texts_of_any_length_survive_that_any_allocation_fails)
     CHECK_OK(ctx);
     CHECK_EQ(box_count(&b), 1);
     box_close(&b);
+}
+
+/* Blanks that are the delimiter end a field, around quotes and in rows of names, too. */
+TEST(csv, a_blank_that_is_the_delimiter_is_none)
+{
+    static const double gaps[6] = {NO_NUMBER, 2, 3, NO_NUMBER, 5, 6};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d = mlc_csv_desc_make();
+    for (int tab = 0; tab < 2; tab++) {
+        static const char *const texts[2] = {
+            "# \"a b\" c\n \"2\"\n3 \n\t\"5\"\t 6\t\n",
+            "#\ta\t\"c\"\n\t\"2\"\n3\t\n \"5\" \t 6 \n"};
+        d = mlc_csv_desc_make();
+        d.delimiter = tab ? '\t' : ' ';
+        d.missing = true;
+        CHECK_VALUES(numbers(ctx, texts[tab], &d), 6, gaps, 0, 0);
+        mlc_csv_desc   t = mlc_table_desc_make();
+        t.delimiter = d.delimiter;
+        mlc_table *named = table(ctx, tab ? "#a\t\"c d\"\n1\t2\n" : "# \"a\tb\" c\n1 2\n",
+                                 &t);
+        CHECK_EQ(mlc_table_rows(named), 1);
+        CHECK_STR(mlc_table_name(named, 1), tab ? "c d" : "c");
+    }
+    CHECK_OK(ctx);
+}
+
+/* What the last line has and whether it has an end. */
+TEST(csv, files_may_end_anywhere)
+{
+    static const char *const rows[] = {
+        "1,2\n  ", "1,2\n\t", "# x\n1,2", "# a,b\n1,2 ", "#\n1,2", "# a,b\n1,\"2\"",
+        "#a,b,c\n1,2\n", "1,2\n \n", "#a\n1,2"};
+    static const char *const none[] = {
+        "#", "# a", "# a,b\n  ", "#\n", "  ", "# a,b\n\n", "#a\n\t#"};
+    static const double want[2] = {1, 2};
+    mlc_ctx     *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_VALUES(numbers(ctx, rows[i], NULL), 2, want, 0, 0);
+    CHECK_OK(ctx);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        CHECK(numbers(ctx, none[i], NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_IO, "no rows");
+        CHECK(table(ctx, none[i], NULL) == NULL);
+        CHECK_STATUS(ctx, MLC_ERR_IO);
+    }
+}
+
+TEST(csv, a_device_that_fails_in_a_load_is_an_error)
+{
+    mlc_ctx *ctx = device_ctx("test", NULL);
+    int64_t  at = 0;
+    bool     failed = true;
+    while (failed && at < 100) {
+        mlc_scope_begin(ctx);
+        g_device.break_at = ++at;
+        g_device.calls = 0;
+        failed = numbers(ctx, "1,2\n3,4\n", NULL) == NULL;
+        g_device.break_at = 0;
+        CHECK_EQ(failed, g_device.calls >= at);
+        if (failed) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(at > 1 && at < 100);
+    CHECK_OK(ctx);
 }
