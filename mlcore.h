@@ -55635,10 +55635,10 @@ static int32_t mlc__hex4(const mlc__json *j)
     if (j->n - j->at < 4) return -1;
     for (int i = 0; i < 4; i++) {
         const char c = j->text[j->at + (size_t)i];
-        const int32_t d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
-                          c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (d < 0) return -1;
-        v = v * 16 + d;
+        if (c >= '0' && c <= '9') v = v * 16 + c - '0';
+        else if (c >= 'a' && c <= 'f') v = v * 16 + c - 'a' + 10;
+        else if (c >= 'A' && c <= 'F') v = v * 16 + c - 'A' + 10;
+        else return -1;
     }
     return v;
 }

@@ -507,6 +507,23 @@ static size_t total_bytes(const mlc_named *list, int64_t n)
     return sum;
 }
 
+TEST(io, a_backslash_before_a_nul_byte_is_no_escape)
+{
+    static const char head[] = "{\"a\\\0\":{\"dtype\":\"F32\",\"shape\":[1],"
+                               "\"data_offsets\":[0,4]}}";
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open_fast("a.safetensors");
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    unsigned char    file[8 + sizeof head - 1 + 4] = {0};
+    put_le(file, 8, sizeof head - 1);
+    memcpy(file + 8, head, sizeof head - 1);
+    CHECK(put_file(b.path, file, sizeof file));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "unknown escape");
+    box_close(&b);
+}
+
 TEST(io, files_of_other_formats_are_named_by_their_first_bytes)
 {
     static const struct { const char *bytes, *why; } others[] = {
@@ -519,6 +536,9 @@ TEST(io, files_of_other_formats_are_named_by_their_first_bytes)
         {"\x80\2\x8A\x0Al\xFC\x9C\x46", "as torch.save writes them?"},
         {"\x80\4\x95\x20\0\0\0\x01", "as torch.save writes them?"},
         {"\x08\x08\x08\x08\x08\x08\x08\x08", "is it a safetensors file?"},
+        {"\x08\x20\x12\x07pyto", "is it a safetensors file?"},
+        {"\x80\1\x8A\x0Al\xFC\x9C\x46", "is it a safetensors file?"},
+        {"\x80\6\x95\x20\0\0\0\x01", "is it a safetensors file?"},
     };
     mlc_ctx         *ctx = test_ctx();
     box              b = box_open_fast("model");
@@ -785,6 +805,102 @@ TEST(io, a_save_keeps_rights_owner_and_group_of_the_old_file)
     }
     CHECK_OK(ctx);
     CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* A group that is not the user's first one. */
+TEST(io, a_save_keeps_a_group_that_is_not_the_owner_s_own)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("shared");
+    struct stat st;
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_OK);
+    if (geteuid() == 0) CHECK_EQ(chown(b.path, 0, 2000), 0);
+    CHECK_EQ(save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 1)), MLC_OK);
+    CHECK_EQ(stat(b.path, &st), 0);
+    CHECK_EQ(st.st_uid, geteuid());
+    CHECK_EQ(st.st_gid, geteuid() == 0 ? 2000 : getegid());
+    box_close(&b);
+}
+
+/* A path of so many bytes: in a folder, any number of "./", the name. */
+static void long_path(char *to, size_t bytes, const char *folder, const char *name)
+{
+    size_t n = (size_t)snprintf(to, bytes + 1, "%s", folder);
+    if ((bytes - n - strlen(name)) % 2) to[n++] = '/';
+    for (; n + strlen(name) < bytes; n += 2) memcpy(to + n, "./", 2);
+    snprintf(to + n, bytes + 1 - n, "%s", name);
+}
+
+/* Its name is short, so that cutting that is of no use for the temporary file's. */
+TEST(io, a_path_without_room_for_a_temporary_file_s_name_is_an_error)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open("x");
+    char     folder[300], path[4096];
+    snprintf(folder, sizeof folder, "%s/", b.dir);
+    long_path(path, 4080, folder, "net");
+    CHECK_EQ(save_one(ctx, path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_OK);
+    CHECK_EQ(box_count(&b), 1);
+    long_path(path, 4090, folder, "net2");
+    CHECK_EQ(save_one(ctx, path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 0)), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "cannot write '/");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(box_count(&b), 1);
+    box_close(&b);
+}
+
+/* What the system follows link by link has a path that is longer than it takes, or than we keep. */
+TEST(io, links_whose_texts_make_too_long_a_path_are_an_error)
+{
+    static const struct { size_t first, second; int error; } cases[] = {
+        {2000, 1000, 0}, {3000, 1090, ENAMETOOLONG}, {4000, 4000, ELOOP}};
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        box  b = box_open("latest");
+        char text[4097], other[320], file[320];
+        snprintf(other, sizeof other, "%s/other", b.dir);
+        snprintf(file, sizeof file, "%s/file", b.dir);
+        CHECK(put_file(file, "old", 3));
+        long_path(text, cases[i].first, "", "other");
+        CHECK_EQ(symlink(text + (text[0] == '/'), b.path), 0);
+        long_path(text, cases[i].second, "", "file");
+        CHECK_EQ(symlink(text + (text[0] == '/'), other), 0);
+        const mlc_status st = save_one(ctx, b.path, "a", counting(ctx, MLC_F32, mlc_dims1(1), 7));
+        CHECK_EQ(st, cases[i].error ? MLC_ERR_IO : MLC_OK);
+        if (cases[i].error) CHECK_HAS(mlc_error(ctx), strerror(cases[i].error));
+        mlc_error_clear(ctx);
+        size_t         n = 0;
+        unsigned char *now = get_file(file, &n);
+        CHECK_EQ(n == 3 && memcmp(now, "old", 3) == 0, cases[i].error != 0);
+        free(now);
+        CHECK_EQ(box_count(&b), 3);
+        box_close(&b);
+    }
+}
+
+/* The system takes 40 of them, and a save fewer; names are relative to the current folder. */
+TEST(io, a_long_chain_of_links_in_the_current_folder)
+{
+    mlc_ctx  *ctx = test_ctx();
+    box       b = box_open("0");
+    const int here = open(".", O_RDONLY | O_DIRECTORY);
+    char      from[24], to[24];
+    CHECK(here >= 0 && chdir(b.dir) == 0);
+    for (int i = 0; i < 40; i++) {
+        snprintf(from, sizeof from, "%d", i + 1);
+        snprintf(to, sizeof to, "%d", i);
+        CHECK_EQ(symlink(from, to), 0);
+    }
+    CHECK(put_file("40", "old", 3));
+    CHECK_EQ(save_one(ctx, "0", "a", counting(ctx, MLC_F32, mlc_dims1(1), 7)), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), strerror(ELOOP));
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    CHECK_EQ(save_one(ctx, "1", "a", counting(ctx, MLC_F32, mlc_dims1(1), 7)), MLC_OK);
+    CHECK_NEAR(value_in(ctx, "40"), 7, 0);
+    CHECK_EQ(box_count(&b), 41);
+    CHECK_EQ(fchdir(here), 0);
+    close(here);
     box_close(&b);
 }
 
