@@ -710,3 +710,25 @@ TEST(npy, reading_survives_that_any_allocation_fails)
     CHECK_OK(ctx);
     box_close(&b);
 }
+
+/* The end says that there are more entries than the directory has bytes for. */
+TEST(npy, a_directory_with_fewer_records_than_the_end_says_is_damaged)
+{
+    static const char array[] = "\x93NUMPY\1\0\x36\0{'descr':'|i1','fortran_order':False,"
+                                "'shape':(2,),}  \n\1\2";
+    const zip_part   part = {"a_name_that_is_longer_than_a_record_of_a_zip_is_without.npy", array,
+                             sizeof array - 1, 0, NULL, 0};
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open_fast("short.npz");
+    unsigned char    zip[1024];
+    const mlc_named *list = NULL;
+    int64_t          count = 0;
+    const size_t     n = zip_build(zip, &part, 1, ZIP_END);
+    for (int said = 1; said <= 2; said++) {
+        put_le(zip + n - 12, 2, (uint64_t)said);
+        CHECK(put_file(b.path, zip, n));
+        CHECK_EQ(mlc_npz_load(ctx, b.path, &list, &count), said == 1 ? MLC_OK : MLC_ERR_IO);
+        if (said == 2) CHECK_ERROR(ctx, MLC_ERR_IO, "the zip's directory is damaged");
+    }
+    box_close(&b);
+}
