@@ -706,6 +706,34 @@ TEST(state, bool_in_memory_becomes_0_and_1)
     CHECK_EQ(got[2], 1);
 }
 
+/* What is viewed is passed over: reading goes on after it. */
+TEST(state, a_copy_from_memory_may_follow_a_view)
+{
+    static const mlc_module_class cls = {"Flags", flags_forward, NULL, NULL, 0, NULL};
+    static const char   head[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                                 "\"on\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[4,7]}}"
+                                 "   ";
+    static const float  one = 1.5f;
+    static const double a[1] = {1.5}, want[3] = {1, 0, 1};
+    union { double aligned; unsigned char bytes[8 + sizeof head - 1 + 7]; } file;
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *m = mlc_module_create(ctx, &cls, NULL, 0);
+    mlc_param_desc d = mlc_param_desc_make(mlc_dims1(3)), plain = mlc_param_desc_make(mlc_dims1(1));
+    d.has_dtype = d.buffer = true;
+    d.dtype = MLC_BOOL;
+    mlc_tensor *on = mlc_module_declare(m, "on", &d);
+    mlc_module_declare(m, "a", &plain);
+    CHECK_EQ((sizeof head - 1) % 8, 0);
+    put_le(file.bytes, 8, sizeof head - 1);
+    memcpy(file.bytes + 8, head, sizeof head - 1);
+    memcpy(file.bytes + 8 + sizeof head - 1, &one, 4);
+    memcpy(file.bytes + 8 + sizeof head - 1 + 4, "\3\0\1", 3);
+    CHECK_EQ(mlc_load_memory(m, file.bytes, sizeof file.bytes, NULL), MLC_OK);
+    CHECK_VALUES(on, 3, want, 0, 0);
+    CHECK_VALUES(mlc_detach(mlc_module_param(m, "a")), 1, a, 0, 0);
+    CHECK_OK(ctx);
+}
+
 TEST(state, what_is_no_file_in_memory_is_an_error_that_names_memory)
 {
     static const unsigned char zeros[8] = {0};
