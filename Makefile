@@ -207,7 +207,7 @@ $(BUILD)/digits_cuda: $(BUILD)/digits_cuda.o $(IMPL) $(BUILD)/mlcore_cuda.o \
 	$(CXX) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The calls of the system that it makes fail go through tests/faults/.
-FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync close rename unlink \
+FAULTS := open fstat stat read write lseek mmap munmap flock dup fsync fchown close rename unlink \
           pthread_create
 
 $(BUILD)/io_faults: $(wildcard tests/faults/*.c) $(BUILD)/main.o $(BUILD)/device.o \

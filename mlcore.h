@@ -55394,7 +55394,7 @@ static mlc_status mlc__temp_open(mlc__atomic *a)
     for (int i = 0; i < MLC__TEMPS; i++) {
         mlc__temp_name(a, i, cut);
         a->file.fd = mlc__temp_create(a);
-        if (a->file.fd < 0 && errno == ENAMETOOLONG && !cut && name > MLC__TEMP_BYTES + 3) {
+        if (a->file.fd < 0 && errno == ENAMETOOLONG && name > MLC__TEMP_BYTES + 3) {
             cut = true;
             mlc__temp_name(a, i, cut);
             a->file.fd = mlc__temp_create(a);

@@ -45,6 +45,7 @@ static struct {
     bool    all_unlinks;               /* fail, too                                            */
     char    stolen[340];               /* taken away at the nth flock, and                     */
     bool    given;                     /* its name given to another file                       */
+    int     no_chown;                  /* so many fchown may not be made                       */
     int64_t count[CALLS], all;
     int64_t descriptors, maps;         /* opened and not yet closed                            */
     int64_t renamed;                   /* rename has succeeded                                 */
@@ -157,6 +158,15 @@ REAL(int, dup, (int fd))
 REAL(int, fsync, (int fd))
 {
     return interrupts() || fails(SYNC) ? -1 : __real_fsync(fd);
+}
+
+REAL(int, fchown, (int fd, uid_t owner, gid_t group))
+{
+    if (!g.armed || g.no_chown == 0)
+        return __real_fchown(fd, owner, group);
+    g.no_chown--;
+    errno = EPERM;
+    return -1;
 }
 
 /* As Linux does: the descriptor is gone, whatever close says.                                  */
@@ -326,6 +336,10 @@ static mlc_status load_packed(world *w)
 
 static mlc_status load_large(world *w) { return keep(w, mlc_npy_load(w->ctx, at(w, "in.large"))); }
 static mlc_status load_npy(world *w) { return keep(w, mlc_npy_load(w->ctx, at(w, "in.npy"))); }
+static mlc_status load_fortran(world *w)
+{
+    return keep(w, mlc_npy_load(w->ctx, at(w, "in.fortran")));
+}
 static mlc_status load_idx(world *w) { return keep(w, mlc_idx_load(w->ctx, at(w, "in.idx"))); }
 
 static mlc_status load_csv(world *w)
@@ -371,6 +385,7 @@ static const scenario scenarios[] = {
     {"safetensors_load", load_safetensors, false}, {"safetensors_open", open_safetensors, false},
     {"npy_load", load_npy, false}, {"npz_load", load_npz, false}, {"csv_load", load_csv, false},
     {"large npy_load", load_large, false}, {"npz_load, more behind the array", load_tail, false},
+    {"npy_load by columns", load_fortran, false},
     {"table_load", load_table, false}, {"idx_load", load_idx, false},
     {"cifar_load", load_cifar, false}, {"no cifar", load_no_cifar, false},
     {"load", load_state, false}, {"run_load", load_run, false},
@@ -408,7 +423,11 @@ static void world_close(world *w)
     tally_done(&w->mem, w->ctx);
 }
 
-#define INPUTS 11                      /* files that are read                                  */
+/* i8 [2,3], column by column. */
+static const char FORTRAN[] = "\x93NUMPY\1\0\x36\0{'descr':'|i1','fortran_order':True,"
+                              "'shape':(2,3),}  \n\1\4\2\5\3\6";
+
+#define INPUTS 12                      /* files that are read                                  */
 
 static box files_open(void)
 {
@@ -432,6 +451,7 @@ static box files_open(void)
     const mlc_run run = run_of(&w);
     mlc_run_save(w.ctx, at(&w, "in.run"), &run);
     put_file(at(&w, "in.cifar"), image, sizeof image);
+    put_file(at(&w, "in.fortran"), FORTRAN, sizeof FORTRAN - 1);
     memset(array + strlen(array + 10) + 10, ' ', 20);
     put_file(at(&w, "in.tail"), zip, zip_build(zip, &part, 1, ZIP_END));
     unsigned char *packed = get_file("tests/golden/io_packed.npz", &n_packed);
@@ -908,6 +928,63 @@ TEST(iofaults, a_file_that_shrinks_while_it_is_read_is_an_error)
     CHECK(mlc_safetensors_get(f, "bytes") == NULL);
     CHECK_HAS(mlc_error(w.ctx), "/in.safetensors' ended at byte ");
     CHECK_STATUS(w.ctx, MLC_ERR_IO);
+    world_close(&w);
+    box_close(&files);
+}
+
+/* A user who may not give the new file the old one's owner keeps the group, or if that cannot be,
+ * gives a group what others may.                                                               */
+TEST(iofaults, a_save_that_cannot_keep_the_owner_or_the_group_gives_the_group_no_more_than_others)
+{
+    static const struct { uid_t owner; gid_t group; int refused; mode_t mode; } cases[] = {
+        {1000, 2000, 0, 0664}, {1000, 2000, 1, 0664}, {1000, 2000, 2, 0644}, {0, 2000, 2, 0644},
+        {1000, 0, 1, 0664}};
+    const box   files = files_open();
+    struct stat st;
+    for (size_t i = 0; geteuid() == 0 && i < sizeof cases / sizeof *cases; i++) {
+        world w;
+        world_open(&w, &files);
+        put_file(at(&w, "out"), OLD, strlen(OLD));
+        CHECK_EQ(chown(w.path, cases[i].owner, cases[i].group), 0);
+        CHECK_EQ(chmod(w.path, 0664), 0);
+        g.no_chown = cases[i].refused;
+        g.armed = true;
+        CHECK_EQ(save_npy(&w), MLC_OK);
+        CHECK_EQ(g.no_chown, 0);
+        disarm();
+        CHECK_EQ(stat(at(&w, "out"), &st), 0);
+        CHECK_EQ(st.st_mode & 0777, cases[i].mode);
+        CHECK_EQ(st.st_uid, cases[i].refused ? 0 : cases[i].owner);
+        CHECK_EQ(st.st_gid, cases[i].refused < 2 ? cases[i].group : 0);
+        CHECK_EQ(unlink(w.path), 0);
+        world_close(&w);
+    }
+    CHECK_EQ(box_count(&files), INPUTS);
+    box_close(&files);
+}
+
+/* The second stat asks whether what the links lead to has a name. */
+TEST(iofaults, a_link_whose_end_cannot_be_looked_at_is_an_error)
+{
+    const box files = files_open();
+    world     w;
+    world_open(&w, &files);
+    put_file(at(&w, "target"), OLD, strlen(OLD));
+    CHECK_EQ(symlink("target", at(&w, "out")), 0);
+    g.which = STAT;
+    g.nth = 2;
+    g.error = EIO;
+    g.armed = true;
+    CHECK_EQ(save_npy(&w), MLC_ERR_IO);
+    CHECK(g.hit);
+    CHECK_EQ(g.descriptors, 0);
+    disarm();
+    CHECK_HAS(mlc_error(w.ctx), strerror(EIO));
+    CHECK_STATUS(w.ctx, MLC_ERR_IO);
+    CHECK(is_old(&w));
+    CHECK_EQ(save_npy(&w), MLC_OK);
+    CHECK(!is_old(&w));
+    CHECK_EQ(box_count(&files), INPUTS + 2);
     world_close(&w);
     box_close(&files);
 }
