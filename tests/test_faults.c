@@ -446,6 +446,8 @@ static void put_inputs(const box *b)
     mlc_tensor       *mask = mlc_lt_scalar(x, 0);
     const mlc_named   list[2] = {{"one", x}, {"two", mask}};
     unsigned char     image[3073] = {4, 5, 6};
+    const char        fortran[] = "\x93NUMPY\1\0\x36\0{'descr':'|i1','fortran_order':True,"
+                                  "'shape':(2,3),}  \n\1\4\2\5\3\6";
     const char       *table = "n,x,colour\n1,0.5,red\n2,,blue\n3,7,red\n";
 #define PATH(name) (snprintf(path, sizeof path, "%s/" name, b->dir), path)
     mlc_csv_save(x, PATH("in.csv"), NULL);
@@ -461,6 +463,7 @@ static void put_inputs(const box *b)
     put_run(ctx, net, PATH("run.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);
     put_file(PATH("in.table"), table, strlen(table));
+    put_file(PATH("in.fortran"), fortran, sizeof fortran - 1);
     put_file(PATH("in.tokens"), image, 64);
     put_file(PATH("1.pgm"), "P5 1 1 255 x", 12);
     put_file(PATH("2.pgm"), "P5 1 1 255 y", 12);

@@ -457,6 +457,7 @@ DO(mlc_sched_plot)
 DO(mlc_npy_save) { return mlc_npy_save(w->w, to(w)); }
 
 CASE(mlc_npy_load, mlc_npy_load(w->ctx, in(w, "in.npy")))
+CASE(npy_load_by_columns, mlc_npy_load(w->ctx, in(w, "in.fortran")))
 
 DO(mlc_npz_save)
 {
