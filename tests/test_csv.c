@@ -700,15 +700,15 @@ TEST(csv, a_blank_that_is_the_delimiter_is_none)
 /* What the last line has and whether it has an end. */
 TEST(csv, files_may_end_anywhere)
 {
-    static const char *const rows[] = {
+    static const char *const texts[] = {
         "1,2\n  ", "1,2\n\t", "# x\n1,2", "# a,b\n1,2 ", "#\n1,2", "# a,b\n1,\"2\"",
         "#a,b,c\n1,2\n", "1,2\n \n", "#a\n1,2"};
     static const char *const none[] = {
         "#", "# a", "# a,b\n  ", "#\n", "  ", "# a,b\n\n", "#a\n\t#"};
     static const double want[2] = {1, 2};
     mlc_ctx     *ctx = test_ctx();
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        CHECK_VALUES(numbers(ctx, rows[i], NULL), 2, want, 0, 0);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        CHECK_VALUES(numbers(ctx, texts[i], NULL), 2, want, 0, 0);
     CHECK_OK(ctx);
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         CHECK(numbers(ctx, none[i], NULL) == NULL);

@@ -390,14 +390,21 @@ static bool rows_agree(const mlc_kernels *k, const mlc_kernels *other, rows_case
     return false;
 }
 
+/* The lowest level with vectors that the CPU has, or the scalar one. */
+static const mlc_kernels *lowest_vectors(void)
+{
+    for (int isa = MLC_ISA_SCALAR + 1; isa < MLC_ISA_COUNT; isa++)
+        if (mlc_cpu_kernels((mlc_isa)isa) != NULL) return mlc_cpu_kernels((mlc_isa)isa);
+    return mlc_cpu_kernels(MLC_ISA_SCALAR);
+}
+
 /* Rows whose elements are not next to each other go another way, through parts of 128: of the same
  * bits, but for f32 over that, which have those of the lowest level with vectors. */
 static bool rows_sizes_agree(const mlc_kernels *k, rows_op op, mlc_dtype dtype)
 {
     static const int64_t long_ones[] = {191, 192, 255, 256, 257, 384, 511, 512, 513, 1000, 1023,
                                         1024, 1025};
-    const mlc_isa      next = test_level_after(MLC_ISA_SCALAR);
-    const mlc_kernels *low = mlc_cpu_kernels(next == MLC_ISA_AUTO ? MLC_ISA_SCALAR : next);
+    const mlc_kernels *low = lowest_vectors();
     const bool         half = dtype != MLC_F32;
     bool               ok = true;
     for (int64_t n = 1; ok && n <= 130; n += n < 20 ? 1 : test_stride(7)) {
