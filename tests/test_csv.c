@@ -693,6 +693,9 @@ TEST(csv, a_blank_that_is_the_delimiter_is_none)
                                  &t);
         CHECK_EQ(mlc_table_rows(named), 1);
         CHECK_STR(mlc_table_name(named, 1), tab ? "c d" : "c");
+        named = table(ctx, tab ? "#\"\ta\t\"\tc\n1\t2\n" : "# \" a \" c\n1 2\n", &t);
+        CHECK_EQ(mlc_table_rows(named), 1);
+        CHECK_STR(mlc_table_name(named, 0), tab ? "\ta\t" : " a ");
     }
     CHECK_OK(ctx);
 }
