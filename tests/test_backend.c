@@ -756,6 +756,69 @@ TEST(backend, a_device_that_fails_at_any_call_is_an_error_and_leaks_nothing)
     CHECK_EQ(g_device.leaked, leaked);
 }
 
+typedef struct device_files { mlc_ctx *ctx; mlc_module *net; mlc_optim *opt; box b; } device_files;
+
+enum { FILE_SAVES, FILE_LOADS, STATE_SAVES, STATE_LOADS, ROWS_LOADS, FILE_CALLS };
+
+/* Two names of the weight are compared. */
+static mlc_status files_call(device_files *f, int what)
+{
+    unsigned char bytes[1024];
+    size_t        n = sizeof bytes;
+    char          path[400];
+    mlc_status    st = MLC_OK;
+    snprintf(path, sizeof path, "%s/%s", f->b.dir, what == ROWS_LOADS ? "rows" : "state");
+    mlc_scope_begin(f->ctx);
+    switch (what) {
+    case FILE_SAVES: st = mlc_save_memory(f->net, bytes, &n, NULL); break;
+    case FILE_LOADS: st = mlc_load(f->net, f->b.path); break;
+    case STATE_SAVES: st = mlc_optim_save(f->opt, path); break;
+    case STATE_LOADS: st = mlc_optim_load(f->opt, path); break;
+    default: if (mlc_csv_load(f->ctx, path, NULL) == NULL) st = mlc_ctx_status(f->ctx);
+    }
+    mlc_scope_end(f->ctx);
+    return st;
+}
+
+TEST(backend, a_device_that_fails_while_a_file_is_read_or_written_is_an_error)
+{
+    device_files f = {device_ctx("test", NULL), NULL, NULL, box_open_fast("net")};
+    mlc_module  *inner = mlc_nn_sequential(f.ctx);
+    char         rows[400];
+    f.net = mlc_nn_sequential(f.ctx);
+    mlc_module_add(f.net, mlc_nn_linear(f.ctx, 3, 2));
+    mlc_module_add(f.net, inner);
+    CHECK_EQ(mlc_module_build(f.net), MLC_OK);
+    CHECK_EQ(mlc_module_tie(inner, "same", mlc_module_param(f.net, "0.weight")), MLC_OK);
+    f.opt = mlc_adamw(f.net, 0.1);
+    CHECK(mlc_ema(f.opt, 0.5) != NULL);
+    const mlc_named list[3] = {{"0.weight", mlc_ones(f.ctx, MLC_F32, mlc_dims2(2, 3))},
+                               {"1.same", mlc_ones(f.ctx, MLC_F32, mlc_dims2(2, 3))},
+                               {"0.bias", mlc_ones(f.ctx, MLC_F32, mlc_dims1(2))}};
+    CHECK_EQ(mlc_safetensors_save(f.ctx, f.b.path, list, 3, NULL), MLC_OK);
+    snprintf(rows, sizeof rows, "%s/rows", f.b.dir);
+    CHECK(put_file(rows, "1,2\n3,4\n", 8));
+    for (int what = 0; what < FILE_CALLS; what++) {
+        mlc_status st = MLC_ERR_DEVICE;
+        int64_t    at = 0;
+        CHECK_EQ(mlc_ctx_sync(f.ctx), MLC_OK);
+        while (st != MLC_OK && at < 1000) {
+            g_device.break_at = ++at;
+            g_device.calls = 0;
+            st = files_call(&f, what);
+            g_device.break_at = 0;
+            if (!CHECK_EQ(st, g_device.calls < at ? MLC_OK : MLC_ERR_DEVICE))
+                printf("  call %d, %" PRId64 "\n", what, at);
+            mlc_error_clear(f.ctx);
+        }
+        CHECK(at > 1 && at < 1000);
+        CHECK_EQ(files_call(&f, what), MLC_OK);
+    }
+    CHECK_EQ(box_count(&f.b), 3);
+    CHECK_OK(f.ctx);
+    box_close(&f.b);
+}
+
 static void check_broken(mlc_ctx *ctx, mlc_status got, mlc_status want, const char *text)
 {
     g_device.break_at = 0;

@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
-#include "device.h"
 
 #include <locale.h>
 
@@ -719,23 +718,4 @@ TEST(csv, files_may_end_anywhere)
         CHECK(table(ctx, none[i], NULL) == NULL);
         CHECK_STATUS(ctx, MLC_ERR_IO);
     }
-}
-
-TEST(csv, a_device_that_fails_in_a_load_is_an_error)
-{
-    mlc_ctx *ctx = device_ctx("test", NULL);
-    int64_t  at = 0;
-    bool     failed = true;
-    while (failed && at < 100) {
-        mlc_scope_begin(ctx);
-        g_device.break_at = ++at;
-        g_device.calls = 0;
-        failed = numbers(ctx, "1,2\n3,4\n", NULL) == NULL;
-        g_device.break_at = 0;
-        CHECK_EQ(failed, g_device.calls >= at);
-        if (failed) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
-        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
-    }
-    CHECK(at > 1 && at < 100);
-    CHECK_OK(ctx);
 }

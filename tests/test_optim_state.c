@@ -5,7 +5,6 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "device.h"
 #include "rules.h"
 #include "watch.h"
 
@@ -927,34 +926,6 @@ TEST(resume, scopes_that_are_as_deep_as_can_be_leave_no_room_for_a_save_or_a_loa
     mlc_error_clear(r.ctx);
     CHECK(hash_net(hash_state(r.opt), r.net) == before);
     training_end(&r);
-    box_close(&b);
-}
-
-/* Every copy to or from the device fails once. */
-TEST(resume, a_device_that_fails_in_a_save_or_a_load_is_an_error)
-{
-    const box b = box_open_fast("opt.safetensors");
-    mlc_ctx  *ctx = device_ctx("test", NULL);
-    for (int saves = 1; saves >= 0; saves--) {
-        mlc_module *net = small_net(ctx, 5);
-        mlc_optim  *opt = mlc_adamw(net, 0.1);
-        mlc_status  st = MLC_ERR_DEVICE;
-        int64_t     at = 0;
-        CHECK(mlc_ema(opt, 0.5) != NULL);
-        CHECK_EQ(mlc_ctx_sync(ctx), MLC_OK);
-        while (st != MLC_OK && at < 1000) {
-            g_device.break_at = ++at;
-            g_device.calls = 0;
-            st = saves ? mlc_optim_save(opt, b.path) : mlc_optim_load(opt, b.path);
-            g_device.break_at = 0;
-            CHECK_EQ(st, g_device.calls < at ? MLC_OK : MLC_ERR_DEVICE);
-            if (st != MLC_OK) CHECK_HAS(mlc_error(ctx), " broke after ");
-            if (st != MLC_OK) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
-        }
-        CHECK(at > 5 && at < 1000);
-        mlc_optim_free(opt);
-    }
-    CHECK_OK(ctx);
     box_close(&b);
 }
 

@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "watch.h"
-#include "device.h"
 #include "flash.h"
 
 /* A rename that is one of names alone. */
@@ -1723,34 +1722,6 @@ TEST(state, scopes_that_are_too_deep_are_an_error_of_any_part_of_a_save_or_a_loa
         CHECK_EQ(mlc_save(net, b.path), left < 2 ? MLC_ERR_STATE : MLC_OK);
         mlc_error_clear(ctx);
     }
-    box_close(&b);
-}
-
-/* Every call of the device fails once: two names are compared, memory is written. */
-TEST(state, a_device_that_fails_in_a_save_or_a_load_is_an_error)
-{
-    mlc_ctx            *ctx = device_ctx("test", NULL);
-    box                 b = box_open_fast("s.safetensors");
-    mlc_module         *net = tied_shape(ctx, tied_ours);
-    const mlc_load_desc d = loads_by(tied_parts, 12);
-    unsigned char       bytes[1024];
-    save_parts(ctx, b.path, 2, 2, 3);
-    for (int saves = 0; saves < 2; saves++) {
-        mlc_status st = MLC_ERR_DEVICE;
-        int64_t    at = 0;
-        CHECK_EQ(mlc_ctx_sync(ctx), MLC_OK);
-        while (st != MLC_OK && at < 1000) {
-            size_t n = sizeof bytes;
-            g_device.break_at = ++at;
-            g_device.calls = 0;
-            st = saves ? mlc_save_memory(net, bytes, &n, NULL) : mlc_load_ex(net, b.path, &d);
-            g_device.break_at = 0;
-            CHECK_EQ(st, g_device.calls < at ? MLC_OK : MLC_ERR_DEVICE);
-            if (st != MLC_OK) CHECK_STATUS(ctx, MLC_ERR_DEVICE);
-        }
-        CHECK(at > (saves ? 1 : 5) && at < 1000);
-    }
-    CHECK_OK(ctx);
     box_close(&b);
 }
 
