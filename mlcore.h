@@ -38379,6 +38379,9 @@ MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_
 }
 #endif
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters
  * The equation is made of recorded operations, so gradients come by themselves: of each operand
  * first repeated letters become diagonals and letters that nothing else has are summed; then from
@@ -38767,6 +38770,9 @@ MLC_IMPL mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__two_vectors("dot", a, b, true) ? mlc_matmul(a, b) : NULL;
 }
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.SORT --------------------------------------- sort, argsort, topk
  * One kernel; values go back by the places they came from, which are the second output and are made
@@ -43396,6 +43402,9 @@ MLC_IMPL mlc_module *mlc_nn_relu6(mlc_ctx *ctx)
     return mlc__fn_make(ctx, "ReLU6", mlc__relu6, NULL, 0.0);
 }
 
+MLC__LEVEL_END
+MLC__LEVEL_COLD
+
 /* @@ IMPL.NN.VISION -------------------------------------- convolutions, pooling, channel norms
  * Layers of images and of sequences [n,c,t], and blocks of them. Sequential and residual know of
  * them by their mlc__fuse alone. */
@@ -44251,6 +44260,9 @@ MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
     return mlc_module_build(m);
 }
 #endif
+
+MLC__LEVEL_END
+MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.RECURRENT ----------------------------------- RNN, GRU, LSTM: layers, cells, ways
  * A layer in one direction is one product over all steps, what x gives to the gates, and mlc_rnn.
