@@ -88,7 +88,7 @@ help:
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
-	@echo 'make gate            .ci/run in a fresh clone of HEAD; a quarter of an hour'
+	@echo 'make gate            .ci/run in a fresh clone of HEAD; at most twenty minutes'
 	@echo 'make fuzz            every reader, half a minute each; clang'
 	@echo 'make soak            the same for an hour each, and the longest tests'
 	@echo 'make abuse           every public function with arguments of all kinds, sanitized; minutes'

@@ -2209,7 +2209,8 @@ typedef struct mlc_named_module {
  *   has the parameters embed.weight, head.weight, .., as PyTorch's state dict has. It serves as
  *   a container, too, for a forward of your own that calls its children: mlc_module_find(m, ..).
  *   err    as mlc_nn_sequential_of; ARG: a name is NULL, empty, has a dot, or is there twice
- *   ref    torch.nn.Sequential(OrderedDict(..)), torch.nn.ModuleDict     test: tests/test_nn.c */
+ *   ref    torch.nn.Sequential(OrderedDict(..)), torch.nn.ModuleDict
+ *   test   tests/test_nn_layers.c                                                             */
 MLC_API mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
                                             const mlc_named_module *children);
 #ifdef __cplusplus
@@ -9273,6 +9274,7 @@ static bool mlc__enter(mlc_ctx *ctx, const char *what)
     } else {
         const char *of = __atomic_load_n(&ctx->inside_of, __ATOMIC_RELAXED);
         mlc__second_text(mlc__second.text, sizeof mlc__second.text, what, of ? of : "a call");
+        if (mlc__second.ctx != ctx) mlc__second.scopes = 0;
         mlc__second.ctx = ctx;
         __atomic_store_n(&ctx->second, what, __ATOMIC_RELAXED);
         return false;
@@ -30546,8 +30548,8 @@ static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
     return NULL;
 }
 
-/* Memory for the gradients of p's flat and of all in it that were unfrozen after the build, if p is
- * one of them; not used before mlc__thaw_end. */
+/* If p was unfrozen after the build: a new block for the gradients of its flat, with room for all
+ * in it that were. mlc__thaw_end puts it to use. */
 static mlc_status mlc__thaw_begin(mlc__param *p)
 {
     mlc__flat *flat = p->flat;
@@ -30559,7 +30561,7 @@ static mlc_status mlc__thaw_begin(mlc__param *p)
     return flat->room ? MLC_OK : flat->ctx->status;
 }
 
-/* Gives those of the flat a place for a gradient, after those of the others, whose gradients stay
+/* What was unfrozen gets a place for its gradient, after those of the others, whose gradients stay
  * as they are; values do not move, and the tape may have operations on them. The layout is new,
  * which is how optimizers notice. */
 static void mlc__flat_thaw(mlc__flat *flat)
@@ -33005,7 +33007,7 @@ MLC_IMPL mlc_tensor *mlc_logical_and(mlc_tensor *a, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_logical_or(mlc_tensor *a, mlc_tensor *b)
 {
-    return mlc__compare_call(&mlc__logical_or_op, 2, a, b, 0.0);
+    return MLC__COMPARE_2(logical_or);
 }
 MLC_IMPL mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b)
 {
@@ -36461,7 +36463,7 @@ static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
 
-/* Of a desc that is cleared. */
+/* Fills in the defaults of a desc that is all zeros. */
 static void mlc__conv_desc_fill(mlc_conv_desc *d)
 {
     d->stride.n = d->padding.n = d->dilation.n = d->output_padding.n = MLC_ALL_AXES;
@@ -38290,7 +38292,7 @@ MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
     return d;
 }
 
-/* Has a desc another value than the made one, and than a desc of zeros? */
+/* Was a field set? A desc as it was made, or one that was cleared, has none. */
 static bool mlc__rotary_set(const mlc_rotary_desc *d)
 {
     const mlc_rotary_desc n = mlc_rotary_desc_make();
@@ -41671,7 +41673,7 @@ static bool mlc__freeze_room(void *user, mlc__param *p, const char *name)
     return f->status == MLC_OK;
 }
 
-/* All that were unfrozen, or on an error none. */
+/* All that were unfrozen get their gradients; after an error all are frozen again. */
 static bool mlc__freeze_end(void *user, mlc__param *p, const char *name)
 {
     (void)name;
@@ -43546,7 +43548,7 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
         fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
     memset(&p, 0, sizeof p);
     p.shape = mlc_dims_of(desc->axes + 2, shape);
-    p.init = MLC_INIT_UNIFORM;
+    p.init = MLC_INIT_UNIFORM;         /* as torch.nn.Conv2d: 1/sqrt(inputs of a result) */
     p.b = 1.0 / sqrt(fan);
     p.a = -p.b;
     p.has_dtype = desc->has_dtype;
@@ -45655,9 +45657,9 @@ static mlc_nn_transformer_desc mlc__language_layer(const mlc_nn_transformer_desc
 static bool mlc__language_asks(mlc_ctx *ctx, const char *what, const mlc_nn_transformer_desc *d,
                                mlc_positions positions)
 {
-    const bool turns = d->has_rotary || mlc__rotary_set(&d->rotary);
-    if ((!turns || positions == MLC_POSITIONS_ROTARY) &&
-        (!d->alibi || positions == MLC_POSITIONS_ALIBI)) return true;
+    const bool turns = (d->has_rotary || mlc__rotary_set(&d->rotary)) &&
+                       positions != MLC_POSITIONS_ROTARY;
+    if (!turns && (!d->alibi || positions == MLC_POSITIONS_ALIBI)) return true;
     mlc__fail(ctx, MLC_ERR_ARG, "%s: layer.%s is set and positions is another; write "
               "desc.positions = MLC_POSITIONS_%s", what, turns ? "rotary" : "alibi",
               turns ? "ROTARY" : "ALIBI");
@@ -49931,8 +49933,8 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
 MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
-    MLC__TRY(mlc__optim_ready(o));
     if (!MLC__SOLE(o->ctx, "optim_step")) return MLC_ERR_STATE;
+    MLC__TRY(mlc__optim_ready(o));
     if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
@@ -50765,8 +50767,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     if (st == MLC_OK) st = mlc_optim_step(o);
     o->sharp = false;
     if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
-    const mlc_status left = mlc__scope_leave(o->ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(o->ctx, st);
 }
 
 MLC__LEVEL_END
@@ -52747,8 +52748,7 @@ static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, dou
     mlc_no_grad_begin(o->ctx);
     if (st == MLC_OK) st = mlc__curvature_add(c, sample, sign);
     mlc_no_grad_end(o->ctx);
-    const mlc_status left = mlc__scope_leave(o->ctx);
-    return st != MLC_OK ? st : left;
+    return mlc__scope_done(o->ctx, st);
 }
 
 /* Both sides draw the same numbers, of dropout. */
@@ -56435,8 +56435,8 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-/* What mlc__st_write writes, to bytes, which has room for *room of them, if that is not NULL; then
- * *room is what it takes. */
+/* The bytes of mlc__st_write's file, to memory with room for *room; bytes NULL: none are written.
+ * *room becomes how many there are, also where there was too little. */
 static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const mlc_named *list,
                                int64_t n, const mlc__buffer *header)
 {
@@ -59856,8 +59856,7 @@ static void mlc__table_value(const mlc__table_col *c, const char *text, void *to
         return;
     }
     if (c->type == MLC_COLUMN_I64) mlc__whole_number(text, n, &q);
-    else if (!missing)
-        q = mlc__table_code(c, text);
+    else if (!missing) q = mlc__table_code(c, text);
     memcpy(to, &q, sizeof q);
 }
 
@@ -61605,10 +61604,10 @@ static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
     return &set->data;
 }
 
-/* The number of samples, with which states begin that know it. */
+/* count of a dataset whose state begins with the number of samples. */
 static int64_t mlc__set_n(void *user) { return *MLC__CAST(const int64_t *, user); }
 
-/* The other dataset, with which the states of those over one other begin. */
+/* The dataset under this one: the state begins with a pointer to it. */
 static const mlc_dataset *mlc__set_of(void *user)
 {
     return *MLC__CAST(const mlc_dataset *const *, user);
@@ -62854,10 +62853,10 @@ static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
 {
     const mlc__mnist *m = MLC__CAST(const mlc__mnist *, user);
     const mlc_status st = m->part[0]->get(m->part[0]->user, s);
+    if (st != MLC_ERR_VALUE) return st;
     const size_t n = strlen(s->why);
-    if (st == MLC_ERR_VALUE)
-        snprintf(s->why + n, sizeof s->why - n, "; labels of '%.120s'",
-                 MLC__CAST(const mlc__row_file *, m->part[2]->user)->file.path);
+    snprintf(s->why + n, sizeof s->why - n, "; labels of '%.120s'",
+             MLC__CAST(const mlc__row_file *, m->part[2]->user)->file.path);
     return st;
 }
 
@@ -63540,7 +63539,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder)
 
 typedef struct mlc__warp { int64_t high, wide; float down, right, cosine, sine; } mlc__warp;
 
-/* What three words say of an image of so many pixels. */
+/* A shift and a turn drawn from three random words. */
 static mlc__warp mlc__warp_by(const uint32_t *word, int64_t high, int64_t wide, double shift,
                               double rotate)
 {
@@ -64938,7 +64937,7 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     const int64_t ranks = f->desc.ranks, batch = f->desc.batch, most = PTRDIFF_MAX / 64;
     f->batches = f->plan_batches = INT64_MAX;
     if (!f->data.count) return MLC_OK;
-    MLC__REQUIRE(f->ctx, f->count < most, ARG, "loader_from: %lld samples are too many",
+    MLC__REQUIRE(f->ctx, f->count < most, ARG, "%s: %lld samples are too many", f->what,
                  (long long)f->count);
     f->total = f->desc.samples ? f->desc.samples : f->count;
     f->own = f->desc.drop_last ? f->total / ranks : mlc__parts(f->total, ranks);
@@ -68694,8 +68693,8 @@ MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *us
     return MLC_OK;
 }
 
-/* Of val_NAME: NAME, if it has a chart of its own; else NULL: NAME is there, and not itself the
- * validation of another one. */
+/* The track whose chart a validation is drawn in: NAME for val_NAME. NULL: track has a chart of its
+ * own. */
 static const mlc__track *mlc__track_trained(const mlc_tracker *t, const mlc__track *track)
 {
     if (strncmp(track->name, "val_", 4) != 0) return NULL;
@@ -68730,7 +68729,7 @@ static mlc_plot_series mlc__track_curve(const mlc_tracker *t, const mlc__track *
     return s;
 }
 
-/* Fills plots and their series, which lie in the order of the charts; returns how many charts. */
+/* Fills plots and their series, in the order of the charts; returns how many charts. */
 static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_plot_series *series,
                                    double *room)
 {
@@ -69522,9 +69521,8 @@ static mlc_status mlc__fit_desc_check(mlc_ctx *ctx, const char *what, const mlc_
     MLC__TRY(mlc__flag_check(ctx, what, "autocast", d->autocast != MLC_F32, d->has_autocast));
     MLC__TRY(mlc__list_check(ctx, what, "metrics", d->metrics, d->n_metrics));
     for (int32_t i = 0; i < d->n_metrics; i++)
-        MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric &&
-                     strlen(d->metrics[i].name) < 60, ARG, "%s: metric %d has no metric, or a "
-                     "name that is NULL or over 59 bytes", what, (int)i);
+        MLC__REQUIRE(ctx, d->metrics[i].name && d->metrics[i].metric, ARG,
+                     "%s: metric %d has no metric or no name", what, (int)i);
     return MLC_OK;
 }
 
@@ -69549,7 +69547,11 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
     for (int32_t i = 0; i < d->n_callbacks; i++)
         MLC__REQUIRE(ctx, d->callbacks[i] && d->callbacks[i]->on, ARG, "fit: callback %d is NULL",
                      (int)i);
-    return mlc__fit_desc_check(ctx, "fit", d);
+    MLC__TRY(mlc__fit_desc_check(ctx, "fit", d));
+    for (int32_t i = 0; i < d->n_metrics; i++)
+        MLC__REQUIRE(ctx, strlen(d->metrics[i].name) < 60, ARG, "fit: metric %d has a name of over "
+                     "59 bytes", (int)i);
+    return MLC_OK;
 }
 
 /* The struct, copies of desc's arrays, and room for names. */
@@ -69656,7 +69658,7 @@ MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
     mlc__fit *f = s->fit;
     mlc_status st = f->status != MLC_OK ? f->status : s->ctx->status;
     const uint32_t bit = MLC__AT(TRAIN_END);
-    if (!s->history->epochs) mlc__fit_epochs(s);           /* a run that was over is gone on with */
+    if (!s->history->epochs) mlc__fit_epochs(s);           /* resumed when it was over */
     for (int32_t i = 0; i < f->d.n_callbacks; i++) {
         const mlc_callback *c = f->d.callbacks[i];
         const mlc_status end = c->events & bit ? c->on(c->user, MLC_EVENT_TRAIN_END, s) : MLC_OK;
@@ -72167,7 +72169,7 @@ static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
     return p->saver ? MLC_OK : mlc__checkpoint_wait(p, s);
 }
 
-/* The weights. */
+/* The network alone, as mlc_save writes it. */
 static mlc_status mlc__checkpoint_best(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     snprintf(p->file, p->room, "%s-best.safetensors", p->d.path);
@@ -72180,6 +72182,7 @@ static bool mlc__checkpoint_better(mlc__on_checkpoint *p, mlc_event event, const
     const double *values;
     double value, best = MLC__NAN;
     if (!p->d.best || !mlc__history_new(s, event, p->d.best, &p->seen, &value)) return false;
+    value = mlc__checkpoint_value(p, s);                   /* NaN: a row of a run that was loaded */
     const int64_t n = mlc_tracker_history(s->history, p->d.best, NULL, &values);
     for (int64_t i = 0; i < n - 1; i++)
         if (best != best || (p->higher ? values[i] > best : values[i] < best)) best = values[i];

@@ -134,6 +134,11 @@ static inline void set_values(world *w, mlc_module *m)
     w->mem.armed = armed;
 }
 
+static inline void discard(void *user, const char *text, size_t n)
+{
+    (void)user; (void)text; (void)n;
+}
+
 /* The module is the scenario's from now on; true once it is built and has values.               */
 static inline bool own_module(world *w, mlc_module *m)
 {

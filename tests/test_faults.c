@@ -88,8 +88,6 @@ void scenario_add(scenario *s)
 
 /* ---- what allocates nothing ----------------------------------------------------------------- */
 
-static void discard(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
-
 SCENARIO(types, true)
 {
     const int64_t sizes[2] = {1, 2};

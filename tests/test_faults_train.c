@@ -276,14 +276,12 @@ static mlc_status run_ready(world *w, ready_fn make) { return run_ready_by(w, ma
     static mlc_callback *ready_##name(world *w, mlc_optim *opt) { (void)opt; return call; } \
     DO(name) { return run_ready(w, ready_##name); }
 
-static void unseen(void *user, const char *text, size_t n) { (void)user; (void)text; (void)n; }
-
 static mlc_callback *ready_gradients(world *w)
 {
     mlc_gradients_desc d = mlc_gradients_desc_make();
     d.every = 1;
     d.table = true;
-    d.write = unseen;
+    d.write = discard;
     return mlc_on_gradients(w->ctx, &d);
 }
 
@@ -293,7 +291,7 @@ static mlc_callback *ready_profile(world *w)
     d.wait = d.warmup = 0;
     d.active = 1;
     d.repeat = 0;
-    d.write = unseen;
+    d.write = discard;
     return mlc_on_profile(w->ctx, &d);
 }
 
@@ -310,7 +308,7 @@ static mlc_callback *ready_plateau(world *w)
     return mlc_on_plateau(w->ctx, "val_loss", &g_plateau);
 }
 
-READY(mlc_on_progress, mlc_on_progress(w->ctx, unseen, NULL))
+READY(mlc_on_progress, mlc_on_progress(w->ctx, discard, NULL))
 READY(mlc_on_csv, mlc_on_csv(w->ctx, to(w)))
 READY(mlc_on_json, mlc_on_json(w->ctx, to(w)))
 READY(mlc_on_early_stop, mlc_on_early_stop(w->ctx, NULL))
@@ -364,7 +362,7 @@ DO(mlc_on_nan)
 
 DO(mlc_trace)
 {
-    const int32_t id = mlc_trace(w->ctx, true, unseen, NULL);
+    const int32_t id = mlc_trace(w->ctx, true, discard, NULL);
     if (id == 0)
         return mlc_ctx_status(w->ctx);
     const mlc_status st = keep(w, mlc_relu(w->x));
@@ -379,7 +377,7 @@ static mlc_status run_timer(world *w)
     mlc_timer_end(&t, 1);
     CHECK(mlc_timer_mean(&t) >= 0 && !(mlc_timer_rate(&t) <= 0));
     CHECK(isnan(mlc_timer_deviation(&t)));
-    return mlc_timer_print(w->ctx, &t, 1, unseen, NULL);
+    return mlc_timer_print(w->ctx, &t, 1, discard, NULL);
 }
 
 SCENARIO(mlc_timer_make, true)      { return run_timer(w); }
@@ -988,7 +986,7 @@ static mlc_status run_timeline(world *w, bool save)
         CHECK(mlc_timeline_count(t, NULL) > 0 && mlc_timeline_at(t, 0) != NULL);
         CHECK(mlc_timeline_peak(t, now) != NULL);
         CHECK_EQ(mlc_timeline_end(t), MLC_OK);
-        st = save ? mlc_timeline_save(t, to(w)) : mlc_timeline_print(t, 0, unseen, NULL);
+        st = save ? mlc_timeline_save(t, to(w)) : mlc_timeline_print(t, 0, discard, NULL);
     }
     mlc_timeline_free(t);
     if (st == MLC_OK && save)

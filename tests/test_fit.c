@@ -525,6 +525,26 @@ TEST(fit, an_epoch_without_a_batch_is_refused)
     CHECK_OK(s.ctx);
 }
 
+/* Of a validation "val_" stands before it. */
+TEST(fit, a_metric_has_a_name_of_at_most_59_bytes)
+{
+    scene          s = scene_make();
+    char           name[61];
+    mlc_fit_metric m = {name, mlc_metric_accuracy(s.ctx), true};
+    mlc_fit_desc   d = mlc_fit_desc_make(mlc_cross_entropy);
+    memset(name, 'm', sizeof name);
+    name[59] = 0;
+    d.validation = s.held;
+    d.metrics = &m;
+    d.n_metrics = 1;
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_OK);
+    name[59] = 'm';
+    name[60] = 0;
+    check_refused(&s, &d, "fit: metric 0 has a name of over 59 bytes");
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, NULL), MLC_OK);
+    CHECK_OK(s.ctx);
+}
+
 TEST(fit, nonsense_is_refused_by_name)
 {
     scene        s = scene_make();

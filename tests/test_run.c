@@ -663,6 +663,37 @@ TEST(run, the_best_weights_have_a_file_that_load_takes_as_it_is)
     }
 }
 
+static void spoil(mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    mlc_no_grad_begin(mlc_module_ctx(net));
+    while (mlc_param_next(&it)) mlc_mul_scalar_(it.tensor, -30);
+    mlc_no_grad_end(mlc_module_ctx(net));
+}
+
+/* The last row of a run that is gone on with is not new, however good it was. */
+TEST(run, the_best_weights_stay_where_a_resumed_run_gets_worse)
+{
+    const box           b = box_open_fast("net");
+    uint64_t            want = 0;
+    mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+    d.best = "loss";
+    d.resume = true;
+    for (int start = 0; start < 2; start++) {
+        scene s;
+        scene_open(&s, HELD, 16, BATCH, 3);
+        with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
+        CHECK_EQ(s.s->epoch, 2 * start);
+        if (start) spoil(s.net);
+        while (s.s->epoch < 2 + start && mlc_fit_step(s.s)) {}
+        if (!start) want = hash_net(0, s.net);
+        CHECK_OK(s.ctx);
+        scene_close(&s);
+        CHECK(best_weights(b.path) == want);
+    }
+    box_close(&b);
+}
+
 /* Validations in the midst of epochs count, and an average that a later callback has put in the
  * place of the parameters is what is saved. */
 TEST(run, the_best_weights_are_those_of_the_average_that_was_validated)

@@ -558,7 +558,8 @@ TEST(text, wrong_arguments_are_named)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     d.specials = NULL;
     CHECK(mlc_tokenizer_bytes(ctx, &d) == NULL);
-    CHECK_HAS(mlc_error(ctx), "specials is NULL and n_specials is 2; set both, or neither");
+    CHECK_STR(mlc_error(ctx), "tokenizer: specials is NULL and n_specials is 2; set both, or "
+                              "neither");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     d.n_specials = 1 << 21;
     CHECK(mlc_tokenizer_bytes(ctx, &d) == NULL);

@@ -11,7 +11,7 @@ what was measured before. Seconds are user seconds of the compiler alone, the le
 are their ratio to tests/calibrate.c compiled in turns by the same compiler with the same level. They
 change less between machines than seconds do, but they do: the header needs 20 times the memory of the
 calibration file, so smaller caches or a busy neighbour slow it more.
---cpu prints CPU seconds of .ci/run, and of the halves in gcc -O2. --write puts bytes of text into
+--cpu prints CPU seconds of .ci/run, and of the halves in gcc -O2; rows of `gate` are added by hand. --write puts bytes of text into
 tests/budget.json and adds seconds to tests/trend.csv; README's table is held against both by
 `make lint`.
 """

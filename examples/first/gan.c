@@ -5,6 +5,7 @@
  *   run     ./gan                                                                             */
 #include "mlcore.h"
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { BATCH = 128, NOISE = 8 };
 
@@ -36,10 +37,9 @@ int main(void)
         mlc_optim_minimize(opt_c, loss_c);
         mlc_tensor *loss_g = mlc_bce_with_logits(mlc_forward(critic, fake), one);
         mlc_optim_minimize(opt_g, loss_g);
-        mlc_optim_zero_grad(opt_c);            /* of what loss_g has given to the critic      */
         if (step % 250 == 249) printf("%d: critic %.3f, generator %.3f\n", step + 1,
                                       mlc_item(loss_c), mlc_item(loss_g));
-        if (mlc_scope_end(ctx) != MLC_OK) return fprintf(stderr, "%s\n", mlc_error(ctx)), 1;
+        mlc_scope_end(ctx); MLC_CHECK(ctx);
     }
     mlc_tensor *points = mlc_forward(generator, mlc_randn(ctx, MLC_F32, mlc_dims2(1000, NOISE)));
     mlc_tensor *radius = mlc_norm(points, 2, mlc_dims1(1), false);
