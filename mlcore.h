@@ -65,7 +65,8 @@
  * 6. Environment: MLC_ISA=scalar|avx2|avx512|avx512x|amx|neon lowers the kernels' level,
  *   MLC_THREADS=n, MLC_BLAS=never|always. MLC_LOG=error: contexts that are made without desc.log
  *   write each error to standard error; MLC_LOG=trace: see mlc_trace. MLC_ABORT=1: contexts are
- *   made with desc.abort_on_error. A context of level amx asks Linux for tile registers: stacks of
+ *   made with desc.abort_on_error; without desc.log they write the error to standard error first,
+ *   as with MLC_LOG=error. A context of level amx asks Linux for tile registers: stacks of
  *   signal handlers (sigaltstack) then need 12 KB.
  *
  * 7. Macros, before the implementation is included (none changes a public struct):
@@ -427,7 +428,8 @@ typedef struct mlc_ctx_desc {
     mlc_log_fn    log;                 /* errors and warnings; default: none                   */
     void         *log_user;
     mlc_status   *status;              /* out: why mlc_ctx_create returned NULL                */
-    bool          abort_on_error;      /* for debuggers: log and abort() at the first error    */
+    bool          abort_on_error;      /* for debuggers: log and abort() at the first error;   */
+                                       /* log NULL: to standard error                          */
 } mlc_ctx_desc;
 
 /* mlc_ctx_desc_make: a desc with every default, to be changed field by field.                */
@@ -3356,7 +3358,8 @@ MLC_API mlc_clip_desc mlc_clip_desc_make(void);
 /* mlc_optim_clip: clips gradients in every step from now on: times min(1, norm/(|g| + 1e-6)), |g|
  *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
  *   is not finite are no step but a VALUE error (with a scaler: see there). NULL desc: no clipping.
- *   err    ARG: not over 0, or both finite       ref: clip_grad_norm_, clip_grad_value_       */
+ *   err    ARG: not over 0, both finite, each without norm
+ *   ref    clip_grad_norm_, clip_grad_value_                                                  */
 MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 /* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
  *   clipped.                     err: STATE, with NaN, before the first of them               */
@@ -9316,11 +9319,15 @@ static bool mlc__sole_ends(mlc_ctx *ctx)
     return false;
 }
 
-static void mlc__second_forget(const mlc_ctx *ctx)
+/* Forgets what this thread was told; is no other one in the context? */
+static bool mlc__second_forget(const mlc_ctx *ctx)
 {
-    if (mlc__second.ctx != ctx) return;
-    mlc__second.ctx = NULL;
-    mlc__second.scopes = 0;
+    if (mlc__second.ctx == ctx) {
+        mlc__second.ctx = NULL;
+        mlc__second.scopes = 0;
+    }
+    const void *inside = ctx ? __atomic_load_n(&ctx->inside, __ATOMIC_RELAXED) : NULL;
+    return !inside || inside == &mlc__second;
 }
 #  define MLC__ENTER(ctx, what)   mlc__enter(ctx, what)
 #  define MLC__LEAVE(ctx)         mlc__leave(ctx)
@@ -9338,7 +9345,7 @@ static void mlc__second_forget(const mlc_ctx *ctx)
 #  define MLC__SOLE_ENDS(ctx)     true
 #  define MLC__IS_SECOND(ctx)     false
 #  define MLC__SECOND_SAYS        ""
-#  define MLC__SECOND_FORGET(ctx) ((void)0)
+#  define MLC__SECOND_FORGET(ctx) true
 #endif
 
 /* An object is NULL, where another argument may have a context; an error that stands is why. */
@@ -9395,8 +9402,7 @@ MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
 
 MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
 {
-    if (!ctx) return;
-    MLC__SECOND_FORGET(ctx);
+    if (!ctx || !MLC__SECOND_FORGET(ctx)) return;  /* another thread's error is not cleared */
     ctx->status = MLC_OK;
     ctx->told = false;
 }
@@ -28378,9 +28384,10 @@ static int mlc__env_log(void)
 static void mlc__ctx_desc_fill(mlc_ctx_desc *d)
 {
     static const char *const values[] = { "0", "1" };
-    if (mlc__env_choice("MLC_ABORT", values, 2)) d->abort_on_error = true;
+    const int aborts = mlc__env_choice("MLC_ABORT", values, 2);
+    if (aborts) d->abort_on_error = true;
 #ifndef MLC_NO_STDIO
-    if (!d->log && mlc__env_log() == 1) d->log = mlc__log_stderr;
+    if (!d->log && ((aborts | mlc__env_log()) & 1)) d->log = mlc__log_stderr;
 #endif
     if (d->allocator.alloc) return;
     d->allocator.alloc = mlc__system_alloc;
@@ -28398,7 +28405,7 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
     if (!wrong) {
         ctx = mlc__ctx_alloc(&d);
         status = ctx ? mlc__ctx_open(ctx, &d) : MLC_ERR_NOMEM;
-        MLC__SECOND_FORGET(ctx);       /* another one had its address                         */
+        (void)MLC__SECOND_FORGET(ctx); /* another one had its address                         */
     } else if (d.log) {
         d.log(d.log_user, MLC_LOG_ERROR, wrong);
     }
@@ -28508,12 +28515,11 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
     return MLC_OK;
 }
 
-MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
+/* Begins a scope of the library's own: where this fails, there is no end to come. */
+static mlc_status mlc__scope_enter(mlc_ctx *ctx)
 {
-    if (!ctx) return MLC_ERR_ARG;
-    if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
+    if (!MLC__SOLE(ctx, "scope_begin")) return MLC_ERR_STATE;
     const int32_t most = ctx->tables.scopes;
-    if (ctx->depth + 2 >= most) ctx->lost_scopes++;        /* its end must end nothing */
     MLC__REQUIRE(ctx, ctx->depth + 2 < most, STATE,
                  "scope_begin: %d scopes are open; is a mlc_scope_end missing?%s", ctx->depth,
                  most < MLC__MAX_SCOPES ? " A larger fixed block has more" : "");
@@ -28523,6 +28529,14 @@ MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
     ctx->scopes[ctx->depth].recorded = ctx->recorded;
     ctx->scopes[ctx->depth].had_error = ctx->status != MLC_OK;
     return MLC_OK;
+}
+
+MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
+{
+    if (!ctx) return MLC_ERR_ARG;
+    if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
+    if (ctx->depth + 2 >= ctx->tables.scopes) ctx->lost_scopes++;    /* its end must end nothing */
+    return mlc__scope_enter(ctx);
 }
 
 /* Ends also where an error stands: a loop that breaks off at the error has closed its scope. */
@@ -40662,7 +40676,7 @@ static mlc_tensor *mlc__check_loss(mlc_tensor *y, mlc_tensor *w)
 static mlc_status mlc__check_value(const mlc__check *c, double *value)
 {
     const uint64_t stream = c->ctx->stream;
-    MLC__TRY(mlc_scope_begin(c->ctx));
+    MLC__TRY(mlc__scope_enter(c->ctx));
     mlc_no_grad_begin(c->ctx);
     mlc_tensor *y = c->fn(c->user, c->in, c->n_in);
     *value = mlc_item(mlc__check_loss(y, mlc__check_weights(c->ctx, y)));
@@ -40747,7 +40761,7 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
                                   const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report)
 {
     mlc__check c = { NULL, fn, user, in, n_in, desc ? *desc : mlc_gradcheck_desc_make() };
-    mlc_status st, ended;
+    mlc_status st;
     if (!in || n_in < 1 || !in[0]) return MLC_ERR_ARG;
     c.ctx = in[0]->ctx;
     MLC__REQUIRE(c.ctx, fn && report, ARG, "gradcheck: %s is NULL", fn ? "report" : "fn");
@@ -40766,10 +40780,8 @@ MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const 
     }
     MLC__REQUIRE(c.ctx, any, ARG, "gradcheck: none of %d inputs requires a gradient, so there is "
                  "nothing to check; call mlc_set_requires_grad before", n_in);
-    MLC__TRY(mlc_scope_begin(c.ctx));
-    st = mlc__check_all(&c, report);
-    ended = mlc__scope_leave(c.ctx);
-    if (st == MLC_OK) st = ended;
+    MLC__TRY(mlc__scope_enter(c.ctx));
+    st = mlc__scope_done(c.ctx, mlc__check_all(&c, report));
     for (int32_t i = 0; i < n_in; i++) mlc_zero_grad(in[i]);
     report->ok = st == MLC_OK && (report->input < 0 || report->excess <= 0.0);
     return st;
@@ -42127,7 +42139,7 @@ static mlc_status mlc__mix(mlc_module *to, mlc_module *from, const char *what, d
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, to && from && from->ctx == ctx, ARG, "%s: %s is %s; give two modules of one "
                  "context", what, to ? "from" : "to", to && from ? "of another" : "NULL");
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     const mlc_status st = mlc__mix_run(to, from, what, share);
     mlc__scope_leave(ctx);
     return st;
@@ -42833,11 +42845,14 @@ static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc
     int32_t axis = u->axis;
     if (!mlc__axis_of(x, "unflatten", &axis)) return NULL;
     const int64_t n = x->shape[axis];
-    const bool axes = x->ndim - 1 + u->dims.n <= MLC_MAX_DIMS;
-    if (x->ndim == 0 || !axes || (u->left < 0 ? n != u->known : n % u->known != 0))
-        return MLC__FAIL_NULL(m->ctx, SHAPE, "unflatten: axis %d of %s does not become %s; %s",
-                              axis, mlc__shape(x).s, mlc__shape_text(u->dims.n, u->dims.v).s,
-                              axes ? "the sizes must make as many" : "a tensor has at most 8 axes");
+    if (x->ndim - 1 + u->dims.n > MLC_MAX_DIMS)
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "unflatten: axis %d of %s does not become %s; a "
+                              "tensor has at most %d axes", axis, mlc__shape(x).s,
+                              mlc__shape_text(u->dims.n, u->dims.v).s, MLC_MAX_DIMS);
+    if (x->ndim == 0 || (u->left < 0 ? n != u->known : n % u->known != 0))
+        return MLC__FAIL_NULL(m->ctx, SHAPE, "unflatten: axis %d of %s does not become %s; the "
+                              "sizes must make as many", axis, mlc__shape(x).s,
+                              mlc__shape_text(u->dims.n, u->dims.v).s);
     for (int32_t d = 0; d < x->ndim; d++) {
         if (d != axis) { shape.v[shape.n++] = x->shape[d]; continue; }
         for (int32_t i = 0; i < u->dims.n; i++)
@@ -43042,7 +43057,7 @@ MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
     MLC__REQUIRE(ctx, x, ARG, "nn_scale_fit: x is NULL; it has the data to fit to");
     MLC__TRY(mlc__scale_check(m, x, &n));
     MLC__TRY(mlc_module_build(m));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     double *at = MLC__HEAP(double *, ctx, (size_t)n * 4 * sizeof *at, "nn_scale_fit");
     if (at) mlc__scale_set(MLC__CAST(const mlc__scale_user *, m->user), x, at, n);
     mlc__heap_free(ctx, at);
@@ -44232,7 +44247,7 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
         if (!wb[1]) return ctx->status;
     }
     MLC__TRY(mlc_module_build(seq));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_no_grad_begin(ctx);
     const mlc_status st = mlc__fold_values(wb[0], wb[1], norm->fuse->norm(norm));
     mlc_no_grad_end(ctx);
@@ -46803,7 +46818,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
     mlc_status st = MLC_OK;
     int64_t left = g->n;
     for (; g->step < g->d->tokens && left > 0 && st == MLC_OK; g->step++) {
-        st = mlc_scope_begin(g->ctx);
+        st = mlc__scope_enter(g->ctx);
         if (st != MLC_OK) break;
         mlc_tensor *x = g->step ? mlc_from(g->ctx, MLC_I64, mlc_dims2(g->n, 1), g->feed) : prompt;
         st = mlc__generate_forward(g, net, x);
@@ -47071,7 +47086,7 @@ static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *pro
 {
     mlc_status st = MLC_OK;
     for (bool left = true; left && st == MLC_OK; g->step++) {
-        MLC__TRY(mlc_scope_begin(g->ctx));
+        MLC__TRY(mlc__scope_enter(g->ctx));
         st = mlc__beams_forward(g, net, prompt);
         if (st == MLC_OK) st = mlc__beams_step(g, &left);
         st = mlc__scope_done(g->ctx, st);
@@ -47306,7 +47321,7 @@ MLC_IMPL mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_i
     mlc__initing k = { m->ctx, glob, desc, NULL, 0, false, MLC_OK };
     MLC__TRY(mlc__init_check_desc(m->ctx, desc));
     MLC__TRY(mlc_module_build(m));
-    MLC__TRY(mlc_scope_begin(m->ctx));
+    MLC__TRY(mlc__scope_enter(m->ctx));
     const mlc_status st = mlc__init_run(m, &k);
     mlc__scope_leave(m->ctx);
     return st;
@@ -47412,7 +47427,7 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[
     const mlc_memory before = ctx->mem;
     const uint64_t stream = ctx->stream;
     mlc__forget_outputs(m);
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     ctx->dry_run = true;
     mlc_dtype dtype = ctx->dtype;
     mlc__params(m, mlc__param_dtype, &dtype);
@@ -48578,7 +48593,7 @@ static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_nn_sklinear_desc 
 {
     mlc_ctx *ctx = m->ctx;
     MLC__TRY(mlc_module_build(m));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     struct mlc__autocast *cast = mlc__exact_begin(ctx);
     const mlc_status st = mlc__sklinear_fill(m, d);
     mlc__exact_end(ctx, cast);
@@ -48667,7 +48682,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
     d.has_dtype = d.has_seed = true;
     d.dtype = S1s->dtype;
     mlc_module *m = mlc_nn_sklinear_ex(ctx, &d);
-    if (!m || mlc_scope_begin(ctx) != MLC_OK) { mlc_module_free(m); return NULL; }
+    if (!m || mlc__scope_enter(ctx) != MLC_OK) { mlc_module_free(m); return NULL; }
     struct mlc__autocast *cast = mlc__exact_begin(ctx);
     mlc_status st = mlc__panther_fill(m, t);
     mlc__exact_end(ctx, cast);
@@ -48812,7 +48827,7 @@ static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
     mlc_ctx *ctx = m->ctx;
     MLC__TRY(mlc_module_build(m));
     MLC__TRY(mlc__sketch_seed(u->seed, &u->stamp, &u->u));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     struct mlc__autocast *cast = mlc__exact_begin(ctx);
     mlc_status st = d->weight ? mlc__skconv_from(m, d) : MLC_OK;
     if (st == MLC_OK && d->bias) st = mlc__sklinear_put(u->b, d->bias);
@@ -49928,18 +49943,25 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
     return mlc__optim_complete(o, "optim_step");
 }
 
-/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
- * where grad is None. */
-MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+static mlc_status mlc__optim_count(mlc_optim *o)
 {
-    if (!o) return MLC_ERR_ARG;
-    if (!MLC__SOLE(o->ctx, "optim_step")) return MLC_ERR_STATE;
     MLC__TRY(mlc__optim_ready(o));
     if (++o->calls < o->wanted) return MLC_OK;              /* gradients go on adding up */
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
     mlc__flush_end(mode);
     if (o->calls) o->calls--;          /* it failed: this call does not count */
+    return st;
+}
+
+/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
+ * where grad is None. */
+MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (!MLC__ENTER(o->ctx, "optim_step")) return MLC_ERR_STATE;
+    const mlc_status st = mlc__optim_count(o);
+    MLC__LEAVE(o->ctx);
     return st;
 }
 
@@ -50155,6 +50177,8 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
                                                            d.value == MLC__INF), ARG,
                  "optim_clip: norm %s, value %s: both must be over 0 and one of them infinity; "
                  "start from mlc_clip_desc_make()", mlc__real(d.norm).s, mlc__real(d.value).s);
+    MLC__REQUIRE(o->ctx, !d.each || d.norm < MLC__INF, ARG, "optim_clip: each is set, and norm is "
+                 "infinity; write the longest gradient of a parameter in norm");
     o->clip.norm = d.norm < MLC__INF ? d.norm : 0.0;
     o->clip.value = d.value < MLC__INF ? d.value : 0.0;
     o->clip.each = d.each;
@@ -50759,7 +50783,7 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
     if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
-    MLC__TRY(mlc_scope_begin(o->ctx));
+    MLC__TRY(mlc__scope_enter(o->ctx));
     mlc__optim_fresh(o);
     mlc_status st = o->rho > 0.0 ? o->sam(o, fn, user, loss)
                                  : mlc__optim_evaluate(o, fn, user, loss);
@@ -52109,12 +52133,10 @@ static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, 
 {
     mlc_optim *o = r->o;
     mlc_optim_zero_grad(o);
-    MLC__TRY(mlc_scope_begin(o->ctx));
-    mlc_status st = mlc__optim_evaluate(o, r->fn, r->user, loss);
-    const mlc_status left = mlc__scope_leave(o->ctx);
+    MLC__TRY(mlc__scope_enter(o->ctx));
+    const mlc_status st = mlc__scope_done(o->ctx, mlc__optim_evaluate(o, r->fn, r->user, loss));
     r->calls++;
     o->lbfgs->evaluations++;
-    if (st == MLC_OK) st = left;
     if (st != MLC_OK) return st;
     MLC__REQUIRE(o->ctx, o->module && mlc__root(o->module)->flat->layout == o->layout, STATE,
                  "optim_step_with: fn freed the module or built it anew; do so between steps");
@@ -52713,7 +52735,7 @@ static mlc_status mlc__curvature_put(const mlc__curvature *c, int64_t sample, do
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
         if (!c->old[i]) continue;
-        MLC__TRY(mlc_scope_begin(o->ctx));
+        MLC__TRY(mlc__scope_enter(o->ctx));
         mlc_tensor *by = mlc_mul_scalar(mlc__curvature_signs(c, i, sample), sign * c->eps);
         mlc_tensor *to = mlc_add(mlc_cast(c->old[i], e->dtype), by);
         mlc_copy_into(&e->p->t, mlc_cast(to, e->p->t.dtype));
@@ -52743,7 +52765,7 @@ static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, dou
     mlc_no_grad_end(o->ctx);
     if (st != MLC_OK) return st;
     mlc_optim_zero_grad(o);
-    MLC__TRY(mlc_scope_begin(o->ctx));
+    MLC__TRY(mlc__scope_enter(o->ctx));
     st = mlc__optim_evaluate(o, c->fn, c->user, NULL);
     mlc_no_grad_begin(o->ctx);
     if (st == MLC_OK) st = mlc__curvature_add(c, sample, sign);
@@ -52826,13 +52848,10 @@ MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void 
     c.old = MLC__HEAP(mlc_tensor **, o->ctx, 2 * n * sizeof *c.old, mlc__curvature_what);
     if (!c.old) return MLC_ERR_NOMEM;
     c.sum = c.old + n;
-    mlc_status st = mlc_scope_begin(o->ctx), left = MLC_OK;
-    if (st == MLC_OK) {
-        st = mlc__curvature_run(&c, samples);
-        left = mlc__scope_leave(o->ctx);
-    }
+    mlc_status st = mlc__scope_enter(o->ctx);
+    if (st == MLC_OK) st = mlc__scope_done(o->ctx, mlc__curvature_run(&c, samples));
     mlc__heap_free(o->ctx, c.old);
-    return st != MLC_OK ? st : left;
+    return st;
 }
 #endif
 
@@ -54435,12 +54454,9 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 static mlc_status mlc__piece_second(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 {
     const int32_t depth = ctx->depth;
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_status st = mlc__piece_redo(ctx, p, nd);
-    while (ctx->depth > depth) {
-        const mlc_status left = mlc__scope_leave(ctx);
-        if (st == MLC_OK) st = left;
-    }
+    while (ctx->depth > depth) st = mlc__scope_done(ctx, st);
     return st;
 }
 
@@ -57713,7 +57729,7 @@ static mlc_status mlc__save_to_any(mlc_module *m, const mlc__save_to *to, const 
     if (!m) return MLC_ERR_ARG;
     MLC__TRY(mlc__renames_check(&t));
     MLC__TRY(mlc_module_build(m));
-    MLC__TRY(mlc_scope_begin(m->ctx));
+    MLC__TRY(mlc__scope_enter(m->ctx));
     const mlc_status st = mlc__save_in(&t, to, d);
     mlc__scope_leave(m->ctx);
     return st;
@@ -58266,7 +58282,7 @@ static mlc_status mlc__load_names_agree(const mlc__load *l)
         for (int32_t p = 0; o && p < (cut ? k->r->parts : 1) && !st; p++) {
             const mlc__piece *a = cut ? &o->piece[p] : &two, *b = cut ? &k->piece[p] : &one;
             if (b->entry < 0) continue;                      /* all of a is there */
-            MLC__TRY(mlc_scope_begin(ctx));
+            MLC__TRY(mlc__scope_enter(ctx));
             st = mlc__load_agree(l, k, a, b);
             mlc__scope_leave(ctx);
         }
@@ -58322,7 +58338,7 @@ static mlc_safetensors *mlc__load_open(const mlc__load *l)
 static mlc_status mlc__load_scoped(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     l->file = mlc__load_open(l);
     const mlc_status st = l->file ? mlc__load_all(l) : ctx->status;
     mlc_safetensors_close(l->file);
@@ -58603,7 +58619,7 @@ MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
     memset(&f, 0, sizeof f);
     f.o = o;
     MLC__TRY(mlc__optim_file_ready(o, "optim_save"));
-    MLC__TRY(mlc_scope_begin(o->ctx));
+    MLC__TRY(mlc__scope_enter(o->ctx));
     const mlc_status st = mlc__optim_save_in(&f, path);
     mlc__scope_leave(o->ctx);
     return st;
@@ -58742,11 +58758,12 @@ typedef struct mlc__frozen {
     char first[2][MLC_NAME_BYTES];     /* names: there, here                                   */
 } mlc__frozen;
 
-/* Is name one of a state: "state.NAME.", then more? */
+/* Is key a state of the parameter: "state.NAME.PART"? A part has no dot. */
 static bool mlc__state_of(const char *key, const char *name)
 {
     const size_t n = strlen(name);
-    return strncmp(key, "state.", 6) == 0 && strncmp(key + 6, name, n) == 0 && key[6 + n] == '.';
+    return strncmp(key, "state.", 6) == 0 && strncmp(key + 6, name, n) == 0 &&
+           key[6 + n] == '.' && !strchr(key + 7 + n, '.');
 }
 
 static bool mlc__frozen_param(void *user, mlc__param *p, const char *name)
@@ -61374,7 +61391,7 @@ static mlc_status mlc__cut_labels_read(mlc__cut *c, mlc_tensor *labels)
 {
     const size_t bytes = (size_t)c->n * 8;
     MLC__TRY(mlc_read(labels, c->label, bytes));
-    MLC__TRY(mlc_scope_begin(c->ctx));
+    MLC__TRY(mlc__scope_enter(c->ctx));
     mlc_read(mlc_sort(labels, 0, false, NULL), c->sorted, bytes);
     return mlc__scope_leave(c->ctx);
 }
@@ -62124,7 +62141,7 @@ MLC_IMPL mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
     const int32_t n = desc->n_shares;
     mlc_tensor **rows = MLC__HEAP(mlc_tensor **, ctx, (size_t)n * sizeof *rows, "dataset_split");
     if (!rows) return MLC_ERR_NOMEM;
-    mlc_status st = mlc_scope_begin(ctx);
+    mlc_status st = mlc__scope_enter(ctx);
     if (st == MLC_OK) {
         st = mlc_split_rows(ctx, mlc_dataset_count(data), desc, rows);
         for (int32_t i = 0; st == MLC_OK && i < n; i++)
@@ -62146,7 +62163,7 @@ MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
                  "both");
     *train = *held_out = NULL;
     MLC__TRY(mlc__set_counted(ctx, "dataset_k_fold", data));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_status st = mlc_k_fold(ctx, mlc_dataset_count(data), desc, fold, &in, &out);
     if (st == MLC_OK && !(*train = mlc_dataset_subset(ctx, data, in))) st = ctx->status;
     if (st == MLC_OK && !(*held_out = mlc_dataset_subset(ctx, data, out))) {
@@ -62645,7 +62662,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char
     mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
     memset(&z, 0, sizeof z);
     z.file = r->file;
-    mlc_status st = mlc_scope_begin(ctx);                  /* for the names of the zip */
+    mlc_status st = mlc__scope_enter(ctx);                  /* for the names of the zip */
     if (st) return mlc__rows_done(d, st);
     st = mlc__npz_find(&z, name ? name : "", &a, &offset);
     mlc__heap_free(ctx, z.directory);
@@ -63757,6 +63774,8 @@ static mlc_status mlc__augment_check(mlc_ctx *ctx, const mlc_dataset *data,
                  "dataset_augment: pad %lld, crop [%lld,%lld], cutout %lld; they are at least 0",
                  (long long)d->pad, (long long)d->crop_h, (long long)d->crop_w,
                  (long long)d->cutout);
+    MLC__REQUIRE(ctx, d->scale != 0.0, ARG, "dataset_augment: scale is 0, of which images are "
+                 "black; write 1, or 1.0/255 for u8");
     MLC__REQUIRE(ctx, !d->mean == !d->std, ARG, "dataset_augment: %s is NULL; mean and std are "
                  "both given, or neither", d->mean ? "std" : "mean");
     return MLC_OK;
@@ -64076,8 +64095,8 @@ struct mlc_loader {
     mlc__owned  owned;
     mlc_dataset data;
     mlc_dataset *set[2];               /* NULL, or rows and what moves them: the loader's own  */
-    void       *kept[MLC_MAX_FIELDS];  /* NULL, or rows where kernels run: a batch is a gather, */
-    int64_t    *kept_order;            /* by the order, which is there, too                    */
+    void       *resident[MLC_MAX_FIELDS];  /* NULL, or rows where kernels run: a batch is a    */
+    int64_t    *resident_order;        /* gather by the order, which is there, too             */
     bool        keeps;
     mlc_loader_from_desc desc;
     mlc_collate collate;
@@ -64572,7 +64591,8 @@ static mlc_status mlc__feed_begins(mlc__feed *f)
 {
     mlc__feed_plan(f);
     if (!f->keeps || f->ctx->on_host) return MLC_OK;
-    const mlc_status st = mlc__device_copy(f->ctx, f->kept_order, f->order, (size_t)f->count * 8,
+    const size_t bytes = (size_t)f->count * sizeof *f->order;
+    const mlc_status st = mlc__device_copy(f->ctx, f->resident_order, f->order, bytes,
                                            MLC_COPY_TO_DEVICE);
     f->planned = st == MLC_OK;
     return st;
@@ -64627,12 +64647,13 @@ static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, ml
 }
 
 /* One gather of rows where kernels run; the order is there already. */
-static mlc_status mlc__kept_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_dims dims)
+static mlc_status mlc__resident_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k,
+                                      mlc_dims dims)
 {
     mlc__port *p = &f->field[k];
     mlc__port_set(f->ctx, p, f->out[k].dtype, dims, slot->out[k]);
-    const struct mlc_k_take args = { slot->n, f->count, f->row_bytes[k], f->kept[k],
-                                     f->kept_order + slot->from, p->storage.data };
+    const struct mlc_k_take args = { slot->n, f->count, f->row_bytes[k], f->resident[k],
+                                     f->resident_order + slot->from, p->storage.data };
     return f->row_bytes[k] ? mlc__run_take(f->ctx, "loader_next", &args) : MLC_OK;
 }
 
@@ -64647,7 +64668,7 @@ static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32
     for (int32_t i = 0; i < field->dims.n; i++) dims.v[i + 1] = field->dims.v[i];
     if (field->ragged) dims.v[1] = slot->width[k];
     b->field[k] = &f->field[k].t;
-    if (f->keeps) return mlc__kept_show(f, slot, k, dims);
+    if (f->keeps) return mlc__resident_show(f, slot, k, dims);
     MLC__TRY(mlc__port_show(ctx, &f->field[k], field->dtype, dims, slot->out[k]));
     if (!field->ragged) return MLC_OK;
     MLC__TRY(mlc__port_show(ctx, &f->mask[k], MLC_BOOL, mlc_dims2(slot->n, slot->width[k]),
@@ -64755,11 +64776,11 @@ static void mlc__port_release(mlc_ctx *ctx, mlc__port *p)
     mlc__heap_data_free(ctx, p->device, MLC_MEM_OBJECT);
 }
 
-static void mlc__kept_free(mlc__feed *f)
+static void mlc__resident_free(mlc__feed *f)
 {
     for (int32_t i = 0; i < MLC_MAX_FIELDS && !f->ctx->on_host; i++)
-        mlc__heap_data_free(f->ctx, f->kept[i], MLC_MEM_OBJECT);
-    if (!f->ctx->on_host) mlc__heap_data_free(f->ctx, f->kept_order, MLC_MEM_OBJECT);
+        mlc__heap_data_free(f->ctx, f->resident[i], MLC_MEM_OBJECT);
+    if (!f->ctx->on_host) mlc__heap_data_free(f->ctx, f->resident_order, MLC_MEM_OBJECT);
     mlc_dataset_free(f->set[1]);
     mlc_dataset_free(f->set[0]);
 }
@@ -64770,7 +64791,7 @@ MLC_IMPL void mlc_loader_free(mlc_loader *f)
     if (!f) return;
     mlc_ctx *ctx = f->ctx;
     mlc__crew_stop(f);
-    mlc__kept_free(f);
+    mlc__resident_free(f);
     for (int32_t i = 0; i < MLC_MAX_FIELDS; i++) {
         mlc__port_release(ctx, &f->field[i]);
         mlc__port_release(ctx, &f->mask[i]);
@@ -64832,6 +64853,23 @@ static mlc_status mlc__feed_check_order(mlc_ctx *ctx, const mlc_dataset *data,
     return MLC_OK;
 }
 
+/* A collate may pad what it likes. */
+static mlc_status mlc__feed_check_pads(mlc_ctx *ctx, const mlc_dataset *data,
+                                       const mlc_loader_from_desc *d)
+{
+    bool any = data->length || d->collate;
+    for (int32_t i = 0; i < MLC_MAX_FIELDS; i++) {
+        const bool ragged = i < data->n_fields && data->field[i].ragged;
+        MLC__REQUIRE(ctx, ragged || d->collate || d->pad[i] == 0.0, ARG, "loader_from: pad[%d] is "
+                     "set, and field %d of %d is not ragged; only ragged fields are padded", i, i,
+                     data->n_fields);
+        any = any || ragged;
+    }
+    MLC__REQUIRE(ctx, any || d->multiple == 1, ARG, "loader_from: multiple is %lld, and no field "
+                 "is ragged; only ragged fields are padded", (long long)d->multiple);
+    return MLC_OK;
+}
+
 static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
                                   const mlc_loader_from_desc *d)
 {
@@ -64840,6 +64878,7 @@ static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
                  "mlc_loader_from_desc_make(batch), 1 or more", d ? (long long)d->batch : 0);
     MLC__TRY(mlc__feed_check_ranks(ctx, d));
     MLC__TRY(mlc__feed_check_order(ctx, data, d));
+    MLC__TRY(mlc__feed_check_pads(ctx, data, d));
     if (!d->collate) return MLC_OK;
     MLC__REQUIRE(ctx, d->collate->run, ARG, "loader_from: collate has no function run");
     if (!d->collate->n_fields) return MLC_OK;
@@ -64867,7 +64906,7 @@ static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void
     MLC__REQUIRE(ctx, t->ndim == 1 && t->shape[0] == f->count, SHAPE,
                  "loader_from: %s are %s; they must be [%lld], one for each sample",
                  whole ? "labels" : "weights", mlc__shape(t).s, (long long)f->count);
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_tensor *wide = mlc_cast(mlc_detach(t), whole ? MLC_I64 : MLC_F64);
     const mlc_status st = wide ? mlc_read(wide, to, (size_t)f->count * 8) : ctx->status;
     return mlc__scope_done(ctx, st);
@@ -65210,21 +65249,21 @@ static mlc_dataset *mlc__moves_new(mlc_ctx *ctx, const mlc_dataset *of, const ml
     return moved;
 }
 
-/* Rows that no function changes are kept where kernels run: on the host they are the dataset's. */
-static mlc_status mlc__kept_make(mlc__feed *f)
+/* Rows that no function changes are resident where kernels run; on the host the dataset's are. */
+static mlc_status mlc__resident_make(mlc__feed *f)
 {
     const mlc__arrays *a = MLC__CAST(const mlc__arrays *, f->set[0]->user);
-    f->kept_order = f->order;
-    for (int32_t i = 0; i < a->fields && f->ctx->on_host; i++) f->kept[i] = a->data[i];
+    f->resident_order = f->order;
+    for (int32_t i = 0; i < a->fields && f->ctx->on_host; i++) f->resident[i] = a->data[i];
     if (f->ctx->on_host) return MLC_OK;
-    f->kept_order = MLC__CAST(int64_t *, mlc__heap_data(f->ctx, (size_t)f->count * 8,
+    f->resident_order = MLC__CAST(int64_t *, mlc__heap_data(f->ctx, (size_t)f->count * 8,
                                                         MLC_MEM_OBJECT, f->what));
-    if (!f->kept_order) return MLC_ERR_NOMEM;
+    if (!f->resident_order) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < a->fields; i++) {
         const size_t bytes = (size_t)a->n * a->bytes[i];
-        f->kept[i] = mlc__heap_data(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
-        if (!f->kept[i]) return MLC_ERR_NOMEM;
-        MLC__TRY(mlc__device_copy(f->ctx, f->kept[i], a->data[i], bytes, MLC_COPY_TO_DEVICE));
+        f->resident[i] = mlc__heap_data(f->ctx, bytes, MLC_MEM_OBJECT, f->what);
+        if (!f->resident[i]) return MLC_ERR_NOMEM;
+        MLC__TRY(mlc__device_copy(f->ctx, f->resident[i], a->data[i], bytes, MLC_COPY_TO_DEVICE));
     }
     mlc_dataset_free(f->set[0]);
     f->set[0] = NULL;
@@ -65239,7 +65278,7 @@ static mlc_status mlc__tensors_make(mlc__feed *f)
     const uint64_t part[4] = { (uint64_t)f->count, (uint64_t)f->desc.batch, f->desc.seed,
                                (uint64_t)f->desc.shuffle + 2 * (uint64_t)f->desc.drop_last };
     f->config = mlc__config_of(part, 4);                   /* as files have it */
-    return f->keeps ? mlc__kept_make(f) : MLC_OK;
+    return f->keeps ? mlc__resident_make(f) : MLC_OK;
 }
 
 /* Takes over its datasets. They are made first: what is younger goes first with the context. */
@@ -67335,7 +67374,7 @@ static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int6
                                     int64_t to, mlc_tensor *sums)
 {
     mlc__fed g = *f;
-    MLC__TRY(mlc_scope_begin(m->ctx));
+    MLC__TRY(mlc__scope_enter(m->ctx));
     if (to - from < f->n) {
         g.p = mlc_rows(f->p, from, to);
         if (f->t) g.t = mlc_rows(f->t, from, to);
@@ -67392,7 +67431,7 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
     memset(&f, 0, sizeof f);
     f.p = predictions;
     f.t = targets;
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_no_grad_begin(ctx);
     mlc_status st = mlc__fed_make(m, &f, weights);
     if (st == MLC_OK && f.n) st = m->kind->part ? mlc__metric_sums(m, &f) : m->kind->keep(m, &f);
@@ -67415,7 +67454,7 @@ static double *mlc__metric_read(mlc_metric *m)
     mlc_ctx *ctx = m->ctx;
     const size_t bytes = (size_t)mlc__metric_size(m) * sizeof(double);
     double *sums = MLC__HEAP(double *, ctx, bytes, m->kind->name);
-    if (!sums || mlc_scope_begin(ctx) != MLC_OK) goto failed;
+    if (!sums || mlc__scope_enter(ctx) != MLC_OK) goto failed;
     mlc_read(mlc_rows(&m->sums.t, 0, mlc__metric_size(m)), sums, bytes);
     if (mlc__scope_leave(ctx) == MLC_OK && ctx->status == MLC_OK) return sums;
 failed:
@@ -67441,7 +67480,7 @@ static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
                  (long long)from->width);
     double *sums = mlc__metric_read(from);
     if (!sums) return from->ctx->status;
-    MLC__TRY(mlc_scope_begin(into->ctx));
+    MLC__TRY(mlc__scope_enter(into->ctx));
     into->width = from->width;
     mlc_tensor *t = mlc_from(into->ctx, MLC_F64, mlc_dims2(rows, from->width), sums);
     const mlc_status st = t ? mlc__metric_take(into, t) : into->ctx->status;
@@ -68342,7 +68381,7 @@ static mlc_status mlc__curve_join(mlc_metric *into, mlc_metric *from)
 {
     mlc__sweep s;
     MLC__TRY(mlc__sweep_open(from, "metric_merge", &s));
-    mlc_status st = mlc_scope_begin(into->ctx);
+    mlc_status st = mlc__scope_enter(into->ctx);
     if (st == MLC_OK) {
         st = mlc__curve_join_into(into, &s);
         st = mlc__scope_done(into->ctx, st);
@@ -69360,7 +69399,7 @@ static mlc_status mlc__fit_batch_in(mlc__fit *f)
 
 static mlc_status mlc__fit_batch(mlc__fit *f)
 {
-    MLC__TRY(mlc_scope_begin(f->s.ctx));
+    MLC__TRY(mlc__scope_enter(f->s.ctx));
     f->s.data = &f->batch;
     mlc_status st = mlc__fit_batch_in(f);
     f->s.data = NULL;
@@ -69726,7 +69765,7 @@ static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
     MLC__TRY(mlc__loss_begin(ctx, &e->mean));
     int64_t n = mlc_loader_position(loader).batch;
     for (; mlc_loader_next(loader, &e->batch); n++) {
-        MLC__TRY(mlc_scope_begin(ctx));
+        MLC__TRY(mlc__scope_enter(ctx));
         MLC__TRY(mlc__scope_done(ctx, mlc__evaluate_batch(e)));
     }
     if (!n && ctx->status == MLC_OK) return mlc__no_batch(ctx, "evaluate");
@@ -69774,7 +69813,7 @@ static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__output
         o->piece = MLC__CAST(mlc_tensor **, piece);
         o->room = room;
     }
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_tensor *y = mlc_keep(mlc_forward(net, x));
     MLC__TRY(mlc__scope_leave(ctx));
     if (y) o->piece[o->n++] = y;
@@ -69801,7 +69840,7 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
                               "belongs to another context; make it in the network's" : "is NULL");
     if (mlc_eval_begin(net) != MLC_OK) return NULL;
     mlc_tensor *y = NULL;
-    if (mlc_scope_begin(ctx) == MLC_OK) {
+    if (mlc__scope_enter(ctx) == MLC_OK) {
         y = mlc__predict_all(net, loader, &o);
         if (mlc__scope_leave(ctx) != MLC_OK) y = NULL;
     }
@@ -71291,7 +71330,7 @@ MLC_IMPL mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *
     mlc__run_list l = { ctx, NULL, 0, 0 };
     if (!ctx) return MLC_ERR_ARG;
     MLC__TRY(mlc__run_check(ctx, "run_save", path, run));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_status st = mlc__run_gather(&l, run);
     const char **metadata = st == MLC_OK ? mlc__run_metadata(ctx, run) : NULL;
     if (metadata) st = mlc_safetensors_save(ctx, path, l.list, l.n, metadata);
@@ -71738,7 +71777,7 @@ MLC_IMPL mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *
 {
     if (!ctx) return MLC_ERR_ARG;
     MLC__TRY(mlc__run_check(ctx, "run_load", path, run));
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     mlc_status st = MLC_ERR_NOMEM;
     mlc__run_load *r = MLC__ARENA(mlc__run_load *, ctx, sizeof *r);
     if (r) {
@@ -71977,7 +72016,7 @@ MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const
         return mlc__no_object(run && run->net ? run->net->ctx : NULL, "run_save", "the saver");
     MLC__TRY(mlc_run_saver_wait(v));
     MLC__TRY(mlc__run_check(v->ctx, "run_save", path, run));
-    MLC__TRY(mlc_scope_begin(v->ctx));
+    MLC__TRY(mlc__scope_enter(v->ctx));
     const mlc_status st = mlc__saver_gather(v, path, run);
     mlc__scope_leave(v->ctx);
     if (st == MLC_OK) mlc__saver_start(v);
@@ -73119,7 +73158,7 @@ static mlc_status mlc__plan_step(mlc__plan *p)
     mlc_ctx *ctx = p->net->ctx;
     mlc_batch b;
     memset(&b, 0, sizeof b);
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     b.n = p->input.v[0];
     b.n_fields = 2;
     b.field[0] = b.x = p->x ? p->x : mlc_zeros(ctx, p->d->input, p->input);
@@ -73423,7 +73462,7 @@ static mlc_status mlc__plan_time(mlc__plan *p, double *seconds)
 {
     mlc_ctx *ctx = p->net->ctx;
     double all = 0.0;
-    MLC__TRY(mlc_scope_begin(ctx));
+    MLC__TRY(mlc__scope_enter(ctx));
     p->x = mlc__is_float(p->d->input) ? mlc_randn(ctx, p->d->input, p->input) : NULL;
     for (int32_t n = 0; ctx->status == MLC_OK && (n < 4 || (all < 0.05 && n < 10000)); n++) {
         const double began = mlc__seconds();
@@ -73643,7 +73682,7 @@ static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
         if (w.n == 0) return MLC_OK;
         r->buffers = MLC__ARENA(mlc_tensor **, r->ctx, (size_t)w.n * sizeof *r->buffers);
         if (!r->buffers) return MLC_ERR_NOMEM;
-        MLC__TRY(mlc_scope_begin(r->ctx));       /* mlc_keep copies to the scope around it     */
+        MLC__TRY(mlc__scope_enter(r->ctx));       /* mlc_keep copies to the scope around it     */
     }
     w.copy = r->buffers;
     w.n = 0;
@@ -73762,7 +73801,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
     mlc_tensor **output = MLC__ARENA(mlc_tensor **, ctx, (size_t)r->parts * sizeof *output);
     if (!output) return MLC_ERR_NOMEM;
     for (int64_t i = 0; i < r->parts; i++) {
-        MLC__TRY(mlc_scope_begin(ctx));
+        MLC__TRY(mlc__scope_enter(ctx));
         const mlc_batch rows = mlc__batch_rows(r->batch, i * r->batch->n / r->parts,
                                                (i + 1) * r->batch->n / r->parts);
         MLC__TRY(mlc__scope_done(ctx, mlc__budget_rows(r, &rows, &output[i], &loss)));
@@ -73777,7 +73816,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
 static mlc_status mlc__budget_attempt(mlc__budget_run *r)
 {
     r->output = r->loss = NULL;
-    MLC__TRY(mlc_scope_begin(r->ctx));
+    MLC__TRY(mlc__scope_enter(r->ctx));
     const mlc_status st = r->parts > 1 ? mlc__budget_parts(r)
                           : mlc__budget_rows(r, r->batch, &r->output, &r->loss);
     return mlc__scope_done(r->ctx, st);
@@ -74050,7 +74089,7 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
     r.d = desc;
     r.batch = batch;
     r.b = budget;
-    MLC__TRY(mlc_scope_begin(net->ctx));
+    MLC__TRY(mlc__scope_enter(net->ctx));
     mlc_status st = mlc__budget_backward(&r);
     if (st == MLC_OK) {
         st = mlc__budget_update(&r);

@@ -1516,6 +1516,11 @@ TEST(dataset, an_augmentation_that_cannot_be_is_refused)
     CHECK_HAS(mlc_error(ctx), "flip is 1.5");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     desc = plain;
+    desc.scale = 0;
+    CHECK(mlc_dataset_augment(ctx, d, &desc) == NULL);
+    CHECK_HAS(mlc_error(ctx), "scale is 0");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    desc = plain;
     desc.crop_h = 5;
     CHECK(mlc_dataset_augment(ctx, d, &desc) == NULL);
     CHECK_HAS(mlc_error(ctx), "crop of [5,0] of images u8 [3,4,5]");

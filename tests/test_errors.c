@@ -1932,6 +1932,18 @@ WRONG(clip_negative, ARG,
       "mlc_clip_desc_make()",
       clip(w, 0, INF))
 
+static mlc_status clip_each(world *w)
+{
+    mlc_clip_desc d = mlc_clip_desc_make();
+    d.each = true;
+    return mlc_optim_clip(w->opt, &d);
+}
+
+WRONG(clip_each_without_norm, ARG,
+      "optim_clip: each is set, and norm is infinity; write the longest gradient of a parameter in "
+      "norm",
+      clip_each(w))
+
 WRONG(accumulate_nothing, ARG,
       "optim_accumulate: n is 0; 1 updates at every call",
       mlc_optim_accumulate(w->opt, 0))

@@ -811,7 +811,17 @@ TEST(loader, what_cannot_work_is_refused_with_a_reason)
         mlc_error_clear(ctx);
     }
     mlc_loader_from_desc desc = mlc_loader_from_desc_make(4);
-    mlc_loader          *a = mlc_loader_from(ctx, &d, &desc);
+    desc.pad[1] = -1;
+    CHECK(mlc_loader_from(ctx, &r, &desc) == NULL);
+    CHECK_HAS(mlc_error(ctx), "pad[1] is set, and field 1 of 2 is not ragged");
+    mlc_error_clear(ctx);
+    desc = mlc_loader_from_desc_make(4);
+    desc.multiple = 8;
+    CHECK(mlc_loader_from(ctx, &d, &desc) == NULL);
+    CHECK_HAS(mlc_error(ctx), "multiple is 8, and no field is ragged");
+    mlc_error_clear(ctx);
+    desc = mlc_loader_from_desc_make(4);
+    mlc_loader *a = mlc_loader_from(ctx, &d, &desc);
     desc.seed = 1;
     mlc_loader      *b = mlc_loader_from(ctx, &d, &desc);
     mlc_loader_state state = mlc_loader_position(a);

@@ -320,7 +320,7 @@ typedef struct shared {
     mlc_ctx    *ctx;
     mlc_tensor *x;
     mlc_status  begun, ended, status;  /* what the second thread got                           */
-    bool        made, applied;
+    bool        made, applied, clears;
     char        text[400];
 } shared;
 
@@ -334,6 +334,7 @@ static void *second_thread(void *user)
     s->ended = mlc_scope_end(s->ctx);
     s->status = mlc_ctx_status(s->ctx);
     snprintf(s->text, sizeof s->text, "%s", mlc_error(s->ctx));
+    if (s->clears) mlc_error_clear(s->ctx);
     return NULL;
 }
 
@@ -370,6 +371,32 @@ TEST(threads, a_second_thread_in_a_context_is_told_so_and_touches_nothing)
     CHECK_HAS(mlc_error(ctx), text);
     mlc_error_clear(ctx);
     CHECK(mlc_exp(x) != NULL);
+    mlc_ctx_free(ctx);
+}
+
+/* A forward that fails, and lets another thread in. */
+static mlc_tensor *fails_and_lets_in(void *user, mlc_tensor *x)
+{
+    mlc_reshape(x, mlc_dims1(5));
+    lets_in(user, x);
+    return NULL;
+}
+
+TEST(threads, a_second_thread_clears_its_own_error_alone)
+{
+    shared   s;
+    mlc_ctx *ctx = threads_ctx(1);
+    memset(&s, 0, sizeof s);
+    s.ctx = ctx;
+    s.clears = true;
+    s.x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+    mlc_module *net = mlc_nn_lambda(ctx, fails_and_lets_in, &s);
+    CHECK(mlc_forward(net, s.x) == NULL);
+    CHECK_EQ(s.status, MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "reshape: ");
+    CHECK(mlc_ctx_status(ctx) != MLC_OK);
+    mlc_error_clear(ctx);
+    CHECK_OK(ctx);
     mlc_ctx_free(ctx);
 }
 #endif
