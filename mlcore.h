@@ -8505,7 +8505,7 @@ struct mlc_rule_fns {
 /* The framework's, for kernels. */
 MLC__ACROSS mlc_isa  mlc__isa_best(mlc_isa most) MLC__OF_PART("framework");
 MLC__ACROSS uint32_t mlc__isa_levels(mlc_isa most);
-MLC__ACROSS int      mlc__env_choice(const char *name, const char *const *values, int n);
+MLC__ACROSS int      mlc__env_choice(const char *name, const char *const *values);
 MLC__ACROSS uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base);
 #ifndef MLC_NO_THREADS                 /* without, both compile them                           */
 MLC__ACROSS void     mlc__wait(int i);
@@ -8625,18 +8625,19 @@ MLC__SEAM mlc_isa mlc__isa_best(mlc_isa most)
     return (mlc_isa)(31 - __builtin_clz(mlc__isa_levels(most) & ((2u << most) - 1u)));
 }
 
-/* Which of values[1] .. values[n - 1] a variable of the environment has; 0: none of them. */
-MLC__SEAM int mlc__env_choice(const char *name, const char *const *values, int n)
+/* Which of values[1], values[2] .. a variable of the environment has; 0: none of them. After the
+ * last one comes NULL. */
+MLC__SEAM int mlc__env_choice(const char *name, const char *const *values)
 {
     const char *value = getenv(name);
-    for (int i = 1; value && i < n; i++)
+    for (int i = 1; value && values[i]; i++)
         if (strcmp(value, values[i]) == 0) return i;
     return 0;
 }
 
 /* Indexed by mlc_isa; also the values that MLC_ISA in the environment may have. */
-static const char *const mlc__isa_names[MLC_ISA_COUNT] =
-    { "auto", "scalar", "avx2", "avx512", "avx512x", "amx", "neon" };
+static const char *const mlc__isa_names[MLC_ISA_COUNT + 1] =
+    { "auto", "scalar", "avx2", "avx512", "avx512x", "amx", "neon", NULL };
 
 MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
 {
@@ -8648,7 +8649,7 @@ MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
 static mlc_isa mlc__isa_choose(mlc_isa asked)
 {
     if (asked == MLC_ISA_AUTO)
-        asked = (mlc_isa)mlc__env_choice("MLC_ISA", mlc__isa_names, MLC_ISA_COUNT);
+        asked = (mlc_isa)mlc__env_choice("MLC_ISA", mlc__isa_names);
     return mlc__isa_best(asked != MLC_ISA_AUTO ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
 }
 
@@ -17126,8 +17127,8 @@ static void mlc__gemm_plan(mlc__gemm_job *j, const void *dev, const struct mlc_k
 /* The desc wins over MLC_BLAS in the environment, that over what was measured. */
 MLC__SEAM bool mlc__blas_choose(mlc_blas asked, bool ahead)
 {
-    static const char *const names[] = { "auto", "never", "always" };
-    if (asked == MLC_BLAS_AUTO) asked = (mlc_blas)mlc__env_choice("MLC_BLAS", names, 3);
+    static const char *const names[] = { "auto", "never", "always", NULL };
+    if (asked == MLC_BLAS_AUTO) asked = (mlc_blas)mlc__env_choice("MLC_BLAS", names);
     return asked == MLC_BLAS_AUTO ? ahead : asked == MLC_BLAS_ALWAYS;
 }
 
@@ -28375,19 +28376,18 @@ static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
 /* What MLC_LOG in the environment asks for: 1 errors, 2 a trace, 0 neither. */
 static int mlc__env_log(void)
 {
-    static const char *const values[] = { "", "error", "trace" };
-    return mlc__env_choice("MLC_LOG", values, 3);
+    static const char *const values[] = { "", "error", "trace", NULL };
+    return mlc__env_choice("MLC_LOG", values);
 }
 
 /* What the desc leaves open. MLC_LOG and MLC_ABORT are for a program that does not look at its
  * errors; desc.log comes first. */
 static void mlc__ctx_desc_fill(mlc_ctx_desc *d)
 {
-    static const char *const values[] = { "0", "1" };
-    const int aborts = mlc__env_choice("MLC_ABORT", values, 2);
-    if (aborts) d->abort_on_error = true;
+    static const char *const values[] = { "0", "1", NULL };
+    if (mlc__env_choice("MLC_ABORT", values)) d->abort_on_error = true;
 #ifndef MLC_NO_STDIO
-    if (!d->log && ((aborts | mlc__env_log()) & 1)) d->log = mlc__log_stderr;
+    if (!d->log && (d->abort_on_error || mlc__env_log() == 1)) d->log = mlc__log_stderr;
 #endif
     if (d->allocator.alloc) return;
     d->allocator.alloc = mlc__system_alloc;
@@ -28406,10 +28406,11 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
         ctx = mlc__ctx_alloc(&d);
         status = ctx ? mlc__ctx_open(ctx, &d) : MLC_ERR_NOMEM;
         (void)MLC__SECOND_FORGET(ctx); /* another one had its address                         */
-    } else if (d.log) {
-        d.log(d.log_user, MLC_LOG_ERROR, wrong);
+    } else {
+        if (d.log) d.log(d.log_user, MLC_LOG_ERROR, wrong);
+        if (d.abort_on_error) abort();
     }
-    if (ctx && status != MLC_OK) { mlc_ctx_free(ctx); ctx = NULL; }
+    if (status != MLC_OK) { mlc_ctx_free(ctx); ctx = NULL; }
     if (d.status) *d.status = status;
     return ctx;
 }
@@ -28515,14 +28516,17 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
     return MLC_OK;
 }
 
-/* Begins a scope of the library's own: where this fails, there is no end to come. */
-static mlc_status mlc__scope_enter(mlc_ctx *ctx)
+MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
-    if (!MLC__SOLE(ctx, "scope_begin")) return MLC_ERR_STATE;
+    if (!ctx) return MLC_ERR_ARG;
+    if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
     const int32_t most = ctx->tables.scopes;
-    MLC__REQUIRE(ctx, ctx->depth + 2 < most, STATE,
-                 "scope_begin: %d scopes are open; is a mlc_scope_end missing?%s", ctx->depth,
-                 most < MLC__MAX_SCOPES ? " A larger fixed block has more" : "");
+    if (ctx->depth + 2 >= most) {
+        ctx->lost_scopes++;            /* its end must end nothing */
+        return mlc__fail(ctx, MLC_ERR_STATE, "scope_begin: %d scopes are open; is a mlc_scope_end "
+                         "missing?%s", ctx->depth,
+                         most < MLC__MAX_SCOPES ? " A larger fixed block has more" : "");
+    }
     ctx->depth++;
     /* had_error: an error that stands now is not the scope's, and its end must not clear it. */
     ctx->scopes[ctx->depth].tape = ctx->tape;
@@ -28531,12 +28535,14 @@ static mlc_status mlc__scope_enter(mlc_ctx *ctx)
     return MLC_OK;
 }
 
-MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
+/* Begins a scope of the library's own: where this fails, there is no end to come. */
+static mlc_status mlc__scope_enter(mlc_ctx *ctx)
 {
-    if (!ctx) return MLC_ERR_ARG;
-    if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
-    if (ctx->depth + 2 >= ctx->tables.scopes) ctx->lost_scopes++;    /* its end must end nothing */
-    return mlc__scope_enter(ctx);
+    if (!MLC__SOLE(ctx, "scope_begin")) return MLC_ERR_STATE;
+    const int32_t lost = ctx->lost_scopes;
+    const mlc_status st = mlc_scope_begin(ctx);
+    ctx->lost_scopes = lost;
+    return st;
 }
 
 /* Ends also where an error stands: a loop that breaks off at the error has closed its scope. */

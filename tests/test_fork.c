@@ -499,9 +499,12 @@ TEST(fork, without_threads_nothing_is_left_in_the_parent)
 
 /* ---- the environment asks for errors --------------------------------------------------------- */
 
-/* What a child writes to standard error that makes one error in a context; its wait status. */
-static int child_says(const char *name, const char *value, char *text, size_t size)
+/* What a child writes to standard error that makes one error in a context of so many threads, which
+ * is the error where they are below 0; its wait status. */
+static int child_of_threads_says(int threads, const char *name, const char *value, char *text,
+                                 size_t size)
 {
+    mlc_ctx_desc d = mlc_ctx_desc_make();
     int pipes[2], status = 0;
     if (!CHECK_EQ(pipe(pipes), 0)) return 0;
     const pid_t child = fork();
@@ -511,7 +514,9 @@ static int child_says(const char *name, const char *value, char *text, size_t si
         unsetenv("MLC_LOG");
         unsetenv("MLC_ABORT");
         if (name) setenv(name, value, 1);
-        mlc_ctx *ctx = mlc_ctx_create(NULL);
+        d.threads = threads;
+        mlc_ctx *ctx = mlc_ctx_create(threads ? &d : NULL);
+        if (!ctx) _exit(0);
         mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3));
         mlc_matmul(x, x);
         _exit(mlc_ctx_status(ctx) == MLC_ERR_SHAPE ? 0 : 1);
@@ -522,6 +527,11 @@ static int child_says(const char *name, const char *value, char *text, size_t si
     close(pipes[0]);
     waitpid(child, &status, 0);
     return status;
+}
+
+static int child_says(const char *name, const char *value, char *text, size_t size)
+{
+    return child_of_threads_says(0, name, value, text, size);
 }
 
 TEST(fork, mlc_log_and_mlc_abort_show_errors_of_programs_that_do_not_look)
@@ -540,6 +550,11 @@ TEST(fork, mlc_log_and_mlc_abort_show_errors_of_programs_that_do_not_look)
     CHECK_HAS(text, "mlcore: matmul: ");
 #endif
     CHECK_EQ(child_says("MLC_ABORT", "0", text, sizeof text), 0);
+    CHECK_EQ(child_of_threads_says(-1, NULL, NULL, text, sizeof text), 0);
+    CHECK(WIFSIGNALED(child_of_threads_says(-1, "MLC_ABORT", "1", text, sizeof text)));
+#ifndef MLC_NO_STDIO
+    CHECK_HAS(text, "mlcore: ctx_create: threads is below 0");
+#endif
 }
 
 /* ---- MLC_CHECK ------------------------------------------------------------------------------- */
