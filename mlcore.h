@@ -59372,6 +59372,14 @@ static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, con
     return st;
 }
 
+/* How many bytes of a field an error shows: of its first line, at most 40. */
+static int mlc__csv_shown(const char *text, size_t n)
+{
+    int shown = 0;
+    while (shown < 40 && (size_t)shown < n && text[shown] != '\n' && text[shown] != '\r') shown++;
+    return shown;
+}
+
 /* -- tensors of numbers -- */
 
 /* Stores a field; a result of i64 takes whole numbers only, exactly. */
@@ -59399,7 +59407,7 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
     }
     const bool names = c->rows == 0 && !c->desc.header;
     MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s%s", c->path,
-                 (long long)c->line, (long long)col + 1, (int)(n < 40 ? n : 40), text, why,
+                 (long long)c->line, (long long)col + 1, mlc__csv_shown(text, n), text, why,
                  names ? "; if the first row has names, set desc.header" :
                  c->hash ? MLC__CSV_HASH : "");
     if (!c->data) return MLC_OK;
@@ -59654,8 +59662,9 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
             if (want == MLC_COLUMN_TEXT) { col->type = want; continue; }
             const mlc_column type = mlc__table_widen(col->type, at);
             MLC__REQUIRE(t->ctx, want == MLC_COLUMN_AUTO || type <= want, IO,
-                         "'%s': line %lld, column %lld: '%.40s' is not %s", c->path,
-                         mlc__table_line(t, r), (long long)k + 1, at,
+                         "'%s': line %lld, column %lld: '%.*s' is not %s", c->path,
+                         mlc__table_line(t, r), (long long)k + 1,
+                         mlc__csv_shown(at, strlen(at)), at,
                          want == MLC_COLUMN_I64 ? "a whole number of 64 bits" : "a number");
             col->type = type;
         }

@@ -230,6 +230,21 @@ TEST(csv, types_that_are_asked_for_must_hold)
 }
 
 /* More rows than the index has marks for one by one. */
+TEST(csv, an_error_shows_the_first_line_of_a_field)
+{
+    static const mlc_column types[] = {MLC_COLUMN_F64};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_csv_desc d = mlc_csv_desc_make();
+    CHECK(numbers(ctx, "\"a\nb\"\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "column 1: 'a' is not a number");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+    d.types = types;
+    d.n_types = 1;
+    CHECK(table(ctx, "\"x\r\ny\"\n", &d) == NULL);
+    CHECK_HAS(mlc_error(ctx), "column 1: 'x' is not a number");
+    CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
 TEST(csv, every_row_of_a_long_table_is_found)
 {
     static char text[20000];
