@@ -136,7 +136,7 @@ TEST(callbacks, a_progress_line_has_rate_time_left_and_no_control_characters)
     out.n = 0;
     p.first = 10;
     test_clock_pass(10);
-    p.shown -= 21;
+    p.shown -= 31;
     mlc_progress_update(&p, 30, "x\r\033[Ky");
     CHECK_HAS(out.text, own ? "a b  75% 30/40 0:10 left 0:05 2/s x  [Ky\n" : "a b  75% 30/40 ");
     out.n = 0;

@@ -997,11 +997,11 @@ DO(mlc_show)
 {
     fflush(stdout);
     const int  kept = dup(1), away = open("/dev/null", O_WRONLY);
-    CHECK(kept >= 0 && away >= 0 && dup2(away, 1) == 1);
+    CHECK(kept >= 0 && away >= 0 && dup2(away, 1) >= 0);      /* 0 in Windows */
     close(away);
     const mlc_status st = mlc_show(w->w);
     fflush(stdout);
-    CHECK_EQ(dup2(kept, 1), 1);
+    CHECK(dup2(kept, 1) >= 0);
     close(kept);
     return st;
 }

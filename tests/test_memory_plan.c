@@ -767,7 +767,7 @@ static int64_t limit_of(mlc_ctx_desc d, const char *device, size_t hard, size_t 
 TEST(memory_plan, what_a_context_may_have_in_use)
 {
     const mlc_ctx_desc d = mlc_ctx_desc_make();
-    const int64_t      machine = mlc_machine_memory(NULL), arena = limit_of(d, "test", 0, 0);
+    const int64_t      machine = mlc_machine_memory(NULL);
     CHECK_EQ(mlc_memory_limit(NULL), 0);
     CHECK_EQ(limit_of(d, NULL, 0, 0), machine - machine / 10);
     CHECK_EQ(limit_of(d, NULL, 5000000, 0), 5000000);
@@ -775,10 +775,13 @@ TEST(memory_plan, what_a_context_may_have_in_use)
     CHECK_EQ(limit_of(d, NULL, 0, 1000000), 1000000);
     CHECK_EQ(limit_of(d, NULL, 900000, 1000000), 900000);
     CHECK_EQ(limit_of(d, NULL, 2000000, 1000000), 1000000);
+#ifndef _WIN32                         /* device.c, which has it, is not built there           */
+    const int64_t arena = limit_of(d, "test", 0, 0);
     CHECK(arena > 40 << 20 && arena <= 256 << 20);
     CHECK_EQ(limit_of(d, "test", 5000000, 0), 5000000);
     CHECK_EQ(limit_of(d, "test", 0, 1000000), arena);      /* the block has no tensors           */
     CHECK_EQ(limit_of(d, "no_rnn", 0, 0), 0);              /* tells nothing of its memory        */
+#endif
 }
 
 /* ---- fixed blocks --------------------------------------------------------------------------- */
