@@ -10204,11 +10204,13 @@ MLC__SEAM void mlc__wait(int i)
  * is not missed. Spurious returns are the caller's to see. */
 static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
 {
-    syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, NULL, NULL, 0);
+    syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, (void *)NULL,
+            (void *)NULL, 0);
 }
 static void mlc__wake(mlc__pool *p, int32_t n)
 {
-    syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, n, NULL, NULL, 0);
+    syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, n, (void *)NULL,
+            (void *)NULL, 0);
 }
 #else
 static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
@@ -16334,6 +16336,17 @@ MLC__APART void mlc__cells_gather(void *to, const void *x, int64_t minor, int64_
                     mlc__at(x, i * minor, size), major, n, size);
 }
 
+/* mlc__cells_read of what is gathered first. Apart, so that the stack has the block only here. */
+MLC__APART MLC__AT_avx512x void mlc__cells_read_far(__m512i v[16], const void *x, int64_t minor,
+                                                    int64_t major, int64_t width, int64_t n,
+                                                    bool f32)
+{
+    float block[16 * MLC__STEP];
+    mlc__cells_gather(block, x, minor, major, width, n, f32 ? 4 : 2);
+    if (f32) mlc__cells_read(v, block, MLC__STEP, 1, width, n, true, true);
+    else mlc__cells_read(v, block, MLC__STEP, 1, width, n, true, false);
+}
+
 /* The pack of one panel, padded rows or columns: as rows, 64 bytes each, step by step, or as
  * columns, cell by cell. */
 MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int64_t minor,
@@ -16342,7 +16355,6 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
 {
     const size_t size = f32 ? 4 : 2;
     const bool dense = major == 1 || minor != 1;
-    float block[16 * MLC__STEP];
     for (int64_t p = 0; p < depth; p += MLC__STEP)
         for (int64_t r = 0; r < padded; r += 16) {
             const int64_t n = mlc__min(MLC__STEP, depth - p);
@@ -16350,11 +16362,10 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
             const void *from = mlc__at(x, r * minor + p * major, size);
             char *to = MLC__CAST(char *, panel) + (size_t)(p / 2 * padded) * 4;
             __m512i v[16];
-            if (major != 1 && minor != 1) {
-                mlc__cells_gather(block, from, minor, major, some, n, size);
-                from = block;
-            }
-            mlc__cells_read(v, from, from == block ? MLC__STEP : minor, major, some, n, dense, f32);
+            if (major != 1 && minor != 1)
+                mlc__cells_read_far(v, from, minor, major, some, n, f32);
+            else
+                mlc__cells_read(v, from, minor, major, some, n, dense, f32);
             if (dense != rows) mlc__cells_turn(v);
             const __mmask16 m = mlc__first_16(padded - r);
             if (rows) for (int i = 0; i < 16; i++) memcpy(to + (r + i) * 64, &v[i], 64);
@@ -26768,20 +26779,20 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
     memset(&c, 0, sizeof c);
     c.n = mlc__recur_units(p, block, &u);
     const int64_t lanes = mlc__recur_lanes(c.n);
-    const bool direct = a->dtype == MLC_F32 && lanes == c.n && a->gates;
+    float *own = a->dtype == MLC_F32 && lanes == c.n ? MLC__CAST(float *, a->gates) : NULL;
     float *room = p->x + gates * lanes;
     c.x = mlc__recur_take(j, p->x, a->x, j->width, row, u, a->h, gates, c.n, &c.x_gate);
     c.sum = sum;
     c.sum_gate = c.n;
-    c.gates = direct ? MLC__CAST(float *, a->gates) + row * j->width + u : p->x;
-    c.gate = direct ? a->h : lanes;
+    c.gates = own ? own + row * j->width + u : p->x;
+    c.gate = own ? a->h : lanes;
     c.state = p->state + r * p->c.state_line + u;
     c.m = room;
     c.h = m ? m + u : room + lanes;
     if (a->peep) mlc__recur_peeps(j, &c, room + 2 * lanes, u);
     (a->peep ? j->fn->peep : j->fn->step[a->kind])(&c);
     if (a->kind == MLC_RNN_LSTM) c.m = c.state;
-    if (a->gates && !direct)
+    if (a->gates && !own)
         mlc__recur_put(j, a->gates, row * j->width + u, a->h, c.gates, c.gate, gates, c.n, false);
     if (a->gates) mlc__recur_put(j, a->more, row * a->h + u, 0, c.m, 0, 1, c.n, false);
     if (m) return;
@@ -27049,9 +27060,9 @@ static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
     const int64_t s = mlc__recur_sequence(p, r), n = mlc__recur_steps(p, r);
     const void *last = n ? mlc__at(a->y, mlc__rnn_row_of(a, s, n - 1, n) * a->y_row, size)
                          : mlc__at(a->h0, s * a->p, size);
-    char *hn = MLC__CAST(char *, a->hn) + (size_t)s * bytes;
-    if (a->hn && last) memcpy(hn, last, bytes);
-    else if (a->hn) memset(hn, 0, bytes);
+    char *hn = MLC__CAST(char *, a->hn);
+    if (hn && last) memcpy(hn + (size_t)s * bytes, last, bytes);
+    else if (hn) memset(hn + (size_t)s * bytes, 0, bytes);
     if (a->cn && a->kind == MLC_RNN_LSTM)
         memcpy(MLC__CAST(float *, a->cn) + s * a->h, p->state + r * p->c.state_line,
                (size_t)a->h * 4);
@@ -27685,6 +27696,7 @@ static mlc__ctc_seq mlc__ctc_open(const mlc__ctc_job *j, int64_t i, int32_t work
     q.made = q.after + row;
     q.beta = q.made + (a->dx ? row : 0);
     q.alpha = q.beta + (a->dx ? 2 * row : 0);
+    q.most = 0.0;
     return q;
 }
 
@@ -46954,7 +46966,8 @@ static double mlc__logits_lse(const float *x, int64_t n)
     double sum = 0.0;
     float most = x[0];
     for (int64_t i = 1; i < n; i++) if (x[i] > most) most = x[i];
-    for (int64_t i = 0; i < n; i++) sum += mlc__exp_f64((double)x[i] - (double)most);
+    int64_t i = 0;
+    do sum += mlc__exp_f64((double)x[i] - (double)most); while (++i < n);
     return (double)most + log(sum);
 }
 
