@@ -371,6 +371,7 @@ TEST(nn, a_list_with_a_child_that_is_missing_leaves_the_others_as_they_were)
     mlc_module *owner = mlc_nn_sequential(ctx), *owned = mlc_nn_relu(ctx);
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 1, -1, 1);
     CHECK_EQ(mlc_module_add(owner, owned), MLC_OK);
+    memset(&before, 0, sizeof before);
     for (int i = -1; i < 4; i++) {                         /* -1: scopes take what they keep   */
         double was[6], is[6];
         mlc_scope_begin(ctx);
