@@ -175,9 +175,9 @@
 /* @@ API.CONFIG ------------------------------------------ version, linkage, limits */
 
 #define MLC_VERSION_MAJOR  0
-#define MLC_VERSION_MINOR  2
+#define MLC_VERSION_MINOR  3
 #define MLC_VERSION_PATCH  0
-#define MLC_VERSION_STRING "0.2.0"
+#define MLC_VERSION_STRING "0.3.0"
 #define MLC_ABI           18u     /* counts changes of API.BACKEND: a stale backend is refused */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
 #define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
@@ -248,7 +248,7 @@
 extern "C" {
 #endif
 
-/* mlc_version: "0.2.0" of the compiled implementation; compare with MLC_VERSION_STRING.
+/* mlc_version: "0.3.0" of the compiled implementation; compare with MLC_VERSION_STRING.
  *   test   tests/test_include.c                                                             */
 MLC_API const char *mlc_version(void);
 
@@ -7053,17 +7053,6 @@ MLC_API const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */
 MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
-
-/* Names of 0.1: they go with the next version.                                                */
-#ifndef MLC_NO_OLD_NAMES
-#define mlc_linear_desc          mlc_nn_linear_desc
-#define mlc_linear_desc_make     mlc_nn_linear_desc_make
-#define mlc_batch_norm_desc      mlc_nn_batch_norm_desc
-#define mlc_sklinear_desc        mlc_nn_sklinear_desc
-#define mlc_sklinear_desc_make   mlc_nn_sklinear_desc_make
-#define mlc_skconv_desc          mlc_nn_skconv_desc
-#define mlc_skconv_desc_make     mlc_nn_skconv_desc_make
-#endif
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,34 @@ TEST(include, header_and_object_are_of_one_version)
     CHECK_STR(mlc_version(), MLC_VERSION_STRING);
 }
 
+TEST(include, names_that_went_with_0_3_are_free_for_programs)
+{
+    int names = 0;
+#ifdef mlc_linear_desc
+    names++;
+#endif
+#ifdef mlc_linear_desc_make
+    names++;
+#endif
+#ifdef mlc_batch_norm_desc
+    names++;
+#endif
+#ifdef mlc_sklinear_desc
+    names++;
+#endif
+#ifdef mlc_sklinear_desc_make
+    names++;
+#endif
+#ifdef mlc_skconv_desc
+    names++;
+#endif
+#ifdef mlc_skconv_desc_make
+    names++;
+#endif
+    CHECK_EQ(names, 0);
+    CHECK(MLC_VERSION_MAJOR > 0 || MLC_VERSION_MINOR >= 3);
+}
+
 TEST(include, dims_hold_what_they_are_given)
 {
     static const int64_t five[5] = {1, 2, 3, 4, 5};
