@@ -4,6 +4,7 @@
 CFLAGS     ?= -O2
 PREFIX     ?= /usr/local
 INCLUDEDIR ?= $(PREFIX)/include
+LIBDIR     ?= $(PREFIX)/lib
 BLAS       ?= auto
 SAN        ?=
 IMPL_FLAGS ?=
@@ -56,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
 .PHONY: help demo first demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
         cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
-        lint map size embedded install uninstall clean FORCE
+        lint map size embedded lib install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -96,7 +97,9 @@ help:
 	@echo 'make lint            contents, banners, declarations and tests agree'
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in small programs, against their budgets'
-	@echo 'make install         mlcore.h and mlcore.pc, under PREFIX (and DESTDIR); uninstall'
+	@echo 'make lib             build/libmlcore.a and build/libmlcore.so'
+	@echo 'make install         mlcore.h and mlcore.pc, what make lib has made and mlcore-lib.pc,'
+	@echo '                     under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
 	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto,'
 	@echo 'IMPL_FLAGS: more flags for the implementation alone; PARTS=mlcore: one object of it'
@@ -233,6 +236,31 @@ FIRST := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/first/*.c))
 $(FIRST): $(BUILD)/%: examples/%.c $(IMPL)
 	@mkdir -p $(BUILD)/first
 	$(COMPILE) -Werror $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+# The implementation as libraries: the same two objects in both. gcc inlines public functions, too, and
+# calls within the library go straight to them. The shared one exports public functions alone, by the
+# minor version, which may change the API.
+MINOR       := $(basename $(VERSION))
+LIB_SHARED  := $(BUILD)/libmlcore.so.$(VERSION)
+LIB_OBJECTS := $(BUILD)/lib/kernels.o $(BUILD)/lib/framework.o
+$(LIB_OBJECTS): $(BUILD)/lib/%.o: mlcore.h $(BUILD)/config $(BUILD)/blas
+	@mkdir -p $(BUILD)/lib
+	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
+	    $(COMPILE) -fPIC -fno-semantic-interposition $(IMPL_FLAGS) -DMLC_PART=$* \
+	    `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
+
+$(BUILD)/libmlcore.a: $(LIB_OBJECTS)
+	rm -f $@
+	$(AR) rcs $@ $^
+
+$(LIB_SHARED): $(LIB_OBJECTS)
+	printf 'MLCORE_$(MINOR) {\n    global: mlc_[a-z]*;\n    local: *;\n};\n' >$(BUILD)/lib/exports
+	$(CC) -shared $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libmlcore.so.$(MINOR) \
+	    -Wl,-Bsymbolic-functions -Wl,--version-script,$(BUILD)/lib/exports -o $@ $^ \
+	    `sed -n 2p $(BUILD)/blas` $(LIBS)
+	ln -sf $(@F) $(BUILD)/libmlcore.so.$(MINOR)
+	ln -sf $(@F) $(BUILD)/libmlcore.so
+	sed -n 2p $(BUILD)/blas >$(BUILD)/lib/blas
 
 SIZE_OBJECTS := $(patsubst %,$(BUILD)/size_%.o,all f32 kernels framework)
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
@@ -379,16 +407,33 @@ $(BUILD)/flash: examples/embedded/flash.c $(IMPL)
 embedded: $(BUILD)/flash
 	@sh examples/embedded/run.sh $(BUILD)
 
+lib: $(BUILD)/libmlcore.a $(LIB_SHARED)
+
+# pkg-config's files: mlcore for programs that compile the implementation, mlcore-lib for the library.
 install:
+	@[ ! -e $(BUILD)/libmlcore.a ] || [ -z "$$(find mlcore.h -newer $(BUILD)/libmlcore.a)" ] || \
+	    { echo 'make install: mlcore.h is newer than $(BUILD)/libmlcore.a: make lib first'; exit 1; }
 	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
 	cp mlcore.h '$(DESTDIR)$(INCLUDEDIR)/mlcore.h'
 	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$(INCLUDEDIR)' '' 'Name: mlcore' \
 	    'Description: trains neural networks in plain C, one header' 'Version: $(VERSION)' \
 	    'Cflags: -I"$${includedir}"' 'Libs: -lm -pthread' \
 	    >'$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
+	[ ! -e $(LIB_SHARED) ] || { \
+	    mkdir -p '$(DESTDIR)$(LIBDIR)/pkgconfig' && \
+	    cp $(BUILD)/libmlcore.a $(LIB_SHARED) '$(DESTDIR)$(LIBDIR)' && \
+	    ln -sf libmlcore.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libmlcore.so.$(MINOR)' && \
+	    ln -sf libmlcore.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libmlcore.so' && \
+	    printf '%s\n' 'libdir=$(LIBDIR)' '' 'Name: mlcore-lib' \
+	        'Description: the implementation of mlcore as a library' 'Version: $(VERSION)' \
+	        'Requires: mlcore = $(VERSION)' 'Libs: -L"$${libdir}" -lmlcore' \
+	        "Libs.private: $$(cat $(BUILD)/lib/blas) -lm -pthread" \
+	        >'$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc'; }
 
 uninstall:
-	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
+	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc' \
+	    '$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc' \
+	    $(patsubst %,'$(DESTDIR)$(LIBDIR)/libmlcore.%',a so so.$(MINOR) so.$(VERSION))
 
 clean:
 	rm -rf build build-san build-tsan build-ci build-fuzz build-coverage
