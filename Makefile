@@ -57,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
 .PHONY: help demo first demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
         cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
-        lint map size embedded lib install uninstall clean FORCE
+        lint map size embedded lib dist install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -98,6 +98,7 @@ help:
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in small programs, against their budgets'
 	@echo 'make lib             build/libmlcore.a and build/libmlcore.so'
+	@echo 'make dist            an archive of HEAD and the header alone, with their SHA256SUMS'
 	@echo 'make install         mlcore.h and mlcore.pc, what make lib has made and mlcore-lib.pc,'
 	@echo '                     under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
@@ -408,6 +409,20 @@ embedded: $(BUILD)/flash
 	@sh examples/embedded/run.sh $(BUILD)
 
 lib: $(BUILD)/libmlcore.a $(LIB_SHARED)
+
+# What HEAD has: the same bytes whoever makes it, whenever.
+DIST       := mlcore-$(VERSION)
+DIST_FILES := mlcore.h mlcore_cuda.cu mlcore_cuda.h CMakeLists.txt LICENSE README.md \
+              examples/CHANGES.md examples/first/xor.c
+dist:
+	@git diff --quiet HEAD -- $(DIST_FILES) || \
+	    { echo 'make dist: files of the archive have changes: commit them first'; exit 1; }
+	@mkdir -p $(BUILD) && rm -rf $(BUILD)/$(DIST)
+	git -c tar.umask=022 archive --format=tar --prefix=$(DIST)/ HEAD $(DIST_FILES) >$(BUILD)/$(DIST).tar
+	tar -xf $(BUILD)/$(DIST).tar -C $(BUILD)
+	gzip -9nf $(BUILD)/$(DIST).tar
+	cp $(BUILD)/$(DIST)/mlcore.h $(BUILD)/$(DIST).h
+	cd $(BUILD) && sha256sum $(DIST).h $(DIST).tar.gz >SHA256SUMS && cat SHA256SUMS
 
 # pkg-config's files: mlcore for programs that compile the implementation, mlcore-lib for the library.
 install:
