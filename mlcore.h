@@ -579,7 +579,7 @@ MLC_API mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m)
 /* mlc_from: copies dense row-major host data into a new tensor.          ref: torch.tensor   */
 MLC_API mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data);
 /* mlc_wrap: a tensor over the caller's memory, which must outlive it; host device only.
- *   strides in elements, NULL for row-major      ref: torch.from_numpy                       */
+ *   Strides are in elements; NULL: row-major.    ref: torch.from_numpy                         */
 MLC_API mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                              const int64_t *strides, void *data);
 
@@ -632,7 +632,7 @@ MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
  *   grad   summed over the repeated axes          ref: torch.expand                          */
 MLC_API mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape);
 /* mlc_squeeze: view without an axis of size 1; x itself if its size is another.
- *   ref    torch.squeeze            this and the next five: test: tests/test_join.c          */
+ *   ref    torch.squeeze                                      test: tests/test_join.c          */
 MLC_API mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis);
 /* mlc_unsqueeze: view with a new axis of size 1 at this place, -1 the last. ref: torch.unsqueeze */
 MLC_API mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis);
@@ -1346,7 +1346,7 @@ MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
 MLC_API mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis);
 /* mlc_softmax: e^x / sum e^x along an axis, without overflow. A line with a NaN, with +inf or with
  *   nothing but -inf becomes NaN, as in PyTorch. Any axis; the last one is the fastest.
- *   grad   dx += y (dy - sum y dy)   err SHAPE: no such axis   ref: F.softmax
+ *   grad   dx += y (dy - sum y dy)   err: SHAPE: no such axis   ref: F.softmax
  *   test   tests/test_rows.c                                                                  */
 MLC_API mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis);
 /* mlc_log_softmax: x - log sum e^x along an axis, as mlc_softmax.
@@ -1360,7 +1360,7 @@ MLC_API mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis);
  *   grad   with h = (x - mean) r, r = 1/sqrt(var + eps), g = dy w: dx += r (g - mean(g) -
  *          h mean(g h)); dw += sum dy h; db += sum dy
  *   err    SHAPE: x is a scalar, weight or bias is not [n]   ARG: eps is negative or not finite
- *   ref    F.layer_norm over the last axis   test tests/test_rows.c                             */
+ *   ref    F.layer_norm over the last axis   test: tests/test_rows.c                            */
 MLC_API mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
 /* mlc_rms_norm: x / sqrt(mean x^2 + eps) w along the last axis, otherwise as mlc_layer_norm; 1e-6
  *   is a usual eps (PyTorch's default: that of the dtype).
@@ -2302,7 +2302,8 @@ MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                              const mlc_conv_desc *desc);
 /* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
- *   gradient of a convolution does; without act, same, causal. grad, err: as mlc_conv
+ *   gradient of a convolution does; without act, same, causal.
+ *   grad   as mlc_conv            err: as mlc_conv
  *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
 MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                        const mlc_conv_desc *desc);
@@ -2462,7 +2463,7 @@ MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool af
 /* mlc_nn_group_norm_ex: mlc_nn_group_norm with the desc's groups, eps and parameters.
  *   err    ARG                                                                                */
 MLC_API mlc_module *mlc_nn_group_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
-/* mlc_nn_instance_norm_ex: mlc_nn_instance_norm with the desc's eps and parameters; err: ARG  */
+/* mlc_nn_instance_norm_ex: mlc_nn_instance_norm with the desc's eps and parameters. err: ARG   */
 MLC_API mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_upsample: mlc_interpolate to `scale` times the size.       ref: torch.nn.Upsample    */
 MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolation mode);
@@ -2472,15 +2473,16 @@ MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
  *   the shortcut is a 1x1 convolution with batch norm where shapes differ.     err: ARG
  *   Names are body.0, .1, .3, .4 and shortcut.0, .1, where torchvision has conv1, bn1, conv2, bn2
  *   and downsample.0, .1: files of its take mlc_rename.
- *   ref    torchvision's BasicBlock                                                           */
+ *   ref    torchvision.models.resnet.BasicBlock                                                */
 MLC_API mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride);
 /* mlc_nn_bottleneck: the same with 1x1 to mid channels, 3x3 with the stride, 1x1 to out.
  *   Names are body.0, .1, .3, .4, .6, .7 and shortcut.0, .1.
- *   ref    torchvision's Bottleneck                                                           */
+ *   ref    torchvision.models.resnet.Bottleneck                                                */
 MLC_API mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
                                       int64_t stride);
 /* mlc_nn_inverted_residual: 1x1 to expand times the channels, depthwise 3x3 with the stride, both
- *   with relu6, 1x1 to out; plus x where shapes are equal.   ref: arXiv 1801.04381, torchvision */
+ *   with relu6, 1x1 to out; plus x where shapes are equal.
+ *   ref    arXiv 1801.04381; torchvision.models.mobilenetv2.InvertedResidual                  */
 MLC_API mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
                                              int64_t expand);
 /* mlc_nn_squeeze_excite: x times a factor for each channel of an image, from the means of all of
@@ -3064,7 +3066,7 @@ typedef struct mlc_sketch {
 MLC_API mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t cols, uint64_t seed);
 /* mlc_sketch_apply: S x along an axis of length cols, which becomes rows: axis 0 of a matrix is
  *   S A, axis 1 is A S^T. No copy of S is made, but for pieces of normals.
- *   dtypes f32 f64 bf16 f16; grad dx = S^T dy; err SHAPE, DTYPE, ARG                          */
+ *   dtype  f32, f64, bf16, f16       grad: dx += S^T dy       err: SHAPE, DTYPE, ARG           */
 MLC_API mlc_tensor *mlc_sketch_apply(mlc_tensor *x, const mlc_sketch *s, int32_t axis);
 /* mlc_sketch_apply_t: S^T x along an axis of length rows, which becomes cols.
  *   err    as mlc_sketch_apply                                                                */
@@ -3078,7 +3080,8 @@ MLC_API mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s);
 /* mlc_sklinear: y = 1/(2 terms) (x s1^T U1 + x U2^T s2) + b, of x [..,in], s1 [r,in], s2 [r,out],
  *   b [out] or NULL, sketches U1 [r,out] and U2 [r,in], which stay as they are; r is the rank of
  *   all terms together. Signs take part in the products as they are made. The epilogue may be NULL.
- *   dtypes f32 f64 bf16 f16; 16-bit x with f32 parameters as mlc_linear; grads: x, s1, s2, b
+ *   dtype  f32, f64, bf16, f16; 16-bit x with f32 parameters as mlc_linear
+ *   grad   of x, s1, s2 and b
  *   err    SHAPE, DTYPE, ARG
  *   ref    arXiv 1710.07850; Panther's SKLinear with S1s[i] = s1[i]^T, S2s[i] = s2[i]         */
 MLC_API mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
@@ -3359,7 +3362,7 @@ MLC_API mlc_clip_desc mlc_clip_desc_make(void);
  *   over all parameters that are due, or elements into [-value, value]. Gradients of a norm that
  *   is not finite are no step but a VALUE error (with a scaler: see there). NULL desc: no clipping.
  *   err    ARG: not over 0, both finite, each without norm
- *   ref    clip_grad_norm_, clip_grad_value_                                                  */
+ *   ref    torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_                     */
 MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 /* mlc_optim_grad_norm: |g| of the last step that clipped or had a scaler, unscaled and not yet
  *   clipped.                     err: STATE, with NaN, before the first of them               */
@@ -3926,22 +3929,25 @@ MLC_API double mlc_sched_at(const mlc_sched *s, int64_t t);
 
 /* mlc_sched_constant: always factor.                                                          */
 MLC_API mlc_sched mlc_sched_constant(double factor);
-/* mlc_sched_step: gamma^(t / every), rounded down.                 ref: StepLR                */
+/* mlc_sched_step: gamma^(t / every), rounded down.        ref: torch.optim.lr_scheduler.StepLR */
 MLC_API mlc_sched mlc_sched_step(int64_t every, double gamma);
 /* mlc_sched_multi_step: gamma^k, where k of the n milestones `at` are t or less; `at` does not
- *   fall, and is kept by reference.                                ref: MultiStepLR           */
+ *   fall, and is kept by reference.                  ref: torch.optim.lr_scheduler.MultiStepLR */
 MLC_API mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma);
-/* mlc_sched_exponential: gamma^t.                                  ref: ExponentialLR         */
+/* mlc_sched_exponential: gamma^t.                  ref: torch.optim.lr_scheduler.ExponentialLR */
 MLC_API mlc_sched mlc_sched_exponential(double gamma);
 /* mlc_sched_cosine: from 1 to end at t = steps along half a cosine. After that it rises again, with
- *   a period of 2 steps; see mlc_sched_sequence for another end.   ref: CosineAnnealingLR     */
+ *   a period of 2 steps; see mlc_sched_sequence for another end.
+ *   ref    torch.optim.lr_scheduler.CosineAnnealingLR                                          */
 MLC_API mlc_sched mlc_sched_cosine(int64_t steps, double end);
 /* mlc_sched_cosine_restarts: cycles from 1 to end, of first updates, first*mult, first*mult^2 ..
- *   ref    CosineAnnealingWarmRestarts; arXiv 1608.03983                                      */
+ *   ref    torch.optim.lr_scheduler.CosineAnnealingWarmRestarts; arXiv 1608.03983              */
 MLC_API mlc_sched mlc_sched_cosine_restarts(int64_t first, int64_t mult, double end);
-/* mlc_sched_polynomial: end + (1 - end) (1 - t/steps)^power, then end.     ref: PolynomialLR  */
+/* mlc_sched_polynomial: end + (1 - end) (1 - t/steps)^power, then end.
+ *   ref    torch.optim.lr_scheduler.PolynomialLR                                               */
 MLC_API mlc_sched mlc_sched_polynomial(int64_t steps, double power, double end);
-/* mlc_sched_linear: from `from` to `to` at t = steps, then `to`.           ref: LinearLR      */
+/* mlc_sched_linear: from `from` to `to` at t = steps, then `to`.
+ *   ref    torch.optim.lr_scheduler.LinearLR                                                   */
 MLC_API mlc_sched mlc_sched_linear(int64_t steps, double from, double to);
 /* mlc_sched_wsd: warm-up (t + 1)/warmup, then 1 for stable updates, then down to end in decay
  *   updates, along a curve; then end. warmup and stable may be 0.     ref: arXiv 2405.18392   */
@@ -3966,7 +3972,8 @@ typedef struct mlc_one_cycle_desc {
 /* mlc_one_cycle_desc_make: as mlc_sched_one_cycle.                                            */
 MLC_API mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps);
 /* mlc_sched_one_cycle: from 1/25 up to 1, the base rate, and down to 1/25e4 at t = steps - 1; then
- *   that.                              ref: arXiv 1708.07120; torch's OneCycleLR, max_lr 1    */
+ *   that.
+ *   ref    arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR, max_lr 1                     */
 MLC_API mlc_sched mlc_sched_one_cycle(int64_t steps);
 /* mlc_sched_one_cycle_ex: the momentum that goes with it, from .95 to .85 and back, has a base of
  *   .95, start 1, peak .85/.95, end 1. NULL desc: a bad schedule.                             */
@@ -3982,8 +3989,8 @@ typedef struct mlc_cyclic_desc {
 /* mlc_cyclic_desc_make: triangles from low to 1.                                              */
 MLC_API mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low);
 /* mlc_sched_cyclic: from low up to 1 in `up` updates, back in as many, and again.
- *   ref    arXiv 1506.01186; torch's CyclicLR; with cycle_gamma .5: triangular2; with gamma:
- *          exp_range                                                                          */
+ *   ref    arXiv 1506.01186; torch.optim.lr_scheduler.CyclicLR; with cycle_gamma .5:
+ *          triangular2; with gamma: exp_range                                                  */
 MLC_API mlc_sched mlc_sched_cyclic(int64_t up, double low);
 /* mlc_sched_cyclic_ex: all of the desc. NULL desc: a bad schedule.                            */
 MLC_API mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *desc);
@@ -3994,7 +4001,7 @@ MLC_API mlc_sched mlc_sched_cyclic_ex(const mlc_cyclic_desc *desc);
 MLC_API mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then);
 /* mlc_sched_sequence: part i of n from t = starts[i] on, where it begins with its t = 0. starts[0]
  *   is 0 and starts rise. Both arrays are kept by reference; parts may be sequences, 8 deep.
- *   ref    SequentialLR                                                                       */
+ *   ref    torch.optim.lr_scheduler.SequentialLR                                               */
 MLC_API mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n);
 
 /* mlc_sched_plot: the factors at t = 0 .. steps - 1 as an SVG picture; of many, 1000 at equal
@@ -4039,7 +4046,7 @@ MLC_API mlc_plateau mlc_plateau_make(void);
 /* mlc_plateau_feed: takes the metric of an epoch (NaN is no better than any) and cuts the rate of
  *   opt, by mlc_optim_set_lr, if more than p->patience in a row were no better. With a schedule it
  *   cuts the base value.
- *   err    ARG: NULL, settings                                     ref: ReduceLROnPlateau     */
+ *   err    ARG: NULL, settings          ref: torch.optim.lr_scheduler.ReduceLROnPlateau        */
 MLC_API mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *opt, double metric);
 
 typedef double (*mlc_lr_range_fn)(void *user);
@@ -4379,7 +4386,8 @@ MLC_API mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
  *   ref    torch.utils.data.ConcatDataset                                                     */
 MLC_API mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n);
 /* mlc_dataset_zip: samples that have the fields of all n datasets, in their order.
- *   err    ARG: a stream, too many fields; SHAPE: counts differ  ref: torch StackDataset      */
+ *   err    ARG: a stream, too many fields; SHAPE: counts differ
+ *   ref    torch.utils.data.StackDataset                                                       */
 MLC_API mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n);
 
 typedef struct mlc_transform {         /* makes a sample of another                            */
@@ -4502,7 +4510,7 @@ MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
  *   the images are theirs, and a label i64 is the number of the folder. The first image says what
  *   size all have.
  *   err    IO: no images; from get, with the file: IO, also of a pixel over the maximum; SHAPE:
- *          another size                                                      ref: ImageFolder */
+ *          another size                             ref: torchvision.datasets.ImageFolder      */
 MLC_API mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder);
 
 /* -- loader of a dataset: workers prepare batches, in the order and to the bit of a loader without
@@ -5044,7 +5052,8 @@ MLC_API mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader
 /* mlc_fit_step: one batch, with all that comes before and after it. false: the training is over, by
  *   its end, a callback or an error.                                                          */
 MLC_API bool mlc_fit_step(mlc_fit_state *s);
-/* mlc_fit_end: ends a training anywhere; s is freed.       out, err: as mlc_fit; NULL s: ARG  */
+/* mlc_fit_end: ends a training anywhere, with the history as of mlc_fit; s is freed.
+ *   err    as mlc_fit; ARG: s is NULL                                                         */
 MLC_API mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history);
 /* mlc_fit_loss: mean loss of the samples of the epoch until now; NaN before the first. A device is
  *   waited for.                                                                               */
@@ -5541,7 +5550,8 @@ MLC_API mlc_load_desc mlc_load_desc_make(void);
  *   err    as mlc_load; IO if a file has one part of a parameter and not another, also with
  *          partial; ARG if two keys get one name or part, or the table lacks a part; SHAPE if
  *          parts do not fill a parameter, or what is no matrix is transposed
- *   ref    load_state_dict(strict=False), consume_prefix_in_state_dict_if_present             */
+ *   ref    torch.nn.Module.load_state_dict(strict=False),
+ *          torch.nn.modules.utils.consume_prefix_in_state_dict_if_present                      */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
 /* mlc_load_memory: mlc_load_ex of the n bytes of a safetensors file that is in memory, which is
  *   never written to; also without files. Data that is aligned for its dtype is not copied first.
@@ -5624,7 +5634,7 @@ MLC_API mlc_status mlc_optim_load_ex(mlc_optim *opt, const char *path, const mlc
 #endif
 
 /* mlc_npy_save: writes a tensor as NumPy's .npy, atomically; bf16, which the format lacks, as f32.
- *   err    IO with path and reason                    ref: numpy.save, test: tests/test_npy.c */
+ *   err    IO with path and reason                    ref: numpy.save; test: tests/test_npy.c */
 MLC_API mlc_status mlc_npy_save(mlc_tensor *t, const char *path);
 /* mlc_npy_load: reads a .npy file into the current scope: floats of 2, 4 and 8 bytes, signed
  *   integers of 1, 4, 8, unsigned of 1, bool; i2 and u2 become i32, u4 i64. Either byte order,
