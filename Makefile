@@ -5,6 +5,7 @@ CFLAGS     ?= -O2
 PREFIX     ?= /usr/local
 INCLUDEDIR ?= $(PREFIX)/include
 LIBDIR     ?= $(PREFIX)/lib
+MANDIR     ?= $(PREFIX)/share/man
 BLAS       ?= auto
 SAN        ?=
 IMPL_FLAGS ?=
@@ -54,15 +55,15 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN) PARTS=$(PARTS)
 
-.PHONY: help demo first demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test test-cpp \
-        cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
+.PHONY: help demo tasks demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test \
+        test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
-        lint map size embedded lib dist install uninstall clean FORCE
+        lint map reference size embedded lib dist install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make demo            train a small network on handwritten digits; about a second'
-	@echo 'make first           six small programs, and their lines beside those of PyTorch'
+	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
@@ -95,11 +96,12 @@ help:
 	@echo 'make abuse           every public function with arguments of all kinds, sanitized; minutes'
 	@echo 'make matrix          what is tested of each operation; holes are errors; needs python3'
 	@echo 'make lint            contents, banners, declarations and tests agree'
+	@echo 'make reference       examples/API.md, and in build/reference a page with search and man pages'
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in small programs, against their budgets'
 	@echo 'make lib             build/libmlcore.a and build/libmlcore.so'
 	@echo 'make dist            an archive of HEAD and the header alone, with their SHA256SUMS'
-	@echo 'make install         mlcore.h and mlcore.pc, what make lib has made and mlcore-lib.pc,'
+	@echo 'make install         mlcore.h and mlcore.pc, what make lib and make reference have made,'
 	@echo '                     under PREFIX (and DESTDIR); uninstall'
 	@echo 'make clean           remove what was built'
 	@echo 'Taken from the command line: CC CXX CFLAGS CPPFLAGS LDFLAGS BLAS=none|auto,'
@@ -232,11 +234,16 @@ EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-# The programs that a newcomer writes first; they include mlcore.h by -I.
-FIRST := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/first/*.c))
-$(FIRST): $(BUILD)/%: examples/%.c $(IMPL)
-	@mkdir -p $(BUILD)/first
+# The programs by task; they include mlcore.h by -I.
+TASKS     := $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/tasks/*.c))
+TASKS_CPP := $(patsubst examples/%.cpp,$(BUILD)/%,$(wildcard examples/tasks/*.cpp))
+$(TASKS): $(BUILD)/%: examples/%.c $(IMPL)
+	@mkdir -p $(BUILD)/tasks
 	$(COMPILE) -Werror $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
+$(TASKS_CPP): $(BUILD)/%: examples/%.cpp $(IMPL)
+	@mkdir -p $(BUILD)/tasks
+	$(CXX) -std=c++11 $(WARN) -Werror -I. $(SAN_FLAGS) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< \
+	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The implementation as libraries: the same two objects in both. gcc inlines public functions, too, and
 # calls within the library go straight to them. The shared one exports public functions alone, by the
@@ -277,8 +284,9 @@ $(SIZE_OBJECTS): mlcore.h $(BUILD)/config
 demo: $(BUILD)/digits
 	@$(BUILD)/digits
 
-first: $(FIRST)
-	@bash tests/first.sh $(BUILD)/first
+# WRITE=1: what they print is written anew, after a change that is meant.
+tasks: $(TASKS) $(TASKS_CPP)
+	@SAN_FLAGS='$(SAN_FLAGS)' bash tests/tasks.sh $(BUILD)/tasks '$(WRITE)'
 
 demo-cnn: $(BUILD)/digits_cnn
 	@$(BUILD)/digits_cnn
@@ -398,6 +406,11 @@ map:
 	@awk '/^\/\* @@ /{if(n)printf "%6d-%-6d %5d  %s\n",s,NR-1,NR-s,n; n=$$3; s=NR} \
 	     END{printf "%6d-%-6d %5d  %s\n",s,NR,NR-s+1,n}' mlcore.h
 
+# For man -M build/reference/man mlc_add.
+reference:
+	@rm -rf build/reference
+	$(PYTHON) tests/reference.py build/reference
+
 size: $(SIZE_OBJECTS)
 	@sh tests/size.sh $(BUILD)
 
@@ -444,11 +457,15 @@ install:
 	        'Requires: mlcore = $(VERSION)' 'Libs: -L"$${libdir}" -lmlcore' \
 	        "Libs.private: $$(cat $(BUILD)/lib/blas) -lm -pthread" \
 	        >'$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc'; }
+	for n in 3 7; do [ ! -d build/reference/man/man$$n ] || \
+	    { mkdir -p '$(DESTDIR)$(MANDIR)'/man$$n && \
+	      cp build/reference/man/man$$n/* '$(DESTDIR)$(MANDIR)'/man$$n; } || exit; done
 
 uninstall:
 	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc' \
 	    '$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc' \
-	    $(patsubst %,'$(DESTDIR)$(LIBDIR)/libmlcore.%',a so so.$(MINOR) so.$(VERSION))
+	    $(patsubst %,'$(DESTDIR)$(LIBDIR)/libmlcore.%',a so so.$(MINOR) so.$(VERSION)) \
+	    '$(DESTDIR)$(MANDIR)'/man3/mlc_*.3 '$(DESTDIR)$(MANDIR)/man7/mlcore.7'
 
 clean:
 	rm -rf build build-san build-tsan build-ci build-fuzz build-coverage

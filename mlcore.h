@@ -2470,10 +2470,10 @@ MLC_API mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolati
 /* mlc_nn_pixel_shuffle: mlc_pixel_shuffle as a module.              ref: torch.nn.PixelShuffle */
 MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
 /* mlc_nn_basic_block: residual of two 3x3 convolutions with batch norm, the first with the stride;
- *   the shortcut is a 1x1 convolution with batch norm where shapes differ.     err: ARG
+ *   the shortcut is a 1x1 convolution with batch norm where shapes differ.
  *   Names are body.0, .1, .3, .4 and shortcut.0, .1, where torchvision has conv1, bn1, conv2, bn2
  *   and downsample.0, .1: files of its take mlc_rename.
- *   ref    torchvision.models.resnet.BasicBlock                                                */
+ *   err    ARG                                  ref: torchvision.models.resnet.BasicBlock     */
 MLC_API mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride);
 /* mlc_nn_bottleneck: the same with 1x1 to mid channels, 3x3 with the stride, 1x1 to out.
  *   Names are body.0, .1, .3, .4, .6, .7 and shortcut.0, .1.

@@ -1,4 +1,5 @@
-# lint.sh -- holds mlcore.h, its tests and its contents against one another; awk and grep only.
+# lint.sh -- holds mlcore.h, its tests and its contents against one another; awk and grep only, but for
+# the reference, which needs python3.
 # Silent and 0 if all is well.
 found=$(
     awk -f tests/lint.awk mlcore.h
@@ -112,6 +113,9 @@ found=$(
         echo "CMakeLists.txt: no project of version $version"
     [ "$(sed -n 's/^## \([0-9.]*\) .*/\1/p' examples/CHANGES.md | head -n 1)" = "$version" ] ||
         echo "examples/CHANGES.md: the newest version is not $version"
+
+    # examples/API.md is what the headers say, and names in their comments are declared.
+    ! command -v python3 >/dev/null || python3 tests/reference.py --check 2>&1
 
     # No folder of the machine it was written on.
     grep -rnE '/(wor[k]|op[t])/' --exclude-dir=.git --exclude-dir='build*' --exclude-dir=__pycache__ .
