@@ -195,7 +195,7 @@ class Reader:
             if not comment or not comment[0].startswith(name + ":"):
                 self.bad.append(f"{self.path}:{where}: {name} has no comment directly above it "
                                 "that begins with its name")
-            self.add("function", [name], text.replace("MLC_API ", "", 1), comment)
+            self.add("function", [name], re.sub(r"^MLC_API |(?<=\n) {8}", "", text), comment)
 
     def type(self, text, comment):
         """An enum, a struct, a pointer to a function, or an object whose struct is private."""
