@@ -4104,20 +4104,25 @@ typedef struct mlc_autocast_desc {
 /* mlc_autocast_desc_make: a desc without rules.                                               */
 MLC_API mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype);
 
-/* mlc_autocast_begin: until mlc_autocast_end operations cast their f32 and 16-bit inputs as it
- *   suits them. To dtype: linear, matmul, attention, convolutions, the x of norms of channels. To
- *   f32: losses, sums, products, variances and norms of a tensor, scans; but cross-entropy reads
- *   logits as they are. Others take what they get; mixed inputs go to f32, but concat, stack,
- *   einsum, dot and what works in place want one dtype as ever. Integers and f64 stay. A residual
- *   stays f32, and so does a sum with it, in linear's epilogue, too; layer and RMS norm keep the
- *   dtype of x. With 16 bits as the desc's residual these, x of those norms and mixed inputs of add
- *   and sub go to dtype: a transformer takes 2 % less time and memory and is twice as far from f32.
- *   Parameters of linear layers are read through copies, made when they have changed; an f32 input
- *   without a gradient is rounded as it is read, also by backward, until which it must stay as it
- *   is; a fused activation runs as its linear does; a custom operation does as it likes. Backward
- *   follows the dtypes of the forward. Calls nest up to 8 deep; one with MLC_F32 switches it off
- *   inside.
- *   err    DTYPE, STATE: too deep                             ref: torch.autocast             */
+/* mlc_autocast_begin: until mlc_autocast_end each operation casts its f32 and 16-bit inputs to the
+ *   dtype that suits it. Integers and f64 stay as they are.
+ *   To dtype: linear, matmul, attention, convolutions, and the x of norms of channels.
+ *   To f32: losses, sums, products, variances and norms of a tensor, scans; but cross-entropy
+ *   reads logits as they are.
+ *   Other operations take their inputs as they are; where f32 and 16 bits are mixed, all go to
+ *   f32. concat, stack, einsum, dot and operations in place want one dtype, as without autocast.
+ *   Inputs of a custom operation stay as they are.
+ *   A residual stays f32, and so does a sum with it, in the epilogue of linear, too; layer and RMS
+ *   norm keep the dtype of x. Where the desc's residual is the 16-bit dtype, sums with a residual,
+ *   the x of those norms and mixed inputs of add and sub go to it: a transformer then takes 2 %
+ *   less time and memory, and its results are twice as far from those in f32.
+ *   Parameters of linear layers are read through copies in dtype, which are made again when
+ *   parameters have changed. An f32 input of a linear layer that needs no gradient is rounded as
+ *   it is read, without a copy; backward reads it again, so it must not change before. A fused
+ *   activation runs as its linear layer does. Backward follows the dtypes of the forward. Calls
+ *   nest up to 8 deep; an inner one with MLC_F32 casts nothing.
+ *   err    DTYPE; STATE: too deep
+ *   ref    torch.autocast                                                                     */
 MLC_API mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype);
 /* mlc_autocast_begin_ex: with rules for operations. An operation that only moves elements or works
  *   in place takes no rule: it fails with ARG if it has one.      err: DTYPE, ARG, STATE      */
@@ -4150,21 +4155,25 @@ MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *use
 typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out);
 
-/* mlc_recompute: runs fn and, if gradients flow through it, records it as one operation. What it
- *   made is freed but for the outputs. Backward runs it again, with the streams of random numbers
- *   and the autocast of the first time, differentiates and frees that; inputs, parameters and other
- *   tensors that fn reads get their gradients. The second run leaves out a linear layer, a
- *   convolution or a product by a weight from outside that fn ends with: its values are undefined
- *   then. It does not if there are hooks, an activation or a second output, with mlc_anomaly, or
- *   if fn reads the values or makes a view of them in the first run. Nests. Under no-grad fn is
- *   only called. Backward sums in the order of the recorded operations; it may differ by a rounding
- *   where fn returns a tensor twice, or several views of one, or where a linear layer with an
- *   activation in 16 bits is followed by another at the beginning or the end of a piece.
- *   in     1 to 8 tensors              out    1 to 4
+/* mlc_recompute: runs fn and, where gradients flow through it, records it as one operation, whose
+ *   backward runs fn again. At the end of fn all that it made is freed, but its outputs. In
+ *   backward fn runs a second time, with the random streams and the autocast of the first run;
+ *   what it makes is differentiated and freed; inputs, parameters and other tensors that fn reads
+ *   get their gradients. Calls nest. Under no-grad fn is only called.
+ *   Where fn ends with a linear layer, a convolution or a product whose weight was there before,
+ *   the second run leaves its result out, which backward does not read: its values are undefined
+ *   in that run. It is computed if there are hooks, an activation or a second output, under
+ *   mlc_anomaly, and if fn read its values or made a view of it in the first run.
+ *   Gradients add up in the order of the recorded operations. They may differ by a rounding from
+ *   those without mlc_recompute where fn returns a tensor twice, or several views of one, or
+ *   where, in 16 bits, a linear layer with an activation is followed by another one at the
+ *   beginning or the end of a piece.
+ *   in     1 to 8 tensors
+ *   out    1 to 4 tensors
  *   user   must live until backward
  *   err    ARG; STATE: fn changes what was there before, or does something else the second time;
- *          what fn returns. In backward VALUE: an input, STATE: another tensor that fn reads was
- *          changed
+ *          what fn returns. In backward VALUE: an input was changed; STATE: another tensor that fn
+ *          reads was changed
  *   ref    torch.utils.checkpoint.checkpoint with early_stop                                  */
 MLC_API mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
                                  int32_t n_in, mlc_tensor **out, int32_t n_out);
@@ -4186,14 +4195,15 @@ MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
  *   err    ARG: length is negative, or m is no sequential
  *   ref    torch.utils.checkpoint.checkpoint_sequential                                       */
 MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
-/* mlc_module_recompute_budget: marks children of m, or layers of a stack, as mlc_module_recompute
- *   does, those that save most first and no more than it takes for activations of a training step
- *   on an input of this shape to be `bytes` at most: what forward takes, and each second run with
- *   what is kept until then, as dry runs have them; call it with m in training and in the autocast
- *   of the training. What is outside m (x, the loss) is not counted. Where marks of a sequential's
- *   children do not do, it takes the longest segments that do (mlc_module_recompute_segments).
- *   err    ARG, without a change: bytes is negative; marking all does not do, the message says what
- *          it would take                                                                      */
+/* mlc_module_recompute_budget: marks as many children of m, or layers of a stack, as
+ *   mlc_module_recompute does, as it takes for the activations of a training step on an input of
+ *   this shape to fit into `bytes`; those that save most are marked first. Dry runs count what
+ *   forward takes, and what each second run takes with what is kept until then. What is outside m
+ *   (x, the loss) is not counted. Call it with m in training and under the autocast of the
+ *   training. Where marks of a sequential's children are not enough, it takes the longest segments
+ *   that are (mlc_module_recompute_segments).
+ *   err    ARG, without a change: bytes is negative, or all marks together are not enough; the
+ *          message says what it would take                                                    */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
 #ifdef MLC_NO_METHODS
