@@ -3231,16 +3231,17 @@ typedef enum mlc_moments {             /* what Adam, AdamW and Lion keep states 
     MLC_MOMENTS_FORCE_32 = 0x7fffffff
 } mlc_moments;
 
-/* BF16 and 8BIT, of f32 and bf16 parameters: a step widens states to f32 and rounds the new ones.
- * 8BIT: code k of an element stands for map[k] times the largest magnitude of its block, by the
- * dynamic map of 256 numbers, signed for the first moment and from 0 to 1 for the second; a new
- * state gets the nearest, but a second moment over 0 never becomes 0, as p would make a long step.
- * A parameter of fewer than 4096 elements keeps f32. A gradient that is not finite makes its block
- * NaN as a whole, and the block's parameters with the next step: mlc_optim_clip and
- * mlc_optim_scaler refuse or skip such gradients. A finite one makes none: where its square is over
- * what f32 has, 8BIT and BF16 keep the states of a gradient of 1.8e19. All that holds for
- * optimizers holds, but steps are not made inside backward, and mlc_optim_load refuses 8-bit states
- * where the optimizer has others, and the other way round.
+/* BF16 and 8BIT are for f32 and bf16 parameters: a step widens states to f32 and rounds the new
+ * ones. 8BIT: code k of an element stands for map[k] times the largest magnitude of its block,
+ * with the dynamic map of 256 numbers, signed for the first moment, from 0 to 1 for the second. A
+ * new state gets the nearest code, but a second moment over 0 never gets that of 0: the step would
+ * be too long. A parameter of fewer than 4096 elements keeps f32.
+ * A gradient that is not finite makes its whole block NaN, and with the next step the parameters
+ * of the block: mlc_optim_clip and mlc_optim_scaler refuse or skip such gradients. A finite
+ * gradient makes no NaN: where its square is over what f32 has, 8BIT and BF16 keep the states of a
+ * gradient of 1.8e19.
+ * Everything said of optimizers holds, but no step is made inside backward, and mlc_optim_load
+ * refuses 8-bit states where the optimizer has others, and others where it has 8-bit ones.
  *   err    ARG: another rule; DTYPE: f64 parameters; UNSUPPORTED: a device without such kernels
  *   ref    arXiv 2110.02861; bitsandbytes.optim.AdamW8bit             test: tests/test_moments.c */
 
@@ -3284,15 +3285,18 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
- *   Gradients that other calls of mlc_backward have left in the optimizer's parameters are dropped
+ *   Gradients that the optimizer's parameters have from other calls of mlc_backward are dropped
  *   before: of two networks with an optimizer each, as in a GAN, each learns from its own loss
- *   alone. Those of other networks that the loss goes through are made, too, and stay until their
- *   optimizer's next minimize, step or zero_grad. While that collects (mlc_optim_accumulate) or
- *   steps inside backward (mlc_optim_in_backward) they would count: mlc_module_freeze the other
- *   network before the forward, and unfreeze it after; it saves their time as well. To add up
- *   gradients of several losses, call mlc_backward with mlc_optim_scaled for each, and
+ *   alone.
+ *   The backward also makes gradients of other networks that the loss goes through; they stay
+ *   until the next minimize, step or zero_grad of their own optimizer. Where that optimizer
+ *   collects gradients (mlc_optim_accumulate) or steps inside backward (mlc_optim_in_backward)
+ *   they would count: mlc_module_freeze the other network before the forward and unfreeze it
+ *   after, which also saves the time that they take.
+ *   To add up gradients of several losses, call mlc_backward with mlc_optim_scaled for each, and
  *   mlc_optim_step.
- *   err    those of both; STATE: mlc_backward's            ref: tf.keras.Optimizer.minimize   */
+ *   err    those of both; STATE: mlc_backward's
+ *   ref    tf.keras.Optimizer.minimize                                                        */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 
 /* mlc_loss_fn: makes the loss of the batch at hand, by a forward. The caller opens a scope.   */
@@ -3339,13 +3343,14 @@ MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_g
  *   of their names with a weight decay of 0 takes it off.
  *   err    STATE: the module was freed                ref: timm's param_groups_weight_decay   */
 MLC_API mlc_status mlc_optim_no_decay(mlc_optim *opt, bool on);
-/* mlc_optim_layer_decay: rates fall from the last layers to the first, times factor^(deepest - d)
- *   at depth d, and times lr_scale of the parameter's group. A block is what has the same dotted
- *   name up to its first component that is a number, "blocks.3" of "blocks.3.attn.weight", frozen
- *   or not. In the order of mlc_param_next blocks have depths 1 to n. Of parameters in no block,
- *   those before the first block have depth 0, those after the last one, a head, n + 1; others
- *   count with the block before them. deepest is n + 1, or n where nothing follows the last block.
- *   1: all rates are alike again.
+/* mlc_optim_layer_decay: rates fall from the last layers to the first: a parameter at depth d has
+ *   the rate times factor^(deepest - d), and times lr_scale of its group. A factor of 1: all rates
+ *   are alike again.
+ *   A block is all parameters whose dotted names are the same up to the first component that is a
+ *   number, "blocks.3" of "blocks.3.attn.weight", frozen or not. Blocks have depths 1 to n in the
+ *   order of mlc_param_next. Parameters in no block have depth 0 before the first block, n + 1
+ *   after the last one (a head), and between two blocks the depth of the first of them. deepest is
+ *   n + 1, or n where nothing follows the last block.
  *   err    ARG: factor is not in (0, 1], no name has a number; STATE: the module was freed
  *   ref    arXiv 2106.08254; timm's param_groups_layer_decay                                  */
 MLC_API mlc_status mlc_optim_layer_decay(mlc_optim *opt, double factor);
@@ -3381,15 +3386,17 @@ MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
  *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
 MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
 
-/* mlc_optim_in_backward: from now on backward itself makes the step of a matrix that one linear
- *   layer uses once, as soon as its gradient is known and some rows at a time, so that the gradient
- *   is never written to memory: mlc_grad of it is NULL. mlc_optim_step must still follow each
- *   backward and makes the step of the others; the rate is that of the time of the backward. What
- *   comes out is the same. A backward that fails may leave a part of the step made, and the one of
- *   another loss through the network makes it, too: freeze the network for that
- *   (mlc_module_freeze). All is as ever where a step clips, collects or has a scaler, and under
- *   mlc_anomaly.
- *   err    STATE           ref: torch.distributed.optim._apply_optimizer_in_backward          */
+/* mlc_optim_in_backward: on: from now on backward itself makes the step of each matrix that one
+ *   linear layer uses once, as soon as its gradient is known, some rows at a time. The gradient is
+ *   never written to memory: mlc_grad of the matrix is NULL. The results are the same.
+ *   mlc_optim_step must still follow each backward: it makes the step of all other parameters. The
+ *   rate is that of the time of the backward.
+ *   A backward that fails may leave a part of the step made. A backward of another loss through
+ *   the network makes the step, too: freeze the network for it (mlc_module_freeze). Where a step
+ *   clips, collects or has a scaler, and under mlc_anomaly, mlc_optim_step makes all of it, as
+ *   with off.
+ *   err    STATE: the module was freed
+ *   ref    torch.distributed.optim._apply_optimizer_in_backward                               */
 MLC_API mlc_status mlc_optim_in_backward(mlc_optim *opt, bool on);
 
 typedef struct mlc_scaler_desc {
@@ -3637,11 +3644,12 @@ MLC_API mlc_optim *mlc_sophia(mlc_module *m, double lr);
 /* mlc_sophia_ex: with betas, gamma, weight decay.
  *   err    ARG: see above; a gamma of 0, an eps below 1e-30                                   */
 MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
-/* mlc_optim_curvature: in place of a step, after a backward of a loss whose labels were drawn from
- *   what the network predicts, averaged over a batch of B samples: h = beta2 h + (1-beta2) B g g
- *   (factor: B), every tenth step or so; gradients are stale then. That is the estimate of
- *   Gauss, Newton and Bartlett; see mlc_optim_curvature_with for that of Hutchinson.
- *   An element whose estimate is not finite keeps its h.
+/* mlc_optim_curvature: updates h, Sophia's estimate of the curvature, in place of a step: h =
+ *   beta2 h + (1-beta2) factor g g. Call it every tenth step or so, after a backward of a loss
+ *   that is a mean over B samples, with labels drawn from what the network predicts, and with a
+ *   factor of B: the estimate of Gauss, Newton and Bartlett. Gradients are stale then. An element
+ *   whose estimate is not finite keeps its h. See mlc_optim_curvature_with for the estimate of
+ *   Hutchinson.
  *   err    STATE: another rule, a scaler, gradients that wait for a step (mlc_optim_accumulate),
  *          those of mlc_optim_step; ARG: factor negative or not finite
  *   test   tests/test_rules.c                                                                 */
@@ -3867,11 +3875,12 @@ MLC_API mlc_average *mlc_swa(mlc_optim *opt, int64_t start, int64_t every);
  *          was freed; UNSUPPORTED: a device without the kernel
  *   ref    timm.utils.ModelEmaV3                                                              */
 MLC_API mlc_average *mlc_average_ex(mlc_optim *opt, const mlc_average_desc *desc);
-/* mlc_average_swap: on: the parameters and the average change places, in memory that there is, to
- *   evaluate or save the average: see mlc_nn_refresh_batch_norm. off: they change back, to the same
- *   bits. While it is on mlc_optim_step is a STATE error. It does nothing where that is so.
- *   err    STATE: another average is on, or mlc_optim_mean; the module was freed, or got or lost
- *          16 bits meanwhile (mlc_module_to)                                                  */
+/* mlc_average_swap: on: exchanges the parameters and the average, without further memory, to
+ *   evaluate or save the average: see mlc_nn_refresh_batch_norm. off: exchanges them back, to the
+ *   same bits. While it is on mlc_optim_step is a STATE error. A call that changes nothing is
+ *   MLC_OK.
+ *   err    STATE: another average is on, or mlc_optim_mean; the module was freed, or was changed
+ *          to or from 16 bits meanwhile (mlc_module_to)                                       */
 MLC_API mlc_status mlc_average_swap(mlc_average *average, bool on);
 /* mlc_average_free: frees an average before its optimizer. One that is on is what goes on being
  *   trained.                                                                                  */
