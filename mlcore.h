@@ -1383,12 +1383,15 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
     mlc_tensor *residual;              /* added last: of the result's shape; default: none     */
 } mlc_epilogue;
 
-/* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass: values and gradients are those of
- *   the operations one by one, in f32 and f64 to the bit; 16-bit values are rounded once. NULL
- *   epilogue: none. With a 16-bit x, w and b may be f32, as may their gradients; w is rounded to
- *   x's dtype, once for each value it has: who writes to a parameter takes its pointer anew. The
- *   residual may be f32, too, and then the result is: a sum that is not rounded to 16 bits.
- *   grad   that of residual += dy      err: SHAPE, DTYPE; ARG for an act or p that is none      */
+/* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass. NULL epilogue: none. In f32 and
+ *   f64 values and gradients have the bits of the operations one by one; 16-bit values are rounded
+ *   once.
+ *   With a 16-bit x, w and b may be f32, and so may their gradients. w is rounded to x's dtype; of
+ *   a parameter that is done once for each value it has, so a program that writes to one by a
+ *   pointer takes the pointer (mlc_f32) anew each time. The residual may be f32, too; then the
+ *   result is f32: a sum that is not rounded to 16 bits.
+ *   grad   that of residual += dy
+ *   err    SHAPE, DTYPE; ARG for an act or p that is none                                     */
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
@@ -1474,13 +1477,14 @@ typedef struct mlc_embedding_desc {
 /* mlc_embedding_desc_make: every row with a gradient and of any length.                       */
 MLC_API mlc_embedding_desc mlc_embedding_desc_make(void);
 /* mlc_embedding: row index of a table w [n,d] for each index, i64 of any shape: [.., d].
- *   grad   dw[index] += dy, in the order of the index. The gradient of a parameter stays a dense
- *          buffer, but knows which rows were added to: the next backward clears those alone, and a
- *          step of SGD without momentum and weight decay leaves the others out. What else writes
- *          to it (a product with the same weight) ends that until the next step, a pointer to its
- *          elements (mlc_f32) for good.
+ *   grad   dw[index] += dy, in the order of the index. The gradient of a parameter is a dense
+ *          buffer with a record of the rows that were added to: the next backward clears those
+ *          alone, and a step of SGD without momentum and weight decay passes over all others. What
+ *          else writes to the gradient, such as a product with the same weight, ends the record
+ *          until the next step; a pointer to its elements (mlc_f32) ends it for good.
  *   err    DTYPE; SHAPE; VALUE if an index is not in [0,n): position and index are named
- *   ref    F.embedding                                          test: tests/test_embedding.c  */
+ *   ref    F.embedding
+ *   test   tests/test_embedding.c                                                             */
 MLC_API mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w);
 /* mlc_embedding_ex: with a desc. With a max_norm the rows of w that index names are shortened to it
  *   in place before, times max_norm/(norm + 1e-7): w changes as by mlc_scatter_, unrecorded.
@@ -1864,10 +1868,12 @@ typedef enum mlc_takes {               /* what a class does in its own pass, or'
 } mlc_takes;
 
 /* forward makes outputs from inputs, or returns an error. call makes one output from one input and
- * applies e to it; NULL is an error. e asks for nothing, or for what `takes` allows: a container
- * then does not run the modules that follow and would do the same (mlc_nn_sequential: activations,
- * dropout; e->residual is NULL). A class has forward, call or both; of both containers use call.
- * One with neither holds named children, which another module runs: its own forward is STATE.  */
+ * applies the epilogue e to it; NULL is an error. A class has forward, call or both; where it has
+ * both, containers use call. A class with neither holds named children that another module runs:
+ * its own forward is a STATE error.
+ * takes says what e may ask for; e asks for nothing else. A container that asks for something does
+ * not run the next modules, which would do the same: mlc_nn_sequential asks for activations and
+ * dropout, with e->residual NULL.                                                             */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary                       */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -2028,9 +2034,10 @@ MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out);
 
 /* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
- *   in mlc_summary. m then runs in no pass with the modules that follow it; f32 and f64 keep their
- *   bits. fn gets the children of SqueezeExcite with their activations applied; it frees no module.
- *   A module has one hook: another takes its place, NULL ends it.   test: tests/test_nn.c     */
+ *   in mlc_summary. A module with a hook is not fused with the modules that follow it; f32 and f64
+ *   keep their bits. Of the children of SqueezeExcite fn gets outputs with their activations
+ *   applied. fn frees no module. A module has one hook: another takes its place, NULL ends it.
+ *   test   tests/test_nn.c                                                                    */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
 /* Fans are of a weight [out,in,..]: in or out times the product of what follows, as torch.nn.init
