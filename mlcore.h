@@ -2297,12 +2297,12 @@ typedef struct mlc_conv_desc {         /* lists: a number for each axis after [n
 MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 
 /* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
- *   x is 0 outside. NULL desc: defaults. y has channels last in memory; other x are copied.
- *   With a 16-bit x, w and b may be f32, as may their gradients. Bits of a pixel of y do not depend
- *   on how many there are. This does not hold for Winograd's F(2x2, 3x3), by which kernels of 3x3
- *   with stride 1 are multiplied in f32 where channels come in multiples of 16: errors are those of
- *   direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more around it, and
- *   of other taps of dw; that also in bf16.
+ *   x is 0 outside. NULL desc: defaults. y has channels last in memory; an x that has not is
+ *   copied. With a 16-bit x, w and b may be f32, and so may their gradients.
+ *   Bits of a pixel of y do not depend on how many there are, but where Winograd's F(2x2, 3x3)
+ *   multiplies: kernels of 3x3 with stride 1, in f32, with channels in multiples of 16. Its errors
+ *   are those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more
+ *   around it, and of other taps of dw. The latter holds in bf16, too.
  *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
  *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
  *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
@@ -2514,10 +2514,12 @@ typedef struct mlc_nn_tcn_desc {
 
 /* mlc_nn_tcn_desc_make: these sizes, the rest default.                                        */
 MLC_API mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64_t levels);
-/* mlc_nn_tcn: a temporal convolutional network, mlc_nn_tcn_block `levels` times: [n,in,t] becomes
- *   [n,channels,t]. y at t is of x at t and the steps before, 1 + 2 (kernel - 1) (2^levels - 1) in
- *   all: the last step of a forward of these alone has the same bits, for streams.
- *   err    ARG: NULL, sizes, more than 24 levels                    ref: arXiv 1803.01271     */
+/* mlc_nn_tcn: a temporal convolutional network: mlc_nn_tcn_block `levels` times: [n,in,t] becomes
+ *   [n,channels,t]. y at t depends on x at t and at steps before, 1 + 2 (kernel - 1)
+ *   (2^levels - 1) in all. A forward of these steps alone gives y at t, as its last step, with the
+ *   same bits, for streams.
+ *   err    ARG: NULL, sizes, more than 24 levels
+ *   ref    arXiv 1803.01271                                                                   */
 MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
 /* mlc_nn_fold_batch_norm: for inference: each batch norm with running statistics that follows a
  *   linear (of 2-d inputs) or a convolution in a sequential at or below m goes into its weight and
@@ -2526,12 +2528,14 @@ MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
  *   err    NOMEM; STATE: one is bound: pairs already folded stay so, nothing is half folded
  *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_blocks.c             */
 MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
-/* mlc_nn_refresh_batch_norm: statistics anew, for weights that no batch has been through, such as
- *   an average: on forgets the running statistics of the batch norms at or below m; until off each
- *   forward counts in their plain mean, in evaluation, too, where dropout is off; and
- *   num_batches_tracked counts from 0. On again forgets again.
+/* mlc_nn_refresh_batch_norm: on: the batch norms at or below m forget their running statistics,
+ *   and num_batches_tracked becomes 0; until off each forward normalises by its batch and adds the
+ *   batch to them, as the plain mean over batches. It is for weights that no batch has been
+ *   through, such as an average. The forwards may be in evaluation, where dropout is off. A second
+ *   on forgets again.
  *   err    those of filling a tensor
- *   ref    torch.optim.swa_utils.update_bn                  test: tests/test_average.c        */
+ *   ref    torch.optim.swa_utils.update_bn
+ *   test   tests/test_average.c                                                               */
 MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
 
 #ifdef MLC_NO_VISION
@@ -2626,14 +2630,16 @@ MLC_API mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
  *   makes of x from its end on, turned round again: modules of any kind that keep [b,t]. Children
  *   of these names; if it fails, both stay as they were.      err: ARG; of a forward SHAPE    */
 MLC_API mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward);
-/* mlc_rnn_forward: a forward of mlc_nn_rnn_ex or mlc_nn_bidirectional over sequences of lengths,
- *   i64 [b] (NULL: all of x), from states on (NULL, or h and, of an LSTM, c; NULLs: 0). y is 0 past
- *   a length, state_out (NULL: not wanted) is after each sequence's last step, those before where
- *   it has none: as PyTorch's packed sequences. To train on a long sequence in pieces pass
- *   state_out, detached (mlc_keep, mlc_copy_into), to the next call: gradients end there. state and
- *   state_out may be one array.
+/* mlc_rnn_forward: a forward of mlc_nn_rnn_ex or mlc_nn_bidirectional over sequences of different
+ *   lengths, as PyTorch's packed sequences.
+ *   lengths: i64 [b], or NULL: all of x. state: NULL, or h and, of an LSTM, c before the first
+ *   step, where NULL is 0. y is 0 past a length. state_out: NULL, or gets the states after each
+ *   sequence's last step; a sequence of length 0 keeps those before.
+ *   To train on a long sequence in pieces, pass state_out, detached (mlc_keep, mlc_copy_into), to
+ *   the next call: gradients end there. state and state_out may be one array.
  *   err    ARG: another module; SHAPE; VALUE: a length that is not in [0,t]; of a device at the
- *          scope's end       ref: torch.nn.utils.rnn.pack_padded_sequence                     */
+ *          scope's end
+ *   ref    torch.nn.utils.rnn.pack_padded_sequence                                            */
 MLC_API mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
                                    mlc_tensor *const state[2], mlc_tensor **y,
                                    mlc_tensor *state_out[2]);
@@ -3084,9 +3090,10 @@ MLC_API mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dty
  *   err    ARG: not of signs                                                                  */
 MLC_API mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s);
 
-/* mlc_sklinear: y = 1/(2 terms) (x s1^T U1 + x U2^T s2) + b, of x [..,in], s1 [r,in], s2 [r,out],
- *   b [out] or NULL, sketches U1 [r,out] and U2 [r,in], which stay as they are; r is the rank of
- *   all terms together. Signs take part in the products as they are made. The epilogue may be NULL.
+/* mlc_sklinear: y = 1/(2 terms) (x s1^T U1 + x U2^T s2) + b, of x [..,in], s1 [r,in], s2 [r,out]
+ *   and b [out] or NULL. U1 [r,out] and U2 [r,in] are sketches, which are not trained; r is the
+ *   rank of all terms together. Signs of a seed are made as the products read them, and not
+ *   stored. The epilogue may be NULL.
  *   dtype  f32, f64, bf16, f16; 16-bit x with f32 parameters as mlc_linear
  *   grad   of x, s1, s2 and b
  *   err    SHAPE, DTYPE, ARG
@@ -3207,10 +3214,12 @@ typedef struct mlc_nn_skconv_desc {
 MLC_API mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                    int64_t kernel, int64_t num_terms,
                                                    int64_t low_rank);
-/* mlc_nn_skconv: a convolution to 2 num_terms low_rank channels of each group, "s", then random
- *   signs to the channels out, the same for each group, from a seed, and the bias: only the side of
- *   the outputs is sketched.     err: ARG, SHAPE, DTYPE
- *   ref    panther.nn.SKConv2d with S1s = s.weight            test: tests/test_sketch.c       */
+/* mlc_nn_skconv: a convolution of which only the side of the outputs is sketched: a convolution
+ *   "s" to 2 num_terms low_rank channels for each group, then a product with random signs, made
+ *   from a seed and the same for each group, to the channels out, then the bias.
+ *   err    ARG, SHAPE, DTYPE
+ *   ref    panther.nn.SKConv2d with S1s = s.weight
+ *   test   tests/test_sketch.c                                                                */
 MLC_API mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc);
 /* mlc_nn_skconv2d: of images, padded so that the size stays, stride 1.                        */
 MLC_API mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
