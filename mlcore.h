@@ -4301,10 +4301,10 @@ typedef struct mlc_split_rows_desc {
 
 /* mlc_split_rows_desc_make: shares set, the rest default.                                     */
 MLC_API mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32_t n_shares);
-/* mlc_split_rows: cuts the numbers 0 .. n-1 of n rows into parts: each row is in one at most, in
- *   shuffled order. Shares that are no whole number of rows are rounded up where most is missing,
- *   the others down. With labels so are those of each class, and what is missing from one counts
- *   for the next.
+/* mlc_split_rows: cuts the numbers 0 .. n-1 of n rows into parts, in shuffled order; each row is
+ *   in one part at most. A part has its share of n, rounded down; rows that are left over go one
+ *   by one to the parts that miss most. With labels each class is cut so, and what a part misses
+ *   of one class counts for the next.
  *   out    parts: n_shares tensors, i64 [rows], in the current scope; NULL each on an error
  *   err    ARG: shares that are not such, a part without rows; SHAPE, DTYPE of labels
  *   ref    sklearn.model_selection.train_test_split          test: tests/test_data.c          */
@@ -4593,19 +4593,22 @@ typedef struct mlc_loader_from_desc {
 
 /* mlc_loader_from_desc_make: batch set, the rest default.                                     */
 MLC_API mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch);
-/* mlc_loader_from: batches of a dataset, which must live as long. Batch k of an epoch is a function
- *   of dataset, desc, epoch and k: neither workers nor depth change its order or bits, nor does a
- *   seek. Workers live as long as the loader; without threads there are none. A forked child has no
- *   workers: it makes a loader of its own. Memory is taken here; a batch takes none. Batches are
- *   read as mlc_loader_next says; ragged fields have masks and lengths. Uploads to a device go
- *   through the pinned memory of its backend.
- *   With ranks the rows of all ranks' batches k are batch k of a loader of ranks times as many. The
- *   order is filled up from its begin, or cut with drop_last, so that ranks have equally many.
- *   With tokens or window the dataset has lengths; an epoch's batches are then shuffled, too.
- *   A stream has one worker and is not sorted, weighted or counted.
- *   err    ARG: desc; VALUE: weights, labels, a length over the budget; NOMEM. What get and collate
- *          say is mlc_loader_next's error, with the sample's number; the next call goes on with the
- *          batch after it. mlc_loader_next and _seek: STATE in a child, if there are workers.
+/* mlc_loader_from: batches of a dataset, which must live as long. Batch k of an epoch is a
+ *   function of dataset, desc, epoch and k: workers, depth and mlc_loader_seek change neither its
+ *   order nor its bits. Batches are read by mlc_loader_next; ragged fields have masks and lengths.
+ *   Memory is taken here; a batch takes none. Uploads to a device go through the pinned memory of
+ *   its backend.
+ *   Workers are threads that live as long as the loader; without threads there are none, and a
+ *   forked child has none: it makes a loader of its own.
+ *   With ranks the epoch's rows go to the ranks in turn, so that the batches k of all ranks
+ *   together are batch k of one loader with a batch `ranks` times as large. So that ranks have
+ *   equally many, the order goes on from its begin again, or is cut with drop_last.
+ *   With tokens or window the dataset has lengths; batches are then shuffled, too, and ranks take
+ *   whole batches in turn. A stream has one worker and is not sorted, weighted or counted.
+ *   err    ARG: desc; VALUE: weights, labels, a length over the budget; NOMEM. What get and
+ *          collate say is mlc_loader_next's error, with the sample's number; the next call goes on
+ *          with the batch after it. mlc_loader_next and _seek: STATE in a child, if there are
+ *          workers.
  *   ref    torch.utils.data.DataLoader, WeightedRandomSampler, DistributedSampler             */
 MLC_API mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                     const mlc_loader_from_desc *desc);
@@ -5542,19 +5545,21 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
  *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
-/* A key in a file and a name in the model, for mlc_load_ex and mlc_save_ex alike. Where a file has
- * several tensors for one of ours, they are its parts, one after another along an axis: a rename
- * for each, with the same `to`, axis and parts. Their sizes follow from the model: with others a
- * file does not fit. Fields that are left 0 say nothing.                                      */
+/* The key of a tensor in a file and a name in the model, for mlc_load_ex and mlc_save_ex alike.
+ * Where a file has one of our parameters as several tensors, its parts, one after another along an
+ * axis, there is a rename for each part, with the same `to`, axis and parts. Sizes of parts follow
+ * from the model: a file with other sizes does not fit. Fields that are left 0 have no effect.  */
 typedef struct mlc_rename {
-    const char *from, *to;             /* each '*' of from is any text, for that of to in turn;  */
-                                       /* what is before a '|' in from may be missing in a file; */
-                                       /* to "": the key is left out, no error                   */
+    const char *from, *to;             /* key and name. A '*' in from stands for any text, which  */
+                                       /* the '*' in to takes, in order. What is before a '|' in */
+                                       /* from may be missing in a file. to "": the key is left  */
+                                       /* out, no error                                          */
     bool        transpose;             /* the file has the matrix, or this part, transposed      */
     int32_t     axis, part, parts;     /* the file has part 0, 1, ... of parts; 0: all of it     */
     int64_t     size;                  /* of this part along axis; 0: as like says               */
-    const char *like;                  /* as long as the last axis of this parameter, its '*'    */
-                                       /* those of to; NULL: what others leave, equally          */
+    const char *like;                  /* name of a parameter, with the '*' of to: the part is   */
+                                       /* as long as its last axis; NULL: what other parts       */
+                                       /* leave, in equal shares                                 */
 } mlc_rename;
 
 typedef struct mlc_load_report {       /* what mlc_load_ex did; each part counts               */
