@@ -5896,13 +5896,14 @@ typedef struct mlc_batch_size_desc {
 MLC_API mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx);
 /* mlc_find_batch_size: the batch from `least` to `most` that find asks for, among those whose
  *   estimated peak fits; NULL find: mlc_batch_size_desc_make's. *batch is 0 where `least` is too
- *   much. FASTEST times steps of a copy of net, which starts from new values and zeros in a
- *   context like net's of its own, so that net, its context's random streams and its statistics of
- *   memory stay as they are: of each power of two, from `least` on, three steps or more after one
- *   to warm up, in 50 ms or more, of which the fastest counts. Without loss and forward a step is a
- *   forward in evaluation. It ends early when two powers in a row were not 2 % faster a sample than
- *   the best before. The copy takes its memory beside net: where bytes is nearly all that there is,
- *   what net and its optimizer hold has to be left out of it.
+ *   much.
+ *   FASTEST times steps of a copy of net in a context of its own, like net's, from new values and
+ *   with zeros as data: net, its context's random streams and its statistics of memory stay as
+ *   they are. Each power of two from `least` on runs one step to warm up, then three steps or
+ *   more, in 50 ms or more, of which the fastest counts. Without loss and forward a step is a
+ *   forward in evaluation. The search ends early when two powers in a row are not 2 % faster a
+ *   sample than the best before. The copy takes its memory beside net: where bytes is nearly all
+ *   that there is, take from it what net and its optimizer hold.
  *   err    as mlc_estimate_memory; ARG: bytes, which is 0 where nothing is known, share, least and
  *          most, no power of two between them; of FASTEST also NOMEM; UNSUPPORTED: in a fixed
  *          block                                                                              */
@@ -5917,13 +5918,13 @@ MLC_API int64_t mlc_machine_memory(const char *root);
  *   the host at most its bytes; without both nine tenths of the device's memory, or of
  *   mlc_machine_memory(NULL) on the CPU. 0: not known, or a NULL context.                     */
 MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
-/* mlc_fixed_block_bytes: an mlc_ctx_desc.memory in which a context like net's, the network, its
- *   optimizer and steps fit: what two steps take that are rehearsed in a block, and 64 bytes for
- *   each module, as gaps between objects differ with the order in which modules are made. Tests
- *   hold this for five networks; it is no proven bound. The rehearsal is in address space from
- *   the context's allocator, of which bookkeeping and what objects hold is touched. What forward
- *   reads back is arbitrary.
- *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                                */
+/* mlc_fixed_block_bytes: how large an mlc_ctx_desc.memory must be for a context like net's with
+ *   the network, its optimizer and steps: what two steps take that are rehearsed in a block, and
+ *   64 bytes for each module, as gaps between objects differ with the order in which modules are
+ *   made. It is no proven bound; tests hold it for five networks. The rehearsal takes address
+ *   space from the context's allocator, and touches only what bookkeeping and objects hold. What
+ *   forward reads back is arbitrary.
+ *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                               */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
 
@@ -5950,23 +5951,24 @@ struct mlc_budget {                    /* mlc_budget_step changes what comes fro
 /* mlc_budget_make: the defaults for a network.                                                */
 MLC_API mlc_budget mlc_budget_make(mlc_module *net);
 /* mlc_budget_step: forward, mlc_backward and mlc_optim_step for a batch, in no more than
- *   budget->bytes. Where they, or memory, run out it begins again with random streams and buffers
- *   as before, and the first of these that is left: it trims (mlc_memory_trim), has children of the
- *   network recomputed, those that save most first, or takes twice as many runs of the batch's
- *   rows, one after the other, whose gradients add up. What it finds stays in *budget for steps to
- *   come, and is a line in the log (MLC_LOG_INFO). In mlc_fit: mlc_fit_desc.budget.
- *   A loss is a mean over rows: a run's has its share of them. So gradients of several runs are
- *   those of the whole batch but for rounding, layers that look at a whole batch
+ *   budget->bytes. Where they, or memory, run out, the step begins again, with random streams and
+ *   buffers as before, and with the first of these that is left: it trims (mlc_memory_trim); it
+ *   has children of the network recomputed, those that save most first; it takes twice as many
+ *   runs, each over some of the batch's rows, one after the other, whose gradients add up. What it
+ *   finds stays in *budget for steps to come, and is a line in the log (MLC_LOG_INFO). In mlc_fit:
+ *   mlc_fit_desc.budget.
+ *   The loss must be a mean over rows: each run has its share of it. Gradients of several runs are
+ *   those of the whole batch but for rounding, and but for layers that look at a whole batch
  *   (mlc_nn_batch_norm), masks of dropout, and means over some of the rows (an ignored label).
- *   Without several runs they have the same bits, but as said at mlc_recompute. Fields of the
- *   batch have its rows along their first axis, and outputs, or callbacks and metrics get none.
- *   Hooks see whatever runs. A run file does not have *budget.
+ *   With one run they have the same bits as without a budget, but as said at mlc_recompute. Fields
+ *   of the batch must have its rows along their first axis; so must outputs, or callbacks and
+ *   metrics get none. Hooks see each run. A run file does not have *budget.
  *   desc   loss, forward, user and autocast count
  *   loss   NULL, or gets that of the batch; on a device it waits for it
- *   err    ARG: what is NULL; what is in use before the step is more than the budget; SHAPE; NOMEM:
- *          one row a run is too much; STATE: an optimizer that collects gradients
+ *   err    ARG: what is NULL; what is in use before the step is more than the budget; SHAPE;
+ *          NOMEM: one row a run is too much; STATE: an optimizer that collects gradients
  *          (mlc_optim_accumulate), makes its step in backward, or asks for the loss again; those
- *          of operations. Then gradients are stale, parameters, buffers and *budget as before   */
+ *          of operations. Then gradients are stale, parameters, buffers and *budget as before */
 MLC_API mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
                                    const mlc_fit_desc *desc, mlc_budget *budget, double *loss);
 
