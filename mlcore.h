@@ -2234,7 +2234,9 @@ inline mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx,
     return mlc_nn_sequential_named(ctx, static_cast<int32_t>(children.size()), children.begin());
 }
 }
+/* MLC_SEQUENTIAL(ctx, child, child, ..): mlc_nn_sequential_of these children, which it counts. */
 #  define MLC_SEQUENTIAL(ctx, ...) mlc_nn_sequential_of(ctx, { __VA_ARGS__ })
+/* MLC_SEQUENTIAL_NAMED(ctx, { "name", child }, ..): mlc_nn_sequential_named, which it counts. */
 #  define MLC_SEQUENTIAL_NAMED(ctx, ...) mlc_nn_sequential_named(ctx, { __VA_ARGS__ })
 #else
 #  define MLC_SEQUENTIAL(ctx, ...) \
@@ -3448,6 +3450,7 @@ MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
 /* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
 MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
 
+/* Room for a name of mlc_optim_state_next.                                                    */
 #define MLC_STATE_NAME_BYTES (MLC_NAME_BYTES + 64)
 
 typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
@@ -3827,7 +3830,7 @@ MLC_API mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *desc);
  *   err    ARG: negative, not finite                                    ref: arXiv 1511.06807 */
 MLC_API mlc_status mlc_optim_noise(mlc_optim *opt, double eta, double gamma);
 
-#define MLC_GRAD_BINS 40
+#define MLC_GRAD_BINS 40               /* of the histogram of a mlc_grad_report                */
 
 typedef struct mlc_grad_report {       /* of the gradient of a parameter                       */
     char    name[MLC_NAME_BYTES];      /* of the parameter, dotted                             */
@@ -4243,7 +4246,7 @@ MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, in
 #  define MLC_API MLC__LEFT_OUT("MLC_NO_TRAINING")
 #endif
 
-#define MLC_MAX_FIELDS 8
+#define MLC_MAX_FIELDS 8               /* most parts of a sample: x, y, ..                     */
 
 typedef struct mlc_batch {
     mlc_tensor *x, *y;                 /* the loader's own; valid until the next call          */

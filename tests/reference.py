@@ -204,7 +204,7 @@ class Reader:
         kind = ("enum" if text.startswith("typedef enum") else "struct" if "{" in text else
                 "callback" if "(*" in text else "object")
         bare = re.sub(r"/\*.*?\*/|=[^,}]*", "", text, flags=re.S)
-        values = re.findall(r"\bMLC_[A-Z0-9_]+\b", bare) if kind == "enum" else []
+        values = re.findall(r"\bMLC_[A-Z0-9_]+\b(?!\()", bare) if kind == "enum" else []
         self.add(kind, [name] + values, text, comment)
 
     def macro(self, comment):
