@@ -32,6 +32,7 @@ class Item:
     def __init__(self, kind, names, decl, comment, place):
         self.kind, self.names, self.decl = kind, names, decl
         self.comment, self.place = comment, [section for section in place if section]
+        self.before = ([""] + [item.name for item in place[0].items])[-1]
         own = re.sub(r"^%s(\([^)]*\))?: " % re.escape(names[0]), "", "\n".join(comment))
         self.body, self.fields = split_fields(own.split("\n"))
         self.see = re.fullmatch(r"see (mlc_\w+)\.", self.text())
@@ -48,6 +49,10 @@ class Item:
     def first(self):
         """The first sentence of its comment, of a long one what stands before a colon."""
         text = sentence(self.text())
+        if text.startswith("with ") and self.name.endswith("_ex"):
+            text = f"{self.name[:-3]} {text}"
+        elif re.match("the same( for| with| of| from| as| to|$)", text):
+            text += f" (as {self.before})"
         return re.split(r"(?<=.{40})[;:] ", text)[0] if len(text) > 160 else text
 
     def field(self, key):
@@ -105,8 +110,7 @@ class Reader:
         self.lines = text[guard.end():end].split("\n")
         self.sections, self.at, self.seen = [], 0, set()
         self.part = self.group = None           # what the next item belongs to, and its comment
-        self.bad, self.path = [], path
-        self.first_line = text[:guard.end()].count("\n")
+        self.bad, self.path, self.first_line = [], path, text[:guard.end()].count("\n")
 
     def read(self):
         """All sections."""
@@ -271,8 +275,7 @@ class Model:
         for item in self.items:
             if item.kind != "function" or item.see:
                 continue
-            names = TORCH.findall(item.field("ref"))
-            group = [name for name in item.names if name in self.of]
+            names, group = TORCH.findall(item.field("ref")), item.names
             for at, name in enumerate(names):
                 here = [group[at]] if len(group) == len(names) else group
                 index.setdefault(name, []).extend(n for n in here if n not in index.get(name, []))
@@ -396,10 +399,8 @@ class Page:
                             f'<div class="note">{self.prose(item.body, item.fields)}</div>')
         with open(PAGE, encoding="utf-8") as file:
             text = file.read()
-        for name, put_in in (("VERSION", self.model.version), ("CONTENTS", "\n".join(nav)),
-                             ("REFERENCE", "\n".join(main))):
-            text = text.replace("{{%s}}" % name, put_in)
-        return text
+        parts = {"VERSION": self.model.version, "CONTENTS": "\n".join(nav), "ALL": "\n".join(main)}
+        return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text)
 
 
 class Manual:
@@ -439,9 +440,8 @@ class Manual:
         for part in item.place:
             out += [self.prose(part.body)] + [self.prose([f"{WORDS.get(key, key)}: {text}"])
                                               for key, text in part.fields]
-        others = dict.fromkeys(re.findall(r"\bmlc_\w+", " ".join(item.comment)))
-        others = [n for n in others if n != item.name and n in self.model.of and
-                  self.model.of[n].kind == "function"]
+        others = {name for name in re.findall(r"\bmlc_\w+", " ".join(item.comment))
+                  if name in self.model.of and self.model.of[name].kind == "function"} - {item.name}
         out.append(".SH SEE ALSO\n" + "".join(f".BR {n} (3),\n" for n in sorted(others)) +
                    ".BR mlcore (7)\n")
         return re.sub(r"\.SH ([A-Z]+)\n\.PP\n", r".SH \1\n", "".join(out))
