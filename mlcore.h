@@ -31,7 +31,7 @@
  *   status and clears errors raised inside the scope. Of a module, optimizer or other object that
  *   is NULL the text is in the context of another argument, where there is one. The library never
  *   aborts, exits or prints, unless desc.abort_on_error or the environment asks for it (6); a
- *   logger in the context's desc hears of errors and warnings. A program that ends at the first
+ *   logger in the context's desc is told errors and warnings. A program that ends at the first
  *   error writes MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows
  *   something takes a writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL,
  *   NULL), is NumPy's print(t).
@@ -732,7 +732,7 @@ MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
 /* mlc_show: mlc_print to standard output: mlc_print(t, NULL, NULL). A function, so that a debugger
  *   can call it.      err: as mlc_print                                                       */
 MLC_API mlc_status mlc_show(mlc_tensor *t);
-/* mlc_print_ex: under other options, which 0-d tensors do not heed. NULL desc: mlc_print.
+/* mlc_print_ex: with other options, which have no effect on 0-d tensors. NULL desc: mlc_print.
  *   err    ARG also for negative sizes, for edge_items or line_width of 0
  *   ref    numpy.printoptions                                                                 */
 MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
@@ -2329,8 +2329,9 @@ typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc             
 /* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
 MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
 
-/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Lies with
- *   channels last, as all of these do.    grad: to the first of equals; err: SHAPE, DTYPE, ARG
+/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Its
+ *   channels are last in memory, as those of all results here.
+ *   grad   to the first of equals        err: SHAPE, DTYPE, ARG
  *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c        */
 MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
 /* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
@@ -2351,7 +2352,7 @@ typedef enum mlc_interpolation {
 } mlc_interpolation;
 
 /* mlc_interpolate: y [n,c,size..] from x [n,c,..] enlarged or made smaller, over 1 to 3 axes; size:
- *   a number an axis, or mlc_dims_all. Lies with channels last.
+ *   a number an axis, or mlc_dims_all. Its channels are last in memory.
  *   grad   by the same weights                              err: SHAPE, DTYPE, ARG
  *   ref    F.interpolate: nearest, bilinear, bilinear with align_corners
  *   test   tests/test_channel.c                                                               */
@@ -2499,7 +2500,7 @@ MLC_API mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t o
  *   ref    arXiv 1709.01507; torchvision.ops.SqueezeExcitation, there with 1x1 convolutions   */
 MLC_API mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed);
 /* mlc_nn_tcn_block: of a sequence [n,in,t]: relu(h + x), h of two causal convolutions of this
- *   dilation to out channels, each with relu and dropout behind it; x goes through one of a single
+ *   dilation to out channels, each with relu and dropout after it; x goes through one of a single
  *   tap where in differs from out. Convolutions are "body.0", "body.3", "shortcut".
  *   err    ARG
  *   ref    arXiv 1803.01271 without its weight norm, and with PyTorch's first weights
@@ -2774,7 +2775,7 @@ typedef struct mlc_attention_desc {
 MLC_API mlc_attention_desc mlc_attention_desc_make(void);
 /* mlc_attention: y [b,h,t,dv] = softmax(q k^T / sqrt(d)) v of q [b,h,t,d], k [b,hk,s,d], v
  *   [b,hk,s,dv], of any strides: hk divides h, head i reads k and v i / (h/hk). A row that sees no
- *   key is 0. y lies in memory as [b,t,h,dv]: one row for all heads. No [t,s] tensor is made.
+ *   key is 0. y is in memory as [b,t,h,dv]: one row for all heads. No [t,s] tensor is made.
  *   grad   of q, k, v and a float mask, from the logarithm of each row's sum
  *   err    SHAPE, DTYPE, ARG; VALUE: a length that is not in [0, s], offsets that fall or are over
  *          t or s
@@ -6952,7 +6953,7 @@ struct mlc_k_attention_grad {
  * o; with project h is (o tanh(c)) project^T. Sequence s takes its first lengths[s] steps, from
  * their end on if reverse; y past them is 0. Row s row[0] + i row[1] of x, y, gates, more is that
  * of step i. With offsets there is no row past a length: step i of sequence s, which ends before
- * offsets[s + 1], is row offsets[s] + i of t in all; those before the first and behind the last are
+ * offsets[s + 1], is row offsets[s] + i of t in all; those before the first and after the last are
  * 0 in y and dx. Lengths and offsets are checked before anything is written; rnn_grad takes the
  * nearest that is right. Arrays are dense but for y and dy. */
 struct mlc_k_rnn {
