@@ -31,7 +31,7 @@
  *   status and clears errors raised inside the scope. Of a module, optimizer or other object that
  *   is NULL the text is in the context of another argument, where there is one. The library never
  *   aborts, exits or prints, unless desc.abort_on_error or the environment asks for it (6); a
- *   logger in the context's desc is told errors and warnings. A program that ends at the first
+ *   logger in the context's desc gets errors and warnings. A program that ends at the first
  *   error writes MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows
  *   something takes a writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL,
  *   NULL), is NumPy's print(t).
