@@ -68,6 +68,11 @@ class Section:
         self.body, self.fields = split_fields(comment)
         self.items = []
 
+    def of(self, *kinds):
+        """Its declarations of these kinds; of none: all."""
+        return [item for item in self.items if isinstance(item, Item) and
+                (item.kind in kinds or not kinds)]
+
 
 def sentence(text):
     """The first sentence of a text: up to a full stop before a capital letter, or to its end."""
@@ -239,8 +244,7 @@ class Model:
         self.manual = core.manual
         self.sections = core.read() + cuda.read()
         self.sections[-1].body = cuda.manual
-        self.items = [item for section in self.sections for item in section.items
-                      if isinstance(item, Item)]
+        self.items = [item for section in self.sections for item in section.of()]
         self.of = {name: item for item in self.items for name in item.names}
         self.version = self.of["MLC_VERSION_STRING"].decl.split('"')[1]
         self.follow()
@@ -320,10 +324,9 @@ def api_md(model):
            "above each declaration says the rest: dtypes, shapes, gradient, errors, test.", ""]
     tables = []
     for section in model.sections:
-        rows = [item for item in section.items if isinstance(item, Item) and
-                (item.kind in ("function", "C++") or item.kind == "macro" and item.comment)]
-        types = [item.name for item in section.items if isinstance(item, Item) and
-                 item.kind in ("struct", "enum", "callback", "object")]
+        rows = [item for item in section.of("function", "C++", "macro")
+                if item.kind != "macro" or item.comment]
+        types = [item.name for item in section.of("struct", "enum", "callback", "object")]
         anchor = section.name.lower().replace(".", "-")
         left = f"; left out by `{section.family}`" if section.family else ""
         out.append(f"- [{section.name}](#{anchor}) {section.title} ({len(rows)})")
@@ -392,8 +395,10 @@ class Page:
             left = f"<p>Left out by {section.family}.</p>" if section.family else ""
             title = html.escape(section.title)
             nav.append(f'<a href="#{section.name}" title="{title}">{section.name}</a>')
+            names = " ".join(f'<a href="#{item.name}">{item.name}</a>' for item in section.of())
             main.append(f'<section id="{section.name}"><h2>{section.name}</h2><p>{title}</p>{left}'
-                        f"{self.prose(section.body, section.fields)}</section>")
+                        f"{self.prose(section.body, section.fields)}"
+                        f'<p class="names">{names}</p></section>')
             for item in section.items:
                 main.append(self.item(item) if isinstance(item, Item) else
                             f'<div class="note">{self.prose(item.body, item.fields)}</div>')
@@ -464,8 +469,8 @@ class Manual:
             out.append(f'.SH "{self.safe(title).upper()}"\n{self.prose(lines)}')
         out.append(".SH SECTIONS\n")
         for section in self.model.sections:
-            names = [i.name for i in section.items if isinstance(i, Item) and i.kind == "function"]
-            out.append(f".SS {section.name}: {self.safe(section.title)}\n{', '.join(names)}\n")
+            names = ", ".join(item.name for item in section.of("function"))
+            out.append(f".SS {section.name}: {self.safe(section.title)}\n{names}\n")
         save(os.path.join(folder, "man7", "mlcore.7"),
              re.sub(r'(\.S[HS] .*\n)\.PP\n', r"\1", "".join(out)))
 
