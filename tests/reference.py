@@ -97,9 +97,7 @@ def split_fields(lines):
 
 def strip_comment(lines):
     """The text of a comment, without its marks; three blanks stay before what is indented."""
-    text = "\n".join(lines)
-    text = re.sub(r"^/\*", " *", text)
-    text = re.sub(r"(\s--)?\s*\*/\s*$", "", text)
+    text = re.sub(r"(\s--)?\s*\*/\s*$", "", re.sub(r"^/\*", " *", "\n".join(lines)))
     return [re.sub(r"^ \*? ?|^  ?", "", line, count=1).rstrip() for line in text.split("\n")]
 
 
@@ -276,9 +274,7 @@ class Model:
     def torch(self):
         """(a name of PyTorch's, names here) of each name that a ref has, sorted."""
         index = {}
-        for item in self.items:
-            if item.kind != "function" or item.see:
-                continue
+        for item in [item for item in self.items if item.kind == "function" and not item.see]:
             names, group = TORCH.findall(item.field("ref")), item.names
             for at, name in enumerate(names):
                 here = [group[at]] if len(group) == len(names) else group
@@ -455,9 +451,7 @@ class Manual:
         """All pages below a folder, in man3 and man7."""
         for number in "37":
             os.makedirs(os.path.join(folder, "man" + number), exist_ok=True)
-        for item in self.model.items:
-            if item.kind != "function":
-                continue
+        for item in [item for item in self.model.items if item.kind == "function"]:
             to = item.see and item.see[1]
             save(os.path.join(folder, "man3", item.name + ".3"),
                  f".so man3/{to}.3\n" if to else self.page(item))
