@@ -1,6 +1,6 @@
 /* mnist.c -- a convolutional network on MNIST's files, whose training images are moved and turned
  *
- *   build   make build/first/mnist, or: cc -O2 -I. examples/first/mnist.c mlcore.o -o mnist -lm
+ *   build   make build/tasks/mnist, or: cc -O2 -I. examples/tasks/mnist.c mlcore.o -o mnist -lm
  *           -pthread
  *   run     ./mnist           from a folder whose data/MNIST/raw has the four files, unpacked;
  *                             python3 tests/make_idx.py examples/data/digits.csv data/MNIST/raw

@@ -1,7 +1,7 @@
-# mnist.py -- examples/first/mnist.c by PyTorch and torchvision, which reads the files in
+# mnist.py -- examples/tasks/mnist.c by PyTorch and torchvision, which reads the files in
 # data/MNIST/raw
 #
-#   run     python3 bench/first/mnist.py
+#   run     python3 bench/tasks/mnist.py
 import torch
 from torch import nn
 from torch.utils.data import DataLoader

@@ -1,6 +1,6 @@
 /* text.c -- an LSTM over the bytes of short texts, which are not all as long, says which are praise
  *
- *   build   make build/first/text, or: cc -O2 -I. examples/first/text.c mlcore.o -o text -lm
+ *   build   make build/tasks/text, or: cc -O2 -I. examples/tasks/text.c mlcore.o -o text -lm
  *           -pthread
  *   run     ./text                                                                            */
 #include "mlcore.h"

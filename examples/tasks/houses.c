@@ -1,6 +1,6 @@
 /* houses.c -- prices from a CSV file with a row of names, texts and empty cells
  *
- *   build   make build/first/houses, or: cc -O2 -I. examples/first/houses.c mlcore.o -o houses -lm
+ *   build   make build/tasks/houses, or: cc -O2 -I. examples/tasks/houses.c mlcore.o -o houses -lm
  *           -pthread
  *   run     ./houses          from the folder of mlcore.h                                     */
 #include "mlcore.h"

@@ -1,6 +1,6 @@
-# xor.py -- examples/first/xor.c by PyTorch
+# xor.py -- examples/tasks/xor.c by PyTorch
 #
-#   run     python3 bench/first/xor.py
+#   run     python3 bench/tasks/xor.py
 import torch
 from torch import nn
 

@@ -1,6 +1,6 @@
 /* resume.c -- stops early, keeps the best weights and a log, and goes on where Ctrl-C stopped it
  *
- *   build   make build/first/resume, or: cc -O2 -I. examples/first/resume.c mlcore.o -o resume -lm
+ *   build   make build/tasks/resume, or: cc -O2 -I. examples/tasks/resume.c mlcore.o -o resume -lm
  *           -pthread
  *   run     ./resume          from the folder of mlcore.h, with a folder runs in it; again after
  *                             Ctrl-C: the same bits as without                                */

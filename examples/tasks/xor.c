@@ -1,6 +1,6 @@
 /* xor.c -- a small network learns the exclusive or of two bits
  *
- *   build   make build/first/xor, or: cc -O2 -I. examples/first/xor.c mlcore.o -o xor -lm -pthread
+ *   build   make build/tasks/xor, or: cc -O2 -I. examples/tasks/xor.c mlcore.o -o xor -lm -pthread
  *   run     ./xor                                                                             */
 #include "mlcore.h"
 #include <stdio.h>

@@ -1,5 +1,5 @@
-# first.sh BUILD -- runs the programs of examples/first/, which BUILD has, holds what they print
-# against bounds, and prints their lines beside those of bench/first/, the same programs in PyTorch.
+# tasks.sh BUILD -- runs the programs of examples/tasks/, which BUILD has, holds what they print
+# against bounds, and prints their lines beside those of bench/tasks/, the same programs in PyTorch.
 # Lines that are neither blank nor comments count; no program may have over 1.3 times PyTorch's.
 set -u
 build=$(cd "$1" && pwd) bad=0 || exit 1
@@ -18,7 +18,7 @@ lines() {
 
 printf '%-8s %7s %8s %6s\n' program mlcore PyTorch ratio
 for name in xor mnist text gan houses resume; do
-    c=$(lines "examples/first/$name.c") py=$(lines "bench/first/$name.py")
+    c=$(lines "examples/tasks/$name.c") py=$(lines "bench/tasks/$name.py")
     awk -v name="$name" -v c="$c" -v py="$py" 'BEGIN {
         printf "%-8s %7d %8d %6.2f\n", name, c, py, c / py; exit c > 1.3 * py }' ||
         { echo "$name: over 1.3 times the lines of PyTorch's"; bad=1; }
@@ -31,7 +31,7 @@ ln -s "$PWD/examples/data" "$run/examples/data"
 python3 tests/make_idx.py examples/data/digits.csv "$run/data/MNIST/raw" || exit 1
 cd "$run" || exit 1
 
-# holds NAME PROGRAM: runs examples/first/NAME; the awk program ends with 0 if what it prints is right.
+# holds NAME PROGRAM: runs examples/tasks/NAME; the awk program ends with 0 if what it prints is right.
 holds() {
     "$build/$1" >"$1.txt" 2>&1 && awk "$2" "$1.txt" && return
     echo "$1: prints"

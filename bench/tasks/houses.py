@@ -1,6 +1,6 @@
-# houses.py -- examples/first/houses.c by pandas and PyTorch
+# houses.py -- examples/tasks/houses.c by pandas and PyTorch
 #
-#   run     python3 bench/first/houses.py                    from the folder of mlcore.h
+#   run     python3 bench/tasks/houses.py                    from the folder of mlcore.h
 import pandas as pd
 import torch
 from torch import nn

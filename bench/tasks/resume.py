@@ -1,7 +1,7 @@
-# resume.py -- examples/first/resume.c by PyTorch; a run that Ctrl-C has stopped goes on at the end
+# resume.py -- examples/tasks/resume.c by PyTorch; a run that Ctrl-C has stopped goes on at the end
 # of the last whole epoch
 #
-#   run     python3 bench/first/resume.py                    from the folder of mlcore.h
+#   run     python3 bench/tasks/resume.py                    from the folder of mlcore.h
 import copy
 import os
 import signal

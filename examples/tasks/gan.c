@@ -1,7 +1,7 @@
 /* gan.c -- a generator learns to put points near eight places of a circle, against a critic that
  * learns to tell its points from real ones; each has an optimizer
  *
- *   build   make build/first/gan, or: cc -O2 -I. examples/first/gan.c mlcore.o -o gan -lm -pthread
+ *   build   make build/tasks/gan, or: cc -O2 -I. examples/tasks/gan.c mlcore.o -o gan -lm -pthread
  *   run     ./gan                                                                             */
 #include "mlcore.h"
 #include <stdio.h>

@@ -1,6 +1,6 @@
-# text.py -- examples/first/text.c by PyTorch
+# text.py -- examples/tasks/text.c by PyTorch
 #
-#   run     python3 bench/first/text.py
+#   run     python3 bench/tasks/text.py
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence

@@ -1,6 +1,6 @@
-# gan.py -- examples/first/gan.c by PyTorch
+# gan.py -- examples/tasks/gan.c by PyTorch
 #
-#   run     python3 bench/first/gan.py
+#   run     python3 bench/tasks/gan.py
 import math
 
 import torch
