@@ -1,5 +1,4 @@
 # gan.py -- examples/tasks/gan.c by PyTorch
-#
 #   run     python3 bench/tasks/gan.py
 import math
 
@@ -35,7 +34,7 @@ for step in range(1000):
     loss_g.backward()
     opt_g.step()
     if step % 250 == 249:
-        print(f"{step + 1}: critic {loss_c.item():.3f}, generator {loss_g.item():.3f}")
+        print(f"{step + 1}: critic {loss_c.item():.2f}, generator {loss_g.item():.2f}")
 with torch.no_grad():
     radius = generator(torch.randn(1000, noise)).norm(dim=1)
-print(f"radius {radius.mean().item():.3f} +- {radius.std().item():.3f}")
+print(f"radius {radius.mean().item():.2f} +- {radius.std().item():.2f}")

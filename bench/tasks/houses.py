@@ -1,5 +1,4 @@
 # houses.py -- examples/tasks/houses.c by pandas and PyTorch
-#
 #   run     python3 bench/tasks/houses.py                    from the folder of mlcore.h
 import pandas as pd
 import torch

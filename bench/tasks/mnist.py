@@ -1,6 +1,5 @@
 # mnist.py -- examples/tasks/mnist.c by PyTorch and torchvision, which reads the files in
 # data/MNIST/raw
-#
 #   run     python3 bench/tasks/mnist.py
 import torch
 from torch import nn

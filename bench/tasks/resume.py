@@ -1,6 +1,5 @@
 # resume.py -- examples/tasks/resume.c by PyTorch; a run that Ctrl-C has stopped goes on at the end
 # of the last whole epoch
-#
 #   run     python3 bench/tasks/resume.py                    from the folder of mlcore.h
 import copy
 import os
@@ -51,10 +50,6 @@ while epoch < 40 and epoch - best_epoch < 10 and not stop:
             val_loss += loss_fn(output, yb).item() * len(xb) / 297
             right += (output.argmax(1) == yb).sum().item()
     epoch += 1
-    print(
-        f"epoch {epoch}/40  loss {total / 1500:.4f}  val_loss {val_loss:.4f}  "
-        f"val_accuracy {right / 297:.4f}"
-    )
     with open("runs/log.csv", "a") as log:
         log.write(f"{epoch},{total / 1500},{val_loss},{right / 297}\n")
     if val_loss < best:
@@ -67,9 +62,12 @@ while epoch < 40 and epoch - best_epoch < 10 and not stop:
     }
     torch.save(run, "runs/new.pt")
     os.replace("runs/new.pt", "runs/last.pt")
-if not stop:
+if stop:
+    print("stopped; start it again, and it goes on")
+else:
     net.load_state_dict(best_state)
     torch.save(best_state, "runs/best.pt")
     with torch.no_grad():
         accuracy = (net(x[1500:]).argmax(1) == y[1500:]).float().mean().item()
-    print(f"best: epoch {best_epoch}, val_loss {best:.4f}, accuracy {accuracy:.4f}")
+    print(f"best: val_loss {best:.3f}, accuracy {accuracy:.3f}")
+    print("wrote runs/best.pt, runs/log.csv")

@@ -1,5 +1,4 @@
 # text.py -- examples/tasks/text.c by PyTorch
-#
 #   run     python3 bench/tasks/text.py
 import torch
 from torch import nn

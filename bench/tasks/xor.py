@@ -1,5 +1,4 @@
 # xor.py -- examples/tasks/xor.c by PyTorch
-#
 #   run     python3 bench/tasks/xor.py
 import torch
 from torch import nn
@@ -15,4 +14,4 @@ for step in range(500):
     loss.backward()
     optimizer.step()
 with torch.no_grad():
-    print(torch.sigmoid(net(x)))
+    print(torch.sigmoid(net(x)).round())

@@ -1,7 +1,6 @@
-/* gan.c -- a generator learns to put points near eight places of a circle, against a critic that
- * learns to tell its points from real ones; each has an optimizer
- *
- *   build   make build/tasks/gan, or: cc -O2 -I. examples/tasks/gan.c mlcore.o -o gan -lm -pthread
+/* gan.c -- a generator puts points near eight places of a circle, against a critic of them
+ *   build   make build/tasks/gan
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/gan.c -lm -pthread -o gan
  *   run     ./gan                                                                             */
 #include "mlcore.h"
 #include <stdio.h>
@@ -37,13 +36,13 @@ int main(void)
         mlc_optim_minimize(opt_c, loss_c);
         mlc_tensor *loss_g = mlc_bce_with_logits(mlc_forward(critic, fake), one);
         mlc_optim_minimize(opt_g, loss_g);
-        if (step % 250 == 249) printf("%d: critic %.3f, generator %.3f\n", step + 1,
+        if (step % 250 == 249) printf("%d: critic %.2f, generator %.2f\n", step + 1,
                                       mlc_item(loss_c), mlc_item(loss_g));
         mlc_scope_end(ctx); MLC_CHECK(ctx);
     }
     mlc_tensor *points = mlc_forward(generator, mlc_randn(ctx, MLC_F32, mlc_dims2(1000, NOISE)));
     mlc_tensor *radius = mlc_norm(points, 2, mlc_dims1(1), false);
-    printf("radius %.3f +- %.3f\n", mlc_item(mlc_mean_all(radius)),
+    printf("radius %.2f +- %.2f\n", mlc_item(mlc_mean_all(radius)),
            mlc_item(mlc_std(radius, mlc_dims0(), 1, false)));
     mlc_ctx_free(ctx);
 }

@@ -1,7 +1,6 @@
 /* houses.c -- prices from a CSV file with a row of names, texts and empty cells
- *
- *   build   make build/tasks/houses, or: cc -O2 -I. examples/tasks/houses.c mlcore.o -o houses -lm
- *           -pthread
+ *   build   make build/tasks/houses
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/houses.c -lm -pthread -o houses
  *   run     ./houses          from the folder of mlcore.h                                     */
 #include "mlcore.h"
 #include <stdio.h>

@@ -1,10 +1,8 @@
 /* mnist.c -- a convolutional network on MNIST's files, whose training images are moved and turned
- *
- *   build   make build/tasks/mnist, or: cc -O2 -I. examples/tasks/mnist.c mlcore.o -o mnist -lm
- *           -pthread
+ *   build   make build/tasks/mnist
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/mnist.c -lm -pthread -o mnist
  *   run     ./mnist           from a folder whose data/MNIST/raw has the four files, unpacked;
- *                             python3 tests/make_idx.py examples/data/digits.csv data/MNIST/raw
- *                             makes small ones                                                */
+ *           python3 tests/make_idx.py examples/data/digits.csv data/MNIST/raw makes small ones*/
 #include "mlcore.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,16 +30,17 @@ int main(void)
         mlc_nn_batch_norm(ctx, 32), mlc_nn_relu(ctx), mlc_nn_max_pool2d(ctx, 2),
         mlc_nn_flatten(ctx), mlc_nn_dropout(ctx, 0.25), mlc_nn_linear(ctx, 32 * 7 * 7, 10));
     mlc_fit_metric accuracy = { "accuracy", mlc_metric_accuracy(ctx), true };
-    mlc_callback  *progress = mlc_on_progress(ctx, NULL, NULL);
+    mlc_tracker   *history;
     mlc_fit_desc   d = mlc_fit_desc_make(mlc_cross_entropy);
     d.epochs = 3;
     d.validation = loader(ctx, "data/MNIST/raw/t10k-images-idx3-ubyte",
                           "data/MNIST/raw/t10k-labels-idx1-ubyte", false);
     d.metrics = &accuracy, d.n_metrics = 1;
-    d.callbacks = &progress, d.n_callbacks = 1;
     mlc_loader *train = loader(ctx, "data/MNIST/raw/train-images-idx3-ubyte",
                                "data/MNIST/raw/train-labels-idx1-ubyte", true);
-    mlc_fit(net, mlc_adamw(net, 2e-3), train, &d, NULL);
+    mlc_fit(net, mlc_adamw(net, 2e-3), train, &d, &history);
+    mlc_tracker_print(history, NULL, NULL);
     MLC_CHECK(ctx);
+    mlc_tracker_free(history);
     mlc_ctx_free(ctx);
 }

@@ -1,9 +1,8 @@
-/* resume.c -- stops early, keeps the best weights and a log, and goes on where Ctrl-C stopped it
- *
- *   build   make build/tasks/resume, or: cc -O2 -I. examples/tasks/resume.c mlcore.o -o resume -lm
- *           -pthread
- *   run     ./resume          from the folder of mlcore.h, with a folder runs in it; again after
- *                             Ctrl-C: the same bits as without                                */
+/* resume.c -- stops early, keeps the best weights and a log, goes on where Ctrl-C stopped it
+ *   build   make build/tasks/resume
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/resume.c -lm -pthread -o resume
+ *   run     ./resume          from the folder of mlcore.h, with a folder runs in it, for its files;
+ *           after Ctrl-C again: the same bits as without                                      */
 #include "mlcore.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,21 +19,23 @@ int main(void)
                                      mlc_nn_dropout(ctx, 0.3), mlc_nn_linear(ctx, 128, 10));
     mlc_checkpoint_desc files = mlc_checkpoint_desc_make("runs/net");
     files.resume = true;
-    mlc_callback *calls[] = { mlc_on_progress(ctx, NULL, NULL), mlc_on_csv(ctx, "runs/log.csv"),
-                              mlc_on_early_stop(ctx, NULL), mlc_on_checkpoint(ctx, &files),
-                              mlc_on_signal(ctx, NULL) };
+    mlc_callback *calls[] = { mlc_on_csv(ctx, "runs/log.csv"), mlc_on_early_stop(ctx, NULL),
+                              mlc_on_checkpoint(ctx, &files), mlc_on_signal(ctx, NULL) };
     mlc_fit_metric accuracy = { "accuracy", mlc_metric_accuracy(ctx), true };
     mlc_fit_desc   d = mlc_fit_desc_make(mlc_cross_entropy);
     d.epochs = 40;
     d.validation = mlc_loader_ordered(ctx, val_x, val_y, 99);
     d.metrics = &accuracy, d.n_metrics = 1;
-    d.callbacks = calls, d.n_callbacks = 5;
-    if (mlc_fit(net, mlc_adamw(net, 1e-3), train, &d, NULL) == MLC_OK) {
+    d.callbacks = calls, d.n_callbacks = 4;
+    if (mlc_fit(net, mlc_adamw(net, 1e-3), train, &d, NULL) == MLC_INTERRUPTED) {
+        puts("stopped; start it again, and it goes on");
+    } else {
         double loss;
         mlc_evaluate(net, d.validation, &d, &loss);
         mlc_save(net, "runs/best.safetensors");
-        printf("best: val_loss %.4f, accuracy %.4f\n", loss, mlc_metric_value(accuracy.metric));
+        MLC_CHECK(ctx);
+        printf("best: val_loss %.3f, accuracy %.3f\nwrote runs/best.safetensors, runs/log.csv\n",
+               loss, mlc_metric_value(accuracy.metric));
     }
-    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
 }

@@ -1,7 +1,6 @@
-/* text.c -- an LSTM over the bytes of short texts, which are not all as long, says which are praise
- *
- *   build   make build/tasks/text, or: cc -O2 -I. examples/tasks/text.c mlcore.o -o text -lm
- *           -pthread
+/* text.c -- an LSTM reads the bytes of short texts of different lengths, and says which are praise
+ *   build   make build/tasks/text
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/text.c -lm -pthread -o text
  *   run     ./text                                                                            */
 #include "mlcore.h"
 #include <stdio.h>
@@ -54,14 +53,15 @@ int main(void)
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, 256, 16),
                                      mlc_nn_lstm(ctx, 16, 32), mlc_nn_linear(ctx, 32, 2));
     mlc_fit_metric accuracy = { "accuracy", mlc_metric_accuracy(ctx), true };
-    mlc_callback  *progress = mlc_on_progress(ctx, NULL, NULL);
+    mlc_tracker   *history;
     mlc_fit_desc   d = mlc_fit_desc_make(NULL);
     d.forward = forward;
     d.epochs = 6;
     d.validation = validation;
     d.metrics = &accuracy, d.n_metrics = 1;
-    d.callbacks = &progress, d.n_callbacks = 1;
-    mlc_fit(net, mlc_adam(net, 1e-2), train, &d, NULL);
+    mlc_fit(net, mlc_adam(net, 1e-2), train, &d, &history);
+    mlc_tracker_print(history, NULL, NULL);
     MLC_CHECK(ctx);
+    mlc_tracker_free(history);
     mlc_ctx_free(ctx);
 }

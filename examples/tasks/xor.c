@@ -1,6 +1,6 @@
 /* xor.c -- a small network learns the exclusive or of two bits
- *
- *   build   make build/tasks/xor, or: cc -O2 -I. examples/tasks/xor.c mlcore.o -o xor -lm -pthread
+ *   build   make build/tasks/xor
+ *           cc -O2 -I. -DMLCORE_IMPLEMENTATION examples/tasks/xor.c -lm -pthread -o xor
  *   run     ./xor                                                                             */
 #include "mlcore.h"
 #include <stdio.h>
@@ -17,7 +17,7 @@ int main(void)
     mlc_fit_desc d = mlc_fit_desc_make(mlc_bce_with_logits);
     d.epochs = 500;
     mlc_fit(net, mlc_adam(net, 0.05), mlc_loader_ordered(ctx, x, y, 4), &d, NULL);
-    mlc_show(mlc_sigmoid(mlc_forward(net, x)));
+    mlc_show(mlc_round(mlc_sigmoid(mlc_forward(net, x))));
     MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
 }
