@@ -57,8 +57,9 @@ for file in "$root"/examples/tasks/*.c "$root"/examples/tasks/*.cpp; do
     "$build/$name" >"$name.txt" 2>&1 || { echo "$name: fails"; bad=1; }
     if [ "$name" = flash ]; then
         # With the weights that it wrote: the program of a device.
-        # shellcheck disable=SC2046,SC2086  (words)
-        (cd "$root" && ${CC:-cc} -std=c11 -Werror -DDEVICE -I. -I"$run" ${CFLAGS:-} -o "$run/device" \
+        # shellcheck disable=SC2046,SC2086
+        (cd "$root" && ${CC:-cc} -std=c11 -Werror -DDEVICE -I. -I"$run" ${SAN_FLAGS:-} ${CPPFLAGS:-} \
+            ${CFLAGS:-} ${LDFLAGS:-} -o "$run/device" \
             examples/tasks/flash.c $IMPL $(sed -n 2p "$(dirname "$build")/blas") -lm -pthread) &&
             ./device >>flash.txt || bad=1
     fi

@@ -56,10 +56,8 @@ int main(void)
         if (t->reward != 0) {
             g = new_game(ctx);
             caught += t->reward > 0;
-            if (++games % 200 == 0) {
-                printf("%d games: caught %d of 200\n", games, caught);
-                caught = 0;
-            }
+            if (++games % 200 == 0)
+                printf("%d games: caught %d of 200\n", games, caught), caught = 0;
         }
         const int   n = step < KEEP ? step + 1 : KEEP;
         mlc_tensor *b = mlc_gather_rows(turns, mlc_randint(ctx, MLC_I64, mlc_dims1(BATCH), 0, n));
