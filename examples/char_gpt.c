@@ -16,9 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HELP \
-    "char_gpt [--data FILE] [--epochs N] [--layers N] [--width N] [--context N] [--batch N]\n" \
-    "         [--dtype f32|bf16] [--run FILE] [--plot FILE.svg] [--sample N] [--seed N]\n"
+static const char HELP[] =
+    "usage: char_gpt [options]\n"
+    "  --data FILE    the text                        (examples/data/alice.txt)\n"
+    "  --epochs N     passes over nine tenths of it   (5)\n"
+    "  --layers N     of the model                    (4)\n"
+    "  --width N      features, a multiple of 32      (128)\n"
+    "  --context N    bytes that it sees at once      (64)\n"
+    "  --batch N      windows in a step               (32)\n"
+    "  --dtype TYPE   f32, or bf16: mixed precision   (bf16)\n"
+    "  --run FILE     goes on from FILE-STEP.safetensors, writes them (none)\n"
+    "  --plot FILE    the curves                      (char_gpt.svg)\n"
+    "  --sample N     bytes to write                  (600)\n"
+    "  --seed N       of first weights and orders     (1)\n"
+    "  --help         this text\n";
 
 typedef struct settings {
     const char *data, *run, *plot;
@@ -119,6 +130,7 @@ static mlc_status train(mlc_ctx *ctx, const settings *s, corpus *c)
     if (st == MLC_OK) printf("held out: %.3f bits a byte\n\n", loss / log(2.0));
     if (st == MLC_OK) st = sample(ctx, net, s, c, end);
     if (st == MLC_OK && s->plot) st = mlc_tracker_plot(history, s->plot);
+    if (st == MLC_OK && s->run) printf("wrote %s-*.safetensors\n", s->run);
     if (st == MLC_OK && s->plot) printf("wrote %s\n", s->plot);
     for (int i = 0; i < d.n_callbacks; i++) mlc_callback_free(ctx, calls[i]);
     mlc_tracker_free(history);

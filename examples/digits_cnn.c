@@ -517,8 +517,9 @@ static void report(const options *o, const totals *all)
         if (a < least) least = a;
         if (a > most) most = a;
     }
-    printf("%.1f s, peak memory %.1f MB; pictures and network in %s\n", all->spent,
-           (double)all->peak / 1e6, o->out);
+    printf("%.1f s, peak memory %.1f MB\n", all->spent, (double)all->peak / 1e6);
+    printf("wrote digits_cnn_filters.svg, digits_cnn_confusion.svg, digits_cnn.safetensors in %s\n",
+           o->out);
     printf("held-out accuracy %.2f %%, spread %.2f (%.2f to %.2f) over %d seed%s\n", 100 * mean,
            100 * sqrt(square / (o->seeds > 1 ? o->seeds - 1 : 1)), 100 * least, 100 * most,
            o->seeds, o->seeds == 1 ? "" : "s");

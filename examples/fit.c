@@ -6,7 +6,7 @@
  * What mlc_fit does, a program can do itself: for each batch a scope, a forward, a loss and
  * mlc_optim_minimize. Dropout draws from the context's generator, batches come in shuffled order;
  * both are the same again, as each training has a context of its own, of the same seed.        */
-#include "../mlcore.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,8 +67,12 @@ static bool same_bits(training *a, training *b, long long *bytes)
     return same;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    static const char   help[] = "usage: fit [options]\n  --help         this text\n";
+    static const option none[] = { OPTION_END };
+    int status = 0;
+    if (!options_read("fit", help, none, argc, argv, &status)) return status;
     training   fit = begin(), hand = begin();
     mlc_status st = train_by_fit(&fit);
     long long  bytes = 0;

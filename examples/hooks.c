@@ -2,7 +2,7 @@
  *
  *   build   make build/hooks
  *   run     ./hooks                                                                           */
-#include "../mlcore.h"
+#include "options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +41,12 @@ static void grad_ready(void *user, const char *name, mlc_tensor *grad)
     printf("%-12s norm %.4f\n", name, mlc_item(mlc_norm(grad, 2, mlc_dims0(), false)));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    static const char   help[] = "usage: hooks [options]\n  --help         this text\n";
+    static const option none[] = { OPTION_END };
+    int status = 0;
+    if (!options_read("hooks", help, none, argc, argv, &status)) return status;
     profile     p = {{{"", 0, 0, 0}}, 1, 0, 0};            /* row 0: outside of modules */
     mlc_hooks   hooks = {&p, op_begin, op_end, grad_ready, memory};
     mlc_ctx    *ctx = mlc_ctx_create(NULL);

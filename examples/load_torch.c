@@ -9,15 +9,20 @@
  *
  * Without arguments it reads files that PyTorch 2.15 wrote (tests/golden/make_io_goldens.py) and
  * compares what the network says here with what it said there.                                */
-#include "../mlcore.h"
+#include "options.h"
 
-#include <stdio.h>
+static const char HELP[] =
+    "usage: load_torch [NET.SAFETENSORS OUTPUTS.SAFETENSORS] [options]\n"
+    "  --help         this text\n";
 
 int main(int argc, char **argv)
 {
-    const char *weights = argc > 2 ? argv[1] : "tests/golden/torch_sequential.safetensors";
-    const char *outputs = argc > 2 ? argv[2] : "tests/golden/torch_outputs.safetensors";
-    mlc_ctx    *ctx = mlc_ctx_create(NULL);
+    const char  *weights = "tests/golden/torch_sequential.safetensors";
+    const char  *outputs = "tests/golden/torch_outputs.safetensors";
+    int          status = 0;
+    const option list[] = { OPTION_FILE(&weights), OPTION_FILE(&outputs), OPTION_END };
+    if (!options_read("load_torch", HELP, list, argc, argv, &status)) return status;
+    mlc_ctx *ctx = mlc_ctx_create(NULL);
 
     /* The same layers in the same order have PyTorch's names: 0.weight, 0.bias, 2.weight, ... */
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 5, 6), mlc_nn_relu(ctx),

@@ -17,9 +17,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define HELP \
-    "tiny_budget [--data FILE] [--steps N] [--layers N] [--width N] [--context N] [--batch N]\n" \
-    "            [--seed N]\n"
+static const char HELP[] =
+    "usage: tiny_budget [options]\n"
+    "  --data FILE    the text                        (examples/data/alice.txt)\n"
+    "  --steps N      of each training                (300)\n"
+    "  --layers N     of the model                    (6)\n"
+    "  --width N      features, a multiple of 32      (96)\n"
+    "  --context N    bytes that it sees at once      (64)\n"
+    "  --batch N      windows in a step               (16)\n"
+    "  --seed N       of first weights and orders     (1)\n"
+    "  --help         this text\n";
 
 enum { WARM = 2, PERCENT = 40 };            /* steps that are not measured; the budget        */
 
