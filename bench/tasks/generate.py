@@ -21,7 +21,7 @@ class GPT(nn.Module):
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width))
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), False)
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, x):
