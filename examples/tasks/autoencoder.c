@@ -33,10 +33,11 @@ int main(void)
 
     mlc_tensor *code = mlc_forward(encoder, test), *again = mlc_forward(decoder, code);
     mlc_tensor *pair[2] = { mlc_rows(test, 0, 1), mlc_rows(again, 0, 1) };
-    draw(mlc_concat(pair, 2, 0));
+    mlc_tensor *both = mlc_concat(pair, 2, 0);
+    MLC_CHECK(ctx);
+    draw(both);
     printf("%d pixels, %d numbers; mean squared error %.3f, of the mean image %.3f\n",
            (int)mlc_dim(test, 1), (int)mlc_dim(code, 1), mlc_item(mlc_mse_loss(again, test)),
            mlc_item(mlc_mean_all(mlc_var(test, mlc_dims1(0), 0, false))));
-    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
 }

@@ -21,7 +21,8 @@ static void fit(mlc_module *net, double rate, mlc_tensor *x, mlc_tensor *y, int6
 {
     mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
     d.epochs = epochs;
-    mlc_fit(net, mlc_adam(net, rate), mlc_loader_shuffled(x->ctx, x, y, 32), &d, NULL);
+    mlc_fit(net, mlc_adam(net, rate), mlc_loader_shuffled(mlc_module_ctx(net), x, y, 32), &d,
+            NULL);
 }
 
 /* Stands for the training in PyTorch, on another task: is it 0 or 1, 2 or 3, .., 8 or 9?       */
@@ -56,12 +57,12 @@ int main(void)
     d.renames = names, d.n_renames = 2;
     d.skip_mismatched = true;                        /* the head: 5 classes there, 10 here     */
     mlc_load_ex(net, path, &d);
+    MLC_CHECK(ctx);
     mlc_module_freeze(net, "body.*", true);
     fit(net, 1e-2, few_x, few_y, 20);
     printf("head trained: accuracy %.2f\n", mlc_accuracy(mlc_forward(net, test_x), test_y));
     mlc_module_freeze(net, NULL, false);
     fit(net, 1e-3, few_x, few_y, 20);
     printf("all trained:  accuracy %.2f\n", mlc_accuracy(mlc_forward(net, test_x), test_y));
-    MLC_CHECK(ctx);
     mlc_ctx_free(ctx);
 }
