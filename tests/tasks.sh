@@ -7,7 +7,7 @@ set -u
 build=$(cd "$1" && pwd) write=${2:-} bad=0 || exit 1
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
-export MLC_ISA=scalar MLC_THREADS=1
+export MLC_ISA=scalar MLC_THREADS=1 MLC_BLAS=never
 
 # lines FILE...: those of code; a comment of C may go over several.
 lines() {
