@@ -426,7 +426,7 @@ lib: $(BUILD)/libmlcore.a $(LIB_SHARED)
 # What HEAD has: the same bytes whoever makes it, whenever.
 DIST       := mlcore-$(VERSION)
 DIST_FILES := mlcore.h mlcore_cuda.cu mlcore_cuda.h CMakeLists.txt LICENSE README.md \
-              examples/CHANGES.md examples/first/xor.c
+              examples/CHANGES.md examples/tasks/xor.c
 dist:
 	@git diff --quiet HEAD -- $(DIST_FILES) || \
 	    { echo 'make dist: files of the archive have changes: commit them first'; exit 1; }
