@@ -107,10 +107,12 @@ found=$(
         *) echo "README.md: no $sizes, which are the budgets of tests/size.sh" ;;
     esac
 
-    # The version is that of CMake's package and of the newest changes.
+    # The version is that of CMake's package, of vcpkg's and of the newest changes.
     version=$(sed -n 's/^#define MLC_VERSION_STRING "\(.*\)"/\1/p' mlcore.h)
     grep -q "^project(mlcore VERSION $version " CMakeLists.txt ||
         echo "CMakeLists.txt: no project of version $version"
+    grep -qxF "  \"version\": \"$version\"," .packaging/vcpkg/vcpkg.json ||
+        echo ".packaging/vcpkg/vcpkg.json: the version is not $version"
     [ "$(sed -n 's/^## \([0-9.]*\) .*/\1/p' examples/CHANGES.md | head -n 1)" = "$version" ] ||
         echo "examples/CHANGES.md: the newest version is not $version"
 
