@@ -10,6 +10,7 @@ import html
 import os
 import re
 import sys
+import textwrap
 import time
 
 API = "examples/API.md"
@@ -283,18 +284,18 @@ class Model:
 
 
 def blocks(lines):
-    """Paragraphs of a comment: (is it set as it stands, its lines or its words)."""
-    made = []
+    """Paragraphs of a comment: (is it set as it stands, its lines or its words). One ends where a
+    line ends with a sentence, and the first word of the next line had room in it."""
+    made, last = [], ""
     for line in lines:
-        fixed = bool(re.search(r"^ {4}|\S {3,}\S", line)) and line.strip() != ""
-        if not line.strip():
-            made.append((False, []))
-        elif made and made[-1][0] == fixed and made[-1][1]:
-            made[-1][1].append(line)
-        else:
-            made.append((fixed, [line]))
-    return [(fixed, "\n".join(part) if fixed else " ".join(line.strip() for line in part))
-            for fixed, part in made if part]
+        fixed = bool(re.search(r"^ {4,}\S|\S {3,}\S", line))
+        room = not fixed and len(last + line.lstrip().split(" ")[0]) < 92
+        if not last or made[-1][0] != fixed or room and last.endswith((".", ":")):
+            made.append((fixed, []))
+        made[-1][1].append(line)
+        last = line
+    return [(fixed, textwrap.dedent("\n".join(part)) if fixed else
+             re.sub(r"\s+", " ", " ".join(part)).strip()) for fixed, part in made if any(part)]
 
 
 def chapters(manual):
@@ -364,7 +365,7 @@ class Page:
         """An entry: its name, declaration and comment."""
         lines = item.decl.split("\n")
         more = f"\n/* {len(lines) - LINES} more lines in the header */" if lines[LINES:] else ""
-        decl = html.escape("\n".join(lines[:LINES]) + more, quote=False)
+        decl = html.escape(re.sub(" +\\*/", " */", "\n".join(lines[:LINES])) + more, quote=False)
         own = set(item.names[1:] if item.kind == "enum" else [])
 
         def name(found):
@@ -390,7 +391,8 @@ class Page:
         for section in self.model.sections:
             left = f"<p>Left out by {section.family}.</p>" if section.family else ""
             title = html.escape(section.title)
-            nav.append(f'<a href="#{section.name}" title="{title}">{section.name}</a>')
+            nav.append(f'<a href="#{section.name}" title="{title}">{section.name[4:] or "CUDA"} '
+                       f"<small>{title}</small></a>")
             names = " ".join(f'<a href="#{item.name}">{item.name}</a>' for item in section.of())
             main.append(f'<section id="{section.name}"><h2>{section.name}</h2><p>{title}</p>{left}'
                         f"{self.prose(section.body, section.fields)}"
@@ -488,9 +490,8 @@ def main(args):
                 return 1
         return len(model.bad) > 0
     save(API, text)
-    os.makedirs(args[0], exist_ok=True)
-    save(os.path.join(args[0], "index.html"), Page(model).write())
     Manual(model).write(os.path.join(args[0], "man"))
+    save(os.path.join(args[0], "index.html"), Page(model).write())
     return len(model.bad) > 0
 
 
