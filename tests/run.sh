@@ -1,5 +1,6 @@
 # run.sh BUILD SAN FILTER -- runs the test program on every ISA level and on the test device, the
-# tests of the CUDA unit's kernels where that was built, then the README's programs; the last line is
+# tests of the CUDA unit's kernels where that was built, then the programs of README and
+# GUIDE; the last line is
 # the sum, "N passed, M failed", and the exit status says the same.
 build=$1 san=$2 filter=$3 program=$1/tests
 counts=$build/run.counts
@@ -67,9 +68,11 @@ if [ -z "$san" ] && [ -z "$filter" ] && [ -x "$build/tests-cuda" ]; then
 fi
 
 if [ -z "$san" ] && [ -z "$filter" ]; then
-    echo "-- README"
-    sh tests/snippets.sh README.md "$build" || echo '0 passed, 1 failed' >>"$counts"
-    echo "$(cat "$build/readme/passed") passed, 0 failed" >>"$counts"
+    echo "-- documents"
+    for document in README.md examples/GUIDE.md; do
+        sh tests/snippets.sh $document "$build" || echo '0 passed, 1 failed' >>"$counts"
+        echo "$(cat "$build/snippets/$(basename $document)/passed") passed, 0 failed" >>"$counts"
+    done
 fi
 
 awk '{passed += $1; failed += $3}

@@ -1,9 +1,9 @@
-# snippets.sh README BUILD -- compiles and runs each ```c block of README as C11 and, where there is
-# a C++ compiler, as C++17, without a warning: the first as it stands, the others with the objects of
-# the implementation in BUILD; then each ```cpp block as C++11 and C++20. A ```text block that
-# follows <!-- output: exact --> is what the program before it must print. Leaves the number of good
-# runs in BUILD/readme/passed.
-readme=$1 object=${IMPL:-$2/kernels.o $2/framework.o} libs="$(sed -n 2p "$2/blas") -lm -pthread" out=$2/readme
+# snippets.sh DOCUMENT BUILD -- compiles and runs each ```c block of a document as C11 and, where there
+# is a C++ compiler, as C++17, without a warning, with the objects of the implementation in BUILD; then
+# each ```cpp block as C++11 and C++20. A ```text block that follows <!-- output: exact --> is what the
+# program before it must print. Leaves the number of good runs in BUILD/snippets/DOCUMENT/passed.
+readme=$1 out=$2/snippets/$(basename "$1")
+with="${IMPL:-$2/kernels.o $2/framework.o}" libs="$(sed -n 2p "$2/blas") -lm -pthread"
 CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0
 
@@ -35,15 +35,12 @@ try() {
     failed=$((failed + 1))
 }
 
-with=
 for source in "$out"/*.c; do
     [ -f "$source" ] || { echo "$readme: no programs"; failed=1; break; }
-    [ -z "$with" ] || sed -i '/^#define MLCORE_IMPLEMENTATION/d' "$source"
     try C11 "$source" $CC -std=c11 -x c
     if command -v $CXX >/dev/null 2>&1; then
         try C++17 "$source" $CXX -std=c++17 -x c++
     fi
-    with=$object
 done
 for source in "$out"/*.cpp; do
     [ -f "$source" ] && command -v $CXX >/dev/null 2>&1 || break
@@ -52,5 +49,5 @@ for source in "$out"/*.cpp; do
     done
 done
 echo "$passed" >"$out/passed"
-echo "README           $((passed + failed)) programs"
+printf '%-16s %d programs\n' "$(basename "$readme" .md)" $((passed + failed))
 [ "$failed" -eq 0 ]
