@@ -9,9 +9,10 @@
 
 enum { WORKERS = 4, REQUESTS = 297 };
 
-static mlc_module *model;                            /* while threads run nothing changes it   */
-static float       request[REQUESTS][64];
-static double      answer[REQUESTS];
+typedef struct worker { int first; mlc_ctx *ctx; mlc_module *net; } worker;
+
+static float  request[REQUESTS][64];
+static double answer[REQUESTS];
 
 static mlc_module *network(mlc_ctx *ctx)
 {
@@ -19,21 +20,29 @@ static mlc_module *network(mlc_ctx *ctx)
                           mlc_nn_linear(ctx, 64, 10));
 }
 
-static void *work(void *first)
+/* A network over the weights of model. A context is used by one thread at a time: while this walks
+ * the model no other thread may use it.                                                       */
+static worker prepare(mlc_module *model, int first)
 {
     mlc_ctx       *ctx = mlc_ctx_create(NULL);
-    mlc_module    *net = network(ctx);
+    const worker   w = { first, ctx, network(ctx) };
     mlc_param_iter p = mlc_param_iter_make(model);
+    while (mlc_param_next(&p)) mlc_module_bind(w.net, p.name, mlc_f32(p.tensor));
     mlc_ctx_set_threads(ctx, 1);
-    while (mlc_param_next(&p)) mlc_module_bind(net, p.name, mlc_f32(p.tensor));
-    mlc_eval_begin(net);
-    for (int i = *(int *)first; i < REQUESTS; i += WORKERS) {
-        mlc_scope_begin(ctx);
-        mlc_tensor *x = mlc_wrap(ctx, MLC_F32, mlc_dims2(1, 64), NULL, request[i]);
-        answer[i] = mlc_item(mlc_argmax(mlc_forward(net, x), 1, false));
-        mlc_scope_end(ctx); MLC_CHECK(ctx);
+    mlc_eval_begin(w.net);
+    return w;
+}
+
+static void *work(void *arg)
+{
+    const worker *w = (const worker *)arg;
+    for (int i = w->first; i < REQUESTS; i += WORKERS) {
+        mlc_scope_begin(w->ctx);
+        mlc_tensor *x = mlc_wrap(w->ctx, MLC_F32, mlc_dims2(1, 64), NULL, request[i]);
+        answer[i] = mlc_item(mlc_argmax(mlc_forward(w->net, x), 1, false));
+        mlc_scope_end(w->ctx); MLC_CHECK(w->ctx);
     }
-    mlc_ctx_free(ctx);
+    mlc_ctx_free(w->ctx);
     return NULL;
 }
 
@@ -44,17 +53,18 @@ int main(void)
     mlc_tensor  *x = mlc_mul_scalar(mlc_slice(data, 1, 0, 64, 1), 1.0 / 16);
     mlc_tensor  *y = mlc_cast(mlc_select(data, 1, 64), MLC_I64);
     mlc_loader  *train = mlc_loader_shuffled(ctx, mlc_rows(x, 0, 1500), mlc_rows(y, 0, 1500), 32);
+    mlc_module  *model = network(ctx);
     mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    worker       w[WORKERS];
+    pthread_t    thread[WORKERS];
+    int          right = 0;
     d.epochs = 10;
-    model = network(ctx);
     mlc_fit(model, mlc_adam(model, 3e-3), train, &d, NULL);
     mlc_read(mlc_rows(x, 1500, 1797), request, sizeof request);
     MLC_CHECK(ctx);
-    pthread_t worker[WORKERS];
-    int       first[WORKERS], right = 0;
-    for (int i = 0; i < WORKERS; i++)
-        first[i] = i, pthread_create(&worker[i], NULL, work, &first[i]);
-    for (int i = 0; i < WORKERS; i++) pthread_join(worker[i], NULL);
+    for (int i = 0; i < WORKERS; i++) w[i] = prepare(model, i);
+    for (int i = 0; i < WORKERS; i++) pthread_create(&thread[i], NULL, work, &w[i]);
+    for (int i = 0; i < WORKERS; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < REQUESTS; i++) right += answer[i] == mlc_item_at(y, mlc_dims1(1500 + i));
     printf("%d threads, %d requests, %d right\n", WORKERS, REQUESTS, right);
     mlc_ctx_free(ctx);
