@@ -1,7 +1,6 @@
 # run.sh BUILD SAN FILTER -- runs the test program on every ISA level and on the test device, the
-# tests of the CUDA unit's kernels where that was built, then the programs of README and
-# GUIDE; the last line is
-# the sum, "N passed, M failed", and the exit status says the same.
+# tests of the CUDA unit's kernels where that was built, then the programs of README and GUIDE; the
+# last line is the sum, "N passed, M failed", and the exit status says the same.
 build=$1 san=$2 filter=$3 program=$1/tests
 counts=$build/run.counts
 : >"$counts"
