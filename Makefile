@@ -247,14 +247,16 @@ $(TASKS_CPP): $(BUILD)/%: examples/%.cpp $(IMPL)
 
 # The implementation as libraries: the same two objects in both. gcc inlines public functions, too, and
 # calls within the library go straight to them. The shared one exports public functions alone, by the
-# minor version, which may change the API.
+# minor version, which may change the API. Programs of the static one leave out what they do not call
+# by -Wl,--gc-sections.
 MINOR       := $(basename $(VERSION))
 LIB_SHARED  := $(BUILD)/libmlcore.so.$(VERSION)
 LIB_OBJECTS := $(BUILD)/lib/kernels.o $(BUILD)/lib/framework.o
 $(LIB_OBJECTS): $(BUILD)/lib/%.o: mlcore.h $(BUILD)/config $(BUILD)/blas
 	@mkdir -p $(BUILD)/lib
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
-	    $(COMPILE) -fPIC -fno-semantic-interposition $(IMPL_FLAGS) -DMLC_PART=$* \
+	    $(COMPILE) -fPIC -fno-semantic-interposition -ffunction-sections -fdata-sections \
+	    $(IMPL_FLAGS) -DMLC_PART=$* \
 	    `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
 
 $(BUILD)/libmlcore.a: $(LIB_OBJECTS)
