@@ -3,7 +3,7 @@
 
     python3 bench/terminal.py OUT.svg COLUMNS PROGRAM [ARGUMENT...]   with a python3 that has rich
 
-The README's picture: python3 bench/terminal.py examples/training.svg 88 build/tasks/training
+The README's picture: make test; python3 bench/terminal.py examples/training.svg 132 build/snippets/GUIDE.md/05.run
 Lines that the program writes again end as they are when it ends.
 """
 import fcntl
