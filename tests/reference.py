@@ -479,6 +479,9 @@ def save(path, text):
 
 def main(args):
     """Ends with 1 where a comment lacks, or with --check where examples/API.md is old."""
+    if args != ["--check"] and (len(args) != 1 or args[0].startswith("-")):
+        print(__doc__, end="")
+        return args not in (["-h"], ["--help"])
     model = Model()
     text = api_md(model)
     for line in model.bad:
