@@ -48,13 +48,57 @@ class Item:
         return " ".join(line.strip() for line in self.body).strip()
 
     def first(self):
-        """The first sentence of its comment, of a long one what stands before a colon."""
+        """The first sentence of its comment."""
         text = sentence(self.text())
         if text.startswith("with ") and self.name.endswith("_ex"):
             text = f"{self.name[:-3]} {text}"
         elif re.match("the same( for| with| of| from| as| to|$)", text):
             text += f" (as {self.before})"
-        return re.split(r"(?<=.{40})[;:] ", text)[0] if len(text) > 160 else text
+        return text
+
+    def call(self):
+        """How it is called: its name with the names of its parameters, without their types."""
+        bare = re.sub(r"/\*.*?\*/|\s+", " ", self.decl)
+        head = re.search(r"\b%s ?\(" % re.escape(self.name), bare)
+        if self.kind not in ("function", "macro") or not head:
+            return ", ".join(self.names) if self.kind == "C++" else self.name
+        deep, parts = 0, [""]
+        for char in bare[head.end():]:
+            deep += (char in "([{") - (char in ")]}")
+            if deep < 0:
+                break
+            if char == "," and not deep:
+                parts.append("")
+            else:
+                parts[-1] += char
+        names = [re.search(r"\(\*(\w+)\)|(\.\.\.|\b\w+) ?(\[\w*\] ?)*$", part.strip())
+                 for part in parts]
+        names = [name[1] or name[2] for name in names if name and name[2] != "void"]
+        return f"{self.name}({', '.join(names)})"
+
+    def members(self, made):
+        """The fields of a struct in a line, with what the comments beside them call required or
+        default; where they are silent, with the constants of made: what its _make assigns."""
+        lines = self.decl[self.decl.index("{") + 1:self.decl.rindex("}")].split("\n")
+        fields = []
+        for line in lines:
+            code, _, said = line.partition("/*")
+            names = re.findall(r"\(\*(\w+)\)|(\w+) ?(?:\[\w+\])?(?=[,;])", code)
+            if not code.strip() and fields:
+                fields[-1][1] += " " + said
+            elif names:
+                fields.append([[one or two for one, two in names], said])
+        out = []
+        for names, said in fields:
+            said = re.sub(r"\s*\*/\s*", " ", said).strip()
+            told = re.search(r"\bdefaults?:? ([^;]*?)(?:[;:] |$)", said)
+            told = told and re.split(r"\. |(?<=\d) \(", told[1])[0]
+            told = "required" if said.startswith("required") else told
+            values = [made.get(name) for name in names]
+            if not told or len(told) > 40:
+                told = values[0] if all(v == values[0] for v in values) else None
+            out.append(", ".join(names) + (f" ({told})" if told else ""))
+        return "; ".join(out)
 
     def field(self, key):
         """What the fields of this name say, "" if there is none."""
@@ -77,7 +121,9 @@ class Section:
 
 def sentence(text):
     """The first sentence of a text: up to a full stop before a capital letter, or to its end."""
-    end = re.search(r"(?<![.\d])\.(?= [A-Z0-9(|]|$)|(?<=\d)\.(?= [A-Z]|$)", text)
+    text = re.sub(r"\s+", " ", text)
+    end = re.search(r"(?<![.\d])\.(?= [A-Z0-9(|]|$)|(?<=\d)\.(?= [A-Z]|$)|"
+                    r"(?<=[a-z\])]{2})\.(?= [a-z])", text)
     return text[:end.start()] if end else re.sub(r"(?<!\.)\.$", "", text)
 
 
@@ -272,6 +318,25 @@ class Model:
                       if not re.search("_$|NAME|FAMILY", name) and
                       not re.search(re.escape(name) + r"[*.]", said))
 
+    @staticmethod
+    def made():
+        """Of each desc what its _make assigns: constants, and "given" where it is a parameter."""
+        with open("mlcore.h", encoding="utf-8") as file:
+            text = file.read()
+        made = {}
+        makers = re.findall(r"^MLC_IMPL mlc_\w+_desc (mlc_\w+_desc)_make\(([^)]*)\)\n\{\n(.*?)^\}",
+                            text, re.M | re.S)
+        number = r"-?[\d.]+(e-?\d+)?|true|infinity|MLC_[A-Z0-9]\w*|\"\w+\""
+        for name, params, body in makers:
+            made[name] = made.get(re.findall(r" = (mlc_\w+_desc)_make\(|$", body)[0], {}).copy()
+            params = re.findall(r"(\w+)(?=,|$)", params)
+            for fields, value in re.findall(r"^ *((?:\w+\.\w+ = )+)([^;]*);", body, re.M):
+                value = re.sub(r"\.0$", "", value).replace("MLC__INF", "infinity")
+                value = "given to _make" if value in params else value
+                if value == "given to _make" or re.fullmatch(number, value):
+                    made[name].update(dict.fromkeys(re.findall(r"\.(\w+) =", fields), value))
+        return made
+
     def torch(self):
         """(a name of PyTorch's, names here) of each name that a ref has, sorted."""
         index = {}
@@ -318,20 +383,26 @@ def api_md(model):
     out = [f"# mlcore {model.version}: all functions", "",
            f"Made from `mlcore.h` by `make reference`, which also writes one HTML page with search "
            f"(`build/reference/index.html`) and man pages. {len(functions)} functions; the comment "
-           "above each declaration says the rest: dtypes, shapes, gradient, errors, test.", ""]
-    tables = []
+           "above each declaration says the rest: dtypes, types of parameters, shapes, gradient, "
+           "errors, test. Of a desc there are its fields, with what they have by default; where "
+           "nothing is said that is 0, false or NULL.", ""]
+    tables, made = [], model.made()
     for section in model.sections:
-        rows = [item for item in section.of("function", "C++", "macro")
-                if item.kind != "macro" or item.comment]
-        types = [item.name for item in section.of("struct", "enum", "callback", "object")]
+        rows = [item for item in section.of("function", "C++", "macro", "struct")
+                if (item.kind != "macro" or item.comment) and
+                (item.kind != "struct" or item.name.endswith("_desc"))]
+        types = [item.name for item in section.of("struct", "enum", "callback", "object")
+                 if item not in rows]
         anchor = section.name.lower().replace(".", "-")
         left = f"; left out by `{section.family}`" if section.family else ""
         out.append(f"- [{section.name}](#{anchor}) {section.title} ({len(rows)})")
         tables += ["", f"<a id=\"{anchor}\"></a>", f"## {section.name}", "",
                    f"{cell(section.title)}{left}", "", "| name | what | PyTorch, paper |",
                    "|---|---|---|"]
-        tables += [f"| `{', '.join(row.names) if row.kind == 'C++' else row.name}` | "
-                   f"{cell(row.first())} | {cell(row.field('ref'))} |" for row in rows]
+        for row in rows:
+            text = (f"fields: {row.members(made.get(row.name, {}))}" if row.kind == "struct" else
+                    row.first())
+            tables.append(f"| `{row.call()}` | {cell(text)} | {cell(row.field('ref'))} |")
         if types:
             tables += ["", "Types: " + ", ".join(f"`{name}`" for name in types)]
     out += ["- [From PyTorch's names](#pytorch)"] + tables
