@@ -462,11 +462,13 @@ MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
 MLC_API void mlc_ctx_free(mlc_ctx *ctx);
 /* mlc_ctx_isa: the level of the CPU kernels in use.                                          */
 MLC_API mlc_isa mlc_ctx_isa(const mlc_ctx *ctx);
-/* mlc_ctx_threads: how many threads a parallel loop uses, the caller's included.             */
+/* mlc_ctx_threads: how many threads a parallel loop uses, the caller's included.
+ *   ref    torch.get_num_threads                                                               */
 MLC_API int32_t mlc_ctx_threads(const mlc_ctx *ctx);
 /* mlc_ctx_set_threads: how many it uses from now on; 0 for the default, as in the desc. Results
  *   do not change, nor does anything on an error.
- *   err    ARG: below 0; NOMEM      test: tests/test_threads.c                               */
+ *   err    ARG: below 0; NOMEM      test: tests/test_threads.c
+ *   ref    torch.set_num_threads                                                               */
 MLC_API mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads);
 /* mlc_ctx_blas: name of the CBLAS that f32 and f64 products are made by, or "none" where there is
  *   none, or ours are ahead of it: see mlc_blas. test: tests/test_ctx.c                      */
@@ -475,11 +477,12 @@ MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
  *   clock is read; on the CPU nothing is ever left. Errors of kernels that ran meanwhile arrive
  *   here: see mlc_scope_end.
  *   err    DEVICE: the device failed; those of operations that found a value wrong
- *   test   tests/test_backend.c                                                              */
+ *   ref    torch.cuda.synchronize
+ *   test   tests/test_backend.c                                                                */
 MLC_API mlc_status mlc_ctx_sync(mlc_ctx *ctx);
 /* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
 MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
-/* mlc_seed: restarts every random stream of the context from this seed.                      */
+/* mlc_seed: restarts every random stream of the context from this seed.  ref: torch.manual_seed */
 MLC_API mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed);
 
 typedef struct mlc_rng_state {         /* where a context's random streams are                 */
@@ -488,9 +491,11 @@ typedef struct mlc_rng_state {         /* where a context's random streams are  
 
 /* mlc_ctx_rng: what a later mlc_ctx_set_rng goes on from, in another process, too: random tensors,
  *   dropout and initialisers draw the same numbers after it.
- *   err    0, 0 for a NULL context            ref: torch.get_rng_state; test: tests/test_ctx.c */
+ *   err    0, 0 for a NULL context      test: tests/test_ctx.c
+ *   ref    torch.get_rng_state                                                                 */
 MLC_API mlc_rng_state mlc_ctx_rng(const mlc_ctx *ctx);
-/* mlc_ctx_set_rng: goes on from a state that mlc_ctx_rng gave.            err: ARG: NULL      */
+/* mlc_ctx_set_rng: goes on from a state that mlc_ctx_rng gave.            err: ARG: NULL
+ *   ref    torch.set_rng_state                                                                 */
 MLC_API mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state);
 
 /* mlc_ctx_status: the first error that stands, or MLC_OK. NULL context: ARG.                 */
@@ -542,12 +547,15 @@ MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
  *   leaf that asks for a gradient.                            test: tests/test_tape.c         */
 MLC_API void mlc_drop(mlc_tensor *t);
 
-/* mlc_memory_info: fills out with the bytes in use.                                          */
+/* mlc_memory_info: fills out with the bytes in use.
+ *   ref    torch.cuda.memory_allocated, max_memory_allocated                                   */
 MLC_API mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out);
-/* mlc_memory_peak_reset: peaks start again from what is in use now.                          */
+/* mlc_memory_peak_reset: peaks start again from what is in use now.
+ *   ref    torch.cuda.reset_peak_memory_stats                                                  */
 MLC_API void mlc_memory_peak_reset(mlc_ctx *ctx);
 /* mlc_memory_trim: gives unused pool memory back to the allocator, and 16-bit copies of weights,
- *   which the next product makes again.                                                       */
+ *   which the next product makes again.
+ *   ref    torch.cuda.empty_cache                                                              */
 MLC_API void mlc_memory_trim(mlc_ctx *ctx);
 
 /* mlc_stdout: the writer that prints to standard output, as NULL does; absent under
@@ -560,11 +568,11 @@ MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 
 /* mlc_zeros: a tensor of zeros in the current scope.
  *   dtype  any              err: ARG negative size, over MLC_MAX_DIMS; SHAPE size overflow
- *   ref    torch.zeros      test: tests/test_tensor.c                                        */
+ *   ref    torch.zeros, torch.zeros_like, torch.empty         test: tests/test_tensor.c         */
 MLC_API mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
-/* mlc_full: a tensor filled with value.                                     ref: torch.full  */
+/* mlc_full: a tensor filled with value.                       ref: torch.full, torch.full_like */
 MLC_API mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value);
-/* mlc_ones: a tensor of ones.                                                ref: torch.ones  */
+/* mlc_ones: a tensor of ones.                                 ref: torch.ones, torch.ones_like */
 MLC_API mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 /* mlc_arange: start, start + step, ... before stop; ceil((stop - start)/step) elements.
  *   err    ARG if step is 0 or leads away from stop             ref: torch.arange            */
@@ -587,12 +595,12 @@ MLC_API mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
  * function of seed, stream and i. 16-bit floats are f32 values rounded.
  * err    DTYPE, ARG: parameters that no such distribution has       test: tests/test_random.c */
 
-/* mlc_randn: standard normal values, floats.                             ref: torch.randn    */
+/* mlc_randn: standard normal values, floats.                ref: torch.randn, torch.randn_like */
 MLC_API mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 /* mlc_normal: normal values, floats.                                     ref: torch.normal   */
 MLC_API mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double mean,
                                double std);
-/* mlc_uniform: uniform in [lo, hi), floats.                       ref: torch.Tensor.uniform_ */
+/* mlc_uniform: uniform in [lo, hi), floats.                   ref: torch.rand, Tensor.uniform_ */
 MLC_API mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                 double hi);
 /* mlc_truncated_normal: normal values, given that they are in [lo, hi] (rounded to dtype); floats.
@@ -602,7 +610,7 @@ MLC_API mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, d
 MLC_API mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                                          double mean, double std, double lo, double hi);
 /* mlc_bernoulli: 1 with probability p (to the nearest 2^-32), else 0; any dtype.
- *   ref    torch.Tensor.bernoulli_                                                           */
+ *   ref    Tensor.bernoulli_                                                                   */
 MLC_API mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p);
 /* mlc_randint: integers in [lo, hi), which the dtype (any) must hold; no two chances differ by more
  *   than 2^-64.                                                          ref: torch.randint  */
@@ -612,7 +620,8 @@ MLC_API mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, i
 MLC_API mlc_tensor *mlc_randperm(mlc_ctx *ctx, int64_t n);
 
 /* mlc_reshape: the same elements in another shape; one size may be -1. A view where strides
- *   allow, else a copy.       grad: reshaped      ref: torch.reshape                         */
+ *   allow, else a copy.       grad: reshaped
+ *   ref    torch.reshape; Tensor.view, which never copies                                      */
 MLC_API mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape);
 /* mlc_flatten: axes first_axis.. become one.      ref: torch.flatten                         */
 MLC_API mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis);
@@ -621,7 +630,8 @@ MLC_API mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes);
 /* mlc_transpose: view with two axes swapped.      ref: torch.transpose                       */
 MLC_API mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b);
 /* mlc_slice: view of x[start:stop:step] along one axis, as Python slices: negative counts
- *   from the end, stop is clamped (INT64_MAX: to the end), step > 0.                         */
+ *   from the end, stop is clamped (INT64_MAX: to the end), step > 0.
+ *   ref    x[start:stop:step]; torch.narrow                                                    */
 MLC_API mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                               int64_t step);
 /* mlc_rows: mlc_slice(x, 0, start, stop, 1).                                  ref: x[start:stop] */
@@ -629,7 +639,8 @@ MLC_API mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop);
 /* mlc_select: view of one index along an axis, which goes away.       ref: torch.select      */
 MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
 /* mlc_expand: view that repeats axes of size 1; -1 keeps a size; new axes in front.
- *   grad   summed over the repeated axes          ref: torch.expand                          */
+ *   grad   summed over the repeated axes
+ *   ref    Tensor.expand, torch.broadcast_to                                                   */
 MLC_API mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape);
 /* mlc_squeeze: view without an axis of size 1; x itself if its size is another.
  *   ref    torch.squeeze                                      test: tests/test_join.c          */
@@ -663,36 +674,42 @@ MLC_API mlc_tensor *mlc_detach(mlc_tensor *x);
 /* mlc_cast: copy in another dtype. To a narrower float: rounded once, to nearest even. Float to
  *   i64, i32: truncated (NaN, out of range: INT64_MIN, INT32_MIN), to i8, u8: the low byte of
  *   that i32. Integer to integer: modulo 2^bits. To bool: is it not 0 (NaN is true).
- *   grad   cast back, between floats       ref: Tensor.to       test: tests/test_cast.c      */
+ *   grad   cast back, between floats       test: tests/test_cast.c
+ *   ref    Tensor.to, Tensor.type, Tensor.float, Tensor.long                                   */
 MLC_API mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype);
 /* mlc_copy_into: writes src over dst (same shape and dtype, or src broadcasts). Not recorded:
  *   no gradient flows; a saved dst is noticed by backward.   ref: Tensor.copy_ under no_grad */
 MLC_API mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src);
 
-/* mlc_dim: size of an axis, negative axes from the end; 0 for NULL or no such axis.          */
+/* mlc_dim: size of an axis, negative axes from the end; 0 for NULL or no such axis.
+ *   ref    Tensor.size                                                                         */
 MLC_API int64_t mlc_dim(const mlc_tensor *t, int32_t axis);
-/* mlc_numel: number of elements; 0 for NULL.                                                 */
+/* mlc_numel: number of elements; 0 for NULL.                                  ref: torch.numel */
 MLC_API int64_t mlc_numel(const mlc_tensor *t);
-/* mlc_is_contiguous: dense row-major?                                                        */
+/* mlc_is_contiguous: dense row-major?                                ref: Tensor.is_contiguous */
 MLC_API bool mlc_is_contiguous(const mlc_tensor *t);
 /* mlc_shape_text: writes "[2,3]" into text of n bytes; returns text.                         */
 MLC_API const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n);
 /* mlc_shape_of: "[2,3]", for printing; "[]" of 0-d, "NULL" of NULL. The context keeps the text of
- *   the last four calls, so that one printf may show four shapes; "" and NOMEM without memory. */
+ *   the last four calls, so that one printf may show four shapes; "" and NOMEM without memory.
+ *   ref    Tensor.shape                                                                        */
 MLC_API const char *mlc_shape_of(const mlc_tensor *t);
-/* mlc_item: value of a tensor of one element; NaN and an error otherwise. Waits for the device. */
+/* mlc_item: value of a tensor of one element; NaN and an error otherwise. Waits for the device.
+ *   ref    Tensor.item                                                                         */
 MLC_API double mlc_item(mlc_tensor *t);
 /* mlc_item_at: value of the element at an index for each axis, negative ones from the end; NaN and
  *   an error otherwise. Reads that element alone; waits for the device.
  *   err    SHAPE: another number of indices, one outside its axis     ref: x[i,j,..].item()  */
 MLC_API double mlc_item_at(mlc_tensor *t, mlc_dims index);
 /* mlc_read: copies the elements, row-major, to host memory of exactly that many bytes.
- *   err    ARG if bytes is not numel x dtype size    test: tests/test_tensor.c               */
+ *   err    ARG if bytes is not numel x dtype size    test: tests/test_tensor.c
+ *   ref    Tensor.numpy, Tensor.tolist                                                         */
 MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
 /* mlc_write: copies row-major host data over the elements.                                   */
 MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
 /* mlc_f32: pointer to the first element of an f32 tensor on the host; NULL and an error if it is
- *   of another dtype or on a device. Elements are as t->stride says, also for the next eight. */
+ *   of another dtype or on a device. Elements are as t->stride says, also for the next eight.
+ *   ref    Tensor.data_ptr                                                                     */
 MLC_API float *mlc_f32(mlc_tensor *t);
 /* mlc_f64: the same for f64.                                                                 */
 MLC_API double *mlc_f64(mlc_tensor *t);
@@ -742,26 +759,32 @@ MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_w
 
 /* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf. Of a parameter:
  *   mlc_module_freeze.
- *   err    DTYPE if not float; STATE if t is the result of an operation, or bound            */
+ *   err    DTYPE if not float; STATE if t is the result of an operation, or bound
+ *   ref    Tensor.requires_grad_                                                               */
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
-/* mlc_requires_grad: true if backward would compute a gradient for t.                        */
+/* mlc_requires_grad: true if backward would compute a gradient for t.  ref: Tensor.requires_grad */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
 /* mlc_backward: gradients of a one-element loss for every leaf that asks, whichever optimizer it
  *   has; they add up until that optimizer's step, minimize or zero_grad, or mlc_zero_grad, marks
  *   them stale. On a device it runs also after a label or an index was wrong, if that is not
  *   reported yet: see mlc_scope_end. Saved tensors are freed as they are used: a second backward
  *   over the same operations is STATE.
- *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c */
+ *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c
+ *   ref    Tensor.backward                                                                     */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
 /* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).
- *   err    as mlc_backward; ARG, SHAPE, DTYPE: a dy that does not fit y                      */
+ *   err    as mlc_backward; ARG, SHAPE, DTYPE: a dy that does not fit y
+ *   ref    Tensor.backward(gradient=dy)                                                        */
 MLC_API mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy);
 /* mlc_grad: gradient of a leaf (or of a view of one), as a tensor over the same memory; NULL
- *   without an error if there is none.                                                       */
+ *   without an error if there is none.
+ *   ref    Tensor.grad                                                                         */
 MLC_API mlc_tensor *mlc_grad(mlc_tensor *t);
-/* mlc_zero_grad: marks the gradient of a leaf stale; mlc_grad is NULL until the next backward. */
+/* mlc_zero_grad: marks the gradient of a leaf stale; mlc_grad is NULL until the next backward.
+ *   ref    Tensor.grad = None                                                                  */
 MLC_API void mlc_zero_grad(mlc_tensor *t);
-/* mlc_no_grad_begin: nothing is recorded until the matching end; nests.                      */
+/* mlc_no_grad_begin: nothing is recorded until the matching end; nests.
+ *   ref    torch.no_grad, torch.inference_mode                                                 */
 MLC_API void mlc_no_grad_begin(mlc_ctx *ctx);
 /* mlc_no_grad_end: ends the innermost mlc_no_grad_begin.                                     */
 MLC_API void mlc_no_grad_end(mlc_ctx *ctx);
@@ -771,13 +794,15 @@ MLC_API void mlc_no_grad_end(mlc_ctx *ctx);
  *   gradients of tensors made before are added to and go no further. Nests; a scope ends the tapes
  *   that began in it.
  *   keep   records also what no gradient is asked for, for mlc_tape_each
- *   err    NOMEM                   ref: torch.enable_grad    test: tests/test_tape.c         */
+ *   err    NOMEM                        test: tests/test_tape.c
+ *   ref    torch.enable_grad, here on a tape of its own                                        */
 MLC_API mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep);
 /* mlc_tape_end: ends the innermost one. Its results are no longer results: nothing flows back
  *   through them, as after mlc_detach.  err: STATE if none is open                           */
 MLC_API mlc_status mlc_tape_end(mlc_ctx *ctx);
 /* mlc_anomaly: when on, every operation, forward and backward, is checked: the first one that
- *   makes a NaN or Inf becomes a VALUE error with its name.   ref: autograd.detect_anomaly   */
+ *   makes a NaN or Inf becomes a VALUE error with its name.
+ *   ref    torch.autograd.detect_anomaly                                                       */
 MLC_API void mlc_anomaly(mlc_ctx *ctx, bool on);
 
 /* An operation of the user's own, made of two functions. Both run unrecorded.
@@ -791,7 +816,8 @@ typedef struct mlc_custom_op {
 } mlc_custom_op;
 
 /* mlc_custom: applies a user's operation to up to 8 inputs and records it; op and user must
- *   live until backward.         err: ARG, and what op returns  test: tests/test_tape.c      */
+ *   live until backward.         err: ARG, and what op returns  test: tests/test_tape.c
+ *   ref    torch.autograd.Function                                                             */
 MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                int32_t n_in);
 
@@ -895,7 +921,8 @@ typedef struct mlc_hooks {
 
 /* mlc_hooks_add: calls hooks, which are copied, from now on, after those added before.
  *   out    a number for mlc_hooks_remove, over 0; 0 on an error
- *   err    ARG, NOMEM; STATE inside a hook            ref: torch.utils.hooks.RemovableHandle   */
+ *   err    ARG, NOMEM; STATE inside a hook
+ *   ref    Tensor.register_hook, Tensor.register_post_accumulate_grad_hook: grad_ready         */
 MLC_API int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks);
 /* mlc_hooks_remove: ends the calls of the hooks that have this number.
  *   err    ARG if there are none; STATE inside a hook                                         */
@@ -974,7 +1001,7 @@ MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
 /* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi, NaN stays NaN.
  *   grad   dx += dy where lo < x < hi, as PyTorch 2.15
- *   ref    torch.clamp; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)                  */
+ *   ref    torch.clamp, torch.clip; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)       */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
 /* mlc_neg: -x.                               grad: dx -= dy                    ref: torch.neg   */
 MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
@@ -984,11 +1011,11 @@ MLC_API mlc_tensor *mlc_exp(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_log(mlc_tensor *x);
 /* mlc_sqrt: square root.                     grad: dx += dy/(2y)               ref: torch.sqrt  */
 MLC_API mlc_tensor *mlc_sqrt(mlc_tensor *x);
-/* mlc_tanh: hyperbolic tangent.              grad: dx += dy (1 - y^2)          ref: torch.tanh  */
+/* mlc_tanh: hyperbolic tangent.              grad: dx += dy (1 - y^2)  ref: torch.tanh, F.tanh */
 MLC_API mlc_tensor *mlc_tanh(mlc_tensor *x);
-/* mlc_sigmoid: 1/(1 + e^-x).  grad: dx += dy y (1 - y)  ref: torch.sigmoid                      */
+/* mlc_sigmoid: 1/(1 + e^-x).  grad: dx += dy y (1 - y)           ref: torch.sigmoid, F.sigmoid */
 MLC_API mlc_tensor *mlc_sigmoid(mlc_tensor *x);
-/* mlc_relu: max(x, 0).                       grad: dx += dy where x > 0        ref: torch.relu  */
+/* mlc_relu: max(x, 0).                       grad: dx += dy where x > 0  ref: torch.relu, F.relu */
 MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
 /* mlc_gelu: x Phi(x), not the form with tanh; at -inf 0 (PyTorch: NaN). f32: within 2.5e-7 up to 8,
  *   exact beyond; relative 1.2e-6 above 0, 3.2e-6 down to -3.
@@ -1306,7 +1333,7 @@ MLC_API mlc_tensor *mlc_mean_all(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_max: largest value of any dtype; NaN wins. mlc_min: smallest.
  *   grad   dy shared evenly by ties      err: SHAPE if a reduced axis is empty
- *   ref    torch.amax, torch.amin                                                             */
+ *   ref    torch.amax, torch.amin; torch.max, torch.min without indices                        */
 MLC_API mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_min: see mlc_max.                                                                       */
 MLC_API mlc_tensor *mlc_min(mlc_tensor *x, mlc_dims axes, bool keepdim);
@@ -1327,7 +1354,7 @@ MLC_API mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, boo
  *   not 0. Powers are taken and added in f64.
  *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; extremes: shared by ties; p 0: none
  *   err    ARG: p is NaN; SHAPE: nothing, if p is inf or negative
- *   ref    torch.linalg.vector_norm                                                           */
+ *   ref    torch.linalg.vector_norm, torch.norm                                                */
 MLC_API mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim);
 /* mlc_logsumexp: log sum exp(x) of floats, from the largest x on; -inf of nothing.
  *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp  */
@@ -1346,11 +1373,13 @@ MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
 MLC_API mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis);
 /* mlc_softmax: e^x / sum e^x along an axis, without overflow. A line with a NaN, with +inf or with
  *   nothing but -inf becomes NaN, as in PyTorch. Any axis; the last one is the fastest.
- *   grad   dx += y (dy - sum y dy)   err: SHAPE: no such axis   ref: F.softmax
- *   test   tests/test_rows.c                                                                  */
+ *   grad   dx += y (dy - sum y dy)   err: SHAPE: no such axis
+ *   ref    F.softmax, torch.softmax
+ *   test   tests/test_rows.c                                                                   */
 MLC_API mlc_tensor *mlc_softmax(mlc_tensor *x, int32_t axis);
 /* mlc_log_softmax: x - log sum e^x along an axis, as mlc_softmax.
- *   grad   dx += dy - e^y sum dy     ref: F.log_softmax                                         */
+ *   grad   dx += dy - e^y sum dy
+ *   ref    F.log_softmax, torch.log_softmax                                                    */
 MLC_API mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis);
 /* mlc_layer_norm: (x - mean) / sqrt(var + eps) w + b, mean and variance (over n) of each row along
  *   the last axis; weight, bias [n] or NULL, also in f32 for a 16-bit x; PyTorch's eps is 1e-5.
@@ -1371,7 +1400,8 @@ MLC_API mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps);
 
 /* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
  *   input is a row (left) or a column (right) whose axis goes again. Any strides.
- *   grad   da += dy b^T; db += a^T dy      err: SHAPE, DTYPE           ref: torch.matmul      */
+ *   grad   da += dy b^T; db += a^T dy      err: SHAPE, DTYPE
+ *   ref    torch.matmul, torch.mm, torch.bmm, torch.mv                                         */
 MLC_API mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b);
 /* mlc_linear: y = x w^T + b;  x [..,in], w [out,in], b [out] or NULL.
  *   grad   dx += dy w; dw += dy^T x; db += column sums of dy           ref: F.linear          */
@@ -1410,7 +1440,8 @@ MLC_API mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tens
  *   out    how many were made, which may be fewer; 0 on error          ref: torch.chunk       */
 MLC_API int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out);
 /* mlc_tile: x repeated as a whole, reps[i] times along axis i; counts and axes are aligned at the
- *   last one.                       grad: summed                       ref: torch.tile        */
+ *   last one.                       grad: summed
+ *   ref    torch.tile, Tensor.repeat                                                           */
 MLC_API mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps);
 /* mlc_repeat: each element n times in a row along an axis.
  *   grad   summed                                         ref: torch.repeat_interleave        */
@@ -1577,12 +1608,13 @@ typedef struct mlc_loss_desc {         /* of losses without parameters          
 /* mlc_loss_desc_make: a mean.                                                                 */
 MLC_API mlc_loss_desc mlc_loss_desc_make(void);
 /* mlc_mse_loss: mean of (x - target)^2.
- *   grad   dx += 2 (x - target)/count; target the negative             ref: F.mse_loss        */
+ *   grad   dx += 2 (x - target)/count; target the negative
+ *   ref    F.mse_loss, torch.nn.MSELoss                                                        */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_mse_loss_ex: with a reduction.                                                          */
 MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc);
 /* mlc_l1_loss: |x - target|.         grad: dx += dy sign(x - target); target the negative
- *   ref    F.l1_loss                                                                          */
+ *   ref    F.l1_loss, torch.nn.L1Loss                                                          */
 MLC_API mlc_tensor *mlc_l1_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_l1_loss_ex: with a reduction.                                                           */
 MLC_API mlc_tensor *mlc_l1_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc);
@@ -1595,7 +1627,8 @@ typedef struct mlc_smooth_l1_desc {
 /* mlc_smooth_l1_desc_make: a mean, beta 1.                                                    */
 MLC_API mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void);
 /* mlc_smooth_l1_loss: d^2/(2 beta) where |d| < beta, else |d| - beta/2; d = x - target.
- *   grad   dx += dy d/beta or dy sign d; target the negative   ref: F.smooth_l1_loss          */
+ *   grad   dx += dy d/beta or dy sign d; target the negative
+ *   ref    F.smooth_l1_loss, torch.nn.SmoothL1Loss                                             */
 MLC_API mlc_tensor *mlc_smooth_l1_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_smooth_l1_loss_ex: with a desc.   err: ARG: beta is negative or not finite              */
 MLC_API mlc_tensor *mlc_smooth_l1_loss_ex(mlc_tensor *x, mlc_tensor *target,
@@ -1609,7 +1642,8 @@ typedef struct mlc_huber_desc {
 /* mlc_huber_desc_make: a mean, delta 1.                                                       */
 MLC_API mlc_huber_desc mlc_huber_desc_make(void);
 /* mlc_huber_loss: d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target.
- *   grad   dx += dy d, d within [-delta, delta]; target the negative   ref: F.huber_loss      */
+ *   grad   dx += dy d, d within [-delta, delta]; target the negative
+ *   ref    F.huber_loss, torch.nn.HuberLoss                                                    */
 MLC_API mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_huber_loss_ex: with a desc.       err: ARG: delta is not over 0 or not finite           */
 MLC_API mlc_tensor *mlc_huber_loss_ex(mlc_tensor *x, mlc_tensor *target,
@@ -1626,13 +1660,14 @@ MLC_API mlc_bce_desc mlc_bce_desc_make(void);
 /* mlc_bce_loss: -(target log x + (1 - target) log(1 - x)) of probabilities, logarithms at least
  *   -100; NaN where x is not in [0, 1].
  *   grad   dx += dy (x - target)/(x (1 - x)), the divisor at least 1e-12; dtarget += dy (log(1 - x)
- *          - log x), each at least -100 (PyTorch's are not)   ref: F.binary_cross_entropy     */
+ *          - log x), each at least -100 (PyTorch's are not)
+ *   ref    F.binary_cross_entropy, torch.nn.BCELoss                                            */
 MLC_API mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_bce_loss_ex: with a desc: times weight.   err: ARG: a pos_weight, which is of logits    */
 MLC_API mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc);
 /* mlc_bce_with_logits: the same of sigmoid(x), to full precision also where that is 0 or 1.
  *   grad   dx += dy (sigmoid(x) - target); dtarget -= dy x
- *   ref    F.binary_cross_entropy_with_logits                                                 */
+ *   ref    F.binary_cross_entropy_with_logits, torch.nn.BCEWithLogitsLoss                      */
 MLC_API mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target);
 /* mlc_bce_with_logits_ex: with a desc: -(pos_weight target log sigmoid(x) + (1 - target) log
  *   sigmoid(-x)) weight.                                                                      */
@@ -1666,7 +1701,8 @@ MLC_API mlc_kl_div_desc mlc_kl_div_desc_make(void);
 /* mlc_kl_div: target (log target - x), 0 where target is 0; x the logarithm of a probability.
  *   The divergence of distributions is MLC_REDUCTION_BATCHMEAN.
  *   grad   dx -= dy target; dtarget += dy (log target - x + 1), 0 where target is 0; with
- *          log_target times e^target                           ref: F.kl_div                  */
+ *          log_target times e^target
+ *   ref    F.kl_div, torch.nn.KLDivLoss                                                        */
 MLC_API mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target);
 /* mlc_kl_div_ex: with a desc.                                                                 */
 MLC_API mlc_tensor *mlc_kl_div_ex(mlc_tensor *x, mlc_tensor *target, const mlc_kl_div_desc *desc);
@@ -1695,7 +1731,8 @@ typedef struct mlc_hinge_embedding_desc {
 MLC_API mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void);
 /* mlc_hinge_embedding_loss: x where target is 1, max(0, margin - x) where it is -1 (elsewhere, as
  *   in PyTorch, both); x is a distance.
- *   grad   dx += dy, dx -= dy below the margin; target 0       ref: F.hinge_embedding_loss    */
+ *   grad   dx += dy, dx -= dy below the margin; target 0
+ *   ref    F.hinge_embedding_loss, torch.nn.HingeEmbeddingLoss                                 */
 MLC_API mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_hinge_embedding_loss_ex: with a desc.     err: ARG: margin is not finite                */
 MLC_API mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
@@ -1718,8 +1755,9 @@ MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
  *   probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j; logits, labels,
  *   weights and the loss have one dtype then, and autocast casts inputs to f32. e^mean is the
  *   perplexity, which mlc_metric_perplexity gathers.
- *   grad   dlogits += (softmax - onehot)/n; of probabilities, too      ref: F.cross_entropy
- *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named            */
+ *   grad   dlogits += (softmax - onehot)/n; of probabilities, too
+ *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named
+ *   ref    F.cross_entropy, torch.nn.CrossEntropyLoss                                          */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
 /* mlc_cross_entropy_ex: with reduction, smoothing, ignored label, weights of classes; of a row
  *   w_label times its loss, smoothed with -sum_j w_j log softmax_j / c. A mean with probabilities
@@ -1727,7 +1765,8 @@ MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
 MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                          const mlc_cross_entropy_desc *desc);
 /* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); dtypes and labels as of
- *   mlc_cross_entropy.               grad: dx[label] -= dy w_label     ref: F.nll_loss        */
+ *   mlc_cross_entropy.               grad: dx[label] -= dy w_label
+ *   ref    F.nll_loss, torch.nn.NLLLoss                                                        */
 MLC_API mlc_tensor *mlc_nll_loss(mlc_tensor *x, mlc_tensor *labels);
 /* mlc_nll_loss_ex: as mlc_cross_entropy_ex.     err: ARG: a smoothing                         */
 MLC_API mlc_tensor *mlc_nll_loss_ex(mlc_tensor *x, mlc_tensor *labels,
@@ -1807,7 +1846,8 @@ typedef struct mlc_triplet_margin_desc {
 /* mlc_triplet_margin_desc_make: a mean, margin 1, p 2, no swap.                               */
 MLC_API mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void);
 /* mlc_triplet_margin_loss: max(0, d(anchor, positive) - d(anchor, negative) + margin); of rows
- *   [..,d], d(a, b) the p-norm of a - b + 1e-6.                ref: F.triplet_margin_loss     */
+ *   [..,d], d(a, b) the p-norm of a - b + 1e-6.
+ *   ref    F.triplet_margin_loss, torch.nn.TripletMarginLoss                                   */
 MLC_API mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
                                             mlc_tensor *negative);
 /* mlc_triplet_margin_loss_ex: with a desc; swap: d(positive, negative) if that is less than the
@@ -1839,7 +1879,8 @@ typedef struct mlc_cosine_embedding_desc {
 /* mlc_cosine_embedding_desc_make: a mean, margin 0.                                           */
 MLC_API mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void);
 /* mlc_cosine_embedding_loss: 1 - cos(x1, x2) where target is 1, max(0, cos(x1, x2) - margin) where
- *   it is -1, of rows [..,d]; targets [..], of any dtype.      ref: F.cosine_embedding_loss   */
+ *   it is -1, of rows [..,d]; targets [..], of any dtype.
+ *   ref    F.cosine_embedding_loss, torch.nn.CosineEmbeddingLoss                               */
 MLC_API mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target);
 /* mlc_cosine_embedding_loss_ex: with a desc.    err: ARG: margin is not in [-1, 1]            */
 MLC_API mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
@@ -1849,7 +1890,7 @@ MLC_API mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
 /* mlc_multilabel_margin_loss: sum of max(0, 1 - x_j + x_k)/c over the row's labels j and all k that
  *   are none; x [n,c] or [c], target i64 the same: labels up to the first below 0. Takes memory
  *   for n c^2 elements.                             err: VALUE: a label is not below c
- *   ref    F.multilabel_margin_loss                                                           */
+ *   ref    F.multilabel_margin_loss, torch.nn.MultiLabelMarginLoss                             */
 MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_multilabel_margin_loss_ex: with a reduction.                                            */
 MLC_API mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
@@ -1913,7 +1954,8 @@ typedef struct mlc_param_desc {
 MLC_API mlc_param_desc mlc_param_desc_make(mlc_dims shape);
 
 /* mlc_module_create: a module of a user's class; user_bytes of user are copied (NULL: zeros).
- *   err    ARG       test: tests/test_nn_layers.c                                             */
+ *   err    ARG       test: tests/test_nn_layers.c
+ *   ref    torch.nn.Module                                                                     */
 MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const void *user, size_t user_bytes);
 /* mlc_module_free: frees a module and its children; detaches it from its parent first.        */
@@ -1927,7 +1969,8 @@ MLC_API void mlc_module_free(mlc_module *m);
 MLC_API mlc_module *mlc_module_clone(mlc_module *m);
 /* mlc_module_copy: to gets the values of from, parameters and buffers, name by name.
  *   err    before anything changes, with the first name: ARG: only one has it; SHAPE, DTYPE; STATE:
- *          it is bound in to                                  test: tests/test_nn_values.c    */
+ *          it is bound in to                                  test: tests/test_nn_values.c
+ *   ref    to.load_state_dict(from.state_dict())                                               */
 MLC_API mlc_status mlc_module_copy(mlc_module *to, mlc_module *from);
 /* mlc_module_mix: to = (1 - share) to + share from of floats; others are copied. A share of 1 is
  *   exactly mlc_module_copy: for running averages and target networks, in [0, 1].
@@ -1937,7 +1980,8 @@ MLC_API mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share
 MLC_API size_t mlc_state_bytes(mlc_module *m);
 /* mlc_state_save: parameters and buffers of m, but bound ones, into host memory of exactly so many
  *   bytes: the best weights so far, say. For this process: files are mlc_save's.
- *   err    ARG: bytes                                         test: tests/test_nn_values.c    */
+ *   err    ARG: bytes                                         test: tests/test_nn_values.c
+ *   ref    torch.nn.Module.state_dict in memory                                               */
 MLC_API mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes);
 /* mlc_state_load: takes them back.
  *   err    ARG before anything changes: no such block, or of a network with other names, shapes or
@@ -1949,7 +1993,8 @@ MLC_API void *mlc_module_user(mlc_module *m);
 MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
 /* mlc_module_declare: a parameter or buffer of m. The tensor returned is stable; its memory
  *   comes with the build.    err: ARG if the name is taken, empty, has a dot or is too long, or
- *   desc is NULL                                                                              */
+ *   desc is NULL
+ *   ref    torch.nn.Parameter, torch.nn.Module.register_parameter, register_buffer             */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
 /* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once; files,
@@ -1960,17 +2005,21 @@ MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
  *          none                     test: tests/test_nn.c, tests/test_embedding.c             */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
 /* mlc_module_add: appends a child named by its position: "0", "1", ...
- *   err    ARG if child is NULL (it becomes the context's error) or has a parent              */
+ *   err    ARG if child is NULL (it becomes the context's error) or has a parent
+ *   ref    torch.nn.ModuleList, torch.nn.Sequential.append                                     */
 MLC_API mlc_status mlc_module_add(mlc_module *parent, mlc_module *child);
-/* mlc_module_add_named: appends a child under a name without dots.                            */
+/* mlc_module_add_named: appends a child under a name without dots.
+ *   ref    torch.nn.ModuleDict, torch.nn.Module.add_module                                     */
 MLC_API mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child);
-/* mlc_module_child: the i-th child; NULL if there is none.                                    */
+/* mlc_module_child: the i-th child; NULL if there is none.       ref: torch.nn.Module.children */
 MLC_API mlc_module *mlc_module_child(mlc_module *m, int32_t i);
 /* mlc_module_find: the module at a dotted path below m ("encoder.gate"), "" being m itself; NULL
- *   and ARG if there is none.                               test: tests/test_nn.c             */
+ *   and ARG if there is none.                               test: tests/test_nn.c
+ *   ref    torch.nn.Module.get_submodule                                                       */
 MLC_API mlc_module *mlc_module_find(mlc_module *m, const char *path);
 /* mlc_module_param: parameter or buffer by dotted name ("0.weight"), built; NULL and ARG if
- *   there is none.                                                                            */
+ *   there is none.
+ *   ref    torch.nn.Module.get_parameter, get_buffer                                           */
 MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
 /* mlc_module_bind: the parameter or buffer of a dotted name reads its values from data: memory of
  *   the caller, such as a const array in flash, that is aligned for the dtype, holds all elements
@@ -1995,7 +2044,8 @@ MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
  *   their memory moves: a pointer that mlc_f32(mlc_grad(p)) gave must be taken anew. A parameter
  *   that trees share (mlc_module_tie) is trained by the optimizers of all of them.
  *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound;
- *          NOMEM, without a change                             test: tests/test_nn.c          */
+ *          NOMEM, without a change                             test: tests/test_nn.c
+ *   ref    torch.nn.Module.requires_grad_(False)                                               */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
  *   the nearest; statistics (of mlc_nn_batch_norm, mlc_nn_standardize, mlc_nn_min_max) become f32
@@ -2016,17 +2066,20 @@ MLC_API bool mlc_module_is_training(const mlc_module *m);
 /* mlc_eval_begin: evaluation for m and all below it, and nothing is recorded, until the matching
  *   mlc_eval_end. Nests 8 deep. Without gradients a forward holds the outputs of two layers at a
  *   time, not of all.
- *   err    STATE, without a change, when deeper      ref: torch.nn.Module.eval, torch.no_grad
- *   test   tests/test_nn.c                                                                    */
+ *   err    STATE, without a change, when deeper
+ *   ref    torch.nn.Module.eval with torch.no_grad
+ *   test   tests/test_nn.c                                                                     */
 MLC_API mlc_status mlc_eval_begin(mlc_module *m);
 /* mlc_eval_end: each module trains or evaluates as it did before, and operations are recorded as
  *   they were.                                          err: STATE without a mlc_eval_begin   */
 MLC_API mlc_status mlc_eval_end(mlc_module *m);
 /* mlc_module_forward: runs a module on arrays of tensors. What it makes and neither returns nor
- *   the tape saves is freed before it returns.     err: ARG; those of its operations          */
+ *   the tape saves is freed before it returns.     err: ARG; those of its operations
+ *   ref    torch.nn.Module.forward, with several tensors                                       */
 MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                       mlc_tensor **out, int32_t n_out);
-/* mlc_forward: one tensor in, one out; NULL on error, which is that of mlc_module_forward.    */
+/* mlc_forward: one tensor in, one out; NULL on error, which is that of mlc_module_forward.
+ *   ref    torch.nn.Module.forward                                                             */
 MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 
 /* Gets what m's forward made. It returns true if these tensors are to live as long as their scope,
@@ -2037,7 +2090,8 @@ typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *o
  *   in mlc_summary. A module with a hook is not fused with the modules that follow it; f32 and f64
  *   keep their bits. Of the children of SqueezeExcite fn gets outputs with their activations
  *   applied. fn frees no module. A module has one hook: another takes its place, NULL ends it.
- *   test   tests/test_nn.c                                                                    */
+ *   ref    torch.nn.Module.register_forward_hook
+ *   test   tests/test_nn.c                                                                     */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
 /* Fans are of a weight [out,in,..]: in or out times the product of what follows, as torch.nn.init
@@ -2057,7 +2111,9 @@ MLC_API mlc_init_desc mlc_init_desc_make(mlc_init kind);
  *   is drawn depends on the context's seed, the name below m and the kind only.
  *   err    before anything changes: ARG: no desc, nothing matches a glob, values that no desc may
  *          have, XAVIER, KAIMING or ORTHOGONAL of a parameter with fewer than 2 axes; STATE: bound
- *   ref    torch.nn.init                                      test: tests/test_nn_values.c    */
+ *   ref    torch.nn.init; torch.nn.init.kaiming_uniform_, kaiming_normal_, xavier_uniform_,
+ *          xavier_normal_, orthogonal_, trunc_normal_, uniform_, normal_, constant_, zeros_
+ *   test   tests/test_nn_values.c                                                              */
 MLC_API mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_init_desc *desc);
 
 typedef struct mlc_param_iter {        /* walks parameters and buffers, shared ones once       */
@@ -2068,7 +2124,8 @@ typedef struct mlc_param_iter {        /* walks parameters and buffers, shared o
     int64_t     next;                  /* private                                              */
 } mlc_param_iter;
 
-/* mlc_param_iter_make: starts a walk over m; then while (mlc_param_next(&it)).                */
+/* mlc_param_iter_make: starts a walk over m; then while (mlc_param_next(&it)).
+ *   ref    torch.nn.Module.named_parameters, parameters, named_buffers, buffers                */
 MLC_API mlc_param_iter mlc_param_iter_make(mlc_module *m);
 /* mlc_param_next: next parameter or buffer in declaration order; false at the end.            */
 MLC_API bool mlc_param_next(mlc_param_iter *it);
@@ -2134,15 +2191,15 @@ MLC_API mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size);
 MLC_API mlc_module *mlc_nn_layer_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
 /* mlc_nn_rms_norm_ex: mlc_nn_rms_norm with the desc's eps; it never has a bias.   err: ARG    */
 MLC_API mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc);
-/* mlc_nn_relu: mlc_relu as a module.                                                          */
+/* mlc_nn_relu: mlc_relu as a module.                                        ref: torch.nn.ReLU */
 MLC_API mlc_module *mlc_nn_relu(mlc_ctx *ctx);
-/* mlc_nn_gelu: mlc_gelu as a module.                                                          */
+/* mlc_nn_gelu: mlc_gelu as a module.                                        ref: torch.nn.GELU */
 MLC_API mlc_module *mlc_nn_gelu(mlc_ctx *ctx);
-/* mlc_nn_tanh: mlc_tanh as a module.                                                          */
+/* mlc_nn_tanh: mlc_tanh as a module.                                        ref: torch.nn.Tanh */
 MLC_API mlc_module *mlc_nn_tanh(mlc_ctx *ctx);
-/* mlc_nn_sigmoid: mlc_sigmoid as a module.                                                    */
+/* mlc_nn_sigmoid: mlc_sigmoid as a module.                               ref: torch.nn.Sigmoid */
 MLC_API mlc_module *mlc_nn_sigmoid(mlc_ctx *ctx);
-/* mlc_nn_silu: mlc_silu as a module.                                                          */
+/* mlc_nn_silu: mlc_silu as a module.                                        ref: torch.nn.SiLU */
 MLC_API mlc_module *mlc_nn_silu(mlc_ctx *ctx);
 /* mlc_nn_mish: mlc_mish as a module.                                ref: torch.nn.Mish         */
 MLC_API mlc_module *mlc_nn_mish(mlc_ctx *ctx);
@@ -2218,8 +2275,8 @@ typedef struct mlc_named_module {
  *   has the parameters embed.weight, head.weight, .., as PyTorch's state dict has. It serves as
  *   a container, too, for a forward of your own that calls its children: mlc_module_find(m, ..).
  *   err    as mlc_nn_sequential_of; ARG: a name is NULL, empty, has a dot, or is there twice
- *   ref    torch.nn.Sequential(OrderedDict(..)), torch.nn.ModuleDict
- *   test   tests/test_nn_layers.c                                                             */
+ *   ref    torch.nn.Sequential(OrderedDict(..))
+ *   test   tests/test_nn_layers.c                                                              */
 MLC_API mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
                                             const mlc_named_module *children);
 #ifdef __cplusplus
@@ -2416,8 +2473,9 @@ MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t
                                   int64_t stride, int64_t padding);
 /* mlc_nn_causal_conv1d: of a sequence [n,in,t]: y [n,out,t] at t is of x at t, t - dilation, .., 0
  *   before the first: mlc_nn_conv with causal.
- *   err    ARG       ref: torch.nn.Conv1d of F.pad(x, (dilation (kernel - 1), 0))
- *   test   tests/test_tcn.c                                                                   */
+ *   err    ARG
+ *   ref    torch.nn.Conv1d after dilation (kernel - 1) zeros in front
+ *   test   tests/test_tcn.c                                                                    */
 MLC_API mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                          int64_t dilation);
 /* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
@@ -2429,9 +2487,9 @@ MLC_API mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t ou
 /* mlc_nn_conv_transpose3d: the same for volumes.           ref: torch.nn.ConvTranspose3d      */
 MLC_API mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                             int64_t stride, int64_t padding);
-/* mlc_nn_max_pool: mlc_max_pool as a module.                        ref: torch.nn.MaxPool2d   */
+/* mlc_nn_max_pool: mlc_max_pool as a module.           ref: torch.nn.MaxPool2d with any argument */
 MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
-/* mlc_nn_avg_pool: mlc_avg_pool as a module.                        ref: torch.nn.AvgPool2d   */
+/* mlc_nn_avg_pool: mlc_avg_pool as a module.           ref: torch.nn.AvgPool2d with any argument */
 MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
 /* mlc_nn_max_pool1d: mlc_max_pool of windows side by side, as a module. ref: torch.nn.MaxPool1d */
 MLC_API mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel);
@@ -2445,9 +2503,11 @@ MLC_API mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel);
 MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
 /* mlc_nn_avg_pool3d: the same for volumes.                         ref: torch.nn.AvgPool3d   */
 MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module. ref: torch.nn.AdaptiveAvgPool2d */
+/* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module.
+ *   ref    torch.nn.AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d                    */
 MLC_API mlc_module *mlc_nn_adaptive_avg_pool(mlc_ctx *ctx, mlc_dims size);
-/* mlc_nn_adaptive_max_pool: mlc_adaptive_max_pool as a module. ref: torch.nn.AdaptiveMaxPool2d */
+/* mlc_nn_adaptive_max_pool: mlc_adaptive_max_pool as a module.
+ *   ref    torch.nn.AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d                    */
 MLC_API mlc_module *mlc_nn_adaptive_max_pool(mlc_ctx *ctx, mlc_dims size);
 
 typedef struct mlc_nn_batch_norm_desc {
@@ -2460,7 +2520,7 @@ typedef struct mlc_nn_batch_norm_desc {
 MLC_API mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels);
 /* mlc_nn_batch_norm: mlc_batch_norm with weight 1 and bias 0 at first, by the batch's statistics in
  *   training, by running_mean and running_var in evaluation; num_batches_tracked counts.
- *   ref    torch.nn.BatchNorm2d                                                               */
+ *   ref    torch.nn.BatchNorm1d, BatchNorm2d, BatchNorm3d                                      */
 MLC_API mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels);
 /* mlc_nn_batch_norm_ex: with momentum, eps, or less state.                       err: ARG     */
 MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *desc);
@@ -2468,7 +2528,7 @@ MLC_API mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_d
  *   err    ARG: groups do not divide channels                       ref: torch.nn.GroupNorm   */
 MLC_API mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t channels);
 /* mlc_nn_instance_norm: mlc_instance_norm, eps 1e-5; with weight 1 and bias 0 at first if affine.
- *   ref    torch.nn.InstanceNorm2d                                                            */
+ *   ref    torch.nn.InstanceNorm1d, InstanceNorm2d, InstanceNorm3d                             */
 MLC_API mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine);
 /* mlc_nn_group_norm_ex: mlc_nn_group_norm with the desc's groups, eps and parameters.
  *   err    ARG                                                                                */
@@ -2668,7 +2728,7 @@ MLC_API mlc_ctc_desc mlc_ctc_desc_make(void);
  *          e^log_probs, so that it is that of logits; through log_softmax both are the same
  *   err    SHAPE, DTYPE; VALUE, which names the place: a label that is the blank or not in [0,c), a
  *          length below 0 or over t or s, or target_lengths that do not add up to n
- *   ref    Graves et al. 2006; F.ctc_loss                        test: tests/test_ctc.c       */
+ *   ref    Graves et al. 2006; F.ctc_loss, torch.nn.CTCLoss        test: tests/test_ctc.c      */
 MLC_API mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
                                  mlc_tensor *input_lengths, mlc_tensor *target_lengths);
 /* mlc_ctc_loss_ex: with a desc.                 err: ARG: blank is no class                   */
@@ -3301,7 +3361,8 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
  *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
  *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
- *          is on; VALUE: gradients that are not finite, where they are clipped or scaled      */
+ *          is on; VALUE: gradients that are not finite, where they are clipped or scaled
+ *   ref    torch.optim.Optimizer.step                                                          */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
  *   Gradients that the optimizer's parameters have from other calls of mlc_backward are dropped
@@ -3331,12 +3392,15 @@ typedef mlc_tensor *(*mlc_loss_fn)(void *user);
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
 /* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
 MLC_API bool mlc_optim_needs_loss(const mlc_optim *opt);
-/* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.          */
+/* mlc_optim_zero_grad: marks all gradients stale without a step, collected ones too.
+ *   ref    torch.optim.Optimizer.zero_grad                                                     */
 MLC_API void mlc_optim_zero_grad(mlc_optim *opt);
 /* mlc_optim_set_lr: learning rate of the next steps; groups keep their ratio to it. With a schedule
- *   (mlc_optim_schedule) it is the base value.              err: ARG if negative or not finite */
+ *   (mlc_optim_schedule) it is the base value.              err: ARG if negative or not finite
+ *   ref    torch.optim.Optimizer.param_groups[0]["lr"] = lr                                    */
 MLC_API mlc_status mlc_optim_set_lr(mlc_optim *opt, double lr);
-/* mlc_optim_lr: the learning rate of the next update, by the schedule if there is one.        */
+/* mlc_optim_lr: the learning rate of the next update, by the schedule if there is one.
+ *   ref    torch.optim.lr_scheduler.LRScheduler.get_last_lr                                    */
 MLC_API double mlc_optim_lr(const mlc_optim *opt);
 /* mlc_optim_steps: steps made. Waits for a device, as mlc_optim_grad_norm and
  *   mlc_optim_scaler_state do.                                                                */
@@ -3355,7 +3419,7 @@ MLC_API mlc_group_desc mlc_group_desc_make(void);
  *   own; the last group that matches wins; at most 15 groups. NULL desc: the optimizer's values.
  *   err    ARG if nothing matches, or a value is negative, or not to be used; adamw, and another
  *          rule than mlc_muon
- *   ref    torch.optim parameter groups                                                       */
+ *   ref    torch.optim parameter groups; torch.optim.Optimizer.add_param_group                 */
 MLC_API mlc_status mlc_optim_group(mlc_optim *opt, const char *glob, const mlc_group_desc *desc);
 /* mlc_optim_no_decay: on: no weight decay for parameters of at most one axis, biases and weights of
  *   norms. Over it wins a group made later whose desc has_weight_decay. Embeddings decay; a group
@@ -3444,7 +3508,8 @@ MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc)
 /* mlc_optim_scaler_off: scales no more.                                                       */
 MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
 /* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler.
- *   err    as mlc_mul_scalar                                                                  */
+ *   err    as mlc_mul_scalar
+ *   ref    torch.amp.GradScaler.scale                                                          */
 MLC_API mlc_tensor *mlc_optim_scaled(mlc_optim *opt, mlc_tensor *loss);
 /* mlc_optim_scaler_state: as of the last step; a scale of 1 without a scaler.                 */
 MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
@@ -3485,7 +3550,7 @@ MLC_API mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *opt);
  *          what takes part, bool [parameters]; f64 [pairs]; vectors of all parameters, views
  *   optim.mean  i64 []: 1 while mlc_optim_mean is on; of rules that have one
  *   optim.scale, .good, .skipped, .skipped_row  f64 [], i64 []: mlc_scaler_state; with a scaler
- *   ref    torch.optim.Optimizer.state_dict                                                   */
+ *   ref    torch.optim.Optimizer.state_dict, tensor by tensor                                  */
 MLC_API bool mlc_optim_state_next(mlc_optim_state_iter *it);
 
 /* @@ API.OPTIMIZERS ------------ more rules, averages, reports; test: tests/test_rules.c
@@ -3987,7 +4052,8 @@ MLC_API mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, d
 MLC_API mlc_sched mlc_sched_noam(int64_t width, int64_t warmup);
 /* mlc_sched_inverse_sqrt: (t + 1)/warmup, at most 1, then sqrt(warmup/(t + 1)).               */
 MLC_API mlc_sched mlc_sched_inverse_sqrt(int64_t warmup);
-/* mlc_sched_user: fn(user, t), which must be a pure function: it is also called for a plot.   */
+/* mlc_sched_user: fn(user, t), which must be a pure function: it is also called for a plot.
+ *   ref    torch.optim.lr_scheduler.LambdaLR                                                   */
 MLC_API mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user);
 
 typedef struct mlc_one_cycle_desc {
@@ -4053,7 +4119,8 @@ typedef enum mlc_knob {
  *   its arrays. NULL s: the base value again. A device is not waited for: there t counts the steps
  *   that a scaler or clipping has skipped, too, as PyTorch's scheduler.step() after each step.
  *   err    ARG: knob, schedule, an optimizer without momentum; of mlc_optim_step, VALUE: a factor
- *          that is negative or not finite, a beta1 of 1 or more; nothing is changed then       */
+ *          that is negative or not finite, a beta1 of 1 or more; nothing is changed then
+ *   ref    torch.optim.lr_scheduler.LRScheduler                                                */
 MLC_API mlc_status mlc_optim_schedule(mlc_optim *opt, mlc_knob knob, const mlc_sched *s);
 
 typedef struct mlc_plateau {           /* settings, and a state to be saved with the training  */
@@ -4276,11 +4343,11 @@ MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64
  *   x is u8 or f32 images, [n,h,w] or [n,c,h,w], that each epoch come another way: bilinear, 0
  *   outside. How an image comes follows from the seed, the epoch and its row.
  *   err    ARG: no x, empty data set, batch < 1, shift, rotate < 0; SHAPE: x and y differ in rows,
- *          x is not images; DTYPE: images of another one
- *   ref    torch.utils.data.DataLoader                                                        */
+ *          x is not images; DTYPE: images of another one                                       */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
 /* mlc_loader_shuffled: batches in a new order each epoch, of seed 0, whatever mlc_seed was told;
- *   mlc_loader_seeded takes another.                                                          */
+ *   mlc_loader_seeded takes another.
+ *   ref    torch.utils.data.DataLoader, with shuffle=True                                      */
 MLC_API mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
 /* mlc_loader_seeded: mlc_loader_shuffled, of this seed.                                       */
 MLC_API mlc_loader *mlc_loader_seeded(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch,
@@ -4374,7 +4441,8 @@ typedef struct mlc_dataset {
 
 /* mlc_dataset_create: a dataset of the context from functions of the program, copied; release is
  *   called when it is freed.
- *   err    ARG: no get, fields, sizes                                                         */
+ *   err    ARG: no get, fields, sizes
+ *   ref    torch.utils.data.Dataset, IterableDataset                                           */
 MLC_API mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data);
 /* mlc_dataset_free: frees what a function of the library has made, before what it refers to.  */
 MLC_API void mlc_dataset_free(mlc_dataset *data);
@@ -5537,7 +5605,8 @@ MLC_API mlc_tensor *mlc_safetensors_view(mlc_safetensors *file, const char *name
 MLC_API const char *mlc_safetensors_metadata(const mlc_safetensors *file, const char *key);
 
 /* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
- *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO                         */
+ *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO
+ *   ref    torch.save, torch.nn.Module.state_dict                                              */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 /* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
  *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. Of a
@@ -5545,8 +5614,8 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
  *   nothing of m has changed.
  *   err    IO: missing and unexpected keys, all of them, or, of a run file and a file of
  *          mlc_optim_save, how it is loaded; two names of a parameter that differ; SHAPE, DTYPE
- *          naming the parameter
- *   ref    torch.nn.Module.load_state_dict(strict=True)          test: tests/test_state.c     */
+ *          naming the parameter          test: tests/test_state.c
+ *   ref    torch.load, torch.nn.Module.load_state_dict(strict=True)                            */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
 /* The key of a tensor in a file and a name in the model, for mlc_load_ex and mlc_save_ex alike.
@@ -5644,7 +5713,8 @@ MLC_API const mlc_rename *mlc_rename_bert(int32_t *n);
 /* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
  *   safetensors file: with what mlc_save saves a training goes on from there, bit by bit. Gradients
  *   are in it only where calls have collected some.
- *   err    STATE: the module was freed, an average is on; IO   test: tests/test_optim_state.c  */
+ *   err    STATE: the module was freed, an average is on; IO   test: tests/test_optim_state.c
+ *   ref    torch.optim.Optimizer.state_dict                                                    */
 MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
 /* mlc_optim_load: reads it back into an optimizer that was made as that one: same rule, groups and
  *   trained parameters, by name, a scaler and averages if that had them. Steps made, and with them

@@ -22,8 +22,15 @@ FIELD = re.compile(r"^ {0,4}(%s)(?: {2,}|: )(?=\S)|"
                    r"(?<=\s)(grad|err|ref|test(?=: te|: those)|(?<=  )out|(?<=  )dtype): "
                    % "|".join(KEYS))
 NAME = re.compile(r"\b(?:mlc_[a-z0-9_]*[a-z0-9_]|MLC_[A-Z0-9_]*[A-Z0-9])\b")
-TORCH = re.compile(r"\b(?:torch|F|Tensor|torchvision|torchmetrics|torchtune|torchaudio|autograd)"
-                   r"(?:\.[A-Za-z_]\w*)+")
+# A name of PyTorch's, and those after it that have what stands before its last point in common.
+TORCH = re.compile(r"\b((?:torch|F|Tensor|torchvision|torchmetrics|copy)(?:\.[A-Za-z]\w*)+)"
+                   r"((?:, \.?[A-Za-z]\w*(?=[,;]|$))*)")
+SPACES = ("torch.optim", "torch.nn.init", "torch.optim.lr_scheduler", "torchvision.transforms",
+          "torch.utils.benchmark")        # to these belong the words that follow them
+GROUPS = (("torch", r"torch\.\w+$"), ("Tensor", r"Tensor\."), ("torch.nn", r"torch\.nn\."),
+          ("F, torch.nn.functional", r"F\."), ("torch.optim", r"torch\.optim\b"),
+          ("torch.utils", r"torch\.utils\b"), ("others", r""))
+NOT_THERE = "tests/reference.txt"
 LINES = 40                      # most lines of a declaration that are shown
 
 
@@ -92,12 +99,15 @@ class Item:
         for names, said in fields:
             said = re.sub(r"\s*\*/\s*", " ", said).strip()
             told = re.search(r"\bdefaults?:? ([^;]*?)(?:[;:] |$)", said)
-            told = told and re.split(r"\. |(?<=\d) \(", told[1])[0]
+            told = told and re.split(r"(?<!\.)\. |(?<=\d) \(", told[1])[0]
             told = "required" if said.startswith("required") else told
             values = [made.get(name) for name in names]
             if not told or len(told) > 40:
                 told = values[0] if all(v == values[0] for v in values) else None
-            out.append(", ".join(names) + (f" ({told})" if told else ""))
+            if told in values and len(set(values)) > 1:
+                out += [name + (f" ({made[name]})" if name in made else "") for name in names]
+            else:
+                out.append(", ".join(names) + (f" ({told})" if told else ""))
         return "; ".join(out)
 
     def field(self, key):
@@ -310,6 +320,7 @@ class Model:
         """Names in comments that nothing declares; NAME and FAMILY stand for others."""
         with open("mlcore.h", encoding="utf-8") as file:
             code = re.sub(r"/\*.*?\*/", "", text + file.read(), flags=re.S)
+        self.code = set(NAME.findall(code))
         said = " ".join(re.findall(r"/\*.*?\*/", text, flags=re.S) + self.manual)
         known = set(NAME.findall(code) + re.findall(r"\b(MLC_\w+)=", said))      # environment
         known |= {"MLC_" + name for name in re.findall(r"\b[UBN]\((\w+),", code)}
@@ -338,14 +349,48 @@ class Model:
         return made
 
     def torch(self):
-        """(a name of PyTorch's, names here) of each name that a ref has, sorted."""
+        """Of each group of PyTorch's names (name, names here), sorted; those here that have the
+        fewest of PyTorch's come first."""
         index = {}
         for item in [item for item in self.items if item.kind == "function" and not item.see]:
-            names, group = TORCH.findall(item.field("ref")), item.names
-            for at, name in enumerate(names):
-                here = [group[at]] if len(group) == len(names) else group
-                index.setdefault(name, []).extend(n for n in here if n not in index.get(name, []))
-        return sorted(index.items(), key=lambda row: (row[0].split(".")[-1].lower(), row[0]))
+            names, group = torch_names(item.field("ref")), item.names
+            for at, (name, exact) in enumerate(names):
+                one = len(group) > 1 and len(names) % len(group) == 0
+                rank = (not exact, len(names), len(item.field("ref")))
+                for here in [group[at % len(group)]] if one else group:
+                    index.setdefault(name, {}).setdefault(here, rank)
+        groups = {title: [] for title, _ in GROUPS}
+        for name, here in sorted(index.items(), key=lambda row: row[0].lower()):
+            title = next(title for title, start in GROUPS if re.match(start, name))
+            groups[title].append((name, sorted(here, key=here.get)))
+        return groups
+
+    def not_there(self, index):
+        """(names, what to do) of each line of NOT_THERE; what it says of names here must hold."""
+        with open(NOT_THERE, encoding="utf-8") as file:
+            rows = [line.rstrip("\n").split(": ", 1) for line in file if line.strip()]
+        known = {name for rows in index.values() for name, _ in rows}
+        for names, text in rows:
+            self.bad += [f"{NOT_THERE}: {name} is in the index" for name in names.split(", ")
+                         if name in known]
+            self.bad += [f"{NOT_THERE}: {name} is not declared" for name in NAME.findall(text)
+                         if name not in self.of and name not in self.code]
+        return rows
+
+
+def torch_names(ref):
+    """(name, is that all that is said of it) of each name of PyTorch's in a ref."""
+    made = []
+    for found in TORCH.finditer(ref):
+        name, after = found[1], ref[found.end():]
+        if after.startswith("._"):              # private
+            continue
+        words = re.match(r"(?: [a-z]+)+(?=[,;]|$)", after)
+        name += words[0] if words and name in SPACES else ""
+        made.append((name, re.match(r"[,;]|$", after) is not None or name != found[1]))
+        common = found[1].rpartition(".")[0]
+        made += [(f"{common}.{more}", True) for more in re.findall(r"\w+", found[2])]
+    return made
 
 
 def blocks(lines):
@@ -405,10 +450,18 @@ def api_md(model):
             tables.append(f"| `{row.call()}` | {cell(text)} | {cell(row.field('ref'))} |")
         if types:
             tables += ["", "Types: " + ", ".join(f"`{name}`" for name in types)]
-    out += ["- [From PyTorch's names](#pytorch)"] + tables
+    out += ["- [From PyTorch's names](#pytorch)", "- [Not there](#not-there)"] + tables
     out += ["", "<a id=\"pytorch\"></a>", "## From PyTorch's names", "",
-            "`F` is `torch.nn.functional`.", "", "| PyTorch | mlcore |", "|---|---|"]
-    out += [f"| `{name}` | {', '.join(f'`{n}`' for n in here)} |" for name, here in model.torch()]
+            "`F` is `torch.nn.functional`. What is not here may be [not there](#not-there)."]
+    index = model.torch()
+    for title, rows in index.items():
+        out += ["", f"### {title}", "", "| PyTorch | mlcore |", "|---|---|"]
+        out += [f"| `{name}` | {', '.join(f'`{n}`' for n in here)} |" for name, here in rows]
+    out += ["", "<a id=\"not-there\"></a>", "## Not there", "",
+            "What is looked for under PyTorch's names and is not in mlcore, and what to do.", "",
+            "| PyTorch | instead |", "|---|---|"]
+    out += [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {cell(text)} |"
+            for names, text in model.not_there(index)]
     return "\n".join(out) + "\n"
 
 
