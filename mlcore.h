@@ -46,7 +46,8 @@
  *   so leave a fifth of it free over what mlc_memory_info showed for the largest step. NOMEM says
  *   how large a block, or limit, would have done.
  *
- * 4. Gradients. Leaves ask for them (mlc_set_requires_grad; parameters do). They add up until
+ * 4. Gradients. Leaves get them that require them: parameters, and those that mlc_set_requires_grad
+ *   was called for. A leaf is a tensor that no operation has made. They add up until
  *   the optimizer's step or mlc_zero_grad marks them stale. There is no double backward.
  *
  * 5. Threads. A context is used by one thread at a time, and may go from one to another between two
@@ -544,7 +545,7 @@ MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
 /* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
  *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not made
  *   in the current scope, or may still be needed: recorded, saved for backward, kept by a hook, a
- *   leaf that asks for a gradient.                            test: tests/test_tape.c         */
+ *   leaf that requires a gradient.                            test: tests/test_tape.c         */
 MLC_API void mlc_drop(mlc_tensor *t);
 
 /* mlc_memory_info: fills out with the bytes in use.
@@ -694,7 +695,9 @@ MLC_API const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n);
  *   the last four calls, so that one printf may show four shapes; "" and NOMEM without memory.
  *   ref    Tensor.shape                                                                        */
 MLC_API const char *mlc_shape_of(const mlc_tensor *t);
-/* mlc_item: value of a tensor of one element; NaN and an error otherwise. Waits for the device.
+/* mlc_item: value of a tensor of one element; waits for the device. NaN with an error for another
+ *   number of elements; NaN for NULL, which operations return after an error: look at mlc_error
+ *   before the value.
  *   ref    Tensor.item                                                                         */
 MLC_API double mlc_item(mlc_tensor *t);
 /* mlc_item_at: value of the element at an index for each axis, negative ones from the end; NaN and
@@ -757,18 +760,20 @@ MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_w
 
 /* @@ API.AUTOGRAD ----------------- gradients, tapes, custom operations; test: tests/test_tape.c */
 
-/* mlc_set_requires_grad: asks for (or stops asking for) the gradient of a leaf. Of a parameter:
- *   mlc_module_freeze.
- *   err    DTYPE if not float; STATE if t is the result of an operation, or bound
+/* mlc_set_requires_grad: from now on backward computes (or, with false, no longer computes) the
+ *   gradient of a leaf, which is a tensor that no operation has made. A parameter has this from
+ *   its declaration on; of many at once: mlc_module_freeze.
+ *   err    DTYPE if not float; ARG: a buffer; STATE if t is the result of an operation, or bound
  *   ref    Tensor.requires_grad_                                                               */
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.  ref: Tensor.requires_grad */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
-/* mlc_backward: gradients of a one-element loss for every leaf that asks, whichever optimizer it
- *   has; they add up until that optimizer's step, minimize or zero_grad, or mlc_zero_grad, marks
- *   them stale. On a device it runs also after a label or an index was wrong, if that is not
- *   reported yet: see mlc_scope_end. Saved tensors are freed as they are used: a second backward
- *   over the same operations is STATE.
+/* mlc_backward: adds the gradients of a one-element loss to those of the leaves that require one:
+ *   parameters that are not frozen, whichever optimizer they belong to, and tensors of
+ *   mlc_set_requires_grad. They add up until that optimizer's step, minimize or zero_grad, or
+ *   mlc_zero_grad, marks them stale. On a device it runs also after a label or an index was
+ *   wrong, if that is not reported yet: see mlc_scope_end. Saved tensors are freed as they are
+ *   used: a second backward over the same operations is STATE.
  *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c
  *   ref    Tensor.backward                                                                     */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
@@ -1908,20 +1913,24 @@ typedef enum mlc_takes {               /* what a class does in its own pass, or'
     MLC_TAKES_FORCE_32 = 0x7fffffff
 } mlc_takes;
 
-/* forward makes outputs from inputs, or returns an error. call makes one output from one input and
- * applies the epilogue e to it; NULL is an error. A class has forward, call or both; where it has
- * both, containers use call. A class with neither holds named children that another module runs:
- * its own forward is a STATE error.
- * takes says what e may ask for; e asks for nothing else. A container that asks for something does
- * not run the next modules, which would do the same: mlc_nn_sequential asks for activations and
- * dropout, with e->residual NULL.                                                             */
+/* What modules of a kind have in common. mlc_module_create copies it, but not what name points to.
+ * forward makes n_out outputs from n_in inputs, or returns an error. call makes one output from one
+ * input; NULL is an error. A class has one of both, or both: mlc_forward then runs forward, and a
+ * container that has work for e runs call. A class with neither holds named children that another
+ * module runs: its own forward is a STATE error.
+ * A module with children gives them to mlc_module_add_named when it is made, and keeps their
+ * pointers in its user data (mlc_module_user), where its forward or call finds them.
+ * e of call is work that a container wants done in the same pass: an activation or dropout next.
+ * With takes 0 it asks for nothing, and call may ignore it. Else it asks for what takes names and
+ * nothing more, and call must do that, as the container then leaves out the modules whose work it
+ * is: mlc_nn_sequential asks for activations and dropout, with e->residual NULL.               */
 typedef struct mlc_module_class {
-    const char *name;                  /* "Linear": shown by mlc_summary                       */
+    const char *name;                  /* "Linear": shown by mlc_summary and in errors         */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                            mlc_tensor **out, int32_t n_out);
     void        (*release)(mlc_module *m);  /* NULL, or frees what the user data owns          */
     mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);
-    uint32_t    takes;                 /* mlc_takes of call                                    */
+    uint32_t    takes;                 /* mlc_takes that call heeds in e; 0: none              */
     /* Of a class with release: m's user data, a copy of from's, gets what it is to own. */
     mlc_status  (*clone)(mlc_module *m, mlc_module *from);
 } mlc_module_class;
@@ -2027,7 +2036,8 @@ MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
  *   products). It is frozen, and what would change it is a STATE error: a load, operations in
  *   place, batch norm in training if it is of its statistics, unfreezing. mlc_f32 and the like give
  *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
- *   no more, and still frozen.
+ *   no more, and still frozen. So threads share weights: each binds them in a network of its own
+ *   context, by names and pointers that one thread has gathered before (mlc_param_next).
  *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
  *          has operations on it                                   test: tests/test_nn_bind.c  */
 MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);
@@ -2104,8 +2114,9 @@ typedef struct mlc_init_desc {
     bool     fan_out;                  /* KAIMING by the fan out, not in                       */
 } mlc_init_desc;
 
-/* mlc_init_desc_make: a 0, b 1, [lo,hi] [-2,2], the fan in, and a gain of 1; of KAIMING sqrt 2,
- *   for a relu.                                                                               */
+/* mlc_init_desc_make: a desc of this kind: a 0 and b 1 (so a constant 0, uniform in [0,1), normal
+ *   of deviation 1), lo -2 and hi 2, the fan in, and a gain of 1, or sqrt 2 of KAIMING, as suits
+ *   layers that a relu follows.                                                                */
 MLC_API mlc_init_desc mlc_init_desc_make(mlc_init kind);
 /* mlc_module_init: parameters of m whose dotted name matches the glob (NULL: all) start anew. What
  *   is drawn depends on the context's seed, the name below m and the kind only.
@@ -2127,7 +2138,9 @@ typedef struct mlc_param_iter {        /* walks parameters and buffers, shared o
 /* mlc_param_iter_make: starts a walk over m; then while (mlc_param_next(&it)).
  *   ref    torch.nn.Module.named_parameters, parameters, named_buffers, buffers                */
 MLC_API mlc_param_iter mlc_param_iter_make(mlc_module *m);
-/* mlc_param_next: next parameter or buffer in declaration order; false at the end.            */
+/* mlc_param_next: next parameter or buffer in declaration order; false at the end. A walk is a
+ *   call on the model's context, and belongs to the thread that uses it: for other threads gather
+ *   names and pointers (mlc_f32) first.                                                        */
 MLC_API bool mlc_param_next(mlc_param_iter *it);
 /* mlc_module_numel: number of elements of all parameters; only the trainable ones if asked.   */
 MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
@@ -3010,10 +3023,11 @@ typedef struct mlc_cache_desc {
 
 /* mlc_cache_desc_make: in the context's dtype.                                                */
 MLC_API mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity);
-/* mlc_cache_bytes: of keys and values, of states twice (c of an LSTM is f32 in 16 bits), and of the
- *   token of each place, 4 on the host, which mlc_cache_create takes at once; 0 with an error.
- *   Without places the first forward of tokens adds a bit for each token of the vocabulary and
- *   each sequence, whatever the length of the stream.                                         */
+/* mlc_cache_bytes: the bytes that mlc_cache_create would take, all at once; 0 with an error. They
+ *   are keys and values, states of recurrent layers twice (c of an LSTM is f32 in 16 bits), and 4
+ *   on the host for the token of each place. Without places (capacity 0, of a net without
+ *   attention) the first forward of tokens takes one bit for each token of the vocabulary and each
+ *   sequence, whatever the length of the stream.                                               */
 MLC_API int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *desc);
 /* mlc_cache_create: an empty cache for the attention modules in net, which must be causal, and the
  *   modules of mlc_nn_rnn_ex, which must go forward in time; net outlives it. It lives until
@@ -3074,7 +3088,9 @@ typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, in
 /* mlc_generate: net's forward of prompt, i64 [b,t], with the cache, which may hold what was before,
  *   then of each new token; in evaluation. fn may be NULL. A draw depends on seed, step and number
  *   of its sequence, and nothing is allocated after the first step (but for the workspace of plain
- *   kernels). The cache then has all but the last one.
+ *   kernels). The cache then has all but the last one. A context of 0 in the model's desc sets no
+ *   end: with rotary positions texts may become longer than those of training, but the model has
+ *   not seen places past them, and text gets worse there; mlc_rotary_desc's scale stretches them.
  *   err    ARG: the desc, a cache with too few places: nothing is read then; VALUE: logits that are
  *          not numbers; those of mlc_forward_cached, also of a model whose context ends before,
  *          after which the cache is not changed but by the tokens that fn got
@@ -3842,20 +3858,22 @@ MLC_API mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *desc);
  *   err    ARG: rho negative or not finite; STATE of mlc_optim_step_with: mlc_optim_accumulate
  *   ref    arXiv 2010.01412, 2102.11600                           test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
-/* mlc_optim_curvature_with: Sophia-H: in place of a step, h = beta2 h + (1-beta2) e, e the mean
- *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal. The signs u are
- *   drawn for the context's seed, mlc_optim_steps and sample. H u is (g(p + eps u) - g(p - eps
- *   u)) / 2 eps with eps = s 2^-8 (f64: s 2^-18, with bf16 parameters: s 2^-3), where s is the
- *   root mean square of what is trained, or 1. Its error is eps^2 / 6 times the third derivative
- *   of g along u, and by rounding |g| 2^-16 / s (2^-35, 2^-6). The variance of e with one sample
- *   is the sum of squares of the row's elements off the diagonal. An element whose e is not
- *   finite keeps its h.
+/* mlc_optim_curvature_with: Sophia-H: updates h, Sophia's estimate of the curvature, in place of
+ *   a step, by losses that fn makes, without labels drawn from the model as mlc_optim_curvature
+ *   wants them. Call it every tenth step or so. h = beta2 h + (1-beta2) e, where e is the mean
+ *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal; 1 sample is usual.
+ *   The signs u are drawn for the context's seed, mlc_optim_steps and sample.
+ *   H u is a difference of two gradients, (g(p + eps u) - g(p - eps u)) / 2 eps, with eps = s
+ *   2^-8 (f64: s 2^-18, with bf16 parameters: s 2^-3), where s is the root mean square of what is
+ *   trained, or 1. Its error is eps^2 / 6 times the third derivative of g along u, and by
+ *   rounding |g| 2^-16 / s (2^-35, 2^-6). The variance of e with one sample is the sum of squares
+ *   of the row's elements off the diagonal. An element whose e is not finite keeps its h.
  *   fn is called 2 samples times: a batch norm sees as many batches more, dropout draws the same
  *   on both sides. Then parameters are as before, to the bit, and gradients are stale. A device
  *   is waited for.
- *   err    ARG: NULL fn, samples < 1; STATE: another rule, a scaler, gradients that wait for a step
- *          (mlc_optim_accumulate); those of fn and mlc_backward: nothing has changed then
- *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c    */
+ *   err    ARG: NULL fn, samples < 1; STATE: another rule, a scaler, gradients that wait for a
+ *          step (mlc_optim_accumulate); those of fn and mlc_backward: nothing has changed then
+ *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c     */
 MLC_API mlc_status mlc_optim_curvature_with(mlc_optim *opt, mlc_loss_fn fn, void *user,
                                             int64_t samples);
 
@@ -4594,22 +4612,26 @@ typedef struct mlc_dataset_table_desc {
 
 /* mlc_dataset_table_desc_make: all columns but the target, which may be NULL.                 */
 MLC_API mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target);
-/* mlc_dataset_table: rows of a table: x f32 [columns], numbers, of texts that of the category; y
- *   i64 (whole numbers, categories) or f32, with target_f32 always f32. Copied. With one_hot a
- *   column of texts takes mlc_table_categories places of x instead of one, in its place among the
- *   others: field[0].dims of the result has the sum.
+/* mlc_dataset_table: rows of a table as samples. x is f32 [columns]: numbers as they are, a text
+ *   as the number of its category, from 0 on. y, the target, is i64 where its values are whole
+ *   numbers or texts, which become categories, else f32; with target_f32 always f32. All is
+ *   copied. With one_hot a column of texts takes mlc_table_categories places of x instead of one,
+ *   in its place among the others: field[0].dims of the result has the sum.
  *   A missing text that is not an error or dropped is a category of its own, with the number
- *   mlc_table_categories; with one_hot its places are all 0.
- *   For rows of another file, to validate or to predict, `like` is the table that was trained with:
- *   categories have its numbers, means are its own, columns stand in its order, and a text that it
- *   does not have is a missing one. Columns of one name, or without a name, are matched in their
- *   order; both tables must have as many. If the file has no column of the target, as one to be
- *   predicted, and like has it, there is no y.
+ *   mlc_table_categories; with one_hot its places are all 0. MLC_MISSING_MEAN takes the mean of a
+ *   column over all rows of the table: if the dataset is split afterwards, rows that are held out
+ *   are part of it. To leave them out, keep them in a file of their own.
+ *   For rows of another file, to validate or to predict, `like` is the table that was trained
+ *   with, and a program that predicts must load it, too: categories have its numbers, means are
+ *   its own, columns stand in its order, and a text that it does not have is a missing one.
+ *   Columns of one name, or without a name, are matched in their order; both tables must have as
+ *   many. If the file has no column of the target, as one to be predicted, and like has it, there
+ *   is no y.
  *   err    ARG: no such column, or not as many as in like; no such missing; VALUE: an empty cell,
  *          or a text that like does not have, with its line and column; no row is left;
- *          MLC_MISSING_MEAN and a column of numbers without a value; DTYPE: a column that is texts
- *          where those of like are numbers
- *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                            */
+ *          MLC_MISSING_MEAN and a column of numbers without a value; DTYPE: a column that is
+ *          texts where those of like are numbers
+ *   ref    sklearn.preprocessing.OneHotEncoder, pandas.get_dummies                             */
 MLC_API mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                        const mlc_dataset_table_desc *desc);
 /* mlc_dataset_pnm: a folder of images, .pgm, .ppm or .pnm in either case, binary, of 8 bits, in the
@@ -4941,8 +4963,9 @@ MLC_API mlc_metric *mlc_metric_like(const mlc_metric *m);
 /* mlc_metric_free: frees it.                                                                  */
 MLC_API void mlc_metric_free(mlc_metric *m);
 
-/* mlc_metric_counts: the confusion matrix: counts[t * classes + p], n = classes^2 of them.
- *   err    ARG: another n, a metric without one                                               */
+/* mlc_metric_counts: the confusion matrix: fills counts, n = classes^2 doubles [classes,classes],
+ *   row-major: counts[t * classes + p] is what of target t was predicted as p.
+ *   err    ARG: another n, a metric without one                                                */
 MLC_API mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n);
 
 typedef struct mlc_class_score {
@@ -5228,13 +5251,14 @@ typedef struct mlc_early_stop_desc {
 
 /* mlc_early_stop_desc_make: the defaults.                                                     */
 MLC_API mlc_early_stop_desc mlc_early_stop_desc_make(void);
-/* mlc_on_early_stop: ends the training after `patience` rows without a better value (NaN is none; a
- *   row without a validation does not count for values of one). The best parameters and buffers
+/* mlc_on_early_stop: ends the training after `patience` rows without a better value (NaN is none;
+ *   a row without a validation does not count for values of one). The best parameters and buffers
  *   are kept on the host as mlc_state_save has them, and are the network's at the end of every
- *   training, also of one that was not stopped. NULL desc: the defaults. A run file keeps all of
- *   it: a training that was ended so is over, too, when it goes on from its file.
+ *   training, also of one that was not stopped. NULL desc: "val_loss" (which needs a validation),
+ *   patience 10, the best weights at the end. A run file keeps all of it: a training that was
+ *   ended so is over, too, when it goes on from its file.
  *   err    ARG: the desc, the name
- *   ref    tf.keras.callbacks.EarlyStopping(restore_best_weights=True)                        */
+ *   ref    tf.keras.callbacks.EarlyStopping(restore_best_weights=True)                         */
 MLC_API mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc);
 /* mlc_on_validate: a validation after every so many steps, beside those at the ends of epochs.
  *   err    ARG: every < 1; STATE: no validation loader                                        */
@@ -5381,21 +5405,24 @@ typedef struct mlc_checkpoint_desc {
 
 /* mlc_checkpoint_desc_make: each epoch, the newest file stays.                                */
 MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
-/* mlc_on_checkpoint: a callback that saves the run at the ends of batches and epochs, and takes
- *   away older files when a newer one is on the disk: which there are is in the file, too, and goes
- *   on. The end of the training counts as one of an epoch. The last of the callbacks but
- *   mlc_on_signal, at whose signals it saves, too: what others do after it is not in the file.
- *   With resume and mlc_on_signal(ctx, NULL) a program that is started again goes on where it was
- *   stopped, and ends at once when its training is over. Files of an older run of the same path
- *   stay, and are not gone on with, whatever their steps are. For keep_best a file has a value if
- *   the history has a row of its step.
+/* mlc_on_checkpoint: a callback that saves the run at the ends of batches and epochs, as the
+ *   desc's every_steps, every_epochs and every_seconds say; the end of the training counts as one
+ *   of an epoch. When a file is on the disk, older ones are taken away but for keep_last and
+ *   keep_best of them; the list of files is in each file, so that this goes on after a resume.
+ *   It belongs at the end of the list of callbacks, before mlc_on_signal alone, at whose signals
+ *   it saves, too: what callbacks after it do is not in the file. With resume and
+ *   mlc_on_signal(ctx, NULL) a program that is started again goes on where it was stopped, and
+ *   ends at once when its training is over. Files of an older run of the same path stay, and are
+ *   not resumed from, whatever their steps are. For keep_best a file has a value if the history
+ *   has a row of its step.
  *   With best, each row of the history with a better value than all rows before it writes the
- *   network alone, as mlc_save does, to PATH-best.safetensors, whatever every_steps .. say and also
- *   with async: mlc_load(net, "runs/net-best.safetensors") takes it. A value of a validation is
- *   looked at at VALIDATION_END: with mlc_on_average later in the list the file has the average.
+ *   network alone, as mlc_save does, to PATH-best.safetensors, whatever every_steps .. say and
+ *   also with async: mlc_load(net, "runs/net-best.safetensors") takes it. A value of a validation
+ *   is looked at at VALIDATION_END: with mlc_on_average later in the list the file has the
+ *   average.
  *   err    ARG: desc; of the training: IO: there is no folder; as mlc_run_save, mlc_run_load
  *   ref    lightning.pytorch.callbacks.ModelCheckpoint, tf.keras.callbacks.ModelCheckpoint(
- *          save_best_only=True, save_weights_only=True)                                       */
+ *          save_best_only=True, save_weights_only=True)                                        */
 MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc);
 /* mlc_on_signal: from TRAIN_BEGIN to TRAIN_END, SIGINT and SIGTERM let the batch end (or the epoch,
  *   if it is in its validation), save the run, and end the training with MLC_INTERRUPTED: each
@@ -5441,7 +5468,8 @@ typedef struct mlc_sweep_desc {
     bool          higher;              /* larger is better; default false                      */
     bool          stop;                /* no trial begins after one has failed; default false  */
     uint64_t      seed;                /* trials of each point have seed, seed + 1, ..; 0      */
-    int32_t       n_seeds;             /* default 1                                            */
+    int32_t       n_seeds;             /* trials of each point; default 1. With seed 0 and as  */
+                                       /* many as folds a trial's seed may number its mlc_k_fold */
     int32_t       workers;             /* threads with the calling one, 0 as 1; default:       */
                                        /* MLC_THREADS in the environment, else cores           */
     int64_t       random;              /* so many points, drawn by seed; default 0: all        */
