@@ -1183,9 +1183,9 @@ MLC_API mlc_tensor *mlc_mul_(mlc_tensor *x, mlc_tensor *b);
 MLC_API mlc_tensor *mlc_div_(mlc_tensor *x, mlc_tensor *b);
 /* mlc_pow_: x becomes mlc_pow(x, b).         ref: Tensor.pow_                                   */
 MLC_API mlc_tensor *mlc_pow_(mlc_tensor *x, mlc_tensor *b);
-/* mlc_minimum_: x becomes mlc_minimum(x, b).  ref: Tensor.minimum_                              */
+/* mlc_minimum_: x becomes mlc_minimum(x, b).                                                   */
 MLC_API mlc_tensor *mlc_minimum_(mlc_tensor *x, mlc_tensor *b);
-/* mlc_maximum_: x becomes mlc_maximum(x, b).  ref: Tensor.maximum_                              */
+/* mlc_maximum_: x becomes mlc_maximum(x, b).                                                   */
 MLC_API mlc_tensor *mlc_maximum_(mlc_tensor *x, mlc_tensor *b);
 /* mlc_fmod_: x becomes mlc_fmod(x, b).       ref: Tensor.fmod_                                  */
 MLC_API mlc_tensor *mlc_fmod_(mlc_tensor *x, mlc_tensor *b);
@@ -1225,11 +1225,11 @@ MLC_API mlc_tensor *mlc_tanh_(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_sigmoid_(mlc_tensor *x);
 /* mlc_relu_: x becomes mlc_relu(x).          ref: Tensor.relu_                                  */
 MLC_API mlc_tensor *mlc_relu_(mlc_tensor *x);
-/* mlc_gelu_: x becomes mlc_gelu(x).          ref: Tensor.gelu_                                  */
+/* mlc_gelu_: x becomes mlc_gelu(x).                                                            */
 MLC_API mlc_tensor *mlc_gelu_(mlc_tensor *x);
 /* mlc_gelu_tanh_: x becomes mlc_gelu_tanh(x).                                                  */
 MLC_API mlc_tensor *mlc_gelu_tanh_(mlc_tensor *x);
-/* mlc_silu_: x becomes mlc_silu(x).          ref: Tensor.silu_                                  */
+/* mlc_silu_: x becomes mlc_silu(x).                                  ref: F.silu(inplace=True) */
 MLC_API mlc_tensor *mlc_silu_(mlc_tensor *x);
 /* mlc_softplus_: x becomes mlc_softplus(x).                                                    */
 MLC_API mlc_tensor *mlc_softplus_(mlc_tensor *x);
