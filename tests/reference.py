@@ -5,7 +5,8 @@
 What is read is the manual, which is the first comment of mlcore.h, and the half with declarations.
 Each function needs a comment, directly above it, that begins with its name; a name of mlcore in a
 comment must be declared. tests/reference.txt has what PyTorch has and mlcore has not, a line each:
-names, a colon, what to do; no such name may be in the index. What does not hold is printed, a line each, and the exit status is 1.
+names, a colon, what to do; no such name may be in the index. What does not hold is printed, a line
+each, and the exit status is 1.
 """
 import html
 import os
