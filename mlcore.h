@@ -30065,9 +30065,18 @@ static int64_t mlc__printer_whole(const mlc__printer *p, int64_t i)
     return v;
 }
 
+/* Writes v in at most 20 characters and a 0; returns how many. The printf of newlib-nano has no
+ * %lld, and what is written to files must be right there, too. */
 static int32_t mlc__whole_text(char *to, int64_t v)
 {
-    return snprintf(to, 24, "%lld", (long long)v);
+    char digits[20];
+    int32_t n = 0, at = 0;
+    uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do digits[n++] = (char)('0' + left % 10); while (left /= 10);
+    if (v < 0) to[at++] = '-';
+    while (n) to[at++] = digits[--n];
+    to[at] = 0;
+    return at;
 }
 
 /* Writes the next element: all are of one width; alone, 0, it has no blanks before it. */
@@ -56489,21 +56498,32 @@ static int mlc__st_file_order(const void *a, const void *b)
     return rx != ry ? ry - rx : strcmp(x->name, y->name);
 }
 
+/* [v[0],v[1],..] */
+static void mlc__put_list(mlc__buffer *b, int32_t n, const int64_t *v)
+{
+    char text[24];
+    mlc__put(b, "[", 1);
+    for (int32_t i = 0; i < n; i++) {
+        if (i) mlc__put(b, ",", 1);
+        mlc__put(b, text, (size_t)mlc__whole_text(text, v[i]));
+    }
+    mlc__put(b, "]", 1);
+}
+
 /* at: where the tensor's data begins; moved on by its bytes. */
 static void mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
 {
-    char text[96];
-    const int64_t bytes = mlc__numel(e->tensor) * (int64_t)mlc__size(e->tensor);
+    const int64_t offsets[2] = { *at, *at + mlc__numel(e->tensor) * (int64_t)mlc__size(e->tensor) };
     if (comma) mlc__put(b, ",", 1);
     mlc__put_string(b, e->name);
-    snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":",
-             mlc__st_dtypes[e->tensor->dtype].name);
-    mlc__put_text(b, text);
-    mlc__put_text(b, mlc__shape(e->tensor).s);
-    snprintf(text, sizeof text, ",\"data_offsets\":[%lld,%lld]}", (long long)*at,
-             (long long)(*at + bytes));
-    *at += bytes;
-    mlc__put_text(b, text);
+    mlc__put_text(b, ":{\"dtype\":\"");
+    mlc__put_text(b, mlc__st_dtypes[e->tensor->dtype].name);
+    mlc__put_text(b, "\",\"shape\":");
+    mlc__put_list(b, e->tensor->ndim, e->tensor->shape);
+    mlc__put_text(b, ",\"data_offsets\":");
+    mlc__put_list(b, 2, offsets);
+    mlc__put(b, "}", 1);
+    *at = offsets[1];
 }
 
 /* Tensors in the order of their data, offsets counted on the way. */
