@@ -7225,6 +7225,7 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #include <utility>
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
 #  include <stdexcept>
+#  include <string>
 #endif
 #if __cplusplus >= 202002L
 #  include <span>
@@ -7790,13 +7791,41 @@ MLC__CPP_ELEMENTS(uint8_t, mlc_u8)
 #undef MLC__CPP_ELEMENTS
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
-/* check: throws std::runtime_error with the text of the error that stands, or that status, of
- * mlc::scope::end for example, tells of. The library itself never throws.                       */
-inline void check(const mlc_ctx *ctx, mlc_status status)
+/* error: what mlc::check throws, a std::runtime_error that knows the status, too: STATE where the
+ * end of a scope has returned it and only the text is left.                                     */
+class error : public std::runtime_error {
+public:
+    error(mlc_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+    mlc_status status() const noexcept { return status_; }
+private:
+    mlc_status status_;
+};
+
+/* check: throws mlc::error where mlc_error(ctx) is not "": an error stands, or the last scope that
+ * ended, a mlc::scope, too, returned one. The exception takes the error along: the context has none
+ * from then on (mlc_error_clear), so that what follows a catch works. So it is with an error from
+ * before the innermost scope began: the scopes around it, where the catch is within them, go on and
+ * end with MLC_OK. A tensor that is NULL since stays NULL. The library itself never throws.     */
+inline void check(mlc_ctx *ctx)
 {
-    if (status != MLC_OK) throw std::runtime_error(mlc_error(ctx));
+    const std::string text = mlc_error(ctx);
+    const mlc_status  standing = mlc_ctx_status(ctx);
+    if (text.empty()) return;
+    mlc_error_clear(ctx);
+    throw error(standing != MLC_OK ? standing : MLC_ERR_STATE, text);
 }
-inline void check(const mlc_ctx *ctx) { check(ctx, mlc_ctx_status(ctx)); }
+/* check of a status, which a call or mlc::scope::end returned: throws where it is not MLC_OK. The
+ * text is that of mlc_error(ctx). An error that stands with another status is of a call before: its
+ * text follows the name of this status as "an earlier error".                                   */
+inline void check(mlc_ctx *ctx, mlc_status status)
+{
+    if (status == MLC_OK) return;
+    const std::string text = mlc_error(ctx), name = mlc_status_name(status);
+    const mlc_status  standing = mlc_ctx_status(ctx);
+    const bool        own = standing == MLC_OK || standing == status;
+    mlc_error_clear(ctx);
+    throw error(status, text.empty() ? name : own ? text : name + "; an earlier error: " + text);
+}
 #endif
 
 /* trial_of: what a sweep calls for a function object. An exception is the error of its trial.   */
@@ -7806,10 +7835,12 @@ mlc_status trial_of(void *fn, mlc_ctx *ctx, const mlc_trial *trial, double *resu
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
     try {
         return (*static_cast<F *>(fn))(ctx, *trial, results);
+    } catch (const error &e) {
+        mlc_raise(ctx, e.status(), "%s", e.what());
     } catch (const std::exception &e) {
         mlc_raise(ctx, MLC_ERR_STATE, "%s", e.what());
-        return mlc_ctx_status(ctx);
     }
+    return mlc_ctx_status(ctx);
 #else
     return (*static_cast<F *>(fn))(ctx, *trial, results);
 #endif

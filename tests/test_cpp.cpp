@@ -460,6 +460,65 @@ static void check_throws_the_text()
 #endif
 }
 
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+/* What mlc::check throws: "STATUS: text", or "" if it throws nothing. */
+template <class... A> static std::string thrown(mlc_ctx *ctx, A... status)
+{
+    try {
+        mlc::check(ctx, status...);
+    } catch (const mlc::error &e) {
+        return std::string(mlc_status_name(e.status())) + ": " + e.what();
+    }
+    return "";
+}
+#endif
+
+static void after_a_catch_the_context_works()
+{
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2);
+    mlc_raise(ctx, MLC_ERR_IO, "mine");
+    CHECK(thrown(ctx) == "IO: mine" && *mlc_error(ctx) == 0 && thrown(ctx).empty());
+    CHECK(is(a + 1, 2, 3));
+    mlc_raise(ctx, MLC_ERR_IO, "mine");
+    CHECK(thrown(ctx, MLC_ERR_IO) == "IO: mine" && thrown(ctx).empty());
+    CHECK(thrown(ctx, MLC_ERR_ARG) == "ARG: ARG");         /* not the text of before            */
+    mlc_raise(ctx, MLC_ERR_IO, "mine");
+    CHECK(thrown(ctx, MLC_ERR_ARG) == "ARG: ARG; an earlier error: mine");
+    CHECK(thrown(nullptr).find("no context") != std::string::npos);
+    {                                                      /* raised around the scope           */
+        mlc::scope outer(ctx);
+        mlc_raise(ctx, MLC_ERR_IO, "outer");
+        try {
+            mlc::scope inner(ctx);
+            mlc::check(ctx);
+            CHECK(false);
+        } catch (const mlc::error &e) {
+            CHECK(std::strcmp(e.what(), "outer") == 0);
+        }
+        CHECK(is(a * 2, 2, 4) && outer.end() == MLC_OK);
+    }
+    CHECK(thrown(ctx).empty());
+#else
+    CHECK(true);
+#endif
+}
+
+static void check_sees_what_the_last_scope_returned()
+{
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    mlc::context ctx;
+    { mlc::scope step(ctx); mlc_raise(ctx, MLC_ERR_IO, "mine"); }
+    CHECK(mlc_ctx_status(ctx) == MLC_OK && thrown(ctx) == "STATE: mine" && thrown(ctx).empty());
+    { mlc::scope step(ctx); mlc_raise(ctx, MLC_ERR_IO, "mine"); }
+    { mlc::scope step(ctx); }                              /* returns MLC_OK                    */
+    CHECK(thrown(ctx).empty());
+#else
+    CHECK(true);
+#endif
+}
+
 static int64_t five(void *) { return 5; }
 static mlc_status zeros(void *, mlc_sample *s)
 {
@@ -538,6 +597,8 @@ int main()
     blocks_end_what_they_began();
     loops_see_all_parameters_and_elements();
     check_throws_the_text();
+    after_a_catch_the_context_works();
+    check_sees_what_the_last_scope_returned();
     what_a_training_needs_is_freed();
     a_lambda_is_a_trial();
     std::printf("%d passed, %d failed\n", passed, failed);
