@@ -7332,11 +7332,24 @@ private:
     mlc_callback *c_;
 };
 
+namespace detail {
+template <class T> struct is_pointer : std::is_convertible<const T &, mlc_tensor *> {};
+template <> struct is_pointer<std::nullptr_t> : std::false_type {};
+template <class T> struct is_number : std::is_convertible<const T &, double> {};
+}
+
 /* tensor: a tensor of the C API, which its scope owns: copies are the same tensor. It may be NULL,
  * which if (x) and x == nullptr tell: operations then return NULL, as in C.                     */
 class tensor {
 public:
     tensor(mlc_tensor *t = nullptr) noexcept : t_(t) {}
+    tensor(const tensor &) noexcept = default;
+    tensor &operator=(const tensor &) & noexcept = default;      /* x is y from now on           */
+    /* x[i] = y, y a tensor or a number: its elements take the values of y, as in PyTorch, by
+     * mlc_copy_ or mlc_fill_. So does any tensor that has no name.                              */
+    template <class B> typename std::enable_if<detail::is_pointer<B>::value ||
+                                               detail::is_number<B>::value, tensor>::type
+    operator=(B y) &&;
     mlc_tensor *get() const noexcept { return t_; }
     operator mlc_tensor *() const noexcept { return t_; }
     const mlc_tensor *operator->() const noexcept { return t_; }
@@ -7352,6 +7365,9 @@ private:
 class mask : public tensor {
 public:
     explicit mask(mlc_tensor *t = nullptr) noexcept : tensor(t) {}
+    mask(const mask &) noexcept = default;
+    mask &operator=(const mask &) & noexcept = default;
+    using tensor::operator=;
     operator bool() const = delete;      /* take mlc_item of mlc::all or mlc::any of it           */
 };
 
@@ -7459,13 +7475,11 @@ MLC__CPP_OBJECTS(MLC__CPP_OP)
  *    are by element, too. & | ^ ~ are of masks. -- */
 
 namespace detail {
-template <class T> struct is_pointer : std::is_convertible<const T &, mlc_tensor *> {};
-template <> struct is_pointer<std::nullptr_t> : std::false_type {};
 template <class R, class A, class B> struct if_tensors
     : std::enable_if<(std::is_base_of<tensor, A>::value || std::is_base_of<tensor, B>::value) &&
                      is_pointer<A>::value && is_pointer<B>::value, R> {};
 template <class R, class A, class S> struct if_number
-    : std::enable_if<is_pointer<A>::value && std::is_convertible<const S &, double>::value, R> {};
+    : std::enable_if<is_pointer<A>::value && is_number<S>::value, R> {};
 }
 
 #define MLC__CPP_BINARY(T, sign, name) \
@@ -7513,7 +7527,7 @@ inline bool operator!=(tensor a, std::nullptr_t) { return a.get() != nullptr; }
 inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
 
 /* += -= *= /= are in place, as in PyTorch: mlc_add_ and the like, which each copy and view of x
- * sees. x = x + y makes a new tensor. After an error x is what it was.                          */
+ * sees; x[i] += y changes x. x = x + y makes a new tensor. After an error x is what it was.     */
 #define MLC__CPP_ASSIGN(sign, name) \
     template <class B> \
     typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
@@ -7526,10 +7540,27 @@ inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
     { \
         ::mlc_##name##_scalar_(x, static_cast<double>(b)); \
         return x; \
-    }
+    } \
+    template <class B> auto operator sign(tensor &&x, B b) \
+        -> typename std::decay<decltype(x sign b)>::type { return x sign b; }
 MLC__CPP_ASSIGN(+=, add) MLC__CPP_ASSIGN(-=, sub)
 MLC__CPP_ASSIGN(*=, mul) MLC__CPP_ASSIGN(/=, div)
 #undef MLC__CPP_ASSIGN
+
+namespace detail {
+inline void assign(tensor x, mlc_tensor *y) { ::mlc_copy_(x, y); }
+template <class S> typename std::enable_if<is_number<S>::value>::type assign(tensor x, S y)
+{
+    ::mlc_fill_(x, static_cast<double>(y));
+}
+}
+template <class B> typename std::enable_if<detail::is_pointer<B>::value ||
+                                           detail::is_number<B>::value, tensor>::type
+tensor::operator=(B y) &&
+{
+    detail::assign(*this, y);
+    return *this;
+}
 
 } /* namespace cpp */
 

@@ -159,6 +159,10 @@ COMPILES(as_double, static_cast<double>(X));
 COMPILES(increment, ++LVALUE);
 COMPILES(plus_null, X + nullptr);
 COMPILES(pointer_is_named, mlc::exp(X.get()) + 1);
+COMPILES(row_takes_a_row, std::declval<T>()[0] = X);
+COMPILES(row_takes_null, std::declval<T>()[0] = nullptr);
+COMPILES(row_takes_a_text, std::declval<T>()[0] = "0");
+COMPILES(row_plus_a_text, std::declval<T>()[0] += "0");
 COMPILES(null_test, static_cast<bool>(X == nullptr));
 COMPILES(truth, X ? 1 : 2);
 #undef LVALUE
@@ -168,13 +172,14 @@ static void what_is_dangerous_does_not_compile()
 {
 #define HAS(name) decltype(name<mlc::tensor>(0))::value
     static_assert(HAS(control) && HAS(pointer_is_named) && HAS(null_test) && HAS(truth) &&
-                      HAS(c_named_null_test),
+                      HAS(c_named_null_test) && HAS(row_takes_a_row),
                   "what is safe compiles");
     static_assert(HAS(exp_of) && !decltype(exp_of<double>(0))::value &&
                       !decltype(exp_of<int>(0))::value &&
                       !decltype(exp_of<std::string>(0))::value && !HAS(exp_of_two) &&
                       !HAS(sum_of_a_text) && !HAS(as_double) && !HAS(increment) &&
-                      !HAS(plus_null),
+                      !HAS(plus_null) && !HAS(row_takes_null) && !HAS(row_takes_a_text) &&
+                      !HAS(row_plus_a_text),
                   "arguments that no operation takes");
     static_assert(!HAS(less_as_bool) && !HAS(equal_zero_as_bool) && !HAS(named_as_bool) &&
                       !HAS(all_as_bool) && !HAS(both_masks) && !HAS(not_mask),
@@ -185,6 +190,10 @@ static void what_is_dangerous_does_not_compile()
                       std::is_convertible<mlc::mask, mlc_tensor *>::value &&
                       sizeof(mlc::mask) == sizeof(mlc_tensor *),
                   "conversions");
+    static_assert(std::is_trivially_copyable<mlc::tensor>::value &&
+                      std::is_trivially_copyable<mlc::mask>::value &&
+                      std::is_nothrow_move_assignable<mlc::tensor>::value &&
+                      std::is_copy_assignable<mlc::mask>::value, "as plain as a pointer");
     CHECK(HAS(control));
 #undef HAS
 }
@@ -353,6 +362,42 @@ static void numbers_are_of_any_type()
     CHECK(x && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);      /* it is what it was                 */
     mlc_error_clear(ctx);
     CHECK(is(x, 2, 5));
+}
+
+static void what_is_assigned_to_an_index_is_there()
+{
+    mlc::context ctx;
+    mlc::tensor  b = mlc::zeros(ctx, MLC_F32, {3, 2}), row = two(ctx, 4, -8), was = b;
+    mlc_tensor  *p = row;
+    b[0] = row;
+    CHECK(is(b[0], 4, -8) && is(b[1], 0, 0) && b.get() == was.get());
+    b[1] = b[2] = b[0] * 2;
+    CHECK(is(b[1], 8, -16) && is(b[2], 8, -16));
+    b[1] = p;
+    b[2] = 3;
+    b[2][0] = 0;                                           /* a number, no NULL                 */
+    b[2][1] = constants::p;
+    CHECK(is(b[1], 4, -8) && is(b[2], 0, 0.5f));
+    b[0] += 1;
+    b[0] -= row;
+    b[1] *= constants::size;
+    b[1] /= p;
+    CHECK(is(b[0], 1, 1) && is(b[1], 2, 2));
+    mlc::tensor x = b[0];
+    x = row;                                               /* a name is another tensor then     */
+    CHECK(is(b[0], 1, 1) && x.get() == p && mlc_ctx_status(ctx) == MLC_OK);
+    mlc::mask m = row > 0;
+    m[1] = m[0];
+    CHECK(says(m, true, true));
+    std::vector<mlc::tensor> all{b, row};
+    std::swap(all[0], all[1]);
+    all.erase(all.begin());
+    CHECK(all[0].get() == b.get() && is(row, 4, -8));
+    b[3] = row;
+    CHECK(mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    b[0] = mlc::zeros(ctx, MLC_F32, 3);
+    CHECK(is(b[0], 1, 1) && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
 }
 
 /* A program that takes all of the namespaces has the functions of numbers that it had. */
@@ -593,6 +638,7 @@ int main()
     pointers_alone_call_the_function_in_c();
     comparisons_are_by_element();
     numbers_are_of_any_type();
+    what_is_assigned_to_an_index_is_there();
     names_of_other_namespaces_stay();
     blocks_end_what_they_began();
     loops_see_all_parameters_and_elements();
