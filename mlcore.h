@@ -7805,12 +7805,28 @@ private:
 #endif
 
 /* elements: of a contiguous tensor on the host, row-major: mlc::elements<float>(t). Empty, with an
- * error, where T is not its dtype; empty where it is not contiguous.                            */
-template <class T> span<T> elements(tensor t);
+ * error, where T is not its dtype or it is not contiguous: take mlc::contiguous(t). T is float,
+ * double, int64_t, int32_t, int8_t or uint8_t, which a mask's bytes are, too: 0 is false.       */
+namespace detail {
+inline uint8_t *bytes(mlc_tensor *t) { return t->dtype == MLC_BOOL ? mlc_bool(t) : mlc_u8(t); }
+inline bool in_a_row(mlc_tensor *t)
+{
+    if (t && !mlc_is_contiguous(t))
+        mlc_raise(t->ctx, MLC_ERR_ARG, "elements: the tensor %s is not contiguous; take those of "
+                  "mlc::contiguous(t)", mlc_shape_of(t));
+    return t && mlc_is_contiguous(t);
+}
+}
+template <class T> span<T> elements(tensor)
+{
+    static_assert(sizeof(T) == 0, "mlc::elements<T>: T is float, double, int64_t, int32_t, int8_t "
+                  "or uint8_t; of a mlc::mask, too, it is uint8_t, and 0 is false");
+    return span<T>();
+}
 #define MLC__CPP_ELEMENTS(type, get) \
     template <> inline span<type> elements<type>(tensor t) \
     { \
-        type *const p = t && mlc_is_contiguous(t) ? get(t) : nullptr; \
+        type *const p = detail::in_a_row(t) ? get(t) : nullptr; \
         return p ? span<type>(p, static_cast<size_t>(mlc_numel(t))) : span<type>(); \
     }
 MLC__CPP_ELEMENTS(float, mlc_f32)
@@ -7818,7 +7834,7 @@ MLC__CPP_ELEMENTS(double, mlc_f64)
 MLC__CPP_ELEMENTS(int64_t, mlc_i64)
 MLC__CPP_ELEMENTS(int32_t, mlc_i32)
 MLC__CPP_ELEMENTS(int8_t, mlc_i8)
-MLC__CPP_ELEMENTS(uint8_t, mlc_u8)
+MLC__CPP_ELEMENTS(uint8_t, detail::bytes)
 #undef MLC__CPP_ELEMENTS
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)

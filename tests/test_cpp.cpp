@@ -471,9 +471,14 @@ static void loops_see_all_parameters_and_elements()
     int64_t     sum = 0;
     for (int64_t v : mlc::elements<int64_t>(t)) sum += v;
     CHECK(sum == 15);
-    CHECK(mlc::elements<int64_t>(mlc_transpose(mlc_reshape(t, mlc_dims2(2, 3)), 0, 1)).size() == 0);
-    CHECK(mlc_ctx_status(ctx) == MLC_OK);
+    const auto bytes = mlc::elements<uint8_t>(t > 4);
+    CHECK(bytes.size() == 6 && bytes[4] == 0 && bytes[5] == 1 && mlc_ctx_status(ctx) == MLC_OK);
     CHECK(mlc::elements<double>(t).size() == 0 && mlc_ctx_status(ctx) == MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    CHECK(mlc::elements<uint8_t>(t).size() == 0 && mlc_ctx_status(ctx) == MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    CHECK(mlc::elements<int64_t>(mlc_transpose(mlc_reshape(t, mlc_dims2(2, 3)), 0, 1)).size() == 0);
+    CHECK(mlc_ctx_status(ctx) == MLC_ERR_ARG && std::strstr(mlc_error(ctx), "[3,2] is not contig"));
     CHECK(mlc::elements<float>(nullptr).data() == nullptr);
 }
 
