@@ -7221,6 +7221,7 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #if defined(__cplusplus) && !defined(MLC_NO_CPP)
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
@@ -7256,7 +7257,8 @@ inline void free_object(mlc_sweep *p) { mlc_sweep_free(p); }
 /* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
  * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
  * declare the context first. Members of a class do so, too, whose own assignment then swaps all of
- * them, and frees none before the others.                                                       */
+ * them, and frees none before the others. A context frees all that was made in it: no handle of it
+ * may be there any more when it ends, wherever an assignment has moved that handle.             */
 template <class T> class handle {
 public:
     explicit handle(T *p = nullptr) noexcept : p_(p) {}
@@ -7756,33 +7758,45 @@ private:
     mlc_ctx *ctx_;
 };
 
-/* params: parameters and buffers of a module: for (auto &p : mlc::params(net)) p.name, p.tensor. */
+/* params: parameters and buffers of a module: for (auto &p : mlc::params(net)) p.name, p.tensor.
+ * Its iterators are those of <algorithm>: std::distance, std::find_if. A copy of one walks by
+ * itself; what * gives is part of the iterator.                                                 */
 class params {
 public:
     class iterator {
     public:
-        explicit iterator(mlc_param_iter *at) : at_(at) { ++*this; }
-        const mlc_param_iter &operator*() const { return *at_; }
-        const mlc_param_iter *operator->() const { return at_; }
-        bool operator!=(const iterator &other) const { return at_ != other.at_; }
+        typedef std::input_iterator_tag iterator_category;
+        typedef mlc_param_iter          value_type;
+        typedef std::ptrdiff_t          difference_type;
+        typedef const mlc_param_iter   *pointer;
+        typedef const mlc_param_iter   &reference;
+        explicit iterator(mlc_module *m = nullptr) : at_(mlc_param_iter_make(m)) { ++*this; }
+        reference operator*() const { return at_; }
+        pointer operator->() const { return &at_; }
+        bool operator==(const iterator &other) const
+        {
+            return at_.root == other.at_.root && (!at_.root || at_.tensor == other.at_.tensor);
+        }
+        bool operator!=(const iterator &other) const { return !(*this == other); }
         iterator &operator++()
         {
-            if (at_ && !mlc_param_next(at_)) at_ = nullptr;
+            if (!mlc_param_next(&at_)) at_.root = nullptr;
             return *this;
         }
+        iterator operator++(int)
+        {
+            const iterator was = *this;
+            ++*this;
+            return was;
+        }
     private:
-        mlc_param_iter *at_;
+        mlc_param_iter at_;
     };
-    explicit params(mlc_module *m) : walk_(mlc_param_iter_make(m)), m_(m) {}
-    iterator begin()
-    {
-        walk_ = mlc_param_iter_make(m_);
-        return iterator(&walk_);
-    }
-    iterator end() { return iterator(nullptr); }
+    explicit params(mlc_module *m) : m_(m) {}
+    iterator begin() const { return iterator(m_); }
+    iterator end() const { return iterator(); }
 private:
-    mlc_param_iter walk_;
-    mlc_module    *m_;
+    mlc_module *m_;
 };
 
 #if __cplusplus >= 202002L && defined(__cpp_lib_span)

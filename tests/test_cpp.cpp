@@ -464,6 +464,16 @@ static void loops_see_all_parameters_and_elements()
         n++;
     }
     CHECK(n == 2 && is(mlc_module_param(net, "0.bias"), 7, 7));
+    const mlc::params all(net);
+    CHECK(std::distance(all.begin(), all.end()) == 2);
+    mlc::params::iterator at = std::find_if(all.begin(), all.end(), [](const mlc_param_iter &p) {
+        return std::strcmp(p.name, "0.bias") == 0;
+    });
+    const mlc::params::iterator same = at;
+    CHECK(at != all.end() && at == same && at->tensor == mlc_module_param(net.get(), "0.bias"));
+    CHECK((*at++).tensor == same->tensor && at == all.end() && same != all.end());
+    const std::vector<mlc_param_iter> copies(all.begin(), all.end());
+    CHECK(copies.size() == 2 && std::strcmp(copies[0].name, "0.weight") == 0);
     mlc::root empty(mlc_nn_relu(ctx));
     for (auto &p : mlc::params(empty)) n += p.trainable ? 100 : 200;
     CHECK(n == 2);
