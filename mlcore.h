@@ -7222,6 +7222,7 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 #include <cstddef>
 #include <initializer_list>
 #include <iterator>
+#include <new>
 #include <type_traits>
 #include <utility>
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
@@ -7889,26 +7890,85 @@ inline void check(mlc_ctx *ctx, mlc_status status)
 }
 #endif
 
-/* trial_of: what a sweep calls for a function object. An exception is the error of its trial.   */
-template <class F>
-mlc_status trial_of(void *fn, mlc_ctx *ctx, const mlc_trial *trial, double *results)
+/* -- function objects. No exception may leave a function that C calls (of mlc_nn_lambda,
+ *    mlc_module_hook, mlc_hooks, mlc_dataset, a callback, a class of modules): it would leave the
+ *    context in the middle of a call, or end the program. Catch it there and call mlc_raise. What
+ *    is here does so: the text is of what(), the status that of a mlc::error, else STATE. -- */
+
+namespace detail {
+template <class F, class... A>
+auto guarded(mlc_ctx *ctx, F &f, A &&...a) -> decltype(f(a...))
 {
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
     try {
-        return (*static_cast<F *>(fn))(ctx, *trial, results);
+        return f(a...);
     } catch (const error &e) {
         mlc_raise(ctx, e.status(), "%s", e.what());
     } catch (const std::exception &e) {
         mlc_raise(ctx, MLC_ERR_STATE, "%s", e.what());
+    } catch (...) {
+        mlc_raise(ctx, MLC_ERR_STATE, "an exception that is no std::exception");
     }
-    return mlc_ctx_status(ctx);
+    return decltype(f(a...))();
 #else
-    return (*static_cast<F *>(fn))(ctx, *trial, results);
+    return (void)ctx, f(a...);
 #endif
 }
 
+template <class F> struct lambda {
+    static F *&of(mlc_module *m) { return *static_cast<F **>(mlc_module_user(m)); }
+    static mlc_tensor *call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *)
+    {
+        mlc_ctx *const ctx = mlc_module_ctx(m);
+        const tensor   y = guarded(ctx, *of(m), tensor(x));
+        if (!y)
+            mlc_raise(ctx, MLC_ERR_ARG, "nn_lambda: the function returned NULL without an error; "
+                      "return a tensor, or throw or say by mlc_raise why not");
+        return y;
+    }
+    static void release(mlc_module *m) { delete of(m); }
+    static F *copy(const F *f) { return new (std::nothrow) F(*f); }
+    static mlc_status clone(mlc_module *m, mlc_module *from)
+    {
+        const F *const f = of(from);
+        of(m) = nullptr;
+        of(m) = guarded(mlc_module_ctx(m), copy, f);
+        if (of(m)) return MLC_OK;
+        return mlc_raise(mlc_module_ctx(m), MLC_ERR_NOMEM, "nn_lambda: no memory for a copy");
+    }
+    typedef mlc_status (*cloner)(mlc_module *, mlc_module *);
+    static cloner clone_if(std::true_type) { return clone; }
+    static cloner clone_if(std::false_type) { return nullptr; }
+};
+}
+
+/* nn_lambda: mlc_nn_lambda of a function object, which the module owns; in it x is a tensor:
+ *       mlc::nn_lambda(ctx, [](mlc::tensor x) { return x + 1; })
+ *   An exception is an error of the forward. A clone of the module has a copy of the function.
+ *   err    NOMEM; of mlc_module_clone UNSUPPORTED: it cannot be copied                          */
+template <class F> mlc_module *nn_lambda(mlc_ctx *ctx, F fn)
+{
+    typedef detail::lambda<F> of;
+    const mlc_module_class    cls = {"Lambda", nullptr, of::release, of::call, 0,
+                                     of::clone_if(std::is_copy_constructible<F>())};
+    F *const own = new (std::nothrow) F(std::move(fn));
+    mlc_module *const m = own ? mlc_module_create(ctx, &cls, &own, sizeof own) : nullptr;
+    if (!own) mlc_raise(ctx, MLC_ERR_NOMEM, "nn_lambda: no memory for the function");
+    if (!m) delete own;
+    return m;
+}
+
+/* trial_of: what a sweep calls for a function object.                                           */
+template <class F>
+mlc_status trial_of(void *fn, mlc_ctx *ctx, const mlc_trial *trial, double *results)
+{
+    const mlc_status st = detail::guarded(ctx, *static_cast<F *>(fn), ctx, *trial, results);
+    return st != MLC_OK ? st : mlc_ctx_status(ctx);
+}
+
 /* run_sweep: mlc_sweep_run with a function object, such as a lambda, which several threads call:
- * fn(mlc_ctx *ctx, const mlc_trial &trial, double *results) gives a mlc_status.                 */
+ * fn(mlc_ctx *ctx, const mlc_trial &trial, double *results) gives a mlc_status. It may throw
+ * anything: that is the error of its trial, and the others go on.                               */
 template <class F>
 mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 {

@@ -634,11 +634,78 @@ static void a_lambda_is_a_trial()
     const mlc_trial *one = mlc_sweep_trial(s, 1), *two = mlc_sweep_trial(s, 2);
     CHECK(one->status == MLC_ERR_STATE && std::strcmp(one->message, "thrown") == 0);
     CHECK(two->status == MLC_ERR_IO && std::strcmp(two->message, "raised") == 0);
+    CHECK(mlc::run_sweep(ctx, d, [](mlc_ctx *, const mlc_trial &t, double *) {
+        if (t.index == 0) throw 5;
+        return MLC_OK;
+    }, &s) == MLC_OK);
+    CHECK(mlc_sweep_trial(s, 0)->status == MLC_ERR_STATE && !mlc_sweep_trial(s, 1)->status);
+    CHECK(std::strstr(mlc_sweep_trial(s, 0)->message, "exception that is no std::exception"));
 #endif
     CHECK(mlc::run_sweep(ctx, d, [](mlc_ctx *, const mlc_trial &, double *) { return MLC_OK; },
                          nullptr) == MLC_OK);
     s.reset();
     CHECK(in_use(ctx) == before && mlc_ctx_status(ctx) == MLC_OK);
+}
+
+/* Function objects that are counted: one is copied, the other is not. */
+static int counted_now;
+struct counted {
+    double add;
+    explicit counted(double a) : add(a) { counted_now++; }
+    counted(const counted &other) : add(other.add) { counted_now++; }
+    ~counted() { counted_now--; }
+    mlc::tensor operator()(mlc::tensor x) const { return x + add; }
+};
+struct moved_alone : counted {
+    explicit moved_alone(double a) : counted(a) {}
+    moved_alone(moved_alone &&) = default;
+    moved_alone(const moved_alone &) = delete;
+};
+static mlc::mask positive(mlc::tensor x) { return x > 0; }
+
+static void a_lambda_is_a_module()
+{
+    {
+        mlc::context ctx;
+        mlc::tensor  a = two(ctx, 1, 2);
+        {
+            mlc::root net(MLC_SEQUENTIAL(ctx, mlc::nn_lambda(ctx, counted(1)),
+                                         mlc::nn_lambda(ctx, [](mlc::tensor x) { return x * 2; })));
+            CHECK(counted_now == 1 && is(mlc::forward(net, a), 4, 6));
+            mlc::root other(mlc_module_clone(net));
+            CHECK(counted_now == 2 && is(mlc::forward(other, a), 4, 6));
+        }
+        CHECK(counted_now == 0);
+        mlc::root one(mlc::nn_lambda(ctx, moved_alone(2))), mask(mlc::nn_lambda(ctx, positive));
+        CHECK(counted_now == 1 && is(mlc::forward(one, a), 3, 4));
+        CHECK(mlc::forward(mask, a)->dtype == MLC_BOOL && mlc_ctx_status(ctx) == MLC_OK);
+        CHECK(!mlc_module_clone(one) && mlc_ctx_status(ctx) == MLC_ERR_UNSUPPORTED);
+        mlc_error_clear(ctx);
+        mlc::root none(mlc::nn_lambda(ctx, [](mlc::tensor) { return mlc::tensor(); }));
+        CHECK(!mlc::forward(none, a) && std::strstr(mlc_error(ctx), "returned NULL without an"));
+        mlc_error_clear(ctx);
+        CHECK(!mlc::nn_lambda(nullptr, counted(1)));
+        CHECK(counted_now == 1);
+        one.release();                                     /* the context's end frees it        */
+    }
+    CHECK(counted_now == 0);
+#if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2);
+    mlc::root    net(MLC_SEQUENTIAL(ctx, mlc_nn_relu(ctx),
+                                    mlc::nn_lambda(ctx, [](mlc::tensor x) -> mlc::tensor {
+        mlc::scope inner(x->ctx);
+        if (mlc_item(mlc::sum(x)) > 2) throw std::runtime_error("too much");
+        if (mlc_item(mlc::sum(x)) > 1) throw 5;
+        mlc::check(x->ctx, mlc_raise(x->ctx, MLC_ERR_VALUE, "too little"));
+        return x;
+    })));
+    const std::string in = "in 1 (Lambda): ";
+    CHECK(!mlc::forward(net, a) && thrown(ctx) == "STATE: " + in + "too much");
+    CHECK(!mlc::forward(net, a - 0.5) && thrown(ctx).find("no std::exception") != in.npos);
+    CHECK(!mlc::forward(net, a - 2) && thrown(ctx).find("VALUE: " + in) == 0);
+    CHECK(mlc_ctx_status(ctx) == MLC_OK && is(a + 1, 2, 3));
+#endif
 }
 
 int main()
@@ -662,6 +729,7 @@ int main()
     check_sees_what_the_last_scope_returned();
     what_a_training_needs_is_freed();
     a_lambda_is_a_trial();
+    a_lambda_is_a_module();
     std::printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
