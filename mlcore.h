@@ -7301,7 +7301,9 @@ public:
     explicit context(const mlc_ctx_desc &desc) : handle<mlc_ctx>(mlc_ctx_create(&desc)) {}
 };
 
-/* root: a module that has no parent, with all below it: mlc::root net(mlc_nn_sequential(ctx)).  */
+/* root: a module that has no parent, with all below it: mlc::root net(mlc_nn_sequential(ctx)).
+ * One that becomes a part of another belongs to that: MLC_SEQUENTIAL(ctx, body.release()). Without
+ * release there would be two owners, so that it does not compile.                               */
 using root = handle<mlc_module>;
 /* optimizer: mlc::optimizer opt(mlc_adamw(net, 1e-3)).                                          */
 using optimizer = handle<mlc_optim>;
@@ -7319,6 +7321,20 @@ using average = handle<mlc_average>;
 using run_saver = handle<mlc_run_saver>;
 /* sweep: of mlc::run_sweep.                                                                     */
 using sweep = handle<mlc_sweep>;
+
+/* What makes a module a part of another takes no root in its place. */
+template <class M> mlc_status mlc_module_add(const M &, const root &) = delete;  /* release() it */
+template <class M, class N>
+mlc_status mlc_module_add_named(const M &, const N &, const root &) = delete;    /* release() it */
+template <class C, class M>
+mlc_module *mlc_nn_residual(const C &, const root &, const M &, bool) = delete;  /* release() it */
+template <class C, class M>
+mlc_module *mlc_nn_residual(const C &, const M &, const root &, bool) = delete;  /* release() it */
+template <class C, class M>
+mlc_module *mlc_nn_bidirectional(const C &, const root &, const M &) = delete;   /* release() it */
+template <class C, class M>
+mlc_module *mlc_nn_bidirectional(const C &, const M &, const root &) = delete;   /* release() it */
+template <class C> mlc_module *mlc_nn_recompute(const C &, const root &) = delete;   /* release() */
 
 /* callback: owns one: mlc::callback bar(ctx, mlc_on_progress(ctx, nullptr, nullptr)).           */
 class callback {
@@ -7706,6 +7722,36 @@ typename cpp::detail::if_number<tensor, A, S>::type pow(const A &x, S exponent)
 {
     return ::mlc_pow_scalar(x, static_cast<double>(exponent));
 }
+
+/* child, named_child: what MLC_SEQUENTIAL and MLC_SEQUENTIAL_NAMED count.                       */
+namespace detail {
+struct child {
+    mlc_module *m;
+    child(mlc_module *p) : m(p) {}
+    child(const root &) = delete;        /* MLC_SEQUENTIAL(ctx, body.release()): see mlc::root    */
+};
+struct named_child {
+    mlc_named_module m;
+    named_child(const mlc_named_module &p) : m(p) {}
+    named_child(const char *name, const child &c) : m() { m.name = name; m.module = c.m; }
+};
+template <size_t N> mlc_module *sequential(mlc_ctx *ctx, const child (&list)[N])
+{
+    mlc_module *v[N];
+    for (size_t i = 0; i < N; i++) v[i] = list[i].m;
+    return ::mlc_nn_sequential_of(ctx, static_cast<int32_t>(N), v);
+}
+template <size_t N> mlc_module *sequential_named(mlc_ctx *ctx, const named_child (&list)[N])
+{
+    mlc_named_module v[N];
+    for (size_t i = 0; i < N; i++) v[i] = list[i].m;
+    return ::mlc_nn_sequential_named(ctx, static_cast<int32_t>(N), v);
+}
+}
+#undef MLC_SEQUENTIAL
+#undef MLC_SEQUENTIAL_NAMED
+#define MLC_SEQUENTIAL(ctx, ...) ::mlc::detail::sequential(ctx, { __VA_ARGS__ })
+#define MLC_SEQUENTIAL_NAMED(ctx, ...) ::mlc::detail::sequential_named(ctx, { __VA_ARGS__ })
 
 /* scope: mlc_scope_begin until the end of the block, or until end, which tells how it went. Its
  * tensors die with it.                                                                          */

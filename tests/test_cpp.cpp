@@ -77,6 +77,9 @@ static void handles_free_what_they_own_and_move()
                                              {"head", mlc_nn_linear(ctx, 2, 2)}));
         CHECK(named && mlc_module_param(named, "body.0.weight") != nullptr);
         CHECK(mlc_module_param(named, "head.bias") != nullptr);
+        mlc::root body(small_net(ctx));
+        mlc::root both(MLC_SEQUENTIAL(ctx, body.release(), mlc_nn_relu(ctx)));
+        CHECK(!body && mlc_module_child(both, 0) != nullptr);
     }
     CHECK(in_use(ctx) == before);
     mlc_ctx_desc d = mlc_ctx_desc_make();
@@ -163,6 +166,22 @@ COMPILES(row_takes_a_row, std::declval<T>()[0] = X);
 COMPILES(row_takes_null, std::declval<T>()[0] = nullptr);
 COMPILES(row_takes_a_text, std::declval<T>()[0] = "0");
 COMPILES(row_plus_a_text, std::declval<T>()[0] += "0");
+#define MODULE std::declval<mlc_module *>()
+#define CTX std::declval<mlc_ctx *>()
+COMPILES(module_added, mlc_module_add(MODULE, X) && mlc_module_add_named(MODULE, "a", X));
+COMPILES(adds, mlc_module_add(X, MODULE) || mlc_module_add_named(X, "a", MODULE));
+COMPILES(module_added_named, mlc_module_add_named(MODULE, "a", X));
+COMPILES(in_residual, mlc_nn_residual(CTX, X, nullptr, true));
+COMPILES(as_shortcut, mlc_nn_residual(CTX, MODULE, X, true));
+COMPILES(is_forward, mlc_nn_bidirectional(CTX, X, MODULE));
+COMPILES(is_backward, mlc_nn_bidirectional(CTX, MODULE, X));
+COMPILES(recomputed, mlc_nn_recompute(CTX, X));
+COMPILES(in_a_list, MLC_SEQUENTIAL(CTX, MODULE, X));
+COMPILES(in_a_list_named, MLC_SEQUENTIAL_NAMED(CTX, {"a", MODULE}, {"b", X}));
+COMPILES(released, MLC_SEQUENTIAL(CTX, LVALUE.release(), nullptr, NULL));
+COMPILES(released_named, MLC_SEQUENTIAL_NAMED(CTX, {"b", LVALUE.release()}));
+#undef CTX
+#undef MODULE
 COMPILES(null_test, static_cast<bool>(X == nullptr));
 COMPILES(truth, X ? 1 : 2);
 #undef LVALUE
@@ -170,6 +189,15 @@ COMPILES(truth, X ? 1 : 2);
 
 static void what_is_dangerous_does_not_compile()
 {
+#define ROOT(name) decltype(name<mlc::root>(0))::value
+    static_assert(ROOT(adds) && ROOT(released) && ROOT(released_named) &&
+                      decltype(in_a_list<mlc_module *>(0))::value,
+                  "modules that are no root's");
+    static_assert(!ROOT(module_added) && !ROOT(module_added_named) && !ROOT(in_residual) &&
+                      !ROOT(as_shortcut) && !ROOT(is_forward) && !ROOT(is_backward) &&
+                      !ROOT(recomputed) && !ROOT(in_a_list) && !ROOT(in_a_list_named),
+                  "no module has two owners");
+#undef ROOT
 #define HAS(name) decltype(name<mlc::tensor>(0))::value
     static_assert(HAS(control) && HAS(pointer_is_named) && HAS(null_test) && HAS(truth) &&
                       HAS(c_named_null_test) && HAS(row_takes_a_row),
