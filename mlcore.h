@@ -7358,7 +7358,9 @@ template <class T> struct is_number : std::is_convertible<const T &, double> {};
 }
 
 /* tensor: a tensor of the C API, which its scope owns: copies are the same tensor. It may be NULL,
- * which if (x) and x == nullptr tell: operations then return NULL, as in C.                     */
+ * which if (x) and x == nullptr tell: operations then return NULL, as in C. Where no error stands,
+ * they record one in the context of another input, "add: input 2 is NULL; ..". mlc::exp of NULL
+ * has no other input, and so no context to record it in.                                        */
 class tensor {
 public:
     tensor(mlc_tensor *t = nullptr) noexcept : t_(t) {}

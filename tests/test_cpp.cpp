@@ -127,10 +127,41 @@ static void tensors_have_operators()
     CHECK(is(mlc::matmul(mlc_reshape(a, mlc_dims2(1, 2)), mlc_eye(ctx, MLC_F32, 2, 2)), 1, 2));
     CHECK(a->ndim == 1 && a.get() == mlc::tensor(a).get());
     CHECK(mlc_ctx_status(ctx) == MLC_OK);
-    CHECK((a + mlc::tensor()).get() == nullptr);
-    mlc_error_clear(ctx);
     mlc::tensor c = -(mlc::matmul(a, mlc_zeros(ctx, MLC_F32, mlc_dims1(3))) * 2 + 1);
     CHECK(!c && mlc_ctx_status(ctx) == MLC_ERR_SHAPE);
+}
+
+/* Is x NULL, and this the text of the error, which ends here? */
+static bool said(mlc_ctx *ctx, mlc::tensor x, const char *text)
+{
+    const bool is_so = !x && std::strcmp(mlc_error(ctx), text) == 0;
+    if (!is_so) std::printf("%s\n", mlc_error(ctx));
+    mlc_error_clear(ctx);
+    return is_so;
+}
+
+static void an_input_that_is_null_is_an_error()
+{
+    mlc::context ctx;
+    mlc::tensor  a = two(ctx, 1, 2), none;
+#define SAYS(what) what " is NULL; look at what should have made it"
+    CHECK(said(ctx, a + none, SAYS("add: input 2")) && said(ctx, none * a, SAYS("mul: input 1")));
+    CHECK(said(ctx, a > none, SAYS("gt: input 2")));
+    CHECK(said(ctx, 2 * a - none, SAYS("sub: input 2")));
+    CHECK(said(ctx, mlc::where(a > 0, a, none), SAYS("where: input 3")));
+    CHECK(said(ctx, mlc_matmul(none, a), SAYS("matmul: input 1")));
+    CHECK(said(ctx, mlc::matmul(a, {}), SAYS("matmul: input 2")));
+    CHECK(said(ctx, mlc::gather(a, 0, none), SAYS("gather: input 2")));
+    CHECK(said(ctx, mlc::cross_entropy(a, none), SAYS("cross_entropy: input 2")));
+    a += none;
+    CHECK(said(ctx, nullptr, SAYS("add_: input 2")) && is(a, 1, 2));
+    a[0] = none;
+    CHECK(said(ctx, nullptr, SAYS("copy_: input 2")) && is(a, 1, 2));
+    CHECK(!(none + none) && !mlc::exp(none));              /* no context                        */
+    CHECK(is(mlc::layer_norm(a, none, none, 0), -1, 1));   /* they need not be there            */
+    mlc_raise(ctx, MLC_ERR_IO, "why");
+    CHECK(said(ctx, a + none, "why"));
+#undef SAYS
 }
 
 /* Are the truth values of a mask these? */
@@ -741,6 +772,7 @@ int main()
     handles_free_what_they_own_and_move();
     classes_of_handles_move_whole();
     tensors_have_operators();
+    an_input_that_is_null_is_an_error();
     what_is_dangerous_does_not_compile();
     operations_return_tensors();
     functions_of_a_program_stay_its_own();
