@@ -6,6 +6,7 @@ PREFIX     ?= /usr/local
 INCLUDEDIR ?= $(PREFIX)/include
 LIBDIR     ?= $(PREFIX)/lib
 MANDIR     ?= $(PREFIX)/share/man
+LIB_BLAS   := $(or $(BLAS),none)
 BLAS       ?= auto
 SAN        ?=
 IMPL_FLAGS ?=
@@ -99,7 +100,7 @@ help:
 	@echo 'make reference       examples/API.md, and in build/reference a page with search and man pages'
 	@echo 'make map             the sections of mlcore.h with their lines'
 	@echo 'make size            bytes of code in small programs, against their budgets'
-	@echo 'make lib             build/libmlcore.a and build/libmlcore.so'
+	@echo 'make lib             build/libmlcore.a and build/libmlcore.so; BLAS=auto: with a BLAS'
 	@echo 'make dist            an archive of HEAD and the header alone, with their SHA256SUMS'
 	@echo 'make install         mlcore.h and mlcore.pc, what make lib and make reference have made,'
 	@echo '                     under PREFIX (and DESTDIR); uninstall'
@@ -248,16 +249,19 @@ $(TASKS_CPP): $(BUILD)/%: examples/%.cpp $(IMPL)
 # The implementation as libraries: the same two objects in both. gcc inlines public functions, too, and
 # calls within the library go straight to them. The shared one exports public functions alone, by the
 # minor version, which may change the API. Programs of the static one leave out what they do not call
-# by -Wl,--gc-sections.
+# by -Wl,--gc-sections. They need no BLAS of the machine that they are made on, unless BLAS=auto is given.
 MINOR       := $(basename $(VERSION))
 LIB_SHARED  := $(BUILD)/libmlcore.so.$(VERSION)
 LIB_OBJECTS := $(BUILD)/lib/kernels.o $(BUILD)/lib/framework.o
-$(LIB_OBJECTS): $(BUILD)/lib/%.o: mlcore.h $(BUILD)/config $(BUILD)/blas
+$(BUILD)/lib/blas: $(BUILD)/config FORCE
 	@mkdir -p $(BUILD)/lib
+	@BLAS='$(LIB_BLAS)' sh tests/blas.sh $(BUILD)/lib
+
+$(LIB_OBJECTS): $(BUILD)/lib/%.o: mlcore.h $(BUILD)/config $(BUILD)/lib/blas
 	printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' | \
 	    $(COMPILE) -fPIC -fno-semantic-interposition -ffunction-sections -fdata-sections \
 	    $(IMPL_FLAGS) -DMLC_PART=$* \
-	    `sed -n 1p $(BUILD)/blas` -x c -c -o $@ -
+	    `sed -n 1p $(BUILD)/lib/blas` -x c -c -o $@ -
 
 $(BUILD)/libmlcore.a: $(LIB_OBJECTS)
 	rm -f $@
@@ -267,10 +271,9 @@ $(LIB_SHARED): $(LIB_OBJECTS)
 	printf 'MLCORE_$(MINOR) {\n    global: mlc_[a-z]*;\n    local: *;\n};\n' >$(BUILD)/lib/exports
 	$(CC) -shared $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -Wl,-soname,libmlcore.so.$(MINOR) \
 	    -Wl,-Bsymbolic-functions -Wl,--version-script,$(BUILD)/lib/exports -o $@ $^ \
-	    `sed -n 2p $(BUILD)/blas` $(LIBS)
+	    `sed -n 2p $(BUILD)/lib/blas` $(LIBS)
 	ln -sf $(@F) $(BUILD)/libmlcore.so.$(MINOR)
 	ln -sf $(@F) $(BUILD)/libmlcore.so
-	sed -n 2p $(BUILD)/blas >$(BUILD)/lib/blas
 
 SIZE_OBJECTS := $(patsubst %,$(BUILD)/size_%.o,all f32 kernels framework)
 $(BUILD)/size_f32.o: SIZE_FLAGS = -DMLC_ONLY_F32
@@ -457,7 +460,7 @@ install:
 	    printf '%s\n' 'libdir=$(LIBDIR)' '' 'Name: mlcore-lib' \
 	        'Description: the implementation of mlcore as a library' 'Version: $(VERSION)' \
 	        'Requires: mlcore = $(VERSION)' 'Libs: -L"$${libdir}" -lmlcore' \
-	        "Libs.private: $$(cat $(BUILD)/lib/blas) -lm -pthread" \
+	        "Libs.private: $$(sed -n 2p $(BUILD)/lib/blas) -lm -pthread" \
 	        >'$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc'; }
 	for n in 3 7; do [ ! -d build/reference/man/man$$n ] || \
 	    { mkdir -p '$(DESTDIR)$(MANDIR)'/man$$n && \
