@@ -442,18 +442,18 @@ dist:
 	cp $(BUILD)/$(DIST)/mlcore.h $(BUILD)/$(DIST).h
 	cd $(BUILD) && sha256sum $(DIST).h $(DIST).tar.gz >SHA256SUMS && cat SHA256SUMS
 
-# pkg-config's files: mlcore for programs that compile the implementation, mlcore-lib for the library.
+# pkg-config's files, in one folder: mlcore for programs that compile the implementation, mlcore-lib for
+# the library.
 install:
 	@[ ! -e $(BUILD)/libmlcore.a ] || [ -z "$$(find mlcore.h -newer $(BUILD)/libmlcore.a)" ] || \
 	    { echo 'make install: mlcore.h is newer than $(BUILD)/libmlcore.a: make lib first'; exit 1; }
-	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
+	mkdir -p '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)/pkgconfig'
 	cp mlcore.h '$(DESTDIR)$(INCLUDEDIR)/mlcore.h'
 	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$(INCLUDEDIR)' '' 'Name: mlcore' \
 	    'Description: trains neural networks in plain C, one header' 'Version: $(VERSION)' \
 	    'Cflags: -I"$${includedir}"' 'Libs: -lm -pthread' \
-	    >'$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc'
+	    >'$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore.pc'
 	[ ! -e $(LIB_SHARED) ] || { \
-	    mkdir -p '$(DESTDIR)$(LIBDIR)/pkgconfig' && \
 	    cp $(BUILD)/libmlcore.a $(LIB_SHARED) '$(DESTDIR)$(LIBDIR)' && \
 	    ln -sf libmlcore.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libmlcore.so.$(MINOR)' && \
 	    ln -sf libmlcore.so.$(VERSION) '$(DESTDIR)$(LIBDIR)/libmlcore.so' && \
@@ -467,8 +467,8 @@ install:
 	      cp build/reference/man/man$$n/* '$(DESTDIR)$(MANDIR)'/man$$n; } || exit; done
 
 uninstall:
-	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' '$(DESTDIR)$(PREFIX)/share/pkgconfig/mlcore.pc' \
-	    '$(DESTDIR)$(LIBDIR)/pkgconfig/mlcore-lib.pc' \
+	rm -f '$(DESTDIR)$(INCLUDEDIR)/mlcore.h' \
+	    $(patsubst %,'$(DESTDIR)$(LIBDIR)/pkgconfig/%.pc',mlcore mlcore-lib) \
 	    $(patsubst %,'$(DESTDIR)$(LIBDIR)/libmlcore.%',a so so.$(MINOR) so.$(VERSION)) \
 	    '$(DESTDIR)$(MANDIR)'/man3/mlc_*.3 '$(DESTDIR)$(MANDIR)/man7/mlcore.7'
 
