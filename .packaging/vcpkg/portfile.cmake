@@ -6,6 +6,7 @@ set(VCPKG_BUILD_TYPE release)
 vcpkg_cmake_configure(SOURCE_PATH "${SOURCE_PATH}")
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH share/cmake/mlcore)
+vcpkg_fixup_pkgconfig()
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
 file(WRITE "${CURRENT_PACKAGES_DIR}/share/${PORT}/usage" "mlcore has CMake targets:
 
