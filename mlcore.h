@@ -2099,7 +2099,8 @@ typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *o
 /* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
  *   in mlc_summary. A module with a hook is not fused with the modules that follow it; f32 and f64
  *   keep their bits. Of the children of SqueezeExcite fn gets outputs with their activations
- *   applied. fn frees no module. A module has one hook: another takes its place, NULL ends it.
+ *   applied. fn frees no module, and no exception of C++ may leave it. A module has one hook:
+ *   another takes its place, NULL ends it.
  *   ref    torch.nn.Module.register_forward_hook
  *   test   tests/test_nn.c                                                                     */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
@@ -2322,7 +2323,8 @@ MLC_API mlc_module *mlc_nn_identity(mlc_ctx *ctx);
 
 typedef mlc_tensor *(*mlc_lambda_fn)(void *user, mlc_tensor *x);
 
-/* mlc_nn_lambda: fn(user, x), made of operations, as a module; user must live as long as it.
+/* mlc_nn_lambda: fn(user, x), made of operations, as a module; user must live as long as it. In C++
+ *   mlc::nn_lambda takes a function object, which may throw; no exception may leave fn.
  *   err    ARG: fn is NULL; in the forward: fn returned NULL without an error; STATE: it ended a
  *          scope that it did not begin
  *   test   tests/test_nn_layers.c                                                             */
@@ -7903,6 +7905,10 @@ MLC__CPP_ELEMENTS(uint8_t, detail::bytes)
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
 /* error: what mlc::check throws, a std::runtime_error that knows the status, too: STATE where the
  * end of a scope has returned it and only the text is left.                                     */
+#ifdef __clang__
+#  pragma clang diagnostic push
+#  pragma clang diagnostic ignored "-Wweak-vtables"       /* a header has no other place for it  */
+#endif
 class error : public std::runtime_error {
 public:
     error(mlc_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
@@ -7910,12 +7916,16 @@ public:
 private:
     mlc_status status_;
 };
+#ifdef __clang__
+#  pragma clang diagnostic pop
+#endif
 
 /* check: throws mlc::error where mlc_error(ctx) is not "": an error stands, or the last scope that
  * ended, a mlc::scope, too, returned one. The exception takes the error along: the context has none
  * from then on (mlc_error_clear), so that what follows a catch works. So it is with an error from
  * before the innermost scope began: the scopes around it, where the catch is within them, go on and
- * end with MLC_OK. A tensor that is NULL since stays NULL. The library itself never throws.     */
+ * end with MLC_OK. A tensor that is NULL since stays NULL. An error that the program dealt with by
+ * itself ends by mlc_error_clear. The library itself never throws.                              */
 inline void check(mlc_ctx *ctx)
 {
     const std::string text = mlc_error(ctx);
@@ -7945,7 +7955,7 @@ inline void check(mlc_ctx *ctx, mlc_status status)
 
 namespace detail {
 template <class F, class... A>
-auto guarded(mlc_ctx *ctx, F &f, A &&...a) -> decltype(f(a...))
+auto guarded(mlc_ctx *ctx, F &f, A &&...a) -> typename std::decay<decltype(f(a...))>::type
 {
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
     try {
@@ -7957,7 +7967,7 @@ auto guarded(mlc_ctx *ctx, F &f, A &&...a) -> decltype(f(a...))
     } catch (...) {
         mlc_raise(ctx, MLC_ERR_STATE, "an exception that is no std::exception");
     }
-    return decltype(f(a...))();
+    return typename std::decay<decltype(f(a...))>::type();
 #else
     return (void)ctx, f(a...);
 #endif

@@ -738,6 +738,8 @@ static void a_lambda_is_a_module()
         mlc::root one(mlc::nn_lambda(ctx, moved_alone(2))), mask(mlc::nn_lambda(ctx, positive));
         CHECK(counted_now == 1 && is(mlc::forward(one, a), 3, 4));
         CHECK(mlc::forward(mask, a)->dtype == MLC_BOOL && mlc_ctx_status(ctx) == MLC_OK);
+        mlc::root same(mlc::nn_lambda(ctx, [](mlc::tensor &x) -> mlc::tensor & { return x; }));
+        CHECK(is(mlc::forward(same, a), 1, 2));
         CHECK(!mlc_module_clone(one) && mlc_ctx_status(ctx) == MLC_ERR_UNSUPPORTED);
         mlc_error_clear(ctx);
         mlc::root none(mlc::nn_lambda(ctx, [](mlc::tensor) { return mlc::tensor(); }));
