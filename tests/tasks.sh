@@ -86,7 +86,7 @@ END
 ${CC:-cc} -shared -fPIC -o interrupt.so interrupt.c || exit 1
 mv runs whole
 mkdir runs
-LD_PRELOAD=$PWD/interrupt.so "$build/resume" >stopped.txt 2>&1
+LD_PRELOAD=./interrupt.so "$build/resume" >stopped.txt 2>&1
 [ "$(cat stopped.txt)" = 'stopped; start it again, and it goes on' ] ||
     { echo 'resume: SIGINT did not stop it'; cat stopped.txt; bad=1; }
 "$build/resume" >resumed.txt 2>&1
