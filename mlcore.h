@@ -16690,9 +16690,9 @@ MLC__APART void mlc__cells_gather(void *to, const void *x, int64_t minor, int64_
 }
 
 /* mlc__cells_read of what is gathered first. Apart, so that the stack has the block only here. */
-MLC__APART MLC__AT_avx512x void mlc__cells_read_far(__m512i v[16], const void *x, int64_t minor,
-                                                    int64_t major, int64_t width, int64_t n,
-                                                    bool f32)
+MLC__APART MLC__AT_avx512x void mlc__cells_read_gathered(__m512i v[16], const void *x,
+                                                         int64_t minor, int64_t major,
+                                                         int64_t width, int64_t n, bool f32)
 {
     float block[16 * MLC__STEP];
     mlc__cells_gather(block, x, minor, major, width, n, f32 ? 4 : 2);
@@ -16716,7 +16716,7 @@ MLC__INLINE MLC__AT_avx512x void mlc__pack_cells(void *panel, const void *x, int
             char *to = MLC__CAST(char *, panel) + (size_t)(p / 2 * padded) * 4;
             __m512i v[16];
             if (major != 1 && minor != 1)
-                mlc__cells_read_far(v, from, minor, major, some, n, f32);
+                mlc__cells_read_gathered(v, from, minor, major, some, n, f32);
             else
                 mlc__cells_read(v, from, minor, major, some, n, dense, f32);
             if (dense != rows) mlc__cells_turn(v);
@@ -65049,7 +65049,7 @@ static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, ml
 
 /* One gather of rows where kernels run; the order is there already. */
 static mlc_status mlc__resident_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k,
-                                      mlc_dims dims)
+                                     mlc_dims dims)
 {
     mlc__port *p = &f->field[k];
     mlc__port_set(f->ctx, p, f->out[k].dtype, dims, slot->out[k]);
@@ -65658,7 +65658,7 @@ static mlc_status mlc__resident_make(mlc__feed *f)
     for (int32_t i = 0; i < a->fields && f->ctx->on_host; i++) f->resident[i] = a->data[i];
     if (f->ctx->on_host) return MLC_OK;
     f->resident_order = MLC__CAST(int64_t *, mlc__heap_data(f->ctx, (size_t)f->count * 8,
-                                                        MLC_MEM_OBJECT, f->what));
+                                                            MLC_MEM_OBJECT, f->what));
     if (!f->resident_order) return MLC_ERR_NOMEM;
     for (int32_t i = 0; i < a->fields; i++) {
         const size_t bytes = (size_t)a->n * a->bytes[i];

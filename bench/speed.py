@@ -58,7 +58,7 @@ def main():
     for label, heading, case, dtype in BARS:
         text = next(t for name, t in texts.items() if name.startswith(heading))
         rows.append((f"{label}, {dtype}", ratio(text, case, dtype), heading))
-    plt.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "mlcore", "font.size": 10})
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "mlcore", "font.size": 10})
     figure, axes = plt.subplots(figsize=(9, 4.6), facecolor="white")
     colours = {EPYC: "#0072b2", AMX: "#d55e00", IMAGES: "#d55e00"}
     places = range(len(rows))[::-1]
