@@ -50324,6 +50324,7 @@ static mlc_status mlc__optim_ready(mlc_optim *o)
     return mlc__optim_complete(o, "optim_step");
 }
 
+/* A call of the step: counted, and every wanted-th one updates. */
 static mlc_status mlc__optim_count(mlc_optim *o)
 {
     MLC__TRY(mlc__optim_ready(o));
@@ -63063,7 +63064,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char
     mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
     memset(&z, 0, sizeof z);
     z.file = r->file;
-    mlc_status st = mlc__scope_enter(ctx);                  /* for the names of the zip */
+    mlc_status st = mlc__scope_enter(ctx);                 /* for the names of the zip */
     if (st) return mlc__rows_done(d, st);
     st = mlc__npz_find(&z, name ? name : "", &a, &offset);
     mlc__heap_free(ctx, z.directory);
@@ -74083,7 +74084,7 @@ static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
         if (w.n == 0) return MLC_OK;
         r->buffers = MLC__ARENA(mlc_tensor **, r->ctx, (size_t)w.n * sizeof *r->buffers);
         if (!r->buffers) return MLC_ERR_NOMEM;
-        MLC__TRY(mlc__scope_enter(r->ctx));       /* mlc_keep copies to the scope around it     */
+        MLC__TRY(mlc__scope_enter(r->ctx));      /* mlc_keep copies to the scope around it     */
     }
     w.copy = r->buffers;
     w.n = 0;
