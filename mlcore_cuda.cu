@@ -72,6 +72,8 @@ struct device {
 };
 static void lt_close(struct lt_state *lt);
 
+static char g_why[MESSAGE];            /* of mlc_cuda_error                                     */
+
 static device *device_of(void *dev) { return static_cast<device *>(dev); }
 
 /* Keeps a text for a failure, that of the first one that stays; the status says whether memory was
@@ -189,10 +191,24 @@ static int32_t device_count(void)
     return cudaGetDeviceCount(&cards) == cudaSuccess ? cards : 0;
 }
 
+/* Has the card the instructions of the kernels and a stream-ordered allocator? */
+static bool device_fits(int card)
+{
+    enum { OLDEST = 8 };
+    int major = 0, pools = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card);
+    cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, card);
+    if (major < OLDEST)
+        snprintf(g_why, sizeof g_why, "card %d has compute capability %d, %d.0 is the oldest with "
+                 "kernels", card, major, OLDEST);
+    else if (!pools) snprintf(g_why, sizeof g_why, "card %d has no memory pools", card);
+    return major >= OLDEST && pools;
+}
+
 static mlc_status device_open(int32_t index, void **dev)
 {
     const char *blocking = getenv("MLC_CUDA_BLOCKING");
-    if (index >= device_count()) return MLC_ERR_DEVICE;
+    if (index >= device_count() || !device_fits(index)) return MLC_ERR_DEVICE;
     device *d = static_cast<device *>(calloc(1, sizeof *d));
     if (!d) return MLC_ERR_NOMEM;
     d->card = index;
@@ -203,6 +219,7 @@ static mlc_status device_open(int32_t index, void **dev)
         return MLC_OK;
     }
     const mlc_status st = device_failed(d, "open", e);
+    memcpy(g_why, d->message, sizeof g_why);
     device_close(d);
     return st;
 }
@@ -5081,21 +5098,17 @@ static cudaDataType_t lt_type(mlc_dtype d)
                                                                                 : CUDA_R_16F;
 }
 
-/* Relu and the tanh form of gelu are its own, with no second output. */
+/* cuBLASLt adds the bias and nothing more. Its RELU is not promised to keep a NaN. Its GELU of f64 is
+ * wrong from the tenth digit on (seen on an H200), and a forward for the tape, whose second output
+ * the sink's pass writes, would have other bits than one without. */
 static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
 {
     const bool low_c = g->dtype == MLC_F32 && g->c_dtype != MLC_F32;
-    int32_t e = g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    if (low_c || g->drop > 0.0 || g->residual || g->grad_of || (g->act && g->aux)) return 0;
+    const int32_t e = g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    if (low_c || g->drop > 0.0 || g->residual || g->grad_of || g->act) return 0;
     if (g->bias && (turned || g->bias_dtype != g->c_dtype || (uintptr_t)g->bias % LT_ALIGN))
         return 0;
-    if (!g->act) return e;
-    e = g->bias ? e : 0;
-    switch (act_formula(g->act)) {
-    /* No promise is made that cuBLASLt's RELU keeps a NaN: the sink's pass does. */
-    case MLC_MAP_GELU_TANH: return e | CUBLASLT_EPILOGUE_GELU;
-    default:                return 0;
-    }
+    return e;
 }
 
 /* Column-major: `inner` elements follow one another, `outer` columns are *ld apart. */
@@ -6565,8 +6578,6 @@ void mlc_cuda_backend(mlc_backend *b)
     table_fill(&b->kernels);
 }
 
-static const char *g_why = "";
-
 const char *mlc_cuda_error(void) { return g_why; }
 
 mlc_status mlc_cuda_register(void)
@@ -6574,13 +6585,16 @@ mlc_status mlc_cuda_register(void)
     mlc_backend b;
     int cards = 0;
     const cudaError_t e = cudaGetDeviceCount(&cards);
-    g_why = "";
+    g_why[0] = 0;
     if (e != cudaSuccess || cards == 0) {
-        g_why = e == cudaSuccess ? "there is no card" : cudaGetErrorString(e);
+        snprintf(g_why, sizeof g_why, "%s",
+                 e == cudaSuccess ? "there is no card" : cudaGetErrorString(e));
         return MLC_ERR_DEVICE;
     }
     mlc_cuda_backend(&b);
     const mlc_status st = mlc_backend_register(&b);
-    if (st != MLC_OK) g_why = "mlcore.h of another version, or \"cuda\" is registered already";
+    if (st != MLC_OK)
+        snprintf(g_why, sizeof g_why,
+                 "mlcore.h of another version, or \"cuda\" is registered already");
     return st;
 }

@@ -21,11 +21,13 @@ extern "C" {
  *   MLC_CUDA_BLOCKING=1 waits after each kernel, so that a failure names the one that failed.
  *   MLC_CUDA_OWN_GEMM=1 makes products without cuBLASLt.
  *   err    DEVICE: no driver or no card, and the program goes on without; mlc_cuda_error says why.
+ *          A context is refused with DEVICE on a card below compute capability 8.0.
  *          ARG: the object was compiled against another mlcore.h, or "cuda" is registered already
  *   test: tests/cuda_host/                                                                    */
 mlc_status mlc_cuda_register(void);
 
-/* mlc_cuda_error: why mlc_cuda_register failed last; "" if it did not.                        */
+/* mlc_cuda_error: why mlc_cuda_register, or a context that was to be made on the device, failed
+ *   last; "" if neither did.                                                                  */
 const char *mlc_cuda_error(void);
 
 /* mlc_cuda_backend: the backend that mlc_cuda_register registers, for a program that changes an
