@@ -85,6 +85,9 @@ mlc_ctx *test_poisoned_ctx(void);
 mlc_ctx_desc test_desc(void);
 /* test_own: lets the harness free ctx when the test ends; returns ctx.                        */
 mlc_ctx *test_own(mlc_ctx *ctx);
+/* test_on_card: true on a GPU, where exp, log and the like are its own to the last bits, products
+ * are cuBLASLt's, which adds up in an order that hangs on the sizes, and a NaN has no payload. */
+bool test_on_card(void);
 /* test_on_host: false when the suite runs on a device the host cannot touch.                  */
 bool test_on_host(void);
 /* test_cpu_kernels: false on a device with kernels of its own: "cuda".                        */
@@ -165,6 +168,12 @@ bool test_ok(mlc_ctx *ctx, const char *file, int line);
 bool test_values(mlc_tensor *t, int64_t n, const double *want, double atol, double rtol,
                  const char *what, const char *file, int line);
 
+/* Contexts that a test makes itself, so that those of a test that is skipped are freed, too.    */
+mlc_ctx *test_ctx_made(mlc_ctx *ctx);
+mlc_ctx *test_ctx_freed(mlc_ctx *ctx);
+#define mlc_ctx_create(desc) test_ctx_made(mlc_ctx_create(desc))
+#define mlc_ctx_free(ctx)    mlc_ctx_free(test_ctx_freed(ctx))
+
 #ifdef MLC_TEST_MAIN
 
 #include <locale.h>
@@ -180,6 +189,8 @@ static struct {
     int64_t     checks, failures;      /* of the running test                                  */
     mlc_ctx   **ctx;                   /* to be freed when it ends                             */
     int         n_ctx, room;
+    mlc_ctx    *made[64];              /* by mlc_ctx_create, and not freed                      */
+    int         n_made;
     mlc_isa     isa;
     const char *device, *locale;
     FILE       *trace;                 /* of --trace: a line a test                            */
@@ -381,6 +392,11 @@ bool test_on_host(void)
     return test_g.device == NULL;
 }
 
+bool test_on_card(void)
+{
+    return test_asked("MLC_TEST_CARD");
+}
+
 bool test_soak(void)
 {
     return test_asked("MLC_TEST_SOAK");
@@ -435,6 +451,23 @@ mlc_ctx *test_own(mlc_ctx *ctx)
     return ctx;
 }
 
+mlc_ctx *test_ctx_made(mlc_ctx *ctx)
+{
+    enum { MOST = (int)(sizeof test_g.made / sizeof *test_g.made) };
+    if (ctx != NULL && test_may_leave() && test_g.n_made < MOST)
+        test_g.made[test_g.n_made++] = ctx;
+    return ctx;
+}
+
+mlc_ctx *test_ctx_freed(mlc_ctx *ctx)
+{
+    int i = 0;
+    if (!test_may_leave()) return ctx;
+    while (i < test_g.n_made && test_g.made[i] != ctx) i++;
+    if (i < test_g.n_made) test_g.made[i] = test_g.made[--test_g.n_made];
+    return ctx;
+}
+
 /* The backend of device.c takes its level from the index: "test:2" is avx2.                   */
 static mlc_ctx_desc test_desc_isa(mlc_isa isa)
 {
@@ -468,7 +501,7 @@ static mlc_ctx *test_ctx_isa(mlc_isa isa)
     mlc_status   status = MLC_OK;
     mlc_ctx     *ctx;
     d.status = &status;
-    ctx = mlc_ctx_create(&d);
+    ctx = (mlc_ctx_create)(&d);
     if (ctx == NULL) {
         fprintf(stderr, "no context of device %s, level %s: %s\n", d.device ? d.device : "cpu",
                 mlc_isa_name(isa), mlc_status_name(status));
@@ -734,6 +767,13 @@ static void test_free_contexts(void)
         mlc_ctx_free(test_g.ctx[--test_g.n_ctx]);
 }
 
+static void test_skipped_frees(void)
+{
+    test_free_contexts();
+    while (test_g.n_made > 0)
+        mlc_ctx_free(test_g.made[test_g.n_made - 1]);
+}
+
 /* A test that was left may stand in the middle of a call: what it made stays as it is. One that is
  * skipped stands at a check of its own.                                                       */
 static bool test_run(test_case *t)
@@ -744,12 +784,13 @@ static bool test_run(test_case *t)
     test_g.process = getpid();
     test_g.thread = pthread_self();
     test_g.lacks[0] = 0;
+    test_g.n_made = 0;
     test_clock_end();                  /* of one that was left                                 */
     switch (setjmp(test_g.leave)) {
     case 0: break;
     case TEST_SKIPS:
         test_skip();
-        test_free_contexts();
+        test_skipped_frees();
         return true;
     default:
         test_g.left++;

@@ -545,7 +545,8 @@ TEST(budget, another_module_is_recomputed)
         mlc_ctx_free(s.ctx);
     }
     CHECK_EQ(s.budget.marked, BLOCKS);
-    same(&of[1], &of[0], 0);
+    /* On a card cuBLASLt may have another algorithm where a gradient lies in memory elsewhere. */
+    same(&of[1], &of[0], test_on_card() ? 1e-5 : 0);
 }
 
 /* ---- batches and optimizers that are not plain ----------------------------------------------- */

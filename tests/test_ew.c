@@ -133,6 +133,12 @@ static double worst(mlc_tensor *y, const double *exact, const double *a, const d
     return most;
 }
 
+/* A card's exp and log are within 2 ulp, the CPU's within 1. */
+static double more_ulps(void)
+{
+    return test_on_card() ? 2 : 0;
+}
+
 TEST(ew, functions_of_f32_are_within_their_error_for_all_sizes_of_arguments)
 {
     static double x[MANY], exact[MANY];
@@ -143,7 +149,8 @@ TEST(ew, functions_of_f32_are_within_their_error_for_all_sizes_of_arguments)
             if (UNARY[f].ulp == 0) continue;
             for (int i = 0; i < MANY; i++) exact[i] = UNARY[f].ref(x[i]);
             const double most = worst(UNARY[f].call(in), exact, x, NULL);
-            if (!CHECK(most <= UNARY[f].ulp)) printf("  %s: %g ulp\n", UNARY[f].name, most);
+            if (!CHECK(most <= UNARY[f].ulp + more_ulps()))
+                printf("  %s: %g ulp\n", UNARY[f].name, most);
         }
         CHECK_OK(ctx);
     }
@@ -288,9 +295,15 @@ TEST(ew, glu_is_within_its_error)
         CHECK(test_read(mlc_glu(test_tensor(ctx, MLC_F32, mlc_dims1(2 * MANY), x), 0), got));
         for (int i = 0; i < MANY; i++)
             most = fmax(most, ulps((float)got[i], x[i] * ref_sigmoid(x[MANY + i])));
-        if (!CHECK(most <= 2.5)) printf("  %g ulp\n", most);
+        if (!CHECK(most <= 2.5 + more_ulps())) printf("  %g ulp\n", most);
         CHECK_OK(ctx);
     }
+}
+
+/* A card's exp of a large number may leave the last bit. */
+static bool is_slope(double got, double want)
+{
+    return got == want || (test_on_card() && fabs(got - want) <= 0x1p-23);
 }
 
 /* The limits, where formulas have 0 times infinity, or divide it by itself. */
@@ -304,8 +317,9 @@ TEST(ew, activations_at_infinity)
                 if (!f->more.limits) continue;
                 at_points(ctx, f, FLOATS[d], 3, x, y, slope);
                 if (!CHECK(y[0] == f->more.at[0] && y[1] == f->more.at[1] && isnan(y[2]) &&
-                           slope[0] == f->more.slope_at[0] && slope[1] == f->more.slope_at[1]))
-                    printf("  %s: %g %g %g, %g %g\n", f->name, y[0], y[1], y[2], slope[0],
+                           is_slope(slope[0], f->more.slope_at[0]) &&
+                           is_slope(slope[1], f->more.slope_at[1])))
+                    printf("  %s: %.9g %.9g %g, %.9g %.9g\n", f->name, y[0], y[1], y[2], slope[0],
                            slope[1]);
             }
 }

@@ -126,7 +126,7 @@ TEST(plot, logarithmic_axes_put_a_decade_where_the_next_is_as_far)
 }
 
 /* What is shown is inside; ticks are few, in order, and begin at or below it. */
-static void axis_holds(double low, double high, bool log)
+static void axis_holds(mlc_ctx *ctx, double low, double high, bool log)
 {
     const double          x[2] = {low, high}, y[2] = {0, 1};
     const mlc_plot_series s = {NULL, x, y, 2, MLC_PLOT_LINE};
@@ -134,7 +134,7 @@ static void axis_holds(double low, double high, bool log)
     double                first = 0, last = 0;
     int                   n = 0, used, a = 0, b = 0, c = 0, d = 0;
     p.x_log = log;
-    const char *text = plotted(test_ctx(), &p, 1, 1);
+    const char *text = plotted(ctx, &p, 1, 1);
     for (const char *at = ticks_of(text, "middle"); *at; at += used, n++) {
         double v;
         if (!CHECK(sscanf(at, "%lf %n", &v, &used) == 1))
@@ -166,18 +166,19 @@ TEST(plot, axes_hold_any_range)
     static const double at[][2] = {{0, 1}, {0, 0}, {5, 5}, {-5, -5}, {0.1, 0.3}, {-1e300, 1e300},
                                    {1e-300, 2e-300}, {1e6, 1e6 + 1}, {1, 1 + 1e-13}, {-3, -1},
                                    {99999, 100001}, {0, 7.5}, {1e-5, 9e-5}, {-1e-320, 1e-320}};
+    mlc_ctx *ctx = test_ctx();
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        axis_holds(at[i][0], at[i][1], false);
+        axis_holds(ctx, at[i][0], at[i][1], false);
         if (at[i][0] > 0)
-            axis_holds(at[i][0], at[i][1], true);
+            axis_holds(ctx, at[i][0], at[i][1], true);
     }
-    axis_holds(1e-300, 1e300, true);
+    axis_holds(ctx, 1e-300, 1e300, true);
     for (int64_t i = 0; i < 300; i++) {
         const double low = exp2(test_random(1, i, -60, 60)) * (i % 2 ? 1 : -1);
         const double high = low + exp2(test_random(2, i, -60, 60));
-        axis_holds(low, high, false);
+        axis_holds(ctx, low, high, false);
         if (low > 0)
-            axis_holds(low, high, true);
+            axis_holds(ctx, low, high, true);
     }
 }
 

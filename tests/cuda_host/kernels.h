@@ -103,6 +103,17 @@ static const layout LAYOUTS[] = {
 };
 #define LAYOUT_COUNT ((int)(sizeof LAYOUTS / sizeof *LAYOUTS))
 
+/* Makes each NaN among the first BUFFER elements of a buffer one NaN, where a card made it. */
+static inline void unit_plain_nans(void *buffer, mlc_dtype dtype)
+{
+    if (!test_on_card() || (dtype != MLC_F32 && dtype != MLC_F64 && dtype != MLC_BF16 &&
+                            dtype != MLC_F16))
+        return;
+    for (int64_t i = 0; i < BUFFER; i++)
+        if (isnan(test_get(buffer, dtype, i)))
+            test_put(buffer, dtype, i, (double)NAN);
+}
+
 static inline bool unit_same(const void *a, const void *b, size_t bytes, const char *what, int i,
                              int j)
 {

@@ -5,6 +5,15 @@
 
 static uint64_t g_in[MOST], g_got[MOST + 2], g_want[MOST + 2];
 
+/* Normals of f64 come from the card's log, sin and cos: those that differ in last bits alone are
+ * made the same.                                                                                */
+static void normals_near(int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (fabs(test_get(g_got, MLC_F64, i) - test_get(g_want, MLC_F64, i)) <= 1e-14)
+            g_got[i] = g_want[i];
+}
+
 /* Bits of n values on the device; they are elements off .. of a buffer that is compared whole. */
 static bool random_holds(unit *u, struct mlc_k_random a, uint64_t base, int64_t off)
 {
@@ -25,6 +34,8 @@ static bool random_holds(unit *u, struct mlc_k_random a, uint64_t base, int64_t 
     CHECK_EQ(u->b.kernels.random(u->dev, &a), st);
     unit_fetch(u, g_got, p, sizeof g_got);
     unit_return(u);
+    if (test_on_card() && a.kind == MLC_RANDOM_NORMAL && a.dtype == MLC_F64)
+        normals_near(a.n + off);
     return unit_same(g_got, g_want, sizeof g_got, "kind, dtype", (int)a.kind, (int)a.dtype);
 }
 
