@@ -1053,17 +1053,41 @@ def print_means(results):
                       f"{statistics.geometric_mean(ratios):6.2f}")
 
 
-def listed(bench, glob):
-    out = subprocess.run([bench, "--list", "--case", glob], capture_output=True, text=True,
-                         check=True).stdout
-    return [tuple(line.split()) for line in out.splitlines()]
+def listed(bench, globs):
+    """Cases and dtypes of globs with commas between them."""
+    lines = []
+    for glob in globs.split(","):
+        lines += subprocess.run([bench, "--list", "--case", glob], capture_output=True, text=True,
+                                check=True).stdout.splitlines()
+    return [tuple(line.split()) for line in dict.fromkeys(lines)]
+
+
+def number(x):
+    return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
+
+
+def write_table(path, results):
+    """The table of bench/RESULTS.md: a row a case, with what it has of f32 and of bf16."""
+    kinds = [kind for kind in ("f32", "bf16") if any(r["dtype"] == kind for r in results)]
+    cases = {}
+    for r in results:
+        cases.setdefault(r["case"], {})[r["dtype"]] = r
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("| case | unit |" + "".join(f" {k}: mlcore | PyTorch | ratio |" for k in kinds) +
+                  "\n|---|---|" + "---|---|---|" * len(kinds) + "\n")
+        for case, made in cases.items():
+            unit = next(iter(made.values()))["unit"]
+            cells = [(number(r["mlcore"]), number(r["torch"]), f"{r['ratio']:.2f}")
+                     if (r := made.get(k)) else ("", "", "") for k in kinds]
+            out.write(f"| `{case}` | {unit} | " + " | ".join(sum(cells, ())) + " |\n")
 
 
 def options():
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     p = argparse.ArgumentParser(description="Times mlcore and PyTorch alternately on one work.")
-    p.add_argument("--case", default="*", metavar="GLOB")
+    p.add_argument("--case", default="*", metavar="GLOB", help="or GLOB,GLOB,...")
     p.add_argument("--json", metavar="FILE", help="one line a case goes here")
+    p.add_argument("--table", metavar="FILE", help="f32 and bf16 as a table of RESULTS.md")
     p.add_argument("--nchw", action="store_true", help="PyTorch's images not channels last")
     p.add_argument("--threads", type=int, default=cores, metavar="N", help="for both (all cores)")
     p.add_argument("--rounds", type=int, default=5, metavar="N", help="slices of each side (5)")
@@ -1121,6 +1145,8 @@ def main():
             out.write(json.dumps(line) + "\n")
             out.flush()
     print_means(results)
+    if args.table:
+        write_table(args.table, results)
     if out:
         out.close()
 
