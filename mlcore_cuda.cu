@@ -5098,9 +5098,9 @@ static cudaDataType_t lt_type(mlc_dtype d)
                                                                                 : CUDA_R_16F;
 }
 
-/* cuBLASLt adds the bias and nothing more. Its RELU is not promised to keep a NaN. Its GELU of f64 is
- * wrong from the tenth digit on (seen on an H200), and a forward for the tape, whose second output
- * the sink's pass writes, would have other bits than one without. */
+/* cuBLASLt adds the bias and nothing more. Its RELU is not promised to keep a NaN. Its GELU of f64
+ * is wrong from the tenth digit on (seen on an H200), and a forward for the tape, whose second
+ * output the sink's pass writes, would have other bits than one without. */
 static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
 {
     const bool low_c = g->dtype == MLC_F32 && g->c_dtype != MLC_F32;
