@@ -306,6 +306,8 @@ class Model:
         self.version = self.of["MLC_VERSION_STRING"].decl.split('"')[1]
         self.follow()
         self.bad = core.bad + cuda.bad + self.unknown("\n".join(core.lines + cuda.lines))
+        self.index = self.torch()
+        self.instead = self.not_there()
 
     def follow(self):
         """What only says "see mlc_x" takes the words and fields of mlc_x that are its own."""
@@ -367,14 +369,14 @@ class Model:
             groups[title].append((name, sorted(here, key=here.get)))
         return groups
 
-    def not_there(self, index):
+    def not_there(self):
         """(names, what to do) of each line of NOT_THERE; what it says of names here must hold."""
         with open(NOT_THERE, encoding="utf-8") as file:
             rows = [line.rstrip("\n").split(": ", 1) for line in file if line.strip()]
-        known = {name for rows in index.values() for name, _ in rows}
+        rows = [(names.split(", "), text) for names, text in rows]
+        known = {name for rows in self.index.values() for name, _ in rows}
         for names, text in rows:
-            self.bad += [f"{NOT_THERE}: {name} is in the index" for name in names.split(", ")
-                         if name in known]
+            self.bad += [f"{NOT_THERE}: {name} is in the index" for name in names if name in known]
             self.bad += [f"{NOT_THERE}: {name} is not declared" for name in NAME.findall(text)
                          if name not in self.of and name not in self.code]
         return rows
@@ -455,23 +457,27 @@ def api_md(model):
     out += ["- [From PyTorch's names](#pytorch)", "- [Not there](#not-there)"] + tables
     out += ["", "<a id=\"pytorch\"></a>", "## From PyTorch's names", "",
             "`F` is `torch.nn.functional`. What is not here may be [not there](#not-there)."]
-    index = model.torch()
-    for title, rows in index.items():
+    for title, rows in model.index.items():
         out += ["", f"### {title}", "", "| PyTorch | mlcore |", "|---|---|"]
         out += [f"| `{name}` | {', '.join(f'`{n}`' for n in here)} |" for name, here in rows]
     out += ["", "<a id=\"not-there\"></a>", "## Not there", "",
             "What is looked for under PyTorch's names and is not in mlcore, and what to do.", "",
             "| PyTorch | instead |", "|---|---|"]
-    out += [f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {cell(text)} |"
-            for names, text in model.not_there(index)]
+    out += [f"| {', '.join(f'`{name}`' for name in names)} | {cell(text)} |"
+            for names, text in model.instead]
     return "\n".join(out) + "\n"
 
 
 class Page:
-    """One HTML page: the template PAGE with the contents, the manual and the sections."""
+    """One HTML page: the template PAGE with the contents, the manual, the sections, the index of
+    PyTorch's names and what is not there. A function's data-torch has its names in the index."""
 
     def __init__(self, model):
-        self.model = model
+        self.model, self.same = model, {}
+        for rows in model.index.values():
+            for name, functions in rows:
+                for function in functions:
+                    self.same.setdefault(function, []).append(name)
 
     def link(self, text):
         """A text with its names as links."""
@@ -502,9 +508,40 @@ class Page:
             return f'<a href="#{found[0]}">{found[0]}</a>' if known else found[0]
         first = html.escape(item.first(), quote=True)
         title = ", ".join(item.names) if item.kind == "C++" else item.name
-        return (f'<article id="{item.name}" data-first="{first}"><h3><a href="#{item.name}">{title}'
-                f"</a> <small>{item.kind}</small></h3>\n<pre>{NAME.sub(name, decl)}</pre>\n"
+        same = " ".join(self.same.get(item.name, []))
+        same = f' data-torch="{html.escape(same, quote=True)}"' if same else ""
+        return (f'<article id="{item.name}" data-first="{first}"{same}>'
+                f'<h3><a href="#{item.name}">{title}</a> <small>{item.kind}</small></h3>\n'
+                f"<pre>{NAME.sub(name, decl)}</pre>\n"
                 f"{self.prose(item.body, item.fields)}</article>")
+
+    def table(self, anchor, title, text, right, rows):
+        """A section that is a table of PyTorch's names beside what is here, rows as HTML."""
+        return (f'<section id="{anchor}"><h2>{html.escape(title)}</h2><p>{text}</p>'
+                f'<table class="names"><thead><tr><th>PyTorch</th><th>{right}</th></tr></thead>\n'
+                "<tbody>\n" + "\n".join(rows) + "\n</tbody></table></section>")
+
+    def torch(self):
+        """The contents' lines and the sections of the index by group and of what is not there."""
+        nav, main = ["<b>From PyTorch's names</b>"], []
+
+        def code(names):
+            return ", ".join(f"<code>{html.escape(name, quote=False)}</code>" for name in names)
+        for at, (title, rows) in enumerate(self.model.index.items()):
+            nav.append(f'<a href="#torch-{at}">{html.escape(title)}</a>')
+            text = "<code>F</code> is <code>torch.nn.functional</code>. What is not here may be "
+            main.append(self.table(
+                f"torch-{at}", f"From PyTorch's names: {title}",
+                text + '<a href="#not-there">not there</a>.', "mlcore",
+                [f"<tr><td>{code([name])}</td><td>{self.link(', '.join(here))}</td></tr>"
+                 for name, here in rows]))
+        nav.append('<a href="#not-there">Not there</a>')
+        main.append(self.table(
+            "not-there", "Not there", "What is looked for under PyTorch's names and is not in "
+            "mlcore, and what to do.", "instead",
+            [f'<tr id="not-there-{at}"><td>{code(names)}</td><td>{self.link(text)}</td></tr>'
+             for at, (names, text) in enumerate(self.model.instead)]))
+        return nav, main
 
     def write(self):
         """The page as a text."""
@@ -526,6 +563,8 @@ class Page:
             for item in section.items:
                 main.append(self.item(item) if isinstance(item, Item) else
                             f'<div class="note">{self.prose(item.body, item.fields)}</div>')
+        torch = self.torch()
+        nav, main = nav + torch[0], main + torch[1]
         with open(PAGE, encoding="utf-8") as file:
             text = file.read()
         parts = {"VERSION": self.model.version, "CONTENTS": "\n".join(nav), "ALL": "\n".join(main)}
