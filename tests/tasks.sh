@@ -43,7 +43,7 @@ done
 run=$build/run
 rm -rf "$run"
 mkdir -p "$run/examples" "$run/runs"
-ln -s "$root/examples/data" "$run/examples/data"
+ln -s "$root/examples/data" "$root/examples/tasks" "$run/examples"
 python3 tests/make_idx.py examples/data/digits.csv "$run/data/MNIST/raw" || exit 1
 cd "$run" || exit 1
 
