@@ -79,13 +79,17 @@
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory, a
  *                                                   second thread in a context is a STATE error
- *   MLC_TEST_TINY          tiny arenas, for tests   MLC_API          linkage of declarations
- *   MLC_TEST_STRIDES       invalid unused strides   MLC_NO_CPP       no namespace mlc
+ *   MLC_VSNPRINTF          own vsnprintf            MLC_API          linkage of declarations
+ *   MLC_TEST_TINY          tiny arenas, for tests   MLC_NO_CPP       no namespace mlc
+ *   MLC_TEST_STRIDES       invalid unused strides
  *   MLC_PART               kernels or framework: half of the implementation: two objects, compiled
  *                          at the same time, take half as long as one. Their other macros must be
  *                          the same; if they are not, the linker names those of what is missing.
  *   MLC_QUICK              for development: -O2 optimises what steps of training run and nothing
  *                          else, so that the framework compiles sooner. The same bits.
+ *   MLC_VSNPRINTF(to, n, format, args) is called as vsnprintf wherever the library formats text.
+ *   That of newlib-nano knows no %lld, and %g only with -u _printf_float, and then it allocates:
+ *   there the numbers of error texts are right by one of the program's, which does what C99's does.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -8257,8 +8261,31 @@ extern int  madvise(void *address, size_t bytes, int advice);
 extern int clock_gettime(int id, struct timespec *now);
 #  endif
 #endif
-/* MinGW takes printf from msvcrt, which knows neither %zu nor C99's rounding. Undone at the end. */
-#if defined(__MINGW32__)
+/* The program's vsnprintf. MinGW takes printf from msvcrt, which knows neither %zu nor C99's
+ * rounding. Undone at the end. */
+#pragma push_macro("snprintf")
+#pragma push_macro("vsnprintf")
+#if defined(MLC_VSNPRINTF) && MLC__HAS_FRAMEWORK
+static int mlc__vsnprintf(char *to, size_t n, const char *format, va_list args) MLC_PRINTF(3, 0);
+static int mlc__vsnprintf(char *to, size_t n, const char *format, va_list args)
+{
+    return MLC_VSNPRINTF(to, n, format, args);
+}
+
+static int mlc__snprintf(char *to, size_t n, const char *format, ...) MLC_PRINTF(3, 4);
+static int mlc__snprintf(char *to, size_t n, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const int len = MLC_VSNPRINTF(to, n, format, args);
+    va_end(args);
+    return len;
+}
+#  undef snprintf
+#  undef vsnprintf
+#  define snprintf  mlc__snprintf
+#  define vsnprintf mlc__vsnprintf
+#elif defined(__MINGW32__)
 #  undef snprintf
 #  undef vsnprintf
 #  define snprintf  __mingw_snprintf
@@ -74732,10 +74759,8 @@ MLC__LEVEL_END
 #  pragma GCC pop_options
 #  pragma GCC diagnostic pop
 #endif
-#if defined(__MINGW32__)
-#  undef snprintf
-#  undef vsnprintf
-#endif
+#pragma pop_macro("snprintf")
+#pragma pop_macro("vsnprintf")
 #pragma pop_macro("ceil")
 #pragma pop_macro("cos")
 #pragma pop_macro("erfc")

@@ -1,7 +1,15 @@
-/* test_barrier.c -- tests of section IMPL.THREADS: regions whose chunks wait for one another
+/* test_barrier.c -- tests of section IMPL.THREADS, regions whose chunks wait for one another, and
+ * of MLC_VSNPRINTF
  *
- * Both functions are private: this file has an implementation of its own, portable and small.
+ * The functions of the former are private, the latter is for a file with the implementation: this
+ * one has an implementation of its own, portable and small.
  */
+#include <stdarg.h>
+#include <stddef.h>
+
+static int own_vsnprintf(char *to, size_t n, const char *format, va_list args);
+
+#define MLC_VSNPRINTF own_vsnprintf
 #define MLCORE_STATIC
 #define MLC_NO_SIMD
 #define MLC_ONLY_F32
@@ -88,5 +96,39 @@ TEST(threads, a_region_inside_a_region_is_serial)
         CHECK_EQ(g_inner[i].region.chunks, 1);
         CHECK_EQ(g_inner[i].value[ROUNDS % 2][0], ROUNDS);
     }
+    mlc_ctx_free(ctx);
+}
+
+/* ---- the program's vsnprintf ---------------------------------------------------------------- */
+
+static bool g_large;                   /* it makes large letters                                */
+
+static int own_vsnprintf(char *to, size_t n, const char *format, va_list args)
+{
+    const int len = vsnprintf(to, n, format, args);
+    for (size_t i = 0; g_large && i < n && to[i]; i++)
+        if (to[i] >= 'a' && to[i] <= 'z') to[i] = (char)(to[i] - 'a' + 'A');
+    return len;
+}
+
+TEST(errors, texts_are_made_by_the_vsnprintf_of_the_program)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.hard_limit = 1 << 20;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL)) return;
+    g_large = true;
+    mlc_raise(ctx, MLC_ERR_VALUE, "row %lld: %g is no %s", 5000000000LL, 0.25, "label");
+    CHECK_STR(mlc_error(ctx), "ROW 5000000000: 0.25 IS NO LABEL");
+    mlc_error_clear(ctx);
+    CHECK(mlc_reshape(mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 3)), mlc_dims1(7)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "RESHAPE: ");
+    CHECK_HAS(mlc_error(ctx), "[2,3]");
+    mlc_error_clear(ctx);
+    /* A text within a text. */
+    CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims2(1000, 1000)) == NULL);
+    CHECK_HAS(mlc_error(ctx), "OUT OF MEMORY FOR 4000000 BYTES");
+    CHECK_HAS(mlc_error(ctx), "OF THE LIMIT OF 1048576 ARE IN USE");
+    g_large = false;
     mlc_ctx_free(ctx);
 }
