@@ -962,9 +962,10 @@ MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_
 /* -- elementwise -- */
 
 /* add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar, sub_scalar,
- * mul_scalar and rsub_scalar, in place, too, also take i64 and i32: modulo 2^64 and 2^32, without a
- * gradient.
- * err    VALUE if an integer divisor is 0; ARG if s is no whole number (of i64) and x integers  */
+ * mul_scalar, rsub_scalar, floor_divide_scalar and remainder_scalar, in place, too, also take i64
+ * and i32: modulo 2^64 and 2^32, without a gradient.
+ * err    VALUE if an integer divisor is 0; ARG if s is no whole number (of i64; a divisor of x's
+ *        dtype) and x integers                                                                */
 
 /* mlc_add: a + b.                            grad: da += dy; db += dy          ref: torch.add   */
 MLC_API mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b);
@@ -1004,6 +1005,11 @@ MLC_API mlc_tensor *mlc_sub_scalar(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s);
 /* mlc_div_scalar: x / s, rounded once.       grad: dx += dy/s                                   */
 MLC_API mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s);
+/* mlc_floor_divide_scalar: floor(x/s), exact, s in x's dtype; Python's //.  grad: 0             */
+MLC_API mlc_tensor *mlc_floor_divide_scalar(mlc_tensor *x, double s);
+/* mlc_remainder_scalar: remainder with the sign of s, which is in x's dtype; Python's %.
+ *   grad: dx += dy                                                                             */
+MLC_API mlc_tensor *mlc_remainder_scalar(mlc_tensor *x, double s);
 /* mlc_pow_scalar: x^s.                       grad: dx += dy s x^(s-1), 0 for s = 0              */
 MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
@@ -1209,6 +1215,10 @@ MLC_API mlc_tensor *mlc_sub_scalar_(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s);
 /* mlc_div_scalar_: x becomes mlc_div_scalar(x, s).                                              */
 MLC_API mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s);
+/* mlc_floor_divide_scalar_: x becomes mlc_floor_divide_scalar(x, s).                            */
+MLC_API mlc_tensor *mlc_floor_divide_scalar_(mlc_tensor *x, double s);
+/* mlc_remainder_scalar_: x becomes mlc_remainder_scalar(x, s).                                  */
+MLC_API mlc_tensor *mlc_remainder_scalar_(mlc_tensor *x, double s);
 /* mlc_pow_scalar_: x becomes mlc_pow_scalar(x, s).                                              */
 MLC_API mlc_tensor *mlc_pow_scalar_(mlc_tensor *x, double s);
 /* mlc_rsub_scalar_: x becomes mlc_rsub_scalar(x, s).                                            */
@@ -7446,8 +7456,9 @@ struct dims : mlc_dims {
 #define MLC__CPP_TENSORS(X) \
     X(reshape) X(flatten) X(permute) X(transpose) X(slice) X(rows) X(select) X(expand) X(squeeze) \
     X(unsqueeze) X(movedim) X(unfold) X(diagonal) X(cast) X(add_scalar) X(sub_scalar) \
-    X(mul_scalar) X(div_scalar) X(pow_scalar) X(rsub_scalar) X(clamp) X(leaky_relu) X(elu) X(celu) \
-    X(glu) X(masked_fill) X(add_scalar_) X(sub_scalar_) X(mul_scalar_) X(div_scalar_) \
+    X(mul_scalar) X(div_scalar) X(floor_divide_scalar) X(remainder_scalar) X(pow_scalar) \
+    X(rsub_scalar) X(clamp) X(leaky_relu) X(elu) X(celu) X(glu) X(masked_fill) X(add_scalar_) \
+    X(sub_scalar_) X(mul_scalar_) X(div_scalar_) X(floor_divide_scalar_) X(remainder_scalar_) \
     X(pow_scalar_) X(rsub_scalar_) X(clamp_) X(leaky_relu_) X(elu_) X(celu_) X(fill_) \
     X(masked_fill_) X(dropout) X(sum) X(mean) X(prod) X(max) X(min) X(var) X(std) X(norm) \
     X(logsumexp) X(argmax) X(argmin) X(cumsum) X(cumprod) X(softmax) X(log_softmax) X(layer_norm) \
@@ -32869,9 +32880,9 @@ static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
 #define MLC__WHOLE_AS(name, args, flags, kernel) \
     { { name, mlc__whole_shape, mlc__whole_forward, NULL, args, MLC__AMP_KEEP, \
         MLC_OP_CAPTURE | (flags) }, MLC_WHOLE_##kernel }
-#define MLC__WHOLE(name, args, kernel) \
-    { MLC__WHOLE_AS(#name, args, 0, kernel), \
-      MLC__WHOLE_AS(#name "_", args, MLC_OP_INPLACE, kernel) }
+#define MLC__WHOLE_OF(name, args, kernel) \
+    MLC__WHOLE_AS(#name, args, 0, kernel), MLC__WHOLE_AS(#name "_", args, MLC_OP_INPLACE, kernel)
+#define MLC__WHOLE(name, args, kernel) { MLC__WHOLE_OF(name, args, kernel) }
 /* In the order of mlc__whole_op. */
 static const mlc__whole_spec mlc__whole_rows[][2] = {
     MLC__WHOLE(add, NULL, ADD), MLC__WHOLE(sub, NULL, SUB), MLC__WHOLE(mul, NULL, MUL),
@@ -32881,15 +32892,23 @@ static const mlc__whole_spec mlc__whole_rows[][2] = {
     MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(sub_scalar, mlc__args_scalar, SUB),
     MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL), MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
 };
+/* With the scalar as input 2. */
+static const mlc__whole_spec mlc__whole_floor_divide_scalar[] = {
+    MLC__WHOLE_OF(floor_divide_scalar, NULL, FLOOR_DIV)
+};
+static const mlc__whole_spec mlc__whole_remainder_scalar[] = {
+    MLC__WHOLE_OF(remainder_scalar, NULL, REMAINDER)
+};
 
-/* In place b over the same memory goes through a copy: it would change while it is read. */
-static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, mlc_tensor *b,
+/* Of n inputs. In place b over the same memory goes through a copy: it would change while it is
+ * read. */
+static mlc_tensor *mlc__whole_call(const mlc__whole_spec *row, int n, mlc_tensor *a, mlc_tensor *b,
                                    double s)
 {
     mlc_node local, *nd;
-    if (place && b && a->storage == b->storage && !(b = mlc_copy(b))) return NULL;
-    nd = mlc__begin(&local, &mlc__whole_rows[op][place].op, op < MLC__WHOLE_NEG ? 2 : 1, a, b,
-                    NULL);
+    if ((row->op.flags & MLC_OP_INPLACE) && b && a->storage == b->storage && !(b = mlc_copy(b)))
+        return NULL;
+    nd = mlc__begin(&local, &row->op, n, a, b, NULL);
     if (!nd) return NULL;
     mlc__scalars_spec *p = mlc__scalars_params(nd);
     p->s[0] = s;
@@ -32899,6 +32918,34 @@ static mlc_tensor *mlc__whole_call(mlc__whole_op op, bool place, mlc_tensor *a, 
 
 /* Is the first input no float, and so the operation one of integers? */
 MLC__INLINE bool mlc__is_whole(const mlc_tensor *x) { return x && !mlc__is_float(x->dtype); }
+
+static bool mlc__has_whole(mlc_dtype dtype) { return dtype == MLC_I64 || dtype == MLC_I32; }
+
+/* A quotient of integers is refused by an error that names the operation that they have. */
+MLC__APART bool mlc__no_quotient(const mlc_tensor *x, const char *what, const char *instead)
+{
+    if (!x || !mlc__has_whole(x->dtype)) return false;
+    mlc__fail(x->ctx, MLC_ERR_DTYPE, "%s: input 1 is %s, not a float; write mlc_cast(x, MLC_F32), "
+              "or %s, which rounds down", what, mlc_dtype_name(x->dtype), instead);
+    return true;
+}
+
+/* s, by which x is divided, as a 0-d tensor; NULL where it is no divisor of integers. */
+static mlc_tensor *mlc__divisor(const char *what, const mlc_tensor *x, double s)
+{
+    const int64_t v = mlc__i64_of(s);
+    if (!x) return NULL;
+    if (mlc__has_whole(x->dtype)) {
+        if (s != (double)v || (x->dtype == MLC_I32 && v != (int32_t)v))
+            return MLC__FAIL_NULL(x->ctx, ARG, "%s: %s is no whole number of %s, which x is; write "
+                                  "mlc_cast(x, MLC_F32)", what, mlc__real(s).s,
+                                  mlc_dtype_name(x->dtype));
+        if (v == 0)
+            return MLC__FAIL_NULL(x->ctx, VALUE, "%s: s is 0, and integers have no infinity; write "
+                                  "mlc_cast(x, MLC_F32)", what);
+    }
+    return mlc_full(x->ctx, x->dtype, mlc_dims0(), s);
+}
 
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
  * All have one shape rule, forward and backward: they take the maps and what to save from the row,
@@ -33041,7 +33088,7 @@ MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x
 
 MLC__APART mlc_tensor *mlc__arith1(const mlc__unary *u, mlc__whole_op op, mlc_tensor *x, double s)
 {
-    return mlc__is_whole(x) ? mlc__whole_call(op, false, x, NULL, s)
+    return mlc__is_whole(x) ? mlc__whole_call(&mlc__whole_rows[op][0], 1, x, NULL, s)
                             : mlc__unary_call(u, x, s, 0.0);
 }
 
@@ -33112,6 +33159,7 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 }
 MLC_IMPL mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s)
 {
+    if (mlc__no_quotient(x, "div_scalar", "mlc_floor_divide_scalar")) return NULL;
     return MLC__UNARY_CALL(div_scalar, s, 0.0);
 }
 MLC_IMPL mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s)
@@ -33258,6 +33306,8 @@ MLC__BINARY(maximum,      math, MATH_MAX,        MATH_MAX_GRAD_A,   'c', MATH_MA
 MLC__BINARY(fmod,         math, MATH_FMOD,       MAP_COPY,          0,   MATH_FMOD_GRAD_B,      'c')
 MLC__BINARY(remainder,    math, MATH_REMAINDER,  MAP_COPY,          0,   MATH_REMAINDER_GRAD_B, 'c')
 MLC__BINARY(floor_divide, math, MATH_FLOOR_DIV,  MATH_END,          0,   MATH_END,              0)
+MLC__BINARY(floor_divide_scalar, math, MATH_FLOOR_DIV, MATH_END, 0, MATH_END, 0)
+MLC__BINARY(remainder_scalar, math, MATH_REMAINDER, MAP_COPY, 0, MATH_REMAINDER_GRAD_B, 'c')
 MLC__BINARY(atan2,        math, MATH_ATAN2,      MATH_ATAN2_GRAD_A, 'c', MATH_ATAN2_GRAD_B,     'c')
 MLC__BINARY(hypot,        math, MATH_HYPOT,      MATH_HYPOT_GRAD_A, 'c', MATH_HYPOT_GRAD_B,     'c')
 MLC__BINARY_AS(prelu, MATCH_LOW, math, MATH_PRELU, MATH_PRELU_GRAD_A, 'c', MATH_PRELU_GRAD_B, 'a')
@@ -33272,7 +33322,16 @@ static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_ten
 MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_tensor *a,
                                    mlc_tensor *b)
 {
-    return mlc__is_whole(a) ? mlc__whole_call(op, false, a, b, 0.0) : mlc__binary_call(f, a, b);
+    return mlc__is_whole(a) ? mlc__whole_call(&mlc__whole_rows[op][0], 2, a, b, 0.0)
+                            : mlc__binary_call(f, a, b);
+}
+
+static mlc_tensor *mlc__divided(const mlc__binary *f, const mlc__whole_spec *whole, mlc_tensor *x,
+                                double s)
+{
+    mlc_tensor *by = mlc__divisor(f->op.name, x, s);
+    if (!by) return NULL;
+    return mlc__is_whole(x) ? mlc__whole_call(whole, 2, x, by, 0.0) : mlc__binary_call(f, x, by);
 }
 
 #define MLC__BINARY_CALL(name)  mlc__binary_call(&mlc__##name##_op, a, b)
@@ -33280,7 +33339,10 @@ MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_t
 MLC_IMPL mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(add, ADD); }
 MLC_IMPL mlc_tensor *mlc_sub(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(sub, SUB); }
 MLC_IMPL mlc_tensor *mlc_mul(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(mul, MUL); }
-MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(div); }
+MLC_IMPL mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b)
+{
+    return mlc__no_quotient(a, "div", "mlc_floor_divide") ? NULL : MLC__BINARY_CALL(div);
+}
 MLC_IMPL mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(pow); }
 MLC_IMPL mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(minimum, MIN); }
 MLC_IMPL mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b) { return MLC__ARITH(maximum, MAX); }
@@ -33292,6 +33354,14 @@ MLC_IMPL mlc_tensor *mlc_remainder(mlc_tensor *a, mlc_tensor *b)
 MLC_IMPL mlc_tensor *mlc_floor_divide(mlc_tensor *a, mlc_tensor *b)
 {
     return mlc__arith2(&mlc__floor_divide_op, MLC__WHOLE_FLOOR_DIV, a, b);
+}
+MLC_IMPL mlc_tensor *mlc_floor_divide_scalar(mlc_tensor *x, double s)
+{
+    return mlc__divided(&mlc__floor_divide_scalar_op, &mlc__whole_floor_divide_scalar[0], x, s);
+}
+MLC_IMPL mlc_tensor *mlc_remainder_scalar(mlc_tensor *x, double s)
+{
+    return mlc__divided(&mlc__remainder_scalar_op, &mlc__whole_remainder_scalar[0], x, s);
 }
 MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(atan2); }
 MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(hypot); }
@@ -33741,19 +33811,29 @@ MLC__INPLACE_BINARY(add) MLC__INPLACE_BINARY(sub) MLC__INPLACE_BINARY(mul)
 MLC__INPLACE_BINARY(div) MLC__INPLACE_BINARY(pow) MLC__INPLACE_BINARY(minimum)
 MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remainder)
 MLC__INPLACE_BINARY(floor_divide) MLC__INPLACE_BINARY(atan2) MLC__INPLACE_BINARY(hypot)
+MLC__INPLACE_BINARY(floor_divide_scalar) MLC__INPLACE_BINARY(remainder_scalar)
 
 MLC__APART mlc_tensor *mlc__arith1_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
                                     double s)
 {
-    return mlc__is_whole(x) ? mlc__whole_call(op, true, x, NULL, s)
+    return mlc__is_whole(x) ? mlc__whole_call(&mlc__whole_rows[op][1], 1, x, NULL, s)
                             : mlc__inplace_unary_call(row, x, s, 0.0);
 }
 
 MLC__APART mlc_tensor *mlc__arith2_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
                                     mlc_tensor *b)
 {
-    return mlc__is_whole(x) ? mlc__whole_call(op, true, x, b, 0.0)
+    return mlc__is_whole(x) ? mlc__whole_call(&mlc__whole_rows[op][1], 2, x, b, 0.0)
                             : mlc__inplace_binary_call(row, x, b);
+}
+
+static mlc_tensor *mlc__divided_(const mlc__inplace *row, const mlc__whole_spec *whole,
+                                 mlc_tensor *x, double s)
+{
+    mlc_tensor *by = mlc__divisor(row->op.name, x, s);
+    if (!by) return NULL;
+    return mlc__is_whole(x) ? mlc__whole_call(whole, 2, x, by, 0.0)
+                            : mlc__inplace_binary_call(row, x, by);
 }
 
 #define MLC__INPLACE_CALL(name, s, t) mlc__inplace_unary_call(&mlc__##name##__op, x, s, t)
@@ -33849,6 +33929,7 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s)
 }
 MLC_IMPL mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s)
 {
+    if (mlc__no_quotient(x, "div_scalar_", "mlc_floor_divide_scalar_")) return NULL;
     return MLC__INPLACE_CALL(div_scalar, s, 0.0);
 }
 MLC_IMPL mlc_tensor *mlc_pow_scalar_(mlc_tensor *x, double s)
@@ -33877,6 +33958,7 @@ MLC_IMPL mlc_tensor *mlc_mul_(mlc_tensor *x, mlc_tensor *b)
 }
 MLC_IMPL mlc_tensor *mlc_div_(mlc_tensor *x, mlc_tensor *b)
 {
+    if (mlc__no_quotient(x, "div_", "mlc_floor_divide_")) return NULL;
     return mlc__inplace_binary_call(&mlc__div__op, x, b);
 }
 MLC_IMPL mlc_tensor *mlc_pow_(mlc_tensor *x, mlc_tensor *b)
@@ -33902,6 +33984,14 @@ MLC_IMPL mlc_tensor *mlc_remainder_(mlc_tensor *x, mlc_tensor *b)
 MLC_IMPL mlc_tensor *mlc_floor_divide_(mlc_tensor *x, mlc_tensor *b)
 {
     return mlc__arith2_(&mlc__floor_divide__op, MLC__WHOLE_FLOOR_DIV, x, b);
+}
+MLC_IMPL mlc_tensor *mlc_floor_divide_scalar_(mlc_tensor *x, double s)
+{
+    return mlc__divided_(&mlc__floor_divide_scalar__op, &mlc__whole_floor_divide_scalar[1], x, s);
+}
+MLC_IMPL mlc_tensor *mlc_remainder_scalar_(mlc_tensor *x, double s)
+{
+    return mlc__divided_(&mlc__remainder_scalar__op, &mlc__whole_remainder_scalar[1], x, s);
 }
 MLC_IMPL mlc_tensor *mlc_atan2_(mlc_tensor *x, mlc_tensor *b)
 {

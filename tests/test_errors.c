@@ -86,6 +86,26 @@ static const wrong_op OPS[] = {
     {"mlc_remainder_", "<i64[3] <i64[3]", MLC_ERR_VALUE,
      "remainder_: a divisor is 0, and integers have no infinity; write another one there, as "
      "mlc_masked_fill does"},
+    {"mlc_div_scalar", "<i32[2] =2", MLC_ERR_DTYPE,
+     "div_scalar: input 1 is i32, not a float; write mlc_cast(x, MLC_F32), or "
+     "mlc_floor_divide_scalar, which rounds down"},
+    {"mlc_div_scalar_", "<i64[2] =2", MLC_ERR_DTYPE,
+     "div_scalar_: input 1 is i64, not a float; write mlc_cast(x, MLC_F32), or "
+     "mlc_floor_divide_scalar_, which rounds down"},
+    {"mlc_floor_divide_scalar", "<i64[2] =0.5", MLC_ERR_ARG,
+     "floor_divide_scalar: 0.5 is no whole number of i64, which x is; write mlc_cast(x, MLC_F32)"},
+    {"mlc_floor_divide_scalar", "<i64[2] =0", MLC_ERR_VALUE,
+     "floor_divide_scalar: s is 0, and integers have no infinity; write mlc_cast(x, MLC_F32)"},
+    {"mlc_floor_divide_scalar_", "<i32[2] =3e9", MLC_ERR_ARG,
+     "floor_divide_scalar_: 3e+09 is no whole number of i32, which x is; write mlc_cast(x, "
+     "MLC_F32)"},
+    {"mlc_floor_divide_scalar_", "<f32[2]g =1", MLC_ERR_STATE,
+     "floor_divide_scalar_: [2] is a leaf that requires a gradient; change it under "
+     "mlc_no_grad_begin, or a copy of it"},
+    {"mlc_remainder_scalar", "<u8[2] =2", MLC_ERR_DTYPE,
+     "remainder_scalar: input 1 is u8, not a float, i64 or i32; write mlc_cast(x, MLC_I64)"},
+    {"mlc_remainder_scalar_", "<i32[2] =0", MLC_ERR_VALUE,
+     "remainder_scalar_: s is 0, and integers have no infinity; write mlc_cast(x, MLC_F32)"},
     {"mlc_clamp", "<u8[4] =0 =1", MLC_ERR_DTYPE,
      "clamp: input 1 is u8, not a float; write mlc_cast(x, MLC_F32)"},
     {"mlc_clamp_", "<f32[4]E =0 =1", MLC_ERR_ARG,
@@ -842,13 +862,17 @@ static void ew_dtypes_refused(mlc_ctx *ctx, const char *name, bool two)
     const bool whole = ((op_find(name)->dtypes >> MLC_I64) & 1) != 0;
     for (int d = 0; d < MLC_DTYPE_COUNT; d++) {
         const char *dtype = mlc_dtype_name((mlc_dtype)d);
-        char        call[80], text[120];
+        const char *more = "";
+        char        call[80], text[160];
         if (((op_find(name)->dtypes >> d) & 1) != 0)
             continue;
+        if (strncmp(name, "mlc_div", 7) == 0 && (d == MLC_I64 || d == MLC_I32))
+            more = name[7] ? ", or mlc_floor_divide_, which rounds down"
+                           : ", or mlc_floor_divide, which rounds down";
         snprintf(call, sizeof call, two ? "<%s[2,3] <%s[2,3]" : "<%s[2,3]", dtype, dtype);
-        snprintf(text, sizeof text, "input 1 is %s, not a float%s", dtype,
+        snprintf(text, sizeof text, "input 1 is %s, not a float%s%s", dtype,
                  whole ? ", i64 or i32; write mlc_cast(x, MLC_I64)"
-                       : "; write mlc_cast(x, MLC_F32)");
+                       : "; write mlc_cast(x, MLC_F32)", more);
         ew_refused(ctx, name, call, MLC_ERR_DTYPE, text);
     }
 }

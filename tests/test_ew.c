@@ -518,7 +518,9 @@ static int64_t whole_of(int f, mlc_dtype dtype, int64_t a, int64_t b)
     case 9:  return wrapped(dtype, x + 3);
     case 10: return wrapped(dtype, x * (uint64_t)-5);
     case 11: return wrapped(dtype, x + ((uint64_t)1 << 63));
-    default: return wrapped(dtype, 7 - x);
+    case 12: return wrapped(dtype, 7 - x);
+    case 13: return python_of(dtype, a, -3, true);
+    default: return python_of(dtype, a, 10, false);
     }
 }
 
@@ -537,14 +539,16 @@ static mlc_tensor *whole_call(int f, bool place, mlc_tensor *a, mlc_tensor *b)
     case 9:  return place ? mlc_add_scalar_(a, 3) : mlc_add_scalar(a, 3);
     case 10: return place ? mlc_mul_scalar_(a, -5) : mlc_mul_scalar(a, -5);
     case 11: return place ? mlc_sub_scalar_(a, -0x1p63) : mlc_sub_scalar(a, -0x1p63);
-    default: return place ? mlc_rsub_scalar_(a, 7) : mlc_rsub_scalar(a, 7);
+    case 12: return place ? mlc_rsub_scalar_(a, 7) : mlc_rsub_scalar(a, 7);
+    case 13: return place ? mlc_floor_divide_scalar_(a, -3) : mlc_floor_divide_scalar(a, -3);
+    default: return place ? mlc_remainder_scalar_(a, 10) : mlc_remainder_scalar(a, 10);
     }
 }
 
-static const char *const WHOLE[13] = {
+static const char *const WHOLE[] = {
     "mlc_add", "mlc_sub", "mlc_mul", "mlc_minimum", "mlc_maximum", "mlc_floor_divide",
     "mlc_remainder", "mlc_neg", "mlc_abs", "mlc_add_scalar", "mlc_mul_scalar", "mlc_sub_scalar",
-    "mlc_rsub_scalar"};
+    "mlc_rsub_scalar", "mlc_floor_divide_scalar", "mlc_remainder_scalar"};
 
 /* t has these numbers, to the last bit: doubles have fewer. */
 static bool is_whole(mlc_tensor *t, int64_t n, const int64_t *want, const char *name)
@@ -572,7 +576,7 @@ TEST(ew, integers_are_added_multiplied_and_divided_modulo_their_bits)
     enum { N = 14, M = 13 };                       /* a divisor is not 0                       */
     FOR_EACH_ISA(ctx)
         for (int d = 0; d < 2; d++)
-            for (int f = 0; f < 13; f++)
+            for (int f = 0; f < 15; f++)
                 for (int place = 0; place < 2; place++) {
                     const mlc_dtype dtype = d ? MLC_I32 : MLC_I64;
                     int64_t a[N], b[M], full[N * M], want[N * M], turned[N * M];
@@ -731,7 +735,8 @@ TEST(ew, one_power_for_all_elements)
 typedef struct call {                  /* for gradcheck                                        */
     const unary  *u;
     const binary *b;
-    int           scalar;              /* 1 div 2 pow 3 rsub 4 clamp 5 where 6 sub 7 masked_fill */
+    int           scalar;              /* 1 div 2 pow 3 rsub 4 clamp 5 where 6 sub 7 masked_fill
+                                          8 floor_divide 9 remainder                           */
     mlc_tensor   *mask;
 } call;
 
@@ -748,8 +753,16 @@ static mlc_tensor *run(void *user, mlc_tensor *const *in, int32_t n)
     case 4:  return mlc_clamp(in[0], 0.9, 1.6);
     case 5:  return mlc_where(c->mask, in[0], in[1]);
     case 6:  return mlc_sub_scalar(in[0], 3);
+    case 8:  return mlc_floor_divide_scalar(in[0], 3);
+    case 9:  return mlc_remainder_scalar(in[0], 3);
     default: return mlc_masked_fill(in[0], c->mask, 7);
     }
+}
+
+static const char *scalar_name(int scalar)
+{
+    return scalar == 6 ? "mlc_sub_scalar" : scalar == 8 ? "mlc_floor_divide_scalar"
+         : scalar == 9 ? "mlc_remainder_scalar" : "scalar form";
 }
 
 static void check_gradient(mlc_ctx *ctx, call *c, const char *name, mlc_tensor *a, mlc_tensor *b)
@@ -793,8 +806,8 @@ TEST(ew, gradients_match_central_differences)
     }
     c.b = NULL;
     c.mask = mlc_gt_scalar(test_rand(ctx, MLC_F32, mlc_dims2(3, 5), 8, -1, 1), 0);
-    for (c.scalar = 1; c.scalar <= 7; c.scalar++)
-        check_gradient(ctx, &c, c.scalar == 6 ? "mlc_sub_scalar" : "scalar form",
+    for (c.scalar = 1; c.scalar <= 9; c.scalar++)
+        check_gradient(ctx, &c, scalar_name(c.scalar),
                        test_rand(ctx, MLC_F64, mlc_dims2(3, 5), 9, 1, 1.5),
                        c.scalar == 5 ? test_rand(ctx, MLC_F64, mlc_dims1(5), 10, 1, 2) : NULL);
 }
@@ -984,6 +997,8 @@ WITH(mul_scalar, -1.3)
 WITH(div_scalar, 3)
 WITH(pow_scalar, 2.5)
 WITH(rsub_scalar, 0.3)
+WITH(floor_divide_scalar, 0.75)
+WITH(remainder_scalar, -0.75)
 WITH(clamp, 1, 2)
 
 #define SCALAR_ROW(name, low, high) \
@@ -992,31 +1007,37 @@ static const unary SCALAR[] = {
     SCALAR_ROW(add_scalar, -3, 3),  SCALAR_ROW(mul_scalar, -3, 3),
     SCALAR_ROW(div_scalar, -3, 3),  SCALAR_ROW(pow_scalar, 0.2, 4),
     SCALAR_ROW(rsub_scalar, -3, 3), SCALAR_ROW(clamp, 0, 4),
-    SCALAR_ROW(sub_scalar, -3, 3),
+    SCALAR_ROW(sub_scalar, -3, 3),  SCALAR_ROW(floor_divide_scalar, -3, 3),
+    SCALAR_ROW(remainder_scalar, -3, 3),
 };
 #define SCALARS ((int)(sizeof SCALAR / sizeof *SCALAR))
 
+static double of_sub(double x) { return x - 0.6; }
+static double of_floor_divide(double x) { return ew_floor_divide(x, 0.75); }
+static double of_remainder(double x) { return ew_remainder(x, -0.75); }
+
 /* The goldens have the other scalar forms. */
-TEST(ew, sub_scalar_is_its_formula_in_every_layout_and_dtype)
+TEST(ew, scalar_forms_without_goldens_are_their_formulas_in_every_layout_and_dtype)
 {
+    static double (*const formula[3])(double) = {of_sub, of_floor_divide, of_remainder};
     const ew_more more = {EW_NOTHING};
     double        v[70];
     FOR_EACH_ISA(ctx)
-        for (int d = 0; d < 4; d++)
-            for (int k = 0; k < LOOKS; k++) {
-                mlc_scope_begin(ctx);
-                mlc_tensor *x = look_at(ctx, FLOATS[d], k, 64, &more);
-                CHECK(test_read(x, v));
-                for (int i = 0; i < mlc_numel(x); i++) v[i] -= 0.6;
-                if (is_formula(sub_scalar_of(x), v, "mlc_sub_scalar", k))
-                    shown(ctx, "mlc_sub_scalar", FLOATS[d], LOOKED[k].seen);
-                if (LOOKED[k].layout == 'E') x = mlc_copy(x);
-                CHECK(sub_scalar_of_(x) == x);
-                if (is_formula(x, v, "mlc_sub_scalar_", k))
-                    shown(ctx, "mlc_sub_scalar_", FLOATS[d], LOOKED[k].seen);
-                CHECK_OK(ctx);
-                mlc_scope_end(ctx);
-            }
+        for (int i = 0; i < 3 * 4 * LOOKS; i++) {
+            const int       f = i / (4 * LOOKS), k = i % LOOKS;
+            const mlc_dtype dtype = FLOATS[i / LOOKS % 4];
+            const unary    *u = &SCALAR[6 + f];
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = look_at(ctx, dtype, k, 64, &more);
+            CHECK(test_read(x, v));
+            for (int e = 0; e < mlc_numel(x); e++) v[e] = formula[f](v[e]);
+            if (is_formula(u->call(x), v, u->name, k)) shown(ctx, u->name, dtype, LOOKED[k].seen);
+            if (LOOKED[k].layout == 'E') x = mlc_copy(x);
+            CHECK(u->call_(x) == x);
+            if (is_formula(x, v, u->name_, k)) shown(ctx, u->name_, dtype, LOOKED[k].seen);
+            CHECK_OK(ctx);
+            mlc_scope_end(ctx);
+        }
 }
 
 /* A gradient in place is that of the new tensor, which differences have checked. */
