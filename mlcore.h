@@ -44,7 +44,7 @@
  *   mlc_keep (copy in the parent scope) or mlc_copy_into (into a tensor made before).
  *   With desc.memory everything lives in one block of the caller's; sizes are rounded to classes,
  *   so leave a fifth of it free over what mlc_memory_info showed for the largest step. NOMEM says
- *   how large a block, or limit, would have done.
+ *   how much was in use, or free in the block, and how large a block, or limit, would have done.
  *
  * 4. Gradients. Leaves get them that require them: parameters, and those that mlc_set_requires_grad
  *   was called for. A leaf is a tensor that no operation has made. They add up until
@@ -9924,23 +9924,28 @@ MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
 }
 
 /* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
- * them, unless that is 0. Says which block or limit would have done. what: the caller, or NULL. */
+ * them, unless that is 0. Says what is in use, of which limit, and which block or limit would have
+ * done. what: the caller, or NULL. */
 MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind,
                            size_t need)
 {
     typedef unsigned long long number;
+    const number used = (number)ctx->mem.allocated;
     const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
     const size_t block = (size_t)(ctx->fixed_end - ctx->fixed);
-    char more[128] = "";
-    if (need && !mlc__mem_allows(ctx, need))
+    char more[128];
+    if (need && ctx->hard_limit && !mlc__mem_allows(ctx, need))
         snprintf(more, sizeof more, "; %llu of the limit of %llu are in use, a limit of %llu would "
-                 "have done here", (number)ctx->mem.allocated, (number)ctx->hard_limit,
-                 (number)ctx->mem.allocated + need);
+                 "have done here", used, (number)ctx->hard_limit, used + need);
     else if (need && ctx->fixed && ctx->on_host)
         snprintf(more, sizeof more, "; %llu of the block's %llu are free, a block of %llu would "
                  "have done here", (number)left, (number)ctx->fixed_bytes, (number)
                  (mlc__block_for(block - ctx->tables.bytes - left + need, true) +
                   ctx->fixed_bytes - block));
+    else if (ctx->hard_limit)
+        snprintf(more, sizeof more, "; %llu of the limit of %llu are in use", used,
+                 (number)ctx->hard_limit);
+    else snprintf(more, sizeof more, "; %llu are in use", used);
     mlc__fail(ctx, MLC_ERR_NOMEM, "%s%sout of memory for %llu bytes%s%s", what ? what : "",
               what ? ": " : "", (number)bytes, kind, more);
 }

@@ -860,6 +860,42 @@ static void *no_memory(void *user, size_t bytes, size_t align)
     return NULL;
 }
 
+/* Gives no block of over a million bytes. */
+static void *small_blocks(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    return bytes > 1000000 ? NULL : test_aligned_alloc(align, bytes);
+}
+static void free_block(void *user, void *ptr, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    test_aligned_free(ptr);
+}
+
+TEST(ctx, nomem_of_the_system_tells_what_is_in_use_and_the_limit)
+{
+    ONLY_ON_HOST();                    /* the allocator is that of host memory                 */
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx_desc d = mlc_ctx_desc_make();
+        char         want[160], of[60] = "";
+        d.allocator.alloc = small_blocks;
+        d.allocator.release = free_block;
+        d.hard_limit = i ? 100000000 : 0;
+        mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+        if (!CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(100000)) != NULL)) return;
+        CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(500000)) == NULL);
+        mlc_memory m;
+        CHECK_EQ(mlc_memory_info(ctx, &m), MLC_OK);
+        const int64_t used = m.allocated;
+        CHECK(used >= 400000 && used < 500000);
+        if (i) snprintf(of, sizeof of, " of the limit of 100000000");
+        snprintf(want, sizeof want, "out of memory for 2000000 bytes of tensor data; %lld%s are in "
+                 "use", (long long)used, of);
+        CHECK_ERROR(ctx, MLC_ERR_NOMEM, want);
+    }
+}
+
 /* Is a desc refused with one text in its log that has these words? */
 static void creation_says(mlc_ctx_desc d, mlc_status want, const char *words)
 {
