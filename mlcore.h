@@ -5679,6 +5679,10 @@ typedef struct mlc_rename {
                                        /* leave, in equal shares                                 */
 } mlc_rename;
 
+/* mlc_rename_make: the whole tensor of key `from`, as it is, is that of name `to`; other fields are
+ *   0:  const mlc_rename r[] = { mlc_rename_make("features.*", "body.*") };                    */
+MLC_API mlc_rename mlc_rename_make(const char *from, const char *to);
+
 typedef struct mlc_load_report {       /* what mlc_load_ex did; each part counts               */
     int64_t loaded, cast;              /* parameters taken; those of another dtype in the file */
     int64_t missing, unexpected;       /* keys that only the model, only the file has          */
@@ -58928,6 +58932,12 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
 #define MLC__KEY(from, to)                { from, to, false, 0, 0, 0, 0, NULL }
 #define MLC__KEY_TURNED(from, to)         { from, to, true, 0, 0, 0, 0, NULL }
 #define MLC__KEY_PART(from, to, part, of) { from, to, false, 0, part, of, 0, NULL }
+
+MLC_IMPL mlc_rename mlc_rename_make(const char *from, const char *to)
+{
+    const mlc_rename r = { from, to, false, 0, 0, 0, 0, NULL };
+    return r;
+}
 
 MLC_IMPL const mlc_rename *mlc_rename_gpt2(int32_t *n)
 {

@@ -116,6 +116,7 @@ SCENARIO(contexts, true)
 {
     mlc_memory info;
     int32_t n = 0;
+    CHECK_STR(mlc_rename_make("a", "b").to, "b");
     CHECK(mlc_rename_gpt2(&n) && mlc_rename_llama(&n) && mlc_rename_bert(&n) && n > 0);
     CHECK_EQ(mlc_ctx_desc_make().threads, 0);
     CHECK(mlc_gradcheck_desc_make().eps > 0 && mlc_conv_desc_make().groups == 1);

@@ -126,8 +126,12 @@ TEST(state, nested_names_of_torch_fit_nested_modules)
     mlc_module_add(net, inner);
     mlc_module_add(net, mlc_nn_linear(ctx, 4, 3));
     /* Names that differ are mapped: encoder.layers.1 is 0.2 here, for the relu counts. */
-    static const mlc_rename renames[] = {TO("encoder.layers.1.*", "0.2.*"),
-                                         TO("encoder.layers.*", "0.*"), TO("head.*", "1.*")};
+    const mlc_rename renames[] = {mlc_rename_make("encoder.layers.1.*", "0.2.*"),
+                                  mlc_rename_make("encoder.layers.*", "0.*"),
+                                  mlc_rename_make("head.*", "1.*")};
+    CHECK_STR(renames[2].from, "head.*");
+    CHECK(!renames[2].transpose && !renames[2].axis && !renames[2].part && !renames[2].parts &&
+          !renames[2].size && !renames[2].like);
     d.renames = renames;
     d.n_renames = 3;
     CHECK_EQ(mlc_load_ex(net, GOLDEN("torch_nested"), &d), MLC_OK);

@@ -31,7 +31,7 @@ static void pretrain(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, const char *pat
     mlc_module   *net = network(ctx, 5);
     mlc_save_desc d = mlc_save_desc_make();
     d.renames = names, d.n_renames = 2;
-    fit(net, 3e-3, x, mlc_floor_divide(y, mlc_full(ctx, MLC_I64, mlc_dims0(), 2)), 20);
+    fit(net, 3e-3, x, mlc_floor_divide_scalar(y, 2), 20);
     mlc_save_ex(net, path, &d);
     MLC_CHECK(ctx);
     printf("wrote %s\n", path);
@@ -46,8 +46,8 @@ int main(void)
     mlc_tensor *y = mlc_cast(mlc_select(data, 1, 64), MLC_I64);
     mlc_tensor *few_x = mlc_rows(x, 1350, 1500), *few_y = mlc_rows(y, 1350, 1500);
     mlc_tensor *test_x = mlc_rows(x, 1500, 1797), *test_y = mlc_rows(y, 1500, 1797);
-    names[0].from = "features.*", names[0].to = "body.*";
-    names[1].from = "classifier.*", names[1].to = "head.*";
+    names[0] = mlc_rename_make("features.*", "body.*");
+    names[1] = mlc_rename_make("classifier.*", "head.*");
     FILE *file = fopen(path, "rb");
     if (file) fclose(file);
     else pretrain(ctx, mlc_rows(x, 0, 1350), mlc_rows(y, 0, 1350), path);
