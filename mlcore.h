@@ -6043,10 +6043,14 @@ MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
 /* mlc_fixed_block_bytes: how large an mlc_ctx_desc.memory must be for a context like net's with
  *   the network, its optimizer and steps: what two steps take that are rehearsed in a block, and
  *   64 bytes for each module, as gaps between objects differ with the order in which modules are
- *   made. It is no proven bound; tests hold it for five networks. The rehearsal takes address
- *   space from the context's allocator, and touches only what bookkeeping and objects hold. What
+ *   made. It is no proven bound; tests hold it for five networks. It counts the pointers, threads
+ *   and levels of the program that asks: what a host of 64 bits says is enough for a board of 32,
+ *   and up to half more than that takes; a program of 32 bits on the host (-m32) is closer. The
+ *   rehearsal takes address space, a MB and twice what the steps take, from the allocator, also
+ *   where the context is in a fixed block, and touches only what bookkeeping and objects hold. What
  *   forward reads back is arbitrary.
- *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device                               */
+ *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device; NOMEM also where the allocator has
+ *          no such space, as on a board                                                        */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
 
@@ -73469,7 +73473,8 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
  * device: it has the same kernels, none of which does anything, the same answers to how much
  * workspace they want, and memory that is addresses alone. Whatever allocates there, with its size
  * classes, early releases, packs and workspaces, is the code that trains. The second context's own
- * structs come from the heap of the first. */
+ * structs come from the heap of the first; where the first is in a fixed block, and the question is
+ * how large it must be, from its allocator, as that block has no room beside the network. */
 
 #ifndef MLC_NO_MEMORY_PLAN
 
@@ -73478,6 +73483,7 @@ typedef struct mlc__rehearsal {
     mlc_ctx    *of, *ctx;              /* estimated; rehearsing                                */
     uintptr_t   next;                  /* address of the next memory                           */
     int64_t     held;                  /* bytes not yet released                               */
+    mlc_allocator structs;             /* of the second context                                */
     mlc_memory  mem;                   /* of `of` before, as the fields that follow            */
     struct mlc__watch *watch, watch_block;
     size_t      soft_limit;
@@ -73582,14 +73588,13 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
  * it does not have take their memory. */
 static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
 {
-    const mlc_allocator allocator = { r->of, mlc__rehearsal_alloc, mlc__rehearsal_release };
     const mlc_ctx *of = r->of;
     mlc_ctx_desc d = mlc_ctx_desc_make();
     d.device = r->block ? NULL : "estimate";
     d.memory = r->block;
     d.memory_bytes = r->block_bytes;
     d.threads = of->threads;
-    d.allocator = allocator;
+    d.allocator = r->structs;
     mlc_ctx *ctx = mlc__ctx_alloc(&d);
     if (!ctx) return NULL;
     r->ctx = ctx;
@@ -73609,9 +73614,11 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     return ctx;
 }
 
-/* What the first context knows of its memory is put aside: a rehearsal is no use of it. */
-static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what)
+/* What the first context knows of its memory is put aside: a rehearsal is no use of it. apart: the
+ * second one takes nothing of a fixed block that the first one is in. */
+static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what, bool apart)
 {
+    const mlc_allocator structs = { of, mlc__rehearsal_alloc, mlc__rehearsal_release };
     const mlc_memory mem = of->mem;
     struct mlc__watch *watch = of->installed.watch;
     const size_t soft_limit = of->soft_limit;
@@ -73626,6 +73633,7 @@ static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what)
         return NULL;
     }
     r->of = of;
+    r->structs = apart && of->fixed ? of->allocator : structs;
     r->mem = mem;
     r->watch = watch;
     r->soft_limit = soft_limit;
@@ -73785,12 +73793,13 @@ static void mlc__rehearsal_read(mlc__rehearsal *r, mlc_memory *out)
 }
 
 static mlc_status mlc__estimate(mlc_module *net, mlc_dims input, int64_t batch,
-                                const mlc_estimate_desc *desc, mlc_memory *out, const char *what)
+                                const mlc_estimate_desc *desc, mlc_memory *out, const char *what,
+                                bool apart)
 {
     mlc__plan p;
     MLC__REQUIRE(net->ctx, out, ARG, "%s: there is no place for the result, which is NULL", what);
     MLC__TRY(mlc__plan_begin(&p, net, input, batch, desc, what));
-    mlc__rehearsal *r = mlc__rehearsal_begin(net->ctx, what);
+    mlc__rehearsal *r = mlc__rehearsal_begin(net->ctx, what, apart);
     if (!r) return MLC_ERR_NOMEM;
     const mlc_status st = mlc__rehearse(r, &p, net, what);
     if (st == MLC_OK) mlc__rehearsal_read(r, out);
@@ -73800,7 +73809,8 @@ static mlc_status mlc__estimate(mlc_module *net, mlc_dims input, int64_t batch,
 MLC_IMPL mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
                                         const mlc_estimate_desc *desc, mlc_memory *out)
 {
-    return net ? mlc__estimate(net, input, 0, desc, out, "estimate_memory") : MLC_ERR_ARG;
+    if (!net) return MLC_ERR_ARG;
+    return mlc__estimate(net, input, 0, desc, out, "estimate_memory", false);
 }
 
 MLC_IMPL mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
@@ -73815,7 +73825,7 @@ MLC_IMPL mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
         MLC__REQUIRE(net->ctx, batches[i] > 0, ARG, "%s: batch %d is %lld; it must be 1 or more",
                      what, i, (long long)batches[i]);
     for (int32_t i = 0; i < n; i++)
-        MLC__TRY(mlc__estimate(net, input, batches[i], desc, &out[i], what));
+        MLC__TRY(mlc__estimate(net, input, batches[i], desc, &out[i], what, false));
     return MLC_OK;
 }
 
@@ -73952,7 +73962,7 @@ static const char mlc__search_name[] = "find_batch_size";
 static mlc_status mlc__batch_fits(const mlc__search *s, int64_t batch, bool *fits)
 {
     mlc_memory m;
-    MLC__TRY(mlc__estimate(s->net, s->input, batch, s->d, &m, mlc__search_name));
+    MLC__TRY(mlc__estimate(s->net, s->input, batch, s->d, &m, mlc__search_name, false));
     *fits = (double)m.peak <= s->find.share * (double)s->find.bytes;
     return MLC_OK;
 }
@@ -74056,7 +74066,7 @@ static mlc_status mlc__batch_fastest(mlc__search *s, int64_t first, int64_t *bat
     MLC__REQUIRE(ctx, !ctx->fixed, UNSUPPORTED, "%s: the fastest takes a copy beside the network, "
                  "for which a context in a fixed block has no allocator; MLC_BATCH_POWER takes the "
                  "largest power of two that fits", mlc__search_name);
-    s->timed = mlc__rehearsal_begin(ctx, mlc__search_name);
+    s->timed = mlc__rehearsal_begin(ctx, mlc__search_name, false);
     if (!s->timed) return MLC_ERR_NOMEM;
     return mlc__rehearsal_end(s->timed, mlc__batch_power(s, first, batch));
 }
@@ -74170,9 +74180,9 @@ MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
     MLC__REQUIRE(ctx, bytes, ARG, "%s: bytes is NULL", what);
     MLC__REQUIRE(ctx, ctx->on_host, UNSUPPORTED, "%s: beside a device a block has no tensors; "
                  "mlc_estimate_memory tells what the device needs", what);
-    MLC__TRY(mlc__estimate(net, input, 0, desc, &m, what));
+    MLC__TRY(mlc__estimate(net, input, 0, desc, &m, what, true));
     MLC__TRY(mlc__plan_begin(&p, net, input, 0, desc, what));
-    mlc__rehearsal *r = mlc__rehearsal_begin(ctx, what);
+    mlc__rehearsal *r = mlc__rehearsal_begin(ctx, what, true);
     if (!r) return MLC_ERR_NOMEM;
     return mlc__rehearsal_end(r, mlc__block_run(r, &p, net, 2 * (size_t)m.reserved + (1 << 20),
                                                 bytes));

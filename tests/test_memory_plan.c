@@ -831,6 +831,42 @@ TEST(memory_plan, the_block_that_a_network_fits_in)
             }
 }
 
+/* As many bytes do when it is asked in a block, of that size, as outside of one; and the block is
+ * as it was. */
+TEST(memory_plan, the_block_that_a_network_fits_in_may_ask_for_itself)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < N_NETWORKS; i++) {
+        const network *n = &NETWORKS[i];
+        const mlc_estimate_desc e = desc_of(n, 1, mlc_adamw, false);
+        mlc_module  *net = n->make(ctx);
+        size_t       bytes = 0, again = 0;
+        mlc_memory   before, after;
+        mlc_ctx_desc d = test_desc();
+        CHECK_EQ(mlc_fixed_block_bytes(net, input_of(n, 1), &e, &bytes), MLC_OK);
+        mlc_module_free(net);
+        void *block = malloc(bytes);
+        d.memory = block;
+        d.memory_bytes = bytes;
+        mlc_ctx *in = mlc_ctx_create(&d);
+        if (CHECK(in != NULL)) {
+            net = n->make(in);
+            mlc_optim *opt = mlc_adamw(net, 0.001);
+            CHECK_EQ(try_step(net, opt, n, 1, false), MLC_OK);
+            CHECK_EQ(mlc_memory_info(in, &before), MLC_OK);
+            CHECK_EQ(mlc_fixed_block_bytes(net, input_of(n, 1), &e, &again), MLC_OK);
+            CHECK_EQ(again, bytes);
+            CHECK_EQ(mlc_memory_info(in, &after), MLC_OK);
+            CHECK(memcmp(&before, &after, sizeof before) == 0);
+            CHECK_EQ(try_step(net, opt, n, 1, false), MLC_OK);
+            CHECK_OK(in);
+        }
+        mlc_ctx_free(in);
+        free(block);
+    }
+}
+
 /* ---- timelines ------------------------------------------------------------------------------ */
 
 static mlc_module *make_gru(mlc_ctx *ctx) { return mlc_nn_gru(ctx, 48, 48); }
