@@ -2050,11 +2050,19 @@ MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
  *   products). It is frozen, and what would change it is a STATE error: a load, operations in
  *   place, batch norm in training if it is of its statistics, unfreezing. mlc_f32 and the like give
  *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
- *   no more, and still frozen. So threads share weights: each binds them in a network of its own
- *   context, by names and pointers that one thread has gathered before (mlc_param_next).
+ *   no more, and still frozen. All of another network at once: mlc_module_share.
  *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
  *          has operations on it                                   test: tests/test_nn_bind.c  */
 MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);
+/* mlc_module_share: a network of ctx that reads the values of from, all parameters and buffers, and
+ *   takes no memory for them (but packs for 16-bit products): threads that each have a context
+ *   compute with one set of weights. Its classes, names and modes are from's, user data as of
+ *   mlc_module_clone. Its values are frozen, and only read: what would change them is a STATE
+ *   error, as of mlc_module_bind, and so is a backward that finds nothing to train. from outlives
+ *   it, and meanwhile is not trained, loaded, converted or made part of a larger network. Once from
+ *   is built this only reads it: threads may call it at the same time, when nothing else uses from.
+ *   err    UNSUPPORTED: on a device, or as mlc_module_clone; NOMEM   test: tests/test_nn_bind.c */
+MLC_API mlc_module *mlc_module_share(mlc_ctx *ctx, mlc_module *from);
 /* mlc_module_build: lays out and initialises what is not yet built of m's root.
  *   Initial values depend on the seed, the order of roots in the context and the name only.   */
 MLC_API mlc_status mlc_module_build(mlc_module *m);
@@ -42801,7 +42809,13 @@ MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t byte
 
 /* A module, or a parameter's tensor, and its clone. */
 typedef struct mlc__twin { const void *from; void *to; bool module; } mlc__twin;
-typedef struct mlc__cloning { mlc_ctx *ctx; mlc__twin *twin; int64_t n; } mlc__cloning;
+typedef struct mlc__cloning {
+    mlc_ctx   *ctx;
+    mlc__twin *twin;
+    int64_t    n;
+    /* NULL, or all values stay where they are, and this is said where one would change. */
+    mlc_status (*shared)(mlc_ctx *ctx, const char *what, const char *name);
+} mlc__cloning;
 
 static void *mlc__twin_of(const mlc__cloning *c, const void *from)
 {
@@ -42816,13 +42830,13 @@ static void mlc__twin_add(mlc__cloning *c, const void *from, void *to, bool modu
 }
 
 /* How many twins there will be at most; an error if a class cannot be cloned. */
-static mlc_status mlc__clone_count(const mlc_module *m, int64_t *n)
+static mlc_status mlc__clone_count(mlc_ctx *ctx, const mlc_module *m, int64_t *n)
 {
-    MLC__REQUIRE(m->ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
+    MLC__REQUIRE(ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
                  "module_clone: class %s has a release and no clone; give its mlc_module_class one"
                  ", which copies what its user data owns", m->cls.name);
     *n += 1 + m->slots;
-    for (int32_t i = 0; i < m->children; i++) MLC__TRY(mlc__clone_count(m->child[i], n));
+    for (int32_t i = 0; i < m->children; i++) MLC__TRY(mlc__clone_count(ctx, m->child[i], n));
     return MLC_OK;
 }
 
@@ -42843,8 +42857,9 @@ static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__sl
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
     p->buffer = from->buffer;
     p->statistic = from->statistic;
-    p->refuse = from->refuse;
-    p->value_storage.bound = from->value_storage.bound;
+    p->refuse = c->shared ? c->shared : from->refuse;
+    p->value_storage.bound = c->shared || from->value_storage.bound;
+    if (c->shared) p->t.flags &= ~MLC__REQUIRES_GRAD;
     if (p->value_storage.bound) p->value_storage.data = from->value_storage.data;
     mlc__twin_add(c, &from->t, &p->t, false);
     return MLC_OK;
@@ -42937,26 +42952,52 @@ static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *f
     return mlc__clone_owned(to, from);
 }
 
-/* The clone is in ctx. Where that is another context than m's it has initial values: those of m are
- * not read, and m need not be built. */
-static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
+/* c says of which context the clone is; book: that of what is noted meanwhile. Where it is another
+ * one than m's the clone has initial values: those of m are not read, and m need not be built. */
+static mlc_module *mlc__clone_run(mlc__cloning *c, mlc_module *m, mlc_ctx *book)
 {
-    mlc__cloning c = { ctx, NULL, 0 };
     int64_t n = 0;
-    if (mlc__clone_count(m, &n) != MLC_OK) return NULL;
-    c.twin = MLC__HEAP(mlc__twin *, m->ctx, (size_t)n * sizeof *c.twin, "module_clone");
-    mlc_module *clone = c.twin ? mlc__clone_module(&c, m) : NULL;
-    if (clone && mlc__clone_fill(&c, clone, m) != MLC_OK) {
+    if (mlc__clone_count(book, m, &n) != MLC_OK) return NULL;
+    c->twin = MLC__HEAP(mlc__twin *, book, (size_t)n * sizeof *c->twin, "module_clone");
+    mlc_module *clone = c->twin ? mlc__clone_module(c, m) : NULL;
+    if (clone && mlc__clone_fill(c, clone, m) != MLC_OK) {
         mlc_module_free(clone);
         clone = NULL;
     }
-    mlc__heap_free(m->ctx, c.twin);
+    mlc__heap_free(book, c->twin);
     return clone;
+}
+
+static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
+{
+    mlc__cloning c = { ctx, NULL, 0, NULL };
+    return mlc__clone_run(&c, m, m->ctx);
 }
 
 MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
 {
     return m && mlc_module_build(m) == MLC_OK ? mlc__module_clone_in(m->ctx, m) : NULL;
+}
+
+static mlc_status mlc__shared_refuse(mlc_ctx *ctx, const char *what, const char *name)
+{
+    return mlc__fail(ctx, MLC_ERR_STATE, "%s: '%.100s' is of another network (mlc_module_share), "
+                     "which alone may change it; leave it out, or change a mlc_copy of it", what,
+                     name);
+}
+
+/* What goes wrong is an error of ctx: from's context may be in use. */
+MLC_IMPL mlc_module *mlc_module_share(mlc_ctx *ctx, mlc_module *from)
+{
+    mlc__cloning c = { ctx, NULL, 0, mlc__shared_refuse };
+    if (!ctx) return NULL;
+    if (!from) { mlc__no_object(ctx, "module_share", "from"); return NULL; }
+    if (!ctx->on_host || !from->ctx->on_host)
+        return MLC__FAIL_NULL(ctx, UNSUPPORTED, "module_share: a device does not read memory of "
+                              "another context; mlc_save_memory and mlc_load_memory copy values");
+    const mlc_status st = mlc_module_build(from);
+    if (st != MLC_OK) mlc__fail(ctx, st, "module_share: from: %s", from->ctx->message);
+    return st == MLC_OK ? mlc__clone_run(&c, from, ctx) : NULL;
 }
 
 MLC__LEVEL_END

@@ -749,6 +749,14 @@ DO(mlc_module_bind)
     return keep(w, mlc_forward(a, w->x));
 }
 
+DO(mlc_module_share)
+{
+    mlc_module *shared = mlc_ctx_on_host(w->ctx) ? mlc_module_share(w->ctx, w->net)
+                                                 : mlc_module_clone(w->net);
+    w->module = shared;
+    return shared ? keep(w, mlc_forward(shared, w->x)) : mlc_ctx_status(w->ctx);
+}
+
 /* Four linear layers, one of them three modules deep; NULL children become the error.          */
 static mlc_module *tower(world *w)
 {

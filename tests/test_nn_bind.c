@@ -4,6 +4,8 @@
 #include "flash.h"
 #include "nets.h"
 
+#include <pthread.h>
+
 /* ---- parameters bound to memory of the program ---------------------------------------------- */
 
 enum { IN = 5, HIDDEN = 7, OUT = 3 };  /* odd: tails are where kernels read too far            */
@@ -531,4 +533,186 @@ TEST(nn, binding_drops_the_packs_of_the_old_values)
             flash_free(&w);
             flash_free(&b);
         }
+}
+
+/* ---- networks that share the values of one in another context -------------------------------- */
+
+/* Buffers, a tied weight and a 16-bit layer; the batch norm is in evaluation. */
+static mlc_module *many_kinds(mlc_ctx *ctx)
+{
+    mlc_module *net = normed(ctx), *half = mlc_nn_linear(ctx, HIDDEN, HIDDEN);
+    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, HIDDEN));
+    mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, HIDDEN));
+    mlc_module_tie(mlc_module_child(net, 3), "weight", mlc_module_param(net, "2.weight"));
+    mlc_module_to(half, MLC_BF16);
+    mlc_module_add_named(net, "half", half);
+    mlc_module_train(net, false);
+    return net;
+}
+
+/* The last layer, of bf16, takes the output of those of f32. */
+static mlc_tensor *run_kinds(mlc_module *net, int seed)
+{
+    mlc_tensor *x = batch_of(mlc_module_ctx(net), seed);
+    for (int i = 0; i < 4; i++) x = mlc_forward(mlc_module_child(net, i), x);
+    return mlc_cast(mlc_forward(mlc_module_child(net, 4), mlc_cast(x, MLC_BF16)), MLC_F32);
+}
+
+static const void *values_of(mlc_tensor *t)
+{
+    return t->dtype == MLC_BF16 ? (const void *)mlc_bf16(t)
+         : t->dtype == MLC_I64 ? (const void *)mlc_i64(t) : (const void *)mlc_f32(t);
+}
+
+TEST(nn, a_shared_network_takes_no_memory_for_values_and_gives_the_same_bits)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx) {
+        double         want[4 * HIDDEN], got[4 * HIDDEN];
+        mlc_module    *from = many_kinds(ctx);
+        mlc_ctx_desc   d = test_desc();
+        d.isa = mlc_ctx_isa(ctx);
+        mlc_ctx       *other = test_own(mlc_ctx_create(&d));
+        mlc_module    *net = mlc_module_share(other, from), *none = mlc_nn_relu(other);
+        if (!CHECK(net != NULL)) return;
+        CHECK(mlc_module_ctx(net) == other);
+        const int64_t  taken = param_bytes(other);
+        mlc_module_build(none);
+        CHECK_EQ(param_bytes(other), 2 * taken);           /* a network without parameters     */
+        mlc_param_iter a = mlc_param_iter_make(from), b = mlc_param_iter_make(net);
+        int            n = 0;
+        for (; mlc_param_next(&a) && mlc_param_next(&b); n++) {
+            CHECK_STR(b.name, a.name);
+            CHECK(values_of(a.tensor) == values_of(b.tensor) && a.buffer == b.buffer &&
+                  !b.trainable);
+        }
+        CHECK_EQ(n, 12);
+        for (int seed = 1; seed < 3; seed++) {
+            test_read(run_kinds(from, seed), want);
+            test_read(run_kinds(net, seed), got);
+            CHECK_EQ(memcmp(want, got, sizeof want), 0);
+        }
+        /* A change of the one is seen by the other. */
+        mlc_no_grad_begin(ctx);
+        CHECK(mlc_fill_(mlc_module_param(from, "half.bias"), 0.5) != NULL);
+        mlc_no_grad_end(ctx);
+        CHECK_NEAR(mlc_item_at(mlc_module_param(net, "half.bias"), mlc_dims1(3)), 0.5, 0);
+        CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+        CHECK(mlc_f32(mlc_module_param(net, "0.weight")) ==
+              mlc_f32(mlc_module_param(from, "0.weight")));
+        CHECK_OK(ctx);
+        CHECK_OK(other);
+        mlc_module_free(net);
+        test_read(run_kinds(from, 1), want);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(nn, a_shared_network_is_read_only)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx(), *other = test_ctx();
+    mlc_module *from = mlp(ctx, IN, HIDDEN, OUT), *net = mlc_module_share(other, from);
+    if (!CHECK(net != NULL)) return;
+    mlc_tensor *w = mlc_module_param(net, "0.weight");
+    double      before[IN * HIDDEN], after[IN * HIDDEN];
+    test_read(w, before);
+    for (int i = 0; i < COUNT(WRITES); i++) {
+        CHECK_EQ(WRITES[i](net, w), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(other), "weight' is of another network (mlc_module_share), which alone "
+                  "may change it; leave it out, or change a mlc_copy of it");
+        CHECK_STATUS(other, MLC_ERR_STATE);
+    }
+    CHECK_EQ(mlc_module_copy(net, mlp(other, IN, HIDDEN, OUT)), MLC_ERR_STATE);
+    CHECK_STATUS(other, MLC_ERR_STATE);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    mlc_scope_begin(other);
+    mlc_tensor *y = mlc_forward(net, batch_of(other, 1));
+    CHECK(!mlc_requires_grad(y));
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean_all(y)), MLC_ERR_STATE);
+    CHECK_ERROR(other, MLC_ERR_STATE, "backward: nothing that y was made from requires a gradient");
+    mlc_scope_end(other);
+    test_read(w, after);
+    CHECK_EQ(memcmp(before, after, sizeof before), 0);
+    mlc_optim_free(opt);
+    train(ctx, from, mlc_sgd(from, 0.1), 0, 2);            /* the one that it is of can be     */
+    CHECK_OK(ctx);
+}
+
+TEST(nn, share_refuses_what_it_cannot_read)
+{
+    mlc_ctx    *ctx = test_ctx(), *other = test_ctx();
+    mlc_module *from = mlp(ctx, IN, HIDDEN, OUT);
+    CHECK(mlc_module_share(NULL, from) == NULL);
+    CHECK(mlc_module_share(other, NULL) == NULL);
+    CHECK_ERROR(other, MLC_ERR_ARG, "module_share: from is NULL");
+    if (test_on_host()) {
+        /* Within one context; and what is shared is shared once more. */
+        mlc_module *one = mlc_module_share(ctx, from), *two = mlc_module_share(other, one);
+        double      want[4 * OUT], got[4 * OUT];
+        test_read(mlc_forward(from, batch_of(ctx, 1)), want);
+        test_read(mlc_forward(one, batch_of(ctx, 1)), got);
+        CHECK_EQ(memcmp(want, got, sizeof want), 0);
+        test_read(mlc_forward(two, batch_of(other, 1)), got);
+        CHECK_EQ(memcmp(want, got, sizeof want), 0);
+    } else {
+        CHECK(mlc_module_share(other, from) == NULL);
+        CHECK_ERROR(other, MLC_ERR_UNSUPPORTED, "module_share: a device does not read memory of "
+                    "another context; mlc_save_memory and mlc_load_memory copy values");
+    }
+    CHECK_OK(ctx);
+    CHECK_OK(other);
+}
+
+typedef struct sharer {
+    mlc_module *from;
+    int         seed;
+    mlc_status  status;
+    double      got[5][4 * OUT];
+} sharer;
+
+static void *share_and_run(void *arg)
+{
+    sharer      *s = (sharer *)arg;
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    d.threads = 1;
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    mlc_module  *net = mlc_module_share(ctx, s->from);
+    mlc_eval_begin(net);
+    for (int i = 0; i < 5; i++) {
+        mlc_scope_begin(ctx);
+        mlc_read(mlc_cast(mlc_forward(net, batch_of(ctx, s->seed + i)), MLC_F64), s->got[i],
+                 sizeof s->got[i]);
+        mlc_scope_end(ctx);
+    }
+    mlc_module_free(net);
+    s->status = mlc_ctx_status(ctx);
+    mlc_ctx_free(ctx);
+    return NULL;
+}
+
+TEST(threads, may_share_one_network_at_the_same_time)
+{
+    enum { THREADS = 3 };
+    static sharer s[THREADS];
+    pthread_t     thread[THREADS];
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *from = mlp(ctx, IN, HIDDEN, OUT);
+    double        want[4 * OUT];
+    CHECK_EQ(mlc_module_build(from), MLC_OK);
+    for (int i = 0; i < THREADS; i++) {
+        s[i].from = from;
+        s[i].seed = 10 * i;
+        CHECK_EQ(pthread_create(&thread[i], NULL, share_and_run, &s[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK_EQ(s[i].status, MLC_OK);
+        for (int k = 0; k < 5; k++) {
+            test_read(mlc_forward(from, batch_of(ctx, s[i].seed + k)), want);
+            CHECK_EQ(memcmp(want, s[i].got[k], sizeof want), 0);
+        }
+    }
+    CHECK_OK(ctx);
 }

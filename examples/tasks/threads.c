@@ -9,40 +9,24 @@
 
 enum { WORKERS = 4, REQUESTS = 297 };
 
-typedef struct worker { int first; mlc_ctx *ctx; mlc_module *net; } worker;
+static float       request[REQUESTS][64];
+static double      answer[REQUESTS];
+static mlc_module *model;
 
-static float  request[REQUESTS][64];
-static double answer[REQUESTS];
-
-static mlc_module *network(mlc_ctx *ctx)
+/* A network of the thread's own context, over the weights of the model, which is only read.   */
+static void *work(void *first)
 {
-    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 64), mlc_nn_relu(ctx),
-                          mlc_nn_linear(ctx, 64, 10));
-}
-
-/* A network over the weights of model. A context is used by one thread at a time: while this walks
- * the model no other thread may use it.                                                       */
-static worker prepare(mlc_module *model, int first)
-{
-    mlc_ctx       *ctx = mlc_ctx_create(NULL);
-    const worker   w = { first, ctx, network(ctx) };
-    mlc_param_iter p = mlc_param_iter_make(model);
-    while (mlc_param_next(&p)) mlc_module_bind(w.net, p.name, mlc_f32(p.tensor));
+    mlc_ctx    *ctx = mlc_ctx_create(NULL);
+    mlc_module *net = mlc_module_share(ctx, model);
     mlc_ctx_set_threads(ctx, 1);
-    mlc_eval_begin(w.net);
-    return w;
-}
-
-static void *work(void *arg)
-{
-    const worker *w = (const worker *)arg;
-    for (int i = w->first; i < REQUESTS; i += WORKERS) {
-        mlc_scope_begin(w->ctx);
-        mlc_tensor *x = mlc_wrap(w->ctx, MLC_F32, mlc_dims2(1, 64), NULL, request[i]);
-        answer[i] = mlc_item(mlc_argmax(mlc_forward(w->net, x), 1, false));
-        mlc_scope_end(w->ctx); MLC_CHECK(w->ctx);
+    mlc_eval_begin(net);
+    for (intptr_t i = (intptr_t)first; i < REQUESTS; i += WORKERS) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = mlc_wrap(ctx, MLC_F32, mlc_dims2(1, 64), NULL, request[i]);
+        answer[i] = mlc_item(mlc_argmax(mlc_forward(net, x), 1, false));
+        mlc_scope_end(ctx); MLC_CHECK(ctx);
     }
-    mlc_ctx_free(w->ctx);
+    mlc_ctx_free(ctx);
     return NULL;
 }
 
@@ -53,17 +37,16 @@ int main(void)
     mlc_tensor  *x = mlc_mul_scalar(mlc_slice(data, 1, 0, 64, 1), 1.0 / 16);
     mlc_tensor  *y = mlc_cast(mlc_select(data, 1, 64), MLC_I64);
     mlc_loader  *train = mlc_loader_shuffled(ctx, mlc_rows(x, 0, 1500), mlc_rows(y, 0, 1500), 32);
-    mlc_module  *model = network(ctx);
     mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
-    worker       w[WORKERS];
     pthread_t    thread[WORKERS];
     int          right = 0;
+    model = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 64), mlc_nn_relu(ctx),
+                           mlc_nn_linear(ctx, 64, 10));
     d.epochs = 10;
     mlc_fit(model, mlc_adam(model, 3e-3), train, &d, NULL);
     mlc_read(mlc_rows(x, 1500, 1797), request, sizeof request);
     MLC_CHECK(ctx);
-    for (int i = 0; i < WORKERS; i++) w[i] = prepare(model, i);
-    for (int i = 0; i < WORKERS; i++) pthread_create(&thread[i], NULL, work, &w[i]);
+    for (intptr_t i = 0; i < WORKERS; i++) pthread_create(&thread[i], NULL, work, (void *)i);
     for (int i = 0; i < WORKERS; i++) pthread_join(thread[i], NULL);
     for (int i = 0; i < REQUESTS; i++) right += answer[i] == mlc_item_at(y, mlc_dims1(1500 + i));
     printf("%d threads, %d requests, %d right\n", WORKERS, REQUESTS, right);
