@@ -509,6 +509,50 @@ TEST(modules, each_runs_forward_and_backward_in_every_float_dtype)
     }
 }
 
+/* ---- in another context ---------------------------------------------------------------------- */
+
+/* Outputs in evaluation, one after another; how many numbers. */
+static int64_t evaluate(mlc_module *m, const layer *l, mlc_dtype dtype, double *v, int64_t most)
+{
+    mlc_ctx    *ctx = mlc_module_ctx(m);
+    mlc_tensor *in[MOST_IN], *out[3];
+    int64_t     n = 0;
+    mlc_scope_begin(ctx);
+    const int n_in = inputs_of(ctx, l, 3, 5, dtype, dtype, in), n_out = l->outputs ? l->outputs : 1;
+    if (mlc_module_forward(m, in, n_in, out, n_out) == MLC_OK)
+        for (int i = 0; i < n_out && n + mlc_numel(out[i]) <= most; i++) {
+            CHECK(test_read(mlc_detach(out[i]), v + n));
+            n += mlc_numel(out[i]);
+        }
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return n;
+}
+
+TEST(modules, each_gives_the_same_bits_where_another_context_shares_it)
+{
+    enum { MOST = 20000 };
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_F64, MLC_BF16};
+    static double want[MOST], got[MOST];
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx(), *other = test_ctx();
+    for (size_t i = 0; i < sizeof LAYER / sizeof *LAYER; i++)
+        for (int d = 0; d < 3; d++) {
+            mlc_module *m = LAYER[i].make(ctx);
+            CHECK_EQ(mlc_module_to(m, dtypes[d]), MLC_OK);
+            mlc_module_train(m, false);
+            mlc_module   *shared = mlc_module_share(other, m);
+            const int64_t n = evaluate(m, &LAYER[i], dtypes[d], want, MOST);
+            const int64_t k = shared ? evaluate(shared, &LAYER[i], dtypes[d], got, MOST) : 0;
+            if (!CHECK(n > 0 && n == k && memcmp(want, got, (size_t)n * sizeof *want) == 0))
+                printf("  %s in %s: %s%s\n", LAYER[i].name, mlc_dtype_name(dtypes[d]),
+                       mlc_error(ctx), mlc_error(other));
+            mlc_error_clear(ctx);
+            mlc_error_clear(other);
+            mlc_module_free(shared);
+            mlc_module_free(m);
+        }
+}
+
 /* ---- batches of nothing ---------------------------------------------------------------------- */
 
 /* Gradients become stale, with their numbers in memory. */
