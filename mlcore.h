@@ -2316,6 +2316,7 @@ typedef struct mlc_named_module {
 MLC_API mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
                                             const mlc_named_module *children);
 #ifdef __cplusplus
+#  ifdef MLC_NO_CPP                    /* else API.CPP has them                                */
 extern "C++" {
 inline mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, std::initializer_list<mlc_module *> children)
 {
@@ -2327,6 +2328,7 @@ inline mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx,
     return mlc_nn_sequential_named(ctx, static_cast<int32_t>(children.size()), children.begin());
 }
 }
+#  endif
 /* MLC_SEQUENTIAL(ctx, child, child, ..): mlc_nn_sequential_of these children, which it counts. */
 #  define MLC_SEQUENTIAL(ctx, ...) mlc_nn_sequential_of(ctx, { __VA_ARGS__ })
 /* MLC_SEQUENTIAL_NAMED(ctx, { "name", child }, ..): mlc_nn_sequential_named, which it counts. */
@@ -7758,7 +7760,7 @@ typename cpp::detail::if_number<tensor, A, S>::type pow(const A &x, S exponent)
     return ::mlc_pow_scalar(x, static_cast<double>(exponent));
 }
 
-/* child, named_child: what MLC_SEQUENTIAL and MLC_SEQUENTIAL_NAMED count.                       */
+/* child, named_child: what MLC_SEQUENTIAL and MLC_SEQUENTIAL_NAMED count; no root, see there.   */
 namespace detail {
 struct child {
     mlc_module *m;
@@ -7770,23 +7772,25 @@ struct named_child {
     named_child(const mlc_named_module &p) : m(p) {}
     named_child(const char *name, const child &c) : m() { m.name = name; m.module = c.m; }
 };
-template <size_t N> mlc_module *sequential(mlc_ctx *ctx, const child (&list)[N])
+}
+} /* namespace mlc */
+
+template <size_t N>
+mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, const mlc::detail::child (&list)[N])
 {
     mlc_module *v[N];
     for (size_t i = 0; i < N; i++) v[i] = list[i].m;
-    return ::mlc_nn_sequential_of(ctx, static_cast<int32_t>(N), v);
+    return mlc_nn_sequential_of(ctx, static_cast<int32_t>(N), v);
 }
-template <size_t N> mlc_module *sequential_named(mlc_ctx *ctx, const named_child (&list)[N])
+template <size_t N>
+mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, const mlc::detail::named_child (&list)[N])
 {
     mlc_named_module v[N];
     for (size_t i = 0; i < N; i++) v[i] = list[i].m;
-    return ::mlc_nn_sequential_named(ctx, static_cast<int32_t>(N), v);
+    return mlc_nn_sequential_named(ctx, static_cast<int32_t>(N), v);
 }
-}
-#undef MLC_SEQUENTIAL
-#undef MLC_SEQUENTIAL_NAMED
-#define MLC_SEQUENTIAL(ctx, ...) ::mlc::detail::sequential(ctx, { __VA_ARGS__ })
-#define MLC_SEQUENTIAL_NAMED(ctx, ...) ::mlc::detail::sequential_named(ctx, { __VA_ARGS__ })
+
+namespace mlc {
 
 /* scope: mlc_scope_begin until the end of the block, or until end, which tells how it went. Its
  * tensors die with it.                                                                          */

@@ -209,6 +209,8 @@ COMPILES(is_backward, mlc_nn_bidirectional(CTX, MODULE, X));
 COMPILES(recomputed, mlc_nn_recompute(CTX, X));
 COMPILES(in_a_list, MLC_SEQUENTIAL(CTX, MODULE, X));
 COMPILES(in_a_list_named, MLC_SEQUENTIAL_NAMED(CTX, {"a", MODULE}, {"b", X}));
+COMPILES(in_a_call, mlc_nn_sequential_of(CTX, {MODULE, X}));
+COMPILES(in_a_call_named, mlc_nn_sequential_named(CTX, {{"a", MODULE}, {"b", X}}));
 COMPILES(released, MLC_SEQUENTIAL(CTX, LVALUE.release(), nullptr, NULL));
 COMPILES(released_named, MLC_SEQUENTIAL_NAMED(CTX, {"b", LVALUE.release()}));
 #undef CTX
@@ -222,11 +224,14 @@ static void what_is_dangerous_does_not_compile()
 {
 #define ROOT(name) decltype(name<mlc::root>(0))::value
     static_assert(ROOT(adds) && ROOT(released) && ROOT(released_named) &&
-                      decltype(in_a_list<mlc_module *>(0))::value,
+                      decltype(in_a_list<mlc_module *>(0))::value &&
+                      decltype(in_a_call<mlc_module *>(0))::value &&
+                      decltype(in_a_call_named<mlc_module *>(0))::value,
                   "modules that are no root's");
     static_assert(!ROOT(module_added) && !ROOT(module_added_named) && !ROOT(in_residual) &&
                       !ROOT(as_shortcut) && !ROOT(is_forward) && !ROOT(is_backward) &&
-                      !ROOT(recomputed) && !ROOT(in_a_list) && !ROOT(in_a_list_named),
+                      !ROOT(recomputed) && !ROOT(in_a_list) && !ROOT(in_a_list_named) &&
+                      !ROOT(in_a_call) && !ROOT(in_a_call_named),
                   "no module has two owners");
 #undef ROOT
 #define HAS(name) decltype(name<mlc::tensor>(0))::value
