@@ -9953,7 +9953,7 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
     const number used = (number)ctx->mem.allocated;
     const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
     const size_t block = (size_t)(ctx->fixed_end - ctx->fixed);
-    const bool over = need && !mlc__mem_allows(ctx, need);
+    const bool over = need && ctx->hard_limit && !mlc__mem_allows(ctx, need);
     char more[128];
     if (need && !over && ctx->fixed && ctx->on_host)
         snprintf(more, sizeof more, "; %llu of the block's %llu are free, a block of %llu would "
@@ -9961,10 +9961,9 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
                  (mlc__block_for(block - ctx->tables.bytes - left + need, true) +
                   ctx->fixed_bytes - block));
     else                               /* each text takes as many of the numbers as it has     */
-        snprintf(more, sizeof more, !ctx->hard_limit ? "; %llu are in use"
-                 : over ? "; %llu of the limit of %llu are in use, a limit of %llu would have done "
-                          "here" : "; %llu of the limit of %llu are in use", used,
-                 (number)ctx->hard_limit, used + need);
+        snprintf(more, sizeof more, over ? "; %llu of the limit of %llu are in use, a limit of "
+                 "%llu would have done here" : "; %llu are in use", used, (number)ctx->hard_limit,
+                 used + need);
     mlc__fail(ctx, MLC_ERR_NOMEM, "%s%sout of memory for %llu bytes%s%s", what ? what : "",
               what ? ": " : "", (number)bytes, kind, more);
 }
