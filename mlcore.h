@@ -9944,8 +9944,8 @@ MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
 }
 
 /* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
- * them, unless that is 0. Says what is in use, of which limit, and which block or limit would have
- * done. what: the caller, or NULL. */
+ * them, unless that is 0. Says what is in use, or free in the block, and which block or limit would
+ * have done. what: the caller, or NULL. */
 MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind,
                            size_t need)
 {
@@ -42815,7 +42815,7 @@ typedef struct mlc__cloning {
     mlc_ctx   *ctx;
     mlc__twin *twin;
     int64_t    n;
-    /* NULL, or all values stay where they are, and this is said where one would change. */
+    /* Not NULL: the clone reads the original's values, and this refuses to change one. */
     mlc_status (*shared)(mlc_ctx *ctx, const char *what, const char *name);
 } mlc__cloning;
 
@@ -42954,8 +42954,9 @@ static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *f
     return mlc__clone_owned(to, from);
 }
 
-/* c says of which context the clone is; book: that of what is noted meanwhile. Where it is another
- * one than m's the clone has initial values: those of m are not read, and m need not be built. */
+/* The clone is in c->ctx. book is the context that has the table of twins and gets the errors. In
+ * another context than m's, and not shared, the clone has initial values: those of m are not read,
+ * and m need not be built. */
 static mlc_module *mlc__clone_run(mlc__cloning *c, mlc_module *m, mlc_ctx *book)
 {
     int64_t n = 0;

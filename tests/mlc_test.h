@@ -86,7 +86,7 @@ mlc_ctx_desc test_desc(void);
 /* test_own: lets the harness free ctx when the test ends; returns ctx.                        */
 mlc_ctx *test_own(mlc_ctx *ctx);
 /* test_on_card: true on a GPU, where exp, log and the like are its own to the last bits, products
- * are cuBLASLt's, which adds up in an order that hangs on the sizes, and a NaN has no payload. */
+ * are cuBLASLt's, whose order of additions depends on the sizes, and a NaN has no payload.     */
 bool test_on_card(void);
 /* test_on_host: false when the suite runs on a device the host cannot touch.                  */
 bool test_on_host(void);
