@@ -90,6 +90,10 @@
  *   MLC_VSNPRINTF(to, n, format, args) is called as vsnprintf wherever the library formats text.
  *   That of newlib-nano knows no %lld, and %g only with -u _printf_float, and then it allocates:
  *   there the numbers of error texts are right by one of the program's, which does what C99's does.
+ *   MLC_FILE               a file that is this header and nothing else, default __FILE_NAME__: the
+ *                          implementation includes itself, once for each level of kernels. Needed
+ *                          where the header is piped to the compiler, pasted into another file or
+ *                          renamed by #line, and with gcc 11 where it is not called mlcore.h.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
@@ -138,7 +142,8 @@
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC  IMPL.DISPATCH
+ *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC
+ *   IMPL.KERNELS.READINGS  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.COPY
  *   IMPL.OPS.VIEW  IMPL.OPS.JOIN  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE  IMPL.OPS.UNARY
  *   IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
@@ -8100,7 +8105,34 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  undef MLCORE_IMPLEMENTATION
 #endif
 
+/* The implementation includes this file again (IMPL.KERNELS.READINGS), by its name. Pasted into
+ * another file it would read that, too: then this line is not where it is in mlcore.h.          */
 #if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED)
+#  if defined(__FILE_NAME__) && !defined(MLC_FILE)           /* gcc 12, clang 9                 */
+#    define MLC_FILE __FILE_NAME__
+#    if __INCLUDE_LEVEL__ == 0 && __LINE__ != 8078
+#      define MLC__PASTED
+#    endif
+#  elif !defined(MLC_FILE)
+#    define MLC_FILE "mlcore.h"
+#  endif
+#  if defined(MLC__PASTED) || !__has_include(MLC_FILE)
+#    error "mlcore: piped, pasted, or renamed by #line: define MLC_FILE as the name of its own file"
+#    undef MLCORE_IMPLEMENTATION
+#  endif
+#endif
+
+/* Which reading of this file is it? The first one compiles what stands between #if MLC__ONCE and
+ * #endif; IMPL.KERNELS.READINGS begins the others. */
+#ifndef MLC__READING
+#  define MLC__READING 1
+#endif
+#define MLC__READING_BASE   2          /* of the level avx2                                    */
+#define MLC__READING_AVX512 3
+#define MLC__ONCE (MLC__READING == 1)
+
+#if defined(MLCORE_IMPLEMENTATION) && !(defined(MLCORE_IMPLEMENTED) && MLC__ONCE)
+#if MLC__ONCE
 #define MLCORE_IMPLEMENTED
 
 /* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits */
@@ -8168,6 +8200,10 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #undef near
 #pragma push_macro("small")
 #undef small
+#pragma push_macro("D")                /* types of kernels that are read again                 */
+#undef D
+#pragma push_macro("V")
+#undef V
 
 #include <errno.h>
 #include <float.h>
@@ -8581,6 +8617,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__JOIN_TEXT(a, b) a##b
 #define MLC__PASTE(a, b)     MLC__JOIN_TEXT(a, b)
+/* mlc__name_avx2 in a text that is read for each level, where MLC__ISA is avx2. */
+#define MLC__N(name)         MLC__PASTE(mlc__##name##_, MLC__ISA)
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
 #define MLC__CALL(X, isa)    X(isa)
 #define MLC__OF_BASE(X, isa) MLC__CALL(X, MLC__BASE_##isa)    /* X(the base level of isa) */
@@ -11659,7 +11697,9 @@ MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
     }
 MLC__MODULO(float, f32) MLC__MODULO(double, f64)
 
+#endif /* MLC__ONCE */
 #if MLC__HAS_KERNELS
+#if MLC__ONCE
 /* @@ IMPL.KERNELS.LOOP ----------------------------------- element access, loops over strided axes
  * A loop over an output and up to three inputs, each with its strides: axes on which all of them
  * walk on evenly are merged, the innermost is the one with the smallest strides, and rows of it are
@@ -21829,35 +21869,89 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 }
 #endif
 
-/* -- text over V and D, whose functions MLC__V and MLC__D name -- */
+/* -- of four rows at a time, at both levels -- */
+
+/* total = 1 / total, or -log total: by four, whatever is in those after the last one. */
+MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bool logs)
+{
+    for (int64_t r = 0; r < rows; r += 4) {
+        double *v = total + r;
+        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log_normal(v[l]); }
+        else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
+    }
+}
+
+/* Of sums to how far the mean is from the shift and 1 / sqrt(variance + eps): by four, whatever is
+ * after the last one. Bits of rows that have to be summed again, about the mean. */
+MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__short_rows *s)
+{
+    const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
+    uint64_t again = 0;
+    for (int64_t r = 0; r < s->rows; r += 4) {
+        double *squares = sums + MLC__SHORT_ROWS + r;
+        const __m256d off = s->plain ? zero : _mm256_div_pd(_mm256_loadu_pd(sums + r), n);
+        const __m256d two = _mm256_mul_pd(off, off);
+        const __m256d variance = _mm256_sub_pd(_mm256_div_pd(_mm256_loadu_pd(squares), n), two);
+        const __m256d near = _mm256_and_pd(
+            _mm256_cmp_pd(_mm256_sub_pd(variance, variance), zero, _CMP_EQ_OQ),
+            _mm256_cmp_pd(two, _mm256_mul_pd(_mm256_set1_pd(0.25), variance), _CMP_LE_OQ));
+        const __m256d sum = _mm256_add_pd(
+            _mm256_andnot_pd(_mm256_cmp_pd(variance, zero, _CMP_LT_OQ), variance),
+            _mm256_set1_pd(s->eps));
+        again |= (uint64_t)(~_mm256_movemask_pd(near) & 15) << r;
+        _mm256_storeu_pd(sums + r, off);
+        _mm256_storeu_pd(squares, _mm256_div_pd(_mm256_set1_pd(1.0), _mm256_sqrt_pd(sum)));
+    }
+    return s->plain ? 0 : again & (((uint64_t)1 << s->rows) - 1);
+}
+#else
+#define mlc__short_softmax_neon      NULL
+#define mlc__short_softmax_grad_neon NULL
+#define mlc__short_norm_neon         NULL
+#define mlc__short_norm_grad_neon    NULL
+#endif
+#define mlc__short_softmax_scalar      NULL
+#define mlc__short_softmax_grad_scalar NULL
+#define mlc__short_norm_scalar         NULL
+#define mlc__short_norm_grad_scalar    NULL
+#endif /* MLC__ONCE */
+
+/* -- text over V and D, whose functions MLC__V and MLC__D name: read for avx2 and avx512 -- */
+
+#if MLC__READING >= MLC__READING_BASE
+MLC__LEVEL_HOT
+#define MLC__AT      MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define MLC__V_AT    MLC__INLINE MLC__AT
+#define MLC__V(name) MLC__PASTE(mlc__v_##name##_, MLC__ISA)
+#define MLC__D(name) MLC__PASTE(mlc__d_##name##_, MLC__ISA)
+#define V            MLC__PASTE(mlc__v_, MLC__ISA)
+#define D            MLC__PASTE(mlc__d_, MLC__ISA)
 
 /* e^x of x below 88, as mlc__exp_low_f32. */
-#define MLC__V_EXP(V) \
-    MLC__V_AT V MLC__V(exp)(V x) \
-    { \
-        const V big = MLC__V(set)(12582912.0f); \
-        const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big); \
-        V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p; \
-        r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r); \
-        p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f)); \
-        p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f)); \
-        p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f)); \
-        p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f)); \
-        p = MLC__V(mad)(MLC__V(mul)(p, r), r, r); \
-        return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x); \
-    }
+MLC__V_AT V MLC__V(exp)(V x)
+{
+    const V big = MLC__V(set)(12582912.0f);
+    const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big);
+    V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p;
+    r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r);
+    p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f));
+    p = MLC__V(mad)(MLC__V(mul)(p, r), r, r);
+    return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x);
+}
 
 /* 16 elements at p, or the n that there are. */
-#define MLC__V_TAKE(V) \
-    MLC__V_AT V MLC__V(read)(const float *p, int64_t n, float fill) \
-    { \
-        return n < 16 ? MLC__V(some)(p, n, fill) : MLC__V(load)(p); \
-    } \
-    MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x) \
-    { \
-        if (n < 16) MLC__V(put_some)(p, n, x); \
-        else MLC__V(put)(p, x); \
-    }
+MLC__V_AT V MLC__V(read)(const float *p, int64_t n, float fill)
+{
+    return n < 16 ? MLC__V(some)(p, n, fill) : MLC__V(load)(p);
+}
+MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
+{
+    if (n < 16) MLC__V(put_some)(p, n, x);
+    else MLC__V(put)(p, x);
+}
 
 /* What an expression reads of rows from element i on: up to 16 of n elements, or all of 16. */
 #define MLC__V_READ(p) MLC__V(read)((p) + i, n - i, 0.0f)
@@ -21868,7 +21962,7 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 
 /* Adds to sums what of e and e f is wanted (1 and 2) over n elements, in the order of MLC__LANES;
  * eights: after groups of eight, where there are so many. */
-#define MLC__V_FEW(V, few, e) \
+#define MLC__V_FEW(few, e) \
     { \
         float each[16]; \
         MLC__V(put)(each, e); \
@@ -21877,7 +21971,7 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 #define MLC__V_JOIN(want, e, ef) \
     if ((want) & 1) s = MLC__D(join)(s, e); \
     if ((want) & 2) p = MLC__D(join)(p, ef);
-#define MLC__V_SUMS(V, D, want, eights, E, F) \
+#define MLC__V_SUMS(want, eights, E, F) \
     const int64_t pairs = (eights) ? n & -128 : 0; \
     double few[2] = { 0.0, 0.0 }; \
     D s = MLC__D(none)(), p = MLC__D(none)(); \
@@ -21907,8 +22001,8 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
     } \
     if (n - pairs < 16) { \
         const V x = E(MLC__V_READ); \
-        if ((want) & 1) MLC__V_FEW(V, few[0], x) \
-        if ((want) & 2) MLC__V_FEW(V, few[1], MLC__V(mul)(x, F(MLC__V_READ))) \
+        if ((want) & 1) MLC__V_FEW(few[0], x) \
+        if ((want) & 2) MLC__V_FEW(few[1], MLC__V(mul)(x, F(MLC__V_READ))) \
     } else if (i < n) { \
         const int64_t seen = 16 - (n - i); \
         i = n - 16; \
@@ -21924,16 +22018,16 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 #define MLC__V_X(R)    R(v)
 #define MLC__V_DY(R)   R(u)
 #define MLC__V_LESS(R) MLC__V(sub)(R(v), m)
-#define MLC__SHORT_SUM(V, D, isa, name, want, at, eights, E, F) \
+#define MLC__SHORT_SUM(name, want, at, eights, E, F) \
     MLC__V_AT void MLC__V(part_##name)(double *sums, const float *v, const float *u, int64_t n, \
                                        V m, bool plain) \
     { \
         (void)u; \
         (void)m; \
         (void)plain; \
-        MLC__V_SUMS(V, D, want, eights, E, F) \
+        MLC__V_SUMS(want, eights, E, F) \
     } \
-    MLC__APART MLC__LOOPS_AT_##isa void mlc__short_##name##_##isa( \
+    MLC__APART MLC__AT void MLC__N(short_##name)( \
         double *sums, const mlc__short_rows *s, const float *x, int64_t x_row, int64_t n) \
     { \
         const bool plain = s->plain; \
@@ -21952,225 +22046,153 @@ MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
 /* (v - m) k + q */
 #define MLC__V_H(R)    MLC__V(add)(MLC__V(mul)(MLC__V(sub)(R(v), m), k), q)
 #define MLC__V_G(R)    MLC__V(mul)(R(u), R(w))
-#define MLC__SHORT_SUMS(V, D, isa) \
-    MLC__SHORT_SUM(V, D, isa, sum, 1, 0, false, MLC__V_X, MLC__V_X) \
-    MLC__SHORT_SUM(V, D, isa, dot, 2, 0, false, MLC__V_X, MLC__V_DY) \
-    MLC__SHORT_SUM(V, D, isa, moments, plain ? 2 : 3, MLC__SHORT_ROWS, true, MLC__V_LESS, \
-                   MLC__V_LESS) \
-    MLC__V_AT void MLC__V(part_norm)(double *sums, const float *v, const float *u, const float *w, \
-                                     int64_t n, V m, V k, V q) \
-    { \
-        MLC__V_SUMS(V, D, 3, false, MLC__V_G, MLC__V_H) \
-    }
+MLC__SHORT_SUM(sum, 1, 0, false, MLC__V_X, MLC__V_X)
+MLC__SHORT_SUM(dot, 2, 0, false, MLC__V_X, MLC__V_DY)
+MLC__SHORT_SUM(moments, plain ? 2 : 3, MLC__SHORT_ROWS, true, MLC__V_LESS, MLC__V_LESS)
+MLC__V_AT void MLC__V(part_norm)(double *sums, const float *v, const float *u, const float *w,
+                                 int64_t n, V m, V k, V q)
+{
+    MLC__V_SUMS(3, false, MLC__V_G, MLC__V_H)
+}
 
 /* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
-#define MLC__SHORT_MOST(V) \
-    MLC__V_AT float MLC__V(row_most)(const float *v, int64_t n) \
-    { \
-        V m = MLC__V(set)(-(float)MLC__INF); \
-        int nan = 0; \
-        for (int64_t i = 0; i < n; i += 16) { \
-            const V x = MLC__V(read)(v + i, n - i, -(float)MLC__INF); \
-            m = MLC__V(max)(m, x); \
-            nan |= MLC__V(nan)(x); \
-        } \
-        const float most = MLC__V(most)(m); \
-        return nan || most - most != 0.0f ? (float)MLC__NAN : most; \
-    }
-
-/* total = 1 / total, or -log total: by four, whatever is in those after the last one. */
-MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bool logs)
+MLC__V_AT float MLC__V(row_most)(const float *v, int64_t n)
 {
-    for (int64_t r = 0; r < rows; r += 4) {
-        double *v = total + r;
-        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log_normal(v[l]); }
-        else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
+    V m = MLC__V(set)(-(float)MLC__INF);
+    int nan = 0;
+    for (int64_t i = 0; i < n; i += 16) {
+        const V x = MLC__V(read)(v + i, n - i, -(float)MLC__INF);
+        m = MLC__V(max)(m, x);
+        nan |= MLC__V(nan)(x);
     }
+    const float most = MLC__V(most)(m);
+    return nan || most - most != 0.0f ? (float)MLC__NAN : most;
 }
 
 #define MLC__V_RISE(R)   MLC__V(exp)(MLC__V(sub)(R(v), most))
 #define MLC__V_SHARE(R)  MLC__V(mul)(R(o), by)
 #define MLC__V_LOG(R)    MLC__V(add)(MLC__V(sub)(R(v), most), by)
-#define MLC__SHORT_SOFTMAX(V, isa) \
-    MLC__LOOPS_AT_##isa static void mlc__short_softmax_##isa(const mlc__short_rows *s) \
-    { \
-        const int64_t n = s->n; \
-        double total[MLC__SHORT_ROWS]; \
-        float  mosts[MLC__SHORT_ROWS]; \
-        for (int64_t r = 0; r < s->rows; r++) \
-            mosts[r] = MLC__V(row_most)(s->x + r * s->x_row, n); \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const V most = MLC__V(set)(mosts[r]); \
-            const float *v = s->x + r * s->x_row; \
-            float *o = s->out + r * s->out_row; \
-            MLC__V_EACH(o, MLC__V_RISE); \
-        } \
-        mlc__short_sum_##isa(total, s, s->out, s->out_row, n); \
-        mlc__short_finish(total, s->rows, s->plain); \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const bool bad = mosts[r] != mosts[r]; \
-            const V by = MLC__V(set)(bad ? mosts[r] : (float)total[r]); \
-            const V most = MLC__V(set)(mosts[r]); \
-            const float *v = s->x + r * s->x_row; \
-            float *o = s->out + r * s->out_row; \
-            if (s->plain) MLC__V_EACH(o, MLC__V_LOG); \
-            else MLC__V_EACH(o, MLC__V_SHARE); \
-        } \
+MLC__AT static void MLC__N(short_softmax)(const mlc__short_rows *s)
+{
+    const int64_t n = s->n;
+    double total[MLC__SHORT_ROWS];
+    float  mosts[MLC__SHORT_ROWS];
+    for (int64_t r = 0; r < s->rows; r++)
+        mosts[r] = MLC__V(row_most)(s->x + r * s->x_row, n);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const V most = MLC__V(set)(mosts[r]);
+        const float *v = s->x + r * s->x_row;
+        float *o = s->out + r * s->out_row;
+        MLC__V_EACH(o, MLC__V_RISE);
     }
+    MLC__N(short_sum)(total, s, s->out, s->out_row, n);
+    mlc__short_finish(total, s->rows, s->plain);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const bool bad = mosts[r] != mosts[r];
+        const V by = MLC__V(set)(bad ? mosts[r] : (float)total[r]);
+        const V most = MLC__V(set)(mosts[r]);
+        const float *v = s->x + r * s->x_row;
+        float *o = s->out + r * s->out_row;
+        if (s->plain) MLC__V_EACH(o, MLC__V_LOG);
+        else MLC__V_EACH(o, MLC__V_SHARE);
+    }
+}
 
 #define MLC__V_SLOPE(R)     MLC__V(mul)(R(v), MLC__V(sub)(R(u), sum))
 #define MLC__V_LOG_SLOPE(R) MLC__V(sub)(R(u), MLC__V(mul)(MLC__V(exp)(R(v)), sum))
-#define MLC__SHORT_SOFTMAX_GRAD(V, isa) \
-    MLC__LOOPS_AT_##isa static void mlc__short_softmax_grad_##isa(const mlc__short_rows *s) \
-    { \
-        const int64_t n = s->n; \
-        double total[MLC__SHORT_ROWS]; \
-        if (s->plain) mlc__short_sum_##isa(total, s, s->dy, s->dy_row, n); \
-        else mlc__short_dot_##isa(total, s, s->x, s->x_row, n); \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row; \
-            const V sum = MLC__V(set)(v[0] != v[0] ? v[0] : (float)total[r]); \
-            float *o = s->out + r * s->out_row; \
-            if (s->plain) MLC__V_EACH(o, MLC__V_LOG_SLOPE); \
-            else MLC__V_EACH(o, MLC__V_SLOPE); \
-        } \
-    }
-
-/* Of sums to how far the mean is from the shift and 1 / sqrt(variance + eps): by four, whatever is
- * after the last one. Bits of rows that have to be summed again, about the mean. */
-MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__short_rows *s)
+MLC__AT static void MLC__N(short_softmax_grad)(const mlc__short_rows *s)
 {
-    const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
-    uint64_t again = 0;
-    for (int64_t r = 0; r < s->rows; r += 4) {
-        double *squares = sums + MLC__SHORT_ROWS + r;
-        const __m256d off = s->plain ? zero : _mm256_div_pd(_mm256_loadu_pd(sums + r), n);
-        const __m256d two = _mm256_mul_pd(off, off);
-        const __m256d variance = _mm256_sub_pd(_mm256_div_pd(_mm256_loadu_pd(squares), n), two);
-        const __m256d near = _mm256_and_pd(
-            _mm256_cmp_pd(_mm256_sub_pd(variance, variance), zero, _CMP_EQ_OQ),
-            _mm256_cmp_pd(two, _mm256_mul_pd(_mm256_set1_pd(0.25), variance), _CMP_LE_OQ));
-        const __m256d sum = _mm256_add_pd(
-            _mm256_andnot_pd(_mm256_cmp_pd(variance, zero, _CMP_LT_OQ), variance),
-            _mm256_set1_pd(s->eps));
-        again |= (uint64_t)(~_mm256_movemask_pd(near) & 15) << r;
-        _mm256_storeu_pd(sums + r, off);
-        _mm256_storeu_pd(squares, _mm256_div_pd(_mm256_set1_pd(1.0), _mm256_sqrt_pd(sum)));
+    const int64_t n = s->n;
+    double total[MLC__SHORT_ROWS];
+    if (s->plain) MLC__N(short_sum)(total, s, s->dy, s->dy_row, n);
+    else MLC__N(short_dot)(total, s, s->x, s->x_row, n);
+    for (int64_t r = 0; r < s->rows; r++) {
+        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row;
+        const V sum = MLC__V(set)(v[0] != v[0] ? v[0] : (float)total[r]);
+        float *o = s->out + r * s->out_row;
+        if (s->plain) MLC__V_EACH(o, MLC__V_LOG_SLOPE);
+        else MLC__V_EACH(o, MLC__V_SLOPE);
     }
-    return s->plain ? 0 : again & (((uint64_t)1 << s->rows) - 1);
 }
 
 /* As mlc__norm_stat and mlc__norm_row. */
 #define MLC__V_AFFINE(R) \
     MLC__V(add)(MLC__V(mul)(MLC__V_H(R), R(w + (i & s->w_and) - i)), R(b + (i & s->b_and) - i))
-#define MLC__SHORT_NORM(V, isa) \
-    MLC__LOOPS_AT_##isa static void mlc__short_norm_##isa(const mlc__short_rows *s) \
-    { \
-        const int64_t n = s->n, first = mlc__min(64, n); \
-        double sums[2 * MLC__SHORT_ROWS]; \
-        if (!s->plain) mlc__short_sum_##isa(sums, s, s->x, s->x_row, first); \
-        for (int64_t r = 0; r < s->rows; r++) \
-            s->stat[r * s->stat_row] = s->plain ? 0.0 : (double)(float)(sums[r] / (double)first); \
-        mlc__short_moments_##isa(sums, s, s->x, s->x_row, n); \
-        const uint64_t again = mlc__short_stats(sums, s); \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            double *stat = s->stat + r * s->stat_row; \
-            stat[1] = sums[r]; \
-            stat[2] = sums[MLC__SHORT_ROWS + r]; \
-            if (!(again >> r & 1)) continue; \
-            double more[2 * MLC__SHORT_ROWS] = { 0.0 }; \
-            mlc__short_rows one = *s; \
-            one.rows = 1; \
-            one.stat = stat; \
-            stat[0] = (double)(float)(stat[0] + stat[1]); \
-            mlc__short_moments_##isa(more, &one, s->x + r * s->x_row, 0, n); \
-            (void)mlc__short_stats(more, &one); \
-            stat[1] = more[0]; \
-            stat[2] = more[MLC__SHORT_ROWS]; \
-        } \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const double *stat = s->stat + r * s->stat_row; \
-            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
-            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
-            const float *v = s->x + r * s->x_row, *w = s->w, *b = s->b; \
-            float *o = s->out + r * s->out_row; \
-            MLC__V_EACH(o, MLC__V_AFFINE); \
-        } \
+MLC__AT static void MLC__N(short_norm)(const mlc__short_rows *s)
+{
+    const int64_t n = s->n, first = mlc__min(64, n);
+    double sums[2 * MLC__SHORT_ROWS];
+    if (!s->plain) MLC__N(short_sum)(sums, s, s->x, s->x_row, first);
+    for (int64_t r = 0; r < s->rows; r++)
+        s->stat[r * s->stat_row] = s->plain ? 0.0 : (double)(float)(sums[r] / (double)first);
+    MLC__N(short_moments)(sums, s, s->x, s->x_row, n);
+    const uint64_t again = mlc__short_stats(sums, s);
+    for (int64_t r = 0; r < s->rows; r++) {
+        double *stat = s->stat + r * s->stat_row;
+        stat[1] = sums[r];
+        stat[2] = sums[MLC__SHORT_ROWS + r];
+        if (!(again >> r & 1)) continue;
+        double more[2 * MLC__SHORT_ROWS] = { 0.0 };
+        mlc__short_rows one = *s;
+        one.rows = 1;
+        one.stat = stat;
+        stat[0] = (double)(float)(stat[0] + stat[1]);
+        MLC__N(short_moments)(more, &one, s->x + r * s->x_row, 0, n);
+        (void)mlc__short_stats(more, &one);
+        stat[1] = more[0];
+        stat[2] = more[MLC__SHORT_ROWS];
     }
+    for (int64_t r = 0; r < s->rows; r++) {
+        const double *stat = s->stat + r * s->stat_row;
+        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
+        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
+        const float *v = s->x + r * s->x_row, *w = s->w, *b = s->b;
+        float *o = s->out + r * s->out_row;
+        MLC__V_EACH(o, MLC__V_AFFINE);
+    }
+}
 
 /* As mlc__norm_grad_sums and mlc__norm_grad_row. */
 #define MLC__V_NORM_SLOPE(R) \
     MLC__V(mul)(k, MLC__V(sub)(MLC__V(sub)(MLC__V_G(R), g), MLC__V(mul)(MLC__V_H(R), gh)))
-#define MLC__SHORT_NORM_GRAD(V, isa) \
-    MLC__LOOPS_AT_##isa static void mlc__short_norm_grad_##isa(const mlc__short_rows *s) \
-    { \
-        const int64_t n = s->n; \
-        double means[MLC__SHORT_ROWS][2]; \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const double *stat = s->stat + r * s->stat_row; \
-            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
-            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
-            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row; \
-            means[r][0] = means[r][1] = 0.0; \
-            for (int64_t i = 0; i < n; i += s->part) \
-                MLC__V(part_norm)(means[r], v + i, u + i, s->w + i, mlc__min(s->part, n - i), \
-                                  m, k, q); \
-            for (int64_t i = 0; s->dw && i < n; i += 16) { \
-                const V d = MLC__V_READ(u), h = MLC__V_H(MLC__V_READ); \
-                MLC__V(write)(s->dw + i, n - i, \
-                              MLC__V(add)(MLC__V_READ(s->dw), MLC__V(mul)(d, h))); \
-                MLC__V(write)(s->db + i, n - i, MLC__V(add)(MLC__V_READ(s->db), d)); \
-            } \
-        } \
-        for (int64_t r = 0; s->out && r < s->rows; r++) { \
-            const double *stat = s->stat + r * s->stat_row; \
-            const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]); \
-            const V q = MLC__V(set)((float)(-stat[1] * stat[2])); \
-            const V g = MLC__V(set)(s->plain ? 0.0f : (float)(means[r][0] / (double)n)); \
-            const V gh = MLC__V(set)((float)(means[r][1] / (double)n)); \
-            const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row, *w = s->w; \
-            float *o = s->out + r * s->out_row; \
-            MLC__V_EACH(o, MLC__V_NORM_SLOPE); \
-        } \
+MLC__AT static void MLC__N(short_norm_grad)(const mlc__short_rows *s)
+{
+    const int64_t n = s->n;
+    double means[MLC__SHORT_ROWS][2];
+    for (int64_t r = 0; r < s->rows; r++) {
+        const double *stat = s->stat + r * s->stat_row;
+        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
+        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
+        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row;
+        means[r][0] = means[r][1] = 0.0;
+        for (int64_t i = 0; i < n; i += s->part)
+            MLC__V(part_norm)(means[r], v + i, u + i, s->w + i, mlc__min(s->part, n - i),
+                              m, k, q);
+        for (int64_t i = 0; s->dw && i < n; i += 16) {
+            const V d = MLC__V_READ(u), h = MLC__V_H(MLC__V_READ);
+            MLC__V(write)(s->dw + i, n - i,
+                          MLC__V(add)(MLC__V_READ(s->dw), MLC__V(mul)(d, h)));
+            MLC__V(write)(s->db + i, n - i, MLC__V(add)(MLC__V_READ(s->db), d));
+        }
     }
-
-#define MLC__SHORT_STAMP(V, D, isa) \
-    MLC__V_EXP(V) \
-    MLC__V_TAKE(V) \
-    MLC__SHORT_SUMS(V, D, isa) \
-    MLC__SHORT_MOST(V) \
-    MLC__SHORT_SOFTMAX(V, isa) \
-    MLC__SHORT_SOFTMAX_GRAD(V, isa) \
-    MLC__SHORT_NORM(V, isa) \
-    MLC__SHORT_NORM_GRAD(V, isa)
-
-#define MLC__V_AT MLC__V_AT_avx2
-#define MLC__V(name) mlc__v_##name##_avx2
-#define MLC__D(name) mlc__d_##name##_avx2
-MLC__SHORT_STAMP(mlc__v_avx2, mlc__d_avx2, avx2)
-#undef MLC__V_AT
-#undef MLC__V
-#undef MLC__D
-#if MLC__AVX512
-#define MLC__V_AT MLC__V_AT_avx512
-#define MLC__V(name) mlc__v_##name##_avx512
-#define MLC__D(name) mlc__d_##name##_avx512
-MLC__SHORT_STAMP(mlc__v_avx512, mlc__d_avx512, avx512)
-#undef MLC__V_AT
-#undef MLC__V
-#undef MLC__D
+    for (int64_t r = 0; s->out && r < s->rows; r++) {
+        const double *stat = s->stat + r * s->stat_row;
+        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
+        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
+        const V g = MLC__V(set)(s->plain ? 0.0f : (float)(means[r][0] / (double)n));
+        const V gh = MLC__V(set)((float)(means[r][1] / (double)n));
+        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row, *w = s->w;
+        float *o = s->out + r * s->out_row;
+        MLC__V_EACH(o, MLC__V_NORM_SLOPE);
+    }
+}
+#undef MLC__AT
+#undef V
+#undef D
+MLC__LEVEL_END
 #endif
-#else
-#define mlc__short_softmax_neon      NULL
-#define mlc__short_softmax_grad_neon NULL
-#define mlc__short_norm_neon         NULL
-#define mlc__short_norm_grad_neon    NULL
-#endif
-#define mlc__short_softmax_scalar      NULL
-#define mlc__short_softmax_grad_scalar NULL
-#define mlc__short_norm_scalar         NULL
-#define mlc__short_norm_grad_scalar    NULL
 
+#if MLC__ONCE
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
  * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
  * exponentials; mean, variance. Sums of f32 are carried in f64 in groups of four, so a kernel's
@@ -28285,7 +28307,40 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
 #endif
 
+/* @@ IMPL.KERNELS.READINGS ------------------------------ texts of the sections above, by level
+ * Text of kernels that names types or intrinsics of its level is no macro: it stands in its section
+ * as plain C, between #if and #endif on MLC__READING, and this file is read once more for each
+ * level. There MLC__ISA is the level, MLC__N(name) is mlc__name of that level, and MLC__AT, which
+ * the section defines, its attributes. One reading compiles the texts of all sections in their
+ * order, so that there are few readings: gcc counts places in skipped lines, too, and has room for
+ * four files as long as this one; further ones cost it memory and three times the time. */
+
+#if MLC__X86
+#  undef  MLC__READING
+#  define MLC__READING MLC__READING_BASE
+#  define MLC__ISA     avx2
+#  include MLC_FILE
+#  undef  MLC__ISA
+#  ifndef MLC__READ_AGAIN
+#    error "mlcore: MLC_FILE is not the name of a file that is this one"
+#  endif
+#endif
+#if MLC__AVX512
+#  undef  MLC__READING
+#  define MLC__READING MLC__READING_AVX512
+#  define MLC__ISA     avx512
+#  include MLC_FILE
+#  undef  MLC__ISA
+#endif
+#undef  MLC__READING
+#define MLC__READING 1
+#else
+#  undef  MLC__READ_AGAIN
+#  define MLC__READ_AGAIN
+#endif /* MLC__ONCE */
+
 #endif /* MLC__HAS_KERNELS */
+#if MLC__ONCE
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
@@ -74941,9 +74996,12 @@ MLC__LEVEL_END
 #pragma pop_macro("min")
 #pragma pop_macro("near")
 #pragma pop_macro("small")
+#pragma pop_macro("D")
+#pragma pop_macro("V")
 #ifdef __cplusplus
 }
 #endif
+#endif /* MLC__ONCE */
 #endif /* MLCORE_IMPLEMENTATION */
 
 /* This software is available under two licences: choose the one that you prefer.

@@ -117,6 +117,49 @@ fast_math() {
     done
 }
 
+# The header includes itself by its own name: whatever that is, wherever it is found. Where it has none
+# an error says that MLC_FILE is needed, and with that it compiles. One function of each level is there.
+own_name() {
+    local cc language levels error='define MLC_FILE as the name' dir="$PWD/$out/a folder"
+    need gcc g++ clang clang++ || return
+    mkdir -p "$dir/of another one"
+    cp mlcore.h "$dir/net.h"
+    printf '#define MLCORE_IMPLEMENTATION\n#include "net.h"\n' >"$dir/quoted.c"
+    printf '#define MLCORE_IMPLEMENTATION\n#include "../net.h"\n' >"$dir/of another one/quoted.c"
+    printf '#define MLCORE_IMPLEMENTATION\n#include <a folder/net.h>\n' >"$dir/angle.c"
+    printf 'int mine;\n' >"$dir/plain.c"
+    { echo 'int mine;'; cat mlcore.h; } >"$dir/pasted.c"
+    { echo '#line 1 "lost.h"'; cat mlcore.h; } >"$dir/line.h"
+    printf '#define MLCORE_IMPLEMENTATION\n#include "line.h"\n' >"$dir/line.c"
+    levels="mlc__short_norm_avx2 mlc__short_norm_avx512"
+    [ "$(uname -m)" = x86_64 ] || levels=
+    # name FLAGS...: all levels; lost FLAGS...: the one error, and with MLC_FILE all levels.
+    name() {
+        local text level
+        text=$($cc -E "$@" 2>&1 <mlcore.h) || { fail "own_name: $cc $*"; return; }
+        for level in $levels; do
+            grep -q "$level(" <<<"$text" || { fail "own_name: $cc $*: no $level"; return; }
+        done
+        passed=$((passed + 1))
+    }
+    lost() {
+        [ "$($cc -E "$@" 2>&1 <mlcore.h >"$out/lost.i" | grep -c 'error:')" = 1 ] &&
+            $cc -E "$@" 2>&1 <mlcore.h | grep -q "error:.*$error" || fail "own_name: $cc $*: not that error"
+        name "$@" -DMLC_FILE='"mlcore.h"' -I.
+    }
+    for cc in 'gcc -std=c11' 'g++ -std=c++17 -x c++' 'clang -std=c11' 'clang++ -std=c++17 -x c++'; do
+        case $cc in *c++*) language=c++ ;; *) language=c ;; esac
+        name "$dir/quoted.c"
+        name "$dir/of another one/quoted.c"
+        name -I"$PWD/$out" "$dir/angle.c"
+        name -DMLCORE_IMPLEMENTATION -include "$dir/net.h" "$dir/plain.c"
+        name -DMLCORE_IMPLEMENTATION -x "$language" mlcore.h
+        lost -DMLCORE_IMPLEMENTATION -x "$language" -
+        lost -DMLCORE_IMPLEMENTATION "$dir/pasted.c"
+        lost "$dir/line.c"
+    done
+}
+
 # ---- systems -----------------------------------------------------------------------------------
 
 # 32 bits: sizes, atomics, alignment. x87 arithmetic is refused, since it rounds as it likes.
@@ -278,7 +321,7 @@ mingw() {
 
 if [ $# -eq 0 ]; then
     echo "usage: $0 STEP...   STEP: $(sed -n 's/^\([a-z][a-z0-9_]*\)() .*/\1/p' "$0" |
-        grep -vxE 'need|fail|build|run|flags|lto' | tr '\n' ' ')"
+        grep -vxE 'need|fail|build|run|flags|lto|name|lost' | tr '\n' ' ')"
     exit 2
 fi
 for step in "$@"; do

@@ -76,7 +76,7 @@ found=$(
         while read -r name; do
         case $name in
             MLC_PART | MLC_QUICK | MLC_MINIMAL | MLC_API | MLC_ASSERT | MLC_VSNPRINTF) continue ;;
-            MLC_BLAS_INT | MLC_NO_CPP) continue ;;
+            MLC_BLAS_INT | MLC_NO_CPP | MLC_FILE) continue ;;
         esac
         grep -q "^ *MLC__SAYS($name)" mlcore.h || echo "mlcore.h: no MLC__SAYS($name) in IMPL.SEAM"
     done
