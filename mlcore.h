@@ -8127,9 +8127,13 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #ifndef MLC__READING
 #  define MLC__READING 1
 #endif
-#define MLC__READING_BASE   2          /* of the level avx2                                    */
-#define MLC__READING_AVX512 3
-#define MLC__ONCE (MLC__READING == 1)
+#define MLC__READING_SCALAR 2          /* the level, as the others, and f64 where types differ */
+#define MLC__READING_BASE   3          /* of avx2 or neon                                      */
+#define MLC__READING_AVX512 4
+#define MLC__ONCE     (MLC__READING == 1)
+#define MLC__BY_FLOAT (MLC__READING <= MLC__READING_SCALAR)
+#define MLC__BY_LEVEL (MLC__READING >= MLC__READING_SCALAR)
+#define MLC__BY_BASE  (MLC__BY_LEVEL && MLC__READING <= MLC__READING_BASE)
 
 #if defined(MLCORE_IMPLEMENTATION) && !(defined(MLCORE_IMPLEMENTED) && MLC__ONCE)
 #if MLC__ONCE
@@ -8200,8 +8204,10 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #undef near
 #pragma push_macro("small")
 #undef small
-#pragma push_macro("D")                /* types of kernels that are read again                 */
+#pragma push_macro("D")                /* types of text that is read again                     */
 #undef D
+#pragma push_macro("T")
+#undef T
 #pragma push_macro("V")
 #undef V
 
@@ -8617,8 +8623,21 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__JOIN_TEXT(a, b) a##b
 #define MLC__PASTE(a, b)     MLC__JOIN_TEXT(a, b)
-/* mlc__name_avx2 in a text that is read for each level, where MLC__ISA is avx2. */
+/* In text that is read again (IMPL.KERNELS.READINGS): for each type name_f32, for each level, say
+ * avx512, mlc__name_avx512, and what it has of kernels that are stamped for fewer levels. */
+#define MLC__T               float
+#define MLC__DTYPE           f32
+#define MLC__F(name)         MLC__PASTE(name##_, MLC__DTYPE)
 #define MLC__N(name)         MLC__PASTE(mlc__##name##_, MLC__ISA)
+#define MLC__N_BASE(name)    MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__BASE_, MLC__ISA))
+#ifdef __clang__
+#  define MLC__BY_F64        MLC__BY_BASE
+#  define MLC__N_F64(name)   MLC__N_BASE(name)
+#else
+#  define MLC__BY_F64        MLC__BY_LEVEL
+#  define MLC__N_F64(name)   MLC__N(name)
+#endif
+#define MLC__FUSES           MLC__PASTE(MLC__FUSES_, MLC__ISA)
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
 #define MLC__CALL(X, isa)    X(isa)
 #define MLC__OF_BASE(X, isa) MLC__CALL(X, MLC__BASE_##isa)    /* X(the base level of isa) */
@@ -21918,7 +21937,7 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__sho
 
 /* -- text over V and D, whose functions MLC__V and MLC__D name: read for avx2 and avx512 -- */
 
-#if MLC__READING >= MLC__READING_BASE
+#if MLC__X86 && MLC__READING >= MLC__READING_BASE
 MLC__LEVEL_HOT
 #define MLC__AT      MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
 #define MLC__V_AT    MLC__INLINE MLC__AT
@@ -22219,8 +22238,40 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     return y;
 }
 
-/* A row kernel is text over T, whose functions F names. Its sums: groups of four in T, whose sums
- * are carried in f64. */
+/* What a norm needs of its row: elements become (x - shift) scale + base. shift is the mean as T
+ * has it, base gives the rest of it back. */
+typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
+
+/* What a level brings to row kernels, for one dtype. Those of norms are apart, so that softmax and
+ * cross-entropy do not link them. */
+typedef struct mlc__row_fns {
+    mlc__run_fn sum, max;
+    double (*exp_sum)(const void *x, int64_t n, double shift);
+    double (*exp_row)(void *out, const void *x, int64_t n, double shift);
+    void (*xent_line)(void *dx, const void *x, int64_t n, double max, double log_sum, double less,
+                      double scale, bool accumulate);
+    double (*row_dot)(const void *x, const void *y, int64_t n);
+    void (*affine)(void *out, const void *x, const void *weight, const void *bias, int64_t n,
+                   const mlc__row_line *line);
+    void (*soft_grad)(void *dx, const void *y, const void *dy, int64_t n, double sum, bool log);
+} mlc__row_fns;
+typedef struct mlc__norm_fns {
+    mlc__run_fn sum;
+    void (*moments)(double *sums, const void *x, int64_t n, double shift);
+    void (*norm_sums)(double *sums, void *dw, void *db, const void *x, const void *dy,
+                      const void *weight, int64_t n, const mlc__row_line *line);
+    void (*norm_grad)(void *dx, const void *x, const void *dy, const void *weight, int64_t n,
+                      const mlc__row_line *line, const double *means);
+} mlc__norm_fns;
+#endif /* MLC__ONCE */
+
+/* -- text over T, whose functions MLC__F names: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_HOT
+#define T MLC__T
+
+/* Sums: groups of four in T, whose sums are carried in f64. */
 #define MLC__SUM_FOUR(e)     (((e).a + (e).b) + ((e).c + (e).d))
 #define MLC__FOUR_OF(E, k)   { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
 #define MLC__MAD(a, b, c)    MLC__F(mlc__mad)(a, b, c, fused)
@@ -22241,17 +22292,21 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     MLC__EXP_FOUR(k) \
     o[k] = e.a; o[(k) + 16] = e.b; o[(k) + 32] = e.c; o[(k) + 48] = e.d;
 #define MLC__EXP_PUT_ONE(to, l, k, take) MLC__EXP_ONE(to, l, k, take) o[k] = e;
-#define MLC__EXP_SUM_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    MLC__LANES_OF() \
-    MLC__LANES(n, MLC__EXP_FOUR, MLC__EXP_ONE); \
+MLC__BODY double MLC__F(mlc__exp_sum)(bool fused, const void *x, int64_t n, double shift)
+{
+    const T *v = MLC__CAST(const T *, x), m = (T)shift;
+    MLC__LANES_OF()
+    MLC__LANES(n, MLC__EXP_FOUR, MLC__EXP_ONE);
     return MLC__LANES_SUM();
-#define MLC__EXP_ROW_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    T *o = MLC__CAST(T *, out); \
-    MLC__LANES_OF() \
-    MLC__LANES(n, MLC__EXP_PUT_FOUR, MLC__EXP_PUT_ONE); \
+}
+MLC__BODY double MLC__F(mlc__exp_row)(bool fused, void *out, const void *x, int64_t n, double shift)
+{
+    const T *v = MLC__CAST(const T *, x), m = (T)shift;
+    T *o = MLC__CAST(T *, out);
+    MLC__LANES_OF()
+    MLC__LANES(n, MLC__EXP_PUT_FOUR, MLC__EXP_PUT_ONE);
     return MLC__LANES_SUM();
+}
 
 /* sum of x y */
 #define MLC__E_V(k) v[k]
@@ -22260,11 +22315,13 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_V, k), f = MLC__FOUR_OF(MLC__E_W, k); \
     lane[l] += (double)MLC__DOT_FOUR(e, f);
 #define MLC__ROW_DOT_ONE(to, l, k, take) to[l] += (take) ? (double)(v[k] * w[k]) : 0.0;
-#define MLC__ROW_DOT_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y); \
-    MLC__LANES_OF() \
-    MLC__LANES(n, MLC__ROW_DOT_FOUR, MLC__ROW_DOT_ONE); \
+MLC__BODY double MLC__F(mlc__row_dot)(bool fused, const void *x, const void *y, int64_t n)
+{
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y);
+    MLC__LANES_OF()
+    MLC__LANES(n, MLC__ROW_DOT_FOUR, MLC__ROW_DOT_ONE);
     return MLC__LANES_SUM();
+}
 
 /* sums of x - shift and of its square; in groups of eight where there are so many: half of the time
  * goes into f64 otherwise */
@@ -22276,54 +22333,61 @@ MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
     const T e = MLC__E_LESS(k); \
     to[l] += (take) ? (double)e : 0.0; \
     square_##to[l] += (take) ? (double)(e * e) : 0.0;
-#define MLC__MOMENTS_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)shift; \
-    MLC__LANES_OF() \
-    MLC__LANES_OF(square_) \
-    int64_t eights = 0; \
-    for (; eights + 128 <= n; eights += 128, v += 128) \
-        MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-            const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, l); \
-            const MLC__F(mlc__four) f = MLC__FOUR_OF(MLC__E_LESS, l + 64); \
-            lane[l] += (double)(MLC__SUM_FOUR(e) + MLC__SUM_FOUR(f)); \
-            square_lane[l] += (double)(MLC__DOT_FOUR(e, e) + MLC__DOT_FOUR(f, f)); \
-        } \
-    MLC__LANES(n - eights, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE); \
-    sums[0] += MLC__LANES_SUM(); \
+MLC__BODY void MLC__F(mlc__moments)(bool fused, double *sums, const void *x, int64_t n,
+                                    double shift)
+{
+    const T *v = MLC__CAST(const T *, x), m = (T)shift;
+    MLC__LANES_OF()
+    MLC__LANES_OF(square_)
+    int64_t eights = 0;
+    for (; eights + 128 <= n; eights += 128, v += 128)
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+            const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, l);
+            const MLC__F(mlc__four) f = MLC__FOUR_OF(MLC__E_LESS, l + 64);
+            lane[l] += (double)(MLC__SUM_FOUR(e) + MLC__SUM_FOUR(f));
+            square_lane[l] += (double)(MLC__DOT_FOUR(e, e) + MLC__DOT_FOUR(f, f));
+        }
+    MLC__LANES(n - eights, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE);
+    sums[0] += MLC__LANES_SUM();
     sums[1] += MLC__LANES_SUM(square_);
+}
 
-/* What a norm needs of its row: elements become (x - shift) scale + base. shift is the mean as T
- * has it, base gives the rest of it back. */
-typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
-#define MLC__LINE_OF(T) const T m = (T)line->shift, r = (T)line->scale, q = (T)line->base;
+#define MLC__LINE_OF() const T m = (T)line->shift, r = (T)line->scale, q = (T)line->base;
 
 /* out = ((x - shift) scale + base) weight + bias, either of which may be NULL. */
-#define MLC__AFFINE_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, weight); \
-    const T *b = MLC__CAST(const T *, bias); \
-    T *o = MLC__CAST(T *, out); \
-    MLC__LINE_OF(T) \
-    if (w && b) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = ((v[i] - m) * r + q) * w[i] + b[i]; \
-    } else if (w) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) * w[i]; \
-    } else if (b) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) + b[i]; \
-    } else { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m) * r + q; \
+MLC__BODY void MLC__F(mlc__affine)(bool fused, void *out, const void *x, const void *weight,
+                                   const void *bias, int64_t n, const mlc__row_line *line)
+{
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, weight);
+    const T *b = MLC__CAST(const T *, bias);
+    T *o = MLC__CAST(T *, out);
+    (void)fused;
+    MLC__LINE_OF()
+    if (w && b) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            o[i] = ((v[i] - m) * r + q) * w[i] + b[i];
+    } else if (w) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) * w[i];
+    } else if (b) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) + b[i];
+    } else {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m) * r + q;
     }
+}
 
 /* dx = y (dy - sum), of a logarithm dy - e^y sum. */
-#define MLC__SOFT_GRAD_TEXT(T) \
-    const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum; \
-    T *o = MLC__CAST(T *, dx); \
-    if (log) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = d[i] - MLC__F(mlc__exp_low)(v[i], fused) * s; \
-    } else { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s); \
+MLC__BODY void MLC__F(mlc__soft_grad)(bool fused, void *dx, const void *y, const void *dy,
+                                      int64_t n, double sum, bool log)
+{
+    const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum;
+    T *o = MLC__CAST(T *, dx);
+    if (log) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            o[i] = d[i] - MLC__F(mlc__exp_low)(v[i], fused) * s;
+    } else {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s);
     }
+}
 
 /* sums of g and of g h, h being the normed row and g = dy weight; dw += dy h and db += dy, unless
  * both are NULL */
@@ -22350,137 +22414,171 @@ typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
     MLC__NORM_ONE(to, l, k, take) \
     o[k] += (take) ? d[k] * h : (T)0; \
     u[k] += (take) ? d[k] : (T)0;
-#define MLC__NORM_SUMS_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
-    const T *w = MLC__CAST(const T *, weight); \
-    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db); \
-    MLC__LINE_OF(T) \
-    MLC__LANES_OF() \
-    MLC__LANES_OF(h_) \
-    if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE); \
-    else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE); \
-    sums[0] += MLC__LANES_SUM(); \
+MLC__BODY void MLC__F(mlc__norm_sums)(bool fused, double *sums, void *dw, void *db, const void *x,
+                                      const void *dy, const void *weight, int64_t n,
+                                      const mlc__row_line *line)
+{
+    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy);
+    const T *w = MLC__CAST(const T *, weight);
+    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db);
+    MLC__LINE_OF()
+    MLC__LANES_OF()
+    MLC__LANES_OF(h_)
+    if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE);
+    else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE);
+    sums[0] += MLC__LANES_SUM();
     sums[1] += MLC__LANES_SUM(h_);
+}
 
 /* dx = scale (g - mean_g - h mean_gh) */
-#define MLC__NORM_GRAD_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy); \
-    const T *w = MLC__CAST(const T *, weight), mean_g = (T)means[0], mean_gh = (T)means[1]; \
-    T *o = MLC__CAST(T *, dx); \
-    MLC__LINE_OF(T) \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
+MLC__BODY void MLC__F(mlc__norm_grad)(bool fused, void *dx, const void *x, const void *dy,
+                                      const void *weight, int64_t n, const mlc__row_line *line,
+                                      const double *means)
+{
+    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy);
+    const T *w = MLC__CAST(const T *, weight), mean_g = (T)means[0], mean_gh = (T)means[1];
+    T *o = MLC__CAST(T *, dx);
+    (void)fused;
+    MLC__LINE_OF()
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
         o[i] = r * ((MLC__E_G(i) - mean_g) - MLC__H(i) * mean_gh);
+}
 
 /* dx (+)= scale (e^((x - max) - log_sum) - less): a row of cross-entropy's gradient in one pass.
  * The label's share is not in it. */
-#define MLC__XENT_ROW_TEXT(T) \
-    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale; \
-    T *o = MLC__CAST(T *, dx); \
-    if (accumulate) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] += (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s; \
-    } else { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
-            o[i] = (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s; \
+MLC__BODY void MLC__F(mlc__xent_line)(bool fused, void *dx, const void *x, int64_t n, double max,
+                                      double log_sum, double less, double scale, bool accumulate)
+{
+    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale;
+    T *o = MLC__CAST(T *, dx);
+    if (accumulate) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            o[i] += (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s;
+    } else {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+            o[i] = (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s;
     }
+}
 
-/* Each row kernel: result, name, parameters, arguments. Those of norms are apart, so that softmax
- * and cross-entropy do not link them. */
-#define MLC__ROW_KERNELS(X) MLC__EXP_KERNELS(X) MLC__LINE_KERNELS(X)
-#define MLC__EXP_KERNELS(X) \
-    X(double, exp_sum, EXP_SUM, (const void *x, int64_t n, double shift), (x, n, shift)) \
-    X(double, exp_row, EXP_ROW, (void *out, const void *x, int64_t n, double shift), \
-      (out, x, n, shift)) \
-    X(void, xent_line, XENT_ROW, (void *dx, const void *x, int64_t n, double max, double log_sum, \
-                                  double less, double scale, bool accumulate), \
-      (dx, x, n, max, log_sum, less, scale, accumulate))
-#define MLC__LINE_KERNELS(X) \
-    X(double, row_dot, ROW_DOT, (const void *x, const void *y, int64_t n), (x, y, n)) \
-    X(void, affine, AFFINE, (void *out, const void *x, const void *weight, const void *bias, \
-                             int64_t n, const mlc__row_line *line), \
-      (out, x, weight, bias, n, line)) \
-    X(void, soft_grad, SOFT_GRAD, (void *dx, const void *y, const void *dy, int64_t n, double sum, \
-                                   bool log), (dx, y, dy, n, sum, log))
-#define MLC__NORM_KERNELS(X) \
-    X(void, moments, MOMENTS, (double *sums, const void *x, int64_t n, double shift), \
-      (sums, x, n, shift)) \
-    X(void, norm_sums, NORM_SUMS, (double *sums, void *dw, void *db, const void *x, \
-                                   const void *dy, const void *weight, int64_t n, \
-                                   const mlc__row_line *line), \
-      (sums, dw, db, x, dy, weight, n, line)) \
-    X(void, norm_grad, NORM_GRAD, (void *dx, const void *x, const void *dy, const void *weight, \
-                                   int64_t n, const mlc__row_line *line, const double *means), \
-      (dx, x, dy, weight, n, line, means))
+#undef T
+MLC__LEVEL_END
+#endif
 
-#define MLC__LIST(...) __VA_ARGS__
-#define MLC__ROW_BODY_F32(R, name, TEXT, parameters, arguments) \
-    MLC__BODY R mlc__##name##_f32_body(bool fused, MLC__LIST parameters) \
-    { typedef float T; (void)fused; MLC__##TEXT##_TEXT(T) }
-#define MLC__ROW_BODY_F64(R, name, TEXT, parameters, arguments) \
-    MLC__BODY R mlc__##name##_f64_body(bool fused, MLC__LIST parameters) \
-    { typedef double T; (void)fused; MLC__##TEXT##_TEXT(T) }
-#define MLC__F(name) name##_f32
-MLC__ROW_KERNELS(MLC__ROW_BODY_F32)
-MLC__NORM_KERNELS(MLC__ROW_BODY_F32)
-#undef MLC__F
-#define MLC__F(name) name##_f64
-MLC__ROW_KERNELS(MLC__ROW_BODY_F64)
-MLC__NORM_KERNELS(MLC__ROW_BODY_F64)
-#undef MLC__F
+/* -- kernels of a level -- */
 
-/* What a level brings to row kernels, for one dtype. */
-#define MLC__ROW_FIELD(R, name, TEXT, parameters, arguments) R (*name) parameters;
-typedef struct mlc__row_fns {
-    mlc__run_fn sum, max;
-    MLC__ROW_KERNELS(MLC__ROW_FIELD)
-} mlc__row_fns;
-typedef struct mlc__norm_fns {
-    mlc__run_fn sum;
-    MLC__NORM_KERNELS(MLC__ROW_FIELD)
-} mlc__norm_fns;
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
 
-#define MLC__RETURN_double return
-#define MLC__RETURN_void
-#define MLC__ROW_STAMP(isa, R, name, parameters, arguments) \
-    MLC__AT_##isa static R mlc__##name##_f32_##isa parameters \
-    { MLC__RETURN_##R mlc__##name##_f32_body(MLC__FUSES_##isa, MLC__LIST arguments); }
-#define MLC__ROW_STAMP_F64(isa, R, name, parameters, arguments) \
-    MLC__AT_##isa static R mlc__##name##_f64_##isa parameters \
-    { MLC__RETURN_##R mlc__##name##_f64_body(MLC__FUSES_##isa, MLC__LIST arguments); }
-#define MLC__ROW_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP(scalar, R, name, p, a)
-#define MLC__ROW_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP(avx2, R, name, p, a)
-#define MLC__ROW_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP(avx512, R, name, p, a)
-#define MLC__ROW_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP(neon, R, name, p, a)
-#define MLC__ROW_F64_STAMP_scalar(R, name, TEXT, p, a) MLC__ROW_STAMP_F64(scalar, R, name, p, a)
-#define MLC__ROW_F64_STAMP_avx2(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(avx2, R, name, p, a)
-#define MLC__ROW_F64_STAMP_avx512(R, name, TEXT, p, a) MLC__ROW_STAMP_F64(avx512, R, name, p, a)
-#define MLC__ROW_F64_STAMP_neon(R, name, TEXT, p, a)   MLC__ROW_STAMP_F64(neon, R, name, p, a)
-#define MLC__ROW_F32_scalar(R, name, TEXT, p, a)   , mlc__##name##_f32_scalar
-#define MLC__ROW_F32_avx2(R, name, TEXT, p, a)     , mlc__##name##_f32_avx2
-#define MLC__ROW_F32_avx512(R, name, TEXT, p, a)   , mlc__##name##_f32_avx512
-#define MLC__ROW_F32_neon(R, name, TEXT, p, a)     , mlc__##name##_f32_neon
-#define MLC__ROW_F64_scalar(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_scalar)
-#define MLC__ROW_F64_avx2(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_avx2)
-#define MLC__ROW_F64_avx512(R, name, TEXT, p, a)   , MLC__OTHER(mlc__##name##_f64_avx512)
-#define MLC__ROW_F64_neon(R, name, TEXT, p, a)     , MLC__OTHER(mlc__##name##_f64_neon)
-#define MLC__STAMP_EXP_F64(isa) MLC__EXP_KERNELS(MLC__ROW_F64_STAMP_##isa)
-#define MLC__STAMP_LINE_F64(isa) \
-    MLC__LINE_KERNELS(MLC__ROW_F64_STAMP_##isa) MLC__NORM_KERNELS(MLC__ROW_F64_STAMP_##isa)
-MLC__EACH_F64(MLC__STAMP_EXP_F64)
-MLC__EACH_BASE(MLC__STAMP_LINE_F64)
+MLC__AT static double MLC__N(exp_sum_f32)(const void *x, int64_t n, double shift)
+{
+    return mlc__exp_sum_f32(MLC__FUSES, x, n, shift);
+}
+MLC__AT static double MLC__N(exp_row_f32)(void *out, const void *x, int64_t n, double shift)
+{
+    return mlc__exp_row_f32(MLC__FUSES, out, x, n, shift);
+}
+MLC__AT static void MLC__N(xent_line_f32)(void *dx, const void *x, int64_t n, double max,
+                                          double log_sum, double less, double scale,
+                                          bool accumulate)
+{
+    mlc__xent_line_f32(MLC__FUSES, dx, x, n, max, log_sum, less, scale, accumulate);
+}
+MLC__AT static double MLC__N(row_dot_f32)(const void *x, const void *y, int64_t n)
+{
+    return mlc__row_dot_f32(MLC__FUSES, x, y, n);
+}
+MLC__AT static void MLC__N(affine_f32)(void *out, const void *x, const void *weight,
+                                       const void *bias, int64_t n, const mlc__row_line *line)
+{
+    mlc__affine_f32(MLC__FUSES, out, x, weight, bias, n, line);
+}
+MLC__AT static void MLC__N(soft_grad_f32)(void *dx, const void *y, const void *dy, int64_t n,
+                                          double sum, bool log)
+{
+    mlc__soft_grad_f32(MLC__FUSES, dx, y, dy, n, sum, log);
+}
+MLC__AT static void MLC__N(moments_f32)(double *sums, const void *x, int64_t n, double shift)
+{
+    mlc__moments_f32(MLC__FUSES, sums, x, n, shift);
+}
+MLC__AT static void MLC__N(norm_sums_f32)(double *sums, void *dw, void *db, const void *x,
+                                          const void *dy, const void *weight, int64_t n,
+                                          const mlc__row_line *line)
+{
+    mlc__norm_sums_f32(MLC__FUSES, sums, dw, db, x, dy, weight, n, line);
+}
+MLC__AT static void MLC__N(norm_grad_f32)(void *dx, const void *x, const void *dy,
+                                          const void *weight, int64_t n, const mlc__row_line *line,
+                                          const double *means)
+{
+    mlc__norm_grad_f32(MLC__FUSES, dx, x, dy, weight, n, line, means);
+}
+#if MLC__BY_F64
+MLC__AT static double MLC__N(exp_sum_f64)(const void *x, int64_t n, double shift)
+{
+    return mlc__exp_sum_f64(MLC__FUSES, x, n, shift);
+}
+MLC__AT static double MLC__N(exp_row_f64)(void *out, const void *x, int64_t n, double shift)
+{
+    return mlc__exp_row_f64(MLC__FUSES, out, x, n, shift);
+}
+MLC__AT static void MLC__N(xent_line_f64)(void *dx, const void *x, int64_t n, double max,
+                                          double log_sum, double less, double scale,
+                                          bool accumulate)
+{
+    mlc__xent_line_f64(MLC__FUSES, dx, x, n, max, log_sum, less, scale, accumulate);
+}
+#endif
+#if MLC__BY_BASE
+MLC__AT static double MLC__N(row_dot_f64)(const void *x, const void *y, int64_t n)
+{
+    return mlc__row_dot_f64(MLC__FUSES, x, y, n);
+}
+MLC__AT static void MLC__N(affine_f64)(void *out, const void *x, const void *weight,
+                                       const void *bias, int64_t n, const mlc__row_line *line)
+{
+    mlc__affine_f64(MLC__FUSES, out, x, weight, bias, n, line);
+}
+MLC__AT static void MLC__N(soft_grad_f64)(void *dx, const void *y, const void *dy, int64_t n,
+                                          double sum, bool log)
+{
+    mlc__soft_grad_f64(MLC__FUSES, dx, y, dy, n, sum, log);
+}
+MLC__AT static void MLC__N(moments_f64)(double *sums, const void *x, int64_t n, double shift)
+{
+    mlc__moments_f64(MLC__FUSES, sums, x, n, shift);
+}
+MLC__AT static void MLC__N(norm_sums_f64)(double *sums, void *dw, void *db, const void *x,
+                                          const void *dy, const void *weight, int64_t n,
+                                          const mlc__row_line *line)
+{
+    mlc__norm_sums_f64(MLC__FUSES, sums, dw, db, x, dy, weight, n, line);
+}
+MLC__AT static void MLC__N(norm_grad_f64)(void *dx, const void *x, const void *dy,
+                                          const void *weight, int64_t n, const mlc__row_line *line,
+                                          const double *means)
+{
+    mlc__norm_grad_f64(MLC__FUSES, dx, x, dy, weight, n, line, means);
+}
+#endif
 /* f32, f64 */
-#define MLC__STAMP_ROW(isa) \
-    MLC__ROW_KERNELS(MLC__ROW_STAMP_##isa) \
-    static const mlc__row_fns mlc__row_fns_##isa[2] = { \
-        { mlc__add_f32_##isa, mlc__max_f32_##isa MLC__ROW_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa, MLC__BASE(mlc__max_f64_, isa) \
-          MLC__EXP_KERNELS(MLC__F64_AT(MLC__ROW_F64_, isa)) \
-          MLC__LINE_KERNELS(MLC__BASE(MLC__ROW_F64_, isa)) } }; \
-    MLC__NORM_KERNELS(MLC__ROW_STAMP_##isa) \
-    static const mlc__norm_fns mlc__norm_fns_##isa[2] = { \
-        { mlc__add_f32_##isa MLC__NORM_KERNELS(MLC__ROW_F32_##isa) }, \
-        { mlc__add_f64_##isa MLC__NORM_KERNELS(MLC__BASE(MLC__ROW_F64_, isa)) } };
-MLC__EACH_ISA(MLC__STAMP_ROW)
+static const mlc__row_fns MLC__N(row_fns)[2] = {
+    { MLC__N(add_f32), MLC__N(max_f32), MLC__N(exp_sum_f32), MLC__N(exp_row_f32),
+      MLC__N(xent_line_f32), MLC__N(row_dot_f32), MLC__N(affine_f32), MLC__N(soft_grad_f32) },
+    { MLC__N(add_f64), MLC__N_BASE(max_f64), MLC__OTHER(MLC__N_F64(exp_sum_f64)),
+      MLC__OTHER(MLC__N_F64(exp_row_f64)), MLC__OTHER(MLC__N_F64(xent_line_f64)),
+      MLC__OTHER(MLC__N_BASE(row_dot_f64)), MLC__OTHER(MLC__N_BASE(affine_f64)),
+      MLC__OTHER(MLC__N_BASE(soft_grad_f64)) } };
+static const mlc__norm_fns MLC__N(norm_fns)[2] = {
+    { MLC__N(add_f32), MLC__N(moments_f32), MLC__N(norm_sums_f32), MLC__N(norm_grad_f32) },
+    { MLC__N(add_f64), MLC__OTHER(MLC__N_BASE(moments_f64)), MLC__OTHER(MLC__N_BASE(norm_sums_f64)),
+      MLC__OTHER(MLC__N_BASE(norm_grad_f64)) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* -- drivers: rows in parts -- */
 
@@ -25215,6 +25313,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
     return MLC_OK;
 }
 #endif
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.FLASH ---------------------------------- attention by tiles of products
  * Blocks of rows meet blocks of keys, both packed for the tiles of products: scores are a product,
@@ -25227,6 +25326,7 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
 
 #ifndef MLC_NO_ATTENTION
 #if MLC__X86 || MLC__NEON
+#if MLC__ONCE
 
 #define MLC__FLASH_ROWS 64             /* of a block, at least                                  */
 #define MLC__FLASH_KEYS 512            /* of a block; half as many, and as many rows, where     */
@@ -25234,6 +25334,23 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
 #define MLC__FLASH_KEPT (4 << 20)      /* bytes of packed k and v that a thread keeps           */
 #define MLC__FLASH_STEP 64             /* scores that are exponentiated at a time               */
 #define MLC__FLASH_FEW  4              /* rows of a task that read k and v as they lie          */
+
+/* What a level brings beside its products. */
+typedef struct mlc__flash_fns {
+    mlc_dtype wide;
+    mlc__drop_fn drop;
+    double (*flash_soft)(void *x, const void *add, int64_t n, double scale, double *max, bool find);
+    void (*flash_slope)(void *ds, const void *p, int64_t n, double less);
+    void (*flash_mix)(void *out, const void *x, const void *old, int64_t n, double by);
+    void (*flash_bias)(void *add, int64_t n, bool truth, double slope, int64_t far);
+} mlc__flash_fns;
+#endif /* MLC__ONCE */
+
+/* -- text over T: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_KERNELS
+#define T MLC__T
 
 /* The largest, or the sum, of 16 lanes. */
 #define MLC__FLASH_JOIN(lane, JOIN) \
@@ -25245,96 +25362,133 @@ static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attentio
 /* x = e^(x scale + add - max), and their sum, n a multiple of MLC__FLASH_STEP; add may be NULL.
  * find: max rises to the largest of them first. A max of -inf counts as 0. */
 #define MLC__E_SCORE(k) MLC__MAD(v[k], s, -m)
-#define MLC__FLASH_SOFT_TEXT(T) \
-    T *v = MLC__CAST(T *, x), most[16], sum[16], s = (T)scale, m = (T)*max; \
-    const T *b = MLC__CAST(const T *, add); \
-    for (int l = 0; l < 16; l++) { most[l] = m; sum[l] = 0; } \
-    if (b) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) v[i] = MLC__MAD(v[i], s, b[i]); \
-        s = 1; \
-    } \
-    if (find) { \
-        for (int64_t i = 0; i < n; i += 16) \
-            MLC__ROLLED for (int l = 0; l < 16; l++) \
-                most[l] = MLC__FLASH_MORE(v[i + l] * s, most[l]); \
-        MLC__FLASH_JOIN(most, MLC__FLASH_MORE) \
-        *max = (double)(m = most[0]); \
-    } \
-    if (m == (T)-MLC__INF) m = 0; \
-    for (int64_t i = 0; i < n; i += 64, v += 64) \
-        MLC__ROLLED for (int l = 0; l < 16; l++) { \
-            const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_SCORE, l); \
-            const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused); \
-            v[l] = e.a; v[l + 16] = e.b; v[l + 32] = e.c; v[l + 48] = e.d; \
-            sum[l] += MLC__SUM_FOUR(e); \
-        } \
-    MLC__FLASH_JOIN(sum, MLC__FLASH_PLUS) \
+MLC__BODY double MLC__F(mlc__flash_soft)(bool fused, void *x, const void *add, int64_t n,
+                                         double scale, double *max, bool find)
+{
+    T *v = MLC__CAST(T *, x), most[16], sum[16], s = (T)scale, m = (T)*max;
+    const T *b = MLC__CAST(const T *, add);
+    for (int l = 0; l < 16; l++) { most[l] = m; sum[l] = 0; }
+    if (b) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) v[i] = MLC__MAD(v[i], s, b[i]);
+        s = 1;
+    }
+    if (find) {
+        for (int64_t i = 0; i < n; i += 16)
+            MLC__ROLLED for (int l = 0; l < 16; l++)
+                most[l] = MLC__FLASH_MORE(v[i + l] * s, most[l]);
+        MLC__FLASH_JOIN(most, MLC__FLASH_MORE)
+        *max = (double)(m = most[0]);
+    }
+    if (m == (T)-MLC__INF) m = 0;
+    for (int64_t i = 0; i < n; i += 64, v += 64)
+        MLC__ROLLED for (int l = 0; l < 16; l++) {
+            const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_SCORE, l);
+            const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused);
+            v[l] = e.a; v[l + 16] = e.b; v[l + 32] = e.c; v[l + 48] = e.d;
+            sum[l] += MLC__SUM_FOUR(e);
+        }
+    MLC__FLASH_JOIN(sum, MLC__FLASH_PLUS)
     return (double)sum[0];
+}
 
 /* ds = p (ds - less) */
-#define MLC__FLASH_SLOPE_TEXT(T) \
-    T *o = MLC__CAST(T *, ds); \
-    const T *v = MLC__CAST(const T *, p), m = (T)less; \
+MLC__BODY void MLC__F(mlc__flash_slope)(bool fused, void *ds, const void *p, int64_t n, double less)
+{
+    T *o = MLC__CAST(T *, ds);
+    const T *v = MLC__CAST(const T *, p), m = (T)less;
+    (void)fused;
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (o[i] - m);
+}
 
 /* out = x by (+ old) */
-#define MLC__FLASH_MIX_TEXT(T) \
-    T *o = MLC__CAST(T *, out), f = (T)by; \
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, old); \
-    if (w) { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = MLC__MAD(v[i], f, w[i]); } \
+MLC__BODY void MLC__F(mlc__flash_mix)(bool fused, void *out, const void *x, const void *old,
+                                      int64_t n, double by)
+{
+    T *o = MLC__CAST(T *, out), f = (T)by;
+    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, old);
+    if (w) { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = MLC__MAD(v[i], f, w[i]); }
     else { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * f; }
+}
 
 /* add[i] = m[i], or where m is NULL 0, less slope |far - i|. A mask of bool: -inf for 0, else 0. */
-#define MLC__FLASH_BIAS_TEXT(T) \
-    T *o = MLC__CAST(T *, add), f = (T)slope; \
-    const float out = (float)-MLC__INF; \
-    if (truth) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = o[i] != 0 ? (T)0 : (T)out; \
-    } \
-    if (slope == 0.0) return; \
-    for (int64_t i = 0; i < n; i++) { \
-        const T at = (T)(int32_t)(far - i); \
-        o[i] -= f * (at < 0 ? -at : at); \
+MLC__BODY void MLC__F(mlc__flash_bias)(bool fused, void *add, int64_t n, bool truth, double slope,
+                                       int64_t far)
+{
+    T *o = MLC__CAST(T *, add), f = (T)slope;
+    const float out = (float)-MLC__INF;
+    (void)fused;
+    if (truth) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = o[i] != 0 ? (T)0 : (T)out;
     }
+    if (slope == 0.0) return;
+    for (int64_t i = 0; i < n; i++) {
+        const T at = (T)(int32_t)(far - i);
+        o[i] -= f * (at < 0 ? -at : at);
+    }
+}
 
-#define MLC__FLASH_KERNELS(X) \
-    X(double, flash_soft, FLASH_SOFT, (void *x, const void *add, int64_t n, double scale, \
-                                       double *max, bool find), (x, add, n, scale, max, find)) \
-    X(void, flash_slope, FLASH_SLOPE, (void *ds, const void *p, int64_t n, double less), \
-      (ds, p, n, less)) \
-    X(void, flash_mix, FLASH_MIX, (void *out, const void *x, const void *old, int64_t n, \
-                                   double by), (out, x, old, n, by)) \
-    X(void, flash_bias, FLASH_BIAS, (void *add, int64_t n, bool truth, double slope, int64_t far), \
-      (add, n, truth, slope, far))
-#define MLC__F(name) name##_f32
-MLC__FLASH_KERNELS(MLC__ROW_BODY_F32)
-#undef MLC__F
-#define MLC__F(name) name##_f64
-MLC__FLASH_KERNELS(MLC__ROW_BODY_F64)
-#undef MLC__F
-
-/* What a level brings beside its products. */
-typedef struct mlc__flash_fns {
-    mlc_dtype wide;
-    mlc__drop_fn drop;
-    MLC__FLASH_KERNELS(MLC__ROW_FIELD)
-} mlc__flash_fns;
-
-#define MLC__STAMP_FLASH(isa, base) \
-    MLC__FLASH_KERNELS(MLC__ROW_STAMP_##isa) \
-    static const mlc__flash_fns mlc__flash_fns_##isa[2] = { \
-        { MLC_F32, mlc__drop_f32_##isa MLC__FLASH_KERNELS(MLC__ROW_F32_##isa) }, \
-        { MLC_F64, mlc__drop_f32_##isa MLC__FLASH_KERNELS(MLC__ROW_F64_##base) } };
-#if MLC__NEON
-MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_neon)
-MLC__STAMP_FLASH(neon, neon)
-#else
-MLC__FLASH_KERNELS(MLC__ROW_F64_STAMP_avx2)
-MLC__STAMP_FLASH(avx2, avx2)
+#undef T
+MLC__LEVEL_END
 #endif
-#if MLC__AVX512
-MLC__STAMP_FLASH(avx512, avx2)
+
+/* -- kernels of a level -- */
+
+#if MLC__READING >= MLC__READING_BASE
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
+
+MLC__AT static double MLC__N(flash_soft_f32)(void *x, const void *add, int64_t n, double scale,
+                                             double *max, bool find)
+{
+    return mlc__flash_soft_f32(MLC__FUSES, x, add, n, scale, max, find);
+}
+MLC__AT static void MLC__N(flash_slope_f32)(void *ds, const void *p, int64_t n, double less)
+{
+    mlc__flash_slope_f32(MLC__FUSES, ds, p, n, less);
+}
+MLC__AT static void MLC__N(flash_mix_f32)(void *out, const void *x, const void *old, int64_t n,
+                                          double by)
+{
+    mlc__flash_mix_f32(MLC__FUSES, out, x, old, n, by);
+}
+MLC__AT static void MLC__N(flash_bias_f32)(void *add, int64_t n, bool truth, double slope,
+                                           int64_t far)
+{
+    mlc__flash_bias_f32(MLC__FUSES, add, n, truth, slope, far);
+}
+#if MLC__READING == MLC__READING_BASE
+MLC__AT static double MLC__N(flash_soft_f64)(void *x, const void *add, int64_t n, double scale,
+                                             double *max, bool find)
+{
+    return mlc__flash_soft_f64(MLC__FUSES, x, add, n, scale, max, find);
+}
+MLC__AT static void MLC__N(flash_slope_f64)(void *ds, const void *p, int64_t n, double less)
+{
+    mlc__flash_slope_f64(MLC__FUSES, ds, p, n, less);
+}
+MLC__AT static void MLC__N(flash_mix_f64)(void *out, const void *x, const void *old, int64_t n,
+                                          double by)
+{
+    mlc__flash_mix_f64(MLC__FUSES, out, x, old, n, by);
+}
+MLC__AT static void MLC__N(flash_bias_f64)(void *add, int64_t n, bool truth, double slope,
+                                           int64_t far)
+{
+    mlc__flash_bias_f64(MLC__FUSES, add, n, truth, slope, far);
+}
 #endif
+/* f32, f64 */
+static const mlc__flash_fns MLC__N(flash_fns)[2] = {
+    { MLC_F32, MLC__N(drop_f32), MLC__N(flash_soft_f32), MLC__N(flash_slope_f32),
+      MLC__N(flash_mix_f32), MLC__N(flash_bias_f32) },
+    { MLC_F64, MLC__N(drop_f32), MLC__OTHER(MLC__N_BASE(flash_soft_f64)),
+      MLC__OTHER(MLC__N_BASE(flash_slope_f64)), MLC__OTHER(MLC__N_BASE(flash_mix_f64)),
+      MLC__OTHER(MLC__N_BASE(flash_bias_f64)) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* Columns of a product's right side in panels, behind each other. */
 typedef struct mlc__flash_panels {
@@ -26088,6 +26242,7 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
     }
     return MLC_OK;
 }
+#endif /* MLC__ONCE */
 #endif /* tiles */
 
 /* The definition where a level has no tiles of its own. */
@@ -26116,6 +26271,7 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
 #define MLC__CPU_attention_grad(K, isa, level) K##_none(attention_grad, isa, level, NULL, NULL)
 #endif
 
+#if MLC__ONCE
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
@@ -28308,22 +28464,37 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #endif
 
 /* @@ IMPL.KERNELS.READINGS ------------------------------ texts of the sections above, by level
- * Text of kernels that names types or intrinsics of its level is no macro: it stands in its section
- * as plain C, between #if and #endif on MLC__READING, and this file is read once more for each
- * level. There MLC__ISA is the level, MLC__N(name) is mlc__name of that level, and MLC__AT, which
- * the section defines, its attributes. One reading compiles the texts of all sections in their
- * order, so that there are few readings: gcc counts places in skipped lines, too, and has room for
- * four files as long as this one; further ones cost it memory and three times the time. */
+ * Text of kernels that stands for several types, or that names types or intrinsics of its level, is
+ * no macro: it stands in its section as plain C, between #if and #endif on the reading, and this
+ * file is read again for each level. By level MLC__ISA is the level, MLC__N(x) is mlc__x of that
+ * level, and MLC__AT are its attributes, of the kind that the section takes. By type MLC__T is
+ * float in the first reading, double in the second, and MLC__F(x) is x_f32 or x_f64. A reading
+ * compiles the texts of all sections in their order, so that there are few readings: gcc takes 0.06
+ * s for one, and 0.2 s from the third or fourth on, when it runs out of numbers for the places of
+ * all tokens, of skipped ones, too. */
 
-#if MLC__X86
+#undef  MLC__READING
+#define MLC__READING MLC__READING_SCALAR
+#define MLC__ISA     scalar
+#undef  MLC__T
+#define MLC__T       double
+#undef  MLC__DTYPE
+#define MLC__DTYPE   f64
+#include MLC_FILE
+#undef  MLC__ISA
+#ifndef MLC__READ_AGAIN
+#  error "mlcore: MLC_FILE is not the name of a file that is this one"
+#endif
+#if MLC__X86 || MLC__NEON
 #  undef  MLC__READING
 #  define MLC__READING MLC__READING_BASE
-#  define MLC__ISA     avx2
+#  if MLC__NEON
+#    define MLC__ISA   neon
+#  else
+#    define MLC__ISA   avx2
+#  endif
 #  include MLC_FILE
 #  undef  MLC__ISA
-#  ifndef MLC__READ_AGAIN
-#    error "mlcore: MLC_FILE is not the name of a file that is this one"
-#  endif
 #endif
 #if MLC__AVX512
 #  undef  MLC__READING
@@ -74997,6 +75168,7 @@ MLC__LEVEL_END
 #pragma pop_macro("near")
 #pragma pop_macro("small")
 #pragma pop_macro("D")
+#pragma pop_macro("T")
 #pragma pop_macro("V")
 #ifdef __cplusplus
 }

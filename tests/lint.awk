@@ -127,8 +127,8 @@ maker != "" && /^\}|\}$/ { bad(maker " does not begin with memset"); maker = "" 
 half == "IMPL" && /mlc_[a-z0-9_]+_desc [a-z0-9_]+ = *(\{|$)/ { bad("a desc is filled by position") }
 
 # Families are whole sections: the #if of a family's macro is the first line under the banner's
-# comment, and its #endif the last of the section, but for the level and the half. A section of the
-# API has it twice: first to change MLC_API, last to change it back.
+# comment, and its #endif the last of the section, but for the level, the half and what is read once.
+# A section of the API has it twice: first to change MLC_API, last to change it back.
 section == "API.CONFIG" && /^#  define MLC_NO_[A-Z_]+$/ { is_family[$3] = 1 }
 /^# *if/ { depth++ }
 section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line != FNR && NF {
@@ -139,7 +139,7 @@ section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line !
         family_depth = depth
     } else if (names != "" && (names != family || half == "IMPL" || depth != family_depth))
         bad(section " has" names " in its middle: a family is a section of its own")
-    else if (stage == "ended" && !/^MLC__LEVEL_/ && !/^#(if|endif).*MLC__HAS_/)
+    else if (stage == "ended" && !/^MLC__LEVEL_/ && !/^#(if|endif).*MLC__(HAS_|ONCE)/)
         bad(section " goes on after the #endif of" family)
     if (/MLC__LEFT_OUT\("/ && families($0) != family)
         bad("MLC__LEFT_OUT says" families($0) ", the section is of" family)
@@ -153,7 +153,7 @@ section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line !
 /__LINE__ != [0-9]/ && !index($0, "__LINE__ != " FNR) { bad("this is line " FNR) }
 
 # A switch of the compiler's level goes to another one, but that of a text which is read again.
-/^#if MLC__READING/ { level = "" }
+/^#if .*MLC__(READING|BY_)/ { level = "" }
 /^MLC__LEVEL_/ && $1 != "MLC__LEVEL_END" {
     if ($1 == level) bad("the level is " level " already")
     level = $1
