@@ -8128,11 +8128,13 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  define MLC__READING 1
 #endif
 #define MLC__READING_SCALAR 2          /* the level, as the others, and f64 where types differ */
-#define MLC__READING_BASE   3          /* of avx2 or neon                                      */
+#define MLC__READING_BASE   3          /* of avx2 or neon, and bf16 where types differ         */
 #define MLC__READING_AVX512 4
 #define MLC__ONCE     (MLC__READING == 1)
 #define MLC__BY_FLOAT (MLC__READING <= MLC__READING_SCALAR)
-#define MLC__BY_LEVEL (MLC__READING >= MLC__READING_SCALAR)
+#define MLC__BY_TYPE  (MLC__READING <= MLC__READING_BASE)
+#define MLC__BY_LEVEL (MLC__READING == MLC__READING_SCALAR || \
+                       (MLC__READING >= MLC__READING_BASE && (MLC__X86 || MLC__NEON)))
 #define MLC__BY_BASE  (MLC__BY_LEVEL && MLC__READING <= MLC__READING_BASE)
 
 #if defined(MLCORE_IMPLEMENTATION) && !(defined(MLCORE_IMPLEMENTED) && MLC__ONCE)
@@ -8210,6 +8212,8 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #undef T
 #pragma push_macro("V")
 #undef V
+#pragma push_macro("X")
+#undef X
 
 #include <errno.h>
 #include <float.h>
@@ -8626,6 +8630,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 /* In text that is read again (IMPL.KERNELS.READINGS): for each type name_f32, for each level, say
  * avx512, mlc__name_avx512, and what it has of kernels that are stamped for fewer levels. */
 #define MLC__T               float
+#define MLC__X               float
+#define MLC__WIDE(x)         (x)
 #define MLC__DTYPE           f32
 #define MLC__F(name)         MLC__PASTE(name##_, MLC__DTYPE)
 #define MLC__N(name)         MLC__PASTE(mlc__##name##_, MLC__ISA)
@@ -20976,6 +20982,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
 #else
 #define MLC__CPU_pool(K, isa, level) K##_none(pool, isa, level, NULL, NULL)
 #endif
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.CHANNEL_NORM --------------------------- batch, group and instance norm
  * y = (x - mean) a + b for each channel of rows [rows,c] of each image. Batch norm has one image,
@@ -20983,6 +20990,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
  * a time: lane i then belongs to channel i modulo their number. */
 
 #ifndef MLC_NO_VISION
+#if MLC__ONCE
 
 /* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
  * each lane has, and what is written, is f32 or f64. */
@@ -21001,111 +21009,184 @@ typedef struct mlc__bnorm_fns {
     void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
 } mlc__bnorm_fns;
 
-/* Each loop is stamped for how relu is told: not at all, by y, by x. */
-#define MLC__BNORM_GATED(T, READ, ...) \
+#endif /* MLC__ONCE */
+
+/* -- text over T and X: read for f32, f64 and bf16 -- */
+
+#if MLC__BY_TYPE
+MLC__LEVEL_KERNELS
+#define T MLC__T
+#define X MLC__X
+
+/* Each loop is there for how relu is told: not at all, by y, by x. */
+#define MLC__BNORM_GATED(...) \
     if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = READ(dy[i]); \
+        const T d = MLC__WIDE(dy[i]); \
         __VA_ARGS__ \
     } \
     else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = READ(y[i]), d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        const T z = MLC__WIDE(y[i]), d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
         __VA_ARGS__ \
     } \
     else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = (READ(x[i]) - m[i]) * f[i] + s[i]; \
-        const T d = ((z > 0) | (z != z)) ? READ(dy[i]) : (T)0; \
+        const T z = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i]; \
+        const T d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
         __VA_ARGS__ \
     }
-#define MLC__BNORM_READS(T, X) \
+#define MLC__BNORM_READS() \
     const int64_t n = l->n; \
     const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
     const X *y = MLC__CAST(const X *, l->y); \
     const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
     const T *s = MLC__CAST(const T *, l->shift);
-#define MLC__BNORM_BODIES(T, X, READ, SUFFIX) \
-MLC__BODY void mlc__bnorm_moments_##SUFFIX##_body(void *sum, void *squares, \
-                                                  const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares); \
-    const X *x = MLC__CAST(const X *, l->x); \
-    const T *m = MLC__CAST(const T *, l->mean); \
-    const int64_t n = l->n; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T d = READ(x[i]) - m[i]; \
-        o[i] += d; \
-        q[i] += d * d; \
-    } \
-} \
-MLC__BODY void mlc__bnorm_apply_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, to); \
-    const T least = l->relu ? (T)0 : -(T)MLC__INF; \
-    const X *r = MLC__CAST(const X *, l->residual); \
-    MLC__BNORM_READS(T, X) \
-    (void)dy; (void)y; \
-    if (r) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T v = (READ(x[i]) - m[i]) * f[i] + s[i] + READ(r[i]); \
-        o[i] = ((v > least) | (v != v)) ? v : least; \
-    } \
-    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T v = (READ(x[i]) - m[i]) * f[i] + s[i]; \
-        o[i] = ((v > least) | (v != v)) ? v : least; \
-    } \
-} \
-MLC__BODY void mlc__bnorm_gate_##SUFFIX##_body(void *to, const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, to); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] = d;) \
-} \
-MLC__BODY void mlc__bnorm_sums_##SUFFIX##_body(void *sum, void *product, \
-                                               const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] += d; p[i] += d * (READ(x[i]) - m[i]);) \
-} \
-MLC__BODY void mlc__bnorm_slope_##SUFFIX##_body(void *dx, const void *a, const void *b, \
-                                                const mlc__bnorm_line *l) \
-{ \
-    T *o = MLC__CAST(T *, dx); \
-    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b); \
-    MLC__BNORM_READS(T, X) \
-    MLC__BNORM_GATED(T, READ, o[i] = f[i] * d + (g[i] + h[i] * (READ(x[i]) - m[i]));) \
-}
-MLC__BNORM_BODIES(float, float, MLC__AS_IT_IS, f32)
-MLC__BNORM_BODIES(double, double, MLC__AS_IT_IS, f64)
-MLC__BNORM_BODIES(float, uint16_t, mlc__f32_of_bf16, bf16)
 
-#define MLC__STAMP_BNORM_OF(isa, SUFFIX) \
-    MLC__LOOPS_AT_##isa static void mlc__bnorm_moments_##SUFFIX##_##isa(void *sum, void *squares, \
-        const mlc__bnorm_line *l) \
-    { mlc__bnorm_moments_##SUFFIX##_body(sum, squares, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__bnorm_apply_##SUFFIX##_##isa(void *y, \
-        const mlc__bnorm_line *l) \
-    { mlc__bnorm_apply_##SUFFIX##_body(y, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__bnorm_gate_##SUFFIX##_##isa(void *to, \
-        const mlc__bnorm_line *l) \
-    { mlc__bnorm_gate_##SUFFIX##_body(to, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__bnorm_sums_##SUFFIX##_##isa(void *sum, void *product, \
-        const mlc__bnorm_line *l) \
-    { mlc__bnorm_sums_##SUFFIX##_body(sum, product, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__bnorm_slope_##SUFFIX##_##isa(void *dx, const void *a, \
-        const void *b, const mlc__bnorm_line *l) \
-    { mlc__bnorm_slope_##SUFFIX##_body(dx, a, b, l); }
-#define MLC__BNORM_ROW(isa, SUFFIX) \
-    { mlc__bnorm_moments_##SUFFIX##_##isa, mlc__bnorm_apply_##SUFFIX##_##isa, \
-      mlc__bnorm_gate_##SUFFIX##_##isa, mlc__bnorm_sums_##SUFFIX##_##isa, \
-      mlc__bnorm_slope_##SUFFIX##_##isa }
-#define MLC__BNORM_ROW_F64(isa) MLC__BNORM_ROW(isa, f64)
-#define MLC__STAMP_BNORM_F64(isa) MLC__STAMP_BNORM_OF(isa, f64)
-MLC__EACH_BASE(MLC__STAMP_BNORM_F64)
-#define MLC__STAMP_BNORM(isa) \
-    MLC__STAMP_BNORM_OF(isa, f32) MLC__STAMP_BNORM_OF(isa, bf16) \
-    static const mlc__bnorm_fns mlc__bnorm_fns_##isa[3] = \
-        { MLC__BNORM_ROW(isa, f32), MLC__OF_BASE(MLC__BNORM_ROW_F64, isa), \
-          MLC__BNORM_ROW(isa, bf16) };
-MLC__EACH_ISA(MLC__STAMP_BNORM)
+MLC__BODY void MLC__F(mlc__bnorm_moments)(void *sum, void *squares, const mlc__bnorm_line *l)
+{
+    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares);
+    const X *x = MLC__CAST(const X *, l->x);
+    const T *m = MLC__CAST(const T *, l->mean);
+    const int64_t n = l->n;
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
+        const T d = MLC__WIDE(x[i]) - m[i];
+        o[i] += d;
+        q[i] += d * d;
+    }
+}
+MLC__BODY void MLC__F(mlc__bnorm_apply)(void *to, const mlc__bnorm_line *l)
+{
+    T *o = MLC__CAST(T *, to);
+    const T least = l->relu ? (T)0 : -(T)MLC__INF;
+    const X *r = MLC__CAST(const X *, l->residual);
+    MLC__BNORM_READS()
+    (void)dy; (void)y;
+    if (r) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
+        const T v = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i] + MLC__WIDE(r[i]);
+        o[i] = ((v > least) | (v != v)) ? v : least;
+    }
+    else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
+        const T v = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i];
+        o[i] = ((v > least) | (v != v)) ? v : least;
+    }
+}
+MLC__BODY void MLC__F(mlc__bnorm_gate)(void *to, const mlc__bnorm_line *l)
+{
+    T *o = MLC__CAST(T *, to);
+    MLC__BNORM_READS()
+    MLC__BNORM_GATED(o[i] = d;)
+}
+MLC__BODY void MLC__F(mlc__bnorm_sums)(void *sum, void *product, const mlc__bnorm_line *l)
+{
+    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product);
+    MLC__BNORM_READS()
+    MLC__BNORM_GATED(o[i] += d; p[i] += d * (MLC__WIDE(x[i]) - m[i]);)
+}
+MLC__BODY void MLC__F(mlc__bnorm_slope)(void *dx, const void *a, const void *b,
+                                        const mlc__bnorm_line *l)
+{
+    T *o = MLC__CAST(T *, dx);
+    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b);
+    MLC__BNORM_READS()
+    MLC__BNORM_GATED(o[i] = f[i] * d + (g[i] + h[i] * (MLC__WIDE(x[i]) - m[i]));)
+}
+
+#undef T
+#undef X
+MLC__LEVEL_END
+#endif
+
+/* -- kernels of a level -- */
+
+#if MLC__READING == MLC__READING_SCALAR                  /* bf16 is read after this level       */
+MLC__BODY void mlc__bnorm_moments_bf16(void *sum, void *squares, const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_apply_bf16(void *y, const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_gate_bf16(void *to, const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_sums_bf16(void *sum, void *product, const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_slope_bf16(void *dx, const void *a, const void *b,
+                                     const mlc__bnorm_line *l);
+#endif
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
+MLC__AT static void MLC__N(bnorm_moments_f32)(void *sum, void *squares, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_moments_f32(sum, squares, l);
+}
+MLC__AT static void MLC__N(bnorm_apply_f32)(void *y, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_apply_f32(y, l);
+}
+MLC__AT static void MLC__N(bnorm_gate_f32)(void *to, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_gate_f32(to, l);
+}
+MLC__AT static void MLC__N(bnorm_sums_f32)(void *sum, void *product, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_sums_f32(sum, product, l);
+}
+MLC__AT static void MLC__N(bnorm_slope_f32)(void *dx, const void *a, const void *b,
+                                            const mlc__bnorm_line *l)
+{
+    mlc__bnorm_slope_f32(dx, a, b, l);
+}
+MLC__AT static void MLC__N(bnorm_moments_bf16)(void *sum, void *squares, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_moments_bf16(sum, squares, l);
+}
+MLC__AT static void MLC__N(bnorm_apply_bf16)(void *y, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_apply_bf16(y, l);
+}
+MLC__AT static void MLC__N(bnorm_gate_bf16)(void *to, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_gate_bf16(to, l);
+}
+MLC__AT static void MLC__N(bnorm_sums_bf16)(void *sum, void *product, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_sums_bf16(sum, product, l);
+}
+MLC__AT static void MLC__N(bnorm_slope_bf16)(void *dx, const void *a, const void *b,
+                                             const mlc__bnorm_line *l)
+{
+    mlc__bnorm_slope_bf16(dx, a, b, l);
+}
+#if MLC__BY_BASE
+MLC__AT static void MLC__N(bnorm_moments_f64)(void *sum, void *squares, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_moments_f64(sum, squares, l);
+}
+MLC__AT static void MLC__N(bnorm_apply_f64)(void *y, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_apply_f64(y, l);
+}
+MLC__AT static void MLC__N(bnorm_gate_f64)(void *to, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_gate_f64(to, l);
+}
+MLC__AT static void MLC__N(bnorm_sums_f64)(void *sum, void *product, const mlc__bnorm_line *l)
+{
+    mlc__bnorm_sums_f64(sum, product, l);
+}
+MLC__AT static void MLC__N(bnorm_slope_f64)(void *dx, const void *a, const void *b,
+                                            const mlc__bnorm_line *l)
+{
+    mlc__bnorm_slope_f64(dx, a, b, l);
+}
+#endif
+/* f32, f64, bf16 */
+static const mlc__bnorm_fns MLC__N(bnorm_fns)[3] = {
+    { MLC__N(bnorm_moments_f32), MLC__N(bnorm_apply_f32), MLC__N(bnorm_gate_f32),
+      MLC__N(bnorm_sums_f32), MLC__N(bnorm_slope_f32) },
+    { MLC__N_BASE(bnorm_moments_f64), MLC__N_BASE(bnorm_apply_f64), MLC__N_BASE(bnorm_gate_f64),
+      MLC__N_BASE(bnorm_sums_f64), MLC__N_BASE(bnorm_slope_f64) },
+    { MLC__N(bnorm_moments_bf16), MLC__N(bnorm_apply_bf16), MLC__N(bnorm_gate_bf16),
+      MLC__N(bnorm_sums_bf16), MLC__N(bnorm_slope_bf16) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 typedef struct mlc__bnorm_job {
     const struct mlc_k_bnorm *a;
@@ -21520,9 +21601,11 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
     K##_level(bnorm, isa, level, \
               mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
                                  &mlc__half_fns_##level), mlc__k_bnorm_workspace)
+#endif /* MLC__ONCE */
 #else
 #define MLC__CPU_bnorm(K, isa, level) K##_none(bnorm, isa, level, NULL, NULL)
 #endif
+#if MLC__ONCE
 
 /* @@ IMPL.KERNELS.RESIZE --------------------------------- nearest and linear interpolation
  * A pixel of y is a weighted sum of up to two pixels of x along each axis. */
@@ -28468,16 +28551,19 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
  * no macro: it stands in its section as plain C, between #if and #endif on the reading, and this
  * file is read again for each level. By level MLC__ISA is the level, MLC__N(x) is mlc__x of that
  * level, and MLC__AT are its attributes, of the kind that the section takes. By type MLC__T is
- * float in the first reading, double in the second, and MLC__F(x) is x_f32 or x_f64. A reading
- * compiles the texts of all sections in their order, so that there are few readings: gcc takes 0.06
- * s for one, and 0.2 s from the third or fourth on, when it runs out of numbers for the places of
- * all tokens, of skipped ones, too. */
+ * float in the first reading, double in the second, and MLC__F(x) is x_f32 or x_f64; text of three
+ * types reads elements MLC__X, the third time bf16, by MLC__WIDE. A reading compiles the texts of
+ * all sections in their order, so that there are few readings: gcc takes 0.06 s for one, and 0.2 s
+ * from the third or fourth on, when it runs out of numbers for the places of all tokens, of skipped
+ * ones, too. */
 
 #undef  MLC__READING
 #define MLC__READING MLC__READING_SCALAR
 #define MLC__ISA     scalar
 #undef  MLC__T
 #define MLC__T       double
+#undef  MLC__X
+#define MLC__X       double
 #undef  MLC__DTYPE
 #define MLC__DTYPE   f64
 #include MLC_FILE
@@ -28485,17 +28571,23 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #ifndef MLC__READ_AGAIN
 #  error "mlcore: MLC_FILE is not the name of a file that is this one"
 #endif
-#if MLC__X86 || MLC__NEON
-#  undef  MLC__READING
-#  define MLC__READING MLC__READING_BASE
-#  if MLC__NEON
-#    define MLC__ISA   neon
-#  else
-#    define MLC__ISA   avx2
-#  endif
-#  include MLC_FILE
-#  undef  MLC__ISA
+#undef  MLC__READING
+#define MLC__READING MLC__READING_BASE
+#if MLC__NEON
+#  define MLC__ISA   neon
+#else
+#  define MLC__ISA   avx2
 #endif
+#undef  MLC__T
+#define MLC__T       float
+#undef  MLC__X
+#define MLC__X       uint16_t
+#undef  MLC__WIDE
+#define MLC__WIDE(x) mlc__f32_of_bf16(x)
+#undef  MLC__DTYPE
+#define MLC__DTYPE   bf16
+#include MLC_FILE
+#undef  MLC__ISA
 #if MLC__AVX512
 #  undef  MLC__READING
 #  define MLC__READING MLC__READING_AVX512
@@ -75170,6 +75262,7 @@ MLC__LEVEL_END
 #pragma pop_macro("D")
 #pragma pop_macro("T")
 #pragma pop_macro("V")
+#pragma pop_macro("X")
 #ifdef __cplusplus
 }
 #endif
