@@ -28152,6 +28152,7 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
  * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which lie apart, so that steps
@@ -28164,6 +28165,7 @@ MLC__LEVEL_KERNELS
  * again, in a workspace that stays in cache. */
 
 #ifndef MLC_NO_RECURRENT
+#if MLC__ONCE
 
 /* A row of n blanks, then of labels: label i is element i + 1, and what is beyond counts as -inf by
  * its class. */
@@ -28186,100 +28188,123 @@ MLC__BODY double mlc__ctc_log1p_f64(double x, bool fused)
     return mlc__log_f64(1.0 + x);
 }
 
-/* either: log(e^a + e^b). step: the next row and its largest value, from one to whose states their
- * classes x (of labels) and blank belong. after: 1 where a label follows another one without a
- * blank. posterior: probabilities of labels, and the sum of those of blanks. */
-#define MLC__CTC_BODIES(T, dtype) \
-    MLC__BODY T mlc__ctc_either_##dtype(T a, T b, bool fused) \
-    { \
-        const T hi = mlc__pick_##dtype(a > b, a, b), lo = mlc__pick_##dtype(a > b, b, a); \
-        const T e = mlc__exp_low_##dtype(lo - hi, fused); \
-        const T x = mlc__pick_##dtype(lo == (T)-MLC__INF, (T)0, e); \
-        return hi + mlc__ctc_log1p_##dtype(x, fused); \
-    } \
-    MLC__BODY double mlc__ctc_step_##dtype##_body(bool fused, void *to, const void *from, \
-                                                  const void *x, const void *after, int64_t n, \
-                                                  double blank, double less, bool back) \
-    { \
-        const int own = back ? 0 : 1; \
-        const T *B = MLC__CAST(const T *, from), *L = B + n, *e = MLC__CAST(const T *, x); \
-        const T *skip = MLC__CAST(const T *, after), by = (T)blank, m = (T)less; \
-        T *o = MLC__CAST(T *, to), *q = o + n + own, lane[16], most = (T)-MLC__INF; \
-        for (int l = 0; l < 16; l++) lane[l] = most; \
-        o[n] = o[2 * n] = most; \
-        for (int64_t i = 0; i < n; i += 16) \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { \
-                const int64_t k = i + l; \
-                const T stay = (L[k + own] - m) + e[k + own], b = (B[k] - m) + by; \
-                const T side = (L[k + 1 - own] - m) + e[k + 1 - own]; \
-                const T u = mlc__ctc_either_##dtype(b, side, fused); \
-                const T v = mlc__ctc_either_##dtype( \
-                    stay, mlc__pick_##dtype(skip[k] > (T)0, u, b), fused); \
-                const T w = mlc__pick_##dtype(u > v, u, v); \
-                o[k] = u; \
-                q[k] = v; \
-                lane[l] = mlc__pick_##dtype(w > lane[l], w, lane[l]); \
-            } \
-        for (int l = 0; l < 16; l++) if (lane[l] > most) most = lane[l]; \
-        return (double)most; \
-    } \
-    MLC__BODY double mlc__ctc_posterior_##dtype##_body(bool fused, void *to, const void *alpha, \
-                                                       const void *beta, const void *x, \
-                                                       int64_t n, double blank, double less) \
-    { \
-        const T *B = MLC__CAST(const T *, alpha), *L = B + n; \
-        const T *C = MLC__CAST(const T *, beta), *M = C + n; \
-        const T *e = MLC__CAST(const T *, x), by = (T)(blank - less), m = (T)less; \
-        T *o = MLC__CAST(T *, to), lane[16]; \
-        double sum = 0.0; \
-        for (int l = 0; l < 16; l++) lane[l] = (T)0; \
-        for (int64_t i = 0; i < n; i += 16) \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { \
-                const int64_t k = i + l; \
-                o[k] = mlc__exp_low_##dtype((L[k] + M[k]) + (e[k] - m), fused); \
-                lane[l] += mlc__exp_low_##dtype((B[k] + C[k]) + by, fused); \
-            } \
-        for (int l = 0; l < 16; l++) sum += (double)lane[l]; \
-        return sum; \
-    }
-MLC__CTC_BODIES(float, f32)
-MLC__CTC_BODIES(double, f64)
-
-MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
-{
-    return mlc__ctc_either_f64(a, b, false);
-}
-
 typedef struct mlc__ctc_fns {
     double (*step)(void *to, const void *from, const void *x, const void *after, int64_t n,
                    double blank, double less, bool back);
     double (*posterior)(void *to, const void *alpha, const void *beta, const void *x, int64_t n,
                         double blank, double less);
 } mlc__ctc_fns;
+#endif /* MLC__ONCE */
 
-#define MLC__STAMP_CTC_OF(isa, dtype) \
-    MLC__AT_##isa static double mlc__ctc_step_##dtype##_##isa( \
-        void *to, const void *from, const void *x, const void *after, int64_t n, double blank, \
-        double less, bool back) \
-    { \
-        return mlc__ctc_step_##dtype##_body(MLC__FUSES_##isa, to, from, x, after, n, blank, less, \
-                                            back); \
-    } \
-    MLC__AT_##isa static double mlc__ctc_posterior_##dtype##_##isa( \
-        void *to, const void *alpha, const void *beta, const void *x, int64_t n, double blank, \
-        double less) \
-    { \
-        return mlc__ctc_posterior_##dtype##_body(MLC__FUSES_##isa, to, alpha, beta, x, n, blank, \
-                                                 less); \
-    }
-/* f32, f64: the latter is there for gradient checks */
-#define MLC__STAMP_CTC(isa) \
-    MLC__STAMP_CTC_OF(isa, f32) \
-    static const mlc__ctc_fns mlc__ctc_fns_##isa[2] = { \
-        { mlc__ctc_step_f32_##isa, mlc__ctc_posterior_f32_##isa }, \
-        { MLC__OTHER(mlc__ctc_step_f64_scalar), MLC__OTHER(mlc__ctc_posterior_f64_scalar) } };
-MLC__STAMP_CTC_OF(scalar, f64)
-MLC__EACH_ISA(MLC__STAMP_CTC)
+/* -- text over T: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_KERNELS
+#define T MLC__T
+
+/* either: log(e^a + e^b). step: the next row and its largest value, from one to whose states their
+ * classes x (of labels) and blank belong. after: 1 where a label follows another one without a
+ * blank. posterior: probabilities of labels, and the sum of those of blanks. */
+MLC__BODY T MLC__F(mlc__ctc_either)(T a, T b, bool fused)
+{
+    const T hi = MLC__F(mlc__pick)(a > b, a, b), lo = MLC__F(mlc__pick)(a > b, b, a);
+    const T e = MLC__F(mlc__exp_low)(lo - hi, fused);
+    const T x = MLC__F(mlc__pick)(lo == (T)-MLC__INF, (T)0, e);
+    return hi + MLC__F(mlc__ctc_log1p)(x, fused);
+}
+MLC__BODY double MLC__F(mlc__ctc_step)(bool fused, void *to, const void *from, const void *x,
+                                       const void *after, int64_t n, double blank, double less,
+                                       bool back)
+{
+    const int own = back ? 0 : 1;
+    const T *B = MLC__CAST(const T *, from), *L = B + n, *e = MLC__CAST(const T *, x);
+    const T *skip = MLC__CAST(const T *, after), by = (T)blank, m = (T)less;
+    T *o = MLC__CAST(T *, to), *q = o + n + own, lane[16], most = (T)-MLC__INF;
+    for (int l = 0; l < 16; l++) lane[l] = most;
+    o[n] = o[2 * n] = most;
+    for (int64_t i = 0; i < n; i += 16)
+        MLC__ROLLED for (int l = 0; l < 16; l++) {
+            const int64_t k = i + l;
+            const T stay = (L[k + own] - m) + e[k + own], b = (B[k] - m) + by;
+            const T side = (L[k + 1 - own] - m) + e[k + 1 - own];
+            const T u = MLC__F(mlc__ctc_either)(b, side, fused);
+            const T v = MLC__F(mlc__ctc_either)(
+                stay, MLC__F(mlc__pick)(skip[k] > (T)0, u, b), fused);
+            const T w = MLC__F(mlc__pick)(u > v, u, v);
+            o[k] = u;
+            q[k] = v;
+            lane[l] = MLC__F(mlc__pick)(w > lane[l], w, lane[l]);
+        }
+    for (int l = 0; l < 16; l++) if (lane[l] > most) most = lane[l];
+    return (double)most;
+}
+MLC__BODY double MLC__F(mlc__ctc_posterior)(bool fused, void *to, const void *alpha,
+                                            const void *beta, const void *x, int64_t n,
+                                            double blank, double less)
+{
+    const T *B = MLC__CAST(const T *, alpha), *L = B + n;
+    const T *C = MLC__CAST(const T *, beta), *M = C + n;
+    const T *e = MLC__CAST(const T *, x), by = (T)(blank - less), m = (T)less;
+    T *o = MLC__CAST(T *, to), lane[16];
+    double sum = 0.0;
+    for (int l = 0; l < 16; l++) lane[l] = (T)0;
+    for (int64_t i = 0; i < n; i += 16)
+        MLC__ROLLED for (int l = 0; l < 16; l++) {
+            const int64_t k = i + l;
+            o[k] = MLC__F(mlc__exp_low)((L[k] + M[k]) + (e[k] - m), fused);
+            lane[l] += MLC__F(mlc__exp_low)((B[k] + C[k]) + by, fused);
+        }
+    for (int l = 0; l < 16; l++) sum += (double)lane[l];
+    return sum;
+}
+
+#undef T
+MLC__LEVEL_END
+#endif
+
+/* -- kernels of a level; those of f64, for gradient checks, of one -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
+
+MLC__AT static double MLC__N(ctc_step_f32)(void *to, const void *from, const void *x,
+                                           const void *after, int64_t n, double blank, double less,
+                                           bool back)
+{
+    return mlc__ctc_step_f32(MLC__FUSES, to, from, x, after, n, blank, less, back);
+}
+MLC__AT static double MLC__N(ctc_posterior_f32)(void *to, const void *alpha, const void *beta,
+                                                const void *x, int64_t n, double blank, double less)
+{
+    return mlc__ctc_posterior_f32(MLC__FUSES, to, alpha, beta, x, n, blank, less);
+}
+#if MLC__READING == MLC__READING_SCALAR
+MLC__AT static double MLC__N(ctc_step_f64)(void *to, const void *from, const void *x,
+                                           const void *after, int64_t n, double blank, double less,
+                                           bool back)
+{
+    return mlc__ctc_step_f64(MLC__FUSES, to, from, x, after, n, blank, less, back);
+}
+MLC__AT static double MLC__N(ctc_posterior_f64)(void *to, const void *alpha, const void *beta,
+                                                const void *x, int64_t n, double blank, double less)
+{
+    return mlc__ctc_posterior_f64(MLC__FUSES, to, alpha, beta, x, n, blank, less);
+}
+MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
+{
+    return mlc__ctc_either_f64(a, b, false);
+}
+#endif
+/* f32, f64 */
+static const mlc__ctc_fns MLC__N(ctc_fns)[2] = {
+    { MLC__N(ctc_step_f32), MLC__N(ctc_posterior_f32) },
+    { MLC__OTHER(mlc__ctc_step_f64_scalar), MLC__OTHER(mlc__ctc_posterior_f64_scalar) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* One for all sequences. loss: of each, in f64, at the front of the workspace; then come rooms, one
  * a worker. */
@@ -28542,9 +28567,11 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 
 #define MLC__CPU_ctc(K, isa, level) \
     K##_isa(ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), mlc__k_ctc_workspace)
+#endif /* MLC__ONCE */
 #else
 #define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
 #endif
+#if MLC__ONCE
 
 /* @@ IMPL.KERNELS.READINGS ------------------------------ texts of the sections above, by level
  * Text of kernels that stands for several types, or that names types or intrinsics of its level, is
