@@ -28194,6 +28194,8 @@ typedef struct mlc__ctc_fns {
     double (*posterior)(void *to, const void *alpha, const void *beta, const void *x, int64_t n,
                         double blank, double less);
 } mlc__ctc_fns;
+
+MLC__SEAM double mlc__ctc_either(double a, double b);        /* read with f64                   */
 #endif /* MLC__ONCE */
 
 /* -- text over T: read for f32 and f64 -- */
