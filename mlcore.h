@@ -20456,12 +20456,14 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
 
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.LANES ---------------------------------- channels last: runs of channels
  * Channels of a pixel are neighbours in memory, so pooling, norms and resizing go by lanes: runs of
  * channels, each with its own sum, maximum or factors. 16 bits pass through f32 a run at a time. */
 
 #ifndef MLC_NO_VISION
+#if MLC__ONCE
 
 #define MLC__LANE_RUN 128              /* elements of a run of f32, half as many f64           */
 
@@ -20479,67 +20481,99 @@ typedef struct mlc__lane_fns {
     void (*pick)(void *dx, const void *dy, const int32_t *where, const mlc__lane_line *l);
     void (*add)(void *sum, const void *x, double scale, int64_t n);
 } mlc__lane_fns;
+#endif /* MLC__ONCE */
+
+/* -- text over T: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_KERNELS
+#define T MLC__T
 
 /* NaN wins a maximum, and of equals, or of several NaN, the first. */
-#define MLC__LANE_BODIES(T, SUFFIX) \
-MLC__BODY void mlc__lane_max_##SUFFIX##_body(void *best, int32_t *where, const void *x, \
-                                             const mlc__lane_line *l) \
-{ \
-    const int64_t n = l->n; \
-    for (int64_t p = 0; p < l->pixels; p++) { \
-        T *o = MLC__CAST(T *, best) + p * l->to; \
-        int32_t *at = where + p * l->mark; \
-        const T *v = MLC__CAST(const T *, x) + p * l->from; \
-        const int32_t place = l->place + (int32_t)p * l->place_step; \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-            const bool more = at[i] < 0 || (v[i] > o[i]) | ((v[i] != v[i]) & (o[i] == o[i])); \
-            o[i] = more ? v[i] : o[i]; \
-            at[i] = more ? place : at[i]; \
-        } \
-    } \
-} \
-MLC__BODY void mlc__lane_pick_##SUFFIX##_body(void *dx, const void *dy, const int32_t *where, \
-                                              const mlc__lane_line *l) \
-{ \
-    const int64_t n = l->n; \
-    for (int64_t p = 0; p < l->pixels; p++) { \
-        T *o = MLC__CAST(T *, dx) + p * l->to; \
-        const int32_t *at = where + p * l->mark; \
-        const T *v = MLC__CAST(const T *, dy) + p * l->from; \
-        const int32_t place = l->place + (int32_t)p * l->place_step; \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += at[i] == place ? v[i] : (T)0; \
-    } \
-} \
-MLC__BODY void mlc__lane_add_##SUFFIX##_body(void *sum, const void *x, double scale, int64_t n) \
-{ \
-    T *o = MLC__CAST(T *, sum); \
-    const T *v = MLC__CAST(const T *, x), s = (T)scale; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += v[i] * s; \
+MLC__BODY void MLC__F(mlc__lane_max)(void *best, int32_t *where, const void *x,
+                                     const mlc__lane_line *l)
+{
+    const int64_t n = l->n;
+    for (int64_t p = 0; p < l->pixels; p++) {
+        T *o = MLC__CAST(T *, best) + p * l->to;
+        int32_t *at = where + p * l->mark;
+        const T *v = MLC__CAST(const T *, x) + p * l->from;
+        const int32_t place = l->place + (int32_t)p * l->place_step;
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
+            const bool more = at[i] < 0 || (v[i] > o[i]) | ((v[i] != v[i]) & (o[i] == o[i]));
+            o[i] = more ? v[i] : o[i];
+            at[i] = more ? place : at[i];
+        }
+    }
 }
-MLC__LANE_BODIES(float, f32)
-MLC__LANE_BODIES(double, f64)
+MLC__BODY void MLC__F(mlc__lane_pick)(void *dx, const void *dy, const int32_t *where,
+                                      const mlc__lane_line *l)
+{
+    const int64_t n = l->n;
+    for (int64_t p = 0; p < l->pixels; p++) {
+        T *o = MLC__CAST(T *, dx) + p * l->to;
+        const int32_t *at = where + p * l->mark;
+        const T *v = MLC__CAST(const T *, dy) + p * l->from;
+        const int32_t place = l->place + (int32_t)p * l->place_step;
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += at[i] == place ? v[i] : (T)0;
+    }
+}
+MLC__BODY void MLC__F(mlc__lane_add)(void *sum, const void *x, double scale, int64_t n)
+{
+    T *o = MLC__CAST(T *, sum);
+    const T *v = MLC__CAST(const T *, x), s = (T)scale;
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] += v[i] * s;
+}
 
-#define MLC__STAMP_LANES_OF(isa, SUFFIX) \
-    MLC__LOOPS_AT_##isa static void mlc__lane_max_##SUFFIX##_##isa(void *best, int32_t *where, \
-        const void *x, const mlc__lane_line *l) \
-    { mlc__lane_max_##SUFFIX##_body(best, where, x, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__lane_pick_##SUFFIX##_##isa(void *dx, const void *dy, \
-        const int32_t *where, const mlc__lane_line *l) \
-    { mlc__lane_pick_##SUFFIX##_body(dx, dy, where, l); } \
-    MLC__LOOPS_AT_##isa static void mlc__lane_add_##SUFFIX##_##isa(void *sum, const void *x, \
-        double scale, int64_t n) \
-    { mlc__lane_add_##SUFFIX##_body(sum, x, scale, n); }
-#define MLC__LANE_ROW(isa, SUFFIX) \
-    { mlc__lane_max_##SUFFIX##_##isa, mlc__lane_pick_##SUFFIX##_##isa, \
-      mlc__lane_add_##SUFFIX##_##isa }
-#define MLC__LANE_ROW_F64(isa) MLC__LANE_ROW(isa, f64)
-#define MLC__STAMP_LANES_F64(isa) MLC__STAMP_LANES_OF(isa, f64)
-MLC__EACH_BASE(MLC__STAMP_LANES_F64)
-#define MLC__STAMP_LANES(isa) \
-    MLC__STAMP_LANES_OF(isa, f32) \
-    static const mlc__lane_fns mlc__lane_fns_##isa[2] = \
-        { MLC__LANE_ROW(isa, f32), MLC__OF_BASE(MLC__LANE_ROW_F64, isa) };
-MLC__EACH_ISA(MLC__STAMP_LANES)
+#undef T
+MLC__LEVEL_END
+#endif
+
+/* -- kernels of a level -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
+MLC__AT static void MLC__N(lane_max_f32)(void *best, int32_t *where, const void *x,
+                                         const mlc__lane_line *l)
+{
+    mlc__lane_max_f32(best, where, x, l);
+}
+MLC__AT static void MLC__N(lane_pick_f32)(void *dx, const void *dy, const int32_t *where,
+                                          const mlc__lane_line *l)
+{
+    mlc__lane_pick_f32(dx, dy, where, l);
+}
+MLC__AT static void MLC__N(lane_add_f32)(void *sum, const void *x, double scale, int64_t n)
+{
+    mlc__lane_add_f32(sum, x, scale, n);
+}
+#if MLC__BY_BASE
+MLC__AT static void MLC__N(lane_max_f64)(void *best, int32_t *where, const void *x,
+                                         const mlc__lane_line *l)
+{
+    mlc__lane_max_f64(best, where, x, l);
+}
+MLC__AT static void MLC__N(lane_pick_f64)(void *dx, const void *dy, const int32_t *where,
+                                          const mlc__lane_line *l)
+{
+    mlc__lane_pick_f64(dx, dy, where, l);
+}
+MLC__AT static void MLC__N(lane_add_f64)(void *sum, const void *x, double scale, int64_t n)
+{
+    mlc__lane_add_f64(sum, x, scale, n);
+}
+#endif
+/* f32, f64 */
+static const mlc__lane_fns MLC__N(lane_fns)[2] = {
+    { MLC__N(lane_max_f32), MLC__N(lane_pick_f32), MLC__N(lane_add_f32) },
+    { MLC__N_BASE(lane_max_f64), MLC__N_BASE(lane_pick_f64), MLC__N_BASE(lane_add_f64) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* Room for a run of either. */
 typedef union mlc__lanes { float f[MLC__LANE_RUN]; double d[MLC__LANE_RUN / 2]; } mlc__lanes;
@@ -20578,7 +20612,9 @@ MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, 
     if (l->wide == l->dtype) memcpy(to, from, (size_t)n * l->size);
     else l->half->narrow(to, from->f, l->dtype, n);
 }
+#endif /* MLC__ONCE */
 #endif
+#if MLC__ONCE
 
 /* @@ IMPL.KERNELS.POOL ----------------------------------- maxima and means of windows
  * A window slides over the pixels of [n,h,w,c] along up to three axes; the place of a maximum is
