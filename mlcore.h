@@ -19098,10 +19098,12 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
     return MLC_OK;
 }
 #endif
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.DEPTHWISE ------------------------------ each channel by itself */
 
 #ifndef MLC_NO_VISION
+#if MLC__ONCE
 
 #define MLC__DEPTH_ROOM 512            /* elements of results on their way through a sink      */
 
@@ -19125,104 +19127,6 @@ MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
             return false;
     return true;
 }
-
-/* Lanes by lanes, then channel by channel: the order of additions is the same. X is what x and dy
- * are of. */
-#define MLC__DEPTH_BODIES(AT, T, V, X, LOAD, READ, PUT, PUT_ONE, SUFFIX) \
-AT void mlc__depth_taps_##SUFFIX##_body(const mlc__depth_line *l) \
-{ \
-    enum { LANES = sizeof(V) / sizeof(T) }; \
-    const T *w = MLC__CAST(const T *, l->w); \
-    const bool slides = mlc__depth_slides(l, sizeof(X)); \
-    int64_t i = 0; \
-    for (; slides && i + LANES <= l->n; i += LANES) { \
-        V f[9], x[3][3]; \
-        MLC__UNROLL_V for (int t = 0; t < 9; t++) { \
-            MLC__DEPTH_READ(V, f[t], w + t * l->row + i) \
-            if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
-        } \
-        for (int64_t p = 0; p < l->pixels; p++) { \
-            const int64_t at = p * l->out_step + i; \
-            V sum = { 0 }; \
-            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at) \
-            MLC__UNROLL_V for (int r = 0; r < 3; r++) { \
-                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
-                x[r][0] = x[r][1]; \
-                x[r][1] = x[r][2]; \
-                LOAD(V, x[r][2], next + i) \
-                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum += x[r][t] * f[3 * r + t]; \
-            } \
-            PUT(T, l, at, sum) \
-        } \
-    } \
-    for (; i + LANES <= l->n; i += LANES) \
-        for (int64_t p = 0; p < l->pixels; p++) { \
-            const int64_t at = p * l->out_step + i; \
-            V sum = { 0 }, x, f; \
-            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at) \
-            for (int64_t t = 0; t < l->taps; t++) { \
-                LOAD(V, x, MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i) \
-                MLC__DEPTH_READ(V, f, w + t * l->row + i) \
-                sum += x * f; \
-            } \
-            PUT(T, l, at, sum) \
-        } \
-    for (; i < l->n; i++) \
-        for (int64_t p = 0; p < l->pixels; p++) { \
-            const int64_t at = p * l->out_step + i; \
-            T sum = l->add ? MLC__CAST(const T *, l->out)[at] : (T)0; \
-            for (int64_t t = 0; t < l->taps; t++) { \
-                const X *x = MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i; \
-                sum += READ(*x) * w[t * l->row + i]; \
-            } \
-            PUT_ONE(T, l, at, sum) \
-        } \
-} \
-AT void mlc__depth_back_##SUFFIX##_body(const mlc__depth_line *l) \
-{ \
-    enum { LANES = sizeof(V) / sizeof(T) }; \
-    const X *dy = MLC__CAST(const X *, l->dy); \
-    const bool slides = mlc__depth_slides(l, sizeof(X)); \
-    const int64_t slid = slides ? l->n / LANES * LANES : 0; \
-    for (int64_t i = 0; i < slid; i += LANES) { \
-        V sum[9], x[3][3], d; \
-        MLC__UNROLL_V for (int t = 0; t < 9; t++) { \
-            MLC__DEPTH_READ(V, sum[t], MLC__CAST(T *, l->out) + t * l->row + i) \
-            if (t % 3) { LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i) } \
-        } \
-        for (int64_t p = 0; p < l->pixels; p++) { \
-            LOAD(V, d, dy + p * l->dy_step + i) \
-            MLC__UNROLL_V for (int r = 0; r < 3; r++) { \
-                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r]; \
-                x[r][0] = x[r][1]; \
-                x[r][1] = x[r][2]; \
-                LOAD(V, x[r][2], next + i) \
-                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum[3 * r + t] += d * x[r][t]; \
-            } \
-        } \
-        MLC__UNROLL_V for (int t = 0; t < 9; t++) \
-            memcpy(MLC__CAST(T *, l->out) + t * l->row + i, &sum[t], sizeof sum[t]); \
-    } \
-    for (int64_t t = 0; t < l->taps; t++) { \
-        T *to = MLC__CAST(T *, l->out) + t * l->row; \
-        const X *from = MLC__CAST(const X *, l->x[t]); \
-        int64_t i = slid; \
-        for (; i + LANES <= l->n; i += LANES) { \
-            V sum, x, d; \
-            MLC__DEPTH_READ(V, sum, to + i) \
-            for (int64_t p = 0; p < l->pixels; p++) { \
-                LOAD(V, x, from + p * l->step[t] + i) \
-                LOAD(V, d, dy + p * l->dy_step + i) \
-                sum += d * x; \
-            } \
-            memcpy(to + i, &sum, sizeof sum); \
-        } \
-        for (; i < l->n; i++) \
-            for (int64_t p = 0; p < l->pixels; p++) \
-                to[i] += READ(dy[p * l->dy_step + i]) * READ(from[p * l->step[t] + i]); \
-    } \
-}
-#define MLC__AS_IT_IS(v) (v)
 #define MLC__DEPTH_PUT(T, l, at, sum) memcpy(MLC__CAST(T *, (l)->out) + (at), &(sum), sizeof(sum));
 #define MLC__DEPTH_PUT_ONE_BF16(T, l, at, sum) \
     if ((l)->low) MLC__CAST(uint16_t *, (l)->out)[at] = mlc__bf16_of(sum); \
@@ -19231,12 +19135,6 @@ AT void mlc__depth_back_##SUFFIX##_body(const mlc__depth_line *l) \
     if ((l)->low) for (int q = 0; q < MLC__LANES_BYTES / 4; q++) \
         MLC__CAST(uint16_t *, (l)->out)[(at) + q] = mlc__bf16_of((sum)[q]); \
     else MLC__DEPTH_PUT(T, l, at, sum)
-MLC__DEPTH_BODIES(MLC__BODY, float, mlc__lanes_f32, float, MLC__DEPTH_READ, MLC__AS_IT_IS,
-                  MLC__DEPTH_PUT, MLC__DEPTH_PUT, f32)
-MLC__DEPTH_BODIES(MLC__BODY, double, mlc__lanes_f64, double, MLC__DEPTH_READ, MLC__AS_IT_IS,
-                  MLC__DEPTH_PUT, MLC__DEPTH_PUT, f64)
-MLC__DEPTH_BODIES(MLC__BODY, float, mlc__lanes_f32, uint16_t, MLC__DEPTH_READ_BF16,
-                  mlc__f32_of_bf16, MLC__DEPTH_PUT_BF16, MLC__DEPTH_PUT_ONE_BF16, bf16)
 #if MLC__AVX512
 /* GCC 12 makes five instructions of a conversion that is one. */
 #define MLC__DEPTH_READ_512(V, to, from) \
@@ -19256,32 +19154,199 @@ MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
 #define MLC__DEPTH_PUT_512(T, l, at, sum) \
     if ((l)->low) mlc__depth_put_512(MLC__CAST(uint16_t *, (l)->out) + (at), sum); \
     else MLC__DEPTH_PUT(T, l, at, sum)
-MLC__DEPTH_BODIES(MLC__INLINE MLC__AT_avx512, float, __m512, uint16_t, MLC__DEPTH_READ_512,
-                  mlc__f32_of_bf16, MLC__DEPTH_PUT_512, MLC__DEPTH_PUT_ONE_BF16, bf16_512)
 #endif
-#define MLC__DEPTH_BF16_scalar(name) mlc__depth_##name##_bf16_body
-#define MLC__DEPTH_BF16_avx2(name)   mlc__depth_##name##_bf16_body
-#define MLC__DEPTH_BF16_avx512(name) mlc__depth_##name##_bf16_512_body
-#define MLC__DEPTH_BF16_neon(name)   mlc__depth_##name##_bf16_body
+#endif /* MLC__ONCE */
 
-#define MLC__STAMP_DEPTH_OF(AT, isa, SUFFIX, TAPS, BACK) \
-    AT static void mlc__depth_taps_##SUFFIX##_##isa(const mlc__depth_line *l) { TAPS(l); } \
-    AT static void mlc__depth_back_##SUFFIX##_##isa(const mlc__depth_line *l) { BACK(l); }
-#define MLC__STAMP_DEPTH_F64(isa) \
-    MLC__STAMP_DEPTH_OF(MLC__LOOPS_AT_##isa, isa, f64, mlc__depth_taps_f64_body, \
-                        mlc__depth_back_f64_body)
-#define MLC__STAMP_DEPTH(isa) \
-    MLC__STAMP_DEPTH_OF(MLC__LOOPS_AT_##isa, isa, f32, mlc__depth_taps_f32_body, \
-                        mlc__depth_back_f32_body) \
-    MLC__STAMP_DEPTH_OF(MLC__AT_##isa, isa, bf16, MLC__DEPTH_BF16_##isa(taps), \
-                        MLC__DEPTH_BF16_##isa(back))
-MLC__EACH_ISA(MLC__STAMP_DEPTH)
-MLC__EACH_BASE(MLC__STAMP_DEPTH_F64)
-#define MLC__DEPTH_FNS(isa) \
-    { { mlc__depth_taps_f32_##isa, mlc__depth_back_f32_##isa }, \
-      { MLC__OTHER(MLC__BASE(mlc__depth_taps_f64_, isa)), \
-        MLC__OTHER(MLC__BASE(mlc__depth_back_f64_, isa)) }, \
-      { MLC__OTHER(mlc__depth_taps_bf16_##isa), MLC__OTHER(mlc__depth_back_bf16_##isa) } }
+/* -- text over T, of which sums are, X, which x and dy are of, and V, lanes of T: read for f32, f64
+ * and bf16, and for bf16 in registers of AVX-512 -- */
+
+#define T MLC__T
+#define X MLC__X
+#if MLC__READING == MLC__READING_AVX512
+#  define V             __m512
+#  define MLC__DEPTH_AT MLC__INLINE MLC__AT_avx512
+#elif MLC__READING == MLC__READING_SCALAR
+#  define V             mlc__lanes_f64
+#  define MLC__DEPTH_AT MLC__BODY
+#else
+#  define V             mlc__lanes_f32
+#  define MLC__DEPTH_AT MLC__BODY
+#endif
+#if MLC__READING == MLC__READING_AVX512
+#  define MLC__DEPTH_LOAD      MLC__DEPTH_READ_512
+#  define MLC__DEPTH_STORE     MLC__DEPTH_PUT_512
+#  define MLC__DEPTH_STORE_ONE MLC__DEPTH_PUT_ONE_BF16
+#elif MLC__READING == MLC__READING_BASE
+#  define MLC__DEPTH_LOAD      MLC__DEPTH_READ_BF16
+#  define MLC__DEPTH_STORE     MLC__DEPTH_PUT_BF16
+#  define MLC__DEPTH_STORE_ONE MLC__DEPTH_PUT_ONE_BF16
+#else
+#  define MLC__DEPTH_LOAD      MLC__DEPTH_READ
+#  define MLC__DEPTH_STORE     MLC__DEPTH_PUT
+#  define MLC__DEPTH_STORE_ONE MLC__DEPTH_PUT
+#endif
+MLC__LEVEL_HOT
+
+/* Lanes by lanes, then channel by channel: the order of additions is the same. */
+MLC__DEPTH_AT void MLC__F(mlc__depth_taps)(const mlc__depth_line *l)
+{
+    enum { LANES = sizeof(V) / sizeof(T) };
+    const T *w = MLC__CAST(const T *, l->w);
+    const bool slides = mlc__depth_slides(l, sizeof(X));
+    int64_t i = 0;
+    for (; slides && i + LANES <= l->n; i += LANES) {
+        V f[9], x[3][3];
+        MLC__UNROLL_V for (int t = 0; t < 9; t++) {
+            MLC__DEPTH_READ(V, f[t], w + t * l->row + i)
+            if (t % 3) {
+                MLC__DEPTH_LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i)
+            }
+        }
+        for (int64_t p = 0; p < l->pixels; p++) {
+            const int64_t at = p * l->out_step + i;
+            V sum = { 0 };
+            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at)
+            MLC__UNROLL_V for (int r = 0; r < 3; r++) {
+                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r];
+                x[r][0] = x[r][1];
+                x[r][1] = x[r][2];
+                MLC__DEPTH_LOAD(V, x[r][2], next + i)
+                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum += x[r][t] * f[3 * r + t];
+            }
+            MLC__DEPTH_STORE(T, l, at, sum)
+        }
+    }
+    for (; i + LANES <= l->n; i += LANES)
+        for (int64_t p = 0; p < l->pixels; p++) {
+            const int64_t at = p * l->out_step + i;
+            V sum = { 0 }, x, f;
+            if (l->add) MLC__DEPTH_READ(V, sum, MLC__CAST(const T *, l->out) + at)
+            for (int64_t t = 0; t < l->taps; t++) {
+                MLC__DEPTH_LOAD(V, x, MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i)
+                MLC__DEPTH_READ(V, f, w + t * l->row + i)
+                sum += x * f;
+            }
+            MLC__DEPTH_STORE(T, l, at, sum)
+        }
+    for (; i < l->n; i++)
+        for (int64_t p = 0; p < l->pixels; p++) {
+            const int64_t at = p * l->out_step + i;
+            T sum = l->add ? MLC__CAST(const T *, l->out)[at] : (T)0;
+            for (int64_t t = 0; t < l->taps; t++) {
+                const X *x = MLC__CAST(const X *, l->x[t]) + p * l->step[t] + i;
+                sum += MLC__WIDE(*x) * w[t * l->row + i];
+            }
+            MLC__DEPTH_STORE_ONE(T, l, at, sum)
+        }
+}
+MLC__DEPTH_AT void MLC__F(mlc__depth_back)(const mlc__depth_line *l)
+{
+    enum { LANES = sizeof(V) / sizeof(T) };
+    const X *dy = MLC__CAST(const X *, l->dy);
+    const bool slides = mlc__depth_slides(l, sizeof(X));
+    const int64_t slid = slides ? l->n / LANES * LANES : 0;
+    for (int64_t i = 0; i < slid; i += LANES) {
+        V sum[9], x[3][3], d;
+        MLC__UNROLL_V for (int t = 0; t < 9; t++) {
+            MLC__DEPTH_READ(V, sum[t], MLC__CAST(T *, l->out) + t * l->row + i)
+            if (t % 3) {
+                MLC__DEPTH_LOAD(V, x[t / 3][t % 3], MLC__CAST(const X *, l->x[t - 1]) + i)
+            }
+        }
+        for (int64_t p = 0; p < l->pixels; p++) {
+            MLC__DEPTH_LOAD(V, d, dy + p * l->dy_step + i)
+            MLC__UNROLL_V for (int r = 0; r < 3; r++) {
+                const X *next = MLC__CAST(const X *, l->x[3 * r + 2]) + p * l->step[3 * r];
+                x[r][0] = x[r][1];
+                x[r][1] = x[r][2];
+                MLC__DEPTH_LOAD(V, x[r][2], next + i)
+                MLC__UNROLL_V for (int t = 0; t < 3; t++) sum[3 * r + t] += d * x[r][t];
+            }
+        }
+        MLC__UNROLL_V for (int t = 0; t < 9; t++)
+            memcpy(MLC__CAST(T *, l->out) + t * l->row + i, &sum[t], sizeof sum[t]);
+    }
+    for (int64_t t = 0; t < l->taps; t++) {
+        T *to = MLC__CAST(T *, l->out) + t * l->row;
+        const X *from = MLC__CAST(const X *, l->x[t]);
+        int64_t i = slid;
+        for (; i + LANES <= l->n; i += LANES) {
+            V sum, x, d;
+            MLC__DEPTH_READ(V, sum, to + i)
+            for (int64_t p = 0; p < l->pixels; p++) {
+                MLC__DEPTH_LOAD(V, x, from + p * l->step[t] + i)
+                MLC__DEPTH_LOAD(V, d, dy + p * l->dy_step + i)
+                sum += d * x;
+            }
+            memcpy(to + i, &sum, sizeof sum);
+        }
+        for (; i < l->n; i++)
+            for (int64_t p = 0; p < l->pixels; p++)
+                to[i] += MLC__WIDE(dy[p * l->dy_step + i]) * MLC__WIDE(from[p * l->step[t] + i]);
+    }
+}
+
+#undef T
+#undef X
+#undef V
+#undef MLC__DEPTH_AT
+#undef MLC__DEPTH_LOAD
+#undef MLC__DEPTH_STORE
+#undef MLC__DEPTH_STORE_ONE
+MLC__LEVEL_END
+
+/* -- kernels of a level -- */
+
+#if MLC__READING == MLC__READING_SCALAR                  /* bf16 is read after this level       */
+MLC__BODY void mlc__depth_taps_bf16(const mlc__depth_line *l);
+MLC__BODY void mlc__depth_back_bf16(const mlc__depth_line *l);
+#endif
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
+MLC__AT static void MLC__N(depth_taps_f32)(const mlc__depth_line *l)
+{
+    mlc__depth_taps_f32(l);
+}
+MLC__AT static void MLC__N(depth_back_f32)(const mlc__depth_line *l)
+{
+    mlc__depth_back_f32(l);
+}
+#if MLC__BY_BASE
+MLC__AT static void MLC__N(depth_taps_f64)(const mlc__depth_line *l)
+{
+    mlc__depth_taps_f64(l);
+}
+MLC__AT static void MLC__N(depth_back_f64)(const mlc__depth_line *l)
+{
+    mlc__depth_back_f64(l);
+}
+#endif
+#undef  MLC__AT
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
+MLC__AT static void MLC__N(depth_taps_bf16)(const mlc__depth_line *l)
+{
+#if MLC__READING == MLC__READING_AVX512
+    mlc__depth_taps_bf16_512(l);
+#else
+    mlc__depth_taps_bf16(l);
+#endif
+}
+MLC__AT static void MLC__N(depth_back_bf16)(const mlc__depth_line *l)
+{
+#if MLC__READING == MLC__READING_AVX512
+    mlc__depth_back_bf16_512(l);
+#else
+    mlc__depth_back_bf16(l);
+#endif
+}
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 static const mlc__depth_fns *mlc__depth_fns_of(const mlc__conv_job *j)
 {
@@ -19525,7 +19590,10 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
     if (dw) mlc__depth_dw_sum(j);
     return MLC_OK;
 }
+#endif /* MLC__ONCE */
 #endif
+#if MLC__ONCE
+#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.WINOGRAD ------------------------------- 3x3 with stride 1, in f32: F(2x2, 3x3)
  * 2 x 2 pixels of the result come from 4 x 4 that are read, by 16 multiplications for a pair of
@@ -19536,6 +19604,7 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
  * Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015. */
 
 #ifndef MLC_NO_VISION
+#if MLC__ONCE
 
 #define MLC__WINO (768 * 1024)         /* bytes of a slab's tiles                               */
 #define MLC__WINO_LANES 16             /* channels come in multiples of them                    */
@@ -19717,25 +19786,49 @@ MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, in
         }
     }
 }
+#endif /* MLC__ONCE */
 
-#define MLC__STAMP_WINO(isa) \
-    MLC__LOOPS_AT_##isa static void mlc__wino_read_##isa(const mlc__wino_line *l) \
-    { mlc__wino_read_body(l); } \
-    MLC__LOOPS_AT_##isa static void mlc__wino_write_##isa(const mlc__wino_line *l) \
-    { mlc__wino_write_body(l); } \
-    MLC__LOOPS_AT_##isa static void mlc__wino_spread_##isa(const mlc__wino_line *l) \
-    { mlc__wino_spread_body(l); } \
-    MLC__AT_##isa static void mlc__wino_weights_##isa(float *to, int64_t plane, const float *w, \
-                                                      int64_t tap) \
-    { mlc__wino_weights_body(to, plane, w, tap); } \
-    MLC__AT_##isa static void mlc__wino_gather_##isa(float *to, const float *sums, int64_t n, \
-                                                     int64_t plane) \
-    { mlc__wino_gather_body(to, sums, n, plane); } \
-    static const mlc__conv_fns mlc__conv_fns_##isa = \
-        { mlc__rows_copy_##isa, MLC__DEPTH_FNS(isa), \
-          { mlc__wino_read_##isa, mlc__wino_write_##isa, mlc__wino_spread_##isa, \
-            mlc__wino_weights_##isa, mlc__wino_gather_##isa } };
-MLC__EACH_ISA(MLC__STAMP_WINO)
+/* -- kernels of a level -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
+MLC__AT static void MLC__N(wino_read)(const mlc__wino_line *l)
+{
+    mlc__wino_read_body(l);
+}
+MLC__AT static void MLC__N(wino_write)(const mlc__wino_line *l)
+{
+    mlc__wino_write_body(l);
+}
+MLC__AT static void MLC__N(wino_spread)(const mlc__wino_line *l)
+{
+    mlc__wino_spread_body(l);
+}
+#undef  MLC__AT
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
+MLC__AT static void MLC__N(wino_weights)(float *to, int64_t plane, const float *w, int64_t tap)
+{
+    mlc__wino_weights_body(to, plane, w, tap);
+}
+MLC__AT static void MLC__N(wino_gather)(float *to, const float *sums, int64_t n, int64_t plane)
+{
+    mlc__wino_gather_body(to, sums, n, plane);
+}
+/* Depthwise: of f32, f64 and bf16. */
+static const mlc__conv_fns MLC__N(conv_fns) = {
+    MLC__N(rows_copy),
+    { { MLC__N(depth_taps_f32), MLC__N(depth_back_f32) },
+      { MLC__OTHER(MLC__N_BASE(depth_taps_f64)), MLC__OTHER(MLC__N_BASE(depth_back_f64)) },
+      { MLC__OTHER(MLC__N(depth_taps_bf16)), MLC__OTHER(MLC__N(depth_back_bf16)) } },
+    { MLC__N(wino_read), MLC__N(wino_write), MLC__N(wino_spread), MLC__N(wino_weights),
+      MLC__N(wino_gather) } };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* Where multiplications are saved: not for lone pixels, nor where a weight is met too seldom. */
 static bool mlc__conv_is_wino(const mlc__conv_job *j)
@@ -20095,7 +20188,9 @@ static mlc_status mlc__wino_run(void *dev, mlc__conv_job *j)
     mlc__parallel(dev, p->slabs, alone ? 0.0 : ns, mlc__wino_chunk, j);
     return MLC_OK;
 }
+#endif /* MLC__ONCE */
 #endif
+#if MLC__ONCE
 
 /* @@ IMPL.KERNELS.TAPS ----------------------------------- dw of bf16: a product for each tap
  * A tap's dw is the product of dy^T with the pixels of x that the tap meets. Lines of dy's pixels
@@ -28657,6 +28752,8 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #  undef  MLC__READING
 #  define MLC__READING MLC__READING_AVX512
 #  define MLC__ISA     avx512
+#  undef  MLC__DTYPE
+#  define MLC__DTYPE   bf16_512                           /* what has another way for it         */
 #  include MLC_FILE
 #  undef  MLC__ISA
 #endif
