@@ -76,6 +76,48 @@ def largest(paths, count=10):
     return sorted(rows, reverse=True)[:count]
 
 
+LEVELS = r"_(?:scalar|avx2|avx512|avx512x|amx|neon)$"
+
+
+def unspelled(paths):
+    """(functions whose name stands nowhere in the header, all functions) of objects.
+
+    mlc__norm_sums_f32_avx2 stands there as MLC__N(norm_sums_f32), mlc__exp_low_f32 as
+    MLC__F(mlc__exp_low), mlc__v_mad_avx2 as MLC__V(mad): an argument that is the whole name but for
+    what the reading of a level or a type adds to it."""
+    text = re.sub(r"/\*.*?\*/", " ", (ROOT / "mlcore.h").read_text(), flags=re.S)
+    words = set(re.findall(r"\bmlc_\w+", text))
+    by_level = set(re.findall(r"\bMLC__N(?:_\w+)?\((\w+)\)", text))
+    by_type = set(re.findall(r"\bMLC__F\((\w+)\)", text))
+    vectors = {f"{kind.lower()}_{name}" for kind, name in re.findall(r"\bMLC__([VD])\((\w+)\)", text)}
+    out = subprocess.run(["nm", *paths], check=True, text=True, capture_output=True).stdout
+    names = {row.split()[2].split(".")[0] for row in out.splitlines()
+             if len(row.split()) == 3 and row.split()[1] in "tT"}
+    lost = [name for name in names if name not in words and
+            re.sub(r"_(?:f32|f64|bf16)$", "", name) not in by_type and
+            re.sub(LEVELS, "", name)[5:] not in by_level | vectors]
+    return sorted(lost), len(names)
+
+
+def macro_lines(text):
+    """(lines of macros of several lines, lines of the longest, its name)."""
+    macros = [(m[0].count("\n"), m[1]) for m in
+              re.finditer(r"(?m)^ *# *define (\w+).*\\\n(?:.*\\\n)*.*\n", text)]
+    return sum(lines for lines, _ in macros), *max(macros)
+
+
+def text_rows(paths):
+    """Prints what `make lint` does not hold: how long, how much of it macros, names that grep finds."""
+    text = (ROOT / "mlcore.h").read_text()
+    impl = text[text.index("/* @@ IMPL.PLATFORM"):]
+    kernels = text[text.index("/* @@ IMPL.KERNELS.MATH"):text.index("/* @@ IMPL.DISPATCH")]
+    lines, longest, name = macro_lines(impl)
+    print(f"KERNELS: {kernels.count(chr(10))} lines; macros of several lines: {lines} of "
+          f"{impl.count(chr(10))} of the implementation, the longest {longest}, {name}")
+    lost, functions = unspelled(paths)
+    print(f"{len(lost)} of {functions} functions have a name that stands nowhere in the header")
+
+
 def compile_rows(builds, runs, folder):
     """{"gcc -O2": (seconds, files)} of the whole in one object."""
     rows = {}
@@ -163,6 +205,7 @@ def measure(o, folder):
               f"{both / whole:.2f} of its wall time; {texts[name]} bytes of text")
         if name == "gcc -O2":
             functions = largest([f"{folder}/kernels.o", f"{folder}/framework.o"])
+            text_rows([f"{folder}/kernels.o", f"{folder}/framework.o"])
     for name, size in program_bytes().items():
         print(f"program {name:12} {size:9} bytes")
     for size, name in functions:
