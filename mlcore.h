@@ -8111,12 +8111,17 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  if defined(__FILE_NAME__) && !defined(MLC_FILE)           /* gcc 12, clang 9                 */
 #    define MLC_FILE __FILE_NAME__
 #    if __INCLUDE_LEVEL__ == 0 && __LINE__ != 8078
-#      define MLC__PASTED
+#      define MLC__NO_FILE
 #    endif
 #  elif !defined(MLC_FILE)
 #    define MLC_FILE "mlcore.h"
 #  endif
-#  if defined(MLC__PASTED) || !__has_include(MLC_FILE)
+#  ifdef __has_include
+#    if !__has_include(MLC_FILE)
+#      define MLC__NO_FILE
+#    endif
+#  endif
+#  ifdef MLC__NO_FILE
 #    error "mlcore: piped, pasted, or renamed by #line: define MLC_FILE as the name of its own file"
 #    undef MLCORE_IMPLEMENTATION
 #  endif
