@@ -16013,7 +16013,7 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
  * for their number beside a counter. To fetch costs short products up to a twentieth where there is
  * nothing to fetch, so that is a body of its own. Unrolled, the first step would add to a known 0,
  * which clang's -ffast-math drops: the sign of a 0 would depend on the body. */
-#define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
+#define MLC__TILE_ROWS(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
     MLC__INLINE AT void NAME##_rows(int mr, const mlc__tile *t, int64_t first, bool fetch) \
     { \
         const int64_t s = t->a_row * (int64_t)sizeof(T), step = t->a_step * (int64_t)sizeof(T); \
@@ -16052,7 +16052,9 @@ static MLC__OPT void mlc__tile_f64_scalar(const mlc__tile *t) { MLC__TILE_TEXT(d
         } \
         MLC__UNROLL for (int r = 0; r < mr; r++) \
             for (int v = 0; v < NV; v++) STORE(out + r * t->out_row + v * W, acc[r][v]); \
-    } \
+    }
+#define MLC__STAMP_TILE(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
+    MLC__TILE_ROWS(NAME, AT, T, V, MR, NV, W, ZERO, LOAD, SPLAT, FMA, ADD, STORE) \
     AT static void NAME(const mlc__tile *t) \
     { \
         int64_t first = 0; \
@@ -22210,10 +22212,9 @@ MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
     if ((want) & 1) s = MLC__D(join)(s, e); \
     if ((want) & 2) p = MLC__D(join)(p, ef);
 #define MLC__V_SUMS(want, eights, E, F) \
-    const int64_t pairs = (eights) ? n & -128 : 0; \
+    int64_t i = 0, pairs = (eights) ? n & -128 : 0; \
     double few[2] = { 0.0, 0.0 }; \
     D s = MLC__D(none)(), p = MLC__D(none)(); \
-    int64_t i = 0; \
     while (i + 64 <= n) { \
         V a, b; \
         for (int g = 0; g <= ((eights) && i < pairs); g++) { \
