@@ -16,6 +16,7 @@ tests/budget.json and adds seconds to tests/trend.csv; README's table is held ag
 `make lint`.
 """
 import argparse
+import collections
 import csv
 import datetime
 import json
@@ -115,7 +116,9 @@ def text_rows(paths):
     print(f"KERNELS: {kernels.count(chr(10))} lines; macros of several lines: {lines} of "
           f"{impl.count(chr(10))} of the implementation, the longest {longest}, {name}")
     lost, functions = unspelled(paths)
-    print(f"{len(lost)} of {functions} functions have a name that stands nowhere in the header")
+    groups = collections.Counter(name.split("_")[2] if name.startswith("mlc__") else name for name in lost)
+    most = ", ".join(f"{count} mlc__{name}_" for name, count in groups.most_common(6))
+    print(f"{len(lost)} of {functions} functions have a name that stands nowhere in the header: {most}")
 
 
 def compile_rows(builds, runs, folder):
