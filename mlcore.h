@@ -8107,7 +8107,7 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 
 /* The implementation includes this file again (IMPL.KERNELS.READINGS), by its name. Pasted into
  * another file it would read that, too: then this line is not where it is in mlcore.h.          */
-#if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED)
+#if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED) && MLC__HAS_KERNELS
 #  if defined(__FILE_NAME__) && !defined(MLC_FILE)           /* gcc 12, clang 9                 */
 #    define MLC_FILE __FILE_NAME__
 #    if __INCLUDE_LEVEL__ == 0 && __LINE__ != 8078
@@ -8577,8 +8577,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #    define MLC__OPT_SCALAR MLC__OPT
 #  endif
 #endif
-/* The wrappers of MLC__EACH_ISA(MLC__STAMP_x) carry these: one plain C body becomes mlc__x_scalar,
- * mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the tables of IMPL.DISPATCH name. */
+/* Functions of MLC__EACH_ISA(MLC__STAMP_x), and of text that is read by level, carry these: one
+ * plain C body becomes mlc__x_scalar, mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the
+ * tables of IMPL.DISPATCH name. */
 #define MLC__AT_scalar MLC__OPT_SCALAR
 #define MLC__AT_neon   MLC__OPT
 #define MLC__AT_avx2   MLC__OPT __attribute__((target("avx2,fma,f16c")))
