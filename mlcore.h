@@ -14153,51 +14153,86 @@ MLC__INT_JOINERS(int8_t, i8, MLC__PLAIN, MLC__TURNED)
 MLC__INT_JOINERS(uint8_t, u8, MLC__PLAIN, MLC__TURNED)
 MLC__INT_JOINERS(uint8_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 
-#define MLC__STAMP_JOIN(isa, name, dtype) \
-    MLC__LOOPS_AT_##isa static void mlc__##name##_##dtype##_##isa(mlc__acc *t, const void *x, \
-                                                                  int64_t n, double sign) \
-    { mlc__##name##_##dtype##_body(t, x, n, sign); } \
-    MLC__LOOPS_AT_##isa static MLC__COLS(name##_cols_##dtype##_##isa) \
-    { mlc__##name##_cols_##dtype##_body(t, row, rows, n, sign); }
-#define MLC__JOIN_FNS(isa, name, dtype) \
-    { mlc__##name##_##dtype##_##isa, mlc__##name##_cols_##dtype##_##isa }
-#define MLC__STAMP_JOINS(isa, dtype) \
-    MLC__STAMP_JOIN(isa, add, dtype) MLC__STAMP_JOIN(isa, max, dtype)
-#define MLC__NO_JOIN { NULL, NULL }
-#define MLC__BASE_FNS(isa, name, dtype) \
-    { MLC__BASE(mlc__##name##_##dtype##_, isa), MLC__BASE(mlc__##name##_cols_##dtype##_, isa) }
-#define MLC__INT_FNS(isa, dtype) \
-    { MLC__BASE_FNS(isa, add, dtype), MLC__BASE_FNS(isa, max, dtype), MLC__NO_JOIN, MLC__NO_JOIN }
-
 /* What a level has, by dtype. Products of integers are made in i64, squares are those of f32. */
 enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOINS };
-#define MLC__STAMP_REDUCE_WIDE(isa) \
-    MLC__STAMP_JOIN(isa, max, f64) MLC__STAMP_JOINS(isa, i64) MLC__STAMP_JOINS(isa, i32) \
-    MLC__STAMP_JOINS(isa, i8) MLC__STAMP_JOINS(isa, u8) MLC__STAMP_JOINS(isa, b8) \
-    MLC__STAMP_JOIN(isa, mul, f64) MLC__STAMP_JOIN(isa, mul, i64)
-MLC__EACH_BASE(MLC__STAMP_REDUCE_WIDE)
-#define MLC__STAMP_REDUCE(isa) \
-    MLC__STAMP_JOINS(isa, f32) MLC__STAMP_JOIN(isa, add, f64) \
-    MLC__STAMP_JOIN(isa, mul, f32) MLC__STAMP_JOIN(isa, squares, f32) \
-    MLC__LOOPS_AT_##isa static MLC__COLS(add_cols_bf16_##isa) \
-    { mlc__add_cols_bf16_body(t, row, rows, n, sign); } \
-    static const mlc__joiner mlc__join_##isa[MLC_DTYPE_COUNT][MLC__JOINS] = { \
-        { MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, max, f32), \
-          MLC__JOIN_FNS(isa, mul, f32), MLC__JOIN_FNS(isa, squares, f32) }, \
-        { MLC__JOIN_FNS(isa, add, f64), MLC__BASE_FNS(isa, max, f64), \
-          MLC__BASE_FNS(isa, mul, f64), MLC__NO_JOIN }, \
-        { MLC__BASE_FNS(isa, add, i64), MLC__BASE_FNS(isa, max, i64), \
-          MLC__BASE_FNS(isa, mul, i64), MLC__NO_JOIN }, \
-        { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* bf16 */ \
-        { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                /* f16  */ \
-        MLC__INT_FNS(isa, i32), MLC__INT_FNS(isa, i8), MLC__INT_FNS(isa, u8), \
-        MLC__INT_FNS(isa, b8) }; \
-    static const mlc__joiner mlc__join_add_##isa[3] = {                    /* f32, f64, bf16 */ \
-        MLC__JOIN_FNS(isa, add, f32), MLC__JOIN_FNS(isa, add, f64), \
-        { NULL, MLC__OTHER(mlc__add_cols_bf16_##isa) } }; \
-    static const mlc__joiner mlc__join_max_##isa[3] = { \
-        MLC__JOIN_FNS(isa, max, f32), MLC__BASE_FNS(isa, max, f64), MLC__NO_JOIN };
-MLC__EACH_ISA(MLC__STAMP_REDUCE)
+
+/* Those that are named where text is read once. */
+MLC__LOOPS_AT_scalar static void mlc__add_f64_scalar(mlc__acc *t, const void *x, int64_t n,
+                                                     double sign);
+#define MLC__DECLARE_SQUARES(isa) \
+    MLC__LOOPS_AT_##isa static void mlc__squares_f32_##isa(mlc__acc *t, const void *x, int64_t n, \
+                                                           double sign);
+MLC__EACH_ISA(MLC__DECLARE_SQUARES)
+#endif /* MLC__ONCE */
+
+/* -- kernels of a level -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
+#define MLC__JOIN(name, cols) \
+    MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
+    { mlc__##name##_body(t, x, n, sign); } \
+    MLC__JOIN_COLS(cols)
+#define MLC__JOIN_COLS(cols) \
+    MLC__AT static void MLC__N(cols)(void *t, const void *const *row, int rows, int64_t n, \
+                                     double sign) \
+    { mlc__##cols##_body(t, row, rows, n, sign); }
+#if MLC__BY_BASE
+MLC__JOIN(max_f64, max_cols_f64)
+MLC__JOIN(add_i64, add_cols_i64)
+MLC__JOIN(max_i64, max_cols_i64)
+MLC__JOIN(add_i32, add_cols_i32)
+MLC__JOIN(max_i32, max_cols_i32)
+MLC__JOIN(add_i8, add_cols_i8)
+MLC__JOIN(max_i8, max_cols_i8)
+MLC__JOIN(add_u8, add_cols_u8)
+MLC__JOIN(max_u8, max_cols_u8)
+MLC__JOIN(add_b8, add_cols_b8)
+MLC__JOIN(max_b8, max_cols_b8)
+MLC__JOIN(mul_f64, mul_cols_f64)
+MLC__JOIN(mul_i64, mul_cols_i64)
+#endif
+MLC__JOIN(add_f32, add_cols_f32)
+MLC__JOIN(max_f32, max_cols_f32)
+MLC__JOIN(add_f64, add_cols_f64)
+MLC__JOIN(mul_f32, mul_cols_f32)
+MLC__JOIN(squares_f32, squares_cols_f32)
+MLC__JOIN_COLS(add_cols_bf16)
+
+#define MLC__NO_JOIN { NULL, NULL }
+static const mlc__joiner MLC__N(join)[MLC_DTYPE_COUNT][MLC__JOINS] = {
+    { { MLC__N(add_f32), MLC__N(add_cols_f32) }, { MLC__N(max_f32), MLC__N(max_cols_f32) },
+      { MLC__N(mul_f32), MLC__N(mul_cols_f32) },
+      { MLC__N(squares_f32), MLC__N(squares_cols_f32) } },
+    { { MLC__N(add_f64), MLC__N(add_cols_f64) },
+      { MLC__N_BASE(max_f64), MLC__N_BASE(max_cols_f64) },
+      { MLC__N_BASE(mul_f64), MLC__N_BASE(mul_cols_f64) }, MLC__NO_JOIN },
+    { { MLC__N_BASE(add_i64), MLC__N_BASE(add_cols_i64) },
+      { MLC__N_BASE(max_i64), MLC__N_BASE(max_cols_i64) },
+      { MLC__N_BASE(mul_i64), MLC__N_BASE(mul_cols_i64) }, MLC__NO_JOIN },
+    { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                          /* bf16 */
+    { MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN, MLC__NO_JOIN },                          /* f16  */
+    { { MLC__N_BASE(add_i32), MLC__N_BASE(add_cols_i32) },
+      { MLC__N_BASE(max_i32), MLC__N_BASE(max_cols_i32) }, MLC__NO_JOIN, MLC__NO_JOIN },
+    { { MLC__N_BASE(add_i8), MLC__N_BASE(add_cols_i8) },
+      { MLC__N_BASE(max_i8), MLC__N_BASE(max_cols_i8) }, MLC__NO_JOIN, MLC__NO_JOIN },
+    { { MLC__N_BASE(add_u8), MLC__N_BASE(add_cols_u8) },
+      { MLC__N_BASE(max_u8), MLC__N_BASE(max_cols_u8) }, MLC__NO_JOIN, MLC__NO_JOIN },
+    { { MLC__N_BASE(add_b8), MLC__N_BASE(add_cols_b8) },
+      { MLC__N_BASE(max_b8), MLC__N_BASE(max_cols_b8) }, MLC__NO_JOIN, MLC__NO_JOIN } };
+static const mlc__joiner MLC__N(join_add)[3] = {                    /* f32, f64, bf16 */
+    { MLC__N(add_f32), MLC__N(add_cols_f32) }, { MLC__N(add_f64), MLC__N(add_cols_f64) },
+    { NULL, MLC__OTHER(MLC__N(add_cols_bf16)) } };
+static const mlc__joiner MLC__N(join_max)[3] = {
+    { MLC__N(max_f32), MLC__N(max_cols_f32) }, { MLC__N_BASE(max_f64), MLC__N_BASE(max_cols_f64) },
+    MLC__NO_JOIN };
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
 static void mlc__load_wide(void *tile, mlc_dtype wide, const void *at, mlc_dtype dtype,
@@ -14529,7 +14564,10 @@ static mlc_status mlc__reduce_by(void *dev, const struct mlc_k_reduce *a, const 
     j.sign = 1.0;
     return mlc__reduce_all(dev, &j, 0.2);
 }
+#endif /* MLC__ONCE */
 
+#if MLC__READING == MLC__READING_SCALAR                  /* the level of partial results        */
+MLC__LEVEL_KERNELS
 /* Of floats: all that training needs. */
 static mlc_status mlc__sum_run(void *dev, const struct mlc_k_reduce *a, const mlc__joiner *add,
                                const mlc__half_fns *half)
@@ -14545,7 +14583,10 @@ static mlc_status mlc__reduce_run_all(void *dev, const struct mlc_k_reduce *a,
     if (a->op != MLC_REDUCE_MAX) return mlc__sum_run(dev, a, add, half);
     return mlc__reduce_by(dev, a, max, &mlc__join_max_scalar[MLC_F64], half);
 }
+MLC__LEVEL_END
+#endif
 
+#if MLC__ONCE
 #define MLC__CPU_reduce(K, isa, level) \
     K##_isa(reduce, isa, level, \
             mlc__reduce_run_all(dev, a, mlc__join_add_##isa, mlc__join_max_##isa, \
@@ -14640,32 +14681,8 @@ static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
     return mlc__fold_powers(a) ? mlc__pow_f64(v, 1.0 / a->p) : v;
 }
 
-/* How elements of each wide form join, and the result of nothing. */
 static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
-                              const mlc__fold_fns *fns)
-{
-    const bool norm = a->r.op == MLC_REDUCE_NORM;
-    const bool low = a->r.op == MLC_REDUCE_MIN || a->r.op == MLC_REDUCE_ALL ||
-                     (norm && a->p == -MLC__INF);
-    const bool high = a->r.op == MLC_REDUCE_MAX || a->r.op == MLC_REDUCE_ANY ||
-                      (norm && a->p == MLC__INF);
-    const bool whole = !mlc__is_float(j->wide);
-    const int kind = low || high ? MLC__JOIN_MAX : a->r.op == MLC_REDUCE_PROD ? MLC__JOIN_MUL
-                                                                              : MLC__JOIN_ADD;
-    j->sign = low ? -1.0 : 1.0;
-    if (kind == MLC__JOIN_MAX) {
-        const bool truth = a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL;
-        j->start.v = !truth ? -MLC__INF : low ? -1.0 : 0.0;
-        j->start.i = !truth ? INT64_MIN : low ? ~(int64_t)1 : 0;
-    } else {
-        j->start.v = kind == MLC__JOIN_MUL ? 1.0 : 0.0;
-        j->start.i = kind == MLC__JOIN_MUL ? 1 : 0;
-    }
-    j->sums = kind == MLC__JOIN_ADD && !whole;
-    j->last = &mlc__join_scalar[whole ? MLC_I64 : MLC_F64][kind];
-    j->join = &fns->join[j->wide][norm && a->p == 2.0 && j->wide == MLC_F32 ? MLC__JOIN_SQUARES
-                                                                            : kind];
-}
+                              const mlc__fold_fns *fns);         /* read with the scalar level */
 
 /* What elements become: integers stay as they are for sums and extremes, truth of bools, too.
  * Deviations are taken in f64, as the mean is, and so are powers: what is in range as x and as y
@@ -14705,12 +14722,45 @@ static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc
     if (!plain) j.finish = mlc__fold_finish;
     return mlc__reduce_all(dev, &j, plain ? 0.2 : 1.0);
 }
+#endif /* MLC__ONCE */
 
-#define MLC__STAMP_FOLD(isa) \
-    static const mlc__fold_fns mlc__fold_fns_##isa = \
-        { mlc__join_##isa, mlc__map_f32_##isa, MLC__F64_AT(mlc__map_f64_, isa), \
-          MLC__BASE(mlc__math_f32_, isa), &mlc__half_fns_##isa };
-MLC__EACH_ISA(MLC__STAMP_FOLD)
+#if MLC__READING == MLC__READING_SCALAR
+MLC__LEVEL_KERNELS
+/* How elements of each wide form join, and the result of nothing. */
+static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
+                              const mlc__fold_fns *fns)
+{
+    const bool norm = a->r.op == MLC_REDUCE_NORM;
+    const bool low = a->r.op == MLC_REDUCE_MIN || a->r.op == MLC_REDUCE_ALL ||
+                     (norm && a->p == -MLC__INF);
+    const bool high = a->r.op == MLC_REDUCE_MAX || a->r.op == MLC_REDUCE_ANY ||
+                      (norm && a->p == MLC__INF);
+    const bool whole = !mlc__is_float(j->wide);
+    const int kind = low || high ? MLC__JOIN_MAX : a->r.op == MLC_REDUCE_PROD ? MLC__JOIN_MUL
+                                                                              : MLC__JOIN_ADD;
+    j->sign = low ? -1.0 : 1.0;
+    if (kind == MLC__JOIN_MAX) {
+        const bool truth = a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL;
+        j->start.v = !truth ? -MLC__INF : low ? -1.0 : 0.0;
+        j->start.i = !truth ? INT64_MIN : low ? ~(int64_t)1 : 0;
+    } else {
+        j->start.v = kind == MLC__JOIN_MUL ? 1.0 : 0.0;
+        j->start.i = kind == MLC__JOIN_MUL ? 1 : 0;
+    }
+    j->sums = kind == MLC__JOIN_ADD && !whole;
+    j->last = &mlc__join_scalar[whole ? MLC_I64 : MLC_F64][kind];
+    j->join = &fns->join[j->wide][norm && a->p == 2.0 && j->wide == MLC_F32 ? MLC__JOIN_SQUARES
+                                                                            : kind];
+}
+MLC__LEVEL_END
+#endif
+
+#if MLC__BY_LEVEL
+static const mlc__fold_fns MLC__N(fold_fns) = {
+    MLC__N(join), MLC__N(map_f32), MLC__N_F64(map_f64), MLC__N_BASE(math_f32), &MLC__N(half_fns) };
+#endif
+
+#if MLC__ONCE
 #define MLC__CPU_fold(K, isa, level) \
     K##_isa(fold, isa, level, mlc__fold_run(dev, a, &mlc__fold_fns_##isa), mlc__k_fold_workspace)
 
