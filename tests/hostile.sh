@@ -157,6 +157,9 @@ own_name() {
         lost -DMLCORE_IMPLEMENTATION -x "$language" -
         lost -DMLCORE_IMPLEMENTATION "$dir/pasted.c"
         lost "$dir/line.c"
+        # As compilers of before __FILE_NAME__.
+        name -U__FILE_NAME__ -DMLCORE_IMPLEMENTATION -x "$language" mlcore.h
+        lost -U__FILE_NAME__ "$dir/quoted.c"
         $cc -E -DMLCORE_IMPLEMENTATION -DMLC_PART=framework -x "$language" - <mlcore.h >"$out/lost.i" &&
             passed=$((passed + 1)) || fail "own_name: $cc: the framework asks for a name"
     done
