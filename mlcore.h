@@ -8651,8 +8651,6 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__FUSES           MLC__PASTE(MLC__FUSES_, MLC__ISA)
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
-#define MLC__CALL(X, isa)    X(isa)
-#define MLC__OF_BASE(X, isa) MLC__CALL(X, MLC__BASE_##isa)    /* X(the base level of isa) */
 /* Levels to choose from, in the order of mlc_isa: X(name, isa of most kernels, level, kind). Those
  * over avx512 bring products of bf16, the rest is its. */
 #define MLC__LEVEL_BASE(X, name, isa) X(name, isa, isa, BASE_LEVEL)
