@@ -1,6 +1,8 @@
-/* mlcore.h -- trains neural networks in plain C at the speed of the hardware: one file, no deps
- *
- * Do this in ONE source file:
+/* mlcore.h -- trains neural networks in plain C at the speed of the hardware: one file, no deps */
+#if __LINE__ == 2                      /* this file is not pasted into another one: IMPL.SEAM   */
+#  define MLC__FIRST_LINE
+#endif
+/* Do this in ONE source file:
  *     #define MLCORE_IMPLEMENTATION
  *     #include "mlcore.h"
  * and plain #include "mlcore.h" everywhere else. Build: cc -O2 main.c -lm -pthread
@@ -8106,11 +8108,11 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #endif
 
 /* The implementation includes this file again (IMPL.KERNELS.READINGS), by its name. Pasted into
- * another file it would read that, too: then this line is not where it is in mlcore.h.          */
+ * another file it would read that, too: then the first line of this one is not its first line. */
 #if defined(MLCORE_IMPLEMENTATION) && !defined(MLCORE_IMPLEMENTED) && MLC__HAS_KERNELS
 #  if defined(__FILE_NAME__) && !defined(MLC_FILE)           /* gcc 12, clang 9                 */
 #    define MLC_FILE __FILE_NAME__
-#    if __INCLUDE_LEVEL__ == 0 && __LINE__ != 8078
+#    if __INCLUDE_LEVEL__ == 0 && !defined(MLC__FIRST_LINE)
 #      define MLC__NO_FILE
 #    endif
 #  elif !defined(MLC_FILE)

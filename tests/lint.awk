@@ -149,9 +149,6 @@ section ~ /^(API|IMPL)\./ && section !~ /\.(CONFIG|PLATFORM)$/ && comment_line !
 }
 /^# *endif/ { depth-- }
 
-# The header knows its own line where it asks whether it was pasted.
-/__LINE__ != [0-9]/ && !index($0, "__LINE__ != " FNR) { bad("this is line " FNR) }
-
 # A switch of the compiler's level goes to another one, but that of a text which is read again.
 /^#if .*MLC__(READING|BY_)/ { level = "" }
 /^MLC__LEVEL_/ && $1 != "MLC__LEVEL_END" {
