@@ -3340,7 +3340,7 @@ norm_grad_kernel(const row_args<T, 2> a, const norm_weights s)
         W w[E], x[E];
         weight_pack<T>(s.weight, s, i, count, (W)1, w);
         for (int e = 0; e < E; e++)
-            x[e] = line.scale * ((v[1][e] * w[e] - mean_g) - line.of(v[0][e]) * mean_gh);
+            x[e] = line.scale * ((mul_exact(v[1][e], w[e]) - mean_g) - line.of(v[0][e]) * mean_gh);
         r.write(x, i, count);
     });
 }

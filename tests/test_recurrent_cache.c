@@ -84,6 +84,9 @@ static mlc_cache *cache_of(mlc_module *net, int64_t capacity)
     return c;
 }
 
+/* Products of f64 have an order that does not depend on how many rows there are, but cuBLASLt's. */
+static double f64_gap(void) { return test_on_card() ? 1e-13 : 0; }
+
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* dtype: of the cache. */
@@ -114,7 +117,8 @@ TEST(recurrent_cache, pieces_give_what_the_whole_sequence_gives)
     FOR_EACH_LEVEL(isa) {
         for (int kind = 0; kind <= KINDS; kind++) {
             mlc_ctx *f64 = ctx_of(isa, MLC_F64), *f32 = ctx_of(isa, MLC_F32);
-            check_pieces(f64, kind < KINDS ? net_of(f64, kind) : hybrid_of(f64), MLC_F64, 0.0);
+            check_pieces(f64, kind < KINDS ? net_of(f64, kind) : hybrid_of(f64), MLC_F64,
+                         f64_gap());
             mlc_module *net = kind < KINDS ? net_of(f32, kind) : hybrid_of(f32);
             check_pieces(f32, net, MLC_F32, 2e-6);
             check_pieces(f32, net, MLC_BF16, 0.02);
@@ -329,7 +333,8 @@ TEST(recurrent_cache, a_forward_that_fails_leaves_the_states)
         CHECK_ERROR(ctx, MLC_ERR_VALUE, "not all numbers");
         CHECK_EQ(mlc_cache_length(c), at);
         a->acts = COPIES;
-        CHECK(apart(mlc_forward_cached(net, part(x, at, at + 3), c), part(y, at, at + 3)) == 0);
+        CHECK(apart(mlc_forward_cached(net, part(x, at, at + 3), c), part(y, at, at + 3)) <=
+              f64_gap());
     }
     mlc_cache_free(c);
     CHECK_OK(ctx);

@@ -1021,6 +1021,7 @@ TEST(run, a_signal_that_is_ignored_stays_so)
 
 TEST(run, a_second_signal_ends_the_process)
 {
+    ONLY_ON_HOST();                    /* a device outlives no fork                            */
     scene s;
     int   how = 0;
     fflush(NULL);
@@ -1352,6 +1353,7 @@ TEST(run, that_is_killed_while_files_rotate_goes_on_from_the_newest)
 /* MLC_TEST_KILLS: how often; .ci/full says 1000. */
 TEST(run, that_is_killed_while_it_is_saved_is_the_old_or_the_new_one)
 {
+    ONLY_ON_HOST();
     const char *often = getenv("MLC_TEST_KILLS");
     const int   kills = often ? atoi(often) : 20;
     unsigned    random = 1;
