@@ -6,6 +6,7 @@ readme=$1 out=$2/snippets/$(basename "$1")
 with="${IMPL:-$2/kernels.o $2/framework.o}" libs="$(sed -n 2p "$2/blas") -lm -pthread"
 CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0
+link=$(command -v $CXX || echo $CC)
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -22,7 +23,7 @@ try() {
     label=$1 source=$2 base=${2%.*}
     shift 2
     if ! "$@" -Wall -Wextra -Werror -O0 -I. -c "$source" -o "$base.o" ||
-        ! $CXX -o "$base.run" "$base.o" $with $libs; then
+        ! $link -o "$base.run" "$base.o" $with $libs; then
         echo "$readme, program ${base##*/}: does not compile as $label"
     elif ! "$base.run" >"$base.got"; then
         echo "$readme, program ${base##*/}: fails as $label"
