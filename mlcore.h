@@ -5626,7 +5626,8 @@ typedef struct mlc_named {             /* a tensor in a file                    
  *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL. A save that is killed
  *   leaves path.mlc0.tmp beside it, which the next one to this path takes away. Where path is a
  *   symbolic link the file it names is replaced; rights, owner and group of an old file stay as far
- *   as the user may give them. So all savers.
+ *   as the user may give them. While an error stands in the context nothing is written: the old
+ *   file stays, and that error's status is returned. So all savers; pictures are drawn all the same.
  *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
 MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                         int64_t n, const char *const *metadata);
@@ -5665,8 +5666,9 @@ MLC_API mlc_tensor *mlc_safetensors_view(mlc_safetensors *file, const char *name
 /* mlc_safetensors_metadata: value of a key of the file's __metadata__, or NULL.               */
 MLC_API const char *mlc_safetensors_metadata(const mlc_safetensors *file, const char *key);
 
-/* mlc_save: parameters and buffers of m, by dotted name from m, as a safetensors file; a shared
- *   one once. Optimizer state is not in it: mlc_optim_save.   err: IO
+/* mlc_save: parameters and buffers of m, the state dict, by dotted name from m, as a safetensors
+ *   file; a shared one once. Optimizer state is not in it: mlc_optim_save.
+ *   err    IO; the error that stands in the context, if there is one: the old file stays then
  *   ref    torch.save, torch.nn.Module.state_dict                                              */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
 /* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
@@ -5758,7 +5760,7 @@ MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_d
  *     mlc_save_memory(net, NULL, &n, NULL);
  *     void *bytes = malloc(n);
  *     mlc_save_memory(net, bytes, &n, NULL);
- *   err    as mlc_save_ex but for IO; ARG: n is NULL, or less than it takes, and nothing is written
+ *   err    as mlc_save_ex but for IO; ARG: n is NULL, or less than it takes. Nothing is written then
  *   test   tests/test_state.c                                                                 */
 MLC_API mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
                                    const mlc_save_desc *desc);
@@ -5955,7 +5957,7 @@ typedef struct mlc_plot {              /* a chart                               
  *   err    ARG: before anything is written                                                    */
 MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                   int64_t columns, mlc_writer write, void *user);
-/* mlc_plot_save: the same as a file, atomically.                       err: ARG; IO           */
+/* mlc_plot_save: the same as a file, atomically, also while an error stands.    err: ARG; IO   */
 MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
                                  int64_t count, int64_t columns);
 
@@ -56587,7 +56589,7 @@ static void mlc__keep_rights(const mlc__atomic *a) { (void)a; }
 
 #define MLC__PATH_BYTES 4096           /* of a path, and of what a link names, on Linux */
 
-static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
+static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     const size_t n = strlen(path) + 1, room = n + MLC__PATH_BYTES;
     struct stat info;
@@ -56691,13 +56693,21 @@ static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t 
 static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
 static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
 
-static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
+static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     return mlc__file_open(&a->file, ctx, path);
 }
 
 static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st) { (void)a; return st; }
 #endif
+
+/* While an error stands the data is of no training that went well: the old file stays. Pictures,
+ * which show what led to the error, are opened by mlc__atomic_open. */
+static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
+{
+    MLC__TRY(ctx->status);
+    return mlc__atomic_open(a, ctx, path);
+}
 
 /* @@ IMPL.IO.SAFETENSORS --------------------------------- the format of weights, both ways
  * u64 N (little endian), N bytes of JSON, data: github.com/huggingface/safetensors. Stricter than
@@ -57528,6 +57538,7 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
 static mlc_status mlc__st_lay(mlc_ctx *ctx, const mlc_named *list, int64_t n,
                               const char *const *metadata, mlc_named **sorted, mlc__buffer *header)
 {
+    MLC__TRY(ctx->status);             /* as mlc__atomic_begin; also in memory */
     MLC__TRY(mlc__st_save_check(ctx, list, n, metadata));
     mlc_named *s = *sorted = MLC__HEAP(mlc_named *, ctx, ((size_t)n + 1) * sizeof *s, "save");
     if (!s) return MLC_ERR_NOMEM;
@@ -61631,7 +61642,7 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, path && path[0], ARG, "plot_save: no path");
     MLC__TRY(mlc__plots_check(ctx, plots, count, columns));
-    MLC__TRY(mlc__atomic_begin(&f.to, ctx, path));
+    MLC__TRY(mlc__atomic_open(&f.to, ctx, path));
     f.st = MLC_OK;
     mlc__plots_draw(plots, count, columns, mlc__plot_to_file, &f);
     return mlc__atomic_end(&f.to, f.st);

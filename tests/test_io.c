@@ -1001,6 +1001,105 @@ TEST(io, a_write_that_fails_leaves_the_old_file_as_it_was)
     box_close(&b);
 }
 
+/* One of each kind of file to path; what: its number. Tensors were made before the error. */
+static mlc_status save_kind(int what, mlc_module *net, mlc_optim *opt, mlc_tensor *t,
+                            const char *path)
+{
+    const mlc_named list[1] = { { "t", t } };
+    mlc_run_part part = { "mine", "12345678", 8 };
+    mlc_run run;
+    memset(&run, 0, sizeof run);
+    run.net = net;
+    run.parts = &part;
+    run.n_parts = 1;
+    switch (what) {
+    case 0: return mlc_safetensors_save(t->ctx, path, list, 1, NULL);
+    case 1: return mlc_save(net, path);
+    case 2: return mlc_save_ex(net, path, NULL);
+    case 3: return mlc_optim_save(opt, path);
+    case 4: return mlc_npy_save(t, path);
+    case 5: return mlc_npz_save(t->ctx, path, list, 1);
+    case 6: return mlc_csv_save(t, path, NULL);
+    case 7: return mlc_idx_save(t, path);
+    case 8: return mlc_run_save(t->ctx, path, &run);
+    default: break;
+    }
+    mlc_run_saver *saver = mlc_run_saver_create(t->ctx);
+    if (!saver) return mlc_ctx_status(t->ctx);
+    const mlc_status st = mlc_run_saver_save(saver, path, &run);
+    mlc_run_saver_free(saver);
+    return st;
+}
+
+TEST(io, nothing_is_saved_while_an_error_stands_and_the_old_file_stays)
+{
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open("old");
+    mlc_module    *net = mlc_nn_linear(ctx, 2, 3);
+    mlc_optim     *opt = mlc_sgd(net, 0.1f);
+    mlc_tensor    *t = counting(ctx, MLC_F32, mlc_dims1(3), 1);
+    mlc_run_saver *saver = mlc_run_saver_create(ctx);
+    mlc_run        run;
+    memset(&run, 0, sizeof run);
+    run.net = net;
+    for (int what = 0; what < 10; what++) {
+        CHECK(put_file(b.path, "what was there", 14));
+        const uint64_t before = hash_file(HASH_SEED, b.path);
+        mlc_matmul(t, mlc_zeros(ctx, MLC_F32, mlc_dims1(4)));
+        char text[512];
+        snprintf(text, sizeof text, "%s", mlc_error(ctx));
+        CHECK_EQ(save_kind(what, net, opt, t, b.path), MLC_ERR_SHAPE);
+        if (what == 9) CHECK_EQ(mlc_run_saver_save(saver, b.path, &run), MLC_ERR_SHAPE);
+        CHECK_STR(mlc_error(ctx), text);
+        CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_SHAPE);
+        CHECK(hash_file(HASH_SEED, b.path) == before);
+        CHECK_EQ(box_count(&b), 1);
+        mlc_error_clear(ctx);
+        CHECK_EQ(save_kind(what, net, opt, t, b.path), MLC_OK);
+        CHECK(hash_file(HASH_SEED, b.path) != before);
+    }
+    mlc_run_saver_free(saver);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(io, nothing_is_saved_to_memory_while_an_error_stands)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlc_nn_linear(ctx, 2, 3);
+    unsigned char  bytes[1024];
+    size_t         n = 0, room = sizeof bytes;
+    CHECK_EQ(mlc_save_memory(net, NULL, &n, NULL), MLC_OK);
+    CHECK(n > 36 && n <= sizeof bytes);
+    memset(bytes, 7, sizeof bytes);
+    mlc_raise(ctx, MLC_ERR_VALUE, "mine: a value");
+    CHECK_EQ(mlc_save_memory(net, bytes, &room, NULL), MLC_ERR_VALUE);
+    for (size_t i = 0; i < sizeof bytes; i++) CHECK(bytes[i] == 7);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "mine: a value");
+    room = sizeof bytes;
+    CHECK_EQ(mlc_save_memory(net, bytes, &room, NULL), MLC_OK);
+    CHECK_EQ(room, n);
+    CHECK(bytes[8] == '{');
+}
+
+TEST(io, pictures_are_saved_while_an_error_stands)
+{
+    mlc_ctx         *ctx = test_ctx();
+    box              b = box_open("old.svg");
+    const double     x[2] = { 0, 1 }, y[2] = { 2, 3 };
+    mlc_plot_series  series = { NULL, x, y, 2, MLC_PLOT_LINE };
+    const mlc_plot   plot = { "loss", NULL, NULL, false, false, &series, 1 };
+    size_t           n = 0;
+    CHECK(put_file(b.path, "what was there", 14));
+    mlc_raise(ctx, MLC_ERR_NOMEM, "mine: too much");
+    CHECK_EQ(mlc_plot_save(ctx, b.path, &plot, 1, 1), MLC_OK);
+    CHECK_ERROR(ctx, MLC_ERR_NOMEM, "mine: too much");
+    unsigned char *file = get_file(b.path, &n);
+    CHECK(n > 100 && memcmp(file, "<svg", 4) == 0);
+    free(file);
+    box_close(&b);
+}
+
 TEST(io, a_folder_that_may_not_be_written_is_an_error)
 {
     mlc_ctx *ctx = test_ctx();
