@@ -5627,7 +5627,7 @@ typedef struct mlc_named {             /* a tensor in a file                    
  *   leaves path.mlc0.tmp beside it, which the next one to this path takes away. Where path is a
  *   symbolic link the file it names is replaced; rights, owner and group of an old file stay as far
  *   as the user may give them. While an error stands in the context nothing is written: the old
- *   file stays, and that error's status is returned. So all savers; pictures are drawn all the same.
+ *   file stays, and that error's status is returned. So all savers; pictures are drawn even then.
  *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
 MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                         int64_t n, const char *const *metadata);
@@ -5760,7 +5760,7 @@ MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_d
  *     mlc_save_memory(net, NULL, &n, NULL);
  *     void *bytes = malloc(n);
  *     mlc_save_memory(net, bytes, &n, NULL);
- *   err    as mlc_save_ex but for IO; ARG: n is NULL, or less than it takes. Nothing is written then
+ *   err    as mlc_save_ex but for IO; ARG: n is NULL, or less than it takes; nothing is written
  *   test   tests/test_state.c                                                                 */
 MLC_API mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
                                    const mlc_save_desc *desc);
