@@ -3385,7 +3385,9 @@ MLC_API mlc_adam_desc mlc_adam_desc_make(double lr);
 /* mlc_adamw_desc_make: as mlc_adamw: with a weight decay of 0.01.                             */
 MLC_API mlc_adam_desc mlc_adamw_desc_make(double lr);
 
-/* mlc_sgd: p -= lr g.                                              ref: torch.optim.SGD       */
+/* mlc_sgd: p -= lr g.
+ *   err    ARG: m has no parameters, as of all optimizers; frozen ones will do, to be trained later
+ *   ref    torch.optim.SGD                                                                     */
 MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
 /* mlc_sgd_ex: with momentum b = first step ? g : momentum b + (1-dampening) g.
  *   err    ARG: NULL desc, negative values, nesterov without momentum                         */
@@ -3407,7 +3409,8 @@ MLC_API void mlc_optim_free(mlc_optim *opt);
  *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
  *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
  *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
- *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler.
+ *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler. Where no parameter has a fresh gradient
+ *   none changes, and that is MLC_OK, as in PyTorch.
  *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
  *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
  *          is on; VALUE: gradients that are not finite, where they are clipped or scaled
@@ -3424,7 +3427,8 @@ MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
  *   after, which also saves the time that they take.
  *   To add up gradients of several losses, call mlc_backward with mlc_optim_scaled for each, and
  *   mlc_optim_step.
- *   err    those of both; STATE: mlc_backward's
+ *   err    those of both; ARG: the loss reaches none of the optimizer's parameters, of which some
+ *          are not frozen
  *   ref    tf.keras.Optimizer.minimize                                                        */
 MLC_API mlc_status mlc_optim_minimize(mlc_optim *opt, mlc_tensor *loss);
 
@@ -3436,7 +3440,7 @@ typedef mlc_tensor *(*mlc_loss_fn)(void *user);
  *   to; Sophia's curvature has a call of its own, mlc_optim_curvature_with. loss: NULL, or gets the
  *   value of the first loss, for which a device is waited for. After an error gradients are stale,
  *   but for collected ones (mlc_optim_accumulate).
- *   err    ARG: NULL fn, fn returned NULL; those of fn, of mlc_backward and of mlc_optim_step
+ *   err    ARG: NULL fn, fn returned NULL; those of fn and of mlc_optim_minimize
  *   ref    torch.optim.Optimizer.step(closure)                    test: tests/test_rules.c    */
 MLC_API mlc_status mlc_optim_step_with(mlc_optim *opt, mlc_loss_fn fn, void *user, double *loss);
 /* mlc_optim_needs_loss: only mlc_optim_step_with makes a step: of mlc_lbfgs, mlc_optim_sam.   */
@@ -5204,10 +5208,12 @@ typedef struct mlc_fit_desc {
 MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
                                                             mlc_tensor *target));
 /* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
- *   mlc_tracker_free, also after an error.
+ *   mlc_tracker_free, also after an error. The optimizer may have some of the network's parameters,
+ *   or those of other modules, too.
  *   err    ARG: NULL, no loss, sizes below 0, autocast or seed without has_autocast or has_seed, a
- *          list without its count, an epoch without a batch; those of the loader, of operations,
- *          of callbacks: the first one ends the training; MLC_INTERRUPTED: see mlc_on_signal
+ *          list without its count, an epoch without a batch; an optimizer of none of the network's
+ *          parameters, where some of those are not frozen; those of the loader, of operations, of
+ *          callbacks: the first one ends the training; MLC_INTERRUPTED: see mlc_on_signal
  *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
 MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                            const mlc_fit_desc *desc, mlc_tracker **history);
@@ -6110,7 +6116,8 @@ MLC_API mlc_budget mlc_budget_make(mlc_module *net);
  *   metrics get none. Hooks see each run. A run file does not have *budget.
  *   desc   loss, forward, user and autocast count
  *   loss   NULL, or gets that of the batch; on a device it waits for it
- *   err    ARG: what is NULL; what is in use before the step is more than the budget; SHAPE;
+ *   err    ARG: what is NULL; an optimizer as mlc_fit refuses; what is in use before the step is
+ *          more than the budget; SHAPE;
  *          NOMEM: one row a run is too much; STATE: an optimizer that collects gradients
  *          (mlc_optim_accumulate), makes its step in backward, or asks for the loss again; those
  *          of operations. Then gradients are stale, parameters, buffers and *budget as before */
@@ -50426,13 +50433,14 @@ static bool mlc__optim_has(const mlc_optim *o, const mlc__param *p)
 typedef struct mlc__optim_build {
     mlc_optim *o;
     mlc__entry *entry;
-    int64_t n;
+    int64_t n, all;                    /* trained; of both walks, with frozen ones and buffers */
     size_t bytes;
 } mlc__optim_build;
 
 static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 {
     mlc__optim_build *b = MLC__CAST(mlc__optim_build *, user);
+    b->all++;
     if (p->grad_offset < 0) return true;
     if (b->entry) {
         mlc__entry *e = &b->entry[b->n];
@@ -50499,8 +50507,10 @@ static double *mlc__optim_squares_of(const mlc_optim *o)
 static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
 {
     mlc_ctx *ctx = o->ctx;
-    mlc__optim_build b = { o, NULL, 0, 0 };
+    mlc__optim_build b = { o, NULL, 0, 0, 0 };
     mlc__params(o->module, mlc__optim_place, &b);
+    MLC__REQUIRE(ctx, b.all, ARG, "%s: the module has no parameters; add its layers before an "
+                 "optimizer is made of it", o->name);
     n->entry = MLC__HEAP(mlc__entry *, ctx, (size_t)b.n * sizeof *n->entry, "optimizer");
     if (!n->entry) return MLC_ERR_NOMEM;
     b.entry = n->entry;
@@ -50510,10 +50520,6 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     n->entries = b.n;
     n->bytes = b.bytes;
     if (n->layers) n->layers->apply(n);
-    for (int64_t i = 0; i < b.n; i++)
-        MLC__REQUIRE(ctx, b.entry[i].p->t.dtype != MLC_F16, DTYPE,
-                     "optimizer: parameter '%s' is f16, which small steps would not change; keep "
-                     "f32 and use mlc_autocast_begin, or bf16", b.entry[i].p->name);
     const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof(double) +
                                                   sets * sizeof *n->set;
     n->step = MLC__CAST(struct mlc_step_state *,
@@ -50523,13 +50529,19 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
                                     (void *)(mlc__optim_squares_of(n) + b.n));
     MLC__TRY(n->matrix ? n->matrix->build(n, o) : n->small ? n->small->states(n) :
              mlc__optim_states(n, b.bytes));
-    for (int64_t i = 0; i < b.n; i++)
-        for (int64_t k = 0; k < o->entries; k++)
-            if (o->entry[k].p == b.entry[i].p) {
-                b.entry[i].updates = o->entry[k].updates;
-                if (o->swapped) b.entry[i].held = o->entry[k].held;
-                memcpy(b.entry[i].carry, o->entry[k].carry, sizeof b.entry[i].carry);
-            }
+    for (int64_t i = 0; i < b.n; i++) {
+        mlc__entry *e = &b.entry[i];
+        MLC__REQUIRE(ctx, e->p->t.dtype != MLC_F16, DTYPE,
+                     "optimizer: parameter '%s' is f16, which small steps would not change; keep "
+                     "f32 and use mlc_autocast_begin, or bf16", e->p->name);
+        for (int64_t k = 0; k < o->entries; k++) {
+            const mlc__entry *old = &o->entry[k];
+            if (old->p != e->p) continue;
+            e->updates = old->updates;
+            if (o->swapped) e->held = old->held;
+            memcpy(e->carry, old->carry, sizeof e->carry);
+        }
+    }
     if (n->device) MLC__TRY(n->device->arrays(n, o));
     if (n->small) return n->small->move(o, n);
     for (int32_t k = 0; k < o->n_state; k++)
@@ -51359,6 +51371,24 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
     return mlc_mul_scalar(loss, o->guard.scaler.scale);
 }
 
+/* After a backward: has the loss reached one of the parameters? Where all are frozen, or have been
+ * stepped by the backward, none has to be. Entries of an older layout say nothing. */
+static mlc_status mlc__optim_reached(const mlc_optim *o, const char *what)
+{
+    const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
+    int64_t trained = 0;
+    if (o->in_backward || !flat || flat->layout != o->layout) return MLC_OK;
+    for (int64_t i = 0; i < o->entries; i++) {
+        const mlc__entry *e = &o->entry[i];
+        if (mlc__entry_due(e)) return MLC_OK;
+        trained += e->p && mlc__trainable(e->p);
+    }
+    MLC__REQUIRE(o->ctx, !trained, ARG, "%s: the loss reaches none of the optimizer's %lld "
+                 "parameters; make it from the network that the optimizer was made of", what,
+                 (long long)trained);
+    return MLC_OK;
+}
+
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
     if (!o) return mlc__no_object(mlc__ctx_of(loss), "optim_minimize", "the optimizer");
@@ -51367,6 +51397,7 @@ MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
                  "belongs to another context" : "is NULL; look at what should have made it");
     mlc__optim_fresh(o);
     MLC__TRY(mlc_backward(mlc_optim_scaled(o, loss)));
+    MLC__TRY(mlc__optim_reached(o, "optim_minimize"));
     return mlc_optim_step(o);
 }
 
@@ -51869,7 +51900,8 @@ static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, 
     MLC__REQUIRE(o->ctx, l && l->ctx == o->ctx, ARG, "optim_step_with: the loss %s", l ?
                  "belongs to another context" : "is NULL; fn returns what it made");
     if (loss) *loss = mlc_item(l);
-    return mlc_backward(mlc_optim_scaled(o, l));
+    MLC__TRY(mlc_backward(mlc_optim_scaled(o, l)));
+    return mlc__optim_reached(o, "optim_step_with");
 }
 
 MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
@@ -54037,7 +54069,7 @@ static mlc_status mlc__average_array(const mlc_optim *o, const mlc_optim *n, con
                                      void *made[2])
 {
     const size_t apart = n->bytes < 65536 ? 0 : 3072;
-    const mlc__optim_build b = { NULL, n->entry, n->entries, n->bytes };
+    const mlc__optim_build b = { NULL, n->entry, n->entries, n->entries, n->bytes };
     made[0] = mlc__heap_data(o->ctx, apart + n->bytes, MLC_MEM_OPTIM, "average");
     if (!made[0]) return MLC_ERR_NOMEM;
     made[1] = MLC__CAST(char *, made[0]) + apart;
@@ -70695,6 +70727,33 @@ static mlc_status mlc__fit_desc_check(mlc_ctx *ctx, const char *what, const mlc_
     return MLC_OK;
 }
 
+/* Parameters, and those that are trained. */
+static bool mlc__fit_tally(void *user, mlc__param *p, const char *name)
+{
+    int64_t *n = MLC__CAST(int64_t *, user);
+    (void)name;
+    n[0] += !p->buffer;
+    n[1] += mlc__trainable(p);
+    return true;
+}
+
+/* Has the optimizer one of the network's parameters? Where all of those are frozen, forward may
+ * train others. The last walk goes on under the mark of the one before it: what both have is passed
+ * over. */
+static mlc_status mlc__fit_shares(mlc_module *net, const mlc_optim *opt, const char *what)
+{
+    int64_t own[2] = { 0, 0 }, all[2] = { 0, 0 }, others[2] = { 0, 0 };
+    char name[MLC_NAME_BYTES] = "";
+    if (!opt->module) return MLC_OK;   /* a step says so */
+    mlc__params(opt->module, mlc__fit_tally, all);
+    mlc__params(net, mlc__fit_tally, own);
+    mlc__walk(opt->module, name, 0, mlc__fit_tally, others);
+    MLC__REQUIRE(net->ctx, own[1] == 0 || others[0] < all[0], ARG, "%s: the optimizer updates none "
+                 "of the network's %lld parameters; make it of the network, or of a module of it",
+                 what, (long long)own[0]);
+    return MLC_OK;
+}
+
 static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_loader *train,
                                  const mlc_fit_desc *d)
 {
@@ -70809,8 +70868,8 @@ MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loade
                                       const mlc_fit_desc *desc)
 {
     if (!net) mlc__no_object(mlc__fit_ctx(net, opt, train), "fit", "the network");
-    if (!net || net->ctx->status != MLC_OK || mlc__fit_check(net->ctx, opt, train, desc) != MLC_OK)
-        return NULL;
+    if (!net || net->ctx->status != MLC_OK || mlc__fit_check(net->ctx, opt, train, desc) ||
+        mlc__fit_shares(net, opt, "fit")) return NULL;
     mlc__fit *f = mlc__fit_alloc(net->ctx, desc);
     if (!f) return NULL;
     if (mlc__fit_start(f, net, opt, train) == MLC_OK) return &f->s;
@@ -75219,6 +75278,9 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
     if (loss) *loss = MLC__NAN;
     if (!net) return mlc__no_object(opt ? opt->ctx : NULL, "budget_step", "the network");
     if (net->ctx->status != MLC_OK) return net->ctx->status;
+    MLC__REQUIRE(net->ctx, !opt || opt->ctx == net->ctx, ARG, "budget_step: the optimizer belongs "
+                 "to another context; make it in the network's");
+    if (opt) MLC__TRY(mlc__fit_shares(net, opt, "budget_step"));
     memset(&r, 0, sizeof r);
     r.net = net;
     r.opt = opt;

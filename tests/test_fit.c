@@ -493,6 +493,68 @@ TEST(fit, ignored_labels_are_no_part_of_mean_losses)
     CHECK_OK(s.ctx);
 }
 
+TEST(fit, an_optimizer_of_another_network_is_refused)
+{
+    scene        s = scene_make();
+    mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_module  *other = MLC_SEQUENTIAL(s.ctx, mlc_nn_linear(s.ctx, FIELDS, CLASSES));
+    s.opt = mlc_adamw(other, 0.01);
+    const uint64_t before = hash_net(hash_net(HASH_SEED, s.net), other);
+    check_refused(&s, &d, "fit: the optimizer updates none of the network's 4 parameters; make it");
+    CHECK(hash_net(hash_net(HASH_SEED, s.net), other) == before);
+    mlc_batch  b;
+    mlc_budget budget = mlc_budget_make(s.net);
+    CHECK(mlc_loader_next(s.train, &b));
+    CHECK_EQ(mlc_budget_step(s.net, s.opt, &b, &d, &budget, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "budget_step: the optimizer updates none of the network's 4");
+    CHECK(hash_net(hash_net(HASH_SEED, s.net), other) == before);
+}
+
+/* An optimizer of the last layer alone; of two networks; of a network within the one that is
+ * trained, and the other way round: what it has changes, nothing else. */
+TEST(fit, an_optimizer_of_some_or_more_than_the_network_s_parameters_trains_those)
+{
+    for (int way = 0; way < 4; way++) {
+        scene        s = scene_make();
+        mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+        mlc_module  *head = mlc_nn_linear(s.ctx, CLASSES, CLASSES);
+        mlc_module  *all = MLC_SEQUENTIAL(s.ctx, s.net, head);
+        mlc_module  *trained = way == 0 ? head : way == 1 ? all : way == 2 ? s.net : all;
+        CHECK_EQ(mlc_module_build(all), MLC_OK);
+        if (way == 3) CHECK_EQ(mlc_module_freeze(s.net, NULL, true), MLC_OK);
+        const uint64_t of_net = hash_net(HASH_SEED, s.net), of_head = hash_net(HASH_SEED, head);
+        CHECK_EQ(mlc_fit(way == 1 ? s.net : all, mlc_sgd(trained, 0.1), s.train, &d, NULL), MLC_OK);
+        CHECK_EQ(hash_net(HASH_SEED, s.net) != of_net, way == 1 || way == 2);
+        CHECK_EQ(hash_net(HASH_SEED, head) != of_head, way == 0 || way == 3);
+        CHECK_OK(s.ctx);
+    }
+}
+
+static mlc_tensor *forward_of_both(void *user, mlc_module *net, const mlc_batch *b,
+                                   mlc_tensor **output)
+{
+    *output = mlc_forward((mlc_module *)user, mlc_forward(net, b->x));
+    return mlc_cross_entropy(*output, b->y);
+}
+
+/* What forward trains is no part of the network then. */
+TEST(fit, an_optimizer_of_another_network_is_fine_where_the_network_s_own_are_frozen)
+{
+    scene        s = scene_make();
+    mlc_fit_desc d = mlc_fit_desc_make(NULL);
+    mlc_module  *head = mlc_nn_linear(s.ctx, CLASSES, CLASSES);
+    d.forward = forward_of_both;
+    d.user = head;
+    s.opt = mlc_sgd(head, 0.1);
+    check_refused(&s, &d, "fit: the optimizer updates none of the network's 4 parameters");
+    CHECK_EQ(mlc_module_freeze(s.net, NULL, true), MLC_OK);
+    const uint64_t of_net = hash_net(HASH_SEED, s.net), of_head = hash_net(HASH_SEED, head);
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_OK);
+    CHECK(hash_net(HASH_SEED, s.net) == of_net);
+    CHECK(hash_net(HASH_SEED, head) != of_head);
+    CHECK_OK(s.ctx);
+}
+
 /* A loader that stands at the end of an epoch has none left, which is no error. */
 TEST(fit, an_epoch_without_a_batch_is_refused)
 {

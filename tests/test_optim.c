@@ -1186,6 +1186,96 @@ TEST(optim, minimize_is_backward_of_the_scaled_loss_and_a_step)
     }
 }
 
+TEST(optim, of_a_module_without_parameters_is_an_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    CHECK(mlc_sgd(net, 0.1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "sgd: the module has no parameters; add its layers before");
+    CHECK(mlc_adam(net, 0.1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "adam: the module has no parameters");
+    CHECK(mlc_adamw(net, 0.1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "adamw: the module has no parameters");
+    mlc_module_add(net, mlc_nn_linear(ctx, 1, 1));
+    CHECK(mlc_adam(net, 0.1) != NULL);
+    CHECK_OK(ctx);
+}
+
+/* Which are to be trained later. */
+TEST(optim, of_frozen_parameters_alone_trains_them_when_they_are_no_longer_frozen)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 1, 1);
+    CHECK_EQ(mlc_module_freeze(net, NULL, true), MLC_OK);
+    mlc_optim  *opt = mlc_sgd(net, 1);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(net, NULL, false), MLC_OK);
+    mlc_tensor  *bias = mlc_module_param(net, "bias");
+    const double was = mlc_item(bias);
+    CHECK_EQ(mlc_optim_minimize(opt, sum_of(net)), MLC_OK);
+    CHECK_NEAR(was - mlc_item(bias), 1, 1e-6);
+    CHECK_OK(ctx);
+}
+
+TEST(optim, a_loss_that_reaches_none_of_its_parameters_is_an_error_of_minimize)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 1, 1), *other = mlc_nn_linear(ctx, 1, 1);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
+    mlc_tensor *bias = mlc_module_param(net, "bias");
+    const double was = mlc_item(bias);
+    for (int way = 0; way < 3; way++) {
+        if (way == 2) CHECK_EQ(mlc_optim_accumulate(opt, 2), MLC_OK);
+        CHECK_EQ(way == 1 ? mlc_optim_step_with(opt, sum_again, other, NULL) :
+                            mlc_optim_minimize(opt, sum_of(other)), MLC_ERR_ARG);
+        CHECK_HAS(mlc_error(ctx), way == 1 ?
+                  "optim_step_with: the loss reaches none of the optimizer's 2 parameters" :
+                  "optim_minimize: the loss reaches none of the optimizer's 2 parameters; make it");
+        mlc_error_clear(ctx);
+        CHECK_EQ(mlc_optim_steps(opt), 0);
+        CHECK_EQ(mlc_optim_pending(opt), 0);
+        CHECK(mlc_item(bias) == was);
+    }
+    CHECK_EQ(mlc_optim_accumulate(opt, 1), MLC_OK);
+    CHECK_EQ(mlc_backward(sum_of(other)), MLC_OK);         /* by hand it is none               */
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK(mlc_item(bias) == was);
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_add(sum_of(other), mlc_sum_all(bias))), MLC_OK);
+    CHECK(mlc_item(bias) < was);       /* one of two is enough                                 */
+    CHECK_OK(ctx);
+}
+
+TEST(optim, minimize_of_frozen_parameters_alone_changes_nothing_and_is_no_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 1, 1), *other = mlc_nn_linear(ctx, 1, 1);
+    mlc_optim  *opt = mlc_sgd(net, 1);
+    mlc_tensor *bias = mlc_module_param(net, "bias");
+    const double was = mlc_item(bias);
+    CHECK_EQ(mlc_module_freeze(net, NULL, true), MLC_OK);
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_add(sum_of(net), sum_of(other))), MLC_OK);
+    CHECK(mlc_item(bias) == was);
+    CHECK_OK(ctx);
+}
+
+/* The matrix has no gradient after the backward that has stepped it. */
+TEST(optim, minimize_of_one_matrix_that_is_stepped_inside_backward_is_no_error)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_nn_linear_desc d = mlc_nn_linear_desc_make(64, 64);
+    d.no_bias = true;
+    mlc_module     *net = mlc_nn_linear_ex(ctx, &d);
+    mlc_optim      *opt = mlc_sgd(net, 1);
+    CHECK_EQ(mlc_optim_in_backward(opt, true), MLC_OK);
+    mlc_tensor  *w = mlc_module_param(net, "weight");
+    const double was = mlc_item(mlc_sum_all(w));
+    mlc_tensor  *y = mlc_forward(net, mlc_ones(ctx, MLC_F32, mlc_dims2(1, 64)));
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_sum_all(y)), MLC_OK);
+    CHECK_NEAR(was - mlc_item(mlc_sum_all(w)), 4096, 1e-2);
+    CHECK_OK(ctx);
+}
+
 /* Storms of what is no number: nothing is poisoned, and afterwards training goes on as if they had
  * not been, but for the scale. */
 TEST(optim, a_storm_leaves_parameters_moments_and_counters_alone)

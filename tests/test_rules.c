@@ -482,6 +482,20 @@ TEST(rules, numbers_that_make_no_sense_are_refused_by_name_and_value)
     CHECK_OK(ctx);
 }
 
+TEST(rules, of_a_module_without_parameters_are_an_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_relu(ctx);
+    for (int k = 0; k < N_TRACES; k++) {
+        CHECK(TRACES[k].make(net) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, ": the module has no parameters; add its layers before");
+    }
+    const mlc_lbfgs_desc d = mlc_lbfgs_desc_make(1);
+    CHECK(mlc_lbfgs_ex(net, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "lbfgs: the module has no parameters");
+    CHECK_OK(ctx);
+}
+
 TEST(rules, the_mean_is_not_trained_and_belongs_to_rules_that_keep_one)
 {
     static const double start[] = {1, 2}, weight[] = {1, 1};
