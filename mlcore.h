@@ -53032,10 +53032,10 @@ static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
 static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     mlc_ctx *ctx = o->ctx;
-    const size_t n = (size_t)o->entries;
     MLC__REQUIRE(ctx, o->wanted == 1, STATE, "optim_step_with: mlc_optim_sam does not go with "
                  "mlc_optim_accumulate");
     MLC__TRY(mlc__optim_layout(o));
+    const size_t n = (size_t)o->entries;
     mlc_optim_zero_grad(o);            /* the ascent is along this loss alone */
     MLC__TRY(mlc__optim_evaluate(o, fn, user, loss));
     mlc_tensor **old = MLC__HEAP(mlc_tensor **, ctx, 2 * n * sizeof *old, "optim_step_with");

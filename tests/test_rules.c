@@ -333,6 +333,30 @@ static mlc_tensor *never_finite(void *user)
     return mlc_mul_scalar(mlc_forward(b->m, b->w), (double)INFINITY);
 }
 
+static mlc_tensor *mean_of_ones(void *user)
+{
+    mlc_module *net = (mlc_module *)user;
+    return mlc_mean_all(mlc_forward(net, mlc_ones(mlc_module_ctx(net), MLC_F32, mlc_dims2(1, 2))));
+}
+
+/* Room for copies is that of the parameters there are at the step. */
+TEST(rules, sam_takes_layers_that_were_added_after_the_step_before)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 2, 2));
+    mlc_optim  *opt = mlc_sgd(net, 0.1);
+    CHECK_EQ(mlc_optim_sam(opt, 0.1, false), MLC_OK);
+    CHECK_EQ(mlc_optim_step_with(opt, mean_of_ones, net, NULL), MLC_OK);
+    for (int i = 0; i < 20; i++) mlc_module_add(net, mlc_nn_linear(ctx, 2, 2));
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    mlc_tensor  *bias = mlc_module_param(net, "20.bias");
+    const double was = mlc_item(mlc_sum_all(bias));
+    CHECK_EQ(mlc_optim_step_with(opt, mean_of_ones, net, NULL), MLC_OK);
+    CHECK_NEAR(was - mlc_item(mlc_sum_all(bias)), 0.1, 1e-6);
+    CHECK_OK(ctx);
+}
+
 TEST(rules, sam_does_not_ascend_along_what_is_not_finite)
 {
     static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
