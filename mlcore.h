@@ -5682,8 +5682,9 @@ MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
  *   shared parameter's names one must be there, and all that are have the same values. On any error
  *   nothing of m has changed.
  *   err    IO: missing and unexpected keys, all of them, or, of a run file and a file of
- *          mlc_optim_save, how it is loaded; two names of a parameter that differ; SHAPE, DTYPE
- *          naming the parameter          test: tests/test_state.c
+ *          mlc_optim_save, how it is loaded; two names of a parameter that differ; DTYPE naming
+ *          the parameters; SHAPE naming the first one, and how many more there are: desc.write of
+ *          mlc_load_ex gets a line for each             test: tests/test_state.c
  *   ref    torch.load, torch.nn.Module.load_state_dict(strict=True)                            */
 MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
 
@@ -40651,7 +40652,8 @@ static const void *mlc__xent_weight_data(const mlc_node *nd)
 static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     return mlc__fail(ctx, MLC_ERR_VALUE,
-                     "%s: label %lld at row %lld is not in [0,%lld), the classes of logits", what,
+                     "%s: label %lld at row %lld of this batch is not in [0,%lld), the classes of "
+                     "logits", what,
                      (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
@@ -59218,12 +59220,14 @@ static void mlc__load_check(mlc__load *l)
 
 /* -- the error: one message for all that does not fit, in the words of load_state_dict -- */
 
-/* As many items as fit into room, and the number of the others. room is over 100. */
+/* As many items as fit into room, or the first alone, and the number of the others. room is over
+ * 100. */
 typedef struct mlc__items {
     char        text[MLC__MESSAGE];
     const char *between, *quote;
     size_t      n, room;
     int64_t     count, left_out;
+    bool        alone;
 } mlc__items;
 
 /* The first item is there even if it must be cut. */
@@ -59231,7 +59235,10 @@ static void mlc__items_add(mlc__items *l, const char *text)
 {
     const size_t len = strlen(text) + 2 * strlen(l->quote) + strlen(l->between);
     l->count++;
-    if (l->left_out || (l->count > 1 && l->n + len + 20 > l->room)) { l->left_out++; return; }
+    if (l->left_out || (l->count > 1 && (l->alone || l->n + len + 20 > l->room))) {
+        l->left_out++;
+        return;
+    }
     const int most = l->count > 1 ? INT_MAX : (int)l->room - 24;
     l->n += (size_t)snprintf(l->text + l->n, sizeof l->text - l->n, "%s%s%.*s%s",
                              l->count > 1 ? l->between : "", l->quote, most, text, l->quote);
@@ -59339,6 +59346,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         memset(&items, 0, sizeof items);
         items.between = part[i].between;
         items.quote = part[i].quote;
+        items.alone = part[i].fit == MLC__OTHER_SHAPE;     /* a sentence each */
         items.room = (most - n) / left-- - strlen(part[i].format) - strlen(l->what);
         mlc__load_list(l, part[i].fit, &items);
         n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items),
@@ -68447,8 +68455,8 @@ static mlc_status mlc__fed_range(const mlc_metric *m, const mlc_tensor *x, int64
         const int64_t *v = MLC__CAST(const int64_t *, mlc__data(x));
         for (int64_t i = 0; i < x->shape[0]; i++)
             MLC__REQUIRE(ctx, v[i * x->stride[0]] >= 0 && v[i * x->stride[0]] < limit, VALUE,
-                         "%s: %s %lld at row %lld is not in [0,%lld)", m->kind->name, what,
-                         (long long)v[i * x->stride[0]], (long long)i, (long long)limit);
+                         "%s: %s %lld at row %lld of this batch is not in [0,%lld)", m->kind->name,
+                         what, (long long)v[i * x->stride[0]], (long long)i, (long long)limit);
         return MLC_OK;
     }
     mlc_tensor *none = mlc_zeros(ctx, MLC_I64, mlc_dims1(limit));

@@ -1087,7 +1087,7 @@ static bool late_moved(late *l)
     return memcmp(l->before, l->after, sizeof l->before) != 0;
 }
 
-#define LATE_TEXT "cross_entropy: label 3 at row 2 is not in [0,3)"
+#define LATE_TEXT "cross_entropy: label 3 at row 2 of this batch is not in [0,3)"
 
 /* The bad step is made, and a good one before the error arrives: neither changes anything.      */
 TEST(backend, a_bad_label_that_is_reported_late_changes_no_weights)

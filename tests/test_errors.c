@@ -1314,7 +1314,7 @@ WRONG(cross_entropy_without_classes, SHAPE,
       mlc_cross_entropy(zeros(w, MLC_F32, 2, 0), labels(w, 0, 1)))
 
 WRONG(cross_entropy_of_a_wrong_label, VALUE,
-      "cross_entropy: label 3 at row 1 is not in [0,3), the classes of logits",
+      "cross_entropy: label 3 at row 1 of this batch is not in [0,3), the classes of logits",
       mlc_cross_entropy(w->x, labels(w, 0, 3)))
 
 WRONG(cross_entropy_smoothed_too_much, ARG,
@@ -1364,7 +1364,7 @@ WRONG(nll_loss_smoothed, ARG,
       mlc_nll_loss_ex(w->x, labels(w, 0, 1), &d))
 
 WRONG(nll_loss_of_a_wrong_label, VALUE,
-      "nll_loss: label 3 at row 1 is not in [0,3), the classes of logits",
+      "nll_loss: label 3 at row 1 of this batch is not in [0,3), the classes of logits",
       mlc_nll_loss(w->x, labels(w, 0, 3)))
 
 WRONG(nll_loss_of_null, ARG,

@@ -955,8 +955,9 @@ TEST(metrics, name_labels_that_are_out_of_range)
         mlc_ctx_sync(ctx);
         CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_VALUE);
         if (test_on_host() && i < 2)
-            CHECK_STR(mlc_error(ctx), i ? "metric_confusion: target -1 at row 1 is not in [0,3)" :
-                      "metric_confusion: prediction 3 at row 2 is not in [0,3)");
+            CHECK_STR(mlc_error(ctx), i ?
+                      "metric_confusion: target -1 at row 1 of this batch is not in [0,3)" :
+                      "metric_confusion: prediction 3 at row 2 of this batch is not in [0,3)");
         else
             CHECK_HAS(mlc_error(ctx), i == 3 ? "metric_auc" : i == 2 ? "metric_topk"
                                                                      : "metric_confusion");

@@ -493,6 +493,25 @@ TEST(state, a_foreign_dtype_is_named_whether_or_not_casts_are_allowed)
     box_close(&b);
 }
 
+/* Each would be a sentence. */
+TEST(state, of_parameters_of_another_shape_the_first_is_named_and_the_others_are_counted)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open("s.safetensors");
+    mlc_module *narrow = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 1, 8), mlc_nn_linear(ctx, 8, 8),
+                                        mlc_nn_linear(ctx, 8, 1));
+    mlc_module *wide = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 1, 16), mlc_nn_linear(ctx, 16, 16),
+                                      mlc_nn_linear(ctx, 16, 1));
+    char        text[512];
+    CHECK_EQ(mlc_save(wide, b.path), MLC_OK);
+    CHECK_EQ(mlc_load(narrow, b.path), MLC_ERR_SHAPE);
+    snprintf(text, sizeof text, "load '%s': size mismatch for 0.weight: copying a param with shape "
+             "[16, 1] from checkpoint, the shape in current model is [8, 1]. ... (4 more)", b.path);
+    CHECK_STR(mlc_error(ctx), text);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    box_close(&b);
+}
+
 /* A message has 1 KiB: the parts share it, each names what fits and counts the rest. */
 TEST(state, long_lists_are_cut_and_counted_in_every_part_of_the_message)
 {
