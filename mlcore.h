@@ -1633,7 +1633,8 @@ typedef struct mlc_loss_desc {         /* of losses without parameters          
 
 /* mlc_loss_desc_make: a mean.                                                                 */
 MLC_API mlc_loss_desc mlc_loss_desc_make(void);
-/* mlc_mse_loss: mean of (x - target)^2.
+/* mlc_mse_loss: mean of (x - target)^2, of one shape; as in all losses of elements, a target [n]
+ *   goes with x [n,1], which a linear layer of one output makes, and the other way round.
  *   grad   dx += 2 (x - target)/count; target the negative
  *   ref    F.mse_loss, torch.nn.MSELoss                                                        */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
@@ -1691,7 +1692,8 @@ MLC_API mlc_bce_desc mlc_bce_desc_make(void);
 MLC_API mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_bce_loss_ex: with a desc: times weight.   err: ARG: a pos_weight, which is of logits    */
 MLC_API mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc);
-/* mlc_bce_with_logits: the same of sigmoid(x), to full precision also where that is 0 or 1.
+/* mlc_bce_with_logits: mlc_bce_loss of sigmoid(x), to full precision also where that is 0 or 1;
+ *   shapes as of mlc_mse_loss.
  *   grad   dx += dy (sigmoid(x) - target); dtarget -= dy x
  *   ref    F.binary_cross_entropy_with_logits, torch.nn.BCEWithLogitsLoss                      */
 MLC_API mlc_tensor *mlc_bce_with_logits(mlc_tensor *x, mlc_tensor *target);
@@ -5854,10 +5856,11 @@ typedef enum mlc_comments {            /* lines of a CSV file that begin with # 
 
 typedef struct mlc_csv_desc {
     mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
-    char      delimiter;               /* default ','                                          */
+    char      delimiter;               /* default ','; others: ';', '\t', '|'                  */
     int32_t   skip_lines;              /* to pass over at the begin                            */
     bool      header;                  /* the first row has names, not values                  */
-    bool      missing;                 /* of a tensor: "", NA, N/A, null are NaN, no error     */
+    bool      missing;                 /* of a tensor: empty cells, NA, N/A and null are NaN,  */
+                                       /* no error; of f32 and f64                             */
     const mlc_column *types;           /* of a table's first columns; the others: AUTO         */
     int32_t   n_types;
     mlc_comments comments;             /* default MLC_COMMENTS_BEFORE                          */
@@ -5875,8 +5878,8 @@ MLC_API mlc_csv_desc mlc_table_desc_make(void);
  *   row, all of which are finite numbers and none of its own, as numpy.savetxt writes "# a,b".
  *   "nan" and "inf" are numbers; the locale does not matter. Takes memory for the text and the
  *   result: two bytes of text may be a number of 8.
- *   err    IO with line and column: missing file, ragged row, not a number, no rows; a first row
- *          that is not numbers says: set desc.header; ARG: the desc
+ *   err    IO with line and column: missing file, ragged row, not a number, no rows, and which of
+ *          desc.header, missing, delimiter and comments it may take; ARG: the desc
  *   test   tests/test_csv.c                                                                   */
 MLC_API mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
 /* mlc_csv_save: writes [rows] or [rows,columns], atomically, with names in a first row or NULL;
@@ -60497,7 +60500,8 @@ static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
     MLC__REQUIRE(c->ctx, c->cols == 0 || col == c->cols, IO,
                  "'%s': line %lld has %lld columns, the first row %lld; rows must have as many%s",
                  c->path, (long long)c->line, (long long)col, (long long)c->cols,
-                 c->hash ? MLC__CSV_HASH : "");
+                 c->hash ? MLC__CSV_HASH : c->cols > 1 ? "" :
+                 "; if another character separates them, set desc.delimiter");
     c->cols = col;
     mlc__csv_break(c);
     return MLC_OK;
@@ -60535,7 +60539,35 @@ static int mlc__csv_shown(const char *text, size_t n)
     return shown;
 }
 
+/* What to set where a text has a separator that the file seems to have between its columns; "". A
+ * blank is one after a number alone. */
+static const char *mlc__csv_delimited(const char *text, size_t n)
+{
+    double v;
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == ';') return "; if columns are separated by ';', set desc.delimiter = ';'";
+        if (text[i] == '|') return "; if columns are separated by '|', set desc.delimiter = '|'";
+        if (text[i] == '\t')
+            return "; if columns are separated by tabs, set desc.delimiter = '\\t'";
+        if (text[i] == ' ' && mlc__number(text, i, &v))
+            return "; if columns are separated by single blanks, set desc.delimiter = ' '";
+    }
+    return "";
+}
+
 /* -- tensors of numbers -- */
+
+/* What to set so that a field of this text, which is no number, may be there; "". */
+static const char *mlc__csv_remedy(const mlc__csv *c, const char *text, size_t n)
+{
+    if (!mlc__csv_is_missing(text, n)) {
+        if (memchr(text, c->desc.delimiter, n)) return "";           /* it is quoted */
+        return memchr(text, ',', n) ? "; decimals are written with a point"
+                                    : mlc__csv_delimited(text, n);
+    }
+    return c->desc.dtype == MLC_I64 ? "; f32 and f64 read it as NaN where desc.missing is set"
+                                    : "; to read it as NaN, set desc.missing";
+}
 
 /* Stores a field; a result of i64 takes whole numbers only, exactly. */
 static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
@@ -60561,8 +60593,9 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
         }
     }
     const bool names = c->rows == 0 && !c->desc.header;
-    MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s%s", c->path,
+    MLC__REQUIRE(c->ctx, fine, IO, "'%s': line %lld, column %lld: '%.*s' %s%s%s", c->path,
                  (long long)c->line, (long long)col + 1, mlc__csv_shown(text, n), text, why,
+                 mlc__csv_remedy(c, text, n),
                  names ? "; if the first row has names, set desc.header" :
                  c->hash ? MLC__CSV_HASH : "");
     if (!c->data) return MLC_OK;
@@ -60817,10 +60850,11 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
             if (want == MLC_COLUMN_TEXT) { col->type = want; continue; }
             const mlc_column type = mlc__table_widen(col->type, at);
             MLC__REQUIRE(t->ctx, want == MLC_COLUMN_AUTO || type <= want, IO,
-                         "'%s': line %lld, column %lld: '%.*s' is not %s", c->path,
+                         "'%s': line %lld, column %lld: '%.*s' is not %s%s", c->path,
                          mlc__table_line(t, r), (long long)k + 1,
                          mlc__csv_shown(at, strlen(at)), at,
-                         want == MLC_COLUMN_I64 ? "a whole number of 64 bits" : "a number");
+                         want == MLC_COLUMN_I64 ? "a whole number of 64 bits" : "a number",
+                         mlc__csv_delimited(at, strlen(at)));
             col->type = type;
         }
     for (int64_t k = 0; k < t->cols; k++) {
@@ -60940,12 +60974,18 @@ MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv
 MLC_IMPL int64_t mlc_table_rows(const mlc_table *t) { return t ? t->rows : 0; }
 MLC_IMPL int64_t mlc_table_columns(const mlc_table *t) { return t ? t->cols : 0; }
 
+/* What to set where the one column there is seems to be several; "". */
+static const char *mlc__table_remedy(const mlc_table *t)
+{
+    return t->cols == 1 ? mlc__csv_delimited(t->text, strlen(t->text)) : "";
+}
+
 static bool mlc__table_has(const mlc_table *t, int64_t col, const char *what)
 {
     if (!t) return false;
     if (col >= 0 && col < t->cols) return true;
-    mlc__fail(t->ctx, MLC_ERR_ARG, "%s: column %lld of %lld; they count from 0", what,
-              (long long)col, (long long)t->cols);
+    mlc__fail(t->ctx, MLC_ERR_ARG, "%s: column %lld of %lld; they count from 0%s", what,
+              (long long)col, (long long)t->cols, mlc__table_remedy(t));
     return false;
 }
 
@@ -64222,8 +64262,9 @@ static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *
     there.room = 240;
     for (int64_t k = 0; k < t->cols; k++) mlc__items_add(&there, t->columns[k].name);
     return mlc__fail(u->ctx, MLC_ERR_ARG, "dataset_table: '%.200s': %s no column '%.80s'; there "
-                     "are %s", t->path, t != u->table ? "the table that is `like` has" : "it has",
-                     name ? name : "(null)", mlc__items_end(&there));
+                     "%s %s%s", t->path, t != u->table ? "the table that is `like` has" : "it has",
+                     name ? name : "(null)", t->cols == 1 ? "is" : "are", mlc__items_end(&there),
+                     mlc__table_remedy(t));
 }
 
 /* The column of t that has the name of a column of `from`: the i-th of a name, of those without a

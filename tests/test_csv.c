@@ -38,9 +38,80 @@ TEST(csv, quoted_numbers_headers_and_gaps_make_a_tensor)
     CHECK_OK(ctx);
     d.header = d.missing = false;
     CHECK(numbers(ctx, "1,\n2,3\n", &d) == NULL);
-    CHECK_HAS(mlc_error(ctx), "line 1, column 2: '' is not a number; if the first row has names, "
-                              "set desc.header");
+    CHECK_HAS(mlc_error(ctx), "line 1, column 2: '' is not a number; to read it as NaN, set "
+                              "desc.missing; if the first row has names, set desc.header");
     CHECK_STATUS(ctx, MLC_ERR_IO);
+}
+
+/* Each with the desc that it asks for is read. */
+TEST(csv, an_error_names_the_field_of_the_desc_that_the_file_takes)
+{
+    static const struct { const char *text, *error; char delimiter; bool header, missing, whole; }
+    of[] = {
+        {"1,2\n3,\n", "line 2, column 2: '' is not a number; to read it as NaN, set desc.missing",
+         0, 0, 1, 0},
+        {"1,2\n3,NA\n", "column 2: 'NA' is not a number; to read it as NaN, set desc.missing", 0, 0,
+         1, 0},
+        {"1,2\n3,\n", "column 2: '' is not a whole number of 64 bits; f32 and f64 read it as NaN "
+         "where desc.missing is set", 0, 0, 1, 1},
+        {"1.5;2\n3;4\n", "line 1, column 1: '1.5;2' is not a number; if columns are separated by "
+         "';', set desc.delimiter = ';'; if the first row has names, set desc.header", ';', 0, 0,
+         0},
+        {"a;b\n3;4\n", "column 1: 'a;b' is not a number; if columns are separated by ';', set "
+         "desc.delimiter = ';'; if the first row has names, set desc.header", ';', 1, 0, 0},
+        {"1\t2\n3\t4\n", "if columns are separated by tabs, set desc.delimiter = '\\t'", '\t', 0, 0,
+         0},
+        {"1|2\n3|4\n", "if columns are separated by '|', set desc.delimiter = '|'", '|', 0, 0, 0},
+        {"1 2\n3 4\n", "separated by single blanks, set desc.delimiter = ' '", ' ', 0,
+         0, 0},
+    };
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < (int)(sizeof of / sizeof *of); i++) {
+        mlc_csv_desc d = mlc_csv_desc_make();
+        if (of[i].whole) d.dtype = MLC_I64;
+        CHECK(numbers(ctx, of[i].text, &d) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_IO, of[i].error);
+        if (of[i].delimiter) d.delimiter = of[i].delimiter;
+        d.header = of[i].header;
+        d.missing = of[i].missing;
+        d.dtype = MLC_F32;
+        mlc_tensor *t = numbers(ctx, of[i].text, &d);
+        CHECK(t != NULL && mlc_dim(t, 1) == 2 && mlc_dim(t, 0) == (of[i].header ? 1 : 2));
+        CHECK_OK(ctx);
+    }
+    mlc_csv_desc d = mlc_csv_desc_make();
+    CHECK(numbers(ctx, "a b\n1\n", NULL) == NULL);        /* a name                           */
+    CHECK_ERROR(ctx, MLC_ERR_IO, "'a b' is not a number; if the first row has names");
+    d.delimiter = ';';
+    CHECK(numbers(ctx, "1,5;2\n", &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "column 1: '1,5' is not a number; decimals are written with a");
+    CHECK(numbers(ctx, "1\n2,3\n", NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "line 2 has 2 columns, the first row 1; rows must have as many; "
+                                 "if another character separates them, set desc.delimiter");
+}
+
+TEST(csv, a_table_of_one_column_that_seems_to_be_several_says_which_delimiter)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_table *t = table(ctx, "x;price\n1;2\n3;4\n", NULL);
+    mlc_dataset_table_desc d = mlc_dataset_table_desc_make("price");
+    CHECK_EQ(mlc_table_columns(t), 1);
+    CHECK(mlc_dataset_table(ctx, t, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "it has no column 'price'; there is 'x;price'; if columns are "
+                                  "separated by ';', set desc.delimiter = ';'");
+    CHECK(mlc_table_column(t, 1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "column 1 of 1; they count from 0; if columns are separated");
+    mlc_column   types[] = { MLC_COLUMN_F64 };
+    mlc_csv_desc c = mlc_table_desc_make();
+    c.types = types;
+    c.n_types = 1;
+    CHECK(table(ctx, "x;price\n1;2\n", &c) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "'1;2' is not a number; if columns are separated by ';', set");
+    c = mlc_table_desc_make();
+    c.delimiter = ';';
+    t = table(ctx, "x;price\n1;2\n3;4\n", &c);
+    CHECK(mlc_dataset_table(ctx, t, &d) != NULL);
+    CHECK_OK(ctx);
 }
 
 typedef struct mistake { const char *text, *why; } mistake;
