@@ -32,7 +32,7 @@
  *   returns NULL and says nothing, so a chain needs one check: at mlc_scope_end, which returns the
  *   status and clears errors raised inside the scope. Of a module, optimizer or other object that
  *   is NULL the text is in the context of another argument, where there is one. The library never
- *   aborts, exits or prints, unless desc.abort_on_error or the environment asks for it (6); a
+ *   aborts, exits or prints, unless desc.abort_on_error, the environment (6) or MLC_DEBUG asks; a
  *   logger in the context's desc gets errors and warnings. A program that ends at the first
  *   error writes MLC_CHECK(ctx) after each mlc_scope_end and what else may fail. What shows
  *   something takes a writer, NULL for standard output: mlc_show(t), which is mlc_print(t, NULL,
@@ -80,7 +80,8 @@
  *   MLC_USE_CBLAS          a CBLAS may make products MLC_BLAS_INT    its integer, default int
  *   MLC_USE_ZLIB           reads compressed .npz, -lz
  *   MLC_ASSERT(c)          own assertion            MLC_DEBUG        assertions, poisoned memory, a
- *                                                   second thread in a context is a STATE error
+ *                                                   second thread in a context is a STATE error,
+ *                                                   and a handle that was freed: mlc_ctx_free
  *   MLC_VSNPRINTF          own vsnprintf            MLC_API          linkage of declarations
  *   MLC_TEST_TINY          tiny arenas, for tests   MLC_NO_CPP       no namespace mlc
  *   MLC_TEST_STRIDES       invalid unused strides
@@ -470,7 +471,13 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
  *   fork   a child may go on with it: manual, 5; test: tests/test_fork.c
  *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
-/* mlc_ctx_free: frees the context and everything in it; NULL is fine.                        */
+/* mlc_ctx_free: frees the context and everything in it; NULL is fine. Handles of what was made in
+ *   it end with it: to free one after that, any handle twice, or to use it then is undefined, as of
+ *   malloc's memory; AddressSanitizer finds it. With MLC_DEBUG, and stdio, what frees and what all
+ *   trainings call (mlc_forward, mlc_optim_step, mlc_loader_next, mlc_fit, mlc_save ..) do nothing
+ *   with such a handle: a STATE error of its context while that lives, afterwards a line on
+ *   standard error, and an abort where MLC_ABORT=1 is in the environment. Not so of tensors.
+ *   test   tests/test_ctx.c, tests/test_fork.c                                                 */
 MLC_API void mlc_ctx_free(mlc_ctx *ctx);
 /* mlc_ctx_isa: the level of the CPU kernels in use.                                          */
 MLC_API mlc_isa mlc_ctx_isa(const mlc_ctx *ctx);
@@ -1990,7 +1997,8 @@ MLC_API mlc_param_desc mlc_param_desc_make(mlc_dims shape);
  *   ref    torch.nn.Module                                                                     */
 MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const void *user, size_t user_bytes);
-/* mlc_module_free: frees a module and its children; detaches it from its parent first.        */
+/* mlc_module_free: frees a module and its children; detaches it from its parent first. Once, and
+ *   the children with it: see mlc_ctx_free.                                                    */
 MLC_API void mlc_module_free(mlc_module *m);
 /* mlc_module_clone: a module of its own with m's classes, names, values, modes and what is frozen;
  *   what is tied within m is tied in it, what is bound reads the same memory. User data is copied,
@@ -3070,7 +3078,7 @@ MLC_API int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *desc);
  *   err    ARG: sizes, nothing in net that keeps anything, both directions, time_first; DTYPE;
  *          NOMEM     test: tests/test_language.c, test_recurrent_cache.c                      */
 MLC_API mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *desc);
-/* mlc_cache_free: frees it; NULL is fine.                                                     */
+/* mlc_cache_free: frees it, once (see mlc_ctx_free); NULL is fine.                            */
 MLC_API void mlc_cache_free(mlc_cache *cache);
 /* mlc_cache_length: places that are filled, of each sequence.                                 */
 MLC_API int64_t mlc_cache_length(const mlc_cache *cache);
@@ -3405,7 +3413,7 @@ MLC_API mlc_optim *mlc_adamw(mlc_module *m, double lr);
  *   err    as mlc_adam_ex                                                                     */
 MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 
-/* mlc_optim_free: frees the optimizer and its state.                                          */
+/* mlc_optim_free: frees the optimizer, its state and its averages, once: see mlc_ctx_free.    */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
  *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
@@ -4024,8 +4032,8 @@ MLC_API mlc_average *mlc_average_ex(mlc_optim *opt, const mlc_average_desc *desc
  *   err    STATE: another average is on, or mlc_optim_mean; the module was freed, or was changed
  *          to or from 16 bits meanwhile (mlc_module_to)                                       */
 MLC_API mlc_status mlc_average_swap(mlc_average *average, bool on);
-/* mlc_average_free: frees an average before its optimizer. One that is on is what goes on being
- *   trained.                                                                                  */
+/* mlc_average_free: frees an average, once (see mlc_ctx_free), before its optimizer. One that is on
+ *   is what goes on being trained.                                                            */
 MLC_API void mlc_average_free(mlc_average *average);
 /* mlc_optim_lookahead: from now on each k-th update, by any rule, ends with slow += alpha (p -
  *   slow) and p = slow; slow begins as p is. k 0: no more. Averages see what p is then. The paper
@@ -4411,7 +4419,7 @@ MLC_API mlc_loader *mlc_loader_seeded(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y
                                       uint64_t seed);
 /* mlc_loader_ordered: batches in the order of the rows, for validation and prediction.        */
 MLC_API mlc_loader *mlc_loader_ordered(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
-/* mlc_loader_free: frees the loader and its batch buffers.                                    */
+/* mlc_loader_free: frees the loader and its batch buffers, once: see mlc_ctx_free.            */
 MLC_API void mlc_loader_free(mlc_loader *loader);
 /* mlc_loader_next: fills b with the next batch; false at the end of an epoch (the next call
  *   begins the next one) and on error. Call it outside or inside a scope.                     */
@@ -4501,7 +4509,8 @@ typedef struct mlc_dataset {
  *   err    ARG: no get, fields, sizes
  *   ref    torch.utils.data.Dataset, IterableDataset                                           */
 MLC_API mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data);
-/* mlc_dataset_free: frees what a function of the library has made, before what it refers to.  */
+/* mlc_dataset_free: frees what a function of the library has made, before what it refers to, once:
+ *   see mlc_ctx_free.                                                                       */
 MLC_API void mlc_dataset_free(mlc_dataset *data);
 /* mlc_dataset_count: number of samples; -1 of a stream.                                       */
 MLC_API int64_t mlc_dataset_count(const mlc_dataset *data);
@@ -4863,7 +4872,7 @@ MLC_API mlc_tokenizer *mlc_tokenizer_wordpiece(mlc_ctx *ctx, const char *vocab,
  *   ref    github.com/openai/gpt-2, encoder.py; Hugging Face's GPT2Tokenizer                   */
 MLC_API mlc_tokenizer *mlc_tokenizer_bpe(mlc_ctx *ctx, const char *vocab, const char *merges,
                                          const mlc_tokenizer_desc *desc);
-/* mlc_tokenizer_free: frees it; NULL is fine.                                                 */
+/* mlc_tokenizer_free: frees it, once (see mlc_ctx_free); NULL is fine.                        */
 MLC_API void mlc_tokenizer_free(mlc_tokenizer *t);
 /* mlc_tokenizer_size: tokens, specials included: ids are 0 .. size-1; 0 for NULL.             */
 MLC_API int64_t mlc_tokenizer_size(const mlc_tokenizer *t);
@@ -4999,7 +5008,7 @@ MLC_API mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from);
 MLC_API void mlc_metric_reset(mlc_metric *m);
 /* mlc_metric_like: another metric of the same kind and sizes, without batches.                */
 MLC_API mlc_metric *mlc_metric_like(const mlc_metric *m);
-/* mlc_metric_free: frees it.                                                                  */
+/* mlc_metric_free: frees it, once: see mlc_ctx_free.                                          */
 MLC_API void mlc_metric_free(mlc_metric *m);
 
 /* mlc_metric_counts: the confusion matrix: fills counts, n = classes^2 doubles [classes,classes],
@@ -5049,7 +5058,7 @@ MLC_API mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64
 
 /* mlc_tracker_create: an empty one.                                                           */
 MLC_API mlc_tracker *mlc_tracker_create(mlc_ctx *ctx);
-/* mlc_tracker_free: frees it, not its metrics.                                                */
+/* mlc_tracker_free: frees it, not its metrics, once: see mlc_ctx_free.                        */
 MLC_API void mlc_tracker_free(mlc_tracker *t);
 /* mlc_tracker_metric: adds a metric, which must outlive the tracker, under a name. higher: larger
  *   values are better. m NULL: a number to be fed.
@@ -5173,7 +5182,8 @@ typedef struct mlc_callback {
 
 /* mlc_callback_create: a copy of c in memory of the context.         err: ARG: NULL; NOMEM    */
 MLC_API mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c);
-/* mlc_callback_free: frees a callback of mlc_callback_create, or of a function mlc_on_NAME.   */
+/* mlc_callback_free: frees a callback of mlc_callback_create, or of a function mlc_on_NAME, once:
+ *   see mlc_ctx_free.                                                                         */
 MLC_API void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c);
 
 typedef struct mlc_fit_metric {
@@ -5422,7 +5432,8 @@ MLC_API mlc_status mlc_run_saver_save(mlc_run_saver *saver, const char *path, co
 /* mlc_run_saver_wait: waits until the file is on the disk.
  *   err    as mlc_run_save; STATE, once: in a child that was forked while it was written       */
 MLC_API mlc_status mlc_run_saver_wait(mlc_run_saver *saver);
-/* mlc_run_saver_free: waits, and frees it; an error of that file is the context's.            */
+/* mlc_run_saver_free: waits, and frees it, once (see mlc_ctx_free); an error of that file is the
+ *   context's.                                                                              */
 MLC_API void mlc_run_saver_free(mlc_run_saver *saver);
 
 typedef struct mlc_checkpoint_desc {
@@ -5540,7 +5551,7 @@ MLC_API mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n
  *   ref    sklearn.model_selection.GridSearchCV, RandomizedSearchCV                           */
 MLC_API mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_trial_fn fn,
                                  void *user, mlc_sweep **sweep);
-/* mlc_sweep_free: frees it, with its trials and points.                                       */
+/* mlc_sweep_free: frees it, with its trials and points, once: see mlc_ctx_free.               */
 MLC_API void mlc_sweep_free(mlc_sweep *s);
 /* mlc_sweep_trial: trial i; NULL: there is none.                                              */
 MLC_API const mlc_trial *mlc_sweep_trial(const mlc_sweep *s, int64_t i);
@@ -5653,7 +5664,8 @@ typedef struct mlc_safetensors mlc_safetensors;   /* an open file: its header, r
  *   lives until closed or the context ends. Tensors of dtypes that mlcore lacks (U16, F8_E4M3) are
  *   listed, too; only to read such a one is an error.      err: IO as mlc_safetensors_load    */
 MLC_API mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path);
-/* mlc_safetensors_close: closes the file; to use a view of it then is a STATE error.           */
+/* mlc_safetensors_close: closes the file, once (see mlc_ctx_free); to use a view of it then is a
+ *   STATE error.                                                                            */
 MLC_API void mlc_safetensors_close(mlc_safetensors *file);
 /* mlc_safetensors_count: number of tensors in the file.                                       */
 MLC_API int64_t mlc_safetensors_count(const mlc_safetensors *file);
@@ -5891,7 +5903,7 @@ MLC_API mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *con
  *   N/A, null and nan are missing.
  *   err    as mlc_csv_load; IO where a field does not have the type asked for                 */
 MLC_API mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc);
-/* mlc_table_free: frees the table; its texts go with it.                                      */
+/* mlc_table_free: frees the table, once (see mlc_ctx_free); its texts go with it.             */
 MLC_API void mlc_table_free(mlc_table *table);
 /* mlc_table_rows: number of rows, without the header.                                         */
 MLC_API int64_t mlc_table_rows(const mlc_table *table);
@@ -6153,7 +6165,7 @@ MLC_API mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity);
 /* mlc_timeline_end: records no more; what there is can be read until mlc_timeline_free.
  *   err    ARG: NULL; STATE: inside a hook, or a second time                                   */
 MLC_API mlc_status mlc_timeline_end(mlc_timeline *t);
-/* mlc_timeline_free: ends it, too; NULL is fine.                                              */
+/* mlc_timeline_free: ends it, too, once (see mlc_ctx_free); NULL is fine.                     */
 MLC_API void mlc_timeline_free(mlc_timeline *t);
 /* mlc_timeline_count: how many events there are. lost: NULL, or gets how many there are not.  */
 MLC_API int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost);
@@ -8411,6 +8423,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #if defined(MLC_DEBUG) && !defined(MLC_NO_THREADS)
 #  define MLC__DEBUG_THREADS
 #endif
+#if defined(MLC_DEBUG) && !defined(MLC_NO_STDIO)
+#  define MLC__DEBUG_HANDLES
+#endif
 #ifndef MLC_ASSERT                     /* only for what is proved; user input gets an error */
 #  ifdef MLC_DEBUG
 #    define MLC_ASSERT(c) ((c) ? (void)0 : abort())
@@ -9579,6 +9594,10 @@ struct mlc_ctx {
     const char    *inside_of, *second; /* that call; one that another thread made meanwhile     */
     int32_t        entered;            /* calls of that thread within one another               */
 #endif
+#ifdef MLC__DEBUG_HANDLES
+    int32_t        n_retired;          /* objects that were freed, whose memory waits           */
+    mlc__object   *retired, *retired_last;
+#endif
 };
 
 typedef enum mlc__moment {
@@ -10050,6 +10069,115 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
               what ? ": " : "", (number)bytes, kind, more);
 }
 
+/* -- handles of a debug build -- */
+
+/* MLC_DEBUG knows a handle that was freed without reading it: it keeps the address of each context
+ * and of each object on a heap, in memory of the system. Of an object that was freed it keeps the
+ * context until that goes. An address that is used again is the new object's, so that the memory of
+ * handles waits before it goes back. */
+#ifdef MLC__DEBUG_HANDLES
+typedef struct mlc__handle {
+    struct mlc__handle *next;
+    const void *at;
+    mlc_ctx    *ctx;
+    bool        live;
+} mlc__handle;
+static struct {
+    mlc__handle *bucket[4096];
+    bool         lock, watched;
+    bool         lost;                 /* no memory for an address: nothing is known any more  */
+} mlc__handles;
+
+static void mlc__handles_lock(void)
+{
+    while (__atomic_test_and_set(&mlc__handles.lock, __ATOMIC_ACQUIRE)) {}
+}
+static void mlc__handles_unlock(void) { __atomic_clear(&mlc__handles.lock, __ATOMIC_RELEASE); }
+
+/* What points to the handle of this address, or to the NULL at the end of its list. */
+static mlc__handle **mlc__handle_find(const void *at)
+{
+    const uint32_t hash = (uint32_t)((uintptr_t)at / MLC__CACHELINE) * 0x9E3779B1u;
+    mlc__handle **link = &mlc__handles.bucket[hash >> 20];
+    while (*link && (*link)->at != at) link = &(*link)->next;
+    return link;
+}
+
+static void mlc__handle_add(mlc_ctx *ctx, const void *at)
+{
+    mlc__handles_lock();
+#ifndef MLC_NO_THREADS
+    if (!mlc__handles.watched)         /* a child of fork finds it unlocked and whole */
+        pthread_atfork(mlc__handles_lock, mlc__handles_unlock, mlc__handles_unlock);
+    mlc__handles.watched = true;
+#endif
+    mlc__handle **link = mlc__handle_find(at);
+    if (!*link) *link = MLC__CAST(mlc__handle *, calloc(1, sizeof **link));
+    if (*link) {
+        (*link)->at = at;
+        (*link)->ctx = ctx;
+        (*link)->live = true;
+    } else {
+        mlc__handles.lost = true;
+    }
+    mlc__handles_unlock();
+}
+
+static void mlc__handle_end(const void *at)
+{
+    mlc__handles_lock();
+    mlc__handle *h = *mlc__handle_find(at);
+    if (h) h->live = false;
+    mlc__handles_unlock();
+}
+
+/* Forgets a context and all that was made in it. */
+static void mlc__handles_forget(const mlc_ctx *ctx)
+{
+    mlc__handles_lock();
+    for (int i = 0; i < MLC__COUNT(mlc__handles.bucket); i++) {
+        mlc__handle **link = &mlc__handles.bucket[i], *h;
+        while ((h = *link) != NULL) {
+            if (h->ctx != ctx) { link = &h->next; continue; }
+            *link = h->next;
+            free(h);
+        }
+    }
+    mlc__handles_unlock();
+}
+
+/* Is `at` not NULL and not the address of a context or an object either? Then says so: in its
+ * context while that lives, else on standard error, as there is no other place. */
+static bool mlc__gone(const void *at, const char *what, const char *object)
+{
+    static const char *const values[] = { "0", "1", NULL };
+    mlc__handles_lock();
+    const mlc__handle *h = *mlc__handle_find(at);
+    const bool live = !at || mlc__handles.lost || (h && h->live);
+    mlc_ctx *ctx = h ? h->ctx : NULL;
+    mlc__handles_unlock();
+    if (live) return false;
+    if (ctx) {
+        mlc__fail(ctx, MLC_ERR_STATE, "%s: the %s was freed before, by itself or with what it was "
+                  "a part of; free it once, and use it no more", what, object);
+        return true;
+    }
+    fprintf(stderr, "mlcore: %s: there is no such %s: it was freed, by itself or with its "
+            "context, which frees all that was made in it\n", what, object);
+    if (mlc__env_choice("MLC_ABORT", values)) abort();
+    return true;
+}
+#  define MLC__GONE(at, what, object)  mlc__gone(at, what, object)
+#  define MLC__HANDLE_ADD(ctx, at)     mlc__handle_add(ctx, at)
+#  define MLC__HANDLE_END(at)          mlc__handle_end(at)
+#  define MLC__HANDLES_FORGET(ctx)     mlc__handles_forget(ctx)
+#else
+#  define MLC__GONE(at, what, object)  false
+#  define MLC__HANDLE_ADD(ctx, at)     ((void)0)
+#  define MLC__HANDLE_END(at)          ((void)0)
+#  define MLC__HANDLES_FORGET(ctx)     ((void)0)
+#endif
+
 /* First fit over the objects of the fixed block; neighbours that are free are merged on the way. */
 static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
 {
@@ -10108,6 +10236,7 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
     o->device_ptr = NULL;
     mlc__mem_add(ctx, mem, (int64_t)o->bytes);
     memset(o + 1, 0, total - sizeof(mlc__object));
+    MLC__HANDLE_ADD(ctx, o + 1);
     return o + 1;
 }
 
@@ -10126,18 +10255,56 @@ static void *mlc__heap_object(mlc_ctx *ctx, size_t bytes, const char *what)
 }
 #define MLC__HEAP(type, ctx, bytes, what) MLC__CAST(type, mlc__heap_object(ctx, bytes, what))
 
+/* Takes an object out of the heap; its memory is still there. */
+MLC__INLINE void mlc__heap_unlink(mlc_ctx *ctx, mlc__object *o)
+{
+    mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
+    if (o->prev) o->prev->next = o->next; else ctx->objects = o->next;
+    if (o->next) o->next->prev = o->prev;
+    o->used = 0;
+    MLC__HANDLE_END(o + 1);
+}
+
 /* NULL is fine, as everywhere: failed creators free what they have and are done. */
 static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o;
     if (!ptr) return;
     o = MLC__CAST(mlc__object *, ptr) - 1;
-    mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
-    if (o->prev) o->prev->next = o->next; else ctx->objects = o->next;
-    if (o->next) o->next->prev = o->prev;
-    o->used = 0;
+    mlc__heap_unlink(ctx, o);
     if (!ctx->fixed) mlc__raw_release(ctx, o, o->bytes);
 }
+
+/* Frees the object of a handle. In a debug build the last MLC__RETIRED of them wait, filled with a
+ * pattern, so that none that is made soon has the address; in no account. A fixed block has no room
+ * for that. */
+#ifdef MLC__DEBUG_HANDLES
+#  define MLC__RETIRED 256
+static void mlc__retired_drop(mlc_ctx *ctx)
+{
+    mlc__object *o = ctx->retired;
+    ctx->retired = o->next;
+    ctx->n_retired--;
+    ctx->allocator.release(ctx->allocator.user, o, o->bytes);
+}
+
+static void mlc__handle_free(mlc_ctx *ctx, void *ptr)
+{
+    mlc__object *o = MLC__CAST(mlc__object *, ptr) - 1;
+    if (ctx->fixed) { mlc__heap_free(ctx, ptr); return; }
+    mlc__heap_unlink(ctx, o);
+    ctx->mem.reserved -= (int64_t)o->bytes;
+    memset(ptr, 0xdd, o->bytes - sizeof *o);
+    o->next = NULL;
+    if (ctx->retired) ctx->retired_last->next = o; else ctx->retired = o;
+    ctx->retired_last = o;
+    if (++ctx->n_retired > MLC__RETIRED) mlc__retired_drop(ctx);
+}
+#  define MLC__RETIRED_DROP(ctx) while ((ctx)->retired) mlc__retired_drop(ctx)
+#else
+#  define mlc__handle_free(ctx, ptr) mlc__heap_free(ctx, ptr)
+#  define MLC__RETIRED_DROP(ctx) ((void)0)
+#endif
 
 /* A larger copy of an array, of which some bytes are used, takes its place. */
 static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes,
@@ -29267,6 +29434,8 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d)
                              : d->allocator.alloc(d->allocator.user, t.bytes, MLC__CACHELINE));
     if (!ctx) return NULL;
     memset(ctx, 0, t.bytes);
+    MLC__HANDLES_FORGET(ctx);          /* a block that is used again without mlc_ctx_free       */
+    MLC__HANDLE_ADD(ctx, ctx);
     mlc__tables_lay(ctx, &t);
     ctx->allocator = d->allocator;
     if (start) {
@@ -29409,7 +29578,7 @@ static void mlc__ctx_free_memory(mlc_ctx *ctx)
 MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
-    if (!ctx) return;
+    if (!ctx || MLC__GONE(ctx, "ctx_free", "context")) return;
     ctx->installed.watch = NULL;       /* hooks are memory that goes, too */
     /* First what users own, while the context still works; last the context, whose allocator is
      * needed to free it. */
@@ -29419,6 +29588,8 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
     if (ctx->installed.files_release) ctx->installed.files_release(ctx);
     if (mlc__ctx_pool(ctx)) mlc__pool_stop(mlc__ctx_pool(ctx));
     mlc__ctx_free_memory(ctx);
+    MLC__RETIRED_DROP(ctx);
+    MLC__HANDLES_FORGET(ctx);
     if (ctx->backend) ctx->backend->close(ctx->dev);
     allocator = ctx->allocator;
     if (!ctx->fixed) allocator.release(allocator.user, ctx, ctx->tables.bytes);
@@ -29495,6 +29666,7 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
+    if (MLC__GONE(ctx, "scope_begin", "context")) return MLC_ERR_STATE;
     if (!MLC__SOLE_BEGINS(ctx)) return MLC_ERR_STATE;
     const int32_t most = ctx->tables.scopes;
     if (ctx->depth + 2 >= most) {
@@ -29526,6 +29698,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
     if (!ctx) return MLC_ERR_ARG;
+    if (MLC__GONE(ctx, "scope_end", "context")) return MLC_ERR_STATE;
     if (!MLC__SOLE_ENDS(ctx)) return MLC_ERR_STATE;
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE,
@@ -29921,7 +30094,8 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
 static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     mlc_tensor *t;
-    if (!ctx || !MLC__SOLE(ctx, what) || mlc__shape_check(ctx, what, dtype, shape) != MLC_OK)
+    if (!ctx || MLC__GONE(ctx, what, "context") || !MLC__SOLE(ctx, what) ||
+        mlc__shape_check(ctx, what, dtype, shape) != MLC_OK)
         return NULL;
     t = mlc__tensor_new(ctx, ctx->depth, dtype, shape.n, shape.v, MLC_MEM_ACTIVATION);
     if (!t || mlc__storage_fill(t->storage, (size_t)mlc__numel(t) * mlc__size(t)) != MLC_OK)
@@ -42075,7 +42249,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
                                        size_t user_bytes)
 {
     mlc_module *m;
-    if (!ctx) return NULL;
+    if (!ctx || MLC__GONE(ctx, "module_create", "context")) return NULL;
     if (!cls || !cls->name)
         return MLC__FAIL_NULL(ctx, ARG, "module_create: the class needs a name");
     m = MLC__HEAP(mlc_module *, ctx, sizeof *m, "module_create");
@@ -42301,6 +42475,8 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
  * over. */
 MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child)
 {
+    if (MLC__GONE(parent, "module_add", "parent") || MLC__GONE(child, "module_add", "child"))
+        return MLC_ERR_STATE;
     mlc_ctx *ctx = parent ? parent->ctx : child ? child->ctx : NULL;
     if (!ctx) return MLC_ERR_ARG;
     MLC__REQUIRE(ctx, parent && child, ARG, "module_add: %s is NULL; look at what should have "
@@ -42329,6 +42505,7 @@ MLC_IMPL mlc_status mlc_module_add(mlc_module *parent, mlc_module *child)
 {
     char name[16];
     bool taken = true;                 /* after a child was freed its number may be in use */
+    if (MLC__GONE(parent, "module_add", "parent")) return MLC_ERR_STATE;
     for (int32_t n = parent ? parent->children : 0; taken; n++) {
         snprintf(name, sizeof name, "%d", (int)n);
         taken = false;
@@ -42592,6 +42769,7 @@ static mlc_status mlc__build_root(mlc_module *root)
 MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
+    if (MLC__GONE(m, "module_build", "module")) return MLC_ERR_STATE;
     m = mlc__root(m);
     return m->dirty ? mlc__build_root(m) : MLC_OK;
 }
@@ -42877,12 +43055,12 @@ static void mlc__module_free_below(mlc_module *m)
     mlc__heap_free(ctx, m->child);
     mlc__heap_free(ctx, m->name);
     mlc__heap_free(ctx, m->user);
-    mlc__heap_free(ctx, m);
+    mlc__handle_free(ctx, m);
 }
 
 MLC_IMPL void mlc_module_free(mlc_module *m)
 {
-    if (!m) return;
+    if (!m || MLC__GONE(m, "module_free", "module")) return;
     mlc_module *parent = m->parent;
     /* The others close up and keep their names. */
     for (int32_t i = 0, to = 0; parent && i < parent->children; i++)
@@ -43002,6 +43180,7 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
 {
     if (!m)
         return mlc__no_object(in && n_in > 0 ? mlc__ctx_of(in[0]) : NULL, "forward", "the module");
+    if (MLC__GONE(m, "forward", "module")) return MLC_ERR_STATE;
     if (!MLC__ENTER(m->ctx, "forward")) return MLC_ERR_STATE;
     const mlc_module *outer = m->ctx->current;
     const int32_t held = m->ctx->held;
@@ -47073,13 +47252,13 @@ MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
 {
-    if (!c) return;
+    if (!c || MLC__GONE(c, "cache_free", "cache")) return;
     for (int i = 0; i < MLC__CACHE_STORES; i++)
         mlc__heap_data_free(c->ctx, c->store[i].data, MLC_MEM_ACTIVATION);
     mlc__heap_free(c->ctx, c->text);
     mlc__heap_free(c->ctx, c->skip);
     mlc__heap_free(c->ctx, c->of);
-    mlc__heap_free(c->ctx, c);
+    mlc__handle_free(c->ctx, c);
 }
 
 /* Memory of one of the cache's storages. */
@@ -50596,7 +50775,7 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
 
 MLC_IMPL void mlc_optim_free(mlc_optim *o)
 {
-    if (!o) return;
+    if (!o || MLC__GONE(o, "optim_free", "optimizer")) return;
     if (o->prev) o->prev->next = o->next; else o->ctx->optims = o->next;
     if (o->next) o->next->prev = o->prev;
     if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
@@ -50611,14 +50790,14 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     mlc__heap_free(o->ctx, o->sched);
     mlc__heap_free(o->ctx, o->layers);
     mlc__heap_free(o->ctx, o->noise);
-    mlc__heap_free(o->ctx, o);
+    mlc__handle_free(o->ctx, o);
 }
 
 /* Takes over a filled-in draft. */
 static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 {
     mlc_optim *o;
-    if (!m) return NULL;
+    if (!m || MLC__GONE(m, "optimizer", "module")) return NULL;
     const size_t more = draft->matrix ? draft->matrix->bytes : 0;
     o = MLC__HEAP(mlc_optim *, m->ctx, sizeof *o + more, "optimizer");
     if (!o) return NULL;
@@ -50751,7 +50930,7 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 /* Also what ends the STATE error after a failed backward: the user has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
-    if (!o) return;
+    if (!o || MLC__GONE(o, "optim_zero_grad", "optimizer")) return;
     o->calls = 0;
     if (o->noise) o->noise->added = false;
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
@@ -51071,6 +51250,7 @@ static mlc_status mlc__optim_count(mlc_optim *o)
 MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_step", "optimizer")) return MLC_ERR_STATE;
     if (!MLC__ENTER(o->ctx, "optim_step")) return MLC_ERR_STATE;
     const mlc_status st = mlc__optim_count(o);
     MLC__LEAVE(o->ctx);
@@ -51397,6 +51577,7 @@ static mlc_status mlc__optim_reached(const mlc_optim *o, const char *what)
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
     if (!o) return mlc__no_object(mlc__ctx_of(loss), "optim_minimize", "the optimizer");
+    if (MLC__GONE(o, "optim_minimize", "optimizer")) return MLC_ERR_STATE;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, loss && loss->ctx == o->ctx, ARG, "optim_minimize: the loss %s", loss ?
                  "belongs to another context" : "is NULL; look at what should have made it");
@@ -54001,12 +54182,12 @@ MLC__LEVEL_WARM
 /* Parameters stay as they are. It may stand in no list. */
 MLC_IMPL void mlc_average_free(mlc_average *a)
 {
-    if (!a) return;
+    if (!a || MLC__GONE(a, "average_free", "average")) return;
     for (mlc_average **at = &a->o->averages; *at; at = &(*at)->next)
         if (*at == a) { *at = a->next; break; }
     if (a->o->swapped == a) a->o->swapped = NULL;
     mlc__heap_data_free(a->o->ctx, a->memory, MLC_MEM_OPTIM);
-    mlc__heap_free(a->o->ctx, a);
+    mlc__handle_free(a->o->ctx, a);
 }
 
 /* What it does to a run, but for the run. */
@@ -57183,7 +57364,7 @@ static void mlc__st_forget_views(mlc_safetensors *f)
 
 MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
 {
-    if (!f) return;
+    if (!f || MLC__GONE(f, "safetensors_close", "file")) return;
     mlc_ctx *ctx = f->file.ctx;
     mlc__st_forget_views(f);
     mlc__file_unmap(&f->file, f->map);
@@ -57194,7 +57375,7 @@ MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
     mlc__heap_free(ctx, f->text);
     mlc__heap_free(ctx, f->entries);
     mlc__heap_free(ctx, f->path);
-    mlc__heap_free(ctx, f);
+    mlc__handle_free(ctx, f);
 }
 
 static void mlc__files_release(mlc_ctx *ctx)
@@ -58879,6 +59060,7 @@ static mlc_status mlc__save_to_any(mlc_module *m, const mlc__save_to *to, const 
     const mlc_save_desc none = mlc_save_desc_make(), *d = desc ? desc : &none;
     const mlc__renames t = { m, "save", d->renames, d->n_renames };
     if (!m) return MLC_ERR_ARG;
+    if (MLC__GONE(m, "save", "module")) return MLC_ERR_STATE;
     MLC__TRY(mlc__renames_check(&t));
     MLC__TRY(mlc_module_build(m));
     MLC__TRY(mlc__scope_enter(m->ctx));
@@ -59548,6 +59730,7 @@ static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *me
 MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
 {
     if (!m) return MLC_ERR_ARG;
+    if (MLC__GONE(m, "load", "module")) return MLC_ERR_STATE;
     MLC__REQUIRE(m->ctx, path, ARG, "load: path is NULL; give a file's name");
     return mlc__load_from(m, path, NULL, 0, desc);
 }
@@ -60909,14 +61092,14 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
 
 MLC_IMPL void mlc_table_free(mlc_table *t)
 {
-    if (!t) return;
+    if (!t || MLC__GONE(t, "table_free", "table")) return;
     for (int64_t k = 0; t->columns && k < t->cols; k++)
         mlc__heap_free(t->ctx, (void *)t->columns[k].texts);
     mlc__heap_free(t->ctx, t->columns);
     mlc__heap_free(t->ctx, (void *)t->marks);
     mlc__heap_free(t->ctx, t->lines);
     mlc__heap_free(t->ctx, t->text);
-    mlc__heap_free(t->ctx, t);
+    mlc__handle_free(t->ctx, t);
 }
 
 MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
@@ -62858,10 +63041,10 @@ static mlc_dataset *mlc__set_done(mlc_dataset *d, mlc_status st)
 MLC_IMPL void mlc_dataset_free(mlc_dataset *d)
 {
     mlc__made *set = (mlc__made *)(void *)d;
-    if (!d) return;
+    if (!d || MLC__GONE(d, "dataset_free", "dataset")) return;
     if (d->release) d->release(d->user);
     mlc__owned_remove(&set->owned);
-    mlc__heap_free(set->owned.ctx, set);
+    mlc__handle_free(set->owned.ctx, set);
 }
 
 MLC_IMPL int64_t mlc_dataset_count(const mlc_dataset *d)
@@ -65908,6 +66091,7 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *f, mlc_batch *b)
 {
     if (!f || !b) return false;
     memset(b, 0, sizeof *b);
+    if (MLC__GONE(f, "loader_next", "loader")) return false;
     if (mlc__feed_here(f, "loader_next") != MLC_OK) return false;
     if (!f->planned && mlc__feed_begins(f) != MLC_OK) return false;
     const int64_t k = f->at;
@@ -65999,7 +66183,7 @@ static void mlc__resident_free(mlc__feed *f)
 /* It takes a half-made loader, too. */
 MLC_IMPL void mlc_loader_free(mlc_loader *f)
 {
-    if (!f) return;
+    if (!f || MLC__GONE(f, "loader_free", "loader")) return;
     mlc_ctx *ctx = f->ctx;
     mlc__crew_stop(f);
     mlc__resident_free(f);
@@ -66020,7 +66204,7 @@ MLC_IMPL void mlc_loader_free(mlc_loader *f)
     mlc__heap_free(ctx, f->crew.thread);
 #endif
     mlc__owned_remove(&f->owned);
-    mlc__heap_free(ctx, f);
+    mlc__handle_free(ctx, f);
 }
 
 static void mlc__feed_free(void *f) { mlc_loader_free(MLC__CAST(mlc_loader *, f)); }
@@ -67220,13 +67404,13 @@ static bool mlc__token_add(mlc_tokenizer *t, uint32_t id, const char *s, size_t 
 
 MLC_IMPL void mlc_tokenizer_free(mlc_tokenizer *t)
 {
-    if (!t) return;
+    if (!t || MLC__GONE(t, "tokenizer_free", "tokenizer")) return;
     void *const parts[] = { t->token, t->text, t->slot, t->special, t->unicode.run,
                             t->unicode.lower, t->merge, t->merge_slot, t->cache, t->valid,
                             t->symbol, t->heap };
     mlc_ctx *ctx = t->ctx;
     for (int i = 0; i < MLC__COUNT(parts); i++) mlc__heap_free(ctx, parts[i]);
-    mlc__heap_free(ctx, t);
+    mlc__handle_free(ctx, t);
 }
 
 MLC_IMPL mlc_tokenizer_desc mlc_tokenizer_desc_make(void)
@@ -68405,10 +68589,10 @@ static mlc_status mlc__store_reserve(const mlc_metric *m, mlc__store *s, mlc_dty
 
 MLC_IMPL void mlc_metric_free(mlc_metric *m)
 {
-    if (!m) return;
+    if (!m || MLC__GONE(m, "metric_free", "metric")) return;
     mlc__store *const all[4] = { &m->sums, &m->scores, &m->positive, &m->weights };
     for (int i = 0; i < 4; i++) mlc__heap_data_free(m->ctx, all[i]->s.data, MLC_MEM_OBJECT);
-    mlc__heap_free(m->ctx, m);
+    mlc__handle_free(m->ctx, m);
 }
 
 MLC_IMPL void mlc_metric_reset(mlc_metric *m)
@@ -69746,11 +69930,11 @@ MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
 
 MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
 {
-    if (!t) return;
+    if (!t || MLC__GONE(t, "tracker_free", "tracker")) return;
     for (int64_t i = 0; i < t->names; i++) mlc__heap_free(t->ctx, t->list[i].values);
     mlc__heap_free(t->ctx, t->list);
     mlc__heap_free(t->ctx, t->steps);
-    mlc__heap_free(t->ctx, t);
+    mlc__handle_free(t->ctx, t);
 }
 
 static mlc_status mlc__tracker_grow_values(const mlc_tracker *t, double **values, int64_t room)
@@ -70383,9 +70567,10 @@ MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
 
 MLC_IMPL void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c)
 {
-    if (!ctx || !c) return;
+    if (!ctx || !c || MLC__GONE(ctx, "callback_free", "context") ||
+        MLC__GONE(c, "callback_free", "callback")) return;
     if (c->release) c->release(ctx, c->user);
-    mlc__heap_free(ctx, c);
+    mlc__handle_free(ctx, c);
 }
 
 /* The bit of an event in the events of a callback. */
@@ -70951,6 +71136,9 @@ MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                             const mlc_fit_desc *desc, mlc_tracker **history)
 {
     if (history) *history = NULL;
+    if (MLC__GONE(net, "fit", "network") || MLC__GONE(opt, "fit", "optimizer") ||
+        MLC__GONE(train, "fit", "loader"))
+        return MLC_ERR_STATE;
     const mlc_ctx *ctx = mlc__fit_ctx(net, opt, train);
     mlc_fit_state *s = mlc_fit_begin(net, opt, train, desc);
     if (!s) return ctx ? ctx->status : MLC_ERR_ARG;
@@ -73194,12 +73382,12 @@ MLC_IMPL mlc_status mlc_run_saver_wait(mlc_run_saver *v)
 
 MLC_IMPL void mlc_run_saver_free(mlc_run_saver *v)
 {
-    if (!v) return;
+    if (!v || MLC__GONE(v, "run_saver_free", "saver")) return;
     if (!mlc__saver_left(v) && v->own) mlc_run_saver_wait(v);
     mlc_ctx_free(v->own);
     mlc__heap_free(v->ctx, v->memory);
     mlc__heap_free(v->ctx, v->bytes);
-    mlc__heap_free(v->ctx, v);
+    mlc__handle_free(v->ctx, v);
 }
 
 /* The file as it will be, and the path after it. */
@@ -73860,7 +74048,7 @@ static mlc_sweep *mlc__sweep_new(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t 
 
 MLC_IMPL void mlc_sweep_free(mlc_sweep *s)
 {
-    if (s) mlc__heap_free(s->ctx, s);
+    if (s && !MLC__GONE(s, "sweep_free", "sweep")) mlc__handle_free(s->ctx, s);
 }
 
 MLC_IMPL const mlc_trial *mlc_sweep_trial(const mlc_sweep *s, int64_t i)
@@ -75450,8 +75638,9 @@ MLC_IMPL mlc_status mlc_timeline_end(mlc_timeline *t)
 
 MLC_IMPL void mlc_timeline_free(mlc_timeline *t)
 {
-    if (!t || (t->id && mlc_timeline_end(t) != MLC_OK)) return;
-    mlc__heap_free(t->ctx, t);
+    if (!t || MLC__GONE(t, "timeline_free", "timeline")) return;
+    if (t->id && mlc_timeline_end(t) != MLC_OK) return;
+    mlc__handle_free(t->ctx, t);
 }
 
 MLC_IMPL int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost)

@@ -1325,3 +1325,76 @@ TEST(ctx, descs_of_layers_are_made_with_the_defaults_that_their_comments_name)
     CHECK(tcn.in == 3 && tcn.channels == 4 && tcn.levels == 5 && tcn.kernel == 3);
     CHECK(tcn.dropout == 0);
 }
+
+/* ---- handles of a debug build -------------------------------------------------------------- */
+
+#if defined(MLC_DEBUG) && !defined(MLC_NO_STDIO)
+TEST(ctx, a_handle_that_was_freed_is_an_error_of_its_context_and_changes_nothing)
+{
+    program  p;
+    mlc_ctx *ctx = test_ctx();
+    if (!CHECK_EQ(program_setup(&p, ctx), MLC_OK)) return;
+    mlc_module *part = mlc_module_child(p.net, 0), *other = mlc_nn_linear(ctx, 5, 33);
+    mlc_module_free(other);
+    mlc_module *next = mlc_nn_linear(ctx, 5, 33);
+    CHECK(next != other);              /* its address waits                                    */
+    mlc_module_free(other);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "module_free: the module was freed before, by itself or with");
+    CHECK(mlc_forward(other, p.x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "forward: the module was freed before");
+    CHECK_EQ(mlc_module_add(p.net, other), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "module_add: the child was freed before");
+    mlc_module_free(next);
+    mlc_optim_free(p.opt);
+    mlc_optim_free(p.opt);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_free: the optimizer was freed before");
+    CHECK_EQ(mlc_optim_step(p.opt), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_step: the optimizer was freed before");
+    mlc_module_free(p.net);
+    mlc_module_free(part);             /* went with its parent                                 */
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "module_free: the module was freed before");
+    CHECK_EQ(mlc_save(p.net, "none.safetensors"), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "save: the module was freed before");
+    CHECK(mlc_adam(p.net, 1e-3) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optimizer: the module was freed before");
+}
+
+TEST(ctx, each_function_that_frees_knows_what_was_freed)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(6, 3));
+    mlc_module *net = mlc_nn_linear(ctx, 3, 2);
+#define TWICE(type, object, made, free_it) \
+    do { \
+        type *h = made; \
+        CHECK(h != NULL); \
+        free_it; \
+        CHECK_OK(ctx); \
+        free_it; \
+        CHECK_ERROR(ctx, MLC_ERR_STATE, "the " object " was freed before"); \
+    } while (0)
+    mlc_optim *opt = mlc_adam(net, 1e-3);
+    TWICE(mlc_average, "average", mlc_ema(opt, 0.9), mlc_average_free(h));
+    TWICE(mlc_loader, "loader", mlc_loader_ordered(ctx, x, x, 2), mlc_loader_free(h));
+    TWICE(mlc_dataset, "dataset", mlc_dataset_tensors(ctx, &x, 1), mlc_dataset_free(h));
+    TWICE(mlc_metric, "metric", mlc_metric_accuracy(ctx), mlc_metric_free(h));
+    TWICE(mlc_tracker, "tracker", mlc_tracker_create(ctx), mlc_tracker_free(h));
+    TWICE(mlc_callback, "callback", mlc_on_nan(ctx, 1), mlc_callback_free(ctx, h));
+    TWICE(mlc_run_saver, "saver", mlc_run_saver_create(ctx), mlc_run_saver_free(h));
+    TWICE(mlc_timeline, "timeline", mlc_timeline_begin(ctx, 16), mlc_timeline_free(h));
+#undef TWICE
+}
+
+TEST(ctx, memory_of_freed_handles_goes_back_to_the_allocator_with_the_context)
+{
+    counter      c;
+    mlc_ctx_desc d = counted_desc(&c);
+    mlc_ctx     *ctx = mlc_ctx_create(&d);
+    if (!CHECK(ctx != NULL)) return;
+    for (int i = 0; i < 400; i++) mlc_module_free(mlc_nn_linear(ctx, 4, 4));
+    CHECK_OK(ctx);
+    CHECK(c.live > 256 * 64);          /* the last 256 wait                                    */
+    mlc_ctx_free(ctx);
+    CHECK_EQ(c.live, 0);
+}
+#endif

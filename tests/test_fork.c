@@ -557,6 +557,60 @@ TEST(fork, mlc_log_and_mlc_abort_show_errors_of_programs_that_do_not_look)
 #endif
 }
 
+/* ---- handles whose context is gone ----------------------------------------------------------- */
+
+#if defined(MLC_DEBUG) && !defined(MLC_NO_STDIO)
+/* A child frees, and uses, what went with its context; exit status 7 if it gets to the end. */
+static int child_goes_on_after_its_context(bool aborts, char *text, size_t size)
+{
+    int pipes[2], status = 0;
+    size_t n = 0;
+    if (!CHECK_EQ(pipe(pipes), 0)) return 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        mlc_batch b;
+        dup2(pipes[1], 2);
+        setenv("MLC_THREADS", "1", 1);
+        if (aborts) setenv("MLC_ABORT", "1", 1);
+        mlc_ctx    *ctx = mlc_ctx_create(NULL);
+        mlc_module *net = mlc_nn_linear(ctx, 3, 2);
+        mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(4, 3));
+        mlc_loader *loader = mlc_loader_ordered(ctx, x, x, 2);
+        mlc_optim  *opt = mlc_adam(net, 1e-3);
+        mlc_ctx_free(ctx);
+        mlc_optim_free(opt);
+        bool fine = mlc_optim_step(opt) == MLC_ERR_STATE && !mlc_loader_next(loader, &b);
+        fine = fine && mlc_scope_begin(ctx) == MLC_ERR_STATE && !mlc_nn_relu(ctx);
+        mlc_module_free(net);
+        mlc_ctx_free(ctx);
+        _exit(fine ? 7 : 1);
+    }
+    close(pipes[1]);
+    for (ssize_t r; n < size - 1 && (r = read(pipes[0], text + n, size - 1 - n)) > 0;)
+        n += (size_t)r;
+    text[n] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(fork, a_handle_whose_context_was_freed_is_said_on_standard_error_and_not_read)
+{
+    char text[2048];
+    CHECK_EQ(child_goes_on_after_its_context(false, text, sizeof text), 7);
+    CHECK_HAS(text, "mlcore: optim_free: there is no such optimizer: it was freed, by itself or "
+              "with its context");
+    CHECK_HAS(text, "mlcore: optim_step: there is no such optimizer: ");
+    CHECK_HAS(text, "mlcore: loader_next: there is no such loader: ");
+    CHECK_HAS(text, "mlcore: scope_begin: there is no such context: ");
+    CHECK_HAS(text, "mlcore: module_create: there is no such context: ");
+    CHECK_HAS(text, "mlcore: module_free: there is no such module: ");
+    CHECK_HAS(text, "mlcore: ctx_free: there is no such context: ");
+    CHECK_EQ(child_goes_on_after_its_context(true, text, sizeof text), -1);
+    CHECK_HAS(text, "mlcore: optim_free: there is no such optimizer: ");
+}
+#endif
+
 /* ---- MLC_CHECK ------------------------------------------------------------------------------- */
 
 #ifndef MLC_NO_STDIO
