@@ -523,6 +523,10 @@ MLC_API mlc_status mlc_ctx_status(const mlc_ctx *ctx);
  *   mlc_scope_end returned; else "". It is readable until the next error, the next mlc_scope_end
  *   that returns MLC_OK, or mlc_error_clear.                         test: tests/test_ctx.c  */
 MLC_API const char *mlc_error(const mlc_ctx *ctx);
+/* mlc_error_status: the status of the error whose text is mlc_error's: also after the end of the
+ *   scope in which it happened, where mlc_ctx_status is MLC_OK again. MLC_OK: mlc_error is "".
+ *   NULL context: ARG.                                               test: tests/test_ctx.c  */
+MLC_API mlc_status mlc_error_status(const mlc_ctx *ctx);
 /* mlc_error_clear: forgets the standing error and its text: mlc_error is "" then.            */
 MLC_API void mlc_error_clear(mlc_ctx *ctx);
 /* mlc_raise: records an error from a user's own module or operation; the first one wins.
@@ -7367,7 +7371,9 @@ public:
     explicit context(const mlc_ctx_desc &desc) : handle<mlc_ctx>(mlc_ctx_create(&desc)) {}
 };
 
-/* root: a module that has no parent, with all below it: mlc::root net(mlc_nn_sequential(ctx)).
+/* root: a module that has no parent, with all below it: mlc::root net(mlc_nn_sequential(ctx)). In
+ * parentheses or braces, as all handles: mlc::root net = mlc_nn_sequential(ctx) does not compile,
+ * since a pointer becomes an owner only where the program says so.
  * One that becomes a part of another belongs to that: MLC_SEQUENTIAL(ctx, body.release()). Without
  * release there would be two owners, so that it does not compile.                               */
 using root = handle<mlc_module>;
@@ -7726,6 +7732,52 @@ MLC__CPP_CREATE(wrap) MLC__CPP_CREATE(randn) MLC__CPP_CREATE(normal) MLC__CPP_CR
 MLC__CPP_CREATE(truncated_normal) MLC__CPP_CREATE(bernoulli) MLC__CPP_CREATE(randint)
 #undef MLC__CPP_CREATE
 
+/* from: a copy of the numbers of a std::vector, std::array or std::span: mlc::from(ctx, {2, 3}, v).
+ * Their type gives the dtype: float, double, bool, integers with a sign of 8, 4 or 1 bytes, and
+ * unsigned ones of 1 byte. A std::vector<bool> has no bools to copy, and does not compile.
+ *   err    SHAPE: the shape has more or fewer elements than there are numbers                   */
+namespace detail {
+template <class T> constexpr mlc_dtype integer_of()
+{
+    return !std::is_integral<T>::value ? MLC_DTYPE_COUNT : std::is_unsigned<T>::value
+               ? (sizeof(T) == 1 ? MLC_U8 : MLC_DTYPE_COUNT)
+               : sizeof(T) == 8 ? MLC_I64 : sizeof(T) == 4 ? MLC_I32
+               : sizeof(T) == 1 ? MLC_I8 : MLC_DTYPE_COUNT;
+}
+template <class T> constexpr mlc_dtype dtype_of()
+{
+    return std::is_same<T, float>::value ? MLC_F32 : std::is_same<T, double>::value ? MLC_F64
+               : std::is_same<T, bool>::value ? MLC_BOOL : integer_of<T>();
+}
+/* Elements of a shape, as a number that no product of sizes is too large for; below 0: mlc_from
+ * says what is wrong with it.                                                                   */
+inline double elements_of(const mlc_dims &d)
+{
+    double n = 1;
+    for (int32_t i = 0; i < d.n && i < MLC_MAX_DIMS; i++) {
+        if (d.v[i] < 0) return -1;
+        n *= static_cast<double>(d.v[i]);
+    }
+    return d.n < 0 || d.n > MLC_MAX_DIMS ? -1 : n;
+}
+template <class T> tensor from_numbers(mlc_ctx *ctx, const mlc_dims &shape, const T *v, size_t n)
+{
+    constexpr mlc_dtype dtype = dtype_of<T>();
+    static_assert(dtype != MLC_DTYPE_COUNT, "mlc::from: numbers are float, double, bool, int64_t, "
+                  "int32_t, int8_t or uint8_t");
+    const double want = elements_of(shape);
+    if (want < 0 || want == static_cast<double>(n)) return ::mlc_from(ctx, dtype, shape, v);
+    mlc_raise(ctx, MLC_ERR_SHAPE, "from: the shape has %.0f elements, there are %llu numbers; give "
+              "as many as the shape has", want, static_cast<unsigned long long>(n));
+    return tensor();
+}
+}
+template <class V> auto from(mlc_ctx *ctx, const dims &shape, const V &numbers)
+    -> decltype(detail::from_numbers(ctx, shape, numbers.data(), numbers.size()))
+{
+    return detail::from_numbers(ctx, shape, numbers.data(), numbers.size());
+}
+
 /* Over all axes, mlc::sum(x), or those in braces or one, mlc::sum(x, {0, 1}), mlc::max(x, -1).  */
 #define MLC__CPP_REDUCE(T, name) \
     inline T (name)(tensor x, const dims &axes = dims(), bool keepdim = false) \
@@ -7970,8 +8022,8 @@ MLC__CPP_ELEMENTS(uint8_t, detail::bytes)
 #undef MLC__CPP_ELEMENTS
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
-/* error: what mlc::check throws, a std::runtime_error that knows the status, too: STATE where the
- * end of a scope has returned it and only the text is left.                                     */
+/* error: what mlc::check throws, a std::runtime_error that knows the status, too: that with which
+ * the error was made, also where its scope has ended, and that of mlc_raise.                    */
 #ifdef __clang__
 #  pragma clang diagnostic push
 #  pragma clang diagnostic ignored "-Wweak-vtables"       /* a header has no other place for it  */
@@ -7996,10 +8048,10 @@ private:
 inline void check(mlc_ctx *ctx)
 {
     const std::string text = mlc_error(ctx);
-    const mlc_status  standing = mlc_ctx_status(ctx);
+    const mlc_status  status = mlc_error_status(ctx);
     if (text.empty()) return;
     mlc_error_clear(ctx);
-    throw error(standing != MLC_OK ? standing : MLC_ERR_STATE, text);
+    throw error(status, text);
 }
 /* check of a status, which a call or mlc::scope::end returned: throws where it is not MLC_OK. The
  * text is that of mlc_error(ctx). An error that stands with another status is of a call before: its
@@ -9534,7 +9586,8 @@ struct mlc_ctx {
      * kernel may have written the device's error word. */
     mlc_status     status;
     bool           abort_on_error, on_host, dry_run, soft_warned, tape_warned, error_pending;
-    bool           told;               /* message is of the error that mlc_scope_end returned  */
+    uint8_t        told;               /* mlc_status that mlc_scope_end returned, whose text is */
+                                       /* still in message, or MLC_OK                          */
     bool           ticket_stale;       /* the word was read since the post                     */
     bool           again;              /* a piece runs a second time: mlc_recomputing          */
     bool           blas;               /* products go to the CBLAS, where there is one          */
@@ -9739,7 +9792,7 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     const size_t size = ctx->tables.message;
     const size_t n = ctx->current ? ctx->installed.modules->place(ctx, message, size) : 0;
     ctx->status = status;
-    ctx->told = false;
+    ctx->told = MLC_OK;
     vsnprintf(message + n, size - n, format, args);
     memcpy(ctx->message, message, size);
     mlc__log(ctx, MLC_LOG_ERROR, ctx->message);
@@ -9906,6 +9959,11 @@ MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx)
     if (ctx && MLC__IS_SECOND(ctx)) return MLC_ERR_STATE;
     return ctx ? ctx->status : MLC_ERR_ARG;
 }
+MLC_IMPL mlc_status mlc_error_status(const mlc_ctx *ctx)
+{
+    const mlc_status standing = mlc_ctx_status(ctx);
+    return ctx && standing == MLC_OK ? (mlc_status)ctx->told : standing;
+}
 MLC_IMPL const char *mlc_error(const mlc_ctx *ctx)
 {
     if (!ctx) return "no context; where mlc_ctx_create made none, desc.status says why";
@@ -9917,7 +9975,7 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
 {
     if (!ctx || !MLC__SECOND_FORGET(ctx)) return;  /* another thread's error is not cleared */
     ctx->status = MLC_OK;
-    ctx->told = false;
+    ctx->told = MLC_OK;
 }
 
 /* What the backend says of its last failure, or "". */
@@ -29709,7 +29767,7 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     mlc__scope *s = &ctx->scopes[ctx->depth];
     while (ctx->inner.end && ctx->inner.depth == ctx->depth) ctx->inner.end(ctx);
     status = ctx->status;
-    ctx->told = status != MLC_OK;
+    ctx->told = (uint8_t)status;
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) {
         mlc__node_unsave(nd);
@@ -29730,7 +29788,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
  * error that the program was told of stays. */
 static mlc_status mlc__scope_leave(mlc_ctx *ctx)
 {
-    const bool had_error = ctx->scopes[ctx->depth].had_error, told = ctx->told;
+    const bool had_error = ctx->scopes[ctx->depth].had_error;
+    const uint8_t told = ctx->told;
     const mlc_status st = mlc_scope_end(ctx);
     if (!had_error) ctx->status = st;
     ctx->told = told;

@@ -6,6 +6,7 @@
 #include "../mlcore.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -629,12 +630,55 @@ static void after_a_catch_the_context_works()
 #endif
 }
 
+template <class T> static bool comes_back(mlc_ctx *ctx, mlc_dtype dtype)
+{
+    const std::vector<T> in = {T(1), T(0), T(3), T(4), T(5), T(1)};
+    const mlc::tensor    x = mlc::from(ctx, {2, 3}, in);
+    const mlc::span<T>   out = mlc::elements<T>(x);
+    return x && x->dtype == dtype && x->ndim == 2 && x->shape[1] == 3 &&
+           std::vector<T>(out.begin(), out.end()) == in;
+}
+
+static void a_vector_becomes_a_tensor_of_its_dtype_and_comes_back()
+{
+    mlc::context ctx;
+    CHECK(comes_back<float>(ctx, MLC_F32) && comes_back<double>(ctx, MLC_F64));
+    CHECK(comes_back<int64_t>(ctx, MLC_I64) && comes_back<int32_t>(ctx, MLC_I32));
+    CHECK(comes_back<int8_t>(ctx, MLC_I8) && comes_back<uint8_t>(ctx, MLC_U8));
+    const std::vector<long long>  whole(4, 7);             /* not int64_t's type everywhere     */
+    const std::array<bool, 2>     truth = {{true, false}};
+    CHECK(mlc::from(ctx, {4}, whole)->dtype == MLC_I64);
+    CHECK(mlc::from(ctx, 2, truth)->dtype == MLC_BOOL);
+    CHECK(mlc_numel(mlc::from(ctx, {0, 3}, std::vector<float>())) == 0);
+    CHECK(mlc::from(ctx, {}, std::vector<float>(1, 2.0f))->ndim == 0);
+    CHECK(mlc_ctx_status(ctx) == MLC_OK);
+}
+
+static bool refused(mlc_ctx *ctx, const mlc::dims &shape, size_t n, mlc_status st, const char *text)
+{
+    const bool none = !mlc::from(ctx, shape, std::vector<float>(n));
+    const bool said = mlc_ctx_status(ctx) == st && std::strstr(mlc_error(ctx), text);
+    mlc_error_clear(ctx);
+    return none && said;
+}
+
+static void a_vector_of_another_size_than_the_shape_is_refused_with_both_numbers()
+{
+    mlc::context  ctx;
+    const int64_t large = int64_t(1) << 32;
+    CHECK(refused(ctx, {2, 3}, 5, MLC_ERR_SHAPE, "from: the shape has 6 elements, there are 5 "));
+    CHECK(refused(ctx, {2, 3}, 7, MLC_ERR_SHAPE, "from: the shape has 6 elements, there are 7 "));
+    CHECK(refused(ctx, {}, 0, MLC_ERR_SHAPE, "from: the shape has 1 elements, there are 0 "));
+    CHECK(refused(ctx, {large, large}, 0, MLC_ERR_SHAPE, "18446744073709551616 elements"));
+    CHECK(refused(ctx, {2, -3}, 6, MLC_ERR_ARG, "from: "));
+}
+
 static void check_sees_what_the_last_scope_returned()
 {
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
     mlc::context ctx;
     { mlc::scope step(ctx); mlc_raise(ctx, MLC_ERR_IO, "mine"); }
-    CHECK(mlc_ctx_status(ctx) == MLC_OK && thrown(ctx) == "STATE: mine" && thrown(ctx).empty());
+    CHECK(mlc_ctx_status(ctx) == MLC_OK && thrown(ctx) == "IO: mine" && thrown(ctx).empty());
     { mlc::scope step(ctx); mlc_raise(ctx, MLC_ERR_IO, "mine"); }
     { mlc::scope step(ctx); }                              /* returns MLC_OK                    */
     CHECK(thrown(ctx).empty());
@@ -793,6 +837,8 @@ int main()
     loops_see_all_parameters_and_elements();
     check_throws_the_text();
     after_a_catch_the_context_works();
+    a_vector_becomes_a_tensor_of_its_dtype_and_comes_back();
+    a_vector_of_another_size_than_the_shape_is_refused_with_both_numbers();
     check_sees_what_the_last_scope_returned();
     what_a_training_needs_is_freed();
     a_lambda_is_a_trial();

@@ -1326,6 +1326,34 @@ TEST(ctx, descs_of_layers_are_made_with_the_defaults_that_their_comments_name)
     CHECK(tcn.dropout == 0);
 }
 
+/* ---- the status of the text ------------------------------------------------------------------ */
+
+TEST(ctx, the_status_of_an_error_is_known_as_long_as_its_text)
+{
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_error_status(ctx), MLC_OK);
+    CHECK_EQ(mlc_error_status(NULL), MLC_ERR_ARG);
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_ERR_IO, "mine");
+    CHECK_EQ(mlc_error_status(ctx), MLC_ERR_IO);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_ERR_IO);
+    CHECK_EQ(mlc_ctx_status(ctx), MLC_OK);
+    CHECK_EQ(mlc_error_status(ctx), MLC_ERR_IO);
+    CHECK_STR(mlc_error(ctx), "mine");
+    mlc_raise(ctx, MLC_ERR_SHAPE, "yours");
+    CHECK_EQ(mlc_error_status(ctx), MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_error_status(ctx), MLC_OK);
+    mlc_scope_begin(ctx);
+    mlc_raise(ctx, MLC_INTERRUPTED, "his");
+    mlc_scope_end(ctx);
+    CHECK_EQ(mlc_error_status(ctx), MLC_INTERRUPTED);
+    mlc_scope_begin(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    CHECK_EQ(mlc_error_status(ctx), MLC_OK);
+    CHECK_STR(mlc_error(ctx), "");
+}
+
 /* ---- handles of a debug build -------------------------------------------------------------- */
 
 #if defined(MLC_DEBUG) && !defined(MLC_NO_STDIO)

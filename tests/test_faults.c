@@ -341,6 +341,7 @@ static mlc_status run(world *w, const scenario *s, int64_t fail_at, bool ever, u
     if (st != MLC_OK) {
         CHECK_EQ(st, MLC_ERR_NOMEM);
         CHECK_EQ(stands, MLC_ERR_NOMEM);
+        CHECK_EQ(mlc_error_status(w->ctx), MLC_ERR_NOMEM);
         CHECK_HAS(mlc_error(w->ctx), "memory");
         mlc_error_clear(w->ctx);
         CHECK(hash_world(w) == before);
