@@ -8067,10 +8067,11 @@ inline void check(mlc_ctx *ctx, mlc_status status)
 }
 #endif
 
-/* -- function objects. No exception may leave a function that C calls (of mlc_nn_lambda,
- *    mlc_module_hook, mlc_hooks, mlc_dataset, a callback, a class of modules): it would leave the
- *    context in the middle of a call, or end the program. Catch it there and call mlc_raise. What
- *    is here does so: the text is of what(), the status that of a mlc::error, else STATE. -- */
+/* -- function objects. No exception may leave a function that C calls (a class of modules,
+ *    mlc_nn_lambda, hooks, datasets, callbacks, writers: examples/GUIDE.md lists them): it would
+ *    leave the context in the middle of a call, or end the program. Catch it there and call
+ *    mlc_raise. What is here does so: the text is of what(), the status that of a mlc::error, else
+ *    STATE. -- */
 
 namespace detail {
 template <class F, class... A>
