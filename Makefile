@@ -128,6 +128,9 @@ $(BUILD)/%.o: tests/%.c $(TEST_HEADERS) $(BUILD)/config $(BUILD)/blas
 # An implementation of its own, for what is private: seconds, not minutes.
 $(BUILD)/test_barrier.o: CFLAGS += -O0
 
+# Has the vsnprintf for boards in it.
+$(BUILD)/test_print.o: examples/embedded/vsnprintf.c examples/embedded/vsnprintf.h
+
 $(BUILD)/tests: $(IMPL) $(TEST_OBJECTS)
 	$(CC) $(SAN_FLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 

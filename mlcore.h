@@ -92,7 +92,8 @@
  *                          else, so that the framework compiles sooner. The same bits.
  *   MLC_VSNPRINTF(to, n, format, args) is called as vsnprintf wherever the library formats text.
  *   That of newlib-nano knows no %lld, and %g only with -u _printf_float, and then it allocates:
- *   there the numbers of error texts are right by one of the program's, which does what C99's does.
+ *   there the numbers of error texts are right by one of the program's, which does what C99's does:
+ *   examples/embedded/vsnprintf.c.
  *   MLC_FILE               a file that is this header and nothing else, default __FILE_NAME__: the
  *                          implementation includes itself, once for each level of kernels. Needed
  *                          where the header is piped to the compiler, pasted into another file or

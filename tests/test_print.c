@@ -7,6 +7,10 @@
 
 #include "golden/golden.h"
 
+#include "../examples/embedded/vsnprintf.c"
+
+#include <locale.h>
+#include <stdarg.h>
 #include <unistd.h>
 
 typedef struct sink {
@@ -371,4 +375,159 @@ TEST(print, in_a_desc_0_is_0)
     d.threshold = 0;
     CHECK_STR(printed(t, &d), "[1. ... 4.]\n");
     CHECK_OK(ctx);
+}
+
+/* ---- vsnprintf of examples/embedded ------------------------------------------------------- */
+
+/* Room for n bytes of both: the C library's and that of boards write the same.               */
+static void same_in(size_t n, const char *format, va_list args)
+{
+    char    want[1200], got[1200];
+    va_list again;
+    memset(want, '#', sizeof want);
+    memset(got, '#', sizeof got);
+    va_copy(again, args);
+    const int length = vsnprintf(want, n, format, args);
+    CHECK_EQ(board_vsnprintf(got, n, format, again), length);
+    va_end(again);
+    if (memcmp(want, got, sizeof want) != 0) {
+        want[sizeof want - 1] = got[sizeof got - 1] = 0;
+        CHECK_STR(format, "");
+        CHECK_STR(got, want);
+    }
+}
+
+static void same(const char *format, ...)
+{
+    static const size_t rooms[] = {1200, 9, 1, 0};
+    for (int i = 0; i < 4; i++) {
+        va_list args;
+        va_start(args, format);
+        same_in(rooms[i], format, args);
+        va_end(args);
+    }
+}
+
+/* A conversion of this kind, with as many * before it, of values of all sizes.                */
+static void same_reals(const char *f, int stars)
+{
+    static const double edges[] = {0, -0.0, 1, 0.5, 1.5, 2.5, 9.995, 0.00001, 0.0001, 99999.5, 1e5,
+                                   1e6, 123456789, 1e21, 1e22, 1e23, 1e300, 1.7976931348623157e308,
+                                   5e-324, 2.2250738585072014e-308, 0.1, 1e-7, 999999.5, 0.00099995,
+                                   -3.25};
+    for (int i = 0; i < 25 + 300; i++) {
+        const double power = test_random(11, i, -300, 300), m = test_random(12, i, -10, 10);
+        const double plain = test_random(13, i, -1e6, 1e6);
+        const double x = i < 25 ? edges[i] : i % 2 ? m * pow(10, power) : (double)(float)plain;
+        for (int p = -1; p <= 17 && stars; p += p < 3 ? 1 : 7) same(f, p, x);
+        if (!stars) same(f, x);
+    }
+    if (stars) same(f, 3, INF);
+    else same(f, -INF);
+    if (stars) same(f, 3, NO_NUMBER);
+}
+
+#define WHOLE_OF(type, list) \
+    do { \
+        static const type v[] = list; \
+        for (size_t i = 0; i < sizeof v / sizeof *v; i++) { \
+            if (stars) same(f, 5, v[i]); \
+            else same(f, v[i]); \
+        } \
+    } while (0)
+#define SIGNED_ONES(least, most) {0, 1, -1, 7, -42, 123456, most, least}
+#define UNSIGNED_ONES(most)      {0, 1, 7, 255, 123456, most}
+#define LIST(...)                __VA_ARGS__
+
+static void same_whole(const char *f, int stars, int longs, bool minus)
+{
+    if (minus && longs == 2) WHOLE_OF(long long, LIST(SIGNED_ONES(INT64_MIN, INT64_MAX)));
+    else if (minus && longs) WHOLE_OF(long, LIST(SIGNED_ONES(INT32_MIN, INT32_MAX)));
+    else if (minus) WHOLE_OF(int, LIST(SIGNED_ONES(INT32_MIN, INT32_MAX)));
+    else if (longs == 2) WHOLE_OF(unsigned long long, LIST(UNSIGNED_ONES(UINT64_MAX)));
+    else if (longs) WHOLE_OF(unsigned long, LIST(UNSIGNED_ONES(UINT32_MAX)));
+    else WHOLE_OF(unsigned, LIST(UNSIGNED_ONES(UINT32_MAX)));
+}
+
+static void same_texts(const char *f, int stars)
+{
+    static const char *const texts[] = {"", "a", "layer", "a text of more than thirty-four bytes"};
+    for (int i = 0; i < 4; i++) {
+        for (int n = -12; n <= 12 && stars; n += 6) same(f, n, texts[i]);
+        if (!stars) same(f, texts[i]);
+    }
+}
+
+/* spec: "%-8lld", from % to the letter.                                                       */
+static bool same_of(const char *spec)
+{
+    char      f[64];
+    const int n = (int)strlen(spec);
+    int       stars = 0, longs = 0;
+    for (int i = 0; i < n; i++) {
+        stars += spec[i] == '*';
+        longs += spec[i] == 'l';
+    }
+    snprintf(f, sizeof f, "<%s, 100%%%%>", spec);
+    switch (spec[n - 1]) {
+    case 'd': same_whole(f, stars, longs, true); return true;
+    case 'u':
+    case 'x': same_whole(f, stars, longs, false); return true;
+    case 'e':
+    case 'f':
+    case 'g': same_reals(f, stars); return true;
+    case 's': same_texts(f, stars); return true;
+    case 'c': same(f, 'c'); return true;
+    case 'p': same(f, (void *)f); return true;
+    default: return false;
+    }
+}
+
+/* The next conversion in a string of C in this line: its length, or 0.                        */
+static int next_spec(const char **at)
+{
+    for (const char *c = *at; *c; c++) {
+        if (*c != '%') continue;
+        if (c[1] == '%') {
+            c++;
+            continue;
+        }
+        int n = 1 + (int)strspn(c + 1, "-0123456789.*l");
+        if (strchr("sdcuxefgp", c[n]) == NULL || c[n] == 0) continue;
+        if (c[1] == ' ' || c[n] == 0) continue;
+        *at = c;
+        return n + 1;
+    }
+    return 0;
+}
+
+TEST(print, the_vsnprintf_of_boards_does_what_the_library_of_c_does_for_each_format_of_the_header)
+{
+#ifndef _WIN32                         /* whose printf is not C99's                            */
+    static char line[4096], seen[128][24];
+    int         n = 0;
+    char        before[64];
+    FILE       *file = fopen("mlcore.h", "r");
+    if (!CHECK(file != NULL)) return;
+    snprintf(before, sizeof before, "%s", setlocale(LC_NUMERIC, NULL));
+    setlocale(LC_NUMERIC, "C");
+    while (fgets(line, sizeof line, file) != NULL) {
+        const char *at = strchr(line, '"');
+        for (int length; at != NULL && (length = next_spec(&at)) > 0; at += length) {
+            char spec[24];
+            if (length > 20) continue;
+            snprintf(spec, sizeof spec, "%.*s", length, at);
+            int i = 0;
+            while (i < n && strcmp(seen[i], spec) != 0) i++;
+            if (i < n || !CHECK(n < 128)) continue;
+            memcpy(seen[n++], spec, sizeof spec);
+            CHECK(same_of(spec));
+        }
+    }
+    fclose(file);
+    CHECK(n > 60);                     /* it is the header that was read                       */
+    setlocale(LC_NUMERIC, before);
+#else
+    CHECK(board_vsnprintf(NULL, 0, "none", NULL) == 4);
+#endif
 }

@@ -13,14 +13,24 @@ flags="-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -std=gnu11 -Os
        -ffunction-sections -fdata-sections -I. -I$here"
 lean='-DMLC_NO_STDIO -DMLC_NO_THREADS -DMLC_NO_SIMD -DMLC_ONLY_F32'
 
+# newlib-nano, with a vsnprintf for mlcore and for the program
+nano="-include $here/vsnprintf.h"
+
 # shellcheck disable=SC2086  (flags are words)
 
-# program NAME SOURCE...
+# implementation OBJECT FLAGS
+implementation() {
+    printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' |
+        $arm-gcc $flags $lean $2 -x c -c -o "$build/$1" - || exit 1
+}
+
+# program NAME LIBC SOURCE...
+# shellcheck disable=SC2086
 program() {
-    name=$1
-    shift
-    $arm-gcc $flags --specs=rdimon.specs -nostartfiles -Wl,--gc-sections -T $here/board.ld \
-        -o "$build/$name.elf" "$@" $here/board.c "$build/mlcore-m4.o" -lm || exit 1
+    name=$1 libc=$2
+    shift 2
+    $arm-gcc $flags $libc --specs=rdimon.specs -nostartfiles -Wl,--gc-sections -T $here/board.ld \
+        -o "$build/$name.elf" "$@" $here/board.c -lm || exit 1
     code=$($arm-nm -S -t d "$build/$name.elf" |
            awk '$4 ~ /^mlc_/ && tolower($3) == "t" {n += $2} END {print n + 0}')
     printf '\n%s: %d bytes of mlcore, the rest is newlib, constants and the program\n' "$name" "$code"
@@ -29,8 +39,10 @@ program() {
 }
 
 mkdir -p "$build"
-printf '#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n' |
-    $arm-gcc $flags $lean -x c -c -o "$build/mlcore-m4.o" - || exit 1
+implementation mlcore-m4.o ''
+implementation mlcore-m4-nano.o "$nano"
 "$build/flash" examples/data/digits.csv "$build/flash.safetensors" >"$build/flash_digits.c" || exit 1
-program xor $here/xor.c
-program digits $here/digits.c "$build/flash_digits.c"
+program xor '' $here/xor.c "$build/mlcore-m4.o"
+program xor-nano "--specs=nano.specs $nano -Dprintf(...)=board_printf(__VA_ARGS__)" $here/xor.c $here/vsnprintf.c \
+    "$build/mlcore-m4-nano.o"
+program digits '' $here/digits.c "$build/flash_digits.c" "$build/mlcore-m4.o"
