@@ -737,21 +737,21 @@ MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
  *   of another dtype or on a device. Elements are as t->stride says, also for the next eight.
  *   ref    Tensor.data_ptr                                                                     */
 MLC_API float *mlc_f32(mlc_tensor *t);
-/* mlc_f64: the same for f64.                                                                 */
+/* mlc_f64: mlc_f32 for f64.                                                                  */
 MLC_API double *mlc_f64(mlc_tensor *t);
-/* mlc_i64: for i64.                                                                          */
+/* mlc_i64: mlc_f32 for i64.                                                                  */
 MLC_API int64_t *mlc_i64(mlc_tensor *t);
 /* mlc_bf16: for bf16; mlc_bf16_to gives the values.                                          */
 MLC_API uint16_t *mlc_bf16(mlc_tensor *t);
 /* mlc_f16: for f16; mlc_f16_to gives the values.                                             */
 MLC_API uint16_t *mlc_f16(mlc_tensor *t);
-/* mlc_i32: for i32.                                                                          */
+/* mlc_i32: mlc_f32 for i32.                                                                  */
 MLC_API int32_t *mlc_i32(mlc_tensor *t);
-/* mlc_i8: for i8.                                                                            */
+/* mlc_i8: mlc_f32 for i8.                                                                    */
 MLC_API int8_t *mlc_i8(mlc_tensor *t);
-/* mlc_u8: for u8.                                                                            */
+/* mlc_u8: mlc_f32 for u8.                                                                    */
 MLC_API uint8_t *mlc_u8(mlc_tensor *t);
-/* mlc_bool: for bool: bytes, 0 is false.                                                     */
+/* mlc_bool: mlc_f32 for bool: bytes, 0 is false.                                             */
 MLC_API uint8_t *mlc_bool(mlc_tensor *t);
 
 typedef struct mlc_print_desc {        /* as numpy.printoptions                                */
@@ -800,7 +800,7 @@ MLC_API bool mlc_requires_grad(const mlc_tensor *t);
  *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c
  *   ref    Tensor.backward                                                                     */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
-/* mlc_backward_from: the same from any tensor y with its gradient dy (NULL: ones).
+/* mlc_backward_from: mlc_backward from any tensor y with its gradient dy (NULL: ones).
  *   err    as mlc_backward; ARG, SHAPE, DTYPE: a dy that does not fit y
  *   ref    Tensor.backward(gradient=dy)                                                        */
 MLC_API mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy);
@@ -1185,7 +1185,7 @@ MLC_API mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b);
 MLC_API mlc_tensor *mlc_logical_not(mlc_tensor *x);
 /* mlc_isnan: which elements are NaN.         ref: torch.isnan                                   */
 MLC_API mlc_tensor *mlc_isnan(mlc_tensor *x);
-/* mlc_isinf: which are infinite.             ref: torch.isinf                                   */
+/* mlc_isinf: which elements are infinite.    ref: torch.isinf                                   */
 MLC_API mlc_tensor *mlc_isinf(mlc_tensor *x);
 /* mlc_isfinite: which are neither infinite nor NaN.  ref: torch.isfinite                        */
 MLC_API mlc_tensor *mlc_isfinite(mlc_tensor *x);
@@ -1369,7 +1369,7 @@ MLC_API mlc_tensor *mlc_mean_all(mlc_tensor *x);
 /* mlc_prod: product, carried in f64; of integers and bool i64, modulo 2^64.
  *   grad   dx += dy times the product of the others, also where x is 0      ref: torch.prod   */
 MLC_API mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_max: largest value of any dtype; NaN wins. mlc_min: smallest.
+/* mlc_max: largest value of any dtype; NaN wins. mlc_min: smallest value.
  *   grad   dy shared evenly by ties      err: SHAPE if a reduced axis is empty
  *   ref    torch.amax, torch.amin; torch.max, torch.min without indices                        */
 MLC_API mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim);
@@ -2028,7 +2028,7 @@ MLC_API size_t mlc_state_bytes(mlc_module *m);
  *   err    ARG: bytes                                         test: tests/test_nn_values.c
  *   ref    torch.nn.Module.state_dict in memory                                               */
 MLC_API mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes);
-/* mlc_state_load: takes them back.
+/* mlc_state_load: takes parameters and buffers back from a block of mlc_state_save.
  *   err    ARG before anything changes: no such block, or of a network with other names, shapes or
  *          dtypes: the message has the first                                                  */
 MLC_API mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes);
@@ -2115,7 +2115,7 @@ MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
 MLC_API void mlc_module_train(mlc_module *m, bool training);
-/* mlc_module_is_training: which of the two.                                                   */
+/* mlc_module_is_training: true in training, false in evaluation: see mlc_module_train.        */
 MLC_API bool mlc_module_is_training(const mlc_module *m);
 /* mlc_eval_begin: evaluation for m and all below it, and nothing is recorded, until the matching
  *   mlc_eval_end. Nests 8 deep. Without gradients a forward holds the outputs of two layers at a
@@ -2381,7 +2381,8 @@ MLC_API mlc_module *mlc_nn_relu6(mlc_ctx *ctx);
 /* mlc_nn_spatial_dropout: in training, whole channels of images become 0 with probability p, the
  *   others are divided by 1 - p.   ref: arXiv 1411.4280; torch.nn.Dropout2d                   */
 MLC_API mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p);
-/* mlc_nn_stochastic_depth: the same with whole images: for the end of a residual's body.
+/* mlc_nn_stochastic_depth: in training, whole images become 0 with probability p, the others are
+ *   divided by 1 - p: for the end of a residual's body.
  *   ref    arXiv 1603.09382; torchvision.ops.StochasticDepth in mode "row"                    */
 MLC_API mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p);
 /* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
@@ -2458,7 +2459,8 @@ MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
  *   axis, or mlc_dims_all.
  *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
 MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
-/* mlc_adaptive_avg_pool: the same with means; mlc_dims_all(1): of all pixels.
+/* mlc_adaptive_avg_pool: means of the windows of mlc_adaptive_max_pool; mlc_dims_all(1): of all
+ *   pixels.
  *   ref    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d                */
 MLC_API mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size);
 
@@ -2478,7 +2480,8 @@ MLC_API mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolat
 /* mlc_pixel_shuffle: y [n,c/(r r),h r,w r] of x [n,c,h,w]: channels become pixels.
  *   grad   dy where it came from      err: SHAPE      ref: arXiv 1609.05158; F.pixel_shuffle  */
 MLC_API mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r);
-/* mlc_pixel_unshuffle: the way back.                            ref: F.pixel_unshuffle        */
+/* mlc_pixel_unshuffle: the inverse of mlc_pixel_shuffle: pixels become channels.
+ *   ref    F.pixel_unshuffle                                                                  */
 MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
 
 /* mlc_batch_norm: (x - mean)/sqrt(var + eps) weight + bias for each channel of x [n,c,..], with the
@@ -2491,13 +2494,14 @@ MLC_API mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r);
 MLC_API mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
                                    mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
                                    bool training, double momentum, double eps);
-/* mlc_group_norm: the same with statistics of each image alone, over groups of channels side by
- *   side, in training and evaluation alike.
+/* mlc_group_norm: mlc_batch_norm with statistics of each image alone, over groups of channels side
+ *   by side, in training and evaluation alike.
  *   err    SHAPE: groups do not divide c; one value a group, of which the bias alone would be left
  *   ref    arXiv 1803.08494; F.group_norm                     test: tests/test_channel.c      */
 MLC_API mlc_tensor *mlc_group_norm(mlc_tensor *x, int64_t groups, mlc_tensor *weight,
                                    mlc_tensor *bias, double eps);
-/* mlc_instance_norm: the same for each channel of each image, of more than one value.
+/* mlc_instance_norm: mlc_batch_norm with statistics of each channel of each image, which has more
+ *   than one value, in training and evaluation alike.
  *   ref    arXiv 1607.08022; F.instance_norm                  test: tests/test_channel.c      */
 MLC_API mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias,
                                       double eps);
@@ -2522,14 +2526,16 @@ MLC_API mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t
  *   U(+-1/sqrt(inputs of a result)).   err: ARG     ref: torch.nn.Conv2d, torch.nn.ConvTranspose2d
  *   test   tests/test_nn_images.c                                                             */
 MLC_API mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc);
-/* mlc_nn_conv1d: the same numbers along each axis; padding 0 is none.
+/* mlc_nn_conv1d: a convolution of sequences [n,in,t] as a module; padding 0 is none.
  *   err    ARG                                                      ref: torch.nn.Conv1d      */
 MLC_API mlc_module *mlc_nn_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                   int64_t stride, int64_t padding);
-/* mlc_nn_conv2d: the same for images.                               ref: torch.nn.Conv2d      */
+/* mlc_nn_conv2d: a convolution of images [n,in,h,w] as a module; kernel, stride and padding are the
+ *   same along both axes; padding 0 is none.           err: ARG      ref: torch.nn.Conv2d      */
 MLC_API mlc_module *mlc_nn_conv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                   int64_t stride, int64_t padding);
-/* mlc_nn_conv3d: the same for volumes.                              ref: torch.nn.Conv3d      */
+/* mlc_nn_conv3d: a convolution of volumes [n,in,d,h,w] as a module; kernel, stride and padding are
+ *   the same along all axes; padding 0 is none.        err: ARG      ref: torch.nn.Conv3d      */
 MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                   int64_t stride, int64_t padding);
 /* mlc_nn_causal_conv1d: of a sequence [n,in,t]: y [n,out,t] at t is of x at t, t - dilation, .., 0
@@ -2539,30 +2545,39 @@ MLC_API mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t
  *   test   tests/test_tcn.c                                                                    */
 MLC_API mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                          int64_t dilation);
-/* mlc_nn_conv_transpose1d: transposed.                     ref: torch.nn.ConvTranspose1d      */
+/* mlc_nn_conv_transpose1d: a transposed convolution of sequences [n,in,t] as a module.
+ *   err    ARG                                             ref: torch.nn.ConvTranspose1d      */
 MLC_API mlc_module *mlc_nn_conv_transpose1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                             int64_t stride, int64_t padding);
-/* mlc_nn_conv_transpose2d: the same for images.            ref: torch.nn.ConvTranspose2d      */
+/* mlc_nn_conv_transpose2d: a transposed convolution of images [n,in,h,w] as a module; numbers are
+ *   the same along both axes.                  err: ARG    ref: torch.nn.ConvTranspose2d      */
 MLC_API mlc_module *mlc_nn_conv_transpose2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                             int64_t stride, int64_t padding);
-/* mlc_nn_conv_transpose3d: the same for volumes.           ref: torch.nn.ConvTranspose3d      */
+/* mlc_nn_conv_transpose3d: a transposed convolution of volumes [n,in,d,h,w] as a module; numbers
+ *   are the same along all axes.               err: ARG    ref: torch.nn.ConvTranspose3d      */
 MLC_API mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                             int64_t stride, int64_t padding);
 /* mlc_nn_max_pool: mlc_max_pool as a module.           ref: torch.nn.MaxPool2d with any argument */
 MLC_API mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
 /* mlc_nn_avg_pool: mlc_avg_pool as a module.           ref: torch.nn.AvgPool2d with any argument */
 MLC_API mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc);
-/* mlc_nn_max_pool1d: mlc_max_pool of windows side by side, as a module. ref: torch.nn.MaxPool1d */
+/* mlc_nn_max_pool1d: mlc_max_pool of sequences, by windows side by side, as a module.
+ *   ref    torch.nn.MaxPool1d                                                                 */
 MLC_API mlc_module *mlc_nn_max_pool1d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_max_pool2d: the same for images.                          ref: torch.nn.MaxPool2d   */
+/* mlc_nn_max_pool2d: mlc_max_pool of images, by windows kernel x kernel side by side, as a module.
+ *   ref    torch.nn.MaxPool2d                                                                 */
 MLC_API mlc_module *mlc_nn_max_pool2d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_max_pool3d: the same for volumes.                         ref: torch.nn.MaxPool3d   */
+/* mlc_nn_max_pool3d: mlc_max_pool of volumes, by cubes side by side, as a module.
+ *   ref    torch.nn.MaxPool3d                                                                 */
 MLC_API mlc_module *mlc_nn_max_pool3d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool1d: mlc_avg_pool of windows side by side, as a module. ref: torch.nn.AvgPool1d */
+/* mlc_nn_avg_pool1d: mlc_avg_pool of sequences, by windows side by side, as a module.
+ *   ref    torch.nn.AvgPool1d                                                                 */
 MLC_API mlc_module *mlc_nn_avg_pool1d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool2d: the same for images.                          ref: torch.nn.AvgPool2d   */
+/* mlc_nn_avg_pool2d: mlc_avg_pool of images, by windows kernel x kernel side by side, as a module.
+ *   ref    torch.nn.AvgPool2d                                                                 */
 MLC_API mlc_module *mlc_nn_avg_pool2d(mlc_ctx *ctx, int64_t kernel);
-/* mlc_nn_avg_pool3d: the same for volumes.                         ref: torch.nn.AvgPool3d   */
+/* mlc_nn_avg_pool3d: mlc_avg_pool of volumes, by cubes side by side, as a module.
+ *   ref    torch.nn.AvgPool3d                                                                 */
 MLC_API mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel);
 /* mlc_nn_adaptive_avg_pool: mlc_adaptive_avg_pool as a module.
  *   ref    torch.nn.AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d                    */
@@ -2606,7 +2621,8 @@ MLC_API mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r);
  *   and downsample.0, .1: files of its take mlc_rename.
  *   err    ARG                                  ref: torchvision.models.resnet.BasicBlock     */
 MLC_API mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride);
-/* mlc_nn_bottleneck: the same with 1x1 to mid channels, 3x3 with the stride, 1x1 to out.
+/* mlc_nn_bottleneck: residual of three convolutions with batch norm, 1x1 to mid channels, 3x3 with
+ *   the stride, 1x1 to out; the shortcut is as of mlc_nn_basic_block.
  *   Names are body.0, .1, .3, .4, .6, .7 and shortcut.0, .1.
  *   ref    torchvision.models.resnet.Bottleneck                                                */
 MLC_API mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
@@ -2732,9 +2748,11 @@ MLC_API mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int6
 /* mlc_nn_rnn: h = tanh(x w_ih^T + b_ih + h w_hh^T + b_hh), a layer of sequences x [b,t,in]; y
  *   [b,t,hidden] is h after each step. mlc_nn_rnn_ex says more.             ref: torch.nn.RNN */
 MLC_API mlc_module *mlc_nn_rnn(mlc_ctx *ctx, int64_t in, int64_t hidden);
-/* mlc_nn_gru: the same with a GRU's gates.                                  ref: torch.nn.GRU */
+/* mlc_nn_gru: a layer of a GRU: sequences x [b,t,in] give y [b,t,hidden], h after each step.
+ *   mlc_nn_rnn_ex says more.                                                ref: torch.nn.GRU */
 MLC_API mlc_module *mlc_nn_gru(mlc_ctx *ctx, int64_t in, int64_t hidden);
-/* mlc_nn_lstm: the same with an LSTM's gates, and a state c.               ref: torch.nn.LSTM */
+/* mlc_nn_lstm: a layer of an LSTM: sequences x [b,t,in] give y [b,t,hidden], h after each step;
+ *   beside h it has a state c. mlc_nn_rnn_ex says more.                    ref: torch.nn.LSTM */
 MLC_API mlc_module *mlc_nn_lstm(mlc_ctx *ctx, int64_t in, int64_t hidden);
 /* mlc_nn_rnn_ex: layers by a desc. A forward has the input x; or x and h; or of an LSTM x, h and c;
  *   and the outputs y [b,t,features], then h and c after the last step. States are [layers
@@ -2968,8 +2986,8 @@ MLC_API mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int6
  *   err    ARG      ref: arXiv 1706.03762; torch.nn.TransformerEncoderLayer                   */
 MLC_API mlc_module *mlc_nn_transformer_encoder_layer(mlc_ctx *ctx,
                                                      const mlc_nn_transformer_desc *desc);
-/* mlc_nn_transformer_decoder_layer: the same with attention to memory [b,s,embed], the second
- *   input, between: children multihead_attn, norm3, too.   err: ARG
+/* mlc_nn_transformer_decoder_layer: mlc_nn_transformer_encoder_layer with attention to memory
+ *   [b,s,embed], the second input, between: children multihead_attn, norm3, too.   err: ARG
  *   ref    torch.nn.TransformerDecoderLayer                                                   */
 MLC_API mlc_module *mlc_nn_transformer_decoder_layer(mlc_ctx *ctx,
                                                      const mlc_nn_transformer_desc *desc);
@@ -4604,8 +4622,8 @@ MLC_API mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, con
 /* mlc_dataset_idx: rows of an IDX file (MNIST's) as they are: images [h,w], or labels, which
  *   mlc_dataset_labels makes i64.        err: as mlc_idx_load; SHAPE: no rows                 */
 MLC_API mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path);
-/* mlc_dataset_idx_images: the same of images, with the channel that mlc_nn_conv2d takes: [1,h,w] of
- *   rows [h,w]; [c,h,w] stay.                   err: as mlc_dataset_idx; SHAPE: no images     */
+/* mlc_dataset_idx_images: images of an IDX file, with the channel that mlc_nn_conv2d takes: [1,h,w]
+ *   of rows [h,w]; [c,h,w] stay.                err: as mlc_dataset_idx; SHAPE: no images     */
 MLC_API mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path);
 /* mlc_dataset_mnist: images and labels of two IDX files, of MNIST, Fashion-MNIST, EMNIST: image u8
  *   [1,h,w] and label i64. Freed by one mlc_dataset_free.
@@ -5040,7 +5058,8 @@ MLC_API mlc_status mlc_classification_report(mlc_metric *m, const char *const *n
  *   its share of the row. names: as above.
  *   err    ARG: over 64 classes, names that are no UTF-8; IO          test: tests/test_plot.c */
 MLC_API mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names);
-/* mlc_confusion_write: the same to a writer; NULL: standard output.                 err: ARG  */
+/* mlc_confusion_write: the picture of mlc_confusion_save to a writer; NULL: standard output.
+ *   err    ARG                                                                                */
 MLC_API mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
                                        void *user);
 
@@ -5051,9 +5070,9 @@ MLC_API mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, 
  *   err    ARG; VALUE: a score is NaN                           ref: sklearn.metrics.roc_curve */
 MLC_API mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, double *false_rate,
                                   double *true_rate, double *threshold, int64_t *n);
-/* mlc_metric_precision_recall: the same of precision by recall, from the lowest threshold up; the
- *   last point is 1 by 0 at infinity.
- *   err    the same                          ref: sklearn.metrics.precision_recall_curve      */
+/* mlc_metric_precision_recall: points of precision by recall, as mlc_metric_roc gives its, from the
+ *   lowest threshold up; the last point is 1 by 0 at infinity.
+ *   err    as mlc_metric_roc                 ref: sklearn.metrics.precision_recall_curve      */
 MLC_API mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64_t room,
                                                double *precision, double *recall,
                                                double *threshold, int64_t *n);
@@ -5061,7 +5080,7 @@ MLC_API mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64
 /* A tracker has names; each gets a value an epoch: of a metric, or the mean of numbers it was fed.
  * test: tests/test_metrics.c                                                                  */
 
-/* mlc_tracker_create: an empty one.                                                           */
+/* mlc_tracker_create: an empty tracker.                                                       */
 MLC_API mlc_tracker *mlc_tracker_create(mlc_ctx *ctx);
 /* mlc_tracker_free: frees it, not its metrics, once: see mlc_ctx_free.                        */
 MLC_API void mlc_tracker_free(mlc_tracker *t);
@@ -5194,7 +5213,8 @@ MLC_API void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c);
 typedef struct mlc_fit_metric {
     const char *name;                  /* in the history; with "val_" before it of a validation */
     mlc_metric *metric;                /* of training batches; a validation has a copy         */
-    bool        higher;                /* larger is better                                     */
+    bool        higher;                /* true: the larger the better, as an accuracy; false:  */
+                                       /* the lower the better, as an error                    */
 } mlc_fit_metric;
 
 /* mlc_fit_forward_fn: outputs and the loss of a batch, in place of mlc_forward(net, b->x) and
@@ -5224,8 +5244,9 @@ typedef struct mlc_fit_desc {
 /* mlc_fit_desc_make: one epoch with this loss.                                                */
 MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
                                                             mlc_tensor *target));
-/* mlc_fit: trains. history: NULL, or gets the tracker of its rows, to be freed by the caller with
- *   mlc_tracker_free, also after an error. The optimizer may have some of the network's parameters,
+/* mlc_fit: trains the network by the optimizer, with the loader's batches, as desc says. history:
+ *   NULL, or gets the tracker of its rows, to be freed by the caller with mlc_tracker_free, also
+ *   after an error. The optimizer may have some of the network's parameters,
  *   or those of other modules, too.
  *   err    ARG: NULL, no loss, sizes below 0, autocast or seed without has_autocast or has_seed, a
  *          list without its count, an epoch without a batch; an optimizer of none of the network's
@@ -5293,13 +5314,15 @@ MLC_API mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user
  *   err    IO: its folder is not there when the training begins, as of all callbacks that write
  *          files; when a row is written      ref: tf.keras.callbacks.CSVLogger                */
 MLC_API mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path);
-/* mlc_on_json: the same as JSON lines, {"step":7,"loss":0.5}; null for what is not finite.
+/* mlc_on_json: rows of the history when they come, as mlc_on_csv writes them, but as JSON lines,
+ *   {"step":7,"loss":0.5}; null for what is not finite.
  *   err    as mlc_on_csv                                                                      */
 MLC_API mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path);
 
 typedef struct mlc_early_stop_desc {
     const char *name;                  /* of the history; default "val_loss"                   */
-    bool        higher;                /* larger is better; default: as the history has it     */
+    bool        higher;                /* true: the larger the better; default: as the metric  */
+                                       /* says, false of a loss; see mlc_fit_metric.higher     */
     bool        restore;               /* the best weights at the end; default true            */
     int64_t     patience;              /* rows in a row that are no better; default 10         */
     double      least;                 /* what is better is better by more than this; 0        */
@@ -5450,7 +5473,8 @@ typedef struct mlc_checkpoint_desc {
     int32_t     keep_best;             /* and those of the best values of `best`, to 64; 0     */
     const char *best;                  /* name of the history such as "val_loss": the weights  */
                                        /* of its best value are PATH-best.safetensors; or NULL */
-    bool        higher;                /* larger is better; default: as the history has it     */
+    bool        higher;                /* true: the larger the better; default: as the metric  */
+                                       /* says, false of a loss; see mlc_fit_metric.higher     */
     bool        resume;                /* TRAIN_BEGIN loads the file that was written last     */
     bool        async;                 /* written by a thread while training goes on           */
     bool        keep_going;            /* a file that cannot be written is a warning in the    */
@@ -5522,7 +5546,7 @@ typedef struct mlc_sweep_desc {
     int32_t       n_results;           /* 1 to 64                                              */
     const char *const *results;        /* names, "accuracy"; at most 63 bytes                  */
     int32_t       best;                /* the result that points are ranked by; default 0      */
-    bool          higher;              /* larger is better; default false                      */
+    bool          higher;              /* true: the larger the better; default false: lower    */
     bool          stop;                /* no trial begins after one has failed; default false  */
     uint64_t      seed;                /* trials of each point have seed, seed + 1, ..; 0      */
     int32_t       n_seeds;             /* trials of each point; default 1. With seed 0 and as  */
@@ -5696,10 +5720,10 @@ MLC_API const char *mlc_safetensors_metadata(const mlc_safetensors *file, const 
  *   err    IO; the error that stands in the context, if there is one: the old file stays then
  *   ref    torch.save, torch.nn.Module.state_dict                                              */
 MLC_API mlc_status mlc_save(mlc_module *m, const char *path);
-/* mlc_load: reads them back; every name, shape and dtype must be there, and no other. Names are
- *   PyTorch's ("0.weight"): a state dict that Python saved as safetensors loads as it is. Of a
- *   shared parameter's names one must be there, and all that are have the same values. On any error
- *   nothing of m has changed.
+/* mlc_load: reads parameters and buffers back from a file of mlc_save; every name, shape and dtype
+ *   must be there, and no other. Names are PyTorch's ("0.weight"): a state dict that Python saved
+ *   as safetensors loads as it is. Of a shared parameter's names one must be there, and all that
+ *   are have the same values. On any error nothing of m has changed.
  *   err    IO: missing and unexpected keys, all of them, or, of a run file and a file of
  *          mlc_optim_save, how it is loaded; two names of a parameter that differ; DTYPE naming
  *          the parameters; SHAPE naming the first one, and how many more there are: desc.write of
@@ -5984,7 +6008,8 @@ typedef struct mlc_plot {              /* a chart                               
  *   err    ARG: before anything is written                                                    */
 MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                   int64_t columns, mlc_writer write, void *user);
-/* mlc_plot_save: the same as a file, atomically, also while an error stands.    err: ARG; IO   */
+/* mlc_plot_save: the picture of mlc_plot_write as a file, atomically, also while an error stands.
+ *   err    ARG; IO                                                                            */
 MLC_API mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
                                  int64_t count, int64_t columns);
 
@@ -7273,7 +7298,7 @@ MLC_API int32_t mlc_backend_count(const char *name);
 /* mlc_cpu_rule: the CPU's functions for a rule, which its kernels optim and gemm_optim want in
  *   their arguments: an optimizer links those of its own rule alone. NULL: no such rule.      */
 MLC_API const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule);
-/* mlc_cpu_moments: the same for states of bf16 and u8. NULL: a rule without.                  */
+/* mlc_cpu_moments: mlc_cpu_rule for states of bf16 and u8. NULL: a rule without.              */
 MLC_API const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule);
 /* mlc_cpu_kernels: the CPU's row for an ISA level, or NULL if this CPU lacks it. Kernels called
  *   with dev NULL run on the calling thread.                                                  */

@@ -85,21 +85,41 @@ class Item:
         names = [name[1] or name[2] for name in names if name and name[2] != "void"]
         return f"{self.name}({', '.join(names)})"
 
-    def members(self, made):
-        """The fields of a struct in a line, with what the comments beside them call required or
-        default; where they are silent, with the constants of made: what its _make assigns."""
-        lines = self.decl[self.decl.index("{") + 1:self.decl.rindex("}")].split("\n")
-        fields = []
-        for line in lines:
+    def parts(self):
+        """(names, the comment beside them, or else above) of the fields of a struct, by lines."""
+        inside = self.decl[self.decl.index("{") + 1:self.decl.rindex("}")]
+        inside = re.sub(r"(\(\*\w+\))\([^()]*\)", r"\1", inside)          # without parameters
+        inside = re.sub(r"(?<=\n) {4}(/\*.*?\*/)(?=\n)",
+                        lambda found: re.sub(r"\s*\n \* ?|\s*\n {5,}\* ?", " ", found[1]), inside,
+                        flags=re.S)
+        fields, above = [], ""
+        for line in inside.split("\n"):
             code, _, said = line.partition("/*")
-            names = re.findall(r"\(\*(\w+)\)|(\w+) ?(?:\[\w+\])?(?=[,;])", code)
-            if not code.strip() and fields:
+            names = re.findall(r"\(\*(\w+)\)|(\w+) ?(?:\[\w+\])*(?=[,;])", code)
+            if line.startswith("/*"):
+                above = said
+            elif not code.strip() and fields:
                 fields[-1][1] += " " + said
             elif names:
-                fields.append([[one or two for one, two in names], said])
+                fields.append([[one or two for one, two in names], said or above])
+                above = ""
+        return [(names, re.sub(r"\s*(\*/|/\*)\s*", " ", said).strip()) for names, said in fields]
+
+    def said(self):
+        """The fields of a struct in a line, with the comments beside them; private ones are not."""
         out = []
-        for names, said in fields:
-            said = re.sub(r"\s*\*/\s*", " ", said).strip()
+        for names, said in self.parts():
+            if "private" not in said:
+                out.append(", ".join(names) + (f" ({said})" if said else ""))
+            elif "follows" in said:
+                break
+        return "; ".join(out)
+
+    def members(self, made):
+        """The fields of a desc in a line, with what the comments beside them call required or
+        default; where they are silent, with the constants of made: what its _make assigns."""
+        out = []
+        for names, said in self.parts():
             told = re.search(r"\bdefaults?:? ([^;]*?)(?:[;:] |$)", said)
             told = told and re.split(r"(?<!\.)\. |(?<=\d) \(", told[1])[0]
             told = "required" if said.startswith("required") else told
@@ -363,6 +383,10 @@ class Model:
                 rank = (not exact, len(names), len(item.field("ref")))
                 for here in [group[at % len(group)]] if one else group:
                     index.setdefault(name, {}).setdefault(here, rank)
+        for name in [name for name in index if re.match(r"Tensor\.\w+_$", name)]:
+            plain = index.get("torch." + name[len("Tensor."):-1])      # a method, too
+            if plain:
+                index.setdefault(name[:-1], plain)
         groups = {title: [] for title, _ in GROUPS}
         for name, here in sorted(index.items(), key=lambda row: row[0].lower()):
             title = next(title for title, start in GROUPS if re.match(start, name))
@@ -434,12 +458,13 @@ def api_md(model):
            f"(`build/reference/index.html`) and man pages. {len(functions)} functions; the comment "
            "above each declaration says the rest: dtypes, types of parameters, shapes, gradient, "
            "errors, test. Of a desc there are its fields, with what they have by default; where "
-           "nothing is said that is 0, false or NULL.", ""]
+           "nothing is said that is 0, false or NULL. Of other structs there are the fields that "
+           "programs read or set, with the comments beside them.", ""]
     tables, made = [], model.made()
     for section in model.sections:
         rows = [item for item in section.of("function", "C++", "macro", "struct")
                 if (item.kind != "macro" or item.comment) and
-                (item.kind != "struct" or item.name.endswith("_desc"))]
+                (item.kind != "struct" or section.name != "API.BACKEND")]
         types = [item.name for item in section.of("struct", "enum", "callback", "object")
                  if item not in rows]
         anchor = section.name.lower().replace(".", "-")
@@ -449,8 +474,11 @@ def api_md(model):
                    f"{cell(section.title)}{left}", "", "| name | what | PyTorch, paper |",
                    "|---|---|---|"]
         for row in rows:
-            text = (f"fields: {row.members(made.get(row.name, {}))}" if row.kind == "struct" else
-                    row.first())
+            text = row.first()
+            if row.kind == "struct":
+                text = (f"fields: {row.members(made.get(row.name, {}))}"
+                        if row.name.endswith("_desc") else
+                        f"{text}{'; ' if text else ''}fields: {row.said()}")
             tables.append(f"| `{row.call()}` | {cell(text)} | {cell(row.field('ref'))} |")
         if types:
             tables += ["", "Types: " + ", ".join(f"`{name}`" for name in types)]
@@ -470,14 +498,15 @@ def api_md(model):
 
 class Page:
     """One HTML page: the template PAGE with the contents, the manual, the sections, the index of
-    PyTorch's names and what is not there. A function's data-torch has its names in the index."""
+    PyTorch's names and what is not there. A function's data-torch has its names in the index,
+    data-also those for which another function stands before it there."""
 
     def __init__(self, model):
         self.model, self.same = model, {}
         for rows in model.index.values():
             for name, functions in rows:
-                for function in functions:
-                    self.same.setdefault(function, []).append(name)
+                for at, function in enumerate(functions):
+                    self.same.setdefault(function, ([], []))[at > 0].append(name)
 
     def link(self, text):
         """A text with its names as links."""
@@ -508,8 +537,8 @@ class Page:
             return f'<a href="#{found[0]}">{found[0]}</a>' if known else found[0]
         first = html.escape(item.first(), quote=True)
         title = ", ".join(item.names) if item.kind == "C++" else item.name
-        same = " ".join(self.same.get(item.name, []))
-        same = f' data-torch="{html.escape(same, quote=True)}"' if same else ""
+        same = "".join(f' data-{key}="{html.escape(" ".join(names), quote=True)}"' for key, names
+                       in zip(("torch", "also"), self.same.get(item.name, ())))
         return (f'<article id="{item.name}" data-first="{first}"{same}>'
                 f'<h3><a href="#{item.name}">{title}</a> <small>{item.kind}</small></h3>\n'
                 f"<pre>{NAME.sub(name, decl)}</pre>\n"
@@ -593,8 +622,9 @@ class Manual:
 
     def page(self, item):
         """The page of a function."""
-        types = [self.model.of.get(name) for name in re.findall(r"mlc_\w+_desc\b", item.decl)]
-        types = [t for t in dict.fromkeys(types) if t and t.kind == "struct"]
+        types = [self.model.of.get(name) for name in re.findall(r"\bmlc_\w+", item.decl)]
+        types = [t for t in dict.fromkeys(types) if t and t.kind == "struct" and
+                 t.place[0].name not in ("API.TYPES", "API.BACKEND")]
         decl = "\n\n".join([self.model.of[n].decl for n in item.names] + [t.decl for t in types])
         names, header = ", ".join(item.names), "_cuda" * (item.place[0].name == "CUDA")
         out = [f".TH {item.name} 3 {self.head}.SH NAME\n{names} \\- {self.safe(item.first())}\n"
