@@ -46,7 +46,9 @@
  *   mlc_keep (copy in the parent scope) or mlc_copy_into (into a tensor made before).
  *   With desc.memory everything lives in one block of the caller's; sizes are rounded to classes,
  *   so leave a fifth of it free over what mlc_memory_info showed for the largest step. NOMEM says
- *   how much was in use, or free in the block, and how large a block, or limit, would have done.
+ *   how much was in use, or free in the block in one piece (what freed objects and other sizes left
+ *   is in others), and how large a block, or limit, would do for this call; what follows may take
+ *   more. Where the bytes asked for would fit, its first number has their header of 64, too.
  *
  * 4. Gradients. Leaves get them that require them: parameters, and those that mlc_set_requires_grad
  *   was called for. A leaf is a tensor that no operation has made. They add up until
@@ -10130,8 +10132,8 @@ MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
 }
 
 /* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
- * them, unless that is 0. Says what is in use, or free in the block, and which block or limit would
- * have done. what: the caller, or NULL. */
+ * them, unless that is 0. Says what is in use, or free in the block between heap and pool, and
+ * which block or limit would do. what: the caller, or NULL. */
 MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind,
                            size_t need)
 {
@@ -10141,15 +10143,17 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
     const size_t block = (size_t)(ctx->fixed_end - ctx->fixed);
     const bool over = need && ctx->hard_limit && !mlc__mem_allows(ctx, need);
     char more[128];
-    if (need && !over && ctx->fixed && ctx->on_host)
-        snprintf(more, sizeof more, "; %llu of the block's %llu are free, a block of %llu would "
-                 "have done here", (number)left, (number)ctx->fixed_bytes, (number)
+    if (need && !over && ctx->fixed && ctx->on_host) {
+        if (bytes <= left) bytes = need;               /* else it would read as if it fitted   */
+        snprintf(more, sizeof more, "; %llu of the block's %llu are free in one piece, a block "
+                 "of %llu would do here", (number)left, (number)ctx->fixed_bytes, (number)
                  (mlc__block_for(block - ctx->tables.bytes - left + need, true) +
                   ctx->fixed_bytes - block));
-    else                               /* each text takes as many of the numbers as it has     */
+    } else {                           /* each text takes as many of the numbers as it has     */
         snprintf(more, sizeof more, over ? "; %llu of the limit of %llu are in use, a limit of "
-                 "%llu would have done here" : "; %llu are in use", used, (number)ctx->hard_limit,
+                 "%llu would do here" : "; %llu are in use", used, (number)ctx->hard_limit,
                  used + need);
+    }
     mlc__fail(ctx, MLC_ERR_NOMEM, "%s%sout of memory for %llu bytes%s%s", what ? what : "",
               what ? ": " : "", (number)bytes, kind, more);
 }

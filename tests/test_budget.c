@@ -683,7 +683,7 @@ TEST(budget, a_row_that_does_not_fit_is_an_error)
     s.budget.bytes = m.allocated + 6000;
     const mlc_budget before = s.budget;
     CHECK_EQ(mlc_budget_step(s.net, s.opt, &s.b, &s.d, &s.budget, NULL), MLC_ERR_NOMEM);
-    CHECK_ERROR(s.ctx, MLC_ERR_NOMEM, "would have done here");
+    CHECK_ERROR(s.ctx, MLC_ERR_NOMEM, "would do here");
     CHECK_EQ(s.errors, 1);
     CHECK(memcmp(&before, &s.budget, sizeof before) == 0);
     CHECK(mlc_ctx_rng(s.ctx).stream == rng.stream);

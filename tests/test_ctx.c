@@ -826,13 +826,32 @@ TEST(ctx, nomem_in_a_fixed_block_tells_what_was_wanted_and_free)
     }
     CHECK(mlc_zeros(ctx, MLC_F32, mlc_dims1(BLOCK)) == NULL);
     CHECK_HAS(mlc_error(ctx), "out of memory for 4194304 bytes of tensor data; ");
-    CHECK_HAS(mlc_error(ctx), " of the block's 1048576 are free, a block of ");
+    CHECK_HAS(mlc_error(ctx), " of the block's 1048576 are free in one piece, a block of ");
     mlc_error_clear(ctx);
     CHECK(mlc_nn_linear(ctx, 1000, 1000) != NULL);
     CHECK(mlc_sgd(mlc_nn_linear(ctx, 1000, 1000), 1) == NULL);
     CHECK_HAS(mlc_error(ctx), "build: out of memory for ");
     CHECK_STR(j.last, mlc_error(ctx));
     CHECK(figure(mlc_error(ctx), "a block of ") > figure(mlc_error(ctx), "out of memory for "));
+}
+
+TEST(ctx, nomem_in_a_fixed_block_never_names_fewer_bytes_than_are_free)
+{
+    journal j;
+    int     said = 0, fitted = 0;
+    ONLY_ON_HOST();                    /* the block holds host memory only                     */
+    for (size_t bytes = 5 << 10; bytes < XOR_BYTES; bytes += 64) {
+        mlc_ctx *ctx = small_ctx(bytes, 0, &j);
+        if (ctx != NULL && train_xor(ctx, 3) < 0) {
+            const size_t wanted = figure(j.last, "out of memory for "), left = figure(j.last, "; ");
+            said++;
+            fitted += wanted <= left;
+            CHECK(wanted > 0 && figure(j.last, "a block of ") > bytes);
+        }
+        mlc_ctx_free(ctx);
+    }
+    CHECK(said > 50);
+    CHECK_EQ(fitted, 0);
 }
 
 TEST(ctx, a_block_too_small_for_a_context_is_logged_with_what_it_takes)
