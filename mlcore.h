@@ -537,12 +537,27 @@ MLC_API void mlc_error_clear(mlc_ctx *ctx);
 MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
 
+/* What MLC_CHECK is under MLC_NO_STDIO. */
+#define MLC__CHECK_ABORTS(ctx) \
+    do { \
+        const mlc_status mlc_check_status = mlc_error_status(ctx); \
+        const char *mlc_check_text = mlc_error(ctx); \
+        if (*mlc_check_text) { \
+            mlc_error_clear(ctx);      /* its text is there until the next one */ \
+            mlc_raise(ctx, mlc_check_status, "%s:%d: %s", __FILE__, __LINE__, mlc_check_text); \
+            abort(); \
+        } \
+    } while (0)
+
 /* MLC_CHECK(ctx): ends a program at an error: where mlc_error(ctx) is not "", "file:line: text"
  *   goes to standard error, and exit(1) is called; also for a NULL context. After mlc_scope_end it
  *   finds the error that this returned; one that the program deals with ends by mlc_error_clear.
  *   The macro is code of the program, which includes <stdio.h> and <stdlib.h>; a definition that
- *   comes first stays; under MLC_NO_STDIO there is none.            test: tests/test_fork.c  */
-#if !defined(MLC_CHECK) && !defined(MLC_NO_STDIO)
+ *   comes first stays. Under MLC_NO_STDIO the line is an error of the context, which desc.log gets
+ *   and mlc_error(ctx) has, and abort() is called.                  test: tests/test_fork.c  */
+#if !defined(MLC_CHECK) && defined(MLC_NO_STDIO)
+#  define MLC_CHECK(ctx) MLC__CHECK_ABORTS(ctx)
+#elif !defined(MLC_CHECK)
 #  define MLC_CHECK(ctx) \
     do { \
         const char *mlc_check_text = mlc_error(ctx); \
@@ -2074,7 +2089,10 @@ MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
  *   products). It is frozen, and what would change it is a STATE error: a load, operations in
  *   place, batch norm in training if it is of its statistics, unfreezing. mlc_f32 and the like give
  *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
- *   no more, and still frozen. All of another network at once: mlc_module_share.
+ *   no more, and still frozen. All of another network at once: mlc_module_share. It is not told
+ *   how long data is: when all are bound compare mlc_numel(mlc_module_param(m, name)) with the
+ *   array's elements, or run the program on a computer with -fsanitize=address, which finds a
+ *   read past the array's end.
  *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
  *          has operations on it                                   test: tests/test_nn_bind.c  */
 MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);

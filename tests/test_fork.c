@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 #ifndef MLC_NO_THREADS
@@ -612,6 +613,46 @@ TEST(fork, a_handle_whose_context_was_freed_is_said_on_standard_error_and_not_re
 #endif
 
 /* ---- MLC_CHECK ------------------------------------------------------------------------------- */
+
+static void to_stderr(void *user, mlc_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    const ssize_t n = write(2, text, strlen(text)), end = write(2, "|", 1);
+    if (n < 0 || end < 0) _exit(9);
+}
+
+TEST(fork, a_check_without_stdio_logs_file_line_and_text_and_aborts)
+{
+    char text[512], place[64];
+    int  pipes[2], status = 0;
+    if (!CHECK_EQ(pipe(pipes), 0)) return;
+    const int   line = __LINE__ + 12;
+    const pid_t child = fork();
+    if (child == 0) {
+        mlc_ctx_desc d = mlc_ctx_desc_make();
+        dup2(pipes[1], 2);
+        d.threads = 1;
+        d.log = to_stderr;
+        mlc_ctx *ctx = mlc_ctx_create(&d);
+        MLC__CHECK_ABORTS(ctx);                  /* no error yet                               */
+        mlc_scope_begin(ctx);
+        mlc_reshape(mlc_ones(ctx, MLC_F32, mlc_dims1(4)), mlc_dims1(5));
+        mlc_scope_end(ctx);
+        MLC__CHECK_ABORTS(ctx);
+        _exit(7);
+    }
+    close(pipes[1]);
+    size_t n = 0;
+    for (ssize_t r; n < sizeof text - 1 && (r = read(pipes[0], text + n, sizeof text - 1 - n)) > 0;)
+        n += (size_t)r;
+    text[n] = 0;
+    close(pipes[0]);
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    snprintf(place, sizeof place, "|tests/test_fork.c:%d: reshape: ", line);
+    CHECK_HAS(text, place);
+}
 
 #ifndef MLC_NO_STDIO
 
