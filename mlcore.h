@@ -10159,7 +10159,7 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
     const number used = (number)ctx->mem.allocated;
     const size_t left = (size_t)(ctx->pool_start - ctx->heap_end);
     const size_t block = (size_t)(ctx->fixed_end - ctx->fixed);
-    const bool over = need && ctx->hard_limit && !mlc__mem_allows(ctx, need);
+    const bool over = ctx->hard_limit && used + need > ctx->hard_limit;
     char more[128];
     if (need && !over && ctx->fixed && ctx->on_host) {
         if (bytes <= left) bytes = need;               /* else it would read as if it fitted   */
