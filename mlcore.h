@@ -7811,8 +7811,8 @@ template <class T> tensor from_numbers(mlc_ctx *ctx, const mlc_dims &shape, cons
     constexpr mlc_dtype dtype = dtype_of<T>();
     static_assert(dtype != MLC_DTYPE_COUNT, "mlc::from: numbers are float, double, bool, int64_t, "
                   "int32_t, int8_t or uint8_t");
-    const double want = elements_of(shape);
-    if (want < 0 || want == static_cast<double>(n)) return ::mlc_from(ctx, dtype, shape, v);
+    const double want = elements_of(shape), off = want - static_cast<double>(n);
+    if (want < 0 || !(off < 0 || off > 0)) return ::mlc_from(ctx, dtype, shape, v);
     mlc_raise(ctx, MLC_ERR_SHAPE, "from: the shape has %.0f elements, there are %llu numbers; give "
               "as many as the shape has", want, static_cast<unsigned long long>(n));
     return tensor();

@@ -1036,7 +1036,7 @@ TEST(io, nothing_is_saved_while_an_error_stands_and_the_old_file_stays)
     mlc_ctx       *ctx = test_ctx();
     box            b = box_open("old");
     mlc_module    *net = mlc_nn_linear(ctx, 2, 3);
-    mlc_optim     *opt = mlc_sgd(net, 0.1f);
+    mlc_optim     *opt = mlc_sgd(net, 0.1);
     mlc_tensor    *t = counting(ctx, MLC_F32, mlc_dims1(3), 1);
     mlc_run_saver *saver = mlc_run_saver_create(ctx);
     mlc_run        run;

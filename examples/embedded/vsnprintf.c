@@ -6,9 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef struct out { char *to; size_t room, n; } out;
+typedef struct target { char *to; size_t room, n; } target;
 
-static void put(out *o, char c)
+static void put(target *o, char c)
 {
     if (o->n < o->room) o->to[o->n] = c;
     o->n++;
@@ -76,7 +76,7 @@ static void round_at(uint32_t *w, int k)
     }
 }
 
-static void put_real(out *o, double x, char kind, int precision)
+static void put_real(target *o, double x, char kind, int precision)
 {
     uint32_t w[WORDS];
     uint64_t bits;
@@ -116,7 +116,7 @@ static void put_real(out *o, double x, char kind, int precision)
 /* ---- the rest -------------------------------------------------------------------------------- */
 
 /* n bytes, and blanks or zeros up to the width, these after a sign.                            */
-static void put_wide(out *o, const char *s, int n, int width, bool left, bool zero)
+static void put_wide(target *o, const char *s, int n, int width, bool left, bool zero)
 {
     if (zero && n > 0 && *s == '-') {
         put(o, *s++);
@@ -127,8 +127,8 @@ static void put_wide(out *o, const char *s, int n, int width, bool left, bool ze
     for (int i = n; i < width && left; i++) put(o, ' ');
 }
 
-static void put_whole(out *o, unsigned long long v, bool minus, unsigned base, int width, bool left,
-                      bool zero)
+static void put_whole(target *o, unsigned long long v, bool minus, unsigned base, int width,
+                      bool left, bool zero)
 {
     char text[24];
     int  at = sizeof text;
@@ -139,7 +139,7 @@ static void put_whole(out *o, unsigned long long v, bool minus, unsigned base, i
 
 int board_vsnprintf(char *to, size_t n, const char *f, va_list args)
 {
-    out o = {to, n, 0};
+    target o = {to, n, 0};
     for (; *f; f++) {
         bool left = false, zero = false;
         int  width = 0, precision = -1, longs = 0, length = 0;
