@@ -1,5 +1,5 @@
 /* mlcore.h -- trains neural networks in plain C at the speed of the hardware: one file, no deps */
-#if __LINE__ == 2                      /* this file is not pasted into another one: IMPL.SEAM   */
+#if __LINE__ == 2                      /* not pasted into another file: see MLC_FILE below      */
 #  define MLC__FIRST_LINE
 #endif
 /* Do this in ONE source file:
@@ -92,14 +92,14 @@
  *                          the same; if they are not, the linker names those of what is missing.
  *   MLC_QUICK              for development: -O2 optimises what steps of training run and nothing
  *                          else, so that the framework compiles sooner. The same bits.
- *   MLC_VSNPRINTF(to, n, format, args) is called as vsnprintf wherever the library formats text.
- *   That of newlib-nano knows no %lld, and %g only with -u _printf_float, and then it allocates:
- *   there the numbers of error texts are right by one of the program's, which does what C99's does:
- *   examples/embedded/vsnprintf.c.
  *   MLC_FILE               a file that is this header and nothing else, default __FILE_NAME__: the
  *                          implementation includes itself, once for each level of kernels. Needed
  *                          where the header is piped to the compiler, pasted into another file or
  *                          renamed by #line, and with gcc 11 where it is not called mlcore.h.
+ *   MLC_VSNPRINTF(to, n, format, args) is called as vsnprintf wherever the library formats text.
+ *   That of newlib-nano knows no %lld, and %g only with -u _printf_float, and then it allocates:
+ *   there the numbers of error texts are right by one of the program's, which does what C99's does:
+ *   examples/embedded/vsnprintf.c.
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
