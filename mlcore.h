@@ -141,9 +141,9 @@
  *   API.TEXT  API.METRICS  API.TRAIN  API.TRAIN.GRADIENTS  API.IO  API.FILES  API.PLOT
  *   API.MEMORY_PLAN  API.BACKEND  API.CPP
  *   IMPL.PLATFORM  IMPL.SEAM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS
- *   IMPL.RNG  IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST  IMPL.KERNELS.EW
- *   IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE  IMPL.KERNELS.SORT
- *   IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
+ *   IMPL.RNG  IMPL.KERNELS.VEC  IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST
+ *   IMPL.KERNELS.EW  IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE
+ *   IMPL.KERNELS.SORT  IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
@@ -8622,11 +8622,6 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__COMPACT 0
 #endif
-#if MLC__COMPACT
-#  define MLC__FLATTEN __attribute__((flatten))  /* all that a function calls is inlined in it */
-#else
-#  define MLC__FLATTEN
-#endif
 #if defined(__OPTIMIZE__) && !MLC__COMPACT
 #  define MLC__INLINE static inline __attribute__((always_inline))
 #else
@@ -11297,10 +11292,40 @@ static uint64_t mlc__hash(const char *text)
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
-/* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
- * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
- * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
- * were measured against long double over all or 2^24 sampled floats. */
+/* @@ IMPL.KERNELS.VEC ------------------------------------ vectors of all levels, under one name
+ * Text of kernels that goes through elements by vectors is plain C over the names of this section
+ * and is read for each level (IMPL.KERNELS.READINGS). V is a vector of f32, D of f64, I of i32, M
+ * the answers of a comparison. MLC__V(add), MLC__D(join), MLC__I(add) are functions of the level,
+ * such as mlc__v_add_avx2. Each level has a block here; AVX10 or SVE would be one block more.
+ *
+ * A vector has 16 lanes: a register of AVX-512, two of AVX2, four of NEON. At the scalar level it
+ * has one: e^x over arrays of 16 takes 2,544 bytes on a Cortex-M4 and 196 over single elements, and
+ * compilers vectorise a loop over single elements, but keep the arrays in memory (gcc 12 with SSE2:
+ * 0.7 and 3.1 ns an element). So no text says how many lanes there are:
+ *
+ *     MLC__BY_V(i, n)
+ *         MLC__V(write)(o + i, n - i, MLC__V(exp)(MLC__V(read)(x + i, n - i, 0.0f)));
+ *
+ * Sums are carried in f64 in 16 lanes, whatever V has: each level adds in the same order.
+ * MLC__BY_LANE goes through the V of 16 elements, and MLC__LANE is the first lane of one, the
+ * constant 0 where V has all 16 and there is no loop:
+ *
+ *     D sum[MLC__D_SUM];
+ *     MLC__BY_LANE sum[MLC__LANE] = MLC__D(none)();
+ *     for (; i + 16 <= n; i += 16)
+ *         MLC__BY_LANE
+ *             sum[MLC__LANE] = MLC__D(join)(sum[MLC__LANE], MLC__V(load)(x + i + MLC__LANE));
+ *     return MLC__D(fold)(sum);
+ *
+ * V: set gives all lanes one value. load and put have all lanes in memory; read and write have up
+ * to n, of those that are not there fill is read. mad is a b + c, fused where MLC__FUSES says so;
+ * max and min give the second one where there is a NaN. less compares, pick is m ? a : b. from
+ * keeps the lanes from l on, the others become 0. nan is not 0 where a lane is NaN, most the
+ * largest lane, few a sum to which up to n lanes are added one by one. scale is p 2^n, n being in
+ * the low bits of z, and 0 where x is so low that it would be below 2^-126.
+ * D: join is d + x of f32, fold the sum of 16 lanes in the order of mlc__fold.
+ * I: bits of a V, which V of_bits turns back; V of_int converts. band and bor are bitwise; shl and
+ * shr, which brings zeros in, take a constant. */
 
 /* c ? a : b without a jump: gcc vectorises loops around it even where comparisons may trap. */
 MLC__BODY float mlc__pick_f32(bool c, float a, float b)
@@ -11308,6 +11333,501 @@ MLC__BODY float mlc__pick_f32(bool c, float a, float b)
     uint32_t m = 0u - (uint32_t)c;
     return mlc__f32_bits((mlc__bits_f32(a) & m) | (mlc__bits_f32(b) & ~m));
 }
+
+/* Sum of 16 lanes, pairwise. */
+MLC__INLINE double mlc__fold(const double *lane)
+{
+    double half[8];
+    for (int i = 0; i < 8; i++) half[i] = lane[i] + lane[i + 8];
+    return ((half[0] + half[4]) + (half[2] + half[6])) +
+           ((half[1] + half[5]) + (half[3] + half[7]));
+}
+
+#define MLC__V(name)    MLC__PASTE(mlc__v_##name##_, MLC__ISA)
+#define MLC__D(name)    MLC__PASTE(mlc__d_##name##_, MLC__ISA)
+#define MLC__I(name)    MLC__PASTE(mlc__i_##name##_, MLC__ISA)
+#define MLC__V_AT       MLC__PASTE(MLC__V_AT_, MLC__ISA)
+#define MLC__V_LANES    MLC__PASTE(MLC__V_LANES_, MLC__ISA)
+#define MLC__D_SUM      (16 / MLC__V_LANES)
+#define MLC__LANE       MLC__PASTE(MLC__LANE_, MLC__ISA)
+#define MLC__BY_LANE    MLC__PASTE(MLC__BY_LANE_, MLC__ISA)
+#define MLC__BY_V(i, n) MLC__PASTE(MLC__BY_V_, MLC__ISA)(i, n)
+/* Of levels with vectors. */
+#define MLC__BY_V_OF_16(i, n)  for (int64_t i = 0; i < (n); i += 16)
+
+/* -- scalar -- */
+
+#define MLC__V_AT_scalar       MLC__INLINE
+#define MLC__V_LANES_scalar    1
+#define MLC__LANE_scalar       mlc__lane
+#define MLC__BY_LANE_scalar    MLC__ROLLED for (int mlc__lane = 0; mlc__lane < 16; mlc__lane++)
+#define MLC__BY_V_scalar(i, n) MLC__INDEPENDENT for (int64_t i = 0; i < (n); i++)
+typedef float    mlc__v_scalar;
+typedef double   mlc__d_scalar;
+typedef uint32_t mlc__i_scalar;
+typedef bool     mlc__m_scalar;
+#define MLC__S_OF(T, kind, name, parameters, value) \
+    MLC__INLINE T mlc__##kind##_##name##_scalar parameters { return value; }
+MLC__S_OF(float, v, set, (float x), x)
+MLC__S_OF(float, v, load, (const float *p), *p)
+MLC__S_OF(float, v, add, (float x, float y), x + y)
+MLC__S_OF(float, v, sub, (float x, float y), x - y)
+MLC__S_OF(float, v, mul, (float x, float y), x * y)
+MLC__S_OF(float, v, div, (float x, float y), x / y)
+MLC__S_OF(float, v, mad, (float x, float y, float z), x * y + z)
+MLC__S_OF(float, v, max, (float x, float y), x > y ? x : y)
+MLC__S_OF(float, v, min, (float x, float y), x < y ? x : y)
+MLC__S_OF(float, v, sqrt, (float x), sqrtf(x))
+MLC__S_OF(bool, v, less, (float x, float y), x < y)
+MLC__S_OF(float, v, pick, (bool m, float x, float y), mlc__pick_f32(m, x, y))
+MLC__S_OF(float, v, from, (float x, int64_t l), l > 0 ? 0.0f : x)
+MLC__S_OF(int, v, nan, (float x), x != x)
+MLC__S_OF(float, v, most, (float x), x)
+MLC__S_OF(double, d, none, (void), 0.0)
+MLC__S_OF(double, d, join, (double d, float x), d + (double)x)
+MLC__S_OF(double, d, fold, (const double *d), mlc__fold(d))
+MLC__S_OF(uint32_t, i, set, (uint32_t x), x)
+MLC__S_OF(uint32_t, i, bits, (float x), mlc__bits_f32(x))
+MLC__S_OF(float, v, of_bits, (uint32_t x), mlc__f32_bits(x))
+MLC__S_OF(float, v, of_int, (uint32_t x), (float)(int32_t)x)
+MLC__S_OF(uint32_t, i, add, (uint32_t x, uint32_t y), x + y)
+MLC__S_OF(uint32_t, i, band, (uint32_t x, uint32_t y), x & y)
+MLC__S_OF(uint32_t, i, bor, (uint32_t x, uint32_t y), x | y)
+MLC__S_OF(uint32_t, i, shl, (uint32_t x, int n), x << n)
+MLC__S_OF(uint32_t, i, shr, (uint32_t x, int n), x >> n)
+MLC__INLINE float mlc__v_scale_scalar(float p, float z, float x)
+{
+    const float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
+    return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
+}
+MLC__INLINE void mlc__v_put_scalar(float *p, float x) { *p = x; }
+MLC__INLINE float mlc__v_read_scalar(const float *p, int64_t n, float fill)
+{
+    (void)n;                           /* which is never 0 */
+    (void)fill;
+    return *p;
+}
+MLC__INLINE void mlc__v_write_scalar(float *p, int64_t n, float x)
+{
+    (void)n;
+    *p = x;
+}
+MLC__INLINE double mlc__v_few_scalar(double sum, float x, int64_t n)
+{
+    (void)n;
+    return sum + (double)x;
+}
+
+#if (MLC__X86 || MLC__NEON) && MLC__HAS_KERNELS
+/* Ones in lanes l .. 15 begin at 16 - l, in lanes 0 .. n - 1 at 32 - n. */
+static const int32_t mlc__v_ones[48] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+#endif
+
+#if MLC__X86 && MLC__HAS_KERNELS
+/* -- AVX2 -- */
+
+#define MLC__V_AT_avx2       MLC__INLINE MLC__LOOPS_AT_avx2
+#define MLC__V_LANES_avx2    16
+#define MLC__LANE_avx2       0
+#define MLC__BY_LANE_avx2
+#define MLC__BY_V_avx2(i, n) MLC__BY_V_OF_16(i, n)
+typedef struct mlc__v_avx2 { __m256 a, b; } mlc__v_avx2;
+typedef struct mlc__d_avx2 { __m256d a, b, c, d; } mlc__d_avx2;
+typedef struct mlc__i_avx2 { __m256i a, b; } mlc__i_avx2;
+typedef mlc__v_avx2 mlc__m_avx2;       /* bits of a lane: all ones, or zeros */
+#define MLC__V2(name, parameters, first, second) \
+    MLC__V_AT_avx2 mlc__v_avx2 mlc__v_##name##_avx2 parameters \
+    { const mlc__v_avx2 v = { first, second }; return v; }
+#define MLC__V2_OF_TWO(name, f) \
+    MLC__V2(name, (mlc__v_avx2 x, mlc__v_avx2 y), f(x.a, y.a), f(x.b, y.b))
+MLC__V2(set, (float x), _mm256_set1_ps(x), _mm256_set1_ps(x))
+MLC__V2(load, (const float *p), _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8))
+MLC__V2_OF_TWO(add, _mm256_add_ps)
+MLC__V2_OF_TWO(sub, _mm256_sub_ps)
+MLC__V2_OF_TWO(mul, _mm256_mul_ps)
+MLC__V2_OF_TWO(div, _mm256_div_ps)
+MLC__V2_OF_TWO(max, _mm256_max_ps)
+MLC__V2_OF_TWO(min, _mm256_min_ps)
+#define MLC__V2_LESS(x, y) _mm256_cmp_ps(x, y, _CMP_LT_OQ)
+MLC__V2_OF_TWO(less, MLC__V2_LESS)
+MLC__V2(sqrt, (mlc__v_avx2 x), _mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b))
+MLC__V2(pick, (mlc__v_avx2 m, mlc__v_avx2 x, mlc__v_avx2 y),
+        _mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b))
+MLC__V2(mad, (mlc__v_avx2 x, mlc__v_avx2 y, mlc__v_avx2 z),
+        _mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b))
+#define MLC__V2_MASK(at) _mm256_loadu_si256((const __m256i *)(const void *)(mlc__v_ones + (at)))
+/* The first n, below 16, the others fill. */
+#define MLC__V2_SOME(p, at, fill) \
+    _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, MLC__V2_MASK(at)), \
+                     _mm256_castsi256_ps(MLC__V2_MASK(at)))
+MLC__V2(some, (const float *p, int64_t n, float fill),
+        MLC__V2_SOME(p, 32 - n, fill), MLC__V2_SOME(p + 8, 40 - n, fill))
+/* Those from lane l on, the others 0. */
+MLC__V2(from, (mlc__v_avx2 x, int64_t l),
+        _mm256_and_ps(x.a, _mm256_castsi256_ps(MLC__V2_MASK(16 - l))),
+        _mm256_and_ps(x.b, _mm256_castsi256_ps(MLC__V2_MASK(24 - l))))
+#define MLC__V2_SCALE(p, z, x) \
+    _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.3365402f), _CMP_LT_OQ), \
+        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), \
+            _mm256_slli_epi32(_mm256_castps_si256(z), 23))))
+MLC__V2(scale, (mlc__v_avx2 p, mlc__v_avx2 z, mlc__v_avx2 x),
+        MLC__V2_SCALE(p.a, z.a, x.a), MLC__V2_SCALE(p.b, z.b, x.b))
+MLC__V_AT_avx2 void mlc__v_put_avx2(float *p, mlc__v_avx2 x)
+{
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+/* The first n, below 16: a masked store takes as long as a dozen others on some processors. */
+MLC__V_AT_avx2 void mlc__v_put_some_avx2(float *p, int64_t n, mlc__v_avx2 x)
+{
+    if (n & 8) { _mm256_storeu_ps(p, x.a); p += 8; }
+    const __m256 h = n & 8 ? x.b : x.a;
+    __m128 q = _mm256_castps256_ps128(h);
+    if (n & 4) { _mm_storeu_ps(p, q); p += 4; q = _mm256_extractf128_ps(h, 1); }
+    if (n & 2) { _mm_storel_pi((__m64 *)(void *)p, q); p += 2; q = _mm_movehl_ps(q, q); }
+    if (n & 1) _mm_store_ss(p, q);
+}
+/* Not 0 where there is a NaN. */
+MLC__V_AT_avx2 int mlc__v_nan_avx2(mlc__v_avx2 x)
+{
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q),
+                                           _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)));
+}
+MLC__V_AT_avx2 float mlc__v_most_of_avx2(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+MLC__V_AT_avx2 float mlc__v_most_avx2(mlc__v_avx2 x)
+{
+    return mlc__v_most_of_avx2(_mm256_max_ps(x.a, x.b));
+}
+MLC__V_AT_avx2 mlc__d_avx2 mlc__d_none_avx2(void)
+{
+    const mlc__d_avx2 d = { _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
+                            _mm256_setzero_pd() };
+    return d;
+}
+/* d + x */
+MLC__V_AT_avx2 mlc__d_avx2 mlc__d_join_avx2(mlc__d_avx2 d, mlc__v_avx2 x)
+{
+    d.a = _mm256_add_pd(d.a, _mm256_cvtps_pd(_mm256_castps256_ps128(x.a)));
+    d.b = _mm256_add_pd(d.b, _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)));
+    d.c = _mm256_add_pd(d.c, _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
+    d.d = _mm256_add_pd(d.d, _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
+    return d;
+}
+/* As mlc__fold: sum of the halves of the sum of the halves ... */
+MLC__V_AT_avx2 double mlc__d_fold_of_avx2(__m256d x)
+{
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+MLC__V_AT_avx2 double mlc__d_fold_avx2(const mlc__d_avx2 *d)
+{
+    return mlc__d_fold_of_avx2(_mm256_add_pd(_mm256_add_pd(d->a, d->c), _mm256_add_pd(d->b, d->d)));
+}
+#define MLC__I2(name, parameters, first, second) \
+    MLC__V_AT_avx2 mlc__i_avx2 mlc__i_##name##_avx2 parameters \
+    { const mlc__i_avx2 v = { first, second }; return v; }
+#define MLC__I2_OF_TWO(name, f) \
+    MLC__I2(name, (mlc__i_avx2 x, mlc__i_avx2 y), f(x.a, y.a), f(x.b, y.b))
+MLC__I2(set, (uint32_t x), _mm256_set1_epi32((int32_t)x), _mm256_set1_epi32((int32_t)x))
+MLC__I2(bits, (mlc__v_avx2 x), _mm256_castps_si256(x.a), _mm256_castps_si256(x.b))
+MLC__I2_OF_TWO(add, _mm256_add_epi32)
+MLC__I2_OF_TWO(band, _mm256_and_si256)
+MLC__I2_OF_TWO(bor, _mm256_or_si256)
+MLC__I2(shl, (mlc__i_avx2 x, int n), _mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n))
+MLC__I2(shr, (mlc__i_avx2 x, int n), _mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n))
+MLC__V2(of_bits, (mlc__i_avx2 x), _mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b))
+MLC__V2(of_int, (mlc__i_avx2 x), _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b))
+#endif
+
+#if MLC__AVX512 && MLC__HAS_KERNELS
+/* -- AVX-512 -- */
+
+#define MLC__V_AT_avx512       MLC__INLINE MLC__LOOPS_AT_avx512
+#define MLC__V_LANES_avx512    16
+#define MLC__LANE_avx512       0
+#define MLC__BY_LANE_avx512
+#define MLC__BY_V_avx512(i, n) MLC__BY_V_OF_16(i, n)
+typedef struct mlc__v_avx512 { __m512 a; } mlc__v_avx512;
+typedef struct mlc__d_avx512 { __m512d a, b; } mlc__d_avx512;
+typedef struct mlc__i_avx512 { __m512i a; } mlc__i_avx512;
+typedef __mmask16 mlc__m_avx512;
+#define MLC__V1(name, parameters, value) \
+    MLC__V_AT_avx512 mlc__v_avx512 mlc__v_##name##_avx512 parameters \
+    { const mlc__v_avx512 v = { value }; return v; }
+#define MLC__V1_OF_TWO(name, f) MLC__V1(name, (mlc__v_avx512 x, mlc__v_avx512 y), f(x.a, y.a))
+/* Halves of a vector. */
+#define MLC__V1_LOW(x)  _mm512_castps512_ps256(x)
+#define MLC__V1_HIGH(x) _mm512_maskz_extractf32x8_ps(0xFF, x, 1)
+MLC__V1(set, (float x), _mm512_set1_ps(x))
+MLC__V1(load, (const float *p), _mm512_loadu_ps(p))
+MLC__V1_OF_TWO(add, _mm512_add_ps)
+MLC__V1_OF_TWO(sub, _mm512_sub_ps)
+MLC__V1_OF_TWO(mul, _mm512_mul_ps)
+/* With a mask of ones: g++ 12 warns of the other's own undefined vector. */
+#define MLC__V1_MAX(x, y) _mm512_maskz_max_ps(0xFFFF, x, y)
+#define MLC__V1_MIN(x, y) _mm512_maskz_min_ps(0xFFFF, x, y)
+MLC__V1_OF_TWO(div, _mm512_div_ps)
+MLC__V1_OF_TWO(max, MLC__V1_MAX)
+MLC__V1_OF_TWO(min, MLC__V1_MIN)
+MLC__V1(sqrt, (mlc__v_avx512 x), _mm512_maskz_sqrt_ps(0xFFFF, x.a))
+MLC__V_AT_avx512 __mmask16 mlc__v_less_avx512(mlc__v_avx512 x, mlc__v_avx512 y)
+{
+    return _mm512_cmp_ps_mask(x.a, y.a, _CMP_LT_OQ);
+}
+MLC__V1(pick, (__mmask16 m, mlc__v_avx512 x, mlc__v_avx512 y), _mm512_mask_blend_ps(m, y.a, x.a))
+MLC__V1(mad, (mlc__v_avx512 x, mlc__v_avx512 y, mlc__v_avx512 z), _mm512_fmadd_ps(x.a, y.a, z.a))
+#define MLC__V1_FIRST(n) ((__mmask16)((1u << (n)) - 1u))
+MLC__V1(some, (const float *p, int64_t n, float fill),
+        _mm512_mask_loadu_ps(_mm512_set1_ps(fill), MLC__V1_FIRST(n), p))
+MLC__V1(from, (mlc__v_avx512 x, int64_t l),
+        _mm512_maskz_mov_ps((__mmask16)~MLC__V1_FIRST(l), x.a))
+MLC__V1(scale, (mlc__v_avx512 p, mlc__v_avx512 z, mlc__v_avx512 x),
+        _mm512_castsi512_ps(_mm512_maskz_add_epi32(
+            _mm512_cmp_ps_mask(x.a, _mm512_set1_ps(-87.3365402f), _CMP_NLT_UQ),
+            _mm512_castps_si512(p.a),
+            _mm512_maskz_slli_epi32(0xFFFF, _mm512_castps_si512(z.a), 23))))
+MLC__V_AT_avx512 void mlc__v_put_avx512(float *p, mlc__v_avx512 x) { _mm512_storeu_ps(p, x.a); }
+MLC__V_AT_avx512 void mlc__v_put_some_avx512(float *p, int64_t n, mlc__v_avx512 x)
+{
+    const mlc__v_avx2 v = { MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a) };
+    mlc__v_put_some_avx2(p, n, v);
+}
+MLC__V_AT_avx512 int mlc__v_nan_avx512(mlc__v_avx512 x)
+{
+    return (int)_mm512_cmp_ps_mask(x.a, x.a, _CMP_UNORD_Q);
+}
+MLC__V_AT_avx512 float mlc__v_most_avx512(mlc__v_avx512 x)
+{
+    __m256 h = _mm256_max_ps(MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a));
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+MLC__V_AT_avx512 mlc__d_avx512 mlc__d_none_avx512(void)
+{
+    const mlc__d_avx512 d = { _mm512_setzero_pd(), _mm512_setzero_pd() };
+    return d;
+}
+MLC__V_AT_avx512 mlc__d_avx512 mlc__d_join_avx512(mlc__d_avx512 d, mlc__v_avx512 x)
+{
+    d.a = _mm512_add_pd(d.a, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_LOW(x.a)));
+    d.b = _mm512_add_pd(d.b, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_HIGH(x.a)));
+    return d;
+}
+MLC__V_AT_avx512 double mlc__d_fold_avx512(const mlc__d_avx512 *d)
+{
+    const __m512d h = _mm512_add_pd(d->a, d->b);
+    const __m256d q = _mm256_add_pd(_mm512_castpd512_pd256(h),
+                                    _mm512_maskz_extractf64x4_pd(0xF, h, 1));
+    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(q), _mm256_extractf128_pd(q, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+#define MLC__I1(name, parameters, value) \
+    MLC__V_AT_avx512 mlc__i_avx512 mlc__i_##name##_avx512 parameters \
+    { const mlc__i_avx512 v = { value }; return v; }
+#define MLC__I1_OF_TWO(name, f) MLC__I1(name, (mlc__i_avx512 x, mlc__i_avx512 y), f(x.a, y.a))
+MLC__I1(set, (uint32_t x), _mm512_set1_epi32((int32_t)x))
+MLC__I1(bits, (mlc__v_avx512 x), _mm512_castps_si512(x.a))
+MLC__I1_OF_TWO(add, _mm512_add_epi32)
+MLC__I1_OF_TWO(band, _mm512_and_si512)
+MLC__I1_OF_TWO(bor, _mm512_or_si512)
+MLC__I1(shl, (mlc__i_avx512 x, int n),
+        _mm512_maskz_sll_epi32(0xFFFF, x.a, _mm_cvtsi32_si128(n)))
+MLC__I1(shr, (mlc__i_avx512 x, int n),
+        _mm512_maskz_srl_epi32(0xFFFF, x.a, _mm_cvtsi32_si128(n)))
+MLC__V1(of_bits, (mlc__i_avx512 x), _mm512_castsi512_ps(x.a))
+MLC__V1(of_int, (mlc__i_avx512 x), _mm512_maskz_cvtepi32_ps(0xFFFF, x.a))
+#endif
+
+/* -- NEON -- */
+
+#if MLC__NEON && MLC__HAS_KERNELS
+#define MLC__V_AT_neon       MLC__INLINE MLC__LOOPS_AT_neon
+#define MLC__V_LANES_neon    16
+#define MLC__LANE_neon       0
+#define MLC__BY_LANE_neon
+#define MLC__BY_V_neon(i, n) MLC__BY_V_OF_16(i, n)
+typedef struct mlc__v_neon { float32x4_t a, b, c, d; } mlc__v_neon;
+typedef struct mlc__i_neon { uint32x4_t a, b, c, d; } mlc__i_neon;
+typedef struct mlc__d_neon { float64x2_t v[8]; } mlc__d_neon;
+typedef mlc__i_neon mlc__m_neon;       /* bits of a lane: all ones, or zeros */
+#define MLC__V4_OF(kind, to, name, parameters, A, B, C, E) \
+    MLC__V_AT_neon mlc__##to##_neon mlc__##kind##_##name##_neon parameters \
+    { const mlc__##to##_neon v = { A, B, C, E }; return v; }
+#define MLC__V4_ONE(kind, to, name, from, f) \
+    MLC__V4_OF(kind, to, name, (mlc__##from##_neon x), f(x.a), f(x.b), f(x.c), f(x.d))
+#define MLC__V4_TWO(kind, to, name, T, f) \
+    MLC__V4_OF(kind, to, name, (mlc__##T##_neon x, mlc__##T##_neon y), \
+               f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d))
+#define MLC__V4_THREE(kind, to, name, M, f) \
+    MLC__V4_OF(kind, to, name, (mlc__##M##_neon x, mlc__v_neon y, mlc__v_neon z), \
+               f(x.a, y.a, z.a), f(x.b, y.b, z.b), f(x.c, y.c, z.c), f(x.d, y.d, z.d))
+#define MLC__V4_MAD(x, y, z)   vfmaq_f32(z, x, y)
+#define MLC__V4_MAX(x, y)      vbslq_f32(vcgtq_f32(x, y), x, y)
+#define MLC__V4_MIN(x, y)      vbslq_f32(vcltq_f32(x, y), x, y)
+#define MLC__V4_SHIFT(x, n)    vshlq_u32(x, vdupq_n_s32(n))
+#define MLC__V4_WHOLE(x)       vcvtq_f32_s32(vreinterpretq_s32_u32(x))
+#define MLC__V4_SCALE(p, z, x) \
+    vreinterpretq_f32_u32(vbicq_u32( \
+        vaddq_u32(vreinterpretq_u32_f32(p), vshlq_n_u32(vreinterpretq_u32_f32(z), 23)), \
+        vcltq_f32(x, vdupq_n_f32(-87.3365402f))))
+MLC__V4_OF(v, v, set, (float x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x))
+MLC__V4_OF(v, v, load, (const float *p),
+           vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12))
+MLC__V4_TWO(v, v, add, v, vaddq_f32)
+MLC__V4_TWO(v, v, sub, v, vsubq_f32)
+MLC__V4_TWO(v, v, mul, v, vmulq_f32)
+MLC__V4_TWO(v, v, div, v, vdivq_f32)
+MLC__V4_TWO(v, v, max, v, MLC__V4_MAX)
+MLC__V4_TWO(v, v, min, v, MLC__V4_MIN)
+MLC__V4_TWO(v, m, less, v, vcltq_f32)
+MLC__V4_ONE(v, v, sqrt, v, vsqrtq_f32)
+MLC__V4_ONE(v, v, of_bits, i, vreinterpretq_f32_u32)
+MLC__V4_ONE(v, v, of_int, i, MLC__V4_WHOLE)
+MLC__V4_THREE(v, v, mad, v, MLC__V4_MAD)
+MLC__V4_THREE(v, v, scale, v, MLC__V4_SCALE)
+MLC__V4_THREE(v, v, pick, m, vbslq_f32)
+MLC__V4_OF(i, i, set, (uint32_t x), vdupq_n_u32(x), vdupq_n_u32(x), vdupq_n_u32(x), vdupq_n_u32(x))
+MLC__V4_ONE(i, i, bits, v, vreinterpretq_u32_f32)
+MLC__V4_TWO(i, i, add, i, vaddq_u32)
+MLC__V4_TWO(i, i, band, i, vandq_u32)
+MLC__V4_TWO(i, i, bor, i, vorrq_u32)
+MLC__V4_OF(i, i, shl, (mlc__i_neon x, int n), MLC__V4_SHIFT(x.a, n), MLC__V4_SHIFT(x.b, n),
+           MLC__V4_SHIFT(x.c, n), MLC__V4_SHIFT(x.d, n))
+MLC__V4_OF(i, i, shr, (mlc__i_neon x, int n), MLC__V4_SHIFT(x.a, -n), MLC__V4_SHIFT(x.b, -n),
+           MLC__V4_SHIFT(x.c, -n), MLC__V4_SHIFT(x.d, -n))
+MLC__V_AT_neon void mlc__v_put_neon(float *p, mlc__v_neon x)
+{
+    vst1q_f32(p, x.a);
+    vst1q_f32(p + 4, x.b);
+    vst1q_f32(p + 8, x.c);
+    vst1q_f32(p + 12, x.d);
+}
+MLC__V_AT_neon mlc__v_neon mlc__v_some_neon(const float *p, int64_t n, float fill)
+{
+    float v[16];
+    mlc__v_put_neon(v, mlc__v_set_neon(fill));
+    for (int64_t l = 0; l < n; l++) v[l] = p[l];
+    return mlc__v_load_neon(v);
+}
+MLC__V_AT_neon void mlc__v_put_some_neon(float *p, int64_t n, mlc__v_neon x)
+{
+    float v[16];
+    mlc__v_put_neon(v, x);
+    for (int64_t l = 0; l < n; l++) p[l] = v[l];
+}
+#define MLC__V4_FROM(x, at) \
+    vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), \
+                                    vreinterpretq_u32_s32(vld1q_s32(mlc__v_ones + (at)))))
+MLC__V4_OF(v, v, from, (mlc__v_neon x, int64_t l),
+           MLC__V4_FROM(x.a, 16 - l), MLC__V4_FROM(x.b, 20 - l),
+           MLC__V4_FROM(x.c, 24 - l), MLC__V4_FROM(x.d, 28 - l))
+MLC__V_AT_neon int mlc__v_nan_neon(mlc__v_neon x)
+{
+    const uint32x4_t same = vandq_u32(vandq_u32(vceqq_f32(x.a, x.a), vceqq_f32(x.b, x.b)),
+                                      vandq_u32(vceqq_f32(x.c, x.c), vceqq_f32(x.d, x.d)));
+    return vminvq_u32(same) == 0;
+}
+MLC__V_AT_neon float mlc__v_most_neon(mlc__v_neon x)
+{
+    return vmaxvq_f32(MLC__V4_MAX(MLC__V4_MAX(x.a, x.b), MLC__V4_MAX(x.c, x.d)));
+}
+MLC__V_AT_neon mlc__d_neon mlc__d_none_neon(void)
+{
+    mlc__d_neon d;
+    for (int l = 0; l < 8; l++) d.v[l] = vdupq_n_f64(0.0);
+    return d;
+}
+#define MLC__D8_JOIN(l, x) \
+    d.v[l] = vaddq_f64(d.v[l], vcvt_f64_f32(vget_low_f32(x))); \
+    d.v[(l) + 1] = vaddq_f64(d.v[(l) + 1], vcvt_high_f64_f32(x));
+MLC__V_AT_neon mlc__d_neon mlc__d_join_neon(mlc__d_neon d, mlc__v_neon x)
+{
+    MLC__D8_JOIN(0, x.a)
+    MLC__D8_JOIN(2, x.b)
+    MLC__D8_JOIN(4, x.c)
+    MLC__D8_JOIN(6, x.d)
+    return d;
+}
+MLC__V_AT_neon double mlc__d_fold_neon(const mlc__d_neon *d)
+{
+    const float64x2_t *v = d->v;
+    const float64x2_t a = vaddq_f64(vaddq_f64(v[0], v[4]), vaddq_f64(v[2], v[6]));
+    const float64x2_t b = vaddq_f64(vaddq_f64(v[1], v[5]), vaddq_f64(v[3], v[7]));
+    return vaddvq_f64(vaddq_f64(a, b));
+}
+#endif
+#endif /* MLC__ONCE */
+
+/* -- text of levels with vectors -- */
+
+#if MLC__BY_LEVEL && MLC__READING >= MLC__READING_BASE
+MLC__LEVEL_HOT
+#define V MLC__N(v)
+/* 16 elements at p, or the n that there are: n may be more. */
+MLC__V_AT V MLC__V(read)(const float *p, int64_t n, float fill)
+{
+    return n < 16 ? MLC__V(some)(p, n, fill) : MLC__V(load)(p);
+}
+MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
+{
+    if (n < 16) MLC__V(put_some)(p, n, x);
+    else MLC__V(put)(p, x);
+}
+MLC__V_AT double MLC__V(few)(double sum, V x, int64_t n)
+{
+    const int64_t first = mlc__min(n, 16);
+    float each[16];
+    MLC__V(put)(each, x);
+    MLC__ONE_BY_ONE for (int64_t l = 0; l < first; l++) sum += (double)each[l];
+    return sum;
+}
+#undef V
+MLC__LEVEL_END
+#endif
+
+/* -- text of all levels; the scalar one is read first, as IMPL.KERNELS.MATH stands on it -- */
+
+#if MLC__ONCE
+#define MLC__ISA scalar
+#endif
+#if MLC__ONCE || (MLC__BY_LEVEL && MLC__READING >= MLC__READING_BASE)
+MLC__LEVEL_HOT
+#define V MLC__N(v)
+
+/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
+ * polynomial in what is left; n added to the exponent. */
+MLC__V_AT V MLC__V(exp)(V x)
+{
+    const V big = MLC__V(set)(12582912.0f);
+    const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big);
+    V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p;
+    r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r);
+    p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f));
+    p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f));
+    p = MLC__V(mad)(MLC__V(mul)(p, r), r, r);
+    return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x);
+}
+#undef V
+MLC__LEVEL_END
+#endif
+#if MLC__ONCE
+#undef MLC__ISA
+
+/* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
+ * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
+ * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
+ * were measured against long double over all or 2^24 sampled floats. */
 
 /* a b + c; fused: rounded once. It is a constant, MLC__FUSES_isa: without instructions for it a
  * level would call libm. */
@@ -11345,15 +11865,7 @@ MLC__BODY mlc__four_f32 mlc__step4_f32(mlc__four_f32 x, mlc__four_f32 y, float z
     return mlc__mad4_f32(x, y, z4, fused);
 }
 
-/* p 2^n, n being in the low bits of z; 0 where x is so low that it would be below 2^-126. */
-MLC__BODY float mlc__exp_scale_f32(float p, float z, float x)
-{
-    const float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
-    return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
-}
-
-/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
- * polynomial in what is left; n added to the exponent. */
+/* As MLC__V(exp), of four. */
 MLC__BODY mlc__four_f32 mlc__exp_lanes_f32(mlc__four_f32 x, bool fused)
 {
     const float big = 12582912.0f;
@@ -11369,31 +11881,31 @@ MLC__BODY mlc__four_f32 mlc__exp_lanes_f32(mlc__four_f32 x, bool fused)
     p = mlc__step4_f32(p, r, 0.49999994f, fused);
     const mlc__four_f32 s = { p.a * r.a, p.b * r.b, p.c * r.c, p.d * r.d };
     p = mlc__mad4_f32(s, r, r, fused);
-    const mlc__four_f32 y = { mlc__exp_scale_f32(p.a + 1.0f, z.a, x.a),
-                              mlc__exp_scale_f32(p.b + 1.0f, z.b, x.b),
-                              mlc__exp_scale_f32(p.c + 1.0f, z.c, x.c),
-                              mlc__exp_scale_f32(p.d + 1.0f, z.d, x.d) };
+    const mlc__four_f32 y = { mlc__v_scale_scalar(p.a + 1.0f, z.a, x.a),
+                              mlc__v_scale_scalar(p.b + 1.0f, z.b, x.b),
+                              mlc__v_scale_scalar(p.c + 1.0f, z.c, x.c),
+                              mlc__v_scale_scalar(p.d + 1.0f, z.d, x.d) };
     return y;
 }
 
-MLC__BODY MLC__FLATTEN float mlc__exp_low_f32(float x, bool fused)
+MLC__BODY float mlc__exp_low_f32(float x, bool fused)
 {
     const mlc__four_f32 x4 = { x, 0.0f, 0.0f, 0.0f };
-    return mlc__exp_lanes_f32(x4, fused).a;
+    return MLC__COMPACT ? mlc__v_exp_scalar(x) : mlc__exp_lanes_f32(x4, fused).a;
 }
 
 MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
 {
     if (!MLC__COMPACT) return mlc__exp_lanes_f32(x, fused);
-    const mlc__four_f32 y = { mlc__exp_low_f32(x.a, fused), mlc__exp_low_f32(x.b, fused),
-                              mlc__exp_low_f32(x.c, fused), mlc__exp_low_f32(x.d, fused) };
+    const mlc__four_f32 y = { mlc__v_exp_scalar(x.a), mlc__v_exp_scalar(x.b),
+                              mlc__v_exp_scalar(x.c), mlc__v_exp_scalar(x.d) };
     return y;
 }
 
 /* e^x. NaN stays. Max error 1.0 ulp. */
 MLC__BODY float mlc__exp_f32(float x)
 {
-    return mlc__pick_f32(x <= 88.7228317f, mlc__exp_low_f32(x, false), x * (float)MLC__INF);
+    return mlc__pick_f32(x <= 88.7228317f, mlc__v_exp_scalar(x), x * (float)MLC__INF);
 }
 
 /* 2^x, as e^x. Max error 1.06 ulp, none at integers. */
@@ -14116,15 +14628,6 @@ MLC__INLINE void mlc__acc_add(mlc__acc *t, double x)
 MLC__INLINE double mlc__acc_value(const mlc__acc *t)
 {
     return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
-}
-
-/* Sum of 16 lanes, pairwise. */
-MLC__INLINE double mlc__fold(const double *lane)
-{
-    double half[8];
-    for (int i = 0; i < 8; i++) half[i] = lane[i] + lane[i + 8];
-    return ((half[0] + half[4]) + (half[2] + half[6])) +
-           ((half[1] + half[5]) + (half[3] + half[7]));
 }
 
 /* Walks n elements in 16 lanes: FOUR(i) for i, i + 16, i + 32 and i + 48, then ONE(lane, l, i,
@@ -22280,173 +22783,6 @@ MLC__BODY double mlc__short_log_normal(double x)
 
 #if MLC__X86
 
-/* -- vectors: V is 16 of f32, D 16 of f64 -- */
-
-/* Ones in lanes l .. 15 begin at 16 - l, in lanes 0 .. n - 1 at 32 - n. */
-static const int32_t mlc__v_ones[48] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
-
-#define MLC__V_AT_avx2 MLC__INLINE MLC__LOOPS_AT_avx2
-typedef struct mlc__v_avx2 { __m256 a, b; } mlc__v_avx2;
-typedef struct mlc__d_avx2 { __m256d a, b, c, d; } mlc__d_avx2;
-#define MLC__V2(name, parameters, first, second) \
-    MLC__V_AT_avx2 mlc__v_avx2 mlc__v_##name##_avx2 parameters \
-    { const mlc__v_avx2 v = { first, second }; return v; }
-#define MLC__V2_OF_TWO(name, f) \
-    MLC__V2(name, (mlc__v_avx2 x, mlc__v_avx2 y), f(x.a, y.a), f(x.b, y.b))
-MLC__V2(set, (float x), _mm256_set1_ps(x), _mm256_set1_ps(x))
-MLC__V2(load, (const float *p), _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8))
-MLC__V2_OF_TWO(add, _mm256_add_ps)
-MLC__V2_OF_TWO(sub, _mm256_sub_ps)
-MLC__V2_OF_TWO(mul, _mm256_mul_ps)
-MLC__V2_OF_TWO(max, _mm256_max_ps)
-MLC__V2(mad, (mlc__v_avx2 x, mlc__v_avx2 y, mlc__v_avx2 z),
-        _mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b))
-#define MLC__V2_MASK(at) _mm256_loadu_si256((const __m256i *)(const void *)(mlc__v_ones + (at)))
-/* The first n, below 16, the others fill. */
-#define MLC__V2_SOME(p, at, fill) \
-    _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, MLC__V2_MASK(at)), \
-                     _mm256_castsi256_ps(MLC__V2_MASK(at)))
-MLC__V2(some, (const float *p, int64_t n, float fill),
-        MLC__V2_SOME(p, 32 - n, fill), MLC__V2_SOME(p + 8, 40 - n, fill))
-/* Those from lane l on, the others 0. */
-MLC__V2(from, (mlc__v_avx2 x, int64_t l),
-        _mm256_and_ps(x.a, _mm256_castsi256_ps(MLC__V2_MASK(16 - l))),
-        _mm256_and_ps(x.b, _mm256_castsi256_ps(MLC__V2_MASK(24 - l))))
-/* As mlc__exp_scale_f32. */
-#define MLC__V2_SCALE(p, z, x) \
-    _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(-87.3365402f), _CMP_LT_OQ), \
-        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), \
-            _mm256_slli_epi32(_mm256_castps_si256(z), 23))))
-MLC__V2(scale, (mlc__v_avx2 p, mlc__v_avx2 z, mlc__v_avx2 x),
-        MLC__V2_SCALE(p.a, z.a, x.a), MLC__V2_SCALE(p.b, z.b, x.b))
-MLC__V_AT_avx2 void mlc__v_put_avx2(float *p, mlc__v_avx2 x)
-{
-    _mm256_storeu_ps(p, x.a);
-    _mm256_storeu_ps(p + 8, x.b);
-}
-/* The first n, below 16: a masked store takes as long as a dozen others on some processors. */
-MLC__V_AT_avx2 void mlc__v_put_some_avx2(float *p, int64_t n, mlc__v_avx2 x)
-{
-    if (n & 8) { _mm256_storeu_ps(p, x.a); p += 8; }
-    const __m256 h = n & 8 ? x.b : x.a;
-    __m128 q = _mm256_castps256_ps128(h);
-    if (n & 4) { _mm_storeu_ps(p, q); p += 4; q = _mm256_extractf128_ps(h, 1); }
-    if (n & 2) { _mm_storel_pi((__m64 *)(void *)p, q); p += 2; q = _mm_movehl_ps(q, q); }
-    if (n & 1) _mm_store_ss(p, q);
-}
-/* Not 0 where there is a NaN. */
-MLC__V_AT_avx2 int mlc__v_nan_avx2(mlc__v_avx2 x)
-{
-    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q),
-                                           _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)));
-}
-MLC__V_AT_avx2 float mlc__v_most_of_avx2(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-MLC__V_AT_avx2 float mlc__v_most_avx2(mlc__v_avx2 x)
-{
-    return mlc__v_most_of_avx2(_mm256_max_ps(x.a, x.b));
-}
-MLC__V_AT_avx2 mlc__d_avx2 mlc__d_none_avx2(void)
-{
-    const mlc__d_avx2 d = { _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
-                            _mm256_setzero_pd() };
-    return d;
-}
-/* d + x */
-MLC__V_AT_avx2 mlc__d_avx2 mlc__d_join_avx2(mlc__d_avx2 d, mlc__v_avx2 x)
-{
-    d.a = _mm256_add_pd(d.a, _mm256_cvtps_pd(_mm256_castps256_ps128(x.a)));
-    d.b = _mm256_add_pd(d.b, _mm256_cvtps_pd(_mm256_extractf128_ps(x.a, 1)));
-    d.c = _mm256_add_pd(d.c, _mm256_cvtps_pd(_mm256_castps256_ps128(x.b)));
-    d.d = _mm256_add_pd(d.d, _mm256_cvtps_pd(_mm256_extractf128_ps(x.b, 1)));
-    return d;
-}
-/* As mlc__fold: sum of the halves of the sum of the halves ... */
-MLC__V_AT_avx2 double mlc__d_fold_of_avx2(__m256d x)
-{
-    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
-}
-MLC__V_AT_avx2 double mlc__d_fold_avx2(mlc__d_avx2 d)
-{
-    return mlc__d_fold_of_avx2(_mm256_add_pd(_mm256_add_pd(d.a, d.c), _mm256_add_pd(d.b, d.d)));
-}
-
-#if MLC__AVX512
-#define MLC__V_AT_avx512 MLC__INLINE MLC__LOOPS_AT_avx512
-typedef struct mlc__v_avx512 { __m512 a; } mlc__v_avx512;
-typedef struct mlc__d_avx512 { __m512d a, b; } mlc__d_avx512;
-#define MLC__V1(name, parameters, value) \
-    MLC__V_AT_avx512 mlc__v_avx512 mlc__v_##name##_avx512 parameters \
-    { const mlc__v_avx512 v = { value }; return v; }
-#define MLC__V1_OF_TWO(name, f) MLC__V1(name, (mlc__v_avx512 x, mlc__v_avx512 y), f(x.a, y.a))
-/* Halves of a vector. */
-#define MLC__V1_LOW(x)  _mm512_castps512_ps256(x)
-#define MLC__V1_HIGH(x) _mm512_maskz_extractf32x8_ps(0xFF, x, 1)
-MLC__V1(set, (float x), _mm512_set1_ps(x))
-MLC__V1(load, (const float *p), _mm512_loadu_ps(p))
-MLC__V1_OF_TWO(add, _mm512_add_ps)
-MLC__V1_OF_TWO(sub, _mm512_sub_ps)
-MLC__V1_OF_TWO(mul, _mm512_mul_ps)
-/* With a mask of ones: g++ 12 warns of the other's own undefined vector. */
-#define MLC__V1_MAX(x, y) _mm512_maskz_max_ps(0xFFFF, x, y)
-MLC__V1_OF_TWO(max, MLC__V1_MAX)
-MLC__V1(mad, (mlc__v_avx512 x, mlc__v_avx512 y, mlc__v_avx512 z), _mm512_fmadd_ps(x.a, y.a, z.a))
-#define MLC__V1_FIRST(n) ((__mmask16)((1u << (n)) - 1u))
-MLC__V1(some, (const float *p, int64_t n, float fill),
-        _mm512_mask_loadu_ps(_mm512_set1_ps(fill), MLC__V1_FIRST(n), p))
-MLC__V1(from, (mlc__v_avx512 x, int64_t l),
-        _mm512_maskz_mov_ps((__mmask16)~MLC__V1_FIRST(l), x.a))
-MLC__V1(scale, (mlc__v_avx512 p, mlc__v_avx512 z, mlc__v_avx512 x),
-        _mm512_castsi512_ps(_mm512_maskz_add_epi32(
-            _mm512_cmp_ps_mask(x.a, _mm512_set1_ps(-87.3365402f), _CMP_NLT_UQ),
-            _mm512_castps_si512(p.a),
-            _mm512_maskz_slli_epi32(0xFFFF, _mm512_castps_si512(z.a), 23))))
-MLC__V_AT_avx512 void mlc__v_put_avx512(float *p, mlc__v_avx512 x) { _mm512_storeu_ps(p, x.a); }
-MLC__V_AT_avx512 void mlc__v_put_some_avx512(float *p, int64_t n, mlc__v_avx512 x)
-{
-    const mlc__v_avx2 v = { MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a) };
-    mlc__v_put_some_avx2(p, n, v);
-}
-MLC__V_AT_avx512 int mlc__v_nan_avx512(mlc__v_avx512 x)
-{
-    return (int)_mm512_cmp_ps_mask(x.a, x.a, _CMP_UNORD_Q);
-}
-MLC__V_AT_avx512 float mlc__v_most_avx512(mlc__v_avx512 x)
-{
-    __m256 h = _mm256_max_ps(MLC__V1_LOW(x.a), MLC__V1_HIGH(x.a));
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-MLC__V_AT_avx512 mlc__d_avx512 mlc__d_none_avx512(void)
-{
-    const mlc__d_avx512 d = { _mm512_setzero_pd(), _mm512_setzero_pd() };
-    return d;
-}
-MLC__V_AT_avx512 mlc__d_avx512 mlc__d_join_avx512(mlc__d_avx512 d, mlc__v_avx512 x)
-{
-    d.a = _mm512_add_pd(d.a, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_LOW(x.a)));
-    d.b = _mm512_add_pd(d.b, _mm512_maskz_cvtps_pd(0xFF, MLC__V1_HIGH(x.a)));
-    return d;
-}
-MLC__V_AT_avx512 double mlc__d_fold_avx512(mlc__d_avx512 d)
-{
-    const __m512d h = _mm512_add_pd(d.a, d.b);
-    const __m256d q = _mm256_add_pd(_mm512_castpd512_pd256(h),
-                                    _mm512_maskz_extractf64x4_pd(0xF, h, 1));
-    const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(q), _mm256_extractf128_pd(q, 1));
-    return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
-}
-#endif
-
 /* -- of four rows at a time, at both levels -- */
 
 /* total = 1 / total, or -log total: by four, whatever is in those after the last one. */
@@ -22498,38 +22834,9 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__sho
 
 #if MLC__X86 && MLC__READING >= MLC__READING_BASE
 MLC__LEVEL_HOT
-#define MLC__AT      MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
-#define MLC__V_AT    MLC__INLINE MLC__AT
-#define MLC__V(name) MLC__PASTE(mlc__v_##name##_, MLC__ISA)
-#define MLC__D(name) MLC__PASTE(mlc__d_##name##_, MLC__ISA)
-#define V            MLC__PASTE(mlc__v_, MLC__ISA)
-#define D            MLC__PASTE(mlc__d_, MLC__ISA)
-
-/* e^x of x below 88, as mlc__exp_low_f32. */
-MLC__V_AT V MLC__V(exp)(V x)
-{
-    const V big = MLC__V(set)(12582912.0f);
-    const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big);
-    V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p;
-    r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r);
-    p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f));
-    p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f));
-    p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f));
-    p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f));
-    p = MLC__V(mad)(MLC__V(mul)(p, r), r, r);
-    return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x);
-}
-
-/* 16 elements at p, or the n that there are. */
-MLC__V_AT V MLC__V(read)(const float *p, int64_t n, float fill)
-{
-    return n < 16 ? MLC__V(some)(p, n, fill) : MLC__V(load)(p);
-}
-MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
-{
-    if (n < 16) MLC__V(put_some)(p, n, x);
-    else MLC__V(put)(p, x);
-}
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define V       MLC__N(v)
+#define D       MLC__N(d)
 
 /* What an expression reads of rows from element i on: up to 16 of n elements, or all of 16. */
 #define MLC__V_READ(p) MLC__V(read)((p) + i, n - i, 0.0f)
@@ -22540,12 +22847,6 @@ MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
 
 /* Adds to sums what of e and e f is wanted (1 and 2) over n elements, in the order of MLC__LANES;
  * eights: after groups of eight, where there are so many. */
-#define MLC__V_FEW(few, e) \
-    { \
-        float each[16]; \
-        MLC__V(put)(each, e); \
-        MLC__ONE_BY_ONE for (int64_t l = 0; l < n - i; l++) few += (double)each[l]; \
-    }
 #define MLC__V_JOIN(want, e, ef) \
     if ((want) & 1) s = MLC__D(join)(s, e); \
     if ((want) & 2) p = MLC__D(join)(p, ef);
@@ -22578,8 +22879,8 @@ MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
     } \
     if (n - pairs < 16) { \
         const V x = E(MLC__V_READ); \
-        if ((want) & 1) MLC__V_FEW(few[0], x) \
-        if ((want) & 2) MLC__V_FEW(few[1], MLC__V(mul)(x, F(MLC__V_READ))) \
+        if ((want) & 1) few[0] = MLC__V(few)(0.0, x, n - i); \
+        if ((want) & 2) few[1] = MLC__V(few)(0.0, MLC__V(mul)(x, F(MLC__V_READ)), n - i); \
     } else if (i < n) { \
         const int64_t seen = 16 - (n - i); \
         i = n - 16; \
@@ -22587,8 +22888,8 @@ MLC__V_AT void MLC__V(write)(float *p, int64_t n, V x)
         MLC__V_JOIN(want, MLC__V(from)(x, seen), \
                     MLC__V(from)(MLC__V(mul)(x, F(MLC__V_FULL)), seen)) \
     } \
-    if ((want) & 1) sums[0] += MLC__D(fold)(s) + few[0]; \
-    if ((want) & 2) sums[1] += MLC__D(fold)(p) + few[1];
+    if ((want) & 1) sums[0] += MLC__D(fold)(&s) + few[0]; \
+    if ((want) & 2) sums[1] += MLC__D(fold)(&p) + few[1];
 
 /* Of n elements of each row: sums of x, of x dy, of x less stat[0] and, MLC__SHORT_ROWS on, of its
  * square. */
