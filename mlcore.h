@@ -146,7 +146,7 @@
  *   IMPL.KERNELS.SORT  IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
- *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.SHORT  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
+ *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
  *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
  *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC
  *   IMPL.KERNELS.READINGS  IMPL.DISPATCH
@@ -8261,12 +8261,17 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #define MLC__READING_SCALAR 2          /* the level, as the others, and f64 where types differ */
 #define MLC__READING_BASE   3          /* of avx2 or neon, and bf16 where types differ         */
 #define MLC__READING_AVX512 4
+#define MLC__READING_ROW64  5          /* of f64 where vectors have it: the scalar level        */
+#define MLC__READING_BASE64 6          /* and that of avx2 or neon                              */
 #define MLC__ONCE     (MLC__READING == 1)
 #define MLC__BY_FLOAT (MLC__READING <= MLC__READING_SCALAR)
 #define MLC__BY_TYPE  (MLC__READING <= MLC__READING_BASE)
 #define MLC__BY_LEVEL (MLC__READING == MLC__READING_SCALAR || \
-                       (MLC__READING >= MLC__READING_BASE && (MLC__X86 || MLC__NEON)))
+                       ((MLC__READING == MLC__READING_BASE || \
+                         MLC__READING == MLC__READING_AVX512) && (MLC__X86 || MLC__NEON)))
 #define MLC__BY_BASE  (MLC__BY_LEVEL && MLC__READING <= MLC__READING_BASE)
+#define MLC__BY_ROW64 (MLC__READING >= MLC__READING_ROW64)
+#define MLC__BY_VEC   (MLC__BY_LEVEL || MLC__BY_ROW64)
 
 #if defined(MLCORE_IMPLEMENTATION) && !(defined(MLCORE_IMPLEMENTED) && MLC__ONCE)
 #if MLC__ONCE
@@ -8627,6 +8632,12 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__INLINE static inline
 #endif
+/* Text with a constant that chooses what it is is always inlined. */
+#if MLC__COMPACT && defined(__OPTIMIZE__)
+#  define MLC__ALWAYS __attribute__((always_inline))
+#else
+#  define MLC__ALWAYS
+#endif
 #define MLC__BODY MLC__INLINE          /* of a stamped kernel */
 /* Linkage of what one half of the implementation defines and the other uses, too: IMPL.SEAM. */
 #if MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK
@@ -8722,12 +8733,18 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__LOOPS_AT_avx2   MLC__OPT_LOOPS __attribute__((target("avx2,fma,f16c")))
 #define MLC__LOOPS_AT_avx512 \
     MLC__OPT_LOOPS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")))
+#define MLC__LOOPS_AT_scalar_f64 MLC__AT_scalar
+#define MLC__LOOPS_AT_avx2_f64   MLC__AT_avx2
+#define MLC__LOOPS_AT_neon_f64   MLC__AT_neon
 #define MLC__TILE_AT_avx2   MLC__OPT_TILE __attribute__((target("avx2,fma")))
 #define MLC__TILE_AT_avx512 MLC__OPT_TILE __attribute__((target("avx512f")))
 #define MLC__FUSES_scalar false        /* may a kernel of the level fuse a b + c?              */
 #define MLC__FUSES_neon   true
 #define MLC__FUSES_avx2   true
 #define MLC__FUSES_avx512 true
+#define MLC__FUSES_scalar_f64 false
+#define MLC__FUSES_avx2_f64   true
+#define MLC__FUSES_neon_f64   true
 #if MLC__X86
 #  define MLC__EACH_BASE(X) X(scalar) X(avx2)
 #elif MLC__NEON
@@ -8766,6 +8783,13 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__F(name)         MLC__PASTE(name##_, MLC__DTYPE)
 #define MLC__N(name)         MLC__PASTE(mlc__##name##_, MLC__ISA)
 #define MLC__N_BASE(name)    MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__BASE_, MLC__ISA))
+/* That of f64 where text over vectors is read for it; else one that MLC__OTHER leaves out. */
+#if MLC__ALL_FLOATS
+#  define MLC__N_WIDE(name) \
+    MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__PASTE(MLC__BASE_, MLC__ISA), _f64))
+#else
+#  define MLC__N_WIDE(name)  MLC__N(name)
+#endif
 #ifdef __clang__
 #  define MLC__BY_F64        MLC__BY_BASE
 #  define MLC__N_F64(name)   MLC__N_BASE(name)
@@ -11334,6 +11358,17 @@ MLC__BODY float mlc__pick_f32(bool c, float a, float b)
     return mlc__f32_bits((mlc__bits_f32(a) & m) | (mlc__bits_f32(b) & ~m));
 }
 
+/* a b + c; fused: rounded once. It is a constant, MLC__FUSES_isa: without instructions for it a
+ * level would call libm. */
+MLC__BODY float mlc__mad_f32(float a, float b, float c, bool fused)
+{
+    return fused ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+MLC__BODY double mlc__mad_f64(double a, double b, double c, bool fused)
+{
+    return fused ? __builtin_fma(a, b, c) : a * b + c;
+}
+
 /* Sum of 16 lanes, pairwise. */
 MLC__INLINE double mlc__fold(const double *lane)
 {
@@ -11347,45 +11382,76 @@ MLC__INLINE double mlc__fold(const double *lane)
 #define MLC__D(name)    MLC__PASTE(mlc__d_##name##_, MLC__ISA)
 #define MLC__I(name)    MLC__PASTE(mlc__i_##name##_, MLC__ISA)
 #define MLC__V_AT       MLC__PASTE(MLC__V_AT_, MLC__ISA)
-#define MLC__V_LANES    MLC__PASTE(MLC__V_LANES_, MLC__ISA)
 #define MLC__D_SUM      (16 / MLC__V_LANES)
-#define MLC__LANE       MLC__PASTE(MLC__LANE_, MLC__ISA)
-#define MLC__BY_LANE    MLC__PASTE(MLC__BY_LANE_, MLC__ISA)
-#define MLC__BY_V(i, n) MLC__PASTE(MLC__BY_V_, MLC__ISA)(i, n)
-/* Of levels with vectors. */
-#define MLC__BY_V_OF_16(i, n)  for (int64_t i = 0; i < (n); i += 16)
+#endif /* MLC__ONCE */
 
-/* -- scalar -- */
+/* The loops: of single elements, and of 16 in V. */
+#undef MLC__V_LANES
+#undef MLC__LANE
+#undef MLC__BY_LANE
+#undef MLC__BY_V
+#undef MLC__ELEM
+#if MLC__READING == MLC__READING_BASE || MLC__READING == MLC__READING_AVX512
+#  define MLC__V_LANES    16
+#  define MLC__LANE       0
+#  define MLC__BY_LANE
+#  define MLC__BY_V(i, n) for (int64_t i = 0; i < (n); i += 16)
+#else
+#  define MLC__V_LANES    1
+#  define MLC__LANE       mlc__l
+#  define MLC__BY_LANE    MLC__ROLLED for (int mlc__l = 0; mlc__l < 16; mlc__l++)
+#  define MLC__BY_V(i, n) MLC__INDEPENDENT for (int64_t i = 0; i < (n); i++)
+#endif
+#if MLC__BY_ROW64
+#  define MLC__ELEM double
+#else
+#  define MLC__ELEM float
+#endif
 
-#define MLC__V_AT_scalar       MLC__INLINE
-#define MLC__V_LANES_scalar    1
-#define MLC__LANE_scalar       mlc__lane
-#define MLC__BY_LANE_scalar    MLC__ROLLED for (int mlc__lane = 0; mlc__lane < 16; mlc__lane++)
-#define MLC__BY_V_scalar(i, n) MLC__INDEPENDENT for (int64_t i = 0; i < (n); i++)
-typedef float    mlc__v_scalar;
-typedef double   mlc__d_scalar;
+/* -- one lane: of f32 for the scalar level, of f64 for others, too -- */
+
+#if MLC__ONCE
+#define MLC__V_AT_scalar      MLC__INLINE
+#define MLC__V_AT_scalar_f64  MLC__INLINE
+#define MLC__V_AT_avx2_f64    MLC__INLINE
+#define MLC__V_AT_neon_f64    MLC__INLINE
+#define MLC__ISA scalar
+#endif
+#if MLC__ONCE || MLC__BY_ROW64
+#define T MLC__T
+typedef T      MLC__N(v);
+typedef double MLC__N(d);
+MLC__V_AT T MLC__V(set)(T x) { return x; }
+MLC__V_AT T MLC__V(load)(const T *p) { return *p; }
+MLC__V_AT void MLC__V(put)(T *p, T x) { *p = x; }
+MLC__V_AT T MLC__V(read)(const T *p, int64_t n, T fill) { (void)n; (void)fill; return *p; }
+MLC__V_AT void MLC__V(write)(T *p, int64_t n, T x) { (void)n; *p = x; }
+MLC__V_AT T MLC__V(add)(T x, T y) { return x + y; }
+MLC__V_AT T MLC__V(sub)(T x, T y) { return x - y; }
+MLC__V_AT T MLC__V(mul)(T x, T y) { return x * y; }
+MLC__V_AT T MLC__V(mad)(T x, T y, T z) { return MLC__F(mlc__mad)(x, y, z, MLC__FUSES); }
+MLC__V_AT T MLC__V(max)(T x, T y) { return x > y ? x : y; }
+MLC__V_AT T MLC__V(from)(T x, int64_t l) { return l > 0 ? 0 : x; }
+MLC__V_AT int MLC__V(nan)(T x) { return x != x; }
+MLC__V_AT T MLC__V(most)(T x) { return x; }
+MLC__V_AT double MLC__V(few)(double sum, T x, int64_t n) { (void)n; return sum + (double)x; }
+MLC__V_AT double MLC__D(none)(void) { return 0.0; }
+MLC__V_AT double MLC__D(join)(double d, T x) { return d + (double)x; }
+MLC__V_AT double MLC__D(fold)(const double *d) { return mlc__fold(d); }
+#undef T
+#endif
+#if MLC__ONCE
+#undef MLC__ISA
+
 typedef uint32_t mlc__i_scalar;
 typedef bool     mlc__m_scalar;
 #define MLC__S_OF(T, kind, name, parameters, value) \
     MLC__INLINE T mlc__##kind##_##name##_scalar parameters { return value; }
-MLC__S_OF(float, v, set, (float x), x)
-MLC__S_OF(float, v, load, (const float *p), *p)
-MLC__S_OF(float, v, add, (float x, float y), x + y)
-MLC__S_OF(float, v, sub, (float x, float y), x - y)
-MLC__S_OF(float, v, mul, (float x, float y), x * y)
 MLC__S_OF(float, v, div, (float x, float y), x / y)
-MLC__S_OF(float, v, mad, (float x, float y, float z), x * y + z)
-MLC__S_OF(float, v, max, (float x, float y), x > y ? x : y)
 MLC__S_OF(float, v, min, (float x, float y), x < y ? x : y)
 MLC__S_OF(float, v, sqrt, (float x), sqrtf(x))
 MLC__S_OF(bool, v, less, (float x, float y), x < y)
 MLC__S_OF(float, v, pick, (bool m, float x, float y), mlc__pick_f32(m, x, y))
-MLC__S_OF(float, v, from, (float x, int64_t l), l > 0 ? 0.0f : x)
-MLC__S_OF(int, v, nan, (float x), x != x)
-MLC__S_OF(float, v, most, (float x), x)
-MLC__S_OF(double, d, none, (void), 0.0)
-MLC__S_OF(double, d, join, (double d, float x), d + (double)x)
-MLC__S_OF(double, d, fold, (const double *d), mlc__fold(d))
 MLC__S_OF(uint32_t, i, set, (uint32_t x), x)
 MLC__S_OF(uint32_t, i, bits, (float x), mlc__bits_f32(x))
 MLC__S_OF(float, v, of_bits, (uint32_t x), mlc__f32_bits(x))
@@ -11400,23 +11466,6 @@ MLC__INLINE float mlc__v_scale_scalar(float p, float z, float x)
     const float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
     return mlc__pick_f32(x < -87.3365402f, 0.0f, y);
 }
-MLC__INLINE void mlc__v_put_scalar(float *p, float x) { *p = x; }
-MLC__INLINE float mlc__v_read_scalar(const float *p, int64_t n, float fill)
-{
-    (void)n;                           /* which is never 0 */
-    (void)fill;
-    return *p;
-}
-MLC__INLINE void mlc__v_write_scalar(float *p, int64_t n, float x)
-{
-    (void)n;
-    *p = x;
-}
-MLC__INLINE double mlc__v_few_scalar(double sum, float x, int64_t n)
-{
-    (void)n;
-    return sum + (double)x;
-}
 
 #if (MLC__X86 || MLC__NEON) && MLC__HAS_KERNELS
 /* Ones in lanes l .. 15 begin at 16 - l, in lanes 0 .. n - 1 at 32 - n. */
@@ -11429,11 +11478,7 @@ static const int32_t mlc__v_ones[48] = {
 #if MLC__X86 && MLC__HAS_KERNELS
 /* -- AVX2 -- */
 
-#define MLC__V_AT_avx2       MLC__INLINE MLC__LOOPS_AT_avx2
-#define MLC__V_LANES_avx2    16
-#define MLC__LANE_avx2       0
-#define MLC__BY_LANE_avx2
-#define MLC__BY_V_avx2(i, n) MLC__BY_V_OF_16(i, n)
+#define MLC__V_AT_avx2 MLC__INLINE MLC__LOOPS_AT_avx2
 typedef struct mlc__v_avx2 { __m256 a, b; } mlc__v_avx2;
 typedef struct mlc__d_avx2 { __m256d a, b, c, d; } mlc__d_avx2;
 typedef struct mlc__i_avx2 { __m256i a, b; } mlc__i_avx2;
@@ -11550,11 +11595,7 @@ MLC__V2(of_int, (mlc__i_avx2 x), _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b
 #if MLC__AVX512 && MLC__HAS_KERNELS
 /* -- AVX-512 -- */
 
-#define MLC__V_AT_avx512       MLC__INLINE MLC__LOOPS_AT_avx512
-#define MLC__V_LANES_avx512    16
-#define MLC__LANE_avx512       0
-#define MLC__BY_LANE_avx512
-#define MLC__BY_V_avx512(i, n) MLC__BY_V_OF_16(i, n)
+#define MLC__V_AT_avx512 MLC__INLINE MLC__LOOPS_AT_avx512
 typedef struct mlc__v_avx512 { __m512 a; } mlc__v_avx512;
 typedef struct mlc__d_avx512 { __m512d a, b; } mlc__d_avx512;
 typedef struct mlc__i_avx512 { __m512i a; } mlc__i_avx512;
@@ -11650,11 +11691,7 @@ MLC__V1(of_int, (mlc__i_avx512 x), _mm512_maskz_cvtepi32_ps(0xFFFF, x.a))
 /* -- NEON -- */
 
 #if MLC__NEON && MLC__HAS_KERNELS
-#define MLC__V_AT_neon       MLC__INLINE MLC__LOOPS_AT_neon
-#define MLC__V_LANES_neon    16
-#define MLC__LANE_neon       0
-#define MLC__BY_LANE_neon
-#define MLC__BY_V_neon(i, n) MLC__BY_V_OF_16(i, n)
+#define MLC__V_AT_neon MLC__INLINE MLC__LOOPS_AT_neon
 typedef struct mlc__v_neon { float32x4_t a, b, c, d; } mlc__v_neon;
 typedef struct mlc__i_neon { uint32x4_t a, b, c, d; } mlc__i_neon;
 typedef struct mlc__d_neon { float64x2_t v[8]; } mlc__d_neon;
@@ -11769,7 +11806,7 @@ MLC__V_AT_neon double mlc__d_fold_neon(const mlc__d_neon *d)
 
 /* -- text of levels with vectors -- */
 
-#if MLC__BY_LEVEL && MLC__READING >= MLC__READING_BASE
+#if MLC__BY_LEVEL && MLC__V_LANES > 1
 MLC__LEVEL_HOT
 #define V MLC__N(v)
 /* 16 elements at p, or the n that there are: n may be more. */
@@ -11799,7 +11836,7 @@ MLC__LEVEL_END
 #if MLC__ONCE
 #define MLC__ISA scalar
 #endif
-#if MLC__ONCE || (MLC__BY_LEVEL && MLC__READING >= MLC__READING_BASE)
+#if MLC__ONCE || (MLC__BY_LEVEL && MLC__V_LANES > 1)
 MLC__LEVEL_HOT
 #define V MLC__N(v)
 
@@ -11828,17 +11865,6 @@ MLC__LEVEL_END
  * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
  * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
  * were measured against long double over all or 2^24 sampled floats. */
-
-/* a b + c; fused: rounded once. It is a constant, MLC__FUSES_isa: without instructions for it a
- * level would call libm. */
-MLC__BODY float mlc__mad_f32(float a, float b, float c, bool fused)
-{
-    return fused ? __builtin_fmaf(a, b, c) : a * b + c;
-}
-MLC__BODY double mlc__mad_f64(double a, double b, double c, bool fused)
-{
-    return fused ? __builtin_fma(a, b, c) : a * b + c;
-}
 
 /* Four values that go through a chain of steps in lockstep: one alone waits for its own results
  * most of the time, as processors do not look far enough ahead to find the next one. */
@@ -12368,6 +12394,20 @@ MLC__BODY double mlc__exp_f64(double x)
     y = mlc__pick_f64(x <= 709.782712893384, y, x * MLC__INF);
     return mlc__pick_f64(x < -745.1332191019412, 0.0, y);
 }
+
+MLC__BODY double mlc__exp_low_f64(double x, bool fused) { (void)fused; return mlc__exp_f64(x); }
+MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
+{
+    const mlc__four_f64 y = { mlc__exp_f64(x.a), mlc__exp_f64(x.b), mlc__exp_f64(x.c),
+                              mlc__exp_f64(x.d) };
+    (void)fused;
+    return y;
+}
+#endif /* MLC__ONCE */
+#if MLC__BY_ROW64
+MLC__V_AT double MLC__V(exp)(double x) { return mlc__exp_f64(x); }
+#endif
+#if MLC__ONCE
 
 /* d/(d + 2), d = e^2x - 1. Max error 2.6 ulp. */
 MLC__BODY double mlc__tanh_f64(double x)
@@ -20008,6 +20048,7 @@ MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
 /* -- text over T, of which sums are, X, which x and dy are of, and V, lanes of T: read for f32, f64
  * and bf16, and for bf16 in registers of AVX-512 -- */
 
+#if !MLC__BY_ROW64
 #define T MLC__T
 #define X MLC__X
 #if MLC__READING == MLC__READING_AVX512
@@ -20142,6 +20183,7 @@ MLC__DEPTH_AT void MLC__F(mlc__depth_back)(const mlc__depth_line *l)
 #undef MLC__DEPTH_STORE
 #undef MLC__DEPTH_STORE_ONE
 MLC__LEVEL_END
+#endif
 
 /* -- kernels of a level -- */
 
@@ -22747,62 +22789,218 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
-/* @@ IMPL.KERNELS.SHORT ---------------------------------- short rows: softmax and norms in vectors
- * Rows of up to MLC__SHORT elements in f32, as many in a call as L1 has room for, so that none pays
- * for calls of its own. A call goes through its rows by stages, so that none waits for what is
- * computed once a row, and in vectors of 16, one register of AVX-512 or two of AVX2.
- * IMPL.KERNELS.ROW has the definition, whose order of additions (MLC__LANES) this text keeps: the
- * bits are those of the level's kernels there, which take what is longer or not dense. */
+/* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
+ * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
+ * exponentials; mean, variance. One text over vectors (IMPL.KERNELS.VEC) has them for all levels,
+ * of f32 and f64. Sums of f32 are carried in f64 in groups of four, so a kernel's statistics are
+ * right to an ulp of its elements.
+ * Dense rows of f32 or f64 are read as they are stored: up to MLC__ROW_SHORT elements several in a
+ * call, which goes through them by stages, so that none waits for what is computed once a row.
+ * Short rows of 16 bits are widened first, as many as a tile takes. All other rows come through
+ * tiles in L1, a part of a row at a time, and each part has a sum of its own.
+ * In cross-entropy no probabilities are in memory: the forward keeps two numbers a row (largest
+ * logit, log of the sum), from which backward makes softmax again. Labels are checked before
+ * anything is computed; a bad one goes to the error word, since a kernel has no context to complain
+ * to. */
 
-#define MLC__SHORT      1024           /* elements of a row in f32                              */
-#define MLC__SHORT_TILE 512            /* of 16 bits, as they are widened on the stack          */
-#define MLC__SHORT_ROWS 32             /* of a call, MLC__SHORT elements in all                 */
+#define MLC__ROW_SHORT 1024            /* elements of a call that takes several rows            */
+#define MLC__ROW_LOW   512             /* the same of 16 bits, which are widened on the stack   */
+#define MLC__ROWS      (MLC__COMPACT ? 1 : 32)             /* of a call                         */
 
-/* Rows of n elements, the first of each operand and how far the next one is. Sums are those of
- * part elements, added up. out may be dy, but of softmax not x. */
-typedef struct mlc__short_rows {
-    int64_t      rows, n, part;
-    const float *x, *dy;  int64_t x_row, dy_row;           /* softmax's gradient: x is y       */
-    float       *out;     int64_t out_row;                 /* NULL: the norm's dx is not wanted */
-    const float *w, *b;   int64_t w_and, b_and;            /* element i is w[i & w_and]        */
-    float       *dw, *db;              /* to which the rows' shares are added, or NULL         */
-    double      *stat;    int64_t stat_row;                /* read by gradients                */
-    double       eps;
-    bool         plain;                /* not softmax but its logarithm; not about the mean    */
-} mlc__short_rows;
-
-typedef void (*mlc__short_fn)(const mlc__short_rows *s);
+/* n dense elements joined to start. */
+MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double start)
+{
+    mlc__acc t = { start, 0.0, 0 };
+    fn(&t, x, n, 1.0);
+    return mlc__acc_value(&t);
+}
 
 /* log of a row's sum. Where there is no f64 otherwise, libm's costs no text. */
-MLC__BODY double mlc__short_log(double x) { return MLC__ALL_FLOATS ? mlc__log_f64(x) : log(x); }
-MLC__BODY double mlc__short_log_normal(double x)
+MLC__BODY double mlc__row_log(double x)
 {
     return MLC__ALL_FLOATS ? mlc__log_bits_f64(mlc__bits_f64(x) + MLC__LOG_FROM,
                                                4503599627370496.0 + 1023.0) : log(x);
 }
 
+/* -- rows in parts -- */
+
+/* Rows of a call: size of an element, its wide form (which may be its own). */
+typedef struct mlc__rows {
+    const mlc__half_fns *half;
+    mlc_dtype dtype, wide;
+    int64_t   size, n;                 /* n: elements of a row */
+} mlc__rows;
+
+static mlc__rows mlc__rows_of(mlc_dtype dtype, int64_t n, const mlc__half_fns *half)
+{
+    const mlc__rows k = { half, dtype, mlc__f64(dtype) ? MLC_F64 : MLC_F32,
+                          (int64_t)mlc_dtype_bytes(dtype), n };
+    return k;
+}
+
+/* A tile of a row. */
+typedef struct mlc__row_tile { uint64_t v[MLC__GATHER_BYTES / 8]; } mlc__row_tile;
+
+/* Can kernels read and write rows with this step as they are stored? */
+MLC__INLINE bool mlc__row_lies(const mlc__rows *k, int64_t step)
+{
+    return (step == 1 || k->n == 1) && k->dtype == k->wide;
+}
+
+/* Elements i .. i + n of a row, as they are stored or in the tile. */
+static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const char *row,
+                                 int64_t step, int64_t i, int64_t n)
+{
+    const char *at = row + i * step * k->size;
+    if (mlc__row_lies(k, step)) return at;
+    mlc__load_wide(tile->v, k->wide, at, k->dtype, step, n, k->half);
+    return tile->v;
+}
+
+/* Writes them from a tile of wide elements. */
+static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i, int64_t n,
+                         const mlc__row_tile *tile)
+{
+    char *at = row + i * step * k->size;
+    mlc__row_tile made;
+    void *dense = step == 1 ? (void *)at : (void *)made.v;
+    mlc__cast_dense(dense, k->dtype, tile->v, k->wide, n, k->half);
+    if (step != 1) mlc__scatter(at, step, made.v, n, (size_t)k->size);
+}
+
+/* An operand of a group of rows: the first, how far the next one is, the step between elements;
+ * lies: kernels read it as it is stored. */
+typedef struct mlc__row_operand {
+    const mlc__rows *k;
+    char   *at;
+    int64_t row, step;
+    bool    lies;
+} mlc__row_operand;
+
+/* What of a row is read and written: elements and numbers, which become T. */
+typedef struct mlc__row_args {
+    const void *x, *y, *w, *b;
+    void       *o, *u;
+    double      m, k, q, r, s;
+} mlc__row_args;
+#define MLC__NO_ARGS { NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0.0, 0.0, 0.0, 0.0 }
+
+/* What is summed of them: e, and e f. */
+enum {
+    MLC__ROW_X,                        /* x                                                     */
+    MLC__ROW_EXP,                      /* e^(x - m)                                             */
+    MLC__ROW_EXP_PUT,                  /* which is written to o, not x: some are made twice     */
+    MLC__ROW_DOT,                      /* x; y                                                  */
+    MLC__ROW_LESS,                     /* x - m; the same                                       */
+    MLC__ROW_NORM,                     /* g = y w; h = (x - m) k + q                            */
+    MLC__ROW_NORM_ADD                  /* and o += y h, u += y                                  */
+};
+/* What is written to o. */
+enum {
+    MLC__ROW_SCALE,                    /* x k                                                   */
+    MLC__ROW_SHIFT,                    /* (x - m) + k                                           */
+    MLC__ROW_SHARE,                    /* e^(x - m) k                                           */
+    MLC__ROW_SLOPE,                    /* x (y - m)                                             */
+    MLC__ROW_LOG_SLOPE,                /* y - e^x m                                             */
+    MLC__ROW_XENT,                     /* (e^((x - m) - k) - q) r                               */
+    MLC__ROW_XENT_ADD,                 /* and what is in o                                      */
+    MLC__ROW_AFFINE,                   /* h w + b, of which w and b may be NULL                 */
+    MLC__ROW_AFFINE_BOTH,              /* and are not                                           */
+    MLC__ROW_NORM_SLOPE                /* k ((g - r) - h s)                                     */
+};
+
+/* What a level brings for one dtype: T, which is f32 or f64. sums adds to sums what is asked for of
+ * e (es) and of e f (efs), and write makes o, of n elements. At a level with vectors those of f32
+ * are what cross-entropy asks for, as the rest is in its kernels. Those of norms are apart, so that
+ * softmax and cross-entropy do not link them. */
+typedef struct mlc__row_fns {
+    mlc__run_fn sum, max;
+    void (*sums)(int what, bool es, bool efs, double *sums, const mlc__row_args *a, int64_t n);
+    void (*write)(int how, const mlc__row_args *a, int64_t n);
+    void (*add_old)(const mlc__rows *k, const char *row, int64_t step, int64_t i, int64_t n,
+                    mlc__row_tile *tile);
+} mlc__row_fns;
+
+/* Rows of a call. Sums are those of part elements, added up. out may be dy, of softmax not x. */
+typedef struct mlc__row_group {
+    const mlc__row_fns *f;
+    int64_t rows, n, part;
+    mlc__row_operand x, dy, out;       /* x: of softmax's gradient y; out.at NULL: not wanted   */
+    mlc__row_operand w, b;             /* of norms, a row each; at NULL: none                   */
+    char   *dw, *db;                   /* wide, to which the rows' shares are added, or NULL    */
+    double *stat;  int64_t stat_row;   /* read by gradients                                     */
+    double  eps;
+    bool    f64;                       /* rows are computed in f64                              */
+    bool    plain;                     /* not softmax but its logarithm; not about the mean     */
+    bool    direct;                    /* kernels write out as it is stored                     */
+    bool    accumulate;                /* or add to it                                          */
+} mlc__row_group;
+
+typedef void (*mlc__row_group_fn)(const mlc__row_group *s);
+
+/* Elements i .. i + n of row r, of this size, as they are stored or in the tile; where a kernel
+ * writes those from i on. */
+MLC__INLINE const void *mlc__row_in(const mlc__row_operand *o, mlc__row_tile *tile, int64_t r,
+                                    int64_t i, int64_t n, int64_t size)
+{
+    if (o->lies) return o->at + (r * o->row + i) * size;
+    return mlc__row_part(o->k, tile, o->at + r * o->row * o->k->size, o->step, i, n);
+}
+MLC__INLINE void *mlc__row_out(const mlc__row_group *s, mlc__row_tile *tile, int64_t r, int64_t i,
+                               int64_t size)
+{
+    return s->direct ? (void *)(s->out.at + (r * s->out.row + i) * size) : (void *)tile->v;
+}
+
+/* Elements i .. i + n of row r from a tile to where they belong. */
+static void mlc__row_done(const mlc__row_group *s, mlc__row_tile *tile, int64_t r, int64_t i,
+                          int64_t n)
+{
+    const mlc__row_operand *o = &s->out;
+    char *row = o->at + r * o->row * o->k->size;
+    if (s->accumulate) s->f->add_old(o->k, row, o->step, i, n, tile);
+    mlc__row_put(o->k, row, o->step, i, n, tile);
+}
+
+/* From sums of a row less stat[0], and of its square, to how far the mean is from stat[0] and
+ * 1 / sqrt(variance + eps). Bits of rows that have to be summed again, about the mean. */
+static uint64_t mlc__row_stats(double *sums, const mlc__row_group *s)
+{
+    const double n = (double)s->n;
+    uint64_t again = 0;
+    for (int64_t r = 0; r < s->rows; r++) {
+        const double off = s->plain ? 0.0 : sums[r] / n;
+        const double variance = sums[MLC__ROWS + r] / n - off * off;
+        const bool near = variance - variance == 0.0 && off * off <= 0.25 * variance;
+        again |= (uint64_t)!(s->plain || near) << r;
+        sums[r] = off;
+        sums[MLC__ROWS + r] = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + s->eps);
+    }
+    return again;
+}
+
+/* total = 1 / total, or -log total. */
+static void mlc__row_finish(double *total, int64_t rows, bool logs)
+{
+    for (int64_t r = 0; r < rows; r++) total[r] = logs ? -mlc__row_log(total[r]) : 1.0 / total[r];
+}
+
 #if MLC__X86
-
-/* -- of four rows at a time, at both levels -- */
-
-/* total = 1 / total, or -log total: by four, whatever is in those after the last one. */
-MLC__LOOPS_AT_avx2 static void mlc__short_finish(double *total, int64_t rows, bool logs)
+/* The same by four, whatever is after the last one. */
+MLC__LOOPS_AT_avx2 static void mlc__row_finish_by_four(double *total, int64_t rows, bool logs)
 {
     for (int64_t r = 0; r < rows; r += 4) {
         double *v = total + r;
-        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__short_log_normal(v[l]); }
+        if (logs) { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = -mlc__row_log(v[l]); }
         else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
     }
 }
-
-/* Of sums to how far the mean is from the shift and 1 / sqrt(variance + eps): by four, whatever is
- * after the last one. Bits of rows that have to be summed again, about the mean. */
-MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__short_rows *s)
+MLC__LOOPS_AT_avx2 static uint64_t mlc__row_stats_by_four(double *sums, const mlc__row_group *s)
 {
     const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
     uint64_t again = 0;
     for (int64_t r = 0; r < s->rows; r += 4) {
-        double *squares = sums + MLC__SHORT_ROWS + r;
+        double *squares = sums + MLC__ROWS + r;
         const __m256d off = s->plain ? zero : _mm256_div_pd(_mm256_loadu_pd(sums + r), n);
         const __m256d two = _mm256_mul_pd(off, off);
         const __m256d variance = _mm256_sub_pd(_mm256_div_pd(_mm256_loadu_pd(squares), n), two);
@@ -22819,760 +23017,568 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__short_stats(double *sums, const mlc__sho
     return s->plain ? 0 : again & (((uint64_t)1 << s->rows) - 1);
 }
 #else
-#define mlc__short_softmax_neon      NULL
-#define mlc__short_softmax_grad_neon NULL
-#define mlc__short_norm_neon         NULL
-#define mlc__short_norm_grad_neon    NULL
+#define mlc__row_finish_by_four mlc__row_finish
+#define mlc__row_stats_by_four  mlc__row_stats
 #endif
-#define mlc__short_softmax_scalar      NULL
-#define mlc__short_softmax_grad_scalar NULL
-#define mlc__short_norm_scalar         NULL
-#define mlc__short_norm_grad_scalar    NULL
+
+/* Rows of a group. */
+#define MLC__ROW_COUNT(s) (MLC__COMPACT ? 1 : (s)->rows)
+
+/* Which f64 takes, too. */
+#define MLC__DECLARE_ROWS(name) \
+    MLC__LOOPS_AT_scalar static void mlc__##name##_rows_scalar(const mlc__row_group *s);
+MLC__DECLARE_ROWS(softmax)
+MLC__DECLARE_ROWS(softmax_grad)
+MLC__DECLARE_ROWS(norm)
+MLC__DECLARE_ROWS(norm_grad)
 #endif /* MLC__ONCE */
 
-/* -- text over V and D, whose functions MLC__V and MLC__D name: read for avx2 and avx512 -- */
+/* -- text over T and vectors of it: read for each level, and for f64 -- */
 
-#if MLC__X86 && MLC__READING >= MLC__READING_BASE
+#if MLC__BY_VEC
 MLC__LEVEL_HOT
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define T       MLC__ELEM
 #define V       MLC__N(v)
 #define D       MLC__N(d)
+#define MLC__ROW_AT MLC__V_AT MLC__ALWAYS
 
-/* What an expression reads of rows from element i on: up to 16 of n elements, or all of 16. */
-#define MLC__V_READ(p) MLC__V(read)((p) + i, n - i, 0.0f)
-#define MLC__V_FULL(p) MLC__V(load)((p) + i)
-/* o[i] = E */
-#define MLC__V_EACH(o, E) \
-    for (int64_t i = 0; i < n; i += 16) MLC__V(write)((o) + i, n - i, E(MLC__V_READ))
+typedef struct MLC__N(row_of) {
+    const T *x, *y, *w, *b;
+    T *o, *u;
+    V  m, k, q, r, s;
+} MLC__N(row_of);
+typedef struct MLC__N(row_two) { V e, ef; } MLC__N(row_two);
 
-/* Adds to sums what of e and e f is wanted (1 and 2) over n elements, in the order of MLC__LANES;
- * eights: after groups of eight, where there are so many. */
-#define MLC__V_JOIN(want, e, ef) \
-    if ((want) & 1) s = MLC__D(join)(s, e); \
-    if ((want) & 2) p = MLC__D(join)(p, ef);
-#define MLC__V_SUMS(want, eights, E, F) \
-    int64_t i = 0, pairs = (eights) ? n & -128 : 0; \
-    double few[2] = { 0.0, 0.0 }; \
-    D s = MLC__D(none)(), p = MLC__D(none)(); \
-    while (i + 64 <= n) { \
-        V a, b; \
-        for (int g = 0; g <= ((eights) && i < pairs); g++) { \
-            V x = E(MLC__V_FULL), y = F(MLC__V_FULL), sum = x, dot = MLC__V(mul)(x, y); \
-            i += 16; \
-            x = E(MLC__V_FULL), y = F(MLC__V_FULL); \
-            sum = MLC__V(add)(sum, x), dot = MLC__V(mad)(x, y, dot); \
-            i += 16; \
-            const V third = x = E(MLC__V_FULL); \
-            y = F(MLC__V_FULL), dot = MLC__V(mad)(x, y, dot); \
-            i += 16; \
-            x = E(MLC__V_FULL), y = F(MLC__V_FULL), dot = MLC__V(mad)(x, y, dot); \
-            i += 16; \
-            sum = MLC__V(add)(sum, MLC__V(add)(third, x)); \
-            a = g ? MLC__V(add)(a, sum) : sum; \
-            b = g ? MLC__V(add)(b, dot) : dot; \
-        } \
-        MLC__V_JOIN(want, a, b) \
-    } \
-    for (; i + 16 <= n; i += 16) { \
-        const V x = E(MLC__V_FULL); \
-        MLC__V_JOIN(want, x, MLC__V(mul)(x, F(MLC__V_FULL))) \
-    } \
-    if (n - pairs < 16) { \
-        const V x = E(MLC__V_READ); \
-        if ((want) & 1) few[0] = MLC__V(few)(0.0, x, n - i); \
-        if ((want) & 2) few[1] = MLC__V(few)(0.0, MLC__V(mul)(x, F(MLC__V_READ)), n - i); \
-    } else if (i < n) { \
-        const int64_t seen = 16 - (n - i); \
-        i = n - 16; \
-        const V x = E(MLC__V_FULL); \
-        MLC__V_JOIN(want, MLC__V(from)(x, seen), \
-                    MLC__V(from)(MLC__V(mul)(x, F(MLC__V_FULL)), seen)) \
-    } \
-    if ((want) & 1) sums[0] += MLC__D(fold)(&s) + few[0]; \
-    if ((want) & 2) sums[1] += MLC__D(fold)(&p) + few[1];
-
-/* Of n elements of each row: sums of x, of x dy, of x less stat[0] and, MLC__SHORT_ROWS on, of its
- * square. */
-#define MLC__V_X(R)    R(v)
-#define MLC__V_DY(R)   R(u)
-#define MLC__V_LESS(R) MLC__V(sub)(R(v), m)
-#define MLC__SHORT_SUM(name, want, at, eights, E, F) \
-    MLC__V_AT void MLC__V(part_##name)(double *sums, const float *v, const float *u, int64_t n, \
-                                       V m, bool plain) \
-    { \
-        (void)u; \
-        (void)m; \
-        (void)plain; \
-        MLC__V_SUMS(want, eights, E, F) \
-    } \
-    MLC__APART MLC__AT void MLC__N(short_##name)( \
-        double *sums, const mlc__short_rows *s, const float *x, int64_t x_row, int64_t n) \
-    { \
-        const bool plain = s->plain; \
-        for (int64_t r = 0; r < s->rows; r++) { \
-            const float *v = x + r * x_row; \
-            const float *u = (want) == 2 && !(at) ? s->dy + r * s->dy_row : NULL; \
-            const V m = MLC__V(set)((eights) ? (float)s->stat[r * s->stat_row] : 0.0f); \
-            double sum[2] = { 0.0, 0.0 }; \
-            for (int64_t i = 0; i < n; i += s->part) \
-                MLC__V(part_##name)(sum, v + i, u ? u + i : NULL, mlc__min(s->part, n - i), m, \
-                                    plain); \
-            if ((want) & 1) sums[r] = sum[0]; \
-            if ((want) & 2) sums[(at) + r] = sum[1]; \
-        } \
-    }
-/* (v - m) k + q */
-#define MLC__V_H(R)    MLC__V(add)(MLC__V(mul)(MLC__V(sub)(R(v), m), k), q)
-#define MLC__V_G(R)    MLC__V(mul)(R(u), R(w))
-MLC__SHORT_SUM(sum, 1, 0, false, MLC__V_X, MLC__V_X)
-MLC__SHORT_SUM(dot, 2, 0, false, MLC__V_X, MLC__V_DY)
-MLC__SHORT_SUM(moments, plain ? 2 : 3, MLC__SHORT_ROWS, true, MLC__V_LESS, MLC__V_LESS)
-MLC__V_AT void MLC__V(part_norm)(double *sums, const float *v, const float *u, const float *w,
-                                 int64_t n, V m, V k, V q)
+MLC__ROW_AT MLC__N(row_of) MLC__V(row_take)(const mlc__row_args *a)
 {
-    MLC__V_SUMS(3, false, MLC__V_G, MLC__V_H)
+    const MLC__N(row_of) of = {
+        MLC__CAST(const T *, a->x), MLC__CAST(const T *, a->y), MLC__CAST(const T *, a->w),
+        MLC__CAST(const T *, a->b), MLC__CAST(T *, a->o), MLC__CAST(T *, a->u),
+        MLC__V(set)((T)a->m), MLC__V(set)((T)a->k), MLC__V(set)((T)a->q), MLC__V(set)((T)a->r),
+        MLC__V(set)((T)a->s) };
+    return of;
+}
+
+/* h */
+MLC__ROW_AT V MLC__V(row_h)(const MLC__N(row_of) *of, int64_t i, int64_t n)
+{
+    const V x = MLC__V(read)(of->x + i, n, 0);
+    return MLC__V(add)(MLC__V(mul)(MLC__V(sub)(x, of->m), of->k), of->q);
+}
+/* o += y h, u += y */
+MLC__ROW_AT void MLC__V(row_columns)(const MLC__N(row_of) *of, int64_t i, int64_t n, V h)
+{
+    const V y = MLC__V(read)(of->y + i, n, 0);
+    const V o = MLC__V(add)(MLC__V(read)(of->o + i, n, 0), MLC__V(mul)(y, h));
+    const V u = MLC__V(add)(MLC__V(read)(of->u + i, n, 0), y);
+    MLC__V(write)(of->o + i, n, o);
+    MLC__V(write)(of->u + i, n, u);
+}
+
+/* e and f of elements from i on, n at most. */
+MLC__ROW_AT V MLC__V(row_e)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n)
+{
+    if (what >= MLC__ROW_NORM)
+        return MLC__V(mul)(MLC__V(read)(of->y + i, n, 0), MLC__V(read)(of->w + i, n, 0));
+    const V x = MLC__V(read)(of->x + i, n, 0);
+    if (what == MLC__ROW_X || what == MLC__ROW_DOT) return x;
+    if (what == MLC__ROW_LESS) return MLC__V(sub)(x, of->m);
+    const V e = MLC__V(exp)(MLC__V(sub)(x, of->m));
+    if (what == MLC__ROW_EXP_PUT && (!MLC__COMPACT || of->o)) MLC__V(write)(of->o + i, n, e);
+    return e;
+}
+MLC__ROW_AT V MLC__V(row_f)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n, V e)
+{
+    if (what == MLC__ROW_DOT) return MLC__V(read)(of->y + i, n, 0);
+    if (what < MLC__ROW_NORM) return e;
+    const V h = MLC__V(row_h)(of, i, n);
+    if (what == MLC__ROW_NORM_ADD && (MLC__V_LANES == 1 || of->o))
+        MLC__V(row_columns)(of, i, n, h);
+    return h;
+}
+MLC__ROW_AT MLC__N(row_two) MLC__V(row_one)(int what, const MLC__N(row_of) *of, int64_t i,
+                                            int64_t n)
+{
+    const V e = MLC__V(row_e)(what, of, i, n), f = MLC__V(row_f)(what, of, i, n, e);
+    const MLC__N(row_two) two = { e, MLC__V(mul)(e, f) };
+    return two;
+}
+
+/* A group of four, 16 elements apart. */
+MLC__ROW_AT MLC__N(row_two) MLC__V(row_four)(int what, const MLC__N(row_of) *of, int64_t i)
+{
+    const V a = MLC__V(row_e)(what, of, i, 16), b = MLC__V(row_e)(what, of, i + 16, 16);
+    V dot = MLC__V(mul)(a, MLC__V(row_f)(what, of, i, 16, a));
+    dot = MLC__V(mad)(b, MLC__V(row_f)(what, of, i + 16, 16, b), dot);
+    const V c = MLC__V(row_e)(what, of, i + 32, 16), d = MLC__V(row_e)(what, of, i + 48, 16);
+    dot = MLC__V(mad)(c, MLC__V(row_f)(what, of, i + 32, 16, c), dot);
+    dot = MLC__V(mad)(d, MLC__V(row_f)(what, of, i + 48, 16, d), dot);
+    const MLC__N(row_two) two = { MLC__V(add)(MLC__V(add)(a, b), MLC__V(add)(c, d)), dot };
+    return two;
+}
+
+/* Adds to sums those of e and of e f, as far as they are wanted, over n elements: in groups of four
+ * and in 16 lanes, then the elements after the last 16, with others before them that count as 0. In
+ * groups of eight where there are so many, of LESS: half of the time goes into f64 otherwise.
+ * Of NORM_ADD the columns after the last 16 are apart, as none may count twice. */
+MLC__ROW_AT void MLC__V(row_sums)(int what, bool es, bool efs, double *sums,
+                                const mlc__row_args *a, int64_t n)
+{
+    const MLC__N(row_of) taken = MLC__V(row_take)(a), *of = &taken;
+    const int64_t eights = what == MLC__ROW_LESS ? n & -128 : 0;
+    const int last = what == MLC__ROW_NORM_ADD ? MLC__ROW_NORM : what;
+    MLC__N(row_two) two, more;
+    double few[2] = { 0.0, 0.0 };
+    D s[MLC__D_SUM], p[MLC__D_SUM];
+    int64_t i = 0;
+    MLC__BY_LANE { s[MLC__LANE] = MLC__D(none)(); p[MLC__LANE] = MLC__D(none)(); }
+#define MLC__ROW_JOIN(e, ef) \
+    if (es) s[MLC__LANE] = MLC__D(join)(s[MLC__LANE], e); \
+    if (efs) p[MLC__LANE] = MLC__D(join)(p[MLC__LANE], ef);
+    for (; i < eights; i += 128)
+        MLC__BY_LANE {
+            two = MLC__V(row_four)(what, of, i + MLC__LANE);
+            more = MLC__V(row_four)(what, of, i + 64 + MLC__LANE);
+            MLC__ROW_JOIN(MLC__V(add)(two.e, more.e), MLC__V(add)(two.ef, more.ef))
+        }
+    for (; i + 64 <= n; i += 64)
+        MLC__BY_LANE {
+            two = MLC__V(row_four)(what, of, i + MLC__LANE);
+            MLC__ROW_JOIN(two.e, two.ef)
+        }
+    for (; i < n && n - eights >= 16; i += 16) {
+        const int64_t seen = mlc__max(0, i + 16 - n);
+        i -= seen;
+        MLC__BY_LANE {
+            two = MLC__V(row_one)(seen ? last : what, of, i + MLC__LANE, 16);
+            MLC__ROW_JOIN(MLC__V(from)(two.e, seen - MLC__LANE),
+                          MLC__V(from)(two.ef, seen - MLC__LANE))
+        }
+    }
+    for (; i < n; i += MLC__V_LANES) {
+        two = MLC__V(row_one)(last, of, i, n - i);
+        if (es) few[0] = MLC__V(few)(few[0], two.e, n - i);
+        if (efs) few[1] = MLC__V(few)(few[1], two.ef, n - i);
+    }
+#undef MLC__ROW_JOIN
+    if (es) sums[0] += MLC__D(fold)(s) + few[0];
+    if (efs) sums[1] += MLC__D(fold)(p) + few[1];
+    if (what == MLC__ROW_NORM_ADD && of->o)
+        for (i = n & -16; i < n; i += MLC__V_LANES)
+            MLC__V(row_columns)(of, i, n - i, MLC__V(row_h)(of, i, n - i));
+}
+
+/* What is written of elements from i on, n at most. */
+MLC__V_AT V MLC__V(row_make)(int how, const MLC__N(row_of) *of, int64_t i, int64_t n)
+{
+    const V x = MLC__V(read)(of->x + i, n, 0);
+    if (how == MLC__ROW_SCALE) return MLC__V(mul)(x, of->k);
+    if (how == MLC__ROW_SLOPE)
+        return MLC__V(mul)(x, MLC__V(sub)(MLC__V(read)(of->y + i, n, 0), of->m));
+    if (how == MLC__ROW_LOG_SLOPE)
+        return MLC__V(sub)(MLC__V(read)(of->y + i, n, 0), MLC__V(mul)(MLC__V(exp)(x), of->m));
+    const V less = MLC__V(sub)(x, of->m);
+    if (how == MLC__ROW_SHIFT) return MLC__V(add)(less, of->k);
+    if (how == MLC__ROW_SHARE) return MLC__V(mul)(MLC__V(exp)(less), of->k);
+    const V e = MLC__V(exp)(MLC__V(sub)(less, of->k));
+    const V d = MLC__V(mul)(MLC__V(sub)(e, of->q), of->r);
+    return how == MLC__ROW_XENT ? d : MLC__V(add)(MLC__V(read)(of->o + i, n, 0), d);
+}
+MLC__V_AT V MLC__V(norm_make)(int how, const MLC__N(row_of) *of, int64_t i, int64_t n)
+{
+    const V h = MLC__V(row_h)(of, i, n);
+    if (how == MLC__ROW_NORM_SLOPE) {
+        const V g = MLC__V(row_e)(MLC__ROW_NORM, of, i, n);
+        return MLC__V(mul)(of->k, MLC__V(sub)(MLC__V(sub)(g, of->r), MLC__V(mul)(h, of->s)));
+    }
+    const bool both = how == MLC__ROW_AFFINE_BOTH;
+    const V y = both || of->w ? MLC__V(mul)(h, MLC__V(read)(of->w + i, n, 0)) : h;
+    return both || of->b ? MLC__V(add)(y, MLC__V(read)(of->b + i, n, 0)) : y;
+}
+MLC__V_AT void MLC__V(row_write)(int how, const mlc__row_args *a, int64_t n)
+{
+    const MLC__N(row_of) of = MLC__V(row_take)(a);
+    MLC__BY_V(i, n) MLC__V(write)(of.o + i, n - i, MLC__V(row_make)(how, &of, i, n - i));
+}
+MLC__V_AT void MLC__V(norm_write)(int how, const mlc__row_args *a, int64_t n)
+{
+    const MLC__N(row_of) of = MLC__V(row_take)(a);
+    MLC__BY_V(i, n) MLC__V(write)(of.o + i, n - i, MLC__V(norm_make)(how, &of, i, n - i));
+}
+
+/* Those of mlc__row_fns, each case a loop of its own. Where size counts, exponentials are written
+ * where there is an o. */
+#define MLC__ROW_SUMS(what)  case what: MLC__V(row_sums)(what, es, efs, sums, a, n); break;
+#define MLC__ROW_WRITE(how)  case how: MLC__V(row_write)(how, a, n); break;
+#define MLC__NORM_WRITE(how) case how: MLC__V(norm_write)(how, a, n); break;
+MLC__APART MLC__AT void MLC__N(row_sums)(int what, bool es, bool efs, double *sums,
+                                         const mlc__row_args *a, int64_t n)
+{
+    (void)es;
+    (void)efs;
+    if (what == MLC__ROW_DOT)
+        MLC__V(row_sums)(MLC__ROW_DOT, false, true, sums, a, n);
+    else if (MLC__COMPACT || (MLC__V_LANES == 1 && what == MLC__ROW_EXP_PUT))
+        MLC__V(row_sums)(MLC__ROW_EXP_PUT, true, false, sums, a, n);
+    else
+        MLC__V(row_sums)(MLC__ROW_EXP, true, false, sums, a, n);
+}
+MLC__APART MLC__AT void MLC__N(row_write)(int how, const mlc__row_args *a, int64_t n)
+{
+    if (MLC__COMPACT) { MLC__V(row_write)(how, a, n); return; }
+    switch (how) {
+    MLC__ROW_WRITE(MLC__ROW_XENT)
+    MLC__ROW_WRITE(MLC__ROW_XENT_ADD)
+#if MLC__V_LANES == 1
+    MLC__ROW_WRITE(MLC__ROW_SCALE)
+    MLC__ROW_WRITE(MLC__ROW_SHIFT)
+    MLC__ROW_WRITE(MLC__ROW_SHARE)
+    MLC__ROW_WRITE(MLC__ROW_SLOPE)
+    MLC__ROW_WRITE(MLC__ROW_LOG_SLOPE)
+#endif
+    }
+}
+#if MLC__V_LANES == 1
+MLC__APART MLC__AT void MLC__N(norm_sums)(int what, bool es, bool efs, double *sums,
+                                          const mlc__row_args *a, int64_t n)
+{
+    switch (what) {
+    MLC__ROW_SUMS(MLC__ROW_LESS)
+    MLC__ROW_SUMS(MLC__ROW_NORM)
+    MLC__ROW_SUMS(MLC__ROW_NORM_ADD)
+    }
+}
+MLC__APART MLC__AT void MLC__N(norm_write)(int how, const mlc__row_args *a, int64_t n)
+{
+    if (MLC__COMPACT) { MLC__V(norm_write)(how, a, n); return; }
+    switch (how) {
+    MLC__NORM_WRITE(MLC__ROW_AFFINE)
+    MLC__NORM_WRITE(MLC__ROW_AFFINE_BOTH)
+    MLC__NORM_WRITE(MLC__ROW_NORM_SLOPE)
+    }
+}
+#endif
+
+/* Adds what is in memory to a tile. */
+MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t step, int64_t i,
+                                    int64_t n, mlc__row_tile *tile)
+{
+    T *o = MLC__CAST(T *, (void *)tile->v);
+    mlc__row_tile old;
+    mlc__load_wide(old.v, k->wide, row + i * step * k->size, k->dtype, step, n, k->half);
+    const T *v = MLC__CAST(const T *, (const void *)old.v);
+    MLC__BY_V(j, n)
+        MLC__V(write)(o + j, n - j, MLC__V(add)(MLC__V(add)(MLC__V(read)(o + j, n - j, 0),
+                                                            MLC__V(set)(0)),
+                                                MLC__V(read)(v + j, n - j, 0)));
+}
+#undef MLC__ROW_AT
+#undef T
+#undef V
+#undef D
+MLC__LEVEL_END
+#endif
+
+/* -- kernels: of f32 at a level with vectors; the scalar level's is for f64, too -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define V MLC__N(v)
+#define D MLC__N(d)
+#if MLC__V_LANES > 1
+#define MLC__SUMS        MLC__V(row_sums)
+#define MLC__WRITE       MLC__V(row_write)
+#define MLC__NORM        MLC__V(norm_write)
+#define MLC__EXP_SUM     MLC__N(row_sums)
+#define MLC__ROW_SIZE(s) 4
+#define MLC__ROUND(s, x) ((double)(float)(x))
+/* The first n elements of each row added up: of each part, in the blocks of IMPL.KERNELS.REDUCE. */
+MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
+                                           const mlc__row_operand *o, int64_t n)
+{
+    mlc__row_args a = MLC__NO_ARGS;
+    mlc__row_tile tile;
+    for (int64_t r = 0; r < s->rows; r++) {
+        double sum[2] = { 0.0, 0.0 };
+        for (int64_t i = 0; i < n; i += s->part) {
+            const int64_t part = mlc__min(s->part, n - i);
+            a.x = mlc__row_in(o, &tile, r, i, part, 4);
+            if (part > MLC__SEGMENT) sum[0] += mlc__run(MLC__N(add_f32), a.x, part, 0.0);
+            else MLC__V(row_sums)(MLC__ROW_X, true, false, sum, &a, part);
+        }
+        total[r] = sum[0];
+    }
 }
 
 /* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
-MLC__V_AT float MLC__V(row_most)(const float *v, int64_t n)
+MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
 {
     V m = MLC__V(set)(-(float)MLC__INF);
     int nan = 0;
-    for (int64_t i = 0; i < n; i += 16) {
-        const V x = MLC__V(read)(v + i, n - i, -(float)MLC__INF);
-        m = MLC__V(max)(m, x);
-        nan |= MLC__V(nan)(x);
-    }
-    const float most = MLC__V(most)(m);
-    return nan || most - most != 0.0f ? (float)MLC__NAN : most;
-}
-
-#define MLC__V_RISE(R)   MLC__V(exp)(MLC__V(sub)(R(v), most))
-#define MLC__V_SHARE(R)  MLC__V(mul)(R(o), by)
-#define MLC__V_LOG(R)    MLC__V(add)(MLC__V(sub)(R(v), most), by)
-MLC__AT static void MLC__N(short_softmax)(const mlc__short_rows *s)
-{
-    const int64_t n = s->n;
-    double total[MLC__SHORT_ROWS];
-    float  mosts[MLC__SHORT_ROWS];
-    for (int64_t r = 0; r < s->rows; r++)
-        mosts[r] = MLC__V(row_most)(s->x + r * s->x_row, n);
-    for (int64_t r = 0; r < s->rows; r++) {
-        const V most = MLC__V(set)(mosts[r]);
-        const float *v = s->x + r * s->x_row;
-        float *o = s->out + r * s->out_row;
-        MLC__V_EACH(o, MLC__V_RISE);
-    }
-    MLC__N(short_sum)(total, s, s->out, s->out_row, n);
-    mlc__short_finish(total, s->rows, s->plain);
-    for (int64_t r = 0; r < s->rows; r++) {
-        const bool bad = mosts[r] != mosts[r];
-        const V by = MLC__V(set)(bad ? mosts[r] : (float)total[r]);
-        const V most = MLC__V(set)(mosts[r]);
-        const float *v = s->x + r * s->x_row;
-        float *o = s->out + r * s->out_row;
-        if (s->plain) MLC__V_EACH(o, MLC__V_LOG);
-        else MLC__V_EACH(o, MLC__V_SHARE);
-    }
-}
-
-#define MLC__V_SLOPE(R)     MLC__V(mul)(R(v), MLC__V(sub)(R(u), sum))
-#define MLC__V_LOG_SLOPE(R) MLC__V(sub)(R(u), MLC__V(mul)(MLC__V(exp)(R(v)), sum))
-MLC__AT static void MLC__N(short_softmax_grad)(const mlc__short_rows *s)
-{
-    const int64_t n = s->n;
-    double total[MLC__SHORT_ROWS];
-    if (s->plain) MLC__N(short_sum)(total, s, s->dy, s->dy_row, n);
-    else MLC__N(short_dot)(total, s, s->x, s->x_row, n);
-    for (int64_t r = 0; r < s->rows; r++) {
-        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row;
-        const V sum = MLC__V(set)(v[0] != v[0] ? v[0] : (float)total[r]);
-        float *o = s->out + r * s->out_row;
-        if (s->plain) MLC__V_EACH(o, MLC__V_LOG_SLOPE);
-        else MLC__V_EACH(o, MLC__V_SLOPE);
-    }
-}
-
-/* As mlc__norm_stat and mlc__norm_row. */
-#define MLC__V_AFFINE(R) \
-    MLC__V(add)(MLC__V(mul)(MLC__V_H(R), R(w + (i & s->w_and) - i)), R(b + (i & s->b_and) - i))
-MLC__AT static void MLC__N(short_norm)(const mlc__short_rows *s)
-{
-    const int64_t n = s->n, first = mlc__min(64, n);
-    double sums[2 * MLC__SHORT_ROWS];
-    if (!s->plain) MLC__N(short_sum)(sums, s, s->x, s->x_row, first);
-    for (int64_t r = 0; r < s->rows; r++)
-        s->stat[r * s->stat_row] = s->plain ? 0.0 : (double)(float)(sums[r] / (double)first);
-    MLC__N(short_moments)(sums, s, s->x, s->x_row, n);
-    const uint64_t again = mlc__short_stats(sums, s);
-    for (int64_t r = 0; r < s->rows; r++) {
-        double *stat = s->stat + r * s->stat_row;
-        stat[1] = sums[r];
-        stat[2] = sums[MLC__SHORT_ROWS + r];
-        if (!(again >> r & 1)) continue;
-        double more[2 * MLC__SHORT_ROWS] = { 0.0 };
-        mlc__short_rows one = *s;
-        one.rows = 1;
-        one.stat = stat;
-        stat[0] = (double)(float)(stat[0] + stat[1]);
-        MLC__N(short_moments)(more, &one, s->x + r * s->x_row, 0, n);
-        (void)mlc__short_stats(more, &one);
-        stat[1] = more[0];
-        stat[2] = more[MLC__SHORT_ROWS];
-    }
-    for (int64_t r = 0; r < s->rows; r++) {
-        const double *stat = s->stat + r * s->stat_row;
-        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
-        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
-        const float *v = s->x + r * s->x_row, *w = s->w, *b = s->b;
-        float *o = s->out + r * s->out_row;
-        MLC__V_EACH(o, MLC__V_AFFINE);
-    }
-}
-
-/* As mlc__norm_grad_sums and mlc__norm_grad_row. */
-#define MLC__V_NORM_SLOPE(R) \
-    MLC__V(mul)(k, MLC__V(sub)(MLC__V(sub)(MLC__V_G(R), g), MLC__V(mul)(MLC__V_H(R), gh)))
-MLC__AT static void MLC__N(short_norm_grad)(const mlc__short_rows *s)
-{
-    const int64_t n = s->n;
-    double means[MLC__SHORT_ROWS][2];
-    for (int64_t r = 0; r < s->rows; r++) {
-        const double *stat = s->stat + r * s->stat_row;
-        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
-        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
-        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row;
-        means[r][0] = means[r][1] = 0.0;
-        for (int64_t i = 0; i < n; i += s->part)
-            MLC__V(part_norm)(means[r], v + i, u + i, s->w + i, mlc__min(s->part, n - i),
-                              m, k, q);
-        for (int64_t i = 0; s->dw && i < n; i += 16) {
-            const V d = MLC__V_READ(u), h = MLC__V_H(MLC__V_READ);
-            MLC__V(write)(s->dw + i, n - i,
-                          MLC__V(add)(MLC__V_READ(s->dw), MLC__V(mul)(d, h)));
-            MLC__V(write)(s->db + i, n - i, MLC__V(add)(MLC__V_READ(s->db), d));
+    for (int64_t i = 0; i < s->n; i += s->part) {
+        const int64_t n = mlc__min(s->part, s->n - i);
+        const float *v = MLC__CAST(const float *, mlc__row_in(&s->x, tile, r, i, n, 4));
+        MLC__BY_V(j, n) {
+            const V x = MLC__V(read)(v + j, n - j, -(float)MLC__INF);
+            m = MLC__V(max)(m, x);
+            nan |= MLC__V(nan)(x);
         }
     }
-    for (int64_t r = 0; s->out && r < s->rows; r++) {
-        const double *stat = s->stat + r * s->stat_row;
-        const V m = MLC__V(set)((float)stat[0]), k = MLC__V(set)((float)stat[2]);
-        const V q = MLC__V(set)((float)(-stat[1] * stat[2]));
-        const V g = MLC__V(set)(s->plain ? 0.0f : (float)(means[r][0] / (double)n));
-        const V gh = MLC__V(set)((float)(means[r][1] / (double)n));
-        const float *v = s->x + r * s->x_row, *u = s->dy + r * s->dy_row, *w = s->w;
-        float *o = s->out + r * s->out_row;
-        MLC__V_EACH(o, MLC__V_NORM_SLOPE);
+    const float most = MLC__V(most)(m);
+    return nan || most - most != 0.0f ? MLC__NAN : (double)most;
+}
+#else
+#define MLC__SUMS        s->f->sums
+#define MLC__WRITE       s->f->write
+#define MLC__NORM        s->f->write
+#define MLC__EXP_SUM     s->f->sums
+#define MLC__ROW_SIZE(s) ((s)->f64 ? 8 : 4)
+#define MLC__ROUND(s, x) ((s)->f64 ? (x) : (double)(float)(x))
+MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
+                                           const mlc__row_operand *o, int64_t n)
+{
+    mlc__row_tile tile;
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        total[r] = 0.0;
+        for (int64_t i = 0; i < n; i += s->part) {
+            const int64_t part = mlc__min(s->part, n - i);
+            total[r] += mlc__run(s->f->sum, mlc__row_in(o, &tile, r, i, part, MLC__ROW_SIZE(s)),
+                                 part, 0.0);
+        }
     }
 }
+MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
+{
+    mlc__acc most = { -MLC__INF, 0.0, 0 };
+    for (int64_t i = 0; i < s->n; i += s->part) {
+        const int64_t n = mlc__min(s->part, s->n - i);
+        s->f->max(&most, mlc__row_in(&s->x, tile, r, i, n, MLC__ROW_SIZE(s)), n, 1.0);
+    }
+    return most.v - most.v == 0.0 ? most.v : MLC__NAN;
+}
+#endif
+
+MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
+{
+    const bool put = s->direct && !s->plain;
+    const int64_t size = MLC__ROW_SIZE(s);
+    mlc__row_tile tile, made;
+    mlc__row_args a = MLC__NO_ARGS;
+    double total[MLC__ROWS], mosts[MLC__ROWS];
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) mosts[r] = MLC__N(row_most)(s, &tile, r);
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        double sum[2] = { 0.0, 0.0 };
+        a.m = mosts[r];
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.x = mlc__row_in(&s->x, &tile, r, i, n, size);
+            a.o = put ? mlc__row_out(s, &made, r, i, size) : NULL;
+            if (put) MLC__SUMS(MLC__ROW_EXP_PUT, true, false, sum, &a, n);
+            else MLC__EXP_SUM(MLC__ROW_EXP, true, false, sum, &a, n);
+        }
+        total[r] = sum[0];
+    }
+    (MLC__V_LANES > 1 ? mlc__row_finish_by_four : mlc__row_finish)(total, s->rows, s->plain);
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        a.m = mosts[r];
+        a.k = mosts[r] != mosts[r] ? mosts[r] : total[r];
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.o = mlc__row_out(s, &made, r, i, size);
+            a.x = put ? a.o : mlc__row_in(&s->x, &tile, r, i, n, size);
+            if (put) MLC__WRITE(MLC__ROW_SCALE, &a, n);
+            else if (s->plain) MLC__WRITE(MLC__ROW_SHIFT, &a, n);
+            else MLC__WRITE(MLC__ROW_SHARE, &a, n);
+            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+        }
+    }
+}
+
+/* A row of logarithms is NaN as a whole, or not at all. */
+MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
+{
+    const int64_t size = MLC__ROW_SIZE(s);
+    mlc__row_tile tile[2], made;
+    mlc__row_args a = MLC__NO_ARGS;
+    double total[MLC__ROWS];
+    if (s->plain) MLC__N(row_totals)(total, s, &s->dy, s->n);
+    for (int64_t r = 0; !s->plain && r < MLC__ROW_COUNT(s); r++) {
+        double sum[2] = { 0.0, 0.0 };
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
+            a.y = mlc__row_in(&s->dy, &tile[1], r, i, n, size);
+            MLC__SUMS(MLC__ROW_DOT, false, true, sum, &a, n);
+        }
+        total[r] = sum[1];
+    }
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        const void *row = mlc__row_in(&s->x, &tile[0], r, 0, 1, size);
+        const double first = mlc__elem(row, 0, size == 4 ? MLC_F32 : MLC_F64);
+        a.m = first != first ? first : total[r];
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
+            a.y = mlc__row_in(&s->dy, &tile[1], r, i, n, size);
+            a.o = mlc__row_out(s, &made, r, i, size);
+            if (s->plain) MLC__WRITE(MLC__ROW_LOG_SLOPE, &a, n);
+            else MLC__WRITE(MLC__ROW_SLOPE, &a, n);
+            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+        }
+    }
+}
+
+/* Of each row: sums of x less stat[0] and, MLC__ROWS on, of its square. */
+MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *s,
+                                            mlc__row_tile *tile)
+{
+    mlc__row_args a = MLC__NO_ARGS;
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        double sum[2] = { 0.0, 0.0 };
+        a.m = s->stat[r * s->stat_row];
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.x = mlc__row_in(&s->x, tile, r, i, n, MLC__ROW_SIZE(s));
+            MLC__SUMS(MLC__ROW_LESS, !s->plain, true, sum, &a, n);
+        }
+        sums[r] = sum[0];
+        sums[MLC__ROWS + r] = sum[1];
+    }
+}
+
+/* Statistics of each row in one pass: sums of differences to a shift, of which the mean of its
+ * first elements is one. Where that is over half a deviation from the mean, the squares have
+ * rounding errors of the shift's in them (Chan, Golub, LeVeque 1983), or overflow, and a second
+ * pass has the mean itself for a shift. */
+MLC__APART MLC__AT void MLC__N(norm_stats)(const mlc__row_group *s, mlc__row_tile *tile)
+{
+    const int64_t first = mlc__min(64, s->n);
+    double sums[2 * MLC__ROWS];
+    if (!s->plain) MLC__N(row_totals)(sums, s, &s->x, first);
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++)
+        s->stat[r * s->stat_row] = s->plain ? 0.0 : MLC__ROUND(s, sums[r] / (double)first);
+    MLC__N(row_moments)(sums, s, tile);
+    const uint64_t again = MLC__V_LANES > 1 ? mlc__row_stats_by_four(sums, s)
+                                             : mlc__row_stats(sums, s);
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        double *stat = s->stat + r * s->stat_row;
+        stat[1] = sums[r];
+        stat[2] = sums[MLC__ROWS + r];
+        if (!(again >> r & 1)) continue;
+        double more[2 * MLC__ROWS] = { 0.0 };
+        mlc__row_group one = *s;
+        one.rows = 1;
+        one.stat = stat;
+        one.x.at += r * s->x.row * s->x.k->size;
+        stat[0] = MLC__ROUND(s, stat[0] + stat[1]);
+        MLC__N(row_moments)(more, &one, tile);
+        (void)mlc__row_stats(more, &one);
+        stat[1] = more[0];
+        stat[2] = more[MLC__ROWS];
+    }
+}
+
+/* (x - m) k + q: m is the mean as T has it, q gives the rest of it back. */
+MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int64_t r)
+{
+    const double *stat = s->stat + r * s->stat_row;
+    a->m = stat[0];
+    a->k = stat[2];
+    a->q = -stat[1] * stat[2];
+}
+
+MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
+{
+    const int64_t size = MLC__ROW_SIZE(s);
+    mlc__row_tile tile[3], made;
+    mlc__row_args a = MLC__NO_ARGS;
+    MLC__N(norm_stats)(s, &made);
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        MLC__N(row_line)(&a, s, r);
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
+            a.w = s->w.at ? mlc__row_in(&s->w, &tile[1], 0, i, n, size) : NULL;
+            a.b = s->b.at ? mlc__row_in(&s->b, &tile[2], 0, i, n, size) : NULL;
+            a.o = mlc__row_out(s, &made, r, i, size);
+            if (a.w && a.b) MLC__NORM(MLC__ROW_AFFINE_BOTH, &a, n);
+            else MLC__NORM(MLC__ROW_AFFINE, &a, n);
+            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+        }
+    }
+}
+
+/* Elements i .. i + n of row r. */
+MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, mlc__row_tile *tile,
+                                 int64_t r, int64_t i, int64_t n)
+{
+    a->x = mlc__row_in(&s->x, &tile[0], r, i, n, MLC__ROW_SIZE(s));
+    a->y = mlc__row_in(&s->dy, &tile[1], r, i, n, MLC__ROW_SIZE(s));
+    a->w = mlc__row_in(&s->w, &tile[2], 0, i, n, MLC__ROW_SIZE(s));
+}
+
+/* g = dy w; first the means of g and of g h, and the rows' share of dw and db. */
+MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
+{
+    const int64_t size = MLC__ROW_SIZE(s);
+    mlc__row_tile tile[3], made;
+    mlc__row_args a = MLC__NO_ARGS;
+    double means[MLC__ROWS][2];
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
+        MLC__N(row_line)(&a, s, r);
+        means[r][0] = means[r][1] = 0.0;
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            MLC__N(norm_in)(&a, s, tile, r, i, n);
+            a.o = s->dw ? s->dw + i * size : NULL;
+            a.u = s->dw ? s->db + i * size : NULL;
+            if (MLC__V_LANES > 1 || s->dw)
+                MLC__SUMS(MLC__ROW_NORM_ADD, true, true, means[r], &a, n);
+            else
+                MLC__SUMS(MLC__ROW_NORM, true, true, means[r], &a, n);
+        }
+    }
+    for (int64_t r = 0; s->out.at && r < MLC__ROW_COUNT(s); r++) {
+        MLC__N(row_line)(&a, s, r);
+        a.r = s->plain ? 0.0 : means[r][0] / (double)s->n;
+        a.s = means[r][1] / (double)s->n;
+        for (int64_t i = 0; i < s->n; i += s->part) {
+            const int64_t n = mlc__min(s->part, s->n - i);
+            MLC__N(norm_in)(&a, s, tile, r, i, n);
+            a.o = mlc__row_out(s, &made, r, i, size);
+            MLC__NORM(MLC__ROW_NORM_SLOPE, &a, n);
+            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+        }
+    }
+}
+
+/* f32, f64 */
+static const mlc__row_fns MLC__N(row_fns)[2] = {
+    { MLC__N(add_f32), MLC__N(max_f32), MLC__N(row_sums), MLC__N(row_write), MLC__N(add_old) },
+    { MLC__N(add_f64), MLC__N_BASE(max_f64), MLC__OTHER(MLC__N_WIDE(row_sums)),
+      MLC__OTHER(MLC__N_WIDE(row_write)), MLC__OTHER(MLC__N_WIDE(add_old)) } };
+static const mlc__row_fns MLC__N(norm_fns)[2] = {
+#if MLC__V_LANES > 1
+    { MLC__N(add_f32), NULL, NULL, NULL, MLC__N(add_old) },
+#else
+    { MLC__N(add_f32), NULL, MLC__N(norm_sums), MLC__N(norm_write), MLC__N(add_old) },
+#endif
+    { MLC__N(add_f64), NULL, MLC__OTHER(MLC__N_WIDE(norm_sums)),
+      MLC__OTHER(MLC__N_WIDE(norm_write)), MLC__OTHER(MLC__N_WIDE(add_old)) } };
 #undef MLC__AT
+#undef MLC__SUMS
+#undef MLC__WRITE
+#undef MLC__NORM
+#undef MLC__EXP_SUM
+#undef MLC__ROW_SIZE
+#undef MLC__ROUND
 #undef V
 #undef D
 MLC__LEVEL_END
 #endif
 
 #if MLC__ONCE
-/* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
- * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
- * exponentials; mean, variance. Sums of f32 are carried in f64 in groups of four, so a kernel's
- * statistics are right to an ulp of its elements. Rows that are not dense, or of 16 bits, come
- * through tiles in L1, a part of a row at a time. In cross-entropy no probabilities are in memory:
- * the forward keeps two numbers a row (largest logit, log of the sum), from which backward makes
- * softmax again. Labels are checked before anything is computed; a bad one goes to the error word,
- * since a kernel has no context to complain to. */
-
-/* n dense elements joined to start. */
-MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double start)
-{
-    mlc__acc t = { start, 0.0, 0 };
-    fn(&t, x, n, 1.0);
-    return mlc__acc_value(&t);
-}
-
-MLC__BODY double mlc__exp_low_f64(double x, bool fused) { (void)fused; return mlc__exp_f64(x); }
-MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
-{
-    const mlc__four_f64 y = { mlc__exp_f64(x.a), mlc__exp_f64(x.b), mlc__exp_f64(x.c),
-                              mlc__exp_f64(x.d) };
-    (void)fused;
-    return y;
-}
-
-/* What a norm needs of its row: elements become (x - shift) scale + base. shift is the mean as T
- * has it, base gives the rest of it back. */
-typedef struct mlc__row_line { double shift, scale, base; } mlc__row_line;
-
-/* What a level brings to row kernels, for one dtype. Those of norms are apart, so that softmax and
- * cross-entropy do not link them. */
-typedef struct mlc__row_fns {
-    mlc__run_fn sum, max;
-    double (*exp_sum)(const void *x, int64_t n, double shift);
-    double (*exp_row)(void *out, const void *x, int64_t n, double shift);
-    void (*xent_line)(void *dx, const void *x, int64_t n, double max, double log_sum, double less,
-                      double scale, bool accumulate);
-    double (*row_dot)(const void *x, const void *y, int64_t n);
-    void (*affine)(void *out, const void *x, const void *weight, const void *bias, int64_t n,
-                   const mlc__row_line *line);
-    void (*soft_grad)(void *dx, const void *y, const void *dy, int64_t n, double sum, bool log);
-} mlc__row_fns;
-typedef struct mlc__norm_fns {
-    mlc__run_fn sum;
-    void (*moments)(double *sums, const void *x, int64_t n, double shift);
-    void (*norm_sums)(double *sums, void *dw, void *db, const void *x, const void *dy,
-                      const void *weight, int64_t n, const mlc__row_line *line);
-    void (*norm_grad)(void *dx, const void *x, const void *dy, const void *weight, int64_t n,
-                      const mlc__row_line *line, const double *means);
-} mlc__norm_fns;
-#endif /* MLC__ONCE */
-
-/* -- text over T, whose functions MLC__F names: read for f32 and f64 -- */
-
-#if MLC__BY_FLOAT
-MLC__LEVEL_HOT
-#define T MLC__T
-
-/* Sums: groups of four in T, whose sums are carried in f64. */
-#define MLC__SUM_FOUR(e)     (((e).a + (e).b) + ((e).c + (e).d))
-#define MLC__FOUR_OF(E, k)   { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
-#define MLC__MAD(a, b, c)    MLC__F(mlc__mad)(a, b, c, fused)
-#define MLC__DOT_FOUR(x, y) \
-    MLC__MAD((x).d, (y).d, MLC__MAD((x).c, (y).c, MLC__MAD((x).b, (y).b, (x).a * (y).a)))
-
-#define MLC__E_LESS(k) (v[k] - m)
-
-/* sum of e^(x - shift), where they are also written, to out: not to x, as some are made twice */
-#define MLC__EXP_FOUR(k) \
-    const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_LESS, k); \
-    const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused); \
-    lane[l] += (double)MLC__SUM_FOUR(e);
-#define MLC__EXP_ONE(to, l, k, take) \
-    const T e = MLC__F(mlc__exp_low)(MLC__E_LESS(k), fused); \
-    to[l] += (take) ? (double)e : 0.0;
-#define MLC__EXP_PUT_FOUR(k) \
-    MLC__EXP_FOUR(k) \
-    o[k] = e.a; o[(k) + 16] = e.b; o[(k) + 32] = e.c; o[(k) + 48] = e.d;
-#define MLC__EXP_PUT_ONE(to, l, k, take) MLC__EXP_ONE(to, l, k, take) o[k] = e;
-MLC__BODY double MLC__F(mlc__exp_sum)(bool fused, const void *x, int64_t n, double shift)
-{
-    const T *v = MLC__CAST(const T *, x), m = (T)shift;
-    MLC__LANES_OF()
-    MLC__LANES(n, MLC__EXP_FOUR, MLC__EXP_ONE);
-    return MLC__LANES_SUM();
-}
-MLC__BODY double MLC__F(mlc__exp_row)(bool fused, void *out, const void *x, int64_t n, double shift)
-{
-    const T *v = MLC__CAST(const T *, x), m = (T)shift;
-    T *o = MLC__CAST(T *, out);
-    MLC__LANES_OF()
-    MLC__LANES(n, MLC__EXP_PUT_FOUR, MLC__EXP_PUT_ONE);
-    return MLC__LANES_SUM();
-}
-
-/* sum of x y */
-#define MLC__E_V(k) v[k]
-#define MLC__E_W(k) w[k]
-#define MLC__ROW_DOT_FOUR(k) \
-    const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_V, k), f = MLC__FOUR_OF(MLC__E_W, k); \
-    lane[l] += (double)MLC__DOT_FOUR(e, f);
-#define MLC__ROW_DOT_ONE(to, l, k, take) to[l] += (take) ? (double)(v[k] * w[k]) : 0.0;
-MLC__BODY double MLC__F(mlc__row_dot)(bool fused, const void *x, const void *y, int64_t n)
-{
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, y);
-    MLC__LANES_OF()
-    MLC__LANES(n, MLC__ROW_DOT_FOUR, MLC__ROW_DOT_ONE);
-    return MLC__LANES_SUM();
-}
-
-/* sums of x - shift and of its square; in groups of eight where there are so many: half of the time
- * goes into f64 otherwise */
-#define MLC__MOMENTS_FOUR(k) \
-    const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, k); \
-    lane[l] += (double)MLC__SUM_FOUR(e); \
-    square_lane[l] += (double)MLC__DOT_FOUR(e, e);
-#define MLC__MOMENTS_ONE(to, l, k, take) \
-    const T e = MLC__E_LESS(k); \
-    to[l] += (take) ? (double)e : 0.0; \
-    square_##to[l] += (take) ? (double)(e * e) : 0.0;
-MLC__BODY void MLC__F(mlc__moments)(bool fused, double *sums, const void *x, int64_t n,
-                                    double shift)
-{
-    const T *v = MLC__CAST(const T *, x), m = (T)shift;
-    MLC__LANES_OF()
-    MLC__LANES_OF(square_)
-    int64_t eights = 0;
-    for (; eights + 128 <= n; eights += 128, v += 128)
-        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
-            const MLC__F(mlc__four) e = MLC__FOUR_OF(MLC__E_LESS, l);
-            const MLC__F(mlc__four) f = MLC__FOUR_OF(MLC__E_LESS, l + 64);
-            lane[l] += (double)(MLC__SUM_FOUR(e) + MLC__SUM_FOUR(f));
-            square_lane[l] += (double)(MLC__DOT_FOUR(e, e) + MLC__DOT_FOUR(f, f));
-        }
-    MLC__LANES(n - eights, MLC__MOMENTS_FOUR, MLC__MOMENTS_ONE);
-    sums[0] += MLC__LANES_SUM();
-    sums[1] += MLC__LANES_SUM(square_);
-}
-
-#define MLC__LINE_OF() const T m = (T)line->shift, r = (T)line->scale, q = (T)line->base;
-
-/* out = ((x - shift) scale + base) weight + bias, either of which may be NULL. */
-MLC__BODY void MLC__F(mlc__affine)(bool fused, void *out, const void *x, const void *weight,
-                                   const void *bias, int64_t n, const mlc__row_line *line)
-{
-    const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, weight);
-    const T *b = MLC__CAST(const T *, bias);
-    T *o = MLC__CAST(T *, out);
-    (void)fused;
-    MLC__LINE_OF()
-    if (w && b) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
-            o[i] = ((v[i] - m) * r + q) * w[i] + b[i];
-    } else if (w) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) * w[i];
-    } else if (b) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = ((v[i] - m) * r + q) + b[i];
-    } else {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = (v[i] - m) * r + q;
-    }
-}
-
-/* dx = y (dy - sum), of a logarithm dy - e^y sum. */
-MLC__BODY void MLC__F(mlc__soft_grad)(bool fused, void *dx, const void *y, const void *dy,
-                                      int64_t n, double sum, bool log)
-{
-    const T *v = MLC__CAST(const T *, y), *d = MLC__CAST(const T *, dy), s = (T)sum;
-    T *o = MLC__CAST(T *, dx);
-    if (log) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
-            o[i] = d[i] - MLC__F(mlc__exp_low)(v[i], fused) * s;
-    } else {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (d[i] - s);
-    }
-}
-
-/* sums of g and of g h, h being the normed row and g = dy weight; dw += dy h and db += dy, unless
- * both are NULL */
-#define MLC__H(k)   ((v[k] - m) * r + q)
-#define MLC__E_G(k) (d[k] * w[k])
-#define MLC__NORM_FOUR(k) \
-    const MLC__F(mlc__four) g = MLC__FOUR_OF(MLC__E_G, k), h = MLC__FOUR_OF(MLC__H, k); \
-    lane[l] += (double)MLC__SUM_FOUR(g); \
-    h_lane[l] += (double)MLC__DOT_FOUR(g, h);
-#define MLC__NORM_ONE(to, l, k, take) \
-    const T g = MLC__E_G(k), h = MLC__H(k); \
-    to[l] += (take) ? (double)g : 0.0; \
-    h_##to[l] += (take) ? (double)(g * h) : 0.0;
-#define MLC__NORM_ADD(k, h) \
-    o[k] += d[k] * (h); \
-    u[k] += d[k];
-#define MLC__NORM_ALL_FOUR(k) \
-    MLC__NORM_FOUR(k) \
-    MLC__NORM_ADD(k, h.a) \
-    MLC__NORM_ADD((k) + 16, h.b) \
-    MLC__NORM_ADD((k) + 32, h.c) \
-    MLC__NORM_ADD((k) + 48, h.d)
-#define MLC__NORM_ALL_ONE(to, l, k, take) \
-    MLC__NORM_ONE(to, l, k, take) \
-    o[k] += (take) ? d[k] * h : (T)0; \
-    u[k] += (take) ? d[k] : (T)0;
-MLC__BODY void MLC__F(mlc__norm_sums)(bool fused, double *sums, void *dw, void *db, const void *x,
-                                      const void *dy, const void *weight, int64_t n,
-                                      const mlc__row_line *line)
-{
-    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy);
-    const T *w = MLC__CAST(const T *, weight);
-    T *o = MLC__CAST(T *, dw), *u = MLC__CAST(T *, db);
-    MLC__LINE_OF()
-    MLC__LANES_OF()
-    MLC__LANES_OF(h_)
-    if (o) MLC__LANES(n, MLC__NORM_ALL_FOUR, MLC__NORM_ALL_ONE);
-    else MLC__LANES(n, MLC__NORM_FOUR, MLC__NORM_ONE);
-    sums[0] += MLC__LANES_SUM();
-    sums[1] += MLC__LANES_SUM(h_);
-}
-
-/* dx = scale (g - mean_g - h mean_gh) */
-MLC__BODY void MLC__F(mlc__norm_grad)(bool fused, void *dx, const void *x, const void *dy,
-                                      const void *weight, int64_t n, const mlc__row_line *line,
-                                      const double *means)
-{
-    const T *v = MLC__CAST(const T *, x), *d = MLC__CAST(const T *, dy);
-    const T *w = MLC__CAST(const T *, weight), mean_g = (T)means[0], mean_gh = (T)means[1];
-    T *o = MLC__CAST(T *, dx);
-    (void)fused;
-    MLC__LINE_OF()
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
-        o[i] = r * ((MLC__E_G(i) - mean_g) - MLC__H(i) * mean_gh);
-}
-
-/* dx (+)= scale (e^((x - max) - log_sum) - less): a row of cross-entropy's gradient in one pass.
- * The label's share is not in it. */
-MLC__BODY void MLC__F(mlc__xent_line)(bool fused, void *dx, const void *x, int64_t n, double max,
-                                      double log_sum, double less, double scale, bool accumulate)
-{
-    const T *v = MLC__CAST(const T *, x), m = (T)max, l = (T)log_sum, e = (T)less, s = (T)scale;
-    T *o = MLC__CAST(T *, dx);
-    if (accumulate) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
-            o[i] += (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s;
-    } else {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
-            o[i] = (MLC__F(mlc__exp_low)((v[i] - m) - l, fused) - e) * s;
-    }
-}
-
-#undef T
-MLC__LEVEL_END
-#endif
-
-/* -- kernels of a level -- */
-
-#if MLC__BY_LEVEL
-MLC__LEVEL_HOT
-#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
-
-MLC__AT static double MLC__N(exp_sum_f32)(const void *x, int64_t n, double shift)
-{
-    return mlc__exp_sum_f32(MLC__FUSES, x, n, shift);
-}
-MLC__AT static double MLC__N(exp_row_f32)(void *out, const void *x, int64_t n, double shift)
-{
-    return mlc__exp_row_f32(MLC__FUSES, out, x, n, shift);
-}
-MLC__AT static void MLC__N(xent_line_f32)(void *dx, const void *x, int64_t n, double max,
-                                          double log_sum, double less, double scale,
-                                          bool accumulate)
-{
-    mlc__xent_line_f32(MLC__FUSES, dx, x, n, max, log_sum, less, scale, accumulate);
-}
-MLC__AT static double MLC__N(row_dot_f32)(const void *x, const void *y, int64_t n)
-{
-    return mlc__row_dot_f32(MLC__FUSES, x, y, n);
-}
-MLC__AT static void MLC__N(affine_f32)(void *out, const void *x, const void *weight,
-                                       const void *bias, int64_t n, const mlc__row_line *line)
-{
-    mlc__affine_f32(MLC__FUSES, out, x, weight, bias, n, line);
-}
-MLC__AT static void MLC__N(soft_grad_f32)(void *dx, const void *y, const void *dy, int64_t n,
-                                          double sum, bool log)
-{
-    mlc__soft_grad_f32(MLC__FUSES, dx, y, dy, n, sum, log);
-}
-MLC__AT static void MLC__N(moments_f32)(double *sums, const void *x, int64_t n, double shift)
-{
-    mlc__moments_f32(MLC__FUSES, sums, x, n, shift);
-}
-MLC__AT static void MLC__N(norm_sums_f32)(double *sums, void *dw, void *db, const void *x,
-                                          const void *dy, const void *weight, int64_t n,
-                                          const mlc__row_line *line)
-{
-    mlc__norm_sums_f32(MLC__FUSES, sums, dw, db, x, dy, weight, n, line);
-}
-MLC__AT static void MLC__N(norm_grad_f32)(void *dx, const void *x, const void *dy,
-                                          const void *weight, int64_t n, const mlc__row_line *line,
-                                          const double *means)
-{
-    mlc__norm_grad_f32(MLC__FUSES, dx, x, dy, weight, n, line, means);
-}
-#if MLC__BY_F64
-MLC__AT static double MLC__N(exp_sum_f64)(const void *x, int64_t n, double shift)
-{
-    return mlc__exp_sum_f64(MLC__FUSES, x, n, shift);
-}
-MLC__AT static double MLC__N(exp_row_f64)(void *out, const void *x, int64_t n, double shift)
-{
-    return mlc__exp_row_f64(MLC__FUSES, out, x, n, shift);
-}
-MLC__AT static void MLC__N(xent_line_f64)(void *dx, const void *x, int64_t n, double max,
-                                          double log_sum, double less, double scale,
-                                          bool accumulate)
-{
-    mlc__xent_line_f64(MLC__FUSES, dx, x, n, max, log_sum, less, scale, accumulate);
-}
-#endif
-#if MLC__BY_BASE
-MLC__AT static double MLC__N(row_dot_f64)(const void *x, const void *y, int64_t n)
-{
-    return mlc__row_dot_f64(MLC__FUSES, x, y, n);
-}
-MLC__AT static void MLC__N(affine_f64)(void *out, const void *x, const void *weight,
-                                       const void *bias, int64_t n, const mlc__row_line *line)
-{
-    mlc__affine_f64(MLC__FUSES, out, x, weight, bias, n, line);
-}
-MLC__AT static void MLC__N(soft_grad_f64)(void *dx, const void *y, const void *dy, int64_t n,
-                                          double sum, bool log)
-{
-    mlc__soft_grad_f64(MLC__FUSES, dx, y, dy, n, sum, log);
-}
-MLC__AT static void MLC__N(moments_f64)(double *sums, const void *x, int64_t n, double shift)
-{
-    mlc__moments_f64(MLC__FUSES, sums, x, n, shift);
-}
-MLC__AT static void MLC__N(norm_sums_f64)(double *sums, void *dw, void *db, const void *x,
-                                          const void *dy, const void *weight, int64_t n,
-                                          const mlc__row_line *line)
-{
-    mlc__norm_sums_f64(MLC__FUSES, sums, dw, db, x, dy, weight, n, line);
-}
-MLC__AT static void MLC__N(norm_grad_f64)(void *dx, const void *x, const void *dy,
-                                          const void *weight, int64_t n, const mlc__row_line *line,
-                                          const double *means)
-{
-    mlc__norm_grad_f64(MLC__FUSES, dx, x, dy, weight, n, line, means);
-}
-#endif
-/* f32, f64 */
-static const mlc__row_fns MLC__N(row_fns)[2] = {
-    { MLC__N(add_f32), MLC__N(max_f32), MLC__N(exp_sum_f32), MLC__N(exp_row_f32),
-      MLC__N(xent_line_f32), MLC__N(row_dot_f32), MLC__N(affine_f32), MLC__N(soft_grad_f32) },
-    { MLC__N(add_f64), MLC__N_BASE(max_f64), MLC__OTHER(MLC__N_F64(exp_sum_f64)),
-      MLC__OTHER(MLC__N_F64(exp_row_f64)), MLC__OTHER(MLC__N_F64(xent_line_f64)),
-      MLC__OTHER(MLC__N_BASE(row_dot_f64)), MLC__OTHER(MLC__N_BASE(affine_f64)),
-      MLC__OTHER(MLC__N_BASE(soft_grad_f64)) } };
-static const mlc__norm_fns MLC__N(norm_fns)[2] = {
-    { MLC__N(add_f32), MLC__N(moments_f32), MLC__N(norm_sums_f32), MLC__N(norm_grad_f32) },
-    { MLC__N(add_f64), MLC__OTHER(MLC__N_BASE(moments_f64)), MLC__OTHER(MLC__N_BASE(norm_sums_f64)),
-      MLC__OTHER(MLC__N_BASE(norm_grad_f64)) } };
-#undef MLC__AT
-MLC__LEVEL_END
-#endif
-
-#if MLC__ONCE
-
-/* -- drivers: rows in parts -- */
-
-/* Rows of a call: size of an element, its wide form, whether it is its own (f32, f64). */
-typedef struct mlc__rows {
-    const mlc__row_fns   *f;
-    const mlc__half_fns  *half;
-    mlc_dtype             dtype, wide;
-    int64_t               size, n;     /* n: elements of a row */
-} mlc__rows;
-
-static mlc__rows mlc__rows_of(mlc_dtype dtype, int64_t n, const mlc__row_fns *f,
-                              const mlc__half_fns *half)
-{
-    const mlc__rows k = { f ? &f[mlc__f64(dtype)] : NULL, half, dtype,
-                          mlc__f64(dtype) ? MLC_F64 : MLC_F32, (int64_t)mlc_dtype_bytes(dtype),
-                          n };
-    return k;
-}
-
-/* A tile of a row. */
-typedef struct mlc__row_tile { uint64_t v[MLC__GATHER_BYTES / 8]; } mlc__row_tile;
-
-/* Can kernels read and write rows with this step as they lie? */
-MLC__INLINE bool mlc__row_lies(const mlc__rows *k, int64_t step)
-{
-    return (step == 1 || k->n == 1) && k->dtype == k->wide;
-}
-
-/* Elements i .. i + n of a row, as they lie or in the tile. */
-static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const char *row,
-                                 int64_t step, int64_t i, int64_t n)
-{
-    if (!row) return NULL;
-    const char *at = row + i * step * k->size;
-    if (mlc__row_lies(k, step)) return at;
-    mlc__load_wide(tile->v, k->wide, at, k->dtype, step, n, k->half);
-    return tile->v;
-}
-
-/* Writes (adds) them from a tile of wide elements, which it may change. */
-static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i, int64_t n,
-                         mlc__row_tile *tile, bool accumulate)
-{
-    char *at = row + i * step * k->size;
-    mlc__row_tile old;
-    if (accumulate) {
-        const mlc__row_line plain = { 0.0, 1.0, 0.0 };
-        mlc__load_wide(old.v, k->wide, at, k->dtype, step, n, k->half);
-        k->f->affine(tile->v, tile->v, NULL, old.v, n, &plain);
-    }
-    void *dense = step == 1 ? (void *)at : (void *)old.v;
-    mlc__cast_dense(dense, k->dtype, tile->v, k->wide, n, k->half);
-    if (step != 1) mlc__scatter(at, step, old.v, n, (size_t)k->size);
-}
-
-/* May rows with this step go the way of short ones? */
-MLC__INLINE bool mlc__row_short(const mlc__rows *k, int64_t step)
-{
-    const int64_t most = k->dtype == MLC_F32 ? MLC__SHORT : MLC__SHORT_TILE;
-    return MLC__X86 && (step == 1 || k->n == 1) && k->n <= most && k->wide == MLC_F32;
-}
-
-/* Rows that go to a kernel, through tiles where they have 16 bits. stat: of norms, which are made
- * in place, as weights lie in the second tile. */
-typedef struct mlc__short_job {
-    const mlc__rows *k;
-    mlc__short_fn    fn;
-    mlc__short_rows  s;
-    void            *out;
-    const void      *x, *dy;
-    double          *stat;
-    float            tile[2][MLC__SHORT_TILE];
-} mlc__short_job;
-
-static void mlc__short_begin(mlc__short_job *j, const mlc__rows *k, mlc__short_fn fn, bool plain,
-                             void *out, const void *x, const void *dy)
-{
-    memset(j, 0, offsetof(mlc__short_job, tile));
-    j->k = k;
-    j->fn = fn;
-    j->s.n = k->n;
-    j->s.part = k->dtype == k->wide ? k->n : MLC__GATHER;
-    j->s.plain = plain;
-    j->out = out;
-    j->x = x;
-    j->dy = dy;
-}
-
-/* Rows from element i of x on in f32, *step elements apart: as they lie, or in a tile. */
-static const float *mlc__short_in(const mlc__rows *k, float *tile, const void *x, int64_t i,
-                                  int64_t *step, int64_t rows)
-{
-    const char *from = MLC__CAST(const char *, x) + i * k->size;
-    const int64_t dense = *step == k->n ? rows : 1, at = *step * k->size;
-    if (k->dtype == k->wide) return MLC__CAST(const float *, (const void *)from);
-    *step = k->n;
-    for (int64_t r = 0; r < rows; r += dense)
-        k->half->widen(tile + r * k->n, from + r * at, k->dtype, dense * k->n);
-    return tile;
-}
-
-/* Operands: out, x, dy unless it is NULL, stat. */
-static void mlc__short_lines(mlc__short_job *j, const int64_t *offset, const int64_t *stride,
-                             int64_t lines)
-{
-    const mlc__rows *k = j->k;
-    mlc__short_rows *s = &j->s;
-    const int at = j->dy ? 3 : 2;
-    const int64_t room = k->dtype == k->wide ? MLC__SHORT : MLC__SHORT_TILE;
-    float *made = j->tile[j->stat && !j->dy ? 0 : 1];
-    for (int64_t i = 0; i < lines; i += s->rows) {
-        const int64_t first = (offset[0] + i * stride[0]) * k->size;
-        char *out = j->out ? MLC__CAST(char *, j->out) + first : NULL;
-        s->rows = mlc__min(lines - i, mlc__min(MLC__SHORT_ROWS, room / k->n));
-        s->x_row = stride[1];
-        s->x = mlc__short_in(k, j->tile[0], j->x, offset[1] + i * stride[1], &s->x_row, s->rows);
-        if (j->dy) {
-            s->dy_row = stride[2];
-            s->dy = mlc__short_in(k, j->tile[1], j->dy, offset[2] + i * stride[2], &s->dy_row,
-                                  s->rows);
-        }
-        if (j->stat) {
-            s->stat_row = stride[at];
-            s->stat = j->stat + offset[at] + i * stride[at];
-        }
-        const bool direct = !out || k->dtype == k->wide;
-        s->out = direct ? MLC__CAST(float *, (void *)out) : made;
-        s->out_row = direct ? stride[0] : k->n;
-        j->fn(s);
-        const int64_t dense = stride[0] == k->n ? s->rows : 1;
-        for (int64_t r = 0; !direct && r < s->rows; r += dense)
-            k->half->narrow(out + r * stride[0] * k->size, made + r * k->n, k->dtype, dense * k->n);
-    }
-}
 
 /* -- cross-entropy -- */
 
@@ -23626,7 +23632,14 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
     const bool good = max - max == 0.0;          /* +inf, a NaN, nothing but -inf: NaN */
     const double shift = good ? max : 0.0, share = a->smoothing / (double)a->c;
     double log_sum = good ? 0.0 : MLC__NAN;
-    if (good && !plain) log_sum = log(j->f->exp_sum(x, a->c, shift));
+    double sums[2] = { 0.0, 0.0 };
+    mlc__row_args args = MLC__NO_ARGS;
+    args.x = x;
+    args.m = shift;
+    if (good && !plain) {
+        j->f->sums(MLC__ROW_EXP, true, false, sums, &args, a->c);
+        log_sum = log(sums[0]);
+    }
     mlc__elem_put(a->lse, r, wide, shift); /* apart: huge logits must not drown it */
     mlc__elem_put(a->lse, a->n + r, wide, log_sum);
     if (!counts) return 0.0;
@@ -23635,8 +23648,9 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
     if (a->weight) {
         loss *= mlc__elem(a->weight, label, wide);
         if (a->smoothing == 0.0) return loss;
-        return (1.0 - a->smoothing) * loss +
-               share * (j->weights * (log_sum + shift) - j->f->row_dot(x, a->weight, a->c));
+        args.y = a->weight;
+        j->f->sums(MLC__ROW_DOT, false, true, sums, &args, a->c);
+        return (1.0 - a->smoothing) * loss + share * (j->weights * (log_sum + shift) - sums[1]);
     }
     if (a->smoothing != 0.0) {
         const double mean = mlc__run(j->f->sum, x, a->c, 0.0) / (double)a->c;
@@ -23712,6 +23726,7 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
 
 typedef struct mlc__xent_grad_job {
     const struct mlc_k_xent_grad *a;
+    const mlc__row_fns *f;
     mlc__rows k;
     double weights;
 } mlc__xent_grad_job;
@@ -23730,8 +23745,11 @@ static void mlc__xent_grad_part(const mlc__xent_grad_job *j, int64_t r, int64_t 
     const mlc_dtype wide = j->k.wide;
     const double share = a->smoothing / (double)a->c;
     const double all = a->weight ? (1.0 - a->smoothing) * w + share * j->weights : 1.0;
-    j->k.f->xent_line(dx, x, n, mlc__elem(a->lse, r, wide), mlc__elem(a->lse, a->n + r, wide),
-                      a->weight ? 0.0 : share, scale * all, a->accumulate && !mlc__low(a->dtype));
+    const mlc__row_args args = {
+        x, NULL, NULL, NULL, dx, NULL, mlc__elem(a->lse, r, wide),
+        mlc__elem(a->lse, a->n + r, wide), a->weight ? 0.0 : share, scale * all, 0.0 };
+    const bool add = a->accumulate && !mlc__low(a->dtype);
+    j->f->write(add ? MLC__ROW_XENT_ADD : MLC__ROW_XENT, &args, n);
     for (int64_t e = 0; a->weight && a->smoothing != 0.0 && e < n; e++)
         mlc__xent_less(dx, e, wide, scale * share * mlc__elem(a->weight, i + e, wide));
 }
@@ -23768,7 +23786,8 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
         if (!a->normal) mlc__xent_grad_part(j, r, i, n, to, from, w, scale);
         if ((uint64_t)(label - i) < (uint64_t)n)
             mlc__xent_less(to, label - i, wide, (1.0 - a->smoothing) * w * scale);
-        if (low) mlc__row_put(&j->k, dx, 1, i, n, &tile[1], a->accumulate != 0);
+        if (low && a->accumulate) j->f->add_old(&j->k, dx, 1, i, n, &tile[1]);
+        if (low) mlc__row_put(&j->k, dx, 1, i, n, &tile[1]);
         i += n;
     } while (low && i < a->c);
 }
@@ -23786,9 +23805,9 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f, const mlc__half_fns *half)
 {
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    mlc__xent_grad_job j = { a, mlc__rows_of(a->dtype, a->c, f, half), 0.0 };
+    mlc__xent_grad_job j = { a, &f[mlc__f64(a->dtype)], mlc__rows_of(a->dtype, a->c, half), 0.0 };
     const int64_t rows = mlc__xent_rows(a->c);
-    j.weights = mlc__xent_weights(j.k.f, a->weight, a->c);
+    j.weights = mlc__xent_weights(j.f, a->weight, a->c);
     mlc__parallel(dev, mlc__div_up(a->n, rows), 2.0 * (double)a->n * (double)a->c,
                   mlc__xent_grad_chunk, &j);
     return MLC_OK;
@@ -23798,194 +23817,179 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
     K##_isa(xent_grad, isa, level, \
             mlc__xent_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
 
-/* -- softmax and norms -- */
+/* -- softmax and norms: rows go to kernels in groups -- */
 
-typedef struct mlc__softmax_job {
-    mlc__rows   k;
-    const struct mlc_k_softmax *a;
-    mlc__short_fn brief;               /* or NULL */
-} mlc__softmax_job;
+/* Operands of mlc__lines_run: out, x, dy where there is one, then the statistics of norms. many:
+ * rows of a call. low: they have 16 bits and are widened before. */
+typedef struct mlc__row_job {
+    mlc__rows     k, w;                /* w: of a norm's weight and bias                        */
+    mlc__row_group_fn  fn;
+    mlc__row_group s;
+    int64_t       many;
+    bool          low;
+} mlc__row_job;
 
-/* A line and its numbers; of a line with a NaN, +inf or nothing but -inf the largest is NaN. */
-typedef struct mlc__softmax_line {
-    char       *out;
-    const char *in;
-    double      max, total;
-} mlc__softmax_line;
-
-MLC__INLINE bool mlc__softmax_direct(const mlc__softmax_job *j)
+MLC__APART mlc__row_operand mlc__row_operand_of(const mlc__rows *k, const void *at, int64_t step)
 {
-    return mlc__row_lies(&j->k, j->a->in_stride[j->a->axis]) &&
-           mlc__row_lies(&j->k, j->a->out_stride[j->a->axis]);
+    const mlc__row_operand o = { k, (char *)(uintptr_t)at, 0, step, mlc__row_lies(k, step) };
+    return o;
 }
 
-static void mlc__softmax_max(const mlc__softmax_job *j, int64_t part, mlc__softmax_line *l)
+/* A job without dy. */
+static void mlc__row_begin(mlc__row_job *j, mlc_dtype dtype, int64_t n, const mlc__half_fns *half,
+                           const void *out, int64_t out_step, const void *x, int64_t x_step)
+{
+    memset(j, 0, sizeof *j);
+    j->k = mlc__rows_of(dtype, n, half);
+    j->s.out = mlc__row_operand_of(&j->k, out, out_step);
+    j->s.x = mlc__row_operand_of(&j->k, x, x_step);
+    j->s.dy.step = 1;
+}
+
+/* Writes the rest of a job that has k, w, s.accumulate and operands, s.f of f32; fn64: for f64. */
+static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn fn64)
 {
     const mlc__rows *k = &j->k;
-    mlc__row_tile tile;
-    mlc__acc most = { -MLC__INF, 0.0, 0 };
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        k->f->max(&most, mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n), n, 1.0);
-    }
-    l->max = mlc__acc_value(&most);
-    if (l->max - l->max != 0.0) l->max = MLC__NAN;
+    mlc__row_group *s = &j->s;
+    const bool lies = s->x.lies && (!s->dy.at || s->dy.lies);
+    const bool dense = (s->x.step == 1 && s->dy.step == 1 && s->out.step == 1) || k->n == 1;
+    const bool weighs = !s->w.k || s->w.lies || 2 * k->n <= MLC__ROW_LOW;
+    s->f64 = mlc__f64(k->dtype);
+    s->f += s->f64;
+    j->fn = s->f64 ? fn64 : fn;
+    s->n = k->n;
+    s->direct = lies && (!s->out.at || (s->out.lies && !s->accumulate));
+    s->part = s->direct ? k->n : mlc__gather_step((size_t)k->size);
+    j->low = (MLC__X86 || MLC__NEON) && k->dtype != k->wide && dense && weighs && !s->accumulate &&
+             k->n <= MLC__ROW_LOW;
+    j->many = !s->direct && !j->low ? 1 : mlc__min(MLC__ROWS, (j->low ? MLC__ROW_LOW
+                                                               : MLC__ROW_SHORT) / k->n);
+    j->many = mlc__max(1, j->many);
 }
 
-/* Leaves the exponentials in out, if that is where they go. */
-static void mlc__softmax_sum(const mlc__softmax_job *j, int64_t part, mlc__softmax_line *l)
+/* The group of rows from line i on. */
+MLC__INLINE void mlc__row_place(const mlc__row_job *j, mlc__row_group *s, const int64_t *offset,
+                                const int64_t *stride, int64_t i, int64_t lines)
 {
-    const mlc__rows *k = &j->k;
-    const bool put = mlc__softmax_direct(j) && !j->a->log;
-    mlc__row_tile tile;
-    l->total = 0.0;
-    if (l->max != l->max) return;
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *x = mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n);
-        l->total += put ? k->f->exp_row(l->out, x, n, l->max) : k->f->exp_sum(x, n, l->max);
-    }
-}
-
-static void mlc__softmax_write(const mlc__softmax_job *j, int64_t part, const mlc__softmax_line *l)
-{
-    const mlc__rows *k = &j->k;
-    const bool direct = mlc__softmax_direct(j), plain = j->a->log || l->max != l->max;
-    const mlc__row_line line = { plain ? l->max : 0.0, plain ? 1.0 : 1.0 / l->total,
-                                 plain ? -mlc__short_log(l->total) : 0.0 };
-    mlc__row_tile tile, made;
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        void *o = direct ? (void *)l->out : (void *)made.v;
-        const void *x = direct && !plain ? (const void *)l->out
-            : mlc__row_part(k, &tile, l->in, j->a->in_stride[j->a->axis], i, n);
-        if (!direct && !plain) { k->f->exp_row(made.v, x, n, l->max); x = made.v; }
-        k->f->affine(o, x, NULL, NULL, n, &line);
-        if (!direct) mlc__row_put(k, l->out, j->a->out_stride[j->a->axis], i, n, &made, false);
-    }
-}
-
-static void mlc__softmax_short(const void *args, const int64_t *offset, const int64_t *stride,
-                               int64_t lines)
-{
-    const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
-    mlc__short_job s;
-    mlc__short_begin(&s, &j->k, j->brief, j->a->log != 0, j->a->out, j->a->in, NULL);
-    mlc__short_lines(&s, offset, stride, lines);
-}
-
-static void mlc__softmax_lines(const void *args, const int64_t *offset, const int64_t *stride,
-                               int64_t lines)
-{
-    const mlc__softmax_job *j = MLC__CAST(const mlc__softmax_job *, args);
     const int64_t size = j->k.size;
-    const int64_t part = mlc__softmax_direct(j) ? j->k.n : mlc__gather_step((size_t)size);
-    for (int64_t i = 0; i < lines; i++) {
-        mlc__softmax_line l = {
-            MLC__CAST(char *, j->a->out) + (offset[0] + i * stride[0]) * size,
-            MLC__CAST(const char *, j->a->in) + (offset[1] + i * stride[1]) * size, 0.0, 0.0 };
-        mlc__softmax_max(j, part, &l);
-        mlc__softmax_sum(j, part, &l);
-        mlc__softmax_write(j, part, &l);
+    const int stat = j->s.dy.at ? 3 : 2;
+    s->rows = mlc__min(lines - i, j->many);
+    s->x.at = j->s.x.at + (offset[1] + i * stride[1]) * size;
+    s->x.row = stride[1];
+    s->out.at = j->s.out.at ? j->s.out.at + (offset[0] + i * stride[0]) * size : NULL;
+    s->out.row = stride[0];
+    if (j->s.dy.at) {
+        s->dy.at = j->s.dy.at + (offset[2] + i * stride[2]) * size;
+        s->dy.row = stride[2];
+    }
+    if (j->s.stat) {
+        s->stat = j->s.stat + offset[stat] + i * stride[stat];
+        s->stat_row = stride[stat];
     }
 }
 
-static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a, const mlc__row_fns *f,
-                                   const mlc__half_fns *half, mlc__short_fn brief)
+/* An operand becomes rows of f32 in a tile. */
+static void mlc__row_widen(mlc__row_operand *o, const mlc__rows *wide, float *tile, int64_t rows)
 {
-    mlc__softmax_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a, brief };
+    const mlc__rows *k = o->k;
+    if (!o->at || o->lies) return;
+    const int64_t dense = o->row == k->n ? rows : 1;
+    for (int64_t r = 0; r < rows; r += dense)
+        k->half->widen(tile + r * k->n, o->at + r * o->row * k->size, k->dtype, dense * k->n);
+    *o = mlc__row_operand_of(wide, tile, 1);
+    o->row = k->n;
+}
+
+MLC__APART void mlc__row_lines_low(const mlc__row_job *j, const int64_t *offset,
+                                            const int64_t *stride, int64_t lines)
+{
+    const mlc__rows wide = mlc__rows_of(MLC_F32, j->k.n, NULL);
+    const mlc__rows *k = &j->k;
+    float tile[2][MLC__ROW_LOW], weights[2][MLC__ROW_LOW / 2];
+    mlc__row_group s = j->s;
+    mlc__row_widen(&s.w, &wide, weights[0], 1);
+    mlc__row_widen(&s.b, &wide, weights[1], 1);
+    s.direct = true;
+    for (int64_t i = 0; i < lines; i += s.rows) {
+        s.x = j->s.x;
+        s.dy = j->s.dy;
+        mlc__row_place(j, &s, offset, stride, i, lines);
+        char *out = s.out.at;
+        const int64_t step = s.out.row, dense = step == k->n ? s.rows : 1;
+        mlc__row_widen(&s.x, &wide, tile[0], s.rows);
+        mlc__row_widen(&s.dy, &wide, tile[1], s.rows);
+        s.out = mlc__row_operand_of(&wide, out ? tile[1] : NULL, 1);
+        s.out.row = k->n;
+        j->fn(&s);
+        for (int64_t r = 0; out && r < s.rows; r += dense)
+            k->half->narrow(out + r * step * k->size, tile[1] + r * k->n, k->dtype, dense * k->n);
+    }
+}
+
+static void mlc__row_lines(const void *args, const int64_t *offset, const int64_t *stride,
+                           int64_t lines)
+{
+    const mlc__row_job *j = MLC__CAST(const mlc__row_job *, args);
+    mlc__row_group s = j->s;
+    if ((MLC__X86 || MLC__NEON) && j->low) { mlc__row_lines_low(j, offset, stride, lines); return; }
+    for (int64_t i = 0; i < lines; i += s.rows) {
+        mlc__row_place(j, &s, offset, stride, i, lines);
+        j->fn(&s);
+    }
+}
+
+/* Runs a job that has operands, k and what is read of s by its kernel. */
+static void mlc__row_run(void *dev, mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn fn64,
+                         int32_t ndim, const int64_t *shape, int32_t axis, int operands,
+                         const int64_t *const *strides)
+{
+    if (j->k.n == 0) return;
+    mlc__row_plan(j, fn, fn64);
+    mlc__lines_run(dev, ndim, shape, axis, operands, strides, mlc__row_lines, j);
+}
+
+static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a,
+                                   mlc__row_group_fn fn, const mlc__row_fns *f,
+                                   const mlc__half_fns *half)
+{
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
+    mlc__row_job j;
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    for (int p = 0; p < 2; p++) if (!mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
-    if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 2, strides,
-                       MLC__X86 && j.brief ? mlc__softmax_short : mlc__softmax_lines, &j);
+    mlc__row_begin(&j, a->dtype, a->shape[a->axis], half, a->out, a->out_stride[a->axis], a->in,
+                   a->in_stride[a->axis]);
+    j.s.f = f;
+    j.s.plain = a->log != 0;
+    mlc__row_run(dev, &j, fn, mlc__softmax_rows_scalar, a->ndim, a->shape, a->axis, 2, strides);
     return MLC_OK;
 }
 
 #define MLC__CPU_softmax(K, isa, level) \
     K##_isa(softmax, isa, level, \
-            mlc__softmax_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa, \
-                             mlc__short_softmax_##isa), NULL)
-
-typedef struct mlc__softmax_grad_job {
-    mlc__rows k;
-    const struct mlc_k_softmax_grad *a;
-    mlc__short_fn brief;               /* or NULL: as they are, or where dx is added to */
-} mlc__softmax_grad_job;
-
-static void mlc__softmax_grad_row(const mlc__softmax_grad_job *j, char *dx, const char *y,
-                                  const char *dy)
-{
-    const mlc__rows *k = &j->k;
-    const struct mlc_k_softmax_grad *a = j->a;
-    const int64_t to = a->out_stride[a->axis], ys = a->y_stride[a->axis];
-    const int64_t ds = a->dy_stride[a->axis];
-    const bool direct = !a->accumulate && mlc__row_lies(k, to) && mlc__row_lies(k, ys) &&
-                        mlc__row_lies(k, ds);
-    const int64_t part = direct ? k->n : mlc__gather_step((size_t)k->size);
-    mlc__row_tile tile[3];
-    double total = 0.0;
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
-        total += a->log ? mlc__run(k->f->sum, d, n, 0.0)
-                        : k->f->row_dot(mlc__row_part(k, &tile[0], y, ys, i, n), d, n);
-    }
-    /* A row of logarithms is NaN as a whole, or not at all. */
-    const double first = mlc__elem(mlc__row_part(k, &tile[0], y, ys, 0, 1), 0, k->wide);
-    if (first != first) total = first;
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *v = mlc__row_part(k, &tile[0], y, ys, i, n);
-        const void *d = mlc__row_part(k, &tile[1], dy, ds, i, n);
-        k->f->soft_grad(direct ? (void *)dx : (void *)tile[2].v, v, d, n, total, a->log != 0);
-        if (!direct) mlc__row_put(k, dx, to, i, n, &tile[2], a->accumulate != 0);
-    }
-}
-
-static void mlc__softmax_grad_short(const void *args, const int64_t *offset, const int64_t *stride,
-                                    int64_t lines)
-{
-    const mlc__softmax_grad_job *j = MLC__CAST(const mlc__softmax_grad_job *, args);
-    mlc__short_job s;
-    mlc__short_begin(&s, &j->k, j->brief, j->a->log != 0, j->a->out, j->a->y, j->a->dy);
-    mlc__short_lines(&s, offset, stride, lines);
-}
-
-static void mlc__softmax_grad_lines(const void *args, const int64_t *offset, const int64_t *stride,
-                                    int64_t lines)
-{
-    const mlc__softmax_grad_job *j = MLC__CAST(const mlc__softmax_grad_job *, args);
-    const int64_t size = j->k.size;
-    for (int64_t l = 0; l < lines; l++)
-        mlc__softmax_grad_row(j, MLC__CAST(char *, j->a->out) + (offset[0] + l * stride[0]) * size,
-                              MLC__CAST(const char *, j->a->y) +
-                                  (offset[1] + l * stride[1]) * size,
-                              MLC__CAST(const char *, j->a->dy) +
-                                  (offset[2] + l * stride[2]) * size);
-}
+            mlc__softmax_run(dev, a, mlc__softmax_rows_##isa, mlc__row_fns_##isa, \
+                             &mlc__half_fns_##isa), NULL)
 
 static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_grad *a,
-                                        const mlc__row_fns *f, const mlc__half_fns *half,
-                                        mlc__short_fn brief)
+                                        mlc__row_group_fn fn, const mlc__row_fns *f,
+                                        const mlc__half_fns *half)
 {
-    mlc__softmax_grad_job j = { mlc__rows_of(a->dtype, a->shape[a->axis], f, half), a, brief };
     const int64_t *strides[3] = { a->out_stride, a->y_stride, a->dy_stride };
+    mlc__row_job j;
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    for (int p = 0; p < 3; p++)
-        if (a->accumulate || !mlc__row_short(&j.k, strides[p][a->axis])) j.brief = NULL;
-    if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->axis, 3, strides,
-                       MLC__X86 && j.brief ? mlc__softmax_grad_short : mlc__softmax_grad_lines,
-                       &j);
+    mlc__row_begin(&j, a->dtype, a->shape[a->axis], half, a->out, a->out_stride[a->axis], a->y,
+                   a->y_stride[a->axis]);
+    j.s.dy = mlc__row_operand_of(&j.k, a->dy, a->dy_stride[a->axis]);
+    j.s.f = f;
+    j.s.plain = a->log != 0;
+    j.s.accumulate = a->accumulate != 0;
+    mlc__row_run(dev, &j, fn, mlc__softmax_grad_rows_scalar, a->ndim, a->shape, a->axis, 3,
+                 strides);
     return MLC_OK;
 }
 
 #define MLC__CPU_softmax_grad(K, isa, level) \
     K##_isa(softmax_grad, isa, level, \
-            mlc__softmax_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa, \
-                                  mlc__short_softmax_grad_##isa), NULL)
+            mlc__softmax_grad_run(dev, a, mlc__softmax_grad_rows_##isa, mlc__row_fns_##isa, \
+                                  &mlc__half_fns_##isa), NULL)
 
 /* Strides of the statistics over the axes of the rows: three numbers each, row-major. */
 static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
@@ -23995,224 +23999,56 @@ static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *strid
     for (int32_t d = ndim - 2; d >= 0; d--) { stride[d] = next; next *= shape[d]; }
 }
 
-/* shift is near the mean, what is left of the mean goes to base. */
-MLC__INLINE mlc__row_line mlc__norm_line(const double *stat)
-{
-    const mlc__row_line line = { stat[0], stat[2], -stat[1] * stat[2] };
-    return line;
-}
-
-typedef struct mlc__norm_job {
-    mlc__rows k;
-    mlc__rows w;                       /* weight and bias */
-    const struct mlc_k_norm *a;
-    const mlc__norm_fns *f;
-    mlc__short_fn brief;               /* or NULL */
-} mlc__norm_job;
-
-/* Statistics of a row in one pass: sums of differences to a shift, of which the mean of its first
- * elements is one. Where that is over half a deviation from the mean, the squares have rounding
- * errors of the shift's in them (Chan, Golub, LeVeque 1983), or overflow, and a second pass has the
- * mean itself for a shift. */
-static void mlc__norm_stat(const mlc__norm_job *j, const char *in, int64_t part, double *stat)
-{
-    const mlc__rows *k = &j->k;
-    const int64_t step = j->a->in_stride[j->a->ndim - 1];
-    const int64_t first = j->a->rms ? 0 : mlc__min(64, k->n);
-    mlc__row_tile tile;
-    double shift = 0.0, off = 0.0, variance = 0.0;
-    if (first)
-        shift = mlc__run(j->f->sum, mlc__row_part(k, &tile, in, step, 0, first), first, 0.0) /
-                (double)first;
-    for (int pass = 0; pass < 2; pass++) {
-        double sums[2] = { 0.0, 0.0 };
-        shift = mlc__f64(k->wide) ? shift + off : (double)(float)(shift + off);
-        for (int64_t i = 0; i < k->n; i += part) {
-            const int64_t n = mlc__min(part, k->n - i);
-            j->f->moments(sums, mlc__row_part(k, &tile, in, step, i, n), n, shift);
-        }
-        off = j->a->rms ? 0.0 : sums[0] / (double)k->n;
-        variance = sums[1] / (double)k->n - off * off;
-        const bool finite = variance - variance == 0.0;
-        if (j->a->rms || (finite && off * off <= 0.25 * variance)) break;
-    }
-    stat[0] = shift;
-    stat[1] = off;
-    stat[2] = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + j->a->eps);
-}
-
-static void mlc__norm_row(const mlc__norm_job *j, char *out, const char *in, int64_t part,
-                          const double *stat)
-{
-    const mlc__rows *k = &j->k;
-    const struct mlc_k_norm *a = j->a;
-    const int64_t step = a->in_stride[a->ndim - 1], to = a->out_stride[a->ndim - 1];
-    const bool direct = mlc__row_lies(k, step) && mlc__row_lies(k, to);
-    const mlc__row_line line = mlc__norm_line(stat);
-    mlc__row_tile tile[4];
-    for (int64_t i = 0; i < k->n; i += part) {
-        const int64_t n = mlc__min(part, k->n - i);
-        const void *x = mlc__row_part(k, &tile[0], in, step, i, n);
-        const void *w = mlc__row_part(&j->w, &tile[1], MLC__CAST(const char *, a->weight), 1, i, n);
-        const void *b = mlc__row_part(&j->w, &tile[2], MLC__CAST(const char *, a->bias), 1, i, n);
-        k->f->affine(direct ? (void *)out : (void *)tile[3].v, x, w, b, n, &line);
-        if (!direct) mlc__row_put(k, out, to, i, n, &tile[3], false);
-    }
-}
-
-/* A row of weights in f32; without one it is made of 16 elements. */
-static const float mlc__short_one[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
-static const float mlc__short_zero[16] = { -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f,
-                                           -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f };
-static const float *mlc__short_weights(const mlc__rows *w, float *tile, const void *from,
-                                       const float *none, int64_t *mask)
-{
-    int64_t step = w->n;
-    *mask = from ? -1 : 0;
-    return from ? mlc__short_in(w, tile, from, 0, &step, 1) : none;
-}
-
-/* Has a tile room for weights? */
-MLC__INLINE bool mlc__short_weighs(const mlc__rows *w)
-{
-    return w->dtype == w->wide || 2 * w->n <= MLC__SHORT_TILE;
-}
-
-static void mlc__norm_short(const void *args, const int64_t *offset, const int64_t *stride,
-                            int64_t lines)
-{
-    const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
-    const struct mlc_k_norm *a = j->a;
-    mlc__short_job s;
-    mlc__short_begin(&s, &j->k, j->brief, a->rms != 0, a->out, a->in, NULL);
-    s.stat = a->stat;
-    s.s.eps = a->eps;
-    s.s.w = mlc__short_weights(&j->w, s.tile[1], a->weight, mlc__short_one, &s.s.w_and);
-    s.s.b = mlc__short_weights(&j->w, s.tile[1] + MLC__SHORT_TILE / 2, a->bias, mlc__short_zero,
-                               &s.s.b_and);
-    mlc__short_lines(&s, offset, stride, lines);
-}
-
-static void mlc__norm_lines(const void *args, const int64_t *offset, const int64_t *stride,
-                            int64_t lines)
-{
-    const mlc__norm_job *j = MLC__CAST(const mlc__norm_job *, args);
-    const struct mlc_k_norm *a = j->a;
-    const int64_t size = j->k.size;
-    const bool direct = mlc__row_lies(&j->k, a->in_stride[a->ndim - 1]) &&
-                        mlc__row_lies(&j->k, a->out_stride[a->ndim - 1]);
-    const int64_t part = direct ? j->k.n : mlc__gather_step((size_t)size);
-    char *out = MLC__CAST(char *, a->out) + offset[0] * size;
-    const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
-    double *stat = a->stat + offset[2];
-    for (int64_t l = 0; l < lines; l++) {
-        const char *row = in + l * stride[1] * size;
-        mlc__norm_stat(j, row, part, stat + l * stride[2]);
-        mlc__norm_row(j, out + l * stride[0] * size, row, part, stat + l * stride[2]);
-    }
-}
-
 MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
 {
     return mlc__computes(dtype) && (w == dtype || (mlc__low(dtype) && w == MLC_F32));
 }
 
-static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, const mlc__row_fns *f,
-                                const mlc__norm_fns *norms, const mlc__half_fns *half,
-                                mlc__short_fn brief)
+static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, mlc__row_group_fn fn,
+                                const mlc__row_fns *f, const mlc__half_fns *half)
 {
-    const int64_t n = a->shape[a->ndim - 1];
-    mlc__norm_job j = { mlc__rows_of(a->dtype, n, f, half), mlc__rows_of(a->w_dtype, n, f, half), a,
-                        &norms[mlc__f64(a->dtype)], brief };
+    const int32_t last = a->ndim - 1;
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[3] = { a->out_stride, a->in_stride, stat };
+    mlc__row_job j;
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
+    mlc__row_begin(&j, a->dtype, a->shape[last], half, a->out, a->out_stride[last], a->in,
+                   a->in_stride[last]);
+    j.w = mlc__rows_of(a->w_dtype, a->shape[last], half);
+    j.s.w = mlc__row_operand_of(&j.w, a->weight, 1);
+    j.s.b = mlc__row_operand_of(&j.w, a->bias, 1);
+    j.s.stat = a->stat;
+    j.s.eps = a->eps;
+    j.s.f = f;
+    j.s.plain = a->rms != 0;
     mlc__stat_strides(a->ndim, a->shape, stat);
-    for (int p = 0; p < 2; p++)
-        if (!mlc__short_weighs(&j.w) || !mlc__row_short(&j.k, strides[p][a->ndim - 1]))
-            j.brief = NULL;
-    if (j.k.n > 0)
-        mlc__lines_run(dev, a->ndim, a->shape, a->ndim - 1, 3, strides,
-                       MLC__X86 && j.brief ? mlc__norm_short : mlc__norm_lines, &j);
+    mlc__row_run(dev, &j, fn, mlc__norm_rows_scalar, a->ndim, a->shape, last, 3, strides);
     return MLC_OK;
 }
 
 #define MLC__CPU_norm(K, isa, level) \
     K##_isa(norm, isa, level, \
-            mlc__norm_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, &mlc__half_fns_##isa, \
-                          mlc__short_norm_##isa), NULL)
+            mlc__norm_run(dev, a, mlc__norm_rows_##isa, mlc__norm_fns_##isa, \
+                          &mlc__half_fns_##isa), NULL)
 
 #define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
 #define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
 
-/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T; behind
+/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T; after
  * them a row of ones if there is no weight. */
 typedef struct mlc__norm_grad_job {
-    mlc__rows k, w;                    /* w: weight, dweight, dbias */
+    mlc__row_job row;
     const struct mlc_k_norm_grad *a;
-    const mlc__norm_fns *f;
+    mlc__rows wide;                    /* of ones                   */
     mlc__loop across;
     int64_t   rows, per_part, parts;
-    int64_t   part;                    /* of a row, that goes through kernels at a time */
     bool      columns;                 /* dweight or dbias is wanted */
-    bool      direct;                  /* dx is written by kernels as it lies */
-    mlc__short_fn brief;               /* or NULL: as they are, or where dx is added to */
 } mlc__norm_grad_job;
 
-MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->k.n; }
+MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->row.k.n; }
 MLC__INLINE int64_t mlc__norm_sums_doubles(const mlc__norm_grad_job *j)
 {
     return j->columns ? j->parts * mlc__norm_part_doubles(j) : 0;
-}
-
-static const void *mlc__norm_weights(const mlc__norm_grad_job *j, mlc__row_tile *tile, int64_t i,
-                                     int64_t n)
-{
-    if (j->a->weight)
-        return mlc__row_part(&j->w, tile, MLC__CAST(const char *, j->a->weight), 1, i, n);
-    return (const char *)(MLC__CAST(const double *, j->a->workspace) + mlc__norm_sums_doubles(j)) +
-           i * (int64_t)mlc_dtype_bytes(j->k.wide);
-}
-
-/* Means of g and of g h over a row; its share of dweight and dbias goes to sums. */
-static void mlc__norm_grad_sums(const mlc__norm_grad_job *j, const char *in, const char *dy,
-                                const mlc__row_line *line, double *sums, double *means)
-{
-    const mlc__rows *k = &j->k;
-    const struct mlc_k_norm_grad *a = j->a;
-    const int64_t is = a->in_stride[a->ndim - 1], ds = a->dy_stride[a->ndim - 1];
-    const int64_t wide = (int64_t)mlc_dtype_bytes(k->wide);
-    char *column = j->columns ? (char *)(sums + 2 * k->n) : NULL;      /* those in T */
-    mlc__row_tile tile[3];
-    means[0] = means[1] = 0.0;
-    for (int64_t i = 0; i < k->n; i += j->part) {
-        const int64_t n = mlc__min(j->part, k->n - i);
-        j->f->norm_sums(means, column ? column + i * wide : NULL,
-                        column ? column + (k->n + i) * wide : NULL,
-                        mlc__row_part(k, &tile[0], in, is, i, n),
-                        mlc__row_part(k, &tile[1], dy, ds, i, n),
-                        mlc__norm_weights(j, &tile[2], i, n), n, line);
-    }
-    means[0] = a->rms ? 0.0 : means[0] / (double)k->n;
-    means[1] /= (double)k->n;
-}
-
-static void mlc__norm_grad_row(const mlc__norm_grad_job *j, char *dx, const char *in,
-                               const char *dy, const mlc__row_line *line, const double *means)
-{
-    const mlc__rows *k = &j->k;
-    const struct mlc_k_norm_grad *a = j->a;
-    const int32_t last = a->ndim - 1;
-    mlc__row_tile tile[4];
-    for (int64_t i = 0; i < k->n; i += j->part) {
-        const int64_t n = mlc__min(j->part, k->n - i);
-        const void *x = mlc__row_part(k, &tile[0], in, a->in_stride[last], i, n);
-        const void *d = mlc__row_part(k, &tile[1], dy, a->dy_stride[last], i, n);
-        const void *w = mlc__norm_weights(j, &tile[2], i, n);
-        j->f->norm_grad(j->direct ? (void *)dx : (void *)tile[3].v, x, d, w, n, line, means);
-        if (!j->direct)
-            mlc__row_put(k, dx, a->dx_stride[last], i, n, &tile[3], a->dx_accumulate != 0);
-    }
 }
 
 /* The sums in T go to those in f64 and begin again. */
@@ -24225,106 +24061,72 @@ static MLC__OPT void mlc__norm_flush(double *sums, int64_t n, bool f64)
     memset(t, 0, (size_t)(2 * n) * (f64 ? 8 : 4));
 }
 
-/* Rows r .. end - 1: up to MLC__NORM_ROWS in a call, between two flushes. */
-static void mlc__norm_grad_short(const mlc__norm_grad_job *j, int64_t r, int64_t end, double *sums)
+/* Up to MLC__NORM_ROWS rows in a call, between two flushes. */
+static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 {
-    const struct mlc_k_norm_grad *a = j->a;
+    const mlc__norm_grad_job *j = MLC__CAST(const mlc__norm_grad_job *, arg);
     const mlc__loop *l = &j->across;
-    const int64_t n = j->k.n;
-    float weight[MLC__SHORT_TILE / 2];
-    mlc__short_job s;
-    mlc__short_begin(&s, &j->k, j->brief, a->rms != 0, a->dx, a->in, a->dy);
-    s.stat = (double *)(uintptr_t)a->stat;       /* which are only read */
-    s.s.part = j->part;
-    s.s.w = a->weight ? mlc__short_weights(&j->w, weight, a->weight, NULL, &s.s.w_and)
-                      : MLC__CAST(const float *, mlc__norm_weights(j, NULL, 0, 0));
-    if (j->columns) { s.s.dw = MLC__CAST(float *, (void *)(sums + 2 * n)); s.s.db = s.s.dw + n; }
-    while (r < end) {
+    const int64_t end = mlc__min(j->rows, (chunk + 1) * j->per_part), n = j->row.k.n;
+    const bool f64 = mlc__f64(j->row.k.wide);
+    double *sums = MLC__CAST(double *, j->a->workspace);
+    mlc__row_job row = j->row;
+    (void)worker;
+    if (j->columns) {
+        sums += chunk * mlc__norm_part_doubles(j);
+        memset(sums, 0, (size_t)mlc__norm_part_doubles(j) * sizeof(double));
+        row.s.dw = (char *)(sums + 2 * n);
+        row.s.db = row.s.dw + n * (f64 ? 8 : 4);
+    }
+    for (int64_t r = chunk * j->per_part, rows = 0; r < end; r += rows) {
         int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS];
         const int64_t in_row = r % l->n;
-        const int64_t rows = mlc__min(mlc__min(end - r, l->n - in_row),
-                                      MLC__NORM_ROWS - r % MLC__NORM_ROWS);
+        rows = mlc__min(mlc__min(end - r, l->n - in_row), MLC__NORM_ROWS - r % MLC__NORM_ROWS);
         mlc__loop_row(l, r / l->n, offset);
         for (int p = 0; p < 4; p++) {
             stride[p] = l->stride[p][l->ndim - 1];
             offset[p] += in_row * stride[p];
         }
-        mlc__short_lines(&s, offset, stride, rows);
-        r += rows;
-        if (j->columns && (r == end || r % MLC__NORM_ROWS == 0)) mlc__norm_flush(sums, n, false);
-    }
-}
-
-static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__norm_grad_job *j = MLC__CAST(const mlc__norm_grad_job *, arg);
-    const struct mlc_k_norm_grad *a = j->a;
-    const mlc__loop *l = &j->across;
-    const int64_t end = mlc__min(j->rows, (chunk + 1) * j->per_part), size = j->k.size;
-    double *sums = MLC__CAST(double *, a->workspace);
-    (void)worker;
-    if (j->columns) {
-        sums += chunk * mlc__norm_part_doubles(j);
-        memset(sums, 0, (size_t)mlc__norm_part_doubles(j) * sizeof(double));
-    }
-    if (MLC__X86 && j->brief) { mlc__norm_grad_short(j, chunk * j->per_part, end, sums); return; }
-    for (int64_t r = chunk * j->per_part; r < end; r++) {
-        int64_t offset[MLC__LOOP_OPERANDS];
-        const int64_t in_row = r % l->n;
-        mlc__loop_row(l, r / l->n, offset);
-        for (int p = 0; p < 4; p++) offset[p] += in_row * l->stride[p][l->ndim - 1];
-        const char *in = MLC__CAST(const char *, a->in) + offset[1] * size;
-        const char *dy = MLC__CAST(const char *, a->dy) + offset[2] * size;
-        const mlc__row_line line = mlc__norm_line(a->stat + offset[3]);
-        double means[2];
-        mlc__norm_grad_sums(j, in, dy, &line, sums, means);
-        if (a->dx)
-            mlc__norm_grad_row(j, MLC__CAST(char *, a->dx) + offset[0] * size, in, dy, &line,
-                               means);
-        if (j->columns && (r + 1 == end || (r + 1) % MLC__NORM_ROWS == 0))
-            mlc__norm_flush(sums, j->k.n, mlc__f64(j->k.wide));
+        mlc__row_lines(&row, offset, stride, rows);
+        if (j->columns && (r + rows == end || (r + rows) % MLC__NORM_ROWS == 0))
+            mlc__norm_flush(sums, n, f64);
     }
 }
 
 /* dweight (which 0) or dbias (1): the sums of the parts, in order. */
-static void mlc__norm_gather(const mlc__norm_grad_job *j, int which, void *out, int64_t stride,
-                             bool accumulate)
+static void mlc__norm_gather(const mlc__norm_grad_job *j, const mlc__row_fns *f, int which,
+                             void *out, int64_t stride, bool accumulate)
 {
-    const int64_t step = mlc__gather_step((size_t)j->k.size);
+    const mlc__rows *w = &j->row.w;
+    const int64_t step = mlc__gather_step((size_t)j->row.k.size);
     const double *sums = MLC__CAST(const double *, j->a->workspace);
-    if (j->parts) sums += which * j->k.n;          /* without rows there is no workspace */
-    for (int64_t i = 0; i < j->k.n; i += step) {
-        const int64_t n = mlc__min(step, j->k.n - i);
+    if (j->parts) sums += which * w->n;            /* without rows there is no workspace */
+    for (int64_t i = 0; i < w->n; i += step) {
+        const int64_t n = mlc__min(step, w->n - i);
         mlc__row_tile tile;
         double total[MLC__GATHER];
         for (int64_t e = 0; e < n; e++) total[e] = 0.0;
         for (int64_t p = 0; p < j->parts; p++)
             for (int64_t e = 0; e < n; e++)
                 total[e] += sums[p * mlc__norm_part_doubles(j) + i + e];
-        for (int64_t e = 0; e < n; e++) mlc__elem_put(tile.v, e, j->k.wide, total[e]);
-        mlc__row_put(&j->w, MLC__CAST(char *, out), stride, i, n, &tile, accumulate);
+        for (int64_t e = 0; e < n; e++) mlc__elem_put(tile.v, e, w->wide, total[e]);
+        if (accumulate) f->add_old(w, MLC__CAST(const char *, out), stride, i, n, &tile);
+        mlc__row_put(w, MLC__CAST(char *, out), stride, i, n, &tile);
     }
 }
-
-/* Writes all of *j but k, w, f and brief. False if there are no rows. */
+/* Writes all of *j but its row's k, w, s. False if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
     const int64_t *strides[4] = { a->dx ? a->dx_stride : a->in_stride, a->in_stride, a->dy_stride,
                                   stat };
     j->a = a;
-    const int32_t last = a->ndim - 1;
-    const bool lies = mlc__row_lies(&j->k, a->in_stride[last]) &&
-                      mlc__row_lies(&j->k, a->dy_stride[last]);
     j->columns = a->dweight || a->dbias;
-    j->direct = lies && !a->dx_accumulate && mlc__row_lies(&j->k, a->dx_stride[last]);
-    j->part = lies && (j->direct || !a->dx) ? j->k.n : mlc__gather_step((size_t)j->k.size);
     mlc__stat_strides(a->ndim, a->shape, stat);
     j->rows = j->parts = 0;
     if (!mlc__loop_make(&j->across, a->ndim - 1, a->shape, 4, strides)) return false;
     j->rows = j->across.rows * j->across.n;
     j->per_part = mlc__max(mlc__div_up(j->rows, MLC__NORM_PARTS),
-                           mlc__max(1, 4096 / mlc__max(1, j->k.n)));
+                           mlc__max(1, 4096 / mlc__max(1, j->row.k.n)));
     if (j->columns)
         j->per_part = mlc__div_up(j->per_part, MLC__NORM_ROWS) * MLC__NORM_ROWS;
     j->parts = mlc__div_up(j->rows, j->per_part);
@@ -24335,44 +24137,63 @@ static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad
 {
     mlc__norm_grad_job j;
     (void)dev;
-    j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], NULL, NULL);
+    j.row.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], NULL);
     if (!mlc__norm_grad_plan(&j, a)) return 0;
-    return (size_t)(mlc__norm_sums_doubles(&j) + (a->weight ? 0 : j.k.n)) * sizeof(double);
+    return (size_t)(mlc__norm_sums_doubles(&j) + (a->weight ? 0 : j.row.k.n)) * sizeof(double);
+}
+
+/* The rows of j, whose workspace has a row of ones if there is no weight. */
+static void mlc__norm_grad_begin(mlc__norm_grad_job *j, mlc__row_group_fn fn)
+{
+    const struct mlc_k_norm_grad *a = j->a;
+    const int32_t last = a->ndim - 1;
+    const mlc__rows *k = &j->row.k;
+    mlc__row_group *s = &j->row.s;
+    double *ones = MLC__CAST(double *, a->workspace);
+    j->wide = mlc__rows_of(k->wide, k->n, NULL);
+    s->dy = mlc__row_operand_of(k, a->dy, a->dy_stride[last]);
+    s->w = mlc__row_operand_of(&j->row.w, a->weight, 1);
+    if (!a->weight) {
+        ones += mlc__norm_sums_doubles(j);
+        for (int64_t i = 0; i < k->n; i++) mlc__elem_put(ones, i, k->wide, 1.0);
+        s->w = mlc__row_operand_of(&j->wide, ones, 1);
+    }
+    s->stat = (double *)(uintptr_t)a->stat;      /* which are only read */
+    s->plain = a->rms != 0;
+    s->accumulate = a->dx_accumulate != 0;
+    mlc__row_plan(&j->row, fn, mlc__norm_grad_rows_scalar);
 }
 
 static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
-                                     const mlc__row_fns *f, const mlc__norm_fns *norms,
-                                     const mlc__half_fns *half, mlc__short_fn brief)
+                                     mlc__row_group_fn fn, const mlc__row_fns *f,
+                                     const mlc__half_fns *half)
 {
     const int32_t last = a->ndim - 1;
     mlc__norm_grad_job j;
     if (!mlc__norm_takes(a->dtype, a->w_dtype)) return MLC_ERR_UNSUPPORTED;
-    j.k = mlc__rows_of(a->dtype, a->shape[a->ndim - 1], f, half);
-    j.w = mlc__rows_of(a->w_dtype, a->shape[a->ndim - 1], f, half);
-    j.f = &norms[mlc__f64(a->dtype)];
-    j.brief = !a->dx_accumulate && mlc__short_weighs(&j.w) &&
-              mlc__row_short(&j.k, a->in_stride[last]) &&
-              mlc__row_short(&j.k, a->dy_stride[last]) &&
-              (!a->dx || mlc__row_short(&j.k, a->dx_stride[last])) ? brief : NULL;
+    mlc__row_begin(&j.row, a->dtype, a->shape[last], half, a->dx, a->dx ? a->dx_stride[last] : 1,
+                   a->in, a->in_stride[last]);
+    j.row.w = mlc__rows_of(a->w_dtype, a->shape[last], half);
+    j.row.s.f = f;
     if (mlc__norm_grad_plan(&j, a)) {
         if (a->workspace_bytes < mlc__k_norm_grad_workspace(dev, a)) return MLC_ERR_INTERNAL;
-        if (!a->weight) {
-            double *ones = MLC__CAST(double *, a->workspace) + mlc__norm_sums_doubles(&j);
-            for (int64_t i = 0; i < j.k.n; i++) mlc__elem_put(ones, i, j.k.wide, 1.0);
-        }
-        mlc__parallel(dev, j.parts, 1.0 * (double)j.rows * (double)j.k.n, mlc__norm_grad_chunk,
+        mlc__norm_grad_begin(&j, fn);
+        mlc__parallel(dev, j.parts, 1.0 * (double)j.rows * (double)j.row.k.n, mlc__norm_grad_chunk,
                       &j);
     }
     if (a->dweight)
-        mlc__norm_gather(&j, 0, a->dweight, a->dweight_stride, a->dweight_accumulate != 0);
-    if (a->dbias) mlc__norm_gather(&j, 1, a->dbias, a->dbias_stride, a->dbias_accumulate != 0);
+        mlc__norm_gather(&j, &f[mlc__f64(a->dtype)], 0, a->dweight, a->dweight_stride,
+                         a->dweight_accumulate != 0);
+    if (a->dbias)
+        mlc__norm_gather(&j, &f[mlc__f64(a->dtype)], 1, a->dbias, a->dbias_stride,
+                         a->dbias_accumulate != 0);
     return MLC_OK;
 }
 
 #define MLC__CPU_norm_grad(K, isa, level) \
     K##_isa(norm_grad, isa, level, \
-            mlc__norm_grad_run(dev, a, mlc__row_fns_##isa, mlc__norm_fns_##isa, \
-                               &mlc__half_fns_##isa, mlc__short_norm_grad_##isa), \
+            mlc__norm_grad_run(dev, a, mlc__norm_grad_rows_##isa, mlc__norm_fns_##isa, \
+                               &mlc__half_fns_##isa), \
             mlc__k_norm_grad_workspace)
 
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
@@ -26211,6 +26032,10 @@ typedef struct mlc__flash_fns {
 MLC__LEVEL_KERNELS
 #define T MLC__T
 
+#define MLC__SUM_FOUR(e)   (((e).a + (e).b) + ((e).c + (e).d))
+#define MLC__FOUR_OF(E, k) { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
+#define MLC__MAD(a, b, c)  MLC__F(mlc__mad)(a, b, c, fused)
+
 /* The largest, or the sum, of 16 lanes. */
 #define MLC__FLASH_JOIN(lane, JOIN) \
     for (int w = 8; w > 0; w /= 2) \
@@ -26292,7 +26117,7 @@ MLC__LEVEL_END
 
 /* -- kernels of a level -- */
 
-#if MLC__READING >= MLC__READING_BASE
+#if MLC__READING >= MLC__READING_BASE && !MLC__BY_ROW64
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
 
@@ -29362,15 +29187,33 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
  * from the third or fourth on, when it runs out of numbers for the places of all tokens, of skipped
  * ones, too. */
 
-#undef  MLC__READING
-#define MLC__READING MLC__READING_SCALAR
-#define MLC__ISA     scalar
 #undef  MLC__T
 #define MLC__T       double
 #undef  MLC__X
 #define MLC__X       double
 #undef  MLC__DTYPE
 #define MLC__DTYPE   f64
+#if MLC__ALL_FLOATS
+#  undef  MLC__READING
+#  define MLC__READING MLC__READING_ROW64
+#  define MLC__ISA     scalar_f64
+#  include MLC_FILE
+#  undef  MLC__ISA
+#endif
+#if MLC__ALL_FLOATS && (MLC__X86 || MLC__NEON)
+#  undef  MLC__READING
+#  define MLC__READING MLC__READING_BASE64
+#  if MLC__NEON
+#    define MLC__ISA   neon_f64
+#  else
+#    define MLC__ISA   avx2_f64
+#  endif
+#  include MLC_FILE
+#  undef  MLC__ISA
+#endif
+#undef  MLC__READING
+#define MLC__READING MLC__READING_SCALAR
+#define MLC__ISA     scalar
 #include MLC_FILE
 #undef  MLC__ISA
 #ifndef MLC__READ_AGAIN
