@@ -131,7 +131,7 @@ own_name() {
     { echo 'int mine;'; cat mlcore.h; } >"$dir/pasted.c"
     { echo '#line 1 "lost.h"'; cat mlcore.h; } >"$dir/line.h"
     printf '#define MLCORE_IMPLEMENTATION\n#include "line.h"\n' >"$dir/line.c"
-    levels="mlc__short_norm_avx2 mlc__short_norm_avx512"
+    levels="mlc__norm_rows_avx2 mlc__norm_rows_avx512"
     [ "$(uname -m)" = x86_64 ] || levels=
     # name FLAGS...: all levels; lost FLAGS...: the one error, and with MLC_FILE all levels.
     name() {
