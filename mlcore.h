@@ -8747,8 +8747,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__FUSES_neon_f64   true
 #if MLC__X86
 #  define MLC__EACH_BASE(X) X(scalar) X(avx2)
+#  define MLC__BASE_ISA     avx2
 #elif MLC__NEON
 #  define MLC__EACH_BASE(X) X(scalar) X(neon)
+#  define MLC__BASE_ISA     neon
 #else
 #  define MLC__EACH_BASE(X) X(scalar)
 #endif
@@ -26026,11 +26028,21 @@ typedef struct mlc__flash_fns {
 } mlc__flash_fns;
 #endif /* MLC__ONCE */
 
-/* -- text over T: read for f32 and f64 -- */
+/* -- text over T: f32 at each level; f64, in the scalar reading, at the base level -- */
 
-#if MLC__BY_FLOAT
+#if MLC__READING >= MLC__READING_SCALAR
 MLC__LEVEL_KERNELS
 #define T MLC__T
+#if MLC__READING == MLC__READING_SCALAR
+#  define MLC__FLASH_ISA   MLC__BASE_ISA
+#  define MLC__FLASH(name) MLC__PASTE(mlc__flash_##name##_f64_, MLC__FLASH_ISA)
+#  define MLC__FLASH_MAD   __builtin_fma
+#else
+#  define MLC__FLASH_ISA   MLC__ISA
+#  define MLC__FLASH(name) MLC__PASTE(mlc__flash_##name##_f32_, MLC__FLASH_ISA)
+#  define MLC__FLASH_MAD   __builtin_fmaf
+#endif
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__FLASH_ISA)
 
 #define MLC__SUM_FOUR(e)   (((e).a + (e).b) + ((e).c + (e).d))
 #define MLC__FOUR_OF(E, k) { E(k), E((k) + 16), E((k) + 32), E((k) + 48) }
@@ -26045,62 +26057,87 @@ MLC__LEVEL_KERNELS
 
 /* x = e^(x scale + add - max), and their sum, n a multiple of MLC__FLASH_STEP; add may be NULL.
  * find: max rises to the largest of them first. A max of -inf counts as 0. */
-#define MLC__E_SCORE(k) MLC__MAD(v[k], s, -m)
-MLC__BODY double MLC__F(mlc__flash_soft)(bool fused, void *x, const void *add, int64_t n,
-                                         double scale, double *max, bool find)
+#if MLC__READING == MLC__READING_SCALAR
+MLC__AT static double MLC__FLASH(soft)(void *x, const void *add, int64_t n, double scale,
+                                       double *max, bool find)
 {
-    T *v = MLC__CAST(T *, x), most[16], sum[16], s = (T)scale, m = (T)*max;
-    const T *b = MLC__CAST(const T *, add);
-    for (int l = 0; l < 16; l++) { most[l] = m; sum[l] = 0; }
+    double *v = MLC__CAST(double *, x), lane[16], m = *max;
+    const double *b = MLC__CAST(const double *, add);
     if (b) {
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) v[i] = MLC__MAD(v[i], s, b[i]);
-        s = 1;
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) v[i] = MLC__FLASH_MAD(v[i], scale, b[i]);
+        scale = 1.0;
     }
     if (find) {
+        for (int l = 0; l < 16; l++) lane[l] = m;
         for (int64_t i = 0; i < n; i += 16)
             MLC__ROLLED for (int l = 0; l < 16; l++)
-                most[l] = MLC__FLASH_MORE(v[i + l] * s, most[l]);
-        MLC__FLASH_JOIN(most, MLC__FLASH_MORE)
-        *max = (double)(m = most[0]);
+                lane[l] = MLC__FLASH_MORE(v[i + l] * scale, lane[l]);
+        MLC__FLASH_JOIN(lane, MLC__FLASH_MORE)
+        *max = m = lane[0];
     }
-    if (m == (T)-MLC__INF) m = 0;
+    if (m == -MLC__INF) m = 0.0;
+    for (int l = 0; l < 16; l++) lane[l] = 0.0;
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++)
+        v[i] = mlc__exp_f64(MLC__FLASH_MAD(v[i], scale, -m));
     for (int64_t i = 0; i < n; i += 64, v += 64)
-        MLC__ROLLED for (int l = 0; l < 16; l++) {
-            const MLC__F(mlc__four) low = MLC__FOUR_OF(MLC__E_SCORE, l);
-            const MLC__F(mlc__four) e = MLC__F(mlc__exp_low4)(low, fused);
-            v[l] = e.a; v[l + 16] = e.b; v[l + 32] = e.c; v[l + 48] = e.d;
-            sum[l] += MLC__SUM_FOUR(e);
-        }
-    MLC__FLASH_JOIN(sum, MLC__FLASH_PLUS)
-    return (double)sum[0];
+        MLC__ROLLED for (int l = 0; l < 16; l++)
+            lane[l] += (v[l] + v[l + 16]) + (v[l + 32] + v[l + 48]);
+    MLC__FLASH_JOIN(lane, MLC__FLASH_PLUS)
+    return lane[0];
 }
+#else
+MLC__AT static double MLC__FLASH(soft)(void *x, const void *add, int64_t n, double scale,
+                                       double *max, bool find)
+{
+    float *v = MLC__CAST(float *, x), m = (float)*max, lane[16];
+    const float *b = MLC__CAST(const float *, add);
+    MLC__N(v) s = MLC__V(set)((float)scale), most = MLC__V(set)(m), sum = MLC__V(set)(0.0f), e[4];
+    MLC__BY_V(i, b ? n : 0)
+        MLC__V(put)(v + i, MLC__V(mad)(MLC__V(load)(v + i), s, MLC__V(load)(b + i)));
+    if (b) s = MLC__V(set)(1.0f);
+    if (find) {
+        MLC__BY_V(i, n) most = MLC__V(max)(MLC__V(mul)(MLC__V(load)(v + i), s), most);
+        *max = (double)(m = MLC__V(most)(most));
+    }
+    most = MLC__V(set)(m == -(float)MLC__INF ? 0.0f : -m);
+    for (int64_t i = 0; i < n; i += 64, v += 64) {
+        MLC__UNROLL for (int k = 0; k < 4; k++) {
+            e[k] = MLC__V(exp)(MLC__V(mad)(MLC__V(load)(v + 16 * k), s, most));
+            MLC__V(put)(v + 16 * k, e[k]);
+        }
+        sum = MLC__V(add)(sum, MLC__V(add)(MLC__V(add)(e[0], e[1]), MLC__V(add)(e[2], e[3])));
+    }
+    MLC__V(put)(lane, sum);
+    MLC__FLASH_JOIN(lane, MLC__FLASH_PLUS)
+    return (double)lane[0];
+}
+#endif
 
 /* ds = p (ds - less) */
-MLC__BODY void MLC__F(mlc__flash_slope)(bool fused, void *ds, const void *p, int64_t n, double less)
+MLC__AT static void MLC__FLASH(slope)(void *ds, const void *p, int64_t n, double less)
 {
     T *o = MLC__CAST(T *, ds);
     const T *v = MLC__CAST(const T *, p), m = (T)less;
-    (void)fused;
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * (o[i] - m);
 }
 
 /* out = x by (+ old) */
-MLC__BODY void MLC__F(mlc__flash_mix)(bool fused, void *out, const void *x, const void *old,
-                                      int64_t n, double by)
+MLC__AT static void MLC__FLASH(mix)(void *out, const void *x, const void *old, int64_t n, double by)
 {
     T *o = MLC__CAST(T *, out), f = (T)by;
     const T *v = MLC__CAST(const T *, x), *w = MLC__CAST(const T *, old);
-    if (w) { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = MLC__MAD(v[i], f, w[i]); }
-    else { MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * f; }
+    if (w) {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = MLC__FLASH_MAD(v[i], f, w[i]);
+    } else {
+        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = v[i] * f;
+    }
 }
 
 /* add[i] = m[i], or where m is NULL 0, less slope |far - i|. A mask of bool: -inf for 0, else 0. */
-MLC__BODY void MLC__F(mlc__flash_bias)(bool fused, void *add, int64_t n, bool truth, double slope,
-                                       int64_t far)
+MLC__AT static void MLC__FLASH(bias)(void *add, int64_t n, bool truth, double slope, int64_t far)
 {
     T *o = MLC__CAST(T *, add), f = (T)slope;
     const float out = (float)-MLC__INF;
-    (void)fused;
     if (truth) {
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = o[i] != 0 ? (T)0 : (T)out;
     }
@@ -26110,7 +26147,10 @@ MLC__BODY void MLC__F(mlc__flash_bias)(bool fused, void *add, int64_t n, bool tr
         o[i] -= f * (at < 0 ? -at : at);
     }
 }
-
+#undef MLC__FLASH
+#undef MLC__FLASH_ISA
+#undef MLC__FLASH_MAD
+#undef MLC__AT
 #undef T
 MLC__LEVEL_END
 #endif
@@ -26119,48 +26159,6 @@ MLC__LEVEL_END
 
 #if MLC__READING >= MLC__READING_BASE && !MLC__BY_ROW64
 MLC__LEVEL_KERNELS
-#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
-
-MLC__AT static double MLC__N(flash_soft_f32)(void *x, const void *add, int64_t n, double scale,
-                                             double *max, bool find)
-{
-    return mlc__flash_soft_f32(MLC__FUSES, x, add, n, scale, max, find);
-}
-MLC__AT static void MLC__N(flash_slope_f32)(void *ds, const void *p, int64_t n, double less)
-{
-    mlc__flash_slope_f32(MLC__FUSES, ds, p, n, less);
-}
-MLC__AT static void MLC__N(flash_mix_f32)(void *out, const void *x, const void *old, int64_t n,
-                                          double by)
-{
-    mlc__flash_mix_f32(MLC__FUSES, out, x, old, n, by);
-}
-MLC__AT static void MLC__N(flash_bias_f32)(void *add, int64_t n, bool truth, double slope,
-                                           int64_t far)
-{
-    mlc__flash_bias_f32(MLC__FUSES, add, n, truth, slope, far);
-}
-#if MLC__READING == MLC__READING_BASE
-MLC__AT static double MLC__N(flash_soft_f64)(void *x, const void *add, int64_t n, double scale,
-                                             double *max, bool find)
-{
-    return mlc__flash_soft_f64(MLC__FUSES, x, add, n, scale, max, find);
-}
-MLC__AT static void MLC__N(flash_slope_f64)(void *ds, const void *p, int64_t n, double less)
-{
-    mlc__flash_slope_f64(MLC__FUSES, ds, p, n, less);
-}
-MLC__AT static void MLC__N(flash_mix_f64)(void *out, const void *x, const void *old, int64_t n,
-                                          double by)
-{
-    mlc__flash_mix_f64(MLC__FUSES, out, x, old, n, by);
-}
-MLC__AT static void MLC__N(flash_bias_f64)(void *add, int64_t n, bool truth, double slope,
-                                           int64_t far)
-{
-    mlc__flash_bias_f64(MLC__FUSES, add, n, truth, slope, far);
-}
-#endif
 /* f32, f64 */
 static const mlc__flash_fns MLC__N(flash_fns)[2] = {
     { MLC_F32, MLC__N(drop_f32), MLC__N(flash_soft_f32), MLC__N(flash_slope_f32),
@@ -26168,7 +26166,6 @@ static const mlc__flash_fns MLC__N(flash_fns)[2] = {
     { MLC_F64, MLC__N(drop_f32), MLC__OTHER(MLC__N_BASE(flash_soft_f64)),
       MLC__OTHER(MLC__N_BASE(flash_slope_f64)), MLC__OTHER(MLC__N_BASE(flash_mix_f64)),
       MLC__OTHER(MLC__N_BASE(flash_bias_f64)) } };
-#undef MLC__AT
 MLC__LEVEL_END
 #endif
 
