@@ -11842,20 +11842,59 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 #define V MLC__N(v)
 
-/* e^x of x below 88: n = round(x log2 e) by adding 1.5 2^23, whose low bits are then n; a
- * polynomial in what is left; n added to the exponent. */
-MLC__V_AT V MLC__V(exp)(V x)
+/* e^r - 1, where x = n log 2 + r: n = round(x log2 e) by adding 1.5 2^23, which gives *z, whose low
+ * bits are n; a polynomial in what is left. */
+MLC__V_AT V MLC__V(exp_rest)(V x, V *z)
 {
     const V big = MLC__V(set)(12582912.0f);
-    const V z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big), n = MLC__V(sub)(z, big);
+    *z = MLC__V(mad)(x, MLC__V(set)(1.44269504f), big);
+    const V n = MLC__V(sub)(*z, big);
     V r = MLC__V(mad)(MLC__V(set)(-0.693359375f), n, x), p;
     r = MLC__V(mad)(MLC__V(set)(2.12194440e-4f), n, r);
     p = MLC__V(mad)(MLC__V(set)(0.00138194906f), r, MLC__V(set)(0.0083686905f));
     p = MLC__V(mad)(p, r, MLC__V(set)(0.041668281f));
     p = MLC__V(mad)(p, r, MLC__V(set)(0.166665211f));
     p = MLC__V(mad)(p, r, MLC__V(set)(0.49999994f));
-    p = MLC__V(mad)(MLC__V(mul)(p, r), r, r);
-    return MLC__V(scale)(MLC__V(add)(p, MLC__V(set)(1.0f)), z, x);
+    return MLC__V(mad)(MLC__V(mul)(p, r), r, r);
+}
+
+/* e^x of x below 88: n is added to the exponent. */
+MLC__V_AT V MLC__V(exp)(V x)
+{
+    V z;
+    const V q = MLC__V(exp_rest)(x, &z);
+    return MLC__V(scale)(MLC__V(add)(q, MLC__V(set)(1.0f)), z, x);
+}
+
+/* e^x of any x: inf from 88.73 on; NaN stays. Max error 1.0 ulp. */
+MLC__V_AT V MLC__V(exp_any)(V x)
+{
+    return MLC__V(pick)(MLC__V(less)(x, MLC__V(set)(88.7228394f)), MLC__V(exp)(x),
+                        MLC__V(mul)(x, MLC__V(set)((float)MLC__INF)));
+}
+
+MLC__V_AT V MLC__V(sigmoid)(V x)
+{
+    const V one = MLC__V(set)(1.0f);
+    return MLC__V(div)(one, MLC__V(add)(one, MLC__V(exp_any)(MLC__V(sub)(MLC__V(set)(-0.0f), x))));
+}
+
+/* tanh x: (1 - e)/(1 + e), e being e^-2|x| = s (q + 1). Odd, keeps the sign of 0. Max error 2.0
+ * ulp. */
+MLC__V_AT V MLC__V(tanh)(V x)
+{
+    const V one = MLC__V(set)(1.0f);
+    const V low = MLC__V(of_bits)(MLC__I(bor)(MLC__I(bits)(x), MLC__I(set)(0x80000000u)));
+    const V c = MLC__V(max)(MLC__V(set)(-9.1f), low);
+    V z;
+    const V q = MLC__V(exp_rest)(MLC__V(add)(c, c), &z);
+    const V s = MLC__V(of_bits)(MLC__I(add)(MLC__I(shl)(MLC__I(bits)(z), 23),
+                                            MLC__I(set)(0x3F800000u)));
+    const V y = MLC__V(div)(MLC__V(mad)(s, q, MLC__V(sub)(s, one)),
+                            MLC__V(mad)(s, q, MLC__V(add)(s, one)));
+    return MLC__V(of_bits)(MLC__I(bor)(
+        MLC__I(band)(MLC__I(bits)(y), MLC__I(set)(0x7FFFFFFFu)),
+        MLC__I(band)(MLC__I(bits)(x), MLC__I(set)(0x80000000u))));
 }
 #undef V
 MLC__LEVEL_END
@@ -11930,11 +11969,9 @@ MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
     return y;
 }
 
-/* e^x. NaN stays. Max error 1.0 ulp. */
-MLC__BODY float mlc__exp_f32(float x)
-{
-    return mlc__pick_f32(x <= 88.7228317f, mlc__v_exp_scalar(x), x * (float)MLC__INF);
-}
+MLC__BODY float mlc__exp_f32(float x) { return mlc__v_exp_any_scalar(x); }
+MLC__BODY float mlc__tanh_f32(float x) { return mlc__v_tanh_scalar(x); }
+MLC__BODY float mlc__sigmoid_f32(float x) { return mlc__v_sigmoid_scalar(x); }
 
 /* 2^x, as e^x. Max error 1.06 ulp, none at integers. */
 MLC__BODY float mlc__exp2_f32(float x)
@@ -11996,25 +12033,6 @@ MLC__BODY float mlc__log1p_f32(float x)
     float low = mlc__pick_f32(x < -1.0f, mlc__f32_bits(0x7FC00000u), mlc__f32_bits(0xFF800000u));
     y = mlc__pick_f32(x <= 3.40282347e+38f && x != 0.0f, y, x);
     return mlc__pick_f32(x <= -1.0f, low, y);
-}
-
-/* tanh x: an odd polynomial up to 0.625, 1 - 2/(e^2x + 1) above. Odd, keeps
- * the sign of 0. Max error 1.34 ulp. */
-MLC__BODY float mlc__tanh_f32(float x)
-{
-    uint32_t sign = mlc__bits_f32(x) & 0x80000000u;
-    float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
-    float s = a * a;
-    float p = -0.0056922962f;
-    p = p * s + 0.0206281673f;
-    p = p * s + -0.0537365153f;
-    p = p * s + 0.133314058f;
-    p = p * s + -0.333332807f;
-    float small = p * s * a + a;
-    float c = mlc__pick_f32(a > 9.1f, 9.1f, a);
-    float large = 1.0f - 2.0f / (mlc__exp_f32(c + c) + 1.0f);
-    float y = mlc__pick_f32(a < 0.625f, small, large);
-    return mlc__f32_bits(mlc__bits_f32(y) | sign);
 }
 
 /* erf x: an odd polynomial up to 0.92, 1 - e^-Q(x) above, 1 from 3.92. Odd, keeps
@@ -12458,7 +12476,6 @@ MLC__INLINE float mlc__ceil_f32(float x)  { return __builtin_ceilf(x); }
 MLC__INLINE float mlc__rint_f32(float x)  { return __builtin_rintf(x); }
 MLC__INLINE float mlc__trunc_f32(float x) { return __builtin_truncf(x); }
 MLC__INLINE float mlc__abs_f32(float x)   { return __builtin_fabsf(x); }
-MLC__INLINE float mlc__sigmoid_f32(float x) { return 1.0f / (1.0f + mlc__exp_f32(-x)); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + mlc__exp_f64(-x)); }
 /* Phi(-40) is 0, and times -inf it would be NaN. */
 MLC__INLINE double mlc__gelu_f64(double x)
@@ -27362,6 +27379,8 @@ static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
+#endif /* MLC__ONCE */
+
 /* @@ IMPL.KERNELS.RNN_TILES ------------------------------ recurrent layers by tiles of products
  * A call is one parallel region. Sequences are divided among groups of threads, and the units of
  * the layer among the threads of a group: a thread's slice. A thread packs its slice of w once,
@@ -27375,6 +27394,7 @@ MLC__LEVEL_KERNELS
  * sequences read w unpacked, by dot products. f64 runs the definition, IMPL.KERNELS.RNN. */
 
 #ifndef MLC_NO_RECURRENT
+#if MLC__ONCE
 
 #define MLC__RECUR_UNITS 64            /* units of a block                                      */
 #define MLC__RECUR_LANES 16            /* a cell computes a multiple of this many units         */
@@ -27403,226 +27423,182 @@ typedef struct mlc__recur_cell {
 
 typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
 
-/* n rounded up to a multiple of lanes, a power of 2. */
-MLC__INLINE int64_t mlc__recur_whole(int64_t n, int64_t lanes) { return (n + lanes - 1) & -lanes; }
-MLC__INLINE int64_t mlc__recur_lanes(int64_t n) { return mlc__recur_whole(n, MLC__RECUR_LANES); }
-
-MLC__BODY float mlc__recur_sigmoid_of(float x, bool fused)
+MLC__INLINE int64_t mlc__recur_lanes(int64_t n)
 {
-    const float inf = x * -(float)MLC__INF;
-    return 1.0f / (1.0f + mlc__pick_f32(x >= -88.0f, mlc__exp_low_f32(-x, fused), inf));
+    return (n + MLC__RECUR_LANES - 1) & -MLC__RECUR_LANES;
 }
 
-/* tanh as a rational function, odd over even, on [-7.9, 7.9], fitted to the relative error. Maximum
- * error 6 ulp. */
-MLC__BODY float mlc__recur_tanh_of(float x, bool fused)
-{
-    const float a = mlc__pick_f32(x > 7.9f, 7.9f, x), v = mlc__pick_f32(a < -7.9f, -7.9f, a);
-    const float s = v * v;
-    float p = mlc__mad_f32(1.54291211e-08f, s, 2.20240781e-05f, fused);
-    p = mlc__mad_f32(p, s, 0.00357904285f, fused);
-    p = mlc__mad_f32(p, s, 0.134506643f, fused);
-    p = mlc__mad_f32(p, s, 1.0f, fused);
-    float q = mlc__mad_f32(8.5992508e-07f, s, 0.000342373358f, fused);
-    q = mlc__mad_f32(q, s, 0.0261924323f, fused);
-    q = mlc__mad_f32(q, s, 0.467839926f, fused);
-    q = mlc__mad_f32(q, s, 1.0f, fused);
-    return p * v / q;
-}
-
-static MLC__OPT_SCALAR float mlc__recur_sigmoid_call(float x)
-{
-    return mlc__recur_sigmoid_of(x, false);
-}
-static MLC__OPT_SCALAR float mlc__recur_tanh_call(float x) { return mlc__recur_tanh_of(x, false); }
-
-/* Flags of a cell: fused multiply-adds; peepholes; calls sigmoid and tanh instead of inlining. */
-enum { MLC__RECUR_FUSES = 1, MLC__RECUR_PEEP = 2, MLC__RECUR_CALLS = 4 };
-
-MLC__BODY float mlc__recur_sigmoid(float x, int how)
-{
-    return how & MLC__RECUR_CALLS ? mlc__recur_sigmoid_call(x)
-                                  : mlc__recur_sigmoid_of(x, how & MLC__RECUR_FUSES);
-}
-MLC__BODY float mlc__recur_tanh(float x, int how)
-{
-    return how & MLC__RECUR_CALLS ? mlc__recur_tanh_call(x)
-                                  : mlc__recur_tanh_of(x, how & MLC__RECUR_FUSES);
-}
-
-MLC__BODY void mlc__recur_tanh_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const float *x = c->x, *s = c->sum;
-    float *h = c->h;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) h[u] = mlc__recur_tanh(x[u] + s[u], how);
-}
-MLC__BODY void mlc__recur_relu_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const float *x = c->x, *s = c->sum;
-    float *h = c->h;
-    (void)how;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float a = x[u] + s[u];
-        h[u] = mlc__pick_f32(a > 0.0f || a != a, a, 0.0f);
-    }
-}
-MLC__BODY void mlc__recur_gru_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const bool fused = how & MLC__RECUR_FUSES;
-    const float *x = c->x, *s = c->sum;
-    const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate;
-    const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate;
-    float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate;
-    float *state = c->state, *m = c->m, *h = c->h;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float r = mlc__recur_sigmoid(x[u] + s[u], how), to_h = s2[u];
-        const float z = mlc__recur_sigmoid(x1[u] + s1[u], how);
-        const float v = mlc__recur_tanh(mlc__mad_f32(r, to_h, x2[u], fused), how);
-        const float y = mlc__mad_f32(z, state[u] - v, v, fused);
-        m[u] = to_h;
-        g[u] = r;
-        g1[u] = z;
-        g2[u] = v;
-        state[u] = y;
-        h[u] = y;
-    }
-}
-MLC__BODY void mlc__recur_lstm_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const bool fused = how & MLC__RECUR_FUSES;
-    const float *x = c->x, *s = c->sum, *p = c->peep;
-    const float *x1 = x + c->x_gate, *x2 = x1 + c->x_gate, *x3 = x2 + c->x_gate;
-    const float *s1 = s + c->sum_gate, *s2 = s1 + c->sum_gate, *s3 = s2 + c->sum_gate;
-    float *g = c->gates, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
-    float *state = c->state, *h = c->h;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float before = state[u];
-        float i = x[u] + s[u], f = x1[u] + s1[u], o = x3[u] + s3[u];
-        if (how & MLC__RECUR_PEEP) i = mlc__mad_f32(p[u], before, i, fused);
-        if (how & MLC__RECUR_PEEP) f = mlc__mad_f32(p[c->peep_gate + u], before, f, fused);
-        i = mlc__recur_sigmoid(i, how);
-        f = mlc__recur_sigmoid(f, how);
-        const float v = mlc__recur_tanh(x2[u] + s2[u], how);
-        const float to = mlc__mad_f32(f, before, i * v, fused);
-        if (how & MLC__RECUR_PEEP) o = mlc__mad_f32(p[2 * c->peep_gate + u], to, o, fused);
-        o = mlc__recur_sigmoid(o, how);
-        g[u] = i;
-        g1[u] = f;
-        g2[u] = v;
-        g3[u] = o;
-        state[u] = to;
-        h[u] = o * mlc__recur_tanh(to, how);
-    }
-}
-
-/* Backward: d is the gradient of the gates before their activations. */
-MLC__BODY void mlc__recur_tanh_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const float *dh = c->dh, *dy = c->dy, *m = c->made;
-    float *d = c->d;
-    (void)how;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
-        d[u] = (dh[u] + dy[u]) * (1.0f - m[u] * m[u]);
-}
-MLC__BODY void mlc__recur_relu_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const float *dh = c->dh, *dy = c->dy, *m = c->made;
-    float *d = c->d;
-    (void)how;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++)
-        d[u] = mlc__pick_f32(m[u] > 0.0f || m[u] != m[u], dh[u] + dy[u], 0.0f);
-}
-MLC__BODY void mlc__recur_gru_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate;
-    const float *m = c->made, *before = c->before, *dy = c->dy;
-    float *dh = c->dh, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *dn = c->dn;
-    (void)how;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float r = g[u], z = g1[u], v = g2[u], y = dh[u] + dy[u];
-        const float n = y * (1.0f - z) * (1.0f - v * v);
-        d[u] = n * m[u] * r * (1.0f - r);
-        d1[u] = y * (before[u] - v) * z * (1.0f - z);
-        d2[u] = n * r;
-        dn[u] = n;
-        dh[u] = y * z;
-    }
-}
-MLC__BODY void mlc__recur_lstm_back_body(const mlc__recur_cell *c, int64_t u0, int64_t u1, int how)
-{
-    const bool fused = how & MLC__RECUR_FUSES;
-    const float *g = c->gated, *g1 = g + c->gate, *g2 = g1 + c->gate, *g3 = g2 + c->gate;
-    const float *m = c->made, *before = c->before, *dh = c->dh, *dy = c->dy, *p = c->peep;
-    float *dc = c->dc, *d = c->d, *d1 = d + c->d_gate, *d2 = d1 + c->d_gate, *d3 = d2 + c->d_gate;
-    MLC__INDEPENDENT for (int64_t u = u0; u < u1; u++) {
-        const float i = g[u], f = g1[u], v = g2[u], o = g3[u], y = dh[u] + dy[u];
-        const float t = mlc__recur_tanh(m[u], how), to_o = y * t * o * (1.0f - o);
-        float to = mlc__mad_f32(y * o, 1.0f - t * t, dc[u], fused);
-        if (how & MLC__RECUR_PEEP) to = mlc__mad_f32(to_o, p[2 * c->peep_gate + u], to, fused);
-        const float to_i = to * v * i * (1.0f - i), to_f = to * before[u] * f * (1.0f - f);
-        float past = to * f;
-        if (how & MLC__RECUR_PEEP) past = mlc__mad_f32(to_i, p[u], past, fused);
-        if (how & MLC__RECUR_PEEP) past = mlc__mad_f32(to_f, p[c->peep_gate + u], past, fused);
-        d[u] = to_i;
-        d1[u] = to_f;
-        d2[u] = to * i * (1.0f - v * v);
-        d3[u] = to_o;
-        dc[u] = past;
-    }
-}
-
-/* The cells of a level, by kind. peep: cells of an LSTM with peepholes, without fused
- * multiply-adds: the same bits at every level. */
+/* The cells of a level, by kind. */
 typedef struct mlc__recur_fns {
-    mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT], peep, peep_back;
+    mlc__recur_fn step[MLC_RNN_COUNT], back[MLC_RNN_COUNT];
 } mlc__recur_fns;
+#endif /* MLC__ONCE */
 
-#define MLC__RECUR_LANES_neon   8
-#define MLC__RECUR_LANES_avx2   8
-#define MLC__RECUR_LANES_avx512 16
-#define MLC__RECUR_STAMP(isa, name, body, how) \
-    MLC__AT_##isa static void mlc__recur_##name##_##isa(const mlc__recur_cell *c) \
-    { mlc__recur_##body(c, 0, mlc__recur_whole(c->n, MLC__RECUR_LANES_##isa), how); }
-#define MLC__RECUR_VECTORS(isa, name) MLC__RECUR_STAMP(isa, name, name##_body, MLC__FUSES_##isa)
-#define MLC__RECUR_SCALAR(name, how) \
-    MLC__AT_scalar static void mlc__recur_##name##_scalar(const mlc__recur_cell *c) \
-    { \
-        const int64_t step = MLC__X86 ? 1 : c->n;      /* elsewhere compilers vectorise */ \
-        MLC__ONE_BY_ONE for (int64_t u = 0; u < c->n; u += step) \
-            mlc__recur_##name##_body(c, u, u + step, (MLC__X86 ? MLC__RECUR_CALLS : 0) | (how)); \
+/* -- text over V -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define V       MLC__N(v)
+
+#if MLC__READING == MLC__READING_SCALAR && (MLC__X86 || MLC__COMPACT)
+/* The definition, for size: one copy of what is inlined otherwise. */
+#define MLC__RECUR_EACH(u) MLC__ONE_BY_ONE for (int64_t u = 0; u < c.n; u++)
+MLC__APART MLC__AT V MLC__V(recur_bent)(V x) { return MLC__V(tanh)(x); }
+MLC__APART MLC__AT V MLC__V(recur_gate)(V x) { return MLC__V(sigmoid)(x); }
+#else
+#define MLC__RECUR_EACH(u) MLC__BY_V(u, c.n)
+MLC__V_AT V MLC__V(recur_bent)(V x) { return MLC__V(tanh)(x); }
+MLC__V_AT V MLC__V(recur_gate)(V x) { return MLC__V(sigmoid)(x); }
+#endif
+
+/* What a gate, or gate k, is made of. */
+#define MLC__RECUR_GATE(p, gate, k) MLC__V(load)((p) + (k) * (gate) + u)
+#define MLC__RECUR_IN(k) \
+    MLC__V(add)(MLC__RECUR_GATE(c.x, c.x_gate, k), MLC__RECUR_GATE(c.sum, c.sum_gate, k))
+#define MLC__RECUR_PEEP(k, state, sum) \
+    (c.peep ? MLC__V(mad)(MLC__RECUR_GATE(c.peep, c.peep_gate, k), state, sum) : (sum))
+/* x > 0, also of a NaN. */
+#define MLC__RECUR_ON(x) \
+    MLC__V(less)(MLC__V(set)(0.0f), MLC__V(min)(x, MLC__V(set)(1.0f)))
+
+MLC__AT static void MLC__N(recur_tanh)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__RECUR_EACH(u) MLC__V(put)(c.h + u, MLC__V(recur_bent)(MLC__RECUR_IN(0)));
+}
+MLC__AT static void MLC__N(recur_relu)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__RECUR_EACH(u) {
+        const V a = MLC__RECUR_IN(0);
+        MLC__V(put)(c.h + u, MLC__V(pick)(MLC__RECUR_ON(a), a, MLC__V(set)(0.0f)));
     }
-#define MLC__STAMP_RECUR(isa, peeps) \
-    MLC__RECUR_VECTORS(isa, tanh) MLC__RECUR_VECTORS(isa, relu) \
-    MLC__RECUR_VECTORS(isa, gru) MLC__RECUR_VECTORS(isa, lstm) \
-    MLC__RECUR_VECTORS(isa, tanh_back) MLC__RECUR_VECTORS(isa, relu_back) \
-    MLC__RECUR_VECTORS(isa, gru_back) MLC__RECUR_VECTORS(isa, lstm_back) \
-    static const mlc__recur_fns mlc__recur_fns_##isa = \
-        { { mlc__recur_tanh_##isa, mlc__recur_relu_##isa, mlc__recur_gru_##isa, \
-            mlc__recur_lstm_##isa }, \
-          { mlc__recur_tanh_back_##isa, mlc__recur_relu_back_##isa, mlc__recur_gru_back_##isa, \
-            mlc__recur_lstm_back_##isa }, mlc__recur_peep_##peeps, mlc__recur_peep_back_##peeps };
-#define MLC__RECUR_PEEPS(isa) \
-    MLC__RECUR_STAMP(isa, peep, lstm_body, MLC__RECUR_PEEP) \
-    MLC__RECUR_STAMP(isa, peep_back, lstm_back_body, MLC__RECUR_PEEP)
-/* The scalar level has no backward cells: backward runs the definition. */
-MLC__RECUR_SCALAR(tanh, 0)
-MLC__RECUR_SCALAR(relu, 0)
-MLC__RECUR_SCALAR(gru, 0)
-MLC__RECUR_SCALAR(lstm, c->peep ? MLC__RECUR_PEEP : 0)
-static const mlc__recur_fns mlc__recur_fns_scalar =
-    { { mlc__recur_tanh_scalar, mlc__recur_relu_scalar, mlc__recur_gru_scalar,
-        mlc__recur_lstm_scalar }, { NULL, NULL, NULL, NULL }, mlc__recur_lstm_scalar, NULL };
-#if MLC__X86
-MLC__RECUR_PEEPS(avx2)
-MLC__STAMP_RECUR(avx2, avx2)
+}
+MLC__AT static void MLC__N(recur_gru)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    float *g = c.gates;
+    MLC__RECUR_EACH(u) {
+        const V r = MLC__V(recur_gate)(MLC__RECUR_IN(0)), z = MLC__V(recur_gate)(MLC__RECUR_IN(1));
+        const V to_h = MLC__RECUR_GATE(c.sum, c.sum_gate, 2);
+        const V v = MLC__V(recur_bent)(
+            MLC__V(mad)(r, to_h, MLC__RECUR_GATE(c.x, c.x_gate, 2)));
+        const V y = MLC__V(mad)(z, MLC__V(sub)(MLC__V(load)(c.state + u), v), v);
+        MLC__V(put)(c.m + u, to_h);
+        MLC__V(put)(g + u, r);
+        MLC__V(put)(g + c.gate + u, z);
+        MLC__V(put)(g + 2 * c.gate + u, v);
+        MLC__V(put)(c.state + u, y);
+        MLC__V(put)(c.h + u, y);
+    }
+}
+MLC__AT static void MLC__N(recur_lstm)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    float *g = c.gates;
+    MLC__RECUR_EACH(u) {
+        const V before = MLC__V(load)(c.state + u);
+        V i = MLC__RECUR_IN(0), f = MLC__RECUR_IN(1), o = MLC__RECUR_IN(3);
+        i = MLC__V(recur_gate)(MLC__RECUR_PEEP(0, before, i));
+        f = MLC__V(recur_gate)(MLC__RECUR_PEEP(1, before, f));
+        const V v = MLC__V(recur_bent)(MLC__RECUR_IN(2));
+        const V to = MLC__V(mad)(f, before, MLC__V(mul)(i, v));
+        o = MLC__V(recur_gate)(MLC__RECUR_PEEP(2, to, o));
+        MLC__V(put)(g + u, i);
+        MLC__V(put)(g + c.gate + u, f);
+        MLC__V(put)(g + 2 * c.gate + u, v);
+        MLC__V(put)(g + 3 * c.gate + u, o);
+        MLC__V(put)(c.state + u, to);
+        MLC__V(put)(c.h + u, MLC__V(mul)(o, MLC__V(recur_bent)(to)));
+    }
+}
+
+/* Backward: d is the gradient of the gates before their activations. The scalar level has no cells
+ * for it: backward runs the definition. */
+#if MLC__READING >= MLC__READING_BASE
+/* Gradients of a sigmoid and of a tanh, of y for its value s or t. */
+MLC__V_AT V MLC__V(recur_gate_slope)(V y, V s)
+{
+    return MLC__V(mul)(MLC__V(mul)(y, s), MLC__V(sub)(MLC__V(set)(1.0f), s));
+}
+MLC__V_AT V MLC__V(recur_bent_slope)(V y, V t)
+{
+    return MLC__V(mul)(y, MLC__V(sub)(MLC__V(set)(1.0f), MLC__V(mul)(t, t)));
+}
+#define MLC__RECUR_DY() MLC__V(add)(MLC__V(load)(c.dh + u), MLC__V(load)(c.dy + u))
+#define MLC__RECUR_GATED(k) MLC__RECUR_GATE(c.gated, c.gate, k)
+
+MLC__AT static void MLC__N(recur_tanh_back)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__BY_V(u, c.n)
+        MLC__V(put)(c.d + u,
+                    MLC__V(recur_bent_slope)(MLC__RECUR_DY(), MLC__V(load)(c.made + u)));
+}
+MLC__AT static void MLC__N(recur_relu_back)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__BY_V(u, c.n)
+        MLC__V(put)(c.d + u, MLC__V(pick)(MLC__RECUR_ON(MLC__V(load)(c.made + u)),
+                                           MLC__RECUR_DY(), MLC__V(set)(0.0f)));
+}
+MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__BY_V(u, c.n) {
+        const V r = MLC__RECUR_GATED(0), z = MLC__RECUR_GATED(1), v = MLC__RECUR_GATED(2);
+        const V y = MLC__RECUR_DY(), m = MLC__V(load)(c.made + u);
+        const V before = MLC__V(load)(c.before + u);
+        const V n = MLC__V(recur_bent_slope)(
+            MLC__V(mul)(y, MLC__V(sub)(MLC__V(set)(1.0f), z)), v);
+        MLC__V(put)(c.d + u, MLC__V(recur_gate_slope)(MLC__V(mul)(n, m), r));
+        MLC__V(put)(c.d + c.d_gate + u,
+                    MLC__V(recur_gate_slope)(MLC__V(mul)(y, MLC__V(sub)(before, v)), z));
+        MLC__V(put)(c.d + 2 * c.d_gate + u, MLC__V(mul)(n, r));
+        MLC__V(put)(c.dn + u, n);
+        MLC__V(put)(c.dh + u, MLC__V(mul)(y, z));
+    }
+}
+MLC__AT static void MLC__N(recur_lstm_back)(const mlc__recur_cell *cell)
+{
+    const mlc__recur_cell c = *cell;
+    MLC__BY_V(u, c.n) {
+        const V i = MLC__RECUR_GATED(0), f = MLC__RECUR_GATED(1), v = MLC__RECUR_GATED(2);
+        const V o = MLC__RECUR_GATED(3), y = MLC__RECUR_DY();
+        const V t = MLC__V(tanh)(MLC__V(load)(c.made + u));
+        const V to_o = MLC__V(recur_gate_slope)(MLC__V(mul)(y, t), o);
+        V to = MLC__V(mad)(MLC__V(mul)(y, o), MLC__V(sub)(MLC__V(set)(1.0f), MLC__V(mul)(t, t)),
+                           MLC__V(load)(c.dc + u));
+        to = MLC__RECUR_PEEP(2, to_o, to);
+        const V to_i = MLC__V(recur_gate_slope)(MLC__V(mul)(to, v), i);
+        const V to_f = MLC__V(recur_gate_slope)(
+            MLC__V(mul)(to, MLC__V(load)(c.before + u)), f);
+        V past = MLC__V(mul)(to, f);
+        past = MLC__RECUR_PEEP(0, to_i, past);
+        past = MLC__RECUR_PEEP(1, to_f, past);
+        MLC__V(put)(c.d + u, to_i);
+        MLC__V(put)(c.d + c.d_gate + u, to_f);
+        MLC__V(put)(c.d + 2 * c.d_gate + u, MLC__V(recur_bent_slope)(MLC__V(mul)(to, i), v));
+        MLC__V(put)(c.d + 3 * c.d_gate + u, to_o);
+        MLC__V(put)(c.dc + u, past);
+    }
+}
+#define MLC__RECUR_BACK(kind) MLC__N(recur_##kind##_back)
+#else
+#define MLC__RECUR_BACK(kind) NULL
 #endif
-#if MLC__AVX512
-MLC__STAMP_RECUR(avx512, avx2)
+static const mlc__recur_fns MLC__N(recur_fns) =
+    { { MLC__N(recur_tanh), MLC__N(recur_relu), MLC__N(recur_gru), MLC__N(recur_lstm) },
+      { MLC__RECUR_BACK(tanh), MLC__RECUR_BACK(relu), MLC__RECUR_BACK(gru),
+        MLC__RECUR_BACK(lstm) } };
+#undef MLC__RECUR_EACH
+#undef MLC__RECUR_BACK
+#undef MLC__AT
+#undef V
+MLC__LEVEL_END
 #endif
-#if MLC__NEON
-MLC__RECUR_PEEPS(neon)
-MLC__STAMP_RECUR(neon, neon)
-#endif
+#if MLC__ONCE
 
 /* A call of rnn or rnn_grad. */
 typedef struct mlc__recur {
@@ -28063,7 +28039,7 @@ static void mlc__recur_row(const mlc__recur_part *p, int64_t r, int64_t step, in
     c.m = room;
     c.h = m ? m + u : room + lanes;
     if (a->peep) mlc__recur_peeps(j, &c, room + 2 * lanes, u);
-    (a->peep ? j->fn->peep : j->fn->step[a->kind])(&c);
+    j->fn->step[a->kind](&c);
     if (a->kind == MLC_RNN_LSTM) c.m = c.state;
     if (a->gates && !own)
         mlc__recur_put(j, a->gates, row * j->width + u, a->h, c.gates, c.gate, gates, c.n, false);
@@ -28177,7 +28153,7 @@ static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, i
 {
     const int64_t end = mlc__recur_lanes(n);
     MLC__INDEPENDENT for (int64_t i = 0; i < end; i++)
-        m[i] = o[i] * mlc__recur_tanh_of(c[i], false);
+        m[i] = o[i] * mlc__tanh_f32(c[i]);
 }
 
 /* Stores a cell's gradients to left, to dx, and to the arrays over all rows. */
@@ -28249,7 +28225,7 @@ static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t ste
         c.dy = mlc__recur_take(j, dy, g->dy, g->dy_row, row, u, a->h, 1, c.n, &gate);
     else memset(dy, 0, (size_t)c.n * 4);
     mlc__recur_back_reads(j, &c, c.dn + lanes, s, step, steps, u);
-    (a->peep ? j->fn->peep_back : j->fn->back[a->kind])(&c);
+    j->fn->back[a->kind](&c);
     mlc__recur_leave(p, &c, r, row, u);
     if (!j->made) return;
     mlc__recur_made(c.dn, c.gated + 3 * c.gate, c.made, c.n);
@@ -28734,6 +28710,7 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
     mlc__recur_plan(&j, &g->f, g, level, fns);
     return mlc__recur_workspace(dev, &j);
 }
+#endif /* MLC__ONCE */
 
 #define MLC__CPU_rnn(K, isa, level) \
     K##_asks(rnn, isa, level, \
@@ -28748,6 +28725,7 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
 #define MLC__CPU_rnn_grad(K, isa, level) K##_none(rnn_grad, isa, level, NULL, NULL)
 #endif
 
+#if MLC__ONCE
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 #endif /* MLC__ONCE */

@@ -609,6 +609,29 @@ TEST(recurrent, a_device_without_kernels_makes_steps_of_operations)
 }
 #endif
 
+/* With a weight of 0 h is tanh x. */
+TEST(recurrent, tanh_of_f32_is_within_2_ulp)
+{
+    enum { ROWS = 3000, UNITS = 16, ALL = ROWS * UNITS };
+    static double v[ALL], got[ALL];
+    for (int i = 0; i < ALL; i++) v[i] = (double)(float)(i % 2 ? test_random(5, i, -1, 1)
+                                                               : test_random(5, i, -10, 10));
+    FOR_EACH_ISA(ctx) {
+        mlc_rnn_desc d = mlc_rnn_desc_make(MLC_RNN_TANH);
+        mlc_tensor  *x = test_tensor(ctx, MLC_F32, mlc_dims3(ROWS, 1, UNITS), v), *out[3];
+        mlc_tensor  *w = mlc_zeros(ctx, MLC_F32, mlc_dims2(UNITS, UNITS));
+        double       most = 0;
+        CHECK_EQ(mlc_rnn(x, w, &d, out), MLC_OK);
+        if (!CHECK(test_read(out[0], got))) continue;
+        for (int i = 0; i < ALL; i++) {
+            int e;
+            frexp(tanh(v[i]), &e);
+            most = fmax(most, fabs(got[i] - tanh(v[i])) / ldexp(1, e - 24));
+        }
+        if (!CHECK(most <= (test_on_card() ? 4 : 2))) printf("  %g ulp\n", most);
+    }
+}
+
 /* 16-bit x and h with weights of 16 bits or f32, c in f32; and f32, against f64 of the same. */
 TEST(recurrent, other_dtypes_are_near_f64)
 {
