@@ -27442,30 +27442,30 @@ MLC__LEVEL_KERNELS
 #define V       MLC__N(v)
 
 #if MLC__READING == MLC__READING_SCALAR && (MLC__X86 || MLC__COMPACT)
-/* The definition, for size: one copy of what is inlined otherwise. */
+/* The definition is for size: one copy of what is inlined otherwise. */
 #define MLC__RECUR_EACH(u) MLC__ONE_BY_ONE for (int64_t u = 0; u < c.n; u++)
-MLC__APART MLC__AT V MLC__V(recur_bent)(V x) { return MLC__V(tanh)(x); }
-MLC__APART MLC__AT V MLC__V(recur_gate)(V x) { return MLC__V(sigmoid)(x); }
+MLC__APART MLC__AT V MLC__V(recur_tanh)(V x) { return MLC__V(tanh)(x); }
+MLC__APART MLC__AT V MLC__V(recur_sigmoid)(V x) { return MLC__V(sigmoid)(x); }
 #else
 #define MLC__RECUR_EACH(u) MLC__BY_V(u, c.n)
-MLC__V_AT V MLC__V(recur_bent)(V x) { return MLC__V(tanh)(x); }
-MLC__V_AT V MLC__V(recur_gate)(V x) { return MLC__V(sigmoid)(x); }
+MLC__V_AT V MLC__V(recur_tanh)(V x) { return MLC__V(tanh)(x); }
+MLC__V_AT V MLC__V(recur_sigmoid)(V x) { return MLC__V(sigmoid)(x); }
 #endif
 
-/* What a gate, or gate k, is made of. */
+/* Units from u on: of gate k in an array, whose gates are `gate` elements apart; what gate k is
+ * made of; sum, and what gate k sees of the state. */
 #define MLC__RECUR_GATE(p, gate, k) MLC__V(load)((p) + (k) * (gate) + u)
 #define MLC__RECUR_IN(k) \
     MLC__V(add)(MLC__RECUR_GATE(c.x, c.x_gate, k), MLC__RECUR_GATE(c.sum, c.sum_gate, k))
 #define MLC__RECUR_PEEP(k, state, sum) \
     (c.peep ? MLC__V(mad)(MLC__RECUR_GATE(c.peep, c.peep_gate, k), state, sum) : (sum))
 /* x > 0, also of a NaN. */
-#define MLC__RECUR_ON(x) \
-    MLC__V(less)(MLC__V(set)(0.0f), MLC__V(min)(x, MLC__V(set)(1.0f)))
+#define MLC__RECUR_ON(x) MLC__V(less)(MLC__V(set)(0.0f), MLC__V(min)(x, MLC__V(set)(1.0f)))
 
 MLC__AT static void MLC__N(recur_tanh)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
-    MLC__RECUR_EACH(u) MLC__V(put)(c.h + u, MLC__V(recur_bent)(MLC__RECUR_IN(0)));
+    MLC__RECUR_EACH(u) MLC__V(put)(c.h + u, MLC__V(recur_tanh)(MLC__RECUR_IN(0)));
 }
 MLC__AT static void MLC__N(recur_relu)(const mlc__recur_cell *cell)
 {
@@ -27480,10 +27480,10 @@ MLC__AT static void MLC__N(recur_gru)(const mlc__recur_cell *cell)
     const mlc__recur_cell c = *cell;
     float *g = c.gates;
     MLC__RECUR_EACH(u) {
-        const V r = MLC__V(recur_gate)(MLC__RECUR_IN(0)), z = MLC__V(recur_gate)(MLC__RECUR_IN(1));
+        const V r = MLC__V(recur_sigmoid)(MLC__RECUR_IN(0));
+        const V z = MLC__V(recur_sigmoid)(MLC__RECUR_IN(1));
         const V to_h = MLC__RECUR_GATE(c.sum, c.sum_gate, 2);
-        const V v = MLC__V(recur_bent)(
-            MLC__V(mad)(r, to_h, MLC__RECUR_GATE(c.x, c.x_gate, 2)));
+        const V v = MLC__V(recur_tanh)(MLC__V(mad)(r, to_h, MLC__RECUR_GATE(c.x, c.x_gate, 2)));
         const V y = MLC__V(mad)(z, MLC__V(sub)(MLC__V(load)(c.state + u), v), v);
         MLC__V(put)(c.m + u, to_h);
         MLC__V(put)(g + u, r);
@@ -27500,29 +27500,29 @@ MLC__AT static void MLC__N(recur_lstm)(const mlc__recur_cell *cell)
     MLC__RECUR_EACH(u) {
         const V before = MLC__V(load)(c.state + u);
         V i = MLC__RECUR_IN(0), f = MLC__RECUR_IN(1), o = MLC__RECUR_IN(3);
-        i = MLC__V(recur_gate)(MLC__RECUR_PEEP(0, before, i));
-        f = MLC__V(recur_gate)(MLC__RECUR_PEEP(1, before, f));
-        const V v = MLC__V(recur_bent)(MLC__RECUR_IN(2));
+        i = MLC__V(recur_sigmoid)(MLC__RECUR_PEEP(0, before, i));
+        f = MLC__V(recur_sigmoid)(MLC__RECUR_PEEP(1, before, f));
+        const V v = MLC__V(recur_tanh)(MLC__RECUR_IN(2));
         const V to = MLC__V(mad)(f, before, MLC__V(mul)(i, v));
-        o = MLC__V(recur_gate)(MLC__RECUR_PEEP(2, to, o));
+        o = MLC__V(recur_sigmoid)(MLC__RECUR_PEEP(2, to, o));
         MLC__V(put)(g + u, i);
         MLC__V(put)(g + c.gate + u, f);
         MLC__V(put)(g + 2 * c.gate + u, v);
         MLC__V(put)(g + 3 * c.gate + u, o);
         MLC__V(put)(c.state + u, to);
-        MLC__V(put)(c.h + u, MLC__V(mul)(o, MLC__V(recur_bent)(to)));
+        MLC__V(put)(c.h + u, MLC__V(mul)(o, MLC__V(recur_tanh)(to)));
     }
 }
 
 /* Backward: d is the gradient of the gates before their activations. The scalar level has no cells
  * for it: backward runs the definition. */
 #if MLC__READING >= MLC__READING_BASE
-/* Gradients of a sigmoid and of a tanh, of y for its value s or t. */
-MLC__V_AT V MLC__V(recur_gate_slope)(V y, V s)
+/* Gradients of what a sigmoid and a tanh are of, y being that of their values s and t. */
+MLC__V_AT V MLC__V(recur_sigmoid_slope)(V y, V s)
 {
     return MLC__V(mul)(MLC__V(mul)(y, s), MLC__V(sub)(MLC__V(set)(1.0f), s));
 }
-MLC__V_AT V MLC__V(recur_bent_slope)(V y, V t)
+MLC__V_AT V MLC__V(recur_tanh_slope)(V y, V t)
 {
     return MLC__V(mul)(y, MLC__V(sub)(MLC__V(set)(1.0f), MLC__V(mul)(t, t)));
 }
@@ -27533,8 +27533,7 @@ MLC__AT static void MLC__N(recur_tanh_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
     MLC__BY_V(u, c.n)
-        MLC__V(put)(c.d + u,
-                    MLC__V(recur_bent_slope)(MLC__RECUR_DY(), MLC__V(load)(c.made + u)));
+        MLC__V(put)(c.d + u, MLC__V(recur_tanh_slope)(MLC__RECUR_DY(), MLC__V(load)(c.made + u)));
 }
 MLC__AT static void MLC__N(recur_relu_back)(const mlc__recur_cell *cell)
 {
@@ -27550,11 +27549,11 @@ MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
         const V r = MLC__RECUR_GATED(0), z = MLC__RECUR_GATED(1), v = MLC__RECUR_GATED(2);
         const V y = MLC__RECUR_DY(), m = MLC__V(load)(c.made + u);
         const V before = MLC__V(load)(c.before + u);
-        const V n = MLC__V(recur_bent_slope)(
-            MLC__V(mul)(y, MLC__V(sub)(MLC__V(set)(1.0f), z)), v);
-        MLC__V(put)(c.d + u, MLC__V(recur_gate_slope)(MLC__V(mul)(n, m), r));
+        const V rest = MLC__V(mul)(y, MLC__V(sub)(MLC__V(set)(1.0f), z));
+        const V n = MLC__V(recur_tanh_slope)(rest, v);
+        MLC__V(put)(c.d + u, MLC__V(recur_sigmoid_slope)(MLC__V(mul)(n, m), r));
         MLC__V(put)(c.d + c.d_gate + u,
-                    MLC__V(recur_gate_slope)(MLC__V(mul)(y, MLC__V(sub)(before, v)), z));
+                    MLC__V(recur_sigmoid_slope)(MLC__V(mul)(y, MLC__V(sub)(before, v)), z));
         MLC__V(put)(c.d + 2 * c.d_gate + u, MLC__V(mul)(n, r));
         MLC__V(put)(c.dn + u, n);
         MLC__V(put)(c.dh + u, MLC__V(mul)(y, z));
@@ -27567,19 +27566,18 @@ MLC__AT static void MLC__N(recur_lstm_back)(const mlc__recur_cell *cell)
         const V i = MLC__RECUR_GATED(0), f = MLC__RECUR_GATED(1), v = MLC__RECUR_GATED(2);
         const V o = MLC__RECUR_GATED(3), y = MLC__RECUR_DY();
         const V t = MLC__V(tanh)(MLC__V(load)(c.made + u));
-        const V to_o = MLC__V(recur_gate_slope)(MLC__V(mul)(y, t), o);
+        const V to_o = MLC__V(recur_sigmoid_slope)(MLC__V(mul)(y, t), o);
         V to = MLC__V(mad)(MLC__V(mul)(y, o), MLC__V(sub)(MLC__V(set)(1.0f), MLC__V(mul)(t, t)),
                            MLC__V(load)(c.dc + u));
         to = MLC__RECUR_PEEP(2, to_o, to);
-        const V to_i = MLC__V(recur_gate_slope)(MLC__V(mul)(to, v), i);
-        const V to_f = MLC__V(recur_gate_slope)(
-            MLC__V(mul)(to, MLC__V(load)(c.before + u)), f);
-        V past = MLC__V(mul)(to, f);
-        past = MLC__RECUR_PEEP(0, to_i, past);
+        const V to_i = MLC__V(recur_sigmoid_slope)(MLC__V(mul)(to, v), i);
+        const V before = MLC__V(load)(c.before + u);
+        const V to_f = MLC__V(recur_sigmoid_slope)(MLC__V(mul)(to, before), f);
+        V past = MLC__RECUR_PEEP(0, to_i, MLC__V(mul)(to, f));
         past = MLC__RECUR_PEEP(1, to_f, past);
         MLC__V(put)(c.d + u, to_i);
         MLC__V(put)(c.d + c.d_gate + u, to_f);
-        MLC__V(put)(c.d + 2 * c.d_gate + u, MLC__V(recur_bent_slope)(MLC__V(mul)(to, i), v));
+        MLC__V(put)(c.d + 2 * c.d_gate + u, MLC__V(recur_tanh_slope)(MLC__V(mul)(to, i), v));
         MLC__V(put)(c.d + 3 * c.d_gate + u, to_o);
         MLC__V(put)(c.dc + u, past);
     }
