@@ -8790,7 +8790,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__N_WIDE(name) \
     MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__PASTE(MLC__BASE_, MLC__ISA), _f64))
 #else
-#  define MLC__N_WIDE(name)  MLC__N(name)
+#  define MLC__N_WIDE(name)  mlc__##name##_scalar
 #endif
 #ifdef __clang__
 #  define MLC__BY_F64        MLC__BY_BASE
@@ -26042,7 +26042,7 @@ typedef struct mlc__flash_fns {
 
 /* -- text over T: f32 at each level; f64, in the scalar reading, at the base level -- */
 
-#if MLC__READING >= MLC__READING_SCALAR
+#if MLC__READING >= MLC__READING_SCALAR && !MLC__BY_ROW64
 MLC__LEVEL_KERNELS
 #define T MLC__T
 #if MLC__READING == MLC__READING_SCALAR
