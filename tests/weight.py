@@ -111,7 +111,7 @@ def text_rows(paths):
     """Prints what `make lint` does not hold: how long, how much of it macros, names that grep finds."""
     text = (ROOT / "mlcore.h").read_text()
     impl = text[text.index("/* @@ IMPL.PLATFORM"):]
-    kernels = text[text.index("/* @@ IMPL.KERNELS.MATH"):text.index("/* @@ IMPL.DISPATCH")]
+    kernels = text[text.index("/* @@ IMPL.KERNELS.VEC"):text.index("/* @@ IMPL.DISPATCH")]
     lines, longest, name = macro_lines(impl)
     print(f"KERNELS: {kernels.count(chr(10))} lines; macros of several lines: {lines} of "
           f"{impl.count(chr(10))} of the implementation, the longest {longest}, {name}")
