@@ -23876,8 +23876,8 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
     s->part = s->direct ? k->n : mlc__gather_step((size_t)k->size);
     j->low = (MLC__X86 || MLC__NEON) && k->dtype != k->wide && dense && weighs && !s->accumulate &&
              k->n <= MLC__ROW_LOW;
-    j->many = !s->direct && !j->low ? 1 : mlc__min(MLC__ROWS, (j->low ? MLC__ROW_LOW
-                                                               : MLC__ROW_SHORT) / k->n);
+    j->many = s->direct ? mlc__min(MLC__ROWS, MLC__ROW_SHORT / k->n) : 1;
+    if (j->low) j->many = mlc__min(MLC__ROWS, MLC__ROW_LOW / k->n - (s->w.k && !s->w.lies));
     j->many = mlc__max(1, j->many);
 }
 
@@ -23919,10 +23919,10 @@ MLC__APART void mlc__row_lines_low(const mlc__row_job *j, const int64_t *offset,
 {
     const mlc__rows wide = mlc__rows_of(MLC_F32, j->k.n, NULL);
     const mlc__rows *k = &j->k;
-    float tile[2][MLC__ROW_LOW], weights[2][MLC__ROW_LOW / 2];
+    float tile[2][MLC__ROW_LOW];       /* weights are at their ends, for which a row gives way  */
     mlc__row_group s = j->s;
-    mlc__row_widen(&s.w, &wide, weights[0], 1);
-    mlc__row_widen(&s.b, &wide, weights[1], 1);
+    mlc__row_widen(&s.w, &wide, tile[0] + MLC__ROW_LOW - k->n, 1);
+    mlc__row_widen(&s.b, &wide, tile[1] + MLC__ROW_LOW - k->n, 1);
     s.direct = true;
     for (int64_t i = 0; i < lines; i += s.rows) {
         s.x = j->s.x;
