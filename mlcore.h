@@ -23294,7 +23294,8 @@ MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t
 MLC__LEVEL_END
 #endif
 
-/* -- kernels: of f32 at a level with vectors; the scalar level's is for f64, too -- */
+/* -- kernels: of f32 at a level with vectors; the scalar level's is for f64, too. What is
+ * not written where it belongs is made in the tile of x -- */
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_HOT
@@ -23377,7 +23378,7 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 {
     const bool put = s->direct && !s->plain;
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile, made;
+    mlc__row_tile tile;
     mlc__row_args a = MLC__NO_ARGS;
     double total[MLC__ROWS], mosts[MLC__ROWS];
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) mosts[r] = MLC__N(row_most)(s, &tile, r);
@@ -23387,7 +23388,7 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
         for (int64_t i = 0; i < s->n; i += s->part) {
             const int64_t n = mlc__min(s->part, s->n - i);
             a.x = mlc__row_in(&s->x, &tile, r, i, n, size);
-            a.o = put ? mlc__row_out(s, &made, r, i, size) : NULL;
+            a.o = put ? mlc__row_out(s, &tile, r, i, size) : NULL;
             if (put) MLC__SUMS(MLC__ROW_EXP_PUT, true, false, sum, &a, n);
             else MLC__EXP_SUM(MLC__ROW_EXP, true, false, sum, &a, n);
         }
@@ -23399,12 +23400,12 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
         a.k = mosts[r] != mosts[r] ? mosts[r] : total[r];
         for (int64_t i = 0; i < s->n; i += s->part) {
             const int64_t n = mlc__min(s->part, s->n - i);
-            a.o = mlc__row_out(s, &made, r, i, size);
+            a.o = mlc__row_out(s, &tile, r, i, size);
             a.x = put ? a.o : mlc__row_in(&s->x, &tile, r, i, n, size);
             if (put) MLC__WRITE(MLC__ROW_SCALE, &a, n);
             else if (s->plain) MLC__WRITE(MLC__ROW_SHIFT, &a, n);
             else MLC__WRITE(MLC__ROW_SHARE, &a, n);
-            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+            if (!s->direct) mlc__row_done(s, &tile, r, i, n);
         }
     }
 }
@@ -23413,7 +23414,7 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[2], made;
+    mlc__row_tile tile[2];
     mlc__row_args a = MLC__NO_ARGS;
     double total[MLC__ROWS];
     if (s->plain) MLC__N(row_totals)(total, s, &s->dy, s->n);
@@ -23435,10 +23436,10 @@ MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
             const int64_t n = mlc__min(s->part, s->n - i);
             a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
             a.y = mlc__row_in(&s->dy, &tile[1], r, i, n, size);
-            a.o = mlc__row_out(s, &made, r, i, size);
+            a.o = mlc__row_out(s, &tile[0], r, i, size);
             if (s->plain) MLC__WRITE(MLC__ROW_LOG_SLOPE, &a, n);
             else MLC__WRITE(MLC__ROW_SLOPE, &a, n);
-            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
         }
     }
 }
@@ -23505,9 +23506,9 @@ MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int
 MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[3], made;
+    mlc__row_tile tile[3];
     mlc__row_args a = MLC__NO_ARGS;
-    MLC__N(norm_stats)(s, &made);
+    MLC__N(norm_stats)(s, &tile[0]);
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         MLC__N(row_line)(&a, s, r);
         for (int64_t i = 0; i < s->n; i += s->part) {
@@ -23515,10 +23516,10 @@ MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
             a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
             a.w = s->w.at ? mlc__row_in(&s->w, &tile[1], 0, i, n, size) : NULL;
             a.b = s->b.at ? mlc__row_in(&s->b, &tile[2], 0, i, n, size) : NULL;
-            a.o = mlc__row_out(s, &made, r, i, size);
+            a.o = mlc__row_out(s, &tile[0], r, i, size);
             if (a.w && a.b) MLC__NORM(MLC__ROW_AFFINE_BOTH, &a, n);
             else MLC__NORM(MLC__ROW_AFFINE, &a, n);
-            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
         }
     }
 }
@@ -23536,7 +23537,7 @@ MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, mlc_
 MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[3], made;
+    mlc__row_tile tile[3];
     mlc__row_args a = MLC__NO_ARGS;
     double means[MLC__ROWS][2];
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
@@ -23560,9 +23561,9 @@ MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
         for (int64_t i = 0; i < s->n; i += s->part) {
             const int64_t n = mlc__min(s->part, s->n - i);
             MLC__N(norm_in)(&a, s, tile, r, i, n);
-            a.o = mlc__row_out(s, &made, r, i, size);
+            a.o = mlc__row_out(s, &tile[0], r, i, size);
             MLC__NORM(MLC__ROW_NORM_SLOPE, &a, n);
-            if (!s->direct) mlc__row_done(s, &made, r, i, n);
+            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
         }
     }
 }
