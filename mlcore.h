@@ -22913,6 +22913,7 @@ enum {
 enum {
     MLC__ROW_SCALE,                    /* x k                                                   */
     MLC__ROW_SHIFT,                    /* (x - m) + k                                           */
+    MLC__ROW_RISE,                     /* e^(x - m)                                             */
     MLC__ROW_SHARE,                    /* e^(x - m) k                                           */
     MLC__ROW_SLOPE,                    /* x (y - m)                                             */
     MLC__ROW_LOG_SLOPE,                /* y - e^x m                                             */
@@ -22924,8 +22925,7 @@ enum {
 };
 
 /* What a level brings for one dtype: T, which is f32 or f64. sums adds to sums what is asked for of
- * e (es) and of e f (efs), and write makes o, of n elements. At a level with vectors those of f32
- * are what cross-entropy asks for, as the rest is in its kernels. Those of norms are apart, so that
+ * e (es) and of e f (efs), and write makes o, of n elements. Those of norms are apart, so that
  * softmax and cross-entropy do not link them. */
 typedef struct mlc__row_fns {
     mlc__run_fn sum, max;
@@ -23038,7 +23038,7 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__row_stats_by_four(double *sums, const ml
 /* Rows of a group. */
 #define MLC__ROW_COUNT(s) (MLC__COMPACT ? 1 : (s)->rows)
 
-/* Which f64 takes, too. */
+/* Which all rows but those take that a level has kernels for. */
 #define MLC__DECLARE_ROWS(name) \
     MLC__LOOPS_AT_scalar static void mlc__##name##_rows_scalar(const mlc__row_group *s);
 MLC__DECLARE_ROWS(softmax)
@@ -23194,6 +23194,7 @@ MLC__V_AT V MLC__V(row_make)(int how, const MLC__N(row_of) *of, int64_t i, int64
         return MLC__V(sub)(MLC__V(read)(of->y + i, n, 0), MLC__V(mul)(MLC__V(exp)(x), of->m));
     const V less = MLC__V(sub)(x, of->m);
     if (how == MLC__ROW_SHIFT) return MLC__V(add)(less, of->k);
+    if (how == MLC__ROW_RISE) return MLC__V(exp)(less);
     if (how == MLC__ROW_SHARE) return MLC__V(mul)(MLC__V(exp)(less), of->k);
     const V e = MLC__V(exp)(MLC__V(sub)(less, of->k));
     const V d = MLC__V(mul)(MLC__V(sub)(e, of->q), of->r);
@@ -23233,7 +23234,7 @@ MLC__APART MLC__AT void MLC__N(row_sums)(int what, bool es, bool efs, double *su
     (void)efs;
     if (what == MLC__ROW_DOT)
         MLC__V(row_sums)(MLC__ROW_DOT, false, true, sums, a, n);
-    else if (MLC__COMPACT || (MLC__V_LANES == 1 && what == MLC__ROW_EXP_PUT))
+    else if (MLC__COMPACT || what == MLC__ROW_EXP_PUT)
         MLC__V(row_sums)(MLC__ROW_EXP_PUT, true, false, sums, a, n);
     else
         MLC__V(row_sums)(MLC__ROW_EXP, true, false, sums, a, n);
@@ -23244,16 +23245,13 @@ MLC__APART MLC__AT void MLC__N(row_write)(int how, const mlc__row_args *a, int64
     switch (how) {
     MLC__ROW_WRITE(MLC__ROW_XENT)
     MLC__ROW_WRITE(MLC__ROW_XENT_ADD)
-#if MLC__V_LANES == 1
     MLC__ROW_WRITE(MLC__ROW_SCALE)
     MLC__ROW_WRITE(MLC__ROW_SHIFT)
     MLC__ROW_WRITE(MLC__ROW_SHARE)
     MLC__ROW_WRITE(MLC__ROW_SLOPE)
     MLC__ROW_WRITE(MLC__ROW_LOG_SLOPE)
-#endif
     }
 }
-#if MLC__V_LANES == 1
 MLC__APART MLC__AT void MLC__N(norm_sums)(int what, bool es, bool efs, double *sums,
                                           const mlc__row_args *a, int64_t n)
 {
@@ -23272,7 +23270,6 @@ MLC__APART MLC__AT void MLC__N(norm_write)(int how, const mlc__row_args *a, int6
     MLC__NORM_WRITE(MLC__ROW_NORM_SLOPE)
     }
 }
-#endif
 
 /* Adds what is in memory to a tile. */
 MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t step, int64_t i,
@@ -23294,8 +23291,10 @@ MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t
 MLC__LEVEL_END
 #endif
 
-/* -- kernels: of f32 at a level with vectors; the scalar level's is for f64, too. What is
- * not written where it belongs is made in the tile of x -- */
+/* -- kernels. At a level with vectors they are for rows of f32 as they are stored, a row being one
+ * part; the scalar level's, which call mlc__row_fns, are for all others of all levels. What is
+ * not written where it belongs is made in the tile of x, or of its own where the exponential of x
+ * would wait for its own stores -- */
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_HOT
@@ -23308,20 +23307,24 @@ MLC__LEVEL_HOT
 #define MLC__EXP_SUM     MLC__N(row_sums)
 #define MLC__ROW_SIZE(s) 4
 #define MLC__ROUND(s, x) ((double)(float)(x))
-/* The first n elements of each row added up: of each part, in the blocks of IMPL.KERNELS.REDUCE. */
+#define MLC__DIRECT(s)   true
+#define MLC__PART(s)     (s)->n
+#define MLC__ROW_IN(o, tile, r, i, n, size) \
+    ((void)(tile), (void)(n), (const void *)((o)->at + ((r) * (o)->row + (i)) * (size)))
+#define MLC__ROW_OUT(s, tile, r, i, size) \
+    ((void)(tile), (void *)((s)->out.at + ((r) * (s)->out.row + (i)) * (size)))
+/* The first n elements of each row added up, in the blocks of IMPL.KERNELS.REDUCE. */
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
+    const char *at = o->at;
+    const int64_t row = o->row;
     mlc__row_args a = MLC__NO_ARGS;
-    mlc__row_tile tile;
     for (int64_t r = 0; r < s->rows; r++) {
         double sum[2] = { 0.0, 0.0 };
-        for (int64_t i = 0; i < n; i += s->part) {
-            const int64_t part = mlc__min(s->part, n - i);
-            a.x = mlc__row_in(o, &tile, r, i, part, 4);
-            if (part > MLC__SEGMENT) sum[0] += mlc__run(MLC__N(add_f32), a.x, part, 0.0);
-            else MLC__V(row_sums)(MLC__ROW_X, true, false, sum, &a, part);
-        }
+        a.x = at + r * row * 4;
+        if (n > MLC__SEGMENT) sum[0] = mlc__run(MLC__N(add_f32), at + r * row * 4, n, 0.0);
+        else MLC__V(row_sums)(MLC__ROW_X, true, false, sum, &a, n);
         total[r] = sum[0];
     }
 }
@@ -23329,16 +23332,13 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
 /* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
 MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
 {
+    const float *v = MLC__CAST(const float *, MLC__ROW_IN(&s->x, tile, r, 0, s->n, 4));
     V m = MLC__V(set)(-(float)MLC__INF);
     int nan = 0;
-    for (int64_t i = 0; i < s->n; i += s->part) {
-        const int64_t n = mlc__min(s->part, s->n - i);
-        const float *v = MLC__CAST(const float *, mlc__row_in(&s->x, tile, r, i, n, 4));
-        MLC__BY_V(j, n) {
-            const V x = MLC__V(read)(v + j, n - j, -(float)MLC__INF);
-            m = MLC__V(max)(m, x);
-            nan |= MLC__V(nan)(x);
-        }
+    MLC__BY_V(i, s->n) {
+        const V x = MLC__V(read)(v + i, s->n - i, -(float)MLC__INF);
+        m = MLC__V(max)(m, x);
+        nan |= MLC__V(nan)(x);
     }
     const float most = MLC__V(most)(m);
     return nan || most - most != 0.0f ? MLC__NAN : (double)most;
@@ -23350,15 +23350,19 @@ MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, 
 #define MLC__EXP_SUM     s->f->sums
 #define MLC__ROW_SIZE(s) ((s)->f64 ? 8 : 4)
 #define MLC__ROUND(s, x) ((s)->f64 ? (x) : (double)(float)(x))
+#define MLC__DIRECT(s)   (s)->direct
+#define MLC__PART(s)     (s)->part
+#define MLC__ROW_IN      mlc__row_in
+#define MLC__ROW_OUT     mlc__row_out
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
     mlc__row_tile tile;
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         total[r] = 0.0;
-        for (int64_t i = 0; i < n; i += s->part) {
-            const int64_t part = mlc__min(s->part, n - i);
-            total[r] += mlc__run(s->f->sum, mlc__row_in(o, &tile, r, i, part, MLC__ROW_SIZE(s)),
+        for (int64_t i = 0; i < n; i += MLC__PART(s)) {
+            const int64_t part = mlc__min(MLC__PART(s), n - i);
+            total[r] += mlc__run(s->f->sum, MLC__ROW_IN(o, &tile, r, i, part, MLC__ROW_SIZE(s)),
                                  part, 0.0);
         }
     }
@@ -23366,46 +23370,71 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
 MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
 {
     mlc__acc most = { -MLC__INF, 0.0, 0 };
-    for (int64_t i = 0; i < s->n; i += s->part) {
-        const int64_t n = mlc__min(s->part, s->n - i);
-        s->f->max(&most, mlc__row_in(&s->x, tile, r, i, n, MLC__ROW_SIZE(s)), n, 1.0);
+    for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+        const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+        s->f->max(&most, MLC__ROW_IN(&s->x, tile, r, i, n, MLC__ROW_SIZE(s)), n, 1.0);
     }
     return most.v - most.v == 0.0 ? most.v : MLC__NAN;
 }
 #endif
 
-MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
+/* Sums of exponentials, which go to out if put. Those of short rows are written first and then added
+ * up, so that no row waits for its own. */
+MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, bool put,
+                                         const mlc__row_group *s)
 {
-    const bool put = s->direct && !s->plain;
     const int64_t size = MLC__ROW_SIZE(s);
     mlc__row_tile tile;
+    const mlc__row_operand x = s->x;
     mlc__row_args a = MLC__NO_ARGS;
-    double total[MLC__ROWS], mosts[MLC__ROWS];
-    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) mosts[r] = MLC__N(row_most)(s, &tile, r);
+#if MLC__V_LANES > 1
+    if (s->n < 128) {
+        for (int64_t r = 0; r < s->rows; r++) {
+            a.m = mosts[r];
+            a.x = MLC__ROW_IN(&x, &tile, r, 0, s->n, size);
+            a.o = MLC__ROW_OUT(s, &tile, r, 0, size);
+            MLC__WRITE(MLC__ROW_RISE, &a, s->n);
+        }
+        MLC__N(row_totals)(total, s, &s->out, s->n);
+        return;
+    }
+#endif
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
         a.m = mosts[r];
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.x = mlc__row_in(&s->x, &tile, r, i, n, size);
-            a.o = put ? mlc__row_out(s, &tile, r, i, size) : NULL;
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.x = MLC__ROW_IN(&x, &tile, r, i, n, size);
+            a.o = put ? MLC__ROW_OUT(s, &tile, r, i, size) : NULL;
             if (put) MLC__SUMS(MLC__ROW_EXP_PUT, true, false, sum, &a, n);
             else MLC__EXP_SUM(MLC__ROW_EXP, true, false, sum, &a, n);
         }
         total[r] = sum[0];
     }
+}
+
+MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
+{
+    const bool put = MLC__DIRECT(s) && !s->plain;
+    const int64_t size = MLC__ROW_SIZE(s);
+    mlc__row_tile tile;
+    const mlc__row_operand x = s->x;
+    mlc__row_args a = MLC__NO_ARGS;
+    double total[MLC__ROWS], mosts[MLC__ROWS];
+    for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) mosts[r] = MLC__N(row_most)(s, &tile, r);
+    MLC__N(softmax_sums)(total, mosts, put, s);
     (MLC__V_LANES > 1 ? mlc__row_finish_by_four : mlc__row_finish)(total, s->rows, s->plain);
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         a.m = mosts[r];
         a.k = mosts[r] != mosts[r] ? mosts[r] : total[r];
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.o = mlc__row_out(s, &tile, r, i, size);
-            a.x = put ? a.o : mlc__row_in(&s->x, &tile, r, i, n, size);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.o = MLC__ROW_OUT(s, &tile, r, i, size);
+            a.x = put ? a.o : MLC__ROW_IN(&x, &tile, r, i, n, size);
             if (put) MLC__WRITE(MLC__ROW_SCALE, &a, n);
             else if (s->plain) MLC__WRITE(MLC__ROW_SHIFT, &a, n);
             else MLC__WRITE(MLC__ROW_SHARE, &a, n);
-            if (!s->direct) mlc__row_done(s, &tile, r, i, n);
+            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile, r, i, n);
         }
     }
 }
@@ -23414,32 +23443,33 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[2];
+    mlc__row_tile tile[2], made;
+    const mlc__row_operand x = s->x, dy = s->dy;
     mlc__row_args a = MLC__NO_ARGS;
     double total[MLC__ROWS];
     if (s->plain) MLC__N(row_totals)(total, s, &s->dy, s->n);
     for (int64_t r = 0; !s->plain && r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
-            a.y = mlc__row_in(&s->dy, &tile[1], r, i, n, size);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.x = MLC__ROW_IN(&x, &tile[0], r, i, n, size);
+            a.y = MLC__ROW_IN(&dy, &tile[1], r, i, n, size);
             MLC__SUMS(MLC__ROW_DOT, false, true, sum, &a, n);
         }
         total[r] = sum[1];
     }
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
-        const void *row = mlc__row_in(&s->x, &tile[0], r, 0, 1, size);
+        const void *row = MLC__ROW_IN(&x, &tile[0], r, 0, 1, size);
         const double first = mlc__elem(row, 0, size == 4 ? MLC_F32 : MLC_F64);
         a.m = first != first ? first : total[r];
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
-            a.y = mlc__row_in(&s->dy, &tile[1], r, i, n, size);
-            a.o = mlc__row_out(s, &tile[0], r, i, size);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.x = MLC__ROW_IN(&x, &tile[0], r, i, n, size);
+            a.y = MLC__ROW_IN(&dy, &tile[1], r, i, n, size);
+            a.o = MLC__ROW_OUT(s, &made, r, i, size);
             if (s->plain) MLC__WRITE(MLC__ROW_LOG_SLOPE, &a, n);
             else MLC__WRITE(MLC__ROW_SLOPE, &a, n);
-            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
+            if (!MLC__DIRECT(s)) mlc__row_done(s, &made, r, i, n);
         }
     }
 }
@@ -23452,9 +23482,9 @@ MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
         a.m = s->stat[r * s->stat_row];
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.x = mlc__row_in(&s->x, tile, r, i, n, MLC__ROW_SIZE(s));
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.x = MLC__ROW_IN(&s->x, tile, r, i, n, MLC__ROW_SIZE(s));
             MLC__SUMS(MLC__ROW_LESS, !s->plain, true, sum, &a, n);
         }
         sums[r] = sum[0];
@@ -23511,15 +23541,15 @@ MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
     MLC__N(norm_stats)(s, &tile[0]);
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         MLC__N(row_line)(&a, s, r);
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
-            a.x = mlc__row_in(&s->x, &tile[0], r, i, n, size);
-            a.w = s->w.at ? mlc__row_in(&s->w, &tile[1], 0, i, n, size) : NULL;
-            a.b = s->b.at ? mlc__row_in(&s->b, &tile[2], 0, i, n, size) : NULL;
-            a.o = mlc__row_out(s, &tile[0], r, i, size);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+            a.x = MLC__ROW_IN(&s->x, &tile[0], r, i, n, size);
+            a.w = s->w.at ? MLC__ROW_IN(&s->w, &tile[1], 0, i, n, size) : NULL;
+            a.b = s->b.at ? MLC__ROW_IN(&s->b, &tile[2], 0, i, n, size) : NULL;
+            a.o = MLC__ROW_OUT(s, &tile[0], r, i, size);
             if (a.w && a.b) MLC__NORM(MLC__ROW_AFFINE_BOTH, &a, n);
             else MLC__NORM(MLC__ROW_AFFINE, &a, n);
-            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
+            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile[0], r, i, n);
         }
     }
 }
@@ -23528,9 +23558,9 @@ MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
 MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, mlc__row_tile *tile,
                                  int64_t r, int64_t i, int64_t n)
 {
-    a->x = mlc__row_in(&s->x, &tile[0], r, i, n, MLC__ROW_SIZE(s));
-    a->y = mlc__row_in(&s->dy, &tile[1], r, i, n, MLC__ROW_SIZE(s));
-    a->w = mlc__row_in(&s->w, &tile[2], 0, i, n, MLC__ROW_SIZE(s));
+    a->x = MLC__ROW_IN(&s->x, &tile[0], r, i, n, MLC__ROW_SIZE(s));
+    a->y = MLC__ROW_IN(&s->dy, &tile[1], r, i, n, MLC__ROW_SIZE(s));
+    a->w = MLC__ROW_IN(&s->w, &tile[2], 0, i, n, MLC__ROW_SIZE(s));
 }
 
 /* g = dy w; first the means of g and of g h, and the rows' share of dw and db. */
@@ -23543,8 +23573,8 @@ MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         MLC__N(row_line)(&a, s, r);
         means[r][0] = means[r][1] = 0.0;
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
             MLC__N(norm_in)(&a, s, tile, r, i, n);
             a.o = s->dw ? s->dw + i * size : NULL;
             a.u = s->dw ? s->db + i * size : NULL;
@@ -23558,12 +23588,12 @@ MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
         MLC__N(row_line)(&a, s, r);
         a.r = s->plain ? 0.0 : means[r][0] / (double)s->n;
         a.s = means[r][1] / (double)s->n;
-        for (int64_t i = 0; i < s->n; i += s->part) {
-            const int64_t n = mlc__min(s->part, s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
+            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
             MLC__N(norm_in)(&a, s, tile, r, i, n);
-            a.o = mlc__row_out(s, &tile[0], r, i, size);
+            a.o = MLC__ROW_OUT(s, &tile[0], r, i, size);
             MLC__NORM(MLC__ROW_NORM_SLOPE, &a, n);
-            if (!s->direct) mlc__row_done(s, &tile[0], r, i, n);
+            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile[0], r, i, n);
         }
     }
 }
@@ -23574,11 +23604,7 @@ static const mlc__row_fns MLC__N(row_fns)[2] = {
     { MLC__N(add_f64), MLC__N_BASE(max_f64), MLC__OTHER(MLC__N_WIDE(row_sums)),
       MLC__OTHER(MLC__N_WIDE(row_write)), MLC__OTHER(MLC__N_WIDE(add_old)) } };
 static const mlc__row_fns MLC__N(norm_fns)[2] = {
-#if MLC__V_LANES > 1
-    { MLC__N(add_f32), NULL, NULL, NULL, MLC__N(add_old) },
-#else
     { MLC__N(add_f32), NULL, MLC__N(norm_sums), MLC__N(norm_write), MLC__N(add_old) },
-#endif
     { MLC__N(add_f64), NULL, MLC__OTHER(MLC__N_WIDE(norm_sums)),
       MLC__OTHER(MLC__N_WIDE(norm_write)), MLC__OTHER(MLC__N_WIDE(add_old)) } };
 #undef MLC__AT
@@ -23588,6 +23614,10 @@ static const mlc__row_fns MLC__N(norm_fns)[2] = {
 #undef MLC__EXP_SUM
 #undef MLC__ROW_SIZE
 #undef MLC__ROUND
+#undef MLC__DIRECT
+#undef MLC__PART
+#undef MLC__ROW_IN
+#undef MLC__ROW_OUT
 #undef V
 #undef D
 MLC__LEVEL_END
@@ -23861,8 +23891,9 @@ static void mlc__row_begin(mlc__row_job *j, mlc_dtype dtype, int64_t n, const ml
     j->s.dy.step = 1;
 }
 
-/* Writes the rest of a job that has k, w, s.accumulate and operands, s.f of f32; fn64: for f64. */
-static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn fn64)
+/* Writes the rest of a job that has k, w, s.accumulate and operands, s.f of f32; fn: for whole rows
+ * of f32. */
+static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn any)
 {
     const mlc__rows *k = &j->k;
     mlc__row_group *s = &j->s;
@@ -23871,7 +23902,6 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
     const bool weighs = !s->w.k || s->w.lies || 2 * k->n <= MLC__ROW_LOW;
     s->f64 = mlc__f64(k->dtype);
     s->f += s->f64;
-    j->fn = s->f64 ? fn64 : fn;
     s->n = k->n;
     s->direct = lies && (!s->out.at || (s->out.lies && !s->accumulate));
     s->part = s->direct ? k->n : mlc__gather_step((size_t)k->size);
@@ -23880,6 +23910,8 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
     j->many = s->direct ? mlc__min(MLC__ROWS, MLC__ROW_SHORT / k->n) : 1;
     if (j->low) j->many = mlc__min(MLC__ROWS, MLC__ROW_LOW / k->n - (s->w.k && !s->w.lies));
     j->many = mlc__max(1, j->many);
+    if (j->low) s->part = MLC__GATHER;
+    j->fn = !s->f64 && (s->direct || j->low) && s->part >= k->n ? fn : any;
 }
 
 /* The group of rows from line i on. */
@@ -23954,12 +23986,12 @@ static void mlc__row_lines(const void *args, const int64_t *offset, const int64_
 }
 
 /* Runs a job that has operands, k and what is read of s by its kernel. */
-static void mlc__row_run(void *dev, mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn fn64,
+static void mlc__row_run(void *dev, mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn any,
                          int32_t ndim, const int64_t *shape, int32_t axis, int operands,
                          const int64_t *const *strides)
 {
     if (j->k.n == 0) return;
-    mlc__row_plan(j, fn, fn64);
+    mlc__row_plan(j, fn, any);
     mlc__lines_run(dev, ndim, shape, axis, operands, strides, mlc__row_lines, j);
 }
 
