@@ -6834,7 +6834,8 @@ struct mlc_k_xent_grad {               /* dx (+)= dy (softmax - target)/norm    
                                                                  /* theirs, if accumulate is 0 */
 };
 struct mlc_k_softmax {                 /* along an axis; log: its logarithm. A line with a NaN, */
-                                       /* with +inf or of -inf alone is NaN as a whole         */
+                                       /* with +inf or of -inf alone is NaN as a whole. out    */
+                                       /* and in do not overlap                                */
     mlc_dtype   dtype;                 /* floats                                               */
     int32_t     ndim, axis, log;
     int64_t     shape[MLC_MAX_DIMS];
@@ -23194,7 +23195,7 @@ MLC__V_AT V MLC__V(row_make)(int how, const MLC__N(row_of) *of, int64_t i, int64
         return MLC__V(sub)(MLC__V(read)(of->y + i, n, 0), MLC__V(mul)(MLC__V(exp)(x), of->m));
     const V less = MLC__V(sub)(x, of->m);
     if (how == MLC__ROW_SHIFT) return MLC__V(add)(less, of->k);
-    if (how == MLC__ROW_RISE) return MLC__V(exp)(less);
+    if (MLC__V_LANES > 1 && how == MLC__ROW_RISE) return MLC__V(exp)(less);
     if (how == MLC__ROW_SHARE) return MLC__V(mul)(MLC__V(exp)(less), of->k);
     const V e = MLC__V(exp)(MLC__V(sub)(less, of->k));
     const V d = MLC__V(mul)(MLC__V(sub)(e, of->q), of->r);
