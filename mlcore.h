@@ -23379,8 +23379,8 @@ MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile
 }
 #endif
 
-/* Sums of exponentials, which go to out if put. Those of short rows are written first and then added
- * up, so that no row waits for its own. */
+/* Sums of exponentials, which go to out if put. Those of short rows are written first and then
+ * added up, so that no row waits for its own. */
 MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, bool put,
                                          const mlc__row_group *s)
 {
