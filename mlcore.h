@@ -23309,7 +23309,10 @@ MLC__LEVEL_HOT
 #define MLC__ROW_SIZE(s) 4
 #define MLC__ROUND(s, x) ((double)(float)(x))
 #define MLC__DIRECT(s)   true
+#define MLC__TILE        char              /* of which there is none */
+#define MLC__ROW_DONE(s, tile, r, i, n) ((void)(tile))
 #define MLC__PART(s)     (s)->n
+#define MLC__SUMMED(s)   (s)->part
 #define MLC__ROW_IN(o, tile, r, i, n, size) \
     ((void)(tile), (void)(n), (const void *)((o)->at + ((r) * (o)->row + (i)) * (size)))
 #define MLC__ROW_OUT(s, tile, r, i, size) \
@@ -23323,15 +23326,17 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
     mlc__row_args a = MLC__NO_ARGS;
     for (int64_t r = 0; r < s->rows; r++) {
         double sum[2] = { 0.0, 0.0 };
-        a.x = at + r * row * 4;
         if (n > MLC__SEGMENT) sum[0] = mlc__run(MLC__N(add_f32), at + r * row * 4, n, 0.0);
-        else MLC__V(row_sums)(MLC__ROW_X, true, false, sum, &a, n);
+        else for (int64_t i = 0; i < n; i += s->part) {
+            a.x = at + (r * row + i) * 4;
+            MLC__V(row_sums)(MLC__ROW_X, true, false, sum, &a, mlc__min(s->part, n - i));
+        }
         total[r] = sum[0];
     }
 }
 
 /* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
-MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
+MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     const float *v = MLC__CAST(const float *, MLC__ROW_IN(&s->x, tile, r, 0, s->n, 4));
     V m = MLC__V(set)(-(float)MLC__INF);
@@ -23352,13 +23357,17 @@ MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, 
 #define MLC__ROW_SIZE(s) ((s)->f64 ? 8 : 4)
 #define MLC__ROUND(s, x) ((s)->f64 ? (x) : (double)(float)(x))
 #define MLC__DIRECT(s)   (s)->direct
+#define MLC__TILE        mlc__row_tile
+#define MLC__ROW_DONE(s, tile, r, i, n) \
+    do { if (!(s)->direct) mlc__row_done(s, tile, r, i, n); } while (0)
 #define MLC__PART(s)     (s)->part
+#define MLC__SUMMED(s)   (s)->part
 #define MLC__ROW_IN      mlc__row_in
 #define MLC__ROW_OUT     mlc__row_out
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
-    mlc__row_tile tile;
+    MLC__TILE tile;
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         total[r] = 0.0;
         for (int64_t i = 0; i < n; i += MLC__PART(s)) {
@@ -23368,7 +23377,7 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
         }
     }
 }
-MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, mlc__row_tile *tile, int64_t r)
+MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     mlc__acc most = { -MLC__INF, 0.0, 0 };
     for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
@@ -23385,7 +23394,7 @@ MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, boo
                                          const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile;
+    MLC__TILE tile;
     const mlc__row_operand x = s->x;
     mlc__row_args a = MLC__NO_ARGS;
 #if MLC__V_LANES > 1
@@ -23403,8 +23412,8 @@ MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, boo
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
         a.m = mosts[r];
-        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
-            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__SUMMED(s)) {
+            const int64_t n = mlc__min(MLC__SUMMED(s), s->n - i);
             a.x = MLC__ROW_IN(&x, &tile, r, i, n, size);
             a.o = put ? MLC__ROW_OUT(s, &tile, r, i, size) : NULL;
             if (put) MLC__SUMS(MLC__ROW_EXP_PUT, true, false, sum, &a, n);
@@ -23418,7 +23427,7 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 {
     const bool put = MLC__DIRECT(s) && !s->plain;
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile;
+    MLC__TILE tile;
     const mlc__row_operand x = s->x;
     mlc__row_args a = MLC__NO_ARGS;
     double total[MLC__ROWS], mosts[MLC__ROWS];
@@ -23435,7 +23444,7 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
             if (put) MLC__WRITE(MLC__ROW_SCALE, &a, n);
             else if (s->plain) MLC__WRITE(MLC__ROW_SHIFT, &a, n);
             else MLC__WRITE(MLC__ROW_SHARE, &a, n);
-            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile, r, i, n);
+            MLC__ROW_DONE(s, &tile, r, i, n);
         }
     }
 }
@@ -23444,15 +23453,15 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[2], made;
+    MLC__TILE tile[2], made;
     const mlc__row_operand x = s->x, dy = s->dy;
     mlc__row_args a = MLC__NO_ARGS;
     double total[MLC__ROWS];
     if (s->plain) MLC__N(row_totals)(total, s, &s->dy, s->n);
     for (int64_t r = 0; !s->plain && r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
-        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
-            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__SUMMED(s)) {
+            const int64_t n = mlc__min(MLC__SUMMED(s), s->n - i);
             a.x = MLC__ROW_IN(&x, &tile[0], r, i, n, size);
             a.y = MLC__ROW_IN(&dy, &tile[1], r, i, n, size);
             MLC__SUMS(MLC__ROW_DOT, false, true, sum, &a, n);
@@ -23470,21 +23479,21 @@ MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
             a.o = MLC__ROW_OUT(s, &made, r, i, size);
             if (s->plain) MLC__WRITE(MLC__ROW_LOG_SLOPE, &a, n);
             else MLC__WRITE(MLC__ROW_SLOPE, &a, n);
-            if (!MLC__DIRECT(s)) mlc__row_done(s, &made, r, i, n);
+            MLC__ROW_DONE(s, &made, r, i, n);
         }
     }
 }
 
 /* Of each row: sums of x less stat[0] and, MLC__ROWS on, of its square. */
 MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *s,
-                                            mlc__row_tile *tile)
+                                            MLC__TILE *tile)
 {
     mlc__row_args a = MLC__NO_ARGS;
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         double sum[2] = { 0.0, 0.0 };
         a.m = s->stat[r * s->stat_row];
-        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
-            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__SUMMED(s)) {
+            const int64_t n = mlc__min(MLC__SUMMED(s), s->n - i);
             a.x = MLC__ROW_IN(&s->x, tile, r, i, n, MLC__ROW_SIZE(s));
             MLC__SUMS(MLC__ROW_LESS, !s->plain, true, sum, &a, n);
         }
@@ -23497,7 +23506,7 @@ MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *
  * first elements is one. Where that is over half a deviation from the mean, the squares have
  * rounding errors of the shift's in them (Chan, Golub, LeVeque 1983), or overflow, and a second
  * pass has the mean itself for a shift. */
-MLC__APART MLC__AT void MLC__N(norm_stats)(const mlc__row_group *s, mlc__row_tile *tile)
+MLC__APART MLC__AT void MLC__N(norm_stats)(const mlc__row_group *s, MLC__TILE *tile)
 {
     const int64_t first = mlc__min(64, s->n);
     double sums[2 * MLC__ROWS];
@@ -23537,7 +23546,7 @@ MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int
 MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[3];
+    MLC__TILE tile[3];
     mlc__row_args a = MLC__NO_ARGS;
     MLC__N(norm_stats)(s, &tile[0]);
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
@@ -23550,13 +23559,13 @@ MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
             a.o = MLC__ROW_OUT(s, &tile[0], r, i, size);
             if (a.w && a.b) MLC__NORM(MLC__ROW_AFFINE_BOTH, &a, n);
             else MLC__NORM(MLC__ROW_AFFINE, &a, n);
-            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile[0], r, i, n);
+            MLC__ROW_DONE(s, &tile[0], r, i, n);
         }
     }
 }
 
 /* Elements i .. i + n of row r. */
-MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, mlc__row_tile *tile,
+MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, MLC__TILE *tile,
                                  int64_t r, int64_t i, int64_t n)
 {
     a->x = MLC__ROW_IN(&s->x, &tile[0], r, i, n, MLC__ROW_SIZE(s));
@@ -23568,14 +23577,14 @@ MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, mlc_
 MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
-    mlc__row_tile tile[3];
+    MLC__TILE tile[3];
     mlc__row_args a = MLC__NO_ARGS;
     double means[MLC__ROWS][2];
     for (int64_t r = 0; r < MLC__ROW_COUNT(s); r++) {
         MLC__N(row_line)(&a, s, r);
         means[r][0] = means[r][1] = 0.0;
-        for (int64_t i = 0; i < s->n; i += MLC__PART(s)) {
-            const int64_t n = mlc__min(MLC__PART(s), s->n - i);
+        for (int64_t i = 0; i < s->n; i += MLC__SUMMED(s)) {
+            const int64_t n = mlc__min(MLC__SUMMED(s), s->n - i);
             MLC__N(norm_in)(&a, s, tile, r, i, n);
             a.o = s->dw ? s->dw + i * size : NULL;
             a.u = s->dw ? s->db + i * size : NULL;
@@ -23594,7 +23603,7 @@ MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
             MLC__N(norm_in)(&a, s, tile, r, i, n);
             a.o = MLC__ROW_OUT(s, &tile[0], r, i, size);
             MLC__NORM(MLC__ROW_NORM_SLOPE, &a, n);
-            if (!MLC__DIRECT(s)) mlc__row_done(s, &tile[0], r, i, n);
+            MLC__ROW_DONE(s, &tile[0], r, i, n);
         }
     }
 }
@@ -23616,7 +23625,10 @@ static const mlc__row_fns MLC__N(norm_fns)[2] = {
 #undef MLC__ROW_SIZE
 #undef MLC__ROUND
 #undef MLC__DIRECT
+#undef MLC__TILE
+#undef MLC__ROW_DONE
 #undef MLC__PART
+#undef MLC__SUMMED
 #undef MLC__ROW_IN
 #undef MLC__ROW_OUT
 #undef V
@@ -23912,7 +23924,7 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
     if (j->low) j->many = mlc__min(MLC__ROWS, MLC__ROW_LOW / k->n - (s->w.k && !s->w.lies));
     j->many = mlc__max(1, j->many);
     if (j->low) s->part = MLC__GATHER;
-    j->fn = !s->f64 && (s->direct || j->low) && s->part >= k->n ? fn : any;
+    j->fn = !s->f64 && (s->direct || j->low) ? fn : any;
 }
 
 /* The group of rows from line i on. */
