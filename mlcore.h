@@ -103,6 +103,36 @@
  *
  * 8. Words: [n,c] are shapes; n rows, c columns or classes; m, n, k sizes of a matrix product;
  *   x input, y output, w weight, b bias; dy the gradient that comes in, dx the one that goes out.
+ *     operand      tensor that an operation reads; result: one that it writes
+ *     leaf         tensor that no operation has made; parameter: leaf of a module that is trained
+ *     node         a recorded operation; the tape is the list of nodes, which backward walks
+ *     saved        tensor that a node keeps for its backward
+ *     base, view   owner of a storage, and tensor that shares it with another shape or strides
+ *     stride       elements from one index of an axis to the next; dense: row-major without gaps
+ *     row, line    elements along the last axis; along any one axis
+ *     scope        stretch of a program at whose end the tensors made in it are freed
+ *     size class   rounded size under which freed blocks are kept for the next request
+ *     resident     stays allocated from step to step
+ *     workspace    memory that a kernel needs for one call, whose size it tells before
+ *     handle       pointer to an object of the library; its owner frees it
+ *     desc         struct of options; its _make sets the defaults
+ *     kernel       function of mlc_kernels that computes on memory, without a context
+ *     level        instructions that kernels are compiled for: scalar, avx2, avx512, ..
+ *     definition   the kernel of level scalar, to which kernels of other levels are held
+ *     vector       16 elements that are computed together; lane: one of them
+ *     tile         block of a product's result that stays in registers
+ *     panel        strip of an operand, as wide as a tile, stored in the order tiles read it
+ *     pack         to copy an operand into panels; source: the function that reads the operand
+ *     cell         elements along k that one instruction multiplies and adds up
+ *     slab         stretch of k, or of rows, whose panels fit the cache; a product goes by slabs
+ *     split        stretch of a sum that has a result of its own; the results are added in order
+ *     sink         function that takes a finished tile; epilogue: bias, activation, residual there
+ *     driver       function that walks over tensors and calls kernels, or inner loops of one
+ *     worker       thread of a context's pool; chunk: units of work that it takes at once
+ *     thread buffer   memory of one worker during a call
+ *     rule         formula by which an optimizer changes a parameter; state: what it keeps per
+ *                  parameter; draft: f32 copy of a parameter of 16 bits
+ *     family       sections that a macro MLC_NO_FAMILY leaves out (11)
  *
  * 9. Versions. Until 1.0 a minor version may change the API, a patch may not.
  *
