@@ -80,7 +80,7 @@ static device *device_of(void *dev) { return static_cast<device *>(dev); }
  * missing. */
 static mlc_status device_failed(device *d, const char *what, cudaError_t e)
 {
-    cudaGetLastError();                /* what is not to stay is over with this                 */
+    cudaGetLastError();                /* clears the error that is not to stay                  */
     if (!d->lost) snprintf(d->message, sizeof d->message, "%s: %s", what, cudaGetErrorString(e));
     return e == cudaErrorMemoryAllocation ? MLC_ERR_NOMEM : MLC_ERR_DEVICE;
 }
@@ -229,7 +229,7 @@ static mlc_status device_alloc(void *dev, size_t bytes, void **p)
     device *d = device_of(dev);
     cudaSetDevice(d->card);
     cudaError_t e = cudaMallocFromPoolAsync(p, bytes, d->pool, d->stream);
-    if (e == cudaErrorMemoryAllocation) {                    /* what was freed may be on its way */
+    if (e == cudaErrorMemoryAllocation) {                    /* freed memory may be on its way back */
         cudaGetLastError();
         cudaStreamSynchronize(d->stream);
         cudaMemPoolTrimTo(d->pool, 0);
@@ -436,7 +436,7 @@ BOTH void store(bf16 *p, float v)
     const uint32_t u = f32_bits(v);
     p->bits = (uint16_t)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
-BOTH uint16_t f16_bits(float v)        /* of what is no NaN                                     */
+BOTH uint16_t f16_bits(float v)        /* v is no NaN                                           */
 {
 #ifdef __CUDA_ARCH__
     uint16_t bits;
@@ -456,7 +456,7 @@ BOTH void store(f16 *p, float v)
     p->bits = v != v ? (uint16_t)((u >> 16 & 0x8000) | 0x7e00 | (u >> 13 & 0x3ff)) : f16_bits(v);
 }
 
-/* W of a dtype: what is computed in. */
+/* W of a dtype: the type that is computed in. */
 template <class T> struct wide { typedef T type; };
 template <> struct wide<bf16> { typedef float type; };
 template <> struct wide<f16>  { typedef float type; };
@@ -585,7 +585,7 @@ template <int N> struct plan {
 /* @@ CUDA.COMMON ----------------------------------------- packs of 16 bytes, teams of threads
  * A pack is what 16 bytes hold. A team of a block's threads shares a line: `size` lanes, `across`
  * lines apart. across 1: lanes are neighbours, a part of a warp or the whole block; else neighbours
- * are of different lines, which lie next to each other in memory. Teams of a block are alike. */
+ * are of different lines, which are next to each other in memory. Teams of a block are alike. */
 
 #define PACK(T) (16 / (int)sizeof(T))
 
@@ -688,7 +688,7 @@ static int power_of_two(int64_t n, int most)         /* at least n, at most `mos
     while (p < n && p < most) p *= 2;
     return p;
 }
-/* A team for lines of n elements, `each` a lane at a time. columns: lines lie side by side. */
+/* A team for lines of n elements, `each` a lane at a time. columns: lines are side by side. */
 static team team_for(int64_t n, int each, int64_t lines, bool columns)
 {
     const int64_t most = (n + each - 1) / each;
@@ -721,7 +721,7 @@ static plan<N> lines_plan(int32_t ndim, const int64_t *shape, int32_t axis,
     }
     return plan<N>(n, size, steps);
 }
-/* Do operand k's lines lie side by side? */
+/* Are operand k's lines side by side? */
 template <int N> static bool lines_adjoin(const plan<N> &p, int k)
 {
     return p.ndim > 0 && p.shape[p.ndim - 1] > 1 && p.stride[k][p.ndim - 1] == 1;
@@ -2315,8 +2315,8 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
 /* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, scan
  * The axes are split in kept (a line for each result) and gone (what a line is made of), each
  * sorted so that what is dense comes last. A team of threads takes a line: neighbours along it, or
- * across lines where those lie side by side. Long lines of few results are cut in segments, a block
- * each, whose accumulators meet in the workspace in a second launch; the cut depends on the shape
+ * across lines where those are side by side. Long lines of few results are cut in segments, a block
+ * each, whose accumulators a second launch adds in the workspace; the cut depends on the shape
  * alone. A joiner F says what an element is (T), what accumulates it (A), how accumulators join and
  * how the result is put.
  * Sums: groups of four in W, whose sums are carried in f64; those of f64 with the rounding errors
@@ -3030,7 +3030,7 @@ static plan<4> scan_plan(const struct mlc_k_scan *a)
                                         grad ? a->dy_stride : nullptr };
     return lines_plan(a->ndim, a->shape, a->axis, strides);
 }
-/* A thread a line where lines lie side by side and are many, or are short. */
+/* A thread a line where lines are side by side and are many, or are short. */
 static team scan_team(const struct mlc_k_scan *a, const plan<4> &p)
 {
     const int64_t n = a->shape[a->axis];
@@ -3102,12 +3102,12 @@ static mlc_status scan_entry(void *dev, const struct mlc_k_scan *a)
 }
 
 /* @@ CUDA.ROWS ------------------------------------------- softmax, norm and their gradients
- * A team of threads takes a line (a row, or, where rows are not dense, some that lie side by side),
+ * A team of threads takes a line (a row, or, where rows are not dense, some that are side by side),
  * a pack of elements a lane. What fits is held in registers, the rest of a long line is read again,
  * from caches. Statistics are the CPU's: largest element and sum of exponentials; the mean as W has
  * it (shift), what is left of it, 1/sqrt(variance + eps). Sums are groups of four in W, carried in
  * f64. The gradients of weight and bias are sums over rows: by columns, in parts of the rows, which
- * meet in the workspace in a second launch. */
+ * a second launch adds in the workspace. */
 
 /* Operands of a plan: two inputs, the output, statistics of a line. */
 enum { ROW_IN, ROW_IN_2, ROW_OUT, ROW_STAT, ROW_OPERANDS };
@@ -5112,19 +5112,19 @@ static int32_t lt_epilogue(const struct mlc_k_gemm *g, bool turned)
 }
 
 /* Column-major: `inner` elements follow one another, `outer` columns are *ld apart. */
-static bool lt_lies(int64_t inner, int64_t stride, int64_t outer, int64_t apart, int64_t *ld)
+static bool lt_fits(int64_t inner, int64_t stride, int64_t outer, int64_t apart, int64_t *ld)
 {
     *ld = outer == 1 ? inner : apart;
     return (stride == 1 || inner == 1) && *ld >= inner;
 }
-/* How a side lies; *along: its columns run along k. Of a line alone they do. */
+/* How a side is stored; *along: its columns run along k. Of a line alone they do. */
 static bool lt_side(const side &s, int64_t lines, int64_t k, bool *along, int64_t *ld)
 {
     *along = lines == 1 || s.line != 1;
-    if (*along ? lt_lies(k, s.step, lines, s.line, ld) : lt_lies(lines, s.line, k, s.step, ld))
+    if (*along ? lt_fits(k, s.step, lines, s.line, ld) : lt_fits(lines, s.line, k, s.step, ld))
         return true;
     *along = !*along;
-    return *along ? lt_lies(k, s.step, lines, s.line, ld) : lt_lies(lines, s.line, k, s.step, ld);
+    return *along ? lt_fits(k, s.step, lines, s.line, ld) : lt_fits(lines, s.line, k, s.step, ld);
 }
 static size_t lt_round_up(size_t bytes)
 {
@@ -5218,7 +5218,7 @@ static bool lt_plan_call(lt_plan *l, const struct mlc_k_gemm *g, mlc_dtype to)
     c->m = l->g.n; c->n = l->g.m; c->k = l->g.k;
     if (!lt_aligned(a.data, a.dtype, a.batch) || !lt_aligned(b.data, b.dtype, b.batch) ||
         !lt_aligned(l->s.data, to, l->s.batch)) return false;
-    if (!lt_lies(c->m, l->s.col, c->n, l->s.row, &c->ldd)) return false;
+    if (!lt_fits(c->m, l->s.col, c->n, l->s.row, &c->ldd)) return false;
     if (!lt_side(b, c->m, c->k, &along_b, &c->lda)) return false;
     if (!lt_side(a, c->n, c->k, &along_a, &c->ldb)) return false;
     c->op_a = along_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -5377,8 +5377,8 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
 /* @@ CUDA.ATTENTION -------------------------------------- softmax(q k^T) v by tiles
  * A tile is TM rows of a head against TN keys. Its scores are a product of CUDA.GEMM's slabs, held
  * as there: a thread has R neighbouring rows of UNIT keys, 16 threads share a row. They become
- * weights by an online softmax (Dao, arXiv 2307.08691), go to shared memory turned, and meet v slab
- * by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from the
+ * weights by an online softmax (Dao, arXiv 2307.08691), go to shared memory turned, and multiply v
+ * slab by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from the
  * logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by a
  * block for some keys, which walks over all rows of the heads that share them; the gradient of a
  * mask by a block for a part of it, which walks over all tiles that it was added to (few blocks
@@ -5541,7 +5541,7 @@ DEV void attn_online(W (&x)[R][UNIT], W (&max)[R], W (&sum)[R], W (&acc)[C][R][U
     }
 }
 
-/* What dropout multiplies weights (row i, keys key, key + 1, ..) by. */
+/* Factors of dropout for weights (row i, keys key, key + 1, ..). */
 template <class W> DEV void attn_kept(const attn &j, int64_t batch, int64_t head, int64_t i,
                                       int64_t key, W (&keep)[UNIT])
 {
@@ -5551,7 +5551,7 @@ template <class W> DEV void attn_kept(const attn &j, int64_t batch, int64_t head
         drop_keeps(j.drop, j.stream, ((batch * a.h + head) * a.t + i) * a.s + key, 1, UNIT, keep);
 }
 
-/* tile [TN][TM + UNIT], or turned from what is [TM][TN + UNIT], is what threads hold: a slab of
+/* Threads write their elements to tile [TN][TM + UNIT], or turned to [TM][TN + UNIT]: a slab of
  * tile_apply, whose lines are rows, or keys. */
 template <int TM, class W, int R> DEV void attn_put_rows(W *tile, const W (&x)[R][UNIT])
 {
