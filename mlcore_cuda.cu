@@ -229,7 +229,7 @@ static mlc_status device_alloc(void *dev, size_t bytes, void **p)
     device *d = device_of(dev);
     cudaSetDevice(d->card);
     cudaError_t e = cudaMallocFromPoolAsync(p, bytes, d->pool, d->stream);
-    if (e == cudaErrorMemoryAllocation) {                    /* freed memory may be on its way back */
+    if (e == cudaErrorMemoryAllocation) {                    /* freed blocks may not be back */
         cudaGetLastError();
         cudaStreamSynchronize(d->stream);
         cudaMemPoolTrimTo(d->pool, 0);
@@ -5378,8 +5378,8 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
  * A tile is TM rows of a head against TN keys. Its scores are a product of CUDA.GEMM's slabs, held
  * as there: a thread has R neighbouring rows of UNIT keys, 16 threads share a row. They become
  * weights by an online softmax (Dao, arXiv 2307.08691), go to shared memory turned, and multiply v
- * slab by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from the
- * logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by a
+ * slab by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from
+ * the logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by a
  * block for some keys, which walks over all rows of the heads that share them; the gradient of a
  * mask by a block for a part of it, which walks over all tiles that it was added to (few blocks
  * where the mask is of few elements). So nothing is of t by s elements, and the order of all sums
