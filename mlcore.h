@@ -13452,7 +13452,8 @@ static mlc_map mlc__math_power(mlc_map op, double s)
          : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
 }
 
-/* Rare formulas in f64 go through one element at a time: vectors would double their code. */
+/* Rare formulas in f64, and at x86's scalar level, go through one element at a time: vectors would
+ * double their code. */
 #define MLC__SINGLY_U(code, formula) MLC__CASE_U(MLC__ONE_BY_ONE, code, formula)
 #define MLC__SINGLY_B(code, formula) MLC__CASE_B(MLC__ONE_BY_ONE, code, formula)
 #define MLC__SINGLY_N(code, formula) MLC__CASE_N(MLC__ONE_BY_ONE, code, formula)
@@ -13511,30 +13512,22 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
 #define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float, )
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
-/* The definition, beside which there is always a fast level: a function a formula. */
-#define MLC__ALONE(code, formula) \
-    static float mlc__alone_##code(float a, float b, float c, float s, float t) \
-    { \
-        typedef float T; \
-        (void)a; (void)b; (void)c; (void)s; (void)t; \
-        return (T)(formula); \
-    }
-MLC_MATH_FORMULAS(MLC__ALONE, MLC__ALONE, MLC__ALONE, MLC__F32)
-#define MLC__ALONE_CASE(code, formula) case MLC_##code: fn = mlc__alone_##code; break;
+/* The definition, beside which there is always a fast level: the formula is chosen per element. */
+#define MLC__ONE(code, formula) case MLC_##code: o[i] = formula; break;
 static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
-                                        double s, double t)
+                                        double sd, double td)
 {
-    const float *const x[3] = { MLC__CAST(const float *, in[0]), MLC__CAST(const float *, in[1]),
-                                MLC__CAST(const float *, in[2]) };
-    float (*fn)(float, float, float, float, float) = NULL, *o = MLC__CAST(float *, out);
-    if (mlc__math_is_hard(op, x, n)) { mlc__math_wide(op, out, in, n, s, t); return; }
-    switch ((int)mlc__math_power(op, s)) {
-        MLC_MATH_FORMULAS(MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__ALONE_CASE, MLC__F32)
-        default: return;
+    typedef float T;
+    const T *const x[3] = { MLC__CAST(const T *, in[0]), MLC__CAST(const T *, in[1]),
+                            MLC__CAST(const T *, in[2]) };
+    const T s = (T)sd, t = (T)td;
+    T *o = MLC__CAST(T *, out);
+    if (mlc__math_is_hard(op, x, n)) { mlc__math_wide(op, out, in, n, sd, td); return; }
+    op = mlc__math_power(op, sd);
+    for (int64_t i = 0; i < n; i++) {
+        const T a = x[0][i], b = x[1] ? x[1][i] : 0.0f, c = x[1] && x[2] ? x[2][i] : 0.0f;
+        switch ((int)op) { MLC_MATH_FORMULAS(MLC__ONE, MLC__ONE, MLC__ONE, MLC__F32) }
     }
-    for (int64_t i = 0; i < n; i++)
-        o[i] = fn(x[0][i], x[1] ? x[1][i] : 0.0f, x[1] && x[2] ? x[2][i] : 0.0f, (float)s,
-                  (float)t);
 }
 /* By blocks as on all levels: what is hard for one element is made in f64 for its block. */
 static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
