@@ -13084,7 +13084,7 @@ static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc
 }
 
 #define MLC__CPU_cast(K, isa, level) \
-    K##_isa(cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
+    K##_isa(mlc__k_cast, cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
 
 /* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
 static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
@@ -13119,7 +13119,7 @@ static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_fill(K, isa, level) K##_plain(fill, isa, level, mlc__k_fill, NULL)
+#define MLC__CPU_fill(K, isa, level) K##_plain(mlc__k_fill, NULL)
 
 /* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
 static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
@@ -13133,7 +13133,7 @@ static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_take(K, isa, level) K##_plain(take, isa, level, mlc__k_take, NULL)
+#define MLC__CPU_take(K, isa, level) K##_plain(mlc__k_take, NULL)
 
 /* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
  * no concern. */
@@ -13152,7 +13152,7 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_finite(K, isa, level) K##_plain(finite, isa, level, mlc__k_finite, NULL)
+#define MLC__CPU_finite(K, isa, level) K##_plain(mlc__k_finite, NULL)
 
 /* Elements of any float, for what is done once or seldom. */
 MLC__SEAM double mlc__any_get(const void *x, int64_t i, mlc_dtype dtype)
@@ -13652,11 +13652,11 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
 #define MLC__MATH_AT(isa, dtype) \
     (mlc__f64(dtype) ? mlc__math_f64 : MLC__BASE(mlc__math_f32_, isa))
 #define MLC__CPU_map(K, isa, level) \
-    K##_isa(map, isa, level, \
+    K##_isa(mlc__k_map, map, isa, level, \
             mlc__map_run(dev, a, MLC__MAP_AT(isa, a->dtype), MLC__MAP_AT(isa, a->dtype), \
                          &mlc__half_fns_##isa), NULL)
 #define MLC__CPU_math(K, isa, level) \
-    K##_isa(math, isa, level, \
+    K##_isa(mlc__k_math, math, isa, level, \
             mlc__map_run(dev, &a->map, MLC__MATH_AT(isa, a->map.dtype), \
                          MLC__MAP_AT(isa, a->map.dtype), &mlc__half_fns_##isa), NULL)
 
@@ -13741,7 +13741,7 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_whole(K, isa, level) K##_plain(whole, isa, level, mlc__k_whole, NULL)
+#define MLC__CPU_whole(K, isa, level) K##_plain(mlc__k_whole, NULL)
 
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
  * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
@@ -13921,7 +13921,7 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
 }
 
 #define MLC__CPU_compare(K, isa, level) \
-    K##_isa(compare, isa, level, \
+    K##_isa(mlc__k_compare, compare, isa, level, \
             mlc__compare_run(dev, a, MLC__BASE(mlc__compare_f32_, isa), \
                              MLC__BASE(mlc__compare_bool_, isa), &mlc__half_fns_##isa), NULL)
 
@@ -14048,7 +14048,7 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
 }
 
 #define MLC__CPU_where(K, isa, level) \
-    K##_isa(where, isa, level, \
+    K##_isa(mlc__k_where, where, isa, level, \
             mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band, pad
@@ -14381,7 +14381,7 @@ static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
     return MLC_OK;
 }
 
-#define MLC__CPU_index(K, isa, level) K##_plain(index, isa, level, mlc__k_index, NULL)
+#define MLC__CPU_index(K, isa, level) K##_plain(mlc__k_index, NULL)
 
 /* Where the elements of a row-major block are that are not zero: chunks are counted, the counts
  * added up, then each chunk writes behind those before it. Bits decide: -0 is zero, a denormal is
@@ -14476,7 +14476,7 @@ static mlc_status mlc__k_nonzero(void *dev, const struct mlc_k_nonzero *a)
 }
 
 #define MLC__CPU_nonzero(K, isa, level) \
-    K##_plain(nonzero, isa, level, mlc__k_nonzero, mlc__k_nonzero_workspace)
+    K##_plain(mlc__k_nonzero, mlc__k_nonzero_workspace)
 
 /* Rows of matrices, each in three pieces: zeros, elements of the band, zeros. */
 typedef struct mlc__band_job { const struct mlc_k_band *a; int64_t rows, per_chunk; } mlc__band_job;
@@ -14541,7 +14541,7 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_band(K, isa, level) K##_plain(band, isa, level, mlc__k_band, NULL)
+#define MLC__CPU_band(K, isa, level) K##_plain(mlc__k_band, NULL)
 
 /* A row of out: in order a border, elements of in, a border. Trailing axes that have no borders and
  * are dense in both are one unit of so many elements, as long as there are rows for the threads. */
@@ -14656,7 +14656,7 @@ static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_pad(K, isa, level) K##_plain(pad, isa, level, mlc__k_pad, NULL)
+#define MLC__CPU_pad(K, isa, level) K##_plain(mlc__k_pad, NULL)
 
 /* @@ IMPL.KERNELS.REDUCE --------------------------------- sums, products, extremes; argmax, scans
  * An element takes its wide form (IMPL.KERNELS.CAST; f64 for deviations), is prepared (less a
@@ -15456,13 +15456,13 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 #define MLC__CPU_reduce(K, isa, level) \
-    K##_isa(reduce, isa, level, \
+    K##_isa(mlc__k_reduce, reduce, isa, level, \
             mlc__reduce_run_all(dev, a, mlc__join_add_##isa, mlc__join_max_##isa, \
                                 &mlc__half_fns_##isa), \
             mlc__k_reduce_workspace)
-#define MLC__SUM_AT(name, isa, level, K) \
-    static mlc_status mlc__sum_##level(void *dev, const struct mlc_k_reduce *a) \
-    { return mlc__sum_run(dev, a, mlc__join_add_##isa, &mlc__half_fns_##isa); }
+#define MLC__CPU_sum(K, isa, level) \
+    K##_isa(mlc__k_sum, reduce, isa, level, \
+            mlc__sum_run(dev, a, mlc__join_add_##isa, &mlc__half_fns_##isa), NULL)
 
 /* -- fold: all other reductions, and those of integers -- */
 
@@ -15630,7 +15630,8 @@ static const mlc__fold_fns MLC__N(fold_fns) = {
 
 #if MLC__ONCE
 #define MLC__CPU_fold(K, isa, level) \
-    K##_isa(fold, isa, level, mlc__fold_run(dev, a, &mlc__fold_fns_##isa), mlc__k_fold_workspace)
+    K##_isa(mlc__k_fold, fold, isa, level, mlc__fold_run(dev, a, &mlc__fold_fns_##isa), \
+            mlc__k_fold_workspace)
 
 /* -- lines: along one axis, for each place in the others -- */
 
@@ -15762,7 +15763,7 @@ static mlc_status mlc__argmax_run(void *dev, const struct mlc_k_argmax *a,
 }
 
 #define MLC__CPU_argmax(K, isa, level) \
-    K##_isa(argmax, isa, level, mlc__argmax_run(dev, a, &mlc__half_fns_##isa), NULL)
+    K##_isa(mlc__k_argmax, argmax, isa, level, mlc__argmax_run(dev, a, &mlc__half_fns_##isa), NULL)
 
 typedef struct mlc__scan_job {
     const struct mlc_k_scan *a;
@@ -15873,7 +15874,7 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
 }
 
 #define MLC__CPU_scan(K, isa, level) \
-    K##_isa(scan, isa, level, mlc__scan_run(dev, a, &mlc__half_fns_##isa), NULL)
+    K##_isa(mlc__k_scan, scan, isa, level, mlc__scan_run(dev, a, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
  * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
@@ -16142,7 +16143,7 @@ static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
 }
 
 #define MLC__CPU_sort(K, isa, level) \
-    K##_plain(sort, isa, level, mlc__k_sort, mlc__k_sort_workspace)
+    K##_plain(mlc__k_sort, mlc__k_sort_workspace)
 
 /* @@ IMPL.KERNELS.RNG ------------------------------------ random numbers: f(stream, i), in tiles
  * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree; bounds
@@ -16521,11 +16522,11 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
     return mlc__random_parallel(dev, &j, 40.0);
 }
 
-#define MLC__DRAW_AT(name, isa, level, K) \
-    static mlc_status mlc__draw_##level(void *dev, const struct mlc_k_random *a) \
-    { return mlc__draw_run(dev, a, &mlc__random_fns_##isa); }
+#define MLC__CPU_draw(K, isa, level) \
+    K##_isa(mlc__k_draw, random, isa, level, mlc__draw_run(dev, a, &mlc__random_fns_##isa), NULL)
 #define MLC__CPU_random(K, isa, level) \
-    K##_isa(random, isa, level, mlc__random_run(dev, a, &mlc__random_fns_##isa), NULL)
+    K##_isa(mlc__k_random, random, isa, level, \
+            mlc__random_run(dev, a, &mlc__random_fns_##isa), NULL)
 
 /* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept. */
 typedef struct mlc__dropout_job {
@@ -16604,7 +16605,7 @@ static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
 }
 
 #define MLC__CPU_dropout(K, isa, level) \
-    K##_isa(dropout, isa, level, \
+    K##_isa(mlc__k_dropout, dropout, isa, level, \
             mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa, mlc__drop_f32_##isa), NULL)
 
 /* A uniform number for draw i of a stream. */
@@ -16716,7 +16717,7 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
 }
 
 #define MLC__CPU_multinomial(K, isa, level) \
-    K##_plain(multinomial, isa, level, mlc__k_multinomial, mlc__k_multinomial_workspace)
+    K##_plain(mlc__k_multinomial, mlc__k_multinomial_workspace)
 
 /* @@ IMPL.KERNELS.SIGNS ---------------------------------- +-1 out of bits, as products read them
  * A sketch by random signs is an operand of products that lies nowhere: 32 by 32 bits at a time are
@@ -19087,17 +19088,16 @@ MLC__STAMP_BF16(amx)
 #endif
 
 #define MLC__CPU_gemm(K, isa, level) \
-    K##_asks(gemm, isa, level, \
+    K##_asks(mlc__k_gemm, mlc__k_gemm_workspace, gemm, isa, level, \
              mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_all_##level), \
              mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_all_##level))
 /* The same without signs and dropout: what most operations call. */
-#define MLC__PRODUCT_AT(name, isa, level, K) \
-    static mlc_status mlc__product_##level(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level); } \
-    static size_t mlc__product_workspace_##level(void *dev, const struct mlc_k_gemm *a) \
-    { return mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level); }
+#define MLC__CPU_product(K, isa, level) \
+    K##_asks(mlc__k_product, mlc__k_product_workspace, gemm, isa, level, \
+             mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level), \
+             mlc__gemm_workspace(dev, a, &mlc__gemm_none, &mlc__gemm_level_##level))
 #define MLC__CPU_pack(K, isa, level) \
-    K##_asks(pack, isa, level, \
+    K##_asks(mlc__k_pack, mlc__k_pack_workspace, pack, isa, level, \
              MLC__IF_PACKS_##level(mlc__pack_run(dev, a), MLC_ERR_UNSUPPORTED), \
              MLC__IF_PACKS_##level(mlc__pack_workspace(a), 0))
 
@@ -21470,11 +21470,11 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
 }
 
 #define MLC__CPU_conv(K, isa, level) \
-    K##_asks(conv, isa, level, \
+    K##_asks(mlc__k_conv, mlc__k_conv_workspace, conv, isa, level, \
              mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_##isa), \
              mlc__conv_workspace(dev, a, &mlc__gemm_level_##level))
 #else
-#define MLC__CPU_conv(K, isa, level) K##_none(conv, isa, level, NULL, NULL)
+#define MLC__CPU_conv(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -22036,10 +22036,10 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
 }
 
 #define MLC__CPU_pool(K, isa, level) \
-    K##_isa(pool, isa, level, \
+    K##_isa(mlc__k_pool, pool, isa, level, \
             mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), NULL)
 #else
-#define MLC__CPU_pool(K, isa, level) K##_none(pool, isa, level, NULL, NULL)
+#define MLC__CPU_pool(K, isa, level) K##_none(NULL, NULL)
 #endif
 #endif /* MLC__ONCE */
 
@@ -22657,12 +22657,12 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
 }
 
 #define MLC__CPU_bnorm(K, isa, level) \
-    K##_level(bnorm, isa, level, \
+    K##_level(mlc__k_bnorm, bnorm, isa, level, \
               mlc__bnorm_run_all(dev, a, mlc__lane_fns_##isa, mlc__bnorm_fns_##isa, \
                                  &mlc__half_fns_##level), mlc__k_bnorm_workspace)
 #endif /* MLC__ONCE */
 #else
-#define MLC__CPU_bnorm(K, isa, level) K##_none(bnorm, isa, level, NULL, NULL)
+#define MLC__CPU_bnorm(K, isa, level) K##_none(NULL, NULL)
 #endif
 #if MLC__ONCE
 
@@ -22817,11 +22817,11 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
 }
 
 #define MLC__CPU_resize(K, isa, level) \
-    K##_isa(resize, isa, level, \
+    K##_isa(mlc__k_resize, resize, isa, level, \
             mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), \
             mlc__k_resize_workspace)
 #else
-#define MLC__CPU_resize(K, isa, level) K##_none(resize, isa, level, NULL, NULL)
+#define MLC__CPU_resize(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -23802,7 +23802,8 @@ static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc
 }
 
 #define MLC__CPU_xent(K, isa, level) \
-    K##_isa(xent, isa, level, mlc__xent_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), \
+    K##_isa(mlc__k_xent, xent, isa, level, \
+            mlc__xent_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), \
             mlc__k_xent_workspace)
 
 typedef struct mlc__xent_grad_job {
@@ -23895,7 +23896,7 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
 }
 
 #define MLC__CPU_xent_grad(K, isa, level) \
-    K##_isa(xent_grad, isa, level, \
+    K##_isa(mlc__k_xent_grad, xent_grad, isa, level, \
             mlc__xent_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
 
 /* -- softmax and norms: rows go to kernels in groups -- */
@@ -24047,7 +24048,7 @@ static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a,
 }
 
 #define MLC__CPU_softmax(K, isa, level) \
-    K##_isa(softmax, isa, level, \
+    K##_isa(mlc__k_softmax, softmax, isa, level, \
             mlc__softmax_run(dev, a, mlc__softmax_rows_##isa, mlc__row_fns_##isa, \
                              &mlc__half_fns_##isa), NULL)
 
@@ -24070,7 +24071,7 @@ static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_gr
 }
 
 #define MLC__CPU_softmax_grad(K, isa, level) \
-    K##_isa(softmax_grad, isa, level, \
+    K##_isa(mlc__k_softmax_grad, softmax_grad, isa, level, \
             mlc__softmax_grad_run(dev, a, mlc__softmax_grad_rows_##isa, mlc__row_fns_##isa, \
                                   &mlc__half_fns_##isa), NULL)
 
@@ -24110,7 +24111,7 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, mlc__row_
 }
 
 #define MLC__CPU_norm(K, isa, level) \
-    K##_isa(norm, isa, level, \
+    K##_isa(mlc__k_norm, norm, isa, level, \
             mlc__norm_run(dev, a, mlc__norm_rows_##isa, mlc__norm_fns_##isa, \
                           &mlc__half_fns_##isa), NULL)
 
@@ -24274,7 +24275,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 }
 
 #define MLC__CPU_norm_grad(K, isa, level) \
-    K##_isa(norm_grad, isa, level, \
+    K##_isa(mlc__k_norm_grad, norm_grad, isa, level, \
             mlc__norm_grad_run(dev, a, mlc__norm_grad_rows_##isa, mlc__norm_fns_##isa, \
                                &mlc__half_fns_##isa), \
             mlc__k_norm_grad_workspace)
@@ -24714,7 +24715,7 @@ static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc
 }
 
 #define MLC__CPU_squares(K, isa, level) \
-    K##_isa(squares, isa, level, \
+    K##_isa(mlc__k_squares, squares, isa, level, \
             mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa), \
             mlc__k_squares_workspace)
 
@@ -24796,7 +24797,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
     return MLC_OK;
 }
 
-#define MLC__CPU_guard(K, isa, level) K##_plain(guard, isa, level, mlc__k_guard, NULL)
+#define MLC__CPU_guard(K, isa, level) K##_plain(mlc__k_guard, NULL)
 
 /* The first pass of a rule with norms; squares by level. */
 struct mlc__norms {
@@ -24954,7 +24955,7 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
         { MLC__RULE_AT_##isa, mlc__by_chance_##isa, &mlc__half_fns_##isa, &mlc__random_fns_##isa };
 MLC__EACH_ISA(MLC__STAMP_OPTIM_FNS)
 #define MLC__CPU_optim(K, isa, level) \
-    K##_level(optim, isa, level, \
+    K##_level(mlc__k_optim, optim, isa, level, \
               mlc__optim_run(dev, a, &mlc__optim_fns_##isa, \
                              MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
               mlc__k_optim_workspace)
@@ -25087,7 +25088,7 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
 }
 
 #define MLC__CPU_gemm_optim(K, isa, level) \
-    K##_asks(gemm_optim, isa, level, \
+    K##_asks(mlc__k_gemm_optim, mlc__k_gemm_optim_workspace, gemm_optim, isa, level, \
              mlc__gemm_optim_run(dev, a, &mlc__gemm_level_##level, &mlc__optim_fns_##isa, \
                                  MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
              mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level))
@@ -25547,10 +25548,10 @@ static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc
 }
 
 #define MLC__CPU_average(K, isa, level) \
-    K##_isa(average, isa, level, \
+    K##_isa(mlc__k_average, average, isa, level, \
             mlc__average_run(dev, a, mlc__average_f32_##isa, &mlc__half_fns_##isa), NULL)
 #else
-#define MLC__CPU_average(K, isa, level) K##_none(average, isa, level, NULL, NULL)
+#define MLC__CPU_average(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -25755,11 +25756,11 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
 }
 
 #define MLC__CPU_sketch(K, isa, level) \
-    K##_isa(sketch, isa, level, \
+    K##_isa(mlc__k_sketch, sketch, isa, level, \
             mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
                                 &mlc__half_fns_##isa), mlc__k_sketch_workspace)
 #else
-#define MLC__CPU_sketch(K, isa, level) K##_none(sketch, isa, level, NULL, NULL)
+#define MLC__CPU_sketch(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 /* @@ IMPL.KERNELS.ATTENTION ------------------------------ softmax(q k^T) v, a row at a time
@@ -27013,7 +27014,7 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
 #define MLC__FLASH_AT_avx2(tiles, rows)   tiles
 #define MLC__FLASH_AT_avx512(tiles, rows) tiles
 #define MLC__CPU_attention(K, isa, level) \
-    K##_asks(attention, isa, level, \
+    K##_asks(mlc__k_attention, mlc__k_attention_workspace, attention, isa, level, \
              MLC__FLASH_AT_##isa(mlc__flash_run(dev, a, &mlc__gemm_level_##level, \
                                                 mlc__flash_fns_##isa), \
                                  mlc__attention_run(dev, a)), \
@@ -27021,7 +27022,7 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
                                                       mlc__flash_fns_##isa), \
                                  mlc__k_attention_workspace(dev, a)))
 #define MLC__CPU_attention_grad(K, isa, level) \
-    K##_asks(attention_grad, isa, level, \
+    K##_asks(mlc__k_attention_grad, mlc__k_attention_grad_workspace, attention_grad, isa, level, \
              MLC__FLASH_AT_##isa(mlc__flash_back_run(dev, a, &mlc__gemm_level_##level, \
                                                      mlc__flash_fns_##isa), \
                                  mlc__attention_grad_run(dev, a)), \
@@ -27029,8 +27030,8 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
                                                            mlc__flash_fns_##isa), \
                                  mlc__k_attention_grad_workspace(dev, a)))
 #else
-#define MLC__CPU_attention(K, isa, level) K##_none(attention, isa, level, NULL, NULL)
-#define MLC__CPU_attention_grad(K, isa, level) K##_none(attention_grad, isa, level, NULL, NULL)
+#define MLC__CPU_attention(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_attention_grad(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 #if MLC__ONCE
@@ -28775,16 +28776,16 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
 #endif /* MLC__ONCE */
 
 #define MLC__CPU_rnn(K, isa, level) \
-    K##_asks(rnn, isa, level, \
+    K##_asks(mlc__k_rnn, mlc__k_rnn_workspace, rnn, isa, level, \
              mlc__recur_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
              mlc__recur_run_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
 #define MLC__CPU_rnn_grad(K, isa, level) \
-    K##_asks(rnn_grad, isa, level, \
+    K##_asks(mlc__k_rnn_grad, mlc__k_rnn_grad_workspace, rnn_grad, isa, level, \
              mlc__recur_grad_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
              mlc__recur_grad_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
 #else
-#define MLC__CPU_rnn(K, isa, level) K##_none(rnn, isa, level, NULL, NULL)
-#define MLC__CPU_rnn_grad(K, isa, level) K##_none(rnn_grad, isa, level, NULL, NULL)
+#define MLC__CPU_rnn(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_rnn_grad(K, isa, level) K##_none(NULL, NULL)
 #endif
 
 #if MLC__ONCE
@@ -29206,10 +29207,11 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 }
 
 #define MLC__CPU_ctc(K, isa, level) \
-    K##_isa(ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), mlc__k_ctc_workspace)
+    K##_isa(mlc__k_ctc, ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), \
+            mlc__k_ctc_workspace)
 #endif /* MLC__ONCE */
 #else
-#define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
+#define MLC__CPU_ctc(K, isa, level) K##_none(NULL, NULL)
 #endif
 #if MLC__ONCE
 
@@ -29296,77 +29298,72 @@ MLC__LEVEL_HOT
 
 #if MLC__HAS_KERNELS
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
- * A line that stands with a kernel says how it is called: MLC__CPU_NAME(K, isa, level) is
- * K_FORM(NAME, isa, level, run, query). The form says what run is: plain, the function of all
- * levels; isa, a call of it with what an ISA brings, for dev and a; level, a call for each level.
- * query is the function that tells the bytes of workspace, or NULL; with the form asks, which else
- * is level, it is a call, too. The form of a kernel whose family is left out is none. From these
- * lines come the functions that make the calls; a column per kernel, mlc__cpu_NAME[level], through
- * which operations call, so that the linker drops kernels that no operation of the program uses;
- * and a row per level, all kernels of it, for mlc_cpu_kernels. All of it is constant: contexts of
+ * A line that stands with a kernel, MLC__CPU_NAME(K, isa, level), says how it is called:
+ *
+ *     K##_plain(run, query)                 run is the function of all levels
+ *     K##_isa(mlc__k_NAME, NAME, isa, level, run, query)          a call of it, for dev and a, with
+ *                                           what an ISA brings, in a function mlc__k_NAME_isa
+ *     K##_level(mlc__k_NAME, NAME, isa, level, run, query)        the same for each level
+ *     K##_asks(mlc__k_NAME, mlc__k_NAME_workspace, NAME, isa, level, run, query)    and query, too
+ *     K##_none(NULL, NULL)                  the kernel's family is left out
+ *
+ * query is the function that tells the bytes of workspace, or NULL. From these lines come the
+ * functions that make the calls; a column per kernel, mlc__cpu_NAME[level], through which
+ * operations call, so that the linker drops kernels that no operation of the program uses; and a
+ * row per level, all kernels of it, for mlc_cpu_kernels. All of it is constant: contexts of
  * different levels live side by side. */
 
-/* mlc__k_NAME_AT and its workspace query. */
-#define MLC__CALLS(name, at, call) \
-    static mlc_status mlc__k_##name##_##at(void *dev, const struct mlc_k_##name *a) \
-    { (void)dev; (void)a; return call; }
-#define MLC__ASKS(name, at, call) \
-    static size_t mlc__k_##name##_workspace_##at(void *dev, const struct mlc_k_##name *a) \
+/* fn_at, of what a kernel is called with. */
+#define MLC__CALLS(T, fn, kernel, at, call) \
+    static T fn##_##at(void *dev, const struct mlc_k_##kernel *a) \
     { (void)dev; (void)a; return call; }
 
 /* K that define functions: at a level that is an ISA, and at one over it. */
-#define MLC__BASE_LEVEL_plain(name, isa, level, run, query)
-#define MLC__BASE_LEVEL_isa(name, isa, level, run, query)   MLC__CALLS(name, isa, run)
-#define MLC__BASE_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
-#define MLC__BASE_LEVEL_asks(name, isa, level, run, query) \
-    MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
-#define MLC__BASE_LEVEL_none(name, isa, level, run, query)
-#define MLC__OVER_LEVEL_plain(name, isa, level, run, query)
-#define MLC__OVER_LEVEL_isa(name, isa, level, run, query)
-#define MLC__OVER_LEVEL_level(name, isa, level, run, query) MLC__CALLS(name, level, run)
-#define MLC__OVER_LEVEL_asks(name, isa, level, run, query) \
-    MLC__CALLS(name, level, run) MLC__ASKS(name, level, query)
-#define MLC__OVER_LEVEL_none(name, isa, level, run, query)
+#define MLC__BASE_LEVEL_plain(run, query)
+#define MLC__BASE_LEVEL_isa(fn, kernel, isa, level, run, query) \
+    MLC__CALLS(mlc_status, fn, kernel, isa, run)
+#define MLC__BASE_LEVEL_level(fn, kernel, isa, level, run, query) \
+    MLC__CALLS(mlc_status, fn, kernel, level, run)
+#define MLC__BASE_LEVEL_asks(fn, wants, kernel, isa, level, run, query) \
+    MLC__CALLS(mlc_status, fn, kernel, level, run) MLC__CALLS(size_t, wants, kernel, level, query)
+#define MLC__BASE_LEVEL_none(run, query)
+#define MLC__OVER_LEVEL_plain(run, query)
+#define MLC__OVER_LEVEL_isa(fn, kernel, isa, level, run, query)
+#define MLC__OVER_LEVEL_level MLC__BASE_LEVEL_level
+#define MLC__OVER_LEVEL_asks  MLC__BASE_LEVEL_asks
+#define MLC__OVER_LEVEL_none(run, query)
 /* K that name them, and the queries; the comma is part of it. */
-#define MLC__RUN_plain(name, isa, level, run, query) run,
-#define MLC__RUN_isa(name, isa, level, run, query)   mlc__k_##name##_##isa,
-#define MLC__RUN_level(name, isa, level, run, query) mlc__k_##name##_##level,
-#define MLC__RUN_asks(name, isa, level, run, query)  mlc__k_##name##_##level,
-#define MLC__RUN_none(name, isa, level, run, query)  NULL,
-#define MLC__QUERY_plain(name, isa, level, run, query) query,
-#define MLC__QUERY_isa(name, isa, level, run, query)   query,
-#define MLC__QUERY_level(name, isa, level, run, query) query,
-#define MLC__QUERY_asks(name, isa, level, run, query) mlc__k_##name##_workspace_##level,
-#define MLC__QUERY_none(name, isa, level, run, query) NULL,
+#define MLC__RUN_plain(run, query) run,
+#define MLC__RUN_isa(fn, kernel, isa, level, run, query)   fn##_##isa,
+#define MLC__RUN_level(fn, kernel, isa, level, run, query) fn##_##level,
+#define MLC__RUN_asks(fn, wants, kernel, isa, level, run, query) fn##_##level,
+#define MLC__RUN_none(run, query) NULL,
+#define MLC__QUERY_plain(run, query) query,
+#define MLC__QUERY_isa(fn, kernel, isa, level, run, query)   query,
+#define MLC__QUERY_level(fn, kernel, isa, level, run, query) query,
+#define MLC__QUERY_asks(fn, wants, kernel, isa, level, run, query) wants##_##level,
+#define MLC__QUERY_none(run, query) NULL,
 
 #define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
 #define MLC__RUN_AT(name, isa, level, K)    MLC__CPU_##name(MLC__RUN, isa, level)
 #define MLC__QUERY_AT(name, isa, level, K)  MLC__CPU_##name(MLC__QUERY, isa, level)
-#define MLC__COLUMN(name) \
+#define MLC__COLUMN_OF(name, kernel) \
     MLC__EACH_LEVEL(MLC__DEFINE_AT, name) \
-    MLC__SEAM mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##name *) = \
-        { MLC__EACH_LEVEL(MLC__RUN_AT, name) }; \
-    MLC__SEAM size_t (*const mlc__cpu_##name##_workspace[])(void *, const struct mlc_k_##name *) = \
+    MLC__SEAM mlc_status (*const mlc__cpu_##name[])(void *, const struct mlc_k_##kernel *) = \
+        { MLC__EACH_LEVEL(MLC__RUN_AT, name) };
+#define MLC__QUERIES_OF(name, kernel) \
+    MLC__SEAM size_t (*const mlc__cpu_##name##_workspace[])(void *, \
+                                                            const struct mlc_k_##kernel *) = \
         { MLC__EACH_LEVEL(MLC__QUERY_AT, name) };
+#define MLC__COLUMN(name) MLC__COLUMN_OF(name, name) MLC__QUERIES_OF(name, name)
 MLC_KERNELS(MLC__COLUMN)
 
 /* Columns beside the kernels' own leave out what few operations ask for: of products signs and
  * dropout, of random numbers what no parameter begins with, of reductions maxima. */
-#define MLC__PRODUCT_RUN(name, isa, level, K)   mlc__product_##level,
-#define MLC__PRODUCT_QUERY(name, isa, level, K) mlc__product_workspace_##level,
-MLC__EACH_LEVEL(MLC__PRODUCT_AT, gemm)
-MLC__SEAM mlc_status (*const mlc__cpu_product[])(void *, const struct mlc_k_gemm *) =
-    { MLC__EACH_LEVEL(MLC__PRODUCT_RUN, gemm) };
-MLC__SEAM size_t (*const mlc__cpu_product_workspace[])(void *, const struct mlc_k_gemm *) =
-    { MLC__EACH_LEVEL(MLC__PRODUCT_QUERY, gemm) };
-#define MLC__DRAW_RUN(name, isa, level, K) mlc__draw_##level,
-MLC__EACH_LEVEL(MLC__DRAW_AT, random)
-MLC__SEAM mlc_status (*const mlc__cpu_draw[])(void *, const struct mlc_k_random *) =
-    { MLC__EACH_LEVEL(MLC__DRAW_RUN, random) };
-#define MLC__SUM_RUN(name, isa, level, K) mlc__sum_##level,
-MLC__EACH_LEVEL(MLC__SUM_AT, reduce)
-MLC__SEAM mlc_status (*const mlc__cpu_sum[])(void *, const struct mlc_k_reduce *) =
-    { MLC__EACH_LEVEL(MLC__SUM_RUN, reduce) };
+MLC__COLUMN_OF(product, gemm)
+MLC__QUERIES_OF(product, gemm)
+MLC__COLUMN_OF(draw, random)
+MLC__COLUMN_OF(sum, reduce)
 
 #define MLC__CELL(name, isa, level) \
     MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)

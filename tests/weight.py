@@ -84,17 +84,21 @@ def unspelled(paths):
     """(functions whose name stands nowhere in the header, all functions) of objects.
 
     mlc__norm_sums_f32_avx2 stands there as MLC__N(norm_sums_f32), mlc__exp_low_f32 as
-    MLC__F(mlc__exp_low), mlc__v_mad_avx2 as MLC__V(mad): an argument that is the whole name but for
-    what the reading of a level or a type adds to it."""
+    MLC__F(mlc__exp_low), mlc__v_mad_avx2 as MLC__V(mad), mlc__k_map_avx2 as mlc__k_map in the line
+    MLC__CPU_map, which makes it: an argument that is the whole name but for what a level or a type
+    adds to it."""
     text = re.sub(r"/\*.*?\*/", " ", (ROOT / "mlcore.h").read_text(), flags=re.S)
     words = set(re.findall(r"\bmlc_\w+", text))
     by_level = set(re.findall(r"\bMLC__N(?:_\w+)?\((\w+)\)", text))
     by_type = set(re.findall(r"\bMLC__F\((\w+)\)", text))
     vectors = {f"{kind.lower()}_{name}" for kind, name in re.findall(r"\bMLC__([VD])\((\w+)\)", text)}
+    lines = re.findall(r"#define MLC__CPU_\w+\(K, isa, level\) *(?:\\\n)? *K##_\w+\(([\w, ]+)", text)
+    by_line = {word for line in lines for word in re.findall(r"\bmlc__\w+", line)}
     out = subprocess.run(["nm", *paths], check=True, text=True, capture_output=True).stdout
     names = {row.split()[2].split(".")[0] for row in out.splitlines()
              if len(row.split()) == 3 and row.split()[1] in "tT"}
     lost = [name for name in names if name not in words and
+            re.sub(LEVELS, "", name) not in by_line and
             re.sub(r"_(?:f32|f64|bf16)$", "", name) not in by_type and
             re.sub(LEVELS, "", name)[5:] not in by_level | vectors]
     return sorted(lost), len(names)
