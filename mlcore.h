@@ -20520,8 +20520,6 @@ static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
 }
 #endif /* MLC__ONCE */
 #endif
-#if MLC__ONCE
-#endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.WINOGRAD ------------------------------- 3x3 with stride 1, in f32: F(2x2, 3x3)
  * 2 x 2 pixels of the result come from 4 x 4 that are read, by 16 multiplications for a pair of
@@ -20597,8 +20595,47 @@ MLC__INLINE void mlc__wino_put(float *to, int64_t plane, int r, const mlc__lanes
     MLC__UNROLL_V for (int i = 0; i < 4; i++) memcpy(to + (r * 4 + i) * plane, &v[i], sizeof v[i]);
 }
 
+/* A pixel of y in its place, `of` pixels behind the first of row r. */
+MLC__INLINE void mlc__wino_finish(const mlc__wino_line *l, int r, int64_t of, int64_t c,
+                                  const mlc__lanes_f32 *y)
+{
+    mlc__lanes_f32 v = *y, add;
+    if (l->bias) {
+        memcpy(&add, l->bias + c, sizeof add);
+        v += add;
+    }
+    if (l->residual[r]) {
+        memcpy(&add, l->residual[r] + of * l->c + c, sizeof add);
+        v += add;
+    }
+    if (l->relu) v = (mlc__lanes_f32)((mlc__lanes_u32)v & ~(mlc__lanes_u32)(v <= 0.0f));
+    memcpy(l->row[r] + of * l->c + c, &v, sizeof v);
+}
+
+/* G w G^T of lanes of weights whose taps are `tap` elements apart. */
+MLC__INLINE void mlc__wino_weights_of(float *to, int64_t plane, const float *w, int64_t tap)
+{
+    mlc__lanes_f32 v[3][4], u[4], g[3];
+    MLC__UNROLL_V for (int i = 0; i < 3; i++) {
+        MLC__UNROLL_V for (int r = 0; r < 3; r++) memcpy(&g[r], w + (r * 3 + i) * tap, sizeof g[r]);
+        mlc__wino_g(g, v[i]);
+    }
+    MLC__UNROLL_V for (int r = 0; r < 4; r++) {
+        const mlc__lanes_f32 x[3] = { v[0][r], v[1][r], v[2][r] };
+        mlc__wino_g(x, u);
+        mlc__wino_put(to, plane, r, u);
+    }
+}
+#endif /* MLC__ONCE */
+
+/* -- kernels of a level -- */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+
 /* Two columns of a tile are those of the tile before. */
-MLC__BODY void mlc__wino_read_body(const mlc__wino_line *l)
+MLC__AT static void MLC__N(wino_read)(const mlc__wino_line *l)
 {
     for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP) {
         mlc__lanes_f32 v[4][4];
@@ -20618,24 +20655,7 @@ MLC__BODY void mlc__wino_read_body(const mlc__wino_line *l)
     }
 }
 
-/* A pixel of y in its place, `of` pixels behind the first of row r. */
-MLC__INLINE void mlc__wino_finish(const mlc__wino_line *l, int r, int64_t of, int64_t c,
-                                  const mlc__lanes_f32 *y)
-{
-    mlc__lanes_f32 v = *y, add;
-    if (l->bias) {
-        memcpy(&add, l->bias + c, sizeof add);
-        v += add;
-    }
-    if (l->residual[r]) {
-        memcpy(&add, l->residual[r] + of * l->c + c, sizeof add);
-        v += add;
-    }
-    if (l->relu) v = (mlc__lanes_f32)((mlc__lanes_u32)v & ~(mlc__lanes_u32)(v <= 0.0f));
-    memcpy(l->row[r] + of * l->c + c, &v, sizeof v);
-}
-
-MLC__BODY void mlc__wino_write_body(const mlc__wino_line *l)
+MLC__AT static void MLC__N(wino_write)(const mlc__wino_line *l)
 {
     for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP)
         for (int64_t t = 0; t < l->tiles; t++) {
@@ -20656,7 +20676,7 @@ MLC__BODY void mlc__wino_write_body(const mlc__wino_line *l)
         }
 }
 
-MLC__BODY void mlc__wino_spread_body(const mlc__wino_line *l)
+MLC__AT static void MLC__N(wino_spread)(const mlc__wino_line *l)
 {
     for (int64_t c = 0; c < l->c; c += MLC__WINO_STEP)
         for (int64_t t = 0; t < l->tiles; t++) {
@@ -20674,30 +20694,17 @@ MLC__BODY void mlc__wino_spread_body(const mlc__wino_line *l)
             }
         }
 }
+#undef  MLC__AT
+#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
 
-/* G w G^T of lanes of weights whose taps are `tap` elements apart. */
-MLC__BODY void mlc__wino_weights_of(float *to, int64_t plane, const float *w, int64_t tap)
-{
-    mlc__lanes_f32 v[3][4], u[4], g[3];
-    MLC__UNROLL_V for (int i = 0; i < 3; i++) {
-        MLC__UNROLL_V for (int r = 0; r < 3; r++) memcpy(&g[r], w + (r * 3 + i) * tap, sizeof g[r]);
-        mlc__wino_g(g, v[i]);
-    }
-    MLC__UNROLL_V for (int r = 0; r < 4; r++) {
-        const mlc__lanes_f32 x[3] = { v[0][r], v[1][r], v[2][r] };
-        mlc__wino_g(x, u);
-        mlc__wino_put(to, plane, r, u);
-    }
-}
-
-MLC__BODY void mlc__wino_weights_body(float *to, int64_t plane, const float *w, int64_t tap)
+MLC__AT static void MLC__N(wino_weights)(float *to, int64_t plane, const float *w, int64_t tap)
 {
     for (int64_t c = 0; c < MLC__WINO_LANES; c += MLC__WINO_STEP)
         mlc__wino_weights_of(to + c, plane, w + c, tap);
 }
 
 /* G^T s G of n sums, to taps n apart. */
-MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, int64_t plane)
+MLC__AT static void MLC__N(wino_gather)(float *to, const float *sums, int64_t n, int64_t plane)
 {
     for (int64_t c = 0; c < n; c += MLC__WINO_STEP) {
         mlc__lanes_f32 v[4][3], m[4], g[3];
@@ -20714,36 +20721,7 @@ MLC__BODY void mlc__wino_gather_body(float *to, const float *sums, int64_t n, in
         }
     }
 }
-#endif /* MLC__ONCE */
 
-/* -- kernels of a level -- */
-
-#if MLC__BY_LEVEL
-MLC__LEVEL_HOT
-#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
-
-MLC__AT static void MLC__N(wino_read)(const mlc__wino_line *l)
-{
-    mlc__wino_read_body(l);
-}
-MLC__AT static void MLC__N(wino_write)(const mlc__wino_line *l)
-{
-    mlc__wino_write_body(l);
-}
-MLC__AT static void MLC__N(wino_spread)(const mlc__wino_line *l)
-{
-    mlc__wino_spread_body(l);
-}
-#undef  MLC__AT
-#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
-MLC__AT static void MLC__N(wino_weights)(float *to, int64_t plane, const float *w, int64_t tap)
-{
-    mlc__wino_weights_body(to, plane, w, tap);
-}
-MLC__AT static void MLC__N(wino_gather)(float *to, const float *sums, int64_t n, int64_t plane)
-{
-    mlc__wino_gather_body(to, sums, n, plane);
-}
 /* Depthwise: of f32, f64 and bf16. */
 static const mlc__conv_fns MLC__N(conv_fns) = {
     MLC__N(rows_copy),

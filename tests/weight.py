@@ -77,7 +77,7 @@ def largest(paths, count=10):
     return sorted(rows, reverse=True)[:count]
 
 
-LEVELS = r"_(?:scalar|avx2|avx512|avx512x|amx|neon)$"
+LEVELS = r"_(?:scalar|avx2|avx512|avx512x|amx|neon)(?:_f64)?$"
 
 
 def unspelled(paths):
