@@ -20226,53 +20226,32 @@ MLC__LEVEL_END
 /* -- kernels of a level -- */
 
 #if MLC__READING == MLC__READING_SCALAR                  /* bf16 is read after this level       */
+#  define MLC__DEPTH_LOW(name) name##_bf16
 MLC__BODY void mlc__depth_taps_bf16(const mlc__depth_line *l);
 MLC__BODY void mlc__depth_back_bf16(const mlc__depth_line *l);
+#else
+#  define MLC__DEPTH_LOW(name) MLC__F(name)
 #endif
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_HOT
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
-
-MLC__AT static void MLC__N(depth_taps_f32)(const mlc__depth_line *l)
-{
-    mlc__depth_taps_f32(l);
-}
-MLC__AT static void MLC__N(depth_back_f32)(const mlc__depth_line *l)
-{
-    mlc__depth_back_f32(l);
-}
+MLC__AT static void MLC__N(depth_taps_f32)(const mlc__depth_line *l) { mlc__depth_taps_f32(l); }
+MLC__AT static void MLC__N(depth_back_f32)(const mlc__depth_line *l) { mlc__depth_back_f32(l); }
 #if MLC__BY_BASE
-MLC__AT static void MLC__N(depth_taps_f64)(const mlc__depth_line *l)
-{
-    mlc__depth_taps_f64(l);
-}
-MLC__AT static void MLC__N(depth_back_f64)(const mlc__depth_line *l)
-{
-    mlc__depth_back_f64(l);
-}
+MLC__AT static void MLC__N(depth_taps_f64)(const mlc__depth_line *l) { mlc__depth_taps_f64(l); }
+MLC__AT static void MLC__N(depth_back_f64)(const mlc__depth_line *l) { mlc__depth_back_f64(l); }
 #endif
 #undef  MLC__AT
 #define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
 MLC__AT static void MLC__N(depth_taps_bf16)(const mlc__depth_line *l)
-{
-#if MLC__READING == MLC__READING_AVX512
-    mlc__depth_taps_bf16_512(l);
-#else
-    mlc__depth_taps_bf16(l);
-#endif
-}
+{ MLC__DEPTH_LOW(mlc__depth_taps)(l); }
 MLC__AT static void MLC__N(depth_back_bf16)(const mlc__depth_line *l)
-{
-#if MLC__READING == MLC__READING_AVX512
-    mlc__depth_back_bf16_512(l);
-#else
-    mlc__depth_back_bf16(l);
-#endif
-}
+{ MLC__DEPTH_LOW(mlc__depth_back)(l); }
 #undef MLC__AT
 MLC__LEVEL_END
 #endif
+#undef MLC__DEPTH_LOW
 
 #if MLC__ONCE
 
