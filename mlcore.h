@@ -25514,11 +25514,14 @@ static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc
 MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 
+#endif /* MLC__ONCE */
+
 /* @@ IMPL.KERNELS.SKETCH --------------------------------- CountSketch, Walsh-Hadamard transforms
  * Lines one after the other, each in L1: signs, then one addition an element, or the butterflies of
  * a fast Walsh-Hadamard transform, two stages of it in a pass. */
 
 #ifndef MLC_NO_SKETCH
+#if MLC__ONCE
 
 /* The last four stages, within 16 elements, in lanes: each lane takes its partner's value and adds
  * or subtracts its own. */
@@ -25575,19 +25578,23 @@ MLC__BODY void mlc__hadamard_16(float *x) { (void)x; }
         } \
     if (h > 1) for (T *a = v; a < v + n; a += h) WITHIN(a);
 
-MLC__BODY void mlc__hadamard_f32_body(float *v, int64_t n)
-{
-    MLC__HADAMARD_TEXT(float, MLC__HADAMARD_FEW, mlc__hadamard_16)
-}
 #define MLC__HADAMARD_NONE(a) (void)(a)
 static MLC__OPT void mlc__hadamard_f64(double *v, int64_t n)
 {
     MLC__HADAMARD_TEXT(double, 0, MLC__HADAMARD_NONE)
 }
-#define MLC__STAMP_HADAMARD(isa) \
-    MLC__AT_##isa static void mlc__hadamard_f32_##isa(float *v, int64_t n) \
-    { mlc__hadamard_f32_body(v, n); }
-MLC__EACH_ISA(MLC__STAMP_HADAMARD)
+#endif /* MLC__ONCE */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_KERNELS
+MLC__PASTE(MLC__AT_, MLC__ISA) static void MLC__N(hadamard_f32)(float *v, int64_t n)
+{
+    MLC__HADAMARD_TEXT(float, MLC__HADAMARD_FEW, mlc__hadamard_16)
+}
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 
 /* span: elements of the longest line that there is on the way. */
 typedef struct mlc__sketch_job {
@@ -25716,9 +25723,11 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
     K##_isa(mlc__k_sketch, sketch, isa, level, \
             mlc__sketch_run_all(dev, a, mlc__hadamard_f32_##isa, &mlc__random_fns_##isa, \
                                 &mlc__half_fns_##isa), mlc__k_sketch_workspace)
+#endif /* MLC__ONCE */
 #else
 #define MLC__CPU_sketch(K, isa, level) K##_none(NULL, NULL)
 #endif
+#if MLC__ONCE
 
 /* @@ IMPL.KERNELS.ATTENTION ------------------------------ softmax(q k^T) v, a row at a time
  * A task is a batch and a head of k and v, with all heads of q that go with it. Of a row the scores
