@@ -19583,6 +19583,15 @@ static void mlc__conv_lines(const mlc__conv_job *j, const char *line, int64_t g,
                           t->step * pitch, run ? t->n * bytes : bytes, hi - lo);
 }
 
+/* Line of an image that taps i0 and i1 of the first two axes read for pixel g; -1: padding. */
+static int64_t mlc__taps_line(const mlc__taps *t, const int64_t g[3], int64_t i0, int64_t i1)
+{
+    const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
+    const int64_t y1 = g[1] * t[1].step + t[1].off + i1 * t[1].reach;
+    const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
+    return in ? y0 * t[1].size + y1 : -1;
+}
+
 /* The patches of n pixels of a row of an image, from pixel (g0, g1, g2) on; from is the image, at
  * its group. */
 static void mlc__conv_row(const mlc__conv_job *j, const char *from, const int64_t g[3], int64_t n,
@@ -19592,15 +19601,11 @@ static void mlc__conv_row(const mlc__conv_job *j, const char *from, const int64_
     const int64_t bytes = j->c * (int64_t)mlc_dtype_bytes(j->a->dtype);
     const int64_t pitch = j->a->groups * bytes;
     if (bytes == 0) return;            /* no channels: from is NULL */
-    for (int64_t i0 = 0; i0 < t[0].n; i0++) {
-        const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
+    for (int64_t i0 = 0; i0 < t[0].n; i0++)
         for (int64_t i1 = 0; i1 < t[1].n; i1++, to += t[2].n * bytes) {
-            const int64_t y1 = g[1] * t[1].step + t[1].off + i1 * t[1].reach;
-            const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
-            const char *line = in ? from + (y0 * t[1].size + y1) * t[2].size * pitch : NULL;
-            mlc__conv_lines(j, line, g[2], n, to, to_step);
+            const int64_t y = mlc__taps_line(t, g, i0, i1);
+            mlc__conv_lines(j, y < 0 ? NULL : from + y * t[2].size * pitch, g[2], n, to, to_step);
         }
-    }
 }
 
 /* Row r of a phase as image and pixel. */
@@ -19641,12 +19646,10 @@ static void mlc__conv_strip_row(const mlc__conv_job *j, const char *from, const 
     const int64_t n = p->span * t[2].step, lo = mlc__min(n, mlc__max(0, -t[2].off));
     const int64_t hi = mlc__max(lo, mlc__min(n, t[2].size - t[2].off));
     for (int64_t i = 0; i < t[0].n * t[1].n; i++, to += bytes) {
-        const int64_t y0 = g[0] * t[0].step + t[0].off + i / t[1].n * t[0].reach;
-        const int64_t y1 = g[1] * t[1].step + t[1].off + i % t[1].n * t[1].reach;
-        const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size;
-        const char *line = from + ((y0 * t[1].size + y1) * t[2].size + t[2].off + lo) * pitch;
-        for (int64_t x = 0; x < (in ? lo : n); x++) memset(to + x * step, 0, (size_t)bytes);
-        if (!in) continue;
+        const int64_t y = mlc__taps_line(t, g, i / t[1].n, i % t[1].n);
+        const char *line = from + (y * t[2].size + t[2].off + lo) * pitch;
+        for (int64_t x = 0; x < (y < 0 ? n : lo); x++) memset(to + x * step, 0, (size_t)bytes);
+        if (y < 0) continue;
         j->fns->rows_copy(to + lo * step, step, line, pitch, bytes, hi - lo);
         for (int64_t x = hi; x < n; x++) memset(to + x * step, 0, (size_t)bytes);
     }
@@ -19771,6 +19774,29 @@ static void mlc__conv_ahead(const mlc__conv_job *j, int64_t row, mlc__gemm_hints
     h->ahead_bytes = (size_t)(to - from);
 }
 
+/* What meets a result from element at on. */
+static void mlc__conv_meets(const struct mlc_k_conv *a, int64_t at, struct mlc_k_gemm *g)
+{
+    const size_t size = mlc_dtype_bytes(a->dtype);
+    g->beta = a->accumulate ? 1.0 : 0.0;
+    g->act = a->act;
+    g->act_last = 1;
+    g->aux = (void *)(uintptr_t)mlc__at(a->aux, at, size);
+    g->aux_after = a->aux_after;
+    g->residual = mlc__at(a->residual, at, size);
+}
+
+/* A product of one thread, whose workspace follows patches and rows in room. */
+static bool mlc__conv_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, const mlc__gemm_hints *h,
+                               char *room)
+{
+    g->workspace = room + j->patches + j->rows;
+    g->workspace_bytes = j->room - j->patches - j->rows;
+    if (mlc__gemm_run(NULL, g, h, j->level) == MLC_OK) return true;
+    __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+    return false;
+}
+
 static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__conv_job *j = MLC__CAST(mlc__conv_job *, arg);
@@ -19789,21 +19815,11 @@ static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
     g.bias = mlc__conv_bias(j, group, room);
     g.bias_dtype = p->strided ? mlc__wide(a->bias_dtype) : a->bias_dtype;
     g.c = p->strided ? room + j->patches : (void *)(uintptr_t)mlc__at(to, at, size);
-    if (!p->strided) {
-        g.beta = a->accumulate ? 1.0 : 0.0;
-        g.act = a->act;
-        g.aux = a->aux ? (void *)(uintptr_t)mlc__at(a->aux, at, size) : NULL;
-        g.aux_after = a->aux_after;
-        g.residual = a->residual ? mlc__at(a->residual, at, size) : NULL;
-        g.act_last = 1;
-    }
-    g.workspace = room + j->patches + j->rows;
-    g.workspace_bytes = j->room - j->patches - j->rows;
+    if (!p->strided) mlc__conv_meets(a, at, &g);
     mlc__gemm_hints h = mlc__conv_hints(j);
     mlc__conv_ahead(j, row + rows, &h);
-    if (mlc__gemm_run(NULL, &g, &h, j->level) != MLC_OK)
-        __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
-    else if (p->strided) mlc__conv_put(j, group, row, rows, g.c);
+    if (mlc__conv_multiply(j, &g, &h, room) && p->strided)
+        mlc__conv_put(j, group, row, rows, g.c);
 }
 
 /* What meets a result that tiles do not make on its way to y, or dx: the sink of a product. */
@@ -19817,14 +19833,9 @@ static const mlc__gemm_fns *mlc__conv_sink(const mlc__conv_job *j, struct mlc_k_
     g->c_col = 1;
     g->c = (void *)(uintptr_t)(a->part == MLC_CONV_DX ? a->x : a->y);
     g->alpha = 1.0;
-    g->beta = a->accumulate ? 1.0 : 0.0;
     g->bias = a->bias;
     g->bias_dtype = a->bias_dtype;
-    g->residual = a->residual;
-    g->act_last = 1;
-    g->act = a->act;
-    g->aux = a->aux;
-    g->aux_after = a->aux_after;
+    mlc__conv_meets(a, 0, g);
     return mlc__f64(g->dtype) ? j->level->f64 : j->level->f32;
 }
 
@@ -19856,10 +19867,7 @@ static void mlc__conv_dw_chunk(void *arg, int64_t chunk, int32_t worker)
         }
         g.c = j->work + (size_t)chunk * j->sums;
         g.beta = first ? 0.0 : 1.0;
-        g.workspace = room + j->patches + j->rows;
-        g.workspace_bytes = j->room - j->patches - j->rows;
-        if (mlc__gemm_run(NULL, &g, &mlc__gemm_part, j->level) != MLC_OK)
-            __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+        mlc__conv_multiply(j, &g, &mlc__gemm_part, room);
     }
 }
 
@@ -20281,12 +20289,10 @@ static void mlc__depth_find(const mlc__conv_job *j, int64_t image, const int64_t
     const mlc__taps *t = j->phase.axis;
     int64_t i2 = first % t[2].n, i1 = first / t[2].n % t[1].n, i0 = first / t[2].n / t[1].n;
     for (int64_t i = 0; i < taps; i++) {
-        const int64_t y0 = g[0] * t[0].step + t[0].off + i0 * t[0].reach;
-        const int64_t y1 = g[1] * t[1].step + t[1].off + i1 * t[1].reach;
-        const int64_t y2 = g[2] * t[2].step + t[2].off + i2 * t[2].reach;
-        const bool in = y0 >= 0 && y0 < t[0].size && y1 >= 0 && y1 < t[1].size && y2 >= 0 &&
-                        y2 < t[2].size;
-        r->at[i] = in ? ((image * t[0].size + y0) * t[1].size + y1) * t[2].size + y2 : -1;
+        const int64_t y = mlc__taps_line(t, g, i0, i1);
+        const int64_t x = g[2] * t[2].step + t[2].off + i2 * t[2].reach;
+        const bool in = y >= 0 && x >= 0 && x < t[2].size;
+        r->at[i] = in ? (image * t[0].size * t[1].size + y) * t[2].size + x : -1;
         if (++i2 < t[2].n) continue;
         i2 = 0;
         if (++i1 < t[1].n) continue;
@@ -20929,11 +20935,8 @@ static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *
 
 static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *room)
 {
-    if (mlc__wino_is_short(j, g->n)) { mlc__wino_by_tiles(j->level->f32, g); return; }
-    g->workspace = room + j->patches + j->rows;
-    g->workspace_bytes = j->room - j->patches - j->rows;
-    if (mlc__gemm_run(NULL, g, &mlc__gemm_part, j->level) != MLC_OK)
-        __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
+    if (mlc__wino_is_short(j, g->n)) mlc__wino_by_tiles(j->level->f32, g);
+    else mlc__conv_multiply(j, g, &mlc__gemm_part, room);
 }
 
 /* Sums of a tile of registers that has all columns of its rows take the place of what they were
