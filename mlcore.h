@@ -21434,7 +21434,7 @@ static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
              mlc__conv_run(dev, a, &mlc__gemm_level_##level, &mlc__conv_fns_##isa), \
              mlc__conv_workspace(dev, a, &mlc__gemm_level_##level))
 #else
-#define MLC__CPU_conv(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_conv(K, isa, level) K##_plain(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -21999,7 +21999,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
     K##_isa(mlc__k_pool, pool, isa, level, \
             mlc__pool_run(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), NULL)
 #else
-#define MLC__CPU_pool(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_pool(K, isa, level) K##_plain(NULL, NULL)
 #endif
 #endif /* MLC__ONCE */
 
@@ -22622,7 +22622,7 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
                                  &mlc__half_fns_##level), mlc__k_bnorm_workspace)
 #endif /* MLC__ONCE */
 #else
-#define MLC__CPU_bnorm(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_bnorm(K, isa, level) K##_plain(NULL, NULL)
 #endif
 #if MLC__ONCE
 
@@ -22781,7 +22781,7 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
             mlc__resize_run_all(dev, a, mlc__lane_fns_##isa, &mlc__half_fns_##isa), \
             mlc__k_resize_workspace)
 #else
-#define MLC__CPU_resize(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_resize(K, isa, level) K##_plain(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -25511,7 +25511,7 @@ static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc
     K##_isa(mlc__k_average, average, isa, level, \
             mlc__average_run(dev, a, mlc__average_f32_##isa, &mlc__half_fns_##isa), NULL)
 #else
-#define MLC__CPU_average(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_average(K, isa, level) K##_plain(NULL, NULL)
 #endif
 
 MLC__LEVEL_END
@@ -25728,7 +25728,7 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
                                 &mlc__half_fns_##isa), mlc__k_sketch_workspace)
 #endif /* MLC__ONCE */
 #else
-#define MLC__CPU_sketch(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_sketch(K, isa, level) K##_plain(NULL, NULL)
 #endif
 #if MLC__ONCE
 
@@ -26999,8 +26999,8 @@ static mlc_status mlc__flash_back_run(void *dev, const struct mlc_k_attention_gr
                                                            mlc__flash_fns_##isa), \
                                  mlc__k_attention_grad_workspace(dev, a)))
 #else
-#define MLC__CPU_attention(K, isa, level) K##_none(NULL, NULL)
-#define MLC__CPU_attention_grad(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_attention(K, isa, level) K##_plain(NULL, NULL)
+#define MLC__CPU_attention_grad(K, isa, level) K##_plain(NULL, NULL)
 #endif
 
 #if MLC__ONCE
@@ -28753,8 +28753,8 @@ static size_t mlc__recur_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
              mlc__recur_grad_run(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa), \
              mlc__recur_grad_workspace(dev, a, &mlc__gemm_level_##level, &mlc__recur_fns_##isa))
 #else
-#define MLC__CPU_rnn(K, isa, level) K##_none(NULL, NULL)
-#define MLC__CPU_rnn_grad(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_rnn(K, isa, level) K##_plain(NULL, NULL)
+#define MLC__CPU_rnn_grad(K, isa, level) K##_plain(NULL, NULL)
 #endif
 
 #if MLC__ONCE
@@ -29180,7 +29180,7 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
             mlc__k_ctc_workspace)
 #endif /* MLC__ONCE */
 #else
-#define MLC__CPU_ctc(K, isa, level) K##_none(NULL, NULL)
+#define MLC__CPU_ctc(K, isa, level) K##_plain(NULL, NULL)
 #endif
 #if MLC__ONCE
 
@@ -29269,12 +29269,11 @@ MLC__LEVEL_HOT
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
  * A line that stands with a kernel, MLC__CPU_NAME(K, isa, level), says how it is called:
  *
- *     K##_plain(run, query)                 run is the function of all levels
+ *     K##_plain(run, query)                 run is the function of all levels; NULL: left out
  *     K##_isa(mlc__k_NAME, NAME, isa, level, run, query)          a call of it, for dev and a, with
  *                                           what an ISA brings, in a function mlc__k_NAME_isa
  *     K##_level(mlc__k_NAME, NAME, isa, level, run, query)        the same for each level
  *     K##_asks(mlc__k_NAME, mlc__k_NAME_workspace, NAME, isa, level, run, query)    and query, too
- *     K##_none(NULL, NULL)                  the kernel's family is left out
  *
  * query is the function that tells the bytes of workspace, or NULL. From these lines come the
  * functions that make the calls; a column per kernel, mlc__cpu_NAME[level], through which
@@ -29295,23 +29294,19 @@ MLC__LEVEL_HOT
     MLC__CALLS(mlc_status, fn, kernel, level, run)
 #define MLC__BASE_LEVEL_asks(fn, wants, kernel, isa, level, run, query) \
     MLC__CALLS(mlc_status, fn, kernel, level, run) MLC__CALLS(size_t, wants, kernel, level, query)
-#define MLC__BASE_LEVEL_none(run, query)
 #define MLC__OVER_LEVEL_plain(run, query)
 #define MLC__OVER_LEVEL_isa(fn, kernel, isa, level, run, query)
 #define MLC__OVER_LEVEL_level MLC__BASE_LEVEL_level
 #define MLC__OVER_LEVEL_asks  MLC__BASE_LEVEL_asks
-#define MLC__OVER_LEVEL_none(run, query)
 /* K that name them, and the queries; the comma is part of it. */
 #define MLC__RUN_plain(run, query) run,
 #define MLC__RUN_isa(fn, kernel, isa, level, run, query)   fn##_##isa,
 #define MLC__RUN_level(fn, kernel, isa, level, run, query) fn##_##level,
 #define MLC__RUN_asks(fn, wants, kernel, isa, level, run, query) fn##_##level,
-#define MLC__RUN_none(run, query) NULL,
 #define MLC__QUERY_plain(run, query) query,
 #define MLC__QUERY_isa(fn, kernel, isa, level, run, query)   query,
 #define MLC__QUERY_level(fn, kernel, isa, level, run, query) query,
 #define MLC__QUERY_asks(fn, wants, kernel, isa, level, run, query) wants##_##level,
-#define MLC__QUERY_none(run, query) NULL,
 
 #define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
 #define MLC__RUN_AT(name, isa, level, K)    MLC__CPU_##name(MLC__RUN, isa, level)
