@@ -92,8 +92,8 @@ def unspelled(paths):
     by_level = set(re.findall(r"\bMLC__N(?:_\w+)?\((\w+)\)", text))
     by_type = set(re.findall(r"\bMLC__F\((\w+)\)", text))
     vectors = {f"{kind.lower()}_{name}" for kind, name in re.findall(r"\bMLC__([VD])\((\w+)\)", text)}
-    lines = re.findall(r"#define MLC__CPU_\w+\(K, isa, level\) *(?:\\\n)? *K##_\w+\(([\w, ]+)", text)
-    by_line = {word for line in lines for word in re.findall(r"\bmlc__\w+", line)}
+    made = re.findall(r"\bK##_\w+\(((?:mlc__\w+, )+)\w+, isa, level,", text)
+    by_line = {name for names in made for name in names.split(", ")}
     out = subprocess.run(["nm", *paths], check=True, text=True, capture_output=True).stdout
     names = {row.split()[2].split(".")[0] for row in out.splitlines()
              if len(row.split()) == 3 and row.split()[1] in "tT"}
