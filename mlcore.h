@@ -17153,14 +17153,6 @@ MLC__STAMP_TILE(mlc__tile_f64_neon, MLC__OPT_TILE, double, float64x2_t, 8, 3, 2,
     const T *v = MLC__CAST(const T *, x), a = (T)s; \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] += a * v[i];
 
-MLC__BODY double mlc__dot_f32_body(const void *x, const void *y, int64_t n)
-{
-    MLC__DOT_TEXT(float)
-}
-MLC__BODY void mlc__axpy_f32_body(void *y, double s, const void *x, int64_t n)
-{
-    MLC__AXPY_TEXT(float)
-}
 static MLC__OPT double mlc__dot_f64(const void *x, const void *y, int64_t n)
 {
     MLC__DOT_TEXT(double)
@@ -17169,14 +17161,6 @@ static MLC__OPT void mlc__axpy_f64(void *y, double s, const void *x, int64_t n)
 {
     MLC__AXPY_TEXT(double)
 }
-
-#define MLC__STAMP_DOT(isa) \
-    MLC__FAST_AT_##isa static double mlc__dot_f32_##isa(const void *x, const void *y, int64_t n) \
-    { return mlc__dot_f32_body(x, y, n); } \
-    MLC__FAST_AT_##isa static void mlc__axpy_f32_##isa(void *y, double s, const void *x, \
-                                                       int64_t n) \
-    { mlc__axpy_f32_body(y, s, x, n); }
-MLC__EACH_ISA(MLC__STAMP_DOT)
 
 /* Four at a time: the 32 lanes of each are V x[32 / W], and their sums are joined in pairs as
  * MLC__DOT_TEXT does it, lanes l and l + 16, + 8, + 4, + 2, + 1. */
@@ -17495,27 +17479,43 @@ MLC__BODY void mlc__sink_f32_body(const mlc__sink *s)
     if (!MLC__COMPACT && mlc__sink_is_plain(s)) { mlc__sink_f32_rows(s); return; }
     MLC__SINK_TEXT(float, PLAIN, mlc__sink_change_f32)
 }
-MLC__BODY void mlc__sink_f64_body(const mlc__sink *s)
-{
-    MLC__SINK_TEXT(double, PLAIN, mlc__sink_change_f64)
-}
 MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
 {
     MLC__SINK_TEXT(float, HALF, mlc__sink_change_half)
 }
 
-#define MLC__STAMP_SINK(isa) \
-    MLC__FAST_AT_##isa static void mlc__sink_f32_##isa(const mlc__sink *s) \
-    { \
-        if (mlc__low(s->g->c_dtype)) mlc__sink_half_body(s); \
-        else mlc__sink_f32_body(s); \
-    }
-#define MLC__STAMP_SINK_F64(isa) \
-    MLC__AT_##isa static void mlc__sink_f64_##isa(const mlc__sink *s) { mlc__sink_f64_body(s); }
-MLC__EACH_ISA(MLC__STAMP_SINK)
-MLC__EACH_BASE(MLC__STAMP_SINK_F64)
+#endif /* MLC__ONCE */
 
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__FAST_AT_, MLC__ISA)
+MLC__AT static double MLC__N(dot_f32)(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(float)
+}
+MLC__AT static void MLC__N(axpy_f32)(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(float)
+}
+MLC__AT static void MLC__N(sink_f32)(const mlc__sink *s)
+{
+    if (mlc__low(s->g->c_dtype)) mlc__sink_half_body(s);
+    else mlc__sink_f32_body(s);
+}
+#if MLC__BY_BASE
+MLC__PASTE(MLC__AT_, MLC__ISA) static void MLC__N(sink_f64)(const mlc__sink *s)
+{
+    MLC__SINK_TEXT(double, PLAIN, mlc__sink_change_f64)
+}
+#endif
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
 #if MLC__AVX512X
+static void mlc__sink_f32_avx512(const mlc__sink *s);
+
 /* Mask of the first n lanes of 16. */
 MLC__INLINE MLC__AT_avx512x __mmask16 mlc__first_16(int64_t n)
 {
@@ -19040,53 +19040,54 @@ static mlc_status mlc__gemm_run(void *dev, const struct mlc_k_gemm *g, const mlc
 #define MLC__TILE_F32_scalar 4, 8, 0.15, mlc__tile_f32_scalar, NULL
 #define MLC__TILE_F64_scalar 4, 4, 0.3, MLC__OTHER(mlc__tile_f64_scalar), NULL
 
-/* The table NAME of a level, with EXTRA(dtype) for each dtype. */
-#define MLC__GEMM_FNS(isa, NAME, EXTRA) \
-    static const mlc__gemm_fns mlc__gemm_fns_##NAME[2] = { \
-        { MLC__TILE_F32_##isa, mlc__sink_f32_##isa, mlc__dot_f32_##isa, mlc__dots_f32_##isa, \
-          mlc__axpy_f32_##isa, mlc__map_f32_##isa, EXTRA(0, isa), &mlc__random_fns_##isa, \
-          &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, &mlc__form_f32 }, \
-        { MLC__TILE_F64_##isa, MLC__OTHER(MLC__BASE(mlc__sink_f64_, isa)), \
-          MLC__OTHER(mlc__dot_f64), NULL, MLC__OTHER(mlc__axpy_f64), \
-          MLC__OTHER(MLC__F64_AT(mlc__map_f64_, isa)), EXTRA(1, isa), \
-          &mlc__random_fns_##isa, &mlc__half_fns_##isa, MLC__BLAS_AHEAD_##isa, \
-          MLC__OTHER(&mlc__form_f64) } }; \
-    static const mlc__gemm_level mlc__gemm_level_##NAME = \
-        { &mlc__gemm_fns_##NAME[0], MLC__OTHER(&mlc__gemm_fns_##NAME[1]), NULL };
-#define MLC__NO_EXTRA(i, isa) NULL
-#define MLC__EXTRA(i, isa)    &mlc__gemm_extra_##isa[i]
-#define MLC__STAMP_GEMM(isa) \
-    static const mlc__gemm_extra mlc__gemm_extra_##isa[2] = { \
-        { mlc__signs_f32_##isa, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop, \
-          mlc__drop_f32_##isa }, \
-        { MLC__OTHER(mlc__signs_f64), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop, \
-          mlc__drop_f32_##isa } }; \
-    MLC__GEMM_FNS(isa, isa, MLC__NO_EXTRA) MLC__GEMM_FNS(isa, all_##isa, MLC__EXTRA)
-MLC__EACH_ISA(MLC__STAMP_GEMM)
-
 #define MLC__TILE_BF16_avx512x 14, 32, 0.01, mlc__tile_bf16_avx512x, mlc__narrow_bf16_avx512x
 #define MLC__TILE_BF16_amx     32, 32, 0.002, mlc__tile_bf16_amx, mlc__narrow_bf16_amx
+#endif /* MLC__ONCE */
+
+#if MLC__BY_LEVEL
+static const mlc__gemm_extra MLC__N(gemm_extra)[2] = {
+    { MLC__N(signs_f32), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop, MLC__N(drop_f32) },
+    { MLC__OTHER(mlc__signs_f64), mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop,
+      MLC__N(drop_f32) } };
+#define MLC__GEMM_FNS(extra_f32, extra_f64) { \
+    { MLC__PASTE(MLC__TILE_F32_, MLC__ISA), MLC__N(sink_f32), MLC__N(dot_f32), MLC__N(dots_f32), \
+      MLC__N(axpy_f32), MLC__N(map_f32), extra_f32, &MLC__N(random_fns), &MLC__N(half_fns), \
+      MLC__PASTE(MLC__BLAS_AHEAD_, MLC__ISA), &mlc__form_f32 }, \
+    { MLC__PASTE(MLC__TILE_F64_, MLC__ISA), MLC__OTHER(MLC__N_BASE(sink_f64)), \
+      MLC__OTHER(mlc__dot_f64), NULL, MLC__OTHER(mlc__axpy_f64), MLC__OTHER(MLC__N_F64(map_f64)), \
+      extra_f64, &MLC__N(random_fns), &MLC__N(half_fns), \
+      MLC__PASTE(MLC__BLAS_AHEAD_, MLC__ISA), MLC__OTHER(&mlc__form_f64) } }
+static const mlc__gemm_fns MLC__N(gemm_fns)[2] = MLC__GEMM_FNS(NULL, NULL);
+static const mlc__gemm_fns MLC__N(gemm_fns_all)[2] =
+    MLC__GEMM_FNS(&MLC__N(gemm_extra)[0], &MLC__N(gemm_extra)[1]);
+#undef MLC__GEMM_FNS
+static const mlc__gemm_level MLC__N(gemm_level) =
+    { &MLC__N(gemm_fns)[0], MLC__OTHER(&MLC__N(gemm_fns)[1]), NULL };
+static const mlc__gemm_level MLC__N(gemm_level_all) =
+    { &MLC__N(gemm_fns_all)[0], MLC__OTHER(&MLC__N(gemm_fns_all)[1]), NULL };
+#endif
 
 /* Levels over avx512 differ from it in the products of bf16. */
-#define MLC__BF16_FNS(level, NAME, avx512, EXTRA) \
-    static const mlc__gemm_fns mlc__gemm_fns_##NAME = \
-        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, NULL, mlc__map_f32_avx512, \
-          EXTRA, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, &mlc__form_##level }; \
-    static const mlc__gemm_level mlc__gemm_level_##NAME = \
-        { &mlc__gemm_fns_##avx512[0], &mlc__gemm_fns_##avx512[1], &mlc__gemm_fns_##NAME };
-#define MLC__STAMP_BF16(level) \
-    MLC__BF16_FNS(level, level, avx512, NULL) \
-    MLC__BF16_FNS(level, all_##level, all_avx512, &mlc__gemm_extra_bf16)
-#if MLC__AVX512X
+#if MLC__READING == MLC__READING_AVX512 && MLC__AVX512X
 static const mlc__gemm_extra mlc__gemm_extra_bf16 =
     { mlc__signs_cells, mlc__side_signs, mlc__gemm_copy_signs, mlc__sink_drop,
       mlc__drop_f32_avx512 };
-MLC__STAMP_BF16(avx512x)
-#endif
+#define MLC__BF16_FNS(level, all, extra) \
+    static const mlc__gemm_fns mlc__gemm_fns##all##_##level = \
+        { MLC__TILE_BF16_##level, mlc__sink_bf16_avx512x, NULL, NULL, NULL, mlc__map_f32_avx512, \
+          extra, &mlc__random_fns_avx512, &mlc__half_fns_avx512x, false, &mlc__form_##level }; \
+    static const mlc__gemm_level mlc__gemm_level##all##_##level = \
+        { &mlc__gemm_fns##all##_avx512[0], &mlc__gemm_fns##all##_avx512[1], \
+          &mlc__gemm_fns##all##_##level };
+MLC__BF16_FNS(avx512x, , NULL)
+MLC__BF16_FNS(avx512x, _all, &mlc__gemm_extra_bf16)
 #if MLC__AMX
-MLC__STAMP_BF16(amx)
+MLC__BF16_FNS(amx, , NULL)
+MLC__BF16_FNS(amx, _all, &mlc__gemm_extra_bf16)
+#endif
 #endif
 
+#if MLC__ONCE
 #define MLC__CPU_gemm(K, isa, level) \
     K##_asks(mlc__k_gemm, mlc__k_gemm_workspace, gemm, isa, level, \
              mlc__gemm_run(dev, a, &mlc__gemm_none, &mlc__gemm_level_all_##level), \
