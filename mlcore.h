@@ -11381,8 +11381,7 @@ MLC__LEVEL_KERNELS
  * largest lane, few a sum to which up to n lanes are added one by one. scale is p 2^n, n being in
  * the low bits of z, and 0 where x is so low that it would be below 2^-126.
  * D: join is d + x of f32, fold the sum of 16 lanes in the order of mlc__fold.
- * I: bits of a V, which V of_bits turns back; V of_int converts. band and bor are bitwise; shl and
- * shr, which brings zeros in, take a constant. */
+ * I: bits of a V, which V of_bits turns back. band and bor are bitwise; shl takes a constant. */
 
 /* c ? a : b without a jump: gcc vectorises loops around it even where comparisons may trap. */
 MLC__BODY float mlc__pick_f32(bool c, float a, float b)
@@ -11482,18 +11481,15 @@ typedef bool     mlc__m_scalar;
     MLC__INLINE T mlc__##kind##_##name##_scalar parameters { return value; }
 MLC__S_OF(float, v, div, (float x, float y), x / y)
 MLC__S_OF(float, v, min, (float x, float y), x < y ? x : y)
-MLC__S_OF(float, v, sqrt, (float x), sqrtf(x))
 MLC__S_OF(bool, v, less, (float x, float y), x < y)
 MLC__S_OF(float, v, pick, (bool m, float x, float y), mlc__pick_f32(m, x, y))
 MLC__S_OF(uint32_t, i, set, (uint32_t x), x)
 MLC__S_OF(uint32_t, i, bits, (float x), mlc__bits_f32(x))
 MLC__S_OF(float, v, of_bits, (uint32_t x), mlc__f32_bits(x))
-MLC__S_OF(float, v, of_int, (uint32_t x), (float)(int32_t)x)
 MLC__S_OF(uint32_t, i, add, (uint32_t x, uint32_t y), x + y)
 MLC__S_OF(uint32_t, i, band, (uint32_t x, uint32_t y), x & y)
 MLC__S_OF(uint32_t, i, bor, (uint32_t x, uint32_t y), x | y)
 MLC__S_OF(uint32_t, i, shl, (uint32_t x, int n), x << n)
-MLC__S_OF(uint32_t, i, shr, (uint32_t x, int n), x >> n)
 MLC__INLINE float mlc__v_scale_scalar(float p, float z, float x)
 {
     const float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
@@ -11531,7 +11527,6 @@ MLC__V2_OF_TWO(max, _mm256_max_ps)
 MLC__V2_OF_TWO(min, _mm256_min_ps)
 #define MLC__V2_LESS(x, y) _mm256_cmp_ps(x, y, _CMP_LT_OQ)
 MLC__V2_OF_TWO(less, MLC__V2_LESS)
-MLC__V2(sqrt, (mlc__v_avx2 x), _mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b))
 MLC__V2(pick, (mlc__v_avx2 m, mlc__v_avx2 x, mlc__v_avx2 y),
         _mm256_blendv_ps(y.a, x.a, m.a), _mm256_blendv_ps(y.b, x.b, m.b))
 MLC__V2(mad, (mlc__v_avx2 x, mlc__v_avx2 y, mlc__v_avx2 z),
@@ -11620,9 +11615,7 @@ MLC__I2_OF_TWO(add, _mm256_add_epi32)
 MLC__I2_OF_TWO(band, _mm256_and_si256)
 MLC__I2_OF_TWO(bor, _mm256_or_si256)
 MLC__I2(shl, (mlc__i_avx2 x, int n), _mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n))
-MLC__I2(shr, (mlc__i_avx2 x, int n), _mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n))
 MLC__V2(of_bits, (mlc__i_avx2 x), _mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b))
-MLC__V2(of_int, (mlc__i_avx2 x), _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b))
 #endif
 
 #if MLC__AVX512 && MLC__HAS_KERNELS
@@ -11651,7 +11644,6 @@ MLC__V1_OF_TWO(mul, _mm512_mul_ps)
 MLC__V1_OF_TWO(div, _mm512_div_ps)
 MLC__V1_OF_TWO(max, MLC__V1_MAX)
 MLC__V1_OF_TWO(min, MLC__V1_MIN)
-MLC__V1(sqrt, (mlc__v_avx512 x), _mm512_maskz_sqrt_ps(0xFFFF, x.a))
 MLC__V_AT_avx512 __mmask16 mlc__v_less_avx512(mlc__v_avx512 x, mlc__v_avx512 y)
 {
     return _mm512_cmp_ps_mask(x.a, y.a, _CMP_LT_OQ);
@@ -11715,10 +11707,7 @@ MLC__I1_OF_TWO(band, _mm512_and_si512)
 MLC__I1_OF_TWO(bor, _mm512_or_si512)
 MLC__I1(shl, (mlc__i_avx512 x, int n),
         _mm512_maskz_sll_epi32(0xFFFF, x.a, _mm_cvtsi32_si128(n)))
-MLC__I1(shr, (mlc__i_avx512 x, int n),
-        _mm512_maskz_srl_epi32(0xFFFF, x.a, _mm_cvtsi32_si128(n)))
 MLC__V1(of_bits, (mlc__i_avx512 x), _mm512_castsi512_ps(x.a))
-MLC__V1(of_int, (mlc__i_avx512 x), _mm512_maskz_cvtepi32_ps(0xFFFF, x.a))
 #endif
 
 /* -- NEON -- */
@@ -11744,7 +11733,6 @@ typedef mlc__i_neon mlc__m_neon;       /* bits of a lane: all ones, or zeros */
 #define MLC__V4_MAX(x, y)      vbslq_f32(vcgtq_f32(x, y), x, y)
 #define MLC__V4_MIN(x, y)      vbslq_f32(vcltq_f32(x, y), x, y)
 #define MLC__V4_SHIFT(x, n)    vshlq_u32(x, vdupq_n_s32(n))
-#define MLC__V4_WHOLE(x)       vcvtq_f32_s32(vreinterpretq_s32_u32(x))
 #define MLC__V4_SCALE(p, z, x) \
     vreinterpretq_f32_u32(vbicq_u32( \
         vaddq_u32(vreinterpretq_u32_f32(p), vshlq_n_u32(vreinterpretq_u32_f32(z), 23)), \
@@ -11759,9 +11747,7 @@ MLC__V4_TWO(v, v, div, v, vdivq_f32)
 MLC__V4_TWO(v, v, max, v, MLC__V4_MAX)
 MLC__V4_TWO(v, v, min, v, MLC__V4_MIN)
 MLC__V4_TWO(v, m, less, v, vcltq_f32)
-MLC__V4_ONE(v, v, sqrt, v, vsqrtq_f32)
 MLC__V4_ONE(v, v, of_bits, i, vreinterpretq_f32_u32)
-MLC__V4_ONE(v, v, of_int, i, MLC__V4_WHOLE)
 MLC__V4_THREE(v, v, mad, v, MLC__V4_MAD)
 MLC__V4_THREE(v, v, scale, v, MLC__V4_SCALE)
 MLC__V4_THREE(v, v, pick, m, vbslq_f32)
@@ -11772,8 +11758,6 @@ MLC__V4_TWO(i, i, band, i, vandq_u32)
 MLC__V4_TWO(i, i, bor, i, vorrq_u32)
 MLC__V4_OF(i, i, shl, (mlc__i_neon x, int n), MLC__V4_SHIFT(x.a, n), MLC__V4_SHIFT(x.b, n),
            MLC__V4_SHIFT(x.c, n), MLC__V4_SHIFT(x.d, n))
-MLC__V4_OF(i, i, shr, (mlc__i_neon x, int n), MLC__V4_SHIFT(x.a, -n), MLC__V4_SHIFT(x.b, -n),
-           MLC__V4_SHIFT(x.c, -n), MLC__V4_SHIFT(x.d, -n))
 MLC__V_AT_neon void mlc__v_put_neon(float *p, mlc__v_neon x)
 {
     vst1q_f32(p, x.a);
