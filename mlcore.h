@@ -19760,7 +19760,7 @@ static void mlc__conv_ahead(const mlc__conv_job *j, int64_t row, mlc__gemm_hints
 }
 
 /* What meets a result from element at on. */
-static void mlc__conv_meets(const struct mlc_k_conv *a, int64_t at, struct mlc_k_gemm *g)
+static void mlc__conv_epilogue(const struct mlc_k_conv *a, int64_t at, struct mlc_k_gemm *g)
 {
     const size_t size = mlc_dtype_bytes(a->dtype);
     g->beta = a->accumulate ? 1.0 : 0.0;
@@ -19800,7 +19800,7 @@ static void mlc__conv_chunk(void *arg, int64_t chunk, int32_t worker)
     g.bias = mlc__conv_bias(j, group, room);
     g.bias_dtype = p->strided ? mlc__wide(a->bias_dtype) : a->bias_dtype;
     g.c = p->strided ? room + j->patches : (void *)(uintptr_t)mlc__at(to, at, size);
-    if (!p->strided) mlc__conv_meets(a, at, &g);
+    if (!p->strided) mlc__conv_epilogue(a, at, &g);
     mlc__gemm_hints h = mlc__conv_hints(j);
     mlc__conv_ahead(j, row + rows, &h);
     if (mlc__conv_multiply(j, &g, &h, room) && p->strided)
@@ -19820,7 +19820,7 @@ static const mlc__gemm_fns *mlc__conv_sink(const mlc__conv_job *j, struct mlc_k_
     g->alpha = 1.0;
     g->bias = a->bias;
     g->bias_dtype = a->bias_dtype;
-    mlc__conv_meets(a, 0, g);
+    mlc__conv_epilogue(a, 0, g);
     return mlc__f64(g->dtype) ? j->level->f64 : j->level->f32;
 }
 
