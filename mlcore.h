@@ -64150,26 +64150,43 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
 #endif
 
 /* @@ IMPL.DATA.READY ------------------------------------- datasets of files and tables
- * Rows of an array lie in a mapped file; the readers of the formats say where they begin and what
- * they are. What depends on a row's values (labels, tokens) is checked when it is got: a look at
- * all of them would read the file. Each kind links the reader of its own format alone. */
+ * Datasets whose samples are in files: one array of a .npy, .npz, .safetensors or IDX file, records
+ * of CIFAR, windows of a file of tokens, rows of a CSV table, images of a folder.
+ *
+ *     mlc__rows_open      the dataset object with its state mlc__row_file, and the open file
+ *     reader of a format  the header: shape, element type, and the offset of the first row
+ *     mlc__rows_array     fields of a sample; then mlc__rows_map: row i is at data + i * bytes
+ *     mlc__rows_done      closes the file (the mapping stays), or frees the dataset after an error
+ *
+ * The file is mapped where the system can map, and read into a heap copy elsewhere, so a dataset may
+ * be larger than memory and several workers read it without a lock. Values of a row (labels, tokens,
+ * pixels) are checked by get and not at creation, because a check of all rows would read the whole
+ * file. A table is different: mlc_dataset_table copies the chosen columns into arrays of f32, and a
+ * folder of images keeps paths only and opens one file per sample. Each kind refers to the reader of
+ * its own format alone, so that a linker drops the readers that a program does not call. */
 
 #ifndef MLC_NO_TRAINING
 
-typedef struct mlc__row_file {             /* followed by the path */
-    int64_t     n, each;               /* rows, and elements of each */
+/* The state of a dataset over one file, which the dataset owns. `n` is first because mlc__set_n
+ * reads it there. `array` describes the elements as a .npy header would; of CIFAR it holds only the
+ * number of label bytes, and a file of tokens uses `tokens` and `total` in its place. */
+typedef struct mlc__row_file {             /* its path follows it in the same block */
+    int64_t     n, each;               /* samples; elements of a row */
     mlc_ctx    *ctx;
     mlc__file   file;                  /* closed once the dataset is made */
-    void       *map;                   /* or copy, where files cannot be mapped */
-    char       *copy;
-    const char *data;                  /* of the first row */
+    void       *map;                   /* private mapping of the whole file, or NULL: see copy */
+    char       *copy;                  /* heap block with the rows, where files are not mapped */
+    const char *data;                  /* the first row, in map or in copy */
     size_t      bytes;                 /* of a row, in the file */
     mlc__npy    array;
-    bool        convert;
-    mlc_dataset_tokens_desc tokens;    /* of a file of tokens, of which there are */
-    int64_t     total;
+    bool        convert;               /* elements are byte-swapped, bool, or of another width */
+    mlc_dataset_tokens_desc tokens;    /* options of a file of tokens */
+    int64_t     total;                 /* tokens in that file */
 } mlc__row_file;
 
+/* get of a dataset over an array: copies row s->index out of the mapping and, where the file's
+ * elements differ from the field's dtype, converts them in place. Page faults of the mapping make
+ * the actual reads; an I/O error there ends the process by SIGBUS, as with any mapped file. */
 static mlc_status mlc__rows_get(void *user, mlc_sample *s)
 {
     const mlc__row_file *r = MLC__CAST(const mlc__row_file *, user);
@@ -64179,6 +64196,8 @@ static mlc_status mlc__rows_get(void *user, mlc_sample *s)
     return MLC_OK;
 }
 
+/* Ends the mapping or frees the copy; exactly one of the two exists, or none after an early
+ * error. */
 static void mlc__rows_release(void *user)
 {
     mlc__row_file *r = MLC__CAST(mlc__row_file *, user);
@@ -64186,7 +64205,10 @@ static void mlc__rows_release(void *user)
     mlc__heap_free(r->ctx, r->copy);
 }
 
-/* A dataset over a file that is open; what follows closes it. */
+/* Makes a dataset over the file `path` and opens it; the caller closes the file with
+ * mlc__rows_done. The path is copied to the end of the state, since messages of later samples name
+ * it. Returns NULL with the context's error set if path is NULL, memory is short, or the file
+ * cannot be opened. */
 static mlc_dataset *mlc__rows_open(mlc_ctx *ctx, const char *what, const char *path)
 {
     if (!ctx) return NULL;
@@ -64204,7 +64226,9 @@ static mlc_dataset *mlc__rows_open(mlc_ctx *ctx, const char *what, const char *p
     return mlc__set_done(d, mlc__file_open(&r->file, ctx, copy));
 }
 
-/* Maps the file from an offset on, which is inside. */
+/* Makes r->data point at byte `offset` of the open file: by a mapping of the whole file or, where
+ * mapping fails, by reading everything from the offset to the end into a heap copy. The reader of
+ * the format has checked that the offset is inside the file. */
 static mlc_status mlc__rows_map(mlc__row_file *r, const char *what, int64_t offset)
 {
     r->map = r->file.size ? mlc__file_map(&r->file) : NULL;
@@ -64220,7 +64244,9 @@ static mlc_status mlc__rows_map(mlc__row_file *r, const char *what, int64_t offs
     return mlc__file_read(&r->file, r->copy, bytes);
 }
 
-/* The rows of an array that begins at an offset. */
+/* Makes each index of the first axis of array `a` one sample with a single field of `dtype` and
+ * shape a->shape[1..]. The data begins at byte `offset` of the file. Refuses scalars and empty
+ * arrays, and Fortran order of more than one axis, whose rows are not contiguous. */
 static mlc_status mlc__rows_array(mlc_dataset *d, const char *what, mlc_dtype dtype,
                                   const mlc__npy *a, int64_t offset)
 {
@@ -64241,12 +64267,16 @@ static mlc_status mlc__rows_array(mlc_dataset *d, const char *what, mlc_dtype dt
     return mlc__rows_map(r, what, offset);
 }
 
+/* The last call of each creation: closes the descriptor, which a mapping does not need, and frees
+ * the dataset if st is an error. */
 static mlc_dataset *mlc__rows_done(mlc_dataset *d, mlc_status st)
 {
     mlc__file_close(&MLC__CAST(mlc__row_file *, d->user)->file);
     return mlc__set_done(d, st);
 }
 
+/* mlc__npy_bytes checks that the header's shape agrees with the bytes of the file; it has reported
+ * the error when it returns a negative number. */
 MLC_IMPL mlc_dataset *mlc_dataset_npy(mlc_ctx *ctx, const char *path)
 {
     mlc__source s;
@@ -64261,7 +64291,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_npy(mlc_ctx *ctx, const char *path)
     return mlc__rows_done(d, st);
 }
 
-/* The header of the entry, from where on its data lies in the file. */
+/* Finds the array `name` in the directory of an open zip and reads its .npy header into a; *offset
+ * becomes the byte of the file at which its data begins. Only stored entries can be mapped, so a
+ * compressed one is refused with the two ways out. */
 static mlc_status mlc__npz_find(mlc__zip *z, const char *name, mlc__npy *a, int64_t *offset)
 {
     mlc__source s;
@@ -64280,6 +64312,9 @@ static mlc_status mlc__npz_find(mlc__zip *z, const char *name, mlc__npy *a, int6
     return mlc__npy_bytes(&s, a) < 0 ? z->file.ctx->status : MLC_OK;
 }
 
+/* The zip works on a copy of the dataset's open file (one descriptor, one position), whose position
+ * is copied back before the rows are read. Names of entries are in the arena of a scope that ends
+ * here. */
 MLC_IMPL mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char *name)
 {
     mlc__zip z;
@@ -64301,7 +64336,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_npz(mlc_ctx *ctx, const char *path, const char
     return mlc__rows_done(d, st);
 }
 
-/* What an entry of a file is, as a .npy file would say it. */
+/* Describes the entry `name` of a safetensors file as a .npy header would, so that mlc__rows_array
+ * can take it: its dtype, and the byte at which its data begins. The kind 'f' here only means that
+ * elements are copied unchanged, integers too; bool is marked, because its bytes become 0 or 1. */
 static mlc_status mlc__st_array(mlc_safetensors *f, const char *name, mlc_dtype *dtype,
                                 mlc__npy *a, int64_t *offset)
 {
@@ -64318,6 +64355,8 @@ static mlc_status mlc__st_array(mlc_safetensors *f, const char *name, mlc_dtype 
     return MLC_OK;
 }
 
+/* The header is read through a file of its own, which is closed before the dataset opens the path
+ * again; the size is compared a second time, since another program may have replaced the file. */
 MLC_IMPL mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, const char *name)
 {
     mlc__npy a;
@@ -64337,6 +64376,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_safetensors(mlc_ctx *ctx, const char *path, co
     return mlc__rows_done(d, st);
 }
 
+/* A dataset over an IDX file (MNIST's format) under the name `what` of the public function. */
 static mlc_dataset *mlc__idx_set(mlc_ctx *ctx, const char *what, const char *path)
 {
     mlc__source s;
@@ -64353,6 +64393,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_idx(mlc_ctx *ctx, const char *path)
     return mlc__idx_set(ctx, "dataset_idx", path);
 }
 
+/* Gives gray images [h,w] the axis of channels that convolutions require: [1,h,w]. Bytes are the
+ * same. */
 MLC_IMPL mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path)
 {
     mlc_dataset *d = mlc__idx_set(ctx, "dataset_idx_images", path);
@@ -64370,7 +64412,10 @@ MLC_IMPL mlc_dataset *mlc_dataset_idx_images(mlc_ctx *ctx, const char *path)
 
 /* -- CIFAR -- */
 
-/* array.bytes is the number of labels before an image, each their classes. */
+/* get of CIFAR: field 0 is the image u8 [3,32,32], field 1 the label i64. A record holds one label
+ * byte in CIFAR-10 and two (coarse, fine) in CIFAR-100, of which the last counts, then 3072 pixels.
+ * array.bytes is that number of label bytes. A label outside of the classes is an error of the
+ * sample. */
 static mlc_status mlc__cifar_get(void *user, mlc_sample *s)
 {
     const mlc__row_file *r = MLC__CAST(const mlc__row_file *, user);
@@ -64385,6 +64430,9 @@ static mlc_status mlc__cifar_get(void *user, mlc_sample *s)
     return MLC_OK;
 }
 
+/* The number of records from the size of the file, which must be a multiple of a record; then
+ * the fields and the mapping. CIFAR files have no header, so this check is the only one of the
+ * format. */
 static mlc_status mlc__cifar_rows(mlc_dataset *d)
 {
     mlc__row_file *r = MLC__CAST(mlc__row_file *, d->user);
@@ -64414,13 +64462,17 @@ MLC_IMPL mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t 
 
 /* -- labels -- */
 
+/* The state of mlc_dataset_labels, after the state of its map: field f of n becomes a checked i64
+ * label below `classes`; the other fields are copied, `bytes` of each. */
 typedef struct mlc__labels {
     int32_t   f, n;
     int64_t   classes;
-    mlc_dtype dtype;
+    mlc_dtype dtype;                   /* of field f in the dataset below */
     size_t    bytes[MLC_MAX_FIELDS];
 } mlc__labels;
 
+/* Reads one integer of any integer dtype, or a bool, as i64. memcpy, because fields of a mapped
+ * sample have no alignment that the compiler could assume. */
 static int64_t mlc__label_of(mlc_dtype dtype, const void *from)
 {
     int64_t wide;
@@ -64435,6 +64487,8 @@ static int64_t mlc__label_of(mlc_dtype dtype, const void *from)
     }
 }
 
+/* run of the map: widens the label to i64 and fails the sample with MLC_ERR_VALUE unless it is one
+ * of 0 .. classes-1; copies the other fields and all lengths as they are. */
 static mlc_status mlc__labels_run(void *user, mlc_sample *s, void *const *in,
                                   const int64_t *in_len)
 {
@@ -64450,6 +64504,7 @@ static mlc_status mlc__labels_run(void *user, mlc_sample *s, void *const *in,
     return MLC_OK;
 }
 
+/* Field f must exist, hold integers or bool, and have exactly one element per sample. */
 static mlc_status mlc__labels_check(mlc_ctx *ctx, const mlc_dataset *data, int32_t f,
                                     int64_t classes)
 {
@@ -64465,6 +64520,7 @@ static mlc_status mlc__labels_check(mlc_ctx *ctx, const mlc_dataset *data, int32
     return MLC_OK;
 }
 
+/* A map over `data` that only changes the dtype and shape of field f; see mlc__labels_run. */
 MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, int32_t f,
                                          int64_t classes)
 {
@@ -64489,11 +64545,14 @@ MLC_IMPL mlc_dataset *mlc_dataset_labels(mlc_ctx *ctx, const mlc_dataset *data, 
 
 /* -- MNIST -- */
 
-typedef struct mlc__mnist {            /* both; i64 labels, labels of the file, images */
+/* The state of mlc_dataset_mnist, which owns four datasets: part[3] images, part[2] labels as the
+ * file has them, part[1] labels as checked i64, part[0] the zip of images and checked labels. */
+typedef struct mlc__mnist {
     mlc_dataset *part[4];
 } mlc__mnist;
 
-/* Labels alone can be wrong here: their file is named. */
+/* get of the zip. MLC_ERR_VALUE can only come from a label out of range, so the name of the file of
+ * labels is appended to the text of that error. */
 static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
 {
     const mlc__mnist *m = MLC__CAST(const mlc__mnist *, user);
@@ -64505,11 +64564,15 @@ static mlc_status mlc__mnist_get(void *user, mlc_sample *s)
     return st;
 }
 
+/* Frees the parts in the order of their dependence: a part only uses parts with higher numbers. */
 static void mlc__mnist_release(void *user)
 {
     for (int k = 0; k < 4; k++) mlc_dataset_free(MLC__CAST(mlc__mnist *, user)->part[k]);
 }
 
+/* Opens both files and builds the four parts, newest last. Both files must have equally many rows
+ * and the labels one integer each; a frequent mistake, the two paths exchanged, is named in the
+ * message. On an error the parts made so far stay in m, and the caller frees them. */
 static mlc_status mlc__mnist_open(mlc_ctx *ctx, mlc__mnist *m, const char *images,
                                   const char *labels, int64_t classes)
 {
@@ -64532,7 +64595,8 @@ static mlc_status mlc__mnist_open(mlc_ctx *ctx, mlc__mnist *m, const char *image
     return m->part[0] ? MLC_OK : ctx->status;
 }
 
-/* The parts are older than what frees them: a context that ends frees the newest first. */
+/* The parts are made before the dataset that owns them, since a context that ends frees its newest
+ * objects first: the owner goes before its parts and frees them itself. */
 MLC_IMPL mlc_dataset *mlc_dataset_mnist(mlc_ctx *ctx, const char *images, const char *labels,
                                         int64_t classes)
 {
@@ -64555,6 +64619,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_mnist(mlc_ctx *ctx, const char *images, const 
 
 /* -- tokens -- */
 
+/* Windows side by side: stride equals window, so that a token is the target of one window at
+ * most. */
 MLC_IMPL mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kind, int64_t window)
 {
     mlc_dataset_tokens_desc d;
@@ -64565,6 +64631,8 @@ MLC_IMPL mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kin
     return d;
 }
 
+/* Token i of the mapping. The file may begin with `skip` bytes of a header, so that no alignment is
+ * certain and memcpy reads; the bytes are in the order of this machine. */
 static int64_t mlc__token_at(const mlc__row_file *t, int64_t i)
 {
     uint16_t half;
@@ -64577,7 +64645,9 @@ static int64_t mlc__token_at(const mlc__row_file *t, int64_t i)
     return t->tokens.kind == MLC_TOKENS_U32 ? (int64_t)word : (int32_t)word;
 }
 
-/* The first token of a sample; one that jitters stays inside the file. */
+/* Index of the first token of a sample: sample * stride. With jitter a random number of 0 ..
+ * stride-1, drawn from (seed, epoch, sample), is added, and the sum is limited so that window + 1
+ * tokens remain. The same epoch therefore gives the same windows on any number of workers. */
 static int64_t mlc__token_first(const mlc__row_file *t, const mlc_sample *s)
 {
     const int64_t at = s->index * t->tokens.stride, most = t->total - t->tokens.window - 1;
@@ -64587,6 +64657,8 @@ static int64_t mlc__token_first(const mlc__row_file *t, const mlc_sample *s)
     return mlc__min(at + (int64_t)(word % (uint64_t)t->tokens.stride), most);
 }
 
+/* get of tokens: x and y, both i64 [window], where y is x one token later (next-token prediction).
+ * Fails the sample at a token below 0 or, if vocabulary is not 0, at one not below it. */
 static mlc_status mlc__token_get(void *user, mlc_sample *s)
 {
     const mlc__row_file *t = MLC__CAST(const mlc__row_file *, user);
@@ -64604,6 +64676,7 @@ static mlc_status mlc__token_get(void *user, mlc_sample *s)
     return MLC_OK;
 }
 
+/* PTRDIFF_MAX / 64 bounds the window so that its bytes and all sums with it cannot overflow. */
 static mlc_status mlc__token_check(mlc_ctx *ctx, const mlc_dataset_tokens_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->window > 0 && d->window < PTRDIFF_MAX / 64 && d->stride > 0 &&
@@ -64615,6 +64688,8 @@ static mlc_status mlc__token_check(mlc_ctx *ctx, const mlc_dataset_tokens_desc *
     return MLC_OK;
 }
 
+/* Number of windows: the last one must leave one more token for its last target, so n = (total - 1
+ * - window) / stride + 1. Files have no header of their own; only the size is checked here. */
 static mlc_status mlc__token_rows(mlc_dataset *d)
 {
     mlc__row_file *t = MLC__CAST(mlc__row_file *, d->user);
@@ -64647,6 +64722,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
 
 /* -- tables -- */
 
+/* Columns NULL means all but the target; a missing cell is an error unless the caller decides
+ * else. */
 MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
 {
     mlc_dataset_table_desc d;
@@ -64656,18 +64733,22 @@ MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
     return d;
 }
 
+/* One call of mlc_dataset_table while it runs: the columns that were chosen, their counterparts in
+ * the table `like`, and the rows that stay. Nothing of it outlives the call; the dataset gets
+ * arrays. */
 typedef struct mlc__table_set {        /* a table on its way to a dataset */
     mlc_ctx   *ctx;
-    mlc_table *table, *like;           /* like: itself, or that whose categories count */
+    mlc_table *table, *like;           /* like: whose categories and means count, or table again */
     mlc_dataset_table_desc desc;
-    int64_t   *column, n;              /* of x; how many; column[n] is that of y, or -1 */
-    mlc__table_col **as;               /* what like has under the name of each */
-    int64_t    wide;                   /* numbers of x in a row */
-    uint8_t   *drop;                   /* of rows */
-    int64_t    rows;                   /* that are left */
+    int64_t   *column, n;              /* columns of table in x, n of them; [n]: y's, or -1 */
+    mlc__table_col **as;               /* [n+1] the column of like that has the same name */
+    int64_t    wide;                   /* f32 numbers of x in a row */
+    uint8_t   *drop;                   /* [table->rows] 1: the row is left out */
+    int64_t    rows;                   /* rows that stay */
 } mlc__table_set;
 
-/* The first column of a name. */
+/* *to is the first column of t named `name`; otherwise the error lists the names that t has, as
+ * many as fit into 240 characters, and a remedy that depends on how the table was read. */
 static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *t,
                                       const char *name, int64_t *to)
 {
@@ -64685,8 +64766,9 @@ static mlc_status mlc__table_set_find(const mlc__table_set *u, const mlc_table *
                      mlc__table_remedy(t));
 }
 
-/* The column of t that has the name of a column of `from`: the i-th of a name, of those without a
- * name, too, is the i-th in t, and both have as many. */
+/* *to is the column of t that corresponds to column `col` of `from`. Columns correspond by name;
+ * among columns of the same name (an empty name is one, too) the i-th corresponds to the i-th, and
+ * both tables must have equally many of it, since otherwise the pairing would be a guess. */
 static mlc_status mlc__table_set_peer(const mlc__table_set *u, const mlc_table *from, int64_t col,
                                       const mlc_table *t, int64_t *to)
 {
@@ -64714,13 +64796,17 @@ static bool mlc__table_is_text(const mlc__table_set *u, int64_t k)
     return u->as[k] && u->as[k]->type == MLC_COLUMN_TEXT;
 }
 
-/* Places of a column in x: categories are counted. */
+/* Numbers that column k takes in a row of x: one, or with one_hot one for each category of a
+ * text. */
 static int64_t mlc__table_places(const mlc__table_set *u, int64_t k)
 {
     return u->desc.one_hot && mlc__table_is_text(u, k) ? u->as[k]->categories : 1;
 }
 
-/* Numbers of one table that are texts in the other have no numbers in common. */
+/* Sets as[k] and checks that both tables agree on the kind of column k. A column of texts in like
+ * gets like's categories, so that index 3 means the same text in training and test; a column of
+ * numbers in like may not have texts here. A target that is i64 in like must be i64 here as well
+ * unless target_f32 is set, because the dtype of y follows like. */
 static mlc_status mlc__table_set_like(mlc__table_set *u, int64_t k)
 {
     int64_t at = 0;
@@ -64740,7 +64826,9 @@ static mlc_status mlc__table_set_like(mlc__table_set *u, int64_t k)
     return MLC_OK;
 }
 
-/* Without a list all columns but the target, in the order that like has them in. */
+/* Fills column[0..n] (those of the list, or all of like but the target, in like's order), then as[]
+ * and wide. A target that this table lacks is allowed: column[n] is -1 and the dataset has no y, as
+ * with data to predict. Only like must have it. */
 static mlc_status mlc__table_set_columns(mlc__table_set *u)
 {
     const mlc_table *t = u->table, *like = u->like;
@@ -64760,7 +64848,8 @@ static mlc_status mlc__table_set_columns(mlc__table_set *u)
     return MLC_OK;
 }
 
-/* A cell as a number; NaN where it is missing, and of a text that is no category. */
+/* The cell as f64: a number of the table itself, or the index of a text among like's categories;
+ * NaN for an empty cell and for a text that is none of the categories. */
 static double mlc__table_number(const mlc_table *t, const mlc__table_col *as, int64_t row,
                                 int64_t col)
 {
@@ -64775,7 +64864,8 @@ static double mlc__table_number(const mlc_table *t, const mlc__table_col *as, in
     return c->type == MLC_COLUMN_TEXT && q < 0 ? MLC__NAN : (double)q;
 }
 
-/* An empty cell, or a text that like does not have, where it may not be. */
+/* The error for a cell that is missing, or a text without category, where desc.missing does not
+ * allow one: with the line in the file, so that the user can look it up. k == n is the target. */
 static mlc_status mlc__table_set_refuse(const mlc__table_set *u, int64_t row, int64_t k)
 {
     const int64_t col = u->column[k];
@@ -64790,7 +64880,8 @@ static mlc_status mlc__table_set_refuse(const mlc__table_set *u, int64_t row, in
                      k < u->n ? ", or to fill in" : "");
 }
 
-/* Which rows are left; empty cells that may not be are named. */
+/* Marks rows to drop and counts the others. Under MLC_MISSING_ERROR any missing cell is refused; a
+ * missing target is refused unless rows are dropped, because a fill would invent labels. */
 static mlc_status mlc__table_set_rows(mlc__table_set *u)
 {
     const mlc_missing policy = u->desc.missing;
@@ -64810,7 +64901,10 @@ static mlc_status mlc__table_set_rows(mlc__table_set *u)
     return MLC_OK;
 }
 
-/* What an empty cell of a column becomes. */
+/* The number that replaces a missing cell of column k: desc.value, or the mean over the rows of
+ * like (so that a test set is filled with the training set's mean); of texts the number of
+ * categories, which is one more than the last index and in one_hot form a row of zeros. NaN: like
+ * has no value. */
 static double mlc__table_fill(const mlc__table_set *u, int64_t k)
 {
     double sum = 0.0;
@@ -64824,7 +64918,7 @@ static double mlc__table_fill(const mlc__table_set *u, int64_t k)
     return sum / (double)n;
 }
 
-/* A column of numbers must have a mean: one of them at least. */
+/* Refuses a column of numbers without a single value, whose mean would be 0/0, before x is made. */
 static mlc_status mlc__table_set_means(const mlc__table_set *u)
 {
     for (int64_t k = 0; u->desc.missing == MLC_MISSING_MEAN && k < u->n; k++) {
@@ -64837,13 +64931,16 @@ static mlc_status mlc__table_set_means(const mlc__table_set *u)
     return MLC_OK;
 }
 
-/* The number of a cell, or a 1 in the place of its category. */
+/* Writes one cell to x: the number itself, or `places` numbers with a 1 at the index v. An index
+ * equal to places, which stands for a missing text, gives zeros only. */
 static void mlc__table_cell(double v, bool one_hot, int64_t places, float *x)
 {
     if (!one_hot) x[0] = (float)v;
     for (int64_t c = 0; one_hot && c < places; c++) x[c] = v == (double)c ? 1.0f : 0.0f;
 }
 
+/* Fills x [rows, wide], column by column, so that each fill value is computed once. x moves on by
+ * the places of a column; `to` counts the rows that stay. */
 static void mlc__table_x(const mlc__table_set *u, float *x)
 {
     for (int64_t k = 0; k < u->n; k++) {
@@ -64859,6 +64956,7 @@ static void mlc__table_x(const mlc__table_set *u, float *x)
     }
 }
 
+/* Fills y with the target of the rows that stay: i64 (numbers or category indexes) or f32. */
 static void mlc__table_y(const mlc__table_set *u, mlc_dtype dtype, char *y)
 {
     const int64_t col = u->column[u->n];
@@ -64872,6 +64970,8 @@ static void mlc__table_y(const mlc__table_set *u, mlc_dtype dtype, char *y)
     }
 }
 
+/* Adds field 0, x f32 [wide], and field 1, the target, if the table has it: f32 where target_f32 is
+ * set or the column of like has fractions, i64 otherwise. */
 static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
 {
     const char *const what = "dataset_table";
@@ -64887,6 +64987,7 @@ static mlc_status mlc__table_set_fill(mlc__table_set *u, mlc_dataset *d)
     return MLC_OK;
 }
 
+/* All checks come first, so that the arrays are only allocated for data that fits. */
 static mlc_dataset *mlc__table_set_make(mlc__table_set *u)
 {
     if (mlc__table_set_columns(u) != MLC_OK || mlc__table_set_rows(u) != MLC_OK ||
@@ -64895,6 +64996,8 @@ static mlc_dataset *mlc__table_set_make(mlc__table_set *u)
     return d ? mlc__set_done(d, mlc__table_set_fill(u, d)) : NULL;
 }
 
+/* One heap block holds column[most], as[most] and drop[rows]; `most` counts the target's place,
+ * too. */
 MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
                                         const mlc_dataset_table_desc *desc)
 {
@@ -64926,17 +65029,20 @@ MLC_IMPL mlc_dataset *mlc_dataset_table(mlc_ctx *ctx, mlc_table *table,
 /* -- folders of images -- */
 
 #if MLC__FILES
-typedef struct mlc__pnm {              /* what the header of an image says */
-    int64_t channels, high, wide, most;
-    int64_t data;                      /* where the pixels begin */
+/* The header of a binary PGM or PPM image (P5: one channel, P6: three). */
+typedef struct mlc__pnm {
+    int64_t channels, high, wide, most;          /* most: value of white, 1 .. 255 */
+    int64_t data;                      /* byte of the file at which the pixels begin */
 } mlc__pnm;
 
+/* The state of mlc_dataset_pnm. It holds paths only; get opens one file for each sample. Image i is
+ * path[i], of class label[i]. All images have the size of the first, which `first` keeps. */
 typedef struct mlc__pnm_set {
     int64_t      n;
     mlc_ctx     *ctx;
-    mlc__buffer  text, folders;        /* of paths, each ended by 0 */
-    const char **path;
-    int64_t     *label;                /* NULL: there are no folders */
+    mlc__buffer  text, folders;        /* paths of images, of folders, each ended by 0 */
+    const char **path;                 /* [n] into text */
+    int64_t     *label;                /* [n], or NULL: the folder has no subfolders */
     mlc__pnm     first;
 } mlc__pnm_set;
 
@@ -64949,7 +65055,8 @@ static void mlc__pnm_release(void *user)
     mlc__heap_free(u->ctx, u->label);
 }
 
-/* A number of the header, after blanks and comments; -1: there is none. */
+/* The next decimal number of a header, after blanks and '#' comments; *at moves past it. -1 where
+ * no digit follows or the number is over 2^20, which bounds all products of sizes. */
 static int64_t mlc__pnm_number(const char *b, size_t n, size_t *at)
 {
     int64_t v = 0;
@@ -64963,6 +65070,9 @@ static int64_t mlc__pnm_number(const char *b, size_t n, size_t *at)
     return v;
 }
 
+/* Parses magic, width, height, maximum; one byte of white space then separates the pixels. False
+ * for anything but 8-bit P5 and P6: maxima over 255 have two bytes a pixel and are not
+ * supported. */
 static bool mlc__pnm_header(const char *b, size_t n, mlc__pnm *p)
 {
     size_t at = 2;
@@ -64975,7 +65085,8 @@ static bool mlc__pnm_header(const char *b, size_t n, mlc__pnm *p)
     return at < n && p->wide > 0 && p->high > 0 && p->most > 0 && p->most <= 255;
 }
 
-/* Up to n bytes, less at the file's end. */
+/* Reads up to n bytes and returns how many; fewer mean the end of the file or an error, which the
+ * caller reports in either case as a file that is cut short. */
 static size_t mlc__pnm_read(int fd, char *to, size_t n)
 {
     size_t got = 0;
@@ -64988,6 +65099,8 @@ static size_t mlc__pnm_read(int fd, char *to, size_t n)
     return got;
 }
 
+/* Opens an image and parses its header, which must end within 512 bytes. On success *fd stays open
+ * and the caller closes it; errors are texts of the sample, because a worker may run this. */
 static mlc_status mlc__pnm_open(mlc_sample *s, const char *path, int *fd, mlc__pnm *p)
 {
     char head[512];
@@ -64998,6 +65111,8 @@ static mlc_status mlc__pnm_open(mlc_sample *s, const char *path, int *fd, mlc__p
     return mlc__why(s, MLC_ERR_IO, "'%.110s': no binary .pgm or .ppm of 8 bits (P5, P6)", path);
 }
 
+/* Reads the pixels of an open image into s->scratch and writes them to dst[0] as u8 [c,h,w]:
+ * channels become planes, and values are scaled from 0 .. most to 0 .. 255, rounded to nearest. */
 static mlc_status mlc__pnm_pixels(const mlc__pnm_set *u, mlc_sample *s, const char *path, int fd,
                                   const mlc__pnm *p)
 {
@@ -65025,6 +65140,7 @@ static mlc_status mlc__pnm_pixels(const mlc__pnm_set *u, mlc_sample *s, const ch
     return MLC_OK;
 }
 
+/* get: opens path[s->index], reads its pixels and, with subfolders, its class as field 1. */
 static mlc_status mlc__pnm_get(void *user, mlc_sample *s)
 {
     const mlc__pnm_set *u = MLC__CAST(const mlc__pnm_set *, user);
@@ -65038,14 +65154,15 @@ static mlc_status mlc__pnm_get(void *user, mlc_sample *s)
     return st;
 }
 
-/* ".pgm", ".PPM" */
+/* True for .pgm, .ppm, .pnm in either case of letters; `| 32` makes an ASCII letter small. */
 static bool mlc__pnm_suffix(const char *dot)
 {
     return dot[0] == '.' && (dot[1] | 32) == 'p' && dot[2] && strchr("gpnGPN", dot[2]) &&
            (dot[3] | 32) == 'm' && !dot[4];
 }
 
-/* Is an entry of a folder one that is looked for? */
+/* Is this entry of a folder one to list: with `folders` a directory, otherwise a regular file with
+ * a known suffix? stat follows links. Names that begin with '.' never are. */
 static bool mlc__pnm_wanted(const char *path, const char *name, bool folders)
 {
     struct stat info;
@@ -65055,7 +65172,9 @@ static bool mlc__pnm_wanted(const char *path, const char *name, bool folders)
     return S_ISREG(info.st_mode) && dot && mlc__pnm_suffix(dot);
 }
 
-/* Adds the paths of a folder's folders, or of its images; counts them. */
+/* Appends the paths of the subfolders of `folder`, or of its images, to b in the system's order,
+ * and adds their number to *n. A path is appended first and taken back (b->n) if it is not
+ * wanted. */
 static mlc_status mlc__pnm_list(mlc__buffer *b, const char *folder, bool folders, int64_t *n)
 {
     DIR *dir = opendir(folder);
@@ -65072,7 +65191,8 @@ static mlc_status mlc__pnm_list(mlc__buffer *b, const char *folder, bool folders
     return b->st;
 }
 
-/* n paths of a text, from byte `at` on, in their order; returns where they end. */
+/* Collects n paths of b, from byte `at` on, into path[] and sorts them bytewise, so that the order
+ * of samples does not depend on the file system. Returns the byte after the last of them. */
 static size_t mlc__pnm_sorted(const mlc__buffer *b, size_t at, int64_t n, const char **path)
 {
     for (int64_t i = 0; i < n; i++, at += strlen(b->text + at) + 1) path[i] = b->text + at;
@@ -65080,12 +65200,14 @@ static size_t mlc__pnm_sorted(const mlc__buffer *b, size_t at, int64_t n, const 
     return at;
 }
 
+/* An array of n pointers or i64: both have at most 8 bytes. */
 static void *mlc__pnm_alloc(mlc__pnm_set *u, int64_t n)
 {
     return mlc__heap_object(u->ctx, (size_t)n * 8, "dataset_pnm");
 }
 
-/* The images of all folders, of which `many` has how many each. */
+/* Lists the images of the n sorted subfolders: many[k] becomes the number in folder k, whose images
+ * all get label k. The texts of one folder stay together, so that each is sorted by itself. */
 static mlc_status mlc__pnm_folders(mlc__pnm_set *u, const char **folder, int64_t *many, int64_t n)
 {
     size_t at = 0;
@@ -65103,7 +65225,9 @@ static mlc_status mlc__pnm_folders(mlc__pnm_set *u, const char **folder, int64_t
     return MLC_OK;
 }
 
-/* Images beside one another, or those of folders. */
+/* Without subfolders the images of `folder` are the samples, unlabeled; with subfolders each of
+ * them is a class, in alphabetic order, as in torchvision's ImageFolder, and images beside them are
+ * ignored. */
 static mlc_status mlc__pnm_scan(mlc__pnm_set *u, const char *folder)
 {
     int64_t n = 0;
@@ -65125,7 +65249,8 @@ static mlc_status mlc__pnm_scan(mlc__pnm_set *u, const char *folder)
     return st;
 }
 
-/* What the first image says of all. */
+/* The size of the first image becomes that of the fields, and its bytes the scratch of get. Errors
+ * of the sample are raised on the context here, since this runs in the caller's thread. */
 static mlc_status mlc__pnm_first(mlc__pnm_set *u, const char *folder, mlc_dataset *d)
 {
     mlc_sample s;
@@ -65144,6 +65269,7 @@ static mlc_status mlc__pnm_first(mlc__pnm_set *u, const char *folder, mlc_datase
     return MLC_OK;
 }
 
+/* Builds the dataset; release also frees a half-made state, so that each error only returns. */
 static mlc_dataset *mlc__pnm_make(mlc_ctx *ctx, const char *folder)
 {
     mlc_dataset *d = mlc__set_new(ctx, "dataset_pnm", sizeof(mlc__pnm_set));
