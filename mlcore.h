@@ -62934,12 +62934,21 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.DATA ------------------------------------------- rows in an order; splits
- * The order of epoch e is a function of the seed and e alone, so runs can be repeated and epochs do
- * not look alike. */
+ * Orders of rows, and splits of a data set (mlc_split_rows, mlc_k_fold) into tensors of row
+ * numbers.
+ *
+ * The order of epoch e is a function of the seed and e alone, so runs can be repeated and
+ * resumed, while no two epochs are alike. A split deals the rows in that shuffled order, class
+ * by class if labels are given (a stratified split, as scikit-learn's stratify). In each class a
+ * part gets the whole number below its share, and the rows left over go to the parts that lack
+ * most rows over all classes: each class follows the shares to within one row, and the totals
+ * follow them closely. Shares that add up to less than 1 leave a rest, an additional part of
+ * index `parts` that is not returned. */
 
 #ifndef MLC_NO_TRAINING
 
-/* 0 .. n-1 in an order: Fisher and Yates with words of a stream. */
+/* Fills order with 0 .. n-1, shuffled by Fisher and Yates if `shuffle` is set. Step i takes block i
+ * of the Philox stream (seed, stream), so the order is the same on every machine. */
 static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed, uint64_t stream)
 {
     for (int64_t i = 0; i < n; i++) order[i] = i;
@@ -62956,7 +62965,7 @@ static void mlc__shuffle(int64_t *order, int64_t n, bool shuffle, uint64_t seed,
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* A hash of numbers that decide what a loader gives. */
+/* FNV-1a, 64 bits, over the bytes of n numbers: the config of a loader, saved with its position. */
 static uint64_t mlc__config_of(const uint64_t *part, int n)
 {
     uint64_t h = 14695981039346656037ull;
@@ -62967,7 +62976,9 @@ static uint64_t mlc__config_of(const uint64_t *part, int n)
 
 /* ---- rows in parts: mlc_split_rows, mlc_k_fold */
 
-/* Arrays of n, but for the last two lines: one more than `parts`, for what is in none. */
+/* A split while it is made. All arrays are in one block that begins at `order`; they have n
+ * elements, but those of the last two lines parts + 1, where the last element is the rest that no
+ * part gets. */
 typedef struct mlc__cut {
     mlc_ctx    *ctx;
     const char *what;
@@ -62975,11 +62986,12 @@ typedef struct mlc__cut {
     int64_t    *order, *part;          /* rows as they come out; the part that each row is in */
     int64_t    *label, *sorted;        /* of rows; in ascending order */
     int64_t    *member, *members;      /* rows by class; how many, at a class's first of sorted */
-    double     *share, *missing;       /* missing: rows that a part should have and has not */
+    double     *share, *missing;       /* missing: share * rows so far, minus the rows it got */
     int64_t    *count, *total;         /* rows of a part: of a class; of all */
 } mlc__cut;
 
-/* One block for all arrays, which c->order begins. */
+/* Allocates the block and places the arrays. n and parts are bounded so that its size cannot
+ * overflow. The caller fills share[0..parts-1] and frees order. */
 static mlc_status mlc__cut_begin(mlc__cut *c)
 {
     const int64_t most = PTRDIFF_MAX / 128;
@@ -63001,6 +63013,7 @@ static mlc_status mlc__cut_begin(mlc__cut *c)
     return MLC_OK;
 }
 
+/* labels may be NULL (no strata), else i64 [n] of the same context. */
 static mlc_status mlc__cut_labels_check(mlc_ctx *ctx, const char *what, int64_t n,
                                         const mlc_tensor *labels)
 {
@@ -63015,6 +63028,8 @@ static mlc_status mlc__cut_labels_check(mlc_ctx *ctx, const char *what, int64_t 
     return mlc__alive(labels, what);
 }
 
+/* Copies the labels to the host, as they are and sorted. The sort runs in a scope of its own; an
+ * error of mlc_read is left to the context's status, which the end of the scope returns. */
 static mlc_status mlc__cut_labels_read(mlc__cut *c, mlc_tensor *labels)
 {
     const size_t bytes = (size_t)c->n * 8;
@@ -63024,7 +63039,8 @@ static mlc_status mlc__cut_labels_read(mlc__cut *c, mlc_tensor *labels)
     return mlc__scope_leave(c->ctx);
 }
 
-/* The first of a sorted list that is not below. */
+/* Bisection (std::lower_bound): index of the first element of the ascending list that is not below
+ * value, n if all are. */
 static int64_t mlc__first_not_below(const int64_t *sorted, int64_t n, int64_t value)
 {
     int64_t from = 0, to = n;
@@ -63036,7 +63052,9 @@ static int64_t mlc__first_not_below(const int64_t *sorted, int64_t n, int64_t va
     return from;
 }
 
-/* Rows of each class next to each other, in their order. */
+/* Groups the rows by class into member[], in shuffled order within each. A class occupies the
+ * places that its labels have in sorted[], so the first place identifies it, and members[] counts
+ * there. Without labels all rows are one class at place 0. */
 static void mlc__cut_classes(mlc__cut *c, bool labels)
 {
     for (int64_t i = 0; i < c->n; i++) {
@@ -63046,8 +63064,8 @@ static void mlc__cut_classes(mlc__cut *c, bool labels)
     }
 }
 
-/* The part that gets one more of the m rows of a class: of those below their share of it the one
- * where most is missing, at a tie the first. */
+/* The part that gets one of the rows left over from a class of m rows: among parts below their
+ * share of this class the one that lacks most rows over all classes so far, the first at a tie. */
 static int64_t mlc__cut_neediest(const mlc__cut *c, int64_t m)
 {
     int64_t best = -1;
@@ -63057,16 +63075,19 @@ static int64_t mlc__cut_neediest(const mlc__cut *c, int64_t m)
     return best < 0 ? 0 : best;
 }
 
-/* The m rows of a class. 1e-9: shares such as 1/3 are not exact. */
+/* Deals the m rows of a class. Each part first gets the whole number below share * m (1e-9 is
+ * added, since shares such as 1/3 are not exact), then rows left over are dealt one by one. */
 static void mlc__cut_deal(mlc__cut *c, const int64_t *rows, int64_t m)
 {
     int64_t left = m, at = 0;
+    /* Pass 1: whole numbers. */
     for (int64_t i = 0; i <= c->parts; i++) {
         const double want = c->share[i] * (double)m;
         c->count[i] = mlc__min((int64_t)(want + 1e-9), left);
         c->missing[i] += want - (double)c->count[i];
         left -= c->count[i];
     }
+    /* Pass 2: rows left over. */
     for (; left > 0; left--) {
         const int64_t i = mlc__cut_neediest(c, m);
         c->count[i]++;
@@ -63078,7 +63099,8 @@ static void mlc__cut_deal(mlc__cut *c, const int64_t *rows, int64_t m)
     }
 }
 
-/* Fills part and total by share. What an error leaves is freed by the caller. */
+/* Decides the part of each row (part[]) and counts rows (total[]), from share[0..parts-1]. A part
+ * without rows is an error. The caller frees the block, also after an error. */
 static mlc_status mlc__cut_run(mlc__cut *c, mlc_tensor *labels, bool shuffle, uint64_t seed)
 {
     double rest = 1.0;
@@ -63097,7 +63119,8 @@ static mlc_status mlc__cut_run(mlc__cut *c, mlc_tensor *labels, bool shuffle, ui
     return MLC_OK;
 }
 
-/* The rows that are in a part, or those that are not. */
+/* An i64 tensor of the rows that are in `part` or, with in = false, in any other, in shuffled
+ * order. */
 static mlc_tensor *mlc__cut_rows(mlc__cut *c, int64_t part, bool in)
 {
     int64_t n = 0;
@@ -63116,6 +63139,7 @@ MLC_IMPL mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int3
     return d;
 }
 
+/* Each share is of (0,1], and their sum at most 1 but for rounding. */
 static mlc_status mlc__split_rows_check(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *d)
 {
     double sum = 0.0;
@@ -63132,6 +63156,8 @@ static mlc_status mlc__split_rows_check(mlc_ctx *ctx, int64_t n, const mlc_split
     return mlc__cut_labels_check(ctx, "split_rows", n, d->labels);
 }
 
+/* Fills parts[0..n_shares-1]; after an error all of them are NULL. The tensors belong to the
+ * current scope, as any result does. */
 MLC_IMPL mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
                                    mlc_tensor **parts)
 {
@@ -63166,6 +63192,9 @@ MLC_IMPL mlc_k_fold_desc mlc_k_fold_desc_make(int64_t folds)
     return d;
 }
 
+/* Splits into `folds` equal parts and returns the rows of all others (train) and of part `fold`.
+ * The same seed gives the same folds in each call, so that a loop over fold covers every row
+ * once. */
 MLC_IMPL mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *desc, int64_t fold,
                                mlc_tensor **train, mlc_tensor **held_out)
 {
@@ -63199,6 +63228,7 @@ MLC_IMPL mlc_status mlc_k_fold(mlc_ctx *ctx, int64_t n, const mlc_k_fold_desc *d
     return MLC_OK;
 }
 
+/* The rows of a split, or of any tensor of row numbers, as a tensor. */
 MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 {
     return mlc_index_select(x, 0, rows);
@@ -63206,13 +63236,27 @@ MLC_IMPL mlc_tensor *mlc_gather_rows(mlc_tensor *x, mlc_tensor *rows)
 #endif
 
 /* @@ IMPL.DATA.SET --------------------------------------- datasets, and datasets over others
- * A dataset is functions over a state of its own. What the library makes has the state in one heap
- * object with the struct that the program sees; that of one over others has pointers to them. get
- * is called by several threads at a time: states are read-only once they are made, but for the
- * cache's, whose marks are atomic. Errors are texts in the sample: who asked hands them on. */
+ * A dataset is a struct of functions over a state of its own (count, get, length, release), and may
+ * be the program's or the library's. Those of the library are one heap object each:
+ *
+ *     mlc__made: { mlc_dataset (the program's pointer), mlc__owned } | state (mlc__arrays, ..)
+ *                      user ------------------------------------------^
+ *
+ *     tensors, ragged   state holds a copy of the data
+ *     subset, concat, zip, map, cache     state points at other datasets, which must outlive it
+ *
+ * get writes one sample into buffers that its caller provides (s->dst, one per field) and works
+ * in s->scratch, of d->scratch bytes: a dataset over another one requires at least as much as
+ * that does. Several threads call get at the same time, so a state is read-only once made; only
+ * the cache writes to its own, under atomic marks. A worker cannot raise an error on the
+ * context, so get leaves a text in s->why and returns the status; the loader or mlc_dataset_get
+ * raises it by mlc__why_raise. A context lists its objects (mlc__owned) and frees the newest
+ * first when it ends. */
 
 #ifndef MLC_NO_TRAINING
 
+/* Puts an object at the front of the context's list of objects that it frees, by `release`, when it
+ * ends. The list is doubly linked, so that an object can leave it at any time. */
 static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*release)(void *object))
 {
     h->ctx = ctx;
@@ -63223,6 +63267,7 @@ static void mlc__owned_add(mlc_ctx *ctx, mlc__owned *h, void *object, void (*rel
     ctx->installed.owned = h;
 }
 
+/* Takes the object off the list; its own free function calls this. */
 static void mlc__owned_remove(mlc__owned *h)
 {
     if (h->prev) h->prev->next = h->next;
@@ -63230,16 +63275,19 @@ static void mlc__owned_remove(mlc__owned *h)
     if (h->next) h->next->prev = h->prev;
 }
 
-typedef struct mlc__made {              /* followed by its state */
+/* A dataset made by the library. `data` is first, so the program's pointer is also the object's. */
+typedef struct mlc__made {              /* MLC__SET_BYTES from its begin the state follows */
     mlc_dataset data;
     mlc__owned  owned;
 } mlc__made;
 
 #define MLC__SET_BYTES mlc__round_up(sizeof(mlc__made), MLC__CACHELINE)
 
+/* Releases the state, then the object. Datasets under it are not freed. */
 static void mlc__set_release(void *set) { mlc_dataset_free(MLC__CAST(mlc_dataset *, set)); }
 
-/* A dataset with a zeroed state, which user points to. */
+/* A dataset with a zeroed state of `state` bytes, to which data.user points; the caller fills in
+ * the functions and fields. The context owns it from now on. NULL if memory is short. */
 static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
 {
     mlc__made *set = MLC__HEAP(mlc__made *, ctx, MLC__SET_BYTES + state, what);
@@ -63252,20 +63300,24 @@ static mlc_dataset *mlc__set_new(mlc_ctx *ctx, const char *what, size_t state)
 /* count of a dataset whose state begins with the number of samples. */
 static int64_t mlc__set_n(void *user) { return *MLC__CAST(const int64_t *, user); }
 
-/* The dataset under this one: the state begins with a pointer to it. */
+/* The dataset under this one. It may be called for states that begin with a pointer to it (map,
+ * cache, MNIST). */
 static const mlc_dataset *mlc__set_of(void *user)
 {
     return *MLC__CAST(const mlc_dataset *const *, user);
 }
 
+/* Samples; -1 for a stream, 0 for NULL. */
 static int64_t mlc__of_count(void *user) { return mlc_dataset_count(mlc__set_of(user)); }
 
+/* length of the dataset under this one; only set where that has the function. */
 static int64_t mlc__of_length(void *user, int64_t i)
 {
     return mlc__set_of(user)->length(mlc__set_of(user)->user, i);
 }
 
-/* Leaves a half-made dataset; the error is there. */
+/* The last call of a function that makes a dataset: returns it, or frees it after an error, which
+ * has been raised already. */
 static mlc_dataset *mlc__set_done(mlc_dataset *d, mlc_status st)
 {
     if (st == MLC_OK) return d;
@@ -63287,17 +63339,20 @@ MLC_IMPL int64_t mlc_dataset_count(const mlc_dataset *d)
     return !d ? 0 : d->count ? d->count(d->user) : -1;
 }
 
+/* Bytes of one sample's field; of a ragged field those of the longest. */
 static size_t mlc__field_bytes(const mlc_field *f)
 {
     return (size_t)mlc__product(f->dims.n, f->dims.v) * mlc__dtypes[f->dtype].bytes;
 }
 
-/* Bytes of an item of a ragged field. */
+/* Bytes of one item of a ragged field: one index of its first axis. */
 static size_t mlc__item_bytes(const mlc_field *f)
 {
     return (size_t)mlc__product(f->dims.n - 1, f->dims.v + 1) * mlc__dtypes[f->dtype].bytes;
 }
 
+/* Fields of a dataset, a transform or a collate: 1 to MLC_MAX_FIELDS, with valid shapes of one axis
+ * less than a tensor may have, since a batch adds one. */
 static mlc_status mlc__fields_check(mlc_ctx *ctx, const char *what, const mlc_field *f, int32_t n)
 {
     MLC__REQUIRE(ctx, n >= 1 && n <= MLC_MAX_FIELDS, ARG, "%s: %d fields; a sample has 1 to %d",
@@ -63312,6 +63367,7 @@ static mlc_status mlc__fields_check(mlc_ctx *ctx, const char *what, const mlc_fi
     return MLC_OK;
 }
 
+/* Any function that takes a dataset begins with it: the dataset may be the program's own. */
 static mlc_status mlc__set_check(mlc_ctx *ctx, const char *what, const mlc_dataset *d)
 {
     MLC__REQUIRE(ctx, d && d->get, ARG, "%s: the dataset %s", what,
@@ -63319,7 +63375,7 @@ static mlc_status mlc__set_check(mlc_ctx *ctx, const char *what, const mlc_datas
     return mlc__fields_check(ctx, what, d->field, d->n_fields);
 }
 
-/* Of what takes samples by number. */
+/* The same for functions that require random access, which a stream does not have. */
 static mlc_status mlc__set_counted(mlc_ctx *ctx, const char *what, const mlc_dataset *d)
 {
     MLC__TRY(mlc__set_check(ctx, what, d));
@@ -63328,7 +63384,8 @@ static mlc_status mlc__set_counted(mlc_ctx *ctx, const char *what, const mlc_dat
     return MLC_OK;
 }
 
-/* An error of a sample. */
+/* Writes the text of an error into the sample and returns st, so that get can return it in one
+ * line. */
 static mlc_status mlc__why(mlc_sample *s, mlc_status st, const char *format, ...)
 {
     va_list args;
@@ -63338,7 +63395,8 @@ static mlc_status mlc__why(mlc_sample *s, mlc_status st, const char *format, ...
     return st;
 }
 
-/* The context's error of what a sample or a batch says. */
+/* Raises an error of get or of a collate on the context, in the thread that may use it: `where` is
+ * "sample" or "batch". A function of the program that leaves no text gets the status's name. */
 static mlc_status mlc__why_raise(mlc_ctx *ctx, const char *what, mlc_status st, const char *where,
                                  int64_t index, const char *why)
 {
@@ -63346,7 +63404,8 @@ static mlc_status mlc__why_raise(mlc_ctx *ctx, const char *what, mlc_status st, 
                      *why ? why : "get failed without a text: ", *why ? "" : mlc_status_name(st));
 }
 
-/* Asks for a sample and leaves what was asked as it was. */
+/* Gets sample `index` of d and restores s->index, which dataset-level errors and random numbers of
+ * the outer dataset refer to. */
 static mlc_status mlc__set_get(const mlc_dataset *d, mlc_sample *s, int64_t index)
 {
     const int64_t before = s->index;
@@ -63356,18 +63415,20 @@ static mlc_status mlc__set_get(const mlc_dataset *d, mlc_sample *s, int64_t inde
     return st;
 }
 
-/* A block of Philox, in one place. */
+/* A block of Philox. Kept out of line (MLC__APART), so that its rounds are in the program once. */
 MLC__APART mlc__words mlc__draw_words(uint64_t seed, uint64_t stream, uint64_t block)
 {
     return mlc__philox(seed, stream, block);
 }
 
-/* Words of a sample for a purpose, which the key names. */
+/* Random words of a sample: block `block` for the purpose that `key` names. They depend on seed,
+ * epoch and s->index only. */
 static mlc__words mlc__sample_words(const mlc_sample *s, uint64_t key, uint32_t block)
 {
     return mlc__draw_words(s->seed ^ key, (uint64_t)s->epoch << 32 | block, (uint64_t)s->index);
 }
 
+/* Random number `draw` of the sample, of [0,1) with 53 bits; a block of Philox has two of them. */
 MLC_IMPL double mlc_sample_uniform(const mlc_sample *s, uint32_t draw)
 {
     if (!s) return 0.0;
@@ -63375,6 +63436,7 @@ MLC_IMPL double mlc_sample_uniform(const mlc_sample *s, uint32_t draw)
     return draw & 1 ? MLC__U53(r.w[2], r.w[3]) : MLC__U53(r.w[0], r.w[1]);
 }
 
+/* A copy of the program's struct as an object of the context, which calls its release. */
 MLC_IMPL mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data)
 {
     if (!ctx || mlc__set_check(ctx, "dataset_create", data) != MLC_OK) return NULL;
@@ -63383,7 +63445,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data)
     return d;
 }
 
-/* Rooms of a sample's fields, one after another from `at`; returns where they end. */
+/* Lays out the fields of a sample from `at` on, each at a cache line, and returns the end. */
 static char *mlc__rooms(const mlc_field *f, int32_t n, char *at, void **room)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -63393,6 +63455,7 @@ static char *mlc__rooms(const mlc_field *f, int32_t n, char *at, void **room)
     return at;
 }
 
+/* Bytes that mlc__rooms takes. */
 static size_t mlc__rooms_bytes(const mlc_field *f, int32_t n)
 {
     size_t bytes = 0;
@@ -63400,6 +63463,8 @@ static size_t mlc__rooms_bytes(const mlc_field *f, int32_t n)
     return bytes;
 }
 
+/* Field k of a sample as a tensor; the length of a ragged one is limited to the field, since get
+ * may be the program's. */
 static mlc_tensor *mlc__sample_tensor(mlc_ctx *ctx, const mlc_field *f, const mlc_sample *s, int k)
 {
     mlc_dims dims = f->dims;
@@ -63407,7 +63472,9 @@ static mlc_tensor *mlc__sample_tensor(mlc_ctx *ctx, const mlc_field *f, const ml
     return mlc_from(ctx, f->dtype, dims, s->dst[k]);
 }
 
-/* Memory of one sample and of `more` bytes, which it returns; the caller frees s->scratch. */
+/* Allocates one block for a sample that is got outside of a loader: scratch, fields, and `more`
+ * bytes, whose address it returns; NULL with the error set. The caller frees s->scratch, where it
+ * begins. */
 static char *mlc__sample_begin(mlc_ctx *ctx, const char *what, const mlc_dataset *d, size_t more,
                                mlc_sample *s)
 {
@@ -63419,6 +63486,8 @@ static char *mlc__sample_begin(mlc_ctx *ctx, const char *what, const mlc_dataset
                                              mlc__round_up(d->scratch, MLC__CACHELINE), s->dst);
 }
 
+/* Gets sample `index` and raises its error on the context. A stream that ends before is an error
+ * here. */
 static mlc_status mlc__sample_get(mlc_ctx *ctx, const char *what, const mlc_dataset *d,
                                   mlc_sample *s, int64_t index)
 {
@@ -63430,6 +63499,8 @@ static mlc_status mlc__sample_get(mlc_ctx *ctx, const char *what, const mlc_data
     return st;
 }
 
+/* One sample as tensors of the current scope; after an error all of fields[] are NULL. A stream
+ * takes any index, and its get decides whether it can. */
 MLC_IMPL mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *d, int64_t index,
                                     mlc_tensor **fields)
 {
@@ -63450,7 +63521,8 @@ MLC_IMPL mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *d, int64_t 
     return st;
 }
 
-/* The shape of a field of all samples, which memory can hold. */
+/* The shape [count, ..] of one field of all samples, checked against the largest tensor. Ragged
+ * fields are refused, since their samples have no common shape. */
 static mlc_status mlc__field_shape(mlc_ctx *ctx, const mlc_dataset *d, int32_t f, mlc_dims *shape)
 {
     const char *const what = "dataset_field";
@@ -63465,6 +63537,8 @@ static mlc_status mlc__field_shape(mlc_ctx *ctx, const mlc_dataset *d, int32_t f
     return mlc__shape_check(ctx, what, d->field[f].dtype, *shape);
 }
 
+/* Gets every sample once and collects field f: labels for weights or strata, for instance. Other
+ * fields are made and dropped, which for images may take long. */
 MLC_IMPL mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *d, int32_t f)
 {
     mlc_dims shape;
@@ -63485,12 +63559,14 @@ MLC_IMPL mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *d, int32
 
 /* -- arrays in memory: rows of tensors, and of tables -- */
 
+/* The state of mlc_dataset_tensors and mlc_dataset_table: rows of each field on the host, which the
+ * dataset owns. */
 typedef struct mlc__arrays {
     int64_t  n;
     mlc_ctx *ctx;
     int32_t  fields;
     size_t   bytes[MLC_MAX_FIELDS];    /* of a row */
-    char    *data[MLC_MAX_FIELDS];
+    char    *data[MLC_MAX_FIELDS];     /* [n] rows */
 } mlc__arrays;
 
 static mlc_status mlc__arrays_get(void *user, mlc_sample *s)
@@ -63521,7 +63597,8 @@ static mlc_dataset *mlc__arrays_new(mlc_ctx *ctx, const char *what, int64_t n)
     return d;
 }
 
-/* Memory of a field's rows, to be filled; NULL with an error. */
+/* Adds a field and returns memory for its n rows, which the caller fills; NULL with the error
+ * set. */
 static void *mlc__arrays_add(mlc_dataset *d, const char *what, mlc_dtype dtype, mlc_dims dims)
 {
     mlc__arrays *a = MLC__CAST(mlc__arrays *, d->user);
@@ -63536,6 +63613,7 @@ static void *mlc__arrays_add(mlc_dataset *d, const char *what, mlc_dtype dtype, 
     return data;
 }
 
+/* 1 to MLC_MAX_FIELDS tensors of this context with equally many rows, at least one. */
 static mlc_status mlc__tensors_check(mlc_ctx *ctx, mlc_tensor *const *t, int32_t n)
 {
     MLC__REQUIRE(ctx, t && n >= 1 && n <= MLC_MAX_FIELDS, ARG,
@@ -63553,6 +63631,7 @@ static mlc_status mlc__tensors_check(mlc_ctx *ctx, mlc_tensor *const *t, int32_t
     return MLC_OK;
 }
 
+/* Copies the tensors to the host, so they may change or end afterwards. */
 MLC_IMPL mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *t, int32_t n)
 {
     if (!ctx || mlc__tensors_check(ctx, t, n) != MLC_OK) return NULL;
@@ -63569,19 +63648,23 @@ MLC_IMPL mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *t, in
 
 /* -- sequences in memory -- */
 
+/* The state of mlc_dataset_ragged: sequences one after another in x, as PyTorch's packed data by
+ * offsets. One block holds from[n+1], x and y. */
 typedef struct mlc__ragged {
-    int64_t  n, *from;                 /* where each begins; n + 1, before the rows of x and y */
+    int64_t  n, *from;                 /* [n+1] the row of x at which each sequence begins */
     mlc_ctx *ctx;
     size_t   step, each;               /* bytes of a row of x, of y */
     char    *x, *y;
 } mlc__ragged;
 
+/* length of the dataset: rows of sequence i, without a read of the data. */
 static int64_t mlc__ragged_length(void *user, int64_t i)
 {
     const mlc__ragged *u = MLC__CAST(const mlc__ragged *, user);
     return u->from[i + 1] - u->from[i];
 }
 
+/* get: field 0 is the sequence, of len[0] rows; field 1 the row of y, if there is one. */
 static mlc_status mlc__ragged_get(void *user, mlc_sample *s)
 {
     const mlc__ragged *u = MLC__CAST(const mlc__ragged *, user);
@@ -63596,6 +63679,8 @@ static void mlc__ragged_release(void *user)
     mlc__heap_free(MLC__CAST(mlc__ragged *, user)->ctx, MLC__CAST(mlc__ragged *, user)->from);
 }
 
+/* x [rows, ..], lengths i64 [n], y NULL or [n, ..], all of this context. The sum of lengths is
+ * checked once they are read. */
 static mlc_status mlc__ragged_check(mlc_ctx *ctx, const mlc_tensor *x, const mlc_tensor *lengths,
                                     const mlc_tensor *y)
 {
@@ -63616,7 +63701,8 @@ static mlc_status mlc__ragged_check(mlc_ctx *ctx, const mlc_tensor *x, const mlc
     return MLC_OK;
 }
 
-/* Where sequences begin, of their lengths in from[1] .. from[n]; the longest goes to *most. */
+/* Turns the lengths in from[1..n] into begins, in place (prefix sums), and sets *most to the
+ * longest. Fails at a negative length, and unless the lengths add up to the rows of x. */
 static mlc_status mlc__ragged_begins(const mlc__ragged *u, int64_t rows, int64_t *most)
 {
     for (int64_t i = 0; i < u->n; i++) {
@@ -63633,11 +63719,14 @@ static mlc_status mlc__ragged_begins(const mlc__ragged *u, int64_t rows, int64_t
     return MLC_OK;
 }
 
+/* Bytes of one row of a tensor that has rows. */
 static size_t mlc__row_bytes(const mlc_tensor *t)
 {
     return (size_t)(mlc__numel(t) / t->shape[0]) * mlc__size(t);
 }
 
+/* Allocates the block, copies lengths, x and y to the host, and describes the fields. Field 0 is
+ * ragged with the longest sequence as its first axis. */
 static mlc_status mlc__ragged_fill(mlc_dataset *d, mlc__ragged *u, mlc_tensor *x,
                                    mlc_tensor *lengths, mlc_tensor *y)
 {
@@ -63662,6 +63751,8 @@ static mlc_status mlc__ragged_fill(mlc_dataset *d, mlc__ragged *u, mlc_tensor *x
     return mlc__ragged_begins(u, x->shape[0], &d->field[0].dims.v[0]);
 }
 
+/* The state knows its sizes before the block is allocated; release frees the block, if it
+ * exists. */
 MLC_IMPL mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *lengths,
                                          mlc_tensor *y)
 {
@@ -63682,12 +63773,16 @@ MLC_IMPL mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor
 
 /* -- samples of others -- */
 
+/* The state of mlc_dataset_subset: sample i is sample rows[i] of `of`. A row may occur several
+ * times. */
 typedef struct mlc__subset {
     int64_t            n, *rows;
     mlc_ctx           *ctx;
     const mlc_dataset *of;
 } mlc__subset;
 
+/* The sample's index is that in `of` during its get, so augmentation below a subset draws the same
+ * numbers for an image in whichever subset it is. */
 static mlc_status mlc__subset_get(void *user, mlc_sample *s)
 {
     const mlc__subset *u = MLC__CAST(const mlc__subset *, user);
@@ -63700,12 +63795,13 @@ static int64_t mlc__subset_length(void *user, int64_t i)
     return u->of->length(u->of->user, u->rows[i]);
 }
 
+/* The dataset below stays. */
 static void mlc__subset_release(void *user)
 {
     mlc__heap_free(MLC__CAST(mlc__subset *, user)->ctx, MLC__CAST(mlc__subset *, user)->rows);
 }
 
-/* Fields and scratch of a dataset over another. */
+/* Gives d the fields and scratch of the dataset under it. */
 static void mlc__set_like(mlc_dataset *d, const mlc_dataset *of)
 {
     d->n_fields = of->n_fields;
@@ -63713,6 +63809,7 @@ static void mlc__set_like(mlc_dataset *d, const mlc_dataset *of)
     d->scratch = of->scratch;
 }
 
+/* Copies the numbers of rows to the host and checks each against the dataset's count. */
 static mlc_status mlc__subset_rows(mlc__subset *u, mlc_tensor *rows)
 {
     const int64_t most = mlc_dataset_count(u->of);
@@ -63727,6 +63824,8 @@ static mlc_status mlc__subset_rows(mlc__subset *u, mlc_tensor *rows)
     return MLC_OK;
 }
 
+/* An error that the context holds already is returned as it is if rows is NULL: the call that
+ * should have made rows has failed, and its message says why. */
 static mlc_status mlc__subset_check(mlc_ctx *ctx, const mlc_dataset *of, const mlc_tensor *rows)
 {
     MLC__TRY(mlc__set_counted(ctx, "dataset_subset", of));
@@ -63741,6 +63840,7 @@ static mlc_status mlc__subset_check(mlc_ctx *ctx, const mlc_dataset *of, const m
     return MLC_OK;
 }
 
+/* The rows are copied, so the tensor may end; `data` must outlive the subset. */
 MLC_IMPL mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, mlc_tensor *rows)
 {
     if (!ctx || mlc__subset_check(ctx, data, rows) != MLC_OK) return NULL;
@@ -63757,6 +63857,8 @@ MLC_IMPL mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, 
     return mlc__set_done(d, mlc__subset_rows(u, rows));
 }
 
+/* mlc_split_rows, and a subset for each share. Row tensors are in a scope that ends here; after an
+ * error the subsets made so far are freed, the newest first, and parts[] are NULL. */
 MLC_IMPL mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
                                       const mlc_split_rows_desc *desc, mlc_dataset **parts)
 {
@@ -63781,6 +63883,7 @@ MLC_IMPL mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
     return st;
 }
 
+/* mlc_k_fold, and a subset for each of its two results; after an error both are NULL. */
 MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
                                        const mlc_k_fold_desc *desc, int64_t fold,
                                        mlc_dataset **train, mlc_dataset **held_out)
@@ -63803,14 +63906,15 @@ MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
     return st;
 }
 
-/* Several datasets: one after another, or side by side. */
+/* The state of mlc_dataset_concat (datasets one after another) and mlc_dataset_zip (side by side).
+ * of[] and start[] follow it in the same object. */
 typedef struct mlc__joint {            /* followed by of and start */
-    int64_t             n, *start;     /* first sample of each, and the end */
-    const mlc_dataset **of;
+    int64_t             n, *start;     /* samples; [parts+1] first sample of each, and the end */
+    const mlc_dataset **of;            /* [parts] */
     int32_t             parts;
 } mlc__joint;
 
-/* The part that has a sample; parts are few. */
+/* The part that has sample i, by a linear search, since parts are few. */
 static int32_t mlc__concat_part(const mlc__joint *c, int64_t i)
 {
     int32_t p = 0;
@@ -63832,6 +63936,9 @@ static int64_t mlc__concat_length(void *user, int64_t i)
     return c->of[p]->length(c->of[p]->user, i - c->start[p]);
 }
 
+/* get of a zip: each part fills its own fields of the sample, through a sample struct of its own
+ * whose dst and len are shifted to them. All parts share index, seed, epoch and scratch, one after
+ * another. */
 static mlc_status mlc__zip_get(void *user, mlc_sample *s)
 {
     const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
@@ -63852,7 +63959,7 @@ static mlc_status mlc__zip_get(void *user, mlc_sample *s)
     return MLC_OK;
 }
 
-/* That of the first part which has one. */
+/* length of the first part that has the function; only a zip with such a part gets this one. */
 static int64_t mlc__zip_length(void *user, int64_t i)
 {
     const mlc__joint *c = MLC__CAST(const mlc__joint *, user);
@@ -63861,6 +63968,8 @@ static int64_t mlc__zip_length(void *user, int64_t i)
     return c->of[p]->length(c->of[p]->user, i);
 }
 
+/* What concat and zip share: the parts, which must all have a count, their begins, and the largest
+ * scratch. A sum of counts beyond i64 becomes INT64_MAX, which concat refuses and a zip ignores. */
 static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dataset *const *data,
                                    int32_t n)
 {
@@ -63878,20 +63987,21 @@ static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dat
     for (int32_t i = 0; i < n; i++) {
         c->of[i] = data[i];
         if (__builtin_add_overflow(c->start[i], mlc_dataset_count(data[i]), &c->start[i + 1]))
-            c->start[i + 1] = INT64_MAX;                   /* of a zip no sum is asked for */
+            c->start[i + 1] = INT64_MAX;                   /* a zip has no use for the sum */
         if (data[i]->scratch > d->scratch) d->scratch = data[i]->scratch;
     }
     d->count = mlc__set_n;
     return d;
 }
 
+/* Same dtype, raggedness and shape, which parts of a concat must have in common. */
 static bool mlc__field_same(const mlc_field *a, const mlc_field *b)
 {
     return a->dtype == b->dtype && a->ragged == b->ragged && a->dims.n == b->dims.n &&
            memcmp(a->dims.v, b->dims.v, (size_t)a->dims.n * sizeof *a->dims.v) == 0;
 }
 
-/* A field as a text: "u8 [1,28,28]". */
+/* A field as a text for messages, "u8 [1,28,28]", written to a buffer of `room` bytes. */
 static const char *mlc__field_text(mlc_ctx *ctx, const mlc_field *f, char *to, size_t room)
 {
     mlc_tensor t;
@@ -63902,6 +64012,7 @@ static const char *mlc__field_text(mlc_ctx *ctx, const mlc_field *f, char *to, s
     return to;
 }
 
+/* Dataset number i of a concat must have the fields of the first one. */
 static mlc_status mlc__concat_check(mlc_ctx *ctx, const mlc_dataset *a, const mlc_dataset *b,
                                     int32_t i)
 {
@@ -63916,6 +64027,7 @@ static mlc_status mlc__concat_check(mlc_ctx *ctx, const mlc_dataset *a, const ml
     return MLC_OK;
 }
 
+/* Has lengths only if all parts have them. */
 MLC_IMPL mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n)
 {
     bool lengths = true;
@@ -63938,7 +64050,7 @@ MLC_IMPL mlc_dataset *mlc_dataset_concat(mlc_ctx *ctx, const mlc_dataset *const 
     return d;
 }
 
-/* Adds the fields of a dataset beside those that are there. */
+/* Appends the fields of `part` to those of d. All parts must have n samples. */
 static mlc_status mlc__zip_add(mlc_ctx *ctx, mlc_dataset *d, const mlc_dataset *part, int64_t n)
 {
     MLC__REQUIRE(ctx, d->n_fields + part->n_fields <= MLC_MAX_FIELDS, ARG,
@@ -63953,6 +64065,7 @@ static mlc_status mlc__zip_add(mlc_ctx *ctx, mlc_dataset *d, const mlc_dataset *
     return MLC_OK;
 }
 
+/* Fields of the parts in their order: images and labels become fields 0 and 1. */
 MLC_IMPL mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *data, int32_t n)
 {
     mlc_dataset *d = ctx ? mlc__joint_new(ctx, "dataset_zip", data, n) : NULL;
@@ -63967,12 +64080,14 @@ MLC_IMPL mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *da
 
 /* -- samples that go through a function -- */
 
+/* The state of mlc_dataset_map and of all maps of the library, whose own state follows it. */
 typedef struct mlc__mapped {
     const mlc_dataset *of;
     mlc_transform      map;
 } mlc__mapped;
 
-/* The fields of what it is made of lie at the begin of the scratch; both work in what follows. */
+/* get of a map: gets the sample of `of` into the begin of the scratch, then runs the transform from
+ * there into the caller's buffers. Both may use the rest of the scratch, one after the other. */
 static mlc_status mlc__mapped_get(void *user, mlc_sample *s)
 {
     const mlc__mapped *m = MLC__CAST(const mlc__mapped *, user);
@@ -63989,7 +64104,8 @@ static mlc_status mlc__mapped_get(void *user, mlc_sample *s)
     return st;
 }
 
-/* A map whose state is followed by `state` bytes, which are its user. */
+/* A map over `data`. With state > 0 so many zeroed bytes follow mlc__mapped, become the transform's
+ * user, and are the caller's to fill. A transform without fields keeps those of the dataset. */
 static mlc_dataset *mlc__mapped_new(mlc_ctx *ctx, const char *what, const mlc_dataset *data,
                                     const mlc_transform *map, size_t state)
 {
@@ -64023,15 +64139,18 @@ MLC_IMPL mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
 
 /* -- samples that are kept -- */
 
-typedef struct mlc__cache {            /* of a sample: len of each field, then the fields */
+/* The state of mlc_dataset_cache. A sample occupies `sample` bytes of `data`: the length of each
+ * field, then the fields. mark[i] is 0 (empty), 1 (being written) or 2 (complete). */
+typedef struct mlc__cache {
     const mlc_dataset *of;
     mlc_ctx           *ctx;
-    uint8_t           *mark;           /* of samples: empty, being filled, there */
+    uint8_t           *mark;           /* [count] */
     char              *data;
     size_t             bytes[MLC_MAX_FIELDS], sample;
-    mlc__file          file;           /* its size is that of the mapping; 0: in memory */
+    mlc__file          file;           /* size: bytes of the mapping; 0: data is on the heap */
 } mlc__cache;
 
+/* Copies a complete sample from the cache to the caller's buffers. */
 static void mlc__cache_take(const mlc__cache *c, mlc_sample *s, const char *at)
 {
     const size_t n = (size_t)c->of->n_fields;
@@ -64040,6 +64159,7 @@ static void mlc__cache_take(const mlc__cache *c, mlc_sample *s, const char *at)
     for (size_t f = 0; f < n; at += c->bytes[f++]) memcpy(s->dst[f], at, c->bytes[f]);
 }
 
+/* Copies a sample that was just made to its place in the cache. */
 static void mlc__cache_put(const mlc__cache *c, const mlc_sample *s, char *at)
 {
     const size_t n = (size_t)c->of->n_fields;
@@ -64048,7 +64168,9 @@ static void mlc__cache_put(const mlc__cache *c, const mlc_sample *s, char *at)
     for (size_t f = 0; f < n; at += c->bytes[f++]) memcpy(at, s->dst[f], c->bytes[f]);
 }
 
-/* Who finds a sample empty claims it; who finds it claimed makes another, of the same bits. */
+/* A thread that finds a sample empty makes it and, if its compare-and-swap claims the mark, stores
+ * it. One that finds it claimed makes the same sample for itself and does not wait. The release
+ * store of 2 makes the bytes visible before the mark. Failed samples are not kept. */
 static mlc_status mlc__cache_get(void *user, mlc_sample *s)
 {
     const mlc__cache *c = MLC__CAST(const mlc__cache *, user);
@@ -64066,6 +64188,7 @@ static mlc_status mlc__cache_get(void *user, mlc_sample *s)
     return MLC_OK;
 }
 
+/* Ends the mapping, and with it the file, or frees the memory. */
 static void mlc__cache_release(void *user)
 {
     mlc__cache *c = MLC__CAST(mlc__cache *, user);
@@ -64075,7 +64198,8 @@ static void mlc__cache_release(void *user)
 }
 
 #if MLC__FILES && MLC__POSIX
-/* The blocks of the file are taken at once: on a full disk a mapping would end the process. */
+/* Writes zeros over the whole file before it is mapped: its blocks are then allocated, and a full
+ * disk is an error here; in a mapping with holes it would end the process by SIGBUS later. */
 static mlc_status mlc__cache_fill(mlc__cache *c, size_t bytes)
 {
     char zero[4096];
@@ -64091,7 +64215,8 @@ static mlc_status mlc__cache_fill(mlc__cache *c, size_t bytes)
     return MLC_OK;
 }
 
-/* The name goes at once, the file with its mapping. */
+/* Makes the cache's file and maps it. The name is removed at once, so that the system frees the
+ * file with its last mapping, however the process ends. O_EXCL: an existing file is never used. */
 static mlc_status mlc__cache_map(mlc__cache *c, const char *path, size_t bytes)
 {
     c->file.ctx = c->ctx;
@@ -64114,6 +64239,7 @@ static mlc_status mlc__cache_map(mlc__cache *c, const char *path, size_t bytes)
 }
 #endif
 
+/* Sizes of a sample, the marks, and the memory or the mapped file for all samples. */
 static mlc_status mlc__cache_make(mlc__cache *c, const char *path)
 {
     const int64_t n = mlc_dataset_count(c->of);
@@ -64132,6 +64258,8 @@ static mlc_status mlc__cache_make(mlc__cache *c, const char *path)
     return c->data ? MLC_OK : MLC_ERR_NOMEM;
 }
 
+/* Keeps each sample as it is first made: a random augmentation below a cache is the same in all
+ * epochs, one above it stays random. */
 MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, const char *path)
 {
     if (!ctx || mlc__set_counted(ctx, "dataset_cache", data) != MLC_OK) return NULL;
@@ -64158,12 +64286,13 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
  *     mlc__rows_array     fields of a sample; then mlc__rows_map: row i is at data + i * bytes
  *     mlc__rows_done      closes the file (the mapping stays), or frees the dataset after an error
  *
- * The file is mapped where the system can map, and read into a heap copy elsewhere, so a dataset may
- * be larger than memory and several workers read it without a lock. Values of a row (labels, tokens,
- * pixels) are checked by get and not at creation, because a check of all rows would read the whole
- * file. A table is different: mlc_dataset_table copies the chosen columns into arrays of f32, and a
- * folder of images keeps paths only and opens one file per sample. Each kind refers to the reader of
- * its own format alone, so that a linker drops the readers that a program does not call. */
+ * The file is mapped where the system can map, and read into a heap copy elsewhere. A mapped
+ * dataset may be larger than memory, and several workers read it without a lock. Values of a row
+ * (labels, tokens, pixels) are checked by get and not at creation, because a check of all rows
+ * would read the whole file. Two kinds differ: mlc_dataset_table copies the chosen columns into
+ * arrays, and a folder of images keeps paths only and opens one file per sample. Each kind
+ * refers to the reader of its own format alone, so that a linker drops the readers that a
+ * program does not call. */
 
 #ifndef MLC_NO_TRAINING
 
@@ -65300,18 +65429,29 @@ MLC_IMPL mlc_dataset *mlc_dataset_pnm(mlc_ctx *ctx, const char *folder)
 #endif
 
 /* @@ IMPL.DATA.AUGMENT ----------------------------------- images another way; mixup, CutMix
- * What is random in an image is words of Philox by seed, epoch and sample; what is random in a
- * batch, by seed, epoch and batch. So a worker needs nothing but these numbers. */
+ * Random changes of images, one sample at a time (mlc_dataset_augment, a map over a dataset), and
+ * of whole batches (mlc_mixup, a collate): mixup of Zhang et al. 2018, CutMix of Yun et al. 2019.
+ *
+ *     u8 or f32 image -> f32 -> shift and rotate -> pad, crop, mirror -> x * scale, - mean, / std
+ *                     -> noise -> cutout                     (each step only if the desc sets it)
+ *
+ * Random numbers are words of Philox: of a sample by (seed, epoch, sample), of a batch by (seed,
+ * epoch, batch). A worker keeps no generator, so the result depends neither on the number of
+ * workers nor on their order, and a run that is resumed draws the same numbers. Blocks 0 to 2 of
+ * a sample decide geometry; noise begins at block MLC__NOISE_BLOCK, so that either can be set
+ * without changing the other. The loops over pixels are compiled warm, the rest cold. */
 
 #ifndef MLC_NO_TRAINING
 
 #define MLC__AUGMENT_KEY 0xA0761D6478BD642Fu
 #define MLC__MIXUP_KEY   0xE7037ED1A0B428DBu
-#define MLC__NOISE_BLOCK 16            /* words before it decide where things go */
+#define MLC__NOISE_BLOCK 16            /* blocks below it decide the geometry */
 
+/* A movement of an image plane: shift in pixels, then a turn about the centre by (cosine, sine). */
 typedef struct mlc__warp { int64_t high, wide; float down, right, cosine, sine; } mlc__warp;
 
-/* A shift and a turn drawn from three random words. */
+/* Draws a shift of -shift .. shift pixels along each axis and a turn of -rotate .. rotate degrees,
+ * uniformly, from three words taken as signed fractions of 2^31. sincos2pi takes turns of [0,1). */
 static mlc__warp mlc__warp_by(const uint32_t *word, int64_t high, int64_t wide, double shift,
                               double rotate)
 {
@@ -65330,12 +65470,13 @@ static mlc__warp mlc__warp_by(const uint32_t *word, int64_t high, int64_t wide, 
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
+/* A pixel of the plane; 0 outside, so that moved images get black margins. */
 static float mlc__warp_pixel(const mlc__warp *w, const float *plane, int64_t r, int64_t c)
 {
     return r >= 0 && r < w->high && c >= 0 && c < w->wide ? plane[r * w->wide + c] : 0.0f;
 }
 
-/* Between the four pixels around (r, c). */
+/* Bilinear interpolation at (r, c), between the four pixels around it. */
 static float mlc__warp_between(const mlc__warp *w, const float *plane, float r, float c)
 {
     const float top = mlc__floor_f32(r), left = mlc__floor_f32(c), down = r - top, right = c - left;
@@ -65347,6 +65488,8 @@ static float mlc__warp_between(const mlc__warp *w, const float *plane, float r, 
     return upper * (1.0f - down) + lower * down;
 }
 
+/* Moves one plane [high,wide]. Each pixel of the result looks up where it comes from (the inverse
+ * map), so that the result has no holes. `from` and `to` must not overlap. */
 static void mlc__warp_plane(const mlc__warp *w, const float *from, float *to)
 {
     const float middle = 0.5f * (float)(w->high - 1), centre = 0.5f * (float)(w->wide - 1);
@@ -65359,7 +65502,7 @@ static void mlc__warp_plane(const mlc__warp *w, const float *from, float *to)
         }
 }
 
-/* A plane of u8 or f32, as floats in `room` or where it is. */
+/* A plane of n pixels as f32: u8 is converted into the buffer, f32 is returned where it is. */
 static const float *mlc__warp_floats(mlc_dtype dtype, const void *from, int64_t n, float *room)
 {
     const uint8_t *low = MLC__CAST(const uint8_t *, from);
@@ -65371,16 +65514,18 @@ static const float *mlc__warp_floats(mlc_dtype dtype, const void *from, int64_t 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
+/* The state of mlc_dataset_augment after that of its map. A pixel becomes pixel * factor[c] +
+ * offset[c], which is scale, mean and std in one step. */
 typedef struct mlc__augment {          /* followed by factor and offset of each channel */
     mlc_augment_desc desc;
-    mlc_field        in, out;
+    mlc_field        in, out;          /* the image before and after: u8 or f32, f32 */
     int32_t          n;                /* fields */
     size_t           bytes[MLC_MAX_FIELDS];
-    int64_t          c, high, wide;    /* of what comes in */
+    int64_t          c, high, wide;    /* of the image that comes in */
     float           *factor, *offset;
 } mlc__augment;
 
-/* What is drawn for an image. */
+/* All random choices for one image. */
 typedef struct mlc__cut_out {
     mlc__warp warp;
     int64_t   down, right;             /* of the crop, in the image; the padding is outside */
@@ -65388,6 +65533,7 @@ typedef struct mlc__cut_out {
     int64_t   top, left;               /* of the square of zeros */
 } mlc__cut_out;
 
+/* Changes nothing but the dtype, to f32, until fields are set. */
 MLC_IMPL mlc_augment_desc mlc_augment_desc_make(void)
 {
     mlc_augment_desc d;
@@ -65396,12 +65542,15 @@ MLC_IMPL mlc_augment_desc mlc_augment_desc_make(void)
     return d;
 }
 
-/* A number in [0, n) of a word. */
+/* A whole number of [0,n) from a word: the high part of word * n. The bias is below n / 2^32. */
 static int64_t mlc__below(uint32_t word, int64_t n)
 {
     return (int64_t)((uint64_t)word * (uint64_t)n >> 32);
 }
 
+/* Draws all choices for sample s. Every number is drawn whether its option is set or not, so
+ * setting one option changes no other. The crop is placed uniformly in the padded image, or in its
+ * centre, and the centre of the cutout uniformly in the result. */
 static mlc__cut_out mlc__augment_draw(const mlc__augment *u, const mlc_sample *s)
 {
     const uint64_t key = MLC__AUGMENT_KEY ^ u->desc.seed;
@@ -65424,7 +65573,9 @@ static mlc__cut_out mlc__augment_draw(const mlc__augment *u, const mlc_sample *s
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* Channel c as f32, moved; in `room` of two planes, or where it lies. */
+/* Channel c of the image as f32, moved if the desc says so. The buffer holds two planes: the
+ * conversion from u8 and the result of the movement. A plane of f32 that does not move is returned
+ * in place. */
 static const float *mlc__augment_plane(const mlc__augment *u, const mlc__cut_out *d, int64_t c,
                                        const void *image, float *room)
 {
@@ -65439,7 +65590,8 @@ static const float *mlc__augment_plane(const mlc__augment *u, const mlc__cut_out
     return from;
 }
 
-/* The crop of a plane, mirrored and normalised; padding is a pixel of 0. */
+/* Writes channel c of the result [h,w]: the crop at (down, right), mirrored left to right or upside
+ * down, and normalized. Padding is a pixel of 0 before normalization, as in torchvision. */
 static void mlc__augment_crop(const mlc__augment *u, const mlc__cut_out *d, int64_t c,
                               const float *from, float *to)
 {
@@ -65460,7 +65612,9 @@ static void mlc__augment_crop(const mlc__augment *u, const mlc__cut_out *d, int6
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* Normal noise of n values, four a block. */
+/* Adds normal noise of standard deviation desc.noise to n values, after normalization: Box and
+ * Muller's transform makes four values of each block of Philox. 1 - u keeps the logarithm
+ * finite. */
 static void mlc__augment_noise(const mlc__augment *u, const mlc_sample *s, float *to, int64_t n)
 {
     const float sd = (float)u->desc.noise;
@@ -65478,7 +65632,8 @@ static void mlc__augment_noise(const mlc__augment *u, const mlc_sample *s, float
     }
 }
 
-/* Zeros in the square, as far as it is inside. */
+/* Sets the square to 0 in all channels, as far as it is inside (DeVries and Taylor 2017). Images
+ * are normalized by then, so 0 is the mean. */
 static void mlc__augment_cutout(const mlc__augment *u, const mlc__cut_out *d, float *to)
 {
     const int32_t k = u->out.dims.n;
@@ -65489,6 +65644,8 @@ static void mlc__augment_cutout(const mlc__augment *u, const mlc__cut_out *d, fl
             for (int64_t x = left; x < right; x++) to[(c * h + y) * w + x] = 0.0f;
 }
 
+/* run of the map: other fields and all lengths are copied, the image goes through the steps
+ * above. */
 static mlc_status mlc__augment_run(void *user, mlc_sample *s, void *const *in,
                                    const int64_t *in_len)
 {
@@ -65507,8 +65664,11 @@ static mlc_status mlc__augment_run(void *user, mlc_sample *s, void *const *in,
     return MLC_OK;
 }
 
+/* NaN is refused, too: both comparisons fail. */
 static bool mlc__is_chance(double p) { return p >= 0.0 && p <= 1.0; }
 
+/* Ranges of the desc, independent of the image. The upper bounds (2^20 for sizes in pixels) keep
+ * the sums of sizes from overflowing. */
 static mlc_status mlc__augment_check(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_augment_desc *d)
 {
@@ -65536,6 +65696,8 @@ static mlc_status mlc__augment_check(mlc_ctx *ctx, const mlc_dataset *data,
     return MLC_OK;
 }
 
+/* The field must be an image, u8 or f32, [h,w] or [c,h,w]; the crop must fit into it with its
+ * padding, and each std must be positive. */
 static mlc_status mlc__augment_check_image(mlc_ctx *ctx, const mlc_field *f,
                                            const mlc_augment_desc *d)
 {
@@ -65557,6 +65719,8 @@ static mlc_status mlc__augment_check_image(mlc_ctx *ctx, const mlc_field *f,
     return MLC_OK;
 }
 
+/* Fills the state. With mean and std a pixel becomes (pixel * scale - mean) / std, so mean and std
+ * refer to scaled pixels; factor and offset are placed after the struct, c numbers each. */
 static void mlc__augment_fill(mlc__augment *u, const mlc_dataset *data, const mlc_augment_desc *d,
                               const mlc_field *out)
 {
@@ -65577,6 +65741,8 @@ static void mlc__augment_fill(mlc__augment *u, const mlc_dataset *data, const ml
     }
 }
 
+/* A map whose image field is f32 of the crop's size; a crop size of 0 keeps that of the image. The
+ * scratch of one get is two planes of f32. */
 MLC_IMPL mlc_dataset *mlc_dataset_augment(mlc_ctx *ctx, const mlc_dataset *data,
                                           const mlc_augment_desc *desc)
 {
@@ -65605,16 +65771,20 @@ MLC_IMPL mlc_dataset *mlc_dataset_augment(mlc_ctx *ctx, const mlc_dataset *data,
 
 /* -- batches whose rows are mixed -- */
 
+/* The state of mlc_mixup, copied into mlc_collate.state, so that no memory must be freed. */
 typedef struct mlc__mixup {
     mlc_mixup_desc desc;
-    int64_t        high, wide, planes, row;                /* of x; elements of a row */
+    int64_t        high, wide, planes, row;      /* of x; row: elements of a sample */
     size_t         bytes[MLC_MAX_FIELDS];
 } mlc__mixup;
 
+/* Fails to compile if the state outgrows mlc_collate.state. */
 typedef char mlc__mixup_fits[sizeof(mlc__mixup) <= 24 * 8 ? 1 : -1];         /* mlc_collate.state */
 
+/* The box of CutMix in pixels; bottom and right are exclusive. */
 typedef struct mlc__mix_box { int64_t top, left, bottom, right; } mlc__mix_box;
 
+/* mixup with alpha 1, where lambda is uniform; CutMix is off. Field 0 is x, field 1 the label. */
 MLC_IMPL mlc_mixup_desc mlc_mixup_desc_make(int64_t classes)
 {
     mlc_mixup_desc d;
@@ -65625,15 +65795,16 @@ MLC_IMPL mlc_mixup_desc mlc_mixup_desc_make(int64_t classes)
     return d;
 }
 
-/* Draws of a batch are counted by *at. */
+/* The next block of words of this batch; *at counts the blocks that have been drawn. */
 static mlc__words mlc__mix_words(const mlc_collated *b, uint32_t *at)
 {
     return mlc__draw_words(b->seed ^ MLC__MIXUP_KEY, (uint64_t)b->epoch << 32 | (*at)++,
                            (uint64_t)b->index);
 }
 
-/* Gamma(a) by Marsaglia and Tsang, ACM TOMS 26 (2000): of a + 1 where a < 1, times u^(1/a). A draw
- * is refused in less than one of twenty cases. */
+/* Gamma(a, 1) by Marsaglia and Tsang, ACM TOMS 26 (2000): for a < 1 it is Gamma(a + 1) * u^(1/a). A
+ * draw is rejected in less than one of twenty cases; after 64 rejections, practically never, the
+ * mean serves. */
 static double mlc__mix_gamma(const mlc_collated *b, double a, uint32_t *at)
 {
     const double d = (a < 1.0 ? a + 1.0 : a) - 1.0 / 3.0, c = 1.0 / sqrt(9.0 * d);
@@ -65649,13 +65820,15 @@ static double mlc__mix_gamma(const mlc_collated *b, double a, uint32_t *at)
     return a;
 }
 
-/* Beta(a, a) of the batch. */
+/* lambda ~ Beta(a, a), as the ratio of two Gamma(a). Both may be 0 for tiny a; then lambda is 1. */
 static double mlc__mix_lambda(const mlc_collated *b, double a, uint32_t *at)
 {
     const double x = mlc__mix_gamma(b, a, at), y = mlc__mix_gamma(b, a, at);
     return x + y > 0.0 ? x / (x + y) : 1.0;
 }
 
+/* mixup: each row becomes lambda * row + (1 - lambda) * the row before it in the batch (the first
+ * takes the last). The order of a shuffled batch is random, so no permutation is drawn. */
 static void mlc__mix_rows(const mlc__mixup *m, const mlc_collated *b, float lambda)
 {
     const float *in = MLC__CAST(const float *, b->in[m->desc.x]);
@@ -65667,7 +65840,8 @@ static void mlc__mix_rows(const mlc__mixup *m, const mlc_collated *b, float lamb
     }
 }
 
-/* The box whose share of the image is 1 - lambda, about a pixel; what is outside is cut off. */
+/* The box of CutMix: sides sqrt(1 - lambda) of the image's, about a uniformly drawn pixel, cut off
+ * at the border. Its true area therefore is 1 - lambda of the image at most. */
 static mlc__mix_box mlc__mix_box_of(const mlc__mixup *m, const mlc_collated *b, double lambda,
                                     uint32_t *at)
 {
@@ -65681,6 +65855,8 @@ static mlc__mix_box mlc__mix_box_of(const mlc__mixup *m, const mlc_collated *b, 
     return box;
 }
 
+/* CutMix: each row keeps its pixels outside of the box and takes those inside from the row before
+ * it. */
 static void mlc__mix_boxes(const mlc__mixup *m, const mlc_collated *b, const mlc__mix_box *box)
 {
     const float *in = MLC__CAST(const float *, b->in[m->desc.x]);
@@ -65697,7 +65873,8 @@ static void mlc__mix_boxes(const mlc__mixup *m, const mlc_collated *b, const mlc
     }
 }
 
-/* y as probabilities: lambda for the row's own class, the rest for the other's. */
+/* Labels become probabilities [n,classes]: lambda for the row's own class, the rest for the other
+ * row's (both add up where the classes agree). A label out of range fails the batch. */
 static mlc_status mlc__mix_labels(const mlc__mixup *m, mlc_collated *b, float lambda)
 {
     const int64_t *y = MLC__CAST(const int64_t *, b->in[m->desc.y]), c = m->desc.classes;
@@ -65716,6 +65893,9 @@ static mlc_status mlc__mix_labels(const mlc__mixup *m, mlc_collated *b, float la
     return MLC_OK;
 }
 
+/* run of the collate. With both alphas set a coin decides between mixup and CutMix for the whole
+ * batch. After CutMix, lambda is corrected to the share of the image that the box really left. The
+ * state is copied first, because mlc_collate.state has another type. */
 static mlc_status mlc__mixup_run(const void *user, mlc_collated *b)
 {
     mlc__mixup mixup, *const m = &mixup;
@@ -65738,6 +65918,8 @@ static mlc_status mlc__mixup_run(const void *user, mlc_collated *b)
     return mlc__mix_labels(m, b, (float)lambda);
 }
 
+/* x must be f32 and y one i64 label per sample, no field ragged; CutMix requires an image
+ * [..,h,w]. */
 static mlc_status mlc__mixup_check(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *d)
 {
     MLC__TRY(mlc__set_check(ctx, "mixup", data));
@@ -65763,6 +65945,8 @@ static mlc_status mlc__mixup_check(mlc_ctx *ctx, const mlc_dataset *data, const 
     return MLC_OK;
 }
 
+/* Fills *collate, which mlc_loader_from copies. The result has the dataset's fields, but y is f32
+ * [classes], which mlc_cross_entropy takes as probabilities. */
 MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mixup_desc *desc,
                               mlc_collate *collate)
 {
@@ -65790,83 +65974,115 @@ MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_m
 #endif
 
 /* @@ IMPL.DATA.LOADER ------------------------------------ batches of a dataset, by workers
- * An epoch has a plan: which samples in which batch. Batch k is then a function of the plan and k,
- * so it does not matter who prepares it, or when. Workers claim batches in their order and prepare
- * each in slot k modulo the number of slots; the caller takes them in the same order, and a slot is
- * free when the next batch is asked for: on the host the batch's tensors see the slot itself. A
- * mutex guards what is claimed and what is ready; it is taken twice a batch. All memory is taken
- * when the loader is made. A loader of tensors is one of a dataset of its own, without workers. Its
- * rows are where kernels run, and a batch of them is a gather. */
+ * A loader gives the batches of an epoch in a fixed order, prepared by workers or by the caller.
+ *
+ *     plan (order, buckets)       slots: batch k is prepared in slot k % slots
+ *     batch 0  1  2  3  4  ..     +--------+--------+--------+--------+--------+
+ *                |                | 5      | 6      | 2      | 3      | 4      |
+ *           workers claim -->     +--------+--------+--------+--------+--------+
+ *           next, fill a slot       filled   claimed  in use   ready    ready
+ *                                                       ^ ports: tensors that the caller sees
+ *
+ * An epoch has a plan: which samples are in which batch. Batch k is a function of the plan and k
+ * alone, so the result does not depend on who prepares it or when: the same seed gives the same
+ * batches on any number of workers. Workers claim batches in order; the caller takes them in the
+ * same order. On the host the tensors of a batch see the slot itself, so a slot becomes free when
+ * the caller requests the next batch; on a device they see a copy. Batches are numbered on from
+ * epoch to epoch (`before` + k), so that workers start on the next epoch before the caller has
+ * ended this one.
+ *
+ * One mutex guards the numbers of the crew and each slot's `batch`; a worker takes it twice a
+ * batch. The plan only changes while no worker is busy, for which mlc__crew_pause waits. All
+ * memory is allocated when the loader is made, so an epoch allocates nothing.
+ *
+ * A stream (a dataset without count) is read in order by one worker at most, and shuffled
+ * through a buffer. A loader of tensors (mlc_loader_create) owns a dataset of their rows and has
+ * no workers. Unless images are moved, its rows are resident where kernels run, and a batch is
+ * one gather. */
 
 #ifndef MLC_NO_TRAINING
 
+/* A prepared batch. One heap block, which begins at `rows`, holds all buffers of a slot. A worker
+ * writes it between claim and `batch` = k; from then on only the caller reads it. */
 typedef struct mlc__feed_slot {
-    char      *data[MLC_MAX_FIELDS];   /* rows as get makes them */
-    char      *out[MLC_MAX_FIELDS];    /* rows as they come out: data, or what collate makes */
-    uint8_t   *mask[MLC_MAX_FIELDS];
+    char      *data[MLC_MAX_FIELDS];   /* [batch] rows as get makes them */
+    char      *out[MLC_MAX_FIELDS];    /* [n] rows for the caller: data, or collate's result */
+    uint8_t   *mask[MLC_MAX_FIELDS];   /* of ragged fields: [n,width] 1: an item, 0: padding */
+    /* Of ragged fields: lengths of the rows, [n]; their maximum, padded. */
     int64_t   *len[MLC_MAX_FIELDS], width[MLC_MAX_FIELDS];
     int64_t   *rows;                   /* numbers of the samples */
     int64_t    batch, n;               /* the batch that is ready, or -1; its rows */
-    int64_t    from;                   /* of rows that are kept: the first's place in the order */
+    int64_t    from;                   /* of resident rows: place of the first one in the order */
     mlc_status st;
     int64_t    bad;                    /* sample that failed; -1: collate did */
     char       why[192];
 } mlc__feed_slot;
 
-typedef struct mlc__port {             /* a tensor that sees a slot, or its copy on the device */
+/* A tensor of the loader that the caller sees as part of a batch. It is used again for each batch:
+ * its storage has no memory of its own and points at a slot (host) or at `device` (a copy). */
+typedef struct mlc__port {
     mlc_tensor  t;
     mlc_storage storage;
     void       *device;
 } mlc__port;
 
-typedef struct mlc__feed_stream {      /* a stream, and samples out of which it is shuffled */
-    int64_t next, taken, held;         /* next to be got; given to batches; in the buffer */
+/* Position in a stream, and the buffer from which samples are drawn at random; `len` begins its
+ * block. */
+typedef struct mlc__feed_stream {
+    int64_t next, taken, held;         /* next index to get; samples drawn so far; in the buffer */
     bool    ended;
     char   *data[MLC_MAX_FIELDS];
     int64_t *len;                      /* n_fields of each sample in the buffer */
 } mlc__feed_stream;
 
+/* A sample in a window that is sorted by length: its length, its place in the order before the sort
+ * (which makes the sort stable), and its number. */
 typedef struct mlc__bucket { int64_t length, at, row; } mlc__bucket;
 
 #ifndef MLC_NO_THREADS
+/* The workers of a loader. `lock` guards all numbers here and the `batch` of each slot. */
 typedef struct mlc__crew {
     pthread_mutex_t lock;
-    pthread_cond_t  work, done;        /* there may be something to claim; something is ready */
+    pthread_cond_t  work, done;        /* a batch may be claimed; a batch is ready             */
     pthread_t      *thread;
-    int32_t         threads, busy, named;
-    bool            made, stop;        /* made: lock and conditions                            */
+    int32_t         threads, busy, named;        /* started; filling a slot; that have scratch */
+    bool            made, stop;        /* made: lock and conditions exist                      */
     uint32_t        forks;             /* mlc__fork_watch of the threads                       */
-    /* Batches, counted on from epoch to epoch: to be claimed, after the plan's last, the
-     * caller's. */
+    /* Batches, counted on from epoch to epoch: the next to claim, the one after the plan's last,
+     * and the one that the caller has. */
     int64_t         next, end, in_use;
 } mlc__crew;
 #endif
 
 typedef struct mlc_loader mlc__feed;
 
+/* The loader; the context owns it by `owned` until mlc_loader_free. It holds a copy of the
+ * dataset's struct, whose state must outlive the loader; the datasets of set[] are the loader's
+ * own. */
 struct mlc_loader {
     mlc_ctx    *ctx;
     const char *what;                  /* the function that made it                            */
     mlc__owned  owned;
     mlc_dataset data;
-    mlc_dataset *set[2];               /* NULL, or rows and what moves them: the loader's own  */
-    void       *resident[MLC_MAX_FIELDS];  /* NULL, or rows where kernels run: a batch is a    */
-    int64_t    *resident_order;        /* gather by the order, which is there, too             */
-    bool        keeps;
+    mlc_dataset *set[2];               /* of tensors: rows; the map that moves images, or NULL */
+    void       *resident[MLC_MAX_FIELDS];  /* NULL, or all rows where kernels run              */
+    int64_t    *resident_order;        /* the order, there as well                             */
+    bool        keeps;                 /* rows are resident: a batch is a gather               */
     mlc_loader_from_desc desc;
     mlc_collate collate;
     mlc_field   out[MLC_MAX_FIELDS];
     int32_t     n_out, slots;
     size_t      row_bytes[MLC_MAX_FIELDS], out_bytes[MLC_MAX_FIELDS];
-    uint64_t    config;
+    uint64_t    config;                /* hash of the settings that decide the batches */
     int64_t     count, total, own;     /* samples; of an epoch; of this rank */
-    int64_t     epoch, at, batches;    /* at: next batch to come out */
-    bool        planned;               /* there is a plan: of this epoch or the next, */
-    int64_t     plan_epoch, plan_batches;        /* of so many batches */
-    int64_t     before, plan_before;   /* batches that came before the epoch's first; the plan's */
-    int64_t    *order;                 /* of samples, or NULL */
+    int64_t     epoch, at, batches;    /* the caller's; at: next batch to come out */
+    bool        planned;               /* order and buckets are those of plan_epoch, */
+    int64_t     plan_epoch, plan_batches;        /* this epoch or the next, of so many batches */
+    int64_t     before, plan_before;   /* batches before the first of the epoch, of the plan */
+    int64_t    *order;                 /* of samples, or NULL: as they are */
     double     *sum;                   /* of weights up to each sample, or NULL */
-    int64_t    *start, *turn, found;   /* of buckets: first sample of each batch; their order */
+    /* Of buckets: [found+1] the place in order at which each begins, [found] their own order. */
+    int64_t    *start, *turn, found;
     mlc__bucket *bucket;
     mlc__feed_stream stream;
     mlc__feed_slot *slot;
@@ -65892,12 +66108,16 @@ MLC_IMPL mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch)
 
 /* -- the plan of an epoch -- */
 
+/* Are batches cut by length (length buckets)? Then their number may differ from epoch to epoch. */
 static bool mlc__feed_sorts(const mlc_loader_from_desc *d)
 {
     return d->tokens > 0 || d->window > 0;
 }
 
-/* Draw g of the epoch: the sample in whose part of the sum it falls. */
+/* The sample of place g of an epoch with weights: a uniform number below the sum of all weights
+ * falls into the interval of one sample, found by bisection in the prefix sums (inverse transform
+ * sampling, with replacement). Rounding may make x reach the sum; then the first sample with the
+ * full sum wins. */
 static int64_t mlc__feed_draw(const mlc__feed *f, int64_t g)
 {
     const mlc__words r = mlc__draw_words(f->desc.seed ^ 0x94D049BB133111EBu,
@@ -65912,7 +66132,8 @@ static int64_t mlc__feed_draw(const mlc__feed *f, int64_t g)
     return from;
 }
 
-/* The sample of place g of the epoch's order, of all ranks. */
+/* The sample at place g of the epoch's order, counted over all ranks. Places past the end, which
+ * give each rank equally many batches, begin at the front again. */
 static int64_t mlc__feed_sample(const mlc__feed *f, int64_t g)
 {
     if (f->sum) return mlc__feed_draw(f, g);
@@ -65920,7 +66141,9 @@ static int64_t mlc__feed_sample(const mlc__feed *f, int64_t g)
     return f->order ? f->order[g] : g;
 }
 
-/* Rows of batch k: from place *from on, of this rank or, with buckets, of the order. */
+/* Number of rows of batch k; *from is the place of its first one: in the order with buckets,
+ * otherwise among this rank's own places, of which place i is i * ranks + rank of the order. With
+ * buckets ranks take whole batches in turn, and the last round is filled up from the front. */
 static int64_t mlc__feed_rows(const mlc__feed *f, int64_t k, int64_t *from)
 {
     if (mlc__feed_sorts(&f->desc)) {
@@ -65932,6 +66155,7 @@ static int64_t mlc__feed_rows(const mlc__feed *f, int64_t k, int64_t *from)
     return mlc__min(f->desc.batch, f->own - *from);
 }
 
+/* Order for qsort: by length, then by the place before, since qsort itself is not stable. */
 static int mlc__bucket_order(const void *a, const void *b)
 {
     const mlc__bucket *x = MLC__CAST(const mlc__bucket *, a);
@@ -65940,7 +66164,8 @@ static int mlc__bucket_order(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The padded length, of the field that get says lengths of: the first ragged one. */
+/* The length to which a sample is padded: the next multiple of desc.multiple, but never more than
+ * the longest the field allows. The field is the first ragged one, to which data.length refers. */
 static int64_t mlc__feed_padded(const mlc__feed *f, int64_t length)
 {
     int32_t k = 0;
@@ -65949,7 +66174,8 @@ static int64_t mlc__feed_padded(const mlc__feed *f, int64_t length)
     return f->data.field[k].ragged ? mlc__min(padded, f->data.field[k].dims.v[0]) : padded;
 }
 
-/* Samples [from, to) of the order, sorted by length. */
+/* Fetches the lengths of samples [from,to) of the order into buckets; with a window it sorts them
+ * by length and writes the sorted samples back to the order. Without one the order stays. */
 static void mlc__feed_sort(mlc__feed *f, int64_t from, int64_t to)
 {
     for (int64_t i = from; i < to; i++) {
@@ -65963,7 +66189,9 @@ static void mlc__feed_sort(mlc__feed *f, int64_t from, int64_t to)
     for (int64_t i = from; i < to; i++) f->order[i] = f->bucket[i].row;
 }
 
-/* First sample of the next batch, within the window that ends at `end`. */
+/* Returns the place after the last sample of the batch that begins at `from`: at most desc.batch
+ * samples of the window, and rows * longest padded length at most desc.tokens. A single sample
+ * always fits, which mlc__feed_check_lengths has made sure of. */
 static int64_t mlc__feed_cut(const mlc__feed *f, int64_t from, int64_t end)
 {
     int64_t longest = 0, i = from;
@@ -65974,7 +66202,9 @@ static int64_t mlc__feed_cut(const mlc__feed *f, int64_t from, int64_t end)
     return i;
 }
 
-/* Windows sorted by length, cut into batches, which come in an order of their own. */
+/* Plans an epoch with length buckets. Samples of similar length share a batch, so little is
+ * padding. Batches are shuffled as wholes afterwards (turn), with the complement of the epoch as
+ * stream, so that the words differ from those of the order of samples. */
 static void mlc__feed_buckets(mlc__feed *f)
 {
     const int64_t window = f->desc.window ? f->desc.window : f->total;
@@ -65993,6 +66223,7 @@ static void mlc__feed_buckets(mlc__feed *f)
 
 /* -- a batch -- */
 
+/* A request for samples of the plan's epoch, which each get of a batch fills in further. */
 static void mlc__feed_begin(const mlc__feed *f, mlc_sample *s, char *scratch)
 {
     memset(s, 0, sizeof *s);
@@ -66001,13 +66232,15 @@ static void mlc__feed_begin(const mlc__feed *f, mlc_sample *s, char *scratch)
     s->scratch = scratch;
 }
 
-/* Where row r of the fields goes, as get makes them. */
+/* Makes the sample's destinations row r of the buffers `data`. */
 static void mlc__feed_room(const mlc__feed *f, char *const *data, int64_t r, mlc_sample *s)
 {
     for (int32_t k = 0; k < f->data.n_fields; k++)
         s->dst[k] = data[k] + (size_t)r * f->row_bytes[k];
 }
 
+/* Gets sample s->index and checks the lengths of ragged fields, because a length beyond the field
+ * would make mlc__feed_ragged write out of bounds. get may be the user's. */
 static mlc_status mlc__feed_get(const mlc__feed *f, mlc_sample *s)
 {
     MLC__TRY(f->data.get(f->data.user, s));
@@ -66020,7 +66253,8 @@ static mlc_status mlc__feed_get(const mlc__feed *f, mlc_sample *s)
     return MLC_OK;
 }
 
-/* The next sample of a stream that is this rank's; s->end at its end. */
+/* The next sample of a stream that belongs to this rank (its index modulo ranks), or s->end.
+ * Samples of other ranks are got and overwritten, since a stream cannot skip. */
 static mlc_status mlc__stream_pull(mlc__feed *f, mlc_sample *s)
 {
     mlc__feed_stream *t = &f->stream;
@@ -66034,7 +66268,7 @@ static mlc_status mlc__stream_pull(mlc__feed *f, mlc_sample *s)
     return MLC_OK;
 }
 
-/* A sample of the buffer to the rooms of another. */
+/* Copies sample `from` of the buffer, its fields to dst and its lengths to len. */
 static void mlc__stream_move(const mlc__feed *f, int64_t from, void *const *dst, int64_t *len)
 {
     const mlc__feed_stream *t = &f->stream;
@@ -66044,7 +66278,7 @@ static void mlc__stream_move(const mlc__feed *f, int64_t from, void *const *dst,
     }
 }
 
-/* One more sample into place `to` of the buffer; false at the end. */
+/* Gets the next sample of the stream into place `to` of the buffer; *there is false at its end. */
 static mlc_status mlc__stream_hold(mlc__feed *f, mlc_sample *s, int64_t to, bool *there)
 {
     mlc__feed_stream *t = &f->stream;
@@ -66056,7 +66290,10 @@ static mlc_status mlc__stream_hold(mlc__feed *f, mlc_sample *s, int64_t to, bool
     return MLC_OK;
 }
 
-/* A sample out of the buffer, at random, to s; the next of the stream takes its place. */
+/* The next sample for a batch. Without a buffer it is the stream's next. With one, the buffer is
+ * filled first, one of its samples is drawn, and the next of the stream takes its place (as in
+ * tf.data's shuffle); at the end of the stream the last one fills the gap. s->dst, which holds
+ * point into the buffer meanwhile, is restored. s->index is the number of the last sample read. */
 static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
 {
     mlc__feed_stream *t = &f->stream;
@@ -66065,6 +66302,7 @@ static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
     bool there = true;
     if (!t->len) return mlc__stream_pull(f, s);
     memcpy(dst, s->dst, sizeof dst);
+    /* Fill the buffer: at the begin of an epoch only. */
     while (!t->ended && t->held < f->desc.buffer && there) {
         MLC__TRY(mlc__stream_hold(f, s, t->held, &there));
         t->held += there;
@@ -66074,6 +66312,7 @@ static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
     const mlc__words r = mlc__draw_words(f->desc.seed, (uint64_t)f->plan_epoch,
                                          (uint64_t)t->taken++);
     const int64_t j = (int64_t)(((uint64_t)r.w[1] << 32 | r.w[0]) % (uint64_t)t->held);
+    /* Hand out sample j before the next one overwrites it. */
     mlc__stream_move(f, j, dst, len);
     const mlc_status st = mlc__stream_hold(f, s, j, &there);
     if (!there) {                                          /* the last one fills the gap */
@@ -66087,8 +66326,11 @@ static mlc_status mlc__stream_take(mlc__feed *f, mlc_sample *s)
     return st;
 }
 
-/* Rows of a ragged field, each at the length of the longest there could be, move together at that
- * of the longest there is; what is missing is padded and masked. */
+/* Packs the rows of ragged field k. get has written them at a distance of the longest length the
+ * field allows; here they move together to a distance of `width`, the longest in this batch rounded
+ * up to desc.multiple. The rest of each row is filled with desc.pad[k], and the mask says which
+ * items are real. Rows move towards the front, so going upwards no row is overwritten before it has
+ * moved. */
 static void mlc__feed_ragged(const mlc__feed *f, mlc__feed_slot *slot, int32_t k)
 {
     const mlc_field *field = &f->data.field[k];
@@ -66110,6 +66352,9 @@ static void mlc__feed_ragged(const mlc__feed *f, mlc__feed_slot *slot, int32_t k
     }
 }
 
+/* Runs the program's collate on the slot, whose fields are complete by now: in[] are the rows,
+ * out[] the buffers of its result or, without fields of its own, in[] again. bad = -1 marks its
+ * errors. */
 static void mlc__feed_collate(const mlc__feed *f, mlc__feed_slot *slot, int64_t k)
 {
     mlc_collated c;
@@ -66132,7 +66377,8 @@ static void mlc__feed_collate(const mlc__feed *f, mlc__feed_slot *slot, int64_t 
     if (slot->st != MLC_OK) memcpy(slot->why, c.why, sizeof slot->why);
 }
 
-/* The samples of batch k. */
+/* Gets the samples of batch k into the slot: slot->n rows, fewer at the end of a stream. Stops at
+ * the first sample that fails and keeps its text and number for mlc__feed_failed. */
 static void mlc__feed_samples(mlc__feed *f, mlc__feed_slot *slot, int64_t k, mlc_sample *s)
 {
     int64_t from = 0;
@@ -66157,7 +66403,9 @@ static void mlc__feed_samples(mlc__feed *f, mlc__feed_slot *slot, int64_t k, mlc
     }
 }
 
-/* Batch k into a slot, on any thread: denormals are flushed on all of them. */
+/* Prepares batch k of the plan (k from 0) in a slot, on a worker or on the caller's thread:
+ * samples, padding, collate. Denormals are flushed as in kernels, so that all threads compute the
+ * same bits. */
 static void mlc__feed_fill(mlc__feed *f, mlc__feed_slot *slot, int64_t k, char *scratch)
 {
     const uint32_t mode = mlc__flush_begin();
@@ -66175,7 +66423,9 @@ static void mlc__feed_fill(mlc__feed *f, mlc__feed_slot *slot, int64_t k, char *
 /* -- workers -- */
 
 #ifndef MLC_NO_THREADS
-/* Sleeps until there is a batch to claim whose slot is free; -1: the end. Has the lock. */
+/* Waits until a batch of the plan is left and its slot is free, and returns the number of the
+ * batch; -1 if the loader is freed. The caller holds the lock. A slot is free if its last batch is
+ * older than the caller's current one: next < in_use + slots. */
 static int64_t mlc__crew_claim(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
@@ -66184,6 +66434,8 @@ static int64_t mlc__crew_claim(mlc__feed *f)
     return c->stop ? -1 : c->next++;
 }
 
+/* Body of a worker: claim, fill without the lock, publish, until mlc_loader_free. Each thread takes
+ * one part of the scratch. `busy` counts threads that read the plan. */
 static void *mlc__crew_main(void *arg)
 {
     mlc__feed *f = MLC__CAST(mlc__feed *, arg);
@@ -66206,7 +66458,8 @@ static void *mlc__crew_main(void *arg)
     return NULL;
 }
 
-/* Where the system refuses threads the loader works with those there are, or none. */
+/* Starts the workers, with stacks of 1 MiB. If the system refuses threads, the loader goes on with
+ * those it got; without any, mlc_loader_next prepares the batches itself. */
 static void mlc__crew_start(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
@@ -66231,6 +66484,7 @@ static bool mlc__crew_gone(const mlc__feed *f)
     return f->crew.threads && mlc__forked(f->crew.forks);
 }
 
+/* Ends the workers and waits for them: a batch that is being filled is completed first. */
 static void mlc__crew_stop(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
@@ -66245,7 +66499,7 @@ static void mlc__crew_stop(mlc__feed *f)
     pthread_cond_destroy(&c->done);
 }
 
-/* From here on no worker reads the plan. */
+/* Stops claims and waits until no worker reads the plan. Afterwards the caller may change it. */
 static void mlc__crew_pause(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
@@ -66256,7 +66510,8 @@ static void mlc__crew_pause(mlc__feed *f)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The plan is made: batches from f->at on may be prepared. */
+/* Starts work on a new plan: all slots are empty, and batches f->at .. f->batches-1 may be claimed.
+ * Numbers begin at 0 again, since `before` is 0 after mlc__feed_plan. */
 static void mlc__crew_resume(mlc__feed *f)
 {
     mlc__crew *c = &f->crew;
@@ -66269,7 +66524,7 @@ static void mlc__crew_resume(mlc__feed *f)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* More batches may be prepared: those of the next epoch. */
+/* Allows batches up to `end`, which are those of the next epoch, without a pause. */
 static void mlc__crew_extend(mlc__feed *f, int64_t end)
 {
     pthread_mutex_lock(&f->crew.lock);
@@ -66278,8 +66533,10 @@ static void mlc__crew_extend(mlc__feed *f, int64_t end)
     pthread_mutex_unlock(&f->crew.lock);
 }
 
-/* Batch k, which gives the slot of the one before back; false: nobody prepares it. done: all of the
- * plan is prepared, and nobody reads it. */
+/* Waits for batch k (counted over epochs) in its slot, and gives back the slot of the batch before.
+ * False: there are no workers, and the caller fills the slot. After the end of a stream the slot
+ * gets n = 0. *done: all batches of the plan are claimed and filled, so no worker reads it any
+ * more. */
 static bool mlc__crew_take(mlc__feed *f, int64_t k, bool *done)
 {
     mlc__crew *c = &f->crew;
@@ -66314,7 +66571,8 @@ static bool mlc__crew_take(mlc__feed *f, int64_t k, bool *done)
 
 /* -- what the caller sees -- */
 
-/* Which samples are in which batch of f->plan_epoch. */
+/* Makes the order, and with length buckets the batches, of f->plan_epoch: the same for all
+ * ranks. */
 static void mlc__feed_order(mlc__feed *f)
 {
     if (f->order)
@@ -66322,7 +66580,10 @@ static void mlc__feed_order(mlc__feed *f)
     if (mlc__feed_sorts(&f->desc)) mlc__feed_buckets(f);
 }
 
-/* The plan of f->epoch; a stream begins anew and is read up to f->at. */
+/* Makes the plan of f->epoch, from its batch f->at on, whenever none was made ahead: at the start,
+ * after a seek, at each epoch of a stream or of a loader without workers. A stream has no random
+ * access: it begins anew and the batches before f->at are prepared and discarded, in slot 0, while
+ * the workers pause. */
 static void mlc__feed_plan(mlc__feed *f)
 {
     mlc__crew_pause(f);
@@ -66341,7 +66602,8 @@ static void mlc__feed_plan(mlc__feed *f)
     mlc__crew_resume(f);
 }
 
-/* The order goes to a device once an epoch. */
+/* Begins an epoch that has no plan yet. Where rows are resident on a device, the order follows them
+ * there, once an epoch; if that copy fails, the next call tries again. */
 static mlc_status mlc__feed_begins(mlc__feed *f)
 {
     mlc__feed_plan(f);
@@ -66353,8 +66615,9 @@ static mlc_status mlc__feed_begins(mlc__feed *f)
     return st;
 }
 
-/* All batches of the epoch are prepared: workers go on with the next one. A stream waits until it
- * is wanted. */
+/* Plans the next epoch as soon as all batches of this one are prepared, so that workers do not idle
+ * while the caller takes the last ones. A stream waits for its caller, since beginning it anew ends
+ * the present pass. */
 static void mlc__feed_ahead(mlc__feed *f)
 {
     if (!f->data.count || f->plan_epoch != f->epoch) return;
@@ -66364,6 +66627,8 @@ static void mlc__feed_ahead(mlc__feed *f)
     mlc__crew_extend(f, f->plan_before + f->plan_batches);
 }
 
+/* Ends the epoch: the next call of mlc_loader_next begins the next one, whose plan may be there
+ * already. Returns false, the result of mlc_loader_next at the end of an epoch. */
 static bool mlc__feed_end(mlc__feed *f)
 {
     f->epoch++;
@@ -66374,6 +66639,8 @@ static bool mlc__feed_end(mlc__feed *f)
     return false;
 }
 
+/* Prepares a port for another batch: the gradient of the last batch is released, and the new
+ * version makes backward notice a batch that has been overwritten. */
 static void mlc__port_clear(mlc__port *p)
 {
     if (p->t.grad) mlc__storage_release(p->t.grad);        /* of another batch */
@@ -66381,7 +66648,9 @@ static void mlc__port_clear(mlc__port *p)
     p->storage.version++;
 }
 
-/* The port's tensor is that of a batch at `from`, or on a device of what is to be copied. */
+/* Makes the port a tensor of shape `dims` over `from`, or on a device over the port's own memory,
+ * into which the caller of this function copies. scope 0: it belongs to the loader and no scope
+ * ends it. */
 static void mlc__port_set(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims, void *from)
 {
     mlc__port_clear(p);
@@ -66392,6 +66661,7 @@ static void mlc__port_set(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims 
     p->storage.data = ctx->on_host ? from : p->device;
 }
 
+/* Sets the port and, on a device, copies the batch's bytes to it. */
 static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, mlc_dims dims,
                                  void *from)
 {
@@ -66401,7 +66671,8 @@ static mlc_status mlc__port_show(mlc_ctx *ctx, mlc__port *p, mlc_dtype dtype, ml
                             MLC_COPY_TO_DEVICE);
 }
 
-/* One gather of rows where kernels run; the order is there already. */
+/* A batch of resident rows: one gather of slot->n rows by the order, from slot->from on. Rows of
+ * zero bytes need none. On the host the result goes to the slot's buffer. */
 static mlc_status mlc__resident_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k,
                                      mlc_dims dims)
 {
@@ -66412,7 +66683,8 @@ static mlc_status mlc__resident_show(mlc__feed *f, const mlc__feed_slot *slot, i
     return f->row_bytes[k] ? mlc__run_take(f->ctx, "loader_next", &args) : MLC_OK;
 }
 
-/* A field of a batch: [n, ..], or [n, width, ..] with mask and lengths. */
+/* Field k of a batch as a tensor: [n, ..], or of a ragged field [n, width, ..] with its mask, bool
+ * [n,width], and its lengths, i64 [n]. */
 static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_batch *b)
 {
     mlc_ctx *ctx = f->ctx;
@@ -66434,12 +66706,15 @@ static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32
     return MLC_OK;
 }
 
+/* Raises the error of a slot on the context, with the number of the sample, or of the batch if
+ * collate failed. Workers cannot raise errors themselves: a context belongs to its thread. */
 static mlc_status mlc__feed_failed(const mlc__feed *f, const mlc__feed_slot *slot, int64_t k)
 {
     return mlc__why_raise(f->ctx, "loader_next", slot->st, slot->bad < 0 ? "batch" : "sample",
                           slot->bad < 0 ? k : slot->bad, slot->why);
 }
 
+/* Refuses to go on in a child process after fork, where the worker threads do not exist. */
 static mlc_status mlc__feed_here(const mlc__feed *f, const char *what)
 {
     MLC__REQUIRE(f->ctx, !mlc__crew_gone(f), STATE, "%s: the loader's %d workers are threads "
@@ -66448,6 +66723,9 @@ static mlc_status mlc__feed_here(const mlc__feed *f, const char *what)
     return MLC_OK;
 }
 
+/* The next batch into *b; false at the end of an epoch or after an error, which the context's
+ * status tells apart. A batch that failed is counted: the next call goes on with the one after
+ * it. */
 MLC_IMPL bool mlc_loader_next(mlc_loader *f, mlc_batch *b)
 {
     if (!f || !b) return false;
@@ -66458,11 +66736,13 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *f, mlc_batch *b)
     const int64_t k = f->at;
     bool done = false;
     if (k >= f->batches) return mlc__feed_end(f);
+    /* The batch: resident rows are only counted, others come from a worker or are prepared here. */
     mlc__feed_slot *slot = &f->slot[(f->before + k) % f->slots];
     if (f->keeps) slot->n = mlc__feed_rows(f, k, &slot->from);
     else if (!mlc__crew_take(f, f->before + k, &done)) mlc__feed_fill(f, slot, k, f->scratch);
     if (done) mlc__feed_ahead(f);
     mlc_status st = slot->st;
+    /* The end of a stream: no rows, or a short batch that drop_last leaves out. */
     if (st == MLC_OK && (slot->n == 0 || (f->desc.drop_last && !f->data.count &&
                                           slot->n < f->desc.batch))) return mlc__feed_end(f);
     f->at++;
@@ -66481,11 +66761,13 @@ MLC_IMPL bool mlc_loader_next(mlc_loader *f, mlc_batch *b)
     return true;
 }
 
+/* Batches of the current epoch; -1 for a stream. With length buckets the number varies by epoch. */
 MLC_IMPL int64_t mlc_loader_batches(const mlc_loader *f)
 {
     return !f ? 0 : f->data.count ? f->batches : -1;
 }
 
+/* The state names the next batch, not the samples; the config ties it to the same settings. */
 MLC_IMPL mlc_loader_state mlc_loader_position(const mlc_loader *f)
 {
     mlc_loader_state at = { 0, 0, 0 };
@@ -66514,6 +66796,8 @@ static mlc_status mlc__seek_check(const mlc_loader *l, const mlc_loader_state *a
     return MLC_OK;
 }
 
+/* Only marks the position: the next mlc_loader_next makes the plan, and a stream is read up to
+ * there. */
 MLC_IMPL mlc_status mlc_loader_seek(mlc_loader *f, const mlc_loader_state *at)
 {
     if (!f) return MLC_ERR_ARG;
@@ -66526,12 +66810,15 @@ MLC_IMPL mlc_status mlc_loader_seek(mlc_loader *f, const mlc_loader_state *at)
     return MLC_OK;
 }
 
+/* The tape may still hold nodes that read the port's tensor, so it forgets them before the memory
+ * goes. */
 static void mlc__port_release(mlc_ctx *ctx, mlc__port *p)
 {
     mlc__tape_forget(ctx, &p->t);
     mlc__heap_data_free(ctx, p->device, MLC_MEM_OBJECT);
 }
 
+/* On the host resident[] points into set[0], which is freed with the map over it, the map first. */
 static void mlc__resident_free(mlc__feed *f)
 {
     for (int32_t i = 0; i < MLC_MAX_FIELDS && !f->ctx->on_host; i++)
@@ -66541,7 +66828,8 @@ static void mlc__resident_free(mlc__feed *f)
     mlc_dataset_free(f->set[0]);
 }
 
-/* It takes a half-made loader, too. */
+/* Also takes a half-made loader, whose missing parts are NULL. Workers end first, since they use
+ * everything else. */
 MLC_IMPL void mlc_loader_free(mlc_loader *f)
 {
     if (!f || MLC__GONE(f, "loader_free", "loader")) return;
@@ -66572,6 +66860,8 @@ static void mlc__feed_free(void *f) { mlc_loader_free(MLC__CAST(mlc_loader *, f)
 
 /* -- making a loader -- */
 
+/* Bounds of the plain numbers of the desc. 1024 workers and a depth of 2^20 bound the
+ * allocations. */
 static mlc_status mlc__feed_check_ranks(mlc_ctx *ctx, const mlc_loader_from_desc *d)
 {
     MLC__REQUIRE(ctx, d->ranks >= 1 && d->rank >= 0 && d->rank < d->ranks, ARG,
@@ -66588,6 +66878,8 @@ static mlc_status mlc__feed_check_ranks(mlc_ctx *ctx, const mlc_loader_from_desc
     return MLC_OK;
 }
 
+/* Which ways to choose samples can be combined: weights or labels (draws with replacement),
+ * buckets, `samples`. A stream allows none of them, because all require random access. */
 static mlc_status mlc__feed_check_order(mlc_ctx *ctx, const mlc_dataset *data,
                                         const mlc_loader_from_desc *d)
 {
@@ -66609,7 +66901,8 @@ static mlc_status mlc__feed_check_order(mlc_ctx *ctx, const mlc_dataset *data,
     return MLC_OK;
 }
 
-/* A collate may pad what it likes. */
+/* pad and multiple only mean something for ragged fields, or for a collate, which may pad as it
+ * likes; elsewhere they are refused, since a user who sets them expects an effect. */
 static mlc_status mlc__feed_check_pads(mlc_ctx *ctx, const mlc_dataset *data,
                                        const mlc_loader_from_desc *d)
 {
@@ -66626,6 +66919,8 @@ static mlc_status mlc__feed_check_pads(mlc_ctx *ctx, const mlc_dataset *data,
     return MLC_OK;
 }
 
+/* All checks of mlc_loader_from before anything is made. Fields of a collate are checked as those
+ * of a dataset, and are never ragged, because a collate has no way to say lengths. */
 static mlc_status mlc__feed_check(mlc_ctx *ctx, const mlc_dataset *data,
                                   const mlc_loader_from_desc *d)
 {
@@ -66650,7 +66945,8 @@ static void *mlc__feed_alloc(mlc__feed *f, size_t bytes)
     return mlc__heap_object(f->ctx, bytes, f->what);
 }
 
-/* i64 or floats of samples, on the host, as f64 or i64; `to` has n of 8 bytes. */
+/* Reads the tensor t [count] of weights (f32, f64) or labels (whole: i64) into `to`, count numbers
+ * of f64 or i64. Read once: later changes of the tensor have no effect. */
 static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void *to)
 {
     mlc_ctx *ctx = f->ctx;
@@ -66668,7 +66964,8 @@ static mlc_status mlc__feed_column(mlc__feed *f, mlc_tensor *t, bool whole, void
     return mlc__scope_done(ctx, st);
 }
 
-/* Each sample weighs 1 / the number of those of its class. labels are replaced by weights. */
+/* Class-balanced weights: a sample weighs 1 / (number of samples of its class), so all classes are
+ * drawn equally often. The labels are read into f->sum and replaced there by the weights. */
 static mlc_status mlc__feed_balance(mlc__feed *f)
 {
     int64_t *label = (int64_t *)(void *)f->sum, most = 0;
@@ -66690,6 +66987,8 @@ static mlc_status mlc__feed_balance(mlc__feed *f)
     return MLC_OK;
 }
 
+/* Fills f->sum with the prefix sums of the weights, from which mlc__feed_draw draws; refuses
+ * weights that are negative, infinite or NaN, and a sum of 0. Without weights f->sum stays NULL. */
 static mlc_status mlc__feed_weights(mlc__feed *f)
 {
     mlc_ctx *ctx = f->ctx;
@@ -66710,7 +67009,9 @@ static mlc_status mlc__feed_weights(mlc__feed *f)
     return MLC_OK;
 }
 
-/* Every sample must fit the budget of a batch alone. */
+/* Queries each length when the loader is made. Every sample must fit the budget of tokens alone, or
+ * a batch without samples would follow. Lengths of a dataset of the user's own may be wrong, so
+ * signs are checked. */
 static mlc_status mlc__feed_check_lengths(mlc__feed *f)
 {
     for (int64_t i = 0; i < f->count; i++) {
@@ -66725,7 +67026,10 @@ static mlc_status mlc__feed_check_lengths(mlc__feed *f)
     return MLC_OK;
 }
 
-/* What the plan needs, and how many batches there are. */
+/* Allocates the arrays of the plan and counts: total samples of an epoch, own of this rank,
+ * batches. With drop_last incomplete batches and ranks are left out, otherwise rounded up. A stream
+ * plans nothing: it has INT64_MAX batches until its end. desc.batch shrinks to the number of
+ * samples, since it sizes all buffers. */
 static mlc_status mlc__feed_plans(mlc__feed *f)
 {
     const bool sorts = mlc__feed_sorts(&f->desc);
@@ -66738,7 +67042,6 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     f->own = f->desc.drop_last ? f->total / ranks : mlc__parts(f->total, ranks);
     f->plan_batches = f->desc.drop_last ? f->own / batch : mlc__parts(f->own, batch);
     f->batches = f->plan_batches;
-    /* A batch larger than the data would only waste memory. */
     f->desc.batch = mlc__max(1, mlc__min(batch, sorts ? f->total : f->own));
     MLC__TRY(mlc__feed_weights(f));
     if (!f->sum && (f->desc.shuffle || sorts || f->keeps)) {
@@ -66754,7 +67057,9 @@ static mlc_status mlc__feed_plans(mlc__feed *f)
     return MLC_OK;
 }
 
-/* Takes room for n elements of `bytes` from what *at counts; base NULL only counts. */
+/* Cuts n elements of `bytes` bytes from a block: returns base + *at and advances *at to the next
+ * cache line. With base NULL it only counts, so the same calls first size a block and then lay it
+ * out. */
 static char *mlc__carve(char *base, size_t *at, int64_t n, size_t bytes)
 {
     char *p = base ? base + *at : NULL;
@@ -66762,7 +67067,8 @@ static char *mlc__carve(char *base, size_t *at, int64_t n, size_t bytes)
     return p;
 }
 
-/* The buffers of a slot in one block, or its bytes. */
+/* Lays out the buffers of a slot in the block `base`, or with NULL only counts; returns its bytes.
+ * Buffers have the longest lengths that ragged fields allow. */
 static size_t mlc__slot_lay(const mlc__feed *f, mlc__feed_slot *s, char *base)
 {
     const int64_t batch = f->desc.batch;
@@ -66780,6 +67086,8 @@ static size_t mlc__slot_lay(const mlc__feed *f, mlc__feed_slot *s, char *base)
     return at;
 }
 
+/* One block for each slot, sized by a first call of mlc__slot_lay; slot->rows is its first byte, by
+ * which it is freed. */
 static mlc_status mlc__feed_slots(mlc__feed *f)
 {
     f->slot = MLC__CAST(mlc__feed_slot *, mlc__feed_alloc(f, (size_t)f->slots * sizeof *f->slot));
@@ -66794,7 +67102,8 @@ static mlc_status mlc__feed_slots(mlc__feed *f)
     return MLC_OK;
 }
 
-/* On a device a batch is a copy; on the host it sees the slot. */
+/* Device memory of a port for the largest batch; on the host a port sees the slot and needs
+ * none. */
 static mlc_status mlc__port_make(mlc__feed *f, mlc__port *p, size_t bytes)
 {
     if (f->ctx->on_host) return MLC_OK;
@@ -66802,6 +67111,7 @@ static mlc_status mlc__port_make(mlc__feed *f, mlc__port *p, size_t bytes)
     return p->device ? MLC_OK : MLC_ERR_NOMEM;
 }
 
+/* Ports of all fields that come out, and of masks and lengths of ragged ones. */
 static mlc_status mlc__feed_ports(mlc__feed *f)
 {
     const size_t batch = (size_t)f->desc.batch;
@@ -66814,6 +67124,9 @@ static mlc_status mlc__feed_ports(mlc__feed *f)
     return MLC_OK;
 }
 
+/* The buffer of a stream that is shuffled: desc.buffer samples and their lengths in one block,
+ * which begins at stream.len. Below 2 samples nothing could be exchanged, and the stream is not
+ * buffered. */
 static mlc_status mlc__feed_buffer(mlc__feed *f)
 {
     const int64_t n = f->desc.buffer;
@@ -66830,6 +67143,8 @@ static mlc_status mlc__feed_buffer(mlc__feed *f)
     return MLC_OK;
 }
 
+/* Hash of the numbers that decide the batches: a saved position only fits a loader with the same.
+ * Workers and depth are not among them, because they change no batch. */
 static uint64_t mlc__feed_config(const mlc__feed *f)
 {
     const mlc_loader_from_desc *d = &f->desc;
@@ -66841,7 +67156,8 @@ static uint64_t mlc__feed_config(const mlc__feed *f)
     return mlc__config_of(part, MLC__COUNT(part));
 }
 
-/* What is made before a failure is freed by mlc_loader_free. */
+/* Allocates everything that a loader needs; after an error mlc_loader_free frees what exists.
+ * Scratch: one part for each worker, or one for the caller. */
 static mlc_status mlc__feed_make(mlc__feed *f)
 {
     for (int32_t i = 0; i < f->data.n_fields; i++)
@@ -66864,7 +67180,7 @@ static mlc_status mlc__feed_make(mlc__feed *f)
     return MLC_OK;
 }
 
-/* The loader and its desc, with nothing made yet; the context has it. */
+/* An empty loader with a copy of the desc, owned by the context. */
 static mlc__feed *mlc__feed_new(mlc_ctx *ctx, const char *what, const mlc_loader_from_desc *d)
 {
     mlc__feed *f = MLC__HEAP(mlc__feed *, ctx, sizeof *f, what);
@@ -66876,6 +67192,9 @@ static mlc__feed *mlc__feed_new(mlc_ctx *ctx, const char *what, const mlc_loader
     return f;
 }
 
+/* Sets the dataset and the numbers that follow from it. A stream has one worker at most, because
+ * its samples come in order; slots are one more than the depth, for the batch that the caller
+ * holds. */
 static void mlc__feed_of(mlc__feed *f, const mlc_dataset *data)
 {
     f->data = *data;
@@ -66887,6 +67206,8 @@ static void mlc__feed_of(mlc__feed *f, const mlc_dataset *data)
     memcpy(f->out, f->collate.n_fields ? f->collate.field : data->field, sizeof f->out);
 }
 
+/* With length buckets the first plan is made at once, so that mlc_loader_batches knows their
+ * number. */
 MLC_IMPL mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_loader_from_desc *desc)
 {
@@ -66920,6 +67241,7 @@ static bool mlc__loader_warps(const mlc_loader_desc *d)
     return d->shift > 0.0 || d->rotate > 0.0;
 }
 
+/* Moving images (shift in pixels, rotate in degrees) requires x of images, u8 or f32. */
 static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *d)
 {
     MLC__REQUIRE(ctx, d->shift >= 0.0 && d->shift <= 1e6 && d->rotate >= 0.0 && d->rotate <= 360.0,
@@ -66935,6 +67257,7 @@ static mlc_status mlc__loader_check_images(mlc_ctx *ctx, const mlc_loader_desc *
     return MLC_OK;
 }
 
+/* Checks of mlc_loader_create: x and y in this context, alive, with equally many rows. */
 static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->x, ARG, "loader_create: x is NULL; it has the rows to load; start "
@@ -66955,15 +67278,19 @@ static mlc_status mlc__loader_check(mlc_ctx *ctx, const mlc_loader_desc *d)
     return d->y ? mlc__alive(d->y, "loader_create") : MLC_OK;
 }
 
-typedef struct mlc__moves {            /* how images come, and what a sample has */
-    double    shift, rotate;
-    mlc_dtype dtype;
+/* The state of the map that moves images of a loader of tensors, for each sample by other
+ * numbers. */
+typedef struct mlc__moves {
+    double    shift, rotate;           /* most pixels, most degrees                            */
+    mlc_dtype dtype;                   /* of images: u8 or f32                                 */
     int64_t   high, wide;
-    int32_t   n;
-    size_t    bytes[MLC_MAX_FIELDS];
+    int32_t   n;                       /* fields; 0 is the image                               */
+    size_t    bytes[MLC_MAX_FIELDS];   /* of each field in a sample                            */
 } mlc__moves;
 
-/* An image, all its channels, by words of the stream of the epoch that no shuffle takes. */
+/* Shifts and rotates one image, all its channels alike; other fields are copied. The words are
+ * drawn from stream ~epoch, which no shuffle uses, at the index of the sample, so they do not
+ * depend on its place in the order. A u8 image is computed in f32 and rounded to nearest. */
 static mlc_status mlc__moves_run(void *user, mlc_sample *s, void *const *in, const int64_t *len)
 {
     const mlc__moves *m = MLC__CAST(const mlc__moves *, user);
@@ -66984,6 +67311,8 @@ static mlc_status mlc__moves_run(void *user, mlc_sample *s, void *const *in, con
     return MLC_OK;
 }
 
+/* The map of mlc__moves_run over `of`; scratch holds two planes of f32, the input and the
+ * result. */
 static mlc_dataset *mlc__moves_new(mlc_ctx *ctx, const mlc_dataset *of, const mlc_loader_desc *d)
 {
     mlc_transform map;
@@ -67005,7 +67334,8 @@ static mlc_dataset *mlc__moves_new(mlc_ctx *ctx, const mlc_dataset *of, const ml
     return moved;
 }
 
-/* Rows that no function changes are resident where kernels run; on the host the dataset's are. */
+/* Makes the rows resident where kernels run: on the host those of the dataset serve; on a device
+ * they are copied there with memory for the order, and the dataset's host copy is freed. */
 static mlc_status mlc__resident_make(mlc__feed *f)
 {
     const mlc__arrays *a = MLC__CAST(const mlc__arrays *, f->set[0]->user);
@@ -67026,6 +67356,8 @@ static mlc_status mlc__resident_make(mlc__feed *f)
     return MLC_OK;
 }
 
+/* The loader over set[1] (images that move) or, resident, over set[0]. The config is another hash
+ * than that of mlc_loader_from: saved files hold it. */
 static mlc_status mlc__tensors_make(mlc__feed *f)
 {
     f->keeps = !f->set[1];
@@ -67037,7 +67369,9 @@ static mlc_status mlc__tensors_make(mlc__feed *f)
     return f->keeps ? mlc__resident_make(f) : MLC_OK;
 }
 
-/* Takes over its datasets. They are made first: what is younger goes first with the context. */
+/* Takes over both datasets, also after an error. They are made before the loader, because a context
+ * that ends frees its newest objects first. Without `rows`, or without `moved` where images are to
+ * move, an error is set already. */
 static mlc_loader *mlc__tensors_loader(mlc_ctx *ctx, const mlc_loader_desc *desc, mlc_dataset *rows,
                                        mlc_dataset *moved)
 {
@@ -67059,6 +67393,7 @@ static mlc_loader *mlc__tensors_loader(mlc_ctx *ctx, const mlc_loader_desc *desc
     return NULL;
 }
 
+/* Copies x and y to a dataset of the loader's own, so the tensors may be dropped afterwards. */
 MLC_IMPL mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc)
 {
     if (!ctx || mlc__loader_check(ctx, desc) != MLC_OK) return NULL;
