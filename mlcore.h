@@ -56728,22 +56728,33 @@ MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc
 #endif
 
 /* @@ IMPL.IO.FILE ---------------------------------------- whole reads, atomic writes
- * POSIX calls rather than stdio: a size before the first read, fsync, and no buffer between large
- * blocks and the disk. EINTR is never an error. A save writes path.mlcN.tmp in the same folder,
- * syncs it, renames it over path (atomic within a file system) and syncs the folder: after a crash
- * there is the old file or the new one, never half of one. Where path is a symbolic link, all this
- * is done to what it names. What a killed save leaves goes away with the next save to the same
- * path: a lock tells it from a file that is being written.
- * A file in memory is read by the same calls, also where there are no others. */
+ * Files: whole reads, mappings, and writes that replace a file atomically. POSIX calls rather than
+ * stdio, because readers require the size before the first read, saves require fsync, and large
+ * blocks go to the disk without another buffer. EINTR is never an error.
+ *
+ *     mlc__atomic_open   resolves links; creates and locks target.mlcN.tmp beside target
+ *     mlc__file_write    any number of times
+ *     mlc__atomic_end    fsync; rename(temp, target), which is atomic; fsync of the folder
+ *                        after an error: unlink(temp), and target is untouched
+ *
+ * After a crash the old file or the new one exists, never half of one. Where path is a symbolic
+ * link, the file that it names is replaced and the link stays. A killed save leaves its
+ * temporary file; the next save to the same path removes it, and recognizes by the missing lock
+ * that nothing writes to it. A file in memory (mlc__file.bytes) is read by the same calls, also
+ * where the system has no files: MLC__FILES = 0 then leaves only that, and everything that would
+ * open a file fails as UNSUPPORTED. */
 
+/* An open file, or bytes in memory that are read as one. It is a value of the reader's own, on its
+ * stack or in its object. Reads fail at the first byte beyond the end. */
 typedef struct mlc__file {
     mlc_ctx    *ctx;
     const char *path;                  /* as the user gave it                                   */
     const char *bytes;                 /* the file itself, if it is in memory; else NULL        */
     int         fd;
-    int64_t     size, at;              /* size: when reading; at: where the file stands         */
+    int64_t     size, at;              /* bytes, of a file that is read; position of the next   */
 } mlc__file;
 
+/* A file over n bytes of the caller, which stay the caller's and must outlive it. */
 static mlc_status mlc__file_of_memory(mlc__file *f, mlc_ctx *ctx, const void *bytes, size_t n)
 {
     f->ctx = ctx;
@@ -56757,7 +56768,7 @@ static mlc_status mlc__file_of_memory(mlc__file *f, mlc_ctx *ctx, const void *by
     return MLC_OK;
 }
 
-/* Readers ask for no more than size says: memory, unlike a file, does not shrink meanwhile. */
+/* Readers never request more than size - at: unlike a file, memory does not shrink meanwhile. */
 static mlc_status mlc__memory_read(mlc__file *f, void *to, size_t bytes)
 {
     memcpy(to, f->bytes + f->at, bytes);
@@ -56779,6 +56790,7 @@ static mlc_status mlc__io_fail(const mlc__file *f, const char *verb)
     return mlc__fail(f->ctx, MLC_ERR_IO, "%s '%s': %s", verb, f->path, strerror(e));
 }
 
+/* The same with the position, for reads and writes. */
 static mlc_status mlc__io_fail_at(const mlc__file *f, const char *verb)
 {
     const int e = errno;
@@ -56786,6 +56798,8 @@ static mlc_status mlc__io_fail_at(const mlc__file *f, const char *verb)
                      (long long)f->at, strerror(e));
 }
 
+/* open with O_CLOEXEC, so that programs that the process starts inherit no files; EINTR is
+ * repeated. */
 static int mlc__open_as(const char *path, int flags, int rights)
 {
     int fd;
@@ -56796,7 +56810,8 @@ static int mlc__open_as(const char *path, int flags, int rights)
 /* 0666 leaves the rights to the umask. */
 static int mlc__open(const char *path, int flags) { return mlc__open_as(path, flags, 0666); }
 
-/* Regular files only: a FIFO or a device has no size to check headers against. */
+/* Opens a file for reading and finds its size. Regular files only: a FIFO or a device has no size
+ * to check headers against, and O_NONBLOCK keeps the open of a FIFO from waiting for its writer. */
 static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
 {
     struct stat info;
@@ -56817,6 +56832,8 @@ static mlc_status mlc__file_open(mlc__file *f, mlc_ctx *ctx, const char *path)
     return mlc__fail(ctx, MLC_ERR_IO, "cannot read '%s': it is not a regular file", path);
 }
 
+/* Reads exactly `bytes` bytes, or fails: an earlier end means that the file has become shorter
+ * since its size was read, or that a header was wrong. */
 static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
 {
     char *at = MLC__CAST(char *, to);
@@ -56836,6 +56853,7 @@ static mlc_status mlc__file_read(mlc__file *f, void *to, size_t bytes)
     return MLC_OK;
 }
 
+/* Writes all bytes, in blocks of at most 1 GiB for the same reason. */
 static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
 {
     const char *at = MLC__CAST(const char *, from);
@@ -56853,7 +56871,8 @@ static mlc_status mlc__file_write(mlc__file *f, const void *from, size_t bytes)
 
 static void mlc__file_close(mlc__file *f) { if (!f->bytes) close(f->fd); }
 
-/* What begins as gzip does cannot be read here. */
+/* Refuses a file that begins as gzip does, with the advice to unpack it: data sets are often
+ * packed. */
 static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t n)
 {
     MLC__REQUIRE(f->ctx, n < 2 || memcmp(begin, "\x1F\x8B", 2) != 0, IO,
@@ -56861,7 +56880,7 @@ static mlc_status mlc__file_plain(const mlc__file *f, const void *begin, size_t 
     return MLC_OK;
 }
 
-/* Reading on where the file stands asks nobody. */
+/* Moves the position; a position that is right already makes no system call. */
 static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
 {
     if (at == f->at) return MLC_OK;
@@ -56871,8 +56890,8 @@ static mlc_status mlc__file_seek(mlc__file *f, int64_t at)
     return MLC_OK;
 }
 
-/* The whole file, private: writing to it changes pages of this process, for which no memory is put
- * aside. NULL where it cannot be. */
+/* Maps the whole file, private: writing to it changes pages of this process only, and no swap is
+ * reserved for them. NULL where the file cannot be mapped; the caller then reads it. */
 #if MLC__POSIX
 static void *mlc__file_map(mlc__file *f)
 {
@@ -56888,19 +56907,19 @@ static void *mlc__file_map(mlc__file *f) { (void)f; return NULL; }
 static void mlc__file_unmap(mlc__file *f, void *map) { (void)f; (void)map; }
 #endif
 
-/* A file that replaces another only when it is complete and on the disk. */
+/* A file that replaces another only when it is complete and on the disk; on a save's stack. */
 typedef struct mlc__atomic {
     mlc__file file;
-    char     *target, *temp;           /* what is replaced: file.path, or what that link names; */
-                                       /* what is written. One block of memory                  */
-    bool      old;                     /* target is there                                       */
-    int       lock;                    /* keeps the lock when file is closed; -1: there is none */
+    char     *target, *temp;           /* the name to replace (of a link: the name that it      */
+                                       /* leads to), and the name to write; one heap block      */
+    bool      old;                     /* target exists                                         */
+    int       lock;                    /* keeps the lock after file is closed; -1: no lock      */
 } mlc__atomic;
 
-/* Locks belong to what was opened, so that they also tell two contexts of one process apart, and
- * end with the last descriptor, also by SIGKILL. */
+/* A lock (flock) belongs to the open file, so that locks also tell two contexts of one process
+ * apart, and end with the last descriptor, also after SIGKILL. */
 #if MLC__POSIX
-/* Has somebody taken the name off the file that fd is? */
+/* Has the open file fd lost its name `path` (removed, or another file has it now)? */
 static bool mlc__name_is_lost(int fd, const char *path)
 {
     struct stat a, b;
@@ -56909,7 +56928,8 @@ static bool mlc__name_is_lost(int fd, const char *path)
     return a.st_ino != b.st_ino;       /* both in one folder */
 }
 
-/* Only who holds the lock takes a name away, so that it is not another's by then. */
+/* Removes the temporary file of a save that was killed. Only the holder of the lock removes a name,
+ * so that it cannot be the name of a save that runs. */
 static void mlc__temp_remove(const char *temp)
 {
     const int fd = mlc__open(temp, O_WRONLY | O_NONBLOCK);
@@ -56918,8 +56938,9 @@ static void mlc__temp_remove(const char *temp)
     close(fd);
 }
 
-/* False if the file was taken for a dead save's before it had its lock. Where there are no locks
- * nobody takes it, and what killed saves leave stays. */
+/* Locks the temporary file just created. False if another save removed it as abandoned in the
+ * moment before the lock; the caller then tries the next name. Where the file system has no locks,
+ * true: nothing removes the file there, and those of killed saves stay. */
 static bool mlc__temp_lock(mlc__atomic *a)
 {
     a->lock = -1;
@@ -56942,16 +56963,18 @@ static void mlc__temp_unlock(mlc__atomic *a) { (void)a; }
 
 #define MLC__TEMP_BYTES 10             /* of ".mlc99.tmp" */
 
-/* O_EXCL: two processes, or two saves of one, never write into the same file. One that replaces an
- * old file is its owner's alone until it is complete, when it gets the old file's rights: those may
- * be read-only, and what a killed save leaves must be opened to be removed. */
+/* O_EXCL: two processes, or two saves of one, never write into the same file. A file that replaces
+ * an old one is readable by its owner alone until it is complete, when it gets the old file's
+ * rights. It does not get them earlier: they may be read-only, and the file of a killed save must
+ * be opened to be removed. */
 static int mlc__temp_create(const mlc__atomic *a)
 {
     return mlc__open_as(a->temp, O_WRONLY | O_CREAT | O_EXCL, a->old ? 0600 : 0666);
 }
 
-/* Names the temporary file; cut: with no more bytes than target's own name has, of whole
- * characters. Files whose names are cut to the same share temporary ones. */
+/* Writes name i of the temporary file to a->temp: target.mlcN.tmp. With cut, the name gets no more
+ * bytes than target's own, for a target at the limit of the file system; it is cut between UTF-8
+ * characters. Files whose names are cut to the same text share their temporary names. */
 static void mlc__temp_name(mlc__atomic *a, int i, bool cut)
 {
     size_t n = strlen(a->target);
@@ -56962,6 +56985,9 @@ static void mlc__temp_name(mlc__atomic *a, int i, bool cut)
              (unsigned)i % (unsigned)MLC__TEMPS);
 }
 
+/* Creates and locks a temporary file under the first of MLC__TEMPS names that is free. A name that
+ * exists is removed if its save is dead, otherwise the next one is tried: several saves to one path
+ * may run, and the last rename wins. */
 static mlc_status mlc__temp_open(mlc__atomic *a)
 {
     const char *slash = strrchr(a->target, '/');
@@ -56991,8 +57017,9 @@ static mlc_status mlc__temp_open(mlc__atomic *a)
 #if MLC__POSIX
 #define MLC__LINKS 40                  /* most links to follow, as Linux has it */
 
-/* What path opens must have the name to which its links lead: those in /proc lead to deleted files,
- * too. */
+/* After links were followed: fails if path can be opened but the name that its links lead to does
+ * not exist, as links in /proc that lead to deleted files. A dangling link is allowed; the save
+ * creates its file. */
 static mlc_status mlc__target_there(const mlc__atomic *a)
 {
     struct stat info;
@@ -57002,7 +57029,8 @@ static mlc_status mlc__target_there(const mlc__atomic *a)
                      "no name", a->file.path);
 }
 
-/* From target, which has `room` bytes, to what it names in the end, be it there or not. */
+/* Replaces target, in a buffer of so many bytes, by the name that its symbolic links lead to in the
+ * end, whether a file of that name exists or not. temp serves as the buffer of readlink. */
 static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
 {
     for (int i = 0; i < MLC__LINKS; i++) {
@@ -57042,6 +57070,8 @@ static void mlc__keep_rights(const mlc__atomic *a) { (void)a; }
 
 #define MLC__PATH_BYTES 4096           /* of a path, and of what a link names, on Linux */
 
+/* Begins a save: checks that path is a regular file, a link to one, or free, and opens the
+ * temporary file. After MLC_OK the caller must call mlc__atomic_end, with its own status. */
 static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     const size_t n = strlen(path) + 1, room = n + MLC__PATH_BYTES;
@@ -57067,6 +57097,9 @@ static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *pat
 
 /* The rename itself must reach the disk: fsync of the folder. Windows has done so already. */
 #if MLC__POSIX
+/* The rename itself must reach the disk: fsync of the folder. Windows has done so already. A folder
+ * that may be written but not read cannot be synced, which is no error; EINVAL is a file system
+ * without fsync of folders. */
 static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
@@ -57085,7 +57118,8 @@ static mlc_status mlc__sync_folder(mlc__atomic *a)
 static mlc_status mlc__sync_folder(mlc__atomic *a) { (void)a; return MLC_OK; }
 #endif
 
-/* Replaces the file if st is OK, else removes the temporary one; returns the first failure. */
+/* Ends a save that mlc__atomic_open began: with MLC_OK the file replaces target, otherwise it is
+ * removed. Returns the first failure, st or one of its own. */
 static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st)
 {
     int failed = 0;
@@ -57154,8 +57188,9 @@ static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *pat
 static mlc_status mlc__atomic_end(mlc__atomic *a, mlc_status st) { (void)a; return st; }
 #endif
 
-/* While an error stands the data is of no training that went well: the old file stays. Pictures,
- * which show what led to the error, are opened by mlc__atomic_open. */
+/* mlc__atomic_open for data: fails while the context holds an error, since a training that went
+ * wrong must not replace the last good file. Plots, which show what led to the error, use
+ * atomic_open. */
 static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *path)
 {
     MLC__TRY(ctx->status);
@@ -57163,30 +57198,42 @@ static mlc_status mlc__atomic_begin(mlc__atomic *a, mlc_ctx *ctx, const char *pa
 }
 
 /* @@ IMPL.IO.SAFETENSORS --------------------------------- the format of weights, both ways
- * u64 N (little endian), N bytes of JSON, data: github.com/huggingface/safetensors. Stricter than
- * the reference reader where that one contradicts the format's own page (duplicate names,
- * __metadata__ null). A file is hostile until proved otherwise: N against the file's size first,
- * then the header by a parser of just this shape (no recursion, strings decoded in place), each
- * tensor's bytes against its shape, and all ranges together against the data: in order, without
- * hole or overlap. Only then is memory for tensors asked for. Saving sorts by dtype, widest first,
- * so that each tensor is aligned in a file that is mapped; the header is padded with spaces to 8
- * bytes. */
+ * The safetensors format (github.com/huggingface/safetensors), read and written:
+ *
+ *     u64 N, little endian | N bytes of JSON: {"name":{"dtype","shape","data_offsets"}, ..} | data
+ *
+ *     open:  st_read -> st_header (st_tensor, st_check for each) -> st_ranges -> sort by name
+ *     get:   a tensor of its own       view:  a tensor over the mapped file, from the first view on
+ *     save:  st_save_check -> sort -> put_header -> size, header, data, through an atomic file
+ *
+ * The reader is stricter than the reference reader where that one contradicts the format's own page
+ * (duplicate names, __metadata__ null). It trusts no file: first N is compared with the file's
+ * size, then a parser of just this shape reads the header (no recursion, strings decoded in place),
+ * each tensor's bytes are compared with its shape, and all ranges with the data: in order, without
+ * hole or overlap. Memory for tensors is only allocated afterwards.
+ *
+ * Saving sorts by dtype, widest first, and pads the header with spaces to 8 bytes, so that each
+ * tensor is aligned in a file that is mapped. The context lists open files and closes those that
+ * are left. */
 
-typedef struct mlc__st_entry {         /* a tensor of a file being read */
-    const char *name;
-    int64_t     begin, end, shape[MLC_MAX_DIMS];
+/* A tensor in the header of a file that is read; an element of mlc_safetensors.entries. */
+typedef struct mlc__st_entry {
+    const char *name;                  /* in mlc_safetensors.text */
+    int64_t     begin, end, shape[MLC_MAX_DIMS];           /* bytes of the data section */
     int32_t     ndim;
     mlc_dtype   dtype;
-    const char *foreign;               /* a dtype that mlcore lacks, or NULL */
+    const char *foreign;               /* name of a dtype that mlcore lacks, or NULL */
 } mlc__st_entry;
 
-typedef struct mlc__json {             /* reads the header; strings are decoded in place */
+/* A reader of JSON text. Strings are decoded in place and terminated, so the text is changed and
+ * pointers to strings live as long as it. Tokenizers read their vocabularies with it, too. */
+typedef struct mlc__json {
     mlc_ctx    *ctx;
     const char *path;
     char       *text;
     size_t      at, n;
     const char *metadata;              /* key, value, key, ... each terminated, one after another */
-    int64_t     pairs;
+    int64_t     pairs;                 /* of metadata */
     const char *part;                  /* of the file, in messages: "header " */
 } mlc__json;
 
@@ -57197,13 +57244,14 @@ static mlc_status mlc__json_fail(const mlc__json *j, const char *why)
                      (unsigned long long)j->at, why);
 }
 
-/* strchr finds the terminating 0, too: the test before it keeps NUL bytes from being space. */
+/* Skips blanks. strchr finds the terminating 0, too; the test before it keeps NUL bytes from
+ * counting as blanks. */
 static void mlc__json_space(mlc__json *j)
 {
     while (j->at < j->n && j->text[j->at] && strchr(" \t\r\n", j->text[j->at])) j->at++;
 }
 
-/* The next character that is not space, if it is c. */
+/* Consumes c if it is the next character that is no blank; false leaves the position there. */
 static bool mlc__json_take(mlc__json *j, char c)
 {
     mlc__json_space(j);
@@ -57212,7 +57260,7 @@ static bool mlc__json_take(mlc__json *j, char c)
     return true;
 }
 
-/* -1 where there are not four hex digits. */
+/* The value of four hex digits at the position, which stays; -1 if they are none. */
 static int32_t mlc__hex4(const mlc__json *j)
 {
     int32_t v = 0;
@@ -57227,7 +57275,7 @@ static int32_t mlc__hex4(const mlc__json *j)
     return v;
 }
 
-/* c is a valid code point; 1 to 4 bytes. */
+/* Writes code point c, which is valid, as UTF-8 and returns its 1 to 4 bytes. */
 static size_t mlc__utf8_put(char *to, uint32_t c)
 {
     if (c < 0x80) { to[0] = (char)c; return 1; }
@@ -57243,7 +57291,8 @@ static size_t mlc__utf8_put(char *to, uint32_t c)
     return 4;
 }
 
-/* Length of the valid UTF-8 character at s, 0 if there is none. */
+/* Bytes of the valid UTF-8 character at s, of which n bytes may be read; 0 if none is there:
+ * overlong forms, surrogates and code points over 10FFFF are invalid (RFC 3629). */
 static size_t mlc__utf8_len(const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -57263,7 +57312,8 @@ static size_t mlc__utf8_len(const char *s, size_t n)
     return len;
 }
 
-/* The character of \uXXXX (or a surrogate pair); 0 if it is not allowed. */
+/* The code point of \uXXXX, or of a surrogate pair of two of them; 0 if it is not allowed. NUL is
+ * refused as well, since strings are terminated by it. */
 static uint32_t mlc__json_unicode(mlc__json *j)
 {
     int32_t hi = mlc__hex4(j), lo;
@@ -57317,7 +57367,8 @@ static mlc_status mlc__json_string(mlc__json *j, const char **out)
     return MLC_OK;
 }
 
-/* An unsigned integer without sign, fraction, exponent or leading zero. */
+/* An unsigned integer without sign, fraction, exponent or leading zero, as shapes and offsets
+ * have. */
 static mlc_status mlc__json_integer(mlc__json *j, int64_t *out)
 {
     int64_t v = 0;
@@ -57357,7 +57408,8 @@ static mlc_status mlc__json_list(mlc__json *j, int64_t *v, int32_t max, int32_t 
 static const struct { const char *name; int rank; } mlc__st_dtypes[] =
     { MLC__DTYPES(MLC__DTYPE_ST) };
 
-/* Others (U16, F8_E4M3, ...) are well formed but not ours: such a tensor is listed, not read. */
+/* The dtype of a tensor. Well-formed names that mlcore lacks (U16, F8_E4M3, ...) stay in
+ * e->foreign: such a tensor is listed by the reader, and only an attempt to read it fails. */
 static mlc_status mlc__st_dtype(mlc__json *j, mlc__st_entry *e)
 {
     MLC__TRY(mlc__json_string(j, &e->foreign));
@@ -57397,8 +57449,8 @@ static mlc_status mlc__st_tensor(mlc__json *j, mlc__st_entry *e)
     return seen == 7 ? MLC_OK : mlc__json_fail(j, "a tensor lacks dtype, shape or data_offsets");
 }
 
-/* Bytes of the tensor agree with its range; sizes are checked from left to right, zeros too. How
- * many bytes an element of a foreign dtype has nobody knows here. */
+/* Compares the bytes of a tensor's range with its shape and dtype. Bytes of a foreign dtype are not
+ * known, so only the order of its offsets is checked. */
 static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
 {
     int64_t count = 1, nonzero = 1, bytes;
@@ -57417,7 +57469,8 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
     return MLC_OK;
 }
 
-/* The next string, copied to *to, which lies before it in the same text. */
+/* Reads the next string and moves it to *to, which is before it in the same text; *to moves past
+ * it. */
 static mlc_status mlc__st_keep(mlc__json *j, char **to)
 {
     const char *text;
@@ -57446,7 +57499,8 @@ static mlc_status mlc__st_metadata(mlc__json *j)
     return mlc__json_take(j, '}') ? MLC_OK : mlc__json_fail(j, "'}' of __metadata__ is missing");
 }
 
-/* The header; entries has room for all tensors that n bytes can describe. */
+/* Reads the whole header into entries[], which has an element for every tensor that n bytes can
+ * describe (mlc__st_most), and *count. Duplicate names are found later, after the sort. */
 static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *count)
 {
     bool metadata = false;
@@ -57464,7 +57518,7 @@ static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *
                 MLC__TRY(mlc__st_metadata(j));
                 continue;
             }
-            /* Has room: each description takes MLC__ST_SHORTEST bytes at least. */
+            /* In bounds: each description takes MLC__ST_SHORTEST bytes at least. */
             mlc__st_entry *e = &entries[(*count)++];
             e->name = name;
             MLC__TRY(mlc__st_tensor(j, e));
@@ -57476,7 +57530,8 @@ static mlc_status mlc__st_header(mlc__json *j, mlc__st_entry *entries, int64_t *
     return j->at == j->n ? MLC_OK : mlc__json_fail(j, "text after the header's end");
 }
 
-/* Empty tensors share their offset with the next: they come first by their end. */
+/* Order of the data. Empty tensors share their offset with the next one and come first by their
+ * end. */
 static int mlc__st_by_offset(const void *a, const void *b)
 {
     const mlc__st_entry *x = MLC__CAST(const mlc__st_entry *, a),
@@ -57486,6 +57541,7 @@ static int mlc__st_by_offset(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Order of entries[] once the file is open. */
 static int mlc__st_by_name(const void *a, const void *b)
 {
     return strcmp(MLC__CAST(const mlc__st_entry *, a)->name,
@@ -57496,20 +57552,22 @@ static int mlc__st_by_name(const void *a, const void *b)
  * has 50. */
 #define MLC__ST_SHORTEST 48            /* bytes that the shortest description of a tensor takes */
 
-/* entries are sorted by name; their names and the metadata lie in text. */
+/* An open file. The program holds it, and the context lists it to close it at its end. entries are
+ * sorted by name for bsearch; their names and the metadata are in text, the decoded header. */
 struct mlc_safetensors {
     mlc__file        file;
     mlc_safetensors *prev, *next;      /* in ctx->files */
     char            *path, *text;
     mlc__st_entry   *entries;
     int64_t          count, data;      /* data: where in the file the tensors begin */
-    size_t           room;             /* of entries */
+    size_t           room;             /* number of elements allocated for entries */
     const char      *metadata;
     int64_t          pairs;
     void            *map;              /* of the whole file, from the first view on */
 };
 
-/* The ranges of all tensors fill the data: in order, without hole or overlap. */
+/* Sorts the entries by offset and checks that their ranges fill the data exactly, so that no byte
+ * of the file is hidden and none belongs to two tensors. */
 static mlc_status mlc__st_ranges(mlc_safetensors *f)
 {
     mlc_ctx *ctx = f->file.ctx;
@@ -57527,7 +57585,8 @@ static mlc_status mlc__st_ranges(mlc_safetensors *f)
     return MLC_OK;
 }
 
-/* Most tensors that the text can describe: each has a '{' and MLC__ST_SHORTEST bytes. */
+/* Upper bound of the tensors that the text can describe, by which entries[] is allocated: each has
+ * a '{' and at least MLC__ST_SHORTEST bytes, so memory stays in proportion to the file. */
 static size_t mlc__st_most(const char *text, size_t n)
 {
     size_t most = 0;
@@ -57535,8 +57594,9 @@ static size_t mlc__st_most(const char *text, size_t n)
     return most < n / MLC__ST_SHORTEST + 1 ? most : n / MLC__ST_SHORTEST + 1;
 }
 
-/* What a file that is refused seems to be, by its first 8 bytes, and what to do. An ONNX model has
- * ir_version first, then the producer, the graph or the sets of operators. */
+/* A guess at the format of a file that is refused, from its first 8 bytes, and the way out: zip or
+ * pickle (torch.save), GGUF, HDF5, ONNX, whose first field is ir_version, followed by the producer,
+ * the graph or the sets of operators. */
 static const char *mlc__st_says(const unsigned char *raw)
 {
     if (memcmp(raw, "PK\3\4", 4) == 0 || (raw[0] == 0x80 && raw[1] >= 2 && raw[1] <= 5))
@@ -57550,7 +57610,8 @@ static const char *mlc__st_says(const unsigned char *raw)
     return "is it a safetensors file?";
 }
 
-/* Header and entries of an open file. */
+/* Reads and checks header and entries of an open file; on return they are sorted by name. After an
+ * error the caller closes the file, which frees what has been allocated. */
 static mlc_status mlc__st_read(mlc_safetensors *f)
 {
     unsigned char raw[8] = { 0 };
@@ -57583,8 +57644,8 @@ static mlc_status mlc__st_read(mlc_safetensors *f)
     return MLC_OK;
 }
 
-/* What still sees the mapping is found in the scopes: its use becomes a STATE error, also that of
- * what backward saved. */
+/* Finds the storages of all scopes that see the mapping and marks them released and closed, so that
+ * a later use is a STATE error instead of a crash, also a use by backward of saved tensors. */
 static void mlc__st_forget_views(mlc_safetensors *f)
 {
     mlc_ctx *ctx = f->file.ctx;
@@ -57597,6 +57658,7 @@ static void mlc__st_forget_views(mlc_safetensors *f)
         }
 }
 
+/* Views of the file end with it. Also called for a file that was opened only half. */
 MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
 {
     if (!f || MLC__GONE(f, "safetensors_close", "file")) return;
@@ -57613,12 +57675,15 @@ MLC_IMPL void mlc_safetensors_close(mlc_safetensors *f)
     mlc__handle_free(ctx, f);
 }
 
+/* Closes files that the program has left open when the context ends
+ * (ctx->installed.files_release). */
 static void mlc__files_release(mlc_ctx *ctx)
 {
     while (ctx->files) mlc_safetensors_close(ctx->files);
 }
 
-/* Takes over an open file; if it fails it is closed. */
+/* Makes the object over an open file and reads the header. It takes over the file: after an error
+ * the file is closed. */
 static mlc_safetensors *mlc__st_open(mlc__file *file)
 {
     mlc_ctx *ctx = file->ctx;
@@ -57642,6 +57707,7 @@ static mlc_safetensors *mlc__st_open(mlc__file *file)
     return NULL;
 }
 
+/* The file stays open until mlc_safetensors_close: tensors are read when they are requested. */
 MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
 {
     mlc__file file;
@@ -57653,11 +57719,13 @@ MLC_IMPL mlc_safetensors *mlc_safetensors_open(mlc_ctx *ctx, const char *path)
 
 MLC_IMPL int64_t mlc_safetensors_count(const mlc_safetensors *f) { return f ? f->count : 0; }
 
+/* Names in alphabetic order; they live as long as the file is open. */
 MLC_IMPL const char *mlc_safetensors_name(const mlc_safetensors *f, int64_t i)
 {
     return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
 }
 
+/* The value under `key`; the first of equal keys, since repeats are not checked. */
 MLC_IMPL const char *mlc_safetensors_metadata(const mlc_safetensors *f, const char *key)
 {
     const char *at = f ? f->metadata : NULL;
@@ -57669,7 +57737,7 @@ MLC_IMPL const char *mlc_safetensors_metadata(const mlc_safetensors *f, const ch
     return NULL;
 }
 
-/* NULL without an error if there is none. */
+/* The entry of a name by bisection; NULL without an error if the file has none. */
 static const mlc__st_entry *mlc__st_lookup(const mlc_safetensors *f, const char *name)
 {
     mlc__st_entry key;
@@ -57679,7 +57747,7 @@ static const mlc__st_entry *mlc__st_lookup(const mlc_safetensors *f, const char 
                                                                sizeof key, mlc__st_by_name)) : NULL;
 }
 
-/* An error names the file and the tensor that is not in it. */
+/* The same, with an error that names file and tensor. */
 static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *name)
 {
     const mlc__st_entry *e = mlc__st_lookup(f, name ? name : "");
@@ -57688,6 +57756,7 @@ static const mlc__st_entry *mlc__st_find(const mlc_safetensors *f, const char *n
     return e;
 }
 
+/* Fails for a tensor whose dtype mlcore lacks. */
 static mlc_status mlc__st_known(const mlc_safetensors *f, const mlc__st_entry *e)
 {
     MLC__REQUIRE(f->file.ctx, !e->foreign, DTYPE,
@@ -57696,6 +57765,8 @@ static mlc_status mlc__st_known(const mlc_safetensors *f, const mlc__st_entry *e
     return MLC_OK;
 }
 
+/* dtype or shape may be NULL. The shape is known of every tensor, the dtype only of those that can
+ * be read. */
 MLC_IMPL mlc_status mlc_safetensors_info(const mlc_safetensors *f, const char *name,
                                          mlc_dtype *dtype, mlc_dims *shape)
 {
@@ -57707,8 +57778,9 @@ MLC_IMPL mlc_status mlc_safetensors_info(const mlc_safetensors *f, const char *n
     return MLC_OK;
 }
 
-/* Bytes of the file to a tensor; little-endian on disk, as every host that compiles this file.
- * The format says nothing of a bool that is neither 0 nor 1: it counts as true. */
+/* Reads the bytes of tensor t from the position of the file, on a device through a host copy. The
+ * file is little-endian, as every host for which mlcore compiles. The format says nothing of a bool
+ * that is neither 0 nor 1; it counts as true. */
 static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
@@ -57723,6 +57795,7 @@ static mlc_status mlc__st_data(mlc__file *f, mlc_tensor *t)
     return st;
 }
 
+/* Makes a tensor of the current scope with a copy of the entry's data. */
 static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
 {
     mlc_tensor *t;
@@ -57735,14 +57808,16 @@ static mlc_tensor *mlc__st_get(mlc_safetensors *f, const mlc__st_entry *e)
     return t && mlc__st_data(&f->file, t) == MLC_OK ? t : NULL;
 }
 
+/* A copy; the file may be closed afterwards. */
 MLC_IMPL mlc_tensor *mlc_safetensors_get(mlc_safetensors *f, const char *name)
 {
     const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
     return e ? mlc__st_get(f, e) : NULL;
 }
 
-/* Mapped at the first view; where that is not to be had, a copy does. bool always is a copy: its
- * bytes may have to be made 0 and 1. */
+/* A tensor over the mapped file or the caller's memory. A copy is returned instead on a device,
+ * where nothing is mapped, for empty or unaligned data, and for bool, whose bytes may have to be
+ * changed. */
 static mlc_tensor *mlc__st_view(mlc_safetensors *f, const mlc__st_entry *e)
 {
     mlc_ctx *ctx = f->file.ctx;
@@ -57756,14 +57831,15 @@ static mlc_tensor *mlc__st_view(mlc_safetensors *f, const mlc__st_entry *e)
     return mlc_wrap(ctx, e->dtype, mlc_dims_of(e->ndim, e->shape), NULL, (void *)data);
 }
 
+/* The tensor is valid until the file is closed. */
 MLC_IMPL mlc_tensor *mlc_safetensors_view(mlc_safetensors *f, const char *name)
 {
     const mlc__st_entry *e = f ? mlc__st_find(f, name) : NULL;
     return e ? mlc__st_view(f, e) : NULL;
 }
 
-/* Can all be read? A tensor may take a hundred times the bytes that describe it: a file of nothing
- * but tiny ones must not ask for more than 4 times its size and 1 MiB. */
+/* Can all tensors be read at once? A tensor may take a hundred times the bytes that describe it, so
+ * a hostile file of nothing but tiny ones must not require more than 4 times its size and 1 MiB. */
 static mlc_status mlc__st_budget(const mlc_safetensors *f)
 {
     const int64_t limit = 4 * f->file.size + (1 << 20) - (1 << 16);
@@ -57783,7 +57859,8 @@ static mlc_status mlc__st_budget(const mlc_safetensors *f)
     return MLC_OK;
 }
 
-/* The list and its names are copied to the scope: the file is closed. */
+/* Reads all tensors. The list and its names are copied to the current scope, since the file is
+ * closed before the caller sees them. */
 static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
 {
     mlc_ctx *ctx = f->file.ctx;
@@ -57800,6 +57877,7 @@ static mlc_status mlc__st_load(mlc_safetensors *f, const mlc_named **list)
     return MLC_OK;
 }
 
+/* All tensors of a file in one call. *list and its tensors belong to the current scope. */
 MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const mlc_named **list,
                                          int64_t *n)
 {
@@ -57816,7 +57894,8 @@ MLC_IMPL mlc_status mlc_safetensors_load(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-/* JSON is UTF-8: a name that is not would make a file that nobody reads. */
+/* JSON is UTF-8: a name that is not would make a file that no reader accepts. Checks a terminated
+ * string character by character. */
 static bool mlc__utf8_ok(const char *s)
 {
     for (size_t n = strlen(s), len; n; s += len, n -= len)
@@ -57824,11 +57903,11 @@ static bool mlc__utf8_ok(const char *s)
     return true;
 }
 
-/* A growing text in heap memory. The first failure stays in st: what is put after it is lost, and
- * whoever is done with putting looks. */
+/* A growing text in heap memory, which the caller frees. The first failure stays in st and later
+ * calls do nothing, so a writer checks st only once, at its end. */
 typedef struct mlc__buffer { mlc_ctx *ctx; char *text; size_t n, room; mlc_status st; } mlc__buffer;
 
-/* Doubles, so that n bytes cost n copies in all, not n^2. */
+/* Appends n bytes. The buffer doubles, so that n bytes cost n copies in all and not n^2. */
 static void mlc__put(mlc__buffer *b, const char *text, size_t n)
 {
     if (!b->st && b->n + n >= b->room) {
@@ -57847,7 +57926,7 @@ static void mlc__put(mlc__buffer *b, const char *text, size_t n)
 
 static void mlc__put_text(mlc__buffer *b, const char *text) { mlc__put(b, text, strlen(text)); }
 
-/* Escapes what JSON demands and leaves UTF-8 as it is. */
+/* Appends a JSON string: escapes quotes, backslashes and control bytes, leaves UTF-8 as it is. */
 static void mlc__put_string(mlc__buffer *b, const char *s)
 {
     static const char controls[] = "\b\f\n\r\t", letters[] = "bfnrt";
@@ -57869,6 +57948,7 @@ static void mlc__put_string(mlc__buffer *b, const char *s)
     mlc__put(b, "\"", 1);
 }
 
+/* Order of a list in which duplicates are neighbors. */
 static int mlc__named_by_name(const void *a, const void *b)
 {
     return strcmp(MLC__CAST(const mlc_named *, a)->name, MLC__CAST(const mlc_named *, b)->name);
@@ -57895,7 +57975,7 @@ static void mlc__put_list(mlc__buffer *b, int32_t n, const int64_t *v)
     mlc__put(b, "]", 1);
 }
 
-/* at: where the tensor's data begins; moved on by its bytes. */
+/* Appends the description of a tensor. *at is the offset of its data and advances by its bytes. */
 static void mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int64_t *at)
 {
     const int64_t offsets[2] = { *at, *at + mlc__numel(e->tensor) * (int64_t)mlc__size(e->tensor) };
@@ -57911,7 +57991,8 @@ static void mlc__put_tensor(mlc__buffer *b, const mlc_named *e, bool comma, int6
     *at = offsets[1];
 }
 
-/* Tensors in the order of their data, offsets counted on the way. */
+/* Appends the whole header for a list in the order of its data; offsets are counted on the way.
+ * Spaces at the end make it a multiple of 8 bytes. */
 static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t n,
                                   const char *const *metadata)
 {
@@ -57935,7 +58016,8 @@ static mlc_status mlc__put_header(mlc__buffer *b, const mlc_named *list, int64_t
     return MLC_OK;
 }
 
-/* Straight from memory where it lies as the file wants it; else through one host copy a tensor. */
+/* Writes a tensor's elements in row-major order: straight from its memory where that is dense and
+ * on the host, else through a host copy of this one tensor. */
 static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc__numel(t) * mlc__size(t);
@@ -57949,12 +58031,14 @@ static mlc_status mlc__st_write_data(mlc__file *f, mlc_tensor *t)
     return st;
 }
 
+/* The first 8 bytes of the file, little endian. */
 static void mlc__st_header_size(unsigned char size[8], const mlc__buffer *header)
 {
     for (int i = 0; i < 8; i++) size[i] = (unsigned char)((uint64_t)header->n >> 8 * i);
 }
 
-/* Whatever happens after begin, end is called: it removes the temporary file. */
+/* Writes the file atomically. Once mlc__atomic_begin has succeeded, mlc__atomic_end is called in
+ * any case: it removes the temporary file after a failure. */
 static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n,
                                 const mlc__buffer *header)
 {
@@ -57968,7 +58052,7 @@ static mlc_status mlc__st_write(mlc_ctx *ctx, const char *path, const mlc_named 
     return mlc__atomic_end(&a, st);
 }
 
-/* All that can be wrong with the arguments, before a file is made. */
+/* Everything that can be wrong with the arguments, before a file is created. */
 static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_t n,
                                      const char *const *metadata)
 {
@@ -57986,8 +58070,9 @@ static mlc_status mlc__st_save_check(mlc_ctx *ctx, const mlc_named *list, int64_
     return MLC_OK;
 }
 
-/* The list as the file has it, and its header; the caller frees both, also after an error. Sorted
- * twice: by name to find duplicates, then as the file lies. */
+/* Makes *sorted, the list in the order of the file, and its header; the caller frees both, also
+ * after an error. Sorts twice: by name to find duplicates, then by dtype and name as the file has
+ * them. */
 static mlc_status mlc__st_lay(mlc_ctx *ctx, const mlc_named *list, int64_t n,
                               const char *const *metadata, mlc_named **sorted, mlc__buffer *header)
 {
@@ -58004,6 +58089,8 @@ static mlc_status mlc__st_lay(mlc_ctx *ctx, const mlc_named *list, int64_t n,
     return mlc__put_header(header, s, n, metadata);
 }
 
+/* The tensors stay the caller's and may have any geometry; the file replaces an old one
+ * atomically. */
 MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                          int64_t n, const char *const *metadata)
 {
@@ -58019,8 +58106,9 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-/* The bytes of mlc__st_write's file, to memory with room for *room; bytes NULL: none are written.
- * *room becomes how many there are, also where there was too little. */
+/* Writes the bytes of mlc__st_write's file to a buffer of *room bytes; with bytes NULL none are
+ * written. In any case *room becomes the number that the file takes, so that the caller can
+ * allocate them. */
 static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const mlc_named *list,
                                int64_t n, const mlc__buffer *header)
 {
@@ -64001,7 +64089,7 @@ static bool mlc__field_same(const mlc_field *a, const mlc_field *b)
            memcmp(a->dims.v, b->dims.v, (size_t)a->dims.n * sizeof *a->dims.v) == 0;
 }
 
-/* A field as a text for messages, "u8 [1,28,28]", written to a buffer of `room` bytes. */
+/* A field as a text for messages, "u8 [1,28,28]", written to the caller's buffer. */
 static const char *mlc__field_text(mlc_ctx *ctx, const mlc_field *f, char *to, size_t room)
 {
     mlc_tensor t;
