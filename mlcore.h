@@ -59075,20 +59075,31 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
 #endif
 
 /* @@ IMPL.IO.STATE ------------------------------------- parameters of a module, to a file and back
- * Names are dotted paths, as PyTorch's, so that its state dicts load as they are. Loading has three
- * passes: check all names, shapes and dtypes, read what is wanted, and only then change anything.
- * What does not fit is collected, so that one message names all of it. A shared parameter is saved
- * under its first name and taken from a file under any of them: safetensors keeps one of its own
- * choice, torch.save all. Of several the first counts, after a check that all have its values. */
+ * Saves the parameters of a module to a safetensors file and loads them. Names are dotted paths, as
+ * PyTorch's, so that its state dicts load unchanged; a table of renames (mlc_rename) translates
+ * names of other libraries, and may also split a fused parameter into parts or transpose it.
+ *
+ *     module --names--> mlc__want[] one per parameter      mlc__key[] one per name of a parameter
+ *     file   --entries, prefix off, renamed--> match: key gets entry --> want gets its first key
+ *         1  mlc__load_fits         all names, shapes, dtypes; one message for all that fails
+ *         2  mlc__load_names_agree  several names of one parameter must have the same values
+ *            mlc__load_read         reads the tensors that are wanted, in the order of the file
+ *         3  l->commit              only now parameters change
+ *
+ * So a load either fails and changes nothing, or changes everything that it reports. A shared
+ * parameter is saved under its first name and accepted under any of them: safetensors keeps one
+ * name of its own choice, torch.save all. All memory of a load is in one scope. IMPL.IO.OPTIM
+ * uses the same passes with other names and another commit. */
 
-/* What the walks of mlc_save share. */
+/* The list that the two walks of mlc_save over the parameters fill, in the arena. */
 typedef struct mlc__state {
-    mlc_named *list;                   /* NULL: only count */
+    mlc_named *list;                   /* NULL: the walk only counts */
     int64_t    n;
-    char      *names;                  /* n names of MLC_NAME_BYTES */
+    char      *names;                  /* [n] names of MLC_NAME_BYTES each */
 } mlc__state;
 
-/* First walk (list NULL) counts, second one fills in. */
+/* Callback of mlc__params: the first walk (list NULL) counts parameters, the second one adds each
+ * with its first name. True continues the walk. */
 static bool mlc__state_add(void *user, mlc__param *p, const char *name)
 {
     mlc__state *s = MLC__CAST(mlc__state *, user);
@@ -59106,16 +59117,18 @@ static bool mlc__state_add(void *user, mlc__param *p, const char *name)
 
 #define MLC__STARS 8                   /* most of them in a rename */
 
+/* A table of renames in use: the first entry that matches a name counts. */
 typedef struct mlc__renames {
     mlc_module       *m;
-    const char       *what;
+    const char       *what;            /* the function, for messages */
     const mlc_rename *r;
     int32_t           n;
 } mlc__renames;
 
-/* What each '*' of a pattern stands for. */
+/* The part of a name that each '*' of a pattern has matched: pointers into the name. */
 typedef struct mlc__stars { const char *start[MLC__STARS], *end[MLC__STARS]; } mlc__stars;
 
+/* Number of '*' in a pattern. */
 static int mlc__star_count(const char *text)
 {
     int n = 0;
@@ -59123,7 +59136,8 @@ static int mlc__star_count(const char *text)
     return n;
 }
 
-/* Does name match? Each '*' stands for the shortest text that does. */
+/* Does pattern match the whole name? Each '*' stands for the shortest text that allows it, dots
+ * included; s gets these texts. Greedy search with one step back to the last '*', no recursion. */
 static bool mlc__rename_match(const char *pattern, const char *name, mlc__stars *s)
 {
     const char *star = NULL;
@@ -59134,11 +59148,13 @@ static bool mlc__rename_match(const char *pattern, const char *name, mlc__stars 
         else if (star) { pattern = star; name = ++s->end[k]; }
         else return false;
     }
+    /* Stars at the end may stand for nothing. */
     for (; *pattern == '*'; pattern++) { k++; s->start[k] = s->end[k] = name; }
     return *pattern == 0;
 }
 
-/* The pattern with what stars stand for; false if it is longer than a name may be, and cut. */
+/* Writes the pattern with the texts of its stars to `to`. '|' is left out: it only marks where an
+ * optional prefix ends. False if the result is longer than a name may be; it is cut then. */
 static bool mlc__rename_fill(const char *pattern, const mlc__stars *s,
                              char to[MLC_STATE_NAME_BYTES])
 {
@@ -59159,7 +59175,9 @@ static bool mlc__rename_fill(const char *pattern, const mlc__stars *s,
     return true;
 }
 
-/* The first rename whose from fits a name of a file or, back, whose to one of the model. */
+/* The first rename whose `from` matches a name of a file or, with back, whose `to` matches a
+ * name of the model; NULL if none does. The text of `from` before '|' is an optional prefix of
+ * the name. */
 static const mlc_rename *mlc__rename_find(const mlc__renames *t, const char *name, bool back,
                                           mlc__stars *s)
 {
@@ -59173,13 +59191,13 @@ static const mlc_rename *mlc__rename_find(const mlc__renames *t, const char *nam
     return NULL;
 }
 
-/* Are both of the same parameters, cut in the same way? */
+/* Do both renames belong to the same parameter, cut along the same axis into as many parts? */
 static bool mlc__rename_kin(const mlc_rename *a, const mlc_rename *b)
 {
     return a->parts == b->parts && a->axis == b->axis && strcmp(a->to, b->to) == 0;
 }
 
-/* The first rename for part k of what r is a part of. */
+/* The first rename of the table that is part k of the parameter to which r belongs; NULL: none. */
 static const mlc_rename *mlc__rename_part(const mlc__renames *t, const mlc_rename *r, int32_t k)
 {
     for (int32_t i = 0; i < t->n; i++)
@@ -59187,7 +59205,8 @@ static const mlc_rename *mlc__rename_part(const mlc__renames *t, const mlc_renam
     return NULL;
 }
 
-/* Names and stars. */
+/* Checks names and stars of rename i: `to` may use fewer stars than `from` but not more, since each
+ * takes its text from there; one '|', before all stars. */
 static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, int32_t i)
 {
     mlc_ctx *ctx = t->m->ctx;
@@ -59208,7 +59227,8 @@ static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, 
     return MLC_OK;
 }
 
-/* What can be wrong with a table, whatever the model. */
+/* Checks a table independently of the model; in particular the parts of each parameter must all be
+ * there, since sizes of parts are computed from one another. */
 static mlc_status mlc__renames_check(const mlc__renames *t)
 {
     MLC__TRY(mlc__list_check(t->m->ctx, t->what, "renames", t->r, t->n));
@@ -59229,7 +59249,9 @@ static mlc_status mlc__renames_check(const mlc__renames *t)
     return MLC_OK;
 }
 
-/* Of a part along its axis; 0: what others leave; -1 with an error. */
+/* Size of a part along its axis: r->size, or the last axis of the parameter that r->like names
+ * (q of grouped-query attention is as wide as out_proj's input). 0: an equal share of the
+ * remainder; -1 with an error raised. */
 static int64_t mlc__rename_size(const mlc__renames *t, const mlc_rename *r, const mlc__stars *s)
 {
     char name[MLC_STATE_NAME_BYTES];
@@ -59239,7 +59261,8 @@ static int64_t mlc__rename_size(const mlc__renames *t, const mlc_rename *r, cons
     return !p ? -1 : p->t.ndim ? p->t.shape[p->t.ndim - 1] : 1;
 }
 
-/* Makes v, which has a parameter's name, the part of it that r is. */
+/* Narrows the view v of parameter `name` to the part that r describes. Parts follow one another
+ * along the axis; those without a size share the remainder equally, which must come out even. */
 static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, const char *name,
                                   mlc_tensor *v)
 {
@@ -59250,6 +59273,7 @@ static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, co
                  "%d, as rename '%.100s' says", t->what, name, mlc__shape(v).s, r->axis, r->from);
     left = v->shape[axis];
     mlc__rename_match(r->to, name, &s);
+    /* Pass 1: the remainder, and the number of parts that share it. */
     for (int32_t k = 0; k < r->parts && left >= 0; k++) {
         const int64_t n = mlc__rename_size(t, mlc__rename_part(t, r, k), &s);
         if (n < 0) return v->ctx->status;
@@ -59260,6 +59284,7 @@ static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, co
                  "%s: '%.100s' is %s: of axis %d the sizes of its parts leave %lld, for %lld parts;"
                  " see size and like of its %d renames", t->what, name, mlc__shape(v).s, axis,
                  (long long)left, (long long)open, r->parts);
+    /* Pass 2: the begin and the size of part r->part. */
     for (int32_t k = 0; k <= r->part; k++) {
         const int64_t n = mlc__rename_size(t, mlc__rename_part(t, r, k), &s);
         at += size;
@@ -59270,7 +59295,8 @@ static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, co
     return MLC_OK;
 }
 
-/* What a file has of a parameter under r, as it is laid out there: a view, of the current scope. */
+/* A view of parameter x that has the part and the order of axes in which the file stores it under
+ * r: the load copies into it, the save reads from it. It belongs to the current scope. */
 static mlc_tensor *mlc__rename_view(const mlc__renames *t, const mlc_rename *r, const char *name,
                                     const mlc_tensor *x)
 {
@@ -59292,7 +59318,9 @@ static mlc_tensor *mlc__rename_view(const mlc__renames *t, const mlc_rename *r, 
 
 /* -- saving -- */
 
-/* A parameter under the names of a table, into a list that has room for all its parts. */
+/* Appends parameter p to list under its name of the table, or each of its parts under its own. The
+ * caller has sized the list for the largest number of parts. A name can only be translated back if
+ * both patterns have the same stars. */
 static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, const mlc_named *p,
                                     mlc_named *list, int64_t *n)
 {
@@ -59318,8 +59346,8 @@ static mlc_status mlc__save_renamed(const mlc__renames *t, const char *prefix, c
     return MLC_OK;
 }
 
-/* A file, by its path, or memory, with room for *n bytes; put is apart, so that a program has only
- * the one that it calls. */
+/* The destination of a save: a file by its path, or a buffer of *n bytes. put is a pointer, so that
+ * a program links only the one that it calls. */
 typedef struct mlc__save_to {
     mlc_status (*put)(mlc_ctx *ctx, const struct mlc__save_to *to, const mlc_named *list, int64_t n,
                       const char *const *metadata);
@@ -59328,12 +59356,14 @@ typedef struct mlc__save_to {
     size_t     *n;
 } mlc__save_to;
 
+/* put of mlc_save_ex. */
 static mlc_status mlc__save_path(mlc_ctx *ctx, const mlc__save_to *to, const mlc_named *list,
                                  int64_t n, const char *const *metadata)
 {
     return mlc_safetensors_save(ctx, to->path, list, n, metadata);
 }
 
+/* put of mlc_save_memory; the file of mlc_save_ex, byte by byte, goes to memory. */
 static mlc_status mlc__save_bytes(mlc_ctx *ctx, const mlc__save_to *to, const mlc_named *list,
                                   int64_t n, const char *const *metadata)
 {
@@ -59346,7 +59376,8 @@ static mlc_status mlc__save_bytes(mlc_ctx *ctx, const mlc__save_to *to, const ml
     return st;
 }
 
-/* Names, then what they are in the file. */
+/* Lists the parameters under their names in the file and hands the list to to->put. The list and
+ * all names are in the caller's scope. The count of a shared parameter is one: it is saved once. */
 static mlc_status mlc__save_in(const mlc__renames *t, const mlc__save_to *to,
                                const mlc_save_desc *d)
 {
@@ -59378,6 +59409,8 @@ MLC_IMPL mlc_save_desc mlc_save_desc_make(void)
     return d;
 }
 
+/* Checks the table, builds the module if that is still to do, so that its shapes are known, and
+ * saves within a scope of its own. */
 static mlc_status mlc__save_to_any(mlc_module *m, const mlc__save_to *to, const mlc_save_desc *desc)
 {
     const mlc_save_desc none = mlc_save_desc_make(), *d = desc ? desc : &none;
@@ -59392,12 +59425,15 @@ static mlc_status mlc__save_to_any(mlc_module *m, const mlc__save_to *to, const 
     return st;
 }
 
+/* Replaces the file at `path` atomically; desc NULL means no prefix, no renames, default
+ * metadata. */
 MLC_IMPL mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc)
 {
     const mlc__save_to to = { mlc__save_path, path, NULL, NULL };
     return mlc__save_to_any(m, &to, desc);
 }
 
+/* *n is the size of the buffer, and becomes the number of bytes that the file takes. */
 MLC_IMPL mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
                                     const mlc_save_desc *desc)
 {
@@ -59415,47 +59451,53 @@ MLC_IMPL mlc_status mlc_save(mlc_module *m, const char *path)
 
 /* -- what the file has for each parameter -- */
 
+/* How an entry of the file fits a want. Optional ones that are not there are ABSENT; FOREIGN_DTYPE
+ * is a dtype that mlcore lacks. */
 typedef enum mlc__load_fit {
     MLC__FITS, MLC__ABSENT, MLC__MISSING, MLC__OTHER_SHAPE, MLC__OTHER_DTYPE, MLC__FOREIGN_DTYPE,
     MLC__CUT                           /* missing, and another part of the parameter is there   */
 } mlc__load_fit;
 
-typedef struct mlc__want {             /* a parameter, in the order of the model                */
+/* A tensor to be loaded, in the order of the model: a parameter, a part of one, or a tensor of an
+ * optimizer's state. */
+typedef struct mlc__want {
     mlc__param    *p;                  /* NULL: of an optimizer, see IMPL.IO.OPTIM              */
-    mlc_tensor    *to;                 /* has the dtype and shape that fit                      */
-    const char    *name;               /* its first                                             */
-    int64_t        item;               /* of an optimizer                                       */
-    bool           optional;           /* not there: no error                                   */
-    int64_t        entry;              /* of the file; -1: none                                 */
-    int64_t        begin;              /* of the data in the file                               */
+    mlc_tensor    *to;                 /* destination: the entry must have its dtype and shape  */
+    const char    *name;               /* the parameter's first name                            */
+    int64_t        item;               /* index in an optimizer's list                          */
+    bool           optional;           /* not in the file: no error                             */
+    int64_t        entry;              /* index in the file's entries; -1: none                 */
+    int64_t        begin;              /* offset of its data, by which reads are ordered        */
     mlc__load_fit  fit;
-    mlc_tensor    *t;                  /* what is loaded                                        */
-    const struct mlc__key *key;        /* that has the entry, or NULL                           */
-    int32_t        parts;              /* so many wants from the first part on; else 0          */
+    mlc_tensor    *t;                  /* the loaded tensor, NULL until it is read              */
+    const struct mlc__key *key;        /* the name under which the entry was found, or NULL     */
+    int32_t        parts;              /* of the first part: number of wants from it on; else 0 */
 } mlc__want;
 
-/* A tensor of the file, or -1, and its rename. */
+/* One part of a parameter in the file: its entry, or -1, and its rename. */
 typedef struct mlc__piece { int64_t entry; const mlc_rename *r; } mlc__piece;
 
-typedef struct mlc__key {              /* a name of a parameter; a shared one has several       */
+/* A name of a parameter; a shared parameter has several, all with the same want. */
+typedef struct mlc__key {
     const char *name;
-    int64_t     want, entry;           /* entry: of parts the first that was found              */
-    bool        first;
-    const mlc_rename *r;               /* of entry; NULL: none                                  */
-    mlc__piece *piece;                 /* r->parts of them, or NULL                             */
-    const struct mlc__key *other;      /* that counts, if this one does not                     */
-    mlc_dtype   dtype;                 /* of the parameter, where there is another              */
+    int64_t     want, entry;           /* index of the want; of the file's entry, or -1 (of     */
+                                       /* parts the first that was found)                       */
+    bool        first;                 /* the parameter's first name                            */
+    const mlc_rename *r;               /* by which entry was found; NULL: under its own name    */
+    mlc__piece *piece;                 /* [r->parts], or NULL: the parameter is not cut         */
+    const struct mlc__key *other;      /* the key that is loaded, if this one was found besides */
+    mlc_dtype   dtype;                 /* of the parameter, where other is set                  */
 } mlc__key;
 
-/* keys are sorted by name; unexpected has a flag for each entry of the file. All of it lies in a
- * scope. */
+/* One load, on the stack of mlc_load_ex or its like. Its arrays are in a scope that ends with the
+ * load; keys are sorted by name for bsearch once they are complete. */
 typedef struct mlc__load {
     mlc_module          *m;
     const char          *what;         /* mlc_NAME without mlc_ */
     mlc_status         (*names)(struct mlc__load *l);      /* fills want and key */
-    mlc_status         (*commit)(struct mlc__load *l);     /* takes what is loaded */
-    void                *user;
-    size_t               most;         /* bytes of a message without what and path; 0: with */
+    mlc_status         (*commit)(struct mlc__load *l);     /* the only one that changes values */
+    void                *user;         /* the optimizer, or NULL */
+    size_t               most;         /* bytes of a message that the caller completes; 0: whole */
     const char          *path;         /* NULL: the file is the n bytes of memory */
     const void          *memory;
     size_t               n;
@@ -59463,14 +59505,16 @@ typedef struct mlc__load {
     mlc_safetensors     *file;
     mlc__want           *want;         /* NULL: the walk only counts */
     mlc__key            *key;
-    char                *text;         /* of the names */
+    char                *text;         /* the names, one after another, each ended by 0 */
     int64_t              wants, keys;
-    size_t               bytes;
-    bool                *unexpected;
+    size_t               bytes;        /* of text */
+    bool                *unexpected;   /* [file->count] the entry fits no name of the model */
     mlc_load_report      report;
 } mlc__load;
 
-/* As mlc__walk, but with all the names of shared parameters. */
+/* Walks the tree of modules like mlc__walk, but reports every name of a shared parameter, since the
+ * file may have any of them. `name` holds the path of m in its first len bytes. Counts if l->want
+ * is NULL, otherwise fills wants and keys; ctx->visit tells the first occurrence of a parameter. */
 static void mlc__load_walk(mlc__load *l, const mlc_module *m, char *name, size_t len)
 {
     for (int32_t i = 0; i < m->slots; i++) {
@@ -59500,12 +59544,14 @@ static void mlc__load_walk(mlc__load *l, const mlc_module *m, char *name, size_t
     }
 }
 
+/* Order of keys, for qsort and bsearch. */
 static int mlc__key_by_name(const void *a, const void *b)
 {
     return strcmp(MLC__CAST(const mlc__key *, a)->name, MLC__CAST(const mlc__key *, b)->name);
 }
 
-/* Room for what was counted; then it is to be counted again. */
+/* Allocates wants, keys, names and flags in one arena block, by the counts of the first walk, and
+ * resets these for the second. */
 static mlc_status mlc__load_room(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -59524,7 +59570,7 @@ static mlc_status mlc__load_room(mlc__load *l)
     return MLC_OK;
 }
 
-/* Two walks, as when saving: count, then fill in. */
+/* names of parameters: two walks, as when saving: one counts, one fills in. */
 static mlc_status mlc__load_names(mlc__load *l)
 {
     char name[MLC_NAME_BYTES] = "";
@@ -59537,13 +59583,14 @@ static mlc_status mlc__load_names(mlc__load *l)
     return MLC_OK;
 }
 
+/* The renames of the desc, as the functions above take them. */
 static mlc__renames mlc__load_table(const mlc__load *l)
 {
     const mlc__renames t = { l->m, l->what, l->desc->renames, l->desc->n_renames };
     return t;
 }
 
-/* " (part 1 of 3, transposed)" */
+/* Text of a message: " (part 1 of 3, transposed)". */
 static mlc__text mlc__rename_says(const mlc_rename *r)
 {
     mlc__text text;
@@ -59554,7 +59601,8 @@ static mlc__text mlc__rename_says(const mlc_rename *r)
     return text;
 }
 
-/* Entry i of the file is that, or a part, of a parameter's key. */
+/* Entry i of the file is for key k: the whole parameter, or under a rename with parts one of them.
+ * Two entries for the same destination are an error that names both. */
 static mlc_status mlc__load_give(mlc__load *l, mlc__key *k, const mlc_rename *r, int64_t i)
 {
     const mlc__renames t = mlc__load_table(l);
@@ -59581,13 +59629,15 @@ static mlc_status mlc__load_give(mlc__load *l, mlc__key *k, const mlc_rename *r,
     return MLC_OK;
 }
 
-/* Gives each name of the file to the parameter that it is meant for. */
+/* Gives each entry of the file to the parameter that it is meant for: prefix off, renamed, found
+ * among the keys. Entries that fit none are unexpected, unless a rename to "" drops them. */
 static mlc_status mlc__load_match(mlc__load *l)
 {
     const mlc__renames t = mlc__load_table(l);
     const char *prefix = l->desc->prefix ? l->desc->prefix : "";
     const size_t n = strlen(prefix);
     if (l->keys) qsort(l->key, (size_t)l->keys, sizeof *l->key, mlc__key_by_name);
+    /* Pass 1: entries to keys. */
     for (int64_t i = 0; i < l->file->count; i++) {
         char name[MLC_STATE_NAME_BYTES];
         const char *from = l->file->entries[i].name;
@@ -59602,12 +59652,14 @@ static mlc_status mlc__load_match(mlc__load *l)
                                               mlc__key_by_name));
         if (k) MLC__TRY(mlc__load_give(l, k, r, i)); else l->unexpected[i] = true;
     }
+    /* Pass 2: each want gets one key, that of its first name if the file has it. */
     for (int64_t i = 0; i < l->wants; i++) l->want[i].entry = -1;
-    for (int64_t i = 0; i < l->keys; i++) {                /* the first name counts, if given */
+    for (int64_t i = 0; i < l->keys; i++) {                /* the first name wins, if present */
         const mlc__key *k = &l->key[i];
         mlc__want *w = &l->want[k->want];
         if (k->entry >= 0 && (k->first || w->entry < 0)) { w->entry = k->entry; w->key = k; }
     }
+    /* Pass 3: other keys that were found refer to that one, to be compared with it. */
     for (int64_t i = 0; i < l->keys; i++) {
         mlc__key *k = &l->key[i];
         const mlc__want *w = &l->want[k->want];
@@ -59618,7 +59670,8 @@ static mlc_status mlc__load_match(mlc__load *l)
     return MLC_OK;
 }
 
-/* What the file has of a parameter, the parts one by one, each for a view. */
+/* Appends want w to list as the file stores it: unchanged, or as one want for each part, or as a
+ * transposed one, whose destinations are views of the parameter. */
 static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *list, int64_t *n)
 {
     const mlc__renames t = mlc__load_table(l);
@@ -59627,6 +59680,7 @@ static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *l
     const int32_t parts = k && k->piece ? k->r->parts : 0;
     for (int32_t i = 0; i < mlc__max(parts, 1); i++) {
         mlc__want *to = &list[(*n)++];
+        /* Unchanged where no rename applies, or one that only renames. */
         const mlc_rename *r = parts ? k->piece[i].r : k ? k->r : NULL;
         *to = *w;
         if (!r || !(parts || r->transpose)) continue;
@@ -59641,6 +59695,8 @@ static mlc_status mlc__load_split(mlc__load *l, const mlc__want *w, mlc__want *l
     return MLC_OK;
 }
 
+/* Replaces l->want by a list in which cut parameters have one want for each part. Where no rename
+ * cuts or transposes, the list stays. */
 static mlc_status mlc__load_parts(mlc__load *l)
 {
     int64_t n = 0;
@@ -59660,6 +59716,7 @@ static mlc_status mlc__load_parts(mlc__load *l)
     return MLC_OK;
 }
 
+/* One line of the report, such as "missing NAME", to the desc's write function. */
 static void mlc__load_line(const mlc__load *l, const char *what, const char *name)
 {
     char line[MLC_STATE_NAME_BYTES + 32];
@@ -59667,6 +59724,8 @@ static void mlc__load_line(const mlc__load *l, const char *what, const char *nam
     if (l->desc->write) l->desc->write(l->desc->user, line, (size_t)n);
 }
 
+/* Compares the entry of a want, if the file has one, with its destination. Shapes come before
+ * dtypes. */
 static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
 {
     if (w->entry < 0) return w->optional ? MLC__ABSENT : MLC__MISSING;
@@ -59674,14 +59733,14 @@ static mlc__load_fit mlc__load_fit_of(const mlc__load *l, const mlc__want *w)
     if (e->ndim != w->to->ndim ||
         memcmp(e->shape, w->to->shape, (size_t)e->ndim * sizeof(int64_t)) != 0)
         return MLC__OTHER_SHAPE;
-    /* f32 has what a network of 16 bits saved of a statistic when that had 16 bits, too. */
+    /* Files of older versions store statistics of 16-bit networks in 16 bits; f32 holds them. */
     const bool wider = w->p && w->p->statistic && w->to->dtype == MLC_F32 &&
                        mlc__is_half(e->dtype);
     return e->foreign ? MLC__FOREIGN_DTYPE :
            e->dtype != w->to->dtype && !wider && !l->desc->cast ? MLC__OTHER_DTYPE : MLC__FITS;
 }
 
-/* A part of a parameter that the file has, from its first on; NULL: none. */
+/* Of the parts from w on, the first that the file has; NULL: none. */
 static const mlc__want *mlc__load_found(const mlc__want *w)
 {
     for (int32_t i = 0; i < w->parts; i++)
@@ -59689,8 +59748,10 @@ static const mlc__want *mlc__load_found(const mlc__want *w)
     return NULL;
 }
 
-/* Parts load together: where one does not fit, the others are left alone. One that is missing
- * beside others is an error also for a partial load: another file that has it would not help. */
+/* The parts of one parameter load together or not at all: where one does not fit, the others become
+ * ABSENT. One that is missing beside others is an error (CUT) also for a partial load, because a
+ * second file with that part could not be loaded by itself either. w is the first part; for any
+ * other want the function does nothing. */
 static void mlc__load_together(const mlc__load *l, mlc__want *w)
 {
     bool fits = true;
@@ -59702,7 +59763,8 @@ static void mlc__load_together(const mlc__load *l, mlc__want *w)
     }
 }
 
-/* What fits, counted and, line by line, told. */
+/* Sets the fit of all wants, counts them into the report, and writes a line for each that does not
+ * fit and for each unexpected entry. It raises no error: mlc__load_verdict does. */
 static void mlc__load_check(mlc__load *l)
 {
     static const char *const what[] = { "", "", "missing", "size mismatch", "dtype mismatch",
@@ -59728,8 +59790,8 @@ static void mlc__load_check(mlc__load *l)
 
 /* -- the error: one message for all that does not fit, in the words of load_state_dict -- */
 
-/* As many items as fit into room, or the first alone, and the number of the others. room is over
- * 100. */
+/* A list of items for a message: as many as fit, at least the first, then the number of the others.
+ * The field that limits it counts bytes and is over 100. */
 typedef struct mlc__items {
     char        text[MLC__MESSAGE];
     const char *between, *quote;
@@ -59738,7 +59800,7 @@ typedef struct mlc__items {
     bool        alone;
 } mlc__items;
 
-/* The first item is there even if it must be cut. */
+/* Adds an item, or only counts it where it would not fit. The first one is cut if it must be. */
 static void mlc__items_add(mlc__items *l, const char *text)
 {
     const size_t len = strlen(text) + 2 * strlen(l->quote) + strlen(l->between);
@@ -59752,7 +59814,7 @@ static void mlc__items_add(mlc__items *l, const char *text)
                              l->count > 1 ? l->between : "", l->quote, most, text, l->quote);
 }
 
-/* "a", "b", ... (3 more) */
+/* Completes the text: "a", "b", ... (3 more). */
 static const char *mlc__items_end(mlc__items *l)
 {
     if (l->left_out) snprintf(l->text + l->n, sizeof l->text - l->n, "%s... (%lld more)",
@@ -59773,7 +59835,8 @@ static mlc__text mlc__load_shape(int32_t ndim, const int64_t *shape)
     return out;
 }
 
-/* Names of parameters, or what is wrong with them; for FITS the file's names that no one wants. */
+/* Adds the names of all wants of one fit to the list, or for most fits a sentence that says how
+ * they differ. FITS stands for the unexpected names of the file. */
 static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *items)
 {
     const mlc__want *whole = NULL;
@@ -59803,7 +59866,8 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
         if (l->unexpected[i]) mlc__items_add(items, l->file->entries[i].name);
 }
 
-/* The error of a file of another kind: how it is loaded, in place of all its names. */
+/* Recognizes a run file or an optimizer's file by its metadata and raises an error that says how to
+ * load it, instead of one with all its names. MLC_OK for any other file. */
 static mlc_status mlc__load_kind(const mlc__load *l)
 {
     const char *of = l->user ? "optim" : "net";
@@ -59821,7 +59885,9 @@ static mlc_status mlc__load_kind(const mlc__load *l)
     return MLC_OK;
 }
 
-/* What does not fit and is not allowed; the parts share the room that is left. */
+/* Raises one error for everything that does not fit and that the desc does not allow, in the words
+ * of PyTorch's load_state_dict; MLC_OK if all is well. Up to six sentences share the bytes of a
+ * message equally. Its status is the most specific: SHAPE, then DTYPE, then IO. */
 static mlc_status mlc__load_verdict(const mlc__load *l)
 {
     const struct { const char *format, *between, *quote; mlc__load_fit fit; } part[] = {
@@ -59839,6 +59905,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
     char text[MLC__MESSAGE];
     const size_t most = l->most ? l->most : sizeof text;
     size_t n = l->most ? 0 : (size_t)snprintf(text, most, "%s '%.200s':", l->what, l->file->path);
+    /* Which sentences are needed. */
     for (int64_t i = 0; i < l->wants; i++) {
         if (l->want[i].fit == MLC__OTHER_SHAPE) tell[2] = !l->desc->skip_mismatched;
         if (l->want[i].fit == MLC__OTHER_DTYPE) tell[3] = true;
@@ -59848,6 +59915,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
     size_t left = (size_t)tell[0] + tell[1] + tell[2] + tell[3] + tell[4] + tell[5];
     if (!left) return MLC_OK;
     if (!l->most && (tell[0] || tell[1])) MLC__TRY(mlc__load_kind(l));
+    /* One sentence each; `left` sentences share the bytes that remain. */
     for (int i = 0; i < MLC__COUNT(part); i++) {
         mlc__items items;
         if (!tell[i]) continue;
@@ -59866,6 +59934,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
 
 /* -- the data -- */
 
+/* Order of reads: by offset, so that the file is read from front to back. */
 static int mlc__want_by_data(const void *a, const void *b)
 {
     const int64_t x = MLC__CAST(const mlc__want *, a)->begin;
@@ -59873,7 +59942,7 @@ static int mlc__want_by_data(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Does the file have what is wanted? */
+/* The first pass: names, matching, parts, fits, and the error if there is one. */
 static mlc_status mlc__load_fits(mlc__load *l)
 {
     MLC__TRY(l->names(l));
@@ -59883,14 +59952,16 @@ static mlc_status mlc__load_fits(mlc__load *l)
     return mlc__load_verdict(l);
 }
 
-/* A tensor of the file; one in memory is a view. */
+/* Reads an entry as a tensor of the current scope. One of a file in memory is a view, so that its
+ * bytes are not copied twice. */
 static mlc_tensor *mlc__load_tensor(const mlc__load *l, int64_t entry)
 {
     const mlc__st_entry *e = &l->file->entries[entry];
     return l->path ? mlc__st_get(l->file, e) : mlc__st_view(l->file, e);
 }
 
-/* What the file has, as a parameter takes it: of its dtype, row by row. */
+/* Reads the entry of p as the parameter would store it: transposed if its rename says so, cast to
+ * dtype, dense; so that two of them can be compared bit by bit. */
 static mlc_tensor *mlc__load_taken(const mlc__load *l, const mlc__piece *p, mlc_dtype dtype)
 {
     mlc_tensor *t = mlc__load_tensor(l, p->entry);
@@ -59898,7 +59969,8 @@ static mlc_tensor *mlc__load_taken(const mlc__load *l, const mlc__piece *p, mlc_
     return mlc_contiguous(mlc_cast(t, dtype));
 }
 
-/* *same: are all bits of x and y equal? They have one shape and dtype. */
+/* *same: are all bits of x and y equal? They have one shape and dtype, and are dense. On a device
+ * both are copied to the host. */
 static mlc_status mlc__load_compare(mlc_tensor *x, mlc_tensor *y, bool *same)
 {
     const size_t bytes = (size_t)mlc__numel(x) * mlc__size(x);
@@ -59914,7 +59986,8 @@ static mlc_status mlc__load_compare(mlc_tensor *x, mlc_tensor *y, bool *same)
     return st;
 }
 
-/* Two tensors of the file for the same parameter. */
+/* Fails unless two entries of the file for the same parameter have equal values; with
+ * skip_mismatched another shape is ignored. */
 static mlc_status mlc__load_agree(const mlc__load *l, const mlc__key *k, const mlc__piece *a,
                                   const mlc__piece *b)
 {
@@ -59932,7 +60005,9 @@ static mlc_status mlc__load_agree(const mlc__load *l, const mlc__key *k, const m
     return MLC_OK;
 }
 
-/* Have all names of a parameter that are in the file the same values? */
+/* Compares, for each shared parameter, the entries under its other names with the one that is
+ * loaded. A parameter that is cut under one name and whole under another is not compared. One scope
+ * for each pair keeps memory small. */
 static mlc_status mlc__load_names_agree(const mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -59953,7 +60028,8 @@ static mlc_status mlc__load_names_agree(const mlc__load *l)
     return st;
 }
 
-/* In the order of the file. */
+/* Reads all tensors that fit, in the order of the file, without changing a parameter. A parameter
+ * that is bound to memory of the program refuses, since that memory is never written. */
 static mlc_status mlc__load_read(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -59968,7 +60044,7 @@ static mlc_status mlc__load_read(mlc__load *l)
     return MLC_OK;
 }
 
-/* Check all, read all, and only then change anything. */
+/* The passes: check all, read all, and only then change anything. */
 static mlc_status mlc__load_all(mlc__load *l)
 {
     MLC__TRY(mlc__load_fits(l));
@@ -59977,7 +60053,8 @@ static mlc_status mlc__load_all(mlc__load *l)
     return l->commit(l);
 }
 
-/* Parameters take what is loaded. */
+/* commit of parameters: copies each loaded tensor into its destination, cast if necessary. The
+ * version is raised first, so that backward notices the change of saved tensors. */
 static mlc_status mlc__load_commit(mlc__load *l)
 {
     for (int64_t i = 0; i < l->wants; i++) {
@@ -59989,6 +60066,7 @@ static mlc_status mlc__load_commit(mlc__load *l)
     return MLC_OK;
 }
 
+/* Opens the file, or the memory as a file. */
 static mlc_safetensors *mlc__load_open(const mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -59997,7 +60075,8 @@ static mlc_safetensors *mlc__load_open(const mlc__load *l)
     return mlc__file_of_memory(&file, ctx, l->memory, l->n) == MLC_OK ? mlc__st_open(&file) : NULL;
 }
 
-/* The file's tensors live in a scope of their own. */
+/* The load in a scope of its own, in which the file's tensors and all arrays are; the file is
+ * closed before the scope ends. */
 static mlc_status mlc__load_scoped(mlc__load *l)
 {
     mlc_ctx *ctx = l->m->ctx;
@@ -60009,6 +60088,7 @@ static mlc_status mlc__load_scoped(mlc__load *l)
     return st;
 }
 
+/* Strict: every name must be there, no other, with equal shapes and dtypes. */
 MLC_IMPL mlc_load_desc mlc_load_desc_make(void)
 {
     mlc_load_desc d;
@@ -60016,7 +60096,8 @@ MLC_IMPL mlc_load_desc mlc_load_desc_make(void)
     return d;
 }
 
-/* l has all but the desc, of which NULL is none. */
+/* Completes l with the desc (NULL: the defaults), checks the renames, builds the module and loads.
+ * The report is written also after an error, with the counts so far. */
 static mlc_status mlc__load_ex(mlc__load *l, const mlc_load_desc *desc)
 {
     const mlc_load_desc none = mlc_load_desc_make();
@@ -60034,7 +60115,7 @@ static mlc_status mlc__load_ex(mlc__load *l, const mlc_load_desc *desc)
     return st;
 }
 
-/* From the file path or, if that is NULL, from n bytes of memory. */
+/* A load of parameters, from the file `path` or, if that is NULL, from n bytes of memory. */
 static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *memory, size_t n,
                                  const mlc_load_desc *desc)
 {
@@ -60050,6 +60131,7 @@ static mlc_status mlc__load_from(mlc_module *m, const char *path, const void *me
     return mlc__load_ex(&l, desc);
 }
 
+/* Parameters of the file at `path`; see the opening of this section for the passes. */
 MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc)
 {
     if (!m) return MLC_ERR_ARG;
@@ -60058,6 +60140,7 @@ MLC_IMPL mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_
     return mlc__load_from(m, path, NULL, 0, desc);
 }
 
+/* The same from a file in memory, which is only read. */
 MLC_IMPL mlc_status mlc_load_memory(mlc_module *m, const void *bytes, size_t n,
                                     const mlc_load_desc *desc)
 {
@@ -60078,12 +60161,15 @@ MLC_IMPL mlc_status mlc_load(mlc_module *m, const char *path)
 #define MLC__KEY_TURNED(from, to)         { from, to, true, 0, 0, 0, 0, NULL }
 #define MLC__KEY_PART(from, to, part, of) { from, to, false, 0, part, of, 0, NULL }
 
+/* A rename of the whole parameter, without parts or transpose. */
 MLC_IMPL mlc_rename mlc_rename_make(const char *from, const char *to)
 {
     const mlc_rename r = { from, to, false, 0, 0, 0, 0, NULL };
     return r;
 }
 
+/* Names of Hugging Face's GPT-2 and this library's GPT. Its Conv1D layers store weights as
+ * [in,out], so they are transposed; buffers of masks are dropped. NULL for a NULL n. */
 MLC_IMPL const mlc_rename *mlc_rename_gpt2(int32_t *n)
 {
 #define MLC__GPT2 "transformer.|h.*."
@@ -60110,6 +60196,8 @@ MLC_IMPL const mlc_rename *mlc_rename_gpt2(int32_t *n)
     return n ? r : NULL;
 }
 
+/* Names of Hugging Face's Llama, Mistral and Qwen2: q, k and v are parts of in_proj, where q is as
+ * wide as out_proj's input and k and v share the remainder; gate and up are halves of linear1. */
 MLC_IMPL const mlc_rename *mlc_rename_llama(int32_t *n)
 {
 #define MLC__LLAMA "model.|layers.*."
@@ -60134,7 +60222,8 @@ MLC_IMPL const mlc_rename *mlc_rename_llama(int32_t *n)
     return n ? r : NULL;
 }
 
-/* Norms of its oldest files have gamma and beta. */
+/* Names of Hugging Face's BERT; those of the pretraining heads (cls) are dropped. Norms of its
+ * oldest files are called gamma and beta. */
 MLC_IMPL const mlc_rename *mlc_rename_bert(int32_t *n)
 {
 #define MLC__BERT_IN "bert.|embeddings."
@@ -60167,13 +60256,23 @@ MLC_IMPL const mlc_rename *mlc_rename_bert(int32_t *n)
 }
 
 /* @@ IMPL.IO.OPTIM ------------------------------------- state of an optimizer, to a file and back
- * A file is the items of IMPL.OPTIM.STATE; it is matched and checked as one of IMPL.IO.STATE, with
- * items in place of parameters. Numbers are read into copies and checked there, before anything is
- * written. A file without a rule's name is one of PyTorch's, with numbers in place of names. */
+ * Saves the state of an optimizer to a safetensors file and loads it, so that training goes on bit
+ * by bit. A file holds the items of IMPL.OPTIM.STATE as named tensors (state.PARAMETER.PART,
+ * grad.*, optim.*) and, as metadata, the rule, the globs of its groups and the kind of its moments.
+ *
+ * A load is one of IMPL.IO.STATE (struct mlc__load) with items in place of parameters:
+ *
+ *     names   mlc__optim_load_names    rule and groups fit? then one want for each item
+ *     commit  mlc__optim_load_ready    numbers into copies (mlc__optim_file), all of them checked
+ *             mlc__optim_load_take     gradients zeroed, tensors copied, then the numbers
+ *
+ * so that an invalid number is found before anything is written. A file without a rule's name is
+ * one of PyTorch's state_dict, in which numbers stand in place of names; some of its states are
+ * absent or named differently, which mlc__optim_wants and mlc__optim_torch_lacks know. */
 
-#define MLC__CODED_KEY "mlcore.optim.moments"    /* 8bit; else states are floats */
+#define MLC__CODED_KEY "mlcore.optim.moments"    /* value "8bit"; absent: states are floats */
 
-/* Globs of all groups, one a line. */
+/* The globs of all groups but the first, which has none, one a line; a text of the arena. */
 static char *mlc__optim_globs(const mlc_optim *o)
 {
     size_t n = 1, at = 0;
@@ -60186,8 +60285,8 @@ static char *mlc__optim_globs(const mlc_optim *o)
     return text;
 }
 
-/* Pairs of keys and values that say of which optimizer a file's states are: how many texts of `to`,
- * or 0 with an error. */
+/* Keys and values that say which optimizer a file's states belong to. Returns the number of texts
+ * in `to`, 4 or 6, or 0 with an error. */
 static size_t mlc__optim_metadata(const mlc_optim *o, const char *to[6])
 {
     to[0] = "mlcore.optim";
@@ -60199,21 +60298,23 @@ static size_t mlc__optim_metadata(const mlc_optim *o, const char *to[6])
     return !to[3] ? 0 : mlc__optim_coded(o) ? 6 : 4;
 }
 
-/* What is read of all entries at once. */
+/* Numbers of all entries and of the optimizer while a file is saved or loaded: a save copies them
+ * from the optimizer; a load starts with the optimizer's, replaces those that the file has, and
+ * writes them back when all are checked. Its arrays are in the arena. */
 typedef struct mlc__optim_file {
     mlc_optim             *o;
-    char                  *name;       /* of parameters, MLC_NAME_BYTES each */
-    int64_t               *number;
-    struct mlc_step_state *step;       /* made and carry; of a load: as the file has them */
-    mlc__optim_numbers     numbers;    /* likewise */
-    int64_t               *base;       /* likewise, of averages; INT64_MIN: the file has none */
+    char                  *name;       /* [entries] parameters' names, MLC_NAME_BYTES each */
+    int64_t               *number;     /* [entries] parameters' numbers, PyTorch's names */
+    struct mlc_step_state *step;       /* [entries] made (updates so far) and carry */
+    mlc__optim_numbers     numbers;
+    int64_t               *base;       /* [averages] first step; INT64_MIN: not in the file */
     bool                   torch;      /* a load of PyTorch's names */
-    int64_t                most;       /* made of those; 0: the file has no step */
-    bool                   grads;      /* there are some in the file */
-    mlc_tensor           **lbfgs;      /* of a load: items that the file has, others NULL */
+    int64_t                most;       /* largest made of such a file; 0: it has no step */
+    bool                   grads;      /* the file has gradients */
+    mlc_tensor           **lbfgs;      /* [items] of a load: items that the file has, or NULL */
 } mlc__optim_file;
 
-/* As the optimizer is. */
+/* Allocates the arrays and fills them from the optimizer: names, numbers, updates. */
 static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
 {
     const mlc_optim *o = f->o;
@@ -60233,7 +60334,8 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
     return o->ctx->status;
 }
 
-/* All items, after a prefix, into a list that has room for them. */
+/* Lists every item that the optimizer has under prefix + name. The caller has sized list for
+ * mlc__optim_items; *count becomes how many are there. Names and tensors are the arena's. */
 static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_named *list,
                                    int64_t *count)
 {
@@ -60259,6 +60361,7 @@ static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_n
     return MLC_OK;
 }
 
+/* Metadata, items, and the file; called in a scope that ends with the save. */
 static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
 {
     mlc_optim *o = f->o;
@@ -60273,7 +60376,8 @@ static mlc_status mlc__optim_save_in(mlc__optim_file *f, const char *path)
     return mlc_safetensors_save(ctx, path, list, n, metadata);
 }
 
-/* Is all where it is in training? */
+/* The layout of parameters must be current, and they must be the trained values, not an average
+ * that has been swapped in. */
 static mlc_status mlc__optim_file_ready(mlc_optim *o, const char *what)
 {
     MLC__TRY(mlc__optim_layout(o));
@@ -60282,6 +60386,7 @@ static mlc_status mlc__optim_file_ready(mlc_optim *o, const char *what)
     return MLC_OK;
 }
 
+/* Writes the file atomically; parameters are not in it, mlc_save writes those. */
 MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
 {
     mlc__optim_file f;
@@ -60295,9 +60400,10 @@ MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
     return st;
 }
 
-/* -- what a load asks a file for -- */
+/* -- what a load requires of a file -- */
 
-/* The rule and the groups that the file is of. */
+/* Compares the rule, the groups and the kind of moments in the metadata with the optimizer's. With
+ * desc.partial rule and groups may differ, the kind of moments may not: codes are no floats. */
 static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
 {
     const char *rule = mlc_safetensors_metadata(l->file, "mlcore.optim");
@@ -60322,12 +60428,16 @@ static mlc_status mlc__optim_load_rule(const mlc__load *l, mlc__optim_file *f)
     return MLC_OK;
 }
 
+/* Numbers that only an optimizer on a device writes; any optimizer accepts them. */
 static bool mlc__optim_of_device(const mlc__optim_slot *item)
 {
     return item->kind == MLC__ITEM_NUMBER && mlc__optim_number[item->k].whose == MLC__OF_DEVICES;
 }
 
-/* PyTorch's SGD and Muon have no step, its NAdam has a product of momenta where ours carries it. */
+/* Is this item looked for in the file? PyTorch's SGD and Muon have no step (see torch_lacks),
+ * and its NAdam has a product of momenta where this one carries it; gradients and averages are
+ * not in its files. Gradients of trainable parameters are always looked for, since the file may
+ * have some. */
 static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
     const mlc_optim *o = f->o;
@@ -60340,6 +60450,7 @@ static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *it
     return (!f->torch && mlc__optim_of_device(item)) || mlc__optim_has_item(o, item);
 }
 
+/* The name of an item in the file; in PyTorch's the parameter's number stands for its name. */
 static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot *item,
                                  char to[MLC_STATE_NAME_BYTES])
 {
@@ -60355,7 +60466,8 @@ static void mlc__optim_want_name(const mlc__optim_file *f, const mlc__optim_slot
         snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.mu_product", number);
 }
 
-/* A tensor without memory, of a number. */
+/* A tensor without memory that describes a number's dtype and shape, against which the file's is
+ * checked: PyTorch stores all as f32, carry is f64 [2]. */
 static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
     mlc_ctx *ctx = f->o->ctx;
@@ -60370,7 +60482,8 @@ static mlc_tensor *mlc__optim_want_number(const mlc__optim_file *f, const mlc__o
     return t;
 }
 
-/* What PyTorch has only of some descs of the rule: a state is 0 then. */
+/* Items that PyTorch writes only for some settings of the rule. They are optional then, and a state
+ * that is absent is 0. */
 static bool mlc__optim_torch_lacks(const mlc_optim *o, const mlc__optim_slot *item)
 {
     const bool steps = o->rule != MLC_RULE_SGD && !(o->matrix && o->matrix->adamw);
@@ -60378,7 +60491,7 @@ static bool mlc__optim_torch_lacks(const mlc_optim *o, const mlc__optim_slot *it
            (o->rule == MLC_RULE_RMSPROP_FULL && item->kind == MLC__ITEM_STATE && item->k > 0);
 }
 
-/* First walk (want NULL) counts, second one fills in. */
+/* Adds item `at` to the wants of l, with its only key. The first walk (l->want NULL) counts. */
 static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
 {
     const mlc__optim_file *f = MLC__CAST(const mlc__optim_file *, l->user);
@@ -60394,8 +60507,10 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
         memcpy(l->text + l->bytes, name, strlen(name) + 1);
         w->name = k->name = l->text + l->bytes;
         w->item = at;
+        /* Gradients, numbers of a device, and states that PyTorch may lack may be absent. */
         w->optional = item.kind == MLC__ITEM_GRAD || mlc__optim_of_device(&item) ||
                       (f->torch && mlc__optim_torch_lacks(f->o, &item));
+        /* States, averages and gradients are their own destinations; numbers are read to copies. */
         w->to = to ? to : item.kind == MLC__ITEM_STATE || item.kind == MLC__ITEM_AVERAGE ?
                 mlc__optim_state_tensor(f->o, &item) :
                 item.kind == MLC__ITEM_GRAD ? &f->o->entry[item.entry].p->t :
@@ -60411,7 +60526,7 @@ static mlc_status mlc__optim_want(mlc__load *l, int64_t at)
     return MLC_OK;
 }
 
-/* Of L-BFGS; -1: the file has no history. */
+/* Number of pairs in the file's history of L-BFGS, from the shape of ro; -1: it has none. */
 static int64_t mlc__optim_file_pairs(const mlc_safetensors *file)
 {
     for (int64_t i = 0; i < file->count; i++) {
@@ -60421,14 +60536,15 @@ static int64_t mlc__optim_file_pairs(const mlc_safetensors *file)
     return -1;
 }
 
-/* Parameters that have a state in the file, or an entry, but not both. */
+/* Parameters that have a state in the file but no entry in the optimizer (frozen now), or an entry
+ * but no state (frozen when saved), counted with the first name of each kind. */
 typedef struct mlc__frozen {
     const mlc_safetensors *file;
-    int64_t known, there, here;        /* in both or the file; in the file alone; not there     */
-    char first[2][MLC_NAME_BYTES];     /* names: there, here                                   */
+    int64_t known, there, here;        /* in the file; there only; in the optimizer only */
+    char first[2][MLC_NAME_BYTES];     /* first names of there, here                           */
 } mlc__frozen;
 
-/* Is key a state of the parameter: "state.NAME.PART"? A part has no dot. */
+/* Is key a state of the parameter: "state.NAME.PART"? A part has no dot, a name may have some. */
 static bool mlc__state_of(const char *key, const char *name)
 {
     const size_t n = strlen(name);
@@ -60436,6 +60552,7 @@ static bool mlc__state_of(const char *key, const char *name)
            key[6 + n] == '.' && !strchr(key + 7 + n, '.');
 }
 
+/* Callback of mlc__params: sorts one parameter into the counts. Buffers have no state. */
 static bool mlc__frozen_param(void *user, mlc__param *p, const char *name)
 {
     mlc__frozen *z = MLC__CAST(mlc__frozen *, user);
@@ -60450,7 +60567,7 @@ static bool mlc__frozen_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* How many parameters have a state in the file: each has a step. */
+/* Number of parameters that have a state in the file, counted by ".step", which each has. */
 static int64_t mlc__optim_file_steps(const mlc_safetensors *file)
 {
     int64_t steps = 0;
@@ -60462,8 +60579,9 @@ static int64_t mlc__optim_file_steps(const mlc_safetensors *file)
     return steps;
 }
 
-/* Parameters that were frozen then and are not now, or the other way round, in place of all keys
- * that are missing or too many. */
+/* Where parameters were frozen at the save and are not now, or the reverse, raises one error that
+ * names the call to make, instead of a list of all keys. Only tried if the number of states differs
+ * and neither renames nor partial explain that. */
 static mlc_status mlc__optim_load_frozen(const mlc__load *l, const mlc__optim_file *f)
 {
     const int64_t steps = mlc__optim_file_steps(l->file);
@@ -60482,32 +60600,37 @@ static mlc_status mlc__optim_load_frozen(const mlc__load *l, const mlc__optim_fi
     return MLC_OK;
 }
 
+/* names of an optimizer: checks the metadata, copies its numbers, has L-BFGS plan for the history
+ * of the file, and fills wants and keys in two walks. */
 static mlc_status mlc__optim_load_names(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
     MLC__TRY(mlc__optim_load_rule(l, f));
     MLC__TRY(mlc__optim_load_frozen(l, f));
     MLC__TRY(mlc__optim_file_begin(f));
-    f->numbers.attempts = -1;          /* the file has none */
+    /* -1: attempts are those of the file, or else equal steps. */
+    f->numbers.attempts = -1;
     if (f->o->lbfgs) MLC__TRY(f->o->lbfgs->plan(f->o, mlc__optim_file_pairs(l->file)));
     const int64_t items = mlc__optim_items(f->o);
     f->lbfgs = MLC__ARENA(mlc_tensor **, f->o->ctx, (size_t)items * sizeof *f->lbfgs);
     if (!f->lbfgs) return MLC_ERR_NOMEM;
     memset(f->lbfgs, 0, (size_t)items * sizeof *f->lbfgs);
+    /* Two walks: one counts, one fills in. */
     for (int64_t i = 0; i < items; i++) mlc__optim_want(l, i);      /* counting cannot fail */
     MLC__TRY(mlc__load_room(l));
     for (int64_t i = 0; i < items; i++) MLC__TRY(mlc__optim_want(l, i));
     return MLC_OK;
 }
 
-/* -- what a load does with it -- */
+/* -- what a load does with the tensors -- */
 
-/* One number, or two, of a want, each in [least, most]. */
+/* Reads the one or two numbers of a loaded tensor, of any dtype, to x as f64, and checks that each
+ * is in [least, most] and, if `whole`, an integer. NaN fails, since comparisons with it do. */
 static mlc_status mlc__optim_load_values(const mlc__load *l, const mlc__want *w, bool whole,
                                          double least, double most, double x[2])
 {
     const int64_t n = mlc__numel(w->t);
-    uint64_t raw[2];                   /* room for any dtype */
+    uint64_t raw[2];                   /* large enough for two of any dtype */
     MLC__TRY(mlc_read(w->t, raw, (size_t)n * mlc__size(w->t)));
     mlc__cast_dense(x, MLC_F64, raw, w->t->dtype, n, &mlc__half_fns_scalar);
     for (int64_t i = 0; i < n; i++)
@@ -60518,6 +60641,8 @@ static mlc_status mlc__optim_load_values(const mlc__load *l, const mlc__want *w,
     return MLC_OK;
 }
 
+/* Number k of the optimizer (steps, lr, scale, ..) into f->numbers. Only `mean`, a flag, is bounded
+ * by 1. */
 static mlc_status mlc__optim_load_number(const mlc__load *l, mlc__optim_file *f,
                                          const mlc__want *w, int32_t k)
 {
@@ -60532,7 +60657,8 @@ static mlc_status mlc__optim_load_number(const mlc__load *l, mlc__optim_file *f,
     return MLC_OK;
 }
 
-/* Numbers go into the copies of f. */
+/* Takes one loaded tensor, if it holds numbers: they go into the copies of f, checked. Tensors of
+ * states are copied later, by mlc__optim_load_write. */
 static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, const mlc__want *w)
 {
     const mlc__optim_slot item = mlc__optim_item(f->o, w->item);
@@ -60563,6 +60689,7 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
     return MLC_OK;
 }
 
+/* The loss scaler's state among the numbers. */
 static mlc_scaler_state mlc__optim_load_scaler(const mlc__optim_file *f)
 {
     const mlc_scaler_state s = { f->numbers.scale, f->numbers.good, f->numbers.skipped,
@@ -60570,8 +60697,9 @@ static mlc_scaler_state mlc__optim_load_scaler(const mlc__optim_file *f)
     return s;
 }
 
-/* Into the optimizer. Entries whose numbers are equal may be a run: on a device updates are equal
- * only then. The count of an average that is not in the file goes on where it was. */
+/* Writes the numbers into the optimizer. On a device, which holds them itself, an entry's `updates`
+ * only serves to find entries that may run together, so it becomes a hash of its numbers: equal for
+ * equal ones. The count of an average that the file lacks goes on from where it was. */
 static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
 {
     mlc_optim *o = f->o;
@@ -60593,6 +60721,7 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
     o->calls = f->grads ? f->numbers.calls : 0;
     o->mean = f->numbers.mean != 0;
     mlc__optim_state(o);               /* the norm stays */
+    /* Averages, in the order of their list. */
     for (mlc_average *a = o->averages; a; a = a->next) {
         const int64_t base = *f->base++;
         a->base = base > INT64_MIN ? base : a->base + f->numbers.steps - o->guard.steps;
@@ -60605,7 +60734,8 @@ static mlc_status mlc__optim_load_numbers(mlc__optim_file *f)
     return MLC_OK;
 }
 
-/* Numbers excepted. A state of no updates, or that PyTorch has not, is 0. */
+/* Copies a loaded tensor into its state, average, vector of L-BFGS or gradient; numbers are written
+ * elsewhere. In a file of PyTorch's, a state without updates, or one that it lacks, becomes 0. */
 static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, const mlc__want *w)
 {
     mlc_optim *o = f->o;
@@ -60622,7 +60752,8 @@ static mlc_status mlc__optim_load_write(const mlc__load *l, mlc__optim_file *f, 
     return item.kind == MLC__ITEM_GRAD ? mlc__grad_put(w->to, l->what, w->t) : MLC_OK;
 }
 
-/* All numbers are checked, then gradients have memory: nothing but a device can fail after that. */
+/* Checks all numbers, one by one and together, and allocates memory of gradients, so that only a
+ * device can fail afterwards. Steps of a PyTorch file are the largest of its parameters. */
 static mlc_status mlc__optim_load_ready(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
@@ -60643,6 +60774,7 @@ static mlc_status mlc__optim_load_ready(mlc__load *l)
     return f->grads ? mlc__flat_grads(mlc__root(o->module)->flat) : MLC_OK;
 }
 
+/* The writing half of the commit: old gradients go, then tensors, then numbers. */
 static mlc_status mlc__optim_load_take(mlc__load *l)
 {
     mlc__optim_file *f = MLC__CAST(mlc__optim_file *, l->user);
@@ -60658,6 +60790,7 @@ static mlc_status mlc__optim_load_commit(mlc__load *l)
     return mlc__optim_load_take(l);
 }
 
+/* A load of o's items; the caller sets path or memory. mlc_run_load uses it, too. */
 static void mlc__optim_load_begin(mlc__load *l, mlc__optim_file *f, mlc_optim *o)
 {
     memset(f, 0, sizeof *f);
@@ -60670,6 +60803,7 @@ static void mlc__optim_load_begin(mlc__load *l, mlc__optim_file *f, mlc_optim *o
     l->user = f;
 }
 
+/* After an error, too, L-BFGS is told that its load has ended. */
 MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_load_desc *desc)
 {
     mlc__optim_file f;
@@ -61266,39 +61400,50 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.IO.TABLE --------------------------------------- tables: columns of numbers and of texts
- * A table keeps the text of its file, the fields decoded one after the other, and finds which types
- * its columns have. */
+ * A table of a CSV file with columns of numbers and of texts. It keeps the text of its file, with
+ * all fields decoded in place, one after another:
+ *
+ *     text   name0 0 name1 0 .. | field(0,0) 0 field(0,1) 0 .. | field(1,0) 0 .. | ..
+ *            columns[k].name      marks[0] (row 0)  ..  marks[1] (row MLC__TABLE_STEP) ..
+ *
+ * so that it takes little more memory than the file; a field is found from the mark before it by
+ * at most 16 rows of strlen. The type of a column follows from its fields, i64, f64 or text,
+ * unless the desc demands one. The categories of a text column, sorted, are made when they are
+ * first required. */
 
 #ifndef MLC_NO_FILES
 
 #define MLC__TABLE_STEP 16             /* rows from one mark of the index to the next */
 
+/* A column: its name in the table's text, its type, and its categories. */
 typedef struct mlc__table_col {
     const char *name;
     mlc_column  type;
-    int64_t     missing;               /* how many */
-    const char **texts;                /* of a text column: the distinct ones, sorted */
+    int64_t     missing;               /* number of missing fields */
+    const char **texts;                /* [categories] distinct texts, sorted; NULL: not made yet */
     int64_t     categories;
 } mlc__table_col;
 
-/* text: all fields, decoded, each ended by 0, one behind the other, row by row; the names first. */
+/* The table, which the program owns; mlc_table_free frees it. */
 struct mlc_table {
     mlc_ctx     *ctx;
     char        *text;
     int64_t      rows, cols;
     mlc__table_col *columns;
-    const char **marks;                /* of every 16th row */
-    uint32_t    *lines;                /* of the file where rows begin, from 1: with the names' */
-    bool         header;
-    char         path[1];              /* and more */
+    const char **marks;                /* first field of every MLC__TABLE_STEP-th row */
+    uint32_t    *lines;                /* line of the file of each row, the names' row included */
+    bool         header;               /* the first row has names */
+    char         path[1];              /* the whole path: the object is larger */
 };
 
+/* The line of the file in which a row begins, from 1, for messages. */
 static long long mlc__table_line(const mlc_table *t, int64_t row)
 {
     return (long long)t->lines[row + t->header];
 }
 
-/* A field's text at `to`, which is not behind where it stands now; its length with the 0. */
+/* Decodes a field to `to`, which is its place in the text or one before it: doubled quotes become
+ * one. Returns the length with the 0 at its end. */
 static size_t mlc__csv_decode(const mlc__csv *c, const mlc__field *f, char *to)
 {
     const char *from = c->text + f->from, *end = c->text + f->to;
@@ -61311,8 +61456,8 @@ static size_t mlc__csv_decode(const mlc__csv *c, const mlc__field *f, char *to)
     return (size_t)(to - begin);
 }
 
-/* Fields move together at the front of the text. Decoding one may write over what stands behind it:
- * that is looked at first. */
+/* Decodes all fields, which move together at the front of the text, and notes the line of each row.
+ * The 0 at a field's end may overwrite the delimiter after it, so that is examined before. */
 static mlc_status mlc__table_fields(mlc__csv *c, uint32_t *lines)
 {
     char *to = c->text;
@@ -61332,7 +61477,7 @@ static mlc_status mlc__table_fields(mlc__csv *c, uint32_t *lines)
     return MLC_OK;
 }
 
-/* What a column's type so far becomes with one more field. */
+/* The type of a column after one more field: i64 as long as all are whole, then f64, then text. */
 static mlc_column mlc__table_widen(mlc_column type, const char *text)
 {
     int64_t q;
@@ -61343,11 +61488,13 @@ static mlc_column mlc__table_widen(mlc_column type, const char *text)
     return mlc__number(text, n, &v) ? MLC_COLUMN_F64 : MLC_COLUMN_TEXT;
 }
 
-/* Types that were asked for must hold; others follow from the fields. Whole numbers with gaps are
- * f64, where a gap can be NaN. */
+/* Decides the type of each column. A type that the desc demands must hold for every field; others
+ * follow from the fields. Whole numbers with missing fields become f64, which has NaN for them; a
+ * column without any field becomes f64, too. */
 static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
 {
     const char *at = t->marks[0];
+    /* Pass 1: all fields. */
     for (int64_t r = 0; r < t->rows; r++)
         for (int64_t k = 0; k < t->cols; k++, at += strlen(at) + 1) {
             mlc__table_col *col = &t->columns[k];
@@ -61363,6 +61510,7 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
                          mlc__csv_delimited(at, strlen(at)));
             col->type = type;
         }
+    /* Pass 2: columns. */
     for (int64_t k = 0; k < t->cols; k++) {
         mlc__table_col *col = &t->columns[k];
         const mlc_column want = k < c->desc.n_types ? c->desc.types[k] : MLC_COLUMN_AUTO;
@@ -61376,7 +61524,8 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
     return MLC_OK;
 }
 
-/* A column of two bytes takes 40 here: hundreds of thousands of them are not tables. */
+/* Refuses files that would take more than 4 times their size and 1 MiB: a column of two bytes takes
+ * 40 here, so hundreds of thousands of columns are no table but a matrix. */
 static mlc_status mlc__table_budget(const mlc_table *t, const mlc__csv *c)
 {
     const int64_t bytes = (int64_t)c->n + t->cols * (int64_t)sizeof *t->columns +
@@ -61388,7 +61537,7 @@ static mlc_status mlc__table_budget(const mlc_table *t, const mlc__csv *c)
     return MLC_OK;
 }
 
-/* Names, the index of rows, types: text is decoded. */
+/* Builds columns, names, marks and types over the decoded text. */
 static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
 {
     mlc_ctx *ctx = t->ctx;
@@ -61413,6 +61562,7 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
     return mlc__table_types(t, c);
 }
 
+/* Also frees a half-made table. */
 MLC_IMPL void mlc_table_free(mlc_table *t)
 {
     if (!t || MLC__GONE(t, "table_free", "table")) return;
@@ -61442,7 +61592,7 @@ static mlc_status mlc__table_types_check(mlc_ctx *ctx, const mlc_csv_desc *d)
     return MLC_OK;
 }
 
-/* Lines that are not empty: there are no more rows. */
+/* Number of lines that are not empty, an upper bound of the rows, by which lines[] is sized. */
 static size_t mlc__csv_lines(const mlc__csv *c)
 {
     size_t n = 0;
@@ -61455,6 +61605,7 @@ static size_t mlc__csv_lines(const mlc__csv *c)
     return n;
 }
 
+/* The table takes over the text that mlc__csv_open has read. desc NULL: a header, commas. */
 MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
     const mlc_csv_desc d = desc ? *desc : mlc_table_desc_make();
@@ -61480,12 +61631,14 @@ MLC_IMPL mlc_table *mlc_table_load(mlc_ctx *ctx, const char *path, const mlc_csv
 MLC_IMPL int64_t mlc_table_rows(const mlc_table *t) { return t ? t->rows : 0; }
 MLC_IMPL int64_t mlc_table_columns(const mlc_table *t) { return t ? t->cols : 0; }
 
-/* What to set where the one column there is seems to be several; "". */
+/* Advice for a message about a table of one column, which may be one with another delimiter; "". */
 static const char *mlc__table_remedy(const mlc_table *t)
 {
     return t->cols == 1 ? mlc__csv_delimited(t->text, strlen(t->text)) : "";
 }
 
+/* Does the table have this column? An error otherwise, unless t is NULL, whose making has
+ * failed. */
 static bool mlc__table_has(const mlc_table *t, int64_t col, const char *what)
 {
     if (!t) return false;
@@ -61512,7 +61665,7 @@ MLC_IMPL mlc_column mlc_table_type(const mlc_table *t, int64_t col)
     return mlc__table_has(t, col, "table_type") ? t->columns[col].type : MLC_COLUMN_AUTO;
 }
 
-/* A field that is there. */
+/* The text of a field of the table, by a walk from the mark before it. */
 static const char *mlc__table_at(const mlc_table *t, int64_t row, int64_t col)
 {
     const char *at = t->marks[row / MLC__TABLE_STEP];
@@ -61534,7 +61687,8 @@ static int mlc__text_order(const void *a, const void *b)
     return strcmp(*MLC__CAST(const char *const *, a), *MLC__CAST(const char *const *, b));
 }
 
-/* The distinct texts of a column, sorted, once. */
+/* Makes the categories of a text column, once: pointers to its distinct texts, sorted bytewise.
+ * Missing fields are no category. */
 static mlc_status mlc__table_categories(mlc_table *t, mlc__table_col *c, int64_t col)
 {
     if (c->texts) return MLC_OK;
@@ -61576,7 +61730,8 @@ static int64_t mlc__table_code(const mlc__table_col *c, const char *text)
     return at ? at - c->texts : -1;
 }
 
-/* One field as the column's dtype has it: NaN or -1 where it is missing. */
+/* One field as the column's dtype has it, 8 bytes to `to`: f64 with NaN for missing, i64, or the
+ * category's number with -1 for missing or unknown. c may be a column of another table (`like`). */
 static void mlc__table_value(const mlc__table_col *c, const char *text, void *to)
 {
     const size_t n = strlen(text);
@@ -61593,6 +61748,7 @@ static void mlc__table_value(const mlc__table_col *c, const char *text, void *to
     memcpy(to, &q, sizeof q);
 }
 
+/* A tensor [rows]: f64, i64, or the categories' numbers as i64. */
 MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_column")) return NULL;
@@ -61608,6 +61764,7 @@ MLC_IMPL mlc_tensor *mlc_table_column(mlc_table *t, int64_t col)
     return x;
 }
 
+/* bool [rows]: which fields of the column are missing. */
 MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_missing")) return NULL;
@@ -61624,15 +61781,20 @@ MLC_IMPL mlc_tensor *mlc_table_missing(mlc_table *t, int64_t col)
 #endif
 
 /* @@ IMPL.IO.IDX ----------------------------------------- MNIST's format
- * 00 00 type ndim, sizes as big-endian u32, big-endian data: nothing else may be in the file. */
+ * IDX, MNIST's format: 00 00, type, number of axes; the sizes as big-endian u32; then the data,
+ * big-endian and row-major, to the end of the file. The reader maps the header to the
+ * description of a .npy array, so that conversion, reading to a device and datasets are shared
+ * with IMPL.IO.NPY. */
 
 #ifndef MLC_NO_FILES
 
+/* The types of the format; i16 is read as i32 and never written, since its entry's bytes differ. */
 static const struct { uint8_t code; uint8_t bytes; mlc_dtype dtype; char kind; } mlc__idx_types[] =
     { { 0x08, 1, MLC_U8, 'u' }, { 0x09, 1, MLC_I8, 'i' }, { 0x0B, 2, MLC_I32, 'i' },
       { 0x0C, 4, MLC_I32, 'i' }, { 0x0D, 4, MLC_F32, 'f' }, { 0x0E, 8, MLC_F64, 'f' } };
 
-/* The header into an array description; big-endian, so swapped. */
+/* Reads the header into an array description, marked for a byte swap where elements have several
+ * bytes. */
 static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
 {
     unsigned char raw[4] = { 0 };
@@ -61660,7 +61822,7 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
     return MLC_OK;
 }
 
-/* The header, and the source of the data, all that follows. */
+/* Reads the header and makes s the source of the data; the file must end where the data does. */
 static mlc_status mlc__idx_begin(mlc__file *f, mlc__source *s, mlc__npy *a)
 {
     MLC__TRY(mlc__idx_header(f, a));
@@ -61672,6 +61834,7 @@ static mlc_status mlc__idx_begin(mlc__file *f, mlc__source *s, mlc__npy *a)
     return MLC_OK;
 }
 
+/* A tensor of an open file. */
 static mlc_tensor *mlc__idx_read(mlc__file *f)
 {
     mlc__source s;
@@ -61694,7 +61857,8 @@ MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
     return t;
 }
 
-/* Type and sizes; false if the format has no such thing. */
+/* Writes the header of tensor t, 4 + 4 * ndim bytes; false if the format has no such dtype, no
+ * scalar and no axis over 2^32 - 1. */
 static bool mlc__idx_describe(const mlc_tensor *t, unsigned char *head)
 {
     int type = -1;
@@ -61713,6 +61877,7 @@ static bool mlc__idx_describe(const mlc_tensor *t, unsigned char *head)
     return true;
 }
 
+/* Elements are copied to the host, swapped there to big-endian, and written atomically. */
 MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
 {
     unsigned char head[4 + 4 * MLC_MAX_DIMS];
@@ -61740,11 +61905,15 @@ MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
 #endif
 
 /* @@ IMPL.IO.CIFAR --------------------------------------- CIFAR-10 and CIFAR-100, binary version
- * Records without a header: one label (CIFAR-10) or coarse and fine label (CIFAR-100), then 1024
- * bytes of red, of green and of blue, row-major. */
+ * The binary version of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): records without a header, each
+ * one label (CIFAR-10) or a coarse and a fine label (CIFAR-100), then 1024 bytes of red, of
+ * green and of blue, row-major. That is u8 [3,32,32], so an image is copied as it is. */
 
 #ifndef MLC_NO_FILES
 
+/* Reads all records: images u8 [n,3,32,32] and, to *labels unless that is NULL, the (fine) labels
+ * i64 [n]. Images move together in the buffer, over the labels. Both kinds of label are checked; a
+ * file that is no multiple of a record is tested for gzip first. */
 static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **labels)
 {
     mlc_ctx *ctx = f->ctx;
@@ -61776,6 +61945,7 @@ static mlc_tensor *mlc__cifar_read(mlc__file *f, int32_t classes, mlc_tensor **l
     return x && (!labels || *labels) ? x : NULL;
 }
 
+/* *labels is NULL after an error. */
 MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t classes,
                                     mlc_tensor **labels)
 {
