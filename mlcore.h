@@ -58133,11 +58133,21 @@ static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const ml
 }
 
 /* @@ IMPL.IO.NPY ----------------------------------------- NumPy's .npy and .npz, both ways
- * .npy: magic, version, the length of a header, the header (a Python dict of exactly descr,
- * fortran_order and shape, padded so that data begins at a multiple of 64), data. .npz: a zip of
- * them. Readers trust nothing: the header by a parser of just this shape, sizes against what is
- * left of the file before memory is asked for, a zip by its central directory (local headers of
- * numpy.savez hold no sizes), each entry inside the file and apart from the others, checksums. */
+ * NumPy's .npy (one array) and .npz (a zip of them), read and written.
+ *
+ *     .npy   \x93NUMPY, version, length N | N bytes: {'descr','fortran_order','shape'} .. | data
+ *     .npz   local header, name, .npy | .. | central directory: one record an entry | end record
+ *
+ *     mlc__zip_open  -> zip_end; zip_record and zip_local for each entry; checks; sorted by name
+ *     mlc__source    bytes of a file, or of an entry: read or inflated, counted, summed by CRC-32
+ *     mlc__npy_read  -> npy_header, npy_bytes, then npy_fill: npy_take, npy_convert, copy to device
+ *
+ * Readers trust nothing: a parser of just this shape reads the header (a Python dict, no eval),
+ * sizes are compared with the bytes left in the file before memory is allocated, a zip is read
+ * by its central directory (local headers of numpy.savez have no sizes), each entry is inside
+ * the file and apart from the others, and checksums are compared. Files are written without
+ * compression, with data at a multiple of 64 bytes in a .npy. zlib is only used with
+ * MLC_USE_ZLIB, to inflate. */
 
 #ifndef MLC_NO_FILES
 
@@ -58145,13 +58155,14 @@ static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const ml
 #  include <zlib.h>
 #endif
 
-/* Bytes of an array: of a file, or of an entry of a zip in it. */
+/* A stream of the bytes of one array: of a file, or of an entry of a zip. It is on the reader's
+ * stack; the file is the caller's. */
 typedef struct mlc__source {
     mlc__file  *file;
     const char *entry;                 /* name in the zip, or NULL                              */
     int64_t     left;                  /* bytes not yet read, after inflating                   */
-    uint32_t    crc;                   /* of what was read                                      */
-    uint32_t    table[256];            /* of the checksum                                       */
+    uint32_t    crc;                   /* of the bytes read so far, of an entry                 */
+    uint32_t    table[256];            /* of CRC-32, see mlc__crc_table                         */
 #ifdef MLC_USE_ZLIB
     z_stream    stream;
     bool        deflated;
@@ -58160,7 +58171,7 @@ typedef struct mlc__source {
 #endif
 } mlc__source;
 
-/* The next bytes of a file, as they are. */
+/* The next `bytes` bytes of a file, from its position on, as they are. */
 static void mlc__source_begin(mlc__source *s, mlc__file *f, int64_t bytes)
 {
     memset(s, 0, sizeof *s);
@@ -58168,6 +58179,7 @@ static void mlc__source_begin(mlc__source *s, mlc__file *f, int64_t bytes)
     s->left = bytes;
 }
 
+/* An error that names the file and, in a zip, the entry. */
 static mlc_status mlc__npy_fail(const mlc__source *s, const char *why)
 {
     return mlc__fail(s->file->ctx, MLC_ERR_IO, "'%s'%s%.80s%s: %s", s->file->path,
@@ -58175,7 +58187,7 @@ static mlc_status mlc__npy_fail(const mlc__source *s, const char *why)
                      why);
 }
 
-/* CRC-32 of zip: reflected, polynomial 0x04C11DB7. */
+/* The table of zip's CRC-32: reflected, polynomial 0x04C11DB7, one entry for each byte. */
 static void mlc__crc_table(uint32_t *table)
 {
     for (uint32_t i = 0; i < 256; i++) {
@@ -58185,6 +58197,7 @@ static void mlc__crc_table(uint32_t *table)
     }
 }
 
+/* Continues a checksum over n bytes; the first call has crc 0. */
 static uint32_t mlc__crc(const uint32_t *table, uint32_t crc, const void *data, size_t n)
 {
     const unsigned char *p = MLC__CAST(const unsigned char *, data);
@@ -58194,14 +58207,17 @@ static uint32_t mlc__crc(const uint32_t *table, uint32_t crc, const void *data, 
 }
 
 #ifdef MLC_USE_ZLIB
+/* zlib's memory is counted as the context's. */
 static void *mlc__zlib_alloc(void *ctx, unsigned n, unsigned bytes)
 {
     return mlc__heap_try(MLC__CAST(mlc_ctx *, ctx), (size_t)n * bytes, MLC_MEM_OBJECT);
 }
 
+/* Its counterpart. */
 static void mlc__zlib_free(void *ctx, void *ptr) { mlc__heap_free(MLC__CAST(mlc_ctx *, ctx), ptr); }
 
-/* Inflates until n bytes are there. */
+/* Inflates exactly n bytes, reading packed ones by blocks of the buffer. Data that ends before, or
+ * is damaged, is an error. */
 static mlc_status mlc__source_inflate(mlc__source *s, void *to, size_t n)
 {
     z_stream *z = &s->stream;
@@ -58231,6 +58247,7 @@ static mlc_status mlc__source_inflate(mlc__source *s, void *to, size_t n)
 }
 #endif
 
+/* The next n bytes of the array, inflated if necessary; no more than are left. */
 static mlc_status mlc__source_read(mlc__source *s, void *to, size_t n)
 {
     if ((int64_t)n > s->left) return mlc__npy_fail(s, "the data is shorter than its header says");
@@ -58246,20 +58263,22 @@ static mlc_status mlc__source_read(mlc__source *s, void *to, size_t n)
 
 /* -- the header of an array -- */
 
-/* What lies in the file: kind and bytes of an element, order of bytes and axes. */
+/* An array as its header describes it. Other readers (IDX, safetensors datasets) fill one, too. */
 typedef struct mlc__npy {
-    char    kind;
-    int     bytes;
-    bool    swap, fortran;
+    char    kind;                      /* f, i, u or b: float, signed, unsigned, bool */
+    int     bytes;                     /* of an element */
+    bool    swap, fortran;             /* other byte order than the host's; column-major */
     int32_t ndim;
     int64_t shape[MLC_MAX_DIMS];
 } mlc__npy;
 
-/* text ends with 0; at is where reading stands. */
+/* A reader of the header's dict; its text ends with 0, and at is the next character. */
 typedef struct mlc__dict { const mlc__source *s; const char *at; } mlc__dict;
 
+/* Skips blanks and newlines, which pad the header. */
 static void mlc__dict_space(mlc__dict *d) { while (*d->at == ' ' || *d->at == '\n') d->at++; }
 
+/* Consumes c if it is the next character that is no blank. */
 static bool mlc__dict_take(mlc__dict *d, char c)
 {
     mlc__dict_space(d);
@@ -58268,7 +58287,8 @@ static bool mlc__dict_take(mlc__dict *d, char c)
     return true;
 }
 
-/* A string of at most 31 characters without escapes, in either kind of quotes. */
+/* A string of at most 31 characters without escapes, in either kind of quotes: all keys and types
+ * are shorter. */
 static mlc_status mlc__dict_string(mlc__dict *d, char out[32])
 {
     size_t n = 0;
@@ -58284,7 +58304,8 @@ static mlc_status mlc__dict_string(mlc__dict *d, char out[32])
     return mlc__dict_take(d, quote) ? MLC_OK : mlc__npy_fail(d->s, "header: a string has no end");
 }
 
-/* The letter and size of an element: what is read, and what is refused with its reason. */
+/* The type of an element, such as '<f4': byte order, letter, bytes. Types that no tensor can hold
+ * are refused, pickled objects among them, which would run code. */
 static mlc_status mlc__npy_descr(mlc__dict *d, mlc__npy *a)
 {
     static const char *const known = "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 b1";
@@ -58296,6 +58317,7 @@ static mlc_status mlc__npy_descr(mlc__dict *d, mlc__npy *a)
     a->swap = *type == '>';
     if (*type && strchr("<>=|", *type)) type++;
     if (*type == 'O') return mlc__npy_fail(d->s, "pickled objects are refused");
+    /* A match inside of the list counts only at the begin of a name: every third byte. */
     const char *at = strlen(type) == 2 ? strstr(known, type) : NULL;
     if (!at || (at - known) % 3 != 0)
         return mlc__fail(d->s->file->ctx, MLC_ERR_DTYPE,
@@ -58307,7 +58329,7 @@ static mlc_status mlc__npy_descr(mlc__dict *d, mlc__npy *a)
     return MLC_OK;
 }
 
-/* (2, 3), (3,) or (): decimal sizes. */
+/* A tuple of sizes: (2, 3), (3,) or (). Python 2 wrote long integers with an L. */
 static mlc_status mlc__npy_shape(mlc__dict *d, mlc__npy *a)
 {
     if (!mlc__dict_take(d, '(')) return mlc__npy_fail(d->s, "header: shape is no tuple");
@@ -58333,6 +58355,7 @@ static mlc_status mlc__npy_shape(mlc__dict *d, mlc__npy *a)
     return MLC_OK;
 }
 
+/* True or False of fortran_order. */
 static mlc_status mlc__npy_order(mlc__dict *d, mlc__npy *a)
 {
     mlc__dict_space(d);
@@ -58344,7 +58367,8 @@ static mlc_status mlc__npy_order(mlc__dict *d, mlc__npy *a)
     return MLC_OK;
 }
 
-/* {'descr': .., 'fortran_order': .., 'shape': .., }: each key once, in any order, no other. */
+/* {'descr': .., 'fortran_order': .., 'shape': .., }: each key once, in any order, no other key. A
+ * comma after the last one is allowed, as NumPy writes it. */
 static mlc_status mlc__npy_dict(mlc__dict *d, mlc__npy *a)
 {
     unsigned seen = 0;
@@ -58372,6 +58396,8 @@ static mlc_status mlc__npy_dict(mlc__dict *d, mlc__npy *a)
 
 #define MLC__NPY_HEADER 10000          /* most bytes of a header, as numpy itself has it */
 
+/* Reads and checks everything before the data: magic, version 1 to 3, length, dict. Afterwards the
+ * source stands at the first element. */
 static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
 {
     unsigned char raw[12] = { 0 };
@@ -58385,6 +58411,7 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
         return mlc__npy_fail(s, "no .npy file: it must begin with \\x93NUMPY");
     if (raw[6] < 1 || raw[6] > 3 || raw[7] != 0)
         return mlc__npy_fail(s, "a version of .npy other than 1.0, 2.0 and 3.0");
+    /* The length of the header has 2 bytes in version 1, since then 4. */
     digits = raw[6] == 1 ? 2 : 4;
     MLC__TRY(mlc__source_read(s, raw, digits));
     for (size_t i = digits; i-- > 0;) n = n << 8 | raw[i];
@@ -58405,8 +58432,8 @@ static mlc_status mlc__npy_header(mlc__source *s, mlc__npy *a)
 #define MLC__DTYPE_NPY(id, name, bytes, kind, bits, sign, st, rank, npy) npy,
 static const char mlc__npy_codes[][4] = { MLC__DTYPES(MLC__DTYPE_NPY) };
 
-/* The dtype that holds all values of the file's: its own, or for whole numbers of another size one
- * with more bits. */
+/* The dtype that holds all values of the file's type: its own or, for integers that no tensor has,
+ * the next wider one: i16 and u16 become i32, u32 becomes i64. */
 static mlc_dtype mlc__npy_dtype(const mlc__npy *a)
 {
     for (int i = 0; i < MLC_DTYPE_COUNT; i++)
@@ -58415,8 +58442,9 @@ static mlc_dtype mlc__npy_dtype(const mlc__npy *a)
     return a->bytes == 4 ? MLC_I64 : MLC_I32;
 }
 
-/* n elements of `bytes` bytes in the order of this host: to i32 or i64 where the dtype is wider, in
- * place from the end. bool becomes 0 and 1. */
+/* Makes n elements, as the file has them, those of the dtype, in place: swaps bytes, makes bool 0
+ * or 1, and widens i16, u16 to i32 and u32 to i64. Widening goes from the end, since elements grow
+ * over their neighbors; data has space for the wide ones. */
 static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
 {
     const int b = a->bytes;
@@ -58428,6 +58456,7 @@ static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
         }
     for (int64_t i = 0; a->kind == 'b' && i < n; i++) data[i] = data[i] != 0;
     const bool widens = a->kind != 'f' && (b == 2 || (b == 4 && a->kind == 'u'));
+    /* Sign extension of i16 by a cast; all other types are unsigned here. */
     for (int64_t i = n; widens && i-- > 0;) {
         uint32_t u = 0;
         memcpy(&u, data + i * b, (size_t)b);
@@ -58438,7 +58467,8 @@ static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
     }
 }
 
-/* Bytes of the elements, checked against what is left; -1 and an error if they do not fit. */
+/* Bytes of all elements, checked against those left in the source; -1 with an error if they do not
+ * fit. Sizes of 0 count as 1 in the bound, so that the product cannot overflow on its way to 0. */
 static int64_t mlc__npy_bytes(const mlc__source *s, const mlc__npy *a)
 {
     int64_t count = 1, nonzero = 1, bytes;
@@ -58456,14 +58486,16 @@ static int64_t mlc__npy_bytes(const mlc__source *s, const mlc__npy *a)
     return -1;
 }
 
-/* Elements `from` to from + n of the row-major result, as they lie in the file: read on, or picked
- * from all of the file's, which are column-major. */
+/* Puts elements from .. from + n - 1 of the row-major result, as the file has them, at `to`.
+ * Without `all` the file is row-major and they are read on; with it, they are picked from all
+ * elements of a column-major file. */
 static mlc_status mlc__npy_take(mlc__source *s, const mlc__npy *a, const unsigned char *all,
                                 unsigned char *to, int64_t from, int64_t n)
 {
     int64_t at = 0, index[MLC_MAX_DIMS] = { 0 }, stride[MLC_MAX_DIMS], step = 1;
     if (!all) return mlc__source_read(s, to, (size_t)(n * a->bytes));
     for (int32_t d = 0; d < a->ndim; step *= a->shape[d++]) stride[d] = step;
+    /* The index of element `from`, and its place in the column-major elements. */
     for (int32_t d = a->ndim - 1; d >= 0; from /= a->shape[d--]) {
         index[d] = from % a->shape[d];
         at += index[d] * stride[d];
@@ -58482,8 +58514,9 @@ static mlc_status mlc__npy_take(mlc__source *s, const mlc__npy *a, const unsigne
 
 #define MLC__NPY_STEP 65536            /* elements on their way to a device */
 
-/* On the host all at once in the tensor itself, to a device in steps, so that nothing takes much
- * more memory than the result. all: the bytes of a column-major file, or NULL. */
+/* Fills tensor t from the source: on the host at once in the tensor's own memory, to a device in
+ * steps of MLC__NPY_STEP elements, so that not much more memory than the result is taken. all: the
+ * bytes of a column-major file, or NULL. */
 static mlc_status mlc__npy_fill(mlc__source *s, const mlc__npy *a, mlc_tensor *t,
                                 const unsigned char *all)
 {
@@ -58495,6 +58528,7 @@ static mlc_status mlc__npy_fill(mlc__source *s, const mlc__npy *a, mlc_tensor *t
     if (!ctx->on_host && !(copy = MLC__HEAP(unsigned char *, ctx, (size_t)(step * size),
                                             "npy_load")))
         return MLC_ERR_NOMEM;
+    /* One step on the host, several to a device. */
     for (int64_t at = 0; at < n && !st; at += step) {
         const int64_t now = mlc__min(step, n - at);
         unsigned char *data = MLC__CAST(unsigned char *, mlc__data(t)) + at * size;
@@ -58507,7 +58541,8 @@ static mlc_status mlc__npy_fill(mlc__source *s, const mlc__npy *a, mlc_tensor *t
     return st;
 }
 
-/* An array from where the source stands. */
+/* Reads an array, header and data, from the position of the source. Only a column-major one of
+ * several axes takes a second buffer of its size. */
 static mlc_tensor *mlc__npy_read(mlc__source *s)
 {
     mlc_ctx *ctx = s->file->ctx;
@@ -58519,6 +58554,7 @@ static mlc_tensor *mlc__npy_read(mlc__source *s)
     mlc_tensor *t = mlc__make(ctx, "npy_load", mlc__npy_dtype(&a), mlc_dims_of(a.ndim, a.shape));
     if (!t || bytes == 0) return t;
     mlc_status st = MLC_OK;
+    /* A column-major file must be complete before its first row can be picked from it. */
     if (a.fortran && a.ndim > 1) {
         all = MLC__HEAP(unsigned char *, ctx, (size_t)bytes, "npy_load");
         st = all ? mlc__source_read(s, all, (size_t)bytes) : MLC_ERR_NOMEM;
@@ -58528,6 +58564,7 @@ static mlc_tensor *mlc__npy_read(mlc__source *s)
     return st == MLC_OK ? t : NULL;
 }
 
+/* A tensor of the current scope. */
 MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
 {
     mlc__file f;
@@ -58544,7 +58581,8 @@ MLC_IMPL mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path)
 
 /* -- writing -- */
 
-/* A tensor as the file wants it: dense bytes in host memory, its own where they lie so. */
+/* A tensor ready to be written: its .npy header, and its elements as dense bytes in host memory,
+ * which are the tensor's own where possible. */
 typedef struct mlc__npy_data {
     char        header[512];
     size_t      header_bytes, bytes;
@@ -58552,7 +58590,8 @@ typedef struct mlc__npy_data {
     void       *copy;                  /* to be freed */
 } mlc__npy_data;
 
-/* Magic, version 1, length, dict, spaces and a newline up to a multiple of 64. */
+/* Writes the header: magic, version 1.0, length, dict, then blanks and a newline up to a multiple
+ * of 64, so that the data is aligned when the file is mapped. */
 static void mlc__npy_describe(const mlc_tensor *t, mlc__npy_data *d)
 {
     char *text = d->header + 10;
@@ -58569,7 +58608,8 @@ static void mlc__npy_describe(const mlc_tensor *t, mlc__npy_data *d)
     d->header_bytes = n + 10;
 }
 
-/* mlc__npy_data_end frees what this takes, also after a failure. */
+/* Describes tensor t and makes its bytes available; mlc__npy_data_end frees the copy, also after an
+ * error. bf16, which NumPy lacks, is written as f32. */
 static mlc_status mlc__npy_data_begin(mlc_tensor *t, mlc__npy_data *d)
 {
     mlc_ctx *ctx = t->ctx;
@@ -58596,8 +58636,10 @@ static mlc_status mlc__npy_data_begin(mlc_tensor *t, mlc__npy_data *d)
     return MLC_OK;
 }
 
+/* Frees the copy, if one was made. */
 static void mlc__npy_data_end(mlc_ctx *ctx, mlc__npy_data *d) { mlc__heap_free(ctx, d->copy); }
 
+/* The tensor may have any geometry and be on a device; the file replaces an old one atomically. */
 MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
 {
     mlc__npy_data d;
@@ -58619,13 +58661,14 @@ MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
 /* -- zip -- */
 
 #define MLC__ZIP_MANY  65535u
-#define MLC__ZIP_LARGE 0xFFFFFFFFu     /* stands where a number of 8 bytes is elsewhere */
+#define MLC__ZIP_LARGE 0xFFFFFFFFu     /* in a field of 4 bytes: see the one of 8 elsewhere */
 #if defined(MLC_TEST_TINY)
 #  define MLC__ZIP_WIDE 256u           /* from here on numbers have 8 bytes */
 #else
 #  define MLC__ZIP_WIDE MLC__ZIP_LARGE
 #endif
 
+/* A little-endian number of n bytes. */
 static uint64_t mlc__le(const unsigned char *p, int n)
 {
     uint64_t v = 0;
@@ -58633,18 +58676,22 @@ static uint64_t mlc__le(const unsigned char *p, int n)
     return v;
 }
 
+/* Writes one. */
 static void mlc__le_put(unsigned char *p, int n, uint64_t v)
 {
     for (int i = 0; i < n; i++) p[i] = (unsigned char)(v >> 8 * i);
 }
 
-typedef struct mlc__zip_entry {        /* of the central directory */
-    char    *name;                     /* without ".npy" */
+/* An entry of a zip that is read, from its record in the central directory. packed: bytes in the
+ * file; bytes: those after inflating. */
+typedef struct mlc__zip_entry {
+    char    *name;                     /* without ".npy"; in the arena */
     uint32_t crc;
-    uint16_t method;
+    uint16_t method;                   /* 0: stored, 8: deflate */
     int64_t  packed, bytes, offset, data;                  /* data: where it begins */
 } mlc__zip_entry;
 
+/* A zip that is read, on the reader's stack, which frees directory and entries. */
 typedef struct mlc__zip {
     mlc__file       file;
     unsigned char  *directory;
@@ -58652,12 +58699,13 @@ typedef struct mlc__zip {
     mlc__zip_entry *entries;
 } mlc__zip;
 
+/* An error of the zip as a whole. */
 static mlc_status mlc__zip_fail(const mlc__zip *z, const char *why)
 {
     return mlc__fail(z->file.ctx, MLC_ERR_IO, "'%s': %s", z->file.path, why);
 }
 
-/* Reads n bytes at an offset which is checked. */
+/* Reads n bytes at offset `at`, which comes from the file and is therefore checked. */
 static mlc_status mlc__zip_read(mlc__zip *z, int64_t at, void *to, int64_t n)
 {
     if (at < 0 || at > z->file.size || n > z->file.size - at)
@@ -58666,16 +58714,19 @@ static mlc_status mlc__zip_read(mlc__zip *z, int64_t at, void *to, int64_t n)
     return mlc__file_read(&z->file, to, (size_t)n);
 }
 
-/* Numbers too large for the end record stand in another one before it. */
+/* The zip64 end record, for numbers too large for the end record at byte `end`: a locator of 20
+ * bytes before that one says where it is. */
 static mlc_status mlc__zip_end64(mlc__zip *z, int64_t end)
 {
     unsigned char r[56] = { 0 };
     MLC__TRY(mlc__zip_read(z, end - 20, r, 20));
+    /* Locator: signature at 0, offset of the zip64 end record at 8. */
     if (mlc__le(r, 4) != 0x07064b50) return mlc__zip_fail(z, "the zip64 end record is missing");
     const uint64_t at = mlc__le(r + 8, 8);
     if (at > (uint64_t)z->file.size) return mlc__zip_fail(z, "the zip64 end record is missing");
     MLC__TRY(mlc__zip_read(z, (int64_t)at, r, 56));
     if (mlc__le(r, 4) != 0x06064b50) return mlc__zip_fail(z, "the zip64 end record is missing");
+    /* That record: entries at 32, bytes of the directory at 40, its offset at 48, 8 bytes each. */
     const uint64_t count = mlc__le(r + 32, 8), bytes = mlc__le(r + 40, 8);
     const uint64_t from = mlc__le(r + 48, 8);
     if (count > (uint64_t)z->file.size / 46 || bytes > (uint64_t)z->file.size ||
@@ -58687,7 +58738,8 @@ static mlc_status mlc__zip_end64(mlc__zip *z, int64_t end)
     return MLC_OK;
 }
 
-/* The end record: the last place in the file where it fits, comment and all. */
+/* Finds the end record: the last place in the file where it fits with its comment of at most 65535
+ * bytes. It gives number, size and place of the directory. */
 static mlc_status mlc__zip_end(mlc__zip *z)
 {
     mlc_ctx *ctx = z->file.ctx;
@@ -58698,6 +58750,8 @@ static mlc_status mlc__zip_end(mlc__zip *z)
     unsigned char *tail = MLC__HEAP(unsigned char *, ctx, (size_t)n, "npz_load");
     if (!tail) return MLC_ERR_NOMEM;
     st = mlc__zip_read(z, z->file.size - n, tail, n);
+    /* End record: signature at 0, entries at 10 (2 bytes), bytes of the directory at 12 (4), its
+     * offset at 16 (4), bytes of the comment at 20 (2), the comment at 22. */
     while (!st && at >= 0 && !(mlc__le(tail + at, 4) == 0x06054b50 &&
                                at + 22 + (int64_t)mlc__le(tail + at + 20, 2) == n))
         at--;
@@ -58714,7 +58768,8 @@ static mlc_status mlc__zip_end(mlc__zip *z)
     return st;
 }
 
-/* Sizes of 0xFFFFFFFF stand in the extra field 1, in this order, those that are needed. */
+/* Sizes that are MLC__ZIP_LARGE in the record are in its extra field 1, 8 bytes each, in this order
+ * and only those that are needed. */
 static mlc_status mlc__zip_wide(mlc__zip *z, mlc__zip_entry *e, const unsigned char *extra,
                                 int64_t n)
 {
@@ -58737,7 +58792,7 @@ static mlc_status mlc__zip_wide(mlc__zip *z, mlc__zip_entry *e, const unsigned c
     return MLC_OK;
 }
 
-/* A name that is a file's, without NUL, ".npy" taken off. */
+/* The name of an entry without ".npy", copied to the arena; NUL bytes are refused. */
 static mlc_status mlc__zip_name(mlc__zip *z, mlc__zip_entry *e, const unsigned char *name,
                                 int64_t n)
 {
@@ -58751,12 +58806,16 @@ static mlc_status mlc__zip_name(mlc__zip *z, mlc__zip_entry *e, const unsigned c
     return MLC_OK;
 }
 
-/* One record of the directory; *used is its length. */
+/* Reads one record of the directory into e; *used is its length. Deflate makes at most 1032 bytes
+ * of one, so a larger size is wrong and would only cost memory. */
 static mlc_status mlc__zip_record(mlc__zip *z, const unsigned char *r, int64_t left,
                                   mlc__zip_entry *e, int64_t *used)
 {
     if (left < 46 || mlc__le(r, 4) != 0x02014b50)
         return mlc__zip_fail(z, "the zip's directory is damaged");
+    /* Record: flags at 8, method at 10, CRC at 16, packed size at 20, size at 24, lengths of name,
+     * extra field and comment at 28, 30, 32, offset of the local header at 42; these three follow
+     * at 46. */
     const int64_t name = (int64_t)mlc__le(r + 28, 2), extra = (int64_t)mlc__le(r + 30, 2);
     const int64_t comment = (int64_t)mlc__le(r + 32, 2);
     *used = 46 + name + extra + comment;
@@ -58777,18 +58836,21 @@ static mlc_status mlc__zip_record(mlc__zip *z, const unsigned char *r, int64_t l
     return mlc__zip_name(z, e, r + 46, name);
 }
 
-/* Where the entry's data begins: only its own header tells, whose sizes nobody reads. */
+/* Finds where the data of an entry begins, which only its local header tells; sizes in that header
+ * are not used. The data must end before the directory. */
 static mlc_status mlc__zip_local(mlc__zip *z, mlc__zip_entry *e)
 {
     unsigned char r[30] = { 0 };
     MLC__TRY(mlc__zip_read(z, e->offset, r, 30));
     if (mlc__le(r, 4) != 0x04034b50) return mlc__zip_fail(z, "an entry's own header is missing");
+    /* Lengths of name and extra field at 26 and 28: they may differ from those in the record. */
     e->data = e->offset + 30 + (int64_t)mlc__le(r + 26, 2) + (int64_t)mlc__le(r + 28, 2);
     if (e->data > z->directory_at || e->packed > z->directory_at - e->data)
         return mlc__zip_fail(z, "an entry runs into the zip's directory");
     return MLC_OK;
 }
 
+/* Order of entries in the file. */
 static int mlc__zip_by_offset(const void *a, const void *b)
 {
     const int64_t x = MLC__CAST(const mlc__zip_entry *, a)->offset;
@@ -58796,13 +58858,15 @@ static int mlc__zip_by_offset(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Order of entries in the result. */
 static int mlc__zip_by_name(const void *a, const void *b)
 {
     return strcmp(MLC__CAST(const mlc__zip_entry *, a)->name,
                   MLC__CAST(const mlc__zip_entry *, b)->name);
 }
 
-/* All entries, none over another, names once each. */
+/* Reads all records and checks that no two entries overlap (a zip bomb) or share a name. Entries
+ * are sorted by name afterwards. */
 static mlc_status mlc__zip_entries(mlc__zip *z)
 {
     mlc_ctx *ctx = z->file.ctx;
@@ -58813,6 +58877,7 @@ static mlc_status mlc__zip_entries(mlc__zip *z)
         MLC__TRY(mlc__zip_local(z, &z->entries[i]));
     }
     if (left) return mlc__zip_fail(z, "the zip's directory has text after its last entry");
+    /* Overlaps, in the order of the file; then names, in the order that the caller gets. */
     if (z->count) qsort(z->entries, (size_t)z->count, sizeof *z->entries, mlc__zip_by_offset);
     for (int64_t i = 1; i < z->count; i++)
         if (z->entries[i - 1].data + z->entries[i - 1].packed > z->entries[i].offset)
@@ -58824,7 +58889,7 @@ static mlc_status mlc__zip_entries(mlc__zip *z)
     return MLC_OK;
 }
 
-/* The directory, sorted by name. */
+/* Finds and reads the directory. The caller frees directory and entries, also after an error. */
 static mlc_status mlc__zip_open(mlc__zip *z)
 {
     mlc_ctx *ctx = z->file.ctx;
@@ -58840,7 +58905,7 @@ static mlc_status mlc__zip_open(mlc__zip *z)
     return mlc__zip_entries(z);
 }
 
-/* Reads what is left of the entry and compares the checksum. */
+/* Reads the bytes of the entry that follow its array, if any, and compares the checksum. */
 static mlc_status mlc__zip_finish(mlc__source *s, const mlc__zip_entry *e)
 {
     char rest[512];
@@ -58848,6 +58913,7 @@ static mlc_status mlc__zip_finish(mlc__source *s, const mlc__zip_entry *e)
     return s->crc == e->crc ? MLC_OK : mlc__npy_fail(s, "the checksum is wrong");
 }
 
+/* Reads one entry as a tensor. Without zlib, a compressed one is UNSUPPORTED. */
 static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
 {
     mlc__source s;
@@ -58877,6 +58943,7 @@ static mlc_tensor *mlc__zip_array(mlc__zip *z, const mlc__zip_entry *e)
     return st == MLC_OK ? t : NULL;
 }
 
+/* All arrays of a zip, sorted by name; list, names and tensors are the current scope's. */
 static mlc_status mlc__npz_read(mlc__zip *z, const mlc_named **list, int64_t *n)
 {
     mlc_ctx *ctx = z->file.ctx;
@@ -58893,6 +58960,7 @@ static mlc_status mlc__npz_read(mlc__zip *z, const mlc_named **list, int64_t *n)
     return MLC_OK;
 }
 
+/* *list and *n are only set after success. */
 MLC_IMPL mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n)
 {
     mlc__zip z;
@@ -58912,21 +58980,23 @@ MLC_IMPL mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named
 
 /* -- writing a zip -- */
 
-/* One entry as it is written: fields that local header and directory share. */
+/* An entry that is written: the fields that its local header and its record share. */
 typedef struct mlc__zip_out {
     char     name[MLC_NAME_BYTES + 8];
     uint32_t crc;
     uint64_t bytes, offset;
 } mlc__zip_out;
 
-/* From the version needed up to the extra field's length: in both kinds of header, from here on. */
+/* The fields that both kinds of header share, from the version needed to the length of the extra
+ * field. wide: sizes are in the extra field (zip64). The date is constant, so that equal arrays
+ * give equal files. */
 static void mlc__zip_fields(unsigned char *p, const mlc__zip_out *e, bool wide, int extra)
 {
     mlc__le_put(p, 2, wide ? 45 : 20);
     mlc__le_put(p + 2, 2, 0x0800);                         /* names are UTF-8 */
     mlc__le_put(p + 4, 2, 0);                              /* stored */
     mlc__le_put(p + 6, 2, 0);
-    mlc__le_put(p + 8, 2, 0x21);                           /* 1980-01-01: the same bytes always */
+    mlc__le_put(p + 8, 2, 0x21);                           /* 1980-01-01 */
     mlc__le_put(p + 10, 4, e->crc);
     mlc__le_put(p + 14, 4, wide ? MLC__ZIP_LARGE : e->bytes);
     mlc__le_put(p + 18, 4, wide ? MLC__ZIP_LARGE : e->bytes);
@@ -58934,12 +59004,13 @@ static void mlc__zip_fields(unsigned char *p, const mlc__zip_out *e, bool wide, 
     mlc__le_put(p + 24, 2, (uint64_t)extra);
 }
 
+/* Does a size or the offset require 8 bytes? */
 MLC__INLINE bool mlc__zip_is_wide(const mlc__zip_out *e)
 {
     return e->bytes >= MLC__ZIP_WIDE || e->offset >= MLC__ZIP_WIDE;
 }
 
-/* Both sizes and the offset, 8 bytes each. */
+/* The extra field of zip64, 28 bytes: both sizes and the offset. */
 static void mlc__zip_extra(unsigned char *p, const mlc__zip_out *e)
 {
     mlc__le_put(p, 2, 1);
@@ -58949,13 +59020,15 @@ static void mlc__zip_extra(unsigned char *p, const mlc__zip_out *e)
     mlc__le_put(p + 20, 8, e->offset);
 }
 
-/* at: where in the file; moved on. */
+/* Writes n bytes; *at is the position in the file and moves on. */
 static mlc_status mlc__zip_put(mlc__file *f, const void *data, size_t n, uint64_t *at)
 {
     *at += n;
     return mlc__file_write(f, data, n);
 }
 
+/* Writes local header, name and array, and fills e for the record. The checksum precedes the data
+ * in the file, so it is computed first. */
 static mlc_status mlc__zip_put_entry(mlc__file *f, mlc__zip_out *e, mlc_tensor *t,
                                      const uint32_t *table, uint64_t *at)
 {
@@ -58981,12 +59054,14 @@ static mlc_status mlc__zip_put_entry(mlc__file *f, mlc__zip_out *e, mlc_tensor *
     return st;
 }
 
+/* Writes the record of an entry in the central directory. */
 static mlc_status mlc__zip_put_record(mlc__file *f, const mlc__zip_out *e, uint64_t *at)
 {
     unsigned char r[46], extra[28];
     const bool wide = mlc__zip_is_wide(e);
     memset(r, 0, sizeof r);
     mlc__le_put(r, 4, 0x02014b50);
+    /* Made by version 4.5 on DOS, so no rights of files are expected. */
     mlc__le_put(r + 4, 2, 45);
     mlc__zip_fields(r + 6, e, wide, wide ? 28 : 0);
     mlc__le_put(r + 42, 4, wide ? MLC__ZIP_LARGE : e->offset);
@@ -58996,13 +59071,16 @@ static mlc_status mlc__zip_put_record(mlc__file *f, const mlc__zip_out *e, uint6
     return wide ? mlc__zip_put(f, extra, 28, at) : MLC_OK;
 }
 
-/* The end of the file; the large numbers in a record of their own if they do not fit. */
+/* Writes the end of the file, whose directory is at `from` and ends at `at`: for large numbers a
+ * zip64 end record (56 bytes) and its locator (20), then always the end record (22). */
 static mlc_status mlc__zip_put_end(mlc__file *f, uint64_t n, uint64_t from, uint64_t at)
 {
     unsigned char r[56 + 20 + 22];
     const uint64_t bytes = at - from;
     const bool wide = n >= MLC__ZIP_MANY || bytes >= MLC__ZIP_WIDE || from >= MLC__ZIP_WIDE;
     memset(r, 0, sizeof r);
+    /* Zip64 end record: bytes after this field, versions made by and needed, entries on this disk
+     * and in all, bytes and offset of the directory. */
     mlc__le_put(r, 4, 0x06064b50);
     mlc__le_put(r + 4, 8, 44);
     mlc__le_put(r + 12, 2, 45);
@@ -59011,9 +59089,11 @@ static mlc_status mlc__zip_put_end(mlc__file *f, uint64_t n, uint64_t from, uint
     mlc__le_put(r + 32, 8, n);
     mlc__le_put(r + 40, 8, bytes);
     mlc__le_put(r + 48, 8, from);
+    /* Locator: offset of that record, number of disks. */
     mlc__le_put(r + 56, 4, 0x07064b50);
     mlc__le_put(r + 64, 8, at);
     mlc__le_put(r + 72, 4, 1);
+    /* End record, without a comment. */
     mlc__le_put(r + 76, 4, 0x06054b50);
     mlc__le_put(r + 84, 2, wide ? MLC__ZIP_MANY : n);
     mlc__le_put(r + 86, 2, wide ? MLC__ZIP_MANY : n);
@@ -59022,6 +59102,7 @@ static mlc_status mlc__zip_put_end(mlc__file *f, uint64_t n, uint64_t from, uint
     return wide ? mlc__file_write(f, r, sizeof r) : mlc__file_write(f, r + 76, 22);
 }
 
+/* All entries, their records, the end. */
 static mlc_status mlc__npz_write(mlc__file *f, mlc__zip_out *out, const mlc_named *list, int64_t n)
 {
     uint32_t table[256];
@@ -59034,7 +59115,8 @@ static mlc_status mlc__npz_write(mlc__file *f, mlc__zip_out *out, const mlc_name
     return mlc__zip_put_end(f, (uint64_t)n, from, at);
 }
 
-/* Names as they will be in the zip; each once. sorted has room for n. */
+/* Checks the arguments and makes the names in the zip, of which each may come once; sorted has n
+ * elements. */
 static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, mlc_named *sorted,
                                  const mlc_named *list, int64_t n)
 {
@@ -59055,6 +59137,7 @@ static mlc_status mlc__npz_names(mlc_ctx *ctx, mlc__zip_out *out, mlc_named *sor
     return MLC_OK;
 }
 
+/* Entries are stored in the order of the list, uncompressed as numpy.savez has them. */
 MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n)
 {
     mlc__atomic a;
@@ -61499,6 +61582,7 @@ static mlc_status mlc__table_types(mlc_table *t, const mlc__csv *c)
         for (int64_t k = 0; k < t->cols; k++, at += strlen(at) + 1) {
             mlc__table_col *col = &t->columns[k];
             const mlc_column want = k < c->desc.n_types ? c->desc.types[k] : MLC_COLUMN_AUTO;
+            /* A missing field fits any type, but is counted. */
             if (mlc__csv_is_missing(at, strlen(at))) { col->missing++; continue; }
             if (want == MLC_COLUMN_TEXT) { col->type = want; continue; }
             const mlc_column type = mlc__table_widen(col->type, at);
@@ -61551,10 +61635,12 @@ static mlc_status mlc__table_build(mlc_table *t, mlc__csv *c)
     t->marks = MLC__HEAP(const char **, ctx,
                          (size_t)(t->rows / MLC__TABLE_STEP + 1) * sizeof *t->marks, "table_load");
     if (!t->columns || !t->marks) return MLC_ERR_NOMEM;
+    /* Names: the first row, or empty ones. */
     for (int64_t k = 0; k < t->cols; k++) {
         t->columns[k].name = c->desc.header ? at : "";
         if (c->desc.header) at += strlen(at) + 1;
     }
+    /* Marks: the first field of every 16th row. */
     for (int64_t r = 0; r < t->rows; r++) {
         if (r % MLC__TABLE_STEP == 0) t->marks[r / MLC__TABLE_STEP] = at;
         for (int64_t k = 0; k < t->cols; k++) at += strlen(at) + 1;
@@ -61575,6 +61661,7 @@ MLC_IMPL void mlc_table_free(mlc_table *t)
     mlc__handle_free(t->ctx, t);
 }
 
+/* As mlc_csv_desc_make, but the first row has the names. */
 MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
 {
     mlc_csv_desc d = mlc_csv_desc_make();
@@ -61582,6 +61669,7 @@ MLC_IMPL mlc_csv_desc mlc_table_desc_make(void)
     return d;
 }
 
+/* The list of types that the desc demands, from column 0 on. */
 static mlc_status mlc__table_types_check(mlc_ctx *ctx, const mlc_csv_desc *d)
 {
     MLC__TRY(mlc__list_check(ctx, "table_load", "types", d->types, d->n_types));
@@ -61653,6 +61741,7 @@ MLC_IMPL const char *mlc_table_name(const mlc_table *t, int64_t col)
     return mlc__table_has(t, col, "table_name") ? t->columns[col].name : NULL;
 }
 
+/* The first column of that name; -1 if none has it, without an error. */
 MLC_IMPL int64_t mlc_table_find(const mlc_table *t, const char *name)
 {
     for (int64_t k = 0; t && name && k < t->cols; k++)
@@ -61660,6 +61749,7 @@ MLC_IMPL int64_t mlc_table_find(const mlc_table *t, const char *name)
     return -1;
 }
 
+/* What the fields, or the desc, have made the column's type. */
 MLC_IMPL mlc_column mlc_table_type(const mlc_table *t, int64_t col)
 {
     return mlc__table_has(t, col, "table_type") ? t->columns[col].type : MLC_COLUMN_AUTO;
@@ -61673,6 +61763,7 @@ static const char *mlc__table_at(const mlc_table *t, int64_t row, int64_t col)
     return at;
 }
 
+/* The field as a text, decoded; it lives as long as the table. */
 MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_text")) return NULL;
@@ -61682,6 +61773,7 @@ MLC_IMPL const char *mlc_table_text(const mlc_table *t, int64_t row, int64_t col
     return mlc__table_at(t, row, col);
 }
 
+/* Order of pointers to texts, bytewise, independent of the locale. */
 static int mlc__text_order(const void *a, const void *b)
 {
     return strcmp(*MLC__CAST(const char *const *, a), *MLC__CAST(const char *const *, b));
@@ -61708,6 +61800,7 @@ static mlc_status mlc__table_categories(mlc_table *t, mlc__table_col *c, int64_t
     return MLC_OK;
 }
 
+/* Number of categories of a text column; 0 for others. */
 MLC_IMPL int64_t mlc_table_categories(mlc_table *t, int64_t col)
 {
     if (!mlc__table_has(t, col, "table_categories")) return 0;
@@ -61716,12 +61809,13 @@ MLC_IMPL int64_t mlc_table_categories(mlc_table *t, int64_t col)
     return c->categories;
 }
 
+/* The text of category `code`, in sorted order; NULL outside of 0 .. categories-1. */
 MLC_IMPL const char *mlc_table_category(mlc_table *t, int64_t col, int64_t code)
 {
     return code >= 0 && code < mlc_table_categories(t, col) ? t->columns[col].texts[code] : NULL;
 }
 
-/* The number of a text among a column's categories; -1: it is none of them. */
+/* The number of a text among a column's categories, by bisection; -1: it is none of them. */
 static int64_t mlc__table_code(const mlc__table_col *c, const char *text)
 {
     const char *const *at = MLC__CAST(const char *const *,
@@ -61804,6 +61898,7 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
                  (long long)f->size);
     MLC__TRY(mlc__file_read(f, raw, 4));
     MLC__TRY(mlc__file_plain(f, raw, 4));
+    /* Bytes 2 and 3: the type and the number of axes. */
     for (int i = 0; i < MLC__COUNT(mlc__idx_types); i++)
         if (mlc__idx_types[i].code == raw[2]) type = i;
     MLC__REQUIRE(f->ctx, raw[0] == 0 && raw[1] == 0 && type >= 0, IO,
@@ -61822,7 +61917,8 @@ static mlc_status mlc__idx_header(mlc__file *f, mlc__npy *a)
     return MLC_OK;
 }
 
-/* Reads the header and makes s the source of the data; the file must end where the data does. */
+/* Reads the header and makes s the source of the data. The file must end where the data does:
+ * missing bytes and bytes after it are both errors. */
 static mlc_status mlc__idx_begin(mlc__file *f, mlc__source *s, mlc__npy *a)
 {
     MLC__TRY(mlc__idx_header(f, a));
@@ -61845,6 +61941,7 @@ static mlc_tensor *mlc__idx_read(mlc__file *f)
     return t && mlc__npy_fill(&s, &a, t, NULL) == MLC_OK ? t : NULL;
 }
 
+/* A tensor of the current scope, of the dtype that the file has (i16 becomes i32). */
 MLC_IMPL mlc_tensor *mlc_idx_load(mlc_ctx *ctx, const char *path)
 {
     mlc__file f;
@@ -61891,6 +61988,7 @@ MLC_IMPL mlc_status mlc_idx_save(mlc_tensor *t, const char *path)
                  "mlc_cast", mlc_dtype_name(t->dtype), mlc__shape(t).s);
     unsigned char *data = MLC__HEAP(unsigned char *, ctx, bytes + 1, "idx_save");
     mlc_status st = data ? mlc_read(t, data, bytes) : MLC_ERR_NOMEM;
+    /* Kind 'f' is never widened: the conversion only swaps bytes. */
     const mlc__npy swap = { 'f', (int)size, size > 1, false, 0, { 0 } };
     if (!st) mlc__npy_convert(&swap, data, (int64_t)(bytes / size));
     if (!st) st = mlc__atomic_begin(&a, ctx, path);
