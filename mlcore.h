@@ -58106,8 +58106,8 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-/* Writes the bytes of mlc__st_write's file to a buffer of *room bytes; with bytes NULL none are
- * written. In any case *room becomes the number that the file takes, so that the caller can
+/* Writes the bytes of mlc__st_write's file to a buffer of so many bytes; with bytes NULL none are
+ * written. In any case the number becomes that which the file takes, so that the caller can
  * allocate them. */
 static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const mlc_named *list,
                                int64_t n, const mlc__buffer *header)
@@ -60910,16 +60910,28 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.IO.CSV ----------------------------------------- comma separated values: RFC 4180
- * One reader of fields serves tensors and tables: quotes, doubled quotes, any line end, a byte
- * order mark; a mistake is named with its line and column. A tensor of numbers takes two passes
- * over the text: check and count, then store. Numbers whose digits are an integer below 2^53 and
- * whose power of ten is at most 22 are converted here, with one rounding (Clinger's fast path: both
- * factors are f64 without error); the rest goes to strtod, with the locale's own point. */
+ * Comma separated values (RFC 4180), read and written. One reader of fields serves tensors of
+ * numbers (mlc_csv_load) and tables (mlc_table_load): quotes, doubled quotes, any line end, a byte
+ * order mark, comments. A mistake is named with its line and column.
+ *
+ *     mlc__csv_open     the whole file as a text on the heap, ended by 0
+ *     mlc__csv_begin    past the mark, skip_lines, and comments; maybe to names in the last comment
+ *     mlc__csv_next     to the next row                           <-+
+ *     mlc__csv_field    one field: a range of the text     <-+      |
+ *     mlc__csv_more     a delimiter follows: again         --+      |
+ *     mlc__csv_row_end  as many columns as the first row?          -+
+ *
+ * A tensor takes two passes over the text: one checks and counts, one stores, so that no memory
+ * grows.
+ *
+ * Numbers: where the digits are an integer below 2^53 and the power of ten is at most 22, both
+ * factors are f64 without error and one operation rounds once (Clinger's fast path, PLDI 1990).
+ * Others go to strtod, whose decimal point depends on the locale and is put in for the text's. */
 
 #ifndef MLC_NO_FILES
 
-/* text[0..n) for strtod: with the locale's own point, ended by 0. False if it does not fit: that is
- * no sensible number. */
+/* Copies text[0..n) for strtod: ended by 0, with the locale's decimal point in place of '.'. False
+ * if it does not fit into the buffer, which no sensible number exceeds. */
 static bool mlc__number_local(const char *text, size_t n, char *copy, size_t room)
 {
     const char *dot = localeconv()->decimal_point;
@@ -60935,14 +60947,16 @@ static bool mlc__number_local(const char *text, size_t n, char *copy, size_t roo
     return true;
 }
 
-/* The number in text[0..n), whatever the locale; false if there is none. Up to 19 digits and small
- * powers of ten are exact here; the rest goes to strtod with the locale's own point. */
+/* Reads text[0..n), the whole of it, as a number to *out, correctly rounded in any locale; nan and
+ * inf in any case of letters are numbers, hexadecimal ones are not. False if it is none. */
 static bool mlc__number(const char *text, size_t n, double *out)
 {
     /* Powers of ten that f64 holds exactly. */
     static const double power[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    /* digits: the first 19 significant ones; count: all significant ones; point: digits after the
+     * point. */
     uint64_t digits = 0;
     int count = 0, exponent = 0, point = -1;
     size_t i = 0;
@@ -60989,8 +61003,8 @@ static bool mlc__number(const char *text, size_t n, double *out)
     return true;
 }
 
-/* The same as f32, rounded once: only an f64 midway between two of f32 does not tell which one is
- * nearer to the text. */
+/* The same, rounded once to f32 and returned as f64. Rounding the f64 again only goes wrong where
+ * it is midway between two numbers of f32 and the text is not; strtof decides there. */
 static bool mlc__number_f32(const char *text, size_t n, double *out)
 {
     char copy[512];
@@ -61005,7 +61019,8 @@ static bool mlc__number_f32(const char *text, size_t n, double *out)
     return true;
 }
 
-/* An integer that fits 64 bits, with an optional sign. */
+/* An integer that fits 64 bits, with an optional sign and nothing else. Digits of a negative number
+ * are subtracted, so that the least one is read, too. */
 static bool mlc__whole_number(const char *text, size_t n, int64_t *out)
 {
     const bool negative = n > 0 && text[0] == '-';
@@ -61020,7 +61035,7 @@ static bool mlc__whole_number(const char *text, size_t n, int64_t *out)
     return true;
 }
 
-/* "", NA, N/A, null and NaN: nothing was measured. */
+/* Is the text one of the usual marks of a missing value? The words are those of pandas, in part. */
 static bool mlc__csv_is_missing(const char *text, size_t n)
 {
     static const char *const words[] = { "", "NA", "N/A", "null", "NULL", "nan", "NaN", "NAN" };
@@ -61029,26 +61044,29 @@ static bool mlc__csv_is_missing(const char *text, size_t n)
     return false;
 }
 
+/* A reader of a CSV file: the text, the position, and the counts so far. On the stack of a load,
+ * which frees text. Copies of it look ahead. */
 typedef struct mlc__csv {
     mlc_ctx      *ctx;
     const char   *path;
     char         *text;
     size_t        at, n;
     mlc_csv_desc  desc;
-    int64_t       rows, cols, line;
-    bool          begun, hash;         /* past the comments before the first row; the row      */
+    int64_t       rows, cols, line;    /* rows read; columns of the first row; line from 1     */
+    bool          begun, hash;         /* past the comments before the first row; this row     */
                                        /* begins with #                                        */
     mlc_tensor   *out;
     char         *data;                /* host memory of the result; NULL in the counting pass */
 } mlc__csv;
 
+/* An error at the line of the reader and column `col`, from 0. */
 static mlc_status mlc__csv_fail(const mlc__csv *c, int64_t col, const char *why)
 {
     return mlc__fail(c->ctx, MLC_ERR_IO, "'%s': line %lld, column %lld: %s", c->path,
                      (long long)c->line, (long long)col + 1, why);
 }
 
-/* LF, CR or the end of the file. */
+/* Does the line end at byte `at`: LF, CR or the end of the file? */
 static bool mlc__csv_ends_at(const mlc__csv *c, size_t at)
 {
     return at >= c->n || c->text[at] == '\n' || c->text[at] == '\r';
@@ -61056,7 +61074,7 @@ static bool mlc__csv_ends_at(const mlc__csv *c, size_t at)
 
 static bool mlc__csv_line_end(const mlc__csv *c) { return mlc__csv_ends_at(c, c->at); }
 
-/* Over the line's end: LF, CRLF or CR. */
+/* Moves past a line end: LF, CRLF or CR. */
 static void mlc__csv_break(mlc__csv *c)
 {
     if (c->at < c->n && c->text[c->at] == '\r') c->at++;
@@ -61070,16 +61088,19 @@ static void mlc__csv_skip_line(mlc__csv *c)
     mlc__csv_break(c);
 }
 
+/* A blank around fields; the delimiter itself (tab, space) is none. */
 static bool mlc__csv_blank(const mlc__csv *c, size_t at)
 {
     return (c->text[at] == ' ' || c->text[at] == '\t') && c->text[at] != c->desc.delimiter;
 }
 
-/* A field of the text as it stands: from the first to behind the last character, without quotes and
- * the blanks around them. doubled: it has quotes in it, each twice. */
+/* A field as a range [from,to) of the text, without its quotes and the blanks around it. doubled:
+ * it contains quotes, each twice, which mlc__csv_decode undoes. */
 typedef struct mlc__field { size_t from, to; bool quoted, doubled; } mlc__field;
 
-/* After the opening quote, up to behind the closing one; line ends belong to the field. */
+/* Reads a quoted field, from its opening quote to the delimiter or line end after the closing one.
+ * Line ends inside belong to the field and are counted. A quote without end is reported at its
+ * line. */
 static mlc_status mlc__csv_quoted(mlc__csv *c, int64_t col, mlc__field *f)
 {
     const int64_t line = c->line;
@@ -61105,7 +61126,8 @@ static mlc_status mlc__csv_quoted(mlc__csv *c, int64_t col, mlc__field *f)
     return MLC_OK;
 }
 
-/* The next field; stands on the delimiter or the line's end behind it. */
+/* Reads the next field and stops at the delimiter or the line end after it. An unquoted field may
+ * not contain a quote, which is a usual sign of a broken file. */
 static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
 {
     f->quoted = f->doubled = false;
@@ -61122,14 +61144,14 @@ static mlc_status mlc__csv_field(mlc__csv *c, int64_t col, mlc__field *f)
     return MLC_OK;
 }
 
-/* Are lines that begin with # passed over here? */
+/* Are lines that begin with # skipped here: everywhere, or only before the first row? */
 static bool mlc__csv_comments(const mlc__csv *c)
 {
     return c->desc.delimiter != '#' && (c->desc.comments == MLC_COMMENTS_ALL ||
                                         (c->desc.comments == MLC_COMMENTS_BEFORE && !c->begun));
 }
 
-/* Where the first character of a line is that is no blank; the end of one that has none. */
+/* Position of the first character of the line that is no blank, or of the line end. */
 static size_t mlc__csv_first(const mlc__csv *c)
 {
     size_t at = c->at;
@@ -61137,7 +61159,8 @@ static size_t mlc__csv_first(const mlc__csv *c)
     return at;
 }
 
-/* Stands at the begin of the next row; false at the end. Goes over empty lines and comments. */
+/* Moves to the begin of the next row, over empty lines and comments; false at the end of the
+ * file. */
 static bool mlc__csv_next(mlc__csv *c)
 {
     const bool rows = !mlc__csv_comments(c);
@@ -61153,7 +61176,8 @@ static bool mlc__csv_next(mlc__csv *c)
     return false;
 }
 
-/* How many fields the line has, as far as a line tells, and how many of them are finite numbers. */
+/* Counts the fields of the line at `at`, and how many of them are finite numbers, without a check
+ * of the quoting: only used to decide whether a comment has names. */
 static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, int64_t *numbers)
 {
     int64_t n = 0;
@@ -61174,7 +61198,9 @@ static int64_t mlc__csv_guess(const mlc__csv *c, size_t at, int64_t *numbers)
     return n;
 }
 
-/* The last comment before the first row may have the names: then reading begins in it, after #. */
+/* The last comment before the first row has the names, as NumPy's savetxt writes them, if it has as
+ * many fields as the first row, none of them a number, and that row only numbers. Reading then
+ * begins in it, after the #. */
 static void mlc__csv_names(mlc__csv *c)
 {
     mlc__csv row = *c, last = *c;
@@ -61196,7 +61222,7 @@ static void mlc__csv_names(mlc__csv *c)
     c->begun = true;
 }
 
-/* To the first row, past a byte order mark. */
+/* Moves the reader to the first row, or names: past a byte order mark, skip_lines, comments. */
 static void mlc__csv_begin(mlc__csv *c)
 {
     c->at = mlc__mark_bytes(c->text, c->n);
@@ -61207,7 +61233,7 @@ static void mlc__csv_begin(mlc__csv *c)
     if (c->desc.header && mlc__csv_comments(c)) mlc__csv_names(c);
 }
 
-/* Is there another field in this row? Goes over the delimiter. */
+/* Is there another field in this row? Moves past the delimiter. */
 static bool mlc__csv_more(mlc__csv *c)
 {
     const bool more = c->at < c->n && c->text[c->at] == c->desc.delimiter;
@@ -61217,7 +61243,8 @@ static bool mlc__csv_more(mlc__csv *c)
 
 #define MLC__CSV_HASH "; to pass over lines that begin with #, set desc.comments"
 
-/* Ends a row of col fields, which the first row's number must be. */
+/* Ends a row of col fields, as many as in the first row; otherwise an error with the likely
+ * reason. */
 static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
 {
     MLC__REQUIRE(c->ctx, c->cols == 0 || col == c->cols, IO,
@@ -61230,7 +61257,8 @@ static mlc_status mlc__csv_row_end(mlc__csv *c, int64_t col)
     return MLC_OK;
 }
 
-/* Text of the whole file, ended by 0; heap memory. */
+/* Checks the desc and reads the whole file to heap memory, ended by 0; the caller frees c->text,
+ * also after an error. */
 static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, const char *path,
                                 const mlc_csv_desc *desc)
 {
@@ -61254,7 +61282,7 @@ static mlc_status mlc__csv_open(mlc__csv *c, mlc_ctx *ctx, const char *what, con
     return st;
 }
 
-/* How many bytes of a field an error shows: of its first line, at most 40. */
+/* Bytes of a field that an error shows: its first line, at most 40. */
 static int mlc__csv_shown(const char *text, size_t n)
 {
     int shown = 0;
@@ -61262,8 +61290,8 @@ static int mlc__csv_shown(const char *text, size_t n)
     return shown;
 }
 
-/* What to set where a text has a separator that the file seems to have between its columns; "". A
- * blank is one after a number alone. */
+/* Advice for an error message where a field contains a character that seems to separate columns:
+ * which delimiter to set, or "". A blank only counts after a number. */
 static const char *mlc__csv_delimited(const char *text, size_t n)
 {
     double v;
@@ -61280,7 +61308,7 @@ static const char *mlc__csv_delimited(const char *text, size_t n)
 
 /* -- tensors of numbers -- */
 
-/* What to set so that a field of this text, which is no number, may be there; "". */
+/* Advice for a field that is no number: which option would accept it, or "". */
 static const char *mlc__csv_remedy(const mlc__csv *c, const char *text, size_t n)
 {
     if (!mlc__csv_is_missing(text, n)) {
@@ -61292,7 +61320,8 @@ static const char *mlc__csv_remedy(const mlc__csv *c, const char *text, size_t n
                                     : "; to read it as NaN, set desc.missing";
 }
 
-/* Stores a field; a result of i64 takes whole numbers only, exactly. */
+/* Checks a field and, in the second pass (c->data set), stores it in the result's dtype. i64 takes
+ * whole numbers only, exactly; inf must be spelled out, so a number that overflows is an error. */
 static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
 {
     const bool whole = c->desc.dtype == MLC_I64;
@@ -61327,6 +61356,7 @@ static mlc_status mlc__csv_store(mlc__csv *c, int64_t col, const mlc__field *f)
     return MLC_OK;
 }
 
+/* Reads one row; a header only counts its columns. */
 static mlc_status mlc__csv_row(mlc__csv *c, bool header)
 {
     int64_t col = 0;
@@ -61340,7 +61370,7 @@ static mlc_status mlc__csv_row(mlc__csv *c, bool header)
     return mlc__csv_row_end(c, col);
 }
 
-/* Walks the file once: to check and count, or with data to store. */
+/* Reads the whole file once: to check and count, or with data to store. */
 static mlc_status mlc__csv_pass(mlc__csv *c)
 {
     bool header = c->desc.header;
@@ -61350,7 +61380,8 @@ static mlc_status mlc__csv_pass(mlc__csv *c)
     return MLC_OK;
 }
 
-/* On a device the numbers are collected on the host first. */
+/* Both passes, with the allocation of c->out [rows,cols] between them. For a device the numbers are
+ * collected on the host first. */
 static mlc_status mlc__csv_parse(mlc__csv *c)
 {
     void *host = NULL;
@@ -61361,7 +61392,8 @@ static mlc_status mlc__csv_parse(mlc__csv *c)
     if (!c->ctx->on_host && !(host = mlc__heap_object(c->ctx, bytes, "csv_load")))
         return MLC_ERR_NOMEM;
     c->data = MLC__CAST(char *, host ? host : mlc__data(c->out));
-    mlc__csv_pass(c);                  /* the same text again: nothing is left to fail */
+    /* The second pass reads the same text again and cannot fail. */
+    mlc__csv_pass(c);
     if (!host) return MLC_OK;
     const mlc_status st = mlc__device_copy(c->ctx, mlc__data(c->out), host, bytes,
                                            MLC_COPY_TO_DEVICE);
@@ -61378,6 +61410,8 @@ MLC_IMPL mlc_csv_desc mlc_csv_desc_make(void)
     return d;
 }
 
+/* desc NULL: commas, no header, f32. Flushing of denormals is off meanwhile, since files have
+ * some. */
 MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_desc *desc)
 {
     const mlc_csv_desc d = desc ? *desc : mlc_csv_desc_make();
@@ -61396,8 +61430,8 @@ MLC_IMPL mlc_tensor *mlc_csv_load(mlc_ctx *ctx, const char *path, const mlc_csv_
 
 /* -- writing -- */
 
-/* The shortest number that reads back to the same bits, those of 16 bits as f32; "2", not "2.0".
- * No conversion takes part that a kernel would do: these make denormals 0. */
+/* Appends the shortest text that reads back to the same bits (of 16-bit floats as f32); "2", not
+ * "2.0". Conversions by kernels are avoided, because these flush denormals. */
 static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, int64_t i)
 {
     char text[MLC__NUMBER_TEXT];
@@ -61417,7 +61451,8 @@ static void mlc__csv_number(mlc__buffer *b, mlc_dtype dtype, const void *data, i
     mlc__put(b, text, (size_t)n);
 }
 
-/* A name in quotes where it needs them: also where a spreadsheet would take it for a formula. */
+/* Appends a name, quoted where the format requires it or where a spreadsheet would take it for a
+ * formula (=, +, -, @) or a reader for a comment. */
 static void mlc__csv_name(mlc__buffer *b, const char *name)
 {
     const bool quote = strpbrk(name, ",\"\r\n") || (*name && strchr("=+-@#\t ", *name));
@@ -61429,7 +61464,8 @@ static void mlc__csv_name(mlc__buffer *b, const char *name)
     if (quote) mlc__put(b, "\"", 1);
 }
 
-/* Rows of numbers from host memory; written by blocks. */
+/* Writes the names, if any, and the rows of numbers from host memory, by blocks of about 64 KiB; b
+ * is emptied after each. */
 static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, const void *data,
                                  int64_t rows, int64_t cols, const char *const *names)
 {
@@ -61452,6 +61488,7 @@ static mlc_status mlc__csv_write(mlc__file *f, mlc__buffer *b, mlc_dtype dtype, 
     return MLC_OK;
 }
 
+/* [rows] is written as one column. names: one for each column, or NULL. */
 MLC_IMPL mlc_status mlc_csv_save(mlc_tensor *t, const char *path, const char *const *names)
 {
     mlc__atomic a;
@@ -62061,16 +62098,28 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
 #endif
 
 /* @@ IMPL.PLOT ------------------------------------------- axes, ticks, legends, SVG
- * Coordinates are whole tenths of a pixel and numbers at ticks are digits and a power of ten, so no
- * locale has a say. Axes end at ticks (1, 2 or 5 times a power of ten), as Heckbert's "Nice numbers
- * for graph labels" (Graphics Gems, 1990) has it. */
+ * Line charts as SVG text (mlc_plot_write, mlc_plot_save), in a grid of panels.
+ *
+ *     mlc__plots_draw    <svg>, style, background
+ *       mlc__chart       one panel: title, legend, then for each axis
+ *         mlc__plot_axis   range of the series -> ends at ticks (Heckbert), step or decades
+ *         mlc__chart_ticks   grid lines and numbers
+ *         mlc__chart_series  line, points or both
+ *
+ * Coordinates are whole tenths of a pixel, and numbers at ticks are made of digits and a power
+ * of ten, so the text is the same in every locale. Axes end at ticks, which are 1, 2 or 5 times
+ * a power of ten (Heckbert, "Nice numbers for graph labels", Graphics Gems, 1990). Values that
+ * an axis cannot show (NaN, infinite, not positive on a logarithmic one) leave a gap. The text
+ * goes out in pieces through a writer, so a plot takes no memory that grows with its series. */
 
 #ifndef MLC_NO_METHODS
 
+/* Measures of a panel in tenths of a pixel: size, margins, height of a row of the legend, and the
+ * most such rows. */
 enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
        MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
 
-/* Text on its way to the writer, in pieces. */
+/* SVG text on its way to the writer, collected in pieces; on the stack of mlc__plots_draw. */
 typedef struct mlc__svg {
     mlc_writer write;
     void      *user;
@@ -62078,13 +62127,15 @@ typedef struct mlc__svg {
     char       text[512];
 } mlc__svg;
 
+/* Hands the collected text to the writer. */
 static void mlc__svg_flush(mlc__svg *s)
 {
     if (s->n) s->write(s->user, s->text, s->n);
     s->n = 0;
 }
 
-/* At most 255 bytes. */
+/* Appends a formatted piece of at most 255 bytes; the buffer is flushed before if it might not
+ * fit. */
 static void mlc__svg_put(mlc__svg *s, const char *format, ...) MLC_PRINTF(2, 3);
 static void mlc__svg_put(mlc__svg *s, const char *format, ...)
 {
@@ -62095,7 +62146,8 @@ static void mlc__svg_put(mlc__svg *s, const char *format, ...)
     va_end(args);
 }
 
-/* What XML has no character for becomes a space. */
+/* Appends a text with XML's escapes. Characters that XML 1.0 does not allow become blanks: control
+ * characters, U+FFFE and U+FFFF. */
 static void mlc__svg_label(mlc__svg *s, const char *text)
 {
     for (; *text; text++) {
@@ -62110,7 +62162,8 @@ static void mlc__svg_label(mlc__svg *s, const char *text)
     }
 }
 
-/* anchor: what of the text is at x; turn: it is read upwards. */
+/* A text element at (x, y). anchor: the point of the text that is at x (start, middle, end); turn:
+ * the text runs upwards, as the label of the y axis does. */
 static void mlc__svg_text(mlc__svg *s, int x, int y, int size, const char *anchor, bool turn,
                           const char *text)
 {
@@ -62124,19 +62177,22 @@ static void mlc__svg_text(mlc__svg *s, int x, int y, int size, const char *ancho
 
 /* -- axes -- */
 
-/* From tick `first` to tick `last`. Linear: tick i is i * step * 10^power. Logarithmic: 3 d,
- * 3 d + 1 and 3 d + 2 are 1, 2 and 5 times 10^d. */
+/* An axis with its ticks, from number `first` to `last`. Linear: tick i is i * step * 10^power.
+ * Logarithmic: ticks 3 d, 3 d + 1 and 3 d + 2 are 1, 2 and 5 times 10^d. */
 typedef struct mlc__axis {
     bool    log;
     int     step, power;
-    int64_t first, last, stride;
+    int64_t first, last, stride;       /* stride: from one tick that is drawn to the next       */
     double  low, high;                 /* values at both ends; log: their logarithms            */
     int     from, to;                  /* where they are in the picture                         */
 } mlc__axis;
 
+/* Can an axis show this value? The bound keeps differences of two values finite; NaN is not
+ * shown. */
 static bool mlc__plot_shown(double v, bool log) { return fabs(v) <= 1e300 && (!log || v > 0.0); }
 
-/* The values that series show along an axis; 0 to 1 if none. */
+/* The least and the largest value along an axis over all points that are shown, which both their
+ * coordinates must allow; 0 to 1 (log: 0.1 to 1) if none is. */
 static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, double *high)
 {
     bool any = false;
@@ -62152,8 +62208,10 @@ static void mlc__plot_range(const mlc_plot *p, bool vertical, double *low, doubl
         }
 }
 
+/* i / 3, rounded down also for negative i. */
 static int64_t mlc__tick_decade(int64_t i) { return i >= 0 ? i / 3 : -((2 - i) / 3); }
 
+/* The logarithm, base 10, of tick i. */
 static double mlc__log_tick(int64_t i)
 {
     static const double part[3] = { 0.0, 0.30102999566398120, 0.69897000433601880 };
@@ -62161,7 +62219,9 @@ static double mlc__log_tick(int64_t i)
     return (double)decade + part[i - 3 * decade];
 }
 
-/* Around both logarithms; with many decades the ends are decades. */
+/* Chooses ticks around both logarithms. Over many decades the ends are decades and every stride-th
+ * is drawn, about eight in all; below 2.5 decades ticks at 1, 2 and 5 are drawn and trimmed to the
+ * range. */
 static void mlc__axis_log(mlc__axis *a, double low, double high)
 {
     int64_t first = 3 * (int64_t)floor(low), last = 3 * (int64_t)ceil(high);
@@ -62179,7 +62239,9 @@ static void mlc__axis_log(mlc__axis *a, double low, double high)
     a->high = mlc__log_tick(last);
 }
 
-/* Around both values with about five ticks. What does not differ gets room on both sides. */
+/* Chooses about five ticks around both values. Values that hardly differ get half their size as
+ * space on both sides, so that the step is not 0. 1e-9 keeps rounding from adding a tick at an
+ * end. */
 static void mlc__axis_linear(mlc__axis *a, double low, double high)
 {
     const double most = fmax(fabs(low), fabs(high));
@@ -62200,6 +62262,7 @@ static void mlc__axis_linear(mlc__axis *a, double low, double high)
     a->high = (double)a->last * step;
 }
 
+/* The axis of a panel, drawn from `from` to `to` (for y, upwards, from is the larger). */
 static mlc__axis mlc__plot_axis(const mlc_plot *p, bool vertical, int from, int to)
 {
     mlc__axis a;
@@ -62214,13 +62277,15 @@ static mlc__axis mlc__plot_axis(const mlc_plot *p, bool vertical, int from, int 
     return a;
 }
 
+/* Place of the value v in the picture. */
 static int mlc__axis_at(const mlc__axis *a, double v)
 {
     const double share = ((a->log ? log10(v) : v) - a->low) / (a->high - a->low);
     return a->from + (int)lrint(share * (a->to - a->from));
 }
 
-/* digits * 10^power as "0.25" or "20000", from 10 to the power of `large` on as "2e4". */
+/* digits * 10^power as a text without printf's locale: "0.25" or "20000", or "2e4" if its first
+ * digit is below 10^-4 or at least 10^large. */
 static mlc__text mlc__tick_text(int64_t digits, int power, int large)
 {
     static const char zeros[] = "000000";
@@ -62239,6 +62304,7 @@ static mlc__text mlc__tick_text(int64_t digits, int power, int large)
     return t;
 }
 
+/* The number at tick i. */
 static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
 {
     static const int part[3] = { 1, 2, 5 };
@@ -62247,6 +62313,7 @@ static mlc__text mlc__axis_label(const mlc__axis *a, int64_t i)
     return mlc__tick_text(part[i - 3 * decade], (int)decade, 4);
 }
 
+/* Place of tick i in the picture. */
 static int mlc__axis_tick(const mlc__axis *a, int64_t i)
 {
     const double share = a->log ? (mlc__log_tick(i) - a->low) / (a->high - a->low)
@@ -62254,7 +62321,8 @@ static int mlc__axis_tick(const mlc__axis *a, int64_t i)
     return a->from + (int)lrint(share * (a->to - a->from));
 }
 
-/* Along x: so many ticks to a number that numbers do not touch, at about 66 a character. */
+/* Stride of numbers along x: doubled until the widest of them, at about 66 units a character, fits
+ * between two ticks. */
 static int64_t mlc__axis_stride(const mlc__axis *a)
 {
     int64_t stride = a->stride;
@@ -62270,7 +62338,7 @@ static int64_t mlc__axis_stride(const mlc__axis *a)
 
 /* -- a chart -- */
 
-/* Grid lines and their numbers, along x or up y. */
+/* Draws grid lines of axis a across the other one, and their numbers. */
 static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *other, bool vertical)
 {
     const int end = other->to - other->from;
@@ -62289,6 +62357,8 @@ static void mlc__chart_ticks(mlc__svg *s, const mlc__axis *a, const mlc__axis *o
     }
 }
 
+/* The color of series i: the palette of Okabe and Ito, which color-blind readers can tell apart,
+ * and two more; dashed series are gray and use up no color. */
 static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
 {
     static const char *const colours[8] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
@@ -62299,7 +62369,7 @@ static const char *mlc__chart_colour(const mlc_plot *p, int64_t i)
     return colours[before % 8];
 }
 
-/* The way follows. */
+/* Begins a path element of a series; the caller appends the points and closes it. */
 static void mlc__chart_path(mlc__svg *s, const mlc_plot *p, int64_t i)
 {
     const bool dashed = p->series[i].mark == MLC_PLOT_DASHED;
@@ -62313,8 +62383,9 @@ static void mlc__chart_point(mlc__svg *s, const char *colour, int x, int y)
     mlc__svg_put(s, "<circle cx=\"%d\" cy=\"%d\" r=\"28\" fill=\"%s\"/>\n", x, y, colour);
 }
 
-/* A line breaks at a gap; a point that would lie on the one before it is left out, one that is
- * alone is a dot: a way of no length with round ends. */
+/* Draws series i as one path. It breaks at values that cannot be shown; a point at the place of the
+ * one before it is left out; a point alone between two gaps becomes a dot, a line of no length with
+ * round ends ("h0"). */
 static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
                             const mlc__axis *ay)
 {
@@ -62337,6 +62408,8 @@ static void mlc__chart_line(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc
     mlc__svg_put(s, "%s\"/>\n", alone ? "h0" : "");
 }
 
+/* Draws series i by its mark: line, points, both, or dashed. Points at the same place are drawn
+ * once. */
 static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const mlc__axis *ax,
                               const mlc__axis *ay)
 {
@@ -62354,8 +62427,8 @@ static void mlc__chart_series(mlc__svg *s, const mlc_plot *p, int64_t i, const m
     }
 }
 
-/* Under the title, in as many rows as it takes and there is room for; drawn if s is given. Returns
- * the rows. */
+/* Lays out the labels of all series that have one, in rows below the title, and draws them if s is
+ * not NULL. Returns the number of rows, at most MLC__PLOT_ROWS; labels beyond these are dropped. */
 static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
 {
     const int wide = MLC__PLOT_W - MLC__PLOT_LEFT - MLC__PLOT_RIGHT;
@@ -62384,7 +62457,8 @@ static int mlc__chart_legend(mlc__svg *s, const mlc_plot *p, int left, int top)
     return any ? row + 1 : 0;
 }
 
-/* The chart whose corner is at x, y: a picture of its own, so that long texts end with it. */
+/* Draws the panel whose corner is at (x, y), as an svg element of its own, so that long texts are
+ * clipped at its border. Rows of the legend make the plot area smaller. */
 static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
 {
     const int left = MLC__PLOT_LEFT, right = MLC__PLOT_W - MLC__PLOT_RIGHT;
@@ -62410,12 +62484,14 @@ static void mlc__chart(mlc__svg *s, const mlc_plot *p, int x, int y)
 
 /* -- the picture -- */
 
+/* XML must be valid UTF-8; NULL is no text and allowed. */
 static mlc_status mlc__plot_text_check(mlc_ctx *ctx, const char *text, const char *what)
 {
     MLC__REQUIRE(ctx, !text || mlc__utf8_ok(text), ARG, "plot: %s is not valid UTF-8", what);
     return MLC_OK;
 }
 
+/* Checks one panel: its series, marks and texts. An empty panel is allowed. */
 static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
 {
     MLC__REQUIRE(ctx, p->count >= 0 && (p->series || !p->count), ARG,
@@ -62436,6 +62512,7 @@ static mlc_status mlc__plot_check(mlc_ctx *ctx, const mlc_plot *p)
     return MLC_OK;
 }
 
+/* 1 to 1000 panels, which keeps coordinates below 2^31. */
 static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                    int64_t columns)
 {
@@ -62447,7 +62524,8 @@ static mlc_status mlc__plots_check(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
     return MLC_OK;
 }
 
-/* Of charts that were checked. */
+/* Writes the picture of charts that were checked, row by row, `columns` side by side. Sizes in the
+ * file are pixels, the viewBox has tenths of them. */
 static void mlc__plots_draw(const mlc_plot *plots, int64_t count, int64_t columns,
                             mlc_writer write, void *user)
 {
@@ -62470,6 +62548,7 @@ static void mlc__plots_draw(const mlc_plot *plots, int64_t count, int64_t column
     mlc__svg_flush(&s);
 }
 
+/* write NULL means standard output, where the library was compiled with it. */
 MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                    int64_t columns, mlc_writer write, void *user)
 {
@@ -62480,15 +62559,17 @@ MLC_IMPL mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t 
     return MLC_OK;
 }
 
-/* A file on its way, and whether it still is. */
+/* The file of mlc_plot_save: user of its writer, with the first error. */
 typedef struct mlc__plot_file { mlc__atomic to; mlc_status st; } mlc__plot_file;
 
+/* The writer of mlc_plot_save: after an error it drops the text. */
 static void mlc__plot_to_file(void *user, const char *text, size_t bytes)
 {
     mlc__plot_file *f = MLC__CAST(mlc__plot_file *, user);
     if (f->st == MLC_OK) f->st = mlc__file_write(&f->to.file, text, bytes);
 }
 
+/* Also works while the context holds an error, since a plot may show what led to it. */
 MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot *plots,
                                   int64_t count, int64_t columns)
 {
@@ -62504,11 +62585,24 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
 #endif
 
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
- * A row for each kind holds its function and what its numbers are called and may be, so that one
- * check serves them all. Evaluation itself checks nothing. */
+ * Schedules of learning rate, momentum and weight decay; reduction on plateaus; the range test.
+ *
+ * A mlc_sched is a plain value: its kind, a few numbers, and pointers to the caller's arrays. At
+ * update t >= 0 it gives a factor, by which the base value of an optimizer's knob is multiplied.
+ * The table mlc__sched_rows has one row for each kind: the function, and the names and bounds of
+ * its numbers, so that a single check serves all kinds. Evaluation checks nothing.
+ *
+ *     mlc_sched_*  ->  mlc_optim_schedule: checks, copies with all arrays into one block
+ *                        each step: mlc__schedules_apply -> factors of all knobs, then o->factor
+ *
+ * Warm-up is a field of every schedule: (t + 1) / warmup times the first factor, after which the
+ * schedule begins at its own t = 0. Functions that make schedules never fail; a bad one has a
+ * kind or numbers that the check names. */
 
 #ifndef MLC_NO_METHODS
 
+/* A kind of schedule: its name in messages, its function, and its numbers. A count is an integer
+ * from `least` to 2^53, a value is of [0,most] and finite; a name of NULL ends each list. */
 typedef struct mlc__sched_row {
     const char *name;
     double (*at)(const mlc_sched *s, int64_t t);
@@ -62521,24 +62615,25 @@ enum { MLC__SCHED_CONSTANT = 1, MLC__SCHED_STEP, MLC__SCHED_MULTI_STEP, MLC__SCH
        MLC__SCHED_WSD, MLC__SCHED_NOAM, MLC__SCHED_INVERSE_SQRT, MLC__SCHED_USER,
        MLC__SCHED_ONE_CYCLE, MLC__SCHED_CYCLIC, MLC__SCHED_SEQUENCE, MLC__SCHED_KINDS };
 
-#define MLC__SCHED_DEEP 8              /* sequences in sequences */
-#define MLC__SCHED_MOST (INT64_C(1) << 53)
+#define MLC__SCHED_DEEP 8              /* most levels of sequences in sequences */
+#define MLC__SCHED_MOST (INT64_C(1) << 53)       /* counts are exact as f64 */
 
 /* -- factors -- */
 
-/* From 1 at x = 0 to 0 at x = 1. */
+/* A curve that falls from 1 at x = 0 to 0 at x = 1: half a cosine, a line, or 1 - sqrt(x). */
 static double mlc__curve_at(mlc_curve curve, double x)
 {
     if (curve == MLC_CURVE_COSINE) return (1.0 + cos(3.14159265358979323846 * x)) / 2.0;
     return 1.0 - (curve == MLC_CURVE_SQRT ? sqrt(x) : x);
 }
 
+/* From `from` at x = 0 to `to` at x = 1 along the curve. */
 static double mlc__between(double from, double to, mlc_curve curve, double x)
 {
     return to + (from - to) * mlc__curve_at(curve, x);
 }
 
-/* t / steps, at most 1. */
+/* t / steps, at most 1: schedules stay at their end afterwards. */
 static double mlc__share_of(int64_t t, int64_t steps)
 {
     return t < steps ? (double)t / (double)steps : 1.0;
@@ -62546,11 +62641,13 @@ static double mlc__share_of(int64_t t, int64_t steps)
 
 static double mlc__at_constant(const mlc_sched *s, int64_t t) { (void)t; return s->value[0]; }
 
+/* gamma for each `every` updates, as PyTorch's StepLR; value: gamma, count: every. */
 static double mlc__at_step(const mlc_sched *s, int64_t t)
 {
     return pow(s->value[0], (double)(t / s->count[0]));
 }
 
+/* gamma to the power of the milestones passed, of which equal ones count each (MultiStepLR). */
 static double mlc__at_multi_step(const mlc_sched *s, int64_t t)
 {
     int32_t k = 0;
@@ -62558,18 +62655,22 @@ static double mlc__at_multi_step(const mlc_sched *s, int64_t t)
     return pow(s->value[0], (double)k);
 }
 
+/* gamma for each update (ExponentialLR). */
 static double mlc__at_exponential(const mlc_sched *s, int64_t t)
 {
     return pow(s->value[0], (double)t);
 }
 
+/* Half a cosine down and the next half up again, with a period of 2 * steps, as the closed form of
+ * PyTorch's CosineAnnealingLR. */
 static double mlc__at_cosine(const mlc_sched *s, int64_t t)
 {
     return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE,
                         (double)(t % (2 * s->count[0])) / (double)s->count[0]);
 }
 
-/* A cycle that would be longer than 2^63 has no end. */
+/* SGDR (Loshchilov and Hutter 2017): cycles of first, first * mult, .. updates, each half a cosine
+ * from 1 to end. A cycle that would be longer than 2^63 has no end. */
 static double mlc__at_restarts(const mlc_sched *s, int64_t t)
 {
     int64_t steps = s->count[0];
@@ -62581,17 +62682,21 @@ static double mlc__at_restarts(const mlc_sched *s, int64_t t)
     return mlc__between(1.0, s->value[0], MLC_CURVE_COSINE, (double)t / (double)steps);
 }
 
+/* From 1 to end with the power of the share that remains (PolynomialLR); value: power, end. */
 static double mlc__at_polynomial(const mlc_sched *s, int64_t t)
 {
     const double left = 1.0 - mlc__share_of(t, s->count[0]);
     return s->value[1] + (1.0 - s->value[1]) * pow(left, s->value[0]);
 }
 
+/* A line between two factors (LinearLR); value: from, to. */
 static double mlc__at_linear(const mlc_sched *s, int64_t t)
 {
     return s->value[0] + (s->value[1] - s->value[0]) * mlc__share_of(t, s->count[0]);
 }
 
+/* Warm-up, stable, decay (Hu et al. 2024, MiniCPM): the lengths of the three phases are the
+ * counts. */
 static double mlc__at_wsd(const mlc_sched *s, int64_t t)
 {
     if (t < s->count[0]) return (double)(t + 1) / (double)s->count[0];
@@ -62601,21 +62706,26 @@ static double mlc__at_wsd(const mlc_sched *s, int64_t t)
                         mlc__share_of(t - s->count[1], s->count[2]));
 }
 
+/* The schedule of Vaswani et al. 2017, for a base rate of 1; count: width of the model, warm-up. */
 static double mlc__at_noam(const mlc_sched *s, int64_t t)
 {
     const double n = (double)t + 1.0, w = (double)s->count[1];
     return fmin(1.0 / sqrt(n), n / (w * sqrt(w))) / sqrt((double)s->count[0]);
 }
 
+/* Rises to 1 during the warm-up, then falls with 1 / sqrt(t). */
 static double mlc__at_inverse_sqrt(const mlc_sched *s, int64_t t)
 {
     const double n = (double)t + 1.0, w = (double)s->count[0];
     return n < w ? n / w : sqrt(w / n);
 }
 
+/* The program's function, whose results mlc__schedules_apply checks at each step. */
 static double mlc__at_user(const mlc_sched *s, int64_t t) { return s->fn(s->user, t); }
 
-/* Phases end at fractions of an update, as in PyTorch; one of no length is passed over. */
+/* Smith's one-cycle policy as PyTorch's OneCycleLR has it: value rise (share of the steps), start,
+ * peak, end; with three phases the way down is as long as the way up, to start, and the rest goes
+ * to end. Phases end at fractions of an update; one of no length is skipped. */
 static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
 {
     const double last = (double)s->count[0] - 1.0, at = fmin((double)t, last);
@@ -62623,6 +62733,7 @@ static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
     const double ends[3] = { top, s->three_phase ? 2.0 * top : last, last };
     const double level[4] = { s->value[1], s->value[2], s->value[s->three_phase ? 1 : 3],
                               s->value[3] };
+    /* The phase in which `at` is, skipping phases that end where they begin. */
     double from = 0.0;
     int phase = 0;
     while (phase < 2 && (at > ends[phase] || ends[phase] <= from)) from = ends[phase++];
@@ -62630,6 +62741,8 @@ static double mlc__at_one_cycle(const mlc_sched *s, int64_t t)
     return mlc__between(level[phase], level[phase + 1], s->curve, x);
 }
 
+/* A triangle between low and high, of up + down updates; its height is multiplied by cycle_gamma
+ * with each cycle and by gamma with each update (CyclicLR). */
 static double mlc__at_cyclic(const mlc_sched *s, int64_t t)
 {
     const int64_t up = s->count[0], down = s->count[1], at = t % (up + down);
@@ -62641,6 +62754,7 @@ static double mlc__at_cyclic(const mlc_sched *s, int64_t t)
 
 static double mlc__sched_value(const mlc_sched *s, int64_t t);
 
+/* The last part whose start is t or less, evaluated from its start. starts[0] is 0. */
 static double mlc__at_sequence(const mlc_sched *s, int64_t t)
 {
     int32_t i = s->n - 1;
@@ -62673,7 +62787,7 @@ static const mlc__sched_row mlc__sched_rows[MLC__SCHED_KINDS] = {
     { "sequence", mlc__at_sequence, { { NULL, 0 } }, { { NULL, 0 } } }
 };
 
-/* Of a schedule that was checked. */
+/* The factor at t of a schedule that was checked. */
 static double mlc__sched_value(const mlc_sched *s, int64_t t)
 {
     const mlc__sched_row *row = &mlc__sched_rows[s->kind];
@@ -62683,15 +62797,16 @@ static double mlc__sched_value(const mlc_sched *s, int64_t t)
 
 /* -- checks -- */
 
-/* What is wrong with a schedule: "cosine: steps is 0; it must be 1 to 2^53". */
+/* The first fault of a schedule, for a message: "cosine: steps is 0; it must be 1 to 2^53". */
 typedef struct mlc__sched_fault {
     const char *sched, *field, *must;
     int32_t     index;                 /* of field, an array; or -1 */
-    bool        real;                  /* value is what it is; else whole */
+    bool        real;                  /* value has the bad number; else whole */
     int64_t     whole;
     double      value;
 } mlc__sched_fault;
 
+/* Notes a fault of an integer and returns false, the result of the check. */
 static bool mlc__fault(mlc__sched_fault *f, const char *field, int32_t index, int64_t whole,
                        const char *must)
 {
@@ -62702,6 +62817,7 @@ static bool mlc__fault(mlc__sched_fault *f, const char *field, int32_t index, in
     return false;
 }
 
+/* Notes one of a real number. */
 static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value, const char *must)
 {
     f->real = true;
@@ -62709,6 +62825,7 @@ static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value
     return mlc__fault(f, field, -1, 0, must);
 }
 
+/* Checks all numbers of a schedule against its row, then warm-up, curve and the like. */
 static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
 {
     const mlc__sched_row *row = &mlc__sched_rows[s->kind];
@@ -62731,7 +62848,8 @@ static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
     return s->kind != MLC__SCHED_USER || s->fn || mlc__fault(f, "fn", -1, 0, "a function");
 }
 
-/* Milestones, or starts, which are all different. */
+/* Checks the array of a multi_step (milestones, ascending, may be equal) or a sequence (starts,
+ * strictly ascending from 0, with as many parts). */
 static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
 {
     const bool parts = s->kind == MLC__SCHED_SEQUENCE;
@@ -62753,6 +62871,8 @@ static bool mlc__sched_starts(const mlc_sched *s, mlc__sched_fault *f)
     return true;
 }
 
+/* The whole check of a schedule, with the parts of sequences to a depth of MLC__SCHED_DEEP, which
+ * bounds the recursion also where parts contain themselves. False with the fault in f. */
 static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
 {
     f->sched = "schedule";
@@ -62767,11 +62887,13 @@ static bool mlc__sched_fine(const mlc_sched *s, int deep, mlc__sched_fault *f)
     if (s->kind == MLC__SCHED_MULTI_STEP) return true;
     if (deep == MLC__SCHED_DEEP)
         return mlc__fault(f, "depth", -1, deep + 1, "at most 8");
+    /* The parts of a sequence, one level deeper. */
     for (int32_t i = 0; i < s->n; i++)
         if (!mlc__sched_fine(&s->parts[i], deep + 1, f)) return false;
     return true;
 }
 
+/* Raises the fault of a schedule, if it has one, as an ARG error of function `what`. */
 static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sched *s)
 {
     mlc__sched_fault f;
@@ -62783,6 +62905,7 @@ static mlc_status mlc__sched_check(mlc_ctx *ctx, const char *what, const mlc_sch
                      index, f.real ? mlc__real(f.value).s : got, f.must);
 }
 
+/* Checks at each call, since the schedule may be the program's own; NaN where it fails. */
 MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
 {
     mlc__sched_fault f;
@@ -62791,6 +62914,7 @@ MLC_IMPL double mlc_sched_at(const mlc_sched *s, int64_t t)
 
 /* -- schedules -- */
 
+/* A schedule of a kind with its first numbers; all others are 0. */
 static mlc_sched mlc__sched_of(int32_t kind, int64_t count0, int64_t count1, double value0,
                                double value1)
 {
@@ -62814,6 +62938,8 @@ MLC_IMPL mlc_sched mlc_sched_step(int64_t every, double gamma)
     return mlc__sched_of(MLC__SCHED_STEP, every, 0, gamma, 0.0);
 }
 
+/* `at` is not copied: it must live as long as the schedule, or until mlc_optim_schedule copies
+ * both. */
 MLC_IMPL mlc_sched mlc_sched_multi_step(const int64_t *at, int32_t n, double gamma)
 {
     mlc_sched s = mlc__sched_of(MLC__SCHED_MULTI_STEP, 0, 0, gamma, 0.0);
@@ -62847,6 +62973,7 @@ MLC_IMPL mlc_sched mlc_sched_linear(int64_t steps, double from, double to)
     return mlc__sched_of(MLC__SCHED_LINEAR, steps, 0, from, to);
 }
 
+/* The curve is that of the decay: cosine, linear or 1 - sqrt. */
 MLC_IMPL mlc_sched mlc_sched_wsd(int64_t warmup, int64_t stable, int64_t decay, double end,
                                  mlc_curve curve)
 {
@@ -62866,6 +62993,7 @@ MLC_IMPL mlc_sched mlc_sched_inverse_sqrt(int64_t warmup)
     return mlc__sched_of(MLC__SCHED_INVERSE_SQRT, warmup, 0, 0.0, 0.0);
 }
 
+/* user is passed on to fn, which must depend on t alone: plots call it as well. */
 MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
 {
     mlc_sched s = mlc__sched_of(MLC__SCHED_USER, 0, 0, 0.0, 0.0);
@@ -62874,6 +63002,7 @@ MLC_IMPL mlc_sched mlc_sched_user(mlc_sched_fn fn, void *user)
     return s;
 }
 
+/* The defaults of PyTorch's OneCycleLR: pct_start 0.3, div_factor 25, final_div_factor 1e4. */
 MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
 {
     mlc_one_cycle_desc d;
@@ -62887,6 +63016,7 @@ MLC_IMPL mlc_one_cycle_desc mlc_one_cycle_desc_make(int64_t steps)
     return d;
 }
 
+/* NULL gives kind 0, which every check refuses. */
 MLC_IMPL mlc_sched mlc_sched_one_cycle_ex(const mlc_one_cycle_desc *d)
 {
     if (!d) return mlc__sched_of(0, 0, 0, 0.0, 0.0);
@@ -62904,6 +63034,8 @@ MLC_IMPL mlc_sched mlc_sched_one_cycle(int64_t steps)
     return mlc_sched_one_cycle_ex(&d);
 }
 
+/* PyTorch's mode "triangular": down takes as long as up, and no gamma lowers the height.
+ * cycle_gamma 0.5 is its "triangular2", gamma below 1 its "exp_range". */
 MLC_IMPL mlc_cyclic_desc mlc_cyclic_desc_make(int64_t up, double low)
 {
     mlc_cyclic_desc d;
@@ -62932,6 +63064,7 @@ MLC_IMPL mlc_sched mlc_sched_cyclic(int64_t up, double low)
     return mlc_sched_cyclic_ex(&d);
 }
 
+/* A schedule with a warm-up already has no place for a second one: its kind becomes 0, a fault. */
 MLC_IMPL mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then)
 {
     mlc_sched s = then ? *then : mlc_sched_constant(1.0);
@@ -62940,6 +63073,7 @@ MLC_IMPL mlc_sched mlc_sched_warmup(int64_t steps, const mlc_sched *then)
     return s;
 }
 
+/* Neither parts nor starts are copied; see mlc_sched_multi_step. */
 MLC_IMPL mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *starts, int32_t n)
 {
     mlc_sched s = mlc__sched_of(MLC__SCHED_SEQUENCE, 0, 0, 0.0, 0.0);
@@ -62949,6 +63083,7 @@ MLC_IMPL mlc_sched mlc_sched_sequence(const mlc_sched *parts, const int64_t *sta
     return s;
 }
 
+/* Draws the factors of updates 0 .. steps-1, of at most 1000 of them, to an SVG file. */
 MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t steps,
                                    const char *path)
 {
@@ -62965,6 +63100,7 @@ MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t ste
         t[i] = (double)at;
         t[n + i] = mlc__sched_value(s, at);
     }
+    /* One line, without a legend. */
     const mlc_plot_series series = { NULL, t, t + n, n, MLC_PLOT_LINE };
     const mlc_plot plot = { mlc__sched_rows[s->kind].name, "updates", "factor", false, false,
                             &series, 1 };
@@ -62975,12 +63111,13 @@ MLC_IMPL mlc_status mlc_sched_plot(mlc_ctx *ctx, const mlc_sched *s, int64_t ste
 
 /* -- of an optimizer -- */
 
+/* Number of elements of starts, which only two kinds have. */
 static size_t mlc__sched_starts_of(const mlc_sched *s)
 {
     return s->kind == MLC__SCHED_MULTI_STEP || s->kind == MLC__SCHED_SEQUENCE ? (size_t)s->n : 0;
 }
 
-/* Of the arrays of a copy. */
+/* Bytes of the arrays of a copy, with the parts of sequences and theirs. */
 static size_t mlc__sched_bytes(const mlc_sched *s)
 {
     const size_t n = mlc__sched_starts_of(s);
@@ -62990,7 +63127,8 @@ static size_t mlc__sched_bytes(const mlc_sched *s)
     return bytes;
 }
 
-/* Arrays begin at `at`; returns where they end. */
+/* Copies s to *to and its arrays to the block at `at`, where mlc__sched_bytes has made space;
+ * returns the end. The copy depends on no memory of the program. */
 static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
 {
     const size_t n = mlc__sched_starts_of(s);
@@ -63007,13 +63145,16 @@ static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
     return at;
 }
 
+/* Factor of a knob at the next update; 1 without a schedule. Counted are attempts, also those that
+ * the loss scaler skipped. */
 static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
 {
     const mlc_sched *s = o->sched->of[knob];
     return s ? mlc__sched_value(s, o->attempts) : 1.0;
 }
 
-/* Nothing changes before all factors are known to be good. */
+/* Called by each step of the optimizer. Computes all factors and checks them, a user's function may
+ * return anything, before it changes one; a momentum of 1 or more would diverge. */
 static mlc_status mlc__schedules_apply(mlc_optim *o)
 {
     static const char *const names[MLC_KNOB_COUNT] = { "rate", "momentum", "weight decay" };
@@ -63024,6 +63165,7 @@ static mlc_status mlc__schedules_apply(mlc_optim *o)
                      "has a factor of %s after %lld updates; it must be finite and not negative; "
                      "nothing was changed", names[k], mlc__real(f).s, (long long)o->attempts);
     }
+    /* The base may itself be 1 or more, which is the program's decision. */
     const double base = o->sched->momentum, momentum = base * factor[MLC_KNOB_MOMENTUM];
     MLC__REQUIRE(o->ctx, momentum < 1.0 || base >= 1.0, VALUE, "optim_step: the schedule of the "
                  "momentum makes it %s after %lld updates; it must be below 1; nothing was changed",
@@ -63033,6 +63175,7 @@ static mlc_status mlc__schedules_apply(mlc_optim *o)
     return MLC_OK;
 }
 
+/* The schedules of an optimizer, made with the first one; remembers the base of the momentum. */
 static mlc_status mlc__schedules_make(mlc_optim *o)
 {
     if (o->sched) return MLC_OK;
@@ -63044,6 +63187,8 @@ static mlc_status mlc__schedules_make(mlc_optim *o)
     return MLC_OK;
 }
 
+/* Sets the schedule of a knob to a copy of *s, or for NULL removes it and restores the base
+ * value. */
 MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sched *s)
 {
     mlc_sched *copy = NULL;
@@ -63062,6 +63207,8 @@ MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sc
         mlc__heap_free(o->ctx, copy);
         return MLC_ERR_NOMEM;
     }
+    /* Nothing can fail from here on: the old schedule goes, and without a new one the base value
+     * returns. */
     mlc__heap_free(o->ctx, o->sched->of[knob]);
     o->sched->of[knob] = copy;
     if (!copy) o->factor[knob] = 1.0;
@@ -63071,6 +63218,8 @@ MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sc
 
 /* -- plateaus -- */
 
+/* The defaults of PyTorch's ReduceLROnPlateau, whose cooldown, bad epochs and best are fields
+ * here. */
 MLC_IMPL mlc_plateau mlc_plateau_make(void)
 {
     const mlc_plateau p = { false, false, 0.1, 1e-4, 10, 0, 0.0, 1e-8, MLC__NAN, 0, 0, 0 };
@@ -63095,7 +63244,8 @@ static mlc_status mlc__plateau_check(mlc_ctx *ctx, const mlc_plateau *p)
     return MLC_OK;
 }
 
-/* Of a best that is NaN: than the worst there is. */
+/* Is metric better than the best so far by the threshold, relative or absolute? A best of NaN, as
+ * at the start, counts as the worst possible. */
 static bool mlc__plateau_better(const mlc_plateau *p, double metric)
 {
     const double worst = p->max ? -MLC__INF : MLC__INF, best = p->best == p->best ? p->best : worst;
@@ -63104,6 +63254,9 @@ static bool mlc__plateau_better(const mlc_plateau *p, double metric)
     return p->max ? metric > bar : metric < bar;
 }
 
+/* Takes the metric of an epoch and cuts the rate after more than patience bad ones, as PyTorch
+ * does: a NaN metric is bad, during the cooldown none is counted, and a change of less than eps is
+ * not made. */
 MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
 {
     if (!o) return MLC_ERR_ARG;
@@ -63113,6 +63266,7 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
     p->bad = better ? 0 : p->bad + 1;
     if (p->cooling > 0) {
         p->cooling--;
+        /* During the cooldown no epoch counts as bad. */
         p->bad = 0;
     }
     if (p->bad <= p->patience) return MLC_OK;
@@ -63125,6 +63279,8 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
 
 /* -- the range test -- */
 
+/* rates and losses are the caller's, of `steps` numbers. The defaults are those of fastai's
+ * lr_find. */
 MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses, int64_t steps)
 {
     mlc_lr_range_desc d;
@@ -63139,7 +63295,8 @@ MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses,
     return d;
 }
 
-/* What was before the test: o has the optimizer's state, block the module's. */
+/* The state before the range test, which restores it: the optimizer (it keeps its own state while a
+ * copy trains), the module's state in block, the schedule of the rate, the random stream. */
 typedef struct mlc__lr_saved {
     mlc_optim  o;
     mlc_sched *sched;
@@ -63165,7 +63322,9 @@ static mlc_status mlc__lr_range_check(mlc_ctx *ctx, const mlc_lr_range_desc *d, 
     return MLC_OK;
 }
 
-/* The optimizer goes on with a copy of its state. */
+/* Saves module and optimizer, and lets the optimizer go on with a copy of its state, without
+ * averages and without a schedule of the rate, which the test sets itself. Gradients start at
+ * zero. */
 static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
 {
     mlc_optim n;
@@ -63183,6 +63342,8 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     *o = n;
     o->averages = NULL;
     o->ranged = true;
+    /* The stream of random numbers, so that the training afterwards is the same with or without the
+     * test. */
     was->seed = o->ctx->seed;
     was->stream = o->ctx->stream;
     was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
@@ -63191,14 +63352,17 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     return MLC_OK;
 }
 
-/* What step may have done to the optimizer beside training stays: it may have freed parameters. */
+/* Restores the state saved by begin. Changes that step made to the optimizer beside training stay:
+ * freed parameters, groups, layers, noise, other schedules. */
 static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
 {
     mlc_optim *old = &was->o;
+    /* Parameters that step has freed are entries no more. */
     for (int64_t i = 0; i < old->entries; i++)
         if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
     if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
+    /* Fields that belong to the optimizer as it is now, not to its state. */
     old->prev = o->prev;
     old->next = o->next;
     old->module = o->module;
@@ -63223,7 +63387,9 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
     return st;
 }
 
-/* Fills the curve. Means of the losses are as Adam's: of those so far. */
+/* Trains with rates that grow geometrically from d->from to d->to and notes rates and losses,
+ * smoothed by an exponential mean with Adam's correction for its start. Ends early where the loss
+ * is not finite or, relative to the least, has diverged. *n becomes the number of points. */
 static mlc_status mlc__lr_range_walk(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
                                      void *user, int64_t *n)
 {
@@ -63247,8 +63413,9 @@ static mlc_status mlc__lr_range_walk(mlc_optim *o, const mlc_lr_range_desc *d, m
     return MLC_OK;
 }
 
-/* Where the loss falls fastest with the logarithm of the rate, as rates are at equal distances, at
- * points from .. to - 1. A fall by less than a millionth is noise. */
+/* The rate at which the loss falls most to the next point, among points from .. to - 1; rates are
+ * at equal distances of their logarithm. A fall of less than a millionth is noise; NaN if nothing
+ * falls. */
 static double mlc__lr_steepest(const mlc_lr_range_desc *d, int64_t from, int64_t to)
 {
     double steepest = 1e-6 * fabs(d->losses[0]), lr = MLC__NAN;
@@ -63261,12 +63428,16 @@ static double mlc__lr_steepest(const mlc_lr_range_desc *d, int64_t from, int64_t
     return lr;
 }
 
+/* The steepest point without the first tenth and the last five, where smoothing starts and the loss
+ * diverges; of all points if there is none. */
 static double mlc__lr_suggested(const mlc_lr_range_desc *d, int64_t n)
 {
     const double lr = mlc__lr_steepest(d, d->steps / 10, n - 5);
     return lr == lr ? lr : mlc__lr_steepest(d, 0, n);
 }
 
+/* Everything is restored also after an error of step. *lr is the suggested rate, NaN if the loss
+ * never falls. */
 MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_lr_range_fn fn,
                                  void *user, int64_t *n, double *lr)
 {
@@ -63279,6 +63450,7 @@ MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_l
     MLC__TRY(mlc__lr_range_check(o->ctx, d, fn));
     MLC__TRY(mlc__lr_range_begin(o, &was));
     const mlc_status st = mlc__lr_range_walk(o, d, fn, user, &points);
+    /* Restore in any case; the error of the walk counts first. */
     const mlc_status put = mlc__lr_range_end(o, &was);
     if (n) *n = points;
     if (lr && st == MLC_OK) *lr = mlc__lr_suggested(d, points);
