@@ -59169,10 +59169,10 @@ MLC_IMPL mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named
  *            mlc__load_read         reads the tensors that are wanted, in the order of the file
  *         3  l->commit              only now parameters change
  *
- * So a load either fails and changes nothing, or changes everything that it reports. A shared
- * parameter is saved under its first name and accepted under any of them: safetensors keeps one
- * name of its own choice, torch.save all. All memory of a load is in one scope. IMPL.IO.OPTIM
- * uses the same passes with other names and another commit. */
+ * So a load that fails in pass 1 or 2 changes nothing. A shared parameter is saved under its
+ * first name and accepted under any of them: safetensors keeps one name of its own choice,
+ * torch.save all. All memory of a load is in one scope. IMPL.IO.OPTIM uses the same passes with
+ * other names and another commit. */
 
 /* The list that the two walks of mlc_save over the parameters fill, in the arena. */
 typedef struct mlc__state {
@@ -60418,7 +60418,8 @@ static mlc_status mlc__optim_file_begin(mlc__optim_file *f)
 }
 
 /* Lists every item that the optimizer has under prefix + name. The caller has sized list for
- * mlc__optim_items; *count becomes how many are there. Names and tensors are the arena's. */
+ * mlc__optim_items; *count becomes their number. Names and tensors belong to the
+ * current scope. */
 static mlc_status mlc__optim_named(mlc__optim_file *f, const char *prefix, mlc_named *list,
                                    int64_t *count)
 {
@@ -62587,7 +62588,7 @@ MLC_IMPL mlc_status mlc_plot_save(mlc_ctx *ctx, const char *path, const mlc_plot
 /* @@ IMPL.SCHED ------------------------------------------ schedules, plateaus, the range test
  * Schedules of learning rate, momentum and weight decay; reduction on plateaus; the range test.
  *
- * A mlc_sched is a plain value: its kind, a few numbers, and pointers to the caller's arrays. At
+ * An mlc_sched is a plain value: its kind, a few numbers, and pointers to the caller's arrays. At
  * update t >= 0 it gives a factor, by which the base value of an optimizer's knob is multiplied.
  * The table mlc__sched_rows has one row for each kind: the function, and the names and bounds of
  * its numbers, so that a single check serves all kinds. Evaluation checks nothing.
@@ -66519,9 +66520,10 @@ MLC_IMPL mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_m
  * epoch to epoch (`before` + k), so that workers start on the next epoch before the caller has
  * ended this one.
  *
- * One mutex guards the numbers of the crew and each slot's `batch`; a worker takes it twice a
- * batch. The plan only changes while no worker is busy, for which mlc__crew_pause waits. All
- * memory is allocated when the loader is made, so an epoch allocates nothing.
+ * One mutex guards the numbers of the crew and each slot's `batch`; it is taken twice a batch,
+ * by the worker and by the caller. The plan only changes while no worker is busy, for which
+ * mlc__crew_pause waits. All memory is allocated when the loader is made, so an epoch allocates
+ * nothing.
  *
  * A stream (a dataset without count) is read in order by one worker at most, and shuffled
  * through a buffer. A loader of tensors (mlc_loader_create) owns a dataset of their rows and has
