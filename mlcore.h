@@ -59579,7 +59579,7 @@ typedef struct mlc__load {
     const char          *what;         /* mlc_NAME without mlc_ */
     mlc_status         (*names)(struct mlc__load *l);      /* fills want and key */
     mlc_status         (*commit)(struct mlc__load *l);     /* the only one that changes values */
-    void                *user;         /* the optimizer, or NULL */
+    void                *user;         /* an optimizer's mlc__optim_file, or NULL */
     size_t               most;         /* bytes of a message that the caller completes; 0: whole */
     const char          *path;         /* NULL: the file is the n bytes of memory */
     const void          *memory;
@@ -66575,7 +66575,7 @@ typedef struct mlc__crew {
     pthread_mutex_t lock;
     pthread_cond_t  work, done;        /* a batch may be claimed; a batch is ready             */
     pthread_t      *thread;
-    int32_t         threads, busy, named;        /* started; filling a slot; that have scratch */
+    int32_t         threads, busy, named;        /* started; filling a slot; with scratch */
     bool            made, stop;        /* made: lock and conditions exist                      */
     uint32_t        forks;             /* mlc__fork_watch of the threads                       */
     /* Batches, counted on from epoch to epoch: the next to claim, the one after the plan's last,
