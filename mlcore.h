@@ -57095,11 +57095,10 @@ static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *pat
     return st;
 }
 
-/* The rename itself must reach the disk: fsync of the folder. Windows has done so already. */
-#if MLC__POSIX
 /* The rename itself must reach the disk: fsync of the folder. Windows has done so already. A folder
  * that may be written but not read cannot be synced, which is no error; EINVAL is a file system
  * without fsync of folders. */
+#if MLC__POSIX
 static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
@@ -59874,7 +59873,8 @@ static void mlc__load_check(mlc__load *l)
 /* -- the error: one message for all that does not fit, in the words of load_state_dict -- */
 
 /* A list of items for a message: as many as fit, at least the first, then the number of the others.
- * The field that limits it counts bytes and is over 100. */
+ * `between` separates them, `quote` is on both sides of each. The list has at most so many bytes as
+ * its limit says, which must be over 24: the first item is cut to fit. */
 typedef struct mlc__items {
     char        text[MLC__MESSAGE];
     const char *between, *quote;
