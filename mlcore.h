@@ -57095,10 +57095,10 @@ static mlc_status mlc__atomic_open(mlc__atomic *a, mlc_ctx *ctx, const char *pat
     return st;
 }
 
+#if MLC__POSIX
 /* The rename itself must reach the disk: fsync of the folder. Windows has done so already. A folder
  * that may be written but not read cannot be synced, which is no error; EINVAL is a file system
  * without fsync of folders. */
-#if MLC__POSIX
 static mlc_status mlc__sync_folder(mlc__atomic *a)
 {
     char *slash = strrchr(a->temp, '/');
