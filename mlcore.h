@@ -50624,47 +50624,73 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM ------------------------------------------ parameters as runs, groups, a step
- * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in the
- * order of the layout, with states placed alike. A step walks the entries and joins neighbours
- * into runs: same group, rate and decay, same updates, same dtype, all due, values and gradients
- * and state apart by the same bytes. A run is one kernel call, so a network without groups or
- * frozen layers is one call. Layouts are compared by number at each step: after surgery entries are
- * made again and state moves by parameter. With clipping or a scaler the squares of each run are
- * summed first, and the kernel guard turns them into the factor of the gradients, or into a step
- * that is not made; the pass over parameters multiplies by it, so gradients are read twice and
- * never written.
- * On a device guard runs in every step and the host never waits: counts, bias corrections, norm and
- * scaler live in device memory, rates and what is due go up where they are not as last time. */
+ * An optimizer holds an entry for each parameter that has a gradient in the root's layout, in
+ * the order of the layout. States are arrays in that order, too: element i of a state belongs to
+ * element i of the values, so that neighbouring parameters are neighbours in values, gradients
+ * and states:
+ *
+ *   mlc__flat.values  | w0      | b0 | w1      | b1 |     each from a new cache line
+ *   mlc__flat.grads   | w0      | b0 | w1      | b1 |     p->grad_offset, in bytes
+ *   mlc_optim.state[] | w0      | b0 | w1      | b1 |     entry[i].state, in bytes; f32 for 16 bits
+ *                      '---- one run ----' '- another -'
+ *
+ * A step walks the entries and joins neighbours into runs: same group, rate and decay, same
+ * number of updates, same dtype, all due, and equal distances in values, gradients and states. A
+ * run is one kernel call, so a network without groups or frozen layers takes one call (beside
+ * those of its large parameters, mlc__entry_follows).
+ *
+ *   mlc_optim_step -> mlc__optim_count -> mlc__optim_ready      layout as the module's, no error
+ *                                      -> mlc__optim_update     at every wanted-th call:
+ *       schedules, noise                                        rates; noise in gradients
+ *       mlc__optim_settings of each run, or guarded             struct mlc_step_state; norm, scaler
+ *       mlc__optim_run_entries of each run                      kernels: parameters move
+ *       mlc__optim_done                                         counts; gradients become stale
+ *       averages
+ *
+ * Layouts are compared by number at each step: after layers were added or frozen, entries are
+ * made again, and states move to the entry of the same parameter. With clipping or a scaler the
+ * squares of each run are summed first, and the kernel guard turns them into the factor of the
+ * gradients, or into a step that is not made; the pass over parameters multiplies by it, so that
+ * gradients are read twice and never written.
+ * On a device guard runs in every step and the host never waits: counts, bias corrections, norm
+ * and scaler are in device memory; rates and marks of due entries are copied up only if they
+ * changed.
+ * The optimizer is owned by its caller and listed in ctx->optims. It owns all arrays of struct
+ * mlc_optim, and neither the module nor its parameters, which may be freed before it. */
 
 #define MLC__TOKEN 0x9E3779B97F4A7C15ull
-#define MLC__GROUPS 16                 /* group 0: what no glob matches */
+#define MLC__GROUPS 16                 /* group 0 has no glob: entries that no glob matches */
 
-/* updates: on the CPU how many this parameter took part in: one that was frozen for a while lags
- * behind, as in PyTorch. A device may have skipped some, unknown to the host: there it is the sum
- * of their tokens. Either way, equal means that made in struct mlc_step_state is equal. */
-typedef struct mlc__entry {            /* a trained parameter */
+/* A trained parameter: an element of mlc_optim.entry, which owns nothing. updates: on the CPU the
+ * number of updates that changed this parameter. One that was frozen for a while has fewer than
+ * others, as `step` per parameter in PyTorch. A device may have skipped some, unknown to the host:
+ * there it is the sum of the tokens of its updates. Either way, equal numbers mean that `made` of
+ * two struct mlc_step_state is equal, so that one of them serves both entries. */
+typedef struct mlc__entry {
     mlc__param *p;                     /* NULL: freed */
     mlc_dtype   dtype;                 /* of its states: f32 for a 16-bit parameter */
     int16_t     group;
-    uint8_t     held;                  /* dtype of values that are in an average: mlc_average  */
+    uint8_t     held;                  /* dtype of values that an average keeps: mlc_average */
     bool        coded : 1;             /* states are codes: mlc__small_states */
     bool        no_decay : 1;          /* mlc_optim_no_decay */
-    bool        matrix : 1;            /* its step is not the rule's kernel: struct mlc__matrix */
-    double      rate;                  /* times that of the group: mlc_optim_layer_decay; or 1 */
-    int64_t     state;                 /* byte offset in each of them, and in averages */
-    int64_t     own;                   /* in states of struct mlc__matrix, mlc__small_states */
+    bool        matrix : 1;            /* stepped by struct mlc__matrix, not by a kernel */
+    double      rate;                  /* factor of the group's rate: mlc_optim_layer_decay */
+    int64_t     state;                 /* byte offset in each state, and in averages */
+    int64_t     own;                   /* the same in states of mlc__matrix, mlc__small_states */
     uint64_t    updates;
-    double      carry[2];              /* on the CPU: of the update before, for the next one */
+    double      carry[2];              /* on the CPU: numbers of the last update for the next */
 } mlc__entry;
 
-/* Settings of parameters whose names match. */
+/* Settings of parameters whose names match a glob: mlc_optim_group. glob is a copy on the heap,
+ * owned by the optimizer. */
 typedef struct mlc__group {
     char  *glob;
     double lr_scale, weight_decay;
     bool   adamw;
 } mlc__group;
 
-/* What an optimizer does on a device: mlc_backend_register. */
+/* Functions of an optimizer on a device, installed by mlc__optim_on_device: a program that
+ * registers no backend links none of them. */
 struct mlc__optim_device {
     mlc_status (*arrays)(mlc_optim *o, const mlc_optim *old);
     mlc_status (*ahead)(mlc_optim *o, int64_t i);          /* guard of one entry, in backward  */
@@ -50672,7 +50698,8 @@ struct mlc__optim_device {
     mlc_tensor *(*scaled)(mlc_optim *o, mlc_tensor *loss);
 };
 
-/* Schedules of an optimizer: mlc_optim_schedule. */
+/* Schedules of an optimizer, on its heap from the first mlc_optim_schedule: one for each setting
+ * that a schedule can change (mlc_knob). */
 struct mlc__schedules {
     mlc_sched  *of[MLC_KNOB_COUNT];    /* copies, each a block with its arrays; NULL: none     */
     double      momentum;              /* base value                                           */
@@ -50680,18 +50707,19 @@ struct mlc__schedules {
     double     (*factor)(const mlc_optim *o, mlc_knob knob);           /* of the next update   */
 };
 
-/* An average of the parameters, or slow weights of Lookahead, which is one that is written back. */
+/* An average of the parameters, or the slow weights of Lookahead, which is an average that is
+ * written back into the parameters. It is in the list o->averages, and the optimizer frees it. */
 struct mlc_average {
     mlc_optim   *o;
     mlc_average *next;
-    void        *memory, *at;          /* device; at: an array that lies as a state does       */
-    void        *moved[2];             /* both, while they follow a new layout                 */
+    void        *memory, *at;          /* device; at: an array in memory, placed as a state */
+    void        *moved[2];             /* the new memory and at, until a new layout is taken */
     bool         back, mean, warmup;
-    double       share;                /* of p in a new value */
+    double       share;                /* weight of p in a new value, 0 to 1 */
     int64_t      start, every, base;   /* base: updates made at the call */
 };
 
-/* States in fewer bits: IMPL.OPTIM.MOMENTS. */
+/* Functions of states in fewer bits: IMPL.OPTIM.MOMENTS. Static and never freed. */
 struct mlc__small {
     mlc_dtype  dtype;                  /* bf16; u8: codes                                      */
     mlc_status (*states)(mlc_optim *o);          /* places and memory, zeroed, of all entries  */
@@ -50699,7 +50727,8 @@ struct mlc__small {
     void       (*args)(const mlc_optim *o, const mlc__entry *e, struct mlc_k_optim *a);
 };
 
-/* What an optimizer does with its averages: mlc_average_ex. */
+/* Functions of averages, installed by mlc_average_ex: a program without averages links none of
+ * them. */
 struct mlc__average_fns {
     mlc_status (*update)(mlc_optim *o);
     mlc_status (*follow)(mlc_optim *o, const mlc_optim *n);
@@ -50711,34 +50740,39 @@ struct mlc__layers {
     void  (*apply)(mlc_optim *o);      /* to entries that were made anew                       */
     double  factor;                    /* 0: no layer decay                                    */
     bool    no_decay;
-    int32_t groups;                    /* when it was asked for                                */
+    int32_t groups;                    /* o->groups at the call: later groups win over it */
 };
 
-/* mlc_optim_noise. */
+/* Gaussian noise added to gradients before an update: mlc_optim_noise, IMPL.OPTIM.NOISE. Its
+ * deviation falls with the number of updates. */
 struct mlc__noise {
     mlc_status (*add)(mlc_optim *o);   /* before an update                                     */
     double       eta, gamma;
-    bool         added;                /* to gradients that are there, by a step that failed   */
+    bool         added;                /* true: a step added it and then failed; not twice */
 };
 
 struct mlc__matrix_job;
 
-/* A rule of whole matrices, mlc_adafactor or mlc_muon: a copy follows the optimizer. Its states
- * have shapes of their own, and lie one after the other in o->memory, by entry. */
+/* A rule of whole matrices, mlc_adafactor or mlc_muon, which no elementwise kernel can make. A copy
+ * of it stands right after the optimizer in one heap object. States of such a rule have shapes of
+ * their own and stand one after the other in o->memory, by entry, at entry.own. */
 struct mlc__matrix {
     size_t     bytes;                  /* of the struct                                        */
     int32_t    slots;                  /* states that an entry may have                        */
-    bool       adamw;                  /* what is no matrix is stepped by AdamW: Muon          */
-    double     ratio;                  /* of the rate of AdamW                                 */
+    bool       adamw;                  /* entries that are no matrices use AdamW: Muon */
+    double     ratio;                  /* rate of AdamW over the optimizer's rate */
     mlc_status (*build)(mlc_optim *n, const mlc_optim *o); /* states of n's entries, from o's  */
     mlc_status (*step)(mlc_optim *o, int64_t i, bool dry); /* of entry i; dry: only its memory */
     const mlc_tensor *(*update)(struct mlc__matrix_job *j);            /* NULL: p has moved    */
-    int32_t    (*slot)(const mlc__entry *e, int32_t k);    /* how state k lies; 0: there is none */
+    int32_t    (*slot)(const mlc__entry *e, int32_t k);    /* layout of state k; 0: none */
     mlc_tensor *(*tensor)(const mlc_optim *o, const mlc__entry *e, int32_t k);
     mlc_adafactor_desc adafactor;
     mlc_muon_desc      muon;
 };
 
+/* The optimizer. Constructors fill a draft of it on the stack (IMPL.OPTIM.DRAFT), which
+ * mlc__optim_make copies to the heap. Pointers to functions that are NULL belong to features that
+ * the program has not used, and so has not linked. */
 struct mlc_optim {
     mlc_ctx    *ctx;
     mlc_module *module;                /* NULL: freed */
@@ -50752,19 +50786,19 @@ struct mlc_optim {
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
     double      coefs[8];              /* of the rule, for its kernel */
-    int32_t     momentum;              /* 1 + its place in coefs; 0: the rule has none */
-    bool        whole : 1;             /* the rule needs all of a gradient: no step in backward */
+    int32_t     momentum;              /* 1 + its index in coefs; 0: the rule has none */
+    bool        whole : 1;             /* needs the whole gradient: no step in backward */
     bool        carries : 1;           /* the rule has numbers in carry */
-    bool        keeps_mean : 1;        /* mlc_optim_mean is for it */
+    bool        keeps_mean : 1;        /* the rule has a mean: mlc_optim_mean */
     bool        ranged : 1;            /* mlc_lr_range is trying rates */
     bool        in_backward : 1;
-    bool        mean : 1;              /* parameters are it, see mlc_optim_mean */
+    bool        mean : 1;              /* parameters hold the mean now: mlc_optim_mean */
     bool        adaptive : 1;          /* of mlc_optim_sam */
-    bool        sharp : 1;             /* gradients of mlc_optim_sam are taken */
+    bool        sharp : 1;             /* mlc_optim_step_with has made the gradients */
     bool        has_scaler : 1;
-    bool        measured : 1;          /* guard.norm is of a step */
-    bool        looks : 1;             /* at gradients, before they are used: clips or scales */
-    bool        stale : 1;             /* guard_dev is: guard goes up with the next step */
+    bool        measured : 1;          /* a step has written guard.norm */
+    bool        looks : 1;             /* guard reads squares of gradients: clips or scales */
+    bool        stale : 1;             /* guard_dev is: the next step copies guard up */
     double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
@@ -50787,34 +50821,36 @@ struct mlc_optim {
     struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
     struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
-    int64_t     wanted, calls;         /* calls of step to an update, and since the last one */
+    int64_t     wanted, calls;         /* calls of step per update; calls since the last one */
     mlc_scaler_desc scaler;
     struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
                                        /* is a copy for steps in backward                      */
     int64_t     attempts;              /* guard.steps; on a device with those that it skipped: */
                                        /* what the host decides by it needs no answer          */
     const struct mlc__optim_device *device;      /* NULL: the CPU */
-    mlc_status (*guarded)(mlc_optim *o, bool *skip);       /* of clipping, a scaler, a device  */
+    mlc_status (*guarded)(mlc_optim *o, bool *skip); /* with clipping, a scaler, on a device */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
-    mlc_average *averages, *swapped;   /* in their order; the one that parameters are, or NULL */
+    mlc_average *averages, *swapped;   /* the list; the average now in the parameters */
     const struct mlc__average_fns *average;      /* NULL: it never had one                     */
 };
 
-/* Items of its state: what comes before is numbers, what comes from D on are vectors. */
+/* Items of the state of L-BFGS as files number them: items before MLC__LBFGS_D are numbers, items
+ * from there on are vectors, two for each pair. */
 enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC__LBFGS_PAIRS };
 
-/* State of L-BFGS: IMPL.OPTIM.LBFGS. */
+/* State of L-BFGS, on the heap and owned by the optimizer: IMPL.OPTIM.LBFGS. A vector has an
+ * element for each element of all parameters, in the order of the entries. */
 struct mlc__lbfgs {
     mlc_status (*step)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
-    void      (*drop)(mlc_optim *o);   /* frees all memory of it but this struct               */
+    void      (*drop)(mlc_optim *o);   /* frees all that it owns but this struct */
     int64_t   (*items)(const mlc_optim *o);                /* that a walk has                  */
     mlc_tensor *(*item)(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES]);
     mlc_status (*plan)(mlc_optim *o, int64_t pairs);       /* begins a load; -1: no history    */
     mlc_status (*check)(mlc_optim *o, mlc_tensor *const *loaded);    /* items; NULL: none      */
-    void      (*take)(mlc_optim *o);   /* what was checked                                     */
+    void      (*take)(mlc_optim *o);   /* adopts the checked items */
     bool      loads;                   /* from plan until take, or its failure                 */
     int64_t   planned;                 /* pairs of that file                                   */
-    double    checked[4];              /* numbers of it; rho is in alpha, due behind due       */
+    double    checked[4];              /* its numbers; rho is in alpha, due after due */
     mlc_lbfgs_desc desc;
     int64_t   layout, n;               /* of entries; elements of a vector, padding included   */
     mlc_dtype dtype;                   /* of vectors */
@@ -50832,8 +50868,8 @@ struct mlc__lbfgs {
     double    t, scale;                /* length of the last step; of the first inverse Hessian */
 };
 
-/* Called where a module or a parameter is freed; either may be NULL. The optimizer lives on without
- * them. */
+/* Removes a freed module or parameter from all optimizers of the context; either argument may be
+ * NULL. An optimizer lives on without them: an entry whose p is NULL is never due. */
 static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p)
 {
     for (mlc_optim *o = ctx->optims; o; o = o->next) {
@@ -50842,13 +50878,15 @@ static void mlc__optims_forget(mlc_ctx *ctx, const mlc_module *m, const mlc__par
     }
 }
 
+/* Tells whether a parameter is trained by the optimizer: it has an entry. */
 static bool mlc__optim_has(const mlc_optim *o, const mlc__param *p)
 {
     for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p == p) return true;
     return false;
 }
 
-/* entry NULL: a first walk that only counts. */
+/* Argument of the two walks over the parameters of a module: with entry NULL the first one counts
+ * entries and bytes only, the second one fills entry[n]. o is the optimizer as it was before. */
 typedef struct mlc__optim_build {
     mlc_optim *o;
     mlc__entry *entry;
@@ -50856,6 +50894,9 @@ typedef struct mlc__optim_build {
     size_t bytes;
 } mlc__optim_build;
 
+/* Gives a parameter of the layout its entry, with the offset of its states. Offsets are those of
+ * the values scaled to the dtype of states, so that states keep the padding of the flat. Frozen
+ * parameters and buffers (grad_offset < 0) get none. */
 static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
 {
     mlc__optim_build *b = MLC__CAST(mlc__optim_build *, user);
@@ -50875,7 +50916,8 @@ static bool mlc__optim_place(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* State of parameters that stay moves to its new place. */
+/* Copies one state from the old layout to the new one: zero everywhere, then the elements of each
+ * parameter that was there before, cast if its dtype has changed. from NULL: the first layout. */
 static mlc_status mlc__optim_move(const mlc_optim *o, const mlc__optim_build *b, void *to,
                                   const void *from)
 {
@@ -50891,7 +50933,8 @@ static mlc_status mlc__optim_move(const mlc_optim *o, const mlc__optim_build *b,
     return MLC_OK;
 }
 
-/* On the CPU set is a part of step's block, and there is no guard_dev. */
+/* Frees all arrays that follow the layout: states, steps, settings, entries. On the CPU set is a
+ * part of step's block, and there is no guard_dev. */
 static void mlc__optim_free_state(mlc_optim *o)
 {
     mlc__heap_data_free(o->ctx, o->memory, MLC_MEM_OPTIM);
@@ -50901,9 +50944,10 @@ static void mlc__optim_free_state(mlc_optim *o)
     mlc__heap_free(o->ctx, o->entry);
 }
 
-/* Large blocks begin at equal offsets in their pages, and may lie 128 MB apart: then the four
- * arrays of a pass meet in one bank of the memory, which halves its speed. States are moved on by
- * some lines, also within a page: see IMPL.KERNELS.OPTIM. */
+/* Allocates the n_state arrays of states in one block. Large blocks begin at equal offsets in their
+ * pages, and may be 128 MB apart: then the arrays of a pass (p, g and two states) fall into one
+ * bank of the memory, which halves its speed. States are therefore shifted by 5120 bytes each, also
+ * within a page: see IMPL.KERNELS.OPTIM. */
 static mlc_status mlc__optim_states(mlc_optim *o, size_t bytes)
 {
     const size_t apart = bytes < 65536 ? 0 : 5120, arrays = (size_t)o->n_state;
@@ -50916,17 +50960,21 @@ static mlc_status mlc__optim_states(mlc_optim *o, size_t bytes)
     return MLC_OK;
 }
 
-/* Device: a sum of squares an entry, where a run begins; after step, in its block. */
+/* A sum of squares per entry, used where a run begins. On the device, in the block of step, after
+ * its structs. */
 static double *mlc__optim_squares_of(const mlc_optim *o)
 {
     return MLC__CAST(double *, (void *)(o->step + o->entries));
 }
 
-/* Fills n (a copy of o) with entries and state that follow the module's present layout. */
+/* Fills n (a copy of o) with entries and states that follow the module's present layout; o stays as
+ * it is. Fails for a module without parameters, and for parameters in f16. On an error the caller
+ * frees the arrays that n has so far. */
 static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
 {
     mlc_ctx *ctx = o->ctx;
     mlc__optim_build b = { o, NULL, 0, 0, 0 };
+    /* Pass 1 counts entries, pass 2 fills them. */
     mlc__params(o->module, mlc__optim_place, &b);
     MLC__REQUIRE(ctx, b.all, ARG, "%s: the module has no parameters; add its layers before an "
                  "optimizer is made of it", o->name);
@@ -50939,6 +50987,8 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     n->entries = b.n;
     n->bytes = b.bytes;
     if (n->layers) n->layers->apply(n);
+    /* One block: [step of each entry][squares of each][set of each; on a device of both kinds of
+     * steps]. */
     const size_t sets = o->device ? 2 : 1, each = sizeof *n->step + sizeof(double) +
                                                   sets * sizeof *n->set;
     n->step = MLC__CAST(struct mlc_step_state *,
@@ -50948,6 +50998,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
                                     (void *)(mlc__optim_squares_of(n) + b.n));
     MLC__TRY(n->matrix ? n->matrix->build(n, o) : n->small ? n->small->states(n) :
              mlc__optim_states(n, b.bytes));
+    /* Entries of parameters that stay keep their counts and numbers. */
     for (int64_t i = 0; i < b.n; i++) {
         mlc__entry *e = &b.entry[i];
         MLC__REQUIRE(ctx, e->p->t.dtype != MLC_F16, DTYPE,
@@ -50961,6 +51012,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
             memcpy(e->carry, old->carry, sizeof e->carry);
         }
     }
+    /* Their states move last, as all memory is there by now. */
     if (n->device) MLC__TRY(n->device->arrays(n, o));
     if (n->small) return n->small->move(o, n);
     for (int32_t k = 0; k < o->n_state; k++)
@@ -50968,7 +51020,8 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return MLC_OK;
 }
 
-/* Makes n an optimizer like o, with a copy of its state that follows the module's layout. */
+/* Makes n an optimizer like o, with a copy of its states that follows the module's layout. Also
+ * called by loads of states, which fill n before it takes the place of o. */
 static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
 {
     *n = *o;
@@ -50983,7 +51036,9 @@ static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
     return st;
 }
 
-/* Brings entries and state in line with the module's layout and the groups. */
+/* Brings entries and states in line with the module's layout and the groups, before a step or a
+ * call that reads entries. Builds the module if it has changed. The optimizer is replaced as a
+ * whole when all of the new one exists, so that a failure leaves the old one. */
 static mlc_status mlc__optim_layout(mlc_optim *o)
 {
     MLC__REQUIRE(o->ctx, o->module != NULL, STATE, "optim_step: the optimizer's module was freed; "
@@ -51008,6 +51063,8 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     return mlc__flat_grads(mlc__root(o->module)->flat);
 }
 
+/* Frees the optimizer with its averages, schedules and history; the module stays. Parameters that
+ * it stepped inside backward are released first. */
 MLC_IMPL void mlc_optim_free(mlc_optim *o)
 {
     if (!o || MLC__GONE(o, "optim_free", "optimizer")) return;
@@ -51028,7 +51085,9 @@ MLC_IMPL void mlc_optim_free(mlc_optim *o)
     mlc__handle_free(o->ctx, o);
 }
 
-/* Takes over a filled-in draft. */
+/* Moves a filled-in draft to the heap, links it into ctx->optims and builds entries and states. The
+ * struct of a matrix rule is copied right after it, since the draft's is a local of the
+ * constructor. NULL after an error. */
 static mlc_optim *mlc__optim_make(mlc_module *m, const mlc_optim *draft)
 {
     mlc_optim *o;
@@ -51074,13 +51133,14 @@ static int16_t mlc__group_of(const mlc_optim *o, const char *name)
     return group;
 }
 
-/* False at the first. */
+/* Walk of parameters that stops (false) at the first one whose name matches the glob `user`. */
 static bool mlc__group_matches(void *user, mlc__param *p, const char *name)
 {
     return p->buffer || !mlc__glob(MLC__CAST(const char *, user), name);
 }
 
-/* Entries are made again with the new group; the state moves along. */
+/* The new group is appended first, and entries are made again with it: a group that no entry has
+ * got is removed again, and is an error, which tells frozen parameters from wrong names. */
 MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_group_desc *desc)
 {
     const mlc_group_desc d = desc ? *desc : mlc_group_desc_make();
@@ -51139,7 +51199,8 @@ MLC_IMPL double mlc_optim_lr(const mlc_optim *o)
     return o->lr * (o->sched ? o->sched->factor(o, MLC_KNOB_LR) : 1.0);
 }
 
-/* As of the last step: a device is waited for. */
+/* Norm, scaler and counts as of the last step. On a device this copies them to the host, and so
+ * waits for all that was queued. */
 static const struct mlc_guard_state *mlc__optim_state(const mlc_optim *o)
 {
     if (o->device) o->device->read(o);
@@ -51153,7 +51214,8 @@ MLC__LEVEL_HOT
 
 /* -- a step -- */
 
-/* user NULL: a backward that failed is forgotten, too. */
+/* Makes a gradient stale: the next backward overwrites it. With user NULL a backward that failed is
+ * forgotten, too. */
 static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
 {
     (void)name;
@@ -51162,7 +51224,7 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Also what ends the STATE error after a failed backward: the user has decided to go on. */
+/* Also ends the STATE error after a failed backward: the program has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
     if (!o || MLC__GONE(o, "optim_zero_grad", "optimizer")) return;
@@ -51171,8 +51233,9 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
-/* What other backwards have left is no part of a loss that comes, but for what calls collect. Of a
- * new layout parameters take part that have no entry yet. */
+/* Called before mlc_optim_minimize and mlc_optim_step_with run a backward: gradients that other
+ * backwards left are no part of the coming loss, unless calls of step are being collected. Under a
+ * layout that the optimizer has not seen yet, parameters without an entry are included. */
 static void mlc__optim_fresh(mlc_optim *o)
 {
     if (o->calls) return;
@@ -51182,7 +51245,8 @@ static void mlc__optim_fresh(mlc_optim *o)
     if (flat && flat->layout != o->layout) mlc__params(o->module, mlc__zero_param, o);
 }
 
-/* Trained now, and reached by a backward since the last step. */
+/* Tells whether a step changes this parameter: it is trained now, and a backward has reached it
+ * since the last step. */
 static bool mlc__entry_due(const mlc__entry *e)
 {
     return e->p && e->p->t.grad && e->p->t.grad_fresh && mlc__trainable(e->p);
@@ -51198,15 +51262,16 @@ static mlc_status mlc__grad_put(mlc_tensor *t, const char *what, const mlc_tenso
     return mlc__cast_into(t->ctx, what, &g, from);
 }
 
-/* Bytes from a's values to b's, by their states. */
+/* Distance in bytes from a's values to b's if values are spaced as states are. */
 static int64_t mlc__entry_apart(const mlc__entry *a, const mlc__entry *b)
 {
     return (b->state - a->state) / (int64_t)mlc_dtype_bytes(a->dtype) *
            (int64_t)mlc__size(&a->p->t);
 }
 
-/* Do b's values and states continue a's? Padding lies between and is zero. A large b is a loop of
- * its own: dealt like the products that it is part of, its parts meet the same cores again. */
+/* Tells whether b's values and states continue a's. The padding between them is zero and stays
+ * zero. A large b is a loop of its own: split among the threads like the products that read it, its
+ * parts come to the same cores again. */
 static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
 {
     return mlc__numel(&b->p->t) < 2 * MLC__GRAIN && a->p->t.dtype == b->p->t.dtype &&
@@ -51215,8 +51280,10 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
                mlc__entry_apart(a, b);
 }
 
-/* Do gradients and settings continue, too? carry tells apart entries with equally many updates that
- * were made at other steps; on a device updates do. */
+/* Tells whether b can be in a's run: also gradients and settings continue. carry tells apart
+ * entries with equally many updates that were made at other steps; on a device the sums of tokens
+ * do. Clipping by parameter and rules with norms need each parameter alone, and so do matrices and
+ * codes. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     return !o->clip.each && !o->cpu->norms && !o->matrix && !a->coded && !b->coded &&
@@ -51226,6 +51293,9 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
            b->p->grad_offset - a->p->grad_offset == mlc__entry_apart(a, b);
 }
 
+/* Computes the rate and the decay of an entry for the next update: base value, schedule, group and
+ * layer factors multiplied. Under Muon, entries that AdamW steps use that rule's ratio, and its
+ * decay unless their group has its own. */
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
@@ -51241,20 +51311,22 @@ static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
     set->due = due;
 }
 
-/* What a backward counts for in the mean; calls is 0 inside of one. */
+/* Weight of one backward in the mean over the calls of step since the last update; 1 inside of a
+ * backward, where calls is 0. */
 static double mlc__optim_share(const mlc_optim *o)
 {
     return o->calls ? 1.0 / (double)o->calls : 1.0;
 }
 
-/* Of the optimizer's first step, for what. */
+/* Stream of random numbers of the optimizer's first step, for the purpose `what`; step n adds n. It
+ * depends on the number of the root and not on addresses, so that a run can be repeated. */
 static uint64_t mlc__optim_stream(const mlc_optim *o, const char *what)
 {
     return mlc__hash(what) +
            (uint64_t)mlc__root(o->module)->flat->id * 0x9E3779B97F4A7C15ull;
 }
 
-/* On the CPU: the step of entry i follows the updates that were made. */
+/* On the CPU: sets the step of entry i to continue after the updates that the entry counts. */
 static void mlc__optim_resume(mlc_optim *o, int64_t i)
 {
     o->step[i].made = (int64_t)o->entry[i].updates;
@@ -51268,15 +51340,19 @@ static int64_t mlc__optim_elements(const mlc_optim *o, int64_t from, int64_t to)
     return (last->state - e->state) / (int64_t)mlc_dtype_bytes(e->dtype) + mlc__numel(&last->p->t);
 }
 
-/* Rows of a step along k should be worth a piece of the loop, and stay in L2 with the states. */
+/* Tells whether the pass over a parameter should write its packs again, too: a pass goes by pieces
+ * of whole rows, each of which should be worth a piece of the loop and stay in L2 with its
+ * states. */
 static bool mlc__optim_packable(const mlc__param *p)
 {
     const int64_t piece = mlc__min(MLC__STEP, p->t.shape[0]) * p->t.shape[1];
     return piece >= MLC__GRAIN / 16 && piece <= MLC__GRAIN * 8;
 }
 
-/* The packs of entries from .. to that are of their parameters as they are, and in use, as a list.
- * Packs that no product has read since they were made stay as they are until one does. */
+/* Lists the packs (weights as 16-bit products read them) of entries from .. to that hold the
+ * present values and have been read by a product: the pass that changes the values writes them
+ * again, while these are in registers. Packs that no product has read since they were made are left
+ * stale until one needs them. Marks listed packs `remade`. */
 static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int64_t to)
 {
     const struct mlc_k_pack *list = NULL;
@@ -51300,7 +51376,8 @@ static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int
     return list;
 }
 
-/* Does a step change nothing where the gradient is 0? */
+/* Tells whether a step changes nothing where the gradient is 0, so that rows of an embedding that
+ * no index has touched can be left out: plain SGD without momentum and decay. */
 static bool mlc__optim_skips(const mlc_optim *o, const mlc__entry *e)
 {
     struct mlc_optim_set set;
@@ -51308,6 +51385,9 @@ static bool mlc__optim_skips(const mlc_optim *o, const mlc__entry *e)
     return o->rule == MLC_RULE_SGD && o->n_state == 0 && set.weight_decay == 0.0;
 }
 
+/* Arguments of the kernel `optim` for the run from .. to: all entries of a run share those of the
+ * first one. rows and cols are those of the first parameter, for packs and touched rows; a run of
+ * several parameters is only n elements. */
 static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
@@ -51341,14 +51421,16 @@ static struct mlc_k_optim mlc__optim_args(mlc_optim *o, int64_t from, int64_t to
     return a;
 }
 
-/* Memory of a run's workspace, before the first parameter changes. */
+/* Allocates the workspace of a run, before the first parameter changes: a step must not fail
+ * halfway. */
 static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
 {
     if (o->matrix) return o->matrix->step(o, from, true);
     return o->normed ? o->normed(o, from, to, true) : MLC_OK;
 }
 
-/* On the CPU, without clipping and a scaler. */
+/* Makes the step state of a run on the CPU without clipping and a scaler, where no guard is needed.
+ * Entries after the first get its carry, so that they still join at the next step. */
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 {
     struct mlc_optim_set set;
@@ -51363,6 +51445,7 @@ static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
     return MLC_OK;
 }
 
+/* Runs the kernel of a run, or a rule's own step: parameters and states change here. */
 static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
 {
     if (o->matrix) return o->matrix->step(o, from, false);
@@ -51371,10 +51454,11 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
     return a.n ? mlc__run_optim(o->ctx, "optim_step", &a) : MLC_OK;
 }
 
-/* What a walk does with a run: entries from .. to. */
+/* Called for a run: entries from .. to, without the last. */
 typedef mlc_status (*mlc__optim_each)(mlc_optim *o, int64_t from, int64_t to);
 
-/* The runs of entries to update; a walk that follows another finds the same ones. */
+/* Walks over the runs of due entries. A run is extended while the next entry joins the last one;
+ * the two walks of a step find the same runs, since only mlc__optim_done changes what is due. */
 static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each)
 {
     for (int64_t i = 0; i < o->entries;) {
@@ -51388,6 +51472,8 @@ static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each)
     return MLC_OK;
 }
 
+/* Sums the squares of the gradients of a run into its first entry's number. Padding is zero and
+ * adds nothing. */
 static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
@@ -51400,7 +51486,8 @@ static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
     return MLC_OK;
 }
 
-/* Its values have changed, and with them the packs that the pass made again. */
+/* After a step of an entry: its values have a new version, which makes saved values stale, and the
+ * packs that the pass wrote again are stamped with it. */
 static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
 {
     e->p->value_storage.version++;
@@ -51414,7 +51501,8 @@ static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
     }
 }
 
-/* Gradients are used up; made: parameters have moved. */
+/* Ends an update: gradients become stale, the calls collected for it count anew. made: parameters
+ * have changed; false where the scaler left out the step. */
 static void mlc__optim_done(mlc_optim *o, bool made)
 {
     for (int64_t i = 0; i < o->entries; i++) {
@@ -51430,8 +51518,9 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     if (o->noise) o->noise->added = false;
 }
 
-/* Walks that find the same runs: settings, then kernels. Only then are gradients stale, as due
- * depends on it. */
+/* One update: two walks over the same runs, settings first, then kernels. Gradients are stale only
+ * after both, as what is due depends on them. An error before the second walk changes no
+ * parameter. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     bool skip = false;
@@ -51444,6 +51533,8 @@ static mlc_status mlc__optim_update(mlc_optim *o)
     return o->average ? o->average->update(o) : MLC_OK;
 }
 
+/* Fails if a gradient is half written, because a backward failed or the module was rebuilt in
+ * between: a step would use wrong numbers. */
 static mlc_status mlc__optim_complete(const mlc_optim *o, const char *what)
 {
     for (int64_t i = 0; i < o->entries; i++)
@@ -51453,6 +51544,9 @@ static mlc_status mlc__optim_complete(const mlc_optim *o, const char *what)
     return MLC_OK;
 }
 
+/* Checks that a step may be made now, after bringing entries in line with the layout. Rules that
+ * make the loss themselves accept a step only inside mlc_optim_step_with, which sets sharp;
+ * parameters that hold a mean or an average are not those being trained. */
 static mlc_status mlc__optim_ready(mlc_optim *o)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
@@ -51511,7 +51605,10 @@ MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
     return st;
 }
 
-/* What a step may do only with all gradients at hand is done then; small matrices are no loss. */
+/* Tells whether a parameter can be stepped inside backward, right where the product dy^T x makes
+ * its gradient: nothing about the step may depend on other gradients (clipping, scaler,
+ * accumulation, noise, SAM) or on whole parameters (norms, matrices), and entries must be current.
+ * Small matrices are left to the ordinary step, where they cost little. */
 static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
 {
     const mlc__param *p = e->p;
@@ -51523,7 +51620,9 @@ static bool mlc__optim_steps_now(const mlc_optim *o, const mlc__entry *e)
            mlc__numel(&p->t) >= MLC__GRAIN && p->t.shape[1] <= MLC__GRAIN;
 }
 
-/* mlc__param.step: the settings of its entry, then the one kernel. */
+/* mlc__param.step: called by the backward of a linear layer in place of making the gradient. One
+ * kernel computes tiles of the gradient, g describes it, and applies the rule to each, so that the
+ * gradient is never stored. *made stays false where the ordinary way is to be taken. */
 static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
                                         const struct mlc_k_gemm *g, bool *made)
 {
@@ -51545,7 +51644,7 @@ static mlc_status mlc__optim_step_param(mlc__param *p, const char *what,
     return MLC_OK;
 }
 
-/* Tells parameters who steps them inside backward; on false: not o any more. */
+/* Makes parameters call o inside backward, or, with on false, releases those that still call it. */
 static void mlc__optim_claim(mlc_optim *o, bool on)
 {
     for (int64_t i = 0; i < o->entries; i++) {
@@ -51570,7 +51669,20 @@ MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM.CLIP ------------------------------------- clipping, loss scaling */
+/* @@ IMPL.OPTIM.CLIP ------------------------------------- clipping, loss scaling
+ * Clipping, accumulation and loss scaling, and the guard that decides on a step with them.
+ * A scaler (as torch.amp.GradScaler) multiplies the loss by `scale`, so that small gradients do
+ * not become 0 in f16; the step divides by it again. If the squares of the gradients are not
+ * finite, the step is left out and the scale shrinks; after `interval` good steps in a row it
+ * grows.
+ *
+ *   mlc_optim_minimize: loss * scale -> backward -> mlc_optim_step
+ *   mlc__optim_guarded: marks of due entries -> squares of runs -> rates -> guard -> [clamp]
+ *
+ * guard writes grad_scale = share / scale * min(1, max_norm / norm) to each run's step state,
+ * where share is the mean over accumulated backwards; the pass over parameters multiplies by it.
+ * Clamping by value cannot be such a factor: it changes the gradients themselves, in a pass
+ * before. */
 
 MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
 {
@@ -51581,8 +51693,9 @@ MLC_IMPL mlc_clip_desc mlc_clip_desc_make(void)
     return d;
 }
 
-/* When it is sure that gradients are finite: clamping would hide what is not. scale: what they were
- * multiplied by. */
+/* Clamps all due gradients to clip.value. Only after it is sure that they are finite, since
+ * clamping would hide an infinity. Gradients are still sums over o->calls backwards, multiplied by
+ * `scale`, so the bound is multiplied by both. */
 static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
 {
     const double most = o->clip.value * scale * (double)o->calls, range[2] = { -most, most };
@@ -51596,7 +51709,8 @@ static mlc_status mlc__optim_clamp(mlc_optim *o, double scale)
     return MLC_OK;
 }
 
-/* The workspace of a rule with norms is in the pool before guard counts the update. */
+/* Marks the entries of a run: 2 where it begins, 1 for its others. Workspaces are allocated here,
+ * before guard counts the update as made. */
 static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
 {
     MLC__TRY(mlc__optim_reserve(o, from, to));
@@ -51607,7 +51721,9 @@ static mlc_status mlc__optim_mark(mlc_optim *o, int64_t from, int64_t to)
     return MLC_OK;
 }
 
-/* Rates and decays of all entries, and what is due; on a device what has changed goes up. */
+/* Computes rates and decays of all entries. On a device set holds three parts, [n] for steps, [n]
+ * for steps inside backward, [2 n] both as last sent: they are copied up only where they differ,
+ * and so is guard after the host changed it (stale). */
 static mlc_status mlc__optim_send(mlc_optim *o)
 {
     const int64_t n = o->entries;
@@ -51628,6 +51744,8 @@ static mlc_status mlc__optim_send(mlc_optim *o)
     return MLC_OK;
 }
 
+/* Message of the error word that guard wrote: word[1] is the number of steps left out in a row (0:
+ * no scaler, a single one fails), word[2] the norm and word[3] the scale as f64. */
 static mlc_status mlc__say_norm(mlc_ctx *ctx, const char *what, const int64_t *word)
 {
     double norm, scale;
@@ -51642,7 +51760,8 @@ static mlc_status mlc__say_norm(mlc_ctx *ctx, const char *what, const int64_t *w
                      "with mlc_anomaly", what, (long long)word[1], mlc__real(scale).s);
 }
 
-/* The kernel over n entries from `from` on, which look at the norm or not. */
+/* Runs the kernel guard over n entries from `from` on. With looks, it reads their squares and
+ * decides; without, the step is made and norm and scaler stay. */
 static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
                                    const struct mlc_optim_set *set, struct mlc_guard_state *state,
                                    bool looks)
@@ -51668,8 +51787,9 @@ static mlc_status mlc__optim_guard(mlc_optim *o, int64_t from, int64_t n,
     return mlc__run_guard(ctx, "optim_step", &a);
 }
 
-/* Called by pointer, so that a program links it if it asks for clipping or a scaler. A device's
- * kernels heed skip themselves. */
+/* o->guarded: decides on the step of all runs. Called through a pointer, so that only programs with
+ * clipping, a scaler or a device link it. *skip: the step is not made, which only the CPU tells the
+ * host; kernels of a device read `skip` of their step state themselves. */
 static mlc_status mlc__optim_guarded(mlc_optim *o, bool *skip)
 {
     const struct mlc_guard_state before = o->guard;
@@ -51688,7 +51808,8 @@ static mlc_status mlc__optim_guarded(mlc_optim *o, bool *skip)
     return *skip || !o->clamp ? MLC_OK : o->clamp(o, before.scaler.scale);
 }
 
-/* After a change of clipping or scaler: does a step look at gradients before it uses them? */
+/* After clipping or the scaler changed: chooses whether steps read the gradients first, and, on the
+ * CPU, whether guard runs at all. */
 static void mlc__optim_watch(mlc_optim *o)
 {
     o->looks = o->has_scaler || o->clip.norm > 0.0 || o->clip.value > 0.0;
@@ -51714,7 +51835,8 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
     return MLC_OK;
 }
 
-/* measured: a norm may be NaN itself. */
+/* A step with clipping or a scaler must have been made; `measured` tells, since a norm may be NaN
+ * itself. */
 MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o)
 {
     if (!o) return MLC__NAN;
@@ -51747,6 +51869,8 @@ MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
     return d;
 }
 
+/* Sets the state of the scaler, keeping norm and count of steps: on a device these are read back
+ * first, as guard goes up as a whole. */
 static void mlc__optim_scaler_set(mlc_optim *o, const mlc_scaler_state *state)
 {
     mlc__optim_state(o);               /* norm and steps stay */
@@ -51791,8 +51915,9 @@ MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
     return mlc_mul_scalar(loss, o->guard.scaler.scale);
 }
 
-/* After a backward: has the loss reached one of the parameters? Where all are frozen, or have been
- * stepped by the backward, none has to be. Entries of an older layout say nothing. */
+/* Fails if a backward has reached none of the trained parameters, which is a loss made from another
+ * network. No error if all are frozen, or were stepped inside the backward, or entries are of an
+ * older layout, which cannot tell. */
 static mlc_status mlc__optim_reached(const mlc_optim *o, const char *what)
 {
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
@@ -51828,7 +51953,7 @@ MLC_IMPL mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *o)
     return o ? mlc__optim_state(o)->scaler : none;
 }
 
-/* Written so that NaN fails it. */
+/* Tells whether a loaded state is one that this scaler can be in. Written so that NaN fails it. */
 static bool mlc__scaler_may_be(const mlc_optim *o, const mlc_scaler_state *s)
 {
     return s->scale >= o->scaler.floor && s->scale <= o->scaler.cap && s->good >= 0 &&
@@ -51852,9 +51977,13 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* @@ IMPL.OPTIM.DEVICE ----------------------------------- what an optimizer does on a device */
+/* @@ IMPL.OPTIM.DEVICE ----------------------------------- what an optimizer does on a device
+ * On a device an optimizer keeps counts, norm and scaler in device memory (guard_dev, step), so
+ * that a step needs no answer: guard decides and the kernels of the pass obey. The host has a
+ * copy of guard, read back when a program queries it. */
 
-/* s[0] holds the address of the scale. */
+/* mlc__unary.apply of the operation below: multiplies by a scale in device memory, whose address is
+ * stored in the bytes of s[0]. */
 static mlc_status mlc__apply_scale(mlc_ctx *ctx, const char *what, mlc_map op,
                                    const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
                                    const mlc_tensor *c, const double *s, bool accumulate)
@@ -51867,8 +51996,9 @@ static mlc_status mlc__apply_scale(mlc_ctx *ctx, const char *what, mlc_map op,
     return mlc__run_map(ctx, what, &args);
 }
 
-/* By a copy of the scale, saved for backward: guard_dev may change or go before that. The formula
- * of backward is any one that is not of map, so that apply is called there, too. */
+/* Multiplies the loss by the scale on the device. Backward reads a copy of it, a saved tensor,
+ * since guard_dev may change or be freed before that. MLC_MATH_SIGN as the formula of backward is
+ * only a value for which apply is called, too. */
 static mlc_tensor *mlc__optim_scaled(mlc_optim *o, mlc_tensor *loss)
 {
     static const mlc__unary row =
@@ -51888,7 +52018,8 @@ static mlc_tensor *mlc__optim_scaled(mlc_optim *o, mlc_tensor *loss)
     return mlc__finish(nd);
 }
 
-/* state->steps of the step must not count this one: it is of a copy. */
+/* Makes the step state of entry i for a step inside backward. guard runs on a copy of guard_dev, as
+ * the number of steps in it must count the whole step once and not each parameter. */
 static mlc_status mlc__optim_ahead(mlc_optim *o, int64_t i)
 {
     MLC__TRY(mlc__optim_send(o));
@@ -51897,7 +52028,8 @@ static mlc_status mlc__optim_ahead(mlc_optim *o, int64_t i)
     return mlc__optim_guard(o, i, 1, o->set_dev + o->entries + i, o->guard_dev + 1, false);
 }
 
-/* A copy that fails is the context's error; the guard then has the numbers of the last one. */
+/* Copies guard to the host, unless the host's is the newer one. A failed copy is the context's
+ * error, and the guard then has the numbers of the read before. */
 static void mlc__optim_read(const mlc_optim *o)
 {
     if (!o->stale)
@@ -51905,7 +52037,8 @@ static void mlc__optim_read(const mlc_optim *o)
                          MLC_COPY_TO_HOST);
 }
 
-/* Of new entries: those of parameters that stay take made along. */
+/* Allocates set on the host and guard_dev, and fills step: zero, but for parameters that were
+ * entries of `old`, whose counts are copied on the device. */
 static mlc_status mlc__optim_arrays(mlc_optim *o, const mlc_optim *old)
 {
     mlc_ctx *ctx = o->ctx;
@@ -51926,6 +52059,7 @@ static mlc_status mlc__optim_arrays(mlc_optim *o, const mlc_optim *old)
                                          MLC_COPY_ON_DEVICE);
 }
 
+/* device_fns->optim: makes a new optimizer one of a device; always guarded. */
 static void mlc__optim_on_device(mlc_optim *o)
 {
     static const struct mlc__optim_device fns = { mlc__optim_arrays, mlc__optim_ahead,
@@ -51982,23 +52116,26 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.DRAFT ------------------------------------ what a rule tells an optimizer
- * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
- * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
- * mlc_rule states. What is the same for all descs of a rule is a form. */
+ * A constructor checks its desc and fills a draft, a struct mlc_optim on its stack: the rule's
+ * number, functions (MLC__RULES), name and names of states as PyTorch calls them, how many
+ * states there are, and coefs, in the order that mlc_rule states. mlc__optim_make then copies
+ * the draft to the heap. Members that are the same for all descs of a rule stand in a form, a
+ * static table. */
 
-/* A number of a desc, which is in [least, below); a least of DBL_MIN: over 0. */
+/* A value of a desc and its bounds: [least, below); a least of DBL_MIN stands for: over 0. */
 typedef struct mlc__bound {
     const char *name;
     double value, least, below;
 } mlc__bound;
 
-/* A number of a desc, which is in [least, below) as in mlc__bound, and where a draft has it. */
+/* A number of a desc by its place, with bounds as in mlc__bound, and its place in the draft. */
 typedef struct mlc__rule_number {
     const char *name;
     int32_t     at, to;                /* bytes of the desc and of mlc_optim; to 0: nowhere    */
     double      least, below;
 } mlc__rule_number;
 
+/* Rows of a form: field of the desc, destination in struct mlc_optim, bounds. */
 #define MLC__PUTS(to, desc, field, least, below) \
     { #field, (int32_t)offsetof(mlc_##desc##_desc, field), (int32_t)(to), least, below }
 #define MLC__COEF(i, desc, field, least, below) \
@@ -52007,8 +52144,8 @@ typedef struct mlc__rule_number {
 #define MLC__DECAY(desc) \
     MLC__PUTS(offsetof(mlc_optim, weight_decay), desc, weight_decay, 0.0, MLC__INF)
 
-/* What a rule tells of itself, and the numbers of its desc in the order in which they are checked;
- * one without a name ends them. The other members are those of mlc_optim. */
+/* The form of a rule: members as in mlc_optim, and the numbers of its desc in the order in which
+ * they are checked; a number without a name ends them. */
 typedef struct mlc__rule_form {
     const char *name;
     mlc_rule    rule;
@@ -52018,7 +52155,8 @@ typedef struct mlc__rule_form {
     mlc__rule_number number[7];
 } mlc__rule_form;
 
-/* Is there a module and a desc? */
+/* Tells whether module and desc were given. A NULL module is left without a message, since it is
+ * the trace of an error before. */
 static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
 {
     if (m && !desc)
@@ -52027,7 +52165,8 @@ static bool mlc__rule_begins(mlc_module *m, const char *what, const void *desc)
     return m && desc;
 }
 
-/* The condition is written so that NaN fails it. */
+/* Checks n numbers against their bounds; the first that is outside is an error that names it. The
+ * condition is written so that NaN fails it. */
 static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -52041,6 +52180,7 @@ static bool mlc__rule_fine(mlc_module *m, const char *what, const mlc__bound *b,
     return true;
 }
 
+/* Begins a draft: all zero but the members given. */
 static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_fns *cpu,
                              const char *name, const char *const *names, int32_t n_state)
 {
@@ -52052,7 +52192,8 @@ static void mlc__optim_draft(mlc_optim *o, mlc_rule rule, const struct mlc_rule_
     o->n_state = n_state;
 }
 
-/* False with an error: a number does not fit. Those before it are in the draft. */
+/* Copies the numbers of a desc to their places in the draft. False with an error where one is out
+ * of its bounds; those before it are in the draft by then. */
 static bool mlc__rule_fits(mlc_module *m, const char *what, const mlc__rule_form *form,
                            const void *desc, mlc_optim *draft)
 {
@@ -52065,7 +52206,8 @@ static bool mlc__rule_fits(mlc_module *m, const char *what, const mlc__rule_form
     return true;
 }
 
-/* False with an error: there is no desc, or a number does not fit. */
+/* Makes a draft from a form and a desc. False with an error: desc is NULL, or a number does not
+ * fit. */
 static bool mlc__rule_draft(mlc_module *m, mlc_optim *draft, const mlc__rule_form *form,
                             const void *desc)
 {
@@ -52075,9 +52217,11 @@ static bool mlc__rule_draft(mlc_module *m, mlc_optim *draft, const mlc__rule_for
     return mlc__rule_fits(m, form->name, form, desc, draft);
 }
 
-/* Sets a draft up for states in fewer bits, if that is asked for: IMPL.OPTIM.MOMENTS. */
+/* Sets up a draft for states in fewer bits, if desc.moments says so: IMPL.OPTIM.MOMENTS. */
 typedef bool (*mlc__small_fn)(mlc_module *m, mlc_optim *draft, mlc_moments moments);
 
+/* For constructors without such states: any other moments than MLC_MOMENTS_FULL are an error, and
+ * the code of small states is not linked. */
 static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments)
 {
     if (moments != MLC_MOMENTS_FULL)
@@ -52088,25 +52232,32 @@ static bool mlc__small_none(mlc_module *m, mlc_optim *draft, mlc_moments moments
 }
 
 /* @@ IMPL.OPTIM.MOMENTS ---------------------------------- states in bf16 or 8 bits
- * An entry keeps its place among states of full width, which averages have and runs are joined by;
- * what it has in memory begins at `small`: bf16; or codes, padded to a cache line, and scales, one
- * a block of 256 elements, and the entry is a run of its own, as its blocks begin with it; or f32
- * of a parameter of few elements. Only a constructor with a desc links this. */
+ * States of Adam, AdamW and Lion in bf16, or in codes of 8 bits as bitsandbytes keeps them.
+ * An entry keeps its offset among states of full width (entry.state), by which averages are
+ * placed and runs are joined; its true place in the small arrays is entry.own, in bytes:
+ *
+ *   bf16                      | 2 bytes an element, padding as at full width, halved |
+ *   u8, >= MLC__CODED_LEAST   | codes, a byte each, to a line | scales, f32 a block, to a line |
+ *   u8, fewer elements        | f32, as at full width |
+ *
+ * A scale belongs to a block of MLC__MOMENT_BLOCK elements. An entry in codes is a run of its
+ * own, since its blocks begin with it. Only a constructor with a desc links this section. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__CODED_LEAST 4096          /* elements of a parameter whose states are codes */
 
-/* Of a state of full width, with its padding. */
+/* Bytes of entry i in a state of full width, padding included: up to the next entry. */
 static size_t mlc__small_span(const mlc_optim *o, int64_t i)
 {
     const size_t end = i + 1 < o->entries ? (size_t)o->entry[i + 1].state : o->bytes;
     return end - (size_t)o->entry[i].state;
 }
 
+/* Bytes of n codes up to the scales that follow them. */
 static size_t mlc__small_codes(int64_t n) { return mlc__round_up((size_t)n, MLC__CACHELINE); }
 
-/* Of one state of entry i. */
+/* Bytes of entry i in one small state: see the table above. */
 static size_t mlc__small_bytes(const mlc_optim *o, int64_t i)
 {
     const mlc__entry *e = &o->entry[i];
@@ -52116,6 +52267,8 @@ static size_t mlc__small_bytes(const mlc_optim *o, int64_t i)
     return mlc__small_span(o, i) / (o->small->dtype == MLC_BF16 ? 2 : 1);
 }
 
+/* struct mlc__small.states: gives each entry its place and allocates the arrays, zeroed: code 0
+ * with scale 0, bf16 and f32 of zero all mean 0. Fails for parameters whose states are not f32. */
 static mlc_status mlc__small_states(mlc_optim *o)
 {
     size_t bytes = 0;
@@ -52135,6 +52288,8 @@ static mlc_status mlc__small_states(mlc_optim *o)
     return MLC_OK;
 }
 
+/* struct mlc__small.args: points the kernel at an entry's small states, and at its scales where
+ * they are codes. */
 static void mlc__small_args(const mlc_optim *o, const mlc__entry *e, struct mlc_k_optim *a)
 {
     a->state_dtype = e->coded || o->small->dtype == MLC_BF16 ? o->small->dtype : MLC_F32;
@@ -52146,7 +52301,8 @@ static void mlc__small_args(const mlc_optim *o, const mlc__entry *e, struct mlc_
     }
 }
 
-/* Asks the kernel of a device, with no elements. */
+/* Finds out whether a device's kernel can step small states: runs it with 0 elements. Fails with
+ * UNSUPPORTED here, when the optimizer is made, and not at the first step. */
 static mlc_status mlc__small_offered(const mlc_optim *o)
 {
     struct mlc_k_optim a;
@@ -52164,7 +52320,8 @@ static mlc_status mlc__small_offered(const mlc_optim *o)
     return st == MLC_OK ? st : mlc__run_failed(o->ctx, o->name, "optim", st);
 }
 
-/* Entries keep what they have, byte by byte. */
+/* struct mlc__small.move: copies states of entries that stay, byte by byte, as codes cannot be
+ * cast. */
 static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
 {
     if (n->device) MLC__TRY(mlc__small_offered(n));
@@ -52180,6 +52337,9 @@ static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
     return MLC_OK;
 }
 
+/* Sets a draft up for small states with the rule's function `cpu`, which reads and writes them.
+ * whole: a step inside backward sees some rows of a gradient, and a block of codes need not end
+ * with a row. */
 static bool mlc__small_set(mlc_module *m, mlc_optim *draft, mlc_moments moments,
                            const struct mlc_rule_fns *cpu)
 {
@@ -52218,7 +52378,9 @@ static bool mlc__small_adam(mlc_module *m, mlc_optim *draft, mlc_moments moments
 }
 #endif
 
-/* @@ IMPL.OPTIM.RULES ------------------------------------ SGD, Adam, AdamW */
+/* @@ IMPL.OPTIM.RULES ------------------------------------ SGD, Adam, AdamW
+ * Constructors of the rules that almost all programs use; formulas are in IMPL.KERNELS.OPTIM,
+ * and this section says only which numbers of a desc they read and how many states they have. */
 
 /* -- SGD -- */
 
@@ -52230,6 +52392,8 @@ MLC_IMPL mlc_sgd_desc mlc_sgd_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.SGD. coefs: momentum, dampening, nesterov. Without momentum the rule has no state; a
+ * momentum is also a number that a schedule may change (draft.momentum). */
 MLC_IMPL mlc_optim *mlc_sgd_ex(mlc_module *m, const mlc_sgd_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52265,7 +52429,8 @@ static const mlc__rule_form mlc__adam_form =
 static const mlc__rule_form mlc__adamw_form =
     MLC__ADAM_FORM("adamw", MLC_RULE_ADAM, &mlc__rule_adam);
 
-/* small: see mlc__small_fn. */
+/* torch.optim.Adam, or AdamW with decoupled: p is multiplied by 1 - lr decay in place of decay
+ * being added to the gradient. coefs: beta1, beta2, eps, decoupled. small: see mlc__small_fn. */
 static mlc_optim *mlc__adam_make(mlc_module *m, const mlc__rule_form *form, const mlc_adam_desc *d,
                                  bool decoupled, mlc__small_fn small)
 {
@@ -52312,8 +52477,12 @@ MLC_IMPL mlc_optim *mlc_adamw(mlc_module *m, double lr)
     return mlc__adam_make(m, &mlc__adamw_form, &d, true, mlc__small_none);
 }
 
-/* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss themselves */
+/* @@ IMPL.OPTIM.CLOSURE ---------------------------------- steps that make the loss themselves
+ * Steps that make the loss themselves, with a function of the program (PyTorch's closure): any
+ * rule may be stepped so; SAM calls it twice, L-BFGS as often as its line search needs. */
 
+/* Calls fn for the loss, writes its value to *loss unless NULL, and runs backward of the scaled
+ * loss. */
 static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     mlc_tensor *l = fn(user);
@@ -52325,6 +52494,9 @@ static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, 
     return mlc__optim_reached(o, "optim_step_with");
 }
 
+/* Runs in a scope of its own, which frees all that fn made. sharp permits mlc_optim_step for rules
+ * that refuse a plain one. After a failure gradients are forgotten, unless earlier calls are
+ * collected. */
 MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     if (!o) return MLC_ERR_ARG;
