@@ -51458,7 +51458,7 @@ static mlc_status mlc__optim_run_entries(mlc_optim *o, int64_t from, int64_t to)
 typedef mlc_status (*mlc__optim_each)(mlc_optim *o, int64_t from, int64_t to);
 
 /* Walks over the runs of due entries. A run is extended while the next entry joins the last one;
- * the two walks of a step find the same runs, since only mlc__optim_done changes what is due. */
+ * the two walks of a step find the same runs, since only mlc__optim_done makes gradients stale. */
 static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each)
 {
     for (int64_t i = 0; i < o->entries;) {
@@ -51518,9 +51518,8 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     if (o->noise) o->noise->added = false;
 }
 
-/* One update: two walks over the same runs, settings first, then kernels. Gradients are stale only
- * after both, as what is due depends on them. An error before the second walk changes no
- * parameter. */
+/* One update: two walks over the same runs, settings first, then kernels. Gradients become stale
+ * only after both. An error before the second walk changes no parameter. */
 static mlc_status mlc__optim_update(mlc_optim *o)
 {
     bool skip = false;
@@ -51855,6 +51854,8 @@ MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
     return MLC_OK;
 }
 
+/* Defaults of torch.amp.GradScaler; floor, cap and patience are this library's: scales are kept
+ * where f32 can hold them, and 50 steps left out in a row are an error. */
 MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
 {
     mlc_scaler_desc d;
@@ -51934,6 +51935,8 @@ static mlc_status mlc__optim_reached(const mlc_optim *o, const char *what)
     return MLC_OK;
 }
 
+/* The ordinary training step: drops gradients of other backwards, runs backward of the scaled loss,
+ * checks that it has reached a parameter, and steps. */
 MLC_IMPL mlc_status mlc_optim_minimize(mlc_optim *o, mlc_tensor *loss)
 {
     if (!o) return mlc__no_object(mlc__ctx_of(loss), "optim_minimize", "the optimizer");
@@ -51960,6 +51963,7 @@ static bool mlc__scaler_may_be(const mlc_optim *o, const mlc_scaler_state *s)
            s->skipped_row >= 0 && s->skipped >= s->skipped_row;
 }
 
+/* For states that a file holds; refuses numbers that the present scaler could not have. */
 MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
 {
     if (!o) return MLC_ERR_ARG;
@@ -52419,6 +52423,8 @@ MLC_IMPL mlc_optim *mlc_sgd(mlc_module *m, double lr)
 
 /* -- Adam, AdamW -- */
 
+/* Numbers and form that the rules of Adam's family share: the first moment exp_avg (index 0 of the
+ * states, to which a schedule of momentum applies through coefs[0]) and the second, exp_avg_sq. */
 #define MLC__ADAM_NUMBERS(desc) \
     MLC__LR(desc), MLC__COEF(0, desc, beta1, 0.0, 1.0), MLC__COEF(1, desc, beta2, 0.0, 1.0), \
     MLC__COEF(2, desc, eps, 0.0, MLC__INF), MLC__DECAY(desc)
@@ -52440,6 +52446,7 @@ static mlc_optim *mlc__adam_make(mlc_module *m, const mlc__rule_form *form, cons
     return small(m, &draft, d->moments) ? mlc__optim_make(m, &draft) : NULL;
 }
 
+/* Defaults of torch.optim.Adam. */
 MLC_IMPL mlc_adam_desc mlc_adam_desc_make(double lr)
 {
     mlc_adam_desc d;
@@ -52466,6 +52473,8 @@ MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
     return mlc__adam_make(m, &mlc__adamw_form, desc, true, mlc__small_adam);
 }
+/* Without a desc there are no small states, so a program that calls only this links none of
+ * them. */
 MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adam_desc_make(lr);
@@ -52517,12 +52526,21 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* @@ IMPL.OPTIM.MORE_RULES ------------------------------- all rules but SGD, Adam, AdamW */
+/* @@ IMPL.OPTIM.MORE_RULES ------------------------------- all rules but SGD, Adam, AdamW
+ * Constructors of the further elementwise rules. Each rule has three functions:
+ * mlc_RULE_desc_make with the defaults of PyTorch or of the paper, mlc_RULE_ex with a desc, and
+ * mlc_RULE with a rate alone. Formulas are the texts of MLC_ELEMENT_RULES in the API and
+ * IMPL.KERNELS.OPTIM; here stand the checks, the numbers that the texts read as h[], and the
+ * names of states.
+ *
+ *   h[i] of a text = draft.coefs[i]; s->lr, s->made and the decay come with each step from
+ *   mlc__optim_set; k[] is computed once per step and run from these, carry[] from step to step. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 /* -- LAMB -- */
 
+/* Numbers of the paper: as AdamW with a larger eps. */
 MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
 {
     mlc_adam_desc d = mlc_adamw_desc_make(lr);
@@ -52530,7 +52548,9 @@ MLC_IMPL mlc_adam_desc mlc_lamb_desc_make(double lr)
     return d;
 }
 
-/* Steps a run by a rule with norms, whose sums take workspace. */
+/* Steps a run by a rule with norms: the ratio of |p| to |update| needs a pass over the whole
+ * parameter before the pass that changes it, and workspace for its sums. Such entries join no run,
+ * so it is one parameter. dry: only allocates that workspace. */
 static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool dry)
 {
     struct mlc_k_optim a = mlc__optim_args(o, from, to);
@@ -52540,13 +52560,15 @@ static mlc_status mlc__optim_normed(mlc_optim *o, int64_t from, int64_t to, bool
     return MLC_OK;
 }
 
-/* mlc__adam_make calls it with the draft, which it gives the step with norms. */
+/* An mlc__small_fn that mlc__adam_make calls with the draft of LAMB: gives it the step with
+ * norms. */
 static bool mlc__small_normed(mlc_module *m, mlc_optim *draft, mlc_moments moments)
 {
     draft->normed = mlc__optim_normed;
     return mlc__small_none(m, draft, moments);
 }
 
+/* LAMB (You et al. 2020): the update of AdamW, scaled for each parameter by |p| over |update|. */
 MLC_IMPL mlc_optim *mlc_lamb_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
     static const mlc__rule_form form = MLC__ADAM_FORM("lamb", MLC_RULE_LAMB, &mlc__rule_lamb);
@@ -52561,6 +52583,7 @@ MLC_IMPL mlc_optim *mlc_lamb(mlc_module *m, double lr)
 
 /* -- LARS -- */
 
+/* trust and momentum of the paper; the rate of its recipes is far larger than SGD's. */
 MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
 {
     mlc_lars_desc d;
@@ -52572,6 +52595,8 @@ MLC_IMPL mlc_lars_desc mlc_lars_desc_make(double lr)
     return d;
 }
 
+/* LARS (You et al. 2017): momentum, with a rate for each matrix of trust |p| / (|g| + decay |p| +
+ * eps); tensors of one axis use the plain rate. */
 MLC_IMPL mlc_optim *mlc_lars_ex(mlc_module *m, const mlc_lars_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52592,6 +52617,7 @@ MLC_IMPL mlc_optim *mlc_lars(mlc_module *m, double lr)
 
 /* -- AMSGrad, RAdam, NAdam, AdaMax -- */
 
+/* Constructor of the rules with mlc_amsgrad_desc, AMSGrad and RAdam; coefs are those of Adam. */
 static mlc_optim *mlc__amsgrad_make(mlc_module *m, const mlc__rule_form *form,
                                     const mlc_amsgrad_desc *d)
 {
@@ -52601,6 +52627,7 @@ static mlc_optim *mlc__amsgrad_make(mlc_module *m, const mlc__rule_form *form,
     return mlc__optim_make(m, &draft);
 }
 
+/* As Adam's, with no member for moments: these rules keep states in full floats. */
 MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
 {
     mlc_amsgrad_desc d;
@@ -52612,6 +52639,7 @@ MLC_IMPL mlc_amsgrad_desc mlc_amsgrad_desc_make(double lr)
     return d;
 }
 
+/* Adam(amsgrad=True) of PyTorch: the third state holds the largest second moment so far. */
 MLC_IMPL mlc_optim *mlc_amsgrad_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52631,6 +52659,7 @@ MLC_IMPL mlc_amsgrad_desc mlc_radam_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.RAdam: no second moment in the first steps, while its variance is not tractable. */
 MLC_IMPL mlc_optim *mlc_radam_ex(mlc_module *m, const mlc_amsgrad_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52644,6 +52673,8 @@ MLC_IMPL mlc_optim *mlc_radam(mlc_module *m, double lr)
     return mlc_radam_ex(m, &d);
 }
 
+/* momentum_decay as in PyTorch: the momentum of update t is beta1 (1 - 0.96^(t momentum_decay) /
+ * 2). */
 MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
 {
     mlc_nadam_desc d;
@@ -52656,6 +52687,8 @@ MLC_IMPL mlc_nadam_desc mlc_nadam_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.NAdam. carries: the product of the momenta so far, which a saved state has to
+ * hold. */
 MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52667,18 +52700,21 @@ MLC_IMPL mlc_optim *mlc_nadam_ex(mlc_module *m, const mlc_nadam_desc *d)
     draft.carries = true;
     return mlc__optim_make(m, &draft);
 }
+/* Like all functions with a rate alone: uses the desc of mlc_RULE_desc_make as it is. */
 MLC_IMPL mlc_optim *mlc_nadam(mlc_module *m, double lr)
 {
     const mlc_nadam_desc d = mlc_nadam_desc_make(lr);
     return mlc_nadam_ex(m, &d);
 }
 
+/* As Adam's; PyTorch's own rate for Adamax, 2e-3, is the caller's to choose. */
 MLC_IMPL mlc_adam_desc mlc_adamax_desc_make(double lr)
 {
     const mlc_adam_desc d = mlc_adam_desc_make(lr);
     return d;
 }
 
+/* torch.optim.Adamax: the second state is an exponentially weighted infinity norm. */
 MLC_IMPL mlc_optim *mlc_adamax_ex(mlc_module *m, const mlc_adam_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52694,6 +52730,7 @@ MLC_IMPL mlc_optim *mlc_adamax(mlc_module *m, double lr)
 
 /* -- RMSprop, Adagrad, Adadelta, Rprop -- */
 
+/* Defaults of PyTorch: neither momentum nor centered. */
 MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
 {
     mlc_rmsprop_desc d;
@@ -52704,6 +52741,8 @@ MLC_IMPL mlc_rmsprop_desc mlc_rmsprop_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.RMSprop. With momentum or centered it is a rule with three states, of which either
+ * may stay unused: a third text for two states would not be worth its code. */
 MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52720,6 +52759,7 @@ MLC_IMPL mlc_optim *mlc_rmsprop_ex(mlc_module *m, const mlc_rmsprop_desc *d)
         draft.n_state = 3;
     }
     draft.coefs[3] = d->centered;
+    /* 1 + the index of momentum in coefs. */
     draft.momentum = d->momentum != 0.0 ? 3 : 0;
     return mlc__optim_make(m, &draft);
 }
@@ -52729,6 +52769,7 @@ MLC_IMPL mlc_optim *mlc_rmsprop(mlc_module *m, double lr)
     return mlc_rmsprop_ex(m, &d);
 }
 
+/* Defaults of PyTorch; eps is smaller than Adam's, since the sum only grows. */
 MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
 {
     mlc_adagrad_desc d;
@@ -52738,6 +52779,8 @@ MLC_IMPL mlc_adagrad_desc mlc_adagrad_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.Adagrad. Its sum starts at `initial`, which the rule adds at a parameter's first
+ * update, as states are zero until then. */
 MLC_IMPL mlc_optim *mlc_adagrad_ex(mlc_module *m, const mlc_adagrad_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52754,6 +52797,7 @@ MLC_IMPL mlc_optim *mlc_adagrad(mlc_module *m, double lr)
     return mlc_adagrad_ex(m, &d);
 }
 
+/* Defaults of PyTorch; lr only scales the step, whose size comes from its own mean squares. */
 MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
 {
     mlc_adadelta_desc d;
@@ -52764,6 +52808,7 @@ MLC_IMPL mlc_adadelta_desc mlc_adadelta_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.Adadelta: means of squared gradients and of squared steps. */
 MLC_IMPL mlc_optim *mlc_adadelta_ex(mlc_module *m, const mlc_adadelta_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52779,6 +52824,7 @@ MLC_IMPL mlc_optim *mlc_adadelta(mlc_module *m, double lr)
     return mlc_adadelta_ex(m, &d);
 }
 
+/* Defaults of PyTorch; lr is the first step size of every element. */
 MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
 {
     mlc_rprop_desc d;
@@ -52791,6 +52837,8 @@ MLC_IMPL mlc_rprop_desc mlc_rprop_desc_make(double lr)
     return d;
 }
 
+/* torch.optim.Rprop: a step size for each element, between least and most. most is checked apart,
+ * since its bound is another number of the desc. */
 MLC_IMPL mlc_optim *mlc_rprop_ex(mlc_module *m, const mlc_rprop_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52812,6 +52860,7 @@ MLC_IMPL mlc_optim *mlc_rprop(mlc_module *m, double lr)
 
 /* -- Lion -- */
 
+/* Lion (Chen et al. 2023): the sign of an interpolated moment, one state. small: mlc__small_fn. */
 static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__small_fn small)
 {
     static const mlc__rule_form form = {
@@ -52822,6 +52871,8 @@ static mlc_optim *mlc__lion_make(mlc_module *m, const mlc_lion_desc *d, mlc__sma
     if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
     return small(m, &draft, d->moments) ? mlc__optim_make(m, &draft) : NULL;
 }
+/* Betas of the paper. A good rate is 3 to 10 times smaller than AdamW's, as every step has size
+ * lr. */
 MLC_IMPL mlc_lion_desc mlc_lion_desc_make(double lr)
 {
     mlc_lion_desc d;
@@ -52845,6 +52896,7 @@ MLC_IMPL mlc_optim *mlc_lion(mlc_module *m, double lr)
 
 /* -- Sophia -- */
 
+/* Numbers of the paper for GPT-2; eps bounds the curvature, not its root. */
 MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
 {
     mlc_sophia_desc d;
@@ -52858,6 +52910,8 @@ MLC_IMPL mlc_sophia_desc mlc_sophia_desc_make(double lr)
     return d;
 }
 
+/* Sophia (Liu et al. 2023): the moment over the curvature, clipped to 1. The curvature changes only
+ * in mlc_optim_curvature and mlc_optim_curvature_with, which read beta2 in coefs[3]. */
 MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
 {
     static const mlc__rule_form form = {
@@ -52867,7 +52921,7 @@ MLC_IMPL mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *d)
           MLC__COEF(1, sophia, eps, 1e-30, MLC__INF), MLC__DECAY(sophia) } };
     mlc_optim draft;
     if (!mlc__rule_draft(m, &draft, &form, d)) return NULL;
-    draft.whole = true;                /* some are for mlc_optim_curvature */
+    draft.whole = true;                /* gradients of mlc_optim_curvature must be kept */
     return mlc__optim_make(m, &draft);
 }
 MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
@@ -52876,7 +52930,8 @@ MLC_IMPL mlc_optim *mlc_sophia(mlc_module *m, double lr)
     return mlc_sophia_ex(m, &d);
 }
 
-/* Has the parameter taken part in an update? A device may have skipped all and is waited for. */
+/* Tells whether an update has changed entry i, which then has states that mean something. A device
+ * may have skipped all of them, so its count is read back, which waits for it. */
 static bool mlc__entry_made(const mlc_optim *o, int64_t i)
 {
     const mlc__entry *e = &o->entry[i];
@@ -52886,8 +52941,10 @@ static bool mlc__entry_made(const mlc_optim *o, int64_t i)
            step.made > 0;
 }
 
-/* A pass over the parameters that have moved, or are due, by a rule that is a part of another one,
- * with its numbers: no update, and nothing is changed where memory is refused. */
+/* A pass over entries by a rule that is only a part of another one, with its numbers k[0..2]:
+ * entries that are due, or (due false) that an update has changed. It counts as no update.
+ * Gradients are taken as they are, without share, scale and clamp. On a device the step state is
+ * copied to a scratch block first, so nothing is changed where memory is refused. */
 static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
                                   const struct mlc_rule_fns *cpu, bool due, double k0, double k1,
                                   double k2)
@@ -52903,11 +52960,14 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     step.k[1] = k1;
     step.k[2] = k2;
     step.stream = mlc__optim_stream(o, "optim_step") ^ (uint64_t)o->attempts << 1;
+    /* One step state serves all entries. */
     room = &step;
     if (o->device) {
         MLC__TRY(mlc__scratch(ctx, sizeof step, &block, &room));
         st = mlc__device_copy(ctx, room, &step, sizeof step, MLC_COPY_TO_DEVICE);
     }
+    /* Each entry is a run of its own: its packs are left stale, and its gradient is not read where
+     * the pass has no use for one (g = p). */
     for (int64_t i = 0; i < o->entries && st == MLC_OK; i++) {
         mlc__entry *e = &o->entry[i];
         if (due ? !mlc__entry_due(e) : !mlc__entry_made(o, i)) continue;
@@ -52925,6 +52985,8 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
     return st;
 }
 
+/* Curvature as the Gauss-Newton-Bartlett estimate of the Sophia paper: factor g^2 of the gradient
+ * that is there now, of a loss whose labels were sampled from the model. Gradients are used up. */
 MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
 {
     if (!o) return MLC_ERR_ARG;
@@ -52934,10 +52996,12 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
     MLC__REQUIRE(o->ctx, o->calls == 0, STATE, "optim_curvature: gradients of %lld calls wait for "
                  "a step; call mlc_optim_flush before the loss of the curvature",
                  (long long)o->calls);
+    /* The estimate squares gradients, which a scale would falsify. */
     MLC__REQUIRE(o->ctx, !o->has_scaler, STATE, "optim_curvature: gradients are scaled; call "
                  "mlc_optim_scaler_off, as bf16 and f32 need no scaler");
     MLC__REQUIRE(o->ctx, factor >= 0.0 && factor < MLC__INF, ARG, "optim_curvature: factor is %s; "
                  "it is the number of samples of the batch", mlc__real(factor).s);
+    /* k: keep beta2 of the curvature, take (1 - beta2) factor of g^2, and 0 of g. */
     MLC__TRY(mlc__optim_pass(o, "optim_curvature", MLC_RULE_CURVATURE, &mlc__rule_curvature, true,
                              o->coefs[3], (1.0 - o->coefs[3]) * factor, 0.0));
     mlc_optim_zero_grad(o);
@@ -52946,12 +53010,16 @@ MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
 
 /* -- schedule-free SGD and AdamW -- */
 
+/* Schedule-free rules (Defazio et al. 2024). Parameters hold y, where gradients are taken; state 0
+ * is z, the iterate; the mean x is computed from both: y = (1 - beta) z + beta x. carry holds the
+ * sum of weights. SGD's desc is passed as AdamW's, with n_state 1. */
 static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
                                const mlc_schedule_free_adamw_desc *d, mlc_rule rule,
                                const struct mlc_rule_fns *cpu, int32_t n_state)
 {
     static const char *const names[] = { "z", "exp_avg_sq" };
     mlc_optim draft;
+    /* beta1 is bounded away from 0, since mlc_optim_mean divides by it. */
     const mlc__bound bounds[] = {
         { "lr", d->lr, 0.0, MLC__INF },
         { n_state == 1 ? "momentum" : "beta1", d->beta1, 0.001, 1.0 },
@@ -52973,6 +53041,7 @@ static mlc_optim *mlc__sf_make(mlc_module *m, const char *what,
     return mlc__optim_make(m, &draft);
 }
 
+/* Defaults of the schedulefree package, without warmup. */
 MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
 {
     mlc_schedule_free_sgd_desc d;
@@ -52983,6 +53052,8 @@ MLC_IMPL mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr)
     return d;
 }
 
+/* Checked as the desc of AdamW: momentum takes the place of beta1, beta2 and eps are 0 and
+ * unused. */
 MLC_IMPL mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d)
 {
     if (!mlc__rule_begins(m, "schedule_free_sgd", d)) return NULL;
@@ -53002,6 +53073,7 @@ MLC_IMPL mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr)
     return mlc_schedule_free_sgd_ex(m, &d);
 }
 
+/* Defaults of the schedulefree package, without warmup and decay. */
 MLC_IMPL mlc_schedule_free_adamw_desc mlc_schedule_free_adamw_desc_make(double lr)
 {
     mlc_schedule_free_adamw_desc d;
@@ -53025,6 +53097,8 @@ MLC_IMPL mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr)
     return mlc_schedule_free_adamw_ex(m, &d);
 }
 
+/* Turns parameters from y into the mean x = y + (1 - 1/beta) (z - y), or back into y = x + (1 -
+ * beta) (z - x). Entries that no update has changed have no z yet, and are equal anyway. */
 MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
@@ -53044,17 +53118,26 @@ MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 
 /* @@ IMPL.OPTIM.MATRIX ----------------------------------- Adafactor, Muon: steps of whole matrices
  * A step of an entry is a sequence of kernels: a pass of a part of the rule writes the gradient,
- * scaled and clipped, others update means; products, maps and sums compute the update; a last pass
- * applies it to p. The passes are the kernel of all rules, so it is there that a step is skipped,
- * a device's error heeded, a 16-bit p rounded and packs made again, and numbers that change from
- * step to step stay on the device: the host does not wait. Before an update the same sequence
- * reserves its memory without running (dry): running out of it changes nothing. */
+ * scaled and clipped, to a buffer; others update means; products, maps and sums compute the
+ * update; a last pass applies it to p.
+ *
+ *   mlc__matrix_step(dry) -> update(job): Adafactor, or Muon      tensors of job.temp
+ *                         -> MLC_RULE_MATRIX: p = shrink p - rate update
+ *
+ * The passes use the kernel of all rules, which therefore is the one place where a step is
+ * skipped, a device's error obeyed, a 16-bit p rounded and packs written again. Numbers that
+ * change from step to step stay on the device: the host does not wait. Before an update the same
+ * sequence is called with dry set for each entry: it allocates all buffers and workspaces and
+ * runs nothing, so that running out of memory changes nothing. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
+/* Layouts of a state: none; as p; a number for each row (last axis 1); for each column (last axis
+ * but one is 1). */
 enum { MLC__SLOT_NONE, MLC__SLOT_ALIKE, MLC__SLOT_ROWS, MLC__SLOT_COLUMNS };
 
-/* A state of e with this shape, without memory. Parameters are row-major. */
+/* Fills in t with the shape and the dtype of a state of e, without memory. Parameters are
+ * row-major. */
 static void mlc__slot_shape(const mlc__entry *e, int32_t slot, mlc_tensor *t)
 {
     const mlc_tensor *p = &e->p->t;
@@ -53064,6 +53147,7 @@ static void mlc__slot_shape(const mlc__entry *e, int32_t slot, mlc_tensor *t)
     mlc__tensor_init(t, p->ctx, e->dtype, p->ndim, shape);
 }
 
+/* Bytes of state k of e, to a cache line; 0 if e has none. */
 static size_t mlc__slot_bytes(const mlc_optim *o, const mlc__entry *e, int32_t k)
 {
     const int32_t slot = o->matrix->slot(e, k);
@@ -53073,6 +53157,7 @@ static size_t mlc__slot_bytes(const mlc_optim *o, const mlc__entry *e, int32_t k
     return mlc__round_up((size_t)mlc__numel(&t) * mlc__size(&t), MLC__CACHELINE);
 }
 
+/* Address of state k of e: states of an entry follow one another from e->own on. */
 static void *mlc__slot_data(const mlc_optim *o, const mlc__entry *e, int32_t k)
 {
     size_t at = (size_t)e->own;
@@ -53080,7 +53165,8 @@ static void *mlc__slot_data(const mlc_optim *o, const mlc__entry *e, int32_t k)
     return MLC__CAST(char *, o->memory) + at;
 }
 
-/* States of entries that stay, and are stepped as before, move to their new places. */
+/* Copies states of entries that stay to their new places, if they are stepped as before: a matrix
+ * that a group has moved to AdamW, or back, begins with zeros. */
 static mlc_status mlc__matrix_move(const mlc_optim *n, const mlc_optim *o)
 {
     for (int64_t i = 0; i < n->entries; i++)
@@ -53100,6 +53186,8 @@ static mlc_status mlc__matrix_move(const mlc_optim *n, const mlc_optim *o)
     return MLC_OK;
 }
 
+/* mlc__matrix.build: decides which entries are matrices, places the states of all, and allocates
+ * and fills them. Under Muon tensors of one axis, and groups with adamw, are stepped by AdamW. */
 static mlc_status mlc__matrix_build(mlc_optim *n, const mlc_optim *o)
 {
     size_t bytes = 0;
@@ -53116,7 +53204,7 @@ static mlc_status mlc__matrix_build(mlc_optim *n, const mlc_optim *o)
     return mlc__matrix_move(n, o);
 }
 
-/* State k of e, as t. */
+/* Makes t a tensor over state k of e; t is valid while the optimizer's layout is. */
 static mlc_tensor *mlc__slot_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k,
                                     mlc__temp *t)
 {
@@ -53128,6 +53216,7 @@ static mlc_tensor *mlc__slot_tensor(const mlc_optim *o, const mlc__entry *e, int
     return &t->t;
 }
 
+/* mlc__matrix.tensor: the same in the arena of the current scope, for walks over states. */
 static mlc_tensor *mlc__matrix_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k)
 {
     mlc__temp *t = MLC__ARENA(mlc__temp *, o->ctx, sizeof *t);
@@ -53136,19 +53225,21 @@ static mlc_tensor *mlc__matrix_tensor(const mlc_optim *o, const mlc__entry *e, i
 
 /* -- what a step is made of -- */
 
-/* After a failure nothing more is done. */
+/* The work of one step of one entry, a local of mlc__matrix_step. After a failure (st) all
+ * functions return without doing anything, so that sequences need no checks between their
+ * kernels. */
 typedef struct mlc__matrix_job {
     mlc_optim  *o;
     mlc_ctx    *ctx;
     mlc__entry *e;
     struct mlc_k_optim a;              /* of a pass over the entry                             */
     mlc_status  st;
-    bool        dry;                   /* nothing runs, but memory is asked for                */
+    bool        dry;                   /* nothing runs, only memory is allocated */
     int32_t     temps;
-    mlc__temp   temp[8];               /* until the step is made                               */
+    mlc__temp   temp[8];               /* buffers, freed when the step is made */
 } mlc__matrix_job;
 
-/* NULL after a failure. */
+/* A buffer of the job, from the pool; NULL after a failure. */
 static mlc_tensor *mlc__matrix_temp(mlc__matrix_job *j, mlc_dtype dtype, int32_t ndim,
                                     const int64_t *shape)
 {
@@ -53159,9 +53250,12 @@ static mlc_tensor *mlc__matrix_temp(mlc__matrix_job *j, mlc_dtype dtype, int32_t
     return &t->t;
 }
 
+/* Tells whether kernels are to run: neither after a failure nor in a dry call. */
 static bool mlc__matrix_runs(const mlc__matrix_job *j) { return j->st == MLC_OK && !j->dry; }
 
-/* A pass of the rule or a part of it over p, or over x in its place. */
+/* A pass of the rule or a part of it over p, or over x in its place, with `state`, the same number
+ * of elements. Only the pass that moves p writes packs, and only the one that reads gradients
+ * clamps. */
 static void mlc__matrix_pass(mlc__matrix_job *j, mlc_rule rule, const struct mlc_rule_fns *cpu,
                              const mlc_tensor *x, void *state)
 {
@@ -53181,20 +53275,22 @@ static void mlc__matrix_pass(mlc__matrix_job *j, mlc_rule rule, const struct mlc
     j->st = mlc__run_optim(j->ctx, "optim_step", &a);
 }
 
-/* The gradient, times what clipping and a scaler make of it. */
+/* Writes the gradient to `to`, in the dtype of states, divided by scale and number of calls and
+ * clipped. */
 static void mlc__matrix_gradient(mlc__matrix_job *j, const mlc_tensor *to)
 {
     mlc__matrix_pass(j, MLC_RULE_MATRIX_GRADIENT, &mlc__rule_matrix_gradient, NULL, mlc__data(to));
 }
 
-/* State k moves toward x, and then x, by the same numbers, toward the state: Nesterov's. */
+/* m = keep m + take x, then x = keep m + take x (Nesterov's look ahead), where m is state k and
+ * keep and take are k[2] and k[3] of the rule. x is overwritten. */
 static void mlc__matrix_mean(mlc__matrix_job *j, int32_t k, const mlc_tensor *x)
 {
     mlc__matrix_pass(j, MLC_RULE_MATRIX_MEAN, &mlc__rule_matrix_mean, x,
                      mlc__slot_data(j->o, j->e, k));
 }
 
-/* out = op(a, b; s), where a clamp has s as its lower bound. */
+/* out = op(a, b; s). For a clamp s is the lower bound and there is no upper one. */
 static void mlc__matrix_map(mlc__matrix_job *j, mlc_map op, const mlc_tensor *out,
                             const mlc_tensor *a, const mlc_tensor *b, double s)
 {
@@ -53203,7 +53299,7 @@ static void mlc__matrix_map(mlc__matrix_job *j, mlc_map op, const mlc_tensor *ou
     if (mlc__matrix_runs(j)) j->st = apply(j->ctx, "optim_step", op, out, a, b, NULL, range, false);
 }
 
-/* out = in times a number on the device, in f64. */
+/* out = in * *number, where number is an f64 in device memory. */
 static void mlc__matrix_scale(mlc__matrix_job *j, const mlc_tensor *out, const mlc_tensor *in,
                               const mlc_tensor *number)
 {
@@ -53215,6 +53311,7 @@ static void mlc__matrix_scale(mlc__matrix_job *j, const mlc_tensor *out, const m
     j->st = mlc__run_map(j->ctx, "optim_step", &a);
 }
 
+/* Runs a kernel with workspace, or in a dry call only allocates that workspace. */
 #define MLC__MATRIX_RUN(name) \
     static mlc_status mlc__matrix_run_##name(const mlc__matrix_job *j, struct mlc_k_##name *a) \
     { \
@@ -53227,6 +53324,7 @@ MLC__MATRIX_RUN(squares)
 MLC__MATRIX_RUN(reduce)
 MLC__MATRIX_RUN(gemm)
 
+/* *sum = sum of squares of j->a.n numbers, in f64 on the device. */
 static void mlc__matrix_squares(mlc__matrix_job *j, mlc_dtype dtype, const void *in,
                                 const mlc_tensor *sum)
 {
@@ -53238,7 +53336,7 @@ static void mlc__matrix_squares(mlc__matrix_job *j, mlc_dtype dtype, const void 
     j->st = mlc__matrix_run_squares(j, &a);
 }
 
-/* Over one axis, which stays, as 1. */
+/* out = mean of `in` over one axis, which stays with length 1. */
 static void mlc__matrix_average(mlc__matrix_job *j, const mlc_tensor *out, const mlc_tensor *in,
                                 int32_t axis)
 {
@@ -53248,7 +53346,8 @@ static void mlc__matrix_average(mlc__matrix_job *j, const mlc_tensor *out, const
     j->st = mlc__matrix_run_reduce(j, &a);
 }
 
-/* c = alpha a b + beta c, [m,n], all dense; turned: a', or b'. */
+/* c [m,n] = alpha a b + beta c, all dense; a_turned: a is stored as [k,m], b_turned: b as [n,k].
+ * size: m, n, k. */
 static void mlc__matrix_product(mlc__matrix_job *j, const int64_t size[3], const mlc_tensor *a,
                                 bool a_turned, const mlc_tensor *b, bool b_turned,
                                 const mlc_tensor *c, double alpha, double beta)
@@ -53274,6 +53373,8 @@ static void mlc__matrix_product(mlc__matrix_job *j, const int64_t size[3], const
     j->st = mlc__matrix_run_gemm(j, &g);
 }
 
+/* mlc__matrix.step: one entry's update. Buffers are freed in the end also in a dry call: the pool
+ * then has them for the true one. */
 static mlc_status mlc__matrix_step(mlc_optim *o, int64_t i, bool dry)
 {
     mlc__matrix_job j;
@@ -53293,6 +53394,8 @@ static mlc_status mlc__matrix_step(mlc_optim *o, int64_t i, bool dry)
     return j.st;
 }
 
+/* Finishes the draft of a matrix rule: the functions that all share. A step inside backward is not
+ * possible, as the update needs the whole gradient. */
 static mlc_optim *mlc__matrix_make(mlc_module *m, mlc_optim *draft, struct mlc__matrix *matrix)
 {
     matrix->build = mlc__matrix_build;
@@ -53307,8 +53410,12 @@ static mlc_optim *mlc__matrix_make(mlc_module *m, mlc_optim *draft, struct mlc__
 
 /* -- Adafactor -- */
 
+/* States of Adafactor (Shazeer and Stern 2018; torch.optim.Adafactor): for a matrix [..,n,m] means
+ * of squared gradients by row [..,n,1] and by column [..,1,m]; for a vector the mean itself. */
 enum { MLC__ADAFACTOR_ROWS, MLC__ADAFACTOR_COLUMNS, MLC__ADAFACTOR_ALL };
 
+/* mlc__matrix.slot: layout of state k of an entry; tensors of more than two axes are batches of
+ * matrices. */
 static int32_t mlc__adafactor_slot(const mlc__entry *e, int32_t k)
 {
     const bool matrix = e->p->t.ndim > 1;
@@ -53317,8 +53424,8 @@ static int32_t mlc__adafactor_slot(const mlc__entry *e, int32_t k)
            k == MLC__ADAFACTOR_ROWS ? MLC__SLOT_ROWS : MLC__SLOT_COLUMNS;
 }
 
-/* estimate holds squares of the gradient, and gets the product of their means by row and by column
- * over the mean of these. */
+/* estimate holds squares of the gradient on entry; on return the rank-1 estimate of their mean: row
+ * mean times column mean over the mean of row means, which is at least eps1. */
 static void mlc__adafactor_factors(mlc__matrix_job *j, const mlc_tensor *estimate)
 {
     mlc__temp state[2];
@@ -53342,7 +53449,8 @@ static void mlc__adafactor_factors(mlc__matrix_job *j, const mlc_tensor *estimat
     mlc__matrix_map(j, MLC_MAP_MUL, estimate, row, columns, 0.0);
 }
 
-/* root = max(least, scale times the root of the mean square of n numbers). */
+/* root = max(least, scale * rms), with rms the root of the mean square of the entry's n numbers at
+ * in. */
 static void mlc__adafactor_rms(mlc__matrix_job *j, const mlc_tensor *root, mlc_dtype dtype,
                                const void *in, double scale, double least)
 {
@@ -53352,6 +53460,8 @@ static void mlc__adafactor_rms(mlc__matrix_job *j, const mlc_tensor *root, mlc_d
     mlc__matrix_map(j, MLC_MATH_CLAMP, root, root, NULL, least);
 }
 
+/* mlc__matrix.update: u = g / sqrt(estimate), divided by max(1, rms(u) / clip) and, unless the desc
+ * fixes the rate, multiplied by max(eps2, rms(p)). The estimate is bounded below by eps1^2. */
 static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
 {
     const mlc_adafactor_desc *d = &j->o->matrix->adafactor;
@@ -53363,6 +53473,7 @@ static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
     const mlc_tensor *by = mlc__matrix_temp(j, MLC_F64, 0, NULL);
     mlc__temp state;
     if (!by) return NULL;
+    /* Pass 1: the estimate of the mean square, into u for a matrix, into the state for a vector. */
     mlc__matrix_gradient(j, g);
     mlc__matrix_map(j, MLC_MATH_SQUARE, u, g, NULL, 0.0);
     if (p->ndim > 1) mlc__adafactor_factors(j, u);
@@ -53370,9 +53481,11 @@ static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
         mlc__matrix_mean(j, MLC__ADAFACTOR_ALL, u);
         mean = mlc__slot_tensor(j->o, j->e, MLC__ADAFACTOR_ALL, &state);
     }
+    /* Pass 2: u = g / sqrt(estimate). */
     mlc__matrix_map(j, MLC_MATH_CLAMP, u, mean, NULL, eps > least ? eps : least);
     mlc__matrix_map(j, MLC_MATH_RSQRT, u, u, NULL, 0.0);
     mlc__matrix_map(j, MLC_MAP_MUL, u, u, g, 0.0);
+    /* Pass 3: both factors, on the device. */
     mlc__adafactor_rms(j, by, dtype, mlc__data(u), 1.0 / d->clip, 1.0);
     if (!d->fixed) mlc__adafactor_rms(j, factor, j->a.dtype, j->a.p, 1.0, d->eps2);
     if (d->fixed) mlc__matrix_map(j, MLC_MATH_RECIPROCAL, factor, by, NULL, 0.0);
@@ -53381,6 +53494,7 @@ static const mlc_tensor *mlc__adafactor_update(mlc__matrix_job *j)
     return u;
 }
 
+/* Defaults of torch.optim.Adafactor, whose eps1 is that of f32. */
 MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
 {
     mlc_adafactor_desc d;
@@ -53393,6 +53507,7 @@ MLC_IMPL mlc_adafactor_desc mlc_adafactor_desc_make(double lr)
     return d;
 }
 
+/* coefs: 0 (this rule), power, fixed. The other numbers stay in the copy of the desc. */
 MLC_IMPL mlc_optim *mlc_adafactor_ex(mlc_module *m, const mlc_adafactor_desc *d)
 {
     static const mlc__rule_form form = {
@@ -53419,13 +53534,17 @@ MLC_IMPL mlc_optim *mlc_adafactor(mlc_module *m, double lr)
 
 /* -- Muon -- */
 
+/* States of Muon (Jordan et al. 2024; torch.optim.Muon): a matrix has a momentum, any other entry
+ * the two moments of AdamW. */
 enum { MLC__MUON_MOMENTUM, MLC__MUON_FIRST, MLC__MUON_SECOND };
 
+/* mlc__matrix.slot: states of matrices and of others exclude one another. */
 static int32_t mlc__muon_slot(const mlc__entry *e, int32_t k)
 {
     return e->matrix == (k == MLC__MUON_MOMENTUM) ? MLC__SLOT_ALIKE : MLC__SLOT_NONE;
 }
 
+/* The step of an entry that is no matrix: one pass of AdamW with the numbers of desc.adamw. */
 static void mlc__muon_adamw(mlc__matrix_job *j)
 {
     const mlc_adam_desc *d = &j->o->matrix->muon.adamw;
@@ -53439,14 +53558,16 @@ static void mlc__muon_adamw(mlc__matrix_job *j)
     if (!j->dry) j->st = mlc__run_optim(j->ctx, "optim_step", &j->a);
 }
 
+/* Buffers of one orthogonalization: x and next [rows,columns] exchange places after each step. */
 typedef struct mlc__muon_way {
     int64_t           rows, columns;
-    const mlc_tensor *x, *next;        /* a matrix, and what a step makes of it                */
-    const mlc_tensor *gram, *poly;     /* squares of the shorter side                          */
+    const mlc_tensor *x, *next;        /* a matrix, and the next iterate */
+    const mlc_tensor *gram, *poly;     /* [side,side] of the shorter side */
 } mlc__muon_way;
 
-/* next = scale (a x + (b x x' + c (x x')^2) x): a is added to the diagonal of what x is multiplied
- * by. Of a tall x, x' x on its right, which is the smaller one. */
+/* One Newton-Schulz step: next = scale (a x + (b x x' + c (x x')^2) x), computed as poly x, with
+ * poly = b gram + c gram^2 and a added to its diagonal. Of a tall x the gram is x' x, which is the
+ * smaller one, and poly is multiplied from the right. */
 static void mlc__muon_schulz(mlc__matrix_job *j, const mlc__muon_way *w, double scale)
 {
     const mlc_muon_desc *d = &j->o->matrix->muon;
@@ -53454,6 +53575,7 @@ static void mlc__muon_schulz(mlc__matrix_job *j, const mlc__muon_way *w, double 
     const int64_t side = tall ? w->columns : w->rows, longer = tall ? w->rows : w->columns;
     const int64_t gram[3] = { side, side, longer }, square[3] = { side, side, side };
     const int64_t next[3] = { w->rows, w->columns, side };
+    /* The diagonal is a view of poly with a stride of side + 1. */
     mlc_tensor diagonal = *w->poly;
     diagonal.ndim = 1;
     diagonal.stride[0] = side + 1;
@@ -53466,7 +53588,8 @@ static void mlc__muon_schulz(mlc__matrix_job *j, const mlc__muon_way *w, double 
                         w->next, scale, 0.0);
 }
 
-/* to = from / max(|from|, eps). */
+/* to = from / max(|from|, eps), by its Frobenius norm, which bounds the largest singular value by 1
+ * as the iteration requires. */
 static void mlc__muon_begin(mlc__matrix_job *j, const mlc_tensor *to, const mlc_tensor *from)
 {
     const double eps = j->o->matrix->muon.eps, least = eps * eps > DBL_MIN ? eps * eps : DBL_MIN;
@@ -53478,6 +53601,8 @@ static void mlc__muon_begin(mlc__matrix_job *j, const mlc_tensor *to, const mlc_
     mlc__matrix_scale(j, to, from, number);
 }
 
+/* Factor of the rate for a shape: sqrt(rows / columns) of a tall matrix, or, with match_adamw, the
+ * rms of an update of AdamW, 0.2 sqrt(longer side). */
 static double mlc__muon_ratio(const mlc_muon_desc *d, const mlc__muon_way *w)
 {
     const double r = (double)w->rows, c = (double)w->columns;
@@ -53485,6 +53610,9 @@ static double mlc__muon_ratio(const mlc_muon_desc *d, const mlc__muon_way *w)
     return r > c ? sqrt(r / c) : 1.0;
 }
 
+/* mlc__matrix.update: an orthogonal matrix near the momentum, after d->steps Newton-Schulz steps. A
+ * tensor of more axes is a matrix of shape[0] rows. NULL for other entries, which AdamW has
+ * moved. */
 static const mlc_tensor *mlc__muon_update(mlc__matrix_job *j)
 {
     const mlc_muon_desc *d = &j->o->matrix->muon;
@@ -53516,6 +53644,7 @@ static const mlc_tensor *mlc__muon_update(mlc__matrix_job *j)
     return w.x;
 }
 
+/* Coefficients of Jordan's quintic, which maps singular values in (0, 1] to about 1 in 5 steps. */
 MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
 {
     mlc_muon_desc d;
@@ -53533,6 +53662,9 @@ MLC_IMPL mlc_muon_desc mlc_muon_desc_make(double lr)
     return d;
 }
 
+/* coefs: 1 (this rule), momentum, betas of its AdamW. The rate of AdamW is kept as a ratio, so that
+ * schedules and mlc_optim_set_lr change both. a, b and c may be negative: only their sum is
+ * checked, for NaN and infinities. */
 MLC_IMPL mlc_optim *mlc_muon_ex(mlc_module *m, const mlc_muon_desc *d)
 {
     static const mlc__rule_form form = {
@@ -53571,19 +53703,26 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.SAM -------------------------------------- gradients at a point uphill
- * SAM: gradients g at p, p + e with e along g in place of p, gradients there, p again, a step.
- * Copies of all parameters are made before the first of them changes: every way restores them. */
+ * Sharpness-aware minimization (Foret et al. 2021): gradients g at p; p + e, with e along g, in
+ * place of p; gradients there; p again; a step of the rule with these gradients. Adaptive (ASAM,
+ * Kwon et al. 2021): lengths are measured in units of |p|.
+ *
+ *   mlc_optim_step_with -> mlc__optim_sam:  evaluate at p  ->  old[i] = p, far[i] = p + e
+ *                                           put far, evaluate, put old  ->  mlc_optim_step
+ *
+ * Copies of all parameters are made before the first of them changes: every way out restores
+ * them. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
-/* g of entry i, times |p| if the ascent is adaptive, in f64 or f32. */
+/* Gradient of entry i in the dtype of states, times |p| if the ascent is adaptive. */
 static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
 {
     mlc_tensor *p = &o->entry[i].p->t, *wide = mlc_cast(mlc_grad(p), o->entry[i].dtype);
     return o->adaptive ? mlc_mul(wide, mlc_abs(mlc_cast(p, o->entry[i].dtype))) : wide;
 }
 
-/* rho / (|g| + 1e-12), of all gradients that are due. */
+/* rho / (|g| + 1e-12), with the norm over all due gradients: an f64 on the device. */
 static mlc_tensor *mlc__sam_scale(mlc_optim *o)
 {
     mlc_tensor *sum = mlc_zeros(o->ctx, MLC_F64, mlc_dims0());
@@ -53595,8 +53734,9 @@ static mlc_tensor *mlc__sam_scale(mlc_optim *o)
     return mlc_mul_scalar(mlc_reciprocal(mlc_add_scalar(mlc_sqrt(sum), 1e-12)), o->rho);
 }
 
-/* Copies of what is due go into old, where each ascends to into far. Gradients that are not finite
- * have no ascent: they are those of the step, which skips, refuses or makes it as any other. */
+/* Makes the copies and the points of ascent of due entries; others stay NULL. *ascends is false
+ * where gradients are not finite: there is no direction then, and they are those of the step, which
+ * skips, refuses or makes it as any other. */
 static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far, bool *ascends)
 {
     mlc_tensor *scale = mlc__sam_scale(o);
@@ -53614,6 +53754,7 @@ static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far
     return o->ctx->status;
 }
 
+/* Copies values into parameters without recording it; NULL: the parameter stays. */
 static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
 {
     mlc_no_grad_begin(o->ctx);
@@ -53622,6 +53763,9 @@ static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
     mlc_no_grad_end(o->ctx);
 }
 
+/* mlc_optim.sam: leaves the gradients of the far point in the parameters for the step that follows.
+ * *loss is the loss at p. The lists are on the heap, the tensors in the scope of
+ * mlc_optim_step_with. */
 static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     mlc_ctx *ctx = o->ctx;
@@ -53664,29 +53808,43 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.OPTIM.LBFGS ------------------------------------ L-BFGS: two loops, strong Wolfe search
- * Vectors have one dtype and the places of states, so that an entry begins at the same element in
- * each; elements of what does not take part, and padding, are 0 in gradients, and thus in all that
- * is made of them. An iteration keeps parameters (start) and gradient (before) from where it
- * begins: trial points are start + t direction, and whatever fails puts start back. A search has
- * at most two ends of a bracket and one trial point in hand, which share three gradients; the one
- * that a trial's gradient will be in holds its parameters first. */
+ * L-BFGS (Nocedal and Wright, chapters 3 and 7) as torch.optim.LBFGS has it.
+ *
+ *   mlc__lbfgs_step   evaluate at p
+ *     mlc__lbfgs_iterate, up to max_iter times:
+ *       mlc__lbfgs_aim      y = g - before, s = t direction: a pair; two loops: direction = -H g
+ *       mlc__lbfgs_search   trial points start + t direction: bracket, zoom until strong Wolfe
+ *       mlc__lbfgs_put      parameters = start + t direction
+ *
+ *   memory    | direction | before | start | gradient[0] | gradient[1] | gradient[2] |   n each
+ *   pair[i]   | y | s |   oldest first, up to `history`; rho[i] = 1 / (y s)
+ *
+ * Vectors have one dtype and the layout of states, so that an entry begins at the same element
+ * in each. Elements of entries that take no part, and padding, are 0 in gradients, and thus in
+ * all vectors that are made of them. An iteration keeps parameters (start) and gradient (before)
+ * from where it begins: whatever fails puts start back. A search has at most two ends of a
+ * bracket and one trial point in hand, which share the three gradients; the buffer that gets a
+ * trial's gradient holds its parameters before. Numbers are computed in f64 and read back, so a
+ * device is waited for. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__DOT_PIECE 32768           /* elements of a product in f64 at a time */
 static const char mlc__lbfgs_what[] = "optim_step_with";
 
+/* Bytes of a vector. */
 static size_t mlc__lbfgs_bytes(const struct mlc__lbfgs *l)
 {
     return (size_t)l->n * mlc_dtype_bytes(l->dtype);
 }
 
-/* Where entry e begins in the vector v. */
+/* Address of the first element of entry e in the vector v. unit: bytes of state per element. */
 static void *mlc__lbfgs_at(const struct mlc__lbfgs *l, const mlc__entry *e, void *v)
 {
     return MLC__CAST(char *, v) + e->state / l->unit * (int64_t)mlc_dtype_bytes(l->dtype);
 }
 
+/* The s of pair i, after its y in the same block. */
 static void *mlc__lbfgs_s(const struct mlc__lbfgs *l, int64_t i)
 {
     return MLC__CAST(char *, l->pair[i]) + mlc__lbfgs_bytes(l);
@@ -53694,7 +53852,7 @@ static void *mlc__lbfgs_s(const struct mlc__lbfgs *l, int64_t i)
 
 /* -- vectors -- */
 
-/* out = op(a, b; s), or out += it. */
+/* out = op(a, b; s), or out += op(a, b; s), over n elements on the device. */
 static mlc_status mlc__lbfgs_map(mlc_ctx *ctx, mlc_map op, mlc_dtype dtype, int64_t n, void *out,
                                  const void *a, const void *b, double s, bool accumulate)
 {
@@ -53725,7 +53883,7 @@ static mlc_status mlc__lbfgs_copy(mlc_optim *o, void *to, const void *from)
     return mlc__device_copy(o->ctx, to, from, mlc__lbfgs_bytes(o->lbfgs), MLC_COPY_ON_DEVICE);
 }
 
-/* *out (device) = sum or norm of x, or *out += it. */
+/* *out = sum of x, or its norm of order p, an f64 on the device; accumulate: += . */
 static mlc_status mlc__lbfgs_fold(mlc_ctx *ctx, mlc_reduce op, double p, mlc_dtype dtype, int64_t n,
                                   const void *x, double *out, bool accumulate)
 {
@@ -53746,7 +53904,8 @@ static mlc_status mlc__lbfgs_fold(mlc_ctx *ctx, mlc_reduce op, double p, mlc_dty
     return MLC_OK;
 }
 
-/* room: for two pieces and the sum. */
+/* Dot product of two vectors in f64, by pieces that are cast first, which bounds the buffer: 2
+ * MLC__DOT_PIECE doubles for two pieces, and one for the sum, which is the result. */
 static mlc_status mlc__lbfgs_dot_in(mlc_optim *o, const void *a, const void *b, double *room)
 {
     const struct mlc__lbfgs *l = o->lbfgs;
@@ -53764,7 +53923,8 @@ static mlc_status mlc__lbfgs_dot_in(mlc_optim *o, const void *a, const void *b, 
     return MLC_OK;
 }
 
-/* *out (host) = a b, in f64; b NULL: the norm of a of the order p. */
+/* *out (host) = dot product of a and b in f64; with b NULL the norm of a of order p. Waits for a
+ * device. */
 static mlc_status mlc__lbfgs_number(mlc_optim *o, const void *a, const void *b, double p,
                                     double *out)
 {
@@ -53795,7 +53955,8 @@ static mlc_status mlc__lbfgs_norm(mlc_optim *o, const void *x, double p, double 
 
 /* -- parameters -- */
 
-/* Parameters = start + t direction, by way of trial. */
+/* Sets the parameters that take part to start + t direction, computed in the vector `trial`, which
+ * is overwritten. t 0 restores start exactly. */
 static mlc_status mlc__lbfgs_put(mlc_optim *o, double t, void *trial)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53813,6 +53974,7 @@ static mlc_status mlc__lbfgs_put(mlc_optim *o, double t, void *trial)
     return MLC_OK;
 }
 
+/* Copies the parameters that take part to start. */
 static mlc_status mlc__lbfgs_begin(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53826,7 +53988,8 @@ static mlc_status mlc__lbfgs_begin(mlc_optim *o)
     return MLC_OK;
 }
 
-/* due NULL: of all that have a gradient. */
+/* Collects gradients into the vector g, 0 elsewhere; of entries that `due` names, or with NULL of
+ * all that a backward has reached. */
 static mlc_status mlc__lbfgs_gather(mlc_optim *o, void *g, const bool *due)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53840,15 +54003,17 @@ static mlc_status mlc__lbfgs_gather(mlc_optim *o, void *g, const bool *due)
     return MLC_OK;
 }
 
-typedef struct mlc__lbfgs_run {        /* one step */
+/* One call of mlc_optim_step_with. */
+typedef struct mlc__lbfgs_run {
     mlc_optim  *o;
     mlc_loss_fn fn;
     void       *user;
-    int64_t     calls;                 /* of fn */
-    bool        moved;
+    int64_t     calls;                 /* of fn so far */
+    bool        moved;                 /* parameters have changed */
 } mlc__lbfgs_run;
 
-/* Loss and gradient where parameters are. What fn makes dies with a scope of its own. */
+/* Evaluates loss and gradient at the present parameters; g gets the gradient. Tensors that fn makes
+ * are freed with a scope of their own. fn must not change the layout, which vectors follow. */
 static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, const bool *due)
 {
     mlc_optim *o = r->o;
@@ -53865,8 +54030,11 @@ static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, 
 
 /* -- memory -- */
 
+/* Forgets the history: the next direction is the steepest descent. Memory of pairs stays for the
+ * next. */
 static void mlc__lbfgs_forget(struct mlc__lbfgs *l) { l->pairs = l->iterations = 0; }
 
+/* mlc__lbfgs.drop: frees vectors, pairs and lists; the next step allocates them again. */
 static void mlc__lbfgs_drop(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53881,7 +54049,8 @@ static void mlc__lbfgs_drop(mlc_optim *o)
     mlc__lbfgs_forget(l);
 }
 
-/* Arrays of the host and vectors of the device. */
+/* Allocates lists on the host, [rho][alpha][pair][due, twice: the second half is for loads], and
+ * the six vectors in one device block, zeroed. */
 static mlc_status mlc__lbfgs_memory(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53899,7 +54068,8 @@ static mlc_status mlc__lbfgs_memory(mlc_optim *o)
     return mlc__zero(o->ctx, mlc__lbfgs_what, l->memory, 6 * bytes);
 }
 
-/* Memory for the entries as they are now: history of others is dropped. */
+/* Makes vectors fit the present entries: under another layout or dtype all is allocated anew and
+ * the history is lost. Vectors are f64 as soon as one parameter is. */
 static mlc_status mlc__lbfgs_follow(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53919,7 +54089,7 @@ static mlc_status mlc__lbfgs_follow(mlc_optim *o)
     return st;
 }
 
-/* The place of the next pair has memory. */
+/* Allocates pair i if it has no memory yet. i == history: the oldest pair's will be taken. */
 static mlc_status mlc__lbfgs_room(mlc_optim *o, int64_t i)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53930,7 +54100,7 @@ static mlc_status mlc__lbfgs_room(mlc_optim *o, int64_t i)
 
 /* -- directions -- */
 
-/* The oldest pair goes, and its memory is the next one's. */
+/* Drops the oldest pair; its memory becomes the place of the next one. */
 static void mlc__lbfgs_turn(struct mlc__lbfgs *l)
 {
     void *oldest = l->pair[0];
@@ -53940,7 +54110,8 @@ static void mlc__lbfgs_turn(struct mlc__lbfgs *l)
     l->pair[rest] = oldest;
 }
 
-/* before and direction become y and s, and a pair if the loss curves upward between them. */
+/* before and direction become y and s, which are then stored as a pair if ys > 1e-10: only positive
+ * curvature keeps the inverse Hessian positive definite. scale = ys / yy is its first estimate. */
 static mlc_status mlc__lbfgs_learn(mlc_optim *o, const void *g)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53959,7 +54130,7 @@ static mlc_status mlc__lbfgs_learn(mlc_optim *o, const void *g)
     return MLC_OK;
 }
 
-/* direction = - inverse Hessian g. */
+/* The two-loop recursion: direction = -H g, with H from the pairs and scale times the identity. */
 static mlc_status mlc__lbfgs_loops(mlc_optim *o, const void *g)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53979,7 +54150,8 @@ static mlc_status mlc__lbfgs_loops(mlc_optim *o, const void *g)
     return MLC_OK;
 }
 
-/* Of the iteration that begins at the gradient g. What fails in between leaves no history. */
+/* Finds the direction of the iteration that begins at gradient g, which becomes `before`. A failure
+ * halfway leaves no history, as vectors are half updated. */
 static mlc_status mlc__lbfgs_aim(mlc_optim *o, const void *g)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -53998,12 +54170,15 @@ static mlc_status mlc__lbfgs_aim(mlc_optim *o, const void *g)
 
 /* -- step length -- */
 
-typedef struct mlc__lbfgs_point {      /* start + t direction: loss, its derivative by t */
+/* A point start + t direction of a line search: loss, its derivative by t, and a vector of its
+ * gradient. */
+typedef struct mlc__lbfgs_point {
     double t, loss, slope;
     void  *g;
 } mlc__lbfgs_point;
 
-/* In memory that neither of two other points has. A point that is not finite is infinitely high. */
+/* Evaluates the point at t; its gradient goes to the vector that neither a nor b has. A loss or a
+ * slope that is not finite makes the point infinitely high, so that a search turns back. */
 static mlc_status mlc__lbfgs_try(mlc__lbfgs_run *r, double t, const mlc__lbfgs_point *a,
                                  const mlc__lbfgs_point *b, mlc__lbfgs_point *p)
 {
@@ -54022,7 +54197,8 @@ static mlc_status mlc__lbfgs_try(mlc__lbfgs_run *r, double t, const mlc__lbfgs_p
     return MLC_OK;
 }
 
-/* Where the cubic through both points is least, within [low, high]; or the middle. */
+/* Minimum of the cubic through losses and slopes of both points, clamped to [low, high]; the middle
+ * if there is none. PyTorch's _cubic_interpolate. */
 static double mlc__lbfgs_cubic(const mlc__lbfgs_point *a, const mlc__lbfgs_point *b, double low,
                                double high)
 {
@@ -54037,21 +54213,24 @@ static double mlc__lbfgs_cubic(const mlc__lbfgs_point *a, const mlc__lbfgs_point
     return t < low ? low : t > high ? high : t;
 }
 
+/* c1 and c2 of the Wolfe conditions. */
 #define MLC__ARMIJO 1e-4
 #define MLC__WOLFE  0.9
 
-/* Has p come down enough from start? */
+/* Sufficient decrease (Armijo) at p. */
 static bool mlc__lbfgs_low(const mlc__lbfgs_point *start, const mlc__lbfgs_point *p)
 {
     return p->loss <= start->loss + MLC__ARMIJO * p->t * start->slope;
 }
 
+/* The curvature condition at p: the slope has fallen to c2 times that at the start. */
 static bool mlc__lbfgs_flat(const mlc__lbfgs_point *start, const mlc__lbfgs_point *p)
 {
     return fabs(p->slope) <= -MLC__WOLFE * start->slope;
 }
 
-/* A trial point in the bracket, not too near to an end twice in a row. */
+/* A trial point in the bracket by the cubic. At an end, or the second time in a row within a tenth
+ * of the bracket from one, it is moved to that tenth, so that the bracket shrinks. */
 static double mlc__lbfgs_within(const mlc__lbfgs_point e[2], bool *near)
 {
     const bool down = e[1].t < e[0].t;
@@ -54064,7 +54243,9 @@ static double mlc__lbfgs_within(const mlc__lbfgs_point e[2], bool *near)
     return fabs(t - high) < fabs(t - low) ? high - edge : low + edge;
 }
 
-/* Shrinks the bracket e until a point in it meets both conditions; or few calls are left. */
+/* Shrinks the bracket e until a point in it fulfils both conditions, the bracket is shorter than
+ * tolerance_change or tries are used up. *best: the lower end. longest: largest element of
+ * direction. */
 static mlc_status mlc__lbfgs_zoom(mlc__lbfgs_run *r, const mlc__lbfgs_point *start,
                                   mlc__lbfgs_point e[2], int64_t tries, double longest,
                                   mlc__lbfgs_point *best)
@@ -54088,7 +54269,9 @@ static mlc_status mlc__lbfgs_zoom(mlc__lbfgs_run *r, const mlc__lbfgs_point *sta
     return MLC_OK;
 }
 
-/* A step length under strong Wolfe conditions: brackets one, from t on. */
+/* Line search for the strong Wolfe conditions: extrapolates from t on until a bracket holds a
+ * fitting point, then zooms into it. *best: the point found, or the lowest one when max_eval is
+ * reached. */
 static mlc_status mlc__lbfgs_search(mlc__lbfgs_run *r, const mlc__lbfgs_point *start, double t,
                                     mlc__lbfgs_point *best)
 {
@@ -54111,8 +54294,8 @@ static mlc_status mlc__lbfgs_search(mlc__lbfgs_run *r, const mlc__lbfgs_point *s
     return mlc__lbfgs_zoom(r, start, e, most - i, longest, best);
 }
 
-/* A step of length t, halved while it leads to what is not finite; the last one of a step is not
- * looked at. */
+/* Without a line search: a step of length t, halved while the loss there is not finite. After the
+ * last iteration of a call the point is not evaluated, as its gradient would not be used. */
 static mlc_status mlc__lbfgs_fixed(mlc__lbfgs_run *r, const mlc__lbfgs_point *start, double t,
                                    bool last, mlc__lbfgs_point *best)
 {
@@ -54130,7 +54313,7 @@ static mlc_status mlc__lbfgs_fixed(mlc__lbfgs_run *r, const mlc__lbfgs_point *st
 
 /* -- a step -- */
 
-/* The feature that L-BFGS does not go with and that is on, or NULL. */
+/* Name of a feature that is on and that L-BFGS does not work with, or NULL. */
 static const char *mlc__lbfgs_foreign(const mlc_optim *o)
 {
     return o->wanted != 1 ? "mlc_optim_accumulate" : o->has_scaler ? "mlc_optim_scaler" :
@@ -54142,6 +54325,7 @@ static const char *mlc__lbfgs_foreign(const mlc_optim *o)
            o->averages && o->averages->back ? "mlc_optim_lookahead" : NULL;
 }
 
+/* Checks and prepares a call: layout, features, schedules, vectors. */
 static mlc_status mlc__lbfgs_ready(mlc_optim *o)
 {
     mlc_optim_zero_grad(o);
@@ -54156,7 +54340,8 @@ static mlc_status mlc__lbfgs_ready(mlc_optim *o)
     return mlc__lbfgs_follow(o);
 }
 
-/* What takes part in the step; a change drops the history. */
+/* Chooses the entries that take part: those that the first backward reached. A change drops
+ * history. */
 static void mlc__lbfgs_choose(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -54167,7 +54352,8 @@ static void mlc__lbfgs_choose(mlc_optim *o)
     }
 }
 
-/* Loss and gradient at the start of a step; largest: its largest element. */
+/* Evaluates the start of a call; *largest: largest element of the gradient. Fails if it is not
+ * finite. */
 static mlc_status mlc__lbfgs_first(mlc__lbfgs_run *r, mlc__lbfgs_point *at, double *largest)
 {
     mlc_optim *o = r->o;
@@ -54182,7 +54368,8 @@ static mlc_status mlc__lbfgs_first(mlc__lbfgs_run *r, mlc__lbfgs_point *at, doub
     return MLC_OK;
 }
 
-/* The length that is tried first. */
+/* The first trial length: the rate, and in the first iteration at most 1 / |g|_1, as the direction
+ * has no scale yet. */
 static mlc_status mlc__lbfgs_length(mlc_optim *o, double *t)
 {
     double sum = 1.0;
@@ -54192,7 +54379,9 @@ static mlc_status mlc__lbfgs_length(mlc_optim *o, double *t)
     return MLC_OK;
 }
 
-/* One iteration from `at`, which becomes where it leads; end: it was the last one. */
+/* One iteration from `at`, which becomes the point it reaches. *end: no other one follows, by a
+ * tolerance, the number of calls, or because the direction leads nowhere. A failure puts start
+ * back. */
 static mlc_status mlc__lbfgs_iterate(mlc__lbfgs_run *r, mlc__lbfgs_point *at, bool last, bool *end)
 {
     mlc_optim *o = r->o;
@@ -54223,7 +54412,8 @@ static mlc_status mlc__lbfgs_iterate(mlc__lbfgs_run *r, mlc__lbfgs_point *at, bo
     return MLC_OK;
 }
 
-/* A step is counted, and averages see it, if it has moved parameters. */
+/* Counts the call as an update, and updates averages. guard is read back first, as it goes up
+ * whole. */
 static mlc_status mlc__lbfgs_count(mlc_optim *o)
 {
     mlc__optim_state(o);
@@ -54234,6 +54424,8 @@ static mlc_status mlc__lbfgs_count(mlc_optim *o)
     return o->average ? o->average->update(o) : MLC_OK;
 }
 
+/* mlc__lbfgs.step: one call of mlc_optim_step_with. *loss: the loss before it. An error in a later
+ * iteration keeps the iterations before it. */
 static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     mlc__lbfgs_run r = { o, fn, user, 0, false };
@@ -54255,6 +54447,8 @@ static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, doub
 
 /* -- state -- */
 
+/* mlc__lbfgs.items: the number of items of a walk over states; vectors only if a history exists for
+ * the present layout; while a load runs, those of the file. */
 static int64_t mlc__lbfgs_items(const mlc_optim *o)
 {
     const struct mlc__lbfgs *l = o->lbfgs;
@@ -54263,7 +54457,7 @@ static int64_t mlc__lbfgs_items(const mlc_optim *o)
     return pairs < 0 ? (int64_t)MLC__LBFGS_DUE : MLC__LBFGS_PAIRS + 2 * pairs;
 }
 
-/* A view of n elements. */
+/* A tensor [n] over a vector in the current scope. */
 static mlc_tensor *mlc__lbfgs_view(mlc_optim *o, void *data)
 {
     mlc_tensor *t = mlc__tensor_new(o->ctx, o->ctx->depth, o->lbfgs->dtype, 1, &o->lbfgs->n,
@@ -54272,6 +54466,8 @@ static mlc_tensor *mlc__lbfgs_view(mlc_optim *o, void *data)
     return t;
 }
 
+/* mlc__lbfgs.item: item k and its name, as PyTorch's state_dict calls it. Vectors are not copied: a
+ * load writes straight into them. */
 static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES])
 {
     static const char *const names[] = { "t", "H_diag", "n_iter", "func_evals", "due", "ro", "d",
@@ -54291,6 +54487,7 @@ static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_
                     k == 2 ? (const void *)&l->iterations : (const void *)&l->evaluations);
 }
 
+/* mlc__lbfgs.plan: begins a load of a file with so many pairs; allocates them. */
 static mlc_status mlc__lbfgs_plan(mlc_optim *o, int64_t pairs)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -54304,7 +54501,9 @@ static mlc_status mlc__lbfgs_plan(mlc_optim *o, int64_t pairs)
     return MLC_OK;
 }
 
-/* History that lacks a part is dropped. */
+/* mlc__lbfgs.check: validates the loaded items before anything of the optimizer changes: numbers go
+ * to checked[], rho to alpha, due to the second half of due. History that lacks a part is
+ * dropped. */
 static mlc_status mlc__lbfgs_check(mlc_optim *o, mlc_tensor *const *loaded)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -54329,6 +54528,7 @@ static mlc_status mlc__lbfgs_check(mlc_optim *o, mlc_tensor *const *loaded)
     return MLC_OK;
 }
 
+/* mlc__lbfgs.take: adopts the items that check has accepted; it cannot fail. */
 static void mlc__lbfgs_take(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -54344,6 +54544,7 @@ static void mlc__lbfgs_take(mlc_optim *o)
     memcpy(l->due, l->due + o->entries, (size_t)o->entries * sizeof *l->due);
 }
 
+/* Defaults of PyTorch, but with the line search, which PyTorch leaves off. */
 MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
 {
     mlc_lbfgs_desc d;
@@ -54358,6 +54559,8 @@ MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
     return d;
 }
 
+/* Makes an optimizer of plain SGD without states, to which the struct of L-BFGS is added: entries,
+ * files and checks are those of all rules. */
 MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
 {
     mlc_optim draft;
@@ -54394,14 +54597,20 @@ MLC_IMPL mlc_optim *mlc_lbfgs(mlc_module *m, double lr)
 #endif
 
 /* @@ IMPL.OPTIM.CURVATURE -------------------------------- Sophia-H: a diagonal by differences
- * Hutchinson's estimate: the mean over signs u of u times the product of Hessian and u, which is
- * (g(p + eps u) - g(p - eps u)) / (2 eps). The estimate takes the place of gradients, for one pass
- * of the rule's part that keeps the curvature. */
+ * Hutchinson's estimate of the diagonal of the Hessian for Sophia-H: the mean over random signs
+ * u of u times the product of Hessian and u. The product comes from two gradients, as the tape
+ * has no second derivatives: (g(p + eps u) - g(p - eps u)) / (2 eps). The estimate takes the
+ * place of gradients for one pass of the rule's part that keeps the curvature.
+ *
+ *   begin: copies, zeros, eps -> for each sample: +eps: sum += u g, -eps: sum -= u g
+ *                             -> parameters back -> gradients = sum / (2 eps samples) -> pass */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 static const char mlc__curvature_what[] = "optim_curvature_with";
 
+/* One call of mlc_optim_curvature_with. The lists have an element for each entry, on the heap; the
+ * tensors are in the scope of the call. */
 typedef struct mlc__curvature {
     mlc_optim   *o;
     mlc_loss_fn  fn;
@@ -54411,6 +54620,9 @@ typedef struct mlc__curvature {
     uint64_t     stream;               /* of the first draw */
 } mlc__curvature;
 
+/* Signs of entry i, +1 or -1, of a sample. They depend only on seed, stream and both numbers, so
+ * that the four calls for a sample draw the same ones and none are kept; the context's stream
+ * stays. */
 static mlc_tensor *mlc__curvature_signs(const mlc__curvature *c, int64_t i, int64_t sample)
 {
     mlc_ctx *ctx = c->o->ctx;
@@ -54426,7 +54638,8 @@ static mlc_tensor *mlc__curvature_signs(const mlc__curvature *c, int64_t i, int6
     return mlc_add_scalar(mlc_mul_scalar(bits, 2.0), -1.0);
 }
 
-/* Copies of what is trained, and zeros; eps for the coarsest dtype. */
+/* Copies the trained parameters and makes the sums, zero. eps: a step for the coarsest dtype times
+ * the rms of all parameters, a compromise of rounding and truncation. */
 static mlc_status mlc__curvature_begin(mlc__curvature *c)
 {
     mlc_optim *o = c->o;
@@ -54444,11 +54657,13 @@ static mlc_status mlc__curvature_begin(mlc__curvature *c)
         if (!c->sum[i]) return o->ctx->status;
         if (step > c->eps) c->eps = step;
     }
+    /* All parameters zero: the plain step. */
     if (squares > 0.0) c->eps *= sqrt(squares / count);
     return MLC_OK;
 }
 
-/* Parameters are moved by eps along the signs, or against them. */
+/* Sets the parameters to their copies + sign eps u. A scope for each entry frees its
+ * temporaries. */
 static mlc_status mlc__curvature_put(const mlc__curvature *c, int64_t sample, double sign)
 {
     mlc_optim *o = c->o;
@@ -54464,7 +54679,7 @@ static mlc_status mlc__curvature_put(const mlc__curvature *c, int64_t sample, do
     return MLC_OK;
 }
 
-/* sum += sign u g. */
+/* sum += sign u g, for entries that the backward has reached. */
 static mlc_status mlc__curvature_add(const mlc__curvature *c, int64_t sample, double sign)
 {
     mlc_optim *o = c->o;
@@ -54477,6 +54692,8 @@ static mlc_status mlc__curvature_add(const mlc__curvature *c, int64_t sample, do
     return MLC_OK;
 }
 
+/* One side of a sample: moves the parameters, runs loss and backward there, and adds to the
+ * sums. */
 static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, double sign)
 {
     mlc_optim *o = c->o;
@@ -54493,7 +54710,8 @@ static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, dou
     return mlc__scope_done(o->ctx, st);
 }
 
-/* Both sides draw the same numbers, of dropout. */
+/* Runs all samples. Both sides of one draw the same random numbers in the loss (dropout), by
+ * setting the stream back: else their difference would be noise. */
 static mlc_status mlc__curvature_samples(mlc__curvature *c, int64_t samples)
 {
     mlc_ctx *ctx = c->o->ctx;
@@ -54506,7 +54724,7 @@ static mlc_status mlc__curvature_samples(mlc__curvature *c, int64_t samples)
     return MLC_OK;
 }
 
-/* What was reached has a gradient, of which the estimate takes the place. */
+/* Writes the estimate over the gradients of entries that were reached, and runs the pass. */
 static mlc_status mlc__curvature_feed(const mlc__curvature *c, int64_t samples)
 {
     mlc_optim *o = c->o;
@@ -54522,6 +54740,7 @@ static mlc_status mlc__curvature_feed(const mlc__curvature *c, int64_t samples)
                            o->coefs[3], 0.0, 1.0 - o->coefs[3]);
 }
 
+/* The whole estimate in the scope of the caller. Parameters are restored after any error. */
 static mlc_status mlc__curvature_run(mlc__curvature *c, int64_t samples)
 {
     mlc_optim *o = c->o;
@@ -54538,6 +54757,7 @@ static mlc_status mlc__curvature_run(mlc__curvature *c, int64_t samples)
     return st;
 }
 
+/* mlc__optim_ready for this call, with gradients dropped first. */
 static mlc_status mlc__curvature_ready(mlc_optim *o)
 {
     mlc_optim_zero_grad(o);
@@ -54547,6 +54767,7 @@ static mlc_status mlc__curvature_ready(mlc_optim *o)
     return st;
 }
 
+/* The stream of signs depends on the number of steps, so that a resumed run draws the same ones. */
 MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void *user,
                                              int64_t samples)
 {
@@ -54579,14 +54800,22 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.AVERAGE ---------------------------------- averages of parameters, Lookahead
- * An average is an array that lies as the optimizer's states do, and goes where they go. Each
- * update that is made is followed by a pass of the kernel average over all entries, due or not, by
- * runs whose values and averages lie alike. What counts, and whether the update was made, the
- * kernel reads in the memory of guard. */
+ * An average is an array with the layout of the optimizer's states, and follows them to a new
+ * layout. Every update is followed by a pass of the kernel average over all entries, due or not,
+ * by runs whose values and averages are neighbours. Which updates count (start, every), and
+ * whether the update was made, the kernel reads in the memory of guard, since a host does not
+ * know what its device skipped.
+ *
+ *   kinds:  mlc_ema        avg += (1 - decay) (p - avg)     warmup: larger shares in the beginning
+ *           mlc_swa        avg = mean of the p that count   Izmailov et al. 2018
+ *           lookahead      avg += alpha (p - avg); p = avg  Zhang et al. 2019; first in the list
+ *
+ * mlc_average_swap exchanges averages and parameters in place; steps are refused meanwhile. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
-/* Parameters stay as they are. It may stand in no list. */
+/* Removes the average from its optimizer's list, if it is in it yet, and frees it. Parameters stay
+ * as they are: with a swap on, they go on being the average. */
 MLC_IMPL void mlc_average_free(mlc_average *a)
 {
     if (!a || MLC__GONE(a, "average_free", "average")) return;
@@ -54597,7 +54826,8 @@ MLC_IMPL void mlc_average_free(mlc_average *a)
     mlc__handle_free(a->o->ctx, a);
 }
 
-/* What it does to a run, but for the run. */
+/* Arguments of the kernel for an average, all but those of the run. On a device `step` is that of
+ * an entry that was due, from which the kernel learns whether the update was skipped. */
 static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_average_part part)
 {
     const mlc_optim *o = avg->o;
@@ -54614,10 +54844,11 @@ static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_averag
     a.state = o->device ? o->guard_dev : &o->guard;
     a.error = o->device ? o->ctx->error_word : NULL;
     for (int64_t i = 0; i < o->entries && o->device && !a.step; i++)
-        if (o->set[i].due) a.step = o->step + i;           /* of the step that was asked for */
+        if (o->set[i].due) a.step = o->step + i;           /* of the last step */
     return a;
 }
 
+/* Runs the kernel over all entries, by runs of neighbours. */
 static mlc_status mlc__average_pass(const mlc_average *avg, struct mlc_k_average a,
                                     const char *what)
 {
@@ -54637,14 +54868,17 @@ static mlc_status mlc__average_pass(const mlc_average *avg, struct mlc_k_average
     return MLC_OK;
 }
 
-/* Values of all parameters have changed. */
+/* Values of all parameters have changed: their versions are raised, so that a backward over values
+ * saved before fails. */
 static void mlc__average_moved(const mlc_optim *o)
 {
     for (int64_t i = 0; i < o->entries; i++)
         if (o->entry[i].p) o->entry[i].p->value_storage.version++;
 }
 
-/* Whether a pass has changed parameters the host knows on the CPU alone. */
+/* mlc__average_fns.update: after an update that was made. On the CPU averages that do not count
+ * this update are passed over; on a device the kernel decides, so versions are raised in any
+ * case. */
 static mlc_status mlc__average_update(mlc_optim *o)
 {
     for (const mlc_average *avg = o->averages; avg; avg = avg->next) {
@@ -54656,8 +54890,9 @@ static mlc_status mlc__average_update(mlc_optim *o)
     return MLC_OK;
 }
 
-/* An array for the entries of n, an optimizer like o. It begins a few lines on in its page: see
- * mlc__optim_states. What o's entries have in `from` moves to it, others begin as their values. */
+/* Makes an array for the entries of n, an optimizer like o: made[0] is its block, made[1] the
+ * array, 3 KiB further on in its page (see mlc__optim_states). Averages of o's entries in `from`
+ * are copied; other entries begin as their parameters' values. */
 static mlc_status mlc__average_array(const mlc_optim *o, const mlc_optim *n, const void *from,
                                      void *made[2])
 {
@@ -54677,7 +54912,7 @@ static mlc_status mlc__average_array(const mlc_optim *o, const mlc_optim *n, con
     return MLC_OK;
 }
 
-/* All of them move, or none. */
+/* mlc__average_fns.follow: gives all averages the layout of n, or, after a failure, none. */
 static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
 {
     mlc_status st = MLC_OK;
@@ -54693,7 +54928,9 @@ static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
     return st;
 }
 
-/* Takes over a filled-in draft: first in the list, or last. */
+/* Makes an average of a filled-in draft and lists it: Lookahead first, as its values must be
+ * written back before other averages read parameters, all others last. base: the updates before
+ * it. */
 static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_average *draft)
 {
     static const struct mlc__average_fns fns = { mlc__average_update, mlc__average_follow,
@@ -54760,6 +54997,7 @@ MLC_IMPL mlc_average *mlc_average_ex(mlc_optim *o, const mlc_average_desc *desc)
     return mlc__average_make(o, "average", &draft);
 }
 
+/* Exponential moving average: mlc_average_ex with a decay. */
 MLC_IMPL mlc_average *mlc_ema(mlc_optim *o, double decay)
 {
     mlc_average_desc d = mlc_average_desc_make();
@@ -54776,7 +55014,8 @@ MLC_IMPL mlc_average *mlc_swa(mlc_optim *o, int64_t start, int64_t every)
     return mlc_average_ex(o, &d);
 }
 
-/* Values that are in an average are of the dtype they had, or at least lie as if. */
+/* Fails if a parameter has another width than when it was swapped out: the exchange would read
+ * 16-bit values as f32. */
 static mlc_status mlc__average_fits(const mlc_average *a)
 {
     const mlc_optim *o = a->o;
@@ -54791,6 +55030,8 @@ static mlc_status mlc__average_fits(const mlc_average *a)
     return MLC_OK;
 }
 
+/* Exchanges values of average and parameters; `held` notes the dtype of the values that the average
+ * then holds. A second call with the same `on` does nothing. */
 MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
 {
     if (!a) return MLC_ERR_ARG;
@@ -54810,6 +55051,7 @@ MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
     return MLC_OK;
 }
 
+/* Replaces slow weights that were there; k 0 only removes them. */
 MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
 {
     mlc_average draft;
@@ -54829,19 +55071,28 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
 #endif
 
 /* @@ IMPL.OPTIM.STATE ------------------------------------ state as named tensors
- * Items of a walk, in its order: of each entry its states, the number of its updates, what the rule
- * carries from update to update, and the gradient that calls have collected; then numbers of the
- * optimizer. What an optimizer has not is passed over. */
+ * State as a walk over named tensors: mlc_optim_state_next gives one item after the other, and
+ * files are written and read by the same walk. An item is a number from 0 on:
+ *
+ *   entry 0: | states | step | carry | grad | averages |  entry 1: ..  | numbers | bases | L-BFGS |
+ *            '-------- each items --------------------'
+ *
+ * states: exp_avg and others, with codes followed by their scales; step: the entry's updates;
+ * carry: numbers of the rule from update to update; grad: the gradient that calls of step have
+ * collected; numbers: mlc__optim_number; bases: of averages. Items that this optimizer lacks are
+ * passed over. */
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
+/* Numbers of the whole optimizer, in f64 or i64 as the table below says. */
 typedef struct mlc__optim_numbers {
     int64_t steps, attempts, calls, mean, good, skipped, skipped_row;
     double  lr, scale;
 } mlc__optim_numbers;
 
 #define MLC__NUMBER(name) offsetof(mlc__optim_numbers, name)
+/* Optimizers that have a number: all, those on a device, rules with a mean, those with a scaler. */
 enum { MLC__OF_ALL, MLC__OF_DEVICES, MLC__OF_MEANS, MLC__OF_SCALERS };
 static const struct { const char *name; mlc_dtype dtype; int32_t whose; size_t at; }
 mlc__optim_number[] = {
@@ -54856,18 +55107,21 @@ mlc__optim_number[] = {
     { "skipped_row", MLC_I64, MLC__OF_SCALERS, MLC__NUMBER(skipped_row) } };
 #undef MLC__NUMBER
 
+/* Kinds of items. */
 typedef enum mlc__item_kind {
     MLC__ITEM_STATE, MLC__ITEM_STEP, MLC__ITEM_CARRY, MLC__ITEM_GRAD, MLC__ITEM_AVERAGE,
     MLC__ITEM_NUMBER, MLC__ITEM_BASE,  /* of an average */
     MLC__ITEM_LBFGS
 } mlc__item_kind;
 
+/* An item, taken apart. */
 typedef struct mlc__optim_slot {
     mlc__item_kind kind;
     int64_t        entry;
     int32_t        k;                  /* which state, number or average */
 } mlc__optim_slot;
 
+/* Length of the list of averages. */
 static int32_t mlc__optim_averages(const mlc_optim *o)
 {
     int32_t n = 0;
@@ -54875,6 +55129,7 @@ static int32_t mlc__optim_averages(const mlc_optim *o)
     return n;
 }
 
+/* Average k in the order of the list. */
 static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
 {
     mlc_average *a = o->averages;
@@ -54884,12 +55139,13 @@ static mlc_average *mlc__optim_average(const mlc_optim *o, int32_t k)
 
 static bool mlc__optim_coded(const mlc_optim *o) { return o->small && o->small->dtype == MLC_U8; }
 
-/* Those of an entry, or more: codes are followed by their scales. */
+/* Items of states per entry; codes take two each, as their scales follow. */
 static int32_t mlc__optim_slots(const mlc_optim *o)
 {
     return o->matrix ? o->matrix->slots : mlc__optim_coded(o) ? 2 * o->n_state : o->n_state;
 }
 
+/* Number of items of a walk, those that this optimizer lacks included. */
 static int64_t mlc__optim_items(const mlc_optim *o)
 {
     const int32_t averages = mlc__optim_averages(o);
@@ -54897,6 +55153,7 @@ static int64_t mlc__optim_items(const mlc_optim *o)
            averages + (o->lbfgs ? o->lbfgs->items(o) : 0);
 }
 
+/* Takes item `at` apart by the order above. */
 static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
 {
     const int32_t slots = mlc__optim_slots(o), averages = mlc__optim_averages(o);
@@ -54917,6 +55174,8 @@ static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
     return item;
 }
 
+/* Tells whether the optimizer has the item: freed parameters have none, a gradient only exists
+ * while calls are collected, and entries too small for codes have no scales. */
 static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
 {
     if (item->kind == MLC__ITEM_NUMBER) {
@@ -54934,7 +55193,8 @@ static bool mlc__optim_has_item(const mlc_optim *o, const mlc__optim_slot *item)
     return item->kind != MLC__ITEM_GRAD || (o->calls > 0 && mlc__entry_due(e));
 }
 
-/* param: name of the entry's parameter. Lookahead's average is the first one in the list. */
+/* Name of an item, "state.PARAM.exp_avg" and so on; param: name of the entry's parameter.
+ * Lookahead's average, the first one in the list, is "slow"; the others are numbered without it. */
 static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item, const char *param,
                                  char to[MLC_STATE_NAME_BYTES])
 {
@@ -54954,7 +55214,8 @@ static void mlc__optim_item_name(const mlc_optim *o, const mlc__optim_slot *item
     else snprintf(to, MLC_STATE_NAME_BYTES, "state.%s.%s%s", param, part, scales ? "_scale" : "");
 }
 
-/* Names of parameters of entries, and their numbers among all parameters. */
+/* Argument of a walk that finds names of entries' parameters, and their numbers among all
+ * parameters that are no buffers, which PyTorch's state_dict uses for keys. */
 typedef struct mlc__entry_names {
     const mlc_optim *o;
     int64_t          entry, last, param;
@@ -54962,6 +55223,7 @@ typedef struct mlc__entry_names {
     int64_t         *number;           /* of each entry's; or NULL */
 } mlc__entry_names;
 
+/* Walk: notes name and number where the parameter is the next entry's; ends after entry `last`. */
 static bool mlc__entry_name(void *user, mlc__param *p, const char *name)
 {
     mlc__entry_names *s = MLC__CAST(mlc__entry_names *, user);
@@ -54974,7 +55236,7 @@ static bool mlc__entry_name(void *user, mlc__param *p, const char *name)
     return ++s->entry <= s->last;
 }
 
-/* made and carry of n entries from i on. */
+/* Reads made and carry of n entries from i on, from the device if they are there. */
 static mlc_status mlc__optim_made(const mlc_optim *o, int64_t i, int64_t n,
                                   struct mlc_step_state *out)
 {
@@ -54988,6 +55250,7 @@ static mlc_status mlc__optim_made(const mlc_optim *o, int64_t i, int64_t n,
     return MLC_OK;
 }
 
+/* The numbers as of now; waits for a device. */
 static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
 {
     const struct mlc_guard_state *g = mlc__optim_state(o);
@@ -54997,7 +55260,8 @@ static mlc__optim_numbers mlc__optim_numbers_of(const mlc_optim *o)
     return n;
 }
 
-/* Small states of an entry, or their scales, in place of what t is. */
+/* Gives t dtype, shape and memory of small states: codes have the parameter's shape, their scales
+ * [one per block]. */
 static void mlc__optim_small_tensor(const mlc_optim *o, const mlc__entry *e, int32_t k,
                                     mlc_tensor *t, void **at)
 {
@@ -55012,7 +55276,8 @@ static void mlc__optim_small_tensor(const mlc_optim *o, const mlc__entry *e, int
     t->stride[0] = 1;
 }
 
-/* A state, or an average, of an entry: lies as the values of its parameter do. */
+/* A tensor over a state or an average of an entry, with the shape and strides of its parameter: the
+ * storage is a copy in the arena that owns nothing, so a write to it changes the state. */
 static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_slot *item)
 {
     const mlc__entry *e = &o->entry[item->entry];
@@ -55032,7 +55297,8 @@ static mlc_tensor *mlc__optim_state_tensor(const mlc_optim *o, const mlc__optim_
     return t;
 }
 
-/* step: of the item's entry. */
+/* The tensor of an item: states, averages and gradients are views of the optimizer's memory, all
+ * others copies. step: of the item's entry. */
 static mlc_tensor *mlc__optim_item_tensor(const mlc_optim *o, const mlc__optim_slot *item,
                                           const struct mlc_step_state *step,
                                           const mlc__optim_numbers *numbers)
@@ -55049,6 +55315,7 @@ static mlc_tensor *mlc__optim_item_tensor(const mlc_optim *o, const mlc__optim_s
                     (const char *)numbers + mlc__optim_number[item->k].at);
 }
 
+/* Begins a walk over the present layout; empty for an optimizer whose module was freed. */
 MLC_IMPL mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *o)
 {
     mlc_optim_state_iter it;
@@ -55057,7 +55324,7 @@ MLC_IMPL mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *o)
     return it;
 }
 
-/* It costs a walk of the module a step, as mlc_param_next. */
+/* Each call walks over the module to find the entry's name, as mlc_param_next does. */
 MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
 {
     if (!it || !it->optim || mlc__optim_layout(it->optim) != MLC_OK) return false;
@@ -55085,10 +55352,19 @@ MLC_IMPL bool mlc_optim_state_next(mlc_optim_state_iter *it)
     return it->tensor != NULL;
 }
 
-/* @@ IMPL.OPTIM.LAYERS ----------------------------------- no decay, rates by depth */
+/* @@ IMPL.OPTIM.LAYERS ----------------------------------- no decay, rates by depth
+ * Settings that follow from names and shapes: no decay for vectors (biases, gains of norms), and
+ * rates that fall with the distance from the output (layer-wise decay, as in BEiT). A block is a
+ * name up to its first number, "encoder.layers.3"; parameters before the first block have depth
+ * 0, those after the last one full rate:
+ *
+ *   embedding.weight   depth 0      rate factor^3        rate = factor^(last - depth), last = 3
+ *   blocks.0.*         depth 1      rate factor^2
+ *   blocks.1.*         depth 2      rate factor
+ *   head.weight        (tail)       rate 1 */
 
-/* A walk over all parameters, frozen ones too, in which the entries are every one that has a
- * gradient. entry NULL: it only counts. */
+/* Argument of a walk over all parameters, frozen ones too, so that depths do not depend on
+ * freezing. entry NULL: it only counts blocks. */
 typedef struct mlc__depth {
     mlc__entry *entry;
     char        block[MLC_NAME_BYTES]; /* name of the last one                                 */
@@ -55096,7 +55372,7 @@ typedef struct mlc__depth {
     bool        head;                  /* something follows the last block                     */
 } mlc__depth;
 
-/* Of a dotted name, up to its first component that is a number; 0: there is none. */
+/* Length of a dotted name up to and including its first component that is a number; 0: none is. */
 static size_t mlc__block_length(const char *name)
 {
     for (const char *s = name; *s;) {
@@ -55108,7 +55384,8 @@ static size_t mlc__block_length(const char *name)
     return 0;
 }
 
-/* rate is the depth, for now. */
+/* Walk: counts blocks and writes the depth to the entry's rate, for now. tail ends up as the number
+ * of entries up to the last block, head as whether a parameter follows it. */
 static bool mlc__depth_param(void *user, mlc__param *p, const char *name)
 {
     mlc__depth *d = MLC__CAST(mlc__depth *, user);
@@ -55128,6 +55405,8 @@ static bool mlc__depth_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+/* Sets no_decay and rate of all entries, after these were made anew. A group with a decay of its
+ * own that was made after mlc_optim_no_decay wins over it. */
 static void mlc__layers_apply(mlc_optim *o)
 {
     const struct mlc__layers *l = o->layers;
@@ -55145,6 +55424,7 @@ static void mlc__layers_apply(mlc_optim *o)
     }
 }
 
+/* Allocates o->layers at the first use. */
 static mlc_status mlc__layers_make(mlc_optim *o)
 {
     if (o->layers) return MLC_OK;
@@ -55154,7 +55434,8 @@ static mlc_status mlc__layers_make(mlc_optim *o)
     return MLC_OK;
 }
 
-/* Entries are made again, as for a group. */
+/* Adopts settings by making the entries again, as for a group; after a failure the old ones
+ * stay. */
 static mlc_status mlc__layers_set(mlc_optim *o, const struct mlc__layers *set)
 {
     const struct mlc__layers was = *o->layers;
@@ -55176,6 +55457,7 @@ MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o, bool on)
     return mlc__layers_set(o, &set);
 }
 
+/* A first walk checks that names have blocks at all. A factor of 1 turns it off. */
 MLC_IMPL mlc_status mlc_optim_layer_decay(mlc_optim *o, double factor)
 {
     mlc__depth d;
@@ -55197,20 +55479,27 @@ MLC_IMPL mlc_status mlc_optim_layer_decay(mlc_optim *o, double factor)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM.NOISE ------------------------------------ noise in gradients */
+/* @@ IMPL.OPTIM.NOISE ------------------------------------ noise in gradients
+ * Annealed Gaussian noise in gradients (Neelakantan et al. 2015): variance eta / (1 + t)^gamma
+ * at update t. Gradients are sums over o->calls backwards, times the scaler's scale, so the
+ * noise is multiplied by both. Numbers depend on seed, entry and place alone, and not on
+ * threads. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__NOISE_PIECE 262144        /* elements drawn at a time: a stream each */
 
-/* Of the first update; the kernel adds those made. Entries and pieces are far apart. */
+/* Stream of a piece of an entry at the first update; the kernel adds the updates made since. The
+ * odd factors set streams of entries and pieces far apart. */
 static uint64_t mlc__noise_stream(const mlc_optim *o, int64_t entry, int64_t piece)
 {
     return mlc__optim_stream(o, "optim_noise") +
            (uint64_t)entry * 0xD1B54A32D192ED03ull + (uint64_t)piece * 0x8CB92BA72F3D8DD7ull;
 }
 
-/* Gradients are multiplied by the scaler's scale, which only a device knows. */
+/* Adds noise to up to MLC__NOISE_PIECE elements of an entry's gradient, from element `from` on:
+ * random numbers into the buffer `noise`, then gradient += scale * noise. The scale is read in
+ * memory, as only a device knows its own. */
 static mlc_status mlc__noise_piece(mlc_optim *o, int64_t entry, int64_t from, double std,
                                    void *noise)
 {
@@ -55239,6 +55528,7 @@ static mlc_status mlc__noise_piece(mlc_optim *o, int64_t entry, int64_t from, do
     return mlc__run_map(o->ctx, "optim_step", &a);
 }
 
+/* Adds noise to the gradients of all due entries. */
 static mlc_status mlc__noise_entries(mlc_optim *o, double std, void *noise)
 {
     for (int64_t i = 0; i < o->entries; i++) {
@@ -55249,7 +55539,9 @@ static mlc_status mlc__noise_entries(mlc_optim *o, double std, void *noise)
     return MLC_OK;
 }
 
-/* Once for an update: what a step that failed has added is still there. */
+/* mlc__noise.add: once for an update; `added` keeps a step that is repeated after a failure from
+ * adding it twice. t counts the updates of which the host knows, skipped ones of a device
+ * included. */
 static mlc_status mlc__noise_add(mlc_optim *o)
 {
     const double t = (double)o->attempts;
@@ -55265,7 +55557,7 @@ static mlc_status mlc__noise_add(mlc_optim *o)
     return st;
 }
 
-/* The conditions are written so that NaN fails them. */
+/* eta 0 turns it off and frees its struct. The conditions are written so that NaN fails them. */
 MLC_IMPL mlc_status mlc_optim_noise(mlc_optim *o, double eta, double gamma)
 {
     if (!o) return MLC_ERR_ARG;
@@ -55291,13 +55583,20 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.OPTIM.REPORT ----------------------------------- gradients by layer, in numbers
- * Sums are in f64 and in the order of elements. Memory of a device comes to the host in pieces. */
+ * Numbers of each parameter's gradient: norm, mean, largest, zeros, a histogram of magnitudes by
+ * powers of 2, and how far a step moves the parameter in relation to its norm. Sums are in f64
+ * and in the order of elements, on one thread. Memory of a device comes to the host in pieces.
+ * Gradients are divided by scale and number of calls, as a step would use them.
+ *
+ *   mlc_optim_report        begin: a walk fills a row for each due parameter -> end
+ *   mlc_optim_step_report   begin -> copies of values -> mlc_optim_step -> update_ratio -> end */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__REPORT_PIECE 32768        /* elements */
 
-/* A walk over parameters, of which the entries are every one that has a gradient. */
+/* Argument of the walk over parameters, of which the entries are every one with a gradient in the
+ * layout, in the same order. piece and raw are on the heap. */
 typedef struct mlc__report {
     mlc_optim       *o;
     mlc_grad_report *out;
@@ -55308,7 +55607,7 @@ typedef struct mlc__report {
     mlc_status       status;
 } mlc__report;
 
-/* Elements of memory from `from` on, at most a piece. */
+/* Reads n elements, at most a piece, from `from` on into r->piece as f64. */
 static mlc_status mlc__report_read(const mlc__report *r, const void *data, mlc_dtype dtype,
                                    int64_t from, int64_t n)
 {
@@ -55319,12 +55618,15 @@ static mlc_status mlc__report_read(const mlc__report *r, const void *data, mlc_d
     return MLC_OK;
 }
 
+/* Elements of the piece that begins at `from`. */
 static int64_t mlc__report_rest(int64_t n, int64_t from)
 {
     return mlc__min(n - from, MLC__REPORT_PIECE);
 }
 
-/* mean and norm are sums, zeros is a count, for now. */
+/* Adds one element to a row. Until mlc__report_row ends it, mean holds the sum, norm the sum of
+ * squares and zeros a count. Bin k of the histogram counts magnitudes in [2^(k - 30), 2^(k -
+ * 29)). */
 static void mlc__report_add(mlc_grad_report *out, double g)
 {
     const double size = fabs(g);
@@ -55336,6 +55638,7 @@ static void mlc__report_add(mlc_grad_report *out, double g)
     out->histogram[mlc__max(0, mlc__min(ilogb(size) + 30, MLC_GRAD_BINS - 1))]++;
 }
 
+/* Adds all elements of gradient and values to a row. */
 static mlc_status mlc__report_sums(const mlc__report *r, const mlc__param *p, mlc_grad_report *out)
 {
     for (int64_t from = 0; from < out->n; from += MLC__REPORT_PIECE) {
@@ -55348,6 +55651,8 @@ static mlc_status mlc__report_sums(const mlc__report *r, const mlc__param *p, ml
     return MLC_OK;
 }
 
+/* The row of one parameter; the mean is over finite elements. update_ratio needs a step: NaN until
+ * then. */
 static mlc_status mlc__report_row(const mlc__report *r, const mlc__param *p, const char *name,
                                   mlc_grad_report *out)
 {
@@ -55364,6 +55669,7 @@ static mlc_status mlc__report_row(const mlc__report *r, const mlc__param *p, con
     return MLC_OK;
 }
 
+/* Walk: fills the row of a parameter that a step would change; only counts past r->most. */
 static bool mlc__report_param(void *user, mlc__param *p, const char *name)
 {
     mlc__report *r = MLC__CAST(mlc__report *, user);
@@ -55372,7 +55678,7 @@ static bool mlc__report_param(void *user, mlc__param *p, const char *name)
     return r->status == MLC_OK;
 }
 
-/* Pieces in f64, and raw, in one block. */
+/* Checks, allocates two pieces in f64 and a raw one in one block, and fills the rows. */
 static mlc_status mlc__report_begin(mlc_optim *o, mlc_grad_report *out, int64_t most,
                                     mlc__report *r)
 {
@@ -55395,7 +55701,7 @@ static mlc_status mlc__report_begin(mlc_optim *o, mlc_grad_report *out, int64_t 
     return r->status;
 }
 
-/* Also of a report that did not begin. */
+/* Ends a report, also one that did not begin; *n gets the number of rows there were. */
 static void mlc__report_end(mlc__report *r, int64_t *n)
 {
     if (n) *n = r->n;
@@ -55417,9 +55723,11 @@ MLC_IMPL mlc_status mlc_optim_report(mlc_optim *o, mlc_grad_report *out, int64_t
 /* A parameter of a row, and its values before the step. */
 typedef struct mlc__report_copy { mlc__param *p; char *data; } mlc__report_copy;
 
+/* Rows that fit into the caller's array. */
 static int64_t mlc__report_rows(const mlc__report *r) { return mlc__min(r->n, r->most); }
 
-/* Bytes of what is copied; copies NULL: only that, else places for it from `at` on. */
+/* Places of the copies of the rows' parameters, one after the other from `at` on; with copies NULL
+ * only their size. Returns the bytes. */
 static size_t mlc__report_place(const mlc__report *r, mlc__report_copy *copies, char *at)
 {
     size_t bytes = 0;
@@ -55437,6 +55745,8 @@ static size_t mlc__report_place(const mlc__report *r, mlc__report_copy *copies, 
     return bytes;
 }
 
+/* Copies the values of all rows' parameters to the host, in one block with the list; NULL: an
+ * error. */
 static mlc__report_copy *mlc__report_copies(const mlc__report *r)
 {
     const size_t list = (size_t)mlc__report_rows(r) * sizeof(mlc__report_copy);
@@ -55454,6 +55764,7 @@ static mlc__report_copy *mlc__report_copies(const mlc__report *r)
     return c;
 }
 
+/* update_ratio = |p after - p before| / |p before|. */
 static mlc_status mlc__report_ratio(const mlc__report *r, const mlc__report_copy *c,
                                     mlc_grad_report *out)
 {
@@ -55471,6 +55782,7 @@ static mlc_status mlc__report_ratio(const mlc__report *r, const mlc__report_copy
     return MLC_OK;
 }
 
+/* Makes the step between copies and differences. */
 static mlc_status mlc__report_step(mlc__report *r)
 {
     mlc__report_copy *c = mlc__report_copies(r);
@@ -55482,6 +55794,8 @@ static mlc_status mlc__report_step(mlc__report *r)
     return st;
 }
 
+/* The step itself is that of mlc_optim_step: it may be one of several calls, which moves
+ * nothing. */
 MLC_IMPL mlc_status mlc_optim_step_report(mlc_optim *o, mlc_grad_report *out, int64_t most,
                                           int64_t *n)
 {
@@ -55503,6 +55817,8 @@ static char mlc__report_mark(int64_t count, int64_t n)
     return ".:-=+*#%@"[mlc__max(0, 8 + ilogb((double)count / (double)n))];
 }
 
+/* Prints a table, a line a report; the histogram is a line of characters, darker for larger
+ * shares. */
 MLC_IMPL mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *reports, int64_t n,
                                           mlc_writer write, void *user)
 {
@@ -55531,14 +55847,26 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.AMP -------------------------------------------- autocast: which operation in which dtype
- * The tape asks, at the beginning of every operation, what its inputs should be; casts are
- * operations like others, so gradients find their way back through them. */
+ * Autocast as torch.autocast: between begin and end, each operation's inputs are cast by its
+ * policy (mlc__op.autocast) or by a rule of the desc. mlc__begin_n calls mlc__amp_inputs with
+ * the inputs before the node is made; casts are operations like others, so gradients go back
+ * through them.
+ *
+ *   policies:  LOW, FULL       all inputs to 16 bits (products), or to f32 (softmax, losses)
+ *              MATCH*          mixed inputs to one dtype (sums)
+ *              FIRST*, ONE..   x to 16 bits, parameters as they are, since the kernel reads both
+ *              LINEAR*         the kernel itself rounds f32 to hook.low: backward keeps no copy
+ *
+ * mlc__amp is on the heap from the first begin until the context ends; installed.autocast points
+ * to it only while one is open. Descs nest up to MLC__AMP_DEPTH deep; the innermost counts. */
 
 #ifndef MLC_NO_METHODS
 
 #define MLC__AMP_DEPTH 8
 #define MLC__AMP_SEEN  64              /* operations and dtypes that a report can tell of       */
 
+/* Autocast of a context: open descs, and counts of the operations and dtypes that ran, for the
+ * report. */
 typedef struct mlc__amp {
     struct mlc__autocast hook;         /* first: what the tape knows of it                      */
     mlc_autocast_desc    desc[MLC__AMP_DEPTH];
@@ -55546,8 +55874,9 @@ typedef struct mlc__amp {
     struct { const char *op; mlc_dtype dtype; int64_t times; } ran[MLC__AMP_SEEN];
 } mlc__amp;
 
-/* What becomes of op's inputs, the first of which is x: by the first rule of its name, else by its
- * descriptor and the desc's residual. */
+/* Finds the policy for op's inputs, the first of which is x: by the first rule of its name, else
+ * its own. Policies that depend on the desc's residual are resolved. Fails for a rule that names an
+ * operation whose inputs are never cast. */
 static mlc_status mlc__amp_policy_of(mlc_ctx *ctx, const mlc_autocast_desc *d, const mlc__op *op,
                                      const mlc_tensor *x, mlc__amp_policy *policy)
 {
@@ -55569,6 +55898,8 @@ static mlc_status mlc__amp_policy_of(mlc_ctx *ctx, const mlc_autocast_desc *d, c
     return MLC_OK;
 }
 
+/* Counts that an operation ran in a dtype; pairs past MLC__AMP_SEEN are not counted. op is not
+ * copied. */
 static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
 {
     int32_t i = 0;
@@ -55583,8 +55914,9 @@ static void mlc__amp_note(mlc__amp *a, const char *op, mlc_dtype dtype)
     a->ran[i].times++;
 }
 
-/* Which input of a linear layer stays as it is: x without a gradient, whose copy would live until
- * backward; parameters; b; a residual where its sum is wide, f32. */
+/* Tells whether input i of a linear layer stays as it is: x without a gradient, whose cast copy
+ * would live until backward; weights and biases that are parameters; a residual where its sum is
+ * wide, f32. */
 static bool mlc__amp_stays(int i, const mlc_tensor *t, int32_t axes, int weights, bool wide)
 {
     if (i == 0) return t->dtype == MLC_F32 && !mlc__wants_grad(t);
@@ -55599,6 +55931,8 @@ static int mlc__amp_like_x(mlc__amp_policy policy, int n, mlc_tensor *const *in)
     return images && policy == MLC__AMP_FIRST_LAST ? n - 1 : 0;
 }
 
+/* mlc__autocast.inputs: replaces in[0..n) by casts where the policy says so. Operations with an f64
+ * or without a 16-bit or f32 input are left alone. False: a cast failed. */
 static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor **in)
 {
     mlc__amp *a = (mlc__amp *)(void *)ctx->installed.autocast;
@@ -55612,6 +55946,7 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
         half = half || mlc__is_half(in[i]->dtype);
     }
     if (!full && !half) return true;
+    /* The dtype to cast to, and whether anything is cast. */
     mlc__amp_policy policy;
     if (mlc__amp_policy_of(ctx, d, op, in[0], &policy) != MLC_OK) return false;
     const bool match = policy == MLC__AMP_MATCH || policy == MLC__AMP_MATCH_LOW;
@@ -55630,6 +55965,7 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
         as_they_are = as_they_are && (i == like || (in[i]->dtype == in[1]->dtype &&
                                                     (in[i]->dtype == MLC_F32 ||
                                                      in[i]->dtype == d->dtype)));
+    /* Casts, input by input. */
     for (int i = 0; casts && i < n; i++) {
         if (!mlc__is_float(in[i]->dtype) || (rest && i == 0)) continue;
         if (as_they_are && i > 0 && i != like) continue;
@@ -55639,6 +55975,8 @@ static bool mlc__amp_inputs(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor *
         in[i] = mlc_cast(in[i], to);
         if (!in[i]) return false;
     }
+    /* Counts for the report: the dtype of the first float input, or the one the kernel rounds
+     * to. */
     if (linear) {
         a->hook.low = to;
         mlc__amp_note(a, op->name, to);
@@ -55658,6 +55996,8 @@ MLC_IMPL mlc_autocast_desc mlc_autocast_desc_make(mlc_dtype dtype)
     return d;
 }
 
+/* Rules are checked here and not where they apply; the desc is copied, the list of rules it points
+ * to is not and must stay until the end. */
 MLC_IMPL mlc_status mlc_autocast_begin_ex(mlc_ctx *ctx, const mlc_autocast_desc *desc)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -55723,20 +56063,35 @@ MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *us
 #endif
 
 /* @@ IMPL.RECOMPUTE -------------------------------------- pieces of forward that run twice
- * The first run is on a tape that records nothing: each operation chooses what it would choose if
- * it were recorded, so that both runs make the same bits, and marks its results as those of the
+ * Activation checkpointing (torch.utils.checkpoint): a piece of forward keeps none of its
+ * activations; backward runs it a second time and goes back through that run.
+ *
+ *   forward    mlc_recompute -> mlc__piece_trace   fn on a tape that records nothing
+ *                            -> mlc__piece_record  tape:  .. [reads] [reads] [piece] ..
+ *                            -> mlc__piece_sweep   frees all tensors of the piece but its outputs
+ *   backward   mlc__recompute_backward             at the piece's node:
+ *                mlc__scope_enter, mlc_tape_begin
+ *                  mlc__piece_again                fn once more, recorded on the inner tape
+ *                  mlc__piece_backward             from the new outputs, with gradients of the old
+ *                tape and scope end                the activations of one piece are freed
+ *
+ * The first run is on a tape that records nothing: each operation chooses as if it were
+ * recorded, so that both runs make the same bits, and marks its results as results of the
  * piece's node. All tensors from outside that operations read are noted, with their versions, in
  * nodes of the operation mlc__reads_op: on the tape, right before the piece's, they keep memory,
  * count uses of parameters and notice changes as any node does, and have no backward. The second
- * run is on a tape of its own, in a scope of its own, on the very tensors of the first: its
- * backward adds to their gradients in the order of an ordinary one, and both end with it.
- * The second run leaves out the last product: the piece's last operation, if it is one of products
- * (linear, convolution, matmul) whose result backward does not read. In a transformer layer with
- * the norm first this is a third of the second run. */
+ * run is on a tape and in a scope of its own, on the very tensors of the first: its backward
+ * adds to their gradients in the order of an ordinary one. Random streams, autocast and places
+ * of a sequence are set as they were.
+ * The second run leaves out the last product: the piece's last operation, if it is one of
+ * products (linear, convolution, matmul) whose result backward does not read. In a transformer
+ * layer with the norm first this is a third of the second run.
+ * struct mlc__rerun and its nodes are in the arena of the scope that called mlc_recompute. */
 
 #ifndef MLC_NO_METHODS
 
-/* The last product of a piece. */
+/* The last product of a piece: noted by operation in the first run, found again by count in the
+ * second, where its forward is replaced by mlc__last_forward. */
 typedef struct mlc__last {
     struct mlc__watch watch;           /* first: of the second run                              */
     const mlc_tensor *y;               /* its result in the first run; NULL: it is not left out */
@@ -55745,31 +56100,34 @@ typedef struct mlc__last {
     int32_t           depth;           /* of the second run: its scope                          */
     const mlc__tape  *tape;            /* and its tape                                          */
     mlc_node         *left;            /* the node in the second run, once it is left out       */
-    const mlc__op    *op;              /* its operation                                         */
+    const mlc__op    *op;              /* its operation, put back when its forward ends */
     mlc__op           without;         /* the same with mlc__last_forward                       */
 } mlc__last;
 
+/* A piece: fn with all that its second run needs. In the arena of its scope, owned by no one
+ * else. */
 typedef struct mlc__rerun {
-    mlc__trace   trace;                /* first: what the tape knows of it                      */
-    mlc_node    *node;                 /* while it is traced, all results are its               */
+    mlc__trace   trace;                /* first: seen by the tape as an mlc__trace */
+    mlc_node    *node;                 /* of the piece; results of the first run point to it */
     mlc_piece_fn fn;
     void        *user;
-    mlc_node    *reads;                /* while it is traced: the youngest node of what it read */
-    int32_t      depth, n_reads;       /* scope of it; nodes                                    */
-    int32_t      n_out;                /* outputs of fn; at: their places in the node's, or -1  */
+    mlc_node    *reads;                /* in the first run: the youngest node of reads */
+    int32_t      depth, n_reads;       /* scope of the piece; number of nodes of reads */
+    int32_t      n_out;                /* outputs of fn; at: their index in the node's, or -1 */
     int8_t       at[MLC__MAX_OUT];
     bool         casts, in_sequence;
-    uint64_t     before;               /* storages made before it                               */
+    uint64_t     before;               /* ctx->storages then: younger ones are the piece's own */
     mlc_rng_state     rng;
     mlc__sequence     sequence;        /* that of the context, if in_sequence                   */
     mlc_autocast_desc autocast;        /* the innermost, if casts                               */
     mlc__last         last;
 } mlc__rerun;
 
+/* The operation of nodes that only hold tensors which a piece reads. */
 static const mlc__op mlc__reads_op =
     { "recompute", NULL, NULL, NULL, NULL, MLC__AMP_KEEP, 0 };
 
-/* fn with its outputs checked. */
+/* Calls fn and checks that it has made all outputs, in this context, and that they have memory. */
 static mlc_status mlc__piece_call(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
                                   int32_t n_in, mlc_tensor **out, int32_t n_out)
 {
@@ -55785,7 +56143,8 @@ static mlc_status mlc__piece_call(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
     return MLC_OK;
 }
 
-/* Frees what was made since the storage `before` but outputs. */
+/* Frees the activations of the current scope made since the storage `before` but for outputs, as
+ * the end of a module's forward does; saved ones only at their last use. */
 static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor *const *out,
                              int32_t n_out)
 {
@@ -55798,14 +56157,15 @@ static void mlc__piece_sweep(mlc_ctx *ctx, const mlc_storage *before, mlc_tensor
 
 /* ---- the last product */
 
-/* Tells whether nd is a product with a second factor. What backward reads of these operations is
- * what they save. */
+/* Tells whether nd is a product with a second factor. All that backward of these operations reads
+ * of their results is in nd->saved. */
 static bool mlc__is_product(const mlc_node *nd)
 {
     return nd->need && nd->n_in > 1 && (nd->op->flags & MLC__WORK);
 }
 
-/* Notes an operation of the first run. */
+/* After an operation of the first run: counts products, and notes the operation as the last one so
+ * far. */
 static void mlc__last_note(mlc__last *l, const mlc_node *nd)
 {
     const bool product = mlc__is_product(nd);
@@ -55821,13 +56181,14 @@ static void mlc__last_decide(mlc__last *l, mlc_tensor *const *out, int32_t n_out
     if (n_out != 1 || out[0] != l->y || out[0]->storage->asked) l->y = NULL;
 }
 
+/* The last product of the piece that runs a second time. */
 static mlc__last *mlc__last_of(const mlc_ctx *ctx)
 {
     return MLC__CAST(mlc__last *, (void *)ctx->installed.watch);
 }
 
-/* Takes the place of the operation's forward, which it calls if backward or mlc_anomaly reads a
- * result. */
+/* Replaces the operation's forward: runs nothing and notes the node, unless backward reads a result
+ * (then it is among the saved tensors) or mlc_anomaly checks it. */
 static mlc_status mlc__last_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__last *l = mlc__last_of(ctx);
@@ -55839,7 +56200,7 @@ static mlc_status mlc__last_forward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Makes the result after all: an operation follows in the second run. */
+/* Makes the result after all, since another operation follows in the second run and may read it. */
 static void mlc__last_make(mlc_ctx *ctx, mlc__last *l)
 {
     mlc_node *nd = l->left;
@@ -55851,8 +56212,8 @@ static void mlc__last_make(mlc_ctx *ctx, mlc__last *l)
     mlc__flush_end(mode);
 }
 
-/* Sees each operation of the second run: gives the last product mlc__last_forward. Those of tapes
- * within do not count. */
+/* mlc__watch.op of the second run: gives the last product mlc__last_forward, and makes it as soon
+ * as an operation follows it. Operations of tapes within do not count. */
 static void mlc__last_watch(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     mlc__last *l = mlc__last_of(ctx);
@@ -55868,12 +56229,14 @@ static void mlc__last_watch(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_
     nd->op = &l->without;
 }
 
+/* mlc__watch.memory: of no interest here. */
 static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     (void)ctx; (void)mem; (void)bytes;
 }
 
-/* Begins the second run, on its tape. Leaves out nothing where there are hooks. */
+/* Begins the second run, on its tape. With hooks, which would see an operation without a result, or
+ * in a dry run nothing is left out. */
 static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
 {
     l->left = NULL;
@@ -55885,6 +56248,7 @@ static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
     if (l->y && !ctx->installed.watch && !ctx->dry_run) ctx->installed.watch = &l->watch;
 }
 
+/* Ends the watching, if mlc__last_begin began it. */
 static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 {
     if (ctx->installed.watch == &l->watch) ctx->installed.watch = NULL;
@@ -55892,8 +56256,8 @@ static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 
 /* ---- the first run */
 
-/* Notes t, from outside the piece: a base, which lives as long as the piece's node does, or else is
- * copied. */
+/* Notes a base t from outside the piece, once, in a node of reads, of which each holds MLC__MAX_IN.
+ * A tensor of a deeper scope would be freed before the node: the node gets a copy of its struct. */
 static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
 {
     mlc_node *nd = p->reads;
@@ -55922,7 +56286,8 @@ static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
     return MLC_OK;
 }
 
-/* Notes the inputs of an operation, which must change none from outside. */
+/* Notes the inputs of an operation that are older than the piece. An operation in place must not
+ * change one of those, as it would do so in both runs. */
 static mlc_status mlc__piece_inputs(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++) {
@@ -55936,7 +56301,9 @@ static mlc_status mlc__piece_inputs(mlc_ctx *ctx, mlc__rerun *p, const mlc_node 
     return MLC_OK;
 }
 
-/* Runs an operation of the first run; its first output, or NULL. */
+/* mlc__trace.finish: runs an operation of the first run in place of mlc__finish. Its results want a
+ * gradient, and belong to the piece's node, so that operations after it choose as if recorded.
+ * Returns the first output, or NULL. */
 static mlc_tensor *mlc__piece_finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
@@ -55959,7 +56326,8 @@ static mlc_tensor *mlc__piece_finish(mlc_node *nd)
 typedef struct mlc__recompute_spec { mlc__rerun *piece; } mlc__recompute_spec;
 MLC__PARAMS(recompute)
 
-/* Memory for the piece and its node; what the second run is to have as the first had it. */
+/* Allocates the piece and its node, and saves streams, sequence and the innermost autocast for the
+ * second run. NULL without memory. */
 static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
 {
     mlc__rerun *p = MLC__ARENA(mlc__rerun *, ctx, sizeof *p);
@@ -55986,7 +56354,8 @@ static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
     return p;
 }
 
-/* Runs fn on a tape that records nothing. */
+/* Runs fn on a tape that records nothing. fn must end the scopes and tapes that it begins; open
+ * tapes are ended here, an open scope is an error. */
 static mlc_status mlc__piece_trace(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out)
 {
@@ -56004,8 +56373,9 @@ static mlc_status mlc__piece_trace(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *cons
     return st;
 }
 
-/* Puts those of fn's outputs that need a gradient into the piece's node. One that shares its memory
- * with others of the piece becomes a tensor of its own. */
+/* Makes outputs of fn that need a gradient outputs of the piece's node; p->at[i] is their index
+ * there. A gradient belongs to a base, so an output that shares memory with others of the piece is
+ * replaced by a tensor of its own over the same memory. */
 static mlc_status mlc__piece_outputs(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
 {
     mlc_node *nd = p->node;
@@ -56030,7 +56400,8 @@ static mlc_status mlc__piece_outputs(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **o
     return MLC_OK;
 }
 
-/* The second run would read what is there now. */
+/* Fails if a tensor that the piece reads has changed since: the second run would read other
+ * values. */
 static mlc_status mlc__piece_unchanged(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_saved; i++)
@@ -56042,6 +56413,8 @@ static mlc_status mlc__piece_unchanged(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Records a node of the piece: its saved tensors are kept, parameters among its inputs count a
+ * use. */
 static void mlc__piece_tape_add(mlc_ctx *ctx, mlc_node *nd)
 {
     nd->recorded = true;
@@ -56051,7 +56424,8 @@ static void mlc__piece_tape_add(mlc_ctx *ctx, mlc_node *nd)
     mlc__tape_add(ctx, nd);
 }
 
-/* After the first run. Nothing can fail once the first node is on the tape. */
+/* Records a piece after its first run, the nodes of reads first. All checks come before: nothing
+ * can fail once the first node is on the tape. A piece without gradients records nothing. */
 static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **out, int32_t n_out)
 {
     mlc_node *nd = p->node;
@@ -56069,14 +56443,14 @@ static mlc_status mlc__piece_record(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor **ou
 
 /* ---- the second run */
 
-/* What is on of autocast. */
+/* The state of autocast: the pointer that the tape uses, and the open descs. */
 typedef struct mlc__casts {
     struct mlc__autocast *now;
     int32_t               depth;
     mlc_autocast_desc     desc[MLC__AMP_DEPTH];
 } mlc__casts;
 
-/* Puts *c in the place of what is on, which it gets. */
+/* Exchanges the context's state of autocast with *c; the second call undoes the first. */
 static void mlc__casts_swap(mlc_ctx *ctx, mlc__casts *c)
 {
     mlc__amp *a = (mlc__amp *)(void *)ctx->installed.amp;
@@ -56093,7 +56467,9 @@ static void mlc__casts_swap(mlc_ctx *ctx, mlc__casts *c)
     *c = was;
 }
 
-/* fn with streams, casts and sequence as they were. */
+/* Calls fn with the random streams, autocast and sequence of the first run, and restores the
+ * present ones. Tensors that neither outputs nor saved tensors need are freed before backward
+ * begins. */
 static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *nd,
                                    mlc_tensor **out)
 {
@@ -56122,7 +56498,9 @@ static mlc_status mlc__piece_again(mlc_ctx *ctx, mlc__rerun *p, const mlc_node *
     return st;
 }
 
-/* Backward from all outputs that have a gradient: it begins at the youngest. */
+/* Runs backward of the inner tape from all outputs that have a gradient. mlc_backward_from takes
+ * one tensor, so the youngest output is passed to it and the gradients of all others are seeded
+ * before. Fails if the second run made other shapes or dtypes than the first. */
 static mlc_status mlc__piece_backward(mlc_ctx *ctx, const mlc__rerun *p, mlc_node *nd,
                                       mlc_tensor *const *out)
 {
@@ -56139,6 +56517,8 @@ static mlc_status mlc__piece_backward(mlc_ctx *ctx, const mlc__rerun *p, mlc_nod
                      i + 1, mlc_dtype_name(was->dtype), mlc__shape(was).s,
                      mlc_dtype_name(out[i]->dtype), mlc__shape(out[i]).s);
         if (!nd->out[at]->grad) continue;
+        /* Seed this output if it is older than the youngest so far; else seed that one, and go on
+         * with this. */
         if (last && mlc__base(out[i])->node->at <= mlc__base(last)->node->at) {
             mlc__grad_view(nd->out[at], &dy);
             MLC__TRY(mlc__backward_seed(ctx, out[i], &dy));
@@ -56155,7 +56535,8 @@ static mlc_status mlc__piece_backward(mlc_ctx *ctx, const mlc__rerun *p, mlc_nod
     return last ? mlc_backward_from(last, &dy) : MLC_OK;
 }
 
-/* The second run and its backward, on a tape of their own. */
+/* The second run and its backward, on a tape of their own, which ends with the scope around it. A
+ * dry run has no gradients and only measures the memory of forward. */
 static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 {
     mlc_tensor *out[MLC__MAX_OUT];
@@ -56170,7 +56551,7 @@ static mlc_status mlc__piece_redo(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
     return st;
 }
 
-/* The same in a scope of its own. */
+/* mlc__piece_redo in a scope of its own; scopes that fn left open after an error are ended, too. */
 static mlc_status mlc__piece_second(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
 {
     const int32_t depth = ctx->depth;
@@ -56180,7 +56561,9 @@ static mlc_status mlc__piece_second(mlc_ctx *ctx, mlc__rerun *p, mlc_node *nd)
     return st;
 }
 
-/* Uses of parameters are those of the second run while it lasts. */
+/* Backward of a piece. While the second run lasts, its own nodes count uses of the parameters, on
+ * which grad_ready of hooks and fused steps depend: those of the reads are taken back and added
+ * again. */
 static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__rerun *p = mlc__recompute_params(nd)->piece;
@@ -56204,6 +56587,7 @@ static mlc_status mlc__recompute_backward(mlc_ctx *ctx, mlc_node *nd)
 static const mlc__op mlc__recompute_op =
     { "recompute", NULL, NULL, mlc__recompute_backward, NULL, MLC__AMP_KEEP, 0 };
 
+/* Checks the arguments of mlc_recompute. */
 static mlc_status mlc__piece_check(mlc_ctx *ctx, mlc_piece_fn fn, mlc_tensor *const *in,
                                    int32_t n_in, mlc_tensor **out, int32_t n_out)
 {
@@ -56218,6 +56602,8 @@ static mlc_status mlc__piece_check(mlc_ctx *ctx, mlc_piece_fn fn, mlc_tensor *co
     return MLC_OK;
 }
 
+/* Runs fn as an ordinary function where nothing is recorded, on a tape that keeps all nodes, and
+ * within another piece, which will run it again anyway. After a failure all outputs are NULL. */
 MLC_IMPL mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
                                   int32_t n_in, mlc_tensor **out, int32_t n_out)
 {
@@ -56243,7 +56629,7 @@ MLC_IMPL mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc
     if (st == MLC_OK) st = mlc__piece_record(ctx, p, out, n_out);
     for (int32_t i = 0; i < n_out && st != MLC_OK; i++) out[i] = NULL;
     mlc__piece_sweep(ctx, before, out, n_out);
-    /* A dry run has no backward; what the second run takes is taken here. */
+    /* A dry run has no backward; the memory of the second run is counted here. */
     return st == MLC_OK && ctx->dry_run && nd->n_out ? mlc__piece_second(ctx, p, nd) : st;
 }
 
@@ -56251,8 +56637,8 @@ MLC_IMPL bool mlc_recomputing(const mlc_ctx *ctx) { return ctx && ctx->again; }
 
 /* ---- modules whose forward is a piece */
 
-/* What a call of a module's forward has beside its inputs; `training` of all modules comes after
- * it. */
+/* A call of a module's forward as the `user` of a piece: all that a second call needs beside the
+ * inputs. In the arena; `training` of m and all modules below follows the struct, a bool each. */
 typedef struct mlc__module_again {
     mlc_module         *m;
     mlc_attention_desc  desc[2];
@@ -56261,12 +56647,14 @@ typedef struct mlc__module_again {
     int32_t             from, to, next;          /* of a segment: children; next: after it     */
 } mlc__module_again;
 
+/* The array of modes after the struct. */
 MLC__INLINE bool *mlc__again_modes(mlc__module_again *a)
 {
     return (bool *)(void *)(a + 1);
 }
 
-/* Counts m and all below it; reads their modes into `modes` unless that is NULL, or exchanges. */
+/* Counts m and all modules below it, in the order of children. With modes, copies their `training`
+ * to it, or exchanges both. */
 static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
 {
     int32_t n = 1;
@@ -56280,6 +56668,8 @@ static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
     return n;
 }
 
+/* mlc_piece_fn of a module, for both runs: sets modes and attention descs as at the first call,
+ * runs the forward or the segment of children, and sets them back. */
 static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
@@ -56302,8 +56692,8 @@ static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const 
     return st;
 }
 
-/* Tells whether m's forward is no piece: in evaluation, without gradients, within another piece, or
- * with a cache. */
+/* Tells whether m's forward is an ordinary one: in evaluation, without gradients, within another
+ * piece, on a tape that keeps all, or with a cache, whose rows a second run would add again. */
 static bool mlc__runs_once(const mlc_module *m)
 {
     const mlc_ctx *ctx = m->ctx;
@@ -56311,7 +56701,8 @@ static bool mlc__runs_once(const mlc_module *m)
            (ctx->installed.sequence && ctx->installed.sequence->attend);
 }
 
-/* Saves what the second run is to have as the first. */
+/* Saves the present modes and attention descs of m for the second run, in the arena; NULL: no
+ * memory. */
 static mlc__module_again *mlc__again_new(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
@@ -56333,6 +56724,7 @@ static mlc__module_again *mlc__again_new(mlc_module *m)
     return a;
 }
 
+/* mlc__pieces of a marked module: its forward as a piece. */
 static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                         mlc_tensor **out, int32_t n_out)
 {
@@ -56341,7 +56733,9 @@ static mlc_status mlc__module_run_twice(mlc_module *m, mlc_tensor *const *in, in
     return a ? mlc_recompute(m->ctx, mlc__module_piece, a, in, n_in, out, n_out) : MLC_ERR_NOMEM;
 }
 
-/* Runs piece after piece; a piece has more children where they run in the pass of its last. */
+/* mlc__pieces of a sequential in segments: pieces of m->segment children each, and more where the
+ * last one's pass includes its successors (a fused activation, say). The last segment is no piece,
+ * since backward begins with it: a second run would follow the first at once. */
 static mlc_status mlc__segments_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
@@ -56362,7 +56756,8 @@ static mlc_status mlc__segments_run(mlc_module *m, mlc_tensor *const *in, int32_
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
-/* m is freed: its pieces cannot run any more. */
+/* Called when m is freed: its pieces on the tape can no longer run, so they give up their
+ * tensors. */
 static void mlc__module_forget(mlc_module *m)
 {
     for (mlc_node *nd = m->ctx->tape; nd; nd = nd->prev) {
@@ -56376,7 +56771,7 @@ static void mlc__module_forget(mlc_module *m)
 static const struct mlc__pieces mlc__module_pieces = { mlc__module_run_twice, mlc__module_forget };
 static const struct mlc__pieces mlc__segment_pieces = { mlc__segments_run, mlc__module_forget };
 
-/* How a module is marked. */
+/* The mark of a module: functions of a piece or NULL, and children per segment or 0. */
 typedef struct mlc__mark {
     const struct mlc__pieces *piece;
     int32_t                   segment;
@@ -56388,6 +56783,7 @@ static mlc__mark mlc__mark_of(const mlc_module *m)
     return k;
 }
 
+/* Sets a mark. alone: the module must run by itself, and not within another's fused pass. */
 static void mlc__mark_put(mlc_module *m, mlc__mark k)
 {
     m->piece = k.piece;
@@ -56395,6 +56791,7 @@ static void mlc__mark_put(mlc_module *m, mlc__mark k)
     m->alone = k.piece || m->hook;
 }
 
+/* Marks m to run as a piece, or ends that. */
 static void mlc__module_mark(mlc_module *m, bool on)
 {
     const mlc__mark k = { on ? &mlc__module_pieces : NULL, 0 };
@@ -56420,13 +56817,15 @@ MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
     return body;
 }
 
-/* Which of m's modules are marked: its children, or layers, which its first child holds. */
+/* The module whose children are marked: m, or its first child if that is only a list of layers,
+ * without a forward of its own, as in a transformer. */
 static const mlc_module *mlc__piece_parent(const mlc_module *m)
 {
     const mlc_module *first = m->children ? m->child[0] : NULL;
     return first && !first->cls.forward && !first->cls.call ? first : m;
 }
 
+/* The same, with an error if it has no children. */
 static mlc_status mlc__piece_list(mlc_module *m, const char *what, const mlc_module **list)
 {
     *list = mlc__piece_parent(m);
@@ -56435,6 +56834,7 @@ static mlc_status mlc__piece_list(mlc_module *m, const char *what, const mlc_mod
     return MLC_OK;
 }
 
+/* Marks every every-th child, from the first on; 0 ends all marks. */
 MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
 {
     const mlc_module *list;
@@ -56459,12 +56859,15 @@ MLC_IMPL mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length)
 
 /* ---- marks for a budget */
 
-typedef struct mlc__saving {           /* of a child                                           */
-    int64_t   bytes;                   /* that forward keeps less if it alone is marked        */
+/* A child while marks for a budget are chosen; an element of a list on the heap. */
+typedef struct mlc__saving {
+    int64_t   bytes;                   /* by which forward keeps less if it alone is marked */
     int32_t   order;                   /* 1: marked first; 0: not marked                       */
     mlc__mark was;
 } mlc__saving;
 
+/* Measures by dry runs the bytes that each mark alone saves in forward. *need: the peak of a step
+ * without marks. Ends without marks. */
 static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims input,
                                mlc__saving *at, int64_t *need)
 {
@@ -56482,8 +56885,9 @@ static mlc_status mlc__savings(mlc_module *m, const mlc_module *list, mlc_dims i
     return MLC_OK;
 }
 
-/* Marks the child that saves most until a step takes no more than bytes, or none is left: then as
- * many as take least. need: what that is. */
+/* Greedy choice: marks the unmarked child that saves most until a step takes no more than bytes or
+ * no mark saves anything. Then only as many marks stay as the smallest peak had. *need: that
+ * peak. */
 static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_dims input,
                                    int64_t bytes, mlc__saving *at, int64_t *need)
 {
@@ -56509,7 +56913,8 @@ static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_di
     return MLC_OK;
 }
 
-/* Segments in place of marks, if they take less: the longest that do, as the last is no piece. */
+/* Tries segments in place of marks if these do not suffice: from the longest length on, until one
+ * fits. Marks are set again if no length takes less than they do. */
 static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t bytes,
                                       const mlc__saving *at, int64_t *need)
 {
@@ -56531,8 +56936,8 @@ static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t byt
     return MLC_OK;
 }
 
-/* Marks what it takes, or all that helps, and says what activations then take. On an error marks
- * are as before; must: it is one if that is more than bytes. */
+/* Marks as many children as the budget needs, or all that help; *taken: the bytes that activations
+ * then take. must: more than bytes is an error. After an error all marks are as before. */
 static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, bool must,
                                  int64_t *taken)
 {
@@ -56576,38 +56981,50 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.HOOKS ------------------------------------------ calls hooks, walks over a tape
- * The tape and the memory call the functions in ctx->installed.watch, NULL without hooks; they are
- * defined here and call the hooks one after the other. Operations that a hook calls are passed to
- * no hook: they would call it again, without end. Paths of modules are kept as long as the context,
- * since nodes point to them: there are as many as modules. */
+ * Functions of the program that are called around operations, for gradients of parameters, and
+ * for memory. The tape and the memory call the functions in ctx->installed.watch, NULL without
+ * hooks; they are defined here and call the hooks one after the other.
+ *
+ *   ctx->installed.hooks -> mlc__watcher: watch | first -> mlc__hook -> mlc__hook -> NULL
+ *                                               | paths -> mlc__path -> ..  texts of paths
+ *   tape: forward, backward of a node  -> watch.op     -> op_begin, op_end; grad_ready
+ *   memory: each block taken or freed  -> watch.memory -> memory
+ *
+ * Operations that a hook calls are passed to no hook: they would call it again, without end.
+ * While a hook runs, the context is as outside of a forward: no autocast, no recording, no
+ * sequence.
+ * Watcher, hooks and paths are on the heap until the context ends, hooks until they are removed.
+ * Paths are kept that long since nodes point to them: one exists per module that ran. */
 
 #ifndef MLC_NO_METHODS
 
+/* A set of hooks, in the order of mlc_hooks_add. */
 typedef struct mlc__hook {
     struct mlc__hook *next;
     int32_t           id;
     mlc_hooks         fns;
-    void             *own;             /* heap, freed with it; or NULL                          */
-    bool              lean;            /* the library's own, which keeps no tensor              */
+    void             *own;             /* heap object freed with the hook, or NULL */
+    bool              lean;            /* the library's own hook, which keeps no tensor */
 } mlc__hook;
 typedef struct mlc__path { struct mlc__path *next; } mlc__path;     /* the text comes after it */
 
+/* All hooks of a context. ids counts the numbers given out, none of which is used twice. */
 typedef struct mlc__watcher {
-    struct mlc__watch watch;           /* first: what the tape knows of it                      */
+    struct mlc__watch watch;           /* first: seen by the tape as an mlc__watch */
     mlc__hook        *first;
     mlc__path        *paths;
     int32_t           ids;
     bool              inside;          /* a hook runs                                           */
 } mlc__watcher;
 
-/* What mlc__hooks_enter changes while a hook runs, as it was before. */
+/* State of the context that mlc__hooks_enter changes and mlc__hooks_leave restores. */
 typedef struct mlc__held {
     struct mlc__autocast *autocast;
     uint32_t              mode;
     bool                  keep;
-    const mlc__tape      *outer;       /* of the tape                                          */
+    const mlc__tape      *outer;       /* by which tapes that a hook left open are found */
     struct mlc__sequence *sequence;
-    int32_t               scopes;
+    int32_t               scopes;      /* ctx->held: scopes that a hook must not end */
 } mlc__held;
 
 static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
@@ -56615,6 +57032,8 @@ static mlc__watcher *mlc__watcher_of(const mlc_ctx *ctx)
     return (mlc__watcher *)(void *)ctx->installed.hooks;
 }
 
+/* Before hooks are called: makes the context one in which the program's code may call any
+ * operation, with denormals as it has them, and without recording. */
 static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
 {
     const mlc__held old = { ctx->installed.autocast, mlc__flush_pause(), ctx->inner.keep,
@@ -56628,6 +57047,7 @@ static mlc__held mlc__hooks_enter(mlc_ctx *ctx)
     return old;
 }
 
+/* After the hooks: ends tapes that they left open, and restores the context. */
 static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
 {
     mlc__tapes_back(ctx, old->outer);
@@ -56640,7 +57060,8 @@ static void mlc__hooks_leave(mlc_ctx *ctx, const mlc__held *old)
     mlc__flush_resume(old->mode);
 }
 
-/* The kept path of the module whose forward runs; "" also where there is no memory for it. */
+/* The path of the module whose forward runs, as a text that is kept; "" outside of modules, and
+ * where no memory is left for it. */
 static const char *mlc__hooks_path(mlc_ctx *ctx)
 {
     char text[MLC_NAME_BYTES] = "";
@@ -56657,6 +57078,7 @@ static const char *mlc__hooks_path(mlc_ctx *ctx)
     return (const char *)(p + 1);
 }
 
+/* What hooks get of a node; in, out and node stay valid during the call alone. */
 static mlc_op_event mlc__op_event(const mlc_node *nd, bool backward, mlc_status st)
 {
     mlc_op_event e;
@@ -56673,6 +57095,7 @@ static mlc_op_event mlc__op_event(const mlc_node *nd, bool backward, mlc_status 
     return e;
 }
 
+/* Calls op_begin or op_end of all hooks, with the status of the operation. */
 static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     const bool begins = moment == MLC__FORWARD_BEGINS || moment == MLC__BACKWARD_BEGINS;
@@ -56685,9 +57108,10 @@ static void mlc__hooks_call(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_
     mlc__hooks_leave(ctx, &old);
 }
 
-/* For the search of a parameter's name. */
+/* Argument of the search for a parameter's name. */
 typedef struct mlc__named { const mlc__param *p; char name[MLC_NAME_BYTES]; } mlc__named;
 
+/* Walk that stops at the parameter, with its name. */
 static bool mlc__named_param(void *user, mlc__param *p, const char *name)
 {
     mlc__named *n = MLC__CAST(mlc__named *, user);
@@ -56695,6 +57119,8 @@ static bool mlc__named_param(void *user, mlc__param *p, const char *name)
     return p != n->p;
 }
 
+/* Calls grad_ready for a parameter whose gradient is complete in this backward, with the gradient
+ * as a view. The name is searched in all trees: a parameter does not know its root. */
 static void mlc__hooks_grad(mlc_ctx *ctx, mlc__param *p)
 {
     mlc__named n = { p, "" };
@@ -56709,7 +57135,9 @@ static void mlc__hooks_grad(mlc_ctx *ctx, mlc__param *p)
     mlc__hooks_leave(ctx, &old);
 }
 
-/* All inputs first: one parameter may be two of them. */
+/* After the backward of a node: marks parameters among its inputs whose gradient it has written,
+ * and reports those that no other node of the tape still uses. All inputs are marked first, since
+ * one parameter may be two of them. */
 static void mlc__hooks_used(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++) {
@@ -56723,7 +57151,8 @@ static void mlc__hooks_used(mlc_ctx *ctx, const mlc_node *nd)
     }
 }
 
-/* Finds what is left: parameters that nodes use which this backward has not reached. */
+/* After a whole backward: reports gradients of parameters that nodes use which this backward has
+ * not reached, and takes back all marks. `well` false: only the latter. */
 static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
 {
     for (const mlc_node *nd = from; nd && nd != ctx->inner.floor; nd = nd->prev)
@@ -56734,10 +57163,12 @@ static void mlc__hooks_ended(mlc_ctx *ctx, const mlc_node *from, bool well)
         }
 }
 
+/* mlc__watch.op: finds the path of a node at its first event, as only in forward a module is
+ * current; then calls the hooks. Not in dry runs, nor for operations of hooks. */
 static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (mlc__watcher_of(ctx)->inside || ctx->dry_run) return;
-    if (moment == MLC__BACKWARD_DONE) {          /* that of a piece goes on */
+    if (moment == MLC__BACKWARD_DONE) {          /* within a piece, the outer backward goes on */
         if (!ctx->again) mlc__hooks_ended(ctx, nd, st == MLC_OK);
         return;
     }
@@ -56746,12 +57177,15 @@ static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_st
     if (moment == MLC__BACKWARD_ENDS && st == MLC_OK) mlc__hooks_used(ctx, nd);
 }
 
+/* mlc__watch.memory: also for memory that hooks themselves take; a hook of memory calls nothing
+ * here. */
 static void mlc__hooks_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next)
         if (h->fns.memory) h->fns.memory(h->fns.user, (mlc_mem)mem, bytes);
 }
 
+/* Makes the watcher at the first mlc_hooks_add of a context. */
 static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
 {
     static const struct mlc__watch watch = { mlc__hooks_op, mlc__hooks_memory, false };
@@ -56762,6 +57196,8 @@ static mlc__watcher *mlc__watcher_new(mlc_ctx *ctx)
     return w;
 }
 
+/* Sets watch.holds: whether a hook of operations exists that may keep tensors, which the tape must
+ * then not overwrite or free early. */
 static void mlc__watcher_holds(mlc__watcher *w)
 {
     w->watch.holds = false;
@@ -56769,7 +57205,8 @@ static void mlc__watcher_holds(mlc__watcher *w)
         w->watch.holds = w->watch.holds || (!h->lean && (h->fns.op_begin || h->fns.op_end));
 }
 
-/* Fails inside a hook, where the list of hooks is being walked. what: the function that asks. */
+/* Fails inside a hook, where the list of hooks is being walked. what: name of the function
+ * called. */
 static mlc_status mlc__hooks_outside(mlc_ctx *ctx, const char *what)
 {
     const mlc__watcher *w = mlc__watcher_of(ctx);
@@ -56778,6 +57215,8 @@ static mlc_status mlc__hooks_outside(mlc_ctx *ctx, const char *what)
     return MLC_OK;
 }
 
+/* Appends hooks to the list and returns their number, or 0 after an error. lean: for hooks of the
+ * library itself. */
 static int32_t mlc__hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks, bool lean)
 {
     if (!ctx || mlc__hooks_outside(ctx, "hooks_add") != MLC_OK) return 0;
@@ -56804,6 +57243,8 @@ MLC_IMPL int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks)
     return mlc__hooks_add(ctx, hooks, false);
 }
 
+/* Frees hooks by number. Without hooks the tape calls nothing, but the watcher stays, as nodes
+ * point to its paths. */
 MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -56822,7 +57263,8 @@ MLC_IMPL mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id)
     return MLC_OK;
 }
 
-/* Reads the elements of nd's parameters at a->at by their kind. */
+/* Reads an argument at its place in nd's parameters, by its kind, into out->i or out->real. A mask
+ * of axes becomes a list; an array of MLC__ARG_EACH has an element for each axis of input 0. */
 static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out)
 {
     const char *at = (const char *)nd + a->at;
@@ -56857,6 +57299,7 @@ static void mlc__arg_read(const mlc_node *nd, const mlc__arg *a, mlc_op_arg *out
     }
 }
 
+/* Argument i of an event's operation; false past the last one, by which a caller counts them. */
 MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out)
 {
     if (!e || !e->node || !e->node->n_in || !out || i < 0) return false;
@@ -56869,7 +57312,9 @@ MLC_IMPL bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out
     return true;
 }
 
-/* Turns the tape round for the walk, which then needs no memory; the tape grows back with it. */
+/* Calls fn for each node of the innermost tape, the oldest first. The list goes from young to old,
+ * so it is reversed in place, which needs no memory, and reversed back node by node as the walk
+ * goes on. */
 MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
                                   void *user)
 {
@@ -56879,6 +57324,7 @@ MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc
                  "before");
     mlc_node *next = NULL, *last = ctx->inner.floor, *nd;
     const bool keep = ctx->inner.keep;
+    /* Pass 1: `prev` points to the younger node. */
     for (mlc_node *at = ctx->tape, *prev; at != ctx->inner.floor; at = prev) {
         prev = at->prev;
         at->prev = next;
@@ -56886,6 +57332,8 @@ MLC_IMPL mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc
     }
     ctx->inner.keep = false;
     ctx->no_grad++;
+    /* Pass 2: ctx->tape is the node that fn sees, so that it may call operations; nothing is
+     * recorded. */
     while ((nd = next) != NULL) {
         const mlc_op_event e = mlc__op_event(nd, false, MLC_OK);
         next = nd->prev;
