@@ -44942,14 +44942,23 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.NN.VISION -------------------------------------- convolutions, pooling, channel norms
- * Layers of images and of sequences [n,c,t], and blocks of them. Sequential and residual know of
- * them by their mlc__fuse alone. */
+ * Layers of images [n,c,h,w], of volumes and of sequences [n,c,t], and blocks of them.
+ * Sequential and residual know of them by their mlc__fuse alone:
+ *
+ *   sequential   conv | batch norm | relu      the relu goes into the epilogue before it
+ *                conv | relu | max pool        the relu goes into the pass of the pool (relu_waits)
+ *   residual     body: .. | conv or norm       the other branch and the relu go into its pass
+ *   fold         conv or linear | batch norm   scale and shift go into the weights, for good
+ *
+ * Each layer is a module with a user struct, which the module owns and which holds the desc and
+ * pointers to its parameters. Creators of blocks free what they have made when a part fails. */
 
 #ifndef MLC_NO_VISION
 
 /* ---- convolution, pooling, batch norm */
 
-/* op, pad: what the desc asks for; pad may be NULL. */
+/* User data of a convolution. op and pad are the operation and the padding that the desc requires;
+ * pad NULL: the operation pads with zeros itself. */
 typedef struct mlc__conv_user {
     mlc_tensor      *w, *b;
     mlc_nn_conv_desc d;
@@ -44958,14 +44967,17 @@ typedef struct mlc__conv_user {
                           double value);
 } mlc__conv_user;
 
-/* Padded beforehand where that is not by zeros. Called with an activation by sequential, and with
- * what is added before it by residual, where nothing is recorded. */
+/* Forward of a convolution [n,in,..] -> [n,out,..]. Padding other than by zeros is an operation of
+ * its own before it. Sequential passes an activation in e; residual passes the tensor to be added
+ * before it, which only a forward without recording can take. */
 static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                         mlc_tensor *add)
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
     mlc_conv_desc d = u->d.conv;
     const uint64_t older = m->ctx->storages;
+    /* Padding by another mode: lengths of both sides per axis, then a convolution without padding.
+     * `same` puts an odd element after, `causal` all of them before. */
     if (u->pad && x->ndim == u->d.axes + 2) {
         mlc_dims before = mlc_dims_of(x->ndim, NULL), after = before;
         for (int i = 0; i < u->d.axes; i++) {
@@ -44981,16 +44993,19 @@ static mlc_tensor *mlc__conv_layer_call(mlc_module *m, mlc_tensor *x, const mlc_
     }
     if (e->act != MLC_ACT_NONE) d.act = e->act;
     mlc_tensor *y = mlc__conv_call(u->op, x, u->w, u->b, &d, add);
+    /* A padded x is freed here; x of the caller is older than this call and stays. */
     mlc__used_up(x, older, y);
     return y;
 }
 
+/* The class's call: without a tensor to be added. */
 static mlc_tensor *mlc__conv_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     return mlc__conv_layer_call(m, x, e, NULL);
 }
 
-/* Without gradients and casts. */
+/* mlc__fuse.adds: with h NULL, whether the layer can add at all now, as in forwards without
+ * gradients and autocast; else whether add has the shape of the result of h. */
 static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
 {
     const mlc__conv_user *u = MLC__CAST(const mlc__conv_user *, m->user);
@@ -45005,19 +45020,23 @@ static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const
     return fits;
 }
 
+/* mlc__fuse.weights, for folding: not of transposed layers, whose outputs are axis 1 of the weight,
+ * nor with an activation of their own, which takes stands for. */
 static mlc_tensor **mlc__conv_layer_weights(mlc_module *m)
 {
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
     return m->cls.takes ? &u->w : NULL;
 }
 
+/* mlc__fuse.conv: the desc, for layers that replace this one. */
 static const mlc_nn_conv_desc *mlc__conv_layer_desc(const mlc_module *m)
 {
     return &MLC__CAST(const mlc__conv_user *, m->user)->d;
 }
 
-/* A relu between a convolution and maxima of windows is done with them where a gradient is
- * wanted. */
+/* mlc__fuse.relu_waits: child i is a convolution, followed by a relu and maxima of windows, which
+ * then do the relu in their own pass. Only where gradients are wanted: backward saves a pass by it,
+ * while a forward alone has the relu for free in the convolution's epilogue. */
 static bool mlc__relu_waits(const mlc_module *m, int32_t i)
 {
     const mlc_module *child = m->child[i];
@@ -45032,6 +45051,7 @@ MLC__FUSE(mlc__conv_fuse,
           MLC__CAN(weights, mlc__conv_layer_weights) MLC__CAN(conv, mlc__conv_layer_desc)
           MLC__CAN(relu_waits, mlc__relu_waits))
 
+/* kernel counts for all axes; kernel.n may be set to axes with a number each. */
 MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                 int64_t kernel)
 {
@@ -45046,7 +45066,8 @@ MLC_IMPL mlc_nn_conv_desc mlc_nn_conv_desc_make(int32_t axes, int64_t in, int64_
     return d;
 }
 
-/* The sizes that a layer cannot be without; mlc_nn_conv or the operation checks the rest. */
+/* Checks sizes that shapes of parameters depend on; mlc_nn_conv or the operation checks the
+ * rest. */
 static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
 {
     const int64_t groups = d->conv.groups;
@@ -45060,6 +45081,8 @@ static bool mlc__conv_layer_fine(const mlc_nn_conv_desc *d)
     return fine && !(d->transposed && d->padding_mode != MLC_PAD_CONSTANT);
 }
 
+/* Makes a convolution of a desc with constant padding and not transposed, though the weight's shape
+ * is right for a transposed one, too: mlc_nn_conv then exchanges op. */
 static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
     static const mlc_module_class cls = { "Conv", NULL, NULL, mlc__conv_module, MLC_TAKES_ACT,
@@ -45077,6 +45100,8 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     const int64_t groups = desc->conv.groups;
     int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 };
     if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
+    /* fan: inputs of one result, in f64: it may be more than memory holds, which the declaration
+     * refuses. */
     double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
     for (int i = 0; i < desc->axes; i++)
         fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
@@ -45100,7 +45125,8 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
-/* What is rare is named here, so that the short forms do not link it. */
+/* Transposed convolutions and other paddings are named only here, so that the short forms do not
+ * link them. A desc of NULL has no sizes and is refused for that. */
 MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
 {
     const mlc_nn_conv_desc none = mlc_nn_conv_desc_make(0, 0, 0, 0);
@@ -45125,7 +45151,7 @@ MLC_IMPL mlc_module *mlc_nn_conv(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     return m;
 }
 
-/* The same numbers along each axis. */
+/* A desc of the short forms: one number for all axes. */
 static mlc_nn_conv_desc mlc__conv_short_desc(int32_t axes, int64_t in, int64_t out, int64_t kernel,
                                              int64_t stride, int64_t padding)
 {
@@ -45135,12 +45161,14 @@ static mlc_nn_conv_desc mlc__conv_short_desc(int32_t axes, int64_t in, int64_t o
     return d;
 }
 
+/* conv1d to conv3d: zeros as padding, so mlc__conv_make alone serves them. */
 static mlc_module *mlc__conv_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
                                    int64_t kernel, int64_t stride, int64_t padding)
 {
     const mlc_nn_conv_desc d = mlc__conv_short_desc(axes, in, out, kernel, stride, padding);
     return mlc__conv_make(ctx, &d);
 }
+/* Transposed ones go through mlc_nn_conv, which names their operation. */
 static mlc_module *mlc__conv_transpose_short(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out,
                                              int64_t kernel, int64_t stride, int64_t padding)
 {
@@ -45164,6 +45192,8 @@ MLC_IMPL mlc_module *mlc_nn_conv3d(mlc_ctx *ctx, int64_t in, int64_t out, int64_
 {
     return mlc__conv_short(ctx, 3, in, out, kernel, stride, padding);
 }
+/* A convolution of sequences [n,c,t] that sees no later step: all padding is before the first one.
+ * The numbers are checked here, since mlc__conv_make leaves them to the forward. */
 MLC_IMPL mlc_module *mlc_nn_causal_conv1d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                           int64_t dilation)
 {
@@ -45191,7 +45221,8 @@ MLC_IMPL mlc_module *mlc_nn_conv_transpose3d(mlc_ctx *ctx, int64_t in, int64_t o
     return mlc__conv_transpose_short(ctx, 3, in, out, kernel, stride, padding);
 }
 
-/* Windows by a desc, or adaptive by sizes. */
+/* User data of a pool: windows by a desc, or adaptive windows by the size of the result. The
+ * function that is not NULL is the operation. */
 typedef struct mlc__pool_user {
     mlc_tensor *(*windows)(mlc_tensor *x, const mlc_pool_desc *d);
     mlc_tensor *(*adaptive)(mlc_tensor *x, mlc_dims size);
@@ -45199,6 +45230,7 @@ typedef struct mlc__pool_user {
     mlc_dims      size;
 } mlc__pool_user;
 
+/* Forward of all pools: one of the two functions is set. */
 static mlc_tensor *mlc__pool_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45212,6 +45244,8 @@ static mlc_module *mlc__pool_make(mlc_ctx *ctx, const char *name, const mlc__poo
     return mlc_module_create(ctx, &cls, u, sizeof *u);
 }
 
+/* A pool with windows; `windows` is its operation. desc NULL is refused by the operation's
+ * forward. */
 static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_desc *d,
                                 mlc_tensor *(*windows)(mlc_tensor *, const mlc_pool_desc *))
 {
@@ -45222,8 +45256,9 @@ static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_d
     return mlc__pool_make(ctx, name, &u);
 }
 
-/* Maxima of windows and a relu before them are one pass: the values are the same, without a pass
- * over all pixels for the relu or for its gradient. */
+/* mlc__fuse.call_relu: maxima of relu(x), with the relu in the same pass over x: the values are
+ * equal, and neither the relu nor its gradient needs a pass over all pixels. Called by sequential,
+ * so that it does itself what a forward does besides (current module, shape for a summary). */
 static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 {
     const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
@@ -45236,12 +45271,13 @@ static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
     return y;
 }
 
+/* Only max pools take a relu before them: relu of a maximum is the maximum of relus. */
 MLC__FUSE(mlc__max_pool_fuse, MLC__CAN(call_relu, mlc__max_pool_relu))
 
 MLC_IMPL mlc_module *mlc_nn_max_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
 {
     mlc_module *m = mlc__pool_of(ctx, "MaxPool", desc, mlc_max_pool);
-    bool apart = false;                /* there may be windows of padding alone */
+    bool apart = false;                /* then a window may hold padding alone */
     for (int i = 0; desc && i < 3; i++) apart = apart || desc->dilation.v[i] > 1;
     if (m && !apart) m->fuse = &mlc__max_pool_fuse;
     return m;
@@ -45251,7 +45287,7 @@ MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
     return mlc__pool_of(ctx, "AvgPool", desc, mlc_avg_pool);
 }
 
-/* Of images with so many axes and no others. */
+/* A pool with a kernel of so many numbers: it refuses images with another number of axes. */
 static mlc_module *mlc__pool_short(mlc_ctx *ctx, int32_t axes, int64_t kernel,
                                    mlc_module *(*make)(mlc_ctx *ctx, const mlc_pool_desc *desc))
 {
@@ -45286,6 +45322,7 @@ MLC_IMPL mlc_module *mlc_nn_avg_pool3d(mlc_ctx *ctx, int64_t kernel)
     return mlc__pool_short(ctx, 3, kernel, mlc_nn_avg_pool);
 }
 
+/* A pool whose windows follow from the size of the result; `size` counts the axes after n and c. */
 static mlc_module *mlc__pool_adaptive(mlc_ctx *ctx, const char *name, mlc_dims size,
                                       mlc_tensor *(*adaptive)(mlc_tensor *, mlc_dims))
 {
@@ -45305,19 +45342,22 @@ MLC_IMPL mlc_module *mlc_nn_adaptive_max_pool(mlc_ctx *ctx, mlc_dims size)
     return mlc__pool_adaptive(ctx, "AdaptiveMaxPool", size, mlc_adaptive_max_pool);
 }
 
-/* count: what num_batches_tracked is, as of its storage's version; -1: not read yet. */
+/* User data of a batch norm; parameters and buffers may be NULL by the desc. count: the value of
+ * num_batches_tracked at `version` of its storage, so that a device is not waited for; -1: not
+ * read. */
 typedef struct mlc__bnorm_user {
     mlc_tensor *mean, *var, *tracked, *w, *b;
     double      momentum, eps;
     int64_t     count;
     uint32_t    version;
-    bool        anew;                  /* see mlc_nn_refresh_batch_norm                        */
+    bool        anew;                  /* mlc_nn_refresh_batch_norm is on */
 } mlc__bnorm_user;
 
+/* Writes the count to the tensor and notes it on the host. */
 static mlc_status mlc__bnorm_count(mlc__bnorm_user *u, int64_t count)
 {
     mlc_ctx *ctx = u->tracked->ctx;
-    ctx->no_grad++;                    /* no part of a piece                                   */
+    ctx->no_grad++;                    /* no input of a piece: IMPL.RECOMPUTE */
     const mlc_tensor *made = mlc_fill_(u->tracked, (double)count);
     ctx->no_grad--;
     if (!made) return ctx->status;
@@ -45326,7 +45366,7 @@ static mlc_status mlc__bnorm_count(mlc__bnorm_user *u, int64_t count)
     return MLC_OK;
 }
 
-/* As the tensor has it, which is read where another one than this layer has written to it. */
+/* The count; read from the tensor where another writer (a load) has changed it. */
 static int64_t mlc__bnorm_counted(mlc__bnorm_user *u)
 {
     if (u->count < 0 || u->tracked->storage->version != u->version) {
@@ -45336,24 +45376,30 @@ static int64_t mlc__bnorm_counted(mlc__bnorm_user *u)
     return u->count;
 }
 
-/* Counts on the host and writes to the device, for which no step waits. */
+/* Adds one to the count: computed on the host and written to the device, which no step waits
+ * for. */
 static mlc_status mlc__bnorm_track(mlc__bnorm_user *u)
 {
     return mlc__bnorm_count(u, mlc__bnorm_counted(u) + 1);
 }
 
+/* mlc__fuse.adds: add must have the shape of h, and any is taken. */
 static bool mlc__bnorm_layer_adds(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add)
 {
     (void)m;
     return !h || mlc__same_shape(h, add);
 }
 
-/* Called with a relu, and what is added before it or NULL, by sequential and residual. */
+/* Forward of a batch norm [n,c,..]: in training with the batch's mean and variance, which move the
+ * running ones by momentum, and otherwise with the running ones. relu and add are in its pass.
+ * While a refresh is on, the share of the k-th batch is 1 / k, which makes a plain mean. A piece's
+ * second run and a dry run count no batch. */
 static mlc_tensor *mlc__bnorm_layer_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                          mlc_tensor *add)
 {
     mlc__bnorm_user *u = MLC__CAST(mlc__bnorm_user *, m->user);
     const bool trains = m->training || u->anew;
+    /* An evaluation that refreshes statistics counts batches, too. */
     const bool counts = trains && u->tracked && !m->ctx->dry_run && !m->ctx->again;
     mlc__bnorm_spec s;
     if (counts && mlc__writable(u->tracked, "batch_norm") != MLC_OK) return NULL;
@@ -45373,6 +45419,7 @@ static mlc_tensor *mlc__bnorm_module(mlc_module *m, mlc_tensor *x, const mlc_epi
     return mlc__bnorm_layer_call(m, x, e, NULL);
 }
 
+/* mlc__fuse.norm: statistics and parameters, for folding and refreshing. */
 static mlc__bnorm_user *mlc__bnorm_of(const mlc_module *m)
 {
     return MLC__CAST(mlc__bnorm_user *, m->user);
@@ -45382,6 +45429,7 @@ MLC__FUSE(mlc__bnorm_fuse,
           MLC__CAN(call_add, mlc__bnorm_layer_call) MLC__CAN(adds, mlc__bnorm_layer_adds)
           MLC__CAN(norm, mlc__bnorm_of))
 
+/* Defaults of torch.nn.BatchNorm2d. */
 MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
 {
     mlc_nn_batch_norm_desc d;
@@ -45392,7 +45440,8 @@ MLC_IMPL mlc_nn_batch_norm_desc mlc_nn_batch_norm_desc_make(int64_t channels)
     return d;
 }
 
-/* The conditions are written so that NaN fails them. */
+/* weight and bias are parameters, the statistics buffers with PyTorch's names. The conditions are
+ * written so that NaN fails them. */
 MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_desc *d)
 {
     static const mlc_module_class cls = { "BatchNorm", NULL, NULL, mlc__bnorm_module,
@@ -45415,6 +45464,7 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm_ex(mlc_ctx *ctx, const mlc_nn_batch_norm_
     u->momentum = d->momentum;
     u->eps = d->eps;
     u->count = -1;
+    /* Each declaration may fail; the module is then freed by mlc__module_done. */
     if (!d->no_affine)
         made = (u->w = mlc__bnorm_declare(m, "weight", shape, 1.0, false)) != NULL &&
                (u->b = mlc__bnorm_declare(m, "bias", shape, 0.0, false)) != NULL;
@@ -45432,6 +45482,8 @@ MLC_IMPL mlc_module *mlc_nn_batch_norm(mlc_ctx *ctx, int64_t channels)
     return mlc_nn_batch_norm_ex(ctx, &d);
 }
 
+/* Walks over all batch norms below m: statistics start anew (on), and the next forwards make them
+ * plain means; off: momentum counts again. As torch.optim.swa_utils.update_bn does in one call. */
 MLC_IMPL mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on)
 {
     if (!m) return MLC_ERR_ARG;
@@ -45450,11 +45502,13 @@ MLC_IMPL mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on)
 
 /* ---- norms of groups of channels */
 
+/* The call of group and instance norms, which are modules of IMPL.NN.LAYERS otherwise. */
 static mlc_tensor *mlc__norm_group(mlc_tensor *x, const mlc__norm_user *u)
 {
     return mlc_group_norm(x, u->groups, u->w, u->b, u->eps);
 }
 
+/* An instance norm is a group norm with as many groups as channels. */
 MLC_IMPL mlc_module *mlc_nn_instance_norm(mlc_ctx *ctx, int64_t channels, bool affine)
 {
     const mlc__norm_user u = { NULL, NULL, channels, 1e-5, mlc__norm_group };
@@ -45471,6 +45525,7 @@ MLC_IMPL mlc_module *mlc_nn_group_norm(mlc_ctx *ctx, int64_t groups, int64_t cha
     d.groups = groups;
     return mlc_nn_group_norm_ex(ctx, &d);
 }
+/* channels of the desc are its size; as many groups. */
 MLC_IMPL mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *desc)
 {
     const int64_t groups = desc && desc->size > 0 ? desc->size : 1;
@@ -45479,8 +45534,10 @@ MLC_IMPL mlc_module *mlc_nn_instance_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_des
 
 /* ---- resizing */
 
+/* User data of mlc_nn_upsample. */
 typedef struct mlc__resize_user { int64_t scale; mlc_interpolation mode; } mlc__resize_user;
 
+/* All axes past the channels become `scale` times as long. */
 static mlc_tensor *mlc__upsample_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45500,6 +45557,7 @@ MLC_IMPL mlc_module *mlc_nn_upsample(mlc_ctx *ctx, int64_t scale, mlc_interpolat
     return mlc__module_of(ctx, "Upsample", mlc__upsample_module, &u, sizeof u);
 }
 
+/* [n,c r^2,h,w] -> [n,c,h r,w r]. */
 static mlc_tensor *mlc__shuffle_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45513,7 +45571,8 @@ MLC_IMPL mlc_module *mlc_nn_pixel_shuffle(mlc_ctx *ctx, int64_t r)
 
 /* ---- residual blocks */
 
-/* A square convolution that keeps the size but for its stride, without bias, and a batch norm. */
+/* Appends a square convolution that keeps the size but for its stride, without bias, and a batch
+ * norm, whose shift makes a bias useless. */
 static mlc_status mlc__block_conv(mlc_module *seq, int64_t in, int64_t out, int64_t kernel,
                                   int64_t stride, int64_t groups)
 {
@@ -45527,7 +45586,8 @@ static mlc_status mlc__block_conv(mlc_module *seq, int64_t in, int64_t out, int6
     return mlc__block_add(seq, NULL, mlc_nn_batch_norm(seq->ctx, out));
 }
 
-/* The residual of a body and, where shapes differ, a 1x1 convolution; takes the body over. */
+/* The residual of a body and a shortcut: x itself, or, where shapes differ, a 1x1 convolution with
+ * batch norm. Takes the body over, also when it failed; NULL then. */
 static mlc_module *mlc__block_residual(mlc_ctx *ctx, mlc_module *body, bool failed, int64_t in,
                                        int64_t out, int64_t stride)
 {
@@ -45542,6 +45602,7 @@ static mlc_module *mlc__block_residual(mlc_ctx *ctx, mlc_module *body, bool fail
     return NULL;
 }
 
+/* Checks the numbers of a block before anything is made. */
 static bool mlc__block_fine(mlc_ctx *ctx, const char *what, int64_t in, int64_t mid, int64_t out,
                             int64_t stride)
 {
@@ -45553,6 +45614,7 @@ static bool mlc__block_fine(mlc_ctx *ctx, const char *what, int64_t in, int64_t 
     return false;
 }
 
+/* The block of ResNet-18 and -34 (He et al. 2015): two 3x3 convolutions. */
 MLC_IMPL mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride)
 {
     if (!mlc__block_fine(ctx, "nn_basic_block", in, out, out, stride)) return NULL;
@@ -45563,6 +45625,7 @@ MLC_IMPL mlc_module *mlc_nn_basic_block(mlc_ctx *ctx, int64_t in, int64_t out, i
     return mlc__block_residual(ctx, body, failed, in, out, stride);
 }
 
+/* The block of ResNet-50 and larger: 1x1, 3x3 with the stride (torchvision's v1.5), 1x1. */
 MLC_IMPL mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int64_t out,
                                        int64_t stride)
 {
@@ -45576,6 +45639,9 @@ MLC_IMPL mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, in
     return mlc__block_residual(ctx, body, failed, in, out, stride);
 }
 
+/* The block of MobileNetV2: 1x1 to `expand` times the channels, a depthwise 3x3, and 1x1 without an
+ * activation after it. Without expansion the first is left out; x is added where shapes are
+ * equal. */
 MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
                                               int64_t expand)
 {
@@ -45599,6 +45665,9 @@ MLC_IMPL mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t 
 
 /* ---- squeeze and excite */
 
+/* y = x sigmoid(fc2(relu(fc1(mean of x over pixels)))), a gate for each channel (Hu et al. 2017).
+ * The children are called with their activations in the epilogue; small tensors are freed at
+ * once. */
 static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45611,6 +45680,8 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     const uint64_t before = m->ctx->storages;
     mlc_tensor *s = mlc_adaptive_avg_pool(x, one);
     if (s) s = mlc_flatten(s, 1);
+    /* Both linears by their class's call, which fuses the activation; mlc__module_made does for
+     * them what ends a forward: shapes for a summary, hooks. */
     for (int i = 0; s && i < 2; i++) {
         mlc_tensor *t = s;
         s = mlc__module_call(m->child[i], t, i ? &gate : &relu, NULL);
@@ -45633,7 +45704,7 @@ MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64
 
 /* ---- temporal blocks: causal convolutions that reach further back from block to block */
 
-/* A causal convolution, a relu, dropout. */
+/* Appends half of a temporal block: a causal convolution, a relu, dropout. */
 static mlc_status mlc__tcn_half(mlc_module *body, int64_t in, int64_t out, int64_t kernel,
                                 int64_t dilation, double dropout)
 {
@@ -45644,6 +45715,7 @@ static mlc_status mlc__tcn_half(mlc_module *body, int64_t in, int64_t out, int64
     return mlc__block_add(body, NULL, mlc_nn_dropout(ctx, dropout));
 }
 
+/* A block of a temporal convolutional network (Bai et al. 2018), without their weight norm. */
 MLC_IMPL mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                       int64_t dilation, double dropout)
 {
@@ -45670,6 +45742,8 @@ MLC_IMPL mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int6
     return d;
 }
 
+/* Level i has a dilation of 2^i, so that the receptive field doubles with each level: some 2^24
+ * steps with the 24 that are the most. */
 MLC_IMPL mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *d)
 {
     if (ctx && !(d && d->levels >= 1 && d->levels <= 24))
@@ -45689,13 +45763,15 @@ MLC_IMPL mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *d)
 
 /* ---- batch norms folded into the layers before them */
 
-/* The weight and bias of a layer whose outputs a batch norm scales and shifts; NULL: another. */
+/* Address of weight and bias of a layer whose outputs a batch norm scales and shifts; NULL: the
+ * layer is of another kind. */
 static mlc_tensor **mlc__fold_params(mlc_module *m)
 {
     return m->fuse->weights ? m->fuse->weights(m) : NULL;
 }
 
-/* w = w factor, b = (b - mean) factor + bias, for each output, in f32 or f64. */
+/* w = w factor, b = (b - mean) factor + bias, for each output (axis 0 of w), in f32 or f64, with
+ * factor = weight / sqrt(var + eps). Both are computed before either is written. */
 static mlc_status mlc__fold_values(mlc_tensor *w, mlc_tensor *b, const mlc__bnorm_user *n)
 {
     const mlc_dtype wide = mlc__wide(w->dtype);
@@ -45708,12 +45784,14 @@ static mlc_status mlc__fold_values(mlc_tensor *w, mlc_tensor *b, const mlc__bnor
     mlc_tensor *scaled = mlc_mul(mlc_cast(w, wide), mlc_reshape(factor, column));
     scaled = mlc_cast(scaled, w->dtype);
     shift = mlc_cast(shift, b->dtype);
+    /* All operations return NULL after an error, so that the last two tell. */
     if (!scaled || !shift) return w->ctx->status;
     MLC__TRY(mlc_copy_into(w, scaled));
     return mlc_copy_into(b, shift);
 }
 
-/* Declares a parameter in `own` that is like one of a layer, with the same values. */
+/* Declares a parameter in `own` that is like one of a layer, with the same values. It is declared
+ * as a buffer first, since only buffers may have any dtype, and then becomes of the same kind. */
 static mlc_tensor *mlc__fold_copy(mlc_module *own, const mlc__param *from, const char *name)
 {
     mlc_param_desc d = mlc_param_desc_make(mlc_dims_of(from->t.ndim, from->t.shape));
@@ -45721,14 +45799,16 @@ static mlc_tensor *mlc__fold_copy(mlc_module *own, const mlc__param *from, const
     d.dtype = from->t.dtype;
     mlc__param *p = (mlc__param *)mlc__declare(own, "nn_fold_batch_norm", name, &d);
     if (!p || mlc_module_build(own) != MLC_OK) return NULL;
+    /* From here on it is what the other one is; flags follow, as a frozen one stays frozen. */
     p->buffer = from->buffer;
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
     return mlc__cast_into(own->ctx, "nn_fold_batch_norm", &p->t, &from->t) == MLC_OK ? &p->t
                                                                                     : NULL;
 }
 
-/* A built parameter *t of the layer that others share becomes a copy, which is the layer's alone.
- * On an error nothing has changed. */
+/* Where others share the built parameter *t of the layer, replaces it in the layer by a copy, since
+ * folding must not change the others. The copy is declared in a module of its own, whose slot it
+ * leaves. On an error nothing has changed. */
 static mlc_status mlc__fold_untie(mlc_module *layer, mlc_tensor **t)
 {
     static const mlc_module_class cls = { "Copy", NULL, NULL, NULL, 0, NULL };
@@ -45749,12 +45829,14 @@ static mlc_status mlc__fold_untie(mlc_module *layer, mlc_tensor **t)
     return copy ? MLC_OK : layer->ctx->status;
 }
 
-/* Folds and frees child i + 1 of a sequential. A bias that was not there is 0 until then. */
+/* Folds child i + 1 of a sequential, a batch norm, into child i, and frees it. A layer without bias
+ * gets one, which is 0 until the values are written. */
 static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
 {
     mlc_module *layer = seq->child[i], *norm = seq->child[i + 1];
     mlc_tensor **wb = mlc__fold_params(layer);
     mlc_ctx *ctx = seq->ctx;
+    /* Built before, so that shared parameters are known, and again after a bias was declared. */
     MLC__TRY(mlc_module_build(seq));
     for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__writable(wb[k], "nn_fold_batch_norm"));
     for (int k = 0; k < 2 && wb[k]; k++) MLC__TRY(mlc__fold_untie(layer, &wb[k]));
@@ -45775,7 +45857,8 @@ static mlc_status mlc__fold_pair(mlc_module *seq, int32_t i)
     return st;
 }
 
-/* Are child i and the one behind it a layer and a batch norm of its outputs? */
+/* Tells whether child i is a layer and the child after it a batch norm of its outputs, with
+ * statistics. */
 static bool mlc__fold_fits(const mlc_module *m, int32_t i)
 {
     if (!m->fuse->run || i + 1 >= m->children) return false;
@@ -45786,6 +45869,8 @@ static bool mlc__fold_fits(const mlc_module *m, int32_t i)
     return w && mean && mean->shape[0] == (*w)->shape[0];
 }
 
+/* Walks over the tree and folds wherever it can; children are visited in order, and a folded norm
+ * is no longer a child. */
 MLC_IMPL mlc_status mlc_nn_fold_batch_norm(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -45801,22 +45886,30 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.RECURRENT ----------------------------------- RNN, GRU, LSTM: layers, cells, ways
- * A layer in one direction is one product over all steps, what x gives to the gates, and mlc_rnn.
- * Rows of x that are no padding are gathered before the first layer, and those of y put back after
- * the last: products, gates and gradients see no padding. On a device that would have to wait for
- * lengths, and for layer-normalised cells, padding becomes 0 before. Weights stand behind the user
- * data, direction by direction of each layer. What a call brings beside tensors is there while it
- * runs; what few programs need is reached through pointers, or all would link it. */
+ * A layer in one direction is one product over all steps, x times the input weights of all
+ * gates, and then mlc_rnn, which goes step by step.
+ *
+ *   x [b,t,in] -> rows without padding [rows,in] -> layer 0 ->, <- -> dropout -> layer 1 .. -> y
+ *                                                   '- concat [rows, 2 hidden] -'
+ *   user data:  | mlc__recurrent_user | mlc__recurrent_layer 0 | 0 reverse | 1 | 1 reverse | ..
+ *
+ * Rows of x that are no padding are gathered before the first layer, and rows of y are put back
+ * after the last: products, gates and gradients see no padding. A device would have to wait for
+ * lengths to do so, and layer-normalised cells cannot: there padding becomes 0 before.
+ * Arguments of a call that are no tensors (lengths) are in the user data while it runs; features
+ * that few programs need (dropout, norms, lengths) are reached through pointers, or all programs
+ * would link them. A cache enters by begin and end of the context's sequence. */
 
 #ifndef MLC_NO_RECURRENT
 
-/* Weights in one direction; NULL: it has none. */
+/* Parameters of a layer in one direction, all declared in the module; NULL: the desc has none. */
 typedef struct mlc__recurrent_layer {
     mlc_tensor *ih, *hh, *bias_ih, *bias_hh, *project, *peep, *norm_ih;
     mlc__rnn_norms norms;              /* used if norm_ih is there                             */
 } mlc__recurrent_layer;
 
-/* What the layers of one forward share. at: i64 [rows], of what is no padding, or NULL. */
+/* Data of one forward, a local of it, shared by its layers. at: i64 [rows], indices of the rows
+ * that are no padding, or NULL. */
 typedef struct mlc__recurrent_run {
     int64_t     b, steps;
     const struct mlc__recurrent_rows *rows;    /* used if there are lengths                    */
@@ -45825,13 +45918,13 @@ typedef struct mlc__recurrent_run {
     mlc_tensor **after[2];             /* of each layer and direction                          */
 } mlc__recurrent_run;
 
-/* How a forward takes lengths: x without padding, and y with it. */
+/* How a forward handles lengths: begin removes padding from x, end puts it back in y. */
 typedef struct mlc__recurrent_rows {
     mlc_tensor *(*begin)(const mlc_module *m, mlc__recurrent_run *r, mlc_tensor *x);
     mlc_tensor *(*end)(const mlc_module *m, const mlc__recurrent_run *r, mlc_tensor *y);
 } mlc__recurrent_rows;
 
-/* The first of the user data of a module that takes lengths. */
+/* First member of the user data of each module that takes lengths, set while such a call runs. */
 typedef struct mlc__recurrent_call {
     mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
     const mlc__recurrent_rows *rows;   /* used if there are lengths                            */
@@ -45839,10 +45932,11 @@ typedef struct mlc__recurrent_call {
     bool        time_first;            /* x is [t,b,e]                                         */
 } mlc__recurrent_call;
 
+/* User data of layers and cells; an array of mlc__recurrent_layer follows it. */
 typedef struct mlc__recurrent_user {
     mlc__recurrent_call call;
     mlc_nn_rnn_desc d;
-    mlc_tensor *(*dropout)(mlc_tensor *x, double p);       /* used if d asks for it            */
+    mlc_tensor *(*dropout)(mlc_tensor *x, double p);       /* used if d.dropout is not 0 */
     bool        cell;
 } mlc__recurrent_user;
 
@@ -45857,6 +45951,7 @@ static mlc__recurrent_layer *mlc__recurrent_layers(const mlc_module *m)
     return (mlc__recurrent_layer *)(void *)(user + sizeof(mlc__recurrent_user));
 }
 
+/* Layers times directions. */
 static int64_t mlc__recurrent_count(const mlc_nn_rnn_desc *d)
 {
     return d->layers * (d->bidirectional ? 2 : 1);
@@ -45868,6 +45963,7 @@ static int64_t mlc__recurrent_width(const mlc_nn_rnn_desc *d)
     return d->projection ? d->projection : d->hidden;
 }
 
+/* mlc__fuse.keeps: a cache keeps h and, of an LSTM, c, in f32 at least. */
 static mlc__keeps mlc__recurrent_keeps(const mlc_module *m)
 {
     const mlc_nn_rnn_desc *d = &MLC__CAST(const mlc__recurrent_user *, m->user)->d;
@@ -45883,7 +45979,10 @@ MLC__FUSE(mlc__recurrent_fuse,
 
 /* ---- one layer in one direction */
 
-/* d: kind, direction, states, lengths. Both biases of all but a GRU are one of the product. */
+/* One layer in one direction: gates = x ih' + biases, and mlc_rnn over the steps. d brings kind,
+ * direction, states and lengths; out gets y and the states after. The two biases are added first
+ * and go into the product, but not of a GRU, whose reset gate multiplies hh's, nor with layer
+ * norms. */
 static mlc_status mlc__recurrent_one(const mlc__recurrent_layer *l, mlc_tensor *x, mlc_rnn_desc *d,
                                      mlc_tensor *out[3])
 {
@@ -45902,13 +46001,15 @@ static mlc_status mlc__recurrent_one(const mlc__recurrent_layer *l, mlc_tensor *
     return st;
 }
 
-/* State i before, [b,..]. */
+/* State h (which 0) or c (1) before the first step, of layer and direction i: a view [b,..], or
+ * NULL. */
 static mlc_tensor *mlc__recurrent_before(const mlc__recurrent_run *r, int which, int64_t i)
 {
     return r->state[which] ? mlc_select(r->state[which], 0, i) : NULL;
 }
 
-/* Layer i of x, in both directions side by side; NULL: an error. */
+/* Runs layer i in its directions; features of both are side by side in the result. NULL: an
+ * error. */
 static mlc_tensor *mlc__recurrent_layer_run(const mlc_module *m, const mlc__recurrent_run *r,
                                             int64_t i, mlc_tensor *x)
 {
@@ -45916,6 +46017,7 @@ static mlc_tensor *mlc__recurrent_layer_run(const mlc_module *m, const mlc__recu
     const int ways = u->d.bidirectional ? 2 : 1;
     mlc_tensor *y[2] = { NULL, NULL }, *out[3];
     for (int way = 0; way < ways; way++) {
+        /* States and weights are in the order layer by layer, forward before reverse. */
         const int64_t at = i * ways + way;
         mlc_rnn_desc d = mlc_rnn_desc_make(u->d.kind);
         d.reverse = way != 0;
@@ -45932,9 +46034,10 @@ static mlc_tensor *mlc__recurrent_layer_run(const mlc_module *m, const mlc__recu
     return ways == 1 ? y[0] : mlc_concat(y, 2, x->ndim - 1);
 }
 
-/* ---- what is no padding */
+/* ---- lengths and padding */
 
-/* Lengths are i64 [b]; on the host, in [0, steps]. total: of all. */
+/* Checks lengths, i64 [b]. On the host also their values, each in [0, steps], and *total gets their
+ * sum; elsewhere b steps. */
 static mlc_status mlc__recurrent_lengths(mlc_ctx *ctx, const mlc_tensor *lengths, int64_t b,
                                          int64_t steps, int64_t *total)
 {
@@ -45954,7 +46057,8 @@ static mlc_status mlc__recurrent_lengths(mlc_ctx *ctx, const mlc_tensor *lengths
     return MLC_OK;
 }
 
-/* Rows that are no padding: their places in x as rows, and where each sequence begins. */
+/* Makes r->at, the indices of rows that are no padding in x as rows, sequence by sequence, and
+ * r->offsets [b + 1], where each sequence begins among these. */
 static mlc_status mlc__recurrent_pack(mlc_ctx *ctx, mlc__recurrent_run *r, bool time_first,
                                       int64_t rows)
 {
@@ -45974,7 +46078,7 @@ static mlc_status mlc__recurrent_pack(mlc_ctx *ctx, mlc__recurrent_run *r, bool 
     return MLC_OK;
 }
 
-/* x with 0 for padding, which a device finds by itself. */
+/* x with 0 in place of padding, by comparison of steps with lengths on the device. */
 static mlc_tensor *mlc__recurrent_cleared(const mlc__recurrent_run *r, bool time_first,
                                           mlc_tensor *x)
 {
@@ -45984,7 +46088,8 @@ static mlc_tensor *mlc__recurrent_cleared(const mlc__recurrent_run *r, bool time
     return mlc_masked_fill(x, mlc_unsqueeze(past, 2), 0.0);
 }
 
-/* x as rows that are no padding, or as it is, or with 0 there. */
+/* mlc__recurrent_rows.begin: x as rows without padding [rows,e]; x itself if there is none; or,
+ * where values of lengths are not to be read, x with 0 there. */
 static mlc_tensor *mlc__recurrent_begin(const mlc_module *m, mlc__recurrent_run *r, mlc_tensor *x)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
@@ -45997,13 +46102,14 @@ static mlc_tensor *mlc__recurrent_begin(const mlc_module *m, mlc__recurrent_run 
     return mlc_index_select(mlc_reshape(x, mlc_dims2(r->b * r->steps, x->shape[2])), 0, r->at);
 }
 
-/* y back among rows of 0: [b,t,..], or [t,b,..]. */
+/* mlc__recurrent_rows.end: y's rows at their places among rows of 0, [b,t,..] or [t,b,..]. */
 static mlc_tensor *mlc__recurrent_end(const mlc_module *m, const mlc__recurrent_run *r,
                                       mlc_tensor *y)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
     if (!y || !r->at) return y;
     const int64_t rows = y->shape[0], n = y->shape[1];
+    /* Sequences without padding took another way: r->at is NULL then. */
     mlc_tensor *all = mlc_zeros(y->ctx, y->dtype, mlc_dims2(r->b * r->steps, n));
     mlc_tensor *at = mlc_expand(mlc_unsqueeze(r->at, 1), mlc_dims2(rows, n));
     return mlc_reshape(mlc_scatter_(all, 0, at, y), u->d.time_first
@@ -46016,6 +46122,7 @@ static const mlc__recurrent_rows mlc__recurrent_by_lengths = { mlc__recurrent_be
 
 /* ---- states */
 
+/* Checks a state of the call: [layers directions, b, features]. */
 static mlc_status mlc__recurrent_state_check(const mlc_module *m, const mlc_tensor *t, int64_t b,
                                              bool c)
 {
@@ -46029,7 +46136,7 @@ static mlc_status mlc__recurrent_state_check(const mlc_module *m, const mlc_tens
     return MLC_OK;
 }
 
-/* States before the first step: those that the call gives, or none, which is 0. */
+/* Takes the states before the first step from the call; without any they are 0. */
 static mlc_status mlc__recurrent_states_in(const mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                            mlc__recurrent_run *r)
 {
@@ -46040,7 +46147,8 @@ static mlc_status mlc__recurrent_states_in(const mlc_module *m, mlc_tensor *cons
     return MLC_OK;
 }
 
-/* States after the last step, of all layers and directions: the call gets those it asked for. */
+/* Joins the states after the last step of all layers and directions, for the outputs that the call
+ * has. */
 static mlc_status mlc__recurrent_states_out(const mlc_module *m, const mlc__recurrent_run *r,
                                             mlc_tensor **out, int32_t n_out)
 {
@@ -46055,7 +46163,8 @@ static mlc_status mlc__recurrent_states_out(const mlc_module *m, const mlc__recu
 
 /* ---- modules of layers */
 
-/* Numbers of inputs and outputs: x or h alone, with h, with c of an LSTM. */
+/* Checks the numbers of inputs (x, or x with all states) and outputs (y, then states; of a cell
+ * states alone). */
 static mlc_status mlc__recurrent_arity(const mlc_module *m, int32_t n_in, int32_t n_out)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
@@ -46077,7 +46186,7 @@ static mlc_status mlc__recurrent_x_check(const mlc_module *m, const mlc_tensor *
     return MLC_OK;
 }
 
-/* All layers of rows or sequences x. */
+/* Runs all layers; each result is freed after its use, and dropout is between layers only. */
 static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__recurrent_run *r,
                                              mlc_tensor *x)
 {
@@ -46095,7 +46204,8 @@ static mlc_tensor *mlc__recurrent_layers_run(const mlc_module *m, const mlc__rec
     return x;
 }
 
-/* A forward's arguments; room for the states after it. */
+/* Fills in the run of a forward from its arguments; lists for the states after it are in the
+ * arena. */
 static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                         mlc__recurrent_run *r)
 {
@@ -46106,6 +46216,7 @@ static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *
     r->rows = u->call.rows;
     r->b = in[0]->shape[u->d.time_first];
     r->steps = in[0]->shape[!u->d.time_first];
+    /* States after, of h and of c, by layer and direction. */
     for (int i = 0; i < 2; i++) {
         r->after[i] = MLC__ARENA(mlc_tensor **, m->ctx, bytes);
         if (!r->after[i]) return MLC_ERR_NOMEM;
@@ -46113,7 +46224,8 @@ static mlc_status mlc__recurrent_run_of(const mlc_module *m, mlc_tensor *const *
     return mlc__recurrent_states_in(m, in, n_in, r);
 }
 
-/* States that a call gives are used; without, those of a cache, if there is one. */
+/* Forward of layers. States that the call gives are used; without, those of a cache, if one is
+ * open. */
 static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                          mlc_tensor **out, int32_t n_out)
 {
@@ -46123,6 +46235,7 @@ static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, i
     MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
     MLC__TRY(mlc__recurrent_x_check(m, x));
     MLC__TRY(mlc__recurrent_run_of(m, in, n_in, &r));
+    /* Order: cache's begin, padding away, layers, padding back, cache's end, states. */
     if (s && !s->begin) s = NULL;
     if (s && !s->begin(s, m, &r, &x)) return m->ctx->status;
     if (r.lengths && !(x = r.rows->begin(m, &r, x))) return m->ctx->status;
@@ -46132,7 +46245,7 @@ static mlc_status mlc__recurrent_forward(mlc_module *m, mlc_tensor *const *in, i
     return mlc__recurrent_states_out(m, &r, out, n_out);
 }
 
-/* A step: x [b,in], states [b,..]. */
+/* Forward of a cell: one step of x [b,in] with states [b,..], as a layer of one step, [1,b,in]. */
 static mlc_status mlc__recurrent_cell_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                               mlc_tensor **out, int32_t n_out)
 {
@@ -46141,6 +46254,7 @@ static mlc_status mlc__recurrent_cell_forward(mlc_module *m, mlc_tensor *const *
     mlc_tensor *of[3];
     MLC__TRY(mlc__recurrent_arity(m, n_in, n_out));
     MLC__TRY(mlc__recurrent_x_check(m, in[0]));
+    /* x [1,b,in] is one step with the time first. */
     d.time_first = true;
     if (n_in > 1) d.h = in[1];
     if (n_in > 2) d.c = in[2];
@@ -46151,6 +46265,7 @@ static mlc_status mlc__recurrent_cell_forward(mlc_module *m, mlc_tensor *const *
 
 /* ---- making them */
 
+/* One layer in one direction, without dropout, projection, peepholes and norms. */
 MLC_IMPL mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int64_t hidden)
 {
     mlc_nn_rnn_desc d;
@@ -46162,6 +46277,7 @@ MLC_IMPL mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int
     return d;
 }
 
+/* Checks a desc; errors begin with `what`. */
 static bool mlc__recurrent_fine(mlc_ctx *ctx, const char *what, const mlc_nn_rnn_desc *d, bool cell)
 {
     const bool lstm = d && d->kind == MLC_RNN_LSTM;
@@ -46191,7 +46307,8 @@ static bool mlc__recurrent_fine(mlc_ctx *ctx, const char *what, const mlc_nn_rnn
     return false;
 }
 
-/* A parameter of the layer whose names end in suffix, which starts in U(+-bound), or as ones. */
+/* Declares a parameter with the name + suffix, which starts in U(-bound, bound), as PyTorch's do,
+ * or, with a bound of 0, as ones. */
 static bool mlc__recurrent_declare(mlc_module *m, mlc_tensor **to, const char *name,
                                    const char *suffix, mlc_dims shape, double bound)
 {
@@ -46205,7 +46322,8 @@ static bool mlc__recurrent_declare(mlc_module *m, mlc_tensor **to, const char *n
     return *to != NULL;
 }
 
-/* Those of one direction, of an input with `in` features. */
+/* Declares all parameters of one direction, of an input with `in` features, under PyTorch's names
+ * (weight_ih_l0, ..). The order is that of PyTorch's parameters. */
 static bool mlc__recurrent_declare_all(mlc_module *m, mlc__recurrent_layer *l, const char *suffix,
                                        int64_t in)
 {
@@ -46214,6 +46332,7 @@ static bool mlc__recurrent_declare_all(mlc_module *m, mlc__recurrent_layer *l, c
     const double bound = 1.0 / sqrt((double)d->hidden);
     const mlc_dims all = mlc_dims1(rows), some = mlc_dims1(d->hidden);
     const bool lstm = d->kind == MLC_RNN_LSTM;
+/* MLC__WEIGHT declares one, and stops the chain where it fails. */
 #define MLC__WEIGHT(to, name, shape, bound) \
     mlc__recurrent_declare(m, &l->to, name, suffix, shape, bound)
     return MLC__WEIGHT(ih, "weight_ih", mlc_dims2(rows, in), bound) &&
@@ -46231,12 +46350,14 @@ static bool mlc__recurrent_declare_all(mlc_module *m, mlc__recurrent_layer *l, c
 #undef MLC__WEIGHT
 }
 
-/* Functions that a desc may ask for; NULL: of those that do not. */
+/* Functions that only creators with a desc link; NULL elsewhere. */
 typedef struct mlc__recurrent_more {
     mlc_tensor *(*dropout)(mlc_tensor *x, double p);
     mlc_tensor *(*norm)(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
 } mlc__recurrent_more;
 
+/* Declares the parameters of all layers; the input of a layer above the first is the features of
+ * both directions. */
 static bool mlc__recurrent_weights(mlc_module *m, const mlc__recurrent_more *more)
 {
     const mlc__recurrent_user *u = MLC__CAST(const mlc__recurrent_user *, m->user);
@@ -46252,6 +46373,7 @@ static bool mlc__recurrent_weights(mlc_module *m, const mlc__recurrent_more *mor
     return true;
 }
 
+/* Makes a module of layers or a cell. more NULL: the short forms, whose descs need neither. */
 static mlc_module *mlc__recurrent_make(mlc_ctx *ctx, const mlc_nn_rnn_desc *d, bool cell,
                                        const mlc__recurrent_more *more)
 {
@@ -46286,6 +46408,7 @@ MLC_IMPL mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc)
     static const mlc__recurrent_more more = { NULL, mlc_layer_norm };
     return mlc__recurrent_make(ctx, desc, true, &more);
 }
+/* The short forms link neither dropout nor norms. */
 MLC_IMPL mlc_module *mlc_nn_rnn(mlc_ctx *ctx, int64_t in, int64_t hidden)
 {
     const mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_TANH, in, hidden);
@@ -46304,7 +46427,8 @@ MLC_IMPL mlc_module *mlc_nn_lstm(mlc_ctx *ctx, int64_t in, int64_t hidden)
 
 /* ---- a forward with lengths */
 
-/* m's forward with lengths, if it takes some. */
+/* Runs m's forward with lengths in its user data, if it takes any. Such a forward is no piece of
+ * IMPL.RECOMPUTE. */
 static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
                                             mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
                                             int32_t n_out)
@@ -46313,13 +46437,14 @@ static mlc_status mlc__forward_with_lengths(mlc_module *m, mlc_tensor *lengths,
     if (call) call->lengths = lengths;
     if (call) call->rows = &mlc__recurrent_by_lengths;
     const struct mlc__pieces *piece = m->piece;
-    if (call && lengths) m->piece = NULL;        /* a second run would not have them */
+    if (call && lengths) m->piece = NULL;        /* its second run would not have them */
     const mlc_status st = mlc_module_forward(m, in, n_in, out, n_out);
     m->piece = piece;
     if (call) call->lengths = NULL;
     return st;
 }
 
+/* state_out may be state, whose pointers are therefore read first. */
 MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *lengths,
                                     mlc_tensor *const state[2], mlc_tensor **y,
                                     mlc_tensor *state_out[2])
@@ -46343,8 +46468,8 @@ MLC_IMPL mlc_status mlc_rnn_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *le
 
 /* ---- both directions of any module */
 
-/* i64 [b,t]: which step each one of a sequence that is turned round is. A device does not read the
- * lengths here: with a wrong one an index is out of range. */
+/* Index i64 [b,t] that reverses each sequence and leaves its padding: length - 1 - step, or the
+ * step itself. On a device a wrong length is noticed only where it is an index out of range. */
 static mlc_tensor *mlc__ways_index(mlc_tensor *lengths, int64_t steps)
 {
     mlc_tensor *at = mlc_unsqueeze(mlc_arange(lengths->ctx, MLC_I64, 0.0, (double)steps, 1.0), 0);
@@ -46353,19 +46478,21 @@ static mlc_tensor *mlc__ways_index(mlc_tensor *lengths, int64_t steps)
                      mlc_add(at, mlc_minimum(n, zero)));
 }
 
-/* Steps of x [b,t,e] by index, i64 [b,t]. */
+/* Steps of x [b,t,e] in the order of index, i64 [b,t], the same for all features. */
 static mlc_tensor *mlc__steps_gather(mlc_tensor *x, mlc_tensor *index)
 {
     return x ? mlc_gather(x, 1, mlc_expand(mlc_unsqueeze(index, 2), mlc_dims_of(3, x->shape)))
              : NULL;
 }
 
-/* x [b,t,e] with the steps of each sequence in the other order. */
+/* x [b,t,e] with the steps of each sequence reversed; index NULL: all are full. */
 static mlc_tensor *mlc__ways_turn(mlc_tensor *x, mlc_tensor *index)
 {
     return index ? mlc__steps_gather(x, index) : mlc_flip(x, mlc_dims1(1));
 }
 
+/* Forward of mlc_nn_bidirectional: child 0 on x, child 1 on x reversed, whose result is reversed
+ * back; features side by side. Works for any modules that keep [b,t]. */
 static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
@@ -46382,6 +46509,7 @@ static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_
         index = mlc__ways_index(lengths, x->shape[1]);
         if (!index) return ctx->status;
     }
+    /* Both directions; the second sees each sequence reversed within its length. */
     for (int i = 0; i < 2; i++) {
         mlc_tensor *turned = i ? mlc__ways_turn(x, index) : x;
         if (!turned) return ctx->status;
@@ -46395,6 +46523,7 @@ static mlc_status mlc__ways_forward(mlc_module *m, mlc_tensor *const *in, int32_
     return out[0] ? MLC_OK : ctx->status;
 }
 
+/* Tells whether a child can run: its sequences must be axis 0. */
 static bool mlc__ways_takes(mlc_module *m)
 {
     if (!m || !m->fuse->lengths || !m->fuse->lengths(m)->time_first) return true;
@@ -46403,6 +46532,7 @@ static bool mlc__ways_takes(mlc_module *m)
     return false;
 }
 
+/* mlc__fuse.keeps: no cache can serve it. */
 static mlc__keeps mlc__ways_keeps(const mlc_module *m)
 {
     const mlc__keeps keeps = { "is bidirectional; what comes next changes what it made", true,
@@ -46414,6 +46544,7 @@ static mlc__keeps mlc__ways_keeps(const mlc_module *m)
 MLC__FUSE(mlc__ways_fuse,
           MLC__CAN(lengths, mlc__recurrent_call_of) MLC__CAN(keeps, mlc__ways_keeps))
 
+/* Takes both modules over; after an error both are the caller's again. */
 MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward)
 {
     static const mlc_module_class cls = { "Bidirectional", mlc__ways_forward, NULL, NULL, 0, NULL };
@@ -46429,23 +46560,33 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 #endif
 
 /* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder
- * A layer is y = x + f(x) twice, or thrice in a decoder, with a norm before f (norm_first) or after
- * the sum; f is attention or two linears. Dropout and sum are in the epilogue of f's last linear.
- * What a call brings beside tensors, descs of attention and that epilogue, is in the module's user
- * data while it runs. */
+ * A layer is y = x + f(x) twice, or thrice in a decoder, with a norm before f (norm_first) or
+ * after the sum; f is attention or two linears.
+ *
+ *   encoder layer   x -> norm1 -> self_attn -> + -> norm2 -> linear1, act, linear2 -> + -> y
+ *   (norm_first)    '--------------------------'  '-----------------------------------'
+ *   decoder layer   the same with norm2 -> multihead_attn over memory -> + in between, and norm3
+ *   attention       x -> in_proj -> q, k, v [b,heads,t,head] -> rotary -> cache -> mlc_attention
+ *                     -> [b,t,embed] -> out_proj
+ *
+ * Dropout and sum are in the epilogue of f's last linear. Arguments of a call that are no
+ * tensors, descs of attention and that epilogue, are in the module's user data while it runs.
+ * Names of parameters are PyTorch's. */
 
 #ifndef MLC_NO_ATTENTION
 
 /* ---- a linear with an epilogue, by what its module takes */
 
-/* A sketched linear and a user's class do not take the residual, and what has a hook takes
- * nothing. */
+/* Runs linear m with an epilogue: activation, dropout, residual. All of it is fused where m's class
+ * takes it. A sketched linear and a class of the user do not take the residual, and a module with a
+ * hook or a mark of recompute takes nothing: the rest follows as operations. */
 static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const uint32_t all = MLC_TAKES_ACT | MLC_TAKES_DROPOUT;
     const bool linear = (m->fuse->is & MLC__IS_RESIDUAL) && !m->alone;
     mlc_epilogue now = *e;
     if (!linear) now.residual = NULL;
+    /* What is not fused follows as operations: activation, dropout, sum. */
     const bool fused = !m->alone && (m->cls.takes & all) == all;
     mlc_tensor *y = fused ? mlc__module_call(m, x, &now, NULL) : mlc_forward(m, x);
     if (y && fused) mlc__module_made(m, &y, 1);
@@ -46454,6 +46595,7 @@ static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilo
     return linear || !e->residual ? y : mlc_add(y, e->residual);
 }
 
+/* An epilogue with dropout in training only. */
 static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_tensor *residual)
 {
     const mlc_epilogue e = { act, m->training ? dropout : 0.0, residual };
@@ -46463,9 +46605,10 @@ static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_
 
 /* ---- multi-head attention */
 
-/* w: q, k and v apart, or the first for all three; b or NULL. */
+/* User data of multi-head attention. w: weights of q, k and v, or w[0] for all three, one below the
+ * other; b: their biases in one, or NULL. */
 typedef struct mlc__mha_user {
-    const mlc_attention_desc *call;    /* of the call that runs, or NULL                       */
+    const mlc_attention_desc *call;    /* of the running call, or NULL */
     const mlc_epilogue *end;           /* of out_proj in this call, or NULL                    */
     mlc_tensor *w[3], *b;
     int64_t     heads, kv_heads, head, window;
@@ -46474,7 +46617,8 @@ typedef struct mlc__mha_user {
     mlc_rotary_desc rotary;            /* used if turns                                        */
 } mlc__mha_user;
 
-/* Features [from, from + n head) of x [b,t,e] as [b,n,t,head]: a view. */
+/* Features [from, from + n head) of x [b,t,e] as heads [b,n,t,head]: a view, so that q, k and v of
+ * one product are not copied apart. */
 static mlc_tensor *mlc__heads(mlc_tensor *x, int64_t from, int64_t n, int64_t head)
 {
     x = mlc_slice(x, 2, from, from + n * head, 1);
@@ -46482,7 +46626,7 @@ static mlc_tensor *mlc__heads(mlc_tensor *x, int64_t from, int64_t n, int64_t he
                            mlc_dims4(0, 2, 1, 3)) : NULL;
 }
 
-/* Rows [from, to) of the projection times x: of all that one input gives, one product. */
+/* x times rows [from, to) of the projection's weight: q, k and v of one input are one product. */
 static mlc_tensor *mlc__mha_project(const mlc__mha_user *u, mlc_tensor *x, int part, int64_t from,
                                     int64_t to)
 {
@@ -46492,7 +46636,8 @@ static mlc_tensor *mlc__mha_project(const mlc__mha_user *u, mlc_tensor *x, int p
     return mlc_linear(x, w, b);
 }
 
-/* q, k and v as heads. Inputs that are one tensor share a product. */
+/* Projects the inputs to q, k and v as heads. Neighbouring inputs that are one tensor share a
+ * product, if their weights are one tensor, too. An error leaves NULL among qkv. */
 static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_tensor **qkv)
 {
     const int64_t n[3] = { u->heads, u->kv_heads, u->kv_heads };
@@ -46500,6 +46645,7 @@ static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_te
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + n[i] * u->head;
     for (int i = 0; i < 3;) {
         int end = i + 1;
+        /* in[i] to in[end - 1] are one tensor: their rows of the weight follow one another. */
         while (!u->w[1] && end < 3 && in[end] == in[i]) end++;
         mlc_tensor *y = mlc__mha_project(u, in[i], i, at[i], at[end]);
         for (int k = i; k < end; k++) qkv[k] = mlc__heads(y, at[k] - at[i], n[k], u->head);
@@ -46507,7 +46653,8 @@ static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_te
     }
 }
 
-/* Queries and keys, turned by the places of their rows. */
+/* Turns queries and keys by rotary position embeddings; the table of the sequence, if a language
+ * model has made one, already counts offsets. */
 static void mlc__mha_turn(const mlc_module *m, const mlc__mha_user *u, mlc_tensor **qk)
 {
     const mlc__sequence *s = mlc__sequence_of(m->ctx);
@@ -46517,7 +46664,8 @@ static void mlc__mha_turn(const mlc_module *m, const mlc__mha_user *u, mlc_tenso
     for (int i = 0; i < 2; i++) qk[i] = mlc_rotary(qk[i], s->table ? NULL : s->places, &d);
 }
 
-/* The call's desc with what the module asks for in each call. */
+/* The call's desc, to which the module's settings are added: causal, ALiBi slopes, the smaller
+ * window, dropout in training. */
 static mlc_attention_desc mlc__mha_desc(mlc_module *m, const mlc__mha_user *u)
 {
     const mlc__sequence *s = mlc__sequence_of(m->ctx);
@@ -46529,6 +46677,7 @@ static mlc_attention_desc mlc__mha_desc(mlc_module *m, const mlc__mha_user *u)
     return d;
 }
 
+/* Checks query, key and value: [b,t,e] each, the last two with the same t. */
 static mlc_status mlc__mha_shapes(mlc_module *m, mlc_tensor *const *in)
 {
     static const char *const what[3] = { "query", "key", "value" };
@@ -46540,6 +46689,9 @@ static mlc_status mlc__mha_shapes(mlc_module *m, mlc_tensor *const *in)
     return MLC_OK;
 }
 
+/* Forward of multi-head attention: one input is query, key and value. With a cache open
+ * (self-attention only) k and v become all rows so far, in the cache's dtype, to which q is cast; y
+ * is cast back. */
 static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out)
 {
@@ -46557,16 +46709,19 @@ static mlc_status mlc__mha_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     mlc__sequence *s = m->ctx->installed.sequence;
     const bool cached = s && s->attend && in[0] == in[1];
     const mlc_tensor *q = qkv[0];
+    /* Keys and values of the new rows go into the cache, and qkv gets all of them. */
     if (cached && !s->attend(s, m, qkv, &d)) return m->ctx->status;
     mlc_tensor *y = mlc_attention_ex(qkv[0], qkv[1], qkv[2], &d);
     if (cached) y = mlc_cast(y, q->dtype);
     if (!y) return m->ctx->status;
+    /* Heads back side by side: [b,heads,t,head] -> [b,t,embed]. */
     y = mlc_reshape(mlc_permute(y, mlc_dims4(0, 2, 1, 3)),
                     mlc_dims3(y->shape[0], y->shape[2], u->heads * u->head));
     out[0] = mlc__linear_end(m->child[0], y, u->end ? u->end : &mlc__no_epilogue);
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* mlc__fuse.keeps: a cache keeps keys and values of kv_heads heads. */
 static mlc__keeps mlc__mha_keeps(const mlc_module *m)
 {
     const mlc__mha_user *u = MLC__CAST(const mlc__mha_user *, m->user);
@@ -46574,11 +46729,13 @@ static mlc__keeps mlc__mha_keeps(const mlc_module *m)
     return keeps;
 }
 
+/* Parameters and a child out_proj, as torch.nn.MultiheadAttention has them. */
 static const mlc_module_class mlc__mha_class = { "MultiheadAttention", mlc__mha_forward, NULL, NULL,
                                                  0, NULL };
 MLC__FUSE(mlc__mha_fuse, MLC__CAN(keeps, mlc__mha_keeps) MLC__CAN(is, MLC__IS_ATTENTION))
 
-/* A forward with a desc and an epilogue, which a module keeps only while it runs. */
+/* Runs m's forward with a desc and an epilogue, which its user data holds only meanwhile. It is
+ * then no piece of IMPL.RECOMPUTE by itself; a layer's piece around it brings its desc along. */
 static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
                                 const mlc_attention_desc *desc, const mlc_epilogue *end)
 {
@@ -46595,6 +46752,7 @@ static mlc_tensor *mlc__mha_run(mlc_module *m, mlc_tensor *q, mlc_tensor *k, mlc
     return y;
 }
 
+/* key NULL: query; value NULL: key. */
 MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc_tensor *key,
                                            mlc_tensor *value, const mlc_attention_desc *desc)
 {
@@ -46610,6 +46768,7 @@ MLC_IMPL mlc_tensor *mlc_attention_forward(mlc_module *m, mlc_tensor *query, mlc
                           "mlc_nn_multihead_attention", m->cls.name);
 }
 
+/* Sizes of keys and values as embed, as many heads of keys as of queries. */
 MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(int64_t embed,
                                                                               int64_t heads)
 {
@@ -46621,6 +46780,7 @@ MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(in
     return d;
 }
 
+/* Checks a desc. */
 static bool mlc__mha_fine(mlc_ctx *ctx, const mlc_nn_multihead_attention_desc *d)
 {
     if (d && mlc__flag_check(ctx, "nn_multihead_attention", "rotary", mlc__rotary_set(&d->rotary),
@@ -46651,7 +46811,8 @@ static mlc_tensor *mlc__mha_weight(mlc_module *m, const char *name, int64_t out,
     return mlc__declare(m, "nn_multihead_attention", name, &p);
 }
 
-/* The weights of a new module, in one or apart. */
+/* Declares the projections: one weight [embed + 2 kv,embed] where all inputs have the size embed,
+ * else three; biases start at 0. */
 static bool mlc__mha_weights(mlc_module *m, const mlc_nn_multihead_attention_desc *d)
 {
     static const char *const name[3] = { "q_proj_weight", "k_proj_weight", "v_proj_weight" };
@@ -46669,7 +46830,7 @@ static bool mlc__mha_weights(mlc_module *m, const mlc_nn_multihead_attention_des
     return u->b != NULL;
 }
 
-/* The linear at the end, whose bias starts at 0. */
+/* Adds the linear out_proj, whose bias starts at 0 as PyTorch's does. */
 static bool mlc__mha_out(mlc_module *m, const mlc_nn_multihead_attention_desc *d)
 {
     mlc_nn_linear_desc l = mlc_nn_linear_desc_make(d->embed, d->embed);
@@ -46681,6 +46842,8 @@ static bool mlc__mha_out(mlc_module *m, const mlc_nn_multihead_attention_desc *d
     return true;
 }
 
+/* User data and parameters are filled in one after the other; mlc__module_done frees a half-made
+ * module. kv_heads below heads is grouped-query attention. */
 MLC_IMPL mlc_module *mlc_nn_multihead_attention_ex(mlc_ctx *ctx,
                                                    const mlc_nn_multihead_attention_desc *desc)
 {
@@ -46709,7 +46872,8 @@ MLC_IMPL mlc_module *mlc_nn_multihead_attention(mlc_ctx *ctx, int64_t embed, int
 
 /* ---- layers of an encoder and a decoder */
 
-/* Of layers and stacks; the descs are those of the call that runs, or NULL. */
+/* User data of layers and stacks. It begins with the two descs of the running call or NULL, which
+ * IMPL.RECOMPUTE saves (mlc_module.descs). */
 typedef struct mlc__transformer_user {
     const mlc_attention_desc *self, *cross;
     double  dropout;
@@ -46721,7 +46885,9 @@ typedef struct mlc__transformer_user {
 enum { MLC__SELF_ATTN, MLC__LINEAR1, MLC__LINEAR2, MLC__NORM1, MLC__NORM2, MLC__CROSS_ATTN,
        MLC__NORM3 };
 
-/* linear2(dropout(act(linear1(x)))), with the epilogue of linear2. */
+/* The linears of a layer: linear2(dropout(act(linear1(x)))) with end as epilogue of linear2. Gated:
+ * linear1 makes twice the features, and act of the first half multiplies the second (SwiGLU and
+ * others). */
 static mlc_tensor *mlc__layer_hidden(mlc_module *m, mlc_tensor *x, const mlc_epilogue *end)
 {
     const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
@@ -46731,6 +46897,7 @@ static mlc_tensor *mlc__layer_hidden(mlc_module *m, mlc_tensor *x, const mlc_epi
                                mlc__linear_end(m->child[MLC__LINEAR1], x, &act), end);
     x = mlc_forward(m->child[MLC__LINEAR1], x);
     if (!x) return NULL;
+    /* Gated: both halves are views of one product. */
     const int32_t last = x->ndim - 1;
     const int64_t n = x->shape[last] / 2;
     mlc_tensor *h = mlc_mul(mlc__act_apply(mlc_slice(x, last, 0, n, 1), u->act),
@@ -46739,14 +46906,14 @@ static mlc_tensor *mlc__layer_hidden(mlc_module *m, mlc_tensor *x, const mlc_epi
     return mlc__linear_end(m->child[MLC__LINEAR2], h, end);
 }
 
-/* A part of a layer: attention to memory (NULL: to x itself), or the linears. */
+/* A part of a layer: attention to memory, or with NULL to x itself; or the linears. */
 typedef struct mlc__layer_step {
     int32_t     norm, attn;            /* children; attn < 0: the linears                      */
     mlc_tensor *memory;
     const mlc_attention_desc *desc;
 } mlc__layer_step;
 
-/* x + f(norm(x)), or norm(x + f(x)). */
+/* x + f(norm(x)), or norm(x + f(x)); the sum is in the epilogue of f's last linear. */
 static mlc_tensor *mlc__layer_part(mlc_module *m, mlc_tensor *x, const mlc__layer_step *p)
 {
     const mlc__transformer_user *u = MLC__CAST(const mlc__transformer_user *, m->user);
@@ -46759,6 +46926,7 @@ static mlc_tensor *mlc__layer_part(mlc_module *m, mlc_tensor *x, const mlc__laye
     return y && !u->norm_first ? mlc_forward(m->child[p->norm], y) : y;
 }
 
+/* Forward of a layer: self-attention, attention to memory in a decoder, linears. */
 static mlc_status mlc__layer_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                      mlc_tensor **out, int32_t n_out)
 {
@@ -46776,6 +46944,7 @@ static mlc_status mlc__layer_forward(mlc_module *m, mlc_tensor *const *in, int32
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* Defaults of torch.nn.TransformerEncoderLayer. */
 MLC_IMPL mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int64_t heads)
 {
     mlc_nn_transformer_desc d;
@@ -46790,7 +46959,7 @@ MLC_IMPL mlc_nn_transformer_desc mlc_nn_transformer_desc_make(int64_t embed, int
     return d;
 }
 
-/* What the modules inside do not check themselves. */
+/* Checks the numbers that the modules inside do not check themselves. */
 static bool mlc__transformer_fine(mlc_ctx *ctx, const char *what, const mlc_nn_transformer_desc *d)
 {
     if (ctx && d && d->hidden > 0 && d->hidden < 1ll << 40 && d->dropout >= 0.0 &&
@@ -46805,6 +46974,7 @@ static bool mlc__transformer_fine(mlc_ctx *ctx, const char *what, const mlc_nn_t
     return false;
 }
 
+/* Adds attention. Grouped heads, causality, windows and positions are of self-attention alone. */
 static mlc_status mlc__layer_attn(mlc_module *m, const char *name, const mlc_nn_transformer_desc *d,
                                   bool self)
 {
@@ -46822,6 +46992,7 @@ static mlc_status mlc__layer_attn(mlc_module *m, const char *name, const mlc_nn_
     return mlc__block_add(m, name, mlc_nn_multihead_attention_ex(m->ctx, &a));
 }
 
+/* Adds a linear, with or without bias as the desc says. */
 static mlc_status mlc__layer_linear(mlc_module *m, const char *name, int64_t in, int64_t out,
                                     const mlc_nn_transformer_desc *d)
 {
@@ -46830,6 +47001,7 @@ static mlc_status mlc__layer_linear(mlc_module *m, const char *name, int64_t in,
     return mlc__block_add(m, name, mlc_nn_linear_ex(m->ctx, &l));
 }
 
+/* Adds a layer norm or an RMS norm over the features. */
 static mlc_status mlc__layer_norm_add(mlc_module *m, const char *name,
                                       const mlc_nn_transformer_desc *d)
 {
@@ -46853,6 +47025,7 @@ static mlc_status mlc__layer_children(mlc_module *m, const mlc_nn_transformer_de
     return mlc__layer_norm_add(m, "norm3", d);
 }
 
+/* Makes a layer or a stack without children. */
 static mlc_module *mlc__transformer_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                            const mlc_nn_transformer_desc *d, bool decoder)
 {
@@ -46868,6 +47041,7 @@ static mlc_module *mlc__transformer_create(mlc_ctx *ctx, const mlc_module_class 
     return m;
 }
 
+/* Makes a layer with its children; on an error nothing is left of it. */
 static mlc_module *mlc__layer_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *d, bool decoder)
 {
     const char *what = decoder ? "nn_transformer_decoder_layer" : "nn_transformer_encoder_layer";
@@ -46893,7 +47067,7 @@ MLC_IMPL mlc_module *mlc_nn_transformer_decoder_layer(mlc_ctx *ctx,
 
 /* ---- stacks of layers */
 
-/* A forward of a layer or a stack with the call's descs. */
+/* Runs a layer or a stack with the call's descs in its user data. */
 static mlc_tensor *mlc__transformer_run(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
                                         const mlc_attention_desc *self,
                                         const mlc_attention_desc *cross)
@@ -46907,7 +47081,7 @@ static mlc_tensor *mlc__transformer_run(mlc_module *m, mlc_tensor *x, mlc_tensor
     return y;
 }
 
-/* All of m's layers, its first child, in turn. */
+/* Runs all layers, the children of m's first child; each result is freed after its use. */
 static mlc_tensor *mlc__layers_run(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
                                    const mlc_attention_desc *self, const mlc_attention_desc *cross)
 {
@@ -46921,7 +47095,8 @@ static mlc_tensor *mlc__layers_run(mlc_module *m, mlc_tensor *x, mlc_tensor *mem
     return x;
 }
 
-/* Children: "layers", which holds them, and "norm". */
+/* Forward of a stack; its children are "layers", which holds the layers, and "norm", if the desc
+ * has one. */
 static mlc_status mlc__stack_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                      mlc_tensor **out, int32_t n_out)
 {
@@ -46929,11 +47104,13 @@ static mlc_status mlc__stack_forward(mlc_module *m, mlc_tensor *const *in, int32
     MLC__REQUIRE(m->ctx, n_in == 1 + u->decoder && n_out == 1, ARG,
                  "forward: %s and one output, not %d inputs and %d outputs",
                  u->decoder ? "x and memory" : "x", n_in, n_out);
+    /* The descs are passed to each layer. */
     mlc_tensor *x = mlc__layers_run(m, in[0], u->decoder ? in[1] : NULL, u->self, u->cross);
     out[0] = x && m->children > 1 ? mlc_forward(m->child[1], x) : x;
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* Adds n layers and the last norm to a stack or a language model. */
 static mlc_status mlc__stack_children(mlc_module *m, const mlc_nn_transformer_desc *d, bool decoder,
                                       int64_t n)
 {
@@ -46945,6 +47122,7 @@ static mlc_status mlc__stack_children(mlc_module *m, const mlc_nn_transformer_de
     return d->final_norm ? mlc__layer_norm_add(m, "norm", d) : MLC_OK;
 }
 
+/* Makes a stack of n layers that share the desc and no parameters. */
 static mlc_module *mlc__stack_make(mlc_ctx *ctx, const mlc_nn_transformer_desc *d, bool decoder,
                                    int64_t n)
 {
@@ -46970,6 +47148,7 @@ MLC_IMPL mlc_module *mlc_nn_transformer_decoder(mlc_ctx *ctx, const mlc_nn_trans
     return mlc__stack_make(ctx, desc, true, n);
 }
 
+/* memory is for decoders alone; NULL descs: nothing beyond the module's own settings. */
 MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_tensor *memory,
                                              const mlc_attention_desc *self,
                                              const mlc_attention_desc *cross)
