@@ -45693,6 +45693,7 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
     return y;
 }
 
+/* Any shape of image; the children are named as torchvision's. */
 MLC_IMPL mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed)
 {
     mlc_module *m = mlc__module_of(ctx, "SqueezeExcite", mlc__excite_module, NULL, 0);
@@ -47165,20 +47166,29 @@ MLC_IMPL mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_t
 #endif
 
 /* @@ IMPL.NN.LANGUAGE ------------------------------------ GPT and BERT
- * Embeddings, the layers of IMPL.NN.TRANSFORMER and a head. Places of tokens are made once a
- * forward, for all layers: what turns queries and keys, slopes. */
+ * GPT and BERT: embeddings, the layers of IMPL.NN.TRANSFORMER and a head.
+ *
+ *   tokens [b,t] -> embed -> + positions, types -> [embed_norm] -> dropout -> layers -> [norm]
+ *   GPT:  head -> logits [b,t,vocab], its weight perhaps embed's
+ *   BERT: features [b,t,e], and tanh(pooler(features of the first token)) [b,e]
+ *
+ * Positions are learned, sinusoids, rotary or ALiBi. Tables that depend on places alone (rotary,
+ * slopes) are computed once per forward and shared by all layers in the context's mlc__sequence,
+ * which a cache brings along or the forward has as a local. */
 
 #ifndef MLC_NO_ATTENTION
 
-/* The first member is that of a stack, which runs the layers. */
+/* User data of a model; its first member is a stack's, so that functions of stacks run the
+ * layers. */
 typedef struct mlc__language_user {
     mlc__transformer_user stack;
     int64_t       context, heads, types;
     mlc_positions positions;
-    mlc_rotary_desc rotary;            /* of the layers, dims being those that turn            */
+    mlc_rotary_desc rotary;            /* of the layers; dims: features that are turned */
     mlc_module   *embed, *places, *kinds, *embed_norm, *norm, *head;  /* children, or NULL      */
 } mlc__language_user;
 
+/* Checks tokens: i64 [b,t], from the cache's place on within the context. */
 static mlc_status mlc__language_shapes(mlc_module *m, const mlc_tensor *x)
 {
     const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
@@ -47195,7 +47205,8 @@ static mlc_status mlc__language_shapes(mlc_module *m, const mlc_tensor *x)
     return MLC_OK;
 }
 
-/* What all layers share of the places of t tokens. */
+/* Fills the sequence with tables for t tokens from its offset on: rotary's cosines and sines in at
+ * least f32, or ALiBi's slopes. A table that the desc brings is used by the layers themselves. */
 static mlc_status mlc__language_places(mlc_module *m, mlc__sequence *s, int64_t t, mlc_dtype dtype)
 {
     const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
@@ -47209,14 +47220,14 @@ static mlc_status mlc__language_places(mlc_module *m, mlc__sequence *s, int64_t 
     return u->positions == MLC_POSITIONS_ALIBI && !s->slopes ? m->ctx->status : MLC_OK;
 }
 
-/* Places of x's rows, i64 [t] or [b,t]. */
+/* Places of t tokens, i64 [t], or [b,t] where sequences begin apart. */
 static mlc_tensor *mlc__language_rows(mlc_ctx *ctx, const mlc__sequence *s, int64_t t)
 {
     const double from = (double)s->offset;
     return s->places ? s->places : mlc_arange(ctx, MLC_I64, from, from + (double)t, 1.0);
 }
 
-/* h, features of tokens, with those of their places. */
+/* h [b,t,e] plus features of the places, learned or sinusoids; h itself for the other kinds. */
 static mlc_tensor *mlc__language_add(mlc_module *m, const mlc__sequence *s, mlc_tensor *h)
 {
     const mlc__language_user *u = MLC__CAST(const mlc__language_user *, m->user);
@@ -47226,7 +47237,7 @@ static mlc_tensor *mlc__language_add(mlc_module *m, const mlc__sequence *s, mlc_
                                 : mlc__sinusoids(at, h->shape[2], h->dtype));
 }
 
-/* Features of tokens after all layers. types, self: NULL, or those of BERT. */
+/* Features [b,t,e] of tokens after all layers. types, self: of BERT, or NULL. */
 static mlc_tensor *mlc__language_run(mlc_module *m, mlc__sequence *s, mlc_tensor *x,
                                      mlc_tensor *types, const mlc_attention_desc *self)
 {
@@ -47237,11 +47248,13 @@ static mlc_tensor *mlc__language_run(mlc_module *m, mlc__sequence *s, mlc_tensor
     if (h && u->kinds) h = mlc_add(h, mlc_forward(u->kinds, types));
     if (h && u->embed_norm) h = mlc_forward(u->embed_norm, h);
     if (h && m->training && u->stack.dropout > 0.0) h = mlc_dropout(h, u->stack.dropout);
+    /* The layers' rows see the tables of s, which is the context's sequence now. */
     h = mlc__layers_run(m, h, NULL, self, NULL);
     return h && u->norm ? mlc_forward(u->norm, h) : h;
 }
 
-/* The same, in the sequence of the context, or a new one. */
+/* Runs mlc__language_run in the sequence of the context (a cache's), or in a new one. Tables are
+ * tensors of this forward, so they are taken out of the sequence after it. */
 static mlc_tensor *mlc__language_features(mlc_module *m, mlc_tensor *x, mlc_tensor *types,
                                           const mlc_attention_desc *self)
 {
@@ -47254,6 +47267,7 @@ static mlc_tensor *mlc__language_features(mlc_module *m, mlc_tensor *x, mlc_tens
     return h;
 }
 
+/* Logits [b,t,vocab] of tokens [b,t]. */
 static mlc_status mlc__gpt_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out)
 {
@@ -47266,6 +47280,8 @@ static mlc_status mlc__gpt_forward(mlc_module *m, mlc_tensor *const *in, int32_t
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
+/* Features [b,t,e] of tokens [b,t], and, as a second output, the pooled first token [b,e]. types
+ * NULL: 0; lengths mask the padding at the end of sequences. */
 static mlc_status mlc__bert_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                     mlc_tensor **out, int32_t n_out)
 {
@@ -47286,6 +47302,7 @@ static mlc_status mlc__bert_forward(mlc_module *m, mlc_tensor *const *in, int32_
     if (n_in > 2) self.key_lengths = in[2];
     out[0] = mlc__language_features(m, in[0], types, &self);
     if (!out[0] || n_out == 1) return out[0] ? MLC_OK : m->ctx->status;
+    /* The pooler: features of token 0, a linear and tanh. */
     mlc_tensor *first = mlc_slice(out[0], 1, 0, 1, 1);
     if (first) first = mlc_reshape(first, mlc_dims2(first->shape[0], first->shape[2]));
     out[1] = mlc_tanh(mlc_forward(u->head, first));
@@ -47294,7 +47311,8 @@ static mlc_status mlc__bert_forward(mlc_module *m, mlc_tensor *const *in, int32_
 
 /* ---- creators */
 
-/* With an error if there is no desc. */
+/* Tells whether there is a desc; an error if not. Without a context it is false without an error,
+ * as none can be noted. */
 static bool mlc__language_there(mlc_ctx *ctx, const char *what, const void *desc)
 {
     if (ctx && !desc)
@@ -47303,6 +47321,7 @@ static bool mlc__language_there(mlc_ctx *ctx, const char *what, const void *desc
     return ctx && desc;
 }
 
+/* Checks the numbers of a model that its parts do not check. */
 static bool mlc__language_fine(mlc_ctx *ctx, const char *what, int64_t vocab, int64_t context,
                                int64_t layers, mlc_positions positions)
 {
@@ -47315,8 +47334,9 @@ static bool mlc__language_fine(mlc_ctx *ctx, const char *what, int64_t vocab, in
     return false;
 }
 
-/* Weights are normal, those of linears that end a residual branch with the deviation `end`;
- * biases 0, gains of norms as they are. */
+/* GPT-2's initialization for m and all below it: weights N(0, 0.02), but of linears that end a
+ * residual branch N(0, end); biases 0; gains of norms keep their 1. Before the build, which draws
+ * the values. */
 static void mlc__language_init(mlc_module *m, double end)
 {
     for (int32_t i = 0; i < m->slots; i++) {
@@ -47330,10 +47350,11 @@ static void mlc__language_init(mlc_module *m, double end)
             p->init = MLC_INIT_ZEROS;
         }
     }
+    /* A tied head has its weight's start set twice, to the same. */
     for (int32_t i = 0; i < m->children; i++) mlc__language_init(m->child[i], end);
 }
 
-/* A child that is remembered, too. */
+/* Adds a child and notes it in the user data. The child is freed if it cannot be added. */
 static mlc_status mlc__language_child(mlc_module *m, const char *name, mlc_module *child,
                                       mlc_module **to)
 {
@@ -47342,13 +47363,15 @@ static mlc_status mlc__language_child(mlc_module *m, const char *name, mlc_modul
     return MLC_OK;
 }
 
-/* Layers and embeddings, which both models have; d: a layer's desc with the positions in it. */
+/* Adds layers, last norm and embeddings, which both models have; d: the desc of a layer, positions
+ * set. */
 static mlc_status mlc__language_children(mlc_module *m, const mlc_nn_transformer_desc *d,
                                          int64_t vocab, int64_t layers)
 {
     mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
     mlc_ctx *ctx = m->ctx;
     MLC__TRY(mlc__stack_children(m, d, false, layers));
+    /* mlc__stack_children has added "layers" and perhaps "norm" as the first children. */
     if (d->final_norm) u->norm = m->child[1];
     MLC__TRY(mlc__language_child(m, "embed", mlc_nn_embedding(ctx, vocab, d->embed), &u->embed));
     if (u->positions != MLC_POSITIONS_LEARNED) return MLC_OK;
@@ -47356,7 +47379,7 @@ static mlc_status mlc__language_children(mlc_module *m, const mlc_nn_transformer
                                &u->places);
 }
 
-/* The desc of layers as positions want it. */
+/* A layer's desc with rotary or ALiBi set as the model's positions require. */
 static mlc_nn_transformer_desc mlc__language_layer(const mlc_nn_transformer_desc *layer,
                                                    mlc_positions positions)
 {
@@ -47366,7 +47389,8 @@ static mlc_nn_transformer_desc mlc__language_layer(const mlc_nn_transformer_desc
     return d;
 }
 
-/* Positions are the model's: those of the layer are refused where they are others. */
+/* Tells whether the layer's desc agrees with the model's positions, which decide: an error if the
+ * layer has a kind of its own. */
 static bool mlc__language_asks(mlc_ctx *ctx, const char *what, const mlc_nn_transformer_desc *d,
                                mlc_positions positions)
 {
@@ -47379,6 +47403,7 @@ static bool mlc__language_asks(mlc_ctx *ctx, const char *what, const mlc_nn_tran
     return false;
 }
 
+/* Makes a model without children. */
 static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const mlc_nn_transformer_desc *d, int64_t context,
                                       mlc_positions positions)
@@ -47394,8 +47419,10 @@ static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
     return mlc_module_create(ctx, cls, &u, sizeof u);
 }
 
+/* Deviation of linears that end one of the 2 layers' branches, each of which adds to the stream. */
 static double mlc__language_end(int64_t layers) { return 0.02 / sqrt(2.0 * (double)layers); }
 
+/* GPT-2: norms first, tanh GELU, hidden 4 embed, head tied. */
 MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, int64_t layers,
                                               int64_t embed, int64_t heads)
 {
@@ -47413,6 +47440,8 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_make(int64_t vocab, int64_t context, in
     return d;
 }
 
+/* Llama: RMS norms, rotary, SwiGLU with hidden 8/3 embed rounded up to 256, no biases, no
+ * dropout. */
 MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, int64_t layers,
                                                int64_t embed, int64_t heads)
 {
@@ -47426,7 +47455,7 @@ MLC_IMPL mlc_nn_gpt_desc mlc_nn_gpt_desc_llama(int64_t vocab, int64_t context, i
     return d;
 }
 
-/* The head; its weight may be the embedding's. */
+/* Adds the head, a linear without bias, whose weight may be tied to the embedding's. */
 static mlc_status mlc__gpt_head(mlc_module *m, const mlc_nn_gpt_desc *d)
 {
     mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
@@ -47436,6 +47465,7 @@ static mlc_status mlc__gpt_head(mlc_module *m, const mlc_nn_gpt_desc *d)
     return d->tied ? mlc_module_tie(u->head, "weight", &u->embed->slot[0].p->t) : MLC_OK;
 }
 
+/* Layers are causal whatever the desc says. */
 MLC_IMPL mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc)
 {
     static const mlc_module_class cls = { "GPT", mlc__gpt_forward, NULL, NULL, 0, NULL };
@@ -47456,6 +47486,7 @@ MLC_IMPL mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc)
     return NULL;
 }
 
+/* BERT: norms after sums, GELU, eps 1e-12, two types. */
 MLC_IMPL mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, int64_t layers,
                                                 int64_t embed, int64_t heads)
 {
@@ -47473,7 +47504,7 @@ MLC_IMPL mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, 
     return d;
 }
 
-/* What GPT has not. */
+/* Adds BERT's own parts: types, the norm of embeddings, the pooler. */
 static mlc_status mlc__bert_children(mlc_module *m, const mlc_nn_bert_desc *d)
 {
     mlc__language_user *u = MLC__CAST(mlc__language_user *, m->user);
@@ -47487,6 +47518,7 @@ static mlc_status mlc__bert_children(mlc_module *m, const mlc_nn_bert_desc *d)
     return mlc__language_child(m, "pooler", mlc_nn_linear(m->ctx, e, e), &u->head);
 }
 
+/* On an error all that was made is freed with the module. */
 MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
 {
     static const mlc_module_class cls = { "BERT", mlc__bert_forward, NULL, NULL, 0, NULL };
@@ -47508,39 +47540,55 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
 #endif
 
 /* @@ IMPL.NN.CACHE --------------------------------------- what modules keep of the rows before
- * A forward with a cache sets the context's sequence, whose functions modules call: attention adds
- * keys and values of the new rows to those before and attends to all; recurrent modules begin from
- * the states that the last forward ended with. Modules say what they keep (keeps of mlc__fuse), so
- * that a cache does not link attention. New rows count when the forward is done, and new states
- * are written beside the old ones until then: a forward that fails changes nothing. */
+ * A cache keeps keys and values, or states, of the rows that a model has read, so that a forward
+ * over the next rows does not compute these again.
+ *
+ *   mlc_cache:  of[]    | module 0: keys, values | module 1: .. | recurrent: states, twice |
+ *               store   | KEPT: all of these in one block | START | SEEN |
+ *               keys    [b, kv_heads, capacity, head], rows from seq.offset on are free
+ *               states  [layers, b, features] in of[now]; the next forward writes of[!now]
+ *
+ *   mlc_forward_cached -> mlc__cache_forward: installed.sequence = &c->seq -> mlc_forward
+ *        attention -> seq.attend      appends new keys and values, attends to all rows
+ *        recurrent -> seq.begin, end  begins with the kept states, writes the next ones
+ *      -> mlc__cache_advance          offset += t, now = !now: only here the rows count
+ *
+ * Modules say in keeps of their mlc__fuse how much they need, so that a cache does not link
+ * attention. New rows count when the forward is done, and new states are written beside the old
+ * ones until then: a forward that fails changes nothing. The cache is owned by its caller; it is
+ * bound to one network. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* An entry of a cache: what one module of the network keeps. In cache.of, in the order of a
+ * walk. */
 typedef struct mlc__cached {
     const mlc_module *m;
     mlc__keeps  keeps;
-    mlc_tensor  of[2][2];              /* keys and values: of[0], and what a forward reads of   */
-                                       /* them; states: of[now], and room for the next          */
+    mlc_tensor  of[2][2];              /* keys and values: of[0], and views of the rows */
+                                       /* read now: of[1]; states: of[now], of[!now] the next */
     int         now;
-    int64_t     forwards, last;        /* since the reset; number of the last                   */
+    int64_t     forwards, last;        /* forwards since the reset; number of the last one */
 } mlc__cached;
 
-/* Blocks of memory of a cache: of what modules keep; of start, seen. */
+/* Blocks of device memory of a cache: for all that modules keep; for start; for seen. */
 enum { MLC__CACHE_KEPT, MLC__CACHE_START, MLC__CACHE_SEEN, MLC__CACHE_STORES };
 
-/* Tokens of a forward on the host, in own memory or where they are. of NULL: not known. */
+/* Tokens of a forward on the host: of points into the tensor, or to `own`, a heap copy; NULL: not
+ * known. */
 typedef struct mlc__tokens {
     const int64_t *of;
     int64_t  n, t, stride[2];          /* n sequences of t                                     */
     int64_t *own;
 } mlc__tokens;
 
+/* A cache. Its tensors are views of its storages, valid as long as it is. */
 struct mlc_cache {
     mlc__sequence seq;                 /* first: modules get it; offset: places that are filled */
     mlc_ctx      *ctx;
     const mlc_module *net;
     mlc__cached  *of;                  /* a module each, in the order of the walk              */
-    int32_t       n, at;               /* at: the next that will ask                           */
+    int32_t       n, at;               /* at: entry that the next module probably has */
     int64_t       batch, capacity, rows;       /* rows: sequences that are in use              */
     int64_t       forward, steps;      /* number of the forward that runs, or ran; its rows    */
     int64_t       skips;               /* places of padding, of the sequence that has most     */
@@ -47551,10 +47599,10 @@ struct mlc_cache {
                                        /* 0: none or not known; without places a bit for each   */
                                        /* token of the vocabulary that was read                */
     int64_t       columns;
-    int64_t      *skip;                /* [2,b]: padding, on the host; room for a selection     */
+    int64_t      *skip;                /* [2,b]: padding, on the host; buffer of a selection */
     bool          asked, lost;         /* a generation had a repetition; no memory for text     */
-    mlc_tensor   *turn[2], *lengths;   /* of this forward: rows in another order, padding at    */
-                                       /* the end, and back; of what is no padding             */
+    mlc_tensor   *turn[2], *lengths;   /* of this forward: indices that move padding to */
+                                       /* the end, and back; lengths without padding */
     mlc_storage   store[MLC__CACHE_STORES];
 };
 
@@ -47567,7 +47615,8 @@ MLC_IMPL mlc_cache_desc mlc_cache_desc_make(int64_t batch, int64_t capacity)
     return d;
 }
 
-/* What a cache of net takes. cache: its tensors get their places; NULL: they are counted. */
+/* A plan, filled in by a walk over the network: first with cache NULL, which counts bytes and
+ * modules, then with the cache, whose tensors get their places. */
 typedef struct mlc__cache_plan {
     const mlc_cache_desc *d;
     mlc_dtype  dtype;
@@ -47577,7 +47626,8 @@ typedef struct mlc__cache_plan {
     int64_t    bytes;
 } mlc__cache_plan;
 
-/* A tensor of the cache, at `bytes` of the plan. */
+/* Places a tensor of the plan at p->bytes and adds its size; t NULL: only the latter. fine becomes
+ * false where sizes pass 2^53 bytes. wide: f32 in a cache of 16 bits. */
 static void mlc__cache_plan_tensor(mlc__cache_plan *p, mlc_tensor *t, mlc_dims shape, bool wide)
 {
     const mlc_dtype dtype = wide ? mlc__wide(p->dtype) : p->dtype;
@@ -47597,7 +47647,8 @@ static void mlc__cache_plan_tensor(mlc__cache_plan *p, mlc_tensor *t, mlc_dims s
     p->bytes += (int64_t)mlc__round_up((size_t)(n * size), sizeof(double));
 }
 
-/* What m keeps, and what is in it. */
+/* Adds to the plan the tensors that m keeps, and those of all modules below it: keys and values of
+ * which only a first pair is memory, or states twice. */
 static void mlc__cache_plan_add(mlc__cache_plan *p, const mlc_module *m)
 {
     if (m->fuse->keeps) {
@@ -47625,7 +47676,8 @@ static void mlc__cache_plan_add(mlc__cache_plan *p, const mlc_module *m)
     for (int32_t i = 0; i < m->children && p->fine; i++) mlc__cache_plan_add(p, m->child[i]);
 }
 
-/* False with an error: no cache of net can be made as d asks. */
+/* Makes the plan of a cache of net by d. False with an error where d or a module does not permit
+ * one. */
 static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, mlc__cache_plan *p)
 {
     mlc_ctx *ctx = net->ctx;
@@ -47657,6 +47709,7 @@ static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, m
     return false;
 }
 
+/* Bytes on the device, and of the list of tokens on the host. */
 MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
 {
     mlc__cache_plan plan;
@@ -47664,6 +47717,7 @@ MLC_IMPL int64_t mlc_cache_bytes(mlc_module *net, const mlc_cache_desc *d)
     return plan.bytes + (plan.places ? d->batch * d->capacity * (int64_t)sizeof(uint32_t) : 0);
 }
 
+/* Also frees a cache whose creation has failed halfway. */
 MLC_IMPL void mlc_cache_free(mlc_cache *c)
 {
     if (!c || MLC__GONE(c, "cache_free", "cache")) return;
@@ -47675,7 +47729,7 @@ MLC_IMPL void mlc_cache_free(mlc_cache *c)
     mlc__handle_free(c->ctx, c);
 }
 
-/* Memory of one of the cache's storages. */
+/* Allocates one of the cache's storages. */
 static bool mlc__cache_store(mlc_cache *c, int which, int64_t bytes)
 {
     mlc_storage *s = &c->store[which];
@@ -47685,7 +47739,7 @@ static bool mlc__cache_store(mlc_cache *c, int which, int64_t bytes)
     return s->data != NULL;
 }
 
-/* A tensor that has a storage to itself. */
+/* Makes a tensor that has a storage of its own. */
 static bool mlc__cache_whole(mlc_cache *c, mlc_tensor *t, int which, mlc_dtype dtype,
                              mlc_dims shape)
 {
@@ -47695,8 +47749,8 @@ static bool mlc__cache_whole(mlc_cache *c, mlc_tensor *t, int which, mlc_dtype d
     return mlc__cache_store(c, which, mlc__numel(t) * (int64_t)mlc_dtype_bytes(dtype));
 }
 
-/* Memory of text; where no places are kept, false is no error. Keys and values of as many places
- * take no less, so that sizes are checked. */
+/* Allocates the list of tokens. Where no places are kept, it is only for repetitions, and failing
+ * is no error. Its size needs no check: keys and values of as many places are larger. */
 static bool mlc__cache_text(mlc_cache *c, int64_t columns)
 {
     const size_t bytes = (size_t)(c->batch * columns) * sizeof *c->text;
@@ -47707,7 +47761,7 @@ static bool mlc__cache_text(mlc_cache *c, int64_t columns)
     return p != NULL;
 }
 
-/* Memory, and the tensors in it. */
+/* Allocates all of a new cache and places its tensors by a second walk. */
 static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
 {
     mlc__cache_plan p = *counted;
@@ -47728,7 +47782,7 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
     return true;
 }
 
-/* n of t's axis, from `from` on: a view that is no tensor of the program's. */
+/* n elements of an axis of t from `from` on, as a view by value that the program never sees. */
 static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t from, int64_t n)
 {
     mlc_tensor part = *t;
@@ -47738,7 +47792,8 @@ static mlc_tensor mlc__cache_part(const mlc_tensor *t, int32_t axis, int64_t fro
     return part;
 }
 
-/* What the cache has of m, which asks in this forward; NULL with an error. */
+/* The entry of m, which is used in this forward; NULL with an error if m is of another network, or
+ * runs twice. Modules run in the order of the walk as a rule, so the search begins at c->at. */
 static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
 {
     for (int32_t i = 0; i < c->n; i++) {
@@ -47755,6 +47810,10 @@ static mlc__cached *mlc__cache_of(mlc_cache *c, const mlc_module *m)
                           "cache was made for");
 }
 
+/* mlc__sequence.attend: copies new keys and values [b,heads,t,head] to the places after those
+ * before and replaces them in qkv by views of all rows; q is cast to their dtype. With padding the
+ * mask hides places before a sequence's start. Attention must be causal, as earlier rows are not
+ * computed again. */
 static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
                               mlc_attention_desc *d)
 {
@@ -47786,11 +47845,18 @@ static bool mlc__cache_attend(mlc__sequence *s, const mlc_module *m, mlc_tensor 
 }
 #endif
 
-/* @@ IMPL.NN.CACHE.STATES -------------------------------- recurrent modules go on from states */
+/* @@ IMPL.NN.CACHE.STATES -------------------------------- recurrent modules go on from states
+ * Recurrent modules in a forward with a cache. With padding, sequences have it before their
+ * first row (left padding), while recurrent layers expect it after the last one: rows are turned
+ * for the forward and turned back after it.
+ *
+ *   places   . . a b c        turn[0]: a b c . .   with length 3; y turned back by turn[1] */
 
 #if !defined(MLC_NO_ATTENTION) && !defined(MLC_NO_RECURRENT)
 
-/* Rows of a sequence with padding begin later: they go first, with lengths, and padding after. */
+/* Makes, for the rows of this forward, the indices i64 [b,t] that put each sequence's padding last,
+ * those that undo it, and the lengths without it. Padding may have ended before, or go on past
+ * it. */
 static bool mlc__cache_turn(mlc_cache *c)
 {
     mlc_ctx *ctx = c->ctx;
@@ -47808,7 +47874,7 @@ static bool mlc__cache_turn(mlc_cache *c)
     return c->turn[0] && c->turn[1] && c->lengths;
 }
 
-/* Does x of a recurrent module have the rows of this forward? */
+/* Checks that x of a recurrent module has the rows of this forward, and no lengths of its own. */
 static bool mlc__cache_rows(const mlc_cache *c, const mlc__recurrent_run *r)
 {
     if (r->lengths)
@@ -47823,6 +47889,8 @@ static bool mlc__cache_rows(const mlc_cache *c, const mlc__recurrent_run *r)
     return false;
 }
 
+/* mlc__sequence.begin: gives the run the states after the last forward, if there was one since the
+ * reset, in x's dtype, and turns padding to the end of x. */
 static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurrent_run *r,
                              mlc_tensor **x)
 {
@@ -47844,6 +47912,8 @@ static bool mlc__cache_begin(mlc__sequence *s, const mlc_module *m, mlc__recurre
     return *x != NULL;
 }
 
+/* mlc__sequence.end: writes the states after this forward beside those before, layer by layer, and
+ * turns y back. The entry is the one that begin has found last. */
 static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__recurrent_run *r,
                            mlc_tensor **y)
 {
@@ -47863,7 +47933,7 @@ static bool mlc__cache_end(mlc__sequence *s, const mlc_module *m, const mlc__rec
     return *y != NULL;
 }
 
-/* Recurrent modules of a forward with c begin and end by these. */
+/* Lets recurrent modules of a forward with c begin and end by these functions. */
 static void mlc__cache_states(mlc_cache *c)
 {
     c->seq.begin = mlc__cache_begin;
@@ -47874,10 +47944,19 @@ static void mlc__cache_states(mlc_cache *c)
 static void mlc__cache_states(mlc_cache *c) { (void)c; }
 #endif
 
-/* @@ IMPL.NN.CACHE.FORWARD ------------------------------- making a cache, forwards with it */
+/* @@ IMPL.NN.CACHE.FORWARD ------------------------------- making a cache, forwards with it
+ * Making a cache, and forwards with it. A cache goes through these states:
+ *
+ *   create -> [padding] -> forward ->..-> forward -> select (beams) -> forward ->..-> reset -> ..
+ *
+ * seq.offset counts places that are filled, the same for all sequences; rows is the number of
+ * sequences in use, set by the first forward or by padding and select. text notes tokens on the
+ * host, for repetitions in IMPL.NN.GENERATE: with places a column each, without a bit for each
+ * token. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* Without attention there are no places, and so no bound on the rows. */
 MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
 {
     mlc__cache_plan plan;
@@ -47899,6 +47978,8 @@ MLC_IMPL mlc_cache *mlc_cache_create(mlc_module *net, const mlc_cache_desc *d)
 
 MLC_IMPL int64_t mlc_cache_length(const mlc_cache *c) { return c ? c->seq.offset : 0; }
 
+/* Keeps the first `length` places. Recurrent states exist only after the last place, so they permit
+ * nothing but 0 or no change. */
 MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
 {
     if (!c) return MLC_ERR_ARG;
@@ -47913,14 +47994,15 @@ MLC_IMPL mlc_status mlc_cache_reset(mlc_cache *c, int64_t length)
     if (length) return MLC_OK;
     c->padded = false;
     c->lost = false;
+    /* A reset to 0 forgets tokens that have no places, padding, and states. */
     if (c->text && !c->places)
         memset(c->text, 0, (size_t)(c->batch * c->columns) * sizeof *c->text);
     for (int32_t i = 0; i < c->n; i++) c->of[i].forwards = 0;
     return MLC_OK;
 }
 
-/* Tokens of x, if it has such. What the host cannot touch is read once a repetition was asked for:
- * before, no forward waits for the device. */
+/* Finds the tokens of x, if it holds some. From a device they are read only once a generation had a
+ * repetition: until then no forward waits for it. */
 static mlc_status mlc__cache_tokens(const mlc_cache *c, mlc_tensor *x, mlc__tokens *to)
 {
     mlc_ctx *ctx = c->ctx;
@@ -47939,7 +48021,7 @@ static mlc_status mlc__cache_tokens(const mlc_cache *c, mlc_tensor *x, mlc__toke
     return to->own ? mlc_read(x, to->own, bytes) : MLC_ERR_NOMEM;
 }
 
-/* Token k of sequence i, at place from + k; -1: it is not known, or padding. */
+/* Token k of sequence i in the forward, at place from + k; -1: not known, or padding. */
 static int64_t mlc__cache_token(const mlc_cache *c, const mlc__tokens *x, int64_t from, int64_t i,
                                 int64_t k)
 {
@@ -47947,20 +48029,24 @@ static int64_t mlc__cache_token(const mlc_cache *c, const mlc__tokens *x, int64_
     return x->of[i * x->stride[0] + k * x->stride[1]];
 }
 
-/* Room for a bit for each token of so large a vocabulary, where no places are kept. */
+/* Allocates a bit for each token of a vocabulary, where no places are kept; `lost` notes a
+ * failure. */
 static void mlc__cache_words(mlc_cache *c, int64_t vocab)
 {
     const int64_t words = vocab / 32 + 1, most = (INT64_C(1) << 53) / c->batch;
     if (!c->text && !c->lost) c->lost = words > most || !mlc__cache_text(c, words);
 }
 
-/* Tokens of a forward that is done, from place `from` on. */
+/* Notes the tokens of a forward that is done, at places from `from` on. Tokens too large for the
+ * list are not noted. */
 static void mlc__cache_note(mlc_cache *c, const mlc__tokens *x, int64_t from)
 {
     if (!c->text) return;
     for (int64_t k = 0; k < x->t; k++)
         for (int64_t i = 0; i < x->n; i++) {
             const int64_t token = mlc__cache_token(c, x, from, i, k);
+            /* With places: 1 + token at its place. Without: bit `token` of the sequence's
+             * column. */
             uint32_t *at = c->text + i;
             if (c->places)
                 at[(from + k) * c->batch] = token < 0 || token >= UINT32_MAX ? 0
@@ -47970,7 +48056,8 @@ static void mlc__cache_note(mlc_cache *c, const mlc__tokens *x, int64_t from)
         }
 }
 
-/* Marks in seen, [vocab], what sequence i has in its first `places` places. */
+/* Sets seen[token], [vocab], for the tokens of sequence i in its first `places` places; without
+ * places for all that it has read. */
 static void mlc__cache_said(const mlc_cache *c, int64_t i, int64_t places, uint8_t *seen,
                             int64_t vocab)
 {
@@ -47983,7 +48070,7 @@ static void mlc__cache_said(const mlc_cache *c, int64_t i, int64_t places, uint8
         if (text[k / 32 * c->batch] >> k % 32 & 1) seen[k] = 1;
 }
 
-/* Attention sees places from start [n,1] on. */
+/* Fills the mask seen: attention sees places from start [n,1] on. */
 static mlc_status mlc__cache_see(mlc_cache *c, mlc_tensor *start)
 {
     const int64_t n = start->shape[0];
@@ -47994,6 +48081,8 @@ static mlc_status mlc__cache_see(mlc_cache *c, mlc_tensor *start)
     return ge ? mlc__cast_into(c->ctx, "cache_padding", &seen, ge) : c->ctx->status;
 }
 
+/* Copies the numbers to the device (start) and to the host (skip), and makes the mask. Only before
+ * the first row. */
 MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int64_t n)
 {
     if (!c) return MLC_ERR_ARG;
@@ -48006,6 +48095,7 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
         MLC__REQUIRE(ctx, padding[i] >= 0 && padding[i] <= c->capacity, ARG,
                      "cache_padding: number %lld is %lld; it must be in [0, %lld]", (long long)i,
                      (long long)padding[i], (long long)c->capacity);
+    /* Temporaries made from here on are freed at the end. */
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_no_grad_begin(ctx);
     const mlc_tensor start = mlc__cache_part(&c->start, 0, 0, n);
@@ -48022,7 +48112,8 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     return st;
 }
 
-/* t's rows, axis 0, in the order of rows, by way of room: all are read before one is written. */
+/* Rearranges the rows (axis 0) of t by `rows`, through a temporary copy: all are read before one is
+ * written, since a row may go to several places. */
 static mlc_status mlc__cache_pick(const mlc_tensor *t, const int64_t *rows, int64_t n,
                                   const mlc__temp *room)
 {
@@ -48038,7 +48129,8 @@ static mlc_status mlc__cache_pick(const mlc_tensor *t, const int64_t *rows, int6
     return mlc__cast_into(ctx, "cache_select", &all, &copy);
 }
 
-/* What is in use of tensor i of module e, sequences first; false: it has none. */
+/* The part of tensor i of an entry that is in use, with sequences as axis 0; false: there is
+ * none. */
 static bool mlc__cache_used(const mlc_cache *c, const mlc__cached *e, int i, mlc_tensor *t)
 {
     if (!e->keeps.inner[i] || (e->keeps.states ? !e->forwards : !c->seq.offset)) return false;
@@ -48047,6 +48139,7 @@ static bool mlc__cache_used(const mlc_cache *c, const mlc__cached *e, int i, mlc
         return true;
     }
     *t = e->of[e->now][i];
+    /* States are [layers,b,features]: the first two axes change places, as a view. */
     for (int k = 0; k < 2; k++) {
         t->shape[k] = e->of[0][i].shape[1 - k];
         t->stride[k] = e->of[0][i].stride[1 - k];
@@ -48055,7 +48148,7 @@ static bool mlc__cache_used(const mlc_cache *c, const mlc__cached *e, int i, mlc
     return true;
 }
 
-/* Bytes that n rows of any tensor of the cache take. */
+/* Bytes of a buffer for n rows of any tensor of the cache. */
 static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
 {
     int64_t most = c->places ? mlc__max(c->capacity, 8) : 8;
@@ -48066,6 +48159,7 @@ static int64_t mlc__cache_room(const mlc_cache *c, int64_t n)
     return n * most;
 }
 
+/* Rearranges all tensors of the cache. */
 static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t n,
                                       const mlc__temp *room)
 {
@@ -48078,7 +48172,7 @@ static mlc_status mlc__cache_pick_all(mlc_cache *c, const int64_t *rows, int64_t
     return c->places ? mlc__cache_pick(&c->seen, rows, n, room) : MLC_OK;
 }
 
-/* The same of what is on the host. */
+/* Rearranges the tokens and the padding on the host, through the second half of skip. */
 static void mlc__cache_pick_host(mlc_cache *c, const int64_t *rows, int64_t n)
 {
     const int64_t columns = !c->text ? 0 : c->places ? c->seq.offset : c->columns;
@@ -48092,6 +48186,7 @@ static void mlc__cache_pick_host(mlc_cache *c, const int64_t *rows, int64_t n)
     }
 }
 
+/* Beams: sequence i becomes a copy of rows[i]. Nothing is copied where all stay. */
 MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t n)
 {
     if (!c) return MLC_ERR_ARG;
@@ -48105,6 +48200,7 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
                      (long long)rows[i], (long long)c->rows);
         same = same && rows[i] == i;
     }
+    /* Device first, then the host, which cannot fail. */
     mlc__temp room;
     const int64_t bytes = mlc__cache_room(c, n);
     mlc_status st = same ? MLC_OK : mlc__temp_begin(c->ctx, &room, MLC_U8, 1, &bytes);
@@ -48118,6 +48214,7 @@ MLC_IMPL mlc_status mlc_cache_select(mlc_cache *c, const int64_t *rows, int64_t 
     return MLC_OK;
 }
 
+/* Checks that a forward over x is possible: this network, as many sequences, places left. */
 static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const mlc_tensor *x)
 {
     const int64_t b = x->ndim > 1 ? x->shape[0] : 0, t = x->ndim > 1 ? x->shape[1] : 0;
@@ -48138,7 +48235,8 @@ static bool mlc__cache_takes(const mlc_cache *c, const mlc_module *net, const ml
     return false;
 }
 
-/* Places of x's rows where sequences begin apart, in the current scope. */
+/* Places i64 [b,t] of the rows where sequences begin apart: place minus start, at least 0 in
+ * padding. */
 static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
 {
     const double from = (double)c->seq.offset;
@@ -48148,7 +48246,8 @@ static mlc_tensor *mlc__cache_places(const mlc_cache *c, int64_t t)
                        mlc_zeros(c->ctx, MLC_I64, mlc_dims1(1)));
 }
 
-/* t places of the last forward count, with the states after it; t < 0: they do no more. */
+/* Counts t places of the last forward, and adopts the states after it; t < 0 undoes both, which is
+ * possible as the states before are still there. */
 static void mlc__cache_advance(mlc_cache *c, int64_t t)
 {
     c->seq.offset += t;
@@ -48160,6 +48259,7 @@ static void mlc__cache_advance(mlc_cache *c, int64_t t)
     }
 }
 
+/* Checks the arguments of calls with a cache. */
 static mlc_status mlc__cached_check(const char *what, const mlc_module *net, const mlc_cache *c,
                                     mlc_tensor *x)
 {
@@ -48170,7 +48270,7 @@ static mlc_status mlc__cached_check(const char *what, const mlc_module *net, con
     return mlc__inputs(what, 1, in) ? MLC_OK : MLC_ERR_ARG;
 }
 
-/* mlc_forward_cached without a note of x's tokens. */
+/* A forward with the cache, without gradients; tokens are not noted. NULL: nothing counts. */
 static mlc_tensor *mlc__cache_forward(mlc_module *net, mlc_tensor *x, mlc_cache *c)
 {
     if (mlc__cached_check("forward_cached", net, c, x) != MLC_OK || !mlc__cache_takes(c, net, x))
@@ -48184,21 +48284,25 @@ static mlc_tensor *mlc__cache_forward(mlc_module *net, mlc_tensor *x, mlc_cache 
     c->steps = t;
     c->turn[0] = c->turn[1] = NULL;
     c->seq.places = c->padded ? mlc__cache_places(c, t) : NULL;
+    /* Modules find the cache as the context's sequence, with places of rows and steps of this
+     * forward. */
     ctx->installed.sequence = &c->seq;
     mlc_tensor *y = c->padded && !c->seq.places ? NULL : mlc_forward(net, x);
     ctx->installed.sequence = NULL;
     c->seq.places = NULL;
     mlc_no_grad_end(ctx);
+    /* Only now do the new rows count. */
     if (y) mlc__cache_advance(c, t); else c->rows = rows;
     return y;
 }
 
-/* The cache as before the last forward, when it had `length` places. */
+/* Undoes the last forward, before which the cache had `length` places. */
 static void mlc__cache_undo(mlc_cache *c, int64_t length)
 {
     if (c->seq.offset != length) mlc__cache_advance(c, length - c->seq.offset);
 }
 
+/* Tokens are noted after the forward; if that fails, the forward is undone. */
 MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *c)
 {
     const int64_t from = mlc_cache_length(c), rows = c ? c->rows : 0;
@@ -48219,13 +48323,23 @@ MLC_IMPL mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cach
 #endif
 
 /* @@ IMPL.NN.GENERATE ------------------------------------ the next token, again and again
- * Logits of the last place come to the host. Candidates stand in a heap, from which the largest are
- * taken while filters want them; without filters none is ordered. Equal logits: by their tokens. */
+ * Sampling and beam search on the host, from the logits of the last place.
+ *
+ *   mlc_generate   prompt -> forward -> logits [n,vocab] -> draw a token each -> forward -> ..
+ *                  draw: repetition, temperature, filters, then u of Philox(seed, row, step)
+ *   beam search    logits -> branches, the best first -> done texts, or beams -> cache_select -> ..
+ *
+ * Candidates stand in a heap, from which the largest are taken while filters need them; without
+ * filters none is ordered. Equal logits are ordered by their tokens, so a draw does not depend
+ * on the sort. All buffers are allocated at the first step, when the vocabulary is known, and
+ * freed at the end; tensors of a step are in a scope. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* A token and its logit. */
 typedef struct mlc__candidate { float x; int32_t token; } mlc__candidate;
 
+/* One call of mlc_generate; its arrays are on the heap. */
 typedef struct mlc__generate {
     mlc_ctx     *ctx;
     mlc_cache   *cache;
@@ -48239,6 +48353,7 @@ typedef struct mlc__generate {
     mlc__tokens  prompt;
 } mlc__generate;
 
+/* Draws from the softmax of the logits, without filters and repetition. */
 MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
 {
     mlc_generate_desc d;
@@ -48248,7 +48363,7 @@ MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
     return d;
 }
 
-/* Does a prompt with so many tokens to come fit into the cache? */
+/* Checks that a prompt and the tokens to come fit into the cache; the last token is not read. */
 static mlc_status mlc__prompt_check(const mlc_module *net, const mlc_cache *c,
                                     const mlc_tensor *prompt, int64_t tokens, const int64_t *stop,
                                     int32_t n_stop)
@@ -48268,6 +48383,7 @@ static mlc_status mlc__prompt_check(const mlc_module *net, const mlc_cache *c,
     return MLC_OK;
 }
 
+/* Checks the arguments of mlc_generate. */
 static mlc_status mlc__generate_check(const mlc_module *net, const mlc_cache *c,
                                       const mlc_tensor *prompt, const mlc_generate_desc *d)
 {
@@ -48286,18 +48402,20 @@ static mlc_status mlc__generate_check(const mlc_module *net, const mlc_cache *c,
     return mlc__prompt_check(net, c, prompt, d->tokens, d->stop, d->n_stop);
 }
 
+/* Frees the arrays of a call. */
 static void mlc__generate_close(mlc__generate *g)
 {
     void *const all[] = { g->logits, g->seen, g->next, g->feed, g->heap, g->prompt.own };
     for (int i = 0; i < 6; i++) mlc__heap_free(g->ctx, all[i]);
 }
 
+/* Allocates n elements on the heap; NULL with an error. */
 static void *mlc__generate_room(mlc__generate *g, int64_t n, size_t size)
 {
     return mlc__heap_object(g->ctx, (size_t)n * size, "generate");
 }
 
-/* Memory for all steps, once the vocabulary is known. */
+/* Allocates the arrays for all steps, once the vocabulary is known. */
 static bool mlc__generate_open(mlc__generate *g)
 {
     const bool seen = g->d->repetition != 1.0;
@@ -48309,7 +48427,7 @@ static bool mlc__generate_open(mlc__generate *g)
     return g->logits && g->next && g->feed && g->heap && (g->seen || !seen);
 }
 
-/* What the cache had read before, up to place `from`, and the prompt have been seen. */
+/* Marks in `seen` the tokens that the cache had read up to place `from` and those of the prompt. */
 static mlc_status mlc__generate_saw(mlc__generate *g, int64_t from)
 {
     const mlc_cache *c = g->cache;
@@ -48330,12 +48448,13 @@ static mlc_status mlc__generate_saw(mlc__generate *g, int64_t from)
 
 /* ---- a draw */
 
+/* The order of candidates: larger logits first, equal ones by token. */
 static bool mlc__candidate_first(const mlc__candidate *a, const mlc__candidate *b)
 {
     return a->x > b->x || (a->x == b->x && a->token < b->token);
 }
 
-/* Element i of a heap of n sinks to its place. */
+/* Restores the heap of n elements after element i has become smaller. */
 static void mlc__heap_sink(mlc__candidate *h, int64_t n, int64_t i)
 {
     for (int64_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
@@ -48348,7 +48467,7 @@ static void mlc__heap_sink(mlc__candidate *h, int64_t n, int64_t i)
     }
 }
 
-/* The first of a heap of n goes to its end. */
+/* Moves the largest of a heap of n to its end, the place n - 1, and restores the others. */
 static mlc__candidate *mlc__heap_take(mlc__candidate *h, int64_t n)
 {
     const mlc__candidate t = h[0];
@@ -48358,25 +48477,29 @@ static mlc__candidate *mlc__heap_take(mlc__candidate *h, int64_t n)
     return &h[n - 1];
 }
 
-/* How likely a logit is, beside the largest. */
+/* Probability of a logit in relation to that of the largest: exp((x - largest) / temperature). */
 static double mlc__candidate_share(const mlc_generate_desc *d, float x, float largest)
 {
     return mlc__exp_f64(((double)x - (double)largest) / d->temperature);
 }
 
-/* Takes from the heap what filters leave, to its end. Returns how many; *sum: of their shares. */
+/* Applies the filters: takes the largest candidates to the end of the heap, in order. Returns how
+ * many remain to be drawn from; *sum gets the sum of their shares. */
 static int64_t mlc__generate_filter(const mlc__generate *g, double *sum)
 {
     const mlc_generate_desc *d = g->d;
     const int64_t k = d->top_k ? mlc__min(d->top_k, g->vocab) : g->vocab;
     const float largest = g->heap[0].x;
-    double all = 0.0;                  /* of the k largest, if top_p asks for it */
+    double all = 0.0;                  /* shares of the k largest, for top_p */
     int64_t n = 0, left = 0;           /* taken, kept */
     for (int64_t i = 0; d->top_p < 1.0 && k == g->vocab && i < k; i++)
         all += mlc__candidate_share(d, g->heap[i].x, largest);
+    /* top_p counts shares of the k largest, which are taken for it. */
     for (; d->top_p < 1.0 && k < g->vocab && n < k; n++)
         all += mlc__candidate_share(d, mlc__heap_take(g->heap, g->vocab - n)->x, largest);
     *sum = 0.0;
+    /* Candidates in order until top_p is reached or a share is below min_p; the largest always
+     * remains. */
     for (; left < k && (left == 0 || *sum < d->top_p * all || d->top_p == 1.0); left++) {
         if (left == n) { mlc__heap_take(g->heap, g->vocab - n); n++; }
         const double share = mlc__candidate_share(d, g->heap[g->vocab - 1 - left].x, largest);
@@ -48386,7 +48509,8 @@ static int64_t mlc__generate_filter(const mlc__generate *g, double *sum)
     return left;
 }
 
-/* Token i of a row's logits x, with filters, by u in [0, 1). */
+/* A token of a row's logits x, with filters: the one at which the sum of shares passes u of all, u
+ * in [0, 1). */
 static int64_t mlc__generate_filtered(const mlc__generate *g, const float *x, double u)
 {
     double sum;
@@ -48394,10 +48518,12 @@ static int64_t mlc__generate_filtered(const mlc__generate *g, const float *x, do
         g->heap[i].x = x[i];
         g->heap[i].token = (int32_t)i;
     }
+    /* A heap of all candidates in linear time. */
     for (int64_t i = g->vocab / 2; i-- > 0;) mlc__heap_sink(g->heap, g->vocab, i);
     const float largest = g->heap[0].x;
     const int64_t n = mlc__generate_filter(g, &sum);
     u *= sum;
+    /* The candidates that remain, the largest first, are at the end of the array. */
     for (int64_t i = 0; i < n; i++) {
         const mlc__candidate *c = &g->heap[g->vocab - 1 - i];
         u -= mlc__candidate_share(g->d, c->x, largest);
@@ -48406,7 +48532,7 @@ static int64_t mlc__generate_filtered(const mlc__generate *g, const float *x, do
     return g->heap[g->vocab - n].token;
 }
 
-/* The same of all tokens. */
+/* The same without filters, over all tokens in their order. */
 static int64_t mlc__generate_any(const mlc__generate *g, const float *x, int64_t best, double u)
 {
     double sum = 0.0;
@@ -48419,7 +48545,9 @@ static int64_t mlc__generate_any(const mlc__generate *g, const float *x, int64_t
     return best;
 }
 
-/* The next token of sequence `row`; -1 with an error. */
+/* The next token of sequence `row`; -1 with an error if a logit is NaN or the largest infinite.
+ * Logits of tokens that were seen are divided by repetition (multiplied where negative), as in
+ * CTRL. */
 static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
 {
     const mlc_generate_desc *d = g->d;
@@ -48427,6 +48555,7 @@ static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
     int64_t best = 0;
     bool numbers = true;
     const double less = 1.0 / d->repetition, more = d->repetition;
+    /* Pass 1: repetition, the largest logit, and whether all are numbers. */
     for (int64_t i = 0; i < g->vocab; i++) {
         if (g->seen && g->seen[row * g->vocab + i])
             x[i] = (float)((double)x[i] * (x[i] > 0.0f ? less : more));
@@ -48439,6 +48568,7 @@ static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
         return -1;
     }
     if (d->temperature == 0.0) return best;
+    /* Pass 2: u in [0, 1) with 53 bits, a function of seed, row and step alone. */
     const mlc__words w = mlc__philox(d->seed, (uint64_t)row, (uint64_t)g->step);
     const double u = ((double)(w.w[0] >> 5) * 67108864.0 + (double)(w.w[1] >> 6)) * 0x1p-53;
     const bool filters = (d->top_k && d->top_k < g->vocab) || d->top_p < 1.0 || d->min_p > 0.0;
@@ -48447,14 +48577,14 @@ static int64_t mlc__generate_draw(const mlc__generate *g, int64_t row)
 
 /* ---- steps */
 
-/* Does a token end its sequence, or is it none? */
+/* Tells whether a token ends its sequence; also -1, of one that has ended. */
 static bool mlc__token_stops(const int64_t *stop, int32_t n, int64_t token)
 {
     for (int32_t i = 0; i < n; i++) if (stop[i] == token) return true;
     return token < 0;
 }
 
-/* Logits [n,t,vocab] of x. */
+/* A forward with the cache whose result must be logits [n,t,vocab]. */
 static mlc_tensor *mlc__logits_of(mlc_module *net, mlc_cache *c, mlc_tensor *x)
 {
     mlc_tensor *y = x ? mlc__cache_forward(net, x, c) : NULL;
@@ -48465,7 +48595,7 @@ static mlc_tensor *mlc__logits_of(mlc_module *net, mlc_cache *c, mlc_tensor *x)
                           (long long)x->shape[0]);
 }
 
-/* Those of the last place, on the host. */
+/* Reads the logits of the last place [n,vocab] to the host as f32. */
 static mlc_status mlc__logits_read(mlc_tensor *y, float *to)
 {
     const size_t bytes = (size_t)(y->shape[0] * y->shape[2]) * sizeof(float);
@@ -48473,7 +48603,8 @@ static mlc_status mlc__logits_read(mlc_tensor *y, float *to)
     return last ? mlc_read(last, to, bytes) : y->ctx->status;
 }
 
-/* Logits of x, on the host; the first call makes room, later ones note what they read. */
+/* Forward of a step, with its logits read to the host. The first one allocates and marks the tokens
+ * seen so far; later ones note the tokens that they read. */
 static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_tensor *x)
 {
     const int64_t from = mlc_cache_length(g->cache);
@@ -48492,12 +48623,13 @@ static mlc_status mlc__generate_forward(mlc__generate *g, mlc_module *net, mlc_t
     return mlc__logits_read(y, g->logits);
 }
 
-/* Draws for all sequences; *left: how many go on. */
+/* Draws a token for each sequence that goes on; *left: how many go on after it. */
 static mlc_status mlc__generate_step(mlc__generate *g, int64_t *left)
 {
     const mlc_generate_desc *d = g->d;
     *left = 0;
     for (int64_t i = 0; i < g->n; i++) {
+        /* A sequence that has ended goes on being fed token 0, and -1 is written. */
         const bool ended = g->step > 0 && mlc__token_stops(d->stop, d->n_stop, g->next[i]);
         g->next[i] = ended ? -1 : mlc__generate_draw(g, i);
         if (!ended && g->next[i] < 0) return g->ctx->status;
@@ -48509,6 +48641,8 @@ static mlc_status mlc__generate_step(mlc__generate *g, int64_t *left)
     return MLC_OK;
 }
 
+/* All steps; ends when the tokens are made, all sequences have ended, or fn returns false. If the
+ * first step fails, the prompt is taken back from the cache. */
 static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tensor *prompt,
                                     mlc_token_fn fn, void *user)
 {
@@ -48522,6 +48656,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
         st = mlc__generate_forward(g, net, x);
         if (st == MLC_OK) st = mlc__generate_step(g, &left);
         st = mlc__scope_done(g->ctx, st);
+        /* Tokens of the prompt are noted only after the first draw has succeeded. */
         if (st != MLC_OK && !g->step) mlc__cache_undo(g->cache, from);
         if (st == MLC_OK && !g->step) mlc__cache_note(g->cache, &g->prompt, from);
         if (st == MLC_OK && fn && !fn(user, g->step, g->next, g->n)) left = 0;
@@ -48529,6 +48664,8 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
     return st;
 }
 
+/* Runs the network in evaluation. After an error before anything was read the cache is as
+ * before. */
 MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                  const mlc_generate_desc *desc, mlc_token_fn fn, void *user)
 {
@@ -48542,6 +48679,7 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     g.d = desc;
     g.n = prompt->shape[0];
     cache->asked = cache->asked || desc->repetition != 1.0;
+    /* Padding and rows are put back if nothing has been read. */
     const int64_t rows = cache->rows;
     const bool padded = cache->padded;
     for (int64_t i = 0; desc->out && i < g.n * desc->tokens; i++) desc->out[i] = -1;
@@ -48559,28 +48697,31 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
 
 /* ---- beams */
 
+/* A text: an element of the arrays of struct mlc__beams. */
 typedef struct mlc__beam {
     double   score;                    /* logarithm of the text's probability; when it is done,  */
     int64_t  n;                        /* divided by its length. n: tokens, 0: no text           */
     int64_t *text;                     /* [tokens]                                              */
 } mlc__beam;
 
-/* A text of a beam and a token more. */
+/* A text of a beam and a token more, with the sum of logarithms of their probabilities. */
 typedef struct mlc__branch { double score; int64_t beam, token; } mlc__branch;
 
+/* One call of mlc_beam_search; its arrays are on the heap. */
 typedef struct mlc__beams {
     mlc_ctx     *ctx;
     mlc_cache   *cache;
     const mlc_beam_desc *d;
     int64_t      n, vocab, step, most; /* most: branches of a sequence                         */
     float       *logits;               /* [n beams,vocab]                                      */
-    mlc__beam   *beam[3];              /* [n,beams]: that go on, that come next, that are done */
+    mlc__beam   *beam[3];              /* [n,beams]: going on, coming next, done */
     int64_t     *text[3];              /* [n,beams,tokens] of each                             */
-    int64_t     *row, *feed;           /* [n beams]: what a beam goes on from; its last token  */
+    int64_t     *row, *feed;           /* [n beams]: the row a beam continues; its last token */
     mlc__branch *branch;               /* [most], the best first                               */
-    bool        *settled;              /* [n]: no beam can be better than what is done         */
+    bool        *settled;              /* [n]: no beam can become better than the done ones */
 } mlc__beams;
 
+/* Scores are divided by length. */
 MLC_IMPL mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams)
 {
     mlc_beam_desc d;
@@ -48591,6 +48732,7 @@ MLC_IMPL mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams)
     return d;
 }
 
+/* Checks the arguments of mlc_beam_search; the cache must have a sequence for each beam. */
 static mlc_status mlc__beams_check(const mlc_module *net, const mlc_cache *c,
                                    const mlc_tensor *prompt, const mlc_beam_desc *d)
 {
@@ -48608,6 +48750,8 @@ static mlc_status mlc__beams_check(const mlc_module *net, const mlc_cache *c,
     return MLC_OK;
 }
 
+/* Allocates all arrays, once the vocabulary is known; on a failure mlc__beams_close frees the
+ * rest. */
 static bool mlc__beams_open(mlc__beams *g)
 {
     const int64_t all = g->n * g->d->beams, tokens = g->d->tokens;
@@ -48640,7 +48784,7 @@ static void mlc__beams_close(mlc__beams *g)
     }
 }
 
-/* The logarithm of the sum of e^x; NaN unless all are numbers. */
+/* Logarithm of the sum of e^x over n logits; NaN or infinite unless all are numbers. */
 static double mlc__logits_lse(const float *x, int64_t n)
 {
     double sum = 0.0;
@@ -48651,16 +48795,19 @@ static double mlc__logits_lse(const float *x, int64_t n)
     return (double)most + log(sum);
 }
 
-/* A branch takes its place among the best, of which there are *n. */
+/* Inserts a branch into the list of the best, of which there are *n, at most g->most; equal scores
+ * keep the order of arrival. */
 static void mlc__branch_add(mlc__beams *g, int64_t *n, mlc__branch b)
 {
     if (*n == g->most && g->branch[g->most - 1].score >= b.score) return;
+    /* Insertion sort, from the end; the last of a full list drops out. */
     int64_t i = *n < g->most ? (*n)++ : g->most - 1;
     for (; i > 0 && g->branch[i - 1].score < b.score; i--) g->branch[i] = g->branch[i - 1];
     g->branch[i] = b;
 }
 
-/* The best branches of sequence i; false with an error. */
+/* Finds the best branches of sequence i, over its beams and all tokens; false with an error. In the
+ * first step all beams are the prompt, so only one is read. */
 static bool mlc__beams_branch(mlc__beams *g, int64_t i, int64_t *n)
 {
     const int64_t beams = g->step ? g->d->beams : 1;
@@ -48669,6 +48816,7 @@ static bool mlc__beams_branch(mlc__beams *g, int64_t i, int64_t *n)
         if (g->step && !g->beam[0][i * beams + b].n) continue;
         const float *x = g->logits + (i * beams + b) * g->vocab;
         const double score = g->step ? g->beam[0][i * beams + b].score : 0.0;
+        /* Logarithms of probabilities: log softmax of the row. */
         const double lse = mlc__logits_lse(x, g->vocab);
         if (lse - lse != 0.0) {
             mlc__fail(g->ctx, MLC_ERR_VALUE, "beam_search: at step %lld the logits of sequence "
@@ -48683,7 +48831,7 @@ static bool mlc__beams_branch(mlc__beams *g, int64_t i, int64_t *n)
     return true;
 }
 
-/* A branch becomes a text. */
+/* Writes the text of a branch to a beam. */
 static void mlc__beam_set(const mlc__beams *g, mlc__beam *to, int64_t i, const mlc__branch *c,
                           double score)
 {
@@ -48694,7 +48842,8 @@ static void mlc__beam_set(const mlc__beams *g, mlc__beam *to, int64_t i, const m
     to->score = score;
 }
 
-/* A text that is done takes the place of the worst that is, if it is better. */
+/* Keeps a finished text if it is among the best `beams` of its sequence. Its score is divided by
+ * its length to the power length_power. */
 static void mlc__beams_done(mlc__beams *g, int64_t i, const mlc__branch *c)
 {
     mlc__beam *done = g->beam[2] + i * g->d->beams, *worst = done;
@@ -48706,7 +48855,8 @@ static void mlc__beams_done(mlc__beams *g, int64_t i, const mlc__branch *c)
     if (!worst->n || worst->score < score) mlc__beam_set(g, worst, i, c, score);
 }
 
-/* Can no beam that goes on, the best having this score, be better than all that is done? */
+/* Tells whether no beam that goes on, the best having this score, can become better than the worst
+ * finished text, at its present length. */
 static bool mlc__beams_settled(const mlc__beams *g, int64_t i, double best)
 {
     const mlc__beam *done = g->beam[2] + i * g->d->beams;
@@ -48716,8 +48866,8 @@ static bool mlc__beams_settled(const mlc__beams *g, int64_t i, double best)
     return true;
 }
 
-/* Fills beam `to` of sequence i, for which there is no branch: the next forward computes it from
- * the rows of the sequence's first beam, and it gets no branches. */
+/* Fills beam `to` of sequence i, for which no branch is left: the next forward computes it from the
+ * rows of the sequence's first beam, and it gets no branches (n is 0). */
 static void mlc__beam_rest(mlc__beams *g, int64_t i, int64_t to)
 {
     g->beam[1][to].n = 0;
@@ -48725,13 +48875,14 @@ static void mlc__beam_rest(mlc__beams *g, int64_t i, int64_t to)
     g->feed[to] = 0;
 }
 
-/* Branches of sequence i end, or go on as beams: fewer than there are where a small vocabulary has
- * few tokens that do not stop. */
+/* Deals the branches of sequence i: those that end become finished texts if they are among the
+ * first `beams`, others go on as beams. A small vocabulary may leave fewer beams than wanted. */
 static void mlc__beams_grow(mlc__beams *g, int64_t i, int64_t n)
 {
     const mlc_beam_desc *d = g->d;
     const bool last = g->step + 1 == d->tokens;
     int64_t next = 0;
+    /* In the last step each branch is done. */
     for (int64_t k = 0; k < n; k++) {
         const mlc__branch *c = &g->branch[k];
         if (last || mlc__token_stops(d->stop, d->n_stop, c->token)) {
@@ -48748,7 +48899,8 @@ static void mlc__beams_grow(mlc__beams *g, int64_t i, int64_t n)
     for (; next < d->beams; next++) mlc__beam_rest(g, i, i * d->beams + next);
 }
 
-/* A step of all sequences; *left: some go on. */
+/* One step of all sequences. The next beams become the present ones, and the cache's rows follow
+ * them. */
 static mlc_status mlc__beams_step(mlc__beams *g, bool *left)
 {
     *left = false;
@@ -48758,6 +48910,7 @@ static mlc_status mlc__beams_step(mlc__beams *g, bool *left)
         mlc__beams_grow(g, i, n);
         *left = *left || !g->settled[i];
     }
+    /* beam[1] becomes beam[0]; the other array is overwritten in the next step. */
     mlc__beam *const t = g->beam[0];
     g->beam[0] = g->beam[1];
     g->beam[1] = t;
@@ -48765,6 +48918,8 @@ static mlc_status mlc__beams_step(mlc__beams *g, bool *left)
     return *left ? mlc_cache_select(g->cache, g->row, g->n * g->d->beams) : MLC_OK;
 }
 
+/* Forward of a step and its logits; the first one, over the prompt, finds the vocabulary and
+ * allocates. */
 static mlc_status mlc__beams_forward(mlc__beams *g, mlc_module *net, mlc_tensor *prompt)
 {
     const int64_t all = g->n * g->d->beams;
@@ -48781,6 +48936,7 @@ static mlc_status mlc__beams_forward(mlc__beams *g, mlc_module *net, mlc_tensor 
     return mlc__logits_read(y, g->logits);
 }
 
+/* All steps, each in a scope. */
 static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *prompt)
 {
     mlc_status st = MLC_OK;
@@ -48793,7 +48949,7 @@ static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *pro
     return st;
 }
 
-/* The best that is done. */
+/* Writes the best finished text of each sequence, -1 after its end. */
 static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
 {
     for (int64_t i = 0; i < g->n; i++) {
@@ -48806,6 +48962,7 @@ static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
     }
 }
 
+/* most: with n_stop stop tokens at least `beams` branches among so many go on. */
 MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                     const mlc_beam_desc *desc, int64_t *out, double *score)
 {
@@ -48832,9 +48989,17 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.NN.INIT ---------------------------------------- parameters that start anew, by name
- * Three walks: all are checked; orthogonal matrices are made, which takes memory; and then values
- * are written, which takes none. */
+ * mlc_module_init: parameters start anew, those whose names match a glob. Three walks over the
+ * module:
+ *
+ *   1  check      all are checked, and counted
+ *   2  make       of orthogonal matrices: made in a scope, which takes memory
+ *   3  write      values are written, which takes none: from here on only a device can fail
+ *
+ * Values of a parameter depend on seed, name and kind alone, so neither its place in the module
+ * nor other calls change them. */
 
+/* Argument of the walks. made: of walk 2, in the arena. */
 typedef struct mlc__initing {
     mlc_ctx             *ctx;
     const char          *glob;
@@ -48845,6 +49010,8 @@ typedef struct mlc__initing {
     mlc_status           status;
 } mlc__initing;
 
+/* Defaults of torch.nn.init: N(0, 1), truncated at 2 deviations, gain sqrt(2) of a relu for
+ * Kaiming. */
 MLC_IMPL mlc_init_desc mlc_init_desc_make(mlc_init kind)
 {
     const bool relu = kind == MLC_INIT_KAIMING_UNIFORM || kind == MLC_INIT_KAIMING_NORMAL;
@@ -48858,6 +49025,8 @@ MLC_IMPL mlc_init_desc mlc_init_desc_make(mlc_init kind)
     return d;
 }
 
+/* Checks a desc. sum is not finite if one number is not. Beyond 37 deviations the normal
+ * distribution has no probability in f64, and a truncated draw no values. */
 static mlc_status mlc__init_check_desc(mlc_ctx *ctx, const mlc_init_desc *d)
 {
     MLC__REQUIRE(ctx, d, ARG, "module_init: desc is NULL; start from mlc_init_desc_make(kind)");
@@ -48875,6 +49044,8 @@ static mlc_status mlc__init_check_desc(mlc_ctx *ctx, const mlc_init_desc *d)
     return MLC_OK;
 }
 
+/* Checks a parameter: fans and orthogonality need two axes, and memory of the program is never
+ * written. */
 static mlc_status mlc__init_check(const mlc__initing *k, const mlc__param *p, const char *name)
 {
     MLC__REQUIRE(k->ctx, k->d->kind < MLC_INIT_XAVIER_UNIFORM || p->t.ndim >= 2, ARG,
@@ -48883,8 +49054,9 @@ static mlc_status mlc__init_check(const mlc__initing *k, const mlc__param *p, co
     return p->value_storage.bound ? p->refuse(k->ctx, "module_init", name) : MLC_OK;
 }
 
-/* n rows of m numbers, m >= n, become orthonormal, one after the other. Twice: what the first pass
- * leaves of the rows before is rounding of large parts. */
+/* Makes n rows of m numbers, m >= n, orthonormal, one after the other (Gram-Schmidt). Each row
+ * passes over the rows before it twice: rounding of the first pass leaves parts along them. A row
+ * that is 0 stays 0. */
 static void mlc__rows_orthonormal(double *rows, int64_t n, int64_t m)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -48901,7 +49073,7 @@ static void mlc__rows_orthonormal(double *rows, int64_t n, int64_t m)
     }
 }
 
-/* Values of a stream, made by the device; hosts make only orthogonal matrices. */
+/* Draws the values of t from a stream on the device, in the dtype of t. */
 static mlc_status mlc__init_draw(mlc_ctx *ctx, const mlc_tensor *t, mlc_random kind, double a,
                                  double b, const mlc_init_desc *d, uint64_t stream)
 {
@@ -48916,7 +49088,9 @@ static mlc_status mlc__init_draw(mlc_ctx *ctx, const mlc_tensor *t, mlc_random k
     return mlc__run_random(ctx, "module_init", &args);
 }
 
-/* Normals, orthonormal along the shorter side, in f64 and in the shape of t; NULL and an error. */
+/* An orthogonal matrix [rows,cols] in the shape of t, in f64: normals, made orthonormal along the
+ * shorter side on the host, times gain. NULL and an error. x and y are halves of one heap block,
+ * and y holds the normals in f32 before. */
 static mlc_tensor *mlc__init_orthogonal(mlc_ctx *ctx, const mlc_tensor *t, const mlc_init_desc *d,
                                         uint64_t stream)
 {
@@ -48939,7 +49113,8 @@ static mlc_tensor *mlc__init_orthogonal(mlc_ctx *ctx, const mlc_tensor *t, const
     return made;
 }
 
-/* Fan in and out as _calculate_fan_in_and_fan_out has them. */
+/* Writes the values of one parameter. Fans are those of PyTorch's _calculate_fan_in_and_fan_out,
+ * for [out,in,..]; a uniform distribution of deviation s has the bounds +-sqrt(3) s. */
 static mlc_status mlc__init_write(const mlc__initing *k, const mlc_tensor *t, uint64_t stream)
 {
     const mlc_init_desc *d = k->d;
@@ -48969,7 +49144,8 @@ static mlc_status mlc__init_write(const mlc__initing *k, const mlc_tensor *t, ui
     }
 }
 
-/* Kinds have streams of their own, other than those of the build. */
+/* The walk, for one parameter. Streams depend on name and kind, and are other than those of the
+ * build. */
 static bool mlc__init_param(void *user, mlc__param *p, const char *name)
 {
     mlc__initing *k = MLC__CAST(mlc__initing *, user);
@@ -48989,6 +49165,7 @@ static bool mlc__init_param(void *user, mlc__param *p, const char *name)
     return k->status == MLC_OK;
 }
 
+/* Runs a walk; k->n counts parameters anew. */
 static mlc_status mlc__init_walk(mlc_module *m, mlc__initing *k)
 {
     k->n = 0;
@@ -48996,6 +49173,8 @@ static mlc_status mlc__init_walk(mlc_module *m, mlc__initing *k)
     return k->status;
 }
 
+/* The three walks. A glob that matches no parameter is an error; a dry run ends after the first
+ * walk. */
 static mlc_status mlc__init_run(mlc_module *m, mlc__initing *k)
 {
     k->check = true;
@@ -49014,6 +49193,7 @@ static mlc_status mlc__init_run(mlc_module *m, mlc__initing *k)
     return mlc__init_walk(m, k);
 }
 
+/* glob NULL: all parameters. Buffers stay as they are. */
 MLC_IMPL mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_init_desc *desc)
 {
     if (!m) return MLC_ERR_ARG;
@@ -49027,13 +49207,15 @@ MLC_IMPL mlc_status mlc_module_init(mlc_module *m, const char *glob, const mlc_i
 }
 
 /* @@ IMPL.NN.SUMMARY ------------------------------------- the table of layers
- * Shapes come from a dry run: forward runs with every allocation counted and none made, no kernel
- * called, the stream and the peaks set back afterwards. What is then in use is what a training step
- * keeps for backward, its input included. */
+ * The table of layers, as Keras prints it. Shapes come from a dry run: forward runs with every
+ * allocation counted and none made, no kernel called, the stream and the peaks set back
+ * afterwards; each module notes the shape of its output (mlc__module_made). The memory in use at
+ * its end is the memory that a training step keeps for backward, its input included. */
 
-/* Where the lines go. */
+/* Destination of the lines of a table: the program's writer. */
 typedef struct mlc__table { mlc_writer write; void *user; } mlc__table;
 
+/* Formats one line, cut at 511 bytes, and passes it to the writer. */
 static void mlc__print(const mlc__table *t, const char *format, ...) MLC_PRINTF(2, 3);
 static void mlc__print(const mlc__table *t, const char *format, ...)
 {
@@ -49045,7 +49227,7 @@ static void mlc__print(const mlc__table *t, const char *format, ...)
     t->write(t->user, line, n < (int)sizeof line ? (size_t)n : sizeof line - 1);
 }
 
-/* 1234567 -> "1,234,567", whatever the locale. */
+/* 1234567 -> "1,234,567", whatever the locale; n is not negative. */
 static mlc__text mlc__thousands(int64_t n)
 {
     char digits[32];
@@ -49060,7 +49242,7 @@ static mlc__text mlc__thousands(int64_t n)
     return t;
 }
 
-/* 2048 -> "2.00 KB" */
+/* 2048 -> "2.00 KB", in units of 1024, cut to two decimals. */
 static mlc__text mlc__bytes_text(int64_t bytes)
 {
     static const char *const unit[] = { "B", "KB", "MB", "GB", "TB" };
@@ -49075,6 +49257,7 @@ static mlc__text mlc__bytes_text(int64_t bytes)
     return t;
 }
 
+/* Prints the row of one module: path and class, output, parameters of its own. */
 static void mlc__summary_row(const mlc__table *t, const mlc_module *m, const char *path,
                              const char *output, int64_t own)
 {
@@ -49083,8 +49266,9 @@ static void mlc__summary_row(const mlc__table *t, const mlc_module *m, const cha
     mlc__print(t, "%-34s %-22s %12s\n", label, output, mlc__thousands(own).s);
 }
 
-/* Prints leaves, and containers with parameters of their own; path is dotted, as in files. False
- * after a row of what failed, the last: a leaf, or a container whose children did not fail. */
+/* Prints rows of leaves, and of containers with parameters of their own; path is dotted, as in
+ * files. False after a row of the module that failed, the last row: a leaf, or a container whose
+ * children did not fail. */
 static bool mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *path)
 {
     char below[MLC_NAME_BYTES];
@@ -49103,13 +49287,15 @@ static bool mlc__summary_rows(const mlc__table *t, mlc_module *m, const char *pa
     return !failed;
 }
 
+/* Forgets the output shapes that the last forwards have noted. */
 static void mlc__forget_outputs(mlc_module *m)
 {
     m->out_ndim = MLC__UNSEEN;
     for (int32_t i = 0; i < m->children; i++) mlc__forget_outputs(m->child[i]);
 }
 
-/* Of the first parameter: what a network takes, as a rule. */
+/* Walk that stops at the first parameter, with its dtype: as a rule a network takes inputs of
+ * that. */
 static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
 {
     (void)name;
@@ -49118,8 +49304,9 @@ static bool mlc__param_dtype(void *user, mlc__param *p, const char *name)
     return false;
 }
 
-/* Runs forward without computing; bytes: those that a training step would keep for backward, the
- * input included, and the most that it takes beside the input, second runs of pieces included. */
+/* Runs forward without computing. bytes[0]: those that a training step would keep for backward, the
+ * input included; bytes[1]: the peak beside the input, second runs of pieces included. All counters
+ * are set back. */
 static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[2])
 {
     mlc_ctx *ctx = m->ctx;
@@ -49131,6 +49318,7 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[
     mlc_dtype dtype = ctx->dtype;
     mlc__params(m, mlc__param_dtype, &dtype);
     mlc_tensor *x = mlc_zeros(ctx, dtype, input);
+    /* The peak counts from here on: the input is outside of it. */
     const int64_t outside = ctx->mem.now[MLC_MEM_ACTIVATION];
     ctx->mem.top[MLC_MEM_ACTIVATION] = outside;
     if (x) mlc_forward(m, x);
@@ -49144,6 +49332,7 @@ static mlc_status mlc__dry_forward(mlc_module *m, mlc_dims input, int64_t bytes[
     return st;
 }
 
+/* If forward fails in a module, the table ends with it and the error's text. */
 MLC_IMPL mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user)
 {
     mlc__count count = { 0, 0, 0 };
@@ -49175,14 +49364,32 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.SKETCH.OPS ------------------------------------- S x, S^T x, and the sketched product
- * Signs are rows of a product's operand b that the product makes itself; normals are made a piece
- * at a time; the others have a kernel. Everything is along the last axis: another one is permuted
- * there and back. */
+ * A sketch S [rows,cols] is a random matrix that is a function of its seed and never stored,
+ * unless the program wants it so (stored). Operations: S x, S^T x, and sklinear, the sketched
+ * linear layer.
+ *
+ *   kind       elements     how it is applied                                      scale
+ *   signs      +-1          operand b of a product, which makes the signs itself   1/sqrt(rows)
+ *   gaussian   N(0,1)       made a piece at a time, then a product of each piece   1/sqrt(rows)
+ *   count      CountSketch  kernel sketch: a row and a sign for each column        1
+ *   srht       Hadamard     kernel sketch: signs, transform, some of its rows      sqrt(size/rows)
+ *   dense      any          stored: a matmul                                       1
+ *
+ *   mlc_sketch_apply, _t -> mlc__sketch_call: axis to the end -> operation "sketch"
+ *      -> mlc__sketch_run -> mlc__gemm | mlc__sketch_normals | mlc__sketch_places_run
+ *   mlc_sklinear -> mlc__sklinear_fused (signs): operation "sklinear", H and y by two products
+ *                -> mlc__sklinear_parts (others): sketches, linear, matmul
+ *
+ * All is along the last axis: another one is permuted there and back. Backward of S is S^T, of
+ * S^T S. Signs and normals of row r depend on seed, stream and r alone, so that pieces can be made
+ * in any order, and backward makes the same ones again. A struct mlc_sketch is a value; nodes hold
+ * copies of it, and save `stored`. */
 
 #ifndef MLC_NO_SKETCH
 
 #define MLC__SKETCH_PIECE (1 << 18)    /* normals at a time */
 
+/* scale keeps lengths: |S x|^2 is |x|^2 on average. Sizes are checked where the sketch is used. */
 MLC_IMPL mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t cols, uint64_t seed)
 {
     mlc_sketch s;
@@ -49199,7 +49406,8 @@ MLC_IMPL mlc_sketch mlc_sketch_make(mlc_sketch_kind kind, int64_t rows, int64_t 
     return s;
 }
 
-/* Is s a sketch that can be applied? */
+/* Checks that s can be applied, and that `stored` has its form: i32 words of 32 signs, or
+ * floats. */
 static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sketch *s)
 {
     MLC__REQUIRE(ctx, s != NULL, ARG, "%s: the sketch is NULL; mlc_sketch_make makes one", what);
@@ -49211,6 +49419,7 @@ static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sk
     MLC__REQUIRE(ctx, s->kind != MLC_SKETCH_SRHT || s->rows <= mlc__hadamard_size(s->cols), ARG,
                  "%s: %lld rows of a transform of %lld; take no more than it has", what,
                  (long long)s->rows, (long long)mlc__hadamard_size(s->cols));
+    /* From here on: the stored matrix, which dense sketches need and signs may have. */
     const mlc_tensor *t = s->stored;
     MLC__REQUIRE(ctx, t || s->kind != MLC_SKETCH_DENSE, ARG,
                  "%s: a dense sketch without `stored`; it is the matrix", what);
@@ -49231,7 +49440,8 @@ static mlc_status mlc__sketch_check(mlc_ctx *ctx, const char *what, const mlc_sk
     return MLC_OK;
 }
 
-/* b of a product is s, of signs, or its transpose; others of b may come behind. */
+/* Makes operand b of a product the signs of s, or with `turned` its transpose; columns of another b
+ * may come after these. bits: the signs where they are stored. */
 static void mlc__sketch_operand(const mlc_sketch *s, bool turned, mlc__product_spec *p)
 {
     struct mlc_k_signs *signs = &p->sink.signs;
@@ -49245,13 +49455,15 @@ static void mlc__sketch_operand(const mlc_sketch *s, bool turned, mlc__product_s
     signs->bits_row = mlc__parts(s->cols, 32);
 }
 
-/* Rows [row, row + n) of a sketch of normals, in f32 or f64: each row is a stream of its own, of
- * numbers in f32, whatever they are multiplied in. */
+/* Makes rows [row, row + n) of a sketch of normals, in f32 or f64. Each row is a stream of its own,
+ * of numbers in f32 whatever they are multiplied in, so that f64 has the same sketch: for f64 they
+ * are made in the last third of the buffer `piece` and cast to its beginning. */
 static mlc_status mlc__sketch_piece(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
                                     int64_t row, int64_t n, mlc_dtype dtype, char *piece)
 {
     const size_t all = (size_t)(MLC__SKETCH_PIECE + s->cols) * sizeof(float);
-    char *made = dtype == MLC_F64 ? piece + 2 * all : piece;             /* behind the f64 */
+    char *made = dtype == MLC_F64 ? piece + 2 * all : piece;             /* after the f64 */
+    /* Row r has the stream s->stream + (r << 32). */
     for (int64_t i = 0; i < n; i++) {
         const struct mlc_k_random normal = {
             MLC_RANDOM_NORMAL, MLC_F32, s->cols, made + (size_t)(i * s->cols) * sizeof(float),
@@ -49263,11 +49475,13 @@ static mlc_status mlc__sketch_piece(mlc_ctx *ctx, const char *what, const mlc_sk
     return mlc__cast_run_of(ctx, what, piece, dtype, made, MLC_F32, n * s->cols);
 }
 
-/* y (+)= x S^T, or x S: `back`. */
+/* y (+)= x S^T, or with `back` x S, for normals: piece by piece of S's rows. Forward a piece makes
+ * some columns of y; back it is a part of k, and pieces after the first add to y. */
 static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
                                       bool back, const mlc__product_spec *p)
 {
     const mlc_dtype dtype = mlc__wide(p->dtype);
+    /* Rows of a piece: about MLC__SKETCH_PIECE numbers, at least one row. */
     const int64_t most = mlc__max(1, mlc__min(s->rows, MLC__SKETCH_PIECE / s->cols));
     const size_t all = (size_t)(MLC__SKETCH_PIECE + s->cols) * sizeof(float);
     const size_t x = mlc_dtype_bytes(p->a.dtype), y = mlc_dtype_bytes(p->c.dtype);
@@ -49281,6 +49495,8 @@ static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_
         part.b.dtype = dtype;
         part.b.row = back ? s->cols : 1;
         part.b.col = back ? 1 : s->cols;
+        /* back: the piece is [n,cols] of b, rows of k. Forward: its transpose, columns of b and of
+         * y. */
         if (back) {
             part.k = n;
             part.a.data = p->a.data + (size_t)(row * p->a.col) * x;
@@ -49289,6 +49505,7 @@ static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_
             part.n = n;
             part.c.data = p->c.data + (size_t)(row * p->c.col) * y;
         }
+        /* Normals of this piece, then its product. */
         st = mlc__sketch_piece(ctx, what, s, row, n, dtype, part.b.data);
         if (st == MLC_OK) st = mlc__gemm(ctx, what, &part);
     }
@@ -49296,7 +49513,8 @@ static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_
     return st;
 }
 
-/* The same by the kernel: places first. */
+/* The same for count and srht by the kernel sketch. Places are drawn first: for count a row for
+ * each column, for srht a permutation of the transform's rows. */
 static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const mlc_sketch *s,
                                          bool back, const mlc__product_spec *p)
 {
@@ -49311,9 +49529,10 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     draw.n = srht ? mlc__hadamard_size(s->cols) : s->cols;
     draw.count = (uint64_t)s->rows;
     draw.seed = s->seed;
-    draw.stream = ~s->stream;          /* beside the signs' */
+    draw.stream = ~s->stream;          /* another one than the signs have */
     MLC__TRY(mlc__scratch(ctx, (size_t)draw.n * 8, &block, &index));
     draw.out = index;
+    /* The kernel: lines of x [m,..] one by one, with the drawn places in index. */
     memset(&k, 0, sizeof k);
     k.srht = srht;
     k.turned = back;
@@ -49332,6 +49551,7 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     k.scale = s->scale;
     mlc__block *room;
     const size_t bytes = mlc__workspace_sketch(ctx, &k);
+    /* Workspace of the draw is released before that of the kernel is taken. */
     mlc_status st = mlc__random_with_workspace(ctx, what, &draw);
     if (st == MLC_OK) st = mlc__scratch(ctx, bytes, &room, &k.workspace);
     if (st == MLC_OK) {
@@ -49343,8 +49563,8 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     return st;
 }
 
-/* y (+)= x S^T, or x S, of matrices: x and y have as many rows and all dtypes are one; + b, dense,
- * of signs. */
+/* y (+)= x S^T, or with `back` x S, of matrices with as many rows, all of one dtype. b, dense:
+ * added to each row, for signs only. */
 static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sketch *s, bool back,
                                   const mlc_tensor *y, const mlc_tensor *x, const mlc_tensor *b,
                                   bool acc)
@@ -49358,6 +49578,7 @@ static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sket
     p.a.col = p.c.col = 1;
     mlc__has_rows(x, &p.m, &p.a.row);
     mlc__has_rows(y, &p.m, &p.c.row);
+    /* y [m,n] = scale x [m,k] b [k,n], with b = S^T, or S for back. */
     p.n = back ? s->cols : s->rows;
     p.k = back ? s->rows : s->cols;
     p.alpha = s->scale;
@@ -49372,10 +49593,11 @@ static mlc_status mlc__sketch_run(mlc_ctx *ctx, const char *what, const mlc_sket
     return mlc__gemm(ctx, what, &p);
 }
 
+/* Parameters of the operation `sketch`. */
 typedef struct mlc__sketch_spec { mlc_sketch s; bool back; } mlc__sketch_spec;
 MLC__PARAMS(sketch)
 
-/* x [..,cols], or [..,rows] if back; b of the other length. */
+/* x [..,cols] -> [..,rows], or back; an input b has the length of the result's last axis. */
 static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -49396,6 +49618,7 @@ static mlc_status mlc__sketch_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* An input 1 is the bias, for signs. */
 static mlc_status mlc__sketch_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__sketch_spec *s = mlc__sketch_params(nd);
@@ -49403,6 +49626,7 @@ static mlc_status mlc__sketch_forward(mlc_ctx *ctx, mlc_node *nd)
                            nd->n_in > 1 ? nd->in[1] : NULL, false);
 }
 
+/* dx is dy sketched by the other direction; db the sum of dy's rows. */
 static mlc_status mlc__sketch_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, dx;
@@ -49426,7 +49650,7 @@ static const mlc__op mlc__sketch_op =
     { "sketch", mlc__sketch_shape, mlc__sketch_forward, mlc__sketch_backward,
       mlc__args_sketch, MLC__AMP_LOW, MLC_OP_CAPTURE };
 
-/* A matrix that is there is one of a product. */
+/* A stored matrix: a product of ordinary operations, which also differentiates them. */
 static mlc_tensor *mlc__sketch_dense(mlc_tensor *x, const mlc_sketch *s, bool back)
 {
     if (mlc__sketch_check(x->ctx, "sketch", s) != MLC_OK) return NULL;
@@ -49435,7 +49659,7 @@ static mlc_tensor *mlc__sketch_dense(mlc_tensor *x, const mlc_sketch *s, bool ba
     return s->scale == 1.0 ? y : mlc_mul_scalar(y, s->scale);
 }
 
-/* The permutations that bring an axis to the end, and back. */
+/* The permutations that bring an axis to the end and back. */
 static void mlc__axis_last(int32_t ndim, int32_t axis, mlc_dims *to, mlc_dims *from)
 {
     *to = *from = mlc_dims_of(ndim, NULL);
@@ -49443,7 +49667,7 @@ static void mlc__axis_last(int32_t ndim, int32_t axis, mlc_dims *to, mlc_dims *f
     for (int32_t d = 0; d < ndim; d++) from->v[to->v[d]] = d;
 }
 
-/* b: added to what signs make, or NULL. */
+/* S x along an axis, or S^T x with `back`; b: added to each row, of signs only, or NULL. */
 static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t axis, bool back,
                                     mlc_tensor *b)
 {
@@ -49461,6 +49685,7 @@ static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t 
         return mlc_permute(mlc__sketch_call(mlc_permute(x, to), s, last, back, b), from);
     }
     if (s->kind == MLC_SKETCH_DENSE) return mlc__sketch_dense(x, s, back);
+    /* Products and the kernel read rows: a matrix with a unit stride along the last axis. */
     if (x->stride[last] != 1 || !mlc__has_rows(x, &rows, &stride)) x = mlc_contiguous(x);
     nd = mlc__begin(&local, &mlc__sketch_op, b ? 2 : 1, x, b, NULL);
     if (!nd) return NULL;
@@ -49470,17 +49695,20 @@ static mlc_tensor *mlc__sketch_call(mlc_tensor *x, const mlc_sketch *s, int32_t 
     return mlc__finish(nd);
 }
 
+/* x along an axis of cols elements to one of rows. */
 MLC_IMPL mlc_tensor *mlc_sketch_apply(mlc_tensor *x, const mlc_sketch *s, int32_t axis)
 {
     return mlc__sketch_call(x, s, axis, false, NULL);
 }
 
+/* For sketches as projections: S^T S x is x on average. */
 MLC_IMPL mlc_tensor *mlc_sketch_apply_t(mlc_tensor *x, const mlc_sketch *s, int32_t axis)
 {
     return mlc__sketch_call(x, s, axis, true, NULL);
 }
 
-/* Numbers are made as they are asked for: without a tape, and without autocast. */
+/* Begins a piece of code whose numbers must not depend on the caller: without a tape, without
+ * autocast. */
 static struct mlc__autocast *mlc__exact_begin(mlc_ctx *ctx)
 {
     struct mlc__autocast *cast = ctx->installed.autocast;
@@ -49488,13 +49716,14 @@ static struct mlc__autocast *mlc__exact_begin(mlc_ctx *ctx)
     mlc_no_grad_begin(ctx);
     return cast;
 }
+/* Ends it; cast: what mlc__exact_begin returned. */
 static void mlc__exact_end(mlc_ctx *ctx, struct mlc__autocast *cast)
 {
     mlc_no_grad_end(ctx);
     ctx->installed.autocast = cast;
 }
 
-/* What it makes of the unit vectors, of which there are fewer. */
+/* The matrix as it is: the sketch of unit vectors, of the side on which these are fewer. */
 MLC_IMPL mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype)
 {
     if (!ctx || mlc__sketch_check(ctx, "sketch_matrix", s) != MLC_OK) return NULL;
@@ -49507,7 +49736,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dt
     return matrix;
 }
 
-/* On the host: a word for 32 signs is little. */
+/* Signs as words of 32 bits [rows,ceil(cols / 32)], i32, made on the host: they are few. */
 MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
 {
     if (!ctx || mlc__sketch_check(ctx, "sketch_bits", s) != MLC_OK) return NULL;
@@ -49518,6 +49747,7 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
     mlc_tensor *t = mlc__make(ctx, "sketch_bits", MLC_I32, mlc_dims2(s->rows, words));
     uint32_t *line = MLC__HEAP(uint32_t *, ctx, (size_t)(words + 3) / 4 * 16, "sketch_bits");
     mlc_status st = t && line ? MLC_OK : MLC_ERR_NOMEM;
+    /* A call of Philox makes four words; the order is that in which products make signs. */
     for (int64_t r = 0; r < s->rows && st == MLC_OK && !ctx->dry_run; r++) {
         for (int64_t w = 0; w < words; w += 4) {
             const mlc__words four = mlc__philox(s->seed, s->stream,
@@ -49531,11 +49761,13 @@ MLC_IMPL mlc_tensor *mlc_sketch_bits(mlc_ctx *ctx, const mlc_sketch *s)
     return st == MLC_OK ? t : NULL;
 }
 
-/* ---- sklinear: all terms at once. H = [x s1^T, x U2^T], y = H [U1; s2]; back: G = [dy s2^T, dy
- * U1^T], dx = G [U2; s1]. Scales are in H and G, so that signs stay +-1. In 16 bits the second half
- * of H and G begins at a multiple of 32; zeros are between. */
+/* ---- sklinear: y = x W^T + b with W = sum of (U1^T s1 + s2^T U2) / (2 terms), in two products. H
+ * = [x s1^T, x U2^T], y = H [U1; s2]; backward: G = [dy s2^T, dy U1^T], dx = G [U2; s1]. All terms
+ * are one below the other in s1, s2 and U. Scales are in H and G, so that signs stay +-1. In 16
+ * bits the second half of H and G begins at a multiple of 32; zeros are between. */
 
-/* linear: first, since functions of IMPL.OPS.LINEAR read it. */
+/* Parameters of the operation `sklinear`. linear is first, as functions of IMPL.OPS.LINEAR read
+ * it. */
 typedef struct mlc__sklinear_spec {
     mlc__linear_spec linear;
     mlc_sketch       u[2];
@@ -49543,18 +49775,20 @@ typedef struct mlc__sklinear_spec {
 } mlc__sklinear_spec;
 MLC__PARAMS(sklinear)
 
-/* Where the second half of H begins, and its width. */
+/* Column at which the second half of H begins; before it r columns of the first half and zeros. */
 static int64_t mlc__sklinear_half(const mlc_node *nd)
 {
     const int64_t rank = nd->in[1]->shape[0];
     return mlc__is_half(mlc__sklinear_params(nd)->linear.dtype) ? mlc__parts(rank, 32) * 32 : rank;
 }
 
+/* Columns of H and G. */
 static int64_t mlc__sklinear_width(const mlc_node *nd)
 {
     return mlc__sklinear_half(nd) + nd->in[1]->shape[0];
 }
 
+/* Checks shapes: x [..,in], s1 [r,in], s2 [r,out], U1 [r,out], U2 [r,in], b [out]. */
 static mlc_status mlc__sklinear_shapes(mlc_ctx *ctx, const mlc_tensor *x, const mlc_tensor *s1,
                                        const mlc_tensor *s2, const mlc_tensor *b,
                                        const mlc_sketch *u1, const mlc_sketch *u2)
@@ -49578,7 +49812,9 @@ static mlc_status mlc__sklinear_shapes(mlc_ctx *ctx, const mlc_tensor *x, const 
     return MLC_OK;
 }
 
-/* Outputs: y, H, and what the activation met or made if that is not y. */
+/* Declares outputs y, H [rows,width] and, where backward cannot compute the activation's derivative
+ * from y, a third one with its input or, under dropout, its result. Saves only what the gradients
+ * that are wanted will read. */
 static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
@@ -49598,6 +49834,7 @@ static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
         MLC__TRY(mlc__out(ctx, nd, linear->dtype, x->ndim, shape));
         kept = nd->out[2];
     }
+    /* ds1 reads x and U1; dx reads s1, s2 and both U; ds2 reads H. */
     if (mlc__needs(nd, 1)) mlc__save(nd, x);
     if (mlc__needs(nd, 0)) mlc__save(nd, nd->in[1]);
     if (mlc__needs(nd, 0)) mlc__save(nd, nd->in[2]);
@@ -49612,7 +49849,7 @@ static mlc_status mlc__sklinear_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Matrices of rows, whatever the axes before the last. */
+/* t as a matrix of rows, whatever the axes before the last; *rows gets their number. */
 static mlc__mats mlc__sklinear_rows(const mlc_tensor *t, int64_t *rows)
 {
     mlc__mats m;
@@ -49624,14 +49861,14 @@ static mlc__mats mlc__sklinear_rows(const mlc_tensor *t, int64_t *rows)
     return m;
 }
 
-/* Columns from `col` on. */
+/* The matrix from column `col` on. */
 static mlc__mats mlc__mats_from(mlc__mats m, int64_t col)
 {
     m.data += (size_t)(col * m.col) * mlc_dtype_bytes(m.dtype);
     return m;
 }
 
-/* c = alpha a b; b is s or, turned, its transpose. */
+/* c [m,n] = alpha a b (+ p's beta c). b NULL: p has signs as its operand b. */
 static mlc_status mlc__sklinear_product(mlc_ctx *ctx, const mlc_node *nd, mlc__product_spec *p,
                                         const mlc__mats *a, const mlc__mats *b, const mlc__mats *c,
                                         int64_t m, int64_t n, int64_t k, double alpha)
@@ -49648,7 +49885,8 @@ static mlc_status mlc__sklinear_product(mlc_ctx *ctx, const mlc_node *nd, mlc__p
     return mlc__gemm(ctx, nd->op->name, p);
 }
 
-/* h = [alpha[0] x s^T, alpha[1] x u^T]; s NULL: only the second half. */
+/* Both halves of H, or of G with dy, s2 and U1: h = [alpha[0] x s^T, alpha[1] x u^T]. s NULL: only
+ * the second half. x is [rows,n]. */
 static mlc_status mlc__sklinear_narrow(mlc_ctx *ctx, const mlc_node *nd, const mlc__mats *x,
                                        int64_t rows, int64_t n, const mlc__mats *h,
                                        const mlc_tensor *s, const mlc_sketch *u,
@@ -49659,27 +49897,32 @@ static mlc_status mlc__sklinear_narrow(mlc_ctx *ctx, const mlc_node *nd, const m
     mlc__product_spec p;
     int64_t unused;
     memset(&p, 0, sizeof p);
+    /* Columns between the halves must be zeros, as the next product runs over them. */
     if (half != rank && rows > 0) {
         const struct mlc_k_fill zeros = { h->dtype, rows * mlc__sklinear_width(nd), h->data,
                                           0.0, 0.0, 0 };
         MLC__TRY(mlc__run_fill(ctx, nd->op->name, &zeros));
     }
+    /* First half: x s^T, unless s is NULL. */
     if (s) {
         const mlc__mats b = mlc__mats_flip(mlc__sklinear_rows(s, &unused));
         MLC__TRY(mlc__sklinear_product(ctx, nd, &p, x, &b, h, rows, rank, n, alpha[0]));
         memset(&p, 0, sizeof p);
     }
+    /* Second half: x u^T, with signs as operand b. */
     mlc__sketch_operand(u, true, &p);
     return mlc__sklinear_product(ctx, nd, &p, x, NULL, &second, rows, rank, n, alpha[1]);
 }
 
-/* Numbers of U and 1/(2 terms) together: of s1's half of H and U1's of G, and of the others. */
+/* The scale of one half of H or G: that of U times 1/(2 terms). which 0: U1's, with which s1's half
+ * of H is multiplied; 1: U2's. */
 static double mlc__sklinear_scale(const mlc_node *nd, int which)
 {
     const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
     return s->u[which].scale / (2.0 * (double)s->terms);
 }
 
+/* H by two products, y by one over [U1; s2], with bias, activation and dropout in its epilogue. */
 static mlc_status mlc__sklinear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
@@ -49694,8 +49937,10 @@ static mlc_status mlc__sklinear_forward(mlc_ctx *ctx, mlc_node *nd)
     const mlc__mats y = mlc__sklinear_rows(nd->out[0], &unused);
     mlc__product_spec p;
     if (rows == 0) return MLC_OK;
+    /* Pass 1: H. */
     MLC__TRY(mlc__sklinear_narrow(ctx, nd, &x, rows, s1->shape[1], &h, s1, &u[1], alpha));
     memset(&p, 0, sizeof p);
+    /* Pass 2: y = H b, where b is s2 followed by U1: signs come from row `half` on. */
     mlc__sketch_operand(&u[0], false, &p);
     p.sink.signs.rows = mlc__sklinear_half(nd);
     p.sink.act = linear->act;
@@ -49710,7 +49955,7 @@ static mlc_status mlc__sklinear_forward(mlc_ctx *ctx, mlc_node *nd)
                                  mlc__sklinear_width(nd), 1.0);
 }
 
-/* ds [r,n] = h^T x. */
+/* ds [r,n] (+)= h^T x. */
 static mlc_status mlc__sklinear_ds(mlc_ctx *ctx, const mlc_node *nd, const mlc__mats *h,
                                    const mlc__mats *x, int64_t rows, const mlc_tensor *ds, bool acc)
 {
@@ -49722,6 +49967,8 @@ static mlc_status mlc__sklinear_ds(mlc_ctx *ctx, const mlc_node *nd, const mlc__
     return mlc__sklinear_product(ctx, nd, &p, &a, x, &c, ds->shape[0], ds->shape[1], rows, 1.0);
 }
 
+/* dx = G [U2; s1]. Where x was made by a linear layer with an activation, its derivative is applied
+ * in the epilogue. */
 static mlc_status mlc__sklinear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *g, int64_t rows,
                                    mlc_tensor *dx, bool acc)
 {
@@ -49738,7 +49985,8 @@ static mlc_status mlc__sklinear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *
                                  mlc__sklinear_width(nd), 1.0);
 }
 
-/* G lives in scratch: s2's half is of use for dx only. */
+/* Gradients of s1 and x. G is in scratch memory; its first half, dy s2^T, is made only if dx is
+ * wanted. */
 static mlc_status mlc__sklinear_inner(mlc_ctx *ctx, mlc_node *nd, const mlc__mats *dy, int64_t rows,
                                       void *scratch)
 {
@@ -49754,6 +50002,7 @@ static mlc_status mlc__sklinear_inner(mlc_ctx *ctx, mlc_node *nd, const mlc__mat
     int64_t unused;
     MLC__TRY(mlc__sklinear_narrow(ctx, nd, dy, rows, nd->in[2]->shape[1], &g,
                                   whole ? nd->in[2] : NULL, &s->u[0], alpha));
+    /* ds1 = (dy U1^T)^T x. */
     if (mlc__grad_in(nd, 1, &dx, &acc, &st)) {
         const mlc__mats second = mlc__mats_from(g, half), x = mlc__sklinear_rows(nd->in[0],
                                                                                  &unused);
@@ -49763,6 +50012,7 @@ static mlc_status mlc__sklinear_inner(mlc_ctx *ctx, mlc_node *nd, const mlc__mat
     return st;
 }
 
+/* The activation's derivative, then db, ds2 = (x U2^T)^T dy from H, and the others from G. */
 static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -49782,6 +50032,7 @@ static mlc_status mlc__sklinear_backward(mlc_ctx *ctx, mlc_node *nd)
                                            mlc__sklinear_half(nd));
         st = mlc__sklinear_ds(ctx, nd, &h, &in, rows, &dx, acc);
     }
+    /* Only s1 and x need G, [rows,width]. */
     if (st != MLC_OK || !(mlc__needs(nd, 0) || mlc__needs(nd, 1))) return st;
     MLC__TRY(mlc__scratch(ctx, (size_t)rows * wide * mlc_dtype_bytes(dy.dtype), &block, &scratch));
     st = mlc__sklinear_inner(ctx, nd, &in, rows, scratch);
@@ -49800,7 +50051,7 @@ static const mlc__op mlc__sklinear_op =
       mlc__args_sklinear, MLC__AMP_LINEAR_2,
       MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
-/* With sketches that are not signs: the operations one by one. */
+/* sklinear of sketches that are not signs: the operations one by one. */
 static mlc_tensor *mlc__sklinear_parts(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
                                        const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
                                        const mlc_epilogue *e)
@@ -49809,6 +50060,7 @@ static mlc_tensor *mlc__sklinear_parts(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
         s2 = s2->dtype == x->dtype ? s2 : mlc_cast(s2, x->dtype);
         b = !b || b->dtype == x->dtype ? b : mlc_cast(b, x->dtype);
     }
+    /* (x s1^T) U1 + (x U2^T) s2. */
     mlc_tensor *first = mlc_sketch_apply_t(mlc_linear(x, s1, NULL), u1, -1);
     mlc_tensor *second = mlc_matmul(mlc_sketch_apply(x, u2, -1), s2);
     mlc_tensor *y = mlc_mul_scalar(mlc_add(first, second), 0.5 / (double)terms);
@@ -49817,7 +50069,8 @@ static mlc_tensor *mlc__sklinear_parts(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     return e->dropout != 0.0 ? mlc_dropout(y, e->dropout) : y;
 }
 
-/* What stays as it is while s1, s2 and x are rounded to 16 bits. */
+/* sklinear of signs as one operation. In 16 bits parameters may stay f32, which the products round;
+ * b is read as it is. */
 static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
                                        const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
                                        const mlc_epilogue *e)
@@ -49835,6 +50088,7 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     if (e->dropout != 0.0) mlc__drops(x->ctx);
     nd = mlc__begin_n(&local, &mlc__sklinear_op, b ? 4 : 3, in);
     if (!nd) return NULL;
+    /* Under autocast an x in f32 was left as it is: the products round it to 16 bits. */
     const struct mlc__autocast *cast = nd->in[0]->ctx->installed.autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
     mlc__sklinear_spec *s = mlc__sklinear_params(nd);
@@ -49849,6 +50103,7 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     return mlc__finish(nd);
 }
 
+/* The residual of an epilogue is added by an operation after it. */
 MLC_IMPL mlc_tensor *mlc_sklinear(mlc_tensor *x, mlc_tensor *s1, mlc_tensor *s2, mlc_tensor *b,
                                   const mlc_sketch *u1, const mlc_sketch *u2, int64_t terms,
                                   const mlc_epilogue *epilogue)
@@ -49874,17 +50129,34 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.SKETCH.LAYERS ---------------------------------- sklinear as a module, and its starts
- * S1 and S2 are parameters, U a seed in a buffer: the sketches are made from it whenever it has
- * changed, by a load, say. Streams of the seed: 1 is U1, 2 is U2. */
+ * sklinear as a module. S1 [r,in] and S2 [r,out] are parameters, r = num_terms low_rank; U is
+ * kept in one of three ways:
+ *
+ *   from seed   a buffer "seed", i64 [1]; sketches are made anew when it has changed, by a load say
+ *   as bits     buffers "u1", "u2", i32: signs as words
+ *   as floats   buffers "u1", "u2": a dense matrix; also for a start by subspace
+ *
+ * Streams of the seed: 1 is U1, 2 is U2. A layer starts fresh (S uniform), or from a dense
+ * weight W:
+ *
+ *   copy       S1 = U1 W, S2 = U2 W^T: the layer's weight is W on average
+ *   scaled     the same, shrunk so that its norm is that of W on average
+ *   fit        least squares: S1 for W, then S2 for the rest
+ *   subspace   the same with U of the largest directions of W, and of the rest
+ *
+ *   mlc_nn_sklinear_ex -> mlc__sklinear_declare_all -> [mlc__sklinear_begin: build, then
+ *      mlc__sklinear_fill: seed, mlc__sklinear_keep (U), mlc__sklinear_from (S), bias] */
 
 #ifndef MLC_NO_SKETCH
 
-/* The whole part, within what an i64 holds. */
+/* x without its fraction, clamped to the range of i64. */
 static int64_t mlc__whole(double x)
 {
     return x < -9.2e18 ? INT64_MIN : x < 9.2e18 ? (int64_t)x : INT64_MAX;
 }
 
+/* Numbers and operations of a sketched and a dense layer, in f64, which does not overflow. rank_*:
+ * the rank below which the sketched one is smaller. */
 MLC_IMPL mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num_terms,
                                             int64_t low_rank)
 {
@@ -49903,6 +50175,7 @@ MLC_IMPL mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num
     return c;
 }
 
+/* n rounded up to a multiple, unless that adds more than a fifth. */
 MLC_IMPL int64_t mlc_sketch_round(int64_t n, int64_t multiple)
 {
     if (n < 1 || multiple < 1 || n > INT64_MAX - multiple) return n;
@@ -49910,15 +50183,17 @@ MLC_IMPL int64_t mlc_sketch_round(int64_t n, int64_t multiple)
     return (double)up <= 1.2 * (double)n ? up : n;
 }
 
+/* User data of a sketched linear; the tensors are the module's. */
 typedef struct mlc__sklinear_user {
     mlc_tensor *s1, *s2, *b;           /* stable: see mlc__param */
     mlc_tensor *seed, *stored[2];      /* U as a seed, or as it is */
     mlc_sketch  u[2];
     int64_t     terms;
-    uint64_t    stamp;                 /* of the seed that u was made from */
+    uint64_t    stamp;                 /* of the seed's storage when u was made */
 } mlc__sklinear_user;
 
-/* The seed as it is now; stamp is that of the one that s has. A dry run reads nothing. */
+/* Reads the seed if it has changed since `stamp`, which is updated with it. A dry run reads
+ * nothing. */
 static mlc_status mlc__sketch_seed(mlc_tensor *seed, uint64_t *stamp, mlc_sketch *s)
 {
     int64_t now;
@@ -49929,6 +50204,7 @@ static mlc_status mlc__sketch_seed(mlc_tensor *seed, uint64_t *stamp, mlc_sketch
     return MLC_OK;
 }
 
+/* Brings both sketches in line with the seed; nothing to do where U is stored. */
 static mlc_status mlc__sklinear_seed(mlc__sklinear_user *u)
 {
     if (!u->seed) return MLC_OK;
@@ -49937,6 +50213,7 @@ static mlc_status mlc__sklinear_seed(mlc__sklinear_user *u)
     return MLC_OK;
 }
 
+/* The class's call; reads the seed first, if it has changed. */
 static mlc_tensor *mlc__sklinear_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -49944,6 +50221,7 @@ static mlc_tensor *mlc__sklinear_module(mlc_module *m, mlc_tensor *x, const mlc_
     return mlc_sklinear(x, u->s1, u->s2, u->b, &u->u[0], &u->u[1], u->terms, e);
 }
 
+/* mlc__fuse.sketch: for mlc_sklinear_to_panther. */
 static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 {
     return MLC__CAST(mlc__sklinear_user *, m->user);
@@ -49951,6 +50229,7 @@ static mlc__sklinear_user *mlc__sklinear_of(const mlc_module *m)
 
 MLC__FUSE(mlc__sklinear_fuse, MLC__CAN(sketch, mlc__sklinear_of))
 
+/* Signs from a seed, fresh, with a bias. */
 MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                         int64_t low_rank)
 {
@@ -49963,6 +50242,7 @@ MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out,
     return d;
 }
 
+/* Checks a desc with its weight and bias. */
 static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->in > 0 && d->out > 0 && d->num_terms > 0 && d->low_rank > 0 &&
@@ -49978,6 +50258,7 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *
                           (unsigned)d->start <= MLC_SKETCH_SUBSPACE, ARG,
                  "nn_sklinear: unknown u %d, store %d or start %d", (int)d->u, (int)d->store,
                  (int)d->start);
+    /* A transform has only so many rows to choose from. */
     MLC__REQUIRE(ctx, d->u != MLC_SKETCH_SRHT ||
                           d->num_terms * d->low_rank <= mlc__min(mlc__hadamard_size(d->in),
                                                                  mlc__hadamard_size(d->out)), ARG,
@@ -50006,7 +50287,7 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *
     return MLC_OK;
 }
 
-/* Larger than dense is allowed, and said. */
+/* Warns where the layer stores more numbers than a dense one, which is allowed. */
 static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     const mlc_sketch_cost c = mlc_sketch_cost_of(d->in, d->out, d->num_terms, d->low_rank);
@@ -50022,7 +50303,8 @@ static void mlc__sklinear_warn(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
     mlc__log(ctx, MLC_LOG_WARNING, text);
 }
 
-/* The sketches that the desc asks for, of any seed. Each of the terms keeps lengths. */
+/* Makes the sketches of the desc, whose seed is read later. scale: each of the terms keeps lengths
+ * by itself, while mlc_sketch_make has scaled for all of them together. */
 static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_nn_sklinear_desc *d)
 {
     const int64_t rank = d->num_terms * d->low_rank;
@@ -50035,7 +50317,8 @@ static void mlc__sklinear_sketches(mlc__sklinear_user *u, const mlc_nn_sklinear_
     u->stamp = UINT64_MAX;             /* of no seed */
 }
 
-/* The buffer of a seed: given, or drawn when it is built. */
+/* Declares the buffer of a seed: the given one, or one drawn when the module is built, below
+ * 2^53. */
 static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64_t seed)
 {
     mlc_param_desc p = mlc_param_desc_make(mlc_dims1(1));
@@ -50047,7 +50330,7 @@ static mlc_tensor *mlc__sketch_declare_seed(mlc_module *m, bool has_seed, uint64
     return mlc__declare(m, m->cls.name, "seed", &p);
 }
 
-/* Declares parameter or buffer; earlier failures stay. */
+/* Declares a parameter or a buffer unless an earlier one has failed, which *fine keeps. */
 static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char *name,
                                   const mlc_param_desc *p, bool *fine)
 {
@@ -50056,6 +50339,7 @@ static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char 
     *fine = *place != NULL;
 }
 
+/* Declares s1, s2, bias, and the buffers of U. */
 static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -50076,6 +50360,7 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc 
     p.a = -bound;
     p.b = bound;
     if (!d->no_bias) mlc__sklinear_declare(m, &u->b, "bias", &p, &fine);
+    /* U: a seed, or two buffers. */
     if (d->start != MLC_SKETCH_SUBSPACE && d->store == MLC_SKETCH_FROM_SEED) {
         u->seed = fine ? mlc__sketch_declare_seed(m, d->has_seed, d->seed) : NULL;
         return u->seed != NULL;
@@ -50092,7 +50377,8 @@ static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc 
     return fine;
 }
 
-/* U as it will be kept, written to its buffers. */
+/* Writes U to its buffers u1 and u2, as bits or floats, and lets the sketches read these. Without a
+ * seed one is drawn. */
 static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -50103,6 +50389,7 @@ static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_nn_sklinear_desc *
                                              (uint64_t)ctx->roots);
             u->u[i].seed = (uint64_t)w.w[0] << 21 | w.w[1] >> 11;
         }
+        /* Made from the seed once, copied to the buffer, and read from there from now on. */
         const bool bits = d->store == MLC_SKETCH_AS_BITS;
         mlc_tensor *s = bits ? mlc_sketch_bits(ctx, &u->u[i])
                              : mlc_sketch_matrix(ctx, &u->u[i], u->stored[i]->dtype);
@@ -50117,10 +50404,13 @@ static mlc_status mlc__sklinear_keep(mlc_module *m, const mlc_nn_sklinear_desc *
 
 /* ---- starts from a dense weight, in f64: W = c (U1^T s1 + s2^T U2), c = 1/(2 terms) */
 
-/* The inverse of the Cholesky factor of a, n x n, in place: lower, zeros above. A direction that
- * depends on those before it becomes a row and a column of zeros. */
+/* Replaces a, [n,n], by the inverse of its Cholesky factor, lower, with zeros above. A direction
+ * that depends on those before it (a pivot below 1e-13 of the largest diagonal) becomes a row and a
+ * column of zeros, so that fits ignore it. */
 static void mlc__cholesky_inverse(double *a, int64_t n)
 {
+    /* Pass 1: the factor, column by column, with inverse pivots on the diagonal. top: the largest
+     * element of a's diagonal. */
     double top = 0.0;
     for (int64_t i = 0; i < n; i++) top = a[i * n + i] > top ? a[i * n + i] : top;
     for (int64_t j = 0; j < n; j++) {
@@ -50134,6 +50424,7 @@ static void mlc__cholesky_inverse(double *a, int64_t n)
             row[i] = 0.0;
         }
     }
+    /* Pass 2: the inverse of the lower triangle, row by row. */
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < i; j++) {
             double v = 0.0;
@@ -50142,7 +50433,7 @@ static void mlc__cholesky_inverse(double *a, int64_t n)
         }
 }
 
-/* L^-1 of rows rows^T = L L^T: times rows it makes them orthonormal. */
+/* L^-1 of rows rows^T = L L^T, f64 [r,r]: L^-1 rows are orthonormal. Computed on the host. */
 static mlc_tensor *mlc__whitener(mlc_tensor *rows)
 {
     mlc_tensor *gram = mlc_matmul(rows, mlc_transpose(rows, 0, 1));
@@ -50159,19 +50450,20 @@ static mlc_tensor *mlc__whitener(mlc_tensor *rows)
     return t;
 }
 
-/* A in the least squares of |W - U^T A|, U [r,m], W [m,n]. */
+/* A [r,n] that minimizes |W - U^T A|, U [r,m], W [m,n]: (U U^T)^-1 U W. */
 static mlc_tensor *mlc__sketch_fit(mlc_tensor *u, mlc_tensor *w)
 {
     mlc_tensor *l = mlc__whitener(u);
     return l ? mlc_matmul(mlc_transpose(l, 0, 1), mlc_matmul(l, mlc_matmul(u, w))) : NULL;
 }
 
-/* r orthonormal rows that span the largest directions of w [m,n] in its first axis, or as many as
- * there are: subspace iteration from random rows. */
+/* Up to r orthonormal rows [r,m] that span the largest directions of w [m,n] in its first axis: 16
+ * steps of subspace iteration from random rows, orthonormal again after each. */
 static mlc_tensor *mlc__sketch_subspace(mlc_tensor *w, int64_t rank)
 {
     const mlc_sketch start = mlc_sketch_make(MLC_SKETCH_GAUSSIAN, rank, w->shape[1], 1);
     mlc_tensor *q = mlc_transpose(mlc_sketch_apply(w, &start, 1), 0, 1);          /* [r,m] */
+    /* q is [r,m] throughout: orthonormal rows, then q w w^T. */
     for (int i = 0; i < 16 && q; i++) {
         mlc_tensor *l = mlc__whitener(q);
         q = l ? mlc_matmul(l, q) : NULL;
@@ -50181,14 +50473,15 @@ static mlc_tensor *mlc__sketch_subspace(mlc_tensor *w, int64_t rank)
     return q;
 }
 
-/* U1^T s1 + s2^T U2, [out,in]. */
+/* U1^T s1 + s2^T U2, [out,in]: the layer's weight without its factor. */
 static mlc_tensor *mlc__sketch_back(mlc_tensor *u1, mlc_tensor *s1, mlc_tensor *u2, mlc_tensor *s2)
 {
     return mlc_add(mlc_matmul(mlc_transpose(u1, 0, 1), s1), mlc_matmul(mlc_transpose(s2, 0, 1),
                                                                       u2));
 }
 
-/* How many times the weight's squares the random copy is off, on average. */
+/* Variance of a copy in units of |W|^2, for the factor of a scaled copy: the norm of a copy is on
+ * average sqrt(1 + variance) times that of W. */
 static double mlc__sketch_variance(const mlc_nn_sklinear_desc *d)
 {
     const double n = (double)(d->in + d->out), r = (double)(d->num_terms * d->low_rank);
@@ -50196,7 +50489,7 @@ static double mlc__sketch_variance(const mlc_nn_sklinear_desc *d)
     return (d->u == MLC_SKETCH_GAUSSIAN ? n + 2.0 : n - 2.0) / (4.0 * r);
 }
 
-/* s[0], s[1] for the U there is, which a subspace start makes. */
+/* Computes s[0] and s[1] for U, which a start by subspace makes first. c: the layer's factor. */
 static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d, mlc_tensor *w,
                                     mlc_tensor *u[2], mlc_tensor *s[2])
 {
@@ -50209,6 +50502,7 @@ static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d,
         s[1] = mlc_mul_scalar(mlc_matmul(u[1], mlc_transpose(w, 0, 1)), by);
         return s[0] && s[1] ? MLC_OK : ctx->status;
     }
+    /* A fit, one side after the other: a = S1 c, the rest goes to S2. */
     const bool subspace = d->start == MLC_SKETCH_SUBSPACE;
     if (subspace && !(u[0] = mlc__sketch_subspace(w, rank))) return ctx->status;
     mlc_tensor *a = mlc__sketch_fit(u[0], w);
@@ -50221,7 +50515,7 @@ static mlc_status mlc__sketch_start(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d,
     return s[0] && s[1] ? MLC_OK : ctx->status;
 }
 
-/* |W - what the layer makes of it| / |W|. */
+/* Relative error of the start: |W - the layer's weight| / |W|, Frobenius norms. */
 static double mlc__sketch_error(const mlc_nn_sklinear_desc *d, mlc_tensor *w, mlc_tensor *u[2],
                                 mlc_tensor *s[2])
 {
@@ -50231,7 +50525,7 @@ static double mlc__sketch_error(const mlc_nn_sklinear_desc *d, mlc_tensor *w, ml
     return mlc_item(mlc_norm(mlc_sub(w, made), 2.0, mlc_dims0(), false)) / (all > 0.0 ? all : 1.0);
 }
 
-/* The weight to start from, in f64: the desc's, or one drawn as for a dense layer. */
+/* The weight to start from, in f64: the desc's, or one drawn as a dense layer draws it. */
 static mlc_tensor *mlc__sketch_weight(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     if (d->weight) return mlc_cast(d->weight, MLC_F64);
@@ -50242,18 +50536,20 @@ static mlc_tensor *mlc__sketch_weight(mlc_ctx *ctx, const mlc_nn_sklinear_desc *
     draw.dtype = MLC_F64;
     draw.n = mlc__numel(w);
     draw.out = mlc__data(w);
+    /* Each layer draws other numbers: it is a root of its own here, and roots counts those. */
     draw.seed = ctx->seed;
     draw.stream = mlc__hash("nn_sklinear") + (uint64_t)ctx->roots;
     return mlc__run_random(ctx, "nn_sklinear", &draw) == MLC_OK ? w : NULL;
 }
 
+/* Copies `from`, cast, into a parameter or a buffer; from NULL: the error before. */
 static mlc_status mlc__sklinear_put(mlc_tensor *to, mlc_tensor *from)
 {
     mlc_tensor *cast = mlc_cast(from, to->dtype);
     return cast ? mlc_copy_into(to, cast) : to->ctx->status;
 }
 
-/* Parameters, and U if it is kept, from a dense weight. */
+/* Fills the parameters, and U if the start makes it, from a dense weight. */
 static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -50267,6 +50563,7 @@ static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_nn_sklinear_desc *
     MLC__TRY(mlc__sketch_start(ctx, d, w, u, s));
     MLC__TRY(mlc__sklinear_put(user->s1, s[0]));
     MLC__TRY(mlc__sklinear_put(user->s2, s[1]));
+    /* A start by subspace has made U: it is stored as a dense sketch. */
     for (int i = 0; i < 2 && subspace; i++) {
         MLC__TRY(mlc__sklinear_put(user->stored[i], u[i]));
         user->u[i].kind = MLC_SKETCH_DENSE;
@@ -50277,7 +50574,7 @@ static mlc_status mlc__sklinear_from(mlc_module *m, const mlc_nn_sklinear_desc *
     return ctx->status;
 }
 
-/* What a built module needs filled in. */
+/* Fills in all that a built module needs beyond its declarations. */
 static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *user = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -50288,6 +50585,7 @@ static mlc_status mlc__sklinear_fill(mlc_module *m, const mlc_nn_sklinear_desc *
     return d->bias ? mlc__sklinear_put(user->b, d->bias) : MLC_OK;
 }
 
+/* Builds the module and fills it in, in a scope, without tape and autocast. */
 static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc_ctx *ctx = m->ctx;
@@ -50300,6 +50598,7 @@ static mlc_status mlc__sklinear_begin(mlc_module *m, const mlc_nn_sklinear_desc 
     return st;
 }
 
+/* A weight without a start means a fit. A fresh layer from a seed is not even built here. */
 MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_nn_sklinear_desc *desc)
 {
     static const mlc_module_class cls = { "SKLinear", NULL, NULL, mlc__sklinear_module,
@@ -50314,6 +50613,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_ex(mlc_ctx *ctx, const mlc_nn_sklinear_desc
     if (!m) return NULL;
     m->fuse = &mlc__sklinear_fuse;
     mlc__sklinear_sketches(MLC__CAST(mlc__sklinear_user *, m->user), &d);
+    /* A layer that is all declarations is filled in by the first build. */
     const bool fills = d.weight || d.bias || d.store != MLC_SKETCH_FROM_SEED ||
                        d.start != MLC_SKETCH_FRESH;
     return mlc__module_done(m, mlc__sklinear_declare_all(m, &d) &&
@@ -50329,19 +50629,21 @@ MLC_IMPL mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int6
 
 /* ---- Panther's tensors: a term after the other, S1 and U2 with the rank last */
 
-/* [l,n,k] <-> [l k,n] */
+/* Panther's [l,n,k] as rows [l k,n]. */
 static mlc_tensor *mlc__panther_rows(mlc_tensor *t)
 {
     return t && t->ndim == 3 ? mlc_reshape(mlc_contiguous(mlc_transpose(t, 1, 2)),
                                            mlc_dims2(t->shape[0] * t->shape[2], t->shape[1]))
                              : NULL;
 }
+/* Rows [l k,n] as [l,k,n]. */
 static mlc_tensor *mlc__panther_terms(mlc_tensor *t, int64_t terms)
 {
     const int64_t rank = t ? t->shape[0] / terms : 0;
     return t ? mlc_reshape(t, mlc_dims3(terms, rank, t->shape[1])) : NULL;
 }
 
+/* Checks Panther's four tensors: f32 or f64, all of one dtype. */
 static mlc_status mlc__panther_check(mlc_ctx *ctx, mlc_tensor *const t[4])
 {
     for (int i = 0; i < 4; i++)
@@ -50357,6 +50659,7 @@ static mlc_status mlc__panther_check(mlc_ctx *ctx, mlc_tensor *const t[4])
     return MLC_OK;
 }
 
+/* Copies Panther's four tensors into parameters and buffers. */
 static mlc_status mlc__panther_fill(mlc_module *m, mlc_tensor *const t[4])
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
@@ -50368,6 +50671,7 @@ static mlc_status mlc__panther_fill(mlc_module *m, mlc_tensor *const t[4])
     return MLC_OK;
 }
 
+/* Seed 0 is given, since sketches made of any seed are overwritten by Panther's at once. */
 MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_tensor *S2s,
                                              mlc_tensor *U1s, mlc_tensor *U2s, mlc_tensor *bias)
 {
@@ -50389,6 +50693,7 @@ MLC_IMPL mlc_module *mlc_nn_sklinear_panther(mlc_ctx *ctx, mlc_tensor *S1s, mlc_
     return mlc__module_done(m, st == MLC_OK);
 }
 
+/* Copies [l,in,k], [l,k,out], [l,k,out], [l,in,k] of S1, S2, U1 and U2. */
 MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 {
     if (!m) return MLC_ERR_ARG;
@@ -50401,6 +50706,7 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
     MLC__TRY(mlc__sklinear_seed(u));
     struct mlc__autocast *cast = mlc__exact_begin(ctx);
     const mlc_dtype dtype = mlc__wide(u->s1->dtype);
+    /* Matrices [l k,n] of all four, U by its definition. */
     mlc_tensor *const rows[4] = { u->s1, u->s2, mlc_sketch_matrix(ctx, &u->u[0], dtype),
                                   mlc_sketch_matrix(ctx, &u->u[1], dtype) };
     for (int i = 0; i < 4; i++) {
@@ -50413,27 +50719,40 @@ MLC_IMPL mlc_status mlc_sklinear_to_panther(mlc_module *m, mlc_tensor *out[4])
 }
 #endif
 
-/* @@ IMPL.SKETCH.CONV ------------------------------------ convolutions with sketched outputs */
+/* @@ IMPL.SKETCH.CONV ------------------------------------ convolutions with sketched outputs
+ * A convolution with sketched outputs, as Panther's SKConv2d: W = U^T S for each group, where S
+ * is the weight of a convolution with rank = 2 num_terms low_rank outputs per group, the
+ * module's child "s", and U [rank,out / groups] a sketch of signs that all groups share.
+ *
+ *   x [n,in,..] -> child "s" -> [n,groups rank,..] -> U^T of each group -> [n,out,..] + bias
+ *
+ * The seed of U is a buffer, as in IMPL.SKETCH.LAYERS. The scale of U is Panther's, 1 / (2
+ * num_terms sqrt(low_rank)): a fresh layer's outputs then spread as a dense one's. */
 
 #if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_VISION)
 
+/* User data of a sketched convolution; bias and seed are its parameters. */
 typedef struct mlc__skconv_user {
     mlc_tensor *b, *seed;
     mlc_sketch  u;                     /* of a group; the convolution before it is the child */
     int64_t     groups;
-    uint64_t    stamp;
+    uint64_t    stamp;                 /* of the seed's storage when u was made */
 } mlc__skconv_user;
 
-/* [n,c,..]: channels last, then groups apart; a bias of one group goes along. */
+/* Applies U^T to the channels of t [n,groups rank,..]. One group: along axis 1, with the bias in
+ * the product. More: channels last, groups an axis of their own, then back, and the bias added. */
 static mlc_tensor *mlc__skconv_spread(mlc_tensor *t, const mlc__skconv_user *u)
 {
     mlc_tensor *b = u->b && t && mlc__is_half(t->dtype) && u->b->dtype != t->dtype
                         ? mlc_cast(u->b, t->dtype) : u->b;
     if (!t || (u->b && !b)) return NULL;
+    /* The bias of one group is added by the product; in 16 bits it is cast before. */
     if (u->groups == 1) return mlc__sketch_call(t, &u->u, 1, true, b);
     const int32_t n = t->ndim;
     mlc_dims to, from, apart, joined;
     mlc__axis_last(n, 1, &to, &from);
+    /* [n,c,..] -> [n,..,c] -> [n,..,groups,rank] -> U^T -> [n,..,groups,out/groups] ->
+     * [n,out,..]. */
     mlc_tensor *last = mlc_permute(t, to);
     if (!last) return NULL;
     apart = mlc_dims_of(n, last->shape);
@@ -50446,6 +50765,7 @@ static mlc_tensor *mlc__skconv_spread(mlc_tensor *t, const mlc__skconv_user *u)
     return mlc_permute(b ? mlc_add(y, b) : y, from);
 }
 
+/* Checks a desc with its weight and bias. */
 static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->num_terms > 0 && d->low_rank > 0 && d->low_rank <= 1 << 20 &&
@@ -50464,6 +50784,7 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
     MLC__REQUIRE(ctx, d->start == MLC_SKETCH_FRESH || (d->weight && (d->start == MLC_SKETCH_COPY ||
                                                                     d->start == MLC_SKETCH_FIT)),
                  ARG, "nn_skconv: it starts fresh, or from a weight by copy or fit");
+    /* Weight and bias have the form of the dense convolution's. */
     const mlc_tensor *w = d->weight, *b = d->bias;
     const int64_t groups = d->conv.conv.groups;
     bool fine = !w || (w->ctx == ctx && mlc__is_full(w->dtype) && w->ndim == d->conv.axes + 2 &&
@@ -50479,7 +50800,8 @@ static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
     return MLC_OK;
 }
 
-/* S of each group [2 l k, ..] from its part of W: U W with U of Panther's scale, or by a fit. */
+/* Fills S from a dense weight, group by group [rank,..]: U W in Panther's scale (copy), or by least
+ * squares (fit). Writes the relative error of all groups together. */
 static mlc_status mlc__skconv_from(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *user = MLC__CAST(mlc__skconv_user *, m->user);
@@ -50491,7 +50813,9 @@ static mlc_status mlc__skconv_from(mlc_module *m, const mlc_nn_skconv_desc *d)
     const int64_t rank = user->u.rows, out = user->u.cols, fan = mlc__numel(w) / w->shape[0];
     mlc_dims shape = mlc_dims_of(s->ndim, s->shape);
     shape.v[0] = rank;
+    /* W as matrices [groups,out,fan], fan the inputs of an output. */
     w = mlc_reshape(mlc_contiguous(w), mlc_dims3(user->groups, out, fan));
+    /* U [rank,out] is one for all groups. */
     for (int64_t g = 0; g < user->groups && w; g++) {
         mlc_tensor *part = mlc_select(w, 0, g);
         mlc_tensor *one = d->start == MLC_SKETCH_FIT ? mlc__sketch_fit(u, part)
@@ -50500,6 +50824,7 @@ static mlc_status mlc__skconv_from(mlc_module *m, const mlc_nn_skconv_desc *d)
         mlc_tensor *to = mlc_slice(s, 0, g * rank, (g + 1) * rank, 1);
         if (!gap || !to) return m->ctx->status;
         MLC__TRY(mlc__sklinear_put(to, mlc_reshape(one, shape)));
+        /* Sums of squares for the error, over all groups. */
         off += mlc_item(mlc_sum(mlc_mul(gap, gap), mlc_dims0(), false));
         all += mlc_item(mlc_sum(mlc_mul(part, part), mlc_dims0(), false));
     }
@@ -50507,6 +50832,7 @@ static mlc_status mlc__skconv_from(mlc_module *m, const mlc_nn_skconv_desc *d)
     return m->ctx->status;
 }
 
+/* Forward: the seed is read if it has changed; the child's result is freed after its use. */
 static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -50520,6 +50846,7 @@ static mlc_tensor *mlc__skconv_module(mlc_module *m, mlc_tensor *x, const mlc_ep
 
 MLC__FUSE(mlc__skconv_fuse, MLC__CAN(is, MLC__IS_WHOLE))
 
+/* Builds the module and fills it from weight and bias, in a scope, without tape and autocast. */
 static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
@@ -50535,7 +50862,8 @@ static mlc_status mlc__skconv_begin(mlc_module *m, const mlc_nn_skconv_desc *d)
     return st;
 }
 
-/* The child, whose outputs spread over the layer's as a dense convolution's do, bias and seed. */
+/* Declares child, bias and seed. S starts wider than a dense weight by sqrt(2 num_terms), so that
+ * the layer's outputs spread as a dense convolution's do. */
 static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d)
 {
     mlc__skconv_user *u = MLC__CAST(mlc__skconv_user *, m->user);
@@ -50554,6 +50882,7 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d
         mlc_module_free(child);
         return m->ctx->status;
     }
+    /* The child's start is widened before the build draws it. */
     mlc__param *s = child->slot[0].p;
     const double bound = s->b;
     s->a = -bound * sqrt(2.0 * (double)d->num_terms);
@@ -50570,6 +50899,7 @@ static mlc_status mlc__skconv_declare(mlc_module *m, const mlc_nn_skconv_desc *d
     return u->seed ? MLC_OK : m->ctx->status;
 }
 
+/* A weight without a start means a fit. desc NULL has no sizes and is refused for that. */
 MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
 {
     if (!ctx) return NULL;
@@ -50583,10 +50913,12 @@ MLC_IMPL mlc_module *mlc_nn_skconv(mlc_ctx *ctx, const mlc_nn_skconv_desc *desc)
                                    sizeof(mlc__skconv_user));
     if (!m) return NULL;
     m->fuse = &mlc__skconv_fuse;
+    /* A fresh layer without a given bias is not built here. */
     return mlc__module_done(m, mlc__skconv_declare(m, &d) == MLC_OK &&
                                (!(d.weight || d.bias) || mlc__skconv_begin(m, &d) == MLC_OK));
 }
 
+/* A fresh layer with a bias, stride 1 and no padding. */
 MLC_IMPL mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, int64_t out,
                                                     int64_t kernel, int64_t num_terms,
                                                     int64_t low_rank)
@@ -50599,6 +50931,7 @@ MLC_IMPL mlc_nn_skconv_desc mlc_nn_skconv_desc_make(int32_t axes, int64_t in, in
     return d;
 }
 
+/* Keeps the size of images (conv.same). */
 MLC_IMPL mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel,
                                      int64_t num_terms, int64_t low_rank)
 {
@@ -50607,7 +50940,8 @@ MLC_IMPL mlc_module *mlc_nn_skconv2d(mlc_ctx *ctx, int64_t in, int64_t out, int6
     return mlc_nn_skconv(ctx, &d);
 }
 
-/* The layer in place of m in a model. */
+/* The sketched layer that replaces convolution m in a model, with its values unless
+ * model->fresh. */
 static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
                                        mlc_module *m, double *error)
 {
@@ -50619,7 +50953,7 @@ static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
     d.conv.dtype = wb[0]->dtype;
     d.num_terms = model->num_terms;
     d.low_rank = model->low_rank;
-    /* The starts there are of one side: a copy is not scaled, a subspace is a fit. */
+    /* This U has one side only: a scaled copy is a copy, a subspace a fit. */
     d.start = model->start == MLC_SKETCH_COPY_SCALED ? MLC_SKETCH_COPY
               : model->start == MLC_SKETCH_SUBSPACE  ? MLC_SKETCH_FIT
                                                     : model->start;
@@ -50639,18 +50973,26 @@ static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
 }
 #endif
 
-/* @@ IMPL.SKETCH.MODEL ----------------------------------- replaces layers by sketched ones */
+/* @@ IMPL.SKETCH.MODEL ----------------------------------- replaces layers by sketched ones
+ * mlc_sketch_model: replaces linear layers and convolutions of a tree by sketched ones, where
+ * these are smaller. A walk from the leaves up; a module marked MLC__IS_WHOLE (a sketched
+ * convolution) is not entered, so a second call replaces nothing twice.
+ *
+ *   mlc__sketch_below -> mlc__sketch_one of each child: size, pattern, ties -> fresh layer
+ *                                                       -> mlc__module_replace -> row of the table
+ *   end: mlc_module_rebuild, as parameters are others */
 
 #ifndef MLC_NO_SKETCH
 
+/* Argument of the walk; n: layers replaced. */
 typedef struct mlc__sketching {
     const mlc_sketch_model_desc *d;
     mlc__table  table;
-    int64_t     before, after;         /* trainable numbers of what was replaced */
+    int64_t     before, after;         /* trainable numbers of replaced weights, and of S */
     int32_t     n;
 } mlc__sketching;
 
-/* m and all below it train or evaluate as `like` does, also after mlc_eval_end. */
+/* Sets m and all below it to train or evaluate as `like` does, also after mlc_eval_end. */
 static void mlc__eval_like(mlc_module *m, const mlc_module *like)
 {
     m->training = like->training;
@@ -50659,7 +51001,7 @@ static void mlc__eval_like(mlc_module *m, const mlc_module *like)
     for (int32_t i = 0; i < m->children; i++) mlc__eval_like(m->child[i], like);
 }
 
-/* fresh takes old's place and name; old is freed. */
+/* fresh takes old's place, name, hook and mode; old is freed. Its parent is marked dirty. */
 static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
 {
     mlc_module *parent = old->parent;
@@ -50671,7 +51013,7 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
     old->parent = NULL;
     old->name = NULL;
     mlc__eval_like(fresh, old);
-    /* What was not trained is not trained: the weight's are s1 and s2 or those of the child. */
+    /* A frozen weight freezes s1 and s2, or the child's; a frozen bias the bias. */
     for (int32_t i = 0; i < old->slots; i++)
         if (!mlc__trainable(old->slot[i].p))
             mlc_module_freeze(fresh, i ? "bias" : "s*", true);
@@ -50679,6 +51021,7 @@ static void mlc__module_replace(mlc_module *old, mlc_module *fresh)
     mlc_module_free(old);
 }
 
+/* The sketched layer that replaces linear m, with its values unless desc->fresh. */
 static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m, double *error)
 {
     mlc_tensor *const *wb = m->fuse->weights(m);
@@ -50693,8 +51036,8 @@ static mlc_module *mlc__sketch_linear_of(const mlc__sketching *k, mlc_module *m,
     return mlc_nn_sklinear_ex(m->ctx, &d);
 }
 
-/* Trainable numbers of S in m's place, and what a row or pixel takes of multiply-adds; 0: m is
- * nothing to be sketched. */
+/* Trainable numbers of S in m's place; *macs: multiply-adds of a row or pixel. 0: m is no layer to
+ * be sketched. */
 static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t *macs)
 {
     const int64_t rank = k->d->num_terms * k->d->low_rank;
@@ -50711,17 +51054,21 @@ static int64_t mlc__sketch_size(const mlc__sketching *k, mlc_module *m, int64_t 
     return k->d->no_conv ? 0 : s;
 }
 
-/* One layer, if it is to be sketched. */
+/* Replaces one layer, if it fits the pattern, is large enough and not tied, and its sketch is
+ * smaller in numbers and in operations, unless larger_too. An error keeps the layers replaced
+ * before. */
 static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *path)
 {
     int64_t macs = 0;
     const int64_t size = mlc__sketch_size(k, m, &macs);
     if (size == 0 || (k->d->pattern && !mlc__glob(k->d->pattern, path))) return MLC_OK;
+    /* slot 0 is the weight. */
     const int64_t dense = mlc__numel(&m->slot[0].p->t);
     bool tied = false;
     for (int32_t i = 0; i < m->slots; i++) tied = tied || m->slot[i].p->holders > 1;
     if (dense < k->d->min_numel || tied) return MLC_OK;
     if ((size >= dense || macs >= dense) && !k->d->larger_too) return MLC_OK;
+    /* The new layer is made complete before the old one is replaced. */
     double error = MLC__NAN;
     const char *was = m->cls.name;
     mlc_module *fresh = m->fuse->conv ? mlc__sketch_conv_of(k->d, m, &error)
@@ -50740,12 +51087,15 @@ static mlc_status mlc__sketch_one(mlc__sketching *k, mlc_module *m, const char *
     return MLC_OK;
 }
 
+/* Walks over the tree; path, of MLC_NAME_BYTES, holds the dotted name of m in its first len
+ * bytes. */
 static mlc_status mlc__sketch_below(mlc__sketching *k, mlc_module *m, char *path, size_t len)
 {
     for (int32_t i = 0; i < m->children && !(m->fuse->is & MLC__IS_WHOLE); i++) {
         const int n = snprintf(path + len, MLC_NAME_BYTES - len, "%s%s", len ? "." : "",
                                m->child[i]->name);
         const size_t end = (size_t)mlc__min((int64_t)len + n, MLC_NAME_BYTES - 1);
+        /* Children of a layer first: it may be replaced itself after them. */
         MLC__TRY(mlc__sketch_below(k, m->child[i], path, end));
         path[end] = 0;
         MLC__TRY(mlc__sketch_one(k, m->child[i], path));
@@ -50762,6 +51112,7 @@ MLC_IMPL mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int
     return d;
 }
 
+/* The module itself cannot be a layer: it would have no parent in which to be replaced. */
 MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
                                      int32_t *replaced)
 {
@@ -50791,6 +51142,7 @@ MLC_IMPL mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc 
         mlc__print(&k.table, "%d layers: %s numbers became %s\n", (int)k.n,
                    mlc__thousands(k.before).s, mlc__thousands(k.after).s);
     if (replaced) *replaced = k.n;
+    /* Also after an error: the tree has other parameters than before. */
     if (k.n) {
         const mlc_status built = mlc_module_rebuild(m);
         if (st == MLC_OK) st = built;
@@ -51834,6 +52186,7 @@ static void mlc__optim_claim(mlc_optim *o, bool on)
     }
 }
 
+/* Later layouts claim their parameters again: see mlc__optim_layout. */
 MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
@@ -53971,6 +54324,7 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
     return st;
 }
 
+/* rho 0 turns it off. The function is reached through a pointer, so that others do not link it. */
 MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
 {
     if (!o) return MLC_ERR_ARG;
@@ -55625,6 +55979,7 @@ static mlc_status mlc__layers_set(mlc_optim *o, const struct mlc__layers *set)
     return st;
 }
 
+/* groups notes which groups were made before: only later ones win over it. */
 MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
@@ -56219,6 +56574,7 @@ MLC_IMPL mlc_status mlc_autocast_begin(mlc_ctx *ctx, mlc_dtype dtype)
     return mlc_autocast_begin_ex(ctx, &d);
 }
 
+/* The state stays on the heap for the report and the next begin. */
 MLC_IMPL mlc_status mlc_autocast_end(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -56986,6 +57342,7 @@ static void mlc__segments_mark(mlc_module *m, int32_t length)
 
 static bool mlc__has_segments(const mlc_module *m) { return m->piece == &mlc__segment_pieces; }
 
+/* Marks body, and returns it: no module is wrapped around it, so names of parameters stay. */
 MLC_IMPL mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body)
 {
     if (!ctx) return NULL;
@@ -57026,6 +57383,7 @@ MLC_IMPL mlc_status mlc_module_recompute(mlc_module *m, int32_t every)
     return MLC_OK;
 }
 
+/* Only a module whose fuse can run some of its children, a sequential, can have segments. */
 MLC_IMPL mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length)
 {
     if (!m) return MLC_ERR_ARG;
