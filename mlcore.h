@@ -45020,8 +45020,8 @@ static bool mlc__conv_layer_adds(const mlc_module *m, const mlc_tensor *h, const
     return fits;
 }
 
-/* mlc__fuse.weights, for folding: not of transposed layers, whose outputs are axis 1 of the weight,
- * nor with an activation of their own, which takes stands for. */
+/* mlc__fuse.weights, for folding; NULL for transposed layers, whose outputs are axis 1 of the
+ * weight, and for layers with an activation of their own: cls.takes is 0 for both. */
 static mlc_tensor **mlc__conv_layer_weights(mlc_module *m)
 {
     mlc__conv_user *u = MLC__CAST(mlc__conv_user *, m->user);
@@ -45100,8 +45100,7 @@ static mlc_module *mlc__conv_make(mlc_ctx *ctx, const mlc_nn_conv_desc *desc)
     const int64_t groups = desc->conv.groups;
     int64_t shape[5] = { desc->out, desc->in / groups, 1, 1, 1 };
     if (desc->transposed) { shape[0] = desc->in; shape[1] = desc->out / groups; }
-    /* fan: inputs of one result, in f64: it may be more than memory holds, which the declaration
-     * refuses. */
+    /* fan: inputs of one result, in f64. */
     double fan = (double)shape[1];     /* may be more than memory holds: that is refused below */
     for (int i = 0; i < desc->axes; i++)
         fan *= (double)(shape[2 + i] = mlc__dims_at(&desc->kernel, i));
@@ -45800,7 +45799,8 @@ static mlc_tensor *mlc__fold_copy(mlc_module *own, const mlc__param *from, const
     d.dtype = from->t.dtype;
     mlc__param *p = (mlc__param *)mlc__declare(own, "nn_fold_batch_norm", name, &d);
     if (!p || mlc_module_build(own) != MLC_OK) return NULL;
-    /* From here on it is what the other one is; flags follow, as a frozen one stays frozen. */
+    /* From here on it is of the same kind as the other; flags follow, as a frozen one stays
+     * frozen. */
     p->buffer = from->buffer;
     p->t.flags |= from->t.flags & MLC__REQUIRES_GRAD;
     return mlc__cast_into(own->ctx, "nn_fold_batch_norm", &p->t, &from->t) == MLC_OK ? &p->t
@@ -45928,7 +45928,7 @@ typedef struct mlc__recurrent_rows {
 /* First member of the user data of each module that takes lengths, set while such a call runs. */
 typedef struct mlc__recurrent_call {
     mlc_tensor *lengths;               /* of the call that runs, or NULL                       */
-    const mlc__recurrent_rows *rows;   /* used if there are lengths                            */
+    const mlc__recurrent_rows *rows;   /* used with lengths only                               */
     int32_t     states;                /* h, or h and c                                        */
     bool        time_first;            /* x is [t,b,e]                                         */
 } mlc__recurrent_call;
@@ -46576,7 +46576,7 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 
 #ifndef MLC_NO_ATTENTION
 
-/* ---- a linear with an epilogue, by what its module takes */
+/* ---- a linear with an epilogue, fused or not */
 
 /* Runs linear m with an epilogue: activation, dropout, residual. All of it is fused where m's class
  * takes it. A sketched linear and a class of the user do not take the residual, and a module with a
@@ -46587,7 +46587,7 @@ static mlc_tensor *mlc__linear_end(mlc_module *m, mlc_tensor *x, const mlc_epilo
     const bool linear = (m->fuse->is & MLC__IS_RESIDUAL) && !m->alone;
     mlc_epilogue now = *e;
     if (!linear) now.residual = NULL;
-    /* What is not fused follows as operations: activation, dropout, sum. */
+    /* Parts that are not fused follow as operations: activation, dropout, sum. */
     const bool fused = !m->alone && (m->cls.takes & all) == all;
     mlc_tensor *y = fused ? mlc__module_call(m, x, &now, NULL) : mlc_forward(m, x);
     if (y && fused) mlc__module_made(m, &y, 1);
@@ -46609,7 +46609,7 @@ static mlc_epilogue mlc__end_of(mlc_module *m, mlc_act act, double dropout, mlc_
 /* User data of multi-head attention. w: weights of q, k and v, or w[0] for all three, one below the
  * other; b: their biases in one, or NULL. */
 typedef struct mlc__mha_user {
-    const mlc_attention_desc *call;    /* of the running call, or NULL */
+    const mlc_attention_desc *call;    /* of the running call, or NULL                         */
     const mlc_epilogue *end;           /* of out_proj in this call, or NULL                    */
     mlc_tensor *w[3], *b;
     int64_t     heads, kv_heads, head, window;
@@ -47013,7 +47013,7 @@ static mlc_status mlc__layer_norm_add(mlc_module *m, const char *name,
                                                : mlc_nn_layer_norm_ex(m->ctx, &n));
 }
 
-/* The order is that of the enum above. */
+/* Adds the children in the order of the enum above, by which forwards find them. */
 static mlc_status mlc__layer_children(mlc_module *m, const mlc_nn_transformer_desc *d, bool decoder)
 {
     MLC__TRY(mlc__layer_attn(m, "self_attn", d, true));
@@ -47184,7 +47184,7 @@ typedef struct mlc__language_user {
     mlc__transformer_user stack;
     int64_t       context, heads, types;
     mlc_positions positions;
-    mlc_rotary_desc rotary;            /* of the layers; dims: features that are turned */
+    mlc_rotary_desc rotary;            /* of the layers; dims: features that are turned         */
     mlc_module   *embed, *places, *kinds, *embed_norm, *norm, *head;  /* children, or NULL      */
 } mlc__language_user;
 
@@ -47419,7 +47419,8 @@ static mlc_module *mlc__language_make(mlc_ctx *ctx, const mlc_module_class *cls,
     return mlc_module_create(ctx, cls, &u, sizeof u);
 }
 
-/* Deviation of linears that end one of the 2 layers' branches, each of which adds to the stream. */
+/* Deviation of linears that end a branch, two in each layer: the sum of all branches keeps its
+ * variance whatever the number of layers. */
 static double mlc__language_end(int64_t layers) { return 0.02 / sqrt(2.0 * (double)layers); }
 
 /* GPT-2: norms first, tanh GELU, hidden 4 embed, head tied. */
@@ -47539,7 +47540,7 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
 }
 #endif
 
-/* @@ IMPL.NN.CACHE --------------------------------------- what modules keep of the rows before
+/* @@ IMPL.NN.CACHE --------------------------------------- keys, values, states of rows before
  * A cache keeps keys and values, or states, of the rows that a model has read, so that a forward
  * over the next rows does not compute these again.
  *
@@ -47560,8 +47561,8 @@ MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
 
 #ifndef MLC_NO_ATTENTION
 
-/* An entry of a cache: what one module of the network keeps. In cache.of, in the order of a
- * walk. */
+/* An entry of a cache: the tensors that one module of the network keeps. In cache.of, in the order
+ * of a walk. */
 typedef struct mlc__cached {
     const mlc_module *m;
     mlc__keeps  keeps;
@@ -47588,7 +47589,7 @@ struct mlc_cache {
     mlc_ctx      *ctx;
     const mlc_module *net;
     mlc__cached  *of;                  /* a module each, in the order of the walk              */
-    int32_t       n, at;               /* at: entry that the next module probably has */
+    int32_t       n, at;               /* at: entry that the next module probably has          */
     int64_t       batch, capacity, rows;       /* rows: sequences that are in use              */
     int64_t       forward, steps;      /* number of the forward that runs, or ran; its rows    */
     int64_t       skips;               /* places of padding, of the sequence that has most     */
@@ -47599,10 +47600,10 @@ struct mlc_cache {
                                        /* 0: none or not known; without places a bit for each   */
                                        /* token of the vocabulary that was read                */
     int64_t       columns;
-    int64_t      *skip;                /* [2,b]: padding, on the host; buffer of a selection */
+    int64_t      *skip;                /* [2,b]: padding, on the host; buffer of a selection   */
     bool          asked, lost;         /* a generation had a repetition; no memory for text     */
-    mlc_tensor   *turn[2], *lengths;   /* of this forward: indices that move padding to */
-                                       /* the end, and back; lengths without padding */
+    mlc_tensor   *turn[2], *lengths;   /* of this forward: indices that move padding to        */
+                                       /* the end, and back; lengths without padding           */
     mlc_storage   store[MLC__CACHE_STORES];
 };
 
@@ -48714,11 +48715,11 @@ typedef struct mlc__beams {
     const mlc_beam_desc *d;
     int64_t      n, vocab, step, most; /* most: branches of a sequence                         */
     float       *logits;               /* [n beams,vocab]                                      */
-    mlc__beam   *beam[3];              /* [n,beams]: going on, coming next, done */
+    mlc__beam   *beam[3];              /* [n,beams]: going on, coming next, done               */
     int64_t     *text[3];              /* [n,beams,tokens] of each                             */
-    int64_t     *row, *feed;           /* [n beams]: the row a beam continues; its last token */
+    int64_t     *row, *feed;           /* [n beams]: the row a beam continues; its last token  */
     mlc__branch *branch;               /* [most], the best first                               */
-    bool        *settled;              /* [n]: no beam can become better than the done ones */
+    bool        *settled;              /* [n]: no beam can become better than the done ones    */
 } mlc__beams;
 
 /* Scores are divided by length. */
@@ -48795,8 +48796,8 @@ static double mlc__logits_lse(const float *x, int64_t n)
     return (double)most + log(sum);
 }
 
-/* Inserts a branch into the list of the best, of which there are *n, at most g->most; equal scores
- * keep the order of arrival. */
+/* Inserts a branch into the list of the best, which has *n and at most g->most; equal scores keep
+ * the order of arrival. */
 static void mlc__branch_add(mlc__beams *g, int64_t *n, mlc__branch b)
 {
     if (*n == g->most && g->branch[g->most - 1].score >= b.score) return;
@@ -49551,7 +49552,7 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     k.scale = s->scale;
     mlc__block *room;
     const size_t bytes = mlc__workspace_sketch(ctx, &k);
-    /* Workspace of the draw is released before that of the kernel is taken. */
+    /* First the draw, then the kernel, each with its own workspace. */
     mlc_status st = mlc__random_with_workspace(ctx, what, &draw);
     if (st == MLC_OK) st = mlc__scratch(ctx, bytes, &room, &k.workspace);
     if (st == MLC_OK) {
@@ -49716,7 +49717,7 @@ static struct mlc__autocast *mlc__exact_begin(mlc_ctx *ctx)
     mlc_no_grad_begin(ctx);
     return cast;
 }
-/* Ends it; cast: what mlc__exact_begin returned. */
+/* Ends it; cast: the result of mlc__exact_begin. */
 static void mlc__exact_end(mlc_ctx *ctx, struct mlc__autocast *cast)
 {
     mlc_no_grad_end(ctx);
@@ -49914,8 +49915,8 @@ static mlc_status mlc__sklinear_narrow(mlc_ctx *ctx, const mlc_node *nd, const m
     return mlc__sklinear_product(ctx, nd, &p, x, NULL, &second, rows, rank, n, alpha[1]);
 }
 
-/* The scale of one half of H or G: that of U times 1/(2 terms). which 0: U1's, with which s1's half
- * of H is multiplied; 1: U2's. */
+/* The scale of one half of H or G: the sketch's own times 1/(2 terms). which 0: U1's, with which
+ * s1's half of H is multiplied; 1: U2's. */
 static double mlc__sklinear_scale(const mlc_node *nd, int which)
 {
     const mlc__sklinear_spec *s = mlc__sklinear_params(nd);
@@ -51271,7 +51272,7 @@ struct mlc__layers {
     void  (*apply)(mlc_optim *o);      /* to entries that were made anew                       */
     double  factor;                    /* 0: no layer decay                                    */
     bool    no_decay;
-    int32_t groups;                    /* o->groups at the call: later groups win over it */
+    int32_t groups;                    /* o->groups at the call: later groups win over it      */
 };
 
 /* Gaussian noise added to gradients before an update: mlc_optim_noise, IMPL.OPTIM.NOISE. Its
@@ -51279,7 +51280,7 @@ struct mlc__layers {
 struct mlc__noise {
     mlc_status (*add)(mlc_optim *o);   /* before an update                                     */
     double       eta, gamma;
-    bool         added;                /* true: a step added it and then failed; not twice */
+    bool         added;                /* true: a step added it and then failed; not twice     */
 };
 
 struct mlc__matrix_job;
@@ -51290,12 +51291,12 @@ struct mlc__matrix_job;
 struct mlc__matrix {
     size_t     bytes;                  /* of the struct                                        */
     int32_t    slots;                  /* states that an entry may have                        */
-    bool       adamw;                  /* entries that are no matrices use AdamW: Muon */
-    double     ratio;                  /* rate of AdamW over the optimizer's rate */
+    bool       adamw;                  /* entries that are no matrices use AdamW: Muon         */
+    double     ratio;                  /* rate of AdamW over the optimizer's rate              */
     mlc_status (*build)(mlc_optim *n, const mlc_optim *o); /* states of n's entries, from o's  */
     mlc_status (*step)(mlc_optim *o, int64_t i, bool dry); /* of entry i; dry: only its memory */
     const mlc_tensor *(*update)(struct mlc__matrix_job *j);            /* NULL: p has moved    */
-    int32_t    (*slot)(const mlc__entry *e, int32_t k);    /* layout of state k; 0: none */
+    int32_t    (*slot)(const mlc__entry *e, int32_t k);    /* layout of state k; 0: none       */
     mlc_tensor *(*tensor)(const mlc_optim *o, const mlc__entry *e, int32_t k);
     mlc_adafactor_desc adafactor;
     mlc_muon_desc      muon;
@@ -51317,19 +51318,19 @@ struct mlc_optim {
     const char *name;                  /* of the rule, in errors and files */
     const char *const *names;          /* of its states */
     double      coefs[8];              /* of the rule, for its kernel */
-    int32_t     momentum;              /* 1 + its index in coefs; 0: the rule has none */
-    bool        whole : 1;             /* needs the whole gradient: no step in backward */
+    int32_t     momentum;              /* 1 + its index in coefs; 0: the rule has none         */
+    bool        whole : 1;             /* needs the whole gradient: no step in backward        */
     bool        carries : 1;           /* the rule has numbers in carry */
-    bool        keeps_mean : 1;        /* the rule has a mean: mlc_optim_mean */
+    bool        keeps_mean : 1;        /* the rule has a mean: mlc_optim_mean                  */
     bool        ranged : 1;            /* mlc_lr_range is trying rates */
     bool        in_backward : 1;
-    bool        mean : 1;              /* parameters hold the mean now: mlc_optim_mean */
+    bool        mean : 1;              /* parameters hold the mean now: mlc_optim_mean         */
     bool        adaptive : 1;          /* of mlc_optim_sam */
-    bool        sharp : 1;             /* mlc_optim_step_with has made the gradients */
+    bool        sharp : 1;             /* mlc_optim_step_with has made the gradients           */
     bool        has_scaler : 1;
-    bool        measured : 1;          /* a step has written guard.norm */
-    bool        looks : 1;             /* guard reads squares of gradients: clips or scales */
-    bool        stale : 1;             /* guard_dev is: the next step copies guard up */
+    bool        measured : 1;          /* a step has written guard.norm                        */
+    bool        looks : 1;             /* guard reads squares of gradients: clips or scales    */
+    bool        stale : 1;             /* guard_dev is: the next step copies guard up          */
     double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
@@ -51349,19 +51350,19 @@ struct mlc_optim {
     size_t      bytes;                 /* of a state of all entries */
     void       *memory, *state[4];     /* device; memory: the block that holds the states */
     struct mlc_step_state *step;       /* device: one an entry; a run reads its first one's    */
-    struct mlc_optim_set *set;         /* one an entry. On a device a mirror: those of steps,  */
+    struct mlc_optim_set *set;         /* one an entry. On a device a mirror: sets of steps,   */
     struct mlc_optim_set *set_dev;     /* of steps in backward, and both as they were sent     */
     mlc_clip_desc clip;                /* 0, where a desc has infinity                         */
-    int64_t     wanted, calls;         /* calls of step per update; calls since the last one */
+    int64_t     wanted, calls;         /* calls of step per update; calls since the last one   */
     mlc_scaler_desc scaler;
     struct mlc_guard_state guard, *guard_dev;    /* guard_dev: NULL on the CPU; the second one */
                                        /* is a copy for steps in backward                      */
     int64_t     attempts;              /* guard.steps; on a device with those that it skipped: */
-                                       /* what the host decides by it needs no answer          */
+                                       /* decisions of the host by it need no answer           */
     const struct mlc__optim_device *device;      /* NULL: the CPU */
-    mlc_status (*guarded)(mlc_optim *o, bool *skip); /* with clipping, a scaler, on a device */
+    mlc_status (*guarded)(mlc_optim *o, bool *skip); /* with clipping, a scaler, on a device   */
     mlc_status (*clamp)(mlc_optim *o, double scale);                  /* of clip.value; or NULL */
-    mlc_average *averages, *swapped;   /* the list; the average now in the parameters */
+    mlc_average *averages, *swapped;   /* the list; the average now in the parameters          */
     const struct mlc__average_fns *average;      /* NULL: it never had one                     */
 };
 
@@ -51373,20 +51374,20 @@ enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC_
  * element for each element of all parameters, in the order of the entries. */
 struct mlc__lbfgs {
     mlc_status (*step)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
-    void      (*drop)(mlc_optim *o);   /* frees all that it owns but this struct */
+    void      (*drop)(mlc_optim *o);   /* frees all that it owns but this struct               */
     int64_t   (*items)(const mlc_optim *o);                /* that a walk has                  */
     mlc_tensor *(*item)(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES]);
     mlc_status (*plan)(mlc_optim *o, int64_t pairs);       /* begins a load; -1: no history    */
     mlc_status (*check)(mlc_optim *o, mlc_tensor *const *loaded);    /* items; NULL: none      */
-    void      (*take)(mlc_optim *o);   /* adopts the checked items */
+    void      (*take)(mlc_optim *o);   /* adopts the checked items                             */
     bool      loads;                   /* from plan until take, or its failure                 */
     int64_t   planned;                 /* pairs of that file                                   */
-    double    checked[4];              /* its numbers; rho is in alpha, due after due */
+    double    checked[4];              /* its numbers; rho is in alpha, due after due          */
     mlc_lbfgs_desc desc;
     int64_t   layout, n;               /* of entries; elements of a vector, padding included   */
     mlc_dtype dtype;                   /* of vectors */
-    int32_t   unit;                    /* bytes of state that an element stands for: those of  */
-                                       /* the smallest dtype of states                         */
+    int32_t   unit;                    /* bytes of state that an element stands for: the size  */
+                                       /* of the smallest dtype of states                      */
     void     *memory;                  /* device, as all vectors */
     void     *direction, *before;      /* before: gradient where direction begins              */
     void     *start, *gradient[3];     /* start: parameters there                              */
@@ -51394,7 +51395,7 @@ struct mlc__lbfgs {
     void    **pair;                    /* history blocks of a y and an s each, made on demand; */
                                        /* the oldest one first                                 */
     double   *rho, *alpha;             /* history of each: 1 / y s, and of a direction         */
-    int64_t   pairs;                   /* how many there are                                   */
+    int64_t   pairs;                   /* pairs in use                                         */
     int64_t   iterations, evaluations; /* iterations since history began                       */
     double    t, scale;                /* length of the last step; of the first inverse Hessian */
 };
@@ -51881,9 +51882,9 @@ static bool mlc__optim_packable(const mlc__param *p)
 }
 
 /* Lists the packs (weights as 16-bit products read them) of entries from .. to that hold the
- * present values and have been read by a product: the pass that changes the values writes them
- * again, while these are in registers. Packs that no product has read since they were made are left
- * stale until one needs them. Marks listed packs `remade`. */
+ * present values and have been read by a product: the pass that changes the values writes these
+ * packs again, without another pass over memory. Packs that no product has read since they were
+ * made are left stale until one needs them. Marks listed packs `remade`. */
 static const struct mlc_k_pack *mlc__optim_packs(mlc_optim *o, int64_t from, int64_t to)
 {
     const struct mlc_k_pack *list = NULL;
@@ -52104,8 +52105,8 @@ static mlc_status mlc__optim_count(mlc_optim *o)
     return st;
 }
 
-/* A parameter without a fresh gradient is left alone, decay and states included, as in PyTorch
- * where grad is None. */
+/* Counts one call and updates at every wanted-th. A parameter without a fresh gradient stays as it
+ * is, decay and states included, as in PyTorch where grad is None. */
 MLC_IMPL mlc_status mlc_optim_step(mlc_optim *o)
 {
     if (!o) return MLC_ERR_ARG;
@@ -52386,8 +52387,8 @@ MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
     return MLC_OK;
 }
 
-/* Defaults of torch.amp.GradScaler; floor, cap and patience are this library's: scales are kept
- * where f32 can hold them, and 50 steps left out in a row are an error. */
+/* Defaults of torch.amp.GradScaler; floor, cap and patience are this library's: the scale stays
+ * from 2^-24 to 2^24, and 50 steps left out in a row are an error. */
 MLC_IMPL mlc_scaler_desc mlc_scaler_desc_make(void)
 {
     mlc_scaler_desc d;
@@ -52513,7 +52514,7 @@ MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
-/* @@ IMPL.OPTIM.DEVICE ----------------------------------- what an optimizer does on a device
+/* @@ IMPL.OPTIM.DEVICE ----------------------------------- optimizers on a device
  * On a device an optimizer keeps counts, norm and scaler in device memory (guard_dev, step), so
  * that a step needs no answer: guard decides and the kernels of the pass obey. The host has a
  * copy of guard, read back when a program queries it. */
@@ -52651,7 +52652,7 @@ MLC_IMPL mlc_status mlc_backend_register(const mlc_backend *b)
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
-/* @@ IMPL.OPTIM.DRAFT ------------------------------------ what a rule tells an optimizer
+/* @@ IMPL.OPTIM.DRAFT ------------------------------------ descs checked, drafts filled
  * A constructor checks its desc and fills a draft, a struct mlc_optim on its stack: the rule's
  * number, functions (MLC__RULES), name and names of states as PyTorch calls them, how many
  * states there are, and coefs, in the order that mlc_rule states. mlc__optim_make then copies
@@ -53005,8 +53006,8 @@ MLC_IMPL mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc)
 {
     return mlc__adam_make(m, &mlc__adamw_form, desc, true, mlc__small_adam);
 }
-/* Without a desc there are no small states, so a program that calls only this links none of
- * them. */
+/* Without a desc states are full floats, so a program that calls only this links no small
+ * states. */
 MLC_IMPL mlc_optim *mlc_adam(mlc_module *m, double lr)
 {
     const mlc_adam_desc d = mlc_adam_desc_make(lr);
@@ -53755,7 +53756,7 @@ static mlc_tensor *mlc__matrix_tensor(const mlc_optim *o, const mlc__entry *e, i
     return t ? mlc__slot_tensor(o, e, k, t) : NULL;
 }
 
-/* -- what a step is made of -- */
+/* -- kernels of a step -- */
 
 /* The work of one step of one entry, a local of mlc__matrix_step. After a failure (st) all
  * functions return without doing anything, so that sequences need no checks between their
@@ -53766,9 +53767,9 @@ typedef struct mlc__matrix_job {
     mlc__entry *e;
     struct mlc_k_optim a;              /* of a pass over the entry                             */
     mlc_status  st;
-    bool        dry;                   /* nothing runs, only memory is allocated */
+    bool        dry;                   /* nothing runs, only memory is allocated               */
     int32_t     temps;
-    mlc__temp   temp[8];               /* buffers, freed when the step is made */
+    mlc__temp   temp[8];               /* buffers, freed when the step is made                 */
 } mlc__matrix_job;
 
 /* A buffer of the job, from the pool; NULL after a failure. */
@@ -53822,7 +53823,7 @@ static void mlc__matrix_mean(mlc__matrix_job *j, int32_t k, const mlc_tensor *x)
                      mlc__slot_data(j->o, j->e, k));
 }
 
-/* out = op(a, b; s). For a clamp s is the lower bound and there is no upper one. */
+/* out = op(a, b; s). A clamp has s as its lower bound and no upper one. */
 static void mlc__matrix_map(mlc__matrix_job *j, mlc_map op, const mlc_tensor *out,
                             const mlc_tensor *a, const mlc_tensor *b, double s)
 {
@@ -54267,8 +54268,8 @@ static mlc_tensor *mlc__sam_scale(mlc_optim *o)
 }
 
 /* Makes the copies and the points of ascent of due entries; others stay NULL. *ascends is false
- * where gradients are not finite: there is no direction then, and they are those of the step, which
- * skips, refuses or makes it as any other. */
+ * where gradients are not finite, which have no direction: the step then gets them, and skips,
+ * refuses or makes it as any other. */
 static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far, bool *ascends)
 {
     mlc_tensor *scale = mlc__sam_scale(o);
@@ -54981,7 +54982,7 @@ static mlc_status mlc__lbfgs_step(mlc_optim *o, mlc_loss_fn fn, void *user, doub
 /* -- state -- */
 
 /* mlc__lbfgs.items: the number of items of a walk over states; vectors only if a history exists for
- * the present layout; while a load runs, those of the file. */
+ * the present layout; while a load runs, the number in its file. */
 static int64_t mlc__lbfgs_items(const mlc_optim *o)
 {
     const struct mlc__lbfgs *l = o->lbfgs;
@@ -55093,7 +55094,7 @@ MLC_IMPL mlc_lbfgs_desc mlc_lbfgs_desc_make(double lr)
 }
 
 /* Makes an optimizer of plain SGD without states, to which the struct of L-BFGS is added: entries,
- * files and checks are those of all rules. */
+ * files and checks are the same for all rules. */
 MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
 {
     mlc_optim draft;
@@ -55359,8 +55360,8 @@ MLC_IMPL void mlc_average_free(mlc_average *a)
     mlc__handle_free(a->o->ctx, a);
 }
 
-/* Arguments of the kernel for an average, all but those of the run. On a device `step` is that of
- * an entry that was due, from which the kernel learns whether the update was skipped. */
+/* Arguments of the kernel for an average, all but the run. On a device `step` belongs to an entry
+ * that was due, and tells the kernel whether the update was skipped. */
 static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_average_part part)
 {
     const mlc_optim *o = avg->o;
@@ -56402,7 +56403,7 @@ MLC__LEVEL_WARM
 /* Autocast of a context: open descs, and counts of the operations and dtypes that ran, for the
  * report. */
 typedef struct mlc__amp {
-    struct mlc__autocast hook;         /* first: what the tape knows of it                      */
+    struct mlc__autocast hook;         /* first: seen by the tape as an mlc__autocast */
     mlc_autocast_desc    desc[MLC__AMP_DEPTH];
     int32_t              depth, seen;
     struct { const char *op; mlc_dtype dtype; int64_t times; } ran[MLC__AMP_SEEN];
@@ -56635,25 +56636,25 @@ typedef struct mlc__last {
     int32_t           depth;           /* of the second run: its scope                          */
     const mlc__tape  *tape;            /* and its tape                                          */
     mlc_node         *left;            /* the node in the second run, once it is left out       */
-    const mlc__op    *op;              /* its operation, put back when its forward ends */
+    const mlc__op    *op;              /* its operation, put back when its forward ends         */
     mlc__op           without;         /* the same with mlc__last_forward                       */
 } mlc__last;
 
 /* A piece: fn with all that its second run needs. In the arena of its scope, owned by no one
  * else. */
 typedef struct mlc__rerun {
-    mlc__trace   trace;                /* first: seen by the tape as an mlc__trace */
-    mlc_node    *node;                 /* of the piece; results of the first run point to it */
+    mlc__trace   trace;                /* first: seen by the tape as an mlc__trace              */
+    mlc_node    *node;                 /* of the piece; results of the first run point to it    */
     mlc_piece_fn fn;
     void        *user;
-    mlc_node    *reads;                /* in the first run: the youngest node of reads */
-    int32_t      depth, n_reads;       /* scope of the piece; number of nodes of reads */
-    int32_t      n_out;                /* outputs of fn; at: their index in the node's, or -1 */
+    mlc_node    *reads;                /* in the first run: the youngest node of reads          */
+    int32_t      depth, n_reads;       /* scope of the piece; number of nodes of reads          */
+    int32_t      n_out;                /* outputs of fn; at: their index in the node's, or -1   */
     int8_t       at[MLC__MAX_OUT];
     bool         casts, in_sequence;
-    uint64_t     before;               /* ctx->storages then: younger ones are the piece's own */
+    uint64_t     before;               /* ctx->storages then: younger ones are the piece's own  */
     mlc_rng_state     rng;
-    mlc__sequence     sequence;        /* that of the context, if in_sequence                   */
+    mlc__sequence     sequence;        /* the context's, if in_sequence                         */
     mlc_autocast_desc autocast;        /* the innermost, if casts                               */
     mlc__last         last;
 } mlc__rerun;
@@ -57398,7 +57399,7 @@ MLC_IMPL mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length)
 
 /* A child while marks for a budget are chosen; an element of a list on the heap. */
 typedef struct mlc__saving {
-    int64_t   bytes;                   /* by which forward keeps less if it alone is marked */
+    int64_t   bytes;                   /* by which forward keeps less if it alone is marked    */
     int32_t   order;                   /* 1: marked first; 0: not marked                       */
     mlc__mark was;
 } mlc__saving;
@@ -57547,7 +57548,7 @@ typedef struct mlc__path { struct mlc__path *next; } mlc__path;     /* the text 
 
 /* All hooks of a context. ids counts the numbers given out, none of which is used twice. */
 typedef struct mlc__watcher {
-    struct mlc__watch watch;           /* first: seen by the tape as an mlc__watch */
+    struct mlc__watch watch;           /* first: seen by the tape as an mlc__watch              */
     mlc__hook        *first;
     mlc__path        *paths;
     int32_t           ids;
@@ -57615,7 +57616,7 @@ static const char *mlc__hooks_path(mlc_ctx *ctx)
     return (const char *)(p + 1);
 }
 
-/* What hooks get of a node; in, out and node stay valid during the call alone. */
+/* The event of a node as hooks get it; in, out and node stay valid during the call alone. */
 static mlc_op_event mlc__op_event(const mlc_node *nd, bool backward, mlc_status st)
 {
     mlc_op_event e;
@@ -57714,8 +57715,8 @@ static void mlc__hooks_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_st
     if (moment == MLC__BACKWARD_ENDS && st == MLC_OK) mlc__hooks_used(ctx, nd);
 }
 
-/* mlc__watch.memory: also for memory that hooks themselves take; a hook of memory calls nothing
- * here. */
+/* mlc__watch.memory: calls the hooks of memory, also for memory that other hooks take. The context
+ * stays as it is, so these hooks only count. */
 static void mlc__hooks_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     for (const mlc__hook *h = mlc__watcher_of(ctx)->first; h; h = h->next)
