@@ -51553,7 +51553,7 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
 }
 
 /* Makes n an optimizer like o, with a copy of its states that follows the module's layout. Also
- * called by loads of states, which fill n before it takes the place of o. */
+ * called by mlc_lr_range, which trains the copy and then puts the old one back. */
 static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
 {
     *n = *o;
@@ -51765,9 +51765,10 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
-/* Called before mlc_optim_minimize and mlc_optim_step_with run a backward: gradients that other
- * backwards left are no part of the coming loss, unless calls of step are being collected. Under a
- * layout that the optimizer has not seen yet, parameters without an entry are included. */
+/* Called before a backward on whose loss a step follows (mlc_optim_minimize, mlc_optim_step_with,
+ * mlc_fit): gradients that other backwards left are no part of that loss, unless calls of step are
+ * being collected. Under a layout that the optimizer has not seen yet, parameters without an entry
+ * are included. */
 static void mlc__optim_fresh(mlc_optim *o)
 {
     if (o->calls) return;
