@@ -35367,10 +35367,22 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 }
 
 /* @@ IMPL.OPS.REDUCE ------------------------------------- sum to logsumexp, argmax
- * Axes become a bit mask. Sums and maxima of floats, which training needs, are the kernel reduce;
- * all others fold. Gradients are made of elementwise kernels: of extremes they are shared among
- * ties, as torch.amax does (torch.max over an axis picks one). */
+ * Reductions of a tensor over any set of axes; each is one node with one operand x and one result
+ * y. The axes become a bit mask (bit d: axis d of x is reduced); keepdim decides whether a reduced
+ * axis stays in y with size 1 or is left out. Forward takes one of three ways:
+ *
+ *   sums, maxima of floats       kernel reduce: all that training needs, linked alone
+ *   norms, products, min, ints   kernel fold, one pass
+ *   var, std, logsumexp          a shift per result first (f64), then fold over x - shift
+ *
+ * The second pass over x - shift is why a variance of large, close numbers keeps its digits and an
+ * exponential does not overflow. Backward broadcasts dy over the reduced axes (stride of a kept
+ * axis of size 1, mlc__keepdim) and applies elementwise kernels, so no gradient has a kernel of its
+ * own. The gradient of an extreme is shared equally among ties, as torch.amax does it; torch.max
+ * over one axis picks a single element. mlc_argmax and mlc_argmin record nothing: an index has no
+ * derivative. */
 
+/* Parameters of the node of a reduction. Lives in nd->params, copied with the node. */
 typedef struct mlc__reduce_spec {
     uint32_t   mask;                   /* of axes                                              */
     bool       keepdim;
@@ -35380,6 +35392,8 @@ typedef struct mlc__reduce_spec {
 } mlc__reduce_spec;
 MLC__PARAMS(reduce)
 
+/* True for maximum and minimum, and for norms of order inf and -inf, which are the maximum and the
+ * minimum of |x|. These need at least one element and share their gradient among ties. */
 MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
@@ -35389,8 +35403,10 @@ MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
            (op == MLC_REDUCE_NORM && (p == MLC__INF || p == -MLC__INF));
 }
 
-/* divisor 0 stands for the mean's and deviations', which are only known here. The mean of nothing
- * is 0/0, NaN; so are deviations of no more elements than the correction takes off. */
+/* Declares y and settles the divisor. A divisor of 0 comes from mean, var and std and stands for
+ * count - p, count being the elements of x per result, which the caller does not know. A mean over
+ * no elements divides 0 by 0 and is NaN; so is a variance of no more elements than its correction
+ * p. */
 static mlc_status mlc__reduce_out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype)
 {
     const mlc_tensor *x = nd->in[0];
@@ -35407,13 +35423,18 @@ static mlc_status mlc__reduce_out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype)
     return mlc__out(ctx, nd, dtype, ndim, shape);
 }
 
-/* Sums and means of floats. */
+/* Shape rule of mlc__total_op and mlc__mean_op: floats only, y has x's dtype, nothing is saved,
+ * since the gradient of a sum does not depend on x. */
 static mlc_status mlc__total_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__require_float(ctx, nd));
     return mlc__reduce_out(ctx, nd, nd->in[0]->dtype);
 }
 
+/* Shape rule of all other reductions. y has x's dtype, but any and all give bool, and sums and
+ * products of integers and bools give i64. Extremes, and norms of a negative order, refuse an empty
+ * axis because they have no value there. Saves x for all floats but sums, and y where the
+ * gradient's formula is in terms of y. */
 static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -35440,7 +35461,9 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* out (+)= the node's reduction of in; shift, f64: the same axes, reduced ones as 1, or NULL. */
+/* Calls the kernel fold: out (+)= op over nd's axes of nd->in[0], divided by divisor. out has the
+ * reduced axes as 1 if keepdim, else lacks them. shift is NULL or f64 with the reduced axes as 1;
+ * the kernel subtracts it from each element before it folds. */
 static mlc_status mlc__fold_into(mlc_ctx *ctx, const mlc_node *nd, mlc_reduce op,
                                  const mlc_tensor *out, bool keepdim, double divisor,
                                  bool accumulate, const mlc_tensor *shift)
@@ -35456,7 +35479,8 @@ static mlc_status mlc__fold_into(mlc_ctx *ctx, const mlc_node *nd, mlc_reduce op
     return MLC_OK;
 }
 
-/* The reduced axes as 1. */
+/* Begins a temporary with x's axes, the reduced ones of size 1, so that it broadcasts to x. The
+ * caller ends it. */
 static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp *t, mlc_dtype dtype)
 {
     const mlc_tensor *x = nd->in[0];
@@ -35466,8 +35490,10 @@ static mlc_status mlc__keepdim_temp(mlc_ctx *ctx, const mlc_node *nd, mlc__temp 
     return mlc__temp_begin(ctx, t, dtype, x->ndim, shape);
 }
 
-/* What a second pass takes off, in f64: the largest element, or the mean, of f64 sums. That of f64
- * is improved by the mean of what is left, so that equal elements deviate by 0. */
+/* Forward of var, std and logsumexp in two passes: the first computes the shift per result in f64,
+ * the mean or for logsumexp the largest element; the second folds x - shift. For an f64 x the mean
+ * is as coarse as x itself, so the mean of x - mean is added to it; equal elements then deviate by
+ * exactly 0. */
 static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
@@ -35489,7 +35515,8 @@ static mlc_status mlc__shifted(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-/* Of floats, whose sums no fold makes: a program that only trains links none. */
+/* Sum or mean of floats by the kernel reduce. A function apart from mlc__reduce_forward, so that a
+ * program that only trains does not link the kernel fold. */
 static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
@@ -35497,6 +35524,8 @@ static mlc_status mlc__total_forward(mlc_ctx *ctx, mlc_node *nd)
                          false);
 }
 
+/* Chooses the kernel: shifted ops take two passes; floats' sums and maxima the kernel reduce; all
+ * the rest, and all integers, the kernel fold. */
 static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__reduce_spec *s = mlc__reduce_params(nd);
@@ -35508,7 +35537,8 @@ static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
         : mlc__max_over(ctx, nd->op->name, nd->out[0], nd->in[0], s->mask, s->keepdim);
 }
 
-/* t with the reduced axes back as 1, so that it broadcasts to x. */
+/* Returns t, shaped as y, as a view with all of x's axes: reduced ones get size 1, so that the view
+ * broadcasts to x. It shares t's storage and is valid as long as t is. */
 static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const mlc_tensor *x)
 {
     mlc_tensor wide = *t;
@@ -35525,7 +35555,8 @@ static mlc_tensor mlc__keepdim(const mlc_node *nd, const mlc_tensor *t, const ml
     return wide;
 }
 
-/* The formulas of a backward: t (+)= formula(a, b, c). */
+/* t (+)= op(a, b, c; s) by the kernel math, under nd's name in errors; NULL for operands that op
+ * does not have. */
 static mlc_status mlc__math(mlc_ctx *ctx, const mlc_node *nd, mlc_map op, const mlc_tensor *t,
                             const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
                             double s, bool acc)
@@ -35534,7 +35565,7 @@ static mlc_status mlc__math(mlc_ctx *ctx, const mlc_node *nd, mlc_map op, const 
     return mlc__apply_math(ctx, nd->op->name, op, t, a, b, c, scalars, acc);
 }
 
-/* dy repeated, divided as the mean was. */
+/* Backward of sums and means: each element of dx gets dy / divisor of its result. */
 static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -35544,7 +35575,9 @@ static mlc_status mlc__sum_backward(mlc_ctx *ctx, mlc_node *nd)
                     1.0 / mlc__reduce_params(nd)->divisor, g.acc);
 }
 
-/* ties (+)= dy (x == y) / number of ties; ties may hold x. */
+/* Gradient of an extreme: dx (+)= dy (x == y) / (number of elements equal to y). ties is scratch of
+ * x's shape and receives the 0/1 mask; it may be x itself, and dx may be ties. y and dy have the
+ * reduced axes as 1. */
 static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *ties,
                                         const mlc_tensor *x, const mlc_tensor *y,
                                         const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
@@ -35560,8 +35593,10 @@ static mlc_status mlc__share_among_ties(mlc_ctx *ctx, const mlc_node *nd, const 
     return st;
 }
 
-/* dy q = first second, of which second is the power of 2 next to its root: nothing is rounded but
- * first; q and r: f64, for use. */
+/* Splits dy q, which may be beyond the range of x's dtype, into first * second. second is the
+ * largest power of 2 not above sqrt(|dy q|), clamped to 2^-126 .. 2^126, so the division by it
+ * rounds nothing; only the cast of first to x's dtype does. q and r are f64 scratch; q holds the
+ * product on entry. All five have the reduced axes as 1. */
 static mlc_status mlc__prod_factors(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *q,
                                     const mlc_tensor *r, const mlc_tensor *dy,
                                     const mlc_tensor *first, const mlc_tensor *second)
@@ -35581,9 +35616,11 @@ static mlc_status mlc__prod_factors(mlc_ctx *ctx, const mlc_node *nd, const mlc_
     return mlc__cast_into(ctx, name, second, r);
 }
 
-/* Of a product: dy times that of the others. q is the product of what is not 0, so that one zero
- * leaves a gradient at its own place only, and two leave none. dy q may leave the range of x where
- * dy q / x does not: it comes in two factors; the second is applied behind the division. */
+/* Gradient of a product: dx (+)= dy times the product of all other elements. q is the product of
+ * the elements that are not 0, so the product of the others is q / x where x != 0 and no zero is
+ * among them, q at the place of the only zero, and 0 elsewhere. dy q may leave the range of x's
+ * dtype where dy q / x does not; it therefore comes in two factors, and the second is applied after
+ * the division. */
 MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                          const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
@@ -35600,11 +35637,13 @@ MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const
     const mlc_tensor *q = &temp[0].t, *first = &temp[2].t, *second = &temp[3].t;
     const mlc_tensor *zeros = &temp[4].t;
     ones.in[0] = &filled;
+    /* Pass 1: count the zeros of each line of the product; pass 2: q of x with zeros made 1. */
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_IS_ZERO, t, x, NULL, NULL, 0.0, false);
     if (!st) st = mlc__sum_over(ctx, name, zeros, t, mlc__reduce_params(nd)->mask, true, 1.0,
                                 false);
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_ZERO_TO_ONE, t, x, NULL, NULL, 0.0, false);
     if (!st) st = mlc__fold_into(ctx, &ones, MLC_REDUCE_PROD, q, true, 1.0, false, NULL);
+    /* Pass 3: the factors of dy q; pass 4: dx from them, x and the count of zeros. */
     if (!st) st = mlc__prod_factors(ctx, nd, q, &temp[1].t, dy, first, second);
     if (!st) st = mlc__math(ctx, nd, MLC_MATH_PROD_GRAD, t, first, x, zeros, 0.0, false);
     if (!st) st = mlc__map(ctx, name, MLC_MAP_MUL, dx, t, second, NULL, 0.0, acc);
@@ -35612,8 +35651,10 @@ MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const
     return st;
 }
 
-/* dx = sign(x) (|x|/y)^(p-1) dy, nothing where x or y is 0; no power of x or y alone, which could
- * leave the range. */
+/* Gradient of the p-norm: dx (+)= sign(x) (|x|/y)^(p-1) dy, and 0 where x or y is 0. The power is
+ * taken of the quotient, since a power of x or y alone could overflow where the quotient's does
+ * not. t is scratch of x's shape. Orders 0, 1, 2 and +-inf have formulas of their own; order 0
+ * counts, and its gradient is 0. */
 static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                      const mlc_tensor *y, const mlc_tensor *dy,
                                      const mlc_tensor *dx, bool acc)
@@ -35638,7 +35679,7 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
     return mlc__math(ctx, nd, MLC_MATH_ABS_GRAD, dx, t, x, NULL, 0.0, acc);
 }
 
-/* Of each result, the mean of t. */
+/* mean (keepdim) = mean of t over nd's reduced axes, in t's dtype. */
 static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *mean,
                                  const mlc_tensor *t)
 {
@@ -35646,8 +35687,10 @@ static mlc_status mlc__mean_into(mlc_ctx *ctx, const mlc_node *nd, const mlc_ten
                          (double)(mlc__numel(t) / mlc__numel(mean)), false);
 }
 
-/* var: dx = dy 2/divisor (x - mean); std: dx = dy 1/divisor (x - mean)/y, 0 where y is. The mean
- * of what is left is what rounding took from the mean, which may be more than the deviations. */
+/* Gradient of a variance, dx = dy (x - mean) 2/divisor, or of a deviation, dx = dy (x - mean)/y
+ * 1/divisor, 0 where y is 0. The mean in x's dtype is rounded, by more than the deviations may be,
+ * so the mean of x - mean, which measures that rounding, is subtracted once more (SQDIFF_GRAD: dy
+ * (t - mean of t)). */
 MLC__APART mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                         const mlc_tensor *y, const mlc_tensor *dy,
                                         const mlc_tensor *dx, bool acc)
@@ -35668,7 +35711,7 @@ MLC__APART mlc_status mlc__var_gradient(mlc_ctx *ctx, const mlc_node *nd, const 
     return st;
 }
 
-/* dx = dy exp(x - y) */
+/* Gradient of logsumexp: dx = dy exp(x - y), the softmax of x over the reduced axes times dy. */
 static mlc_status mlc__lse_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *t,
                                     const mlc_tensor *y, const mlc_tensor *dy,
                                     const mlc_tensor *dx, bool acc)
@@ -35679,7 +35722,8 @@ static mlc_status mlc__lse_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_
     return mlc__map(ctx, name, MLC_MAP_MUL, dx, t, dy, NULL, 0.0, acc);
 }
 
-/* dx (+)= the gradient; y and dy have the reduced axes as 1; dx may be x. */
+/* dx (+)= the gradient of any reduction but a sum; y and dy have the reduced axes as 1. dx may be
+ * x, because every formula reads x into the scratch t before it writes dx. */
 static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
                                        const mlc_tensor *dy, const mlc_tensor *dx, bool acc)
 {
@@ -35699,7 +35743,9 @@ static mlc_status mlc__reduce_gradient(mlc_ctx *ctx, const mlc_node *nd, const m
     return st;
 }
 
-/* The same in f32 for 16-bit floats; y is made anew. */
+/* The gradient for a 16-bit x, computed in f32: x and dy are widened, y is computed again in f32
+ * instead of being read from its rounded 16-bit result, and the f32 gradient, which overwrites the
+ * copy of x, is rounded into dx. Works on a copy of the node, so the recorded one is unchanged. */
 MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd,
                                                 const mlc_tensor *dy, const mlc_tensor *dx,
                                                 bool acc)
@@ -35730,7 +35776,8 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
     return st;
 }
 
-/* All but sums. In 16 bits a mean or quotient would lose what the gradient is made of. */
+/* Backward of all reductions but sums. A 16-bit mean or quotient would lose the digits of which the
+ * gradient is the small difference, hence the f32 way for 16 bits. */
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -35742,6 +35789,9 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &g.dx, g.acc);
 }
 
+/* Arguments that hooks and captures see, and the operations. total and mean are apart from sum so
+ * that they link only the kernel reduce; max, min, any and all keep x's dtype under autocast, all
+ * others run in f32 (FULL). */
 static const mlc__arg mlc__args_reduce[] = {
     MLC__ARG("axes", AXES, reduce, mask), MLC__ARG("keepdim", BOOL, reduce, keepdim),
     MLC__ARG("p", REAL, reduce, p), MLC__ARGS_END
@@ -35766,7 +35816,8 @@ MLC__REDUCE_OP(var, mlc__reduce_backward, FULL)
 MLC__REDUCE_OP(std, mlc__reduce_backward, FULL)
 MLC__REDUCE_OP(logsumexp, mlc__reduce_backward, FULL)
 
-/* An empty list of axes means all of them. p: of a norm; else what a count is less by. */
+/* Records and runs a reduction; an empty list of axes means all. divisor: 1, or 0 to have the shape
+ * rule compute count - p. p: the order of a norm, the correction of a variance, else 0. */
 static mlc_tensor *mlc__reduce_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes, bool keepdim,
                                     mlc_reduce kind, double divisor, double p)
 {
@@ -35787,7 +35838,7 @@ MLC_IMPL mlc_tensor *mlc_sum(mlc_tensor *x, mlc_dims axes, bool keepdim)
 {
     return MLC__REDUCE_CALL(sum, SUM, 1.0);
 }
-/* mlc_sum of floats, for losses. */
+/* mlc_sum of floats without the fold for integers: losses end with it. */
 static mlc_tensor *mlc__total(mlc_tensor *x, mlc_dims axes)
 {
     return mlc__reduce_call(&mlc__total_op, x, axes, false, MLC_REDUCE_SUM, 1.0, 0.0);
@@ -35823,6 +35874,8 @@ MLC_IMPL mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim)
     return MLC__REDUCE_CALL(logsumexp, LSE, 1.0);
 }
 
+/* var and std: correction is what the count is reduced by in the divisor (1: the unbiased estimate)
+ * and travels as p. x - x == 0 fails for NaN and infinities alone. */
 static mlc_tensor *mlc__var_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes,
                                  double correction, bool keepdim, mlc_reduce kind)
 {
@@ -35849,6 +35902,7 @@ MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepd
     return mlc__reduce_call(&mlc__norm_op, x, axes, keepdim, MLC_REDUCE_NORM, 1.0, p);
 }
 
+/* Allocates the workspace of the kernel argmax, runs it and frees the workspace. */
 static mlc_status mlc__argmax_with_workspace(mlc_ctx *ctx, const char *what,
                                              struct mlc_k_argmax *args)
 {
@@ -35856,7 +35910,8 @@ static mlc_status mlc__argmax_with_workspace(mlc_ctx *ctx, const char *what,
     return MLC_OK;
 }
 
-/* No node: an index has no derivative. */
+/* Returns the index of the first extreme of each line along axis as i64, or NULL after an error. No
+ * node is recorded. In a dry run only the shape is made. */
 static mlc_tensor *mlc__argmax_call(mlc_tensor *x, int32_t axis, bool keepdim, const char *what,
                                     bool smallest)
 {
@@ -35894,9 +35949,18 @@ MLC_IMPL mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis, bool keepdim)
 }
 
 /* @@ IMPL.OPS.SCAN --------------------------------------- cumsum, cumprod
- * Backward of a sum is the sum from the end on; that of a product one pass, too, which divides by
- * nothing. */
+ * Running sums and products along one axis. Forward and both backwards are one call of the kernel
+ * scan, which carries f64 for floats and i64 for integers from element to element. With y_i the sum
+ * of x_0 .. x_i, dx_i is the sum of dy_i .. dy_(n-1): the same scan from the end on. Of a product,
+ *
+ *   dx_i = y_(i-1) s_i,   s_i = dy_i + x_(i+1) s_(i+1)
+ *
+ * is one pass from the end, too (Horner's scheme); it divides by no x_i, so zeros are no special
+ * case. */
 
+/* Runs the kernel scan along nd's axis: out (+)= op(in). A gradient of a product passes y, the
+ * forward's result, and dy as well; all other scans pass NULL for both. Only the strides of out, y
+ * and dy are kept, since all have the shape of in. */
 static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const mlc_tensor *out,
                             const mlc_tensor *in, const mlc_tensor *y, const mlc_tensor *dy,
                             bool reverse, bool accumulate)
@@ -35926,6 +35990,7 @@ static mlc_status mlc__scan(mlc_ctx *ctx, const mlc_node *nd, mlc_scan op, const
     return MLC_OK;
 }
 
+/* Shape rule of both: y has x's shape; of integers and bools it is i64, as PyTorch's. */
 static mlc_status mlc__cumsum_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -35948,6 +36013,7 @@ static const mlc__op mlc__cumsum_op =
     { "cumsum", mlc__cumsum_shape, mlc__cumsum_forward, mlc__cumsum_backward,
       mlc__args_axis, MLC__AMP_FULL, MLC_OP_CAPTURE };
 
+/* The gradient of a product reads x and y; a sum's reads neither. */
 static mlc_status mlc__cumprod_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__cumsum_shape(ctx, nd));
@@ -35972,6 +36038,8 @@ static const mlc__op mlc__cumprod_op =
     { "cumprod", mlc__cumprod_shape, mlc__cumprod_forward, mlc__cumprod_backward,
       mlc__args_axis, MLC__AMP_FULL, MLC_OP_CAPTURE };
 
+/* Records and runs a scan along axis, negative ones from the end; a scalar counts as one
+ * element. */
 static mlc_tensor *mlc__scan_call(const mlc__op *op, mlc_tensor *x, int32_t axis)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
@@ -35990,11 +36058,20 @@ MLC_IMPL mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis)
 }
 
 /* @@ IMPL.OPS.SOFTMAX ------------------------------------ softmax, log_softmax
- * One kernel each way, along any axis: backward needs the result alone. */
+ * softmax and log_softmax along any axis, one kernel each way. Both subtract the largest element of
+ * a line before they exponentiate, so no finite input overflows. Backward needs the result alone:
+ *
+ *   softmax       dx = y (dy - sum y dy)
+ *   log_softmax   dx = dy - e^y sum dy
+ *
+ * hence y is saved and x may be freed. The kernels IMPL.KERNELS.ROW do the work; attention and
+ * cross_entropy have their own, which make no such tensor. */
 
+/* Parameters of the node: the axis, from 0 on, and which of the two functions it is. */
 typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
 MLC__PARAMS(softmax)
 
+/* Shape rule: x is a float, y is as x; saves y for backward. */
 static mlc_status mlc__softmax_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -36004,6 +36081,7 @@ static mlc_status mlc__softmax_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = softmax of x along the axis; strides of both are passed, so neither need be dense. */
 static mlc_status mlc__softmax_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_softmax a;
@@ -36020,6 +36098,7 @@ static mlc_status mlc__softmax_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__run_softmax(ctx, nd->op->name, &a);
 }
 
+/* dx (+)= the gradient from y and dy, in one pass over each line after the sum of that line. */
 static mlc_status mlc__softmax_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_softmax_grad a;
@@ -36051,6 +36130,8 @@ static const mlc__op mlc__log_softmax_op =
     { "log_softmax", mlc__softmax_shape, mlc__softmax_forward, mlc__softmax_backward,
       mlc__args_softmax, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Records and runs one of the two; axis may be negative, a scalar counts as a line of one
+ * element. */
 static mlc_tensor *mlc__softmax_call(const mlc__op *op, mlc_tensor *x, int32_t axis, bool log)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
@@ -36071,13 +36152,22 @@ MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
 }
 
 /* @@ IMPL.OPS.NORM --------------------------------------- layer_norm, rms_norm
- * The second output, mean and factor of each row in f64, is for backward alone. The inputs behind x
- * are weight and bias, as far as they are there. */
+ * Normalizations of rows along the last axis:
+ *
+ *   layer_norm   y = (x - mean) / sqrt(variance + eps) * weight + bias   (variance: divided by n)
+ *   rms_norm     y = x / sqrt(mean of x^2 + eps) * weight
+ *
+ * Operands are x [..,n], then weight [n] and bias [n] as far as they are given, so their places
+ * among the inputs vary; mlc__norm_weight and mlc__norm_bias find them. The node has a second
+ * output that the caller never sees: three f64 per row, from which backward computes x normalized
+ * without a second pass over the statistics. With a 16-bit x the weight and bias may stay f32, as
+ * autocast leaves them. */
 
+/* Parameters of the node; weight and bias: is that operand present? */
 typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
 MLC__PARAMS(norm)
 
-/* Place of the weight, of the bias among the inputs; 0: there is none. */
+/* Index of the weight, and below of the bias, among the node's inputs; 0 if it is absent. */
 MLC__INLINE int mlc__norm_weight(const mlc_node *nd)
 {
     return mlc__norm_params(nd)->weight ? 1 : 0;
@@ -36087,9 +36177,10 @@ MLC__INLINE int mlc__norm_bias(const mlc_node *nd)
     return mlc__norm_params(nd)->bias ? mlc__norm_weight(nd) + 1 : 0;
 }
 
-/* Of weight and bias: x's, or f32 with a 16-bit x. */
+/* The dtype of weight and bias: x's, or f32 with a 16-bit x. Without both it is x's. */
 MLC__INLINE mlc_dtype mlc__norm_dtype(const mlc_node *nd) { return nd->in[nd->n_in > 1]->dtype; }
 
+/* Checks that all operands are one float dtype, or x 16-bit and the parameters all f32. */
 static mlc_status mlc__norm_dtypes(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -36102,6 +36193,9 @@ static mlc_status mlc__norm_dtypes(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Shape rule: checks eps and shapes, declares y as x and the statistics [rows * 3] in f64, and
+ * saves x, the statistics and the weight for backward. The bias is not saved: no gradient depends
+ * on it. */
 static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -36128,6 +36222,7 @@ static mlc_status mlc__norm_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Calls the kernel of rows: y, and the statistics of each row for backward. */
 static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_norm a;
@@ -36149,7 +36244,8 @@ static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__run_norm(ctx, nd->op->name, &a);
 }
 
-/* Gradient of input i, 0: that is not there. NULL: not wanted. */
+/* Opens the gradient of input i in g and sets *acc (1: add, 0: overwrite). Returns NULL if the
+ * operand is absent (there is false), wants no gradient, or *st is an error. */
 static mlc_tensor *mlc__norm_grad_of(mlc_node *nd, int i, bool there, mlc_tensor *g, int32_t *acc,
                                      mlc_status *st)
 {
@@ -36159,6 +36255,9 @@ static mlc_tensor *mlc__norm_grad_of(mlc_node *nd, int i, bool there, mlc_tensor
     return g;
 }
 
+/* Backward: dx, dweight and dbias in one kernel call, which reads x and dy once for all three. The
+ * kernel sums dweight and dbias over all rows in f64 in its workspace. Gradients that are not
+ * wanted stay NULL; rows of no elements have none to write. */
 static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_norm_grad a;
@@ -36198,7 +36297,9 @@ static const mlc__op mlc__rms_norm_op =
     { "rms_norm", mlc__norm_shape, mlc__norm_forward, mlc__norm_backward,
       mlc__args_norm, MLC__AMP_RESIDUAL, MLC_OP_CAPTURE };
 
-/* Weight and bias are read as dense rows; a copy is recorded, so gradients find their way back. */
+/* Records and runs either norm. The kernels read weight and bias as dense rows; a strided one is
+ * copied by a recorded operation, through which its gradient flows back. Where nothing is recorded,
+ * that copy is freed at once. */
 static mlc_tensor *mlc__norm_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *weight,
                                   mlc_tensor *bias, double eps, bool rms)
 {
@@ -36228,50 +36329,67 @@ MLC_IMPL mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps)
 }
 
 /* @@ IMPL.OPS.MATMUL ------------------------------------- batched, broadcast, any strides
- * Everything becomes a mlc__product_spec: sizes and three sets of strides. Transposing is swapping
- * two strides, broadcasting is a stride of 0, and a batch axis with stride 0 in c adds up (the
- * gradient of a broadcast operand). So forward and both gradients are the same call with operands
- * in other places. */
+ * Products of matrices of any strides, batched and broadcast as torch.matmul does it. Every product
+ * becomes one mlc__product_spec: sizes m, n, k, up to 8 batch axes, and a set of strides for each
+ * of a, b and c. Nothing is copied to transpose or to broadcast:
+ *
+ *   transposed operand           two strides exchanged (mlc__mats_flip)
+ *   broadcast batch axis         stride 0 in that operand
+ *   gradient of a broadcast one  stride 0 in c: products along that axis are added into one matrix
+ *   1-d operand                  a row or column, stride 0 along the axis that is missing
+ *
+ * Hence forward and both gradients are the same call, mlc__gemm, with the operands exchanged:
+ *
+ *   y [m,n] = a b        da [m,k] = dy b^T        db [k,n] = a^T dy
+ *
+ * IMPL.OPS.LINEAR and IMPL.SKETCH.OPS fill in the same spec; its sink carries their epilogues. */
 
-/* Clears a descriptor by the C library's memset: inline, gcc makes a `rep stos` of it, which takes
- * longer to start than to finish. */
+/* Clears a descriptor through the C library's memset. Inlined, gcc makes a `rep stos` of it, which
+ * takes longer to start than to finish. */
 MLC__APART void mlc__clear(void *to, size_t bytes) { memset(to, 0, bytes); }
 
-/* A batch of matrices: strides of rows, columns and up to 8 batch axes. */
+/* A batch of matrices: where its first element is, and the strides, in elements, of rows, of
+ * columns and of up to 8 batch axes. A stride of 0 repeats an operand, or adds up in a result. */
 typedef struct mlc__mats {
     char     *data;
     mlc_dtype dtype;
     int64_t   row, col, batch[MLC_MAX_DIMS];
 } mlc__mats;
 
-/* A product as struct mlc_k_gemm has it, over all batch axes. */
+/* One product c = alpha a b + beta c over all batch axes; struct mlc_k_gemm takes three of them. A
+ * spec is on the stack of one call. The kernel's own arguments are built in `sink`: the caller sets
+ * the epilogue, signs and b_pack there, mlc__gemm_batch and mlc__gemm_args all others. */
 typedef struct mlc__product_spec {
-    mlc_dtype   dtype;                 /* of what is multiplied                                */
+    mlc_dtype   dtype;                 /* of the factors; a and b may be f32 in memory         */
     int64_t     m, n, k;
     int32_t     batch_dims;
     int64_t     batch[MLC_MAX_DIMS];
     mlc__mats   a, b, c;
     double      alpha, beta;
-    struct mlc_k_gemm sink;            /* what results meet, and b_pack; no more is read       */
+    struct mlc_k_gemm sink;            /* by the caller: epilogue, signs and b_pack            */
     mlc_status (*run)(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g);
-                                       /* NULL, or mlc__gemm_any: for signs and dropout        */
+                                       /* NULL: gemm_plain; gemm_any: with signs or dropout    */
 } mlc__product_spec;
 
+/* Runs the kernel gemm, which also multiplies by signs (sketches) and drops elements in its
+ * sink. */
 static mlc_status mlc__gemm_any(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g)
 {
     MLC__RUN_WITH_WORKSPACE(ctx, what, gemm, g);
     return MLC_OK;
 }
 
+/* Runs the kernel product: gemm without signs and dropout, so that a program that uses neither does
+ * not link them. */
 static mlc_status mlc__gemm_plain(mlc_ctx *ctx, const char *what, struct mlc_k_gemm *g)
 {
     MLC__RUN_WITH_WORKSPACE(ctx, what, product, g);
     return MLC_OK;
 }
 
-/* Sets the batch of the kernel's arguments, in p's sink: the innermost axis, and two more from
- * inside. Returns a bit for each axis that is left: those that are too many, and those that add up
- * into one matrix of c (stride 0). */
+/* Gives the kernel up to three of p's batch axes, the innermost first, and returns a mask of the
+ * axes that mlc__gemm has to walk: those that are too many, and those along which c has stride 0,
+ * whose products are added into one matrix of c and so must run one after the other. */
 static uint32_t mlc__gemm_batch(mlc__product_spec *p)
 {
     struct mlc_k_gemm *g = &p->sink;
@@ -36296,7 +36414,8 @@ static uint32_t mlc__gemm_batch(mlc__product_spec *p)
     return left;
 }
 
-/* The rest of the arguments, for products that begin at these elements of a, b and c. */
+/* Fills in the rest of the kernel's arguments, for products that begin offset[0], [1], [2] elements
+ * from the start of a, b and c. Returns p's sink, in which they are. */
 static struct mlc_k_gemm *mlc__gemm_args(const mlc_ctx *ctx, mlc__product_spec *p,
                                          const int64_t offset[3])
 {
@@ -36320,7 +36439,9 @@ static struct mlc_k_gemm *mlc__gemm_args(const mlc_ctx *ctx, mlc__product_spec *
     return g;
 }
 
-/* Axes that the kernel does not take are walked here, in order. */
+/* Runs a product over all its batch axes. Axes that the kernel does not take are walked here in
+ * row-major order, one kernel call per index. Nothing runs for an empty c; with k = 0 the kernel
+ * still does, since c becomes beta c. */
 static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p)
 {
     const mlc__mats *mats[3] = { &p->a, &p->b, &p->c };
@@ -36328,7 +36449,8 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p
     int64_t walked = 1;
     if (mlc__product(p->batch_dims, p->batch) == 0 || p->m == 0 || p->n == 0) return MLC_OK;
     for (int32_t d = 0; d < p->batch_dims; d++) if (left >> d & 1u) walked *= p->batch[d];
-    /* again: the second product into the same matrix of c adds to the first, whatever beta was. */
+    /* From the second product into one matrix of c on (again), the product is added, whatever beta
+     * was. */
     for (int64_t w = 0; w < walked; w++) {
         int64_t offset[3] = { 0, 0, 0 }, rest = w;
         bool again = false;            /* this matrix of c has been written before */
@@ -36346,8 +36468,8 @@ static mlc_status mlc__gemm(mlc_ctx *ctx, const char *what, mlc__product_spec *p
     return MLC_OK;
 }
 
-/* Matrices of t in a product with nb batch axes: t's own, aligned at the right, stride 0 where
- * it is broadcast. A 1-d t is a row or a column. */
+/* The matrices of t in a product with nb batch axes: t's own batch axes aligned at the right,
+ * stride 0 where t is broadcast. A 1-d t is a column [k,1] if `column`, else a row [1,k]. */
 static mlc__mats mlc__mats_of(const mlc_tensor *t, bool column, int32_t nb)
 {
     mlc__mats m;
@@ -36363,7 +36485,7 @@ static mlc__mats mlc__mats_of(const mlc_tensor *t, bool column, int32_t nb)
     return m;
 }
 
-/* The transpose. */
+/* The same matrices transposed: strides of rows and columns exchanged. */
 static mlc__mats mlc__mats_flip(mlc__mats m)
 {
     const int64_t row = m.row;
@@ -36372,8 +36494,9 @@ static mlc__mats mlc__mats_flip(mlc__mats m)
     return m;
 }
 
-/* a [..,m,k], b [..,k,n]; a 1-d a is [1,k] and a 1-d b [k,1], whose axis the output does not
- * have. */
+/* Shape rule for a [..,m,k] and b [..,k,n]; a 1-d a counts as [1,k] and a 1-d b as [k,1], and the
+ * axis of 1 is not in y. Batch axes broadcast. Saves each operand only if the other one wants a
+ * gradient. */
 static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *a = nd->in[0], *b = nd->in[1];
@@ -36405,7 +36528,8 @@ static mlc_status mlc__matmul_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Sizes and operands of y = a b; y (or dy) lies as out. */
+/* Sets sizes and operands of y = a b. a, b and y may be gradients in place of the operands and the
+ * result: sizes come from nd's inputs, memory and strides from the arguments. */
 static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_tensor *b,
                              const mlc_tensor *y, mlc__product_spec *p)
 {
@@ -36425,8 +36549,10 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     p->c.dtype = y->dtype;
     p->c.row = in_a->ndim > 1 ? y->stride[p->batch_dims] : 0;
     p->c.col = in_b->ndim > 1 ? y->stride[y->ndim - 1] : 1;
+    /* Stride 0 would make mlc__gemm add up; y never repeats, but an axis of size 1 may have stride
+     * 0. */
     for (int32_t d = 0; d < p->batch_dims; d++) p->c.batch[d] = mlc__max(1, y->stride[d]);
-    /* [..,m,k] times one [k,n] is one product of many rows, if these lie in one piece. */
+    /* [..,m,k] times one [k,n] is a single product of many rows, if those are contiguous. */
     if (p->batch_dims && in_b->ndim <= 2 && in_a->ndim > 2 &&
         (in_a->flags & a->flags & MLC__DENSE)) {
         p->m *= mlc__product(p->batch_dims, p->batch);     /* rows of all batches at once */
@@ -36438,6 +36564,7 @@ static void mlc__matmul_spec(const mlc_node *nd, const mlc_tensor *a, const mlc_
     }
 }
 
+/* y = a b. */
 static mlc_status mlc__matmul_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
@@ -36445,7 +36572,9 @@ static mlc_status mlc__matmul_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
-/* da = dy b^T; db = a^T dy: the operands of y = a b in other places. */
+/* da = dy b^T and db = a^T dy. Each begins as the spec of y = a b, with the gradient in place of
+ * its operand, and then exchanges c with that operand; where an operand was broadcast, its stride 0
+ * is now in c and the products add up. An empty dy leaves a gradient of zeros. */
 static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -36459,7 +36588,7 @@ static mlc_status mlc__matmul_backward(mlc_ctx *ctx, mlc_node *nd)
         mlc__matmul_spec(nd, i == 0 ? &dx : nd->in[0], i == 1 ? &dx : nd->in[1], &dy, &p);
         dy_mats = p.c;
         p.beta = acc ? 1.0 : 0.0;
-        /* Sizes in the words of y = a b: da is [m,k] over n, db is [k,n] over m. */
+        /* m, n and k are of y = a b: da is [m,k], summed over n; db is [k,n], summed over m. */
         const int64_t m = p.m, n = p.n, k = p.k;
         if (i == 0) { p.c = p.a; p.a = dy_mats; p.b = mlc__mats_flip(p.b); p.n = k; p.k = n; }
         else { p.c = p.b; p.a = mlc__mats_flip(p.a); p.b = dy_mats; p.m = k; p.k = m; }
