@@ -36612,17 +36612,30 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.OPS.LINEAR ------------------------------------- act(x w^T + b) and its three products
- * Bias, activation, dropout and residual are the product's sink. What backward needs of the
- * activation is one tensor: its result, or for gelu and silu what it met; where that is not the
- * output, the sink writes it beside. dy is turned into the gradient before the activation in place,
- * once, and three gradients follow: dw = dy^T x, db = column sums, dx = dy w. If x is the result of
- * another linear with an activation, recorded just before, the product that makes dx takes it
- * through that activation, too. Leading axes of x are rows. y and a residual may be 16-bit while x,
- * parameter w and b are f32: x is rounded as it is read, w is read through copies that are made
- * again when it has changed, packed where the device packs, and dw and db are f32. A residual
- * of f32 makes y f32; factors keep 16 bits, dy is rounded as it is read. */
+ * y = dropout(act(x w^T + b)) + residual: x [..,in], w [out,in], b [out], y and residual [..,out].
+ * The leading axes of x are rows. All that follows the product is its epilogue, applied in the sink
+ * while a tile is still in registers, so y is written once.
+ *
+ *   forward    y = sink(x w^T)                         one product; saves x, w and one of act
+ *   backward   dz = dy taken back through residual,    in place of dy, once
+ *              dropout and act
+ *              db = column sums of dz
+ *              dx = dz w                               may go on through the activation before
+ *              dw = dz^T x                             last, as the optimizer may step w at once
+ *
+ * Backward needs one tensor of the activation: its result, or for gelu and silu its input. Where
+ * that is not y itself, the sink writes it to a second output. If x is the result of another linear
+ * with an activation, recorded just before, the product that makes dx multiplies by the derivative
+ * of that activation, too, and marks dx (storage->through_act), so that the other backward skips
+ * its pass.
+ *
+ * Dtypes: with a 16-bit x (or autocast), parameters w and b may be f32. x is rounded as it is read.
+ * w is read through a 16-bit copy kept in its mlc__param (struct mlc__lowered), made again only
+ * when w's stamp has changed and packed where the device packs; dw and db are f32. An f32 residual
+ * makes y f32, while the factors keep 16 bits and dy is rounded as it is read. */
 
-/* Can the leading axes of t be walked as rows with one stride? Without elements they always can. */
+/* Tells whether the leading axes of t are rows with one stride between them; sets the number of
+ * rows and that stride. Axes of size 1 do not count. A t without elements always has rows. */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
 {
     *stride = 0;
@@ -36638,15 +36651,18 @@ static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
     return true;
 }
 
-/* Activations whose gradient needs their input; the others do with their output. */
+/* True for activations whose derivative is computed from their input; all others use their
+ * result. */
 static bool mlc__act_needs_input(mlc_act act)
 {
     return act == MLC_ACT_GELU || act == MLC_ACT_SILU || act == MLC_ACT_GELU_TANH;
 }
 
-/* Itself, not a view of one. */
+/* True for a parameter itself, whose tensor is inside a mlc__param; false for a view of one. */
 static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & MLC__PARAM); }
 
+/* Parameters of a linear's node: which of the optional inputs are there, in the order x, w, b,
+ * residual, and the dropout's probability and place in the random stream. */
 typedef struct mlc__linear_spec {
     mlc_dtype dtype;                   /* of x and w, or that to which they are rounded */
     mlc_act   act;
@@ -36655,8 +36671,9 @@ typedef struct mlc__linear_spec {
 } mlc__linear_spec;
 MLC__PARAMS(linear)
 
-/* Dtypes as above: one for all, or a 16-bit one and f32 for x, weights that are parameters, b and
- * the residual `also`. */
+/* Checks the dtypes: all alike, or s->dtype a 16-bit one and f32 allowed for x, for the first
+ * `weights` inputs after x if they are parameters, for b and for the residual `also`. A weight that
+ * is no parameter must be 16-bit, since no copy of it is kept. */
 static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weights,
                                      const mlc_tensor *b, const mlc_tensor *also)
 {
@@ -36673,8 +36690,10 @@ static mlc_status mlc__linear_dtypes(mlc_ctx *ctx, const mlc_node *nd, int weigh
     return MLC_OK;
 }
 
-/* x [..,in], w [out,in], b [out]; out [..,out]. Saves what the gradients that are asked for
- * read. */
+/* Shape rule for x [..,in], w [out,in], b [out], y [..,out]. Saves only the operands that wanted
+ * gradients will read. Without residual and dropout, dy is the gradient of act's result itself, so
+ * the next backward may take dx through act (nd->through); without an act either, dy is not
+ * overwritten at all. */
 static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__linear_spec *s = mlc__linear_params(nd);
@@ -36700,7 +36719,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__REQUIRE(ctx, !also || mlc__same_shape(also, nd->out[0]), SHAPE,
                  "linear: residual must be %s, as the result is, it is %s; expand it",
                  mlc__shape(nd->out[0]).s, also ? mlc__shape(also).s : "");
-    /* Second output: what the activation met, or made. Nobody else sees it. */
+    /* The second output is act's input or result, where y is not it; only backward reads it. */
     const bool more = also || s->drop.p > 0.0;
     if (nd->recorded && act && (more || mlc__act_needs_input(act)))
         MLC__TRY(mlc__out(ctx, nd, dtype, x->ndim, shape));
@@ -36713,6 +36732,7 @@ static mlc_status mlc__linear_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Sets one operand of a product: memory and dtype of t, with these strides and no batch. */
 static void mlc__linear_operand(mlc__mats *m, const mlc_tensor *t, int64_t row, int64_t col)
 {
     m->data = MLC__CAST(char *, mlc__data(t));
@@ -36721,8 +36741,9 @@ static void mlc__linear_operand(mlc__mats *m, const mlc_tensor *t, int64_t row, 
     m->col = col;
 }
 
-/* Begins a product of x [rows,in], or its gradient, as x: one matrix, nothing on its way. Sets rows
- * and x's stride of a row. */
+/* Begins a product in which x [rows,in], or its gradient, takes part: one matrix without an
+ * epilogue. Sets *rows, and *stride between the rows of x, which mlc__linear_call has made
+ * regular. */
 static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__product_spec *p,
                               int64_t *rows, int64_t *stride)
 {
@@ -36735,7 +36756,8 @@ static void mlc__linear_begin(const mlc_node *nd, const mlc_tensor *x, mlc__prod
     mlc__has_rows(x, rows, stride);
 }
 
-/* What a linear with dropout calls: others do not link it. */
+/* The functions that a linear with dropout calls. mlc__drops installs them in the context; a
+ * program without dropout does not link them. */
 struct mlc__dropping {
     bool       (*begin)(mlc_ctx *ctx, const char *what, double p, mlc__drop_spec *d);
     mlc_status (*drop)(mlc_ctx *ctx, const char *what, const mlc__drop_spec *d,
@@ -36749,7 +36771,7 @@ static void mlc__drops(mlc_ctx *ctx)
     ctx->installed.dropping = &fns;
 }
 
-/* y [rows,out] = x w^T. */
+/* The product y [rows,out] = x w^T: b of the product is w with its strides exchanged. */
 static void mlc__linear_y_spec(const mlc_node *nd, mlc__product_spec *p)
 {
     const mlc_tensor *x = nd->in[0], *w = nd->in[1];
@@ -36762,7 +36784,9 @@ static void mlc__linear_y_spec(const mlc_node *nd, mlc__product_spec *p)
     mlc__linear_operand(&p->c, nd->out[0], p->n, 1);
 }
 
-/* Room for w in another form; *stale: what is there is not of w as it is now. */
+/* Gets a buffer of so many bytes for a copy of w in dtype, and sets *stale if the copy in it is not
+ * of w as it is now (other size, stamp or dtype). Until mlc__lowered_close the copy counts as
+ * absent, so a failure in between leaves nothing wrong. */
 static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered *l,
                                     const mlc_tensor *w, mlc_dtype dtype, size_t bytes, bool *stale)
 {
@@ -36778,6 +36802,7 @@ static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered
     return MLC_OK;
 }
 
+/* Marks the copy as valid for w's present values. */
 static void mlc__lowered_close(mlc__lowered *l, const mlc_tensor *w, mlc_dtype dtype, size_t bytes,
                                bool packed)
 {
@@ -36788,7 +36813,8 @@ static void mlc__lowered_close(mlc__lowered *l, const mlc_tensor *w, mlc_dtype d
     l->remade = false;
 }
 
-/* Packs of parameter w, for y and, if it will be wanted, for dx, made in one pass. */
+/* Keeps the packs of parameter w up to date: weight[0] for y, weight[1] for dx, each if wanted.
+ * Both are made in one pass over w, in which one that is still valid is left out. */
 static mlc_status mlc__linear_packs(mlc_ctx *ctx, const char *what, const mlc_tensor *w,
                                     mlc_dtype dtype, const bool want[2], const size_t bytes[2])
 {
@@ -36815,8 +36841,10 @@ static mlc_status mlc__linear_packs(mlc_ctx *ctx, const char *what, const mlc_te
     return MLC_OK;
 }
 
-/* b of a 16-bit product is the parameter w in p's dtype: its pack, or, where the device reads b as
- * it lies, w itself or a copy. */
+/* Gives a 16-bit product its weight: the parameter w in p's dtype, for y or (back) for dx. Where
+ * the device packs, this is a pack; forward makes both if dx will be wanted, as w is read once for
+ * both. Where the device reads b unpacked (its pack has 0 bytes), it is w itself, or a cast copy if
+ * w is f32. Other products, and weights that are no parameters, read w as it is. */
 static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back,
                                      mlc__product_spec *p)
 {
@@ -36850,6 +36878,7 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     return MLC_OK;
 }
 
+/* One product with its epilogue; aux is the second output, if there is one. */
 static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__product_spec p;
@@ -36870,7 +36899,7 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
-/* In the order of mlc_act. */
+/* The kernel map that multiplies by act's derivative, in the order of mlc_act. */
 static mlc_map mlc__act_grad(mlc_act act)
 {
     static const mlc_map map[] = { MLC_MAP_COPY,      MLC_MAP_RELU_GRAD,    MLC_MAP_GELU_GRAD,
@@ -36879,7 +36908,9 @@ static mlc_map mlc__act_grad(mlc_act act)
     return map[act];
 }
 
-/* dy before the residual, the dropout and the activation, in place: nobody else reads it. */
+/* Turns dy into the gradient of x w^T + b, in place: dy belongs to this node and no other node
+ * reads it. First the residual takes dy as it is, then dropout applies its mask again, and act's
+ * derivative comes last, unless the linear after this one has already applied it. */
 static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
 {
     const char *what = nd->op->name;
@@ -36898,9 +36929,10 @@ static mlc_status mlc__linear_through(mlc_ctx *ctx, mlc_node *nd, const mlc_tens
                     false);
 }
 
-/* The linear whose activation x is the result of, if its backward is the very next to run, so that
- * dx, which nobody has written to yet, may be taken through it at once; else NULL. That backward
- * checks what it saved: what is no longer as it was is not read here. */
+/* Returns the linear whose activation x is the result of, if its backward runs directly after this
+ * one, so that dx is x's whole gradient and may be taken through that activation at once; else
+ * NULL. NULL also if the tensor saved there has been written or freed since: the other node's own
+ * check of its saved tensors then reports that. */
 static const mlc_node *mlc__linear_before(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -36913,7 +36945,7 @@ static const mlc_node *mlc__linear_before(const mlc_node *nd)
     return from;
 }
 
-/* dw [out,in] = dy^T x. */
+/* The product dw [out,in] = dy^T x, summed over the rows. */
 static void mlc__linear_dw_spec(const mlc_node *nd, const mlc_tensor *dy, const mlc_tensor *dw,
                                 mlc__product_spec *p)
 {
@@ -36927,7 +36959,7 @@ static void mlc__linear_dw_spec(const mlc_node *nd, const mlc_tensor *dy, const 
     mlc__linear_operand(&p->c, dw, dw->stride[0], dw->stride[1]);
 }
 
-/* dx [rows,in] = dy w. */
+/* The product dx [rows,in] = dy w. */
 static void mlc__linear_dx_spec(const mlc_node *nd, const mlc_tensor *dy, const mlc_tensor *dx,
                                 mlc__product_spec *p)
 {
@@ -36941,7 +36973,7 @@ static void mlc__linear_dx_spec(const mlc_node *nd, const mlc_tensor *dy, const 
     mlc__linear_operand(&p->c, dx, stride, dx->stride[dx->ndim - 1]);
 }
 
-/* The product that makes dx takes it through the activation before. */
+/* Adds the derivative of the activation before to the sink of the product that makes dx. */
 static void mlc__linear_through_before(const mlc_node *before, mlc_tensor *dx, mlc__product_spec *p)
 {
     p->sink.grad = mlc__act_grad((mlc_act)before->through);
@@ -36949,6 +36981,8 @@ static void mlc__linear_through_before(const mlc_node *before, mlc_tensor *dx, m
     dx->storage->through_act = true;
 }
 
+/* dx (+)= dy w. Only a dx that is overwritten may go through the activation before: a sum of
+ * several gradients cannot, since the product sees its own part alone. */
 static mlc_status mlc__linear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy, mlc_tensor *dx,
                                  bool acc)
 {
@@ -36961,7 +36995,9 @@ static mlc_status mlc__linear_dx(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *d
     return mlc__gemm(ctx, nd->op->name, &p);
 }
 
-/* w's optimizer may take dw as a product and make its step at once; *made: it did. */
+/* Offers dw to w's optimizer as a product without a result, which it may compute tile by tile and
+ * step w with, so that dw is never stored; *made tells whether it did. Only where this use of w is
+ * its whole gradient, and where neither anomaly checks nor an inner tape want to see dw. */
 static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy, bool *made)
 {
     static const int64_t none[3] = { 0, 0, 0 };
@@ -36978,7 +37014,8 @@ static mlc_status mlc__linear_step(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     return param->step(param, nd->op->name, g, made);
 }
 
-/* Three gradients of dy [rows,out]; each only if asked for. dw comes last, as w may be stepped. */
+/* The three gradients of dy [rows,out], each only if it is wanted. dw comes last: the optimizer may
+ * change w in it, which dx still reads. */
 static mlc_status mlc__linear_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -37010,7 +37047,9 @@ static const mlc__op mlc__linear_op =
       mlc__args_linear, MLC__AMP_LINEAR,
       MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_ROWS };
 
-/* Where e has a dropout, mlc__drops was called for the context before. */
+/* Records and runs a linear with epilogue e. If e has a dropout, the caller has called mlc__drops
+ * for the context before. A w that is f32 with a 16-bit x and no parameter is cast here, on each
+ * use. */
 static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                     const mlc_epilogue *e)
 {
@@ -37019,14 +37058,14 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     mlc_node local, *nd;
     int64_t rows, stride;
     int n = 2;
-    /* Copies of parameters are kept; of others each use makes one. */
+    /* 16-bit copies of parameters are kept (mlc__lowered); of others each use makes one. */
     if (x && w && mlc__is_half(x->dtype) && w->dtype == MLC_F32 && !mlc__is_param(w))
         in[1] = mlc_cast(w, x->dtype);
     if (x && (unsigned)e->act > MLC_ACT_GELU_TANH)
         return MLC__FAIL_NULL(x->ctx, ARG, "linear: unknown activation %d; see mlc_act",
                               (int)e->act);
     if (x && x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
-    /* Recorded where they copy, so gradients find their way back. */
+    /* These copies are recorded, so gradients flow back through them. */
     if (b && !(in[n++] = mlc_contiguous(b))) return NULL;
     if (e->residual && !(in[n++] = mlc_contiguous(e->residual))) return NULL;
     if (x && e->dropout != 0.0 &&
@@ -37063,16 +37102,30 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.ATTENTION ---------------------------------- softmax(q k^T) v in one operation
- * Inputs after q, k, v are those of the desc that are there, in its order. y lies as [b,t,h,dv], so
- * that its rows of all heads are a view. The second output, the logarithm of each row's sum, is for
- * backward alone. */
+ * Scaled dot-product attention, softmax(scale q k^T + mask) v, as one operation whose kernel visits
+ * k and v by blocks and never stores the [t,s] scores (FlashAttention, arXiv 2205.14135). Operands:
+ *
+ *   q [b,h,t,d]   k [b,hk,s,d]   v [b,hk,s,dv]   hk divides h: head i reads k, v of i / (h / hk)
+ *   mask          bool (true takes part) or float (added), broadcast to [b,h,t,s]
+ *   key_lengths   i64 [b]: keys per sequence that are valid
+ *   alibi         f32 [h]: slopes of a bias linear in the distance
+ *   q_offsets, k_offsets   i64 [sequences + 1]: sequences packed one after the other, b = 1
+ *
+ * Those after v are inputs of the node only if they are given; spec.at says where. The result has
+ * shape [b,h,t,dv] but is stored as [b,t,h,dv], so that joining the heads, the next step of every
+ * transformer, is a view. When it is recorded the node has a second output, lse [b h t], the
+ * logarithm of each row's sum of exponentials: from it, q and k backward computes the weights again
+ * by blocks. Gradients flow to q, k, v and a float mask. The kernel checks lengths and offsets as
+ * it reads them and reports through the context's error word, on the host at once. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* The optional inputs, in the order of mlc_attention_desc; an index into spec.at. */
 enum { MLC__ATTN_MASK, MLC__ATTN_LENGTHS, MLC__ATTN_ALIBI, MLC__ATTN_Q_OFFSETS,
        MLC__ATTN_K_OFFSETS, MLC__ATTN_MORE };
 
-/* at: places of mask, key_lengths, alibi and offsets among the inputs; 0: not there. */
+/* Parameters of the node. at[i]: index of optional input i among nd->in; 0, which is q: it is
+ * absent. */
 typedef struct mlc__attention_spec {
     double  scale;
     int64_t window;
@@ -37082,13 +37135,14 @@ typedef struct mlc__attention_spec {
 } mlc__attention_spec;
 MLC__PARAMS(attention)
 
-/* An input of the desc; NULL: it is not there. */
+/* The optional input `which` of the enum, or NULL if it is absent. */
 static mlc_tensor *mlc__attn_input(const mlc_node *nd, int which)
 {
     const int8_t at = mlc__attention_params(nd)->at[which];
     return at ? nd->in[at] : NULL;
 }
 
+/* Checks dtypes and shapes of q, k and v against each other, and that hk divides h. */
 static mlc_status mlc__attn_qkv_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *q = nd->in[0], *k = nd->in[1], *v = nd->in[2];
@@ -37109,6 +37163,7 @@ static mlc_status mlc__attn_qkv_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Checks that the mask, if given, broadcasts to [b,h,t,s]; it is bool, f32 or of q's dtype. */
 static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *q = nd->in[0], *m = mlc__attn_input(nd, MLC__ATTN_MASK);
@@ -37125,7 +37180,8 @@ static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
-/* An input of the desc that is one axis of n, or n + 1 and more, without a gradient. */
+/* Checks an optional input that has one axis of n elements: alibi in f32, all others in i64. It may
+ * not want a gradient, for none is computed. */
 static mlc_status mlc__attn_row_check(mlc_ctx *ctx, const mlc_node *nd, int which, int64_t n)
 {
     static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "k_offsets" };
@@ -37142,6 +37198,9 @@ static mlc_status mlc__attn_row_check(mlc_ctx *ctx, const mlc_node *nd, int whic
     return MLC_OK;
 }
 
+/* Checks packed sequences: b is 1, both offsets have the same number of elements, at least 1;
+ * k_offsets may be left out if t = s, and are then q_offsets. They exclude key_lengths. Their
+ * values are checked by the kernel. */
 static mlc_status mlc__attn_offsets_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *q = mlc__attn_input(nd, MLC__ATTN_Q_OFFSETS);
@@ -37161,6 +37220,8 @@ static mlc_status mlc__attn_offsets_check(mlc_ctx *ctx, const mlc_node *nd)
     return mlc__attn_row_check(ctx, nd, MLC__ATTN_K_OFFSETS, n);
 }
 
+/* Shape rule: all checks, y [b,h,t,dv] with the strides of [b,t,h,dv], and, when recorded, lse in
+ * f32 (f64 for f64). Saves all inputs and both outputs. */
 static mlc_status mlc__attention_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *q = nd->in[0], *v = nd->in[2];
@@ -37183,7 +37244,7 @@ static mlc_status mlc__attention_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Strides of a tensor of up to 4 axes that broadcasts: 0 where it is repeated. */
+/* Strides of a tensor that broadcasts to 4 axes, aligned at the right: 0 where it is repeated. */
 static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
 {
     for (int32_t d = 0; d < 4; d++) {
@@ -37192,21 +37253,23 @@ static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
     }
 }
 
-/* Strides of a tensor of 4 axes. A last axis of size 1 gets stride 1: kernels read rows of that
- * stride by blocks. */
+/* Strides of a tensor of 4 axes. A last axis of size 1, whose stride may be anything, gets 1,
+ * because kernels read rows of stride 1 by blocks. */
 static void mlc__attn_steps(const mlc_tensor *t, int64_t stride[4])
 {
     memcpy(stride, t->stride, 4 * sizeof *stride);
     if (t->shape[3] == 1) stride[3] = 1;
 }
 
+/* Memory of an optional input of integers, which are dense; NULL if it is absent. */
 static const int64_t *mlc__attn_row_data(const mlc_node *nd, int which)
 {
     const mlc_tensor *t = mlc__attn_input(nd, which);
     return t ? MLC__CAST(const int64_t *, mlc__data(t)) : NULL;
 }
 
-/* What both kernels are told. */
+/* Fills in all arguments that forward and backward share: sizes, memory and strides of q, k, v, y
+ * and lse, and all options. Absent k_offsets are q_offsets. */
 static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
 {
     const mlc__attention_spec *s = mlc__attention_params(nd);
@@ -37251,12 +37314,14 @@ static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
     a->drop_stream = s->drop.stream;
 }
 
+/* Makes the error of a bad length out of the kernel's words w: {kind, place, value, limit}. */
 static mlc_status mlc__say_length(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     return mlc__fail(ctx, MLC_ERR_VALUE, "%s: key_lengths[%lld] is %lld; it must be in [0, %lld], "
                      "the keys of k", what, (long long)w[1], (long long)w[2], (long long)w[3]);
 }
 
+/* The same for offsets; a place below 0 is -1 - place of k_offsets. */
 static mlc_status mlc__say_offset(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     const bool k = w[1] < 0;
@@ -37266,6 +37331,9 @@ static mlc_status mlc__say_offset(mlc_ctx *ctx, const char *what, const int64_t 
                      k ? "keys of k" : "rows of q");
 }
 
+/* Runs the kernel. Where lengths or offsets are given, the kinds of error are registered first, and
+ * the error word is read back at once on the host; other devices report later, without a wait
+ * here. */
 static mlc_status mlc__attention_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_attention a;
@@ -37280,7 +37348,8 @@ static mlc_status mlc__attention_forward(mlc_ctx *ctx, mlc_node *nd)
     return looks && ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
 }
 
-/* Where the gradient of input i goes, NULL: nowhere. */
+/* Memory of the gradient of input i, with its strides and whether to add; NULL if i is negative or
+ * no gradient is wanted. */
 static void *mlc__attn_grad_of(mlc_node *nd, int i, int64_t stride[4], int32_t *accumulate,
                                mlc_status *st)
 {
@@ -37292,6 +37361,8 @@ static void *mlc__attn_grad_of(mlc_node *nd, int i, int64_t stride[4], int32_t *
     return mlc__data(&g);
 }
 
+/* dq, dk, dv and the gradient of a float mask in one kernel call; those that are NULL are left out.
+ * A mask that was broadcast gets the sum along its axes of size 1 (mask_shape). */
 static mlc_status mlc__attention_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_attention_grad a;
@@ -37333,7 +37404,9 @@ MLC_IMPL mlc_attention_desc mlc_attention_desc_make(void)
     return d;
 }
 
-/* May elements of a be those of b? Not where both are parts of the rows of one tensor, apart. */
+/* May a and b share elements? Tensors of other storage do not. Of one storage they are apart only
+ * if both are parts of the same rows (stride of axis 2) and the columns that their heads and last
+ * axes cover within a row do not overlap, as q, k and v cut from one product [b,t,3 h d] are. */
 static bool mlc__attn_overlaps(const mlc_tensor *a, const mlc_tensor *b)
 {
     const int64_t row = a->stride[2];
@@ -37350,7 +37423,9 @@ static bool mlc__attn_overlaps(const mlc_tensor *a, const mlc_tensor *b)
     return from[0] < to[1] && from[1] < to[0];
 }
 
-/* Gradients must be apart in memory: what shares elements with another input is a copy. */
+/* The kernel writes dq, dk and dv in parallel, so their memory must be apart. Returns t, or a
+ * recorded copy of it if it shares elements with a or with b (other than t itself) and wants a
+ * gradient. */
 static mlc_tensor *mlc__attn_apart(mlc_tensor *t, const mlc_tensor *a, const mlc_tensor *b)
 {
     const bool overlaps = t && a && b && mlc__wants_grad(t) &&
@@ -37358,6 +37433,7 @@ static mlc_tensor *mlc__attn_apart(mlc_tensor *t, const mlc_tensor *a, const mlc
     return overlaps ? mlc_copy(t) : t;
 }
 
+/* Checks scale and window of a desc; false after an error. */
 static bool mlc__attn_numbers(const mlc_tensor *q, const mlc_attention_desc *d)
 {
     if (!d) return true;
@@ -37368,6 +37444,8 @@ static bool mlc__attn_numbers(const mlc_tensor *q, const mlc_attention_desc *d)
     return false;
 }
 
+/* Lists the inputs, k and v made apart from q and from each other, draws the place of the dropout's
+ * mask in the random stream and records the operation. Without has_scale, scale is 1/sqrt(d). */
 MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v,
                                       const mlc_attention_desc *desc)
 {
@@ -37393,7 +37471,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
     memcpy(s->at, at, sizeof s->at);
     s->drop = drop;
     s->causal = d->causal;
-    s->window = mlc__min(d->window, INT64_C(1) << 60);     /* kernels add to it */
+    s->window = mlc__min(d->window, INT64_C(1) << 60);     /* no sum in a kernel overflows */
     s->scale = d->has_scale ? d->scale : 1.0;
     if (!d->has_scale && in[0]->ndim == 4 && in[0]->shape[3] > 0)
         s->scale = 1.0 / sqrt((double)in[0]->shape[3]);
