@@ -37102,8 +37102,8 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.ATTENTION ---------------------------------- softmax(q k^T) v in one operation
- * Scaled dot-product attention, softmax(scale q k^T + mask) v, as one operation whose kernel visits
- * k and v by blocks and never stores the [t,s] scores (FlashAttention, arXiv 2205.14135). Operands:
+ * Scaled dot-product attention, softmax(scale q k^T + mask) v, as one operation. Its kernel makes
+ * the scores of the rows in work only and never stores all [t,s] of them. Operands:
  *
  *   q [b,h,t,d]   k [b,hk,s,d]   v [b,hk,s,dv]   hk divides h: head i reads k, v of i / (h / hk)
  *   mask          bool (true takes part) or float (added), broadcast to [b,h,t,s]
@@ -37114,9 +37114,10 @@ MLC__LEVEL_WARM
  * Those after v are inputs of the node only if they are given; spec.at says where. The result has
  * shape [b,h,t,dv] but is stored as [b,t,h,dv], so that joining the heads, the next step of every
  * transformer, is a view. When it is recorded the node has a second output, lse [b h t], the
- * logarithm of each row's sum of exponentials: from it, q and k backward computes the weights again
- * by blocks. Gradients flow to q, k, v and a float mask. The kernel checks lengths and offsets as
- * it reads them and reports through the context's error word, on the host at once. */
+ * logarithm of each row's sum of exponentials; from it, q and k backward computes the weights
+ * again, e^(score - lse). Gradients flow to q, k, v and a float mask. The kernel checks lengths and
+ * offsets before it writes and reports through the context's error word, which the host reads at
+ * once. */
 
 #ifndef MLC_NO_ATTENTION
 
@@ -37485,33 +37486,50 @@ MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
 #endif
 
 /* @@ IMPL.OPS.RNN ---------------------------------------- a recurrent layer in one direction
- * One kernel runs all steps forward, another all steps backward. Inputs after x are those of the
- * enum that are present, h first, which autocast rounds as it does x. The last output holds what
- * backward needs of each step and has no gradient. Where x is spent, a product of a module that no
- * other operation reads, the gates overwrite x instead. A device without these kernels runs steps
- * of operations, and so do layer-normalised cells. */
+ * One layer of a recurrent network in one direction over all steps: RNN (tanh, relu), GRU or LSTM,
+ * the latter with a projection and peepholes. x is [b,t,gates h] (time_first: [t,b,gates h];
+ * packed: [rows,gates h]) and already holds the input's share of the gates, x w_ih^T + b_ih, which
+ * the caller computes for all steps in one product. The formulas are at struct mlc_k_rnn.
+ *
+ *   x [b,t,gates h] --> step 0 --> step 1 --> ... --> y [b,t,p]   h of each step
+ *   h [b,p], c [b,h] ----^  h, c --^                  h [b,p]     of the last step; an LSTM's c, too
+ *                                                     kept        per step, for backward alone
+ *
+ * One kernel runs all steps forward, another all backward. The optional operands follow x as far as
+ * they are present, in the order of the enum: h first, which autocast rounds as it does x. `kept`
+ * (only GRU and LSTM, only when recorded) holds the opened gates and the c of each step, or a GRU's
+ * h w_n^T + bias_n. If the caller made x only for this call and no other operation saves it, the
+ * gates overwrite x, and kept has the second part alone. A device without these kernels, and cells
+ * with layer norm, run the same formulas step by step with operations that are recorded one by
+ * one. */
 
 #ifndef MLC_NO_RECURRENT
 
+/* The operands, in the order in which they are inputs of the node. ROWS: lengths or offsets. */
 enum { MLC__RNN_X, MLC__RNN_H, MLC__RNN_W, MLC__RNN_C, MLC__RNN_BIAS, MLC__RNN_PROJECT,
        MLC__RNN_PEEP, MLC__RNN_ROWS, MLC__RNN_INPUTS };
 
-/* Inputs by the enum, NULL where absent; ROWS: lengths or, if packed, offsets. width: elements of a
- * row of x, gates h. */
+/* The operands of a call, by the enum and NULL where absent, and the sizes that follow from them
+ * (mlc__rnn_sizes). On the stack; it owns nothing. */
 typedef struct mlc__rnn_in {
     mlc_tensor  *t[MLC__RNN_INPUTS];
     mlc_rnn_kind kind;
     bool         time_first, packed;
+    /* Sequences, steps (packed: rows), elements of c and of h and y; rows of x in all, elements of
+     * one, gates h. */
     int64_t      b, steps, h, p, rows, width;
 } mlc__rnn_in;
 
-/* Layer norms of a cell: mlc_layer_norm by pointer, which programs without it do not link; weight
- * of the norm of h w^T; weight and bias of the norm of c. */
+/* Layer norms of a cell: `call` is mlc_layer_norm, by pointer, so that programs without such cells
+ * do not link it; hh is the weight of the norm of h w^T, c and c_bias those of the norm of c. Owned
+ * by the module that calls. */
 typedef struct mlc__rnn_norms {
     mlc_tensor *(*call)(mlc_tensor *x, mlc_tensor *weight, mlc_tensor *bias, double eps);
     mlc_tensor *hh, *c, *c_bias;
 } mlc__rnn_norms;
 
+/* Checks x and w, from which all other sizes follow: x ends in gates h as w [gates h,p] begins, and
+ * offsets, if packed, are a list of at least one element. w may be f32 with a 16-bit x. */
 static mlc_status mlc__rnn_x_check(mlc_ctx *ctx, const mlc__rnn_in *in)
 {
     const mlc_tensor *x = in->t[MLC__RNN_X], *w = in->t[MLC__RNN_W], *at = in->t[MLC__RNN_ROWS];
@@ -37533,6 +37551,7 @@ static mlc_status mlc__rnn_x_check(mlc_ctx *ctx, const mlc__rnn_in *in)
     return MLC_OK;
 }
 
+/* Sets the sizes from x, w, project and offsets, which must have passed mlc__rnn_x_check. */
 static void mlc__rnn_sizes(mlc__rnn_in *in)
 {
     const mlc_tensor *x = in->t[MLC__RNN_X], *project = in->t[MLC__RNN_PROJECT];
@@ -37544,7 +37563,7 @@ static void mlc__rnn_sizes(mlc__rnn_in *in)
     in->rows = in->packed ? in->steps : in->b * in->steps;
 }
 
-/* Checks that an input is absent or has this shape and dtype. */
+/* Checks that an operand is absent or has this shape and dtype. */
 static mlc_status mlc__rnn_one_check(mlc_ctx *ctx, const mlc__rnn_in *in, int which,
                                      mlc_dtype dtype, mlc_dims shape)
 {
@@ -37563,7 +37582,8 @@ static mlc_status mlc__rnn_one_check(mlc_ctx *ctx, const mlc__rnn_in *in, int wh
     return MLC_OK;
 }
 
-/* Checks all inputs; sets the sizes. */
+/* Checks all operands against x and w and sets the sizes. c, project and peepholes belong to an
+ * LSTM; c is f32 even in 16 bits, since it is a sum over all steps. */
 static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
 {
     MLC__TRY(mlc__rnn_x_check(ctx, in));
@@ -37581,7 +37601,8 @@ static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
     return mlc__rnn_one_check(ctx, in, MLC__RNN_ROWS, MLC_I64, mlc_dims1(in->b + in->packed));
 }
 
-/* at: indices of the inputs; 0: x, or absent. kept: index of the output for backward; 0: none. */
+/* Parameters of the node. at: index of each operand among the inputs; 0: x itself, or absent. kept:
+ * index of the output for backward; 0: none. The last flag: the gates overwrite x. */
 typedef struct mlc__rnn_spec {
     mlc_rnn_kind kind;
     bool   reverse, time_first, packed, spends;
@@ -37589,6 +37610,7 @@ typedef struct mlc__rnn_spec {
 } mlc__rnn_spec;
 MLC__PARAMS(rnn)
 
+/* The operands of a recorded node by the enum again; sizes are not set. */
 static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
 {
     const mlc__rnn_spec *s = mlc__rnn_params(nd);
@@ -37601,7 +37623,11 @@ static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
     return in;
 }
 
-/* Makes the outputs: y, h, of an LSTM c, and what backward needs of each step. */
+/* Shape rule: declares y, h, an LSTM's c and, where recorded, `kept`. Settles whether the gates may
+ * overwrite x: the caller permits it, an operation made x, and no one else can still read it (no
+ * save by another node, no view, no hook that holds tensors, no tape that keeps nodes). Its version
+ * then rises, so that a save of the old values would be noticed. x is saved only where it still
+ * holds the input. */
 static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__rnn_spec *s = mlc__rnn_params(nd);
@@ -37628,9 +37654,11 @@ static mlc_status mlc__rnn_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Memory of an operand, NULL if it is absent. */
 static void *mlc__rnn_data(const mlc_tensor *t) { return t ? mlc__data(t) : NULL; }
 
-/* Sets the arguments of both kernels. */
+/* Sets the arguments that forward and backward share. Row s row[0] + i row[1] is step i of sequence
+ * s. `kept` is split into the gates [rows,width], unless those are in x, and `more` [rows,h]. */
 static void mlc__rnn_args(const mlc_node *nd, struct mlc_k_rnn *a)
 {
     const mlc__rnn_spec *s = mlc__rnn_params(nd);
@@ -37667,6 +37695,8 @@ static void mlc__rnn_args(const mlc_node *nd, struct mlc_k_rnn *a)
     a->more = s->spends ? kept : kept + gates;
 }
 
+/* Makes the error of a bad length or offset out of the kernel's words {kind, place, value, limit};
+ * a place below 0 is -1 - place among offsets. */
 static mlc_status mlc__say_steps(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     const bool packed = w[1] < 0;
@@ -37676,6 +37706,8 @@ static mlc_status mlc__say_steps(mlc_ctx *ctx, const char *what, const int64_t *
                      (long long)(packed ? -1 - w[1] : w[1]), (long long)w[2], (long long)w[3]);
 }
 
+/* Runs all steps. The host reads the error word at once if lengths or offsets were given; elsewhere
+ * a later read reports it. */
 static mlc_status mlc__rnn_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_rnn a;
@@ -37688,7 +37720,8 @@ static mlc_status mlc__rnn_forward(mlc_ctx *ctx, mlc_node *nd)
     return looks && ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
 }
 
-/* Returns the gradient of an input to write, NULL if none is wanted. */
+/* Memory of the gradient of an operand, and whether to add to it; NULL if it is absent or no
+ * gradient is wanted. Index 0 is x itself for MLC__RNN_X and means absent for all others. */
 static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_status *st)
 {
     mlc_tensor g;
@@ -37699,7 +37732,8 @@ static void *mlc__rnn_grad_of(mlc_node *nd, int which, int32_t *accumulate, mlc_
     return mlc__data(&g);
 }
 
-/* Returns the gradient of an output, NULL if the loss does not depend on it. */
+/* Memory of the gradient of output i, NULL if the loss does not depend on it; the kernel takes 0
+ * then. */
 static const void *mlc__rnn_grad_from(const mlc_node *nd, int i)
 {
     mlc_tensor g;
@@ -37708,12 +37742,16 @@ static const void *mlc__rnn_grad_from(const mlc_node *nd, int i)
     return mlc__data(&g);
 }
 
+/* Runs the backward kernel with its workspace. */
 static mlc_status mlc__rnn_grad_call(mlc_ctx *ctx, const char *what, struct mlc_k_rnn_grad *g)
 {
     MLC__RUN_WITH_WORKSPACE(ctx, what, rnn_grad, g);
     return MLC_OK;
 }
 
+/* All gradients by one kernel, from those of y, of the last h and of the last c. The kernel always
+ * writes dx, the gradients of the gates, from which all others follow; if x wants no gradient, a
+ * temporary takes it. Without any gradient wanted nothing runs. */
 static mlc_status mlc__rnn_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_rnn_grad g;
@@ -37746,7 +37784,7 @@ static const mlc__arg mlc__args_rnn[] = {
     MLC__ARG("kind", INT, rnn, kind), MLC__ARG("reverse", BOOL, rnn, reverse),
     MLC__ARG("time_first", BOOL, rnn, time_first), MLC__ARGS_END
 };
-/* The operation without h, and with h. */
+/* Without h, and with h: autocast rounds the first input, or the first two, to 16 bits. */
 static const mlc__op mlc__rnn_op[2] = {
     { "rnn", mlc__rnn_shape, mlc__rnn_forward, mlc__rnn_backward, mlc__args_rnn, MLC__AMP_ONE,
       MLC_OP_CAPTURE | MLC__WORK_ROWS },
@@ -37756,13 +37794,13 @@ static const mlc__op mlc__rnn_op[2] = {
 
 /* -- steps of operations, in f32 for 16 bits */
 
-/* Returns gate k of a [b,gates h], a view. */
+/* Gate k of a [b,gates h] as a view [b,h]. */
 static mlc_tensor *mlc__rnn_gate(const mlc__rnn_in *in, mlc_tensor *a, int k)
 {
     return mlc_slice(a, 1, k * in->h, (k + 1) * in->h, 1);
 }
 
-/* Returns sigmoid of gate k of an LSTM, with peephole `peep` times c added. */
+/* sigmoid of gate k of an LSTM, with row `peep` of the peepholes times c added. */
 static mlc_tensor *mlc__rnn_opened(const mlc__rnn_in *in, mlc_tensor *a, int k, int peep,
                                    mlc_tensor *c)
 {
@@ -37771,7 +37809,9 @@ static mlc_tensor *mlc__rnn_opened(const mlc__rnn_in *in, mlc_tensor *a, int k, 
     return mlc_sigmoid(g);
 }
 
-/* Updates h and c of an LSTM; x: the gates' part of the input, a: that of h. */
+/* One step of an LSTM: replaces h and c. x: the input's part of the gates, a: the part of h. The
+ * gate o sees the new c; a layer norm, if any, applies to the c under tanh only, not to the one
+ * carried on. */
 static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
                                mlc_tensor *a, mlc_tensor **h, mlc_tensor **c)
 {
@@ -37785,6 +37825,8 @@ static void mlc__rnn_next_lstm(const mlc__rnn_in *in, const mlc__rnn_norms *norm
     *h = mlc_mul(mlc__rnn_opened(in, a, 3, 2, *c), mlc_tanh(seen));
 }
 
+/* One step of a GRU: replaces h. r multiplies a's third gate with its bias, as in PyTorch (in Keras
+ * with reset_after). */
 static void mlc__rnn_next_gru(const mlc__rnn_in *in, mlc_tensor *x, mlc_tensor *a, mlc_tensor **h)
 {
     mlc_tensor *sum = mlc_slice(mlc_add(x, a), 1, 0, 2 * in->h, 1), *open = mlc_sigmoid(sum);
@@ -37793,7 +37835,8 @@ static void mlc__rnn_next_gru(const mlc__rnn_in *in, mlc_tensor *x, mlc_tensor *
     *h = mlc_add(n, mlc_mul(mlc__rnn_gate(in, open, 1), mlc_sub(*h, n)));
 }
 
-/* Runs one step on x [b,gates h]: updates h and c. */
+/* One step on x [b,gates h]: replaces h and c. Gates are computed in f32 for 16 bits, h is rounded
+ * at the end of the step as the kernel does it. */
 static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, mlc_tensor *x,
                           mlc_tensor **h, mlc_tensor **c)
 {
@@ -37817,7 +37860,7 @@ static void mlc__rnn_next(const mlc__rnn_in *in, const mlc__rnn_norms *norms, ml
     if (project) *h = mlc_linear(*h, project, NULL);
 }
 
-/* Reads the lengths on the host and checks them: no kernel does. */
+/* Checks lengths on the host, 32 at a time, because no kernel that could check them runs. */
 static mlc_status mlc__rnn_lengths_check(mlc_ctx *ctx, const mlc_tensor *lengths, int64_t steps)
 {
     int64_t some[32];
@@ -37833,7 +37876,8 @@ static mlc_status mlc__rnn_lengths_check(mlc_ctx *ctx, const mlc_tensor *lengths
     return MLC_OK;
 }
 
-/* Runs all steps; y holds the h of each. */
+/* Runs all steps by operations; y [steps] takes the h of each. Past its length a sequence keeps its
+ * h and c, and its y is 0: each step chooses by a mask. */
 static mlc_status mlc__rnn_steps(mlc_ctx *ctx, const mlc__rnn_in *in, bool reverse,
                                  const mlc__rnn_norms *norms, mlc_tensor **y, mlc_tensor *out[3])
 {
@@ -37861,6 +37905,8 @@ static mlc_status mlc__rnn_steps(mlc_ctx *ctx, const mlc__rnn_in *in, bool rever
     return out[0] && h ? MLC_OK : ctx->status;
 }
 
+/* The layer by recorded operations: for devices without the kernel and for cells with layer norm.
+ * Checks all that the shape rule and kernel would. out: y, h and an LSTM's c. */
 static mlc_status mlc__rnn_of_steps(mlc_ctx *ctx, mlc__rnn_in *in, bool reverse,
                                     const mlc__rnn_norms *norms, mlc_tensor *out[3])
 {
@@ -37886,7 +37932,8 @@ MLC_IMPL mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind)
     return d;
 }
 
-/* Records the operation; spends: the gates may overwrite x. */
+/* Records and runs the one operation. The third argument permits the gates to overwrite x, which
+ * they do only if nothing else can read it (mlc__rnn_shape). */
 static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool spends,
                                     mlc_tensor *out[3])
 {
@@ -37914,7 +37961,8 @@ static mlc_status mlc__rnn_recorded(const mlc__rnn_in *in, bool reverse, bool sp
     return MLC_OK;
 }
 
-/* Runs the layer; norms: of layer-normalised cells, else NULL. */
+/* Runs the layer; all operands are made contiguous first, by recorded copies. norms: those of cells
+ * with layer norm, else NULL. The fourth argument permits the gates to overwrite x. */
 static mlc_status mlc__rnn_call(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *d, bool spends,
                                 const mlc__rnn_norms *norms, mlc_tensor *out[3])
 {
