@@ -37492,7 +37492,7 @@ MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
  * the caller computes for all steps in one product. The formulas are at struct mlc_k_rnn.
  *
  *   x [b,t,gates h] --> step 0 --> step 1 --> ... --> y [b,t,p]   h of each step
- *   h [b,p], c [b,h] ----^  h, c --^                  h [b,p]     of the last step; an LSTM's c, too
+ *   h [b,p], c [b,h] ----^  h, c --^                  h [b,p]     of the last step, c of an LSTM
  *                                                     kept        per step, for backward alone
  *
  * One kernel runs all steps forward, another all backward. The optional operands follow x as far as
@@ -38001,13 +38001,24 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
 #endif
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
- * Shapes are PyTorch's, [n,c,..]; in memory channels come last, by stride. An input that lies
- * otherwise is copied first, by an operation that is recorded, so that all of a network lies alike
- * after its first convolution. A transposed convolution is the gradient of one with respect to x,
- * and its gradients are that one itself: both are rows of one table of parts. */
+ * Convolutions over 1 to 3 axes: x [n,c,..], w [out,c/groups,kernel..], b [out], y [n,out,..], with
+ * PyTorch's options. Shapes are PyTorch's, but in memory channels come last, by stride ([n,..,c]),
+ * so that a pixel's channels are contiguous. An x with other strides is copied first by a recorded
+ * operation; y already has channels last, so a network copies at most once, before its first
+ * convolution. A transposed convolution is the gradient of a convolution with respect to its x, and
+ * its own gradients are that convolution's other parts. One kernel of three parts serves both:
+ *
+ *                      forward   dx    dw
+ *   conv               Y         DX    DW
+ *   conv_transpose     DX        Y     DW      (x and y exchanged in struct mlc_k_conv)
+ *
+ * The epilogue of Y holds bias, residual and an activation; DX takes a bias alone. Of an activation
+ * backward needs its result, which is y, or for gelu and silu its input, a second output. dy is
+ * turned into the gradient before the activation in place, then db, dw and dx follow. */
 
 #ifndef MLC_NO_VISION
 
+/* Parameters of the node, for up to 3 axes of the image, the first axis of the image at index 0. */
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
     int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
@@ -38017,11 +38028,14 @@ typedef struct mlc__conv_spec {
 } mlc__conv_spec;
 MLC__PARAMS(conv)
 
-/* Pixels along axis i of the result of k taps, with `before` and behind padded. */
+/* Pixels of the result along axis i of the image, for `in` pixels of x and k taps, with pad[i] on
+ * both sides. Returns -1 if the kernel is larger than the padded image. Sizes beyond 1e15 are not
+ * computed, as they could overflow; they come out as -1, or as so many that the allocation is
+ * refused. */
 static int64_t mlc__conv_size(const mlc__conv_spec *s, int i, int64_t in, int64_t k)
 {
     const bool far = (double)s->dilation[i] * (double)k > 1e15;
-    /* What does not fit 64 bits does not fit memory either: that is refused as too large. */
+    /* A size that does not fit 64 bits does not fit memory either and is refused as too large. */
     if (s->transposed && (far || (double)in * (double)s->stride[i] > 1e15)) return INT64_MAX / 2;
     if (far) return -1;
     const int64_t reach = s->dilation[i] * (k - 1) + 1;
@@ -38032,7 +38046,7 @@ static int64_t mlc__conv_size(const mlc__conv_spec *s, int i, int64_t in, int64_
     return room < 0 ? -1 : room / s->stride[i] + 1;
 }
 
-/* Dtypes: one for all, or f32 for w and b with a 16-bit x. */
+/* Checks that all operands are one float, or x is 16-bit and w and b are either like it or f32. */
 static mlc_status mlc__conv_dtypes(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -38045,7 +38059,8 @@ static mlc_status mlc__conv_dtypes(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
-/* x [n,c,..], w [out,c/groups,..], or [c,out/groups,..] transposed, b [out]. */
+/* Checks the shapes x [n,c,..], w [out,c/groups,..] (transposed: [c,out/groups,..]) and b [out],
+ * that groups divide the channels, and that the kernel fits into the padded image. */
 static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__conv_spec *s)
 {
     const mlc_tensor *x = nd->in[0], *w = nd->in[1], *b = nd->n_in > 2 ? nd->in[2] : NULL;
@@ -38072,6 +38087,9 @@ static mlc_status mlc__conv_check(mlc_ctx *ctx, const mlc_node *nd, const mlc__c
     return MLC_OK;
 }
 
+/* Shape rule: checks, declares y with channels last and, where recorded with gelu or silu, act's
+ * input as a second output. Saves only the operands that wanted gradients read. Without an act dy
+ * is not overwritten, so the node does not claim it. */
 static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__conv_spec *s = mlc__conv_params(nd);
@@ -38098,8 +38116,9 @@ static mlc_status mlc__conv_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Sizes of nd's convolution as the kernel has them: those of the one that a transposed one is the
- * gradient of. x and y lie with channels last. */
+/* The kernel's arguments. They always describe an ordinary convolution: for a transposed one, whose
+ * gradient it is, x and y exchange places. Images of fewer than 3 axes get leading ones of 1. x and
+ * y have channels last; either may be a gradient. same pads all/2 in front, causal pads all. */
 static struct mlc_k_conv mlc__conv_args(const mlc_node *nd, const mlc_tensor *x,
                                         const mlc_tensor *w, const mlc_tensor *y)
 {
@@ -38130,6 +38149,7 @@ static struct mlc_k_conv mlc__conv_args(const mlc_node *nd, const mlc_tensor *x,
     return a;
 }
 
+/* Runs one part of the kernel with its workspace. */
 static mlc_status mlc__conv_part_run(mlc_ctx *ctx, const char *what, mlc_conv_part part,
                                      struct mlc_k_conv *a)
 {
@@ -38138,6 +38158,7 @@ static mlc_status mlc__conv_part_run(mlc_ctx *ctx, const char *what, mlc_conv_pa
     return MLC_OK;
 }
 
+/* y, with its epilogue. */
 static mlc_status mlc__conv_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__conv_spec *s = mlc__conv_params(nd);
@@ -38152,7 +38173,9 @@ static mlc_status mlc__conv_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__conv_part_run(ctx, nd->op->name, s->transposed ? MLC_CONV_DX : MLC_CONV_Y, &a);
 }
 
-/* The gradient of input i by a part, of which y cannot be added to anything. */
+/* The gradient of input i by one part of the kernel. It is written in place, or into a temporary
+ * with channels last that is added then (mlc__beside): part Y cannot accumulate. If dy or x is
+ * empty, the gradient is 0. */
 static mlc_status mlc__conv_grad(mlc_ctx *ctx, mlc_node *nd, int i, mlc_conv_part part,
                                  const mlc_tensor *dy)
 {
@@ -38168,7 +38191,8 @@ static mlc_status mlc__conv_grad(mlc_ctx *ctx, mlc_node *nd, int i, mlc_conv_par
     return mlc__beside_close(ctx, nd, &to, st);
 }
 
-/* db [out] from dy [n,out,..], whose channels are made the last axis for it. */
+/* db [out] (+)= sum of dy [n,out,..] over all but the channels, which a view makes the last
+ * axis. */
 MLC__APART mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dy)
 {
     mlc_status st = MLC_OK;
@@ -38184,6 +38208,7 @@ MLC__APART mlc_status mlc__conv_db(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor 
     return mlc__sum_to(ctx, nd->op->name, &db, &rows, acc);
 }
 
+/* dy before the activation, in place; then db, dw, dx. */
 static mlc_status mlc__conv_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__conv_spec *s = mlc__conv_params(nd);
@@ -38211,7 +38236,8 @@ static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
 
-/* Fills in the defaults of a desc that is all zeros. */
+/* Fills in the defaults of a desc that is all zeros: stride 1, dilation 1, no padding, one
+ * group. */
 static void mlc__conv_desc_fill(mlc_conv_desc *d)
 {
     d->stride.n = d->padding.n = d->dilation.n = d->output_padding.n = MLC_ALL_AXES;
@@ -38227,13 +38253,14 @@ MLC_IMPL mlc_conv_desc mlc_conv_desc_make(void)
     return d;
 }
 
-/* Number i of a list for each axis of an image, or for all of them. */
+/* Entry i of a list that has one number for each axis of the image, or one for all of them. */
 static int64_t mlc__dims_at(const mlc_dims *d, int i)
 {
     return d->v[d->n == MLC_ALL_AXES ? 0 : i];
 }
 
-/* A size of an image like x: one number for all axes becomes a list. */
+/* A size of an image like x: a single number for all axes becomes a list of as many as the image
+ * has. */
 static mlc_dims mlc__image_size(mlc_dims size, const mlc_tensor *x)
 {
     if (size.n != MLC_ALL_AXES || !x) return size;
@@ -38242,10 +38269,14 @@ static mlc_dims mlc__image_size(mlc_dims size, const mlc_tensor *x)
     return size;
 }
 
-/* A list of a desc, three numbers of a spec, and what they are where the image has no axis. */
+/* Describes one list of a desc: name, offset in the desc (mlc_dims) and in the spec (int64_t[3]),
+ * and the value that the spec gets for axes which the image lacks. A table of them ends with
+ * NULL. */
 typedef struct mlc__axis_list { const char *name; size_t from, to; int64_t rest; } mlc__axis_list;
 
-/* The lists of a desc for an image of so many axes. make: what makes the desc. */
+/* Copies all lists of a table from desc to spec for an image of so many axes; each list has a
+ * number per axis, or one for all. `make` is the constructor of the desc that an error
+ * recommends. */
 static mlc_status mlc__lists_read(mlc_ctx *ctx, const char *what, const mlc__axis_list *l,
                                   const void *desc, int32_t axes, void *spec, const char *make)
 {
@@ -38270,7 +38301,8 @@ static const mlc__axis_list mlc__conv_lists[] = {
     MLC__DESC_LIST(mlc_conv_desc, output_padding, mlc__conv_spec, more, 0), { NULL, 0, 0, 0 }
 };
 
-/* A desc's numbers for an image of so many axes. */
+/* Reads a desc for an image of so many axes into s and checks all numbers. Sizes are below 2^30 so
+ * that products of two fit 64 bits. */
 static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes,
                                     const mlc_conv_desc *d, mlc__conv_spec *s)
 {
@@ -38302,7 +38334,8 @@ static mlc_status mlc__conv_spec_of(mlc_ctx *ctx, const char *what, int32_t axes
     return MLC_OK;
 }
 
-/* residual: NULL, or added before the activation where nothing is recorded. */
+/* Records and runs a convolution. residual: NULL, or a tensor like y that is added before the
+ * activation; modules pass it only where nothing is recorded, because no gradient flows to it. */
 static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_conv_desc *desc, mlc_tensor *residual)
 {
@@ -38316,10 +38349,10 @@ static mlc_tensor *mlc__conv_call(const mlc__op *op, mlc_tensor *x, mlc_tensor *
     if (residual && residual->ndim >= 2) residual = mlc_channels_last(residual);
     s.residual = residual;
     if (!ctx) return NULL;
-    /* What is no image is refused by the shape rule. */
+    /* A w of other than 3 to 5 axes is refused by the shape rule. */
     if (w->ndim >= 3 && w->ndim <= 5 &&
         mlc__conv_spec_of(ctx, op->name, w->ndim - 2, desc, &s) != MLC_OK) return NULL;
-    /* Recorded where they copy, so gradients find their way back. */
+    /* These copies are recorded, so gradients flow back through them. */
     if (x->ndim >= 2) in[0] = mlc_channels_last(x);
     in[1] = mlc_contiguous(w);
     if (b) in[2] = mlc_contiguous(b);
@@ -38345,10 +38378,17 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 #endif
 
 /* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
- * Channels last, as convolutions leave them. A maximum remembers its place in the image. */
+ * Maxima and means of windows over 1 to 3 axes of x [n,c,..], with PyTorch's options, and the
+ * adaptive kind, whose windows follow from the sizes of x and y. Channels come last in memory, as
+ * convolutions leave them; other x are copied first. A maximum remembers its place in the image:
+ * when recorded, a second output [as y] in i32 holds the pixel's number, so backward adds dy there
+ * and reads neither x nor y. A mean needs the sizes alone. One kernel runs both ways (struct
+ * mlc_k_pool). */
 
 #ifndef MLC_NO_VISION
 
+/* Parameters of the node, per axis of the image. relu: the maximum goes through a relu in the same
+ * pass, and a negative one has no place. axes: numbers of an adaptive size, else unused. */
 typedef struct mlc__pool_spec {
     int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
     int32_t axes;
@@ -38356,8 +38396,9 @@ typedef struct mlc__pool_spec {
 } mlc__pool_spec;
 MLC__PARAMS(pool)
 
-/* Windows along an axis, as PyTorch counts them. The last one of a ceil, which may be the only one,
- * reaches beyond the padding by less than a stride and begins within x or the padding before. */
+/* Windows along an axis, as PyTorch counts them. With ceil the last window, which may be the only
+ * one, may reach beyond the padding by less than a stride, but must begin within x or the padding
+ * before it. */
 static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
 {
     const int64_t reach = s->dilation[i] * (s->kernel[i] - 1) + 1, stride = s->stride[i];
@@ -38367,7 +38408,9 @@ static int64_t mlc__pool_size(const mlc__pool_spec *s, int i, int64_t in)
     return s->ceil && (n - 1) * stride >= in + s->pad[i] ? n - 1 : n;
 }
 
-/* The numbers of axis i, whatever the size of x: y's size if adaptive, else those of a window. */
+/* Checks the numbers of axis i of the image, whatever the size of x: the size of y if adaptive,
+ * else kernel, stride, dilation and padding, which is at most half the kernel so that no window of
+ * a mean is padding alone. */
 static mlc_status mlc__pool_check(mlc_ctx *ctx, const char *what, const mlc__pool_spec *s, int i)
 {
     MLC__REQUIRE(ctx, !s->adaptive || (s->kernel[i] > 0 && s->kernel[i] < 1 << 30), ARG,
@@ -38384,6 +38427,9 @@ static mlc_status mlc__pool_check(mlc_ctx *ctx, const char *what, const mlc__poo
     return MLC_OK;
 }
 
+/* Shape rule: checks x and all numbers and declares y with channels last. Of recorded maxima it
+ * also declares the places; they limit an image to 2^31 - 1 pixels. An empty axis is allowed only
+ * where the batch or the channels are empty, too. */
 static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pool_spec *s = mlc__pool_params(nd);
@@ -38410,16 +38456,18 @@ static mlc_status mlc__pool_shape(mlc_ctx *ctx, mlc_node *nd)
                      (long long)s->kernel[i], d, mlc__shape(x).s);
         pixels *= x->shape[d];
     }
+    /* Checked with and without a tape, so that a network that runs also trains. */
     MLC__REQUIRE(ctx, pixels <= INT32_MAX, SHAPE, "%s: an image of x %s has more pixels than can "
                  "be counted in 32 bits", what, mlc__shape(x).s);
     MLC__TRY(mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape));
+    /* Backward of a mean needs no output but the sizes; of a maximum it reads the places alone. */
     if (!nd->recorded || !s->max) return MLC_OK;
     MLC__TRY(mlc__out_channels_last(ctx, nd, MLC_I32, x->ndim, shape));
     mlc__save(nd, nd->out[1]);
     return MLC_OK;
 }
 
-/* x and y lie with channels last. */
+/* The kernel's arguments; x and y have channels last, and are dx and dy in backward. */
 static struct mlc_k_pool mlc__pool_args(const mlc_node *nd, const mlc_tensor *x,
                                         const mlc_tensor *y)
 {
@@ -38448,12 +38496,14 @@ static struct mlc_k_pool mlc__pool_args(const mlc_node *nd, const mlc_tensor *x,
     return a;
 }
 
+/* y, and the places of maxima if they are recorded; an empty y needs no call. */
 static mlc_status mlc__pool_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const struct mlc_k_pool a = mlc__pool_args(nd, nd->in[0], nd->out[0]);
     return mlc__numel(nd->out[0]) ? mlc__run_pool(ctx, nd->op->name, &a) : MLC_OK;
 }
 
+/* dx from dy, in place or in a temporary with channels last, which is added then. */
 static mlc_status mlc__pool_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -38480,6 +38530,7 @@ static const mlc__op mlc__max_pool_op =
 static const mlc__op mlc__avg_pool_op =
     { "avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
       mlc__args_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
+/* The adaptive kinds show hooks and captures the size of y alone. */
 static const mlc__arg mlc__args_adaptive_pool[] = {
     MLC__ARG("size", INT, pool, kernel), MLC__ARGS_END
 };
@@ -38490,6 +38541,7 @@ static const mlc__op mlc__adaptive_avg_pool_op =
     { "adaptive_avg_pool", mlc__pool_shape, mlc__pool_forward, mlc__pool_backward,
       mlc__args_adaptive_pool, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Records and runs a pooling with these parameters, on x with channels last. */
 static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__pool_spec *s)
 {
     mlc_node local, *nd;
@@ -38502,6 +38554,8 @@ static mlc_tensor *mlc__pool_call(const mlc__op *op, mlc_tensor *x, const mlc__p
     return mlc__finish(nd);
 }
 
+/* Windows of `kernel` along each axis that do not overlap (stride = kernel), as PyTorch's
+ * default. */
 MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel)
 {
     mlc_pool_desc d;
@@ -38512,6 +38566,7 @@ MLC_IMPL mlc_pool_desc mlc_pool_desc_make(int64_t kernel)
     return d;
 }
 
+/* Lists of mlc_pool_desc. Axes that the image lacks get 0 and are not read (mlc__pool_args). */
 static const mlc__axis_list mlc__pool_lists[] = {
     MLC__DESC_LIST(mlc_pool_desc, kernel, mlc__pool_spec, kernel, 0),
     MLC__DESC_LIST(mlc_pool_desc, stride, mlc__pool_spec, stride, 0),
@@ -38519,6 +38574,7 @@ static const mlc__axis_list mlc__pool_lists[] = {
     MLC__DESC_LIST(mlc_pool_desc, dilation, mlc__pool_spec, dilation, 1), { NULL, 0, 0, 0 }
 };
 
+/* max_pool and avg_pool: reads desc into the parameters of the node. */
 static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
                                           const mlc_pool_desc *d, bool max, bool relu)
 {
@@ -38530,7 +38586,7 @@ static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
     memset(&s, 0, sizeof s);
     s.max = max;
     s.relu = relu;
-    /* What is no image is refused by the shape rule. */
+    /* An x of other than 3 to 5 axes is refused by the shape rule. */
     if (x->ndim >= 3 && x->ndim <= 5 &&
         mlc__lists_read(x->ctx, op->name, mlc__pool_lists, d, x->ndim - 2, &s,
                         "mlc_pool_desc_make(kernel)") != MLC_OK) return NULL;
@@ -38539,6 +38595,8 @@ static mlc_tensor *mlc__pool_windows_call(const mlc__op *op, mlc_tensor *x,
     return mlc__pool_call(op, x, &s);
 }
 
+/* Both read desc through mlc__pool_windows_call; modules call that directly for max_pool with
+ * relu. */
 MLC_IMPL mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc)
 {
     return mlc__pool_windows_call(&mlc__max_pool_op, x, desc, true, false);
@@ -38548,6 +38606,7 @@ MLC_IMPL mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc)
     return mlc__pool_windows_call(&mlc__avg_pool_op, x, desc, false, false);
 }
 
+/* The adaptive kinds: size of y, one number per axis or mlc_dims_all, is kept as `kernel`. */
 static mlc_tensor *mlc__pool_adaptive_call(const mlc__op *op, mlc_tensor *x, mlc_dims size,
                                            bool max)
 {
@@ -38557,6 +38616,8 @@ static mlc_tensor *mlc__pool_adaptive_call(const mlc__op *op, mlc_tensor *x, mlc
     s.max = max;
     s.adaptive = true;
     s.axes = size.n;
+    /* Stride and dilation are unused by adaptive windows, but mlc__pool_check requires positive
+     * ones. */
     for (int i = 0; i < 3; i++) {
         s.kernel[i] = i < size.n ? size.v[i] : 1;
         s.stride[i] = s.dilation[i] = 1;
@@ -38575,13 +38636,24 @@ MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
 #endif
 
 /* @@ IMPL.OPS.RESIZE ------------------------------------- interpolate, pixel_shuffle
- * Channels last. PyTorch rounds the scale of its nearest pixels to f32; ours are exact. */
+ * interpolate makes an image [n,c,..] of 1 to 3 axes of another size; pixel_shuffle and its inverse
+ * exchange channels for pixels. One kernel goes both ways, on channels last. Along an axis, output
+ * pixel o of `out` reads input coordinate
+ *
+ *   nearest   floor(o in/out)
+ *   linear    (o + 1/2) in/out - 1/2, weighted between its two neighbours
+ *   corners   o (in - 1)/(out - 1): the first and last pixels coincide
+ *
+ * PyTorch rounds the scale of nearest to f32; here it is exact, so single pixels may differ. */
 
 #ifndef MLC_NO_VISION
 
+/* Parameters of the node: size of y, a number for each axis of the image, and the mode. */
 typedef struct mlc__resize_spec { mlc_dims size; mlc_interpolation mode; } mlc__resize_spec;
 MLC__PARAMS(resize)
 
+/* Shape rule: x is a float image with no empty axis; y [n,c,size..] has channels last. Nothing is
+ * saved, since the weights follow from sizes. */
 static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__resize_spec *s = mlc__resize_params(nd);
@@ -38604,7 +38676,7 @@ static mlc_status mlc__resize_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out_channels_last(ctx, nd, x->dtype, x->ndim, shape);
 }
 
-/* x and y lie with channels last. */
+/* Runs the kernel, forward or (back) from dy in y to dx in x. Both have channels last. */
 static mlc_status mlc__resize_run(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *x,
                                   const mlc_tensor *y, bool back, bool accumulate)
 {
@@ -38635,6 +38707,7 @@ static mlc_status mlc__resize_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__resize_run(ctx, nd, nd->in[0], nd->out[0], false, false);
 }
 
+/* dx from dy, in place or beside and then added (mlc__beside). */
 static mlc_status mlc__resize_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_status st = MLC_OK;
@@ -38653,6 +38726,7 @@ static const mlc__op mlc__interpolate_op =
     { "interpolate", mlc__resize_shape, mlc__resize_forward, mlc__resize_backward,
       mlc__args_resize, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Copies x to channels last by a recorded operation if need be, then records the one operation. */
 MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpolation mode)
 {
     mlc_node local, *nd;
@@ -38666,7 +38740,7 @@ MLC_IMPL mlc_tensor *mlc_interpolate(mlc_tensor *x, mlc_dims size, mlc_interpola
     return mlc__finish(nd);
 }
 
-/* Of [n,c,h,w]: what is r times larger or smaller must be whole. */
+/* Checks that x is [n,c,h,w] and that r divides as needed: c by r r, or (back) h and w by r. */
 static bool mlc__shuffle_fits(const char *what, const mlc_tensor *x, int64_t r, bool back)
 {
     const bool fits = r > 0 && r < 1 << 15 && x->ndim == 4 &&
@@ -38679,7 +38753,8 @@ static bool mlc__shuffle_fits(const char *what, const mlc_tensor *x, int64_t r, 
     return fits;
 }
 
-/* Views and one copy. */
+/* [n, c r r, h, w] -> [n, c, h r, w r]: a reshape to 6 axes, a permutation, and a reshape that
+ * copies. Made of recorded operations, it has no backward of its own. */
 MLC_IMPL mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r)
 {
     static const int64_t order[6] = { 0, 1, 4, 2, 5, 3 };
@@ -38690,6 +38765,7 @@ MLC_IMPL mlc_tensor *mlc_pixel_shuffle(mlc_tensor *x, int64_t r)
     return mlc_reshape(mlc_permute(mlc_reshape(x, mlc_dims_of(6, apart)), mlc_dims_of(6, order)),
                        mlc_dims4(n, c, h * r, w * r));
 }
+/* The inverse of mlc_pixel_shuffle, in the same way. */
 MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
 {
     static const int64_t order[6] = { 0, 1, 3, 5, 2, 4 };
@@ -38704,13 +38780,24 @@ MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
 #endif
 
 /* @@ IMPL.OPS.CHANNEL_NORM ------------------------------- batch_norm, group_norm, instance_norm
- * One kernel: batch norm takes all images as one, with a channel a group. The second output, mean
- * and factor of each channel (and image) in f64, is for backward alone. Running statistics are no
- * inputs: no gradient flows to them, and a step of training changes them. Modules have a relu, or a
- * sum with a residual and a relu, done in the same pass. */
+ * Normalization of images [n,c,..] per channel or group of channels, by one kernel (struct
+ * mlc_k_bnorm):
+ *
+ *                   statistics over                 images      channels per group
+ *   batch_norm      all images and pixels           1 (merged)  1
+ *   group_norm      pixels of c/groups channels     n           c/groups
+ *   instance_norm   pixels of one channel           n           1
+ *
+ * y = (x - mean) / sqrt(variance + eps) * weight + bias; weight and bias [c] are f32 (f64 for f64)
+ * and optional. Modules add a residual and a relu in the same pass. A second output [images,2,c] in
+ * f64, mean and factor, is for backward alone. Running statistics of batch norm are no operands: no
+ * gradient flows to them and each step of training writes them, so their version rises. In
+ * evaluation they take the place of x's own. */
 
 #ifndef MLC_NO_VISION
 
+/* Parameters of the node. mean and var belong to the module or the caller and must outlive
+ * backward. */
 typedef struct mlc__bnorm_spec {
     mlc_tensor *mean, *var;            /* running ones, or NULL */
     double momentum, eps;
@@ -38720,7 +38807,8 @@ typedef struct mlc__bnorm_spec {
 } mlc__bnorm_spec;
 MLC__PARAMS(bnorm)
 
-/* Images of x, and channels that share statistics. */
+/* Images with statistics of their own (1 for batch norm), and below the channels that share
+ * theirs. */
 MLC__INLINE int64_t mlc__bnorm_images(const mlc_node *nd)
 {
     return mlc__bnorm_params(nd)->groups ? nd->in[0]->shape[0] : 1;
@@ -38731,7 +38819,8 @@ MLC__INLINE int64_t mlc__bnorm_group(const mlc_node *nd)
     return s->groups ? nd->in[0]->shape[1] / s->groups : 1;
 }
 
-/* What there is one of for each channel. */
+/* Checks weight, bias and running statistics, which have one element per channel: [c], f32 or
+ * f64. */
 static mlc_status mlc__bnorm_rows_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38752,6 +38841,8 @@ static mlc_status mlc__bnorm_rows_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* All checks of the shape rule. Statistics of a single value are refused in training, as its
+ * deviation is 0; evaluation requires running statistics. */
 static mlc_status mlc__bnorm_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38783,6 +38874,9 @@ static mlc_status mlc__bnorm_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Shape rule: y as x with channels last, and the statistics. Saves x, the statistics and the
+ * weight; a relu's mask is read from y where a residual was added, else it is made again from x,
+ * the statistics, weight and bias. */
 static mlc_status mlc__bnorm_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38799,6 +38893,8 @@ static mlc_status mlc__bnorm_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Arguments that forward and backward share: sizes as in the table above, x, weight and
+ * statistics. */
 static struct mlc_k_bnorm mlc__bnorm_args(const mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38819,12 +38915,15 @@ static struct mlc_k_bnorm mlc__bnorm_args(const mlc_node *nd)
     return a;
 }
 
+/* Runs the kernel with its workspace. */
 static mlc_status mlc__batch_norm_run(mlc_ctx *ctx, const char *what, struct mlc_k_bnorm *a)
 {
     MLC__RUN_WITH_WORKSPACE(ctx, what, bnorm, a);
     return MLC_OK;
 }
 
+/* y and the statistics; in training the running ones move by momentum towards those of this
+ * batch. */
 static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38836,7 +38935,7 @@ static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
     a.y = mlc__data(nd->out[0]);
     a.residual = s->residual ? mlc__data(nd->in[s->residual]) : NULL;
     a.bias = s->bias ? mlc__data(nd->in[s->bias]) : NULL;
-    /* The second run of a piece leaves the statistics as the first made them. */
+    /* A recomputed forward (ctx->again) must not move the running statistics a second time. */
     const bool updates = s->training && s->mean && !ctx->again, reads = updates || !s->training;
     a.running_mean = s->mean && reads ? mlc__data(s->mean) : NULL;
     a.running_var = s->var && reads ? mlc__data(s->var) : NULL;
@@ -38850,6 +38949,8 @@ static mlc_status mlc__bnorm_forward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* The gradients of residual, x, weight and bias, each only if wanted, by one kernel call. Gradients
+ * that the kernel cannot write in place go to temporaries and are added then (mlc__beside). */
 static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__bnorm_spec *s = mlc__bnorm_params(nd);
@@ -38857,7 +38958,7 @@ static mlc_status mlc__bnorm_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc__beside to[4];
     mlc_tensor dy;
-    /* The residual's is written first: if it is x, too, dx adds to it. */
+    /* The residual's gradient is opened first: if the residual is x itself, dx adds to it. */
     const int at[4] = { s->residual, 0, s->weight, s->bias };
     void **const out[4] = { &a.dresidual, &a.dx, &a.dweight, &a.dbias };
     int32_t *const adds[4] = { &a.dresidual_accumulate, &a.dx_accumulate, &a.dweight_accumulate,
@@ -38893,8 +38994,9 @@ static const mlc__op mlc__instance_norm_op =
     { "instance_norm", mlc__bnorm_shape, mlc__bnorm_forward, mlc__bnorm_backward,
       mlc__args_bnorm, MLC__AMP_FIRST, MLC_OP_CAPTURE };
 
-/* spec: all but the places of the inputs behind x, which are NULL if they are not there. 16-bit
- * weights are f32 inside. */
+/* Records and runs one of the three. spec: all parameters but the places of weight, bias and
+ * residual among the inputs, which are set here; those operands may be NULL. 16-bit weights are
+ * cast to f32 by a recorded operation; x and the residual get channels last. */
 static mlc_tensor *mlc__bnorm_call(const mlc__op *op, const mlc__bnorm_spec *spec, mlc_tensor *x,
                                    mlc_tensor *weight, mlc_tensor *bias, mlc_tensor *residual)
 {
@@ -38918,7 +39020,8 @@ static mlc_tensor *mlc__bnorm_call(const mlc__op *op, const mlc__bnorm_spec *spe
     return mlc__finish(nd);
 }
 
-/* Batch norm as modules call it: with a sum and a relu behind it. */
+/* Batch norm with a residual and a relu after it, as modules call it. Running statistics must be
+ * dense and of x's context, because the kernel writes them in place. */
 static mlc_tensor *mlc__batch_norm(const mlc__bnorm_spec *s, mlc_tensor *x, mlc_tensor *weight,
                                    mlc_tensor *bias, mlc_tensor *residual)
 {
@@ -38947,6 +39050,8 @@ MLC_IMPL mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
     return mlc__batch_norm(&s, x, weight, bias, NULL);
 }
 
+/* Group and instance norm: always x's own statistics ("training"), no running ones. groups -1, or
+ * any that does not divide the channels, is refused by the shape rule. */
 static mlc_tensor *mlc__group_norm(const mlc__op *op, mlc_tensor *x, int64_t groups,
                                    mlc_tensor *weight, mlc_tensor *bias, double eps)
 {
