@@ -39077,10 +39077,23 @@ MLC_IMPL mlc_tensor *mlc_instance_norm(mlc_tensor *x, mlc_tensor *weight, mlc_te
 #endif
 
 /* @@ IMPL.OPS.INDEX -------------------------------------- gather, scatter, select, nonzero, band
- * All that indexes is one kernel with strides: an index_select is a gather whose index is expanded,
- * a take one of a flattened tensor, a masked_select one at the places that nonzero found. Gather
- * and scatter_add are each other's gradient. Sizes that depend on data cost a read. */
+ * All that reads or writes through an index is one kernel with strides (struct mlc_k_index), which
+ * moves data[.., index, ..] to or from a `line` of the index's shape, along one axis:
+ *
+ *   gather, and its kin      y = data[index]            gradient: dx[index] += dy
+ *     index_select             the index expanded along the other axes (stride 0)
+ *     take                     of the flattened tensor
+ *     masked_select            of the flattened tensor, at the places nonzero found
+ *   scatter_add              x[index] += src            gradient: dsrc = dy[index], dx = dy
+ *   scatter                  x[index] = src, in order   gradient: see mlc__scatter_backward
+ *
+ * One element of index that is outside [0, size) fails the call with VALUE; the host reads the
+ * error word at once, other devices when a scope ends. Additions run in the order of the index on
+ * any number of threads, so results do not depend on them. Sizes that depend on data (nonzero,
+ * masked_select) cost a copy to the host and exist in no dry run. At the end: one_hot, triangles of
+ * matrices. */
 
+/* Makes the error of a bad index out of the kernel's words w: {kind, position, value, limit}. */
 static mlc_status mlc__say_index(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     return mlc__fail(ctx, MLC_ERR_VALUE,
@@ -39088,8 +39101,9 @@ static mlc_status mlc__say_index(mlc_ctx *ctx, const char *what, const int64_t *
                      what, (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* Runs the index kernel, with touched and fresh as that has them; line may be larger than the
- * index, which counts. */
+/* Runs the kernel along axis. The shape is the index's; data and line may be larger along the other
+ * axes. touched: NULL, or a byte for each row of data that ADD sets; with fresh ADD begins at 0
+ * instead of at data, and rows that were touched before but are not now become 0. */
 static mlc_status mlc__index_touching(mlc_ctx *ctx, const char *what, mlc_index op,
                                       const mlc_tensor *data, const mlc_tensor *index,
                                       const mlc_tensor *line, int32_t axis, uint8_t *touched,
@@ -39117,6 +39131,7 @@ static mlc_status mlc__index_touching(mlc_ctx *ctx, const char *what, mlc_index 
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
+/* The same without a record of rows: any op, any data. */
 static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
                                   const mlc_tensor *data, const mlc_tensor *index,
                                   const mlc_tensor *line, int32_t axis)
@@ -39124,7 +39139,8 @@ static mlc_status mlc__index_call(mlc_ctx *ctx, const char *what, mlc_index op,
     return mlc__index_touching(ctx, what, op, data, index, line, axis, NULL, false);
 }
 
-/* data[index] += line. 16-bit sums are carried in f32 and rounded once. */
+/* data[index] += line. 16-bit sums are carried in an f32 copy of data and rounded once, at the
+ * end. */
 static mlc_status mlc__index_add_to(mlc_ctx *ctx, const char *what, const mlc_tensor *data,
                                     const mlc_tensor *index, const mlc_tensor *line, int32_t axis)
 {
@@ -39145,7 +39161,8 @@ static mlc_status mlc__index_add_to(mlc_ctx *ctx, const char *what, const mlc_te
     return st;
 }
 
-/* out (+)= data[index] */
+/* out (+)= data[index]; the kernel cannot add as it gathers, so an addition goes through a
+ * temporary. */
 static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                  const mlc_tensor *data, const mlc_tensor *index, int32_t axis,
                                  bool accumulate)
@@ -39159,7 +39176,8 @@ static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tenso
     return st;
 }
 
-/* t: x or src, by its name; axis -1: also along it. */
+/* Requires that the index is at most as large as t, called `name` in errors, along all axes but
+ * axis; -1: along all. */
 static mlc_status mlc__index_within(mlc_ctx *ctx, const char *what, const mlc_tensor *index,
                                     const char *name, const mlc_tensor *t, int32_t axis)
 {
@@ -39171,8 +39189,8 @@ static mlc_status mlc__index_within(mlc_ctx *ctx, const char *what, const mlc_te
     return MLC_OK;
 }
 
-/* The index is i64, has x's axes, and no more elements than x across the axis. Resolves the axis; a
- * 0-d x has axis 0, as in PyTorch. */
+/* Checks an index: i64, as many axes as x, and no more elements than x across the axis. Resolves a
+ * negative axis; a 0-d x has axis 0, as in PyTorch. */
 static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *index = nd->in[1];
@@ -39186,6 +39204,7 @@ static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
     return mlc__index_within(ctx, what, index, "x", x, s->axis);
 }
 
+/* Shape rule: y has the index's shape. Only the index is saved: dx depends on no values of x. */
 static mlc_status mlc__gather_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *index = nd->in[1];
@@ -39195,13 +39214,14 @@ static mlc_status mlc__gather_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = data[index], written at once. */
 static mlc_status mlc__gather_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__index_get(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1],
                           mlc__axis_params(nd)->axis, false);
 }
 
-/* dx[index] += dy */
+/* dx[index] += dy, on a dx of zeros if it is written first: elements that no index names get 0. */
 static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -39211,6 +39231,7 @@ static mlc_status mlc__gather_backward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__axis_params(nd)->axis);
 }
 
+/* Operations that are a gather under another name, which errors, profiles and hooks show. */
 #define MLC__GATHER_OP(name, text, flags) static const mlc__op mlc__##name##_op = \
     { text, mlc__gather_shape, mlc__gather_forward, mlc__gather_backward, mlc__args_axis, \
       MLC__AMP_MATCH, flags };
@@ -39219,6 +39240,7 @@ MLC__GATHER_OP(index_select, "index_select", MLC_OP_CAPTURE)
 MLC__GATHER_OP(take, "take", MLC_OP_CAPTURE)
 MLC__GATHER_OP(masked_select, "masked_select", 0)
 
+/* Records and runs a gather; the axis is checked by the shape rule. */
 static mlc_tensor *mlc__gather_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                     mlc_tensor *index)
 {
@@ -39233,7 +39255,9 @@ MLC_IMPL mlc_tensor *mlc_gather(mlc_tensor *x, int32_t axis, mlc_tensor *index)
     return mlc__gather_call(&mlc__gather_op, x, axis, index);
 }
 
-/* The index is repeated along the other axes: the kernel then moves whole rows. */
+/* The index is expanded along all other axes with stride 0, and the kernel then moves whole rows.
+ * An index of other than one axis puts its own axes in the axis's place, by a reshape of the
+ * result. */
 MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index)
 {
     mlc_tensor *const in[2] = { x, index };
@@ -39250,12 +39274,14 @@ MLC_IMPL mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *i
     mlc_tensor *y = mlc__gather_call(&mlc__index_select_op, x, axis,
                                      mlc_expand(mlc_reshape(index, thin), wide));
     if (index->ndim == 1) return y;
+    /* The flat axis of the result becomes the index's axes: x[..axis], index, x[axis+1..]. */
     shape = mlc_dims_of(axis, x->shape);
     for (int32_t d = 0; d < index->ndim; d++) shape.v[shape.n++] = index->shape[d];
     for (int32_t d = axis + 1; d < x->ndim; d++) shape.v[shape.n++] = x->shape[d];
     return mlc_reshape(y, shape);
 }
 
+/* A gather along the only axis of x flattened; the result has the index's shape. */
 MLC_IMPL mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index)
 {
     mlc_tensor *const in[2] = { x, index };
@@ -39268,6 +39294,8 @@ MLC_IMPL mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index)
 
 /* -- scatter: data beside the index, one element of src for each index -- */
 
+/* Checks of all scatters: those of the index, and src of x's dtype, with as many axes as the index
+ * and at least as large along each. */
 static mlc_status mlc__scatter_rule(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *index = nd->in[1], *src = nd->in[2];
@@ -39281,6 +39309,7 @@ static mlc_status mlc__scatter_rule(mlc_ctx *ctx, mlc_node *nd)
     return mlc__index_within(ctx, what, index, "src", src, -1);
 }
 
+/* Shape rule of the two that make a new tensor: y as x. Only the index is saved. */
 static mlc_status mlc__scatter_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -39290,6 +39319,7 @@ static mlc_status mlc__scatter_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = x, then y[index] = src in the order of the index: of several elements the last one stays. */
 static mlc_status mlc__scatter_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
@@ -39297,6 +39327,7 @@ static mlc_status mlc__scatter_forward(mlc_ctx *ctx, mlc_node *nd)
                            mlc__axis_params(nd)->axis);
 }
 
+/* y = x, then y[index] += src; in 16 bits the sums are rounded once. */
 static mlc_status mlc__scatter_add_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]));
@@ -39304,7 +39335,8 @@ static mlc_status mlc__scatter_add_forward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__axis_params(nd)->axis);
 }
 
-/* The gradient of src is one of its corner, which the index has; what is outside of it has none. */
+/* Opens the gradient of src, cut to the corner that the index covers; elements of src outside of it
+ * were not read, so their gradient is 0. False if none is wanted or *st is an error. */
 static bool mlc__scatter_grad_src(mlc_ctx *ctx, mlc_node *nd, mlc_tensor *dx, bool *acc,
                                   mlc_status *st)
 {
@@ -39319,7 +39351,7 @@ static bool mlc__scatter_grad_src(mlc_ctx *ctx, mlc_node *nd, mlc_tensor *dx, bo
     return *st == MLC_OK;
 }
 
-/* dx += dy; dsrc += dy[index] */
+/* dx (+)= dy; dsrc (+)= dy[index]. */
 static mlc_status mlc__scatter_add_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const char *what = nd->op->name;
@@ -39334,8 +39366,10 @@ static mlc_status mlc__scatter_add_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-/* What the last of several elements wrote is its own: taking dy from the last to the first gives it
- * the gradient and leaves zero for the others, and what is left of dy at the end is dx. */
+/* Gradients of y = x, y[index] = src. The last of several elements with one index wrote y, so all
+ * of dy there belongs to it. The kernel TAKE runs through a copy of dy from the last element to the
+ * first, moves each value out and leaves 0: the last one gets the gradient, all others 0, and the
+ * rest of the copy is dx. */
 static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const char *what = nd->op->name;
@@ -39347,6 +39381,7 @@ static mlc_status mlc__scatter_backward(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__temp_begin(ctx, &rest, dy.dtype, dy.ndim, dy.shape));
     mlc_status st = mlc__temp_begin(ctx, &part, dy.dtype, index->ndim, index->shape);
     if (st == MLC_OK) {
+        /* A copy, because only an operation with MLC_OP_SPENDS may change its dy. */
         st = mlc__cast_into(ctx, what, &rest.t, &dy);
         if (!st)
             st = mlc__index_call(ctx, what, MLC_INDEX_TAKE, &rest.t, index, &part.t,
@@ -39368,6 +39403,7 @@ static const mlc__op mlc__scatter_add_op =
     { "scatter_add", mlc__scatter_shape, mlc__scatter_add_forward, mlc__scatter_add_backward,
       mlc__args_axis, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Records and runs any scatter. */
 static mlc_tensor *mlc__scatter_call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                      mlc_tensor *index, mlc_tensor *src)
 {
@@ -39390,6 +39426,8 @@ MLC_IMPL mlc_tensor *mlc_scatter_add(mlc_tensor *x, int32_t axis, mlc_tensor *in
 
 /* -- in place: the gradient of the new values becomes that of the old ones -- */
 
+/* Shape rule in place: x is its own result. Its version rises, so that a backward which needs the
+ * old values fails instead of reading new ones. */
 static mlc_status mlc__scatter__shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__scatter_rule(ctx, nd));
@@ -39399,6 +39437,7 @@ static mlc_status mlc__scatter__shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* x[index] = src; below x[index] += src. */
 static mlc_status mlc__scatter__forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__index_call(ctx, nd->op->name, MLC_INDEX_SCATTER, nd->in[0], nd->in[1], nd->in[2],
@@ -39411,7 +39450,8 @@ static mlc_status mlc__scatter_add__forward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__axis_params(nd)->axis);
 }
 
-/* dsrc takes its share out of the gradient, as in mlc__scatter_backward. */
+/* dsrc takes its share out of the gradient of the new values, as in mlc__scatter_backward, but in
+ * place: the rest becomes the gradient of the old values. It is dropped if they want none. */
 static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *index = nd->in[1];
@@ -39429,6 +39469,8 @@ static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
     return st || mlc__needs(nd, 0) ? st : mlc__inplace_drop(ctx, nd);
 }
 
+/* dsrc = dy[index]; the gradient itself stays for the old values, since adding changes none of
+ * it. */
 static mlc_status mlc__scatter_add__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor g, dx;
@@ -39447,7 +39489,8 @@ static const mlc__op mlc__scatter_add__op =
     { "scatter_add_", mlc__scatter__shape, mlc__scatter_add__forward, mlc__scatter_add__backward,
       mlc__args_axis, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
-/* An index or a src over x's memory goes through a copy: it would change while it is read. */
+/* Records and runs a scatter in place. An index or a src over x's memory is copied first: it would
+ * change while it is read. */
 static mlc_tensor *mlc__scatter__call(const mlc__op *op, mlc_tensor *x, int32_t axis,
                                       mlc_tensor *index, mlc_tensor *src)
 {
@@ -39467,7 +39510,8 @@ MLC_IMPL mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *i
     return mlc__scatter__call(&mlc__scatter_add__op, x, axis, index, src);
 }
 
-/* Ones are written where the index says, into zeros. */
+/* Scatters ones into zeros [..,classes] along the new last axis; the one has stride 0 everywhere,
+ * so a single element is the source. No gradient: both sides are integers. */
 MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
 {
     mlc_ctx *ctx = mlc__input("one_hot", index);
@@ -39489,6 +39533,7 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
     y = mlc__make_full(ctx, "one_hot", MLC_I64, shape, 0.0, 0.0);
     if (!y || mlc__numel(index) == 0 || ctx->dry_run) return y;
     if (mlc__temp_begin(ctx, &unit, MLC_I64, 0, NULL) != MLC_OK) return NULL;
+    /* `one` below is a line of the shape of `at`, all of it the single element of unit. */
     at = *index;                       /* [.., 1]: one index for each row of classes */
     at.shape[at.ndim] = at.stride[at.ndim] = 1;
     at.ndim++;
@@ -39501,16 +39546,18 @@ MLC_IMPL mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes)
     return st == MLC_OK ? y : NULL;
 }
 
-/* -- what is not zero -- */
+/* -- places of elements that are not zero -- */
 
+/* Runs the kernel, which counts (out NULL) or writes the places, with its workspace. */
 static mlc_status mlc__nonzero_run(mlc_ctx *ctx, const char *what, struct mlc_k_nonzero *a)
 {
     MLC__RUN_WITH_WORKSPACE(ctx, what, nonzero, a);
     return MLC_OK;
 }
 
-/* Places of what is not zero in x, which is dense: row-major numbers [count], or coordinates
- * [count, ndim]. */
+/* Places of the elements of a dense x that are not 0, in row-major order: numbers [count], or
+ * coordinates [count, ndim]. Two runs of the kernel: the first counts, the host reads the count and
+ * allocates, the second writes. Fails in a dry run, where the count is unknown. */
 static mlc_tensor *mlc__nonzero(const char *what, const mlc_tensor *x, bool coordinates)
 {
     mlc_ctx *ctx = x->ctx;
@@ -39548,14 +39595,16 @@ MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
 {
     mlc_ctx *ctx = mlc__input("nonzero", x);
     mlc_tensor *dense;
-    if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;    /* sets asked: x is read    */
+    if (!ctx || mlc__alive(x, "nonzero") != MLC_OK) return NULL;    /* marks x as read          */
+    /* Places carry no gradient, so the copy of a strided x must not be recorded. */
     mlc_no_grad_begin(ctx);
     dense = mlc_contiguous(x);
     mlc_no_grad_end(ctx);
     return dense ? mlc__nonzero("nonzero", dense, true) : NULL;
 }
 
-/* x and the mask are expanded to each other; then it is a take at the places that are true. */
+/* x and the mask broadcast to each other; then it is a gather from the flattened x at the places
+ * where the mask is true. The gradient is that of the gather. */
 MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
 {
     mlc_tensor *const in[2] = { x, mask };
@@ -39567,6 +39616,7 @@ MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
     if (mask->dtype != MLC_BOOL)
         return MLC__FAIL_NULL(ctx, DTYPE, "masked_select: the mask is %s; write "
                               "mlc_ne_scalar(mask, 0)", mlc_dtype_name(mask->dtype));
+    /* A node that is never recorded, only to name the operation and its inputs in errors. */
     both.op = &mlc__masked_select_op;
     both.n_in = 2;
     both.in[0] = x;
@@ -39582,9 +39632,12 @@ MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
 
 /* -- triangles of matrices -- */
 
+/* Parameters of tril and triu: elements with lo <= column - row <= hi are kept, all others become
+ * 0. */
 typedef struct mlc__band_spec { int64_t lo, hi; } mlc__band_spec;
 MLC__PARAMS(band)
 
+/* out = the band of in, of any strides, 0 outside of it; walks the last two axes as matrices. */
 static mlc_status mlc__band(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *out,
                             const mlc_tensor *in)
 {
@@ -39604,7 +39657,8 @@ static mlc_status mlc__band(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *
     return mlc__numel(in) ? mlc__run_band(ctx, nd->op->name, &a) : MLC_OK;
 }
 
-/* A diagonal beyond the matrix is as good as the next one outside: the kernel adds to it. */
+/* Shape rule: y as x. Limits are cut to -rows .. cols, the first diagonals outside the matrix, as
+ * the kernel adds to them and INT64_MIN or INT64_MAX would overflow. */
 static mlc_status mlc__band_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -39622,7 +39676,7 @@ static mlc_status mlc__band_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__band(ctx, nd, nd->out[0], nd->in[0]);
 }
 
-/* dx += the same part of dy */
+/* dx (+)= the same band of dy. */
 static mlc_status mlc__band_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -39646,6 +39700,7 @@ static const mlc__op mlc__triu_op =
     { "triu", mlc__band_shape, mlc__band_forward, mlc__band_backward,
       mlc__args_band, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Records and runs tril or triu; an open side is INT64_MIN or INT64_MAX. */
 static mlc_tensor *mlc__band_call(const mlc__op *op, mlc_tensor *x, int64_t lo, int64_t hi)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
@@ -39666,12 +39721,24 @@ MLC_IMPL mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k)
 }
 
 /* @@ IMPL.OPS.EMBEDDING ---------------------------------- rows of a table, bags of them
- * The gradient of a table is a sum into rows, in the order of the index on any number of threads.
- * That of a parameter leaves a record of those rows beside it, mlc__param_touched: the next first
- * write clears those alone, and a step of SGD passes the others by, so that neither reads the whole
- * table. A table of 16 bits is summed in a copy in f32, without a record. */
+ * Rows of a table w [n,d] by an index of any shape, y [..,d], and sums or means of bags of them.
+ * The index is expanded along d with stride 0, and the kernel of IMPL.OPS.INDEX moves whole rows.
+ * The gradient is a sum into rows in the order of the index, the same on any number of threads.
+ *
+ * A step touches few rows of a large table, so the gradient of an f32 or f64 parameter keeps a
+ * record, mlc__param.touched, a byte per row on the device:
+ *
+ *   backward      no valid record: dw = 0, rows = 0, then dw[index] += dy sets bytes
+ *                 valid, dw stale: sums begin at 0, only rows touched before are cleared
+ *                 valid, dw fresh: dw[index] += dy sets further bytes
+ *   step of SGD   passes by the rows whose byte is 0 (mlc__param_touched)
+ *
+ * so that neither reads the whole table. The record is valid only for the gradient's memory and
+ * stamp at its time; any other write to the gradient changes the stamp and ends it. A 16-bit table
+ * is summed in an f32 copy, without a record. Bags are made of recorded operations. */
 
-/* x, dense, as [m,d]. An index is repeated along the row that it stands for. */
+/* A view of a dense x as [m,d]. An index (index: true) has m elements, each repeated along its
+ * row. */
 static mlc_tensor mlc__embedding_rows(const mlc_tensor *x, int64_t m, int64_t d, bool index)
 {
     mlc_tensor t = *x;
@@ -39684,9 +39751,13 @@ static mlc_tensor mlc__embedding_rows(const mlc_tensor *x, int64_t m, int64_t d,
     return t;
 }
 
+/* Parameters of the node; padding: the row whose gradient stays 0, if there is one, from 0 on after
+ * the shape rule. */
 typedef struct mlc__embedding_spec { int64_t padding; bool has_padding; } mlc__embedding_spec;
 MLC__PARAMS(embedding)
 
+/* Shape rule: y [..,d] of w's dtype. In a dry run the index may have any dtype, as its values are
+ * never read. Saves the index alone: dw depends on no values of w. */
 static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *index = nd->in[0], *w = nd->in[1];
@@ -39713,6 +39784,7 @@ static mlc_status mlc__embedding_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y[i] = w[index[i]] by rows. */
 static mlc_status mlc__embedding_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const int64_t m = mlc__numel(nd->in[0]), d = nd->in[1]->shape[1];
@@ -39721,14 +39793,16 @@ static mlc_status mlc__embedding_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__index_call(ctx, nd->op->name, MLC_INDEX_GATHER, nd->in[1], &index, &y, 0);
 }
 
-/* The parameter that w is, if its gradient can have a record. */
+/* The parameter that w is, if its gradient can have a record: f32 or f64, rows of more than one
+ * element, and w itself, not a view. Else NULL. */
 static mlc__param *mlc__embedding_param(mlc_tensor *w)
 {
     return w->flags & MLC__PARAM && mlc__is_full(w->dtype) && w->shape[1] > 1 ? (mlc__param *)w
                                                                               : NULL;
 }
 
-/* A record of no rows, for a gradient of zeros. */
+/* Allocates p's record, if it has none, and clears it: no row of the gradient is other than 0.
+ * Freed with the parameter. */
 static mlc_status mlc__embedding_begin(mlc_ctx *ctx, const char *what, mlc__param *p)
 {
     const size_t bytes = mlc__round_up((size_t)p->t.shape[0], 4);
@@ -39740,7 +39814,7 @@ static mlc_status mlc__embedding_begin(mlc_ctx *ctx, const char *what, mlc__para
     return t->rows ? mlc__zero(ctx, what, t->rows, bytes) : MLC_ERR_NOMEM;
 }
 
-/* dw[index] += dy; with fresh dw = 0 before. */
+/* dw[index] += dy, with the record if touched is not NULL; fresh: dw counts as 0 before. */
 static mlc_status mlc__embedding_sum(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dw,
                                      uint8_t *touched, bool fresh)
 {
@@ -39754,7 +39828,8 @@ static mlc_status mlc__embedding_sum(mlc_ctx *ctx, mlc_node *nd, const mlc_tenso
                                fresh);
 }
 
-/* The same, but for the padding row, which is what it was: 0 without acc. */
+/* The same, but the padding row of dw stays as it was: its values are saved before the sum and put
+ * back, or, if dw is written first (acc is false), it is 0. */
 static mlc_status mlc__embedding_add(mlc_ctx *ctx, mlc_node *nd, const mlc_tensor *dw, bool acc,
                                      uint8_t *touched, bool fresh)
 {
@@ -39779,7 +39854,8 @@ static mlc_status mlc__embedding_add(mlc_ctx *ctx, mlc_node *nd, const mlc_tenso
     return st;
 }
 
-/* What was touched is asked for before the gradient is opened, which ends the record. */
+/* dw (+)= the sums. The record is queried before the gradient is opened, because that changes its
+ * stamp; at the end the record gets the new memory and stamp. */
 static mlc_status mlc__embedding_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__param *p = mlc__embedding_param(nd->in[1]);
@@ -39818,7 +39894,7 @@ MLC_IMPL mlc_embedding_desc mlc_embedding_desc_make(void)
     return d;
 }
 
-/* Rows of any length. */
+/* Records and runs the operation, without max_norm. */
 static mlc_tensor *mlc__embedding_call(mlc_tensor *index, mlc_tensor *w,
                                        const mlc_embedding_desc *d)
 {
@@ -39839,7 +39915,9 @@ MLC_IMPL mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w)
     return mlc__embedding_call(index, w, &none);
 }
 
-/* Rows that are named twice are written twice, with the same values. */
+/* max_norm: scales, in place, each row that the index names and whose norm is larger down to it, as
+ * PyTorch does before a forward. Not recorded. A row that is named twice is written twice, with the
+ * same values. False after an error. */
 static bool mlc__embedding_shorten(mlc_tensor *index, mlc_tensor *w, const mlc_embedding_desc *d)
 {
     mlc_tensor *flat = mlc_reshape(index, mlc_dims2(mlc__numel(index), 1));
@@ -39852,6 +39930,9 @@ static bool mlc__embedding_shorten(mlc_tensor *index, mlc_tensor *w, const mlc_e
     return mlc_scatter_(w, 0, at, mlc_mul(rows, factor)) != NULL;
 }
 
+/* max_norm changes the table before the rows are read; not in a dry run nor when a forward is
+ * recomputed (ctx->again), whose rows are short already. Errors of shape are left to the shape
+ * rule. */
 MLC_IMPL mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
                                       const mlc_embedding_desc *desc)
 {
@@ -39884,12 +39965,14 @@ MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void)
     return d;
 }
 
-/* Sums of offsets that are wrong are found as indices that are. */
+/* Two gathers whose results are not used: a first offset other than 0, or a length outside [0,m],
+ * is an index outside of what is gathered from, and fails as such under these names. */
 MLC__GATHER_OP(bag_first, "embedding_bag, first offset", MLC_OP_CAPTURE)
 MLC__GATHER_OP(bag_length, "embedding_bag, lengths of bags", MLC_OP_CAPTURE)
 
-/* Of each of m positions the number of its bag: how many begin there or before, less 1. *length: of
- * each bag, which all are in [0,m] if offsets begin at 0, do not fall, and stay within m. */
+/* Returns for each of m positions the number of its bag, i64 [m]: how many bags begin at or before
+ * it, less 1, by a scatter_add of ones at the offsets and a cumsum. *length [b]: elements of each
+ * bag. The offsets are valid if the first is 0 and all lengths are in [0,m]. */
 static mlc_tensor *mlc__bag_numbers(mlc_tensor *offsets, int64_t m, mlc_tensor **length)
 {
     mlc_ctx *ctx = offsets->ctx;
@@ -39904,7 +39987,8 @@ static mlc_tensor *mlc__bag_numbers(mlc_tensor *offsets, int64_t m, mlc_tensor *
     return mlc_rows(mlc_add_scalar(mlc_cumsum(begins, 0), -1.0), 0, m);
 }
 
-/* rows [m,d] of bags that offsets tell. */
+/* Sums, or means, of rows [m,d] by bags: y [b,d]. An empty bag is 0, also in a mean, whose divisor
+ * is at least 1. */
 static mlc_tensor *mlc__bag_sum(mlc_tensor *rows, mlc_tensor *offsets, mlc_reduction reduction)
 {
     if (!rows) return NULL;
@@ -39918,7 +40002,7 @@ static mlc_tensor *mlc__bag_sum(mlc_tensor *rows, mlc_tensor *offsets, mlc_reduc
     return mlc_div(y, mlc_cast(mlc_reshape(length, mlc_dims2(b, 1)), rows->dtype));
 }
 
-/* False with an error. */
+/* Checks dtypes, shapes and reduction of a call; false with an error. */
 static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets, const mlc_tensor *w,
                            const mlc_embedding_bag_desc *d)
 {
@@ -39954,6 +40038,8 @@ static bool mlc__bag_check(const mlc_tensor *index, const mlc_tensor *offsets, c
     return false;
 }
 
+/* Bags of equal length without offsets (index [b,l]), or bags that begin at offsets (index [m]).
+ * All is computed in f32 for 16 bits and rounded once, at the end. */
 MLC_IMPL mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                           const mlc_embedding_bag_desc *desc)
 {
