@@ -39966,7 +39966,7 @@ MLC_IMPL mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void)
 }
 
 /* Two gathers whose results are not used: a first offset other than 0, or a length outside [0,m],
- * is an index outside of what is gathered from, and fails as such under these names. */
+ * is an index beyond the operand's axis, and fails as such under these names. */
 MLC__GATHER_OP(bag_first, "embedding_bag, first offset", MLC_OP_CAPTURE)
 MLC__GATHER_OP(bag_length, "embedding_bag, lengths of bags", MLC_OP_CAPTURE)
 
@@ -40069,12 +40069,21 @@ MLC_IMPL mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, m
 }
 
 /* @@ IMPL.OPS.POSITION ----------------------------------- sinusoids, rotary, ALiBi
- * A rotation is four products with a table, of which two add: strides tell how the dimensions pair
- * up. 16 bits are turned in f32 and rounded once. */
+ * Encodings of positions. Sinusoids (Vaswani et al., arXiv 1706.03762) and ALiBi slopes (arXiv
+ * 2108.12409) are tables made of operations. Rotary embedding (arXiv 2104.09864) turns pairs (a, b)
+ * of the last axis of x [..,t,d] by the angle position base^(-2i/n):
+ *
+ *   a' = a cos - b sin      pairs are (i, i + n/2), or (2i, 2i + 1) with neighbours;
+ *   b' = b cos + a sin      elements from n on are copied
+ *
+ * A row of its table is n/2 cosines, n/2 sines, n/2 negated sines: [t, 3n/2]. So a rotation is four
+ * elementwise products, of which two add, on views whose strides say which elements pair up;
+ * backward turns dy by the opposite angle, the same with sines and negated sines exchanged. Angles
+ * are computed in f64. A 16-bit x is turned in f32 and rounded once. */
 
 #ifndef MLC_NO_ATTENTION
 
-/* f64 [..,pairs]: position base^(-2i/n). */
+/* Angles position * base^(-2i/n) in f64: [..,pairs] for positions [..]. */
 static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base, int64_t n)
 {
     if (!positions) return NULL;
@@ -40083,7 +40092,8 @@ static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base
     return mlc_mul(mlc_unsqueeze(mlc_cast(positions, MLC_F64), -1), rate);
 }
 
-/* Rows of d sines and cosines, of places [..]. */
+/* Rows of d alternating sines and cosines for places [..], in dtype: [..,d]. An odd d drops the
+ * last cosine. The copy at the end frees the caller of the wider tensor. */
 static mlc_tensor *mlc__sinusoids(mlc_tensor *places, int64_t d, mlc_dtype dtype)
 {
     const int64_t pairs = mlc__parts(d, 2);
@@ -40097,6 +40107,7 @@ static mlc_tensor *mlc__sinusoids(mlc_tensor *places, int64_t d, mlc_dtype dtype
     return mlc_copy(mlc_cast(mlc_slice(y, -1, 0, d, 1), dtype));
 }
 
+/* The size is checked first, so that a table too large fails before any part of it is made. */
 MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
 {
     if (!ctx) return NULL;
@@ -40109,6 +40120,8 @@ MLC_IMPL mlc_tensor *mlc_sinusoidal(mlc_ctx *ctx, int64_t t, int64_t d)
     return mlc__made_end(mlc__sinusoids(places, d, ctx->dtype), before);
 }
 
+/* Slopes 2^(-8 i/n), i = 1 .. n, for the largest power of 2 n <= heads; the other heads take every
+ * second slope of 2 n heads, as the paper's code does. */
 MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
 {
     mlc_tensor *part[2];
@@ -40117,6 +40130,7 @@ MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
     if (heads < 1)
         return MLC__FAIL_NULL(ctx, ARG, "alibi_slopes: heads is %lld; it must be positive",
                               (long long)heads);
+    /* n: the largest power of 2 that is at most heads. */
     while (n <= heads / 2) n *= 2;
     const mlc_storage *before = mlc__made_begin(ctx);
     part[0] = mlc_mul_scalar(mlc_arange(ctx, MLC_F64, 1.0, (double)n + 1.0, 1.0), -8.0 / (double)n);
@@ -40125,7 +40139,7 @@ MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
     return mlc__made_end(mlc_cast(mlc_exp2(mlc_concat(part, 2, 0)), MLC_F32), before);
 }
 
-/* n dimensions of x's last axis, step apart. */
+/* A view of n elements of x's last axis from start on, step apart. */
 static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n, int64_t step)
 {
     const int32_t last = x->ndim - 1;
@@ -40137,15 +40151,18 @@ static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n
     return t;
 }
 
+/* Parameters of the node: elements of the last axis that turn, and how they pair up. */
 typedef struct mlc__rotary_spec { int64_t dims; bool neighbours; } mlc__rotary_spec;
 MLC__PARAMS(rotary)
 
-/* y (+)= x turned, or turned back; f32 or f64. */
+/* y (+)= x turned, or (back) turned by the opposite angle; x, y and the table are all f32 or f64.
+ * `less` is the part of the table with which b is taken off a: negated sines, back the sines. */
 static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
                                    const mlc_tensor *x, bool back, bool acc)
 {
     const mlc__rotary_spec *s = mlc__rotary_params(nd);
     const int64_t n = s->dims, half = n / 2, rest = x->shape[x->ndim - 1] - n;
+    /* Pairs are `next` apart, and the first elements of two pairs `step`. */
     const int64_t step = s->neighbours ? 2 : 1, next = step == 2 ? 1 : half;
     const mlc_tensor *table = nd->in[1];
     const mlc_tensor a = mlc__rotary_part(x, 0, half, step);
@@ -40164,7 +40181,7 @@ static mlc_status mlc__rotary_turn(mlc_ctx *ctx, const mlc_node *nd, const mlc_t
     return mlc__map_copy(ctx, what, &to, &from, acc);
 }
 
-/* The same of any float: 16 bits through f32. */
+/* The same for any float: 16 bits are widened to f32, turned, and rounded once into y. */
 static mlc_status mlc__rotary(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *y,
                               const mlc_tensor *x, bool back, bool acc)
 {
@@ -40184,10 +40201,13 @@ static mlc_status mlc__rotary(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor
     return st;
 }
 
+/* Shape rule: y as x. The table must broadcast to x's rows: its rows are x's t, its other axes x's
+ * or 1. Saves the table alone, as the gradient depends on angles only. */
 static mlc_status mlc__rotary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *table = nd->in[1];
     const int64_t n = mlc__rotary_params(nd)->dims;
+    /* The last axis of the table is 3n/2, the one before it t; further ones match x's or are 1. */
     bool fits = table->ndim <= x->ndim && table->shape[table->ndim - 1] == n / 2 * 3;
     for (int32_t d = 0; d < table->ndim - 1 && fits; d++) {
         const int64_t size = table->shape[d], of = x->shape[x->ndim - table->ndim + d];
@@ -40206,6 +40226,7 @@ static mlc_status mlc__rotary_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__rotary(ctx, nd, nd->out[0], nd->in[0], false, false);
 }
 
+/* dx (+)= dy turned back: a rotation's transpose is its inverse. */
 static mlc_status mlc__rotary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -40231,7 +40252,7 @@ MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
     return d;
 }
 
-/* Was a field set? A desc as it was made, or one that was cleared, has none. */
+/* Was a field of the desc set? A desc as it was made, or one cleared to zeros, has none set. */
 static bool mlc__rotary_set(const mlc_rotary_desc *d)
 {
     const mlc_rotary_desc n = mlc_rotary_desc_make();
@@ -40240,7 +40261,7 @@ static bool mlc__rotary_set(const mlc_rotary_desc *d)
     return d->neighbours || (!zeros && !made) || d->offset || d->table;
 }
 
-/* n: how many dimensions turn; false with an error. */
+/* Checks n, the number of elements that turn, base, scale and positions; false with an error. */
 static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
                              const mlc_tensor *positions)
 {
@@ -40260,6 +40281,8 @@ static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
     return false;
 }
 
+/* The table [..,3n/2] in f64 for positions [t] or [b,t], or for t places from desc's offset on.
+ * scale divides positions (linear interpolation of longer contexts). */
 MLC_IMPL mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
                                       const mlc_rotary_desc *desc)
 {
@@ -40277,7 +40300,9 @@ MLC_IMPL mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64
     return mlc__made_end(mlc_concat(part, 3, -1), before);
 }
 
-/* Rows of a table for x, in the dtype that x is turned in. */
+/* The rows of a table that x needs, in the dtype in which x is turned: made now without desc's
+ * table; that table itself if it has a batch; the rows of positions; or t rows from offset on. A
+ * table [b,t,3n/2] gets axes of 1 for those that x has between b and t, such as heads. */
 static mlc_tensor *mlc__rotary_rows(const mlc_tensor *x, mlc_tensor *positions,
                                     const mlc_rotary_desc *d, int64_t n)
 {
@@ -40296,6 +40321,8 @@ static mlc_tensor *mlc__rotary_rows(const mlc_tensor *x, mlc_tensor *positions,
     return mlc_reshape(rows, shape);
 }
 
+/* Checks the operands and records the operation with its table as the second operand. A dims larger
+ * than the last axis is passed on as -1, which mlc__rotary_fine refuses. */
 MLC_IMPL mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc)
 {
     const mlc_rotary_desc none = mlc_rotary_desc_make(), *d = desc ? desc : &none;
@@ -40324,21 +40351,33 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.OPS.EINSUM ------------------------------------- sums of products, by letters
- * The equation is made of recorded operations, so gradients come by themselves: of each operand
- * first repeated letters become diagonals and letters that nothing else has are summed; then from
- * left to right two operands at a time become one matrix product, over [letters that stay in both],
- * [those of one], [those that go]. */
+ * einsum of up to 8 operands. The equation is compiled, at each call, into recorded operations, so
+ * gradients come from those:
+ *
+ *   parse     letters become labels in ASCII order, '...' becomes labels from EIN_DOTS on
+ *   operand   labels get sizes: equal, or 1, which is repeated
+ *   result    as written after '->', or the ellipsis and the letters that occur once
+ *   prepare   each operand: diagonals of repeated letters, sums over letters of it alone
+ *   contract  from left to right, two operands at a time become one
+ *
+ * A contraction splits the labels into four groups: BOTH (in a and b, and needed later), A and B
+ * (in one alone), GONE (in both, summed now), and is a product of matrices [BOTH, A, GONE] x [BOTH,
+ * GONE, B], or, where nothing is GONE, an elementwise product that broadcasts. Operands are only
+ * permuted as views; the product walks their strides. The order is the caller's: none is searched
+ * for. */
 
 #define MLC__EIN_DOTS   52             /* labels from here on: axes of the ellipsis, from its end */
 #define MLC__EIN_LABELS (MLC__EIN_DOTS + MLC_MAX_DIMS)
 #define MLC__EIN_MOST   8              /* operands                                             */
 
+/* One operand, or the result, while its axes are worked on: x and a label for each of its axes. */
 typedef struct mlc__ein_term {         /* one operand, or the result                           */
     mlc_tensor *x;
     int32_t     n, dots;               /* dots: place of the ellipsis, -1: none                */
     int8_t      label[MLC_MAX_DIMS];
 } mlc__ein_term;
 
+/* State of one call, on its stack. size: of each label, -1 before any operand has it. */
 typedef struct mlc__ein {
     mlc_ctx      *ctx;
     const char   *text;
@@ -40349,24 +40388,28 @@ typedef struct mlc__ein {
     bool          has_out;
 } mlc__ein;
 
-/* In the order of ASCII, which is that of an implicit result. */
+/* Label of a letter, 0 to 51, -1 for any other character. Labels are in the order of ASCII, which
+ * is the order of an implicit result. */
 static int mlc__ein_label(char c)
 {
     return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? c - 'a' + 26 : -1;
 }
 
+/* The letter of a label, for errors. */
 static char mlc__ein_letter(int label)
 {
     return label >= MLC__EIN_DOTS ? '.' : (char)(label < 26 ? 'A' + label : 'a' + label - 26);
 }
 
+/* First axis of a term that has this label, -1 if none has. */
 static int32_t mlc__ein_find(const mlc__ein_term *t, int label)
 {
     for (int32_t d = 0; d < t->n; d++) if (t->label[d] == label) return d;
     return -1;
 }
 
-/* Reads the letters of all terms; positions in messages count from 1. */
+/* Pass 1: reads the letters of all terms. Positions in errors count from 1. The number of operands
+ * in the equation must be n. */
 static mlc_status mlc__ein_parse(mlc__ein *e, int32_t n)
 {
     mlc__ein_term *t = &e->term[0];
@@ -40413,7 +40456,8 @@ static mlc_status mlc__ein_parse(mlc__ein *e, int32_t n)
     return MLC_OK;
 }
 
-/* The ellipsis becomes `axes` labels. */
+/* Replaces the ellipsis of a term by labels for `axes` axes. They are numbered from the last axis,
+ * so that ellipses of different lengths are aligned at the right, as broadcasting is. */
 static mlc_status mlc__ein_spread(mlc__ein *e, mlc__ein_term *t, int32_t axes)
 {
     if (t->dots < 0) return MLC_OK;
@@ -40426,7 +40470,9 @@ static mlc_status mlc__ein_spread(mlc__ein *e, mlc__ein_term *t, int32_t axes)
     return MLC_OK;
 }
 
-/* Labels of operand i meet its axes: sizes are equal or 1, and the same where a letter repeats. */
+/* Pass 2: gives the axes of operand i their labels and the labels their sizes. Sizes of one label
+ * are equal or 1, and equal where a letter repeats within an operand. Counts the users of each
+ * label. */
 static mlc_status mlc__ein_operand(mlc__ein *e, int32_t i)
 {
     mlc__ein_term *t = &e->term[i];
@@ -40454,7 +40500,8 @@ static mlc_status mlc__ein_operand(mlc__ein *e, int32_t i)
     return MLC_OK;
 }
 
-/* Without '->' the result has the ellipsis, then the letters that occur once, in order. */
+/* Pass 3: the labels of the result. Without '->' they are the ellipsis, then the letters that occur
+ * once, in order. Every label of a written result must be in some operand. */
 static mlc_status mlc__ein_result(mlc__ein *e)
 {
     if (!e->has_out) {
@@ -40474,7 +40521,8 @@ static mlc_status mlc__ein_result(mlc__ein *e)
     return mlc__ein_spread(e, &e->out, e->dots);
 }
 
-/* Axes a and b > a become their diagonal, the last axis. */
+/* Replaces axes a and b > a of t, which have one label, by their diagonal as the last axis; returns
+ * the view. */
 static mlc_tensor *mlc__ein_diagonal(mlc__ein_term *t, int32_t a, int32_t b)
 {
     mlc_dims axes = mlc_dims_of(0, NULL);
@@ -40491,7 +40539,9 @@ static mlc_tensor *mlc__ein_diagonal(mlc__ein_term *t, int32_t a, int32_t b)
     return mlc_diagonal(mlc_permute(t->x, axes), 0);
 }
 
-/* Diagonals, sums, and sizes of 1 repeated: after this each letter is in a term once. */
+/* Pass 4, for one operand: repeated letters become diagonals, letters that no other operand and not
+ * the result has are summed, axes of size 1 are expanded to their label's size. After it each
+ * letter is in the term once. */
 static mlc_status mlc__ein_prepare(mlc__ein *e, mlc__ein_term *t)
 {
     mlc_dims gone = mlc_dims_of(0, NULL), wide = mlc_dims_of(0, NULL);
@@ -40518,11 +40568,12 @@ static mlc_status mlc__ein_prepare(mlc__ein *e, mlc__ein_term *t)
     return t->x ? MLC_OK : e->ctx->status;
 }
 
-/* Labels in groups: those that stay in both, those of a or b alone, those that go. */
+/* The labels of two operands in four groups; see the top of this section. */
 typedef struct mlc__ein_split { int32_t n[4]; int8_t label[4][MLC_MAX_DIMS]; } mlc__ein_split;
 enum { MLC__EIN_BOTH, MLC__EIN_A, MLC__EIN_B, MLC__EIN_GONE };
 
-/* Groups of t one behind the other: appended to axes, and the product of their sizes. */
+/* Appends the axes of t that have a group's labels to axes, in the group's order; returns the
+ * product of their sizes. */
 static int64_t mlc__ein_group(const mlc__ein *e, const mlc__ein_term *t, const mlc__ein_split *s,
                               int group, mlc_dims *axes)
 {
@@ -40534,7 +40585,7 @@ static int64_t mlc__ein_group(const mlc__ein *e, const mlc__ein_term *t, const m
     return n;
 }
 
-/* Does an axis of t that lies dense go? */
+/* Does t have stride 1 along an axis that is summed? Then b is better read transposed. */
 static bool mlc__ein_gone_dense(const mlc__ein_term *t, const mlc__ein_split *s)
 {
     for (int32_t i = 0; i < s->n[MLC__EIN_GONE]; i++)
@@ -40542,7 +40593,7 @@ static bool mlc__ein_gone_dense(const mlc__ein_term *t, const mlc__ein_split *s)
     return false;
 }
 
-/* Axes in this order; x itself if they are. */
+/* x with its axes in this order; x itself if they already are. */
 static mlc_tensor *mlc__ein_order(mlc_tensor *x, mlc_dims axes)
 {
     int32_t same = 0;
@@ -40550,14 +40601,15 @@ static mlc_tensor *mlc__ein_order(mlc_tensor *x, mlc_dims axes)
     return same < axes.n ? mlc_permute(x, axes) : x;
 }
 
-/* Can x be seen in that shape, without a copy? */
+/* Can x be viewed in that shape without a copy? */
 static bool mlc__ein_seen(const mlc_tensor *x, mlc_dims shape)
 {
     int64_t stride[MLC_MAX_DIMS];
     return x && mlc__reshape_strides(x, shape.n, shape.v, stride);
 }
 
-/* The letters of both, one by one or as one axis, then two axes. */
+/* Shape of a batch of matrices [BOTH.., rows, cols]: the labels of BOTH one by one if apart, else
+ * as one axis. */
 static mlc_dims mlc__ein_mats(const mlc__ein *e, const mlc__ein_split *s, bool apart, int64_t rows,
                               int64_t cols)
 {
@@ -40574,9 +40626,10 @@ static mlc_dims mlc__ein_mats(const mlc__ein *e, const mlc__ein_split *s, bool a
     return shape;
 }
 
-/* [both, a, gone] times [both, gone, b], or [both, b, gone] transposed where that is its order in
- * memory. The letters of both are one axis of the product where strides allow that, else an axis
- * each, which a product walks by strides: neither operand is copied for them. */
+/* [BOTH, A, GONE] times [BOTH, GONE, B], or times [BOTH, B, GONE] transposed where that is b's
+ * order in memory. BOTH is one axis of the product where strides allow that, else an axis for each
+ * label, which a product walks by strides: neither operand is copied for them. Returns it in
+ * shape. */
 static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
                                    mlc__ein_term *b, mlc_dims shape)
 {
@@ -40597,7 +40650,7 @@ static mlc_tensor *mlc__ein_matmul(const mlc__ein *e, const mlc__ein_split *s, m
     return mlc_reshape(mlc_matmul(x, turn ? mlc_transpose(y, -1, -2) : y), shape);
 }
 
-/* Nothing is summed: [both, a, 1..] times [both, 1.., b], element by element. */
+/* Where no label is summed: [BOTH, A, 1..] times [BOTH, 1.., B], element by element. */
 static mlc_tensor *mlc__ein_mul(const mlc__ein *e, const mlc__ein_split *s, mlc__ein_term *a,
                                 mlc__ein_term *b, mlc_dims shape)
 {
@@ -40607,7 +40660,7 @@ static mlc_tensor *mlc__ein_mul(const mlc__ein *e, const mlc__ein_split *s, mlc_
     mlc__ein_group(e, b, s, MLC__EIN_BOTH, &right);
     mlc__ein_group(e, b, s, MLC__EIN_B, &right);
     mlc_tensor *x = mlc_permute(a->x, left), *y = mlc_permute(b->x, right);
-    /* Products before have autocast's dtype, which the operands may not have. */
+    /* Earlier products may have autocast's dtype, which an operand need not have. */
     if (x && y && mlc__is_half(x->dtype) && mlc__is_half(y->dtype)) y = mlc_cast(y, x->dtype);
     for (int32_t d = left.n; d < thin.n; d++) thin.v[d] = 1;
     x = mlc_reshape(x, thin);
@@ -40616,8 +40669,9 @@ static mlc_tensor *mlc__ein_mul(const mlc__ein *e, const mlc__ein_split *s, mlc_
     return mlc_mul(x, mlc_reshape(y, thin));
 }
 
-/* a becomes the product of a and operand i. A letter stays if the result or a later operand has it;
- * what does not is in both: what only one has was summed. */
+/* Pass 5: a becomes the product of a and operand i. A label of both stays if the result or a later
+ * operand has it, else it is summed; one of a or b alone always stays, since pass 4 summed all
+ * others. */
 static mlc_status mlc__ein_contract(mlc__ein *e, mlc__ein_term *a, int32_t i)
 {
     mlc__ein_term *b = &e->term[i];
@@ -40650,6 +40704,8 @@ static mlc_status mlc__ein_contract(mlc__ein *e, mlc__ein_term *a, int32_t i)
     return a->x ? MLC_OK : e->ctx->status;
 }
 
+/* Runs the passes and puts the axes of the last product in the result's order. A single operand is
+ * permuted in any case, so that the result is not the caller's own tensor. */
 static mlc_status mlc__ein_run(mlc__ein *e, mlc_tensor *const *in, int32_t n, mlc_tensor **y)
 {
     mlc__ein_term *first = &e->term[0];
@@ -40672,6 +40728,7 @@ static mlc_status mlc__ein_run(mlc__ein *e, mlc_tensor *const *in, int32_t n, ml
     return *y ? MLC_OK : e->ctx->status;
 }
 
+/* Frees the intermediate tensors at once where nothing is recorded. */
 MLC_IMPL mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int32_t n)
 {
     mlc__ein e;
@@ -40685,7 +40742,8 @@ MLC_IMPL mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int
     return mlc__ein_run(&e, in, n, &y) == MLC_OK ? mlc__made_end(y, before) : NULL;
 }
 
-/* What outer and dot have in common: two vectors of one dtype. */
+/* Checks that a and b are vectors of one float dtype, and of one length for dot; false with an
+ * error. */
 static bool mlc__two_vectors(const char *what, mlc_tensor *a, mlc_tensor *b, bool one_length)
 {
     mlc_tensor *const in[2] = { a, b };
@@ -40716,13 +40774,19 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.SORT --------------------------------------- sort, argsort, topk
- * One kernel; values go back by the places they came from, which are the second output and are made
- * for backward also where nobody asked. A 0-d tensor is a row of one. */
+ * sort, argsort and topk along one axis by one kernel, which writes the first k values of each
+ * line's order, their places, or both. The outputs of a node are values (not argsort), then the
+ * places in i64. The places are made also where the caller does not want them but the node is
+ * recorded, because backward needs them: dx[place] += dy. NaN sorts as in PyTorch, as the largest.
+ * A 0-d tensor is a line of one element. */
 
+/* Parameters of the node. k: elements kept of each line; values, index: which outputs the caller
+ * wants. */
 typedef struct mlc__sort_spec { int64_t k; int32_t axis; bool descending, values, index; }
     mlc__sort_spec;
 MLC__PARAMS(sort)
 
+/* Shape rule: both outputs have x's shape with k along the axis. Saves the places alone. */
 static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -40736,11 +40800,13 @@ static mlc_status mlc__sort_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Values, places, or both; those that the node does not have are NULL for the kernel. */
 static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     const mlc__sort_spec *s = mlc__sort_params(nd);
     const mlc_tensor *values = s->values ? nd->out[0] : NULL;
+    /* The places are the last output: out[1] beside values, out[0] without them. */
     const mlc_tensor *index = nd->n_out > (values ? 1 : 0) ? nd->out[nd->n_out - 1] : NULL;
     struct mlc_k_sort a;
     int64_t shape[MLC_MAX_DIMS];
@@ -40761,7 +40827,7 @@ static mlc_status mlc__sort_forward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* dx[index] += dy */
+/* dx[place] += dy along the axis, on zeros if dx is written first. Each place occurs once. */
 static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -40771,6 +40837,7 @@ static mlc_status mlc__sort_backward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__sort_params(nd)->axis);
 }
 
+/* argsort has no backward and is never recorded; its result is a tensor of integers. */
 static const mlc__arg mlc__args_sort[] = {
     MLC__ARG("k", INT, sort, k), MLC__ARG("axis", INT, sort, axis),
     MLC__ARG("descending", BOOL, sort, descending), MLC__ARGS_END
@@ -40785,7 +40852,9 @@ static const mlc__op mlc__topk_op =
     { "topk", mlc__sort_shape, mlc__sort_forward, mlc__sort_backward,
       mlc__args_sort, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
-/* k < 0: all of them. */
+/* Records and runs; k < 0 keeps whole lines. Returns the first output (values, or places if those
+ * are not wanted) and, if indices is not NULL, sets *indices to the places, or to NULL after an
+ * error. */
 static mlc_tensor *mlc__sort_call(const mlc__op *op, mlc_tensor *x, int64_t k, int32_t axis,
                                   bool descending, bool values, mlc_tensor **indices)
 {
@@ -40814,7 +40883,7 @@ MLC_IMPL mlc_tensor *mlc_sort(mlc_tensor *x, int32_t axis, bool descending, mlc_
     return mlc__sort_call(&mlc__sort_op, x, -1, axis, descending, true, indices);
 }
 
-/* No node: an index has no derivative. */
+/* Runs with recording off: an index has no derivative. */
 MLC_IMPL mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending)
 {
     mlc_tensor *y;
@@ -40836,14 +40905,25 @@ MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool large
 }
 
 /* @@ IMPL.OPS.CUSTOM ------------------------------------- operations of the user's own
- * The user's forward and backward run with recording off; to the tape the whole is one node. All
- * inputs and the output are saved, as nobody knows which of them backward reads. */
+ * Operations that the program defines by a pair of functions, as torch.autograd.Function. To the
+ * tape such an operation is one node: its forward and backward run with recording off, and tensors
+ * made inside get no nodes.
+ *
+ *   mlc_custom -> shape rule -> op->forward(in) -> out       saved: all inputs and the output
+ *   backward   -> op->backward(in, out, dy, need) -> dx[]    checked, then added to the gradients
+ *
+ * All inputs and the output are saved, since which of them backward reads is unknown here. While
+ * the program's functions run, autocast is off, hidden bits of the CPU (flushing of denormals) are
+ * as the program had them, and tapes that they leave open are ended. op and user must outlive the
+ * node. */
 
+/* Parameters of the node: the caller's functions and pointer, which it owns. */
 typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
 MLC__PARAMS(custom)
 
-/* forward runs here, in the shape rule: only then is the shape known. So it also runs in a dry run,
- * where its mlc_ calls do nothing but shapes. */
+/* Calls the program's forward, here and not as the kernel of the node, because only its result
+ * tells the shape. It also runs in a dry run, where its mlc_ calls make shapes alone. The output is
+ * a new tensor over the same storage, since forward may have returned an input itself. */
 static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *out = NULL, *own;
@@ -40874,7 +40954,8 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Adds what backward made for input i; nothing asked, nothing needed. */
+/* Adds the gradient that backward gave for input i, which must have its dtype and broadcast to it.
+ * NULL is an error if a gradient is wanted, and ignored otherwise. */
 static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor *given)
 {
     const char *name = mlc__custom_params(nd)->op->name;
@@ -40892,7 +40973,9 @@ static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor 
     return mlc__map_copy(ctx, name, &dx, given, acc);
 }
 
-/* The user gets tensors, dy among them, and returns tensors of its own, which are added here. */
+/* Calls the program's backward with the inputs, the output, dy, which it may overwrite, and
+ * need[i]: is gradient i wanted? It returns tensors of its own in dx[], which are added
+ * afterwards. */
 static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, *dx[MLC__MAX_IN] = { NULL };
@@ -40920,6 +41003,7 @@ static const mlc__op mlc__custom_op =
     { "custom", mlc__custom_shape, NULL, mlc__custom_backward,
       NULL, MLC__AMP_KEEP, MLC_OP_SPENDS };
 
+/* The context is of the first input that is not NULL; mlc__begin_n reports any that is. */
 MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                 int32_t n_in)
 {
