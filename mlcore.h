@@ -40777,8 +40777,8 @@ MLC__LEVEL_WARM
  * sort, argsort and topk along one axis by one kernel, which writes the first k values of each
  * line's order, their places, or both. The outputs of a node are values (not argsort), then the
  * places in i64. The places are made also where the caller does not want them but the node is
- * recorded, because backward needs them: dx[place] += dy. NaN sorts as in PyTorch, as the largest.
- * A 0-d tensor is a line of one element. */
+ * recorded, because backward needs them: dx[place] += dy. The order is stable: elements that are
+ * equal keep the order they have in x. A 0-d tensor is a line of one element. */
 
 /* Parameters of the node. k: elements kept of each line; values, index: which outputs the caller
  * wants. */
@@ -40913,9 +40913,8 @@ MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool large
  *   backward   -> op->backward(in, out, dy, need) -> dx[]    checked, then added to the gradients
  *
  * All inputs and the output are saved, since which of them backward reads is unknown here. While
- * the program's functions run, autocast is off, hidden bits of the CPU (flushing of denormals) are
- * as the program had them, and tapes that they leave open are ended. op and user must outlive the
- * node. */
+ * the program's functions run, autocast is off, the CPU's flushing of denormals is as the program
+ * set it, and tapes that they leave open are ended. op and user must outlive the node. */
 
 /* Parameters of the node: the caller's functions and pointer, which it owns. */
 typedef struct mlc__custom_spec { const mlc_custom_op *op; void *user; } mlc__custom_spec;
@@ -41023,18 +41022,27 @@ MLC_IMPL mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor 
 }
 
 /* @@ IMPL.LOSS.POINTWISE --------------------------------- f(x, target): one row a loss
- * Of one shape, in one pass and a sum; the gradients are a pass each. A row names the formulas, of
- * which the gradient of input i is given dy, input i and the other one: where only the difference
- * counts both are the same. What the sum is divided by multiplies dy within them, in f32 or f64. */
+ * Losses of x and a target of one shape, element by element. Forward is one pass of a formula and
+ * one sum; each gradient is one pass. A table has one row per loss:
+ *
+ *   row = { operation, kernel (map or math), forward, grad[0] of x, grad[1] of the target }
+ *
+ * A gradient's formula gets dy, operand i and the other operand, in this order; where only their
+ * difference counts, both gradients use the same formula. The divisor of a mean is folded into the
+ * formula's factor, in f32 or f64, so that no 16-bit intermediate is rounded. The end of the
+ * section holds helpers for losses made of operations (mlc__loss_open .. mlc__loss_close), and
+ * binary cross entropy with weights, which uses them. */
 
-/* MLC_MATH_END as the target's: its gradient is 0. */
+/* One row: a constant that starts with its operation, so that nd->op is also the row. MLC_MATH_END
+ * as the target's formula stands for a gradient of 0. */
 typedef struct mlc__pointwise {
     mlc__op      op;
     mlc__apply_fn apply;
     mlc_map      forward, grad[2];
 } mlc__pointwise;
 
-/* Enums come from users as integers. */
+/* Checks a reduction, which comes from the caller as an integer; last: the last one that this loss
+ * knows. */
 static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduction reduction,
                                        mlc_reduction last)
 {
@@ -41043,13 +41051,16 @@ static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduc
     return MLC_OK;
 }
 
+/* Parameters of the node. */
 typedef struct mlc__loss_spec {
     double        s[2];                /* of the formula                                       */
     mlc_reduction reduction;
 } mlc__loss_spec;
 MLC__PARAMS(loss)
 
-/* No broadcasting: PyTorch's only warns, and makes [n,n] of [n,1] and [n], which here are alike. */
+/* Shape rule: x and target have the same shape, but for trailing axes of 1. Nothing broadcasts:
+ * PyTorch only warns and makes [n,n] of [n,1] and [n], which here count as alike. Saves both
+ * operands; y is as x, or a scalar. */
 static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *t = nd->in[1];
@@ -41064,7 +41075,7 @@ static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, 0, x->shape);
 }
 
-/* A tensor with ndim axes of the same elements: last ones of length 1 are added or left out. */
+/* A view of t with ndim axes: trailing axes of size 1 are added or left out. */
 static mlc_tensor mlc__with_axes(const mlc_tensor *t, int32_t ndim)
 {
     mlc_tensor v = *t;
@@ -41073,7 +41084,8 @@ static mlc_tensor mlc__with_axes(const mlc_tensor *t, int32_t ndim)
     return v;
 }
 
-/* The same in forward and in backward. */
+/* The number by which the sum is divided: elements of x for a mean, its first axis for a batch
+ * mean, else 1. The same in forward and in backward. */
 static double mlc__pointwise_divisor(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -41082,6 +41094,7 @@ static double mlc__pointwise_divisor(const mlc_node *nd)
     return s->reduction == MLC_REDUCTION_BATCHMEAN && x->ndim ? (double)x->shape[0] : 1.0;
 }
 
+/* The formula into y, or, to be reduced, into a temporary that is summed then. */
 static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
@@ -41100,7 +41113,8 @@ static mlc_status mlc__pointwise_forward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-/* A formula of map has its factor in s, those of math in t. */
+/* Both gradients by their formulas. The factor 1/divisor goes into scalar s of a formula of map,
+ * and into t of one of math, where s is a parameter of the loss. */
 static mlc_status mlc__pointwise_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__pointwise *l = (const mlc__pointwise *)(const void *)nd->op;
@@ -41120,7 +41134,8 @@ static mlc_status mlc__pointwise_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
-/* s, t: scalars of the formula; t is multiplied into dy. */
+/* Records and runs a loss. s and t are the scalars of its formulas; a gradient is multiplied by
+ * t. */
 static mlc_tensor *mlc__pointwise_call(const mlc__pointwise *l, mlc_tensor *x, mlc_tensor *target,
                                        double s, double t, mlc_reduction reduction)
 {
@@ -41134,7 +41149,8 @@ static mlc_tensor *mlc__pointwise_call(const mlc__pointwise *l, mlc_tensor *x, m
     return mlc__finish(nd);
 }
 
-/* A parameter of a loss of x; without x it is not looked at. */
+/* Reports a bad parameter of a loss on x's context; true if it is good, or if there is no x, whose
+ * absence is reported later. */
 static bool mlc__loss_param(const mlc_tensor *x, const char *loss, const char *name, double value,
                             bool good, const char *must)
 {
@@ -41143,9 +41159,10 @@ static bool mlc__loss_param(const mlc_tensor *x, const char *loss, const char *n
               must);
     return false;
 }
+/* False for NaN and both infinities, whose difference from themselves is NaN. */
 MLC__INLINE bool mlc__is_finite(double x) { return x - x == 0.0; }
 
-/* Of one parameter, which is the formula's s: good and finite. */
+/* A loss with one parameter, its formula's s, which must be good and finite. */
 static mlc_tensor *mlc__pointwise_of(const mlc__pointwise *l, mlc_tensor *x, mlc_tensor *target,
                                      const char *param, double value, bool good, const char *must,
                                      mlc_reduction reduction)
@@ -41166,6 +41183,8 @@ static const mlc__arg mlc__args_focal[] = {
     MLC__ARG("gamma", REAL, loss, s[0]), MLC__ARG("alpha", REAL, loss, s[1]), MLC__ARGS_END
 };
 
+/* One row of the table. fwd, gx and gt are names of formulas without MLC_; autocast runs all in
+ * f32. */
 #define MLC__POINTWISE(id, name, args, kernel, fwd, gx, gt) \
     static const mlc__pointwise mlc__##id##_op = \
         { { name, mlc__pointwise_shape, mlc__pointwise_forward, mlc__pointwise_backward, \
@@ -41186,6 +41205,7 @@ MLC__POINTWISE(hinge, "hinge_loss", margin, math, MATH_HINGE, MATH_HINGE_GRAD, M
 MLC__POINTWISE(hinge_embedding, "hinge_embedding_loss", margin, math,
                MATH_HINGE_EMBEDDING, MATH_HINGE_EMBEDDING_GRAD, MATH_END)
 
+/* All zeros: a mean. */
 MLC_IMPL mlc_loss_desc mlc_loss_desc_make(void)
 {
     mlc_loss_desc d;
@@ -41193,12 +41213,14 @@ MLC_IMPL mlc_loss_desc mlc_loss_desc_make(void)
     return d;
 }
 
+/* The reduction of a desc that has nothing else; NULL means the default, a mean. */
 static mlc_reduction mlc__loss_reduction(const mlc_loss_desc *desc)
 {
     const mlc_loss_desc none = mlc_loss_desc_make();
     return (desc ? desc : &none)->reduction;
 }
 
+/* The 2 is the factor of the gradient 2 (x - target), as a formula of map has it in s. */
 MLC_IMPL mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc)
 {
     return mlc__pointwise_call(&mlc__mse_op, x, target, 2.0, 1.0, mlc__loss_reduction(desc));
@@ -41209,6 +41231,7 @@ MLC_IMPL mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_mse_loss_ex(x, target, NULL);
 }
 
+/* smooth_l1 with beta 0. */
 MLC_IMPL mlc_tensor *mlc_l1_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc)
 {
     return mlc__pointwise_call(&mlc__l1_op, x, target, 0.0, 1.0, mlc__loss_reduction(desc));
@@ -41227,6 +41250,7 @@ MLC_IMPL mlc_smooth_l1_desc mlc_smooth_l1_desc_make(void)
     return d;
 }
 
+/* Quadratic where |x - target| < beta, linear beyond; beta 0 is l1_loss. */
 MLC_IMPL mlc_tensor *mlc_smooth_l1_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                            const mlc_smooth_l1_desc *desc)
 {
@@ -41248,6 +41272,7 @@ MLC_IMPL mlc_huber_desc mlc_huber_desc_make(void)
     return d;
 }
 
+/* Quadratic up to delta, then linear with slope delta: delta times smooth_l1 with beta = delta. */
 MLC_IMPL mlc_tensor *mlc_huber_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_huber_desc *desc)
 {
@@ -41261,6 +41286,7 @@ MLC_IMPL mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_huber_loss_ex(x, target, NULL);
 }
 
+/* margin 1; 0 would be the perceptron's loss. */
 MLC_IMPL mlc_hinge_desc mlc_hinge_desc_make(void)
 {
     mlc_hinge_desc d;
@@ -41269,6 +41295,7 @@ MLC_IMPL mlc_hinge_desc mlc_hinge_desc_make(void)
     return d;
 }
 
+/* max(0, margin - x target), for targets of -1 and 1. */
 MLC_IMPL mlc_tensor *mlc_hinge_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_hinge_desc *desc)
 {
@@ -41290,6 +41317,7 @@ MLC_IMPL mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void)
     return d;
 }
 
+/* x where the target is 1, max(0, margin - x) where it is -1. No gradient goes to the target. */
 MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                  const mlc_hinge_embedding_desc *desc)
 {
@@ -41303,6 +41331,7 @@ MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_hinge_embedding_loss_ex(x, target, NULL);
 }
 
+/* All zeros: a mean over elements, and a target of probabilities. */
 MLC_IMPL mlc_kl_div_desc mlc_kl_div_desc_make(void)
 {
     mlc_kl_div_desc d;
@@ -41310,6 +41339,8 @@ MLC_IMPL mlc_kl_div_desc mlc_kl_div_desc_make(void)
     return d;
 }
 
+/* target (log target - x), x being logarithms of probabilities; log_target, which is a row of its
+ * own, takes those of the target, too. */
 MLC_IMPL mlc_tensor *mlc_kl_div_ex(mlc_tensor *x, mlc_tensor *target, const mlc_kl_div_desc *desc)
 {
     const mlc_kl_div_desc none = mlc_kl_div_desc_make(), *d = desc ? desc : &none;
@@ -41322,14 +41353,15 @@ MLC_IMPL mlc_tensor *mlc_kl_div(mlc_tensor *x, mlc_tensor *target)
     return mlc_kl_div_ex(x, target, NULL);
 }
 
-/* A loss of each element, in y, becomes one number. */
+/* Reduces y, the loss of each element or row, to one number; NONE leaves it as it is. */
 static mlc_tensor *mlc__loss_reduce(mlc_tensor *y, mlc_reduction reduction)
 {
     if (reduction == MLC_REDUCTION_MEAN) return mlc_mean(y, mlc_dims0(), false);
     return reduction == MLC_REDUCTION_SUM ? mlc__total(y, mlc_dims0()) : y;
 }
 
-/* Of those that have a mean over the batch, too: a formula of math, which others do not link. */
+/* The same for losses that have BATCHMEAN, too. Its division is a formula of math, which the
+ * programs of all other losses need not link. */
 static mlc_tensor *mlc__loss_reduce_batch(mlc_tensor *y, mlc_reduction reduction)
 {
     if (!y || reduction != MLC_REDUCTION_BATCHMEAN) return mlc__loss_reduce(y, reduction);
@@ -41337,6 +41369,7 @@ static mlc_tensor *mlc__loss_reduce_batch(mlc_tensor *y, mlc_reduction reduction
     return mlc_div_scalar(mlc__total(y, mlc_dims0()), (double)n);
 }
 
+/* alpha weighs the positives, gamma damps elements that are classified well (arXiv 1708.02002). */
 MLC_IMPL mlc_focal_desc mlc_focal_desc_make(void)
 {
     mlc_focal_desc d;
@@ -41346,7 +41379,8 @@ MLC_IMPL mlc_focal_desc mlc_focal_desc_make(void)
     return d;
 }
 
-/* Its formulas have no room for what a mean divides by. */
+/* Both scalars of its formulas are parameters (gamma and alpha), so the divisor of a mean has no
+ * place in them; the reduction is an operation of its own. */
 MLC_IMPL mlc_tensor *mlc_focal_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                        const mlc_focal_desc *desc)
 {
@@ -41369,6 +41403,8 @@ MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target)
 
 /* -- what losses that are made of operations begin and end with -- */
 
+/* The inputs of one call of a loss that is made of operations, prepared by mlc__loss_open. On the
+ * stack of that call. */
 typedef struct mlc__loss_in {
     mlc_ctx    *ctx;
     const char *loss;
@@ -41378,8 +41414,9 @@ typedef struct mlc__loss_in {
     const mlc_storage *before;         /* of those made of operations: mlc__made_begin         */
 } mlc__loss_in;
 
-/* n inputs as autocast wants them, of which the first `floats` are floats of one dtype; those of 16
- * bits become f32, the loss is rounded once. */
+/* Prepares n inputs of a loss, of which the first `floats` are floats of one dtype: casts them as
+ * autocast would for an operation in f32, and 16-bit ones to f32, so that the loss is rounded once,
+ * at the end. Labels and masks after them stay as they are. */
 static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int floats,
                                  mlc_tensor *const *in, mlc_reduction reduction)
 {
@@ -41403,14 +41440,14 @@ static mlc_status mlc__loss_open(mlc__loss_in *l, const char *loss, int n, int f
     return MLC_OK;
 }
 
-/* y: the loss of each element or row. */
+/* Reduces y, the loss of each element or row, and rounds it to the dtype of the first input. */
 static mlc_tensor *mlc__loss_close(const mlc__loss_in *l, mlc_tensor *y)
 {
     y = mlc__loss_reduce(y, l->reduction);
     return y && y->dtype != l->dtype ? mlc_cast(y, l->dtype) : y;
 }
 
-/* Two inputs of one shape. */
+/* Checks that inputs i and k have one shape; a and b are their names in the error. */
 static mlc_status mlc__loss_alike(const mlc__loss_in *l, int i, const char *a, int k, const char *b)
 {
     MLC__REQUIRE(l->ctx, mlc__same_shape(l->in[i], l->in[k]), SHAPE,
@@ -41419,7 +41456,7 @@ static mlc_status mlc__loss_alike(const mlc__loss_in *l, int i, const char *a, i
     return MLC_OK;
 }
 
-/* name: input 0. */
+/* Checks that input 0, called name, has least to most axes; shape is the text of the error. */
 static mlc_status mlc__loss_axes(const mlc__loss_in *l, const char *name, int32_t least,
                                  int32_t most, const char *shape)
 {
@@ -41428,6 +41465,7 @@ static mlc_status mlc__loss_axes(const mlc__loss_in *l, const char *name, int32_
     return MLC_OK;
 }
 
+/* Checks that input i, a weight called name, broadcasts to x, input 0. */
 static mlc_status mlc__loss_weight(const mlc__loss_in *l, int i, const char *name)
 {
     MLC__REQUIRE(l->ctx, mlc__broadcasts(l->in[i], l->in[0]), SHAPE,
@@ -41438,7 +41476,8 @@ static mlc_status mlc__loss_weight(const mlc__loss_in *l, int i, const char *nam
 
 /* -- binary cross-entropy with weights: they are multiplied in -- */
 
-/* As mlc__pointwise_shape: the target takes x's shape, so that nothing broadcasts. */
+/* As mlc__pointwise_shape: a target that differs in trailing axes of 1 takes x's shape, so that
+ * nothing broadcasts. */
 static mlc_status mlc__loss_rows(mlc__loss_in *l)
 {
     mlc_tensor *x = l->in[0];
@@ -41447,7 +41486,7 @@ static mlc_status mlc__loss_rows(mlc__loss_in *l)
     return l->in[1] ? mlc__loss_alike(l, 0, "x", 1, "target") : l->ctx->status;
 }
 
-/* The loss of each element where all targets are `target`. */
+/* The loss of each logit against one target for all of them, a scalar expanded to x's shape. */
 static mlc_tensor *mlc__bce_against(mlc_tensor *x, double target)
 {
     mlc_tensor *t = x ? mlc_full(x->ctx, x->dtype, mlc_dims0(), target) : NULL;
@@ -41455,14 +41494,16 @@ static mlc_tensor *mlc__bce_against(mlc_tensor *x, double target)
     return mlc__pointwise_call(&mlc__bce_logits_op, x, t, 0.0, 1.0, MLC_REDUCTION_NONE);
 }
 
-/* w t loss(x, 1) + (1 - t) loss(x, 0): a sum of what is not negative, nothing cancels. */
+/* w t loss(x, 1) + (1 - t) loss(x, 0), w the weight of positives: a sum of terms that are not
+ * negative for t in [0, 1], in which nothing cancels. */
 static mlc_tensor *mlc__bce_positive(mlc_tensor *x, mlc_tensor *t, mlc_tensor *w)
 {
     return mlc_add(mlc_mul(mlc_mul(w, t), mlc__bce_against(x, 1.0)),
                    mlc_mul(mlc_rsub_scalar(t, 1.0), mlc__bce_against(x, 0.0)));
 }
 
-/* weight and pos_weight may be NULL, not both. */
+/* Binary cross entropy with a weight of each element, a weight of positives (logits only), or both;
+ * one at least is given. Inputs: x, target, then weight and pos_weight as far as present. */
 static mlc_tensor *mlc__bce_weighted(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
                                      const mlc_bce_desc *d)
 {
@@ -41491,6 +41532,7 @@ MLC_IMPL mlc_bce_desc mlc_bce_desc_make(void)
     return d;
 }
 
+/* Without weights one pointwise operation, else the composed one. */
 static mlc_tensor *mlc__bce_call(const mlc__pointwise *p, mlc_tensor *x, mlc_tensor *target,
                                  const mlc_bce_desc *desc)
 {
@@ -41499,6 +41541,7 @@ static mlc_tensor *mlc__bce_call(const mlc__pointwise *p, mlc_tensor *x, mlc_ten
     return mlc__pointwise_call(p, x, target, 0.0, 1.0, d->reduction);
 }
 
+/* x are probabilities; their logarithms are limited to -100 from below, as PyTorch limits them. */
 MLC_IMPL mlc_tensor *mlc_bce_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_bce_desc *desc)
 {
     if (x && desc && desc->pos_weight)
@@ -41512,6 +41555,7 @@ MLC_IMPL mlc_tensor *mlc_bce_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_bce_loss_ex(x, target, NULL);
 }
 
+/* x are logits: no probability is made, so none is rounded to 0 or 1. */
 MLC_IMPL mlc_tensor *mlc_bce_with_logits_ex(mlc_tensor *x, mlc_tensor *target,
                                             const mlc_bce_desc *desc)
 {
@@ -41527,12 +41571,21 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one
- * Fused as in PyTorch: from logits, never from probabilities, so that neither exp nor log can
- * overflow. Label smoothing s mixes the target (1 - s) onehot + s/c. The loss is one kernel and its
- * gradient another; between them only two numbers a row and the divisor of the mean are kept.
- * nll_loss is the same without the softmax. */
+ * cross_entropy of logits [..,c] and i64 labels [..]: softmax and log likelihood in one, as in
+ * PyTorch. It starts from logits, never from probabilities, so neither exp nor log can overflow.
+ * One kernel makes the loss, another the gradient, softmax - target; of each row only two numbers
+ * are kept between them:
+ *
+ *   out[0]  the loss, f32 (f64): a scalar, or [..] without a reduction
+ *   out[1]  [2 n]: the largest logit of each row and the logarithm of its sum of exponentials
+ *   out[2]  the number by which the sum was divided; of a mean the weights of all labels that count
+ *
+ * Label smoothing s mixes the target (1 - s) onehot + s/c. Rows with the label ignore_index count
+ * for nothing. nll_loss is the same operation without the softmax (spec.normal). A label outside of
+ * the classes fails with VALUE, on the host at once, elsewhere when a scope ends. A float target
+ * holds probabilities and takes another way, composed of operations (mlc__xent_soft). */
 
-/* Weights of classes: input 2, if there is one. */
+/* Checks the weights of the classes, input 2: [c], f32 (f64 for f64), without a gradient. */
 static mlc_status mlc__xent_weight_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *w = nd->in[2];
@@ -41549,11 +41602,13 @@ static mlc_status mlc__xent_weight_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* Parameters of the node; the desc is a copy. normal: x holds logarithms of probabilities
+ * already. */
 typedef struct mlc__xent_spec { mlc_cross_entropy_desc desc; bool normal; } mlc__xent_spec;
 MLC__PARAMS(xent)
 
-/* Three outputs: the loss, and what backward needs of each row and of the mean, which nobody else
- * sees. */
+/* Shape rule: checks logits, labels and weights and declares the three outputs above, of which the
+ * caller sees the first alone. Saves all but the loss. */
 static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *y = nd->in[1];
@@ -41579,18 +41634,20 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
                       mlc__xent_params(nd)->desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0,
                       x->shape));
     MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* largest logits, logs of the sums */
-    MLC__TRY(mlc__out(ctx, nd, wide, 0, &n));              /* what the sum was divided by */
+    MLC__TRY(mlc__out(ctx, nd, wide, 0, &n));              /* divisor of the mean */
     for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, nd->out[1]);
     mlc__save(nd, nd->out[2]);
     return MLC_OK;
 }
 
+/* Memory of the weights of the classes, NULL without. */
 static const void *mlc__xent_weight_data(const mlc_node *nd)
 {
     return nd->n_in > 2 ? mlc__data(nd->in[2]) : NULL;
 }
 
+/* Makes the error of a bad label out of the kernel's words w: {kind, row, value, classes}. */
 static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     return mlc__fail(ctx, MLC_ERR_VALUE,
@@ -41599,7 +41656,8 @@ static mlc_status mlc__say_label(mlc_ctx *ctx, const char *what, const int64_t *
                      (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* What both kernels are told in the same places: all before loss, or dy. */
+/* Sets the arguments that the two kernels have in common; their structs begin alike, up to `loss`
+ * and `dy`. Rows are dense and a constant stride apart (mlc__dense_rows). */
 static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
 {
     const mlc__xent_spec *s = mlc__xent_params(nd);
@@ -41622,18 +41680,21 @@ static void mlc__xent_args(const mlc_node *nd, struct mlc_k_xent *a)
     a->norm = mlc__data(nd->out[2]);
 }
 
+/* The loss, and the two statistics for backward. */
 static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_xent a;
     mlc__xent_args(nd, &a);
     a.loss = mlc__data(nd->out[0]);
     a.error = ctx->error_word;
-    /* Before the run: whoever reads the word next may find a label in it. */
+    /* Registered before the run: the next read of the word may already find a bad label. */
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name, mlc__say_label);
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
+/* dx (+)= dy (softmax - target) weight / divisor, in one pass over the logits. dy is a scalar
+ * (stride 0), or one number a row. */
 static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_xent common;
@@ -41650,7 +41711,8 @@ static mlc_status mlc__xent_backward(mlc_ctx *ctx, mlc_node *nd)
     return a.n ? mlc__run_xent_grad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
-/* Losses that are made of it have descriptors of their own, whose name is in messages. */
+/* One more operation with these functions: losses that end in it have one under their own name,
+ * which errors, hooks and profiles show. */
 #define MLC__XENT_OP(name) \
     { name, mlc__xent_shape, mlc__xent_forward, mlc__xent_backward, mlc__args_xent, \
       MLC__AMP_FULL_REST, MLC_OP_CAPTURE }
@@ -41663,7 +41725,8 @@ static const mlc__arg mlc__args_xent[] = {
 static const mlc__op mlc__xent_op = MLC__XENT_OP("cross_entropy");
 static const mlc__op mlc__nll_op = MLC__XENT_OP("nll_loss");
 
-/* The kernel reads dense rows, and of more than two axes all of them in order. */
+/* Returns x, or a recorded copy of it: the kernel reads rows of stride 1, and those of more than
+ * two axes one after the other. */
 static mlc_tensor *mlc__dense_rows(mlc_tensor *x)
 {
     return x && x->ndim > 0 && (x->stride[x->ndim - 1] != 1 ||
@@ -41677,7 +41740,8 @@ MLC_IMPL mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void)
     return d;
 }
 
-/* desc is copied into the node: it may be a local. */
+/* Records and runs an operation made by MLC__XENT_OP. desc, which may be NULL, is copied into the
+ * node and need not outlive the call. Labels of several axes are made dense. */
 static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_tensor *labels,
                                   const mlc_cross_entropy_desc *desc)
 {
@@ -41700,6 +41764,8 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
+/* Checks for targets of probabilities: of x's shape, at least one class, no ignore_index (which is
+ * a label), and weights [c]. */
 static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignores)
 {
     const mlc_tensor *x = l->in[0], *t = l->in[1];
@@ -41720,7 +41786,9 @@ static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignore
     return MLC_OK;
 }
 
-/* Probabilities as targets: of a row - sum_j w_j t_j log p_j, t = (1 - s) target + s/c. */
+/* Probabilities as targets: of each row - sum_j w_j t_j log p_j, with t = (1 - s) target + s/c.
+ * Made of recorded operations; gradients go to the target, too. A mean is over rows, as
+ * PyTorch's. */
 static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
                                   const mlc_cross_entropy_desc *d)
 {
@@ -41745,6 +41813,7 @@ static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
                                                0.0));
 }
 
+/* The dtype of the labels chooses: floats are probabilities, all else goes to the shape rule. */
 static mlc_tensor *mlc__cross_entropy(mlc_tensor *logits, mlc_tensor *labels,
                                       const mlc_cross_entropy_desc *desc)
 {
@@ -41752,7 +41821,7 @@ static mlc_tensor *mlc__cross_entropy(mlc_tensor *logits, mlc_tensor *labels,
     return mlc__xent_call(&mlc__xent_op, logits, labels, desc);
 }
 
-/* False with an error: a label to ignore without the flag. */
+/* False, with an error, for an ignore_index that is set without has_ignore_index. */
 static bool mlc__xent_flags(const mlc_tensor *logits, const char *what,
                             const mlc_cross_entropy_desc *d)
 {
@@ -41772,6 +41841,7 @@ MLC_IMPL mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels)
     return mlc__cross_entropy(logits, labels, NULL);
 }
 
+/* label_smoothing must be 0, since it belongs to the softmax. */
 MLC_IMPL mlc_tensor *mlc_nll_loss_ex(mlc_tensor *x, mlc_tensor *labels,
                                      const mlc_cross_entropy_desc *desc)
 {
@@ -41790,9 +41860,19 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.LOSS.COMPOSED ---------------------------------- losses made of differentiable operations
- * Shapes are looked at before anything is made, so that a message names the loss; the gradients are
- * those of the operations. */
+ * Losses that are rarely the bottleneck, made of recorded operations, whose gradients are theirs.
+ * Each has the same three parts:
+ *
+ *   mlc__composed_open    casts inputs (16 bits to f32), checks parameters and shapes under the
+ *                         loss's name, before anything is made
+ *   operations            the loss of each element or row
+ *   mlc__composed_close   reduces, rounds to the first input's dtype, and frees the intermediate
+ *                         tensors if nothing is recorded
+ *
+ * An operation that fails gives NULL, which all later ones pass on; so a chain is checked once, at
+ * its end. Formulas are PyTorch's where it has the loss. */
 
+/* mlc__loss_open, and a mark from which mlc__composed_close frees. */
 static mlc_status mlc__composed_open(mlc__loss_in *l, const char *loss, int n, int floats,
                                      mlc_tensor *const *in, mlc_reduction reduction)
 {
@@ -41800,6 +41880,7 @@ static mlc_status mlc__composed_open(mlc__loss_in *l, const char *loss, int n, i
     return mlc__loss_open(l, loss, n, floats, in, reduction);
 }
 
+/* mlc__loss_close, then frees all that was made since the mark but the result. */
 static mlc_tensor *mlc__composed_close(const mlc__loss_in *l, mlc_tensor *y)
 {
     return mlc__made_end(mlc__loss_close(l, y), l->before);
@@ -41815,7 +41896,8 @@ MLC_IMPL mlc_poly1_desc mlc_poly1_desc_make(void)
     return d;
 }
 
-/* With l = -log p_t the second part, 1 - p_t, is 1 - e^-l. */
+/* l + epsilon (1 - p_t) with l = -log p_t (arXiv 2204.12511). 1 - p_t is -expm1(-l), which keeps
+ * its digits where p_t is close to 1. */
 MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                                 const mlc_poly1_desc *desc)
 {
@@ -41839,7 +41921,8 @@ MLC_IMPL mlc_tensor *mlc_poly1_cross_entropy(mlc_tensor *logits, mlc_tensor *lab
     return mlc_poly1_cross_entropy_ex(logits, labels, NULL);
 }
 
-/* alpha T^2 KL(teacher || student), both softened by T. */
+/* alpha T^2 KL(teacher || student) over the mean of rows, both softened by T; T^2 keeps the size of
+ * the gradients. None flows to the teacher. student and teacher are logits [n,c]. */
 static mlc_tensor *mlc__distill_soft(mlc_tensor *student, mlc_tensor *teacher, double alpha,
                                      double temperature)
 {
@@ -41851,6 +41934,7 @@ static mlc_tensor *mlc__distill_soft(mlc_tensor *student, mlc_tensor *teacher, d
                           alpha * t * t);
 }
 
+/* alpha is the share of the soft part, temperature the divisor of both rows of logits. */
 MLC_IMPL mlc_distillation_desc mlc_distillation_desc_make(void)
 {
     mlc_distillation_desc d;
@@ -41860,6 +41944,8 @@ MLC_IMPL mlc_distillation_desc mlc_distillation_desc_make(void)
     return d;
 }
 
+/* Knowledge distillation (arXiv 1503.02531): the soft part, plus 1 - alpha times the cross entropy
+ * with labels. With alpha 1 labels are unused and may be NULL. */
 MLC_IMPL mlc_tensor *mlc_distillation_loss_ex(mlc_tensor *student, mlc_tensor *teacher,
                                               mlc_tensor *labels,
                                               const mlc_distillation_desc *desc)
@@ -41892,7 +41978,7 @@ MLC_IMPL mlc_tensor *mlc_distillation_loss(mlc_tensor *student, mlc_tensor *teac
 
 /* -- overlap of masks -- */
 
-/* Sums over all axes behind [n,c]. */
+/* [n,c,..] -> [n,c]: sums over all further axes. */
 static mlc_tensor *mlc__mask_sum(mlc_tensor *x)
 {
     mlc_dims axes = mlc_dims0();
@@ -41900,6 +41986,7 @@ static mlc_tensor *mlc__mask_sum(mlc_tensor *x)
     return mlc_sum(x, axes, false);
 }
 
+/* Opens a loss of masks x and target [n,c,..], with its checks; false after an error. */
 static bool mlc__mask_open(mlc__loss_in *l, const char *loss, mlc_tensor *x, mlc_tensor *target,
                            double smooth, mlc_reduction reduction)
 {
@@ -41911,7 +41998,7 @@ static bool mlc__mask_open(mlc__loss_in *l, const char *loss, mlc_tensor *x, mlc
            !mlc__loss_alike(l, 0, "x", 1, "target");
 }
 
-/* 1 - (part + smooth)/(whole + smooth) */
+/* 1 - (part + smooth)/(whole + smooth) of each image and class, reduced. */
 static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_tensor *whole,
                                   double smooth)
 {
@@ -41919,6 +42006,7 @@ static mlc_tensor *mlc__mask_loss(const mlc__loss_in *l, mlc_tensor *part, mlc_t
     return mlc__composed_close(l, mlc_rsub_scalar(score, 1.0));
 }
 
+/* smooth keeps the quotient defined where neither mask has anything, and the loss 0 there. */
 MLC_IMPL mlc_dice_desc mlc_dice_desc_make(void)
 {
     mlc_dice_desc d;
@@ -41927,12 +42015,14 @@ MLC_IMPL mlc_dice_desc mlc_dice_desc_make(void)
     return d;
 }
 
+/* part 2 sum p t, whole sum p + sum t, or of their squares. */
 MLC_IMPL mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_dice_desc *desc)
 {
     const mlc_dice_desc none = mlc_dice_desc_make(), *d = desc ? desc : &none;
     mlc__loss_in l;
     if (!mlc__mask_open(&l, "dice_loss", x, target, d->smooth, d->reduction)) return NULL;
     mlc_tensor *p = l.in[0], *t = l.in[1];
+    /* The intersection is of the masks as they are, also where the sums are of squares. */
     mlc_tensor *both = mlc_mul_scalar(mlc__mask_sum(mlc_mul(p, t)), 2.0);
     if (d->squared) { p = mlc_square(p); t = mlc_square(t); }
     return mlc__mask_loss(&l, both, mlc_add(mlc__mask_sum(p), mlc__mask_sum(t)), d->smooth);
@@ -41943,6 +42033,7 @@ MLC_IMPL mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_dice_loss_ex(x, target, NULL);
 }
 
+/* The defaults make the same loss as mlc_dice_desc_make's. */
 MLC_IMPL mlc_tversky_desc mlc_tversky_desc_make(void)
 {
     mlc_tversky_desc d;
@@ -41952,6 +42043,8 @@ MLC_IMPL mlc_tversky_desc mlc_tversky_desc_make(void)
     return d;
 }
 
+/* part sum p t, whole sum p t + alpha (p outside of t) + beta (t outside of p); alpha = beta = 0.5
+ * is the dice loss with twice the smooth. */
 MLC_IMPL mlc_tensor *mlc_tversky_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                          const mlc_tversky_desc *desc)
 {
@@ -41976,11 +42069,13 @@ MLC_IMPL mlc_tensor *mlc_tversky_loss(mlc_tensor *x, mlc_tensor *target)
 
 /* -- distances of vectors along the last axis -- */
 
+/* p-norm of a - b + eps along the last axis; eps, as in PyTorch, keeps it off 0. */
 static mlc_tensor *mlc__distance(mlc_tensor *a, mlc_tensor *b, double eps, double p)
 {
     return mlc_norm(mlc_add_scalar(mlc_sub(a, b), eps), p, mlc_dims1(-1), false);
 }
 
+/* PyTorch's defaults: margin 1, Euclidean distance, no swap. */
 MLC_IMPL mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void)
 {
     mlc_triplet_margin_desc d;
@@ -41990,6 +42085,8 @@ MLC_IMPL mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void)
     return d;
 }
 
+/* max(0, d(anchor, positive) - d(anchor, negative) + margin); with swap the smaller of the
+ * distances of the negative to anchor and positive. p of a norm, infinity included. */
 MLC_IMPL mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *positive,
                                                 mlc_tensor *negative,
                                                 const mlc_triplet_margin_desc *desc)
@@ -42020,10 +42117,13 @@ MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *pos
     return mlc_triplet_margin_loss_ex(anchor, positive, negative, NULL);
 }
 
-/* Two batches of vectors and a target, of any dtype, for each pair. */
+/* Opens a loss of two batches of vectors x1, x2 [..,d] and a target [..] of any dtype; false after
+ * an error. */
 static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, mlc_tensor *x2,
                             mlc_tensor *target, mlc_reduction reduction)
 {
+    /* The target is the third input, and no float: it is not rounded or cast to f32 with the
+     * others. */
     mlc_tensor *const in[3] = { x1, x2, target };
     if (mlc__composed_open(l, loss, 3, 2, in, reduction) ||
         mlc__loss_axes(l, "x1", 1, MLC_MAX_DIMS, "[..,d]") ||
@@ -42038,6 +42138,7 @@ static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, m
     return good;
 }
 
+/* margin: the distance beyond which a pair that differs costs nothing. */
 MLC_IMPL mlc_contrastive_desc mlc_contrastive_desc_make(void)
 {
     mlc_contrastive_desc d;
@@ -42046,7 +42147,8 @@ MLC_IMPL mlc_contrastive_desc mlc_contrastive_desc_make(void)
     return d;
 }
 
-/* The norm, unlike the root of the squares, has a gradient where two are equal: 0. */
+/* Half of (1 - t) d^2 + t max(0, margin - d)^2, t 1 for pairs that differ. The norm, unlike a root
+ * of the sum of squares, has a gradient where both vectors are equal: 0. */
 MLC_IMPL mlc_tensor *mlc_contrastive_loss_ex(mlc_tensor *x1, mlc_tensor *x2, mlc_tensor *target,
                                              const mlc_contrastive_desc *desc)
 {
@@ -42070,13 +42172,14 @@ MLC_IMPL mlc_tensor *mlc_contrastive_loss(mlc_tensor *x1, mlc_tensor *x2, mlc_te
     return mlc_contrastive_loss_ex(x1, x2, target, NULL);
 }
 
-/* Length along the last axis, never 0. */
+/* Length along the last axis, with PyTorch's eps under the root, so that it is never 0. */
 static mlc_tensor *mlc__length(mlc_tensor *x)
 {
     const double eps = 1e-12;          /* PyTorch's */
     return mlc_sqrt(mlc_add_scalar(mlc_sum(mlc_square(x), mlc_dims1(-1), false), eps));
 }
 
+/* All zeros: margin 0, a mean, as PyTorch's. */
 MLC_IMPL mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void)
 {
     mlc_cosine_embedding_desc d;
@@ -42084,6 +42187,7 @@ MLC_IMPL mlc_cosine_embedding_desc mlc_cosine_embedding_desc_make(void)
     return d;
 }
 
+/* 1 - cosine where the target is 1, max(0, cosine - margin) where it is -1, and 0 elsewhere. */
 MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
                                                   mlc_tensor *target,
                                                   const mlc_cosine_embedding_desc *desc)
@@ -42112,7 +42216,9 @@ MLC_IMPL mlc_tensor *mlc_cosine_embedding_loss(mlc_tensor *x1, mlc_tensor *x2, m
 
 /* -- several labels a row -- */
 
-/* How often each class is named in target [n,c], up to the first label below 0; no gradient. */
+/* counts [n,c]: how often each row of target [n,c] names each class before its first label below 0.
+ * A cumprod of "is a label" marks the labels that count; all others add 0 to class 0. Not recorded,
+ * as it has no gradient; in a dry run it is zeros. */
 static mlc_tensor *mlc__label_counts(const mlc__loss_in *l, mlc_tensor *target, mlc_dtype dtype)
 {
     mlc_ctx *ctx = l->ctx;
@@ -42125,7 +42231,8 @@ static mlc_tensor *mlc__label_counts(const mlc__loss_in *l, mlc_tensor *target, 
     return mlc__index_add_to(ctx, l->loss, counts, index, ones, 1) ? NULL : counts;
 }
 
-/* x [n,c]: the sum over classes j that are named and k that are not of max(0, 1 - x_j + x_k). */
+/* x [n,c] -> [n]: the sum over pairs of a named class j and one k that is not named of max(0, 1 -
+ * x_j + x_k), by a tensor of all pairs [n,c,c]. */
 static mlc_tensor *mlc__multilabel_rows(mlc_tensor *x, mlc_tensor *counts)
 {
     mlc_tensor *others = counts ? mlc_cast(mlc_eq_scalar(counts, 0.0), counts->dtype) : NULL;
@@ -42135,6 +42242,7 @@ static mlc_tensor *mlc__multilabel_rows(mlc_tensor *x, mlc_tensor *counts)
     return mlc_sum(pairs, mlc_dims2(1, 2), false);
 }
 
+/* x [n,c] or [c], which is taken as one row; divided by c, as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                    const mlc_loss_desc *desc)
 {
@@ -42146,6 +42254,7 @@ MLC_IMPL mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *ta
         mlc__loss_alike(&l, 0, "x", 1, "target") ||
         mlc__require_i64(l.ctx, name, "target is", "target", l.in[1]))
         return NULL;
+    /* One row is worked on as a batch of one and gives a scalar. */
     const bool one = l.in[0]->ndim == 1;
     const double c = (double)l.in[0]->shape[l.in[0]->ndim - 1];
     for (int i = 0; one && i < 2; i++) l.in[i] = mlc_unsqueeze(l.in[i], 0);
