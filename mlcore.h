@@ -42122,8 +42122,7 @@ MLC_IMPL mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *pos
 static bool mlc__pairs_open(mlc__loss_in *l, const char *loss, mlc_tensor *x1, mlc_tensor *x2,
                             mlc_tensor *target, mlc_reduction reduction)
 {
-    /* The target is the third input, and no float: it is not rounded or cast to f32 with the
-     * others. */
+    /* Two floats: the target, which may be of any dtype, is not cast to f32 with them. */
     mlc_tensor *const in[3] = { x1, x2, target };
     if (mlc__composed_open(l, loss, 3, 2, in, reduction) ||
         mlc__loss_axes(l, "x1", 1, MLC_MAX_DIMS, "[..,d]") ||
@@ -42273,11 +42272,27 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.LOSS.CTC --------------------------------------- paths that read as a target; decoding
- * Between forward and backward nothing is kept: backward makes the probabilities of paths again.
- * Decoding is the host's. */
+ * Connectionist temporal classification (Graves et al., 2006): the loss, and greedy and beam
+ * decoding. A path names one class per step; it reads as a target once repeats are merged and
+ * blanks dropped.
+ *
+ *   ctc_loss      log_probs [b,t,c], targets [b,s] or packed [sum], two lengths [b]
+ *                 loss = -log of the probability of all paths that read as the target
+ *                 kernel ctc both ways; backward makes the probabilities of paths again, so that
+ *                 nothing is kept in between
+ *   ctc_greedy    the best class of each step, merged
+ *   ctc_beam      a tree of labellings, `beams` of whose nodes are kept per step
+ *
+ * Decoding reads log_probs to the host and computes in f64; its buffers are in struct
+ * mlc__ctc_decode and freed by mlc__ctc_decode_end on every way out. Results go to the caller's
+ * arrays, each of which may be NULL. */
 
 #ifndef MLC_NO_RECURRENT
 
+/* Makes the error out of the kernel's words w: {kind, place, value, limit}. place / 4 is the place
+ * and place % 4 the kind: 0 an input length, 1 a target length, 3 the sum of packed target lengths,
+ * 2 a label (sequence above bit MLC__CTC_INDEX, index below). A label below the limit is the
+ * blank. */
 static mlc_status mlc__say_ctc(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     static const char *const name[] = { "input_lengths", "target_lengths" };
@@ -42300,7 +42315,7 @@ static mlc_status mlc__say_ctc(mlc_ctx *ctx, const char *what, const int64_t *w)
                      (long long)(at >> MLC__CTC_INDEX), (long long)w[2], (long long)w[3]);
 }
 
-/* log_probs of decoding and of the loss. */
+/* Checks log_probs and blank, for the loss and for decoding. */
 static mlc_status mlc__ctc_x_check(mlc_ctx *ctx, const char *what, const mlc_tensor *x,
                                    bool time_first, int64_t blank)
 {
@@ -42316,6 +42331,7 @@ static mlc_status mlc__ctc_x_check(mlc_ctx *ctx, const char *what, const mlc_ten
     return MLC_OK;
 }
 
+/* Checks the dtype and shape of lengths, called name; their values are checked as they are read. */
 static mlc_status mlc__ctc_lengths_check(mlc_ctx *ctx, const char *what, const char *name,
                                          const mlc_tensor *t, const mlc_tensor *x, int64_t b)
 {
@@ -42327,9 +42343,12 @@ static mlc_status mlc__ctc_lengths_check(mlc_ctx *ctx, const char *what, const c
     return MLC_OK;
 }
 
+/* Parameters of the node; a copy of the caller's desc. */
 typedef struct mlc__ctc_spec { mlc_ctc_desc desc; } mlc__ctc_spec;
 MLC__PARAMS(ctc)
 
+/* Shape rule: checks all four operands and saves them. The loss is a scalar, or [b] without a
+ * reduction. */
 static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_ctc_desc *d = &mlc__ctc_params(nd)->desc;
@@ -42347,6 +42366,8 @@ static mlc_status mlc__ctc_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, d->reduction == MLC_REDUCTION_NONE, &b);
 }
 
+/* Sets the arguments that forward and backward share; time_first exchanges the first two axes of
+ * log_probs by stride. */
 static void mlc__ctc_args(const mlc_node *nd, struct mlc_k_ctc *a)
 {
     const mlc_ctc_desc *d = &mlc__ctc_params(nd)->desc;
@@ -42369,7 +42390,8 @@ static void mlc__ctc_args(const mlc_node *nd, struct mlc_k_ctc *a)
     a->reduction = d->reduction;
 }
 
-/* The checks are made again in backward, which finds nothing new. */
+/* Runs the kernel and reads the error word on the host. Backward checks again what forward has
+ * checked already. */
 static mlc_status mlc__ctc_call(mlc_ctx *ctx, const mlc_node *nd, struct mlc_k_ctc *a)
 {
     a->error = ctx->error_word;
@@ -42378,6 +42400,7 @@ static mlc_status mlc__ctc_call(mlc_ctx *ctx, const mlc_node *nd, struct mlc_k_c
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK;
 }
 
+/* The loss alone (a.dx stays NULL). */
 static mlc_status mlc__ctc_loss_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_ctc a;
@@ -42386,6 +42409,7 @@ static mlc_status mlc__ctc_loss_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__ctc_call(ctx, nd, &a);
 }
 
+/* dx (+)= the gradient with respect to log_probs; the loss is not written again. */
 static mlc_status mlc__ctc_loss_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const bool time_first = mlc__ctc_params(nd)->desc.time_first;
@@ -42418,6 +42442,8 @@ MLC_IMPL mlc_ctc_desc mlc_ctc_desc_make(void)
     return d;
 }
 
+/* 16-bit log_probs are cast to f32, in which the loss then is; classes must be dense, all integers
+ * contiguous. These copies are recorded. */
 MLC_IMPL mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
                                      mlc_tensor *input_lengths, mlc_tensor *target_lengths,
                                      const mlc_ctc_desc *desc)
@@ -42445,23 +42471,26 @@ MLC_IMPL mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
 
 /* -- decoding -- */
 
+/* One labelling that is kept after a step, by the logarithms of the probabilities of its paths. */
 typedef struct mlc__ctc_beam {
     double  blank, label, all;         /* logarithms of probabilities of paths that end with a  */
                                        /* blank, with a label, of both                         */
     int32_t node;                      /* of the tree of labellings                            */
 } mlc__ctc_beam;
 
-/* Of a tree in which the way from the root to a node is a labelling. */
+/* A node of the tree of labellings: the labels on the way from the root, node 0, to it are its
+ * labelling. Nodes are never removed while a sequence is decoded. */
 typedef struct mlc__ctc_node {
     int32_t parent, label, slot;       /* slot: the beam that is here, or -1                   */
 } mlc__ctc_node;
 
-/* A beam that stays, label -1, or goes on to a label. */
+/* A candidate for the next step: beam `beam` stays as it is (label -1), or goes on to a label. */
 typedef struct mlc__ctc_branch {
     double  all, blank, last;          /* as in mlc__ctc_beam                                  */
     int32_t beam, label;
 } mlc__ctc_branch;
 
+/* All of one call of a decoder, on its stack; it owns every buffer it points to. */
 typedef struct mlc__ctc_decode {
     mlc_ctx   *ctx;
     const char *what;
@@ -42487,6 +42516,8 @@ MLC_IMPL mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void)
     return d;
 }
 
+/* Checks the arguments of both decoders and sets sizes and steps. The tree's nodes are numbered in
+ * 32 bits, which limits beams * t to 2^29. */
 static mlc_status mlc__ctc_decode_check(mlc__ctc_decode *g, const mlc_tensor *x,
                                         const mlc_tensor *lengths)
 {
@@ -42509,12 +42540,13 @@ static mlc_status mlc__ctc_decode_check(mlc__ctc_decode *g, const mlc_tensor *x,
     return MLC_OK;
 }
 
+/* A host buffer of n objects, NULL with an error; mlc__ctc_decode_close frees it. */
 static void *mlc__ctc_room(const mlc__ctc_decode *g, int64_t n, size_t size)
 {
     return mlc__heap_object(g->ctx, (size_t)n * size, g->what);
 }
 
-/* log_probs and lengths come to the host, where they are looked at. */
+/* Copies log_probs and lengths to the host, and checks the lengths; without any all are t. */
 static mlc_status mlc__ctc_decode_read(mlc__ctc_decode *g, mlc_tensor *x, mlc_tensor *lengths)
 {
     const size_t bytes = (size_t)mlc__numel(x) * mlc__size(x);
@@ -42532,7 +42564,8 @@ static mlc_status mlc__ctc_decode_read(mlc__ctc_decode *g, mlc_tensor *x, mlc_te
     return MLC_OK;
 }
 
-/* Classes of a step of sequence i, in g->row. */
+/* Reads the classes of a step of sequence i into g->row, in f64. NaN and +inf are errors; -inf is a
+ * probability of 0. */
 static mlc_status mlc__ctc_decode_row(const mlc__ctc_decode *g, int64_t i, int64_t step)
 {
     for (int64_t k = 0; k < g->c; k++) {
@@ -42544,6 +42577,7 @@ static mlc_status mlc__ctc_decode_row(const mlc__ctc_decode *g, int64_t i, int64
     return MLC_OK;
 }
 
+/* Frees all buffers; those never made are NULL. */
 static void mlc__ctc_decode_close(mlc__ctc_decode *g)
 {
     void *const all[] = { g->x, g->lengths, g->row, g->beam, g->next, g->branch, g->node,
@@ -42551,6 +42585,8 @@ static void mlc__ctc_decode_close(mlc__ctc_decode *g)
     for (int i = 0; i < MLC__COUNT(all); i++) mlc__heap_free(g->ctx, all[i]);
 }
 
+/* Decodes sequence i by the best class of each step: merges repeats, drops blanks, and fills the
+ * rest of its t places with -1. score: the sum of the classes' logarithms. */
 static mlc_status mlc__ctc_greedy_one(const mlc__ctc_decode *g, int64_t i, int64_t *out, int64_t *n,
                                       double *score)
 {
@@ -42573,6 +42609,8 @@ static mlc_status mlc__ctc_greedy_one(const mlc__ctc_decode *g, int64_t i, int64
     return MLC_OK;
 }
 
+/* Checks the arguments, then reads the operands; false after an error. mlc__ctc_decode_end follows
+ * in either case. */
 static bool mlc__ctc_decode_begin(mlc__ctc_decode *g, const char *what, mlc_tensor *x,
                                   mlc_tensor *lengths, const mlc_ctc_decode_desc *desc)
 {
@@ -42585,6 +42623,7 @@ static bool mlc__ctc_decode_begin(mlc__ctc_decode *g, const char *what, mlc_tens
            mlc__ctc_decode_read(g, x, lengths) == MLC_OK;
 }
 
+/* Frees everything and returns st, or ARG if the operands belong to no context. */
 static mlc_status mlc__ctc_decode_end(mlc__ctc_decode *g, mlc_status st)
 {
     if (!g->ctx) return MLC_ERR_ARG;
@@ -42605,6 +42644,8 @@ MLC_IMPL mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
     return mlc__ctc_decode_end(&g, st);
 }
 
+/* Allocates the beams, the tree (each of t steps adds `beams` nodes at most) and its hash table,
+ * which is never more than half full. */
 static mlc_status mlc__ctc_beams_open(mlc__ctc_decode *g)
 {
     const int64_t k = g->d.beams, nodes = 1 + k * g->t;
@@ -42617,7 +42658,8 @@ static mlc_status mlc__ctc_beams_open(mlc__ctc_decode *g)
     return g->beam && g->next && g->branch && g->node && g->table ? MLC_OK : MLC_ERR_NOMEM;
 }
 
-/* Where the node of a labelling and one label more is in the table, or could be. */
+/* The place in the table of the node of a labelling and one label more, or the free place where it
+ * belongs: a multiplicative hash of both with linear probing. */
 static int32_t *mlc__ctc_place(const mlc__ctc_decode *g, int32_t parent, int32_t label)
 {
     uint64_t at = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)label) * 0x9E3779B97F4A7C15u >> 20;
@@ -42628,7 +42670,8 @@ static int32_t *mlc__ctc_place(const mlc__ctc_decode *g, int32_t parent, int32_t
     }
 }
 
-/* The node of a beam's labelling and, unless it is -1, one label more. */
+/* The node of a labelling and, unless label is -1, one label more; adds it to the tree if it is
+ * new. */
 static int32_t mlc__ctc_grow(mlc__ctc_decode *g, int32_t parent, int32_t label)
 {
     if (label < 0) return parent;
@@ -42641,7 +42684,8 @@ static int32_t mlc__ctc_grow(mlc__ctc_decode *g, int32_t parent, int32_t label)
     return *place;
 }
 
-/* A branch takes its place among the best; of equals the first stays ahead. */
+/* Inserts a branch among the best, which are sorted; of equals the first stays ahead, and the last
+ * falls out of a full list. */
 static void mlc__ctc_branch_add(mlc__ctc_decode *g, const mlc__ctc_branch *b)
 {
     int64_t i = g->branches < g->d.beams ? g->branches++ : g->d.beams - 1;
@@ -42649,21 +42693,24 @@ static void mlc__ctc_branch_add(mlc__ctc_decode *g, const mlc__ctc_branch *b)
     g->branch[i] = *b;
 }
 
-/* Could a branch with this score be among the best? */
+/* Would mlc__ctc_branch_add keep a branch with this score? */
 static bool mlc__ctc_branch_counts(const mlc__ctc_decode *g, double all)
 {
     return all > -MLC__INF &&
            (g->branches < g->d.beams || all > g->branch[g->d.beams - 1].all);
 }
 
-/* Of beam j, which goes on to a label: paths that end with the same one need a blank between. */
+/* Logarithm of the probability that beam j goes on to a label in this step. If its labelling ends
+ * with that label, only paths that end with a blank do: for all others it is a repeat, which
+ * merges. */
 static double mlc__ctc_onward(const mlc__ctc_decode *g, int64_t j, int32_t label)
 {
     const mlc__ctc_beam *b = &g->beam[j];
     return g->row[label] + (g->node[b->node].label == label ? b->blank : b->all);
 }
 
-/* Beam i keeps its labelling: by a blank, its last label again, or from the beam that lacks it. */
+/* The branch in which beam i keeps its labelling: by a blank, by its last label again, or because
+ * the beam one label shorter, if it is kept as well, goes on to it; both sums are added here. */
 static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
 {
     const mlc__ctc_beam *b = &g->beam[i];
@@ -42679,7 +42726,8 @@ static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
     if (mlc__ctc_branch_counts(g, c.all)) mlc__ctc_branch_add(g, &c);
 }
 
-/* Beam i goes on to labels whose labelling no beam has. */
+/* The branches in which beam i gets one label more; not those whose labelling is a beam already,
+ * which mlc__ctc_stay has counted. */
 static void mlc__ctc_branch_out(mlc__ctc_decode *g, int64_t i)
 {
     for (int32_t k = 0; k < (int32_t)g->c; k++) {
@@ -42693,7 +42741,8 @@ static void mlc__ctc_branch_out(mlc__ctc_decode *g, int64_t i)
     }
 }
 
-/* The step whose classes are in g->row. */
+/* One step, whose classes are in g->row: collects the best branches, makes them the beams, best
+ * first, and lets each node's slot point to its beam. */
 static void mlc__ctc_beams_step(mlc__ctc_decode *g)
 {
     g->branches = 0;
@@ -42713,7 +42762,8 @@ static void mlc__ctc_beams_step(mlc__ctc_decode *g)
     g->n = g->branches;
 }
 
-/* Labelling `place` of sequence i. */
+/* Writes the labelling in this place among the best of sequence i: labels from the node back to the
+ * root, then -1. A place without a beam gets the length -1 and the score -inf. */
 static void mlc__ctc_write(const mlc__ctc_decode *g, int64_t i, int64_t place, int64_t *out,
                            int64_t *n, double *score)
 {
@@ -42729,6 +42779,7 @@ static void mlc__ctc_write(const mlc__ctc_decode *g, int64_t i, int64_t place, i
         out[at * g->t + --labels] = g->node[k].label;
 }
 
+/* Decodes sequence i: the tree begins with the empty labelling, whose probability is 1. */
 static mlc_status mlc__ctc_beams_one(mlc__ctc_decode *g, int64_t i, int64_t *out, int64_t *n,
                                      double *score)
 {
@@ -42763,14 +42814,17 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences
- * Every element of every input is moved up and down by eps, in f64: the error of a central
- * difference is of the order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A vector result is made one number
- * by random weights in [0.5, 1.5), so that gradients cannot cancel or hide behind zeros. Random
- * operations draw the same numbers each time: the stream is set back. */
+ * mlc_gradcheck compares backward with central differences, as torch.autograd.gradcheck. Every
+ * element of every input that wants a gradient is moved up and down by eps, in f64, and the
+ * function runs for each: 2 n forwards for n elements. The error of a central difference is of the
+ * order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A result of several elements is made one number, sum w y
+ * with random weights w in [0.5, 1.5), so that gradients cannot cancel and none is multiplied by 0.
+ * Random operations draw the same numbers in each run, since the stream is set back after it. The
+ * report keeps the element whose error exceeds the tolerance by the most. */
 
 #ifndef MLC_NO_METHODS
 
-/* The arguments of mlc_gradcheck. */
+/* The arguments of mlc_gradcheck, on its stack. */
 typedef struct mlc__check {
     mlc_ctx           *ctx;
     mlc_grad_fn        fn;
@@ -42780,18 +42834,20 @@ typedef struct mlc__check {
     mlc_gradcheck_desc d;
 } mlc__check;
 
-/* Drawn anew for each evaluation, from the same stream: the same numbers. */
+/* The weights w. Each run draws them again from the same place of the stream, after fn: the same
+ * numbers, without a tensor that would have to outlive the run's scope. */
 static mlc_tensor *mlc__check_weights(mlc_ctx *ctx, const mlc_tensor *y)
 {
     return y ? mlc_uniform(ctx, y->dtype, mlc_dims_of(y->ndim, y->shape), 0.5, 1.5) : NULL;
 }
 
+/* The one number that is compared. */
 static mlc_tensor *mlc__check_loss(mlc_tensor *y, mlc_tensor *w)
 {
     return mlc_sum(mlc_mul(y, w), mlc_dims0(), false);
 }
 
-/* sum(w fn(in)) with fixed random weights w: one number whose gradient shows every output. */
+/* Runs the function in a scope of its own, without recording, and sets *value to sum w fn(in). */
 static mlc_status mlc__check_value(const mlc__check *c, double *value)
 {
     const uint64_t stream = c->ctx->stream;
@@ -42804,7 +42860,9 @@ static mlc_status mlc__check_value(const mlc__check *c, double *value)
     return mlc__scope_leave(c->ctx);
 }
 
-/* x: the input's values on the host, changed one at a time and written back. */
+/* Compares the gradient of input i, `analytic`, element by element, and updates the report. x: the
+ * input's values on the host; one is changed at a time, the whole input is written to the device,
+ * and restored even after an error. */
 static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double *analytic,
                                    double *x, mlc_gradcheck_report *r)
 {
@@ -42826,7 +42884,7 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
         MLC__TRY(restored);
         const double numeric = (up - down) / (2.0 * c->d.eps);
         double excess = fabs(analytic[e] - numeric) - (c->d.atol + c->d.rtol * fabs(numeric));
-        /* A NaN anywhere is the worst there is; comparisons would pass over it. */
+        /* A NaN or infinity counts as the largest error; comparisons would pass over it. */
         if (!(excess - excess == 0.0)) excess = DBL_MAX;
         if (r->input >= 0 && !(excess > r->excess)) continue;
         r->input = i;
@@ -42838,7 +42896,8 @@ static mlc_status mlc__check_input(const mlc__check *c, int32_t i, const double 
     return MLC_OK;
 }
 
-/* Gradients once by backward, then element by element by differences. r keeps the worst. */
+/* Runs the function once with recording and backward, then compares all inputs. A result that
+ * depends on no input has gradients of 0. */
 static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
 {
     const uint64_t stream = c->ctx->stream;
@@ -42875,7 +42934,9 @@ MLC_IMPL mlc_gradcheck_desc mlc_gradcheck_desc_make(void)
     return d;
 }
 
-/* The conditions are written so that NaN fails them. */
+/* Checks the arguments by conditions that NaN fails, too, then all gradients in one scope. Leaves
+ * the inputs with their values and without gradients. Errors of fn and of backward are returned; a
+ * wrong gradient is none, it sets report->ok to false. */
 MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                   const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report)
 {
