@@ -42972,20 +42972,33 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.MODULE -------------------------------------- the tree, parameters, build, forward
- * A module is a node of a tree with named slots for parameters; all are in ctx->modules, so that
- * the context's end can release them. Creators declare: shapes and initialisers, no memory. The
- * build walks the root's tree twice: once to place each parameter in a flat block (64-byte steps,
- * shared ones once), once to fill in values, each from its own random stream, hash(name) mixed with
- * the number of the root, so that inserting a layer leaves the others as they were. Whatever
- * changes the tree marks its root dirty; the next forward, optimizer, load or mlc_module_build lays
- * out again, moving what has values already. Nothing changes before all memory is there: a build
- * that fails leaves the old layout. A bound parameter has no bytes in the block: its storage points
- * to memory of the program, which mlc__writable keeps everyone from changing. */
+ * A module is a node of a tree with named slots for parameters. It owns its children, its user data
+ * and its names; a parameter is owned by its slots together and freed with the last. All modules
+ * are in ctx->modules, so that the context's end can release them. Life of a tree:
+ *
+ *   create, declare, add      shapes, initialisers and names only: no memory; the root gets dirty
+ *   build (first forward,     the root's block:  values  [ p0 | pad | p1 | pad | p2 | .. ]
+ *     optimizer or load)                         grads   [ those that are trainable, alike ]
+ *   forward, backward, step   tensors of parameters are views of the block, at 64-byte steps
+ *   tie, add, to, thaw        the root is dirty: the next build lays out anew and moves values
+ *   free                      children first; the parameters that another tree shares stay
+ *
+ * The build walks the root's tree three times: to count the parameters, to place each of them (a
+ * shared one once), and to fill in values, each from a random stream of its own, hash(name) mixed
+ * with the number of the root, so that inserting a layer leaves the others as they were. Nothing
+ * changes before all memory is there: a build that fails leaves the old layout. A bound parameter
+ * (mlc_module_bind) has no bytes in the block: its storage points to memory of the program, which
+ * mlc__writable keeps from being changed.
+ *
+ * Forward of a class is forward(in[], out[]), or call(x, epilogue) for one operand; containers use
+ * the latter, and mlc__fuse, to run neighbouring layers in one pass. What a forward made and does
+ * not return is freed at its end, or by the last backward that needs it. */
 
-/* A parameter under one of its names: tied ones sit in several slots. */
+/* A parameter under one of its names; tied parameters are in several slots. Owned by the module. */
 typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 
-/* What a module needs of the rows before: keys and values, [b,outer,capacity,inner], a place a row,
+/* Describes the tensors of earlier rows that a module needs when it is run row by row (a cache of
+ * IMPL.NN.CACHE makes and owns them): keys and values [b,outer,capacity,inner], one place per row,
  * or the states after the last row, [outer,b,inner]. */
 typedef struct mlc__keeps {
     const char *refuses;               /* why a cache cannot serve the module, or NULL          */
@@ -42993,7 +43006,8 @@ typedef struct mlc__keeps {
     int64_t     outer, inner[2];       /* inner 0: there is no such tensor                      */
 } mlc__keeps;
 
-/* Bits by which a layer tells functions that are not for every module that they are for it. */
+/* Bits by which a layer tells functions that apply to certain modules only that they apply to
+ * it. */
 typedef enum mlc__layer_is {
     MLC__IS_WHOLE = 1,                 /* its children are no layers to be replaced             */
     MLC__IS_RESIDUAL = 2,              /* its call adds the residual of an epilogue             */
@@ -43001,8 +43015,9 @@ typedef enum mlc__layer_is {
     MLC__IS_ATTENTION = 8              /* mlc_attention_forward runs it                         */
 } mlc__layer_is;
 
-/* What a container may do with a layer instead of calling its forward. It asks the layer and knows
- * none by name: a program links the layers that it makes, and no others. Each may be NULL. */
+/* The ways in which a container may run a layer other than by its forward. A container reads these
+ * functions of its children and knows no class by name, so a program links the layers that it makes
+ * and no others. A constant of the class; each function may be NULL. */
 typedef struct mlc__fuse {
     /* call_add: the class's call, with add summed before the activation; adds: has add the form of
      * what call makes of h, so that call_add takes it? h NULL: does call_add take any? */
@@ -43014,7 +43029,7 @@ typedef struct mlc__fuse {
     const mlc_nn_conv_desc *(*conv)(const mlc_module *m);             /* of a convolution       */
     struct mlc__bnorm_user *(*norm)(const mlc_module *m);             /* of a batch norm        */
     struct mlc__sklinear_user *(*sketch)(const mlc_module *m);        /* of a sketched linear   */
-    /* puts m into e, if m may come after what is there and is one of `takes` */
+    /* puts m into e, if m may come after the parts that e has and is one of `takes` */
     bool         (*joins)(const mlc_module *m, mlc_epilogue *e, uint32_t takes);
     mlc_tensor  *(*call_relu)(mlc_module *m, mlc_tensor *x);          /* forward of relu(x)     */
     mlc_tensor  *(*run)(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end);    /* children */
@@ -43028,8 +43043,9 @@ typedef struct mlc__fuse {
     mlc__keeps   (*keeps)(const mlc_module *m);
 } mlc__fuse;
 
-/* A constant of it by the names of what a layer has: one more function is a line above, and touches
- * the layers that have it. C++17 knows no designated initialisers. */
+/* Makes a constant mlc__fuse from the names of the functions that a layer has, so that a new
+ * function is a line above and changes only the layers that have it. C++17 knows no designated
+ * initialisers. */
 #ifdef __cplusplus
 #  define MLC__FUSE(name, can) \
     static constexpr mlc__fuse name = [] { mlc__fuse fuse = {}; can return fuse; }();
@@ -43044,6 +43060,10 @@ MLC__FUSE(mlc__no_fuse, MLC__CAN(is, 0))
 /* What the modules of one forward share. A forward over tokens, or one with a cache, sets the
  * context's; see mlc__sequence_of. The functions are a cache's, or NULL; false: an error. */
 struct mlc__recurrent_run;
+/* State that the modules of one forward share: the places of the rows, and tables made from them. A
+ * forward over tokens, or one with a cache, has one on its stack and sets the context's pointer to
+ * it; see mlc__sequence_of. The functions belong to a cache, or are NULL; they return false after
+ * an error. */
 typedef struct mlc__sequence {
     int64_t     offset;                /* place of the first row                               */
     mlc_tensor *places;                /* i64 [b,t], or NULL: offset, offset + 1, ..           */
@@ -43065,7 +43085,8 @@ static const mlc__sequence *mlc__sequence_of(const mlc_ctx *ctx)
     return ctx->installed.sequence ? ctx->installed.sequence : &mlc__sequence_start;
 }
 
-/* cls is a copy: a class may be a local of the creator. */
+/* One module; a handle. cls is a copy, since a class may be a local of the creator. child, slot,
+ * name and user are heap memory of the module. */
 struct mlc_module {
     mlc_ctx         *ctx;
     mlc_module_class cls;
@@ -43085,14 +43106,15 @@ struct mlc_module {
     int32_t          out_ndim;                  /* output shape seen by a dry run; MLC__FAILED  */
     int32_t          segment;                   /* children of a piece, if piece says so        */
     int64_t          out_shape[MLC_MAX_DIMS];
-    const mlc__fuse *fuse;                      /* what else a container asks for               */
+    const mlc__fuse *fuse;                      /* further ways to run it, for containers       */
     mlc_forward_hook hook;                      /* or NULL                                      */
     void            *hook_user;
     size_t           user_bytes;
     const struct mlc__pieces *piece;            /* NULL, or its forward is a piece              */
 };
 
-/* How a module's forward is recomputed; IMPL.RECOMPUTE has the only one. forget: m goes. */
+/* The functions by which a module's forward is a piece that backward recomputes; IMPL.RECOMPUTE has
+ * the only one. forget is called before m is freed. */
 struct mlc__pieces {
     mlc_status (*run)(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
                       int32_t n_out);
@@ -43117,7 +43139,8 @@ static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
     return copy;
 }
 
-/* Room for one more element of `size` bytes in a heap array. */
+/* Makes a heap array of n elements able to take one more, of `size` bytes. *room, its capacity,
+ * doubles. */
 static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room, size_t size)
 {
     if (n < *room) return MLC_OK;
@@ -43127,8 +43150,7 @@ static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room
     return MLC_OK;
 }
 
-/* At the context's end user data is released first, module by module; their memory goes with the
- * heap. */
+/* At the context's end: calls each class's release; the memory goes with the context's heap. */
 static void mlc__modules_release(mlc_ctx *ctx)
 {
     for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
@@ -43161,6 +43183,8 @@ static size_t mlc__module_place(const mlc_ctx *ctx, char *text, size_t size)
                                 ctx->current->cls.name);
 }
 
+/* Frees the 16-bit copies of p that products read (struct mlc__lowered); the next product makes
+ * them again. */
 static void mlc__param_unpack(mlc__param *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -43169,17 +43193,21 @@ static void mlc__param_unpack(mlc__param *p)
     }
 }
 
+/* Frees all such copies of the context's modules, for mlc_memory_trim. */
 static void mlc__modules_trim(mlc_ctx *ctx)
 {
     for (const mlc_module *m = ctx->modules; m; m = m->next)
         for (int32_t i = 0; i < m->slots; i++) mlc__param_unpack(m->slot[i].p);
 }
 
+/* Installed in the context by its first module, so that programs without modules do not link
+ * these. */
 static const struct mlc__modules_fns mlc__modules_fns = {
     mlc__modules_release, mlc__modules_trim, mlc__module_place
 };
 
-/* At the head of ctx->modules; a root until mlc_module_add gives it a parent. */
+/* The new module is at the head of ctx->modules, in training mode, dirty, and a root until
+ * mlc_module_add gives it a parent. Its user data is a copy of user, or zeros. */
 MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
                                        size_t user_bytes)
 {
@@ -43205,7 +43233,7 @@ MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls
     return m;
 }
 
-/* One of a class that has a call and nothing else. */
+/* A module whose class has a call and no other function. */
 static mlc_module *mlc__module_of(mlc_ctx *ctx, const char *name,
                                   mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x,
                                                       const mlc_epilogue *e),
@@ -43224,6 +43252,7 @@ MLC_IMPL mlc_module *mlc_module_child(mlc_module *m, int32_t i)
     return m && i >= 0 && i < m->children ? m->child[i] : NULL;
 }
 
+/* The child whose name is the first n bytes of name, NULL if there is none. */
 static mlc_module *mlc__child_named(const mlc_module *m, const char *name, size_t n)
 {
     for (int32_t i = 0; i < m->children; i++)
@@ -43231,6 +43260,7 @@ static mlc_module *mlc__child_named(const mlc_module *m, const char *name, size_
     return NULL;
 }
 
+/* Follows the dotted path from m; a path that ends in a dot finds nothing. */
 MLC_IMPL mlc_module *mlc_module_find(mlc_module *m, const char *path)
 {
     mlc_module *at = path ? m : NULL;
@@ -43246,6 +43276,8 @@ MLC_IMPL mlc_module *mlc_module_find(mlc_module *m, const char *path)
     return at;
 }
 
+/* A hook must see the module's own output, so the module is alone from now on: no container runs it
+ * in the pass of a neighbour. */
 MLC_IMPL void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user)
 {
     if (!m) return;
@@ -43268,7 +43300,7 @@ static mlc_status mlc__name_check(mlc_module *m, const char *what, const char *n
     return MLC_OK;
 }
 
-/* p is counted by its holders and freed with the last (mlc__param_drop). */
+/* Adds a slot for p, which counts its holders and is freed with the last (mlc__param_drop). */
 static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
 {
     void *array = m->slot;
@@ -43289,8 +43321,9 @@ MLC__INLINE mlc_dtype mlc__dtype_of(const mlc_ctx *ctx, mlc_dtype dtype, bool ha
     return has_dtype || dtype != MLC_F32 ? dtype : ctx->dtype;
 }
 
-/* Buffers may be of any dtype, parameters are the full floats that optimizers step. what: the
- * function that errors name. */
+/* Declares a parameter or buffer: checks, then a mlc__param without memory, in a new slot. Buffers
+ * may have any dtype; parameters are f32 or f64, which optimizers step. what: the function that
+ * errors name. */
 static mlc_tensor *mlc__declare(mlc_module *m, const char *what, const char *name,
                                 const mlc_param_desc *desc)
 {
@@ -43355,6 +43388,8 @@ static void mlc__param_drop(mlc__param *p);
 #if defined(__clang__)
 __attribute__((no_sanitize("memory")))
 #endif
+/* Reads a word of user data. Some words are numbers or padding, which is not initialized; hence the
+ * sanitizer is told not to look. */
 static void *mlc__user_word(const char *at)
 {
     void *word;
@@ -43362,7 +43397,8 @@ static void *mlc__user_word(const char *at)
     return word;
 }
 
-/* p takes the place of m's own parameter, also in user data, where layers keep pointers. */
+/* Puts p in the place of the slot's own parameter, and of every word of any module's user data that
+ * points to the old one: layers keep pointers to their parameters there. */
 static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
 {
     mlc__param *const old = slot->p;
@@ -43377,15 +43413,16 @@ static void mlc__slot_swap(mlc_module *m, mlc__slot *slot, mlc__param *p)
     mlc__root(m)->dirty = true;
 }
 
-/* The optimizers of all trees look for parameters that have no entry yet. */
+/* Gives all layouts new numbers, so that every optimizer looks for parameters that have no entry
+ * yet; called when a tied parameter is thawed, which may be in several trees. */
 static void mlc__layouts_anew(mlc_ctx *ctx)
 {
     for (mlc_module *m = ctx->modules; m; m = m->next)
         if (m->flat) m->flat->layout = ++ctx->layouts;
 }
 
-/* Under a second name the parameter is the same: one value, one gradient, the first name in
- * files. */
+/* Under a second name the parameter is the same: one value, one gradient, and the first name in
+ * files. A slot of that name with an equal parameter of its own takes the given one instead. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
 {
     if (!m) return mlc__no_object(mlc__ctx_of(param), "module_tie", "the module");
@@ -43406,8 +43443,8 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     return mlc__slot_add(m, name, (mlc__param *)param);
 }
 
-/* A child that was built alone keeps its values: the next build of the new root copies them
- * over. */
+/* A child that was built before keeps its values: the next build of the new root copies them into
+ * its block. */
 MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child)
 {
     if (MLC__GONE(parent, "module_add", "parent") || MLC__GONE(child, "module_add", "child"))
@@ -43436,6 +43473,7 @@ MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, m
     return MLC_OK;
 }
 
+/* Adds the child under the first free number from the number of children on. */
 MLC_IMPL mlc_status mlc_module_add(mlc_module *parent, mlc_module *child)
 {
     char name[16];
@@ -43457,11 +43495,13 @@ MLC_IMPL void mlc_module_train(mlc_module *m, bool training)
     for (int32_t i = 0; i < m->children; i++) mlc_module_train(m->child[i], training);
 }
 
-/* A walk over all parameters below m, shared ones once. fn gets the dotted name; false stops. */
+/* Called for a parameter during a walk, with its dotted name from m; returning false stops the
+ * walk. */
 typedef bool (*mlc__param_fn)(void *user, mlc__param *p, const char *name);
 
-/* visit marks what this walk has seen; so walks must not nest. A path over MLC_NAME_BYTES is
- * cut. */
+/* Walks over the parameters of m and below, in the order of slots, then children. `visit` marks
+ * those that this walk has seen, so walks must not nest. A path over MLC_NAME_BYTES is cut. False
+ * if fn stopped it. */
 static bool mlc__walk(mlc_module *m, char *name, size_t len, mlc__param_fn fn, void *user)
 {
     for (int32_t i = 0; i < m->slots; i++) {
@@ -43481,7 +43521,8 @@ static bool mlc__walk(mlc_module *m, char *name, size_t len, mlc__param_fn fn, v
     return true;
 }
 
-/* False if fn stopped the walk. */
+/* Walks over all parameters below m, shared ones once, under their first names. False if fn stopped
+ * it. */
 static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
 {
     char name[MLC_NAME_BYTES] = "";
@@ -43491,7 +43532,8 @@ static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
 
 /* -- build: one block for all values of a root -- */
 
-/* offset is counted in the first walk and used in the second, which must go the same way. */
+/* State of one build, on its stack. offset is filled in walk 2 and used in walk 3, which must go
+ * the same way. */
 typedef struct mlc__build {
     mlc_module *root;
     mlc__flat  *flat;
@@ -43500,7 +43542,7 @@ typedef struct mlc__build {
     mlc_status  status;
 } mlc__build;
 
-/* First walk: how many. */
+/* Walk 1: counts the parameters. */
 static bool mlc__build_count(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -43515,7 +43557,8 @@ static bool mlc__stays_bound(const mlc__param *p)
     return p->value_storage.bound && p->to == p->t.dtype;
 }
 
-/* Second walk: offsets of values, sum of gradient bytes. */
+/* Walk 2: the offset of each value, the sum of value and gradient bytes. Fails for a name that was
+ * cut, since it might not be unique, and for a sum that overflows. */
 static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -43537,7 +43580,9 @@ static bool mlc__build_place(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Writes a parameter's values to its new place: moved if it had any, else initialised. */
+/* Walk 3: writes a parameter's values to its new place: moved and cast to p->to if it had any, else
+ * initialised from its own stream, in the dtype it was declared with. `blank` is the row, counted
+ * from 1, that starts with zeros (an embedding's padding). */
 static bool mlc__build_value(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -43587,7 +43632,7 @@ static bool mlc__build_value(void *user, mlc__param *p, const char *name)
     return b->status == MLC_OK;
 }
 
-/* Takes a half-made flat, too. */
+/* Frees a block with its arrays; also a half-made one. */
 static void mlc__flat_free(mlc__flat *flat)
 {
     if (!flat) return;
@@ -43597,7 +43642,8 @@ static void mlc__flat_free(mlc__flat *flat)
     mlc__heap_free(flat->ctx, flat);
 }
 
-/* p is no longer one of its flat's parameters; a flat that nobody owns goes with its last. */
+/* Takes p out of its block's list. An orphan, a block whose root has another, is freed with its
+ * last parameter. */
 static void mlc__flat_leave(mlc__param *p)
 {
     mlc__flat *flat = p->flat;
@@ -43618,14 +43664,15 @@ static void mlc__flat_disown(mlc_module *m)
     m->flat = NULL;
 }
 
-/* Blocks of former roots below m, whose parameters have moved. */
+/* Gives up the blocks of former roots below m, whose parameters have moved to the new one. */
 static void mlc__flats_drop(mlc_module *m)
 {
     mlc__flat_disown(m);
     for (int32_t i = 0; i < m->children; i++) mlc__flats_drop(m->child[i]);
 }
 
-/* Nothing can fail any more: pointers move, versions tell the tape, gradients are gone. */
+/* Last pass of a build, in which nothing can fail: values point into the new block, versions rise
+ * so that the tape notices, dtypes change, and gradients, which do not move, are gone. */
 static void mlc__build_commit(mlc__build *b)
 {
     int64_t grad_at = 0;
@@ -43654,7 +43701,8 @@ static void mlc__build_commit(mlc__build *b)
     b->root->dirty = false;
 }
 
-/* Values are zeroed with their padding: optimizers run across it, and it must not hold NaN. */
+/* Walks 2 and 3, into a new block. Values are zeroed with the padding between them: optimizers run
+ * across it, and it must not hold NaN. */
 static mlc_status mlc__build_run(mlc__build *b)
 {
     mlc_ctx *ctx = b->root->ctx;
@@ -43674,8 +43722,9 @@ static mlc_status mlc__build_run(mlc__build *b)
     return b->status;
 }
 
-/* A rebuild keeps the root's number, and with it the streams; layout is new each time, which is how
- * optimizers notice. */
+/* Builds the root anew. A rebuild keeps the root's number, and with it the random streams; the
+ * layout is new each time, which is how optimizers notice. Parameters are real in a dry run,
+ * too. */
 static mlc_status mlc__build_root(mlc_module *root)
 {
     mlc_ctx *ctx = root->ctx;
@@ -43701,6 +43750,7 @@ static mlc_status mlc__build_root(mlc_module *root)
     return st;
 }
 
+/* Builds m's root if it is dirty. Called by whatever first needs values. */
 MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -43709,14 +43759,16 @@ MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
     return m->dirty ? mlc__build_root(m) : MLC_OK;
 }
 
-/* The gradients go with the old layout; optimizer state follows at the next step. */
+/* Lays out in any case. The gradients go with the old layout; optimizer state follows at the next
+ * step. */
 MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
     return mlc__build_root(mlc__root(m));
 }
 
-/* The dtype that p gets in a network that becomes of the dtype at user. */
+/* The dtype that p gets in a network of the dtype at user: integers keep theirs, statistics are f32
+ * at least. */
 static mlc_dtype mlc__to_dtype(const mlc__param *p, const void *user)
 {
     const mlc_dtype dtype = *MLC__CAST(const mlc_dtype *, user);
@@ -43724,7 +43776,7 @@ static mlc_dtype mlc__to_dtype(const mlc__param *p, const void *user)
     return p->statistic ? mlc__wide(dtype) : dtype;
 }
 
-/* user NULL: p stays what it is. */
+/* Notes the dtype that the next build gives p; user NULL: p stays as it is. */
 static bool mlc__param_to(void *user, mlc__param *p, const char *name)
 {
     (void)name;
@@ -43738,8 +43790,9 @@ static bool mlc__param_is(void *user, mlc__param *p, const char *name)
     return p->t.dtype == mlc__to_dtype(p, user);
 }
 
-/* Gradients of what is recorded would have the old dtype, or no place. only: the parameter; NULL:
- * all that change their dtype. */
+/* Fails if a parameter that is about to change is an input of a recorded operation, whose gradient
+ * would have the old dtype, or no place. only: that parameter; NULL: all that change their
+ * dtype. */
 static mlc_status mlc__tape_free_of(mlc_ctx *ctx, const char *what, const mlc__param *only)
 {
     for (const mlc_node *nd = ctx->tape; nd; nd = nd->prev)
@@ -43754,6 +43807,8 @@ static mlc_status mlc__tape_free_of(mlc_ctx *ctx, const char *what, const mlc__p
     return MLC_OK;
 }
 
+/* Builds first, so that initial values are drawn in the dtype of the declaration; then notes the
+ * new dtypes and builds again. After an error the old dtypes are noted back. */
 MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
 {
     if (!m) return MLC_ERR_ARG;
@@ -43770,9 +43825,11 @@ MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
 
 /* -- by name -- */
 
-/* For a search by name. A walk for each: names are asked for in setup, not in steps. */
+/* A search by name. Each costs a walk, since names are needed in setup and not in steps. */
 typedef struct mlc__find { const char *name; mlc__param *p; } mlc__find;
 
+/* Compares one name. A parameter that did not match is unmarked, so that the walk visits it again
+ * under its other names. */
 static bool mlc__find_param(void *user, mlc__param *p, const char *name)
 {
     mlc__find *f = MLC__CAST(mlc__find *, user);
@@ -43798,6 +43855,8 @@ MLC_IMPL mlc_tensor *mlc_module_param(mlc_module *m, const char *name)
     return p ? &p->t : NULL;
 }
 
+/* The error of a write to a bound parameter; p->refuse, so that programs that bind none do not link
+ * it. */
 static mlc_status mlc__bound_refuse(mlc_ctx *ctx, const char *what, const char *name)
 {
     return mlc__fail(ctx, MLC_ERR_STATE, "%s: '%.100s' is bound to memory of the program "
@@ -43805,7 +43864,8 @@ static mlc_status mlc__bound_refuse(mlc_ctx *ctx, const char *what, const char *
                      "change a mlc_copy of it", what, name);
 }
 
-/* The place in the flat block stays unused until the next build. */
+/* Points a parameter to the program's memory, which must outlive it and is never written; it wants
+ * no gradient from now on. Its place in the flat block stays unused until the next build. */
 MLC_IMPL mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data)
 {
     if (!m) return MLC_ERR_ARG;
@@ -43830,6 +43890,7 @@ MLC_IMPL mlc_status mlc_module_bind(mlc_module *m, const char *name, const void 
     return MLC_OK;
 }
 
+/* State of one mlc_module_freeze, which walks the tree up to five times. */
 typedef struct mlc__freeze {
     const char *glob;
     bool        frozen;
@@ -43837,12 +43898,13 @@ typedef struct mlc__freeze {
     mlc_status  status;
 } mlc__freeze;
 
+/* Is p a parameter, no buffer, whose name the glob matches? A NULL glob matches all. */
 static bool mlc__freeze_takes(const mlc__freeze *f, const mlc__param *p, const char *name)
 {
     return !p->buffer && (!f->glob || mlc__glob(f->glob, name));
 }
 
-/* False at the first that cannot be trained. */
+/* Walk 1, to unfreeze: stops at the first parameter that cannot be trained because it is bound. */
 static bool mlc__freeze_check(void *user, mlc__param *p, const char *name)
 {
     return !p->value_storage.bound ||
@@ -43850,7 +43912,8 @@ static bool mlc__freeze_check(void *user, mlc__param *p, const char *name)
            p->refuse(p->t.ctx, "module_freeze", name) == MLC_OK;
 }
 
-/* One that was frozen when it was laid out takes the flag before memory for its gradient. */
+/* Walk 2: counts matches; one that was frozen when it was laid out, and so has no place for a
+ * gradient, takes the flag first. */
 static bool mlc__freeze_first(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
@@ -43860,7 +43923,8 @@ static bool mlc__freeze_first(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* False at the first that gets none. Trees that share parameters have a block each. */
+/* Walk 3: gets memory for the gradients of those; stops at the first that gets none. Trees that
+ * share parameters have a block each. */
 static bool mlc__freeze_room(void *user, mlc__param *p, const char *name)
 {
     mlc__freeze *f = MLC__CAST(mlc__freeze *, user);
@@ -43869,7 +43933,7 @@ static bool mlc__freeze_room(void *user, mlc__param *p, const char *name)
     return f->status == MLC_OK;
 }
 
-/* All that were unfrozen get their gradients; after an error all are frozen again. */
+/* Walk 4: gives them their gradients, or, after an error, freezes all of them again. */
 static bool mlc__freeze_end(void *user, mlc__param *p, const char *name)
 {
     (void)name;
@@ -43877,7 +43941,7 @@ static bool mlc__freeze_end(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* The flag alone. */
+/* Walk 5, once nothing can fail: sets or clears the flag of all others. */
 static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
 {
     const mlc__freeze *f = MLC__CAST(const mlc__freeze *, user);
@@ -43886,6 +43950,8 @@ static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
+/* Matches are found in walks over m, since trees that share parameters have a gradient block each.
+ * Freezing needs no memory; unfreezing gets all of it before any flag changes for good. */
 MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen)
 {
     mlc__freeze f = { glob, frozen, 0, MLC_OK };
@@ -43901,8 +43967,8 @@ MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool froz
     return MLC_OK;
 }
 
-/* The iterator counts instead of keeping a place: it stays valid whatever happens below the root,
- * and costs a walk a step. */
+/* A step of an iterator. It counts instead of keeping a place, so it stays valid whatever happens
+ * below the root, and costs a walk each step. */
 typedef struct mlc__nth { int64_t left; mlc_param_iter *it; } mlc__nth;
 
 static bool mlc__nth_param(void *user, mlc__param *p, const char *name)
@@ -43933,7 +43999,8 @@ MLC_IMPL bool mlc_param_next(mlc_param_iter *it)
     return true;
 }
 
-/* Elements of parameters, buffers left out; bytes for the summary. */
+/* Sums over parameters, buffers left out: elements in all, trainable ones, and bytes for the
+ * summary. */
 typedef struct mlc__count { int64_t all, trainable, bytes; } mlc__count;
 
 static bool mlc__count_param(void *user, mlc__param *p, const char *name)
@@ -43956,7 +44023,8 @@ MLC_IMPL int64_t mlc_module_numel(mlc_module *m, bool trainable_only)
 
 /* -- free -- */
 
-/* Its place in the flat block stays unused until the next build; optimizers forget it now. */
+/* One holder less. The last one frees p: optimizers and the tape forget it; its place in the flat
+ * block stays unused until the next build. */
 static void mlc__param_drop(mlc__param *p)
 {
     mlc_ctx *ctx = p->t.ctx;
@@ -43971,7 +44039,8 @@ static void mlc__param_drop(mlc__param *p)
     mlc__heap_free(ctx, p);
 }
 
-/* Children first: a class's release may still look at its own module, not at what is below. */
+/* Frees m with all below it, children first: a class's release may still read its own module, but
+ * not its children. Shared parameters stay with their other holders. */
 static void mlc__module_free_below(mlc_module *m)
 {
     mlc_ctx *ctx = m->ctx;
@@ -44004,7 +44073,8 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
     mlc__module_free_below(m);
 }
 
-/* m, if all of it could be made; else NULL, and nothing is left of it. */
+/* Ends a creator: m, if all of it could be made; else frees m with all below it and returns
+ * NULL. */
 static mlc_module *mlc__module_done(mlc_module *m, bool made)
 {
     if (made) return m;
@@ -44017,7 +44087,9 @@ MLC__LEVEL_HOT
 
 /* -- forward -- */
 
-/* Keeps a dry run's shape for mlc_summary; else calls the module's hook. */
+/* After a forward: keeps the shape in a dry run, for mlc_summary, else calls the hook, which sees
+ * no sequence state, as modules it runs have places of their own. A hook that returns true keeps
+ * the outputs for good. */
 static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_out)
 {
     if (m->ctx->dry_run) {
@@ -44032,7 +44104,7 @@ static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_ou
     }
 }
 
-/* The memory of a tensor inside a forward is done with: freed now, or after its last use. */
+/* Ends a storage inside a forward: freed at once, or, if nodes save it, after the last of them. */
 static void mlc__storage_done(mlc_storage *s)
 {
     if (s->kept) return;
@@ -44040,15 +44112,15 @@ static void mlc__storage_done(mlc_storage *s)
     else s->dead = true;
 }
 
-/* Ends the life of t, of which y has been made: if it is younger than number `before` of the
- * context's storages, and y is no view of it. */
+/* Ends the life of t once y has been made of it: if t is younger than storage number `before`, so
+ * was made in this forward, and y is no view of it. */
 static void mlc__used_up(mlc_tensor *t, uint64_t before, const mlc_tensor *y)
 {
     if (t && y && t->storage->seq > before && t->storage != y->storage)
         mlc__storage_done(t->storage);
 }
 
-/* A forward that reports a failure as a status alone, or leaves an output NULL, has no message. */
+/* Returns the error of a failed forward; makes one up if the forward has recorded none. */
 static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *const *out)
 {
     int32_t i = 0;
@@ -44061,7 +44133,7 @@ static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *con
                      "say by mlc_raise why not", i + 1);
 }
 
-/* The forward of a class that has none. */
+/* The forward of a class that has only a call: one input, one output, no epilogue. */
 static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                   mlc_tensor **out, int32_t n_out)
 {
@@ -44073,15 +44145,16 @@ static mlc_status mlc__call_alone(mlc_module *m, mlc_tensor *const *in, int32_t 
     return out[0] ? MLC_OK : m->ctx->status;
 }
 
-/* The forward of m's class. */
+/* Runs the forward of m's class, or its call. */
 static mlc_status mlc__module_once(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out)
 {
     return (m->cls.forward ? m->cls.forward : mlc__call_alone)(m, in, n_in, out, n_out);
 }
 
-/* Outputs are NULL before forward and checked after it: one that forward forgets is an error and no
- * wild pointer. */
+/* One forward: checks inputs, builds the tree if it is dirty, runs the class's forward or its
+ * piece, checks outputs and frees all else. Outputs are NULL before and checked after: one that
+ * forward leaves out is an error instead of a wild pointer. */
 static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                   mlc_tensor **out, int32_t n_out)
 {
@@ -44094,7 +44167,7 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
                      in[i] ? "belongs to another context; make it in that of the module"
                            : "is NULL; look at what should have made it");
     MLC__TRY(mlc_module_build(m));
-    /* What this forward makes lies in front of `before` in the scope's list. */
+    /* Storages of this forward are ahead of `before` in the scope's list. */
     const int32_t depth = ctx->depth;
     mlc_storage *before = ctx->scopes[depth].storages;
     const mlc_status st = (m->piece ? m->piece->run : mlc__module_once)(m, in, n_in, out, n_out);
@@ -44110,6 +44183,7 @@ static mlc_status mlc__module_run(mlc_module *m, mlc_tensor *const *in, int32_t 
     return MLC_OK;
 }
 
+/* Enters m as the context's current module, which errors and profiles name, and runs it. */
 MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                        mlc_tensor **out, int32_t n_out)
 {
@@ -44129,7 +44203,8 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     return st;
 }
 
-/* The class's call of m, for a container. add NULL, or what call_add adds. */
+/* Runs m by its class's call, for a container. add: NULL, or the tensor that call_add sums in
+ * before the activation of e. */
 static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                     mlc_tensor *add)
 {
@@ -44144,7 +44219,8 @@ static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epil
     return y;
 }
 
-/* Puts next into e, if it can run in the pass of m after what is there; else false. */
+/* Puts the layer next into e, if it can run in the pass of m after the parts that e already has;
+ * else false. */
 static bool mlc__fuse_joins(const mlc_module *m, const mlc_module *next, mlc_epilogue *e)
 {
     return next->fuse->joins && next->fuse->joins(next, e, m->cls.takes);
