@@ -43139,8 +43139,7 @@ static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
     return copy;
 }
 
-/* Makes a heap array of n elements able to take one more, of `size` bytes. *room, its capacity,
- * doubles. */
+/* Makes a heap array of n elements able to take one more, of `size` bytes; its capacity doubles. */
 static mlc_status mlc__grow(mlc_ctx *ctx, void **array, int32_t n, int32_t *room, size_t size)
 {
     if (n < *room) return MLC_OK;
@@ -44236,11 +44235,22 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.NN.STATE --------------------------------------- evaluation, copies of modules and values
- * Two modules go together by names, which are compared as hashes: walks must not nest, so one is
- * listed and the other walked. Everything is checked before the first value changes. */
+ * Four jobs on whole modules: evaluation for a while, copying and mixing values between two
+ * modules, saving values in a block of the program, and cloning.
+ *
+ *   mlc_eval_begin/end       each module keeps a bit stack of its modes, 8 deep
+ *   mlc_module_copy, _mix    to = (1 - share) to + share from, by name
+ *   mlc_state_save, _load    [ head | hash of each value | values at multiples of 8 bytes ]
+ *   mlc_module_clone         a second tree with parameters of its own, tied alike
+ *   mlc_module_share         a clone in another context that reads the original's values
+ *
+ * Parameters of two modules correspond by their names, which are compared as 64-bit hashes: since
+ * walks must not nest, one module is listed and the other walked. Copies and loads check everything
+ * before the first value changes. */
 
 /* ---- evaluation for a while */
 
+/* Can all modules below m take one more mode on their stack? */
 static bool mlc__eval_fits(const mlc_module *m)
 {
     bool fits = m->evals < 8;
@@ -44248,7 +44258,7 @@ static bool mlc__eval_fits(const mlc_module *m)
     return fits;
 }
 
-/* The modes before are bits, the youngest in bit 0. */
+/* Pushes the mode of each module, as bit 0 of was_training, and sets evaluation. */
 static void mlc__eval_push(mlc_module *m)
 {
     m->was_training = (uint8_t)(m->was_training << 1 | m->training);
@@ -44257,7 +44267,8 @@ static void mlc__eval_push(mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__eval_push(m->child[i]);
 }
 
-/* One that was added since then stays as it is. */
+/* Pops the mode of each module. One that was added after the begin has nothing to pop and keeps its
+ * mode. */
 static void mlc__eval_pop(mlc_module *m)
 {
     if (m->evals > 0) {
@@ -44268,6 +44279,8 @@ static void mlc__eval_pop(mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__eval_pop(m->child[i]);
 }
 
+/* Sets evaluation and stops recording. A begin that fails is counted, so that its end, which the
+ * program calls all the same, ends no other. */
 MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -44293,10 +44306,11 @@ MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
 
 /* ---- values by name */
 
-/* A parameter or buffer; other: that of the same name in the other module, or NULL. */
+/* A parameter or buffer with the hash of its name; other: that of the same name in the other
+ * module. */
 typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed;
 
-/* list NULL: only count. */
+/* A list of all parameters of a module, in the order of a walk. list NULL: the walk only counts. */
 typedef struct mlc__list { mlc__listed *list; int64_t n; } mlc__list;
 
 static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
@@ -44311,7 +44325,7 @@ static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* The list is memory of the current scope. */
+/* Lists m's parameters, after a build, in memory of the current scope. */
 static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
 {
     e->list = NULL;
@@ -44325,7 +44339,8 @@ static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
     return MLC_OK;
 }
 
-/* For a walk over `to` (entries of from), then over from (entries of to). */
+/* A walk over one module that looks up each name in the list of the other: first over `to` with the
+ * list of `from`, which also checks, then over `from` with the list of `to`. */
 typedef struct mlc__pairing {
     const char   *what, *side;         /* side: that of the entries                            */
     mlc__list    *e;
@@ -44334,6 +44349,7 @@ typedef struct mlc__pairing {
     mlc_status    status;
 } mlc__pairing;
 
+/* Checks one pair: same shape and dtype, and `to` may be written. */
 static mlc_status mlc__pair_check(const mlc__pairing *k, const mlc__param *to,
                                   const mlc__param *from, const char *name)
 {
@@ -44348,6 +44364,8 @@ static mlc_status mlc__pair_check(const mlc__pairing *k, const mlc__param *to,
     return MLC_OK;
 }
 
+/* Looks up p's name, beginning at the place where it is in a module of the same form, so that a
+ * walk costs one comparison a name as a rule; stores the pair in the list. */
 static bool mlc__pair_find(void *user, mlc__param *p, const char *name)
 {
     mlc__pairing *k = MLC__CAST(mlc__pairing *, user);
@@ -44365,7 +44383,8 @@ static bool mlc__pair_find(void *user, mlc__param *p, const char *name)
     return k->status == MLC_OK;
 }
 
-/* One parameter of a mix. */
+/* One parameter of a mix, in place; integers and a share of 1 are copied. Its version rises, so the
+ * tape notices. */
 static mlc_status mlc__mix_value(mlc_ctx *ctx, const char *what, mlc__param *to,
                                  const mlc__param *from, double share)
 {
@@ -44378,6 +44397,8 @@ static mlc_status mlc__mix_value(mlc_ctx *ctx, const char *what, mlc__param *to,
     return mlc__apply_map(ctx, what, MLC_MAP_MUL_S, &to->t, &from->t, NULL, NULL, part, true);
 }
 
+/* Lists both modules, pairs them in both directions, so that neither has a name more, and then
+ * mixes. */
 static mlc_status mlc__mix_run(mlc_module *to, mlc_module *from, const char *what, double share)
 {
     mlc__list a, b;
@@ -44394,6 +44415,7 @@ static mlc_status mlc__mix_run(mlc_module *to, mlc_module *from, const char *wha
     return MLC_OK;
 }
 
+/* Checks the modules and runs the mix in a scope, whose end frees the lists. */
 static mlc_status mlc__mix(mlc_module *to, mlc_module *from, const char *what, double share)
 {
     mlc_ctx *ctx = to ? to->ctx : from ? from->ctx : NULL;
@@ -44411,6 +44433,7 @@ MLC_IMPL mlc_status mlc_module_copy(mlc_module *to, mlc_module *from)
     return mlc__mix(to, from, "module_copy", 1.0);
 }
 
+/* share 1 - decay, once a step, makes `to` an exponential moving average of `from`. */
 MLC_IMPL mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share)
 {
     MLC__REQUIRE(to ? to->ctx : NULL, share >= 0.0 && share <= 1.0, ARG,
@@ -44422,8 +44445,12 @@ MLC_IMPL mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double shar
  * multiple of 8 bytes on */
 
 #define MLC__SNAP 0x3154534543434c4dull
+/* Begins a block: the mark "MLCCEST1", read as a little-endian number, bytes of the whole block,
+ * number of values. */
 typedef struct mlc__snap_head { uint64_t mark, bytes, n; } mlc__snap_head;
 
+/* State of one walk, which counts (to and from NULL), compares hashes, saves to a block or loads
+ * from one. */
 typedef struct mlc__snap {
     mlc_ctx    *ctx;
     char       *to;                    /* one of both, or neither to count                     */
@@ -44434,7 +44461,7 @@ typedef struct mlc__snap {
     mlc_status  status;
 } mlc__snap;
 
-/* Of name, dtype and shape. */
+/* Hash of name, dtype and shape: the block fits a module if all hashes do, in order. */
 static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
 {
     uint64_t h = mlc__hash(name) * 31 + (uint64_t)p->t.dtype;
@@ -44443,6 +44470,7 @@ static uint64_t mlc__snap_hash(const mlc__param *p, const char *name)
     return h;
 }
 
+/* Compares the hash of the next value in the block with p's. */
 static mlc_status mlc__snap_compare(const mlc__snap *s, const mlc__param *p, const char *name)
 {
     const uint64_t want = mlc__snap_hash(p, name);
@@ -44454,6 +44482,9 @@ static mlc_status mlc__snap_compare(const mlc__snap *s, const mlc__param *p, con
     return MLC_OK;
 }
 
+/* One value of a walk: counts, compares, saves or loads it. Bound values are left out, since they
+ * are in the program's memory. The padding to a multiple of 8 bytes is written as zeros, so that
+ * equal states make equal blocks. */
 static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
 {
     mlc__snap *s = MLC__CAST(mlc__snap *, user);
@@ -44478,7 +44509,7 @@ static bool mlc__snap_param(void *user, mlc__param *p, const char *name)
     return s->status == MLC_OK;
 }
 
-/* A walk over m with what s says. */
+/* Walks over m from the beginning of the block. */
 static mlc_status mlc__snap_walk(mlc_module *m, mlc__snap *s)
 {
     s->n = s->bytes = 0;
@@ -44486,7 +44517,7 @@ static mlc_status mlc__snap_walk(mlc_module *m, mlc__snap *s)
     return s->status;
 }
 
-/* Head of the block that m would be saved in. */
+/* Makes the head of the block in which m would be saved, by a walk that counts. */
 static mlc_status mlc__snap_head_of(mlc_module *m, mlc__snap_head *head)
 {
     mlc__snap s;
@@ -44505,6 +44536,8 @@ MLC_IMPL size_t mlc_state_bytes(mlc_module *m)
     return m && mlc__snap_head_of(m, &head) == MLC_OK ? (size_t)head.bytes : 0;
 }
 
+/* Reads the error word first, so that no block is written of values that a failed kernel has
+ * left. */
 MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
 {
     mlc__snap_head head;
@@ -44524,6 +44557,8 @@ MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
     return mlc__snap_walk(m, &s);
 }
 
+/* Two walks: the first compares all hashes, the second copies, so a block of another network
+ * changes nothing. */
 MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes)
 {
     mlc__snap_head head = { 0, 0, 0 };
@@ -44550,8 +44585,9 @@ MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t byte
 
 /* ---- clones */
 
-/* A module, or a parameter's tensor, and its clone. */
+/* A module, or a parameter's tensor, of the original and its counterpart in the clone. */
 typedef struct mlc__twin { const void *from; void *to; bool module; } mlc__twin;
+/* State of one clone: the twins made so far, by which ties and pointers are translated. */
 typedef struct mlc__cloning {
     mlc_ctx   *ctx;
     mlc__twin *twin;
@@ -44560,6 +44596,7 @@ typedef struct mlc__cloning {
     mlc_status (*shared)(mlc_ctx *ctx, const char *what, const char *name);
 } mlc__cloning;
 
+/* The counterpart of a pointer into the original, NULL if it is none. */
 static void *mlc__twin_of(const mlc__cloning *c, const void *from)
 {
     for (int64_t i = 0; i < c->n; i++) if (c->twin[i].from == from) return c->twin[i].to;
@@ -44572,7 +44609,8 @@ static void mlc__twin_add(mlc__cloning *c, const void *from, void *to, bool modu
     c->twin[c->n++] = twin;
 }
 
-/* How many twins there will be at most; an error if a class cannot be cloned. */
+/* Adds to *n an upper limit of the number of twins; an error if a class has a release but no clone,
+ * since both modules would free the same data. */
 static mlc_status mlc__clone_count(mlc_ctx *ctx, const mlc_module *m, int64_t *n)
 {
     MLC__REQUIRE(ctx, !m->cls.release || m->cls.clone, UNSUPPORTED,
@@ -44583,8 +44621,9 @@ static mlc_status mlc__clone_count(mlc_ctx *ctx, const mlc_module *m, int64_t *n
     return MLC_OK;
 }
 
-/* The values come after the build; a bound one is bound to the same memory. Declared as a buffer,
- * which may be of any dtype. */
+/* Declares the counterpart of a parameter that has none yet; its values come after the build. A
+ * bound one is bound to the same memory, and so is every one of a share. Declared as a buffer,
+ * which may have any dtype, and made a parameter afterwards. */
 static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
 {
     const mlc__param *from = slot->p;
@@ -44608,13 +44647,15 @@ static mlc_status mlc__clone_param(mlc__cloning *c, mlc_module *m, const mlc__sl
     return MLC_OK;
 }
 
+/* A slot of the clone: a tied parameter that has a counterpart takes that, so it stays tied. */
 static mlc_status mlc__clone_slot(mlc__cloning *c, mlc_module *m, const mlc__slot *slot)
 {
     mlc__param *p = MLC__CAST(mlc__param *, mlc__twin_of(c, &slot->p->t));
     return p ? mlc__slot_add(m, slot->name, p) : mlc__clone_param(c, m, slot);
 }
 
-/* A module like from, without what is in it. It owns nothing before its class's clone has run. */
+/* A module like from, without slots and children. It has no release, and so owns no data, before
+ * its class's clone has run (mlc__clone_owned). */
 static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
 {
     mlc_module *m = mlc_module_create(c->ctx, &from->cls, from->user, from->user_bytes);
@@ -44631,6 +44672,7 @@ static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
     return m;
 }
 
+/* Clones all slots and children of from into to. A child that could not be added is freed here. */
 static mlc_status mlc__clone_below(mlc__cloning *c, mlc_module *to, const mlc_module *from)
 {
     for (int32_t i = 0; i < from->slots; i++) MLC__TRY(mlc__clone_slot(c, to, &from->slot[i]));
@@ -44644,7 +44686,7 @@ static mlc_status mlc__clone_below(mlc__cloning *c, mlc_module *to, const mlc_mo
     return MLC_OK;
 }
 
-/* User data that pointed into the original points into the clone. */
+/* Translates all words of user data that point to a module or parameter of the original. */
 static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
 {
     char *user = MLC__CAST(char *, m->user);
@@ -44656,7 +44698,8 @@ static void mlc__clone_pointers(const mlc__cloning *c, mlc_module *m)
     for (int32_t i = 0; i < m->children; i++) mlc__clone_pointers(c, m->child[i]);
 }
 
-/* Versions, too: what user data knows of a value goes by them. */
+/* Copies the values of one context. Versions are copied, too: caches in user data, such as whether
+ * a scale is fitted, are valid for a version. */
 static mlc_status mlc__clone_values(const mlc__cloning *c)
 {
     for (int64_t i = 0; i < c->n; i++) {
@@ -44671,7 +44714,8 @@ static mlc_status mlc__clone_values(const mlc__cloning *c)
     return MLC_OK;
 }
 
-/* Children last: a class may look at its module, and below it nothing is owned yet. */
+/* Runs each class's clone, which copies the data that user data owns, and gives the module its
+ * release. Parents first: below a module nothing is owned yet. */
 static mlc_status mlc__clone_owned(mlc_module *to, mlc_module *from)
 {
     if (from->cls.clone) {
@@ -44686,6 +44730,7 @@ static mlc_status mlc__clone_owned(mlc_module *to, mlc_module *from)
     return MLC_OK;
 }
 
+/* Clones all below the root, in this order: structure, pointers, memory, values, owned data. */
 static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *from)
 {
     MLC__TRY(mlc__clone_below(c, to, from));
@@ -44695,9 +44740,9 @@ static mlc_status mlc__clone_fill(mlc__cloning *c, mlc_module *to, mlc_module *f
     return mlc__clone_owned(to, from);
 }
 
-/* The clone is in c->ctx. book is the context that has the table of twins and gets the errors. In
- * another context than m's, and not shared, the clone has initial values: those of m are not read,
- * and m need not be built. */
+/* Makes the clone in c->ctx. `book` is the context that holds the table of twins and gets the
+ * errors. In another context than m's, and not shared, the clone has initial values: those of m are
+ * not read, and m need not be built. NULL after an error, with nothing left. */
 static mlc_module *mlc__clone_run(mlc__cloning *c, mlc_module *m, mlc_ctx *book)
 {
     int64_t n = 0;
@@ -44712,6 +44757,7 @@ static mlc_module *mlc__clone_run(mlc__cloning *c, mlc_module *m, mlc_ctx *book)
     return clone;
 }
 
+/* A clone in any context, with initial values if it is another one than m's. */
 static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
 {
     mlc__cloning c = { ctx, NULL, 0, NULL };
@@ -44723,6 +44769,7 @@ MLC_IMPL mlc_module *mlc_module_clone(mlc_module *m)
     return m && mlc_module_build(m) == MLC_OK ? mlc__module_clone_in(m->ctx, m) : NULL;
 }
 
+/* The error of a write to a parameter of a share. */
 static mlc_status mlc__shared_refuse(mlc_ctx *ctx, const char *what, const char *name)
 {
     return mlc__fail(ctx, MLC_ERR_STATE, "%s: '%.100s' is of another network (mlc_module_share), "
@@ -44730,7 +44777,8 @@ static mlc_status mlc__shared_refuse(mlc_ctx *ctx, const char *what, const char 
                      name);
 }
 
-/* What goes wrong is an error of ctx: from's context may be in use. */
+/* Errors go to ctx, because another thread may be using from's context. from must outlive the share
+ * and is built here. */
 MLC_IMPL mlc_module *mlc_module_share(mlc_ctx *ctx, mlc_module *from)
 {
     mlc__cloning c = { ctx, NULL, 0, mlc__shared_refuse };
