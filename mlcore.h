@@ -44796,20 +44796,33 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.NN.LAYERS -------------------------------------- linear to norms of rows, sequential
- * Each layer is a class with a forward that calls the operation of the same name. Sequential looks
- * ahead: a Linear followed by an activation, a dropout or both becomes one product with an
- * epilogue, which changes speed and memory, not values. What a layer takes stands in its class, as
- * in a user's; what else it can do in its mlc__fuse, which a user's has not. */
+ * Layers of rows: linear, activations, embedding, dropout, changes of shape, fitted scales, norms
+ * of rows, and sequential. A layer is a class whose call runs the operation of the same name; its
+ * user data is a small struct with pointers to its parameters, which stay valid because a tensor is
+ * inside its mlc__param. A creator checks its desc, creates the module, declares the parameters,
+ * and on any failure frees the module and returns NULL (mlc__module_done).
+ *
+ * Sequential runs its children one after the other, but looks ahead: layers that can join the
+ * epilogue of the one before run in its pass, which changes speed and memory and no values.
+ *
+ *   Linear  ReLU  Dropout  Linear         children
+ *   [ product + epilogue ] [ product ]    passes: act, then dropout join e of the first Linear
+ *   Conv  ReLU  MaxPool                   a relu may also wait for the layer after it (relu_waits)
+ *
+ * cls.takes tells which epilogues a class takes, as it does for the program's own classes; further
+ * abilities are in its mlc__fuse, which the program's classes do not have. */
 
-/* b NULL: no bias. The tensors are stable: see mlc__param. */
+/* User data of a Linear; b NULL: no bias. */
 typedef struct mlc__linear_user { mlc_tensor *w, *b; } mlc__linear_user;
 
+/* The call of a Linear, with any epilogue. */
 static mlc_tensor *mlc__linear_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const mlc__linear_user *u = MLC__CAST(const mlc__linear_user *, m->user);
     return mlc__linear_call(x, u->w, u->b, e);
 }
 
+/* Weight and bias as an array of two, by which other layers fold or tie them. */
 static mlc_tensor **mlc__linear_weights(mlc_module *m)
 {
     return &MLC__CAST(mlc__linear_user *, m->user)->w;
@@ -44818,6 +44831,7 @@ static mlc_tensor **mlc__linear_weights(mlc_module *m)
 MLC__FUSE(mlc__linear_fuse,
           MLC__CAN(weights, mlc__linear_weights) MLC__CAN(is, MLC__IS_RESIDUAL))
 
+/* With a bias (no_bias false) and, until has_dtype is set, in the context's dtype. */
 MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
 {
     mlc_nn_linear_desc d;
@@ -44827,7 +44841,7 @@ MLC_IMPL mlc_nn_linear_desc mlc_nn_linear_desc_make(int64_t in, int64_t out)
     return d;
 }
 
-/* A module that fails half way is freed here: the user sees NULL and the error. */
+/* A desc of 0 sizes, or none, is refused. Biases and weights start uniform within 1/sqrt(in). */
 MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *desc)
 {
     static const mlc_module_class cls = { "Linear", NULL, NULL, mlc__linear_module,
@@ -44858,13 +44872,14 @@ MLC_IMPL mlc_module *mlc_nn_linear_ex(mlc_ctx *ctx, const mlc_nn_linear_desc *de
     return mlc__module_done(m, u->w && (u->b || desc->no_bias));
 }
 
+/* With PyTorch's defaults: a bias, the context's dtype. */
 MLC_IMPL mlc_module *mlc_nn_linear(mlc_ctx *ctx, int64_t in, int64_t out)
 {
     const mlc_nn_linear_desc d = mlc_nn_linear_desc_make(in, out);
     return mlc_nn_linear_ex(ctx, &d);
 }
 
-/* The activation as an operation of its own. */
+/* The activation as an operation of its own, for layers that cannot fuse it. */
 static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
 {
     switch (act) {
@@ -44878,15 +44893,19 @@ static mlc_tensor *mlc__act_apply(mlc_tensor *x, mlc_act act)
     }
 }
 
-/* Modules of one function without parameters; act is what sequential fuses. */
+/* User data of activations that fuse: act is the epilogue's name of it, fn the operation when it
+ * runs alone. */
 typedef struct mlc__act_user { mlc_act act; mlc_tensor *(*fn)(mlc_tensor *x); } mlc__act_user;
 
+/* The call, where no layer before takes the activation. */
 static mlc_tensor *mlc__act_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
     return MLC__CAST(const mlc__act_user *, m->user)->fn(x);
 }
 
+/* Joins e if the layer takes this activation (relu may be all it takes), and e has no activation
+ * and no dropout yet: an epilogue applies its activation first. */
 static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 {
     const mlc_act act = MLC__CAST(const mlc__act_user *, m->user)->act;
@@ -44898,6 +44917,7 @@ static bool mlc__act_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 
 MLC__FUSE(mlc__act_fuse, MLC__CAN(joins, mlc__act_joins))
 
+/* Makes an activation module that fuses. */
 static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
                                  mlc_tensor *(*fn)(mlc_tensor *))
 {
@@ -44908,6 +44928,7 @@ static mlc_module *mlc__act_make(mlc_ctx *ctx, const char *name, mlc_act act,
     return m;
 }
 
+/* The activations of mlc_act, which fuse; below, after these five, those that do not. */
 MLC_IMPL mlc_module *mlc_nn_relu(mlc_ctx *ctx)
 {
     return mlc__act_make(ctx, "ReLU", MLC_ACT_RELU, mlc_relu);
@@ -44929,12 +44950,14 @@ MLC_IMPL mlc_module *mlc_nn_silu(mlc_ctx *ctx)
     return mlc__act_make(ctx, "SiLU", MLC_ACT_SILU, mlc_silu);
 }
 
-/* The others, which sequential runs by themselves: of x alone, or with a number. */
+/* User data of functions without parameters that run by themselves: of x alone, or of x and a
+ * number. */
 typedef struct mlc__fn_user {
     mlc_tensor *(*fn)(mlc_tensor *x), *(*fn_s)(mlc_tensor *x, double s);      /* one of both */
     double s;
 } mlc__fn_user;
 
+/* The call: the function that is not NULL. */
 static mlc_tensor *mlc__fn_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -44942,6 +44965,7 @@ static mlc_tensor *mlc__fn_module(mlc_module *m, mlc_tensor *x, const mlc_epilog
     return u->fn ? u->fn(x) : u->fn_s(x, u->s);
 }
 
+/* Makes a module of one of the two forms of function. */
 static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn)(mlc_tensor *),
                                 mlc_tensor *(*fn_s)(mlc_tensor *, double), double s)
 {
@@ -44949,6 +44973,7 @@ static mlc_module *mlc__fn_make(mlc_ctx *ctx, const char *name, mlc_tensor *(*fn
     return mlc__module_of(ctx, name, mlc__fn_module, &user, sizeof user);
 }
 
+/* These run as operations of their own in a Sequential, with or without a Linear before them. */
 MLC_IMPL mlc_module *mlc_nn_mish(mlc_ctx *ctx)
 {
     return mlc__fn_make(ctx, "Mish", mlc_mish, NULL, 0.0);
@@ -44986,6 +45011,7 @@ MLC_IMPL mlc_module *mlc_nn_leaky_relu(mlc_ctx *ctx, double slope)
     return mlc__fn_make(ctx, "LeakyReLU", NULL, mlc_leaky_relu, slope);
 }
 
+/* The axis as a number, for mlc__fn_user; axes are small, so no digit is lost. */
 static mlc_tensor *mlc__glu_along(mlc_tensor *x, double axis) { return mlc_glu(x, (int32_t)axis); }
 
 MLC_IMPL mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis)
@@ -44993,6 +45019,7 @@ MLC_IMPL mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis)
     return mlc__fn_make(ctx, "GLU", NULL, mlc__glu_along, (double)axis);
 }
 
+/* As mlc__glu_along, and so is mlc__log_softmax_along below. */
 static mlc_tensor *mlc__softmax_along(mlc_tensor *x, double axis)
 {
     return mlc_softmax(x, (int32_t)axis);
@@ -45013,12 +45040,14 @@ MLC_IMPL mlc_module *mlc_nn_log_softmax(mlc_ctx *ctx, int32_t axis)
     return mlc__fn_make(ctx, "LogSoftmax", NULL, mlc__log_softmax_along, (double)axis);
 }
 
+/* The call of a PReLU, whose user data is the pointer to its slopes. */
 static mlc_tensor *mlc__prelu_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
     return mlc_prelu(x, *MLC__CAST(mlc_tensor *const *, m->user));
 }
 
+/* Slopes start at 0.25, as in torch.nn.PReLU; one for all channels or one for each. */
 MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
 {
     mlc_tensor *w = NULL;
@@ -45035,13 +45064,15 @@ MLC_IMPL mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels)
     return mlc__module_done(m, w != NULL);
 }
 
-/* call: mlc_embedding_ex, or what shortens no rows, for which a program need not link norms. */
+/* User data of an Embedding. call: mlc_embedding_ex, or, for a table without max_norm,
+ * mlc__embedding_call, with which a program need not link norms. */
 typedef struct mlc__embedding_user {
     mlc_tensor        *w;
     mlc_embedding_desc desc;
     mlc_tensor      *(*call)(mlc_tensor *index, mlc_tensor *w, const mlc_embedding_desc *d);
 } mlc__embedding_user;
 
+/* The call; x is the index. */
 static mlc_tensor *mlc__embedding_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45059,6 +45090,8 @@ MLC_IMPL mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d)
     return desc;
 }
 
+/* Makes the module; the table is normal with deviation 1, as torch.nn.Embedding, and its padding
+ * row (mlc__param.blank, counted from 1) starts with zeros. */
 static mlc_module *mlc__embedding_make(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc,
                                        const mlc__embedding_user *user)
 {
@@ -45077,6 +45110,7 @@ static mlc_module *mlc__embedding_make(mlc_ctx *ctx, const mlc_nn_embedding_desc
     return mlc__module_done(m, w != NULL);
 }
 
+/* Checks a desc; false with an error. */
 static bool mlc__embedding_fine(mlc_ctx *ctx, const mlc_nn_embedding_desc *d)
 {
     const mlc_embedding_desc *e = d ? &d->embedding : NULL;
@@ -45093,6 +45127,7 @@ static bool mlc__embedding_fine(mlc_ctx *ctx, const mlc_nn_embedding_desc *d)
     return false;
 }
 
+/* A desc may have a max_norm, so this one links norms. */
 MLC_IMPL mlc_module *mlc_nn_embedding_ex(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc)
 {
     if (!ctx || !mlc__embedding_fine(ctx, desc)) return NULL;
@@ -45108,6 +45143,7 @@ MLC_IMPL mlc_module *mlc_nn_embedding(mlc_ctx *ctx, int64_t n, int64_t d)
     return mlc__embedding_make(ctx, &desc, &user);
 }
 
+/* The call of a Dropout. */
 static mlc_tensor *mlc__dropout_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45116,7 +45152,8 @@ static mlc_tensor *mlc__dropout_module(mlc_module *m, mlc_tensor *x, const mlc_e
     return m->training && p > 0.0 ? mlc_dropout(x, p) : x;
 }
 
-/* One that is active. */
+/* Joins e if it is active, the layer takes a dropout and e has none yet. Called for each forward,
+ * so evaluation, in which it joins nothing, is seen at once. */
 static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t takes)
 {
     const double p = *MLC__CAST(const double *, m->user);
@@ -45128,6 +45165,7 @@ static bool mlc__dropout_joins(const mlc_module *m, mlc_epilogue *e, uint32_t ta
 
 MLC__FUSE(mlc__dropout_fuse, MLC__CAN(joins, mlc__dropout_joins))
 
+/* p is copied into user data; a p of 0 makes a module that returns its input and joins nothing. */
 MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
 {
     if (ctx && !(p >= 0.0 && p <= 1.0))
@@ -45137,7 +45175,7 @@ MLC_IMPL mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p)
     return m;
 }
 
-/* [n] becomes [n,1]: the first axis is the batch, whatever else there is. */
+/* [n,..] becomes [n, all others]; [n] becomes [n,1], since the first axis is the batch. */
 static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45147,19 +45185,22 @@ static mlc_tensor *mlc__flatten_module(mlc_module *m, mlc_tensor *x, const mlc_e
                           "axis");
 }
 
+/* No user data, and nothing to fuse: a view where the strides allow it. */
 MLC_IMPL mlc_module *mlc_nn_flatten(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Flatten", NULL, NULL, mlc__flatten_module, 0, NULL };
     return mlc_module_create(ctx, &cls, NULL, 0);
 }
 
-/* left: which of dims is -1, or -1; known: the product of the others. */
+/* User data of an Unflatten. left: index of the -1 in dims, -1 if it has none; known: the product
+ * of the others. */
 typedef struct mlc__unflatten_user {
     mlc_dims dims;
     int64_t  known;
     int32_t  axis, left;
 } mlc__unflatten_user;
 
+/* Checks dims and sets known and left; at most one size may be -1. */
 static mlc_status mlc__unflatten_of(mlc_ctx *ctx, mlc__unflatten_user *u)
 {
     MLC__REQUIRE(ctx, u->dims.n >= 1 && u->dims.n <= MLC_MAX_DIMS, ARG,
@@ -45179,7 +45220,8 @@ static mlc_status mlc__unflatten_of(mlc_ctx *ctx, mlc__unflatten_user *u)
     return MLC_OK;
 }
 
-/* A -1 is worked out here: mlc_reshape cannot where another axis is empty. */
+/* The call: replaces the axis by dims. A -1 is computed here, from the axis alone: mlc_reshape
+ * cannot where another axis is empty. */
 static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45204,6 +45246,7 @@ static mlc_tensor *mlc__unflatten_module(mlc_module *m, mlc_tensor *x, const mlc
     return mlc_reshape(x, shape);
 }
 
+/* dims is checked once, here; the axis with each input, whose number of axes is not known yet. */
 MLC_IMPL mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims)
 {
     mlc__unflatten_user u = { dims, 1, axis, -1 };
@@ -45211,15 +45254,19 @@ MLC_IMPL mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims)
     return mlc__module_of(ctx, "Unflatten", mlc__unflatten_module, &u, sizeof u);
 }
 
+/* For mlc_nn_identity: the output is the input itself. */
 static mlc_tensor *mlc__identity(mlc_tensor *x) { return x; }
 
+/* Takes the place of a layer that is left out; its output is x itself and not a copy. */
 MLC_IMPL mlc_module *mlc_nn_identity(mlc_ctx *ctx)
 {
     return mlc__fn_make(ctx, "Identity", mlc__identity, NULL, 0.0);
 }
 
+/* User data of a Lambda: the program's function and its pointer. */
 typedef struct mlc__lambda_user { mlc_lambda_fn fn; void *user; } mlc__lambda_user;
 
+/* The call; a function that returns NULL without an error gets one here. */
 static mlc_tensor *mlc__lambda_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45238,19 +45285,21 @@ MLC_IMPL mlc_module *mlc_nn_lambda(mlc_ctx *ctx, mlc_lambda_fn fn, void *user)
     return MLC__FAIL_NULL(ctx, ARG, "nn_lambda: fn is NULL; give a function of user and x");
 }
 
-/* ---- scales of features that are fitted, not trained */
+/* ---- scales of features that are fitted, not trained: y = (x - mean) scale + lo */
 
-/* The last two: of min_max. */
+/* User data of Standardize and MinMax. mean and scale are buffers [features]; scale is NaN until it
+ * is fitted or loaded. lo and hi belong to MinMax. */
 typedef struct mlc__scale_user {
     mlc_tensor *mean, *scale;
     const char *what;
-    bool        ready;                 /* the numbers were seen to be there, in this version */
+    bool        ready;                 /* scale was found fitted, in this version */
     bool        min_max;
     uint32_t    version;               /* of scale's storage */
     double      lo, hi;
 } mlc__scale_user;
 
-/* A scale that is NaN is of no fit; what was loaded has none. Read until there is one. */
+/* Fails if the scale has not been fitted: its first element is NaN. Reads one element from the
+ * device, until there is a fit; then only when the buffer's version has changed. */
 static mlc_status mlc__scale_ready(mlc_module *m, mlc__scale_user *u)
 {
     double first = 0.0;
@@ -45265,6 +45314,8 @@ static mlc_status mlc__scale_ready(mlc_module *m, mlc__scale_user *u)
     return MLC_OK;
 }
 
+/* The call, for x [..,features]. A 16-bit x is scaled in f32, as the buffers are, and rounded
+ * once. */
 static mlc_tensor *mlc__scale_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45279,7 +45330,7 @@ static mlc_tensor *mlc__scale_module(mlc_module *m, mlc_tensor *x, const mlc_epi
     return mlc_cast(u->lo == 0.0 ? y : mlc_add_scalar(y, u->lo), x->dtype);
 }
 
-/* A buffer that stays f32 in a network of 16 bits. */
+/* Declares a buffer that stays f32 in a network of 16 bits (mlc__to_dtype). */
 static mlc_tensor *mlc__statistic_declare(mlc_module *m, const char *what, const char *name,
                                           const mlc_param_desc *desc)
 {
@@ -45290,6 +45341,7 @@ static mlc_tensor *mlc__statistic_declare(mlc_module *m, const char *what, const
 
 MLC__FUSE(mlc__scale_fuse, MLC__CAN(is, MLC__IS_SCALE))
 
+/* Makes either module: mean of zeros, scale of NaN. */
 static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t features,
                                    const mlc__scale_user *user)
 {
@@ -45305,17 +45357,20 @@ static mlc_module *mlc__scale_make(mlc_ctx *ctx, const char *name, int64_t featu
     p.buffer = true;
     u->mean = mlc__statistic_declare(m, user->what, "mean", &p);
     p.init = MLC_INIT_CONSTANT;
+    /* NaN marks a scale that nothing has fitted or loaded (mlc__scale_ready). */
     p.a = MLC__NAN;
     if (u->mean) u->scale = mlc__statistic_declare(m, user->what, "scale", &p);
     return mlc__module_done(m, u->scale != NULL);
 }
 
+/* y = (x - mean) / deviation of each feature, the deviation over n, not n - 1. */
 MLC_IMPL mlc_module *mlc_nn_standardize(mlc_ctx *ctx, int64_t features)
 {
     const mlc__scale_user user = { NULL, NULL, "standardize", false, false, 0, 0.0, 0.0 };
     return mlc__scale_make(ctx, "Standardize", features, &user);
 }
 
+/* y from lo to hi over the range of the data that it was fitted to; x outside of it go beyond. */
 MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, double hi)
 {
     const mlc__scale_user user = { NULL, NULL, "min_max", false, true, 0, lo, hi };
@@ -45325,15 +45380,17 @@ MLC_IMPL mlc_module *mlc_nn_min_max(mlc_ctx *ctx, int64_t features, double lo, d
     return mlc__scale_make(ctx, "MinMax", features, &user);
 }
 
-/* A statistic of each feature to the host, in f64. What fails is the context's error, for which the
- * caller looks after the last of them. */
+/* Copies a statistic of each feature to the host, in f64. An error stays in the context, where the
+ * caller looks after the last of these calls. */
 static void mlc__scale_read(mlc_tensor *statistic, double *to)
 {
     mlc_tensor *wide = mlc_cast(statistic, MLC_F64);
     if (wide) mlc_read(wide, to, (size_t)mlc__numel(wide) * sizeof *to);
 }
 
-/* In at: smallest, largest, mean, variance of n features; out: mean and scale in the last two. */
+/* In: at has smallest, largest, mean and variance of n features, n of each. Out: mean and scale in
+ * the last two. A constant feature gets scale 0; NaN, infinities, and ranges that f32 cannot scale
+ * are errors. */
 static mlc_status mlc__scale_numbers(mlc_ctx *ctx, const mlc__scale_user *u, double *at, int64_t n)
 {
     double *low = at, *high = at + n, *mean = at + 2 * n, *scale = at + 3 * n;
@@ -45353,7 +45410,8 @@ static mlc_status mlc__scale_numbers(mlc_ctx *ctx, const mlc__scale_user *u, dou
     return MLC_OK;
 }
 
-/* Statistics of x, numbers, buffers; both new values are there before one is written. */
+/* Computes the statistics of x over all axes but the last, then the numbers, then writes both
+ * buffers. Both new values are complete before one is written. */
 static mlc_status mlc__scale_set(const mlc__scale_user *u, mlc_tensor *x, double *at, int64_t n)
 {
     mlc_ctx *ctx = x->ctx;
@@ -45375,6 +45433,8 @@ static mlc_status mlc__scale_set(const mlc__scale_user *u, mlc_tensor *x, double
     return mlc_copy_into(to[1], from[1]);
 }
 
+/* Checks the arguments of a fit: a module with a scale, and x in f32 or f64 with at least one
+ * row. */
 static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *features)
 {
     mlc_ctx *ctx = m->ctx;
@@ -45391,6 +45451,8 @@ static mlc_status mlc__scale_check(mlc_module *m, const mlc_tensor *x, int64_t *
     return mlc__alive(x, "nn_scale_fit");
 }
 
+/* Fits in a scope of its own, so that the statistics are freed; scope_leave returns their
+ * errors. */
 MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
 {
     int64_t n = 0;
@@ -45409,6 +45471,8 @@ MLC_IMPL mlc_status mlc_nn_scale_fit(mlc_module *m, mlc_tensor *x)
 
 /* ---- norms of rows */
 
+/* Declares a parameter or statistic of a norm that starts with one value; a scalar (shape.n 0) is
+ * the i64 count of batches. */
 static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims shape,
                                       double value, bool buffer)
 {
@@ -45420,7 +45484,8 @@ static mlc_tensor *mlc__bnorm_declare(mlc_module *m, const char *name, mlc_dims 
     return (buffer ? mlc__statistic_declare : mlc__declare)(m, m->cls.name, name, &p);
 }
 
-/* Norms without running statistics; groups 0: layer or RMS norm of the last axis. */
+/* User data of norms without running statistics; groups 0: layer or RMS norm of the last axis. of:
+ * the operation, so that a program links only the norms it makes. */
 typedef struct mlc__norm_user mlc__norm_user;
 typedef mlc_tensor *(*mlc__norm_fn)(mlc_tensor *x, const mlc__norm_user *u);
 struct mlc__norm_user {
@@ -45430,6 +45495,7 @@ struct mlc__norm_user {
     mlc__norm_fn of;
 };
 
+/* The call of all of them. */
 static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45437,7 +45503,8 @@ static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epil
     return u->of(x, u);
 }
 
-/* Of the desc's size and groups; affine is false, or asks for a weight and, with bias, a bias. */
+/* Makes a norm of n features or channels: weights of ones if affine and, with bias, a bias of
+ * zeros. */
 static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, bool affine, bool bias,
                                   const mlc__norm_user *user)
 {
@@ -45454,6 +45521,7 @@ static mlc_module *mlc__norm_make(mlc_ctx *ctx, const char *name, int64_t n, boo
     return mlc__module_done(m, u->w && (u->b || !bias));
 }
 
+/* The operations as mlc__norm_user.of calls them. */
 static mlc_tensor *mlc__norm_layer(mlc_tensor *x, const mlc__norm_user *u)
 {
     return mlc_layer_norm(x, u->w, u->b, u->eps);
@@ -45464,6 +45532,7 @@ static mlc_tensor *mlc__norm_rms(mlc_tensor *x, const mlc__norm_user *u)
     return mlc_rms_norm(x, u->w, u->eps);
 }
 
+/* eps 1e-5, as in PyTorch; the RMS norm below has 1e-6 and no bias. */
 MLC_IMPL mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n)
 {
     const mlc__norm_user u = { NULL, NULL, 0, 1e-5, mlc__norm_layer };
@@ -45475,6 +45544,8 @@ MLC_IMPL mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n)
     return mlc__norm_make(ctx, "RMSNorm", n, true, false, &u);
 }
 
+/* PyTorch's defaults of layer and group norm; the desc of an RMS norm differs in eps and has no
+ * bias. */
 MLC_IMPL mlc_nn_norm_desc mlc_nn_norm_desc_make(int64_t size)
 {
     mlc_nn_norm_desc d;
@@ -45492,7 +45563,8 @@ MLC_IMPL mlc_nn_norm_desc mlc_nn_rms_norm_desc_make(int64_t size)
     return d;
 }
 
-/* groups: of the operation, 0 for the last axis; those of the desc are checked before. */
+/* Checks a desc and makes the norm. groups: of the operation, 0 for the last axis; one of the last
+ * axis refuses a desc with groups. */
 static mlc_module *mlc__norm_ex(mlc_ctx *ctx, const char *name, const mlc_nn_norm_desc *d,
                                 int64_t groups, mlc__norm_fn of)
 {
@@ -45522,9 +45594,10 @@ MLC_IMPL mlc_module *mlc_nn_rms_norm_ex(mlc_ctx *ctx, const mlc_nn_norm_desc *de
     return mlc__norm_ex(ctx, "RMSNorm", desc, 0, mlc__norm_rms);
 }
 
-/* ---- sequential */
+/* ---- sequential: see the top of this section */
 
-/* What runs in the pass of child i: what comes next and joins. Returns how many modules. */
+/* Lets the layers after child i join its epilogue e, in order, until one cannot or a module is
+ * alone (it has a hook, or is recomputed). Returns how many joined. */
 static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue *e)
 {
     const mlc_module *child = m->child[i];
@@ -45534,7 +45607,9 @@ static int32_t mlc__sequential_fuse(const mlc_module *m, int32_t i, mlc_epilogue
     return n;
 }
 
-/* Runs child i of m, and what runs in its pass. *i moves on to the last that ran. */
+/* Runs child *i of m and all that run in its pass, and moves *i to the last that ran. Without any,
+ * the child runs by its own forward, hook included. If a relu waits, the child runs alone, the relu
+ * is skipped, and the child after it runs as call_relu. */
 static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x)
 {
     mlc_module *child = m->child[*i];
@@ -45542,6 +45617,8 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     mlc_epilogue e = { MLC_ACT_NONE, 0.0, NULL };
     const int32_t last = *i + (waits ? 1 : mlc__sequential_fuse(m, *i, &e));
     if (last == *i) return mlc_forward(child, x);
+    /* A dry run notes y's shape for each of them. Only the last may have a hook, and y is its
+     * output. */
     mlc_tensor *y = mlc__module_call(child, x, &e, NULL);
     for (; y && *i <= last; ++*i) mlc__module_made(m->child[*i], &y, 1);
     *i = last;
@@ -45550,9 +45627,9 @@ static mlc_tensor *mlc__sequential_step(mlc_module *m, int32_t *i, mlc_tensor *x
     return child->fuse->call_relu(child, y);
 }
 
-/* Children *at to end of m, and what runs in the pass of the last. The input of a step is done with
- * once its output is there: without a tape two layers are alive at a time. What is older than this
- * call, or lives on in a view, is not ours to free. */
+/* Runs the children from *at to end, and all that join the last one's pass. The input of a step is
+ * freed once its output is there, so without a tape two layers' results are alive at a time; x
+ * itself, older tensors and those that are still used by a view are not freed here. */
 static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t *at, int32_t end)
 {
     const uint64_t before = m->ctx->storages;
@@ -45564,6 +45641,7 @@ static mlc_tensor *mlc__sequential_run(mlc_module *m, mlc_tensor *x, int32_t *at
     return x;
 }
 
+/* The call of a Sequential: all children. */
 static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     int32_t at = 0;
@@ -45573,6 +45651,7 @@ static mlc_tensor *mlc__sequential_module(mlc_module *m, mlc_tensor *x, const ml
 
 MLC__FUSE(mlc__sequential_fuses, MLC__CAN(run, mlc__sequential_run))
 
+/* An empty one returns its input; mlc_module_add appends children. */
 MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
 {
     static const mlc_module_class cls = { "Sequential", NULL, NULL, mlc__sequential_module, 0,
@@ -45582,8 +45661,8 @@ MLC_IMPL mlc_module *mlc_nn_sequential(mlc_ctx *ctx)
     return m;
 }
 
-/* Frees a container that could not be made (or NULL). What it has taken is the caller's: without a
- * parent or a name again, with the values that it had. */
+/* Frees a container that could not be made (or NULL), but not the children it has taken: they are
+ * the caller's again, without a parent or a name, with the values that they had. */
 static void mlc__module_disband(mlc_module *m)
 {
     for (int32_t i = 0; m && i < m->children; i++) {
@@ -45595,7 +45674,7 @@ static void mlc__module_disband(mlc_module *m)
     mlc_module_free(m);
 }
 
-/* Without its children, or NULL. */
+/* A Sequential without children; NULL, with an error, if n or the array is wrong. */
 static mlc_module *mlc__sequential_begin(mlc_ctx *ctx, const char *what, int32_t n,
                                          const void *children)
 {
@@ -45605,7 +45684,8 @@ static mlc_module *mlc__sequential_begin(mlc_ctx *ctx, const char *what, int32_t
                           what, (int)n, children ? "are there" : "in NULL");
 }
 
-/* name NULL: its number. On an error the children before it have no parent any more. */
+/* Adds a child, with its number for a name if name is NULL. On an error m is disbanded: the
+ * children before it belong to the caller again. */
 static bool mlc__sequential_take(mlc_module *m, const char *what, const char *name,
                                  mlc_module *child)
 {
@@ -45618,6 +45698,7 @@ static bool mlc__sequential_take(mlc_module *m, const char *what, const char *na
     return false;
 }
 
+/* On success the container owns the children; on failure the caller still does, all of them. */
 MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *const *children)
 {
     const char *what = "nn_sequential_of";
@@ -45627,6 +45708,7 @@ MLC_IMPL mlc_module *mlc_nn_sequential_of(mlc_ctx *ctx, int32_t n, mlc_module *c
     return m;
 }
 
+/* The same with a name for each child. A NULL name is an error, unlike in mlc__sequential_take. */
 MLC_IMPL mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
                                              const mlc_named_module *children)
 {
@@ -45640,14 +45722,26 @@ MLC_IMPL mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
 }
 
 /* @@ IMPL.NN.BLOCKS -------------------------------------- residual, and layers of its branches
- * A residual whose body ends in a layer that can add (adds of its mlc__fuse), as a batch norm can,
- * passes it the other branch: that layer, sum and relu are then one pass. */
+ * Modules of branches: dropout of whole channels or images, and residual, y = relu?(body(x) +
+ * shortcut(x)), with x itself where there is no shortcut. If the body is a Sequential whose last
+ * layer can add (adds of its mlc__fuse), as a batch norm and a convolution can, that layer gets the
+ * other branch, and layer, sum and relu are one pass:
+ *
+ *   x --+--> body: .. --> last( + skip, relu) --> y
+ *       +--> shortcut or x --> skip --^
+ *
+ * Otherwise the sum and the relu are operations. The helpers at the end serve creators of larger
+ * blocks (IMPL.NN.VISION, IMPL.NN.TRANSFORMER): what they take is freed or given back on
+ * failure. */
 
-/* ---- whole channels or images left out */
+/* ---- whole channels or images left out: one random number for each */
 
-/* axes: of x that have a number of their own, 1 (images) or 2 (their channels, too). */
+/* User data. axes: leading axes of x that have a number of their own: 1, images, or 2, their
+ * channels. */
 typedef struct mlc__drop_user { double p; int32_t axes; } mlc__drop_user;
 
+/* The call: multiplies x by a dropout of ones [n,1,..] or [n,c,1,..], so that a channel or image is
+ * dropped, or scaled by 1/(1 - p), as a whole. In evaluation x itself is returned. */
 static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
@@ -45661,6 +45755,7 @@ static mlc_tensor *mlc__drop_module(mlc_module *m, mlc_tensor *x, const mlc_epil
     return mlc_mul(x, mlc_dropout(mlc_ones(m->ctx, x->dtype, shape), u->p));
 }
 
+/* Makes either module; p is in [0, 1]. */
 static mlc_module *mlc__drop_make(mlc_ctx *ctx, const char *name, double p, int32_t axes)
 {
     const mlc__drop_user u = { p, axes };
@@ -45680,8 +45775,8 @@ MLC_IMPL mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p)
 
 /* ---- residual */
 
-/* The last of a sequential body, if it takes the sum and the relu in its pass, which leaves nothing
- * for a hook to see. */
+/* The last layer of a body, if it can take the sum and the relu in its pass. NULL if the body is no
+ * Sequential, or body or layer are alone: a hook would not see the layer's own output. */
 static mlc_module *mlc__residual_last(const mlc_module *body)
 {
     if (!body->fuse->run || body->children == 0 || body->alone) return NULL;
@@ -45690,8 +45785,9 @@ static mlc_module *mlc__residual_last(const mlc_module *body)
                ? last : NULL;
 }
 
-/* y = body(x) + shortcut(x), or + x with one child. Where skip is not like what the last makes of h
- * their sum broadcasts, or is refused, as an operation. */
+/* The call. Where the other branch does not have the form of the last layer's output, their sum is
+ * an operation, which broadcasts or refuses. Intermediate tensors are freed as soon as they have
+ * been read (mlc__used_up), if nothing is recorded. */
 static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     const bool relu = *MLC__CAST(const bool *, m->user);
@@ -45705,6 +45801,7 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
     mlc_tensor *h = last ? body->fuse->run(body, x, &at, body->children - 1)
                          : mlc_forward(body, x);
     if (!h) return NULL;
+    /* Either the last layer adds skip in its own pass, or it runs alone and the sum follows. */
     if (last && h->dtype == skip->dtype && h->ndim == skip->ndim &&
         last->fuse->adds(last, h, skip)) {
         y = mlc__module_call(last, h, &last_e, skip);
@@ -45724,6 +45821,7 @@ static mlc_tensor *mlc__residual_module(mlc_module *m, mlc_tensor *x, const mlc_
     return y;
 }
 
+/* Takes body and shortcut as children; on failure they belong to the caller again. */
 MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                      bool relu)
 {
@@ -45734,7 +45832,7 @@ MLC_IMPL mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module 
     return NULL;
 }
 
-/* mlc_nn_residual of parts that a block has made: frees both if it fails. */
+/* mlc_nn_residual of parts that a block has made, which frees both on failure. */
 static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                       bool relu)
 {
@@ -45745,7 +45843,8 @@ static mlc_module *mlc__residual_take(mlc_ctx *ctx, mlc_module *body, mlc_module
     return NULL;
 }
 
-/* A child that a parent does not take is freed, so that who makes both has one thing to free. */
+/* Adds a child that a block has made (by number if name is NULL), and frees it on failure, so that
+ * the creator only has to free the parent. parent NULL: it could not be made. */
 static mlc_status mlc__block_add(mlc_module *parent, const char *name, mlc_module *child)
 {
     const mlc_status st = !parent ? MLC_ERR_NOMEM
