@@ -35384,10 +35384,10 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 
 /* Parameters of the node of a reduction. Lives in nd->params, copied with the node. */
 typedef struct mlc__reduce_spec {
-    uint32_t   mask;                   /* of axes                                              */
+    uint32_t   mask;                   /* bit d: axis d is reduced                             */
     bool       keepdim;
     mlc_reduce op;
-    double     divisor;                /* 0, until the shape rule sets it: elements less p     */
+    double     divisor;                /* sums are divided by it; 0: the shape rule sets it    */
     double     p;                      /* order of a norm, or correction of a variance         */
 } mlc__reduce_spec;
 MLC__PARAMS(reduce)
@@ -35602,7 +35602,7 @@ static mlc_status mlc__prod_factors(mlc_ctx *ctx, const mlc_node *nd, const mlc_
                                     const mlc_tensor *first, const mlc_tensor *second)
 {
     const char *name = nd->op->name;
-    const double range[2] = { -126.0, 126.0 };             /* of 0, of infinity */
+    const double range[2] = { -126.0, 126.0 };             /* exponents for 0 and infinity */
     MLC__TRY(mlc__cast_into(ctx, name, r, dy));
     MLC__TRY(mlc__map(ctx, name, MLC_MAP_MUL, q, q, r, NULL, 0.0, false));
     MLC__TRY(mlc__math(ctx, nd, MLC_MATH_ABS, r, q, NULL, NULL, 0.0, false));
@@ -35626,7 +35626,7 @@ MLC__APART mlc_status mlc__prod_gradient(mlc_ctx *ctx, const mlc_node *nd, const
 {
     const mlc_tensor *x = nd->in[0];
     const char *name = nd->op->name;
-    mlc_node ones = *nd;               /* the product of t instead of x */
+    mlc_node ones = *nd;               /* with t in place of x, for the product */
     mlc__temp temp[5];                 /* q, r, first, second, zeros */
     mlc_tensor filled = *t;
     mlc_status st = MLC_OK;
@@ -35671,7 +35671,7 @@ static mlc_status mlc__norm_gradient(mlc_ctx *ctx, const mlc_node *nd, const mlc
     if (mlc__is_extreme(nd)) {
         MLC__TRY(mlc__share_among_ties(ctx, nd, t, t, y, dy, t, false));
     } else {
-        const bool up = p >= 1.0;      /* else the quotient's inverse: 0 to the power is 0 */
+        const bool up = p >= 1.0;      /* else y/|x|: a 0 raised to |p - 1| stays 0 */
         MLC__TRY(mlc__math(ctx, nd, MLC_MATH_RATIO, t, up ? t : y, up ? y : t, NULL, 0.0, false));
         MLC__TRY(mlc__math(ctx, nd, MLC_MATH_POW_S, t, t, NULL, NULL, fabs(p - 1.0), false));
         MLC__TRY(mlc__map(ctx, nd->op->name, MLC_MAP_MUL, t, t, dy, NULL, 0.0, false));
@@ -35874,7 +35874,7 @@ MLC_IMPL mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim)
     return MLC__REDUCE_CALL(logsumexp, LSE, 1.0);
 }
 
-/* var and std: correction is what the count is reduced by in the divisor (1: the unbiased estimate)
+/* var and std: correction is subtracted from the count in the divisor (1: the unbiased estimate)
  * and travels as p. x - x == 0 fails for NaN and infinities alone. */
 static mlc_tensor *mlc__var_call(const mlc__op *op, mlc_tensor *x, mlc_dims axes,
                                  double correction, bool keepdim, mlc_reduce kind)
@@ -36664,7 +36664,7 @@ static bool mlc__is_param(const mlc_tensor *t) { return !t->base && (t->flags & 
 /* Parameters of a linear's node: which of the optional inputs are there, in the order x, w, b,
  * residual, and the dropout's probability and place in the random stream. */
 typedef struct mlc__linear_spec {
-    mlc_dtype dtype;                   /* of x and w, or that to which they are rounded */
+    mlc_dtype dtype;                   /* of the factors, to which x and w are rounded */
     mlc_act   act;
     bool      bias, residual;
     mlc__drop_spec drop;
@@ -36798,7 +36798,7 @@ static mlc_status mlc__lowered_open(mlc_ctx *ctx, const char *what, mlc__lowered
         *stale = true;
     }
     *stale = *stale || l->stamp != mlc__stamp(w->storage) || l->dtype != dtype;
-    l->bytes = 0;                      /* nothing yet, should it fail to be made */
+    l->bytes = 0;                      /* absent, until mlc__lowered_close */
     return MLC_OK;
 }
 
@@ -37792,7 +37792,7 @@ static const mlc__op mlc__rnn_op[2] = {
       MLC_OP_CAPTURE | MLC__WORK_ROWS }
 };
 
-/* -- steps of operations, in f32 for 16 bits */
+/* -- the same steps made of operations, in f32 for 16 bits */
 
 /* Gate k of a [b,gates h] as a view [b,h]. */
 static mlc_tensor *mlc__rnn_gate(const mlc__rnn_in *in, mlc_tensor *a, int k)
@@ -38021,10 +38021,10 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
 /* Parameters of the node, for up to 3 axes of the image, the first axis of the image at index 0. */
 typedef struct mlc__conv_spec {
     int64_t stride[3], pad[3], dilation[3], more[3], groups;         /* more: output padding     */
-    int64_t same;                      /* 0, or y as large as x: 1, and causal: 2              */
+    int64_t same;                      /* 1: y is as large as x; 2: that, and causal; 0: neither */
     mlc_act act;
     bool    transposed;
-    const mlc_tensor *residual;        /* NULL, or added before act; not recorded              */
+    const mlc_tensor *residual;        /* NULL, or added before act; gets no gradient          */
 } mlc__conv_spec;
 MLC__PARAMS(conv)
 
@@ -38390,7 +38390,7 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 /* Parameters of the node, per axis of the image. relu: the maximum goes through a relu in the same
  * pass, and a negative one has no place. axes: numbers of an adaptive size, else unused. */
 typedef struct mlc__pool_spec {
-    int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is y's size */
+    int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is the size of y */
     int32_t axes;
     bool    max, relu, adaptive, ceil, exclude;
 } mlc__pool_spec;
@@ -38799,11 +38799,11 @@ MLC_IMPL mlc_tensor *mlc_pixel_unshuffle(mlc_tensor *x, int64_t r)
 /* Parameters of the node. mean and var belong to the module or the caller and must outlive
  * backward. */
 typedef struct mlc__bnorm_spec {
-    mlc_tensor *mean, *var;            /* running ones, or NULL */
+    mlc_tensor *mean, *var;            /* running statistics, or NULL */
     double momentum, eps;
     int64_t groups;                    /* 0: batch norm */
     bool   training, relu;
-    int8_t weight, bias, residual;     /* places among the inputs; 0: none */
+    int8_t weight, bias, residual;     /* indices among the inputs; 0: absent */
 } mlc__bnorm_spec;
 MLC__PARAMS(bnorm)
 
@@ -39128,7 +39128,7 @@ static mlc_status mlc__index_touching(mlc_ctx *ctx, const char *what, mlc_index 
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_INDEX, what, mlc__say_index);
     a.error = ctx->error_word;
     MLC__RUN_WITH_WORKSPACE(ctx, what, index, &a);
-    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* a device: mlc_scope_end */
 }
 
 /* The same without a record of rows: any op, any data. */
@@ -39611,7 +39611,7 @@ MLC_IMPL mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask)
     mlc_ctx *ctx = mlc__inputs("masked_select", 2, in);
     mlc_dims shape = mlc_dims0();
     mlc_tensor *places;
-    mlc_node both;                     /* for its name and inputs */
+    mlc_node both;                     /* for errors */
     if (!ctx) return NULL;
     if (mask->dtype != MLC_BOOL)
         return MLC__FAIL_NULL(ctx, DTYPE, "masked_select: the mask is %s; write "
@@ -40384,7 +40384,7 @@ typedef struct mlc__ein {
     mlc__ein_term term[MLC__EIN_MOST], out;
     int64_t       size[MLC__EIN_LABELS];
     int32_t       n, dots;             /* operands, axes of the ellipsis                       */
-    int32_t       users[MLC__EIN_LABELS];      /* how often a label occurs in operands         */
+    int32_t       users[MLC__EIN_LABELS];      /* occurrences of a label in all operands       */
     bool          has_out;
 } mlc__ein;
 
@@ -40933,8 +40933,8 @@ static mlc_status mlc__custom_shape(mlc_ctx *ctx, mlc_node *nd)
     ctx->inner.keep = false;
     ctx->no_grad++;
     ctx->held = ctx->depth;
-    ctx->installed.autocast = NULL;    /* backward would not know of it */
-    const uint32_t mode = mlc__flush_pause();              /* the user's code has denormals */
+    ctx->installed.autocast = NULL;    /* backward would not repeat its casts */
+    const uint32_t mode = mlc__flush_pause();              /* denormals as the program set them */
     const mlc__custom_spec *p = mlc__custom_params(nd);
     mlc_status st = p->op->forward(p->user, nd->in, nd->n_in, &out);
     ctx->held = held;
@@ -41053,7 +41053,7 @@ static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduc
 
 /* Parameters of the node. */
 typedef struct mlc__loss_spec {
-    double        s[2];                /* of the formula                                       */
+    double        s[2];                /* scalars s and t of the formulas                      */
     mlc_reduction reduction;
 } mlc__loss_spec;
 MLC__PARAMS(loss)
@@ -41401,7 +41401,7 @@ MLC_IMPL mlc_tensor *mlc_focal_loss(mlc_tensor *x, mlc_tensor *target)
     return mlc_focal_loss_ex(x, target, NULL);
 }
 
-/* -- what losses that are made of operations begin and end with -- */
+/* -- begin and end of losses that are made of operations -- */
 
 /* The inputs of one call of a loss that is made of operations, prepared by mlc__loss_open. On the
  * stack of that call. */
@@ -41409,9 +41409,9 @@ typedef struct mlc__loss_in {
     mlc_ctx    *ctx;
     const char *loss;
     mlc_tensor *in[4];
-    mlc_dtype   dtype;                 /* of the result: that of the first input               */
+    mlc_dtype   dtype;                 /* of the first input and of the result                 */
     mlc_reduction reduction;
-    const mlc_storage *before;         /* of those made of operations: mlc__made_begin         */
+    const mlc_storage *before;         /* mark of mlc__composed_open                           */
 } mlc__loss_in;
 
 /* Prepares n inputs of a loss, of which the first `floats` are floats of one dtype: casts them as
@@ -41633,7 +41633,7 @@ static mlc_status mlc__xent_shape(mlc_ctx *ctx, mlc_node *nd)
     MLC__TRY(mlc__out(ctx, nd, wide,
                       mlc__xent_params(nd)->desc.reduction == MLC_REDUCTION_NONE ? x->ndim - 1 : 0,
                       x->shape));
-    MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* largest logits, logs of the sums */
+    MLC__TRY(mlc__out(ctx, nd, wide, 1, &twice));          /* [2,n]: maxima, logarithms of sums */
     MLC__TRY(mlc__out(ctx, nd, wide, 0, &n));              /* divisor of the mean */
     for (int i = 0; i < nd->n_in; i++) mlc__save(nd, nd->in[i]);
     mlc__save(nd, nd->out[1]);
@@ -41690,7 +41690,7 @@ static mlc_status mlc__xent_forward(mlc_ctx *ctx, mlc_node *nd)
     /* Registered before the run: the next read of the word may already find a bad label. */
     a.kind = mlc__error_kind(ctx, MLC_K_ERROR_LABEL, nd->op->name, mlc__say_label);
     MLC__RUN_WITH_WORKSPACE(ctx, nd->op->name, xent, &a);
-    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
+    return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* a device: mlc_scope_end */
 }
 
 /* dx (+)= dy (softmax - target) weight / divisor, in one pass over the logits. dy is a scalar
@@ -42475,13 +42475,13 @@ MLC_IMPL mlc_tensor *mlc_ctc_loss(mlc_tensor *log_probs, mlc_tensor *targets,
 typedef struct mlc__ctc_beam {
     double  blank, label, all;         /* logarithms of probabilities of paths that end with a  */
                                        /* blank, with a label, of both                         */
-    int32_t node;                      /* of the tree of labellings                            */
+    int32_t node;                      /* its place in the tree of labellings                  */
 } mlc__ctc_beam;
 
 /* A node of the tree of labellings: the labels on the way from the root, node 0, to it are its
  * labelling. Nodes are never removed while a sequence is decoded. */
 typedef struct mlc__ctc_node {
-    int32_t parent, label, slot;       /* slot: the beam that is here, or -1                   */
+    int32_t parent, label, slot;       /* slot: index of the beam with this labelling, or -1   */
 } mlc__ctc_node;
 
 /* A candidate for the next step: beam `beam` stays as it is (label -1), or goes on to a label. */
@@ -42496,7 +42496,7 @@ typedef struct mlc__ctc_decode {
     const char *what;
     mlc_ctc_decode_desc d;
     mlc_dtype  dtype;
-    int64_t    b, t, c, step[2];       /* from a sequence, a step to the next one              */
+    int64_t    b, t, c, step[2];       /* elements to the next sequence, to the next step      */
     void      *x;                      /* log_probs                                            */
     int64_t   *lengths;                /* [b]                                                  */
     double    *row;                    /* [c]: of one step                                     */
@@ -43003,7 +43003,7 @@ typedef struct mlc__slot { mlc__param *p; char *name; } mlc__slot;
 typedef struct mlc__keeps {
     const char *refuses;               /* why a cache cannot serve the module, or NULL          */
     bool        states, wide[2];       /* wide: f32 in a cache of 16 bits                       */
-    int64_t     outer, inner[2];       /* inner 0: there is no such tensor                      */
+    int64_t     outer, inner[2];       /* inner 0: that tensor is absent                        */
 } mlc__keeps;
 
 /* Bits by which a layer tells functions that apply to certain modules only that they apply to
@@ -43019,8 +43019,9 @@ typedef enum mlc__layer_is {
  * functions of its children and knows no class by name, so a program links the layers that it makes
  * and no others. A constant of the class; each function may be NULL. */
 typedef struct mlc__fuse {
-    /* call_add: the class's call, with add summed before the activation; adds: has add the form of
-     * what call makes of h, so that call_add takes it? h NULL: does call_add take any? */
+    /* call_add: the class's call, with add summed before the activation. adds: does add have the
+     * form of the output that call makes of h, so that call_add takes it? With h NULL: does
+     * call_add take any? */
     mlc_tensor  *(*call_add)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e, mlc_tensor *add);
     bool         (*adds)(const mlc_module *m, const mlc_tensor *h, const mlc_tensor *add);
     /* of a linear or a convolution: [0]: one output a row; [1]: bias or NULL; NULL: of another form
@@ -43037,9 +43038,9 @@ typedef struct mlc__fuse {
     /* of child i of m: does the relu after it run in call_relu of the child after that? */
     bool         (*relu_waits)(const mlc_module *m, int32_t i);
     uint32_t     is;                   /* bits of mlc__layer_is                                 */
-    /* of one that takes lengths: where it keeps those of a call */
+    /* of a layer that takes lengths: its place for those of a call */
     struct mlc__recurrent_call *(*lengths)(mlc_module *m);
-    /* of one whose output depends on rows before: what a cache holds for it */
+    /* of a layer whose output depends on earlier rows: the tensors that a cache holds for it */
     mlc__keeps   (*keeps)(const mlc_module *m);
 } mlc__fuse;
 
@@ -43057,8 +43058,6 @@ typedef struct mlc__fuse {
 
 MLC__FUSE(mlc__no_fuse, MLC__CAN(is, 0))
 
-/* What the modules of one forward share. A forward over tokens, or one with a cache, sets the
- * context's; see mlc__sequence_of. The functions are a cache's, or NULL; false: an error. */
 struct mlc__recurrent_run;
 /* State that the modules of one forward share: the places of the rows, and tables made from them. A
  * forward over tokens, or one with a cache, has one on its stack and sets the context's pointer to
@@ -43069,10 +43068,11 @@ typedef struct mlc__sequence {
     mlc_tensor *places;                /* i64 [b,t], or NULL: offset, offset + 1, ..           */
     mlc_tensor *table;                 /* of mlc_rotary for these rows, once it is made        */
     mlc_tensor *slopes;                /* of ALiBi, once they are made                         */
-    /* adds keys and values to those of the rows before, in place of which qkv gets all */
+    /* appends keys and values to those of earlier rows and puts all of them into qkv */
     bool      (*attend)(struct mlc__sequence *s, const mlc_module *m, mlc_tensor **qkv,
                         mlc_attention_desc *d);
-    /* states before and lengths of x; states after, and y in the order of x */
+    /* begin gives r the states before x, and its lengths; end takes those after it, and puts y in
+     * the order of x */
     bool      (*begin)(struct mlc__sequence *s, const mlc_module *m, struct mlc__recurrent_run *r,
                        mlc_tensor **x);
     bool      (*end)(struct mlc__sequence *s, const mlc_module *m,
@@ -43121,17 +43121,18 @@ struct mlc__pieces {
     void       (*forget)(mlc_module *m);
 };
 
-/* out_ndim of a module that a dry run did not come by, and of one whose forward failed. */
+/* Values of out_ndim: no dry run has run this module; its forward has failed. */
 enum { MLC__UNSEEN = -1, MLC__FAILED = -2 };
 
-/* Depths are small; a cached root would have to follow each mlc_module_add. */
+/* Walks up to the root. Depths are small, and a cached root would change with each
+ * mlc_module_add. */
 static mlc_module *mlc__root(mlc_module *m)
 {
     while (m->parent) m = m->parent;
     return m;
 }
 
-/* A copy on the heap: the user's string may be a local. */
+/* A copy of text on the heap, since the caller's string may be a local; NULL without memory. */
 static char *mlc__heap_text(mlc_ctx *ctx, const char *text)
 {
     char *copy = MLC__HEAP(char *, ctx, strlen(text) + 1, "name");
@@ -43155,7 +43156,8 @@ static void mlc__modules_release(mlc_ctx *ctx)
     for (mlc_module *m = ctx->modules; m; m = m->next) if (m->cls.release) m->cls.release(m);
 }
 
-/* The dotted path of m from its root, "" of a root itself, cut off at size; its length. */
+/* Writes the dotted path of m from its root, "" for a root itself, cut off at size bytes; returns
+ * its length. */
 static size_t mlc__path_of(const mlc_module *m, char *path, size_t size)
 {
     path[0] = 0;
@@ -43165,15 +43167,15 @@ static size_t mlc__path_of(const mlc_module *m, char *path, size_t size)
     return (size_t)mlc__min((int64_t)n + more, (int64_t)size - 1);
 }
 
-/* The path of the module whose forward runs; "" where none does. */
+/* Writes the path of the module whose forward runs, "" if none does; returns its length. */
 static size_t mlc__module_path(const mlc_ctx *ctx, char *path, size_t size)
 {
     path[0] = 0;
     return ctx->current ? mlc__path_of(ctx->current, path, size) : 0;
 }
 
-/* What an error in a forward begins with: "in 0.2 (Linear): ", or of a root "in Linear: ". The path
- * is half of size at most. Returns the length. */
+/* Writes the beginning of an error inside a forward: "in 0.2 (Linear): ", or of a root "in
+ * Linear: ". The path takes at most half of size. Returns the length. */
 static size_t mlc__module_place(const mlc_ctx *ctx, char *text, size_t size)
 {
     memcpy(text, "in ", 3);
@@ -43285,7 +43287,7 @@ MLC_IMPL void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user)
     m->alone = fn || m->piece;
 }
 
-/* A name that is new in m, has no dot and is not too long. */
+/* Checks a name for a slot or child of m: 1 to 63 bytes, no dot, and not in use. */
 static mlc_status mlc__name_check(mlc_module *m, const char *what, const char *name)
 {
     MLC__REQUIRE(m->ctx, name && name[0] && strlen(name) < 64 && !strchr(name, '.'), ARG,
@@ -43314,7 +43316,8 @@ static mlc_status mlc__slot_add(mlc_module *m, const char *name, mlc__param *p)
     return MLC_OK;
 }
 
-/* Another dtype than f32 in a desc needs no has_dtype: it cannot be a field that was left out. */
+/* The dtype of a desc, or the context's. f32 is 0, the value of a field that was left out, and so
+ * needs has_dtype; any other dtype does not. */
 MLC__INLINE mlc_dtype mlc__dtype_of(const mlc_ctx *ctx, mlc_dtype dtype, bool has_dtype)
 {
     return has_dtype || dtype != MLC_F32 ? dtype : ctx->dtype;
@@ -43383,12 +43386,11 @@ MLC_IMPL mlc_tensor *mlc_module_declare(mlc_module *m, const char *name, const m
 
 static void mlc__param_drop(mlc__param *p);
 
-/* A word of user data. Some are numbers and padding, which is not initialized. */
+/* Reads a word of user data. Some words are numbers or padding, which is not initialized; hence the
+ * sanitizer is told not to look. */
 #if defined(__clang__)
 __attribute__((no_sanitize("memory")))
 #endif
-/* Reads a word of user data. Some words are numbers or padding, which is not initialized; hence the
- * sanitizer is told not to look. */
 static void *mlc__user_word(const char *at)
 {
     void *word;
@@ -43536,7 +43538,7 @@ static bool mlc__params(mlc_module *m, mlc__param_fn fn, void *user)
 typedef struct mlc__build {
     mlc_module *root;
     mlc__flat  *flat;
-    size_t     *offset;                /* of each value in the new block                        */
+    size_t     *offset;                /* bytes from the block to each value                    */
     int64_t     n, order;              /* order: of the root among the context's                */
     mlc_status  status;
 } mlc__build;
@@ -43562,7 +43564,7 @@ static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
     const size_t bytes = mlc__stays_bound(p) ? 0 : mlc__param_bytes(p);
-    if (strlen(name) + 1 >= MLC_NAME_BYTES) {              /* cut off: no longer one of its own */
+    if (strlen(name) + 1 >= MLC_NAME_BYTES) {              /* cut off: may no longer be unique */
         b->status = mlc__fail(b->root->ctx, MLC_ERR_ARG, "build: name '%.40s...' is over %d bytes",
                               name, MLC_NAME_BYTES - 2);
         return false;
@@ -43655,7 +43657,8 @@ static void mlc__flat_leave(mlc__param *p)
     if (flat && flat->orphan && flat->n == 0) mlc__flat_free(flat);
 }
 
-/* Gives up m's own block: at once, or when parameters that another tree shares have moved. */
+/* Gives up m's own block: frees it at once, or leaves it, as an orphan, to the parameters in it
+ * that another tree shares. */
 static void mlc__flat_disown(mlc_module *m)
 {
     if (m->flat && m->flat->n == 0) mlc__flat_free(m->flat);
@@ -43678,7 +43681,7 @@ static void mlc__build_commit(mlc__build *b)
     for (int64_t i = 0; i < b->flat->n; i++) {
         mlc__param *p = b->flat->params[i];
         mlc__flat_leave(p);
-        p->half = p->half || p->t.grad_fresh;              /* a gradient does not move */
+        p->half = p->half || p->t.grad_fresh;              /* a gradient is lost: a step refuses */
         if (!mlc__stays_bound(p)) {
             p->value_storage.data = MLC__CAST(char *, b->flat->values) + b->offset[i];
             p->value_storage.bound = false;
@@ -43730,7 +43733,7 @@ static mlc_status mlc__build_root(mlc_module *root)
     mlc__build b = { root, NULL, NULL, 0, root->flat ? root->flat->id : ctx->roots + 1, MLC_OK };
     const bool dry = ctx->dry_run;
     mlc_status st = MLC_ERR_NOMEM;
-    ctx->dry_run = false;              /* also during a dry run parameters are real */
+    ctx->dry_run = false;              /* parameters have values even then */
     mlc__params(root, mlc__build_count, &b);
     b.flat = MLC__HEAP(mlc__flat *, ctx, sizeof *b.flat, "build");
     b.offset = MLC__HEAP(size_t *, ctx, (size_t)b.n * sizeof(size_t), "build");
@@ -43813,7 +43816,7 @@ MLC_IMPL mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype)
     if (!m) return MLC_ERR_ARG;
     MLC__REQUIRE(m->ctx, mlc__is_float(dtype), DTYPE,
                  "module_to: %s; floats become f32, f64, bf16 or f16", mlc_dtype_name(dtype));
-    MLC__TRY(mlc_module_build(m));     /* initial values are those of the dtype it was made in */
+    MLC__TRY(mlc_module_build(m));     /* draws initial values in the old dtype */
     if (mlc__params(m, mlc__param_is, &dtype)) return MLC_OK;
     mlc__params(m, mlc__param_to, &dtype);
     mlc_status st = mlc__tape_free_of(m->ctx, "module_to", NULL);
@@ -43837,7 +43840,7 @@ static bool mlc__find_param(void *user, mlc__param *p, const char *name)
     return f->p == NULL;
 }
 
-/* A parameter by any of its dotted names; NULL and an error of `what` if there is none. */
+/* Finds a parameter by any of its dotted names; NULL, with an error of `what`, if none has it. */
 static mlc__param *mlc__param_find(mlc_module *m, const char *what, const char *name)
 {
     mlc__find f = { name ? name : "", NULL };
@@ -44065,7 +44068,7 @@ MLC_IMPL void mlc_module_free(mlc_module *m)
 {
     if (!m || MLC__GONE(m, "module_free", "module")) return;
     mlc_module *parent = m->parent;
-    /* The others close up and keep their names. */
+    /* The children after m move up in the array and keep their names. */
     for (int32_t i = 0, to = 0; parent && i < parent->children; i++)
         if (parent->child[i] != m) parent->child[to++] = parent->child[i];
     if (parent) { parent->children--; mlc__root(parent)->dirty = true; }
@@ -44094,7 +44097,7 @@ static void mlc__module_made(mlc_module *m, mlc_tensor *const *out, int32_t n_ou
     if (m->ctx->dry_run) {
         m->out_ndim = out[0]->ndim;
         memcpy(m->out_shape, out[0]->shape, sizeof m->out_shape);
-    } else if (m->hook && !m->ctx->again) {      /* what it runs has places of its own */
+    } else if (m->hook && !m->ctx->again) {      /* modules in it have their own */
         struct mlc__sequence *outer = m->ctx->installed.sequence;
         m->ctx->installed.sequence = NULL;
         const bool keep = m->hook(m->hook_user, m, out, n_out);
@@ -44285,7 +44288,7 @@ MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
     const bool fits = mlc__eval_fits(m);
-    if (!fits) m->evals_lost++;        /* its end must end nothing */
+    if (!fits) m->evals_lost++;        /* so that its end ends no other */
     MLC__REQUIRE(m->ctx, fits, STATE, "eval_begin: 8 are open on a %s; is a mlc_eval_end missing?",
                  m->cls.name);
     mlc__eval_push(m);
@@ -44342,9 +44345,9 @@ static mlc_status mlc__list_of(mlc_module *m, mlc__list *e)
 /* A walk over one module that looks up each name in the list of the other: first over `to` with the
  * list of `from`, which also checks, then over `from` with the list of `to`. */
 typedef struct mlc__pairing {
-    const char   *what, *side;         /* side: that of the entries                            */
+    const char   *what, *side;         /* side: name in errors of the listed module            */
     mlc__list    *e;
-    int64_t       at;                  /* where the next is, as a rule                         */
+    int64_t       at;                  /* entry at which the next search begins                */
     bool          check;               /* the walk is over `to`                                */
     mlc_status    status;
 } mlc__pairing;
@@ -44453,7 +44456,7 @@ typedef struct mlc__snap_head { uint64_t mark, bytes, n; } mlc__snap_head;
  * from one. */
 typedef struct mlc__snap {
     mlc_ctx    *ctx;
-    char       *to;                    /* one of both, or neither to count                     */
+    char       *to;                    /* to save; from: to load; both NULL: count             */
     const char *from;
     bool        check;                 /* compare the hashes alone                             */
     size_t      bytes;                 /* of values so far                                     */
@@ -44666,7 +44669,7 @@ static mlc_module *mlc__clone_module(mlc__cloning *c, const mlc_module *from)
     m->training = from->training;
     m->piece = from->piece;
     m->segment = from->segment;
-    m->alone = m->piece != NULL;         /* hooks stay with the other */
+    m->alone = m->piece != NULL;         /* hooks are not cloned */
     m->descs = from->descs;
     mlc__twin_add(c, from, m, true);
     return m;
@@ -44953,7 +44956,7 @@ MLC_IMPL mlc_module *mlc_nn_silu(mlc_ctx *ctx)
 /* User data of functions without parameters that run by themselves: of x alone, or of x and a
  * number. */
 typedef struct mlc__fn_user {
-    mlc_tensor *(*fn)(mlc_tensor *x), *(*fn_s)(mlc_tensor *x, double s);      /* one of both */
+    mlc_tensor *(*fn)(mlc_tensor *x), *(*fn_s)(mlc_tensor *x, double s);      /* one is NULL */
     double s;
 } mlc__fn_user;
 
@@ -45418,7 +45421,7 @@ static mlc_status mlc__scale_set(const mlc__scale_user *u, mlc_tensor *x, double
     mlc_tensor *to[2] = { u->mean, u->scale }, *from[2];
     mlc_dims rows = mlc_dims_of(x->ndim - 1, NULL);
     for (int32_t d = 0; d < rows.n; d++) rows.v[d] = d;
-    if (rows.n == 0) x = mlc_unsqueeze(x, 0);              /* no axes would be all of them */
+    if (rows.n == 0) x = mlc_unsqueeze(x, 0);              /* an empty list would mean all axes */
     if (rows.n == 0) rows = mlc_dims1(0);
     mlc__scale_read(mlc_min(x, rows, false), at);
     mlc__scale_read(mlc_max(x, rows, false), at + n);
@@ -45715,7 +45718,7 @@ MLC_IMPL mlc_module *mlc_nn_sequential_named(mlc_ctx *ctx, int32_t n,
     const char *what = "nn_sequential_named";
     mlc_module *m = mlc__sequential_begin(ctx, what, n, children);
     for (int32_t i = 0; i < n && m; i++) {
-        const char *name = children[i].name ? children[i].name : "";       /* refused as such */
+        const char *name = children[i].name ? children[i].name : "";       /* "" is refused */
         if (!mlc__sequential_take(m, what, name, children[i].module)) return NULL;
     }
     return m;
