@@ -36159,8 +36159,8 @@ MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
  *
  * Operands are x [..,n], then weight [n] and bias [n] as far as they are given, so their places
  * among the inputs vary; mlc__norm_weight and mlc__norm_bias find them. The node has a second
- * output that the caller never sees: three f64 per row, from which backward computes x normalized
- * without a second pass over the statistics. With a 16-bit x the weight and bias may stay f32, as
+ * output that the caller never sees: three f64 per row (a shift, mean - shift, and the factor),
+ * from which backward normalizes x again. With a 16-bit x the weight and bias may stay f32, as
  * autocast leaves them. */
 
 /* Parameters of the node; weight and bias: is that operand present? */
@@ -36255,9 +36255,9 @@ static mlc_tensor *mlc__norm_grad_of(mlc_node *nd, int i, bool there, mlc_tensor
     return g;
 }
 
-/* Backward: dx, dweight and dbias in one kernel call, which reads x and dy once for all three. The
- * kernel sums dweight and dbias over all rows in f64 in its workspace. Gradients that are not
- * wanted stay NULL; rows of no elements have none to write. */
+/* Backward: dx, dweight and dbias in one kernel call. The kernel sums dweight and dbias over all
+ * rows in f64, in its workspace. Gradients that are not wanted stay NULL. Rows without elements
+ * have no gradients to write; without rows, dweight and dbias become 0. */
 static mlc_status mlc__norm_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     struct mlc_k_norm_grad a;
@@ -40894,6 +40894,7 @@ MLC_IMPL mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending)
     return y;
 }
 
+/* topk with largest is the beginning of a descending sort; k 0 gives empty outputs. */
 MLC_IMPL mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool largest,
                               mlc_tensor **indices)
 {
@@ -42935,8 +42936,8 @@ MLC_IMPL mlc_gradcheck_desc mlc_gradcheck_desc_make(void)
 }
 
 /* Checks the arguments by conditions that NaN fails, too, then all gradients in one scope. Leaves
- * the inputs with their values and without gradients. Errors of fn and of backward are returned; a
- * wrong gradient is none, it sets report->ok to false. */
+ * the inputs with their values and with gradients cleared. Errors of fn and of backward are
+ * returned; a wrong gradient is no error, but report->ok is false. */
 MLC_IMPL mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                   const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report)
 {
@@ -42980,7 +42981,8 @@ MLC__LEVEL_WARM
  *   build (first forward,     the root's block:  values  [ p0 | pad | p1 | pad | p2 | .. ]
  *     optimizer or load)                         grads   [ those that are trainable, alike ]
  *   forward, backward, step   tensors of parameters are views of the block, at 64-byte steps
- *   tie, add, to, thaw        the root is dirty: the next build lays out anew and moves values
+ *   tie, add, bind            the root is dirty: the next build lays out anew and moves values
+ *   to, rebuild               lay out at once; values are cast, gradients are gone
  *   free                      children first; the parameters that another tree shares stay
  *
  * The build walks the root's tree three times: to count the parameters, to place each of them (a
