@@ -37102,8 +37102,9 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.ATTENTION ---------------------------------- softmax(q k^T) v in one operation
- * Scaled dot-product attention, softmax(scale q k^T + mask) v, as one operation. Its kernel makes
- * the scores of the rows in work only and never stores all [t,s] of them. Operands:
+ * Scaled dot-product attention, softmax(scale q k^T + mask) v, as one operation. No kernel stores
+ * all [t,s] scores: the definition makes them row by row (IMPL.KERNELS.ATTENTION), levels with
+ * vectors block by block with an online softmax (IMPL.KERNELS.FLASH). Operands:
  *
  *   q [b,h,t,d]   k [b,hk,s,d]   v [b,hk,s,dv]   hk divides h: head i reads k, v of i / (h / hk)
  *   mask          bool (true takes part) or float (added), broadcast to [b,h,t,s]
