@@ -31556,18 +31556,31 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
- * Each operation with an input that wants a gradient leaves a node; the tape is a list of them,
- * youngest first, which is an order in which backward may run. A base tensor owns its gradient; a
- * view of it has none and reads and writes its part of the base's, through the same strides.
- * Gradients of results live from their first write to the backward of the operation that made them;
- * those of leaves stay, and are fresh (to be added to) or stale (to be overwritten). The first
- * write of a stale gradient overwrites it (beta = 0): there is no clearing pass, but for parts,
- * which clear the whole first. A node saves tensors by counting on their storage: a module's
- * forward that ends gives memory back at once if nobody counts, else at the last backward that
- * needs it. Saved versions are compared, so a write in between is an error and no wrong number.
- * After backward a node is done; a second time is an error. */
+ * Reverse mode. Each operation with an input that requires a gradient leaves a node, and the tape
+ * is the context's one list of nodes, youngest first: backward walks it from y's node to older
+ * ones, an order in which each node runs after all that read its results.
+ *
+ *   forward   mlc__begin -> params set by the caller -> mlc__finish:
+ *                 shape (outputs, saves) -> mlc__storage_fill -> forward -> mlc__tape_add
+ *   tape      ctx->tape -> node n -> ... -> node k -> floor (NULL, or youngest of the outer tape)
+ *                          | in[], out[], saved[] -> tensors -> storage (saves counts the nodes)
+ *   backward  mlc__backward_run: seed of y -> for each node reached: mlc__node_backward
+ *                 (done? versions? then op->backward) -> mlc__node_release
+ *
+ * A base tensor owns its gradient (base->grad); a view of it has none and reads and writes its part
+ * of the base's, through the same strides. The gradient of a result is allocated at its first write
+ * and freed when the backward of the operation that made the result has run. The gradient of a leaf
+ * stays. It is fresh (backward adds to it) or stale (the first write overwrites it, beta = 0), so
+ * zero_grad clears no memory; only a first write to a part of it clears the whole before. A node
+ * saves a tensor by counting on its storage. When a module's forward ends, its intermediate
+ * storages are freed at once if no node has saved them, else after the last backward that reads
+ * them. The version of a saved storage is compared before backward reads it, so that a write in
+ * between is an error and never a wrong gradient. A node whose backward has run is done; a second
+ * backward through it is an error. */
 
-/* t = value, whatever its strides and whatever bits are there now. */
+/* Sets all elements of t to value, whatever its strides. Memory without holes is filled as one run;
+ * else a one-element temporary is filled and cast to t by broadcasting, which writes no element of
+ * the base outside t. Never reads t, so uninitialised bits (a NaN) do no harm. */
 static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double value)
 {
     mlc__temp one;
@@ -31579,11 +31592,14 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
-/* An argument that is no tensor: where the node has it. A table of them ends with MLC__ARGS_END. */
+/* One argument of an operation that is not a tensor, described so that hooks can read it: its name,
+ * offset and size within the node, and kind. Each operation has a static array of them, which ends
+ * with MLC__ARGS_END. */
 typedef struct mlc__arg { const char *name; uint16_t at, bytes; uint8_t kind; } mlc__arg;
 
-/* Kinds beside those of mlc_arg_kind, which hooks get as integers: a mask of axes, mlc_dims, and
- * int64_t of which there are as many as input 0 has axes. */
+/* Kinds of arguments. The first four are public (mlc_arg_kind); hooks get the others as integers:
+ * AXES is a bit mask of axes, DIMS an mlc_dims, EACH an array of int64_t with one element for each
+ * axis of input 0. */
 enum {
     MLC__ARG_BOOL = MLC_ARG_BOOL, MLC__ARG_INT = MLC_ARG_INT, MLC__ARG_REAL = MLC_ARG_REAL,
     MLC__ARG_DTYPE = MLC_ARG_DTYPE, MLC__ARG_AXES, MLC__ARG_DIMS, MLC__ARG_EACH
@@ -31593,7 +31609,7 @@ enum {
       (uint16_t)sizeof(((mlc__##op##_spec *)NULL)->member), (uint8_t)MLC__ARG_##kind }
 #define MLC__ARGS_END { NULL, 0, 0, 0 }
 
-/* What autocast makes of an operation's inputs: see IMPL.AMP. */
+/* The rule by which autocast casts the inputs of an operation before it runs: IMPL.AMP reads it. */
 typedef enum mlc__amp_policy {
     MLC__AMP_MATCH,                    /* mixed inputs: to f32                                  */
     MLC__AMP_MATCH_LOW,                /* mixed inputs: to 16 bits                              */
@@ -31610,18 +31626,20 @@ typedef enum mlc__amp_policy {
     MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
 } mlc__amp_policy;
 
-/* Of op->flags, beside mlc_op_flags, for profiles: how many multiplications and additions an
- * operation makes with elements of x, its first input, and of w, later ones. 0: one for each of the
- * result. They are macros, because C++20 deprecates | of two enums. */
+/* Bits of op->flags beside mlc_op_flags, for profiles. They give the number of multiplications and
+ * additions of an operation from the elements of x, its first input, and of w, its later ones; 0 is
+ * one for each element of the result. Macros and no enum, because C++20 deprecates | of two
+ * enums. */
 #define MLC__WORK_ROWS   0x10          /* 2 of each w for each row of x                         */
 #define MLC__WORK_DOT    0x20          /* 2 of the last axis of x for each of the result        */
 #define MLC__WORK_TAPS   0x30          /* 2 of a filter for each of the result                  */
 #define MLC__WORK_SPREAD 0x40          /* 2 of a filter for each of x                           */
 #define MLC__WORK        0x70
 
-/* An operation, and all that others know of it. There is no table of them: what a program does not
- * call the linker drops. shape runs always, forward not in a dry run (NULL: shape has made the
- * output), backward once at most. */
+/* One operation: a constant struct that its section defines and nodes point to. No table lists them
+ * all, so the linker drops the operations that a program does not call. shape always runs; forward
+ * runs unless this is a dry run (NULL: shape has made the output, a view); backward runs once at
+ * most, and only for recorded nodes. */
 struct mlc__op {
     const char *name;
     mlc_status (*shape)(mlc_ctx *ctx, mlc_node *nd);      /* checks, declares outputs and saves */
@@ -31632,7 +31650,7 @@ struct mlc__op {
     uint8_t     flags;                                    /* mlc_op_flags                       */
 };
 
-/* Parameters that many operations have: scalars of a formula, or an axis. */
+/* Parameters that many operations share: up to two scalars of a formula, or one axis. */
 typedef struct mlc__scalars_spec { double s[2]; } mlc__scalars_spec;
 typedef struct mlc__axis_spec { int32_t axis; } mlc__axis_spec;
 MLC__PARAMS(scalars)
@@ -31641,37 +31659,41 @@ static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, scalars, s[0]),
 static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis, axis), MLC__ARGS_END };
 
-/* A view asks its base, which may have become a result since (a change in place). */
+/* Tells whether backward will compute a gradient for t. A view answers for its base, which a change
+ * in place may have made a result after the view was made. */
 MLC__INLINE bool mlc__wants_grad(const mlc_tensor *t)
 {
     return ((t->base ? t->base : t)->flags & MLC__REQUIRES_GRAD) != 0;
 }
 
-/* Ends the tapes that a function of the program left open; outer: of the tape before its call. */
+/* Ends the tapes that a function of the program (a custom operation, a piece, a callback) began and
+ * left open. outer is ctx->inner.outer as it was before the function was called. */
 static void mlc__tapes_back(mlc_ctx *ctx, const mlc__tape *outer)
 {
     while (ctx->inner.end && ctx->inner.outer != outer) ctx->inner.end(ctx);
 }
 
-/* What the innermost tape traces. */
+/* The trace whose first member is the innermost tape's outer; valid only if inner.traced is set. */
 MLC__INLINE const mlc__trace *mlc__trace_of(const mlc_ctx *ctx)
 {
     return (const mlc__trace *)(const void *)ctx->inner.outer;
 }
 
-/* Was t made by an operation on an outer tape? */
+/* Tells whether an operation on an outer tape made t: backward on the inner tape adds to the
+ * gradient of such a tensor and goes no further, as if it were a leaf. */
 MLC__INLINE bool mlc__is_outside(const mlc_tensor *t)
 {
     const mlc_node *nd = (t->base ? t->base : t)->node;
     return nd && nd->at <= t->ctx->inner.at;
 }
 
-/* The context of n inputs; NULL if one of them is NULL, freed or of another context. */
+/* Returns the context of n inputs; NULL with an error if one of them is NULL, has no memory any
+ * more (its scope has ended, it was freed) or belongs to another context. */
 static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = NULL;
-    /* A NULL input is the trace of an error before; without one (all others valid, nothing stands)
-     * it is recorded now. */
+    /* An input is NULL where the call that should have made it failed. That error stands in the
+     * context and mlc__fail keeps it; the message below is recorded only if no error stands. */
     for (int i = n - 1; i >= 0; i--) if (in[i]) ctx = in[i]->ctx;
     if (!ctx) return NULL;
     for (int i = 0; i < n; i++) {
@@ -31687,20 +31709,24 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     return ctx;
 }
 
+/* The same for an operation with one input. */
 static mlc_ctx *mlc__input(const char *what, mlc_tensor *x)
 {
     return mlc__inputs(what, 1, &x);
 }
 
-/* What autocast makes of an operation's inputs. IMPL.AMP installs it: a program without autocast
- * does not link it. False: a cast failed. */
+/* The casts of autocast. IMPL.AMP installs it: a program without autocast does not link it. inputs
+ * replaces elements of in by casts of them, by the policy of op; false means that a cast failed. */
 struct mlc__autocast {
     bool (*inputs)(mlc_ctx *ctx, const mlc__op *op, int n, mlc_tensor **in);
     mlc_dtype low;                     /* to which the operation rounds f32 itself; f32: does not */
 };
 
-/* Begins an operation on n inputs, up to MLC__MAX_IN. The node is on the tape's arena if a gradient
- * will be asked for, else it is `local`. */
+/* Begins an operation on n <= MLC__MAX_IN inputs: checks them, casts them under autocast, and sets
+ * all of the node but its parameters, which the caller writes before mlc__finish. Returns a node in
+ * the scope's arena if an input requires a gradient (bit i of need) or the tape keeps all nodes;
+ * else `local`, a node on the caller's stack, which makes inference cost no memory. NULL with an
+ * error. */
 static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = mlc__inputs(op->name, n, in);
@@ -31734,7 +31760,7 @@ static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_ten
     return nd;
 }
 
-/* The same for up to three inputs by name. */
+/* The same for up to three inputs, passed one by one. */
 static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tensor *a, mlc_tensor *b,
                             mlc_tensor *c)
 {
@@ -31742,7 +31768,8 @@ static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tenso
     return mlc__begin_n(local, op, n, in);
 }
 
-/* Declares the next output; its memory comes after the shape rule. */
+/* Declares the next output of nd, row-major in the current scope. Called by shape rules; the output
+ * gets its memory in mlc__forward_run, after the rule has succeeded. SHAPE if it is too large. */
 static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
                            const int64_t *shape)
 {
@@ -31755,7 +31782,8 @@ static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t 
     return MLC_OK;
 }
 
-/* Declares an output that lies as x does, if that fills a block: channels stay last. */
+/* Declares an output with the shape and, if x is a permutation of a dense block, also the strides
+ * of x: a tensor with channels last stays so through elementwise operations. */
 static mlc_status mlc__out_like(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, const mlc_tensor *x)
 {
     MLC__TRY(mlc__out(ctx, nd, dtype, x->ndim, x->shape));
@@ -31766,7 +31794,8 @@ static mlc_status mlc__out_like(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, con
     return MLC_OK;
 }
 
-/* Keeps t's memory until nd's backward has run. */
+/* Saves t for nd's backward: its storage is not freed before that, and its version is compared
+ * then. Does nothing for a node that is not recorded. */
 static void mlc__save(mlc_node *nd, mlc_tensor *t)
 {
     if (!nd->recorded) return;
@@ -31775,8 +31804,9 @@ static void mlc__save(mlc_node *nd, mlc_tensor *t)
     t->storage->saves++;
 }
 
-/* first: the first element of a dense block that is NaN or Inf, or -1; other tensors are passed
- * over. A copy to the host each time: for debugging only. */
+/* Finds the first NaN or Inf of t and stores its index in memory order in *first, or -1. Integers,
+ * empty tensors and tensors with holes are passed over as finite. Copies a number to the host,
+ * which waits for a device: for mlc_anomaly only. */
 static mlc_status mlc__not_finite(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
                                   int64_t *first)
 {
@@ -31794,6 +31824,8 @@ static mlc_status mlc__not_finite(mlc_ctx *ctx, const mlc_tensor *t, const char 
     return st;
 }
 
+/* Fails with VALUE if t has a NaN or Inf; the message names the operation and its side, "forward"
+ * or "backward". Installed by mlc_anomaly as anomaly->check. */
 static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const char *what,
                                      const char *side)
 {
@@ -31804,7 +31836,8 @@ static mlc_status mlc__anomaly_check(mlc_ctx *ctx, const mlc_tensor *t, const ch
     return MLC_OK;
 }
 
-/* Shape rule, memory of the outputs, kernel. */
+/* Runs an operation, recorded or not: its shape rule, the allocation of its outputs, its forward. A
+ * dry run ends after the allocation, which only counts bytes. */
 MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(nd->op->shape(ctx, nd));
@@ -31820,13 +31853,15 @@ MLC__APART mlc_status mlc__forward_run(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Calls the hooks for a moment of nd; without hooks it is a comparison. */
+/* Tells the installed hooks that nd has come to this moment, with the status so far. Without hooks
+ * it costs one comparison. */
 MLC__APART void mlc__tell(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     if (ctx->installed.watch) ctx->installed.watch->op(ctx, nd, moment, st);
 }
 
-/* The next node of the tape. One that only grows is warned of, once in a context's life. */
+/* Appends nd to the tape. A tape that reaches MLC__TAPE_LONG nodes most likely belongs to a loop
+ * that lacks its scope; a warning says so once in a context's life. */
 static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
 {
     nd->prev = ctx->tape;
@@ -31838,7 +31873,9 @@ static void mlc__tape_add(mlc_ctx *ctx, mlc_node *nd)
              "not ended; does each step of a loop have its mlc_scope_begin and mlc_scope_end?");
 }
 
-/* Runs an operation and records it; its first output, or NULL. */
+/* Runs the operation that mlc__begin began, with the parameters that the caller has set, and
+ * records it. Returns its first output, or NULL with an error; then the node's saves and uses are
+ * undone and the tape is as before. On a traced tape (IMPL.RECOMPUTE) the trace runs it instead. */
 static mlc_tensor *mlc__finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
@@ -31852,10 +31889,10 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     mlc__tell(ctx, nd, MLC__FORWARD_ENDS, st);
     MLC__LEAVE(ctx);
     if (st != MLC_OK) {
-        mlc__node_unsave(nd);          /* nobody will run its backward */
+        mlc__node_unsave(nd);          /* its backward will never run */
         return NULL;
     }
-    /* Integer outputs (a cast to i64) stay without a node: no gradient flows through them. */
+    /* Integer outputs (a cast to i64, indices) get no node: no gradient flows through them. */
     if (nd->recorded) {
         mlc__tape_add(ctx, nd);
         for (int i = 0; i < nd->n_out; i++) {
@@ -31870,20 +31907,22 @@ static mlc_tensor *mlc__finish(mlc_node *nd)
     return nd->out[0];
 }
 
-/* May a hook have kept a tensor that it was shown? */
+/* Tells whether a hook of operations is installed, which may have kept a tensor that it was
+ * shown. */
 MLC__INLINE bool mlc__watch_holds(const mlc_ctx *ctx)
 {
     return ctx->installed.watch && ctx->installed.watch->holds;
 }
 
-/* The youngest storage of the scope, for mlc__made_end. */
+/* Returns the youngest storage of the scope: the mark from which mlc__made_end frees. */
 MLC__INLINE const mlc_storage *mlc__made_begin(const mlc_ctx *ctx)
 {
     return ctx->scopes[ctx->depth].storages;
 }
 
-/* Ends an operation that is made of others: frees all that was made since mlc__made_begin but y,
- * unless it is recorded or hooks may hold it. Returns y. */
+/* Ends an operation that is composed of others: frees the intermediate tensors made since
+ * mlc__made_begin, all but y, if no gradient flows through y and no tape or hook can still read
+ * them. Returns y, also where it is NULL. */
 static mlc_tensor *mlc__made_end(mlc_tensor *y, const mlc_storage *before)
 {
     if (!y || mlc__wants_grad(y) || y->ctx->inner.keep || mlc__watch_holds(y->ctx)) return y;
@@ -31893,7 +31932,9 @@ static mlc_tensor *mlc__made_end(mlc_tensor *y, const mlc_storage *before)
     return y;
 }
 
-/* What is a scope's alone, and made in the current one. */
+/* Frees t's memory before its scope ends, if only the scope still needs it: made in the current
+ * scope, saved by no node, not kept by a hook, shared with no tensor that the tape follows. Else
+ * does nothing, so that a program may call it for any tensor. */
 MLC_IMPL void mlc_drop(mlc_tensor *t)
 {
     if (!t || t->ctx->inner.keep || mlc__wants_grad(t) || mlc__base(t)->node) return;
@@ -31902,21 +31943,25 @@ MLC_IMPL void mlc_drop(mlc_tensor *t)
         !s->kept && !s->shared) mlc__storage_release(s);
 }
 
-/* NULL also for a parameter that is not built yet. */
+/* The flat block in which base's values and gradient are; NULL if base is not a parameter, or is
+ * one that is not built yet. */
 static mlc__flat *mlc__flat_of(mlc_tensor *base)
 {
     return base->flags & MLC__PARAM ? ((mlc__param *)base)->flat : NULL;
 }
 
-/* Frozen parameters have lost the flag; buffers never had it. */
+/* Tells whether p gets a gradient: freezing clears the flag, and buffers never have it. */
 static bool mlc__trainable(const mlc__param *p) { return !p->buffer && mlc__wants_grad(&p->t); }
 
-/* Bytes of a parameter's place in a flat block, with the padding up to the next cache line. */
+/* Bytes that a parameter takes in a flat block, in the dtype that it is built in, rounded up to
+ * whole cache lines. */
 static size_t mlc__param_bytes(const mlc__param *p)
 {
     return mlc__round_up((size_t)mlc__numel(&p->t) * mlc_dtype_bytes(p->to), MLC__CACHELINE);
 }
 
+/* Makes `grads` the flat's gradient memory: points the gradient of each parameter that has a place
+ * there to it. Frees nothing. */
 static void mlc__flat_grads_at(mlc__flat *flat, void *grads)
 {
     flat->grads = grads;
@@ -31928,7 +31973,9 @@ static void mlc__flat_grads_at(mlc__flat *flat, void *grads)
     }
 }
 
-/* Gradient memory of all trainable parameters of a root, zeroed with its padding. */
+/* Allocates the gradients of all trainable parameters of a module tree at once, unless they are
+ * there already. They begin as zeros, with the padding between them, so that an optimizer may read
+ * whole runs; base->grad_fresh stays 0, so the first backward overwrites them. */
 static mlc_status mlc__flat_grads(mlc__flat *flat)
 {
     mlc_ctx *ctx = flat->ctx;
@@ -31944,13 +31991,15 @@ static mlc_status mlc__flat_grads(mlc__flat *flat)
     return MLC_OK;
 }
 
-/* Was p frozen when its flat was laid out, and is no more? */
+/* Tells whether p was frozen when its flat was laid out, and so has no place for a gradient, but is
+ * trainable now. */
 static bool mlc__param_thawed(const mlc__param *p)
 {
     return p->flat && p->grad_offset < 0 && mlc__trainable(p);
 }
 
-/* A block of so many bytes that begins with the gradients that there are; NULL with an error. */
+/* Allocates a gradient block of so many bytes that begins with a copy of the flat's present one;
+ * the rest is zero. NULL with an error. The present block stays in use. */
 static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
 {
     mlc_ctx *ctx = flat->ctx;
@@ -31962,8 +32011,11 @@ static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
     return NULL;
 }
 
-/* If p was unfrozen after the build: a new block for the gradients of its flat, with room for all
- * in it that were. mlc__thaw_end puts it to use. */
+/* First half of unfreezing p after its build: allocates, kept by the flat until mlc__thaw_end, a
+ * gradient block that also has a place for each unfrozen parameter. One block serves all parameters
+ * of the flat, so the second call for the same flat does nothing. Changes nothing else: if one of
+ * several trees has no memory, none is changed. Also does nothing where no gradients are allocated
+ * yet. */
 static mlc_status mlc__thaw_begin(mlc__param *p)
 {
     mlc__flat *flat = p->flat;
@@ -31975,9 +32027,9 @@ static mlc_status mlc__thaw_begin(mlc__param *p)
     return flat->room ? MLC_OK : flat->ctx->status;
 }
 
-/* What was unfrozen gets a place for its gradient, after those of the others, whose gradients stay
- * as they are; values do not move, and the tape may have operations on them. The layout is new,
- * which is how optimizers notice. */
+/* Gives each unfrozen parameter of the flat a place for its gradient, after the present gradients,
+ * which keep their values. Parameters do not move, so operations on the tape stay valid. The flat's
+ * layout gets a new number, by which optimizers notice that their state needs more entries. */
 static void mlc__flat_thaw(mlc__flat *flat)
 {
     mlc_ctx *ctx = flat->ctx;
@@ -31995,7 +32047,8 @@ static void mlc__flat_thaw(mlc__flat *flat)
     flat->room = NULL;
 }
 
-/* st: of each mlc__thaw_begin; after an error p is frozen again. */
+/* Second half of unfreezing p. With st OK puts the new block to use; with an error of any
+ * mlc__thaw_begin drops it and freezes p again. */
 static void mlc__thaw_end(mlc__param *p, mlc_status st)
 {
     if (!mlc__param_thawed(p)) return;
@@ -32005,12 +32058,15 @@ static void mlc__thaw_end(mlc__param *p, mlc_status st)
     p->t.flags &= ~MLC__REQUIRES_GRAD;
 }
 
-/* Changes whenever the values may have. */
+/* A number that changes with each write to the storage and each host pointer given out. Through
+ * such a pointer the program may write later without a change of the stamp, so callers test
+ * `handed`, too. */
 static uint64_t mlc__stamp(const mlc_storage *s) { return (uint64_t)s->version << 32 | s->handed; }
 
-/* Of each row of p's gradient, as it lies there, stale or fresh: may it be other than 0? NULL: each
- * may. A record that an embedding's backward leaves on the device; any other write to the gradient
- * ends it, and a pointer to its memory, through which the program may write at any time. */
+/* Returns a byte for each row of p's gradient, on the device: 0 where the row is surely all zeros.
+ * NULL where nothing is known, so that each row may be other than 0. The backward of an embedding
+ * leaves this record. Any later write to the gradient changes the stamp and so ends it, as does a
+ * host pointer to the gradient, through which the program may write at any time. */
 static uint8_t *mlc__param_touched(const mlc__param *p)
 {
     const mlc_storage *g = &p->grad_storage;
@@ -32019,9 +32075,9 @@ static uint8_t *mlc__param_touched(const mlc__param *p)
                                                                                        : NULL;
 }
 
-/* Memory for the gradient of a base, not initialised: parameters' all at once in their flat block;
- * a result's in the current scope; that of a leaf, or of what an outer tape made, in its own, so
- * that it lives as long. */
+/* Allocates the gradient of a base, uninitialised. That of a parameter comes with all others of its
+ * flat block; that of a result is in the current scope, as backward frees it; that of a leaf, or of
+ * a result of an outer tape, is in the scope of base, so that it lives as long as base. */
 static mlc_status mlc__grad_alloc(mlc_tensor *base)
 {
     mlc__flat *flat = mlc__flat_of(base);
@@ -32042,7 +32098,8 @@ static mlc_status mlc__grad_alloc(mlc_tensor *base)
     return MLC_OK;
 }
 
-/* g describes the gradient of t within its base's gradient. */
+/* Makes g a tensor over the gradient of t: t's geometry within its base's gradient. g is the
+ * caller's, mostly on the stack, and is of no scope's list. base->grad must exist. */
 static void mlc__grad_view(mlc_tensor *t, mlc_tensor *g)
 {
     mlc_tensor *base = mlc__base(t);
@@ -32061,14 +32118,16 @@ static void mlc__grad_view(mlc_tensor *t, mlc_tensor *g)
         g->shape[d] = t->shape[d];
         g->stride[d] = t->stride[d];
     }
-    /* A base with holes or repeats cannot lend its strides: its gradient is row-major. */
+    /* A base with holes or repeats cannot give its strides to its gradient, which is row-major. */
     if (base->flags & MLC__PERMUTED) return;
     mlc__row_major(g->ndim, g->shape, g->stride);          /* t is its own base: see view ops */
     g->offset = 0;
     g->flags |= MLC__DENSE | MLC__PERMUTED;
 }
 
-/* Opens the gradient of t for writing: *accumulate tells whether to add or to overwrite. */
+/* Opens the gradient of t for the writes of a backward; g becomes the tensor to write. *accumulate
+ * is true if the writer must add to g, false if it must overwrite every element. A first write to a
+ * part of the base fills the rest with zeros before, and then adds. */
 static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
 {
     mlc_tensor *base = mlc__base(t);
@@ -32088,17 +32147,21 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
     return MLC_OK;
 }
 
-/* Is the use whose backward runs the only one that the gradient of this parameter comes from? No
- * other node will read the parameter then, either. */
+/* Tells whether the node whose backward runs now is the only one that uses this parameter, so that
+ * it makes the whole gradient and no later node reads the value: then a step inside backward may
+ * use both at once. */
 MLC__INLINE bool mlc__grad_is_whole(const mlc__param *p)
 {
     return !p->t.grad_fresh && p->uses == 1;
 }
 
-/* Did input i want a gradient when nd was recorded? What was saved follows from that. */
+/* Tells whether input i required a gradient when nd was recorded, which decided the tensors that
+ * the node saved. */
 MLC__INLINE bool mlc__needs(const mlc_node *nd, int i) { return (nd->need >> i & 1u) != 0; }
 
-/* Gradient of nd's input i, if it is wanted (and has not been frozen since). */
+/* Opens the gradient of nd's input i for its backward. False: no gradient is needed (the input did
+ * not require one, or was frozen since), or *st is an error, which makes all later calls return
+ * false. Goes through ctx->installed, so that forward alone does not link mlc__grad_open. */
 static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
 {
     if (*st != MLC_OK || !mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return false;
@@ -32106,14 +32169,14 @@ static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, m
     return *st == MLC_OK;
 }
 
-/* What backward begins with where input 0 alone has a gradient. */
+/* The two gradients of a backward with one input and one output; a local of op->backward. */
 typedef struct mlc__grads {
     mlc_tensor dy, dx;                 /* dx is written, or added to */
     bool       acc;
     mlc_status st;
 } mlc__grads;
 
-/* False: there is nothing to do, or st is an error. */
+/* Opens both. False: nothing is to be done, or g->st is an error; the caller returns g->st. */
 static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
 {
     g->st = MLC_OK;
@@ -32121,8 +32184,9 @@ static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
     return mlc__grad_in(nd, 0, &g->dx, &g->acc, &g->st);
 }
 
-/* After its backward: gradients of its outputs have been used, saved memory is one user poorer. In
- * place the gradient has become that of the old values. */
+/* After nd's backward: frees the gradients of its outputs, which no older node reads, and takes
+ * back its saves. In place the result is the input, and its gradient has become the gradient of the
+ * old values, which older nodes read: it stays. */
 static void mlc__node_release(mlc_node *nd)
 {
     for (int i = 0; i < nd->n_out && !(nd->flags & MLC_OP_INPLACE); i++) {
@@ -32134,7 +32198,8 @@ static void mlc__node_release(mlc_node *nd)
     mlc__node_unsave(nd);
 }
 
-/* Checks first, so that a node that cannot run has changed nothing. */
+/* Runs nd's backward. All checks come first, so that a node that cannot run has changed nothing:
+ * STATE if it ran before or its file is closed, VALUE if a saved tensor was written to since. */
 static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__REQUIRE(ctx, !nd->done, STATE,
@@ -32154,7 +32219,8 @@ static mlc_status mlc__node_backward(mlc_ctx *ctx, mlc_node *nd)
     return ctx->installed.anomaly ? ctx->installed.anomaly->grads(ctx, nd) : MLC_OK;
 }
 
-/* A parameter or a loader's batch goes: what was recorded with it cannot run backward any more. */
+/* Called before a parameter or a loader's batch is freed: ends the nodes that read it, which then
+ * count as done, and takes away their pointers to it. */
 static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
 {
     for (mlc_node *nd = ctx->tape; nd; nd = nd->prev) {
@@ -32168,8 +32234,9 @@ static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
     }
 }
 
-/* After a failure: gradients that may be half made are stale, and parameters block their optimizer,
- * which could not tell a missing gradient from one that was lost. */
+/* After a failed backward: gradients from `from` back to `floor` may be incomplete. Those of leaves
+ * become stale, those of results are freed, and parameters are marked half, so that their optimizer
+ * refuses its step: it could not tell a gradient that was lost from one that was never made. */
 static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
 {
     for (mlc_node *nd = from; nd && nd != floor; nd = nd->prev) {
@@ -32186,7 +32253,8 @@ static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
     }
 }
 
-/* The seed of backward: dy, or ones. */
+/* Writes the first gradient of a backward: dy, broadcast to y, or ones, into the gradient of y, or
+ * adds it if y already has one. */
 MLC__APART mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
     mlc_tensor g;
@@ -32197,8 +32265,10 @@ MLC__APART mlc_status mlc__backward_seed(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor
     return mlc__set(ctx, "backward", &g, 1.0);
 }
 
-/* May dy itself be y's gradient while y's node runs, instead of a copy? If it lies like one, and
- * the node does not write there: to what it spends, in place, to the gradient of an input. */
+/* Tells whether dy itself can stand for y's gradient while y's node runs, which saves a copy: dy
+ * must be the library's memory with y's dense geometry, y must have no gradient yet, and the node
+ * must not write there, neither to its result's gradient (MLC_OP_SPENDS, in place) nor because dy
+ * is the gradient of one of its inputs. */
 static bool mlc__seed_lends(const mlc_tensor *y, const mlc_tensor *dy)
 {
     const mlc_node *nd = y->node;
@@ -32214,8 +32284,9 @@ static bool mlc__seed_lends(const mlc_tensor *y, const mlc_tensor *dy)
     return true;
 }
 
-/* From y's node back: a node without a gradient at any output is not on the way to a leaf from y.
- * Later nodes than y's cannot have made y. */
+/* Seeds y and runs all nodes from y's back to the innermost tape's floor; nodes younger than y's
+ * cannot have made y. A node none of whose outputs has a gradient by now does not lead from a leaf
+ * to y, and is passed over. Hooks see each node before and after. */
 static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
 {
     bool lent = mlc__seed_lends(y, dy);
@@ -32234,11 +32305,13 @@ static mlc_status mlc__backward_run(mlc_ctx *ctx, mlc_tensor *y, mlc_tensor *dy)
         if (st == MLC_OK) mlc__node_release(nd);
         mlc__tell(ctx, nd, MLC__BACKWARD_ENDS, st);
         MLC__TRY(st);
-        MLC__TRY(ctx->status);         /* what a hook raised */
+        MLC__TRY(ctx->status);         /* an error that a hook raised */
     }
     return MLC_OK;
 }
 
+/* The checks of mlc_backward_from, before anything is changed: y requires a gradient, is of the
+ * innermost tape and its scope is open; dy is of the same context and dtype and broadcasts to y. */
 MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, const mlc_tensor *dy)
 {
     MLC__REQUIRE(ctx, y != NULL, ARG, "backward: y is NULL; look at what should have made it");
@@ -32261,7 +32334,9 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     return MLC_OK;
 }
 
-/* An error that stands is returned, nothing is done: the loss may be part of what failed. */
+/* Backward from y. An error that stands is returned and nothing is done, as the loss may be part of
+ * what failed. While it runs nothing is recorded, and denormals are flushed. The first call
+ * installs the functions by which operations write gradients. */
 MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
 {
     static const mlc__backward_fns fns = { mlc__grad_open, mlc__sum_into };
@@ -32273,7 +32348,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     if (!MLC__ENTER(ctx, "backward")) return MLC_ERR_STATE;
     ctx->installed.backward = &fns;
     const uint32_t mode = mlc__flush_begin();
-    /* Custom operations call mlc_ functions in here: they must not be recorded. */
+    /* Custom operations call public functions in their backward: these must not be recorded. */
     const bool keep = ctx->inner.keep;
     ctx->inner.keep = false;
     ctx->no_grad++;
@@ -32287,6 +32362,7 @@ MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
     return st;
 }
 
+/* Backward from a loss of one element, seeded with 1. */
 MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
 {
     if (!loss) return MLC_ERR_ARG;
@@ -32299,7 +32375,9 @@ MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
     return mlc_backward_from(loss, NULL);
 }
 
-/* Nodes that have the view t as an input do not use its base any more. */
+/* Makes the view t a tensor of its own over the same memory, which may then be a leaf. Recorded
+ * nodes that read t no longer count as uses of the parameter it was a view of; the storage is
+ * marked aliased, as the tape no longer relates its two tensors. */
 MLC__APART void mlc__view_cut(mlc_tensor *t)
 {
     mlc__param *p = (mlc__param *)t->base;
@@ -32310,7 +32388,9 @@ MLC__APART void mlc__view_cut(mlc_tensor *t)
     t->storage->aliased = true;
 }
 
-/* On a parameter this freezes or unfreezes it: see mlc_module_freeze. */
+/* Makes t a leaf with or without gradient; on a parameter this is freezing and unfreezing, as
+ * mlc_module_freeze does for many. Unfreezing gives the parameter a place in its flat's gradients;
+ * if no memory is left for that it stays frozen. */
 MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
 {
     if (!t) return MLC_ERR_ARG;
@@ -32323,7 +32403,7 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
     MLC__REQUIRE(t->ctx, !t->node && (!t->base || !mlc__wants_grad(t)), STATE,
                  "set_requires_grad: the tensor is the result of an operation; detach it first");
     if (on && !t->base) MLC__TRY(mlc__writable(t, "set_requires_grad"));
-    if (t->base) mlc__view_cut(t);     /* of what needs no gradient: a leaf of its own */
+    if (t->base) mlc__view_cut(t);     /* its base needs no gradient: t is a leaf of its own */
     t->flags = on ? t->flags | MLC__REQUIRES_GRAD : t->flags & ~MLC__REQUIRES_GRAD;
     if (!on || !(t->flags & MLC__PARAM)) return MLC_OK;
     const mlc_status st = mlc__thaw_begin((mlc__param *)t);
@@ -32333,27 +32413,31 @@ MLC_IMPL mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on)
 
 MLC_IMPL bool mlc_requires_grad(const mlc_tensor *t) { return t && mlc__wants_grad(t); }
 
+/* Returns a new tensor, in the current scope's arena, over the gradient of a leaf or of a view of
+ * one; NULL where the gradient is stale or was never made, without an error. */
 MLC_IMPL mlc_tensor *mlc_grad(mlc_tensor *t)
 {
     mlc_tensor *base, *g;
     if (!t) return NULL;
     base = mlc__base(t);
-    /* The gradient of a result is gone by now, and never was anyone else's. */
+    /* The gradient of a result is backward's own: it is freed before the program could read it. */
     if (!base->grad || base->node || !base->grad_fresh) return NULL;
     g = MLC__ARENA(mlc_tensor *, t->ctx, sizeof *g);
     if (g) mlc__grad_view(t, g);
     return g && mlc__alive(g, "grad") == MLC_OK ? g : NULL;
 }
 
-/* No memory is touched: the next first write overwrites. */
+/* Marks the gradient stale. No memory is touched, as the next first write overwrites it. */
 MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
 {
     if (t) mlc__base(t)->grad_fresh = 0;
 }
 
+/* no_grad counts how many begins are open; mlc__begin_n records only at 0. */
 MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
 MLC_IMPL void mlc_no_grad_end(mlc_ctx *ctx) { if (ctx && ctx->no_grad > 0) ctx->no_grad--; }
-/* Forgets the innermost tape's nodes and makes its results tensors like others. */
+/* Ends the innermost tape: its nodes give up their saves, its results become tensors without a
+ * node, and the outer tape and its no_grad are the context's again. */
 static void mlc__tape_close(mlc_ctx *ctx)
 {
     const mlc__tape tape = ctx->inner;
@@ -32364,7 +32448,7 @@ static void mlc__tape_close(mlc_ctx *ctx)
     ctx->tape = tape.floor;
     ctx->recorded = tape.at;
     ctx->no_grad = tape.no_grad;
-    /* Scopes begun since then go back to the outer tape. */
+    /* Scopes begun since then, and still open, return to the outer tape's end when they end. */
     for (int32_t i = tape.depth + 1; i <= ctx->depth; i++) {
         ctx->scopes[i].tape = tape.floor;
         ctx->scopes[i].recorded = tape.at;
@@ -32372,6 +32456,9 @@ static void mlc__tape_close(mlc_ctx *ctx)
     ctx->inner = *tape.outer;
 }
 
+/* Begins a tape within the present one: its floor is the present youngest node, and no_grad starts
+ * at 0 again. The present tape is copied to the scope's arena, where inner.outer finds it; so the
+ * scope's end, which frees the arena, ends the tape before. */
 MLC_IMPL mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -32385,6 +32472,7 @@ MLC_IMPL mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep)
     return MLC_OK;
 }
 
+/* Ends the innermost tape; STATE on the context's first one, which has no end function. */
 MLC_IMPL mlc_status mlc_tape_end(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -32394,6 +32482,8 @@ MLC_IMPL mlc_status mlc_tape_end(mlc_ctx *ctx)
     return MLC_OK;
 }
 
+/* Checks the gradients of nd's inputs after its backward has written to them: whole gradients of
+ * the bases, as a view's part may have holes. Installed by mlc_anomaly as anomaly->grads. */
 static mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++) {
@@ -32405,13 +32495,15 @@ static mlc_status mlc__anomaly_of_grads(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* The functions are installed only here, so that a program without it links no checks. */
 MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
 {
     static const mlc__anomaly fns = { mlc__anomaly_check, mlc__anomaly_of_grads };
     if (ctx) ctx->installed.anomaly = on ? &fns : NULL;
 }
 
-/* Inputs from `first` on are of one dtype: there is no promotion. The message names the cast. */
+/* Fails with DTYPE unless all inputs from `first` on are of one dtype: operations promote nothing,
+ * and the message names the cast to write. */
 static mlc_status mlc__require_same(mlc_ctx *ctx, const mlc_node *nd, int first)
 {
     for (int i = first + 1; i < nd->n_in; i++)
@@ -32422,7 +32514,7 @@ static mlc_status mlc__require_same(mlc_ctx *ctx, const mlc_node *nd, int first)
     return MLC_OK;
 }
 
-/* Every input float, all of one dtype. */
+/* Fails with DTYPE unless every input is a float, and all are of one dtype. */
 static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
 {
     for (int i = 0; i < nd->n_in; i++)
@@ -32432,7 +32524,8 @@ static mlc_status mlc__require_float(mlc_ctx *ctx, const mlc_node *nd)
     return mlc__require_same(ctx, nd, 0);
 }
 
-/* is: "labels are", where name is "labels". */
+/* Fails with DTYPE unless t, labels or indices, is i64. `is` is name and verb of the message, such
+ * as "labels are", and `name` is "labels". */
 static mlc_status mlc__require_i64(mlc_ctx *ctx, const char *what, const char *is,
                                    const char *name, const mlc_tensor *t)
 {
