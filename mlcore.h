@@ -9395,13 +9395,18 @@ static int32_t mlc__cpu_count(void)
 #endif /* MLC__HAS_FRAMEWORK */
 
 /* @@ IMPL.TYPES ------------------------------------------ the private structs, top down
- * All structs that several sections share stand here, so that each section can be read with this
- * one open; parameters of operations stand in their blocks. A tensor points to its storage, its
- * base and the node that made it; a storage to its pool block; a module's root to its flat;
- * everything to the context. */
+ * All structs that several sections share are here, so that each section can be read with this one
+ * open. Parameters of operations are in the operations' own sections.
+ *
+ *   mlc_tensor --storage--> mlc_storage --block--> mlc__block (bytes in the pool)
+ *       | --base--> tensor whose storage it shares, if a view
+ *       | --node--> mlc_node that made it --in, out, saved--> tensors
+ *       | --grad--> mlc_storage of its gradient
+ *   mlc__param (a tensor first) --flat--> mlc__flat (values and gradients of one module tree)
+ *   mlc_ctx: scopes[depth] -> chunks, storages | objects (heap) | free_blocks | tape | installed */
 
-/* Bounds of the arrays in these structs. Nothing grows in them: what passes a bound is an error
- * with a message (scopes, groups) or clamped (threads). */
+/* Bounds of the arrays in these structs, which never grow. A request beyond a bound is an error
+ * with a message (scopes, groups), or is clamped (threads). */
 #define MLC__MAX_SCOPES  62            /* in a small fixed block fewer: mlc__tables_of */
 #define MLC__MAX_THREADS 256
 #define MLC__MAX_IN      8              /* LSTM cells: x, h, c, two weights, two biases          */
@@ -9410,8 +9415,8 @@ static int32_t mlc__cpu_count(void)
 #define MLC__MESSAGE     1024
 #define MLC__ERROR_OPS   16
 #define MLC__ERROR_BYTES 64            /* of the device's error word */
-/* Operations on the tape that are warned of: 16 MB of structs, and each backward walks over all. A
- * step of a deep network records hundreds, of one unrolled over a thousand moments some 10,000. */
+/* Number of nodes at which mlc__tape_add warns: 16 MB of structs, which each backward walks. A step
+ * of a deep network records hundreds, one unrolled over a thousand time steps some 10,000. */
 #define MLC__TAPE_LONG   16384
 
 #if defined(MLC_TEST_TINY)             /* edges are the normal case */
@@ -9420,34 +9425,36 @@ static int32_t mlc__cpu_count(void)
 #  define MLC__CHUNK 16384             /* bytes of a scope's arena chunk */
 #endif
 
-/* Of an operation's parameters in its node: as many as those of a sketched linear layer. */
+/* Bytes of an operation's parameters in its node: those of a sketched linear layer, the largest. */
 #define MLC__PARAMS_BYTES 168
 
-/* tensor flags */
+/* Flags of a tensor. */
 #define MLC__REQUIRES_GRAD 1u          /* backward computes its gradient                        */
 #define MLC__DENSE         2u          /* row-major without holes                               */
 #define MLC__PERMUTED      4u          /* a base whose gradient may have its very strides       */
-#define MLC__PARAM         8u          /* lies in a mlc__param                                  */
+#define MLC__PARAM         8u          /* is the first member of an mlc__param                  */
 
-/* The arrays that follow a context, in one piece with it: how many elements each has. */
+/* Sizes of the arrays that follow a context in its one allocation: bytes in all, bytes of the
+ * message, number of scopes and of size classes. They depend on the fixed block: mlc__tables_of. */
 typedef struct mlc__tables {
     size_t  bytes;                     /* of the context with them                              */
     size_t  message;
     int32_t scopes, classes;
 } mlc__tables;
 
-/* A block keeps its size class as long as it has memory; free ones wait in
- * ctx->free_blocks[cls]. */
-typedef struct mlc__block {            /* pool memory: describes it from outside, because the   */
-    void              *ptr;            /* host may not be able to touch it                      */
+/* A piece of pool memory, owned by the storage or workspace that got it, else in the list
+ * ctx->free_blocks[cls]. It keeps its size class as long as it has memory. The descriptor is apart
+ * from the memory, which may be a device's. */
+typedef struct mlc__block {
+    void              *ptr;
     size_t             bytes;
     struct mlc__block *next;
     int32_t            cls;
 } mlc__block;
 
-/* Lives in the arena of its scope, or inside a mlc__param, a loader's column, a mlc__temp.
- * `released` outlives the memory on purpose: whoever still holds a tensor of it gets a STATE
- * error. */
+/* The memory of a tensor and its views. The struct is in the arena of its scope, or inside an
+ * mlc__param, a loader's column or an mlc__temp. It outlives the memory on purpose: `released`
+ * stays true, so that a tensor that still refers to it gives a STATE error. */
 struct mlc_storage {
     mlc_ctx     *ctx;
     void        *data;                 /* NULL: no elements, not built, or released             */
@@ -9461,24 +9468,26 @@ struct mlc_storage {
     bool         dead;                 /* its forward has ended: free at the last use           */
     bool         released, dry;        /* dry: data is only a number of bytes                  */
     bool         aliased;              /* seen by tensors that the tape does not follow        */
-    bool         shared;               /* so, and by one that it follows: not mlc_drop's       */
-    bool         closed;               /* its memory was a file's, which is closed             */
+    bool         shared;               /* also by one that it follows: mlc_drop keeps it       */
+    bool         closed;               /* its memory was a mapped file's, which was closed     */
     bool         kept;                 /* a hook has it: no forward frees it                   */
-    bool         typed;                /* only tensors of this dtype still see what is there   */
-    mlc_dtype    dtype;
-    bool         through_act;          /* a gradient: of what the activation met, not made     */
+    bool         typed;                /* its dtype has changed: only tensors of `dtype` are   */
+    mlc_dtype    dtype;                /* still valid                                          */
+    bool         through_act;          /* a gradient: of the activation's input, not its result */
     bool         bound;                /* a parameter's: memory of the program, never written  */
-    bool         asked;                /* mlc__alive was called of it: the program may have    */
+    bool         asked;                /* mlc__alive has checked it: the program may have      */
                                        /* read its values                                      */
-    uint64_t     seq;                  /* order of creation; 0 for what is no scope's          */
+    uint64_t     seq;                  /* order of creation; 0 if it belongs to no scope       */
 };
 
-typedef struct mlc__chunk {            /* of a scope's arena of small structs                   */
+/* Header of a chunk of a scope's arena, followed by its small structs; `used` counts the header. */
+typedef struct mlc__chunk {
     struct mlc__chunk *next;
     size_t             bytes, used;
 } __attribute__((aligned(16))) mlc__chunk;
 
-/* Scope 0 is the root: it is never ended and holds what is made outside of any scope. */
+/* One open scope: its arena, its storages, and the state of the tape when it began, to which its
+ * end returns. Scope 0 is the root: it never ends and holds tensors made outside of any scope. */
 typedef struct mlc__scope {
     mlc__chunk  *first, *now;          /* now is the last of the list                           */
     mlc_storage *storages;
@@ -9487,7 +9496,9 @@ typedef struct mlc__scope {
     bool         had_error;
 } mlc__scope;
 
-typedef struct mlc__object {           /* header of a heap object: whole cache lines            */
+/* Header of a heap object, directly before its memory; both are whole cache lines. In a fixed block
+ * a gap has one, too (used = 0), of which only bytes and used count. */
+typedef struct mlc__object {
     struct mlc__object *prev, *next;
     size_t              bytes;         /* with this header                                      */
     void               *device_ptr;    /* device memory that the object stands for              */
@@ -9496,11 +9507,11 @@ typedef struct mlc__object {           /* header of a heap object: whole cache l
 
 typedef struct mlc__pool mlc__pool;    /* threads */
 
-/* The one block of a root: values of all its parameters and buffers but bound ones, each from a new
- * cache line, and (later) the gradients of the trainable ones in the same order. So an optimizer
- * sees long runs instead of tensors. A rebuild makes a new flat; the old one dies when all have
- * moved. */
-typedef struct mlc__flat {             /* all parameters of a built module tree               */
+/* All parameters of one built module tree in one block: the values of parameters and buffers, bound
+ * ones excepted, each from a new cache line on, and, once a backward needs them, the gradients of
+ * the trainable ones in the same order. So an optimizer's kernels run over long runs and not over
+ * tensors. A rebuild makes a new flat; the old one is freed when its last parameter has moved. */
+typedef struct mlc__flat {
     mlc_ctx           *ctx;
     struct mlc__param **params;
     int64_t            n;
@@ -9508,10 +9519,12 @@ typedef struct mlc__flat {             /* all parameters of a built module tree 
     size_t             value_bytes, grad_bytes;
     int64_t            id, layout;     /* order of the root; number of the layout              */
     bool               orphan;         /* its root has another; goes when its last param does  */
-    void              *room;           /* NULL, or inside of a call the next block of grads    */
+    void              *room;           /* the next grads: mlc__thaw_begin to mlc__thaw_end     */
 } mlc__flat;
 
-typedef struct mlc__lowered {          /* a parameter as 16-bit products read it               */
+/* A copy of a parameter that products read instead of it: cast to 16 bits, packed, or both. Owned
+ * by the parameter and made again when its stamp differs from the value's. */
+typedef struct mlc__lowered {
     void     *data;                    /* NULL: not made                                       */
     size_t    bytes;
     uint64_t  stamp;                   /* of the parameter's storage: mlc__stamp               */
@@ -9521,26 +9534,28 @@ typedef struct mlc__lowered {          /* a parameter as 16-bit products read it
     bool      remade;                  /* in this step of the optimizer                        */
 } mlc__lowered;
 
-typedef struct mlc__touched {          /* rows of a gradient                                   */
+/* The rows of an embedding's gradient that may be other than 0, as of one stamp of the gradient:
+ * mlc__param_touched. Owned by the parameter. */
+typedef struct mlc__touched {
     uint8_t    *rows;                  /* on the device, a byte each                           */
     const void *of;                    /* the gradient's memory, when it had the stamp         */
     uint64_t    stamp;
 } mlc__touched;
 
-/* A heap object: its address, and so the tensor that mlc_module_declare returned, survives every
- * rebuild; only the two data pointers move. (mlc__param *)tensor is legal where MLC__PARAM is set,
- * since t comes first. */
-typedef struct mlc__param {            /* parameter or buffer; a tensor first                  */
+/* A parameter or buffer of a module, a heap object. Its address, and so the tensor that
+ * mlc_module_declare returned, survives every rebuild: only the data pointers of its two storages
+ * change. (mlc__param *)tensor is legal where MLC__PARAM is set, since t comes first. */
+typedef struct mlc__param {
     mlc_tensor  t;
     mlc_storage value_storage, grad_storage;
     mlc__flat  *flat;                  /* NULL: not built                                      */
     char       *name;                  /* within the module that declared it; its own copy     */
     mlc_init    init;
     uint32_t    visit;                 /* walk that saw it last                                */
-    double      a, b;
+    double      a, b;                  /* arguments of init                                    */
     int64_t     grad_offset;           /* bytes in grads and optimizer state; < 0: none        */
     int32_t     holders;               /* modules that have it                                 */
-    mlc_dtype   to;                    /* which the next build makes of it                     */
+    mlc_dtype   to;                    /* dtype that the next build gives it                   */
     bool        buffer;
     bool        statistic;             /* f32 where mlc_module_to makes others 16-bit          */
     bool        half;                  /* its gradient is incomplete: the step must refuse     */
@@ -9548,29 +9563,32 @@ typedef struct mlc__param {            /* parameter or buffer; a tensor first   
     int32_t     uses;                  /* as input of nodes whose backward has not run         */
     int64_t     blank;                 /* 1 + the row that starts at 0; 0: none                */
     struct mlc__touched *touched;      /* of an embedding, or NULL: see mlc__param_touched      */
-    mlc_optim  *optim;                 /* NULL, or steps it inside backward by `step`,         */
-    int64_t     entry;                 /* as its entry of this number                          */
-    /* A step with the gradient g; *made false: not now, make the gradient. */
+    mlc_optim  *optim;                 /* NULL, or the one that steps it inside backward by    */
+    int64_t     entry;                 /* `step`, as its entry of this number                  */
+    /* One step with the gradient that the product g would make; *made false: not possible now, the
+     * caller must make the gradient. */
     mlc_status (*step)(struct mlc__param *p, const char *what, const struct mlc_k_gemm *g,
                        bool *made);
-    /* Of a bound one: fails and says why. Set by mlc_module_bind: others do not link it. */
+    /* Of a bound one: records the error of a write. Set by mlc_module_bind, or others would link
+     * it. */
     mlc_status (*refuse)(mlc_ctx *ctx, const char *what, const char *name);
     mlc__lowered weight[2];            /* as b of y = x w^T, and of dx = dy w                  */
     struct mlc_k_pack pack;            /* of both, for the optimizer's pass                    */
-    /* Of one that trees may share: a new layout for each. Set by mlc_module_tie. */
+    /* Of one that several trees share: gives each a new layout. Set by mlc_module_tie. */
     void (*anew)(mlc_ctx *ctx);
 } mlc__param;
 
 typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
-/* version: of the storage when it was saved. */
+/* A saved tensor of a node, and its storage's version when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
 
-/* On the tape's arena if recorded, else a local of the function that calls mlc__begin. params are
- * set between mlc__begin and mlc__finish. */
+/* One operation that runs or has run: inputs, outputs, saved tensors and parameters. In the tape's
+ * arena if it is recorded, else a local of the function that calls mlc__begin. Parameters are set
+ * between mlc__begin and mlc__finish. */
 struct mlc_node {
     const mlc__op *op;
     mlc_node      *prev;               /* recorded before this one */
-    const char    *module;             /* path that hooks get, or NULL: not asked for yet      */
+    const char    *module;             /* path that hooks get, or NULL: not needed yet         */
     mlc_tensor    *in[MLC__MAX_IN], *out[MLC__MAX_OUT];
     mlc__saved     saved[MLC__MAX_SAVED];
     int8_t         n_in, n_out, n_saved;
@@ -9580,16 +9598,17 @@ struct mlc_node {
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     int64_t        at;                 /* number of nodes on the tape with this one            */
     union {                            /* of a type that the operation knows: MLC__PARAMS      */
-        unsigned char bytes[MLC__PARAMS_BYTES];            /* so *nd copies values of any type */
-        int64_t whole;                                     /* and these align them             */
+        unsigned char bytes[MLC__PARAMS_BYTES];            /* *nd = *other copies all of them  */
+        int64_t whole;                                     /* these three align them           */
         double  real;
         void   *pointer;
     } params;
 };
 
-/* The parameters of an operation are a struct mlc__NAME_spec in its block, which no section above
- * knows. MLC__PARAMS(NAME) after the struct defines mlc__NAME_params(nd), those of a node. They are
- * read and written as this type alone. */
+/* The parameters of an operation are a struct mlc__NAME_spec in its own section, unknown to
+ * sections above. MLC__PARAMS(NAME) after that struct checks that it fits and defines
+ * mlc__NAME_params(nd), which returns a node's. They are read and written as this type alone
+ * (aliasing). */
 #define MLC__PARAMS(name) \
     typedef char mlc__##name##_fits[sizeof(mlc__##name##_spec) <= MLC__PARAMS_BYTES ? 1 : -1]; \
     MLC__INLINE mlc__##name##_spec *mlc__##name##_params(const mlc_node *nd) \
@@ -9597,36 +9616,38 @@ struct mlc_node {
         return (mlc__##name##_spec *)(uintptr_t)&nd->params; \
     }
 
-/* A tape is a part of the context's one list of nodes: those younger than floor. The first has no
- * floor and no end. */
+/* A tape: the part of the context's one list of nodes that is younger than floor. ctx->inner is the
+ * innermost; the tapes around it are linked by outer. The context's first has no floor and no
+ * end. */
 typedef struct mlc__tape {
     mlc_node *floor;                   /* youngest node outside, or NULL                       */
     int64_t   at;                      /* number of nodes outside                              */
     const struct mlc__tape *outer;     /* in the arena of the scope                            */
     void    (*end)(mlc_ctx *ctx);      /* set by mlc_tape_begin: others do not link it         */
     int32_t   depth, no_grad;          /* scope that it began in; no_grad outside              */
-    bool      keep;                    /* nodes also of what no gradient is asked for          */
+    bool      keep;                    /* also records operations that need no gradient        */
     bool      traced;                  /* no nodes at all: outer is the first of an mlc__trace */
 } mlc__tape;
 
-/* The tape of a piece that runs for the first time: its operations choose what they would choose if
- * they were recorded, and are not. IMPL.RECOMPUTE makes it: others do not link it. */
+/* The tape of a piece's first run: its operations choose kernels and saves as if they were
+ * recorded, but leave no nodes. IMPL.RECOMPUTE makes it: others do not link it. */
 typedef struct mlc__trace {
     mlc__tape outer;                   /* first                                                */
     mlc_tensor *(*finish)(mlc_node *nd);         /* in the place of mlc__finish                */
 } mlc__trace;
 
-/* Makes the message of an error word that the operation `what` caused. */
+/* Records the error that a kernel reported in the device's error word, for the operation `what`. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
 
-/* check fails if an element of t, made by a side ("forward") of the operation `what`, is not
- * finite; grads does for the gradients that a backward wrote. */
+/* The checks of mlc_anomaly. check fails if t, made by one side ("forward") of the operation
+ * `what`, has a NaN or Inf; grads does so for the gradients that nd's backward wrote. */
 typedef struct mlc__anomaly {
     mlc_status (*check)(mlc_ctx *ctx, const mlc_tensor *t, const char *what, const char *side);
     mlc_status (*grads)(mlc_ctx *ctx, const mlc_node *nd);
 } mlc__anomaly;
 
-/* What a context has to release before its memory goes: workers, mappings. */
+/* An object that a context must release before its memory goes: workers of loaders, mappings of
+ * files. A member of that object, in the list ctx->installed.owned. */
 typedef struct mlc__owned {
     struct mlc__owned *prev, *next;
     mlc_ctx *ctx;
@@ -9634,19 +9655,19 @@ typedef struct mlc__owned {
     void   (*release)(void *object);   /* takes it out of the list */
 } mlc__owned;
 
-/* What the first module installs. */
+/* Functions of modules that sections above them call; the first module installs them. */
 struct mlc__modules_fns {
     void   (*release)(mlc_ctx *ctx);
     void   (*trim)(mlc_ctx *ctx);
-    size_t (*place)(const mlc_ctx *ctx, char *text, size_t size);      /* of the current one    */
+    size_t (*place)(const mlc_ctx *ctx, char *text, size_t size);      /* path of the current  */
 };
 
-/* Functions and state of sections that stand below those that call or read them. The linker drops
- * functions that nothing names; so no section names one of a family below it: the family installs a
- * pointer here when a program first uses it, and until then, or again when it ends, the pointer is
- * NULL. The end of a mlc__tape, the step and refuse of a mlc__param and error_say of a context are
- * installed in the same way.
- * Each comment says who installs the pointer; then who uses it. */
+/* Functions and state of sections that are below those that call or read them. The linker drops
+ * functions that nothing names, so no section names a function of a family below it. Instead the
+ * family installs a pointer here when a program first uses it; until then, or again when its use
+ * ends, the pointer is NULL. The end of an mlc__tape, step and refuse of an mlc__param and
+ * error_say of a context are installed in the same way. Each comment names the installer, then the
+ * users. */
 typedef struct mlc__installed {
     /* The first mlc_backward; backward of operations, for gradients to write and their sums. */
     const struct mlc__backward_fns *backward;
@@ -9678,8 +9699,9 @@ typedef struct mlc__installed {
     const struct mlc__dropping *dropping;
 } mlc__installed;
 
-/* All state of the library but the backend registry. Nothing in it is locked: one thread uses a
- * context at a time, and workers see only kernel arguments. */
+/* A context: all state of the library but the registry of backends. Nothing in it is locked: one
+ * thread at a time uses a context, and workers see only the arguments of kernels. Its tables follow
+ * it in the same allocation. */
 struct mlc_ctx {
     /* Errors: status and message stay until a scope ends or mlc_error_clear. error_pending: a
      * kernel may have written the device's error word. */
@@ -9690,7 +9712,7 @@ struct mlc_ctx {
     bool           ticket_stale;       /* the word was read since the post                     */
     bool           again;              /* a piece runs a second time: mlc_recomputing          */
     bool           blas;               /* products go to the CBLAS, where there is one          */
-    bool           tf32;               /* see the desc                                          */
+    bool           tf32;               /* of the desc: devices may round factors               */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
     void          *log_user;
@@ -9726,7 +9748,7 @@ struct mlc_ctx {
      * and dry runs set it back on purpose). */
     uint64_t       seed, stream, storages;     /* storages: made so far                        */
     mlc_dtype      dtype;
-    int32_t        held;               /* scopes that what runs now did not begin              */
+    int32_t        held;               /* scopes that the running function did not begin       */
     mlc_node      *tape;               /* youngest node                                        */
     int64_t        recorded;           /* nodes                                                */
     mlc__tape      inner;              /* the innermost tape                                   */
@@ -9752,21 +9774,22 @@ struct mlc_ctx {
 #endif
 };
 
+/* The moments of an operation at which hooks are called. */
 typedef enum mlc__moment {
     MLC__FORWARD_BEGINS, MLC__FORWARD_ENDS, MLC__BACKWARD_BEGINS, MLC__BACKWARD_ENDS,
     MLC__BACKWARD_DONE                 /* of nd and all that is older: mlc_backward ends        */
 } mlc__moment;
 
-/* What the tape and the memory call if there are hooks. IMPL.HOOKS installs it: a program without
- * hooks does not link it. */
+/* The functions that tape and memory call if hooks are installed. IMPL.HOOKS installs it: a program
+ * without hooks does not link it. */
 struct mlc__watch {
     void (*op)(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st);
     void (*memory)(mlc_ctx *ctx, int mem, int64_t bytes);
-    bool holds;                        /* there is one of operations, which may keep tensors    */
+    bool holds;                        /* a hook of operations is set, which may keep tensors   */
 };
 
-/* What is done on a device and not on the host: a program that registers no backend does not link
- * it. */
+/* Functions for contexts on a device other than the host: a program that registers no backend does
+ * not link them. */
 struct mlc__device_fns {
     mlc_status  (*open)(mlc_ctx *ctx, const char *device);
     const char *(*says)(const mlc_ctx *ctx);
@@ -9780,19 +9803,19 @@ struct mlc__device_fns {
     void        (*optim)(mlc_optim *o);                    /* makes it one of the device       */
 };
 
-/* What the backward of operations calls and their forward does not: a program that only infers has
- * the first alone, and does not link these. */
+/* Functions that only the backward of operations calls. The first backward installs them, so a
+ * program that only infers does not link them. */
 typedef struct mlc__backward_fns {
     mlc_status (*grad_open)(mlc_tensor *t, mlc_tensor *g, bool *accumulate);
     mlc_status (*sum_to)(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                          const mlc_tensor *x, bool accumulate);
 } mlc__backward_fns;
 
-/* What is known of a dtype is a line here, in the order of mlc_dtype. A section makes a table of
+/* All facts of a dtype are one line here, in the order of mlc_dtype. Each section makes a table of
  * its own from the columns that it reads, so that a program does not link names of file formats
- * that it does not use. kind: see MLC__KIND_FULL; bits: the whole numbers up to 2 to their power
- * are held exactly; sign: those below 0, too; rank: place in the order of safetensors' enum, which
- * is that of the data in its files; npy: the code in a .npy header that it is written with.
+ * that it does not use. kind: see MLC__KIND_FULL. bits: integers of magnitude up to 2^bits are
+ * exact. sign: negative values are, too. rank: place in the order of safetensors' enum, in which
+ * its files store data. npy: the code with which a .npy header is written.
  *    dtype name  bytes kind bits sign safetensors rank npy */
 #define MLC__DTYPES(X) \
     X(F32,  "f32",  4, FULL,  24, 1, "F32",  6, "<f4") \
@@ -9810,6 +9833,7 @@ typedef struct mlc__backward_fns {
 static const struct { const char *name; size_t bytes; } mlc__dtypes[MLC_DTYPE_COUNT] =
     { MLC__DTYPES(MLC__DTYPE_SIZE) };
 
+/* A number that is no dtype, as from a damaged file, has a name, too, for messages. */
 MLC_IMPL const char *mlc_dtype_name(mlc_dtype dtype)
 {
     return (unsigned)dtype < MLC_DTYPE_COUNT ? mlc__dtypes[dtype].name : "unknown";
@@ -9821,8 +9845,8 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 }
 #endif /* MLC__HAS_FRAMEWORK */
 
-/* Kinds of dtypes: floats that are computed with as they are, those that are computed with in f32,
- * and whole numbers, which are stored, compared and summed, in i64. */
+/* Kinds of dtypes: floats that are computed as they are; 16-bit floats, computed in f32; integers
+ * and bool, which are stored, compared and summed, in i64. */
 #define MLC__KIND_FULL  1
 #define MLC__KIND_HALF  2
 #define MLC__KIND_WHOLE 4
@@ -9831,7 +9855,7 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 #define MLC__IF_HALF(id, name, bytes, kind, bits, sign, st, rank, npy) \
     || (MLC__KIND_##kind == MLC__KIND_HALF && d == MLC_##id)
 
-/* What is computed with and has gradients is a float. */
+/* Only floats are computed with and have gradients. */
 MLC__INLINE bool mlc__is_full(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_FULL); }
 MLC__INLINE bool mlc__is_half(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_HALF); }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
@@ -9840,7 +9864,8 @@ MLC__INLINE mlc_dtype mlc__wide(mlc_dtype d)
 {
     return mlc__is_full(d) ? d : mlc__is_half(d) ? MLC_F32 : MLC_I64;
 }
-/* Is there a kernel of this float? Is it one of those that MLC_ONLY_F32 leaves out? */
+/* Tells whether this build has kernels of the float d; f64 and low tell whether d is such a float
+ * that MLC_ONLY_F32 leaves out, and are constants there. */
 MLC__INLINE bool mlc__computes(mlc_dtype d)
 {
     return d == MLC_F32 || (MLC__ALL_FLOATS && mlc__is_float(d));
@@ -10086,32 +10111,44 @@ static const char *mlc__device_says(const mlc_ctx *ctx)
 }
 
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
- * Heap: objects that live until freed (modules, parameters, gradients, optimizer state), each with
- * a header in a list, so that the context's end finds them all; from the allocator, one call an
- * object. Pool: tensor data and workspace, in size classes; a block that comes back waits for the
- * next request of its class, so from the second step on there is no call at all. Arenas: the
- * structs of a scope (tensors, storages, nodes), bumped from chunks and never freed one by one. A
- * fixed block serves the heap from below, first fit, and pool and arenas from above: the pool's end
- * moves down, and back when its lowest block is put back, or a scope ends, as far as what open
- * scopes hold permits. What a call takes does not depend on how large the block is. Device data
- * comes from the backend, its bookkeeping from the host. Everything is counted: mlc__mem_add by
- * class, reserved where memory changes hands. */
+ * Four kinds of memory, all of one context.
+ * Heap: objects that live until they are freed (modules, parameters, gradients, optimizer state).
+ * Each has a header in the list ctx->objects, so that the context's end finds them all; one call of
+ * the allocator each.
+ * Pool: tensor data and workspace, in size classes. A block that is put back waits in its class for
+ * the next request, so from the second step of a loop on the allocator is not called at all.
+ * Arenas: the small structs of a scope (tensors, storages, nodes), taken from chunks by raising
+ * `used` and freed with the scope, never one by one.
+ * Device data: memory of the backend; its bookkeeping is on the host.
+ *
+ *   default      allocator -> heap object | pool block | arena chunk, each by itself
+ *   fixed block  fixed                    heap_end         pool_start                 fixed_end
+ *                | mlc_ctx, tables | heap -> |  free middle  | <- pool blocks, arena chunks |
+ *
+ * A fixed block serves the heap from below, first fit, and pool and arenas from above. pool_start
+ * moves down with each block made; it moves back when the lowest block is put back, or at a scope's
+ * end as far as blocks of the open scopes permit. The memory that a call takes does not depend on
+ * the size of the block, so that mlc__nomem can name the block that would do. Everything is
+ * counted: mlc__mem_add counts bytes in use by class (mlc_mem), `reserved` counts the bytes taken
+ * from the allocator, the block or the device. */
 
-/* aligned_alloc wants a multiple of the alignment; with 2 MB that is up to 2 MB of untouched, and
- * so unbacked, pages. */
+/* The default allocator. aligned_alloc requires a multiple of the alignment; with 2 MB that adds up
+ * to 2 MB of pages that are never touched, and so never backed by memory. */
 static void *mlc__system_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
     return mlc__aligned_alloc(align, mlc__round_up(bytes, align));
 }
 
+/* The release of the default allocator, which needs no size. */
 static void mlc__system_release(void *user, void *ptr, size_t bytes)
 {
     (void)user; (void)bytes;
     mlc__aligned_free(ptr);
 }
 
-/* bytes may be negative. The soft limit warns once in a context's life. */
+/* Counts bytes (negative: freed) of the class mem, keeps the peaks, and tells hooks of memory. Over
+ * the soft limit a warning is logged, once in a context's life. */
 static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     mlc_memory *m = &ctx->mem;
@@ -10127,14 +10164,17 @@ static void mlc__mem_add(mlc_ctx *ctx, int mem, int64_t bytes)
     if (ctx->installed.watch) ctx->installed.watch->memory(ctx, mem, bytes);
 }
 
-/* PTRDIFF_MAX / 2: sums with headers and rounding up cannot overflow below it. */
+/* Tells whether so many more bytes stay within the hard limit. Up to PTRDIFF_MAX / 2 sums with
+ * headers and rounding up cannot overflow; more is refused here. */
 static bool mlc__mem_allows(mlc_ctx *ctx, size_t bytes)
 {
     return bytes <= (size_t)PTRDIFF_MAX / 2 &&
            (!ctx->hard_limit || (size_t)ctx->mem.allocated + bytes <= ctx->hard_limit);
 }
 
-/* Host memory for pool and arenas: bytes is a multiple of a cache line. */
+/* Host memory for heap, pool and arenas, from the allocator or the free middle of the fixed block;
+ * NULL without an error. bytes is a multiple of a cache line. From 2 MB on it is aligned to huge
+ * pages. */
 static void *mlc__raw_alloc(mlc_ctx *ctx, size_t bytes)
 {
     const size_t huge = (size_t)2 << 20;
@@ -10157,14 +10197,16 @@ static void *mlc__raw_alloc(mlc_ctx *ctx, size_t bytes)
     return ptr;
 }
 
-/* A fixed block takes nothing back here: mlc__fixed_rewind lowers its pool as a whole. */
+/* Gives memory of mlc__raw_alloc back to the allocator. Of a fixed block it only counts: the
+ * callers and mlc__fixed_rewind move pool_start. */
 static void mlc__raw_release(mlc_ctx *ctx, void *ptr, size_t bytes)
 {
     ctx->mem.reserved -= (int64_t)bytes;
     if (!ctx->fixed) ctx->allocator.release(ctx->allocator.user, ptr, bytes);
 }
 
-/* Size class of a pool block: a cache line at least, then four classes to each doubling. */
+/* Returns the size class of a pool block and in *rounded its bytes: whole cache lines up to four,
+ * then four classes to each doubling. */
 static int mlc__class_of(size_t bytes, size_t *rounded)
 {
     size_t units = bytes ? (bytes + MLC__CACHELINE - 1) / MLC__CACHELINE : 1;      /* lines */
@@ -10178,8 +10220,10 @@ static int mlc__class_of(size_t bytes, size_t *rounded)
     return 4 * (shift + 1) + (int)units - 5;
 }
 
-/* Sizes of a context's tables; block: bytes of the fixed block it is in, else SIZE_MAX. Beside a
- * device a block says nothing of tensors. A message is not cut before the figures of mlc__nomem. */
+/* Sizes of the arrays that follow a context. block: bytes of the fixed block that it is in, else
+ * SIZE_MAX; a small block gets fewer scopes, classes and a shorter message. On a device the block
+ * holds no tensors, so there are size classes for all sizes. A message has at least 192 bytes, so
+ * that the figures of mlc__nomem are not cut. */
 MLC__APART mlc__tables mlc__tables_of(size_t block, bool cpu)
 {
     const size_t most = cpu && block < PTRDIFF_MAX / 2 ? block : PTRDIFF_MAX / 2;
@@ -10193,7 +10237,8 @@ MLC__APART mlc__tables mlc__tables_of(size_t block, bool cpu)
     return t;
 }
 
-/* The smallest block in which so many bytes are left beside a context. */
+/* The bytes of the smallest block that has so many bytes left beside a context and its tables,
+ * whose sizes depend on the block's. */
 MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
 {
     size_t block = bytes + mlc__tables_of(bytes, cpu).bytes;
@@ -10201,9 +10246,10 @@ MLC__APART size_t mlc__block_for(size_t bytes, bool cpu)
     return block;
 }
 
-/* The error of memory that ran out: for `bytes` of a kind, which take `need` with what goes with
- * them, unless that is 0. Says what is in use, or free in the block between heap and pool, and
- * which block or limit would do. what: the caller, or NULL. */
+/* Records that memory for `bytes` of a kind ran out. need: bytes that the request takes with
+ * header, descriptors and rounding; 0 if no block or limit would do. The message tells how much is
+ * in use, or free in the middle of the block, and which block or limit would be enough at this
+ * place. what: the caller, or NULL. */
 MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const char *kind,
                            size_t need)
 {
@@ -10214,7 +10260,7 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
     const bool over = ctx->hard_limit && used + need > ctx->hard_limit;
     char more[128];
     if (need && !over && ctx->fixed && ctx->on_host) {
-        if (bytes <= left) bytes = need;               /* else it would read as if it fitted   */
+        if (bytes <= left) bytes = need;               /* else the message would say it fits   */
         snprintf(more, sizeof more, "; %llu of the block's %llu are free in one piece, a block "
                  "of %llu would do here", (number)left, (number)ctx->fixed_bytes, (number)
                  (mlc__block_for(block - ctx->tables.bytes - left + need, true) +
@@ -10230,30 +10276,35 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
 
 /* -- handles of a debug build -- */
 
-/* MLC_DEBUG knows a handle that was freed without reading it: it keeps the address of each context
- * and of each object on a heap, in memory of the system. Of an object that was freed it keeps the
- * context until that goes. An address that is used again is the new object's, so that the memory of
- * handles waits before it goes back. */
+/* A debug build recognises a handle that was freed without reading it: it keeps the addresses of
+ * all contexts and heap objects in a hash table of the system's memory. The address of a freed
+ * object stays with its context until the context is freed. An address that is used again belongs
+ * to the new object, so the memory of freed handles is retained for a while (mlc__handle_free). */
 #ifdef MLC__DEBUG_HANDLES
+/* An address in the hash table: the context that its error goes to, and whether it is still in
+ * use. */
 typedef struct mlc__handle {
     struct mlc__handle *next;
     const void *at;
     mlc_ctx    *ctx;
     bool        live;
 } mlc__handle;
+/* The table of the process, guarded by `lock`, a spin lock. */
 static struct {
     mlc__handle *bucket[4096];
     bool         lock, watched;
-    bool         lost;                 /* no memory for an address: nothing is known any more  */
+    bool         lost;                 /* no memory for an address: all handles count as live  */
 } mlc__handles;
 
+/* Spins: the lock is held for the length of one list at most, mlc__handles_forget's walk apart. */
 static void mlc__handles_lock(void)
 {
     while (__atomic_test_and_set(&mlc__handles.lock, __ATOMIC_ACQUIRE)) {}
 }
 static void mlc__handles_unlock(void) { __atomic_clear(&mlc__handles.lock, __ATOMIC_RELEASE); }
 
-/* What points to the handle of this address, or to the NULL at the end of its list. */
+/* Returns the link that points to the handle of this address, or the NULL link at the end of its
+ * list, where a new one is appended. The lock is held. */
 static mlc__handle **mlc__handle_find(const void *at)
 {
     const uint32_t hash = (uint32_t)((uintptr_t)at / MLC__CACHELINE) * 0x9E3779B1u;
@@ -10262,6 +10313,8 @@ static mlc__handle **mlc__handle_find(const void *at)
     return link;
 }
 
+/* Notes that `at` is a live object of ctx. The first call makes fork wait for the lock, so that a
+ * child finds it free and the lists whole. */
 static void mlc__handle_add(mlc_ctx *ctx, const void *at)
 {
     mlc__handles_lock();
@@ -10282,6 +10335,7 @@ static void mlc__handle_add(mlc_ctx *ctx, const void *at)
     mlc__handles_unlock();
 }
 
+/* Notes that the object at this address was freed; its context stays known for a message. */
 static void mlc__handle_end(const void *at)
 {
     mlc__handles_lock();
@@ -10290,7 +10344,8 @@ static void mlc__handle_end(const void *at)
     mlc__handles_unlock();
 }
 
-/* Forgets a context and all that was made in it. */
+/* Forgets a context and all objects that were made in it: it is freed, or its block is used
+ * again. */
 static void mlc__handles_forget(const mlc_ctx *ctx)
 {
     mlc__handles_lock();
@@ -10305,8 +10360,9 @@ static void mlc__handles_forget(const mlc_ctx *ctx)
     mlc__handles_unlock();
 }
 
-/* Is `at` not NULL and not the address of a context or an object either? Then says so: in its
- * context while that lives, else on standard error, as there is no other place. */
+/* Tells whether `at` is neither NULL nor the address of a live context or object, and then reports
+ * it: as an error of its context if that lives, else on standard error, since no context is left
+ * that could hold the error. MLC_ABORT in the environment then aborts. */
 static bool mlc__gone(const void *at, const char *what, const char *object)
 {
     static const char *const values[] = { "0", "1", NULL };
@@ -10337,12 +10393,13 @@ static bool mlc__gone(const void *at, const char *what, const char *object)
 #  define MLC__HANDLES_FORGET(ctx)     ((void)0)
 #endif
 
-/* First fit over the objects of the fixed block; neighbours that are free are merged on the way. */
+/* First fit over the heap of the fixed block; neighbouring gaps are merged on the way. bytes has
+ * the header. NULL if neither a gap nor the free middle is large enough. */
 static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
 {
     char *at = ctx->fixed + ctx->tables.bytes;
     while (at < ctx->heap_end) {
-        /* bytes of a header is the distance to the next one: objects and gaps tile the heap from
+        /* A header's bytes is the distance to the next header: objects and gaps tile the heap from
          * its start to heap_end. */
         mlc__object *o = (mlc__object *)(void *)at;
         while (!o->used && at + o->bytes < ctx->heap_end) {
@@ -10369,14 +10426,16 @@ static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
     return (mlc__object *)(void *)at;
 }
 
-/* Of an object with its header; 0: more than there can be. */
+/* Bytes of an object with its header, in whole cache lines; 0 for a size that can never be
+ * allocated. */
 static size_t mlc__heap_bytes(size_t bytes)
 {
     if (bytes > (size_t)PTRDIFF_MAX / 2 - sizeof(mlc__object)) return 0;
     return sizeof(mlc__object) + mlc__round_up(bytes, MLC__CACHELINE);
 }
 
-/* Zeroed object memory on the heap, aligned to a cache line; NULL without an error message. */
+/* Zeroed object memory on the heap, aligned to a cache line and counted in class mem; NULL without
+ * an error, for callers that can do without or have a message of their own. */
 static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
 {
     const size_t total = mlc__heap_bytes(bytes);
@@ -10399,7 +10458,8 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
     return o + 1;
 }
 
-/* what names the caller in the message; memory is zeroed, so creators set only what is not 0. */
+/* The same with an error, in which `what` names the caller. As memory is zeroed, constructors set
+ * only the fields that are not 0. */
 static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *p = mlc__heap_try(ctx, bytes, mem);
@@ -10407,14 +10467,14 @@ static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *wh
     return p;
 }
 
-/* Memory of objects, as nearly all of it is; HEAP casts it to a type. */
+/* Memory of class MLC_MEM_OBJECT, the usual one; MLC__HEAP casts it to a type. */
 static void *mlc__heap_object(mlc_ctx *ctx, size_t bytes, const char *what)
 {
     return mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, what);
 }
 #define MLC__HEAP(type, ctx, bytes, what) MLC__CAST(type, mlc__heap_object(ctx, bytes, what))
 
-/* Takes an object out of the heap; its memory is still there. */
+/* Takes an object out of the list and the account; its memory is still allocated. */
 MLC__INLINE void mlc__heap_unlink(mlc_ctx *ctx, mlc__object *o)
 {
     mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
@@ -10424,7 +10484,8 @@ MLC__INLINE void mlc__heap_unlink(mlc_ctx *ctx, mlc__object *o)
     MLC__HANDLE_END(o + 1);
 }
 
-/* NULL is fine, as everywhere: failed creators free what they have and are done. */
+/* Frees an object. NULL is allowed, so that a constructor that fails frees all of its parts alike.
+ * In a fixed block the object becomes a gap. */
 static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o;
@@ -10434,11 +10495,12 @@ static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
     if (!ctx->fixed) mlc__raw_release(ctx, o, o->bytes);
 }
 
-/* Frees the object of a handle. In a debug build the last MLC__RETIRED of them wait, filled with a
- * pattern, so that none that is made soon has the address; in no account. A fixed block has no room
- * for that. */
+/* mlc__handle_free frees the object of a public handle. In a debug build the last MLC__RETIRED of
+ * them are retained, filled with a pattern and out of the account, so that no new object soon gets
+ * the address and a late use is recognised. A fixed block has no space for that. */
 #ifdef MLC__DEBUG_HANDLES
 #  define MLC__RETIRED 256
+/* Gives the object that was retired first back to the allocator. */
 static void mlc__retired_drop(mlc_ctx *ctx)
 {
     mlc__object *o = ctx->retired;
@@ -10447,6 +10509,7 @@ static void mlc__retired_drop(mlc_ctx *ctx)
     ctx->allocator.release(ctx->allocator.user, o, o->bytes);
 }
 
+/* Appends the object to the retired ones; drops the oldest if they are too many. */
 static void mlc__handle_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o = MLC__CAST(mlc__object *, ptr) - 1;
@@ -10465,7 +10528,8 @@ static void mlc__handle_free(mlc_ctx *ctx, void *ptr)
 #  define MLC__RETIRED_DROP(ctx) ((void)0)
 #endif
 
-/* A larger copy of an array, of which some bytes are used, takes its place. */
+/* Replaces an array on the heap by one of `bytes`, with a copy of its first `used` bytes; the rest
+ * is zero. On NOMEM the array stays as it was. */
 static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t bytes,
                                  const char *what)
 {
@@ -10477,8 +10541,8 @@ static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t
     return MLC_OK;
 }
 
-/* Memory of the device, or NULL. What failed for another reason than want of memory is said here:
- * the first error is kept, and the caller's is NOMEM. */
+/* Memory of the device, or NULL. A failure other than want of memory is recorded here as DEVICE:
+ * the first error wins, so the caller's NOMEM that follows does not replace it. */
 static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
 {
     const mlc_backend *b = ctx->backend;
@@ -10492,6 +10556,9 @@ static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
     return NULL;
 }
 
+/* Device memory with the lifetime of a heap object: a small object on the host stands for it, with
+ * the pointer in its header and the size in its body, so that the context's end finds and releases
+ * it. */
 static void *mlc__device_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *host, *dev = NULL;
@@ -10513,14 +10580,16 @@ failed:
     return NULL;
 }
 
-/* Device memory with an object's lifetime. On the host it is the object itself. */
+/* Memory for elements (parameters, gradients, state) that lives until mlc__heap_data_free: on the
+ * host a heap object, zeroed; on a device device memory, not zeroed. NULL with an error. */
 static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     return ctx->on_host ? mlc__heap_alloc(ctx, bytes, mem, what)
                         : ctx->device_fns->data(ctx, bytes, mem, what);
 }
 
-/* The list is searched: this happens at builds and frees only, never in a step. */
+/* Releases device memory and the object that stands for it. Searches the list of objects, which is
+ * acceptable as this happens at builds and frees only, never in a step. */
 static void mlc__device_data_free(mlc_ctx *ctx, void *ptr, int mem)
 {
     mlc__object *o;
@@ -10533,24 +10602,26 @@ static void mlc__device_data_free(mlc_ctx *ctx, void *ptr, int mem)
     mlc__heap_free(ctx, o + 1);
 }
 
+/* Frees memory of mlc__heap_data; NULL is allowed. */
 static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
 {
     if (ptr && !ctx->on_host) ctx->device_fns->data_free(ctx, ptr, mem);
     else mlc__heap_free(ctx, ptr);
 }
 
-/* How many descriptors an object holds. */
+/* Number of descriptors that one heap object of them has. */
 MLC__INLINE size_t mlc__block_group(const mlc_ctx *ctx) { return ctx->fixed ? 8 : 32; }
 
-/* Bytes that a block of so many takes, with descriptors if none is left. */
+/* Bytes that a pool block takes in all, for messages and the limit: with a new group of descriptors
+ * if none is spare. */
 static size_t mlc__block_bytes(const mlc_ctx *ctx, size_t bytes)
 {
     if (ctx->spare_blocks) return bytes;
     return bytes + mlc__heap_bytes(mlc__block_group(ctx) * sizeof(mlc__block));
 }
 
-/* A descriptor, without memory yet. They come in groups and are never given back: there are as many
- * as blocks were alive at once. */
+/* Takes a spare descriptor, without memory yet; NULL without an error. Descriptors come in groups
+ * and are never freed: their number is the most blocks that were in the pool at once. */
 static mlc__block *mlc__block_new(mlc_ctx *ctx)
 {
     mlc__block *b = ctx->spare_blocks;
@@ -10564,7 +10635,7 @@ static mlc__block *mlc__block_new(mlc_ctx *ctx)
     return b;
 }
 
-/* The first list of free blocks in [cls, end) that has one, or NULL. */
+/* Returns the list of the lowest class in [cls, end) that has a free block, or NULL. */
 static mlc__block **mlc__block_find(mlc_ctx *ctx, int cls, int end)
 {
     for (; cls < end && cls < ctx->tables.classes; cls++)
@@ -10572,6 +10643,7 @@ static mlc__block **mlc__block_find(mlc_ctx *ctx, int cls, int end)
     return NULL;
 }
 
+/* Takes the first block, the last one that was put back, off a list that is not empty. */
 static mlc__block *mlc__block_pop(mlc__block **list)
 {
     mlc__block *b = *list;
@@ -10579,8 +10651,9 @@ static mlc__block *mlc__block_pop(mlc__block **list)
     return b;
 }
 
-/* A block of fresh memory. Where the allocator has none a larger free one will do; in a fixed block
- * that would make what calls take depend on its size, which mlc__nomem could not tell. */
+/* A block of new memory of class cls; NULL without an error. If the allocator has none a larger
+ * free block serves. Not so in a fixed block: there the memory that calls take would depend on the
+ * size of the fixed block, and mlc__nomem could not say how large a one would do. */
 MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
 {
     mlc__block *b = mlc__block_new(ctx);
@@ -10601,8 +10674,9 @@ MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
     return larger ? mlc__block_pop(larger) : NULL;
 }
 
-/* Tensor memory; NULL with a NOMEM error. In a fixed block a free block of the next three classes
- * will do. */
+/* Tensor memory or workspace of at least `bytes`, not initialised (all ones, a NaN, in a debug
+ * build on the host); NULL with a NOMEM error. Takes a free block of its class, in a fixed block
+ * also of the next three, else makes one. */
 static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
 {
     mlc__block *b = NULL;
@@ -10624,7 +10698,7 @@ static mlc__block *mlc__pool_get(mlc_ctx *ctx, size_t bytes, int mem)
     return b;
 }
 
-/* Drops the memory of a free block and keeps its descriptor. */
+/* Releases the memory of a free block; the descriptor becomes a spare one. */
 static void mlc__block_drop(mlc_ctx *ctx, mlc__block *b)
 {
     if (!ctx->on_host) {
@@ -10637,8 +10711,8 @@ static void mlc__block_drop(mlc_ctx *ctx, mlc__block *b)
     ctx->spare_blocks = b;
 }
 
-/* Last in, first out: the block that is likeliest to be in a cache goes out next. Of a fixed block
- * the lowest goes back to the free middle. */
+/* Puts a block back, last in, first out, as the block that was used last is the likeliest to be in
+ * a cache. In a fixed block the lowest block returns to the free middle instead. */
 static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
 {
     mlc__mem_add(ctx, mem, -(int64_t)b->bytes);
@@ -10651,7 +10725,8 @@ static void mlc__pool_put(mlc_ctx *ctx, mlc__block *b, int mem)
     ctx->free_blocks[b->cls] = b;
 }
 
-/* Forgets free blocks and chunks below an address; below is NULL for all of them. */
+/* Releases the free blocks and free chunks at addresses below `below`, or all of them if it is
+ * NULL. */
 static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 {
     for (int c = 0; c < ctx->tables.classes; c++) {
@@ -10670,22 +10745,24 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
     }
 }
 
-/* In a fixed block there is nobody to give memory back to. */
+/* Releases memory that waits for reuse: packed weights that modules keep, free blocks, free chunks.
+ * A fixed block has no allocator to give memory back to, so there only the weights go. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
     if (ctx && ctx->installed.modules) ctx->installed.modules->trim(ctx);
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
-/* Bytes in use and peaks are those of blocks, that is rounded up to their size class. */
+/* Bytes in use and peaks are those of whole blocks, rounded up to their size class. */
 MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
 {
     if (!ctx || !out) return MLC_ERR_ARG;
-    *out = ctx->mem;                   /* has the context itself and the pool */
+    *out = ctx->mem;                   /* includes the context itself and the pool */
     if (ctx->fixed) out->reserved += ctx->heap_end - ctx->fixed - (int64_t)ctx->tables.bytes;
     return MLC_OK;
 }
 
+/* From now on peaks are those since this call. */
 MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
 {
     if (!ctx) return;
@@ -10693,8 +10770,9 @@ MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
     memcpy(ctx->mem.top, ctx->mem.now, sizeof ctx->mem.top);
 }
 
-/* Bytes of the next chunk of a scope. In a fixed block the first has room for one operation, and
- * more are a quarter of what the scope has. */
+/* Bytes of the next chunk of a scope. In a fixed block the first chunk holds one operation's
+ * structs (node, tensor, storage), and each later one a quarter of the scope's bytes so far, so
+ * that a small scope takes little of the block and a large one needs few chunks. */
 static size_t mlc__chunk_bytes(const mlc_ctx *ctx, const mlc__scope *s)
 {
     size_t bytes = sizeof(mlc__chunk) + mlc__round_up(sizeof(mlc_node), 16) +
@@ -10706,7 +10784,8 @@ static size_t mlc__chunk_bytes(const mlc_ctx *ctx, const mlc__scope *s)
     return bytes < MLC__CHUNK ? bytes : MLC__CHUNK;
 }
 
-/* First free chunk that is large enough; large ones come from safetensors headers and gradcheck. */
+/* A chunk with at least `bytes` for scope s: the first free one that is large enough, else a new
+ * one. Large requests come from headers of safetensors and from gradcheck. NULL with an error. */
 static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, const mlc__scope *s, size_t bytes)
 {
     mlc__chunk **link = &ctx->free_chunks, *c = NULL;
@@ -10726,12 +10805,13 @@ static mlc__chunk *mlc__chunk_get(mlc_ctx *ctx, const mlc__scope *s, size_t byte
     return c;
 }
 
-/* A small struct in a scope's arena, not zeroed; NULL with an error. */
+/* A small struct in the arena of the scope at this depth, aligned to 16 bytes and not zeroed; it
+ * lives until that scope ends. NULL with an error. */
 static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
 {
     mlc__scope *s = &ctx->scopes[depth];
     mlc__chunk *c = s->now;
-    /* 16 bytes: the alignment of malloc, enough for each struct that lives here. */
+    /* 16 bytes: the alignment of malloc, enough for each struct in an arena. */
     bytes = (bytes + 15) & ~(size_t)15;
     if (!c || c->bytes - c->used < bytes) {
         mlc__chunk *more = mlc__chunk_get(ctx, s, bytes);
@@ -10743,14 +10823,14 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     return (char *)c + c->used - bytes;
 }
 
-/* The same in the arena of the scope that is open, as a type. */
+/* The same in the innermost scope; MLC__ARENA casts it to a type. */
 static void *mlc__arena_now(mlc_ctx *ctx, size_t bytes)
 {
     return mlc__arena(ctx, ctx->depth, bytes);
 }
 #define MLC__ARENA(type, ctx, bytes) MLC__CAST(type, mlc__arena_now(ctx, bytes))
 
-/* Two texts, one after the other. */
+/* The concatenation of two texts, in the innermost scope's arena; NULL with an error. */
 static const char *mlc__arena_text(mlc_ctx *ctx, const char *first, const char *second)
 {
     const size_t n = strlen(first), bytes = n + strlen(second) + 1;
@@ -10760,7 +10840,8 @@ static const char *mlc__arena_text(mlc_ctx *ctx, const char *first, const char *
     return both;
 }
 
-/* The list's head is the youngest: mlc_module_forward relies on it to find what a forward made. */
+/* Makes s the head of its scope's list. The youngest storage comes first, by which
+ * mlc_module_forward and mlc__made_end find those that a function made. */
 static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
 {
     mlc__scope *scope = &ctx->scopes[depth];
@@ -10771,7 +10852,8 @@ static void mlc__storage_link(mlc_ctx *ctx, mlc_storage *s, int32_t depth)
     scope->storages = s;
 }
 
-/* mem is the class that the bytes will count for. No bytes yet: see mlc__storage_fill. */
+/* A storage without bytes in the scope at this depth; mlc__storage_fill gives it some. mem is the
+ * class that they will count for. NULL with an error. */
 static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
 {
     mlc_storage *s = MLC__CAST(mlc_storage *, mlc__arena(ctx, depth, sizeof *s));
@@ -10789,7 +10871,8 @@ static mlc_storage *mlc__storage_new(mlc_ctx *ctx, int32_t depth, int mem)
     return s;
 }
 
-/* Gives the storage its bytes; none for no elements. */
+/* Gives a storage its bytes, from the pool; for 0 bytes data stays NULL. A dry run only counts
+ * them. */
 static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
 {
     if (s->ctx->dry_run) {             /* counted, not allocated */
@@ -10801,8 +10884,8 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
         }
         mlc__mem_add(s->ctx, s->mem, (int64_t)rounded);
         s->dry = true;
-        /* data is the size: not NULL for mlc__alive, and what the release has to subtract. Nobody
-         * reads through it, since no kernel runs in a dry run. */
+        /* data is the number of bytes: not NULL for mlc__alive, and the number that the release
+         * subtracts. No kernel runs in a dry run, so the pointer is never read through. */
         s->data = (void *)(uintptr_t)rounded;
         return MLC_OK;
     }
@@ -10813,7 +10896,9 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
     return MLC_OK;
 }
 
-/* Gives the memory back; the struct stays until its scope ends, so that late use is an error. */
+/* Puts the memory back into the pool. The struct stays until its scope ends, marked released, so
+ * that a later use is an error. Memory of the program (mlc_wrap) and of parameters is not
+ * touched. */
 static void mlc__storage_release(mlc_storage *s)
 {
     if (s->released) return;
@@ -10825,17 +10910,18 @@ static void mlc__storage_release(mlc_storage *s)
     s->released = true;
 }
 
-/* A view's base is never a view itself: see mlc__view. */
+/* The tensor whose storage t shares, or t itself. One step is enough: the base of a view is never a
+ * view (mlc__view). */
 MLC__INLINE mlc_tensor *mlc__base(mlc_tensor *t) { return t->base ? t->base : t; }
 
-/* Finds the parameter that input i of nd is, or is a view of; NULL: none. */
+/* The parameter that input i of nd is, or is a view of; NULL if it is none. */
 MLC__INLINE mlc__param *mlc__param_in(const mlc_node *nd, int i)
 {
     mlc_tensor *base = mlc__base(nd->in[i]);
     return base->flags & MLC__PARAM ? (mlc__param *)base : NULL;
 }
 
-/* Counts the uses of parameters by a recorded node, views of them included, up or down. */
+/* Adds `by` to the uses of each parameter that is an input of nd, directly or through a view. */
 MLC__APART void mlc__node_uses(const mlc_node *nd, int32_t by)
 {
     for (int i = 0; i < nd->n_in; i++) {
@@ -10844,7 +10930,8 @@ MLC__APART void mlc__node_uses(const mlc_node *nd, int32_t by)
     }
 }
 
-/* Makes a result a tensor like others, whose node ends before it does. */
+/* Makes a result an ordinary tensor, as its node ends before it does: no node, no gradient, nothing
+ * required. */
 static void mlc__result_forget(mlc_tensor *t)
 {
     mlc_tensor *base = mlc__base(t);
@@ -10857,8 +10944,9 @@ static void mlc__result_forget(mlc_tensor *t)
     base->flags &= ~MLC__REQUIRES_GRAD;
 }
 
-/* What a node saved and used is no longer needed by it: after its backward, or when its scope
- * ends. */
+/* Takes back the saves and uses that a recorded node counted, once: after its backward, when its
+ * scope or tape ends, or when its forward failed. A storage whose module forward has ended is
+ * released with its last save. The node is done from then on. */
 static void mlc__node_unsave(mlc_node *nd)
 {
     if (nd->done || !nd->recorded) return;
@@ -10870,8 +10958,8 @@ static void mlc__node_unsave(mlc_node *nd)
     nd->done = true;
 }
 
-/* Storages first: their structs are in the chunks that go next. Wrapped memory is the caller's, but
- * its tensor ends as others do. */
+/* Frees all that a scope holds: the blocks of its storages, then the chunks, in which the structs
+ * of these storages are. Memory of the program stays, but its tensors count as released, too. */
 static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
 {
     for (mlc_storage *st = s->storages; st; st = st->next) {
@@ -10892,12 +10980,13 @@ static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
     s->first = s->now = NULL;
 }
 
-/* In a fixed block a scope's end takes the pool back to what open scopes hold, so that steps of
- * other shapes do not fragment it. */
+/* At a scope's end in a fixed block: moves pool_start up to the lowest block or chunk of the scopes
+ * still open and forgets the free ones below it, so that steps of different shapes do not fragment
+ * the block. */
 static void mlc__fixed_rewind(mlc_ctx *ctx)
 {
-    /* The lowest byte that is in use: blocks and chunks of the scopes still open. Objects lie at
-     * the other end; workspace is not held between calls. */
+    /* low: the lowest byte in use above the free middle. Heap objects are at the other end of the
+     * block, and no workspace is held between calls. */
     const char *low = ctx->fixed_end;
     for (int i = 0; i <= ctx->depth; i++) {
         for (mlc_storage *s = ctx->scopes[i].storages; s; s = s->next) {
@@ -10914,21 +11003,28 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
 #endif /* MLC__HAS_FRAMEWORK */
 
 /* @@ IMPL.THREADS ---------------------------------------- fork and join
- * A loop of chunks is dealt in equal runs to lanes, one a thread: each begins with its own lane, so
- * that a core meets the same data from loop to loop (what another core wrote is read ten times
- * slower), and then helps with the others, so that a core that is slow or busy does less. A claim
- * is one compare-and-swap on a lane's state, which packs the loop's number and the next chunk: a
- * worker that comes late, with fn and arg of an old loop in hand, finds another number and its
- * claim fails. The caller works, too, then waits until done counts all chunks; it
- * never waits for workers that claimed nothing. Workers spin for a while after a loop, as the next
- * kernel of a step is microseconds away, then sleep on a futex (elsewhere a condition); only then
- * does waking cost a system call. Where there are more threads than cores no more are woken than
- * there are cores for: the rest sleep, and others run their lanes. Results do not depend on who
- * ran a chunk: chunks follow the shape only, and what must be added up across chunks goes to a
- * workspace first. Threads start with the first loop that pays, in a forked child once more. */
+ * A pool of threads runs the chunks of a loop (mlc__parallel): a loop is forked, and joined before
+ * the call returns. Chunks are dealt in equal runs to lanes, one lane a thread.
+ *
+ *   caller   claim shut (chunk = UINT32_MAX) -> fn, arg, chunks stored -> lanes open -> wake += 1
+ *            -> own lane, then the others' -> wait until done == chunks
+ *   worker   spin, then sleep, until wake changes -> own lane, then the others' -> again
+ *   lane     state = loop number << 32 | next chunk; a claim is one compare-and-swap, +1
+ *
+ * Each thread begins with its own lane, so that a core reads the same data from loop to loop (data
+ * in another core's cache is read ten times slower), and then helps with the others, so that a core
+ * that is slow or busy does less. As the loop's number is part of the state, a worker that comes
+ * late, with fn and arg of an old loop, finds another number and its claim fails. The caller works,
+ * too; it waits for claimed chunks only, never for workers that have claimed none. After a loop
+ * workers spin for a while, as the next kernel of a step is microseconds away, and then sleep on a
+ * futex (elsewhere on a condition variable): only then does waking cost a system call. If the pool
+ * has more threads than the process has cores, only as many are woken as there are cores; the rest
+ * sleep, and others run their lanes. Results do not depend on the thread that ran a chunk: chunks
+ * follow from the shape alone, and sums across chunks go to a workspace first. Workers start with
+ * the first loop that pays for them, and again in a child after fork, which has none. */
 
-/* In nanoseconds of one thread's work, as the callers of mlc__parallel estimate it from shapes: a
- * shorter loop would lose more in waking and joining than it wins. */
+/* Nanoseconds of one thread's work, which callers of mlc__parallel estimate from shapes. A shorter
+ * loop would lose more by waking and joining threads than it wins, so its caller runs it alone. */
 #define MLC__PAY_NS 4000               /* a loop shorter than this is run by the caller        */
 
 #ifndef MLC_NO_THREADS
@@ -10942,16 +11038,18 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
 
 #if MLC__HAS_FRAMEWORK
-/* After fork() the child has the thread that called it and no other. Code that makes threads keeps
- * the number that mlc__fork_watch returned; once mlc__forks differs from it the threads are gone,
- * and locks that they held stay held. getpid() would tell the same, but it is a system call, and
- * each loop asks. */
+/* After fork() the child has only the thread that called it. Code that makes threads keeps the
+ * number that mlc__fork_watch returned; once mlc__forks differs from it the threads are gone, and
+ * locks that they held stay held. Comparing getpid() would tell the same, but costs a system call
+ * in each loop. */
 static uint32_t mlc__forks;            /* 0: not watched; else 1 and the forks since then      */
 
+/* Runs in the child of each fork. */
 static void mlc__fork_seen(void) { __atomic_fetch_add(&mlc__forks, 1, __ATOMIC_RELEASE); }
 
-/* The number for threads that are made now; 0: forks would not be seen, so none may be. Threads
- * that begin to watch at the same time count a fork twice. */
+/* Returns the number to keep for threads that are made now; the first call installs the handler. 0:
+ * a fork would not be noticed, so no threads may be made. Two threads that install it at the same
+ * time count each fork twice, which does no harm. */
 static uint32_t mlc__fork_watch(void)
 {
     uint32_t none = 0;
@@ -10963,24 +11061,26 @@ static uint32_t mlc__fork_watch(void)
     return MLC__LOAD(&mlc__forks);
 }
 
-/* Has this process been forked since threads were made at this number of mlc__fork_watch? */
+/* Tells whether this process is the child of a fork since mlc__fork_watch returned `since`. */
 static bool mlc__forked(uint32_t since)
 {
     return MLC__LOAD(&mlc__forks) != since;
 }
 #endif /* MLC__HAS_FRAMEWORK */
 
+/* The chunks of one thread in a loop, claimed one by one by any thread. A cache line each. */
 typedef struct mlc__lane {
     mlc__atomic_u64 state;             /* loop number << 32 | next chunk                       */
     char            pad[MLC__CACHELINE - 8];
 } mlc__lane;
 
-/* What is claimed (lanes) and what all count up (done) have cache lines of their own, or each claim
- * would slow down those who only look at wake. Lanes and threads follow the struct. */
+/* The pool of a context: one heap object, followed by its lanes and thread handles. The words that
+ * all threads change (lane states by claims, done by each chunk) have cache lines of their own, so
+ * that changing them does not slow down threads that only poll wake. */
 struct mlc__pool {
     mlc_ctx        *ctx;
     int32_t         workers;           /* started, without the caller                          */
-    int32_t         cores;             /* that there are for them and the caller               */
+    int32_t         cores;             /* that this process may use, when workers started      */
     int32_t         busy;              /* a loop is running: inner loops are serial            */
     int32_t         stop;
     uint32_t        wake;              /* futex: counts loops                                  */
@@ -10989,7 +11089,7 @@ struct mlc__pool {
     uint32_t        done;
     char            pad1[64];
     mlc__lane      *lane;
-    int32_t         lanes;             /* threads that were asked for                          */
+    int32_t         lanes;             /* threads that the context wanted, with the caller     */
     uint32_t        forks;             /* mlc__fork_watch of the workers                       */
     mlc__chunk_fn   fn;
     void           *arg;
@@ -11002,8 +11102,8 @@ struct mlc__pool {
 };
 
 #if MLC__HAS_FRAMEWORK
-/* Tells the core that this is a spin: its sibling thread gets the units, and leaving the loop costs
- * no flushed pipeline. */
+/* Tells the core that this is a spin loop: its sibling thread gets the execution units, and leaving
+ * the loop costs no flush of the pipeline. */
 MLC__INLINE void mlc__pause(void)
 {
 #if defined(__x86_64__)
@@ -11013,8 +11113,9 @@ MLC__INLINE void mlc__pause(void)
 #endif
 }
 
-/* The i-th moment of a wait. Whom we wait for may have lost its core, and to us: at first only the
- * core rests, without a system call, then others may have it. */
+/* One step of a wait, the i-th. The thread that we wait for may have lost its core, perhaps to us.
+ * The first MLC__SPINS_ALONE steps only pause, without a system call; then each 64th yields the
+ * core. */
 MLC__SEAM void mlc__wait(int i)
 {
     if (i < MLC__SPINS_ALONE || i % 64) mlc__pause();
@@ -11022,13 +11123,14 @@ MLC__SEAM void mlc__wait(int i)
 }
 
 #if defined(__linux__)
-/* The kernel compares wake with seen once more before it sleeps, so a loop that begins in between
- * is not missed. Spurious returns are the caller's to see. */
+/* Sleeps until wake differs from seen. The system compares the two once more before it sleeps, so a
+ * loop that begins in between is not missed; it may return early, and the caller checks again. */
 static void mlc__sleep_until_not(mlc__pool *p, uint32_t seen)
 {
     syscall(SYS_futex, &p->wake, 128 /* FUTEX_WAIT | PRIVATE */, seen, (void *)NULL,
             (void *)NULL, 0);
 }
+/* Wakes up to n sleeping workers. */
 static void mlc__wake(mlc__pool *p, int32_t n)
 {
     syscall(SYS_futex, &p->wake, 129 /* FUTEX_WAKE | PRIVATE */, n, (void *)NULL,
@@ -11049,19 +11151,19 @@ static void mlc__wake(mlc__pool *p, int32_t n)
 }
 #endif
 
-/* First chunk of a lane; of the lane after the last: the number of chunks. */
+/* First chunk of a lane; for the lane after the last, the number of chunks. */
 static uint32_t mlc__lane_start(const mlc__pool *p, uint32_t chunks, int32_t lane)
 {
     return (uint32_t)((uint64_t)chunks * (uint64_t)lane / (uint64_t)p->lanes);
 }
 
-/* Claims and runs chunks of a lane, until none is left. */
+/* Claims and runs chunks of a lane until none is left. worker is the index that fn gets. */
 static void mlc__work_lane(mlc__pool *p, int32_t lane, int32_t worker)
 {
     mlc__atomic_u64 *at = &p->lane[lane].state;
     uint64_t state = MLC__LOAD(at);
     for (;;) {
-        /* These three may be torn between two loops: state was read before them and changes with
+        /* These three may be of two different loops: state was read before them and changes with
          * each loop, so the exchange below fails if any of them is not of state's loop. */
         const uint32_t chunk = (uint32_t)state;
         const mlc__chunk_fn fn = MLC__LOAD(&p->fn);
@@ -11069,24 +11171,26 @@ static void mlc__work_lane(mlc__pool *p, int32_t lane, int32_t worker)
         if (chunk >= mlc__lane_start(p, MLC__LOAD(&p->chunks), lane + 1)) return;
         if (!__atomic_compare_exchange_n(at, &state, state + 1, false, __ATOMIC_ACQ_REL,
                                          __ATOMIC_ACQUIRE)) continue;
-        /* From a won claim on the loop cannot end, nor its arguments change, before done counts
-         * this. */
+        /* Once a claim has succeeded the loop cannot end, nor its arguments change, before done
+         * counts this chunk. */
         fn(arg, chunk, worker);
         __atomic_fetch_add(&p->done, 1, __ATOMIC_RELEASE);
         state = MLC__LOAD(at);
     }
 }
 
-/* The own lane first, then the others in turn. */
+/* Runs chunks of all lanes, beginning with the thread's own. */
 static void mlc__work(mlc__pool *p, int32_t worker)
 {
     for (int32_t i = 0; i < p->lanes; i++) mlc__work_lane(p, (worker + i) % p->lanes, worker);
 }
 
+/* Arguments of a new worker, on the stack of the thread that makes it. */
 typedef struct mlc__worker_start { mlc__pool *pool; int32_t index; } mlc__worker_start;
 
-/* start lies on the stack of the thread that makes us: copied, then pool set to NULL as the
- * receipt. Denormals stay flushed for the thread's whole life. */
+/* A worker's life: waits for wake to change, works, until stop is set. It copies its arguments and
+ * sets their pool to NULL, by which its maker knows that it may reuse them. Denormals stay flushed
+ * for the thread's whole life, as they are in the caller during a kernel. */
 static void *mlc__worker_main(void *start)
 {
     mlc__worker_start s = *MLC__CAST(mlc__worker_start *, start);
@@ -11096,8 +11200,8 @@ static void *mlc__worker_main(void *start)
     while (!MLC__LOAD(&s.pool->stop)) {
         for (int i = 0; i < MLC__SPINS && MLC__LOAD(&s.pool->wake) == seen; i++) mlc__wait(i);
         if (MLC__LOAD(&s.pool->wake) == seen) {
-            /* Both sides in sequential order: either the caller sees the sleeper and wakes it, or
-             * the sleeper sees the new wake and does not go to sleep. */
+            /* Sequentially consistent on both sides: either the caller sees the sleeper and wakes
+             * it, or the sleeper sees the new wake and does not sleep. */
             __atomic_fetch_add(&s.pool->sleepers, 1, __ATOMIC_SEQ_CST);
             while (__atomic_load_n(&s.pool->wake, __ATOMIC_SEQ_CST) == seen)
                 mlc__sleep_until_not(s.pool, seen);
@@ -11109,14 +11213,15 @@ static void *mlc__worker_main(void *start)
     return NULL;
 }
 
-/* Of a pool with its lanes and threads. */
+/* Bytes of a pool with its lanes and thread handles. */
 static size_t mlc__pool_bytes(int32_t threads)
 {
     return mlc__round_up(sizeof(mlc__pool), MLC__CACHELINE) +
            (size_t)threads * (sizeof(mlc__lane) + sizeof(pthread_t));
 }
 
-/* Makes p a pool without workers: a new one, or one whose workers a fork left in the parent. */
+/* Makes p a pool without workers: a new one, or in a child of fork one whose workers are not
+ * there. */
 static void mlc__pool_fresh(mlc__pool *p)
 {
     p->workers = 0;
@@ -11127,7 +11232,7 @@ static void mlc__pool_fresh(mlc__pool *p)
 #endif
 }
 
-/* The pool of a context whose number of threads is set; it starts none. NULL with an error. */
+/* Makes the pool of a context, for ctx->threads threads, and starts none. NULL with an error. */
 static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
 {
     mlc__pool *p = MLC__HEAP(mlc__pool *, ctx, mlc__pool_bytes(ctx->threads), what);
@@ -11140,8 +11245,9 @@ static mlc__pool *mlc__pool_new(mlc_ctx *ctx, const char *what)
     return p;
 }
 
-/* Kernels need little stack, but tiles and gathered blocks lie on it. Where the system refuses a
- * thread the loops run with those there are. */
+/* Starts workers until the pool has so many. Each has 256 KiB of stack, for tiles and gathered
+ * blocks. If the system refuses a thread, loops run with the threads at hand, and ctx->threads is
+ * lowered. */
 static void mlc__pool_start(mlc__pool *p, int32_t workers)
 {
     pthread_attr_t attr;
@@ -11153,7 +11259,7 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
         mlc__worker_start start = { p, p->workers + 1 };
         if (!p->forks ||
             pthread_create(&p->thread[p->workers], &attr, mlc__worker_main, &start) != 0) {
-            p->ctx->threads = p->workers + 1;              /* refused: do not ask at every loop */
+            p->ctx->threads = p->workers + 1;              /* refused: not tried at every loop */
             break;
         }
         for (int i = 0; MLC__LOAD(&start.pool) != NULL; i = (i + 1) % MLC__SPINS) mlc__wait(i);
@@ -11162,15 +11268,15 @@ static void mlc__pool_start(mlc__pool *p, int32_t workers)
     pthread_attr_destroy(&attr);
 }
 
-/* Before a loop: starts the workers that are missing. */
+/* Before a loop: starts the workers that are missing, at the first loop and after a fork. */
 static void mlc__pool_ready(mlc__pool *p)
 {
     if (mlc__forked(p->forks)) mlc__pool_fresh(p);
     if (p->workers < p->ctx->threads - 1) mlc__pool_start(p, p->ctx->threads - 1);
 }
 
-/* Raising wake ends the spinning, waking all ends the sleep; each worker sees stop before it looks
- * for work. */
+/* Ends and joins all workers. Raising wake ends their spinning, waking them ends their sleep; a
+ * worker may still run through the lanes, which are empty, before it sees stop. */
 static void mlc__pool_stop(mlc__pool *p)
 {
     if (mlc__forked(p->forks)) mlc__pool_fresh(p);
@@ -11184,9 +11290,10 @@ static void mlc__pool_stop(mlc__pool *p)
 #endif
 }
 
-/* The arguments change while all lanes say that nothing can be claimed; the second round of stores
- * opens the loop. The number grows by two a loop, and none occurs twice before 2^31 loops. all:
- * wakes every worker, also where there are fewer cores. */
+/* Runs one loop on all threads and returns when each chunk has run. Its arguments change while all
+ * lanes say that nothing can be claimed (chunk UINT32_MAX); the second round of stores opens the
+ * loop. The number grows by two a loop, and none recurs within 2^31 loops, longer than any late
+ * worker holds an old state. all: wakes every worker, also if the process has fewer cores. */
 static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg, bool all)
 {
     const uint32_t loop = (uint32_t)(MLC__LOAD(&p->lane[0].state) >> 32);
@@ -11223,9 +11330,9 @@ static void mlc__pool_stop(mlc__pool *p) { (void)p; }
 #endif /* MLC_NO_THREADS */
 
 #if MLC__HAS_FRAMEWORK || defined(MLC_NO_THREADS)
-/* Numbers that chunks may be given as worker, at most; the same for a pool's life, also where the
- * system refuses threads, as workspaces are sized by it. dev NULL is a kernel called by
- * mlc_cpu_kernels' user: one thread. */
+/* Number of threads, and so of worker indices, that a loop of this device may have. Workspaces are
+ * sized by it, so it stays the same for a pool's life, even if the system refuses threads. dev is
+ * NULL in a kernel that the program calls through mlc_cpu_kernels: one thread. */
 MLC__SEAM_LOOP int32_t mlc__pool_threads(const void *dev)
 {
 #ifndef MLC_NO_THREADS
@@ -11237,7 +11344,8 @@ MLC__SEAM_LOOP int32_t mlc__pool_threads(const void *dev)
 #endif
 }
 
-/* Runs chunks 0 .. n-1, in parallel where ns (its estimated time on one thread) makes that pay. */
+/* Runs chunks 0 .. n-1 of fn, on all threads if ns, their estimated time on one thread, makes that
+ * pay; else in order on the caller's thread. Returns when all have run. */
 MLC__SEAM_LOOP void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn fn, void *arg)
 {
 #ifndef MLC_NO_THREADS
@@ -11257,7 +11365,8 @@ MLC__SEAM_LOOP void mlc__parallel(void *dev, int64_t n, double ns, mlc__chunk_fn
 }
 #endif
 
-/* Waits until all chunks of the region have called it: what each wrote before, all see after. */
+/* Waits until all chunks of the region have called it: each sees all that any of them wrote
+ * before. */
 MLC__INLINE void mlc__barrier(mlc__region *r)
 {
 #ifndef MLC_NO_THREADS
@@ -11266,7 +11375,7 @@ MLC__INLINE void mlc__barrier(mlc__region *r)
         for (int i = 0; MLC__LOAD(&r->round) == round; i = (i + 1) % MLC__SPINS) mlc__wait(i);
         return;
     }
-    __atomic_store_n(&r->arrived, 0, __ATOMIC_RELAXED);    /* none arrive before round grows */
+    __atomic_store_n(&r->arrived, 0, __ATOMIC_RELAXED);    /* no chunk arrives until round grows */
     MLC__STORE(&r->round, round + 1);
 #else
     (void)r;
@@ -11274,9 +11383,10 @@ MLC__INLINE void mlc__barrier(mlc__region *r)
 }
 
 #if MLC__HAS_FRAMEWORK || defined(MLC_NO_THREADS)
-/* Runs chunks 0 .. r->chunks - 1, one on each thread, which may call mlc__barrier, all of them
- * equally often; one chunk where a loop is running or its time, ns, is too short to pay. A chunk
- * that waits keeps its thread, so that each thread has claimed one before any passes a barrier. */
+/* Runs chunks 0 .. r->chunks - 1 at the same time, one on each thread. They may call mlc__barrier,
+ * all of them equally often. r->chunks is 1 if a loop is running already or the time ns is too
+ * short to pay. A chunk that waits keeps its thread, so each thread has claimed one chunk before
+ * any passes a barrier; so all workers are woken, even with fewer cores. */
 MLC__TOGETHER void mlc__together(void *dev, mlc__region *r, double ns, mlc__chunk_fn fn,
                                  void *arg)
 {
@@ -11305,6 +11415,7 @@ MLC__TOGETHER void mlc__together(void *dev, mlc__region *r, double ns, mlc__chun
  * can be made again in backward, and a device gives the same numbers. Key = seed, counter = (block,
  * stream); a block is four words of 32 bits. */
 
+/* One block of the generator: four independent words of 32 bits. */
 typedef struct mlc__words { uint32_t w[4]; } mlc__words;
 
 /* Words 0 .. 3 of a block; known answers of the reference implementation are in
@@ -11327,7 +11438,8 @@ MLC__INLINE mlc__words mlc__philox(uint64_t seed, uint64_t stream, uint64_t bloc
 }
 
 #if MLC__HAS_FRAMEWORK
-/* The stream of a draw; base: NULL, or what is added to it. */
+/* The stream of a draw: the argument's number plus *base, if base is not NULL, which a captured
+ * graph of a device changes from run to run. */
 MLC__SEAM __attribute__((noinline)) uint64_t mlc__stream_of(uint64_t stream, const uint64_t *base)
 {
     return stream + (base ? *base : 0);
@@ -11337,7 +11449,8 @@ MLC__SEAM __attribute__((noinline)) uint64_t mlc__stream_of(uint64_t stream, con
 #define MLC__FNV            14695981039346656037ull
 #define MLC__FNV_STEP(h, c) (((h) ^ (unsigned char)(c)) * 1099511628211ull)
 
-/* Of a name: the stream of an initialiser. */
+/* The FNV-1a hash of a name: the random stream of a parameter's initialiser, a key in lists of
+ * names. */
 static uint64_t mlc__hash(const char *text)
 {
     uint64_t h = MLC__FNV;
