@@ -8308,10 +8308,17 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #if MLC__ONCE
 #define MLCORE_IMPLEMENTED
 
-/* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits */
+/* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits
+ * Everything that depends on the compiler, the system and the macros of the build, so that the
+ * sections below need no #if for them: which compilers and modes are refused; system headers and
+ * prototypes; which instructions may be compiled (MLC__X86, MLC__AVX512, MLC__NEON ..); one
+ * floating-point semantics for all compilers; levels of optimisation per section (MLC__LEVEL_*) and
+ * per kernel (MLC__OPT_*, MLC__AT_*); the macros that stamp a kernel once per level; small helpers
+ * of integers, time, memory and text. It is compiled in each object of MLC_PART; at the end of the
+ * file the macros and pragmas pushed here are popped. */
 
-/* The rest of -ffast-math is undone below; but with this part of it gcc compares as if there were
- * no NaN, and no pragma of gcc or clang brings that back. */
+/* The other parts of -ffast-math are undone below. But under -ffinite-math-only gcc compares as if
+ * no NaN existed, and no pragma of gcc or clang turns that off. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
 #  error "mlcore: NaN checks need -fno-finite-math-only after -ffast-math, for this file only"
 #endif
@@ -8329,8 +8336,9 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  error "mlcore: the implementation needs C11 (-std=c11) or C++17; C99 reads the declarations only"
 #endif
 
-/* Macros of <tgmath.h>, which would take floats where a double is meant, and of <windows.h>. What
- * they were before this file they are again at its end. */
+/* Names that headers of the program may have as macros: those of <tgmath.h> would compute in float
+ * where a double is meant, <windows.h> has far, max, min, near and small. Popped at the end of the
+ * file. */
 #pragma push_macro("ceil")
 #undef ceil
 #pragma push_macro("cos")
@@ -8419,15 +8427,15 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #else
 #  define MLC__FILES 0
 #endif
-/* No system, no pool: loops then run on the caller's thread, with the same bits. */
+/* Without POSIX threads no pool: loops then run on the caller's thread and give the same bits. */
 #if !MLC__POSIX && !defined(MLC_NO_THREADS)
 #  define MLC_NO_THREADS               /* the pool is POSIX threads */
 #endif
 #ifndef MLC_NO_THREADS
 #  include <pthread.h>
 #endif
-/* What may be compiled, not what this CPU has: each kernel carries its own target attribute, so the
- * file needs no -m flag and the choice is made at run time (IMPL.CPU). */
+/* Instructions that may be compiled, whatever this CPU has: each kernel carries its own target
+ * attribute, so the file needs no -m flag, and the level is chosen at run time (IMPL.CPU). */
 #if defined(__x86_64__) && !defined(MLC_NO_SIMD) && (!defined(_WIN32) || defined(__clang__))
 #  define MLC__X86 1                   /* gcc for Windows aligns no stack for AVX: bug 54412 */
 #  ifdef __clang__                      /* whose intrinsics are functions: -ffast-math's, too  */
@@ -8452,7 +8460,7 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #    define MLC__MSAN 1
 #  endif
 #endif
-/* Older compilers do not know the instructions. */
+/* AVX512_BF16 and AMX, if the compiler knows their instructions. */
 #if MLC__AVX512 && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #  define MLC__AVX512X 1
 #else
@@ -8472,16 +8480,16 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 
 #ifdef __cplusplus
 extern "C" {
-/* Both languages compile the implementation: C++ wants the cast from void, and this one refuses to
- * turn a float * into an int64_t * by accident. */
+/* The implementation is C and C++. C++ requires the cast from void *; static_cast refuses to turn a
+ * float * into an int64_t * by accident. */
 #  define MLC__CAST(type, p) (static_cast<type>(p))
 #else
 #  define MLC__CAST(type, p) ((type)(p))
 #endif
 
-/* -std=c11, _POSIX_C_SOURCE, _XOPEN_SOURCE and _ISOC11_SOURCE hide what the files below need; if
- * <stdio.h> came first no macro can bring it back. The same prototypes and numbers as in glibc and
- * musl. */
+/* -std=c11, _POSIX_C_SOURCE, _XOPEN_SOURCE and _ISOC11_SOURCE hide functions and numbers that the
+ * sections below need, and no macro brings them back once a system header was read. The prototypes
+ * and numbers here equal those of glibc and musl. */
 #if defined(__linux__) && !defined(__cplusplus)
 extern int  fsync(int fd);
 extern long syscall(long number, ...);
@@ -8505,8 +8513,9 @@ extern int  madvise(void *address, size_t bytes, int advice);
 extern int clock_gettime(int id, struct timespec *now);
 #  endif
 #endif
-/* The program's vsnprintf. MinGW takes printf from msvcrt, which knows neither %zu nor C99's
- * rounding. Undone at the end. */
+/* Text is formatted by the program's MLC_VSNPRINTF, if it has one. MinGW takes printf from msvcrt,
+ * which knows neither %zu nor C99's rounding, so its own is called. Popped at the end of the
+ * file. */
 #pragma push_macro("snprintf")
 #pragma push_macro("vsnprintf")
 #if defined(MLC_VSNPRINTF) && MLC__HAS_FRAMEWORK
@@ -8535,7 +8544,8 @@ static int mlc__snprintf(char *to, size_t n, const char *format, ...)
 #  define snprintf  __mingw_snprintf
 #  define vsnprintf __mingw_vsnprintf
 #endif
-/* Declared free of side effects (errno), square roots vectorise; no pragma of gcc does that. */
+/* Declared as functions without side effects (errno), square roots vectorise; no pragma of gcc has
+ * this effect. */
 #if !defined(__cplusplus)
 extern float  sqrtf(float x) __attribute__((const));
 extern double sqrt(double x) __attribute__((const));
@@ -8569,9 +8579,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #endif
 
-/* The same bits from every compiler: a*b+c is fused only where a kernel says so, and sums are not
- * put in another order, whatever -ffast-math says. (clang's -ffp-contract=fast fuses all the same:
- * then last bits differ.) */
+/* All compilers make the same bits: a*b+c is fused only where a kernel says so, and sums are not
+ * reordered, even under -ffast-math. Only clang's -ffp-contract=fast overrides the pragma: then
+ * last bits differ. */
 #if defined(__clang__)
 #  pragma clang diagnostic push         /* a loop with a libm call stays scalar: no news */
 #  pragma clang diagnostic ignored "-Wpass-failed"
@@ -8600,17 +8610,18 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  pragma GCC diagnostic ignored "-Wformat"
 #endif
 
-/* Optimisation follows use, so that compilers spend their time where programs spend theirs: kernels
- * carry attributes (MLC__OPT, below), and sections, or parts of one, stand between one of these and
- * MLC__LEVEL_END. HOT: a step of a small network runs it, or it makes products. KERNELS: plans and
- * divides loops. WARM: called now and then; gcc's has what of O2 makes code smaller and no slower.
- * COLD: files, tables, pictures, checks, for size (gcc then copies each struct by a string
- * instruction). MLC_QUICK leaves WARM and COLD unoptimised, for a program that is compiled often;
- * kernels stay as they are. Nothing changes where a program is compiled for size or without
- * optimisation. gcc takes the level and the flags of floating point from the last pragma alone; a
- * kernel that inlines a body without strict-aliasing loses that, too, and with it most vectors.
- * Each half of the implementation has as many ENDs as others of these: optimising, clang refuses a
- * file that leaves one open. */
+/* Optimisation follows use, so that compile time goes where run time does. Kernels carry attributes
+ * (MLC__OPT, below). Sections, or parts of one, are between one of these macros and MLC__LEVEL_END:
+ * HOT: runs in each step of a small network, or makes products.
+ * KERNELS: plans and divides loops.
+ * WARM: called now and then; for gcc O1 with the passes of O2 that make code smaller and no slower.
+ * COLD: files, tables, pictures, checks; for size (gcc then copies each struct by a string
+ * instruction).
+ * MLC_QUICK leaves WARM and COLD unoptimised, for a program that is compiled often; kernels stay as
+ * they are. In a build for size or without optimisation all of these are empty. gcc takes the level
+ * and the flags of floating point from the last pragma alone; a kernel that inlines a body without
+ * strict-aliasing loses that, too, and with it most vectors. Each half of the implementation has
+ * one END for each of the others: clang, when optimising, refuses a file that leaves one open. */
 #define MLC__PRAGMA(text) _Pragma(#text)
 #if !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__LEVEL_HOT
@@ -8649,10 +8660,10 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__LEVEL_END     _Pragma("GCC pop_options")
 #endif
 
-/* BODY is INLINE for the text of a kernel that is stamped once per ISA: only when it is really
- * inlined does it take over the target attribute of its wrapper. At -O0 nothing is: each copy would
- * have its own place on the stack, 17 KB for the tiles of AVX-512. Where size counts and there is
- * but one stamp (COMPACT), the compiler decides. */
+/* INLINE forces inlining in optimised builds. BODY is the same for the body of a kernel that is
+ * stamped once per ISA: only if it is really inlined does it get the target attribute of its
+ * wrapper. At -O0 nothing is inlined: each copy would have its own stack frame, 17 KB for the tiles
+ * of AVX-512. In a build for size with one stamp (COMPACT) the compiler decides. */
 #if defined(__OPTIMIZE_SIZE__) && defined(MLC_NO_SIMD)
 #  define MLC__COMPACT 1
 #else
@@ -8663,14 +8674,16 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__INLINE static inline
 #endif
-/* Text with a constant that chooses what it is is always inlined. */
+/* A body with a constant argument that selects one of several loops is inlined in any optimised
+ * build. */
 #if MLC__COMPACT && defined(__OPTIMIZE__)
 #  define MLC__ALWAYS __attribute__((always_inline))
 #else
 #  define MLC__ALWAYS
 #endif
-#define MLC__BODY MLC__INLINE          /* of a stamped kernel */
-/* Linkage of what one half of the implementation defines and the other uses, too: IMPL.SEAM. */
+#define MLC__BODY MLC__INLINE          /* the body of a stamped kernel */
+/* Linkage of functions and tables that one half of the implementation defines and both use:
+ * IMPL.SEAM. */
 #if MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK
 #  define MLC__SEAM static
 #  define MLC__SEAM_LOOP static
@@ -8684,11 +8697,12 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__SEAM_LOOP
 #  define MLC__TOGETHER
 #endif
-/* What has large temporaries and is rarely called: inlined it would be stack for its caller. */
+/* A function with large temporaries that is rarely called: inlined it would enlarge its caller's
+ * stack. */
 #define MLC__APART static __attribute__((noinline))
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-/* Alignment of memory, and the step of its sizes: a cache line, or, without a system and vectors of
- * ours, what malloc gives. */
+/* Alignment of memory and unit of its sizes: a cache line; on bare metal, without vectors of ours,
+ * malloc's alignment. */
 #if MLC__POSIX || defined(_WIN32) || MLC__X86 || MLC__NEON
 #  define MLC__CACHELINE 64
 #else
@@ -8698,8 +8712,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__NAN    __builtin_nan("")
 #define MLC__MOST_WHOLE 9007199254740992.0       /* 2^53: f64 has all whole numbers up to it */
 
-/* Are there kernels of f64, bf16 and f16? Without them these are stored, cast and indexed. What is
- * theirs in a table is named in OTHER, so that no compiler calls it unused. */
+/* ALL_FLOATS: whether kernels of f64, bf16 and f16 are compiled; without them these dtypes are
+ * stored, cast and indexed. Functions of theirs in a table are named through OTHER, so that a
+ * compiler does not report them as unused. */
 #ifdef MLC_ONLY_F32
 #  define MLC__ALL_FLOATS 0
 #else
@@ -8707,14 +8722,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__OTHER(f) (MLC__ALL_FLOATS ? (f) : NULL)
 
-/* Attributes of a kernel per ISA level. gcc -O2 leaves loops scalar; its vectoriser on top of -O1
- * makes the same loops as -O3 in half the time, with expensive-optimizations: without it no
- * vzeroupper ends a function, and the SSE code that follows runs several times slower. FAST keeps
- * -O3 where that was measured to be ahead: dot products, sinks, packs and optimizers of f32. LOOPS
- * is -O2 with the vectoriser, where that makes less text: most kernels of many short loops, but not
- * math. TILE is for loops that are unrolled by hand and need registers allocated well, SMALL for
- * what is long and rare. The scalar level of a processor that has others is a definition, not a
- * fast path. clang would drop a whole target attribute for one token that it does not know. */
+/* Attributes of a kernel per level. gcc -O2 leaves loops scalar. OPT, the vectoriser on top of -O1,
+ * makes the same loops as -O3 in half the compile time; it needs expensive-optimizations, or no
+ * vzeroupper ends a function and the SSE code after it runs several times slower. FAST is -O3,
+ * where that was measured to be ahead: dot products, sinks, packs and optimizers of f32. LOOPS is
+ * -O2 with the vectoriser, where that makes less code: most kernels of many short loops, but not
+ * math. TILE is for loops that are unrolled explicitly and need good register allocation, SMALL for
+ * long and rare ones. SCALAR is small on a processor that has other levels: there the scalar level
+ * is the definition that tests compare with, and no fast path. clang gets target attributes only:
+ * it would drop a whole attribute for one token that it does not know. */
 #if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
 #  define MLC__OPT_FAST
@@ -8743,8 +8759,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #    define MLC__OPT_SCALAR MLC__OPT
 #  endif
 #endif
-/* Functions of MLC__EACH_ISA(MLC__STAMP_x), and of text that is read by level, carry these: one
- * plain C body becomes mlc__x_scalar, mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the
+/* Functions of MLC__EACH_ISA(MLC__STAMP_x), and of text that is read once per level, carry these:
+ * one plain C body becomes mlc__x_scalar, mlc__x_avx2 and mlc__x_avx512, or mlc__x_neon, which the
  * tables of IMPL.DISPATCH name. */
 #define MLC__AT_scalar MLC__OPT_SCALAR
 #define MLC__AT_neon   MLC__OPT
@@ -8790,8 +8806,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__EACH_ISA(X) MLC__EACH_BASE(X)
 #endif
-/* Kernels of f64, of integers and of rare formulas are stamped for each base level only, of which
- * MLC__BASE(mlc__x_, isa) names the one that a level takes. */
+/* Kernels of f64, of integers and of rare formulas are stamped for base levels only;
+ * MLC__BASE(mlc__x_, isa) names the one that a level uses. */
 #define MLC__BASE_scalar scalar
 #define MLC__BASE_neon   neon
 #define MLC__BASE_avx2   avx2
@@ -8807,8 +8823,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__JOIN_TEXT(a, b) a##b
 #define MLC__PASTE(a, b)     MLC__JOIN_TEXT(a, b)
-/* In text that is read again (IMPL.KERNELS.READINGS): for each type name_f32, for each level, say
- * avx512, mlc__name_avx512, and what it has of kernels that are stamped for fewer levels. */
+/* Names in text that is read again (IMPL.KERNELS.READINGS). F(name) is name_f32 or that of another
+ * dtype. N(name) is mlc__name_avx512 at that level; N_BASE is the kernel of its base level, where
+ * it is stamped for fewer levels. */
 #define MLC__T               float
 #define MLC__X               float
 #define MLC__WIDE(x)         (x)
@@ -8816,7 +8833,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__F(name)         MLC__PASTE(name##_, MLC__DTYPE)
 #define MLC__N(name)         MLC__PASTE(mlc__##name##_, MLC__ISA)
 #define MLC__N_BASE(name)    MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__BASE_, MLC__ISA))
-/* That of f64 where text over vectors is read for it; else one that MLC__OTHER leaves out. */
+/* The kernel of f64, if vector text is read for it; else one that MLC__OTHER leaves out. */
 #if MLC__ALL_FLOATS
 #  define MLC__N_WIDE(name) \
     MLC__PASTE(mlc__##name##_, MLC__PASTE(MLC__PASTE(MLC__BASE_, MLC__ISA), _f64))
@@ -8832,8 +8849,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__FUSES           MLC__PASTE(MLC__FUSES_, MLC__ISA)
 #define MLC__BASE(name, isa) MLC__PASTE(name, MLC__BASE_##isa)
-/* Levels to choose from, in the order of mlc_isa: X(name, isa of most kernels, level, kind). Those
- * over avx512 bring products of bf16, the rest is its. */
+/* Levels to choose from, in the order of mlc_isa: X(name, isa of most kernels, level, kind). Levels
+ * over avx512 have products of bf16 of their own and all other kernels of avx512. */
 #define MLC__LEVEL_BASE(X, name, isa) X(name, isa, isa, BASE_LEVEL)
 #define MLC__LEVELS_AVX2(X, name) \
     MLC__LEVEL_BASE(X, name, scalar) MLC__LEVEL_BASE(X, name, avx2)
@@ -8855,7 +8872,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__EACH_LEVEL(X, name) MLC__LEVEL_BASE(X, name, scalar)
 #endif
-/* yes at the levels that have packs of bf16, no at others. */
+/* Expands to yes at levels with packs of bf16, to no at others. */
 #define MLC__IF_PACKS_scalar(yes, no)  no
 #define MLC__IF_PACKS_neon(yes, no)    no
 #define MLC__IF_PACKS_avx2(yes, no)    no
@@ -8863,9 +8880,9 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__IF_PACKS_avx512x(yes, no) yes
 #define MLC__IF_PACKS_amx(yes, no)     yes
 
-/* The loop's iterations do not depend on each other: out is an input itself or apart from it.
- * Rolled: and there are so few, 16, that gcc would unroll it first and put vectors together from
- * single elements. */
+/* INDEPENDENT: the loop's iterations do not depend on each other, as out is an input itself or does
+ * not overlap one. ROLLED: the same for a loop of 16, which gcc would unroll first and then
+ * assemble vectors from single elements. */
 #if defined(__clang__)
 #  define MLC__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #  define MLC__ROLLED      MLC__INDEPENDENT
@@ -8880,15 +8897,15 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #else
 #  define MLC__ONE_BY_ONE _Pragma("GCC unroll 1")
 #endif
-/* Tile kernels hold their accumulators in an array: only unrolled does it become registers. 16 is
- * over the longest such loop, 14 rows. */
+/* Tile kernels hold their accumulators in an array, which becomes registers only if the loop is
+ * unrolled. 16 exceeds the longest such loop, 14 rows. */
 #if defined(__clang__)
 #  define MLC__UNROLL _Pragma("clang loop unroll(full)")
 #else
 #  define MLC__UNROLL _Pragma("GCC unroll 16")
 #endif
-/* The same where vectors of MLC__LANES_BYTES go through loops: a level splits them as it can, which
- * would be long where size counts. */
+/* The same for loops over vectors of MLC__LANES_BYTES, which the compiler splits into a level's
+ * registers; too long in a build for size. */
 #if MLC__COMPACT
 #  define MLC__UNROLL_V
 #  define MLC__LANES_BYTES 16
@@ -8897,11 +8914,11 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__LANES_BYTES 64
 #endif
 
-/* Hides from the compiler where a value comes from. */
+/* Hides the origin of a value from the compiler, so that it neither folds nor moves it. */
 #define MLC__OPAQUE(x) __asm__("" : "+r"(x))
 
-/* Bits by memcpy: a union would be undefined in C++, a pointer cast in both languages; compilers
- * make one move of it. */
+/* Bits of floats by memcpy, which compilers make one move of: a union would be undefined in C++, a
+ * pointer cast in both languages. */
 MLC__INLINE uint32_t mlc__bits_f32(float x)    { uint32_t u; memcpy(&u, &x, 4); return u; }
 MLC__INLINE float    mlc__f32_bits(uint32_t u) { float x;    memcpy(&x, &u, 4); return x; }
 MLC__INLINE uint64_t mlc__bits_f64(double x)   { uint64_t u; memcpy(&u, &x, 8); return u; }
@@ -8912,13 +8929,14 @@ MLC__INLINE int64_t mlc__max(int64_t a, int64_t b) { return a > b ? a : b; }
 MLC__INLINE int32_t mlc__min32(int32_t a, int32_t b) { return a < b ? a : b; }
 MLC__INLINE int32_t mlc__max32(int32_t a, int32_t b) { return a > b ? a : b; }
 MLC__INLINE int64_t mlc__div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/* The same of numbers of the program's, which may be as large as they can: a + b may overflow. */
+/* The same for numbers that the program gave, which may be up to INT64_MAX: a + b could
+ * overflow. */
 MLC__INLINE int64_t mlc__parts(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 MLC__INLINE size_t  mlc__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 #if MLC__HAS_FRAMEWORK
-/* Functions of kernel32 under names of ours: <windows.h>, before this file or after it, declares
- * them with types of its own. */
+/* Functions of kernel32 under our own names: <windows.h>, included before or after this file,
+ * declares them with types of its own. */
 #if defined(_WIN32)
 #  if defined(__i386__)
 #    define MLC__KERNEL32(name, bytes) __asm__("_" #name "@" #bytes) __attribute__((stdcall))
@@ -8931,8 +8949,8 @@ int mlc__move_file(const char *from, const char *to, unsigned long flags)
     MLC__KERNEL32(MoveFileExA, 12);
 #endif
 
-/* Nanoseconds of a clock that is not set, since some moment. Windows' time of the day moves every
- * 15 ms, its counter does not. */
+/* Nanoseconds of a monotonic clock since an arbitrary moment; of the time of day where the system
+ * has no such clock. On Windows the counter, since the time of day moves in steps of 15 ms. */
 static int64_t mlc__nanoseconds(void)
 {
 #if defined(_WIN32)
@@ -8952,9 +8970,10 @@ static int64_t mlc__nanoseconds(void)
     return (int64_t)time(NULL) * 1000000000;
 #endif
 }
+/* The same in seconds, for differences. */
 static double mlc__seconds(void) { return 1e-9 * (double)mlc__nanoseconds(); }
 
-/* What systems call by different names. */
+/* Aligned memory. align is a power of two, and n a multiple of it (aligned_alloc). */
 #if defined(_WIN32)
 static void *mlc__aligned_alloc(size_t align, size_t n) { return _aligned_malloc(n, align); }
 static void mlc__aligned_free(void *ptr) { _aligned_free(ptr); }
@@ -8962,7 +8981,8 @@ static void mlc__aligned_free(void *ptr) { _aligned_free(ptr); }
 static void *mlc__aligned_alloc(size_t align, size_t n) { return aligned_alloc(align, n); }
 static void mlc__aligned_free(void *ptr) { free(ptr); }
 #else
-/* newlib's aligned_alloc needs a posix_memalign: this stores malloc's pointer before the block. */
+/* newlib's aligned_alloc requires a posix_memalign that bare metal lacks. This one takes more from
+ * malloc and stores malloc's pointer directly before the aligned block. */
 static void *mlc__aligned_alloc(size_t align, size_t n)
 {
     char *made = n <= SIZE_MAX - align - sizeof made
@@ -8980,7 +9000,8 @@ static void mlc__aligned_free(void *ptr)
 }
 #endif
 
-/* mlc__replace: at any moment the file at `to` is the old one or the new one. */
+/* mlc__sync writes a file's data to the disk. mlc__replace renames `from` to `to` atomically: at
+ * any moment the file at `to` is the old one or the new one. 0, or -1 with errno. */
 #if MLC__FILES && defined(_WIN32)
 static int mlc__sync(int fd) { return _commit(fd); }
 static int mlc__replace(const char *from, const char *to)
@@ -8994,7 +9015,7 @@ static int mlc__sync(int fd) { return fsync(fd); }
 static int mlc__replace(const char *from, const char *to) { return rename(from, to); }
 #endif
 
-/* Copies text into n bytes, always terminated. */
+/* Copies text into n > 0 bytes; a longer one is cut. Always terminated. */
 static void mlc__copy_text(char *to, size_t n, const char *from)
 {
     size_t len = strlen(from);
@@ -9003,7 +9024,8 @@ static void mlc__copy_text(char *to, size_t n, const char *from)
     to[len] = 0;
 }
 
-/* Does name match a pattern of * and ?; iterative, so that no pattern is slow. */
+/* Tells whether name matches a pattern of * and ?. On a mismatch it goes back to the last * alone,
+ * so the time is at most the product of both lengths, whatever the pattern. */
 static bool mlc__glob(const char *pattern, const char *name)
 {
     const char *star = NULL, *resume = NULL;
@@ -9023,24 +9045,29 @@ MLC_IMPL const char *mlc_version(void) { return MLC_VERSION_STRING; }
 MLC__LEVEL_HOT
 
 /* @@ IMPL.SEAM ------------------------------------------- what kernels and framework share
- * The implementation has two halves, which MLC_PART compiles as two objects: the kernels, sections
- * IMPL.KERNELS.* and IMPL.DISPATCH, and the framework, all others. What one defines and the other
- * uses is declared here, hidden from the other objects of the program; in one object all of it is
- * static (MLC__SEAM). Numbers, types and inline functions of kernels that operations read, too,
- * stand here and in IMPL.KERNELS.MATH, which both halves compile. The columns of the kernel table
- * are declared one by one, so that the linker drops the kernels that no operation of the program
- * uses, from one object as from two. */
+ * MLC_PART compiles the implementation as two objects: the kernels, sections IMPL.KERNELS.* and
+ * IMPL.DISPATCH, and the framework, all others. Here is declared what one half defines and the
+ * other uses, hidden from other objects of the program; in a single object all of it is static
+ * (MLC__SEAM). Numbers, types and inline functions that both halves need are here and in
+ * IMPL.KERNELS.MATH, which both compile.
+ *
+ *   framework --mlc__cpu_NAME[level], mlc__cpu_NAME_workspace[level]--> kernels
+ *             <--mlc__parallel, mlc__together, mlc__pool_threads------- (loops of chunks)
+ *
+ * The columns of the kernel table are declared one by one, so that the linker drops kernels that no
+ * operation of the program uses, from two objects as from one. */
 
 /* -- what both read -- */
 
-/* worker is 0 for the caller, 1 .. threads - 1 for the others: an index into per-thread
- * workspace. */
+/* The body of a loop of chunks. worker is 0 for the caller, 1 .. threads - 1 for the others: the
+ * index of the thread's part of a workspace. */
 typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
-/* A region: chunks that run at the same time, one a thread, and wait for one another. */
+/* A region: chunks that run at the same time, one on each thread, and wait for one another at
+ * barriers (mlc__together). A local of the caller. */
 typedef struct mlc__region {
-    uint32_t chunks;                   /* of it; set by mlc__together                          */
-    uint32_t arrived, round;           /* at the barrier; barriers that all have passed        */
+    uint32_t chunks;                   /* number of them, set by mlc__together                 */
+    uint32_t arrived, round;           /* chunks at the barrier; barriers that all have passed */
 } mlc__region;
 
 #define MLC__GRAIN 16384               /* elements of a chunk of an elementwise loop */
@@ -9054,31 +9081,33 @@ typedef struct mlc__region {
 #define MLC__BLAS_AHEAD_avx512 false
 #define MLC__BLAS_AHEAD_neon   true
 
-/* The top 24 (53) bits of a word (of two): every value is exact, 1 is never reached. */
+/* Uniform numbers in [0,1) from the top 24 bits of a word, or 53 of two words: every value is
+ * exact, and 1 is never reached. */
 #define MLC__U24(w) ((float)(int32_t)((w) >> 8) * 5.9604644775390625e-8f)       /* [0,1) */
 #define MLC__U53(hi, lo) \
     ((double)((uint64_t)((hi) >> 5) << 26 | (lo) >> 6) * 1.1102230246251565e-16)
 
-/* Place of a level in the columns: MLC__EACH_LEVEL has them in this order. */
+/* Index of a level in the columns of the kernel table, whose order is that of MLC__EACH_LEVEL. */
 MLC__INLINE int mlc__level(mlc_isa isa)
 {
     if (!MLC__X86 && !MLC__NEON) return 0;
     return isa == MLC_ISA_NEON ? 1 : (int)isa - (int)MLC_ISA_SCALAR;
 }
 
-/* Address of an element where the dtype is only known as a size; NULL where there are none. */
+/* Address of an element of `size` bytes, where the dtype does not matter; NULL for a NULL p. */
 MLC__INLINE const void *mlc__at(const void *p, int64_t elements, size_t size)
 {
     return p ? MLC__CAST(const char *, p) + elements * (int64_t)size : NULL;
 }
 
-/* One element as f64, for what is done once a row. */
+/* Element i of f32 or f64 as f64, for work that is done once a row. */
 MLC__INLINE double mlc__elem(const void *x, int64_t i, mlc_dtype dtype)
 {
     return dtype == MLC_F32 ? (double)MLC__CAST(const float *, x)[i]
                             : MLC__CAST(const double *, x)[i];
 }
 
+/* Stores v as element i of f32, rounded, or of f64. */
 MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
 {
     if (dtype == MLC_F32) MLC__CAST(float *, x)[i] = (float)v;
@@ -9087,13 +9116,13 @@ MLC__INLINE void mlc__elem_put(void *x, int64_t i, mlc_dtype dtype, double v)
 
 MLC__BODY float mlc__f32_of_bf16(uint16_t h) { return mlc__f32_bits((uint32_t)h << 16); }
 
-/* NaN and what does not fit become the smallest integer, as the hardware has it. */
+/* Converts to i64. NaN and values out of range become INT64_MIN, as the hardware of x86 has it. */
 MLC__INLINE int64_t mlc__i64_of(double x)
 {
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (int64_t)x : INT64_MIN;
 }
 
-/* Of a Walsh-Hadamard matrix for n columns. */
+/* The size of the Walsh-Hadamard matrix for n columns: the next power of two. */
 MLC__INLINE int64_t mlc__hadamard_size(int64_t n)
 {
     int64_t size = 1;
@@ -9101,18 +9130,20 @@ MLC__INLINE int64_t mlc__hadamard_size(int64_t n)
     return size;
 }
 
-/* Dense rows of 16-bit floats to f32 and back; the two rows do not overlap. */
+/* Casts of dense rows of 16-bit floats to f32 and back, one struct per level; the two rows must not
+ * overlap. */
 typedef struct mlc__half_fns {
     void (*widen)(float *to, const void *from, mlc_dtype dtype, int64_t n);
     void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
 } mlc__half_fns;
 
-/* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
+/* Updates elements [from, from + n) of a run by a rule; u is NULL, but see MLC__RULES. */
 typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
 
 struct mlc__norms;
 
-/* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
+/* The CPU kernels of one update rule, by level. Its constructor names it, so that a program links
+ * only the rules that it uses. */
 struct mlc_rule_fns {
     void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
@@ -9126,10 +9157,11 @@ struct mlc_rule_fns {
 #else
 #  define MLC__ACROSS extern
 #endif
-/* What a struct of both halves holds follows from macros: both are compiled with the same ones. Of
- * each half a function that the other calls has a name, for the linker, which says the half, the
- * version and the macros, so that objects that differ do not link: one lacks the name that the
- * other calls. MLC__SAYS is the name of a macro which is defined as nothing or 1, else nothing. */
+/* The layout of shared structs follows from macros, so both halves must be compiled with the same
+ * ones. Therefore one function of each half that the other calls has an assembler name that
+ * contains the half, the version and the macros: objects that differ do not link, as one lacks the
+ * name that the other calls. MLC__SAYS is the name of a macro that is defined as nothing or 1, else
+ * nothing. */
 #define MLC__SAYS(macro)       MLC__SAYS_IF(macro, "_" #macro)
 #define MLC__SAYS_IF(is, name) MLC__SAYS_OF(MLC__SAYS_##is name, "", "")
 #define MLC__SAYS_OF(...)      MLC__SAYS_AT_1(__VA_ARGS__)
@@ -9161,7 +9193,7 @@ struct mlc_rule_fns {
             MLC__SAYS(MLC__AVX512X)    /* of the compiler */ \
             MLC__SAYS(MLC__AMX))
 
-/* The framework's, for kernels. */
+/* Defined by the framework, called by kernels. */
 MLC__ACROSS mlc_isa  mlc__isa_best(mlc_isa most) MLC__OF_PART("framework");
 MLC__ACROSS uint32_t mlc__isa_levels(mlc_isa most);
 MLC__ACROSS int      mlc__env_choice(const char *name, const char *const *values);
@@ -9174,7 +9206,7 @@ MLC__ACROSS void     mlc__together(void *dev, mlc__region *r, double ns, mlc__ch
                                    void *arg);
 #endif
 
-/* Kernels', for the framework. */
+/* Defined by the kernels, used by the framework. */
 MLC__ACROSS bool    mlc__blas_choose(mlc_blas asked, bool ahead) MLC__OF_PART("kernels");
 MLC__ACROSS const char *mlc__blas_start(void);
 MLC__ACROSS void    mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from,
@@ -9204,13 +9236,14 @@ MLC__ACROSS_COLUMN_OF(sum, reduce)
 #endif
 
 /* @@ IMPL.CPU -------------------------------------------- what this processor and system offer
- * Levels are found at run time, by instruction, not by model. The context takes the best one that
- * CPU and system have, or a lower one that desc.isa or MLC_ISA asks for, so that one machine can
- * test all levels. */
+ * Levels are found at run time by the instructions that CPU and system offer, not by model. A
+ * context takes the best one, or the lower one that desc.isa or the variable MLC_ISA names, so that
+ * one machine can test all levels: mlc__isa_choose -> mlc__isa_best -> mlc__isa_levels. Besides:
+ * the mode of denormals during kernels, and the number of cores. */
 #if MLC__HAS_FRAMEWORK
 
 #if MLC__X86
-/* Written out rather than taken from cpuid.h, whose macros differ between compilers. */
+/* Executes CPUID; r gets EAX, EBX, ECX, EDX. The macros of cpuid.h differ between compilers. */
 static void mlc__cpuid(uint32_t leaf, uint32_t sub, uint32_t r[4])
 {
     __asm__ volatile("cpuid" : "=a"(r[0]), "=b"(r[1]), "=c"(r[2]), "=d"(r[3])
@@ -9224,8 +9257,9 @@ static uint64_t mlc__xgetbv(void)      /* which registers the system saves */
     return (uint64_t)hi << 32 | lo;
 }
 
-/* The kernel gives a process the tiles' registers, 8 KB a thread, if it asks; it may refuse. From
- * then on stacks of signal handlers must have room for them: so only who wants tiles asks. */
+/* Requests the registers of AMX tiles, 8 KB a thread, which Linux gives a process only on request
+ * and may refuse. From then on stacks of signal handlers must hold them, too, so only contexts that
+ * want this level make the request. */
 static bool mlc__amx_permitted(void)
 {
 #if MLC__AMX
@@ -9235,8 +9269,9 @@ static bool mlc__amx_permitted(void)
 #endif
 }
 
-/* Levels above AVX-512. Leaf 7, part 1, EAX: AVX512_BF16 5. Leaf 7 EDX: AMX-BF16 22, AMX-TILE 24.
- * XGETBV: the tiles' configuration and data, 17 and 18. */
+/* The levels above AVX-512, as bits. Leaf 7, part 1, EAX: AVX512_BF16 5. Leaf 7 EDX: AMX-BF16 22,
+ * AMX-TILE 24. XGETBV (saved): the tiles' configuration and data, 17 and 18. The last argument is
+ * false if AMX is not wanted, and then permission is not requested. */
 static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved, bool ask)
 {
     uint32_t part1[4];
@@ -9249,9 +9284,10 @@ static uint32_t mlc__isa_bf16(const uint32_t r7[4], uint64_t saved, bool ask)
                                             << MLC_ISA_AMX;
 }
 
-/* A level counts only if CPUID names its instructions and XGETBV says that the system saves its
- * registers at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both
- * parts of ZMM (bits 5 to 7), too, for AVX-512. */
+/* The levels up to `most` that may run here, bit 1 << mlc_isa for each; more may be set. A level
+ * counts only if CPUID names its instructions and XGETBV says that the system saves its registers
+ * at a switch of threads: XMM and YMM (bits 1, 2) for AVX2; the mask registers and both parts of
+ * ZMM (bits 5 to 7), too, for AVX-512. */
 MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 {
     const uint32_t scalar = 1u << MLC_ISA_SCALAR, avx2 = scalar | 1u << MLC_ISA_AVX2;
@@ -9270,6 +9306,7 @@ MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
     return avx2 | 1u << MLC_ISA_AVX512 | mlc__isa_bf16(r7, saved, most >= MLC_ISA_AMX);
 }
 #else
+/* The same on other processors: NEON needs no detection, as every AArch64 has it. */
 MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 {
     (void)most;
@@ -9277,15 +9314,15 @@ MLC__SEAM uint32_t mlc__isa_levels(mlc_isa most)
 }
 #endif
 
-/* The best of the levels that are there, up to most, which is not AUTO: a set bit is a level, a
- * higher one better; the scalar one is always there. */
+/* The best level up to `most`, which is not AUTO: the highest bit. The scalar level is always
+ * set. */
 MLC__SEAM mlc_isa mlc__isa_best(mlc_isa most)
 {
     return (mlc_isa)(31 - __builtin_clz(mlc__isa_levels(most) & ((2u << most) - 1u)));
 }
 
-/* Which of values[1], values[2] .. a variable of the environment has; 0: none of them. After the
- * last one comes NULL. */
+/* The index i >= 1 for which a variable of the environment equals values[i]; 0 if it equals none or
+ * is not set. values[0] is not compared, and NULL ends the list. */
 MLC__SEAM int mlc__env_choice(const char *name, const char *const *values)
 {
     const char *value = getenv(name);
@@ -9303,8 +9340,8 @@ MLC_IMPL const char *mlc_isa_name(mlc_isa isa)
     return (unsigned)isa < (unsigned)MLC_ISA_COUNT ? mlc__isa_names[isa] : "unknown";
 }
 
-/* The level to use: what is asked for (or MLC_ISA names); a level that is not there stands for the
- * best one below it. */
+/* The level of a context: the desc's or, if that is AUTO, the one MLC_ISA names, else the best. A
+ * level that this CPU lacks is replaced by the best one below it. */
 static mlc_isa mlc__isa_choose(mlc_isa asked)
 {
     if (asked == MLC_ISA_AUTO)
@@ -9312,8 +9349,8 @@ static mlc_isa mlc__isa_choose(mlc_isa asked)
     return mlc__isa_best(asked != MLC_ISA_AUTO ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
 }
 
-/* Denormals are flushed in kernels: a pass over decayed moments is 24 times slower without. The
- * caller's mode comes back afterwards. */
+/* Denormals are flushed to zero in kernels: without that a pass over decayed moments is 24 times
+ * slower. mlc__flush_begin returns the caller's mode, which mlc__flush_end restores. */
 #if defined(__x86_64__) || defined(__SSE2__)
 #define MLC__FLUSH 0x8040u             /* MXCSR: flush to zero, denormals are zero */
 MLC__INLINE uint32_t mlc__fp_mode(void) { return __builtin_ia32_stmxcsr(); }
@@ -9336,7 +9373,7 @@ MLC__INLINE uint32_t mlc__fp_mode(void) { return 0; }
 MLC__INLINE void mlc__fp_mode_set(uint32_t mode) { (void)mode; }
 #endif
 
-/* Writing the mode costs tens of cycles: only where it changes something. */
+/* Writing the mode costs tens of cycles, so it is written only if it changes. */
 MLC__INLINE uint32_t mlc__flush_begin(void)
 {
     const uint32_t old = mlc__fp_mode();
@@ -9347,6 +9384,8 @@ MLC__INLINE void mlc__flush_end(uint32_t old)
 {
     if ((old & MLC__FLUSH) != MLC__FLUSH) mlc__fp_mode_set(old);
 }
+/* Lets denormals be until mlc__flush_resume with the returned mode: for the program's own functions
+ * that are called from within, and for files, whose values are kept exactly. */
 static uint32_t mlc__flush_pause(void)
 {
     const uint32_t now = mlc__fp_mode();
@@ -9356,8 +9395,8 @@ static uint32_t mlc__flush_pause(void)
 static void mlc__flush_resume(uint32_t old) { mlc__fp_mode_set(old); }
 
 #ifndef MLC_NO_THREADS
-/* Cores that the time a container may take amounts to, rounded up: its cgroup (version 2) says
- * "quota period", or "max" and then there is no bound. */
+/* Number of cores that the CPU time of a container amounts to, rounded up; INT32_MAX without a
+ * bound. Its cgroup (version 2) says "quota period", or "max". */
 static int32_t mlc__cpu_quota(void)
 {
 #if defined(__linux__) && MLC__FILES
@@ -9373,8 +9412,9 @@ static int32_t mlc__cpu_quota(void)
     return INT32_MAX;
 }
 
-/* Cores that this process may run on: containers and taskset narrow the affinity mask, while
- * sysconf counts the machine. The raw call, as the libc's wrapper hides under -std=c11. */
+/* Number of cores that this process may use, 1 or more: containers and taskset narrow the affinity
+ * mask, while sysconf counts the machine's. The raw system call, as the libc hides its wrapper
+ * under -std=c11. */
 static int32_t mlc__cpu_count(void)
 {
     const int32_t quota = mlc__cpu_quota();
@@ -9874,14 +9914,19 @@ MLC__INLINE bool mlc__f64(mlc_dtype d) { return MLC__ALL_FLOATS && d == MLC_F64;
 MLC__INLINE bool mlc__low(mlc_dtype d) { return MLC__ALL_FLOATS && mlc__is_half(d); }
 
 /* @@ IMPL.ERROR ------------------------------------------ sticky errors, messages, names
- * An error is a status in a return value and, once, a text in the context. Operations on tensors
- * hand on NULL instead: whoever finds the error first has the best message, and the rest of the
- * chain keeps still. A message names the function, what was given, what is wanted, and the way
- * out. */
+ * An error is a status in a return value and, once, a text in the context. It is sticky: it stands
+ * until the scope ends or mlc_error_clear. Operations on tensors return NULL instead of a status,
+ * and NULL as an input makes the next operation return NULL: the function that finds the error
+ * first has the best message, and all that follow keep it. A message names the function, the values
+ * given, the values expected, and the way out.
+ *
+ *   mlc__fail -> mlc__vfail: ctx->status (first only), ctx->message, log, abort if wanted
+ *   mlc_scope_end: returns the status, clears it, keeps it in ctx->told for mlc_error */
 
-/* How checks are written: REQUIRE leaves with an error, TRY hands on one that is recorded already.
- * Neither may stand between an acquire and its release (mlc__temp_begin, no_grad++). FAIL_NULL
- * records an error and is the NULL that a function of any pointer type returns with it. */
+/* How checks are written: REQUIRE returns with a new error, TRY returns with one that is recorded
+ * already. Neither may be used between an acquire and its release (mlc__temp_begin, no_grad++).
+ * FAIL_NULL records an error; its value is a NULL that a function of any pointer type may
+ * return. */
 #define MLC__REQUIRE(ctx, cond, code, ...) \
     do { if (!(cond)) return mlc__fail(ctx, MLC_ERR_##code, __VA_ARGS__); } while (0)
 #define MLC__TRY(call) \
@@ -9901,14 +9946,16 @@ MLC_IMPL const char *mlc_status_name(mlc_status status)
     return (unsigned)status < (unsigned)MLC__COUNT(names) ? names[status] : "unknown";
 }
 
-/* The only way out for text: the library prints nothing. */
+/* Hands text to the program's log function, the only way out for text: the library prints
+ * nothing. */
 static void mlc__log(mlc_ctx *ctx, mlc_log_level level, const char *text)
 {
     if (ctx->log) ctx->log(ctx->log_user, level, text);
 }
 
-/* The one place where an error is born. Only the first is kept: what follows from it would hide it.
- * With ctx NULL there is nowhere to put it, and the status says all. */
+/* Records an error and returns its status; all errors are made here. Only the first is kept, since
+ * the errors that follow from it would hide it. Without a context the status alone is returned.
+ * Within a module's forward the message begins with the module's path. */
 static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format, va_list args)
 {
     char message[MLC__MESSAGE];        /* the old message may be among the arguments */
@@ -9924,7 +9971,7 @@ static mlc_status mlc__vfail(mlc_ctx *ctx, mlc_status status, const char *format
     return status;
 }
 
-/* Records an error; the first one wins. Returns status. */
+/* The same with the arguments of a printf. */
 static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
 static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format, ...)
@@ -9936,17 +9983,20 @@ static mlc_status mlc__fail(mlc_ctx *ctx, mlc_status status, const char *format,
     return status;
 }
 
-/* MLC_DEBUG finds a second thread in a context: one that calls while another thread's call runs.
- * That one goes back at once and touches nothing; the text is its own until mlc_error_clear, and
- * an error of the first thread when its call ends. A context may go from one thread to another
- * between two calls, so nothing is known of an owner. */
+/* A debug build detects two threads in one context at the same time: a thread that calls while
+ * another thread's call runs. The second call fails at once and touches nothing; its text belongs
+ * to its thread until mlc_error_clear, and becomes an error of the first thread when that one's
+ * call ends. A context may go from one thread to another between two calls, so no owner is
+ * recorded. */
 #ifdef MLC__DEBUG_THREADS
+/* A thread's refused call. Its address identifies the thread in ctx->inside. */
 static __thread struct {
     const mlc_ctx *ctx;                /* NULL: no call of this thread was refused             */
     int32_t        scopes;             /* whose begin was refused: their end ends nothing      */
     char           text[320];
 } mlc__second;
 
+/* Writes the message for a call `what` that came while the call `of` ran. */
 static const char *mlc__second_text(char *text, size_t size, const char *what, const char *of)
 {
     snprintf(text, size, "%s: another thread is in %s of the same context, which one thread at a "
@@ -9955,6 +10005,9 @@ static const char *mlc__second_text(char *text, size_t size, const char *what, c
     return text;
 }
 
+/* Begins a call on ctx. Calls of one thread nest (ctx->entered counts them); false if another
+ * thread's call runs, and then the message is this thread's. The context's fields are atomic as the
+ * second thread reads and writes them; no order between them is needed for a report. */
 static bool mlc__enter(mlc_ctx *ctx, const char *what)
 {
     const void *none = NULL, *me = &mlc__second;
@@ -9975,6 +10028,8 @@ static bool mlc__enter(mlc_ctx *ctx, const char *what)
     return true;
 }
 
+/* Ends a call. When the outermost ends and a second thread was refused meanwhile, the misuse
+ * becomes this thread's error, too. */
 static void mlc__leave(mlc_ctx *ctx)
 {
     char text[sizeof mlc__second.text];
@@ -9986,7 +10041,7 @@ static void mlc__leave(mlc_ctx *ctx)
     __atomic_store_n(&ctx->inside, NULL, __ATOMIC_RELAXED);
 }
 
-/* For a short call: is no other thread in one? */
+/* For a call too short to bracket: tells whether no other thread's call runs. */
 static bool mlc__sole(mlc_ctx *ctx, const char *what)
 {
     if (!mlc__enter(ctx, what)) return false;
@@ -9994,6 +10049,7 @@ static bool mlc__sole(mlc_ctx *ctx, const char *what)
     return true;
 }
 
+/* The same for mlc_scope_begin: a refused begin is counted, so that its end ends nothing. */
 static bool mlc__sole_begins(mlc_ctx *ctx)
 {
     if (mlc__sole(ctx, "scope_begin")) return true;
@@ -10009,7 +10065,8 @@ static bool mlc__sole_ends(mlc_ctx *ctx)
     return false;
 }
 
-/* Forgets what this thread was told; is no other one in the context? */
+/* Forgets the refused call of this thread. Returns whether no other thread's call runs, so that the
+ * context's own error may be cleared. */
 static bool mlc__second_forget(const mlc_ctx *ctx)
 {
     if (mlc__second.ctx == ctx) {
@@ -10038,7 +10095,8 @@ static bool mlc__second_forget(const mlc_ctx *ctx)
 #  define MLC__SECOND_FORGET(ctx) true
 #endif
 
-/* An object is NULL, where another argument may have a context; an error that stands is why. */
+/* Fails as an argument is NULL; ctx is the context of another argument, or NULL. An error that
+ * stands is returned instead, as it is the probable reason. */
 static mlc_status mlc__no_object(mlc_ctx *ctx, const char *what, const char *object)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -10046,9 +10104,11 @@ static mlc_status mlc__no_object(mlc_ctx *ctx, const char *what, const char *obj
     return mlc__fail(ctx, MLC_ERR_ARG, "%s: %s is NULL; look at what should have made it", what,
                      object);
 }
+/* The context of a tensor, or NULL. */
 static mlc_ctx *mlc__ctx_of(const mlc_tensor *t) { return t ? t->ctx : NULL; }
 
-/* A list of a desc has its count in n_NAME: one of both alone is a field that was forgotten. */
+/* Fails unless both or neither of a desc's list and its count n_NAME are set: one alone is a field
+ * that was forgotten. */
 static mlc_status mlc__list_check(mlc_ctx *ctx, const char *what, const char *name,
                                   const void *list, int64_t n)
 {
@@ -10058,7 +10118,7 @@ static mlc_status mlc__list_check(mlc_ctx *ctx, const char *what, const char *na
     return MLC_OK;
 }
 
-/* A field of a desc that counts if has_NAME is true: set without it, the flag was forgotten. */
+/* Fails if an optional field of a desc is set but has_NAME, which makes it count, is false. */
 static mlc_status mlc__flag_check(mlc_ctx *ctx, const char *what, const char *name, bool set,
                                   bool flag)
 {
@@ -10067,7 +10127,7 @@ static mlc_status mlc__flag_check(mlc_ctx *ctx, const char *what, const char *na
     return MLC_OK;
 }
 
-/* mlc__fail for users; OK is no error and records nothing. */
+/* mlc__fail for the program; OK is no error and records nothing. */
 MLC_IMPL mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
 {
     va_list args;
@@ -10083,6 +10143,8 @@ MLC_IMPL mlc_status mlc_ctx_status(const mlc_ctx *ctx)
     if (ctx && MLC__IS_SECOND(ctx)) return MLC_ERR_STATE;
     return ctx ? ctx->status : MLC_ERR_ARG;
 }
+/* The status that belongs to the text of mlc_error: of the error that stands, or of the one that
+ * the last scope's end has returned and cleared. */
 MLC_IMPL mlc_status mlc_error_status(const mlc_ctx *ctx)
 {
     const mlc_status standing = mlc_ctx_status(ctx);
@@ -10102,7 +10164,7 @@ MLC_IMPL void mlc_error_clear(mlc_ctx *ctx)
     ctx->told = MLC_OK;
 }
 
-/* What the backend says of its last failure, or "". */
+/* The backend's text for its last failure, or "". */
 static const char *mlc__device_says(const mlc_ctx *ctx)
 {
     const mlc_backend *b = ctx->backend;
