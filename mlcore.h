@@ -8571,7 +8571,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #if defined(MLC_DEBUG) && !defined(MLC_NO_STDIO)
 #  define MLC__DEBUG_HANDLES
 #endif
-#ifndef MLC_ASSERT                     /* only for what is proved; user input gets an error */
+#ifndef MLC_ASSERT                     /* only for proved invariants; user input gets an error */
 #  ifdef MLC_DEBUG
 #    define MLC_ASSERT(c) ((c) ? (void)0 : abort())
 #  else
@@ -29427,26 +29427,28 @@ MLC__LEVEL_HOT
 
 #if MLC__HAS_KERNELS
 /* @@ IMPL.DISPATCH --------------------------------------- kernels of the CPU, by ISA level
- * A line that stands with a kernel, MLC__CPU_NAME(K, isa, level), says how it is called:
+ * Makes the kernel tables of the CPU. Each kernel has, where it is defined, a line MLC__CPU_NAME(K,
+ * isa, level) which says how it is called; K is chosen here:
  *
  *     K##_plain(run, query)                 run is the function of all levels; NULL: left out
- *     K##_isa(mlc__k_NAME, NAME, isa, level, run, query)          a call of it, for dev and a, with
- *                                           what an ISA brings, in a function mlc__k_NAME_isa
+ *     K##_isa(mlc__k_NAME, NAME, isa, level, run, query)          a call of it with dev and a, one
+ *                                           for each ISA, in a function mlc__k_NAME_isa
  *     K##_level(mlc__k_NAME, NAME, isa, level, run, query)        the same for each level
  *     K##_asks(mlc__k_NAME, mlc__k_NAME_workspace, NAME, isa, level, run, query)    and query, too
  *
- * query is the function that tells the bytes of workspace, or NULL. From these lines come the
- * functions that make the calls; a column per kernel, mlc__cpu_NAME[level], through which
+ * query is the function that returns the bytes of workspace, or NULL. From these lines come the
+ * functions that make the calls; a column for each kernel, mlc__cpu_NAME[level], through which
  * operations call, so that the linker drops kernels that no operation of the program uses; and a
- * row per level, all kernels of it, for mlc_cpu_kernels. All of it is constant: contexts of
- * different levels live side by side. */
+ * row for each level with all kernels, for mlc_cpu_kernels. All of it is constant: contexts of
+ * different levels coexist. */
 
-/* fn_at, of what a kernel is called with. */
+/* The function fn_at around a call that may use dev and a. */
 #define MLC__CALLS(T, fn, kernel, at, call) \
     static T fn##_##at(void *dev, const struct mlc_k_##kernel *a) \
     { (void)dev; (void)a; return call; }
 
-/* K that define functions: at a level that is an ISA, and at one over it. */
+/* K that define these functions. BASE_LEVEL is for a level that is an ISA; OVER_LEVEL for a level
+ * above it, which shares the functions of form isa. */
 #define MLC__BASE_LEVEL_plain(run, query)
 #define MLC__BASE_LEVEL_isa(fn, kernel, isa, level, run, query) \
     MLC__CALLS(mlc_status, fn, kernel, isa, run)
@@ -29458,7 +29460,7 @@ MLC__LEVEL_HOT
 #define MLC__OVER_LEVEL_isa(fn, kernel, isa, level, run, query)
 #define MLC__OVER_LEVEL_level MLC__BASE_LEVEL_level
 #define MLC__OVER_LEVEL_asks  MLC__BASE_LEVEL_asks
-/* K that name them, and the queries; the comma is part of it. */
+/* K that name run and query as elements of an array; the comma is part of it. */
 #define MLC__RUN_plain(run, query) run,
 #define MLC__RUN_isa(fn, kernel, isa, level, run, query)   fn##_##isa,
 #define MLC__RUN_level(fn, kernel, isa, level, run, query) fn##_##level,
@@ -29468,6 +29470,7 @@ MLC__LEVEL_HOT
 #define MLC__QUERY_level(fn, kernel, isa, level, run, query) query,
 #define MLC__QUERY_asks(fn, wants, kernel, isa, level, run, query) wants##_##level,
 
+/* The column of one kernel: its functions, then the arrays of runs and of queries by level. */
 #define MLC__DEFINE_AT(name, isa, level, K) MLC__CPU_##name(MLC__##K, isa, level)
 #define MLC__RUN_AT(name, isa, level, K)    MLC__CPU_##name(MLC__RUN, isa, level)
 #define MLC__QUERY_AT(name, isa, level, K)  MLC__CPU_##name(MLC__QUERY, isa, level)
@@ -29482,13 +29485,15 @@ MLC__LEVEL_HOT
 #define MLC__COLUMN(name) MLC__COLUMN_OF(name, name) MLC__QUERIES_OF(name, name)
 MLC_KERNELS(MLC__COLUMN)
 
-/* Columns beside the kernels' own leave out what few operations ask for: of products signs and
- * dropout, of random numbers what no parameter begins with, of reductions maxima. */
+/* Second columns of three kernels, without parts that few operations use: products without signs
+ * and dropout, random numbers without distributions that initialise no parameter, reductions
+ * without maxima. Programs that need no more link less. */
 MLC__COLUMN_OF(product, gemm)
 MLC__QUERIES_OF(product, gemm)
 MLC__COLUMN_OF(draw, random)
 MLC__COLUMN_OF(sum, reduce)
 
+/* The row of a level: run and query of each kernel, in the order of mlc_kernels. */
 #define MLC__CELL(name, isa, level) \
     MLC__CPU_##name(MLC__RUN, isa, level) MLC__CPU_##name(MLC__QUERY, isa, level)
 #define MLC__CELL_scalar(name)  MLC__CELL(name, scalar, scalar)
@@ -29499,7 +29504,7 @@ MLC__COLUMN_OF(sum, reduce)
 #define MLC__CELL_neon(name)    MLC__CELL(name, neon, neon)
 #define MLC__ROW(name, isa, level, K) { MLC_KERNELS(MLC__CELL_##level) },
 
-/* A level over what this CPU has would be an illegal instruction: NULL. */
+/* NULL for a level that this CPU lacks, whose instructions would be illegal. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
     static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW, all) };
@@ -29508,24 +29513,29 @@ MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
         ? &rows[mlc__level(isa)] : NULL;
 }
 
-/* Here, as IMPL.KERNELS.MOMENTS may be left out. */
+/* Defined here, as IMPL.KERNELS.MOMENTS may be left out. */
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule) { return mlc__coded_of(rule); }
 #endif /* MLC__HAS_KERNELS */
 
 #if MLC__HAS_FRAMEWORK
-/* @@ IMPL.BACKEND ---------------------------------------- registered devices, by name */
+/* @@ IMPL.BACKEND ---------------------------------------- registered devices, by name
+ * The registry of devices beside the CPU: at most MLC__BACKENDS backends, each registered once by
+ * its name (IMPL.BACKEND.REGISTER) and never removed. mlc_ctx_create finds one by the device's
+ * text, such as "cuda:1", through mlc__device_parse and opens it by mlc__device_open. */
 
 #define MLC__BACKENDS 8
 
-/* The one mutable global. Entries are written once and never move; n is raised after its entry is
- * complete, so that readers need no lock. */
+/* The library's only mutable global state, owned by the process. Entries are written once and never
+ * move; n is raised after its entry is complete, so readers need no lock. lock is for
+ * registration. */
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
     const struct mlc__device_fns *fns; /* set with the first                                   */
 } mlc__registry;
 
-/* name need not be terminated: it may be the front of "cuda:1". */
+/* The backend of this name, or NULL. name is len bytes and need not be terminated: it may be the
+ * front of "cuda:1". */
 static const mlc_backend *mlc__backend_find(const char *name, size_t len)
 {
     const int32_t n = __atomic_load_n(&mlc__registry.n, __ATOMIC_ACQUIRE);
@@ -29536,6 +29546,7 @@ static const mlc_backend *mlc__backend_find(const char *name, size_t len)
     return NULL;
 }
 
+/* Number of devices of a backend; 0 if it is not registered, 1 for the CPU. */
 MLC_IMPL int32_t mlc_backend_count(const char *name)
 {
     if (!name || strcmp(name, "cpu") == 0) return 1;
@@ -29543,7 +29554,8 @@ MLC_IMPL int32_t mlc_backend_count(const char *name)
     return b ? b->count() : 0;
 }
 
-/* "cuda:1" -> backend "cuda", index 1; NULL if there is no such backend. */
+/* Splits "cuda:1" into backend "cuda" and *index 1, which is 0 without a colon. NULL if no such
+ * backend is registered or the index is not a number below 10000. */
 static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
 {
     const char *colon = strchr(device, ':');
@@ -29556,7 +29568,8 @@ static const mlc_backend *mlc__device_parse(const char *device, int32_t *index)
     return mlc__backend_find(device, len);
 }
 
-/* Opens ctx's device; without a backend in the context it is the CPU's. */
+/* Opens a device for ctx; called through mlc__device_fns. On failure ctx is a context of the CPU
+ * again, so that it can be freed; the status is NOMEM or DEVICE. */
 static mlc_status mlc__device_open(mlc_ctx *ctx, const char *device)
 {
     ctx->backend = mlc__device_parse(device, &ctx->device);
@@ -29570,12 +29583,17 @@ static mlc_status mlc__device_open(mlc_ctx *ctx, const char *device)
 }
 
 /* @@ IMPL.CALL ------------------------------------------- how operations reach kernels
- * The seam between operations and devices: mlc__run_NAME calls an entry of the context's kernel
- * table and turns its status into a message, mlc__scratch lends workspace, mlc__device_copy
- * crosses between host and device. Everything below this section that touches elements goes
- * through these. */
+ * The boundary between operations and devices; every section below that touches elements goes
+ * through these functions. mlc__run_NAME calls a kernel of the context's device and turns its
+ * status into a message; mlc__scratch takes workspace from the pool; mlc__device_copy copies
+ * between host and device; the error word carries errors that kernels find in values.
+ *
+ *   mlc__workspace_NAME -> mlc__scratch -> mlc__run_NAME -> mlc__scratch_end
+ *                          (all four: MLC__RUN_WITH_WORKSPACE)
+ *   error word: mlc__error_kind before the kernel -> kernel writes ctx->error_word ->
+ *       mlc__error_word_read (waits) or _poll (does not) -> mlc__error_word_raise -> error_say */
 
-/* The kernel's message: which operation, which kernel, which device. */
+/* Records that a kernel failed, with operation, kernel and device in the message. */
 static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *kernel,
                                   mlc_status status)
 {
@@ -29589,14 +29607,16 @@ static mlc_status mlc__run_failed(mlc_ctx *ctx, const char *what, const char *ke
                      *says ? ": " : "", says);
 }
 
-/* The kernels of the context's device, which is not the CPU, for an operation. */
+/* The kernels of the context's device, which is not the CPU; tells the backend which operation
+ * calls. */
 MLC__APART const mlc_kernels *mlc__device_kernels(const mlc_ctx *ctx, const char *what)
 {
     if (ctx->backend->operation) ctx->backend->operation(ctx->dev, what);
     return &ctx->backend->kernels;
 }
 
-/* What follows a kernel's run: mode is that of denormals before it. */
+/* Ends each kernel's run: restores the mode of denormals and records an error. Apart from the macro
+ * below so that its expansions are short. */
 MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *kernel,
                                    uint32_t mode, mlc_status st)
 {
@@ -29604,9 +29624,9 @@ MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *k
     return st == MLC_OK ? st : mlc__run_failed(ctx, what, kernel, st);
 }
 
-/* mlc__run_NAME: runs a kernel of the context's device, on the CPU that of a column; `what` names
- * the operation. Denormals are flushed here as in the workers, or bits would depend on who runs a
- * chunk. */
+/* mlc__run_NAME runs a kernel of the context's device, on the CPU the function of its column for
+ * the context's level; `what` names the operation. The caller flushes denormals as workers do, or
+ * bits would depend on the thread that runs a chunk. */
 #define MLC__DEFINE_RUN_OF(name, kernel) \
     static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, \
                                       const struct mlc_k_##kernel *a) \
@@ -29624,7 +29644,8 @@ MLC__DEFINE_RUN_OF(product, gemm)
 MLC__DEFINE_RUN_OF(draw, random)
 MLC__DEFINE_RUN_OF(sum, reduce)
 
-/* mlc__workspace_NAME: bytes of workspace that the kernel wants for these arguments. */
+/* mlc__workspace_NAME: bytes of workspace that the kernel needs for these arguments, 0 if it has no
+ * query. */
 #define MLC__DEFINE_WORKSPACE_OF(name, kernel) \
     MLC__INLINE size_t mlc__workspace_##name(mlc_ctx *ctx, const struct mlc_k_##kernel *a) \
     { \
@@ -29637,7 +29658,8 @@ MLC__DEFINE_RUN_OF(sum, reduce)
 MLC_KERNELS(MLC__DEFINE_WORKSPACE)
 MLC__DEFINE_WORKSPACE_OF(product, gemm)
 
-/* Workspace of a kernel from the pool; released with mlc__scratch_end. */
+/* Takes workspace for one call from the pool; mlc__scratch_end puts it back. For 0 bytes both are
+ * NULL. */
 static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, void **workspace)
 {
     *block = NULL;
@@ -29649,12 +29671,14 @@ static mlc_status mlc__scratch(mlc_ctx *ctx, size_t bytes, mlc__block **block, v
     return MLC_OK;
 }
 
+/* Puts workspace back; NULL is allowed. */
 static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
 {
     if (block) mlc__pool_put(ctx, block, MLC_MEM_WORKSPACE);
 }
 
-/* Leaves so much workspace in the pool that a kernel which follows is not refused it. */
+/* Makes sure that the pool has so much workspace, so that a kernel that follows does not fail for
+ * want of it: an optimizer's step must not fail halfway. */
 static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
 {
     mlc__block *block;
@@ -29664,10 +29688,11 @@ static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
     return MLC_OK;
 }
 
-/* Runs a kernel with the workspace it asks for. */
+/* Runs a kernel with the workspace that it needs; returns from the calling function on an error. In
+ * _IN the fields workspace and workspace_bytes are those of *place, a struct within *args. */
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
     MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, args)
-/* The fields workspace and workspace_bytes are those of place. */
+/* Query and kernel get args. */
 #define MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, place) \
     do { \
         mlc__block *mlc__ws; \
@@ -29679,7 +29704,7 @@ static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
         MLC__TRY(mlc__rs); \
     } while (0)
 
-/* NOMEM is the backend's to say; whatever else went wrong is the device's. */
+/* Records that a copy failed: NOMEM if the backend says so, else DEVICE. */
 static mlc_status mlc__copy_failed(mlc_ctx *ctx, mlc_status st, size_t bytes)
 {
     const char *says = mlc__device_says(ctx);
@@ -29688,6 +29713,7 @@ static mlc_status mlc__copy_failed(mlc_ctx *ctx, mlc_status st, size_t bytes)
                      (unsigned long long)bytes, *says ? ": " : "", says);
 }
 
+/* Copies by the backend; installed as device_fns->copy. */
 static mlc_status mlc__copy_away(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
                                  mlc_copy_kind kind)
 {
@@ -29695,7 +29721,8 @@ static mlc_status mlc__copy_away(mlc_ctx *ctx, void *dst, const void *src, size_
     return st == MLC_OK ? st : mlc__copy_failed(ctx, st, bytes);
 }
 
-/* Bytes of dense memory; on the host all three kinds are a memcpy. */
+/* Copies bytes of dense memory in the direction of `kind`; on the host all three kinds are a
+ * memcpy. */
 static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, size_t bytes,
                                    mlc_copy_kind kind)
 {
@@ -29705,9 +29732,10 @@ static mlc_status mlc__device_copy(mlc_ctx *ctx, void *dst, const void *src, siz
     return MLC_OK;
 }
 
-/* Returns the kind that a kernel is to write for this operation, and keeps `say` for its message:
- * on a device the word is read later, when others have run. With more operations than places the
- * last names share one. */
+/* Returns the word with which a kernel reports errors of this operation: kind in the low 8 bits,
+ * above it the index of the operation's name. Keeps `say`, which makes the message: on a device the
+ * word is read later, after other operations have run. If more operations than places use it in a
+ * context's life, the last names share one place. */
 static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what, mlc__error_say say)
 {
     int i = 0;
@@ -29718,7 +29746,8 @@ static int64_t mlc__error_kind(mlc_ctx *ctx, int64_t kind, const char *what, mlc
     return kind | (int64_t)i << 8;
 }
 
-/* Values that kernels found wrong become the context's error, and the word is cleared. */
+/* Turns an error word w that was read, if it is not 0, into the context's error, and clears the
+ * word on the device. */
 static mlc_status mlc__error_word_raise(mlc_ctx *ctx, const int64_t *w)
 {
     const int64_t zero[4] = { 0 };
@@ -29734,8 +29763,8 @@ static mlc_status mlc__error_word_raise(mlc_ctx *ctx, const int64_t *w)
     return ctx->error_say[kind](ctx, ctx->error_op[(w[0] >> 8) % MLC__ERROR_OPS], w);
 }
 
-/* Reads the word; a device is waited for. What a ticket has yet to say is known then, and its
- * answer is not to be raised again. */
+/* Reads the word, for which a device is waited for. It includes all that an open ticket's answer
+ * will say, so that answer is marked stale and raises nothing again. */
 static mlc_status mlc__error_word_read(mlc_ctx *ctx)
 {
     int64_t w[4] = { 0 };
@@ -29746,8 +29775,8 @@ static mlc_status mlc__error_word_read(mlc_ctx *ctx)
     return mlc__error_word_raise(ctx, w);
 }
 
-/* Asks for the word without waiting: a ticket is open from the post to its answer, and what runs
- * meanwhile is asked for by the next one. */
+/* Requests the word without waiting. A ticket is open from a post to its answer; kernels that run
+ * meanwhile are covered by the next post, which follows as long as error_pending is set. */
 static mlc_status mlc__error_word_poll(mlc_ctx *ctx)
 {
     int64_t w[4] = { 0 };
@@ -29770,10 +29799,18 @@ static mlc_status mlc__error_word_poll(mlc_ctx *ctx)
 }
 
 /* @@ IMPL.CTX -------------------------------------------- context and scopes
- * A context is made in two parts: memory first, so that the rest can fail with nothing but
- * mlc_ctx_free to call, then device, threads and error word. Scopes only note where the tape and
- * the lists stood; ending one is what frees. */
+ * A context is made in two parts: first its memory, so that the rest can fail with no cleanup but
+ * mlc_ctx_free, then device, threads and error word.
+ *
+ *   mlc_ctx_create   desc_wrong -> desc_fill -> ctx_alloc (struct, tables) -> ctx_open (device, ..)
+ *   mlc_scope_begin  notes tape, its length and whether an error stands in scopes[++depth]
+ *   mlc_scope_end    reads the error word -> ends inner tapes -> clears the status -> nodes give
+ *                    up saves -> tape cut -> storages and chunks freed -> depth--
+ *   mlc_ctx_free     owned objects, modules, files -> threads -> memory -> device -> the context
+ *
+ * A scope only notes the state at its begin; its end does all the work. */
 
+/* All defaults are zero. */
 MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
 {
     mlc_ctx_desc d;
@@ -29781,7 +29818,8 @@ MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
     return d;
 }
 
-/* The desc wins over MLC_THREADS in the environment, that over the cores there are. */
+/* The number of threads, 1 to MLC__MAX_THREADS: the desc's, else MLC_THREADS in the environment,
+ * else as many as cores may be used. */
 static int32_t mlc__threads_choose(int32_t asked)
 {
 #ifdef MLC_NO_THREADS
@@ -29795,9 +29833,11 @@ static int32_t mlc__threads_choose(int32_t asked)
 #endif
 }
 
+/* Tells whether the desc's device is the CPU, the default. */
 static bool mlc__is_cpu(const char *device) { return !device || strcmp(device, "cpu") == 0; }
 
-/* The arrays of `bytes` zeroed bytes that begin with the context. */
+/* Points the context's tables into its allocation, which is zeroed and has t->bytes bytes: scopes,
+ * then lists of free blocks, then the message. */
 static void mlc__tables_lay(mlc_ctx *ctx, const mlc__tables *t)
 {
     char *at = (char *)ctx + mlc__round_up(sizeof *ctx, MLC__CACHELINE);
@@ -29808,7 +29848,8 @@ static void mlc__tables_lay(mlc_ctx *ctx, const mlc__tables *t)
     ctx->message = at + (size_t)t->classes * sizeof *ctx->free_blocks;
 }
 
-/* The smallest block, from its first whole line on, in which a context can be made. */
+/* The bytes, from its first whole cache line on, of the smallest block in which this desc's context
+ * can be made: tables, error word, and on the CPU the pool of threads. */
 static size_t mlc__ctx_least(const mlc_ctx_desc *d, bool cpu)
 {
     size_t bytes = mlc__heap_bytes(MLC__ERROR_BYTES);
@@ -29816,7 +29857,7 @@ static size_t mlc__ctx_least(const mlc_ctx_desc *d, bool cpu)
     return mlc__block_for(bytes, cpu);
 }
 
-/* Of a block that is too small for a context: there is none that the error could stand in. */
+/* Logs that the desc's block is too small. No context exists that could hold the error. */
 static void mlc__ctx_refuse(const mlc_ctx_desc *d, size_t least)
 {
     char text[128];
@@ -29825,7 +29866,8 @@ static void mlc__ctx_refuse(const mlc_ctx_desc *d, size_t least)
     if (d->log) d->log(d->log_user, MLC_LOG_ERROR, text);
 }
 
-/* The context's own memory: from the fixed block or the allocator. */
+/* Allocates the context and its tables, from the fixed block (from its first whole line on) or by
+ * the allocator, and prepares heap and pool. NULL without memory. */
 static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d)
 {
     const bool cpu = mlc__is_cpu(d->device);
@@ -29860,13 +29902,14 @@ static mlc_ctx *mlc__ctx_alloc(const mlc_ctx_desc *d)
     return ctx;
 }
 
-/* NULL: on a device, or none was made. */
+/* The pool of threads; NULL on a device, or if none is made yet. */
 MLC__INLINE mlc__pool *mlc__ctx_pool(const mlc_ctx *ctx)
 {
     return ctx->backend ? NULL : MLC__CAST(mlc__pool *, ctx->dev);
 }
 
-/* Device, threads and the error word of a context whose memory works. */
+/* Second part of making a context: options, level, BLAS, device or threads, and the error word. On
+ * an error the caller frees the context. */
 static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
 {
     static const bool ahead[MLC_ISA_COUNT] = { MLC__BLAS_AHEAD_scalar, MLC__BLAS_AHEAD_scalar,
@@ -29905,7 +29948,8 @@ static mlc_status mlc__ctx_open(mlc_ctx *ctx, const mlc_ctx_desc *d)
     return mlc__device_copy(ctx, ctx->error_word, zero, sizeof zero, MLC_COPY_TO_DEVICE);
 }
 
-/* What would otherwise fail far away: half an allocator, a level that does not exist; or NULL. */
+/* Returns the message for a desc that is wrong in itself and would otherwise fail far from here:
+ * half an allocator, a level that does not exist. NULL if it is right. */
 static const char *mlc__ctx_desc_wrong(const mlc_ctx_desc *d)
 {
     if (!d->allocator.alloc != !d->allocator.release)
@@ -29920,6 +29964,7 @@ static const char *mlc__ctx_desc_wrong(const mlc_ctx_desc *d)
 }
 
 #ifndef MLC_NO_STDIO
+/* The log function that MLC_LOG=error or an abort on errors installs. */
 static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
 {
     (void)user;
@@ -29927,15 +29972,15 @@ static void mlc__log_stderr(void *user, mlc_log_level level, const char *text)
 }
 #endif
 
-/* What MLC_LOG in the environment asks for: 1 errors, 2 a trace, 0 neither. */
+/* The value of MLC_LOG in the environment: 1 for errors, 2 for a trace, 0 for neither. */
 static int mlc__env_log(void)
 {
     static const char *const values[] = { "", "error", "trace", NULL };
     return mlc__env_choice("MLC_LOG", values);
 }
 
-/* What the desc leaves open. MLC_LOG and MLC_ABORT are for a program that does not look at its
- * errors; desc.log comes first. */
+/* Fills in the fields that the desc leaves open. MLC_LOG and MLC_ABORT serve a program that does
+ * not check its errors; desc.log has precedence. */
 static void mlc__ctx_desc_fill(mlc_ctx_desc *d)
 {
     static const char *const values[] = { "0", "1", NULL };
@@ -29948,7 +29993,8 @@ static void mlc__ctx_desc_fill(mlc_ctx_desc *d)
     d->allocator.release = mlc__system_release;
 }
 
-/* Whatever fails, desc->status says why; half a context is freed as a whole one would be. */
+/* Makes a context, or returns NULL; desc->status tells why, as no context holds the error. A
+ * context that fails halfway is freed as a whole one would be. */
 MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
 {
     mlc_ctx_desc d = desc ? *desc : mlc_ctx_desc_make();
@@ -29969,8 +30015,9 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
     return ctx;
 }
 
-/* Scopes give blocks back to the pool, the pool gives them to the allocator, then the objects go.
- * What lies in a fixed block is the caller's memory and simply left. */
+/* Frees all memory but the context itself: scopes put blocks back into the pool, the pool releases
+ * them, then the heap's objects go. In a fixed block on the host the pool is left as it is, since
+ * the memory is the caller's. */
 static void mlc__ctx_free_memory(mlc_ctx *ctx)
 {
     for (int i = 0; i < ctx->tables.scopes; i++) mlc__scope_clear(ctx, &ctx->scopes[i]);
@@ -29982,17 +30029,18 @@ static void mlc__ctx_free_memory(mlc_ctx *ctx)
     }
 }
 
-/* Order: users' data while the context still works, threads before the pool they live in, memory
- * before the device that gave it, and the context itself, whose allocator is copied out first. */
+/* Frees a context and all that was made in it. Order: owned objects and modules while the context
+ * still works, threads before the heap object they use, memory before the device that gave it, last
+ * the context, whose allocator is copied first. */
 MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
     if (!ctx || MLC__GONE(ctx, "ctx_free", "context")) return;
     ctx->installed.watch = NULL;       /* hooks are memory that goes, too */
-    /* First what users own, while the context still works; last the context, whose allocator is
-     * needed to free it. */
+    /* Owned objects, youngest first, as one may use older ones; each release removes its own from
+     * the list. */
     for (const mlc__owned *last; (last = ctx->installed.owned) != NULL;)
-        last->release(last->object);   /* it may use older ones */
+        last->release(last->object);
     if (ctx->installed.modules) ctx->installed.modules->release(ctx);
     if (ctx->installed.files_release) ctx->installed.files_release(ctx);
     if (mlc__ctx_pool(ctx)) mlc__pool_stop(mlc__ctx_pool(ctx));
@@ -30007,7 +30055,8 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 MLC_IMPL mlc_isa mlc_ctx_isa(const mlc_ctx *ctx) { return ctx ? ctx->isa : MLC_ISA_SCALAR; }
 MLC_IMPL int32_t mlc_ctx_threads(const mlc_ctx *ctx) { return ctx ? ctx->threads : 0; }
 
-/* The new pool comes first: without memory for it the old one stays. */
+/* Replaces the pool of threads. The new pool is made first, so that without memory the old one
+ * stays. */
 MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -30028,6 +30077,8 @@ MLC_IMPL mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads)
     return MLC_OK;
 }
 
+/* Waits for the device and reports errors that its kernels found. On the host all is done
+ * already. */
 MLC_IMPL mlc_status mlc_ctx_sync(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -30044,12 +30095,13 @@ MLC_IMPL mlc_status mlc_ctx_sync(mlc_ctx *ctx)
 
 MLC_IMPL bool mlc_ctx_on_host(const mlc_ctx *ctx) { return ctx && ctx->on_host; }
 
+/* The name of the BLAS that products may call, or "none". */
 MLC_IMPL const char *mlc_ctx_blas(const mlc_ctx *ctx)
 {
     return ctx && ctx->on_host && ctx->blas ? mlc__blas_start() : "none";
 }
 
-/* Also restarts the streams: the same seed and calls give the same numbers again. */
+/* Sets the seed and restarts the streams, so that the same calls give the same numbers again. */
 MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -30058,6 +30110,7 @@ MLC_IMPL mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed)
     return MLC_OK;
 }
 
+/* Seed and stream are the whole state: random numbers are a function of them (IMPL.RNG). */
 MLC_IMPL mlc_rng_state mlc_ctx_rng(const mlc_ctx *ctx)
 {
     const mlc_rng_state s = { ctx ? ctx->seed : 0, ctx ? ctx->stream : 0 };
@@ -30072,6 +30125,7 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
     return MLC_OK;
 }
 
+/* Opens a scope. A begin beyond the limit fails and is counted, so that its end ends nothing. */
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -30085,14 +30139,15 @@ MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
                          most < MLC__MAX_SCOPES ? " A larger fixed block has more" : "");
     }
     ctx->depth++;
-    /* had_error: an error that stands now is not the scope's, and its end must not clear it. */
+    /* An error that stands now is not the scope's own: its end must not clear it. */
     ctx->scopes[ctx->depth].tape = ctx->tape;
     ctx->scopes[ctx->depth].recorded = ctx->recorded;
     ctx->scopes[ctx->depth].had_error = ctx->status != MLC_OK;
     return MLC_OK;
 }
 
-/* Begins a scope of the library's own: where this fails, there is no end to come. */
+/* Begins a scope of the library's own. If it fails no end follows, so a lost begin is not
+ * counted. */
 static mlc_status mlc__scope_enter(mlc_ctx *ctx)
 {
     if (!MLC__SOLE(ctx, "scope_begin")) return MLC_ERR_STATE;
@@ -30102,7 +30157,9 @@ static mlc_status mlc__scope_enter(mlc_ctx *ctx)
     return st;
 }
 
-/* Ends also where an error stands: a loop that breaks off at the error has closed its scope. */
+/* Ends the innermost scope, also if an error stands, so that a loop that breaks off at an error
+ * closes its scope. Returns the status and, if the error arose within the scope, clears it; the
+ * text stays until the next error (told). */
 MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
 {
     mlc_status status;
@@ -30112,7 +30169,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     if (ctx->lost_scopes > 0) { ctx->lost_scopes--; return ctx->status; }
     MLC__REQUIRE(ctx, ctx->depth > ctx->held, STATE,
                  "scope_end: no scope is open here; call mlc_scope_begin before");
-    /* Errors of a device that is behind belong to the scope in which they become known. */
+    /* Errors of a device's kernels that have not finished belong to the scope in which they become
+     * known. */
     if (ctx->on_host) mlc__error_word_read(ctx);
     else ctx->device_fns->poll(ctx);
     mlc__scope *s = &ctx->scopes[ctx->depth];
@@ -30122,11 +30180,11 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     if (!s->had_error) ctx->status = MLC_OK;
     for (mlc_node *nd = ctx->tape; nd && nd != s->tape; nd = nd->prev) {
         mlc__node_unsave(nd);
-        /* What was changed in place may be older than the scope. */
+        /* A tensor that was changed in place may be older than the scope and outlive its node. */
         if (nd->recorded && nd->n_out && (nd->flags & MLC_OP_INPLACE))
             mlc__result_forget(nd->out[0]);
     }
-    /* Nodes of the scope lie in its arena: the tape is cut before that goes. */
+    /* The scope's nodes are in its arena, so the tape is cut before the arena is freed. */
     ctx->tape = s->tape;
     ctx->recorded = s->recorded;
     mlc__scope_clear(ctx, s);
@@ -30135,8 +30193,8 @@ MLC_IMPL mlc_status mlc_scope_end(mlc_ctx *ctx)
     return status;
 }
 
-/* Ends a scope of the library's own: what failed in it is the caller's to see, and the text of an
- * error that the program was told of stays. */
+/* Ends a scope of the library's own: an error in it still stands afterwards, for the caller, and
+ * the text of an error that mlc_scope_end has returned to the program before is kept. */
 static mlc_status mlc__scope_leave(mlc_ctx *ctx)
 {
     const bool had_error = ctx->scopes[ctx->depth].had_error;
@@ -30147,7 +30205,8 @@ static mlc_status mlc__scope_leave(mlc_ctx *ctx)
     return st;
 }
 
-/* Ends a scope in which something ended with st; returns the first error of both. */
+/* Ends a scope of the library's own after work with the status st; returns the first error of
+ * both. */
 static mlc_status mlc__scope_done(mlc_ctx *ctx, mlc_status st)
 {
     const mlc_status left = mlc__scope_leave(ctx);
@@ -30155,6 +30214,7 @@ static mlc_status mlc__scope_done(mlc_ctx *ctx, mlc_status st)
 }
 
 #ifndef MLC_NO_STDIO
+/* The writer that a NULL writer stands for. */
 MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
 {
     (void)user;
@@ -30163,7 +30223,8 @@ MLC_IMPL void mlc_stdout(void *user, const char *text, size_t bytes)
 }
 #endif
 
-/* What a NULL writer stands for; only what shows something links standard output. */
+/* Replaces a NULL writer by standard output; ARG in a build without it. Only functions that show
+ * something call this, so others do not link standard output. */
 static mlc_status mlc__writer(mlc_ctx *ctx, const char *what, mlc_writer *write)
 {
 #ifndef MLC_NO_STDIO
@@ -30179,8 +30240,8 @@ static mlc_status mlc__writer(mlc_ctx *ctx, const char *what, mlc_writer *write)
 #endif
 }
 
-/* An object that is NULL has no context for an error: what shows it says so, as printf does of a
- * string that is NULL. */
+/* Writes a line that says the object to show is NULL, as printf does of a string that is NULL:
+ * without an object no context can hold the error. Returns ARG. */
 static mlc_status mlc__show_none(const char *object, mlc_writer write, void *user)
 {
     char text[96];
@@ -30192,10 +30253,20 @@ static mlc_status mlc__show_none(const char *object, mlc_writer write, void *use
 }
 
 /* @@ IMPL.TENSOR ----------------------------------------- shapes, creation, host access
- * Tensors are small structs in a scope's arena over a storage that views share. Nothing here is
- * recorded. The functions at the end (mlc__map, mlc__reduce, mlc__sum_to) translate tensors to
- * kernel arguments: operations call them and never touch elements. */
+ * A tensor is a small struct in a scope's arena over a storage, which its views share. Nothing in
+ * this section is recorded on the tape.
+ *
+ *   element (i, j, ..) of t: (char *)storage->data + (offset + i stride[0] + j stride[1] ..) * size
+ *   MLC__DENSE      row-major without gaps: kernels see one long axis
+ *   MLC__PERMUTED   a block without gaps or repeats in some order of axes (includes DENSE)
+ *
+ * Strides and offset count elements. The stride of an axis of size 1 is never used. A storage, its
+ * tensor and its views are freed with the scope (mlc__scope_clear) or, with `released` set,
+ * earlier. The functions at the end (mlc__map, mlc__sum_over, mlc__sum_to) translate tensors to
+ * kernel arguments: operations call them and never touch elements themselves. */
 
+/* n is kept even if it exceeds MLC_MAX_DIMS, so that the function that gets the dims can refuse
+ * it. */
 MLC_IMPL mlc_dims mlc_dims_of(int32_t n, const int64_t *v)
 {
     mlc_dims d;
@@ -30227,6 +30298,8 @@ MLC_IMPL mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d)
     return mlc_dims_of(4, v);
 }
 
+/* One value for as many axes as the operation has: MLC_ALL_AXES stands in the place of their
+ * number. */
 MLC_IMPL mlc_dims mlc_dims_all(int64_t v)
 {
     mlc_dims d = mlc_dims1(v);
@@ -30234,11 +30307,11 @@ MLC_IMPL mlc_dims mlc_dims_all(int64_t v)
     return d;
 }
 
-/* Returned by value: no lifetime to think of in the arguments of a message. 8 axes of 20 digits
- * fit. */
+/* A text for a message, returned by value, so that arguments of a message need no lifetime. 8 axes
+ * of 20 digits fit. */
 typedef struct mlc__text { char s[192]; } mlc__text;
 
-/* Lists that are too long are cut, not refused: this is for messages about them. */
+/* "[2,3]" of a shape. A list with too many axes is cut, not refused: messages report such lists. */
 static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
 {
     mlc__text t;
@@ -30250,7 +30323,8 @@ static mlc__text mlc__shape_text(int32_t ndim, const int64_t *shape)
     return t;
 }
 
-/* As "%.*g" has it where a point is a point, in the locale of Berlin, too. */
+/* x as printf's "%.*g" writes it in the C locale: the locale's decimal separator, perhaps of
+ * several bytes, becomes a point. */
 static mlc__text mlc__real_of(double x, int digits)
 {
     mlc__text t;
@@ -30265,10 +30339,10 @@ static mlc__text mlc__real_of(double x, int digits)
     return t;
 }
 
-/* For messages, as mlc__real(x).s */
+/* The same with 6 digits, for messages: mlc__real(x).s. */
 static mlc__text mlc__real(double x) { return mlc__real_of(x, 6); }
 
-/* "cuda:0", or "cpu". */
+/* The device of a context: "cuda:0", or "cpu". */
 static mlc__text mlc__device_text(const mlc_ctx *ctx)
 {
     mlc__text t = { "cpu" };
@@ -30276,6 +30350,8 @@ static mlc__text mlc__device_text(const mlc_ctx *ctx)
     return t;
 }
 
+/* Writes ", on cuda:0 instead of cpu" if the two contexts have different devices, else leaves text
+ * as it is. Installed as device_fns->elsewhere. */
 static void mlc__device_elsewhere(char *text, size_t size, const mlc_ctx *other, const mlc_ctx *ctx)
 {
     const mlc__text at = mlc__device_text(other), here = mlc__device_text(ctx);
@@ -30283,7 +30359,8 @@ static void mlc__device_elsewhere(char *text, size_t size, const mlc_ctx *other,
         snprintf(text, size, ", on %.80s instead of %.80s", at.s, here.s);
 }
 
-/* Of a message about two contexts: which device the other one has, if that is not ctx's. */
+/* The part of a message about tensors of two contexts that names their devices, if they differ; ""
+ * for two contexts of the CPU. */
 static mlc__text mlc__elsewhere(const mlc_ctx *other, const mlc_ctx *ctx)
 {
     mlc__text t = { "" };
@@ -30292,7 +30369,7 @@ static mlc__text mlc__elsewhere(const mlc_ctx *other, const mlc_ctx *ctx)
     return t;
 }
 
-/* "[2,3]": for messages, as mlc__shape(x).s */
+/* The shape of a tensor for messages: mlc__shape(x).s is "[2,3]". */
 static mlc__text mlc__shape(const mlc_tensor *t) { return mlc__shape_text(t->ndim, t->shape); }
 
 MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
@@ -30302,8 +30379,10 @@ MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
     return text;
 }
 
-#define MLC__SHAPES 4                  /* texts that mlc_shape_of keeps */
+/* Number of texts that mlc_shape_of keeps in turn: as many shapes may be in one printf. */
+#define MLC__SHAPES 4
 
+/* The texts are one heap object of the context, made by the first call. */
 MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
 {
     mlc_ctx *ctx = t ? t->ctx : NULL;
@@ -30315,7 +30394,7 @@ MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
     return mlc_shape_text(t, ctx->shapes + ctx->shapes_said++ % MLC__SHAPES * room, room);
 }
 
-/* 1 for n = 0: a scalar has one element. */
+/* The product of n sizes; 1 for n = 0, as a scalar has one element. */
 static int64_t mlc__product(int32_t n, const int64_t *v)
 {
     int64_t p = 1;
@@ -30323,17 +30402,20 @@ static int64_t mlc__product(int32_t n, const int64_t *v)
     return p;
 }
 
-/* For tensors that are known not to be NULL; the mlc_ versions take NULL. */
+/* Number of elements and bytes of one, of a tensor that is not NULL; the public functions allow
+ * NULL. */
 MLC__INLINE int64_t mlc__numel(const mlc_tensor *t) { return mlc__product(t->ndim, t->shape); }
 MLC__INLINE size_t mlc__size(const mlc_tensor *t) { return mlc__dtypes[t->dtype].bytes; }
 
+/* Equal shapes; strides may differ. */
 MLC__INLINE bool mlc__same_shape(const mlc_tensor *a, const mlc_tensor *b)
 {
     return a->ndim == b->ndim &&
            memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof a->shape[0]) == 0;
 }
 
-/* Of one shape, or one of them has a last axis of 1 more: [n,1] and [n] are the same rows. */
+/* Tells whether a and b have the same shape, except that one may have a further last axis of size
+ * 1: [n,1] and [n] are the same rows. */
 MLC__INLINE bool mlc__same_rows(const mlc_tensor *a, const mlc_tensor *b)
 {
     const mlc_tensor *more = a->ndim > b->ndim ? a : b;
@@ -30342,8 +30424,8 @@ MLC__INLINE bool mlc__same_rows(const mlc_tensor *a, const mlc_tensor *b)
            memcmp(a->shape, b->shape, (size_t)less * sizeof a->shape[0]) == 0;
 }
 
-/* First element. On a device, in a dry run and for no elements it is no host pointer: for kernel
- * arguments only. */
+/* The address of t's first element, for kernel arguments only: on a device and in a dry run it is
+ * no host pointer. NULL if the storage has no memory. */
 MLC__INLINE void *mlc__data(const mlc_tensor *t)
 {
     char *data = MLC__CAST(char *, t->storage->data);
@@ -30359,8 +30441,8 @@ MLC_IMPL int64_t mlc_dim(const mlc_tensor *t, int32_t axis)
     return axis >= 0 && axis < t->ndim ? t->shape[axis] : 0;
 }
 
-/* The stride of an axis of size 1 is never used, so it may be anything; in a build for tests it is
- * one with which a reader that uses it leaves the memory. */
+/* The stride of an axis of size 1 is never used, so it may have any value. A build for tests sets
+ * one so large that code which uses it accesses memory outside the tensor. */
 #if defined(MLC_TEST_STRIDES)
 static void mlc__unused_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
 {
@@ -30370,7 +30452,7 @@ static void mlc__unused_strides(int32_t ndim, const int64_t *shape, int64_t *str
 #  define mlc__unused_strides(ndim, shape, stride) ((void)0)
 #endif
 
-/* Sizes of 0 count as 1, so that strides stay positive. */
+/* Writes row-major strides. Sizes of 0 count as 1, so that strides stay positive. */
 static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
 {
     int64_t step = 1;
@@ -30381,6 +30463,8 @@ static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
     mlc__unused_strides(ndim, shape, stride);
 }
 
+/* Tells whether t is dense: row-major strides without gaps, axes of size 1 ignored. True if t is
+ * empty. */
 static bool mlc__is_row_major(const mlc_tensor *t)
 {
     int64_t step = 1;
@@ -30392,7 +30476,9 @@ static bool mlc__is_row_major(const mlc_tensor *t)
     return true;
 }
 
-/* Do the elements fill a block without holes or overlap, in whatever order of axes? */
+/* Tells whether the elements fill a block without gaps or repeats, in any order of the axes: step
+ * by step it looks for the axis whose stride is the size of the block so far. True if t is
+ * empty. */
 static bool mlc__is_permuted(const mlc_tensor *t)
 {
     int64_t step = 1;
@@ -30408,7 +30494,8 @@ static bool mlc__is_permuted(const mlc_tensor *t)
     return true;
 }
 
-/* The flags cache what would be asked at each operation; whoever sets strides calls this. */
+/* Sets the flags DENSE and PERMUTED from shape and strides, so that operations need not compute
+ * them. All code that sets strides calls this. */
 static void mlc__mark_layout(mlc_tensor *t)
 {
     mlc__unused_strides(t->ndim, t->shape, t->stride);
@@ -30419,7 +30506,7 @@ static void mlc__mark_layout(mlc_tensor *t)
 
 MLC_IMPL bool mlc_is_contiguous(const mlc_tensor *t) { return t && (t->flags & MLC__DENSE); }
 
-/* A tensor struct, row-major, without storage. shape is checked by the caller. */
+/* Fills in a tensor struct, row-major and without storage; the caller has checked the shape. */
 static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32_t ndim,
                              const int64_t *shape)
 {
@@ -30442,8 +30529,9 @@ static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32
     mlc__unused_strides(ndim, t->shape, t->stride);
 }
 
-/* A tensor and an empty storage at this depth; memory comes with mlc__storage_fill, a view's from
- * its base, wrapped memory from the caller. */
+/* A tensor and an empty storage in the arena of the scope at this depth. The memory comes later:
+ * from mlc__storage_fill, for a view from its base, for wrapped memory from the program. NULL with
+ * an error. */
 static mlc_tensor *mlc__tensor_new(mlc_ctx *ctx, int32_t depth, mlc_dtype dtype, int32_t ndim,
                                    const int64_t *shape, int mem)
 {
@@ -30455,7 +30543,8 @@ static mlc_tensor *mlc__tensor_new(mlc_ctx *ctx, int32_t depth, mlc_dtype dtype,
     return t->storage ? t : NULL;
 }
 
-/* Do the elements of a shape fit memory, also where another size is 0? */
+/* Tells whether the elements of a shape fit memory (16 bytes each), also if a size is 0: strides
+ * must not overflow either. */
 static bool mlc__fits(int32_t ndim, const int64_t *shape)
 {
     int64_t n = 1;
@@ -30465,11 +30554,12 @@ static bool mlc__fits(int32_t ndim, const int64_t *shape)
     return true;
 }
 
-/* Brings a width that the caller gave into 0 .. 2^40, so that multiples of it do not overflow. The
- * declaration of a parameter of such a width refuses it. */
+/* Clamps a width that the program gave to 0 .. 2^40, so that small multiples of it do not overflow.
+ * The declaration of a parameter of such a width then refuses it. */
 static int64_t mlc__width(int64_t n) { return mlc__max(0, mlc__min(n, 1ll << 40)); }
 
-/* A second tensor over x's memory, of the current scope, unknown to the tape. */
+/* A second tensor over x's memory in the current scope, with x's geometry but no base, node or
+ * gradient: the tape does not relate the two. */
 static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
 {
     mlc_tensor *t = MLC__ARENA(mlc_tensor *, ctx, sizeof *t);
@@ -30484,7 +30574,8 @@ static mlc_tensor *mlc__alias(mlc_ctx *ctx, const mlc_tensor *x)
     return t;
 }
 
-/* Sizes are not negative and the bytes fit. */
+/* The checks of a shape that the program gave: a known dtype, at most MLC_MAX_DIMS axes, no
+ * negative size, bytes that fit memory. */
 static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     MLC__REQUIRE(ctx, (unsigned)dtype < MLC_DTYPE_COUNT, DTYPE, "%s: unknown dtype %d; it is one "
@@ -30500,7 +30591,7 @@ static mlc_status mlc__shape_check(mlc_ctx *ctx, const char *what, mlc_dtype dty
     return MLC_OK;
 }
 
-/* A tensor with memory in the current scope, not initialised. */
+/* A tensor with memory in the current scope, row-major and not initialised; NULL with an error. */
 static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape)
 {
     mlc_tensor *t;
@@ -30513,7 +30604,8 @@ static mlc_tensor *mlc__make(mlc_ctx *ctx, const char *what, mlc_dtype dtype, ml
     return t;
 }
 
-/* t is a dense block (MLC__PERMUTED); step only where its order is row-major. */
+/* Sets element i of t to start + i step, in memory order: t is PERMUTED, and DENSE if step is not
+ * 0. */
 static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t, double start,
                             double step)
 {
@@ -30522,13 +30614,14 @@ static mlc_status mlc__fill(mlc_ctx *ctx, const char *what, const mlc_tensor *t,
     return mlc__run_fill(ctx, what, &args);
 }
 
-/* Zeroes a block of device memory, padding and all; its bytes are a multiple of 4. */
+/* Zeroes a block of device memory with its padding; bytes is a multiple of 4. */
 static mlc_status mlc__zero(mlc_ctx *ctx, const char *what, void *block, size_t bytes)
 {
     const struct mlc_k_fill zero = { MLC_F32, (int64_t)(bytes / 4), block, 0.0, 0.0, 0 };
     return zero.n ? mlc__run_fill(ctx, what, &zero) : MLC_OK;
 }
 
+/* A new tensor with elements value + i step; `what` is the public function's name. */
 static mlc_tensor *mlc__make_full(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape,
                                   double value, double step)
 {
@@ -30536,6 +30629,7 @@ static mlc_tensor *mlc__make_full(mlc_ctx *ctx, const char *what, mlc_dtype dtyp
     return t && mlc__fill(ctx, what, t, value, step) == MLC_OK ? t : NULL;
 }
 
+/* New tensors of one value, or of equal steps; not recorded, as they depend on no tensor. */
 MLC_IMPL mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value)
 {
     return mlc__make_full(ctx, "full", dtype, shape, value, 0.0);
@@ -30546,11 +30640,12 @@ MLC_IMPL mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
     return mlc__make_full(ctx, "zeros", dtype, shape, 0.0, 0.0);
 }
 
+/* Elements start + i step, i < n, with PyTorch's n = ceil((stop - start) / step). */
 MLC_IMPL mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                 double step)
 {
-    /* NaN where step is 0 and the interval empty, or an argument is NaN: the comparisons below are
-     * written to fail then. */
+    /* count is NaN if step is 0 and the interval empty, or an argument is NaN; the comparisons
+     * below are false then. */
     const double count = ceil((stop - start) / step);
     if (!ctx) return NULL;
     if (!(step != 0.0) || !(count >= 0.0) || !(count < 4e18))
@@ -30565,8 +30660,8 @@ MLC_IMPL mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
     return mlc__make_full(ctx, "ones", dtype, shape, 1.0, 0.0);
 }
 
-/* The first half from the start, the second from the end: both are exact, and steps that cannot be
- * written as a binary fraction lie symmetric. */
+/* Writes the first half from start upwards and the second from stop backwards, by two fills: both
+ * ends are exact, and values are symmetric even if the step is no binary fraction. */
 MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                   int64_t n)
 {
@@ -30589,6 +30684,7 @@ MLC_IMPL mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, d
     return t;
 }
 
+/* Copies dense host memory into a new tensor of the current scope. */
 MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data)
 {
     mlc_tensor *t = mlc__make(ctx, "from", dtype, shape);
@@ -30603,8 +30699,8 @@ MLC_IMPL mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
                : NULL;
 }
 
-/* Strides may overlap (0) or leave holes: such a base is not MLC__PERMUTED, and its gradient is
- * row-major. */
+/* A tensor over memory of the program, on the host only. Strides may be 0 (repeats) or leave holes:
+ * such a tensor is not PERMUTED, and its gradient is row-major. */
 MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const int64_t *strides,
                               void *data)
 {
@@ -30624,14 +30720,15 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
                                   "0 or more (mlc_flip turns an axis)", (long long)strides[d], d);
         t->stride[d] = strides[d];
     }
-    /* No block: mlc__storage_release leaves the memory alone. */
+    /* Without a block mlc__storage_release does not touch the memory. */
     t->storage->data = data;
     mlc__mark_layout(t);
     return t;
 }
 
-/* Fails if t's memory was given back when its scope or the forward that made it ended; of a scope
- * this holds until its structs are used again. */
+/* Fails with STATE if t's memory is gone: its scope, the forward that made it or its file has
+ * ended. A tensor struct whose scope has ended is recognised until its arena is used again. Also
+ * notes that the program may have read the values, which IMPL.RECOMPUTE must know. */
 static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
 {
     const mlc_storage *s = t->storage;
@@ -30646,14 +30743,16 @@ static mlc_status mlc__alive(const mlc_tensor *t, const char *what)
     MLC__REQUIRE(t->ctx, !s->typed || t->dtype == s->dtype, STATE,
                  "%s: a view of a parameter that was %s and is %s now; make it again", what,
                  mlc_dtype_name(t->dtype), mlc_dtype_name(s->dtype));
-    /* Of tensors with elements only parameters can lack memory without having been freed. */
+    /* A tensor with elements and without memory that was not freed is a parameter before its
+     * build. */
     MLC__REQUIRE(t->ctx, s->data || mlc__numel(t) == 0, STATE,
                  "%s: a parameter is not built yet; call mlc_module_build", what);
     t->storage->asked = true;
     return MLC_OK;
 }
 
-/* Asked before each write to a tensor that an operation did not make. */
+/* Called before each write to a tensor that existed before: fails for a parameter that is bound to
+ * memory of the program (mlc_module_bind). */
 static mlc_status mlc__writable(const mlc_tensor *t, const char *what)
 {
     if (!t->storage->bound) return MLC_OK;
@@ -30662,7 +30761,7 @@ static mlc_status mlc__writable(const mlc_tensor *t, const char *what)
     return p->refuse(t->ctx, what, p->name);
 }
 
-/* n elements, dense in both dtypes. */
+/* Casts n dense elements, device to device; the two runs do not overlap. */
 static mlc_status mlc__cast_run_of(mlc_ctx *ctx, const char *what, void *to, mlc_dtype to_dtype,
                                    const void *from, mlc_dtype dtype, int64_t n)
 {
@@ -30678,7 +30777,8 @@ static mlc_status mlc__cast_run_of(mlc_ctx *ctx, const char *what, void *to, mlc
     return n ? mlc__run_cast(ctx, what, &args) : MLC_OK;
 }
 
-/* Strided copy with conversion, device to device. */
+/* out = in, broadcast and cast to out's dtype, any strides, device to device. Does not count as a
+ * write: callers raise the version. */
 static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                  const mlc_tensor *in)
 {
@@ -30698,10 +30798,11 @@ static mlc_status mlc__cast_into(mlc_ctx *ctx, const char *what, const mlc_tenso
     return mlc__run_cast(ctx, what, &args);
 }
 
-/* A dense tensor over pool memory for the length of a call. */
+/* A dense tensor over pool memory for the length of one call: a local of its function. */
 typedef struct mlc__temp { mlc_tensor t; mlc_storage storage; mlc__block *block; } mlc__temp;
 
-/* shape may be NULL for ndim 0. The caller must reach mlc__temp_end: no MLC__TRY in between. */
+/* Begins a temporary, not initialised; shape may be NULL for ndim 0. The caller must reach
+ * mlc__temp_end, so no MLC__TRY may be in between. */
 static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype, int32_t ndim,
                                   const int64_t *shape)
 {
@@ -30716,10 +30817,12 @@ static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype
     return MLC_OK;
 }
 
+/* Puts its memory back into the pool. */
 static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
 
-/* May several indices name one element, as after expand or unfold? Such a tensor cannot be written.
- * They do not if each stride steps over all that the smaller ones reach. */
+/* Tells whether several indices may name one element, as after expand or unfold; such a tensor
+ * cannot be written. Axes are taken by increasing stride: no element repeats if each stride is
+ * larger than the distance that the smaller ones reach. */
 static bool mlc__repeats(const mlc_tensor *t)
 {
     int64_t reach = 0;
@@ -30737,7 +30840,9 @@ static bool mlc__repeats(const mlc_tensor *t)
     return false;
 }
 
-/* Host copy of a tensor: dense ones at once, others through a dense copy on the device. */
+/* Copies all elements of t in row-major order to `read` or from `write`, host memory of `bytes`;
+ * the other is NULL. A dense tensor is one copy, others go through a dense temporary on the device.
+ * A read waits for the device and reports errors that its kernels found. */
 static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, const void *write,
                                    size_t bytes)
 {
@@ -30756,7 +30861,7 @@ static mlc_status mlc__host_access(mlc_tensor *t, const char *what, void *read, 
     if (read) MLC__TRY(mlc__error_word_read(ctx));
     MLC__REQUIRE(ctx, !write || !mlc__repeats(t), ARG,
                  "%s: %s repeats elements (expand); copy it first", what, mlc__shape(t).s);
-    /* Before the write: also a failed one spoils what backward saved. */
+    /* The version is raised before the write, as a failed write, too, may spoil a saved tensor. */
     if (write) MLC__TRY(mlc__writable(t, what));
     if (write) t->storage->version++;
     const bool is_dense = (t->flags & MLC__DENSE) != 0;
@@ -30781,9 +30886,10 @@ MLC_IMPL mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes)
     return mlc__host_access(t, "write", NULL, host, bytes);
 }
 
+/* The one element of t as f64; NaN with an error if t has another number of elements. */
 MLC_IMPL double mlc_item(mlc_tensor *t)
 {
-    uint64_t raw = 0;                  /* room for any dtype */
+    uint64_t raw = 0;                  /* as wide as the widest dtype */
     double value;
     if (!t) return MLC__NAN;
     if (mlc__numel(t) != 1) {
@@ -30796,7 +30902,8 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
     return value;
 }
 
-/* mlc_item of a tensor struct that has the element alone. */
+/* The same for one element of a larger tensor: makes a 0-d tensor struct over it. A negative index
+ * counts from the end. */
 MLC_IMPL double mlc_item_at(mlc_tensor *t, mlc_dims index)
 {
     mlc_tensor one;
@@ -30823,8 +30930,9 @@ MLC_IMPL double mlc_item_at(mlc_tensor *t, mlc_dims index)
     return mlc_item(&one);
 }
 
-/* For mlc_f32 and friends: the dtype and the device are checked, contiguity is the caller's
- * business. */
+/* The host address of t's first element for mlc_f32 and its siblings; NULL with an error if t is of
+ * another dtype or on a device. The layout is the caller's to check. From then on the program may
+ * write at any time, which `handed` records. */
 static void *mlc__host_pointer(mlc_tensor *t, mlc_dtype dtype, const char *what)
 {
     if (!t || mlc__alive(t, what) != MLC_OK) return NULL;
@@ -30878,7 +30986,8 @@ MLC_IMPL uint8_t *mlc_bool(mlc_tensor *t)
     return MLC__CAST(uint8_t *, mlc__host_pointer(t, MLC_BOOL, "bool"));
 }
 
-/* Does shape `from` broadcast to shape `to`? */
+/* Tells whether the shape of `from` broadcasts to that of `to`: aligned at the last axis, each size
+ * equal or 1. */
 static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
 {
     if (from->ndim > to->ndim) return false;
@@ -30889,6 +30998,8 @@ static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
     return true;
 }
 
+/* dst = src, broadcast. Not recorded; raises dst's version, so that a backward that saved it
+ * fails. */
 MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
 {
     mlc_ctx *ctx = dst ? dst->ctx : src ? src->ctx : NULL;
@@ -30908,8 +31019,8 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
     MLC__TRY(mlc__writable(dst, "copy_into"));
     if (ctx->dry_run) return MLC_OK;
     dst->storage->version++;
-    /* Same storage: src goes through a copy, as memmove would do. */
-    if (dst->storage == src->storage) {                    /* may overlap */
+    /* The two may overlap in one storage: src is copied first, as memmove would do. */
+    if (dst->storage == src->storage) {
         mlc__temp copy;
         MLC__TRY(mlc__temp_begin(ctx, &copy, src->dtype, src->ndim, src->shape));
         mlc_status st = mlc__cast_into(ctx, "copy_into", &copy.t, src);
@@ -30920,8 +31031,8 @@ MLC_IMPL mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src)
     return mlc__cast_into(ctx, "copy_into", dst, src);
 }
 
-/* Made in the parent scope's arena while the current one is open: that is what the per-scope arenas
- * are for. */
+/* Copies t into the parent scope, whose arena can grow while the current scope is open. At the root
+ * scope the copy is beside t. */
 MLC_IMPL mlc_tensor *mlc_keep(mlc_tensor *t)
 {
     mlc_tensor *copy;
@@ -30934,7 +31045,7 @@ MLC_IMPL mlc_tensor *mlc_keep(mlc_tensor *t)
     return mlc__cast_into(t->ctx, "keep", copy, t) == MLC_OK ? copy : NULL;
 }
 
-/* Resolves a negative axis; an error if there is no such axis. */
+/* Resolves a negative axis; false with an error if x has no such axis. */
 static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 {
     const int32_t a = *axis < 0 ? *axis + x->ndim : *axis;
@@ -30948,14 +31059,16 @@ static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
     return true;
 }
 
-/* The same where a 0-d tensor counts as a line of one element, as it does in PyTorch. */
+/* The same for operations along an axis, where a 0-d tensor counts as a line of one element, as in
+ * PyTorch. */
 static bool mlc__axis_of(mlc_tensor *x, const char *what, int32_t *axis)
 {
     if (x->ndim == 0 && (*axis == 0 || *axis == -1)) { *axis = 0; return true; }
     return mlc__axis_ok(x, what, axis);
 }
 
-/* Shape and strides for kernels that go along an axis. */
+/* Shape and strides of x for kernels that go along an axis; a 0-d x becomes one axis of one
+ * element. */
 static void mlc__line_shape(const mlc_tensor *x, int64_t *shape, int64_t *stride, int32_t *ndim)
 {
     *ndim = x->ndim ? x->ndim : 1;
@@ -30966,8 +31079,9 @@ static void mlc__line_shape(const mlc_tensor *x, int64_t *shape, int64_t *stride
     }
 }
 
-/* The step from one row to the next, where the first `axes` axes number rows that are equally far
- * apart; 0 if there is one row. The stride of an axis of size 1 is never used. */
+/* The step, in elements, from one row to the next, if the first `axes` axes number rows at equal
+ * distances; 0 if only one row exists. Axes of size 1, whose strides are never used, are
+ * skipped. */
 static int64_t mlc__row_step(const mlc_tensor *t, int32_t axes)
 {
     while (axes > 0 && t->shape[axes - 1] == 1) axes--;
@@ -30976,7 +31090,7 @@ static int64_t mlc__row_step(const mlc_tensor *t, int32_t axes)
 
 /* -- kernels on tensors: what operations call -- */
 
-/* Strides of `in` in a loop over out, to which it broadcasts: 0 where it is repeated. */
+/* Strides of `in` in a loop over out, to which it broadcasts: 0 along axes where it is repeated. */
 static void mlc__broadcast_strides(const mlc_tensor *in, const mlc_tensor *out, int64_t *stride)
 {
     for (int32_t d = 0; d < out->ndim; d++) {
@@ -30985,12 +31099,14 @@ static void mlc__broadcast_strides(const mlc_tensor *in, const mlc_tensor *out, 
     }
 }
 
-/* Arguments of out (+)= op(a, b, c; s[0], s[1]); false if there are no elements. */
+/* Fills in the arguments of out (+)= op(a, b, c; s[0], s[1]); inputs that op lacks are NULL, the
+ * others broadcast to out. False if out has no elements. */
 static bool mlc__map_args(struct mlc_k_map *args, mlc_map op, const mlc_tensor *out,
                           const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c,
                           const double *s, bool accumulate)
 {
-    /* All dense and of one shape, by far the most frequent case, is one long axis. */
+    /* If all are dense and of one shape, by far the most frequent case, the loop is one long
+     * axis. */
     const mlc_tensor *in[3] = { a, b, c };
     bool dense = (out->flags & MLC__DENSE) != 0;
     args->op = op;
@@ -31021,13 +31137,15 @@ static bool mlc__map_args(struct mlc_k_map *args, mlc_map op, const mlc_tensor *
     return mlc__numel(out) != 0;
 }
 
-/* How a row of a table of operations names its kernel: inputs broadcast to out, unused ones are
- * NULL. The kernel math is apart from map, so that the linker can drop it. */
+/* The function by which a row of a table of operations calls its kernel: arguments as in
+ * mlc__map_args. Two exist, as the kernel math (exp, log ..) is apart from map, so that the linker
+ * can drop it. */
 typedef mlc_status (*mlc__apply_fn)(mlc_ctx *ctx, const char *what, mlc_map op,
                                     const mlc_tensor *out, const mlc_tensor *a,
                                     const mlc_tensor *b, const mlc_tensor *c, const double *s,
                                     bool accumulate);
 
+/* Runs the kernel map. Its arguments are large, so it is not inlined. */
 MLC__APART mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op,
                                      const mlc_tensor *out, const mlc_tensor *a,
                                      const mlc_tensor *b, const mlc_tensor *c, const double *s,
@@ -31038,6 +31156,7 @@ MLC__APART mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op,
     return mlc__run_map(ctx, what, &args);
 }
 
+/* The same by the kernel math, for formulas with transcendental functions. */
 static mlc_status mlc__apply_math(mlc_ctx *ctx, const char *what, mlc_map op,
                                   const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
                                   const mlc_tensor *c, const double *s, bool accumulate)
@@ -31047,7 +31166,7 @@ static mlc_status mlc__apply_math(mlc_ctx *ctx, const char *what, mlc_map op,
     return mlc__run_math(ctx, what, &args);
 }
 
-/* out (+)= op(a, b, c; s) by the kernel map. */
+/* out (+)= op(a, b, c; s) by the kernel map; accumulate adds to out. */
 static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc_tensor *out,
                            const mlc_tensor *a, const mlc_tensor *b, const mlc_tensor *c, double s,
                            bool accumulate)
@@ -31056,14 +31175,15 @@ static mlc_status mlc__map(mlc_ctx *ctx, const char *what, mlc_map op, const mlc
     return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
-/* out (+)= a */
+/* out (+)= a, broadcast; both of one dtype. */
 static mlc_status mlc__map_copy(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                 const mlc_tensor *a, bool accumulate)
 {
     return mlc__map(ctx, what, MLC_MAP_COPY, out, a, NULL, NULL, 0.0, accumulate);
 }
 
-/* Over the axes in mask, which out does not have or has as 1. */
+/* Arguments of a reduction of `in` over the axes in mask (bit d: axis d), which out has as size 1
+ * (keepdim) or lacks. The result is divided by divisor. */
 static void mlc__reduce_args(struct mlc_k_reduce *args, mlc_reduce op, const mlc_tensor *out,
                              const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
                              bool accumulate)
@@ -31088,7 +31208,7 @@ static void mlc__reduce_args(struct mlc_k_reduce *args, mlc_reduce op, const mlc
     }
 }
 
-/* out (+)= in / divisor, summed; of floats. */
+/* out (+)= sum of `in` over the axes in mask, / divisor; floats. */
 static mlc_status mlc__sum_over(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                 const mlc_tensor *in, uint32_t mask, bool keepdim, double divisor,
                                 bool accumulate)
@@ -31104,7 +31224,7 @@ static mlc_status mlc__sum_over(mlc_ctx *ctx, const char *what, const mlc_tensor
     return st;
 }
 
-/* out = largest of in, of floats. */
+/* out = maximum of `in` over the axes in mask; floats. */
 static mlc_status mlc__max_over(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                 const mlc_tensor *in, uint32_t mask, bool keepdim)
 {
@@ -31115,7 +31235,7 @@ static mlc_status mlc__max_over(mlc_ctx *ctx, const char *what, const mlc_tensor
     return MLC_OK;
 }
 
-/* Of mlc__sum_to below. */
+/* The function of mlc__sum_to below, which the first backward installs. */
 static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                 const mlc_tensor *x, bool accumulate)
 {
@@ -31128,13 +31248,15 @@ static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor
         wide.stride[d] = d < more ? 1 : out->stride[d - more];
         if (wide.shape[d] == 1 && x->shape[d] != 1) mask |= 1u << d;
     }
-    /* Nothing was broadcast: a copy or an addition. */
+    /* If no axis was broadcast this is a copy or an addition. */
     if (!mask && out->dtype == x->dtype)
         return mlc__map_copy(ctx, what, &wide, x, accumulate);
     return mlc__sum_over(ctx, what, &wide, x, mask, true, 1.0, accumulate);
 }
 
-/* out (+)= x summed to out's shape, which broadcasts to x's; in a backward. */
+/* out (+)= x summed to out's shape, which broadcasts to x's: the gradient of a broadcast operand.
+ * For backward functions only; goes through ctx->installed, so that forward alone does not link
+ * it. */
 MLC__INLINE mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                    const mlc_tensor *x, bool accumulate)
 {
@@ -31145,16 +31267,25 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.PRINT ------------------------------------------ numbers as decimals, tensors as text
- * Digits come from integers of any length, so neither a locale nor a libm has a say. The printer
- * takes what is shown to the host (of a long axis both ends), finds one form for all its numbers,
- * and writes line by line. Rules and names of options are NumPy's. */
+ * Digits come from exact integer arithmetic, so they depend neither on the locale nor on a libm.
+ * Rules, forms and names of options are NumPy's.
+ *
+ *   mlc_print_ex -> mlc__printer_init   options; shape shown: of a long axis both ends (cut)
+ *                -> mlc__printer_read   these elements, dense, to the host
+ *                -> mlc__printer_write  one form for all numbers, then axis by axis:
+ *                      -> mlc__printer_number -> mlc__digits (Dragon4) -> fixed or scientific text
+ *                      -> mlc__printer_put -> text[256] -> the writer
+ *
+ * mlc__float_text and mlc__whole_text also serve sections that write numbers to files. */
 
 /* -- digits: Dragon4 of Steele and White, 1990 -- */
 
-/* Enough for the largest f64 times 10 and for 10 to the power of its smallest exponent. */
+/* Natural numbers of n limbs of 32 bits, lowest first, without zeros at the top. 37 are enough for
+ * the largest f64 times 10 and for ten to the power of its smallest exponent. */
 #define MLC__BIG_LIMBS 37
 typedef struct mlc__big { int32_t n; uint32_t limb[MLC__BIG_LIMBS]; } mlc__big;
 
+/* b *= x. The caller knows that the product fits. */
 static void mlc__big_multiply(mlc__big *b, uint32_t x)
 {
     uint64_t carry = 0;
@@ -31166,13 +31297,14 @@ static void mlc__big_multiply(mlc__big *b, uint32_t x)
     if (carry) b->limb[b->n++] = (uint32_t)carry;
 }
 
+/* b *= 10^ten, nine digits at once; nothing for ten <= 0. */
 static void mlc__big_power(mlc__big *b, int ten)
 {
     for (; ten >= 9; ten -= 9) mlc__big_multiply(b, 1000000000u);
     for (; ten > 0; ten--) mlc__big_multiply(b, 10);
 }
 
-/* x * 2^bits */
+/* Returns x * 2^bits. */
 static mlc__big mlc__big_of(uint64_t x, int bits)
 {
     mlc__big b;
@@ -31183,6 +31315,7 @@ static mlc__big mlc__big_of(uint64_t x, int bits)
     return b;
 }
 
+/* -1, 0 or 1: a < b, a = b, a > b. */
 static int mlc__big_compare(const mlc__big *a, const mlc__big *b)
 {
     if (a->n != b->n) return a->n < b->n ? -1 : 1;
@@ -31191,7 +31324,7 @@ static int mlc__big_compare(const mlc__big *a, const mlc__big *b)
     return 0;
 }
 
-/* a + b against c */
+/* Compares a + b with c. */
 static int mlc__big_compare_sum(const mlc__big *a, const mlc__big *b, const mlc__big *c)
 {
     mlc__big sum;
@@ -31206,7 +31339,7 @@ static int mlc__big_compare_sum(const mlc__big *a, const mlc__big *b, const mlc_
     return mlc__big_compare(&sum, c);
 }
 
-/* a -= times * b, which is not above a */
+/* a -= times * b, where the product is at most a. */
 static void mlc__big_subtract(mlc__big *a, const mlc__big *b, uint64_t times)
 {
     uint64_t carry = 0, borrow = 0;
@@ -31220,7 +31353,8 @@ static void mlc__big_subtract(mlc__big *a, const mlc__big *b, uint64_t times)
     while (a->n && a->limb[a->n - 1] == 0) a->n--;
 }
 
-/* The digit a / b, which is below 10; leaves the rest in a. The heads give most of it at once. */
+/* Returns the digit a / b, which is below 10, and leaves the remainder in a. The quotient of the
+ * highest limbs is too small by little; the loop makes up for it. */
 static char mlc__big_divide(mlc__big *a, const mlc__big *b)
 {
     const int32_t n = b->n;
@@ -31232,11 +31366,13 @@ static char mlc__big_divide(mlc__big *a, const mlc__big *b)
     return (char)q;
 }
 
-/* How floats lie in their bits, and where NumPy goes over to scientific notation. */
+/* The layout of each float's bits, and the magnitudes at which NumPy changes to scientific
+ * notation: the largest number at or above `large` (large_0d for a single one), the smallest below
+ * `small`, or their quotient above `ratio`. In the order of mlc_dtype. */
 static const struct mlc__float_kind {
     int32_t fraction, bias;
-    double  large, large_0d;           /* from here on; of a 0-d array                         */
-    double  small, ratio;              /* below; where max / min, rounded, is over 1000        */
+    double  large, large_0d;           /* from here on; the same for a 0-d tensor              */
+    double  small, ratio;              /* below this; max / min, rounded, exceeds 1000         */
 } mlc__float_kinds[] = {
     { 23, 127,  1e6, 1e6,  (double)0.0001f,   1000.0 + 1.0 / 32768 },            /* f32  */
     { 52, 1023, 1e8, 1e16, 0.0001,            1000.0 },                          /* f64  */
@@ -31245,14 +31381,16 @@ static const struct mlc__float_kind {
     { 10, 15,   1e3, 1e3,  1678.0 / 16777216, 1000.25 }                          /* f16  */
 };
 
-/* digit[0].digit[1].. * 10^exponent, without zeros at the end; n is 0 for zero. */
+/* A number in decimal: digit[0].digit[1].. * 10^exponent, without zeros at the end; n is 0 for
+ * zero. */
 typedef struct mlc__decimal {
     bool    negative;
     int32_t n, exponent;
     char    digit[32];
 } mlc__decimal;
 
-/* The bits of element i, without its sign: these compare as the numbers do. */
+/* The bits of element i without its sign: these compare as the magnitudes do. *negative gets the
+ * sign. */
 static uint64_t mlc__magnitude(mlc_dtype dtype, const void *data, int64_t i, bool *negative)
 {
     const size_t size = mlc__dtypes[dtype].bytes;
@@ -31262,6 +31400,7 @@ static uint64_t mlc__magnitude(mlc_dtype dtype, const void *data, int64_t i, boo
     return bits & (UINT64_MAX >> (65 - size * 8));
 }
 
+/* The value of these bits as f64. */
 static double mlc__magnitude_value(mlc_dtype dtype, uint64_t bits)
 {
     double value;
@@ -31271,14 +31410,14 @@ static double mlc__magnitude_value(mlc_dtype dtype, uint64_t bits)
     return value;
 }
 
-/* Magnitude of infinity: above it are NaNs. */
+/* The bits of infinity; larger ones are NaNs. */
 static uint64_t mlc__magnitude_inf(mlc_dtype dtype)
 {
     const struct mlc__float_kind *k = &mlc__float_kinds[dtype];
     return (uint64_t)(2 * k->bias + 1) << k->fraction;
 }
 
-/* Adds one to the last digit. */
+/* Adds one to the last digit, with carries. */
 static void mlc__decimal_up(mlc__decimal *d)
 {
     while (d->n && d->digit[d->n - 1] == 9) d->n--;
@@ -31286,9 +31425,9 @@ static void mlc__decimal_up(mlc__decimal *d)
     else { d->digit[d->n++] = 1; d->exponent++; }
 }
 
-/* The fewest digits that tell a number from its neighbours; but not fewer than `least` and not more
- * than `most` behind the point, where the digits are those of the exact value, rounded half to
- * even. point is that of scientific notation or the real one. */
+/* The fewest digits that distinguish a number from its neighbours, by Dragon4: but at least `least`
+ * and at most `most` digits after the point, where the digits are those of the exact value, rounded
+ * half to even. The point is that of scientific notation, or the real one. bits is finite. */
 static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific, int32_t least,
                                 int32_t most)
 {
@@ -31301,12 +31440,13 @@ static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific,
     mlc__decimal d;
     memset(&d, 0, sizeof d);
     if (m == 0) return d;
-    /* number = rest / unit; low and high: half the ways to its neighbours. */
+    /* number = rest / unit * 10^exponent; low and high are half the distances to its neighbours. */
     mlc__big rest = mlc__big_of(m, up + 1 + edge), unit = mlc__big_of(1, down + 1 + edge);
     mlc__big low = mlc__big_of(1, up), high = mlc__big_of(1, up + edge);
     int top = 63;
     while (!(m >> top)) top--;
-    /* The power of ten below the number, or the one below that. */
+    /* An estimate of the exponent: the true one, or one less, which the comparison below
+     * corrects. */
     d.exponent = ((top + e) * 30103 - 1 + 40000000) / 100000 - 400;
     mlc__big_power(&unit, d.exponent);
     mlc__big_power(&rest, -d.exponent);
@@ -31324,7 +31464,7 @@ static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific,
         if (rounds_up) d.digit[d.n++] = 1;
         return d;
     }
-    /* Halfway to a neighbour reads back as this number where its mantissa is even. */
+    /* A decimal halfway to a neighbour reads back as this number if its mantissa is even. */
     const int even = (m & 1) == 0;
     bool is_low, is_high;
     for (int32_t place = d.exponent;; place--) {
@@ -31345,21 +31485,23 @@ static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific,
 
 /* -- numbers as text -- */
 
+/* Digit i as a character; '0' outside of the digits stored. */
 static char mlc__digit_at(const mlc__decimal *d, int32_t i)
 {
     return (char)('0' + (i >= 0 && i < d->n ? d->digit[i] : 0));
 }
 
-/* Digits behind the point in fixed notation. */
+/* Number of digits after the point in fixed notation. */
 static int32_t mlc__decimals(const mlc__decimal *d)
 {
     return mlc__max32(0, d->n - 1 - d->exponent);
 }
 
-/* Room for any float in fixed notation. */
+/* Characters of the longest float in fixed notation. */
 #define MLC__NUMBER_TEXT 384
 
-/* "-12.5", "3."; returns the length. */
+/* Writes fixed notation as NumPy does: "-12.5", or "3." without a digit after the point. Returns
+ * the length; no 0 at the end. */
 static int32_t mlc__fixed_text(char *to, const mlc__decimal *d)
 {
     const int32_t whole = mlc__max32(d->exponent, 0), end = d->exponent + mlc__decimals(d);
@@ -31372,7 +31514,8 @@ static int32_t mlc__fixed_text(char *to, const mlc__decimal *d)
     return n;
 }
 
-/* "-1.250e-07" with so many digits behind the point and so many of the exponent. */
+/* Writes "-1.250e-07" with so many digits after the point and so many of the exponent; returns the
+ * length. */
 static int32_t mlc__scientific_text(char *to, const mlc__decimal *d, bool point, int32_t behind,
                                     int32_t exponent_digits)
 {
@@ -31385,13 +31528,14 @@ static int32_t mlc__scientific_text(char *to, const mlc__decimal *d, bool point,
                         d->exponent < 0 ? -d->exponent : d->exponent);
 }
 
-/* "nan", "inf", "-inf" */
+/* Writes "nan", "inf" or "-inf"; returns the length. */
 static int32_t mlc__not_finite_text(char *to, bool nan, bool negative)
 {
     return snprintf(to, 8, "%s", nan ? "nan" : negative ? "-inf" : "inf");
 }
 
-/* A float as Python's str has it: "2.0", "1e-05". Reads back to the same bits. */
+/* Writes element i of floats as Python's str does: "2.0", "1e-05". It reads back to the same
+ * bits. */
 static int32_t mlc__float_text(char *to, mlc_dtype dtype, const void *data, int64_t i)
 {
     const struct mlc__float_kind *kind = &mlc__float_kinds[dtype];
@@ -31412,18 +31556,20 @@ static int32_t mlc__float_text(char *to, mlc_dtype dtype, const void *data, int6
 
 /* -- tensors -- */
 
+/* One call of mlc_print: options, writer, the elements shown and the form of all numbers. A
+ * local. */
 typedef struct mlc__printer {
     mlc_print_desc o;
     mlc_writer     write;
     void          *user;
     mlc_dtype      dtype;
     int32_t        ndim;
-    int64_t        shape[MLC_MAX_DIMS];    /* of what is shown                                 */
-    uint32_t       cut;                /* axes of which only the ends are                      */
-    const char    *data;               /* what is shown, dense, on the host                    */
+    int64_t        shape[MLC_MAX_DIMS];    /* of the elements shown                            */
+    uint32_t       cut;                /* bit d: only both ends of axis d are shown            */
+    const char    *data;               /* the elements shown, dense, on the host               */
     int64_t        count, next;        /* elements of data; the one to be written              */
-    /* The form of all numbers: characters before and behind the point, all; and in scientific
-     * notation digits behind it and of the exponent. */
+    /* The form of all numbers: characters before the point, after it and in all; in scientific
+     * notation also digits after the point and of the exponent. */
     bool           scientific;
     int32_t        left, right, width, behind, exponent_digits;
     int32_t        blanks, column;     /* not yet written: dropped where the line ends there   */
@@ -31431,12 +31577,14 @@ typedef struct mlc__printer {
     char           text[256];          /* on its way to the writer                             */
 } mlc__printer;
 
+/* Hands the text so far to the writer. */
 static void mlc__printer_flush(mlc__printer *p)
 {
     if (p->used) p->write(p->user, p->text, (size_t)p->used);
     p->used = 0;
 }
 
+/* Appends n characters, after the blanks that are due. */
 static void mlc__printer_put(mlc__printer *p, const char *text, int32_t n)
 {
     for (int32_t i = -p->blanks; i < n; i++) {
@@ -31447,13 +31595,14 @@ static void mlc__printer_put(mlc__printer *p, const char *text, int32_t n)
     p->column += n;
 }
 
+/* Appends blanks, which are written only if text follows on the line. */
 static void mlc__printer_blanks(mlc__printer *p, int32_t n)
 {
     p->blanks += n;
     p->column += n;
 }
 
-/* Ends the line; the next one is indented. */
+/* Ends the line, `lines` times; the next one is indented. */
 static void mlc__printer_break(mlc__printer *p, int32_t lines, int32_t indent)
 {
     p->blanks = 0;
@@ -31462,6 +31611,7 @@ static void mlc__printer_break(mlc__printer *p, int32_t lines, int32_t indent)
     mlc__printer_blanks(p, indent);
 }
 
+/* Element i of integers or bool. */
 static int64_t mlc__printer_whole(const mlc__printer *p, int64_t i)
 {
     int64_t v = 0;
@@ -31470,8 +31620,8 @@ static int64_t mlc__printer_whole(const mlc__printer *p, int64_t i)
     return v;
 }
 
-/* Writes v in at most 20 characters and a 0; returns how many. The printf of newlib-nano has no
- * %lld, and what is written to files must be right there, too. */
+/* Writes v in at most 20 characters and a 0; returns their number. The printf of newlib-nano has no
+ * %lld, and files must be right there, too. */
 static int32_t mlc__whole_text(char *to, int64_t v)
 {
     char digits[20];
@@ -31484,7 +31634,8 @@ static int32_t mlc__whole_text(char *to, int64_t v)
     return at;
 }
 
-/* Writes the next element: all are of one width; alone, 0, it has no blanks before it. */
+/* Writes the next element, padded to the common width with the points in one column; width is 0 for
+ * a single element. */
 static void mlc__printer_number(mlc__printer *p)
 {
     char text[MLC__NUMBER_TEXT];
@@ -31516,7 +31667,8 @@ static void mlc__printer_number(mlc__printer *p)
     mlc__printer_blanks(p, behind);
 }
 
-/* Is scientific notation due to the smallest and the largest number that are not zero? */
+/* Tells whether the smallest and the largest magnitude other than 0 call for scientific
+ * notation. */
 static bool mlc__is_scientific(const mlc__printer *p, uint64_t small, uint64_t large)
 {
     const struct mlc__float_kind *kind = &mlc__float_kinds[p->dtype];
@@ -31526,8 +31678,8 @@ static bool mlc__is_scientific(const mlc__printer *p, uint64_t small, uint64_t l
     return hi >= kind->large || (!p->o.suppress && (lo < kind->small || hi / lo > kind->ratio));
 }
 
-/* Finds the form of floats. Two passes: notation, then the widest number on each side of the
- * point. */
+/* Finds the form of floats: a first pass decides the notation, a second finds the longest number on
+ * each side of the point. */
 static void mlc__printer_floats(mlc__printer *p)
 {
     const uint64_t inf = mlc__magnitude_inf(p->dtype);
@@ -31558,7 +31710,7 @@ static void mlc__printer_floats(mlc__printer *p)
     p->width = p->left + 1 + p->right;
 }
 
-/* Finds the width of integers. */
+/* Finds the width of integers, by the least and the greatest. */
 static void mlc__printer_wholes(mlc__printer *p)
 {
     char text[24];
@@ -31571,21 +31723,23 @@ static void mlc__printer_wholes(mlc__printer *p)
     p->width = mlc__max32(a, b);
 }
 
-/* A word of a row: on the next line if it would not fit this one and has something before it. */
+/* Called before a word of a row: breaks the line if the word would not fit and is not the first. */
 static void mlc__printer_fit(mlc__printer *p, int32_t width)
 {
-    const int64_t room = (int64_t)p->o.line_width - p->ndim;
+    const int64_t room = (int64_t)p->o.line_width - p->ndim; /* brackets close the line */
     if (p->column > p->ndim && p->column + (int64_t)width > room)
         mlc__printer_break(p, 1, p->ndim);
 }
 
-/* Between two parts of an axis: a blank in a row, else line ends, more of them further out. */
+/* Writes the separator of two parts of an axis: a blank within a row, else line ends, one more for
+ * each axis further out. */
 static void mlc__printer_between(mlc__printer *p, int32_t axis)
 {
     if (axis == p->ndim - 1) mlc__printer_blanks(p, 1);
     else mlc__printer_break(p, p->ndim - 1 - axis, axis + 1);
 }
 
+/* Writes axis `axis` at the present element, in brackets and with all axes within it. */
 static void mlc__printer_axis(mlc__printer *p, int32_t axis)
 {
     const bool row = axis == p->ndim - 1;
@@ -31604,7 +31758,7 @@ static void mlc__printer_axis(mlc__printer *p, int32_t axis)
     mlc__printer_put(p, "]", 1);
 }
 
-/* One element alone is written as Python's str has it. */
+/* Writes a 0-d tensor: floats as Python's str does. */
 static void mlc__printer_scalar(mlc__printer *p)
 {
     char text[MLC__NUMBER_TEXT];
@@ -31615,6 +31769,7 @@ static void mlc__printer_scalar(mlc__printer *p)
     mlc__printer_number(p);
 }
 
+/* Finds the form of the numbers and writes all of them. */
 static void mlc__printer_write(mlc__printer *p)
 {
     if (p->count == 0) {
@@ -31631,7 +31786,8 @@ static void mlc__printer_write(mlc__printer *p)
     mlc__printer_flush(p);
 }
 
-/* Copies the corners of t, all combinations of the two ends of the axes that are cut, to out. */
+/* Copies the part of t that is shown to out: each combination of the two ends of the axes that are
+ * cut, so 2^k copies for k axes. part has a bit for each axis whose far end is copied. */
 static mlc_status mlc__corners(const mlc__printer *p, const mlc_tensor *out, const mlc_tensor *t)
 {
     for (uint32_t part = 0; part <= p->cut; part++) {
@@ -31649,7 +31805,7 @@ static mlc_status mlc__corners(const mlc__printer *p, const mlc_tensor *out, con
     return MLC_OK;
 }
 
-/* What is shown of t, to host memory. */
+/* Copies the elements shown to host memory; if axes are cut, by a temporary on the device. */
 static mlc_status mlc__printer_read(mlc__printer *p, mlc_tensor *t, void *host, size_t bytes)
 {
     mlc__temp ends;
@@ -31661,6 +31817,7 @@ static mlc_status mlc__printer_read(mlc__printer *p, mlc_tensor *t, void *host, 
     return st;
 }
 
+/* NumPy's defaults. */
 MLC_IMPL mlc_print_desc mlc_print_desc_make(void)
 {
     mlc_print_desc d;
@@ -31672,7 +31829,7 @@ MLC_IMPL mlc_print_desc mlc_print_desc_make(void)
     return d;
 }
 
-/* Options, and what is shown of t. */
+/* Checks the options and determines the elements of t that are shown. */
 static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
                                     const mlc_print_desc *desc)
 {
@@ -31683,7 +31840,7 @@ static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
                  "line_width %d: none may be negative, edge_items and the width not 0; start "
                  "from mlc_print_desc_make()", (int)p->o.precision, (int)p->o.edge_items,
                  (long long)p->o.threshold, (int)p->o.line_width);
-    /* No float has digits behind NUMBER_TEXT places. */
+    /* No float has more digits after the point than NUMBER_TEXT. */
     p->o.precision = mlc__min32(p->o.precision, MLC__NUMBER_TEXT);
     p->dtype = t->dtype;
     p->ndim = t->ndim;
@@ -31698,6 +31855,7 @@ static mlc_status mlc__printer_init(mlc__printer *p, const mlc_tensor *t,
     return MLC_OK;
 }
 
+/* Copies the elements to a heap object for the length of the call and writes them. */
 MLC_IMPL mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
                                  void *user)
 {
@@ -32713,21 +32871,26 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast, channels_last
- * One kernel does all: the strided cast. contiguous and channels_last copy only where they must. */
+ * Four operations and one kernel, the strided cast: they differ in the dtype and the strides of
+ * their output. contiguous, cast and channels_last return x itself if it has the layout or dtype
+ * already. mlc__beside_open and _close, at the end, serve kernels that write gradients in one
+ * layout only. */
 
+/* The output is row-major, whatever x's strides. */
 static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     return mlc__out(ctx, nd, x->dtype, x->ndim, x->shape);
 }
 
-/* Shared by copy and cast: the cast kernel copies where the dtypes are equal. */
+/* Shared by all four operations: the cast kernel copies if the dtypes are equal. */
 static mlc_status mlc__copy_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__cast_into(ctx, nd->op->name, nd->out[0], nd->in[0]);
 }
 
-/* out (+)= in, which is rounded to out's dtype before it is added. */
+/* out (+)= in, cast to out's dtype. A sum is rounded twice: in is rounded to out's dtype before it
+ * is added, as no kernel adds across dtypes. */
 static mlc_status mlc__cast_add(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                 const mlc_tensor *in, bool accumulate)
 {
@@ -32741,6 +32904,7 @@ static mlc_status mlc__cast_add(mlc_ctx *ctx, const char *what, const mlc_tensor
     return st;
 }
 
+/* dx (+)= dy, cast back to x's dtype. */
 static mlc_status mlc__copy_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -32752,6 +32916,7 @@ static const mlc__op mlc__copy_op =
     { "copy", mlc__copy_shape, mlc__copy_forward, mlc__copy_backward,
       NULL, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
+/* Always copies, unlike the others. */
 MLC_IMPL mlc_tensor *mlc_copy(mlc_tensor *x)
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__copy_op, 1, x, NULL, NULL);
@@ -32763,22 +32928,24 @@ MLC_IMPL mlc_tensor *mlc_contiguous(mlc_tensor *x)
     return !x || (x->flags & MLC__DENSE) ? x : mlc_copy(x);
 }
 
+/* Parameters of a cast: the dtype of its output. */
 typedef struct mlc__cast_spec { mlc_dtype dtype; } mlc__cast_spec;
 MLC__PARAMS(cast)
 
+/* The output keeps x's layout, so that channels stay last. */
 static mlc_status mlc__cast_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
     return mlc__out_like(ctx, nd, mlc__cast_params(nd)->dtype, x);
 }
 
-/* The copy of another dtype: only the shape rule differs. */
+/* A cast is a copy with another shape rule. */
 static const mlc__arg mlc__args_cast[] = { MLC__ARG("dtype", DTYPE, cast, dtype), MLC__ARGS_END };
 static const mlc__op mlc__cast_op =
     { "cast", mlc__cast_shape, mlc__copy_forward, mlc__copy_backward,
       mlc__args_cast, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
-/* To the dtype it has: x itself, nothing recorded, as Tensor.to. */
+/* To the dtype that x has already: x itself, and nothing is recorded, as Tensor.to. */
 MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
 {
     mlc_node local, *nd;
@@ -32792,7 +32959,8 @@ MLC_IMPL mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype)
     return mlc__finish(nd);
 }
 
-/* Strides of a dense tensor with channels last. */
+/* Sets the strides of a dense tensor [n,c,..] with channels last: axis 1 first, then the last axis
+ * to axis 2, then axis 0. */
 static void mlc__channels_last_strides(mlc_tensor *t)
 {
     int64_t step = 1;
@@ -32804,6 +32972,7 @@ static void mlc__channels_last_strides(mlc_tensor *t)
     mlc__mark_layout(t);
 }
 
+/* Tells whether t is dense with channels last; below two axes, dense. True if it is empty. */
 static bool mlc__is_channels_last(const mlc_tensor *t)
 {
     mlc_tensor like = *t;
@@ -32814,7 +32983,7 @@ static bool mlc__is_channels_last(const mlc_tensor *t)
     return true;
 }
 
-/* Declares an output that lies with channels last. */
+/* Declares an output with channels last. */
 static mlc_status mlc__out_channels_last(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
                                          const int64_t *shape)
 {
@@ -32843,17 +33012,19 @@ MLC_IMPL mlc_tensor *mlc_channels_last(mlc_tensor *x)
     return nd ? mlc__finish(nd) : NULL;
 }
 
-/* Where a kernel writes the gradient of an input: in its place, or beside it where that does not
- * lie with channels last (a vector: dense). */
+/* The place where a kernel writes the gradient of an input: the gradient itself, if it has the
+ * layout that the kernel writes, else a temporary, which close then adds to it. A local of
+ * op->backward. */
 typedef struct mlc__beside {
     mlc_tensor  grad;
-    const mlc_tensor *out;             /* what the kernel writes                               */
+    const mlc_tensor *out;             /* the kernel writes here: &grad or &temp.t             */
     mlc__temp   temp;
-    bool        acc, adds;             /* grad is added to; by the kernel itself               */
+    bool        acc, adds;             /* grad must be added to; the kernel itself must add    */
 } mlc__beside;
 
-/* False: no gradient is wanted, or *st says why. last: channels last, else dense. never: the kernel
- * cannot add. */
+/* Opens the gradient of input i. False: none is needed, or *st is an error. last: the kernel writes
+ * with channels last, else dense. never: it cannot add, so a gradient that must be added to gets a
+ * temporary. */
 static bool mlc__beside_open(mlc_node *nd, int i, bool last, bool never, mlc__beside *b,
                              mlc_status *st)
 {
@@ -32870,6 +33041,7 @@ static bool mlc__beside_open(mlc_node *nd, int i, bool last, bool never, mlc__be
     return true;
 }
 
+/* Adds the temporary, if one was needed and st is OK, to the gradient, and ends it. */
 static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__beside *b, mlc_status st)
 {
     if (b->out == &b->grad) return st;
@@ -32880,10 +33052,18 @@ static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__besid
 }
 
 /* @@ IMPL.OPS.VIEW --------------------------------------- other shapes over the same memory
- * A view of a base whose gradient lies as it does shares that gradient and needs no node. Where the
- * base has holes or repeats (expand, wrapped memory) the view is an operation of its own.      */
+ * A view is a tensor of another geometry over the memory of its base. If the base's gradient has
+ * the base's strides (MLC__PERMUTED), the view shares it, and no node is needed:
+ *
+ *   x (base, PERMUTED) <--base-- view    view's gradient = its part of x's gradient
+ *   x (holes, repeats; or an expand, unfold) --in--> node "view" --out--> t, a base of its own
+ *
+ * Otherwise (the base has holes or repeats, or the view repeats elements) the view is an operation,
+ * and its backward adds the view's gradient to x's. Each public function fills an mlc__view_spec
+ * and calls mlc__view; mlc__view_apply computes the geometry. */
 
-/* Strides of t's elements in a new shape without copying; false if there are none. */
+/* Computes strides for t's elements in a new shape of as many elements; false if no strides do, so
+ * that the elements must be copied. */
 static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_t *shape,
                                  int64_t *stride)
 {
@@ -32893,7 +33073,10 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
     if (t->flags & MLC__DENSE) { mlc__row_major(ndim, shape, stride); return true; }
     for (int32_t d = 0; d < t->ndim; d++)
         if (t->shape[d] != 1) { os[n] = t->shape[d]; ot[n++] = t->stride[d]; }
-    while (old < n && now < ndim) {    /* groups of axes with the same number of elements */
+    /* Pair the smallest groups of old and new axes with equal numbers of elements. A group can be
+     * divided anew only if its old axes form one run of equal steps. Old axes of size 1 are left
+     * out. */
+    while (old < n && now < ndim) {
         int64_t a = os[old], b = shape[now];
         int32_t old_end = old + 1, now_end = now + 1;
         while (a != b) {
@@ -32911,7 +33094,8 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
     return true;
 }
 
-/* A bit for each axis of a list; no axes at all means all of them. */
+/* Converts a list of axes to a mask, bit d for axis d; an empty list means all axes. SHAPE if one
+ * does not exist or occurs twice. */
 static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes, uint32_t *mask)
 {
     uint32_t seen = 0;
@@ -32930,6 +33114,7 @@ static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes,
     return MLC_OK;
 }
 
+/* The kinds of views, as hooks see them. */
 typedef enum mlc__view_kind {
     MLC__RESHAPE,
     MLC__PERMUTE,
@@ -32939,7 +33124,8 @@ typedef enum mlc__view_kind {
     MLC__UNFOLD,
     MLC__DIAGONAL
 } mlc__view_kind;
-typedef struct mlc__view_spec {        /* validated: how a view sees its input */
+/* Parameters of a view, validated: the geometry of its output in terms of its input's. */
+typedef struct mlc__view_spec {
     mlc__view_kind kind;
     int32_t        axis, ndim;
     int64_t        start, step;        /* of a diagonal: its first row and column */
@@ -32948,15 +33134,16 @@ typedef struct mlc__view_spec {        /* validated: how a view sees its input *
 } mlc__view_spec;
 MLC__PARAMS(view)
 
-/* What a kind of view is: a program links those that it calls. */
+/* The functions of a kind of view; a program links only the kinds that it calls. */
 struct mlc__view_fns {
     void       (*apply)(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t);
     mlc_status (*backward)(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
                            const mlc_tensor *dy, bool acc);
-                                       /* NULL: dx seen through the view += dy                 */
+                                       /* NULL: the part of dx that the view shows (+)= dy     */
 };
 
-/* Applies a view to a geometry in place. */
+/* Applies a view to the geometry of t, in place: shape, strides and offset, then the layout flags.
+ * Used for tensors, for gradients (backward) and for structs on the stack (eye, diag). */
 static void mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
 {
     const mlc_tensor from = *t;
@@ -32965,14 +33152,16 @@ static void mlc__view_apply(const mlc__view_spec *v, mlc_tensor *t)
     mlc__mark_layout(t);
 }
 
-/* There will be a tensor of x's memory that the tape does not follow. */
+/* Notes that a tensor over x's memory is made that the tape does not relate to x: a recorded change
+ * in place is refused from now on, and mlc_drop does not free memory that needs a gradient. */
 static void mlc__alias_note(mlc_tensor *x)
 {
     x->storage->aliased = true;
     if (mlc__wants_grad(x)) x->storage->shared = true;
 }
 
-/* The view as an operation: an output over the input's memory that is a base of its own. */
+/* The shape rule of a view that is an operation: an output over the input's memory that is a base
+ * of its own, with a gradient of its own. */
 static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *t = mlc__alias(ctx, nd->in[0]);
@@ -32983,13 +33172,15 @@ static mlc_status mlc__view_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Adds dy to the part of dx that the view shows, by applying the view to dx's geometry; kinds whose
+ * output repeats elements have a backward of their own. */
 static mlc_status mlc__view_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__view_spec *v = mlc__view_params(nd);
     mlc__grads g;
     if (!mlc__grads_open(nd, &g)) return g.st;
     if (v->fns->backward) return v->fns->backward(ctx, nd, &g.dx, &g.dy, g.acc);
-    /* A part of a stale gradient: the rest of it is zero. */
+    /* If dx is stale and the view shows a part of it, the rest of dx becomes zero. */
     if (!g.acc && mlc__numel(&g.dx) != mlc__numel(&g.dy)) {
         MLC__TRY(mlc__set(ctx, nd->op->name, &g.dx, 0.0));
         g.acc = true;
@@ -33007,7 +33198,10 @@ static const mlc__op mlc__view_op =
     { "view", mlc__view_shape, NULL, mlc__view_backward,
       mlc__args_view, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
-/* A view that shares its base's gradient, or an operation where it cannot. */
+/* Makes the view, for all kinds: one that shares its base's gradient, or, if that is impossible and
+ * a gradient is required, an operation. The result is a struct in the current scope; its memory
+ * must be alive. Outside of no-grad a view that shares also takes x's node, so that backward may
+ * begin at it. `what` is the public function. */
 static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_spec *spec)
 {
     mlc_ctx *ctx = x->ctx;
@@ -33025,7 +33219,7 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_sp
     }
     t = mlc__alias(ctx, x);
     if (!t) return NULL;
-    /* Also where no gradient is wanted: a change in place may make the base a result later. */
+    /* Also if no gradient is required: a change in place may make the base a result later. */
     if (shares && ctx->no_grad == 0) {
         t->base = mlc__base(x);
         t->node = x->node;
@@ -33036,13 +33230,15 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_sp
     return t;
 }
 
-/* Fills in the one -1 of a new shape and checks the number of elements. */
+/* Fails with both shapes in the message. */
 static mlc_status mlc__reshape_fails(const mlc_tensor *x, const mlc_dims *shape, const char *why)
 {
     return mlc__fail(x->ctx, MLC_ERR_SHAPE, "reshape: %s to %s: %s", mlc__shape(x).s,
                      mlc__shape_text(shape->n, shape->v).s, why);
 }
 
+/* Replaces the one -1 of a new shape by the size that makes the numbers of elements equal; SHAPE or
+ * ARG if none does. */
 static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
 {
     int32_t unknown = -1;
@@ -33067,6 +33263,7 @@ static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
     return mlc__fits(shape->n, shape->v) ? MLC_OK : mlc__reshape_fails(x, shape, "too large");
 }
 
+/* The caller has found that strides exist. */
 static void mlc__reshape_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     int64_t stride[MLC_MAX_DIMS] = { 0 };
@@ -33078,18 +33275,20 @@ static void mlc__reshape_apply(const mlc__view_spec *v, const mlc_tensor *from, 
 }
 static const struct mlc__view_fns mlc__reshape_view_fns = { mlc__reshape_apply, NULL };
 
+/* A view of x in another shape with as many elements; of a tensor whose strides do not permit one,
+ * a view of a recorded copy, as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
 {
     mlc__view_spec v = { MLC__RESHAPE, 0, shape.n, 0, 0, { 0 }, &mlc__reshape_view_fns };
     int64_t stride[MLC_MAX_DIMS];
     if (!x || mlc__reshape_resolve(x, &shape) != MLC_OK) return NULL;
     memcpy(v.dims, shape.v, sizeof v.dims);
-    /* A recorded copy where strides cannot say it, as in PyTorch. */
+    /* The copy is dense, so its strides always permit the shape. */
     if (!mlc__reshape_strides(x, shape.n, shape.v, stride)) x = mlc_copy(x);
     return x ? mlc__view(x, "reshape", &v) : NULL;
 }
 
-/* A scalar becomes [1], as in PyTorch. */
+/* Joins the axes from first_axis on; a scalar becomes [1], as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
 {
     mlc_dims shape;
@@ -33101,6 +33300,7 @@ MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
     return mlc_reshape(x, shape);
 }
 
+/* Axis d of the view is axis dims[d] of the input. */
 static void mlc__permute_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     for (int32_t d = 0; d < v->ndim; d++) {
@@ -33110,7 +33310,8 @@ static void mlc__permute_apply(const mlc__view_spec *v, const mlc_tensor *from, 
 }
 static const struct mlc__view_fns mlc__permute_view_fns = { mlc__permute_apply, NULL };
 
-/* A bit for each axis that occurs: with n axes given and all n bits set each occurs once. */
+/* seen has a bit for each axis that occurs: n axes are named and all n bits are set only if each
+ * occurs once. */
 MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
 {
     mlc__view_spec v = { MLC__PERMUTE, 0, axes.n, 0, 0, { 0 }, &mlc__permute_view_fns };
@@ -33128,6 +33329,7 @@ MLC_IMPL mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes)
     return mlc__view(x, "permute", &v);
 }
 
+/* The permutation that swaps two axes. */
 MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b)
 {
     mlc_dims axes;
@@ -33140,6 +33342,7 @@ MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b
     return mlc_permute(x, axes);
 }
 
+/* Elements start, start + step, .. of one axis; dims[0] of them. */
 static void mlc__slice_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     t->offset += v->start * from->stride[v->axis];
@@ -33148,6 +33351,7 @@ static void mlc__slice_apply(const mlc__view_spec *v, const mlc_tensor *from, ml
 }
 static const struct mlc__view_fns mlc__slice_view_fns = { mlc__slice_apply, NULL };
 
+/* Fills the view's parameters with bounds clamped as Python does. */
 MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                                int64_t step)
 {
@@ -33156,7 +33360,7 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
     if (step < 1)
         return MLC__FAIL_NULL(x->ctx, ARG, "slice: step %lld; it must be positive",
                               (long long)step);
-    /* Python's rules: out of range is clamped, never an error. */
+    /* Python's rules: bounds out of range are clamped and never an error. */
     const int64_t n = x->shape[axis];
     start = start < 0 ? mlc__max(0, start + n) : mlc__min(start, n);
     stop = stop < 0 ? mlc__max(0, stop + n) : mlc__min(stop, n);
@@ -33169,11 +33373,13 @@ MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64
     return mlc__view(x, "slice", &v);
 }
 
+/* Rows [start, stop) of axis 0. */
 MLC_IMPL mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop)
 {
     return mlc_slice(x, 0, start, stop, 1);
 }
 
+/* Element start of one axis, which is removed. */
 static void mlc__select_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     t->offset += v->start * from->stride[v->axis];
@@ -33184,6 +33390,7 @@ static void mlc__select_apply(const mlc__view_spec *v, const mlc_tensor *from, m
 }
 static const struct mlc__view_fns mlc__select_view_fns = { mlc__select_apply, NULL };
 
+/* An index out of range is an error here, as it has no element to stand for. */
 MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
 {
     mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 }, &mlc__select_view_fns };
@@ -33199,12 +33406,14 @@ MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
     return mlc__view(x, "select", &v);
 }
 
+/* The gradient of an element is the sum over its repetitions. */
 static mlc_status mlc__expand_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
                                        const mlc_tensor *dy, bool acc)
 {
     return mlc__sum_to(ctx, nd->op->name, dx, dy, acc);
 }
 
+/* New axes, and axes of size 1 that grow, get stride 0. */
 static void mlc__expand_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     for (int32_t d = 0; d < v->ndim; d++) {
@@ -33216,7 +33425,9 @@ static void mlc__expand_apply(const mlc__view_spec *v, const mlc_tensor *from, m
 static const struct mlc__view_fns mlc__expand_view_fns =
     { mlc__expand_apply, mlc__expand_backward };
 
-/* An expanded view overlaps itself: writing to it is for nobody, and its gradient is summed. */
+/* Repeats axes of size 1 without a copy. Several indices of the view name one element, so functions
+ * that write refuse it, and its gradient is summed (a kind with a backward of its own is always an
+ * operation). -1 keeps a size; an unchanged shape returns x. */
 MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 {
     mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 }, &mlc__expand_view_fns };
@@ -33238,6 +33449,8 @@ MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
     return same ? x : mlc__view(x, "expand", &v);
 }
 
+/* A tensor over the same memory without node and gradient. The two share writes, which
+ * mlc__alias_note records. */
 MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
 {
     if (!x || mlc__alive(x, "detach") != MLC_OK) return NULL;
@@ -33247,7 +33460,7 @@ MLC_IMPL mlc_tensor *mlc_detach(mlc_tensor *x)
 
 /* -- axes that come, go and move -- */
 
-/* Resolves the place of a new axis: one more than the axes there are, -1 is the last. */
+/* Resolves the place of a new axis, 0 to ndim; -1 is the last. False with an error. */
 static bool mlc__new_axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
 {
     const int32_t a = *axis < 0 ? *axis + x->ndim + 1 : *axis;
@@ -33261,6 +33474,7 @@ static bool mlc__new_axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
     return true;
 }
 
+/* Inserts an axis of size 1 by a reshape: a view of the same elements. */
 MLC_IMPL mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis)
 {
     mlc_dims shape;
@@ -33271,7 +33485,7 @@ MLC_IMPL mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis)
     return mlc_reshape(x, shape);
 }
 
-/* An axis that is not 1 stays, and a scalar has axis 0 and -1, as in PyTorch. */
+/* Removes an axis of size 1; another one stays, and a scalar has axes 0 and -1, as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis)
 {
     if (x && x->ndim == 0 && (axis == 0 || axis == -1)) return x;
@@ -33279,6 +33493,7 @@ MLC_IMPL mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis)
     return x->shape[axis] == 1 ? mlc_select(x, axis, 0) : x;
 }
 
+/* The permutation that moves one axis and keeps the order of the others. */
 MLC_IMPL mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to)
 {
     mlc_dims axes;
@@ -33292,8 +33507,8 @@ MLC_IMPL mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to)
     return mlc_permute(x, axes);
 }
 
-/* Windows may overlap: they are added one at a time, or the first element of all of them, then the
- * second, whichever takes fewer passes. */
+/* Windows may overlap, and one kernel call must not write an element twice. So each pass adds one
+ * window to dx, or element i of all windows, whichever takes fewer passes. */
 static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
                                        const mlc_tensor *dy, bool acc)
 {
@@ -33320,6 +33535,7 @@ static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const m
     return MLC_OK;
 }
 
+/* The axis becomes the number of windows; a last axis is added that runs within a window. */
 static void mlc__unfold_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     t->shape[v->axis] = v->dims[0];
@@ -33330,6 +33546,7 @@ static void mlc__unfold_apply(const mlc__view_spec *v, const mlc_tensor *from, m
 static const struct mlc__view_fns mlc__unfold_view_fns =
     { mlc__unfold_apply, mlc__unfold_backward };
 
+/* Windows of `size` elements, `step` apart, along an axis: dims[0] of them. */
 MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_t step)
 {
     mlc__view_spec v = { MLC__UNFOLD, 0, 0, 0, step, { 0 }, &mlc__unfold_view_fns };
@@ -33350,6 +33567,8 @@ MLC_IMPL mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64
     return mlc__view(x, "unfold", &v);
 }
 
+/* The last two axes become one, whose stride is the sum of theirs; start and step are the first row
+ * and column. */
 static void mlc__diagonal_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     if (v->dims[0])
@@ -33359,7 +33578,8 @@ static void mlc__diagonal_apply(const mlc__view_spec *v, const mlc_tensor *from,
 }
 static const struct mlc__view_fns mlc__diagonal_view_fns = { mlc__diagonal_apply, NULL };
 
-/* The diagonal of rows x columns that begins offset columns to the right (rows down if < 0). */
+/* The parameters of the diagonal of [rows,columns] that begins `offset` columns to the right, or
+ * -offset rows down. An offset outside of the matrix gives an empty one. */
 static mlc__view_spec mlc__diagonal_spec(int32_t ndim, int64_t rows, int64_t columns,
                                          int64_t offset)
 {
@@ -33370,6 +33590,7 @@ static mlc__view_spec mlc__diagonal_spec(int32_t ndim, int64_t rows, int64_t col
     return v;
 }
 
+/* The diagonals of the matrices in the last two axes, as a view. */
 MLC_IMPL mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset)
 {
     if (!x) return NULL;
@@ -33381,7 +33602,7 @@ MLC_IMPL mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset)
     return mlc__view(x, "diagonal", &v);
 }
 
-/* Writes through the diagonal of a matrix of zeros. */
+/* Writes ones through the diagonal of a matrix of zeros. */
 MLC_IMPL mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m)
 {
     mlc_tensor *t = mlc__make(ctx, "eye", dtype, mlc_dims2(n, m)), line;
@@ -33393,7 +33614,8 @@ MLC_IMPL mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m
     return mlc__set(ctx, "eye", &line, 1.0) == MLC_OK ? t : NULL;
 }
 
-/* Axis i of every grid is that of input i; a scalar counts as one element. */
+/* Expanded views: axis i of every grid is input i's, as with indexing="ij"; a scalar counts as one
+ * element. On an error all of out is NULL. */
 MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **out)
 {
     mlc_ctx *ctx = n > 0 && in ? mlc__inputs("meshgrid", n, in) : NULL;
@@ -33423,11 +33645,18 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
 }
 
 /* @@ IMPL.OPS.JOIN --------------------------------------- concat, split, tile, flip, roll, pad
- * Strided copies into slices of the result, by the cast kernel; what can be said with views and
- * concat is. A concat of many inputs is recorded as a chain of nodes, four inputs each, with one
- * output. */
+ * Results that are assembled from parts of their inputs. concat and stack copy each input into its
+ * piece of the result by the cast kernel, and only then record, for backward alone:
+ *
+ *   out <- node (inputs 0 .. 7) <- node (inputs 8 .. 15) <- ..    one output for the whole chain
+ *
+ * Each node has at most MLC__MAX_IN inputs; all but the oldest count as changes in place, so that
+ * out's gradient is freed after the oldest node's backward only. split and chunk are views. tile,
+ * repeat and roll are compositions of views, copies and concat; flip, pad and diag are operations
+ * of their own. */
 
-/* Piece i of the result, from start on. */
+/* Makes *piece a view struct of `size` elements of whole along an axis, from start on. An empty
+ * piece keeps the offset, so that no pointer beyond the memory is formed. */
 static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start, int64_t size,
                             mlc_tensor *piece)
 {
@@ -33437,20 +33666,22 @@ static void mlc__join_piece(const mlc_tensor *whole, int32_t axis, int64_t start
     mlc__mark_layout(piece);
 }
 
+/* Parameters of a node of concat: the axis, the place of its first input along it, and the
+ * result. */
 typedef struct mlc__join_spec { int32_t axis; int64_t start; mlc_tensor *out; } mlc__join_spec;
 MLC__PARAMS(join)
 
-/* The output is there already, and whole: nodes are made for backward only. */
+/* The output exists and is complete already: the node is made for backward only. */
 static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     (void)ctx;
     const mlc__join_spec *s = mlc__join_params(nd);
     nd->out[nd->n_out++] = s->out;
-    if (s->out->node) nd->flags |= MLC_OP_INPLACE;     /* made by an older node */
+    if (s->out->node) nd->flags |= MLC_OP_INPLACE;     /* a further node of the chain */
     return MLC_OK;
 }
 
-/* Each input gets its piece of dy. */
+/* Adds to each input's gradient its piece of dy. */
 static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__join_spec *s = mlc__join_params(nd);
@@ -33475,10 +33706,13 @@ static const mlc__op mlc__concat_op =
     { "concat", mlc__concat_shape, NULL, mlc__concat_backward,
       mlc__args_join, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
-/* Empty 1-d tensors go with any shape, as in PyTorch: a list that grows begins with one. */
+/* Tells whether t is an empty 1-d tensor, which joins tensors of any shape, as in PyTorch: a list
+ * that grows in a loop begins with one. */
 MLC__INLINE bool mlc__join_skips(const mlc_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
 
-/* Sizes agree but along the axis, where they add up to *total. */
+/* Checks that dtypes are equal and sizes agree except along *axis, which it resolves. *total gets
+ * the sum of the sizes along it, *model the input that gives the other sizes: the first that is not
+ * skipped. */
 static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *const *list,
                                   int32_t n, int32_t *axis, int64_t *total, mlc_tensor **model)
 {
@@ -33505,7 +33739,8 @@ static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *co
     return MLC_OK;
 }
 
-/* Four inputs a node. */
+/* Records the chain of nodes for a finished concat, MLC__MAX_IN inputs each. A node that no input
+ * needs is begun but never finished, which has no effect. */
 static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t axis,
                                      mlc_tensor *out)
 {
@@ -33529,6 +33764,7 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
     return MLC_OK;
 }
 
+/* Concatenates along an existing axis; `what` is the public function's name. */
 static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int32_t n,
                                   int32_t axis)
 {
@@ -33555,7 +33791,7 @@ MLC_IMPL mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis
     return mlc__concat_as("concat", list, n, axis);
 }
 
-/* A concat along a new axis. */
+/* Concatenates views of the inputs with a new axis of size 1. */
 MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
 {
     mlc_ctx *ctx = n > 0 && list ? mlc__inputs("stack", n, list) : NULL;
@@ -33571,7 +33807,8 @@ MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
     return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
 }
 
-/* Parts of `size` along the axis, the last one may be smaller; none are left behind on error. */
+/* Writes n views of `size` along the axis to out; the last may be smaller. On an error all are
+ * NULL. */
 static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc_tensor **out,
                                   int64_t n)
 {
@@ -33585,6 +33822,8 @@ static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc
     return ok ? MLC_OK : x->ctx->status;
 }
 
+/* n_out must be the number of parts, so that the caller's array cannot be too short. An empty axis
+ * makes one part. */
 MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
                               int32_t n_out)
 {
@@ -33603,6 +33842,8 @@ MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_ten
     return mlc__split_into(x, axis, mlc__min(size, mlc__max(1, n)), out, parts);
 }
 
+/* Returns the number of parts made, which may be below `chunks`: all but the last have the size
+ * ceil(n / chunks), as in PyTorch. An empty axis makes `chunks` empty parts. 0 with an error. */
 MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out)
 {
     mlc_ctx *ctx = mlc__input("chunk", x);
@@ -33620,8 +33861,10 @@ MLC_IMPL int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tens
 
 /* -- repeating: an expanded view is copied -- */
 
-/* Repeats up to three of the axes before *end, from the last on: with what lies between them that
- * makes seven axes at most. */
+/* Repeats up to three of the axes before *end, the last ones first, by one expanded copy. Each
+ * repeated axis takes two axes of the view, [reps, run] with the axes in between in run, so three
+ * make seven at most with the rest in front. *end moves down to the last axis that was looked at; x
+ * itself if none was repeated. NULL with an error, as from the functions it calls. */
 static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *end)
 {
     int64_t thin[MLC_MAX_DIMS], wide[MLC_MAX_DIMS];
@@ -33643,10 +33886,13 @@ static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *e
     at--;
     thin[at] = wide[at] = run * mlc__product(*end, shape.v);
     x = mlc_reshape(x, mlc_dims_of(MLC_MAX_DIMS - at, thin + at));
-    /* A copy, said in so many words: a repeated single element would reshape as a view. */
+    /* An explicit copy: a repeated single element could be reshaped as a view, which would
+     * repeat. */
     return mlc_reshape(mlc_copy(mlc_expand(x, mlc_dims_of(MLC_MAX_DIMS - at, wide + at))), shape);
 }
 
+/* Repeats whole tensors: counts are aligned at the last axis, and missing ones of x or reps are
+ * 1. */
 MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
 {
     mlc_ctx *ctx = mlc__input("tile", x);
@@ -33674,11 +33920,12 @@ MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
     int32_t end = to.n;
     y = mlc_reshape(x, from);
     while (y && end > 0) y = mlc__tile_some(y, each, &end);
-    /* Nothing repeated: a copy all the same, so that the result is nobody's view. */
+    /* Without repetition the result is a copy all the same, so that it is never a view of x. */
     return y && memcmp(from.v, to.v, (size_t)to.n * sizeof to.v[0]) == 0 ? mlc_copy(y) : y;
 }
 
-/* Each element n times in a row. */
+/* Repeats each element n times in succession along an axis, as repeat_interleave: an expanded copy
+ * of [front, 1, back]. */
 MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
 {
     mlc_ctx *ctx = mlc__input("repeat", x);
@@ -33702,7 +33949,8 @@ MLC_IMPL mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis)
 
 /* -- flip: a copy with negative strides -- */
 
-/* A view for one kernel call: no tensor of the user's has negative strides. */
+/* t with some axes reversed, as a struct for one kernel call. No tensor that the program sees has
+ * negative strides. */
 static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
 {
     mlc_tensor f = *t;
@@ -33715,15 +33963,18 @@ static mlc_tensor mlc__flipped(const mlc_tensor *t, uint32_t mask)
     return f;
 }
 
-typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;         /* of axes */
+/* Parameters of a flip: a mask of axes. */
+typedef struct mlc__flip_spec { uint32_t mask; } mlc__flip_spec;
 MLC__PARAMS(flip)
 
+/* A copy from reversed strides. */
 static mlc_status mlc__flip_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor from = mlc__flipped(nd->in[0], mlc__flip_params(nd)->mask);
     return mlc__cast_into(ctx, nd->op->name, nd->out[0], &from);
 }
 
+/* A flip is its own inverse: dx (+)= flipped dy. */
 static mlc_status mlc__flip_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -33744,7 +33995,7 @@ MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
     return mlc__finish(nd);
 }
 
-/* Its two parts change places. */
+/* Cuts the axis in two and joins the parts in the other order. */
 MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 {
     mlc_ctx *ctx = mlc__input("roll", x);
@@ -33759,6 +34010,8 @@ MLC_IMPL mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis)
 
 /* -- pad -- */
 
+/* Parameters of a pad: elements before each axis (negative: cut), the shape of the result, the mode
+ * and the constant. */
 typedef struct mlc__pad_spec {
     double  value;
     int32_t mode;
@@ -33772,6 +34025,7 @@ static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, x->dtype, x->ndim, mlc__pad_params(nd)->shape);
 }
 
+/* One kernel for all modes; a 0-d tensor is passed as one axis of one element. */
 static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *y = nd->out[0];
@@ -33794,7 +34048,8 @@ static mlc_status mlc__pad_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__numel(y) ? mlc__run_pad(ctx, nd->op->name, &a) : MLC_OK;
 }
 
-/* Where a padded tensor and x have the same elements: x may also be cut, by negative counts. */
+/* Makes *in_x and *in_y the parts of x and of the padded y that hold the same elements; x may also
+ * be cut, by negative counts. */
 static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
                            mlc_tensor *in_x, mlc_tensor *in_y)
 {
@@ -33812,9 +34067,9 @@ static void mlc__pad_inner(const mlc_node *nd, const mlc_tensor *x, const mlc_te
     mlc__mark_layout(in_y);
 }
 
-/* The border of axis d before (side 0) or behind (side 1) x in a padded y, and the part of y that
- * it is a copy of, in the other order where it reflects. Of the axes before d it has all, of those
- * behind only what is x. False if there is none. */
+/* Makes *border the border of axis d in a padded y, before (side 0) or after (side 1) x, and
+ * *source the part of y that it is a copy of, in reverse order for reflect. Both span all of the
+ * axes before d, and of the axes after d only the range of x. False if the border is empty. */
 static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_tensor *y,
                             int32_t d, int side, mlc_tensor *border, mlc_tensor *source)
 {
@@ -33839,8 +34094,8 @@ static bool mlc__pad_border(const mlc_node *nd, const mlc_tensor *x, const mlc_t
     return k > 0 && mlc__numel(border) > 0;
 }
 
-/* Borders are added to what they were copied from, in the opposite order: g becomes the gradient of
- * a tensor without borders. */
+/* Adds each border of g to the part that it was copied from, in the opposite order of the axes: the
+ * inner part of g becomes the gradient of x. */
 static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *g)
 {
     mlc_tensor from, to;
@@ -33852,7 +34107,8 @@ static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tens
     return MLC_OK;
 }
 
-/* Without borders only x has a gradient; with them dy is folded in a copy first. */
+/* With constant borders the inner part of dy is the gradient; other borders are folded into a copy
+ * of dy first. Elements of x that were cut get 0. */
 static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -33866,7 +34122,7 @@ static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
         if (!g.st) g.st = mlc__pad_fold(ctx, nd, &sum.t);
     }
     mlc__pad_inner(nd, &g.dx, fold ? &sum.t : &g.dy, &to, &from);
-    if (!g.st && !g.acc && !mlc__same_shape(&g.dx, &to)) { /* what was cut has no gradient */
+    if (!g.st && !g.acc && !mlc__same_shape(&g.dx, &to)) { /* elements cut: gradient 0 */
         g.st = mlc__set(ctx, nd->op->name, &g.dx, 0.0);
         g.acc = true;
     }
@@ -33883,7 +34139,8 @@ static const mlc__op mlc__pad_op =
     { "pad", mlc__pad_shape, mlc__pad_forward, mlc__pad_backward,
       mlc__args_pad, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
-/* One count an axis; a border of a copying mode must be there to be copied. */
+/* Checks the counts, one an axis, and computes the padded shape. Only the constant mode may cut; a
+ * border that is copied must find enough elements: up to n - 1 for reflect, n for circular. */
 static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
                                  int64_t *shape)
 {
@@ -33913,6 +34170,7 @@ static mlc_status mlc__pad_check(mlc_tensor *x, mlc_dims before, mlc_dims after,
     return mlc__shape_check(ctx, "pad", x->dtype, mlc_dims_of(x->ndim, shape));
 }
 
+/* Pads each axis at both ends; the mode is as torch.nn.functional.pad's. */
 MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
                              double value)
 {
@@ -33925,7 +34183,7 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     mlc__pad_spec *s = mlc__pad_params(nd);
     s->value = value;
     s->mode = (int32_t)mode;
-    /* All of an axis is cut by its size; more would overflow on the way. */
+    /* A cut is at most the axis: larger counts would overflow later. */
     for (int32_t d = 0; d < x->ndim; d++)
         s->before[d] = mlc__max(before.v[d], -x->shape[d]);
     memcpy(s->shape, shape, (size_t)x->ndim * sizeof shape[0]);
@@ -33934,6 +34192,7 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
 
 /* -- a vector as the diagonal of a matrix -- */
 
+/* A square matrix whose diagonal, start rows down or step columns to the right, holds x. */
 static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__view_spec *s = mlc__view_params(nd);
@@ -33942,6 +34201,7 @@ static mlc_status mlc__diag_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, nd->in[0]->dtype, 2, shape);
 }
 
+/* Zeros, then x through the diagonal's view. */
 static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor line = *nd->out[0];
@@ -33950,6 +34210,7 @@ static mlc_status mlc__diag_forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__cast_into(ctx, nd->op->name, &line, nd->in[0]);
 }
 
+/* dx (+)= the diagonal of dy. */
 static mlc_status mlc__diag_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -33965,6 +34226,7 @@ static const mlc__op mlc__diag_op =
     { "diag", mlc__diag_shape, mlc__diag_forward, mlc__diag_backward,
       mlc__args_diag, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* A matrix with x on a diagonal; of a 2-d x its diagonal, as torch.diag. */
 MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
 {
     const int64_t most = (int64_t)1 << 40;                 /* more than memory can hold */
@@ -33983,10 +34245,12 @@ MLC_IMPL mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset)
 }
 
 /* @@ IMPL.OPS.SHAPES ------------------------------------- shapes that operations share
- * The shape that inputs broadcast to, outputs of that shape, and checks of a target that an
- * operation changes in place. */
+ * Shape rules that several operations share: the shape to which inputs broadcast, outputs of that
+ * shape, and the checks of a target that an operation changes in place. Called by op->shape, before
+ * any memory is allocated. */
 
-/* NumPy's rule for all inputs, from the last axis on; a size of 1 gives way, also to 0. */
+/* The shape to which all inputs of nd broadcast, by NumPy's rule: aligned at the last axis, sizes
+ * are equal, or one is 1 and takes the other, even if that is 0. SHAPE if they do not. */
 static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t *ndim,
                                        int64_t *shape)
 {
@@ -34014,7 +34278,8 @@ static mlc_status mlc__broadcast_shape(mlc_ctx *ctx, const mlc_node *nd, int32_t
     return MLC_OK;
 }
 
-/* Lies as the first input that has its shape. */
+/* Declares an output of this shape with the layout of the first input that has the shape; row-major
+ * if none has. */
 static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
                               const int64_t *shape)
 {
@@ -34026,7 +34291,10 @@ static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32
     return mlc__out(ctx, nd, dtype, ndim, shape);
 }
 
-/* May nd change its input 0? What is not recorded may change any memory but repeated elements. */
+/* Checks that nd may change its input 0, and makes it the output. Without recording it may be any
+ * memory that repeats no element. Recorded it must not be a leaf, a parameter or buffer, nor memory
+ * that a tensor unknown to the tape shares: for those backward could not make the gradient of the
+ * old values. */
 static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -34047,6 +34315,7 @@ static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* In place, b must broadcast to x, which keeps its shape. */
 static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *b = nd->in[1];
@@ -34057,21 +34326,26 @@ static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
 }
 
 /* @@ IMPL.OPS.WHOLE -------------------------------------- arithmetic of integers
- * One kernel in i64 for i64 and i32, modulo 2^bits; nothing has a gradient. The functions of the
- * same names for floats lead here, by the dtype of their first input. */
+ * Arithmetic of i64 and i32 by one kernel in i64, modulo 2^bits of the dtype; no gradients. The
+ * public functions are those of floats (mlc_add ..), which come here if their first input is no
+ * float: mlc__arith1, mlc__arith2 and their in-place twins select a row of mlc__whole_rows. A
+ * divisor of 0 is an error: the kernel writes it to the device's error word. */
 
+/* Rows of mlc__whole_rows. _S: the second operand is a scalar. */
 typedef enum mlc__whole_op {
     MLC__WHOLE_ADD, MLC__WHOLE_SUB, MLC__WHOLE_MUL, MLC__WHOLE_MIN, MLC__WHOLE_MAX,
     MLC__WHOLE_FLOOR_DIV, MLC__WHOLE_REMAINDER, MLC__WHOLE_NEG, MLC__WHOLE_ABS,
     MLC__WHOLE_ADD_S, MLC__WHOLE_SUB_S, MLC__WHOLE_MUL_S, MLC__WHOLE_RSUB_S
 } mlc__whole_op;
 
-/* A row: the operation that makes a new tensor, and the one in place. */
+/* A row: descriptor and kernel of an operation; rows come in pairs, the new tensor's first, then in
+ * place. */
 typedef struct mlc__whole_spec {
     mlc__op   op;
     mlc_whole kernel;
 } mlc__whole_spec;
 
+/* The message for a divisor of 0, when the error word is read. */
 static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     (void)w;
@@ -34079,6 +34353,7 @@ static mlc_status mlc__say_divisor(mlc_ctx *ctx, const char *what, const int64_t
                      "another one there, as mlc_masked_fill does", what);
 }
 
+/* Shape rule of all rows: i64 or i32, one dtype, a scalar that is an integer. */
 static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_dtype dtype = nd->in[0]->dtype;
@@ -34100,7 +34375,8 @@ static mlc_status mlc__whole_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out_of(ctx, nd, dtype, ndim, shape);
 }
 
-/* In place the version goes up when the values have changed: where a divisor is 0 they have not. */
+/* Runs the kernel and, on the host, reads the error word at once. In place the version is raised
+ * only after the values have changed: if a divisor is 0 they have not. */
 static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *out = nd->out[0];
@@ -34127,6 +34403,7 @@ static mlc_status mlc__whole_forward(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* neg is 0 - x: RSUB with the scalar 0. */
 #define MLC__WHOLE_AS(name, args, flags, kernel) \
     { { name, mlc__whole_shape, mlc__whole_forward, NULL, args, MLC__AMP_KEEP, \
         MLC_OP_CAPTURE | (flags) }, MLC_WHOLE_##kernel }
@@ -34142,7 +34419,8 @@ static const mlc__whole_spec mlc__whole_rows[][2] = {
     MLC__WHOLE(add_scalar, mlc__args_scalar, ADD), MLC__WHOLE(sub_scalar, mlc__args_scalar, SUB),
     MLC__WHOLE(mul_scalar, mlc__args_scalar, MUL), MLC__WHOLE(rsub_scalar, mlc__args_scalar, RSUB)
 };
-/* With the scalar as input 2. */
+/* Division by a scalar, which is input 2 as a 0-d tensor, since the kernel divides by tensors
+ * only. */
 static const mlc__whole_spec mlc__whole_floor_divide_scalar[] = {
     MLC__WHOLE_OF(floor_divide_scalar, NULL, FLOOR_DIV)
 };
@@ -34150,8 +34428,8 @@ static const mlc__whole_spec mlc__whole_remainder_scalar[] = {
     MLC__WHOLE_OF(remainder_scalar, NULL, REMAINDER)
 };
 
-/* Of n inputs. In place b over the same memory goes through a copy: it would change while it is
- * read. */
+/* Runs a row on n inputs and the scalar s. In place, b over the memory of a goes through a copy, as
+ * it would change while it is read. */
 static mlc_tensor *mlc__whole_call(const mlc__whole_spec *row, int n, mlc_tensor *a, mlc_tensor *b,
                                    double s)
 {
@@ -34166,12 +34444,15 @@ static mlc_tensor *mlc__whole_call(const mlc__whole_spec *row, int n, mlc_tensor
     return mlc__finish(nd);
 }
 
-/* Is the first input no float, and so the operation one of integers? */
+/* Tells whether the first input is no float, so that the operation is one of integers; bool and
+ * 8-bit integers, too, which the shape rule refuses with a message. */
 MLC__INLINE bool mlc__is_whole(const mlc_tensor *x) { return x && !mlc__is_float(x->dtype); }
 
+/* Tells whether integers of this dtype have arithmetic. */
 static bool mlc__has_whole(mlc_dtype dtype) { return dtype == MLC_I64 || dtype == MLC_I32; }
 
-/* A quotient of integers is refused by an error that names the operation that they have. */
+/* Refuses the quotient of integers, which would be no integer, by an error that names the operation
+ * to use instead. False if x is not an i64 or i32. */
 MLC__APART bool mlc__no_quotient(const mlc_tensor *x, const char *what, const char *instead)
 {
     if (!x || !mlc__has_whole(x->dtype)) return false;
@@ -34180,7 +34461,8 @@ MLC__APART bool mlc__no_quotient(const mlc_tensor *x, const char *what, const ch
     return true;
 }
 
-/* s, by which x is divided, as a 0-d tensor; NULL where it is no divisor of integers. */
+/* The scalar s, by which x is divided, as a 0-d tensor of x's dtype; NULL with an error if x has
+ * integers and s is not one of them or is 0. */
 static mlc_tensor *mlc__divisor(const char *what, const mlc_tensor *x, double s)
 {
     const int64_t v = mlc__i64_of(s);
@@ -34198,12 +34480,19 @@ static mlc_tensor *mlc__divisor(const char *what, const mlc_tensor *x, double s)
 }
 
 /* @@ IMPL.OPS.UNARY -------------------------------------- y = f(x): one row a function
- * All have one shape rule, forward and backward: they take the maps and what to save from the row,
- * whose first field is the node's descriptor. Saving y where the derivative can be had from it
- * (tanh, sigmoid, exp, relu, elu, sqrt) lets x go. */
+ * Elementwise functions of one tensor. A row (mlc__unary) has all that distinguishes them: the map
+ * kernel's formulas of forward and backward and the tensor that backward reads. One shape rule,
+ * forward and backward serve all rows; they find the row by nd->op, its first member.
+ *
+ *   forward   y  = f(x; s, t)              formula `forward` of kernel map or math
+ *   backward  dx (+)= g(dy, x or y; s, t)  formula `backward`, with the saved tensor
+ *
+ * Where the derivative follows from y (tanh, sigmoid, exp, relu, elu, sqrt ..), y is saved and not
+ * x, so that x's memory can be freed, and y is needed by the next operation anyway. */
 
-/* apply: of the kernel that has the formula; a backward formula may be one of map's all the same.
- * MLC_MATH_END as a derivative: it is 0 everywhere. */
+/* A row. apply is the kernel of the forward formula; a backward formula may be one of kernel map
+ * all the same (mlc__apply_of). MLC_MATH_END as `backward` means that the derivative is 0
+ * everywhere. */
 typedef struct mlc__unary {
     mlc__op      op;
     mlc__apply_fn apply;
@@ -34211,12 +34500,13 @@ typedef struct mlc__unary {
     char         saved;                /* second input of backward: 'x', 'y' or 0 for none */
 } mlc__unary;
 
+/* The function that runs a formula: formulas of kernel map precede those of math. */
 MLC__INLINE mlc__apply_fn mlc__apply_of(mlc__apply_fn row, mlc_map formula)
 {
     return formula < MLC_MAP_COUNT ? mlc__apply_map : row;
 }
 
-/* a - s is a + (-s), to the bit. */
+/* x - s as x + (-s), which is equal to the bit, so that map needs no formula for it. */
 static mlc_status mlc__apply_less(mlc_ctx *ctx, const char *what, mlc_map op,
                                   const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
                                   const mlc_tensor *c, const double *s, bool accumulate)
@@ -34225,7 +34515,7 @@ static mlc_status mlc__apply_less(mlc_ctx *ctx, const char *what, mlc_map op,
     return mlc__apply_map(ctx, what, op, out, a, b, c, scalars, accumulate);
 }
 
-/* Saves x or y, whichever the row names. */
+/* Shape rule: a float; the output has x's layout. Saves x or y, as the row says. */
 static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
@@ -34236,6 +34526,7 @@ static mlc_status mlc__unary_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = f(x; s, t) by the row's kernel. */
 static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
@@ -34243,6 +34534,8 @@ static mlc_status mlc__unary_forward(mlc_ctx *ctx, mlc_node *nd)
                     mlc__scalars_params(nd)->s, false);
 }
 
+/* dx (+)= g(dy, saved; s, t). Where the derivative is 0 everywhere, dx only becomes 0 if it is
+ * stale. */
 static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = (const mlc__unary *)(const void *)nd->op;
@@ -34255,7 +34548,7 @@ static mlc_status mlc__unary_backward(mlc_ctx *ctx, mlc_node *nd)
                                                 mlc__scalars_params(nd)->s, g.acc);
 }
 
-/* s, t: scalars of the formula. */
+/* Runs a row with the scalars s and t of its formula. */
 static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s, double t)
 {
     mlc_node local, *nd = mlc__begin(&local, &u->op, 1, x, NULL, NULL);
@@ -34266,6 +34559,8 @@ static mlc_tensor *mlc__unary_call(const mlc__unary *u, mlc_tensor *x, double s,
     return mlc__finish(nd);
 }
 
+/* The rows: name, kernel, formulas of forward and backward, saved tensor. _OF names the arguments
+ * that hooks get, _AS also a descriptor whose name differs from the operation's. */
 #define MLC__UNARY_AS(row, name, args, kernel, fwd, bwd, saved) \
     static const mlc__unary mlc__##row##_op = \
         { { name, mlc__unary_shape, mlc__unary_forward, mlc__unary_backward, args, MLC__AMP_MATCH, \
@@ -34331,17 +34626,19 @@ MLC__UNARY_OF(div_scalar, scalar, math, MATH_DIV_S, MATH_DIV_S, 0)
 MLC__UNARY_OF(pow_scalar, scalar, math, MATH_POW_S, MATH_POW_S_GRAD, 'x')
 MLC__UNARY_OF(rsub_scalar, scalar, math, MATH_RSUB_S, MAP_NEG, 0)
 MLC__UNARY_OF(clamp, clamp, math, MATH_CLAMP, MATH_CLAMP_GRAD, 'x')
-/* With a number below 0 the result does not tell the sides of 0 apart. */
+/* With a slope or alpha below 0 the sign of y does not tell the sign of x: these rows save x. */
 MLC__UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope, math, MATH_LEAKY_RELU,
               MATH_LEAKY_RELU_GRAD, 'x')
 MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x')
 
+/* Functions that integers have, too: by the dtype of x a row of IMPL.OPS.WHOLE or a row above. */
 MLC__APART mlc_tensor *mlc__arith1(const mlc__unary *u, mlc__whole_op op, mlc_tensor *x, double s)
 {
     return mlc__is_whole(x) ? mlc__whole_call(&mlc__whole_rows[op][0], 1, x, NULL, s)
                             : mlc__unary_call(u, x, s, 0.0);
 }
 
+/* The public functions: each names its row, so that a program links the rows that it calls. */
 #define MLC__UNARY_CALL(name, s, t) mlc__unary_call(&mlc__##name##_op, x, s, t)
 MLC_IMPL mlc_tensor *mlc_neg(mlc_tensor *x)
 {
@@ -34407,6 +34704,7 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar(mlc_tensor *x, double s)
 {
     return mlc__arith1(&mlc__mul_scalar_op, MLC__WHOLE_MUL_S, x, s);
 }
+/* Floats only: integers have mlc_floor_divide_scalar. */
 MLC_IMPL mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s)
 {
     if (mlc__no_quotient(x, "div_scalar", "mlc_floor_divide_scalar")) return NULL;
@@ -34420,30 +34718,37 @@ MLC_IMPL mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s)
 {
     return mlc__arith1(&mlc__rsub_scalar_op, MLC__WHOLE_RSUB_S, x, s);
 }
+/* The gradient is dy where lo < x < hi, else 0. */
 MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
 {
     return MLC__UNARY_CALL(clamp, lo, hi);
 }
 
-/* Numbers of arXiv 1706.02515: with them layers keep mean 0 and variance 1. */
+/* Constants of Klambauer et al., "Self-normalizing neural networks" (arXiv 1706.02515): with them
+ * the outputs of layers keep mean 0 and variance 1. */
 #define MLC__SELU_SCALE 1.0507009873554804934
 #define MLC__SELU_ALPHA 1.6732632423543772848
 
+/* With a slope of 0 or more y and x have one sign, and y is saved. */
 MLC_IMPL mlc_tensor *mlc_leaky_relu(mlc_tensor *x, double slope)
 {
     return slope >= 0.0 ? MLC__UNARY_CALL(leaky_relu, slope, 0.0)
                         : MLC__UNARY_CALL(leaky_relu_x, slope, 0.0);
 }
+/* The formula has two scalars: alpha for the negative side, and a scale of both, which is 1
+ * here. */
 MLC_IMPL mlc_tensor *mlc_elu(mlc_tensor *x, double alpha)
 {
     return alpha >= 0.0 ? MLC__UNARY_CALL(elu, alpha, 1.0) : MLC__UNARY_CALL(elu_x, alpha, 1.0);
 }
+/* elu with the scale: scale * (x, or alpha (exp(x) - 1)). */
 MLC_IMPL mlc_tensor *mlc_selu(mlc_tensor *x)
 {
     return MLC__UNARY_CALL(selu, MLC__SELU_SCALE * MLC__SELU_ALPHA, MLC__SELU_SCALE);
 }
 
-/* x/alpha must be a number in the type that is computed in, which flushes denormals. */
+/* Checks that x / alpha is a number in the dtype that is computed in: alpha must not be 0 or a
+ * denormal, as kernels flush those. False with an error. */
 static bool mlc__celu_fine(const mlc_tensor *x, const char *what, double alpha)
 {
     if (!x || !(fabs(alpha) < (x->dtype == MLC_F64 ? DBL_MIN : (double)FLT_MIN))) return true;
