@@ -33342,7 +33342,8 @@ MLC_IMPL mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b
     return mlc_permute(x, axes);
 }
 
-/* Elements start, start + step, .. of one axis; dims[0] of them. */
+/* Elements start, start + step, .. of one axis; dims[0] of them. Used by slice, rows, split, chunk
+ * and roll. */
 static void mlc__slice_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     t->offset += v->start * from->stride[v->axis];
@@ -33681,7 +33682,8 @@ static mlc_status mlc__concat_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Adds to each input's gradient its piece of dy. */
+/* Adds to each input's gradient its piece of dy. The pieces of a node begin at s->start along the
+ * axis and follow each other. */
 static mlc_status mlc__concat_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__join_spec *s = mlc__join_params(nd);
@@ -33764,7 +33766,8 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
     return MLC_OK;
 }
 
-/* Concatenates along an existing axis; `what` is the public function's name. */
+/* Concatenates along an existing axis; `what` is the public function's name. The copies come first
+ * and are not recorded themselves. */
 static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int32_t n,
                                   int32_t axis)
 {
@@ -33786,6 +33789,7 @@ static mlc_tensor *mlc__concat_as(const char *what, mlc_tensor *const *list, int
     return mlc__concat_record(list, n, axis, out) == MLC_OK ? out : NULL;
 }
 
+/* Joins tensors along an existing axis; a copy, as torch.cat. */
 MLC_IMPL mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis)
 {
     return mlc__concat_as("concat", list, n, axis);
@@ -33807,8 +33811,8 @@ MLC_IMPL mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis)
     return thin ? mlc__concat_as("stack", thin, n, axis) : NULL;
 }
 
-/* Writes n views of `size` along the axis to out; the last may be smaller. On an error all are
- * NULL. */
+/* Writes n views of `size` along the axis to out; the last may be smaller, or empty. On an error
+ * all are NULL, so that a caller which ignores the status uses no part. */
 static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc_tensor **out,
                                   int64_t n)
 {
@@ -33822,8 +33826,8 @@ static mlc_status mlc__split_into(mlc_tensor *x, int32_t axis, int64_t size, mlc
     return ok ? MLC_OK : x->ctx->status;
 }
 
-/* n_out must be the number of parts, so that the caller's array cannot be too short. An empty axis
- * makes one part. */
+/* Views of `size` elements along an axis. n_out must be the number of parts, so that the caller's
+ * array cannot be too short. An empty axis makes one part. On an error all of out is NULL. */
 MLC_IMPL mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tensor **out,
                               int32_t n_out)
 {
@@ -33891,8 +33895,9 @@ static mlc_tensor *mlc__tile_some(mlc_tensor *x, const int64_t *reps, int32_t *e
     return mlc_reshape(mlc_copy(mlc_expand(x, mlc_dims_of(MLC_MAX_DIMS - at, wide + at))), shape);
 }
 
-/* Repeats whole tensors: counts are aligned at the last axis, and missing ones of x or reps are
- * 1. */
+/* Repeats whole tensors: counts are aligned at the last axis, and missing ones of x or reps are 1.
+ * mlc__tile_some repeats up to three axes at once, so a tensor of many axes is copied several
+ * times. */
 MLC_IMPL mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps)
 {
     mlc_ctx *ctx = mlc__input("tile", x);
@@ -33988,6 +33993,7 @@ static const mlc__op mlc__flip_op =
     { "flip", mlc__copy_shape, mlc__flip_forward, mlc__flip_backward,
       mlc__args_flip, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Reverses axes by a copy, as torch.flip; no axes named means all. */
 MLC_IMPL mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes)
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__flip_op, 1, x, NULL, NULL);
@@ -34019,6 +34025,7 @@ typedef struct mlc__pad_spec {
 } mlc__pad_spec;
 MLC__PARAMS(pad)
 
+/* The shape that mlc__pad_check computed. */
 static mlc_status mlc__pad_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -34107,8 +34114,8 @@ static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tens
     return MLC_OK;
 }
 
-/* With constant borders the inner part of dy is the gradient; other borders are folded into a copy
- * of dy first. Elements of x that were cut get 0. */
+/* With constant borders the inner part of dy is the gradient. Other borders are folded into a copy
+ * of dy first, because dy itself may be read by others. Elements of x that were cut get 0. */
 static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -34183,7 +34190,7 @@ MLC_IMPL mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc
     mlc__pad_spec *s = mlc__pad_params(nd);
     s->value = value;
     s->mode = (int32_t)mode;
-    /* A cut is at most the axis: larger counts would overflow later. */
+    /* A count below -size cuts all of the axis, too; it is clamped, as it could overflow later. */
     for (int32_t d = 0; d < x->ndim; d++)
         s->before[d] = mlc__max(before.v[d], -x->shape[d]);
     memcpy(s->shape, shape, (size_t)x->ndim * sizeof shape[0]);
@@ -34710,15 +34717,17 @@ MLC_IMPL mlc_tensor *mlc_div_scalar(mlc_tensor *x, double s)
     if (mlc__no_quotient(x, "div_scalar", "mlc_floor_divide_scalar")) return NULL;
     return MLC__UNARY_CALL(div_scalar, s, 0.0);
 }
+/* x^s; s is a constant and gets no gradient. */
 MLC_IMPL mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s)
 {
     return MLC__UNARY_CALL(pow_scalar, s, 0.0);
 }
+/* s - x. */
 MLC_IMPL mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s)
 {
     return mlc__arith1(&mlc__rsub_scalar_op, MLC__WHOLE_RSUB_S, x, s);
 }
-/* The gradient is dy where lo < x < hi, else 0. */
+/* The gradient is dy where lo < x < hi, else 0; bounds may be infinite. */
 MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
 {
     return MLC__UNARY_CALL(clamp, lo, hi);
@@ -34762,9 +34771,18 @@ MLC_IMPL mlc_tensor *mlc_celu(mlc_tensor *x, double alpha)
 }
 
 /* @@ IMPL.OPS.BINARY ------------------------------------- y = f(a, b) with broadcasting
- * Broadcast inputs are never copied: stride 0 reads them again. In backward a gradient of the wide
- * shape is summed to the narrow one; only where it is not dy itself does that take a temporary. */
+ * Elementwise functions of two tensors that broadcast, by rows as in IMPL.OPS.UNARY: a row has the
+ * formula of forward, and for each operand a formula of its gradient and the operands which that
+ * reads.
+ *
+ *   forward   y  = f(a, b)                       broadcast operands are read again by stride 0
+ *   backward  da (+)= ga(dy, with[0]), db (+)= gb(dy, with[1]); summed where it was broadcast
+ *
+ * Broadcast operands are never copied. The gradient of one is made in the wide shape of y and
+ * summed to the operand's; that needs a temporary, unless the gradient is dy itself (add). */
 
+/* A row. grad[i] is the formula of operand i's gradient from dy and the operands that with[i]
+ * names; MLC_MATH_END means that it is 0 everywhere. */
 typedef struct mlc__binary {
     mlc__op op;
     mlc__apply_fn apply;
@@ -34773,7 +34791,7 @@ typedef struct mlc__binary {
     char    with[2];                   /* inputs of grad after dy: 0 none, 'a', 'b', 'c' for both */
 } mlc__binary;
 
-/* Which inputs do the gradients that are asked for read? */
+/* Tells whether the gradients that are needed read a, b or both: these are saved. */
 static void mlc__binary_reads(const mlc__binary *f, const mlc_node *nd, bool *a, bool *b)
 {
     *a = *b = false;
@@ -34784,6 +34802,8 @@ static void mlc__binary_reads(const mlc__binary *f, const mlc_node *nd, bool *a,
     }
 }
 
+/* Shape rule: floats of one dtype that broadcast. The output has the layout of the first operand
+ * with its shape. */
 static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
@@ -34799,6 +34819,7 @@ static mlc_status mlc__binary_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = f(a, b) by the row's kernel. */
 static mlc_status mlc__binary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     static const double none[2] = { 0.0, 0.0 };
@@ -34807,8 +34828,8 @@ static mlc_status mlc__binary_forward(mlc_ctx *ctx, mlc_node *nd)
                     false);
 }
 
-/* Gradient of side i from the inputs' values: directly where it was not broadcast, else through a
- * sum. */
+/* dx (+)= gradient of operand i (0: a, 1: b). Directly if the operand was not broadcast; else it is
+ * made in dy's shape and summed. Also called in place, where dx and dy may be one tensor. */
 static mlc_status mlc__binary_grad(mlc_ctx *ctx, const char *what, const mlc__binary *f, int i,
                                    const mlc_tensor *dy, const mlc_tensor *dx,
                                    const mlc_tensor *a, const mlc_tensor *b, bool acc)
@@ -34830,7 +34851,8 @@ static mlc_status mlc__binary_grad(mlc_ctx *ctx, const char *what, const mlc__bi
     return st;
 }
 
-/* Side by side: a and b may be one tensor (x * x), whose second gradient then adds to the first. */
+/* One operand after the other: a and b may be one tensor (x * x), whose second gradient then adds
+ * to the first. */
 static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = (const mlc__binary *)(const void *)nd->op;
@@ -34844,6 +34866,7 @@ static mlc_status mlc__binary_backward(mlc_ctx *ctx, mlc_node *nd)
     return st;
 }
 
+/* The rows: name, kernel, formula of forward; then formula and operands of da, and of db. */
 #define MLC__BINARY(name, kernel, fwd, ga, wa, gb, wb) \
     MLC__BINARY_AS(name, MATCH, kernel, fwd, ga, wa, gb, wb)
 #define MLC__BINARY_AS(name, policy, kernel, fwd, ga, wa, gb, wb) \
@@ -34868,12 +34891,14 @@ MLC__BINARY(hypot,        math, MATH_HYPOT,      MATH_HYPOT_GRAD_A, 'c', MATH_HY
 MLC__BINARY_AS(prelu, MATCH_LOW, math, MATH_PRELU, MATH_PRELU_GRAD_A, 'c', MATH_PRELU_GRAD_B, 'a')
 MLC__BINARY(glu,          math, MATH_GLU,        MATH_GLU,          'b', MATH_GLU_GRAD_B,       'c')
 
+/* Runs a row. */
 static mlc_tensor *mlc__binary_call(const mlc__binary *f, mlc_tensor *a, mlc_tensor *b)
 {
     mlc_node local, *nd = mlc__begin(&local, &f->op, 2, a, b, NULL);
     return nd ? mlc__finish(nd) : NULL;
 }
 
+/* Functions that integers have, too: by the dtype of a a row of IMPL.OPS.WHOLE or a row above. */
 MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_tensor *a,
                                    mlc_tensor *b)
 {
@@ -34881,6 +34906,8 @@ MLC__APART mlc_tensor *mlc__arith2(const mlc__binary *f, mlc__whole_op op, mlc_t
                             : mlc__binary_call(f, a, b);
 }
 
+/* Floor division and remainder by a scalar, which becomes a 0-d tensor; NULL with an error for a
+ * divisor that integers do not have. */
 static mlc_tensor *mlc__divided(const mlc__binary *f, const mlc__whole_spec *whole, mlc_tensor *x,
                                 double s)
 {
@@ -34921,7 +34948,8 @@ MLC_IMPL mlc_tensor *mlc_remainder_scalar(mlc_tensor *x, double s)
 MLC_IMPL mlc_tensor *mlc_atan2(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(atan2); }
 MLC_IMPL mlc_tensor *mlc_hypot(mlc_tensor *a, mlc_tensor *b) { return MLC__BINARY_CALL(hypot); }
 
-/* w becomes [] or [channels,1,1,..], which broadcasts along all axes but 1. */
+/* w is a slope for all elements, or one for each channel, axis 1 of x. It is reshaped to [] or
+ * [channels,1,1,..], which broadcasts to x. */
 MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
 {
     mlc_tensor *const in[2] = { x, w };
@@ -34937,6 +34965,8 @@ MLC_IMPL mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w)
                             mlc_reshape(w, mlc_dims_of(one ? 0 : x->ndim - 1, shape)));
 }
 
+/* The first half of an axis times the sigmoid of the second: the kernel reads two views of x, whose
+ * gradients are parts of x's. */
 MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
 {
     if (!mlc__input("glu", x) || !mlc__axis_ok(x, "glu", &axis)) return NULL;
@@ -34949,10 +34979,12 @@ MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
 }
 
 /* @@ IMPL.OPS.COMPARE ------------------------------------ comparisons, logic, choice by a mask
- * Results of comparisons are bool: they have no gradient and leave no node. where sends dy to the
- * side that was chosen, through the same kernel. */
+ * Comparisons and logic make bool: they have no gradient, run under no-grad and leave no node.
+ * where and masked_fill choose by a mask and are recorded; their backward is the same kernel on dy,
+ * which sends each element to the side that was chosen. */
 
-/* out = a op b, or a op s where b is NULL; shapes broadcast to out. */
+/* out = a op b, or a op s if b is NULL. out is bool; a and b are of one dtype, any, and broadcast
+ * to out. The kernel rounds s to a float's dtype; integers and bool are compared with s exactly. */
 static mlc_status mlc__compare_into(mlc_ctx *ctx, const char *what, mlc_compare op,
                                     const mlc_tensor *out, const mlc_tensor *a,
                                     const mlc_tensor *b, double s)
@@ -34972,13 +35004,14 @@ static mlc_status mlc__compare_into(mlc_ctx *ctx, const char *what, mlc_compare 
     return mlc__numel(out) ? mlc__run_compare(ctx, what, &args) : MLC_OK;
 }
 
-/* What a comparison adds to its descriptor. */
+/* A row: the descriptor of a comparison and its kernel's code. */
 typedef struct mlc__compare_op {
     mlc__op     op;
     mlc_compare compare;
     bool        logical;               /* takes bool only                                      */
 } mlc__compare_op;
 
+/* Shape rule of all rows: one dtype, shapes that broadcast, a bool output. */
 static mlc_status mlc__compare_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
@@ -34993,6 +35026,7 @@ static mlc_status mlc__compare_shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__out(ctx, nd, MLC_BOOL, ndim, shape);
 }
 
+/* in[1] is NULL for comparisons with a scalar and tests of one tensor. */
 static mlc_status mlc__compare_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
@@ -35000,7 +35034,8 @@ static mlc_status mlc__compare_forward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__scalars_params(nd)->s[0]);
 }
 
-/* n inputs; nothing is recorded. */
+/* Runs a row on n inputs and the scalar s. no_grad is raised around it, as operands may require a
+ * gradient; a is NULL where the call that should have made it failed, which mlc__begin reports. */
 static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor *a, mlc_tensor *b,
                                      double s)
 {
@@ -35018,6 +35053,7 @@ static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor
     return y;
 }
 
+/* The rows. COMPARE defines two: with a tensor, and NAME_scalar. */
 #define MLC__COMPARE_OP(name, args, code, logical) \
     static const mlc__compare_op mlc__##name##_op = \
         { { #name, mlc__compare_shape, mlc__compare_forward, NULL, args, MLC__AMP_MATCH, \
@@ -35039,14 +35075,18 @@ MLC__COMPARE_OP(isnan, NULL,       NAN,    false)
 MLC__COMPARE_OP(isinf, NULL,       INF,    false)
 MLC__COMPARE_OP(isfinite, NULL,    FINITE, false)
 
+/* The public functions, each of which names its row. */
 #define MLC__COMPARE_1(name, s) mlc__compare_call(&mlc__##name##_op, 1, x, NULL, s)
 #define MLC__COMPARE_2(name)    mlc__compare_call(&mlc__##name##_op, 2, a, b, 0.0)
+/* Two tensors of one dtype. With a NaN only ne is true, as in IEEE 754. */
 MLC_IMPL mlc_tensor *mlc_eq(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(eq); }
 MLC_IMPL mlc_tensor *mlc_ne(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(ne); }
 MLC_IMPL mlc_tensor *mlc_lt(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(lt); }
 MLC_IMPL mlc_tensor *mlc_le(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(le); }
 MLC_IMPL mlc_tensor *mlc_gt(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(gt); }
 MLC_IMPL mlc_tensor *mlc_ge(mlc_tensor *a, mlc_tensor *b) { return MLC__COMPARE_2(ge); }
+/* Logic on bool tensors; the message for other dtypes names mlc_ne_scalar, which makes them
+ * bool. */
 MLC_IMPL mlc_tensor *mlc_logical_and(mlc_tensor *a, mlc_tensor *b)
 {
     return MLC__COMPARE_2(logical_and);
@@ -35059,18 +35099,21 @@ MLC_IMPL mlc_tensor *mlc_logical_xor(mlc_tensor *a, mlc_tensor *b)
 {
     return MLC__COMPARE_2(logical_xor);
 }
+/* A tensor and a number. */
 MLC_IMPL mlc_tensor *mlc_eq_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(eq_scalar, s); }
 MLC_IMPL mlc_tensor *mlc_ne_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(ne_scalar, s); }
 MLC_IMPL mlc_tensor *mlc_lt_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(lt_scalar, s); }
 MLC_IMPL mlc_tensor *mlc_le_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(le_scalar, s); }
 MLC_IMPL mlc_tensor *mlc_gt_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(gt_scalar, s); }
 MLC_IMPL mlc_tensor *mlc_ge_scalar(mlc_tensor *x, double s) { return MLC__COMPARE_1(ge_scalar, s); }
+/* Functions of one tensor. Integers have neither NaN nor infinity: isfinite is true for all of
+ * them. */
 MLC_IMPL mlc_tensor *mlc_logical_not(mlc_tensor *x) { return MLC__COMPARE_1(logical_not, 0.0); }
 MLC_IMPL mlc_tensor *mlc_isnan(mlc_tensor *x) { return MLC__COMPARE_1(isnan, 0.0); }
 MLC_IMPL mlc_tensor *mlc_isinf(mlc_tensor *x) { return MLC__COMPARE_1(isinf, 0.0); }
 MLC_IMPL mlc_tensor *mlc_isfinite(mlc_tensor *x) { return MLC__COMPARE_1(isfinite, 0.0); }
 
-/* out (+)= mask ? a : b; a or b NULL stands for s. */
+/* out (+)= mask ? a : b, all broadcast to out. A NULL a or b stands for the scalar s. */
 static mlc_status mlc__where_into(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                   const mlc_tensor *mask, const mlc_tensor *a, const mlc_tensor *b,
                                   double s, bool accumulate)
@@ -35093,7 +35136,8 @@ static mlc_status mlc__where_into(mlc_ctx *ctx, const char *what, const mlc_tens
     return mlc__numel(out) ? mlc__run_where(ctx, what, &args) : MLC_OK;
 }
 
-/* The mask comes first: the others, from input 1 on, are of one dtype. */
+/* Shape rule: the mask is input 0 and bool; inputs 1 and 2 are of one dtype. All three
+ * broadcast. */
 static mlc_status mlc__where_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     int64_t shape[MLC_MAX_DIMS];
@@ -35108,13 +35152,16 @@ static mlc_status mlc__where_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* y = mask ? a : b. */
 static mlc_status mlc__where_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[0], nd->in[1], nd->in[2], 0.0,
                            false);
 }
 
-/* Input 1 gets dy where the mask is set, input 2 where it is not; summed where it was broadcast. */
+/* Input 1 gets dy where the mask is set and 0 elsewhere, input 2 the opposite; through a temporary
+ * and a sum if the input was broadcast. Where it was not, the kernel writes or adds to dx
+ * directly. */
 static mlc_status mlc__where_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *mask = nd->in[0];
@@ -35123,6 +35170,7 @@ static mlc_status mlc__where_backward(mlc_ctx *ctx, mlc_node *nd)
     bool acc;
     mlc__grad_view(nd->out[0], &dy);
     for (int i = 1; i < nd->n_in; i++) {
+        /* The other side is NULL, which stands for the scalar 0. */
         const mlc_tensor *a = i == 1 ? &dy : NULL, *b = i == 1 ? NULL : &dy;
         mlc__temp wide;
         if (!mlc__grad_in(nd, i, &dx, &acc, &st)) continue;
@@ -35142,13 +35190,15 @@ static const mlc__op mlc__where_op =
     { "where", mlc__where_shape, mlc__where_forward, mlc__where_backward,
       NULL, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* The mask is an input of the node, but has no gradient, being bool. */
 MLC_IMPL mlc_tensor *mlc_where(mlc_tensor *mask, mlc_tensor *a, mlc_tensor *b)
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__where_op, 3, mask, a, b);
     return nd ? mlc__finish(nd) : NULL;
 }
 
-/* x is input 0, the mask input 1; x keeps its shape. */
+/* Checks for both masked_fill and masked_fill_: x is input 0, the mask input 1. x keeps its shape,
+ * so the mask must broadcast to it. */
 static mlc_status mlc__masked_fill_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *mask = nd->in[1];
@@ -35160,6 +35210,7 @@ static mlc_status mlc__masked_fill_check(mlc_ctx *ctx, const mlc_node *nd)
     return MLC_OK;
 }
 
+/* A new tensor with x's dtype and shape; backward reads the mask only. */
 static mlc_status mlc__masked_fill_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__masked_fill_check(ctx, nd));
@@ -35168,13 +35219,14 @@ static mlc_status mlc__masked_fill_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* Also in place: then out is x. */
+/* y = mask ? value : x; in place y is x itself. */
 static mlc_status mlc__masked_fill_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__where_into(ctx, nd->op->name, nd->out[0], nd->in[1], NULL, nd->in[0],
                            mlc__scalars_params(nd)->s[0], false);
 }
 
+/* dx (+)= mask ? 0 : dy. */
 static mlc_status mlc__masked_fill_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -35186,6 +35238,7 @@ static const mlc__op mlc__masked_fill_op =
     { "masked_fill", mlc__masked_fill_shape, mlc__masked_fill_forward, mlc__masked_fill_backward,
       mlc__args_value, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* where with a scalar for one side: the value gets no gradient. */
 MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double value)
 {
     mlc_node local, *nd = mlc__begin(&local, &mlc__masked_fill_op, 2, x, mask, NULL);
@@ -35195,13 +35248,20 @@ MLC_IMPL mlc_tensor *mlc_masked_fill(mlc_tensor *x, mlc_tensor *mask, double val
 }
 
 /* @@ IMPL.OPS.INPLACE ------------------------------------ x op= y: the target is its own result
- * The gradient of a tensor lies as its data does, and views share both. So a change in place turns,
- * in backward, into a change of the gradient in place: from what the loss asks of the new values to
- * what it asks of the old ones, which older operations then find there. The node's output is its
- * first input; what a derivative needs of the old values is copied before, and writing raises the
- * storage's version, so that operations which saved the old ones say so. */
+ * Operations that change a tensor x: x op= y. The gradient of a tensor has its geometry, and views
+ * share both data and gradient. So a change in place becomes, in backward, a change of x's gradient
+ * in place:
+ *
+ *   forward   x: old values -> op -> new values (same memory, version + 1)
+ *   backward  x's gradient: of the new values -> op->backward -> of the old values, for older nodes
+ *
+ * The node's output is its first input. If a derivative reads the old values, they are copied
+ * before the change. Raising the version makes each older operation that saved x fail in its
+ * backward, with a message, instead of reading new values. mlc__node_release keeps the gradient of
+ * such an output. mlc__inplace_begin (IMPL.OPS.SHAPES) refuses targets for which this is
+ * impossible. Each shape rule raises the version before anything is saved of the new values. */
 
-/* A copy of the values before the change, for backward. */
+/* Copies the target before its change and saves the copy. The copy is not recorded itself. */
 static mlc_status mlc__inplace_save_old(mlc_ctx *ctx, mlc_node *nd)
 {
     if (!nd->recorded) return MLC_OK;
@@ -35213,7 +35273,10 @@ static mlc_status mlc__inplace_save_old(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
-/* The gradient of the target is spent: it had none before, or the values were overwritten. */
+/* Ends the gradient of the target, as its old values do not contribute to the loss: they were
+ * overwritten, or had no gradient. If input 0 needed none when nd was recorded, nd made the first
+ * recorded change of its base, no older node reads the gradient, and all of it is freed; else the
+ * part of x becomes 0. */
 static mlc_status mlc__inplace_drop(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *base = mlc__base(x), g;
@@ -35227,29 +35290,35 @@ static mlc_status mlc__inplace_drop(mlc_ctx *ctx, mlc_node *nd)
     return mlc__set(ctx, nd->op->name, &g, 0.0);
 }
 
-/* An operation in place over the row of the one that makes a new tensor. */
+/* A row: the descriptor of an operation in place and the row of the operation that makes a new
+ * tensor, whose formulas it uses. */
 typedef struct mlc__inplace {
     mlc__op            op;
-    const mlc__unary  *unary;          /* one of both */
+    const mlc__unary  *unary;          /* one of the two is NULL */
     const mlc__binary *binary;
 } mlc__inplace;
 
+/* The row of a node, whose descriptor is the row's first member. */
 MLC__INLINE const mlc__inplace *mlc__inplace_row(const mlc_node *nd)
 {
     return (const mlc__inplace *)(const void *)nd->op;
 }
 
+/* Saves a copy of the old x or the new x itself, as the row says; the latter with its new
+ * version. */
 static mlc_status mlc__inplace_unary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = mlc__inplace_row(nd)->unary;
     MLC__TRY(mlc__require_float(ctx, nd));
     MLC__TRY(mlc__inplace_begin(ctx, nd));
     if (u->saved == 'x') MLC__TRY(mlc__inplace_save_old(ctx, nd));
+    /* From here on the values count as new: a save of y gets the new version. */
     nd->in[0]->storage->version++;
     if (u->saved == 'y') mlc__save(nd, nd->in[0]);
     return MLC_OK;
 }
 
+/* x = f(x; s, t). */
 static mlc_status mlc__inplace_unary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = mlc__inplace_row(nd)->unary;
@@ -35257,6 +35326,8 @@ static mlc_status mlc__inplace_unary_forward(mlc_ctx *ctx, mlc_node *nd)
                     mlc__scalars_params(nd)->s, false);
 }
 
+/* The gradient of x in place: g = g(g, saved; s, t). Nothing is added: other uses of the old values
+ * are older nodes, which add theirs later. */
 static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = mlc__inplace_row(nd)->unary;
@@ -35268,7 +35339,8 @@ static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
                                                 mlc__scalars_params(nd)->s, false);
 }
 
-/* saved: the old target if a derivative reads it, then b if one does. */
+/* Shape rule: floats, and b broadcasts to x. saved: the old x if a derivative reads it, then b if
+ * one does; backward relies on this order. */
 static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
@@ -35283,6 +35355,7 @@ static mlc_status mlc__inplace_binary_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* x = f(x, b). */
 static mlc_status mlc__inplace_binary_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
@@ -35290,7 +35363,8 @@ static mlc_status mlc__inplace_binary_forward(mlc_ctx *ctx, mlc_node *nd)
                     mlc__scalars_params(nd)->s, false);
 }
 
-/* b first: the target's gradient still is that of the new values. */
+/* b's gradient comes first, while the target's gradient is that of the new values; then the
+ * target's becomes that of the old ones. */
 static mlc_status mlc__inplace_binary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
@@ -35299,6 +35373,7 @@ static mlc_status mlc__inplace_binary_backward(mlc_ctx *ctx, mlc_node *nd)
     mlc_status st = MLC_OK;
     mlc_tensor g, db;
     mlc__binary_reads(f, nd, &need_a, &need_b);
+    /* saved[0] is the copy of the old x only if a derivative reads it; b is nd's input anyway. */
     const mlc_tensor *old = need_a ? nd->saved[0].t : NULL;
     mlc__grad_view(nd->in[0], &g);
     if (mlc__grad_in(nd, 1, &db, &acc, &st))
@@ -35308,6 +35383,7 @@ static mlc_status mlc__inplace_binary_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__binary_grad(ctx, nd->op->name, f, 0, &g, &g, old, b, false);
 }
 
+/* Runs a row on x, with the scalars s and t of its formula. Returns x. */
 static mlc_tensor *mlc__inplace_unary_call(const mlc__inplace *row, mlc_tensor *x, double s,
                                            double t)
 {
@@ -35319,7 +35395,8 @@ static mlc_tensor *mlc__inplace_unary_call(const mlc__inplace *row, mlc_tensor *
     return mlc__finish(nd);
 }
 
-/* b over the same memory goes through a copy: it would change while it is read. */
+/* Runs a row on x and b; returns x. b over the memory of x goes through a copy, as it would change
+ * while it is read. */
 static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor *x, mlc_tensor *b)
 {
     mlc_node local, *nd;
@@ -35331,6 +35408,7 @@ static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor 
     return mlc__finish(nd);
 }
 
+/* The rows: NAME_ in place for each row NAME above; _OF names the arguments that hooks get. */
 #define MLC__INPLACE_UNARY_AS(row, name, args) \
     static const mlc__inplace mlc__##row##__op = \
         { { name "_", mlc__inplace_unary_shape, mlc__inplace_unary_forward, \
@@ -35368,6 +35446,7 @@ MLC__INPLACE_BINARY(maximum) MLC__INPLACE_BINARY(fmod) MLC__INPLACE_BINARY(remai
 MLC__INPLACE_BINARY(floor_divide) MLC__INPLACE_BINARY(atan2) MLC__INPLACE_BINARY(hypot)
 MLC__INPLACE_BINARY(floor_divide_scalar) MLC__INPLACE_BINARY(remainder_scalar)
 
+/* As mlc__arith1, in place: by the dtype of x a row of IMPL.OPS.WHOLE or a row above. */
 MLC__APART mlc_tensor *mlc__arith1_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
                                     double s)
 {
@@ -35375,6 +35454,7 @@ MLC__APART mlc_tensor *mlc__arith1_(const mlc__inplace *row, mlc__whole_op op, m
                             : mlc__inplace_unary_call(row, x, s, 0.0);
 }
 
+/* As mlc__arith2, in place. */
 MLC__APART mlc_tensor *mlc__arith2_(const mlc__inplace *row, mlc__whole_op op, mlc_tensor *x,
                                     mlc_tensor *b)
 {
@@ -35382,6 +35462,7 @@ MLC__APART mlc_tensor *mlc__arith2_(const mlc__inplace *row, mlc__whole_op op, m
                             : mlc__inplace_binary_call(row, x, b);
 }
 
+/* As mlc__divided, in place. */
 static mlc_tensor *mlc__divided_(const mlc__inplace *row, const mlc__whole_spec *whole,
                                  mlc_tensor *x, double s)
 {
@@ -35391,11 +35472,13 @@ static mlc_tensor *mlc__divided_(const mlc__inplace *row, const mlc__whole_spec 
                             : mlc__inplace_binary_call(row, x, by);
 }
 
+/* The public functions: each names its row and returns x. */
 #define MLC__INPLACE_CALL(name, s, t) mlc__inplace_unary_call(&mlc__##name##__op, x, s, t)
 MLC_IMPL mlc_tensor *mlc_neg_(mlc_tensor *x)
 {
     return mlc__arith1_(&mlc__neg__op, MLC__WHOLE_NEG, x, 0.0);
 }
+/* Functions of floats alone: another dtype is an error of the shape rule. */
 MLC_IMPL mlc_tensor *mlc_exp_(mlc_tensor *x) { return MLC__INPLACE_CALL(exp, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_log_(mlc_tensor *x) { return MLC__INPLACE_CALL(log, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_sqrt_(mlc_tensor *x) { return MLC__INPLACE_CALL(sqrt, 0.0, 0.0); }
@@ -35413,19 +35496,23 @@ MLC_IMPL mlc_tensor *mlc_log_sigmoid_(mlc_tensor *x)
 {
     return MLC__INPLACE_CALL(log_sigmoid, 0.0, 0.0);
 }
+/* As in mlc_leaky_relu, a slope below 0 needs the old x. */
 MLC_IMPL mlc_tensor *mlc_leaky_relu_(mlc_tensor *x, double slope)
 {
     return slope >= 0.0 ? MLC__INPLACE_CALL(leaky_relu, slope, 0.0)
                         : MLC__INPLACE_CALL(leaky_relu_x, slope, 0.0);
 }
+/* As in mlc_elu, an alpha below 0 needs the old x. */
 MLC_IMPL mlc_tensor *mlc_elu_(mlc_tensor *x, double alpha)
 {
     return alpha >= 0.0 ? MLC__INPLACE_CALL(elu, alpha, 1.0) : MLC__INPLACE_CALL(elu_x, alpha, 1.0);
 }
+/* The scalars are those of mlc_selu. */
 MLC_IMPL mlc_tensor *mlc_selu_(mlc_tensor *x)
 {
     return MLC__INPLACE_CALL(selu, MLC__SELU_SCALE * MLC__SELU_ALPHA, MLC__SELU_SCALE);
 }
+/* Here, too, alpha must not be flushed to 0. */
 MLC_IMPL mlc_tensor *mlc_celu_(mlc_tensor *x, double alpha)
 {
     return mlc__celu_fine(x, "celu_", alpha) ? MLC__INPLACE_CALL(celu, alpha, 0.0) : NULL;
@@ -35440,6 +35527,7 @@ MLC_IMPL mlc_tensor *mlc_hardsigmoid_(mlc_tensor *x)
 {
     return MLC__INPLACE_CALL(hardsigmoid, 0.0, 0.0);
 }
+/* Integers have abs, too. */
 MLC_IMPL mlc_tensor *mlc_abs_(mlc_tensor *x)
 {
     return mlc__arith1_(&mlc__abs__op, MLC__WHOLE_ABS, x, 0.0);
@@ -35470,6 +35558,7 @@ MLC_IMPL mlc_tensor *mlc_floor_(mlc_tensor *x) { return MLC__INPLACE_CALL(floor,
 MLC_IMPL mlc_tensor *mlc_ceil_(mlc_tensor *x) { return MLC__INPLACE_CALL(ceil, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_round_(mlc_tensor *x) { return MLC__INPLACE_CALL(round, 0.0, 0.0); }
 MLC_IMPL mlc_tensor *mlc_trunc_(mlc_tensor *x) { return MLC__INPLACE_CALL(trunc, 0.0, 0.0); }
+/* Arithmetic with a number. Integers have all of it but quotient, power and clamp. */
 MLC_IMPL mlc_tensor *mlc_add_scalar_(mlc_tensor *x, double s)
 {
     return mlc__arith1_(&mlc__add_scalar__op, MLC__WHOLE_ADD_S, x, s);
@@ -35482,6 +35571,7 @@ MLC_IMPL mlc_tensor *mlc_mul_scalar_(mlc_tensor *x, double s)
 {
     return mlc__arith1_(&mlc__mul_scalar__op, MLC__WHOLE_MUL_S, x, s);
 }
+/* Floats only, as mlc_div_scalar. */
 MLC_IMPL mlc_tensor *mlc_div_scalar_(mlc_tensor *x, double s)
 {
     if (mlc__no_quotient(x, "div_scalar_", "mlc_floor_divide_scalar_")) return NULL;
@@ -35499,6 +35589,8 @@ MLC_IMPL mlc_tensor *mlc_clamp_(mlc_tensor *x, double lo, double hi)
 {
     return MLC__INPLACE_CALL(clamp, lo, hi);
 }
+/* Arithmetic with a tensor b, of x's dtype, which broadcasts to x. Integers have all of it but div,
+ * pow, fmod, atan2 and hypot. */
 MLC_IMPL mlc_tensor *mlc_add_(mlc_tensor *x, mlc_tensor *b)
 {
     return mlc__arith2_(&mlc__add__op, MLC__WHOLE_ADD, x, b);
@@ -35540,6 +35632,7 @@ MLC_IMPL mlc_tensor *mlc_floor_divide_(mlc_tensor *x, mlc_tensor *b)
 {
     return mlc__arith2_(&mlc__floor_divide__op, MLC__WHOLE_FLOOR_DIV, x, b);
 }
+/* Row [1] of the pair for integers is the one in place. */
 MLC_IMPL mlc_tensor *mlc_floor_divide_scalar_(mlc_tensor *x, double s)
 {
     return mlc__divided_(&mlc__floor_divide_scalar__op, &mlc__whole_floor_divide_scalar[1], x, s);
@@ -35557,13 +35650,16 @@ MLC_IMPL mlc_tensor *mlc_hypot_(mlc_tensor *x, mlc_tensor *b)
     return mlc__inplace_binary_call(&mlc__hypot__op, x, b);
 }
 
-/* -- what overwrites: the old values, and so their gradient, are gone -- */
+/* -- operations that overwrite: the old values, and so their gradient, are gone -- */
 
+/* The backward of fill_ and zero_: the old values are gone, and no operand has a gradient. The
+ * gradient of the new values goes nowhere, as they are constants. */
 static mlc_status mlc__overwrite_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__inplace_drop(ctx, nd);
 }
 
+/* The shape rule of operations that only overwrite: any dtype. */
 static mlc_status mlc__fill_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__inplace_begin(ctx, nd));
@@ -35571,6 +35667,7 @@ static mlc_status mlc__fill_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* Sets all elements to the value; x may be a view with holes around it. */
 static mlc_status mlc__fill_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__numel(nd->in[0])
@@ -35584,6 +35681,7 @@ static const mlc__op mlc__zero__op =
     { "zero_", mlc__fill_shape, mlc__fill_forward, mlc__overwrite_backward,
       NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
+/* Runs fill_ or zero_; returns x. */
 static mlc_tensor *mlc__fill_call(const mlc__op *op, mlc_tensor *x, double value)
 {
     mlc_node local, *nd = mlc__begin(&local, op, 1, x, NULL, NULL);
@@ -35598,6 +35696,7 @@ MLC_IMPL mlc_tensor *mlc_fill_(mlc_tensor *x, double value)
 }
 MLC_IMPL mlc_tensor *mlc_zero_(mlc_tensor *x) { return mlc__fill_call(&mlc__zero__op, x, 0.0); }
 
+/* src has x's dtype and broadcasts to x. */
 static mlc_status mlc__copy__shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *src = nd->in[1];
@@ -35608,11 +35707,14 @@ static mlc_status mlc__copy__shape(mlc_ctx *ctx, mlc_node *nd)
     return mlc__fill_shape(ctx, nd);
 }
 
+/* x = src. */
 static mlc_status mlc__copy__forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__cast_into(ctx, nd->op->name, nd->in[0], nd->in[1]);
 }
 
+/* The gradient of x is also src's, summed if src was broadcast, and is added to it; after that x's
+ * old values have none. */
 static mlc_status mlc__copy__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor g, dsrc;
@@ -35628,6 +35730,8 @@ static const mlc__op mlc__copy__op =
     { "copy_", mlc__copy__shape, mlc__copy__forward, mlc__copy__backward,
       NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
+/* x = src, recorded; mlc_copy_into is the same without. A src over x's memory goes through a
+ * copy. */
 MLC_IMPL mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src)
 {
     mlc_node local, *nd;
@@ -35636,6 +35740,7 @@ MLC_IMPL mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src)
     return nd ? mlc__finish(nd) : NULL;
 }
 
+/* The same checks as for a new tensor. The mask is saved; the derivative reads no values. */
 static mlc_status mlc__masked_fill__shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__masked_fill_check(ctx, nd));
@@ -35644,6 +35749,7 @@ static mlc_status mlc__masked_fill__shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* The gradient becomes 0 where the mask is set. */
 static mlc_status mlc__masked_fill__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor g;
@@ -35655,6 +35761,7 @@ static const mlc__op mlc__masked_fill__op =
     { "masked_fill_", mlc__masked_fill__shape, mlc__masked_fill_forward, mlc__masked_fill__backward,
       mlc__args_value, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
+/* A mask over x's memory (a bool x) goes through a copy. */
 MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value)
 {
     mlc_node local, *nd;
@@ -35666,10 +35773,14 @@ MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double va
 }
 
 /* @@ IMPL.OPS.RANDOM ------------------------------------- random tensors, draws from weights
- * Each call takes the next stream of the context, whatever comes of it. Nothing is recorded: what
- * is drawn depends on no tensor, or, as an index, is not differentiable. */
+ * New tensors of random numbers. Number i of a tensor is a function of the context's seed, the
+ * call's stream and i (IMPL.RNG), so it depends neither on threads nor on the device. Each call
+ * takes the next stream of the context, also if it has no elements to make, runs dry or its kernel
+ * fails, so that later calls draw the same numbers. Nothing is recorded: the numbers depend on no
+ * tensor, and a draw from weights, an index, has no derivative. */
 
-/* Only a permutation may ask for workspace. */
+/* Runs the kernel; apart from mlc__random because the macro returns a status. Only permutations
+ * need workspace. */
 static mlc_status mlc__random_with_workspace(mlc_ctx *ctx, const char *what,
                                              struct mlc_k_random *args)
 {
@@ -35677,8 +35788,8 @@ static mlc_status mlc__random_with_workspace(mlc_ctx *ctx, const char *what,
     return MLC_OK;
 }
 
-/* args: kind and parameters. A stream is used up also in a dry run (mlc_summary sets it back) and
- * for no elements. */
+/* Makes a tensor and fills it; args has the kind and its parameters. The stream is taken also in a
+ * dry run, where mlc_summary sets it back, and for no elements. */
 static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, mlc_dims shape,
                                struct mlc_k_random *args)
 {
@@ -35693,7 +35804,8 @@ static mlc_tensor *mlc__random(mlc_ctx *ctx, const char *what, mlc_dtype dtype, 
     return mlc__random_with_workspace(ctx, what, args) == MLC_OK ? t : NULL;
 }
 
-/* For what only floats can be; unknown dtypes get their message in mlc__make. */
+/* The same for distributions that only floats can have. Unknown dtypes get their error in
+ * mlc__make. */
 static mlc_tensor *mlc__random_float(mlc_ctx *ctx, const char *what, mlc_dtype dtype,
                                      mlc_dims shape, struct mlc_k_random *args)
 {
@@ -35703,6 +35815,7 @@ static mlc_tensor *mlc__random_float(mlc_ctx *ctx, const char *what, mlc_dtype d
     return mlc__random(ctx, what, dtype, shape, args);
 }
 
+/* Kernel arguments of a kind with up to two parameters, all else zero. */
 static struct mlc_k_random mlc__random_args(mlc_random kind, double a, double b)
 {
     struct mlc_k_random args;
@@ -35719,6 +35832,7 @@ MLC_IMPL mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape)
     return mlc__random_float(ctx, "randn", dtype, shape, &args);
 }
 
+/* The comparison mean - mean is false for NaN and infinities, which no distribution has. */
 MLC_IMPL mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double mean,
                                 double std)
 {
@@ -35729,7 +35843,8 @@ MLC_IMPL mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, d
     return mlc__random_float(ctx, "normal", dtype, shape, &args);
 }
 
-/* lo = hi is fine: all elements are lo. */
+/* Numbers in [lo, hi); lo = hi makes all elements lo. The width must be finite in the dtype that is
+ * computed in, which for f16 is f32. */
 MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                  double hi)
 {
@@ -35743,7 +35858,8 @@ MLC_IMPL mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     return mlc__random_float(ctx, "uniform", dtype, shape, &args);
 }
 
-/* 37 deviations: beyond them the probability of the whole interval underflows. */
+/* A normal distribution cut to [lo, hi]. Beyond 37 deviations on one side the probability of the
+ * whole interval underflows, so no number could be drawn. */
 MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                                           double mean, double std, double lo, double hi)
 {
@@ -35762,6 +35878,7 @@ MLC_IMPL mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dim
     return mlc__random_float(ctx, "truncated_normal", dtype, shape, &args);
 }
 
+/* 1 with probability p, else 0, in any dtype. */
 MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p)
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_BERNOULLI, p, 0.0);
@@ -35770,16 +35887,20 @@ MLC_IMPL mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape
     return mlc__random(ctx, "bernoulli", dtype, shape, &args);
 }
 
+/* Two columns of MLC__DTYPES. */
 #define MLC__DTYPE_RANGE(id, name, bytes, kind, bits, sign, st, rank, npy) { bits, sign },
 static const struct { uint8_t bits, sign; } mlc__dtype_range[] = { MLC__DTYPES(MLC__DTYPE_RANGE) };
 
-/* The integers that a dtype holds exactly, as [lo, hi]. */
+/* The range [lo, hi] of integers that a dtype holds exactly: of floats up to 2^bits on both
+ * sides. */
 static void mlc__whole_range(mlc_dtype dtype, int64_t *lo, int64_t *hi)
 {
     *hi = (int64_t)(((uint64_t)1 << mlc__dtype_range[dtype].bits) - (mlc__is_float(dtype) ? 0 : 1));
     *lo = !mlc__dtype_range[dtype].sign ? 0 : mlc__is_float(dtype) ? -*hi : -*hi - 1;
 }
 
+/* Integers in [lo, hi), all of which the dtype must hold exactly; count is computed without sign,
+ * as hi - lo may exceed i64. */
 MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, int64_t lo,
                                  int64_t hi)
 {
@@ -35798,13 +35919,15 @@ MLC_IMPL mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, 
     return mlc__random(ctx, "randint", dtype, shape, &args);
 }
 
+/* A random order of 0 .. n-1. */
 MLC_IMPL mlc_tensor *mlc_randperm(mlc_ctx *ctx, int64_t n)
 {
     struct mlc_k_random args = mlc__random_args(MLC_RANDOM_PERMUTATION, 0.0, 0.0);
     return mlc__random(ctx, "randperm", MLC_I64, mlc_dims1(n), &args);
 }
 
-/* What can be told without the data. */
+/* The checks that need no values: weights [c] or [r,c] of f32 or f64, and without replacement at
+ * most c draws. */
 static mlc_status mlc__multinomial_shape(const mlc_tensor *p, int64_t n, bool replacement)
 {
     mlc_ctx *ctx = p->ctx;
@@ -35823,12 +35946,15 @@ static mlc_status mlc__multinomial_shape(const mlc_tensor *p, int64_t n, bool re
     return MLC_OK;
 }
 
+/* The message for a weight that is no probability: w has the kind, the row and the column. */
 static mlc_status mlc__say_weight(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     return mlc__fail(ctx, MLC_ERR_VALUE, "%s: weight %lld of row %lld is negative, infinite or NaN",
                      what, (long long)w[2], (long long)w[1]);
 }
 
+/* The message for a row with fewer positive weights than draws: w has the kind, the row, the number
+ * of positive weights and of draws. */
 static mlc_status mlc__say_few(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     MLC__REQUIRE(ctx, w[2] > 0, VALUE, "%s: no weight of row %lld is over 0; one must be", what,
@@ -35838,6 +35964,9 @@ static mlc_status mlc__say_few(mlc_ctx *ctx, const char *what, const int64_t *w)
                      (long long)w[2], (long long)w[1]);
 }
 
+/* Draws n categories from each row of weights, into out [r,n] or [n]. Wrong weights are found by
+ * the kernel and reported through the error word: on the host at once, on a device at the scope's
+ * end. */
 static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, const mlc_tensor *p,
                                        int64_t n, bool replacement, uint64_t stream)
 {
@@ -35861,6 +35990,7 @@ static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, cons
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
+/* The stream is taken before the result is allocated, and only after the checks. */
 MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
 {
     mlc_tensor *t;
@@ -35873,20 +36003,25 @@ MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
 }
 
 /* @@ IMPL.OPS.DROPOUT ------------------------------------ dropout: the mask is made twice
- * The node keeps seed and stream, not a mask: backward runs the same kernel on dy. Elements are
- * numbered row-major, so x is made contiguous first; gradients lie as their tensors do. */
+ * y = x * mask / (1 - p). The node keeps seed and stream, not a mask: backward makes the same mask
+ * again, by the same kernel on dy, so dropout saves no tensor. Element i of the mask belongs to
+ * element i in memory order, so x is made contiguous first, and gradients have their tensors'
+ * geometry. mlc__drop and mlc__drop_begin also serve fused operations. */
 
+/* A float; the output is row-major as x is. */
 static mlc_status mlc__dropout_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__require_float(ctx, nd));
     return mlc__out(ctx, nd, nd->in[0]->dtype, nd->in[0]->ndim, nd->in[0]->shape);
 }
 
-/* seed and stream are kept: mlc_seed may come between forward and backward. */
+/* Parameters of a mask. The seed is kept, too, since mlc_seed may be called between forward and
+ * backward. */
 typedef struct mlc__drop_spec { double p; uint64_t seed, stream; } mlc__drop_spec;
 MLC__PARAMS(drop)
 
-/* in and out are dense, or elements and words would not go together. */
+/* out (+)= in * mask / (1 - p). in and out are dense, so that element i gets random number i in
+ * both directions. */
 static mlc_status mlc__drop(mlc_ctx *ctx, const char *what, const mlc__drop_spec *d,
                             const mlc_tensor *out, const mlc_tensor *in, bool acc)
 {
@@ -35895,7 +36030,7 @@ static mlc_status mlc__drop(mlc_ctx *ctx, const char *what, const mlc__drop_spec
     return args.n ? mlc__run_dropout(ctx, what, &args) : MLC_OK;
 }
 
-/* Draws a stream. False, with an error, for what is no probability. */
+/* Checks p and draws a stream for the mask. False with an error if p is not in [0, 1]. */
 static bool mlc__drop_begin(mlc_ctx *ctx, const char *what, double p, mlc__drop_spec *d)
 {
     if (!(p >= 0.0 && p <= 1.0)) {
@@ -35908,11 +36043,13 @@ static bool mlc__drop_begin(mlc_ctx *ctx, const char *what, double p, mlc__drop_
     return true;
 }
 
+/* y = x * mask / (1 - p). */
 static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__drop(ctx, nd->op->name, mlc__drop_params(nd), nd->out[0], nd->in[0], false);
 }
 
+/* dx (+)= dy * mask / (1 - p), with the same mask. */
 static mlc_status mlc__dropout_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
@@ -35928,6 +36065,7 @@ static const mlc__op mlc__dropout_op =
     { "dropout", mlc__dropout_shape, mlc__dropout_forward, mlc__dropout_backward,
       mlc__args_drop, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* Training only: modules call it in training mode, and this function always drops. */
 MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 {
     mlc__drop_spec drop;
