@@ -8600,7 +8600,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #if defined(MLC_NO_VISION) || defined(MLC_NO_RECURRENT) || defined(MLC_NO_ATTENTION) || \
     defined(MLC_NO_SKETCH) || defined(MLC_NO_OPTIMIZERS) || defined(MLC_NO_METHODS) || \
-    defined(MLC_NO_MEMORY_PLAN)        /* which MLC_NO_FILES and MLC_NO_TRAINING bring along   */
+    defined(MLC_NO_MEMORY_PLAN)        /* implied by MLC_NO_FILES and MLC_NO_TRAINING          */
 #  pragma GCC diagnostic ignored "-Wunused-function"        /* helpers that only a family calls */
 #  if defined(__clang__)                /* levels that are left without a function              */
 #    pragma clang diagnostic ignored "-Wpragma-clang-attribute"
@@ -8722,15 +8722,19 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #endif
 #define MLC__OTHER(f) (MLC__ALL_FLOATS ? (f) : NULL)
 
-/* Attributes of a kernel per level. gcc -O2 leaves loops scalar. OPT, the vectoriser on top of -O1,
- * makes the same loops as -O3 in half the compile time; it needs expensive-optimizations, or no
- * vzeroupper ends a function and the SSE code after it runs several times slower. FAST is -O3,
- * where that was measured to be ahead: dot products, sinks, packs and optimizers of f32. LOOPS is
- * -O2 with the vectoriser, where that makes less code: most kernels of many short loops, but not
- * math. TILE is for loops that are unrolled explicitly and need good register allocation, SMALL for
- * long and rare ones. SCALAR is small on a processor that has other levels: there the scalar level
- * is the definition that tests compare with, and no fast path. clang gets target attributes only:
- * it would drop a whole attribute for one token that it does not know. */
+/* Attributes of a kernel per level.
+ * OPT is the vectoriser on top of -O1: the same loops as -O3 in half the compile time, while -O2
+ * leaves loops scalar. It needs expensive-optimizations, or no vzeroupper ends a function and the
+ * SSE code after it runs several times slower.
+ * FAST is -O3, where that was measured to be ahead: dot products, sinks, packs and optimizers of
+ * f32.
+ * LOOPS is -O2 with the vectoriser, where that makes less code: most kernels of many short loops,
+ * but not math.
+ * TILE is for loops that are unrolled explicitly and need good register allocation.
+ * SMALL is for long and rare functions; SCALAR is SMALL on x86, where the scalar level is the
+ * definition that tests compare with, and no fast path.
+ * All this is gcc's. clang gets target attributes only: it would drop a whole attribute for one
+ * token that it does not know. */
 #if defined(__clang__) || !defined(__OPTIMIZE__) || defined(__OPTIMIZE_SIZE__)
 #  define MLC__OPT
 #  define MLC__OPT_FAST
@@ -8914,7 +8918,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__LANES_BYTES 64
 #endif
 
-/* Hides the origin of a value from the compiler, so that it neither folds nor moves it. */
+/* Hides the origin of a value from the compiler, which then cannot fold it. */
 #define MLC__OPAQUE(x) __asm__("" : "+r"(x))
 
 /* Bits of floats by memcpy, which compilers make one move of: a union would be undefined in C++, a
@@ -9057,7 +9061,7 @@ MLC__LEVEL_HOT
  * The columns of the kernel table are declared one by one, so that the linker drops kernels that no
  * operation of the program uses, from two objects as from one. */
 
-/* -- what both read -- */
+/* -- read by both halves -- */
 
 /* The body of a loop of chunks. worker is 0 for the caller, 1 .. threads - 1 for the others: the
  * index of the thread's part of a workspace. */
@@ -9618,7 +9622,7 @@ typedef struct mlc__param {
     void (*anew)(mlc_ctx *ctx);
 } mlc__param;
 
-typedef struct mlc__op mlc__op;        /* what an operation does: IMPL.TAPE                     */
+typedef struct mlc__op mlc__op;        /* an operation: IMPL.TAPE                               */
 /* A saved tensor of a node, and its storage's version when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
 
@@ -9634,7 +9638,8 @@ struct mlc_node {
     int8_t         n_in, n_out, n_saved;
     bool           recorded, done;
     uint8_t        flags;              /* op->flags, less those that its arguments rule out    */
-    uint8_t        through;            /* mlc_act: backward applies its derivative, if not done */
+    uint8_t        through;            /* mlc_act whose derivative backward applies to dy, if  */
+                                       /* dy is not through_act yet                            */
     uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
     int64_t        at;                 /* number of nodes on the tape with this one            */
     union {                            /* of a type that the operation knows: MLC__PARAMS      */
@@ -9715,11 +9720,13 @@ typedef struct mlc__installed {
     const mlc__anomaly *anomaly;
     /* mlc_autocast_begin, until the end; mlc__begin_n, for the inputs of each operation. */
     struct mlc__autocast *autocast;
-    /* The same, which stays after the end; IMPL.AMP, and the second run of IMPL.RECOMPUTE. */
+    /* mlc_autocast_begin, also after the end; IMPL.AMP, and the second run of IMPL.RECOMPUTE. */
     struct mlc__autocast *amp;
-    /* IMPL.HOOKS while there are hooks, a second run, an estimate; the tape and the memory. */
+    /* IMPL.HOOKS while hooks exist, a second run (IMPL.RECOMPUTE), an estimate (IMPL.MEMORY_PLAN);
+     * the tape and the memory. */
     struct mlc__watch *watch;
-    /* IMPL.HOOKS, which stay when there are none any more; IMPL.HOOKS alone. */
+    /* IMPL.HOOKS, also after the last hook is removed; IMPL.HOOKS itself, to find its list
+     * again. */
     struct mlc__watch *hooks;
     /* The first optimizer; modules, when a parameter or a module goes. */
     void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
@@ -9739,9 +9746,9 @@ typedef struct mlc__installed {
     const struct mlc__dropping *dropping;
 } mlc__installed;
 
-/* A context: all state of the library but the registry of backends. Nothing in it is locked: one
- * thread at a time uses a context, and workers see only the arguments of kernels. Its tables follow
- * it in the same allocation. */
+/* A context: all state of the library but a few words of the process (the registry of backends, the
+ * count of forks). Nothing in it is locked: one thread at a time uses a context, and workers see
+ * only the arguments of kernels. Its tables follow it in the same allocation. */
 struct mlc_ctx {
     /* Errors: status and message stay until a scope ends or mlc_error_clear. error_pending: a
      * kernel may have written the device's error word. */
@@ -9771,7 +9778,8 @@ struct mlc_ctx {
     mlc__scope    *scopes;
     int32_t        depth, lost_scopes; /* lost: begun beyond the limit                         */
 
-    /* Device. dev is the pool on the CPU, what backend->open gave elsewhere. */
+    /* Device. dev is the pool of threads on the CPU; elsewhere the backend's, as its open returned
+     * it. */
     const mlc_backend *backend;        /* NULL: the CPU                                         */
     const struct mlc__device_fns *device_fns;              /* set with it                       */
     int32_t        device;             /* its number                                           */
@@ -9895,7 +9903,8 @@ MLC_IMPL size_t mlc_dtype_bytes(mlc_dtype dtype)
 #define MLC__IF_HALF(id, name, bytes, kind, bits, sign, st, rank, npy) \
     || (MLC__KIND_##kind == MLC__KIND_HALF && d == MLC_##id)
 
-/* Only floats are computed with and have gradients. */
+/* Only floats have gradients and functions such as exp; integers have arithmetic
+ * (IMPL.OPS.WHOLE). */
 MLC__INLINE bool mlc__is_full(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_FULL); }
 MLC__INLINE bool mlc__is_half(mlc_dtype d) { return false MLC__DTYPES(MLC__IF_HALF); }
 MLC__INLINE bool mlc__is_float(mlc_dtype d) { return mlc__is_full(d) || mlc__is_half(d); }
@@ -10424,7 +10433,7 @@ static void mlc__handles_forget(const mlc_ctx *ctx)
 
 /* Tells whether `at` is neither NULL nor the address of a live context or object, and then reports
  * it: as an error of its context if that lives, else on standard error, since no context is left
- * that could hold the error. MLC_ABORT in the environment then aborts. */
+ * that could hold the error. In the latter case MLC_ABORT in the environment aborts. */
 static bool mlc__gone(const void *at, const char *what, const char *object)
 {
     static const char *const values[] = { "0", "1", NULL };
@@ -10715,7 +10724,7 @@ static mlc__block *mlc__block_pop(mlc__block **list)
 
 /* A block of new memory of class cls; NULL without an error. If the allocator has none a larger
  * free block serves. Not so in a fixed block: there the memory that calls take would depend on the
- * size of the fixed block, and mlc__nomem could not say how large a one would do. */
+ * size of the fixed block, and mlc__nomem could not say how large it must be. */
 MLC__APART mlc__block *mlc__block_make(mlc_ctx *ctx, size_t bytes, int cls)
 {
     mlc__block *b = mlc__block_new(ctx);
@@ -10808,7 +10817,7 @@ static void mlc__pool_forget(mlc_ctx *ctx, const char *below)
 }
 
 /* Releases memory that waits for reuse: packed weights that modules keep, free blocks, free chunks.
- * A fixed block has no allocator to give memory back to, so there only the weights go. */
+ * In a fixed block, which has no allocator to give memory back to, only the weights go. */
 MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
 {
     if (ctx && ctx->installed.modules) ctx->installed.modules->trim(ctx);
@@ -11068,7 +11077,7 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
  * A pool of threads runs the chunks of a loop (mlc__parallel): a loop is forked, and joined before
  * the call returns. Chunks are dealt in equal runs to lanes, one lane a thread.
  *
- *   caller   claim shut (chunk = UINT32_MAX) -> fn, arg, chunks stored -> lanes open -> wake += 1
+ *   caller   shut lanes (chunk = UINT32_MAX) -> store fn, arg, chunks -> open lanes -> wake += 1
  *            -> own lane, then the others' -> wait until done == chunks
  *   worker   spin, then sleep, until wake changes -> own lane, then the others' -> again
  *   lane     state = loop number << 32 | next chunk; a claim is one compare-and-swap, +1
@@ -11077,13 +11086,16 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
  * in another core's cache is read ten times slower), and then helps with the others, so that a core
  * that is slow or busy does less. As the loop's number is part of the state, a worker that comes
  * late, with fn and arg of an old loop, finds another number and its claim fails. The caller works,
- * too; it waits for claimed chunks only, never for workers that have claimed none. After a loop
- * workers spin for a while, as the next kernel of a step is microseconds away, and then sleep on a
- * futex (elsewhere on a condition variable): only then does waking cost a system call. If the pool
- * has more threads than the process has cores, only as many are woken as there are cores; the rest
- * sleep, and others run their lanes. Results do not depend on the thread that ran a chunk: chunks
- * follow from the shape alone, and sums across chunks go to a workspace first. Workers start with
- * the first loop that pays for them, and again in a child after fork, which has none. */
+ * too; it waits for claimed chunks only, never for workers that have claimed none.
+ *
+ * After a loop workers spin for a while, as the next kernel of a step is microseconds away, and
+ * then sleep on a futex (elsewhere on a condition variable): only then does waking cost a system
+ * call. If the pool has more threads than the process has cores, only as many are woken as there
+ * are cores; the rest sleep, and others run their lanes.
+ *
+ * Results do not depend on the thread that ran a chunk: chunks follow from the shape alone, and
+ * sums across chunks go to a workspace first. Workers start with the first loop that pays for them,
+ * and again in a child after fork, which has none. */
 
 /* Nanoseconds of one thread's work, which callers of mlc__parallel estimate from shapes. A shorter
  * loop would lose more by waking and joining threads than it wins, so its caller runs it alone. */
@@ -11473,9 +11485,10 @@ MLC__TOGETHER void mlc__together(void *dev, mlc__region *r, double ns, mlc__chun
 
 /* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)
  * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- * Counters instead of a state: value i of a stream is a function, so chunks need no order, a mask
- * can be made again in backward, and a device gives the same numbers. Key = seed, counter = (block,
- * stream); a block is four words of 32 bits. */
+ * A counter-based generator has no state that numbers advance: value i of a stream is a function of
+ * (seed, stream, i). So chunks need no order, a mask can be made again in backward, and a device
+ * gives the same numbers. The key is the seed, the counter (block, stream); a block is four words
+ * of 32 bits. */
 
 /* One block of the generator: four independent words of 32 bits. */
 typedef struct mlc__words { uint32_t w[4]; } mlc__words;
@@ -29525,9 +29538,8 @@ MLC_IMPL const struct mlc_rule_fns *mlc_cpu_moments(mlc_rule rule) { return mlc_
 
 #define MLC__BACKENDS 8
 
-/* The library's only mutable global state, owned by the process. Entries are written once and never
- * move; n is raised after its entry is complete, so readers need no lock. lock is for
- * registration. */
+/* The registry of the process. Entries are written once and never move; n is raised after its entry
+ * is complete, so readers need no lock. lock is for registration. */
 static struct {
     mlc_backend backend[MLC__BACKENDS];
     int32_t n, lock;
@@ -30382,7 +30394,8 @@ MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
 /* Number of texts that mlc_shape_of keeps in turn: as many shapes may be in one printf. */
 #define MLC__SHAPES 4
 
-/* The texts are one heap object of the context, made by the first call. */
+/* The texts are one heap object of the context, made by the first call; a text is valid until
+ * MLC__SHAPES further calls. */
 MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
 {
     mlc_ctx *ctx = t ? t->ctx : NULL;
@@ -30463,8 +30476,7 @@ static void mlc__row_major(int32_t ndim, const int64_t *shape, int64_t *stride)
     mlc__unused_strides(ndim, shape, stride);
 }
 
-/* Tells whether t is dense: row-major strides without gaps, axes of size 1 ignored. True if t is
- * empty. */
+/* Tells whether t is dense: row-major strides without gaps, axes of size 1 ignored. */
 static bool mlc__is_row_major(const mlc_tensor *t)
 {
     int64_t step = 1;
@@ -31088,7 +31100,7 @@ static int64_t mlc__row_step(const mlc_tensor *t, int32_t axes)
     return axes > 0 ? t->stride[axes - 1] : 0;
 }
 
-/* -- kernels on tensors: what operations call -- */
+/* -- kernels on tensors, for operations -- */
 
 /* Strides of `in` in a loop over out, to which it broadcasts: 0 along axes where it is repeated. */
 static void mlc__broadcast_strides(const mlc_tensor *in, const mlc_tensor *out, int64_t *stride)
@@ -31354,7 +31366,7 @@ static void mlc__big_subtract(mlc__big *a, const mlc__big *b, uint64_t times)
 }
 
 /* Returns the digit a / b, which is below 10, and leaves the remainder in a. The quotient of the
- * highest limbs is too small by little; the loop makes up for it. */
+ * highest limbs is at most slightly too small; the loop adds the rest. */
 static char mlc__big_divide(mlc__big *a, const mlc__big *b)
 {
     const int32_t n = b->n;
@@ -31440,7 +31452,9 @@ static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific,
     mlc__decimal d;
     memset(&d, 0, sizeof d);
     if (m == 0) return d;
-    /* number = rest / unit * 10^exponent; low and high are half the distances to its neighbours. */
+    /* number = rest / unit; powers of ten then scale both, so that number = rest / unit *
+     * 10^exponent with one digit before the point. low and high: half the distances to its
+     * neighbours, in units of rest. */
     mlc__big rest = mlc__big_of(m, up + 1 + edge), unit = mlc__big_of(1, down + 1 + edge);
     mlc__big low = mlc__big_of(1, up), high = mlc__big_of(1, up + edge);
     int top = 63;
@@ -31904,8 +31918,9 @@ MLC__LEVEL_HOT
  * of the base's, through the same strides. The gradient of a result is allocated at its first write
  * and freed when the backward of the operation that made the result has run. The gradient of a leaf
  * stays. It is fresh (backward adds to it) or stale (the first write overwrites it, beta = 0), so
- * zero_grad clears no memory; only a first write to a part of it clears the whole before. A node
- * saves a tensor by counting on its storage. When a module's forward ends, its intermediate
+ * zero_grad clears no memory; only a first write to a part of it clears the whole before.
+ *
+ * A node saves a tensor by counting on its storage. When a module's forward ends, its intermediate
  * storages are freed at once if no node has saved them, else after the last backward that reads
  * them. The version of a saved storage is compared before backward reads it, so that a write in
  * between is an error and never a wrong gradient. A node whose backward has run is done; a second
@@ -31950,13 +31965,13 @@ typedef enum mlc__amp_policy {
     MLC__AMP_LOW, MLC__AMP_FULL,       /* all floats: to 16 bits, to f32                        */
     MLC__AMP_FULL_REST,                /* all floats but x to f32                               */
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
-    MLC__AMP_RESIDUAL,                 /* the same, or all as they are: the desc's residual     */
-    MLC__AMP_FIRST_LAST,               /* the same; the last input, if it is like x, as x       */
-    MLC__AMP_ONE, MLC__AMP_TWO,        /* 16 bits for the first, or as many, the others as     */
-    MLC__AMP_THREE,                    /* they are                                             */
-    MLC__AMP_LINEAR,                   /* 16 bits, to which it rounds itself what stays in f32  */
+    MLC__AMP_RESIDUAL,                 /* FULL if x is an f32 residual of the desc, else FIRST  */
+    MLC__AMP_FIRST_LAST,               /* FIRST; a last input of x's shape is cast as x is      */
+    MLC__AMP_ONE, MLC__AMP_TWO,        /* 16 bits for the first input, or two, or three; the   */
+    MLC__AMP_THREE,                    /* others as they are                                   */
+    MLC__AMP_LINEAR,                   /* 16 bits; it rounds inputs that stay in f32 itself     */
     MLC__AMP_LINEAR_2,                 /* the same, with two weights                            */
-    MLC__AMP_KEEP                      /* as they are; a rule for it is an error                */
+    MLC__AMP_KEEP                      /* all as they are; a rule for it is an error            */
 } mlc__amp_policy;
 
 /* Bits of op->flags beside mlc_op_flags, for profiles. They give the number of multiplications and
@@ -32058,8 +32073,8 @@ struct mlc__autocast {
 /* Begins an operation on n <= MLC__MAX_IN inputs: checks them, casts them under autocast, and sets
  * all of the node but its parameters, which the caller writes before mlc__finish. Returns a node in
  * the scope's arena if an input requires a gradient (bit i of need) or the tape keeps all nodes;
- * else `local`, a node on the caller's stack, which makes inference cost no memory. NULL with an
- * error. */
+ * else `local`, a node on the caller's stack, so that inference takes no memory for nodes. NULL
+ * with an error. */
 static mlc_node *mlc__begin_n(mlc_node *local, const mlc__op *op, int n, mlc_tensor *const *in)
 {
     mlc_ctx *ctx = mlc__inputs(op->name, n, in);
@@ -32481,8 +32496,8 @@ static mlc_status mlc__grad_open(mlc_tensor *t, mlc_tensor *g, bool *accumulate)
 }
 
 /* Tells whether the node whose backward runs now is the only one that uses this parameter, so that
- * it makes the whole gradient and no later node reads the value: then a step inside backward may
- * use both at once. */
+ * it makes the whole gradient and no node that runs after it reads the value: then a step inside
+ * backward may use both at once. */
 MLC__INLINE bool mlc__grad_is_whole(const mlc__param *p)
 {
     return !p->t.grad_fresh && p->uses == 1;
@@ -32518,8 +32533,9 @@ static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
 }
 
 /* After nd's backward: frees the gradients of its outputs, which no older node reads, and takes
- * back its saves. In place the result is the input, and its gradient has become the gradient of the
- * old values, which older nodes read: it stays. */
+ * back its saves. With MLC_OP_INPLACE the output is also an older node's (the changed tensor, a
+ * concat's result): its gradient has become that of the old values, or still has pieces to give,
+ * and stays. */
 static void mlc__node_release(mlc_node *nd)
 {
     for (int i = 0; i < nd->n_out && !(nd->flags & MLC_OP_INPLACE); i++) {
@@ -33058,9 +33074,9 @@ static mlc_status mlc__beside_close(mlc_ctx *ctx, const mlc_node *nd, mlc__besid
  *   x (base, PERMUTED) <--base-- view    view's gradient = its part of x's gradient
  *   x (holes, repeats; or an expand, unfold) --in--> node "view" --out--> t, a base of its own
  *
- * Otherwise (the base has holes or repeats, or the view repeats elements) the view is an operation,
- * and its backward adds the view's gradient to x's. Each public function fills an mlc__view_spec
- * and calls mlc__view; mlc__view_apply computes the geometry. */
+ * Otherwise (the base has holes or repeats, or the view repeats elements), if a gradient is
+ * required, the view is an operation whose backward adds the view's gradient to x's. Each public
+ * function fills an mlc__view_spec and calls mlc__view; mlc__view_apply computes the geometry. */
 
 /* Computes strides for t's elements in a new shape of as many elements; false if no strides do, so
  * that the elements must be copied. */
@@ -33427,8 +33443,8 @@ static const struct mlc__view_fns mlc__expand_view_fns =
     { mlc__expand_apply, mlc__expand_backward };
 
 /* Repeats axes of size 1 without a copy. Several indices of the view name one element, so functions
- * that write refuse it, and its gradient is summed (a kind with a backward of its own is always an
- * operation). -1 keeps a size; an unchanged shape returns x. */
+ * that write refuse it, and its gradient is summed (a kind with a backward of its own never shares
+ * its base's gradient). -1 keeps a size; an unchanged shape returns x. */
 MLC_IMPL mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape)
 {
     mlc__view_spec v = { MLC__EXPAND, 0, shape.n, 0, 0, { 0 }, &mlc__expand_view_fns };
@@ -33741,8 +33757,8 @@ static mlc_status mlc__join_check(mlc_ctx *ctx, const char *what, mlc_tensor *co
     return MLC_OK;
 }
 
-/* Records the chain of nodes for a finished concat, MLC__MAX_IN inputs each. A node that no input
- * needs is begun but never finished, which has no effect. */
+/* Records the chain of nodes for a finished concat, MLC__MAX_IN inputs each. A node none of whose
+ * inputs needs a gradient is begun but not finished, and so leaves no trace. */
 static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t axis,
                                      mlc_tensor *out)
 {
@@ -34115,7 +34131,8 @@ static mlc_status mlc__pad_fold(mlc_ctx *ctx, const mlc_node *nd, const mlc_tens
 }
 
 /* With constant borders the inner part of dy is the gradient. Other borders are folded into a copy
- * of dy first, because dy itself may be read by others. Elements of x that were cut get 0. */
+ * of dy first, because dy may be a tensor of the program (mlc__seed_lends). Elements of x that were
+ * cut get 0. */
 static mlc_status mlc__pad_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc__grads g;
