@@ -31965,7 +31965,7 @@ typedef enum mlc__amp_policy {
     MLC__AMP_LOW, MLC__AMP_FULL,       /* all floats: to 16 bits, to f32                        */
     MLC__AMP_FULL_REST,                /* all floats but x to f32                               */
     MLC__AMP_FIRST,                    /* 16 bits for x, parameters as they are                 */
-    MLC__AMP_RESIDUAL,                 /* FULL if x is an f32 residual of the desc, else FIRST  */
+    MLC__AMP_RESIDUAL,                 /* FULL if x and the desc's residual are f32, else FIRST */
     MLC__AMP_FIRST_LAST,               /* FIRST; a last input of x's shape is cast as x is      */
     MLC__AMP_ONE, MLC__AMP_TWO,        /* 16 bits for the first input, or two, or three; the   */
     MLC__AMP_THREE,                    /* others as they are                                   */
@@ -35028,7 +35028,8 @@ typedef struct mlc__compare_op {
     bool        logical;               /* takes bool only                                      */
 } mlc__compare_op;
 
-/* Shape rule of all rows: one dtype, shapes that broadcast, a bool output. */
+/* Shape rule of all rows: one dtype, bool for logic; shapes that broadcast. The output is bool and
+ * row-major, whatever the operands' layout. */
 static mlc_status mlc__compare_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__compare_op *c = (const mlc__compare_op *)(const void *)nd->op;
@@ -35052,7 +35053,8 @@ static mlc_status mlc__compare_forward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* Runs a row on n inputs and the scalar s. no_grad is raised around it, as operands may require a
- * gradient; a is NULL where the call that should have made it failed, which mlc__begin reports. */
+ * gradient, and lowered on every way out. a is NULL where the call that should have made it failed,
+ * which mlc__begin reports. */
 static mlc_tensor *mlc__compare_call(const mlc__compare_op *c, int n, mlc_tensor *a, mlc_tensor *b,
                                      double s)
 {
@@ -35215,7 +35217,7 @@ MLC_IMPL mlc_tensor *mlc_where(mlc_tensor *mask, mlc_tensor *a, mlc_tensor *b)
 }
 
 /* Checks for both masked_fill and masked_fill_: x is input 0, the mask input 1. x keeps its shape,
- * so the mask must broadcast to it. */
+ * so the mask must broadcast to it; in where, all three operands broadcast. */
 static mlc_status mlc__masked_fill_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *mask = nd->in[1];
@@ -35343,8 +35345,8 @@ static mlc_status mlc__inplace_unary_forward(mlc_ctx *ctx, mlc_node *nd)
                     mlc__scalars_params(nd)->s, false);
 }
 
-/* The gradient of x in place: g = g(g, saved; s, t). Nothing is added: other uses of the old values
- * are older nodes, which add theirs later. */
+/* The gradient of x in place: g = g(g, saved; s, t). Nothing is added, since all readers of the new
+ * values have run; readers of the old values are older nodes, which add theirs later. */
 static mlc_status mlc__inplace_unary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__unary *u = mlc__inplace_row(nd)->unary;
@@ -35491,6 +35493,7 @@ static mlc_tensor *mlc__divided_(const mlc__inplace *row, const mlc__whole_spec 
 
 /* The public functions: each names its row and returns x. */
 #define MLC__INPLACE_CALL(name, s, t) mlc__inplace_unary_call(&mlc__##name##__op, x, s, t)
+/* neg is one of the functions that integers have, too (mlc__arith1_). */
 MLC_IMPL mlc_tensor *mlc_neg_(mlc_tensor *x)
 {
     return mlc__arith1_(&mlc__neg__op, MLC__WHOLE_NEG, x, 0.0);
@@ -35676,7 +35679,8 @@ static mlc_status mlc__overwrite_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__inplace_drop(ctx, nd);
 }
 
-/* The shape rule of operations that only overwrite: any dtype. */
+/* The shape rule of operations that only overwrite: any dtype. Nothing is saved, but the version is
+ * raised, as others may have saved the old values. */
 static mlc_status mlc__fill_shape(mlc_ctx *ctx, mlc_node *nd)
 {
     MLC__TRY(mlc__inplace_begin(ctx, nd));
