@@ -8336,8 +8336,8 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #  error "mlcore: the implementation needs C11 (-std=c11) or C++17; C99 reads the declarations only"
 #endif
 
-/* Names that headers of the program may have as macros: those of <tgmath.h> would compute in float
- * where a double is meant, <windows.h> has far, max, min, near and small. Popped at the end of the
+/* Names that headers of the program may define as macros: <tgmath.h>'s would compute in float where
+ * a double is meant; <windows.h> has far, max, min, near and small. Popped at the end of the
  * file. */
 #pragma push_macro("ceil")
 #undef ceil
@@ -8453,7 +8453,7 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #else
 #  define MLC__AVX512 0
 #endif
-#define MLC__MSAN 0                    /* MemorySanitizer does not see what tiles write        */
+#define MLC__MSAN 0                    /* MemorySanitizer does not see stores of AMX tiles     */
 #if defined(__has_feature)
 #  if __has_feature(memory_sanitizer)
 #    undef MLC__MSAN
@@ -9050,10 +9050,10 @@ MLC__LEVEL_HOT
 
 /* @@ IMPL.SEAM ------------------------------------------- what kernels and framework share
  * MLC_PART compiles the implementation as two objects: the kernels, sections IMPL.KERNELS.* and
- * IMPL.DISPATCH, and the framework, all others. Here is declared what one half defines and the
- * other uses, hidden from other objects of the program; in a single object all of it is static
- * (MLC__SEAM). Numbers, types and inline functions that both halves need are here and in
- * IMPL.KERNELS.MATH, which both compile.
+ * IMPL.DISPATCH, and the framework, all others. Functions and tables that one half defines and the
+ * other uses are declared here, hidden from other objects of the program; in a single object all of
+ * them are static (MLC__SEAM). Numbers, types and inline functions that both halves need are here
+ * and in IMPL.KERNELS.MATH, which both compile.
  *
  *   framework --mlc__cpu_NAME[level], mlc__cpu_NAME_workspace[level]--> kernels
  *             <--mlc__parallel, mlc__together, mlc__pool_threads------- (loops of chunks)
@@ -9640,7 +9640,7 @@ struct mlc_node {
     uint8_t        flags;              /* op->flags, less those that its arguments rule out    */
     uint8_t        through;            /* mlc_act whose derivative backward applies to dy, if  */
                                        /* dy is not through_act yet                            */
-    uint8_t        need;               /* bit i: input i wanted a gradient when this was made  */
+    uint8_t        need;               /* bit i: input i required a gradient when recorded     */
     int64_t        at;                 /* number of nodes on the tape with this one            */
     union {                            /* of a type that the operation knows: MLC__PARAMS      */
         unsigned char bytes[MLC__PARAMS_BYTES];            /* *nd = *other copies all of them  */
@@ -9758,7 +9758,7 @@ struct mlc_ctx {
                                        /* still in message, or MLC_OK                          */
     bool           ticket_stale;       /* the word was read since the post                     */
     bool           again;              /* a piece runs a second time: mlc_recomputing          */
-    bool           blas;               /* products go to the CBLAS, where there is one          */
+    bool           blas;               /* products go to the CBLAS, if one is linked            */
     bool           tf32;               /* of the desc: devices may round factors               */
     char          *message;            /* of tables.message bytes                               */
     mlc_log_fn     log;
@@ -10293,8 +10293,8 @@ static int mlc__class_of(size_t bytes, size_t *rounded)
 
 /* Sizes of the arrays that follow a context. block: bytes of the fixed block that it is in, else
  * SIZE_MAX; a small block gets fewer scopes, classes and a shorter message. On a device the block
- * holds no tensors, so there are size classes for all sizes. A message has at least 192 bytes, so
- * that the figures of mlc__nomem are not cut. */
+ * holds no tensors, so all size classes exist. A message has at least 192 bytes, so that the
+ * figures of mlc__nomem are not cut. */
 MLC__APART mlc__tables mlc__tables_of(size_t block, bool cpu)
 {
     const size_t most = cpu && block < PTRDIFF_MAX / 2 ? block : PTRDIFF_MAX / 2;
@@ -10612,7 +10612,7 @@ static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t
     return MLC_OK;
 }
 
-/* Memory of the device, or NULL. A failure other than want of memory is recorded here as DEVICE:
+/* Memory of the device, or NULL. A failure that is not lack of memory is recorded here as DEVICE:
  * the first error wins, so the caller's NOMEM that follows does not replace it. */
 static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
 {
@@ -10824,7 +10824,7 @@ MLC_IMPL void mlc_memory_trim(mlc_ctx *ctx)
     if (ctx && !ctx->fixed) mlc__pool_forget(ctx, NULL);
 }
 
-/* Bytes in use and peaks are those of whole blocks, rounded up to their size class. */
+/* Bytes in use and peaks count whole blocks, rounded up to their size class. */
 MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
 {
     if (!ctx || !out) return MLC_ERR_ARG;
@@ -11163,7 +11163,7 @@ struct mlc__pool {
     uint32_t        done;
     char            pad1[64];
     mlc__lane      *lane;
-    int32_t         lanes;             /* threads that the context wanted, with the caller     */
+    int32_t         lanes;             /* ctx->threads when the pool was made                  */
     uint32_t        forks;             /* mlc__fork_watch of the workers                       */
     mlc__chunk_fn   fn;
     void           *arg;
@@ -29689,8 +29689,8 @@ static void mlc__scratch_end(mlc_ctx *ctx, mlc__block *block)
     if (block) mlc__pool_put(ctx, block, MLC_MEM_WORKSPACE);
 }
 
-/* Makes sure that the pool has so much workspace, so that a kernel that follows does not fail for
- * want of it: an optimizer's step must not fail halfway. */
+/* Makes sure that the pool has so much workspace, so that a kernel that follows finds it: an
+ * optimizer's step must not fail halfway. */
 static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
 {
     mlc__block *block;
@@ -29700,8 +29700,8 @@ static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
     return MLC_OK;
 }
 
-/* Runs a kernel with the workspace that it needs; returns from the calling function on an error. In
- * _IN the fields workspace and workspace_bytes are those of *place, a struct within *args. */
+/* Runs a kernel with the workspace that it needs; returns from the calling function on an error.
+ * _IN writes the fields workspace and workspace_bytes of *place, a struct within *args. */
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
     MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, args)
 /* Query and kernel get args. */
@@ -30998,8 +30998,8 @@ MLC_IMPL uint8_t *mlc_bool(mlc_tensor *t)
     return MLC__CAST(uint8_t *, mlc__host_pointer(t, MLC_BOOL, "bool"));
 }
 
-/* Tells whether the shape of `from` broadcasts to that of `to`: aligned at the last axis, each size
- * equal or 1. */
+/* Tells whether `from` broadcasts to the shape of `to`: aligned at the last axis, each size of
+ * `from` equal or 1. */
 static bool mlc__broadcasts(const mlc_tensor *from, const mlc_tensor *to)
 {
     if (from->ndim > to->ndim) return false;
@@ -31438,8 +31438,9 @@ static void mlc__decimal_up(mlc__decimal *d)
 }
 
 /* The fewest digits that distinguish a number from its neighbours, by Dragon4: but at least `least`
- * and at most `most` digits after the point, where the digits are those of the exact value, rounded
- * half to even. The point is that of scientific notation, or the real one. bits is finite. */
+ * and at most `most` digits after the point, where the digits are the exact value's, rounded half
+ * to even. scientific: the point follows the first digit; else it is the real one. bits is
+ * finite. */
 static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific, int32_t least,
                                 int32_t most)
 {
@@ -32423,9 +32424,9 @@ static uint8_t *mlc__param_touched(const mlc__param *p)
                                                                                        : NULL;
 }
 
-/* Allocates the gradient of a base, uninitialised. That of a parameter comes with all others of its
- * flat block; that of a result is in the current scope, as backward frees it; that of a leaf, or of
- * a result of an outer tape, is in the scope of base, so that it lives as long as base. */
+/* Allocates the gradient of a base, uninitialised. A parameter's comes with all others of its flat
+ * block. A result's is in the current scope, as backward frees it. The gradient of a leaf, or of a
+ * result of an outer tape, is in the scope of base, so that it lives as long as base. */
 static mlc_status mlc__grad_alloc(mlc_tensor *base)
 {
     mlc__flat *flat = mlc__flat_of(base);
@@ -32534,8 +32535,8 @@ static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
 
 /* After nd's backward: frees the gradients of its outputs, which no older node reads, and takes
  * back its saves. With MLC_OP_INPLACE the output is also an older node's (the changed tensor, a
- * concat's result): its gradient has become that of the old values, or still has pieces to give,
- * and stays. */
+ * concat's result): its gradient now belongs to the old values, or still has pieces to give, and
+ * stays. */
 static void mlc__node_release(mlc_node *nd)
 {
     for (int i = 0; i < nd->n_out && !(nd->flags & MLC_OP_INPLACE); i++) {
@@ -32583,8 +32584,8 @@ static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
     }
 }
 
-/* After a failed backward: gradients from `from` back to `floor` may be incomplete. Those of leaves
- * become stale, those of results are freed, and parameters are marked half, so that their optimizer
+/* After a failed backward: gradients from `from` back to `floor` may be incomplete. A leaf's
+ * becomes stale, a result's is freed, and parameters are marked half, so that their optimizer
  * refuses its step: it could not tell a gradient that was lost from one that was never made. */
 static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
 {
@@ -32683,9 +32684,9 @@ MLC__APART mlc_status mlc__backward_check(mlc_ctx *ctx, const mlc_tensor *y, con
     return MLC_OK;
 }
 
-/* Backward from y. An error that stands is returned and nothing is done, as the loss may be part of
- * what failed. While it runs nothing is recorded, and denormals are flushed. The first call
- * installs the functions by which operations write gradients. */
+/* Backward from y. An error that stands is returned and nothing is done, as the failed operation
+ * may be part of the loss. While it runs nothing is recorded, and denormals are flushed. The first
+ * call installs the functions by which operations write gradients. */
 MLC_IMPL mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy)
 {
     static const mlc__backward_fns fns = { mlc__grad_open, mlc__sum_into };
@@ -34316,9 +34317,9 @@ static mlc_status mlc__out_of(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32
 }
 
 /* Checks that nd may change its input 0, and makes it the output. Without recording it may be any
- * memory that repeats no element. Recorded it must not be a leaf, a parameter or buffer, nor memory
- * that a tensor unknown to the tape shares: for those backward could not make the gradient of the
- * old values. */
+ * memory that repeats no element. Recorded it must not be a leaf that requires a gradient, a
+ * parameter or buffer, nor memory that a tensor unknown to the tape shares: the gradient of its old
+ * values would have no place, or others would read the new values unnoticed. */
 static mlc_status mlc__inplace_begin(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0];
@@ -34351,9 +34352,9 @@ static mlc_status mlc__inplace_fits(mlc_ctx *ctx, const mlc_node *nd)
 
 /* @@ IMPL.OPS.WHOLE -------------------------------------- arithmetic of integers
  * Arithmetic of i64 and i32 by one kernel in i64, modulo 2^bits of the dtype; no gradients. The
- * public functions are those of floats (mlc_add ..), which come here if their first input is no
- * float: mlc__arith1, mlc__arith2 and their in-place twins select a row of mlc__whole_rows. A
- * divisor of 0 is an error: the kernel writes it to the device's error word. */
+ * public functions of floats (mlc_add ..) come here if their first input is no float: mlc__arith1,
+ * mlc__arith2 and their in-place twins select a row of mlc__whole_rows. A divisor of 0 is an error:
+ * the kernel writes it to the device's error word. */
 
 /* Rows of mlc__whole_rows. _S: the second operand is a scalar. */
 typedef enum mlc__whole_op {
@@ -34650,7 +34651,7 @@ MLC__UNARY_OF(div_scalar, scalar, math, MATH_DIV_S, MATH_DIV_S, 0)
 MLC__UNARY_OF(pow_scalar, scalar, math, MATH_POW_S, MATH_POW_S_GRAD, 'x')
 MLC__UNARY_OF(rsub_scalar, scalar, math, MATH_RSUB_S, MAP_NEG, 0)
 MLC__UNARY_OF(clamp, clamp, math, MATH_CLAMP, MATH_CLAMP_GRAD, 'x')
-/* With a slope or alpha below 0 the sign of y does not tell the sign of x: these rows save x. */
+/* With a slope or alpha below 0, y > 0 does not tell whether x > 0: these rows save x. */
 MLC__UNARY_AS(leaky_relu_x, "leaky_relu", mlc__args_slope, math, MATH_LEAKY_RELU,
               MATH_LEAKY_RELU_GRAD, 'x')
 MLC__UNARY_AS(elu_x, "elu", mlc__args_alpha, math, MATH_ELU, MATH_ELU_X_GRAD, 'x')
@@ -34755,7 +34756,7 @@ MLC_IMPL mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi)
 #define MLC__SELU_SCALE 1.0507009873554804934
 #define MLC__SELU_ALPHA 1.6732632423543772848
 
-/* With a slope of 0 or more y and x have one sign, and y is saved. */
+/* With a slope of 0 or more, y > 0 exactly if x > 0, and y is saved. */
 MLC_IMPL mlc_tensor *mlc_leaky_relu(mlc_tensor *x, double slope)
 {
     return slope >= 0.0 ? MLC__UNARY_CALL(leaky_relu, slope, 0.0)
@@ -35382,8 +35383,8 @@ static mlc_status mlc__inplace_binary_forward(mlc_ctx *ctx, mlc_node *nd)
                     mlc__scalars_params(nd)->s, false);
 }
 
-/* b's gradient comes first, while the target's gradient is that of the new values; then the
- * target's becomes that of the old ones. */
+/* b's gradient comes first, while the target's gradient still belongs to the new values; then it is
+ * converted, in place, to the gradient of the old ones. */
 static mlc_status mlc__inplace_binary_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc__binary *f = mlc__inplace_row(nd)->binary;
@@ -35527,7 +35528,7 @@ MLC_IMPL mlc_tensor *mlc_elu_(mlc_tensor *x, double alpha)
 {
     return alpha >= 0.0 ? MLC__INPLACE_CALL(elu, alpha, 1.0) : MLC__INPLACE_CALL(elu_x, alpha, 1.0);
 }
-/* The scalars are those of mlc_selu. */
+/* The scalars of mlc_selu: the product of scale and alpha, and the scale. */
 MLC_IMPL mlc_tensor *mlc_selu_(mlc_tensor *x)
 {
     return MLC__INPLACE_CALL(selu, MLC__SELU_SCALE * MLC__SELU_ALPHA, MLC__SELU_SCALE);
@@ -35734,8 +35735,8 @@ static mlc_status mlc__copy__forward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__cast_into(ctx, nd->op->name, nd->in[0], nd->in[1]);
 }
 
-/* The gradient of x is also src's, summed if src was broadcast, and is added to it; after that x's
- * old values have none. */
+/* Adds the gradient of x to src's, summed if src was broadcast; after that x's old values have
+ * none. */
 static mlc_status mlc__copy__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor g, dsrc;
