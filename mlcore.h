@@ -9800,7 +9800,6 @@ struct mlc_ctx {
     mlc_node      *tape;               /* youngest node                                        */
     int64_t        recorded;           /* nodes                                                */
     mlc__tape      inner;              /* the innermost tape                                   */
-    uint64_t       seq;
     int32_t        no_grad;
     uint32_t       visit;              /* number of the last walk over parameters              */
     mlc__installed installed;
@@ -33777,7 +33776,9 @@ static mlc_status mlc__concat_record(mlc_tensor *const *list, int32_t n, int32_t
         s->axis = axis;
         s->start = start;
         s->out = out;
-        if ((nd->recorded || out->ctx->inner.traced) && !mlc__finish(nd)) return out->ctx->status;
+        const mlc__tape *tape = &out->ctx->inner;
+        if ((nd->recorded || tape->keep || tape->traced) && !mlc__finish(nd))
+            return out->ctx->status;
         for (int32_t e = 0; e < k; e++) start += in[e]->shape[axis];
     }
     return MLC_OK;

@@ -1052,6 +1052,20 @@ TEST(tape, a_tape_that_keeps_tells_what_was_computed)
     CHECK_OK(ctx);
 }
 
+TEST(tape, a_tape_that_keeps_has_joins_without_gradients)
+{
+    seen        s = {"", NULL};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(3, 2), 1, 0, 1), *two[2] = {x, x};
+    CHECK_EQ(mlc_tape_begin(ctx, true), MLC_OK);
+    mlc_tensor *y = mlc_neg(mlc_concat(two, 2, 0));
+    CHECK_EQ(mlc_tape_each(ctx, see, &s), MLC_OK);
+    CHECK_STR(s.text, "concat neg ");
+    CHECK(s.last == y);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK_OK(ctx);
+}
+
 TEST(tape, a_tape_may_end_in_a_deeper_scope)
 {
     mlc_ctx    *ctx = test_ctx();
