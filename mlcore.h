@@ -11433,6 +11433,8 @@ MLC__V_AT T MLC__V(sub)(T x, T y) { return x - y; }
 MLC__V_AT T MLC__V(mul)(T x, T y) { return x * y; }
 MLC__V_AT T MLC__V(mad)(T x, T y, T z) { return MLC__F(mlc__mad)(x, y, z, MLC__FUSES); }
 MLC__V_AT T MLC__V(max)(T x, T y) { return x > y ? x : y; }
+MLC__V_AT bool MLC__V(less)(T x, T y) { return x < y; }
+MLC__V_AT T MLC__V(pick)(bool m, T x, T y) { return MLC__F(mlc__pick)(m, x, y); }
 MLC__V_AT T MLC__V(from)(T x, int64_t l) { return l > 0 ? 0 : x; }
 MLC__V_AT int MLC__V(nan)(T x) { return x != x; }
 MLC__V_AT T MLC__V(most)(T x) { return x; }
@@ -11452,8 +11454,6 @@ typedef bool     mlc__m_scalar;
 MLC__S_OF(float, v, div, (float x, float y), x / y)
 MLC__S_OF(float, v, min, (float x, float y), x < y ? x : y)
 MLC__S_OF(float, v, sqrt, (float x), sqrtf(x))
-MLC__S_OF(bool, v, less, (float x, float y), x < y)
-MLC__S_OF(float, v, pick, (bool m, float x, float y), mlc__pick_f32(m, x, y))
 MLC__S_OF(uint32_t, i, set, (uint32_t x), x)
 MLC__S_OF(uint32_t, i, bits, (float x), mlc__bits_f32(x))
 MLC__S_OF(float, v, of_bits, (uint32_t x), mlc__f32_bits(x))
@@ -11908,68 +11908,6 @@ MLC__LEVEL_END
  * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
  * were measured against long double over all or 2^24 sampled floats. */
 
-/* Four values that go through a chain of steps in lockstep: one alone waits for its own results
- * most of the time, as processors do not look far enough ahead to find the next one. */
-typedef struct mlc__four_f32 { float a, b, c, d; } mlc__four_f32;
-typedef struct mlc__four_f64 { double a, b, c, d; } mlc__four_f64;
-
-MLC__BODY mlc__four_f32 mlc__mad4_f32(mlc__four_f32 x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
-{
-    const mlc__four_f32 sum = { mlc__mad_f32(x.a, y.a, z.a, fused),
-                                mlc__mad_f32(x.b, y.b, z.b, fused),
-                                mlc__mad_f32(x.c, y.c, z.c, fused),
-                                mlc__mad_f32(x.d, y.d, z.d, fused) };
-    return sum;
-}
-/* x y + z, where x or z is one number */
-MLC__BODY mlc__four_f32 mlc__axpy4_f32(float x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
-{
-    const mlc__four_f32 x4 = { x, x, x, x };
-    return mlc__mad4_f32(x4, y, z, fused);
-}
-MLC__BODY mlc__four_f32 mlc__step4_f32(mlc__four_f32 x, mlc__four_f32 y, float z, bool fused)
-{
-    const mlc__four_f32 z4 = { z, z, z, z };
-    return mlc__mad4_f32(x, y, z4, fused);
-}
-
-/* As MLC__V(exp), of four. */
-MLC__BODY mlc__four_f32 mlc__exp_lanes_f32(mlc__four_f32 x, bool fused)
-{
-    const float big = 12582912.0f;
-    const mlc__four_f32 log2e = { 1.44269504f, 1.44269504f, 1.44269504f, 1.44269504f };
-    const mlc__four_f32 c4 = { 0.00138194906f, 0.00138194906f, 0.00138194906f, 0.00138194906f };
-    const mlc__four_f32 z = mlc__step4_f32(x, log2e, big, fused);
-    const mlc__four_f32 n = { z.a - big, z.b - big, z.c - big, z.d - big };
-    mlc__four_f32 r = mlc__axpy4_f32(-0.693359375f, n, x, fused);
-    r = mlc__axpy4_f32(2.12194440e-4f, n, r, fused);
-    mlc__four_f32 p = mlc__step4_f32(c4, r, 0.0083686905f, fused);
-    p = mlc__step4_f32(p, r, 0.041668281f, fused);
-    p = mlc__step4_f32(p, r, 0.166665211f, fused);
-    p = mlc__step4_f32(p, r, 0.49999994f, fused);
-    const mlc__four_f32 s = { p.a * r.a, p.b * r.b, p.c * r.c, p.d * r.d };
-    p = mlc__mad4_f32(s, r, r, fused);
-    const mlc__four_f32 y = { mlc__v_scale_scalar(p.a + 1.0f, z.a, x.a),
-                              mlc__v_scale_scalar(p.b + 1.0f, z.b, x.b),
-                              mlc__v_scale_scalar(p.c + 1.0f, z.c, x.c),
-                              mlc__v_scale_scalar(p.d + 1.0f, z.d, x.d) };
-    return y;
-}
-
-MLC__BODY float mlc__exp_low_f32(float x, bool fused)
-{
-    const mlc__four_f32 x4 = { x, 0.0f, 0.0f, 0.0f };
-    return MLC__COMPACT ? mlc__v_exp_scalar(x) : mlc__exp_lanes_f32(x4, fused).a;
-}
-
-MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
-{
-    if (!MLC__COMPACT) return mlc__exp_lanes_f32(x, fused);
-    const mlc__four_f32 y = { mlc__v_exp_scalar(x.a), mlc__v_exp_scalar(x.b),
-                              mlc__v_exp_scalar(x.c), mlc__v_exp_scalar(x.d) };
-    return y;
-}
-
 MLC__BODY float mlc__exp_f32(float x) { return mlc__v_exp_any_scalar(x); }
 MLC__BODY float mlc__tanh_f32(float x) { return mlc__v_tanh_scalar(x); }
 MLC__BODY float mlc__sigmoid_f32(float x) { return mlc__v_sigmoid_scalar(x); }
@@ -12416,14 +12354,6 @@ MLC__BODY double mlc__exp_f64(double x)
     return mlc__pick_f64(x < -745.1332191019412, 0.0, y);
 }
 
-MLC__BODY double mlc__exp_low_f64(double x, bool fused) { (void)fused; return mlc__exp_f64(x); }
-MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
-{
-    const mlc__four_f64 y = { mlc__exp_f64(x.a), mlc__exp_f64(x.b), mlc__exp_f64(x.c),
-                              mlc__exp_f64(x.d) };
-    (void)fused;
-    return y;
-}
 #endif /* MLC__ONCE */
 #if MLC__BY_ROW64
 MLC__V_AT double MLC__V(exp)(double x) { return mlc__exp_f64(x); }
@@ -28774,20 +28704,16 @@ MLC__LEVEL_KERNELS
 #define MLC__CTC_PAD   16
 #define MLC__CTC_WIDE(n) (2 * (n) + MLC__CTC_PAD)
 
-/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
- * of a logarithm. Max error 2 ulp. */
-MLC__BODY float mlc__ctc_log1p_f32(float x, bool fused)
+/* log(e^a + e^b) */
+MLC__BODY double mlc__ctc_either_f64(double a, double b)
 {
-    const float s = x / (x + 2.0f), z = s * s, y = s + s;
-    float p = mlc__mad_f32(0.140122324f, z, 0.139995694f, fused);
-    p = mlc__mad_f32(p, z, 0.200108498f, fused);
-    p = mlc__mad_f32(p, z, 0.333332062f, fused);
-    return mlc__mad_f32(y, z * p, y, fused);
+    const double hi = mlc__pick_f64(a > b, a, b), lo = mlc__pick_f64(a > b, b, a);
+    const double x = mlc__pick_f64(lo == -MLC__INF, 0.0, mlc__exp_f64(lo - hi));
+    return hi + mlc__log_f64(1.0 + x);
 }
-MLC__BODY double mlc__ctc_log1p_f64(double x, bool fused)
+MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
 {
-    (void)fused;
-    return mlc__log_f64(1.0 + x);
+    return mlc__ctc_either_f64(a, b);
 }
 
 typedef struct mlc__ctc_fns {
@@ -28796,115 +28722,105 @@ typedef struct mlc__ctc_fns {
     double (*posterior)(void *to, const void *alpha, const void *beta, const void *x, int64_t n,
                         double blank, double less);
 } mlc__ctc_fns;
-
-MLC__SEAM double mlc__ctc_either(double a, double b);        /* read with f64                   */
+#if !MLC__ALL_FLOATS
+#define mlc__ctc_fns_scalar_f64 mlc__ctc_fns_scalar
+#endif
 #endif /* MLC__ONCE */
 
-/* -- text over T: read for f32 and f64 -- */
+/* -- text over T and vectors of it: read for each level, and once for f64 -- */
 
-#if MLC__BY_FLOAT
-MLC__LEVEL_KERNELS
-#define T MLC__T
+#if MLC__BY_LEVEL || MLC__READING == MLC__READING_ROW64
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define T       MLC__ELEM
+#define V       MLC__N(v)
 
-/* either: log(e^a + e^b). step: the next row and its largest value, from one to whose states their
- * classes x (of labels) and blank belong. after: 1 where a label follows another one without a
- * blank. posterior: probabilities of labels, and the sum of those of blanks. */
-MLC__BODY T MLC__F(mlc__ctc_either)(T a, T b, bool fused)
+#if MLC__BY_LEVEL
+/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
+ * of a logarithm. Max error 2 ulp. */
+MLC__V_AT V MLC__V(ctc_log1p)(V x)
 {
-    const T hi = MLC__F(mlc__pick)(a > b, a, b), lo = MLC__F(mlc__pick)(a > b, b, a);
-    const T e = MLC__F(mlc__exp_low)(lo - hi, fused);
-    const T x = MLC__F(mlc__pick)(lo == (T)-MLC__INF, (T)0, e);
-    return hi + MLC__F(mlc__ctc_log1p)(x, fused);
+    const V s = MLC__V(div)(x, MLC__V(add)(x, MLC__V(set)(2.0f)));
+    const V z = MLC__V(mul)(s, s), y = MLC__V(add)(s, s);
+    V p = MLC__V(mad)(MLC__V(set)(0.140122324f), z, MLC__V(set)(0.139995694f));
+    p = MLC__V(mad)(p, z, MLC__V(set)(0.200108498f));
+    p = MLC__V(mad)(p, z, MLC__V(set)(0.333332062f));
+    return MLC__V(mad)(y, MLC__V(mul)(z, p), y);
 }
-MLC__BODY double MLC__F(mlc__ctc_step)(bool fused, void *to, const void *from, const void *x,
-                                       const void *after, int64_t n, double blank, double less,
-                                       bool back)
+#endif
+
+MLC__V_AT V MLC__V(ctc_either)(V a, V b)
+{
+#if MLC__BY_LEVEL
+    const V hi = MLC__V(max)(a, b), lo = MLC__V(min)(b, a);
+    const V e = MLC__V(exp)(MLC__V(sub)(lo, hi));
+    const V x = MLC__V(pick)(MLC__V(less)(lo, MLC__V(set)(-FLT_MAX)), MLC__V(set)(0.0f), e);
+    return MLC__V(add)(hi, MLC__V(ctc_log1p)(x));
+#else
+    return mlc__ctc_either_f64(a, b);
+#endif
+}
+
+/* The next row and its largest value, from one to whose states their classes x (of labels) and
+ * blank belong. after: 1 where a label follows another one without a blank. */
+MLC__AT static double MLC__N(ctc_step)(void *to, const void *from, const void *x, const void *after,
+                                       int64_t n, double blank, double less, bool back)
 {
     const int own = back ? 0 : 1;
     const T *B = MLC__CAST(const T *, from), *L = B + n, *e = MLC__CAST(const T *, x);
-    const T *skip = MLC__CAST(const T *, after), by = (T)blank, m = (T)less;
-    T *o = MLC__CAST(T *, to), *q = o + n + own, lane[16], most = (T)-MLC__INF;
-    for (int l = 0; l < 16; l++) lane[l] = most;
-    o[n] = o[2 * n] = most;
+    const T *skip = MLC__CAST(const T *, after);
+    T *o = MLC__CAST(T *, to), *q = o + n + own, all = (T)-MLC__INF;
+    const V by = MLC__V(set)((T)blank), m = MLC__V(set)((T)less), zero = MLC__V(set)(0);
+    V most[MLC__D_SUM];
+    MLC__BY_LANE most[MLC__LANE] = MLC__V(set)(all);
+    o[n] = o[2 * n] = all;
     for (int64_t i = 0; i < n; i += 16)
-        MLC__ROLLED for (int l = 0; l < 16; l++) {
-            const int64_t k = i + l;
-            const T stay = (L[k + own] - m) + e[k + own], b = (B[k] - m) + by;
-            const T side = (L[k + 1 - own] - m) + e[k + 1 - own];
-            const T u = MLC__F(mlc__ctc_either)(b, side, fused);
-            const T v = MLC__F(mlc__ctc_either)(
-                stay, MLC__F(mlc__pick)(skip[k] > (T)0, u, b), fused);
-            const T w = MLC__F(mlc__pick)(u > v, u, v);
-            o[k] = u;
-            q[k] = v;
-            lane[l] = MLC__F(mlc__pick)(w > lane[l], w, lane[l]);
+        MLC__BY_LANE {
+            const int64_t k = i + MLC__LANE, a = k + own, c = k + 1 - own;
+            const V stay = MLC__V(add)(MLC__V(sub)(MLC__V(load)(L + a), m), MLC__V(load)(e + a));
+            const V side = MLC__V(add)(MLC__V(sub)(MLC__V(load)(L + c), m), MLC__V(load)(e + c));
+            const V b = MLC__V(add)(MLC__V(sub)(MLC__V(load)(B + k), m), by);
+            const V u = MLC__V(ctc_either)(b, side);
+            const V v = MLC__V(ctc_either)(
+                stay, MLC__V(pick)(MLC__V(less)(zero, MLC__V(load)(skip + k)), u, b));
+            MLC__V(put)(o + k, u);
+            MLC__V(put)(q + k, v);
+            most[MLC__LANE] = MLC__V(max)(MLC__V(max)(u, v), most[MLC__LANE]);
         }
-    for (int l = 0; l < 16; l++) if (lane[l] > most) most = lane[l];
-    return (double)most;
+    for (int l = 0; l < MLC__D_SUM; l++) {
+        const T largest = MLC__V(most)(most[l]);
+        if (largest > all) all = largest;
+    }
+    return (double)all;
 }
-MLC__BODY double MLC__F(mlc__ctc_posterior)(bool fused, void *to, const void *alpha,
-                                            const void *beta, const void *x, int64_t n,
-                                            double blank, double less)
+
+/* Probabilities of labels, and the sum of those of blanks. */
+MLC__AT static double MLC__N(ctc_posterior)(void *to, const void *alpha, const void *beta,
+                                            const void *x, int64_t n, double blank, double less)
 {
     const T *B = MLC__CAST(const T *, alpha), *L = B + n;
-    const T *C = MLC__CAST(const T *, beta), *M = C + n;
-    const T *e = MLC__CAST(const T *, x), by = (T)(blank - less), m = (T)less;
-    T *o = MLC__CAST(T *, to), lane[16];
+    const T *C = MLC__CAST(const T *, beta), *M = C + n, *e = MLC__CAST(const T *, x);
+    const V by = MLC__V(set)((T)(blank - less)), m = MLC__V(set)((T)less);
+    T *o = MLC__CAST(T *, to);
+    V lane[MLC__D_SUM];
     double sum = 0.0;
-    for (int l = 0; l < 16; l++) lane[l] = (T)0;
+    MLC__BY_LANE lane[MLC__LANE] = MLC__V(set)(0);
     for (int64_t i = 0; i < n; i += 16)
-        MLC__ROLLED for (int l = 0; l < 16; l++) {
-            const int64_t k = i + l;
-            o[k] = MLC__F(mlc__exp_low)((L[k] + M[k]) + (e[k] - m), fused);
-            lane[l] += MLC__F(mlc__exp_low)((B[k] + C[k]) + by, fused);
+        MLC__BY_LANE {
+            const int64_t k = i + MLC__LANE;
+            const V l = MLC__V(add)(MLC__V(load)(L + k), MLC__V(load)(M + k));
+            const V b = MLC__V(add)(MLC__V(load)(B + k), MLC__V(load)(C + k));
+            MLC__V(put)(o + k, MLC__V(exp)(MLC__V(add)(l, MLC__V(sub)(MLC__V(load)(e + k), m))));
+            lane[MLC__LANE] = MLC__V(add)(lane[MLC__LANE], MLC__V(exp)(MLC__V(add)(b, by)));
         }
-    for (int l = 0; l < 16; l++) sum += (double)lane[l];
+    for (int l = 0; l < MLC__D_SUM; l++) sum = MLC__V(few)(sum, lane[l], 16);
     return sum;
 }
+static const mlc__ctc_fns MLC__N(ctc_fns) = { MLC__N(ctc_step), MLC__N(ctc_posterior) };
 
-#undef T
-MLC__LEVEL_END
-#endif
-
-/* -- kernels of a level; those of f64, for gradient checks, of one -- */
-
-#if MLC__BY_LEVEL
-MLC__LEVEL_KERNELS
-#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
-
-MLC__AT static double MLC__N(ctc_step_f32)(void *to, const void *from, const void *x,
-                                           const void *after, int64_t n, double blank, double less,
-                                           bool back)
-{
-    return mlc__ctc_step_f32(MLC__FUSES, to, from, x, after, n, blank, less, back);
-}
-MLC__AT static double MLC__N(ctc_posterior_f32)(void *to, const void *alpha, const void *beta,
-                                                const void *x, int64_t n, double blank, double less)
-{
-    return mlc__ctc_posterior_f32(MLC__FUSES, to, alpha, beta, x, n, blank, less);
-}
-#if MLC__READING == MLC__READING_SCALAR
-MLC__AT static double MLC__N(ctc_step_f64)(void *to, const void *from, const void *x,
-                                           const void *after, int64_t n, double blank, double less,
-                                           bool back)
-{
-    return mlc__ctc_step_f64(MLC__FUSES, to, from, x, after, n, blank, less, back);
-}
-MLC__AT static double MLC__N(ctc_posterior_f64)(void *to, const void *alpha, const void *beta,
-                                                const void *x, int64_t n, double blank, double less)
-{
-    return mlc__ctc_posterior_f64(MLC__FUSES, to, alpha, beta, x, n, blank, less);
-}
-MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
-{
-    return mlc__ctc_either_f64(a, b, false);
-}
-#endif
-/* f32, f64 */
-static const mlc__ctc_fns MLC__N(ctc_fns)[2] = {
-    { MLC__N(ctc_step_f32), MLC__N(ctc_posterior_f32) },
-    { MLC__OTHER(mlc__ctc_step_f64_scalar), MLC__OTHER(mlc__ctc_posterior_f64_scalar) } };
 #undef MLC__AT
+#undef T
+#undef V
 MLC__LEVEL_END
 #endif
 
@@ -28935,7 +28851,7 @@ static void mlc__ctc_plan(mlc__ctc_job *j, const struct mlc_k_ctc *a, const mlc_
 {
     const int64_t s = mlc__min(a->s, a->t);                /* of a target that can be read     */
     j->a = a;
-    j->f = f ? &f[mlc__f64(a->dtype)] : NULL;
+    j->f = f;
     j->loss = MLC__CAST(double *, a->workspace);
     j->n = (int64_t)mlc__round_up((size_t)s + 1, 16);
     j->size = (int64_t)mlc_dtype_bytes(a->dtype);
@@ -29170,7 +29086,10 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 }
 
 #define MLC__CPU_ctc(K, isa, level) \
-    K##_isa(ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), mlc__k_ctc_workspace)
+    K##_isa(ctc, isa, level, \
+            mlc__ctc_run(dev, a, mlc__f64(a->dtype) ? MLC__OTHER(&mlc__ctc_fns_scalar_f64) \
+                                                    : &mlc__ctc_fns_##isa), \
+            mlc__k_ctc_workspace)
 #endif /* MLC__ONCE */
 #else
 #define MLC__CPU_ctc(K, isa, level) K##_none(ctc, isa, level, NULL, NULL)
