@@ -2925,7 +2925,7 @@ typedef struct mlc_attention_desc {
                                        /* scores, with a gradient. Broadcasts to [b,h,t,s]     */
     mlc_tensor *key_lengths;           /* i64 [b]: row of the batch sees keys j < its length   */
     mlc_tensor *alibi;                 /* f32 [h]: -slope |i + s - t - j| is added to scores   */
-    mlc_tensor *q_offsets, *k_offsets; /* i64 [n+1], b is 1: packed sequences, of which number */
+    mlc_tensor *q_offsets, *numbersfsets; /* i64 [n+1], b is 1: packed sequences, of which number */
                                        /* z has rows q_offsets[z] to q_offsets[z+1], and keys  */
                                        /* likewise, and i, j, t, s of its own; k NULL: as q    */
 } mlc_attention_desc;
@@ -7138,12 +7138,12 @@ struct mlc_k_attention {
     const int64_t *lengths;            /* NULL, or [b]: keys that are there                    */
     const float *alibi;                /* NULL, or [h]                                         */
     int64_t     sequences;             /* with offsets [sequences + 1] of rows and keys, and a */
-    const int64_t *q_offsets, *k_offsets;          /* b of 1; NULL: all are one                */
+    const int64_t *q_offsets, *numbersfsets;          /* b of 1; NULL: all are one                */
     double      drop;                  /* probability; 0: none                                 */
     uint64_t    drop_seed, drop_stream;
     const uint64_t *drop_base;         /* stream_base of struct mlc_k_random                   */
     int64_t     bad_length, bad_offset;            /* what goes to error[0] of each            */
-    int64_t    *error;                 /* {kind, place, value, limit}; of k_offsets -1 - place */
+    int64_t    *error;                 /* {kind, place, value, limit}; of numbersfsets -1 - place */
     void       *workspace; size_t workspace_bytes;
 };
 /* Gradients of those that are not NULL; their memory is apart. */
@@ -9076,17 +9076,21 @@ typedef struct mlc__half_fns {
     void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
 } mlc__half_fns;
 
-/* Updates elements from .. from + n of a run; u: NULL, but see MLC__RULES. */
-typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
+/* Updates elements from .. from + n of a run, by numbers k; out: NULL, or takes their updates. */
+typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, const double *k, int64_t from,
+                              int64_t n, void *out);
 
 struct mlc__norms;
 
 /* A rule, by level: its constructor names it, so that a program links the rules that it uses. */
 struct mlc_rule_fns {
     void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
+    void (*numbers)(const double *coefs, const struct mlc_step_state *s, double *k);
+                                       /* NULL: those of the step                              */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
     const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
+    const struct mlc_rule_fns *(*form)(const struct mlc_k_optim *a);       /* NULL: this one    */
 };
 
 #if !(MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK)
@@ -17894,14 +17898,14 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
 }
 
 /* A block of a side in the hands of a thread: as it lies, or packed. */
-typedef struct mlc__block_of {
+typedef struct mlc__blocnumbers {
     const mlc__side *s;
     const void      *raw, *packed;
     int64_t          n, depth, cells;  /* cells of a row or column in the pack                  */
-} mlc__block_of;
+} mlc__blocnumbers;
 
 /* Step p of panel [r, r + width) of a block, and its strides in cells. */
-static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
+static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__blocnumbers *b, int64_t r,
                                  int64_t width, int64_t p, int64_t *minor, int64_t *major)
 {
     const mlc__side *s = b->s;
@@ -17919,13 +17923,13 @@ static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b,
 
 /* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
  * already: tag is what it holds. */
-static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
+static mlc__blocnumbers mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
                                     int64_t *tag, int64_t batch, int64_t i)
 {
     const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
     const int64_t own_of = mlc__batch_bits(s->batch) ? batch : 0;
     const int64_t key = (j->k0 * mlc__batches(j->g) + own_of) * s->blocks + i;
-    mlc__block_of b;
+    mlc__blocnumbers b;
     b.s = s;
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
@@ -18016,7 +18020,7 @@ MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, con
  * tile. */
 typedef struct mlc__strip {
     const mlc__gemm_job *j;
-    const mlc__block_of *a, *b;
+    const mlc__blocnumbers *a, *b;
     int64_t  at, row, col;             /* where the blocks begin in c                            */
     int64_t  x, n, p;                  /* columns of b's block; where the block of k begins      */
     int64_t  panels;                   /* of a                                                   */
@@ -18164,8 +18168,8 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t row = mlc__side_block(&j->a, ia), col = mlc__side_block(&j->b, ib);
     char *own = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
     int64_t *tag = MLC__CAST(int64_t *, (void *)own);
-    const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
-    const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
+    const mlc__blocnumbers a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
+    const mlc__blocnumbers b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
     const mlc__form *form = j->f->form;
     mlc__strip s;
     memset(&s, 0, sizeof s);
@@ -24182,195 +24186,151 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * before one is written, as the arrays may lie at equal offsets in their pages, where the
  * processor takes a read for one of what was just written. */
 
-/* Every rule once: name and text, of which mlc__NAME_f32_ISA, mlc__NAME_f64 and mlc__rule_NAME are
- * made, its bias corrections and its norms; in the order of mlc_rule. The text of one with norms
- * makes two passes: if u is not NULL it takes the update of the elements, and nothing else is
- * written. */
-#define MLC__RULES(X, isa) \
-    X(sgd, SGD_TEXT, NULL, NULL, isa) X(adam, ADAM_TEXT, mlc__adam_correct, NULL, isa) \
-    X(lamb, LAMB_TEXT, mlc__adam_correct, &mlc__lamb_norms, isa) \
-    X(lars, LARS_TEXT, NULL, &mlc__lars_norms, isa)
+/* Rules that devices have texts of their own for, in the form of MLC_ELEMENT_RULES, but that k is
+ * made by the kernel. The order of operations is PyTorch's. */
+#define MLC__SGD_RULES(R, F, x_) \
+    R(x_, SGD, sgd, 1, \
+      k[0] = s->weight_decay; \
+      k[1] = s->first ? 0.0 : h[0]; \
+      k[2] = s->first ? 1.0 : 1.0 - h[1]; \
+      k[3] = s->lr; \
+      k[4] = h[0];, \
+      m = k[1] * m + k[2] * (d + k[0] * x); \
+      x = x - k[3] * m;) \
+    R(x_, SGD, sgd_nesterov, 1, , \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e; \
+      x = x - k[3] * (e + k[4] * m);) \
+    R(x_, SGD, sgd_bare, 0, , \
+      x = x - k[3] * (d + k[0] * x);)
+/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is k[6]
+ * m/(sqrt v k[7] + eps). Moments of gradients that stay 0 become 0: written m + k[3] (e - m), m
+ * would stop at the last number of which k[3] times it is not flushed. */
+#define MLC__ADAM_RULE(R, F, x_) \
+    R(x_, ADAM, adam, 2, \
+      MLC__MOMENTS \
+      k[6] = s->lr / s->bias1; \
+      k[7] = 1.0 / sqrt(s->bias2); \
+      k[8] = h[2];, \
+      MLC__MOMENTS_STEP \
+      x = k[0] * x - k[6] * (m / (F(sqrt)(v) * k[7] + k[8]));)
+/* A rule with norms has two: what is written to u, and the step, whose ratio is known by then.
+ * LAMB: u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u. LARS: u = g, m = momentum m + lr ratio
+ * (g + decay p), p -= m. */
+#define MLC__LAMB_UPDATE(F) \
+    m = k[0] * m + k[1] * d; \
+    v = k[2] * v + k[3] * d * d; \
+    const T update = k[4] * (m / (F(sqrt)(v) * k[5] + k[6])) + k[7] * x;
+#define MLC__NORM_RULES(R, F, x_) \
+    R(x_, LAMB, lamb, 2, \
+      MLC__BETAS(0, h[0]) \
+      MLC__BETAS(2, h[1]) \
+      k[4] = 1.0 / s->bias1; \
+      k[5] = 1.0 / sqrt(s->bias2); \
+      k[6] = h[2]; \
+      k[7] = s->weight_decay; \
+      k[8] = s->lr * s->ratio;, \
+      MLC__LAMB_UPDATE(F) \
+      x = x - k[8] * update;) \
+    R(x_, LAMB, lamb_update, 2u, , \
+      MLC__LAMB_UPDATE(F) \
+      x = update;) \
+    R(x_, LARS, lars, 1, \
+      k[0] = h[0]; \
+      k[1] = s->lr * s->ratio; \
+      k[2] = s->weight_decay;, \
+      m = k[0] * m + k[1] * (d + k[2] * x); \
+      x = x - m;) \
+    R(x_, LARS, lars_update, 0u, , \
+      (void)k; \
+      x = d;)
+#define MLC__OWN_RULES(R, F, x_) \
+    MLC__SGD_RULES(R, F, x_) MLC__ADAM_RULE(R, F, x_) MLC__NORM_RULES(R, F, x_)
 
-/* g is read once. Order of operations as PyTorch's. */
-#define MLC__SGD_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->coefs[0]; \
-    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->coefs[1]); \
-    const T kept = a->step->first ? (T)0 : mom, scale = (T)a->step->grad_scale; \
-    if (!a->n_state) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
-        return; \
-    } \
-    const bool nesterov = a->coefs[2] != 0.0; \
-    T *m = MLC__CAST(T *, a->state[0]) + from; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T old = p[i], d = scale * g[i] + wd * old, b = kept * m[i] + fresh * d; \
-        m[i] = b; \
-        p[i] = old - lr * (nesterov ? d + mom * b : b); \
-    }
-
-#define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
-
-/* A text for each element i; SOON before each line. */
-#define MLC__RULE_LOOP(SOON, ...) \
-    int64_t at = 0; \
-    for (; at + MLC__RULE_LANES <= n; at += MLC__RULE_LANES) { \
-        SOON \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
-    } \
-    for (int64_t i = at; i < n; i++) { \
-        __asm__ volatile("");          /* few elements: not worth vectors */ \
-        __VA_ARGS__ \
-    }
-
-/* Four lines on: hardware fetches ahead by itself, but from main memory a tenth is won. An address
- * past the end of an array does no harm. */
+/* Four lines on, where there are two states or more: hardware fetches ahead by itself, but of four
+ * arrays in main memory a tenth is won. An address past the end of an array does no harm. */
 #define MLC__SOON(x, i) \
-    __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256))
+    __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256));
 
-#define MLC__MOMENTS_SOON \
-    MLC__SOON(p, at); \
-    MLC__SOON(g, at); \
-    MLC__SOON(m, at); \
-    MLC__SOON(v, at);
-
-/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is rate
- * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. Moments of
- * gradients that stay 0 become 0: written m + c1 (d - m), m would stop at the last number of which
- * c1 times it is not flushed. */
-#define MLC__ADAM_ONE(T, ROOT) \
-    const T old = p[i], d = scale * g[i] + couple * old; \
-    const T mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
-    m[i] = mi; \
-    v[i] = vi; \
-    p[i] = shrink * old - rate * (mi / (ROOT(vi) * root + eps));
-#define MLC__ADAM_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    T *v = MLC__CAST(T *, a->state[1]) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_step_state s = *a->step; \
-    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
-    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]); \
-    const bool decoupled = a->coefs[3] != 0.0; \
-    const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
-    const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr / s.bias1), eps = (T)a->coefs[2], root = (T)(1.0 / sqrt(s.bias2)); \
-    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__ADAM_ONE(T, ROOT))
-
-/* u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u: mi and vi are the moments of Adam. */
-#define MLC__LAMB_ONE(T, ROOT) \
-    const T old = p[i], d = scale * g[i], mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
-    const T update = unbias * (mi / (ROOT(vi) * root + eps)) + decay * old;
-#define MLC__LAMB_UPDATE(T, ROOT) \
-    MLC__LAMB_ONE(T, ROOT) \
-    to[i] = update;
-#define MLC__LAMB_STEP(T, ROOT) \
-    MLC__LAMB_ONE(T, ROOT) \
-    m[i] = mi; \
-    v[i] = vi; \
-    p[i] = old - rate * update;
-#define MLC__LAMB_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    T *v = MLC__CAST(T *, a->state[1]) + from, *to = MLC__CAST(T *, u); \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_step_state s = *a->step; \
-    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
-    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]), eps = (T)a->coefs[2]; \
-    const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
-    const T unbias = (T)(1.0 / s.bias1), root = (T)(1.0 / sqrt(s.bias2)); \
-    if (to) { \
-        MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_UPDATE(T, ROOT)) \
-        return; \
-    } \
-    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_STEP(T, ROOT))
-
-/* v = momentum v + lr ratio (g + decay p), p -= v; the update alone is g. */
-#define MLC__LARS_SOON MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(m, at);
-#define MLC__LARS_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    T *to = MLC__CAST(T *, u); \
-    const struct mlc_step_state s = *a->step; \
-    const T momentum = (T)a->coefs[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr * s.ratio); \
-    if (to) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = scale * g[i]; \
-        return; \
-    } \
-    MLC__RULE_LOOP(MLC__LARS_SOON, \
-                   const T old = p[i]; \
-                   const T vi = momentum * m[i] + rate * (scale * g[i] + decay * old); \
-                   m[i] = vi; \
-                   p[i] = old - vi;)
-
-#define MLC__RULE_BODY(name, TEXT, correct, norms, isa) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                          void *u) \
-    { (void)u; MLC__##TEXT(float, sqrtf) } \
-    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *u) \
-    { (void)u; MLC__##TEXT(double, sqrt) }
-MLC__RULES(MLC__RULE_BODY, any)
-
-/* Rules of MLC_ELEMENT_RULES: arrays, and what is read and written of element i, by the number of
- * states. */
-#define MLC__ARRAYS_1(T) T *pm = MLC__CAST(T *, a->state[0]) + from;
-#define MLC__ARRAYS_2(T) MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
-#define MLC__ARRAYS_3(T) MLC__ARRAYS_2(T) T *pw = MLC__CAST(T *, a->state[2]) + from;
-#define MLC__ARRAYS_SOON_1 MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(pm, at);
-#define MLC__ARRAYS_SOON_2 MLC__ARRAYS_SOON_1 MLC__SOON(pv, at);
-#define MLC__ARRAYS_SOON_3 MLC__ARRAYS_SOON_2 MLC__SOON(pw, at);
-#define MLC__ARRAYS_GET_1(T) T m = pm[i];
-#define MLC__ARRAYS_GET_2(T) MLC__ARRAYS_GET_1(T) T v = pv[i];
-#define MLC__ARRAYS_GET_3(T) MLC__ARRAYS_GET_2(T) T w = pw[i];
-#define MLC__ARRAYS_PUT_1 pm[i] = m;
-#define MLC__ARRAYS_PUT_2 MLC__ARRAYS_PUT_1 pv[i] = v;
-#define MLC__ARRAYS_PUT_3 MLC__ARRAYS_PUT_2 pw[i] = w;
+/* Arrays, and what is read and written of element i, by the number of states; u: x is written to
+ * out, nothing else is. */
+#define MLC__ARRAYS_0(T)
+#define MLC__ARRAYS_1(T)  T *pm = MLC__CAST(T *, a->state[0]) + from;
+#define MLC__ARRAYS_2(T)  MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
+#define MLC__ARRAYS_3(T)  MLC__ARRAYS_2(T) T *pw = MLC__CAST(T *, a->state[2]) + from;
+#define MLC__ARRAYS_0u(T) T *pu = MLC__CAST(T *, out);
+#define MLC__ARRAYS_2u(T) MLC__ARRAYS_2(T) MLC__ARRAYS_0u(T)
+#define MLC__ARRAYS_SOON_0
+#define MLC__ARRAYS_SOON_1
+#define MLC__ARRAYS_SOON_2  MLC__SOON(p, at) MLC__SOON(g, at) MLC__SOON(pm, at) MLC__SOON(pv, at)
+#define MLC__ARRAYS_SOON_3  MLC__ARRAYS_SOON_2 MLC__SOON(pw, at)
+#define MLC__ARRAYS_SOON_0u
+#define MLC__ARRAYS_SOON_2u MLC__ARRAYS_SOON_2
+#define MLC__ARRAYS_GET_0(T)
+#define MLC__ARRAYS_GET_1(T)  T m = pm[i];
+#define MLC__ARRAYS_GET_2(T)  MLC__ARRAYS_GET_1(T) T v = pv[i];
+#define MLC__ARRAYS_GET_3(T)  MLC__ARRAYS_GET_2(T) T w = pw[i];
+#define MLC__ARRAYS_GET_0u(T)
+#define MLC__ARRAYS_GET_2u(T) MLC__ARRAYS_GET_2(T)
+#define MLC__ARRAYS_PUT_0  p[i] = x;
+#define MLC__ARRAYS_PUT_1  pm[i] = m; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_2  pm[i] = m; pv[i] = v; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_3  pm[i] = m; pv[i] = v; pw[i] = w; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_0u pu[i] = x;
+#define MLC__ARRAYS_PUT_2u MLC__ARRAYS_PUT_0u
 #define MLC__ELEMENT_TEXT(T, states, LOOP, ...) \
     T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     MLC__ARRAYS_##states(T) \
     const T scale = (T)a->step->grad_scale; \
     T k[10]; \
-    for (int i = 0; i < 10; i++) k[i] = (T)a->step->k[i]; \
+    (void)out; \
+    for (int i = 0; i < 10; i++) k[i] = (T)numbers[i]; \
     LOOP(MLC__ARRAYS_SOON_##states, \
          T x = p[i]; \
          const T d = scale * g[i]; \
          MLC__ARRAYS_GET_##states(T) \
          __VA_ARGS__ \
-         MLC__ARRAYS_PUT_##states \
-         p[i] = x;)
+         MLC__ARRAYS_PUT_##states)
+#define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
 #define MLC__PLAIN_LOOP(SOON, ...) \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { __VA_ARGS__ }
+#ifdef __clang__
+#define MLC__A_LINE _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+#else
+#define MLC__A_LINE MLC__ROLLED
+#endif
 #define MLC__LINES_LOOP(SOON, ...) \
     for (int64_t at = 0; at < n; at += MLC__RULE_LANES) { \
         SOON \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
+        MLC__A_LINE for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
     }
-#define MLC__ELEMENT_F32(x_, NAME, name, states, numbers, step) \
-    MLC__FAST_AT_scalar \
-    static void mlc__##name##_f32_scalar(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                         void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
-MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
-/* Whole lines; the scalar kernel has the rest. */
-#define MLC__ELEMENT_BODY(x_, NAME, name, states, numbers, step) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__LINES_LOOP, step) }
-MLC__VECTOR_RULES(MLC__ELEMENT_BODY, MLC__F32, any)
-#define MLC__MATRIX_F32(x_, NAME, name, states, numbers, step) \
-    static MLC__OPT void mlc__##name##_f32(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
-MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
-#define MLC__ELEMENT_F64(x_, NAME, name, states, numbers, step) \
-    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *none) \
-    { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) } \
+#define MLC__RULE_FN(name) \
+    static void mlc__##name(const struct mlc_k_optim *a, const double *numbers, int64_t from, \
+                            int64_t n, void *out)
+#define MLC__ELEMENT_F32(x_, NAME, name, states, make, step) \
+    MLC__FAST_AT_scalar __attribute__((noinline)) MLC__RULE_FN(name##_f32_scalar) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__MATRIX_F32(x_, NAME, name, states, make, step) \
+    MLC__OPT MLC__RULE_FN(name##_f32) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__ELEMENT_F64(x_, NAME, name, states, make, step) \
+    MLC__OPT MLC__RULE_FN(name##_f64) \
+    { typedef double T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__ELEMENT_CORRECT(x_, NAME, name, states, make, step) \
     static void mlc__##name##_correct(const double *h, struct mlc_step_state *s) \
-    { double *k = s->k; (void)h; (void)k; numbers }
+    { double *k = s->k; (void)h; (void)k; make }
+#define MLC__OWN_NUMBERS(x_, NAME, name, states, make, step) \
+    MLC__INLINE void mlc__##name##_numbers(const double *h, const struct mlc_step_state *s, \
+                                           double *k) \
+    { (void)h; (void)s; (void)k; make }
+MLC__OWN_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
+MLC__OWN_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
+MLC_ELEMENT_RULES(MLC__ELEMENT_CORRECT, MLC__F64, any)
+MLC__OWN_RULES(MLC__OWN_NUMBERS, MLC__F64, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
  * mean, however small the steps are. */
@@ -24390,35 +24350,35 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     }
 }
 
-#define MLC__RULE_STAMP(name, TEXT, correct, norms, isa) \
-    MLC__FAST_AT_##isa \
-    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                        void *u) \
-    { mlc__##name##_f32_body(a, from, n, u); }
-/* Rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with it. */
-#define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
-    MLC__FAST_AT_##isa \
-    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                        void *none) \
+/* Whole lines; the scalar kernel has the rest. */
+#define MLC__ELEMENT_STAMP(isa, NAME, name, states, make, step) \
+    MLC__INLINE MLC__FAST_AT_##isa \
+    void mlc__##name##_lines_##isa(const struct mlc_k_optim *a, const double *numbers, \
+                                   int64_t from, int64_t n, void *out) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__LINES_LOOP, step) } \
+    MLC__FAST_AT_##isa MLC__RULE_FN(name##_f32_##isa) \
     { \
         const int64_t lines = n / MLC__RULE_LANES * MLC__RULE_LANES; \
-        mlc__##name##_f32_body(a, from, lines); \
-        if (lines < n) mlc__##name##_f32_scalar(a, from + lines, n - lines, none); \
+        mlc__##name##_lines_##isa(a, numbers, from, lines, out); \
+        if (lines < n) \
+            mlc__##name##_f32_scalar(a, numbers, from + lines, n - lines, \
+                                     out ? MLC__CAST(float *, out) + lines : NULL); \
     }
+/* Most rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with
+ * it, but for those that most networks use. */
 #define MLC__ELEMENT_RULES_scalar
-#define MLC__ELEMENT_RULES_avx2   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
-#define MLC__ELEMENT_RULES_neon   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
-#define MLC__ELEMENT_RULES_avx512
-#define MLC__ELEMENT_AT_scalar(name) mlc__##name##_f32_scalar
-#define MLC__ELEMENT_AT_avx2(name)   mlc__##name##_f32_avx2
-#define MLC__ELEMENT_AT_neon(name)   mlc__##name##_f32_neon
-#define MLC__ELEMENT_AT_avx512(name) mlc__##name##_f32_avx2
+#define MLC__ELEMENT_RULES_avx2 \
+    MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2) \
+    MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
+#define MLC__ELEMENT_RULES_neon \
+    MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon) \
+    MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
+#define MLC__ELEMENT_RULES_avx512 MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx512)
 #define MLC__STAMP_OPTIM(isa) \
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
     { mlc__by_chance_body(to, from, words, n); } \
-    MLC__RULES(MLC__RULE_STAMP, isa) \
     MLC__ELEMENT_RULES_##isa
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
@@ -24433,6 +24393,8 @@ typedef struct mlc__optim_fns {        /* what a level brings                   
 
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
+    const double             *k;       /* of the step, or made                                 */
+    double                    made[10];
     const mlc__optim_fns     *fns;
     mlc__optim_fn             fn;
     mlc__optim_pack_fn        pack;
@@ -24485,7 +24447,7 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
     for (int64_t i = from; i < from + n; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, from + n - i);
         mlc__optim_tile(j, i, some, &w, &tile);
-        j->fn(&tile, 0, some, NULL);
+        j->fn(&tile, j->k, 0, some, NULL);
         mlc__random_words(j->fns->random, a->seed, a->step->stream, (a->first + i) / 2,
                           (some + 1) / 2, 1, words);
         j->fns->by_chance(MLC__CAST(uint16_t *, a->p) + i, w.p, words, some);
@@ -24533,7 +24495,7 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
 static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     if (mlc__low(j->a->dtype)) mlc__optim_low(j, from, n);
-    else j->fn(j->a, from, n, NULL);
+    else j->fn(j->a, j->k, from, n, NULL);
 }
 
 /* Of elements from .. end those in rows that were touched. */
@@ -24695,6 +24657,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 /* The first pass of a rule with norms; squares by level. */
 struct mlc__norms {
     double    (*ratio)(void *dev, mlc__optim_job *j);
+    const struct mlc_rule_fns *update;
     mlc__run_fn f64, f32[6];
 };
 
@@ -24703,8 +24666,10 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const int64_t end = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
-    const mlc__run_fn squares = mlc__f64(j->a->dtype) ? j->a->cpu->norms->f64
-                                                      : j->a->cpu->norms->f32[j->fns->level];
+    const struct mlc__norms *norms = j->a->cpu->norms;
+    const bool f64 = mlc__f64(j->a->dtype);
+    const mlc__run_fn squares = f64 ? norms->f64 : norms->f32[j->fns->level];
+    const mlc__optim_fn update = f64 ? norms->update->f64 : norms->update->f32[j->fns->level];
     double *sums = MLC__CAST(double *, j->a->workspace) + 2 * chunk;
     union { float f32[MLC__WORDS]; double f64[MLC__WORDS]; } u;
     struct mlc_k_optim tile = *j->a;
@@ -24715,7 +24680,7 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t i = chunk * MLC__GRAIN; i < end; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, end - i);
         mlc__optim_tile(j, i, some, &w, &tile);
-        j->fn(&tile, 0, some, &u);
+        update(&tile, j->k, 0, some, &u);
         squares(&sum[0], tile.p, some, 1.0);
         squares(&sum[1], &u, some, 1.0);
     }
@@ -24762,53 +24727,66 @@ static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
     return p > 0.0 && g > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
-#define MLC__RULE_F32(name, isa, level, K) mlc__##name##_f32_##isa,
+#define MLC__RULE_F32(name, isa, level, K)      mlc__##name##_f32_##isa,
+#define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__BASE(mlc__##name##_f32_, isa),
+#define MLC__MATRIX_LEVEL(name, isa, level, K)  mlc__##name##_f32,
+#define MLC__RULE_CPU(name, correct, numbers, norms, LEVEL, form) \
+    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
+        { correct, numbers, norms, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(LEVEL, name) }, NULL, form };
+/* Kernels alone, of a form of a rule. */
+#define MLC__FORM(name) \
+    static const struct mlc_rule_fns mlc__form_##name = \
+        { NULL, NULL, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, NULL, NULL };
 #define MLC__NORMS(rule) \
+    MLC__FORM(rule##_update) \
     static const struct mlc__norms mlc__##rule##_norms = \
-        { mlc__##rule##_ratio, MLC__OTHER(mlc__squares_f64), \
+        { mlc__##rule##_ratio, &mlc__form_##rule##_update, MLC__OTHER(mlc__squares_f64), \
           { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
 MLC__NORMS(lamb)
 MLC__NORMS(lars)
+MLC__FORM(sgd_nesterov)
+MLC__FORM(sgd_bare)
+static const struct mlc_rule_fns *mlc__sgd_form(const struct mlc_k_optim *a)
+{
+    return !a->n_state ? &mlc__form_sgd_bare : a->coefs[2] != 0.0 ? &mlc__form_sgd_nesterov : NULL;
+}
+MLC__RULE_CPU(sgd, NULL, mlc__sgd_numbers, NULL, MLC__RULE_F32, mlc__sgd_form)
+MLC__RULE_CPU(adam, mlc__adam_correct, mlc__adam_numbers, NULL, MLC__RULE_F32, NULL)
+MLC__RULE_CPU(lamb, mlc__adam_correct, mlc__lamb_numbers, &mlc__lamb_norms, MLC__RULE_F32, NULL)
+MLC__RULE_CPU(lars, NULL, mlc__lars_numbers, &mlc__lars_norms, MLC__RULE_F32, NULL)
+#define MLC__ELEMENT_CPU(LEVEL, NAME, name, states, numbers, step) \
+    MLC__RULE_CPU(name, mlc__##name##_correct, NULL, NULL, LEVEL, NULL)
+MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__ELEMENT_LEVEL)
+MLC__MATRIX_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__MATRIX_LEVEL)
 
-#define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, \
-          NULL };
-MLC__RULES(MLC__RULE_CPU, any)
-#define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__ELEMENT_AT_##isa(name),
-#define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) }, NULL };
-MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
-#define MLC__MATRIX_LEVEL(name, isa, level, K) mlc__##name##_f32,
-#define MLC__MATRIX_CPU(x_, NAME, name, states, numbers, step) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) }, NULL };
-MLC__MATRIX_RULES(MLC__MATRIX_CPU, MLC__F32, any)
-
-#define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
 #define MLC__ELEMENT_NAMED(x_, NAME, name, states, numbers, step) &mlc__rule_##name,
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
     static const struct mlc_rule_fns *const rules[] = {
-        MLC__RULES(MLC__RULE_NAMED, any) MLC_ELEMENT_RULES(MLC__ELEMENT_NAMED, MLC__F32, any) };
+        &mlc__rule_sgd, &mlc__rule_adam, &mlc__rule_lamb, &mlc__rule_lars,
+        MLC_ELEMENT_RULES(MLC__ELEMENT_NAMED, MLC__F32, any) };
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
-    j->a = a;
-    j->fns = fns;
-    j->pack = pack;
     if (!a->cpu || a->clamp != 0.0) return MLC_ERR_UNSUPPORTED;
-    j->fn = mlc__f64(a->dtype) ? a->cpu->f64 : a->cpu->f32[fns->level];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     if (mlc__optim_small(a) && (!a->cpu->wide || a->packs || a->dtype == MLC_F64))
         return MLC_ERR_UNSUPPORTED;
-    return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
+    if (a->packs && (!pack || a->dtype != MLC_F32)) return MLC_ERR_UNSUPPORTED;
+    const struct mlc_rule_fns *form = a->cpu->form ? a->cpu->form(a) : NULL;
+    if (!form) form = a->cpu;
+    j->a = a;
+    j->k = a->cpu->numbers ? j->made : a->step->k;
+    j->fns = fns;
+    j->fn = mlc__f64(a->dtype) ? form->f64 : form->f32[fns->level];
+    j->pack = pack;
+    if (a->cpu->numbers) a->cpu->numbers(a->coefs, a->step, j->made);
+    return MLC_OK;
 }
 
 /* skip is set by whoever decides on the device that a step must not happen; error is the device's
@@ -24822,17 +24800,13 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
                                  mlc__optim_pack_fn pack)
 {
     mlc__optim_job j;
-    struct mlc_k_optim own;
-    struct mlc_step_state step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (mlc__optim_stands(a)) return MLC_OK;
     if (a->cpu->norms) {
         if (a->workspace_bytes < mlc__k_optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
-        step = *a->step;
+        struct mlc_step_state step = *a->step;
         step.ratio = a->cpu->norms->ratio(dev, &j);
-        own = *a;
-        own.step = &step;
-        j.a = &own;
+        a->cpu->numbers(a->coefs, &step, j.made);
     }
     mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
                   &j);
@@ -25271,14 +25245,14 @@ static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a,
 }
 
 /* A mlc__optim_fn, of f32 p and g. */
-static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n,
-                              const mlc__coded_fns *f)
+static void mlc__coded_step(const struct mlc_k_optim *a, const double *numbers, int64_t from,
+                            int64_t n, const mlc__coded_fns *f)
 {
     const mlc__optim_fn step = a->cpu->wide->f32[f->optim->level];
     float wide[2][MLC__MOMENT_TILE];
     const float limit = a->state_dtype == MLC_BF16 ? 3.38953139e38f : FLT_MAX;   /* of bf16 */
     struct mlc_k_optim tile = *a, small = *a;
-    if (!mlc__optim_small(a)) { step(a, from, n, NULL); return; }
+    if (!mlc__optim_small(a)) { step(a, numbers, from, n, NULL); return; }
     for (int64_t i = from; i < from + n; i += MLC__MOMENT_TILE) {
         const int64_t some = mlc__min(MLC__MOMENT_TILE, from + n - i);
         mlc__optim_from(&small, a, i);
@@ -25288,7 +25262,7 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
             mlc__coded_get(f, &small, k, some, wide[k]);
             tile.state[k] = wide[k];
         }
-        step(&tile, 0, some, NULL);
+        step(&tile, numbers, 0, some, NULL);
         for (int32_t k = 0; k < a->n_state; k++)
             for (int64_t e = some; e % MLC__MOMENT_BLOCK; e++) wide[k][e] = 0.0f;
         for (int64_t e = 0; e < some; e += MLC__MOMENT_BLOCK)
@@ -25301,17 +25275,16 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
     static const mlc__coded_fns mlc__coded_fns_##isa = \
         { &mlc__optim_fns_##isa, MLC__BASE(mlc__decode_, isa), MLC__BASE(mlc__encode_, isa), \
           MLC__BASE(mlc__most_, isa) }; \
-    static void mlc__coded_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                       void *none) \
-    { (void)none; mlc__coded_step(a, from, n, &mlc__coded_fns_##isa); }
+    MLC__RULE_FN(coded_f32_##isa) \
+    { (void)out; mlc__coded_step(a, numbers, from, n, &mlc__coded_fns_##isa); }
 MLC__EACH_ISA(MLC__STAMP_MOMENTS)
 
-#define MLC__MOMENTS_CPU(name) \
+#define MLC__MOMENTS_CPU(name, correct, numbers) \
     MLC__SEAM const struct mlc_rule_fns mlc__coded_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name };
-MLC__MOMENTS_CPU(adam)
-MLC__MOMENTS_CPU(lion)
+        { correct, numbers, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name, NULL };
+MLC__MOMENTS_CPU(adam, mlc__adam_correct, mlc__adam_numbers)
+MLC__MOMENTS_CPU(lion, mlc__lion_correct, NULL)
 
 static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule)
 {
@@ -25683,8 +25656,8 @@ static void mlc__attn_sequence(const struct mlc_k_attention *a, int64_t i, int64
     }
     q[0] = a->q_offsets[lo];
     q[1] = a->sequences ? a->q_offsets[lo + 1] : q[0];
-    k[0] = mlc__max(0, a->k_offsets[lo]);
-    k[1] = a->sequences ? mlc__min(a->s, a->k_offsets[lo + 1]) : k[0];
+    k[0] = mlc__max(0, a->numbersfsets[lo]);
+    k[1] = a->sequences ? mlc__min(a->s, a->numbersfsets[lo + 1]) : k[0];
     if (i < q[0] || i >= q[1]) k[1] = k[0];
 }
 
@@ -25717,7 +25690,7 @@ static bool mlc__attn_bad(const struct mlc_k_attention *a, int64_t kind, int64_t
 /* The lowest length that is not in [0, s], or the lowest offset that falls or leaves its rows. */
 static bool mlc__attn_fine(const struct mlc_k_attention *a)
 {
-    const int64_t *offsets[2] = { a->q_offsets, a->k_offsets }, most[2] = { a->t, a->s };
+    const int64_t *offsets[2] = { a->q_offsets, a->numbersfsets }, most[2] = { a->t, a->s };
     for (int64_t i = 0; a->lengths && i < a->b; i++)
         if (a->lengths[i] < 0 || a->lengths[i] > a->s)
             return mlc__attn_bad(a, a->bad_length, i, a->lengths[i], a->s);
@@ -36936,7 +36909,7 @@ static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
 /* An input of the desc that is one axis of n, or n + 1 and more, without a gradient. */
 static mlc_status mlc__attn_row_check(mlc_ctx *ctx, const mlc_node *nd, int which, int64_t n)
 {
-    static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "k_offsets" };
+    static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "numbersfsets" };
     const mlc_tensor *t = mlc__attn_input(nd, which);
     const mlc_dtype dtype = which == MLC__ATTN_ALIBI ? MLC_F32 : MLC_I64;
     if (!t) return MLC_OK;
@@ -36954,14 +36927,14 @@ static mlc_status mlc__attn_offsets_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *q = mlc__attn_input(nd, MLC__ATTN_Q_OFFSETS);
     const mlc_tensor *k = mlc__attn_input(nd, MLC__ATTN_K_OFFSETS);
-    MLC__REQUIRE(ctx, q || !k, ARG, "attention: k_offsets without q_offsets; give both");
+    MLC__REQUIRE(ctx, q || !k, ARG, "attention: numbersfsets without q_offsets; give both");
     if (!q) return MLC_OK;
     const int64_t n = q->ndim ? q->shape[0] : 0;
     MLC__REQUIRE(ctx, nd->in[0]->shape[0] == 1 && n > 0, SHAPE,
                  "attention: q_offsets %s with q %s; packed sequences are a batch of 1, offsets "
                  "one more than there are", mlc__shape(q).s, mlc__shape(nd->in[0]).s);
     MLC__REQUIRE(ctx, k || nd->in[1]->shape[2] == nd->in[0]->shape[2], ARG,
-                 "attention: q %s and k %s have other lengths; give k_offsets, too",
+                 "attention: q %s and k %s have other lengths; give numbersfsets, too",
                  mlc__shape(nd->in[0]).s, mlc__shape(nd->in[1]).s);
     MLC__REQUIRE(ctx, !mlc__attn_input(nd, MLC__ATTN_LENGTHS), ARG,
                  "attention: key_lengths and q_offsets; give one of both");
@@ -37052,8 +37025,8 @@ static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
     if (alibi) a->alibi = MLC__CAST(const float *, mlc__data(alibi));
     a->sequences = offsets ? offsets->shape[0] - 1 : 0;
     a->q_offsets = mlc__attn_row_data(nd, MLC__ATTN_Q_OFFSETS);
-    a->k_offsets = mlc__attn_row_data(nd, MLC__ATTN_K_OFFSETS);
-    if (!a->k_offsets) a->k_offsets = a->q_offsets;
+    a->numbersfsets = mlc__attn_row_data(nd, MLC__ATTN_K_OFFSETS);
+    if (!a->numbersfsets) a->numbersfsets = a->q_offsets;
     a->drop = s->drop.p;
     a->drop_seed = s->drop.seed;
     a->drop_stream = s->drop.stream;
@@ -37180,7 +37153,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
                                       const mlc_attention_desc *desc)
 {
     const mlc_attention_desc none = mlc_attention_desc_make(), *d = desc ? desc : &none;
-    mlc_tensor *const more[] = { d->mask, d->key_lengths, d->alibi, d->q_offsets, d->k_offsets };
+    mlc_tensor *const more[] = { d->mask, d->key_lengths, d->alibi, d->q_offsets, d->numbersfsets };
     mlc_tensor *in[3 + MLC__ATTN_MORE] = { q, mlc__attn_apart(k, q, k), NULL };
     mlc__drop_spec drop = { 0.0, 0, 0 };
     int8_t at[MLC__ATTN_MORE] = { 0 };
@@ -51919,7 +51892,7 @@ MLC__LEVEL_END
 MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.DRAFT ------------------------------------ what a rule tells an optimizer
- * A constructor checks its desc, and fills a draft: the rule's number, text (MLC__RULES), name and
+ * A constructor checks its desc, and fills a draft: the rule's number, text, name and
  * names of states, as PyTorch calls them; how many states there are, and coefs, in the order that
  * mlc_rule states. What is the same for all descs of a rule is a form. */
 
@@ -56147,7 +56120,7 @@ typedef struct mlc__mark {
     int32_t                   segment;
 } mlc__mark;
 
-static mlc__mark mlc__mark_of(const mlc_module *m)
+static mlc__mark mlc__marnumbers(const mlc_module *m)
 {
     const mlc__mark k = { m->piece, m->segment };
     return k;
@@ -56278,7 +56251,7 @@ static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_di
 static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t bytes,
                                       const mlc__saving *at, int64_t *need)
 {
-    const mlc__mark own = mlc__mark_of(m);
+    const mlc__mark own = mlc__marnumbers(m);
     int32_t best = 0;
     int64_t dry[2];
     for (int32_t i = 0; i < m->children; i++) mlc__module_mark(m->child[i], false);
@@ -56302,7 +56275,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                                  int64_t *taken)
 {
     const char *what = "module_recompute_budget";
-    const mlc__mark own = mlc__mark_of(m);
+    const mlc__mark own = mlc__marnumbers(m);
     const mlc_module *list;
     int64_t need = 0;
     MLC__TRY(mlc__piece_list(m, what, &list));
@@ -56312,7 +56285,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
     mlc_ctx *ctx = m->ctx;
     mlc__saving *at = MLC__HEAP(mlc__saving *, ctx, (size_t)list->children * sizeof *at, what);
     if (!at) return MLC_ERR_NOMEM;
-    for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__mark_of(list->child[i]);
+    for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__marnumbers(list->child[i]);
     if (mlc__has_segments(m)) mlc__segments_mark(m, 0);
     mlc_status st = mlc__marks_until(m, list, input, bytes, at, &need);
     if (st == MLC_OK && need > bytes && m->fuse->run)
@@ -75318,8 +75291,8 @@ static mlc_status mlc__budget_marks(mlc__budget_run *r)
     if (!list) return MLC_OK;
     r->marks = MLC__ARENA(mlc__mark *, r->ctx, (size_t)(list->children + 1) * sizeof *r->marks);
     if (!r->marks) return MLC_ERR_NOMEM;
-    for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__mark_of(list->child[i]);
-    r->marks[list->children] = mlc__mark_of(r->b->recompute);
+    for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__marnumbers(list->child[i]);
+    r->marks[list->children] = mlc__marnumbers(r->b->recompute);
     return MLC_OK;
 }
 
