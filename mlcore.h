@@ -11912,6 +11912,19 @@ MLC__LEVEL_END
  * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
  * were measured against long double over all or 2^24 sampled floats. */
 
+/* A polynomial in x, from the coefficient of its highest power on. */
+#define MLC__POLY2(x, a, b)      ((a) * (x) + (b))
+#define MLC__POLY3(x, a, b, c)   MLC__POLY2(x, MLC__POLY2(x, a, b), c)
+#define MLC__POLY4(x, a, b, ...) MLC__POLY3(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY5(x, a, b, ...) MLC__POLY4(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY6(x, a, b, ...) MLC__POLY5(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY7(x, a, b, ...) MLC__POLY6(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY8(x, a, b, ...) MLC__POLY7(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY9(x, a, b, ...) MLC__POLY8(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY10(x, a, b, ...)MLC__POLY9(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY11(x, a, b, ...)MLC__POLY10(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY12(x, a, b, ...)MLC__POLY11(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+
 MLC__BODY float mlc__exp_f32(float x) { return mlc__v_exp_any_scalar(x); }
 MLC__BODY float mlc__tanh_f32(float x) { return mlc__v_tanh_scalar(x); }
 MLC__BODY float mlc__sigmoid_f32(float x) { return mlc__v_sigmoid_scalar(x); }
@@ -11921,13 +11934,8 @@ MLC__BODY float mlc__exp2_f32(float x)
 {
     float z = x + 12582912.0f;
     float r = x - (z - 12582912.0f);
-    float p = 0.000153264627f;
-    p = p * r + 0.00133908063f;
-    p = p * r + 0.00961850584f;
-    p = p * r + 0.0555035993f;
-    p = p * r + 0.240226477f;
-    p = p * r + 0.693147182f;
-    p = p * r + 1.0f;
+    float p = MLC__POLY7(r, 0.000153264627f, 0.00133908063f, 0.00961850584f, 0.0555035993f,
+                            0.240226477f, 0.693147182f, 1.0f);
     float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
     y = mlc__pick_f32(x < 128.0f, y, x * (float)MLC__INF);
     return mlc__pick_f32(x < -126.0f, 0.0f, y);
@@ -11936,14 +11944,8 @@ MLC__BODY float mlc__exp2_f32(float x)
 /* log(m 2^n), f being m - 1, m in [sqrt(1/2), sqrt 2). */
 MLC__BODY float mlc__log_sum_f32(float f, float n)
 {
-    float p = -0.0763639957f;
-    p = p * f + 0.127621993f;
-    p = p * f + -0.131596133f;
-    p = p * f + 0.142015815f;
-    p = p * f + -0.166234091f;
-    p = p * f + 0.200012416f;
-    p = p * f + -0.250008196f;
-    p = p * f + 0.333333313f;
+    float p = MLC__POLY8(f, -0.0763639957f, 0.127621993f, -0.131596133f, 0.142015815f,
+                            -0.166234091f, 0.200012416f, -0.250008196f, 0.333333313f);
     float s = f * f;
     float t = p * f * s + n * -2.12194440e-4f;
     return (f + (t - 0.5f * s)) + n * 0.693359375f;
@@ -11985,22 +11987,12 @@ MLC__BODY float mlc__erf_f32(float x)
     uint32_t sign = mlc__bits_f32(x) & 0x80000000u;
     float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
     float s = a * a;
-    float p = 7.99664995e-05f;
-    p = p * s + -0.000804976968f;
-    p = p * s + 0.00519240508f;
-    p = p * s + -0.0268557314f;
-    p = p * s + 0.112836257f;
-    p = p * s + -0.376126289f;
-    p = p * s + 0.128379166f;
+    float p = MLC__POLY7(s, 7.99664995e-05f, -0.000804976968f, 0.00519240508f, -0.0268557314f,
+                            0.112836257f, -0.376126289f, 0.128379166f);
     float small = p * a + a;
     float c = mlc__pick_f32(a > 3.93f, 3.93f, a);
-    float q = -0.000196503985f;
-    q = q * c + 0.00304878759f;
-    q = q * c + -0.0222491585f;
-    q = q * c + 0.103977777f;
-    q = q * c + 0.637129605f;
-    q = q * c + 1.12770689f;
-    q = q * c + 0.000188114471f;
+    float q = MLC__POLY7(c, -0.000196503985f, 0.00304878759f, -0.0222491585f, 0.103977777f,
+                            0.637129605f, 1.12770689f, 0.000188114471f);
     float large = 1.0f - mlc__exp_f32(-q);
     float y = mlc__pick_f32(a < 0.92f, small, large);
     return mlc__f32_bits(mlc__bits_f32(y) | sign);
@@ -12047,16 +12039,9 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     float r = u * 4.0f - (z - 12582912.0f);
     uint32_t k = mlc__bits_f32(z);
     float t = r * r;
-    float p = -0.00455416553f;
-    p = p * t + 0.0796598643f;
-    p = p * t + -0.645961046f;
-    p = p * t + 1.57079625f;
+    float p = MLC__POLY4(t, -0.00455416553f, 0.0796598643f, -0.645961046f, 1.57079625f);
     p = p * r;
-    float q = 0.000893558725f;
-    q = q * t + -0.0208552517f;
-    q = q * t + 0.253668517f;
-    q = q * t + -1.23370051f;
-    q = q * t + 1.0f;
+    float q = MLC__POLY5(t, 0.000893558725f, -0.0208552517f, 0.253668517f, -1.23370051f, 1.0f);
     float a = mlc__pick_f32((k & 1u) != 0u, q, p);
     float b = mlc__pick_f32((k & 1u) != 0u, p, q);
     *s = mlc__f32_bits(mlc__bits_f32(a) ^ ((k & 2u) << 30));
@@ -12075,10 +12060,8 @@ MLC__BODY double mlc__log_wide(double x)
     double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1023.0);
     double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
     double s = f / (2.0 + f), z = s * s;
-    double p = 0.11791074695041526;
-    p = p * z + 0.14268654280387394;
-    p = p * z + 0.20000167596009091;
-    p = p * z + 0.33333332822725364;
+    double p = MLC__POLY4(z, 0.11791074695041526, 0.14268654280387394, 0.20000167596009091,
+                             0.33333332822725364);
     return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
 }
 
@@ -12097,14 +12080,9 @@ MLC__BODY double mlc__exp2_wide(double x)
     double c = mlc__pick_f64(x > 1000.0, 1000.0, x);
     double v = mlc__pick_f64(c < -1000.0, -1000.0, c);
     double z = v + 6755399441055744.0, r = v - (z - 6755399441055744.0);
-    double p = 1.5196128052151775e-05;
-    p = p * r + 0.0001546675589784896;
-    p = p * r + 0.0013333935121987996;
-    p = p * r + 0.0096180381329874515;
-    p = p * r + 0.055504103659897309;
-    p = p * r + 0.24022651066561299;
-    p = p * r + 0.69314718070453285;
-    p = p * r + 1.0;
+    double p = MLC__POLY8(r, 1.5196128052151775e-05, 0.0001546675589784896, 0.0013333935121987996,
+                             0.0096180381329874515, 0.055504103659897309, 0.24022651066561299,
+                             0.69314718070453285, 1.0);
     return mlc__pick_f64(x != x, x, mlc__f64_bits(mlc__bits_f64(p) + (mlc__bits_f64(z) << 52)));
 }
 MLC__BODY double mlc__exp_wide(double x) { return mlc__exp2_wide(x * 1.4426950408889634); }
@@ -12122,20 +12100,15 @@ MLC__BODY float mlc__log10_f32(float x)
 MLC__BODY float mlc__expm1_f32(float x)
 {
     const double v = (double)x;
-    double p = 0.001388888888888889;
-    p = p * v + 0.008333333333333333;
-    p = p * v + 0.041666666666666664;
-    p = p * v + 0.16666666666666666;
-    p = p * v + 0.5;
+    double p = MLC__POLY5(v, 0.001388888888888889, 0.008333333333333333, 0.041666666666666664,
+                             0.16666666666666666, 0.5);
     return (float)mlc__pick_f64(v < 0.02 && v > -0.02, (p * v + 1.0) * v, mlc__exp_wide(v) - 1.0);
 }
 MLC__BODY float mlc__sinh_f32(float x)
 {
     const double v = (double)x, z = v * v;
-    double p = 2.7557319223985893e-06;
-    p = p * z + 0.0001984126984126984;
-    p = p * z + 0.008333333333333333;
-    p = p * z + 0.16666666666666666;
+    double p = MLC__POLY4(z, 2.7557319223985893e-06, 0.0001984126984126984, 0.008333333333333333,
+                             0.16666666666666666);
     return (float)mlc__pick_f64(z < 0.09, p * z * v + v,
                                 0.5 * (mlc__exp_wide(v) - mlc__exp_wide(-v)));
 }
@@ -12167,17 +12140,10 @@ MLC__BODY float mlc__erfc_f32(float xf)
 {
     const double x = (double)xf, m = __builtin_fabs(x), a = mlc__pick_f64(m > 11.0, 11.0, m);
     const double t = 1.0 / (1.0 + 0.4 * a);
-    double p = -0.03974738515126771;
-    p = p * t + 0.25660703582016831;
-    p = p * t + -0.64697054221682437;
-    p = p * t + 0.76320691139822427;
-    p = p * t + -0.4844411364904373;
-    p = p * t + 0.39527961607599532;
-    p = p * t + 0.078720509296042171;
-    p = p * t + 0.22887762770294182;
-    p = p * t + 0.22253070746202666;
-    p = p * t + 0.22594699114612293;
-    p = p * t + -1.033386966692663e-05;
+    double p = MLC__POLY11(t, -0.03974738515126771, 0.25660703582016831, -0.64697054221682437,
+                              0.76320691139822427, -0.4844411364904373, 0.39527961607599532,
+                              0.078720509296042171, 0.22887762770294182, 0.22253070746202666,
+                              0.22594699114612293, -1.033386966692663e-05);
     const double y = p * mlc__exp_wide(-a * a);
     return (float)mlc__pick_f64(x < 0.0, 2.0 - y, y);
 }
@@ -12186,18 +12152,11 @@ MLC__BODY float mlc__erfc_f32(float xf)
 MLC__BODY double mlc__atan_wide(double q)
 {
     const double z = q * q;
-    double p = -0.00066339545711047859;
-    p = p * z + 0.0047324841934219203;
-    p = p * z + -0.015828322749149415;
-    p = p * z + 0.033826218952786868;
-    p = p * z + -0.053956680571371714;
-    p = p * z + 0.072282783453772523;
-    p = p * z + -0.089741719583638815;
-    p = p * z + 0.11091922963683302;
-    p = p * z + -0.14283813255743194;
-    p = p * z + 0.19999901102171555;
-    p = p * z + -0.33333331290889989;
-    p = p * z + 0.99999999992930366;
+    double p = MLC__POLY12(z, -0.00066339545711047859, 0.0047324841934219203,
+                              -0.015828322749149415, 0.033826218952786868, -0.053956680571371714,
+                              0.072282783453772523, -0.089741719583638815, 0.11091922963683302,
+                              -0.14283813255743194, 0.19999901102171555, -0.33333331290889989,
+                              0.99999999992930366);
     return p * q;
 }
 
@@ -12229,14 +12188,9 @@ MLC__BODY float mlc__atan_f32(float x)
  * so that no digits are lost. */
 MLC__BODY double mlc__asin_wide(double s, double z)
 {
-    double p = 0.034748424808083898;
-    p = p * z + 0.0074010072390753778;
-    p = p * z + 0.024650862660604088;
-    p = p * z + 0.030102506899661489;
-    p = p * z + 0.044661139308668961;
-    p = p * z + 0.074999419087547189;
-    p = p * z + 0.16666667364186447;
-    p = p * z + 0.99999999998635369;
+    double p = MLC__POLY8(z, 0.034748424808083898, 0.0074010072390753778, 0.024650862660604088,
+                             0.030102506899661489, 0.044661139308668961, 0.074999419087547189,
+                             0.16666667364186447, 0.99999999998635369);
     return p * s;
 }
 MLC__BODY float mlc__asin_f32(float x)
@@ -12266,16 +12220,11 @@ MLC__BODY void mlc__sincos_wide(double x, double *s, double *c)
     const double z = x * 0.6366197723675814 + 6755399441055744.0, n = z - 6755399441055744.0;
     const double r = (x - n * 1.570796325802803) - n * 9.9209357968054043e-10, t = r * r;
     const uint64_t k = mlc__bits_f64(z), turned = 0u - (k & 1u);
-    double p = 2.7183042311364812e-06;
-    p = p * t + -0.00019839334083434458;
-    p = p * t + 0.0083333293835842013;
-    p = p * t + -0.16666666641607014;
+    double p = MLC__POLY4(t, 2.7183042311364812e-06, -0.00019839334083434458,
+                             0.0083333293835842013, -0.16666666641607014);
     p = p * t * r + r;
-    double q = 2.4383482033504187e-05;
-    q = q * t + -0.0013886680740997882;
-    q = q * t + 0.04166662032836687;
-    q = q * t + -0.49999999694220193;
-    q = q * t + 1.0;
+    double q = MLC__POLY5(t, 2.4383482033504187e-05, -0.0013886680740997882, 0.04166662032836687,
+                             -0.49999999694220193, 1.0);
     const uint64_t both = (mlc__bits_f64(p) ^ mlc__bits_f64(q)) & turned;
     *s = mlc__f64_bits(mlc__bits_f64(p) ^ both ^ ((k & 2u) << 62));
     *c = mlc__f64_bits(mlc__bits_f64(q) ^ both ^ (((k + 1u) & 2u) << 62));
@@ -12332,16 +12281,10 @@ MLC__BODY double mlc__exp_rest_f64(double x, uint64_t *n)
 {
     double z = x * 1.4426950408889634 + 6755399441055744.0, k = z - 6755399441055744.0;
     double r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10;
-    double p = 2.510038549551032e-08;
-    p = p * r + 2.7620088445409746e-07;
-    p = p * r + 2.7557268459997064e-06;
-    p = p * r + 2.4801521295954376e-05;
-    p = p * r + 0.00019841269863053618;
-    p = p * r + 0.0013888888917213717;
-    p = p * r + 0.0083333333333300615;
-    p = p * r + 0.041666666666624129;
-    p = p * r + 0.16666666666666669;
-    p = p * r + 0.50000000000000011;
+    double p = MLC__POLY10(r, 2.510038549551032e-08, 2.7620088445409746e-07,
+                              2.7557268459997064e-06, 2.4801521295954376e-05,
+                              0.00019841269863053618, 0.0013888888917213717, 0.0083333333333300615,
+                              0.041666666666624129, 0.16666666666666669, 0.50000000000000011);
     *n = mlc__bits_f64(z) << 52;
     return p * r * r + r;
 }
@@ -12382,13 +12325,9 @@ MLC__BODY double mlc__log_bits_f64(uint64_t u, double bias)
     double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - bias;
     double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
     double s = f / (2.0 + f), z = s * s, h = 0.5 * f * f;
-    double p = 0.14616585424888623;
-    p = p * z + 0.15331710618210773;
-    p = p * z + 0.18182889455674947;
-    p = p * z + 0.22222211130259878;
-    p = p * z + 0.2857142862600327;
-    p = p * z + 0.39999999999899444;
-    p = p * z + 0.66666666666666696;
+    double p = MLC__POLY7(z, 0.14616585424888623, 0.15331710618210773, 0.18182889455674947,
+                             0.22222211130259878, 0.2857142862600327, 0.39999999999899444,
+                             0.66666666666666696);
     return (f - (h - (s * (h + p * z) + k * 1.9082149292705877e-10))) + k * 0.6931471803691238;
 }
 
@@ -12434,13 +12373,15 @@ MLC__LIBM1(cos, cos) MLC__LIBM1(tan, tan) MLC__LIBM1(asin, asin) MLC__LIBM1(acos
 MLC__LIBM1(atan, atan) MLC__LIBM1(sinh, sinh) MLC__LIBM1(cosh, cosh) MLC__LIBM1(erfc, erfc)
 MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(hypot, hypot)
 
+/* A function of a table, whose lines are X(T, F(name), (parameters), text). */
+#define MLC__F32(name) mlc__##name##_f32
+#define MLC__F64(name) mlc__##name##_f64
+#define MLC__DEFINE(T, name, parameters, ...) MLC__BODY T name parameters { __VA_ARGS__ }
+
 /* From 20 on x: what is missing is under an ulp in f32, and PyTorch's in f64. */
-#define MLC__SOFTPLUS(T, dtype) \
-    MLC__BODY T mlc__softplus_##dtype(T x) \
-    { \
-        return mlc__pick_##dtype(x > (T)20, x, mlc__log1p_##dtype(mlc__exp_##dtype(x))); \
-    }
-MLC__SOFTPLUS(float, f32) MLC__SOFTPLUS(double, f64)
+#define MLC__SOFTPLUS(X, T, F) \
+    X(T, F(softplus), (T x), return F(pick)(x > (T)20, x, F(log1p)(F(exp)(x)));)
+MLC__SOFTPLUS(MLC__DEFINE, float, MLC__F32) MLC__SOFTPLUS(MLC__DEFINE, double, MLC__F64)
 
 /* e^x - 1 in f32 alone, for activations: (e^r - 1) 2^n + (2^n - 1), all halved, as 2^128 is no
  * float; x where halves might be denormal. Max error 0.91 ulp below 0, 1.6 above. */
@@ -12475,45 +12416,28 @@ MLC__BODY double mlc__mish_f64(double x)
 /* mish_slope: x (1 - t^2) sigmoid(x) is 4 x e (e + 1)/(n + 2)^2; where x is cut off it is 0 or 1.
  * softsign: infinities become large. hardsigmoid: from the nearer end, so that the result is 0 or 1
  * at the ends alone, and its derivative can be had from it. */
-#define MLC__ACTIVATIONS(T, dtype) \
-    MLC__BODY T mlc__mish_slope_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-800, (T)-800, x); \
-        const T v = mlc__pick_##dtype(low > (T)40, (T)40, low), e = mlc__exp_##dtype(v); \
-        const T n = e * (e + (T)2), r = (T)1 / (n + (T)2); \
-        return n * r + (T)4 * v * (e * (e + (T)1)) * r * r; \
-    } \
-    MLC__BODY T mlc__softsign_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-1e30, (T)-1e30, x); \
-        const T v = mlc__pick_##dtype(low > (T)1e30, (T)1e30, low); \
-        return v / ((T)1 + mlc__abs_##dtype(v)); \
-    } \
-    MLC__BODY T mlc__hardsigmoid_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-3, (T)-3, x); \
-        const T v = mlc__pick_##dtype(low > (T)3, (T)3, low); \
-        const T h = ((T)3 - mlc__abs_##dtype(v)) / (T)6; \
-        return mlc__pick_##dtype(v < 0, h, (T)1 - h); \
-    }
-MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
+#define MLC__ACTIVATIONS(X, T, F) \
+    X(T, F(within), (T x, T lo, T hi), const T low = F(pick)(x < lo, lo, x); \
+      return F(pick)(low > hi, hi, low);) \
+    X(T, F(mish_slope), (T x), const T v = F(within)(x, (T)-800, (T)40), e = F(exp)(v); \
+      const T n = e * (e + (T)2), r = (T)1 / (n + (T)2); \
+      return n * r + (T)4 * v * (e * (e + (T)1)) * r * r;) \
+    X(T, F(softsign), (T x), const T v = F(within)(x, (T)-1e30, (T)1e30); \
+      return v / ((T)1 + F(abs)(v));) \
+    X(T, F(hardsigmoid), (T x), const T v = F(within)(x, (T)-3, (T)3); \
+      const T h = ((T)3 - F(abs)(v)) / (T)6; \
+      return F(pick)(v < 0, h, (T)1 - h);)
+MLC__ACTIVATIONS(MLC__DEFINE, float, MLC__F32) MLC__ACTIVATIONS(MLC__DEFINE, double, MLC__F64)
 
 /* Python's %: the sign of b; and the floor of a/b that goes with it. */
-#define MLC__MODULO(T, dtype) \
-    MLC__BODY T mlc__remainder_##dtype(T a, T b) \
-    { \
-        const T mod = mlc__fmod_##dtype(a, b); \
-        return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod; \
-    } \
-    MLC__BODY T mlc__floor_div_##dtype(T a, T b) \
-    { \
-        const T mod = mlc__fmod_##dtype(a, b), ratio = a / b; \
-        const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)); \
-        const T whole = mlc__floor_##dtype(div); \
-        const T near = div - whole > (T)0.5 ? whole + (T)1 : whole; \
-        return b == 0 ? ratio : div == 0 ? ratio * 0 : near; \
-    }
-MLC__MODULO(float, f32) MLC__MODULO(double, f64)
+#define MLC__MODULO(X, T, F) \
+    X(T, F(remainder), (T a, T b), const T mod = F(fmod)(a, b); \
+      return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;) \
+    X(T, F(floor_div), (T a, T b), const T mod = F(fmod)(a, b), ratio = a / b; \
+      const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)); \
+      const T whole = F(floor)(div), near = div - whole > (T)0.5 ? whole + (T)1 : whole; \
+      return b == 0 ? ratio : div == 0 ? ratio * 0 : near;)
+MLC__MODULO(MLC__DEFINE, float, MLC__F32) MLC__MODULO(MLC__DEFINE, double, MLC__F64)
 
 #endif /* MLC__ONCE */
 #if MLC__HAS_KERNELS
@@ -13105,8 +13029,6 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 #endif
 #define MLC__MAP_U_F64(code, formula) MLC__CASE_U(MLC__F64_LOOP(code), code, formula)
 #define MLC__MAP_B_F64(code, formula) MLC__CASE_B(MLC__F64_LOOP(code), code, formula)
-#define MLC__F32(name) mlc__##name##_f32
-#define MLC__F64(name) mlc__##name##_f64
 
 /* out[i] = formula(in[0][i], in[1][i], in[2][i]; s, t) for dense rows; out may be one of the
  * inputs. */
@@ -13249,97 +13171,57 @@ MLC__EACH_F64(MLC__STAMP_MAP_F64)
 
 #define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
-/* Losses of an input x and a target t, and their slopes: a NaN stays one. */
-#define MLC__LOSSES(T, dtype) \
-    MLC__BODY T mlc__smooth_l1_##dtype(T d, T beta) \
-    { \
-        const T z = mlc__abs_##dtype(d); \
-        return mlc__pick_##dtype(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta); \
-    } \
-    MLC__BODY T mlc__smooth_l1_slope_##dtype(T d, T beta) \
-    { \
-        const T sign = (T)(d > 0) - (T)(d < 0); \
-        return mlc__pick_##dtype(mlc__abs_##dtype(d) >= beta, sign, d / beta); \
-    } \
-    MLC__BODY T mlc__huber_##dtype(T d, T delta) \
-    { \
-        const T z = mlc__abs_##dtype(d); \
-        return mlc__pick_##dtype(z <= delta, (T)0.5 * z * z, delta * (z - (T)0.5 * delta)); \
-    } \
-    /* ends at -100, as PyTorch's: a wrong certainty costs much, not everything */ \
-    MLC__BODY T mlc__log_100_##dtype(T x, bool rest) \
-    { \
-        const T y = rest ? mlc__log1p_##dtype(-x) : mlc__log_##dtype(x); \
-        return mlc__pick_##dtype(y < (T)-100, (T)-100, y); \
-    } \
-    MLC__BODY T mlc__bce_##dtype(T x, T t) \
-    { \
-        return (t - (T)1) * mlc__log_100_##dtype(x, true) - t * mlc__log_100_##dtype(x, false); \
-    } \
-    MLC__BODY T mlc__bce_slope_##dtype(T x, T t) \
-    { \
-        const T v = ((T)1 - x) * x; \
-        return (x - t) / mlc__pick_##dtype(v < (T)1e-12f, (T)1e-12f, v); /* PyTorch's */ \
-    } \
-    /* from logits: what exp is given is never over 0 */ \
-    MLC__BODY T mlc__bce_logits_##dtype(T x, T t) \
-    { \
-        return mlc__pick_##dtype(x > 0, x * ((T)1 - t), -(x * t)) + \
-               mlc__log1p_##dtype(mlc__exp_##dtype(-mlc__abs_##dtype(x))); \
-    } \
-    /* sigmoid of x and of -x, neither of them 1 less something */ \
-    MLC__BODY void mlc__odds_##dtype(T x, T *p, T *q) \
-    { \
-        const T e = mlc__exp_##dtype(-mlc__abs_##dtype(x)), large = (T)1 / ((T)1 + e); \
-        *p = mlc__pick_##dtype(x > 0, large, e * large); \
-        *q = mlc__pick_##dtype(x > 0, e * large, large); \
-    } \
-    MLC__BODY T mlc__bce_logits_slope_##dtype(T x, T t) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        return p * ((T)1 - t) - q * t; \
-    } \
-    MLC__BODY T mlc__focal_weight_##dtype(T t, T alpha) \
-    { \
-        const T w = alpha * t + ((T)1 - alpha) * ((T)1 - t); \
-        return mlc__pick_##dtype(alpha < 0, (T)1, w); \
-    } \
-    /* by u^gamma, u = p (1 - t) + q t; square: gamma is 2 */ \
-    MLC__BODY T mlc__focal_power_##dtype(T u, T gamma, bool square) \
-    { \
-        return square ? u * u : mlc__pow_##dtype(u, gamma); \
-    } \
-    MLC__BODY T mlc__focal_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        return mlc__focal_weight_##dtype(t, alpha) * mlc__bce_logits_##dtype(x, t) * \
-               mlc__focal_power_##dtype(p * ((T)1 - t) + q * t, gamma, square); \
-    } \
-    /* w u^gamma (gamma u'/u loss + loss'); where u is 0 the first part is */ \
-    MLC__BODY T mlc__focal_slope_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        const T u = p * ((T)1 - t) + q * t; \
-        const T r = mlc__pick_##dtype(u == 0, (T)0, p * q * ((T)1 - (t + t)) / u); \
-        return mlc__focal_weight_##dtype(t, alpha) * \
-               mlc__focal_power_##dtype(u, gamma, square) * \
-               (gamma * r * mlc__bce_logits_##dtype(x, t) + (p * ((T)1 - t) - q * t)); \
-    } \
-    MLC__BODY T mlc__focal_slope_t_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        const T u = p * ((T)1 - t) + q * t, loss = mlc__bce_logits_##dtype(x, t); \
-        const T r = mlc__pick_##dtype(u == 0, (T)0, (q - p) / u); \
-        const T turn = mlc__pick_##dtype(alpha < 0, (T)0, alpha + alpha - (T)1); \
-        return mlc__focal_power_##dtype(u, gamma, square) * \
-               (turn * loss + mlc__focal_weight_##dtype(t, alpha) * (gamma * r * loss - x)); \
-    } \
-    MLC__BODY T mlc__positive_##dtype(T x) { return mlc__pick_##dtype(x < 0, (T)0, x); }
-MLC__LOSSES(float, f32) MLC__LOSSES(double, f64)
+/* Losses of an input x and a target t, and their slopes: a NaN stays one. log_100 ends at -100, as
+ * PyTorch's: a wrong certainty costs much, not everything; 1e-12 is PyTorch's. From logits: what exp
+ * is given is never over 0. odds: sigmoid of x and of -x, neither of them 1 less something. Focal
+ * losses: by u^gamma, u = p (1 - t) + q t; square: gamma is 2; their slopes are w u^gamma (gamma
+ * u'/u loss + loss'), where u is 0 without the first part. */
+#define MLC__LOSSES(X, T, F) \
+    X(T, F(smooth_l1), (T d, T beta), const T z = F(abs)(d); \
+      return F(pick)(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta);) \
+    X(T, F(smooth_l1_slope), (T d, T beta), const T sign = (T)(d > 0) - (T)(d < 0); \
+      return F(pick)(F(abs)(d) >= beta, sign, d / beta);) \
+    X(T, F(huber), (T d, T delta), const T z = F(abs)(d); \
+      return F(pick)(z <= delta, (T)0.5 * z * z, delta * (z - (T)0.5 * delta));) \
+    X(T, F(positive), (T x), return F(pick)(x < 0, (T)0, x);)
+#define MLC__ENTROPY_LOSSES(X, T, F) \
+    X(T, F(log_100), (T x, bool rest), const T y = rest ? F(log1p)(-x) : F(log)(x); \
+      return F(pick)(y < (T)-100, (T)-100, y);) \
+    X(T, F(bce), (T x, T t), \
+      return (t - (T)1) * F(log_100)(x, true) - t * F(log_100)(x, false);) \
+    X(T, F(bce_slope), (T x, T t), const T v = ((T)1 - x) * x; \
+      return (x - t) / F(pick)(v < (T)1e-12f, (T)1e-12f, v);) \
+    X(T, F(bce_logits), (T x, T t), \
+      return F(pick)(x > 0, x * ((T)1 - t), -(x * t)) + F(log1p)(F(exp)(-F(abs)(x)));) \
+    X(T, F(odds), (T x, T *p), \
+      const T e = F(exp)(-F(abs)(x)), large = (T)1 / ((T)1 + e); \
+      *p = F(pick)(x > 0, large, e * large); \
+      return F(pick)(x > 0, e * large, large);) \
+    X(T, F(bce_logits_slope), (T x, T t), T p; const T q = F(odds)(x, &p); \
+      return p * ((T)1 - t) - q * t;)
+#define MLC__FOCAL_LOSSES(X, T, F) \
+    X(T, F(focal_weight), (T t, T alpha), const T w = alpha * t + ((T)1 - alpha) * ((T)1 - t); \
+      return F(pick)(alpha < 0, (T)1, w);) \
+    X(T, F(focal_power), (T u, T gamma, bool square), \
+      return square ? u * u : F(pow)(u, gamma);) \
+    X(T, F(focal), (T x, T t, T alpha, T gamma, bool square), T p; const T q = F(odds)(x, &p); \
+      return F(focal_weight)(t, alpha) * F(bce_logits)(x, t) * \
+             F(focal_power)(p * ((T)1 - t) + q * t, gamma, square);) \
+    X(T, F(focal_slope), (T x, T t, T alpha, T gamma, bool square), \
+      T p; const T q = F(odds)(x, &p), u = p * ((T)1 - t) + q * t; \
+      const T r = F(pick)(u == 0, (T)0, p * q * ((T)1 - (t + t)) / u); \
+      return F(focal_weight)(t, alpha) * F(focal_power)(u, gamma, square) * \
+             (gamma * r * F(bce_logits)(x, t) + (p * ((T)1 - t) - q * t));) \
+    X(T, F(focal_slope_t), (T x, T t, T alpha, T gamma, bool square), \
+      T p; const T q = F(odds)(x, &p), u = p * ((T)1 - t) + q * t, loss = F(bce_logits)(x, t); \
+      const T r = F(pick)(u == 0, (T)0, (q - p) / u); \
+      const T turn = F(pick)(alpha < 0, (T)0, alpha + alpha - (T)1); \
+      return F(focal_power)(u, gamma, square) * \
+             (turn * loss + F(focal_weight)(t, alpha) * (gamma * r * loss - x));)
+#define MLC__DEFINE_LOSSES(T, F) \
+    MLC__LOSSES(MLC__DEFINE, T, F) MLC__ENTROPY_LOSSES(MLC__DEFINE, T, F) \
+    MLC__FOCAL_LOSSES(MLC__DEFINE, T, F)
+MLC__DEFINE_LOSSES(float, MLC__F32) MLC__DEFINE_LOSSES(double, MLC__F64)
 
 /* Powers that have a formula of their own. */
 static mlc_map mlc__math_power(mlc_map op, double s)
