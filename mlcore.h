@@ -13172,10 +13172,10 @@ MLC__EACH_F64(MLC__STAMP_MAP_F64)
 #define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
 /* Losses of an input x and a target t, and their slopes: a NaN stays one. log_100 ends at -100, as
- * PyTorch's: a wrong certainty costs much, not everything; 1e-12 is PyTorch's. From logits: what exp
- * is given is never over 0. odds: sigmoid of x and of -x, neither of them 1 less something. Focal
- * losses: by u^gamma, u = p (1 - t) + q t; square: gamma is 2; their slopes are w u^gamma (gamma
- * u'/u loss + loss'), where u is 0 without the first part. */
+ * PyTorch's: a wrong certainty costs much, not everything; 1e-12 is PyTorch's. From logits exp gets
+ * nothing over 0. odds: sigmoid of x and of -x, neither of them 1 less something. Focal losses: by
+ * u^gamma, u = p (1 - t) + q t; square: gamma is 2; their slopes are w u^gamma (gamma u'/u loss +
+ * loss'), where u is 0 without the first part. */
 #define MLC__LOSSES(X, T, F) \
     X(T, F(smooth_l1), (T d, T beta), const T z = F(abs)(d); \
       return F(pick)(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta);) \
@@ -26879,8 +26879,6 @@ static void mlc__rnn_back(double *y, double *dw, const double *x, const double *
         }
 }
 
-static double mlc__rnn_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-
 /* Applies the cell of an LSTM: gates before their activations become gates; updates c; m is
  * o tanh(c). */
 static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
@@ -26889,17 +26887,17 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
         const double before = r->c[u];
-        const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
-        const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
-        const double v = tanh(g[2 * n + u]), sum = f * before + i * v;
+        const double i = mlc__sigmoid_f64(g[u] + r->peep[u] * before);
+        const double f = mlc__sigmoid_f64(g[n + u] + r->peep[n + u] * before);
+        const double v = mlc__tanh_f64(g[2 * n + u]), sum = f * before + i * v;
         const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it is stored */
-        const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
+        const double o = mlc__sigmoid_f64(g[3 * n + u] + r->peep[2 * n + u] * c);
         g[u] = i;
         g[n + u] = f;
         g[2 * n + u] = v;
         g[3 * n + u] = o;
         r->c[u] = c;
-        r->m[u] = o * tanh(c);
+        r->m[u] = o * mlc__tanh_f64(c);
     }
 }
 
@@ -26909,9 +26907,9 @@ static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     const int64_t n = a->h;
     double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
-        g[u] = mlc__rnn_sigmoid(g[u]);
-        g[n + u] = mlc__rnn_sigmoid(g[n + u]);
-        g[2 * n + u] = tanh(g[2 * n + u] + g[u] * r->m[u]);
+        g[u] = mlc__sigmoid_f64(g[u]);
+        g[n + u] = mlc__sigmoid_f64(g[n + u]);
+        g[2 * n + u] = mlc__tanh_f64(g[2 * n + u] + g[u] * r->m[u]);
         r->h[u] = g[2 * n + u] + g[n + u] * (r->h[u] - g[2 * n + u]);
     }
 }
@@ -26934,7 +26932,7 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
         else memcpy(r->h, r->m, (size_t)h * sizeof *r->h);
     } else {
         for (int64_t i = 0; i < h; i++)
-            r->h[i] = a->kind == MLC_RNN_TANH ? tanh(r->gates[i])
+            r->h[i] = a->kind == MLC_RNN_TANH ? mlc__tanh_f64(r->gates[i])
                                               : r->gates[i] > 0 || r->gates[i] != r->gates[i]
                                                 ? r->gates[i] : 0.0;
     }
@@ -27061,7 +27059,7 @@ static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r
     const double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
         const double i = g[u], f = g[n + u], v = g[2 * n + u], o = g[3 * n + u];
-        const double before = r->c[u], c = r->m[u], th = tanh(c), *peep = r->peep + u;
+        const double before = r->c[u], c = r->m[u], th = mlc__tanh_f64(c), *peep = r->peep + u;
         const double d_o = d->dm[u] * th * o * (1.0 - o);
         const double dc = d->dc[u] + d->dm[u] * o * (1.0 - th * th) + d_o * peep[2 * n];
         const double di = dc * v * i * (1.0 - i), df = dc * before * f * (1.0 - f);
@@ -27109,7 +27107,7 @@ static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room
         double sum = 0.0;
         for (int64_t e = 0; e < a->p; e++) {
             sum += d->dh[e] * r->project[e * a->h + u];
-            d->dproject[e * a->h + u] += d->dh[e] * o[u] * tanh(c[u]);
+            d->dproject[e * a->h + u] += d->dh[e] * o[u] * mlc__tanh_f64(c[u]);
         }
         d->dm[u] = sum;
     }
