@@ -24076,9 +24076,11 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
       k[1] = s->first ? 0.0 : h[0]; \
       k[2] = s->first ? 1.0 : 1.0 - h[1]; \
       k[3] = s->lr; \
-      k[4] = h[0];, \
-      m = k[1] * m + k[2] * (d + k[0] * x); \
-      x = x - k[3] * m;) \
+      k[4] = h[0]; \
+      k[5] = h[2];, \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e; \
+      x = x - k[3] * (MLC__COMPACT && k[5] != 0 ? e + k[4] * m : m);) \
     R(x_, SGD, sgd_nesterov, 1, , \
       const T e = d + k[0] * x; \
       m = k[1] * m + k[2] * e; \
@@ -24632,7 +24634,8 @@ MLC__FORM(sgd_nesterov)
 MLC__FORM(sgd_bare)
 static const struct mlc_rule_fns *mlc__sgd_form(const struct mlc_k_optim *a)
 {
-    return !a->n_state ? &mlc__form_sgd_bare : a->coefs[2] != 0.0 ? &mlc__form_sgd_nesterov : NULL;
+    if (!a->n_state) return &mlc__form_sgd_bare;
+    return !MLC__COMPACT && a->coefs[2] != 0.0 ? &mlc__form_sgd_nesterov : NULL;
 }
 MLC__RULE_CPU(sgd, NULL, mlc__sgd_numbers, NULL, MLC__RULE_F32, mlc__sgd_form)
 MLC__RULE_CPU(adam, mlc__adam_correct, mlc__adam_numbers, NULL, MLC__RULE_F32, NULL)
@@ -26879,6 +26882,9 @@ static void mlc__rnn_back(double *y, double *dw, const double *x, const double *
         }
 }
 
+MLC__APART double mlc__rnn_sigmoid(double x) { return mlc__sigmoid_f64(x); }
+MLC__APART double mlc__rnn_tanh(double x) { return mlc__tanh_f64(x); }
+
 /* Applies the cell of an LSTM: gates before their activations become gates; updates c; m is
  * o tanh(c). */
 static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
@@ -26887,17 +26893,17 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
         const double before = r->c[u];
-        const double i = mlc__sigmoid_f64(g[u] + r->peep[u] * before);
-        const double f = mlc__sigmoid_f64(g[n + u] + r->peep[n + u] * before);
-        const double v = mlc__tanh_f64(g[2 * n + u]), sum = f * before + i * v;
+        const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
+        const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
+        const double v = mlc__rnn_tanh(g[2 * n + u]), sum = f * before + i * v;
         const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it is stored */
-        const double o = mlc__sigmoid_f64(g[3 * n + u] + r->peep[2 * n + u] * c);
+        const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
         g[u] = i;
         g[n + u] = f;
         g[2 * n + u] = v;
         g[3 * n + u] = o;
         r->c[u] = c;
-        r->m[u] = o * mlc__tanh_f64(c);
+        r->m[u] = o * mlc__rnn_tanh(c);
     }
 }
 
@@ -26907,9 +26913,9 @@ static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     const int64_t n = a->h;
     double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
-        g[u] = mlc__sigmoid_f64(g[u]);
-        g[n + u] = mlc__sigmoid_f64(g[n + u]);
-        g[2 * n + u] = mlc__tanh_f64(g[2 * n + u] + g[u] * r->m[u]);
+        g[u] = mlc__rnn_sigmoid(g[u]);
+        g[n + u] = mlc__rnn_sigmoid(g[n + u]);
+        g[2 * n + u] = mlc__rnn_tanh(g[2 * n + u] + g[u] * r->m[u]);
         r->h[u] = g[2 * n + u] + g[n + u] * (r->h[u] - g[2 * n + u]);
     }
 }
@@ -26932,7 +26938,7 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
         else memcpy(r->h, r->m, (size_t)h * sizeof *r->h);
     } else {
         for (int64_t i = 0; i < h; i++)
-            r->h[i] = a->kind == MLC_RNN_TANH ? mlc__tanh_f64(r->gates[i])
+            r->h[i] = a->kind == MLC_RNN_TANH ? mlc__rnn_tanh(r->gates[i])
                                               : r->gates[i] > 0 || r->gates[i] != r->gates[i]
                                                 ? r->gates[i] : 0.0;
     }
@@ -27059,7 +27065,7 @@ static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r
     const double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
         const double i = g[u], f = g[n + u], v = g[2 * n + u], o = g[3 * n + u];
-        const double before = r->c[u], c = r->m[u], th = mlc__tanh_f64(c), *peep = r->peep + u;
+        const double before = r->c[u], c = r->m[u], th = mlc__rnn_tanh(c), *peep = r->peep + u;
         const double d_o = d->dm[u] * th * o * (1.0 - o);
         const double dc = d->dc[u] + d->dm[u] * o * (1.0 - th * th) + d_o * peep[2 * n];
         const double di = dc * v * i * (1.0 - i), df = dc * before * f * (1.0 - f);
@@ -27107,7 +27113,7 @@ static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room
         double sum = 0.0;
         for (int64_t e = 0; e < a->p; e++) {
             sum += d->dh[e] * r->project[e * a->h + u];
-            d->dproject[e * a->h + u] += d->dh[e] * o[u] * mlc__tanh_f64(c[u]);
+            d->dproject[e * a->h + u] += d->dh[e] * o[u] * mlc__rnn_tanh(c[u]);
         }
         d->dm[u] = sum;
     }
