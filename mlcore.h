@@ -12457,6 +12457,13 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
 }
 
+/* A text for the size of an element. */
+#define MLC__BY_SIZE(TEXT) \
+    if (size == 4) { TEXT(uint32_t) } \
+    else if (size == 8) { TEXT(uint64_t) } \
+    else if (size == 2) { TEXT(uint16_t) } \
+    else { TEXT(uint8_t) }
+
 /* n elements of one size, at strides in elements; four at a time, which compilers do not do by
  * themselves where strides are unknown. */
 #define MLC__MOVE(T) \
@@ -12472,25 +12479,19 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     for (int64_t i = 0; i < n; i++) o[i * to_stride] = x[i * from_stride];
 
 #define MLC__MOVE_BACK(T) \
-    for (int64_t i = 0; i < n; i++) \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
         MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
 
 /* to[i] = from[-i]: with the strides written out it vectorises. */
 static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
 {
-    if (size == 4) { MLC__INDEPENDENT MLC__MOVE_BACK(uint32_t) }
-    else if (size == 8) { MLC__INDEPENDENT MLC__MOVE_BACK(uint64_t) }
-    else if (size == 2) { MLC__INDEPENDENT MLC__MOVE_BACK(uint16_t) }
-    else { MLC__INDEPENDENT MLC__MOVE_BACK(uint8_t) }
+    MLC__BY_SIZE(MLC__MOVE_BACK)
 }
 
 static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
                       size_t size)
 {
-    if (size == 4) { MLC__MOVE(uint32_t) }
-    else if (size == 8) { MLC__MOVE(uint64_t) }
-    else if (size == 2) { MLC__MOVE(uint16_t) }
-    else { MLC__MOVE(uint8_t) }
+    MLC__BY_SIZE(MLC__MOVE)
 }
 
 /* to[i] = from[i * stride] */
@@ -12738,27 +12739,23 @@ MLC_IMPL float    mlc_bf16_to(uint16_t h) { return mlc__f32_of_bf16(h); }
 MLC_IMPL uint16_t mlc_f16_from(float x)   { return mlc__f16_of(x); }
 MLC_IMPL float    mlc_f16_to(uint16_t h)  { return mlc__f32_of_f16(h); }
 
-MLC__BODY void mlc__widen_body(float *to, const void *from, mlc_dtype dtype, int64_t n)
-{
-    const uint16_t *h = MLC__CAST(const uint16_t *, from);
-    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_bf16(h[i]);
-    else for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_f16(h[i]);
-}
-
-MLC__BODY void mlc__narrow_body(void *to, const float *from, mlc_dtype dtype, int64_t n)
-{
-    uint16_t *h = MLC__CAST(uint16_t *, to);
-    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) h[i] = mlc__bf16_of(from[i]);
-    else for (int64_t i = 0; i < n; i++) h[i] = mlc__f16_of(from[i]);
-}
-
+#define MLC__EACH_LOW(to, from, name) \
+    for (int64_t i = 0; i < n; i++) (to)[i] = name((from)[i]);
 #define MLC__STAMP_HALF(isa) \
-    MLC__LOOPS_AT_##isa static void mlc__widen_##isa(float *to, const void *from, \
-                                                     mlc_dtype dtype, int64_t n) \
-    { mlc__widen_body(to, from, dtype, n); } \
-    MLC__LOOPS_AT_##isa static void mlc__narrow_##isa(void *to, const float *from, \
-                                                      mlc_dtype dtype, int64_t n) \
-    { mlc__narrow_body(to, from, dtype, n); } \
+    MLC__LOOPS_AT_##isa \
+    static void mlc__widen_##isa(float *to, const void *from, mlc_dtype dtype, int64_t n) \
+    { \
+        const uint16_t *h = MLC__CAST(const uint16_t *, from); \
+        if (dtype == MLC_BF16) { MLC__EACH_LOW(to, h, mlc__f32_of_bf16) } \
+        else { MLC__EACH_LOW(to, h, mlc__f32_of_f16) } \
+    } \
+    MLC__LOOPS_AT_##isa \
+    static void mlc__narrow_##isa(void *to, const float *from, mlc_dtype dtype, int64_t n) \
+    { \
+        uint16_t *h = MLC__CAST(uint16_t *, to); \
+        if (dtype == MLC_BF16) { MLC__EACH_LOW(h, from, mlc__bf16_of) } \
+        else { MLC__EACH_LOW(h, from, mlc__f16_of) } \
+    } \
     MLC__SEAM const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
 
@@ -13567,34 +13564,16 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
 
 typedef void (*mlc__compare_fn)(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
                                 int64_t n);
-MLC__BODY void mlc__compare_f32_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                     int64_t n)
-{
-    MLC__COMPARE_TEXT(float, MLC__SAME)
-}
-static MLC__OPT void mlc__compare_f64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(double, MLC__SAME)
-}
-static MLC__OPT void mlc__compare_i64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(int64_t, MLC__SAME)
-}
-MLC__BODY void mlc__compare_bool_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(uint8_t, MLC__TRUTH)
-}
-#define MLC__STAMP_COMPARE(isa) MLC__AT_##isa \
-    static void mlc__compare_f32_##isa(mlc_compare op, uint8_t *o, const void *in0, \
-                                       const void *in1, int64_t n) \
-    { mlc__compare_f32_body(op, o, in0, in1, n); } \
-    MLC__AT_##isa static void mlc__compare_bool_##isa(mlc_compare op, uint8_t *o, const void *in0, \
-                                                      const void *in1, int64_t n) \
-    { mlc__compare_bool_body(op, o, in0, in1, n); }
+#define MLC__COMPARE_FN(AT, name, TYPE, V) AT \
+    static void mlc__compare_##name(mlc_compare op, uint8_t *o, const void *in0, const void *in1, \
+                                    int64_t n) \
+    { MLC__COMPARE_TEXT(TYPE, V) }
+#define MLC__STAMP_COMPARE(isa) \
+    MLC__COMPARE_FN(MLC__AT_##isa, f32_##isa, float, MLC__SAME) \
+    MLC__COMPARE_FN(MLC__AT_##isa, bool_##isa, uint8_t, MLC__TRUTH)
 MLC__EACH_BASE(MLC__STAMP_COMPARE)
+MLC__COMPARE_FN(MLC__OPT, f64, double, MLC__SAME)
+MLC__COMPARE_FN(MLC__OPT, i64, int64_t, MLC__SAME)
 
 /* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
 typedef struct mlc__compare_job {
@@ -13720,28 +13699,20 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
 /* -- where -- */
 
 #define MLC__WHERE_LOOP(TYPE) \
-    do { \
-        const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
-        TYPE *o = MLC__CAST(TYPE *, out); \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = mask[i] ? x[i] : y[i]; \
-    } while (0)
+    const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
+    TYPE *o = MLC__CAST(TYPE *, out); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = mask[i] ? x[i] : y[i];
 
 /* Dense elements of 1, 2, 4 or 8 bytes. */
 typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, const void *in1,
                               int64_t n, size_t size);
-MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, const void *in1,
-                               int64_t n, size_t size)
-{
-    n &= -MLC__MASK_BLOCK;
-    if (size == 4) MLC__WHERE_LOOP(uint32_t);
-    else if (size == 8) MLC__WHERE_LOOP(uint64_t);
-    else if (size == 2) MLC__WHERE_LOOP(uint16_t);
-    else MLC__WHERE_LOOP(uint8_t);
-}
 #define MLC__STAMP_WHERE(isa) MLC__AT_##isa \
     static void mlc__where_##isa(void *out, const uint8_t *mask, const void *in0, \
                                  const void *in1, int64_t n, size_t size) \
-    { mlc__where_body(out, mask, in0, in1, n, size); }
+    { \
+        n &= -MLC__MASK_BLOCK; \
+        MLC__BY_SIZE(MLC__WHERE_LOOP) \
+    }
 MLC__EACH_ISA(MLC__STAMP_WHERE)
 
 typedef struct mlc__where_job {
@@ -16007,10 +15978,11 @@ MLC__WORDS_LANES(avx512, mlc__8q, __m512i, 8, MLC__MUL_512, MLC__LOW_512, MLC__H
                  0, 4, 1, 5, 2, 6, 3, 7)
 #endif
 
-/* n elements in f32, rounded up to pairs. */
+/* count elements in f32, rounded up to 16, for which a tile has room: loops have no other end. */
 MLC__BODY void mlc__random_f32_body(const struct mlc_k_random *a, const uint32_t *w, float *v,
-                                    int64_t n)
+                                    int64_t count)
 {
+    const int64_t n = (count + 15) & -16;
     const float p = (float)a->a, q = (float)a->b, width = (float)(a->b - a->a);
     if (a->kind == MLC_RANDOM_UNIFORM) {
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
@@ -16537,22 +16509,14 @@ typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool
 #define MLC__SIGN_F32(w) mlc__f32_bits(0x3F800000u | ((w) & 1u) << 31)
 #define MLC__SIGN_F64(w) mlc__f64_bits(0x3FF0000000000000u | (uint64_t)((w) & 1u) << 63)
 
-MLC__BODY void mlc__signs_f32_body(void *out, int64_t row, const uint32_t *word, bool turned,
-                                   int64_t count, int64_t n)
-{
-    MLC__SIGNS_TEXT(float, MLC__SIGN_F32)
-}
-static MLC__OPT void mlc__signs_f64(void *out, int64_t row, const uint32_t *word, bool turned,
-                                    int64_t count, int64_t n)
-{
-    MLC__SIGNS_TEXT(double, MLC__SIGN_F64)
-}
-
+#define MLC__SIGNS_FN(AT, name, T, MAKE) AT \
+    static void mlc__signs_##name(void *out, int64_t row, const uint32_t *word, bool turned, \
+                                  int64_t count, int64_t n) \
+    { MLC__SIGNS_TEXT(T, MAKE) }
 #define MLC__STAMP_SIGNS(isa) \
-    MLC__AT_##isa static void mlc__signs_f32_##isa(void *out, int64_t row, const uint32_t *word, \
-                                                   bool turned, int64_t count, int64_t n) \
-    { mlc__signs_f32_body(out, row, word, turned, count, n); }
+    MLC__SIGNS_FN(MLC__AT_##isa, f32_##isa, float, MLC__SIGN_F32)
 MLC__EACH_ISA(MLC__STAMP_SIGNS)
+MLC__SIGNS_FN(MLC__OPT, f64, double, MLC__SIGN_F64)
 
 #if MLC__AVX512X
 /* Cells of bf16: rows p and p + 1 side by side. */
