@@ -13701,7 +13701,10 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
 #define MLC__WHERE_LOOP(TYPE) \
     const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
     TYPE *o = MLC__CAST(TYPE *, out); \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = mask[i] ? x[i] : y[i];
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const TYPE a = x[i], b = y[i]; /* both are read: no jump */ \
+        o[i] = mask[i] ? a : b; \
+    }
 
 /* Dense elements of 1, 2, 4 or 8 bytes. */
 typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, const void *in1,
