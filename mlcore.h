@@ -2925,7 +2925,7 @@ typedef struct mlc_attention_desc {
                                        /* scores, with a gradient. Broadcasts to [b,h,t,s]     */
     mlc_tensor *key_lengths;           /* i64 [b]: row of the batch sees keys j < its length   */
     mlc_tensor *alibi;                 /* f32 [h]: -slope |i + s - t - j| is added to scores   */
-    mlc_tensor *q_offsets, *numbersfsets; /* i64 [n+1], b is 1: packed sequences, of which number */
+    mlc_tensor *q_offsets, *k_offsets; /* i64 [n+1], b is 1: packed sequences, of which number */
                                        /* z has rows q_offsets[z] to q_offsets[z+1], and keys  */
                                        /* likewise, and i, j, t, s of its own; k NULL: as q    */
 } mlc_attention_desc;
@@ -7138,12 +7138,12 @@ struct mlc_k_attention {
     const int64_t *lengths;            /* NULL, or [b]: keys that are there                    */
     const float *alibi;                /* NULL, or [h]                                         */
     int64_t     sequences;             /* with offsets [sequences + 1] of rows and keys, and a */
-    const int64_t *q_offsets, *numbersfsets;          /* b of 1; NULL: all are one                */
+    const int64_t *q_offsets, *k_offsets;          /* b of 1; NULL: all are one                */
     double      drop;                  /* probability; 0: none                                 */
     uint64_t    drop_seed, drop_stream;
     const uint64_t *drop_base;         /* stream_base of struct mlc_k_random                   */
     int64_t     bad_length, bad_offset;            /* what goes to error[0] of each            */
-    int64_t    *error;                 /* {kind, place, value, limit}; of numbersfsets -1 - place */
+    int64_t    *error;                 /* {kind, place, value, limit}; of k_offsets -1 - place */
     void       *workspace; size_t workspace_bytes;
 };
 /* Gradients of those that are not NULL; their memory is apart. */
@@ -25508,8 +25508,8 @@ static void mlc__attn_sequence(const struct mlc_k_attention *a, int64_t i, int64
     }
     q[0] = a->q_offsets[lo];
     q[1] = a->sequences ? a->q_offsets[lo + 1] : q[0];
-    k[0] = mlc__max(0, a->numbersfsets[lo]);
-    k[1] = a->sequences ? mlc__min(a->s, a->numbersfsets[lo + 1]) : k[0];
+    k[0] = mlc__max(0, a->k_offsets[lo]);
+    k[1] = a->sequences ? mlc__min(a->s, a->k_offsets[lo + 1]) : k[0];
     if (i < q[0] || i >= q[1]) k[1] = k[0];
 }
 
@@ -25542,7 +25542,7 @@ static bool mlc__attn_bad(const struct mlc_k_attention *a, int64_t kind, int64_t
 /* The lowest length that is not in [0, s], or the lowest offset that falls or leaves its rows. */
 static bool mlc__attn_fine(const struct mlc_k_attention *a)
 {
-    const int64_t *offsets[2] = { a->q_offsets, a->numbersfsets }, most[2] = { a->t, a->s };
+    const int64_t *offsets[2] = { a->q_offsets, a->k_offsets }, most[2] = { a->t, a->s };
     for (int64_t i = 0; a->lengths && i < a->b; i++)
         if (a->lengths[i] < 0 || a->lengths[i] > a->s)
             return mlc__attn_bad(a, a->bad_length, i, a->lengths[i], a->s);
@@ -36762,7 +36762,7 @@ static mlc_status mlc__attn_mask_check(mlc_ctx *ctx, const mlc_node *nd)
 /* An input of the desc that is one axis of n, or n + 1 and more, without a gradient. */
 static mlc_status mlc__attn_row_check(mlc_ctx *ctx, const mlc_node *nd, int which, int64_t n)
 {
-    static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "numbersfsets" };
+    static const char *const name[] = { "mask", "key_lengths", "alibi", "q_offsets", "k_offsets" };
     const mlc_tensor *t = mlc__attn_input(nd, which);
     const mlc_dtype dtype = which == MLC__ATTN_ALIBI ? MLC_F32 : MLC_I64;
     if (!t) return MLC_OK;
@@ -36780,14 +36780,14 @@ static mlc_status mlc__attn_offsets_check(mlc_ctx *ctx, const mlc_node *nd)
 {
     const mlc_tensor *q = mlc__attn_input(nd, MLC__ATTN_Q_OFFSETS);
     const mlc_tensor *k = mlc__attn_input(nd, MLC__ATTN_K_OFFSETS);
-    MLC__REQUIRE(ctx, q || !k, ARG, "attention: numbersfsets without q_offsets; give both");
+    MLC__REQUIRE(ctx, q || !k, ARG, "attention: k_offsets without q_offsets; give both");
     if (!q) return MLC_OK;
     const int64_t n = q->ndim ? q->shape[0] : 0;
     MLC__REQUIRE(ctx, nd->in[0]->shape[0] == 1 && n > 0, SHAPE,
                  "attention: q_offsets %s with q %s; packed sequences are a batch of 1, offsets "
                  "one more than there are", mlc__shape(q).s, mlc__shape(nd->in[0]).s);
     MLC__REQUIRE(ctx, k || nd->in[1]->shape[2] == nd->in[0]->shape[2], ARG,
-                 "attention: q %s and k %s have other lengths; give numbersfsets, too",
+                 "attention: q %s and k %s have other lengths; give k_offsets, too",
                  mlc__shape(nd->in[0]).s, mlc__shape(nd->in[1]).s);
     MLC__REQUIRE(ctx, !mlc__attn_input(nd, MLC__ATTN_LENGTHS), ARG,
                  "attention: key_lengths and q_offsets; give one of both");
@@ -36878,8 +36878,8 @@ static void mlc__attn_args(const mlc_node *nd, struct mlc_k_attention *a)
     if (alibi) a->alibi = MLC__CAST(const float *, mlc__data(alibi));
     a->sequences = offsets ? offsets->shape[0] - 1 : 0;
     a->q_offsets = mlc__attn_row_data(nd, MLC__ATTN_Q_OFFSETS);
-    a->numbersfsets = mlc__attn_row_data(nd, MLC__ATTN_K_OFFSETS);
-    if (!a->numbersfsets) a->numbersfsets = a->q_offsets;
+    a->k_offsets = mlc__attn_row_data(nd, MLC__ATTN_K_OFFSETS);
+    if (!a->k_offsets) a->k_offsets = a->q_offsets;
     a->drop = s->drop.p;
     a->drop_seed = s->drop.seed;
     a->drop_stream = s->drop.stream;
@@ -37006,7 +37006,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
                                       const mlc_attention_desc *desc)
 {
     const mlc_attention_desc none = mlc_attention_desc_make(), *d = desc ? desc : &none;
-    mlc_tensor *const more[] = { d->mask, d->key_lengths, d->alibi, d->q_offsets, d->numbersfsets };
+    mlc_tensor *const more[] = { d->mask, d->key_lengths, d->alibi, d->q_offsets, d->k_offsets };
     mlc_tensor *in[3 + MLC__ATTN_MORE] = { q, mlc__attn_apart(k, q, k), NULL };
     mlc__drop_spec drop = { 0.0, 0, 0 };
     int8_t at[MLC__ATTN_MORE] = { 0 };
