@@ -17747,14 +17747,14 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
 }
 
 /* A block of a side in the hands of a thread: as it lies, or packed. */
-typedef struct mlc__blocnumbers {
+typedef struct mlc__block_of {
     const mlc__side *s;
     const void      *raw, *packed;
     int64_t          n, depth, cells;  /* cells of a row or column in the pack                  */
-} mlc__blocnumbers;
+} mlc__block_of;
 
 /* Step p of panel [r, r + width) of a block, and its strides in cells. */
-static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__blocnumbers *b, int64_t r,
+static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
                                  int64_t width, int64_t p, int64_t *minor, int64_t *major)
 {
     const mlc__side *s = b->s;
@@ -17772,13 +17772,13 @@ static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__blocnumbers 
 
 /* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
  * already: tag is what it holds. */
-static mlc__blocnumbers mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
+static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
                                     int64_t *tag, int64_t batch, int64_t i)
 {
     const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
     const int64_t own_of = mlc__batch_bits(s->batch) ? batch : 0;
     const int64_t key = (j->k0 * mlc__batches(j->g) + own_of) * s->blocks + i;
-    mlc__blocnumbers b;
+    mlc__block_of b;
     b.s = s;
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
@@ -17869,7 +17869,7 @@ MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, con
  * tile. */
 typedef struct mlc__strip {
     const mlc__gemm_job *j;
-    const mlc__blocnumbers *a, *b;
+    const mlc__block_of *a, *b;
     int64_t  at, row, col;             /* where the blocks begin in c                            */
     int64_t  x, n, p;                  /* columns of b's block; where the block of k begins      */
     int64_t  panels;                   /* of a                                                   */
@@ -18017,8 +18017,8 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     const int64_t row = mlc__side_block(&j->a, ia), col = mlc__side_block(&j->b, ib);
     char *own = MLC__CAST(char *, g->workspace) + (size_t)worker * j->buffer;
     int64_t *tag = MLC__CAST(int64_t *, (void *)own);
-    const mlc__blocnumbers a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
-    const mlc__blocnumbers b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
+    const mlc__block_of a = mlc__side_open(j, &j->a, own, &tag[0], batch, ia);
+    const mlc__block_of b = mlc__side_open(j, &j->b, own, &tag[1], batch, ib);
     const mlc__form *form = j->f->form;
     mlc__strip s;
     memset(&s, 0, sizeof s);
@@ -55973,7 +55973,7 @@ typedef struct mlc__mark {
     int32_t                   segment;
 } mlc__mark;
 
-static mlc__mark mlc__marnumbers(const mlc_module *m)
+static mlc__mark mlc__mark_of(const mlc_module *m)
 {
     const mlc__mark k = { m->piece, m->segment };
     return k;
@@ -56104,7 +56104,7 @@ static mlc_status mlc__marks_until(mlc_module *m, const mlc_module *list, mlc_di
 static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t bytes,
                                       const mlc__saving *at, int64_t *need)
 {
-    const mlc__mark own = mlc__marnumbers(m);
+    const mlc__mark own = mlc__mark_of(m);
     int32_t best = 0;
     int64_t dry[2];
     for (int32_t i = 0; i < m->children; i++) mlc__module_mark(m->child[i], false);
@@ -56128,7 +56128,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
                                  int64_t *taken)
 {
     const char *what = "module_recompute_budget";
-    const mlc__mark own = mlc__marnumbers(m);
+    const mlc__mark own = mlc__mark_of(m);
     const mlc_module *list;
     int64_t need = 0;
     MLC__TRY(mlc__piece_list(m, what, &list));
@@ -56138,7 +56138,7 @@ static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, b
     mlc_ctx *ctx = m->ctx;
     mlc__saving *at = MLC__HEAP(mlc__saving *, ctx, (size_t)list->children * sizeof *at, what);
     if (!at) return MLC_ERR_NOMEM;
-    for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__marnumbers(list->child[i]);
+    for (int32_t i = 0; i < list->children; i++) at[i].was = mlc__mark_of(list->child[i]);
     if (mlc__has_segments(m)) mlc__segments_mark(m, 0);
     mlc_status st = mlc__marks_until(m, list, input, bytes, at, &need);
     if (st == MLC_OK && need > bytes && m->fuse->run)
@@ -75144,8 +75144,8 @@ static mlc_status mlc__budget_marks(mlc__budget_run *r)
     if (!list) return MLC_OK;
     r->marks = MLC__ARENA(mlc__mark *, r->ctx, (size_t)(list->children + 1) * sizeof *r->marks);
     if (!r->marks) return MLC_ERR_NOMEM;
-    for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__marnumbers(list->child[i]);
-    r->marks[list->children] = mlc__marnumbers(r->b->recompute);
+    for (int32_t i = 0; i < list->children; i++) r->marks[i] = mlc__mark_of(list->child[i]);
+    r->marks[list->children] = mlc__mark_of(r->b->recompute);
     return MLC_OK;
 }
 
