@@ -6248,14 +6248,29 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
  * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
  * of mlc_map, whose numbers devices know: a new formula stands at the end of the second list.  */
 #define MLC__MAP_FORMULAS(U, B, N, F) \
-    U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
-    U(MAP_SQRT, F(sqrt)(a)) U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) \
-    U(MAP_RELU, a > 0 || a != a ? a : (T)0) U(MAP_GELU, F(gelu)(a)) U(MAP_SILU, a * F(sigmoid)(a)) \
-    U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) \
-    B(MAP_DIV, a / b) B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
+    U(MAP_COPY, a) \
+    U(MAP_NEG, -a) \
+    U(MAP_EXP, F(exp)(a)) \
+    U(MAP_LOG, F(log)(a)) \
+    U(MAP_SQRT, F(sqrt)(a)) \
+    U(MAP_TANH, F(tanh)(a)) \
+    U(MAP_SIGMOID, F(sigmoid)(a)) \
+    U(MAP_RELU, a > 0 || a != a ? a : (T)0) \
+    U(MAP_GELU, F(gelu)(a)) \
+    U(MAP_SILU, a * F(sigmoid)(a)) \
+    U(MAP_ADD_S, a + s) \
+    U(MAP_MUL_S, a * s) \
+    B(MAP_ADD, a + b) \
+    B(MAP_SUB, a - b) \
+    B(MAP_MUL, a * b) \
+    B(MAP_DIV, a / b) \
+    B(MAP_EQ, a == b ? (T)1 : (T)0) \
+    B(MAP_SQDIFF, (a - b) * (a - b)) \
     /* gradients: a is dy, b is y */ \
-    B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
-    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
+    B(MAP_SQRT_GRAD, a / ((T)2 * b)) \
+    B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
+    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) \
+    B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
     /* b is x */ \
     B(MAP_GELU_GRAD, a * F(gelu_slope)(b)) \
     B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
@@ -6271,54 +6286,91 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     U(MAP_GELU_TANH, F(gelu_tanh)(a)) B(MAP_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b))
 /* Formulas of the kernel math: most networks do without. */
 #define MLC_MATH_FORMULAS(U, B, N, F) \
-    U(MATH_ABS, F(abs)(a)) U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
-    U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
-    U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
-    U(MATH_LOG10, F(log10)(a)) U(MATH_SIN, F(sin)(a)) U(MATH_COS, F(cos)(a)) \
-    U(MATH_TAN, F(tan)(a)) U(MATH_ASIN, F(asin)(a)) U(MATH_ACOS, F(acos)(a)) \
-    U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
-    U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
-    U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
-    U(MATH_SOFTPLUS, F(softplus)(a)) U(MATH_DIV_S, a / s) \
-    U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
+    U(MATH_ABS, F(abs)(a)) \
+    U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) \
+    U(MATH_SQUARE, a * a) \
+    U(MATH_RECIPROCAL, (T)1 / a) \
+    U(MATH_RSQRT, (T)1 / F(sqrt)(a)) \
+    U(MATH_EXPM1, F(expm1)(a)) \
+    U(MATH_EXP2, F(exp2)(a)) \
+    U(MATH_LOG1P, F(log1p)(a)) \
+    U(MATH_LOG2, F(log2)(a)) \
+    U(MATH_LOG10, F(log10)(a)) \
+    U(MATH_SIN, F(sin)(a)) \
+    U(MATH_COS, F(cos)(a)) \
+    U(MATH_TAN, F(tan)(a)) \
+    U(MATH_ASIN, F(asin)(a)) \
+    U(MATH_ACOS, F(acos)(a)) \
+    U(MATH_ATAN, F(atan)(a)) \
+    U(MATH_SINH, F(sinh)(a)) \
+    U(MATH_COSH, F(cosh)(a)) \
+    U(MATH_ERF, F(erf)(a)) \
+    U(MATH_ERFC, F(erfc)(a)) \
+    U(MATH_FLOOR, F(floor)(a)) \
+    U(MATH_CEIL, F(ceil)(a)) \
+    U(MATH_ROUND, F(rint)(a)) \
+    U(MATH_TRUNC, F(trunc)(a)) \
+    U(MATH_SOFTPLUS, F(softplus)(a)) \
+    U(MATH_DIV_S, a / s) \
+    U(MATH_POW_S, F(pow)(a, s)) \
+    U(MATH_CUBE, a * a * a) \
     U(MATH_ROOT, F(pick)(a == -(T)INFINITY, -a, F(sqrt)(a + (T)0))) \
-    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
-    U(MATH_RSUB_S, s - a) U(MATH_CLAMP, a > t ? t : a < s ? (s > t ? t : s) : a) \
-    B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
-    B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
-    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) B(MATH_ATAN2, F(atan2)(a, b)) \
-    B(MATH_HYPOT, F(hypot)(a, b)) B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
+    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) \
+    U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
+    U(MATH_RSUB_S, s - a) \
+    U(MATH_CLAMP, a > t ? t : a < s ? (s > t ? t : s) : a) \
+    B(MATH_MIN, a < b || a != a ? a : b) \
+    B(MATH_MAX, a > b || a != a ? a : b) \
+    B(MATH_FMOD, F(fmod)(a, b)) \
+    B(MATH_REMAINDER, F(remainder)(a, b)) \
+    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) \
+    B(MATH_ATAN2, F(atan2)(a, b)) \
+    B(MATH_HYPOT, F(hypot)(a, b)) \
+    B(MATH_POW, F(pow)(a, b)) \
+    B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
     /* gradients: a is dy, b is x or y */ \
-    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) B(MATH_SQUARE_GRAD, a * (b + b)) \
-    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
-    B(MATH_EXPM1_GRAD, a * (b + (T)1)) B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
-    B(MATH_LOG1P_GRAD, a / (b + (T)1)) B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
-    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) B(MATH_SIN_GRAD, a * F(cos)(b)) \
-    B(MATH_COS_GRAD, -a * F(sin)(b)) B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
-    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
-    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) B(MATH_SINH_GRAD, a * F(cosh)(b)) \
+    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) \
+    B(MATH_SQUARE_GRAD, a * (b + b)) \
+    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) \
+    B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
+    B(MATH_EXPM1_GRAD, a * (b + (T)1)) \
+    B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
+    B(MATH_LOG1P_GRAD, a / (b + (T)1)) \
+    B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
+    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) \
+    B(MATH_SIN_GRAD, a * F(cos)(b)) \
+    B(MATH_COS_GRAD, -a * F(sin)(b)) \
+    B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
+    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) \
+    B(MATH_SINH_GRAD, a * F(cosh)(b)) \
     B(MATH_COSH_GRAD, a * F(sinh)(b)) \
     B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
     B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
     B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
     B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
-    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
+    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) \
+    B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
     /* gradients of two inputs: a is dy, b and c are the inputs */ \
     N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
     N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
     N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \
     N(MATH_MAX_GRAD_B, b == c ? a * (T)0.5 : c < b ? (T)0 : a) \
-    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
+    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) \
+    N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
     N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
     N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
-    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
-    /* losses of a, the input, and b, the target, s their parameter; gradients of the \
-     * input: a is dy and multiplied by t, b the input, c the target; _GRAD_T, of the \
-     * target: b and c exchanged */ \
+    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) \
+    N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
+    /* losses of a, the input, and b, the target, s their parameter; gradients of the input: a is \
+     * dy and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c exchanged */ \
     B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
-    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) B(MATH_HUBER, F(huber)(a - b, s)) \
+    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) \
+    B(MATH_HUBER, F(huber)(a - b, s)) \
     N(MATH_HUBER_GRAD, t * a * (b - c > s ? s : b - c < -s ? -s : b - c)) \
-    B(MATH_BCE, F(bce)(a, b)) N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
+    B(MATH_BCE, F(bce)(a, b)) \
+    N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
     N(MATH_BCE_GRAD_T, t * a * (F(log_100)(c, true) - F(log_100)(c, false))) \
     B(MATH_BCE_LOGITS, F(bce_logits)(a, b)) \
     N(MATH_BCE_LOGITS_GRAD, t * a * F(bce_logits_slope)(b, c)) \
@@ -6331,13 +6383,15 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     N(MATH_FOCAL_2_GRAD, a * F(focal_slope)(b, c, t, s, true)) \
     N(MATH_FOCAL_2_GRAD_T, a * F(focal_slope_t)(c, b, t, s, true)) \
     /* a is a logarithm; KL_LOG: both are */ \
-    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) N(MATH_KL_GRAD, t * a * -c) \
+    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) \
+    N(MATH_KL_GRAD, t * a * -c) \
     N(MATH_KL_GRAD_T, F(pick)(b == 0, (T)0, t * a * (F(log)(b) - c + (T)1))) \
     B(MATH_KL_LOG, F(pick)(b == -(T)INFINITY && a == a, (T)0, F(exp)(b) * (b - a))) \
     N(MATH_KL_LOG_GRAD, t * a * -F(exp)(c)) \
     N(MATH_KL_LOG_GRAD_T, F(pick)(b == -(T)INFINITY, (T)0, t * a * (F(exp)(b) * (b - c + (T)1)))) \
     /* s is the margin */ \
-    B(MATH_HINGE, F(positive)(s - a * b)) N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
+    B(MATH_HINGE, F(positive)(s - a * b)) \
+    N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
     B(MATH_HINGE_EMBEDDING, (b == 1 ? (T)0 : F(positive)(s - a)) + (b == -1 ? (T)0 : a)) \
     N(MATH_HINGE_EMBEDDING_GRAD, t * a * ((T)(c != -1) - (T)(c != 1 && b < s))) \
     /* gradients of b^c */ \
@@ -6347,14 +6401,18 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
     /* activations, s and t their parameters */ \
     U(MATH_LOG_SIGMOID, F(pick)(a < 0, a, (T)0) - F(log1p)(F(exp)(-F(abs)(a)))) \
-    U(MATH_MISH, F(mish)(a)) U(MATH_SOFTSIGN, F(softsign)(a)) \
+    U(MATH_MISH, F(mish)(a)) \
+    U(MATH_SOFTSIGN, F(softsign)(a)) \
     U(MATH_HARDSWISH, F(pick)(a <= -3, (T)0, F(pick)(a >= 3, a, a * (a + (T)3) / (T)6))) \
-    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
+    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) \
+    U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
     U(MATH_ELU, F(pick)(a > 0, a * t, s * F(elu_exp)(a))) \
-    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) B(MATH_PRELU, F(pick)(a > 0, a, a * b)) \
+    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) \
+    B(MATH_PRELU, F(pick)(a > 0, a, a * b)) \
     B(MATH_GLU, a * F(sigmoid)(b)) \
     /* b is x; of ELU_GRAD and CELU_GRAD y */ \
-    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
+    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) \
+    B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
     B(MATH_SOFTSIGN_GRAD, a / (((T)1 + F(abs)(b)) * ((T)1 + F(abs)(b)))) \
     B(MATH_HARDSWISH_GRAD, F(pick)(b <= -3, (T)0, F(pick)(b < 3, a * (b / (T)3 + (T)0.5), a))) \
     B(MATH_HARDSIGMOID_GRAD, F(pick)(b > 0 && b < 1, a / (T)6, (T)0)) \
@@ -6483,7 +6541,7 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
     m = k[4] != 0 ? x : m; \
     x = x + k[1] * (m - x) + k[2] * e; \
     m = m - k[3] * e;
-#define MLC__VECTOR_RULES(R, F, x_) \
+#define MLC__RULE_AMSGRAD(R, F, x_) \
     R(x_, AMSGRAD, amsgrad, 3, \
       MLC__MOMENTS \
       k[6] = s->lr / (1.0 - pow(h[0], (double)s->made)); \
@@ -6491,7 +6549,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = h[2];, \
       MLC__MOMENTS_STEP \
       w = w > v ? w : v; \
-      x = k[0] * x - k[6] * (m / (F(sqrt)(w) * k[7] + k[8]));) \
+      x = k[0] * x - k[6] * (m / (F(sqrt)(w) * k[7] + k[8]));)
+#define MLC__RULE_ADAMAX(R, F, x_) \
     R(x_, ADAMAX, adamax, 2, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6502,7 +6561,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T new_norm = F(abs)(e) + k[4]; \
       m = k[1] * m + k[2] * e; \
       v = k[3] * v > new_norm ? k[3] * v : new_norm; \
-      x = x - k[5] * (m / v);) \
+      x = x - k[5] * (m / v);)
+#define MLC__RULE_NADAM(R, F, x_) \
     R(x_, NADAM, nadam, 2, \
       const double made = (double)s->made; \
       const double mu = h[0] * (1.0 - 0.5 * pow(0.96, made * h[4])); \
@@ -6514,7 +6574,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = 1.0 / sqrt(1.0 - pow(h[1], made)); \
       k[9] = h[2];, \
       MLC__MOMENTS_STEP \
-      x = k[0] * x - (k[6] * e + k[7] * m) / (F(sqrt)(v) * k[8] + k[9]);) \
+      x = k[0] * x - (k[6] * e + k[7] * m) / (F(sqrt)(v) * k[8] + k[9]);)
+#define MLC__RULE_RADAM(R, F, x_) \
     R(x_, RADAM, radam, 2, \
       const double made = (double)s->made; \
       const double bias2 = 1.0 - pow(h[1], made); \
@@ -6528,7 +6589,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = h[2];, \
       MLC__MOMENTS_STEP \
       const T root = k[7] != 0 ? F(sqrt)(v) + k[8] : (T)1; \
-      x = k[0] * x - m * (k[6] + k[7] / root);) \
+      x = k[0] * x - m * (k[6] + k[7] / root);)
+#define MLC__RULE_RMSPROP(R, F, x_) \
     R(x_, RMSPROP, rmsprop, 1, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6536,7 +6598,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[4] = h[1];, \
       const T e = d + k[0] * x; \
       m = k[1] * m + k[2] * e * e; \
-      x = x - k[3] * (e / (F(sqrt)(m) + k[4]));) \
+      x = x - k[3] * (e / (F(sqrt)(m) + k[4]));)
+#define MLC__RULE_RMSPROP_FULL(R, F, x_) \
     R(x_, RMSPROP_FULL, rmsprop_full, 3, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6551,7 +6614,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T spread = m - w * w; \
       const T root = F(sqrt)(spread < 0 ? (T)0 : spread) + k[4]; \
       v = k[5] * v + e / root; \
-      x = x - k[3] * v;) \
+      x = x - k[3] * v;)
+#define MLC__RULE_ADAGRAD(R, F, x_) \
     R(x_, ADAGRAD, adagrad, 1, \
       k[0] = s->weight_decay; \
       k[1] = s->first ? h[2] : 0.0; \
@@ -6559,7 +6623,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[3] = h[0];, \
       const T e = d + k[0] * x; \
       m = m + k[1] + e * e; \
-      x = x - k[2] * (e / (F(sqrt)(m) + k[3]));) \
+      x = x - k[2] * (e / (F(sqrt)(m) + k[3]));)
+#define MLC__RULE_ADADELTA(R, F, x_) \
     R(x_, ADADELTA, adadelta, 2, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6569,7 +6634,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       m = k[1] * m + k[2] * e * e; \
       const T change = F(sqrt)(v + k[4]) / F(sqrt)(m + k[4]) * e; \
       v = k[1] * v + k[2] * change * change; \
-      x = x - k[3] * change;) \
+      x = x - k[3] * change;)
+#define MLC__RULE_RPROP(R, F, x_) \
     R(x_, RPROP, rprop, 2, \
       k[0] = s->first ? s->lr : 0.0; \
       k[1] = h[0]; \
@@ -6580,7 +6646,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T size = (v + k[0]) * (turn > 0 ? k[2] : turn < 0 ? k[1] : (T)1); \
       v = size < k[3] ? k[3] : size > k[4] ? k[4] : size; \
       m = turn < 0 ? (T)0 : d; \
-      x = x - (m > 0 ? v : m < 0 ? -v : (T)0);) \
+      x = x - (m > 0 ? v : m < 0 ? -v : (T)0);)
+#define MLC__RULE_LION(R, F, x_) \
     R(x_, LION, lion, 1, \
       MLC__DECAYS(1.0) \
       MLC__BETAS(2, h[0]) \
@@ -6588,7 +6655,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[6] = s->lr;, \
       const T c = k[2] * m + k[3] * d; \
       m = k[4] * m + k[5] * d; \
-      x = k[0] * x - (c > 0 ? k[6] : c < 0 ? -k[6] : (T)0);) \
+      x = k[0] * x - (c > 0 ? k[6] : c < 0 ? -k[6] : (T)0);)
+#define MLC__RULE_SOPHIA(R, F, x_) \
     R(x_, SOPHIA, sophia, 2, \
       MLC__DECAYS(1.0) \
       MLC__BETAS(2, h[0]) \
@@ -6598,18 +6666,22 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       m = k[2] * m + k[3] * d; \
       const T curve = k[4] * v > k[5] ? k[4] * v : k[5]; \
       const T u = m / curve; \
-      x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
+      x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);)
+#define MLC__RULE_CURVATURE(R, F, x_) \
     R(x_, CURVATURE, curvature, 2, , \
       const T curve = k[0] * v + d * (k[1] * d + k[2]); \
       v = curve - curve == 0 ? curve : v; \
-      (void)m;) \
+      (void)m;)
+#define MLC__RULE_SF_MEAN(R, F, x_) \
     R(x_, SF_MEAN, sf_mean, 1, , \
       x = x + k[0] * (m - x); \
-      (void)d;) \
+      (void)d;)
+#define MLC__RULE_SF_SGD(R, F, x_) \
     R(x_, SF_SGD, sf_sgd, 1, \
       MLC__FREE(h[0], h[1], h[2], h[3], s->lr), \
       const T e = d + k[0] * x; \
-      MLC__FREE_STEP) \
+      MLC__FREE_STEP)
+#define MLC__RULE_SF_ADAMW(R, F, x_) \
     R(x_, SF_ADAMW, sf_adamw, 2, \
       MLC__FREE(h[0], h[1], h[2], h[3], s->lr * sqrt(1.0 - pow(h[4], (double)s->made))) \
       MLC__BETAS(5, h[4]) \
@@ -6617,6 +6689,12 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       v = k[5] * v + k[6] * d * d; \
       const T e = d / (F(sqrt)(v) + k[7]) + k[0] * x; \
       MLC__FREE_STEP)
+#define MLC__VECTOR_RULES(R, F, x_) \
+    MLC__RULE_AMSGRAD(R, F, x_) MLC__RULE_ADAMAX(R, F, x_) MLC__RULE_NADAM(R, F, x_) \
+    MLC__RULE_RADAM(R, F, x_) MLC__RULE_RMSPROP(R, F, x_) MLC__RULE_RMSPROP_FULL(R, F, x_) \
+    MLC__RULE_ADAGRAD(R, F, x_) MLC__RULE_ADADELTA(R, F, x_) MLC__RULE_RPROP(R, F, x_) \
+    MLC__RULE_LION(R, F, x_) MLC__RULE_SOPHIA(R, F, x_) MLC__RULE_CURVATURE(R, F, x_) \
+    MLC__RULE_SF_MEAN(R, F, x_) MLC__RULE_SF_SGD(R, F, x_) MLC__RULE_SF_ADAMW(R, F, x_)
 /* Passes of rules whose update is made of a whole tensor before: k is shrink, rate, and what means
  * keep and take. Muon's AdamW is MLC_RULE_ADAM. */
 #define MLC__MATRIX_RULES(R, F, x_) \
