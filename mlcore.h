@@ -6363,8 +6363,9 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
     N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) \
     N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
-    /* losses of a, the input, and b, the target, s their parameter; gradients of the input: a is \
-     * dy and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c exchanged */ \
+    /* losses of a, the input, and b, the target, s their parameter; gradients of the input: \
+     * a is dy and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c \
+     * exchanged */ \
     B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
     N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) \
     B(MATH_HUBER, F(huber)(a - b, s)) \
