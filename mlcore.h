@@ -24267,19 +24267,6 @@ MLC__OWN_RULES(MLC__OWN_NUMBERS, MLC__F64, any)
 typedef void (*mlc__by_chance_fn)(uint16_t *to, const float *from, const uint32_t *words,
                                   int64_t n);
 
-MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32_t *words,
-                                   int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        uint16_t chance;               /* half a word each */
-        memcpy(&bits, from + i, sizeof bits);
-        memcpy(&chance, MLC__CAST(const char *, (const void *)words) + 2 * i, sizeof chance);
-        const uint32_t nan = bits >> 16 | 0x40u, some = (bits + chance) >> 16;
-        to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : some);
-    }
-}
-
 /* Whole lines; the scalar kernel has the rest. */
 #define MLC__ELEMENT_STAMP(isa, NAME, name, states, make, step) \
     MLC__INLINE MLC__FAST_AT_##isa \
@@ -24308,7 +24295,14 @@ MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
-    { mlc__by_chance_body(to, from, words, n); } \
+    { \
+        for (int64_t i = 0; i < n; i++) { \
+            const uint32_t bits = mlc__bits_f32(from[i]), nan = bits >> 16 | 0x40u; \
+            uint16_t chance;           /* half a word each */ \
+            memcpy(&chance, MLC__CAST(const char *, (const void *)words) + 2 * i, sizeof chance); \
+            to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : (bits + chance) >> 16); \
+        } \
+    } \
     MLC__ELEMENT_RULES_##isa
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
