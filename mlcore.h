@@ -6278,14 +6278,29 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
  * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
  * of mlc_map, whose numbers devices know: a new formula stands at the end of the second list.  */
 #define MLC__MAP_FORMULAS(U, B, N, F) \
-    U(MAP_COPY, a) U(MAP_NEG, -a) U(MAP_EXP, F(exp)(a)) U(MAP_LOG, F(log)(a)) \
-    U(MAP_SQRT, F(sqrt)(a)) U(MAP_TANH, F(tanh)(a)) U(MAP_SIGMOID, F(sigmoid)(a)) \
-    U(MAP_RELU, a > 0 || a != a ? a : (T)0) U(MAP_GELU, F(gelu)(a)) U(MAP_SILU, a * F(sigmoid)(a)) \
-    U(MAP_ADD_S, a + s) U(MAP_MUL_S, a * s) B(MAP_ADD, a + b) B(MAP_SUB, a - b) B(MAP_MUL, a * b) \
-    B(MAP_DIV, a / b) B(MAP_EQ, a == b ? (T)1 : (T)0) B(MAP_SQDIFF, (a - b) * (a - b)) \
+    U(MAP_COPY, a) \
+    U(MAP_NEG, -a) \
+    U(MAP_EXP, F(exp)(a)) \
+    U(MAP_LOG, F(log)(a)) \
+    U(MAP_SQRT, F(sqrt)(a)) \
+    U(MAP_TANH, F(tanh)(a)) \
+    U(MAP_SIGMOID, F(sigmoid)(a)) \
+    U(MAP_RELU, a > 0 || a != a ? a : (T)0) \
+    U(MAP_GELU, F(gelu)(a)) \
+    U(MAP_SILU, a * F(sigmoid)(a)) \
+    U(MAP_ADD_S, a + s) \
+    U(MAP_MUL_S, a * s) \
+    B(MAP_ADD, a + b) \
+    B(MAP_SUB, a - b) \
+    B(MAP_MUL, a * b) \
+    B(MAP_DIV, a / b) \
+    B(MAP_EQ, a == b ? (T)1 : (T)0) \
+    B(MAP_SQDIFF, (a - b) * (a - b)) \
     /* gradients: a is dy, b is y */ \
-    B(MAP_SQRT_GRAD, a / ((T)2 * b)) B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
-    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
+    B(MAP_SQRT_GRAD, a / ((T)2 * b)) \
+    B(MAP_TANH_GRAD, a * ((T)1 - b * b)) \
+    B(MAP_SIGMOID_GRAD, a * (b * ((T)1 - b))) \
+    B(MAP_RELU_GRAD, b > 0 || b != b ? a : (T)0) \
     /* b is x */ \
     B(MAP_GELU_GRAD, a * F(gelu_slope)(b)) \
     B(MAP_SILU_GRAD, a * F(sigmoid)(b) * ((T)1 + b * ((T)1 - F(sigmoid)(b)))) \
@@ -6301,54 +6316,92 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     U(MAP_GELU_TANH, F(gelu_tanh)(a)) B(MAP_GELU_TANH_GRAD, a * F(gelu_tanh_slope)(b))
 /* Formulas of the kernel math: most networks do without. */
 #define MLC_MATH_FORMULAS(U, B, N, F) \
-    U(MATH_ABS, F(abs)(a)) U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) U(MATH_SQUARE, a * a) \
-    U(MATH_RECIPROCAL, (T)1 / a) U(MATH_RSQRT, (T)1 / F(sqrt)(a)) U(MATH_EXPM1, F(expm1)(a)) \
-    U(MATH_EXP2, F(exp2)(a)) U(MATH_LOG1P, F(log1p)(a)) U(MATH_LOG2, F(log2)(a)) \
-    U(MATH_LOG10, F(log10)(a)) U(MATH_SIN, F(sin)(a)) U(MATH_COS, F(cos)(a)) \
-    U(MATH_TAN, F(tan)(a)) U(MATH_ASIN, F(asin)(a)) U(MATH_ACOS, F(acos)(a)) \
-    U(MATH_ATAN, F(atan)(a)) U(MATH_SINH, F(sinh)(a)) U(MATH_COSH, F(cosh)(a)) \
-    U(MATH_ERF, F(erf)(a)) U(MATH_ERFC, F(erfc)(a)) U(MATH_FLOOR, F(floor)(a)) \
-    U(MATH_CEIL, F(ceil)(a)) U(MATH_ROUND, F(rint)(a)) U(MATH_TRUNC, F(trunc)(a)) \
-    U(MATH_SOFTPLUS, F(softplus)(a)) U(MATH_DIV_S, a / s) \
-    U(MATH_POW_S, F(pow)(a, s)) U(MATH_CUBE, a * a * a) \
+    U(MATH_ABS, F(abs)(a)) \
+    U(MATH_SIGN, a > 0 ? (T)1 : a < 0 ? (T)-1 : (T)0) \
+    U(MATH_SQUARE, a * a) \
+    U(MATH_RECIPROCAL, (T)1 / a) \
+    U(MATH_RSQRT, (T)1 / F(sqrt)(a)) \
+    U(MATH_EXPM1, F(expm1)(a)) \
+    U(MATH_EXP2, F(exp2)(a)) \
+    U(MATH_LOG1P, F(log1p)(a)) \
+    U(MATH_LOG2, F(log2)(a)) \
+    U(MATH_LOG10, F(log10)(a)) \
+    U(MATH_SIN, F(sin)(a)) \
+    U(MATH_COS, F(cos)(a)) \
+    U(MATH_TAN, F(tan)(a)) \
+    U(MATH_ASIN, F(asin)(a)) \
+    U(MATH_ACOS, F(acos)(a)) \
+    U(MATH_ATAN, F(atan)(a)) \
+    U(MATH_SINH, F(sinh)(a)) \
+    U(MATH_COSH, F(cosh)(a)) \
+    U(MATH_ERF, F(erf)(a)) \
+    U(MATH_ERFC, F(erfc)(a)) \
+    U(MATH_FLOOR, F(floor)(a)) \
+    U(MATH_CEIL, F(ceil)(a)) \
+    U(MATH_ROUND, F(rint)(a)) \
+    U(MATH_TRUNC, F(trunc)(a)) \
+    U(MATH_SOFTPLUS, F(softplus)(a)) \
+    U(MATH_DIV_S, a / s) \
+    U(MATH_POW_S, F(pow)(a, s)) \
+    U(MATH_CUBE, a * a * a) \
     U(MATH_ROOT, F(pick)(a == -(T)INFINITY, -a, F(sqrt)(a + (T)0))) \
-    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
-    U(MATH_RSUB_S, s - a) U(MATH_CLAMP, a > t ? t : a < s ? (s > t ? t : s) : a) \
-    B(MATH_MIN, a < b || a != a ? a : b) B(MATH_MAX, a > b || a != a ? a : b) \
-    B(MATH_FMOD, F(fmod)(a, b)) B(MATH_REMAINDER, F(remainder)(a, b)) \
-    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) B(MATH_ATAN2, F(atan2)(a, b)) \
-    B(MATH_HYPOT, F(hypot)(a, b)) B(MATH_POW, F(pow)(a, b)) B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
+    U(MATH_IS_ZERO, a == 0 ? (T)1 : (T)0) \
+    U(MATH_ZERO_TO_ONE, a == 0 ? (T)1 : a) \
+    U(MATH_RSUB_S, s - a) \
+    U(MATH_CLAMP, a > t ? t : a < s ? (s > t ? t : s) : a) \
+    B(MATH_MIN, a < b || a != a ? a : b) \
+    B(MATH_MAX, a > b || a != a ? a : b) \
+    B(MATH_FMOD, F(fmod)(a, b)) \
+    B(MATH_REMAINDER, F(remainder)(a, b)) \
+    B(MATH_FLOOR_DIV, F(floor_div)(a, b)) \
+    B(MATH_ATAN2, F(atan2)(a, b)) \
+    B(MATH_HYPOT, F(hypot)(a, b)) \
+    B(MATH_POW, F(pow)(a, b)) \
+    B(MATH_RATIO, b == 0 ? (T)0 : a / b) \
     /* gradients: a is dy, b is x or y */ \
-    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) B(MATH_SQUARE_GRAD, a * (b + b)) \
-    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
-    B(MATH_EXPM1_GRAD, a * (b + (T)1)) B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
-    B(MATH_LOG1P_GRAD, a / (b + (T)1)) B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
-    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) B(MATH_SIN_GRAD, a * F(cos)(b)) \
-    B(MATH_COS_GRAD, -a * F(sin)(b)) B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
-    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
-    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) B(MATH_SINH_GRAD, a * F(cosh)(b)) \
+    B(MATH_ABS_GRAD, b > 0 ? a : b < 0 ? -a : (T)0) \
+    B(MATH_SQUARE_GRAD, a * (b + b)) \
+    B(MATH_RECIPROCAL_GRAD, -a * (b * b)) \
+    B(MATH_RSQRT_GRAD, (T)-0.5 * a * (b * b * b)) \
+    B(MATH_EXPM1_GRAD, a * (b + (T)1)) \
+    B(MATH_EXP2_GRAD, a * (b * (T)0.69314718055994531)) \
+    B(MATH_LOG1P_GRAD, a / (b + (T)1)) \
+    B(MATH_LOG2_GRAD, a / (b * (T)0.69314718055994531)) \
+    B(MATH_LOG10_GRAD, a / (b * (T)2.3025850929940457)) \
+    B(MATH_SIN_GRAD, a * F(cos)(b)) \
+    B(MATH_COS_GRAD, -a * F(sin)(b)) \
+    B(MATH_TAN_GRAD, a * ((T)1 + b * b)) \
+    B(MATH_ASIN_GRAD, a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ACOS_GRAD, -a / F(sqrt)((T)1 - b * b)) \
+    B(MATH_ATAN_GRAD, a / ((T)1 + b * b)) \
+    B(MATH_SINH_GRAD, a * F(cosh)(b)) \
     B(MATH_COSH_GRAD, a * F(sinh)(b)) \
     B(MATH_ERF_GRAD, a * (F(exp)(-(b * b)) * (T)1.1283791670955126)) \
     B(MATH_ERFC_GRAD, a * (F(exp)(-(b * b)) * (T)-1.1283791670955126)) \
     B(MATH_SOFTPLUS_GRAD, b > 20 ? a : a * F(sigmoid)(b)) \
     B(MATH_POW_S_GRAD, F(pick)(s == 0, (T)0, a * (s * F(pow)(b, s - (T)1)))) \
-    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
+    B(MATH_CUBE_GRAD, a * ((T)3 * b * b)) \
+    B(MATH_CLAMP_GRAD, b > s && b < t ? a : (T)0) \
     /* gradients of two inputs: a is dy, b and c are the inputs */ \
     N(MATH_MIN_GRAD_A, b == c ? a * (T)0.5 : b > c ? (T)0 : a) \
     N(MATH_MIN_GRAD_B, b == c ? a * (T)0.5 : c > b ? (T)0 : a) \
     N(MATH_MAX_GRAD_A, b == c ? a * (T)0.5 : b < c ? (T)0 : a) \
     N(MATH_MAX_GRAD_B, b == c ? a * (T)0.5 : c < b ? (T)0 : a) \
-    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
+    N(MATH_FMOD_GRAD_B, -a * F(trunc)(b / c)) \
+    N(MATH_REMAINDER_GRAD_B, -a * F(floor)(b / c)) \
     N(MATH_ATAN2_GRAD_A, b == 0 && c == 0 ? (T)0 : a * (c / (b * b + c * c))) \
     N(MATH_ATAN2_GRAD_B, b == 0 && c == 0 ? (T)0 : a * (-b / (b * b + c * c))) \
-    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
-    /* losses of a, the input, and b, the target, s their parameter; gradients of the \
-     * input: a is dy and multiplied by t, b the input, c the target; _GRAD_T, of the \
-     * target: b and c exchanged */ \
+    N(MATH_HYPOT_GRAD_A, a * (b / F(hypot)(b, c))) \
+    N(MATH_HYPOT_GRAD_B, a * (c / F(hypot)(b, c))) \
+    /* losses of a, the input, and b, the target, s their parameter; gradients of the input: \
+     * a is dy and multiplied by t, b the input, c the target; _GRAD_T, of the target: b and c \
+     * exchanged */ \
     B(MATH_SMOOTH_L1, F(smooth_l1)(a - b, s)) \
-    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) B(MATH_HUBER, F(huber)(a - b, s)) \
+    N(MATH_SMOOTH_L1_GRAD, t * a * F(smooth_l1_slope)(b - c, s)) \
+    B(MATH_HUBER, F(huber)(a - b, s)) \
     N(MATH_HUBER_GRAD, t * a * (b - c > s ? s : b - c < -s ? -s : b - c)) \
-    B(MATH_BCE, F(bce)(a, b)) N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
+    B(MATH_BCE, F(bce)(a, b)) \
+    N(MATH_BCE_GRAD, t * a * F(bce_slope)(b, c)) \
     N(MATH_BCE_GRAD_T, t * a * (F(log_100)(c, true) - F(log_100)(c, false))) \
     B(MATH_BCE_LOGITS, F(bce_logits)(a, b)) \
     N(MATH_BCE_LOGITS_GRAD, t * a * F(bce_logits_slope)(b, c)) \
@@ -6361,13 +6414,15 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     N(MATH_FOCAL_2_GRAD, a * F(focal_slope)(b, c, t, s, true)) \
     N(MATH_FOCAL_2_GRAD_T, a * F(focal_slope_t)(c, b, t, s, true)) \
     /* a is a logarithm; KL_LOG: both are */ \
-    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) N(MATH_KL_GRAD, t * a * -c) \
+    B(MATH_KL, F(pick)(b == 0 && a == a, (T)0, b * (F(log)(b) - a))) \
+    N(MATH_KL_GRAD, t * a * -c) \
     N(MATH_KL_GRAD_T, F(pick)(b == 0, (T)0, t * a * (F(log)(b) - c + (T)1))) \
     B(MATH_KL_LOG, F(pick)(b == -(T)INFINITY && a == a, (T)0, F(exp)(b) * (b - a))) \
     N(MATH_KL_LOG_GRAD, t * a * -F(exp)(c)) \
     N(MATH_KL_LOG_GRAD_T, F(pick)(b == -(T)INFINITY, (T)0, t * a * (F(exp)(b) * (b - c + (T)1)))) \
     /* s is the margin */ \
-    B(MATH_HINGE, F(positive)(s - a * b)) N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
+    B(MATH_HINGE, F(positive)(s - a * b)) \
+    N(MATH_HINGE_GRAD, b * c < s ? t * a * -c : (T)0) \
     B(MATH_HINGE_EMBEDDING, (b == 1 ? (T)0 : F(positive)(s - a)) + (b == -1 ? (T)0 : a)) \
     N(MATH_HINGE_EMBEDDING_GRAD, t * a * ((T)(c != -1) - (T)(c != 1 && b < s))) \
     /* gradients of b^c */ \
@@ -6377,14 +6432,18 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
     N(MATH_PROD_GRAD, b == 0 ? (c == 1 ? a : (T)0) : c == 0 ? a / b : (T)0) \
     /* activations, s and t their parameters */ \
     U(MATH_LOG_SIGMOID, F(pick)(a < 0, a, (T)0) - F(log1p)(F(exp)(-F(abs)(a)))) \
-    U(MATH_MISH, F(mish)(a)) U(MATH_SOFTSIGN, F(softsign)(a)) \
+    U(MATH_MISH, F(mish)(a)) \
+    U(MATH_SOFTSIGN, F(softsign)(a)) \
     U(MATH_HARDSWISH, F(pick)(a <= -3, (T)0, F(pick)(a >= 3, a, a * (a + (T)3) / (T)6))) \
-    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
+    U(MATH_HARDSIGMOID, F(hardsigmoid)(a)) \
+    U(MATH_LEAKY_RELU, F(pick)(a > 0, a, a * s)) \
     U(MATH_ELU, F(pick)(a > 0, a * t, s * F(elu_exp)(a))) \
-    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) B(MATH_PRELU, F(pick)(a > 0, a, a * b)) \
+    U(MATH_CELU, F(pick)(a > 0, a, s * F(elu_exp)(a / s))) \
+    B(MATH_PRELU, F(pick)(a > 0, a, a * b)) \
     B(MATH_GLU, a * F(sigmoid)(b)) \
     /* b is x; of ELU_GRAD and CELU_GRAD y */ \
-    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
+    B(MATH_LOG_SIGMOID_GRAD, -a * F(elu_exp)(b)) \
+    B(MATH_MISH_GRAD, a * F(mish_slope)(b)) \
     B(MATH_SOFTSIGN_GRAD, a / (((T)1 + F(abs)(b)) * ((T)1 + F(abs)(b)))) \
     B(MATH_HARDSWISH_GRAD, F(pick)(b <= -3, (T)0, F(pick)(b < 3, a * (b / (T)3 + (T)0.5), a))) \
     B(MATH_HARDSIGMOID_GRAD, F(pick)(b > 0 && b < 1, a / (T)6, (T)0)) \
@@ -6513,7 +6572,7 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
     m = k[4] != 0 ? x : m; \
     x = x + k[1] * (m - x) + k[2] * e; \
     m = m - k[3] * e;
-#define MLC__VECTOR_RULES(R, F, x_) \
+#define MLC__RULE_AMSGRAD(R, F, x_) \
     R(x_, AMSGRAD, amsgrad, 3, \
       MLC__MOMENTS \
       k[6] = s->lr / (1.0 - pow(h[0], (double)s->made)); \
@@ -6521,7 +6580,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = h[2];, \
       MLC__MOMENTS_STEP \
       w = w > v ? w : v; \
-      x = k[0] * x - k[6] * (m / (F(sqrt)(w) * k[7] + k[8]));) \
+      x = k[0] * x - k[6] * (m / (F(sqrt)(w) * k[7] + k[8]));)
+#define MLC__RULE_ADAMAX(R, F, x_) \
     R(x_, ADAMAX, adamax, 2, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6532,7 +6592,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T new_norm = F(abs)(e) + k[4]; \
       m = k[1] * m + k[2] * e; \
       v = k[3] * v > new_norm ? k[3] * v : new_norm; \
-      x = x - k[5] * (m / v);) \
+      x = x - k[5] * (m / v);)
+#define MLC__RULE_NADAM(R, F, x_) \
     R(x_, NADAM, nadam, 2, \
       const double made = (double)s->made; \
       const double mu = h[0] * (1.0 - 0.5 * pow(0.96, made * h[4])); \
@@ -6544,7 +6605,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = 1.0 / sqrt(1.0 - pow(h[1], made)); \
       k[9] = h[2];, \
       MLC__MOMENTS_STEP \
-      x = k[0] * x - (k[6] * e + k[7] * m) / (F(sqrt)(v) * k[8] + k[9]);) \
+      x = k[0] * x - (k[6] * e + k[7] * m) / (F(sqrt)(v) * k[8] + k[9]);)
+#define MLC__RULE_RADAM(R, F, x_) \
     R(x_, RADAM, radam, 2, \
       const double made = (double)s->made; \
       const double bias2 = 1.0 - pow(h[1], made); \
@@ -6558,7 +6620,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[8] = h[2];, \
       MLC__MOMENTS_STEP \
       const T root = k[7] != 0 ? F(sqrt)(v) + k[8] : (T)1; \
-      x = k[0] * x - m * (k[6] + k[7] / root);) \
+      x = k[0] * x - m * (k[6] + k[7] / root);)
+#define MLC__RULE_RMSPROP(R, F, x_) \
     R(x_, RMSPROP, rmsprop, 1, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6566,7 +6629,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[4] = h[1];, \
       const T e = d + k[0] * x; \
       m = k[1] * m + k[2] * e * e; \
-      x = x - k[3] * (e / (F(sqrt)(m) + k[4]));) \
+      x = x - k[3] * (e / (F(sqrt)(m) + k[4]));)
+#define MLC__RULE_RMSPROP_FULL(R, F, x_) \
     R(x_, RMSPROP_FULL, rmsprop_full, 3, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6581,7 +6645,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T spread = m - w * w; \
       const T root = F(sqrt)(spread < 0 ? (T)0 : spread) + k[4]; \
       v = k[5] * v + e / root; \
-      x = x - k[3] * v;) \
+      x = x - k[3] * v;)
+#define MLC__RULE_ADAGRAD(R, F, x_) \
     R(x_, ADAGRAD, adagrad, 1, \
       k[0] = s->weight_decay; \
       k[1] = s->first ? h[2] : 0.0; \
@@ -6589,7 +6654,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[3] = h[0];, \
       const T e = d + k[0] * x; \
       m = m + k[1] + e * e; \
-      x = x - k[2] * (e / (F(sqrt)(m) + k[3]));) \
+      x = x - k[2] * (e / (F(sqrt)(m) + k[3]));)
+#define MLC__RULE_ADADELTA(R, F, x_) \
     R(x_, ADADELTA, adadelta, 2, \
       k[0] = s->weight_decay; \
       MLC__BETAS(1, h[0]) \
@@ -6599,7 +6665,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       m = k[1] * m + k[2] * e * e; \
       const T change = F(sqrt)(v + k[4]) / F(sqrt)(m + k[4]) * e; \
       v = k[1] * v + k[2] * change * change; \
-      x = x - k[3] * change;) \
+      x = x - k[3] * change;)
+#define MLC__RULE_RPROP(R, F, x_) \
     R(x_, RPROP, rprop, 2, \
       k[0] = s->first ? s->lr : 0.0; \
       k[1] = h[0]; \
@@ -6610,7 +6677,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       const T size = (v + k[0]) * (turn > 0 ? k[2] : turn < 0 ? k[1] : (T)1); \
       v = size < k[3] ? k[3] : size > k[4] ? k[4] : size; \
       m = turn < 0 ? (T)0 : d; \
-      x = x - (m > 0 ? v : m < 0 ? -v : (T)0);) \
+      x = x - (m > 0 ? v : m < 0 ? -v : (T)0);)
+#define MLC__RULE_LION(R, F, x_) \
     R(x_, LION, lion, 1, \
       MLC__DECAYS(1.0) \
       MLC__BETAS(2, h[0]) \
@@ -6618,7 +6686,8 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       k[6] = s->lr;, \
       const T c = k[2] * m + k[3] * d; \
       m = k[4] * m + k[5] * d; \
-      x = k[0] * x - (c > 0 ? k[6] : c < 0 ? -k[6] : (T)0);) \
+      x = k[0] * x - (c > 0 ? k[6] : c < 0 ? -k[6] : (T)0);)
+#define MLC__RULE_SOPHIA(R, F, x_) \
     R(x_, SOPHIA, sophia, 2, \
       MLC__DECAYS(1.0) \
       MLC__BETAS(2, h[0]) \
@@ -6628,18 +6697,22 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       m = k[2] * m + k[3] * d; \
       const T curve = k[4] * v > k[5] ? k[4] * v : k[5]; \
       const T u = m / curve; \
-      x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);) \
+      x = k[0] * x - k[6] * (u > 1 ? (T)1 : u < -1 ? (T)-1 : u);)
+#define MLC__RULE_CURVATURE(R, F, x_) \
     R(x_, CURVATURE, curvature, 2, , \
       const T curve = k[0] * v + d * (k[1] * d + k[2]); \
       v = curve - curve == 0 ? curve : v; \
-      (void)m;) \
+      (void)m;)
+#define MLC__RULE_SF_MEAN(R, F, x_) \
     R(x_, SF_MEAN, sf_mean, 1, , \
       x = x + k[0] * (m - x); \
-      (void)d;) \
+      (void)d;)
+#define MLC__RULE_SF_SGD(R, F, x_) \
     R(x_, SF_SGD, sf_sgd, 1, \
       MLC__FREE(h[0], h[1], h[2], h[3], s->lr), \
       const T e = d + k[0] * x; \
-      MLC__FREE_STEP) \
+      MLC__FREE_STEP)
+#define MLC__RULE_SF_ADAMW(R, F, x_) \
     R(x_, SF_ADAMW, sf_adamw, 2, \
       MLC__FREE(h[0], h[1], h[2], h[3], s->lr * sqrt(1.0 - pow(h[4], (double)s->made))) \
       MLC__BETAS(5, h[4]) \
@@ -6647,6 +6720,12 @@ typedef enum mlc_rule {                /* its states; its coefs, flags are 0 or 
       v = k[5] * v + k[6] * d * d; \
       const T e = d / (F(sqrt)(v) + k[7]) + k[0] * x; \
       MLC__FREE_STEP)
+#define MLC__VECTOR_RULES(R, F, x_) \
+    MLC__RULE_AMSGRAD(R, F, x_) MLC__RULE_ADAMAX(R, F, x_) MLC__RULE_NADAM(R, F, x_) \
+    MLC__RULE_RADAM(R, F, x_) MLC__RULE_RMSPROP(R, F, x_) MLC__RULE_RMSPROP_FULL(R, F, x_) \
+    MLC__RULE_ADAGRAD(R, F, x_) MLC__RULE_ADADELTA(R, F, x_) MLC__RULE_RPROP(R, F, x_) \
+    MLC__RULE_LION(R, F, x_) MLC__RULE_SOPHIA(R, F, x_) MLC__RULE_CURVATURE(R, F, x_) \
+    MLC__RULE_SF_MEAN(R, F, x_) MLC__RULE_SF_SGD(R, F, x_) MLC__RULE_SF_ADAMW(R, F, x_)
 /* Passes of rules whose update is made of a whole tensor before: k is shrink, rate, and what means
  * keep and take. Muon's AdamW is MLC_RULE_ADAM. */
 #define MLC__MATRIX_RULES(R, F, x_) \
@@ -9141,8 +9220,10 @@ typedef struct mlc__half_fns {
     void (*narrow)(void *to, const float *from, mlc_dtype dtype, int64_t n);
 } mlc__half_fns;
 
-/* Updates elements [from, from + n) of a run by a rule; u is NULL, but see MLC__RULES. */
-typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, int64_t from, int64_t n, void *u);
+/* Updates elements [from, from + n) of a run by a rule with numbers k; out: NULL, or takes their
+ * updates. */
+typedef void (*mlc__optim_fn)(const struct mlc_k_optim *a, const double *k, int64_t from,
+                              int64_t n, void *out);
 
 struct mlc__norms;
 
@@ -9150,9 +9231,12 @@ struct mlc__norms;
  * only the rules that it uses. */
 struct mlc_rule_fns {
     void (*correct)(const double *coefs, struct mlc_step_state *s);        /* NULL: bias is 1   */
+    void (*numbers)(const double *coefs, const struct mlc_step_state *s, double *k);
+                                       /* NULL: those of the step                              */
     const struct mlc__norms *norms;    /* NULL: it has none                                    */
     mlc__optim_fn f64, f32[6];
     const struct mlc_rule_fns *wide;   /* NULL; of states of bf16 and u8: of those in f32      */
+    const struct mlc_rule_fns *(*form)(const struct mlc_k_optim *a);       /* NULL: this one    */
 };
 
 #if !(MLC__HAS_KERNELS && MLC__HAS_FRAMEWORK)
@@ -11650,6 +11734,8 @@ MLC__V_AT T MLC__V(sub)(T x, T y) { return x - y; }
 MLC__V_AT T MLC__V(mul)(T x, T y) { return x * y; }
 MLC__V_AT T MLC__V(mad)(T x, T y, T z) { return MLC__F(mlc__mad)(x, y, z, MLC__FUSES); }
 MLC__V_AT T MLC__V(max)(T x, T y) { return x > y ? x : y; }
+MLC__V_AT bool MLC__V(less)(T x, T y) { return x < y; }
+MLC__V_AT T MLC__V(pick)(bool m, T x, T y) { return MLC__F(mlc__pick)(m, x, y); }
 MLC__V_AT T MLC__V(from)(T x, int64_t l) { return l > 0 ? 0 : x; }
 MLC__V_AT int MLC__V(nan)(T x) { return x != x; }
 MLC__V_AT T MLC__V(most)(T x) { return x; }
@@ -11668,8 +11754,6 @@ typedef bool     mlc__m_scalar;
     MLC__INLINE T mlc__##kind##_##name##_scalar parameters { return value; }
 MLC__S_OF(float, v, div, (float x, float y), x / y)
 MLC__S_OF(float, v, min, (float x, float y), x < y ? x : y)
-MLC__S_OF(bool, v, less, (float x, float y), x < y)
-MLC__S_OF(float, v, pick, (bool m, float x, float y), mlc__pick_f32(m, x, y))
 MLC__S_OF(uint32_t, i, set, (uint32_t x), x)
 MLC__S_OF(uint32_t, i, bits, (float x), mlc__bits_f32(x))
 MLC__S_OF(float, v, of_bits, (uint32_t x), mlc__f32_bits(x))
@@ -12110,67 +12194,18 @@ MLC__LEVEL_END
  * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
  * were measured against long double over all or 2^24 sampled floats. */
 
-/* Four values that go through a chain of steps in lockstep: one alone waits for its own results
- * most of the time, as processors do not look far enough ahead to find the next one. */
-typedef struct mlc__four_f32 { float a, b, c, d; } mlc__four_f32;
-typedef struct mlc__four_f64 { double a, b, c, d; } mlc__four_f64;
-
-MLC__BODY mlc__four_f32 mlc__mad4_f32(mlc__four_f32 x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
-{
-    const mlc__four_f32 sum = { mlc__mad_f32(x.a, y.a, z.a, fused),
-                                mlc__mad_f32(x.b, y.b, z.b, fused),
-                                mlc__mad_f32(x.c, y.c, z.c, fused),
-                                mlc__mad_f32(x.d, y.d, z.d, fused) };
-    return sum;
-}
-/* x y + z, where x or z is one number */
-MLC__BODY mlc__four_f32 mlc__axpy4_f32(float x, mlc__four_f32 y, mlc__four_f32 z, bool fused)
-{
-    const mlc__four_f32 x4 = { x, x, x, x };
-    return mlc__mad4_f32(x4, y, z, fused);
-}
-MLC__BODY mlc__four_f32 mlc__step4_f32(mlc__four_f32 x, mlc__four_f32 y, float z, bool fused)
-{
-    const mlc__four_f32 z4 = { z, z, z, z };
-    return mlc__mad4_f32(x, y, z4, fused);
-}
-
-/* As MLC__V(exp), of four. */
-MLC__BODY mlc__four_f32 mlc__exp_lanes_f32(mlc__four_f32 x, bool fused)
-{
-    const float big = 12582912.0f;
-    const mlc__four_f32 log2e = { 1.44269504f, 1.44269504f, 1.44269504f, 1.44269504f };
-    const mlc__four_f32 c4 = { 0.00138194906f, 0.00138194906f, 0.00138194906f, 0.00138194906f };
-    const mlc__four_f32 z = mlc__step4_f32(x, log2e, big, fused);
-    const mlc__four_f32 n = { z.a - big, z.b - big, z.c - big, z.d - big };
-    mlc__four_f32 r = mlc__axpy4_f32(-0.693359375f, n, x, fused);
-    r = mlc__axpy4_f32(2.12194440e-4f, n, r, fused);
-    mlc__four_f32 p = mlc__step4_f32(c4, r, 0.0083686905f, fused);
-    p = mlc__step4_f32(p, r, 0.041668281f, fused);
-    p = mlc__step4_f32(p, r, 0.166665211f, fused);
-    p = mlc__step4_f32(p, r, 0.49999994f, fused);
-    const mlc__four_f32 s = { p.a * r.a, p.b * r.b, p.c * r.c, p.d * r.d };
-    p = mlc__mad4_f32(s, r, r, fused);
-    const mlc__four_f32 y = { mlc__v_scale_scalar(p.a + 1.0f, z.a, x.a),
-                              mlc__v_scale_scalar(p.b + 1.0f, z.b, x.b),
-                              mlc__v_scale_scalar(p.c + 1.0f, z.c, x.c),
-                              mlc__v_scale_scalar(p.d + 1.0f, z.d, x.d) };
-    return y;
-}
-
-MLC__BODY float mlc__exp_low_f32(float x, bool fused)
-{
-    const mlc__four_f32 x4 = { x, 0.0f, 0.0f, 0.0f };
-    return MLC__COMPACT ? mlc__v_exp_scalar(x) : mlc__exp_lanes_f32(x4, fused).a;
-}
-
-MLC__BODY mlc__four_f32 mlc__exp_low4_f32(mlc__four_f32 x, bool fused)
-{
-    if (!MLC__COMPACT) return mlc__exp_lanes_f32(x, fused);
-    const mlc__four_f32 y = { mlc__v_exp_scalar(x.a), mlc__v_exp_scalar(x.b),
-                              mlc__v_exp_scalar(x.c), mlc__v_exp_scalar(x.d) };
-    return y;
-}
+/* A polynomial in x, from the coefficient of its highest power on. */
+#define MLC__POLY2(x, a, b)      ((a) * (x) + (b))
+#define MLC__POLY3(x, a, b, c)   MLC__POLY2(x, MLC__POLY2(x, a, b), c)
+#define MLC__POLY4(x, a, b, ...) MLC__POLY3(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY5(x, a, b, ...) MLC__POLY4(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY6(x, a, b, ...) MLC__POLY5(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY7(x, a, b, ...) MLC__POLY6(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY8(x, a, b, ...) MLC__POLY7(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY9(x, a, b, ...) MLC__POLY8(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY10(x, a, b, ...)MLC__POLY9(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY11(x, a, b, ...)MLC__POLY10(x, MLC__POLY2(x, a, b), __VA_ARGS__)
+#define MLC__POLY12(x, a, b, ...)MLC__POLY11(x, MLC__POLY2(x, a, b), __VA_ARGS__)
 
 MLC__BODY float mlc__exp_f32(float x) { return mlc__v_exp_any_scalar(x); }
 MLC__BODY float mlc__tanh_f32(float x) { return mlc__v_tanh_scalar(x); }
@@ -12181,13 +12216,8 @@ MLC__BODY float mlc__exp2_f32(float x)
 {
     float z = x + 12582912.0f;
     float r = x - (z - 12582912.0f);
-    float p = 0.000153264627f;
-    p = p * r + 0.00133908063f;
-    p = p * r + 0.00961850584f;
-    p = p * r + 0.0555035993f;
-    p = p * r + 0.240226477f;
-    p = p * r + 0.693147182f;
-    p = p * r + 1.0f;
+    float p = MLC__POLY7(r, 0.000153264627f, 0.00133908063f, 0.00961850584f, 0.0555035993f,
+                            0.240226477f, 0.693147182f, 1.0f);
     float y = mlc__f32_bits(mlc__bits_f32(p) + (mlc__bits_f32(z) << 23));
     y = mlc__pick_f32(x < 128.0f, y, x * (float)MLC__INF);
     return mlc__pick_f32(x < -126.0f, 0.0f, y);
@@ -12196,14 +12226,8 @@ MLC__BODY float mlc__exp2_f32(float x)
 /* log(m 2^n), f being m - 1, m in [sqrt(1/2), sqrt 2). */
 MLC__BODY float mlc__log_sum_f32(float f, float n)
 {
-    float p = -0.0763639957f;
-    p = p * f + 0.127621993f;
-    p = p * f + -0.131596133f;
-    p = p * f + 0.142015815f;
-    p = p * f + -0.166234091f;
-    p = p * f + 0.200012416f;
-    p = p * f + -0.250008196f;
-    p = p * f + 0.333333313f;
+    float p = MLC__POLY8(f, -0.0763639957f, 0.127621993f, -0.131596133f, 0.142015815f,
+                            -0.166234091f, 0.200012416f, -0.250008196f, 0.333333313f);
     float s = f * f;
     float t = p * f * s + n * -2.12194440e-4f;
     return (f + (t - 0.5f * s)) + n * 0.693359375f;
@@ -12245,22 +12269,12 @@ MLC__BODY float mlc__erf_f32(float x)
     uint32_t sign = mlc__bits_f32(x) & 0x80000000u;
     float a = mlc__f32_bits(mlc__bits_f32(x) & 0x7FFFFFFFu);
     float s = a * a;
-    float p = 7.99664995e-05f;
-    p = p * s + -0.000804976968f;
-    p = p * s + 0.00519240508f;
-    p = p * s + -0.0268557314f;
-    p = p * s + 0.112836257f;
-    p = p * s + -0.376126289f;
-    p = p * s + 0.128379166f;
+    float p = MLC__POLY7(s, 7.99664995e-05f, -0.000804976968f, 0.00519240508f, -0.0268557314f,
+                            0.112836257f, -0.376126289f, 0.128379166f);
     float small = p * a + a;
     float c = mlc__pick_f32(a > 3.93f, 3.93f, a);
-    float q = -0.000196503985f;
-    q = q * c + 0.00304878759f;
-    q = q * c + -0.0222491585f;
-    q = q * c + 0.103977777f;
-    q = q * c + 0.637129605f;
-    q = q * c + 1.12770689f;
-    q = q * c + 0.000188114471f;
+    float q = MLC__POLY7(c, -0.000196503985f, 0.00304878759f, -0.0222491585f, 0.103977777f,
+                            0.637129605f, 1.12770689f, 0.000188114471f);
     float large = 1.0f - mlc__exp_f32(-q);
     float y = mlc__pick_f32(a < 0.92f, small, large);
     return mlc__f32_bits(mlc__bits_f32(y) | sign);
@@ -12307,16 +12321,9 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     float r = u * 4.0f - (z - 12582912.0f);
     uint32_t k = mlc__bits_f32(z);
     float t = r * r;
-    float p = -0.00455416553f;
-    p = p * t + 0.0796598643f;
-    p = p * t + -0.645961046f;
-    p = p * t + 1.57079625f;
+    float p = MLC__POLY4(t, -0.00455416553f, 0.0796598643f, -0.645961046f, 1.57079625f);
     p = p * r;
-    float q = 0.000893558725f;
-    q = q * t + -0.0208552517f;
-    q = q * t + 0.253668517f;
-    q = q * t + -1.23370051f;
-    q = q * t + 1.0f;
+    float q = MLC__POLY5(t, 0.000893558725f, -0.0208552517f, 0.253668517f, -1.23370051f, 1.0f);
     float a = mlc__pick_f32((k & 1u) != 0u, q, p);
     float b = mlc__pick_f32((k & 1u) != 0u, p, q);
     *s = mlc__f32_bits(mlc__bits_f32(a) ^ ((k & 2u) << 30));
@@ -12335,10 +12342,8 @@ MLC__BODY double mlc__log_wide(double x)
     double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - (4503599627370496.0 + 1023.0);
     double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
     double s = f / (2.0 + f), z = s * s;
-    double p = 0.11791074695041526;
-    p = p * z + 0.14268654280387394;
-    p = p * z + 0.20000167596009091;
-    p = p * z + 0.33333332822725364;
+    double p = MLC__POLY4(z, 0.11791074695041526, 0.14268654280387394, 0.20000167596009091,
+                             0.33333332822725364);
     return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
 }
 
@@ -12357,14 +12362,9 @@ MLC__BODY double mlc__exp2_wide(double x)
     double c = mlc__pick_f64(x > 1000.0, 1000.0, x);
     double v = mlc__pick_f64(c < -1000.0, -1000.0, c);
     double z = v + 6755399441055744.0, r = v - (z - 6755399441055744.0);
-    double p = 1.5196128052151775e-05;
-    p = p * r + 0.0001546675589784896;
-    p = p * r + 0.0013333935121987996;
-    p = p * r + 0.0096180381329874515;
-    p = p * r + 0.055504103659897309;
-    p = p * r + 0.24022651066561299;
-    p = p * r + 0.69314718070453285;
-    p = p * r + 1.0;
+    double p = MLC__POLY8(r, 1.5196128052151775e-05, 0.0001546675589784896, 0.0013333935121987996,
+                             0.0096180381329874515, 0.055504103659897309, 0.24022651066561299,
+                             0.69314718070453285, 1.0);
     return mlc__pick_f64(x != x, x, mlc__f64_bits(mlc__bits_f64(p) + (mlc__bits_f64(z) << 52)));
 }
 MLC__BODY double mlc__exp_wide(double x) { return mlc__exp2_wide(x * 1.4426950408889634); }
@@ -12382,20 +12382,15 @@ MLC__BODY float mlc__log10_f32(float x)
 MLC__BODY float mlc__expm1_f32(float x)
 {
     const double v = (double)x;
-    double p = 0.001388888888888889;
-    p = p * v + 0.008333333333333333;
-    p = p * v + 0.041666666666666664;
-    p = p * v + 0.16666666666666666;
-    p = p * v + 0.5;
+    double p = MLC__POLY5(v, 0.001388888888888889, 0.008333333333333333, 0.041666666666666664,
+                             0.16666666666666666, 0.5);
     return (float)mlc__pick_f64(v < 0.02 && v > -0.02, (p * v + 1.0) * v, mlc__exp_wide(v) - 1.0);
 }
 MLC__BODY float mlc__sinh_f32(float x)
 {
     const double v = (double)x, z = v * v;
-    double p = 2.7557319223985893e-06;
-    p = p * z + 0.0001984126984126984;
-    p = p * z + 0.008333333333333333;
-    p = p * z + 0.16666666666666666;
+    double p = MLC__POLY4(z, 2.7557319223985893e-06, 0.0001984126984126984, 0.008333333333333333,
+                             0.16666666666666666);
     return (float)mlc__pick_f64(z < 0.09, p * z * v + v,
                                 0.5 * (mlc__exp_wide(v) - mlc__exp_wide(-v)));
 }
@@ -12427,17 +12422,10 @@ MLC__BODY float mlc__erfc_f32(float xf)
 {
     const double x = (double)xf, m = __builtin_fabs(x), a = mlc__pick_f64(m > 11.0, 11.0, m);
     const double t = 1.0 / (1.0 + 0.4 * a);
-    double p = -0.03974738515126771;
-    p = p * t + 0.25660703582016831;
-    p = p * t + -0.64697054221682437;
-    p = p * t + 0.76320691139822427;
-    p = p * t + -0.4844411364904373;
-    p = p * t + 0.39527961607599532;
-    p = p * t + 0.078720509296042171;
-    p = p * t + 0.22887762770294182;
-    p = p * t + 0.22253070746202666;
-    p = p * t + 0.22594699114612293;
-    p = p * t + -1.033386966692663e-05;
+    double p = MLC__POLY11(t, -0.03974738515126771, 0.25660703582016831, -0.64697054221682437,
+                              0.76320691139822427, -0.4844411364904373, 0.39527961607599532,
+                              0.078720509296042171, 0.22887762770294182, 0.22253070746202666,
+                              0.22594699114612293, -1.033386966692663e-05);
     const double y = p * mlc__exp_wide(-a * a);
     return (float)mlc__pick_f64(x < 0.0, 2.0 - y, y);
 }
@@ -12446,18 +12434,11 @@ MLC__BODY float mlc__erfc_f32(float xf)
 MLC__BODY double mlc__atan_wide(double q)
 {
     const double z = q * q;
-    double p = -0.00066339545711047859;
-    p = p * z + 0.0047324841934219203;
-    p = p * z + -0.015828322749149415;
-    p = p * z + 0.033826218952786868;
-    p = p * z + -0.053956680571371714;
-    p = p * z + 0.072282783453772523;
-    p = p * z + -0.089741719583638815;
-    p = p * z + 0.11091922963683302;
-    p = p * z + -0.14283813255743194;
-    p = p * z + 0.19999901102171555;
-    p = p * z + -0.33333331290889989;
-    p = p * z + 0.99999999992930366;
+    double p = MLC__POLY12(z, -0.00066339545711047859, 0.0047324841934219203,
+                              -0.015828322749149415, 0.033826218952786868, -0.053956680571371714,
+                              0.072282783453772523, -0.089741719583638815, 0.11091922963683302,
+                              -0.14283813255743194, 0.19999901102171555, -0.33333331290889989,
+                              0.99999999992930366);
     return p * q;
 }
 
@@ -12489,14 +12470,9 @@ MLC__BODY float mlc__atan_f32(float x)
  * so that no digits are lost. */
 MLC__BODY double mlc__asin_wide(double s, double z)
 {
-    double p = 0.034748424808083898;
-    p = p * z + 0.0074010072390753778;
-    p = p * z + 0.024650862660604088;
-    p = p * z + 0.030102506899661489;
-    p = p * z + 0.044661139308668961;
-    p = p * z + 0.074999419087547189;
-    p = p * z + 0.16666667364186447;
-    p = p * z + 0.99999999998635369;
+    double p = MLC__POLY8(z, 0.034748424808083898, 0.0074010072390753778, 0.024650862660604088,
+                             0.030102506899661489, 0.044661139308668961, 0.074999419087547189,
+                             0.16666667364186447, 0.99999999998635369);
     return p * s;
 }
 MLC__BODY float mlc__asin_f32(float x)
@@ -12526,16 +12502,11 @@ MLC__BODY void mlc__sincos_wide(double x, double *s, double *c)
     const double z = x * 0.6366197723675814 + 6755399441055744.0, n = z - 6755399441055744.0;
     const double r = (x - n * 1.570796325802803) - n * 9.9209357968054043e-10, t = r * r;
     const uint64_t k = mlc__bits_f64(z), turned = 0u - (k & 1u);
-    double p = 2.7183042311364812e-06;
-    p = p * t + -0.00019839334083434458;
-    p = p * t + 0.0083333293835842013;
-    p = p * t + -0.16666666641607014;
+    double p = MLC__POLY4(t, 2.7183042311364812e-06, -0.00019839334083434458,
+                             0.0083333293835842013, -0.16666666641607014);
     p = p * t * r + r;
-    double q = 2.4383482033504187e-05;
-    q = q * t + -0.0013886680740997882;
-    q = q * t + 0.04166662032836687;
-    q = q * t + -0.49999999694220193;
-    q = q * t + 1.0;
+    double q = MLC__POLY5(t, 2.4383482033504187e-05, -0.0013886680740997882, 0.04166662032836687,
+                             -0.49999999694220193, 1.0);
     const uint64_t both = (mlc__bits_f64(p) ^ mlc__bits_f64(q)) & turned;
     *s = mlc__f64_bits(mlc__bits_f64(p) ^ both ^ ((k & 2u) << 62));
     *c = mlc__f64_bits(mlc__bits_f64(q) ^ both ^ (((k + 1u) & 2u) << 62));
@@ -12592,16 +12563,10 @@ MLC__BODY double mlc__exp_rest_f64(double x, uint64_t *n)
 {
     double z = x * 1.4426950408889634 + 6755399441055744.0, k = z - 6755399441055744.0;
     double r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10;
-    double p = 2.510038549551032e-08;
-    p = p * r + 2.7620088445409746e-07;
-    p = p * r + 2.7557268459997064e-06;
-    p = p * r + 2.4801521295954376e-05;
-    p = p * r + 0.00019841269863053618;
-    p = p * r + 0.0013888888917213717;
-    p = p * r + 0.0083333333333300615;
-    p = p * r + 0.041666666666624129;
-    p = p * r + 0.16666666666666669;
-    p = p * r + 0.50000000000000011;
+    double p = MLC__POLY10(r, 2.510038549551032e-08, 2.7620088445409746e-07,
+                              2.7557268459997064e-06, 2.4801521295954376e-05,
+                              0.00019841269863053618, 0.0013888888917213717, 0.0083333333333300615,
+                              0.041666666666624129, 0.16666666666666669, 0.50000000000000011);
     *n = mlc__bits_f64(z) << 52;
     return p * r * r + r;
 }
@@ -12618,14 +12583,6 @@ MLC__BODY double mlc__exp_f64(double x)
     return mlc__pick_f64(x < -745.1332191019412, 0.0, y);
 }
 
-MLC__BODY double mlc__exp_low_f64(double x, bool fused) { (void)fused; return mlc__exp_f64(x); }
-MLC__BODY mlc__four_f64 mlc__exp_low4_f64(mlc__four_f64 x, bool fused)
-{
-    const mlc__four_f64 y = { mlc__exp_f64(x.a), mlc__exp_f64(x.b), mlc__exp_f64(x.c),
-                              mlc__exp_f64(x.d) };
-    (void)fused;
-    return y;
-}
 #endif /* MLC__ONCE */
 #if MLC__BY_ROW64
 MLC__V_AT double MLC__V(exp)(double x) { return mlc__exp_f64(x); }
@@ -12650,13 +12607,9 @@ MLC__BODY double mlc__log_bits_f64(uint64_t u, double bias)
     double k = mlc__f64_bits((u >> 52) | 0x4330000000000000u) - bias;
     double f = mlc__f64_bits((u & 0x000FFFFFFFFFFFFFu) + 0x3FE6A09E667F3BCDu) - 1.0;
     double s = f / (2.0 + f), z = s * s, h = 0.5 * f * f;
-    double p = 0.14616585424888623;
-    p = p * z + 0.15331710618210773;
-    p = p * z + 0.18182889455674947;
-    p = p * z + 0.22222211130259878;
-    p = p * z + 0.2857142862600327;
-    p = p * z + 0.39999999999899444;
-    p = p * z + 0.66666666666666696;
+    double p = MLC__POLY7(z, 0.14616585424888623, 0.15331710618210773, 0.18182889455674947,
+                             0.22222211130259878, 0.2857142862600327, 0.39999999999899444,
+                             0.66666666666666696);
     return (f - (h - (s * (h + p * z) + k * 1.9082149292705877e-10))) + k * 0.6931471803691238;
 }
 
@@ -12702,13 +12655,15 @@ MLC__LIBM1(cos, cos) MLC__LIBM1(tan, tan) MLC__LIBM1(asin, asin) MLC__LIBM1(acos
 MLC__LIBM1(atan, atan) MLC__LIBM1(sinh, sinh) MLC__LIBM1(cosh, cosh) MLC__LIBM1(erfc, erfc)
 MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(hypot, hypot)
 
+/* A function of a table, whose lines are X(T, F(name), (parameters), text). */
+#define MLC__F32(name) mlc__##name##_f32
+#define MLC__F64(name) mlc__##name##_f64
+#define MLC__DEFINE(T, name, parameters, ...) MLC__BODY T name parameters { __VA_ARGS__ }
+
 /* From 20 on x: what is missing is under an ulp in f32, and PyTorch's in f64. */
-#define MLC__SOFTPLUS(T, dtype) \
-    MLC__BODY T mlc__softplus_##dtype(T x) \
-    { \
-        return mlc__pick_##dtype(x > (T)20, x, mlc__log1p_##dtype(mlc__exp_##dtype(x))); \
-    }
-MLC__SOFTPLUS(float, f32) MLC__SOFTPLUS(double, f64)
+#define MLC__SOFTPLUS(X, T, F) \
+    X(T, F(softplus), (T x), return F(pick)(x > (T)20, x, F(log1p)(F(exp)(x)));)
+MLC__SOFTPLUS(MLC__DEFINE, float, MLC__F32) MLC__SOFTPLUS(MLC__DEFINE, double, MLC__F64)
 
 /* e^x - 1 in f32 alone, for activations: (e^r - 1) 2^n + (2^n - 1), all halved, as 2^128 is no
  * float; x where halves might be denormal. Max error 0.91 ulp below 0, 1.6 above. */
@@ -12743,45 +12698,28 @@ MLC__BODY double mlc__mish_f64(double x)
 /* mish_slope: x (1 - t^2) sigmoid(x) is 4 x e (e + 1)/(n + 2)^2; where x is cut off it is 0 or 1.
  * softsign: infinities become large. hardsigmoid: from the nearer end, so that the result is 0 or 1
  * at the ends alone, and its derivative can be had from it. */
-#define MLC__ACTIVATIONS(T, dtype) \
-    MLC__BODY T mlc__mish_slope_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-800, (T)-800, x); \
-        const T v = mlc__pick_##dtype(low > (T)40, (T)40, low), e = mlc__exp_##dtype(v); \
-        const T n = e * (e + (T)2), r = (T)1 / (n + (T)2); \
-        return n * r + (T)4 * v * (e * (e + (T)1)) * r * r; \
-    } \
-    MLC__BODY T mlc__softsign_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-1e30, (T)-1e30, x); \
-        const T v = mlc__pick_##dtype(low > (T)1e30, (T)1e30, low); \
-        return v / ((T)1 + mlc__abs_##dtype(v)); \
-    } \
-    MLC__BODY T mlc__hardsigmoid_##dtype(T x) \
-    { \
-        const T low = mlc__pick_##dtype(x < (T)-3, (T)-3, x); \
-        const T v = mlc__pick_##dtype(low > (T)3, (T)3, low); \
-        const T h = ((T)3 - mlc__abs_##dtype(v)) / (T)6; \
-        return mlc__pick_##dtype(v < 0, h, (T)1 - h); \
-    }
-MLC__ACTIVATIONS(float, f32) MLC__ACTIVATIONS(double, f64)
+#define MLC__ACTIVATIONS(X, T, F) \
+    X(T, F(within), (T x, T lo, T hi), const T low = F(pick)(x < lo, lo, x); \
+      return F(pick)(low > hi, hi, low);) \
+    X(T, F(mish_slope), (T x), const T v = F(within)(x, (T)-800, (T)40), e = F(exp)(v); \
+      const T n = e * (e + (T)2), r = (T)1 / (n + (T)2); \
+      return n * r + (T)4 * v * (e * (e + (T)1)) * r * r;) \
+    X(T, F(softsign), (T x), const T v = F(within)(x, (T)-1e30, (T)1e30); \
+      return v / ((T)1 + F(abs)(v));) \
+    X(T, F(hardsigmoid), (T x), const T v = F(within)(x, (T)-3, (T)3); \
+      const T h = ((T)3 - F(abs)(v)) / (T)6; \
+      return F(pick)(v < 0, h, (T)1 - h);)
+MLC__ACTIVATIONS(MLC__DEFINE, float, MLC__F32) MLC__ACTIVATIONS(MLC__DEFINE, double, MLC__F64)
 
 /* Python's %: the sign of b; and the floor of a/b that goes with it. */
-#define MLC__MODULO(T, dtype) \
-    MLC__BODY T mlc__remainder_##dtype(T a, T b) \
-    { \
-        const T mod = mlc__fmod_##dtype(a, b); \
-        return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod; \
-    } \
-    MLC__BODY T mlc__floor_div_##dtype(T a, T b) \
-    { \
-        const T mod = mlc__fmod_##dtype(a, b), ratio = a / b; \
-        const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)); \
-        const T whole = mlc__floor_##dtype(div); \
-        const T near = div - whole > (T)0.5 ? whole + (T)1 : whole; \
-        return b == 0 ? ratio : div == 0 ? ratio * 0 : near; \
-    }
-MLC__MODULO(float, f32) MLC__MODULO(double, f64)
+#define MLC__MODULO(X, T, F) \
+    X(T, F(remainder), (T a, T b), const T mod = F(fmod)(a, b); \
+      return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;) \
+    X(T, F(floor_div), (T a, T b), const T mod = F(fmod)(a, b), ratio = a / b; \
+      const T div = (a - mod) / b - (T)(mod != 0 && (b < 0) != (mod < 0)); \
+      const T whole = F(floor)(div), near = div - whole > (T)0.5 ? whole + (T)1 : whole; \
+      return b == 0 ? ratio : div == 0 ? ratio * 0 : near;)
+MLC__MODULO(MLC__DEFINE, float, MLC__F32) MLC__MODULO(MLC__DEFINE, double, MLC__F64)
 
 #endif /* MLC__ONCE */
 #if MLC__HAS_KERNELS
@@ -12801,6 +12739,13 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
 }
 
+/* A text for the size of an element. */
+#define MLC__BY_SIZE(TEXT) \
+    if (size == 4) { TEXT(uint32_t) } \
+    else if (size == 8) { TEXT(uint64_t) } \
+    else if (size == 2) { TEXT(uint16_t) } \
+    else { TEXT(uint8_t) }
+
 /* n elements of one size, at strides in elements; four at a time, which compilers do not do by
  * themselves where strides are unknown. */
 #define MLC__MOVE(T) \
@@ -12816,25 +12761,19 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     for (int64_t i = 0; i < n; i++) o[i * to_stride] = x[i * from_stride];
 
 #define MLC__MOVE_BACK(T) \
-    for (int64_t i = 0; i < n; i++) \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
         MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
 
 /* to[i] = from[-i]: with the strides written out it vectorises. */
 static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
 {
-    if (size == 4) { MLC__INDEPENDENT MLC__MOVE_BACK(uint32_t) }
-    else if (size == 8) { MLC__INDEPENDENT MLC__MOVE_BACK(uint64_t) }
-    else if (size == 2) { MLC__INDEPENDENT MLC__MOVE_BACK(uint16_t) }
-    else { MLC__INDEPENDENT MLC__MOVE_BACK(uint8_t) }
+    MLC__BY_SIZE(MLC__MOVE_BACK)
 }
 
 static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
                       size_t size)
 {
-    if (size == 4) { MLC__MOVE(uint32_t) }
-    else if (size == 8) { MLC__MOVE(uint64_t) }
-    else if (size == 2) { MLC__MOVE(uint16_t) }
-    else { MLC__MOVE(uint8_t) }
+    MLC__BY_SIZE(MLC__MOVE)
 }
 
 /* to[i] = from[i * stride] */
@@ -13082,27 +13021,23 @@ MLC_IMPL float    mlc_bf16_to(uint16_t h) { return mlc__f32_of_bf16(h); }
 MLC_IMPL uint16_t mlc_f16_from(float x)   { return mlc__f16_of(x); }
 MLC_IMPL float    mlc_f16_to(uint16_t h)  { return mlc__f32_of_f16(h); }
 
-MLC__BODY void mlc__widen_body(float *to, const void *from, mlc_dtype dtype, int64_t n)
-{
-    const uint16_t *h = MLC__CAST(const uint16_t *, from);
-    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_bf16(h[i]);
-    else for (int64_t i = 0; i < n; i++) to[i] = mlc__f32_of_f16(h[i]);
-}
-
-MLC__BODY void mlc__narrow_body(void *to, const float *from, mlc_dtype dtype, int64_t n)
-{
-    uint16_t *h = MLC__CAST(uint16_t *, to);
-    if (dtype == MLC_BF16) for (int64_t i = 0; i < n; i++) h[i] = mlc__bf16_of(from[i]);
-    else for (int64_t i = 0; i < n; i++) h[i] = mlc__f16_of(from[i]);
-}
-
+#define MLC__EACH_LOW(to, from, name) \
+    for (int64_t i = 0; i < n; i++) (to)[i] = name((from)[i]);
 #define MLC__STAMP_HALF(isa) \
-    MLC__LOOPS_AT_##isa static void mlc__widen_##isa(float *to, const void *from, \
-                                                     mlc_dtype dtype, int64_t n) \
-    { mlc__widen_body(to, from, dtype, n); } \
-    MLC__LOOPS_AT_##isa static void mlc__narrow_##isa(void *to, const float *from, \
-                                                      mlc_dtype dtype, int64_t n) \
-    { mlc__narrow_body(to, from, dtype, n); } \
+    MLC__LOOPS_AT_##isa \
+    static void mlc__widen_##isa(float *to, const void *from, mlc_dtype dtype, int64_t n) \
+    { \
+        const uint16_t *h = MLC__CAST(const uint16_t *, from); \
+        if (dtype == MLC_BF16) { MLC__EACH_LOW(to, h, mlc__f32_of_bf16) } \
+        else { MLC__EACH_LOW(to, h, mlc__f32_of_f16) } \
+    } \
+    MLC__LOOPS_AT_##isa \
+    static void mlc__narrow_##isa(void *to, const float *from, mlc_dtype dtype, int64_t n) \
+    { \
+        uint16_t *h = MLC__CAST(uint16_t *, to); \
+        if (dtype == MLC_BF16) { MLC__EACH_LOW(h, from, mlc__bf16_of) } \
+        else { MLC__EACH_LOW(h, from, mlc__f16_of) } \
+    } \
     MLC__SEAM const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
 
@@ -13373,8 +13308,6 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 #endif
 #define MLC__MAP_U_F64(code, formula) MLC__CASE_U(MLC__F64_LOOP(code), code, formula)
 #define MLC__MAP_B_F64(code, formula) MLC__CASE_B(MLC__F64_LOOP(code), code, formula)
-#define MLC__F32(name) mlc__##name##_f32
-#define MLC__F64(name) mlc__##name##_f64
 
 /* out[i] = formula(in[0][i], in[1][i], in[2][i]; s, t) for dense rows; out may be one of the
  * inputs. */
@@ -13517,97 +13450,57 @@ MLC__EACH_F64(MLC__STAMP_MAP_F64)
 
 #define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
-/* Losses of an input x and a target t, and their slopes: a NaN stays one. */
-#define MLC__LOSSES(T, dtype) \
-    MLC__BODY T mlc__smooth_l1_##dtype(T d, T beta) \
-    { \
-        const T z = mlc__abs_##dtype(d); \
-        return mlc__pick_##dtype(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta); \
-    } \
-    MLC__BODY T mlc__smooth_l1_slope_##dtype(T d, T beta) \
-    { \
-        const T sign = (T)(d > 0) - (T)(d < 0); \
-        return mlc__pick_##dtype(mlc__abs_##dtype(d) >= beta, sign, d / beta); \
-    } \
-    MLC__BODY T mlc__huber_##dtype(T d, T delta) \
-    { \
-        const T z = mlc__abs_##dtype(d); \
-        return mlc__pick_##dtype(z <= delta, (T)0.5 * z * z, delta * (z - (T)0.5 * delta)); \
-    } \
-    /* ends at -100, as PyTorch's: a wrong certainty costs much, not everything */ \
-    MLC__BODY T mlc__log_100_##dtype(T x, bool rest) \
-    { \
-        const T y = rest ? mlc__log1p_##dtype(-x) : mlc__log_##dtype(x); \
-        return mlc__pick_##dtype(y < (T)-100, (T)-100, y); \
-    } \
-    MLC__BODY T mlc__bce_##dtype(T x, T t) \
-    { \
-        return (t - (T)1) * mlc__log_100_##dtype(x, true) - t * mlc__log_100_##dtype(x, false); \
-    } \
-    MLC__BODY T mlc__bce_slope_##dtype(T x, T t) \
-    { \
-        const T v = ((T)1 - x) * x; \
-        return (x - t) / mlc__pick_##dtype(v < (T)1e-12f, (T)1e-12f, v); /* PyTorch's */ \
-    } \
-    /* from logits: what exp is given is never over 0 */ \
-    MLC__BODY T mlc__bce_logits_##dtype(T x, T t) \
-    { \
-        return mlc__pick_##dtype(x > 0, x * ((T)1 - t), -(x * t)) + \
-               mlc__log1p_##dtype(mlc__exp_##dtype(-mlc__abs_##dtype(x))); \
-    } \
-    /* sigmoid of x and of -x, neither of them 1 less something */ \
-    MLC__BODY void mlc__odds_##dtype(T x, T *p, T *q) \
-    { \
-        const T e = mlc__exp_##dtype(-mlc__abs_##dtype(x)), large = (T)1 / ((T)1 + e); \
-        *p = mlc__pick_##dtype(x > 0, large, e * large); \
-        *q = mlc__pick_##dtype(x > 0, e * large, large); \
-    } \
-    MLC__BODY T mlc__bce_logits_slope_##dtype(T x, T t) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        return p * ((T)1 - t) - q * t; \
-    } \
-    MLC__BODY T mlc__focal_weight_##dtype(T t, T alpha) \
-    { \
-        const T w = alpha * t + ((T)1 - alpha) * ((T)1 - t); \
-        return mlc__pick_##dtype(alpha < 0, (T)1, w); \
-    } \
-    /* by u^gamma, u = p (1 - t) + q t; square: gamma is 2 */ \
-    MLC__BODY T mlc__focal_power_##dtype(T u, T gamma, bool square) \
-    { \
-        return square ? u * u : mlc__pow_##dtype(u, gamma); \
-    } \
-    MLC__BODY T mlc__focal_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        return mlc__focal_weight_##dtype(t, alpha) * mlc__bce_logits_##dtype(x, t) * \
-               mlc__focal_power_##dtype(p * ((T)1 - t) + q * t, gamma, square); \
-    } \
-    /* w u^gamma (gamma u'/u loss + loss'); where u is 0 the first part is */ \
-    MLC__BODY T mlc__focal_slope_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        const T u = p * ((T)1 - t) + q * t; \
-        const T r = mlc__pick_##dtype(u == 0, (T)0, p * q * ((T)1 - (t + t)) / u); \
-        return mlc__focal_weight_##dtype(t, alpha) * \
-               mlc__focal_power_##dtype(u, gamma, square) * \
-               (gamma * r * mlc__bce_logits_##dtype(x, t) + (p * ((T)1 - t) - q * t)); \
-    } \
-    MLC__BODY T mlc__focal_slope_t_##dtype(T x, T t, T alpha, T gamma, bool square) \
-    { \
-        T p, q; \
-        mlc__odds_##dtype(x, &p, &q); \
-        const T u = p * ((T)1 - t) + q * t, loss = mlc__bce_logits_##dtype(x, t); \
-        const T r = mlc__pick_##dtype(u == 0, (T)0, (q - p) / u); \
-        const T turn = mlc__pick_##dtype(alpha < 0, (T)0, alpha + alpha - (T)1); \
-        return mlc__focal_power_##dtype(u, gamma, square) * \
-               (turn * loss + mlc__focal_weight_##dtype(t, alpha) * (gamma * r * loss - x)); \
-    } \
-    MLC__BODY T mlc__positive_##dtype(T x) { return mlc__pick_##dtype(x < 0, (T)0, x); }
-MLC__LOSSES(float, f32) MLC__LOSSES(double, f64)
+/* Losses of an input x and a target t, and their slopes: a NaN stays one. log_100 ends at -100, as
+ * PyTorch's: a wrong certainty costs much, not everything; 1e-12 is PyTorch's. From logits exp gets
+ * nothing over 0. odds: sigmoid of x and of -x, neither of them 1 less something. Focal losses: by
+ * u^gamma, u = p (1 - t) + q t; square: gamma is 2; their slopes are w u^gamma (gamma u'/u loss +
+ * loss'), where u is 0 without the first part. */
+#define MLC__LOSSES(X, T, F) \
+    X(T, F(smooth_l1), (T d, T beta), const T z = F(abs)(d); \
+      return F(pick)(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta);) \
+    X(T, F(smooth_l1_slope), (T d, T beta), const T sign = (T)(d > 0) - (T)(d < 0); \
+      return F(pick)(F(abs)(d) >= beta, sign, d / beta);) \
+    X(T, F(huber), (T d, T delta), const T z = F(abs)(d); \
+      return F(pick)(z <= delta, (T)0.5 * z * z, delta * (z - (T)0.5 * delta));) \
+    X(T, F(positive), (T x), return F(pick)(x < 0, (T)0, x);)
+#define MLC__ENTROPY_LOSSES(X, T, F) \
+    X(T, F(log_100), (T x, bool rest), const T y = rest ? F(log1p)(-x) : F(log)(x); \
+      return F(pick)(y < (T)-100, (T)-100, y);) \
+    X(T, F(bce), (T x, T t), \
+      return (t - (T)1) * F(log_100)(x, true) - t * F(log_100)(x, false);) \
+    X(T, F(bce_slope), (T x, T t), const T v = ((T)1 - x) * x; \
+      return (x - t) / F(pick)(v < (T)1e-12f, (T)1e-12f, v);) \
+    X(T, F(bce_logits), (T x, T t), \
+      return F(pick)(x > 0, x * ((T)1 - t), -(x * t)) + F(log1p)(F(exp)(-F(abs)(x)));) \
+    X(T, F(odds), (T x, T *p), \
+      const T e = F(exp)(-F(abs)(x)), large = (T)1 / ((T)1 + e); \
+      *p = F(pick)(x > 0, large, e * large); \
+      return F(pick)(x > 0, e * large, large);) \
+    X(T, F(bce_logits_slope), (T x, T t), T p; const T q = F(odds)(x, &p); \
+      return p * ((T)1 - t) - q * t;)
+#define MLC__FOCAL_LOSSES(X, T, F) \
+    X(T, F(focal_weight), (T t, T alpha), const T w = alpha * t + ((T)1 - alpha) * ((T)1 - t); \
+      return F(pick)(alpha < 0, (T)1, w);) \
+    X(T, F(focal_power), (T u, T gamma, bool square), \
+      return square ? u * u : F(pow)(u, gamma);) \
+    X(T, F(focal), (T x, T t, T alpha, T gamma, bool square), T p; const T q = F(odds)(x, &p); \
+      return F(focal_weight)(t, alpha) * F(bce_logits)(x, t) * \
+             F(focal_power)(p * ((T)1 - t) + q * t, gamma, square);) \
+    X(T, F(focal_slope), (T x, T t, T alpha, T gamma, bool square), \
+      T p; const T q = F(odds)(x, &p), u = p * ((T)1 - t) + q * t; \
+      const T r = F(pick)(u == 0, (T)0, p * q * ((T)1 - (t + t)) / u); \
+      return F(focal_weight)(t, alpha) * F(focal_power)(u, gamma, square) * \
+             (gamma * r * F(bce_logits)(x, t) + (p * ((T)1 - t) - q * t));) \
+    X(T, F(focal_slope_t), (T x, T t, T alpha, T gamma, bool square), \
+      T p; const T q = F(odds)(x, &p), u = p * ((T)1 - t) + q * t, loss = F(bce_logits)(x, t); \
+      const T r = F(pick)(u == 0, (T)0, (q - p) / u); \
+      const T turn = F(pick)(alpha < 0, (T)0, alpha + alpha - (T)1); \
+      return F(focal_power)(u, gamma, square) * \
+             (turn * loss + F(focal_weight)(t, alpha) * (gamma * r * loss - x));)
+#define MLC__DEFINE_LOSSES(T, F) \
+    MLC__LOSSES(MLC__DEFINE, T, F) MLC__ENTROPY_LOSSES(MLC__DEFINE, T, F) \
+    MLC__FOCAL_LOSSES(MLC__DEFINE, T, F)
+MLC__DEFINE_LOSSES(float, MLC__F32) MLC__DEFINE_LOSSES(double, MLC__F64)
 
 /* Powers that have a formula of their own. */
 static mlc_map mlc__math_power(mlc_map op, double s)
@@ -13946,34 +13839,16 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
 
 typedef void (*mlc__compare_fn)(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
                                 int64_t n);
-MLC__BODY void mlc__compare_f32_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                     int64_t n)
-{
-    MLC__COMPARE_TEXT(float, MLC__SAME)
-}
-static MLC__OPT void mlc__compare_f64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(double, MLC__SAME)
-}
-static MLC__OPT void mlc__compare_i64(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(int64_t, MLC__SAME)
-}
-MLC__BODY void mlc__compare_bool_body(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
-                                      int64_t n)
-{
-    MLC__COMPARE_TEXT(uint8_t, MLC__TRUTH)
-}
-#define MLC__STAMP_COMPARE(isa) MLC__AT_##isa \
-    static void mlc__compare_f32_##isa(mlc_compare op, uint8_t *o, const void *in0, \
-                                       const void *in1, int64_t n) \
-    { mlc__compare_f32_body(op, o, in0, in1, n); } \
-    MLC__AT_##isa static void mlc__compare_bool_##isa(mlc_compare op, uint8_t *o, const void *in0, \
-                                                      const void *in1, int64_t n) \
-    { mlc__compare_bool_body(op, o, in0, in1, n); }
+#define MLC__COMPARE_FN(AT, name, TYPE, V) AT \
+    static void mlc__compare_##name(mlc_compare op, uint8_t *o, const void *in0, const void *in1, \
+                                    int64_t n) \
+    { MLC__COMPARE_TEXT(TYPE, V) }
+#define MLC__STAMP_COMPARE(isa) \
+    MLC__COMPARE_FN(MLC__AT_##isa, f32_##isa, float, MLC__SAME) \
+    MLC__COMPARE_FN(MLC__AT_##isa, bool_##isa, uint8_t, MLC__TRUTH)
 MLC__EACH_BASE(MLC__STAMP_COMPARE)
+MLC__COMPARE_FN(MLC__OPT, f64, double, MLC__SAME)
+MLC__COMPARE_FN(MLC__OPT, i64, int64_t, MLC__SAME)
 
 /* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
 typedef struct mlc__compare_job {
@@ -14099,28 +13974,23 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
 /* -- where -- */
 
 #define MLC__WHERE_LOOP(TYPE) \
-    do { \
-        const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
-        TYPE *o = MLC__CAST(TYPE *, out); \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) o[i] = mask[i] ? x[i] : y[i]; \
-    } while (0)
+    const TYPE *x = MLC__CAST(const TYPE *, in0), *y = MLC__CAST(const TYPE *, in1); \
+    TYPE *o = MLC__CAST(TYPE *, out); \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const TYPE a = x[i], b = y[i]; /* both are read: no jump */ \
+        o[i] = mask[i] ? a : b; \
+    }
 
 /* Dense elements of 1, 2, 4 or 8 bytes. */
 typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, const void *in1,
                               int64_t n, size_t size);
-MLC__BODY void mlc__where_body(void *out, const uint8_t *mask, const void *in0, const void *in1,
-                               int64_t n, size_t size)
-{
-    n &= -MLC__MASK_BLOCK;
-    if (size == 4) MLC__WHERE_LOOP(uint32_t);
-    else if (size == 8) MLC__WHERE_LOOP(uint64_t);
-    else if (size == 2) MLC__WHERE_LOOP(uint16_t);
-    else MLC__WHERE_LOOP(uint8_t);
-}
 #define MLC__STAMP_WHERE(isa) MLC__AT_##isa \
     static void mlc__where_##isa(void *out, const uint8_t *mask, const void *in0, \
                                  const void *in1, int64_t n, size_t size) \
-    { mlc__where_body(out, mask, in0, in1, n, size); }
+    { \
+        n &= -MLC__MASK_BLOCK; \
+        MLC__BY_SIZE(MLC__WHERE_LOOP) \
+    }
 MLC__EACH_ISA(MLC__STAMP_WHERE)
 
 typedef struct mlc__where_job {
@@ -16387,10 +16257,11 @@ MLC__WORDS_LANES(avx512, mlc__8q, __m512i, 8, MLC__MUL_512, MLC__LOW_512, MLC__H
                  0, 4, 1, 5, 2, 6, 3, 7)
 #endif
 
-/* n elements in f32, rounded up to pairs. */
+/* count elements in f32, rounded up to 16, for which a tile has room: loops have no other end. */
 MLC__BODY void mlc__random_f32_body(const struct mlc_k_random *a, const uint32_t *w, float *v,
-                                    int64_t n)
+                                    int64_t count)
 {
+    const int64_t n = (count + 15) & -16;
     const float p = (float)a->a, q = (float)a->b, width = (float)(a->b - a->a);
     if (a->kind == MLC_RANDOM_UNIFORM) {
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
@@ -16917,22 +16788,14 @@ typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool
 #define MLC__SIGN_F32(w) mlc__f32_bits(0x3F800000u | ((w) & 1u) << 31)
 #define MLC__SIGN_F64(w) mlc__f64_bits(0x3FF0000000000000u | (uint64_t)((w) & 1u) << 63)
 
-MLC__BODY void mlc__signs_f32_body(void *out, int64_t row, const uint32_t *word, bool turned,
-                                   int64_t count, int64_t n)
-{
-    MLC__SIGNS_TEXT(float, MLC__SIGN_F32)
-}
-static MLC__OPT void mlc__signs_f64(void *out, int64_t row, const uint32_t *word, bool turned,
-                                    int64_t count, int64_t n)
-{
-    MLC__SIGNS_TEXT(double, MLC__SIGN_F64)
-}
-
+#define MLC__SIGNS_FN(AT, name, T, MAKE) AT \
+    static void mlc__signs_##name(void *out, int64_t row, const uint32_t *word, bool turned, \
+                                  int64_t count, int64_t n) \
+    { MLC__SIGNS_TEXT(T, MAKE) }
 #define MLC__STAMP_SIGNS(isa) \
-    MLC__AT_##isa static void mlc__signs_f32_##isa(void *out, int64_t row, const uint32_t *word, \
-                                                   bool turned, int64_t count, int64_t n) \
-    { mlc__signs_f32_body(out, row, word, turned, count, n); }
+    MLC__SIGNS_FN(MLC__AT_##isa, f32_##isa, float, MLC__SIGN_F32)
 MLC__EACH_ISA(MLC__STAMP_SIGNS)
+MLC__SIGNS_FN(MLC__OPT, f64, double, MLC__SIGN_F64)
 
 #if MLC__AVX512X
 /* Cells of bf16: rows p and p + 1 side by side. */
@@ -24421,243 +24284,195 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
  * before one is written, as the arrays may lie at equal offsets in their pages, where the
  * processor takes a read for one of what was just written. */
 
-/* Every rule once: name and text, of which mlc__NAME_f32_ISA, mlc__NAME_f64 and mlc__rule_NAME are
- * made, its bias corrections and its norms; in the order of mlc_rule. The text of one with norms
- * makes two passes: if u is not NULL it takes the update of the elements, and nothing else is
- * written. */
-#define MLC__RULES(X, isa) \
-    X(sgd, SGD_TEXT, NULL, NULL, isa) X(adam, ADAM_TEXT, mlc__adam_correct, NULL, isa) \
-    X(lamb, LAMB_TEXT, mlc__adam_correct, &mlc__lamb_norms, isa) \
-    X(lars, LARS_TEXT, NULL, &mlc__lars_norms, isa)
+/* Rules that devices have texts of their own for, in the form of MLC_ELEMENT_RULES, but that k is
+ * made by the kernel. The order of operations is PyTorch's. */
+#define MLC__SGD_RULES(R, F, x_) \
+    R(x_, SGD, sgd, 1, \
+      k[0] = s->weight_decay; \
+      k[1] = s->first ? 0.0 : h[0]; \
+      k[2] = s->first ? 1.0 : 1.0 - h[1]; \
+      k[3] = s->lr; \
+      k[4] = h[0]; \
+      k[5] = h[2];, \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e; \
+      x = x - k[3] * (MLC__COMPACT && k[5] != 0 ? e + k[4] * m : m);) \
+    R(x_, SGD, sgd_nesterov, 1, , \
+      const T e = d + k[0] * x; \
+      m = k[1] * m + k[2] * e; \
+      x = x - k[3] * (e + k[4] * m);) \
+    R(x_, SGD, sgd_bare, 0, , \
+      x = x - k[3] * (d + k[0] * x);)
+/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is k[6]
+ * m/(sqrt v k[7] + eps). Moments of gradients that stay 0 become 0: written m + k[3] (e - m), m
+ * would stop at the last number of which k[3] times it is not flushed. */
+#define MLC__ADAM_RULE(R, F, x_) \
+    R(x_, ADAM, adam, 2, \
+      MLC__MOMENTS \
+      k[6] = s->lr / s->bias1; \
+      k[7] = 1.0 / sqrt(s->bias2); \
+      k[8] = h[2];, \
+      MLC__MOMENTS_STEP \
+      x = k[0] * x - k[6] * (m / (F(sqrt)(v) * k[7] + k[8]));)
+/* A rule with norms has two: what is written to u, and the step, whose ratio is known by then.
+ * LAMB: u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u. LARS: u = g, m = momentum m + lr ratio
+ * (g + decay p), p -= m. */
+#define MLC__LAMB_UPDATE(F) \
+    m = k[0] * m + k[1] * d; \
+    v = k[2] * v + k[3] * d * d; \
+    const T update = k[4] * (m / (F(sqrt)(v) * k[5] + k[6])) + k[7] * x;
+#define MLC__NORM_RULES(R, F, x_) \
+    R(x_, LAMB, lamb, 2, \
+      MLC__BETAS(0, h[0]) \
+      MLC__BETAS(2, h[1]) \
+      k[4] = 1.0 / s->bias1; \
+      k[5] = 1.0 / sqrt(s->bias2); \
+      k[6] = h[2]; \
+      k[7] = s->weight_decay; \
+      k[8] = s->lr * s->ratio;, \
+      MLC__LAMB_UPDATE(F) \
+      x = x - k[8] * update;) \
+    R(x_, LAMB, lamb_update, 2u, , \
+      MLC__LAMB_UPDATE(F) \
+      x = update;) \
+    R(x_, LARS, lars, 1, \
+      k[0] = h[0]; \
+      k[1] = s->lr * s->ratio; \
+      k[2] = s->weight_decay;, \
+      m = k[0] * m + k[1] * (d + k[2] * x); \
+      x = x - m;) \
+    R(x_, LARS, lars_update, 0u, , \
+      (void)k; \
+      x = d;)
+#define MLC__OWN_RULES(R, F, x_) \
+    MLC__SGD_RULES(R, F, x_) MLC__ADAM_RULE(R, F, x_) MLC__NORM_RULES(R, F, x_)
 
-/* g is read once. Order of operations as PyTorch's. */
-#define MLC__SGD_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const T lr = (T)a->step->lr, wd = (T)a->step->weight_decay, mom = (T)a->coefs[0]; \
-    const T fresh = a->step->first ? (T)1 : (T)(1.0 - a->coefs[1]); \
-    const T kept = a->step->first ? (T)0 : mom, scale = (T)a->step->grad_scale; \
-    if (!a->n_state) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) p[i] -= lr * (scale * g[i] + wd * p[i]); \
-        return; \
-    } \
-    const bool nesterov = a->coefs[2] != 0.0; \
-    T *m = MLC__CAST(T *, a->state[0]) + from; \
-    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T old = p[i], d = scale * g[i] + wd * old, b = kept * m[i] + fresh * d; \
-        m[i] = b; \
-        p[i] = old - lr * (nesterov ? d + mom * b : b); \
-    }
-
-#define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
-
-/* A text for each element i; SOON before each line. */
-#define MLC__RULE_LOOP(SOON, ...) \
-    int64_t at = 0; \
-    for (; at + MLC__RULE_LANES <= n; at += MLC__RULE_LANES) { \
-        SOON \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
-    } \
-    for (int64_t i = at; i < n; i++) { \
-        __asm__ volatile("");          /* few elements: not worth vectors */ \
-        __VA_ARGS__ \
-    }
-
-/* Four lines on: hardware fetches ahead by itself, but from main memory a tenth is won. An address
- * past the end of an array does no harm. */
+/* Four lines on, where there are two states or more: hardware fetches ahead by itself, but of four
+ * arrays in main memory a tenth is won. An address past the end of an array does no harm. */
 #define MLC__SOON(x, i) \
-    __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256))
+    __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256));
 
-#define MLC__MOMENTS_SOON \
-    MLC__SOON(p, at); \
-    MLC__SOON(g, at); \
-    MLC__SOON(m, at); \
-    MLC__SOON(v, at);
-
-/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is rate
- * m/(sqrt v root + eps). decoupled shrinks p (AdamW), else the decay is part of g. Moments of
- * gradients that stay 0 become 0: written m + c1 (d - m), m would stop at the last number of which
- * c1 times it is not flushed. */
-#define MLC__ADAM_ONE(T, ROOT) \
-    const T old = p[i], d = scale * g[i] + couple * old; \
-    const T mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
-    m[i] = mi; \
-    v[i] = vi; \
-    p[i] = shrink * old - rate * (mi / (ROOT(vi) * root + eps));
-#define MLC__ADAM_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    T *v = MLC__CAST(T *, a->state[1]) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_step_state s = *a->step; \
-    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
-    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]); \
-    const bool decoupled = a->coefs[3] != 0.0; \
-    const T shrink = (T)(decoupled ? 1.0 - s.lr * s.weight_decay : 1.0); \
-    const T couple = (T)(decoupled ? 0.0 : s.weight_decay), scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr / s.bias1), eps = (T)a->coefs[2], root = (T)(1.0 / sqrt(s.bias2)); \
-    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__ADAM_ONE(T, ROOT))
-
-/* u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u: mi and vi are the moments of Adam. */
-#define MLC__LAMB_ONE(T, ROOT) \
-    const T old = p[i], d = scale * g[i], mi = b1 * m[i] + c1 * d, vi = b2 * v[i] + c2 * d * d; \
-    const T update = unbias * (mi / (ROOT(vi) * root + eps)) + decay * old;
-#define MLC__LAMB_UPDATE(T, ROOT) \
-    MLC__LAMB_ONE(T, ROOT) \
-    to[i] = update;
-#define MLC__LAMB_STEP(T, ROOT) \
-    MLC__LAMB_ONE(T, ROOT) \
-    m[i] = mi; \
-    v[i] = vi; \
-    p[i] = old - rate * update;
-#define MLC__LAMB_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    T *v = MLC__CAST(T *, a->state[1]) + from, *to = MLC__CAST(T *, u); \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    const struct mlc_step_state s = *a->step; \
-    const T b1 = (T)a->coefs[0], c1 = (T)(1.0 - a->coefs[0]); \
-    const T b2 = (T)a->coefs[1], c2 = (T)(1.0 - a->coefs[1]), eps = (T)a->coefs[2]; \
-    const T scale = (T)s.grad_scale, decay = (T)s.weight_decay, rate = (T)(s.lr * s.ratio); \
-    const T unbias = (T)(1.0 / s.bias1), root = (T)(1.0 / sqrt(s.bias2)); \
-    if (to) { \
-        MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_UPDATE(T, ROOT)) \
-        return; \
-    } \
-    MLC__RULE_LOOP(MLC__MOMENTS_SOON, MLC__LAMB_STEP(T, ROOT))
-
-/* v = momentum v + lr ratio (g + decay p), p -= v; the update alone is g. */
-#define MLC__LARS_SOON MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(m, at);
-#define MLC__LARS_TEXT(T, ROOT) \
-    T *p = MLC__CAST(T *, a->p) + from, *m = MLC__CAST(T *, a->state[0]) + from; \
-    const T *g = MLC__CAST(const T *, a->g) + from; \
-    T *to = MLC__CAST(T *, u); \
-    const struct mlc_step_state s = *a->step; \
-    const T momentum = (T)a->coefs[0], decay = (T)s.weight_decay, scale = (T)s.grad_scale; \
-    const T rate = (T)(s.lr * s.ratio); \
-    if (to) { \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) to[i] = scale * g[i]; \
-        return; \
-    } \
-    MLC__RULE_LOOP(MLC__LARS_SOON, \
-                   const T old = p[i]; \
-                   const T vi = momentum * m[i] + rate * (scale * g[i] + decay * old); \
-                   m[i] = vi; \
-                   p[i] = old - vi;)
-
-#define MLC__RULE_BODY(name, TEXT, correct, norms, isa) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                          void *u) \
-    { (void)u; MLC__##TEXT(float, sqrtf) } \
-    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *u) \
-    { (void)u; MLC__##TEXT(double, sqrt) }
-MLC__RULES(MLC__RULE_BODY, any)
-
-/* Rules of MLC_ELEMENT_RULES: arrays, and what is read and written of element i, by the number of
- * states. */
-#define MLC__ARRAYS_1(T) T *pm = MLC__CAST(T *, a->state[0]) + from;
-#define MLC__ARRAYS_2(T) MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
-#define MLC__ARRAYS_3(T) MLC__ARRAYS_2(T) T *pw = MLC__CAST(T *, a->state[2]) + from;
-#define MLC__ARRAYS_SOON_1 MLC__SOON(p, at); MLC__SOON(g, at); MLC__SOON(pm, at);
-#define MLC__ARRAYS_SOON_2 MLC__ARRAYS_SOON_1 MLC__SOON(pv, at);
-#define MLC__ARRAYS_SOON_3 MLC__ARRAYS_SOON_2 MLC__SOON(pw, at);
-#define MLC__ARRAYS_GET_1(T) T m = pm[i];
-#define MLC__ARRAYS_GET_2(T) MLC__ARRAYS_GET_1(T) T v = pv[i];
-#define MLC__ARRAYS_GET_3(T) MLC__ARRAYS_GET_2(T) T w = pw[i];
-#define MLC__ARRAYS_PUT_1 pm[i] = m;
-#define MLC__ARRAYS_PUT_2 MLC__ARRAYS_PUT_1 pv[i] = v;
-#define MLC__ARRAYS_PUT_3 MLC__ARRAYS_PUT_2 pw[i] = w;
+/* Arrays, and what is read and written of element i, by the number of states; u: x is written to
+ * out, nothing else is. */
+#define MLC__ARRAYS_0(T)
+#define MLC__ARRAYS_1(T)  T *pm = MLC__CAST(T *, a->state[0]) + from;
+#define MLC__ARRAYS_2(T)  MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
+#define MLC__ARRAYS_3(T)  MLC__ARRAYS_2(T) T *pw = MLC__CAST(T *, a->state[2]) + from;
+#define MLC__ARRAYS_0u(T) T *pu = MLC__CAST(T *, out);
+#define MLC__ARRAYS_2u(T) MLC__ARRAYS_2(T) MLC__ARRAYS_0u(T)
+#define MLC__ARRAYS_SOON_0
+#define MLC__ARRAYS_SOON_1
+#define MLC__ARRAYS_SOON_2  MLC__SOON(p, at) MLC__SOON(g, at) MLC__SOON(pm, at) MLC__SOON(pv, at)
+#define MLC__ARRAYS_SOON_3  MLC__ARRAYS_SOON_2 MLC__SOON(pw, at)
+#define MLC__ARRAYS_SOON_0u
+#define MLC__ARRAYS_SOON_2u MLC__ARRAYS_SOON_2
+#define MLC__ARRAYS_GET_0(T)
+#define MLC__ARRAYS_GET_1(T)  T m = pm[i];
+#define MLC__ARRAYS_GET_2(T)  MLC__ARRAYS_GET_1(T) T v = pv[i];
+#define MLC__ARRAYS_GET_3(T)  MLC__ARRAYS_GET_2(T) T w = pw[i];
+#define MLC__ARRAYS_GET_0u(T)
+#define MLC__ARRAYS_GET_2u(T) MLC__ARRAYS_GET_2(T)
+#define MLC__ARRAYS_PUT_0  p[i] = x;
+#define MLC__ARRAYS_PUT_1  pm[i] = m; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_2  pm[i] = m; pv[i] = v; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_3  pm[i] = m; pv[i] = v; pw[i] = w; MLC__ARRAYS_PUT_0
+#define MLC__ARRAYS_PUT_0u pu[i] = x;
+#define MLC__ARRAYS_PUT_2u MLC__ARRAYS_PUT_0u
 #define MLC__ELEMENT_TEXT(T, states, LOOP, ...) \
     T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
     MLC__ARRAYS_##states(T) \
     const T scale = (T)a->step->grad_scale; \
     T k[10]; \
-    for (int i = 0; i < 10; i++) k[i] = (T)a->step->k[i]; \
+    (void)out; \
+    for (int i = 0; i < 10; i++) k[i] = (T)numbers[i]; \
     LOOP(MLC__ARRAYS_SOON_##states, \
          T x = p[i]; \
          const T d = scale * g[i]; \
          MLC__ARRAYS_GET_##states(T) \
          __VA_ARGS__ \
-         MLC__ARRAYS_PUT_##states \
-         p[i] = x;)
+         MLC__ARRAYS_PUT_##states)
+#define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
 #define MLC__PLAIN_LOOP(SOON, ...) \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { __VA_ARGS__ }
+#ifdef __clang__
+#define MLC__A_LINE _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+#else
+#define MLC__A_LINE MLC__ROLLED
+#endif
 #define MLC__LINES_LOOP(SOON, ...) \
     for (int64_t at = 0; at < n; at += MLC__RULE_LANES) { \
         SOON \
-        MLC__INDEPENDENT for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
+        MLC__A_LINE for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
     }
-#define MLC__ELEMENT_F32(x_, NAME, name, states, numbers, step) \
-    MLC__FAST_AT_scalar \
-    static void mlc__##name##_f32_scalar(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                         void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
-MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
-/* Whole lines; the scalar kernel has the rest. */
-#define MLC__ELEMENT_BODY(x_, NAME, name, states, numbers, step) \
-    MLC__BODY void mlc__##name##_f32_body(const struct mlc_k_optim *a, int64_t from, int64_t n) \
-    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__LINES_LOOP, step) }
-MLC__VECTOR_RULES(MLC__ELEMENT_BODY, MLC__F32, any)
-#define MLC__MATRIX_F32(x_, NAME, name, states, numbers, step) \
-    static MLC__OPT void mlc__##name##_f32(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *none) \
-    { typedef float T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
-MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
-#define MLC__ELEMENT_F64(x_, NAME, name, states, numbers, step) \
-    static MLC__OPT void mlc__##name##_f64(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                           void *none) \
-    { typedef double T; (void)none; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) } \
+#define MLC__RULE_FN(name) \
+    static void mlc__##name(const struct mlc_k_optim *a, const double *numbers, int64_t from, \
+                            int64_t n, void *out)
+#define MLC__ELEMENT_F32(x_, NAME, name, states, make, step) \
+    MLC__FAST_AT_scalar __attribute__((noinline)) MLC__RULE_FN(name##_f32_scalar) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__MATRIX_F32(x_, NAME, name, states, make, step) \
+    MLC__OPT MLC__RULE_FN(name##_f32) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__ELEMENT_F64(x_, NAME, name, states, make, step) \
+    MLC__OPT MLC__RULE_FN(name##_f64) \
+    { typedef double T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
+#define MLC__ELEMENT_CORRECT(x_, NAME, name, states, make, step) \
     static void mlc__##name##_correct(const double *h, struct mlc_step_state *s) \
-    { double *k = s->k; (void)h; (void)k; numbers }
+    { double *k = s->k; (void)h; (void)k; make }
+#define MLC__OWN_NUMBERS(x_, NAME, name, states, make, step) \
+    MLC__INLINE void mlc__##name##_numbers(const double *h, const struct mlc_step_state *s, \
+                                           double *k) \
+    { (void)h; (void)s; (void)k; make }
+MLC__OWN_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+MLC__VECTOR_RULES(MLC__ELEMENT_F32, MLC__F32, any)
+MLC__MATRIX_RULES(MLC__MATRIX_F32, MLC__F32, any)
+MLC__OWN_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
+MLC_ELEMENT_RULES(MLC__ELEMENT_CORRECT, MLC__F64, any)
+MLC__OWN_RULES(MLC__OWN_NUMBERS, MLC__F64, any)
 
 /* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
  * mean, however small the steps are. */
 typedef void (*mlc__by_chance_fn)(uint16_t *to, const float *from, const uint32_t *words,
                                   int64_t n);
 
-MLC__BODY void mlc__by_chance_body(uint16_t *to, const float *from, const uint32_t *words,
-                                   int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        uint16_t chance;               /* half a word each */
-        memcpy(&bits, from + i, sizeof bits);
-        memcpy(&chance, MLC__CAST(const char *, (const void *)words) + 2 * i, sizeof chance);
-        const uint32_t nan = bits >> 16 | 0x40u, some = (bits + chance) >> 16;
-        to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : some);
-    }
-}
-
-#define MLC__RULE_STAMP(name, TEXT, correct, norms, isa) \
-    MLC__FAST_AT_##isa \
-    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                        void *u) \
-    { mlc__##name##_f32_body(a, from, n, u); }
-/* Rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with it. */
-#define MLC__ELEMENT_STAMP(isa, NAME, name, states, numbers, step) \
-    MLC__FAST_AT_##isa \
-    static void mlc__##name##_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                        void *none) \
+/* Whole lines; the scalar kernel has the rest. */
+#define MLC__ELEMENT_STAMP(isa, NAME, name, states, make, step) \
+    MLC__INLINE MLC__FAST_AT_##isa \
+    void mlc__##name##_lines_##isa(const struct mlc_k_optim *a, const double *numbers, \
+                                   int64_t from, int64_t n, void *out) \
+    { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__LINES_LOOP, step) } \
+    MLC__FAST_AT_##isa MLC__RULE_FN(name##_f32_##isa) \
     { \
         const int64_t lines = n / MLC__RULE_LANES * MLC__RULE_LANES; \
-        mlc__##name##_f32_body(a, from, lines); \
-        if (lines < n) mlc__##name##_f32_scalar(a, from + lines, n - lines, none); \
+        mlc__##name##_lines_##isa(a, numbers, from, lines, out); \
+        if (lines < n) \
+            mlc__##name##_f32_scalar(a, numbers, from + lines, n - lines, \
+                                     out ? MLC__CAST(float *, out) + lines : NULL); \
     }
+/* Most rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with
+ * it, but for those that most networks use. */
 #define MLC__ELEMENT_RULES_scalar
-#define MLC__ELEMENT_RULES_avx2   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
-#define MLC__ELEMENT_RULES_neon   MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
-#define MLC__ELEMENT_RULES_avx512
-#define MLC__ELEMENT_AT_scalar(name) mlc__##name##_f32_scalar
-#define MLC__ELEMENT_AT_avx2(name)   mlc__##name##_f32_avx2
-#define MLC__ELEMENT_AT_neon(name)   mlc__##name##_f32_neon
-#define MLC__ELEMENT_AT_avx512(name) mlc__##name##_f32_avx2
+#define MLC__ELEMENT_RULES_avx2 \
+    MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2) \
+    MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2)
+#define MLC__ELEMENT_RULES_neon \
+    MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon) \
+    MLC__VECTOR_RULES(MLC__ELEMENT_STAMP, MLC__F32, neon)
+#define MLC__ELEMENT_RULES_avx512 MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx512)
 #define MLC__STAMP_OPTIM(isa) \
     MLC__AT_##isa \
     static void mlc__by_chance_##isa(uint16_t *to, const float *from, const uint32_t *words, \
                                      int64_t n) \
-    { mlc__by_chance_body(to, from, words, n); } \
-    MLC__RULES(MLC__RULE_STAMP, isa) \
+    { \
+        for (int64_t i = 0; i < n; i++) { \
+            const uint32_t bits = mlc__bits_f32(from[i]), nan = bits >> 16 | 0x40u; \
+            uint16_t chance;           /* half a word each */ \
+            memcpy(&chance, MLC__CAST(const char *, (const void *)words) + 2 * i, sizeof chance); \
+            to[i] = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : (bits + chance) >> 16); \
+        } \
+    } \
     MLC__ELEMENT_RULES_##isa
 MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
@@ -24672,6 +24487,8 @@ typedef struct mlc__optim_fns {        /* what a level brings                   
 
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
+    const double             *k;       /* of the step, or made                                 */
+    double                    made[10];
     const mlc__optim_fns     *fns;
     mlc__optim_fn             fn;
     mlc__optim_pack_fn        pack;
@@ -24724,7 +24541,7 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
     for (int64_t i = from; i < from + n; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, from + n - i);
         mlc__optim_tile(j, i, some, &w, &tile);
-        j->fn(&tile, 0, some, NULL);
+        j->fn(&tile, j->k, 0, some, NULL);
         mlc__random_words(j->fns->random, a->seed, a->step->stream, (a->first + i) / 2,
                           (some + 1) / 2, 1, words);
         j->fns->by_chance(MLC__CAST(uint16_t *, a->p) + i, w.p, words, some);
@@ -24772,7 +24589,7 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
 static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     if (mlc__low(j->a->dtype)) mlc__optim_low(j, from, n);
-    else j->fn(j->a, from, n, NULL);
+    else j->fn(j->a, j->k, from, n, NULL);
 }
 
 /* Of elements from .. end those in rows that were touched. */
@@ -24934,6 +24751,7 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 /* The first pass of a rule with norms; squares by level. */
 struct mlc__norms {
     double    (*ratio)(void *dev, mlc__optim_job *j);
+    const struct mlc_rule_fns *update;
     mlc__run_fn f64, f32[6];
 };
 
@@ -24942,8 +24760,10 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
     const int64_t end = mlc__min(j->a->n, (chunk + 1) * MLC__GRAIN);
-    const mlc__run_fn squares = mlc__f64(j->a->dtype) ? j->a->cpu->norms->f64
-                                                      : j->a->cpu->norms->f32[j->fns->level];
+    const struct mlc__norms *norms = j->a->cpu->norms;
+    const bool f64 = mlc__f64(j->a->dtype);
+    const mlc__run_fn squares = f64 ? norms->f64 : norms->f32[j->fns->level];
+    const mlc__optim_fn update = f64 ? norms->update->f64 : norms->update->f32[j->fns->level];
     double *sums = MLC__CAST(double *, j->a->workspace) + 2 * chunk;
     union { float f32[MLC__WORDS]; double f64[MLC__WORDS]; } u;
     struct mlc_k_optim tile = *j->a;
@@ -24954,7 +24774,7 @@ static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t i = chunk * MLC__GRAIN; i < end; i += MLC__WORDS) {
         const int64_t some = mlc__min(MLC__WORDS, end - i);
         mlc__optim_tile(j, i, some, &w, &tile);
-        j->fn(&tile, 0, some, &u);
+        update(&tile, j->k, 0, some, &u);
         squares(&sum[0], tile.p, some, 1.0);
         squares(&sum[1], &u, some, 1.0);
     }
@@ -25001,53 +24821,67 @@ static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
     return p > 0.0 && g > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
-#define MLC__RULE_F32(name, isa, level, K) mlc__##name##_f32_##isa,
+#define MLC__RULE_F32(name, isa, level, K)      mlc__##name##_f32_##isa,
+#define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__BASE(mlc__##name##_f32_, isa),
+#define MLC__MATRIX_LEVEL(name, isa, level, K)  mlc__##name##_f32,
+#define MLC__RULE_CPU(name, correct, numbers, norms, LEVEL, form) \
+    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
+        { correct, numbers, norms, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(LEVEL, name) }, NULL, form };
+/* Kernels alone, of a form of a rule. */
+#define MLC__FORM(name) \
+    static const struct mlc_rule_fns mlc__form_##name = \
+        { NULL, NULL, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, NULL, NULL };
 #define MLC__NORMS(rule) \
+    MLC__FORM(rule##_update) \
     static const struct mlc__norms mlc__##rule##_norms = \
-        { mlc__##rule##_ratio, MLC__OTHER(mlc__squares_f64), \
+        { mlc__##rule##_ratio, &mlc__form_##rule##_update, MLC__OTHER(mlc__squares_f64), \
           { MLC__EACH_LEVEL(MLC__RULE_F32, squares) } };
 MLC__NORMS(lamb)
 MLC__NORMS(lars)
+MLC__FORM(sgd_nesterov)
+MLC__FORM(sgd_bare)
+static const struct mlc_rule_fns *mlc__sgd_form(const struct mlc_k_optim *a)
+{
+    if (!a->n_state) return &mlc__form_sgd_bare;
+    return !MLC__COMPACT && a->coefs[2] != 0.0 ? &mlc__form_sgd_nesterov : NULL;
+}
+MLC__RULE_CPU(sgd, NULL, mlc__sgd_numbers, NULL, MLC__RULE_F32, mlc__sgd_form)
+MLC__RULE_CPU(adam, mlc__adam_correct, mlc__adam_numbers, NULL, MLC__RULE_F32, NULL)
+MLC__RULE_CPU(lamb, mlc__adam_correct, mlc__lamb_numbers, &mlc__lamb_norms, MLC__RULE_F32, NULL)
+MLC__RULE_CPU(lars, NULL, mlc__lars_numbers, &mlc__lars_norms, MLC__RULE_F32, NULL)
+#define MLC__ELEMENT_CPU(LEVEL, NAME, name, states, numbers, step) \
+    MLC__RULE_CPU(name, mlc__##name##_correct, NULL, NULL, LEVEL, NULL)
+MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__ELEMENT_LEVEL)
+MLC__MATRIX_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__MATRIX_LEVEL)
 
-#define MLC__RULE_CPU(name, TEXT, correct, norms, isa) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { correct, norms, MLC__OTHER(mlc__##name##_f64), { MLC__EACH_LEVEL(MLC__RULE_F32, name) }, \
-          NULL };
-MLC__RULES(MLC__RULE_CPU, any)
-#define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__ELEMENT_AT_##isa(name),
-#define MLC__ELEMENT_CPU(x_, NAME, name, states, numbers, step) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__ELEMENT_LEVEL, name) }, NULL };
-MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, any)
-#define MLC__MATRIX_LEVEL(name, isa, level, K) mlc__##name##_f32,
-#define MLC__MATRIX_CPU(x_, NAME, name, states, numbers, step) \
-    MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__MATRIX_LEVEL, name) }, NULL };
-MLC__MATRIX_RULES(MLC__MATRIX_CPU, MLC__F32, any)
-
-#define MLC__RULE_NAMED(name, TEXT, correct, norms, isa) &mlc__rule_##name,
 #define MLC__ELEMENT_NAMED(x_, NAME, name, states, numbers, step) &mlc__rule_##name,
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
     static const struct mlc_rule_fns *const rules[] = {
-        MLC__RULES(MLC__RULE_NAMED, any) MLC_ELEMENT_RULES(MLC__ELEMENT_NAMED, MLC__F32, any) };
+        &mlc__rule_sgd, &mlc__rule_adam, &mlc__rule_lamb, &mlc__rule_lars,
+        MLC_ELEMENT_RULES(MLC__ELEMENT_NAMED, MLC__F32, any) };
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
-    j->a = a;
-    j->fns = fns;
-    j->pack = pack;
     if (!a->cpu || a->clamp != 0.0) return MLC_ERR_UNSUPPORTED;
-    j->fn = mlc__f64(a->dtype) ? a->cpu->f64 : a->cpu->f32[fns->level];
     if (!mlc__computes(a->dtype) || a->dtype == MLC_F16) return MLC_ERR_UNSUPPORTED;
     if (mlc__optim_small(a) && (!a->cpu->wide || a->packs || a->dtype == MLC_F64))
         return MLC_ERR_UNSUPPORTED;
-    return a->packs && (!pack || a->dtype != MLC_F32) ? MLC_ERR_UNSUPPORTED : MLC_OK;
+    if (a->packs && (!pack || a->dtype != MLC_F32)) return MLC_ERR_UNSUPPORTED;
+    const struct mlc_rule_fns *form = a->cpu->form ? a->cpu->form(a) : NULL;
+    if (!form) form = a->cpu;
+    j->a = a;
+    j->k = a->cpu->numbers ? j->made : a->step->k;
+    j->fns = fns;
+    j->fn = mlc__f64(a->dtype) ? form->f64 : form->f32[fns->level];
+    j->pack = pack;
+    if (a->cpu->numbers) a->cpu->numbers(a->coefs, a->step, j->made);
+    return MLC_OK;
 }
 
 /* skip is set by whoever decides on the device that a step must not happen; error is the device's
@@ -25061,17 +24895,13 @@ static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const m
                                  mlc__optim_pack_fn pack)
 {
     mlc__optim_job j;
-    struct mlc_k_optim own;
-    struct mlc_step_state step;
     MLC__TRY(mlc__optim_open(&j, a, fns, pack));
     if (mlc__optim_stands(a)) return MLC_OK;
     if (a->cpu->norms) {
         if (a->workspace_bytes < mlc__k_optim_workspace(dev, a)) return MLC_ERR_INTERNAL;
-        step = *a->step;
+        struct mlc_step_state step = *a->step;
         step.ratio = a->cpu->norms->ratio(dev, &j);
-        own = *a;
-        own.step = &step;
-        j.a = &own;
+        a->cpu->numbers(a->coefs, &step, j.made);
     }
     mlc__parallel(dev, mlc__optim_piece_of(a, INT64_MAX).row, 0.6 * (double)a->n, mlc__optim_chunk,
                   &j);
@@ -25510,14 +25340,14 @@ static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a,
 }
 
 /* A mlc__optim_fn, of f32 p and g. */
-static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n,
-                              const mlc__coded_fns *f)
+static void mlc__coded_step(const struct mlc_k_optim *a, const double *numbers, int64_t from,
+                            int64_t n, const mlc__coded_fns *f)
 {
     const mlc__optim_fn step = a->cpu->wide->f32[f->optim->level];
     float wide[2][MLC__MOMENT_TILE];
     const float limit = a->state_dtype == MLC_BF16 ? 3.38953139e38f : FLT_MAX;   /* of bf16 */
     struct mlc_k_optim tile = *a, small = *a;
-    if (!mlc__optim_small(a)) { step(a, from, n, NULL); return; }
+    if (!mlc__optim_small(a)) { step(a, numbers, from, n, NULL); return; }
     for (int64_t i = from; i < from + n; i += MLC__MOMENT_TILE) {
         const int64_t some = mlc__min(MLC__MOMENT_TILE, from + n - i);
         mlc__optim_from(&small, a, i);
@@ -25527,7 +25357,7 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
             mlc__coded_get(f, &small, k, some, wide[k]);
             tile.state[k] = wide[k];
         }
-        step(&tile, 0, some, NULL);
+        step(&tile, numbers, 0, some, NULL);
         for (int32_t k = 0; k < a->n_state; k++)
             for (int64_t e = some; e % MLC__MOMENT_BLOCK; e++) wide[k][e] = 0.0f;
         for (int64_t e = 0; e < some; e += MLC__MOMENT_BLOCK)
@@ -25540,17 +25370,16 @@ static void mlc__coded_step(const struct mlc_k_optim *a, int64_t from, int64_t n
     static const mlc__coded_fns mlc__coded_fns_##isa = \
         { &mlc__optim_fns_##isa, MLC__BASE(mlc__decode_, isa), MLC__BASE(mlc__encode_, isa), \
           MLC__BASE(mlc__most_, isa) }; \
-    static void mlc__coded_f32_##isa(const struct mlc_k_optim *a, int64_t from, int64_t n, \
-                                       void *none) \
-    { (void)none; mlc__coded_step(a, from, n, &mlc__coded_fns_##isa); }
+    MLC__RULE_FN(coded_f32_##isa) \
+    { (void)out; mlc__coded_step(a, numbers, from, n, &mlc__coded_fns_##isa); }
 MLC__EACH_ISA(MLC__STAMP_MOMENTS)
 
-#define MLC__MOMENTS_CPU(name) \
+#define MLC__MOMENTS_CPU(name, correct, numbers) \
     MLC__SEAM const struct mlc_rule_fns mlc__coded_##name = \
-        { mlc__##name##_correct, NULL, MLC__OTHER(mlc__##name##_f64), \
-          { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name };
-MLC__MOMENTS_CPU(adam)
-MLC__MOMENTS_CPU(lion)
+        { correct, numbers, NULL, MLC__OTHER(mlc__##name##_f64), \
+          { MLC__EACH_LEVEL(MLC__RULE_F32, coded) }, &mlc__rule_##name, NULL };
+MLC__MOMENTS_CPU(adam, mlc__adam_correct, mlc__adam_numbers)
+MLC__MOMENTS_CPU(lion, mlc__lion_correct, NULL)
 
 static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule)
 {
@@ -27272,7 +27101,8 @@ static void mlc__rnn_back(double *y, double *dw, const double *x, const double *
         }
 }
 
-static double mlc__rnn_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+MLC__APART double mlc__rnn_sigmoid(double x) { return mlc__sigmoid_f64(x); }
+MLC__APART double mlc__rnn_tanh(double x) { return mlc__tanh_f64(x); }
 
 /* Applies the cell of an LSTM: gates before their activations become gates; updates c; m is
  * o tanh(c). */
@@ -27284,7 +27114,7 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
         const double before = r->c[u];
         const double i = mlc__rnn_sigmoid(g[u] + r->peep[u] * before);
         const double f = mlc__rnn_sigmoid(g[n + u] + r->peep[n + u] * before);
-        const double v = tanh(g[2 * n + u]), sum = f * before + i * v;
+        const double v = mlc__rnn_tanh(g[2 * n + u]), sum = f * before + i * v;
         const double c = mlc__f64(a->dtype) ? sum : (double)(float)sum;    /* as it is stored */
         const double o = mlc__rnn_sigmoid(g[3 * n + u] + r->peep[2 * n + u] * c);
         g[u] = i;
@@ -27292,7 +27122,7 @@ static void mlc__rnn_lstm(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
         g[2 * n + u] = v;
         g[3 * n + u] = o;
         r->c[u] = c;
-        r->m[u] = o * tanh(c);
+        r->m[u] = o * mlc__rnn_tanh(c);
     }
 }
 
@@ -27304,7 +27134,7 @@ static void mlc__rnn_gru(const struct mlc_k_rnn *a, const mlc__rnn_room *r)
     for (int64_t u = 0; u < n; u++) {
         g[u] = mlc__rnn_sigmoid(g[u]);
         g[n + u] = mlc__rnn_sigmoid(g[n + u]);
-        g[2 * n + u] = tanh(g[2 * n + u] + g[u] * r->m[u]);
+        g[2 * n + u] = mlc__rnn_tanh(g[2 * n + u] + g[u] * r->m[u]);
         r->h[u] = g[2 * n + u] + g[n + u] * (r->h[u] - g[2 * n + u]);
     }
 }
@@ -27327,7 +27157,7 @@ static void mlc__rnn_step(const struct mlc_k_rnn *a, const mlc__rnn_room *r, int
         else memcpy(r->h, r->m, (size_t)h * sizeof *r->h);
     } else {
         for (int64_t i = 0; i < h; i++)
-            r->h[i] = a->kind == MLC_RNN_TANH ? tanh(r->gates[i])
+            r->h[i] = a->kind == MLC_RNN_TANH ? mlc__rnn_tanh(r->gates[i])
                                               : r->gates[i] > 0 || r->gates[i] != r->gates[i]
                                                 ? r->gates[i] : 0.0;
     }
@@ -27454,7 +27284,7 @@ static void mlc__rnn_lstm_back(const struct mlc_k_rnn *a, const mlc__rnn_room *r
     const double *g = r->gates;
     for (int64_t u = 0; u < n; u++) {
         const double i = g[u], f = g[n + u], v = g[2 * n + u], o = g[3 * n + u];
-        const double before = r->c[u], c = r->m[u], th = tanh(c), *peep = r->peep + u;
+        const double before = r->c[u], c = r->m[u], th = mlc__rnn_tanh(c), *peep = r->peep + u;
         const double d_o = d->dm[u] * th * o * (1.0 - o);
         const double dc = d->dc[u] + d->dm[u] * o * (1.0 - th * th) + d_o * peep[2 * n];
         const double di = dc * v * i * (1.0 - i), df = dc * before * f * (1.0 - f);
@@ -27502,7 +27332,7 @@ static void mlc__rnn_project_back(const struct mlc_k_rnn *a, const mlc__rnn_room
         double sum = 0.0;
         for (int64_t e = 0; e < a->p; e++) {
             sum += d->dh[e] * r->project[e * a->h + u];
-            d->dproject[e * a->h + u] += d->dh[e] * o[u] * tanh(c[u]);
+            d->dproject[e * a->h + u] += d->dh[e] * o[u] * mlc__rnn_tanh(c[u]);
         }
         d->dm[u] = sum;
     }
@@ -28952,20 +28782,16 @@ MLC__LEVEL_KERNELS
 #define MLC__CTC_PAD   16
 #define MLC__CTC_WIDE(n) (2 * (n) + MLC__CTC_PAD)
 
-/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
- * of a logarithm. Max error 2 ulp. */
-MLC__BODY float mlc__ctc_log1p_f32(float x, bool fused)
+/* log(e^a + e^b) */
+MLC__BODY double mlc__ctc_either_f64(double a, double b)
 {
-    const float s = x / (x + 2.0f), z = s * s, y = s + s;
-    float p = mlc__mad_f32(0.140122324f, z, 0.139995694f, fused);
-    p = mlc__mad_f32(p, z, 0.200108498f, fused);
-    p = mlc__mad_f32(p, z, 0.333332062f, fused);
-    return mlc__mad_f32(y, z * p, y, fused);
+    const double hi = mlc__pick_f64(a > b, a, b), lo = mlc__pick_f64(a > b, b, a);
+    const double x = mlc__pick_f64(lo == -MLC__INF, 0.0, mlc__exp_f64(lo - hi));
+    return hi + mlc__log_f64(1.0 + x);
 }
-MLC__BODY double mlc__ctc_log1p_f64(double x, bool fused)
+MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
 {
-    (void)fused;
-    return mlc__log_f64(1.0 + x);
+    return mlc__ctc_either_f64(a, b);
 }
 
 typedef struct mlc__ctc_fns {
@@ -28974,115 +28800,105 @@ typedef struct mlc__ctc_fns {
     double (*posterior)(void *to, const void *alpha, const void *beta, const void *x, int64_t n,
                         double blank, double less);
 } mlc__ctc_fns;
-
-MLC__SEAM double mlc__ctc_either(double a, double b);        /* read with f64                   */
+#if !MLC__ALL_FLOATS
+#define mlc__ctc_fns_scalar_f64 mlc__ctc_fns_scalar
+#endif
 #endif /* MLC__ONCE */
 
-/* -- text over T: read for f32 and f64 -- */
+/* -- text over T and vectors of it: read for each level, and once for f64 -- */
 
-#if MLC__BY_FLOAT
-MLC__LEVEL_KERNELS
-#define T MLC__T
+#if MLC__BY_LEVEL || MLC__READING == MLC__READING_ROW64
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define T       MLC__ELEM
+#define V       MLC__N(v)
 
-/* either: log(e^a + e^b). step: the next row and its largest value, from one to whose states their
- * classes x (of labels) and blank belong. after: 1 where a label follows another one without a
- * blank. posterior: probabilities of labels, and the sum of those of blanks. */
-MLC__BODY T MLC__F(mlc__ctc_either)(T a, T b, bool fused)
+#if MLC__BY_LEVEL
+/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
+ * of a logarithm. Max error 2 ulp. */
+MLC__V_AT V MLC__V(ctc_log1p)(V x)
 {
-    const T hi = MLC__F(mlc__pick)(a > b, a, b), lo = MLC__F(mlc__pick)(a > b, b, a);
-    const T e = MLC__F(mlc__exp_low)(lo - hi, fused);
-    const T x = MLC__F(mlc__pick)(lo == (T)-MLC__INF, (T)0, e);
-    return hi + MLC__F(mlc__ctc_log1p)(x, fused);
+    const V s = MLC__V(div)(x, MLC__V(add)(x, MLC__V(set)(2.0f)));
+    const V z = MLC__V(mul)(s, s), y = MLC__V(add)(s, s);
+    V p = MLC__V(mad)(MLC__V(set)(0.140122324f), z, MLC__V(set)(0.139995694f));
+    p = MLC__V(mad)(p, z, MLC__V(set)(0.200108498f));
+    p = MLC__V(mad)(p, z, MLC__V(set)(0.333332062f));
+    return MLC__V(mad)(y, MLC__V(mul)(z, p), y);
 }
-MLC__BODY double MLC__F(mlc__ctc_step)(bool fused, void *to, const void *from, const void *x,
-                                       const void *after, int64_t n, double blank, double less,
-                                       bool back)
+#endif
+
+MLC__V_AT V MLC__V(ctc_either)(V a, V b)
+{
+#if MLC__BY_LEVEL
+    const V hi = MLC__V(max)(a, b), lo = MLC__V(min)(b, a);
+    const V e = MLC__V(exp)(MLC__V(sub)(lo, hi));
+    const V x = MLC__V(pick)(MLC__V(less)(lo, MLC__V(set)(-FLT_MAX)), MLC__V(set)(0.0f), e);
+    return MLC__V(add)(hi, MLC__V(ctc_log1p)(x));
+#else
+    return mlc__ctc_either_f64(a, b);
+#endif
+}
+
+/* The next row and its largest value, from one to whose states their classes x (of labels) and
+ * blank belong. after: 1 where a label follows another one without a blank. */
+MLC__AT static double MLC__N(ctc_step)(void *to, const void *from, const void *x, const void *after,
+                                       int64_t n, double blank, double less, bool back)
 {
     const int own = back ? 0 : 1;
     const T *B = MLC__CAST(const T *, from), *L = B + n, *e = MLC__CAST(const T *, x);
-    const T *skip = MLC__CAST(const T *, after), by = (T)blank, m = (T)less;
-    T *o = MLC__CAST(T *, to), *q = o + n + own, lane[16], most = (T)-MLC__INF;
-    for (int l = 0; l < 16; l++) lane[l] = most;
-    o[n] = o[2 * n] = most;
+    const T *skip = MLC__CAST(const T *, after);
+    T *o = MLC__CAST(T *, to), *q = o + n + own, all = (T)-MLC__INF;
+    const V by = MLC__V(set)((T)blank), m = MLC__V(set)((T)less), zero = MLC__V(set)(0);
+    V most[MLC__D_SUM];
+    MLC__BY_LANE most[MLC__LANE] = MLC__V(set)(all);
+    o[n] = o[2 * n] = all;
     for (int64_t i = 0; i < n; i += 16)
-        MLC__ROLLED for (int l = 0; l < 16; l++) {
-            const int64_t k = i + l;
-            const T stay = (L[k + own] - m) + e[k + own], b = (B[k] - m) + by;
-            const T side = (L[k + 1 - own] - m) + e[k + 1 - own];
-            const T u = MLC__F(mlc__ctc_either)(b, side, fused);
-            const T v = MLC__F(mlc__ctc_either)(
-                stay, MLC__F(mlc__pick)(skip[k] > (T)0, u, b), fused);
-            const T w = MLC__F(mlc__pick)(u > v, u, v);
-            o[k] = u;
-            q[k] = v;
-            lane[l] = MLC__F(mlc__pick)(w > lane[l], w, lane[l]);
+        MLC__BY_LANE {
+            const int64_t k = i + MLC__LANE, a = k + own, c = k + 1 - own;
+            const V stay = MLC__V(add)(MLC__V(sub)(MLC__V(load)(L + a), m), MLC__V(load)(e + a));
+            const V side = MLC__V(add)(MLC__V(sub)(MLC__V(load)(L + c), m), MLC__V(load)(e + c));
+            const V b = MLC__V(add)(MLC__V(sub)(MLC__V(load)(B + k), m), by);
+            const V u = MLC__V(ctc_either)(b, side);
+            const V v = MLC__V(ctc_either)(
+                stay, MLC__V(pick)(MLC__V(less)(zero, MLC__V(load)(skip + k)), u, b));
+            MLC__V(put)(o + k, u);
+            MLC__V(put)(q + k, v);
+            most[MLC__LANE] = MLC__V(max)(MLC__V(max)(u, v), most[MLC__LANE]);
         }
-    for (int l = 0; l < 16; l++) if (lane[l] > most) most = lane[l];
-    return (double)most;
+    for (int l = 0; l < MLC__D_SUM; l++) {
+        const T largest = MLC__V(most)(most[l]);
+        if (largest > all) all = largest;
+    }
+    return (double)all;
 }
-MLC__BODY double MLC__F(mlc__ctc_posterior)(bool fused, void *to, const void *alpha,
-                                            const void *beta, const void *x, int64_t n,
-                                            double blank, double less)
+
+/* Probabilities of labels, and the sum of those of blanks. */
+MLC__AT static double MLC__N(ctc_posterior)(void *to, const void *alpha, const void *beta,
+                                            const void *x, int64_t n, double blank, double less)
 {
     const T *B = MLC__CAST(const T *, alpha), *L = B + n;
-    const T *C = MLC__CAST(const T *, beta), *M = C + n;
-    const T *e = MLC__CAST(const T *, x), by = (T)(blank - less), m = (T)less;
-    T *o = MLC__CAST(T *, to), lane[16];
+    const T *C = MLC__CAST(const T *, beta), *M = C + n, *e = MLC__CAST(const T *, x);
+    const V by = MLC__V(set)((T)(blank - less)), m = MLC__V(set)((T)less);
+    T *o = MLC__CAST(T *, to);
+    V lane[MLC__D_SUM];
     double sum = 0.0;
-    for (int l = 0; l < 16; l++) lane[l] = (T)0;
+    MLC__BY_LANE lane[MLC__LANE] = MLC__V(set)(0);
     for (int64_t i = 0; i < n; i += 16)
-        MLC__ROLLED for (int l = 0; l < 16; l++) {
-            const int64_t k = i + l;
-            o[k] = MLC__F(mlc__exp_low)((L[k] + M[k]) + (e[k] - m), fused);
-            lane[l] += MLC__F(mlc__exp_low)((B[k] + C[k]) + by, fused);
+        MLC__BY_LANE {
+            const int64_t k = i + MLC__LANE;
+            const V l = MLC__V(add)(MLC__V(load)(L + k), MLC__V(load)(M + k));
+            const V b = MLC__V(add)(MLC__V(load)(B + k), MLC__V(load)(C + k));
+            MLC__V(put)(o + k, MLC__V(exp)(MLC__V(add)(l, MLC__V(sub)(MLC__V(load)(e + k), m))));
+            lane[MLC__LANE] = MLC__V(add)(lane[MLC__LANE], MLC__V(exp)(MLC__V(add)(b, by)));
         }
-    for (int l = 0; l < 16; l++) sum += (double)lane[l];
+    for (int l = 0; l < MLC__D_SUM; l++) sum = MLC__V(few)(sum, lane[l], 16);
     return sum;
 }
+static const mlc__ctc_fns MLC__N(ctc_fns) = { MLC__N(ctc_step), MLC__N(ctc_posterior) };
 
-#undef T
-MLC__LEVEL_END
-#endif
-
-/* -- kernels of a level; those of f64, for gradient checks, of one -- */
-
-#if MLC__BY_LEVEL
-MLC__LEVEL_KERNELS
-#define MLC__AT MLC__PASTE(MLC__AT_, MLC__ISA)
-
-MLC__AT static double MLC__N(ctc_step_f32)(void *to, const void *from, const void *x,
-                                           const void *after, int64_t n, double blank, double less,
-                                           bool back)
-{
-    return mlc__ctc_step_f32(MLC__FUSES, to, from, x, after, n, blank, less, back);
-}
-MLC__AT static double MLC__N(ctc_posterior_f32)(void *to, const void *alpha, const void *beta,
-                                                const void *x, int64_t n, double blank, double less)
-{
-    return mlc__ctc_posterior_f32(MLC__FUSES, to, alpha, beta, x, n, blank, less);
-}
-#if MLC__READING == MLC__READING_SCALAR
-MLC__AT static double MLC__N(ctc_step_f64)(void *to, const void *from, const void *x,
-                                           const void *after, int64_t n, double blank, double less,
-                                           bool back)
-{
-    return mlc__ctc_step_f64(MLC__FUSES, to, from, x, after, n, blank, less, back);
-}
-MLC__AT static double MLC__N(ctc_posterior_f64)(void *to, const void *alpha, const void *beta,
-                                                const void *x, int64_t n, double blank, double less)
-{
-    return mlc__ctc_posterior_f64(MLC__FUSES, to, alpha, beta, x, n, blank, less);
-}
-MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
-{
-    return mlc__ctc_either_f64(a, b, false);
-}
-#endif
-/* f32, f64 */
-static const mlc__ctc_fns MLC__N(ctc_fns)[2] = {
-    { MLC__N(ctc_step_f32), MLC__N(ctc_posterior_f32) },
-    { MLC__OTHER(mlc__ctc_step_f64_scalar), MLC__OTHER(mlc__ctc_posterior_f64_scalar) } };
 #undef MLC__AT
+#undef T
+#undef V
 MLC__LEVEL_END
 #endif
 
@@ -29113,7 +28929,7 @@ static void mlc__ctc_plan(mlc__ctc_job *j, const struct mlc_k_ctc *a, const mlc_
 {
     const int64_t s = mlc__min(a->s, a->t);                /* of a target that can be read     */
     j->a = a;
-    j->f = f ? &f[mlc__f64(a->dtype)] : NULL;
+    j->f = f;
     j->loss = MLC__CAST(double *, a->workspace);
     j->n = (int64_t)mlc__round_up((size_t)s + 1, 16);
     j->size = (int64_t)mlc_dtype_bytes(a->dtype);
@@ -29348,7 +29164,9 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 }
 
 #define MLC__CPU_ctc(K, isa, level) \
-    K##_isa(mlc__k_ctc, ctc, isa, level, mlc__ctc_run(dev, a, mlc__ctc_fns_##isa), \
+    K##_isa(mlc__k_ctc, ctc, isa, level, \
+            mlc__ctc_run(dev, a, mlc__f64(a->dtype) ? MLC__OTHER(&mlc__ctc_fns_scalar_f64) \
+                                                    : &mlc__ctc_fns_##isa), \
             mlc__k_ctc_workspace)
 #endif /* MLC__ONCE */
 #else
@@ -54318,7 +54136,7 @@ MLC__LEVEL_WARM
 
 /* @@ IMPL.OPTIM.DRAFT ------------------------------------ descs checked, drafts filled
  * A constructor checks its desc and fills a draft, a struct mlc_optim on its stack: the rule's
- * number, functions (MLC__RULES), name and names of states as PyTorch calls them, how many
+ * number, functions, name and names of states as PyTorch calls them, how many
  * states there are, and coefs, in the order that mlc_rule states. mlc__optim_make then copies
  * the draft to the heap. Members that are the same for all descs of a rule stand in a form, a
  * static table. */

@@ -5379,9 +5379,9 @@ static size_t gemm_workspace(void *dev, const struct mlc_k_gemm *g)
  * as there: a thread has R neighbouring rows of UNIT keys, 16 threads share a row. They become
  * weights by an online softmax (Dao, arXiv 2307.08691), go to shared memory turned, and multiply v
  * slab by slab; sums are scaled anew where a row's maximum rises. Backward makes weights again from
- * the logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv by
- * a block for some keys, which walks over all rows of the heads that share them; the gradient of a
- * mask by a block for a part of it, which walks over all tiles that it was added to (few blocks
+ * the logarithms of the rows' sums: dq by a block for some rows, which walks over keys; dk and dv
+ * by a block for some keys, which walks over all rows of the heads that share them; the gradient of
+ * a mask by a block for a part of it, which walks over all tiles that it was added to (few blocks
  * where the mask is of few elements). So nothing is of t by s elements, and the order of all sums
  * is fixed. A block makes COLUMNS columns of an output, for more the scores are made again: d and
  * dv have no limit. Tiles without a pair that is seen are left out. All products end in
