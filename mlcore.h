@@ -70595,12 +70595,42 @@ MLC_IMPL mlc_loader *mlc_loader_ordered(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor 
 #endif
 
 /* @@ IMPL.TEXT.UNICODE ----------------------------------- classes and mappings of characters
- * What tokenizers ask of a character: its class, its lower case, its canonical decomposition
- * without nonspacing marks. Tables are runs, as varints; a tokenizer unpacks those that it needs
- * into memory of its own, to be searched by halves. Hangul is computed. */
+ * Tokenizers query three properties of a character: its class (letter, number, space, ..), its
+ * lower case, and its canonical decomposition (NFD) without nonspacing marks: U+00E9 -> e. The
+ * tables of Unicode are in the program as varints, 7 KiB; the plain arrays that searches need
+ * take four times as much. Each tokenizer unpacks the arrays that it uses into heap memory of
+ * its own and frees them with itself:
+ *
+ *    unpacked by             from streams   to arrays            for
+ *    mlc__unicode_classes    classes        run, ascii           BPE and WordPiece
+ *    mlc__unicode_maps       lower, bases   lower, base, more    WordPiece alone
+ *
+ * A varint holds 7 bits a byte, the lowest first; bit 7 says that another byte follows. A zigzag
+ * number is a varint whose lowest bit is the sign: 0, 1, 2, 3 stand for 0, -1, 1, -2. The
+ * streams are
+ *
+ *    classes   length << 3 | class              for each run of one class, from U+0000 to U+10FFFF
+ *    lower     gap, count << 1 | step - 1, diff                for each run with one difference
+ *    bases     gap, count << 2 | n, then n characters for each of count entries
+ *
+ * where gap is the first character less the end of the run before it, and diff, zigzag, the
+ * lower case less the character. The characters of bases are zigzag differences: the first of an
+ * entry from the first of the entry before it, the others from their neighbour.
+ *
+ * Lookups are binary searches over sorted arrays; ASCII has a table of its own. Hangul syllables
+ * are computed by the formula of Unicode 3.12, so that 11172 entries are not stored.
+ *
+ * The text between the marks "tables of Unicode" and "end of the tables" is generated from
+ * Python's unicodedata, so nothing is edited there. Each stream has the number of its runs or
+ * entries in a macro: CLASSES, LOWER, BASES; MORE is the length of the array `more`, with its
+ * zeros. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* The class of a character. PUNCT is the category P and all ASCII signs, as BERT counts them;
+ * MARK is Mn; CONTROL is Cc, Cf, Co and U+FFFD. SPACE_CONTROL holds U+000B, U+000C and U+0085,
+ * which are white space for BPE (\s) and are removed by WordPiece. The order counts: classes up
+ * to SPACE are those that BPE's expression tells apart. */
 enum { MLC__CHAR_OTHER = 0, MLC__CHAR_LETTER, MLC__CHAR_NUMBER, MLC__CHAR_SPACE, MLC__CHAR_PUNCT,
        MLC__CHAR_MARK, MLC__CHAR_CONTROL, MLC__CHAR_SPACE_CONTROL };
 
@@ -70908,20 +70938,27 @@ static const uint8_t mlc__unicode_bases_of[3723] = {
 };
 /* -- end of the tables -- */
 
+/* A run of characters first, first + step, .., last whose lower case is the character + diff.
+ * step is 2 where upper and lower case alternate, as in Latin Extended-A. */
 typedef struct mlc__lower { uint32_t first, last; int32_t step, diff; } mlc__lower;
 
-/* to: a character, or with the top bit where in `more` several of them are, ended by 0. */
+/* A character and its decomposition. to: a character, or with bit 31 set an index of `more`,
+ * where several characters begin that a 0 ends. */
 typedef struct mlc__nfd { uint32_t from, to; } mlc__nfd;
 
+/* Unpacked tables of one tokenizer, part of it. run and the block of lower, base and more are
+ * two allocations of the context's heap, which mlc_tokenizer_free frees; unused ones are NULL. */
 typedef struct mlc__unicode {
-    uint8_t     ascii[128];            /* classes */
+    uint8_t     ascii[128];            /* the class of each ASCII character */
     uint32_t   *run;                   /* first character << 3 | class; sorted */
-    mlc__lower *lower;                 /* of WordPiece, as the rest */
+    mlc__lower *lower;                 /* NULL but in WordPiece, as the rest */
     mlc__nfd  *base;
     uint32_t   *more;
     int32_t     bases;
 } mlc__unicode;
 
+/* Reads an unsigned varint and moves *at past it. The streams are constants of the program, so
+ * that neither an end nor an overflow is checked. */
 static uint32_t mlc__varint(const uint8_t **at)
 {
     uint32_t v = 0;
@@ -70930,13 +70967,16 @@ static uint32_t mlc__varint(const uint8_t **at)
     return v | (uint32_t)*(*at)++ << shift;
 }
 
+/* Reads a signed number and moves *at past it: 2 v for v >= 0, -2 v - 1 below 0. */
 static int32_t mlc__zigzag(const uint8_t **at)
 {
     const uint32_t v = mlc__varint(at);
     return (int32_t)(v >> 1) ^ -(int32_t)(v & 1);
 }
 
-/* Classes alone: what BPE asks for. */
+/* Unpacks the classes into u->run and u->ascii, which is all that BPE needs. A run of the array
+ * holds its first character and its class; it ends where the next one begins. *u is zeroed
+ * before. Fails with MLC_ERR_NOMEM alone. */
 static mlc_status mlc__unicode_classes(mlc_ctx *ctx, mlc__unicode *u)
 {
     const uint8_t *at = mlc__unicode_classes_of;
@@ -70952,6 +70992,7 @@ static mlc_status mlc__unicode_classes(mlc_ctx *ctx, mlc__unicode *u)
     return MLC_OK;
 }
 
+/* Unpacks the runs of lower case into u->lower, which has space for MLC__UNICODE_LOWER of them. */
 static void mlc__unicode_lower_unpack(mlc__unicode *u)
 {
     const uint8_t *at = mlc__unicode_lower_of;
@@ -70967,12 +71008,16 @@ static void mlc__unicode_lower_unpack(mlc__unicode *u)
     }
 }
 
+/* Unpacks the decompositions into u->base and u->more and counts u->bases. The stream has no
+ * count: it ends with the array. */
 static void mlc__unicode_base_unpack(mlc__unicode *u)
 {
     const uint8_t *at = mlc__unicode_bases_of, *end = at + sizeof mlc__unicode_bases_of;
     uint32_t c = 0, to = 0, m = 0;
     while (at < end) {
         c += mlc__varint(&at);
+        /* The first character of an entry continues from the first of the entry before it
+         * (`to`); the others continue from their neighbour in `more`, and a 0 ends them. */
         const uint32_t n = mlc__varint(&at), len = n & 3;
         for (uint32_t i = 0; i < n >> 2; i++, c++) {
             mlc__nfd *b = &u->base[u->bases++];
@@ -70988,7 +71033,9 @@ static void mlc__unicode_base_unpack(mlc__unicode *u)
     }
 }
 
-/* Lower case and decompositions, in one block. */
+/* Unpacks lower case and decompositions into one block, of which u->lower is the start and the
+ * one pointer to free. The structs before `more` have the alignment of uint32_t, so no gap is
+ * needed. */
 static mlc_status mlc__unicode_maps(mlc_ctx *ctx, mlc__unicode *u)
 {
     const size_t lower = MLC__UNICODE_LOWER * sizeof *u->lower;
@@ -71004,6 +71051,8 @@ static mlc_status mlc__unicode_maps(mlc_ctx *ctx, mlc__unicode *u)
     return MLC_OK;
 }
 
+/* Returns the MLC__CHAR_ class of c: of the last run that begins at c or before. Every character
+ * has a run, the unassigned ones OTHER. */
 static int mlc__char_class(const mlc__unicode *u, uint32_t c)
 {
     int32_t low = 0, high = MLC__UNICODE_CLASSES - 1;
@@ -71016,7 +71065,8 @@ static int mlc__char_class(const mlc__unicode *u, uint32_t c)
     return (int)(u->run[low] & 7);
 }
 
-/* Of one character; U+0130 has two, and is its caller's. */
+/* Returns the lower case of c, or c where it has none of one character. Only U+0130 has two (i
+ * and U+0307); mlc__word_char writes them itself. */
 static uint32_t mlc__char_lower(const mlc__unicode *u, uint32_t c)
 {
     int32_t low = 0, high = MLC__UNICODE_LOWER - 1;
@@ -71031,7 +71081,9 @@ static uint32_t mlc__char_lower(const mlc__unicode *u, uint32_t c)
     return c + (uint32_t)l->diff;
 }
 
-/* The characters, at most 3, of c's decomposition without nonspacing marks; how many. */
+/* Writes the canonical decomposition of c without nonspacing marks to `to`, at most 3
+ * characters, and returns their number. Characters without one, all below U+00C0 among them,
+ * yield themselves. */
 static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
 {
     int32_t low = 0, high = u->bases - 1;
