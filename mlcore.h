@@ -76423,15 +76423,39 @@ MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *us
 #endif
 
 /* @@ IMPL.TRAIN.RUN -------------------------------------- run files, savers
- * A list of named tensors is gathered in a scope and saved as any safetensors file. A load sees the
- * file in parts: entries net.* and optim.*, without their prefix, are files of IMPL.IO.STATE and
- * IMPL.IO.OPTIM. It goes through all parts with the log muted, collects what does not fit, reads
- * all, makes room, and changes something only then. */
+ * A run file is one safetensors file with all that training needs to go on from where it was:
+ *
+ *    net.*                 parameters                        as IMPL.IO.STATE writes them
+ *    optim.*               state of the optimizer            as IMPL.IO.OPTIM writes it
+ *    rng                   i64 [2]: seed, stream             of the context
+ *    loader                i64 [3]: epoch, batch, config     place of the loader
+ *    tracker.*             rows of the history; tracker.fed.NAME f64 [2]: sum, count since the last
+ *    fit.at, fit.loss      place of the loop; rows and sum of the losses of this epoch
+ *    fit.mean.*, fit.validation, metric.NAME.*
+ *    part.NAME, callback.CALLBACK.NAME       u8 [n]: bytes of the user, of callbacks
+ *
+ * Saving gathers the tensors as a list in a scope and hands it to mlc_safetensors_save. A saver
+ * (mlc_run_saver) writes the same bytes from a thread of its own: the caller's thread copies the
+ * whole file into the saver's buffer, the worker only writes it.
+ *
+ * Loading changes nothing before everything is known to fit. With the log muted it runs
+ *
+ *    mlc__run_fits      every part: is it in the file, does it match?   reasons go to r->why
+ *         |             (no reason) data of net and optim is read and checked
+ *    mlc__run_reserve   memory of history and metrics                   may fail
+ *    mlc__run_seek      loaders go to their places, or back             may fail
+ *    net, optim, history, fit, parts, rng                               from here on it changes
+ *
+ * so that an error names all reasons at once and leaves the run as it was. The entries net.* and
+ * optim.* are handed on without their prefix, as if each were a file of its own (mlc__run_file). */
 
 #ifndef MLC_NO_TRAINING
 
+/* Value of the metadata "mlcore.run" of a file; a load refuses any other. */
 #define MLC__RUN_FORMAT "1"
 
+/* Returns the run that a training consists of: its objects, without parts of the user and
+ * without metadata. The run borrows all its pointers. */
 MLC_IMPL mlc_run mlc_fit_run(mlc_fit_state *s)
 {
     mlc_run run;
@@ -76445,14 +76469,18 @@ MLC_IMPL mlc_run mlc_fit_run(mlc_fit_state *s)
     return run;
 }
 
-/* Parts of the user, then of callbacks: each with what comes before its name. */
+/* An iterator over the parts of a run, a local of the function that walks: first those of the
+ * user, then those of each callback in the order of the list. `before` is the prefix of p's name
+ * in a file. */
 typedef struct mlc__run_walk {
-    int32_t             callback, part;          /* callback 0: the user's parts */
+    int32_t             callback, part;          /* 0: of the user; i: callbacks[i - 1] */
     char                before[MLC_NAME_BYTES];
     const mlc_run_part *p;
 } mlc__run_walk;
 
-/* Callbacks of the same name have a number behind it, from the second one on. */
+/* Writes the prefix "callback.NAME." of the callback that the walk is at. The second and later
+ * ones of the same name are told apart by a number after it; a callback without a name has its
+ * place, from 1 on. Names are cut at 60 bytes, so the prefix fits MLC_NAME_BYTES. */
 static void mlc__run_before(const mlc__fit *f, mlc__run_walk *w)
 {
     const char *name = f->d.callbacks[w->callback - 1]->name;
@@ -76467,6 +76495,8 @@ static void mlc__run_before(const mlc__fit *f, mlc__run_walk *w)
     else snprintf(w->before, sizeof w->before, "callback.%.60s.", name);
 }
 
+/* Moves the walk to the next part, w->p, with its prefix in w->before; false after the last one.
+ * The walk begins zeroed. */
 static bool mlc__run_part_next(const mlc_run *run, mlc__run_walk *w)
 {
     const mlc__fit *f = run->fit ? run->fit->fit : NULL;
@@ -76483,6 +76513,7 @@ static bool mlc__run_part_next(const mlc_run *run, mlc__run_walk *w)
     return false;
 }
 
+/* Counts the parts of the user and of callbacks. */
 static int64_t mlc__run_parts(const mlc_run *run)
 {
     mlc__run_walk w;
@@ -76492,6 +76523,10 @@ static int64_t mlc__run_parts(const mlc_run *run)
     return n;
 }
 
+/* Checks the arguments of a save and of a load: objects of ctx, complete parts, and a training
+ * between two batches, for within a batch the optimizer and the sums disagree. A lazy network is
+ * built, and the optimizer lays out its entries and holds the parameters themselves, not their
+ * average. `what` begins error texts. */
 static mlc_status mlc__run_check(mlc_ctx *ctx, const char *what, const char *path,
                                  const mlc_run *run)
 {
@@ -76517,13 +76552,16 @@ static mlc_status mlc__run_check(mlc_ctx *ctx, const char *what, const char *pat
 
 /* -- gathered -- */
 
+/* A list of named tensors that grows up to a capacity known before; list, names and tensors
+ * belong to the scope that is open. */
 typedef struct mlc__run_list {
     mlc_ctx   *ctx;
     mlc_named *list;
     int64_t    n, room;
 } mlc__run_list;
 
-/* A tensor, or the error that it is NULL of, under two texts that follow each other. */
+/* Appends t under the name before + name, which is copied into the arena. t NULL means that the
+ * call which made it has failed: the context's error is returned. */
 static mlc_status mlc__run_add(mlc__run_list *l, const char *before, const char *name,
                                mlc_tensor *t)
 {
@@ -76535,17 +76573,21 @@ static mlc_status mlc__run_add(mlc__run_list *l, const char *before, const char 
     return MLC_OK;
 }
 
+/* Appends a copy of n numbers as a tensor [n]. */
 static mlc_status mlc__run_add_data(mlc__run_list *l, const char *before, const char *name,
                                     mlc_dtype dtype, size_t n, const void *data)
 {
     return mlc__run_add(l, before, name, mlc_from(l->ctx, dtype, mlc_dims1((int64_t)n), data));
 }
 
+/* Appends a parameter as net.NAME; mlc__params calls it and stops where it returns false. */
 static bool mlc__run_add_param(void *user, mlc__param *p, const char *name)
 {
     return mlc__run_add(MLC__CAST(mlc__run_list *, user), "net.", name, &p->t) == MLC_OK;
 }
 
+/* Appends the place of a loader. config is its fingerprint, by which a load notices that the
+ * loader has other rows or batches than the one saved. */
 static mlc_status mlc__run_add_loader(mlc__run_list *l, const char *name, const mlc_loader *loader)
 {
     const mlc_loader_state at = mlc_loader_position(loader);
@@ -76553,7 +76595,8 @@ static mlc_status mlc__run_add_loader(mlc__run_list *l, const char *name, const 
     return mlc__run_add_data(l, "", name, MLC_I64, 3, v);
 }
 
-/* Its rows, and what was fed since the last one. */
+/* Appends the tracker's rows, and for each name the sum and count fed since the last row, where
+ * any were. */
 static mlc_status mlc__run_add_history(mlc__run_list *l, mlc_tracker *t)
 {
     mlc_tracker_state_iter it = mlc_tracker_state_iter_make(t);
@@ -76567,9 +76610,12 @@ static mlc_status mlc__run_add_history(mlc__run_list *l, mlc_tracker *t)
     return MLC_OK;
 }
 
-/* Stores of a metric, in the order of their names in files. */
+/* Stores of a metric, in the order of mlc__metric_store, and numbers in "fit.at". */
 enum { MLC__METRIC_STORES = 4, MLC__RUN_PLACE = 5 };
 
+/* Returns store i of m, its name in files and the number of elements in use, 0 where this kind
+ * of metric keeps none. Metrics with a function `part` keep sums; the others keep scores and
+ * answers of every row ([n, classes], flat) and weights where rows have any. */
 static mlc__store *mlc__metric_store(mlc_metric *m, int i, const char **name, int64_t *n)
 {
     static const char *const names[] = { "sums", "scores", "positive", "weights" };
@@ -76580,6 +76626,8 @@ static mlc__store *mlc__metric_store(mlc_metric *m, int i, const char **name, in
     return i == 0 ? &m->sums : i == 1 ? &m->scores : i == 2 ? &m->positive : &m->weights;
 }
 
+/* Appends WHAT.OF.rows, five numbers by which a load recognizes the metric, and the parts in use
+ * of its stores, as views where mlc_rows makes one. */
 static mlc_status mlc__run_add_metric(mlc__run_list *l, const char *what, const char *of,
                                       mlc_metric *m)
 {
@@ -76596,6 +76644,9 @@ static mlc_status mlc__run_add_metric(mlc__run_list *l, const char *what, const 
     return MLC_OK;
 }
 
+/* Appends the loop's place, the losses of the epoch so far, the validation loader's place and
+ * all metrics. The sum of losses is written also where it is kept on a device (f->mean), so that
+ * a file can be read by a training that keeps it on the host. */
 static mlc_status mlc__run_add_fit(mlc__run_list *l, mlc_fit_state *s)
 {
     const mlc__fit *f = s->fit;
@@ -76611,7 +76662,8 @@ static mlc_status mlc__run_add_fit(mlc__run_list *l, mlc_fit_state *s)
     return MLC_OK;
 }
 
-/* Most tensors that a run has, but parameters. */
+/* Returns an upper bound of the tensors of a run besides parameters: rng, loader, fit.at,
+ * fit.loss and fit.validation are covered by the 6; fit.mean has its stores and rows. */
 static int64_t mlc__run_room(const mlc_run *run)
 {
     return 6 + MLC__METRIC_STORES + 1 + (run->optim ? mlc__optim_items(run->optim) : 0) +
@@ -76619,6 +76671,8 @@ static int64_t mlc__run_room(const mlc_run *run)
            (run->fit ? (MLC__METRIC_STORES + 1) * run->fit->fit->d.n_metrics : 0);
 }
 
+/* Fills the list with all tensors of the run, in a scope. Parameters are counted by a first
+ * walk, so that the list is allocated once. Nothing of the run changes. */
 static mlc_status mlc__run_gather(mlc__run_list *l, const mlc_run *run)
 {
     mlc_ctx *ctx = l->ctx;
@@ -76651,7 +76705,8 @@ static mlc_status mlc__run_gather(mlc__run_list *l, const mlc_run *run)
     return ctx->status;
 }
 
-/* Ours, then the user's, in the arena; NULL with an error. */
+/* Returns the metadata of the file: pairs of key and value, the format's before the user's,
+ * ended by NULL, in the arena; NULL with an error. */
 static const char **mlc__run_metadata(mlc_ctx *ctx, const mlc_run *run)
 {
     const char *own[12] = { "format", "mlcore", "mlcore.version", MLC_VERSION_STRING, "mlcore.run",
@@ -76669,6 +76724,8 @@ static const char **mlc__run_metadata(mlc_ctx *ctx, const mlc_run *run)
     return all;
 }
 
+/* Writes the file under a temporary name and renames it (mlc_safetensors_save), so that a crash
+ * leaves the file of before or the new one, never half of one. */
 MLC_IMPL mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *run)
 {
     mlc__run_list l = { ctx, NULL, 0, 0 };
@@ -76695,6 +76752,8 @@ typedef struct mlc__run_metric {       /* what the file has of a metric         
     int64_t     about[5];
 } mlc__run_metric;
 
+/* A load in progress, in the arena of the scope of mlc_run_load. Tensors of the file are read
+ * into that scope too; the fields up to `metric, mean` hold the file's values until the commit. */
 typedef struct mlc__run_load {
     mlc_ctx         *ctx;
     const mlc_run   *run;
@@ -76709,13 +76768,15 @@ typedef struct mlc__run_load {
     mlc__run_read   *part;
     mlc__run_metric *metric, mean;
     int64_t          parts;
-    mlc_status       status;           /* of the first reason                                  */
+    mlc_status       status;           /* of the first reason; MLC_OK: all fits                */
     char             why[MLC__MESSAGE];
     size_t           n;
 } mlc__run_load;
 
 static void mlc__run_why(mlc__run_load *r, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
+/* Appends a reason why the file does not fit to r->why, after "; ". The first one's status is
+ * that of the load. A text too long is cut off. */
 static void mlc__run_why(mlc__run_load *r, mlc_status status, const char *format, ...)
 {
     va_list args;
@@ -76730,7 +76791,9 @@ static void mlc__run_why(mlc__run_load *r, mlc_status status, const char *format
     if (r->status == MLC_OK) r->status = status;
 }
 
-/* An error of the context becomes a reason, without the place at its begin. */
+/* Turns the context's error, if it has one, into a reason and clears it, so that the next part
+ * is checked, too. The beginning "optim_load 'PATH': " or "run_load 'PATH': " is dropped, for
+ * the load's own error text begins with it. */
 static void mlc__run_catch(mlc__run_load *r, const char *of)
 {
     mlc_ctx *ctx = r->ctx;
@@ -76743,7 +76806,8 @@ static void mlc__run_catch(mlc__run_load *r, const char *of)
     mlc_error_clear(ctx);
 }
 
-/* Numbers of a tensor [n] of the file; a reason where there are others or none. */
+/* Reads n numbers of a tensor [n] of the file; appends a reason and returns false where it is
+ * missing, of another dtype or shape, or unreadable. */
 static bool mlc__run_numbers(mlc__run_load *r, const char *name, mlc_dtype dtype, int64_t n,
                              void *to)
 {
@@ -76760,7 +76824,9 @@ static bool mlc__run_numbers(mlc__run_load *r, const char *name, mlc_dtype dtype
     return false;
 }
 
-/* The entries with a prefix, without it, as a file. */
+/* Makes `to` a file of the entries whose names begin with prefix, without it. Entries are sorted
+ * by name, so they are neighbours. The copies are in the arena; text and descriptor stay of
+ * r->file. */
 static mlc_status mlc__run_file(mlc__run_load *r, const char *prefix, mlc_safetensors *to)
 {
     const mlc_safetensors *f = r->file;
@@ -76769,7 +76835,7 @@ static mlc_status mlc__run_file(mlc__run_load *r, const char *prefix, mlc_safete
     while (from < f->count && strncmp(f->entries[from].name, prefix, len) != 0) from++;
     while (from + n < f->count && strncmp(f->entries[from + n].name, prefix, len) == 0) n++;
     *to = *f;
-    to->file.at = -1;                  /* it stands where r->file does */
+    to->file.at = -1;                  /* unknown: the descriptor is r->file's too */
     to->count = n;
     to->entries = MLC__ARENA(mlc__st_entry *, r->ctx, ((size_t)n + 1) * sizeof *to->entries);
     if (!to->entries) return MLC_ERR_NOMEM;
@@ -76780,6 +76846,8 @@ static mlc_status mlc__run_file(mlc__run_load *r, const char *prefix, mlc_safete
     return MLC_OK;
 }
 
+/* Checks the parameters of the network against net.*, as mlc_load does a whole file with the
+ * default desc. Data is read later, by mlc__load_read. */
 static void mlc__run_fits_net(mlc__run_load *r)
 {
     mlc__load *l = &r->net;
@@ -76796,6 +76864,7 @@ static void mlc__run_fits_net(mlc__run_load *r)
     mlc__run_catch(r, "net");
 }
 
+/* Checks the optimizer's state against optim.*; a file saved without an optimizer is a reason. */
 static void mlc__run_fits_optim(mlc__run_load *r)
 {
     mlc__load *l = &r->optim;
@@ -76812,12 +76881,15 @@ static void mlc__run_fits_optim(mlc__run_load *r)
     mlc__run_catch(r, "optim");
 }
 
+/* Returns a loader's place from its three numbers in a file. */
 static mlc_loader_state mlc__run_place(const int64_t v[3])
 {
     const mlc_loader_state at = { v[0], v[1], (uint64_t)v[2] };
     return at;
 }
 
+/* Reads a loader's place into v and checks that the loader can go there, which it does not yet
+ * do. */
 static void mlc__run_fits_loader(mlc__run_load *r, const char *name, mlc_loader *loader,
                                  int64_t v[3])
 {
@@ -76827,7 +76899,8 @@ static void mlc__run_fits_loader(mlc__run_load *r, const char *name, mlc_loader 
     mlc__run_catch(r, name);
 }
 
-/* Tensors tracker.*, and whether the tracker takes them. */
+/* Collects the tensors tracker.* into r->history and checks that the tracker takes them: the
+ * rows by mlc__tracker_fits, the sums since the last row here. */
 static void mlc__run_fits_history(mlc__run_load *r)
 {
     mlc__run_list *l = &r->history;
@@ -76854,8 +76927,9 @@ static void mlc__run_fits_history(mlc__run_load *r)
     mlc__run_catch(r, "history");
 }
 
-/* A store of the metric; n: how much of it there must be, or `old` in older files, in which sums of
- * classes have no last row. */
+/* Looks up a store of a metric: a tensor [n], or [old] of older files, in which sums of classes
+ * lack their last row. Scores have a floating dtype, `positive` is bool, sums and weights are
+ * f64. Where n is 0 none is required and *t stays as it was. */
 static void mlc__run_fits_store(mlc__run_load *r, const char *name, int store, int64_t n,
                                 int64_t old, mlc_tensor **t)
 {
@@ -76870,6 +76944,9 @@ static void mlc__run_fits_store(mlc__run_load *r, const char *name, int store, i
     mlc__run_catch(r, name);
 }
 
+/* Reads the five numbers of a metric, refuses those of another one (number of classes, k), and
+ * looks up the stores that a metric of that many rows has. Rows are bounded by 2^40, so that
+ * products of sizes fit int64_t. */
 static void mlc__run_fits_metric(mlc__run_load *r, const char *what, const char *of,
                                  const mlc_metric *m, mlc__run_metric *to)
 {
@@ -76896,6 +76973,8 @@ static void mlc__run_fits_metric(mlc__run_load *r, const char *what, const char 
     }
 }
 
+/* Checks the loop's place, its losses, the validation loader and all metrics. Files of a host
+ * have no fit.mean, files without validation no fit.validation: both are optional. */
 static void mlc__run_fits_fit(mlc__run_load *r)
 {
     const mlc_fit_state *s = r->run->fit;
@@ -76921,6 +77000,7 @@ static void mlc__run_fits_fit(mlc__run_load *r)
     mlc__run_catch(r, "fit");
 }
 
+/* Looks up one part, which must have as many bytes as the caller's buffer. */
 static void mlc__run_fits_part(mlc__run_load *r, const mlc__run_walk *w)
 {
     char name[2 * MLC_NAME_BYTES];
@@ -76939,6 +77019,7 @@ static void mlc__run_fits_part(mlc__run_load *r, const mlc__run_walk *w)
     }
 }
 
+/* Looks up all parts of the user and of callbacks, into r->part. */
 static void mlc__run_fits_parts(mlc__run_load *r)
 {
     mlc__run_walk w;
@@ -76949,7 +77030,8 @@ static void mlc__run_fits_parts(mlc__run_load *r)
     mlc__run_catch(r, "parts");
 }
 
-/* Everything that may be a reason, and data that is to be checked. */
+/* Collects all reasons against the file, then, where there is none, reads the data of network
+ * and optimizer, which has checks of its own. Nothing of the run changes. */
 static void mlc__run_fits(mlc__run_load *r)
 {
     const mlc_run *run = r->run;
@@ -76974,7 +77056,9 @@ static void mlc__run_fits(mlc__run_load *r)
         mlc__run_catch(r, "optim");
 }
 
-/* Memory of the history and of metrics, so that what follows takes none. */
+/* Allocates what the history and the metrics will hold, so that taking them in cannot fail for
+ * lack of memory. Names that the tracker does not know yet are added. A store of another dtype
+ * that is in use is not touched here: mlc__run_take_metric empties it first. */
 static mlc_status mlc__run_reserve(mlc__run_load *r)
 {
     mlc_tracker *t = r->run->history;
@@ -77000,6 +77084,7 @@ static mlc_status mlc__run_reserve(mlc__run_load *r)
     return MLC_OK;
 }
 
+/* Gives the tracker the file's rows and, for each name, the sum and count fed since the last row. */
 static mlc_status mlc__run_take_history(mlc__run_load *r)
 {
     mlc_tracker *t = r->run->history;
@@ -77017,6 +77102,8 @@ static mlc_status mlc__run_take_history(mlc__run_load *r)
     return MLC_OK;
 }
 
+/* Gives m the file's stores in place of its own. Sums of an older file are shorter by a row of
+ * classes, which becomes zero. */
 static mlc_status mlc__run_take_metric(mlc_metric *m, const mlc__run_metric *from)
 {
     mlc_metric as = *m;                /* as the file has it */
@@ -77043,7 +77130,8 @@ static mlc_status mlc__run_take_metric(mlc_metric *m, const mlc__run_metric *fro
     return MLC_OK;
 }
 
-/* A file of the host has the sum of losses alone. */
+/* Gives the mean of losses on the device its value. A file of a host has only their sum: the
+ * mean counts as one loss of weight `rows`. */
 static mlc_status mlc__run_take_mean(mlc__run_load *r, mlc_metric *mean)
 {
     const double rows = r->loss[0];
@@ -77054,6 +77142,8 @@ static mlc_status mlc__run_take_mean(mlc__run_load *r, mlc_metric *mean)
     return loss ? mlc__loss_mean(loss, (int64_t)rows, NULL, mean) : r->ctx->status;
 }
 
+/* Gives the loop its metrics, its place and the losses of the epoch. The number of batches is
+ * the loader's own, which may differ from the file's. */
 static mlc_status mlc__run_take_fit(mlc__run_load *r)
 {
     mlc_fit_state *s = r->run->fit;
@@ -77072,7 +77162,8 @@ static mlc_status mlc__run_take_fit(mlc__run_load *r)
     return MLC_OK;
 }
 
-/* A stream is read to its place, and may fail there: it comes first. */
+/* Moves the loaders to the file's places. A seek fails in a forked child of a loader with
+ * workers; then the loader moved before goes back, and nothing of the run has changed. */
 static mlc_status mlc__run_seek(mlc__run_load *r)
 {
     mlc_loader *list[2] = { r->run->loader, r->has_validation ? r->run->fit->validation : NULL };
@@ -77085,6 +77176,10 @@ static mlc_status mlc__run_seek(mlc__run_load *r)
     return st;
 }
 
+/* Takes the checked file into the run. Reserving and seeking, which may fail, come first; from
+ * then on no step needs memory that is not reserved or a file that is not read. The rng comes
+ * last, because the steps before may draw from it; then callbacks that listen for a load
+ * (mlc__fit_listen) run. */
 static mlc_status mlc__run_commit(mlc__run_load *r)
 {
     const mlc_run *run = r->run;
@@ -77102,6 +77197,8 @@ static mlc_status mlc__run_commit(mlc__run_load *r)
     return run->fit ? mlc__fit_asks(run->fit->fit->loaded, run->fit) : MLC_OK;
 }
 
+/* Opens the file, checks it with the log muted, for each reason would be logged as an error, and
+ * either fails with all reasons or commits. */
 static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
 {
     mlc_ctx *ctx = r->ctx;
@@ -77117,6 +77214,7 @@ static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
     return st;
 }
 
+/* Keeps the load's struct, which is too large for the stack, in the arena of a scope. */
 MLC_IMPL mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *run)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -77138,6 +77236,8 @@ MLC_IMPL mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *
 /* -- resumed -- */
 
 #if MLC__FILES
+/* True where the file certainly does not exist; without files in this build, false: the load
+ * fails. */
 static bool mlc__no_file(const char *path)
 {
     struct stat info;
@@ -77147,7 +77247,8 @@ static bool mlc__no_file(const char *path)
 static bool mlc__no_file(const char *path) { (void)path; return false; }
 #endif
 
-/* A file of the last batch that steps asks for is older than the row of it. */
+/* Loads a run and ends its epoch where all steps of the training are done: a file that was saved
+ * at the last batch is older than that epoch's row of the history. */
 static mlc_status mlc__fit_resume(const char *path, const mlc_run *run)
 {
     mlc_fit_state *s = run->fit;
@@ -77157,6 +77258,7 @@ static mlc_status mlc__fit_resume(const char *path, const mlc_run *run)
                                                               : MLC_OK;
 }
 
+/* Resumes from a file before the first step; a missing file means a first start and is no error. */
 MLC_IMPL mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path)
 {
     if (!s) return MLC_ERR_ARG;
@@ -77170,17 +77272,20 @@ MLC_IMPL mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path)
     return mlc__fit_resume(path, &run);
 }
 
+/* The callback of mlc_on_resume, which owns it with the path, in one block. */
 typedef struct mlc__on_start {
     mlc_callback c;
     char         path[1];              /* and more after it                                    */
 } mlc__on_start;
 
+/* Resumes at TRAIN_BEGIN. */
 static mlc_status mlc__resume_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     (void)event;
     return mlc_fit_resume(s, MLC__CAST(mlc__on_start *, user)->path);
 }
 
+/* Makes a callback that resumes from path where the file exists; the list of callbacks owns it. */
 MLC_IMPL mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path)
 {
     if (!mlc__callback_takes(ctx, path && *path, "on_resume", "path is NULL or empty")) return NULL;
@@ -77195,8 +77300,17 @@ MLC_IMPL mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path)
 
 /* -- savers -- */
 
+/* Size of the memory that a saver's own context works in; it only writes a file and keeps an
+ * error. */
 #define MLC__SAVER_BYTES (64 * 1024)
 
+/* A saver writes run files from a thread while training goes on. At most one file is in flight.
+ * While `busy`, the thread owns own, bytes, path and st; the caller's thread touches them after
+ * a join only. A context is not safe for two threads, so the thread has one of its own, in a
+ * fixed block.
+ *
+ *    caller   save: wait | gather, copy to bytes | start ........ training goes on .... wait
+ *    thread                                        | write to a temporary file, rename | */
 struct mlc_run_saver {
     mlc_ctx    *ctx, *own;             /* own: of the thread, in the block `memory`            */
     void       *memory;
@@ -77210,7 +77324,8 @@ struct mlc_run_saver {
 #endif
 };
 
-/* A context in the block `memory`, whatever has been there. */
+/* Makes the thread's context in the block `memory`, over whatever context was there. v->own is
+ * NULL where that fails. */
 static void mlc__saver_own(mlc_run_saver *v)
 {
     mlc_ctx_desc d = mlc_ctx_desc_make();
@@ -77221,6 +77336,7 @@ static void mlc__saver_own(mlc_run_saver *v)
     v->own = d.memory ? mlc_ctx_create(&d) : NULL;
 }
 
+/* Writes the bytes as a file, under a temporary name that is then renamed; v->st is the outcome. */
 static void mlc__saver_write(mlc_run_saver *v)
 {
     mlc__atomic a;
@@ -77229,13 +77345,15 @@ static void mlc__saver_write(mlc_run_saver *v)
 }
 
 #ifndef MLC_NO_THREADS
+/* The thread. */
 static void *mlc__saver_main(void *user)
 {
     mlc__saver_write(MLC__CAST(mlc_run_saver *, user));
     return NULL;
 }
 
-/* Where the system refuses a thread the caller writes. */
+/* Starts the thread with a stack of 256 KiB. Where the system refuses one, or forks cannot be
+ * watched, the caller's thread writes the file itself. */
 static void mlc__saver_start(mlc_run_saver *v)
 {
     pthread_attr_t attr;
@@ -77247,17 +77365,20 @@ static void mlc__saver_start(mlc_run_saver *v)
     if (!v->busy) mlc__saver_write(v);
 }
 
-/* In a forked child the thread and its file are the parent's, and its context may be half changed:
- * a new one takes its memory. */
+/* True, once, in a child that was forked while the thread wrote: thread and file are the
+ * parent's, and the saver's context may be half changed, so a new one is made in its memory. */
 static bool mlc__saver_left(mlc_run_saver *v)
 {
     if (!v->busy || !mlc__forked(v->forks)) return false;
     v->busy = false;
     mlc__saver_own(v);
-    MLC_ASSERT(v->own);                /* the block has room: there was one before */
+    /* The block was large enough for the context before. */
+    MLC_ASSERT(v->own);
     return true;
 }
 
+/* Waits for the thread's end; in a forked child, for nothing: the file's state there is an
+ * error. */
 static void mlc__saver_join(mlc_run_saver *v)
 {
     if (mlc__saver_left(v))
@@ -77272,6 +77393,7 @@ static void mlc__saver_start(mlc_run_saver *v) { mlc__saver_write(v); }
 static void mlc__saver_join(mlc_run_saver *v) { (void)v; }
 #endif
 
+/* Makes a saver with its context; the thread is started per file, not here. */
 MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
 {
     if (!ctx || ctx->status != MLC_OK) return NULL;
@@ -77286,6 +77408,8 @@ MLC_IMPL mlc_run_saver *mlc_run_saver_create(mlc_ctx *ctx)
     return NULL;
 }
 
+/* Waits for the file in flight and returns its error, once, with the text moved to the caller's
+ * context. */
 MLC_IMPL mlc_status mlc_run_saver_wait(mlc_run_saver *v)
 {
     if (!v) return MLC_ERR_ARG;
@@ -77298,6 +77422,8 @@ MLC_IMPL mlc_status mlc_run_saver_wait(mlc_run_saver *v)
     return st;
 }
 
+/* Waits for the file in flight, reports its error and frees all. In a forked child it does not
+ * wait. */
 MLC_IMPL void mlc_run_saver_free(mlc_run_saver *v)
 {
     if (!v || MLC__GONE(v, "run_saver_free", "saver")) return;
@@ -77308,7 +77434,9 @@ MLC_IMPL void mlc_run_saver_free(mlc_run_saver *v)
     mlc__handle_free(v->ctx, v);
 }
 
-/* The file as it will be, and the path after it. */
+/* Fills v->bytes with the file as it will be, the length of the header in 8 bytes of little
+ * endian, the header and the data of all tensors, and the path after it. The buffer only grows,
+ * so that saves of one run allocate once. mlc_read also copies from a device. */
 static mlc_status mlc__saver_copy(mlc_run_saver *v, const char *path, const mlc_named *list,
                                   int64_t count, const mlc__buffer *header)
 {
@@ -77337,7 +77465,9 @@ static mlc_status mlc__saver_copy(mlc_run_saver *v, const char *path, const mlc_
     return MLC_OK;
 }
 
-/* In a scope. */
+/* Gathers the run in the scope of the caller, lays out header and order as mlc_safetensors_save
+ * does, and copies all to the saver's buffer. header and the sorted list are of the heap and
+ * freed here. */
 static mlc_status mlc__saver_gather(mlc_run_saver *v, const char *path, const mlc_run *run)
 {
     mlc_ctx *ctx = v->ctx;
@@ -77354,6 +77484,8 @@ static mlc_status mlc__saver_gather(mlc_run_saver *v, const char *path, const ml
     return st;
 }
 
+/* Waits for the file before, whose error it returns without writing, copies the run, and starts
+ * the thread. After it returns the run may change. */
 MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const mlc_run *run)
 {
     if (!v)
