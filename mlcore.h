@@ -74416,18 +74416,42 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
 #endif
 
 /* @@ IMPL.TRAIN.FIT -------------------------------------- loop, evaluation, predictions
- * The loop is made of public functions: by hand it has the same bits. A batch has a scope of its
- * own, around its callbacks, too. The mean loss is summed on the host where losses are there,
- * else on the device. */
+ * mlc_fit is mlc_fit_begin, mlc_fit_step until it returns false, and mlc_fit_end. The loop is
+ * made of public functions only: a loop that a program writes itself gives the same bits. The
+ * state of a training, mlc__fit, is one block of the heap with copies of the desc's arrays; it
+ * owns the history until mlc_fit_end hands that to the caller, and borrows network, optimizer,
+ * loaders and callbacks.
+ *
+ *    mlc_fit_begin    check, history's columns, seed          TRAIN_BEGIN
+ *    mlc_fit_step     first batch of an epoch                 EPOCH_BEGIN
+ *      mlc__fit_batch, in a scope                             BATCH_BEGIN
+ *        forward, loss, metrics, backward                     STEP_BEGIN  (s->skip drops it)
+ *        the optimizer's step, unless it collects             STEP_END
+ *                                                             BATCH_END
+ *    mlc_fit_step     no batch left: flush, validate, row     VALIDATION_*, EPOCH_END
+ *    mlc_fit_end      also after an error                     TRAIN_END
+ *
+ * A step of mlc_fit_step is one batch or the end of one epoch, never both, except that
+ * desc.steps ends training and its last, cut epoch with the batch that reaches it. The scope of
+ * a batch holds its output, loss and graph, and callbacks within the batch may read them.
+ *
+ * The mean loss since the last row of the history is kept in f->rows and f->sum on the host. On a
+ * device reading each loss would wait for it, so a metric (f->mean) sums them there; it is read at
+ * a row, or where a callback calls mlc_fit_loss. f->midway is set from BATCH_BEGIN to BATCH_END and
+ * during the end of an epoch; a run file cannot be saved then, for its numbers would disagree. */
 
 #ifndef MLC_NO_TRAINING
 
-typedef struct mlc__fit_ask {          /* what a callback is asked beside events               */
+/* A link of a list of functions that a callback has registered at TRAIN_BEGIN beside its events.
+ * The callback's own struct holds the link. */
+typedef struct mlc__fit_ask {          /* see f->save and f->loaded                            */
     struct mlc__fit_ask *next;
     void                *user;
     mlc_status         (*ask)(void *user, mlc_fit_state *s);
 } mlc__fit_ask;
 
+/* A training. s, the public state, is its first member, so that s->fit and the block are one
+ * address; freed by mlc__fit_free. */
 typedef struct mlc__fit {
     mlc_fit_state   s;                 /* first: its address is that of this struct */
     mlc_fit_desc    d;                 /* its arrays follow this struct in memory */
@@ -74445,7 +74469,8 @@ typedef struct mlc__fit {
     mlc__fit_ask   *save, *loaded;     /* to save the run now; after a run file was loaded */
 } mlc__fit;
 
-/* A step within a budget; what IMPL.MEMORY_PLAN.BUDGET does for mlc_fit. */
+/* One step within a memory budget, a local of mlc__fit_train or of the budget's own functions.
+ * The calls of IMPL.MEMORY_PLAN.BUDGET fill it; backward makes it, step ends it. */
 typedef struct mlc__budget_run {
     mlc_ctx            *ctx;
     mlc_module         *net;
@@ -74467,11 +74492,14 @@ typedef struct mlc__budget_run {
     bool                abort_on_error;
 } mlc__budget_run;
 
+/* The functions of IMPL.MEMORY_PLAN.BUDGET, reached by a pointer of the budget, so that a
+ * program without budgets does not link them. */
 struct mlc__budget_calls {
     mlc_status (*backward)(mlc__budget_run *r);
     mlc_status (*step)(mlc__budget_run *r);
 };
 
+/* Copies *c to the heap; the copy borrows name, parts and user. release, if given, frees user. */
 MLC_IMPL mlc_callback *mlc_callback_create(mlc_ctx *ctx, const mlc_callback *c)
 {
     if (!ctx) return NULL;
@@ -74494,6 +74522,9 @@ MLC_IMPL void mlc_callback_free(mlc_ctx *ctx, mlc_callback *c)
 /* The bit of an event in the events of a callback. */
 #define MLC__AT(event) (1u << (uint32_t)MLC_EVENT_##event)
 
+/* Calls the callbacks that listen to an event, in the order of the list, up to the first error.
+ * An error that a callback left in the context counts as its own. f->events, the union of all
+ * masks, keeps events without a listener cheap. */
 static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
 {
     const uint32_t bit = 1u << (uint32_t)event;
@@ -74508,7 +74539,8 @@ static mlc_status mlc__fit_event(mlc__fit *f, mlc_event event)
     return st != MLC_OK ? st : f->s.ctx->status;
 }
 
-/* At TRAIN_BEGIN a callback comes into one of the lists. */
+/* Puts a callback's link, filled with user and function, in front of one of the lists of the
+ * training. */
 static void mlc__fit_listen(mlc__fit_ask **list, mlc__fit_ask *a, void *user,
                             mlc_status (*ask)(void *user, mlc_fit_state *s))
 {
@@ -74518,13 +74550,17 @@ static void mlc__fit_listen(mlc__fit_ask **list, mlc__fit_ask *a, void *user,
     *list = a;
 }
 
+/* Calls the functions of a list, the last registered first, up to the first error. */
 static mlc_status mlc__fit_asks(const mlc__fit_ask *list, mlc_fit_state *s)
 {
     for (; list; list = list->next) MLC__TRY(list->ask(list->user, s));
     return MLC_OK;
 }
 
-/* Output and loss of a batch, by a forward of the user's or the plain one. */
+/* Runs desc.forward, or the network on b->x and desc.loss on its output, under desc's autocast.
+ * Returns the loss, NULL where neither makes one, and sets *output. ctx->loss_rows, the number
+ * of rows of the loss, is left only by mlc_fit_cross_entropy: another forward may call the same
+ * loss for a part. */
 static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit_desc *d,
                                     const mlc_batch *b, mlc_tensor **output)
 {
@@ -74541,6 +74577,7 @@ static mlc_tensor *mlc__fit_forward(mlc_ctx *ctx, mlc_module *net, const mlc_fit
     return loss;
 }
 
+/* Updates all metrics with a batch: those of `metrics`, or of the desc where it is NULL. */
 static mlc_status mlc__fit_metrics(const mlc_fit_desc *d, mlc_metric *const *metrics,
                                    mlc_tensor *output, const mlc_batch *b)
 {
@@ -74553,8 +74590,9 @@ static mlc_status mlc__fit_metrics(const mlc_fit_desc *d, mlc_metric *const *met
     return MLC_OK;
 }
 
-/* Adds the loss of n samples on a device. `counted` of them (NULL: all) have made it: of none it is
- * NaN, which the mean leaves out. */
+/* Adds the loss of a batch of n samples to a mean on a device, with the batch as its weight.
+ * counted, a tensor [] on the device or NULL for all n, is the number of samples that made it.
+ * Of none the loss is NaN (0 / 0), which is replaced by 0 of weight 0. */
 static mlc_status mlc__loss_mean(mlc_tensor *loss, int64_t n, mlc_tensor *counted,
                                  mlc_metric *mean)
 {
@@ -74566,7 +74604,8 @@ static mlc_status mlc__loss_mean(mlc_tensor *loss, int64_t n, mlc_tensor *counte
     return loss && counted ? mlc_metric_update(mean, loss, NULL, counted) : ctx->status;
 }
 
-/* The same of the last forward, on the host in rows and sum. */
+/* Adds the loss of the last forward: to the mean on a device, where *rows only tells that there
+ * are losses, or to rows and sum on the host, which reads the loss. */
 static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *rows, double *sum,
                                 mlc_metric *mean)
 {
@@ -74581,7 +74620,7 @@ static mlc_status mlc__loss_add(mlc_tensor *loss, int64_t n, double *rows, doubl
     return loss->ctx->status;
 }
 
-/* A mean on the device; NULL on the CPU. */
+/* Makes the mean of a device; on the host *mean is NULL, and the sum is kept in a double. */
 static mlc_status mlc__loss_begin(mlc_ctx *ctx, mlc_metric **mean)
 {
     *mean = ctx->on_host ? NULL : mlc_metric_mean(ctx);
@@ -74590,7 +74629,7 @@ static mlc_status mlc__loss_begin(mlc_ctx *ctx, mlc_metric **mean)
 
 /* -- one batch -- */
 
-/* Takes output and loss of the batch into metrics and the mean. */
+/* Counts the first forward of a batch: loss, metrics, and output and loss for callbacks. */
 static mlc_status mlc__fit_count(mlc__fit *f, mlc_tensor *output, mlc_tensor *loss)
 {
     f->counted = true;
@@ -74600,7 +74639,9 @@ static mlc_status mlc__fit_count(mlc__fit *f, mlc_tensor *output, mlc_tensor *lo
     return mlc__fit_metrics(&f->d, NULL, output, &f->batch);
 }
 
-/* mlc_loss_fn. Metrics and the mean are of the first loss of a batch. */
+/* The closure of optimizers that evaluate the loss several times a step (mlc_loss_fn: L-BFGS,
+ * SAM), and the forward of all others. Only the first loss of a batch, at the parameters before
+ * the step, is counted. */
 static mlc_tensor *mlc__fit_loss_of(void *user)
 {
     mlc__fit *f = MLC__CAST(mlc__fit *, user);
@@ -74610,7 +74651,8 @@ static mlc_tensor *mlc__fit_loss_of(void *user)
     return mlc__fit_count(f, output, loss) == MLC_OK ? loss : NULL;
 }
 
-/* After a call of mlc_optim_step: has it made an update, or does it collect? */
+/* After a call of the optimizer: counts the update and tells it, unless the call only collected
+ * gradients (accumulation) and an update is pending. */
 static mlc_status mlc__fit_stepped(mlc__fit *f)
 {
     if (mlc_optim_pending(f->s.optim)) return MLC_OK;
@@ -74618,7 +74660,8 @@ static mlc_status mlc__fit_stepped(mlc__fit *f)
     return mlc__fit_event(f, MLC_EVENT_STEP_END);
 }
 
-/* The optimizer asks for the loss as often as it needs it. */
+/* A step of an optimizer that evaluates the loss itself. STEP_BEGIN comes before any gradient
+ * here. The scope of the last evaluation has ended after it, so output and loss are gone. */
 static mlc_status mlc__fit_train_with(mlc__fit *f)
 {
     MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
@@ -74628,6 +74671,8 @@ static mlc_status mlc__fit_train_with(mlc__fit *f)
     return st == MLC_OK ? mlc__fit_stepped(f) : st;
 }
 
+/* Forward and backward of the batch; the loss is scaled as the optimizer requires (loss scaling,
+ * accumulation). */
 static mlc_status mlc__fit_backward(mlc__fit *f)
 {
     mlc_tensor *loss = mlc__fit_loss_of(f);
@@ -74636,7 +74681,8 @@ static mlc_status mlc__fit_backward(mlc__fit *f)
     return mlc_backward(mlc_optim_scaled(f->s.optim, loss));
 }
 
-/* The same within the budget; nothing but metrics and callbacks looks at the output. */
+/* Forward and backward within the budget, maybe in parts. The output is put together again only
+ * where a metric or a callback of this batch may read it. */
 static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
 {
     const uint32_t look = MLC__AT(STEP_BEGIN) | MLC__AT(STEP_END) | MLC__AT(BATCH_END);
@@ -74654,6 +74700,10 @@ static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
 
 /* Copies of the gradients that batches before have collected, an entry each or NULL, where a
  * callback may drop those of this batch; in the scope of the batch. */
+/* Copies the gradients that the batches before have collected, into the scope of the batch: one
+ * tensor for each entry of the optimizer, or NULL. Only needed where gradients are collected and
+ * a callback at STEP_BEGIN may set s->skip, which drops the gradient of this batch alone; else
+ * *to is NULL. */
 static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
 {
     mlc_ctx *ctx = f->s.ctx;
@@ -74672,7 +74722,8 @@ static mlc_status mlc__fit_collected(mlc__fit *f, mlc_tensor ***to)
     return MLC_OK;
 }
 
-/* Drops gradients of the batch: those that were collected before it wait for the step again. */
+/* Drops the gradients of a batch that a callback skips. Gradients collected before it are put
+ * back, with the count of calls, and wait for the step as before. */
 static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
 {
     mlc_optim *o = f->s.optim;
@@ -74684,6 +74735,9 @@ static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
     return MLC_OK;
 }
 
+/* One training step on the batch: forward and backward, STEP_BEGIN with the gradients in place,
+ * where callbacks clip or skip, then the optimizer. With a budget its calls take the place of
+ * both halves; optimizers that evaluate the loss themselves then get it from the budget's step. */
 static mlc_status mlc__fit_train(mlc__fit *f)
 {
     mlc_optim *opt = f->s.optim;
@@ -74699,6 +74753,8 @@ static mlc_status mlc__fit_train(mlc__fit *f)
     return mlc__fit_stepped(f);
 }
 
+/* Trains on the batch between its two events; s->batch counts it also where a callback skips it.
+ * Stale gradients of other backwards are not taken into the step (mlc__optim_fresh). */
 static mlc_status mlc__fit_batch_in(mlc__fit *f)
 {
     f->s.skip = f->counted = false;
@@ -74711,6 +74767,7 @@ static mlc_status mlc__fit_batch_in(mlc__fit *f)
     return mlc__fit_event(f, MLC_EVENT_BATCH_END);
 }
 
+/* One batch in a scope of its own, which frees output, loss and graph at its end. */
 static mlc_status mlc__fit_batch(mlc__fit *f)
 {
     MLC__TRY(mlc__scope_enter(f->s.ctx));
@@ -74723,6 +74780,8 @@ static mlc_status mlc__fit_batch(mlc__fit *f)
 
 /* -- epochs -- */
 
+/* Returns the mean loss since the last row of the history, weighted by samples; NaN where none
+ * has come. On a device it waits for the losses. */
 MLC_IMPL double mlc_fit_loss(mlc_fit_state *s)
 {
     if (!s) return MLC__NAN;
@@ -74736,7 +74795,9 @@ MLC_IMPL double mlc_fit_value(const mlc_fit_state *s, const char *name)
     return s ? mlc_tracker_last(s->history, name) : MLC__NAN;
 }
 
-/* A row of the history, of what came since the last one; without an update there is none. */
+/* Ends a row of the history at this step: the mean loss, the rate, and all metrics that the
+ * tracker reads itself. No row is added where no step has been made since the last one.
+ * Afterwards the loss begins anew. */
 static mlc_status mlc__fit_row(mlc__fit *f)
 {
     const double *steps;
@@ -74750,6 +74811,8 @@ static mlc_status mlc__fit_row(mlc__fit *f)
     return MLC_OK;
 }
 
+/* Evaluates the validation loader with the copies of the metrics and feeds val_loss and
+ * val_NAME. */
 static mlc_status mlc__fit_validation(mlc__fit *f)
 {
     double loss = MLC__NAN;
@@ -74763,6 +74826,8 @@ static mlc_status mlc__fit_validation(mlc__fit *f)
     return f->s.ctx->status;
 }
 
+/* Validates now, within an epoch too, and ends a row of the history with it. f->validated notes
+ * the step, so that the end of the epoch does not validate a second time. */
 MLC_IMPL mlc_status mlc_fit_validate(mlc_fit_state *s)
 {
     if (!s) return MLC_ERR_ARG;
@@ -74775,6 +74840,8 @@ MLC_IMPL mlc_status mlc_fit_validate(mlc_fit_state *s)
     return mlc__fit_event(f, MLC_EVENT_VALIDATION_END);
 }
 
+/* Begins an epoch; the number of batches is read again, for a callback may have changed the
+ * loader. */
 static mlc_status mlc__fit_epoch_begin(mlc__fit *f)
 {
     f->in_epoch = true;
@@ -74782,7 +74849,9 @@ static mlc_status mlc__fit_epoch_begin(mlc__fit *f)
     return mlc__fit_event(f, MLC_EVENT_EPOCH_BEGIN);
 }
 
-/* Is a validation due that no callback has made at this step? */
+/* True where the end of an epoch is to validate: every validate_every epochs, at the last one,
+ * and where desc.steps cuts it, unless a callback has validated at this step. ended: as in
+ * mlc__fit_epoch_end. */
 static bool mlc__fit_validates(const mlc__fit *f, bool ended)
 {
     const mlc_fit_state *s = &f->s;
@@ -74790,7 +74859,8 @@ static bool mlc__fit_validates(const mlc__fit *f, bool ended)
     return !ended || s->epoch % f->d.validate_every == 0 || s->epoch == s->epochs;
 }
 
-/* For the axis of mlc_tracker_plot. */
+/* Tells the history how many steps an epoch has, for the axis of mlc_tracker_plot; only between
+ * epochs, where the quotient is exact. */
 static void mlc__fit_epochs(mlc_fit_state *s)
 {
     if (s->batch || !s->epoch || !s->step) return;
@@ -74798,7 +74868,9 @@ static void mlc__fit_epochs(mlc_fit_state *s)
     s->history->epoch_steps = (double)s->step / (double)s->epoch;
 }
 
-/* What calls have collected makes an update of its own. ended: not cut off by desc.steps. */
+/* Ends an epoch: gradients still collected become an update, then validation and a row of the
+ * history. ended is false where desc.steps cuts the epoch off: then epoch and batch stay where
+ * they are, so that a run with more steps goes on within it. */
 static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
 {
     mlc_fit_state *s = &f->s;
@@ -74818,20 +74890,25 @@ static mlc_status mlc__fit_epoch_end(mlc__fit *f, bool ended)
     return mlc__fit_event(f, MLC_EVENT_EPOCH_END);
 }
 
+/* True where desc.steps updates are made; 0: no limit. */
 static bool mlc__fit_enough(const mlc_fit_state *s) { return s->steps && s->step >= s->steps; }
 
+/* True where training is over: a callback has stopped it, or its epochs or its steps are made. */
 static bool mlc__fit_done(const mlc__fit *f)
 {
     const mlc_fit_state *s = &f->s;
     return s->stop || (!f->in_epoch && s->epoch >= s->epochs) || mlc__fit_enough(s);
 }
 
+/* Fails with the error of a loader that has no batch at all. */
 static mlc_status mlc__no_batch(mlc_ctx *ctx, const char *what)
 {
     return mlc__fail(ctx, MLC_ERR_ARG, "%s: the loader has no batch", what);
 }
 
-/* A batch, or the end of an epoch. */
+/* Makes the next batch, or the end of the epoch where the loader has no more. A loader without
+ * any batch is an error, for the loop would not end. A stop at EPOCH_BEGIN leaves the epoch
+ * open. */
 static mlc_status mlc__fit_next(mlc__fit *f)
 {
     mlc_fit_state *s = &f->s;
@@ -74846,6 +74923,8 @@ static mlc_status mlc__fit_next(mlc__fit *f)
     return before ? mlc__fit_epoch_end(f, true) : mlc__no_batch(s->ctx, "fit");
 }
 
+/* One batch or the end of an epoch; returns whether training goes on. The first error ends it
+ * and is the status of mlc_fit_end. */
 MLC_IMPL bool mlc_fit_step(mlc_fit_state *s)
 {
     if (!s) return false;
@@ -74868,7 +74947,7 @@ MLC_IMPL mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
     return d;
 }
 
-/* What a training and an evaluation read. */
+/* Checks the fields of a desc that training and evaluation both read. */
 static mlc_status mlc__fit_desc_check(mlc_ctx *ctx, const char *what, const mlc_fit_desc *d)
 {
     MLC__TRY(mlc__flag_check(ctx, what, "autocast", d->autocast != MLC_F32, d->has_autocast));
@@ -74879,7 +74958,7 @@ static mlc_status mlc__fit_desc_check(mlc_ctx *ctx, const char *what, const mlc_
     return MLC_OK;
 }
 
-/* Parameters, and those that are trained. */
+/* Counts parameters in n[0] and trained ones in n[1], for mlc__params or mlc__walk. */
 static bool mlc__fit_tally(void *user, mlc__param *p, const char *name)
 {
     int64_t *n = MLC__CAST(int64_t *, user);
@@ -74889,9 +74968,10 @@ static bool mlc__fit_tally(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Has the optimizer one of the network's parameters? Where all of those are frozen, forward may
- * train others. The last walk goes on under the mark of the one before it: what both have is passed
- * over. */
+/* Fails where the optimizer has none of the network's parameters, which trains nothing and is a
+ * common slip. A network without trained parameters is let pass: its forward may train others.
+ * The last walk continues under the mark of the walk over the network, which passes over all
+ * shared parameters: fewer than `all` remain only if some are shared. */
 static mlc_status mlc__fit_shares(mlc_module *net, const mlc_optim *opt, const char *what)
 {
     int64_t own[2] = { 0, 0 }, all[2] = { 0, 0 }, others[2] = { 0, 0 };
@@ -74906,6 +74986,8 @@ static mlc_status mlc__fit_shares(mlc_module *net, const mlc_optim *opt, const c
     return MLC_OK;
 }
 
+/* Checks the arguments of a training. Names of metrics are bounded, for their columns of
+ * validations are "val_NAME" in 64 bytes. */
 static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_loader *train,
                                  const mlc_fit_desc *d)
 {
@@ -74934,7 +75016,10 @@ static mlc_status mlc__fit_check(mlc_ctx *ctx, const mlc_optim *opt, const mlc_l
     return MLC_OK;
 }
 
-/* The struct, copies of desc's arrays, and room for names. */
+/* Allocates a training in one block, copies the desc's arrays to it, and names the metrics of
+ * validations:
+ *
+ *    mlc__fit | val [m] | metrics [m] | callbacks [c] | names [m][64] */
 static mlc__fit *mlc__fit_alloc(mlc_ctx *ctx, const mlc_fit_desc *d)
 {
     const size_t m = (size_t)d->n_metrics, c = (size_t)d->n_callbacks;
@@ -74964,7 +75049,9 @@ static mlc__fit *mlc__fit_alloc(mlc_ctx *ctx, const mlc_fit_desc *d)
     return f;
 }
 
-/* Columns of the history, in their order. */
+/* Makes the columns of the history in their order: loss, metrics, val_loss, val_NAME, lr.
+ * Metrics of validations are copies of the same kind, so that a validation within an epoch
+ * leaves the sums of training alone. */
 static mlc_status mlc__fit_columns(mlc__fit *f)
 {
     mlc_tracker *t = f->s.history;
@@ -74983,6 +75070,8 @@ static mlc_status mlc__fit_columns(mlc__fit *f)
     return mlc_tracker_metric(t, "lr", NULL, true);
 }
 
+/* Frees a training, also one of which mlc__fit_start has made only some objects; not the
+ * history. */
 static void mlc__fit_free(mlc__fit *f)
 {
     mlc_ctx *ctx = f->s.ctx;
@@ -74991,6 +75080,8 @@ static void mlc__fit_free(mlc__fit *f)
     mlc__heap_free(ctx, f);
 }
 
+/* Fills the public state, seeds, sets the network to training and calls TRAIN_BEGIN, where
+ * callbacks may resume from a file. */
 static mlc_status mlc__fit_start(mlc__fit *f, mlc_module *net, mlc_optim *opt, mlc_loader *train)
 {
     f->s.ctx = net->ctx;
@@ -75010,12 +75101,13 @@ static mlc_status mlc__fit_start(mlc__fit *f, mlc_module *net, mlc_optim *opt, m
     return mlc__fit_event(f, MLC_EVENT_TRAIN_BEGIN);
 }
 
-/* NULL: all three are. */
+/* Returns the context of whichever argument is not NULL, for error texts; NULL: all three are. */
 static mlc_ctx *mlc__fit_ctx(const mlc_module *net, const mlc_optim *opt, const mlc_loader *train)
 {
     return net ? net->ctx : opt ? opt->ctx : train ? train->ctx : NULL;
 }
 
+/* Begins a training; NULL with an error in the context, and nothing left allocated. */
 MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                                       const mlc_fit_desc *desc)
 {
@@ -75030,7 +75122,8 @@ MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loade
     return NULL;
 }
 
-/* Callbacks see the end of a failed training, too; the first status is the one that counts. */
+/* Ends a training: callbacks get TRAIN_END also after an error, and the first error is returned.
+ * The history goes to *history, or is freed. */
 MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
 {
     if (history) *history = NULL;
@@ -75050,6 +75143,7 @@ MLC_IMPL mlc_status mlc_fit_end(mlc_fit_state *s, mlc_tracker **history)
     return st;
 }
 
+/* The whole loop; the training state is freed at its end in every case. */
 MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                             const mlc_fit_desc *desc, mlc_tracker **history)
 {
@@ -75064,6 +75158,9 @@ MLC_IMPL mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
     return mlc_fit_end(s, history);
 }
 
+/* A desc.forward: the network's output and its cross entropy with b->y, of the desc in `user`
+ * (NULL: the default). With an ignore_index a mean is over the rows that are not ignored; their
+ * number is left in ctx->loss_rows on the device, so that the epoch's mean weighs batches by it. */
 MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const mlc_batch *b,
                                            mlc_tensor **output)
 {
@@ -75084,6 +75181,8 @@ MLC_IMPL mlc_tensor *mlc_fit_cross_entropy(void *user, mlc_module *net, const ml
 
 /* -- evaluation and predictions -- */
 
+/* An evaluation in progress, a local of mlc_evaluate; batch is the loader's, rows and sum are
+ * losses. */
 typedef struct mlc__evaluation {
     mlc_module         *net;
     const mlc_fit_desc *d;
@@ -75092,6 +75191,7 @@ typedef struct mlc__evaluation {
     mlc_metric         *mean;          /* as in mlc__fit */
 } mlc__evaluation;
 
+/* Forward of a batch without gradients, its loss, if there is one, and metrics. */
 static mlc_status mlc__evaluate_batch(mlc__evaluation *e)
 {
     mlc_ctx *ctx = e->net->ctx;
@@ -75102,6 +75202,8 @@ static mlc_status mlc__evaluate_batch(mlc__evaluation *e)
     return mlc__fit_metrics(e->d, NULL, output, &e->batch);
 }
 
+/* Evaluates the rest of the loader's epoch, each batch in a scope. Metrics begin anew. No batch
+ * is an error, unless the loader stood at its epoch's end after some. */
 static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
 {
     mlc_ctx *ctx = e->net->ctx;
@@ -75117,6 +75219,8 @@ static mlc_status mlc__evaluate_all(mlc__evaluation *e, mlc_loader *loader)
     return ctx->status;
 }
 
+/* Evaluates in evaluation mode and gives the mean loss by samples; NaN without a loss. The mode
+ * of each module is restored, on an error too. */
 MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_fit_desc *desc,
                                  double *loss)
 {
@@ -75140,12 +75244,14 @@ MLC_IMPL mlc_status mlc_evaluate(mlc_module *net, mlc_loader *loader, const mlc_
     return st;
 }
 
-/* Outputs of all batches, each kept in a scope of all of them. */
+/* Outputs of all batches, each kept beyond its batch's scope in the scope of mlc_predict. The
+ * array is of the heap and doubles. */
 typedef struct mlc__outputs {
     mlc_tensor **piece;
     int32_t      n, room;
 } mlc__outputs;
 
+/* Appends the output of x; the scope of the forward frees all its other tensors. */
 static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__outputs *o)
 {
     mlc_ctx *ctx = net->ctx;
@@ -75164,6 +75270,8 @@ static mlc_status mlc__predict_batch(mlc_module *net, mlc_tensor *x, mlc__output
     return ctx->status;
 }
 
+/* Runs the rest of the loader's epoch and returns all outputs joined along axis 0, kept for the
+ * caller's scope. */
 static mlc_tensor *mlc__predict_all(mlc_module *net, mlc_loader *loader, mlc__outputs *o)
 {
     mlc_batch b;
@@ -75174,6 +75282,8 @@ static mlc_tensor *mlc__predict_all(mlc_module *net, mlc_loader *loader, mlc__ou
     return o->n ? mlc_keep(mlc_concat(o->piece, o->n, 0)) : NULL;
 }
 
+/* Predicts in evaluation mode. Twice the memory of the result is in use at the end: pieces and
+ * their concatenation. */
 MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
 {
     mlc__outputs o = { NULL, 0, 0 };
@@ -75195,12 +75305,24 @@ MLC_IMPL mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader)
 #endif
 
 /* @@ IMPL.TRAIN.CALLBACKS -------------------------------- ready callbacks
- * Each is one block of memory that begins with its mlc_callback, whose user is the block. A program
- * links those alone whose constructors it calls: there is no table of them. */
+ * A ready callback is one block of the heap that begins with its mlc_callback c; c.user is the
+ * block, and mlc_callback_free frees it, after c.release where a struct owns more. Constructors
+ * check their arguments and return NULL with an error. No table lists them, so that a program
+ * links only those that it constructs.
+ *
+ *    block:  [ mlc_callback c | fields of the constructor, path or name at its end ]
+ *    calls:  constructor -> on(TRAIN_BEGIN): state anew, checks against this training
+ *                        -> on(its events)  -> on(TRAIN_END) -> release, free
+ *
+ * State is set at TRAIN_BEGIN, not by the constructor, so that one callback serves several
+ * trainings one after another. State that a resumed run needs is listed in c.parts, which
+ * IMPL.TRAIN.RUN saves and loads as bytes; a load comes after TRAIN_BEGIN of the callbacks
+ * before mlc_on_resume. */
 
 #ifndef MLC_NO_TRAINING
 
-/* A block of so many bytes, zeroed, for a callback of these events. */
+/* Allocates the zeroed block of a callback, `bytes` in all, and fills in its mlc_callback: name,
+ * which must be static, events, a mask of MLC__AT bits, and on. NULL with an error. */
 static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uint32_t events,
                                mlc_status (*on)(void *user, mlc_event event, mlc_fit_state *s))
 {
@@ -75214,27 +75336,31 @@ static void *mlc__callback_new(mlc_ctx *ctx, const char *name, size_t bytes, uin
     return c;
 }
 
-/* Is this what the function takes? */
+/* Returns `good`; where it is false, fails with "name: wants" first. */
 static bool mlc__callback_takes(mlc_ctx *ctx, bool good, const char *name, const char *wants)
 {
     if (ctx && !good) mlc__fail(ctx, MLC_ERR_ARG, "%s: %s", name, wants);
     return good;
 }
 
+/* Checks a period of a constructor: 1 or more. */
 static bool mlc__every(mlc_ctx *ctx, int64_t every, const char *name)
 {
     return mlc__callback_takes(ctx, every >= 1, name, "every is below 1; it counts from one to the "
                                "next");
 }
 
+/* Checks the name of a value of the history, which is copied into 64 bytes. */
 static bool mlc__history_name(mlc_ctx *ctx, const char *s, const char *name)
 {
     return mlc__callback_takes(ctx, s && *s && strlen(s) < 64, name, "the name of a value of the "
                                "history is NULL, empty or over 63 bytes");
 }
 
-/* Is the name there when a training begins? *higher: what a desc says; what the history says where
- * that is false. */
+/* Checks at TRAIN_BEGIN that the history has a column of this name, and decides which direction
+ * is better. *higher is true where the desc says so; false leaves it to the column. A desc that
+ * wants higher values of a column that is declared better lower is an error, as it would keep
+ * the worst. */
 static mlc_status mlc__history_has(const mlc_fit_state *s, const char *what, const char *name,
                                    bool *higher)
 {
@@ -75249,8 +75375,9 @@ static mlc_status mlc__history_has(const mlc_fit_state *s, const char *what, con
     return MLC_OK;
 }
 
-/* The value of a name in a row that has come since step *seen. A row that the end of an epoch
- * brings has no validation. */
+/* Gives the value of a column in a row newer than step *seen, and moves *seen there; false where
+ * no new row has come. At the end of an epoch the new row has no validation, so a val_ column
+ * gives false. */
 static bool mlc__history_new(const mlc_fit_state *s, mlc_event event, const char *name,
                              double *seen, double *value)
 {
@@ -75264,6 +75391,7 @@ static bool mlc__history_new(const mlc_fit_state *s, mlc_event event, const char
 
 /* -- progress -- */
 
+/* A progress bar of each epoch; `open` from its first batch to its end. */
 typedef struct mlc__on_bar {
     mlc_callback c;
     mlc_writer   write;
@@ -75274,6 +75402,8 @@ typedef struct mlc__on_bar {
     char         label[64];
 } mlc__on_bar;
 
+/* Opens the bar of an epoch of which `done` batches were made before, as in a resumed one; the
+ * rate counts from there. */
 static void mlc__bar_open(mlc__on_bar *b, const mlc_fit_state *s, int64_t done)
 {
     if (b->open) return;
@@ -75284,6 +75414,7 @@ static void mlc__bar_open(mlc__on_bar *b, const mlc_fit_state *s, int64_t done)
     b->line.first = b->done = done;
 }
 
+/* Returns the memory in use by the context, as text. */
 static mlc__text mlc__bar_memory(const mlc_fit_state *s)
 {
     mlc_memory m;
@@ -75292,7 +75423,8 @@ static mlc__text mlc__bar_memory(const mlc_fit_state *s)
     return mlc__bytes_text(m.allocated);
 }
 
-/* The last row, as far as there is room. */
+/* Writes the values of the history's last row but the rate to text, as many as fit with a 0.
+ * NaN, as of validations not due, is left out, except in the first column, the loss. */
 static void mlc__bar_row(const mlc_fit_state *s, char *text, size_t room)
 {
     const mlc_tracker *t = s->history;
@@ -75310,7 +75442,9 @@ static void mlc__bar_row(const mlc_fit_state *s, char *text, size_t room)
     text[n] = 0;
 }
 
-/* row: the epoch has ended; else it has been cut off. */
+/* Draws the last line of an epoch, with the values of its row, and ends the line on a terminal.
+ * row false: training has stopped within the epoch, and there is no row. A stream's length is
+ * known now. */
 static void mlc__bar_close(mlc__on_bar *b, const mlc_fit_state *s, bool row)
 {
     mlc_progress *p = &b->line;
@@ -75325,7 +75459,9 @@ static void mlc__bar_close(mlc__on_bar *b, const mlc_fit_state *s, bool row)
     if (p->terminal && (p->total < 0 || b->done < p->total)) p->write(p->user, "\n", 1);
 }
 
-/* The last batch is drawn with the end of the epoch. */
+/* Draws the bar after a batch, where an update is due. The last batch of an epoch is left to
+ * mlc__bar_close, which knows the row. mlc_fit_loss is called for drawn lines only: it may wait
+ * for a device. */
 static void mlc__bar_step(mlc__on_bar *b, mlc_fit_state *s)
 {
     char text[120];
@@ -75339,6 +75475,7 @@ static void mlc__bar_step(mlc__on_bar *b, mlc_fit_state *s)
     mlc__progress_draw(&b->line, b->done, text, now);
 }
 
+/* TRAIN_END closes a bar that an error or a stop has left open. */
 static mlc_status mlc__bar_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_bar *b = MLC__CAST(mlc__on_bar *, user);
@@ -75349,6 +75486,7 @@ static mlc_status mlc__bar_on(void *user, mlc_event event, mlc_fit_state *s)
     return s->ctx->status;
 }
 
+/* Makes the progress bar; write NULL means the standard output, where a terminal is recognized. */
 MLC_IMPL mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user)
 {
     mlc__on_bar *b = MLC__CAST(mlc__on_bar *, mlc__callback_new(
@@ -75360,7 +75498,8 @@ MLC_IMPL mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *use
     return &b->c;
 }
 
-/* Looks for the folder of a file that the training will write. */
+/* Fails where the folder of a path does not exist, so that a training of hours does not fail at
+ * its first save. The folder "/" of "/name" keeps its slash. */
 static mlc_status mlc__folder_there(mlc_ctx *ctx, const char *what, const char *path)
 {
 #if MLC__FILES
@@ -75380,13 +75519,16 @@ static mlc_status mlc__folder_there(mlc_ctx *ctx, const char *what, const char *
 
 /* -- rows of the history in a file -- */
 
+/* A callback that writes each new row of the history to a text file in a format of its own. */
 typedef struct mlc__on_rows {
     mlc_callback c;
     void       (*put)(mlc__buffer *b, const mlc_tracker *t, int64_t row);  /* -1: the first line */
-    int64_t      written, names;       /* rows, columns of the file                            */
+    int64_t      written, names;       /* rows and columns that the file has                   */
     char         path[1];              /* and more                                             */
 } mlc__on_rows;
 
+/* Appends bytes to a file, which is created where it does not exist. A close that a signal
+ * interrupts has closed on Linux and is no error. */
 static mlc_status mlc__append(mlc_ctx *ctx, const char *path, const char *text, size_t bytes)
 {
 #if MLC__FILES
@@ -75405,6 +75547,7 @@ static mlc_status mlc__append(mlc_ctx *ctx, const char *path, const char *text, 
 #endif
 }
 
+/* Replaces a file as a whole, under a temporary name that is renamed. */
 static mlc_status mlc__rewrite(mlc_ctx *ctx, const char *path, const char *text, size_t bytes)
 {
     mlc__atomic a;
@@ -75412,7 +75555,9 @@ static mlc_status mlc__rewrite(mlc_ctx *ctx, const char *path, const char *text,
     return mlc__atomic_end(&a, mlc__file_write(&a.file, text, bytes));
 }
 
-/* All rows where the file is not that of this history yet, else the new ones. */
+/* Appends the new rows. All rows are written anew where this training has not written the file
+ * yet, as after a resume, or where the history has got another column, which changes the first
+ * line. */
 static mlc_status mlc__rows_write(mlc__on_rows *r, mlc_ctx *ctx, const mlc_tracker *t)
 {
     const bool all = !r->written || r->names != t->names;
@@ -75429,6 +75574,7 @@ static mlc_status mlc__rows_write(mlc__on_rows *r, mlc_ctx *ctx, const mlc_track
     return MLC_OK;
 }
 
+/* TRAIN_BEGIN checks the folder and forgets the file; other events write rows that have come. */
 static mlc_status mlc__rows_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_rows *r = MLC__CAST(mlc__on_rows *, user);
@@ -75440,6 +75586,8 @@ static mlc_status mlc__rows_on(void *user, mlc_event event, mlc_fit_state *s)
     return MLC_OK;
 }
 
+/* Makes a callback that writes rows by `put`; the path follows the struct in its block, which is
+ * zeroed and has one byte for the 0. */
 static mlc_callback *mlc__on_rows_new(mlc_ctx *ctx, const char *name, const char *path,
                                       void (*put)(mlc__buffer *b, const mlc_tracker *t,
                                                   int64_t row))
@@ -75454,6 +75602,7 @@ static mlc_callback *mlc__on_rows_new(mlc_ctx *ctx, const char *name, const char
     return &r->c;
 }
 
+/* Puts a row as CSV (RFC 4180, CRLF), or the names for row -1. */
 static void mlc__csv_row_put(mlc__buffer *b, const mlc_tracker *t, int64_t row)
 {
     if (row < 0) mlc__put_text(b, "step");
@@ -75471,6 +75620,7 @@ MLC_IMPL mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path)
     return mlc__on_rows_new(ctx, "on_csv", path, mlc__csv_row_put);
 }
 
+/* Puts a row as one JSON object on a line; JSON has no NaN or infinity, so both become null. */
 static void mlc__json_row_put(mlc__buffer *b, const mlc_tracker *t, int64_t row)
 {
     if (row < 0) return;
@@ -75494,11 +75644,13 @@ MLC_IMPL mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path)
 
 /* -- what a value of the history decides -- */
 
+/* Early stopping. at, as bytes, and the best weights are parts of a run file. at.bad counts rows
+ * without gain since the best one, in a double, as all of `at`. */
 typedef struct mlc__on_stop {
     mlc_callback        c;
     mlc_early_stop_desc d;
     bool                higher;                  /* of d, or of the history                    */
-    struct { double seen, best, bad; } at;       /* step of the last row; NaN: no best value yet */
+    struct { double seen, best, bad; } at;       /* seen: step of the last row; best NaN: none */
     void               *weights;                 /* the best; NULL: not to be restored         */
     size_t              bytes;
     mlc_run_part        part[2];
@@ -75506,7 +75658,8 @@ typedef struct mlc__on_stop {
     char                name[64], part_name[2][96];
 } mlc__on_stop;
 
-/* A training that has been ended before it was saved is over. */
+/* After a run file was loaded: a training that had stopped for lack of gain when it was saved
+ * stops again. */
 static mlc_status mlc__stop_loaded(void *user, mlc_fit_state *s)
 {
     const mlc__on_stop *e = MLC__CAST(const mlc__on_stop *, user);
@@ -75514,7 +75667,8 @@ static mlc_status mlc__stop_loaded(void *user, mlc_fit_state *s)
     return MLC_OK;
 }
 
-/* The block for weights is there from the begin on, for a run file to fill. */
+/* Begins anew for a training. The weights' block is allocated here, not at the first best value:
+ * a run file that is loaded next fills it. It holds the start's weights until then. */
 static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
 {
     e->higher = e->d.higher;
@@ -75535,6 +75689,8 @@ static mlc_status mlc__stop_begin(mlc__on_stop *e, mlc_fit_state *s)
     return mlc_state_save(s->net, e->weights, e->bytes);
 }
 
+/* Takes in a value: a gain over the best by more than d.least saves the weights, and any other
+ * value, NaN included, counts against d.patience. */
 static mlc_status mlc__stop_row(mlc__on_stop *e, mlc_fit_state *s, double value)
 {
     const double gain = e->higher ? value - e->at.best : e->at.best - value;
@@ -75548,6 +75704,7 @@ static mlc_status mlc__stop_row(mlc__on_stop *e, mlc_fit_state *s, double value)
     return MLC_OK;
 }
 
+/* TRAIN_END restores the best weights, if there is a best value and no error. */
 static mlc_status mlc__stop_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_stop *e = MLC__CAST(mlc__on_stop *, user);
@@ -75560,6 +75717,7 @@ static mlc_status mlc__stop_on(void *user, mlc_event event, mlc_fit_state *s)
     return mlc_state_load(s->net, e->weights, e->bytes);
 }
 
+/* Frees the weights with the callback. */
 static void mlc__stop_release(mlc_ctx *ctx, void *user)
 {
     mlc__heap_free(ctx, MLC__CAST(mlc__on_stop *, user)->weights);
@@ -75575,6 +75733,8 @@ MLC_IMPL mlc_early_stop_desc mlc_early_stop_desc_make(void)
     return d;
 }
 
+/* Makes the callback, with its state as the part "early_stop.NAME" of run files; the weights
+ * become the second part at TRAIN_BEGIN, when their size is known. */
 MLC_IMPL mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc)
 {
     const mlc_early_stop_desc d = desc ? *desc : mlc_early_stop_desc_make();
@@ -75600,8 +75760,10 @@ MLC_IMPL mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc
     return &e->c;
 }
 
+/* A callback with one number: a period in steps, or the limit of mlc_on_memory in bytes. */
 typedef struct mlc__on_every { mlc_callback c; int64_t every; } mlc__on_every;
 
+/* Validates after every steps, within epochs too. */
 static mlc_status mlc__validate_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     (void)event;
@@ -75609,6 +75771,8 @@ static mlc_status mlc__validate_on(void *user, mlc_event event, mlc_fit_state *s
     return mlc_fit_validate(s);
 }
 
+/* Makes a callback that validates every so many steps; without validation data the first one
+ * fails. */
 MLC_IMPL mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every)
 {
     if (!mlc__every(ctx, every, "on_validate")) return NULL;
@@ -75618,6 +75782,7 @@ MLC_IMPL mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every)
     return v ? &v->c : NULL;
 }
 
+/* Feeds a column of the history to a plateau, which is the caller's and outlives the callback. */
 typedef struct mlc__on_plateau {
     mlc_callback c;
     mlc_plateau *p;
@@ -75627,6 +75792,8 @@ typedef struct mlc__on_plateau {
     char         name[64], part_name[2][96];
 } mlc__on_plateau;
 
+/* The direction of the plateau holds during one call only, because the plateau may be used
+ * elsewhere and its max false means "as the history says" here. */
 static mlc_status mlc__plateau_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_plateau *o = MLC__CAST(mlc__on_plateau *, user);
@@ -75644,6 +75811,8 @@ static mlc_status mlc__plateau_on(void *user, mlc_event event, mlc_fit_state *s)
     return st;
 }
 
+/* Makes the callback. Parts of run files are the plateau's numbers, all its fields from `best`
+ * on, and the step of the last row. */
 MLC_IMPL mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p)
 {
     if (!mlc__history_name(ctx, name, "on_plateau") ||
@@ -75670,6 +75839,8 @@ MLC_IMPL mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_platea
 
 /* -- a loss that is not finite -- */
 
+/* Finds the origin of a loss that is not finite. rng is the stream before the batch, with which
+ * its forward can be made again with the same dropout. */
 typedef struct mlc__on_nan {
     mlc_callback  c;
     int64_t       every, batches;
@@ -75677,6 +75848,7 @@ typedef struct mlc__on_nan {
     char          cause[MLC__MESSAGE];
 } mlc__on_nan;
 
+/* True where t has a NaN or infinity; n->cause then names the first one. */
 static bool mlc__nan_in(mlc__on_nan *n, const mlc_tensor *t, const char *what, const char *name)
 {
     int64_t first = -1;
@@ -75686,12 +75858,14 @@ static bool mlc__nan_in(mlc__on_nan *n, const mlc_tensor *t, const char *what, c
     return true;
 }
 
+/* Stops the walk at the first parameter that is not finite. */
 static bool mlc__nan_param(void *user, mlc__param *p, const char *name)
 {
     return !mlc__nan_in(MLC__CAST(mlc__on_nan *, user), &p->t, "parameter ", name);
 }
 
-/* The forward of the batch again. Its error is the cause, and stands until it has been copied. */
+/* Makes the forward of the batch again with anomaly detection, which fails at the first
+ * operation whose result is not finite. That error becomes n->cause and is cleared. */
 static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
 {
     mlc_ctx *ctx = s->ctx;
@@ -75706,7 +75880,8 @@ static void mlc__nan_again(mlc__on_nan *n, mlc_fit_state *s)
     mlc_error_clear(ctx);
 }
 
-/* The log hears of the result alone. */
+/* Fails with the cause of a loss that is not finite: x, y, a parameter, or an operation of the
+ * forward, in this order. The log is muted during the search, for only its result is news. */
 static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
 {
     mlc_ctx *ctx = s->ctx;
@@ -75722,7 +75897,9 @@ static mlc_status mlc__nan_found(mlc__on_nan *n, mlc_fit_state *s, double loss)
                      (long long)s->epoch, (long long)s->step, n->cause);
 }
 
-/* The sum of losses stays what it is when one was not finite: not each must be looked at. */
+/* A sum with a NaN or infinity stays so, so the mean of the epoch tells about all batches. On a
+ * device, where reading it waits, it is read at every n->every-th STEP_BEGIN only. There, before
+ * the optimizer's step, the parameters are still those of the batch's forward. */
 static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_nan *n = MLC__CAST(mlc__on_nan *, user);
@@ -75737,6 +75914,7 @@ static mlc_status mlc__nan_on(void *user, mlc_event event, mlc_fit_state *s)
     return fabs(loss) <= DBL_MAX ? s->ctx->status : mlc__nan_found(n, s, loss);
 }
 
+/* Makes the callback; `every` counts batches and matters on a device only. */
 MLC_IMPL mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every)
 {
     if (!mlc__every(ctx, every, "on_nan")) return NULL;
@@ -75749,6 +75927,8 @@ MLC_IMPL mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every)
 
 /* -- limits -- */
 
+/* Warns when the peak of memory in use exceeds the limit, with the kinds at the peak. The limit
+ * then rises to 10 % above the peak, so that a growing peak does not warn at each batch. */
 static mlc_status mlc__memory_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_every *m = MLC__CAST(mlc__on_every *, user);
@@ -75768,6 +75948,7 @@ static mlc_status mlc__memory_on(void *user, mlc_event event, mlc_fit_state *s)
     return MLC_OK;
 }
 
+/* Makes a callback that warns of a peak above `bytes`. */
 MLC_IMPL mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes)
 {
     if (!mlc__callback_takes(ctx, bytes >= 1, "on_memory", "the limit is below 1 byte"))
@@ -75778,8 +75959,10 @@ MLC_IMPL mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes)
     return m ? &m->c : NULL;
 }
 
+/* A limit of wall-clock time; both in seconds, started: the clock at TRAIN_BEGIN. */
 typedef struct mlc__on_time { mlc_callback c; double seconds, started; } mlc__on_time;
 
+/* Stops training after the batch in which the limit is reached. */
 static mlc_status mlc__time_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_time *t = MLC__CAST(mlc__on_time *, user);
@@ -75789,6 +75972,7 @@ static mlc_status mlc__time_on(void *user, mlc_event event, mlc_fit_state *s)
     return MLC_OK;
 }
 
+/* Makes a callback that stops a training after so many seconds. */
 MLC_IMPL mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds)
 {
     if (!mlc__callback_takes(ctx, seconds > 0.0, "on_time_limit", "the limit is not over 0 "
@@ -77084,7 +77268,8 @@ static mlc_status mlc__run_reserve(mlc__run_load *r)
     return MLC_OK;
 }
 
-/* Gives the tracker the file's rows and, for each name, the sum and count fed since the last row. */
+/* Gives the tracker the file's rows and, for each name, the sum and count fed since the last
+ * row. */
 static mlc_status mlc__run_take_history(mlc__run_load *r)
 {
     mlc_tracker *t = r->run->history;
