@@ -75984,13 +75984,25 @@ MLC_IMPL mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds)
 }
 #endif
 
-/* @@ IMPL.TRAIN.GRADIENTS -------------------------------- callbacks of averages, gradients */
+/* @@ IMPL.TRAIN.GRADIENTS -------------------------------- callbacks of averages, gradients
+ * Three callbacks that reach into the optimizer. They are apart from IMPL.TRAIN.CALLBACKS
+ * because the family of optimizers can be left out.
+ *
+ *    mlc_on_average      VALIDATION_BEGIN, _END   swaps parameters and their average
+ *    mlc_on_gradients    STEP_BEGIN               prints gradients out of bounds, by layer
+ *    mlc_on_histograms   STEP_BEGIN               appends histograms of gradients and weights
+ *
+ * Both that look at gradients do so at STEP_BEGIN, where backward has ended and the step has
+ * not: the gradients are complete, and still scaled. They look once in `every` steps. */
 
 #if !defined(MLC_NO_TRAINING) && !defined(MLC_NO_OPTIMIZERS)
 
+/* Swaps an average into the parameters for validations; the average is the caller's. */
 typedef struct mlc__on_average { mlc_callback c; mlc_average *average; } mlc__on_average;
 
-/* At the end of a training, too: the error of a validation stands aside meanwhile. */
+/* Swaps the average in before a validation and out after it. TRAIN_END swaps out what a failed
+ * validation has left swapped in: the context's error is set aside for that call, which would
+ * refuse to work otherwise, and put back. */
 static mlc_status mlc__average_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     const mlc_status before = s->ctx->status;
@@ -76001,6 +76013,8 @@ static mlc_status mlc__average_on(void *user, mlc_event event, mlc_fit_state *s)
     return st;
 }
 
+/* Makes the callback. Events may repeat: mlc_average_swap does nothing where the parameters are
+ * already those wanted. */
 MLC_IMPL mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average)
 {
     if (!mlc__callback_takes(ctx, average != NULL, "on_average", "the average is NULL"))
@@ -76014,12 +76028,15 @@ MLC_IMPL mlc_callback *mlc_on_average(mlc_ctx *ctx, mlc_average *average)
 
 /* -- gradients -- */
 
+/* The limits of mlc_on_gradients and the step of the last look. Calls that collect gradients
+ * have the step number of the update to come, so `last` lets only the first of them look. */
 typedef struct mlc__on_gradients {
     mlc_callback       c;
     mlc_gradients_desc d;
-    int64_t            last;           /* step of the last look, which calls that collect share */
+    int64_t            last;           /* step of the last look; -1: none                       */
 } mlc__on_gradients;
 
+/* True once in `every` steps, and then notes the step in *last. */
 static bool mlc__look_due(const mlc_fit_state *s, int64_t every, int64_t *last)
 {
     if (s->step % every || s->step == *last) return false;
@@ -76027,6 +76044,8 @@ static bool mlc__look_due(const mlc_fit_state *s, int64_t every, int64_t *last)
     return true;
 }
 
+/* Prints a line where a gradient has elements that are not finite or a root mean square outside
+ * low .. high; a sound gradient prints nothing. */
 static void mlc__gradient_line(const mlc__table *t, const mlc_gradients_desc *d, int64_t step,
                                const mlc_grad_report *r)
 {
@@ -76039,6 +76058,8 @@ static void mlc__gradient_line(const mlc__table *t, const mlc_gradients_desc *d,
                    r->name, rms < d->low ? "vanishes" : "explodes", mlc__real_of(rms, 3).s);
 }
 
+/* Reports the gradients of all parameters that take part in the step: the first call of
+ * mlc_optim_report counts them, the second fills the heap's array, which is freed here. */
 static mlc_status mlc__gradients_look(const mlc__on_gradients *g, mlc_fit_state *s)
 {
     mlc__table t = { g->d.write, g->d.user };
@@ -76056,6 +76077,7 @@ static mlc_status mlc__gradients_look(const mlc__on_gradients *g, mlc_fit_state 
     return st;
 }
 
+/* TRAIN_BEGIN forgets the last look; STEP_BEGIN looks where it is due. */
 static mlc_status mlc__gradients_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_gradients *g = MLC__CAST(mlc__on_gradients *, user);
@@ -76074,6 +76096,7 @@ MLC_IMPL mlc_gradients_desc mlc_gradients_desc_make(void)
     return d;
 }
 
+/* Makes the callback; root mean squares within low .. high are sound. */
 MLC_IMPL mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *desc)
 {
     const mlc_gradients_desc d = desc ? *desc : mlc_gradients_desc_make();
@@ -76087,16 +76110,21 @@ MLC_IMPL mlc_callback *mlc_on_gradients(mlc_ctx *ctx, const mlc_gradients_desc *
     return g ? &g->c : NULL;
 }
 
+/* Histograms of gradients and weights. `report` is the walk over parameters of
+ * IMPL.OPTIM.REPORT, with its piece of values as f64; text is the lines of one look, freed after
+ * it. */
 typedef struct mlc__on_bins {
     mlc_callback c;
     int64_t      every, last;
-    mlc__buffer  text;                 /* of a look                                            */
+    mlc__buffer  text;                 /* of one look, before it is appended to the file        */
     mlc__report  report;
     int64_t      step;
     char         path[1];              /* and more                                             */
 } mlc__on_bins;
 
-/* "name":[..] of memory, times scale. */
+/* Puts "name":[..], the counts of t's elements times scale in MLC_GRAD_BINS bins. data is the
+ * memory of the gradient or of the value, with t's shape and dtype; it is read a piece at a
+ * time. */
 static mlc_status mlc__bins_put(mlc__on_bins *h, const char *name, const void *data,
                                 const mlc_tensor *t, double scale)
 {
@@ -76118,6 +76146,8 @@ static mlc_status mlc__bins_put(mlc__on_bins *h, const char *name, const void *d
     return h->text.st;
 }
 
+/* Puts the line of a parameter that takes part in the step, in the order of the optimizer's
+ * entries, which r->at counts. The gradient is unscaled by r->scale. Stops the walk on an error. */
 static bool mlc__bins_param(void *user, mlc__param *p, const char *name)
 {
     mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
@@ -76134,6 +76164,8 @@ static bool mlc__bins_param(void *user, mlc__param *p, const char *name)
     return r->status == MLC_OK;
 }
 
+/* Puts the lines of all parameters and appends them to the file in one write, so that a kill
+ * leaves whole looks. */
 static mlc_status mlc__bins_look(mlc__on_bins *h, mlc_fit_state *s)
 {
     mlc_status st = mlc__report_begin(s->optim, NULL, 0, &h->report);
@@ -76152,6 +76184,8 @@ static mlc_status mlc__bins_look(mlc__on_bins *h, mlc_fit_state *s)
     return st;
 }
 
+/* TRAIN_BEGIN checks the file's folder; the file itself is appended to, also by another
+ * training. */
 static mlc_status mlc__bins_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
@@ -76162,6 +76196,8 @@ static mlc_status mlc__bins_on(void *user, mlc_event event, mlc_fit_state *s)
     return mlc__look_due(s, h->every, &h->last) ? mlc__bins_look(h, s) : MLC_OK;
 }
 
+/* Makes the callback, its path at the end of the block, which is zeroed and has one byte for the
+ * 0. */
 MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t every)
 {
     if (!mlc__every(ctx, every, "on_histograms") ||
@@ -76178,12 +76214,28 @@ MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t
 #endif
 
 /* @@ IMPL.TRAIN.PROFILE ---------------------------------- timers, profiles, traces
- * Times are whole nanoseconds. A profile always is in one phase: what ends one begins the next, by
- * the same reading of the clock, so that their sum is the whole. */
+ * A timer accumulates the times between its begin and end calls, on the wall clock in seconds. A
+ * profile, mlc_on_profile, divides the batches of a training among phases and operations, in
+ * whole nanoseconds. A trace prints a line for each operation. All three only observe: results
+ * keep their bits, but on a device each reading of the clock waits for it, which takes away its
+ * overlap.
+ *
+ * A profile is always in exactly one phase: the reading of the clock that ends one phase begins
+ * the next, so the phases add up to the whole. Events of the loop and operations move it on:
+ *
+ *    DATA -> [callbacks of BATCH_BEGIN] -> FORWARD -> BACKWARD -> [callbacks of STEP_BEGIN] -> STEP
+ *      ^                                                              |
+ *      +---- [callbacks of BATCH_END] <---- [callbacks of STEP_END] <-+
+ *    [..]: CALLBACKS.  The hooks of operations tell FORWARD and BACKWARD apart.
+ *
+ * Batches are counted by the desc's schedule, repeated `repeat` times (0: for ever): `wait`
+ * batches without hooks, `warmup` batches with hooks that do not count, and `active` batches
+ * measured. Their tables are printed at the end of each round. */
 
 #ifndef MLC_NO_TRAINING
 
-/* The clock when the device has done all that it was asked to. */
+/* Returns the clock in nanoseconds after the device has ended all queued work, which is then
+ * counted to the operation that queued it. Nothing waits on the host. */
 static int64_t mlc__device_time(mlc_ctx *ctx)
 {
     if (!ctx->on_host) mlc_ctx_sync(ctx);
@@ -76192,6 +76244,7 @@ static int64_t mlc__device_time(mlc_ctx *ctx)
 
 /* -- timers -- */
 
+/* Makes a timer, which needs no context; the name is borrowed. */
 MLC_IMPL mlc_timer mlc_timer_make(const char *name)
 {
     mlc_timer t;
@@ -76202,7 +76255,8 @@ MLC_IMPL mlc_timer mlc_timer_make(const char *name)
 
 MLC_IMPL void mlc_timer_begin(mlc_timer *t) { if (t) t->began = mlc__seconds(); }
 
-/* Mean and squares as Welford has them (Technometrics 4, 1962). */
+/* Ends an interval in which `items` units were handled. Mean and sum of squared deviations are
+ * updated as Welford does (Technometrics 4, 1962), without the cancellation of a sum of squares. */
 MLC_IMPL void mlc_timer_end(mlc_timer *t, double items)
 {
     if (!t) return;
@@ -76215,21 +76269,25 @@ MLC_IMPL void mlc_timer_end(mlc_timer *t, double items)
     t->squares += off * (seconds - t->mean);
 }
 
+/* Returns the mean seconds of an interval; NaN before the first. */
 MLC_IMPL double mlc_timer_mean(const mlc_timer *t)
 {
     return t && t->count ? t->mean : MLC__NAN;
 }
 
+/* Returns the sample standard deviation (divisor count - 1) in seconds; NaN below two intervals. */
 MLC_IMPL double mlc_timer_deviation(const mlc_timer *t)
 {
     return t && t->count > 1 ? sqrt(t->squares / (double)(t->count - 1)) : MLC__NAN;
 }
 
+/* Returns items per second within intervals; NaN before the first. */
 MLC_IMPL double mlc_timer_rate(const mlc_timer *t)
 {
     return t && t->count && t->seconds > 0.0 ? t->items / t->seconds : MLC__NAN;
 }
 
+/* Prints a table of n timers; write NULL means the standard output. */
 MLC_IMPL mlc_status mlc_timer_print(mlc_ctx *ctx, const mlc_timer *list, int64_t n,
                                     mlc_writer write, void *user)
 {
@@ -76251,13 +76309,17 @@ MLC_IMPL mlc_status mlc_timer_print(mlc_ctx *ctx, const mlc_timer *list, int64_t
 
 /* -- a profile -- */
 
+/* Phases of a profile; operations count in FORWARD, BACKWARD and STEP only, so those of
+ * validations and callbacks are not in the table of operations. */
 typedef enum mlc__phase {
     MLC__PHASE_DATA, MLC__PHASE_FORWARD, MLC__PHASE_BACKWARD, MLC__PHASE_STEP,
     MLC__PHASE_VALIDATION, MLC__PHASE_CALLBACKS, MLC__PHASES
 } mlc__phase;
 
-enum { MLC__PROFILE_ROWS = 96 };       /* operations; what comes after them is in the last */
+enum { MLC__PROFILE_ROWS = 96 };       /* rows of operations; the last takes all that do not fit */
 
+/* Sums over the calls of one operation in one direction: time in nanoseconds, and least work. op
+ * is the name of the operation's definition, compared by its address. */
 typedef struct mlc__profile_row {
     const char *op;
     bool        backward;
@@ -76265,6 +76327,7 @@ typedef struct mlc__profile_row {
     double      flops, bytes;
 } mlc__profile_row;
 
+/* A profile; its numbers begin anew with each round of the schedule (mlc__profile_open). */
 typedef struct mlc__on_profile {
     mlc_callback     c;
     mlc_profile_desc d;
@@ -76280,6 +76343,7 @@ typedef struct mlc__on_profile {
     mlc__profile_row row[MLC__PROFILE_ROWS];
 } mlc__on_profile;
 
+/* Ends the current phase now and begins another. */
 static void mlc__profile_phase(mlc__on_profile *p, mlc__phase phase)
 {
     const int64_t now = mlc__device_time(p->ctx);
@@ -76288,6 +76352,8 @@ static void mlc__profile_phase(mlc__on_profile *p, mlc__phase phase)
     p->phase = phase;
 }
 
+/* Returns the row of an operation in one direction, a new one at its first call. When the table
+ * is full, its last row becomes "others" and takes this call too. */
 static mlc__profile_row *mlc__profile_find(mlc__on_profile *p, const char *op, bool backward)
 {
     for (int32_t i = 0; i < p->rows; i++)
@@ -76303,10 +76369,13 @@ static mlc__profile_row *mlc__profile_find(mlc__on_profile *p, const char *op, b
     return r;
 }
 
+/* Returns the number of elements of t as a double, for products that exceed int64_t. */
 static double mlc__elements(const mlc_tensor *t) { return (double)mlc__numel(t); }
 
-/* Additions and multiplications of a forward, and those of a backward for each input: 1 and 2 of a
- * product are the same. */
+/* Returns the additions and multiplications of an operation's forward, which are also those of
+ * backward for each input that needs a gradient: of y = x w, dx = dy w^T and dw = x^T dy take as
+ * many. The kind of work is a flag of the operation (MLC__WORK_); others count 1 for each
+ * element of the result. */
 static double mlc__op_flops(const mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0], *y = nd->n_out ? nd->out[0] : nd->in[0];
@@ -76314,6 +76383,8 @@ static double mlc__op_flops(const mlc_node *nd)
     const double last = x->ndim ? (double)x->shape[x->ndim - 1] : 1.0;
     double flops = 0.0;
     if (kind == MLC__WORK_DOT) return 2.0 * mlc__elements(y) * last;
+    /* Inputs after x with two or more axes are weights; a filter is a weight without its first
+     * axis. */
     for (int i = 1; i < nd->n_in && kind; i++) {
         const mlc_tensor *w = nd->in[i];
         const double filter = mlc__elements(w) / fmax((double)w->shape[0], 1.0);
@@ -76324,7 +76395,9 @@ static double mlc__op_flops(const mlc_node *nd)
     return kind ? flops : mlc__elements(y);
 }
 
-/* What is read and written at least; a view nothing. */
+/* Adds an operation's work to its row: FLOP, and the bytes of memory that it reads and writes at
+ * least, as if each operand passed once. Backward reads operands and dy and writes gradients as
+ * large. A view moves nothing. `wanted` is the number of gradients among the first two inputs. */
 static void mlc__profile_work(mlc__profile_row *r, const mlc_op_event *e)
 {
     const mlc_node *nd = e->node;
@@ -76341,7 +76414,8 @@ static void mlc__profile_work(mlc__profile_row *r, const mlc_op_event *e)
     r->flops += mlc__op_flops(nd) * (e->backward ? (double)wanted : 1.0);
 }
 
-/* An operation of a batch's forward or backward also says which of both it is. */
+/* Hook at the begin of an operation. In FORWARD, BACKWARD or STEP its direction moves the phase:
+ * the loop has no event between forward and backward. */
 static void mlc__profile_op_begin(void *user, const mlc_op_event *e)
 {
     mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
@@ -76351,6 +76425,8 @@ static void mlc__profile_op_begin(void *user, const mlc_op_event *e)
     p->op_began = mlc__device_time(p->ctx);
 }
 
+/* Hook at the end of an operation: its time and work go to its row. op_began moves to now, so that
+ * no time is counted in two rows. */
 static void mlc__profile_op_end(void *user, const mlc_op_event *e)
 {
     mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
@@ -76365,6 +76441,7 @@ static void mlc__profile_op_end(void *user, const mlc_op_event *e)
 
 /* -- its tables -- */
 
+/* Returns nanoseconds as milliseconds, in 4 digits. */
 static mlc__text mlc__profile_ms(int64_t time) { return mlc__real_of(1e-6 * (double)time, 4); }
 
 /* Tenths of a percent, without a locale's comma. */
@@ -76376,6 +76453,7 @@ static mlc__text mlc__percent(double share)
     return t;
 }
 
+/* Order of qsort: rows by time, the largest first. */
 static int mlc__profile_order(const void *a, const void *b)
 {
     const int64_t x = MLC__CAST(const mlc__profile_row *, a)->time;
@@ -76383,6 +76461,9 @@ static int mlc__profile_order(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+/* Prints a row: calls, microseconds a call, share of the whole time, work, and the larger of the
+ * shares of the machine's peak rates in FLOP and bytes a second, as far as the desc gives them
+ * (a roofline). */
 static void mlc__profile_row_print(const mlc__table *to, const mlc__on_profile *p,
                                    const mlc__profile_row *r, int64_t whole)
 {
@@ -76397,6 +76478,8 @@ static void mlc__profile_row_print(const mlc__table *to, const mlc__on_profile *
                mlc__real_of(r->bytes, 4).s, peak > 0.0 ? mlc__percent(peak).s : "-");
 }
 
+/* Prints the tables of phases and of operations; `whole` is the time of all phases, at least 1
+ * ns. */
 static void mlc__profile_print(mlc__on_profile *p, const mlc__table *to, int64_t whole)
 {
     static const char *const names[MLC__PHASES] = { "data", "forward", "backward", "step",
@@ -76415,6 +76498,7 @@ static void mlc__profile_print(mlc__on_profile *p, const mlc__table *to, int64_t
 
 /* -- its schedule -- */
 
+/* Ends a round: prints its tables, unless no batch was measured. Does nothing outside a round. */
 static mlc_status mlc__profile_close(mlc__on_profile *p)
 {
     mlc__table to = { p->d.write, p->d.user };
@@ -76427,6 +76511,7 @@ static mlc_status mlc__profile_close(mlc__on_profile *p)
     return MLC_OK;
 }
 
+/* Begins a round, within the callbacks of the event before its first batch. */
 static void mlc__profile_open(mlc__on_profile *p)
 {
     memset(p->time, 0, sizeof p->time);
@@ -76438,6 +76523,8 @@ static void mlc__profile_open(mlc__on_profile *p)
     p->last = p->began = mlc__device_time(p->ctx);
 }
 
+/* Adds or removes the hooks of operations, where they are not as wanted. Batches that wait have
+ * none, so they run at full speed. */
 static mlc_status mlc__profile_hook(mlc__on_profile *p, bool on)
 {
     mlc_hooks h;
@@ -76455,7 +76542,9 @@ static mlc_status mlc__profile_hook(mlc__on_profile *p, bool on)
     return p->hooks ? MLC_OK : p->ctx->status;
 }
 
-/* Before a batch: is it one to pass over, to warm up with, to measure? */
+/* Called before each batch: p->batch modulo the cycle says whether it waits, warms up or is
+ * measured. A cycle's first batch prints the round that has ended; after the last round the
+ * hooks stay off. */
 static mlc_status mlc__profile_next(mlc__on_profile *p)
 {
     const mlc_profile_desc *d = &p->d;
@@ -76467,7 +76556,9 @@ static mlc_status mlc__profile_next(mlc__on_profile *p)
     return MLC_OK;
 }
 
-/* The phase after the callbacks of an event. */
+/* Returns the phase that follows the callbacks of an event: the one that the loop is about to
+ * enter. At STEP_END, which can come within another phase, that is the phase before. Within
+ * another event (depth > 0) it is CALLBACKS. */
 static mlc__phase mlc__profile_after(const mlc__on_profile *p, mlc_event event)
 {
     if (event == MLC_EVENT_BATCH_BEGIN) return MLC__PHASE_FORWARD;
@@ -76477,7 +76568,9 @@ static mlc__phase mlc__profile_after(const mlc__on_profile *p, mlc_event event)
     return event == MLC_EVENT_STEP_END ? p->outside : MLC__PHASE_DATA;
 }
 
-/* A validation that a callback asks for has events within its event. */
+/* Called by mlc__fit_event before and after the callbacks of an event. A validation by a
+ * callback has events within that callback's event, so depth counts them; `outside` is of the
+ * outermost. */
 static void mlc__profile_around(void *user, mlc_event event, bool begins)
 {
     mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
@@ -76487,6 +76580,7 @@ static void mlc__profile_around(void *user, mlc_event event, bool begins)
     mlc__profile_phase(p, begins ? MLC__PHASE_CALLBACKS : mlc__profile_after(p, event));
 }
 
+/* At TRAIN_END: prints a round that was cut off, removes the hooks and lets the training go. */
 static mlc_status mlc__profile_end(mlc__on_profile *p, mlc_fit_state *s)
 {
     const mlc_status st = mlc__profile_close(p);
@@ -76494,6 +76588,8 @@ static mlc_status mlc__profile_end(mlc__on_profile *p, mlc_fit_state *s)
     return mlc__profile_hook(p, false) == MLC_OK ? st : s->ctx->status;
 }
 
+/* Counts batches by BATCH_END. TRAIN_BEGIN registers mlc__profile_around while that event runs,
+ * so depth begins at 1: only its end will be told. */
 static mlc_status mlc__profile_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_profile *p = MLC__CAST(mlc__on_profile *, user);
@@ -76512,7 +76608,7 @@ static mlc_status mlc__profile_on(void *user, mlc_event event, mlc_fit_state *s)
     return mlc__profile_next(p);
 }
 
-/* Of a training that did not begin, too. */
+/* Removes the hooks also where a training has failed before TRAIN_END could. */
 static void mlc__profile_release(mlc_ctx *ctx, void *user)
 {
     (void)ctx;
@@ -76530,6 +76626,8 @@ MLC_IMPL mlc_profile_desc mlc_profile_desc_make(void)
     return d;
 }
 
+/* Makes the callback. It listens to all events, so that mlc__fit_event calls mlc__profile_around
+ * for each of them. Batches of the schedule are below 2^40, for sums of them. */
 MLC_IMPL mlc_callback *mlc_on_profile(mlc_ctx *ctx, const mlc_profile_desc *desc)
 {
     const mlc_profile_desc d = desc ? *desc : mlc_profile_desc_make();
@@ -76549,6 +76647,8 @@ MLC_IMPL mlc_callback *mlc_on_profile(mlc_ctx *ctx, const mlc_profile_desc *desc
 
 /* -- a trace -- */
 
+/* The user of a trace's hooks, owned by the hook, which frees it when it is removed. began:
+ * clock at the begin of the operation. */
 typedef struct mlc__tracer {
     mlc_ctx   *ctx;
     mlc_writer write;
@@ -76556,6 +76656,7 @@ typedef struct mlc__tracer {
     int64_t    began;
 } mlc__tracer;
 
+/* Notes the clock at the begin of an operation. */
 static void mlc__trace_begin(void *user, const mlc_op_event *e)
 {
     mlc__tracer *t = MLC__CAST(mlc__tracer *, user);
@@ -76563,7 +76664,9 @@ static void mlc__trace_begin(void *user, const mlc_op_event *e)
     t->began = mlc__device_time(t->ctx);
 }
 
-/* One write a line. */
+/* Prints an operation: its name, shapes of operands and results, microseconds, the module within
+ * which it runs, and whether it failed. A line is one write, so that lines of threads do not
+ * mix; a long list of shapes is cut off. */
 static void mlc__trace_end(void *user, const mlc_op_event *e)
 {
     mlc__tracer *t = MLC__CAST(mlc__tracer *, user);
@@ -76582,6 +76685,8 @@ static void mlc__trace_end(void *user, const mlc_op_event *e)
     t->write(t->user, line, n < sizeof line ? n : sizeof line - 1);
 }
 
+/* Adds the hooks of a trace and returns their number, for mlc_hooks_remove, or 0. Unless
+ * `always`, that is only where the environment's log level is the one of traces (2). */
 MLC_IMPL int32_t mlc_trace(mlc_ctx *ctx, bool always, mlc_writer write, void *user)
 {
     mlc_hooks h;
@@ -77686,23 +77791,45 @@ MLC_IMPL mlc_status mlc_run_saver_save(mlc_run_saver *v, const char *path, const
 #endif
 
 /* @@ IMPL.TRAIN.CHECKPOINT ------------------------------- files by rule, signals
- * Which files there are is a part of the run: the list goes on in another process, with the file
- * that it is in at its end. What a kill left to be removed is removed by the next save. */
+ * mlc_on_checkpoint saves run files PATH-STEP.safetensors by steps, epochs or seconds, and
+ * PATH-best, the network alone, and removes old ones. Which files there are is a list
+ * (mlc__kept_list) that is itself a part of the run: a resumed training in another process goes
+ * on with it, the file that it resumes from at its end.
+ *
+ *    TRAIN_BEGIN      resume from the file written last
+ *    BATCH_END, EPOCH_END: due?
+ *      mlc__checkpoint_wait     the file before is on the disk now  -> prune, or forget it
+ *      mlc__checkpoint_write    list gets the step -> save, at once or by the saver's thread
+ *    VALIDATION_END   a better value -> PATH-best
+ *    TRAIN_END        wait for the last file
+ *
+ * Older files are removed only when a new one is on the disk, so a kill at any time leaves a good
+ * file. A file that a kill has left to be removed is still in the list of the file saved with it,
+ * and goes with the next save. Names are made of the step, in a buffer of the callback.
+ *
+ * mlc_on_signal saves and stops a training after SIGINT or SIGTERM. */
 
 #ifndef MLC_NO_TRAINING
 
+/* Most files of keep_last and of keep_best, and of the list: both, the one being written, and
+ * one more. */
 enum { MLC__KEPT_MOST = 64, MLC__KEPT = 2 * MLC__KEPT_MOST + 2 };
 
+/* A checkpoint file: its step, which names it, and the value of d.best in its row of the
+ * history. */
 typedef struct mlc__kept {
     int64_t step;
     double  value;                     /* NaN: none                                            */
 } mlc__kept;
 
+/* The files that there are, by rising steps; stored as bytes in run files, unused entries zero. */
 typedef struct mlc__kept_list {
     int64_t   n, seen;                 /* seen: step of the last look                          */
     mlc__kept file[MLC__KEPT];         /* steps rise                                           */
 } mlc__kept_list;
 
+/* A callback of checkpoints; one block with the texts of d and the buffer `file`. Owns the
+ * saver. */
 typedef struct mlc__on_checkpoint {
     mlc_callback        c;
     mlc_checkpoint_desc d;             /* its texts follow this struct in memory               */
@@ -77715,16 +77842,19 @@ typedef struct mlc__on_checkpoint {
     double              saved;         /* seconds                                              */
     double              seen;          /* step of the last row that d.best was looked at in    */
     mlc__kept_list      kept;
-    char               *file;          /* room for a path                                      */
+    char               *file;          /* buffer for the name of a file                        */
     size_t              room;
 } mlc__on_checkpoint;
 
+/* Writes the name of the file of a step to p->file and returns it; valid until the next name. */
 static const char *mlc__kept_path(mlc__on_checkpoint *p, int64_t step)
 {
     snprintf(p->file, p->room, "%s-%lld.safetensors", p->d.path, (long long)step);
     return p->file;
 }
 
+/* Removes a step from the list, if it is there; the rest stays zero, for the list is saved as
+ * bytes. */
 static void mlc__kept_drop(mlc__kept_list *k, int64_t step)
 {
     int64_t n = 0;
@@ -77734,7 +77864,9 @@ static void mlc__kept_drop(mlc__kept_list *k, int64_t step)
     k->n = n;
 }
 
-/* True if there was no such file. */
+/* Appends a step with its value; true if it was not in the list. A full list forgets its oldest
+ * file, which then stays on the disk. A list of a damaged run file (n out of bounds) begins
+ * anew. */
 static bool mlc__kept_add(mlc__kept_list *k, int64_t step, double value)
 {
     if (k->n < 0 || k->n > MLC__KEPT) memset(k, 0, sizeof *k);           /* of a damaged file */
@@ -77747,7 +77879,8 @@ static bool mlc__kept_add(mlc__kept_list *k, int64_t step, double value)
     return fresh;
 }
 
-/* Is it one of the newest, or of the best? Of equal values the older one is better. */
+/* True where file i is one of the d.keep_last newest or the d.keep_best best. Of equal values
+ * the older counts as better; a file without a value is never one of the best. */
 static bool mlc__kept_stays(const mlc__on_checkpoint *p, int64_t i)
 {
     const mlc__kept *f = p->kept.file;
@@ -77762,7 +77895,7 @@ static bool mlc__kept_stays(const mlc__on_checkpoint *p, int64_t i)
 #if MLC__FILES
 static void mlc__kept_remove(const char *path) { unlink(path); }
 
-/* STEP of a file BASE-STEP.safetensors, or -1. */
+/* Returns STEP of a name BASE-STEP.safetensors, or -1 for any other name. 18 digits fit int64_t. */
 static int64_t mlc__kept_step(const char *name, const char *base)
 {
     const size_t n = strlen(base);
@@ -77774,7 +77907,8 @@ static int64_t mlc__kept_step(const char *name, const char *base)
     return digits && strcmp(name, ".safetensors") == 0 ? step : -1;
 }
 
-/* When a file was written, as exactly as the system says; -1: it is not there. */
+/* Returns the time of a file's last change in seconds since 1970, with the nanoseconds where the
+ * system's struct stat has them; -1: it is not there. */
 static double mlc__kept_time(const char *path)
 {
     struct stat info;
@@ -77788,8 +77922,9 @@ static double mlc__kept_time(const char *path)
 #endif
 }
 
-/* Step of the file that was written last, of equal times the larger one; -1: there is none. A
- * longer training of before may have left files of larger steps. */
+/* Looks through the folder for the file written last, of equal times the larger step, and
+ * returns its step, or -1. The time decides, not the step, as a longer training of before may
+ * have left files of larger steps. */
 static int64_t mlc__kept_newest(mlc__on_checkpoint *p)
 {
     const char *slash = strrchr(p->d.path, '/');
@@ -77814,6 +77949,7 @@ static void mlc__kept_remove(const char *path) { (void)path; }
 static int64_t mlc__kept_newest(mlc__on_checkpoint *p) { (void)p; return -1; }
 #endif
 
+/* Returns the run to save or to load: the training's, with the parts and metadata of the desc. */
 static mlc_run mlc__checkpoint_run(const mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     mlc_run run = mlc_fit_run(s);
@@ -77823,6 +77959,8 @@ static mlc_run mlc__checkpoint_run(const mlc__on_checkpoint *p, mlc_fit_state *s
     return run;
 }
 
+/* Removes the files that neither rule keeps. Steps are collected first: what stays depends on
+ * the whole list. */
 static void mlc__checkpoint_prune(mlc__on_checkpoint *p)
 {
     int64_t gone[MLC__KEPT], n = 0;
@@ -77834,7 +77972,9 @@ static void mlc__checkpoint_prune(mlc__on_checkpoint *p)
     }
 }
 
-/* Is the last file on the disk? Then older ones go. */
+/* Waits until the last file is on the disk. Only then the older ones are pruned. A file that
+ * failed is taken off the list, unless it was to replace one of the same step, which is still
+ * there. */
 static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     const int64_t step = p->writing;
@@ -77847,7 +77987,7 @@ static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p, mlc_fit_state *s)
     return st;
 }
 
-/* The value of the row of this step. */
+/* Returns the value of d.best where the last row of the history is of this step; NaN otherwise. */
 static double mlc__checkpoint_value(const mlc__on_checkpoint *p, const mlc_fit_state *s)
 {
     const double *steps, *values;
@@ -77855,6 +77995,8 @@ static double mlc__checkpoint_value(const mlc__on_checkpoint *p, const mlc_fit_s
     return n && steps[n - 1] >= (double)s->step ? values[n - 1] : MLC__NAN;
 }
 
+/* Saves a run file. The list gets its step before, because the list is saved within the file.
+ * With a saver it returns before the file is written; mlc__checkpoint_wait ends it. */
 static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     const mlc_run run = mlc__checkpoint_run(p, s);
@@ -77869,14 +78011,16 @@ static mlc_status mlc__checkpoint_write(mlc__on_checkpoint *p, mlc_fit_state *s)
     return p->saver ? MLC_OK : mlc__checkpoint_wait(p, s);
 }
 
-/* The network alone, as mlc_save writes it. */
+/* Saves the network alone, as mlc_save writes it, as PATH-best. */
 static mlc_status mlc__checkpoint_best(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     snprintf(p->file, p->room, "%s-best.safetensors", p->d.path);
     return mlc_save(s->net, p->file);
 }
 
-/* Is the value of a new row better than all before it? The history is in the run file. */
+/* True where a row has come whose value is better than all before it. It is compared with the
+ * history, which is in the run file, so that a resumed training knows the best value. The last
+ * row after a load is old: mlc__checkpoint_value gives NaN there unless it is of this step. */
 static bool mlc__checkpoint_better(mlc__on_checkpoint *p, mlc_event event, const mlc_fit_state *s)
 {
     const double *values;
@@ -77889,7 +78033,9 @@ static bool mlc__checkpoint_better(mlc__on_checkpoint *p, mlc_event event, const
     return value == value && (best != best || (p->higher ? value > best : value < best));
 }
 
-/* Does one of the above. What may go on after an error is a warning. */
+/* Calls does(p, s). With d.keep_going a failure of the disk or of memory becomes a warning, as
+ * training is worth more than one file; the log is muted meanwhile, so that it is not logged as
+ * an error. Other errors, and an error from before, are returned. */
 static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s,
                                       mlc_status (*does)(mlc__on_checkpoint *p, mlc_fit_state *s))
 {
@@ -77906,14 +78052,17 @@ static mlc_status mlc__checkpoint_try(mlc__on_checkpoint *p, mlc_fit_state *s,
     return goes_on ? MLC_OK : st;
 }
 
-/* A file that could not be written does not keep the next one from it. */
+/* Waits for the file before, and saves another where `save` says so. Each is tried on its own:
+ * with d.keep_going a file that could not be written does not hinder the next one. */
 static mlc_status mlc__checkpoint_save(mlc__on_checkpoint *p, mlc_fit_state *s, bool save)
 {
     MLC__TRY(mlc__checkpoint_try(p, s, mlc__checkpoint_wait));
     return save ? mlc__checkpoint_try(p, s, mlc__checkpoint_write) : MLC_OK;
 }
 
-/* Each look remembers the step: a batch without an update is not of its step again. */
+/* True where steps, seconds or epochs make a file due. kept.seen notes the step of each look, so
+ * that a batch without an update, which has the same step, is not due again; a jump over several
+ * periods is due once. With every_epochs the end of a training is due, too. */
 static bool mlc__checkpoint_due(mlc__on_checkpoint *p, mlc_event event, const mlc_fit_state *s)
 {
     const mlc_checkpoint_desc *d = &p->d;
@@ -77924,12 +78073,14 @@ static bool mlc__checkpoint_due(mlc__on_checkpoint *p, mlc_event event, const ml
             (s->epoch % d->every_epochs == 0 || mlc__fit_done(s->fit)));
 }
 
-/* At a signal, whatever is due. */
+/* Saves now, due or not: mlc_on_signal calls it by the list s->fit->save. */
 static mlc_status mlc__checkpoint_now(void *user, mlc_fit_state *s)
 {
     return mlc__checkpoint_save(MLC__CAST(mlc__on_checkpoint *, user), s, true);
 }
 
+/* Begins a training: checks folder and column, registers mlc__checkpoint_now, empties the list
+ * and, with d.resume, loads the file written last, whose list replaces the empty one. */
 static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
 {
     MLC__TRY(mlc__folder_there(s->ctx, "on_checkpoint", p->d.path));
@@ -77946,6 +78097,8 @@ static mlc_status mlc__checkpoint_begin(mlc__on_checkpoint *p, mlc_fit_state *s)
     return mlc__fit_resume(mlc__kept_path(p, newest), &run);
 }
 
+/* Saves the best network at any event with a better row; run files at the ends of batches and
+ * epochs only, for within a validation the run is midway. */
 static mlc_status mlc__checkpoint_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_checkpoint *p = MLC__CAST(mlc__on_checkpoint *, user);
@@ -77957,12 +78110,14 @@ static mlc_status mlc__checkpoint_on(void *user, mlc_event event, mlc_fit_state 
     return mlc__checkpoint_due(p, event, s) ? mlc__checkpoint_save(p, s, true) : MLC_OK;
 }
 
+/* Frees the saver, which waits for a file in flight. */
 static void mlc__checkpoint_release(mlc_ctx *ctx, void *user)
 {
     (void)ctx;
     mlc_run_saver_free(MLC__CAST(mlc__on_checkpoint *, user)->saver);
 }
 
+/* Returns the options by default: a file after each epoch, the newest kept. */
 MLC_IMPL mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path)
 {
     mlc_checkpoint_desc d;
@@ -77972,6 +78127,7 @@ MLC_IMPL mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path)
     return d;
 }
 
+/* Checks a desc; each failing check writes its own error. */
 static bool mlc__checkpoint_takes(mlc_ctx *ctx, const mlc_checkpoint_desc *d)
 {
     const char *name = "on_checkpoint";
@@ -77988,7 +78144,9 @@ static bool mlc__checkpoint_takes(mlc_ctx *ctx, const mlc_checkpoint_desc *d)
            (!d->best || mlc__history_name(ctx, d->best, name));
 }
 
-/* The struct, its path, the name, and room for a path with a number. */
+/* Allocates the callback in one block and makes the list the part "files" of run files:
+ *
+ *    mlc__on_checkpoint | path | best | file: path, '-', 19 digits, ".safetensors", 0 */
 static mlc__on_checkpoint *mlc__checkpoint_new(mlc_ctx *ctx, const mlc_checkpoint_desc *d)
 {
     const size_t path = strlen(d->path) + 1, best = d->best ? strlen(d->best) + 1 : 0;
@@ -78015,6 +78173,7 @@ static mlc__on_checkpoint *mlc__checkpoint_new(mlc_ctx *ctx, const mlc_checkpoin
     return p;
 }
 
+/* Makes the callback, with a saver where the desc is async; NULL with an error. */
 MLC_IMPL mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc)
 {
     if (!mlc__checkpoint_takes(ctx, desc) ||
@@ -78028,18 +78187,21 @@ MLC_IMPL mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc
 
 /* -- signals -- */
 
+/* A callback that catches signals. At most one is active in a process, mlc__signal_owner, since
+ * the handlers are of the process. was: the handlers before, restored at the end. */
 typedef struct mlc__on_signal {
     mlc_callback c;
     bool         saves;
     void       (*was[2])(int);
-    char         path[1];              /* and more after it                                    */
+    char         path[1];              /* and the rest of it after the struct                  */
 } mlc__on_signal;
 
 static volatile sig_atomic_t mlc__signal_seen;
 static mlc__on_signal *mlc__signal_owner;
 static const int mlc__signal_numbers[2] = { SIGINT, SIGTERM };
 
-/* The second one is no longer caught. Some systems have taken the handler away by then. */
+/* The handler notes the first signal. On the second one, where training does not get to its end,
+ * the default action is restored and taken. Some systems have restored it by then themselves. */
 static void mlc__signal_catch(int number)
 {
     if (mlc__signal_seen) {
@@ -78049,6 +78211,8 @@ static void mlc__signal_catch(int number)
     mlc__signal_seen = 1;
 }
 
+/* Installs the handler for SIGINT and SIGTERM. A signal that was ignored, as under nohup, stays
+ * so. */
 static mlc_status mlc__signal_begin(mlc__on_signal *p, mlc_ctx *ctx)
 {
     MLC__REQUIRE(ctx, !mlc__signal_owner, STATE, "on_signal: another training of this process "
@@ -78062,6 +78226,7 @@ static mlc_status mlc__signal_begin(mlc__on_signal *p, mlc_ctx *ctx)
     return MLC_OK;
 }
 
+/* Restores the handlers, if they are this callback's; at TRAIN_END, and as its release. */
 static void mlc__signal_end(mlc_ctx *ctx, void *user)
 {
     mlc__on_signal *p = MLC__CAST(mlc__on_signal *, user);
@@ -78072,6 +78237,8 @@ static void mlc__signal_end(mlc_ctx *ctx, void *user)
     mlc__signal_owner = NULL;
 }
 
+/* After a batch or an epoch in which a signal came: checkpoints save, then the file of this
+ * callback, and the training ends with MLC_INTERRUPTED. */
 static mlc_status mlc__signal_on(void *user, mlc_event event, mlc_fit_state *s)
 {
     mlc__on_signal *p = MLC__CAST(mlc__on_signal *, user);
@@ -78089,6 +78256,7 @@ static mlc_status mlc__signal_on(void *user, mlc_event event, mlc_fit_state *s)
     return MLC_OK;
 }
 
+/* Makes the callback; path NULL: it only calls the checkpoints of the training and stops. */
 MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
 {
     const size_t n = path ? strlen(path) : 0;
@@ -78106,15 +78274,29 @@ MLC_IMPL mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path)
 #endif
 
 /* @@ IMPL.TRAIN.SWEEP ------------------------------------ trials of a grid, some at once
- * All rows are there before the first trial, in one block: a thread claims a trial under the lock
- * and writes to its row, and means are taken when all have ended. So neither the number of threads
- * nor which of them is quicker shows in a result. */
+ * A sweep runs a function, the trial, for each point of a grid of axes (or for points drawn of
+ * it) and for each seed, some at once in threads, and ranks the points by a result's mean over
+ * seeds. All rows are allocated and filled before the first trial, in one block:
+ *
+ *    mlc_sweep | trial [trials] | point [points] | values [points, axes] | mean, deviation
+ *              [points, results] each | result [trials, results] | name [axes + results] | message
+ *    point i has the trials i * seeds .. i * seeds + seeds - 1
+ *
+ *    worker:  lock, claim trial w->next++, unlock | run it in a context of its own | lock, line
+ *    caller:  starts workers - 1 threads, works itself, joins, takes means, sorts
+ *
+ * A worker writes only to the row of the trial that it has claimed, and means are taken after
+ * all have ended in the order of the rows. So neither the number of threads nor their speed
+ * shows in a result. A trial that was never begun has the status MLC_INTERRUPTED and NaN as its
+ * results. */
 
 #ifndef MLC_NO_TRAINING
 
-/* With 64 axes and 64 results the block of so many trials has below 4 GB. */
+/* Most trials of a sweep: with 64 axes and 64 results their block is below 4 GB. */
 #define MLC__SWEEP_TRIALS ((int64_t)1 << 20)
 
+/* A sweep and its rows, one block, owned by the caller of mlc_sweep_run. trial and point are
+ * public structs that point into values, result, mean, deviation and message. */
 struct mlc_sweep {
     mlc_ctx         *ctx;
     int32_t          axes, results, seeds;
@@ -78126,6 +78308,7 @@ struct mlc_sweep {
     char           (*message)[256];
 };
 
+/* A sweep while it runs, a local of mlc_sweep_run that all workers share. */
 typedef struct mlc__sweeping {
     mlc_sweep            *s;
     const mlc_sweep_desc *d;
@@ -78139,6 +78322,8 @@ typedef struct mlc__sweeping {
 #endif
 } mlc__sweeping;
 
+/* Returns options for these axes and results: one seed, as many workers as the machine has
+ * cores, and contexts of one thread each, because the trials fill the cores. */
 MLC_IMPL mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n_axes,
                                             const char *const *results, int32_t n_results)
 {
@@ -78157,6 +78342,7 @@ MLC_IMPL mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t 
 
 /* -- rows -- */
 
+/* Checks the name of an axis or result, which is copied into 64 bytes. */
 static mlc_status mlc__sweep_name(mlc_ctx *ctx, const char *kind, int32_t i, const char *name)
 {
     MLC__REQUIRE(ctx, name && *name && strlen(name) < 64, ARG, "sweep_run: the name of %s %d is "
@@ -78164,7 +78350,8 @@ static mlc_status mlc__sweep_name(mlc_ctx *ctx, const char *kind, int32_t i, con
     return MLC_OK;
 }
 
-/* Points of the grid. */
+/* Checks the axes and gives the number of points of their grid, at most 2^31 - 1, so that a
+ * product of it and n_seeds fits int64_t. No axes make one point. */
 static mlc_status mlc__sweep_grid(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t *grid)
 {
     *grid = 1;
@@ -78183,6 +78370,8 @@ static mlc_status mlc__sweep_grid(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t
     return MLC_OK;
 }
 
+/* Checks the arguments of mlc_sweep_run before anything is allocated, and gives the points of
+ * the grid. */
 static mlc_status mlc__sweep_check(mlc_ctx *ctx, const mlc_sweep_desc *d, mlc_trial_fn fn,
                                    int64_t *grid)
 {
@@ -78208,7 +78397,8 @@ static mlc_status mlc__sweep_check(mlc_ctx *ctx, const mlc_sweep_desc *d, mlc_tr
     return MLC_OK;
 }
 
-/* n of the grid's points, each set of them as likely, in the order of the grid.
+/* Draws n of the grid's points, every subset of n equally likely, and keeps them in the order of
+ * the grid by insertion. A draw depends on seed and place alone, not on a context's stream.
  * ref: Bentley and Floyd, "A sample of brilliance", CACM 1987 */
 static void mlc__sweep_draw(mlc_sweep_point *p, int64_t n, int64_t grid, uint64_t seed)
 {
@@ -78217,6 +78407,8 @@ static void mlc__sweep_draw(mlc_sweep_point *p, int64_t n, int64_t grid, uint64_
         const mlc__words r = mlc__philox(seed, mlc__hash("sweep"), (uint64_t)last);
         int64_t at = have, k = (int64_t)(((uint64_t)r.w[1] << 32 | r.w[0]) % (uint64_t)(last + 1));
         while (at > 0 && p[at - 1].index > k) at--;
+        /* k is taken already: Floyd's rule takes `last` instead, which is above all drawn so
+         * far. */
         if (at > 0 && p[at - 1].index == k) {
             at = have;
             k = last;                  /* above all there are */
@@ -78226,6 +78418,8 @@ static void mlc__sweep_draw(mlc_sweep_point *p, int64_t n, int64_t grid, uint64_
     }
 }
 
+/* Fills point i and its trials: values of the axes, of which the last varies fastest, seeds from
+ * d->seed on, and results NaN until the trial gives others. */
 static void mlc__sweep_fill_point(const mlc_sweep *s, const mlc_sweep_desc *d, int64_t i)
 {
     mlc_sweep_point *p = &s->point[i];
@@ -78248,6 +78442,8 @@ static void mlc__sweep_fill_point(const mlc_sweep *s, const mlc_sweep_desc *d, i
     }
 }
 
+/* Allocates the block, sets the pointers into it and fills all rows. Members are in the order of
+ * their alignment, so no gaps are needed. */
 static mlc_sweep *mlc__sweep_new(mlc_ctx *ctx, const mlc_sweep_desc *d, int64_t grid)
 {
     const size_t points = (size_t)(d->random ? d->random : grid), axes = (size_t)d->n_axes;
@@ -78286,11 +78482,13 @@ MLC_IMPL void mlc_sweep_free(mlc_sweep *s)
     if (s && !MLC__GONE(s, "sweep_free", "sweep")) mlc__handle_free(s->ctx, s);
 }
 
+/* Returns trial i in the order of the grid, or NULL; valid as long as the sweep. */
 MLC_IMPL const mlc_trial *mlc_sweep_trial(const mlc_sweep *s, int64_t i)
 {
     return s && i >= 0 && i < s->trials ? &s->trial[i] : NULL;
 }
 
+/* Returns the point of a rank, 0 the best, or NULL. */
 MLC_IMPL const mlc_sweep_point *mlc_sweep_point_at(const mlc_sweep *s, int64_t rank)
 {
     return s && rank >= 0 && rank < s->points ? &s->point[rank] : NULL;
@@ -78298,14 +78496,14 @@ MLC_IMPL const mlc_sweep_point *mlc_sweep_point_at(const mlc_sweep *s, int64_t r
 
 /* -- trials -- */
 
-/* Adds a name and a number, as far as there is room. */
+/* Appends "name number" after a comma; it is cut off where the buffer ends. */
 static void mlc__sweep_word(char *text, size_t room, const char *name, const char *number)
 {
     const size_t n = strlen(text);
     snprintf(text + n, room - n, "%s%s %s", n ? ", " : "", name, number);
 }
 
-/* "lr 0.1, seed 3" */
+/* Writes the values and the seed of a trial: "lr 0.1, seed 3". */
 static void mlc__sweep_label(const mlc_sweep *s, const mlc_trial *t, char *text, size_t room)
 {
     char seed[24];
@@ -78316,7 +78514,8 @@ static void mlc__sweep_label(const mlc_sweep *s, const mlc_trial *t, char *text,
     mlc__sweep_word(text, room, "seed", seed);
 }
 
-/* One write a line. */
+/* Prints a line for a trial that has ended, under the lock, so that lines do not mix and the
+ * count before them rises. */
 static void mlc__sweep_line(const mlc__sweeping *w, const mlc_trial *t)
 {
     const mlc_sweep *s = w->s;
@@ -78332,7 +78531,9 @@ static void mlc__sweep_line(const mlc__sweeping *w, const mlc_trial *t)
     mlc__print(&to, "%lld/%lld %s: %s\n", (long long)w->ended, (long long)s->trials, label, text);
 }
 
-/* In a context of its own, with nothing left of it but the row. */
+/* Runs a trial in a context of its own, made and freed here by the worker that runs it; only the
+ * row stays. A device is waited for, so that its errors are those of the trial and the time is
+ * whole. The function's status counts first, then the context's. */
 static void mlc__trial_run(const mlc__sweeping *w, mlc_trial *t)
 {
     const mlc_sweep *s = w->s;
@@ -78355,6 +78556,7 @@ static void mlc__trial_run(const mlc__sweeping *w, mlc_trial *t)
     t->seconds = mlc__seconds() - began;
 }
 
+/* Takes or gives the lock of next, ended, stop and the writer; nothing without threads. */
 static void mlc__sweep_lock(mlc__sweeping *w, bool lock)
 {
 #ifndef MLC_NO_THREADS
@@ -78365,7 +78567,8 @@ static void mlc__sweep_lock(mlc__sweeping *w, bool lock)
 #endif
 }
 
-/* In a child that a trial forked: the sweep and its lock are the parent's. */
+/* True in a child that a trial has forked: the sweep and its lock are the parent's, and no other
+ * thread exists here. */
 static bool mlc__sweep_gone(const mlc__sweeping *w)
 {
 #ifndef MLC_NO_THREADS
@@ -78376,7 +78579,9 @@ static bool mlc__sweep_gone(const mlc__sweeping *w)
 #endif
 }
 
-/* Claims trials in their order, so that each before the first that fails has begun. */
+/* A worker: claims trials in their order until none is left or the sweep stops, so that each
+ * trial before the first that fails has begun and the first error is the same for any number of
+ * workers. */
 static void *mlc__sweep_work(void *arg)
 {
     mlc__sweeping *w = MLC__CAST(mlc__sweeping *, arg);
@@ -78395,8 +78600,9 @@ static void *mlc__sweep_work(void *arg)
     return NULL;
 }
 
-/* Threads beside the caller's, with as much stack as a program's first has: trials are programs.
- * Where the system refuses one, those there are do its work. */
+/* Runs all trials. Threads have a stack of 8 MiB, as the first thread of a program has, because
+ * a trial is a program of its own. Where the system refuses a thread, those that exist do its
+ * work. In a forked child nothing is joined or destroyed. */
 static void mlc__sweep_all(mlc__sweeping *w)
 {
 #ifndef MLC_NO_THREADS
@@ -78422,6 +78628,8 @@ static void mlc__sweep_all(mlc__sweeping *w)
 
 /* -- over seeds -- */
 
+/* Takes mean and sample standard deviation of result r over the seeds that ended well, in two
+ * passes, and stores NaN without its sign, which differs among machines. */
 static void mlc__sweep_mean(const mlc_sweep *s, mlc_sweep_point *p, int32_t r)
 {
     double sum = 0.0, squares = 0.0;
@@ -78438,6 +78646,8 @@ static void mlc__sweep_mean(const mlc_sweep *s, mlc_sweep_point *p, int32_t r)
     s->deviation[at] = deviation == deviation ? deviation : MLC__NAN;
 }
 
+/* Order of qsort: the least key first, NaN last, and by the place in the grid where keys are
+ * equal, which makes the order independent of the system's qsort. */
 static int mlc__sweep_order(const void *a, const void *b)
 {
     const mlc_sweep_point *x = MLC__CAST(const mlc_sweep_point *, a);
@@ -78447,6 +78657,8 @@ static int mlc__sweep_order(const void *a, const void *b)
     return nans ? nans : apart ? apart : x->index < y->index ? -1 : 1;
 }
 
+/* Counts trials that ended well, takes means, and sorts the points by desc.best; the key is
+ * negated where higher is better. Points move, their trials and values stay. */
 static void mlc__sweep_rank(const mlc_sweep *s, const mlc_sweep_desc *d)
 {
     for (int64_t i = 0; i < s->points; i++) {
@@ -78458,11 +78670,15 @@ static void mlc__sweep_rank(const mlc_sweep *s, const mlc_sweep_desc *d)
     if (s->points) qsort(s->point, (size_t)s->points, sizeof *s->point, mlc__sweep_order);
 }
 
+/* True for an error; a trial that was interrupted or never begun has not failed. */
 static bool mlc__trial_failed(const mlc_trial *t)
 {
     return t->status != MLC_OK && t->status != MLC_INTERRUPTED;
 }
 
+/* Returns the status of a sweep: the error of the first trial that failed, if desc.stop is set
+ * or all have failed; MLC_INTERRUPTED where a trial has stopped it; else MLC_OK, with failures
+ * in the rows. */
 static mlc_status mlc__sweep_status(const mlc__sweeping *w)
 {
     const mlc_sweep *s = w->s;
@@ -78483,6 +78699,8 @@ static mlc_status mlc__sweep_status(const mlc__sweeping *w)
                      (long long)first->index, label, first->message);
 }
 
+/* Runs a sweep. *sweep gets the rows also after an error of a trial, and is the caller's to
+ * free. */
 MLC_IMPL mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_trial_fn fn,
                                   void *user, mlc_sweep **sweep)
 {
@@ -78508,6 +78726,7 @@ MLC_IMPL mlc_status mlc_sweep_run(mlc_ctx *ctx, const mlc_sweep_desc *desc, mlc_
 
 /* -- shown -- */
 
+/* Prints the row of a point: values, seeds that ended well, means and deviations. */
 static void mlc__sweep_row(const mlc_sweep *s, const mlc__table *to, const mlc_sweep_point *p)
 {
     char ok[32];
@@ -78523,6 +78742,7 @@ static void mlc__sweep_row(const mlc_sweep *s, const mlc__table *to, const mlc_s
     mlc__print(to, "\n");
 }
 
+/* Prints the points from the best on, then the trials that failed with their messages. */
 MLC_IMPL mlc_status mlc_sweep_print(mlc_sweep *s, mlc_writer write, void *user)
 {
     if (!s) return mlc__show_none("sweep", write, user);
@@ -78546,6 +78766,7 @@ MLC_IMPL mlc_status mlc_sweep_print(mlc_sweep *s, mlc_writer write, void *user)
     return MLC_OK;
 }
 
+/* Puts the line of a trial in CSV; the message is quoted where it must be. */
 static void mlc__sweep_put(mlc__buffer *b, const mlc_sweep *s, const mlc_trial *t)
 {
     char text[32];
@@ -78568,6 +78789,7 @@ static void mlc__sweep_put(mlc__buffer *b, const mlc_sweep *s, const mlc_trial *
     mlc__put(b, "\r\n", 2);
 }
 
+/* Writes a line for each trial, in the order of the grid, and replaces the file as a whole. */
 MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
 {
     if (!s) return MLC_ERR_ARG;
