@@ -72204,18 +72204,30 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.METRICS.ROWS ----------------------------------- rows of scores on the host
- * What operations of tensors do as well, and there for devices: here in one pass, which few
- * columns, as classes are, gain from. Scores are taken as f64, a block at a time. */
+ * Passes over rows of scores on the host: argmax, top-k, and sums of errors. The same results
+ * come from tensor operations, which devices use; here one pass does it, without the temporary
+ * tensors, and is fast where rows are short, as with few classes.
+ *
+ *    scores [n,c]  --chunks of rows, by threads-->  blocks of at most 512 scores as f64  --> fn
+ *    p, t f32 [n]  --at most 64 chunks----------->  8 lanes of f64 each  --> sum of chunks in order
+ *
+ * No result depends on the number of threads: rows are independent, and the chunks of a sum
+ * depend on n alone. */
 
 #ifndef MLC_NO_TRAINING
 
+/* Scores converted at once, on the worker's stack: 4 KiB. A row that is longer goes through in
+ * pieces. */
 enum { MLC__SCORE_BLOCK = 512 };
 
 typedef struct mlc__score_job mlc__score_job;
-/* Columns from .. from + n of a row, in x. */
+/* Takes in columns [from, from + n) of a row, in x; pieces of a row come in order, the first
+ * with from 0. It updates the result of the row with each piece, so that the last one leaves it
+ * final. */
 typedef void (*mlc__score_fn)(mlc__score_job *j, const double *x, int64_t row, int64_t from,
                               int64_t n);
 
+/* A pass over scores. Each chunk works on a copy, because most and at are of its current row. */
 struct mlc__score_job {
     mlc__score_fn  fn;
     const char    *scores;
@@ -72225,12 +72237,14 @@ struct mlc__score_job {
     const double  *own;                /* score of the label                                   */
     int64_t       *best;               /* out: argmax, or                                      */
     double        *hit;                /* out: 1 where the label is that, or of the k largest  */
-    double         most;               /* of a row until now, and where, or how many           */
+    double         most;               /* of the row so far, and where it is, or a count of it */
     int64_t        at;
 };
 
-/* The first of equals, NaN before all. Without branches that depend on scores: which is largest
- * cannot be predicted. A sum tells that none is NaN. */
+/* Argmax of a row: the first of equal scores, and NaN counts as largest, as torch.argmax has it.
+ * The loop has no branch that depends on scores, as their order cannot be predicted; the sum of
+ * the row tells whether a NaN is in it, and only then it is looked for. (inf - inf also gives
+ * NaN: nothing is found.) */
 static void mlc__score_argmax(mlc__score_job *j, const double *x, int64_t row, int64_t from,
                               int64_t n)
 {
@@ -72253,7 +72267,8 @@ static void mlc__score_argmax(mlc__score_job *j, const double *x, int64_t row, i
     else j->best[row] = at;
 }
 
-/* Counts scores that are not before the label's: see mlc__topk_part. */
+/* Decides whether the label is among the k largest: counts the scores that come after the
+ * label's in the order, itself among them; see mlc__topk_part. label is relative to this piece. */
 static void mlc__score_topk(mlc__score_job *j, const double *x, int64_t row, int64_t from,
                             int64_t n)
 {
@@ -72265,7 +72280,8 @@ static void mlc__score_topk(mlc__score_job *j, const double *x, int64_t row, int
     j->hit[row] = after > j->c - j->k ? 1.0 : 0.0;
 }
 
-/* Rows of a chunk; what is known of a row until now is the chunk's own. */
+/* Converts the rows of a chunk to f64, several short rows at once, and calls fn for each row or
+ * piece. */
 static void mlc__scores_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     double x[MLC__SCORE_BLOCK];
@@ -72285,7 +72301,8 @@ static void mlc__scores_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* p [n,c], row-major. */
+/* Runs fn over p [n,c], row-major; outputs and labels are set in *j before. A chunk has about
+ * 8192 scores. */
 static void mlc__scores_walk(const mlc_tensor *p, mlc__score_job *j, mlc__score_fn fn)
 {
     j->scores = MLC__CAST(const char *, mlc__data(p));
@@ -72298,7 +72315,8 @@ static void mlc__scores_walk(const mlc_tensor *p, mlc__score_job *j, mlc__score_
                   2.0 * (double)j->n * (double)j->c, mlc__scores_chunk, j);
 }
 
-/* i64 [n] of scores [n,c]; with labels, i64 [n], f64 [n]: 1 where that is the label, else 0. */
+/* Returns the argmax i64 [n] of scores [n,c], or, with labels i64 [n], the hits f64 [n]: 1 where
+ * it is the label, else 0. NULL with an error. */
 static mlc_tensor *mlc__scores_argmax(mlc_tensor *p, mlc_tensor *labels)
 {
     mlc__score_job j;
@@ -72314,7 +72332,7 @@ static mlc_tensor *mlc__scores_argmax(mlc_tensor *p, mlc_tensor *labels)
     return out;
 }
 
-/* f64 [n]: 1 where the label, i64 [n], is among the k largest of scores [n,c], else 0. */
+/* Returns f64 [n]: 1 where the label, i64 [n], is among the k largest of scores [n,c], else 0. */
 static mlc_tensor *mlc__scores_topk(mlc_tensor *p, mlc_tensor *labels, int64_t k)
 {
     mlc__score_job j;
@@ -72334,10 +72352,13 @@ static mlc_tensor *mlc__scores_topk(mlc_tensor *p, mlc_tensor *labels, int64_t k
 
 /* -- sums over f32 values: f64, by lanes that do not depend on the compiler or on threads -- */
 
+/* Lanes of a sum, most chunks, and least rows of a chunk. */
 enum { MLC__ERROR_LANES = 8, MLC__ERROR_CHUNKS = 64, MLC__ERROR_ROWS = 8192 };
 
+/* Sum of a function of p[i], t[i] and `from` over n values. */
 typedef double (*mlc__error_fn)(const float *p, const float *t, int64_t n, double from);
 
+/* A sum over p and t in chunks, each with its own partial sum; a local of mlc__error_sum. */
 typedef struct mlc__error_job {
     mlc__error_fn fn;
     const float  *p, *t;
@@ -72345,6 +72366,9 @@ typedef struct mlc__error_job {
     double        from, sum[MLC__ERROR_CHUNKS];
 } mlc__error_job;
 
+/* Defines a sum of f over n values. Lane l takes values l, l + 8, ..; the lanes are added in
+ * order at the end. That fixes the order of additions, so a compiler may use vectors and must
+ * keep the bits. */
 #define MLC__ERROR_SUM(name, first, second, f) \
     static MLC__OPT double mlc__error_##name(const float *p, const float *t, int64_t n, \
                                              double from) \
@@ -72365,11 +72389,13 @@ typedef struct mlc__error_job {
         (void)from; \
         return sum; \
     }
+/* Squared errors; absolute errors; sum of t - from; sum of (t - from)^2. */
 MLC__ERROR_SUM(squares, (double)p[i + l], (double)t[i + l], x * x)
 MLC__ERROR_SUM(sizes, (double)p[i + l], (double)t[i + l], fabs(x))
 MLC__ERROR_SUM(apart, (double)t[i + l], from, x)
 MLC__ERROR_SUM(spread, (double)t[i + l], from, x * x)
 
+/* Sums one chunk. */
 static void mlc__error_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__error_job *j = MLC__CAST(mlc__error_job *, arg);
@@ -72378,7 +72404,8 @@ static void mlc__error_chunk(void *arg, int64_t chunk, int32_t worker)
     j->sum[chunk] = j->fn(j->p + at, j->t + at, mlc__min(j->per_chunk, j->n - at), j->from);
 }
 
-/* fn over p and t, dense f32 [n] on the host. */
+/* Returns the sum of fn over p and t, dense f32 [n] on the host, n > 0. Chunks are a function of
+ * n, and their sums are added in order. */
 static double mlc__error_sum(const mlc_tensor *p, const mlc_tensor *t, mlc__error_fn fn,
                              double from)
 {
@@ -72401,21 +72428,40 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.METRICS ---------------------------------------- batches, sums, values
- * A metric's kind makes a part of each piece of a batch: a small f64 tensor, by operations, so that
- * nothing leaves the device. Parts are folded in the batch and then, in one operation, in the
- * metric, so that a batch that fails leaves no trace. On the host a batch is taken in pieces that
- * stay in the cache. Ties of an accuracy count for the first class, as argmax has it. */
+ * A metric accumulates over batches and gives one number. Its kind, a static row of functions,
+ * is one of two sorts:
+ *
+ *    sums     part(piece of a batch) -> f64 [rows,width] -> fold into the batch's -> m->sums
+ *    scores   keep(batch) -> appended to m->scores, m->positive, m->weights  (IMPL.METRICS.CURVES)
+ *
+ * An update checks the batch (mlc__fed_*), brings it to rows, and takes it in, in one scope
+ * without gradients. Parts are made by tensor operations and folded where they are, so nothing
+ * leaves a device before mlc_metric_value. Parts of a batch are folded among themselves first
+ * and then into the metric by one operation, so that a batch that fails leaves no trace. On the
+ * host a batch is taken in pieces that stay in the cache.
+ *
+ *    mlc_metric_update: mlc__fed_shape -> mlc__fed_rows -> mlc__fed_range
+ *                       -> mlc__metric_sums: mlc__metric_piece.. -> mlc__metric_take
+ *                       -> m->n += rows
+ *
+ * Most kinds are means: rows of a part are the weighted sum and the sum of weights
+ * (mlc__fed_mean). Ties of an accuracy count for the first class, as argmax has it. */
 
 #ifndef MLC_NO_TRAINING
 
 /* -- batches -- */
 
-/* What predictions may be; a target is labels but for VALUES and ALONE. */
+/* Forms of predictions p and targets t, as bits, for a kind takes several. LABELS: both are
+ * integers of one shape. SCORES: p [..,c] of integers t [..]. BINARY: p [..], scores of class 1.
+ * MULTI: p, t [n,c], t 0 or 1 for each class. VALUES: floats of one shape. ALONE: no target. */
 enum { MLC__FED_LABELS = 1, MLC__FED_SCORES = 2, MLC__FED_BINARY = 4, MLC__FED_MULTI = 8,
        MLC__FED_VALUES = 16, MLC__FED_ALONE = 32 };
 
 /* A batch, or a piece of it, as kinds see it: p [n] of LABELS and BINARY, else [n,c]; t i64 [n],
  * but [n,c] of MULTI and VALUES; w f64 [n] or NULL. */
+/* A batch or a piece of it as parts see it, a local of an update. p is [n] of LABELS and BINARY,
+ * else [n,c]; t is i64 [n], of MULTI and VALUES [n,c]; w is f64 [n], or NULL where each row
+ * weighs 1. */
 typedef struct mlc__fed {
     mlc_tensor *p, *t, *w;
     int64_t     n, c;
@@ -72423,13 +72469,15 @@ typedef struct mlc__fed {
     int32_t     form;
 } mlc__fed;
 
-/* Elements in memory that grows; of an object's lifetime. */
+/* A flat array on the metric's device that grows and outlives scopes. t is a tensor over s, so
+ * that operations can work on it. */
 typedef struct mlc__store {
     mlc_tensor  t;
     mlc_storage s;
-    int64_t     room;
+    int64_t     room;                  /* capacity in elements                                 */
 } mlc__store;
 
+/* What one kind of metric does. name and takes are for error texts. */
 typedef struct mlc__metric_kind {
     const char  *name, *takes;         /* in messages                                          */
     int32_t      forms;
@@ -72443,6 +72491,8 @@ typedef struct mlc__metric_kind {
     double      (*value)(mlc_metric *m, const double *sums);
 } mlc__metric_kind;
 
+/* A metric: its kind, options, and what it has accumulated. sums is [rows,width] in use while n
+ * > 0; its memory stays after a reset. */
 struct mlc_metric {
     mlc_ctx                *ctx;
     const mlc__metric_kind *kind;
@@ -72455,6 +72505,8 @@ struct mlc_metric {
     mlc__store              scores, positive, weights;     /* of curves                        */
 };
 
+/* Makes a metric; size is its number of classes, or k, or 1. Classes are bounded, because a
+ * matrix of them must have less than 2^31 elements. */
 static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, int64_t size)
 {
     if (!ctx) return NULL;
@@ -72471,6 +72523,7 @@ static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, 
     return m;
 }
 
+/* Makes an empty metric of the same kind and options. */
 MLC_IMPL mlc_metric *mlc_metric_like(const mlc_metric *m)
 {
     mlc_metric *copy = m ? mlc__metric_make(m->ctx, m->kind, 1) : NULL;
@@ -72482,7 +72535,8 @@ MLC_IMPL mlc_metric *mlc_metric_like(const mlc_metric *m)
     return copy;
 }
 
-/* Room for n elements, of which `used` are there. */
+/* Provides capacity for n elements of dtype, of which the first `used` are kept. It at least
+ * doubles. The old array stays valid until the copy has succeeded. */
 static mlc_status mlc__store_reserve(const mlc_metric *m, mlc__store *s, mlc_dtype dtype,
                                      int64_t used, int64_t n)
 {
@@ -72505,6 +72559,7 @@ static mlc_status mlc__store_reserve(const mlc_metric *m, mlc__store *s, mlc_dty
     return MLC_OK;
 }
 
+/* Frees the metric and its stores. */
 MLC_IMPL void mlc_metric_free(mlc_metric *m)
 {
     if (!m || MLC__GONE(m, "metric_free", "metric")) return;
@@ -72513,6 +72568,7 @@ MLC_IMPL void mlc_metric_free(mlc_metric *m)
     mlc__handle_free(m->ctx, m);
 }
 
+/* Forgets all rows; the stores keep their memory for the next ones. */
 MLC_IMPL void mlc_metric_reset(mlc_metric *m)
 {
     if (!m) return;
@@ -72520,7 +72576,8 @@ MLC_IMPL void mlc_metric_reset(mlc_metric *m)
     m->weighted = false;
 }
 
-/* Which form p and t have together; 0: none. */
+/* Returns the forms that p and t have together, by dtypes and shapes; 0: none. Floats p with
+ * integers t of the same shape are BINARY, and MULTI too where they are tables. */
 static int32_t mlc__fed_form(const mlc_tensor *p, const mlc_tensor *t)
 {
     const bool real = mlc__is_float(p->dtype);
@@ -72534,7 +72591,9 @@ static int32_t mlc__fed_form(const mlc_tensor *p, const mlc_tensor *t)
            ? MLC__FED_SCORES : 0;
 }
 
-/* Of a metric of several classes what is two-dimensional is MULTI, of one class nothing is. */
+/* Chooses the form of a batch among those of the kind, and sets n, c and the limit of labels;
+ * fails with both shapes and those it takes. For kinds of curves a table is MULTI if the metric
+ * has several classes, and BINARY does not exist then; with one class it is the other way round. */
 static mlc_status mlc__fed_shape(const mlc_metric *m, mlc__fed *f)
 {
     const mlc_tensor *p = f->p, *t = f->t;
@@ -72558,6 +72617,7 @@ static mlc_status mlc__fed_shape(const mlc_metric *m, mlc__fed *f)
                      m->kind->takes, classes.s);
 }
 
+/* Brings the weights to f64 [n]. */
 static mlc_status mlc__fed_weights(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
 {
     MLC__REQUIRE(m->ctx, mlc__is_float(w->dtype), DTYPE,
@@ -72570,12 +72630,14 @@ static mlc_status mlc__fed_weights(const mlc_metric *m, mlc__fed *f, mlc_tensor 
     return m->ctx->status;
 }
 
+/* Returns labels as i64, also from other integers and bool; NULL stays NULL. */
 static mlc_tensor *mlc__fed_labels(mlc_tensor *x)
 {
     return x && x->dtype != MLC_I64 ? mlc_cast(x, MLC_I64) : x;
 }
 
-/* Row-major rows of p, t and w. */
+/* Brings p and t to rows, labels to i64 and weights to f64 [n]. Only tensors that are not dense are
+ * copied. */
 static mlc_status mlc__fed_rows(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
 {
     const mlc_dims line = mlc_dims1(f->n), table = mlc_dims2(f->n, f->c);
@@ -72589,7 +72651,9 @@ static mlc_status mlc__fed_rows(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
     return m->ctx->status;
 }
 
-/* Labels are in [0, limit): said at once on the host, later by a device. */
+/* Checks that labels are in [0, limit). On the host the error names the row. On a device reading
+ * would wait: a gather by the labels from `limit` zeros is queued, whose check of indices
+ * reports later. */
 static mlc_status mlc__fed_range(const mlc_metric *m, const mlc_tensor *x, int64_t limit,
                                  const char *what)
 {
@@ -72608,6 +72672,8 @@ static mlc_status mlc__fed_range(const mlc_metric *m, const mlc_tensor *x, int64
                        : ctx->status;
 }
 
+/* Checks an update's arguments and makes the batch. An empty one (n 0) is good and is not looked
+ * into. */
 static mlc_status mlc__fed_make(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
 {
     mlc_tensor *const in[3] = { f->p, f->t ? f->t : f->p, w ? w : f->p };
@@ -72626,14 +72692,14 @@ static mlc_status mlc__fed_make(const mlc_metric *m, mlc__fed *f, mlc_tensor *w)
 
 /* -- parts -- */
 
-/* [1,width]: x [n,width], by the weights, summed. */
+/* Returns [1,width]: the sum over rows of x [n,width] times the weights. */
 static mlc_tensor *mlc__fed_sum(const mlc__fed *f, mlc_tensor *x)
 {
     if (f->w) x = mlc_mul(x, mlc_unsqueeze(f->w, 1));
     return mlc_sum(x, mlc_dims1(0), true);
 }
 
-/* [1,width] times the sum of weights. */
+/* Returns the sum of weights as [1,width], or n in each column without weights. */
 static mlc_tensor *mlc__fed_total(const mlc_metric *m, const mlc__fed *f)
 {
     if (!f->w) return mlc_full(m->ctx, MLC_F64, mlc_dims2(1, m->width), (double)f->n);
@@ -72641,7 +72707,8 @@ static mlc_tensor *mlc__fed_total(const mlc_metric *m, const mlc__fed *f)
                       mlc_dims2(1, m->width));
 }
 
-/* Rows of a part: sums of x, f64 [n] or [n,width], and of the weights. */
+/* Returns the part of a mean, [2,width]: sums of x, f64 [n] or [n,width], over sums of weights.
+ * x NULL: NULL, for the error is in the context. */
 static mlc_tensor *mlc__fed_mean(const mlc_metric *m, const mlc__fed *f, mlc_tensor *x)
 {
     if (x && x->ndim == 1) x = mlc_unsqueeze(x, 1);
@@ -72649,17 +72716,19 @@ static mlc_tensor *mlc__fed_mean(const mlc_metric *m, const mlc__fed *f, mlc_ten
     return mlc_concat(rows, 2, 0);
 }
 
+/* Returns x as f64, in which parts are summed. */
 static mlc_tensor *mlc__fed_wide(mlc_tensor *x)
 {
     return x && x->dtype != MLC_F64 ? mlc_cast(x, MLC_F64) : x;
 }
 
+/* Adds a part to `into`, both f64 [rows,width]: the fold of sums. */
 static mlc_status mlc__fold_sums(mlc_tensor *into, mlc_tensor *part)
 {
     return mlc_add_(into, part) ? MLC_OK : into->ctx->status;
 }
 
-/* The value of most kinds: sums over sums of weights, in the mean over columns. */
+/* The value of a mean: sum over sum of weights, averaged over the columns. */
 static double mlc__value_mean(mlc_metric *m, const double *sums)
 {
     double total = 0.0;
@@ -72669,7 +72738,8 @@ static double mlc__value_mean(mlc_metric *m, const double *sums)
 
 /* -- calls of all kinds -- */
 
-/* Values that mlc__error_sum takes. */
+/* True where a batch is dense f32 values [n] on the host without weights, which mlc__error_sum
+ * takes without tensors. */
 static bool mlc__fed_lean(const mlc_metric *m, const mlc__fed *f)
 {
     return m->ctx->on_host && (f->form & MLC__FED_VALUES) && f->c == 1 && !f->w &&
@@ -72677,12 +72747,15 @@ static bool mlc__fed_lean(const mlc_metric *m, const mlc__fed *f)
            mlc_is_contiguous(f->t);
 }
 
-/* Rows of a piece: about 256 KB of f64 a column of work on the host. */
+/* Returns the rows of a piece: 32768 elements on the host, 256 KiB as f64, so that the temporary
+ * tensors of a part stay in the cache. A device and mlc__error_sum take a batch whole. */
 static int64_t mlc__fed_piece(const mlc_metric *m, const mlc__fed *f)
 {
     return m->ctx->on_host && !mlc__fed_lean(m, f) ? mlc__max(1, 32768 / f->c) : f->n;
 }
 
+/* Folds the part of rows [from, to) into sums, in a scope that frees the part's temporary
+ * tensors. */
 static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int64_t from,
                                     int64_t to, mlc_tensor *sums)
 {
@@ -72699,14 +72772,16 @@ static mlc_status mlc__metric_piece(const mlc_metric *m, const mlc__fed *f, int6
     return mlc__scope_done(m->ctx, st);
 }
 
-/* Rows of parts. Kinds by classes have one for each class and a last one: how often each class was
- * a target or a prediction in batches with weights, which may be 0. */
+/* Returns the rows of a part. Kinds by classes have a row for each class and a last one: how
+ * often each class was a target or a prediction in batches with weights, where a sum of weights
+ * may be 0. */
 static int64_t mlc__metric_rows(const mlc_metric *m)
 {
     return m->kind->rows ? m->kind->rows : m->classes + 1;
 }
 
-/* Into the metric: folded, or copied where there was nothing. */
+/* Takes the sums of a batch, [rows,width], into the metric: folded, or copied where it has no
+ * rows yet, as the fold of R2 needs no neutral element then. */
 static mlc_status mlc__metric_take(mlc_metric *m, mlc_tensor *sums)
 {
     const int64_t n = mlc__numel(sums);
@@ -72716,6 +72791,8 @@ static mlc_status mlc__metric_take(mlc_metric *m, mlc_tensor *sums)
     return m->n ? m->kind->fold(into, sums) : mlc_copy_into(into, sums);
 }
 
+/* Takes in a batch of a kind with sums. width is the number of columns of values, of classes, or
+ * 1; all batches until a reset have the same. */
 static mlc_status mlc__metric_sums(mlc_metric *m, const mlc__fed *f)
 {
     const int64_t width = f->form & (MLC__FED_VALUES | MLC__FED_ALONE) ? f->c :
@@ -72732,6 +72809,8 @@ static mlc_status mlc__metric_sums(mlc_metric *m, const mlc__fed *f)
     return sums ? mlc__metric_take(m, sums) : m->ctx->status;
 }
 
+/* Takes in a batch. In a dry run (IMPL.MEMORY_PLAN) it does nothing, as no values exist. m->n
+ * and m->weighted change last, only where all has gone well. */
 MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, mlc_tensor *targets,
                                       mlc_tensor *weights)
 {
@@ -72756,12 +72835,14 @@ MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, ml
     return MLC_OK;
 }
 
+/* Returns the elements of m->sums in use. */
 static int64_t mlc__metric_size(const mlc_metric *m)
 {
     return mlc__metric_rows(m) * m->width;
 }
 
-/* What a metric has counted, on the host; the caller frees it. */
+/* Returns a copy of the sums in the heap of the host, which the caller frees; NULL with an
+ * error. It waits for a device. */
 static double *mlc__metric_read(mlc_metric *m)
 {
     mlc_ctx *ctx = m->ctx;
@@ -72775,6 +72856,8 @@ failed:
     return NULL;
 }
 
+/* Returns the metric's value; NaN without rows or with an error. The metric goes on
+ * accumulating. */
 MLC_IMPL double mlc_metric_value(mlc_metric *m)
 {
     if (!m || m->ctx->status != MLC_OK || !m->n) return MLC__NAN;
@@ -72785,6 +72868,7 @@ MLC_IMPL double mlc_metric_value(mlc_metric *m)
     return value;
 }
 
+/* Folds the sums of `from` into `into`, over the host, for the two may be of different contexts. */
 static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
 {
     const int64_t rows = mlc__metric_rows(from);
@@ -72802,6 +72886,8 @@ static mlc_status mlc__metric_join_sums(mlc_metric *into, mlc_metric *from)
     return done;
 }
 
+/* Adds the rows of `from`, a metric with the same kind and options, as those of another thread
+ * or process; `from` stays as it is. */
 MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
 {
     if (!into || !from)
@@ -72826,12 +72912,14 @@ MLC_IMPL mlc_status mlc_metric_merge(mlc_metric *into, mlc_metric *from)
 
 /* -- means -- */
 
+/* Returns the predicted class of each row, i64 [n]: p itself, or the argmax of scores. */
 static mlc_tensor *mlc__fed_predicted(const mlc__fed *f)
 {
     if (!(f->form & MLC__FED_SCORES)) return f->p;
     return f->t->ctx->on_host ? mlc__scores_argmax(f->p, NULL) : mlc_argmax(f->p, 1, false);
 }
 
+/* Part of an accuracy: hits, 1 or 0 for each row. */
 static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
 {
     if (m->ctx->on_host && (f->form & MLC__FED_SCORES))
@@ -72841,6 +72929,9 @@ static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
 
 /* The label is among the k largest where at least c - k + 1 scores, itself one of them, are not
  * before it; NaN is before all, also before itself. */
+/* Part of top-k accuracy. The order is by score, equal ones by index, NaN before all. The label
+ * is among the k largest where at least c - k + 1 scores do not come before it; itself is one of
+ * them, unless its own score is NaN. */
 static mlc_tensor *mlc__topk_part(const mlc_metric *m, const mlc__fed *f)
 {
     if (m->ctx->on_host) return mlc__fed_mean(m, f, mlc__scores_topk(f->p, f->t, m->k));
@@ -72852,6 +72943,8 @@ static mlc_tensor *mlc__topk_part(const mlc_metric *m, const mlc__fed *f)
     return mlc__fed_mean(m, f, mlc_cast(mlc_ge_scalar(count, (double)(f->c - m->k + 1)), MLC_F64));
 }
 
+/* Part of the log loss, -log of the probability of the target's class. Probabilities are clamped
+ * to [eps, 1 - eps] of their dtype, as scikit-learn does. */
 static mlc_tensor *mlc__log_loss_part(const mlc_metric *m, const mlc__fed *f)
 {
     mlc_tensor *p = f->p;
@@ -72865,6 +72958,7 @@ static mlc_tensor *mlc__log_loss_part(const mlc_metric *m, const mlc__fed *f)
     return mlc__fed_mean(m, f, mlc_neg(mlc_log(p)));
 }
 
+/* Part of a perplexity: cross entropies of the rows; the value is exp of their mean. */
 static mlc_tensor *mlc__perplexity_part(const mlc_metric *m, const mlc__fed *f)
 {
     mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
@@ -72872,16 +72966,20 @@ static mlc_tensor *mlc__perplexity_part(const mlc_metric *m, const mlc__fed *f)
     return mlc__fed_mean(m, f, mlc__fed_wide(mlc_cross_entropy_ex(f->p, f->t, &d)));
 }
 
+/* Part of a mean of values. */
 static mlc_tensor *mlc__mean_part(const mlc_metric *m, const mlc__fed *f)
 {
     return mlc__fed_mean(m, f, mlc__fed_wide(f->p));
 }
 
+/* Returns p - t in f64. */
 static mlc_tensor *mlc__fed_error(const mlc__fed *f)
 {
     return mlc_sub(mlc__fed_wide(f->p), mlc__fed_wide(f->t));
 }
 
+/* Part of a mean of errors: by fn in one pass where the batch allows it, else by the operation
+ * `of`. */
 static mlc_tensor *mlc__error_part(const mlc_metric *m, const mlc__fed *f, mlc__error_fn fn,
                                    mlc_tensor *(*of)(mlc_tensor *))
 {
@@ -72900,6 +72998,8 @@ static mlc_tensor *mlc__mae_part(const mlc_metric *m, const mlc__fed *f)
     return mlc__error_part(m, f, mlc__error_sizes, mlc_abs);
 }
 
+/* Root of the mean squared error of each column, averaged; scikit-learn averages after the root,
+ * too. */
 static double mlc__rmse_value(mlc_metric *m, const double *sums)
 {
     double total = 0.0;
@@ -72912,6 +73012,7 @@ static double mlc__perplexity_value(mlc_metric *m, const double *sums)
     return exp(mlc__value_mean(m, sums));
 }
 
+/* Words of error texts, and a row of a kind whose value is made of weighted sums. */
 #define MLC__LABELLED "labels [..] or scores [..,c] of targets [..], integers"
 #define MLC__MEAN_KIND(name, takes, forms, part, value) \
     { name, takes, forms, false, 2, part, mlc__fold_sums, NULL, mlc__metric_join_sums, value }
@@ -72946,7 +73047,8 @@ MLC_IMPL mlc_metric *mlc_metric_accuracy(mlc_ctx *ctx)
     return mlc__metric_make(ctx, &mlc__metric_accuracy_kind, 1);
 }
 
-/* A metric of one batch. It is given predictions: a label that is no class counts as missed. */
+/* Accuracy of one batch, by a metric that lives during the call. The metric gets predictions,
+ * not scores, so that a label which is no class counts as missed and is no error. */
 MLC_IMPL double mlc_accuracy(mlc_tensor *scores, mlc_tensor *labels)
 {
     if (!scores || !labels) {
@@ -73013,6 +73115,8 @@ MLC_IMPL mlc_metric *mlc_metric_mean(mlc_ctx *ctx)
 
 /* -- R2: rows of a part are weights, means of targets, squares around them, squared errors -- */
 
+/* Part of R2 of dense f32 values: two passes, the mean and the squares around it. Targets are
+ * taken relative to the first one in the first pass. */
 static mlc_tensor *mlc__r2_lean_part(const mlc_metric *m, const mlc__fed *f)
 {
     const double n = (double)f->n, first = (double)*MLC__CAST(const float *, mlc__data(f->t));
@@ -73022,6 +73126,8 @@ static mlc_tensor *mlc__r2_lean_part(const mlc_metric *m, const mlc__fed *f)
     return mlc_from(m->ctx, MLC_F64, mlc_dims2(4, 1), part);
 }
 
+/* Part of R2, [4,width]: weights, means of the targets, squares around the means, squared
+ * errors. */
 static mlc_tensor *mlc__r2_part(const mlc_metric *m, const mlc__fed *f)
 {
     if (mlc__fed_lean(m, f)) return mlc__r2_lean_part(m, f);
@@ -73035,7 +73141,9 @@ static mlc_tensor *mlc__r2_part(const mlc_metric *m, const mlc__fed *f)
     return mlc_concat(rows, 4, 0);
 }
 
-/* Chan, Golub, LeVeque: Algorithms for computing the sample variance (1983), 2.1. */
+/* Joins two parts of R2. Means and squares are joined by the formula of Chan, Golub and LeVeque
+ * (Algorithms for computing the sample variance, 1983, 2.1), which has no cancellation. A total
+ * weight of 0 is clamped, so that 0 / 0 does not arise. */
 static mlc_status mlc__r2_fold(mlc_tensor *into, mlc_tensor *part)
 {
     mlc_tensor *a[4], *b[4];
@@ -73052,6 +73160,8 @@ static mlc_status mlc__r2_fold(mlc_tensor *into, mlc_tensor *part)
     return all ? mlc_copy_into(into, all) : into->ctx->status;
 }
 
+/* 1 - errors / squares, averaged over columns; of a constant target 1 or 0, as in scikit-learn;
+ * NaN below two rows. */
 static double mlc__r2_value(mlc_metric *m, const double *sums)
 {
     const double *squares = sums + 2 * m->width, *errors = sums + 3 * m->width;
@@ -73075,12 +73185,23 @@ MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
 #endif
 
 /* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
- * Row t, column p: the weight of targets t that were predicted to be p. Some kinds have a matrix
- * each, so that each can be updated and merged alone. The last row counts rows of weighted batches
- * that have the class: as in scikit-learn, a class is there whatever its rows weigh. */
+ * A confusion matrix holds in row t, column p, the weight of the rows of target t that were
+ * predicted to be p; accuracy, balanced accuracy, precision, recall and F are read from it:
+ *
+ *              predicted 0 .. c-1         hits      counts[a,a]
+ *    target 0  [ counts            ]      targets   sum of row a
+ *    ..        [   [classes,       ]      predicted sum of column a
+ *    target c-1[    classes]       ]      precision hits / predicted,  recall hits / targets
+ *    seen      [ rows of a class   ]      F         (1 + b^2) hits / (b^2 targets + predicted)
+ *
+ * The last row counts, in batches with weights only, the rows that have a class as target or
+ * prediction: as in scikit-learn, a class is present whatever its rows weigh. Each metric keeps
+ * a matrix of its own, so that each can be updated and merged alone. 0 / 0 is 0. */
 
 #ifndef MLC_NO_TRAINING
 
+/* Part of a matrix, [c + 1, c]: weights or ones are added at cell t c + p, and with weights ones
+ * to the last row at t and at p. */
 static mlc_tensor *mlc__confusion_part(const mlc_metric *m, const mlc__fed *f)
 {
     const int64_t c = m->classes;
@@ -73097,9 +73218,11 @@ static mlc_tensor *mlc__confusion_part(const mlc_metric *m, const mlc__fed *f)
     return mlc_reshape(counts, mlc_dims2(c + 1, c));
 }
 
-/* True positives, weights of a class as target and as prediction, and whether a row has it. */
+/* Sums of one class of a matrix: weight of its hits, of it as target and as prediction. seen:
+ * some row has the class. */
 typedef struct mlc__class_sums { double hits, targets, predicted; bool seen; } mlc__class_sums;
 
+/* Returns the sums of class `at` of counts [classes + 1, classes]. */
 static mlc__class_sums mlc__class_sums_of(const double *counts, int64_t classes, int64_t at)
 {
     mlc__class_sums s = { counts[at * classes + at], 0.0, 0.0, false };
@@ -73111,9 +73234,10 @@ static mlc__class_sums mlc__class_sums_of(const double *counts, int64_t classes,
     return s;
 }
 
+/* a / b, but 0 where b is 0. */
 static double mlc__ratio(double a, double b) { return b != 0.0 ? a / b : 0.0; }
 
-/* beta 0: precision, infinite: recall. */
+/* F of a class; beta 0 is precision, infinite recall, so that one function serves the three. */
 static double mlc__class_f(const mlc__class_sums *s, double beta)
 {
     const double b = beta * beta;
@@ -73122,6 +73246,8 @@ static double mlc__class_f(const mlc__class_sums *s, double beta)
     return mlc__ratio((1.0 + b) * s->hits, b * s->targets + s->predicted);
 }
 
+/* F over the classes. MACRO: mean over classes that are present; WEIGHTED: by the weight of
+ * targets; MICRO: of the sums over all classes; BINARY: of class 1. NaN without any weight. */
 static double mlc__counts_f(const double *counts, int64_t classes, double beta,
                             mlc_averaging averaging)
 {
@@ -73144,11 +73270,13 @@ static double mlc__counts_f(const double *counts, int64_t classes, double beta,
     return all.targets != 0.0 ? total / share : MLC__NAN;
 }
 
+/* Value of precision, recall and F, by the metric's beta and averaging. */
 static double mlc__f_value(mlc_metric *m, const double *counts)
 {
     return mlc__counts_f(counts, m->classes, m->beta, m->averaging);
 }
 
+/* The value of a plain matrix is the accuracy: hits over all. */
 static double mlc__confusion_value(mlc_metric *m, const double *counts)
 {
     double hits = 0.0, all = 0.0;
@@ -73160,6 +73288,7 @@ static double mlc__confusion_value(mlc_metric *m, const double *counts)
     return hits / all;
 }
 
+/* Mean recall of the classes that have targets. */
 static double mlc__balanced_value(mlc_metric *m, const double *counts)
 {
     double total = 0.0, n = 0.0;
@@ -73171,6 +73300,7 @@ static double mlc__balanced_value(mlc_metric *m, const double *counts)
     return total / n;
 }
 
+/* A row of a kind by classes; only the value differs. */
 #define MLC__CLASS_KIND(name, value) \
     { name, MLC__LABELLED, MLC__FED_LABELS | MLC__FED_SCORES, true, 0, mlc__confusion_part, \
       mlc__fold_sums, NULL, mlc__metric_join_sums, value }
@@ -73194,6 +73324,7 @@ MLC_IMPL mlc_metric *mlc_metric_balanced_accuracy(mlc_ctx *ctx, int64_t classes)
     return mlc__metric_make(ctx, &mlc__metric_balanced_kind, classes);
 }
 
+/* Makes precision, recall or F with its averaging; BINARY requires 2 classes. */
 static mlc_metric *mlc__metric_f_make(mlc_ctx *ctx, const mlc__metric_kind *kind, int64_t classes,
                                       double beta, mlc_averaging averaging)
 {
@@ -73232,7 +73363,8 @@ MLC_IMPL mlc_metric *mlc_metric_f(mlc_ctx *ctx, int64_t classes, double beta,
 
 /* -- the matrix and the classes -- */
 
-/* Counts of a metric with classes, zeros of one without rows; the caller frees them. */
+/* Returns the counts of a metric with classes, [classes + 1, classes], zeros without rows; the
+ * caller frees them. NULL with an error for other kinds. */
 static double *mlc__metric_counts(mlc_metric *m, const char *what)
 {
     mlc_ctx *ctx = m->ctx;
@@ -73245,6 +73377,7 @@ static double *mlc__metric_counts(mlc_metric *m, const char *what)
                      what);
 }
 
+/* Copies the matrix without its last row to the caller's classes^2 doubles. */
 MLC_IMPL mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n)
 {
     if (!m) return MLC_ERR_ARG;
@@ -73259,6 +73392,7 @@ MLC_IMPL mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n)
     return MLC_OK;
 }
 
+/* Returns precision, recall, F1 and weight of a class. */
 static mlc_class_score mlc__class_score(const double *counts, int64_t classes, int64_t at)
 {
     const mlc__class_sums s = mlc__class_sums_of(counts, classes, at);
@@ -73267,6 +73401,7 @@ static mlc_class_score mlc__class_score(const double *counts, int64_t classes, i
     return out;
 }
 
+/* Gives the scores of all classes to the caller's array of n == classes. */
 MLC_IMPL mlc_status mlc_metric_classes(mlc_metric *m, mlc_class_score *out, int64_t n)
 {
     if (!m) return MLC_ERR_ARG;
@@ -73282,7 +73417,8 @@ MLC_IMPL mlc_status mlc_metric_classes(mlc_metric *m, mlc_class_score *out, int6
 
 /* -- the report -- */
 
-/* As "%.*f" has it where a point is a point. */
+/* Returns x with so many digits after the point, or with an exponent from 1e15 on. A locale may
+ * have another decimal sign, of several bytes: it becomes one point. */
 static mlc__text mlc__fixed(double x, int digits)
 {
     mlc__text t;
@@ -73297,8 +73433,8 @@ static mlc__text mlc__fixed(double x, int digits)
     return t;
 }
 
-/* As Python prints a count, 3, or a sum of weights, 3.0: with the fewest digits that tell it, at
- * most 15, so that the order of a sum does not show. */
+/* Returns the support of a class as Python prints it: a count, 3, or a sum of weights, 3.0.
+ * Digits are the fewest that give x back, at most 15, so that the order of a sum does not show. */
 static mlc__text mlc__support(double x, bool weighted)
 {
     char local[40];
@@ -73311,13 +73447,15 @@ static mlc__text mlc__support(double x, bool weighted)
     return mlc__real_of(x, digits);
 }
 
+/* A report in progress: writer, width of the column of names, digits after the point. weighted:
+ * supports are sums of weights and printed with a point. */
 typedef struct mlc__class_table {
     mlc__table  to;
     int         width, digits;
     bool        weighted;
 } mlc__class_table;
 
-/* Characters of UTF-8. */
+/* Returns the number of characters of UTF-8, by which columns are aligned. */
 static int mlc__characters(const char *s)
 {
     int n = 0;
@@ -73325,6 +73463,7 @@ static int mlc__characters(const char *s)
     return n;
 }
 
+/* Returns the name of class c, its number where names is NULL. */
 static mlc__text mlc__class_name(const char *const *names, int64_t c)
 {
     mlc__text t;
@@ -73334,7 +73473,8 @@ static mlc__text mlc__class_name(const char *const *names, int64_t c)
     return t;
 }
 
-/* A row; precision NaN: it has none and no recall. */
+/* Prints a row; v: precision, recall, F1. Precision NaN leaves the first two cells empty, as the
+ * row "accuracy" has only one number. */
 static void mlc__class_row(const mlc__class_table *t, const char *name, const double *v,
                            double support)
 {
@@ -73345,6 +73485,7 @@ static void mlc__class_row(const mlc__class_table *t, const char *name, const do
                mlc__fixed(v[2], t->digits).s, mlc__support(support, t->weighted).s);
 }
 
+/* Checks that each name is UTF-8 and fits mlc__text. */
 static mlc_status mlc__class_names(const mlc_metric *m, const char *what, const char *const *names)
 {
     for (int64_t c = 0; names && c < m->classes; c++)
@@ -73354,6 +73495,8 @@ static mlc_status mlc__class_names(const mlc_metric *m, const char *what, const 
     return MLC_OK;
 }
 
+/* Prints the report in scikit-learn's layout: classes that are present, then accuracy (which is
+ * the micro F1) and the macro and weighted means. */
 static void mlc__class_report(const mlc_metric *m, const double *counts, const char *const *names,
                               mlc__class_table *t)
 {
@@ -73381,6 +73524,8 @@ static void mlc__class_report(const mlc_metric *m, const double *counts, const c
     mlc__class_row(t, "weighted avg", weighted, all);
 }
 
+/* Prints precision, recall and F1 of each class; an error where nothing was counted. Checks come
+ * before the first write. */
 MLC_IMPL mlc_status mlc_classification_report(mlc_metric *m, const char *const *names,
                                               int32_t digits, mlc_writer write, void *user)
 {
@@ -73409,20 +73554,30 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.METRICS.CURVES --------------------------------- ROC, precision and recall, by thresholds
- * All scores are kept, with one byte that says whether a row has the class. To read sorts keys of a
- * class, 8 bits a pass, and goes once over thresholds, from the highest down; equal scores are one
- * threshold, rows of weight 0 none, as in scikit-learn. Sums are f64. */
+ * Metrics of curves keep all scores, [n,classes] row-major, and a byte for each that says
+ * whether the row has the class; half precision is kept as f32. To read one sorts the rows of a
+ * class by score and goes over the thresholds once, from the highest down (mlc__sweep):
+ *
+ *    mlc__sweep_open    memory of keys; copies from a device
+ *    mlc__sweep_class   key and row of each row with a weight; radix sort, 8 bits a pass
+ *    mlc__sweep_next    adds all rows of the next threshold to fp, tp  -> area, or a point
+ *    mlc__sweep_close
+ *
+ * Equal scores are one threshold, and rows of weight 0 are none, as in scikit-learn. Sums are
+ * f64 in the order of rows, so values have scikit-learn's bits. */
 
 #ifndef MLC_NO_TRAINING
 
+/* A pass over the thresholds of one class after another, a local of the function that reads;
+ * owns `memory`. */
 typedef struct mlc__sweep {
     const mlc_metric *m;
     const char       *what;
     const void       *scores;          /* on the host                                          */
     const uint8_t    *positive;
     const double     *weights;         /* NULL: 1 each                                         */
-    /* Keys are smaller for larger scores; a row is its number twice, and 1 if it has the class. One
-     * of f32 is the lower half of the key. */
+    /* Keys are smaller for larger scores. A row is stored as 2 i + 1 if it has the class, else 2 i;
+     * with narrow keys it is the lower half of the key, and the arrays of rows are NULL. */
     bool              wide;
     uint64_t         *key, *row, *spare_key, *spare_row;
     void             *memory;          /* of keys, rows and, of a device, copies               */
@@ -73432,8 +73587,8 @@ typedef struct mlc__sweep {
     double            threshold;
 } mlc__sweep;
 
-/* Rows of the stores, appended; nothing counts before the caller adds to m->n. */
-/* Rows [from, to) of a store become x, which may have failed. */
+/* Writes x to elements [from, to) of a store; a single element is broadcast. x NULL: its call
+ * has failed, and the context's error is returned. */
 static mlc_status mlc__store_put(mlc_ctx *ctx, mlc_tensor *store, int64_t from, int64_t to,
                                  mlc_tensor *x)
 {
@@ -73441,6 +73596,9 @@ static mlc_status mlc__store_put(mlc_ctx *ctx, mlc_tensor *store, int64_t from, 
     return rows ? mlc_copy_into(rows, x) : ctx->status;
 }
 
+/* Appends n rows: p and positive [n,classes] and weights w [n], or NULL. Stores of weights exist
+ * only if a batch has had weights; rows before it, and batches without, then get ones. The rows
+ * do not count before the caller adds n to m->n, so a failure leaves the metric as it was. */
 static mlc_status mlc__curve_append(mlc_metric *m, mlc_tensor *p, mlc_tensor *positive,
                                     mlc_tensor *w, int64_t n)
 {
@@ -73465,6 +73623,8 @@ static mlc_status mlc__curve_append(mlc_metric *m, mlc_tensor *p, mlc_tensor *po
     return mlc__store_put(ctx, &m->positive.t, had, have, mlc_reshape(positive, line));
 }
 
+/* Keeps a batch: scores as f32 or f64, and which classes a row has, from 0 or 1 targets or
+ * labels. */
 static mlc_status mlc__curve_keep(mlc_metric *m, const mlc__fed *f)
 {
     mlc_tensor *p = f->p, *positive;
@@ -73478,7 +73638,8 @@ static mlc_status mlc__curve_keep(mlc_metric *m, const mlc__fed *f)
 
 /* -- in order -- */
 
-/* Larger numbers have larger keys; -0 is 0. */
+/* Maps x to bits whose order as unsigned numbers is that of x, NaN aside: negative numbers have
+ * all bits inverted, others the sign bit set. Adding 0.0 makes -0 equal to 0. */
 static uint64_t mlc__rank_key(double x)
 {
     uint64_t bits;
@@ -73487,6 +73648,7 @@ static uint64_t mlc__rank_key(double x)
     return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
 }
 
+/* The same for f32, in the lower 32 bits. */
 static uint64_t mlc__rank_key_f32(float x)
 {
     uint32_t bits;
@@ -73495,6 +73657,8 @@ static uint64_t mlc__rank_key_f32(float x)
     return bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
 }
 
+/* Returns the score of an inverted key, as mlc__sweep_class makes it; wide: an f64 key, else f32
+ * in the upper half. */
 static double mlc__rank_score(uint64_t key, bool wide)
 {
     uint64_t bits = ~key;
@@ -73508,7 +73672,9 @@ static double mlc__rank_score(uint64_t key, bool wide)
     return wide ? x : (double)y;
 }
 
-/* Least significant digits first; what a digit has one value of takes no pass. */
+/* Sorts keys, and rows where they are apart, by radix sort from the lowest digit, which is
+ * stable. A digit that all keys share takes no pass; a narrow key's lower half is the row,
+ * already in order. */
 static void mlc__sweep_sort(mlc__sweep *s)
 {
     for (int shift = s->wide ? 0 : 32; shift < 64; shift += 8) {
@@ -73534,8 +73700,9 @@ static void mlc__sweep_sort(mlc__sweep *s)
     }
 }
 
-/* Keys of a class, in order; equal ones in that of rows, so that sums of weights have
- * scikit-learn's bits. */
+/* Fills keys and rows of a class, sorts them by falling scores, equal ones by row, and sums the
+ * weights of rows without and with the class. Stands before the first threshold, at infinity. A
+ * NaN is an error. */
 static mlc_status mlc__sweep_class(mlc__sweep *s, int64_t cls)
 {
     const mlc_metric *m = s->m;
@@ -73561,7 +73728,7 @@ static mlc_status mlc__sweep_class(mlc__sweep *s, int64_t cls)
     return MLC_OK;
 }
 
-/* The next lower threshold; false: there is none. */
+/* Moves on to the next lower threshold and adds its rows to fp and tp; false: none is left. */
 static bool mlc__sweep_next(mlc__sweep *s)
 {
     if (s->at >= s->n) return false;
@@ -73578,7 +73745,8 @@ static bool mlc__sweep_next(mlc__sweep *s)
     return true;
 }
 
-/* Scores of a metric on the host: where they are, or copies in `to`. */
+/* Gives the stores on the host: themselves, or on a device copies in `to`, weights first, for
+ * their alignment. */
 static mlc_status mlc__sweep_read(mlc__sweep *s, char *to)
 {
     const mlc_metric *m = s->m;
@@ -73597,12 +73765,15 @@ static mlc_status mlc__sweep_read(mlc__sweep *s, char *to)
     return MLC_OK;
 }
 
+/* Frees the pass's memory. */
 static void mlc__sweep_close(mlc__sweep *s)
 {
     mlc__heap_free(s->m->ctx, s->memory);
 }
 
-/* On a device, errors of kernels that ran until now come first. */
+/* Begins a pass over m, with n > 0: one block for keys, rows and copies. Narrow keys hold an f32
+ * score and the row in 64 bits, which needs n <= 2^31 - 1. On a device it waits first, so that
+ * errors of kernels queued before are reported here. */
 static mlc_status mlc__sweep_open(const mlc_metric *m, const char *what, mlc__sweep *s)
 {
     mlc_ctx *ctx = m->ctx;
@@ -73628,6 +73799,7 @@ static mlc_status mlc__sweep_open(const mlc_metric *m, const char *what, mlc__sw
 
 /* -- areas -- */
 
+/* Area under the ROC curve by trapezoids; NaN where rows without or with the class are missing. */
 static double mlc__sweep_auc(mlc__sweep *s)
 {
     double area = 0.0, fp = 0.0, tp = 0.0;
@@ -73639,12 +73811,15 @@ static double mlc__sweep_auc(mlc__sweep *s)
     return area / (2.0 * s->all[0] * s->all[1]);
 }
 
+/* Precision at the threshold; 0 / 0 is 0. */
 static double mlc__sweep_precision(const mlc__sweep *s)
 {
     const double all = s->tp + s->fp;
     return all != 0.0 ? s->tp / all : 0.0;
 }
 
+/* Sum of precisions, each by the step in recall; 0 where no row has the class, as in
+ * scikit-learn. */
 static double mlc__sweep_average_precision(mlc__sweep *s)
 {
     double area = 0.0, tp = 0.0;
@@ -73656,6 +73831,7 @@ static double mlc__sweep_average_precision(mlc__sweep *s)
     return area / s->all[1];
 }
 
+/* Returns the mean of an area over all classes; NaN with an error. */
 static double mlc__curve_mean(mlc_metric *m, double (*area)(mlc__sweep *s))
 {
     mlc__sweep s;
@@ -73667,18 +73843,21 @@ static double mlc__curve_mean(mlc_metric *m, double (*area)(mlc__sweep *s))
     return total / (double)m->classes;
 }
 
+/* Value of mlc_metric_auc. */
 static double mlc__auc_value(mlc_metric *m, const double *sums)
 {
     (void)sums;
     return mlc__curve_mean(m, mlc__sweep_auc);
 }
 
+/* Value of mlc_metric_average_precision. */
 static double mlc__average_precision_value(mlc_metric *m, const double *sums)
 {
     (void)sums;
     return mlc__curve_mean(m, mlc__sweep_average_precision);
 }
 
+/* Appends the rows of s, on the host, to `into`, which may be of another context. */
 static mlc_status mlc__curve_join_into(mlc_metric *into, const mlc__sweep *s)
 {
     mlc_ctx *ctx = into->ctx;
@@ -73690,6 +73869,7 @@ static mlc_status mlc__curve_join_into(mlc_metric *into, const mlc__sweep *s)
                              mlc_from(ctx, MLC_BOOL, all, s->positive), w, from->n);
 }
 
+/* Joins the rows of `from`, by a pass that is used for its copies on the host only. */
 static mlc_status mlc__curve_join(mlc_metric *into, mlc_metric *from)
 {
     mlc__sweep s;
@@ -73703,6 +73883,7 @@ static mlc_status mlc__curve_join(mlc_metric *into, mlc_metric *from)
     return st;
 }
 
+/* A row of a kind that keeps scores; only the value differs. */
 #define MLC__CURVE_KIND(name, value) \
     { name, "scores [..] of targets [..], integers, or of c classes scores [n,c] of targets [n] " \
       "or [n,c]", MLC__FED_SCORES | MLC__FED_BINARY | MLC__FED_MULTI, true, 0, NULL, NULL, \
@@ -73724,8 +73905,11 @@ MLC_IMPL mlc_metric *mlc_metric_average_precision(mlc_ctx *ctx, int64_t classes)
 
 /* -- points -- */
 
+/* Points of a curve in the caller's arrays, each of which may be NULL. n counts all points, also
+ * those beyond the capacity, so that a first call without arrays gives the size. */
 typedef struct mlc__points { double *x, *y, *threshold; int64_t room, n; } mlc__points;
 
+/* Appends a point. */
 static void mlc__point(mlc__points *p, double x, double y, double threshold)
 {
     if (p->n < p->room) {
@@ -73736,7 +73920,9 @@ static void mlc__point(mlc__points *p, double x, double y, double threshold)
     p->n++;
 }
 
-/* A point is left out where both steps, to it and from it, are the same. */
+/* Points of a ROC curve from (0, 0) on. A point is left out where the steps to it and from it
+ * are equal, hence on a straight line (scikit-learn's drop_intermediate); the first two and the
+ * last stay. */
 static void mlc__sweep_roc(mlc__sweep *s, mlc__points *p)
 {
     double fp = 0.0, tp = 0.0, step[2] = { 0.0, 0.0 }, threshold = MLC__INF;
@@ -73754,7 +73940,8 @@ static void mlc__sweep_roc(mlc__sweep *s, mlc__points *p)
     }
 }
 
-/* From the highest threshold down, which is the other way round. */
+/* Points of precision and recall. scikit-learn lists them from the lowest threshold up and ends
+ * with (1, 0), the other way round than the pass goes: a first pass over a copy counts them. */
 static void mlc__sweep_recall(mlc__sweep *s, mlc__points *p)
 {
     mlc__sweep count = *s;
@@ -73769,6 +73956,7 @@ static void mlc__sweep_recall(mlc__sweep *s, mlc__points *p)
     }
 }
 
+/* Checks the arguments and runs `walk` over class cls. Without rows there are no points. */
 static mlc_status mlc__curve_points(mlc_metric *m, const char *what, int64_t cls, mlc__points *p,
                                     void (*walk)(mlc__sweep *s, mlc__points *p))
 {
@@ -73787,6 +73975,7 @@ static mlc_status mlc__curve_points(mlc_metric *m, const char *what, int64_t cls
     return st;
 }
 
+/* Gives the ROC curve of class cls: *n points, written as far as the arrays reach. */
 MLC_IMPL mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, double *false_rate,
                                    double *true_rate, double *threshold, int64_t *n)
 {
@@ -73798,6 +73987,7 @@ MLC_IMPL mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, dou
     return st;
 }
 
+/* Gives precision and recall of class cls by thresholds, in scikit-learn's order. */
 MLC_IMPL mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64_t room,
                                                 double *precision, double *recall,
                                                 double *threshold, int64_t *n)
@@ -73816,18 +74006,30 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.METRICS.TRACKER -------------------------------- names, epochs, history
- * Steps and values are arrays of f64, as mlc_plot takes them; all have the same room. */
+ * A tracker keeps a table: a row for each call of mlc_tracker_step, a column for each name. A
+ * column is read from a metric at each row, or is the mean of values fed since the last one.
+ * Columns are separate arrays of f64 of one common capacity, as mlc_plot takes them.
+ *
+ *    steps           [ 10 | 20 | 30 | ....... ]      n rows in use
+ *    list[0].values  [ v  | v  | v  | ....... ]      NaN where nothing was fed
+ *    list[1].values  [NaN | v  | v  | ....... ]      a name added later: NaN before
+ *
+ * The tracker owns its arrays and borrows metrics. mlc_fit owns one as its history; run files
+ * hold it as tensors tracker.step and tracker.value.NAME. */
 
 #ifndef MLC_NO_TRAINING
 
+/* A column. told: `higher` was said by mlc_tracker_metric, and is no guess for a name that was
+ * fed. */
 typedef struct mlc__track {
     char        name[64];
     mlc_metric *m;                     /* NULL: it is fed                                      */
-    bool        higher, told;          /* told: by mlc_tracker_metric, whether higher or not   */
+    bool        higher, told;          /* larger values are better; see above                  */
     double      sum, count;            /* fed since the last step                              */
     double     *values;
 } mlc__track;
 
+/* A table. epochs and epoch_steps are set by mlc_fit for the axis of charts. */
 struct mlc_tracker {
     mlc_ctx    *ctx;
     mlc__track *list;
@@ -73838,6 +74040,7 @@ struct mlc_tracker {
     double      epoch_steps;           /* steps of one of them                                 */
 };
 
+/* Makes a tracker without columns or rows. */
 MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
 {
     if (!ctx) return NULL;
@@ -73846,6 +74049,7 @@ MLC_IMPL mlc_tracker *mlc_tracker_create(mlc_ctx *ctx)
     return t;
 }
 
+/* Frees the tracker and its arrays, not the metrics. */
 MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
 {
     if (!t || MLC__GONE(t, "tracker_free", "tracker")) return;
@@ -73855,6 +74059,7 @@ MLC_IMPL void mlc_tracker_free(mlc_tracker *t)
     mlc__handle_free(t->ctx, t);
 }
 
+/* Grows one array, keeping the n rows in use; NULL begins a new one. */
 static mlc_status mlc__tracker_grow_values(const mlc_tracker *t, double **values, int64_t room)
 {
     void *array = *values;
@@ -73865,7 +74070,8 @@ static mlc_status mlc__tracker_grow_values(const mlc_tracker *t, double **values
     return st;
 }
 
-/* Room for so many epochs in all. What has grown before another could not is only larger. */
+/* Provides capacity for n rows in all columns. The capacity changes last: arrays that have grown
+ * before another one failed are only larger than noted. */
 static mlc_status mlc__tracker_reserve(mlc_tracker *t, int64_t n)
 {
     if (n <= t->room) return MLC_OK;
@@ -73877,6 +74083,7 @@ static mlc_status mlc__tracker_reserve(mlc_tracker *t, int64_t n)
     return MLC_OK;
 }
 
+/* Returns the column of a name, or NULL. */
 static mlc__track *mlc__tracker_find(const mlc_tracker *t, const char *name)
 {
     for (int64_t i = 0; name && i < t->names; i++)
@@ -73884,6 +74091,7 @@ static mlc__track *mlc__tracker_find(const mlc_tracker *t, const char *name)
     return NULL;
 }
 
+/* The same, with an error where there is none. */
 static mlc__track *mlc__tracker_named(const mlc_tracker *t, const char *what, const char *name)
 {
     mlc__track *track = mlc__tracker_find(t, name);
@@ -73891,7 +74099,8 @@ static mlc__track *mlc__tracker_named(const mlc_tracker *t, const char *what, co
     return track;
 }
 
-/* A new name, NaN in all epochs until now. */
+/* Adds a column, NaN in all rows until now. The list may move: pointers to columns are valid
+ * until then. */
 static mlc_status mlc__tracker_add(mlc_tracker *t, const char *name, mlc_metric *m, bool higher)
 {
     const size_t n = name ? strlen(name) : 0;
@@ -73917,6 +74126,7 @@ static mlc_status mlc__tracker_add(mlc_tracker *t, const char *name, mlc_metric 
     return MLC_OK;
 }
 
+/* Adds a column of a metric, or, m NULL, one to feed, of which the direction is now known. */
 MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_metric *m, bool higher)
 {
     if (!t) return mlc__no_object(m ? m->ctx : NULL, "tracker_metric", "the tracker");
@@ -73926,6 +74136,7 @@ MLC_IMPL mlc_status mlc_tracker_metric(mlc_tracker *t, const char *name, mlc_met
     return MLC_OK;
 }
 
+/* Updates all metrics of the tracker with a batch. */
 MLC_IMPL mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, mlc_tensor *targets,
                                        mlc_tensor *weights)
 {
@@ -73938,6 +74149,8 @@ MLC_IMPL mlc_status mlc_tracker_update(mlc_tracker *t, mlc_tensor *predictions, 
     return t->ctx->status;
 }
 
+/* Feeds a value to a name, which is added at its first value; a row has the mean of the values
+ * since the last one. */
 MLC_IMPL mlc_status mlc_tracker_feed(mlc_tracker *t, const char *name, double value)
 {
     if (!t) return MLC_ERR_ARG;
@@ -73951,6 +74164,8 @@ MLC_IMPL mlc_status mlc_tracker_feed(mlc_tracker *t, const char *name, double va
     return MLC_OK;
 }
 
+/* Ends a row. All values are read before anything is reset, so that an error, of a metric on a
+ * device say, leaves the tracker as it was. A name without values gives 0 / 0, NaN. */
 MLC_IMPL mlc_status mlc_tracker_step(mlc_tracker *t, int64_t step)
 {
     if (!t) return MLC_ERR_ARG;
@@ -73972,6 +74187,7 @@ MLC_IMPL mlc_status mlc_tracker_step(mlc_tracker *t, int64_t step)
     return MLC_OK;
 }
 
+/* Gives a column's arrays, valid until the next row or name, and returns the number of rows. */
 MLC_IMPL int64_t mlc_tracker_history(mlc_tracker *t, const char *name, const double **steps,
                                      const double **values)
 {
@@ -73981,13 +74197,14 @@ MLC_IMPL int64_t mlc_tracker_history(mlc_tracker *t, const char *name, const dou
     return track ? t->n : 0;
 }
 
+/* Returns the last row's value; NaN without rows. */
 MLC_IMPL double mlc_tracker_last(mlc_tracker *t, const char *name)
 {
     const mlc__track *track = t ? mlc__tracker_named(t, "tracker_last", name) : NULL;
     return track && t->n ? track->values[t->n - 1] : MLC__NAN;
 }
 
-/* Index of the best epoch, or -1. */
+/* Returns the row with a column's best value, the first of equals, NaN left out; -1: none. */
 static int64_t mlc__track_best(const mlc_tracker *t, const mlc__track *track)
 {
     int64_t best = -1;
@@ -74000,6 +74217,7 @@ static int64_t mlc__track_best(const mlc_tracker *t, const mlc__track *track)
     return best;
 }
 
+/* Returns the best value of a name and its step. */
 MLC_IMPL double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step)
 {
     const mlc__track *track = t ? mlc__tracker_named(t, "tracker_best", name) : NULL;
@@ -74010,13 +74228,15 @@ MLC_IMPL double mlc_tracker_best(mlc_tracker *t, const char *name, int64_t *step
 
 /* -- shown -- */
 
-/* A cell of the column of a name, right-aligned by characters; bytes are not. */
+/* Prints a cell of the column of a name, right-aligned by characters, which printf counts as
+ * bytes. */
 static void mlc__cell(const mlc__table *to, const char *name, const char *text)
 {
     const int width = mlc__max32(10, mlc__characters(name));
     mlc__print(to, "  %*s%s", width - mlc__characters(text), "", text);
 }
 
+/* Prints the table and, below it, each column's best value and the step of it. */
 MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *user)
 {
     if (!t) return mlc__show_none("tracker", write, user);
@@ -74045,8 +74265,8 @@ MLC_IMPL mlc_status mlc_tracker_print(mlc_tracker *t, mlc_writer write, void *us
     return MLC_OK;
 }
 
-/* The track whose chart a validation is drawn in: NAME for val_NAME. NULL: track has a chart of its
- * own. */
+/* Returns the column in whose chart this one is drawn: NAME for val_NAME, unless NAME is itself
+ * drawn elsewhere; NULL: it has a chart of its own. */
 static const mlc__track *mlc__track_trained(const mlc_tracker *t, const mlc__track *track)
 {
     if (strncmp(track->name, "val_", 4) != 0) return NULL;
@@ -74054,7 +74274,8 @@ static const mlc__track *mlc__track_trained(const mlc_tracker *t, const mlc__tra
     return of && !mlc__track_trained(t, of) ? of : NULL;
 }
 
-/* Where rows stand on the axis: epochs, if a training has told how many there were. */
+/* Writes the places of the rows on the axis: epochs if mlc_fit has told how many there were,
+ * whole ones where each has one row, else steps. */
 static void mlc__tracker_axis(const mlc_tracker *t, double *at)
 {
     const bool rows = t->n == t->epochs;
@@ -74062,7 +74283,9 @@ static void mlc__tracker_axis(const mlc_tracker *t, double *at)
         at[i] = rows ? (double)(i + 1) : t->epochs ? t->steps[i] / t->epoch_steps : t->steps[i];
 }
 
-/* The curve of a name. A row without a validation is no gap in it. room: for 2 n numbers. */
+/* Returns the curve of a column. Validations may be rarer than rows: rows without one are left
+ * out, which joins the points; 2 n numbers of the last argument hold such a curve. Over 30
+ * points have no marks. */
 static mlc_plot_series mlc__track_curve(const mlc_tracker *t, const mlc__track *track,
                                         const double *at, double *room)
 {
@@ -74081,7 +74304,8 @@ static mlc_plot_series mlc__track_curve(const mlc_tracker *t, const mlc__track *
     return s;
 }
 
-/* Fills plots and their series, in the order of the charts; returns how many charts. */
+/* Fills plots and their series and returns the number of charts: one for each column that is not
+ * drawn with another. The last argument holds the axis, n numbers, and 2 n for each column. */
 static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_plot_series *series,
                                    double *room)
 {
@@ -74109,6 +74333,7 @@ static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_pl
     return count;
 }
 
+/* Draws all columns as charts, 3 in a row, into an SVG. Plots, series and numbers are one block. */
 MLC_IMPL mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path)
 {
     if (!t) return MLC_ERR_ARG;
@@ -74129,6 +74354,7 @@ MLC_IMPL mlc_status mlc_tracker_plot(mlc_tracker *t, const char *path)
 
 /* -- state -- */
 
+/* Begins an iteration over the tensors of a tracker: steps, then each column. */
 MLC_IMPL mlc_tracker_state_iter mlc_tracker_state_iter_make(mlc_tracker *t)
 {
     mlc_tracker_state_iter it;
@@ -74137,6 +74363,8 @@ MLC_IMPL mlc_tracker_state_iter mlc_tracker_state_iter_make(mlc_tracker *t)
     return it;
 }
 
+/* Gives the next tensor, f64 [n], a copy in the current scope, and its name; false after the
+ * last one, or with an error. */
 MLC_IMPL bool mlc_tracker_state_next(mlc_tracker_state_iter *it)
 {
     mlc_tracker *t = it ? it->tracker : NULL;
@@ -74151,13 +74379,15 @@ MLC_IMPL bool mlc_tracker_state_next(mlc_tracker_state_iter *it)
 
 #define MLC__TRACK_KEY "tracker.value."
 
-/* The name of a history, or NULL. */
+/* Returns the NAME of tracker.value.NAME, or NULL. */
 static const char *mlc__track_key(const char *name)
 {
     const size_t n = sizeof MLC__TRACK_KEY - 1;
     return name && strncmp(name, MLC__TRACK_KEY, n) == 0 ? name + n : NULL;
 }
 
+/* Checks the tensors of a restore: tracker.step exists, and columns are f64 and as long as it.
+ * Tensors with other names are passed over. */
 static mlc_status mlc__tracker_fits(const mlc_tracker *t, const mlc_named *list, int64_t n,
                                     const mlc_named **step)
 {
@@ -74178,7 +74408,8 @@ static mlc_status mlc__tracker_fits(const mlc_tracker *t, const mlc_named *list,
     return MLC_OK;
 }
 
-/* Names first: after a failure there may be more of them, without history. */
+/* Replaces all rows by those of the tensors. Columns and capacity come first: after a failure
+ * there may be more names, without history. Columns that the tensors lack are NaN. */
 MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *list, int64_t n)
 {
     const mlc_named *step;
@@ -74208,14 +74439,19 @@ MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *
 #endif
 
 /* @@ IMPL.PLOT.CONFUSION --------------------------------- a confusion matrix as a picture
- * One square a pair of classes, rows are targets. Numbers are written into squares that have room
- * for them: up to 16 classes. */
+ * An SVG of a confusion matrix: a square for each pair of classes, rows are targets, columns
+ * predictions. A square's shade is its share of its row. Numbers are written for up to 16
+ * classes, where they fit. Lengths are units of the viewBox, of which 10 are a pixel.
+ *
+ *    top, 400: title     left, names + 400     squares, side^2 each, 4000 in all    below: names */
 
 #ifndef MLC_NO_TRAINING
 
+/* Side of the matrix, its distance from the top, and most classes of a picture. */
 enum { MLC__CONFUSION_SIDE = 4000, MLC__CONFUSION_TOP = 400, MLC__CONFUSION_MOST = 64 };
 
-/* White to blue by share, and text that can be read on it. */
+/* Draws a square, from white to blue by its share of the row, and the number in a colour that
+ * can be read on it. Negative weights are shown as 0. */
 static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *counts, int left,
                                 int64_t row, int64_t col)
 {
@@ -74237,7 +74473,8 @@ static void mlc__confusion_cell(mlc__svg *s, const mlc_metric *m, const double *
     mlc__svg_put(s, "</g>\n");
 }
 
-/* About the width of the longest name, of at most 32 characters. */
+/* Returns about the width of the longest name, of at most 32 characters, at a size of letters:
+ * 0.6 of the size for each. */
 static int mlc__confusion_room(const mlc_metric *m, const char *const *names, int size)
 {
     int most = 0;
@@ -74246,7 +74483,8 @@ static int mlc__confusion_room(const mlc_metric *m, const char *const *names, in
     return mlc__min32(most, 32) * size * 6 / 10;
 }
 
-/* Of counts and names that were checked. Names of columns are turned where they have no room. */
+/* Draws the picture of counts and names that were checked. Names of columns are turned by 90
+ * degrees where the longest is wider than a square. */
 static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
                                 const char *const *names, mlc_writer write, void *user)
 {
@@ -74279,7 +74517,7 @@ static void mlc__confusion_draw(const mlc_metric *m, const double *counts,
     mlc__svg_flush(&s);
 }
 
-/* Counts for a picture, or NULL and the reason. */
+/* Returns the counts for a picture, which the caller frees, or NULL with an error. */
 static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char *const *names)
 {
     if (m->kind->part == mlc__confusion_part && m->classes > MLC__CONFUSION_MOST)
@@ -74288,6 +74526,7 @@ static double *mlc__confusion_counts(mlc_metric *m, const char *what, const char
     return mlc__class_names(m, what, names) == MLC_OK ? mlc__metric_counts(m, what) : NULL;
 }
 
+/* Writes the picture piece by piece. */
 MLC_IMPL mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, mlc_writer write,
                                         void *user)
 {
@@ -74300,6 +74539,7 @@ MLC_IMPL mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names,
     return MLC_OK;
 }
 
+/* Writes the picture to a file, replaced as a whole. */
 MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const char *const *names)
 {
     mlc__plot_file f;
@@ -74318,11 +74558,18 @@ MLC_IMPL mlc_status mlc_confusion_save(mlc_metric *m, const char *path, const ch
 #endif
 
 /* @@ IMPL.TRAIN ------------------------------------------ progress
- * Time is the wall clock and only shown, never measured with. On a terminal a line is drawn over
- * itself; in a file or a log each update is a line, and there are few of them. */
+ * A progress line: label, share, bar, count, time past and left, rate, and the caller's text.
+ * Time is the wall clock; it is only shown and decides no result. On a terminal a line is drawn
+ * over itself, at most 10 times a second; in a file or a log each update is a line, at most one
+ * in 30 seconds.
+ *
+ *    mlc_progress_update -> mlc__progress_due? -> mlc__progress_draw -> one call of p->write */
 
 #ifndef MLC_NO_TRAINING
 
+/* Makes a progress of `total` units (below 0: unknown), whose label is borrowed. Only the
+ * standard output, write NULL, is taken for a terminal, unless NO_COLOR is set or TERM is
+ * "dumb". A terminal shows the first update at once, a file after the first 30 seconds. */
 MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_writer write,
                                         void *user)
 {
@@ -74346,14 +74593,16 @@ MLC_IMPL mlc_progress mlc_progress_make(const char *label, int64_t total, mlc_wr
     return p;
 }
 
-/* The last update is always shown, and ends the line. */
+/* True where an update is to be shown: the period has passed, or it is the last one, which ends
+ * the line. */
 static bool mlc__progress_due(const mlc_progress *p, int64_t done, double now)
 {
     if (p->total >= 0 && done >= p->total) return true;
     return now - p->shown >= (p->terminal ? 0.1 : 30.0);
 }
 
-/* "0:12 left 0:48 2.5/s" */
+/* Returns times and rate, as "0:12 left 0:48 2.5/s". The rate counts from p->first, the units
+ * that were done before the start. Times are cut off below 100 hours. */
 static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double seconds)
 {
     mlc__text t;
@@ -74374,7 +74623,7 @@ static mlc__text mlc__progress_time(const mlc_progress *p, int64_t done, double 
     return t;
 }
 
-/* Label, share and bar; to a file: without bar. Returns the bytes. */
+/* Writes label, share and, on a terminal, the bar; returns the bytes. */
 static int mlc__progress_head(const mlc_progress *p, char *line, size_t room, int percent)
 {
     int n = snprintf(line, room, "%s%.80s", p->terminal ? "\r\033[K" : "", p->label);
@@ -74387,7 +74636,9 @@ static int mlc__progress_head(const mlc_progress *p, char *line, size_t room, in
     return n;
 }
 
-/* One write a line, so that lines of several writers do not mix. */
+/* Draws an update. It is one write, so that lines of several writers do not mix; control
+ * characters of label and text become spaces, except in the terminal's own sequence at the
+ * begin. */
 static void mlc__progress_draw(mlc_progress *p, int64_t done, const char *text, double now)
 {
     char line[640];
@@ -74407,6 +74658,7 @@ static void mlc__progress_draw(mlc_progress *p, int64_t done, const char *text, 
     p->write(p->user, line, (size_t)n);
 }
 
+/* Shows an update where one is due. */
 MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *text)
 {
     if (!p || !p->write) return;
