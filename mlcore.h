@@ -71111,33 +71111,61 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
 #endif
 
 /* @@ IMPL.TEXT ------------------------------------------- tokenizers: bytes, WordPiece, BPE
- * A tokenizer is a vocabulary (tokens one after another, found by a hash table) and a function
- * that encodes text between two specials; what decodes is the same for all. A file is read whole
- * and checked before anything is made of it: its tokens are packed in its own text, each as id,
- * bytes and a 0, which JSON and lines have room for. Ids go to the caller's buffer as they come,
- * and are counted where it is full. */
+ * A tokenizer turns text into ids of tokens and back. It is a vocabulary and a function,
+ * t->encode, for the text between two specials; decoding is the same for all three kinds:
+ *
+ *    kind        a token is                    encode
+ *    bytes       a byte                        one id for each byte
+ *    WordPiece   a word, or ##rest of one      normalised words, the longest token first (BERT)
+ *    BPE         bytes merged by rank          words by an expression, merged by a heap (GPT-2)
+ *
+ *    text -> mlc__text_valid -> mlc__tokens_of: [CLS] | encode | special | encode | .. | [SEP]
+ *                                                       -> mlc__id_put -> ids of the caller
+ *
+ * The vocabulary holds the texts of all tokens one after another, each ended by a 0, and a hash
+ * table with open addressing, at most half full, from a text to its id:
+ *
+ *    text   |0|[PAD]|0|[UNK]|0|the|0|..        token[id] = { at, bytes, special }
+ *    slot   | 0 | id + 1 | 0 | id + 1 | ..      by the hash of the text; 0: free
+ *
+ * A file is read whole and checked before a tokenizer is made of it. The tokens of a JSON file
+ * are packed in its own text, as id, bytes and a 0, for which the bytes of an entry suffice. Ids
+ * are written to the caller's buffer as they come; those that do not fit are only counted, so
+ * that a first call gives the size. */
 
 #ifndef MLC_NO_ATTENTION
 
+/* A token: where its bytes are in mlc_tokenizer.text. at 0: the id has no token yet. */
 typedef struct mlc__token { uint32_t at, bytes; bool special; } mlc__token;
+/* A merge of BPE: tokens a and b become `to`. Its place in the list is its rank, the first
+ * merged first. */
 typedef struct mlc__merge { uint32_t a, b, to; } mlc__merge;         /* its number is its rank */
+/* The caller's buffer: capacity, and the ids so far, which may be more than that. */
 typedef struct mlc__ids { int64_t *to, room, n; } mlc__ids;
 
-/* A byte of a word that BPE merges, as the first of a symbol; none: where there is no neighbour,
- * no merge, or the byte belongs to a symbol before it. */
+/* A symbol of a word that BPE merges, in the entry of its first byte: its token, neighbours by
+ * the index of their first bytes, and the rank of its merge with the next one. MLC__TEXT_NONE
+ * stands for no neighbour and no merge, and as rank also where the byte belongs to a symbol
+ * before it. */
 typedef struct mlc__symbol { uint32_t token, prev, next, rank; } mlc__symbol;
 
+/* Longest word and most ids of an entry of BPE's cache, which make it 64 bytes; longest word of
+ * WordPiece in characters, beyond which it is unknown (as in BERT), and in bytes. */
 enum { MLC__CACHED_BYTES = 26, MLC__CACHED_IDS = 9, MLC__WORD_CHARS = 100,
        MLC__WORD_BYTES = 4 * MLC__WORD_CHARS };
+/* No neighbour, no merge; and the most bytes of a file, so that sizes made of it fit 32 bits. */
 #define MLC__TEXT_NONE  UINT32_MAX
 #define MLC__VOCAB_MOST ((size_t)1 << 28)        /* bytes of a file; sizes made of it fit 32 bits */
 
+/* A word and its tokens, an entry of BPE's cache; bytes 0: empty. */
 typedef struct mlc__word_tokens {      /* a word and its tokens */
     uint8_t  bytes, n;
     char     text[MLC__CACHED_BYTES];
     uint32_t id[MLC__CACHED_IDS];
 } mlc__word_tokens;
 
+/* A tokenizer; owns all its arrays. Encoding changes it (cache, valid, symbol, heap), so one
+ * tokenizer serves one thread at a time. */
 struct mlc_tokenizer {
     mlc_ctx     *ctx;
     mlc_status (*encode)(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids);
@@ -71164,6 +71192,7 @@ struct mlc_tokenizer {
     size_t       symbol_room;
 };
 
+/* Appends an id, or only counts it where the buffer is full. */
 static void mlc__id_put(mlc__ids *ids, int64_t id)
 {
     if (ids->n < ids->room) ids->to[ids->n] = id;
@@ -71172,7 +71201,8 @@ static void mlc__id_put(mlc__ids *ids, int64_t id)
 
 /* -- UTF-8 -- */
 
-/* The character at s, and its length; U+FFFD of length 1 where there is none. n > 0. */
+/* Reads the character at s, n > 0, and returns its length; U+FFFD of length 1 where the byte
+ * begins none. */
 static size_t mlc__utf8_get(const char *s, size_t n, uint32_t *c)
 {
     const size_t len = mlc__utf8_len(s, n);
@@ -71184,6 +71214,9 @@ static size_t mlc__utf8_get(const char *s, size_t n, uint32_t *c)
 
 /* Of bytes that are no character: how many could have begun one, at least 1. Unicode 15, 3.9:
  * U+FFFD Substitution of Maximal Subparts; Python and Rust do so, too. */
+/* Returns how many of the bytes at s, which are no character, could have begun one, at least 1:
+ * each such part becomes one U+FFFD. Unicode 15, 3.9: U+FFFD Substitution of Maximal Subparts,
+ * as in Python and Rust. */
 static size_t mlc__utf8_bad(const char *s, size_t n)
 {
     const unsigned char *u = (const unsigned char *)s;
@@ -71196,7 +71229,7 @@ static size_t mlc__utf8_bad(const char *s, size_t n)
     return i;
 }
 
-/* Bytes from s on that are whole characters. */
+/* Returns the number of bytes from s on that are whole characters; ASCII goes 8 bytes at a time. */
 static size_t mlc__utf8_span(const char *s, size_t n)
 {
     size_t at = 0;
@@ -71213,8 +71246,9 @@ static size_t mlc__utf8_span(const char *s, size_t n)
     return at;
 }
 
-/* Text on its way out: counted, cut off where there is no more room, held back where it may yet
- * become a character. */
+/* Text that is written for a caller: counted, cut off where the buffer ends, and held back while
+ * its last bytes may yet become a character with the next token's. A local of the function that
+ * writes. */
 typedef struct mlc__spell {
     mlc_tokenizer *t;
     char          *to;
@@ -71224,13 +71258,15 @@ typedef struct mlc__spell {
     mlc_invalid    invalid;
 } mlc__spell;
 
+/* Appends bytes as they are, as far as the buffer reaches. */
 static void mlc__spell_raw(mlc__spell *o, const char *s, size_t n)
 {
     if (o->n < o->room) memcpy(o->to + o->n, s, n < o->room - o->n ? n : o->room - o->n);
     o->n += n;
 }
 
-/* Writes what is held as far as it is decided, all of it at the end. */
+/* Writes held bytes as far as they are decided, at the end all. Bytes that are no character
+ * become U+FFFD or an error, by o->invalid; a beginning that may go on stays held. */
 static mlc_status mlc__spell_held(mlc__spell *o, bool end)
 {
     while (o->holds) {
@@ -71251,6 +71287,8 @@ static mlc_status mlc__spell_held(mlc__spell *o, bool end)
     return MLC_OK;
 }
 
+/* Appends bytes of a token. Whole characters go through at once; others are held one by one, as
+ * a character may be spread over several tokens. */
 static mlc_status mlc__spell_put(mlc__spell *o, const char *s, size_t n)
 {
     if (o->invalid == MLC_INVALID_KEEP) { mlc__spell_raw(o, s, n); return MLC_OK; }
@@ -71269,17 +71307,19 @@ static mlc_status mlc__spell_put(mlc__spell *o, const char *s, size_t n)
 
 /* -- vocabularies -- */
 
-/* h goes on over n bytes. */
+/* Continues the hash h (FNV-1a) over n bytes, so that hashes of all prefixes cost one pass. */
 static uint64_t mlc__hash_bytes(uint64_t h, const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++) h = MLC__FNV_STEP(h, s[i]);
     return h;
 }
 
-/* The lowest bits of the product depend on few of a text's. */
+/* Folds a hash to 32 bits. The lowest bits of FNV's product depend on few bits of the text;
+ * higher ones are mixed in, for slots are chosen by the lowest. */
 static uint32_t mlc__hash_slot(uint64_t h) { return (uint32_t)(h ^ h >> 32 ^ h >> 15); }
 
-/* Room for so many slots that at most half of them are taken; the mask. */
+/* Allocates a zeroed hash table for n entries, a power of two of slots at least twice as many;
+ * its mask. */
 static uint32_t *mlc__slots_make(mlc_ctx *ctx, size_t n, uint32_t *mask)
 {
     size_t slots = 8;
@@ -71288,7 +71328,8 @@ static uint32_t *mlc__slots_make(mlc_ctx *ctx, size_t n, uint32_t *mask)
     return MLC__HEAP(uint32_t *, ctx, slots * sizeof(uint32_t), "tokenizer");
 }
 
-/* The place of a token of hash h, or the free one where it would be. */
+/* Returns the slot of the token with these bytes, whose hash is h, or the free slot where it
+ * would be. */
 static uint32_t *mlc__token_slot(const mlc_tokenizer *t, uint64_t h, const char *s, size_t n)
 {
     uint32_t i = mlc__hash_slot(h) & t->mask;
@@ -71299,13 +71340,14 @@ static uint32_t *mlc__token_slot(const mlc_tokenizer *t, uint64_t h, const char 
     return &t->slot[i];
 }
 
-/* -1: none. */
+/* Returns the id of a token, or -1. */
 static int64_t mlc__token_find(const mlc_tokenizer *t, const char *s, size_t n)
 {
     return (int64_t)*mlc__token_slot(t, mlc__hash_bytes(MLC__FNV, s, n), s, n) - 1;
 }
 
-/* False: it is there already. */
+/* Adds a token under an id; false if its text has one already. The tables were allocated large
+ * enough. */
 static bool mlc__token_add(mlc_tokenizer *t, uint32_t id, const char *s, size_t n)
 {
     uint32_t *slot = mlc__token_slot(t, mlc__hash_bytes(MLC__FNV, s, n), s, n);
@@ -71320,6 +71362,7 @@ static bool mlc__token_add(mlc_tokenizer *t, uint32_t id, const char *s, size_t 
     return true;
 }
 
+/* Frees a tokenizer, also one that is made in part. */
 MLC_IMPL void mlc_tokenizer_free(mlc_tokenizer *t)
 {
     if (!t || MLC__GONE(t, "tokenizer_free", "tokenizer")) return;
@@ -71340,6 +71383,7 @@ MLC_IMPL mlc_tokenizer_desc mlc_tokenizer_desc_make(void)
     return d;
 }
 
+/* Checks the desc that all three constructors take. */
 static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d)
 {
     MLC__REQUIRE(ctx, d->n_specials >= 0 && d->n_specials <= 1 << 20, ARG,
@@ -71357,7 +71401,8 @@ static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d
     return MLC_OK;
 }
 
-/* Without tokens; room for n of so many bytes, and for the specials. */
+/* Makes a tokenizer without tokens, with space for n of so many bytes in all and for the desc's
+ * specials. */
 static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc *d, size_t n,
                                          size_t bytes)
 {
@@ -71380,7 +71425,8 @@ static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc 
     return NULL;
 }
 
-/* Those that are looked for in text: given, or standard ones that the vocabulary has. */
+/* Marks the tokens that are looked for in text before it is encoded: those of the desc, which
+ * are added if the vocabulary lacks them, or else those of the standard ones that it has. */
 static mlc_status mlc__tokenizer_specials(mlc_tokenizer *t, const char *const *standard, int n)
 {
     const char *const *list = t->desc.specials;
@@ -71406,7 +71452,7 @@ static mlc_status mlc__tokenizer_specials(mlc_tokenizer *t, const char *const *s
     return MLC_OK;
 }
 
-/* t, or NULL and nothing left of it. */
+/* Returns t, or frees it and returns NULL where st is an error: the end of a constructor. */
 static mlc_tokenizer *mlc__tokenizer_done(mlc_tokenizer *t, mlc_status st)
 {
     if (st == MLC_OK) return t;
@@ -71414,7 +71460,8 @@ static mlc_tokenizer *mlc__tokenizer_done(mlc_tokenizer *t, mlc_status st)
     return NULL;
 }
 
-/* A file of tokens: while it is read, and packed as id, bytes, 0. */
+/* A file of tokens or merges, a local of a constructor: its text as read, then packed as id,
+ * bytes, 0. */
 typedef struct mlc__vocab {
     mlc_ctx    *ctx;
     const char *path;
@@ -71424,6 +71471,8 @@ typedef struct mlc__vocab {
     int64_t     count;                 /* tokens */
 } mlc__vocab;
 
+/* Reads a whole file, at most 2^28 bytes, and passes over a byte order mark. v->text is to be
+ * freed by the caller, also after an error. */
 static mlc_status mlc__vocab_read(mlc__vocab *v, mlc_ctx *ctx, const char *path)
 {
     mlc__file f;
@@ -71446,7 +71495,8 @@ static mlc_status mlc__vocab_read(mlc__vocab *v, mlc_ctx *ctx, const char *path)
     return st;
 }
 
-/* Lines end by LF or CRLF. False: there is none at s. */
+/* Gives the line at s, without its LF or CRLF, and the begin of the next; false at the end of
+ * the file. */
 static bool mlc__line(const mlc__vocab *v, char *s, size_t *n, char **next)
 {
     char *const end = v->text + v->n;
@@ -71459,6 +71509,7 @@ static bool mlc__line(const mlc__vocab *v, char *s, size_t *n, char **next)
     return true;
 }
 
+/* Fails with line and byte where a file is no UTF-8. */
 static mlc_status mlc__vocab_utf8(const mlc__vocab *v)
 {
     const size_t span = mlc__utf8_span(v->text, v->n);
@@ -71469,6 +71520,7 @@ static mlc_status mlc__vocab_utf8(const mlc__vocab *v)
     return MLC_OK;
 }
 
+/* Checks the number of tokens: one at least, and desc.vocabulary of them if that is set. */
 static mlc_status mlc__vocab_counted(const mlc__vocab *v, const mlc_tokenizer_desc *d)
 {
     MLC__REQUIRE(v->ctx, v->count > 0, IO, "'%s': no tokens; there must be one", v->path);
@@ -71480,7 +71532,9 @@ static mlc_status mlc__vocab_counted(const mlc__vocab *v, const mlc_tokenizer_de
 
 /* -- encoding and decoding -- */
 
-/* Text as desc.invalid wants it, and its length: itself, or a copy. */
+/* Gives the text to encode by desc.invalid: the text itself where it is valid, else a copy in
+ * t->valid with U+FFFD for invalid parts, or an error. The first pass only counts, as the copy
+ * may be longer. */
 static mlc_status mlc__text_valid(mlc_tokenizer *t, const char **text, size_t *n)
 {
     if (t->desc.invalid == MLC_INVALID_KEEP || mlc__utf8_span(*text, *n) == *n) return MLC_OK;
@@ -71506,7 +71560,7 @@ static mlc_status mlc__text_valid(mlc_tokenizer *t, const char **text, size_t *n
     return MLC_OK;
 }
 
-/* The longest special that s begins with; -1: none. */
+/* Returns the id of the longest special that s begins with, or -1. */
 static int64_t mlc__special_at(const mlc_tokenizer *t, const char *s, size_t n)
 {
     int64_t best = -1;
@@ -71519,6 +71573,8 @@ static int64_t mlc__special_at(const mlc_tokenizer *t, const char *s, size_t n)
     return best;
 }
 
+/* Encodes a text: splits it at specials, which are looked for at bytes that one begins with, and
+ * encodes the parts between. */
 static mlc_status mlc__tokens_of(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
     size_t from = 0, at = 0;
@@ -71539,6 +71595,7 @@ static mlc_status mlc__tokens_of(mlc_tokenizer *t, const char *text, size_t n, m
     return MLC_OK;
 }
 
+/* Returns the number of ids of a text, of which those that fit are written; -1 with an error. */
 MLC_IMPL int64_t mlc_tokenizer_encode(mlc_tokenizer *t, const char *text, size_t bytes,
                                       int64_t *ids, int64_t room)
 {
@@ -71552,6 +71609,7 @@ MLC_IMPL int64_t mlc_tokenizer_encode(mlc_tokenizer *t, const char *text, size_t
     return mlc__tokens_of(t, bytes ? text : "", bytes, &to) == MLC_OK ? to.n : -1;
 }
 
+/* Returns the ids of a text as i64 [n]; it encodes twice, to count and to write. */
 MLC_IMPL mlc_tensor *mlc_tokenizer_tensor(mlc_tokenizer *t, const char *text, size_t bytes)
 {
     const int64_t n = mlc_tokenizer_encode(t, text, bytes, NULL, 0);
@@ -71565,6 +71623,7 @@ MLC_IMPL mlc_tensor *mlc_tokenizer_tensor(mlc_tokenizer *t, const char *text, si
     return x;
 }
 
+/* Fails with `status` where an id is outside the vocabulary. */
 static mlc_status mlc__id_check(const mlc_tokenizer *t, const char *what, int64_t id,
                                 mlc_status status)
 {
@@ -71573,7 +71632,8 @@ static mlc_status mlc__id_check(const mlc_tokenizer *t, const char *what, int64_
                      (long long)id, (long long)t->n - 1);
 }
 
-/* Does a space go before a token that is not the first? HF's clean_up_tokenization_spaces. */
+/* Tells whether a space goes before a token that begins a word: not before punctuation and
+ * contractions, as HF's clean_up_tokenization_spaces has it. */
 static bool mlc__word_begins(const char *s, size_t n)
 {
     static const char *const joined[] = { "'m", "'s", "'ve", "'re", "n't" };
@@ -71583,7 +71643,8 @@ static bool mlc__word_begins(const char *s, size_t n)
     return true;
 }
 
-/* Clears first where it writes: an empty token of WordPiece is a word, too. */
+/* Appends the text of a token. WordPiece puts a space between words: before tokens without ##
+ * but the first. *first is cleared where something is written; an empty token counts as a word. */
 static mlc_status mlc__spell_token(mlc__spell *o, int64_t id, bool *first)
 {
     const mlc_tokenizer *t = o->t;
@@ -71599,13 +71660,15 @@ static mlc_status mlc__spell_token(mlc__spell *o, int64_t id, bool *first)
     return mlc__spell_put(o, s, n);
 }
 
-/* Ends what a caller's buffer got; the bytes of the whole text. */
+/* Ends a caller's buffer with a 0 (empty after an error) and returns the bytes of the whole
+ * text; -1: error. */
 static int64_t mlc__spell_end(mlc__spell *o, char *text, size_t room, mlc_status st)
 {
     if (room) text[st ? 0 : o->n < room ? o->n : room - 1] = 0;
     return st ? -1 : (int64_t)o->n;
 }
 
+/* Writes the text of n ids and returns its bytes without the 0, also those that did not fit. */
 MLC_IMPL int64_t mlc_tokenizer_decode(mlc_tokenizer *t, const int64_t *ids, int64_t n, char *text,
                                       size_t room)
 {
@@ -71631,6 +71694,8 @@ MLC_IMPL int64_t mlc_tokenizer_decode(mlc_tokenizer *t, const int64_t *ids, int6
     return mlc__spell_end(&o, text, room, st);
 }
 
+/* Writes the text of one id, for a program that shows tokens as they come. Bytes stay as they
+ * are: a character may be completed by the next id. */
 MLC_IMPL int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, char *text,
                                      size_t room)
 {
@@ -71657,6 +71722,7 @@ MLC_IMPL int64_t mlc_tokenizer_id(const mlc_tokenizer *t, const char *token)
     return t && token ? mlc__token_find(t, token, strlen(token)) : -1;
 }
 
+/* Returns a token's text, ended by 0, which the tokenizer keeps. */
 MLC_IMPL const char *mlc_tokenizer_token(const mlc_tokenizer *t, int64_t id, size_t *bytes)
 {
     if (bytes) *bytes = 0;
@@ -71674,6 +71740,7 @@ static mlc_status mlc__bytes_encode(mlc_tokenizer *t, const char *text, size_t n
     return MLC_OK;
 }
 
+/* Makes the tokenizer of bytes: ids 0 to 255 are the bytes, specials come after. */
 MLC_IMPL mlc_tokenizer *mlc_tokenizer_bytes(mlc_ctx *ctx, const mlc_tokenizer_desc *desc)
 {
     const mlc_tokenizer_desc d = desc ? *desc : mlc_tokenizer_desc_make();
@@ -71690,6 +71757,8 @@ MLC_IMPL mlc_tokenizer *mlc_tokenizer_bytes(mlc_ctx *ctx, const mlc_tokenizer_de
 
 /* -- WordPiece -- */
 
+/* The word that WordPiece is collecting, a local of its encode; beyond 100 characters it is only
+ * counted. */
 typedef struct mlc__word {             /* a word so far; over 100 characters only counted */
     mlc_tokenizer *t;
     mlc__ids      *ids;
@@ -71698,7 +71767,9 @@ typedef struct mlc__word {             /* a word so far; over 100 characters onl
     char           text[MLC__WORD_BYTES];
 } mlc__word;
 
-/* The bytes of the longest token that text begins with, within a word after ##; 0: none. */
+/* Returns the bytes of the longest token that text begins with, 0 if none; inner: within a word,
+ * where tokens have ##. Hashes of all prefixes are made first, so each shorter try costs one
+ * lookup. */
 static size_t mlc__longest(const mlc_tokenizer *t, const char *text, size_t n, bool inner,
                            int64_t *id)
 {
@@ -71717,7 +71788,8 @@ static size_t mlc__longest(const mlc_tokenizer *t, const char *text, size_t n, b
     return 0;
 }
 
-/* Ends the word: its tokens, or [UNK]. */
+/* Ends the word: writes its tokens, greedily from the left, or [UNK] alone where some part has
+ * none; tokens written before are then taken back. */
 static void mlc__word_end(mlc__word *w)
 {
     const int64_t before = w->ids->n;
@@ -71737,7 +71809,8 @@ static void mlc__word_end(mlc__word *w)
     w->n = 0;
 }
 
-/* A character as it comes out of normalisation. */
+/* Appends a normalised character to the word. White space ends it; punctuation is a word of its
+ * own. */
 static void mlc__word_put(mlc__word *w, uint32_t c)
 {
     const int kind = mlc__char_class(&w->t->unicode, c);
@@ -71749,7 +71822,7 @@ static void mlc__word_put(mlc__word *w, uint32_t c)
     if (alone) mlc__word_end(w);
 }
 
-/* Chinese characters as BERT has them, of which each is a word. */
+/* True for the CJK ideographs that BERT makes words of their own, by its ranges. */
 static bool mlc__is_chinese(uint32_t c)
 {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
@@ -71758,7 +71831,8 @@ static bool mlc__is_chinese(uint32_t c)
            (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-/* A character of the text: normalised. */
+/* Normalises a character of the text as BERT does and appends the result: control characters are
+ * removed, accents and case by the desc. U+0130 becomes i and U+0307 in lower case. */
 static void mlc__word_char(mlc__word *w, uint32_t c)
 {
     const mlc__unicode *u = &w->t->unicode;
@@ -71781,6 +71855,7 @@ static void mlc__word_char(mlc__word *w, uint32_t c)
     if (alone) mlc__word_end(w);
 }
 
+/* Encodes a part of a text; the word begins and ends with it. */
 static mlc_status mlc__wordpiece_encode(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
     mlc__word w;
@@ -71797,7 +71872,8 @@ static mlc_status mlc__wordpiece_encode(mlc_tokenizer *t, const char *text, size
     return MLC_OK;
 }
 
-/* Counts lines and finds empty ones; the file's text is what tokens are taken from. */
+/* Counts the lines of a vocabulary and refuses empty ones; tokens are then taken of the file's
+ * text. */
 static mlc_status mlc__lines_check(mlc__vocab *v)
 {
     char *s = v->text + v->begin, *next;
@@ -71810,6 +71886,8 @@ static mlc_status mlc__lines_check(mlc__vocab *v)
     return MLC_OK;
 }
 
+/* Adds each line as a token, in their order, which gives the ids; a second of the same text is
+ * an error. */
 static mlc_status mlc__lines_add(mlc_tokenizer *t, const mlc__vocab *v)
 {
     char *s = v->text + v->begin, *next;
@@ -71822,7 +71900,8 @@ static mlc_status mlc__lines_add(mlc_tokenizer *t, const mlc__vocab *v)
     return MLC_OK;
 }
 
-/* [UNK], and [CLS] and [SEP] where they are asked for, or an error. */
+/* Finds [UNK], which must be there, and [CLS] and [SEP], which must be where desc.add_ends is
+ * set. */
 static mlc_status mlc__wordpiece_ends(mlc_tokenizer *t, const char *path)
 {
     t->unknown = mlc__token_find(t, "[UNK]", 5);
@@ -71836,6 +71915,7 @@ static mlc_status mlc__wordpiece_ends(mlc_tokenizer *t, const char *path)
     return MLC_OK;
 }
 
+/* Makes the tokenizer of a file that was read; NULL with an error. */
 static mlc_tokenizer *mlc__wordpiece_make(mlc__vocab *v, const mlc_tokenizer_desc *d)
 {
     static const char *const standard[] = { "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]" };
@@ -71852,6 +71932,7 @@ static mlc_tokenizer *mlc__wordpiece_make(mlc__vocab *v, const mlc_tokenizer_des
     return mlc__tokenizer_done(t, st);
 }
 
+/* Makes a WordPiece tokenizer of BERT's vocab.txt, a token a line. */
 MLC_IMPL mlc_tokenizer *mlc_tokenizer_wordpiece(mlc_ctx *ctx, const char *vocab,
                                                 const mlc_tokenizer_desc *desc)
 {
@@ -71866,7 +71947,7 @@ MLC_IMPL mlc_tokenizer *mlc_tokenizer_wordpiece(mlc_ctx *ctx, const char *vocab,
 
 /* -- byte-level BPE -- */
 
-/* Bytes of 's 't 're 've 'm 'll 'd at s; 0: none of them. */
+/* Returns the bytes of 's 't 're 've 'm 'll 'd at s; 0: none of them. */
 static size_t mlc__contraction(const char *s, size_t n)
 {
     if (n < 2 || s[0] != '\'') return 0;
@@ -71875,7 +71956,8 @@ static size_t mlc__contraction(const char *s, size_t n)
                      (s[1] == 'l' && s[2] == 'l')) ? 3 : 0;
 }
 
-/* \p{L}, \p{N}, \s or the rest, and the character's length. */
+/* Returns the class of the character at s as GPT-2's expression tells them apart, \p{L}, \p{N},
+ * \s or the rest, and its length. */
 static int mlc__bpe_class(const mlc__unicode *u, const char *s, size_t n, size_t *len)
 {
     uint32_t c;
@@ -71905,13 +71987,15 @@ static size_t mlc__bpe_match(const mlc__unicode *u, const char *s, size_t n)
     return kind == MLC__CHAR_SPACE && at < n && at > last ? at - last : at;
 }
 
+/* Hash of a pair of tokens: multiplication by 2^64 / golden ratio. */
 static uint32_t mlc__merge_hash(uint32_t a, uint32_t b)
 {
     const uint64_t h = ((uint64_t)a << 32 | b) * 0x9E3779B97F4A7C15ull;
     return (uint32_t)(h >> 32) ^ (uint32_t)h >> 7;
 }
 
-/* The place of the merge of a and b, whose rank it holds plus 1, or the free one. */
+/* Returns the slot of the merge of a and b, which holds its rank + 1, or the free one where it
+ * would be. */
 static uint32_t *mlc__merge_slot(const mlc_tokenizer *t, uint32_t a, uint32_t b)
 {
     uint32_t i = mlc__merge_hash(a, b) & t->merge_mask;
@@ -71922,14 +72006,14 @@ static uint32_t *mlc__merge_slot(const mlc_tokenizer *t, uint32_t a, uint32_t b)
     return &t->merge_slot[i];
 }
 
-/* Binary heap of rank << 32 | place, the least first. */
+/* Inserts v into a binary heap of rank << 32 | index, the least first, at the free place i. */
 static void mlc__merge_up(uint64_t *heap, size_t i, uint64_t v)
 {
     for (; i > 0 && heap[(i - 1) / 2] > v; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
     heap[i] = v;
 }
 
-/* The least of n, of which n - 1 stay. */
+/* Takes the least of the n entries of the heap; n - 1 stay. */
 static uint64_t mlc__merge_take(uint64_t *heap, size_t n)
 {
     const uint64_t least = heap[0], v = heap[--n];
@@ -71944,7 +72028,7 @@ static uint64_t mlc__merge_take(uint64_t *heap, size_t n)
     return least;
 }
 
-/* Looks up the merge of the symbol at i with the next one; it goes to the heap. */
+/* Looks up the merge of symbol i with its next one, notes its rank and puts it on the heap. */
 static void mlc__symbol_rank(const mlc_tokenizer *t, uint32_t i, size_t *heaped)
 {
     mlc__symbol *s = &t->symbol[i];
@@ -71955,9 +72039,10 @@ static void mlc__symbol_rank(const mlc_tokenizer *t, uint32_t i, size_t *heaped)
         mlc__merge_up(t->heap, (*heaped)++, (uint64_t)s->rank << 32 | i);
 }
 
-/* Merges by rank, of equal ones the first. What the heap says of a symbol that has changed since
- * has another rank than the symbol. A symbol is pushed once at the begin and twice for a merge,
- * which takes one entry: twice its bytes are room enough. */
+/* Merges the symbols of a word by rank, the first of equal ranks first, in n log n. An entry of
+ * the heap whose rank is not that of its symbol is stale, as the symbol or its neighbour has
+ * changed, and is passed over. The heap gets n - 1 entries at first, and each of the at most n -
+ * 1 merges takes one and puts two: 2 n are space enough. */
 static void mlc__symbols_merge(mlc_tokenizer *t, const char *text, size_t n)
 {
     size_t heaped = 0;
@@ -71981,6 +72066,7 @@ static void mlc__symbols_merge(mlc_tokenizer *t, const char *text, size_t n)
     }
 }
 
+/* Provides symbols for n bytes and a heap for twice as many; both only grow. */
 static mlc_status mlc__symbols_room(mlc_tokenizer *t, size_t n)
 {
     if (n <= t->symbol_room) return MLC_OK;
@@ -71998,7 +72084,8 @@ static mlc_status mlc__symbols_room(mlc_tokenizer *t, size_t n)
     return MLC_OK;
 }
 
-/* Tokens of a word; a short one from the cache, or into it. */
+/* Writes the tokens of a word. Short ones are looked up in the cache, one entry for each hash,
+ * and put there after merging, in place of the word before. */
 static mlc_status mlc__bpe_word(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
     mlc__word_tokens *c = NULL;
@@ -72023,6 +72110,7 @@ static mlc_status mlc__bpe_word(mlc_tokenizer *t, const char *text, size_t n, ml
     return MLC_OK;
 }
 
+/* Splits a part of a text into words by GPT-2's expression and encodes each. */
 static mlc_status mlc__bpe_encode(mlc_tokenizer *t, const char *text, size_t n, mlc__ids *ids)
 {
     for (size_t at = 0; at < n;) {
@@ -72033,8 +72121,8 @@ static mlc_status mlc__bpe_encode(mlc_tokenizer *t, const char *text, size_t n, 
     return MLC_OK;
 }
 
-/* The byte that a character of a file stands for; -1: none. GPT-2 lets those that print stand for
- * themselves and numbers the others from U+0100 on. */
+/* Returns the byte that a character of a file stands for, or -1. GPT-2's files let bytes that
+ * print stand for themselves and number the others from U+0100 on. */
 static int mlc__byte_of(uint32_t c)
 {
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255)) return (int)c;
@@ -72042,8 +72130,9 @@ static int mlc__byte_of(uint32_t c)
     return c < 256 + 33 ? (int)c - 256 : c < 256 + 67 ? (int)c - 256 - 33 + 127 : 173;
 }
 
-/* Writes the bytes that s stands for, or s itself if one of its characters stands for none; how
- * many. to may be s, or before it. */
+/* Writes the bytes that the characters of s stand for, or s itself if one of them stands for
+ * none (a special), and returns their number. to may be s or before it, as the result is never
+ * longer. */
 static size_t mlc__bytes_of(const char *s, size_t n, char *to)
 {
     size_t k = 0;
@@ -72060,7 +72149,8 @@ static size_t mlc__bytes_of(const char *s, size_t n, char *to)
     return k;
 }
 
-/* {"token": id, ..}: packed in place. The shortest entry, "":0, has room for id and 0. */
+/* Reads {"token": id, ..} and packs it in place. The shortest entry with its comma, "":0, has
+ * the 5 bytes of an id and a 0. */
 static mlc_status mlc__vocab_json(mlc__vocab *v)
 {
     mlc__json j = { v->ctx, v->path, v->text, v->begin, v->n, NULL, 0, "" };
@@ -72086,7 +72176,8 @@ static mlc_status mlc__vocab_json(mlc__vocab *v)
     return j.at == j.n ? MLC_OK : mlc__json_fail(&j, "text after the vocabulary's end");
 }
 
-/* All ids are below the count and none is there twice: there is no hole. */
+/* Adds the packed tokens. All ids are below the count and none occurs twice, so none is missing.
+ * Each byte must be a token, for any text to have one. */
 static mlc_status mlc__vocab_add(mlc_tokenizer *t, const mlc__vocab *v)
 {
     char *s = v->text;
@@ -72115,7 +72206,8 @@ static mlc_status mlc__vocab_add(mlc_tokenizer *t, const mlc__vocab *v)
     return MLC_OK;
 }
 
-/* Two tokens and a space between them, of which the text is no longer needed. */
+/* Adds a merge, a line of two tokens and a space, of which the text is overwritten: bytes of
+ * both are put together, as the merged token must be in the vocabulary, too. */
 static mlc_status mlc__merge_add(mlc_tokenizer *t, const mlc__vocab *v, char *s, size_t n)
 {
     char *space = MLC__CAST(char *, memchr(s, ' ', n));
@@ -72141,7 +72233,8 @@ static mlc_status mlc__merge_add(mlc_tokenizer *t, const mlc__vocab *v, char *s,
     return MLC_OK;
 }
 
-/* A merge a line, by rank, after a line that begins with #version, or none. */
+/* Adds the merges of a file, one a line, by rank; a first line that begins with #version is
+ * passed over. */
 static mlc_status mlc__merges_add(mlc_tokenizer *t, mlc__vocab *v)
 {
     size_t lines = 1;
@@ -72159,6 +72252,7 @@ static mlc_status mlc__merges_add(mlc_tokenizer *t, mlc__vocab *v)
     return MLC_OK;
 }
 
+/* Makes the cache of words, a power of two of entries, where desc.cache is not 0. */
 static mlc_status mlc__bpe_cache(mlc_tokenizer *t)
 {
     uint32_t n = 1;
@@ -72169,6 +72263,7 @@ static mlc_status mlc__bpe_cache(mlc_tokenizer *t)
     return t->cache ? MLC_OK : MLC_ERR_NOMEM;
 }
 
+/* Makes the tokenizer of a vocabulary that was read, without merges. */
 static mlc_tokenizer *mlc__bpe_make(mlc__vocab *v, const mlc_tokenizer_desc *d)
 {
     static const char *const standard[] = { "<|endoftext|>" };
@@ -72183,6 +72278,8 @@ static mlc_tokenizer *mlc__bpe_make(mlc__vocab *v, const mlc_tokenizer_desc *d)
     return mlc__tokenizer_done(t, st);
 }
 
+/* Makes a byte-level BPE tokenizer of GPT-2's vocab.json and merges.txt; the file of merges is
+ * read after the first has been freed. */
 MLC_IMPL mlc_tokenizer *mlc_tokenizer_bpe(mlc_ctx *ctx, const char *vocab, const char *merges,
                                           const mlc_tokenizer_desc *desc)
 {
@@ -72809,7 +72906,7 @@ static mlc_status mlc__metric_sums(mlc_metric *m, const mlc__fed *f)
     return sums ? mlc__metric_take(m, sums) : m->ctx->status;
 }
 
-/* Takes in a batch. In a dry run (IMPL.MEMORY_PLAN) it does nothing, as no values exist. m->n
+/* Takes in a batch. In a dry run (mlc__dry_forward) it does nothing, as no values exist. m->n
  * and m->weighted change last, only where all has gone well. */
 MLC_IMPL mlc_status mlc_metric_update(mlc_metric *m, mlc_tensor *predictions, mlc_tensor *targets,
                                       mlc_tensor *weights)
@@ -73184,7 +73281,7 @@ MLC_IMPL mlc_metric *mlc_metric_r2(mlc_ctx *ctx)
 }
 #endif
 
-/* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices, what follows of them
+/* @@ IMPL.METRICS.CLASSES -------------------------------- confusion matrices and their scores
  * A confusion matrix holds in row t, column p, the weight of the rows of target t that were
  * predicted to be p; accuracy, balanced accuracy, precision, recall and F are read from it:
  *
@@ -74988,8 +75085,8 @@ static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
 }
 
 /* One training step on the batch: forward and backward, STEP_BEGIN with the gradients in place,
- * where callbacks clip or skip, then the optimizer. With a budget its calls take the place of
- * both halves; optimizers that evaluate the loss themselves then get it from the budget's step. */
+ * where callbacks clip or skip, then the optimizer. With a budget its calls take the place of both
+ * halves; its check refuses optimizers that evaluate the loss themselves. */
 static mlc_status mlc__fit_train(mlc__fit *f)
 {
     mlc_optim *opt = f->s.optim;
@@ -75894,7 +75991,7 @@ MLC_IMPL mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path)
     return mlc__on_rows_new(ctx, "on_json", path, mlc__json_row_put);
 }
 
-/* -- what a value of the history decides -- */
+/* -- decisions by a value of the history -- */
 
 /* Early stopping. at, as bytes, and the best weights are parts of a run file. at.bad counts rows
  * without gain since the best one, in a double, as all of `at`. */
@@ -76908,7 +77005,7 @@ typedef struct mlc__tracer {
     int64_t    began;
 } mlc__tracer;
 
-/* Notes the clock at the begin of an operation. */
+/* Notes the clock at the begin of an operation; of nested ones (mlc_custom_op) the innermost. */
 static void mlc__trace_begin(void *user, const mlc_op_event *e)
 {
     mlc__tracer *t = MLC__CAST(mlc__tracer *, user);
@@ -79066,15 +79163,31 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
 #endif
 
 /* @@ IMPL.MEMORY_PLAN ------------------------------------ rehearsals of training
- * A rehearsal is a second context on a backend of its own, which is a stand-in for the first one's
- * device: it has the same kernels, none of which does anything, the same answers to how much
- * workspace they want, and memory that is addresses alone. Whatever allocates there, with its size
- * classes, early releases, packs and workspaces, is the code that trains. The second context's own
- * structs come from the heap of the first; where the first is in a fixed block, and the question is
- * how large it must be, from its allocator, as that block has no room beside the network. */
+ * How much memory a training takes is found by rehearsing it. A rehearsal is a second context
+ * with a copy of the network, on a backend of its own that stands in for the first context's
+ * device: it has the same kernels, but none does anything; it gives the same answers about
+ * workspaces; and its memory is addresses alone, which nothing reads or writes. Size classes,
+ * early releases, packs and workspaces are those of the code that trains, so the figures are
+ * exact without a second model of that code.
+ *
+ *    mlc__plan_begin        the shapes, loss and optimizer to rehearse
+ *    mlc__rehearsal_begin   puts the first context's figures, watch and soft limit aside
+ *    mlc__rehearse          opens the second context, copies the network, takes two steps
+ *    mlc__rehearsal_read    figures of the second context -> mlc_memory
+ *    mlc__rehearsal_end     frees all and restores the first context
+ *
+ * The second context's structs, which are real, come from the heap of the first. Where the first
+ * one is in a fixed block and the question is how large that must be, they come from its
+ * allocator, since the block may have no space beside the network.
+ *
+ * On it are built mlc_find_batch_size (rehearsals of several batches, and steps that are timed
+ * in a real second context) and mlc_fixed_block_bytes (a rehearsal within a block of address
+ * space). */
 
 #ifndef MLC_NO_MEMORY_PLAN
 
+/* A rehearsal, on the heap of `of`; it is also the device (dev) of the backend. Owns the second
+ * context and block. */
 typedef struct mlc__rehearsal {
     mlc_backend backend;
     mlc_ctx    *of, *ctx;              /* estimated; rehearsing                                */
@@ -79085,10 +79198,12 @@ typedef struct mlc__rehearsal {
     struct mlc__watch *watch, watch_block;
     size_t      soft_limit;
     char       *heap_end;
-    void       *block;                 /* NULL, or that of a context in a fixed block          */
+    void       *block;                 /* NULL, or the block in which ctx is made              */
     size_t      block_bytes, least;    /* least: of it that was free at any time               */
 } mlc__rehearsal;
 
+/* A kernel that does nothing, and its workspace, which is that of the estimated context's
+ * kernel. */
 #define MLC__REHEARSE(name) \
     static mlc_status mlc__rehearse_##name(void *dev, const struct mlc_k_##name *a) \
     { (void)dev; (void)a; return MLC_OK; } \
@@ -79107,7 +79222,8 @@ static void mlc__rehearsal_kernels(mlc_kernels *k, const mlc_backend *b)
     MLC_KERNELS(MLC__REHEARSE_ROW)
 }
 
-/* No two are equal, and none is read or written. */
+/* Gives out addresses. Each is used once, so that no two tensors ever overlap, as the code
+ * checks; none is mapped. The first page is left out, for NULL. */
 static mlc_status mlc__rehearsal_data(void *dev, size_t bytes, void **ptr)
 {
     mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, dev);
@@ -79119,13 +79235,14 @@ static mlc_status mlc__rehearsal_data(void *dev, size_t bytes, void **ptr)
     return MLC_OK;
 }
 
+/* Counts the bytes that are released; the addresses stay used. */
 static void mlc__rehearsal_data_release(void *dev, void *ptr, size_t bytes)
 {
     (void)ptr;
     MLC__CAST(mlc__rehearsal *, dev)->held -= (int64_t)bytes;
 }
 
-/* Whatever is read back is zero. */
+/* Copies nothing; host memory that is read back becomes zero, a loss for instance. */
 static mlc_status mlc__rehearsal_copy(void *dev, void *dst, const void *src, size_t bytes,
                                       mlc_copy_kind kind)
 {
@@ -79134,6 +79251,7 @@ static mlc_status mlc__rehearsal_copy(void *dev, void *dst, const void *src, siz
     return MLC_OK;
 }
 
+/* Queues nothing: the copy of a few bytes to the host is ready at once. */
 static mlc_status mlc__rehearsal_post(void *dev, const void *src, size_t bytes, int64_t *ticket)
 {
     (void)dev; (void)src; (void)bytes;
@@ -79141,6 +79259,7 @@ static mlc_status mlc__rehearsal_post(void *dev, const void *src, size_t bytes, 
     return MLC_OK;
 }
 
+/* Ends such a copy: the bytes are zero. */
 static int32_t mlc__rehearsal_poll(void *dev, int64_t ticket, void *dst, size_t bytes)
 {
     (void)dev; (void)ticket;
@@ -79151,7 +79270,7 @@ static int32_t mlc__rehearsal_poll(void *dev, int64_t ticket, void *dst, size_t 
 static mlc_status mlc__rehearsal_sync(void *dev) { (void)dev; return MLC_OK; }
 static void mlc__rehearsal_close(void *dev) { (void)dev; }
 
-/* Structs of the second context: objects of the first. */
+/* Allocates structs of the second context as objects of the first one. */
 static void *mlc__rehearsal_alloc(void *user, size_t bytes, size_t align)
 {
     (void)align;
@@ -79164,7 +79283,7 @@ static void mlc__rehearsal_release(void *user, void *ptr, size_t bytes)
     mlc__heap_free(MLC__CAST(mlc_ctx *, user), ptr);
 }
 
-/* It is not registered: a context of it is made by mlc__rehearsal_open alone. */
+/* Fills the backend. It is not registered, so only mlc__rehearsal_open makes a context of it. */
 static void mlc__rehearsal_backend(mlc__rehearsal *r)
 {
     mlc_backend *b = &r->backend;
@@ -79181,8 +79300,9 @@ static void mlc__rehearsal_backend(mlc__rehearsal *r)
     mlc__rehearsal_kernels(&b->kernels, r->of->backend);
 }
 
-/* The second context, like mlc__ctx_open's. In a block it is one of the host, and the threads that
- * it does not have take their memory. */
+/* Opens the second context with the settings of the first that decide about memory: level, BLAS,
+ * TF32, dtype, threads. In a block it is a context of the host, and an object as large as the
+ * pool stands for the threads that it does not start. */
 static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
 {
     const mlc_ctx *of = r->of;
@@ -79211,8 +79331,9 @@ static mlc_ctx *mlc__rehearsal_open(mlc__rehearsal *r)
     return ctx;
 }
 
-/* What the first context knows of its memory is put aside: a rehearsal is no use of it. apart: the
- * second one takes nothing of a fixed block that the first one is in. */
+/* Makes a rehearsal and puts the figures, watch and soft limit of `of` aside, so that the
+ * rehearsal neither shows in them nor calls hooks. apart: the second context takes
+ * nothing of the fixed block that `of` is in. */
 static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what, bool apart)
 {
     const mlc_allocator structs = { of, mlc__rehearsal_alloc, mlc__rehearsal_release };
@@ -79240,7 +79361,8 @@ static mlc__rehearsal *mlc__rehearsal_begin(mlc_ctx *of, const char *what, bool 
     return r;
 }
 
-/* An error of the second context becomes the first one's. */
+/* Frees the second context, its block and the rehearsal, and restores the first context's
+ * figures. An error of the second context becomes one of the first. */
 static mlc_status mlc__rehearsal_end(mlc__rehearsal *r, mlc_status st)
 {
     mlc_ctx *of = r->of, *ctx = r->ctx;
@@ -79269,7 +79391,7 @@ MLC_IMPL mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor
     return d;
 }
 
-/* What all steps of a rehearsal have. */
+/* The training to rehearse: shapes, callbacks and the copies of network and optimizer. */
 typedef struct mlc__plan {
     const mlc_estimate_desc *d;
     mlc_fit_desc fit;
@@ -79280,7 +79402,8 @@ typedef struct mlc__plan {
     bool         trains;
 } mlc__plan;
 
-/* In evaluation nothing but the output is asked for. */
+/* One step as mlc_fit makes it: forward, backward, optimizer. Without a loss it is an
+ * evaluation, which ends with the output. */
 static mlc_status mlc__plan_forward(mlc__plan *p, const mlc_batch *b)
 {
     mlc_ctx *ctx = p->net->ctx;
@@ -79292,6 +79415,7 @@ static mlc_status mlc__plan_forward(mlc__plan *p, const mlc_batch *b)
     return p->optim ? mlc_optim_step(p->optim) : MLC_OK;
 }
 
+/* One step on a batch of zeros, [n, ..] by the plan's shapes, in a scope of its own. */
 static mlc_status mlc__plan_step(mlc__plan *p)
 {
     mlc_ctx *ctx = p->net->ctx;
@@ -79306,7 +79430,8 @@ static mlc_status mlc__plan_step(mlc__plan *p)
     return mlc__scope_leave(ctx);
 }
 
-/* The copy of net, and its optimizer. */
+/* Copies net into ctx and makes the optimizer of the copy. Optimizers that evaluate the loss
+ * several times are refused: how often depends on values. */
 static mlc_status mlc__plan_open(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
 {
     p->net = mlc__module_clone_in(ctx, net);
@@ -79324,7 +79449,8 @@ static mlc_status mlc__plan_open(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
     return ctx->status;
 }
 
-/* Two steps: the first makes packs, the second finds them. */
+/* Takes two steps after resetting the peak: the first allocates gradients, states and packs, the
+ * second finds them, and together they contain the peak of a training. */
 static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
 {
     MLC__TRY(mlc__plan_open(p, ctx, net));
@@ -79333,7 +79459,9 @@ static mlc_status mlc__plan_run(mlc__plan *p, mlc_ctx *ctx, mlc_module *net)
     return mlc__plan_step(p);
 }
 
-/* batch: in place of the input's; 0: that. */
+/* Checks desc and shapes and fills the plan. batch replaces the first axis of input, and of the
+ * target in proportion; 0 leaves them. Targets are, unless given, input-shaped for token inputs
+ * (i64), else [batch]. */
 static mlc_status mlc__plan_begin(mlc__plan *p, mlc_module *net, mlc_dims input, int64_t batch,
                                   const mlc_estimate_desc *d, const char *what)
 {
@@ -79373,14 +79501,16 @@ static mlc_status mlc__rehearse(mlc__rehearsal *r, mlc__plan *p, mlc_module *net
     return mlc__plan_run(p, ctx, net);
 }
 
-/* Figures of the second context, with what a context like the first one has more, or less. */
+/* Gives the figures of the second context, corrected by the parts in which it differs from one
+ * like the first: tables, and on the host the pool of threads. Data of objects still held after
+ * its pool is forgotten counts as reserved on the host, where it would come from the heap. */
 static void mlc__rehearsal_read(mlc__rehearsal *r, mlc_memory *out)
 {
     const mlc_ctx *of = r->of;
     int64_t more = (int64_t)of->tables.bytes - (int64_t)r->ctx->tables.bytes;
     if (of->on_host) more += (int64_t)mlc__heap_bytes(mlc__pool_bytes(of->threads));
     *out = r->ctx->mem;
-    mlc__pool_forget(r->ctx, NULL);    /* what is held then are objects */
+    mlc__pool_forget(r->ctx, NULL);    /* r->held: objects alone now */
     out->allocated += more;
     out->peak += more;
     out->now[MLC_MEM_OBJECT] += more;
@@ -79389,6 +79519,7 @@ static void mlc__rehearsal_read(mlc__rehearsal *r, mlc_memory *out)
     out->calls = 0;
 }
 
+/* Rehearses two steps of net at one batch size and gives the figures. */
 static mlc_status mlc__estimate(mlc_module *net, mlc_dims input, int64_t batch,
                                 const mlc_estimate_desc *desc, mlc_memory *out, const char *what,
                                 bool apart)
@@ -79403,6 +79534,7 @@ static mlc_status mlc__estimate(mlc_module *net, mlc_dims input, int64_t batch,
     return mlc__rehearsal_end(r, st);
 }
 
+/* Estimates the memory of training with `input` as it is. */
 MLC_IMPL mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
                                         const mlc_estimate_desc *desc, mlc_memory *out)
 {
@@ -79410,6 +79542,7 @@ MLC_IMPL mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
     return mlc__estimate(net, input, 0, desc, out, "estimate_memory", false);
 }
 
+/* Estimates several batch sizes, each by a rehearsal of its own. */
 MLC_IMPL mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, const int64_t *batches,
                                          int32_t n, mlc_memory *out)
@@ -79426,6 +79559,8 @@ MLC_IMPL mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
     return MLC_OK;
 }
 
+/* Prints a table of estimates by kinds at the peak; a sample is the peak over the batch, less
+ * the memory that stays between steps. */
 MLC_IMPL mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
                                        const mlc_memory *estimates, mlc_writer write, void *user)
 {
@@ -79450,7 +79585,8 @@ MLC_IMPL mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int
 /* -- the machine -- */
 
 #if defined(__linux__) && MLC__FILES
-/* The first bytes of a file, 0-terminated; false: there is none. */
+/* Reads the first bytes of the file root + name as text; false where it cannot be read or is
+ * empty. */
 static bool mlc__machine_file(char *text, size_t size, const char *root, const char *name)
 {
     char path[768];
@@ -79463,8 +79599,9 @@ static bool mlc__machine_file(char *text, size_t size, const char *root, const c
     return got > 0;
 }
 
-/* The least limit of a group, of which group has room for a file's name, and of those above it: a
- * container may see none but the last. "max" is no number, and no limit. */
+/* Returns the least limit of a control group and the groups above it, which are named by cutting
+ * off the last part of `group`, in place: a container may see the outermost alone. "max" is no
+ * number and no limit. INT64_MAX: none. */
 static int64_t mlc__group_limit(const char *root, const char *mount, char *group, const char *file)
 {
     int64_t least = INT64_MAX;
@@ -79478,7 +79615,8 @@ static int64_t mlc__group_limit(const char *root, const char *mount, char *group
     }
 }
 
-/* A line of /proc/self/cgroup: "0::/a/b" of version 2, "4:cpu,memory:/a/b" of 1. */
+/* Returns the limit by a line of /proc/self/cgroup: "0::/a/b" of version 2, or of version 1 a
+ * line such as "4:cpu,memory:/a/b" that has the controller memory. */
 static int64_t mlc__group_line(const char *root, const char *line, size_t n)
 {
     char group[256];
@@ -79499,6 +79637,8 @@ static int64_t mlc__group_line(const char *root, const char *line, size_t n)
 }
 #endif
 
+/* Returns the memory in bytes that this process may use: of the machine, or of its control group
+ * where that is less; 0: not known. root, a folder in place of "/", is for tests. */
 MLC_IMPL int64_t mlc_machine_memory(const char *root)
 {
 #if defined(__linux__) && MLC__FILES
@@ -79522,7 +79662,7 @@ MLC_IMPL int64_t mlc_machine_memory(const char *root)
 #endif
 }
 
-/* Memory of the context's device, or of the machine; 0: not known. */
+/* Returns the memory of the context's device, of the machine on the host; 0: not known. */
 static int64_t mlc__device_memory(const mlc_ctx *ctx)
 {
     mlc_device_info info;
@@ -79532,6 +79672,8 @@ static int64_t mlc__device_memory(const mlc_ctx *ctx)
                                                                                : 0;
 }
 
+/* Returns the bytes that a context may use: its hard limit or block, else 90 % of the device's
+ * memory, as others use it, too; 0: not known. */
 MLC_IMPL int64_t mlc_memory_limit(const mlc_ctx *ctx)
 {
     if (!ctx) return 0;
@@ -79545,17 +79687,19 @@ MLC_IMPL int64_t mlc_memory_limit(const mlc_ctx *ctx)
 
 /* -- batches that fit -- */
 
+/* A search for a batch size, a local of mlc_find_batch_size. */
 typedef struct mlc__search {
     mlc_module *net;
     mlc_dims    input;
     const mlc_estimate_desc *d;
     mlc_batch_size_desc find;
-    mlc__rehearsal *timed;             /* whose context is one that computes; NULL: no times   */
-    mlc__plan   plan;                  /* of what is timed                                     */
+    mlc__rehearsal *timed;             /* its context computes steps to time; NULL: no times   */
+    mlc__plan   plan;                  /* of the steps that are timed                          */
 } mlc__search;
 
 static const char mlc__search_name[] = "find_batch_size";
 
+/* Tells whether the peak of a batch is within share * bytes. */
 static mlc_status mlc__batch_fits(const mlc__search *s, int64_t batch, bool *fits)
 {
     mlc_memory m;
@@ -79564,7 +79708,8 @@ static mlc_status mlc__batch_fits(const mlc__search *s, int64_t batch, bool *fit
     return MLC_OK;
 }
 
-/* Doubled until one is too much, then halved in between. */
+/* Finds the largest batch that fits: doubled until one does not, then by bisection between the
+ * two. Memory is taken to rise with the batch. 0: not even the least fits. */
 static mlc_status mlc__batch_largest(const mlc__search *s, int64_t *batch)
 {
     int64_t fits = s->find.least - 1, over = 0, at = s->find.least;
@@ -79578,7 +79723,7 @@ static mlc_status mlc__batch_largest(const mlc__search *s, int64_t *batch)
     return MLC_OK;
 }
 
-/* A context like `of` with memory and threads of its own. */
+/* Makes a real context with the device and settings of `of`, and memory and threads of its own. */
 static mlc_ctx *mlc__ctx_like(const mlc_ctx *of, mlc_status *st)
 {
     char device[128];
@@ -79598,7 +79743,9 @@ static mlc_ctx *mlc__ctx_like(const mlc_ctx *of, mlc_status *st)
     return mlc_ctx_create(&d);
 }
 
-/* Seconds of the fastest step after the first. A clock that stands still ends it, too. */
+/* Gives the seconds of the fastest of several steps after the first, at least 3 and 0.05 s in
+ * all. The number of steps is bounded, for a clock that does not move. Float inputs are random,
+ * as zeros may be faster than data. */
 static mlc_status mlc__plan_time(mlc__plan *p, double *seconds)
 {
     mlc_ctx *ctx = p->net->ctx;
@@ -79615,8 +79762,8 @@ static mlc_status mlc__plan_time(mlc__plan *p, double *seconds)
     return mlc__scope_leave(ctx);
 }
 
-/* Seconds a sample. The first opens the context and makes the copy, which the others find; memory
- * that was of another batch goes. */
+/* Gives the seconds per sample at a batch. The first call opens the context and copies the
+ * network; later ones find both, and free memory of the batch before is given back. */
 static mlc_status mlc__batch_time(mlc__search *s, int64_t batch, double *seconds)
 {
     mlc__rehearsal *r = s->timed;
@@ -79638,7 +79785,8 @@ static mlc_status mlc__batch_time(mlc__search *s, int64_t batch, double *seconds
     return MLC_OK;
 }
 
-/* Without times each that fits is as good as the one before. */
+/* Goes through powers of two that fit. Without times each is better than the one before; with
+ * them the fastest per sample is taken, until two in a row gain less than 2 %. */
 static mlc_status mlc__batch_power(mlc__search *s, int64_t first, int64_t *batch)
 {
     double best = 0.0;
@@ -79657,6 +79805,7 @@ static mlc_status mlc__batch_power(mlc__search *s, int64_t first, int64_t *batch
     return MLC_OK;
 }
 
+/* Times batches beside the rehearsals. The copy needs memory beside the network. */
 static mlc_status mlc__batch_fastest(mlc__search *s, int64_t first, int64_t *batch)
 {
     mlc_ctx *ctx = s->net->ctx;
@@ -79668,7 +79817,7 @@ static mlc_status mlc__batch_fastest(mlc__search *s, int64_t first, int64_t *bat
     return mlc__rehearsal_end(s->timed, mlc__batch_power(s, first, batch));
 }
 
-/* first: the least power of two that is allowed. */
+/* Checks the options; *first is the least power of two from f->least on. */
 static mlc_status mlc__search_check(mlc_ctx *ctx, const mlc_batch_size_desc *f, int64_t *first)
 {
     const char *what = mlc__search_name;
@@ -79699,6 +79848,7 @@ MLC_IMPL mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx)
     return d;
 }
 
+/* Finds a batch size by desc `find`; *batch is 0 where not even the least fits. */
 MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
                                         const mlc_estimate_desc *desc,
                                         const mlc_batch_size_desc *find, int64_t *batch)
@@ -79723,12 +79873,14 @@ MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
 
 /* -- in a fixed block -- */
 
+/* Operations are of no interest to the watch of a block. */
 static void mlc__block_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     (void)ctx; (void)nd; (void)moment; (void)st;
 }
 
-/* What was taken last is counted, so this comes after each change of the block. */
+/* Notes the least distance between the heap and the pool of a block, which grow towards each
+ * other. The watch is called after each change, so the last allocation counts. */
 static void mlc__block_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     mlc__rehearsal *r = MLC__CAST(mlc__rehearsal *, ctx->dev);
@@ -79737,6 +79889,7 @@ static void mlc__block_memory(mlc_ctx *ctx, int mem, int64_t bytes)
     if (left < r->least) r->least = left;
 }
 
+/* Counts a module and all below it. */
 static size_t mlc__tree_modules(const mlc_module *m)
 {
     size_t n = 1;
@@ -79744,8 +79897,10 @@ static size_t mlc__tree_modules(const mlc_module *m)
     return n;
 }
 
-/* Runs the same two steps in a block that is more than large enough. A block's tables grow with it.
- * Adds a line for each module: made in another order than copies are, they leave other gaps. */
+/* Rehearses in a block of address space, more than large enough, and computes from the part that
+ * was never free how large a block must be. Its tables grow with a block, so theirs are taken
+ * out and computed anew. A cache line is added for each module: made in another order than
+ * copies are, they leave other gaps. */
 static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *net, size_t room,
                                  size_t *bytes)
 {
@@ -79766,6 +79921,8 @@ static mlc_status mlc__block_run(mlc__rehearsal *r, mlc__plan *p, mlc_module *ne
     return MLC_OK;
 }
 
+/* Gives the size of a fixed block for training net: an estimate first tells how large the block
+ * of the rehearsal is made, twice that and 1 MiB. */
 MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                           const mlc_estimate_desc *desc, size_t *bytes)
 {
@@ -79787,15 +79944,28 @@ MLC_IMPL mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
 #endif
 
 /* @@ IMPL.MEMORY_PLAN.BUDGET ------------------------------ a training step within a budget
- * The budget is the context's hard limit while forward, backward and the optimizer run. What runs
- * out of it has changed gradients, random streams and buffers of the network: those are put back,
- * then there is less to be held. A batch that goes in parts has a scope for each of them; losses
- * and outputs are copied out of it. */
+ * A training step that fits a budget of bytes. The budget is the context's hard limit while
+ * forward, backward and the optimizer run. An attempt that runs out of memory has already
+ * changed gradients, random streams and buffers of the network: they are put back, memory is
+ * made smaller by one means, and the step begins again with the same random numbers:
+ *
+ *    mlc__budget_try:  save buffers, marks
+ *      attempt: forward, backward, in parts -> fits: done
+ *         | MLC_ERR_NOMEM
+ *      undo:  gradients, rng, buffers
+ *      relax: 1 trim free memory   2 recompute more modules   3 twice as many parts   -> again
+ *
+ * The means that have served stay in *b for the steps to come: b->parts, marks of modules,
+ * b->goal and b->least. If a step fails for good, *b and the marks are as before. A batch in
+ * parts has a scope for each of them, so only one part's activations are held; its losses and
+ * outputs are copied out of it. */
 
 #ifndef MLC_NO_MEMORY_PLAN
 
-/* ---- what is put back */
+/* ---- state that is put back */
 
+/* A walk over the buffers of a network (running statistics), which a forward in training
+ * changes. */
 typedef struct mlc__buffer_walk {
     mlc_tensor **copy;                 /* NULL: only counted                                   */
     int64_t      n;
@@ -79803,6 +79973,8 @@ typedef struct mlc__buffer_walk {
     mlc_status   status;
 } mlc__buffer_walk;
 
+/* Copies a buffer to the scope around the open one, or back from its copy; only counts where
+ * copy is NULL. */
 static bool mlc__buffer_copy(void *user, mlc__param *p, const char *name)
 {
     mlc__buffer_walk *w = MLC__CAST(mlc__buffer_walk *, user);
@@ -79814,7 +79986,7 @@ static bool mlc__buffer_copy(void *user, mlc__param *p, const char *name)
     return w->status == MLC_OK;
 }
 
-/* Copies buffers of the network to the scope that is open, or back. */
+/* Copies all buffers of the network to the scope that is open, or (back) writes them back. */
 static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
 {
     mlc__buffer_walk w = { NULL, 0, back, MLC_OK };
@@ -79832,13 +80004,15 @@ static mlc_status mlc__budget_buffers(mlc__budget_run *r, bool back)
     return w.status != MLC_OK ? w.status : left;
 }
 
-/* Finds the modules that may be marked, or NULL. */
+/* Returns the module whose children can be marked for recomputation, or NULL: b->recompute, or
+ * within it the list that its pieces are children of. */
 static const mlc_module *mlc__budget_list(const mlc__budget_run *r)
 {
     const mlc_module *m = r->b->recompute, *list = m ? mlc__piece_parent(m) : NULL;
     return list && list->children ? list : NULL;
 }
 
+/* Returns the number of children that are recomputed; with segments all are. */
 static int32_t mlc__budget_marked(const mlc__budget_run *r)
 {
     const mlc_module *list = mlc__budget_list(r);
@@ -79848,7 +80022,7 @@ static int32_t mlc__budget_marked(const mlc__budget_run *r)
     return n;
 }
 
-/* Saves the marks. */
+/* Saves the marks of the children and, last, of their module. */
 static mlc_status mlc__budget_marks(mlc__budget_run *r)
 {
     const mlc_module *list = mlc__budget_list(r);
@@ -79860,7 +80034,7 @@ static mlc_status mlc__budget_marks(mlc__budget_run *r)
     return MLC_OK;
 }
 
-/* Puts back marks and the budget. */
+/* Puts back the marks and *b as they were before the step. */
 static void mlc__budget_restore(mlc__budget_run *r)
 {
     const mlc_module *list = r->marks ? mlc__budget_list(r) : NULL;
@@ -79870,8 +80044,9 @@ static void mlc__budget_restore(mlc__budget_run *r)
         mlc__mark_put(list->child[i], r->marks[i]);
 }
 
-/* Makes gradients stale, also of parameters that opt does not have; puts back random streams and
- * buffers. Keeps the error that stands. */
+/* Undoes an attempt: gradients become stale, also of parameters that opt does not have, and
+ * random streams and buffers are put back. The error that stands is set aside meanwhile and
+ * kept, unless putting back fails itself. */
 static mlc_status mlc__budget_undo(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -79887,8 +80062,8 @@ static mlc_status mlc__budget_undo(mlc__budget_run *r)
 
 /* ---- forward and backward */
 
-/* Rows [from, to) of the n rows of a field, each of which may be several of its first axis; NULL of
- * NULL. */
+/* Returns rows [from, to) of a field of a batch of n rows, as a view. A row may be several along
+ * the field's first axis, as with targets [n t]; NULL of NULL. */
 static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t n, int64_t from, int64_t to)
 {
     if (!t) return NULL;
@@ -79899,6 +80074,8 @@ static mlc_tensor *mlc__field_rows(mlc_tensor *t, int64_t n, int64_t from, int64
                           mlc__shape(t).s);
 }
 
+/* Returns rows [from, to) of a batch: x, y, fields, masks and lengths, where x and y stay the
+ * same tensors as the fields that they are. A failure is in the context's status. */
 static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
 {
     mlc_batch part = *b;
@@ -79914,8 +80091,9 @@ static mlc_batch mlc__batch_rows(const mlc_batch *b, int64_t from, int64_t to)
     return part;
 }
 
-/* Runs forward and backward of rows of the batch, whose loss has their share. Copies it, and the
- * output if it is asked for, to the scope around. */
+/* Runs forward and backward of some rows. Their loss is weighted by their share of the batch, so
+ * that the gradients of all parts add up to those of the whole (of a mean loss). Loss and, if
+ * wanted, output are copied to the scope around. */
 static mlc_status mlc__budget_rows(mlc__budget_run *r, const mlc_batch *rows, mlc_tensor **output,
                                    mlc_tensor **loss)
 {
@@ -79932,8 +80110,9 @@ static mlc_status mlc__budget_rows(mlc__budget_run *r, const mlc_batch *rows, ml
     return ctx->status;
 }
 
-/* Runs part after part, each in a scope of its own; copies their sum of losses, and joined outputs,
- * to the scope around the one that is open. */
+/* Runs the parts, each in a scope of its own, and copies the sum of their losses and the joined
+ * outputs to the scope around the one that is open. Outputs are joined along axis 0 where all
+ * have rows there. */
 static mlc_status mlc__budget_parts(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -79954,6 +80133,7 @@ static mlc_status mlc__budget_parts(mlc__budget_run *r)
     return ctx->status;
 }
 
+/* Makes one attempt in a scope; output and loss outlive it. */
 static mlc_status mlc__budget_attempt(mlc__budget_run *r)
 {
     r->output = r->loss = NULL;
@@ -79963,10 +80143,14 @@ static mlc_status mlc__budget_attempt(mlc__budget_run *r)
     return mlc__scope_done(r->ctx, st);
 }
 
-/* ---- what makes it smaller */
+/* ---- means that make it smaller */
 
 /* Sets marks that take less than those there are, as few as do, for a goal that goes down by
  * eighths; false if no more help. */
+/* Marks modules, as few as serve, for a goal of bytes for activations that falls by an eighth;
+ * false where no marks help more. The size of activations is found by a dry forward
+ * (mlc__marks_for) of one part's shape. b->least, the least need so far, makes each set of marks
+ * smaller than the one before. */
 static bool mlc__budget_mark_more(mlc__budget_run *r)
 {
     mlc_budget *b = r->b;
@@ -79987,7 +80171,7 @@ static bool mlc__budget_mark_more(mlc__budget_run *r)
     return false;
 }
 
-/* Marks all children; false if they were already. */
+/* Marks all children; false if all were marked already. */
 static bool mlc__budget_mark_all(mlc__budget_run *r, const mlc_module *list)
 {
     mlc_error_clear(r->ctx);
@@ -79995,8 +80179,8 @@ static bool mlc__budget_mark_all(mlc__budget_run *r, const mlc_module *list)
            mlc_module_recompute(r->b->recompute, 1) == MLC_OK;
 }
 
-/* Sets more marks; false if there are none. The limit is off: a dry run takes no memory, but counts
- * as if it did. */
+/* Sets more marks; false if none help. The hard limit is off: a dry run takes no memory, but is
+ * counted as if it did. If no dry run is possible, all children are marked at once. */
 static bool mlc__budget_mark(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -80017,14 +80201,16 @@ static bool mlc__budget_mark(mlc__budget_run *r)
     return more;
 }
 
+/* Gives free memory back and counts it. */
 static void mlc__budget_trim(mlc__budget_run *r)
 {
     mlc_memory_trim(r->ctx);
     r->b->trims++;
 }
 
-/* Does the next thing that takes less memory; false, with the error that stood, if there is none.
- * Trimming alone does not serve two steps in a row. */
+/* Takes the next means that makes the step smaller: trimming, marks, twice the parts. false,
+ * with the error that stood, where none is left. If trimming alone has served the step before,
+ * it is not tried alone again: trimming each step costs more than marks. */
 static bool mlc__budget_relax(mlc__budget_run *r)
 {
     char text[MLC__MESSAGE];
@@ -80048,7 +80234,7 @@ static bool mlc__budget_relax(mlc__budget_run *r)
     return false;
 }
 
-/* Makes attempts until one fits. */
+/* Makes attempts until one fits or no means is left. Only MLC_ERR_NOMEM is dealt with. */
 static mlc_status mlc__budget_try(mlc__budget_run *r)
 {
     MLC__TRY(mlc__budget_buffers(r, false));
@@ -80063,13 +80249,16 @@ static mlc_status mlc__budget_try(mlc__budget_run *r)
 
 /* ---- the step */
 
-/* Passes on what is no error: an attempt's error may be dealt with. */
+/* The log of a context during attempts: passes on all but errors, since an attempt's error may
+ * yet be dealt with. */
 static void mlc__budget_log(void *user, mlc_log_level level, const char *text)
 {
     const mlc__budget_run *r = MLC__CAST(const mlc__budget_run *, user);
     if (level != MLC_LOG_ERROR && r->log) r->log(r->log_user, level, text);
 }
 
+/* Sets the budget as hard limit, unless that is lower, and keeps errors of attempts from log and
+ * abort. */
 static void mlc__budget_begin(mlc__budget_run *r)
 {
     mlc_ctx *ctx = r->ctx;
@@ -80084,8 +80273,8 @@ static void mlc__budget_begin(mlc__budget_run *r)
     ctx->abort_on_error = false;
 }
 
-/* Ends what mlc__budget_begin began. Raises an error that stands again, for log and
- * abort_on_error. */
+/* Restores what mlc__budget_begin has set. An error that stands is raised anew, for log and
+ * abort. */
 static mlc_status mlc__budget_end(mlc__budget_run *r, mlc_status st)
 {
     mlc_ctx *ctx = r->ctx;
@@ -80098,6 +80287,8 @@ static mlc_status mlc__budget_end(mlc__budget_run *r, mlc_status st)
     return mlc__fail(ctx, st, "%s", ctx->message);
 }
 
+/* Checks the arguments of a step. Optimizers that collect over batches, step within backward, or
+ * evaluate the loss themselves cannot begin a step again. */
 static mlc_status mlc__budget_check(const mlc__budget_run *r)
 {
     const mlc_batch *x = r->batch;
@@ -80126,6 +80317,7 @@ static mlc_status mlc__budget_check(const mlc__budget_run *r)
     return MLC_OK;
 }
 
+/* Returns the budget, or the context's hard limit where that is less. */
 static int64_t mlc__budget_bytes(const mlc__budget_run *r)
 {
     const size_t limit = r->ctx->hard_limit;
@@ -80133,7 +80325,8 @@ static int64_t mlc__budget_bytes(const mlc__budget_run *r)
                                                                          : r->b->bytes;
 }
 
-/* Finds what is left beside what is in use and the gradients. */
+/* Computes the bytes left for the step: the budget less the memory in use and the gradients that
+ * are yet to be allocated. A budget below those is an error, as no means can help. */
 static mlc_status mlc__budget_room(mlc__budget_run *r)
 {
     const mlc_ctx *ctx = r->ctx;
@@ -80151,6 +80344,7 @@ static mlc_status mlc__budget_room(mlc__budget_run *r)
                      (long long)bytes, (long long)used, (long long)params);
 }
 
+/* Logs that a step has begun again, and the means that it ended with. */
 static void mlc__budget_say(mlc__budget_run *r, int64_t again)
 {
     char text[160];
@@ -80161,6 +80355,8 @@ static void mlc__budget_say(mlc__budget_run *r, int64_t again)
     mlc__log(r->ctx, MLC_LOG_INFO, text);
 }
 
+/* Forward and backward within the budget. On success *b has the means for the next steps;
+ * b->trimmed is the step after one that trimming alone has saved. */
 static mlc_status mlc__budget_backward(mlc__budget_run *r)
 {
     mlc_budget *b = r->b;
@@ -80187,6 +80383,8 @@ static mlc_status mlc__budget_backward(mlc__budget_run *r)
     return MLC_OK;
 }
 
+/* The optimizer's step within the budget; out of memory, it is tried once more after trimming.
+ * Not with noise, part of which may be in the gradients and would be added twice. */
 static mlc_status mlc__budget_update(mlc__budget_run *r)
 {
     mlc__budget_begin(r);
@@ -80203,6 +80401,8 @@ static mlc_status mlc__budget_update(mlc__budget_run *r)
 static const struct mlc__budget_calls mlc__budget_fns = { mlc__budget_backward,
                                                           mlc__budget_update };
 
+/* Returns a budget of all memory that the context may use, of which net may be recomputed as a
+ * whole. */
 MLC_IMPL mlc_budget mlc_budget_make(mlc_module *net)
 {
     mlc_budget b;
@@ -80217,6 +80417,8 @@ MLC_IMPL mlc_budget mlc_budget_make(mlc_module *net)
     return b;
 }
 
+/* One step within the budget, for a program's own loop. If the optimizer's step fails,
+ * gradients, buffers, marks and *b are as before; *loss is NaN then. */
 MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
                                     const mlc_fit_desc *desc, mlc_budget *budget, double *loss)
 {
@@ -80247,14 +80449,25 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
 }
 #endif
 
-/* @@ IMPL.MEMORY_PLAN.TIMELINE --------------------------- what is in use, over time
- * A hook of memory writes the events; hooks of operations say who makes them. They look at no
- * tensor, so that operations free as early as without hooks. */
+/* @@ IMPL.MEMORY_PLAN.TIMELINE --------------------------- memory in use, over time
+ * A timeline records each change of a context's memory: a hook of memory writes the events, and
+ * hooks of operations tell which operation makes them. The hooks are "lean", they see no
+ * tensors, so operations free memory as early as without hooks.
+ *
+ *    mlc_timeline_begin -> op_begin: push -> memory: event -> op_end: pop -> .. -> mlc_timeline_end
+ *    block:  [ mlc_timeline | running operations | peak | event [capacity] ]
+ *
+ * The peak is noted on its own, so it is exact also where events have been lost for lack of
+ * capacity. The timeline's own memory is taken out of all figures. */
 
 #ifndef MLC_NO_MEMORY_PLAN
 
+/* Operations within operations, as mlc_custom_op makes them; those deeper count as the 8th. */
 #define MLC__TIMELINE_DEPTH 8          /* operations in operations: of mlc_custom_op */
 
+/* A timeline, one block of the context's heap, the caller's to free. now and start: bytes by
+ * kind, now and at the begin; at_peak: now at the peak; own: bytes of the timeline itself;
+ * calls: operations so far. */
 struct mlc_timeline {
     mlc_ctx *ctx;
     int32_t  id, depth;                /* of the hooks, 0: ended; of operations that run        */
@@ -80262,9 +80475,10 @@ struct mlc_timeline {
              at_peak[MLC_MEM_COUNT];
     mlc_timeline_event running[MLC__TIMELINE_DEPTH + 1];   /* [0]: none                        */
     mlc_timeline_event peak;
-    mlc_timeline_event event[1];       /* room of them                                         */
+    mlc_timeline_event event[1];       /* n of them                                            */
 };
 
+/* Hook: an operation begins; its name and module are for the events that follow. */
 static void mlc__timeline_op_begin(void *user, const mlc_op_event *e)
 {
     mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
@@ -80277,7 +80491,8 @@ static void mlc__timeline_op_begin(void *user, const mlc_op_event *e)
     r->backward = e->backward;
 }
 
-/* The outermost may have begun before the timeline. */
+/* Hook: an operation ends. The outermost may have begun before the timeline, so depth stays
+ * above 0. */
 static void mlc__timeline_op_end(void *user, const mlc_op_event *e)
 {
     mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
@@ -80285,6 +80500,8 @@ static void mlc__timeline_op_end(void *user, const mlc_op_event *e)
     if (t->depth > 0) t->depth--;
 }
 
+/* Hook: `bytes` of a kind were taken, or released (below 0). Writes the event, or counts it as
+ * lost. */
 static void mlc__timeline_memory(void *user, mlc_mem mem, int64_t bytes)
 {
     mlc_timeline *t = MLC__CAST(mlc_timeline *, user);
@@ -80303,6 +80520,7 @@ static void mlc__timeline_memory(void *user, mlc_mem mem, int64_t bytes)
     else t->lost++;
 }
 
+/* Begins a timeline with space for `capacity` events. 0 is allowed: only the peak is noted. */
 MLC_IMPL mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity)
 {
     mlc_hooks h;
@@ -80335,6 +80553,7 @@ MLC_IMPL mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity)
     return t;
 }
 
+/* Ends recording; the events stay. Not within a hook. */
 MLC_IMPL mlc_status mlc_timeline_end(mlc_timeline *t)
 {
     if (!t) return MLC_ERR_ARG;
@@ -80345,6 +80564,7 @@ MLC_IMPL mlc_status mlc_timeline_end(mlc_timeline *t)
     return mlc_hooks_remove(t->ctx, id);
 }
 
+/* Ends the timeline, if it has not ended, and frees it. */
 MLC_IMPL void mlc_timeline_free(mlc_timeline *t)
 {
     if (!t || MLC__GONE(t, "timeline_free", "timeline")) return;
@@ -80352,17 +80572,21 @@ MLC_IMPL void mlc_timeline_free(mlc_timeline *t)
     mlc__handle_free(t->ctx, t);
 }
 
+/* Returns the number of events; *lost: of those that did not fit. */
 MLC_IMPL int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost)
 {
     if (lost) *lost = t ? t->lost : 0;
     return t ? t->n : 0;
 }
 
+/* Returns event i, or NULL; valid as long as the timeline. */
 MLC_IMPL const mlc_timeline_event *mlc_timeline_at(const mlc_timeline *t, int64_t i)
 {
     return t && i >= 0 && i < t->n ? &t->event[i] : NULL;
 }
 
+/* Returns the event that made the peak and, in now[], the bytes by kind then; NULL: no event
+ * yet. */
 MLC_IMPL const mlc_timeline_event *mlc_timeline_peak(const mlc_timeline *t, int64_t *now)
 {
     if (!t || !t->peak.op) return NULL;
@@ -80370,9 +80594,11 @@ MLC_IMPL const mlc_timeline_event *mlc_timeline_peak(const mlc_timeline *t, int6
     return &t->peak;
 }
 
-/* Events from i on that are of one call: what most was in use in it, bytes taken, and the next. */
+/* Neighbouring events of one call of an operation: index of the first, most bytes in use, bytes
+ * taken, and index after the last. */
 typedef struct mlc__stretch { int64_t at, most, taken, next; } mlc__stretch;
 
+/* Returns the stretch that begins at event i. */
 static mlc__stretch mlc__stretch_of(const mlc_timeline *t, int64_t i)
 {
     mlc__stretch s = { i, 0, 0, i };
@@ -80384,7 +80610,8 @@ static mlc__stretch mlc__stretch_of(const mlc_timeline *t, int64_t i)
     return s;
 }
 
-/* The one that comes after `last` where the most is first, and of equals the earlier. */
+/* Returns the stretch next in order after `last`: by most bytes in use, equal ones by time; at
+ * -1: none. Each call goes over all events, which needs no memory for a sorted list. */
 static mlc__stretch mlc__stretch_next(const mlc_timeline *t, const mlc__stretch *last)
 {
     mlc__stretch best = { -1, -1, 0, 0 };
@@ -80397,6 +80624,7 @@ static mlc__stretch mlc__stretch_next(const mlc_timeline *t, const mlc__stretch 
     return best;
 }
 
+/* Prints the peak by kinds and the `rows` stretches with most memory in use. */
 MLC_IMPL mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_writer write,
                                        void *user)
 {
@@ -80428,6 +80656,8 @@ MLC_IMPL mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_
     return MLC_OK;
 }
 
+/* Draws memory in use over the changes, in MB (10^6), as an SVG. The line "all" is the events'
+ * own figure; those of kinds are summed from the begin. */
 MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
 {
     static const struct { const char *label; int mem; } lines[] = {
@@ -80462,7 +80692,10 @@ MLC_IMPL mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path)
 #endif /* MLC__HAS_FRAMEWORK */
 MLC__LEVEL_END
 
-/* @@ IMPL.END -------------------------------------------- the compiler's modes as they were */
+/* @@ IMPL.END -------------------------------------------- the compiler's modes as they were
+ * Restores what the opening of the implementation has changed for the program that includes it:
+ * modes of floating point, warnings, and the macros of the program that have names of functions
+ * or identifiers used here. The order is free, since each name has a stack of its own. */
 
 #if defined(__clang__)
 #  if defined(__x86_64__) || defined(__i386__)
