@@ -71057,6 +71057,7 @@ static int mlc__char_class(const mlc__unicode *u, uint32_t c)
 {
     int32_t low = 0, high = MLC__UNICODE_CLASSES - 1;
     if (c < 128) return u->ascii[c];
+    /* The run of c is in [low, high]: run 0 begins at U+0000, so there always is one. */
     while (low < high) {
         const int32_t mid = (low + high + 1) / 2;
         if (u->run[mid] >> 3 <= c) low = mid;
@@ -71076,6 +71077,8 @@ static uint32_t mlc__char_lower(const mlc__unicode *u, uint32_t c)
         if (u->lower[mid].first <= c) low = mid;
         else high = mid - 1;
     }
+    /* The last run that begins at c or before; c may be beyond its end, or between two steps of
+     * it. */
     const mlc__lower *l = &u->lower[low];
     if (c > l->last || (c - l->first) % (uint32_t)l->step) return c;
     return c + (uint32_t)l->diff;
@@ -71097,6 +71100,8 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
         to[2] = 0x11A7 + s % 28;
         return s % 28 ? 3 : 2;
     }
+    /* The first entry at c or after, the last one where c is above them all: it may be another
+     * character's. */
     while (low < high) {
         const int32_t mid = (low + high) / 2;
         if (u->base[mid].from < c) low = mid + 1;
@@ -71105,6 +71110,7 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
     if (u->base[low].from != c) return 1;
     to[0] = u->base[low].to;
     if (!(to[0] >> 31)) return 1;
+    /* Several characters, from the index in the lower 31 bits to the 0. */
     for (const uint32_t *m = u->more + (to[0] & 0x7FFFFFFF); m[n]; n++) to[n] = m[n];
     return n;
 }
@@ -72602,8 +72608,8 @@ struct mlc_metric {
     mlc__store              scores, positive, weights;     /* of curves                        */
 };
 
-/* Makes a metric; size is its number of classes, or k, or 1. Classes are bounded, because a
- * matrix of them must have less than 2^31 elements. */
+/* Makes a metric; size is its number of classes, or k, or 1. Classes are bounded, which keeps a
+ * matrix of them below 2^31 elements. */
 static mlc_metric *mlc__metric_make(mlc_ctx *ctx, const mlc__metric_kind *kind, int64_t size)
 {
     if (!ctx) return NULL;
@@ -73212,8 +73218,8 @@ MLC_IMPL mlc_metric *mlc_metric_mean(mlc_ctx *ctx)
 
 /* -- R2: rows of a part are weights, means of targets, squares around them, squared errors -- */
 
-/* Part of R2 of dense f32 values: two passes, the mean and the squares around it. Targets are
- * taken relative to the first one in the first pass. */
+/* Part of R2 of dense f32 values: one pass for the mean, relative to the first target, then
+ * passes for the squares around it and for the errors. */
 static mlc_tensor *mlc__r2_lean_part(const mlc_metric *m, const mlc__fed *f)
 {
     const double n = (double)f->n, first = (double)*MLC__CAST(const float *, mlc__data(f->t));
@@ -74417,6 +74423,8 @@ static int64_t mlc__tracker_charts(const mlc_tracker *t, mlc_plot *plots, mlc_pl
         p->title = track->name;
         p->x_label = t->epochs ? "epoch" : "step";
         p->series = series;
+        /* Each curve moves the buffer on by 2 n: n at its begin, n after it; the axis has the
+         * first n. */
         for (int64_t k = -1; k < t->names; k++) {          /* its own curve, then the others */
             const mlc__track *c = k < 0 ? track : &t->list[k];
             if (k >= 0 && mlc__track_trained(t, c) != track) continue;
@@ -74524,6 +74532,7 @@ MLC_IMPL mlc_status mlc_tracker_restore(mlc_tracker *t, const struct mlc_named *
     }
     MLC__TRY(mlc__tracker_reserve(t, epochs));
     if (epochs) MLC__TRY(mlc_read(step->tensor, t->steps, bytes));
+    /* From here on the rows are the file's: columns that it lacks keep NaN. */
     for (int64_t i = 0; i < t->names; i++)
         for (int64_t e = 0; e < epochs; e++) t->list[i].values[e] = MLC__NAN;
     t->n = epochs;
@@ -78671,8 +78680,8 @@ typedef struct mlc__sweeping {
 #endif
 } mlc__sweeping;
 
-/* Returns options for these axes and results: one seed, as many workers as the machine has
- * cores, and contexts of one thread each, because the trials fill the cores. */
+/* Returns options for these axes and results: one seed, as many workers as a context has threads
+ * by default, and contexts of one thread each, because the trials fill the cores. */
 MLC_IMPL mlc_sweep_desc mlc_sweep_desc_make(const mlc_sweep_axis *axes, int32_t n_axes,
                                             const char *const *results, int32_t n_results)
 {
@@ -79167,8 +79176,8 @@ MLC_IMPL mlc_status mlc_sweep_csv(mlc_sweep *s, const char *path)
  * with a copy of the network, on a backend of its own that stands in for the first context's
  * device: it has the same kernels, but none does anything; it gives the same answers about
  * workspaces; and its memory is addresses alone, which nothing reads or writes. Size classes,
- * early releases, packs and workspaces are those of the code that trains, so the figures are
- * exact without a second model of that code.
+ * early releases, packs and workspaces are those of the code that trains: no second model of
+ * it has to be kept equal to it.
  *
  *    mlc__plan_begin        the shapes, loss and optimizer to rehearse
  *    mlc__rehearsal_begin   puts the first context's figures, watch and soft limit aside
@@ -80475,7 +80484,7 @@ struct mlc_timeline {
              at_peak[MLC_MEM_COUNT];
     mlc_timeline_event running[MLC__TIMELINE_DEPTH + 1];   /* [0]: none                        */
     mlc_timeline_event peak;
-    mlc_timeline_event event[1];       /* n of them                                            */
+    mlc_timeline_event event[1];       /* in their order                                       */
 };
 
 /* Hook: an operation begins; its name and module are for the events that follow. */
