@@ -71218,8 +71218,6 @@ static size_t mlc__utf8_get(const char *s, size_t n, uint32_t *c)
     return len ? len : 1;
 }
 
-/* Of bytes that are no character: how many could have begun one, at least 1. Unicode 15, 3.9:
- * U+FFFD Substitution of Maximal Subparts; Python and Rust do so, too. */
 /* Returns how many of the bytes at s, which are no character, could have begun one, at least 1:
  * each such part becomes one U+FFFD. Unicode 15, 3.9: U+FFFD Substitution of Maximal Subparts,
  * as in Python and Rust. */
@@ -71422,7 +71420,7 @@ static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc 
     if (!t) return NULL;
     t->ctx = ctx;
     t->desc = *d;
-    t->used = 1;                       /* a token that is there is at 1 or above */
+    t->used = 1;                       /* offset 0 means that an id has no token */
     t->token = MLC__HEAP(mlc__token *, ctx, (n + 1) * sizeof *t->token, "tokenizer");
     if (t->token) t->text = MLC__HEAP(char *, ctx, bytes + n + 2, "tokenizer");
     if (t->text) t->slot = mlc__slots_make(ctx, n, &t->mask);
@@ -72560,8 +72558,6 @@ MLC__LEVEL_COLD
 enum { MLC__FED_LABELS = 1, MLC__FED_SCORES = 2, MLC__FED_BINARY = 4, MLC__FED_MULTI = 8,
        MLC__FED_VALUES = 16, MLC__FED_ALONE = 32 };
 
-/* A batch, or a piece of it, as kinds see it: p [n] of LABELS and BINARY, else [n,c]; t i64 [n],
- * but [n,c] of MULTI and VALUES; w f64 [n] or NULL. */
 /* A batch or a piece of it as parts see it, a local of an update. p is [n] of LABELS and BINARY,
  * else [n,c]; t is i64 [n], of MULTI and VALUES [n,c]; w is f64 [n], or NULL where each row
  * weighs 1. */
@@ -73030,8 +73026,6 @@ static mlc_tensor *mlc__accuracy_part(const mlc_metric *m, const mlc__fed *f)
     return mlc__fed_mean(m, f, mlc_cast(mlc_eq(mlc__fed_predicted(f), f->t), MLC_F64));
 }
 
-/* The label is among the k largest where at least c - k + 1 scores, itself one of them, are not
- * before it; NaN is before all, also before itself. */
 /* Part of top-k accuracy. The order is by score, equal ones by index, NaN before all. The label
  * is among the k largest where at least c - k + 1 scores do not come before it; itself is one of
  * them, unless its own score is NaN. */
@@ -74837,14 +74831,14 @@ typedef struct mlc__budget_run {
     const mlc_batch    *batch;
     mlc_budget         *b, before;
     int64_t             parts;         /* of this batch                                        */
-    bool                wants_output;  /* output and loss: those of the batch, in the scope    */
+    bool                wants_output;  /* output and loss are of the whole batch, in the scope */
     mlc_tensor         *output, *loss; /* that is open                                         */
-    bool                trimmed, changed;        /* by what it took to fit                     */
-    int64_t             room;          /* for what the step makes                              */
-    mlc_rng_state       rng;           /* before the step, as what follows                     */
+    bool                trimmed, changed;        /* means that this step has taken to fit      */
+    int64_t             room;          /* bytes for the tensors that the step makes            */
+    mlc_rng_state       rng;           /* before the step, as buffers and marks                */
     mlc_tensor        **buffers;       /* copies                                               */
     mlc__mark          *marks;         /* of children, and last of their module                */
-    size_t              hard_limit;    /* of the context, as what follows                      */
+    size_t              hard_limit;    /* of the context before, as the fields below           */
     void              (*log)(void *user, mlc_log_level level, const char *text);
     void               *log_user;
     bool                abort_on_error;
@@ -75056,8 +75050,6 @@ static mlc_status mlc__fit_backward_in(mlc__fit *f, mlc__budget_run *r)
     return mlc__fit_count(f, r->output, r->loss);
 }
 
-/* Copies of the gradients that batches before have collected, an entry each or NULL, where a
- * callback may drop those of this batch; in the scope of the batch. */
 /* Copies the gradients that the batches before have collected, into the scope of the batch: one
  * tensor for each entry of the optimizer, or NULL. Only needed where gradients are collected and
  * a callback at STEP_BEGIN may set s->skip, which drops the gradient of this batch alone; else
@@ -75334,7 +75326,7 @@ static mlc_status mlc__fit_shares(mlc_module *net, const mlc_optim *opt, const c
 {
     int64_t own[2] = { 0, 0 }, all[2] = { 0, 0 }, others[2] = { 0, 0 };
     char name[MLC_NAME_BYTES] = "";
-    if (!opt->module) return MLC_OK;   /* a step says so */
+    if (!opt->module) return MLC_OK;   /* the step reports it */
     mlc__params(opt->module, mlc__fit_tally, all);
     mlc__params(net, mlc__fit_tally, own);
     mlc__walk(opt->module, name, 0, mlc__fit_tally, others);
@@ -77389,12 +77381,14 @@ MLC_IMPL mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *
 
 /* -- loaded -- */
 
-typedef struct mlc__run_read {         /* a tensor of the file for a part                      */
+/* A part that the file has, and its tensor u8 [n], until the commit copies it to the part. */
+typedef struct mlc__run_read {
     mlc_tensor         *t;
     const mlc_run_part *p;
 } mlc__run_read;
 
-typedef struct mlc__run_metric {       /* what the file has of a metric                        */
+/* The stores of a metric in the file, NULL where it has none, and the numbers of its "rows". */
+typedef struct mlc__run_metric {
     mlc_tensor *store[MLC__METRIC_STORES];
     int64_t     about[5];
 } mlc__run_metric;
@@ -77704,8 +77698,8 @@ static void mlc__run_fits(mlc__run_load *r)
 }
 
 /* Allocates what the history and the metrics will hold, so that taking them in cannot fail for
- * lack of memory. Names that the tracker does not know yet are added. A store of another dtype
- * that is in use is not touched here: mlc__run_take_metric empties it first. */
+ * lack of memory. Names that the tracker does not know yet are added. A store in use with
+ * another dtype stays as it is: mlc__run_take_metric replaces it. */
 static mlc_status mlc__run_reserve(mlc__run_load *r)
 {
     mlc_tracker *t = r->run->history;
@@ -77824,10 +77818,9 @@ static mlc_status mlc__run_seek(mlc__run_load *r)
     return st;
 }
 
-/* Takes the checked file into the run. Reserving and seeking, which may fail, come first; from
- * then on no step needs memory that is not reserved or a file that is not read. The rng comes
- * last, because the steps before may draw from it; then callbacks that listen for a load
- * (mlc__fit_listen) run. */
+/* Takes the checked file into the run. Reserving and seeking, which may fail, come first, so
+ * that their failure leaves the run as it was. The rng comes last, because the steps before may
+ * draw from it; then callbacks that listen for a load (mlc__fit_listen) run. */
 static mlc_status mlc__run_commit(mlc__run_load *r)
 {
     const mlc_run *run = r->run;
@@ -78769,7 +78762,7 @@ static void mlc__sweep_draw(mlc_sweep_point *p, int64_t n, int64_t grid, uint64_
          * far. */
         if (at > 0 && p[at - 1].index == k) {
             at = have;
-            k = last;                  /* above all there are */
+            k = last;                  /* above all drawn so far */
         }
         for (int64_t i = have; i > at; i--) p[i].index = p[i - 1].index;
         p[at].index = k;
@@ -80154,8 +80147,6 @@ static mlc_status mlc__budget_attempt(mlc__budget_run *r)
 
 /* ---- means that make it smaller */
 
-/* Sets marks that take less than those there are, as few as do, for a goal that goes down by
- * eighths; false if no more help. */
 /* Marks modules, as few as serve, for a goal of bytes for activations that falls by an eighth;
  * false where no marks help more. The size of activations is found by a dry forward
  * (mlc__marks_for) of one part's shape. b->least, the least need so far, makes each set of marks
