@@ -21534,36 +21534,21 @@ MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
 
-MLC__AT static void MLC__N(lane_max_f32)(void *best, int32_t *where, const void *x,
-                                         const mlc__lane_line *l)
-{
-    mlc__lane_max_f32(best, where, x, l);
-}
-MLC__AT static void MLC__N(lane_pick_f32)(void *dx, const void *dy, const int32_t *where,
-                                          const mlc__lane_line *l)
-{
-    mlc__lane_pick_f32(dx, dy, where, l);
-}
-MLC__AT static void MLC__N(lane_add_f32)(void *sum, const void *x, double scale, int64_t n)
-{
-    mlc__lane_add_f32(sum, x, scale, n);
-}
+#define MLC__LANE_TEXTS(dtype) \
+    MLC__AT static void MLC__N(lane_max_##dtype)(void *best, int32_t *where, const void *x, \
+                                                 const mlc__lane_line *l) \
+    { mlc__lane_max_##dtype(best, where, x, l); } \
+    MLC__AT static void MLC__N(lane_pick_##dtype)(void *dx, const void *dy, const int32_t *where, \
+                                                  const mlc__lane_line *l) \
+    { mlc__lane_pick_##dtype(dx, dy, where, l); } \
+    MLC__AT static void MLC__N(lane_add_##dtype)(void *sum, const void *x, double scale, \
+                                                 int64_t n) \
+    { mlc__lane_add_##dtype(sum, x, scale, n); }
+MLC__LANE_TEXTS(f32)
 #if MLC__BY_BASE
-MLC__AT static void MLC__N(lane_max_f64)(void *best, int32_t *where, const void *x,
-                                         const mlc__lane_line *l)
-{
-    mlc__lane_max_f64(best, where, x, l);
-}
-MLC__AT static void MLC__N(lane_pick_f64)(void *dx, const void *dy, const int32_t *where,
-                                          const mlc__lane_line *l)
-{
-    mlc__lane_pick_f64(dx, dy, where, l);
-}
-MLC__AT static void MLC__N(lane_add_f64)(void *sum, const void *x, double scale, int64_t n)
-{
-    mlc__lane_add_f64(sum, x, scale, n);
-}
+MLC__LANE_TEXTS(f64)
 #endif
+#undef MLC__LANE_TEXTS
 /* f32, f64 */
 static const mlc__lane_fns MLC__N(lane_fns)[2] = {
     { MLC__N(lane_max_f32), MLC__N(lane_pick_f32), MLC__N(lane_add_f32) },
@@ -22033,16 +22018,14 @@ typedef struct mlc__bnorm_line {
     int64_t     n;
     const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
     const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
+    const void *by[2];                 /* of slope: dx = factor dy + by[0] + by[1] (x - mean)  */
+    void       *to, *product;          /* what is written, or sums and products added to       */
     bool        relu;                  /* y, or x where y is NULL, says where it passed        */
 } mlc__bnorm_line;
 
-typedef struct mlc__bnorm_fns {
-    void (*moments)(void *sum, void *squares, const mlc__bnorm_line *l);
-    void (*apply)(void *y, const mlc__bnorm_line *l);
-    void (*gate)(void *to, const mlc__bnorm_line *l);      /* dy, 0 where relu was              */
-    void (*sums)(void *sum, void *product, const mlc__bnorm_line *l);
-    void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
-} mlc__bnorm_fns;
+typedef void (*mlc__bnorm_fn)(const mlc__bnorm_line *l);
+/* gate: dy, 0 where relu was. */
+typedef struct mlc__bnorm_fns { mlc__bnorm_fn moments, apply, gate, sums, slope; } mlc__bnorm_fns;
 
 #endif /* MLC__ONCE */
 
@@ -22053,43 +22036,45 @@ MLC__LEVEL_KERNELS
 #define T MLC__T
 #define X MLC__X
 
-/* Each loop is there for how relu is told: not at all, by y, by x. */
+/* Each loop is there for how relu is told: not at all, by y, by x. dy is read before it is known
+ * whether it passes: a load that may not happen is no part of a vector of 16 bits. */
 #define MLC__BNORM_GATED(...) \
     if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const T d = MLC__WIDE(dy[i]); \
         __VA_ARGS__ \
     } \
     else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = MLC__WIDE(y[i]), d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
+        const T all = MLC__WIDE(dy[i]), z = MLC__WIDE(y[i]); \
+        const T d = ((z > 0) | (z != z)) ? all : (T)0; \
         __VA_ARGS__ \
     } \
     else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i]; \
-        const T d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
+        const T all = MLC__WIDE(dy[i]), z = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i]; \
+        const T d = ((z > 0) | (z != z)) ? all : (T)0; \
         __VA_ARGS__ \
     }
 #define MLC__BNORM_READS() \
     const int64_t n = l->n; \
+    T *o = MLC__CAST(T *, l->to); \
     const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
     const X *y = MLC__CAST(const X *, l->y); \
     const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
     const T *s = MLC__CAST(const T *, l->shift);
 
-MLC__BODY void MLC__F(mlc__bnorm_moments)(void *sum, void *squares, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_moments)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares);
+    T *o = MLC__CAST(T *, l->to), *p = MLC__CAST(T *, l->product);
     const X *x = MLC__CAST(const X *, l->x);
     const T *m = MLC__CAST(const T *, l->mean);
     const int64_t n = l->n;
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
         const T d = MLC__WIDE(x[i]) - m[i];
         o[i] += d;
-        q[i] += d * d;
+        p[i] += d * d;
     }
 }
-MLC__BODY void MLC__F(mlc__bnorm_apply)(void *to, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_apply)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, to);
     const T least = l->relu ? (T)0 : -(T)MLC__INF;
     const X *r = MLC__CAST(const X *, l->residual);
     MLC__BNORM_READS()
@@ -22103,23 +22088,20 @@ MLC__BODY void MLC__F(mlc__bnorm_apply)(void *to, const mlc__bnorm_line *l)
         o[i] = ((v > least) | (v != v)) ? v : least;
     }
 }
-MLC__BODY void MLC__F(mlc__bnorm_gate)(void *to, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_gate)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, to);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] = d;)
 }
-MLC__BODY void MLC__F(mlc__bnorm_sums)(void *sum, void *product, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_sums)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product);
+    T *p = MLC__CAST(T *, l->product);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] += d; p[i] += d * (MLC__WIDE(x[i]) - m[i]);)
 }
-MLC__BODY void MLC__F(mlc__bnorm_slope)(void *dx, const void *a, const void *b,
-                                        const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_slope)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, dx);
-    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b);
+    const T *g = MLC__CAST(const T *, l->by[0]), *h = MLC__CAST(const T *, l->by[1]);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] = f[i] * d + (g[i] + h[i] * (MLC__WIDE(x[i]) - m[i]));)
 }
@@ -22132,82 +22114,35 @@ MLC__LEVEL_END
 /* -- kernels of a level -- */
 
 #if MLC__READING == MLC__READING_SCALAR                  /* bf16 is read after this level       */
-MLC__BODY void mlc__bnorm_moments_bf16(void *sum, void *squares, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_apply_bf16(void *y, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_gate_bf16(void *to, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_sums_bf16(void *sum, void *product, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_slope_bf16(void *dx, const void *a, const void *b,
-                                     const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_moments_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_apply_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_gate_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_sums_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_slope_bf16(const mlc__bnorm_line *l);
 #endif
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define MLC__BNORM_AT(name) \
+    MLC__AT static void MLC__N(name)(const mlc__bnorm_line *l) { mlc__##name(l); }
 
-MLC__AT static void MLC__N(bnorm_moments_f32)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_f32(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_f32)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_f32(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_f32)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_f32(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_f32)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_f32(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_f32)(void *dx, const void *a, const void *b,
-                                            const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_f32(dx, a, b, l);
-}
-MLC__AT static void MLC__N(bnorm_moments_bf16)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_bf16(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_bf16)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_bf16(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_bf16)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_bf16(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_bf16)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_bf16(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_bf16)(void *dx, const void *a, const void *b,
-                                             const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_bf16(dx, a, b, l);
-}
+MLC__BNORM_AT(bnorm_moments_f32)
+MLC__BNORM_AT(bnorm_apply_f32)
+MLC__BNORM_AT(bnorm_gate_f32)
+MLC__BNORM_AT(bnorm_sums_f32)
+MLC__BNORM_AT(bnorm_slope_f32)
+MLC__BNORM_AT(bnorm_moments_bf16)
+MLC__BNORM_AT(bnorm_apply_bf16)
+MLC__BNORM_AT(bnorm_gate_bf16)
+MLC__BNORM_AT(bnorm_sums_bf16)
+MLC__BNORM_AT(bnorm_slope_bf16)
 #if MLC__BY_BASE
-MLC__AT static void MLC__N(bnorm_moments_f64)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_f64(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_f64)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_f64(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_f64)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_f64(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_f64)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_f64(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_f64)(void *dx, const void *a, const void *b,
-                                            const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_f64(dx, a, b, l);
-}
+MLC__BNORM_AT(bnorm_moments_f64)
+MLC__BNORM_AT(bnorm_apply_f64)
+MLC__BNORM_AT(bnorm_gate_f64)
+MLC__BNORM_AT(bnorm_sums_f64)
+MLC__BNORM_AT(bnorm_slope_f64)
 #endif
 /* f32, f64, bf16 */
 static const mlc__bnorm_fns MLC__N(bnorm_fns)[3] = {
@@ -22217,6 +22152,7 @@ static const mlc__bnorm_fns MLC__N(bnorm_fns)[3] = {
       MLC__N_BASE(bnorm_sums_f64), MLC__N_BASE(bnorm_slope_f64) },
     { MLC__N(bnorm_moments_bf16), MLC__N(bnorm_apply_bf16), MLC__N(bnorm_gate_bf16),
       MLC__N(bnorm_sums_bf16), MLC__N(bnorm_slope_bf16) } };
+#undef MLC__BNORM_AT
 #undef MLC__AT
 MLC__LEVEL_END
 #endif
@@ -22359,6 +22295,8 @@ static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
         memset(&l, 0, sizeof l);
         memset(&about, 0, sizeof about);
         l.mean = &about;
+        l.to = &sum;
+        l.product = &square;
         for (int k = 0; k < 2; k++) {
             const int64_t part = k ? rows : mlc__min(rows, MLC__BNORM_ABOUT(rows));
             mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
@@ -22368,7 +22306,7 @@ static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
             while (mlc__bnorm_next(j, &r)) {
                 l.n = r.n;
                 l.x = mlc__bnorm_read(j, a->x, &r, &room);
-                j->fn->moments(&sum, &square, &l);
+                j->fn->moments(&l);
             }
             for (int64_t i = 0; i < some; i++) {
                 const double off = mlc__bnorm_lane(j, &sum, i) / (double)part;
@@ -22447,7 +22385,8 @@ static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
             char *y = MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->y, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->apply(direct ? y : (void *)&m.out, &l);
+            l.to = direct ? y : (void *)&m.out;
+            j->fn->apply(&l);
             if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &m.out);
         }
     }
@@ -22478,13 +22417,16 @@ static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__bnorm_line_set(j, &l, &m, mlc__bnorm_stat(j, chunk), c);
         memset(&sum, 0, sizeof sum);
         memset(&product, 0, sizeof product);
+        l.product = &product;
         while (mlc__bnorm_next(j, &r)) {
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->sums(&sum, &product, &l);
+            l.to = &sum;
+            j->fn->sums(&l);
             if (!a->dresidual) continue;
             char *to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->dresidual, &r);
-            j->fn->gate(direct ? to : (void *)&m.out, &l);
+            l.to = direct ? to : (void *)&m.out;
+            j->fn->gate(&l);
             if (!direct) mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &m.out);
         }
         for (int64_t i = 0; i < mlc__min(j->lanes, a->c - c); i++) {
@@ -22547,6 +22489,8 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__lanes f[2];
         mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
         mlc__bnorm_line_set(j, &l, &m, stat, c);
+        l.by[0] = &f[0];
+        l.by[1] = &f[1];
         for (int64_t i = 0, k = c; i < j->lanes; i++, k = k + 1 < a->c ? k + 1 : 0) {
             const double s = a->training ? -stat[a->c + k] / all : 0.0;
             mlc__elem_put(&f[0], i, j->l.wide, s * sum[k]);
@@ -22556,7 +22500,8 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
             char *dx = MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->dx, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->slope(direct ? dx : (void *)&m.out, &f[0], &f[1], &l);
+            l.to = direct ? dx : (void *)&m.out;
+            j->fn->slope(&l);
             if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &m.out);
         }
     }
