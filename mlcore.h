@@ -14684,107 +14684,28 @@ MLC__INLINE double mlc__acc_value(const mlc__acc *t)
     return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
 }
 
-/* Walks n elements in 16 lanes: FOUR(i) for i, i + 16, i + 32 and i + 48, then ONE(lane, l, i,
- * take) for single ones, whose sum is of those with take: the last 16 overlap what was before.
- * Fewer than 16 go ONE(few, 0, i, true). Lanes are arrays in loops of fixed length, which compilers
- * hold in registers, so no index into them varies. The order of additions is written out: every ISA
- * and every vector length gives the same sum. */
-#define MLC__LANES_OF(name) \
-    double name##lane[16], name##few[1] = { 0.0 }; \
-    for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
-#define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
-#define MLC__LANES(n, FOUR, ONE) \
-    do { \
-        int64_t i = 0; \
-        for (; i + 64 <= (n); i += 64) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { FOUR(i + l) } \
-        for (; i + 16 <= (n); i += 16) \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { ONE(lane, l, i + l, true) } \
-        if ((n) < 16) \
-            for (; i < (n); i++) { ONE(few, 0, i, true) } \
-        else if (i < (n)) { \
-            const int seen = 16 - (int)((n) - i); \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { \
-                ONE(lane, l, (n) - 16 + l, l >= seen) \
-            } \
-        } \
-    } while (0)
-
-/* block: elements that the lanes take up before they are folded. */
-#define MLC__SUM_TEXT(T, block, FOUR, ONE) \
-    (void)sign; \
-    for (int64_t from = 0; from < n; from += block) { \
-        const T *v = MLC__CAST(const T *, x) + from; \
-        const int64_t m = n - from < block ? n - from : block; \
-        MLC__LANES_OF() \
-        MLC__LANES(m, FOUR, ONE); \
-        mlc__acc_add(t, MLC__LANES_SUM()); \
-    }
-#define MLC__ADD_FOUR(k) \
-    lane[l] += (double)((v[k] + v[(k) + 16]) + (v[(k) + 32] + v[(k) + 48]));
-#define MLC__ADD_ONE(to, l, k, take) to[l] += (take) ? (double)v[k] : 0.0;
-#define MLC__SQUARES_FOUR(k) \
-    lane[l] += (MLC__SQUARE(v[k]) + MLC__SQUARE(v[(k) + 16])) + \
-               (MLC__SQUARE(v[(k) + 32]) + MLC__SQUARE(v[(k) + 48]));
-#define MLC__SQUARES_ONE(to, l, k, take) to[l] += (take) ? MLC__SQUARE(v[k]) : 0.0;
-#define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
-
-MLC__BODY void mlc__add_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__ADD_FOUR, MLC__ADD_ONE)
-}
-MLC__BODY void mlc__add_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(double, MLC__SUM_BLOCK, MLC__ADD_FOUR, MLC__ADD_ONE)
-}
-MLC__BODY void mlc__squares_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
-}
 /* The larger one; a NaN stays. */
 #define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* Below 0 for the bits of a NaN: integers, which vectorise where a comparison with itself would
- * branch. */
-#define MLC__NAN_SIGN_32(bits) (0x7F800000 - (int32_t)((bits) & 0x7FFFFFFF))
-#define MLC__NAN_SIGN_64(bits) (0x7FF0000000000000 - (int64_t)((bits) & 0x7FFFFFFFFFFFFFFF))
+/* clang at -O3 would spill 5 KB of lanes to the stack. */
+#if defined(__clang__)
+#  define MLC__FOUR_TIMES _Pragma("clang loop unroll(disable)")
+#else
+#  define MLC__FOUR_TIMES _Pragma("GCC unroll 4")
+#endif
 
-/* NaN apart from the rest, which is a vector max then. */
-#define MLC__MAX_STEP(T, I, nan_sign, lanes, w) \
-    MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
-        const T e = (w)[l] * s; \
-        I bits; \
-        memcpy(&bits, &e, sizeof bits); \
-        nan[l] |= nan_sign(bits); \
-        lane[l] = e > lane[l] ? e : lane[l]; \
-    }
-
-/* I: integer of T's size. The last 32 elements overlap those before: none counts twice. */
-#define MLC__MAX_TEXT(T, I, nan_sign) \
-    const T *v = MLC__CAST(const T *, x), s = (T)sign; \
-    T best = -(T)MLC__INF, lane[32]; \
-    I bad = 0, nan[32]; \
-    if (n < 32) { \
-        for (int64_t i = 0; i < n; i++) { const T e = v[i] * s; best = MLC__LARGER(best, e); } \
-    } else { \
-        for (int l = 0; l < 32; l++) { lane[l] = best; nan[l] = 0; } \
-        for (int64_t i = 0; i + 32 <= n; i += 32) MLC__MAX_STEP(T, I, nan_sign, 32, v + i) \
-        MLC__MAX_STEP(T, I, nan_sign, 32, v + n - 32) \
-        for (int l = 0; l < 32; l++) { \
-            best = lane[l] > best ? lane[l] : best; \
-            bad |= nan[l]; \
-        } \
-    } \
-    t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
-
-MLC__BODY void mlc__max_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+/* Below 0 for a NaN: integers, which vectorise where a comparison with itself would branch. */
+typedef int32_t mlc__nan_sign_f32;
+typedef int64_t mlc__nan_sign_f64;
+MLC__BODY int32_t mlc__nan_f32(float x)
 {
-    MLC__MAX_TEXT(float, int32_t, MLC__NAN_SIGN_32)
+    return 0x7F800000 - (int32_t)(mlc__bits_f32(x) & 0x7FFFFFFF);
 }
-MLC__BODY void mlc__max_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY int64_t mlc__nan_f64(double x)
 {
-    MLC__MAX_TEXT(double, int64_t, MLC__NAN_SIGN_64)
+    return 0x7FF0000000000000 - (int64_t)(mlc__bits_f64(x) & 0x7FFFFFFFFFFFFFFF);
 }
+
 /* A product of two; its exponent tells whether f32 has it exactly but for rounding. */
 #define MLC__MUL_STEP(first, second) \
     MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
@@ -14798,7 +14719,7 @@ MLC__BODY void mlc__max_f64_body(mlc__acc *t, const void *x, int64_t n, double s
 
 /* Products of two are made in f32, twice as fast, and carried in f64. In the block where one of
  * them is 0, denormal or not finite, f64 takes the elements one by one. */
-MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_f32(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     (void)sign;
     for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) {
@@ -14828,14 +14749,14 @@ MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double s
         t->v *= all;
     }
 }
-MLC__BODY void mlc__mul_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_f64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     double lane[4] = { t->v, 1.0, 1.0, 1.0 };
     (void)sign;
     for (int64_t i = 0; i < n; i++) lane[i & 3] *= MLC__CAST(const double *, x)[i];
     t->v = (lane[0] * lane[1]) * (lane[2] * lane[3]);
 }
-MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_i64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     uint64_t product = (uint64_t)t->i;
     (void)sign;
@@ -14843,24 +14764,25 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
     t->i = (int64_t)product;
 }
 
-/* Four rows at once by `four`, fewer one after another by `one`: z is the column's accumulator, a,
- * b, c, d are the elements. */
-#define MLC__COLS_TEXT(T, E, A, element, four, one) \
+/* Four rows at once by `four`, z is the column's accumulator, a, b, c, d are the elements; where
+ * there are fewer rows, the first one stands for the others, too. */
+#define MLC__ROW_OF(T, r) MLC__CAST(const T *, row[(r) < rows ? (r) : 0])
+#define MLC__COLS_FOUR(T, E, A, element, four) \
     A *o = MLC__CAST(A *, t); \
-    const T *p = MLC__CAST(const T *, row[0]); \
+    const T *p = MLC__ROW_OF(T, 0), *q = MLC__ROW_OF(T, 1); \
+    const T *u = MLC__ROW_OF(T, 2), *w = MLC__ROW_OF(T, 3); \
     (void)sign; \
-    if (rows == 4) { \
-        const T *q = MLC__CAST(const T *, row[1]), *u = MLC__CAST(const T *, row[2]); \
-        const T *w = MLC__CAST(const T *, row[3]); \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-            const E a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
-            const A z = o[i]; \
-            o[i] = four; \
-        } \
-        return; \
-    } \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const E a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
+        const A z = o[i]; \
+        o[i] = four; \
+    }
+/* Fewer rows one after another by `one`. */
+#define MLC__COLS_TEXT(T, E, A, element, four, one) \
+    if (rows == 4) { MLC__COLS_FOUR(T, E, A, element, four) return; } \
     for (int r = 0; r < rows; r++) { \
-        p = MLC__CAST(const T *, row[r]); \
+        A *o = MLC__CAST(A *, t); \
+        const T *p = MLC__ROW_OF(T, r); \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
             const E a = element(p[i]); \
             const A z = o[i]; \
@@ -14868,94 +14790,53 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
         } \
     }
 
+#define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
 #define MLC__PLAIN(x)  (x)
 #define MLC__COLS(name) \
     void mlc__##name(void *t, const void *const *row, int rows, int64_t n, double sign)
 
-MLC__BODY MLC__COLS(add_cols_f32_body)
+MLC__BODY MLC__COLS(add_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
 }
 /* Of elements as they lie: what bias gradients are summed from. */
-MLC__BODY MLC__COLS(add_cols_bf16_body)
+MLC__BODY MLC__COLS(add_cols_bf16)
 {
     MLC__COLS_TEXT(uint16_t, float, double, mlc__f32_of_bf16,
                    z + (double)((a + b) + (c + d)), z + (double)a)
 }
-MLC__BODY MLC__COLS(squares_cols_f32_body)
+MLC__BODY MLC__COLS(squares_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z + ((MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d))),
                    z + MLC__SQUARE(a))
 }
-/* clang at -O3 would spill 5 KB of lanes to the stack. */
-#if defined(__clang__)
-#  define MLC__FOUR_TIMES _Pragma("clang loop unroll(disable)")
-#else
-#  define MLC__FOUR_TIMES _Pragma("GCC unroll 4")
-#endif
-/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
- * comparison replaces. */
-#define MLC__MAX_COLS_TEXT(T, I, nan_sign) \
-    double *o = MLC__CAST(double *, t); \
-    const T s = (T)sign; \
-    const T *w[4]; \
-    int64_t i = 0; \
-    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */ \
-    for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]); \
-    for (; i + 16 <= n; i += 16) { \
-        T lane[16]; \
-        I nan[16]; \
-        for (int l = 0; l < 16; l++) { lane[l] = -(T)MLC__INF; nan[l] = 0; } \
-        MLC__FOUR_TIMES for (int r = 0; r < 4; r++) MLC__MAX_STEP(T, I, nan_sign, 16, w[r] + i) \
-        MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-            const double b = (double)lane[l], z = o[i + l], e = b > z ? b : z; \
-            int64_t bits; \
-            memcpy(&bits, &e, 8); \
-            bits |= -(int64_t)(nan[l] < 0); \
-            memcpy(o + i + l, &bits, 8); \
-        } \
-    } \
-    for (int r = 0; r < 4; r++) \
-        for (int64_t c = i; c < n; c++) { \
-            const double b = (double)(w[r][c] * s); \
-            o[c] = MLC__LARGER(o[c], b); \
-        }
-
-MLC__BODY MLC__COLS(max_cols_f32_body)
-{
-    MLC__MAX_COLS_TEXT(float, int32_t, MLC__NAN_SIGN_32)
-}
-MLC__BODY MLC__COLS(mul_cols_f32_body)
+MLC__BODY MLC__COLS(mul_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z * (((double)a * (double)b) * ((double)c * (double)d)), z * (double)a)
 }
-MLC__BODY MLC__COLS(add_cols_f64_body)
+MLC__BODY MLC__COLS(add_cols_f64)
 {
     MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
 }
-MLC__BODY MLC__COLS(max_cols_f64_body)
-{
-    MLC__MAX_COLS_TEXT(double, int64_t, MLC__NAN_SIGN_64)
-}
-MLC__BODY MLC__COLS(mul_cols_f64_body)
+MLC__BODY MLC__COLS(mul_cols_f64)
 {
     MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z * a * b * c * d, z * a)
 }
-MLC__BODY MLC__COLS(mul_cols_i64_body)
+MLC__BODY MLC__COLS(mul_cols_i64)
 {
     MLC__COLS_TEXT(uint64_t, uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
 }
 
 /* Integers as they lie: E(x) is what an element counts, M(x) that turned over (~x) where the
- * smallest is sought. Sums and extremes are i64. */
+ * smallest is sought. Sums and extremes are i64; four elements are added in W. */
 #define MLC__TURNED(x)       (T)((x) ^ few)
 #define MLC__TURNED_TRUTH(x) (T)(((x) != 0) ^ few)
 #define MLC__TURN_BACK(x)    ((int64_t)MLC__TURNED(x) ^ turn)
 #define MLC__MORE(a, b)      ((b) > (a) ? (b) : (a))
-#define MLC__INT_JOINERS(TYPE, dtype, E, M) \
-    MLC__BODY void mlc__add_##dtype##_body(mlc__acc *t, const void *x, int64_t n, double sign) \
+#define MLC__INT_JOINERS(TYPE, W, dtype, E, M) \
+    MLC__BODY void mlc__add_##dtype(mlc__acc *t, const void *x, int64_t n, double sign) \
     { \
         const TYPE *v = MLC__CAST(const TYPE *, x); \
         uint64_t sum = (uint64_t)t->i; \
@@ -14963,7 +14844,7 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
         for (int64_t i = 0; i < n; i++) sum += (uint64_t)E(v[i]); \
         t->i = (int64_t)sum; \
     } \
-    MLC__BODY void mlc__max_##dtype##_body(mlc__acc *t, const void *x, int64_t n, double sign) \
+    MLC__BODY void mlc__max_##dtype(mlc__acc *t, const void *x, int64_t n, double sign) \
     { \
         typedef TYPE T; \
         const T *v = MLC__CAST(const T *, x), few = (T)(sign < 0.0 ? -1 : 0); \
@@ -14974,28 +14855,26 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
         const int64_t found = MLC__TURN_BACK(best); \
         t->i = MLC__MORE(t->i, found); \
     } \
-    MLC__BODY MLC__COLS(add_cols_##dtype##_body) \
+    MLC__BODY MLC__COLS(add_cols_##dtype) \
     { \
         MLC__COLS_TEXT(TYPE, TYPE, uint64_t, (TYPE)E, \
-                       z + (((uint64_t)a + (uint64_t)b) + ((uint64_t)c + (uint64_t)d)), \
-                       z + (uint64_t)a) \
+                       z + (uint64_t)(((W)a + (W)b) + ((W)c + (W)d)), z + (uint64_t)a) \
     } \
-    MLC__BODY MLC__COLS(max_cols_##dtype##_body) \
+    MLC__BODY MLC__COLS(max_cols_##dtype) \
     { \
         typedef TYPE T; \
         const T few = (T)(sign < 0.0 ? -1 : 0); \
         const int64_t turn = sign < 0.0 ? -1 : 0; \
-        MLC__COLS_TEXT(T, T, int64_t, M, \
+        MLC__COLS_FOUR(T, T, int64_t, M, \
                        mlc__larger_i64(z, MLC__TURN_BACK(MLC__MORE(MLC__MORE(a, b), \
-                                                                   MLC__MORE(c, d)))), \
-                       mlc__larger_i64(z, MLC__TURN_BACK(a))) \
+                                                                   MLC__MORE(c, d))))) \
     }
 MLC__BODY int64_t mlc__larger_i64(int64_t a, int64_t b) { return b > a ? b : a; }
-MLC__INT_JOINERS(int64_t, i64, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(int32_t, i32, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(int8_t, i8, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(uint8_t, u8, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(uint8_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
+MLC__INT_JOINERS(int64_t, uint64_t, i64, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(int32_t, int64_t, i32, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(int8_t, int32_t, i8, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(uint8_t, int32_t, u8, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(uint8_t, int32_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 
 /* What a level has, by dtype. Products of integers are made in i64, squares are those of f32. */
 enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOINS };
@@ -15007,7 +14886,113 @@ MLC__LOOPS_AT_scalar static void mlc__add_f64_scalar(mlc__acc *t, const void *x,
     MLC__LOOPS_AT_##isa static void mlc__squares_f32_##isa(mlc__acc *t, const void *x, int64_t n, \
                                                            double sign);
 MLC__EACH_ISA(MLC__DECLARE_SQUARES)
+MLC__BODY void mlc__sums_f64(mlc__acc *t, const void *x, int64_t n, int64_t block, bool squares);
 #endif /* MLC__ONCE */
+
+/* -- text over T: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_KERNELS
+#define T MLC__T
+
+/* n elements, or their squares, in 16 lanes: in groups of four, then single ones, where the last 16
+ * overlap what was before; fewer than 16 are added one by one. Lanes are arrays in loops of fixed
+ * length, which compilers hold in registers, so no index into them varies. The order of additions
+ * is written out: every ISA and every vector length gives the same sum. */
+MLC__BODY double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
+{
+    double lane[16], few = 0.0;
+    int64_t i = 0;
+    for (int l = 0; l < 16; l++) lane[l] = 0.0;
+    for (; i + 64 <= n; i += 64)
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+            const T a = x[i + l], b = x[i + l + 16], c = x[i + l + 32], d = x[i + l + 48];
+            lane[l] += squares ? (MLC__SQUARE(a) + MLC__SQUARE(b)) +
+                                 (MLC__SQUARE(c) + MLC__SQUARE(d))
+                               : (double)((a + b) + (c + d));
+        }
+    for (; i + 16 <= n; i += 16)
+        MLC__ROLLED for (int l = 0; l < 16; l++)
+            lane[l] += squares ? MLC__SQUARE(x[i + l]) : (double)x[i + l];
+    if (n < 16) {
+        for (; i < n; i++) few += squares ? MLC__SQUARE(x[i]) : (double)x[i];
+    } else if (i < n) {
+        const T *last = x + n - 16;
+        const int seen = 16 - (int)(n - i);
+        MLC__ROLLED for (int l = 0; l < 16; l++) {
+            const double e = squares ? MLC__SQUARE(last[l]) : (double)last[l];
+            lane[l] += l >= seen ? e : 0.0;
+        }
+    }
+    return mlc__fold(lane) + few;
+}
+
+/* block: elements that the lanes take up before they are folded. */
+MLC__BODY void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t n, int64_t block, bool squares)
+{
+    for (int64_t i = 0; i < n; i += block)
+        mlc__acc_add(t, MLC__F(mlc__sum)(MLC__CAST(const T *, x) + i,
+                                         n - i < block ? n - i : block, squares));
+}
+
+/* NaN apart from the rest, which is a vector max then. */
+#define MLC__MAX_STEP(lanes, w) \
+    MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
+        const T e = (w)[l] * s; \
+        nan[l] |= MLC__F(mlc__nan)(e); \
+        lane[l] = e > lane[l] ? e : lane[l]; \
+    }
+
+/* The last 32 elements overlap those before: none counts twice. */
+MLC__BODY void MLC__F(mlc__max)(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    const T *v = MLC__CAST(const T *, x), s = (T)sign;
+    T best = -(T)MLC__INF, lane[32];
+    MLC__F(mlc__nan_sign) bad = 0, nan[32];
+    if (n < 32) {
+        for (int64_t i = 0; i < n; i++) { const T e = v[i] * s; best = MLC__LARGER(best, e); }
+    } else {
+        for (int l = 0; l < 32; l++) { lane[l] = best; nan[l] = 0; }
+        for (int64_t i = 0; i + 32 <= n; i += 32) MLC__MAX_STEP(32, v + i)
+        MLC__MAX_STEP(32, v + n - 32)
+        for (int l = 0; l < 32; l++) {
+            best = lane[l] > best ? lane[l] : best;
+            bad |= nan[l];
+        }
+    }
+    t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
+}
+
+/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
+ * comparison replaces. */
+MLC__BODY void MLC__F(mlc__max_cols)(void *t, const void *const *row, int rows, int64_t n,
+                                     double sign)
+{
+    double *o = MLC__CAST(double *, t);
+    const T s = (T)sign, *w[4];
+    int64_t i = 0;
+    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */
+    for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]);
+    for (; i + 16 <= n; i += 16) {
+        T lane[16];
+        MLC__F(mlc__nan_sign) nan[16];
+        for (int l = 0; l < 16; l++) { lane[l] = -(T)MLC__INF; nan[l] = 0; }
+        MLC__FOUR_TIMES for (int r = 0; r < 4; r++) MLC__MAX_STEP(16, w[r] + i)
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+            const double b = (double)lane[l], z = o[i + l], e = b > z ? b : z;
+            o[i + l] = mlc__f64_bits(mlc__bits_f64(e) | (0u - (uint64_t)(nan[l] < 0)));
+        }
+    }
+    for (int r = 0; r < 4; r++)
+        for (int64_t c = i; c < n; c++) {
+            const double b = (double)(w[r][c] * s);
+            o[c] = MLC__LARGER(o[c], b);
+        }
+}
+#undef MLC__MAX_STEP
+#undef T
+MLC__LEVEL_END
+#endif
 
 /* -- kernels of a level -- */
 
@@ -15017,12 +15002,16 @@ MLC__LEVEL_KERNELS
 
 #define MLC__JOIN(name, cols) \
     MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
-    { mlc__##name##_body(t, x, n, sign); } \
+    { mlc__##name(t, x, n, sign); } \
     MLC__JOIN_COLS(cols)
 #define MLC__JOIN_COLS(cols) \
     MLC__AT static void MLC__N(cols)(void *t, const void *const *row, int rows, int64_t n, \
                                      double sign) \
-    { mlc__##cols##_body(t, row, rows, n, sign); }
+    { mlc__##cols(t, row, rows, n, sign); }
+#define MLC__JOIN_SUMS(name, sums, block, squares, cols) \
+    MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
+    { (void)sign; mlc__##sums(t, x, n, block, squares); } \
+    MLC__JOIN_COLS(cols)
 #if MLC__BY_BASE
 MLC__JOIN(max_f64, max_cols_f64)
 MLC__JOIN(add_i64, add_cols_i64)
@@ -15038,11 +15027,11 @@ MLC__JOIN(max_b8, max_cols_b8)
 MLC__JOIN(mul_f64, mul_cols_f64)
 MLC__JOIN(mul_i64, mul_cols_i64)
 #endif
-MLC__JOIN(add_f32, add_cols_f32)
+MLC__JOIN_SUMS(add_f32, sums_f32, MLC__SEGMENT, false, add_cols_f32)
 MLC__JOIN(max_f32, max_cols_f32)
-MLC__JOIN(add_f64, add_cols_f64)
+MLC__JOIN_SUMS(add_f64, sums_f64, MLC__SUM_BLOCK, false, add_cols_f64)
 MLC__JOIN(mul_f32, mul_cols_f32)
-MLC__JOIN(squares_f32, squares_cols_f32)
+MLC__JOIN_SUMS(squares_f32, sums_f32, MLC__SEGMENT, true, squares_cols_f32)
 MLC__JOIN_COLS(add_cols_bf16)
 
 #define MLC__NO_JOIN { NULL, NULL }
@@ -24580,7 +24569,8 @@ typedef struct mlc__squares_job {
 
 static MLC__OPT void mlc__squares_f64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    MLC__SUM_TEXT(double, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
+    (void)sign;
+    mlc__sums_f64(t, x, n, MLC__SEGMENT, true);
 }
 
 static size_t mlc__k_squares_workspace(void *dev, const struct mlc_k_squares *a)
