@@ -14221,6 +14221,21 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
     return all;
 }
 
+/* The loop of all axes but one; strides of an operand: NULL for none. */
+static bool mlc__loop_across(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t axis,
+                             int operands, const int64_t *const *strides)
+{
+    int64_t rest[MLC_MAX_DIMS], step[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
+    const int64_t *steps[MLC__LOOP_OPERANDS] = { step[0], step[1], step[2], step[3] };
+    int32_t n = 0;
+    for (int32_t d = 0; d < ndim; d++) {
+        if (d == axis) continue;
+        for (int p = 0; p < operands; p++) step[p][n] = strides[p] ? strides[p][d] : 0;
+        rest[n++] = shape[d];
+    }
+    return mlc__loop_make(l, n, rest, operands, steps);
+}
+
 /* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
  * rows, and of the axis only where nothing is written through the index; dense rows of data that
  * are written to are dealt out instead, in parts of the range of the index. */
@@ -14320,27 +14335,19 @@ static int64_t mlc__index_plan(mlc__index_job *j)
 
 static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
 {
-    int64_t shape[MLC_MAX_DIMS], line[MLC_MAX_DIMS], index[MLC_MAX_DIMS], data[MLC_MAX_DIMS];
-    const int64_t *strides[3] = { line, index, data };
+    const int64_t *strides[3] = { given->line_stride, given->index_stride, given->data_stride };
     struct mlc_k_index a = *given;
     mlc__index_job j;
-    int32_t n = 0;
     if ((unsigned)a.dtype >= MLC_DTYPE_COUNT || (a.op == MLC_INDEX_ADD && mlc__is_half(a.dtype)))
         return MLC_ERR_UNSUPPORTED;
-    for (int32_t d = 0; d < a.ndim; d++) {
-        if (d == a.axis) continue;
-        shape[n] = a.shape[d];
-        line[n] = a.line_stride[d];
-        index[n] = a.index_stride[d];
-        data[n++] = a.data_stride[d];
-    }
     j.a = &a;
     j.m = a.shape[a.axis];
     j.line = a.line_stride[a.axis];
     j.index = a.index_stride[a.axis];
     j.data = a.data_stride[a.axis];
     j.outside = 0;
-    if (j.m == 0 || !mlc__loop_make(&j.across, n, shape, 3, strides)) return MLC_OK;
+    if (j.m == 0 || !mlc__loop_across(&j.across, a.ndim, a.shape, a.axis, 3, strides))
+        return MLC_OK;
     if (a.op != MLC_INDEX_GATHER && mlc__index_outside(dev, given, false)) return MLC_OK;
     if (a.op == MLC_INDEX_TAKE) {      /* from the last to the first */
         a.line = MLC__CAST(char *, a.line) + (j.m - 1) * j.line * (int64_t)mlc_dtype_bytes(a.dtype);
@@ -15636,16 +15643,8 @@ static void mlc__lines_run(void *dev, int32_t ndim, const int64_t *shape, int32_
                            int operands, const int64_t *const *strides, mlc__lines_fn fn,
                            const void *args)
 {
-    int64_t rest[MLC_MAX_DIMS], step[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
-    const int64_t *steps[MLC__LOOP_OPERANDS] = { step[0], step[1], step[2], step[3] };
     mlc__lines j;
-    int32_t n = 0;
-    for (int32_t d = 0; d < ndim; d++) {
-        if (d == axis) continue;
-        for (int p = 0; p < operands; p++) step[p][n] = strides[p][d];
-        rest[n++] = shape[d];
-    }
-    if (!mlc__loop_make(&j.across, n, rest, operands, steps)) return;
+    if (!mlc__loop_across(&j.across, ndim, shape, axis, operands, strides)) return;
     j.lines = j.across.rows * j.across.n;
     const int64_t group = j.across.stride[1][j.across.ndim - 1] == 1 && strides[1][axis] != 1
                               ? MLC__COLUMNS : 1;
@@ -16065,16 +16064,8 @@ static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
 /* False if there is nothing to write. Wide: where key and place do not fit one word. */
 static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
 {
-    int64_t shape[MLC_MAX_DIMS], in[MLC_MAX_DIMS], values[MLC_MAX_DIMS], index[MLC_MAX_DIMS];
-    const int64_t *strides[3] = { in, values, index };
-    int32_t n = 0;
-    for (int32_t d = 0; d < a->ndim; d++) {
-        if (d == a->axis) continue;
-        shape[n] = a->shape[d];
-        in[n] = a->in_stride[d];
-        values[n] = a->values ? a->values_stride[d] : 0;
-        index[n++] = a->index ? a->index_stride[d] : 0;
-    }
+    const int64_t *strides[3] = { a->in_stride, a->values ? a->values_stride : NULL,
+                                  a->index ? a->index_stride : NULL };
     j->a = a;
     j->n = a->shape[a->axis];
     j->rows = mlc__max(1, MLC__SORT_GRAIN / mlc__max(1, j->n));
@@ -16085,7 +16076,7 @@ static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
     j->wide = j->size == 8 || j->n > UINT32_MAX;
     j->buffer = mlc__round_up((size_t)j->n * (j->wide ? 32 : 16) + j->size * 256 * sizeof(int64_t),
                               MLC__CACHELINE);
-    return a->k > 0 && mlc__loop_make(&j->across, n, shape, 3, strides);
+    return a->k > 0 && mlc__loop_across(&j->across, a->ndim, a->shape, a->axis, 3, strides);
 }
 
 static size_t mlc__k_sort_workspace(void *dev, const struct mlc_k_sort *a)
@@ -21645,7 +21636,7 @@ static double mlc__pool_divisor(const struct mlc_k_pool *a, const int64_t o[3])
     return a->count_pad ? padded : n;
 }
 
-/* Channels c .. c + n of window o of an image. */
+/* Channels c .. c + n of window o of an image; best: 0. */
 static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t o[3], int64_t c,
                             int64_t n, mlc__lanes *best, int32_t *where)
 {
@@ -21653,7 +21644,6 @@ static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t
     int64_t from[3], to[3];
     mlc__lanes room;
     for (int d = 0; d < 3; d++) mlc__pool_window(a, d, o[d], &from[d], &to[d]);
-    memset(best, 0, sizeof *best);
     for (int64_t i = 0; i < n; i++) where[i] = -1;
     for (int64_t i0 = from[0]; i0 < to[0]; i0 += a->dilation[0])
         for (int64_t i1 = from[1]; i1 < to[1]; i1 += a->dilation[1])
@@ -21684,27 +21674,6 @@ static void mlc__pool_at(int64_t pixel, const int64_t size[3], int64_t at[3], in
     *image = pixel;
 }
 
-static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
-    const struct mlc_k_pool *a = j->a;
-    const int64_t pixels = a->n * a->out[0] * a->out[1] * a->out[2];
-    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
-    int32_t where[MLC__LANE_RUN];
-    mlc__lanes best;
-    (void)worker;
-    for (int64_t p = chunk * j->each; p < end; p++) {
-        int64_t o[3], image;
-        mlc__pool_at(p, a->out, o, &image);
-        for (int64_t c = 0; c < a->c; c += j->l.run) {
-            const int64_t n = mlc__min(j->l.run, a->c - c);
-            mlc__pool_lanes(j, image, o, c, n, &best, where);
-            mlc__lane_write(&j->l, (void *)(uintptr_t)a->y, p * a->c + c, n, &best);
-            if (a->where) memcpy(a->where + p * a->c + c, where, (size_t)n * sizeof *where);
-        }
-    }
-}
-
 /* dx of a pixel from the windows it is in, in their order. */
 static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const int64_t i[3],
                                  int64_t c, int64_t n, mlc__lanes *dx)
@@ -21726,25 +21695,30 @@ static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const in
             }
 }
 
-static void mlc__pool_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
     const struct mlc_k_pool *a = j->a;
-    const int64_t pixels = a->n * a->in[0] * a->in[1] * a->in[2];
-    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
-    mlc__lanes dx, room;
+    const int64_t *size = a->back ? a->in : a->out;
+    const int64_t end = mlc__min(a->n * size[0] * size[1] * size[2], (chunk + 1) * j->each);
+    void *to = (void *)(uintptr_t)(a->back ? a->x : a->y);
+    int32_t where[MLC__LANE_RUN];
+    mlc__lanes sum, room;
     (void)worker;
     for (int64_t p = chunk * j->each; p < end; p++) {
-        int64_t i[3], image;
-        mlc__pool_at(p, a->in, i, &image);
+        int64_t at[3], image;
+        mlc__pool_at(p, size, at, &image);
         for (int64_t c = 0; c < a->c; c += j->l.run) {
             const int64_t n = mlc__min(j->l.run, a->c - c);
-            memset(&dx, 0, sizeof dx);
-            if (a->accumulate)
-                memcpy(&dx, mlc__lane_read(&j->l, a->x, p * a->c + c, n, &room),
+            memset(&sum, 0, sizeof sum);
+            if (a->back && a->accumulate)
+                memcpy(&sum, mlc__lane_read(&j->l, a->x, p * a->c + c, n, &room),
                        (size_t)n * mlc_dtype_bytes(j->l.wide));
-            mlc__pool_grad_lanes(j, image, i, c, n, &dx);
-            mlc__lane_write(&j->l, (void *)(uintptr_t)a->x, p * a->c + c, n, &dx);
+            if (a->back) mlc__pool_grad_lanes(j, image, at, c, n, &sum);
+            else mlc__pool_lanes(j, image, at, c, n, &sum, where);
+            mlc__lane_write(&j->l, to, p * a->c + c, n, &sum);
+            if (!a->back && a->where)
+                memcpy(a->where + p * a->c + c, where, (size_t)n * sizeof *where);
         }
     }
 }
@@ -21980,8 +21954,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
         return MLC_OK;
     }
     j.each = mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
-    mlc__parallel(dev, mlc__div_up(pixels, j.each), ns,
-                  a->back ? mlc__pool_grad_chunk : mlc__pool_chunk, &j);
+    mlc__parallel(dev, mlc__div_up(pixels, j.each), ns, mlc__pool_chunk, &j);
     return MLC_OK;
 }
 
