@@ -14221,19 +14221,13 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
     return all;
 }
 
-/* The loop of all axes but one; strides of an operand: NULL for none. */
+/* The loop of all axes but one. */
 static bool mlc__loop_across(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t axis,
                              int operands, const int64_t *const *strides)
 {
-    int64_t rest[MLC_MAX_DIMS], step[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
-    const int64_t *steps[MLC__LOOP_OPERANDS] = { step[0], step[1], step[2], step[3] };
-    int32_t n = 0;
-    for (int32_t d = 0; d < ndim; d++) {
-        if (d == axis) continue;
-        for (int p = 0; p < operands; p++) step[p][n] = strides[p] ? strides[p][d] : 0;
-        rest[n++] = shape[d];
-    }
-    return mlc__loop_make(l, n, rest, operands, steps);
+    int64_t rest[MLC_MAX_DIMS];
+    for (int32_t d = 0; d < ndim; d++) rest[d] = d == axis ? 1 : shape[d];
+    return mlc__loop_make(l, ndim, rest, operands, strides);
 }
 
 /* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
@@ -14893,7 +14887,8 @@ MLC__LOOPS_AT_scalar static void mlc__add_f64_scalar(mlc__acc *t, const void *x,
     MLC__LOOPS_AT_##isa static void mlc__squares_f32_##isa(mlc__acc *t, const void *x, int64_t n, \
                                                            double sign);
 MLC__EACH_ISA(MLC__DECLARE_SQUARES)
-MLC__BODY void mlc__sums_f64(mlc__acc *t, const void *x, int64_t n, int64_t block, bool squares);
+MLC__BODY MLC__ALWAYS void mlc__sums_f64(mlc__acc *t, const void *x, int64_t n, int64_t block,
+                                         bool squares);
 #endif /* MLC__ONCE */
 
 /* -- text over T: read for f32 and f64 -- */
@@ -14906,7 +14901,7 @@ MLC__LEVEL_KERNELS
  * overlap what was before; fewer than 16 are added one by one. Lanes are arrays in loops of fixed
  * length, which compilers hold in registers, so no index into them varies. The order of additions
  * is written out: every ISA and every vector length gives the same sum. */
-MLC__BODY double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
+MLC__BODY MLC__ALWAYS double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
 {
     double lane[16], few = 0.0;
     int64_t i = 0;
@@ -14935,7 +14930,8 @@ MLC__BODY double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
 }
 
 /* block: elements that the lanes take up before they are folded. */
-MLC__BODY void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t n, int64_t block, bool squares)
+MLC__BODY MLC__ALWAYS void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t n, int64_t block,
+                                             bool squares)
 {
     for (int64_t i = 0; i < n; i += block)
         mlc__acc_add(t, MLC__F(mlc__sum)(MLC__CAST(const T *, x) + i,
@@ -16064,8 +16060,8 @@ static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
 /* False if there is nothing to write. Wide: where key and place do not fit one word. */
 static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
 {
-    const int64_t *strides[3] = { a->in_stride, a->values ? a->values_stride : NULL,
-                                  a->index ? a->index_stride : NULL };
+    const int64_t *strides[3] = { a->in_stride, a->values ? a->values_stride : a->in_stride,
+                                  a->index ? a->index_stride : a->in_stride };
     j->a = a;
     j->n = a->shape[a->axis];
     j->rows = mlc__max(1, MLC__SORT_GRAIN / mlc__max(1, j->n));
