@@ -14286,6 +14286,15 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
     return all;
 }
 
+/* The loop of all axes but one. */
+static bool mlc__loop_across(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t axis,
+                             int operands, const int64_t *const *strides)
+{
+    int64_t rest[MLC_MAX_DIMS];
+    for (int32_t d = 0; d < ndim; d++) rest[d] = d == axis ? 1 : shape[d];
+    return mlc__loop_make(l, ndim, rest, operands, strides);
+}
+
 /* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
  * rows, and of the axis only where nothing is written through the index; dense rows of data that
  * are written to are dealt out instead, in parts of the range of the index. */
@@ -14385,27 +14394,19 @@ static int64_t mlc__index_plan(mlc__index_job *j)
 
 static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
 {
-    int64_t shape[MLC_MAX_DIMS], line[MLC_MAX_DIMS], index[MLC_MAX_DIMS], data[MLC_MAX_DIMS];
-    const int64_t *strides[3] = { line, index, data };
+    const int64_t *strides[3] = { given->line_stride, given->index_stride, given->data_stride };
     struct mlc_k_index a = *given;
     mlc__index_job j;
-    int32_t n = 0;
     if ((unsigned)a.dtype >= MLC_DTYPE_COUNT || (a.op == MLC_INDEX_ADD && mlc__is_half(a.dtype)))
         return MLC_ERR_UNSUPPORTED;
-    for (int32_t d = 0; d < a.ndim; d++) {
-        if (d == a.axis) continue;
-        shape[n] = a.shape[d];
-        line[n] = a.line_stride[d];
-        index[n] = a.index_stride[d];
-        data[n++] = a.data_stride[d];
-    }
     j.a = &a;
     j.m = a.shape[a.axis];
     j.line = a.line_stride[a.axis];
     j.index = a.index_stride[a.axis];
     j.data = a.data_stride[a.axis];
     j.outside = 0;
-    if (j.m == 0 || !mlc__loop_make(&j.across, n, shape, 3, strides)) return MLC_OK;
+    if (j.m == 0 || !mlc__loop_across(&j.across, a.ndim, a.shape, a.axis, 3, strides))
+        return MLC_OK;
     if (a.op != MLC_INDEX_GATHER && mlc__index_outside(dev, given, false)) return MLC_OK;
     if (a.op == MLC_INDEX_TAKE) {      /* from the last to the first */
         a.line = MLC__CAST(char *, a.line) + (j.m - 1) * j.line * (int64_t)mlc_dtype_bytes(a.dtype);
@@ -14749,107 +14750,28 @@ MLC__INLINE double mlc__acc_value(const mlc__acc *t)
     return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
 }
 
-/* Walks n elements in 16 lanes: FOUR(i) for i, i + 16, i + 32 and i + 48, then ONE(lane, l, i,
- * take) for single ones, whose sum is of those with take: the last 16 overlap what was before.
- * Fewer than 16 go ONE(few, 0, i, true). Lanes are arrays in loops of fixed length, which compilers
- * hold in registers, so no index into them varies. The order of additions is written out: every ISA
- * and every vector length gives the same sum. */
-#define MLC__LANES_OF(name) \
-    double name##lane[16], name##few[1] = { 0.0 }; \
-    for (int l = 0; l < 16; l++) name##lane[l] = 0.0;
-#define MLC__LANES_SUM(name) (mlc__fold(name##lane) + name##few[0])
-#define MLC__LANES(n, FOUR, ONE) \
-    do { \
-        int64_t i = 0; \
-        for (; i + 64 <= (n); i += 64) \
-            MLC__INDEPENDENT for (int l = 0; l < 16; l++) { FOUR(i + l) } \
-        for (; i + 16 <= (n); i += 16) \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { ONE(lane, l, i + l, true) } \
-        if ((n) < 16) \
-            for (; i < (n); i++) { ONE(few, 0, i, true) } \
-        else if (i < (n)) { \
-            const int seen = 16 - (int)((n) - i); \
-            MLC__ROLLED for (int l = 0; l < 16; l++) { \
-                ONE(lane, l, (n) - 16 + l, l >= seen) \
-            } \
-        } \
-    } while (0)
-
-/* block: elements that the lanes take up before they are folded. */
-#define MLC__SUM_TEXT(T, block, FOUR, ONE) \
-    (void)sign; \
-    for (int64_t from = 0; from < n; from += block) { \
-        const T *v = MLC__CAST(const T *, x) + from; \
-        const int64_t m = n - from < block ? n - from : block; \
-        MLC__LANES_OF() \
-        MLC__LANES(m, FOUR, ONE); \
-        mlc__acc_add(t, MLC__LANES_SUM()); \
-    }
-#define MLC__ADD_FOUR(k) \
-    lane[l] += (double)((v[k] + v[(k) + 16]) + (v[(k) + 32] + v[(k) + 48]));
-#define MLC__ADD_ONE(to, l, k, take) to[l] += (take) ? (double)v[k] : 0.0;
-#define MLC__SQUARES_FOUR(k) \
-    lane[l] += (MLC__SQUARE(v[k]) + MLC__SQUARE(v[(k) + 16])) + \
-               (MLC__SQUARE(v[(k) + 32]) + MLC__SQUARE(v[(k) + 48]));
-#define MLC__SQUARES_ONE(to, l, k, take) to[l] += (take) ? MLC__SQUARE(v[k]) : 0.0;
-#define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
-
-MLC__BODY void mlc__add_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__ADD_FOUR, MLC__ADD_ONE)
-}
-MLC__BODY void mlc__add_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(double, MLC__SUM_BLOCK, MLC__ADD_FOUR, MLC__ADD_ONE)
-}
-MLC__BODY void mlc__squares_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
-{
-    MLC__SUM_TEXT(float, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
-}
 /* The larger one; a NaN stays. */
 #define MLC__LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* Below 0 for the bits of a NaN: integers, which vectorise where a comparison with itself would
- * branch. */
-#define MLC__NAN_SIGN_32(bits) (0x7F800000 - (int32_t)((bits) & 0x7FFFFFFF))
-#define MLC__NAN_SIGN_64(bits) (0x7FF0000000000000 - (int64_t)((bits) & 0x7FFFFFFFFFFFFFFF))
+/* clang at -O3 would spill 5 KB of lanes to the stack. */
+#if defined(__clang__)
+#  define MLC__FOUR_TIMES _Pragma("clang loop unroll(disable)")
+#else
+#  define MLC__FOUR_TIMES _Pragma("GCC unroll 4")
+#endif
 
-/* NaN apart from the rest, which is a vector max then. */
-#define MLC__MAX_STEP(T, I, nan_sign, lanes, w) \
-    MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
-        const T e = (w)[l] * s; \
-        I bits; \
-        memcpy(&bits, &e, sizeof bits); \
-        nan[l] |= nan_sign(bits); \
-        lane[l] = e > lane[l] ? e : lane[l]; \
-    }
-
-/* I: integer of T's size. The last 32 elements overlap those before: none counts twice. */
-#define MLC__MAX_TEXT(T, I, nan_sign) \
-    const T *v = MLC__CAST(const T *, x), s = (T)sign; \
-    T best = -(T)MLC__INF, lane[32]; \
-    I bad = 0, nan[32]; \
-    if (n < 32) { \
-        for (int64_t i = 0; i < n; i++) { const T e = v[i] * s; best = MLC__LARGER(best, e); } \
-    } else { \
-        for (int l = 0; l < 32; l++) { lane[l] = best; nan[l] = 0; } \
-        for (int64_t i = 0; i + 32 <= n; i += 32) MLC__MAX_STEP(T, I, nan_sign, 32, v + i) \
-        MLC__MAX_STEP(T, I, nan_sign, 32, v + n - 32) \
-        for (int l = 0; l < 32; l++) { \
-            best = lane[l] > best ? lane[l] : best; \
-            bad |= nan[l]; \
-        } \
-    } \
-    t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
-
-MLC__BODY void mlc__max_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+/* Below 0 for a NaN: integers, which vectorise where a comparison with itself would branch. */
+typedef int32_t mlc__nan_sign_f32;
+typedef int64_t mlc__nan_sign_f64;
+MLC__BODY int32_t mlc__nan_f32(float x)
 {
-    MLC__MAX_TEXT(float, int32_t, MLC__NAN_SIGN_32)
+    return 0x7F800000 - (int32_t)(mlc__bits_f32(x) & 0x7FFFFFFF);
 }
-MLC__BODY void mlc__max_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY int64_t mlc__nan_f64(double x)
 {
-    MLC__MAX_TEXT(double, int64_t, MLC__NAN_SIGN_64)
+    return 0x7FF0000000000000 - (int64_t)(mlc__bits_f64(x) & 0x7FFFFFFFFFFFFFFF);
 }
+
 /* A product of two; its exponent tells whether f32 has it exactly but for rounding. */
 #define MLC__MUL_STEP(first, second) \
     MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
@@ -14863,7 +14785,7 @@ MLC__BODY void mlc__max_f64_body(mlc__acc *t, const void *x, int64_t n, double s
 
 /* Products of two are made in f32, twice as fast, and carried in f64. In the block where one of
  * them is 0, denormal or not finite, f64 takes the elements one by one. */
-MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_f32(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     (void)sign;
     for (int64_t from = 0; from < n; from += MLC__SUM_BLOCK) {
@@ -14893,14 +14815,14 @@ MLC__BODY void mlc__mul_f32_body(mlc__acc *t, const void *x, int64_t n, double s
         t->v *= all;
     }
 }
-MLC__BODY void mlc__mul_f64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_f64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     double lane[4] = { t->v, 1.0, 1.0, 1.0 };
     (void)sign;
     for (int64_t i = 0; i < n; i++) lane[i & 3] *= MLC__CAST(const double *, x)[i];
     t->v = (lane[0] * lane[1]) * (lane[2] * lane[3]);
 }
-MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double sign)
+MLC__BODY void mlc__mul_i64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     uint64_t product = (uint64_t)t->i;
     (void)sign;
@@ -14908,24 +14830,25 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
     t->i = (int64_t)product;
 }
 
-/* Four rows at once by `four`, fewer one after another by `one`: z is the column's accumulator, a,
- * b, c, d are the elements. */
-#define MLC__COLS_TEXT(T, E, A, element, four, one) \
+/* Four rows at once by `four`, z is the column's accumulator, a, b, c, d are the elements; where
+ * there are fewer rows, the first one stands for the others, too. */
+#define MLC__ROW_OF(T, r) MLC__CAST(const T *, row[(r) < rows ? (r) : 0])
+#define MLC__COLS_FOUR(T, E, A, element, four) \
     A *o = MLC__CAST(A *, t); \
-    const T *p = MLC__CAST(const T *, row[0]); \
+    const T *p = MLC__ROW_OF(T, 0), *q = MLC__ROW_OF(T, 1); \
+    const T *u = MLC__ROW_OF(T, 2), *w = MLC__ROW_OF(T, 3); \
     (void)sign; \
-    if (rows == 4) { \
-        const T *q = MLC__CAST(const T *, row[1]), *u = MLC__CAST(const T *, row[2]); \
-        const T *w = MLC__CAST(const T *, row[3]); \
-        MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-            const E a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
-            const A z = o[i]; \
-            o[i] = four; \
-        } \
-        return; \
-    } \
+    MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
+        const E a = element(p[i]), b = element(q[i]), c = element(u[i]), d = element(w[i]); \
+        const A z = o[i]; \
+        o[i] = four; \
+    }
+/* Fewer rows one after another by `one`. */
+#define MLC__COLS_TEXT(T, E, A, element, four, one) \
+    if (rows == 4) { MLC__COLS_FOUR(T, E, A, element, four) return; } \
     for (int r = 0; r < rows; r++) { \
-        p = MLC__CAST(const T *, row[r]); \
+        A *o = MLC__CAST(A *, t); \
+        const T *p = MLC__ROW_OF(T, r); \
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
             const E a = element(p[i]); \
             const A z = o[i]; \
@@ -14933,94 +14856,53 @@ MLC__BODY void mlc__mul_i64_body(mlc__acc *t, const void *x, int64_t n, double s
         } \
     }
 
+#define MLC__SQUARE(x) ((double)(x) * (double)(x))             /* of a float: exact */
 #define MLC__PLAIN(x)  (x)
 #define MLC__COLS(name) \
     void mlc__##name(void *t, const void *const *row, int rows, int64_t n, double sign)
 
-MLC__BODY MLC__COLS(add_cols_f32_body)
+MLC__BODY MLC__COLS(add_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
 }
 /* Of elements as they lie: what bias gradients are summed from. */
-MLC__BODY MLC__COLS(add_cols_bf16_body)
+MLC__BODY MLC__COLS(add_cols_bf16)
 {
     MLC__COLS_TEXT(uint16_t, float, double, mlc__f32_of_bf16,
                    z + (double)((a + b) + (c + d)), z + (double)a)
 }
-MLC__BODY MLC__COLS(squares_cols_f32_body)
+MLC__BODY MLC__COLS(squares_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z + ((MLC__SQUARE(a) + MLC__SQUARE(b)) + (MLC__SQUARE(c) + MLC__SQUARE(d))),
                    z + MLC__SQUARE(a))
 }
-/* clang at -O3 would spill 5 KB of lanes to the stack. */
-#if defined(__clang__)
-#  define MLC__FOUR_TIMES _Pragma("clang loop unroll(disable)")
-#else
-#  define MLC__FOUR_TIMES _Pragma("GCC unroll 4")
-#endif
-/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
- * comparison replaces. */
-#define MLC__MAX_COLS_TEXT(T, I, nan_sign) \
-    double *o = MLC__CAST(double *, t); \
-    const T s = (T)sign; \
-    const T *w[4]; \
-    int64_t i = 0; \
-    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */ \
-    for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]); \
-    for (; i + 16 <= n; i += 16) { \
-        T lane[16]; \
-        I nan[16]; \
-        for (int l = 0; l < 16; l++) { lane[l] = -(T)MLC__INF; nan[l] = 0; } \
-        MLC__FOUR_TIMES for (int r = 0; r < 4; r++) MLC__MAX_STEP(T, I, nan_sign, 16, w[r] + i) \
-        MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
-            const double b = (double)lane[l], z = o[i + l], e = b > z ? b : z; \
-            int64_t bits; \
-            memcpy(&bits, &e, 8); \
-            bits |= -(int64_t)(nan[l] < 0); \
-            memcpy(o + i + l, &bits, 8); \
-        } \
-    } \
-    for (int r = 0; r < 4; r++) \
-        for (int64_t c = i; c < n; c++) { \
-            const double b = (double)(w[r][c] * s); \
-            o[c] = MLC__LARGER(o[c], b); \
-        }
-
-MLC__BODY MLC__COLS(max_cols_f32_body)
-{
-    MLC__MAX_COLS_TEXT(float, int32_t, MLC__NAN_SIGN_32)
-}
-MLC__BODY MLC__COLS(mul_cols_f32_body)
+MLC__BODY MLC__COLS(mul_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN,
                    z * (((double)a * (double)b) * ((double)c * (double)d)), z * (double)a)
 }
-MLC__BODY MLC__COLS(add_cols_f64_body)
+MLC__BODY MLC__COLS(add_cols_f64)
 {
     MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z + ((a + b) + (c + d)), z + a)
 }
-MLC__BODY MLC__COLS(max_cols_f64_body)
-{
-    MLC__MAX_COLS_TEXT(double, int64_t, MLC__NAN_SIGN_64)
-}
-MLC__BODY MLC__COLS(mul_cols_f64_body)
+MLC__BODY MLC__COLS(mul_cols_f64)
 {
     MLC__COLS_TEXT(double, double, double, MLC__PLAIN, z * a * b * c * d, z * a)
 }
-MLC__BODY MLC__COLS(mul_cols_i64_body)
+MLC__BODY MLC__COLS(mul_cols_i64)
 {
     MLC__COLS_TEXT(uint64_t, uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
 }
 
 /* Integers as they lie: E(x) is what an element counts, M(x) that turned over (~x) where the
- * smallest is sought. Sums and extremes are i64. */
+ * smallest is sought. Sums and extremes are i64; four elements are added in W. */
 #define MLC__TURNED(x)       (T)((x) ^ few)
 #define MLC__TURNED_TRUTH(x) (T)(((x) != 0) ^ few)
 #define MLC__TURN_BACK(x)    ((int64_t)MLC__TURNED(x) ^ turn)
 #define MLC__MORE(a, b)      ((b) > (a) ? (b) : (a))
-#define MLC__INT_JOINERS(TYPE, dtype, E, M) \
-    MLC__BODY void mlc__add_##dtype##_body(mlc__acc *t, const void *x, int64_t n, double sign) \
+#define MLC__INT_JOINERS(TYPE, W, dtype, E, M) \
+    MLC__BODY void mlc__add_##dtype(mlc__acc *t, const void *x, int64_t n, double sign) \
     { \
         const TYPE *v = MLC__CAST(const TYPE *, x); \
         uint64_t sum = (uint64_t)t->i; \
@@ -15028,7 +14910,7 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
         for (int64_t i = 0; i < n; i++) sum += (uint64_t)E(v[i]); \
         t->i = (int64_t)sum; \
     } \
-    MLC__BODY void mlc__max_##dtype##_body(mlc__acc *t, const void *x, int64_t n, double sign) \
+    MLC__BODY void mlc__max_##dtype(mlc__acc *t, const void *x, int64_t n, double sign) \
     { \
         typedef TYPE T; \
         const T *v = MLC__CAST(const T *, x), few = (T)(sign < 0.0 ? -1 : 0); \
@@ -15039,28 +14921,26 @@ MLC__BODY MLC__COLS(mul_cols_i64_body)
         const int64_t found = MLC__TURN_BACK(best); \
         t->i = MLC__MORE(t->i, found); \
     } \
-    MLC__BODY MLC__COLS(add_cols_##dtype##_body) \
+    MLC__BODY MLC__COLS(add_cols_##dtype) \
     { \
         MLC__COLS_TEXT(TYPE, TYPE, uint64_t, (TYPE)E, \
-                       z + (((uint64_t)a + (uint64_t)b) + ((uint64_t)c + (uint64_t)d)), \
-                       z + (uint64_t)a) \
+                       z + (uint64_t)(((W)a + (W)b) + ((W)c + (W)d)), z + (uint64_t)a) \
     } \
-    MLC__BODY MLC__COLS(max_cols_##dtype##_body) \
+    MLC__BODY MLC__COLS(max_cols_##dtype) \
     { \
         typedef TYPE T; \
         const T few = (T)(sign < 0.0 ? -1 : 0); \
         const int64_t turn = sign < 0.0 ? -1 : 0; \
-        MLC__COLS_TEXT(T, T, int64_t, M, \
+        MLC__COLS_FOUR(T, T, int64_t, M, \
                        mlc__larger_i64(z, MLC__TURN_BACK(MLC__MORE(MLC__MORE(a, b), \
-                                                                   MLC__MORE(c, d)))), \
-                       mlc__larger_i64(z, MLC__TURN_BACK(a))) \
+                                                                   MLC__MORE(c, d))))) \
     }
 MLC__BODY int64_t mlc__larger_i64(int64_t a, int64_t b) { return b > a ? b : a; }
-MLC__INT_JOINERS(int64_t, i64, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(int32_t, i32, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(int8_t, i8, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(uint8_t, u8, MLC__PLAIN, MLC__TURNED)
-MLC__INT_JOINERS(uint8_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
+MLC__INT_JOINERS(int64_t, uint64_t, i64, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(int32_t, int64_t, i32, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(int8_t, int32_t, i8, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(uint8_t, int32_t, u8, MLC__PLAIN, MLC__TURNED)
+MLC__INT_JOINERS(uint8_t, int32_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 
 /* What a level has, by dtype. Products of integers are made in i64, squares are those of f32. */
 enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOINS };
@@ -15072,7 +14952,115 @@ MLC__LOOPS_AT_scalar static void mlc__add_f64_scalar(mlc__acc *t, const void *x,
     MLC__LOOPS_AT_##isa static void mlc__squares_f32_##isa(mlc__acc *t, const void *x, int64_t n, \
                                                            double sign);
 MLC__EACH_ISA(MLC__DECLARE_SQUARES)
+MLC__BODY MLC__ALWAYS void mlc__sums_f64(mlc__acc *t, const void *x, int64_t n, int64_t block,
+                                         bool squares);
 #endif /* MLC__ONCE */
+
+/* -- text over T: read for f32 and f64 -- */
+
+#if MLC__BY_FLOAT
+MLC__LEVEL_KERNELS
+#define T MLC__T
+
+/* n elements, or their squares, in 16 lanes: in groups of four, then single ones, where the last 16
+ * overlap what was before; fewer than 16 are added one by one. Lanes are arrays in loops of fixed
+ * length, which compilers hold in registers, so no index into them varies. The order of additions
+ * is written out: every ISA and every vector length gives the same sum. */
+MLC__BODY MLC__ALWAYS double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
+{
+    double lane[16], few = 0.0;
+    int64_t i = 0;
+    for (int l = 0; l < 16; l++) lane[l] = 0.0;
+    for (; i + 64 <= n; i += 64)
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+            const T a = x[i + l], b = x[i + l + 16], c = x[i + l + 32], d = x[i + l + 48];
+            lane[l] += squares ? (MLC__SQUARE(a) + MLC__SQUARE(b)) +
+                                 (MLC__SQUARE(c) + MLC__SQUARE(d))
+                               : (double)((a + b) + (c + d));
+        }
+    for (; i + 16 <= n; i += 16)
+        MLC__ROLLED for (int l = 0; l < 16; l++)
+            lane[l] += squares ? MLC__SQUARE(x[i + l]) : (double)x[i + l];
+    if (n < 16) {
+        for (; i < n; i++) few += squares ? MLC__SQUARE(x[i]) : (double)x[i];
+    } else if (i < n) {
+        const T *last = x + n - 16;
+        const int seen = 16 - (int)(n - i);
+        MLC__ROLLED for (int l = 0; l < 16; l++) {
+            const double e = squares ? MLC__SQUARE(last[l]) : (double)last[l];
+            lane[l] += l >= seen ? e : 0.0;
+        }
+    }
+    return mlc__fold(lane) + few;
+}
+
+/* block: elements that the lanes take up before they are folded. */
+MLC__BODY MLC__ALWAYS void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t n, int64_t block,
+                                             bool squares)
+{
+    for (int64_t i = 0; i < n; i += block)
+        mlc__acc_add(t, MLC__F(mlc__sum)(MLC__CAST(const T *, x) + i,
+                                         n - i < block ? n - i : block, squares));
+}
+
+/* NaN apart from the rest, which is a vector max then. */
+#define MLC__MAX_STEP(lanes, w) \
+    MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
+        const T e = (w)[l] * s; \
+        nan[l] |= MLC__F(mlc__nan)(e); \
+        lane[l] = e > lane[l] ? e : lane[l]; \
+    }
+
+/* The last 32 elements overlap those before: none counts twice. */
+MLC__BODY void MLC__F(mlc__max)(mlc__acc *t, const void *x, int64_t n, double sign)
+{
+    const T *v = MLC__CAST(const T *, x), s = (T)sign;
+    T best = -(T)MLC__INF, lane[32];
+    MLC__F(mlc__nan_sign) bad = 0, nan[32];
+    if (n < 32) {
+        for (int64_t i = 0; i < n; i++) { const T e = v[i] * s; best = MLC__LARGER(best, e); }
+    } else {
+        for (int l = 0; l < 32; l++) { lane[l] = best; nan[l] = 0; }
+        for (int64_t i = 0; i + 32 <= n; i += 32) MLC__MAX_STEP(32, v + i)
+        MLC__MAX_STEP(32, v + n - 32)
+        for (int l = 0; l < 32; l++) {
+            best = lane[l] > best ? lane[l] : best;
+            bad |= nan[l];
+        }
+    }
+    t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
+}
+
+/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
+ * comparison replaces. */
+MLC__BODY void MLC__F(mlc__max_cols)(void *t, const void *const *row, int rows, int64_t n,
+                                     double sign)
+{
+    double *o = MLC__CAST(double *, t);
+    const T s = (T)sign, *w[4];
+    int64_t i = 0;
+    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */
+    for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]);
+    for (; i + 16 <= n; i += 16) {
+        T lane[16];
+        MLC__F(mlc__nan_sign) nan[16];
+        for (int l = 0; l < 16; l++) { lane[l] = -(T)MLC__INF; nan[l] = 0; }
+        MLC__FOUR_TIMES for (int r = 0; r < 4; r++) MLC__MAX_STEP(16, w[r] + i)
+        MLC__INDEPENDENT for (int l = 0; l < 16; l++) {
+            const double b = (double)lane[l], z = o[i + l], e = b > z ? b : z;
+            o[i + l] = mlc__f64_bits(mlc__bits_f64(e) | (0u - (uint64_t)(nan[l] < 0)));
+        }
+    }
+    for (int r = 0; r < 4; r++)
+        for (int64_t c = i; c < n; c++) {
+            const double b = (double)(w[r][c] * s);
+            o[c] = MLC__LARGER(o[c], b);
+        }
+}
+#undef MLC__MAX_STEP
+#undef T
+MLC__LEVEL_END
+#endif
 
 /* -- kernels of a level -- */
 
@@ -15082,12 +15070,16 @@ MLC__LEVEL_KERNELS
 
 #define MLC__JOIN(name, cols) \
     MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
-    { mlc__##name##_body(t, x, n, sign); } \
+    { mlc__##name(t, x, n, sign); } \
     MLC__JOIN_COLS(cols)
 #define MLC__JOIN_COLS(cols) \
     MLC__AT static void MLC__N(cols)(void *t, const void *const *row, int rows, int64_t n, \
                                      double sign) \
-    { mlc__##cols##_body(t, row, rows, n, sign); }
+    { mlc__##cols(t, row, rows, n, sign); }
+#define MLC__JOIN_SUMS(name, sums, block, squares, cols) \
+    MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
+    { (void)sign; mlc__##sums(t, x, n, block, squares); } \
+    MLC__JOIN_COLS(cols)
 #if MLC__BY_BASE
 MLC__JOIN(max_f64, max_cols_f64)
 MLC__JOIN(add_i64, add_cols_i64)
@@ -15103,11 +15095,11 @@ MLC__JOIN(max_b8, max_cols_b8)
 MLC__JOIN(mul_f64, mul_cols_f64)
 MLC__JOIN(mul_i64, mul_cols_i64)
 #endif
-MLC__JOIN(add_f32, add_cols_f32)
+MLC__JOIN_SUMS(add_f32, sums_f32, MLC__SEGMENT, false, add_cols_f32)
 MLC__JOIN(max_f32, max_cols_f32)
-MLC__JOIN(add_f64, add_cols_f64)
+MLC__JOIN_SUMS(add_f64, sums_f64, MLC__SUM_BLOCK, false, add_cols_f64)
 MLC__JOIN(mul_f32, mul_cols_f32)
-MLC__JOIN(squares_f32, squares_cols_f32)
+MLC__JOIN_SUMS(squares_f32, sums_f32, MLC__SEGMENT, true, squares_cols_f32)
 MLC__JOIN_COLS(add_cols_bf16)
 
 #define MLC__NO_JOIN { NULL, NULL }
@@ -15713,16 +15705,8 @@ static void mlc__lines_run(void *dev, int32_t ndim, const int64_t *shape, int32_
                            int operands, const int64_t *const *strides, mlc__lines_fn fn,
                            const void *args)
 {
-    int64_t rest[MLC_MAX_DIMS], step[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
-    const int64_t *steps[MLC__LOOP_OPERANDS] = { step[0], step[1], step[2], step[3] };
     mlc__lines j;
-    int32_t n = 0;
-    for (int32_t d = 0; d < ndim; d++) {
-        if (d == axis) continue;
-        for (int p = 0; p < operands; p++) step[p][n] = strides[p][d];
-        rest[n++] = shape[d];
-    }
-    if (!mlc__loop_make(&j.across, n, rest, operands, steps)) return;
+    if (!mlc__loop_across(&j.across, ndim, shape, axis, operands, strides)) return;
     j.lines = j.across.rows * j.across.n;
     const int64_t group = j.across.stride[1][j.across.ndim - 1] == 1 && strides[1][axis] != 1
                               ? MLC__COLUMNS : 1;
@@ -16142,16 +16126,8 @@ static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
 /* False if there is nothing to write. Wide: where key and place do not fit one word. */
 static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
 {
-    int64_t shape[MLC_MAX_DIMS], in[MLC_MAX_DIMS], values[MLC_MAX_DIMS], index[MLC_MAX_DIMS];
-    const int64_t *strides[3] = { in, values, index };
-    int32_t n = 0;
-    for (int32_t d = 0; d < a->ndim; d++) {
-        if (d == a->axis) continue;
-        shape[n] = a->shape[d];
-        in[n] = a->in_stride[d];
-        values[n] = a->values ? a->values_stride[d] : 0;
-        index[n++] = a->index ? a->index_stride[d] : 0;
-    }
+    const int64_t *strides[3] = { a->in_stride, a->values ? a->values_stride : a->in_stride,
+                                  a->index ? a->index_stride : a->in_stride };
     j->a = a;
     j->n = a->shape[a->axis];
     j->rows = mlc__max(1, MLC__SORT_GRAIN / mlc__max(1, j->n));
@@ -16162,7 +16138,7 @@ static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
     j->wide = j->size == 8 || j->n > UINT32_MAX;
     j->buffer = mlc__round_up((size_t)j->n * (j->wide ? 32 : 16) + j->size * 256 * sizeof(int64_t),
                               MLC__CACHELINE);
-    return a->k > 0 && mlc__loop_make(&j->across, n, shape, 3, strides);
+    return a->k > 0 && mlc__loop_across(&j->across, a->ndim, a->shape, a->axis, 3, strides);
 }
 
 static size_t mlc__k_sort_workspace(void *dev, const struct mlc_k_sort *a)
@@ -21553,36 +21529,21 @@ MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
 
-MLC__AT static void MLC__N(lane_max_f32)(void *best, int32_t *where, const void *x,
-                                         const mlc__lane_line *l)
-{
-    mlc__lane_max_f32(best, where, x, l);
-}
-MLC__AT static void MLC__N(lane_pick_f32)(void *dx, const void *dy, const int32_t *where,
-                                          const mlc__lane_line *l)
-{
-    mlc__lane_pick_f32(dx, dy, where, l);
-}
-MLC__AT static void MLC__N(lane_add_f32)(void *sum, const void *x, double scale, int64_t n)
-{
-    mlc__lane_add_f32(sum, x, scale, n);
-}
+#define MLC__LANE_TEXTS(dtype) \
+    MLC__AT static void MLC__N(lane_max_##dtype)(void *best, int32_t *where, const void *x, \
+                                                 const mlc__lane_line *l) \
+    { mlc__lane_max_##dtype(best, where, x, l); } \
+    MLC__AT static void MLC__N(lane_pick_##dtype)(void *dx, const void *dy, const int32_t *where, \
+                                                  const mlc__lane_line *l) \
+    { mlc__lane_pick_##dtype(dx, dy, where, l); } \
+    MLC__AT static void MLC__N(lane_add_##dtype)(void *sum, const void *x, double scale, \
+                                                 int64_t n) \
+    { mlc__lane_add_##dtype(sum, x, scale, n); }
+MLC__LANE_TEXTS(f32)
 #if MLC__BY_BASE
-MLC__AT static void MLC__N(lane_max_f64)(void *best, int32_t *where, const void *x,
-                                         const mlc__lane_line *l)
-{
-    mlc__lane_max_f64(best, where, x, l);
-}
-MLC__AT static void MLC__N(lane_pick_f64)(void *dx, const void *dy, const int32_t *where,
-                                          const mlc__lane_line *l)
-{
-    mlc__lane_pick_f64(dx, dy, where, l);
-}
-MLC__AT static void MLC__N(lane_add_f64)(void *sum, const void *x, double scale, int64_t n)
-{
-    mlc__lane_add_f64(sum, x, scale, n);
-}
+MLC__LANE_TEXTS(f64)
 #endif
+#undef MLC__LANE_TEXTS
 /* f32, f64 */
 static const mlc__lane_fns MLC__N(lane_fns)[2] = {
     { MLC__N(lane_max_f32), MLC__N(lane_pick_f32), MLC__N(lane_add_f32) },
@@ -21690,7 +21651,7 @@ static double mlc__pool_divisor(const struct mlc_k_pool *a, const int64_t o[3])
     return a->count_pad ? padded : n;
 }
 
-/* Channels c .. c + n of window o of an image. */
+/* Channels c .. c + n of window o of an image; best: 0. */
 static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t o[3], int64_t c,
                             int64_t n, mlc__lanes *best, int32_t *where)
 {
@@ -21698,7 +21659,6 @@ static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t
     int64_t from[3], to[3];
     mlc__lanes room;
     for (int d = 0; d < 3; d++) mlc__pool_window(a, d, o[d], &from[d], &to[d]);
-    memset(best, 0, sizeof *best);
     for (int64_t i = 0; i < n; i++) where[i] = -1;
     for (int64_t i0 = from[0]; i0 < to[0]; i0 += a->dilation[0])
         for (int64_t i1 = from[1]; i1 < to[1]; i1 += a->dilation[1])
@@ -21729,27 +21689,6 @@ static void mlc__pool_at(int64_t pixel, const int64_t size[3], int64_t at[3], in
     *image = pixel;
 }
 
-static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
-{
-    const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
-    const struct mlc_k_pool *a = j->a;
-    const int64_t pixels = a->n * a->out[0] * a->out[1] * a->out[2];
-    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
-    int32_t where[MLC__LANE_RUN];
-    mlc__lanes best;
-    (void)worker;
-    for (int64_t p = chunk * j->each; p < end; p++) {
-        int64_t o[3], image;
-        mlc__pool_at(p, a->out, o, &image);
-        for (int64_t c = 0; c < a->c; c += j->l.run) {
-            const int64_t n = mlc__min(j->l.run, a->c - c);
-            mlc__pool_lanes(j, image, o, c, n, &best, where);
-            mlc__lane_write(&j->l, (void *)(uintptr_t)a->y, p * a->c + c, n, &best);
-            if (a->where) memcpy(a->where + p * a->c + c, where, (size_t)n * sizeof *where);
-        }
-    }
-}
-
 /* dx of a pixel from the windows it is in, in their order. */
 static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const int64_t i[3],
                                  int64_t c, int64_t n, mlc__lanes *dx)
@@ -21771,25 +21710,30 @@ static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const in
             }
 }
 
-static void mlc__pool_grad_chunk(void *arg, int64_t chunk, int32_t worker)
+static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
     const struct mlc_k_pool *a = j->a;
-    const int64_t pixels = a->n * a->in[0] * a->in[1] * a->in[2];
-    const int64_t end = mlc__min(pixels, (chunk + 1) * j->each);
-    mlc__lanes dx, room;
+    const int64_t *size = a->back ? a->in : a->out;
+    const int64_t end = mlc__min(a->n * size[0] * size[1] * size[2], (chunk + 1) * j->each);
+    void *to = (void *)(uintptr_t)(a->back ? a->x : a->y);
+    int32_t where[MLC__LANE_RUN];
+    mlc__lanes sum, room;
     (void)worker;
     for (int64_t p = chunk * j->each; p < end; p++) {
-        int64_t i[3], image;
-        mlc__pool_at(p, a->in, i, &image);
+        int64_t at[3], image;
+        mlc__pool_at(p, size, at, &image);
         for (int64_t c = 0; c < a->c; c += j->l.run) {
             const int64_t n = mlc__min(j->l.run, a->c - c);
-            memset(&dx, 0, sizeof dx);
-            if (a->accumulate)
-                memcpy(&dx, mlc__lane_read(&j->l, a->x, p * a->c + c, n, &room),
+            memset(&sum, 0, sizeof sum);
+            if (a->back && a->accumulate)
+                memcpy(&sum, mlc__lane_read(&j->l, a->x, p * a->c + c, n, &room),
                        (size_t)n * mlc_dtype_bytes(j->l.wide));
-            mlc__pool_grad_lanes(j, image, i, c, n, &dx);
-            mlc__lane_write(&j->l, (void *)(uintptr_t)a->x, p * a->c + c, n, &dx);
+            if (a->back) mlc__pool_grad_lanes(j, image, at, c, n, &sum);
+            else mlc__pool_lanes(j, image, at, c, n, &sum, where);
+            mlc__lane_write(&j->l, to, p * a->c + c, n, &sum);
+            if (!a->back && a->where)
+                memcpy(a->where + p * a->c + c, where, (size_t)n * sizeof *where);
         }
     }
 }
@@ -22025,8 +21969,7 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
         return MLC_OK;
     }
     j.each = mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
-    mlc__parallel(dev, mlc__div_up(pixels, j.each), ns,
-                  a->back ? mlc__pool_grad_chunk : mlc__pool_chunk, &j);
+    mlc__parallel(dev, mlc__div_up(pixels, j.each), ns, mlc__pool_chunk, &j);
     return MLC_OK;
 }
 
@@ -22052,16 +21995,14 @@ typedef struct mlc__bnorm_line {
     int64_t     n;
     const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
     const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
+    const void *by[2];                 /* of slope: dx = factor dy + by[0] + by[1] (x - mean)  */
+    void       *to, *product;          /* what is written, or sums and products added to       */
     bool        relu;                  /* y, or x where y is NULL, says where it passed        */
 } mlc__bnorm_line;
 
-typedef struct mlc__bnorm_fns {
-    void (*moments)(void *sum, void *squares, const mlc__bnorm_line *l);
-    void (*apply)(void *y, const mlc__bnorm_line *l);
-    void (*gate)(void *to, const mlc__bnorm_line *l);      /* dy, 0 where relu was              */
-    void (*sums)(void *sum, void *product, const mlc__bnorm_line *l);
-    void (*slope)(void *dx, const void *a, const void *b, const mlc__bnorm_line *l);
-} mlc__bnorm_fns;
+typedef void (*mlc__bnorm_fn)(const mlc__bnorm_line *l);
+/* gate: dy, 0 where relu was. */
+typedef struct mlc__bnorm_fns { mlc__bnorm_fn moments, apply, gate, sums, slope; } mlc__bnorm_fns;
 
 #endif /* MLC__ONCE */
 
@@ -22072,43 +22013,45 @@ MLC__LEVEL_KERNELS
 #define T MLC__T
 #define X MLC__X
 
-/* Each loop is there for how relu is told: not at all, by y, by x. */
+/* Each loop is there for how relu is told: not at all, by y, by x. dy is read before it is known
+ * whether it passes: a load that may not happen is no part of a vector of 16 bits. */
 #define MLC__BNORM_GATED(...) \
     if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const T d = MLC__WIDE(dy[i]); \
         __VA_ARGS__ \
     } \
     else if (l->y) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = MLC__WIDE(y[i]), d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
+        const T all = MLC__WIDE(dy[i]), z = MLC__WIDE(y[i]); \
+        const T d = ((z > 0) | (z != z)) ? all : (T)0; \
         __VA_ARGS__ \
     } \
     else MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
-        const T z = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i]; \
-        const T d = ((z > 0) | (z != z)) ? MLC__WIDE(dy[i]) : (T)0; \
+        const T all = MLC__WIDE(dy[i]), z = (MLC__WIDE(x[i]) - m[i]) * f[i] + s[i]; \
+        const T d = ((z > 0) | (z != z)) ? all : (T)0; \
         __VA_ARGS__ \
     }
 #define MLC__BNORM_READS() \
     const int64_t n = l->n; \
+    T *o = MLC__CAST(T *, l->to); \
     const X *x = MLC__CAST(const X *, l->x), *dy = MLC__CAST(const X *, l->dy); \
     const X *y = MLC__CAST(const X *, l->y); \
     const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
     const T *s = MLC__CAST(const T *, l->shift);
 
-MLC__BODY void MLC__F(mlc__bnorm_moments)(void *sum, void *squares, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_moments)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, sum), *q = MLC__CAST(T *, squares);
+    T *o = MLC__CAST(T *, l->to), *p = MLC__CAST(T *, l->product);
     const X *x = MLC__CAST(const X *, l->x);
     const T *m = MLC__CAST(const T *, l->mean);
     const int64_t n = l->n;
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) {
         const T d = MLC__WIDE(x[i]) - m[i];
         o[i] += d;
-        q[i] += d * d;
+        p[i] += d * d;
     }
 }
-MLC__BODY void MLC__F(mlc__bnorm_apply)(void *to, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_apply)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, to);
     const T least = l->relu ? (T)0 : -(T)MLC__INF;
     const X *r = MLC__CAST(const X *, l->residual);
     MLC__BNORM_READS()
@@ -22122,23 +22065,20 @@ MLC__BODY void MLC__F(mlc__bnorm_apply)(void *to, const mlc__bnorm_line *l)
         o[i] = ((v > least) | (v != v)) ? v : least;
     }
 }
-MLC__BODY void MLC__F(mlc__bnorm_gate)(void *to, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_gate)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, to);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] = d;)
 }
-MLC__BODY void MLC__F(mlc__bnorm_sums)(void *sum, void *product, const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_sums)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, sum), *p = MLC__CAST(T *, product);
+    T *p = MLC__CAST(T *, l->product);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] += d; p[i] += d * (MLC__WIDE(x[i]) - m[i]);)
 }
-MLC__BODY void MLC__F(mlc__bnorm_slope)(void *dx, const void *a, const void *b,
-                                        const mlc__bnorm_line *l)
+MLC__BODY void MLC__F(mlc__bnorm_slope)(const mlc__bnorm_line *l)
 {
-    T *o = MLC__CAST(T *, dx);
-    const T *g = MLC__CAST(const T *, a), *h = MLC__CAST(const T *, b);
+    const T *g = MLC__CAST(const T *, l->by[0]), *h = MLC__CAST(const T *, l->by[1]);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] = f[i] * d + (g[i] + h[i] * (MLC__WIDE(x[i]) - m[i]));)
 }
@@ -22151,82 +22091,35 @@ MLC__LEVEL_END
 /* -- kernels of a level -- */
 
 #if MLC__READING == MLC__READING_SCALAR                  /* bf16 is read after this level       */
-MLC__BODY void mlc__bnorm_moments_bf16(void *sum, void *squares, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_apply_bf16(void *y, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_gate_bf16(void *to, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_sums_bf16(void *sum, void *product, const mlc__bnorm_line *l);
-MLC__BODY void mlc__bnorm_slope_bf16(void *dx, const void *a, const void *b,
-                                     const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_moments_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_apply_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_gate_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_sums_bf16(const mlc__bnorm_line *l);
+MLC__BODY void mlc__bnorm_slope_bf16(const mlc__bnorm_line *l);
 #endif
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
+#define MLC__BNORM_AT(name) \
+    MLC__AT static void MLC__N(name)(const mlc__bnorm_line *l) { mlc__##name(l); }
 
-MLC__AT static void MLC__N(bnorm_moments_f32)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_f32(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_f32)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_f32(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_f32)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_f32(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_f32)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_f32(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_f32)(void *dx, const void *a, const void *b,
-                                            const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_f32(dx, a, b, l);
-}
-MLC__AT static void MLC__N(bnorm_moments_bf16)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_bf16(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_bf16)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_bf16(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_bf16)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_bf16(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_bf16)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_bf16(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_bf16)(void *dx, const void *a, const void *b,
-                                             const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_bf16(dx, a, b, l);
-}
+MLC__BNORM_AT(bnorm_moments_f32)
+MLC__BNORM_AT(bnorm_apply_f32)
+MLC__BNORM_AT(bnorm_gate_f32)
+MLC__BNORM_AT(bnorm_sums_f32)
+MLC__BNORM_AT(bnorm_slope_f32)
+MLC__BNORM_AT(bnorm_moments_bf16)
+MLC__BNORM_AT(bnorm_apply_bf16)
+MLC__BNORM_AT(bnorm_gate_bf16)
+MLC__BNORM_AT(bnorm_sums_bf16)
+MLC__BNORM_AT(bnorm_slope_bf16)
 #if MLC__BY_BASE
-MLC__AT static void MLC__N(bnorm_moments_f64)(void *sum, void *squares, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_moments_f64(sum, squares, l);
-}
-MLC__AT static void MLC__N(bnorm_apply_f64)(void *y, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_apply_f64(y, l);
-}
-MLC__AT static void MLC__N(bnorm_gate_f64)(void *to, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_gate_f64(to, l);
-}
-MLC__AT static void MLC__N(bnorm_sums_f64)(void *sum, void *product, const mlc__bnorm_line *l)
-{
-    mlc__bnorm_sums_f64(sum, product, l);
-}
-MLC__AT static void MLC__N(bnorm_slope_f64)(void *dx, const void *a, const void *b,
-                                            const mlc__bnorm_line *l)
-{
-    mlc__bnorm_slope_f64(dx, a, b, l);
-}
+MLC__BNORM_AT(bnorm_moments_f64)
+MLC__BNORM_AT(bnorm_apply_f64)
+MLC__BNORM_AT(bnorm_gate_f64)
+MLC__BNORM_AT(bnorm_sums_f64)
+MLC__BNORM_AT(bnorm_slope_f64)
 #endif
 /* f32, f64, bf16 */
 static const mlc__bnorm_fns MLC__N(bnorm_fns)[3] = {
@@ -22236,6 +22129,7 @@ static const mlc__bnorm_fns MLC__N(bnorm_fns)[3] = {
       MLC__N_BASE(bnorm_sums_f64), MLC__N_BASE(bnorm_slope_f64) },
     { MLC__N(bnorm_moments_bf16), MLC__N(bnorm_apply_bf16), MLC__N(bnorm_gate_bf16),
       MLC__N(bnorm_sums_bf16), MLC__N(bnorm_slope_bf16) } };
+#undef MLC__BNORM_AT
 #undef MLC__AT
 MLC__LEVEL_END
 #endif
@@ -22378,6 +22272,8 @@ static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
         memset(&l, 0, sizeof l);
         memset(&about, 0, sizeof about);
         l.mean = &about;
+        l.to = &sum;
+        l.product = &square;
         for (int k = 0; k < 2; k++) {
             const int64_t part = k ? rows : mlc__min(rows, MLC__BNORM_ABOUT(rows));
             mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
@@ -22387,7 +22283,7 @@ static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
             while (mlc__bnorm_next(j, &r)) {
                 l.n = r.n;
                 l.x = mlc__bnorm_read(j, a->x, &r, &room);
-                j->fn->moments(&sum, &square, &l);
+                j->fn->moments(&l);
             }
             for (int64_t i = 0; i < some; i++) {
                 const double off = mlc__bnorm_lane(j, &sum, i) / (double)part;
@@ -22466,7 +22362,8 @@ static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
             char *y = MLC__CAST(char *, a->y) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->y, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->apply(direct ? y : (void *)&m.out, &l);
+            l.to = direct ? y : (void *)&m.out;
+            j->fn->apply(&l);
             if (!direct) mlc__lane_write(&j->l, a->y, r.at, r.n, &m.out);
         }
     }
@@ -22497,13 +22394,16 @@ static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__bnorm_line_set(j, &l, &m, mlc__bnorm_stat(j, chunk), c);
         memset(&sum, 0, sizeof sum);
         memset(&product, 0, sizeof product);
+        l.product = &product;
         while (mlc__bnorm_next(j, &r)) {
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->sums(&sum, &product, &l);
+            l.to = &sum;
+            j->fn->sums(&l);
             if (!a->dresidual) continue;
             char *to = MLC__CAST(char *, a->dresidual) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->dresidual, &r);
-            j->fn->gate(direct ? to : (void *)&m.out, &l);
+            l.to = direct ? to : (void *)&m.out;
+            j->fn->gate(&l);
             if (!direct) mlc__bnorm_put(j, a->dresidual, a->dresidual_accumulate, &r, &m.out);
         }
         for (int64_t i = 0; i < mlc__min(j->lanes, a->c - c); i++) {
@@ -22566,6 +22466,8 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__lanes f[2];
         mlc__bnorm_run r = mlc__bnorm_first(j, chunk, c);
         mlc__bnorm_line_set(j, &l, &m, stat, c);
+        l.by[0] = &f[0];
+        l.by[1] = &f[1];
         for (int64_t i = 0, k = c; i < j->lanes; i++, k = k + 1 < a->c ? k + 1 : 0) {
             const double s = a->training ? -stat[a->c + k] / all : 0.0;
             mlc__elem_put(&f[0], i, j->l.wide, s * sum[k]);
@@ -22575,7 +22477,8 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
             char *dx = MLC__CAST(char *, a->dx) + (size_t)r.at * j->l.size;
             mlc__bnorm_fetch(j, a->dx, &r);
             mlc__bnorm_line_at(j, &l, &r, &m);
-            j->fn->slope(direct ? dx : (void *)&m.out, &f[0], &f[1], &l);
+            l.to = direct ? dx : (void *)&m.out;
+            j->fn->slope(&l);
             if (!direct) mlc__bnorm_put(j, a->dx, a->dx_accumulate, &r, &m.out);
         }
     }
@@ -24621,7 +24524,8 @@ typedef struct mlc__squares_job {
 
 static MLC__OPT void mlc__squares_f64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
-    MLC__SUM_TEXT(double, MLC__SEGMENT, MLC__SQUARES_FOUR, MLC__SQUARES_ONE)
+    (void)sign;
+    mlc__sums_f64(t, x, n, MLC__SEGMENT, true);
 }
 
 static size_t mlc__k_squares_workspace(void *dev, const struct mlc_k_squares *a)
