@@ -25065,16 +25065,15 @@ MLC__BODY uint32_t mlc__most_body(const float *from)
     MLC__AT_##isa static uint32_t mlc__most_##isa(const float *from) \
     { return mlc__most_body(from); }
 MLC__EACH_BASE(MLC__STAMP_MOST)
-#define MLC__STAMP_CODES(isa) \
-    MLC__AT_##isa static void mlc__decode_##isa(float *to, const uint8_t *codes, float scale, \
-                                                const mlc__dynamic *m) \
+#define MLC__STAMP_CODES(AT, decode, encode) \
+    AT static void decode(float *to, const uint8_t *codes, float scale, const mlc__dynamic *m) \
     { mlc__decode_body(to, codes, scale, m); } \
-    MLC__AT_##isa static void mlc__encode_##isa(uint8_t *codes, const float *from, \
-                                                float inverse, const mlc__dynamic *m) \
+    AT static void encode(uint8_t *codes, const float *from, float inverse, \
+                          const mlc__dynamic *m) \
     { mlc__encode_body(codes, from, inverse, m); }
-MLC__STAMP_CODES(scalar)
+MLC__STAMP_CODES(MLC__AT_scalar, mlc__decode_scalar, mlc__encode_scalar)
 #if MLC__NEON
-MLC__STAMP_CODES(neon)
+MLC__STAMP_CODES(MLC__AT_neon, mlc__decode_neon, mlc__encode_neon)
 #endif
 
 #if MLC__X86
