@@ -55677,7 +55677,7 @@ static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
 {
     mlc_no_grad_begin(o->ctx);
     for (int64_t i = 0; i < o->entries; i++)
-        if (values[i]) mlc_copy_into(&o->entry[i].p->t, values[i]);
+        if (values[i] && o->entry[i].p) mlc_copy_into(&o->entry[i].p->t, values[i]);
     mlc_no_grad_end(o->ctx);
 }
 
@@ -55690,9 +55690,9 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
     MLC__REQUIRE(ctx, o->wanted == 1, STATE, "optim_step_with: mlc_optim_sam does not go with "
                  "mlc_optim_accumulate");
     MLC__TRY(mlc__optim_layout(o));
-    const size_t n = (size_t)o->entries;
     mlc_optim_zero_grad(o);            /* the ascent is along this loss alone */
     MLC__TRY(mlc__optim_evaluate(o, fn, user, loss));
+    const size_t n = (size_t)o->entries;
     mlc_tensor **old = MLC__HEAP(mlc_tensor **, ctx, 2 * n * sizeof *old, "optim_step_with");
     if (!old) return MLC_ERR_NOMEM;
     memset(old, 0, 2 * n * sizeof *old);
@@ -56588,7 +56588,7 @@ static mlc_status mlc__curvature_put(const mlc__curvature *c, int64_t sample, do
     mlc_optim *o = c->o;
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
-        if (!c->old[i]) continue;
+        if (!c->old[i] || !e->p) continue;
         MLC__TRY(mlc__scope_enter(o->ctx));
         mlc_tensor *by = mlc_mul_scalar(mlc__curvature_signs(c, i, sample), sign * c->eps);
         mlc_tensor *to = mlc_add(mlc_cast(c->old[i], e->dtype), by);
@@ -56623,6 +56623,9 @@ static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, dou
     mlc_optim_zero_grad(o);
     MLC__TRY(mlc__scope_enter(o->ctx));
     st = mlc__optim_evaluate(o, c->fn, c->user, NULL);
+    if (st == MLC_OK && !o->module)
+        st = mlc__fail(o->ctx, MLC_ERR_STATE, "optim_curvature_with: fn freed the module; do so "
+                       "between steps");
     mlc_no_grad_begin(o->ctx);
     if (st == MLC_OK) st = mlc__curvature_add(c, sample, sign);
     mlc_no_grad_end(o->ctx);

@@ -357,6 +357,80 @@ TEST(rules, sam_takes_layers_that_were_added_after_the_step_before)
     CHECK_OK(ctx);
 }
 
+typedef struct loser { mlc_module *net, *layer; int calls, loses_at; } loser;
+
+/* Of the first layer's output; the second layer goes at one of the calls.                        */
+static mlc_tensor *loss_without_the_second(void *user)
+{
+    loser      *l = (loser *)user;
+    mlc_ctx    *ctx = mlc_module_ctx(l->net);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(1, 2));
+    if (++l->calls == l->loses_at) {
+        mlc_module_free(l->layer);
+        l->layer = NULL;
+    }
+    return mlc_mean_all(mlc_forward(l->net, x));
+}
+
+static loser loser_make(mlc_ctx *ctx, int loses_at)
+{
+    loser l = {mlc_nn_sequential(ctx), mlc_nn_linear(ctx, 2, 2), 0, loses_at};
+    mlc_module_add(l.net, mlc_nn_linear(ctx, 2, 2));
+    mlc_module_add(l.net, l.layer);
+    CHECK_EQ(mlc_module_build(l.net), MLC_OK);
+    return l;
+}
+
+TEST(rules, sam_and_curvature_do_without_a_layer_that_the_loss_frees)
+{
+    for (int call = 1; call <= 4; call++)
+        for (int k = 0; k < 2; k++) {
+            mlc_ctx    *ctx = test_ctx();
+            loser       l = loser_make(ctx, call);
+            mlc_optim  *opt = k ? mlc_sophia(l.net, 0.1) : mlc_sgd(l.net, 0.1);
+            mlc_tensor *bias = mlc_module_param(l.net, "0.bias");
+            double      was[2], now[2];
+            test_read(bias, was);
+            if (k) {
+                CHECK_EQ(mlc_optim_curvature_with(opt, loss_without_the_second, &l, 2), MLC_OK);
+            } else {
+                CHECK_EQ(mlc_optim_sam(opt, 0.1, false), MLC_OK);
+                for (int i = 0; i < 2; i++)
+                    CHECK_EQ(mlc_optim_step_with(opt, loss_without_the_second, &l, NULL), MLC_OK);
+            }
+            CHECK_EQ(l.calls, 4);
+            CHECK(l.layer == NULL);
+            test_read(bias, now);
+            CHECK(k ? memcmp(was, now, sizeof was) == 0 : was[0] != now[0]);
+            CHECK_OK(ctx);
+        }
+}
+
+/* At the second call all is freed, and the loss is of another tensor.                            */
+static mlc_tensor *loss_without_the_module(void *user)
+{
+    loser   *l = (loser *)user;
+    mlc_ctx *ctx = l->layer ? mlc_module_ctx(l->layer) : NULL;
+    if (!ctx) return NULL;
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(1, 2));
+    if (++l->calls < 2) return mlc_mean_all(mlc_forward(l->net, x));
+    mlc_module_free(l->net);
+    l->net = l->layer = NULL;
+    mlc_set_requires_grad(x, true);
+    return mlc_mean_all(x);
+}
+
+TEST(rules, curvature_of_a_module_that_the_loss_frees_is_an_error)
+{
+    mlc_ctx   *ctx = test_ctx();
+    loser      l = loser_make(ctx, 0);
+    mlc_optim *opt = mlc_sophia(l.net, 0.1);
+    CHECK_EQ(mlc_optim_curvature_with(opt, loss_without_the_module, &l, 1), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "optim_curvature_with: fn freed the module");
+    mlc_error_clear(ctx);
+    mlc_optim_free(opt);
+}
+
 TEST(rules, sam_does_not_ascend_along_what_is_not_finite)
 {
     static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
