@@ -58612,7 +58612,10 @@ static mlc_status mlc__module_piece(mlc_ctx *ctx, void *user, mlc_tensor *const 
     else if (!(out[0] = m->fuse->run(m, in[0], &a->next, a->to))) st = ctx->status;
     ctx->current = outer;
     for (int i = 0; descs && i < 2; i++) descs[i] = NULL;
-    mlc__modes(m, mlc__again_modes(a), true);
+    if (mlc__modes(m, NULL, false) == a->modules) mlc__modes(m, mlc__again_modes(a), true);
+    else if (st == MLC_OK)
+        st = mlc__fail(ctx, MLC_ERR_STATE, "recompute: a module was added or freed below %s in "
+                       "its forward; do that before", m->cls.name);
     return st;
 }
 

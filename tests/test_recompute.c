@@ -682,6 +682,33 @@ TEST(recompute, modules_that_change_between_the_runs)
     CHECK(memcmp(a, b, sizeof a) == 0);
 }
 
+static bool grow(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    mlc_module *net = (mlc_module *)user;
+    (void)m; (void)out; (void)n_out;
+    for (int i = 0; i < 50; i++) mlc_module_add(net, mlc_nn_tanh(mlc_module_ctx(net)));
+    return true;
+}
+
+/* Modes have the places of the modules that there were before.                                 */
+TEST(recompute, a_module_that_is_added_in_its_forward_is_an_error)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx), *inner = mlc_nn_sequential(ctx);
+    mlc_module_add(net, inner);
+    mlc_module_add(inner, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_nn_recompute(ctx, net);
+    mlc_module_hook(mlc_module_child(net, 1), grow, inner);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), 2, -1.0, 1.0);
+    mlc_set_requires_grad(x, true);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "added or freed below Sequential in its forward");
+    mlc_module_hook(mlc_module_child(net, 1), NULL, NULL);
+    CHECK(mlc_module_is_training(mlc_module_child(inner, 50)));
+    CHECK_EQ(mlc_backward(mlc_sum_all(mlc_forward(net, x))), MLC_OK);
+}
+
 /* An optimizer that steps inside backward, and gradients of shared weights, wait for both uses. */
 static void grad_ready(void *user, const char *name, mlc_tensor *grad)
 {
