@@ -4329,7 +4329,8 @@ typedef struct mlc_autocast_rule {
 
 typedef struct mlc_autocast_desc {
     mlc_dtype                dtype;    /* MLC_BF16, MLC_F16; MLC_F32 casts nothing             */
-    const mlc_autocast_rule *rules;    /* win over the policy; kept by reference               */
+    const mlc_autocast_rule *rules;    /* win over the policy; kept by reference until         */
+                                       /* mlc_autocast_end                                     */
     int32_t                  n_rules;
     mlc_dtype                residual; /* f32 (default) or dtype: of sums with a residual, and */
                                        /* of norms where x is f32                              */
@@ -58250,6 +58251,21 @@ static mlc_tensor *mlc__piece_finish(mlc_node *nd)
 typedef struct mlc__recompute_spec { mlc__rerun *piece; } mlc__recompute_spec;
 MLC__PARAMS(recompute)
 
+/* Copies the rules of d, which may be gone when the second run reads them. */
+static bool mlc__piece_rules(mlc_ctx *ctx, mlc_autocast_desc *d)
+{
+    if (!d->n_rules) return true;
+    mlc_autocast_rule *rules = MLC__ARENA(mlc_autocast_rule *, ctx,
+                                          (size_t)d->n_rules * sizeof *rules);
+    for (int32_t i = 0; rules && i < d->n_rules; i++) {
+        rules[i].op = mlc__arena_text(ctx, d->rules[i].op, "");
+        rules[i].dtype = d->rules[i].dtype;
+        if (!rules[i].op) return false;
+    }
+    d->rules = rules;
+    return rules != NULL;
+}
+
 /* Allocates the piece and its node, and saves streams, sequence and the innermost autocast for the
  * second run. NULL without memory. */
 static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
@@ -58275,7 +58291,7 @@ static mlc__rerun *mlc__piece_new(mlc_ctx *ctx, mlc_piece_fn fn, void *user)
     p->casts = ctx->installed.autocast != NULL;
     const mlc__amp *a = (const mlc__amp *)(const void *)ctx->installed.autocast;
     if (a) p->autocast = a->desc[a->depth - 1];
-    return p;
+    return mlc__piece_rules(ctx, &p->autocast) ? p : NULL;
 }
 
 /* Runs fn on a tape that records nothing. fn must end the scopes and tapes that it begins; open

@@ -709,6 +709,36 @@ TEST(recompute, a_module_that_is_added_in_its_forward_is_an_error)
     CHECK_EQ(mlc_backward(mlc_sum_all(mlc_forward(net, x))), MLC_OK);
 }
 
+/* Where the rules are is used for others before backward.                                      */
+TEST(recompute, rules_of_autocast_are_those_of_the_first_run)
+{
+    double grad[2][35];
+    for (int marked = 0; marked < 2; marked++) {
+        mlc_ctx          *ctx = test_ctx();
+        mlc_module       *net = mlc_nn_sequential(ctx);
+        char              name[] = "linear";
+        mlc_autocast_rule rule = {name, MLC_F32};
+        mlc_autocast_desc d = mlc_autocast_desc_make(MLC_BF16);
+        d.rules = &rule;
+        d.n_rules = 1;
+        mlc_seed(ctx, 4);
+        mlc_module_add(net, mlc_nn_linear(ctx, 7, 7));
+        mlc_module_add(net, mlc_nn_tanh(ctx));
+        if (marked) mlc_nn_recompute(ctx, net);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 7), 2, -1.0, 1.0);
+        mlc_set_requires_grad(x, true);
+        CHECK_EQ(mlc_autocast_begin_ex(ctx, &d), MLC_OK);
+        mlc_tensor *y = mlc_forward(net, x);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        strcpy(name, "matmul");
+        rule.dtype = MLC_BF16;
+        CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(y))), MLC_OK);
+        CHECK(test_read(mlc_grad(x), grad[marked]));
+        CHECK_OK(ctx);
+    }
+    CHECK(memcmp(grad[0], grad[1], sizeof grad[0]) == 0);
+}
+
 /* An optimizer that steps inside backward, and gradients of shared weights, wait for both uses. */
 static void grad_ready(void *user, const char *name, mlc_tensor *grad)
 {
