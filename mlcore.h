@@ -3229,7 +3229,8 @@ MLC_API mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams);
 /* mlc_beam_search: the likeliest text among those that beams followed: of each sequence of prompt,
  *   i64 [b,t]. The cache has room for b beams sequences; what is in it afterwards is of no use.
  *   out    out [b,tokens] or NULL: -1 after a text's end; score [b] or NULL
- *   err    as mlc_generate, and ARG: fewer tokens in the vocabulary than beams
+ *   err    as mlc_generate, and ARG: fewer tokens in the vocabulary than beams. After one before
+ *          the second forward the cache is as it was
  *   ref    Hugging Face's beam search with early_stopping false                               */
 MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                    const mlc_beam_desc *desc, int64_t *out, double *score);
@@ -50050,6 +50051,14 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
     return st;
 }
 
+/* After an error: where nothing was read, the cache has the rows and the padding of before. */
+static void mlc__cache_unread(mlc_cache *c, int64_t rows, bool padded)
+{
+    if (c->seq.offset) return;
+    c->rows = rows;
+    c->padded = padded;
+}
+
 /* Runs the network in evaluation. After an error before anything was read the cache is as
  * before. */
 MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
@@ -50074,10 +50083,7 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     if (st == MLC_OK) st = mlc__generate_all(&g, net, prompt, fn, user);
     mlc_eval_end(net);
     mlc__generate_close(&g);
-    if (st != MLC_OK && !cache->seq.offset) {              /* nothing was read */
-        cache->rows = rows;
-        cache->padded = padded;
-    }
+    if (st != MLC_OK) mlc__cache_unread(cache, rows, padded);
     return st;
 }
 
@@ -50325,12 +50331,14 @@ static mlc_status mlc__beams_forward(mlc__beams *g, mlc_module *net, mlc_tensor 
 /* All steps, each in a scope. */
 static mlc_status mlc__beams_all(mlc__beams *g, mlc_module *net, mlc_tensor *prompt)
 {
+    const int64_t from = mlc_cache_length(g->cache);
     mlc_status st = MLC_OK;
     for (bool left = true; left && st == MLC_OK; g->step++) {
         MLC__TRY(mlc__scope_enter(g->ctx));
         st = mlc__beams_forward(g, net, prompt);
         if (st == MLC_OK) st = mlc__beams_step(g, &left);
         st = mlc__scope_done(g->ctx, st);
+        if (st != MLC_OK && !g->step) mlc__cache_undo(g->cache, from);
     }
     return st;
 }
@@ -50361,12 +50369,15 @@ MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tenso
     g.d = desc;
     g.n = prompt->shape[0];
     g.most = mlc__max(2, 1 + desc->n_stop) * desc->beams;
+    const int64_t rows = cache->rows;
+    const bool padded = cache->padded;
     MLC__TRY(mlc_eval_begin(net));
     mlc_status st = desc->padding ? mlc_cache_padding(cache, desc->padding, g.n) : MLC_OK;
     if (st == MLC_OK) st = mlc__beams_all(&g, net, prompt);
     if (st == MLC_OK) mlc__beams_result(&g, out, score);
     mlc_eval_end(net);
     mlc__beams_close(&g);
+    if (st != MLC_OK) mlc__cache_unread(cache, rows, padded);
     return st;
 }
 #endif

@@ -575,6 +575,44 @@ TEST(language, a_prompt_that_failed_is_not_repeated)
     CHECK_OK(ctx);
 }
 
+/* The same of beams, whose search ends at the first forward. */
+TEST(language, a_prompt_that_failed_in_a_beam_search_is_not_in_the_cache)
+{
+    static const int64_t text[] = {1, 2, 3, 4, 5};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *last = mlc_nn_linear(ctx, 12, VOCAB);
+    mlc_module          *net = MLC_SEQUENTIAL(ctx, mlc_nn_embedding(ctx, VOCAB, 8),
+                                              mlc_nn_gru(ctx, 8, 12), last);
+    const mlc_cache_desc d = mlc_cache_desc_make(2, 0);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    mlc_beam_desc        b = mlc_beam_desc_make(3, 2);
+    mlc_tensor          *bias = mlc_module_param(last, "bias");
+    mlc_tensor          *one = mlc_from(ctx, MLC_I64, mlc_dims2(1, 1), text);
+    mlc_tensor          *more = mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), text + 1);
+    float                was[VOCAB], none[VOCAB];
+    for (int i = 0; i < VOCAB; i++) none[i] = NAN;
+    CHECK_EQ(mlc_read(bias, was, sizeof was), MLC_OK);
+    CHECK(mlc_forward_cached(net, one, c) != NULL);
+    mlc_tensor *want = mlc_forward_cached(net, more, c);
+    mlc_cache_reset(c, 0);
+    CHECK(mlc_forward_cached(net, one, c) != NULL);
+    CHECK_EQ(mlc_write(bias, none, sizeof none), MLC_OK);
+    CHECK_EQ(mlc_beam_search(net, c, more, &b, NULL, NULL), MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "step 0");
+    CHECK_EQ(mlc_write(bias, was, sizeof was), MLC_OK);
+    CHECK_EQ(mlc_cache_length(c), 1);
+    CHECK(apart(mlc_forward_cached(net, more, c), want) == 0);
+    static const int64_t padding[] = {1}, wrong[] = {99, 99};
+    mlc_cache_reset(c, 0);
+    b.padding = padding;
+    CHECK_EQ(mlc_beam_search(net, c, mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), wrong), &b, NULL,
+                             NULL), MLC_ERR_VALUE);
+    mlc_error_clear(ctx);
+    CHECK(mlc_forward_cached(net, mlc_from(ctx, MLC_I64, mlc_dims2(2, 2), text), c) != NULL);
+    mlc_cache_free(c);
+    CHECK_OK(ctx);
+}
+
 /* Two prompts of different lengths, drawn: each as alone, on any number of threads. */
 TEST(language, a_seed_gives_the_same_text_on_any_number_of_threads)
 {
