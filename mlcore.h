@@ -49457,15 +49457,28 @@ static void mlc__cache_said(const mlc_cache *c, int64_t i, int64_t places, uint8
         if (text[k / 32 * c->batch] >> k % 32 & 1) seen[k] = 1;
 }
 
+/* bool [n,1,1,capacity]: attention sees places from start [n,1] on. */
+static mlc_tensor *mlc__cache_sees(const mlc_cache *c, mlc_tensor *start)
 /* Fills the mask seen: attention sees places from start [n,1] on. */
 static mlc_status mlc__cache_see(mlc_cache *c, mlc_tensor *start)
 {
-    const int64_t n = start->shape[0];
-    const mlc_tensor seen = mlc__cache_part(&c->seen, 0, 0, n);
     mlc_tensor *at = mlc_arange(c->ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
-    mlc_tensor *ge = mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
-                            mlc_reshape(start, mlc_dims4(n, 1, 1, 1)));
-    return ge ? mlc__cast_into(c->ctx, "cache_padding", &seen, ge) : c->ctx->status;
+    return mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
+                  mlc_reshape(start, mlc_dims4(start->shape[0], 1, 1, 1)));
+}
+
+/* Copies them where forwards read them; a copy that fails leaves no padding. */
+static mlc_status mlc__cache_pad(mlc_cache *c, mlc_tensor *start, mlc_tensor *sees)
+{
+    const mlc_tensor to = mlc__cache_part(&c->start, 0, 0, start->shape[0]);
+    c->padded = false;
+    MLC__TRY(mlc__cast_into(c->ctx, "cache_padding", &to, start));
+    if (sees) {
+        const mlc_tensor seen = mlc__cache_part(&c->seen, 0, 0, start->shape[0]);
+        MLC__TRY(mlc__cast_into(c->ctx, "cache_padding", &seen, sees));
+    }
+    c->padded = true;
+    return MLC_OK;
 }
 
 /* Copies the numbers to the device (start) and to the host (skip), and makes the mask. Only before
@@ -49485,13 +49498,13 @@ MLC_IMPL mlc_status mlc_cache_padding(mlc_cache *c, const int64_t *padding, int6
     /* Temporaries made from here on are freed at the end. */
     const mlc_storage *before = mlc__made_begin(ctx);
     mlc_no_grad_begin(ctx);
-    const mlc_tensor start = mlc__cache_part(&c->start, 0, 0, n);
     mlc_tensor *from = mlc_from(ctx, MLC_I64, mlc_dims2(n, 1), padding);
-    mlc_status st = from && c->places ? mlc__cache_see(c, from) : ctx->status;
-    if (st == MLC_OK) st = mlc__cast_into(ctx, "cache_padding", &start, from);
+    mlc_tensor *sees = from && c->places ? mlc__cache_sees(c, from) : NULL;
+    const bool made = from && (sees || !c->places);
+    const mlc_status st = made ? mlc__cache_pad(c, from, sees) : ctx->status;
     mlc_no_grad_end(ctx);
     mlc_drop(mlc__made_end(from, before));
-    c->padded = st == MLC_OK;
+    if (st != MLC_OK) return st;
     c->rows = n;
     c->skips = 0;
     for (int64_t i = 0; i < n; i++) c->skips = mlc__max(c->skips, padding[i]);

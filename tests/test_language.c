@@ -6,7 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "mlc_test.h"
-#include "files.h"
+#include "watch.h"
 #include "golden/golden.h"
 
 enum { VOCAB = 23, CONTEXT = 24, WIDTH = 16, HEADS = 4, BATCH = 2, T = 11 };
@@ -233,6 +233,41 @@ TEST(language, prompts_of_different_lengths_end_together)
         mlc_cache_free(c);
         CHECK_OK(ctx);
     }
+}
+
+/* Memory is refused at each allocation in turn. */
+TEST(language, padding_that_fails_leaves_the_padding_that_there_was)
+{
+    static const int64_t padding[] = {0, 4}, other[] = {1}, second[] = {1};
+    tally                m;
+    const mlc_ctx_desc   how = tally_desc(&m);
+    mlc_ctx             *ctx = mlc_ctx_create(&how);
+    mlc_module          *net = gpt_of(ctx, MLC_POSITIONS_ROTARY);
+    const mlc_cache_desc d = mlc_cache_desc_make(2, 4000);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    double               want[2 * 8 * VOCAB], got[2 * 8 * VOCAB];
+    int64_t              refused = -1;           /* the first time nothing is to be refused      */
+    for (bool again = true; again; refused++) {
+        mlc_scope_begin(ctx);
+        CHECK_EQ(mlc_cache_padding(c, padding, 2), MLC_OK);
+        mlc_memory_trim(ctx);
+        m.calls = 0;
+        m.fail_at = refused + 1;
+        again = refused < 0 || mlc_cache_padding(c, other, 1) != MLC_OK;
+        m.fail_at = 0;
+        if (refused >= 0 && again) CHECK_ERROR(ctx, MLC_ERR_NOMEM, "");
+        if (again) {
+            mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 8), VOCAB, 1);
+            test_read(mlc_forward_cached(net, x, c), refused < 0 ? want : got);
+            if (refused >= 0) CHECK(memcmp(got, want, sizeof got) == 0);
+            CHECK_EQ(mlc_cache_select(c, second, 1), MLC_OK);
+        }
+        mlc_cache_reset(c, 0);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    if (test_on_host()) CHECK(refused > 1);
+    mlc_cache_free(c);
+    tally_done(&m, ctx);
 }
 
 /* One sequence is read and taken twice. */
