@@ -49071,8 +49071,9 @@ static bool mlc__cache_plan_of(const mlc_module *net, const mlc_cache_desc *d, m
     memset(p, 0, sizeof *p);
     p->d = d;
     if (!d || d->batch < 1 || d->capacity < 0) {
-        mlc__fail(ctx, MLC_ERR_ARG, "cache: batch is %lld, capacity %lld; both must be positive; a "
-                  "desc starts from mlc_cache_desc_make(batch, capacity)",
+        mlc__fail(ctx, MLC_ERR_ARG, "cache: batch is %lld, capacity %lld; batch must be positive, "
+                  "capacity positive, or 0 where there is no attention; a desc starts from "
+                  "mlc_cache_desc_make(batch, capacity)",
                   d ? (long long)d->batch : 0, d ? (long long)d->capacity : 0);
         return false;
     }

@@ -1046,7 +1046,8 @@ TEST(language, numbers_that_do_not_fit_are_named)
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "types are [1,2], tokens [2,3]");
     const mlc_cache_desc none = mlc_cache_desc_make(0, 4), two = mlc_cache_desc_make(2, 4);
     CHECK(mlc_cache_create(net, &none) == NULL);
-    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch is 0");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch is 0, capacity 4; batch must be positive, capacity "
+                "positive, or 0 where there is no attention");
     CHECK(mlc_cache_create(linear, &two) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "without attention");
     mlc_module_free(linear);
