@@ -47069,8 +47069,11 @@ static mlc_tensor *mlc__excite_module(mlc_module *m, mlc_tensor *x, const mlc_ep
      * them what ends a forward: shapes for a summary, hooks. */
     for (int i = 0; s && i < 2; i++) {
         mlc_tensor *t = s;
-        s = mlc__module_call(m->child[i], t, i ? &gate : &relu, NULL);
-        if (s) mlc__module_made(m->child[i], &s, 1);
+        mlc_module *fc = m->child[i];
+        const mlc_epilogue *end = i ? &gate : &relu;
+        s = fc->alone ? mlc__act_apply(mlc_forward(fc, t), end->act)
+                      : mlc__module_call(fc, t, end, NULL);
+        if (s && !fc->alone) mlc__module_made(fc, &s, 1);
         mlc__used_up(t, before, s);
     }
     mlc_tensor *y = s ? mlc_mul(x, mlc_reshape(s, wide)) : NULL;

@@ -317,6 +317,39 @@ TEST(blocks, squeeze_and_excite_is_a_gate_of_means)
     mlc_error_clear(ctx);
 }
 
+static bool keep_values(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    (void)m; (void)n_out;
+    test_read(out[0], (double *)user);
+    return true;
+}
+
+/* A hook sees what the linear layer makes, before the activation.                                */
+TEST(blocks, linears_of_squeeze_and_excite_have_hooks_and_marks_of_their_own)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *m = mlc_nn_squeeze_excite(ctx, 6, 3);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 6, 3, 4), 1, -1, 1);
+    double      seen[2][12] = {{0}};
+    mlc_tensor *want = mlc_forward(m, x);
+    mlc_tensor *s = mlc_mean(x, mlc_dims2(2, 3), false);
+    mlc_tensor *h = mlc_linear(s, mlc_module_param(m, "fc1.weight"),
+                               mlc_module_param(m, "fc1.bias"));
+    mlc_tensor *g = mlc_linear(mlc_relu(h), mlc_module_param(m, "fc2.weight"),
+                               mlc_module_param(m, "fc2.bias"));
+    for (int i = 0; i < 2; i++) mlc_module_hook(mlc_module_child(m, i), keep_values, seen[i]);
+    CHECK_NEAR(largest_difference(mlc_forward(m, x), want), 0, 1e-6);
+    CHECK_VALUES(h, 6, seen[0], 1e-6, 0);
+    CHECK_VALUES(g, 12, seen[1], 1e-6, 0);
+    CHECK(mlc_item(mlc_min(h, mlc_dims0(), false)) < 0);
+    for (int i = 0; i < 2; i++) mlc_module_hook(mlc_module_child(m, i), NULL, NULL);
+    mlc_nn_recompute(ctx, mlc_module_child(m, 0));
+    mlc_tensor *y = mlc_forward(m, x);
+    CHECK_NEAR(largest_difference(y, want), 0, 1e-6);
+    CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
+    CHECK_OK(ctx);
+}
+
 /* Each channel, or image, is all there or not at all, and as many are as p says. */
 TEST(blocks, whole_channels_and_whole_images_are_left_out)
 {
