@@ -52693,7 +52693,8 @@ struct mlc__layers {
 struct mlc__noise {
     mlc_status (*add)(mlc_optim *o);   /* before an update                                     */
     double       eta, gamma;
-    bool         added;                /* true: a step added it and then failed; not twice     */
+    int64_t      added;                /* pieces of gradients that have it, of a step that     */
+                                           bool         added;                /* true: a step added it and then failed; not twice     */
 };
 
 struct mlc__matrix_job;
@@ -53174,7 +53175,7 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
     if (!o || MLC__GONE(o, "optim_zero_grad", "optimizer")) return;
     o->calls = 0;
-    if (o->noise) o->noise->added = false;
+    if (o->noise) o->noise->added = 0;
     if (o->module) mlc__params(o->module, mlc__zero_param, NULL);
 }
 
@@ -53185,7 +53186,7 @@ MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 static void mlc__optim_fresh(mlc_optim *o)
 {
     if (o->calls) return;
-    if (o->noise) o->noise->added = false;
+    if (o->noise) o->noise->added = 0;
     for (int64_t i = 0; i < o->entries; i++) if (o->entry[i].p) o->entry[i].p->t.grad_fresh = 0;
     const mlc__flat *flat = o->module ? mlc__root(o->module)->flat : NULL;
     if (flat && flat->layout != o->layout) mlc__params(o->module, mlc__zero_param, o);
@@ -53461,7 +53462,7 @@ static void mlc__optim_done(mlc_optim *o, bool made)
     o->attempts += made;
     if (o->device) o->token *= MLC__TOKEN;
     o->calls = 0;
-    if (o->noise) o->noise->added = false;
+    if (o->noise) o->noise->added = 0;
 }
 
 /* One update: two walks over the same runs, settings first, then kernels. Gradients become stale
@@ -57483,10 +57484,14 @@ static mlc_status mlc__noise_piece(mlc_optim *o, int64_t entry, int64_t from, do
 /* Adds noise to the gradients of all due entries. */
 static mlc_status mlc__noise_entries(mlc_optim *o, double std, void *noise)
 {
+    int64_t piece = 0;
     for (int64_t i = 0; i < o->entries; i++) {
-        const int64_t n = mlc__entry_due(&o->entry[i]) ? mlc__numel(&o->entry[i].p->t) : 0;
-        for (int64_t from = 0; from < n; from += MLC__NOISE_PIECE)
-            MLC__TRY(mlc__noise_piece(o, i, from, std, noise));
+        const int64_t n = o->entry[i].p ? mlc__numel(&o->entry[i].p->t) : 0;
+        for (int64_t from = 0; from < n; from += MLC__NOISE_PIECE) {
+            if (piece++ < o->noise->added) continue;
+            if (mlc__entry_due(&o->entry[i])) MLC__TRY(mlc__noise_piece(o, i, from, std, noise));
+            o->noise->added = piece;
+        }
     }
     return MLC_OK;
 }
@@ -57500,12 +57505,11 @@ static mlc_status mlc__noise_add(mlc_optim *o)
     const double std = sqrt(o->noise->eta / pow(1.0 + t, o->noise->gamma)) * (double)o->calls;
     mlc__block *block;
     void *noise;
-    if (o->noise->added || std == 0.0) return MLC_OK;
+    if (std == 0.0) return MLC_OK;
     if (o->device) MLC__TRY(mlc__optim_send(o));
     MLC__TRY(mlc__scratch(o->ctx, MLC__NOISE_PIECE * sizeof(double), &block, &noise));
     const mlc_status st = mlc__noise_entries(o, std, noise);
     mlc__scratch_end(o->ctx, block);
-    o->noise->added = st == MLC_OK;
     return st;
 }
 

@@ -756,6 +756,43 @@ TEST(backend, a_device_that_fails_at_any_call_is_an_error_and_leaks_nothing)
     CHECK_EQ(g_device.leaked, leaked);
 }
 
+/* A step with noise that fails at call `at`, and again: what parameters are then. False: it did not
+ * fail, or parameters have moved before.                                                        */
+static bool noise_again(int64_t at, float *w)
+{
+    enum { BYTES = 7 * 7 * sizeof(float) };
+    float       was[49];
+    mlc_ctx    *ctx = device_ctx("test", NULL);
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) mlc_module_add(net, mlc_nn_linear(ctx, 7, 7));
+    mlc_optim  *opt = mlc_sgd(net, 1);
+    mlc_tensor *p = mlc_module_param(net, "0.weight"), *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 7));
+    CHECK_EQ(mlc_optim_noise(opt, 1, 0), MLC_OK);
+    CHECK_EQ(mlc_backward(mlc_mul_scalar(mlc_mean_all(mlc_forward(net, x)), 0)), MLC_OK);
+    CHECK_EQ(mlc_read(p, was, BYTES), MLC_OK);
+    g_device.break_at = at;
+    g_device.calls = 0;
+    mlc_status st = mlc_optim_step(opt);
+    g_device.break_at = 0;
+    const bool failed = st != MLC_OK;
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_read(p, w, BYTES), MLC_OK);
+    if (failed && memcmp(w, was, BYTES) != 0) return false;
+    if (failed) CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    CHECK_EQ(mlc_read(p, w, BYTES), MLC_OK);
+    return failed;
+}
+
+TEST(backend, noise_is_added_once_where_a_device_fails_in_the_middle_of_it)
+{
+    float   want[49], w[49];
+    int64_t at = 1;
+    CHECK(!noise_again(0, want));
+    for (; noise_again(at, w); at++)
+        if (!CHECK(memcmp(w, want, sizeof w) == 0)) printf("  call %" PRId64 "\n", at);
+    CHECK(at > 6);
+}
+
 typedef struct device_files { mlc_ctx *ctx; mlc_module *net; mlc_optim *opt; box b; } device_files;
 
 enum { FILE_SAVES, FILE_LOADS, STATE_SAVES, STATE_LOADS, ROWS_LOADS, FILE_CALLS };
