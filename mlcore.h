@@ -50164,15 +50164,14 @@ static mlc_status mlc__beams_check(const mlc_module *net, const mlc_cache *c,
 static bool mlc__beams_open(mlc__beams *g)
 {
     const int64_t all = g->n * g->d->beams, tokens = g->d->tokens;
-    const size_t size[] = { (size_t)(all * g->vocab) * sizeof(float), (size_t)all * sizeof(int64_t),
-                            (size_t)all * sizeof(int64_t),
-                            (size_t)g->most * sizeof *g->branch, (size_t)g->n };
-    void **const to[] = { (void **)&g->logits, (void **)&g->row, (void **)&g->feed,
-                          (void **)&g->branch, (void **)&g->settled };
-    for (int i = 0; i < 5; i++) {
-        *to[i] = mlc__heap_object(g->ctx, size[i], "beam_search");
-        if (!*to[i]) return false;
-    }
+    const size_t rows = (size_t)all * sizeof *g->row, logits = (size_t)(all * g->vocab);
+    g->logits = MLC__HEAP(float *, g->ctx, logits * sizeof *g->logits, "beam_search");
+    g->row = MLC__HEAP(int64_t *, g->ctx, rows, "beam_search");
+    g->feed = MLC__HEAP(int64_t *, g->ctx, rows, "beam_search");
+    g->branch = MLC__HEAP(mlc__branch *, g->ctx, (size_t)g->most * sizeof *g->branch,
+                          "beam_search");
+    g->settled = MLC__HEAP(bool *, g->ctx, (size_t)g->n * sizeof *g->settled, "beam_search");
+    if (!g->logits || !g->row || !g->feed || !g->branch || !g->settled) return false;
     for (int i = 0; i < 3; i++) {
         g->beam[i] = MLC__HEAP(mlc__beam *, g->ctx, (size_t)all * sizeof(mlc__beam), "beam_search");
         g->text[i] = MLC__HEAP(int64_t *, g->ctx, (size_t)(all * tokens) * sizeof(int64_t),
