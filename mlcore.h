@@ -506,10 +506,11 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
 /* mlc_ctx_free: frees the context and everything in it; NULL is fine. Handles of what was made in
  *   it end with it: to free one after that, any handle twice, or to use it then is undefined, as of
- *   malloc's memory; AddressSanitizer finds it. With MLC_DEBUG, and stdio, what frees and what all
- *   trainings call (mlc_forward, mlc_optim_step, mlc_loader_next, mlc_fit, mlc_save ..) do nothing
- *   with such a handle: a STATE error of its context while that lives, afterwards a line on
- *   standard error, and an abort where MLC_ABORT=1 is in the environment. Not so of tensors.
+ *   malloc's memory; AddressSanitizer finds it. With MLC_DEBUG, and stdio, what frees, what all
+ *   trainings call (mlc_forward, mlc_loader_next, mlc_fit, mlc_save ..) and what changes or saves
+ *   an optimizer do nothing with such a handle: a STATE error of its context while that lives,
+ *   afterwards a line on standard error, and an abort where MLC_ABORT=1 is in the environment. Not
+ *   so of tensors.
  *   test   tests/test_ctx.c, tests/test_fork.c                                                 */
 MLC_API void mlc_ctx_free(mlc_ctx *ctx);
 /* mlc_ctx_isa: the level of the CPU kernels in use.                                          */
@@ -53091,6 +53092,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
     const mlc_group_desc d = desc ? *desc : mlc_group_desc_make();
     int64_t hits = 0;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_group", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, glob, ARG, "optim_group: glob is NULL; \"*\" matches all names");
     MLC__REQUIRE(o->ctx, d.lr_scale >= 0.0 && d.lr_scale < MLC__INF && d.weight_decay >= 0.0 &&
                  d.weight_decay < MLC__INF, ARG, "optim_group: lr_scale %s, weight_decay %s: both "
@@ -53131,6 +53133,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
 MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_set_lr", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, lr >= 0.0 && lr < MLC__INF, ARG,
                  "optim_set_lr: lr is %s; it must be finite and not negative",
                  mlc__real(lr).s);
@@ -53539,14 +53542,23 @@ MLC_IMPL bool mlc_optim_needs_loss(const mlc_optim *o)
 }
 
 /* A mean is taken over o->calls, which an update sets to 0. */
-MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
+static mlc_status mlc__optim_rest(mlc_optim *o)
 {
-    if (!o) return MLC_ERR_ARG;
     MLC__TRY(mlc__optim_ready(o));
     if (!o->calls) return MLC_OK;
     const uint32_t mode = mlc__flush_begin();
     const mlc_status st = mlc__optim_update(o);
     mlc__flush_end(mode);
+    return st;
+}
+
+MLC_IMPL mlc_status mlc_optim_flush(mlc_optim *o)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_flush", "optimizer")) return MLC_ERR_STATE;
+    if (!MLC__ENTER(o->ctx, "optim_flush")) return MLC_ERR_STATE;
+    const mlc_status st = mlc__optim_rest(o);
+    MLC__LEAVE(o->ctx);
     return st;
 }
 
@@ -53605,6 +53617,7 @@ static void mlc__optim_claim(mlc_optim *o, bool on)
 MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_in_backward", "optimizer")) return MLC_ERR_STATE;
     MLC__TRY(mlc__optim_layout(o));
     o->in_backward = on;
     o->ctx->installed.optim_claim = mlc__optim_claim;
@@ -53767,6 +53780,7 @@ MLC_IMPL mlc_status mlc_optim_clip(mlc_optim *o, const mlc_clip_desc *desc)
 {
     const mlc_clip_desc d = desc ? *desc : mlc_clip_desc_make();
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_clip", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, d.norm > 0.0 && d.value > 0.0 && (d.norm == MLC__INF ||
                                                            d.value == MLC__INF), ARG,
                  "optim_clip: norm %s, value %s: both must be over 0 and one of them infinity; "
@@ -53795,6 +53809,7 @@ MLC_IMPL double mlc_optim_grad_norm(const mlc_optim *o)
 MLC_IMPL mlc_status mlc_optim_accumulate(mlc_optim *o, int64_t n)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_accumulate", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, n >= 1, ARG, "optim_accumulate: n is %lld; 1 updates at every call",
                  (long long)n);
     o->wanted = n;
@@ -53832,6 +53847,7 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
     const mlc_scaler_desc d = desc ? *desc : mlc_scaler_desc_make();
     const mlc_scaler_state start = { d.init, 0, 0, 0 };
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_scaler", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, d.floor > 0.0 && d.init >= d.floor && d.cap >= d.init &&
                  d.cap < MLC__INF && d.growth >= 1.0 && d.growth < MLC__INF && d.backoff > 0.0 &&
                  d.backoff <= 1.0 && d.interval > 0 && d.patience > 0, ARG,
@@ -53850,7 +53866,7 @@ MLC_IMPL mlc_status mlc_optim_scaler(mlc_optim *o, const mlc_scaler_desc *desc)
 MLC_IMPL void mlc_optim_scaler_off(mlc_optim *o)
 {
     const mlc_scaler_state none = { 1.0, 0, 0, 0 };
-    if (!o) return;
+    if (!o || MLC__GONE(o, "optim_scaler_off", "optimizer")) return;
     o->has_scaler = false;
     mlc__optim_watch(o);
     mlc__optim_scaler_set(o, &none);
@@ -53858,6 +53874,7 @@ MLC_IMPL void mlc_optim_scaler_off(mlc_optim *o)
 
 MLC_IMPL mlc_tensor *mlc_optim_scaled(mlc_optim *o, mlc_tensor *loss)
 {
+    if (MLC__GONE(o, "optim_scaled", "optimizer")) return NULL;
     if (!o || !o->has_scaler) return loss;
     if (o->device && loss) return o->device->scaled(o, loss);
     return mlc_mul_scalar(loss, o->guard.scaler.scale);
@@ -53914,6 +53931,7 @@ static bool mlc__scaler_may_be(const mlc_optim *o, const mlc_scaler_state *s)
 MLC_IMPL mlc_status mlc_optim_scaler_resume(mlc_optim *o, const mlc_scaler_state *state)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_scaler_resume", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, o->has_scaler, STATE,
                  "optim_scaler_resume: there is no scaler; call mlc_optim_scaler");
     MLC__REQUIRE(o->ctx, state && mlc__scaler_may_be(o, state), ARG,
@@ -54450,12 +54468,12 @@ static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, 
     return mlc__optim_reached(o, "optim_step_with");
 }
 
+static mlc_status mlc__optim_closure(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 /* Runs in a scope of its own, which frees all that fn made. sharp permits mlc_optim_step for rules
  * that refuse a plain one. After a failure gradients are forgotten, unless earlier calls are
  * collected. */
 MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
-    if (!o) return MLC_ERR_ARG;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
     if (o->lbfgs) return o->lbfgs->step(o, fn, user, loss);
@@ -54468,6 +54486,16 @@ MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user
     o->sharp = false;
     if (st != MLC_OK && o->calls == 0) mlc_optim_zero_grad(o);
     return mlc__scope_done(o->ctx, st);
+}
+
+MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_step_with", "optimizer")) return MLC_ERR_STATE;
+    if (!MLC__ENTER(o->ctx, "optim_step_with")) return MLC_ERR_STATE;
+    const mlc_status st = mlc__optim_closure(o, fn, user, loss);
+    MLC__LEAVE(o->ctx);
+    return st;
 }
 
 MLC__LEVEL_END
@@ -54937,6 +54965,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
 MLC_IMPL mlc_status mlc_optim_curvature(mlc_optim *o, double factor)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_curvature", "optimizer")) return MLC_ERR_STATE;
     MLC__TRY(mlc__optim_ready(o));
     MLC__REQUIRE(o->ctx, o->rule == MLC_RULE_SOPHIA, STATE, "optim_curvature: %s keeps no "
                  "curvature; mlc_sophia does", o->name);
@@ -55049,6 +55078,7 @@ MLC_IMPL mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr)
 MLC_IMPL mlc_status mlc_optim_mean(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_mean", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, o->keeps_mean, STATE, "optim_mean: %s keeps no mean; "
                  "mlc_schedule_free_sgd and mlc_schedule_free_adamw do", o->name);
     MLC__REQUIRE(o->ctx, !o->swapped, STATE, "optim_mean: the parameters are an average; call "
@@ -55743,6 +55773,7 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
 MLC_IMPL mlc_status mlc_optim_sam(mlc_optim *o, double rho, bool adaptive)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_sam", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, rho >= 0.0 && rho < MLC__INF, ARG, "optim_sam: rho is %s; it must be "
                  "finite and not negative", mlc__real(rho).s);
     o->rho = rho;
@@ -56724,6 +56755,7 @@ MLC_IMPL mlc_status mlc_optim_curvature_with(mlc_optim *o, mlc_loss_fn fn, void 
 {
     mlc__curvature c = { o, fn, user, NULL, NULL, 0.0, 0 };
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_curvature_with", "optimizer")) return MLC_ERR_STATE;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, fn && samples >= 1, ARG, "optim_curvature_with: %s%lld samples; it takes "
                  "what makes the loss, and 1 or more", fn ? "" : "fn is NULL, ",
@@ -56934,6 +56966,7 @@ MLC_IMPL mlc_average *mlc_average_ex(mlc_optim *o, const mlc_average_desc *desc)
     const mlc_average_desc d = desc ? *desc : mlc_average_desc_make();
     mlc_average draft;
     if (!o) return NULL;
+    if (MLC__GONE(o, "average", "optimizer")) return NULL;
     if (!(d.decay >= 0.0 && d.decay < 1.0) || d.start < 0 || d.every < 1)
         return MLC__FAIL_NULL(o->ctx, ARG, "average: decay %s, start %lld, every %lld: decay must "
                               "be in [0, 1), start 0 or more, every 1 or more; "
@@ -57007,6 +57040,7 @@ MLC_IMPL mlc_status mlc_optim_lookahead(mlc_optim *o, int64_t k, double alpha)
 {
     mlc_average draft;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_lookahead", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, k >= 0 && alpha > 0.0 && alpha <= 1.0, ARG, "optim_lookahead: k %lld, "
                  "alpha %s: k must be 1 or more, or 0 for none, alpha in (0, 1]", (long long)k,
                  mlc__real(alpha).s);
@@ -57271,6 +57305,7 @@ MLC_IMPL mlc_optim_state_iter mlc_optim_state_iter_make(mlc_optim *o)
 {
     mlc_optim_state_iter it;
     memset(&it, 0, sizeof it);
+    if (MLC__GONE(o, "optim_state_iter_make", "optimizer")) return it;
     it.optim = o && mlc__optim_layout(o) == MLC_OK ? o : NULL;
     return it;
 }
@@ -57401,6 +57436,7 @@ static mlc_status mlc__layers_set(mlc_optim *o, const struct mlc__layers *set)
 MLC_IMPL mlc_status mlc_optim_no_decay(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_no_decay", "optimizer")) return MLC_ERR_STATE;
     MLC__TRY(mlc__optim_layout(o));
     MLC__TRY(mlc__layers_make(o));
     struct mlc__layers set = *o->layers;
@@ -57414,6 +57450,7 @@ MLC_IMPL mlc_status mlc_optim_layer_decay(mlc_optim *o, double factor)
 {
     mlc__depth d;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_layer_decay", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, factor > 0.0 && factor <= 1.0, ARG, "optim_layer_decay: factor is %s; it "
                  "must be over 0 and at most 1", mlc__real(factor).s);
     MLC__TRY(mlc__optim_layout(o));
@@ -57516,6 +57553,7 @@ static mlc_status mlc__noise_add(mlc_optim *o)
 MLC_IMPL mlc_status mlc_optim_noise(mlc_optim *o, double eta, double gamma)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_noise", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, eta >= 0.0 && eta < MLC__INF && gamma >= 0.0 && gamma < MLC__INF, ARG,
                  "optim_noise: eta %s, gamma %s: both must be finite and not negative",
                  mlc__real(eta).s, mlc__real(gamma).s);
@@ -57668,6 +57706,7 @@ MLC_IMPL mlc_status mlc_optim_report(mlc_optim *o, mlc_grad_report *out, int64_t
     mlc__report r;
     if (n) *n = 0;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_report", "optimizer")) return MLC_ERR_STATE;
     const mlc_status st = mlc__report_begin(o, out, most, &r);
     mlc__report_end(&r, n);
     return st;
@@ -57757,6 +57796,7 @@ MLC_IMPL mlc_status mlc_optim_step_report(mlc_optim *o, mlc_grad_report *out, in
     mlc__report r;
     if (n) *n = 0;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_step_report", "optimizer")) return MLC_ERR_STATE;
     mlc_status st = mlc__report_begin(o, out, most, &r);
     if (st == MLC_OK) st = mlc__report_step(&r);
     mlc__report_end(&r, n);
@@ -63071,6 +63111,7 @@ MLC_IMPL mlc_status mlc_optim_save(mlc_optim *o, const char *path)
 {
     mlc__optim_file f;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_save", "optimizer")) return MLC_ERR_STATE;
     memset(&f, 0, sizeof f);
     f.o = o;
     MLC__TRY(mlc__optim_file_ready(o, "optim_save"));
@@ -63489,6 +63530,7 @@ MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_
     mlc__optim_file f;
     mlc__load l;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_load", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, path, ARG, "optim_load: path is NULL; give a file's name");
     MLC__TRY(mlc__optim_file_ready(o, "optim_load"));
     mlc__optim_load_begin(&l, &f, o);
@@ -65790,6 +65832,7 @@ MLC_IMPL mlc_status mlc_optim_schedule(mlc_optim *o, mlc_knob knob, const mlc_sc
 {
     mlc_sched *copy = NULL;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "optim_schedule", "optimizer")) return MLC_ERR_STATE;
     MLC__REQUIRE(o->ctx, (uint32_t)knob < MLC_KNOB_COUNT, ARG, "optim_schedule: knob is %d; it must"
                  " be MLC_KNOB_LR, MLC_KNOB_MOMENTUM or MLC_KNOB_WEIGHT_DECAY", (int)knob);
     MLC__REQUIRE(o->ctx, knob != MLC_KNOB_MOMENTUM || o->momentum, ARG, "optim_schedule: knob is "
@@ -65857,6 +65900,7 @@ static bool mlc__plateau_better(const mlc_plateau *p, double metric)
 MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
 {
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "plateau_feed", "optimizer")) return MLC_ERR_STATE;
     MLC__TRY(mlc__plateau_check(o->ctx, p));
     const bool better = mlc__plateau_better(p, metric);
     if (better) p->best = metric;
@@ -66043,6 +66087,7 @@ MLC_IMPL mlc_status mlc_lr_range(mlc_optim *o, const mlc_lr_range_desc *d, mlc_l
     if (n) *n = 0;
     if (lr) *lr = MLC__NAN;
     if (!o) return MLC_ERR_ARG;
+    if (MLC__GONE(o, "lr_range", "optimizer")) return MLC_ERR_STATE;
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__TRY(mlc__lr_range_check(o->ctx, d, fn));
     MLC__TRY(mlc__lr_range_begin(o, &was));
@@ -75417,6 +75462,9 @@ static mlc_ctx *mlc__fit_ctx(const mlc_module *net, const mlc_optim *opt, const 
 MLC_IMPL mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                                       const mlc_fit_desc *desc)
 {
+    if (MLC__GONE(net, "fit", "network") || MLC__GONE(opt, "fit", "optimizer") ||
+        MLC__GONE(train, "fit", "loader"))
+        return NULL;
     if (!net) mlc__no_object(mlc__fit_ctx(net, opt, train), "fit", "the network");
     if (!net || net->ctx->status != MLC_OK || mlc__fit_check(net->ctx, opt, train, desc) ||
         mlc__fit_shares(net, opt, "fit")) return NULL;

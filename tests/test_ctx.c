@@ -1397,6 +1397,49 @@ TEST(ctx, a_handle_that_was_freed_is_an_error_of_its_context_and_changes_nothing
     CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_free: the optimizer was freed before");
     CHECK_EQ(mlc_optim_step(p.opt), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_step: the optimizer was freed before");
+    mlc_knob lr = MLC_KNOB_LR;
+#define GONE(name, ...) \
+    do { \
+        CHECK_EQ(mlc_##name(p.opt, __VA_ARGS__), MLC_ERR_STATE); \
+        CHECK_ERROR(ctx, MLC_ERR_STATE, #name ": the optimizer was freed before"); \
+    } while (0)
+    CHECK_EQ(mlc_optim_flush(p.opt), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_flush: the optimizer was freed before");
+    CHECK(mlc_optim_scaled(p.opt, p.x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_scaled: the optimizer was freed before");
+    mlc_optim_scaler_off(p.opt);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_scaler_off: the optimizer was freed before");
+    CHECK(mlc_ema(p.opt, 0.9) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "average: the optimizer was freed before");
+    CHECK(mlc_optim_state_iter_make(p.opt).optim == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_state_iter_make: the optimizer was freed before");
+    CHECK_EQ(mlc_plateau_feed(NULL, p.opt, 1), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "plateau_feed: the optimizer was freed before");
+    CHECK(mlc_fit_begin(p.net, p.opt, NULL, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "fit: the optimizer was freed before");
+    GONE(optim_step_with, NULL, NULL, NULL);
+    GONE(optim_group, "*", NULL);
+    GONE(optim_set_lr, 0.1);
+    GONE(optim_in_backward, true);
+    GONE(optim_clip, NULL);
+    GONE(optim_accumulate, 2);
+    GONE(optim_scaler, NULL);
+    GONE(optim_scaler_resume, NULL);
+    GONE(optim_curvature, 1);
+    GONE(optim_curvature_with, NULL, NULL, 1);
+    GONE(optim_mean, true);
+    GONE(optim_sam, 0.1, false);
+    GONE(optim_lookahead, 5, 0.5);
+    GONE(optim_no_decay, true);
+    GONE(optim_layer_decay, 0.5);
+    GONE(optim_noise, 0.1, 0.5);
+    GONE(optim_report, NULL, 0, NULL);
+    GONE(optim_step_report, NULL, 0, NULL);
+    GONE(lr_range, NULL, NULL, NULL, NULL, NULL);
+    GONE(optim_save, "none.safetensors");
+    GONE(optim_load, "none.safetensors");
+    GONE(optim_schedule, lr, NULL);
+#undef GONE
     mlc_module_free(p.net);
     mlc_module_free(part);             /* went with its parent                                 */
     CHECK_ERROR(ctx, MLC_ERR_STATE, "module_free: the module was freed before");

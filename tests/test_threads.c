@@ -364,6 +364,37 @@ TEST(threads, a_second_thread_in_a_context_is_told_so_and_touches_nothing)
     mlc_ctx_free(ctx);
 }
 
+typedef struct stepping { mlc_optim *opt; mlc_status flushed, stepped; } stepping;
+
+static void *second_step(void *user)
+{
+    stepping *s = (stepping *)user;
+    s->flushed = mlc_optim_flush(s->opt);
+    s->stepped = mlc_optim_step_with(s->opt, NULL, NULL, NULL);
+    return NULL;
+}
+
+static mlc_tensor *loss_lets_in(void *user)
+{
+    pthread_t other;
+    if (CHECK_EQ(pthread_create(&other, NULL, second_step, user), 0)) pthread_join(other, NULL);
+    return NULL;
+}
+
+TEST(threads, a_second_thread_during_a_step_that_makes_its_loss_is_told_so)
+{
+    stepping    s;
+    mlc_ctx    *ctx = threads_ctx(1);
+    s.opt = mlc_sgd(mlc_nn_linear(ctx, 2, 2), 0.1);
+    s.flushed = s.stepped = MLC_OK;
+    CHECK_EQ(mlc_optim_step_with(s.opt, loss_lets_in, &s, NULL), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "optim_step_with: the loss is NULL");
+    CHECK_EQ(s.flushed, MLC_ERR_STATE);
+    CHECK_EQ(s.stepped, MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    mlc_ctx_free(ctx);
+}
+
 /* A forward that fails, and lets another thread in. */
 static mlc_tensor *fails_and_lets_in(void *user, mlc_tensor *x)
 {
