@@ -49462,10 +49462,8 @@ static void mlc__cache_said(const mlc_cache *c, int64_t i, int64_t places, uint8
         if (text[k / 32 * c->batch] >> k % 32 & 1) seen[k] = 1;
 }
 
-/* bool [n,1,1,capacity]: attention sees places from start [n,1] on. */
+/* Returns the mask bool [n,1,1,capacity] by which attention sees places from start [n,1] on. */
 static mlc_tensor *mlc__cache_sees(const mlc_cache *c, mlc_tensor *start)
-/* Fills the mask seen: attention sees places from start [n,1] on. */
-static mlc_status mlc__cache_see(mlc_cache *c, mlc_tensor *start)
 {
     mlc_tensor *at = mlc_arange(c->ctx, MLC_I64, 0.0, (double)c->capacity, 1.0);
     return mlc_ge(mlc_reshape(at, mlc_dims4(1, 1, 1, c->capacity)),
@@ -52694,7 +52692,7 @@ struct mlc__noise {
     mlc_status (*add)(mlc_optim *o);   /* before an update                                     */
     double       eta, gamma;
     int64_t      added;                /* pieces of gradients that have it, of a step that     */
-                                           bool         added;                /* true: a step added it and then failed; not twice     */
+                                       /* failed                                               */
 };
 
 struct mlc__matrix_job;
@@ -54468,11 +54466,10 @@ static mlc_status mlc__optim_evaluate(mlc_optim *o, mlc_loss_fn fn, void *user, 
     return mlc__optim_reached(o, "optim_step_with");
 }
 
-static mlc_status mlc__optim_closure(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 /* Runs in a scope of its own, which frees all that fn made. sharp permits mlc_optim_step for rules
  * that refuse a plain one. After a failure gradients are forgotten, unless earlier calls are
  * collected. */
-MLC_IMPL mlc_status mlc_optim_step_with(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+static mlc_status mlc__optim_closure(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
     if (o->ctx->status != MLC_OK) return o->ctx->status;
     MLC__REQUIRE(o->ctx, fn, ARG, "optim_step_with: fn is NULL; it makes the loss");
