@@ -55716,8 +55716,8 @@ static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far
     mlc_tensor *scale = mlc__sam_scale(o);
     *ascends = mlc_item(scale) > 0.0;
     for (int64_t i = 0; i < o->entries && *ascends; i++) {
-        mlc_tensor *p = &o->entry[i].p->t;
         if (!mlc__entry_due(&o->entry[i])) continue;
+        mlc_tensor *p = &o->entry[i].p->t;
         mlc_tensor *e = mlc__sam_gradient(o, i);
         if (o->adaptive) e = mlc_mul(e, mlc_abs(mlc_cast(p, o->entry[i].dtype)));
         e = mlc_mul(e, mlc_cast(scale, o->entry[i].dtype));
