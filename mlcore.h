@@ -62505,9 +62505,12 @@ static void mlc__load_check(mlc__load *l)
 
 /* -- the error: one message for all that does not fit, in the words of load_state_dict -- */
 
+/* The least limit of a list: 24 bytes of the first item, quotes and the number of the others. */
+#define MLC__ITEMS_LEAST 48
+
 /* A list of items for a message: as many as fit, at least the first, then the number of the others.
  * `between` separates them, `quote` is on both sides of each. The list has at most so many bytes as
- * its limit says, which must be over 24: the first item is cut to fit. */
+ * its limit says, MLC__ITEMS_LEAST or more: the first item is cut to fit. */
 typedef struct mlc__items {
     char        text[MLC__MESSAGE];
     const char *between, *quote;
@@ -62568,8 +62571,8 @@ static void mlc__load_list(const mlc__load *l, mlc__load_fit fit, mlc__items *it
             snprintf(text, sizeof text, "%.200s is missing and '%.200s', %.200s, is there",
                      l->want[i].name, e->name, w->name);
         if (fit == MLC__OTHER_SHAPE)
-            snprintf(text, sizeof text, "size mismatch for %s: copying a param with shape %s from "
-                     "checkpoint, the shape in current model is %s.", w->name,
+            snprintf(text, sizeof text, "%s: copying a param with shape %s from checkpoint, the "
+                     "shape in current model is %s.", w->name,
                      mlc__load_shape(e->ndim, e->shape).s, mlc__load_shape(t->ndim, t->shape).s);
         if (fit == MLC__OTHER_DTYPE)
             snprintf(text, sizeof text, "%s (%s in the file, %s in the model)", w->name,
@@ -62609,7 +62612,7 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
     const struct { const char *format, *between, *quote; mlc__load_fit fit; } part[] = {
         { " Missing key(s) in state_dict: %s.", ", ", "\"", MLC__MISSING },
         { " Unexpected key(s) in state_dict: %s.", ", ", "\"", MLC__FITS },
-        { " %s", " ", "", MLC__OTHER_SHAPE },
+        { " size mismatch for %s", " ", "", MLC__OTHER_SHAPE },
         { l->most ? " dtype mismatch for %s." :
           " dtype mismatch for %s; mlc_%s_ex with desc.cast converts.", ", ", "",
           MLC__OTHER_DTYPE },
@@ -62639,10 +62642,13 @@ static mlc_status mlc__load_verdict(const mlc__load *l)
         items.between = part[i].between;
         items.quote = part[i].quote;
         items.alone = part[i].fit == MLC__OTHER_SHAPE;     /* a sentence each */
-        items.room = (most - n) / left-- - strlen(part[i].format) - strlen(l->what);
+        const int64_t rest = ((int64_t)most - (int64_t)n) / (int64_t)left--;
+        const size_t around = strlen(part[i].format) + strlen(l->what);
+        items.room = (size_t)mlc__max(rest - (int64_t)around, MLC__ITEMS_LEAST);
         mlc__load_list(l, part[i].fit, &items);
         n += (size_t)snprintf(text + n, sizeof text - n, part[i].format, mlc__items_end(&items),
                               l->what);
+        n = (size_t)mlc__min((int64_t)n, (int64_t)sizeof text - 1);
     }
     return mlc__fail(l->m->ctx, tell[2] ? MLC_ERR_SHAPE : tell[3] || tell[4] ? MLC_ERR_DTYPE :
                                              MLC_ERR_IO, "%s", text);

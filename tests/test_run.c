@@ -428,6 +428,103 @@ TEST(run, that_lacks_a_tensor_is_refused_by_its_name)
     box_close(&b);
 }
 
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t n = strlen(name), len = strlen(end);
+    return n >= len && strcmp(name + n - len, end) == 0;
+}
+
+/* Two layers of names of 240 bytes, and an optimizer. */
+static mlc_run of_long_names(mlc_ctx *ctx)
+{
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 3), mlc_nn_linear(ctx, 3, 2));
+    mlc_run     run;
+    memset(&run, 0, sizeof run);
+    for (int i = 0; i < 4; i++) {
+        char        name[60];
+        mlc_module *outer = mlc_nn_sequential(ctx);
+        memset(name, 'a' + i, 59);
+        name[59] = 0;
+        CHECK_EQ(mlc_module_add_named(outer, name, net), MLC_OK);
+        net = outer;
+    }
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    run.net = net;
+    run.optim = mlc_adamw(net, 0.1);
+    return run;
+}
+
+/* The first tensor of such a name gets a dtype of as many bytes that mlcore lacks. */
+static void make_foreign(const char *path, const char *name_end)
+{
+    char           key[64];
+    size_t         n = 0;
+    unsigned char *file = get_file(path, &n);
+    snprintf(key, sizeof key, "%s\":{\"dtype\":\"F32\"", name_end);
+    for (size_t at = 0, len = strlen(key); at + len <= n; at++)
+        if (memcmp(file + at, key, len) == 0) memcpy(file + at + len - 4, "U32", 3);
+    CHECK(put_file(path, file, n));
+    free(file);
+}
+
+static int times_in(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)) != NULL; text++) n++;
+    return n;
+}
+
+/* Five reasons of the network and five of the optimizer, each with names that are too long. */
+TEST(run, long_names_of_every_kind_of_misfit_are_cut_and_every_reason_is_told)
+{
+    mlc_ctx    *ctx = test_ctx();
+    const box   b = box_open("long.run");
+    const char *const metadata[] = {"mlcore.run", "1", "mlcore.optim", "adamw",
+                                    "mlcore.optim.groups", "", NULL};
+    static const char *const ends[2][4] = {
+        {"0.bias", "0.weight", "1.bias", "1.weight"},
+        {"0.bias.exp_avg", "0.weight.exp_avg", "1.bias.exp_avg", "1.weight.exp_avg"}};
+    static const char *const reasons[] = {
+        " Missing key(s) in state_dict: \"%s", " Unexpected key(s) in state_dict: \"zzzzzzzz",
+        " size mismatch for %s", " dtype mismatch for %s",
+        " dtype not known to this mlcore for %s"};
+    const mlc_run    run = of_long_names(ctx);
+    const mlc_named *list;
+    mlc_named        other[40];
+    static char      extra[4][1600];
+    int64_t          n = 0, to = 0;
+    CHECK_EQ(mlc_run_save(ctx, b.path, &run), MLC_OK);
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    for (int64_t i = 0; i < n; i++) {
+        const char *const *end = ends[strncmp(list[i].name, "optim.", 6) == 0];
+        other[to] = list[i];
+        if (ends_in(list[i].name, end[1])) other[to].tensor = mlc_zeros(ctx, MLC_F32, mlc_dims1(9));
+        if (ends_in(list[i].name, end[2])) other[to].tensor = mlc_cast(list[i].tensor, MLC_F64);
+        to += !ends_in(list[i].name, end[0]);
+    }
+    CHECK_EQ(to, n - 2);
+    for (int i = 0; i < 4; i++) {
+        memset(extra[i], 'z', sizeof extra[i] - 1);
+        memcpy(extra[i], i < 2 ? "net." : "optim.", i < 2 ? 4 : 6);
+        extra[i][1500 + i] = 0;
+        other[to].name = extra[i];
+        other[to++].tensor = mlc_zeros(ctx, MLC_F32, mlc_dims1(1));
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, b.path, other, to, metadata), MLC_OK);
+    for (int i = 0; i < 2; i++) make_foreign(b.path, ends[i][3]);
+    CHECK_EQ(mlc_run_load(ctx, b.path, &run), MLC_ERR_SHAPE);
+    const char *text = mlc_error(ctx);
+    for (int i = 0; i < 10; i++) {     /* ten bytes of a name or more */
+        char part[80];
+        snprintf(part, sizeof part, reasons[i % 5], i < 5 ? "dddddddddd" : "state.dddd");
+        if (!CHECK_EQ(times_in(text, part), i % 5 == 1 ? 2 : 1)) printf("  %s\n", part);
+    }
+    CHECK_EQ(times_in(text, "\", ... (1 more)."), 2);
+    CHECK(strlen(text) < 1000);
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    box_close(&b);
+}
+
 TEST(run, that_is_cut_or_flipped_is_refused_or_loads)
 {
     const box      b = box_open_fast("run");
