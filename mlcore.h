@@ -44434,6 +44434,7 @@ MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool froz
  * below the root, and costs a walk each step. */
 typedef struct mlc__nth { int64_t left; mlc_param_iter *it; } mlc__nth;
 
+/* Walk of the iterator: passes over `left` parameters and copies the next one's facts to `it`. */
 static bool mlc__nth_param(void *user, mlc__param *p, const char *name)
 {
     mlc__nth *n = MLC__CAST(mlc__nth *, user);
@@ -44466,6 +44467,7 @@ MLC_IMPL bool mlc_param_next(mlc_param_iter *it)
  * summary. */
 typedef struct mlc__count { int64_t all, trainable, bytes; } mlc__count;
 
+/* Walk: adds a parameter; a buffer adds nothing, also no bytes. */
 static bool mlc__count_param(void *user, mlc__param *p, const char *name)
 {
     mlc__count *c = MLC__CAST(mlc__count *, user);
@@ -44525,6 +44527,7 @@ static void mlc__module_free_below(mlc_module *m)
     mlc__handle_free(ctx, m);
 }
 
+/* The parent's root is dirty afterwards: its next build leaves the freed parameters out. */
 MLC_IMPL void mlc_module_free(mlc_module *m)
 {
     if (!m || MLC__GONE(m, "module_free", "module")) return;
