@@ -44760,6 +44760,7 @@ MLC_IMPL mlc_status mlc_eval_begin(mlc_module *m)
     return MLC_OK;
 }
 
+/* Pops the modes and goes on recording. The end of a begin that failed only counts it down. */
 MLC_IMPL mlc_status mlc_eval_end(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -44780,6 +44781,7 @@ typedef struct mlc__listed { mlc__param *p, *other; uint64_t name; } mlc__listed
 /* A list of all parameters of a module, in the order of a walk. list NULL: the walk only counts. */
 typedef struct mlc__list { mlc__listed *list; int64_t n; } mlc__list;
 
+/* Walk: counts a parameter or buffer, and lists it with the hash of its name. */
 static bool mlc__listed_add(void *user, mlc__param *p, const char *name)
 {
     mlc__list *e = MLC__CAST(mlc__list *, user);
