@@ -47126,6 +47126,7 @@ MLC_IMPL mlc_module *mlc_nn_tcn_block(mlc_ctx *ctx, int64_t in, int64_t out, int
     return NULL;
 }
 
+/* A kernel of 3 and no dropout, the same number of channels in all levels. */
 MLC_IMPL mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64_t levels)
 {
     mlc_nn_tcn_desc d;
