@@ -49476,7 +49476,8 @@ static mlc_tensor *mlc__cache_sees(const mlc_cache *c, mlc_tensor *start)
                   mlc_reshape(start, mlc_dims4(start->shape[0], 1, 1, 1)));
 }
 
-/* Copies them where forwards read them; a copy that fails leaves no padding. */
+/* Copies start [n,1] and the mask, if there is one, to the cache's own tensors, which forwards
+ * read; a copy that fails leaves no padding. */
 static mlc_status mlc__cache_pad(mlc_cache *c, mlc_tensor *start, mlc_tensor *sees)
 {
     const mlc_tensor to = mlc__cache_part(&c->start, 0, 0, start->shape[0]);
