@@ -50074,7 +50074,7 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
     return st;
 }
 
-/* After an error: where nothing was read, the cache has the rows and the padding of before. */
+/* Restores rows and padding after an error, if no place of the cache has been filled. */
 static void mlc__cache_unread(mlc_cache *c, int64_t rows, bool padded)
 {
     if (c->seq.offset) return;
@@ -50378,7 +50378,8 @@ static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
     }
 }
 
-/* most: with n_stop stop tokens at least `beams` branches among so many go on. */
+/* g.most branches of a sequence are kept in order: each beam has at most n_stop branches that end,
+ * so that at least `beams` among (1 + n_stop) beams go on. */
 MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                     const mlc_beam_desc *desc, int64_t *out, double *score)
 {
