@@ -51143,7 +51143,7 @@ static void mlc__exact_end(mlc_ctx *ctx, struct mlc__autocast *cast)
     ctx->installed.autocast = cast;
 }
 
-/* The matrix as it is: the sketch of unit vectors, of the side on which these are fewer. */
+/* Makes the matrix itself, by sketching the unit vectors of its shorter side. */
 MLC_IMPL mlc_tensor *mlc_sketch_matrix(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype)
 {
     if (!ctx || mlc__sketch_check(ctx, "sketch_matrix", s) != MLC_OK) return NULL;
