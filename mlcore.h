@@ -53170,6 +53170,7 @@ MLC_IMPL mlc_status mlc_optim_group(mlc_optim *o, const char *glob, const mlc_gr
                      "then mlc_optim_group" : "mlc_param_next walks through all names");
 }
 
+/* Sets the base rate, which schedules and groups multiply, from the next update on. */
 MLC_IMPL mlc_status mlc_optim_set_lr(mlc_optim *o, double lr)
 {
     if (!o) return MLC_ERR_ARG;
