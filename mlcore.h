@@ -54088,8 +54088,8 @@ static const struct mlc__device_fns mlc__device_fns = {
     mlc__copy_away, mlc__error_word_poll, mlc__device_elsewhere, mlc__optim_on_device
 };
 
-/* Two registrations at a time are rare and short: a spin will do. The lock is its holder's process:
- * one that was held when this process was forked is taken over. */
+/* A spin lock, as two registrations at a time are rare and short. Its value is the holder's process
+ * (0: free), so that one which another thread held when this process was forked is taken over. */
 static void mlc__registry_lock(void)
 {
 #if MLC__POSIX
