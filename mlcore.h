@@ -57741,6 +57741,8 @@ static void mlc__report_end(mlc__report *r, int64_t *n)
     if (r->o) mlc__heap_free(r->o->ctx, r->piece);
 }
 
+/* Fills up to `most` rows; *n is the number of parameters that a step would change, which may be
+ * larger. update_ratio is NaN, as no step is made. */
 MLC_IMPL mlc_status mlc_optim_report(mlc_optim *o, mlc_grad_report *out, int64_t most, int64_t *n)
 {
     mlc__report r;
