@@ -58087,6 +58087,8 @@ MLC_IMPL mlc_status mlc_autocast_end(mlc_ctx *ctx)
     return MLC_OK;
 }
 
+/* Prints a line "operation dtype times" for each pair, in the order of their first runs; nothing if
+ * the context never had an autocast. */
 MLC_IMPL mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *user)
 {
     if (!ctx) return MLC_ERR_ARG;
