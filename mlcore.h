@@ -58292,7 +58292,7 @@ static void mlc__last_watch(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_
     nd->op = &l->without;
 }
 
-/* mlc__watch.memory: of no interest here. */
+/* mlc__watch.memory: does nothing, since the second run watches operations only. */
 static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 {
     (void)ctx; (void)mem; (void)bytes;
