@@ -60157,8 +60157,8 @@ static mlc_status mlc__st_check(mlc__json *j, const mlc__st_entry *e)
 {
     int64_t count = 1, nonzero = 1, bytes;
     bool fits = true;
-    /* nonzero bounds the product with zeros taken as 1, so count cannot overflow on its way to a
-     * zero. */
+    /* nonzero is the product with zeros taken as 1. It is checked, and bounds count at each d, also
+     * before a size that is 0. */
     for (int32_t d = 0; d < e->ndim; d++) {
         fits = fits && !__builtin_mul_overflow(nonzero, mlc__max(1, e->shape[d]), &nonzero);
         if (fits) count *= e->shape[d];
@@ -60250,9 +60250,9 @@ static int mlc__st_by_name(const void *a, const void *b)
                   MLC__CAST(const mlc__st_entry *, b)->name);
 }
 
-/* Bounds the entries before the header is read: "":{"dtype":"F32","shape":[],"data_offsets":[0,0]}
- * has 50. */
-#define MLC__ST_SHORTEST 48            /* bytes that the shortest description of a tensor takes */
+/* Bytes that each description of a tensor takes at least, which bounds the entries before the
+ * header is read: "":{"dtype":"F32","shape":[],"data_offsets":[0,0]} has 50. */
+#define MLC__ST_SHORTEST 48
 
 /* An open file. The program holds it, and the context lists it to close it at its end. entries are
  * sorted by name for bsearch; their names and the metadata are in text, the decoded header. */
