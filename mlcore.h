@@ -60915,7 +60915,7 @@ static void *mlc__zlib_alloc(void *ctx, unsigned n, unsigned bytes)
     return mlc__heap_try(MLC__CAST(mlc_ctx *, ctx), (size_t)n * bytes, MLC_MEM_OBJECT);
 }
 
-/* Its counterpart. */
+/* Frees memory of mlc__zlib_alloc. */
 static void mlc__zlib_free(void *ctx, void *ptr) { mlc__heap_free(MLC__CAST(mlc_ctx *, ctx), ptr); }
 
 /* Inflates exactly n bytes, reading packed ones by blocks of the buffer. Data that ends before, or
@@ -61170,7 +61170,7 @@ static void mlc__npy_convert(const mlc__npy *a, unsigned char *data, int64_t n)
 }
 
 /* Bytes of all elements, checked against those left in the source; -1 with an error if they do not
- * fit. Sizes of 0 count as 1 in the bound, so that the product cannot overflow on its way to 0. */
+ * fit. Sizes of 0 count as 1 in the bound, since the product of those before a 0 could overflow. */
 static int64_t mlc__npy_bytes(const mlc__source *s, const mlc__npy *a)
 {
     int64_t count = 1, nonzero = 1, bytes;
@@ -61214,7 +61214,7 @@ static mlc_status mlc__npy_take(mlc__source *s, const mlc__npy *a, const unsigne
     return MLC_OK;
 }
 
-#define MLC__NPY_STEP 65536            /* elements on their way to a device */
+#define MLC__NPY_STEP 65536            /* elements that are copied to a device at a time */
 
 /* Fills tensor t from the source: on the host at once in the tensor's own memory, to a device in
  * steps of MLC__NPY_STEP elements, so that not much more memory than the result is taken. all: the
@@ -61370,7 +61370,7 @@ MLC_IMPL mlc_status mlc_npy_save(mlc_tensor *t, const char *path)
 #  define MLC__ZIP_WIDE MLC__ZIP_LARGE
 #endif
 
-/* A little-endian number of n bytes. */
+/* Reads a little-endian number of n bytes. */
 static uint64_t mlc__le(const unsigned char *p, int n)
 {
     uint64_t v = 0;
@@ -61378,7 +61378,7 @@ static uint64_t mlc__le(const unsigned char *p, int n)
     return v;
 }
 
-/* Writes one. */
+/* Writes the lower n bytes of v, little-endian. */
 static void mlc__le_put(unsigned char *p, int n, uint64_t v)
 {
     for (int i = 0; i < n; i++) p[i] = (unsigned char)(v >> 8 * i);
