@@ -64498,7 +64498,7 @@ MLC_IMPL int64_t mlc_table_find(const mlc_table *t, const char *name)
     return -1;
 }
 
-/* What the fields, or the desc, have made the column's type. */
+/* The type that the desc demands, or that follows from the fields: mlc__table_types. */
 MLC_IMPL mlc_column mlc_table_type(const mlc_table *t, int64_t col)
 {
     return mlc__table_has(t, col, "table_type") ? t->columns[col].type : MLC_COLUMN_AUTO;
