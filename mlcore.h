@@ -64831,7 +64831,7 @@ MLC_IMPL mlc_tensor *mlc_cifar_load(mlc_ctx *ctx, const char *path, int32_t clas
 enum { MLC__PLOT_W = 3600, MLC__PLOT_H = 2800, MLC__PLOT_LEFT = 680, MLC__PLOT_RIGHT = 230,
        MLC__PLOT_TOP = 340, MLC__PLOT_BOTTOM = 480, MLC__PLOT_LEGEND = 170, MLC__PLOT_ROWS = 6 };
 
-/* SVG text on its way to the writer, collected in pieces; on the stack of mlc__plots_draw. */
+/* A buffer that collects SVG text for the writer; on the stack of mlc__plots_draw. */
 typedef struct mlc__svg {
     mlc_writer write;
     void      *user;
