@@ -66518,8 +66518,9 @@ static void mlc__owned_remove(mlc__owned *h)
     if (h->next) h->next->prev = h->prev;
 }
 
-/* A dataset made by the library. `data` is first, so the program's pointer is also the object's. */
-typedef struct mlc__made {              /* MLC__SET_BYTES from its begin the state follows */
+/* A dataset made by the library. `data` is first, so the program's pointer is also the object's.
+ * The state follows in the same block, MLC__SET_BYTES from its begin. */
+typedef struct mlc__made {
     mlc_dataset data;
     mlc__owned  owned;
 } mlc__made;
@@ -67151,7 +67152,7 @@ MLC_IMPL mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
 
 /* The state of mlc_dataset_concat (datasets one after another) and mlc_dataset_zip (side by side).
  * of[] and start[] follow it in the same object. */
-typedef struct mlc__joint {            /* followed by of and start */
+typedef struct mlc__joint {
     int64_t             n, *start;     /* samples; [parts+1] first sample of each, and the end */
     const mlc_dataset **of;            /* [parts] */
     int32_t             parts;
@@ -67211,8 +67212,9 @@ static int64_t mlc__zip_length(void *user, int64_t i)
     return c->of[p]->length(c->of[p]->user, i);
 }
 
-/* What concat and zip share: the parts, which must all have a count, their begins, and the largest
- * scratch. A sum of counts beyond i64 becomes INT64_MAX, which concat refuses and a zip ignores. */
+/* Makes the dataset of a concat or a zip, up to its fields: the parts, which must all have a count,
+ * their begins, and the largest scratch. A sum of counts beyond i64 becomes INT64_MAX, which concat
+ * refuses and a zip ignores. */
 static mlc_dataset *mlc__joint_new(mlc_ctx *ctx, const char *what, const mlc_dataset *const *data,
                                    int32_t n)
 {
