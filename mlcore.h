@@ -67543,8 +67543,9 @@ MLC_IMPL mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, c
 
 /* The state of a dataset over one file, which the dataset owns. `n` is first because mlc__set_n
  * reads it there. `array` describes the elements as a .npy header would; of CIFAR it holds only the
- * number of label bytes, and a file of tokens uses `tokens` and `total` in its place. */
-typedef struct mlc__row_file {             /* its path follows it in the same block */
+ * number of label bytes, and a file of tokens uses `tokens` and `total` in its place. The path
+ * follows the struct in the same block. */
+typedef struct mlc__row_file {
     int64_t     n, each;               /* samples; elements of a row */
     mlc_ctx    *ctx;
     mlc__file   file;                  /* closed once the dataset is made */
@@ -67822,6 +67823,7 @@ static mlc_status mlc__cifar_rows(mlc_dataset *d)
     return mlc__rows_map(r, "dataset_cifar", 0);
 }
 
+/* classes tells the two layouts of a record apart, since the file does not. */
 MLC_IMPL mlc_dataset *mlc_dataset_cifar(mlc_ctx *ctx, const char *path, int32_t classes)
 {
     if (ctx && classes != 10 && classes != 100)
@@ -68110,7 +68112,7 @@ MLC_IMPL mlc_dataset_table_desc mlc_dataset_table_desc_make(const char *target)
 /* One call of mlc_dataset_table while it runs: the columns that were chosen, their counterparts in
  * the table `like`, and the rows that stay. Nothing of it outlives the call; the dataset gets
  * arrays. */
-typedef struct mlc__table_set {        /* a table on its way to a dataset */
+typedef struct mlc__table_set {
     mlc_ctx   *ctx;
     mlc_table *table, *like;           /* like: whose categories and means count, or table again */
     mlc_dataset_table_desc desc;
