@@ -68762,8 +68762,8 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* The state of mlc_dataset_augment after that of its map. A pixel becomes pixel * factor[c] +
- * offset[c], which is scale, mean and std in one step. */
-typedef struct mlc__augment {          /* followed by factor and offset of each channel */
+ * offset[c], which is scale, mean and std in one step; both arrays, [c], follow the struct. */
+typedef struct mlc__augment {
     mlc_augment_desc desc;
     mlc_field        in, out;          /* the image before and after: u8 or f32, f32 */
     int32_t          n;                /* fields */
