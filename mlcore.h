@@ -69342,6 +69342,7 @@ struct mlc_loader {
 #endif
 };
 
+/* In order, prepared by the caller (no workers), one rank; up to 4 batches ahead with workers. */
 MLC_IMPL mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch)
 {
     mlc_loader_from_desc d;
