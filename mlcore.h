@@ -71224,7 +71224,7 @@ static int mlc__char_base(const mlc__unicode *u, uint32_t c, uint32_t *to)
 typedef struct mlc__token { uint32_t at, bytes; bool special; } mlc__token;
 /* A merge of BPE: tokens a and b become `to`. Its place in the list is its rank, the first
  * merged first. */
-typedef struct mlc__merge { uint32_t a, b, to; } mlc__merge;         /* its number is its rank */
+typedef struct mlc__merge { uint32_t a, b, to; } mlc__merge;
 /* The caller's buffer: capacity, and the ids so far, which may be more than that. */
 typedef struct mlc__ids { int64_t *to, room, n; } mlc__ids;
 
@@ -71238,12 +71238,11 @@ typedef struct mlc__symbol { uint32_t token, prev, next, rank; } mlc__symbol;
  * WordPiece in characters, beyond which it is unknown (as in BERT), and in bytes. */
 enum { MLC__CACHED_BYTES = 26, MLC__CACHED_IDS = 9, MLC__WORD_CHARS = 100,
        MLC__WORD_BYTES = 4 * MLC__WORD_CHARS };
-/* No neighbour, no merge; and the most bytes of a file, so that sizes made of it fit 32 bits. */
-#define MLC__TEXT_NONE  UINT32_MAX
+#define MLC__TEXT_NONE  UINT32_MAX               /* no neighbour, no merge */
 #define MLC__VOCAB_MOST ((size_t)1 << 28)        /* bytes of a file; sizes made of it fit 32 bits */
 
 /* A word and its tokens, an entry of BPE's cache; bytes 0: empty. */
-typedef struct mlc__word_tokens {      /* a word and its tokens */
+typedef struct mlc__word_tokens {
     uint8_t  bytes, n;
     char     text[MLC__CACHED_BYTES];
     uint32_t id[MLC__CACHED_IDS];
@@ -71842,7 +71841,7 @@ MLC_IMPL mlc_tokenizer *mlc_tokenizer_bytes(mlc_ctx *ctx, const mlc_tokenizer_de
 
 /* The word that WordPiece is collecting, a local of its encode; beyond 100 characters it is only
  * counted. */
-typedef struct mlc__word {             /* a word so far; over 100 characters only counted */
+typedef struct mlc__word {
     mlc_tokenizer *t;
     mlc__ids      *ids;
     int32_t        chars;
