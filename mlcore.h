@@ -72654,7 +72654,7 @@ typedef struct mlc__store {
     int64_t     room;                  /* capacity in elements                                 */
 } mlc__store;
 
-/* What one kind of metric does. name and takes are for error texts. */
+/* A kind of metric: the functions and forms that all metrics of it share. Constant. */
 typedef struct mlc__metric_kind {
     const char  *name, *takes;         /* in messages                                          */
     int32_t      forms;
