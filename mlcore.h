@@ -74872,9 +74872,9 @@ MLC_IMPL void mlc_progress_update(mlc_progress *p, int64_t done, const char *tex
 
 #ifndef MLC_NO_TRAINING
 
-/* A link of a list of functions that a callback has registered at TRAIN_BEGIN beside its events.
- * The callback's own struct holds the link. */
-typedef struct mlc__fit_ask {          /* see f->save and f->loaded                            */
+/* A link of a list of functions (mlc__fit.save, mlc__fit.loaded) that a callback has registered at
+ * TRAIN_BEGIN beside its events. The callback's own struct holds the link. */
+typedef struct mlc__fit_ask {
     struct mlc__fit_ask *next;
     void                *user;
     mlc_status         (*ask)(void *user, mlc_fit_state *s);
