@@ -79462,6 +79462,8 @@ static mlc_status mlc__rehearsal_end(mlc__rehearsal *r, mlc_status st)
     return of->status != MLC_OK ? of->status : st;
 }
 
+/* Inputs in f32 and targets in i64, as of images with classes. Where the caller sets neither loss
+ * nor forward, an evaluation is estimated. */
 MLC_IMPL mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
                                                                       mlc_tensor *target),
                                                   mlc_optim *(*optim)(mlc_module *net, double lr))
@@ -79920,6 +79922,7 @@ static mlc_status mlc__search_check(mlc_ctx *ctx, const mlc_batch_size_desc *f, 
     return MLC_OK;
 }
 
+/* The largest batch up to 65536 that fits in all memory that the context may use. */
 MLC_IMPL mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx)
 {
     mlc_batch_size_desc d;
@@ -79957,7 +79960,7 @@ MLC_IMPL mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
 
 /* -- in a fixed block -- */
 
-/* Operations are of no interest to the watch of a block. */
+/* mlc__watch.op: does nothing, since the watch of a block notes memory only. */
 static void mlc__block_op(mlc_ctx *ctx, mlc_node *nd, mlc__moment moment, mlc_status st)
 {
     (void)ctx; (void)nd; (void)moment; (void)st;
