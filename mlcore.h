@@ -80548,7 +80548,7 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
 #ifndef MLC_NO_MEMORY_PLAN
 
 /* Operations within operations, as mlc_custom_op makes them; those deeper count as the 8th. */
-#define MLC__TIMELINE_DEPTH 8          /* operations in operations: of mlc_custom_op */
+#define MLC__TIMELINE_DEPTH 8
 
 /* A timeline, one block of the context's heap, the caller's to free. now and start: bytes by
  * kind, now and at the begin; at_peak: now at the peak; own: bytes of the timeline itself;
