@@ -50901,7 +50901,7 @@ static mlc_status mlc__sketch_normals(mlc_ctx *ctx, const char *what, const mlc_
                                       bool back, const mlc__product_spec *p)
 {
     const mlc_dtype dtype = mlc__wide(p->dtype);
-    /* Rows of a piece: about MLC__SKETCH_PIECE numbers, at least one row. */
+    /* Rows of a piece: at most MLC__SKETCH_PIECE numbers, but at least one row. */
     const int64_t most = mlc__max(1, mlc__min(s->rows, MLC__SKETCH_PIECE / s->cols));
     const size_t all = (size_t)(MLC__SKETCH_PIECE + s->cols) * sizeof(float);
     const size_t x = mlc_dtype_bytes(p->a.dtype), y = mlc_dtype_bytes(p->c.dtype);
