@@ -56196,8 +56196,9 @@ typedef struct mlc__lbfgs_point {
     void  *g;
 } mlc__lbfgs_point;
 
-/* Evaluates the point at t; its gradient goes to the vector that neither a nor b has. A loss or a
- * slope that is not finite makes the point infinitely high, so that a search turns back. */
+/* Moves the parameters to t and evaluates there. The gradient goes to the one of the three vectors
+ * that neither a nor b has, which first holds the parameters of the trial. A loss or a slope that
+ * is not finite makes the point infinitely high, so that a search turns back. */
 static mlc_status mlc__lbfgs_try(mlc__lbfgs_run *r, double t, const mlc__lbfgs_point *a,
                                  const mlc__lbfgs_point *b, mlc__lbfgs_point *p)
 {
@@ -56289,8 +56290,8 @@ static mlc_status mlc__lbfgs_zoom(mlc__lbfgs_run *r, const mlc__lbfgs_point *sta
 }
 
 /* Line search for the strong Wolfe conditions: extrapolates from t on until a bracket holds a
- * fitting point, then zooms into it. *best: the point found, or the lowest one when max_eval is
- * reached. */
+ * fitting point, then zooms into it. *best: the point found; when max_eval is reached, the lower of
+ * the start and the last trial. e[0] and e[1] are the ends, r->calls counts evaluations. */
 static mlc_status mlc__lbfgs_search(mlc__lbfgs_run *r, const mlc__lbfgs_point *start, double t,
                                     mlc__lbfgs_point *best)
 {
@@ -56387,8 +56388,8 @@ static mlc_status mlc__lbfgs_first(mlc__lbfgs_run *r, mlc__lbfgs_point *at, doub
     return MLC_OK;
 }
 
-/* The first trial length: the rate, and in the first iteration at most 1 / |g|_1, as the direction
- * has no scale yet. */
+/* The first trial length: the rate, in the first iteration times min(1, 1 / |g|_1), as the
+ * direction has no scale yet. */
 static mlc_status mlc__lbfgs_length(mlc_optim *o, double *t)
 {
     double sum = 1.0;
