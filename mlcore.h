@@ -65858,8 +65858,8 @@ static char *mlc__sched_place(mlc_sched *to, const mlc_sched *s, char *at)
     return at;
 }
 
-/* Factor of a knob at the next update; 1 without a schedule. Counted are attempts, also those that
- * the loss scaler skipped. */
+/* Factor of a knob at the next update; 1 without a schedule. t is the number of updates made so
+ * far, on a device with those that the loss scaler skipped, which the host does not know. */
 static double mlc__schedules_factor(const mlc_optim *o, mlc_knob knob)
 {
     const mlc_sched *s = o->sched->of[knob];
