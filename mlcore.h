@@ -44586,7 +44586,7 @@ static void mlc__used_up(mlc_tensor *t, uint64_t before, const mlc_tensor *y)
         mlc__storage_done(t->storage);
 }
 
-/* Returns the error of a failed forward; makes one up if the forward has recorded none. */
+/* Returns the error of a failed forward, and raises one if the class's function has not. */
 static mlc_status mlc__forward_fail(mlc_ctx *ctx, mlc_status st, mlc_tensor *const *out)
 {
     int32_t i = 0;
