@@ -45226,7 +45226,7 @@ static mlc_module *mlc__clone_run(mlc__cloning *c, mlc_module *m, mlc_ctx *book)
     return clone;
 }
 
-/* A clone in any context, with initial values if it is another one than m's. */
+/* A clone in ctx: with m's values if ctx is m's context, else with initial values. */
 static mlc_module *mlc__module_clone_in(mlc_ctx *ctx, mlc_module *m)
 {
     mlc__cloning c = { ctx, NULL, 0, NULL };
