@@ -46648,8 +46648,8 @@ static mlc_module *mlc__pool_of(mlc_ctx *ctx, const char *name, const mlc_pool_d
 }
 
 /* mlc__fuse.call_relu: maxima of relu(x), with the relu in the same pass over x: the values are
- * equal, and neither the relu nor its gradient needs a pass over all pixels. Called by sequential,
- * so that it does itself what a forward does besides (current module, shape for a summary). */
+ * equal, and neither the relu nor its gradient needs a pass over all pixels. Sequential calls it
+ * without mlc_module_forward, so it sets the current module and notes the shape for a summary. */
 static mlc_tensor *mlc__max_pool_relu(mlc_module *m, mlc_tensor *x)
 {
     const mlc__pool_user *u = MLC__CAST(const mlc__pool_user *, m->user);
@@ -46678,7 +46678,7 @@ MLC_IMPL mlc_module *mlc_nn_avg_pool(mlc_ctx *ctx, const mlc_pool_desc *desc)
     return mlc__pool_of(ctx, "AvgPool", desc, mlc_avg_pool);
 }
 
-/* A pool with a kernel of so many numbers: it refuses images with another number of axes. */
+/* A pool whose kernel has `axes` numbers, so that it refuses images with more or fewer axes. */
 static mlc_module *mlc__pool_short(mlc_ctx *ctx, int32_t axes, int64_t kernel,
                                    mlc_module *(*make)(mlc_ctx *ctx, const mlc_pool_desc *desc))
 {
