@@ -47957,7 +47957,7 @@ MLC_IMPL mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc
 #endif
 
 /* @@ IMPL.NN.TRANSFORMER --------------------------------- attention modules, encoder, decoder
- * A layer is y = x + f(x) twice, or thrice in a decoder, with a norm before f (norm_first) or
+ * A layer is y = x + f(x) twice, in a decoder three times, with a norm before f (norm_first) or
  * after the sum; f is attention or two linears.
  *
  *   encoder layer   x -> norm1 -> self_attn -> + -> norm2 -> linear1, act, linear2 -> + -> y
@@ -48042,7 +48042,7 @@ static void mlc__mha_split(const mlc__mha_user *u, mlc_tensor *const *in, mlc_te
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + n[i] * u->head;
     for (int i = 0; i < 3;) {
         int end = i + 1;
-        /* in[i] to in[end - 1] are one tensor: their rows of the weight follow one another. */
+        /* in[i] to in[end - 1] are one tensor: their rows of the weight are consecutive. */
         while (!u->w[1] && end < 3 && in[end] == in[i]) end++;
         mlc_tensor *y = mlc__mha_project(u, in[i], i, at[i], at[end]);
         for (int k = i; k < end; k++) qkv[k] = mlc__heads(y, at[k] - at[i], n[k], u->head);
