@@ -50949,7 +50949,7 @@ static mlc_status mlc__sketch_places_run(mlc_ctx *ctx, const char *what, const m
     draw.n = srht ? mlc__hadamard_size(s->cols) : s->cols;
     draw.count = (uint64_t)s->rows;
     draw.seed = s->seed;
-    draw.stream = ~s->stream;          /* another one than the signs have */
+    draw.stream = ~s->stream;          /* the signs have s->stream */
     MLC__TRY(mlc__scratch(ctx, (size_t)draw.n * 8, &block, &index));
     draw.out = index;
     /* The kernel: lines of x [m,..] one by one, with the drawn places in index. */
