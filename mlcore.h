@@ -51678,7 +51678,7 @@ static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *
                           (unsigned)d->start <= MLC_SKETCH_SUBSPACE, ARG,
                  "nn_sklinear: unknown u %d, store %d or start %d", (int)d->u, (int)d->store,
                  (int)d->start);
-    /* A transform has only so many rows to choose from. */
+    /* An SRHT chooses rows of its transform, without repetition. */
     MLC__REQUIRE(ctx, d->u != MLC_SKETCH_SRHT ||
                           d->num_terms * d->low_rank <= mlc__min(mlc__hadamard_size(d->in),
                                                                  mlc__hadamard_size(d->out)), ARG,
