@@ -52400,7 +52400,7 @@ static mlc_module *mlc__sketch_conv_of(const mlc_sketch_model_desc *model,
  *
  *   mlc__sketch_below -> mlc__sketch_one of each child: size, pattern, ties -> fresh layer
  *                                                       -> mlc__module_replace -> row of the table
- *   end: mlc_module_rebuild, as parameters are others */
+ *   end: mlc_module_rebuild, as the tree has new parameters */
 
 #ifndef MLC_NO_SKETCH
 
