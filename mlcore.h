@@ -55174,7 +55174,7 @@ static size_t mlc__slot_bytes(const mlc_optim *o, const mlc__entry *e, int32_t k
     return mlc__round_up((size_t)mlc__numel(&t) * mlc__size(&t), MLC__CACHELINE);
 }
 
-/* Address of state k of e: states of an entry follow one another from e->own on. */
+/* Address of state k of e: the states of an entry are consecutive, from e->own on. */
 static void *mlc__slot_data(const mlc_optim *o, const mlc__entry *e, int32_t k)
 {
     size_t at = (size_t)e->own;
@@ -55555,7 +55555,7 @@ MLC_IMPL mlc_optim *mlc_adafactor(mlc_module *m, double lr)
  * the two moments of AdamW. */
 enum { MLC__MUON_MOMENTUM, MLC__MUON_FIRST, MLC__MUON_SECOND };
 
-/* mlc__matrix.slot: states of matrices and of others exclude one another. */
+/* mlc__matrix.slot: a matrix has state 0 alone, any other entry states 1 and 2. */
 static int32_t mlc__muon_slot(const mlc__entry *e, int32_t k)
 {
     return e->matrix == (k == MLC__MUON_MOMENTUM) ? MLC__SLOT_ALIKE : MLC__SLOT_NONE;
