@@ -55841,9 +55841,9 @@ MLC__LEVEL_COLD
  * Vectors have one dtype and the layout of states, so that an entry begins at the same element
  * in each. Elements of entries that take no part, and padding, are 0 in gradients, and thus in
  * all vectors that are made of them. An iteration keeps parameters (start) and gradient (before)
- * from where it begins: whatever fails puts start back. A search has at most two ends of a
- * bracket and one trial point in hand, which share the three gradients; the buffer that gets a
- * trial's gradient holds its parameters before. Numbers are computed in f64 and read back, so a
+ * from where it begins: each failure puts start back. A search needs the gradients of at most
+ * two ends of a bracket and one trial point, hence three vectors; the one that gets a trial's
+ * gradient holds the trial's parameters before. Numbers are computed in f64 and read back, so a
  * device is waited for. */
 
 #ifndef MLC_NO_OPTIMIZERS
@@ -56507,7 +56507,7 @@ static mlc_tensor *mlc__lbfgs_item(mlc_optim *o, int64_t k, char name[MLC_STATE_
                     k == 2 ? (const void *)&l->iterations : (const void *)&l->evaluations);
 }
 
-/* mlc__lbfgs.plan: begins a load of a file with so many pairs; allocates them. */
+/* mlc__lbfgs.plan: begins a load of a file with `pairs` pairs (-1: no history); allocates them. */
 static mlc_status mlc__lbfgs_plan(mlc_optim *o, int64_t pairs)
 {
     struct mlc__lbfgs *l = o->lbfgs;
