@@ -59733,7 +59733,7 @@ static mlc_status mlc__target_there(const mlc__atomic *a)
                      "no name", a->file.path);
 }
 
-/* Replaces target, in a buffer of so many bytes, by the name that its symbolic links lead to in the
+/* Replaces target, a buffer of `room` bytes, by the name that its symbolic links lead to in the
  * end, whether a file of that name exists or not. temp serves as the buffer of readlink. */
 static mlc_status mlc__follow_links(mlc__atomic *a, size_t room)
 {
