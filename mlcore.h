@@ -60809,9 +60809,9 @@ MLC_IMPL mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const m
     return st;
 }
 
-/* Writes the bytes of mlc__st_write's file to a buffer of so many bytes; with bytes NULL none are
- * written. In any case the number becomes that which the file takes, so that the caller can
- * allocate them. */
+/* Writes the bytes of mlc__st_write's file to a buffer of *room bytes; with bytes NULL none are
+ * written. *room becomes the number of bytes that the file takes, also after an error of size, so
+ * that the caller can allocate them. */
 static mlc_status mlc__st_copy(mlc_ctx *ctx, void *bytes, size_t *room, const mlc_named *list,
                                int64_t n, const mlc__buffer *header)
 {
