@@ -62014,7 +62014,7 @@ static mlc_status mlc__rename_check(const mlc__renames *t, const mlc_rename *r, 
 }
 
 /* Checks a table independently of the model; in particular the parts of each parameter must all be
- * there, since sizes of parts are computed from one another. */
+ * there, since the size of one may be a share of the rest that the others leave. */
 static mlc_status mlc__renames_check(const mlc__renames *t)
 {
     MLC__TRY(mlc__list_check(t->m->ctx, t->what, "renames", t->r, t->n));
@@ -62047,8 +62047,8 @@ static int64_t mlc__rename_size(const mlc__renames *t, const mlc_rename *r, cons
     return !p ? -1 : p->t.ndim ? p->t.shape[p->t.ndim - 1] : 1;
 }
 
-/* Narrows the view v of parameter `name` to the part that r describes. Parts follow one another
- * along the axis; those without a size share the remainder equally, which must come out even. */
+/* Narrows the view v of parameter `name` to the part that r describes. Parts are consecutive along
+ * the axis; those without a size share the remainder equally, which must be divisible by them. */
 static mlc_status mlc__rename_cut(const mlc__renames *t, const mlc_rename *r, const char *name,
                                   mlc_tensor *v)
 {
@@ -62580,8 +62580,8 @@ static void mlc__load_check(mlc__load *l)
 #define MLC__ITEMS_LEAST 48
 
 /* A list of items for a message: as many as fit, at least the first, then the number of the others.
- * `between` separates them, `quote` is on both sides of each. The list has at most so many bytes as
- * its limit says, MLC__ITEMS_LEAST or more: the first item is cut to fit. */
+ * `between` separates them, `quote` is on both sides of each. The list has at most `limit` bytes,
+ * which is MLC__ITEMS_LEAST or more: the first item is cut to fit. */
 typedef struct mlc__items {
     char        text[MLC__MESSAGE];
     const char *between, *quote;
