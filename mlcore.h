@@ -65538,7 +65538,7 @@ static bool mlc__fault_real(mlc__sched_fault *f, const char *field, double value
     return mlc__fault(f, field, -1, 0, must);
 }
 
-/* Checks all numbers of a schedule against its row, then warm-up, curve and the like. */
+/* Checks all numbers of a schedule against its row, then warm-up, curve, three_phase and fn. */
 static bool mlc__sched_numbers(const mlc_sched *s, mlc__sched_fault *f)
 {
     const mlc__sched_row *row = &mlc__sched_rows[s->kind];
