@@ -67350,8 +67350,8 @@ static mlc_status mlc__mapped_get(void *user, mlc_sample *s)
     return st;
 }
 
-/* A map over `data`. With state > 0 so many zeroed bytes follow mlc__mapped, become the transform's
- * user, and are the caller's to fill. A transform without fields keeps those of the dataset. */
+/* A map over `data`. `state` zeroed bytes follow mlc__mapped; if there are any, they become the
+ * transform's user, and the caller fills them. A transform without fields keeps the dataset's. */
 static mlc_dataset *mlc__mapped_new(mlc_ctx *ctx, const char *what, const mlc_dataset *data,
                                     const mlc_transform *map, size_t state)
 {
