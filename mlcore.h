@@ -69051,8 +69051,8 @@ static mlc__words mlc__mix_words(const mlc_collated *b, uint32_t *at)
 }
 
 /* Gamma(a, 1) by Marsaglia and Tsang, ACM TOMS 26 (2000): for a < 1 it is Gamma(a + 1) * u^(1/a). A
- * draw is rejected in less than one of twenty cases; after 64 rejections, practically never, the
- * mean serves. */
+ * draw is rejected in less than one of twenty cases; after 64 rejections (of a probability below
+ * 2^-276) the mean is taken. */
 static double mlc__mix_gamma(const mlc_collated *b, double a, uint32_t *at)
 {
     const double d = (a < 1.0 ? a + 1.0 : a) - 1.0 / 3.0, c = 1.0 / sqrt(9.0 * d);
