@@ -69325,8 +69325,8 @@ struct mlc_loader {
     uint64_t    config;                /* hash of the settings that decide the batches */
     int64_t     count, total, own;     /* samples; of an epoch; of this rank */
     int64_t     epoch, at, batches;    /* the caller's; at: next batch to come out */
-    bool        planned;               /* order and buckets are those of plan_epoch, */
-    int64_t     plan_epoch, plan_batches;        /* this epoch or the next, of so many batches */
+    bool        planned;               /* order and buckets are those of plan_epoch */
+    int64_t     plan_epoch, plan_batches;        /* this epoch or the next; its batches */
     int64_t     before, plan_before;   /* batches before the first of the epoch, of the plan */
     int64_t    *order;                 /* of samples, or NULL: as they are */
     double     *sum;                   /* of weights up to each sample, or NULL */
