@@ -71484,8 +71484,8 @@ static mlc_status mlc__tokenizer_check(mlc_ctx *ctx, const mlc_tokenizer_desc *d
     return MLC_OK;
 }
 
-/* Makes a tokenizer without tokens, with space for n of so many bytes in all and for the desc's
- * specials. */
+/* Makes a tokenizer without tokens, with space for n tokens of `bytes` bytes in all and for the
+ * desc's specials. */
 static mlc_tokenizer *mlc__tokenizer_new(mlc_ctx *ctx, const mlc_tokenizer_desc *d, size_t n,
                                          size_t bytes)
 {
