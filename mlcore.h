@@ -73593,7 +73593,7 @@ MLC_IMPL mlc_status mlc_metric_classes(mlc_metric *m, mlc_class_score *out, int6
 
 /* -- the report -- */
 
-/* Returns x with so many digits after the point, or with an exponent from 1e15 on. A locale may
+/* Returns x with `digits` digits after the point, or with an exponent from 1e15 on. A locale may
  * have another decimal sign, of several bytes: it becomes one point. */
 static mlc__text mlc__fixed(double x, int digits)
 {
