@@ -75397,10 +75397,10 @@ static bool mlc__fit_tally(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Fails where the optimizer has none of the network's parameters, which trains nothing and is a
- * common slip. A network without trained parameters is let pass: its forward may train others.
- * The last walk continues under the mark of the walk over the network, which passes over all
- * shared parameters: fewer than `all` remain only if some are shared. */
+/* Fails where the optimizer has none of the network's parameters: a common mistake, which trains
+ * nothing. A network without trained parameters is accepted, as its forward may train others. The
+ * last walk goes over the optimizer's module under the mark of the walk over the network, and so
+ * passes over shared parameters: fewer than `all` remain only if some are shared. */
 static mlc_status mlc__fit_shares(mlc_module *net, const mlc_optim *opt, const char *what)
 {
     int64_t own[2] = { 0, 0 }, all[2] = { 0, 0 }, others[2] = { 0, 0 };
