@@ -76660,7 +76660,7 @@ MLC_IMPL mlc_callback *mlc_on_histograms(mlc_ctx *ctx, const char *path, int64_t
  *      +---- [callbacks of BATCH_END] <---- [callbacks of STEP_END] <-+
  *    [..]: CALLBACKS.  The hooks of operations tell FORWARD and BACKWARD apart.
  *
- * Batches are counted by the desc's schedule, repeated `repeat` times (0: for ever): `wait`
+ * Batches are counted by the desc's schedule, repeated `repeat` times (0: without end): `wait`
  * batches without hooks, `warmup` batches with hooks that do not count, and `active` batches
  * measured. Their tables are printed at the end of each round. */
 
