@@ -45964,7 +45964,7 @@ struct mlc__norm_user {
     mlc__norm_fn of;
 };
 
-/* The call of all of them. */
+/* The class's call of these norms; x [..,features], or [n,c,..] with groups. */
 static mlc_tensor *mlc__norm_module(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
 {
     (void)e;
