@@ -47674,7 +47674,8 @@ MLC_IMPL mlc_nn_rnn_desc mlc_nn_rnn_desc_make(mlc_rnn_kind kind, int64_t in, int
     return d;
 }
 
-/* Checks a desc; errors begin with `what`. */
+/* Checks a desc, of a cell or of layers; errors begin with `what`. hidden is bounded, so that its
+ * multiples by gates and directions do not overflow. */
 static bool mlc__recurrent_fine(mlc_ctx *ctx, const char *what, const mlc_nn_rnn_desc *d, bool cell)
 {
     const bool lstm = d && d->kind == MLC_RNN_LSTM;
