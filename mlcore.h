@@ -48178,7 +48178,7 @@ MLC_IMPL mlc_nn_multihead_attention_desc mlc_nn_multihead_attention_desc_make(in
     return d;
 }
 
-/* Checks a desc. */
+/* Checks a desc; one error states all its numbers. Comparisons are written so that NaN fails. */
 static bool mlc__mha_fine(mlc_ctx *ctx, const mlc_nn_multihead_attention_desc *d)
 {
     if (d && mlc__flag_check(ctx, "nn_multihead_attention", "rotary", mlc__rotary_set(&d->rotary),
