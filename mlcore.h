@@ -48863,7 +48863,8 @@ static mlc_status mlc__gpt_head(mlc_module *m, const mlc_nn_gpt_desc *d)
     return d->tied ? mlc_module_tie(u->head, "weight", &u->embed->slot[0].p->t) : MLC_OK;
 }
 
-/* Layers are causal whatever the desc says. */
+/* Layers are causal whatever the desc says; weights that end a branch start smaller, by the number
+ * of layers (mlc__language_end). */
 MLC_IMPL mlc_module *mlc_nn_gpt(mlc_ctx *ctx, const mlc_nn_gpt_desc *desc)
 {
     static const mlc_module_class cls = { "GPT", mlc__gpt_forward, NULL, NULL, 0, NULL };
@@ -48916,7 +48917,8 @@ static mlc_status mlc__bert_children(mlc_module *m, const mlc_nn_bert_desc *d)
     return mlc__language_child(m, "pooler", mlc_nn_linear(m->ctx, e, e), &u->head);
 }
 
-/* On an error all that was made is freed with the module. */
+/* All weights start as N(0, 0.02), those that end a branch as well. On an error all that was made
+ * is freed with the module. */
 MLC_IMPL mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc)
 {
     static const mlc_module_class cls = { "BERT", mlc__bert_forward, NULL, NULL, 0, NULL };
