@@ -49796,7 +49796,7 @@ static mlc_status mlc__prompt_check(const mlc_module *net, const mlc_cache *c,
     return MLC_OK;
 }
 
-/* Checks the arguments of mlc_generate. */
+/* Checks desc and prompt of mlc_generate. Comparisons are written so that NaN fails. */
 static mlc_status mlc__generate_check(const mlc_module *net, const mlc_cache *c,
                                       const mlc_tensor *prompt, const mlc_generate_desc *d)
 {
