@@ -51665,7 +51665,8 @@ MLC_IMPL mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out,
     return d;
 }
 
-/* Checks a desc with its weight and bias. */
+/* Checks a desc: sizes, kinds and their combinations, then weight [out,in] and bias [out]. A copy
+ * without a weight is allowed: it starts from a drawn one (mlc__sketch_weight). */
 static mlc_status mlc__sklinear_check(mlc_ctx *ctx, const mlc_nn_sklinear_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->in > 0 && d->out > 0 && d->num_terms > 0 && d->low_rank > 0 &&
@@ -51762,7 +51763,8 @@ static void mlc__sklinear_declare(mlc_module *m, mlc_tensor **place, const char 
     *fine = *place != NULL;
 }
 
-/* Declares s1, s2, bias, and the buffers of U. */
+/* Declares s1 [rank,in], s2 [rank,out], bias [out] and the buffers of U, with rank = num_terms
+ * low_rank. */
 static bool mlc__sklinear_declare_all(mlc_module *m, const mlc_nn_sklinear_desc *d)
 {
     mlc__sklinear_user *u = MLC__CAST(mlc__sklinear_user *, m->user);
