@@ -52190,7 +52190,8 @@ static mlc_tensor *mlc__skconv_spread(mlc_tensor *t, const mlc__skconv_user *u)
     return mlc_permute(b ? mlc_add(y, b) : y, from);
 }
 
-/* Checks a desc with its weight and bias. */
+/* Checks a desc, then weight [out,in/groups,..] and bias [out]. Stride, dilation and padding are
+ * left to the convolution that is made of it. */
 static mlc_status mlc__skconv_check(mlc_ctx *ctx, const mlc_nn_skconv_desc *d)
 {
     MLC__REQUIRE(ctx, d && d->num_terms > 0 && d->low_rank > 0 && d->low_rank <= 1 << 20 &&
