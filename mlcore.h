@@ -57185,7 +57185,8 @@ static int64_t mlc__optim_items(const mlc_optim *o)
            averages + (o->lbfgs ? o->lbfgs->items(o) : 0);
 }
 
-/* Takes item `at` apart by the order above. */
+/* Takes item `at` apart by the order in this section's opening: slots + 3 + averages items for each
+ * entry, then those of the whole optimizer. */
 static mlc__optim_slot mlc__optim_item(const mlc_optim *o, int64_t at)
 {
     const int32_t slots = mlc__optim_slots(o), averages = mlc__optim_averages(o);
