@@ -20048,13 +20048,34 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
 #endif
 #endif /* MLC__ONCE */
 
-/* @@ IMPL.KERNELS.DEPTHWISE ------------------------------ each channel by itself */
+/* @@ IMPL.KERNELS.DEPTHWISE ------------------------------ each channel by itself
+ * Convolutions with one channel per group and one output per channel. Tap t of pixel p reads pixel
+ * p step + t of x, and each channel c has a filter of its own:
+ *     y[p][c]  = sum over t of x[p step + t][c] w[t][c]
+ *     dw[t][c] = sum over p of dy[p][c] x[p step + t][c]
+ * dx is the first formula with dy in place of x, once per phase of the stride (mlc__conv_phase).
+ * A channel is too little for a product of matrices. Channels are neighbours in memory, so vectors
+ * run along channels, and the unit of work is a line: pixels side by side along the last axis whose
+ * taps are inside the image for all of them, or padding for all of them (mlc__depth_line).
+ *
+ * The taps of 3 x 3 at stride 1 slide: pixel p + 1 reads two of the three columns of pixel p. They
+ * stay in registers, and a pixel loads one column, three vectors instead of nine:
+ *
+ *     x[0] x[1] x[2] | next          columns 0 1 2 of pixel p; columns 1 2 next of pixel p + 1
+ *     x[3] x[4] x[5] | next
+ *     x[6] x[7] x[8] | next
+ *
+ * A result adds its taps in their order, a sum of dw its pixels in theirs, by splits that follow
+ * the shape: bits do not depend on threads. The section is one of the four ways of
+ * IMPL.KERNELS.CONV; IMPL.KERNELS.PATCH has the structs that they share. */
 
 #ifndef MLC_NO_VISION
 #if MLC__ONCE
 
-#define MLC__DEPTH_ROOM 512            /* elements of results on their way through a sink      */
+#define MLC__DEPTH_ROOM 512            /* f32 results in a buffer until the sink takes them     */
 
+/* Vector `to` of elements at from, widened to f32 where they are bf16; the address needs no
+ * alignment. */
 #define MLC__DEPTH_READ(V, to, from) memcpy(&(to), from, sizeof(V));
 #define MLC__DEPTH_READ_BF16(V, to, from) { \
     mlc__lanes_u16 low; \
@@ -20063,8 +20084,9 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
     memcpy(&(to), &bits, sizeof bits); \
 }
 
-/* 3 x 3 taps that slide by one pixel, as with stride 1: then two columns of three of a pixel are
- * those of the pixel before. bytes: of an element. A row of padding stands still. */
+/* True for 3 x 3 taps that slide by one pixel, as at stride 1: columns 1 and 2 of a pixel are
+ * columns 0 and 1 of the next one. A row of taps in padding reads the zeros with step 0 and slides,
+ * too. bytes: size of an element of x. */
 MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
 {
     if (l->taps != 9) return false;
@@ -20075,6 +20097,8 @@ MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
             return false;
     return true;
 }
+/* Store of a vector or of one element (_ONE) of results at element `at` of l->out: of the type of
+ * sums, or rounded to bf16 where l->low. */
 #define MLC__DEPTH_PUT(T, l, at, sum) memcpy(MLC__CAST(T *, (l)->out) + (at), &(sum), sizeof(sum));
 #define MLC__DEPTH_PUT_ONE_BF16(T, l, at, sum) \
     if ((l)->low) MLC__CAST(uint16_t *, (l)->out)[at] = mlc__bf16_of(sum); \
@@ -20084,11 +20108,12 @@ MLC__INLINE bool mlc__depth_slides(const mlc__depth_line *l, int64_t bytes)
         MLC__CAST(uint16_t *, (l)->out)[(at) + q] = mlc__bf16_of((sum)[q]); \
     else MLC__DEPTH_PUT(T, l, at, sum)
 #if MLC__AVX512
-/* GCC 12 makes five instructions of a conversion that is one. */
+/* Widens bf16 by intrinsics: GCC 12 makes five instructions of a conversion that is one. */
 #define MLC__DEPTH_READ_512(V, to, from) \
     (to) = (V)_mm512_slli_epi32( \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(from))), 16);
-/* As mlc__bf16_of. */
+/* Rounds 16 lanes to bf16 and stores them, with the bits of mlc__bf16_of: to nearest, ties to even;
+ * a NaN keeps its upper half and becomes quiet. */
 MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
 {
     const __m512i u = _mm512_castps_si512(x), high = _mm512_srli_epi32(u, 16);
@@ -20105,8 +20130,8 @@ MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
 #endif
 #endif /* MLC__ONCE */
 
-/* -- text over T, of which sums are, X, which x and dy are of, and V, lanes of T: read for f32, f64
- * and bf16, and for bf16 in registers of AVX-512 -- */
+/* -- text over T, the type of weights and sums, X, the type of x and dy, and V, a vector of T: read
+ * for f32, f64 and bf16, and for bf16 in registers of AVX-512 -- */
 
 #if !MLC__BY_ROW64
 #define T MLC__T
@@ -20136,7 +20161,9 @@ MLC__INLINE MLC__AT_avx512 void mlc__depth_put_512(uint16_t *to, __m512 x)
 #endif
 MLC__LEVEL_HOT
 
-/* Lanes by lanes, then channel by channel: the order of additions is the same. */
+/* out[p][i] = (add ? out[p][i] : 0) + sum over t of x[t][p step[t] + i] w[t][i], for the pixels p
+ * and channels i of a line. Three loops over channels: whole vectors with taps that slide, other
+ * whole vectors, the tail channel by channel. Each adds the taps in the same order. */
 MLC__DEPTH_AT void MLC__F(mlc__depth_taps)(const mlc__depth_line *l)
 {
     enum { LANES = sizeof(V) / sizeof(T) };
@@ -20188,6 +20215,9 @@ MLC__DEPTH_AT void MLC__F(mlc__depth_taps)(const mlc__depth_line *l)
             MLC__DEPTH_STORE_ONE(T, l, at, sum)
         }
 }
+/* out[t][i] += sum over the pixels p of dy[p][i] x[t][p step[t] + i], pixels in their order. out
+ * [taps][row] holds the sums of a split. With taps that slide all nine sums of a vector stay in
+ * registers for the line; otherwise a tap takes the whole line before the next tap. */
 MLC__DEPTH_AT void MLC__F(mlc__depth_back)(const mlc__depth_line *l)
 {
     enum { LANES = sizeof(V) / sizeof(T) };
@@ -20277,26 +20307,30 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
+/* The level's functions for the dtype of the convolution. f16 is widened first and takes those of
+ * f32. */
 static const mlc__depth_fns *mlc__depth_fns_of(const mlc__conv_job *j)
 {
     return &j->fns->depth[mlc__f64(j->a->dtype) ? 1 : j->a->dtype == MLC_BF16 ? 2 : 0];
 }
 
-/* Runs of pixels whose taps are there or padding alike. at: pixel of a tap of the first; < 0:
- * padding, for which zeros behind the weights or sums are read again and again. f16 go by one pixel
- * and 16 channels, through room. */
+/* The taps of the first pixel of a line. at: the pixel of the tensor that each tap reads, < 0 for
+ * padding, which reads the zeros at the end of the workspace. room: buffers of f16, which goes by
+ * one pixel and 16 channels and is widened there; the last row is for dy. */
 typedef struct mlc__depth_reads {
     int64_t at[MLC__DEPTH_TAPS];
     float   room[MLC__DEPTH_TAPS + 1][16];
 } mlc__depth_reads;
 
-/* Channels at a time. */
+/* Channels of a block: those of a row of the widening buffers for f16, else half of the result
+ * buffer. */
 static int64_t mlc__depth_block(mlc_dtype dtype)
 {
     return dtype == MLC_F16 ? 16 : MLC__DEPTH_ROOM / 2;
 }
 
-/* Where taps first .. of pixel g of an image lie. */
+/* Finds the pixels that taps first .. first + taps of pixel g read: r->at[i] is the number of the
+ * pixel among those of all images, or -1 for padding. */
 static void mlc__depth_find(const mlc__conv_job *j, int64_t image, const int64_t g[3],
                             int64_t first, int64_t taps, mlc__depth_reads *r)
 {
@@ -20315,7 +20349,8 @@ static void mlc__depth_find(const mlc__conv_job *j, int64_t image, const int64_t
     }
 }
 
-/* Pixels from g on, up to most, of which no tap of the last axis is padding; or one alone. */
+/* Length of the line from pixel g on, at most `most`: the pixels that need no padding along the
+ * last axis, or one pixel alone that may. f16 always goes by one. */
 static int64_t mlc__depth_pixels(const mlc__conv_job *j, const int64_t g[3], int64_t most)
 {
     int64_t lo, hi;
@@ -20324,7 +20359,8 @@ static int64_t mlc__depth_pixels(const mlc__conv_job *j, const int64_t g[3], int
     return g[2] < lo || g[2] >= hi ? 1 : mlc__min(most, mlc__min(hi, j->phase.axis[2].grid) - g[2]);
 }
 
-/* Pointers to n channels from c on. */
+/* Sets x and step of a line's taps for l->n channels from c on, at the places r->at. Padding points
+ * to the zeros of the workspace, with step 0. f16 is widened into r->room. */
 static void mlc__depth_read(const mlc__conv_job *j, int64_t c, mlc__depth_reads *r,
                             mlc__depth_line *l)
 {
@@ -20340,7 +20376,7 @@ static void mlc__depth_read(const mlc__conv_job *j, int64_t c, mlc__depth_reads 
     }
 }
 
-/* Place of pixel g of a phase in the result, in elements. */
+/* Element of the result, y or dx, that channel 0 of pixel g of a phase has. */
 static int64_t mlc__depth_place(const mlc__conv_job *j, int64_t image, const int64_t g[3])
 {
     const int64_t *size = j->a->part == MLC_CONV_DX ? j->a->in : j->a->out;
@@ -20350,7 +20386,9 @@ static int64_t mlc__depth_place(const mlc__conv_job *j, int64_t image, const int
     return at * j->a->groups;
 }
 
-/* All taps of a line of pixels from g on, channels c .. of them; few are found with the first. */
+/* Computes a line from pixel g on, channels c .. c + l->n: MLC__DEPTH_TAPS taps per call, each call
+ * after the first adding to l->out. Of a kernel with no more taps the places are found once, at c =
+ * 0, and kept in r for the blocks of channels that follow. */
 static void mlc__depth_taps(const mlc__conv_job *j, int64_t image, const int64_t g[3], int64_t c,
                             mlc__depth_reads *r, mlc__depth_line *l)
 {
@@ -20367,7 +20405,10 @@ static void mlc__depth_taps(const mlc__conv_job *j, int64_t image, const int64_t
     }
 }
 
-/* Results that nothing is done to go to their place, others by room and the sink. */
+/* Computes slab `chunk` of the pixels of y or dx. Results that need no epilogue and no rounding, or
+ * bf16 that one call of taps can finish, are written in place, all channels of a line at once.
+ * Others are computed into a buffer of MLC__DEPTH_ROOM f32 and go to the result by narrowing (f16)
+ * or by the sink of a product, which adds bias and residual and applies the activation. */
 static void mlc__depth_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
@@ -20415,7 +20456,8 @@ static void mlc__depth_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* What a line of pixels gives to the sums of channels c .. of all taps. */
+/* Adds a line of pixels from g on to the sums [tap][channel] of dw, channels c .. c + l->n. row:
+ * number of the pixel in dy. */
 static void mlc__depth_back(const mlc__conv_job *j, int64_t image, const int64_t g[3], int64_t row,
                             int64_t c, char *sums, mlc__depth_line *l)
 {
@@ -20438,7 +20480,7 @@ static void mlc__depth_back(const mlc__conv_job *j, int64_t image, const int64_t
     }
 }
 
-/* A split of the pixels of dy: sums [tap, channel]. */
+/* Sums [tap][channel] of split `chunk` of the pixels of dy, which begin at 0. */
 static void mlc__depth_dw_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
@@ -20463,7 +20505,8 @@ static void mlc__depth_dw_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Weights [tap, channel] in f32 or f64, rounded to the dtype of the convolution. */
+/* Copies w [channel][kernel] to the workspace as [tap][channel] in f32 or f64, in the order of the
+ * phase's taps. Weights of f32 for 16-bit pixels are rounded to their dtype first. */
 static void mlc__depth_weights(const mlc__conv_job *j)
 {
     const struct mlc_k_conv *a = j->a;
@@ -20480,7 +20523,8 @@ static void mlc__depth_weights(const mlc__conv_job *j)
         }
 }
 
-/* dw [channel, kernel] from the splits' sums. */
+/* Writes dw [channel][kernel]: the splits' sums added up in their order, into the first one's
+ * place. */
 static void mlc__depth_dw_sum(const mlc__conv_job *j)
 {
     const struct mlc_k_conv *a = j->a;
@@ -20491,6 +20535,9 @@ static void mlc__depth_dw_sum(const mlc__conv_job *j)
     mlc__conv_dw_put(j, (void *)(uintptr_t)a->w, j->work, a->groups);
 }
 
+/* Divides a phase into slabs, whole rows of pixels of about MLC__GRAIN elements, and lays out the
+ * workspace: sums of the splits of dw, or the weights in place of them, then zeros, 8 bytes per
+ * channel, that padding reads. Returns its bytes. */
 static size_t mlc__depth_place_all(mlc__conv_job *j, const void *dev)
 {
     const struct mlc_k_conv *a = j->a;
@@ -20504,6 +20551,7 @@ static size_t mlc__depth_place_all(mlc__conv_job *j, const void *dev)
     return j->sums * (size_t)j->splits + (size_t)a->groups * 8;
 }
 
+/* Runs a phase; j->work has the layout of mlc__depth_place_all. */
 static mlc_status mlc__depth_run(void *dev, mlc__conv_job *j)
 {
     const struct mlc_k_conv *a = j->a;
