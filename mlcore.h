@@ -21399,17 +21399,26 @@ static mlc_status mlc__taps_run(void *dev, mlc__conv_job *j)
 }
 #endif
 
-/* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes */
+/* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes
+ * The kernel runs its part, y, dx or dw, phase by phase: y and dw have one, dx has one for each
+ * combination of strides (mlc__conv_phase_next). A phase takes one of four ways:
+ *     DEPTHWISE   one channel per group and one output per channel
+ *     TAPS        dw by products of bf16, of kernels that gather patches
+ *     WINOGRAD    3 x 3 kernels that mlc__conv_is_wino accepts
+ *     PATCH       all others
+ * The choice and the divisions of a phase follow the shape, the dtype and, for bf16, whether the
+ * level has tiles of it; they never follow the number of threads. */
 
 #ifndef MLC_NO_VISION
 
-/* place: of what it has in the workspace; returns its bytes. Rooms of threads come last. */
+/* A way. place lays out a phase in the workspace and returns its bytes, thread buffers last; run
+ * computes the phase. */
 typedef struct mlc__conv_way {
     size_t     (*place)(mlc__conv_job *j, const void *dev);
     mlc_status (*run)(void *dev, mlc__conv_job *j);
 } mlc__conv_way;
 
-/* By shapes alone, so that bits depend neither on threads nor on the level. */
+/* The way of the phase that j holds. */
 static const mlc__conv_way *mlc__conv_way_of(const mlc__conv_job *j)
 {
     static const mlc__conv_way patch = { mlc__patch_place, mlc__patch_run };
@@ -21421,6 +21430,8 @@ static const mlc__conv_way *mlc__conv_way_of(const mlc__conv_job *j)
     return mlc__conv_is_wino(j) ? &wino : &patch;
 }
 
+/* Sets what all phases of a call share: operands, channels, and the dtype of products. Products of
+ * 16 bits run in f32 unless they are bf16 at a level with tiles of bf16. */
 static void mlc__conv_begin(mlc__conv_job *j, const struct mlc_k_conv *a,
                             const mlc__gemm_level *level)
 {
@@ -21437,6 +21448,7 @@ static void mlc__conv_begin(mlc__conv_job *j, const struct mlc_k_conv *a,
     j->w_dtype = tiles ? a->w_dtype : MLC_F32;
 }
 
+/* Bytes of workspace of the call: those of its largest phase, as phases run one after the other. */
 static size_t mlc__conv_workspace(void *dev, const struct mlc_k_conv *a,
                                   const mlc__gemm_level *level)
 {
@@ -21451,7 +21463,9 @@ static size_t mlc__conv_workspace(void *dev, const struct mlc_k_conv *a,
     return most;
 }
 
-/* Pixels of dx that no tap meets, as with 1x1 and stride 2: 0, or what they were. */
+/* True if pixels of dx are read by no tap, as with 1 x 1 kernels at stride 2, and nothing else is
+ * added to them: their gradient is 0 and their phases do not run. Clears dx first, unless the call
+ * accumulates. */
 static bool mlc__conv_untouched(mlc__conv_job *j)
 {
     const struct mlc_k_conv *a = j->a;
@@ -21464,6 +21478,8 @@ static bool mlc__conv_untouched(mlc__conv_job *j)
     return some;
 }
 
+/* Runs the phase that j holds. Thread buffers are j->room bytes each, at the end of the
+ * workspace. */
 static mlc_status mlc__conv_phase_run(void *dev, mlc__conv_job *j)
 {
     if (j->phase.rows == 0 || (j->untouched && j->phase.taps == 0)) return MLC_OK;
