@@ -21520,23 +21520,28 @@ MLC__LEVEL_KERNELS
 #endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.LANES ---------------------------------- channels last: runs of channels
- * Channels of a pixel are neighbours in memory, so pooling, norms and resizing go by lanes: runs of
- * channels, each with its own sum, maximum or factors. 16 bits pass through f32 a run at a time. */
+ * Channels of a pixel are neighbours in memory. Pooling, norms and resizing take them by runs: up
+ * to MLC__LANE_RUN neighbouring channels, each with a sum, a maximum or factors of its own. 16-bit
+ * elements are widened to f32 and narrowed again a run at a time. Users of the section:
+ * IMPL.KERNELS.POOL, CHANNEL_NORM, RESIZE. */
 
 #ifndef MLC_NO_VISION
 #if MLC__ONCE
 
 #define MLC__LANE_RUN 128              /* elements of a run of f32, half as many f64           */
 
-/* Pixels in a line, n channels of each; steps in elements: of what is written, what is read, and
- * the places of maxima. place: of the first pixel in its image, then place_step apart. */
+/* A line of pixels, n channels of each. to, from, mark: elements from pixel to pixel of the output,
+ * of the input, and of the places of maxima. place: number of the first pixel in its image; that of
+ * the next one is place_step more. */
 typedef struct mlc__lane_line {
     int64_t pixels, n;
     int64_t to, from, mark;
     int32_t place, place_step;
 } mlc__lane_line;
 
-/* Functions over runs of up to MLC__LANE_RUN elements, or over lines, in f32 or f64. */
+/* Functions over runs of up to MLC__LANE_RUN elements, or over lines, in f32 or f64. max: the
+ * larger of best and x, and its place, -1 in `where` for none yet. pick: dx += dy where `where` is
+ * the pixel of dx. add: sum += scale x. */
 typedef struct mlc__lane_fns {
     void (*max)(void *best, int32_t *where, const void *x, const mlc__lane_line *l);
     void (*pick)(void *dx, const void *dy, const int32_t *where, const mlc__lane_line *l);
@@ -21550,7 +21555,9 @@ typedef struct mlc__lane_fns {
 MLC__LEVEL_KERNELS
 #define T MLC__T
 
-/* NaN wins a maximum, and of equals, or of several NaN, the first. */
+/* best[p][i] = max(best[p][i], x[p][i]), and where[p][i] becomes the pixel of x if that is the
+ * larger. NaN wins; of equals, or of several NaN, the first. where[p][i] < 0: best is not set
+ * yet. */
 MLC__BODY void MLC__F(mlc__lane_max)(void *best, int32_t *where, const void *x,
                                      const mlc__lane_line *l)
 {
@@ -21567,6 +21574,8 @@ MLC__BODY void MLC__F(mlc__lane_max)(void *best, int32_t *where, const void *x,
         }
     }
 }
+/* dx[p][i] += dy[p][i] where where[p][i] is pixel p of the line: the gradient of a maximum. place
+ * counts pixels of dx; `where` steps with dy. */
 MLC__BODY void MLC__F(mlc__lane_pick)(void *dx, const void *dy, const int32_t *where,
                                       const mlc__lane_line *l)
 {
@@ -21621,9 +21630,11 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* Room for a run of either. */
+/* Buffer of a run of f32 or f64. */
 typedef union mlc__lanes { float f[MLC__LANE_RUN]; double d[MLC__LANE_RUN / 2]; } mlc__lanes;
 
+/* How elements of a dtype are read and written: their size, the wide form they are computed in (f32
+ * or f64), and the functions of a level. */
 typedef struct mlc__lane_dtype {
     mlc_dtype dtype, wide;
     size_t    size;
@@ -21641,7 +21652,7 @@ static mlc__lane_dtype mlc__lane_of(mlc_dtype dtype, const mlc__lane_fns fns[2],
     return l;
 }
 
-/* n elements from `at` on, in f32 or f64: where they lie, or in room. */
+/* Elements at .. at + n of x in wide form: in place, or widened into the buffer room. */
 MLC__INLINE const void *mlc__lane_read(const mlc__lane_dtype *l, const void *x, int64_t at,
                                        int64_t n, mlc__lanes *room)
 {
@@ -21651,6 +21662,8 @@ MLC__INLINE const void *mlc__lane_read(const mlc__lane_dtype *l, const void *x, 
     return room->f;
 }
 
+/* Stores a run of n wide elements at element `at` of x, narrowed to its dtype. `from` may not
+ * overlap x. */
 MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, int64_t n,
                                  const mlc__lanes *from)
 {
@@ -21663,8 +21676,24 @@ MLC__INLINE void mlc__lane_write(const mlc__lane_dtype *l, void *x, int64_t at, 
 #if MLC__ONCE
 
 /* @@ IMPL.KERNELS.POOL ----------------------------------- maxima and means of windows
- * A window slides over the pixels of [n,h,w,c] along up to three axes; the place of a maximum is
- * its pixel's number in the image. */
+ * A window slides over the pixels of [n,d,h,w,c] along up to three axes. Window o of an axis covers
+ * the pixels o stride - pad + k dilation, k < kernel, of the image; an adaptive one covers those
+ * from o in / out to (o + 1) in / out, rounded down and up. Of its pixels, per channel:
+ *     y[o]  = max x[i], and where[o] = the number of pixel i in its image
+ *     y[o]  = sum x[i] / divisor
+ *     dx[i] = sum of dy[o] of the windows with where[o] = i, or of dy[o] / divisor
+ * Backward gathers: a task has pixels of dx and adds up the windows of each, so that no two tasks
+ * write the same element and sums have a fixed order.
+ *
+ * Maxima of windows that are not adaptive go by lines. A tap is one pixel of the window; a call
+ * takes one tap of all windows of a part of a row, here kernel 3, stride 2, pad 1:
+ *
+ *     pixels   . 0 1 2 3 4 5 6            windows 0 1 2 begin at pixels -1 1 3
+ *     tap 0    .   1   3                  windows 1 2: a call steps 2 pixels in x, 1 in y
+ *     tap 1      0   2   4                windows 0 1 2
+ *     tap 2        1   3   5              windows 0 1 2
+ *
+ * All others go pixel by pixel, a run of channels at a time. */
 
 #ifndef MLC_NO_VISION
 
@@ -21672,10 +21701,12 @@ typedef struct mlc__pool_job {
     const struct mlc_k_pool *a;
     mlc__lane_dtype l;
     int64_t each;                      /* pixels of a chunk                                    */
-    int64_t n, part, parts;            /* of lines: channels and pixels at a time, parts       */
+    int64_t n, part, parts;            /* lines: channels and pixels of a part; parts of a row */
 } mlc__pool_job;
 
-/* The pixels of window o along axis d: from .. to, step apart; the window's length with padding. */
+/* Pixels of window o along axis d: *from, *from + dilation, .. below *to, all inside the image.
+ * Returns the length that count_pad divides by: pixels from the first to the last tap, with padding
+ * but not past its end. */
 static int64_t mlc__pool_window(const struct mlc_k_pool *a, int d, int64_t o, int64_t *from,
                                 int64_t *to)
 {
@@ -21692,7 +21723,8 @@ static int64_t mlc__pool_window(const struct mlc_k_pool *a, int d, int64_t o, in
     return padded - first;
 }
 
-/* The windows from .. to along axis d that pixel i may be in. */
+/* Windows *from .. *to along axis d that have pixel i; with dilation, which only maxima have,
+ * perhaps others between them. */
 static void mlc__pool_windows(const struct mlc_k_pool *a, int d, int64_t i, int64_t *from,
                               int64_t *to)
 {
@@ -21706,7 +21738,7 @@ static void mlc__pool_windows(const struct mlc_k_pool *a, int d, int64_t i, int6
     *to = mlc__min(a->out[d], at / a->stride[d] + 1);
 }
 
-/* By what the sum of a window is divided. */
+/* Divisor of the mean of window o: its pixels, those of padding too with count_pad. */
 static double mlc__pool_divisor(const struct mlc_k_pool *a, const int64_t o[3])
 {
     double n = 1.0, padded = 1.0;
@@ -21718,7 +21750,9 @@ static double mlc__pool_divisor(const struct mlc_k_pool *a, const int64_t o[3])
     return a->count_pad ? padded : n;
 }
 
-/* Channels c .. c + n of window o of an image; best: 0. */
+/* Maximum or mean of channels c .. c + n of window o of an image, in wide form into best, which is
+ * 0 at the call, and the places of maxima into `where`. A maximum of no pixel is -inf, with place
+ * -1. */
 static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t o[3], int64_t c,
                             int64_t n, mlc__lanes *best, int32_t *where)
 {
@@ -21746,7 +21780,7 @@ static void mlc__pool_lanes(const mlc__pool_job *j, int64_t image, const int64_t
     j->l.fn->add(best, &sum, by, n);
 }
 
-/* Some pixels of y, or with dx of dx. */
+/* Splits the number of a pixel among all images into its place `at` and its image. */
 static void mlc__pool_at(int64_t pixel, const int64_t size[3], int64_t at[3], int64_t *image)
 {
     for (int d = 2; d >= 0; d--) {
@@ -21756,7 +21790,8 @@ static void mlc__pool_at(int64_t pixel, const int64_t size[3], int64_t at[3], in
     *image = pixel;
 }
 
-/* dx of a pixel from the windows it is in, in their order. */
+/* Adds to dx, channels c .. c + n of pixel i of an image, its share of the windows in their order:
+ * dy of maxima whose place it is, or dy / divisor of means. */
 static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const int64_t i[3],
                                  int64_t c, int64_t n, mlc__lanes *dx)
 {
@@ -21777,6 +21812,7 @@ static void mlc__pool_grad_lanes(const mlc__pool_job *j, int64_t image, const in
             }
 }
 
+/* Task of the way by pixels: j->each pixels of y, or of dx. */
 static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
@@ -21809,9 +21845,11 @@ static void mlc__pool_chunk(void *arg, int64_t chunk, int32_t worker)
 
 #define MLC__POOL_LINE 384             /* elements of a part of a line                          */
 
-typedef struct mlc__pool_room { float f[MLC__POOL_LINE]; } mlc__pool_room;   /* of 16 bits */
+/* Buffer of a part of 16-bit elements in f32. */
+typedef struct mlc__pool_room { float f[MLC__POOL_LINE]; } mlc__pool_room;
 
-/* A part of a row of y, or with dx of dx. */
+/* A part of a row of y, or backward of dx: pixels from .. to of row (row[0], row[1]) of an image, n
+ * channels from c on. */
 typedef struct mlc__pool_part { int64_t image, row[2], from, to, c, n; } mlc__pool_part;
 
 static mlc__pool_part mlc__pool_part_of(const mlc__pool_job *j, const int64_t size[3],
@@ -21824,7 +21862,7 @@ static mlc__pool_part mlc__pool_part_of(const mlc__pool_job *j, const int64_t si
     return p;
 }
 
-/* Element (pixel, channel) of a row of an image. */
+/* Element of channel c of a pixel of row (row0, row1) of an image, in a tensor [n,size..,c]. */
 MLC__INLINE int64_t mlc__pool_element(const struct mlc_k_pool *a, const int64_t size[3],
                                       int64_t image, int64_t row0, int64_t row1, int64_t pixel,
                                       int64_t c)
@@ -21832,8 +21870,11 @@ MLC__INLINE int64_t mlc__pool_element(const struct mlc_k_pool *a, const int64_t 
     return (((image * size[0] + row0) * size[1] + row1) * size[2] + pixel) * a->c + c;
 }
 
-/* Pixels of a line as f32 or f64: where they lie, or in room; n elements apart then, or as they
- * lie with what is between them, as a call for each would take longer. */
+/* Returns pixels of a line from element `at` of x on, n channels of each, in wide form. *step: from
+ * pixel to pixel, in elements of x at the call, of the result after it. Wide elements stay in
+ * place. 16-bit ones are widened into room: all from the first to the last in one call where those
+ * between are at most three of four and fit, since a call for each pixel would take longer; else n
+ * per pixel. */
 static const void *mlc__pool_read(const mlc__pool_job *j, const void *x, int64_t at,
                                   int64_t pixels, int64_t n, int64_t *step, mlc__pool_room *room)
 {
@@ -21849,6 +21890,7 @@ static const void *mlc__pool_read(const mlc__pool_job *j, const void *x, int64_t
     return room->f;
 }
 
+/* Narrows [pixels][n] from the buffer to `to`, whose pixels are all channels apart. */
 static void mlc__pool_narrow(const mlc__pool_job *j, void *to, int64_t pixels, int64_t n,
                              const mlc__pool_room *room)
 {
@@ -21858,8 +21900,8 @@ static void mlc__pool_narrow(const mlc__pool_job *j, void *to, int64_t pixels, i
                           j->l.dtype, run);
 }
 
-/* The windows lo .. hi among from .. to whose tap, off behind the begin of window 0, is one of the
- * pixels first .. end. */
+/* Windows *lo .. *hi among from .. to, of which one tap is among the pixels first .. end: tap of
+ * window o is pixel o stride + off. */
 static void mlc__pool_reach(int64_t from, int64_t to, int64_t stride, int64_t off, int64_t first,
                             int64_t end, int64_t *lo, int64_t *hi)
 {
@@ -21867,7 +21909,8 @@ static void mlc__pool_reach(int64_t from, int64_t to, int64_t stride, int64_t of
     *hi = mlc__min(to, end > off ? (end - 1 - off) / stride + 1 : 0);
 }
 
-/* One line of taps, in row (i0, i1) of x, against the windows of a part. */
+/* Joins row (i0, i1) of x to the maxima of a part: each tap of the last axis with all windows it is
+ * inside the image for. best and `where` are those of window p->from. */
 static void mlc__pool_max_taps(const mlc__pool_job *j, const mlc__pool_part *p, int64_t i0,
                                int64_t i1, void *best, int64_t best_step, int32_t *where,
                                int64_t mark)
@@ -21892,7 +21935,7 @@ static void mlc__pool_max_taps(const mlc__pool_job *j, const mlc__pool_part *p, 
     }
 }
 
-/* Windows without a pixel stay -Inf. */
+/* Begins n maxima: -inf, without a place. A window without a pixel keeps them. */
 static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where, int64_t n)
 {
     float *f = MLC__CAST(float *, best);
@@ -21902,7 +21945,8 @@ static MLC__OPT void mlc__pool_empty(void *best, mlc_dtype wide, int32_t *where,
     for (int64_t i = 0; i < n; i++) where[i] = -1;
 }
 
-/* relu of maxima; what it stops has no place for a gradient. */
+/* Applies relu to n maxima. Those that become 0 lose their place, so that they pass no gradient;
+ * NaN stays. */
 #define MLC__POOL_RECTIFY(T) { \
     T *v = MLC__CAST(T *, best); \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
@@ -21917,6 +21961,8 @@ static MLC__OPT void mlc__pool_rectify(void *best, mlc_dtype wide, int32_t *wher
     else MLC__POOL_RECTIFY(float)
 }
 
+/* Computes a part of y: in place, or in a buffer where y has 16 bits. Places go to a->where if it
+ * is wanted, else to the stack. */
 static void mlc__pool_max_part(const mlc__pool_job *j, const mlc__pool_part *p)
 {
     const struct mlc_k_pool *a = j->a;
@@ -21942,7 +21988,8 @@ static void mlc__pool_max_part(const mlc__pool_job *j, const mlc__pool_part *p)
     if (!direct) mlc__pool_narrow(j, y, pixels, p->n, &room);
 }
 
-/* What the windows of row (o0, o1) of y give to a part of a row of dx. */
+/* Adds dy of row (o0, o1) of windows to a part of a row of dx, where the place of a window's
+ * maximum is the pixel. Of each tap, the windows whose tap is in the part. */
 static void mlc__pool_pick_taps(const mlc__pool_job *j, const mlc__pool_part *p, int64_t o0,
                                 int64_t o1, void *dx, int64_t dx_step)
 {
@@ -21965,6 +22012,7 @@ static void mlc__pool_pick_taps(const mlc__pool_job *j, const mlc__pool_part *p,
     }
 }
 
+/* Computes a part of dx, beginning at 0 or, with accumulate, at the values in memory. */
 static void mlc__pool_pick_part(const mlc__pool_job *j, const mlc__pool_part *p)
 {
     const struct mlc_k_pool *a = j->a;
@@ -21987,6 +22035,7 @@ static void mlc__pool_pick_part(const mlc__pool_job *j, const mlc__pool_part *p)
     if (!direct) mlc__pool_narrow(j, x, pixels, p->n, &room);
 }
 
+/* Task of the way by lines: j->each parts, all channels of each. */
 static void mlc__pool_line_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__pool_job *j = MLC__CAST(const mlc__pool_job *, arg);
@@ -22003,12 +22052,13 @@ static void mlc__pool_line_chunk(void *arg, int64_t chunk, int32_t worker)
         }
 }
 
-/* Maxima of windows that steps say go by lines; returns the chunks. */
+/* Divides rows of pixels of this size into parts of up to MLC__POOL_LINE elements and the parts
+ * into tasks; returns the number of tasks. */
 static int64_t mlc__pool_lines(mlc__pool_job *j, const int64_t size[3])
 {
     const struct mlc_k_pool *a = j->a;
     j->n = mlc__max(1, mlc__min(a->c, MLC__POOL_LINE));
-    /* What a line of 16 bits is read from should fit the room, too. */
+    /* The elements between the pixels of 16-bit x should fit the buffer, too. */
     const int64_t spread = a->back || j->l.wide == j->l.dtype ? 1 : a->stride[2];
     j->part = mlc__max(1, mlc__min(MLC__POOL_LINE / (j->n * mlc__min(4, spread)), size[2]));
     j->parts = mlc__div_up(size[2], j->part);
@@ -22016,6 +22066,7 @@ static int64_t mlc__pool_lines(mlc__pool_job *j, const int64_t size[3])
     return mlc__div_up(a->n * size[0] * size[1] * j->parts, j->each);
 }
 
+/* The kernel. window: pixels that an element of the result costs, for the estimate of time. */
 static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
                                 const mlc__lane_fns fns[2], const mlc__half_fns *half)
 {
