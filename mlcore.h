@@ -22100,26 +22100,42 @@ static mlc_status mlc__pool_run(void *dev, const struct mlc_k_pool *a,
 #endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.CHANNEL_NORM --------------------------- batch, group and instance norm
- * y = (x - mean) a + b for each channel of rows [rows,c] of each image. Batch norm has one image,
- * of all rows; group norm statistics that channels share. Few channels are taken several pixels at
- * a time: lane i then belongs to channel i modulo their number. */
+ * y = (x - mean) factor + shift for each channel of x [images][rows][c], where rows are the pixels
+ * of an image, factor = weight / sqrt(variance + eps), shift = bias. Batch norm has one image of
+ * all rows; in group norm the channels of a group share statistics. A residual, where there is one,
+ * is added before relu.
+ *
+ * Forward, if training:   1. moments of each chunk of rows, per channel       (tasks)
+ *                         2. chunks and channels of a group joined, in order
+ *                         3. y                                                (tasks)
+ * Backward, d being dy where relu passed:
+ *                         1. sums of d and of d (x - mean) of each chunk      (tasks)
+ *                         2. chunks added up in order: dweight, dbias; then sums per group
+ *                         3. dx = factor d + by[0] + by[1] (x - mean)         (tasks)
+ *
+ * A chunk has about MLC__GRAIN elements whatever the number of threads. Its elements go by runs
+ * (IMPL.KERNELS.LANES). Element i of all runs is lane i, with sums and factors of its own. Runs of
+ * few channels have several pixels, and lane i belongs to channel i modulo c:
+ *
+ *     c >= run:  | c0 .. c0+run |  then the same channels of the next row, pitch = c
+ *     c <  run:  | row 0 | row 1 | row 2 |  then the next rows, pitch = lanes = whole rows */
 
 #ifndef MLC_NO_VISION
 #if MLC__ONCE
 
-/* A run of lanes of a norm: x and the others lie as their tensors do, in f32, f64 or bf16; what
- * each lane has, and what is written, is f32 or f64. */
+/* The operands of one run of n elements. x, dy, y and residual point into their tensors, in f32,
+ * f64 or bf16 (f16 is widened first); values per lane and outputs are f32 or f64. */
 typedef struct mlc__bnorm_line {
     int64_t     n;
     const void *x, *dy, *y, *residual; /* y and residual may be NULL                           */
     const void *mean, *factor, *shift; /* y = (x - mean) factor + shift                        */
     const void *by[2];                 /* of slope: dx = factor dy + by[0] + by[1] (x - mean)  */
-    void       *to, *product;          /* what is written, or sums and products added to       */
-    bool        relu;                  /* y, or x where y is NULL, says where it passed        */
+    void       *to, *product;          /* outputs: a result, or sums that are added to         */
+    bool        relu;                  /* backward: by y > 0, or by x where y is NULL          */
 } mlc__bnorm_line;
 
 typedef void (*mlc__bnorm_fn)(const mlc__bnorm_line *l);
-/* gate: dy, 0 where relu was. */
+/* The functions of a level for one dtype. gate: d, that is dy where relu passed, else 0. */
 typedef struct mlc__bnorm_fns { mlc__bnorm_fn moments, apply, gate, sums, slope; } mlc__bnorm_fns;
 
 #endif /* MLC__ONCE */
@@ -22131,8 +22147,9 @@ MLC__LEVEL_KERNELS
 #define T MLC__T
 #define X MLC__X
 
-/* Each loop is there for how relu is told: not at all, by y, by x. dy is read before it is known
- * whether it passes: a load that may not happen is no part of a vector of 16 bits. */
+/* Runs a statement for each element i of the run with d, dy where relu passed. One loop each for no
+ * relu, relu read from y, and relu computed again from x; a NaN passes. dy is read before it is
+ * known whether it passes: gcc vectorises no load of 16 bits that depends on a condition. */
 #define MLC__BNORM_GATED(...) \
     if (!l->relu) MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { \
         const T d = MLC__WIDE(dy[i]); \
@@ -22156,6 +22173,7 @@ MLC__LEVEL_KERNELS
     const T *m = MLC__CAST(const T *, l->mean), *f = MLC__CAST(const T *, l->factor); \
     const T *s = MLC__CAST(const T *, l->shift);
 
+/* to += x - mean; product += (x - mean)^2 */
 MLC__BODY void MLC__F(mlc__bnorm_moments)(const mlc__bnorm_line *l)
 {
     T *o = MLC__CAST(T *, l->to), *p = MLC__CAST(T *, l->product);
@@ -22168,6 +22186,7 @@ MLC__BODY void MLC__F(mlc__bnorm_moments)(const mlc__bnorm_line *l)
         p[i] += d * d;
     }
 }
+/* to = (x - mean) factor + shift, plus residual, then relu; a NaN stays. */
 MLC__BODY void MLC__F(mlc__bnorm_apply)(const mlc__bnorm_line *l)
 {
     const T least = l->relu ? (T)0 : -(T)MLC__INF;
@@ -22183,17 +22202,20 @@ MLC__BODY void MLC__F(mlc__bnorm_apply)(const mlc__bnorm_line *l)
         o[i] = ((v > least) | (v != v)) ? v : least;
     }
 }
+/* to = d */
 MLC__BODY void MLC__F(mlc__bnorm_gate)(const mlc__bnorm_line *l)
 {
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] = d;)
 }
+/* to += d; product += d (x - mean) */
 MLC__BODY void MLC__F(mlc__bnorm_sums)(const mlc__bnorm_line *l)
 {
     T *p = MLC__CAST(T *, l->product);
     MLC__BNORM_READS()
     MLC__BNORM_GATED(o[i] += d; p[i] += d * (MLC__WIDE(x[i]) - m[i]);)
 }
+/* to = factor d + by[0] + by[1] (x - mean) */
 MLC__BODY void MLC__F(mlc__bnorm_slope)(const mlc__bnorm_line *l)
 {
     const T *g = MLC__CAST(const T *, l->by[0]), *h = MLC__CAST(const T *, l->by[1]);
@@ -22258,26 +22280,29 @@ typedef struct mlc__bnorm_job {
     const struct mlc_k_bnorm *a;
     mlc__lane_dtype l;
     const mlc__bnorm_fns *fn;
-    int64_t rows, chunks;              /* of a chunk; of an image                              */
-    int64_t lanes, pitch;              /* channels at a time, several pixels of few; and on    */
+    int64_t rows, chunks;              /* rows of a chunk; chunks of an image                  */
+    int64_t lanes, pitch;              /* elements of a run; from one run to the next          */
     double *part;                      /* [images,chunks,2,c] in f64                           */
     double *sums;                      /* [2,c]: gradients of weight and bias                  */
 } mlc__bnorm_job;
 
-/* A run of lanes: where it begins, how many elements it has, and how many are left. */
+/* A walk over the runs of a chunk: first element of the run, elements left from there on, elements
+ * of the run, and the most that a run has. */
 typedef struct mlc__bnorm_run { int64_t at, left, n, most; } mlc__bnorm_run;
 
-/* Rows of a chunk of an image. */
+/* Rows of a chunk; the last one of an image may have fewer. */
 MLC__INLINE int64_t mlc__bnorm_chunk_rows(const mlc__bnorm_job *j, int64_t chunk)
 {
     return mlc__min(j->rows, j->a->rows - chunk % j->chunks * j->rows);
 }
 
+/* Statistics [2][c] of a chunk's image: mean, 1/sqrt(variance + eps). */
 MLC__INLINE double *mlc__bnorm_stat(const mlc__bnorm_job *j, int64_t chunk)
 {
     return j->a->stat + chunk / j->chunks * 2 * j->a->c;
 }
 
+/* The walk over channels c .. c + j->lanes of a chunk, before its first run. */
 static mlc__bnorm_run mlc__bnorm_first(const mlc__bnorm_job *j, int64_t chunk, int64_t c)
 {
     const int64_t row = chunk / j->chunks * j->a->rows + chunk % j->chunks * j->rows;
@@ -22289,6 +22314,7 @@ static mlc__bnorm_run mlc__bnorm_first(const mlc__bnorm_job *j, int64_t chunk, i
     return r;
 }
 
+/* Goes to the next run; false after the last one. */
 MLC__INLINE bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
 {
     if (r->n) { r->at += j->pitch; r->left -= j->pitch; }
@@ -22296,7 +22322,7 @@ MLC__INLINE bool mlc__bnorm_next(const mlc__bnorm_job *j, mlc__bnorm_run *r)
     return r->left > 0;
 }
 
-/* A value of each lane, from one of each channel. */
+/* Spreads values of channels from c on over the lanes of a run, rounded to the wide dtype. */
 static void mlc__bnorm_spread(const mlc__bnorm_job *j, mlc__lanes *to, const double *from,
                               int64_t c)
 {
@@ -22304,7 +22330,7 @@ static void mlc__bnorm_spread(const mlc__bnorm_job *j, mlc__lanes *to, const dou
         mlc__elem_put(to, i, j->l.wide, from[k]);
 }
 
-/* A channel's value from all its lanes. */
+/* Sum of a channel over its lanes: i, i + c, i + 2 c, .. */
 static double mlc__bnorm_lane(const mlc__bnorm_job *j, const mlc__lanes *of, int64_t i)
 {
     double sum = 0.0;
@@ -22312,18 +22338,21 @@ static double mlc__bnorm_lane(const mlc__bnorm_job *j, const mlc__lanes *of, int
     return sum;
 }
 
-/* Weight of a channel. */
+/* Weight of a channel, 1 without weights. */
 MLC__INLINE double mlc__bnorm_weight(const struct mlc_k_bnorm *a, int64_t c)
 {
     return a->weight ? mlc__elem(a->weight, c, a->w_dtype) : 1.0;
 }
 
-/* What the lanes of a run have, where it is read from if not where it lies, and its result. */
+/* Buffers of a run: values per lane; x, dy and y (or residual) where they are widened; the output
+ * where it is narrowed. */
 typedef struct mlc__bnorm_room {
     mlc__lanes mean, factor, shift;
     mlc__lanes x, dy, y, out;
 } mlc__bnorm_room;
 
+/* Prepares a line for channels from c on: mean, factor and shift of each lane in the buffers m,
+ * from stat [2][c]. The pointers to x, dy, y are left to mlc__bnorm_line_at. */
 static void mlc__bnorm_line_set(const mlc__bnorm_job *j, mlc__bnorm_line *l, mlc__bnorm_room *m,
                                 const double *stat, int64_t c)
 {
@@ -22340,8 +22369,8 @@ static void mlc__bnorm_line_set(const mlc__bnorm_job *j, mlc__bnorm_line *l, mlc
     }
 }
 
-/* Fetches of x, read or written, what lies half a page behind a run: hardware does so for few of
- * the arrays at a time, and not for those that are only written. */
+/* Prefetches the part of a tensor half a page after a run. Hardware does so for few arrays at a
+ * time, and not for those that are only written. */
 MLC__INLINE void mlc__bnorm_fetch(const mlc__bnorm_job *j, const void *x, const mlc__bnorm_run *r)
 {
     const uintptr_t at = (uintptr_t)x + (size_t)r->at * j->l.size + 2048;
@@ -22349,7 +22378,8 @@ MLC__INLINE void mlc__bnorm_fetch(const mlc__bnorm_job *j, const void *x, const 
         __builtin_prefetch((const void *)(at + i), 1, 3);
 }
 
-/* A run of x, dy or y: f16 passes through f32. */
+/* Returns a run of x, dy or y: in place, or of f16 in f32 in the buffer room. x may be NULL; then
+ * the result has no meaning. */
 MLC__INLINE const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
                                         const mlc__bnorm_run *r, mlc__lanes *room)
 {
@@ -22358,7 +22388,7 @@ MLC__INLINE const void *mlc__bnorm_read(const mlc__bnorm_job *j, const void *x,
     return mlc__at(x, r->at, j->l.size);
 }
 
-/* The run of the line; y is read backward only. */
+/* Points a line to run r: x, and forward the residual, backward dy and y. */
 MLC__INLINE void mlc__bnorm_line_at(const mlc__bnorm_job *j, mlc__bnorm_line *l,
                                     const mlc__bnorm_run *r, mlc__bnorm_room *m)
 {
@@ -22370,12 +22400,14 @@ MLC__INLINE void mlc__bnorm_line_at(const mlc__bnorm_job *j, mlc__bnorm_line *l,
     l->residual = a->dy ? NULL : mlc__bnorm_read(j, a->residual, r, &m->y);
 }
 
-/* Rows of a chunk of n whose mean is near enough to that of all: the square of what is between them
- * is at most n over these rows times the variance, so few bits of deviations from it are lost. */
+/* Number of first rows of a chunk of n whose mean serves as its shift. (their mean - mean of all)^2
+ * is at most n over this number, so below 16, times the variance: squares of deviations from it
+ * lose few bits. */
 #define MLC__BNORM_ABOUT(n) ((n) / 16 + 16)
 
-/* Means of a chunk's first rows, then sums and squares of what differs from them: what these sums
- * tell is put right. */
+/* Moments [2][c] of a chunk: mean and sum of squared deviations. Pass 1 takes the mean of the first
+ * rows; pass 2 sums deviations from it and their squares over all rows, and corrects both for the
+ * difference between the two means. */
 static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
@@ -22413,10 +22445,11 @@ static void mlc__bnorm_stat_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Mean, sum of squared deviations and number of a set; two sets made one (Chan, Golub, LeVeque
- * 1983). */
+/* Mean, sum of squared deviations and number of a set of values. */
 typedef struct mlc__moments { double mean, squares, n; } mlc__moments;
 
+/* Joins another set to m (Chan, Golub, LeVeque, "Algorithms for computing the sample variance",
+ * 1983). */
 MLC__INLINE void mlc__moments_join(mlc__moments *m, double mean, double squares, double n)
 {
     const double d = mean - m->mean;
@@ -22425,7 +22458,8 @@ MLC__INLINE void mlc__moments_join(mlc__moments *m, double mean, double squares,
     m->n += n;
 }
 
-/* Running statistics follow, with the unbiased variance, as PyTorch keeps it. */
+/* Moves the running statistics of channel c towards those of the batch, with the unbiased variance,
+ * as PyTorch does. */
 static void mlc__bnorm_keep(const struct mlc_k_bnorm *a, int64_t c, double mean, double variance)
 {
     const double keep = 1.0 - a->momentum, all = (double)a->rows;
@@ -22436,7 +22470,8 @@ static void mlc__bnorm_keep(const struct mlc_k_bnorm *a, int64_t c, double mean,
                       a->momentum * (a->rows > 1 ? variance * all / (all - 1.0) : variance));
 }
 
-/* Statistics of a group of channels, from c on, of an image. */
+/* Writes the statistics of the group of channels from c on of an image, joined in the order of
+ * chunks and channels; of batch norm, whose groups have one channel, also the running ones. */
 static void mlc__bnorm_finish(const mlc__bnorm_job *j, int64_t image, int64_t c)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22447,7 +22482,7 @@ static void mlc__bnorm_finish(const mlc__bnorm_job *j, int64_t image, int64_t c)
         for (int64_t i = 0; i < a->group; i++)
             mlc__moments_join(&m, part[i], part[a->c + i], (double)mlc__bnorm_chunk_rows(j, k));
     }
-    /* Squares of f32 that overflow must show: a deviation of Inf would make everything 0. */
+    /* An overflow of the squares becomes NaN: a deviation of Inf would make y 0. */
     const double variance = !(m.squares < MLC__INF) ? MLC__NAN
                             : m.squares > 0.0       ? m.squares / m.n : 0.0;
     for (int64_t i = 0; i < a->group; i++) {
@@ -22457,6 +22492,7 @@ static void mlc__bnorm_finish(const mlc__bnorm_job *j, int64_t image, int64_t c)
     if (a->running_mean) mlc__bnorm_keep(a, c, m.mean, variance);
 }
 
+/* Statistics of the call from the running ones, where it is not training. */
 static void mlc__bnorm_kept(const struct mlc_k_bnorm *a)
 {
     for (int64_t c = 0; c < a->c; c++) {
@@ -22465,6 +22501,7 @@ static void mlc__bnorm_kept(const struct mlc_k_bnorm *a)
     }
 }
 
+/* Task of pass 3 forward: y of a chunk. 16-bit results are made in a buffer and narrowed. */
 static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
@@ -22487,7 +22524,7 @@ static void mlc__bnorm_apply_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Adds to, or sets, what lies at a run of a gradient. */
+/* Stores a run of a gradient, or adds it to the run in memory. `of` is used up. */
 static void mlc__bnorm_put(const mlc__bnorm_job *j, void *to, int32_t accumulate,
                            const mlc__bnorm_run *r, mlc__lanes *of)
 {
@@ -22496,7 +22533,8 @@ static void mlc__bnorm_put(const mlc__bnorm_job *j, void *to, int32_t accumulate
     mlc__lane_write(&j->l, to, r->at, r->n, of);
 }
 
-/* Sums of dy, and of dy (x - mean). The residual's gradient is dy itself. */
+/* Task of pass 1 backward: sums [2][c] of a chunk, of d and of d (x - mean), into j->part. The
+ * residual's gradient is d; it is written, too, where it is wanted. */
 static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
@@ -22531,8 +22569,9 @@ static void mlc__bnorm_sums_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Sums of an image's chunks, in the first one's place: gradients of weight and bias follow from
- * them; then those of a group, weighted, in the place of each of its channels. */
+/* Pass 2 backward of an image. Adds the chunks' sums into the place of the first chunk, and to
+ * j->sums their share of dweight (product / sqrt(variance + eps)) and dbias. Then replaces each
+ * channel's sums by those of its group, weighted, which dx needs. */
 static void mlc__bnorm_add(const mlc__bnorm_job *j, int64_t image)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22556,7 +22595,7 @@ static void mlc__bnorm_add(const mlc__bnorm_job *j, int64_t image)
     }
 }
 
-/* dweight and dbias from the sums of all images. */
+/* Writes dweight and dbias, or adds to them, from the sums of all images. */
 static void mlc__bnorm_dparams(const mlc__bnorm_job *j)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22569,7 +22608,9 @@ static void mlc__bnorm_dparams(const mlc__bnorm_job *j)
                               (accumulate[i] ? mlc__elem(to[i], c, a->w_dtype) : 0.0));
 }
 
-/* dx = a dy + b + c (x - mean); with kept statistics b and c are 0. */
+/* Task of pass 3 backward: dx of a chunk. With s = -1 / (N sqrt(variance + eps)), N elements of a
+ * group, by[0] = s sum and by[1] = s product / (variance + eps), sums of the group; both 0 with
+ * running statistics, which do not depend on x. */
 static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__bnorm_job *j = MLC__CAST(const mlc__bnorm_job *, arg);
@@ -22602,7 +22643,7 @@ static void mlc__bnorm_slope_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* No rows: what backward reads is set all the same, gradients are 0. */
+/* A call without rows: stat, which backward reads, becomes 0, as do the gradients. */
 static void mlc__bnorm_empty(const mlc__bnorm_job *j)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22610,11 +22651,13 @@ static void mlc__bnorm_empty(const mlc__bnorm_job *j)
     mlc__bnorm_dparams(j);
 }
 
+/* Rows of a chunk: about MLC__GRAIN elements. */
 static int64_t mlc__bnorm_rows(const struct mlc_k_bnorm *a)
 {
     return mlc__max(1, MLC__GRAIN / mlc__max(1, a->c));
 }
 
+/* Workspace: sums [2][c] of dweight and dbias, then [images][chunks][2][c], all f64. */
 static size_t mlc__k_bnorm_workspace(void *dev, const struct mlc_k_bnorm *a)
 {
     (void)dev;
@@ -22622,6 +22665,7 @@ static size_t mlc__k_bnorm_workspace(void *dev, const struct mlc_k_bnorm *a)
     return (size_t)((a->images * chunks + 1) * 2 * a->c) * sizeof(double);
 }
 
+/* Forward: passes 1 and 2 if training, then y. */
 static void mlc__bnorm_forward_run(void *dev, mlc__bnorm_job *j, double ns)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22633,6 +22677,8 @@ static void mlc__bnorm_forward_run(void *dev, mlc__bnorm_job *j, double ns)
     mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_apply_chunk, j);
 }
 
+/* Backward. dresidual, where it was written, is d without a gate: pass 3 reads it in place of
+ * dy. */
 static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
 {
     const struct mlc_k_bnorm *a = j->a;
@@ -22641,7 +22687,7 @@ static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
     mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_sums_chunk, j);
     for (int64_t i = 0; i < a->images; i++) mlc__bnorm_add(j, i);
     mlc__bnorm_dparams(j);
-    if (a->dresidual && !a->dresidual_accumulate) {        /* that is dy behind relu: read it */
+    if (a->dresidual && !a->dresidual_accumulate) {        /* d, already gated */
         rest.dy = a->dresidual;
         rest.relu = 0;
         slope.a = &rest;
@@ -22649,6 +22695,7 @@ static void mlc__bnorm_backward_run(void *dev, mlc__bnorm_job *j, double ns)
     if (a->dx) mlc__parallel(dev, a->images * j->chunks, ns, mlc__bnorm_slope_chunk, &slope);
 }
 
+/* The kernel: dtypes are checked, runs are laid out, dy decides between forward and backward. */
 static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
                                      const mlc__lane_fns fns[2], const mlc__bnorm_fns norm[3],
                                      const mlc__half_fns *half)
