@@ -22730,14 +22730,20 @@ static mlc_status mlc__bnorm_run_all(void *dev, const struct mlc_k_bnorm *a,
 #if MLC__ONCE
 
 /* @@ IMPL.KERNELS.RESIZE --------------------------------- nearest and linear interpolation
- * A pixel of y is a weighted sum of up to two pixels of x along each axis. */
+ * A pixel o of y is a weighted sum of up to two pixels of x along each axis, so up to eight:
+ *     y[o] = sum over k0 k1 k2 of weight0[k0] weight1[k1] weight2[k2] x[at0[k0]][at1[k1]][at2[k2]]
+ * Tables in the workspace have the two taps of each o along each axis and, for backward, the span
+ * of o that reads each pixel i of x. Backward gathers as well: dx[i] is the sum over its spans, so
+ * that no two tasks write the same pixel and sums have a fixed order. */
 
 #ifndef MLC_NO_VISION
 
+/* The taps of a pixel of y along an axis: pixels of x and their weights, which add up to 1. */
 typedef struct mlc__resize_tap { int64_t at[2]; double weight[2]; } mlc__resize_tap;
+/* The pixels from .. to of y along an axis that read a pixel of x; empty: to is 0. */
 typedef struct mlc__resize_span { int64_t from, to; } mlc__resize_span;
 
-/* taps: of each pixel of y, along each axis; spans: the pixels of y that one of x is in. */
+/* taps[d] has out[d] elements, spans[d] in[d]. */
 typedef struct mlc__resize_job {
     const struct mlc_k_resize *a;
     mlc__lane_dtype   l;
@@ -22746,6 +22752,9 @@ typedef struct mlc__resize_job {
     int64_t           each;            /* pixels of a chunk                                    */
 } mlc__resize_job;
 
+/* Taps of pixel o along axis d. Nearest: pixel o in / out, rounded down. Linear: the two pixels on
+ * both sides of (o + 1/2) in / out - 1/2, or with corners of o (in - 1) / (out - 1); before the
+ * first pixel and after the last one that pixel alone. */
 static mlc__resize_tap mlc__resize_tap_of(const struct mlc_k_resize *a, int d, int64_t o)
 {
     const int64_t in = a->in[d], out = a->out[d];
@@ -22761,7 +22770,8 @@ static mlc__resize_tap mlc__resize_tap_of(const struct mlc_k_resize *a, int d, i
     return t;
 }
 
-/* Fills the tables, which follow one another in the workspace. */
+/* Fills the tables, stored one after the other in the workspace: taps and spans of axis 0, of axis
+ * 1, of axis 2. A tap of weight 0 counts in no span. */
 static void mlc__resize_tables(mlc__resize_job *j)
 {
     const struct mlc_k_resize *a = j->a;
@@ -22784,7 +22794,8 @@ static void mlc__resize_tables(mlc__resize_job *j)
     }
 }
 
-/* Adds channels c .. c + n of a pixel, weighted, to sum. */
+/* Adds weight times channels c .. c + n of a pixel of `of` to sum, which is in wide form. A weight
+ * of 0 reads nothing, so that a NaN or Inf there has no effect. */
 static void mlc__resize_add(const mlc__resize_job *j, mlc__lanes *sum, const void *of,
                             int64_t pixel, double weight, int64_t c, int64_t n)
 {
@@ -22793,7 +22804,7 @@ static void mlc__resize_add(const mlc__resize_job *j, mlc__lanes *sum, const voi
         j->l.fn->add(sum, mlc__lane_read(&j->l, of, pixel * j->a->c + c, n, &room), weight, n);
 }
 
-/* y from up to eight pixels of x. */
+/* Adds the up to eight taps of pixel o of y to sum. */
 static void mlc__resize_gather(const mlc__resize_job *j, mlc__lanes *sum, int64_t image,
                                const int64_t o[3], int64_t c, int64_t n)
 {
@@ -22808,14 +22819,14 @@ static void mlc__resize_gather(const mlc__resize_job *j, mlc__lanes *sum, int64_
     }
 }
 
-/* How much of y's pixel o comes from x's pixel i. */
+/* Weight of pixel i of x in pixel o of y along axis d. At an edge both taps may be i. */
 static double mlc__resize_share(const mlc__resize_job *j, int d, int64_t o, int64_t i)
 {
     const mlc__resize_tap *t = &j->taps[d][o];
     return (t->at[0] == i ? t->weight[0] : 0.0) + (t->at[1] == i ? t->weight[1] : 0.0);
 }
 
-/* dx from all pixels of dy that x's pixel is in. */
+/* Adds to sum the share of pixel i of x in each pixel of dy of its spans, in their order. */
 static void mlc__resize_collect(const mlc__resize_job *j, mlc__lanes *sum, int64_t image,
                                 const int64_t i[3], int64_t c, int64_t n)
 {
@@ -22832,6 +22843,7 @@ static void mlc__resize_collect(const mlc__resize_job *j, mlc__lanes *sum, int64
         }
 }
 
+/* Task: j->each pixels of y, or backward of dx, by runs of channels. */
 static void mlc__resize_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__resize_job *j = MLC__CAST(const mlc__resize_job *, arg);
