@@ -22903,24 +22903,41 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
- * Rows that are read two or three times, from L1 from the second time on: largest element, sum of
- * exponentials; mean, variance. One text over vectors (IMPL.KERNELS.VEC) has them for all levels,
- * of f32 and f64. Sums of f32 are carried in f64 in groups of four, so a kernel's statistics are
- * right to an ulp of its elements.
- * Dense rows of f32 or f64 are read as they are stored: up to MLC__ROW_SHORT elements several in a
- * call, which goes through them by stages, so that none waits for what is computed once a row.
- * Short rows of 16 bits are widened first, as many as a tile takes. All other rows come through
- * tiles in L1, a part of a row at a time, and each part has a sum of its own.
- * In cross-entropy no probabilities are in memory: the forward keeps two numbers a row (largest
- * logit, log of the sum), from which backward makes softmax again. Labels are checked before
- * anything is computed; a bad one goes to the error word, since a kernel has no context to complain
+ * Kernels of rows that are read two or three times, from L1 from the second time on:
+ *     softmax       y = e^(x - max) / sum e^(x - max);    log: y = (x - max) - log sum e^(x - max)
+ *     softmax_grad  dx = y (dy - sum dy y);               log: dx = dy - e^y sum dy
+ *     norm          h = (x - mean) / sqrt(variance + eps), y = h w + b;       rms: the mean is 0
+ *     norm_grad     g = dy w, dx = (g - mean of g - h mean of g h) / sqrt(variance + eps),
+ *                   dw = sum over rows of dy h, db = sum over rows of dy
+ *     xent          loss = log sum e^(x - max) - (x[label] - max)
+ *     xent_grad     dx = (softmax(x) - target) dloss / norm
+ * One text over vectors (IMPL.KERNELS.VEC) is read for all levels and for f64. Sums of f32 are
+ * carried in f64 in groups of four, so that statistics are right to an ulp of an element.
+ *
+ * A row takes one of three ways (mlc__row_plan):
+ *     dense f32 and f64    read in place; several short rows in a call, which goes through them
+ *                          stage by stage, so that none waits for numbers computed once a row
+ *     short dense 16 bits  up to MLC__ROW_LOW elements: as many rows as a tile takes are widened
+ *                          to f32, computed as dense rows, and narrowed
+ *     all others           strided, accumulating or long 16-bit rows: a part of a row at a time
+ *                          through a tile in L1, each part with a sum of its own
+ * For f32 of the first two ways each level has kernels; the scalar level's kernels do the rest for
+ * all levels and call the level's mlc__row_fns for each part.
+ *
+ * Statistics of a norm are three numbers a row (mlc_k_norm.stat): a shift s as T has it, near the
+ * mean or the mean itself; mean - s; and k = 1 / sqrt(variance + eps). So h = (x - s) k - (mean -
+ * s) k loses no bits of a large mean.
+ *
+ * Cross-entropy keeps no probabilities in memory: the forward stores the largest logit and the log
+ * of the sum of each row, from which backward computes softmax again. All labels are checked before
+ * anything is computed; a wrong one goes to the error word, since a kernel has no context to report
  * to. */
 
-#define MLC__ROW_SHORT 1024            /* elements of a call that takes several rows            */
+#define MLC__ROW_SHORT 1024            /* most elements of a call that takes several rows       */
 #define MLC__ROW_LOW   512             /* the same of 16 bits, which are widened on the stack   */
-#define MLC__ROWS      (MLC__COMPACT ? 1 : 32)             /* of a call                         */
+#define MLC__ROWS      (MLC__COMPACT ? 1 : 32)             /* most rows of a call               */
 
-/* n dense elements joined to start. */
+/* Joins n dense elements to start by a function of IMPL.KERNELS.REDUCE. */
 MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double start)
 {
     mlc__acc t = { start, 0.0, 0 };
@@ -22928,7 +22945,8 @@ MLC__INLINE double mlc__run(mlc__run_fn fn, const void *x, int64_t n, double sta
     return mlc__acc_value(&t);
 }
 
-/* log of a row's sum. Where there is no f64 otherwise, libm's costs no text. */
+/* log x of a row's sum, without a call where kernels of f64 exist; otherwise libm's, which adds no
+ * text to the library. */
 MLC__BODY double mlc__row_log(double x)
 {
     return MLC__ALL_FLOATS ? mlc__log_bits_f64(mlc__bits_f64(x) + MLC__LOG_FROM,
@@ -22937,7 +22955,8 @@ MLC__BODY double mlc__row_log(double x)
 
 /* -- rows in parts -- */
 
-/* Rows of a call: size of an element, its wide form (which may be its own). */
+/* Form of the rows of an operand: dtype, the wide dtype they are computed in (f32 or f64, possibly
+ * the same), bytes and number of elements. */
 typedef struct mlc__rows {
     const mlc__half_fns *half;
     mlc_dtype dtype, wide;
@@ -22951,16 +22970,16 @@ static mlc__rows mlc__rows_of(mlc_dtype dtype, int64_t n, const mlc__half_fns *h
     return k;
 }
 
-/* A tile of a row. */
+/* A buffer of a part of a row. */
 typedef struct mlc__row_tile { uint64_t v[MLC__GATHER_BYTES / 8]; } mlc__row_tile;
 
-/* Can kernels read and write rows with this step as they are stored? */
+/* True if kernels can read and write rows with this step between elements in place. */
 MLC__INLINE bool mlc__row_lies(const mlc__rows *k, int64_t step)
 {
     return (step == 1 || k->n == 1) && k->dtype == k->wide;
 }
 
-/* Elements i .. i + n of a row, as they are stored or in the tile. */
+/* Returns elements i .. i + n of a row in wide form, in place or in the tile. */
 static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const char *row,
                                  int64_t step, int64_t i, int64_t n)
 {
@@ -22970,7 +22989,7 @@ static const void *mlc__row_part(const mlc__rows *k, mlc__row_tile *tile, const 
     return tile->v;
 }
 
-/* Writes them from a tile of wide elements. */
+/* Writes elements i .. i + n of a row from a tile of wide elements, narrowed and scattered. */
 static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i, int64_t n,
                          const mlc__row_tile *tile)
 {
@@ -22981,8 +23000,8 @@ static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i,
     if (step != 1) mlc__scatter(at, step, made.v, n, (size_t)k->size);
 }
 
-/* An operand of a group of rows: the first, how far the next one is, the step between elements;
- * lies: kernels read it as it is stored. */
+/* An operand of a group of rows. `at` is the first row, `row` the elements from row to row, step
+ * those from element to element; with `lies` kernels read it in place. */
 typedef struct mlc__row_operand {
     const mlc__rows *k;
     char   *at;
@@ -22990,7 +23009,7 @@ typedef struct mlc__row_operand {
     bool    lies;
 } mlc__row_operand;
 
-/* What of a row is read and written: elements and numbers, which become T. */
+/* Inputs and outputs of one part of a row: arrays, and numbers that are rounded to T. */
 typedef struct mlc__row_args {
     const void *x, *y, *w, *b;
     void       *o, *u;
@@ -22998,17 +23017,18 @@ typedef struct mlc__row_args {
 } mlc__row_args;
 #define MLC__NO_ARGS { NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0.0, 0.0, 0.0, 0.0 }
 
-/* What is summed of them: e, and e f. */
+/* What sums computes of a part: e, and its product e f with f. */
 enum {
     MLC__ROW_X,                        /* x                                                     */
     MLC__ROW_EXP,                      /* e^(x - m)                                             */
-    MLC__ROW_EXP_PUT,                  /* which is written to o, not x: some are made twice     */
+    MLC__ROW_EXP_PUT,                  /* the same, written to o; o is not x, as some elements  */
+                                       /* are computed twice                                    */
     MLC__ROW_DOT,                      /* x; y                                                  */
-    MLC__ROW_LESS,                     /* x - m; the same                                       */
+    MLC__ROW_LESS,                     /* x - m; x - m                                          */
     MLC__ROW_NORM,                     /* g = y w; h = (x - m) k + q                            */
-    MLC__ROW_NORM_ADD                  /* and o += y h, u += y                                  */
+    MLC__ROW_NORM_ADD                  /* the same, and o += y h, u += y                        */
 };
-/* What is written to o. */
+/* What write computes of each element, into o. */
 enum {
     MLC__ROW_SCALE,                    /* x k                                                   */
     MLC__ROW_SHIFT,                    /* (x - m) + k                                           */
@@ -23017,15 +23037,16 @@ enum {
     MLC__ROW_SLOPE,                    /* x (y - m)                                             */
     MLC__ROW_LOG_SLOPE,                /* y - e^x m                                             */
     MLC__ROW_XENT,                     /* (e^((x - m) - k) - q) r                               */
-    MLC__ROW_XENT_ADD,                 /* and what is in o                                      */
+    MLC__ROW_XENT_ADD,                 /* the same, added to o                                  */
     MLC__ROW_AFFINE,                   /* h w + b, of which w and b may be NULL                 */
-    MLC__ROW_AFFINE_BOTH,              /* and are not                                           */
+    MLC__ROW_AFFINE_BOTH,              /* the same of w and b that are not NULL                 */
     MLC__ROW_NORM_SLOPE                /* k ((g - r) - h s)                                     */
 };
 
-/* What a level brings for one dtype: T, which is f32 or f64. sums adds to sums what is asked for of
- * e (es) and of e f (efs), and write makes o, of n elements. Those of norms are apart, so that
- * softmax and cross-entropy do not link them. */
+/* Functions of a level for one dtype T, f32 or f64. sums adds to sums[0] the sum of e, if es, and
+ * to sums[1] that of e f, if efs, over n elements; `what` is of the first enum. write computes n
+ * elements of o; `how` is of the second. add_old adds elements of a row in memory to a tile. Norms
+ * have a table of their own, so that softmax and cross-entropy do not link them. */
 typedef struct mlc__row_fns {
     mlc__run_fn sum, max;
     void (*sums)(int what, bool es, bool efs, double *sums, const mlc__row_args *a, int64_t n);
@@ -23034,25 +23055,27 @@ typedef struct mlc__row_fns {
                     mlc__row_tile *tile);
 } mlc__row_fns;
 
-/* Rows of a call. Sums are those of part elements, added up. out may be dy, of softmax not x. */
+/* A group of rows, the arguments of a kernel. A row's sum is that of its parts, part elements each,
+ * in their order. out may be dy; of softmax it is not x. */
 typedef struct mlc__row_group {
     const mlc__row_fns *f;
     int64_t rows, n, part;
-    mlc__row_operand x, dy, out;       /* x: of softmax's gradient y; out.at NULL: not wanted   */
-    mlc__row_operand w, b;             /* of norms, a row each; at NULL: none                   */
-    char   *dw, *db;                   /* wide, to which the rows' shares are added, or NULL    */
+    mlc__row_operand x, dy, out;       /* x: y for softmax's gradient; out.at NULL: not wanted  */
+    mlc__row_operand w, b;             /* weight and bias of norms, one row; at NULL: none      */
+    char   *dw, *db;                   /* wide rows that the group's shares are added to, or    */
+                                       /* NULL                                                  */
     double *stat;  int64_t stat_row;   /* read by gradients                                     */
     double  eps;
     bool    f64;                       /* rows are computed in f64                              */
-    bool    plain;                     /* not softmax but its logarithm; not about the mean     */
-    bool    direct;                    /* kernels write out as it is stored                     */
-    bool    accumulate;                /* or add to it                                          */
+    bool    plain;                     /* log softmax; a norm with a mean of 0 (rms)            */
+    bool    direct;                    /* kernels write out in place                            */
+    bool    accumulate;                /* results are added to out; then not direct             */
 } mlc__row_group;
 
 typedef void (*mlc__row_group_fn)(const mlc__row_group *s);
 
-/* Elements i .. i + n of row r, of this size, as they are stored or in the tile; where a kernel
- * writes those from i on. */
+/* Returns elements i .. i + n of row r of an operand in wide form, size bytes each, in place or in
+ * the tile; mlc__row_out: the place where a kernel writes those from i on. */
 MLC__INLINE const void *mlc__row_in(const mlc__row_operand *o, mlc__row_tile *tile, int64_t r,
                                     int64_t i, int64_t n, int64_t size)
 {
@@ -23065,7 +23088,7 @@ MLC__INLINE void *mlc__row_out(const mlc__row_group *s, mlc__row_tile *tile, int
     return s->direct ? (void *)(s->out.at + (r * s->out.row + i) * size) : (void *)tile->v;
 }
 
-/* Elements i .. i + n of row r from a tile to where they belong. */
+/* Moves elements i .. i + n of row r of the output from a tile to memory, or adds them. */
 static void mlc__row_done(const mlc__row_group *s, mlc__row_tile *tile, int64_t r, int64_t i,
                           int64_t n)
 {
@@ -23075,8 +23098,10 @@ static void mlc__row_done(const mlc__row_group *s, mlc__row_tile *tile, int64_t 
     mlc__row_put(o->k, row, o->step, i, n, tile);
 }
 
-/* From sums of a row less stat[0], and of its square, to how far the mean is from stat[0] and
- * 1 / sqrt(variance + eps). Bits of rows that have to be summed again, about the mean. */
+/* Turns sums of x - stat[0] (sums[r]) and of its square (sums[MLC__ROWS + r]) of each row into mean
+ * - stat[0] and 1 / sqrt(variance + eps), in place. Returns bit r for rows to be summed again about
+ * the mean: those where |mean - stat[0]| is over half a deviation, or the variance is not
+ * finite. */
 static uint64_t mlc__row_stats(double *sums, const mlc__row_group *s)
 {
     const double n = (double)s->n;
@@ -23092,14 +23117,15 @@ static uint64_t mlc__row_stats(double *sums, const mlc__row_group *s)
     return again;
 }
 
-/* total = 1 / total, or -log total. */
+/* total[r] = 1 / total[r], or with logs -log total[r]. */
 static void mlc__row_finish(double *total, int64_t rows, bool logs)
 {
     for (int64_t r = 0; r < rows; r++) total[r] = logs ? -mlc__row_log(total[r]) : 1.0 / total[r];
 }
 
 #if MLC__X86
-/* The same by four, whatever is after the last one. */
+/* The same in vectors of four. Up to three numbers after the last row are computed with it; arrays
+ * have MLC__ROWS, a multiple of four. */
 MLC__LOOPS_AT_avx2 static void mlc__row_finish_by_four(double *total, int64_t rows, bool logs)
 {
     for (int64_t r = 0; r < rows; r += 4) {
@@ -23134,10 +23160,10 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__row_stats_by_four(double *sums, const ml
 #define mlc__row_stats_by_four  mlc__row_stats
 #endif
 
-/* Rows of a group. */
+/* Rows of a group, the constant 1 where size counts. */
 #define MLC__ROW_COUNT(s) (MLC__COMPACT ? 1 : (s)->rows)
 
-/* Which all rows but those take that a level has kernels for. */
+/* Kernels of the scalar level, which take all rows that a level has no kernels for. */
 #define MLC__DECLARE_ROWS(name) \
     MLC__LOOPS_AT_scalar static void mlc__##name##_rows_scalar(const mlc__row_group *s);
 MLC__DECLARE_ROWS(softmax)
@@ -23156,6 +23182,7 @@ MLC__LEVEL_HOT
 #define D       MLC__N(d)
 #define MLC__ROW_AT MLC__V_AT MLC__ALWAYS
 
+/* Arguments of a part with its numbers in vectors; and e and e f of one vector. */
 typedef struct MLC__N(row_of) {
     const T *x, *y, *w, *b;
     T *o, *u;
@@ -23163,6 +23190,7 @@ typedef struct MLC__N(row_of) {
 } MLC__N(row_of);
 typedef struct MLC__N(row_two) { V e, ef; } MLC__N(row_two);
 
+/* Reads the arguments once, before a loop. */
 MLC__ROW_AT MLC__N(row_of) MLC__V(row_take)(const mlc__row_args *a)
 {
     const MLC__N(row_of) of = {
@@ -23173,7 +23201,8 @@ MLC__ROW_AT MLC__N(row_of) MLC__V(row_take)(const mlc__row_args *a)
     return of;
 }
 
-/* h */
+/* h = (x - m) k + q of elements from i on. Of this and the functions below, n counts the elements
+ * from i on that exist: a vector reads at most those. */
 MLC__ROW_AT V MLC__V(row_h)(const MLC__N(row_of) *of, int64_t i, int64_t n)
 {
     const V x = MLC__V(read)(of->x + i, n, 0);
@@ -23189,7 +23218,7 @@ MLC__ROW_AT void MLC__V(row_columns)(const MLC__N(row_of) *of, int64_t i, int64_
     MLC__V(write)(of->u + i, n, u);
 }
 
-/* e and f of elements from i on, n at most. */
+/* e of elements from i on; EXP_PUT stores it, too, where size counts if there is an o. */
 MLC__ROW_AT V MLC__V(row_e)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n)
 {
     if (what >= MLC__ROW_NORM)
@@ -23201,6 +23230,7 @@ MLC__ROW_AT V MLC__V(row_e)(int what, const MLC__N(row_of) *of, int64_t i, int64
     if (what == MLC__ROW_EXP_PUT && (!MLC__COMPACT || of->o)) MLC__V(write)(of->o + i, n, e);
     return e;
 }
+/* f of the same elements; NORM_ADD adds to the columns o and u as well. */
 MLC__ROW_AT V MLC__V(row_f)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n, V e)
 {
     if (what == MLC__ROW_DOT) return MLC__V(read)(of->y + i, n, 0);
@@ -23210,6 +23240,7 @@ MLC__ROW_AT V MLC__V(row_f)(int what, const MLC__N(row_of) *of, int64_t i, int64
         MLC__V(row_columns)(of, i, n, h);
     return h;
 }
+/* e and e f of one vector. */
 MLC__ROW_AT MLC__N(row_two) MLC__V(row_one)(int what, const MLC__N(row_of) *of, int64_t i,
                                             int64_t n)
 {
@@ -23218,7 +23249,8 @@ MLC__ROW_AT MLC__N(row_two) MLC__V(row_one)(int what, const MLC__N(row_of) *of, 
     return two;
 }
 
-/* A group of four, 16 elements apart. */
+/* e and e f of four vectors 16 elements apart, from i on, added up in T: (a + b) + (c + d), and for
+ * e f by fused multiply-adds where the level has them. */
 MLC__ROW_AT MLC__N(row_two) MLC__V(row_four)(int what, const MLC__N(row_of) *of, int64_t i)
 {
     const V a = MLC__V(row_e)(what, of, i, 16), b = MLC__V(row_e)(what, of, i + 16, 16);
@@ -23231,10 +23263,17 @@ MLC__ROW_AT MLC__N(row_two) MLC__V(row_four)(int what, const MLC__N(row_of) *of,
     return two;
 }
 
-/* Adds to sums those of e and of e f, as far as they are wanted, over n elements: in groups of four
- * and in 16 lanes, then the elements after the last 16, with others before them that count as 0. In
- * groups of eight where there are so many, of LESS: half of the time goes into f64 otherwise.
- * Of NORM_ADD the columns after the last 16 are apart, as none may count twice. */
+/* Adds the sums of e and of e f over n elements to sums, as es and efs ask. The order, the same at
+ * all levels:
+ *   1. of LESS blocks of 128 elements, two groups of four vectors, whose sum is joined in f64, lane
+ *      by lane of 16: half of the time would go into f64 otherwise
+ *   2. groups of four vectors (64 elements), likewise
+ *   3. single vectors, if at least 16 elements are left after 1. The last one ends at n; its lanes
+ *      that were counted before become 0
+ *   4. else element by element
+ *   5. the 16 sums folded (mlc__fold), then the elements of 4
+ * Columns of NORM_ADD may not count twice: those after the last whole 16 are added apart, at the
+ * end. */
 MLC__ROW_AT void MLC__V(row_sums)(int what, bool es, bool efs, double *sums,
                                 const mlc__row_args *a, int64_t n)
 {
@@ -23282,7 +23321,7 @@ MLC__ROW_AT void MLC__V(row_sums)(int what, bool es, bool efs, double *sums,
             MLC__V(row_columns)(of, i, n - i, MLC__V(row_h)(of, i, n - i));
 }
 
-/* What is written of elements from i on, n at most. */
+/* The elements from i on that row_write, or norm_write, stores, by `how`. */
 MLC__V_AT V MLC__V(row_make)(int how, const MLC__N(row_of) *of, int64_t i, int64_t n)
 {
     const V x = MLC__V(read)(of->x + i, n, 0);
@@ -23321,8 +23360,8 @@ MLC__V_AT void MLC__V(norm_write)(int how, const mlc__row_args *a, int64_t n)
     MLC__BY_V(i, n) MLC__V(write)(of.o + i, n - i, MLC__V(norm_make)(how, &of, i, n - i));
 }
 
-/* Those of mlc__row_fns, each case a loop of its own. Where size counts, exponentials are written
- * where there is an o. */
+/* The functions of mlc__row_fns. Each case is a loop of its own, as `what` is a constant in it. In
+ * a build for size all exponentials are EXP_PUT, which stores them if there is an o. */
 #define MLC__ROW_SUMS(what)  case what: MLC__V(row_sums)(what, es, efs, sums, a, n); break;
 #define MLC__ROW_WRITE(how)  case how: MLC__V(row_write)(how, a, n); break;
 #define MLC__NORM_WRITE(how) case how: MLC__V(norm_write)(how, a, n); break;
@@ -23370,7 +23409,7 @@ MLC__APART MLC__AT void MLC__N(norm_write)(int how, const mlc__row_args *a, int6
     }
 }
 
-/* Adds what is in memory to a tile. */
+/* Adds elements i .. i + n of a row in memory to a tile. The tile's -0 becomes 0 first. */
 MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t step, int64_t i,
                                     int64_t n, mlc__row_tile *tile)
 {
@@ -23390,10 +23429,10 @@ MLC__AT static void MLC__N(add_old)(const mlc__rows *k, const char *row, int64_t
 MLC__LEVEL_END
 #endif
 
-/* -- kernels. At a level with vectors they are for rows of f32 as they are stored, a row being one
- * part; the scalar level's, which call mlc__row_fns, are for all others of all levels. What is
- * not written where it belongs is made in the tile of x, or of its own where the exponential of x
- * would wait for its own stores -- */
+/* -- kernels. At a level with vectors they are for dense rows of f32, and a row is one part; those
+ * of the scalar level, which call mlc__row_fns, are for all other rows of all levels. The macros
+ * below are the difference. Results that are not written in place are made in a tile, that of x or
+ * one of their own, and go to memory by MLC__ROW_DONE -- */
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_HOT
@@ -23415,7 +23454,8 @@ MLC__LEVEL_HOT
     ((void)(tile), (void)(n), (const void *)((o)->at + ((r) * (o)->row + (i)) * (size)))
 #define MLC__ROW_OUT(s, tile, r, i, size) \
     ((void)(tile), (void *)((s)->out.at + ((r) * (s)->out.row + (i)) * (size)))
-/* The first n elements of each row added up, in the blocks of IMPL.KERNELS.REDUCE. */
+/* total[r] = sum of the first n elements of row r of o, long rows in the blocks of
+ * IMPL.KERNELS.REDUCE. */
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
@@ -23433,7 +23473,7 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
     }
 }
 
-/* The largest of a row; NaN where there is one, or nothing but -inf, or inf. */
+/* Largest element of row r of x; NaN if the row has a NaN or +inf, or is all -inf. */
 MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     const float *v = MLC__CAST(const float *, MLC__ROW_IN(&s->x, tile, r, 0, s->n, 4));
@@ -23475,6 +23515,7 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
         }
     }
 }
+/* The same, over the parts of a row. */
 MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     mlc__acc most = { -MLC__INF, 0.0, 0 };
@@ -23486,8 +23527,8 @@ MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, in
 }
 #endif
 
-/* Sums of exponentials, which go to out if put. Those of short rows are written first and then
- * added up, so that no row waits for its own. */
+/* total[r] = sum of e^(x - mosts[r]) over row r; with put the exponentials are written to out.
+ * Short rows are all written first and then added up, so that no row waits for its own stores. */
 MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, bool put,
                                          const mlc__row_group *s)
 {
@@ -23521,6 +23562,9 @@ MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, boo
     }
 }
 
+/* softmax: 1. largest elements; 2. sums of exponentials, stored in out if that is direct; 3. 1 /
+ * sum, or -log sum; 4. the results, from the stored exponentials or from x again. A row whose
+ * largest is NaN becomes NaN as a whole. */
 MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 {
     const bool put = MLC__DIRECT(s) && !s->plain;
@@ -23547,7 +23591,8 @@ MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
     }
 }
 
-/* A row of logarithms is NaN as a whole, or not at all. */
+/* Gradient of softmax: 1. sum dy y, or of logarithms sum dy; 2. dx. A row that the forward made NaN
+ * is NaN as a whole, which its first element shows; then dx is NaN, too. */
 MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
@@ -23582,7 +23627,7 @@ MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
     }
 }
 
-/* Of each row: sums of x less stat[0] and, MLC__ROWS on, of its square. */
+/* sums[r] = sum of x - stat[0] of row r, sums[MLC__ROWS + r] = sum of its square. tile: of x. */
 MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *s,
                                             MLC__TILE *tile)
 {
@@ -23600,10 +23645,10 @@ MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *
     }
 }
 
-/* Statistics of each row in one pass: sums of differences to a shift, of which the mean of its
- * first elements is one. Where that is over half a deviation from the mean, the squares have
- * rounding errors of the shift's in them (Chan, Golub, LeVeque 1983), or overflow, and a second
- * pass has the mean itself for a shift. */
+/* Writes stat of each row. One pass sums differences to a shift, the mean of the row's first 64
+ * elements, or 0 with rms. Where the shift is over half a deviation from the mean, the squares have
+ * rounding errors of the shift (Chan, Golub, LeVeque, 1983) or overflow; a second pass takes the
+ * mean for a shift. */
 MLC__APART MLC__AT void MLC__N(norm_stats)(const mlc__row_group *s, MLC__TILE *tile)
 {
     const int64_t first = mlc__min(64, s->n);
@@ -23632,7 +23677,8 @@ MLC__APART MLC__AT void MLC__N(norm_stats)(const mlc__row_group *s, MLC__TILE *t
     }
 }
 
-/* (x - m) k + q: m is the mean as T has it, q gives the rest of it back. */
+/* Sets m, k, q of h = (x - m) k + q from the statistics of row r: m is the shift, and q corrects it
+ * to the mean. */
 MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int64_t r)
 {
     const double *stat = s->stat + r * s->stat_row;
@@ -23641,6 +23687,7 @@ MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int
     a->q = -stat[1] * stat[2];
 }
 
+/* norm: statistics of all rows, then y = h w + b. */
 MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
@@ -23662,7 +23709,7 @@ MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
     }
 }
 
-/* Elements i .. i + n of row r. */
+/* Points x, y and w of a to elements i .. i + n of row r: of x, dy and weight. */
 MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, MLC__TILE *tile,
                                  int64_t r, int64_t i, int64_t n)
 {
@@ -23671,7 +23718,8 @@ MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, MLC_
     a->w = MLC__ROW_IN(&s->w, &tile[2], 0, i, n, MLC__ROW_SIZE(s));
 }
 
-/* g = dy w; first the means of g and of g h, and the rows' share of dw and db. */
+/* Gradient of a norm, g = dy w: 1. sums of g and of g h of each row, and the rows' shares of dw and
+ * db; 2. dx = k (g - mean of g - h mean of g h), the first mean being 0 with rms. */
 MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
@@ -23706,7 +23754,7 @@ MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
     }
 }
 
-/* f32, f64 */
+/* Tables of a level, of f32 and f64; norms have no max. */
 static const mlc__row_fns MLC__N(row_fns)[2] = {
     { MLC__N(add_f32), MLC__N(max_f32), MLC__N(row_sums), MLC__N(row_write), MLC__N(add_old) },
     { MLC__N(add_f64), MLC__N_BASE(max_f64), MLC__OTHER(MLC__N_WIDE(row_sums)),
@@ -23738,8 +23786,8 @@ MLC__LEVEL_END
 
 /* -- cross-entropy -- */
 
-/* rows: loss of each row, in f64, in the workspace; added up in order at the end. After them a row
- * of f32 for each worker, where logits have 16 bits. */
+/* A call of xent. rows: loss of each row in f64, in the workspace, added up in order at the end;
+ * after them a row of f32 for each thread, where logits have 16 bits. */
 typedef struct mlc__xent_job {
     const struct mlc_k_xent *a;
     const mlc__row_fns *f;
@@ -23749,23 +23797,25 @@ typedef struct mlc__xent_job {
     double weights;                    /* sum of all classes'                                  */
 } mlc__xent_job;
 
-/* Sum of the classes' weights: what smoothing gives each of them a share of. */
+/* Sum of the classes' weights, c without weights; smoothing gives each class a share by its
+ * weight. */
 static double mlc__xent_weights(const mlc__row_fns *f, const void *weight, int64_t c)
 {
     return weight ? mlc__run(f->sum, weight, c, 0.0) : (double)c;
 }
+/* Weight of a label, 1 without weights. */
 MLC__INLINE double mlc__xent_weight(const void *weight, int64_t label, mlc_dtype dtype)
 {
     return weight ? mlc__elem(weight, label, dtype) : 1.0;
 }
 
-/* ignore_index may be any integer, also one that is a class: then the class is ignored. */
+/* False for a row whose label is ignored. ignore may be any integer, also a class. */
 MLC__INLINE bool mlc__xent_counts(const struct mlc_k_xent *a, int64_t r)
 {
     return !(a->has_ignore && a->labels[r * a->label_stride] == a->ignore);
 }
 
-/* The logits of a row as they are computed with. */
+/* Returns the logits of a row in wide form, in place or in the thread's row of the workspace. */
 static const void *mlc__xent_logits(const mlc__xent_job *j, int64_t r, int32_t worker)
 {
     const struct mlc_k_xent *a = j->a;
@@ -23776,8 +23826,10 @@ static const void *mlc__xent_logits(const mlc__xent_job *j, int64_t r, int32_t w
     return wide;
 }
 
-/* Loss of a row; its logits are read twice, the second time from L1. One that is ignored has
- * statistics, too. */
+/* Loss of row r. Writes its statistics lse, also for an ignored row: two numbers, since the sum of
+ * a huge logit and a small log would lose the log. Logits are read twice, the second time from L1.
+ * With share = smoothing / c the loss is (1 - smoothing) w[label] (-log p[label]) + share sum of w
+ * (-log p). */
 static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
 {
     const struct mlc_k_xent *a = j->a;
@@ -23815,7 +23867,7 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
     return loss;
 }
 
-/* Rows of a chunk: at most 32, of about 4096 logits, whatever the number of threads. */
+/* Rows of a task: at most 32, of about 4,096 logits, whatever the number of threads. */
 MLC__INLINE int64_t mlc__xent_rows(int64_t c)
 {
     return mlc__max(1, mlc__min(32, 4096 / mlc__max(1, c)));
@@ -23829,6 +23881,7 @@ static void mlc__xent_chunk(void *arg, int64_t chunk, int32_t worker)
         j->rows[r] = mlc__xent_row(j, r, worker);
 }
 
+/* Workspace: n losses in f64, then for 16 bits c elements of f32 per thread. */
 static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
 {
     const size_t rows = (size_t)a->n * sizeof(double);
@@ -23837,8 +23890,9 @@ static size_t mlc__k_xent_workspace(void *dev, const struct mlc_k_xent *a)
                                 sizeof(double));
 }
 
-/* norm is what dloss has to be divided by in backward: the number of rows that count for a mean, or
- * the sum of their labels' weights, else 1. No row that counts makes a mean NaN, as in PyTorch. */
+/* The kernel xent. Labels are checked first, in order. norm, by which the sum is divided and dloss
+ * in backward, is for a mean the number of rows that count or the sum of their labels' weights,
+ * else 1. A mean without rows that count is NaN, as in PyTorch. */
 static mlc_status mlc__xent_run(void *dev, const struct mlc_k_xent *a, const mlc__row_fns *f,
                                 const mlc__half_fns *half)
 {
@@ -23888,13 +23942,17 @@ typedef struct mlc__xent_grad_job {
     double weights;
 } mlc__xent_grad_job;
 
+/* dx[i] -= less */
 MLC__INLINE void mlc__xent_less(void *dx, int64_t i, mlc_dtype wide, double less)
 {
     mlc__elem_put(dx, i, wide, mlc__elem(dx, i, wide) - less);
 }
 
-/* What there is of n classes from i on but the label's own part: softmax again from logits x and
- * two numbers, less the shares of smoothing. w is the weight of the row's label. */
+/* Gradient of n classes from i on of row r, without the label's own term:
+ *     dx = scale (softmax - share) or, with weights, scale (all softmax - share w)
+ * x: logits, dx: wide elements, both from class i on; w: weight of the row's label; share =
+ * smoothing / c; all = (1 - smoothing) w[label] + share sum of w. softmax comes from the two
+ * numbers of the row. Added to dx where dtype is wide and accumulate is set. */
 static void mlc__xent_grad_part(const mlc__xent_grad_job *j, int64_t r, int64_t i, int64_t n,
                                 void *dx, const void *x, double w, double scale)
 {
@@ -23911,7 +23969,8 @@ static void mlc__xent_grad_part(const mlc__xent_grad_job *j, int64_t r, int64_t 
         mlc__xent_less(dx, e, wide, scale * share * mlc__elem(a->weight, i + e, wide));
 }
 
-/* A row that does not count becomes 0. One of 16 bits is made in tiles. x may be dx. */
+/* Gradient of row r. A row that does not count becomes 0, or stays with accumulate. 16-bit rows are
+ * made in tiles, a part at a time. x may be dx. */
 static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
 {
     const struct mlc_k_xent_grad *a = j->a;
@@ -23920,8 +23979,8 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
     const int64_t label = a->labels[r * a->label_stride], size = j->k.size;
     const char *x = MLC__CAST(const char *, a->logits) + r * a->row * size;
     char *dx = MLC__CAST(char *, a->dx) + r * a->dx_row * size;
-    /* A label out of range is forward's to report, on a device perhaps not yet: the row is passed
-     * over. */
+    /* The forward reports a label out of range, on a device perhaps later: here the row does not
+     * count. */
     const bool counts = !(a->has_ignore && label == a->ignore) && label >= 0 && label < a->c;
     if ((!counts || a->normal) && !a->accumulate) memset(dx, 0, (size_t)(a->c * size));
     if (!counts) return;
@@ -23976,8 +24035,9 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
 
 /* -- softmax and norms: rows go to kernels in groups -- */
 
-/* Operands of mlc__lines_run: out, x, dy where there is one, then the statistics of norms. many:
- * rows of a call. low: they have 16 bits and are widened before. */
+/* A call of softmax, norm or their gradients. Operands of mlc__lines_run are, in order: out, x, dy
+ * where there is one, and the statistics of norms. many: rows of a group. low: the second way, rows
+ * of 16 bits widened as a group. */
 typedef struct mlc__row_job {
     mlc__rows     k, w;                /* w: of a norm's weight and bias                        */
     mlc__row_group_fn  fn;
@@ -23986,13 +24046,14 @@ typedef struct mlc__row_job {
     bool          low;
 } mlc__row_job;
 
+/* An operand whose rows have the form k; the step from row to row is set by mlc__row_place. */
 MLC__APART mlc__row_operand mlc__row_operand_of(const mlc__rows *k, const void *at, int64_t step)
 {
     const mlc__row_operand o = { k, (char *)(uintptr_t)at, 0, step, mlc__row_lies(k, step) };
     return o;
 }
 
-/* A job without dy. */
+/* Begins a job with out and x; w, b, dy, stat and flags are left to the caller. */
 static void mlc__row_begin(mlc__row_job *j, mlc_dtype dtype, int64_t n, const mlc__half_fns *half,
                            const void *out, int64_t out_step, const void *x, int64_t x_step)
 {
@@ -24003,8 +24064,9 @@ static void mlc__row_begin(mlc__row_job *j, mlc_dtype dtype, int64_t n, const ml
     j->s.dy.step = 1;
 }
 
-/* Writes the rest of a job that has k, w, s.accumulate and operands, s.f of f32; fn: for whole rows
- * of f32. */
+/* Chooses the way of a job's rows and completes it. Needs k, w, s.accumulate and the operands, and
+ * the tables of f32 and f64 from s.f on. fn: the level's kernel of dense f32; any: the scalar
+ * level's. */
 static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn any)
 {
     const mlc__rows *k = &j->k;
@@ -24026,7 +24088,8 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
     j->fn = !s->f64 && (s->direct || j->low) ? fn : any;
 }
 
-/* The group of rows from line i on. */
+/* Points the operands of s to the group of up to j->many rows from line i on, of `lines`. offset
+ * and stride are those of mlc__lines_run, in the order of its operands. */
 MLC__INLINE void mlc__row_place(const mlc__row_job *j, mlc__row_group *s, const int64_t *offset,
                                 const int64_t *stride, int64_t i, int64_t lines)
 {
@@ -24047,7 +24110,8 @@ MLC__INLINE void mlc__row_place(const mlc__row_job *j, mlc__row_group *s, const 
     }
 }
 
-/* An operand becomes rows of f32 in a tile. */
+/* Widens an operand into [rows][n] of f32 in the tile, which becomes the operand. Operands that are
+ * NULL or f32 stay. */
 static void mlc__row_widen(mlc__row_operand *o, const mlc__rows *wide, float *tile, int64_t rows)
 {
     const mlc__rows *k = o->k;
@@ -24059,6 +24123,8 @@ static void mlc__row_widen(mlc__row_operand *o, const mlc__rows *wide, float *ti
     o->row = k->n;
 }
 
+/* Runs lines of short 16-bit rows, group by group: widens w and b once, then x and dy of each
+ * group, calls the kernel and narrows out. out shares the tile of dy. */
 MLC__APART void mlc__row_lines_low(const mlc__row_job *j, const int64_t *offset,
                                             const int64_t *stride, int64_t lines)
 {
@@ -24085,6 +24151,7 @@ MLC__APART void mlc__row_lines_low(const mlc__row_job *j, const int64_t *offset,
     }
 }
 
+/* Runs lines of a job, group by group: the function that mlc__lines_run calls. */
 static void mlc__row_lines(const void *args, const int64_t *offset, const int64_t *stride,
                            int64_t lines)
 {
@@ -24097,7 +24164,7 @@ static void mlc__row_lines(const void *args, const int64_t *offset, const int64_
     }
 }
 
-/* Runs a job that has operands, k and what is read of s by its kernel. */
+/* Plans a job and runs it over all rows along axis. Empty rows need nothing. */
 static void mlc__row_run(void *dev, mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_fn any,
                          int32_t ndim, const int64_t *shape, int32_t axis, int operands,
                          const int64_t *const *strides)
@@ -24150,7 +24217,7 @@ static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_gr
             mlc__softmax_grad_run(dev, a, mlc__softmax_grad_rows_##isa, mlc__row_fns_##isa, \
                                   &mlc__half_fns_##isa), NULL)
 
-/* Strides of the statistics over the axes of the rows: three numbers each, row-major. */
+/* Strides of the statistics, a dense array of three numbers for each row, over the axes of x. */
 static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *stride)
 {
     int64_t next = 3;
@@ -24158,6 +24225,7 @@ static void mlc__stat_strides(int32_t ndim, const int64_t *shape, int64_t *strid
     for (int32_t d = ndim - 2; d >= 0; d--) { stride[d] = next; next *= shape[d]; }
 }
 
+/* True for dtypes of a norm and its weight: the same, or f32 weights of 16-bit rows. */
 MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
 {
     return mlc__computes(dtype) && (w == dtype || (mlc__low(dtype) && w == MLC_F32));
@@ -24190,27 +24258,29 @@ static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, mlc__row_
             mlc__norm_run(dev, a, mlc__norm_rows_##isa, mlc__norm_fns_##isa, \
                           &mlc__half_fns_##isa), NULL)
 
-#define MLC__NORM_ROWS 16              /* whose columns are added up in T, then in f64 */
-#define MLC__NORM_PARTS 32             /* of the rows, each with sums of its own, at most */
+#define MLC__NORM_ROWS 16              /* rows whose columns are added up in T, then in f64     */
+#define MLC__NORM_PARTS 32             /* most parts of all rows, each with sums of its own     */
 
-/* Rows across the loop, by part; sums of a part in the workspace: [2,n] of f64, [2,n] of T; after
- * them a row of ones if there is no weight. */
+/* A call of norm_grad. Rows are divided into parts by the shape alone; a task runs a part.
+ * Workspace: for each part dw and db [2][n] of f64, which grow every MLC__NORM_ROWS rows by [2][n]
+ * of T that follow; after all parts a row of ones if there is no weight. */
 typedef struct mlc__norm_grad_job {
     mlc__row_job row;
     const struct mlc_k_norm_grad *a;
-    mlc__rows wide;                    /* of ones                   */
+    mlc__rows wide;                    /* form of the row of ones   */
     mlc__loop across;
     int64_t   rows, per_part, parts;
     bool      columns;                 /* dweight or dbias is wanted */
 } mlc__norm_grad_job;
 
+/* Size of a part's sums and of all, in doubles; those of T have space for f64. */
 MLC__INLINE int64_t mlc__norm_part_doubles(const mlc__norm_grad_job *j) { return 4 * j->row.k.n; }
 MLC__INLINE int64_t mlc__norm_sums_doubles(const mlc__norm_grad_job *j)
 {
     return j->columns ? j->parts * mlc__norm_part_doubles(j) : 0;
 }
 
-/* The sums in T go to those in f64 and begin again. */
+/* Adds the sums [2][n] of T, stored after sums [2][n] of f64, to these and clears them. */
 static MLC__OPT void mlc__norm_flush(double *sums, int64_t n, bool f64)
 {
     double *t = sums + 2 * n;
@@ -24220,7 +24290,8 @@ static MLC__OPT void mlc__norm_flush(double *sums, int64_t n, bool f64)
     memset(t, 0, (size_t)(2 * n) * (f64 ? 8 : 4));
 }
 
-/* Up to MLC__NORM_ROWS rows in a call, between two flushes. */
+/* Task: part `chunk` of the rows, at most MLC__NORM_ROWS per call, with a flush after each
+ * MLC__NORM_ROWS rows and at the end. */
 static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__norm_grad_job *j = MLC__CAST(const mlc__norm_grad_job *, arg);
@@ -24251,7 +24322,8 @@ static void mlc__norm_grad_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* dweight (which 0) or dbias (1): the sums of the parts, in order. */
+/* Writes dweight (which 0) or dbias (1), or adds to it: the sums of the parts in their order,
+ * through tiles. */
 static void mlc__norm_gather(const mlc__norm_grad_job *j, const mlc__row_fns *f, int which,
                              void *out, int64_t stride, bool accumulate)
 {
@@ -24272,7 +24344,8 @@ static void mlc__norm_gather(const mlc__norm_grad_job *j, const mlc__row_fns *f,
         mlc__row_put(w, MLC__CAST(char *, out), stride, i, n, &tile);
     }
 }
-/* Writes all of *j but its row's k, w, s. False if there are no rows. */
+/* Divides the rows into parts; sets all of *j but row.k, w and s, of which k is set already. False
+ * if there are no rows. */
 static bool mlc__norm_grad_plan(mlc__norm_grad_job *j, const struct mlc_k_norm_grad *a)
 {
     int64_t stat[MLC_MAX_DIMS];
@@ -24301,7 +24374,7 @@ static size_t mlc__k_norm_grad_workspace(void *dev, const struct mlc_k_norm_grad
     return (size_t)(mlc__norm_sums_doubles(&j) + (a->weight ? 0 : j.row.k.n)) * sizeof(double);
 }
 
-/* The rows of j, whose workspace has a row of ones if there is no weight. */
+/* Completes the operands of j's rows, and writes the row of ones if there is no weight. */
 static void mlc__norm_grad_begin(mlc__norm_grad_job *j, mlc__row_group_fn fn)
 {
     const struct mlc_k_norm_grad *a = j->a;
@@ -24323,6 +24396,7 @@ static void mlc__norm_grad_begin(mlc__norm_grad_job *j, mlc__row_group_fn fn)
     mlc__row_plan(&j->row, fn, mlc__norm_grad_rows_scalar);
 }
 
+/* The kernel norm_grad: dx and the parts' sums by tasks, then dweight and dbias. */
 static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
                                      mlc__row_group_fn fn, const mlc__row_fns *f,
                                      const mlc__half_fns *half)
