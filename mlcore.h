@@ -24430,16 +24430,29 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
             mlc__k_norm_grad_workspace)
 
 /* @@ IMPL.KERNELS.OPTIM ---------------------------------- one pass over parameters and state
- * One pass reads g and reads and writes p and the states, by runs of whole parameters with the
- * padding between them, which no other pass reads. What changes from step to step comes through
- * mlc_optim_step in device memory, so that a captured sequence of launches can be replayed.
- * Constants of a step are made in f64 and rounded once. Square root and division are exact: from
- * the L3 cache on a pass waits for memory longer than for them. An element's inputs are all read
- * before one is written, as the arrays may lie at equal offsets in their pages, where the
- * processor takes a read for one of what was just written. */
+ * One pass reads the gradient g and reads and writes the parameters p and the states m, v, w, by
+ * runs of whole parameters with the padding between them. A step of an optimizer is, on every
+ * backend:
+ *     squares     sum of g^2 of each run, where a norm is needed                          (pass)
+ *     guard       is the step made? clipping, scaler, constants: mlc_step_state           (no pass)
+ *     optim       p, m, v, w of each run from g; gemm_optim: g is a product, made here    (pass)
+ * Numbers that change from step to step come through mlc_step_state in device memory, so that a
+ * captured sequence of launches can be replayed.
+ *
+ * A rule is one text, a row of MLC_ELEMENT_RULES or of MLC__OWN_RULES:
+ *     R(x_, NAME, name, states, make, step)
+ * make computes the constants k[] of a step, once, in f64 (h: coefs; s: mlc_step_state); step
+ * updates the element x with gradient d and states m, v, w, all of type T, k rounded to T. Square
+ * root and division are exact: from the L3 cache on a pass waits for memory longer than for them.
+ * All inputs of an element are read before one output is written: arrays may have equal offsets in
+ * their pages, where the processor takes a read for one of the last stores.
+ *
+ * Runs are cut into pieces by the shape alone, and an element depends on no other, so bits do not
+ * depend on threads. */
 
-/* Rules that devices have texts of their own for, in the form of MLC_ELEMENT_RULES, but that k is
- * made by the kernel. The order of operations is PyTorch's. */
+/* Rules for which devices have texts of their own, in the form of MLC_ELEMENT_RULES, except that k
+ * is computed by the kernel. Operations are in PyTorch's order. sgd_nesterov and sgd_bare take k of
+ * sgd: they are forms of it (mlc__sgd_form), with Nesterov's look-ahead, and without momentum. */
 #define MLC__SGD_RULES(R, F, x_) \
     R(x_, SGD, sgd, 1, \
       k[0] = s->weight_decay; \
@@ -24457,9 +24470,9 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
       x = x - k[3] * (e + k[4] * m);) \
     R(x_, SGD, sgd_bare, 0, , \
       x = x - k[3] * (d + k[0] * x);)
-/* The bias corrections are folded: m^/(sqrt v^ + eps) with v^ = v/bias2 and m^ = m/bias1 is k[6]
- * m/(sqrt v k[7] + eps). Moments of gradients that stay 0 become 0: written m + k[3] (e - m), m
- * would stop at the last number of which k[3] times it is not flushed. */
+/* Adam with its bias corrections folded: m^/(sqrt v^ + eps), with v^ = v/bias2 and m^ = m/bias1, is
+ * k[6] m/(sqrt v k[7] + eps). Moments of gradients that stay 0 become 0: written m + k[3] (e - m),
+ * m would stop at the last number of which k[3] times it is not flushed. */
 #define MLC__ADAM_RULE(R, F, x_) \
     R(x_, ADAM, adam, 2, \
       MLC__MOMENTS \
@@ -24468,9 +24481,9 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
       k[8] = h[2];, \
       MLC__MOMENTS_STEP \
       x = k[0] * x - k[6] * (m / (F(sqrt)(v) * k[7] + k[8]));)
-/* A rule with norms has two: what is written to u, and the step, whose ratio is known by then.
- * LAMB: u = m^/(sqrt v^ + eps) + decay p, p -= lr ratio u. LARS: u = g, m = momentum m + lr ratio
- * (g + decay p), p -= m. */
+/* Rules with norms, which have two texts: NAME_update writes the update to u for the pass that
+ * measures |p| and |u|; NAME is the step, when s->ratio is known. LAMB: u = m^/(sqrt v^ + eps) +
+ * decay p, p -= lr ratio u. LARS: u = g, m = momentum m + lr ratio (g + decay p), p -= m. */
 #define MLC__LAMB_UPDATE(F) \
     m = k[0] * m + k[1] * d; \
     v = k[2] * v + k[3] * d * d; \
@@ -24501,13 +24514,14 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 #define MLC__OWN_RULES(R, F, x_) \
     MLC__SGD_RULES(R, F, x_) MLC__ADAM_RULE(R, F, x_) MLC__NORM_RULES(R, F, x_)
 
-/* Four lines on, where there are two states or more: hardware fetches ahead by itself, but of four
- * arrays in main memory a tenth is won. An address past the end of an array does no harm. */
+/* Prefetches of four cache lines on, for two states or more: hardware prefetches as well, but with
+ * four arrays in main memory this saves a tenth. An address past the end of an array does no
+ * harm. */
 #define MLC__SOON(x, i) \
     __builtin_prefetch((const void *)((uintptr_t)(x) + (size_t)(i) * sizeof *(x) + 256));
 
-/* Arrays, and what is read and written of element i, by the number of states; u: x is written to
- * out, nothing else is. */
+/* Texts by number of states: pointers to the arrays, their prefetches, reads and stores of element
+ * i. 0u and 2u: x is stored in out and nothing else is written. */
 #define MLC__ARRAYS_0(T)
 #define MLC__ARRAYS_1(T)  T *pm = MLC__CAST(T *, a->state[0]) + from;
 #define MLC__ARRAYS_2(T)  MLC__ARRAYS_1(T) T *pv = MLC__CAST(T *, a->state[1]) + from;
@@ -24532,6 +24546,8 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
 #define MLC__ARRAYS_PUT_3  pm[i] = m; pv[i] = v; pw[i] = w; MLC__ARRAYS_PUT_0
 #define MLC__ARRAYS_PUT_0u pu[i] = x;
 #define MLC__ARRAYS_PUT_2u MLC__ARRAYS_PUT_0u
+/* Body of a rule's kernel over n elements from element `from` on. LOOP is one of the loops below;
+ * numbers are k in f64. */
 #define MLC__ELEMENT_TEXT(T, states, LOOP, ...) \
     T *p = MLC__CAST(T *, a->p) + from; \
     const T *g = MLC__CAST(const T *, a->g) + from; \
@@ -24547,6 +24563,7 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
          __VA_ARGS__ \
          MLC__ARRAYS_PUT_##states)
 #define MLC__RULE_LANES 16             /* a cache line of f32 from each array                  */
+/* Loops over n elements: in any order; or line by line with prefetches, n being whole lines. */
 #define MLC__PLAIN_LOOP(SOON, ...) \
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { __VA_ARGS__ }
 #ifdef __clang__
@@ -24559,9 +24576,13 @@ static mlc_status mlc__norm_grad_run(void *dev, const struct mlc_k_norm_grad *a,
         SOON \
         MLC__A_LINE for (int64_t i = at; i < at + MLC__RULE_LANES; i++) { __VA_ARGS__ } \
     }
+/* Signature of a rule's kernel, mlc__optim_fn. out: the update of a rule with norms, else NULL. */
 #define MLC__RULE_FN(name) \
     static void mlc__##name(const struct mlc_k_optim *a, const double *numbers, int64_t from, \
                             int64_t n, void *out)
+/* Stamps of a rule: kernels of f32 and f64, the function that computes k into s->k once a step
+ * (_correct), and for rules of this section the one that computes it at the kernel's call
+ * (_numbers). */
 #define MLC__ELEMENT_F32(x_, NAME, name, states, make, step) \
     MLC__FAST_AT_scalar __attribute__((noinline)) MLC__RULE_FN(name##_f32_scalar) \
     { typedef float T; MLC__ELEMENT_TEXT(T, states, MLC__PLAIN_LOOP, step) }
@@ -24586,12 +24607,14 @@ MLC_ELEMENT_RULES(MLC__ELEMENT_F64, MLC__F64, any)
 MLC_ELEMENT_RULES(MLC__ELEMENT_CORRECT, MLC__F64, any)
 MLC__OWN_RULES(MLC__OWN_NUMBERS, MLC__F64, any)
 
-/* To one of the two bf16 beside it, by chance in inverse proportion to their distances: right in
- * mean, however small the steps are. */
+/* Rounds n floats to bf16 by chance: to one of the two neighbours, with probabilities in inverse
+ * proportion to the distances, so that small steps count in the mean. words: n halves of 32
+ * bits. */
 typedef void (*mlc__by_chance_fn)(uint16_t *to, const float *from, const uint32_t *words,
                                   int64_t n);
 
-/* Whole lines; the scalar kernel has the rest. */
+/* Kernel of f32 at a level: whole lines by vectors, the elements after them by the scalar
+ * kernel. */
 #define MLC__ELEMENT_STAMP(isa, NAME, name, states, make, step) \
     MLC__INLINE MLC__FAST_AT_##isa \
     void mlc__##name##_lines_##isa(const struct mlc_k_optim *a, const double *numbers, \
@@ -24605,8 +24628,8 @@ typedef void (*mlc__by_chance_fn)(uint16_t *to, const float *from, const uint32_
             mlc__##name##_f32_scalar(a, numbers, from + lines, n - lines, \
                                      out ? MLC__CAST(float *, out) + lines : NULL); \
     }
-/* Most rules of elements wait for memory: AVX-512 takes the kernels of AVX2, which is there with
- * it, but for those that most networks use. */
+/* Rules compiled per level. Most wait for memory: only those that most networks use have kernels of
+ * AVX-512, the others take those of AVX2. */
 #define MLC__ELEMENT_RULES_scalar
 #define MLC__ELEMENT_RULES_avx2 \
     MLC__OWN_RULES(MLC__ELEMENT_STAMP, MLC__F32, avx2) \
@@ -24632,13 +24655,16 @@ MLC__EACH_ISA(MLC__STAMP_OPTIM)
 
 typedef void (*mlc__optim_pack_fn)(const struct mlc_k_pack *a, int64_t x);
 
-typedef struct mlc__optim_fns {        /* what a level brings                                  */
+/* Functions of a level. */
+typedef struct mlc__optim_fns {
     int                   level;       /* place in mlc_rule_fns.f32                            */
     mlc__by_chance_fn     by_chance;
     const mlc__half_fns  *half;
     const mlc__random_fns *random;
 } mlc__optim_fns;
 
+/* A call of optim. k: constants of the step, in mlc_step_state or in made. pack: packs rows of a
+ * matrix again, or NULL. */
 typedef struct mlc__optim_job {
     const struct mlc_k_optim *a;
     const double             *k;       /* of the step, or made                                 */
@@ -24648,13 +24674,14 @@ typedef struct mlc__optim_job {
     mlc__optim_pack_fn        pack;
 } mlc__optim_job;
 
-/* Are states in bf16 or codes? */
+/* True if states are bf16, or codes of 8 bits (IMPL.KERNELS.MOMENTS). */
 static bool mlc__optim_small(const struct mlc_k_optim *a)
 {
     return a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8;
 }
 
-/* States of `to` are those of a from element `from` on. */
+/* Points the states of `to`, and the number of its first element, to element `from` of a. Of codes
+ * `from` begins a block. */
 static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a, int64_t from)
 {
     const size_t size = mlc_dtype_bytes(mlc__optim_small(a) ? a->state_dtype
@@ -24666,10 +24693,11 @@ static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a,
     }
 }
 
-/* Elements of p and g in f32. */
+/* A tile of p and g, widened to f32. */
 typedef struct mlc__optim_wide { float p[MLC__WORDS], g[MLC__WORDS]; } mlc__optim_wide;
 
-/* tile, a copy of the job's arguments, becomes n elements from `from` on, bf16 ones in w. */
+/* Turns tile, a copy of the job's arguments, into n elements from element `from` on; bf16 p and g
+ * are widened into w and read there. */
 static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, mlc__optim_wide *w,
                             struct mlc_k_optim *tile)
 {
@@ -24685,7 +24713,8 @@ static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, ml
     tile->g = w->g;
 }
 
-/* A bf16 p and g pass through f32 tile by tile. */
+/* Updates n elements of a bf16 p through f32, tile by tile, and rounds p by chance. Element first +
+ * i of the run takes half of word (first + i) / 2 of the step's stream. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     const struct mlc_k_optim *a = j->a;
@@ -24702,13 +24731,16 @@ static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
     }
 }
 
-/* A piece of a run: plain elements, or rows of a matrix that is packed while they are in cache. */
+/* A piece of a run, the work of a task: plain elements, or MLC__STEP rows of a matrix whose pack is
+ * made again while they are in cache. */
 typedef struct mlc__optim_piece {
     int64_t from, n, row;
     const struct mlc_k_pack *pack;     /* NULL: plain                                          */
 } mlc__optim_piece;
 
-/* Piece i; where there are no more, n is 0 and row the number of pieces. */
+/* Piece i of the run. Past the last piece n is 0 and row is the number of pieces. Matrices with
+ * packs follow one another in a->packs as in p, with plain elements between them:
+ *     p     | plain | rows of matrix 0 | plain | rows of matrix 1 | plain | */
 static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t i)
 {
     mlc__optim_piece piece = { 0, 0, 0, a->packs };
@@ -24740,13 +24772,15 @@ static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t
     return piece;
 }
 
+/* Updates n elements from element `from` on. */
 static void mlc__optim_part(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     if (mlc__low(j->a->dtype)) mlc__optim_low(j, from, n);
     else j->fn(j->a, j->k, from, n, NULL);
 }
 
-/* Of elements from .. end those in rows that were touched. */
+/* Updates the elements from .. end that are in rows marked as touched; the others have a gradient
+ * of 0, and the step would not change them. */
 static void mlc__optim_rows(const mlc__optim_job *j, int64_t from, int64_t end)
 {
     const int64_t cols = j->a->cols;
@@ -24757,6 +24791,7 @@ static void mlc__optim_rows(const mlc__optim_job *j, int64_t from, int64_t end)
     }
 }
 
+/* Task: piece `chunk`, then the pack of its rows. */
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
@@ -24773,6 +24808,7 @@ typedef struct mlc__squares_job {
     const mlc__half_fns *half;
 } mlc__squares_job;
 
+/* Joins the squares of n doubles to t. */
 static MLC__OPT void mlc__squares_f64(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     (void)sign;
@@ -24785,6 +24821,7 @@ static size_t mlc__k_squares_workspace(void *dev, const struct mlc_k_squares *a)
     return (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
 }
 
+/* Task: sum of squares of MLC__GRAIN elements, into the workspace. */
 static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__squares_job *j = MLC__CAST(const mlc__squares_job *, arg);
@@ -24803,7 +24840,7 @@ static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
     MLC__CAST(double *, j->a->workspace)[chunk] = mlc__acc_value(&sum);
 }
 
-/* Sums of chunks, in their order: whoever made them. */
+/* The kernel squares. Sums of tasks are added up in their order, whatever thread computed them. */
 static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc__run_fn f32,
                                    const mlc__half_fns *half)
 {
@@ -24823,8 +24860,9 @@ static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc
             mlc__squares_run(dev, a, mlc__squares_f32_##isa, &mlc__half_fns_##isa), \
             mlc__k_squares_workspace)
 
-/* The scale after a step, in the order of GradScaler: after a bad step it shrinks, after enough
- * good ones it grows, unless it would leave its bounds. */
+/* Updates a scaler after a step, in the order of PyTorch's GradScaler: after a bad step the scale
+ * shrinks, not below its floor; after `interval` good ones in a row it grows, unless that exceeds
+ * cap. */
 static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, bool good)
 {
     if (!good) {
@@ -24840,14 +24878,14 @@ static void mlc__scaler_next(mlc_scaler_state *s, const mlc_scaler_desc *rule, b
     if (s->scale * rule->growth <= rule->cap) s->scale *= rule->growth;
 }
 
-/* In f64: 1 - beta^t loses its digits in f32 in the first steps. */
+/* Bias corrections of Adam, in f64: 1 - beta^t loses its digits in f32 in the first steps. */
 static void mlc__adam_correct(const double *coefs, struct mlc_step_state *s)
 {
     s->bias1 = 1.0 - pow(coefs[0], (double)s->made);
     s->bias2 = 1.0 - pow(coefs[1], (double)s->made);
 }
 
-/* What the update after s->made others reads, but for grad_scale and stream. */
+/* Sets what an update reads, but for grad_scale and stream; s->made, updates so far, counts it. */
 MLC__SEAM void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
                                     const struct mlc_rule_fns *cpu, const double *coefs)
 {
@@ -24860,7 +24898,8 @@ MLC__SEAM void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_o
     if (cpu->correct) cpu->correct(coefs, s);
 }
 
-/* Not finite gradients: the scale shrinks, or that is an error. */
+/* Updates scaler and error word after a step. A step with gradients that are not finite shrinks the
+ * scale; without a scaler, or after `patience` such steps in a row, it is an error. */
 static void mlc__guard_state_next(const struct mlc_k_guard *a, bool good)
 {
     struct mlc_guard_state *state = a->state;
@@ -24872,6 +24911,9 @@ static void mlc__guard_state_next(const struct mlc_k_guard *a, bool good)
     memcpy(a->error + 3, &state->scaler.scale, sizeof state->scaler.scale);
 }
 
+/* The kernel guard: norm of all gradients, their factor from scaler and clipping, and the step
+ * state of each parameter that is due. Steps that are not made leave s->made and carry as they
+ * were. */
 static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 {
     struct mlc_guard_state *state = a->state;
@@ -24903,14 +24945,15 @@ static mlc_status mlc__k_guard(void *dev, const struct mlc_k_guard *a)
 
 #define MLC__CPU_guard(K, isa, level) K##_plain(mlc__k_guard, NULL)
 
-/* The first pass of a rule with norms; squares by level. */
+/* Functions of a rule with norms: ratio from |p| and |u|; kernels that write u; sums of squares by
+ * dtype and level. */
 struct mlc__norms {
     double    (*ratio)(void *dev, mlc__optim_job *j);
     const struct mlc_rule_fns *update;
     mlc__run_fn f64, f32[6];
 };
 
-/* Sums of squares of p and u, by chunk. */
+/* Task: sums of squares of MLC__GRAIN elements of p and u, into two doubles of the workspace. */
 static void mlc__ratio_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
@@ -24943,7 +24986,7 @@ static size_t mlc__k_optim_workspace(void *dev, const struct mlc_k_optim *a)
     return 2 * (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(double);
 }
 
-/* |p| and |u|. */
+/* Measures *p = |p| and *u = |u|, sums of tasks added up in their order. */
 static void mlc__optim_norms(void *dev, mlc__optim_job *j, double *p, double *u)
 {
     const int64_t chunks = mlc__div_up(j->a->n, MLC__GRAIN);
@@ -24955,7 +24998,7 @@ static void mlc__optim_norms(void *dev, mlc__optim_job *j, double *p, double *u)
     *u = sqrt(*u);
 }
 
-/* |p| / |u|, 1 if either is 0 or not finite. */
+/* |p| / |u|; 1 if one is 0 or not finite, or where the decay is 0. */
 static double mlc__lamb_ratio(void *dev, mlc__optim_job *j)
 {
     double p, u;
@@ -24965,7 +25008,7 @@ static double mlc__lamb_ratio(void *dev, mlc__optim_job *j)
     return p > 0.0 && u > 0.0 && ratio < MLC__INF ? ratio : 1.0;
 }
 
-/* trust |p| / (|g| + decay |p| + eps), 1 if either is 0 or not finite, and for vectors. */
+/* trust |p| / (|g| + decay |p| + eps); 1 if |p| or |g| is 0 or not finite, and for vectors. */
 static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
 {
     double p, g;
@@ -24979,11 +25022,12 @@ static double mlc__lars_ratio(void *dev, mlc__optim_job *j)
 #define MLC__RULE_F32(name, isa, level, K)      mlc__##name##_f32_##isa,
 #define MLC__ELEMENT_LEVEL(name, isa, level, K) MLC__BASE(mlc__##name##_f32_, isa),
 #define MLC__MATRIX_LEVEL(name, isa, level, K)  mlc__##name##_f32,
+/* Defines the table of a rule, mlc__rule_NAME; LEVEL names its kernel of f32 at each level. */
 #define MLC__RULE_CPU(name, correct, numbers, norms, LEVEL, form) \
     MLC__SEAM const struct mlc_rule_fns mlc__rule_##name = \
         { correct, numbers, norms, MLC__OTHER(mlc__##name##_f64), \
           { MLC__EACH_LEVEL(LEVEL, name) }, NULL, form };
-/* Kernels alone, of a form of a rule. */
+/* Defines a table of kernels alone, for a form of a rule. */
 #define MLC__FORM(name) \
     static const struct mlc_rule_fns mlc__form_##name = \
         { NULL, NULL, NULL, MLC__OTHER(mlc__##name##_f64), \
@@ -24997,6 +25041,8 @@ MLC__NORMS(lamb)
 MLC__NORMS(lars)
 MLC__FORM(sgd_nesterov)
 MLC__FORM(sgd_bare)
+/* The form of SGD that a call takes: without momentum, with Nesterov's, or NULL for the rule's
+ * kernel. */
 static const struct mlc_rule_fns *mlc__sgd_form(const struct mlc_k_optim *a)
 {
     if (!a->n_state) return &mlc__form_sgd_bare;
@@ -25012,6 +25058,7 @@ MLC__VECTOR_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__ELEMENT_LEVEL)
 MLC__MATRIX_RULES(MLC__ELEMENT_CPU, MLC__F32, MLC__MATRIX_LEVEL)
 
 #define MLC__ELEMENT_NAMED(x_, NAME, name, states, numbers, step) &mlc__rule_##name,
+/* The table of a rule, in the order of mlc_rule; NULL for a value that is none. */
 MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
 {
     static const struct mlc_rule_fns *const rules[] = {
@@ -25020,6 +25067,7 @@ MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
+/* Checks dtypes and begins a job: its kernel, and the constants where the kernel computes them. */
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
@@ -25039,13 +25087,14 @@ static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a
     return MLC_OK;
 }
 
-/* skip is set by whoever decides on the device that a step must not happen; error is the device's
- * word, which the host may not have read yet. */
+/* True if the step is not made: guard has set skip, or the device's error word is set, which the
+ * host may not have read yet. */
 static bool mlc__optim_stands(const struct mlc_k_optim *a)
 {
     return a->step->skip || (a->error && a->error[0]);
 }
 
+/* The kernel optim. A rule with norms measures them first and computes k again with their ratio. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const mlc__optim_fns *fns,
                                  mlc__optim_pack_fn pack)
 {
@@ -25077,8 +25126,9 @@ MLC__EACH_ISA(MLC__STAMP_OPTIM_FNS)
                              MLC__IF_PACKS_##level(mlc__pack_part, NULL)), \
               mlc__k_optim_workspace)
 
-/* A pass over a matrix and the product that is its gradient, some rows at a time: a thread makes
- * their gradient in its workspace and spends it from cache. Rows do not depend on the number of
+/* gemm_optim: the pass over a matrix p [m][n] with the product that is its gradient, a slab of rows
+ * at a time. A thread multiplies a slab's gradient into its buffer and updates p from there while
+ * it is in cache: the gradient never goes to memory. Slabs follow the shape, not the number of
  * threads. */
 
 #define MLC__SLAB (128 * 1024)         /* bytes of gradient, at least a step of rows           */
@@ -25088,15 +25138,15 @@ typedef struct mlc__gemm_optim_job {
     const mlc__gemm_level *level;
     mlc__optim_job    optim;
     struct mlc_k_gemm part;            /* the product of a slab's rows                         */
-    struct mlc_k_pack pack;            /* of b, where there is more than one slab              */
-    int64_t rows, slabs;               /* rows of a slab; the last one has what is left        */
-    size_t  own, room;                 /* of a thread: bytes of its slab, and in all           */
+    struct mlc_k_pack pack;            /* of b, packed once if there is more than one slab     */
+    int64_t rows, slabs;               /* rows of a slab; the last one has the rest            */
+    size_t  own, room;                 /* of a thread's buffer: bytes of its slab, and all     */
     char   *rooms;
     int32_t failed;
 } mlc__gemm_optim_job;
 
-/* Rows of slabs. The last one takes what would be too few for tiles, whose sums are in another
- * order. */
+/* Divides g->m rows into slabs; returns the rows of the last one. A rest that is too small a
+ * product for tiles, whose sums have another order, joins the slab before it. */
 static int64_t mlc__gemm_optim_cut(mlc__gemm_optim_job *j, const struct mlc_k_gemm *g)
 {
     const int64_t step = MLC__STEP * g->n * (int64_t)mlc_dtype_bytes(g->c_dtype);
@@ -25108,7 +25158,8 @@ static int64_t mlc__gemm_optim_cut(mlc__gemm_optim_job *j, const struct mlc_k_ge
     return last + j->rows;
 }
 
-/* Returns the workspace: copies of both operands, or a pack of b, then the threads' rooms. */
+/* Plans a call; returns its workspace: widened copies of both operands or a pack of b, then the
+ * thread buffers. Without a->workspace only the size is right. */
 static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
                                    const struct mlc_k_gemm_optim *a, const mlc__gemm_level *level)
 {
@@ -25137,6 +25188,7 @@ static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
     return at + j->room * (size_t)mlc__pool_threads(dev);
 }
 
+/* Bytes of workspace of a call. */
 static size_t mlc__gemm_optim_workspace(void *dev, const struct mlc_k_gemm_optim *a,
                                         const mlc__gemm_level *level)
 {
@@ -25146,7 +25198,8 @@ static size_t mlc__gemm_optim_workspace(void *dev, const struct mlc_k_gemm_optim
     return a->optim.n ? mlc__gemm_optim_plan(&j, dev, &bare, level) : 0;
 }
 
-/* Rows .. of p with the gradient that lies in slab. */
+/* Updates `rows` rows of p from `row` on with their gradient, dense in slab, MLC__STEP rows at a
+ * time, each packed again at once. */
 static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int64_t rows,
                                   void *slab)
 {
@@ -25163,6 +25216,7 @@ static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int
     }
 }
 
+/* Task: slab `chunk`, product and update. */
 static void mlc__gemm_optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__gemm_optim_job *j = MLC__CAST(mlc__gemm_optim_job *, arg);
@@ -25178,6 +25232,8 @@ static void mlc__gemm_optim_chunk(void *arg, int64_t chunk, int32_t worker)
     else __atomic_store_n(&j->failed, 1, __ATOMIC_RELAXED);
 }
 
+/* The kernel gemm_optim. Operands are widened and b is packed before the tasks, where the plan says
+ * so. */
 static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *a,
                                       const mlc__gemm_level *level, const mlc__optim_fns *fns,
                                       mlc__optim_pack_fn pack)
