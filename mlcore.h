@@ -25267,23 +25267,31 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
              mlc__gemm_optim_workspace(dev, a, &mlc__gemm_level_##level))
 
 /* @@ IMPL.KERNELS.MOMENTS -------------------------------- states in bf16, or in codes of 8 bits
- * States of a tile of elements are decoded to f32 in L1, the rule's f32 text steps them, and they
- * are rounded again. The dynamic map of create_dynamic_map(signed, 7, 8) of bitsandbytes: decade e
- * of 7, from 10^(e-7) to 10^(e-6), has 2^e numbers (2^(e+1) without negative ones), the centres of
- * as many equal parts, over which stands 1; and there is 0. Codes are in order: code 127, or 0, is
- * that of 0, and the place of a magnitude is k = 1, 2 .. from there; k, or k + 1 without negative
- * ones, is in binary a 1 and then the part of its decade e, in as many digits. Of a magnitude a the
- * first bits of 8/9 + a / (0.9 10^(e-6)), from 1 to 2, are these. Which decade it is in two bits of
- * a's exponent tell, but for one bound, as no two are within a factor of 4. Vectors look up by
- * permutation what the definition looks up in memory: the bits are the same. */
+ * States of a tile of elements are decoded to f32 in L1, the rule's f32 kernel steps them, and they
+ * are rounded again: bf16 by chance, codes to nearest, a block of MLC__MOMENT_BLOCK elements with a
+ * scale, the block's largest magnitude. It is the map create_dynamic_map(signed, 7, 8) of
+ * bitsandbytes.
+ *
+ * A code stands for a number in [-1, 1], or [0, 1] without signs: 0, 1, and in decade e of 7, from
+ * 10^(e-7) to 10^(e-6), the centres of 2^e equal parts (2^(e+1) without signs). Codes are in the
+ * order of their numbers; code 127, or 0 without signs, is 0. Place k = 1, 2, .. counts magnitudes
+ * from 0 on. In binary, k (k + 1 without signs) is a 1 and then the part of its decade in e digits
+ * (e + 1):
+ *     decade      0     1        2             ..   6
+ *     k           1     10 11    100 .. 111    ..   1000000 .. 1111111       then 1: 10000000
+ * Encoding finds these digits without a search: of a magnitude a of decade e they are the first
+ * bits of the fraction of 8/9 + a / (0.9 10^(e-6)), which is between 1 and 2. Two bits of a's
+ * exponent tell the decade, but for one bound, as no two bounds are within a factor of 4. Vectors
+ * look up tables by permutation, the definition in memory: the bits are the same. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 #define MLC__MOMENT_TILE (4 * MLC__MOMENT_BLOCK)
 
+/* A map of codes. */
 typedef struct mlc__dynamic {
     bool    with_sign;
-    float   most;                      /* over it the place is one more: 1 */
+    float   most;                      /* magnitudes above it take the last place, that of 1 */
     uint8_t decade[16];                /* 1 + e by bits 24 .. 27 of a magnitude, one more if   */
                                        /* it is over `over`; 0: it becomes 0                   */
     float   scale[8], less[8];         /* the number is k scale - less, by the exponent of k + */
@@ -25291,7 +25299,7 @@ typedef struct mlc__dynamic {
     float   over[8];
 } mlc__dynamic;
 
-static const mlc__dynamic mlc__dynamics[2] = {             /* signed; from 0 on */
+static const mlc__dynamic mlc__dynamics[2] = {             /* with signs; without */
     { true, 0.996484399f, { 0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 4, 5, 5, 6, 7, 7 },
       { 4.50000016e-06f, 2.25000003e-05f, 0.000112499998f, 0.000562499976f,
         0.00281250011f, 0.0140624996f, 0.0078125f, 8.99999975e-07f },
@@ -25307,16 +25315,18 @@ static const mlc__dynamic mlc__dynamics[2] = {             /* signed; from 0 on 
       { 0.0f, 1.45000001e-06f, 1.22499996e-05f, 0.000111250003f,
         0.00105624995f, 0.0102812499f, 0.101406246f, 9.0f } }
 };
-/* One over nine tenths of the end of a decade; 0: see decade. */
+/* 1 / (0.9 10^(e-6)) of decade e at [1 + e]; [0]: of magnitudes that become 0. */
 static const float mlc__decades[8] = { 0.0f, 1111111.12f, 111111.109f, 11111.1113f,
                                       1111.11108f, 111.111115f, 11.1111107f, 1.11111116f };
 
-/* A block each. */
+/* Decode a block of codes, times scale; encode a block of floats, times inverse. The product of a
+ * magnitude and inverse is at most 1. */
 typedef void (*mlc__decode_fn)(float *to, const uint8_t *codes, float scale,
                                const mlc__dynamic *m);
 typedef void (*mlc__encode_fn)(uint8_t *codes, const float *from, float inverse,
                                const mlc__dynamic *m);
 
+/* to[i] = number of codes[i] times scale, the definition. */
 MLC__BODY void mlc__decode_body(float *to, const uint8_t *codes, float scale,
                                 const mlc__dynamic *m)
 {
@@ -25333,7 +25343,8 @@ MLC__BODY void mlc__decode_body(float *to, const uint8_t *codes, float scale,
 
 #define MLC__BELOW_2 1.99999988f
 
-/* No numbers are below 0 where there is no sign. */
+/* codes[i] = the code nearest to from[i] times inverse, the definition. Without signs no number may
+ * be below 0. */
 MLC__BODY void mlc__encode_body(uint8_t *codes, const float *from, float inverse,
                                 const mlc__dynamic *m)
 {
@@ -25355,7 +25366,8 @@ MLC__BODY void mlc__encode_body(uint8_t *codes, const float *from, float inverse
     }
 }
 
-/* The largest magnitude, as bits: they are in order, and those of NaN over all. */
+/* Bits of the largest magnitude of a block. Bits of floats are in the order of magnitudes; those of
+ * a NaN are above all. */
 MLC__BODY uint32_t mlc__most_body(const float *from)
 {
     uint32_t most = 0;
@@ -25384,6 +25396,7 @@ MLC__STAMP_CODES(MLC__AT_neon, mlc__decode_neon, mlc__encode_neon)
 #endif
 
 #if MLC__X86
+/* The same in vectors of 8. with_sign is a constant at each call. */
 MLC__INLINE MLC__AT_avx2 void mlc__decode_text(float *to, const uint8_t *codes, float scale,
                                                const mlc__dynamic *m, bool with_sign)
 {
@@ -25410,10 +25423,11 @@ static MLC__AT_avx2 void mlc__decode_avx2(float *to, const uint8_t *codes, float
     else mlc__decode_text(to, codes, scale, m, false);
 }
 
+/* Tables of an encoding, in registers. */
 typedef struct mlc__encode_room { __m256 inverse, over, decades, most; __m256i decade; }
     mlc__encode_room;
 
-/* Codes of 8 elements, as 32-bit numbers, of which -1 will be 0. */
+/* Codes of 8 elements as numbers of 32 bits; packing with saturation makes 0 of -1. */
 MLC__INLINE MLC__AT_avx2 __m256i mlc__encode_8(const float *from, const mlc__encode_room *c,
                                                bool with_sign)
 {
@@ -25435,6 +25449,7 @@ MLC__INLINE MLC__AT_avx2 __m256i mlc__encode_8(const float *from, const mlc__enc
     return _mm256_add_epi32(_mm256_sign_epi32(k, _mm256_castps_si256(r)), _mm256_set1_epi32(127));
 }
 
+/* Encodes a block, 32 codes at a time; `order` undoes the interleaving of the packs. */
 MLC__INLINE MLC__AT_avx2 void mlc__encode_text(uint8_t *codes, const float *from, float inverse,
                                                const mlc__dynamic *m, bool with_sign)
 {
@@ -25461,14 +25476,15 @@ static MLC__AT_avx2 void mlc__encode_avx2(uint8_t *codes, const float *from, flo
 }
 #endif
 
-typedef struct mlc__coded_fns {      /* what a level brings */
+/* Functions of a level. */
+typedef struct mlc__coded_fns {
     const mlc__optim_fns *optim;
     mlc__decode_fn decode;
     mlc__encode_fn encode;
     uint32_t     (*most)(const float *from);
 } mlc__coded_fns;
 
-/* n elements of state k, the first one at the beginning of a block. */
+/* Decodes n elements of state k, the first of which begins a block, into whole blocks of `to`. */
 static void mlc__coded_get(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
                              int64_t n, float *to)
 {
@@ -25486,7 +25502,9 @@ static void mlc__coded_get(const mlc__coded_fns *f, const struct mlc_k_optim *a,
     }
 }
 
-/* A block; returns what its codes are times. */
+/* Encodes a block and returns its scale: the largest magnitude, NaN where an element is not finite,
+ * 0 where none is a normal number. From 2^126 on the inverse of the scale would not be normal:
+ * elements are divided by 4 first, in place. */
 static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, float *from, int32_t k)
 {
     const uint32_t most = f->most(from);
@@ -25509,10 +25527,10 @@ static float mlc__coded_block(const mlc__coded_fns *f, uint8_t *codes, float *fr
     return scale;
 }
 
-/* A block of states that a gradient has made, before they are rounded. Where a second moment is
- * over `limit`, it becomes that, and the first one that of the largest gradient whose square f32
- * has: else the next step would divide a large number by one that has been cut. What a gradient
- * that is not finite has made stays. */
+/* Bounds a block of states m and v (NULL: none) after a step, before they are rounded. A second
+ * moment over `limit` becomes limit, and its first moment at most the largest gradient whose square
+ * f32 has: otherwise the next step would divide a large number by one that has been cut. Elements
+ * that a gradient which is not finite has made stay. */
 static void mlc__coded_bound(const mlc__coded_fns *f, float *m, float *v, float limit)
 {
     const float root = 1.84467430e19f;           /* of FLT_MAX */
@@ -25528,7 +25546,8 @@ static void mlc__coded_bound(const mlc__coded_fns *f, float *m, float *v, float 
     }
 }
 
-/* The way back. `from` has whole blocks. */
+/* Rounds n elements of state k and stores them. `from` has whole blocks, and may be changed. bf16
+ * takes halves of words of a stream of its own for each k, numbered as those of p. */
 static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a, int32_t k,
                              int64_t n, float *from)
 {
@@ -25549,7 +25568,8 @@ static void mlc__coded_put(const mlc__coded_fns *f, const struct mlc_k_optim *a,
     }
 }
 
-/* A mlc__optim_fn, of f32 p and g. */
+/* Updates elements from .. from + n, f32 p and g, by tiles: decode, step, bound, round. `from`
+ * begins a block. f: the functions of a level. States in f32 take the rule's kernel. */
 static void mlc__coded_step(const struct mlc_k_optim *a, const double *numbers, int64_t from,
                             int64_t n, const mlc__coded_fns *f)
 {
@@ -25584,6 +25604,7 @@ static void mlc__coded_step(const struct mlc_k_optim *a, const double *numbers, 
     { (void)out; mlc__coded_step(a, numbers, from, n, &mlc__coded_fns_##isa); }
 MLC__EACH_ISA(MLC__STAMP_MOMENTS)
 
+/* Defines the table of a rule with small states; its member wide is that of states in f32. */
 #define MLC__MOMENTS_CPU(name, correct, numbers) \
     MLC__SEAM const struct mlc_rule_fns mlc__coded_##name = \
         { correct, numbers, NULL, MLC__OTHER(mlc__##name##_f64), \
