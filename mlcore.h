@@ -25622,15 +25622,16 @@ static const struct mlc_rule_fns *mlc__coded_of(mlc_rule rule) { (void)rule; ret
 #endif
 
 /* @@ IMPL.KERNELS.AVERAGE -------------------------------- averages of parameters
- * One pass reads p and reads and writes the average, after the passes of a step. Which updates
- * count is decided here, by what guard has left in memory, as a host does not know what its device
- * has skipped. */
+ * avg += w (p - avg), after the passes of a step: one pass reads p and reads and writes avg. The
+ * weight w, or that the step does not count, is decided here from the numbers that guard has left
+ * in memory, as a host does not know which steps its device has skipped. ON and OFF exchange p and
+ * avg in place, so that a model is evaluated with its average without memory for a third array. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
 typedef void (*mlc__average_fn)(void *avg, const void *p, int64_t n, double w);
 
-/* As torch.lerp: exact where p is what avg is, and for w = 1. */
+/* The formula of torch.lerp, in two forms: avg stays where p equals it, and becomes p for w = 1. */
 #define MLC__AVERAGE_TEXT(T) \
     T *s = MLC__CAST(T *, avg); \
     const T *x = MLC__CAST(const T *, p), share = (T)w, rest = (T)(1.0 - w); \
@@ -25655,12 +25656,12 @@ MLC__EACH_ISA(MLC__STAMP_AVERAGE)
 
 typedef struct mlc__average_job {
     const struct mlc_k_average *a;
-    double               w;            /* what p weighs in avg                                 */
+    double               w;            /* weight of p in avg                                   */
     mlc__average_fn      take;
     const mlc__half_fns *half;
 } mlc__average_job;
 
-/* What the parameters as they are weigh in the average; 0: they do not count. */
+/* Weight of the parameters in the average after this step; 0: the step does not count. */
 MLC__SEAM double mlc__average_share(const struct mlc_k_average *a)
 {
     const int64_t t = a->state->steps - a->base - a->start, i = t / a->every;
@@ -25672,7 +25673,7 @@ MLC__SEAM double mlc__average_share(const struct mlc_k_average *a)
     return a->warmup && quick > a->share ? quick : a->share;
 }
 
-/* bf16 values pass through f32 tile by tile. */
+/* Averages n elements of a bf16 p through f32, tile by tile; with back avg is rounded to p. */
 static void mlc__average_take_low(const mlc__average_job *j, char *p, float *avg, int64_t n)
 {
     const mlc_dtype dtype = j->a->dtype;
@@ -25685,6 +25686,7 @@ static void mlc__average_take_low(const mlc__average_job *j, char *p, float *avg
     }
 }
 
+/* Exchanges bytes of p and avg, through a kilobyte on the stack. */
 static void mlc__average_exchange(char *p, char *avg, size_t bytes)
 {
     char tile[1024];
@@ -25696,7 +25698,11 @@ static void mlc__average_exchange(char *p, char *avg, size_t bytes)
     }
 }
 
-/* See struct mlc_k_average: 48 bits an element before and after, so that nothing is lost. */
+/* Exchanges a bf16 p and an f32 avg (struct mlc_k_average). 48 bits an element before and after, so
+ * that OFF restores both:
+ *     before ON    p: old            avg: high | low       value of avg: high 2^16 + low
+ *     after  ON    p: high + up      avg: old  | low       up: upper bit of low, rounds half up
+ * A NaN of avg loses its low half, as rounding up could turn it into another number. */
 static void mlc__average_exchange_low(uint16_t *p, uint32_t *avg, int64_t n, bool on)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -25708,6 +25714,7 @@ static void mlc__average_exchange_low(uint16_t *p, uint32_t *avg, int64_t n, boo
     }
 }
 
+/* Task: MLC__GRAIN elements of the part of the call. */
 static void mlc__average_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__average_job *j = MLC__CAST(const mlc__average_job *, arg);
@@ -25728,6 +25735,7 @@ static void mlc__average_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
+/* The kernel average; w is 1, unused, for an exchange. */
 static mlc_status mlc__average_run(void *dev, const struct mlc_k_average *a, mlc__average_fn f32,
                                    const mlc__half_fns *half)
 {
@@ -25752,14 +25760,22 @@ MLC__LEVEL_KERNELS
 #endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.SKETCH --------------------------------- CountSketch, Walsh-Hadamard transforms
- * Lines one after the other, each in L1: signs, then one addition an element, or the butterflies of
- * a fast Walsh-Hadamard transform, two stages of it in a pass. */
+ * Lines x [cols] become y [rows], or turned back, one after the other, each in L1:
+ *     CountSketch    y[index[i]] += s[i] x[i]              turned: y[i] = s[i] x[index[i]]
+ *     srht           y[i] = (H (s x))[index[i]]            turned: y[i] = s[i] (H x')[i]
+ * times scale; s: random signs of the columns. H is the n x n Walsh-Hadamard matrix over sqrt(n), n
+ * = cols rounded up to a power of 2, the columns from cols on being 0; x' has x[i] at index[i],
+ * else 0. H v takes log2 n stages of butterflies, in place. Stage h pairs elements h/2 apart:
+ *     | a | b |        a, b: halves of a block of h elements
+ *     | a + b | a - b |
+ * Blocks of 64 and more take two stages in a pass over v; the last four stages, within 16 elements,
+ * are permutations of one vector. */
 
 #ifndef MLC_NO_SKETCH
 #if MLC__ONCE
 
-/* The last four stages, within 16 elements, in lanes: each lane takes its partner's value and adds
- * or subtracts its own. */
+/* The last four stages of a transform of f32, in vectors of 16 lanes: each lane takes its partner's
+ * value and adds or subtracts its own. Other compilers, and builds for size, have no such stage. */
 #if (defined(__clang__) || __GNUC__ >= 12) && !defined(__OPTIMIZE_SIZE__)
 #define MLC__HADAMARD_LANES(sign, ...) \
     do { \
@@ -25780,13 +25796,15 @@ MLC__BODY void mlc__hadamard_16(float *x)
     MLC__HADAMARD_LANES(by1, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
     memcpy(x, &v, sizeof v);
 }
+/* Size of a block from which mlc__hadamard_16 takes over; 0: never. */
 #define MLC__HADAMARD_FEW 16
 #else
 MLC__BODY void mlc__hadamard_16(float *x) { (void)x; }
 #define MLC__HADAMARD_FEW 0
 #endif
 
-/* v, n a power of 2, times the n x n matrix of signs whose first row and column are +1. */
+/* Transforms v [n] in place, n a power of 2: v becomes the n x n matrix of signs, the first row and
+ * column of which are +1, times v. No division by sqrt(n). */
 #define MLC__HADAMARD_TEXT(T, FEW, WITHIN) \
     int64_t h = n; \
     for (; h >= 64; h /= 4) \
@@ -25822,6 +25840,7 @@ static MLC__OPT void mlc__hadamard_f64(double *v, int64_t n)
 
 #if MLC__BY_LEVEL
 MLC__LEVEL_KERNELS
+/* The transform of f32 at a level. */
 MLC__PASTE(MLC__AT_, MLC__ISA) static void MLC__N(hadamard_f32)(float *v, int64_t n)
 {
     MLC__HADAMARD_TEXT(float, MLC__HADAMARD_FEW, mlc__hadamard_16)
@@ -25831,14 +25850,15 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* span: elements of the longest line that there is on the way. */
+/* A call. span: elements of the longest vector of a line: n of H, or the larger of rows and
+ * cols. */
 typedef struct mlc__sketch_job {
     const struct mlc_k_sketch *a;
     const mlc__half_fns *half;
     void   (*hadamard)(float *v, int64_t n);
     int64_t  span;
-    size_t   size;                     /* of what is summed                                     */
-    char    *sign, *line;              /* of all lines; three of each thread                    */
+    size_t   size;                     /* bytes of an element of sums, f32 or f64               */
+    char    *sign, *line;              /* signs [cols]; three vectors [span] for each thread    */
 } mlc__sketch_job;
 
 MLC__INLINE int64_t mlc__sketch_span(const struct mlc_k_sketch *a)
@@ -25846,7 +25866,8 @@ MLC__INLINE int64_t mlc__sketch_span(const struct mlc_k_sketch *a)
     return a->srht ? mlc__hadamard_size(a->cols) : mlc__max(a->rows, a->cols);
 }
 
-/* y = what becomes of x, without the scale; z is of use on the way. */
+/* y = the sketch of line x, without the scale and the root of n. way: a vector z [span] for the
+ * transform. */
 #define MLC__SKETCH_TEXT(T, HADAMARD) \
     const struct mlc_k_sketch *a = j->a; \
     const T *x = MLC__CAST(const T *, in), *sign = MLC__CAST(const T *, (const void *)j->sign); \
@@ -25883,6 +25904,7 @@ static MLC__OPT void mlc__sketch_line_f64(const mlc__sketch_job *j, const void *
     MLC__SKETCH_TEXT(double, mlc__hadamard_f64)
 }
 
+/* Stores n elements of a line times scale, or adds them. */
 #define MLC__SKETCH_PUT(T) \
     T *to = MLC__CAST(T *, out); \
     const T *y = MLC__CAST(const T *, line), by = (T)scale; \
@@ -25899,6 +25921,7 @@ static MLC__OPT void mlc__sketch_put_f64(void *out, const void *line, int64_t n,
     MLC__SKETCH_PUT(double)
 }
 
+/* Task: line i. Lines of 16 bits are widened, and narrowed again; what they accumulate to, too. */
 static void mlc__sketch_chunk(void *arg, int64_t i, int32_t worker)
 {
     const mlc__sketch_job *j = MLC__CAST(const mlc__sketch_job *, arg);
@@ -25924,7 +25947,7 @@ static void mlc__sketch_chunk(void *arg, int64_t i, int32_t worker)
                                                                      a->accumulate != 0);
 }
 
-/* Signs of all columns, then three lines a thread. */
+/* Workspace: signs of all columns, then three vectors per thread. */
 static size_t mlc__k_sketch_workspace(void *dev, const struct mlc_k_sketch *a)
 {
     const size_t line = (size_t)mlc__sketch_span(a) * mlc_dtype_bytes(mlc__wide(a->dtype));
@@ -25932,6 +25955,8 @@ static size_t mlc__k_sketch_workspace(void *dev, const struct mlc_k_sketch *a)
     return line * (1 + 3 * (size_t)mlc__pool_threads(dev));
 }
 
+/* The kernel: draws the signs, bit i % 32 of word i / 32 of the stream for column i, then runs a
+ * task per line. */
 static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
                                       void (*hadamard)(float *v, int64_t n),
                                       const mlc__random_fns *random, const mlc__half_fns *half)
