@@ -25764,7 +25764,7 @@ MLC__LEVEL_KERNELS
  *     CountSketch    y[index[i]] += s[i] x[i]              turned: y[i] = s[i] x[index[i]]
  *     srht           y[i] = (H (s x))[index[i]]            turned: y[i] = s[i] (H x')[i]
  * times scale; s: random signs of the columns. H is the n x n Walsh-Hadamard matrix over sqrt(n), n
- * = cols rounded up to a power of 2, the columns from cols on being 0; x' has x[i] at index[i],
+ * = cols rounded up to a power of 2; s x is followed by zeros up to n, and x' has x[i] at index[i],
  * else 0. H v takes log2 n stages of butterflies, in place. Stage h pairs elements h/2 apart:
  *     | a | b |        a, b: halves of a block of h elements
  *     | a + b | a - b |
@@ -25990,16 +25990,28 @@ static mlc_status mlc__sketch_run_all(void *dev, const struct mlc_k_sketch *a,
 #if MLC__ONCE
 
 /* @@ IMPL.KERNELS.ATTENTION ------------------------------ softmax(q k^T) v, a row at a time
- * A task is a batch and a head of k and v, with all heads of q that go with it. Of a row the scores
- * of the keys that it sees are made, s numbers of workspace a thread; backward makes weights again,
- * as e^(score - lse). */
+ * The definition, in f64. For a row i of q and the keys j that it sees:
+ *     score[j] = scale q k[j] - alibi |at - j| + mask[j];     lse = log sum e^score
+ *     y        = sum of e^(score[j] - lse) kept[j] v[j];      kept: 0, or 1 / (1 - drop)
+ * Backward computes the weights again, p = e^(score - lse):
+ *     ds[j] = p[j] (kept[j] dy v[j] - dy y);     dmask[j] += ds[j]
+ *     dq = scale sum ds[j] k[j];    dk[j] += scale ds[j] q;    dv[j] += p[j] kept[j] dy
+ * Rows and keys of a sequence are aligned at their ends. With causal a row sees the keys up to its
+ * place `at`; of 3 rows and 5 keys, k0 = 0:
+ *     row q0        x x x . .          at = 2
+ *     row q0 + 1    x x x x .          at = 3
+ *     row q0 + 2    x x x x x          at = 4
+ * A task is one batch and one head of k and v, with all heads of q that share it, so that no two
+ * tasks write the same element of dk and dv. It widens k and v once, and keeps the scores of one
+ * row. IMPL.KERNELS.FLASH computes the same by blocks. */
 
 #ifndef MLC_NO_ATTENTION
 
-/* Keys [lo, hi) that a row sees, and its own place among keys: j - at is 0 on the diagonal. */
+/* Keys [lo, hi) that a row may see, and its own place among them: key `at` is on the diagonal. */
 typedef struct mlc__attn_span { int64_t lo, hi, at; } mlc__attn_span;
 
-/* Sequence of row i: rows [q0, q1), keys [k0, k1). Rows of none have no keys. */
+/* Rows [q[0], q[1]) and keys [k[0], k[1]) of the sequence that has row i, all without offsets. A
+ * row of no sequence has no keys. */
 static void mlc__attn_sequence(const struct mlc_k_attention *a, int64_t i, int64_t q[2],
                                int64_t k[2])
 {
@@ -26021,6 +26033,7 @@ static void mlc__attn_sequence(const struct mlc_k_attention *a, int64_t i, int64
     if (i < q[0] || i >= q[1]) k[1] = k[0];
 }
 
+/* Keys that row i of a batch sees by lengths, window and causal. */
 static mlc__attn_span mlc__attn_seen(const struct mlc_k_attention *a, int64_t batch, int64_t i)
 {
     mlc__attn_span r;
@@ -26038,7 +26051,7 @@ static mlc__attn_span mlc__attn_seen(const struct mlc_k_attention *a, int64_t ba
     return r;
 }
 
-/* The error word of a value that is not in [.., limit]; false. */
+/* Writes {kind, place, value, limit} to the error word; returns false. */
 static bool mlc__attn_bad(const struct mlc_k_attention *a, int64_t kind, int64_t place,
                           int64_t value, int64_t limit)
 {
@@ -26047,7 +26060,8 @@ static bool mlc__attn_bad(const struct mlc_k_attention *a, int64_t kind, int64_t
     return false;
 }
 
-/* The lowest length that is not in [0, s], or the lowest offset that falls or leaves its rows. */
+/* Checks lengths and offsets. The first length outside [0, s], else the first offset that falls or
+ * exceeds the rows, or keys, goes to the error word. */
 static bool mlc__attn_fine(const struct mlc_k_attention *a)
 {
     const int64_t *offsets[2] = { a->q_offsets, a->k_offsets }, most[2] = { a->t, a->s };
@@ -26063,7 +26077,7 @@ static bool mlc__attn_fine(const struct mlc_k_attention *a)
     return true;
 }
 
-/* Rows of one head, in f64: [n,d] dense. */
+/* Reads rows first .. first + n of a head into `to` [n][d], dense. */
 static void mlc__attn_read(double *to, const void *x, mlc_dtype dtype, const int64_t stride[4],
                            int64_t batch, int64_t head, int64_t first, int64_t n, int64_t d)
 {
@@ -26073,6 +26087,7 @@ static void mlc__attn_read(double *to, const void *x, mlc_dtype dtype, const int
             to[i * d + e] = mlc__any_get(x, at + (first + i) * stride[2] + e * stride[3], dtype);
 }
 
+/* Writes `from` [n][d] to rows first .. first + n of a head, or adds it; x NULL: nothing. */
 static void mlc__attn_write(void *x, mlc_dtype dtype, const int64_t stride[4], int64_t batch,
                             int64_t head, int64_t first, int64_t n, int64_t d, const double *from,
                             bool accumulate)
@@ -26086,7 +26101,8 @@ static void mlc__attn_write(void *x, mlc_dtype dtype, const int64_t stride[4], i
         }
 }
 
-/* Scores of a row against keys [lo, hi); what a mask leaves out is -inf. */
+/* score[j] of row i for keys [lo, hi), k [s][d] dense. A key that a boolean mask leaves out has
+ * -inf. */
 static void mlc__attn_scores(const struct mlc_k_attention *a, int64_t batch, int64_t head,
                              int64_t i, const mlc__attn_span *r, const double *q, const double *k,
                              double *score)
@@ -26106,7 +26122,8 @@ static void mlc__attn_scores(const struct mlc_k_attention *a, int64_t batch, int
     }
 }
 
-/* 0, or what a weight that stays is multiplied by. */
+/* Factor of weight (i, j): 0 if dropout drops it, else 1 / (1 - drop). It takes word ((batch h +
+ * head) t + i) s + j of the stream. */
 static double mlc__attn_kept(const struct mlc_k_attention *a, const mlc__drop_of *d, int64_t batch,
                              int64_t head, int64_t i, int64_t j)
 {
@@ -26120,18 +26137,20 @@ static double mlc__attn_kept(const struct mlc_k_attention *a, const mlc__drop_of
 typedef struct mlc__attn_job {
     const struct mlc_k_attention *a;
     const struct mlc_k_attention_grad *g;          /* or NULL                                  */
-    double *room, *mask;               /* a thread's workspace; sums of dmask, or NULL         */
-    int64_t each;                      /* doubles of a thread                                  */
+    double *room, *mask;               /* thread buffers; sums of dmask, or NULL               */
+    int64_t each;                      /* doubles of a thread buffer                           */
 } mlc__attn_job;
 
-/* Doubles of a thread: k, v, a row of q, of y or dy, scores; backward: dk, dv, a row of dq, y. */
+/* Doubles of a thread buffer: k, v, a row of q, of y or dy, scores; backward also dk, dv, a row of
+ * dq and y. */
 static int64_t mlc__attn_room(const struct mlc_k_attention *a, bool back)
 {
     const int64_t all = a->s * (a->d + a->dv) + a->d + a->dv;
     return back ? 2 * all + a->s : all + a->s;
 }
 
-/* One row of y, and its lse. */
+/* Row i of y, and its lse. k [s][d], v [s][dv]; q [d], y [dv], score [s] are buffers. Without keys,
+ * or with scores of -inf alone, y is 0 and lse -inf. */
 static void mlc__attn_row(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
                           const double *k, const double *v, double *q, double *y, double *score)
 {
@@ -26156,6 +26175,7 @@ static void mlc__attn_row(const mlc__attn_job *j, int64_t batch, int64_t head, i
                       most == -MLC__INF ? most : most + log(sum));
 }
 
+/* Task forward: batch task / hk, head task % hk of k and v. */
 static void mlc__attn_task(void *arg, int64_t task, int32_t worker)
 {
     const mlc__attn_job *j = MLC__CAST(const mlc__attn_job *, arg);
@@ -26170,6 +26190,7 @@ static void mlc__attn_task(void *arg, int64_t task, int32_t worker)
             mlc__attn_row(j, batch, head, i, k, v, q, y, score);
 }
 
+/* Estimate of the time of a forward call in nanoseconds. */
 static double mlc__attn_ns(const struct mlc_k_attention *a)
 {
     return 2.0 * (double)(a->b * a->h) * (double)a->t * (double)a->s * (double)(a->d + a->dv);
@@ -26180,6 +26201,7 @@ static size_t mlc__k_attention_workspace(void *dev, const struct mlc_k_attention
     return (size_t)mlc__attn_room(a, false) * (size_t)mlc__pool_threads(dev) * sizeof(double);
 }
 
+/* The kernel attention. */
 static mlc_status mlc__attention_run(void *dev, const struct mlc_k_attention *a)
 {
     mlc__attn_job j = { a, NULL, MLC__CAST(double *, a->workspace), NULL,
@@ -26191,10 +26213,12 @@ static mlc_status mlc__attention_run(void *dev, const struct mlc_k_attention *a)
     return MLC_OK;
 }
 
-/* What backward has of a row at hand, beside k and v. */
+/* Buffers of backward beside k and v: sums dk [s][d] and dv [s][dv] of a task; q, dy, dq, y and
+ * scores of a row. */
 typedef struct mlc__attn_back { double *dk, *dv, *q, *dy, *dq, *y, *score; } mlc__attn_back;
 
-/* Adds ds of (i, s) to its element of dmask. */
+/* Adds ds of row i and key s to its element of dmask [mask_shape]; along axes of size 1 all are
+ * summed. */
 static void mlc__attn_mask(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
                            int64_t s, double ds)
 {
@@ -26204,7 +26228,7 @@ static void mlc__attn_mask(const mlc__attn_job *j, int64_t batch, int64_t head, 
     j->mask[e] += ds;
 }
 
-/* Gradients that a row gives: of its q, and its shares of dk and dv. */
+/* Backward of row i: writes dq, adds to dk and dv of the task, and to dmask where it is wanted. */
 static void mlc__attn_row_back(const mlc__attn_job *j, int64_t batch, int64_t head, int64_t i,
                                const double *k, const double *v, const mlc__attn_back *w)
 {
@@ -26238,6 +26262,7 @@ static void mlc__attn_row_back(const mlc__attn_job *j, int64_t batch, int64_t he
                     j->g->dq_accumulate != 0);
 }
 
+/* Task backward, of a batch and head of k and v as forward; dk and dv are written at its end. */
 static void mlc__attn_task_back(void *arg, int64_t task, int32_t worker)
 {
     const mlc__attn_job *j = MLC__CAST(const mlc__attn_job *, arg);
@@ -26263,6 +26288,7 @@ static void mlc__attn_task_back(void *arg, int64_t task, int32_t worker)
                     j->g->dv_accumulate != 0);
 }
 
+/* Elements of dmask, 0 where it is not wanted. */
 static int64_t mlc__attn_mask_n(const struct mlc_k_attention_grad *g)
 {
     const int64_t *n = g->mask_shape;
@@ -26275,6 +26301,7 @@ static size_t mlc__k_attention_grad_workspace(void *dev, const struct mlc_k_atte
     return (size_t)(mlc__attn_room(&g->f, true) * threads + mlc__attn_mask_n(g)) * sizeof(double);
 }
 
+/* Writes dmask from its sums, or adds them. */
 static void mlc__attn_mask_write(const mlc__attn_job *j)
 {
     const struct mlc_k_attention_grad *g = j->g;
@@ -26286,7 +26313,8 @@ static void mlc__attn_mask_write(const mlc__attn_job *j)
                             shape[3], from, g->dmask_accumulate != 0);
 }
 
-/* Sums of a mask's gradient go over tasks: one thread makes them in their order. */
+/* The kernel attention_grad. With dmask, whose sums go over tasks, one thread runs all tasks in
+ * their order. */
 static mlc_status mlc__attention_grad_run(void *dev, const struct mlc_k_attention_grad *g)
 {
     const struct mlc_k_attention *a = &g->f;
@@ -27265,20 +27293,27 @@ MLC__LEVEL_END
 MLC__LEVEL_COLD
 
 /* @@ IMPL.KERNELS.RNN ------------------------------------ recurrent layers, a step at a time
- * The definition: all in f64, one sequence after the other. Forward converts a row of weights at
- * each use, backward all of them once. Backward runs the steps from the last to the first: d[h] and
- * d[c] come from the step that follows, dx is the gradient of the gates before their activations,
- * and its products with h of the step before sum to dw. */
+ * The definition: all in f64, one sequence after the other. struct mlc_k_rnn has the formulas. A
+ * step maps the state h [p], and of an LSTM c [h], to the next one:
+ *     x row -> gates [gates h] += h w^T + bias -> cell -> h, c -> (projection) -> y row
+ * h goes on as y has it, rounded to dtype, and c as f32, or f64, has it. Forward converts a row of
+ * weights at each use, backward all of them once. Backward runs the steps from the last to the
+ * first: d[h] and d[c] come from the step that follows, dx is the gradient of the gates before
+ * their activations, and its products with h of the step before sum to dw. IMPL.KERNELS.RNN_TILES
+ * computes the same by tiles of products; it takes the rows and checks of lengths of this
+ * section. */
 
 #ifndef MLC_NO_RECURRENT
 
+/* Gates of a kind: of a GRU r, z, n; of an LSTM i, f, g, o; in this order in x, w and gates. */
 MLC__SEAM int64_t mlc__rnn_gates(mlc_rnn_kind kind)
 {
     return kind == MLC_RNN_LSTM ? 4 : kind == MLC_RNN_GRU ? 3 : 1;
 }
 
-/* The workspace of forward and backward, in f64: weights (forward: one row), and of one sequence
- * h [p], c [h], gates [gates h] and m [h], of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. */
+/* The workspace of forward and backward, in f64: weights (forward: one row), and of one sequence h
+ * [p], c [h], gates [gates h] and m [h]: of an LSTM o tanh(c), of a GRU h w_n^T + bias_n. Backward
+ * reads c of the step before into c, and the forward's a->more (TANH, RELU: y) into m. */
 typedef struct mlc__rnn_room {
     double *w, *bias, *project, *peep, *h, *c, *gates, *m, *end;
 } mlc__rnn_room;
@@ -27290,6 +27325,7 @@ static int64_t mlc__rnn_wide(const struct mlc_k_rnn *a, bool all)
     return mlc__rnn_gates(a->kind) * a->h * a->p + (a->project ? a->p * a->h : 0);
 }
 
+/* Lays out the workspace from `at` on; all: for backward. */
 static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
@@ -27306,6 +27342,7 @@ static mlc__rnn_room mlc__rnn_lay(const struct mlc_k_rnn *a, double *at, bool al
     return r;
 }
 
+/* to[i] = x[at + i], in f64; zeros if x is NULL. */
 static void mlc__rnn_read(double *to, const void *x, int64_t at, int64_t n, mlc_dtype dtype)
 {
     const float *f = dtype == MLC_F32 && x ? MLC__CAST(const float *, x) + at : NULL;
@@ -27317,6 +27354,7 @@ static void mlc__rnn_read(double *to, const void *x, int64_t at, int64_t n, mlc_
     for (int64_t i = 0; !f && i < n; i++) to[i] = x ? mlc__any_get(x, at + i, dtype) : 0.0;
 }
 
+/* x[at + i] = from[i], or += from[i] with accumulate; `from` NULL: zeros; x NULL: nothing. */
 static void mlc__rnn_write(void *x, int64_t at, int64_t n, mlc_dtype dtype, const double *from,
                            bool accumulate)
 {
@@ -27325,6 +27363,7 @@ static void mlc__rnn_write(void *x, int64_t at, int64_t n, mlc_dtype dtype, cons
                                        (accumulate ? mlc__any_get(x, at + i, dtype) : 0.0));
 }
 
+/* Converts bias and peep, zeros where there are none; with all also w and project. */
 static void mlc__rnn_weights(const struct mlc_k_rnn *a, const mlc__rnn_room *r, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
@@ -27357,6 +27396,7 @@ static void mlc__rnn_back(double *y, double *dw, const double *x, const double *
         }
 }
 
+/* One copy each, out of line: the definition is for size. */
 MLC__APART double mlc__rnn_sigmoid(double x) { return mlc__sigmoid_f64(x); }
 MLC__APART double mlc__rnn_tanh(double x) { return mlc__tanh_f64(x); }
 
@@ -27476,6 +27516,7 @@ static void mlc__rnn_rest(const struct mlc_k_rnn *a, void *x, int64_t n, int64_t
             mlc__rnn_write(x, i * step, n, a->dtype, NULL, accumulate);
 }
 
+/* Bytes of struct mlc__rnn_room. */
 static size_t mlc__rnn_bytes(const struct mlc_k_rnn *a, bool all)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
@@ -27488,6 +27529,7 @@ static size_t mlc__k_rnn_workspace(void *dev, const struct mlc_k_rnn *a)
     return mlc__rnn_bytes(a, false);
 }
 
+/* The kernel rnn: the sequences one after the other, then the rows of y that belong to no step. */
 static mlc_status mlc__rnn_run(void *dev, const struct mlc_k_rnn *a)
 {
     const mlc__rnn_room r = mlc__rnn_lay(a, MLC__CAST(double *, a->workspace), false);
@@ -27514,6 +27556,7 @@ typedef struct mlc__rnn_slopes {
     double *dw, *dbias, *dproject, *dpeep, *dh, *dc, *to_h, *dx, *dr, *dm;
 } mlc__rnn_slopes;
 
+/* Lays out the gradients from `at` on, weights first. */
 static mlc__rnn_slopes mlc__rnn_slopes_lay(const struct mlc_k_rnn *a, double *at)
 {
     const int64_t n = mlc__rnn_gates(a->kind) * a->h;
@@ -27639,6 +27682,8 @@ static size_t mlc__k_rnn_grad_workspace(void *dev, const struct mlc_k_rnn_grad *
            (size_t)(mlc__rnn_wide(a, true) + 3 * n + 5 * a->h + 2 * a->p) * sizeof(double);
 }
 
+/* The kernel rnn_grad: sequences in order, steps from the last to the first, then the gradients of
+ * the weights, summed over all. */
 static mlc_status mlc__rnn_grad_run(void *dev, const struct mlc_k_rnn_grad *g)
 {
     const struct mlc_k_rnn *a = &g->f;
