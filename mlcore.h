@@ -27720,15 +27720,24 @@ MLC__LEVEL_KERNELS
 
 /* @@ IMPL.KERNELS.RNN_TILES ------------------------------ recurrent layers by tiles of products
  * A call is one parallel region. Sequences are divided among groups of threads, and the units of
- * the layer among the threads of a group: a thread's slice. A thread packs its slice of w once,
- * keeps it resident in L2 for all steps, and waits for its group at a barrier per step. A step
- * multiplies h [sequences, p] by a block of units' columns of w^T, then applies the cell to that
- * block while the sums are in L1. A group orders its sequences by length, longest first: the
- * sequences active at a step are its first rows, and no step computes padding. Backward, a thread
- * computes the cell gradients of its slice, then its columns of d[gates] w; dw is one matrix
- * product over all steps, after the region. A product sums over k in order for every division of
- * rows and units, so that results are the same bits for any number of threads. Up to MLC__RECUR_FEW
- * sequences read w unpacked, by dot products. f64 runs the definition, IMPL.KERNELS.RNN. */
+ * the layer among the threads of a group: a thread's slice. Of 2 groups and 3 slices:
+ *                   units 0 ..  ..        ..  h
+ *     group 0    |  thread 0 | thread 1 | thread 2 |    sequences 0, 2, 4, .. in order of length
+ *     group 1    |  thread 3 | thread 4 | thread 5 |    sequences 1, 3, 5, ..
+ * A thread packs its slice of w once, keeps it resident in L2 for all steps, and waits for its
+ * group at a barrier per step. A step multiplies h [sequences, p] by a block of units' columns of
+ * w^T, then applies the cell to that block while the sums are in L1. A group orders its sequences
+ * by length, longest first: the sequences active at a step are its first rows, and no step computes
+ * padding:
+ *     step       0  1  2  3  4  5
+ *     row 0      x  x  x  x  x  x        a product of 3 rows at steps 0 and 1,
+ *     row 1      x  x  x  x              of 2 rows at steps 2 and 3, of 1 row at 4 and 5
+ *     row 2      x  x
+ * Backward, a thread computes the cell gradients of its slice, then its columns of d[gates] w; dw
+ * is one matrix product over all steps, after the region. A product sums over k in order for every
+ * division of rows and units, so that results are the same bits for any number of threads. Up to
+ * MLC__RECUR_FEW sequences read w unpacked, by dot products. f64 runs the definition,
+ * IMPL.KERNELS.RNN. */
 
 #ifndef MLC_NO_RECURRENT
 #if MLC__ONCE
@@ -27760,6 +27769,7 @@ typedef struct mlc__recur_cell {
 
 typedef void (*mlc__recur_fn)(const mlc__recur_cell *c);
 
+/* n rounded up to a multiple of MLC__RECUR_LANES: elements that a cell may read and write. */
 MLC__INLINE int64_t mlc__recur_lanes(int64_t n)
 {
     return (n + MLC__RECUR_LANES - 1) & -MLC__RECUR_LANES;
@@ -27779,7 +27789,8 @@ MLC__LEVEL_KERNELS
 #define V       MLC__N(v)
 
 #if MLC__READING == MLC__READING_SCALAR && (MLC__X86 || MLC__COMPACT)
-/* The definition is for size: one copy of what is inlined otherwise. */
+/* The scalar level is for size where others are faster, and in builds for size: one copy of
+ * functions that are inlined otherwise. */
 #define MLC__RECUR_EACH(u) MLC__ONE_BY_ONE for (int64_t u = 0; u < c.n; u++)
 MLC__APART MLC__AT V MLC__V(recur_tanh)(V x) { return MLC__V(tanh)(x); }
 MLC__APART MLC__AT V MLC__V(recur_sigmoid)(V x) { return MLC__V(sigmoid)(x); }
@@ -27789,8 +27800,9 @@ MLC__V_AT V MLC__V(recur_tanh)(V x) { return MLC__V(tanh)(x); }
 MLC__V_AT V MLC__V(recur_sigmoid)(V x) { return MLC__V(sigmoid)(x); }
 #endif
 
-/* Units from u on: of gate k in an array, whose gates are `gate` elements apart; what gate k is
- * made of; sum, and what gate k sees of the state. */
+/* Vectors of units from u on. GATE: gate k of an array whose gates are `gate` elements apart. IN:
+ * the argument of gate k, x + sum. PEEP: sum, plus peephole k times the state if the layer has
+ * peepholes. */
 #define MLC__RECUR_GATE(p, gate, k) MLC__V(load)((p) + (k) * (gate) + u)
 #define MLC__RECUR_IN(k) \
     MLC__V(add)(MLC__RECUR_GATE(c.x, c.x_gate, k), MLC__RECUR_GATE(c.sum, c.sum_gate, k))
@@ -27799,11 +27811,13 @@ MLC__V_AT V MLC__V(recur_sigmoid)(V x) { return MLC__V(sigmoid)(x); }
 /* x > 0, also of a NaN. */
 #define MLC__RECUR_ON(x) MLC__V(less)(MLC__V(set)(0.0f), MLC__V(min)(x, MLC__V(set)(1.0f)))
 
+/* h = tanh(x + sum) */
 MLC__AT static void MLC__N(recur_tanh)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
     MLC__RECUR_EACH(u) MLC__V(put)(c.h + u, MLC__V(recur_tanh)(MLC__RECUR_IN(0)));
 }
+/* h = max(x + sum, 0); a NaN stays. */
 MLC__AT static void MLC__N(recur_relu)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27812,6 +27826,8 @@ MLC__AT static void MLC__N(recur_relu)(const mlc__recur_cell *cell)
         MLC__V(put)(c.h + u, MLC__V(pick)(MLC__RECUR_ON(a), a, MLC__V(set)(0.0f)));
     }
 }
+/* r, z = sigmoid(x + sum); m = sum of gate n; n = tanh(x_n + r m); h = n + z (state - n), which is
+ * the new state; r, z, n go to gates. */
 MLC__AT static void MLC__N(recur_gru)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27830,6 +27846,8 @@ MLC__AT static void MLC__N(recur_gru)(const mlc__recur_cell *cell)
         MLC__V(put)(c.h + u, y);
     }
 }
+/* i, f = sigmoid(x + sum + peep c); g = tanh(x + sum); state c = f c + i g; o = sigmoid(x + sum +
+ * peep c) with the new c; h = o tanh(c); i, f, g, o go to gates. */
 MLC__AT static void MLC__N(recur_lstm)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27854,7 +27872,8 @@ MLC__AT static void MLC__N(recur_lstm)(const mlc__recur_cell *cell)
 /* Backward: d is the gradient of the gates before their activations. The scalar level has no cells
  * for it: backward runs the definition. */
 #if MLC__READING >= MLC__READING_BASE
-/* Gradients of what a sigmoid and a tanh are of, y being that of their values s and t. */
+/* Gradients of the arguments of a sigmoid and of a tanh, from the gradient y of their values s and
+ * t. */
 MLC__V_AT V MLC__V(recur_sigmoid_slope)(V y, V s)
 {
     return MLC__V(mul)(MLC__V(mul)(y, s), MLC__V(sub)(MLC__V(set)(1.0f), s));
@@ -27866,12 +27885,14 @@ MLC__V_AT V MLC__V(recur_tanh_slope)(V y, V t)
 #define MLC__RECUR_DY() MLC__V(add)(MLC__V(load)(c.dh + u), MLC__V(load)(c.dy + u))
 #define MLC__RECUR_GATED(k) MLC__RECUR_GATE(c.gated, c.gate, k)
 
+/* d = (dh + dy) (1 - h^2) */
 MLC__AT static void MLC__N(recur_tanh_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
     MLC__BY_V(u, c.n)
         MLC__V(put)(c.d + u, MLC__V(recur_tanh_slope)(MLC__RECUR_DY(), MLC__V(load)(c.made + u)));
 }
+/* d = dh + dy where h > 0 or NaN, else 0 */
 MLC__AT static void MLC__N(recur_relu_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27879,6 +27900,8 @@ MLC__AT static void MLC__N(recur_relu_back)(const mlc__recur_cell *cell)
         MLC__V(put)(c.d + u, MLC__V(pick)(MLC__RECUR_ON(MLC__V(load)(c.made + u)),
                                            MLC__RECUR_DY(), MLC__V(set)(0.0f)));
 }
+/* d of r, z, and of h w_n^T + bias_n in the place of gate n; dn, the gradient of x of gate n; dh
+ * becomes the part z (dh + dy) that bypasses the gates. */
 MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27896,6 +27919,7 @@ MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
         MLC__V(put)(c.dh + u, MLC__V(mul)(y, z));
     }
 }
+/* d of i, f, g, o; dc becomes that of the step before, with the peepholes' share. */
 MLC__AT static void MLC__N(recur_lstm_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -27968,7 +27992,7 @@ typedef struct mlc__recur_cut {
     size_t  pack, project, bias, room, low, x, own;        /* in a thread's memory; own: size   */
 } mlc__recur_cut;
 
-/* Cells of k elements of a packed column. */
+/* Cells of k elements of a packed column: elements that a dot instruction takes at once, or one. */
 MLC__INLINE int64_t mlc__recur_cells(const mlc__recur *j, int64_t k)
 {
     const mlc__form *form = j->f->form;
@@ -28009,6 +28033,8 @@ static void mlc__recur_load(const mlc__recur *j, void *to, mlc_dtype as, const v
 MLC__LEVEL_END
 MLC__LEVEL_COLD
 
+/* Appends an array to a workspace of *end bytes and returns its offset. Bytes after it may be
+ * read. */
 static size_t mlc__recur_place(size_t *end, size_t bytes)
 {
     const size_t at = *end;
@@ -28096,19 +28122,23 @@ typedef struct mlc__recur_part {
     int64_t  group, member, count;     /* count: sequences of the group, the longest first      */
     int64_t  first, last;              /* blocks of units of the slice                          */
     int64_t  from, to;                 /* columns of d[h] of the slice                          */
-    char    *own, *left[2];
+    char    *own, *left[2];            /* the thread buffer; left operands, see mlc__recur_cut  */
     float   *state, *dh, *room, *x;
 } mlc__recur_part;
 
+/* The sequence of row `slot` of a group: sequences in order of length are dealt to groups in
+ * turn. */
 MLC__INLINE int64_t mlc__recur_sequence(const mlc__recur_part *p, int64_t slot)
 {
     return MLC__CAST(const int64_t *, (const void *)p->j->work)[slot * p->c.groups + p->group];
 }
+/* Number of steps of row `slot`. */
 MLC__INLINE int64_t mlc__recur_steps(const mlc__recur_part *p, int64_t slot)
 {
     return mlc__rnn_length(p->j->a, mlc__recur_sequence(p, slot));
 }
 
+/* Waits for the threads of the group; after it each sees what the others have stored. */
 static void mlc__recur_barrier(const mlc__recur_part *p)
 {
     char *at = p->j->work + p->c.regions + (size_t)p->group * MLC__CACHELINE;
@@ -28294,7 +28324,8 @@ static void mlc__recur_dots(const mlc__recur *j, float *sum, const float *x, con
     for (int64_t i = 0; i < rows; i++) sum[i] += v[i];
 }
 
-/* Computes h w^T + bias of m rows of h and one block into room. */
+/* Computes h w^T + bias of m rows of h and one block into the thread buffer p->room [m][gates
+ * n]. */
 static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, int64_t block)
 {
     const mlc__recur *j = p->j;
@@ -28445,7 +28476,8 @@ static char *mlc__recur_kept(const mlc__recur *j, size_t array, int64_t at)
     return array && j->work ? j->work + array + (size_t)at * mlc__recur_size(j->a->dtype) : NULL;
 }
 
-/* Adds dy to d[h] of rows [r, r + rows) and multiplies that by project into room. */
+/* Adds dy to d[h] of rows [r, r + rows) and multiplies that by project into the thread buffer
+ * p->room. */
 static void mlc__recur_project_back(const mlc__recur_part *p, int64_t r, int64_t rows, int64_t step)
 {
     const mlc__recur *j = p->j;
@@ -28513,7 +28545,8 @@ static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c,
                        1, c->n, false);
 }
 
-/* Sets what a cell reads of the forward's arrays; room: 2 + 3 + gates times its units. */
+/* Points a cell to the forward's arrays: made, before, gated and peepholes. room: a buffer of 2 + 3
+ * + gates times its units. */
 static void mlc__recur_back_reads(const mlc__recur *j, mlc__recur_cell *c, float *room, int64_t s,
                                   int64_t step, int64_t steps, int64_t u)
 {
@@ -28567,6 +28600,9 @@ static void mlc__recur_row_back(const mlc__recur_part *p, int64_t r, int64_t ste
     mlc__recur_put(j, mlc__recur_kept(j, j->made, 0), row * a->h + u, 0, c.dn, 0, 1, c.n, false);
 }
 
+/* Runs a step of the group's first `count` rows backward: cells of the slice's units, into left;
+ * then, after a barrier, the slice's columns of d[h] = left w, added to the part that bypasses the
+ * gates of a GRU. A second barrier ends the step. */
 static void mlc__recur_step_back(const mlc__recur_part *p, int64_t step, int64_t count)
 {
     const mlc__recur *j = p->j;
@@ -28652,6 +28688,7 @@ static void mlc__recur_finish(const mlc__recur_part *p, int64_t r)
                (size_t)a->h * 4);
 }
 
+/* A thread's work forward. Rows whose sequence has ended leave `count`, from the last one on. */
 static void mlc__recur_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__recur_part p;
@@ -28731,6 +28768,8 @@ static void mlc__recur_finish_back(const mlc__recur_part *p, int64_t r)
     else if (g->dc0) memcpy(dc, from, (size_t)a->h * 4);
 }
 
+/* A thread's work backward, from the longest sequence's last step on; a row enters at its last
+ * step. */
 static void mlc__recur_back_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__recur_part p;
@@ -28760,6 +28799,8 @@ static const void *mlc__recur_d(const mlc__recur *j, bool n)
 }
 
 #define MLC__RECUR_SUM 64              /* columns of a chunk; rows of a partial sum             */
+/* Writes dbias of MLC__RECUR_SUM columns, or adds to it: f32 sums over MLC__RECUR_SUM rows at a
+ * time, added up in order. The columns of a GRU's gate n are in an array of their own. */
 static void mlc__recur_sum_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
@@ -28892,7 +28933,7 @@ static void mlc__recur_blank(const mlc__recur *j, int64_t row)
             memset(mlc__recur_kept(j, arrays[i], row * widths[i]), 0, (size_t)widths[i] * size);
 }
 
-/* Clears such rows of sequence s; with offsets, chunk 0 clears those of all. */
+/* Task: clears the rows of sequence s that belong to no step; with offsets, task 0 those of all. */
 static void mlc__recur_rest(void *arg, int64_t s, int32_t worker)
 {
     const mlc__recur *j = MLC__CAST(const mlc__recur *, arg);
@@ -28943,6 +28984,8 @@ static bool mlc__recur_takes(const struct mlc_k_rnn *a, bool back, const mlc__re
            (a->w_dtype == MLC_F32 || a->w_dtype == a->dtype);
 }
 
+/* Sets up a call: products, dtypes, and the arrays over all rows that backward needs after the
+ * steps. Without work only the offsets are right. */
 static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
                             const struct mlc_k_rnn_grad *g, const mlc__gemm_level *level,
                             const mlc__recur_fns *fns)
@@ -28988,6 +29031,7 @@ static size_t mlc__recur_workspace(const void *dev, const mlc__recur *j)
     return most;
 }
 
+/* The kernel rnn. */
 static mlc_status mlc__recur_run(void *dev, const struct mlc_k_rnn *a,
                                  const mlc__gemm_level *level, const mlc__recur_fns *fns)
 {
@@ -29010,6 +29054,7 @@ static size_t mlc__recur_run_workspace(void *dev, const struct mlc_k_rnn *a,
     return mlc__recur_workspace(dev, &j);
 }
 
+/* The kernel rnn_grad: the steps, then dw and dproject by products, dbias and dpeep by sums. */
 static mlc_status mlc__recur_grad_run(void *dev, const struct mlc_k_rnn_grad *g,
                                       const mlc__gemm_level *level, const mlc__recur_fns *fns)
 {
