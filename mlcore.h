@@ -29111,20 +29111,26 @@ MLC__LEVEL_KERNELS
 #endif /* MLC__ONCE */
 
 /* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
- * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which lie apart, so that steps
- * are vectors: from one step to the next blank i is blank i or label i - 1, and label i is label i
- * or, if it differs from label i - 1, what blank i becomes, else blank i. Alpha of a step is the
- * logarithm of the probability of all ways to a state before its own class counts, beta that of
- * all ways on from it; the same text makes both, beta by steps from the end, where neighbours
- * those on the other side. A row is taken less about its largest value when it is read, and the
- * sum of those is kept in f64: what is left is small and loses no digits. Backward makes alpha
+ * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which a path takes in the
+ * order blank 0, label 0, blank 1, .., blank s; it may stay in a state and leave out blanks between
+ * labels that differ. From one step to the next, in logarithms, + being log(e^a + e^b):
+ *     blank' i = blank i + label i-1
+ *     label' i = label i + (label i differs from label i-1 ? blank' i : blank i)
+ * Blanks and labels are stored apart, so that a step is two vector loops in one. Alpha of a step is
+ * the logarithm of the probability of all ways to a state before its own class counts, beta that of
+ * all ways on from it. The same text computes both: beta goes by steps from the end, with the
+ * neighbours on the other side. Their sum and the class is the probability of all paths through the
+ * state at that step:
+ *     dx[step][class] = -dy sum over its states of e^(alpha + class + beta - log p)
+ * A row's largest value, as known a row earlier, is subtracted when the row is read, and the sum of
+ * these numbers is kept in f64: the rest is small and loses no digits. Backward computes alpha
  * again, in a workspace that stays in cache. */
 
 #ifndef MLC_NO_RECURRENT
 #if MLC__ONCE
 
-/* A row of n blanks, then of labels: label i is element i + 1, and what is beyond counts as -inf by
- * its class. */
+/* Layout of a row: n blanks, then labels, of which label i is element i + 1. n is a multiple of 16
+ * above s; elements past the last state have a class of -inf. */
 #define MLC__CTC_PAD   16
 #define MLC__CTC_WIDE(n) (2 * (n) + MLC__CTC_PAD)
 
@@ -29135,11 +29141,13 @@ MLC__BODY double mlc__ctc_either_f64(double a, double b)
     const double x = mlc__pick_f64(lo == -MLC__INF, 0.0, mlc__exp_f64(lo - hi));
     return hi + mlc__log_f64(1.0 + x);
 }
+/* The same for other sections, compiled once. */
 MLC__SEAM __attribute__((noinline)) double mlc__ctc_either(double a, double b)
 {
     return mlc__ctc_either_f64(a, b);
 }
 
+/* Functions of a level for one dtype. less: the number that is subtracted from the row. */
 typedef struct mlc__ctc_fns {
     double (*step)(void *to, const void *from, const void *x, const void *after, int64_t n,
                    double blank, double less, bool back);
@@ -29160,8 +29168,8 @@ MLC__LEVEL_HOT
 #define V       MLC__N(v)
 
 #if MLC__BY_LEVEL
-/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), whose steps wait for each other half as long as those
- * of a logarithm. Max error 2 ulp. */
+/* log(1 + x), x in [0, 1]: 2 atanh x/(2 + x), with half the latency of a logarithm. Max error 2
+ * ulp. */
 MLC__V_AT V MLC__V(ctc_log1p)(V x)
 {
     const V s = MLC__V(div)(x, MLC__V(add)(x, MLC__V(set)(2.0f)));
@@ -29173,6 +29181,7 @@ MLC__V_AT V MLC__V(ctc_log1p)(V x)
 }
 #endif
 
+/* log(e^a + e^b); -inf if both are. */
 MLC__V_AT V MLC__V(ctc_either)(V a, V b)
 {
 #if MLC__BY_LEVEL
@@ -29185,8 +29194,9 @@ MLC__V_AT V MLC__V(ctc_either)(V a, V b)
 #endif
 }
 
-/* The next row and its largest value, from one to whose states their classes x (of labels) and
- * blank belong. after: 1 where a label follows another one without a blank. */
+/* Computes the next row of alpha, or with back of beta, from row `from`, and returns its largest
+ * value. x: classes of labels, label i at i + 1; blank: class of the blank, both of the step of
+ * `from`. after[i]: 1 where label i differs from label i - 1. */
 MLC__AT static double MLC__N(ctc_step)(void *to, const void *from, const void *x, const void *after,
                                        int64_t n, double blank, double less, bool back)
 {
@@ -29218,7 +29228,9 @@ MLC__AT static double MLC__N(ctc_step)(void *to, const void *from, const void *x
     return (double)all;
 }
 
-/* Probabilities of labels, and the sum of those of blanks. */
+/* to: probabilities of labels, label i at i + 1, the result: the sum of those of blanks, of a step
+ * with rows alpha and beta and classes x and blank. less: log p, less the numbers subtracted from
+ * the rows. */
 MLC__AT static double MLC__N(ctc_posterior)(void *to, const void *alpha, const void *beta,
                                             const void *x, int64_t n, double blank, double less)
 {
@@ -29250,27 +29262,28 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* One for all sequences. loss: of each, in f64, at the front of the workspace; then come rooms, one
- * a worker. */
+/* A call. loss: of each sequence in f64, at the begin of the workspace; thread buffers follow. */
 typedef struct mlc__ctc_job {
     const struct mlc_k_ctc *a;
     const mlc__ctc_fns *f;
     double *loss;
     int64_t n, size;                   /* n: of rows, at most; size of an element              */
-    size_t  front, steps, each;        /* bytes of losses, of a number a step, of a room       */
+    size_t  front, steps, each;        /* bytes: losses; a number a step; a thread buffer      */
 } mlc__ctc_job;
 
-/* A sequence, and its room: rows of alpha (all steps, or two), two of beta, classes of labels,
- * after, and the sum of what was taken from each row of alpha. */
+/* A sequence and its arrays in a thread buffer: rows of alpha (all steps, or two), two of beta;
+ * rows of labels (their classes at a step), after and made (probabilities); taken: the sum of the
+ * numbers subtracted up to each row of alpha. */
 typedef struct mlc__ctc_seq {
     const mlc__ctc_job *j;
     const char *x;
     const int64_t *target;
     int64_t i, t, s, n;                /* t steps, s labels, rows of n                         */
     char   *alpha, *beta, *labels, *after, *made;
-    double *taken, most;               /* most: of the row before                              */
+    double *taken, most;               /* most: the largest value of the row before            */
 } mlc__ctc_seq;
 
+/* Lays out the workspace for the longest target that can be read: no longer than t. */
 static void mlc__ctc_plan(mlc__ctc_job *j, const struct mlc_k_ctc *a, const mlc__ctc_fns *f)
 {
     const int64_t s = mlc__min(a->s, a->t);                /* of a target that can be read     */
@@ -29293,7 +29306,7 @@ static size_t mlc__k_ctc_workspace(void *dev, const struct mlc_k_ctc *a)
     return j.front + j.each * (size_t)mlc__pool_threads(dev);
 }
 
-/* The error word; false. */
+/* Sets the error word, unless it is set; returns false. */
 static bool mlc__ctc_bad(const struct mlc_k_ctc *a, int64_t place, int64_t what, int64_t value,
                          int64_t limit)
 {
@@ -29302,7 +29315,7 @@ static bool mlc__ctc_bad(const struct mlc_k_ctc *a, int64_t place, int64_t what,
     return false;
 }
 
-/* Lengths and labels are what they may be: the first that is not goes to the error word. */
+/* Checks lengths and labels; the first that is out of range goes to the error word. */
 static bool mlc__ctc_fine(const struct mlc_k_ctc *a)
 {
     int64_t at = 0;
@@ -29320,6 +29333,7 @@ static bool mlc__ctc_fine(const struct mlc_k_ctc *a)
     return !a->packed || at == a->s || mlc__ctc_bad(a, 0, 3, at, a->s);
 }
 
+/* Sequence i with the arrays of a thread's buffer. */
 static mlc__ctc_seq mlc__ctc_open(const mlc__ctc_job *j, int64_t i, int32_t worker)
 {
     const struct mlc_k_ctc *a = j->a;
@@ -29344,6 +29358,7 @@ static mlc__ctc_seq mlc__ctc_open(const mlc__ctc_job *j, int64_t i, int32_t work
     return q;
 }
 
+/* Row k of an array of rows; all elements of a row are set by mlc__ctc_fill. */
 static char *mlc__ctc_row(const mlc__ctc_seq *q, char *rows, int64_t k)
 {
     return rows + k * MLC__CTC_WIDE(q->n) * q->j->size;
@@ -29354,7 +29369,8 @@ static void mlc__ctc_fill(const mlc__ctc_seq *q, char *to, double v)
     for (int64_t k = 0; k < MLC__CTC_WIDE(q->n); k++) mlc__elem_put(to, k, q->j->a->dtype, v);
 }
 
-/* A row in which two states are 0: a blank and the label beside it, if there is one. */
+/* First row of alpha or beta: log 1 for a blank and the label beside it, if there is one; else
+ * -inf. */
 static void mlc__ctc_start(const mlc__ctc_seq *q, char *row, int64_t blank, int64_t label)
 {
     mlc__ctc_fill(q, row, -MLC__INF);
@@ -29362,7 +29378,8 @@ static void mlc__ctc_start(const mlc__ctc_seq *q, char *row, int64_t blank, int6
     if (q->s) mlc__elem_put(row, q->n + label + 1, q->j->a->dtype, 0.0);
 }
 
-/* Classes of a step: of labels to q->labels; returns that of the blank. */
+/* Gathers the logarithms of probabilities of a step: of labels into q->labels; returns the
+ * blank's. */
 static double mlc__ctc_classes(const mlc__ctc_seq *q, int64_t step)
 {
     const struct mlc_k_ctc *a = q->j->a;
@@ -29378,8 +29395,9 @@ static double mlc__ctc_classes(const mlc__ctc_seq *q, int64_t step)
     return mlc__elem(x, a->blank, a->dtype);
 }
 
-/* What the next row is taken less: what is largest in the one before it, which the processor knows
- * by now, as far as that was not taken from it. */
+/* Returns the number to subtract from the row just computed: the largest value of the row before
+ * it, *before, less the number subtracted from that one. The processor need not wait for the row's
+ * own largest value, `most`, which becomes *before. 0 if the number is not finite. */
 static double mlc__ctc_less(double *before, double most, double less)
 {
     const double by = *before - less;
@@ -29387,7 +29405,7 @@ static double mlc__ctc_less(double *before, double most, double less)
     return by - by == 0.0 ? by : 0.0;
 }
 
-/* Alpha of all steps; returns the logarithm of the probability. With gradients every row stays. */
+/* Computes alpha of all steps; returns log p of the target. With gradients every row is kept. */
 static double mlc__ctc_forward(mlc__ctc_seq *q)
 {
     const mlc_dtype dtype = q->j->a->dtype;
@@ -29417,7 +29435,7 @@ static double mlc__ctc_forward(mlc__ctc_seq *q)
     return taken + mlc__ctc_either(b, l);
 }
 
-/* What the loss of a sequence is multiplied by. */
+/* Factor of the loss of a sequence: 1, or its share in a mean. */
 static double mlc__ctc_weight(const mlc__ctc_seq *q)
 {
     const struct mlc_k_ctc *a = q->j->a;
@@ -29425,7 +29443,8 @@ static double mlc__ctc_weight(const mlc__ctc_seq *q)
     return 1.0 / ((double)a->b * (double)mlc__max(1, q->s));
 }
 
-/* The gradient's row of a step, from probabilities in q->made and the blanks' sum. */
+/* Subtracts scale times the probabilities of a step from its row of dx: labels in q->made, the
+ * blanks' sum in blank. */
 static void mlc__ctc_scatter(const mlc__ctc_seq *q, void *dx, double blank, double scale)
 {
     const struct mlc_k_ctc *a = q->j->a;
@@ -29442,7 +29461,8 @@ static void mlc__ctc_scatter(const mlc__ctc_seq *q, void *dx, double blank, doub
     }
 }
 
-/* Rows of the gradient begin with 0, if they are not added to, or all is NaN. */
+/* Begins the rows of dx of a sequence: 0, unless they are added to; NaN where no path reads as the
+ * target (lost). */
 static void mlc__ctc_clear(const mlc__ctc_seq *q, char *dx, bool lost)
 {
     const struct mlc_k_ctc *a = q->j->a;
@@ -29454,7 +29474,7 @@ static void mlc__ctc_clear(const mlc__ctc_seq *q, char *dx, bool lost)
     }
 }
 
-/* Beta of all steps from the last one on, with alpha at hand and the probability's logarithm. */
+/* Computes beta step by step from the last one, and with alpha of each step its row of dx. */
 static void mlc__ctc_backward(mlc__ctc_seq *q, double log_p)
 {
     const struct mlc_k_ctc *a = q->j->a;
@@ -29480,6 +29500,7 @@ static void mlc__ctc_backward(mlc__ctc_seq *q, double log_p)
     }
 }
 
+/* Task: a sequence, its loss or its gradient. */
 static void mlc__ctc_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__ctc_job *j = MLC__CAST(const mlc__ctc_job *, arg);
@@ -29490,6 +29511,7 @@ static void mlc__ctc_chunk(void *arg, int64_t chunk, int32_t worker)
                         ? 0.0 : (0.0 - log_p) * mlc__ctc_weight(&q);
 }
 
+/* The kernel ctc. Losses are added up in order. */
 static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__ctc_fns *f)
 {
     mlc__ctc_job j;
