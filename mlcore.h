@@ -176,10 +176,10 @@
  *   IMPL.KERNELS.SORT  IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
- *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.OPTIM
- *   IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH  IMPL.KERNELS.ATTENTION
- *   IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES  IMPL.KERNELS.CTC
- *   IMPL.KERNELS.READINGS  IMPL.DISPATCH
+ *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.XENT  IMPL.KERNELS.NORM
+ *   IMPL.KERNELS.OPTIM  IMPL.KERNELS.MOMENTS  IMPL.KERNELS.AVERAGE  IMPL.KERNELS.SKETCH
+ *   IMPL.KERNELS.ATTENTION  IMPL.KERNELS.FLASH  IMPL.KERNELS.RNN  IMPL.KERNELS.RNN_TILES
+ *   IMPL.KERNELS.CTC  IMPL.KERNELS.READINGS  IMPL.DISPATCH
  *   IMPL.BACKEND  IMPL.CALL  IMPL.CTX  IMPL.TENSOR  IMPL.PRINT  IMPL.TAPE  IMPL.OPS.COPY
  *   IMPL.OPS.VIEW  IMPL.OPS.JOIN  IMPL.OPS.SHAPES  IMPL.OPS.WHOLE  IMPL.OPS.UNARY
  *   IMPL.OPS.BINARY  IMPL.OPS.COMPARE  IMPL.OPS.INPLACE  IMPL.OPS.RANDOM  IMPL.OPS.DROPOUT
@@ -22902,36 +22902,27 @@ static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
-/* @@ IMPL.KERNELS.ROW ------------------------------------ softmax, norms, cross-entropy
+/* @@ IMPL.KERNELS.ROW ------------------------------------ text of softmax, norms, cross-entropy
  * Kernels of rows that are read two or three times, from L1 from the second time on:
  *     softmax       y = e^(x - max) / sum e^(x - max);    log: y = (x - max) - log sum e^(x - max)
  *     softmax_grad  dx = y (dy - sum dy y);               log: dx = dy - e^y sum dy
  *     norm          h = (x - mean) / sqrt(variance + eps), y = h w + b;       rms: the mean is 0
  *     norm_grad     g = dy w, dx = (g - mean of g - h mean of g h) / sqrt(variance + eps),
  *                   dw = sum over rows of dy h, db = sum over rows of dy
- *     xent          loss = log sum e^(x - max) - (x[label] - max)
- *     xent_grad     dx = (softmax(x) - target) dloss / norm
  * One text over vectors (IMPL.KERNELS.VEC) is read for all levels and for f64. Sums of f32 are
- * carried in f64 in groups of four, so that statistics are right to an ulp of an element.
- *
- * A row takes one of three ways (mlc__row_plan):
- *     dense f32 and f64    read in place; several short rows in a call, which goes through them
- *                          stage by stage, so that none waits for numbers computed once a row
- *     short dense 16 bits  up to MLC__ROW_LOW elements: as many rows as a tile takes are widened
- *                          to f32, computed as dense rows, and narrowed
- *     all others           strided, accumulating or long 16-bit rows: a part of a row at a time
- *                          through a tile in L1, each part with a sum of its own
- * For f32 of the first two ways each level has kernels; the scalar level's kernels do the rest for
- * all levels and call the level's mlc__row_fns for each part.
+ * carried in f64 in groups of four, so that statistics are right to an ulp of an element. The
+ * section has the functions of a part of a row (mlc__row_fns), which IMPL.KERNELS.XENT takes, too,
+ * and the kernels of a group of rows (mlc__row_group), to which IMPL.KERNELS.NORM deals the rows of
+ * a call:
+ *     at levels with vectors    dense rows of f32, each of them one part, all read in place
+ *     at the scalar level       all others, for all levels: a part at a time, in place or through
+ *                               a tile in L1, by the level's mlc__row_fns
+ * Rows of a group go through a kernel by stages, so that none waits for numbers that are computed
+ * once a row.
  *
  * Statistics of a norm are three numbers a row (mlc_k_norm.stat): a shift s as T has it, near the
  * mean or the mean itself; mean - s; and k = 1 / sqrt(variance + eps). So h = (x - s) k - (mean -
- * s) k loses no bits of a large mean.
- *
- * Cross-entropy keeps no probabilities in memory: the forward stores the largest logit and the log
- * of the sum of each row, from which backward computes softmax again. All labels are checked before
- * anything is computed; a wrong one goes to the error word, since a kernel has no context to report
- * to. */
+ * s) k loses no bits of a large mean. */
 
 #define MLC__ROW_SHORT 1024            /* most elements of a call that takes several rows       */
 #define MLC__ROW_LOW   512             /* the same of 16 bits, which are widened on the stack   */
@@ -23784,7 +23775,14 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* -- cross-entropy -- */
+/* @@ IMPL.KERNELS.XENT ----------------------------------- cross-entropy of rows of logits
+ * With w the weight of a row's label and share = smoothing / c:
+ *     loss = (1 - smoothing) w (-log p[label]) + share sum over classes of w[class] (-log p[class])
+ *     dx   = gradient of loss times dloss / norm,          p = softmax(x), not in memory
+ * The forward stores the largest logit and the log of the sum of each row (lse), from which
+ * backward computes p again. All labels are checked before anything is computed; a wrong one goes
+ * to the error word, since a kernel has no context to report to. Parts of rows are computed by
+ * mlc__row_fns, a row by one thread; losses are added up in the order of rows. */
 
 /* A call of xent. rows: loss of each row in f64, in the workspace, added up in order at the end;
  * after them a row of f32 for each thread, where logits have 16 bits. */
@@ -24033,7 +24031,16 @@ static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
     K##_isa(mlc__k_xent_grad, xent_grad, isa, level, \
             mlc__xent_grad_run(dev, a, mlc__row_fns_##isa, &mlc__half_fns_##isa), NULL)
 
-/* -- softmax and norms: rows go to kernels in groups -- */
+/* @@ IMPL.KERNELS.NORM ----------------------------------- softmax and norms: rows in groups
+ * The kernels softmax, norm and their gradients over tensors with strides. The rows along an axis
+ * are dealt to the kernels of IMPL.KERNELS.ROW in groups. A call takes one of three ways
+ * (mlc__row_plan):
+ *     dense f32 and f64    groups of up to MLC__ROW_SHORT elements, or a row, read in place
+ *     short dense 16 bits  rows of up to MLC__ROW_LOW elements: as many as a tile takes are
+ *                          widened to f32, computed as dense rows, and narrowed
+ *     all others           strided, accumulating or long 16-bit rows, one by one, by parts
+ * norm_grad also sums dw and db over rows: divided into at most MLC__NORM_PARTS parts by the shape,
+ * in T for MLC__NORM_ROWS rows, then in f64, so that bits do not depend on threads. */
 
 /* A call of softmax, norm or their gradients. Operands of mlc__lines_run are, in order: out, x, dy
  * where there is one, and the statistics of norms. many: rows of a group. low: the second way, rows
