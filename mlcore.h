@@ -20072,7 +20072,7 @@ static mlc_status mlc__patch_run(void *dev, mlc__conv_job *j)
 #ifndef MLC_NO_VISION
 #if MLC__ONCE
 
-#define MLC__DEPTH_ROOM 512            /* f32 results in a buffer until the sink takes them     */
+#define MLC__DEPTH_ROOM 512            /* f32 results in a buffer, until the sink takes them    */
 
 /* Vector `to` of elements at from, widened to f32 where they are bf16; the address needs no
  * alignment. */
@@ -20407,8 +20407,9 @@ static void mlc__depth_taps(const mlc__conv_job *j, int64_t image, const int64_t
 
 /* Computes slab `chunk` of the pixels of y or dx. Results that need no epilogue and no rounding, or
  * bf16 that one call of taps can finish, are written in place, all channels of a line at once.
- * Others are computed into a buffer of MLC__DEPTH_ROOM f32 and go to the result by narrowing (f16)
- * or by the sink of a product, which adds bias and residual and applies the activation. */
+ * Others are computed into a buffer of MLC__DEPTH_ROOM f32, half as many f64, and go to the result
+ * by narrowing, or by the sink of a product, which adds bias and residual and applies the
+ * activation. */
 static void mlc__depth_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__conv_job *j = MLC__CAST(const mlc__conv_job *, arg);
@@ -21401,7 +21402,7 @@ static mlc_status mlc__taps_run(void *dev, mlc__conv_job *j)
 
 /* @@ IMPL.KERNELS.CONV ----------------------------------- the kernel, and the way it takes
  * The kernel runs its part, y, dx or dw, phase by phase: y and dw have one, dx has one for each
- * combination of strides (mlc__conv_phase_next). A phase takes one of four ways:
+ * place modulo the strides (mlc__conv_phase_next). A phase takes one of four ways:
  *     DEPTHWISE   one channel per group and one output per channel
  *     TAPS        dw by products of bf16, of kernels that gather patches
  *     WINOGRAD    3 x 3 kernels that mlc__conv_is_wino accepts
@@ -21493,6 +21494,8 @@ static mlc_status mlc__conv_phase_run(void *dev, mlc__conv_job *j)
     return j->failed ? MLC_ERR_INTERNAL : MLC_OK;
 }
 
+/* The kernel: its phases one after the other. w has the dtype of x and y, or f32 where they have 16
+ * bits. */
 static mlc_status mlc__conv_run(void *dev, const struct mlc_k_conv *a,
                                 const mlc__gemm_level *level, const mlc__conv_fns *fns)
 {
@@ -21574,8 +21577,8 @@ MLC__BODY void MLC__F(mlc__lane_max)(void *best, int32_t *where, const void *x,
         }
     }
 }
-/* dx[p][i] += dy[p][i] where where[p][i] is pixel p of the line: the gradient of a maximum. place
- * counts pixels of dx; `where` steps with dy. */
+/* dx[p][i] += dy[p][i] if where[p][i] is the number of pixel p of dx in its image: the gradient of
+ * a maximum. l->mark is the step of `where`, whose elements belong to dy. */
 MLC__BODY void MLC__F(mlc__lane_pick)(void *dx, const void *dy, const int32_t *where,
                                       const mlc__lane_line *l)
 {
@@ -22875,6 +22878,7 @@ static size_t mlc__k_resize_workspace(void *dev, const struct mlc_k_resize *a)
     return (size_t)bytes;
 }
 
+/* The kernel: fills the tables, then runs tasks of about MLC__GRAIN elements. */
 static mlc_status mlc__resize_run_all(void *dev, const struct mlc_k_resize *a,
                                       const mlc__lane_fns fns[2], const mlc__half_fns *half)
 {
@@ -23115,7 +23119,7 @@ static void mlc__row_finish(double *total, int64_t rows, bool logs)
 }
 
 #if MLC__X86
-/* The same in vectors of four. Up to three numbers after the last row are computed with it; arrays
+/* The same in vectors of four. Up to three numbers after the last row are computed, too; arrays
  * have MLC__ROWS, a multiple of four. */
 MLC__LOOPS_AT_avx2 static void mlc__row_finish_by_four(double *total, int64_t rows, bool logs)
 {
@@ -23125,6 +23129,7 @@ MLC__LOOPS_AT_avx2 static void mlc__row_finish_by_four(double *total, int64_t ro
         else { MLC__ROLLED for (int l = 0; l < 4; l++) v[l] = 1.0 / v[l]; }
     }
 }
+/* mlc__row_stats in vectors of four. */
 MLC__LOOPS_AT_avx2 static uint64_t mlc__row_stats_by_four(double *sums, const mlc__row_group *s)
 {
     const __m256d n = _mm256_set1_pd((double)s->n), zero = _mm256_setzero_pd();
@@ -23151,7 +23156,7 @@ MLC__LOOPS_AT_avx2 static uint64_t mlc__row_stats_by_four(double *sums, const ml
 #define mlc__row_stats_by_four  mlc__row_stats
 #endif
 
-/* Rows of a group, the constant 1 where size counts. */
+/* Rows of a group, the constant 1 in a build for size. */
 #define MLC__ROW_COUNT(s) (MLC__COMPACT ? 1 : (s)->rows)
 
 /* Kernels of the scalar level, which take all rows that a level has no kernels for. */
@@ -23493,6 +23498,7 @@ MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int6
 #define MLC__SUMMED(s)   (s)->part
 #define MLC__ROW_IN      mlc__row_in
 #define MLC__ROW_OUT     mlc__row_out
+/* The same at the scalar level, part by part. */
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
@@ -24015,6 +24021,8 @@ static void mlc__xent_grad_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__xent_grad_row(j, r);
 }
 
+/* The kernel xent_grad. dx may be the logits, unless it accumulates: each element is read before
+ * it is written. */
 static mlc_status mlc__xent_grad_run(void *dev, const struct mlc_k_xent_grad *a,
                                      const mlc__row_fns *f, const mlc__half_fns *half)
 {
@@ -24137,7 +24145,8 @@ MLC__APART void mlc__row_lines_low(const mlc__row_job *j, const int64_t *offset,
 {
     const mlc__rows wide = mlc__rows_of(MLC_F32, j->k.n, NULL);
     const mlc__rows *k = &j->k;
-    float tile[2][MLC__ROW_LOW];       /* weights are at their ends, for which a row gives way  */
+    float tile[2][MLC__ROW_LOW];       /* x; dy and out. At the ends weight and bias, in the    */
+                                       /* place of a row                                        */
     mlc__row_group s = j->s;
     mlc__row_widen(&s.w, &wide, tile[0] + MLC__ROW_LOW - k->n, 1);
     mlc__row_widen(&s.b, &wide, tile[1] + MLC__ROW_LOW - k->n, 1);
@@ -24181,6 +24190,7 @@ static void mlc__row_run(void *dev, mlc__row_job *j, mlc__row_group_fn fn, mlc__
     mlc__lines_run(dev, ndim, shape, axis, operands, strides, mlc__row_lines, j);
 }
 
+/* The kernel softmax: rows along a->axis. */
 static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a,
                                    mlc__row_group_fn fn, const mlc__row_fns *f,
                                    const mlc__half_fns *half)
@@ -24201,6 +24211,7 @@ static mlc_status mlc__softmax_run(void *dev, const struct mlc_k_softmax *a,
             mlc__softmax_run(dev, a, mlc__softmax_rows_##isa, mlc__row_fns_##isa, \
                              &mlc__half_fns_##isa), NULL)
 
+/* The kernel softmax_grad. y is the x of the group, and out may be dy. */
 static mlc_status mlc__softmax_grad_run(void *dev, const struct mlc_k_softmax_grad *a,
                                         mlc__row_group_fn fn, const mlc__row_fns *f,
                                         const mlc__half_fns *half)
@@ -24238,6 +24249,7 @@ MLC__INLINE bool mlc__norm_takes(mlc_dtype dtype, mlc_dtype w)
     return mlc__computes(dtype) && (w == dtype || (mlc__low(dtype) && w == MLC_F32));
 }
 
+/* The kernel norm: rows along the last axis, with weight and bias of one row for all. */
 static mlc_status mlc__norm_run(void *dev, const struct mlc_k_norm *a, mlc__row_group_fn fn,
                                 const mlc__row_fns *f, const mlc__half_fns *half)
 {
@@ -25195,7 +25207,7 @@ static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
     return at + j->room * (size_t)mlc__pool_threads(dev);
 }
 
-/* Bytes of workspace of a call. */
+/* Bytes of workspace of a call; 0 if p is empty. */
 static size_t mlc__gemm_optim_workspace(void *dev, const struct mlc_k_gemm_optim *a,
                                         const mlc__gemm_level *level)
 {
@@ -25287,9 +25299,10 @@ static mlc_status mlc__gemm_optim_run(void *dev, const struct mlc_k_gemm_optim *
  *     decade      0     1        2             ..   6
  *     k           1     10 11    100 .. 111    ..   1000000 .. 1111111       then 1: 10000000
  * Encoding finds these digits without a search: of a magnitude a of decade e they are the first
- * bits of the fraction of 8/9 + a / (0.9 10^(e-6)), which is between 1 and 2. Two bits of a's
- * exponent tell the decade, but for one bound, as no two bounds are within a factor of 4. Vectors
- * look up tables by permutation, the definition in memory: the bits are the same. */
+ * bits of the fraction of 8/9 + a / (0.9 10^(e-6)), which is between 1 and 2. Decades are
+ * found by the exponent without its last bit: that is a range of a factor of 4, in which there is
+ * at most one bound between decades, and a comparison decides. Vectors look up tables by
+ * permutation, the definition in memory: the bits are the same. */
 
 #ifndef MLC_NO_OPTIMIZERS
 
@@ -26208,7 +26221,7 @@ static size_t mlc__k_attention_workspace(void *dev, const struct mlc_k_attention
     return (size_t)mlc__attn_room(a, false) * (size_t)mlc__pool_threads(dev) * sizeof(double);
 }
 
-/* The kernel attention. */
+/* Runs a call whose lengths and offsets are right; of others only the error word is written. */
 static mlc_status mlc__attention_run(void *dev, const struct mlc_k_attention *a)
 {
     mlc__attn_job j = { a, NULL, MLC__CAST(double *, a->workspace), NULL,
@@ -29038,7 +29051,7 @@ static size_t mlc__recur_workspace(const void *dev, const mlc__recur *j)
     return most;
 }
 
-/* The kernel rnn. */
+/* Runs a call by tiles, or by the definition where mlc__recur_takes is false. */
 static mlc_status mlc__recur_run(void *dev, const struct mlc_k_rnn *a,
                                  const mlc__gemm_level *level, const mlc__recur_fns *fns)
 {
@@ -29061,7 +29074,7 @@ static size_t mlc__recur_run_workspace(void *dev, const struct mlc_k_rnn *a,
     return mlc__recur_workspace(dev, &j);
 }
 
-/* The kernel rnn_grad: the steps, then dw and dproject by products, dbias and dpeep by sums. */
+/* Runs a call of rnn_grad: the steps, then dw and dproject by products, dbias and dpeep by sums. */
 static mlc_status mlc__recur_grad_run(void *dev, const struct mlc_k_rnn_grad *g,
                                       const mlc__gemm_level *level, const mlc__recur_fns *fns)
 {
@@ -29120,14 +29133,15 @@ MLC__LEVEL_KERNELS
 /* @@ IMPL.KERNELS.CTC ------------------------------------ paths that read as a target
  * A target of s labels has states blank 0 .. s and label 0 .. s - 1, which a path takes in the
  * order blank 0, label 0, blank 1, .., blank s; it may stay in a state and leave out blanks between
- * labels that differ. From one step to the next, in logarithms, + being log(e^a + e^b):
+ * labels that differ. From one step to the next, in logarithms, + standing for
+ * log(e^a + e^b) and states at the right including their classes at the step:
  *     blank' i = blank i + label i-1
  *     label' i = label i + (label i differs from label i-1 ? blank' i : blank i)
  * Blanks and labels are stored apart, so that a step is two vector loops in one. Alpha of a step is
  * the logarithm of the probability of all ways to a state before its own class counts, beta that of
  * all ways on from it. The same text computes both: beta goes by steps from the end, with the
- * neighbours on the other side. Their sum and the class is the probability of all paths through the
- * state at that step:
+ * neighbours on the other side. Their sum and the class is the logarithm of the probability of all
+ * paths through the state at that step:
  *     dx[step][class] = -dy sum over its states of e^(alpha + class + beta - log p)
  * A row's largest value, as known a row earlier, is subtracted when the row is read, and the sum of
  * these numbers is kept in f64: the rest is small and loses no digits. Backward computes alpha
