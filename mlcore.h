@@ -23852,7 +23852,7 @@ static double mlc__xent_row(const mlc__xent_job *j, int64_t r, int32_t worker)
         j->f->sums(MLC__ROW_EXP, true, false, sums, &args, a->c);
         log_sum = log(sums[0]);
     }
-    mlc__elem_put(a->lse, r, wide, shift); /* apart: huge logits must not drown it */
+    mlc__elem_put(a->lse, r, wide, shift); /* apart: a huge one would absorb the log */
     mlc__elem_put(a->lse, a->n + r, wide, log_sum);
     if (!counts) return 0.0;
     const int64_t label = a->labels[r * a->label_stride];
@@ -23991,7 +23991,7 @@ static void mlc__xent_grad_row(const mlc__xent_grad_job *j, int64_t r)
     const double w = mlc__xent_weight(a->weight, label, wide);
     const double log_sum = mlc__elem(a->lse, a->n + r, wide);
     double scale = mlc__elem(a->dy, r * a->dy_stride, wide) / mlc__elem(a->norm, 0, wide);
-    if (log_sum != log_sum) scale = log_sum;     /* a row of NaN, whatever is in it */
+    if (log_sum != log_sum) scale = log_sum;     /* NaN as a whole */
     int64_t i = 0, n = a->c;
     do {
         mlc__row_tile tile[2];
