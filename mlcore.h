@@ -10268,26 +10268,41 @@ static const char *mlc__device_says(const mlc_ctx *ctx)
 }
 
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
- * Four kinds of memory, all of one context.
- * Heap: objects that live until they are freed (modules, parameters, gradients, optimizer state).
- * Each has a header in the list ctx->objects, so that the context's end finds them all; one call of
- * the allocator each.
- * Pool: tensor data and workspace, in size classes. A block that is put back waits in its class for
- * the next request, so from the second step of a loop on the allocator is not called at all.
- * Arenas: the small structs of a scope (tensors, storages, nodes), taken from chunks by raising
- * `used` and freed with the scope, never one by one.
- * Device data: memory of the backend; its bookkeeping is on the host.
+ * All memory of a context, in three kinds by lifetime; on a device the first two hold its data in
+ * memory of the backend, their bookkeeping stays on the host.
  *
- *   default      allocator -> heap object | pool block | arena chunk, each by itself
- *   fixed block  fixed                    heap_end         pool_start                 fixed_end
- *                | mlc_ctx, tables | heap -> |  free middle  | <- pool blocks, arena chunks |
+ *   kind    holds                               taken by             given back by
+ *   heap    modules, parameters, gradients,     mlc__heap_object     mlc__heap_free
+ *           optimizer state                     mlc__heap_data       mlc__heap_data_free
+ *   pool    elements of tensors                 mlc__storage_fill    mlc__storage_release
+ *           workspace of one call               mlc__scratch         mlc__scratch_end
+ *   arena   tensors, storages, nodes            mlc__arena           the end of the scope
  *
- * A fixed block serves the heap from below, first fit, and pool and arenas from above. pool_start
- * moves down with each block made; it moves back when the lowest block is put back, or at a scope's
- * end as far as blocks of the open scopes permit. The memory that a call takes does not depend on
- * the size of the block, so that mlc__nomem can name the block that would do. Everything is
- * counted: mlc__mem_add counts bytes in use by class (mlc_mem), `reserved` counts the bytes taken
- * from the allocator, the block or the device. */
+ *   heap    | mlc__object | zeroed memory of the object           |   list ctx->objects
+ *   pool    mlc__block --ptr--> bytes of one size class               owner, or free_blocks[class]
+ *   arena   | mlc__chunk | struct | struct | .. |     free        |   list of the scope
+ *                                               ^ used            ^ bytes
+ *
+ * Heap: an object is one call of the allocator and stays until it is freed; its header is in a
+ * list, so that mlc_ctx_free finds all that are left. Pool: a block that is put back waits in the
+ * list of its size class for the next request, last in, first out, so that from the second step of
+ * a loop on the allocator is not called at all. Classes are 1, 2, 3 and 4 cache lines, then four to
+ * each doubling (5 to 8, 10 to 16 by 2, 20 to 32 by 4 ..). Arena: a struct is taken by raising
+ * `used` and never freed by itself.
+ *
+ * By default each object, block and chunk is memory of the allocator by itself. A context in a
+ * fixed block (desc.memory) never calls one: the heap is served from below, first fit, pool and
+ * arenas from above.
+ *
+ *   fixed                    heap_end         pool_start                 fixed_end
+ *   | mlc_ctx, tables | heap -> |  free middle  | <- pool blocks, arena chunks |
+ *
+ * Invariants. Objects and gaps tile the heap of a fixed block without holes. pool_start moves down
+ * with each block or chunk made, and back when the lowest block is put back, or at a scope's end as
+ * far as storages and chunks of the open scopes permit; so no workspace is held over a scope's end.
+ * The memory that a call takes does not depend on the size of the fixed block, so that mlc__nomem
+ * can name the size that would do. All is counted: mlc__mem_add counts bytes in use by class
+ * (mlc_mem), `reserved` the bytes taken from the allocator, the block or the device. */
 
 /* The default allocator. aligned_alloc requires a multiple of the alignment; with 2 MB that adds up
  * to 2 MB of pages that are never touched, and so never backed by memory. */
@@ -10363,7 +10378,8 @@ static void mlc__raw_release(mlc_ctx *ctx, void *ptr, size_t bytes)
 }
 
 /* Returns the size class of a pool block and in *rounded its bytes: whole cache lines up to four,
- * then four classes to each doubling. */
+ * then four classes to each doubling. Any bytes, even 0, have a class; bytes must be at most
+ * PTRDIFF_MAX / 2. */
 static int mlc__class_of(size_t bytes, size_t *rounded)
 {
     size_t units = bytes ? (bytes + MLC__CACHELINE - 1) / MLC__CACHELINE : 1;      /* lines */
@@ -10550,8 +10566,9 @@ static bool mlc__gone(const void *at, const char *what, const char *object)
 #  define MLC__HANDLES_FORGET(ctx)     ((void)0)
 #endif
 
-/* First fit over the heap of the fixed block; neighbouring gaps are merged on the way. bytes has
- * the header. NULL if neither a gap nor the free middle is large enough. */
+/* Returns the header of `bytes` (header included) of the fixed block's heap, first fit; merges
+ * neighbouring gaps as it walks. Only o->bytes is set: the caller fills in the rest. NULL if
+ * neither a gap nor the free middle is large enough. */
 static mlc__object *mlc__fixed_alloc(mlc_ctx *ctx, size_t bytes)
 {
     char *at = ctx->fixed + ctx->tables.bytes;
@@ -10631,7 +10648,8 @@ static void *mlc__heap_object(mlc_ctx *ctx, size_t bytes, const char *what)
 }
 #define MLC__HEAP(type, ctx, bytes, what) MLC__CAST(type, mlc__heap_object(ctx, bytes, what))
 
-/* Takes an object out of the list and the account; its memory is still allocated. */
+/* Takes an object out of the list and the account; its memory is still allocated. In a fixed block
+ * used = 0 makes it a gap, which a later mlc__fixed_alloc merges and takes. */
 MLC__INLINE void mlc__heap_unlink(mlc_ctx *ctx, mlc__object *o)
 {
     mlc__mem_add(ctx, o->mem, -(int64_t)o->bytes);
@@ -10641,8 +10659,8 @@ MLC__INLINE void mlc__heap_unlink(mlc_ctx *ctx, mlc__object *o)
     MLC__HANDLE_END(o + 1);
 }
 
-/* Frees an object. NULL is allowed, so that a constructor that fails frees all of its parts alike.
- * In a fixed block the object becomes a gap. */
+/* Frees an object. NULL is allowed, so that a constructor that fails frees all of its parts
+ * alike. */
 static void mlc__heap_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o;
@@ -10713,9 +10731,9 @@ static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
     return NULL;
 }
 
-/* Device memory with the lifetime of a heap object: a small object on the host stands for it, with
- * the pointer in its header and the size in its body, so that the context's end finds and releases
- * it. */
+/* Device memory with the lifetime of a heap object, not zeroed: a small object on the host stands
+ * for it, with the pointer in its header and the size in its body, so that the context's end finds
+ * and releases it. NULL with an error. */
 static void *mlc__device_data(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *host, *dev = NULL;
