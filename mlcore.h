@@ -32149,28 +32149,46 @@ MLC__LEVEL_END
 MLC__LEVEL_HOT
 
 /* @@ IMPL.TAPE ------------------------------------------- recording, gradients, backward
- * Reverse mode. Each operation with an input that requires a gradient leaves a node, and the tape
- * is the context's one list of nodes, youngest first: backward walks it from y's node to older
- * ones, an order in which each node runs after all that read its results.
+ * Reverse mode: with y = f(x, w) recorded, mlc_backward_from(y, dy) adds dy . df/dx to the gradient
+ * of x and dy . df/dw to that of w, for every leaf that requires a gradient. All operations
+ * (IMPL.OPS.*, IMPL.LOSS.*, IMPL.SKETCH.OPS) run through mlc__begin and mlc__finish and write
+ * gradients through mlc__grad_in. IMPL.AMP, IMPL.HOOKS and IMPL.RECOMPUTE install what they change
+ * (ctx->installed, ctx->inner); IMPL.CTX cuts the tape where a scope ends.
  *
- *   forward   mlc__begin -> params set by the caller -> mlc__finish:
+ * Each operation with an input that requires a gradient leaves a node, and the tape is the
+ * context's one list of nodes, youngest first: backward walks it from y's node to older ones, an
+ * order in which each node runs after all that read its results.
+ *
+ *   h = linear(x, w); y = relu(h); l = mean(y)
+ *
+ *   floor <----- linear <----- relu <----- mean <----- ctx->tape    prev; the innermost tape's
+ *                x, w -> h     h -> y      y -> l                   floor: NULL, or an outer node
+ *   backward     3: dx, dw     2: dh       1: dy, from dl = 1       opens them: mlc__grad_in
+ *                frees dh      frees dy    frees dl                 mlc__node_release
+ *
+ *   forward   mlc__begin -> parameters set by the caller -> mlc__finish:
  *                 shape (outputs, saves) -> mlc__storage_fill -> forward -> mlc__tape_add
- *   tape      ctx->tape -> node n -> ... -> node k -> floor (NULL, or youngest of the outer tape)
- *                          | in[], out[], saved[] -> tensors -> storage (saves counts the nodes)
  *   backward  mlc__backward_run: seed of y -> for each node reached: mlc__node_backward
  *                 (done? versions? then op->backward) -> mlc__node_release
  *
  * A base tensor owns its gradient (base->grad); a view of it has none and reads and writes its part
  * of the base's, through the same strides. The gradient of a result is allocated at its first write
  * and freed when the backward of the operation that made the result has run. The gradient of a leaf
- * stays. It is fresh (backward adds to it) or stale (the first write overwrites it, beta = 0), so
- * zero_grad clears no memory; only a first write to a part of it clears the whole before.
+ * stays, and is stale or fresh (base->grad_fresh), so that zero_grad clears no memory:
  *
- * A node saves a tensor by counting on its storage. When a module's forward ends, its intermediate
- * storages are freed at once if no node has saved them, else after the last backward that reads
- * them. The version of a saved storage is compared before backward reads it, so that a write in
- * between is an error and never a wrong gradient. A node whose backward has run is done; a second
- * backward through it is an error. */
+ *   none --mlc__grad_alloc--> stale --mlc__grad_open--> fresh --step, zero_grad, failure--> stale
+ *                             first write: overwrites   later ones: add
+ *                             (a part: clears the whole, then adds)
+ *
+ * A node saves a tensor by counting on its storage (saves). When a module's forward ends, its
+ * intermediate storages are freed at once if no node has saved them, else after the last backward
+ * that reads them.
+ *
+ * Invariants. nd->prev is older than nd, nd->at is its place on the tape, and a scope or tape that
+ * ends cuts the list at a node. A node counts in saves and uses until it is done: its backward has
+ * run, or never will; a second backward through it is an error. The version of a saved storage is
+ * compared before backward reads it, so that a write in between is an error and never a wrong
+ * gradient. A backward that fails leaves no gradient that looks whole (mlc__tape_abandon). */
 
 /* Sets all elements of t to value, whatever its strides. Memory without holes is filled as one run;
  * else a one-element temporary is filled and cast to t by broadcasting, which writes no element of
