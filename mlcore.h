@@ -8635,7 +8635,7 @@ extern double sqrt(double x) __attribute__((const));
 extern float  sqrtf(float x) noexcept __attribute__((const));
 extern double sqrt(double x) noexcept __attribute__((const));
 #endif
-#if defined(_WIN32)                    /* each open has it: no text mode, no heirs */
+#if defined(_WIN32)                    /* no translation of line ends, not inherited           */
 #  define O_CLOEXEC (O_BINARY | O_NOINHERIT)
 #elif !defined(O_CLOEXEC)
 #  define O_CLOEXEC 0
@@ -8665,7 +8665,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * reordered, even under -ffast-math. Only clang's -ffp-contract=fast overrides the pragma: then
  * last bits differ. */
 #if defined(__clang__)
-#  pragma clang diagnostic push         /* a loop with a libm call stays scalar: no news */
+#  pragma clang diagnostic push         /* it warns of loops with a libm call: they stay scalar  */
 #  pragma clang diagnostic ignored "-Wpass-failed"
 #  if defined(__x86_64__) || defined(__i386__)
 #    pragma float_control(precise, on, push)
@@ -8676,7 +8676,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  ifdef __cplusplus                    /* g++ minds undefined operands of intrinsics: PR 105593 */
 #    pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #  endif
-#  pragma GCC push_options              /* no-unsafe would bring traps back: it comes first */
+#  pragma GCC push_options              /* no-unsafe-.. sets trapping-math again: it is first     */
 #  pragma GCC optimize("fp-contract=off,no-unsafe-math-optimizations,no-associative-math")
 #  pragma GCC optimize("no-reciprocal-math,signed-zeros,no-trapping-math")
 #endif
@@ -8783,8 +8783,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
  * stack. */
 #define MLC__APART static __attribute__((noinline))
 #define MLC__COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-/* Alignment of memory and unit of its sizes: a cache line; on bare metal, without vectors of ours,
- * malloc's alignment. */
+/* Alignment of memory and unit of its sizes: a cache line; on bare metal, where only the scalar
+ * level exists, malloc's alignment. */
 #if MLC__POSIX || defined(_WIN32) || MLC__X86 || MLC__NEON
 #  define MLC__CACHELINE 64
 #else
@@ -8795,8 +8795,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__MOST_WHOLE 9007199254740992.0       /* 2^53: f64 has all whole numbers up to it */
 
 /* ALL_FLOATS: whether kernels of f64, bf16 and f16 are compiled; without them these dtypes are
- * stored, cast and indexed. Functions of theirs in a table are named through OTHER, so that a
- * compiler does not report them as unused. */
+ * stored, cast and indexed. A table names their functions through OTHER, so that a compiler does
+ * not report them as unused. */
 #ifdef MLC_ONLY_F32
 #  define MLC__ALL_FLOATS 0
 #else
@@ -31542,7 +31542,7 @@ MLC__LEVEL_COLD
 #define MLC__BIG_LIMBS 37
 typedef struct mlc__big { int32_t n; uint32_t limb[MLC__BIG_LIMBS]; } mlc__big;
 
-/* b *= x. The caller knows that the product fits. */
+/* b *= x. The product must fit in MLC__BIG_LIMBS limbs. */
 static void mlc__big_multiply(mlc__big *b, uint32_t x)
 {
     uint64_t carry = 0;
@@ -31682,10 +31682,10 @@ static void mlc__decimal_up(mlc__decimal *d)
     else { d->digit[d->n++] = 1; d->exponent++; }
 }
 
-/* The fewest digits that distinguish a number from its neighbours, by Dragon4: but at least `least`
- * and at most `most` digits after the point, where the digits are the exact value's, rounded half
- * to even. scientific: the point follows the first digit; else it is the real one. bits is
- * finite. */
+/* The fewest digits that distinguish a number from its neighbours, by Dragon4, but at least `least`
+ * and at most `most` digits after the point; a number that needs more than `most` is rounded, its
+ * exact value half to even. scientific: the point follows the first digit; else it is the decimal
+ * point of the number. bits is finite. */
 static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific, int32_t least,
                                 int32_t most)
 {
@@ -31832,9 +31832,9 @@ typedef struct mlc__printer {
      * notation also digits after the point and of the exponent. */
     bool           scientific;
     int32_t        left, right, width, behind, exponent_digits;
-    int32_t        blanks, column;     /* not yet written: dropped where the line ends there   */
-    int32_t        used;
-    char           text[256];          /* on its way to the writer                             */
+    int32_t        blanks, column;     /* blanks that are due, dropped at a line's end; the    */
+    int32_t        used;               /* column that the line has come to                     */
+    char           text[256];          /* `used` bytes that the writer has not got yet         */
 } mlc__printer;
 
 /* Hands the text so far to the writer. */
