@@ -9149,7 +9149,7 @@ MLC__LEVEL_HOT
  * index of the thread's part of a workspace. */
 typedef void (*mlc__chunk_fn)(void *arg, int64_t chunk, int32_t worker);
 
-/* A region: chunks that run at the same time, one on each thread, and wait for one another at
+/* A region: chunks that run at the same time, one on each thread, and wait for each other at
  * barriers (mlc__together). A local of the caller. */
 typedef struct mlc__region {
     uint32_t chunks;                   /* number of them, set by mlc__together                 */
@@ -9649,7 +9649,7 @@ typedef struct mlc__flat {
     void              *values, *grads; /* one block each, on the device                        */
     size_t             value_bytes, grad_bytes;
     int64_t            id, layout;     /* order of the root; number of the layout              */
-    bool               orphan;         /* its root has another; goes when its last param does  */
+    bool               orphan;         /* its root has a newer one: freed with its last param  */
     void              *room;           /* the next grads: mlc__thaw_begin to mlc__thaw_end     */
 } mlc__flat;
 
@@ -9729,7 +9729,7 @@ struct mlc_node {
                                        /* dy is not through_act yet                            */
     uint8_t        need;               /* bit i: input i required a gradient when recorded     */
     int64_t        at;                 /* number of nodes on the tape with this one            */
-    union {                            /* of a type that the operation knows: MLC__PARAMS      */
+    union {                            /* of the operation's own type: MLC__PARAMS             */
         unsigned char bytes[MLC__PARAMS_BYTES];            /* *nd = *other copies all of them  */
         int64_t whole;                                     /* these three align them           */
         double  real;
@@ -9778,7 +9778,7 @@ typedef struct mlc__anomaly {
     mlc_status (*grads)(mlc_ctx *ctx, const mlc_node *nd);
 } mlc__anomaly;
 
-/* An object that a context must release before its memory goes: workers of loaders, mappings of
+/* An object that a context must release before its memory is freed: workers of loaders, mappings of
  * files. A member of that object, in the list ctx->installed.owned. */
 typedef struct mlc__owned {
     struct mlc__owned *prev, *next;
@@ -9815,7 +9815,7 @@ typedef struct mlc__installed {
     /* IMPL.HOOKS, also after the last hook is removed; IMPL.HOOKS itself, to find its list
      * again. */
     struct mlc__watch *hooks;
-    /* The first optimizer; modules, when a parameter or a module goes. */
+    /* The first optimizer; modules, when a parameter or a module is freed. */
     void (*optims_forget)(mlc_ctx *ctx, const mlc_module *m, const mlc__param *p);
     /* mlc_optim_group; an optimizer with groups, when it finds its parameters. */
     int16_t (*group_of)(const mlc_optim *o, const char *name);
@@ -9900,7 +9900,7 @@ struct mlc_ctx {
 #ifdef MLC__DEBUG_THREADS
     const void    *inside;             /* whose call runs: its mlc__second, or NULL             */
     const char    *inside_of, *second; /* that call; one that another thread made meanwhile     */
-    int32_t        entered;            /* calls of that thread within one another               */
+    int32_t        entered;            /* depth of that thread's nested calls                   */
 #endif
 #ifdef MLC__DEBUG_HANDLES
     int32_t        n_retired;          /* objects that were freed, whose memory waits           */
@@ -10190,8 +10190,8 @@ static bool mlc__second_forget(const mlc_ctx *ctx)
 #  define MLC__SECOND_FORGET(ctx) true
 #endif
 
-/* Fails as an argument is NULL; ctx is the context of another argument, or NULL. An error that
- * stands is returned instead, as it is the probable reason. */
+/* Fails since an argument is NULL; ctx is the context of another argument, or NULL. If an error is
+ * recorded already, that is returned instead, as it is the probable reason. */
 static mlc_status mlc__no_object(mlc_ctx *ctx, const char *what, const char *object)
 {
     if (!ctx) return MLC_ERR_ARG;
@@ -10454,7 +10454,7 @@ MLC__APART void mlc__nomem(mlc_ctx *ctx, const char *what, size_t bytes, const c
  * object stays with its context until the context is freed. An address that is used again belongs
  * to the new object, so the memory of freed handles is retained for a while (mlc__handle_free). */
 #ifdef MLC__DEBUG_HANDLES
-/* An address in the hash table: the context that its error goes to, and whether it is still in
+/* An address in the hash table: the context that records its error, and whether it is still in
  * use. */
 typedef struct mlc__handle {
     struct mlc__handle *next;
@@ -30293,7 +30293,7 @@ MLC_IMPL void mlc_ctx_free(mlc_ctx *ctx)
 {
     mlc_allocator allocator;
     if (!ctx || MLC__GONE(ctx, "ctx_free", "context")) return;
-    ctx->installed.watch = NULL;       /* hooks are memory that goes, too */
+    ctx->installed.watch = NULL;       /* hooks are objects, freed below: none is called */
     /* Owned objects, youngest first, as one may use older ones; each release removes its own from
      * the list. */
     for (const mlc__owned *last; (last = ctx->installed.owned) != NULL;)
@@ -31683,9 +31683,9 @@ static void mlc__decimal_up(mlc__decimal *d)
 }
 
 /* The fewest digits that distinguish a number from its neighbours, by Dragon4, but at least `least`
- * and at most `most` digits after the point; a number that needs more than `most` is rounded, its
- * exact value half to even. scientific: the point follows the first digit; else it is the decimal
- * point of the number. bits is finite. */
+ * and at most `most` after the point: where a bound decides the count, they are those of the exact
+ * value, rounded half to even. scientific: the point follows the first digit; else it is the
+ * decimal point of the number. bits is finite. */
 static mlc__decimal mlc__digits(mlc_dtype dtype, uint64_t bits, bool scientific, int32_t least,
                                 int32_t most)
 {
