@@ -9161,7 +9161,7 @@ typedef struct mlc__region {
 #define MLC__MOMENT_BLOCK 256          /* elements of moments that share a scale               */
 #define MLC__CTC_INDEX 28              /* bits of a label's index in the error word            */
 
-/* Is OpenBLAS ahead of a level's own tiles? Figures: bench/RESULTS.md; neon was not measured. */
+/* Whether OpenBLAS is ahead of a level's own tiles: bench/RESULTS.md; neon was not measured. */
 #define MLC__BLAS_AHEAD_scalar true
 #define MLC__BLAS_AHEAD_avx2   false
 #define MLC__BLAS_AHEAD_avx512 false
@@ -33353,9 +33353,9 @@ static bool mlc__reshape_strides(const mlc_tensor *t, int32_t ndim, const int64_
     if (t->flags & MLC__DENSE) { mlc__row_major(ndim, shape, stride); return true; }
     for (int32_t d = 0; d < t->ndim; d++)
         if (t->shape[d] != 1) { os[n] = t->shape[d]; ot[n++] = t->stride[d]; }
-    /* Pair the smallest groups of old and new axes with equal numbers of elements. A group can be
-     * divided anew only if its old axes form one run of equal steps. Old axes of size 1 are left
-     * out. */
+    /* Pair the smallest groups of present and new axes with equal numbers of elements. A group can
+     * be divided anew only if its present axes form one run of equal steps. Present axes of size 1
+     * are left out. */
     while (old < n && now < ndim) {
         int64_t a = os[old], b = shape[now];
         int32_t old_end = old + 1, now_end = now + 1;
@@ -33543,7 +33543,8 @@ static mlc_status mlc__reshape_resolve(mlc_tensor *x, mlc_dims *shape)
     return mlc__fits(shape->n, shape->v) ? MLC_OK : mlc__reshape_fails(x, shape, "too large");
 }
 
-/* The caller has found that strides exist. */
+/* The new shape and its strides, which exist: mlc_reshape has found them, and the dx to which
+ * backward applies the view is row-major. */
 static void mlc__reshape_apply(const mlc__view_spec *v, const mlc_tensor *from, mlc_tensor *t)
 {
     int64_t stride[MLC_MAX_DIMS] = { 0 };
@@ -33568,7 +33569,7 @@ MLC_IMPL mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape)
     return x ? mlc__view(x, "reshape", &v) : NULL;
 }
 
-/* Joins the axes from first_axis on; a scalar becomes [1], as in PyTorch. */
+/* Joins the axes from first_axis on to one; a scalar becomes [1], as in PyTorch. */
 MLC_IMPL mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis)
 {
     mlc_dims shape;
@@ -33632,7 +33633,7 @@ static void mlc__slice_apply(const mlc__view_spec *v, const mlc_tensor *from, ml
 }
 static const struct mlc__view_fns mlc__slice_view_fns = { mlc__slice_apply, NULL };
 
-/* Fills the view's parameters with bounds clamped as Python does. */
+/* Elements start, start + step, .. below stop of an axis; negative bounds count from its end. */
 MLC_IMPL mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                                int64_t step)
 {
@@ -33671,7 +33672,7 @@ static void mlc__select_apply(const mlc__view_spec *v, const mlc_tensor *from, m
 }
 static const struct mlc__view_fns mlc__select_view_fns = { mlc__select_apply, NULL };
 
-/* An index out of range is an error here, as it has no element to stand for. */
+/* Unlike a bound of mlc_slice, an index out of range is an error. */
 MLC_IMPL mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index)
 {
     mlc__view_spec v = { MLC__SELECT, 0, 0, 0, 0, { 0 }, &mlc__select_view_fns };
@@ -34718,7 +34719,7 @@ static const mlc__whole_spec mlc__whole_remainder_scalar[] = {
     MLC__WHOLE_OF(remainder_scalar, NULL, REMAINDER)
 };
 
-/* Runs a row on n inputs and the scalar s. In place, b over the memory of a goes through a copy, as
+/* Runs a row on n inputs and the scalar s. In place, a b over the memory of a is copied first, as
  * it would change while it is read. */
 static mlc_tensor *mlc__whole_call(const mlc__whole_spec *row, int n, mlc_tensor *a, mlc_tensor *b,
                                    double s)
@@ -35680,7 +35681,7 @@ static mlc_tensor *mlc__inplace_unary_call(const mlc__inplace *row, mlc_tensor *
     return mlc__finish(nd);
 }
 
-/* Runs a row on x and b; returns x. b over the memory of x goes through a copy, as it would change
+/* Runs a row on x and b; returns x. A b over the memory of x is copied first, as it would change
  * while it is read. */
 static mlc_tensor *mlc__inplace_binary_call(const mlc__inplace *row, mlc_tensor *x, mlc_tensor *b)
 {
@@ -35936,10 +35937,10 @@ MLC_IMPL mlc_tensor *mlc_hypot_(mlc_tensor *x, mlc_tensor *b)
     return mlc__inplace_binary_call(&mlc__hypot__op, x, b);
 }
 
-/* -- operations that overwrite: the old values, and so their gradient, are gone -- */
+/* -- operations that overwrite: the old values have no gradient -- */
 
-/* The backward of fill_ and zero_: the old values are gone, and no operand has a gradient. The
- * gradient of the new values goes nowhere, as they are constants. */
+/* The backward of fill_ and zero_: the old values are overwritten and the new ones are constants,
+ * so the gradient of x is added to no operand and ends here. */
 static mlc_status mlc__overwrite_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     return mlc__inplace_drop(ctx, nd);
@@ -36017,8 +36018,8 @@ static const mlc__op mlc__copy__op =
     { "copy_", mlc__copy__shape, mlc__copy__forward, mlc__copy__backward,
       NULL, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
-/* x = src, recorded; mlc_copy_into is the same without. A src over x's memory goes through a
- * copy. */
+/* x = src, recorded; mlc_copy_into is the same without recording. A src over x's memory is copied
+ * first. */
 MLC_IMPL mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src)
 {
     mlc_node local, *nd;
@@ -36048,7 +36049,7 @@ static const mlc__op mlc__masked_fill__op =
     { "masked_fill_", mlc__masked_fill__shape, mlc__masked_fill_forward, mlc__masked_fill__backward,
       mlc__args_value, MLC__AMP_KEEP, MLC_OP_INPLACE | MLC_OP_CAPTURE };
 
-/* A mask over x's memory (a bool x) goes through a copy. */
+/* A mask over x's memory (a bool x) is copied first. */
 MLC_IMPL mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value)
 {
     mlc_node local, *nd;
@@ -36380,7 +36381,7 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
  * over one axis picks a single element. mlc_argmax and mlc_argmin record nothing: an index has no
  * derivative. */
 
-/* Parameters of the node of a reduction. Lives in nd->params, copied with the node. */
+/* Parameters of the node of a reduction. */
 typedef struct mlc__reduce_spec {
     uint32_t   mask;                   /* bit d: axis d is reduced                             */
     bool       keepdim;
@@ -36401,10 +36402,9 @@ MLC__INLINE bool mlc__is_extreme(const mlc_node *nd)
            (op == MLC_REDUCE_NORM && (p == MLC__INF || p == -MLC__INF));
 }
 
-/* Declares y and settles the divisor. A divisor of 0 comes from mean, var and std and stands for
- * count - p, count being the elements of x per result, which the caller does not know. A mean over
- * no elements divides 0 by 0 and is NaN; so is a variance of no more elements than its correction
- * p. */
+/* Declares y and settles the divisor. Callers of mean, var and std pass 0 for count - p, as count,
+ * the elements of x per result, follows from the shape. A mean over no elements divides 0 by 0 and
+ * is NaN; so is a variance of no more elements than its correction p. */
 static mlc_status mlc__reduce_out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype)
 {
     const mlc_tensor *x = nd->in[0];
@@ -36774,8 +36774,8 @@ MLC__APART mlc_status mlc__reduce_gradient_half(mlc_ctx *ctx, const mlc_node *nd
     return st;
 }
 
-/* Backward of all reductions but sums. A 16-bit mean or quotient would lose the digits of which the
- * gradient is the small difference, hence the f32 way for 16 bits. */
+/* Backward of all reductions but sums. 16 bits are computed in f32, as a 16-bit mean or quotient
+ * would lose the digits of which the gradient is the small difference. */
 static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *x = nd->in[0];
@@ -37062,8 +37062,8 @@ MLC_IMPL mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis)
  *   softmax       dx = y (dy - sum y dy)
  *   log_softmax   dx = dy - e^y sum dy
  *
- * hence y is saved and x may be freed. The kernels IMPL.KERNELS.ROW do the work; attention and
- * cross_entropy have their own, which make no such tensor. */
+ * so y is saved and x may be freed. The kernels are those of IMPL.KERNELS.ROW; attention and
+ * cross_entropy have their own, which make no tensor of probabilities. */
 
 /* Parameters of the node: the axis, from 0 on, and which of the two functions it is. */
 typedef struct mlc__softmax_spec { int32_t axis; bool log; } mlc__softmax_spec;
@@ -37161,7 +37161,7 @@ MLC_IMPL mlc_tensor *mlc_log_softmax(mlc_tensor *x, int32_t axis)
  * from which backward normalizes x again. With a 16-bit x the weight and bias may stay f32, as
  * autocast leaves them. */
 
-/* Parameters of the node; weight and bias: is that operand present? */
+/* Parameters of the node; weight and bias tell whether that operand is present. */
 typedef struct mlc__norm_spec { double eps; bool rms, weight, bias; } mlc__norm_spec;
 MLC__PARAMS(norm)
 
@@ -37336,7 +37336,7 @@ MLC_IMPL mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps)
  *   gradient of a broadcast one  stride 0 in c: products along that axis are added into one matrix
  *   1-d operand                  a row or column, stride 0 along the axis that is missing
  *
- * Hence forward and both gradients are the same call, mlc__gemm, with the operands exchanged:
+ * So forward and both gradients are the same call, mlc__gemm, with the operands exchanged:
  *
  *   y [m,n] = a b        da [m,k] = dy b^T        db [k,n] = a^T dy
  *
@@ -38404,9 +38404,10 @@ MLC_IMPL mlc_attention_desc mlc_attention_desc_make(void)
     return d;
 }
 
-/* May a and b share elements? Tensors of other storage do not. Of one storage they are apart only
- * if both are parts of the same rows (stride of axis 2) and the columns that their heads and last
- * axes cover within a row do not overlap, as q, k and v cut from one product [b,t,3 h d] are. */
+/* Tells whether a and b may share elements. Tensors of two storages do not. In one storage they are
+ * apart only if both are parts of the same rows (stride of axis 2) and the columns that their heads
+ * and last axes cover within a row do not overlap, as of q, k and v cut from one product
+ * [b,t,3 h d]. */
 static bool mlc__attn_overlaps(const mlc_tensor *a, const mlc_tensor *b)
 {
     const int64_t row = a->stride[2];
@@ -38623,7 +38624,7 @@ static mlc__rnn_in mlc__rnn_in_of(const mlc_node *nd)
 }
 
 /* Shape rule: declares y, h, an LSTM's c and, where recorded, `kept`. Settles whether the gates may
- * overwrite x: the caller permits it, an operation made x, and no one else can still read it (no
+ * overwrite x: the caller permits it, an operation made x, and nothing else can still read it (no
  * save by another node, no view, no hook that holds tensors, no tape that keeps nodes). Its version
  * then rises, so that a save of the old values would be noticed. x is saved only where it still
  * holds the input. */
@@ -39386,7 +39387,7 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 
 #ifndef MLC_NO_VISION
 
-/* Parameters of the node, per axis of the image. relu: the maximum goes through a relu in the same
+/* Parameters of the node, per axis of the image. relu: a relu is applied to the maximum in the same
  * pass, and a negative one has no place. axes: numbers of an adaptive size, else unused. */
 typedef struct mlc__pool_spec {
     int64_t kernel[3], stride[3], pad[3], dilation[3];     /* adaptive: kernel is the size of y */
@@ -39636,7 +39637,7 @@ MLC_IMPL mlc_tensor *mlc_adaptive_avg_pool(mlc_tensor *x, mlc_dims size)
 
 /* @@ IMPL.OPS.RESIZE ------------------------------------- interpolate, pixel_shuffle
  * interpolate makes an image [n,c,..] of 1 to 3 axes of another size; pixel_shuffle and its inverse
- * exchange channels for pixels. One kernel goes both ways, on channels last. Along an axis, output
+ * exchange channels for pixels. One kernel runs both ways, on channels last. Along an axis, output
  * pixel o of `out` reads input coordinate
  *
  *   nearest   floor(o in/out)
@@ -40160,8 +40161,8 @@ static mlc_status mlc__index_add_to(mlc_ctx *ctx, const char *what, const mlc_te
     return st;
 }
 
-/* out (+)= data[index]; the kernel cannot add as it gathers, so an addition goes through a
- * temporary. */
+/* out (+)= data[index]; the kernel cannot add as it gathers, so for an addition it gathers into a
+ * temporary, which is added. */
 static mlc_status mlc__index_get(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                  const mlc_tensor *data, const mlc_tensor *index, int32_t axis,
                                  bool accumulate)
@@ -41251,7 +41252,7 @@ MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
     return d;
 }
 
-/* Was a field of the desc set? A desc as it was made, or one cleared to zeros, has none set. */
+/* Tells whether a field of the desc was set: not in one as it was made, or cleared to zeros. */
 static bool mlc__rotary_set(const mlc_rotary_desc *d)
 {
     const mlc_rotary_desc n = mlc_rotary_desc_make();
@@ -41370,7 +41371,7 @@ MLC__LEVEL_COLD
 #define MLC__EIN_MOST   8              /* operands                                             */
 
 /* One operand, or the result, while its axes are worked on: x and a label for each of its axes. */
-typedef struct mlc__ein_term {         /* one operand, or the result                           */
+typedef struct mlc__ein_term {
     mlc_tensor *x;
     int32_t     n, dots;               /* dots: place of the ellipsis, -1: none                */
     int8_t      label[MLC_MAX_DIMS];
@@ -41567,7 +41568,7 @@ static mlc_status mlc__ein_prepare(mlc__ein *e, mlc__ein_term *t)
     return t->x ? MLC_OK : e->ctx->status;
 }
 
-/* The labels of two operands in four groups; see the top of this section. */
+/* The labels of two operands in the four groups of this section's opening. */
 typedef struct mlc__ein_split { int32_t n[4]; int8_t label[4][MLC_MAX_DIMS]; } mlc__ein_split;
 enum { MLC__EIN_BOTH, MLC__EIN_A, MLC__EIN_B, MLC__EIN_GONE };
 
@@ -41584,7 +41585,7 @@ static int64_t mlc__ein_group(const mlc__ein *e, const mlc__ein_term *t, const m
     return n;
 }
 
-/* Does t have stride 1 along an axis that is summed? Then b is better read transposed. */
+/* Tells whether t has stride 1 along an axis that is summed: then b is better read transposed. */
 static bool mlc__ein_gone_dense(const mlc__ein_term *t, const mlc__ein_split *s)
 {
     for (int32_t i = 0; i < s->n[MLC__EIN_GONE]; i++)
@@ -41600,7 +41601,7 @@ static mlc_tensor *mlc__ein_order(mlc_tensor *x, mlc_dims axes)
     return same < axes.n ? mlc_permute(x, axes) : x;
 }
 
-/* Can x be viewed in that shape without a copy? */
+/* Tells whether x can be viewed in that shape without a copy. */
 static bool mlc__ein_seen(const mlc_tensor *x, mlc_dims shape)
 {
     int64_t stride[MLC_MAX_DIMS];
@@ -41973,8 +41974,8 @@ static mlc_status mlc__custom_add(mlc_ctx *ctx, mlc_node *nd, int i, mlc_tensor 
 }
 
 /* Calls the program's backward with the inputs, the output, dy, which it may overwrite, and
- * need[i]: is gradient i wanted? It returns tensors of its own in dx[], which are added
- * afterwards. */
+ * need[i], which tells whether gradient i is wanted. It returns tensors of its own in dx[], which
+ * are added to the gradients of the inputs afterwards. */
 static mlc_status mlc__custom_backward(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor dy, *dx[MLC__MAX_IN] = { NULL };
@@ -42042,7 +42043,7 @@ typedef struct mlc__pointwise {
 } mlc__pointwise;
 
 /* Checks a reduction, which comes from the caller as an integer; last: the last one that this loss
- * knows. */
+ * has. */
 static mlc_status mlc__reduction_check(mlc_ctx *ctx, const char *loss, mlc_reduction reduction,
                                        mlc_reduction last)
 {
@@ -42058,7 +42059,7 @@ typedef struct mlc__loss_spec {
 } mlc__loss_spec;
 MLC__PARAMS(loss)
 
-/* Shape rule: x and target have the same shape, but for trailing axes of 1. Nothing broadcasts:
+/* Shape rule: x and target have the same shape, except for trailing axes of 1. Nothing broadcasts:
  * PyTorch only warns and makes [n,n] of [n,1] and [n], which here count as alike. Saves both
  * operands; y is as x, or a scalar. */
 static mlc_status mlc__pointwise_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -42317,7 +42318,7 @@ MLC_IMPL mlc_hinge_embedding_desc mlc_hinge_embedding_desc_make(void)
     return d;
 }
 
-/* x where the target is 1, max(0, margin - x) where it is -1. No gradient goes to the target. */
+/* x where the target is 1, max(0, margin - x) where it is -1. The target's gradient is 0. */
 MLC_IMPL mlc_tensor *mlc_hinge_embedding_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                  const mlc_hinge_embedding_desc *desc)
 {
@@ -42813,7 +42814,7 @@ static mlc_tensor *mlc__xent_soft(mlc_tensor *logits, mlc_tensor *target,
                                                0.0));
 }
 
-/* The dtype of the labels chooses: floats are probabilities, all else goes to the shape rule. */
+/* The dtype of the labels chooses: floats are probabilities, all others are checked as labels. */
 static mlc_tensor *mlc__cross_entropy(mlc_tensor *logits, mlc_tensor *labels,
                                       const mlc_cross_entropy_desc *desc)
 {
@@ -43484,7 +43485,8 @@ typedef struct mlc__ctc_node {
     int32_t parent, label, slot;       /* slot: index of the beam with this labelling, or -1   */
 } mlc__ctc_node;
 
-/* A candidate for the next step: beam `beam` stays as it is (label -1), or goes on to a label. */
+/* A candidate for the next step: the labelling of beam `beam` as it is (label -1), or with one more
+ * label. */
 typedef struct mlc__ctc_branch {
     double  all, blank, last;          /* as in mlc__ctc_beam                                  */
     int32_t beam, label;
@@ -43693,16 +43695,16 @@ static void mlc__ctc_branch_add(mlc__ctc_decode *g, const mlc__ctc_branch *b)
     g->branch[i] = *b;
 }
 
-/* Would mlc__ctc_branch_add keep a branch with this score? */
+/* Tells whether mlc__ctc_branch_add would keep a branch with this score. */
 static bool mlc__ctc_branch_counts(const mlc__ctc_decode *g, double all)
 {
     return all > -MLC__INF &&
            (g->branches < g->d.beams || all > g->branch[g->d.beams - 1].all);
 }
 
-/* Logarithm of the probability that beam j goes on to a label in this step. If its labelling ends
- * with that label, only paths that end with a blank do: for all others it is a repeat, which
- * merges. */
+/* Logarithm of the probability that the labelling of beam j gets one more label in this step. If it
+ * ends with that label, only paths that end with a blank count: in all others the label is a
+ * repeat, which merges. */
 static double mlc__ctc_onward(const mlc__ctc_decode *g, int64_t j, int32_t label)
 {
     const mlc__ctc_beam *b = &g->beam[j];
@@ -43710,7 +43712,7 @@ static double mlc__ctc_onward(const mlc__ctc_decode *g, int64_t j, int32_t label
 }
 
 /* The branch in which beam i keeps its labelling: by a blank, by its last label again, or because
- * the beam one label shorter, if it is kept as well, goes on to it; both sums are added here. */
+ * the beam one label shorter, if it is kept as well, gets that label; both sums are added here. */
 static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
 {
     const mlc__ctc_beam *b = &g->beam[i];
