@@ -10304,6 +10304,8 @@ static const char *mlc__device_says(const mlc_ctx *ctx)
  * can name the size that would do. All is counted: mlc__mem_add counts bytes in use by class
  * (mlc_mem), `reserved` the bytes taken from the allocator, the block or the device. */
 
+/* -- accounting; memory of the allocator or of the fixed block -- */
+
 /* The default allocator. aligned_alloc requires a multiple of the alignment; with 2 MB that adds up
  * to 2 MB of pages that are never touched, and so never backed by memory. */
 static void *mlc__system_alloc(void *user, size_t bytes, size_t align)
@@ -10566,6 +10568,8 @@ static bool mlc__gone(const void *at, const char *what, const char *object)
 #  define MLC__HANDLES_FORGET(ctx)     ((void)0)
 #endif
 
+/* -- heap: objects -- */
+
 /* Returns the header of `bytes` (header included) of the fixed block's heap, first fit; merges
  * neighbouring gaps as it walks. Only o->bytes is set: the caller fills in the rest. NULL if
  * neither a gap nor the free middle is large enough. */
@@ -10716,6 +10720,8 @@ static mlc_status mlc__heap_grow(mlc_ctx *ctx, void **array, size_t used, size_t
     return MLC_OK;
 }
 
+/* -- heap: elements, on the host or on a device -- */
+
 /* Memory of the device, or NULL. A failure that is not lack of memory is recorded here as DEVICE:
  * the first error wins, so the caller's NOMEM that follows does not replace it. */
 static void *mlc__device_alloc(mlc_ctx *ctx, size_t bytes)
@@ -10783,6 +10789,8 @@ static void mlc__heap_data_free(mlc_ctx *ctx, void *ptr, int mem)
     if (ptr && !ctx->on_host) ctx->device_fns->data_free(ctx, ptr, mem);
     else mlc__heap_free(ctx, ptr);
 }
+
+/* -- pool: blocks by size class -- */
 
 /* Number of descriptors that one heap object of them has. */
 MLC__INLINE size_t mlc__block_group(const mlc_ctx *ctx) { return ctx->fixed ? 8 : 32; }
@@ -10945,6 +10953,8 @@ MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
     memcpy(ctx->mem.top, ctx->mem.now, sizeof ctx->mem.top);
 }
 
+/* -- arenas and storages of a scope -- */
+
 /* Bytes of the next chunk of a scope. In a fixed block the first chunk holds one operation's
  * structs (node, tensor, storage), and each later one a quarter of the scope's bytes so far, so
  * that a small scope takes little of the block and a large one needs few chunks. */
@@ -11084,6 +11094,8 @@ static void mlc__storage_release(mlc_storage *s)
     s->data = NULL;
     s->released = true;
 }
+
+/* -- saves of nodes, ends of scopes -- */
 
 /* The tensor whose storage t shares, or t itself. One step is enough: the base of a view is never a
  * view (mlc__view). */
@@ -11263,6 +11275,8 @@ static bool mlc__forked(uint32_t since)
     return MLC__LOAD(&mlc__forks) != since;
 }
 #endif /* MLC__HAS_FRAMEWORK */
+
+/* -- lanes and workers -- */
 
 /* A lane: the run of chunks that one thread begins with, claimed one by one by any thread. Its end
  * is the start of the next lane (mlc__lane_start). A cache line each. */
@@ -30075,6 +30089,8 @@ MLC_IMPL mlc_ctx_desc mlc_ctx_desc_make(void)
     return d;
 }
 
+/* -- making a context -- */
+
 /* The number of threads, 1 to MLC__MAX_THREADS: the desc's, else MLC_THREADS in the environment,
  * else as many as cores may be used. */
 static int32_t mlc__threads_choose(int32_t asked)
@@ -30272,6 +30288,8 @@ MLC_IMPL mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc)
     return ctx;
 }
 
+/* -- end of a context, its settings -- */
+
 /* Frees all memory but the context itself: scopes put blocks back into the pool, the pool releases
  * them, then the heap's objects go. In a fixed block on the host the pool is left as it is, since
  * the memory is the caller's. */
@@ -30381,6 +30399,8 @@ MLC_IMPL mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state)
     ctx->stream = state.stream;
     return MLC_OK;
 }
+
+/* -- scopes -- */
 
 /* Opens a scope. A begin beyond the limit fails and is counted, so that its end ends nothing. */
 MLC_IMPL mlc_status mlc_scope_begin(mlc_ctx *ctx)
@@ -30564,6 +30584,8 @@ MLC_IMPL mlc_dims mlc_dims_all(int64_t v)
     return d;
 }
 
+/* -- texts for messages -- */
+
 /* A text for a message, returned by value, so that arguments of a message need no lifetime. 8 axes
  * of 20 digits fit. */
 typedef struct mlc__text { char s[192]; } mlc__text;
@@ -30651,6 +30673,8 @@ MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
     if (!ctx->shapes) return "";
     return mlc_shape_text(t, ctx->shapes + ctx->shapes_said++ % MLC__SHAPES * room, room);
 }
+
+/* -- sizes, strides, layouts -- */
 
 /* The product of n sizes; 1 for n = 0, as a scalar has one element. */
 static int64_t mlc__product(int32_t n, const int64_t *v)
@@ -30762,6 +30786,8 @@ static void mlc__mark_layout(mlc_tensor *t)
 }
 
 MLC_IMPL bool mlc_is_contiguous(const mlc_tensor *t) { return t && (t->flags & MLC__DENSE); }
+
+/* -- creation -- */
 
 /* Fills in a tensor struct, row-major and without storage; the caller has checked the shape. */
 static void mlc__tensor_init(mlc_tensor *t, mlc_ctx *ctx, mlc_dtype dtype, int32_t ndim,
@@ -30982,6 +31008,8 @@ MLC_IMPL mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, con
     mlc__mark_layout(t);
     return t;
 }
+
+/* -- casts, temporaries, access from the host -- */
 
 /* Fails with STATE if t's memory is gone: its scope, the forward that made it or its file has
  * ended. A tensor struct whose scope has ended is recognised until its arena is used again. Also
@@ -31242,6 +31270,8 @@ MLC_IMPL uint8_t *mlc_bool(mlc_tensor *t)
 {
     return MLC__CAST(uint8_t *, mlc__host_pointer(t, MLC_BOOL, "bool"));
 }
+
+/* -- broadcasting, copies, axes -- */
 
 /* Tells whether `from` broadcasts to the shape of `to`: aligned at the last axis, each size of
  * `from` equal or 1. */
@@ -32204,6 +32234,8 @@ static mlc_status mlc__set(mlc_ctx *ctx, const char *what, const mlc_tensor *t, 
     return st;
 }
 
+/* -- operations: descriptors, arguments, parameters -- */
+
 /* One argument of an operation that is not a tensor, described so that hooks can read it: its name,
  * offset and size within the node, and kind. Each operation has a static array of them, which ends
  * with MLC__ARGS_END. */
@@ -32270,6 +32302,8 @@ MLC__PARAMS(axis)
 static const mlc__arg mlc__args_scalar[] = { MLC__ARG("s", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_value[] = { MLC__ARG("value", REAL, scalars, s[0]), MLC__ARGS_END };
 static const mlc__arg mlc__args_axis[] = { MLC__ARG("axis", INT, axis, axis), MLC__ARGS_END };
+
+/* -- inputs and nodes -- */
 
 /* Tells whether backward will compute a gradient for t. A view answers for its base, which a change
  * in place may have made a result after the view was made. */
@@ -32380,6 +32414,8 @@ static mlc_node *mlc__begin(mlc_node *local, const mlc__op *op, int n, mlc_tenso
     return mlc__begin_n(local, op, n, in);
 }
 
+/* -- shape rules: outputs and saves -- */
+
 /* Declares the next output of nd, row-major in the current scope. Called by shape rules; the output
  * gets its memory in mlc__forward_run, after the rule has succeeded. SHAPE if it is too large. */
 static mlc_status mlc__out(mlc_ctx *ctx, mlc_node *nd, mlc_dtype dtype, int32_t ndim,
@@ -32415,6 +32451,8 @@ static void mlc__save(mlc_node *nd, mlc_tensor *t)
     nd->saved[nd->n_saved++].version = t->storage->version;
     t->storage->saves++;
 }
+
+/* -- forward -- */
 
 /* Finds the first NaN or Inf of t and stores its index in memory order in *first, or -1. Integers,
  * empty tensors and tensors with holes are passed over as finite. Copies a number to the host,
@@ -32555,6 +32593,8 @@ MLC_IMPL void mlc_drop(mlc_tensor *t)
         !s->kept && !s->shared) mlc__storage_release(s);
 }
 
+/* -- gradients of parameters: flat blocks -- */
+
 /* The flat block in which base's values and gradient are; NULL if base is not a parameter, or is
  * one that is not built yet. */
 static mlc__flat *mlc__flat_of(mlc_tensor *base)
@@ -32669,6 +32709,8 @@ static void mlc__thaw_end(mlc__param *p, mlc_status st)
     p->flat->room = NULL;
     p->t.flags &= ~MLC__REQUIRES_GRAD;
 }
+
+/* -- gradients: their memory, opened for a write -- */
 
 /* A number that changes with each write to the storage and each host pointer given out. Through
  * such a pointer the program may write later without a change of the stamp, so callers test
@@ -32795,6 +32837,8 @@ static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
     mlc__grad_view(nd->out[0], &g->dy);
     return mlc__grad_in(nd, 0, &g->dx, &g->acc, &g->st);
 }
+
+/* -- backward -- */
 
 /* After nd's backward: frees the gradients of its outputs, which no older node reads, and takes
  * back its saves. With MLC_OP_INPLACE the output is also an older node's (the changed tensor, a
@@ -32988,6 +33032,8 @@ MLC_IMPL mlc_status mlc_backward(mlc_tensor *loss)
     return mlc_backward_from(loss, NULL);
 }
 
+/* -- leaves and their gradients -- */
+
 /* Makes the view t a tensor of its own over the same memory, which may then be a leaf. Recorded
  * nodes that read t no longer count as uses of the parameter it was a view of; the storage is
  * marked aliased, as the tape no longer relates its two tensors. */
@@ -33045,6 +33091,8 @@ MLC_IMPL void mlc_zero_grad(mlc_tensor *t)
 {
     if (t) mlc__base(t)->grad_fresh = 0;
 }
+
+/* -- tapes within tapes -- */
 
 /* no_grad counts how many begins are open; mlc__begin_n records only at 0. */
 MLC_IMPL void mlc_no_grad_begin(mlc_ctx *ctx) { if (ctx) ctx->no_grad++; }
@@ -33114,6 +33162,8 @@ MLC_IMPL void mlc_anomaly(mlc_ctx *ctx, bool on)
     static const mlc__anomaly fns = { mlc__anomaly_check, mlc__anomaly_of_grads };
     if (ctx) ctx->installed.anomaly = on ? &fns : NULL;
 }
+
+/* -- checks of dtypes, for shape rules -- */
 
 /* Fails with DTYPE unless all inputs from `first` on are of one dtype: operations promote nothing,
  * and the message names the cast to write. */
@@ -33394,6 +33444,8 @@ static mlc_status mlc__axes_mask(mlc_tensor *x, const char *what, mlc_dims axes,
     return MLC_OK;
 }
 
+/* -- the operation -- */
+
 /* The kinds of views, as hooks see them. */
 typedef enum mlc__view_kind {
     MLC__RESHAPE,
@@ -33509,6 +33561,8 @@ static mlc_tensor *mlc__view(mlc_tensor *x, const char *what, const mlc__view_sp
     mlc__view_apply(spec, t);
     return t;
 }
+
+/* -- reshape, permute, slice, select, expand -- */
 
 /* Fails with both shapes in the message. */
 static mlc_status mlc__reshape_fails(const mlc_tensor *x, const mlc_dims *shape, const char *why)
@@ -33789,6 +33843,8 @@ MLC_IMPL mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to)
     return mlc_permute(x, axes);
 }
 
+/* -- windows, diagonals, grids -- */
+
 /* Windows may overlap, and one kernel call must not write an element twice. So each pass adds one
  * window to dx, or element i of all windows, whichever takes fewer passes. */
 static mlc_status mlc__unfold_backward(mlc_ctx *ctx, const mlc_node *nd, const mlc_tensor *dx,
@@ -33936,6 +33992,8 @@ MLC_IMPL mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **
  * out's gradient is freed after the oldest node's backward only. split and chunk are views. tile,
  * repeat and roll are compositions of views, copies and concat; flip, pad and diag are operations
  * of their own. */
+
+/* -- concat, stack, split -- */
 
 /* Makes *piece a view struct of `size` elements of whole along an axis, from start on. An empty
  * piece keeps the offset, so that no pointer beyond the memory is formed. */
@@ -36459,6 +36517,8 @@ static mlc_status mlc__reduce_shape(mlc_ctx *ctx, mlc_node *nd)
     return MLC_OK;
 }
 
+/* -- forward -- */
+
 /* Calls the kernel fold: out (+)= op over nd's axes of nd->in[0], divided by divisor. out has the
  * reduced axes as 1 if keepdim, else lacks them. shift is NULL or f64 with the reduced axes as 1;
  * the kernel subtracts it from each element before it folds. */
@@ -36534,6 +36594,8 @@ static mlc_status mlc__reduce_forward(mlc_ctx *ctx, mlc_node *nd)
         ? mlc__total_forward(ctx, nd)
         : mlc__max_over(ctx, nd->op->name, nd->out[0], nd->in[0], s->mask, s->keepdim);
 }
+
+/* -- gradients -- */
 
 /* Returns t, shaped as y, as a view with all of x's axes: reduced ones get size 1, so that the view
  * broadcasts to x. It shares t's storage and is valid as long as t is. */
@@ -36787,6 +36849,8 @@ static mlc_status mlc__reduce_backward(mlc_ctx *ctx, mlc_node *nd)
     return mlc__reduce_gradient(ctx, nd, &y, &wide, &g.dx, g.acc);
 }
 
+/* -- operations and public functions -- */
+
 /* Arguments that hooks and captures see, and the operations. total and mean are apart from sum so
  * that they link only the kernel reduce; max, min, any and all keep x's dtype under autocast, all
  * others run in f32 (FULL). */
@@ -36899,6 +36963,8 @@ MLC_IMPL mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepd
                               "norm");
     return mlc__reduce_call(&mlc__norm_op, x, axes, keepdim, MLC_REDUCE_NORM, 1.0, p);
 }
+
+/* -- argmax -- */
 
 /* Allocates the workspace of the kernel argmax, runs it and frees the workspace. */
 static mlc_status mlc__argmax_with_workspace(mlc_ctx *ctx, const char *what,
@@ -37632,6 +37698,8 @@ MLC__LEVEL_HOT
  * when w's stamp has changed and packed where the device packs; dw and db are f32. An f32 residual
  * makes y f32, while the factors keep 16 bits and dy is rounded as it is read. */
 
+/* -- shape rule -- */
+
 /* Tells whether the leading axes of t are rows with one stride between them; sets the number of
  * rows and that stride. Axes of size 1 do not count. A t without elements always has rows. */
 static bool mlc__has_rows(const mlc_tensor *t, int64_t *rows, int64_t *stride)
@@ -37782,6 +37850,8 @@ static void mlc__linear_y_spec(const mlc_node *nd, mlc__product_spec *p)
     mlc__linear_operand(&p->c, nd->out[0], p->n, 1);
 }
 
+/* -- weights in 16 bits, resident between calls -- */
+
 /* Gets a buffer of so many bytes for a copy of w in dtype, and sets *stale if the copy in it is not
  * of w as it is now (other size, stamp or dtype). Until mlc__lowered_close the copy counts as
  * absent, so a failure in between leaves nothing wrong. */
@@ -37876,6 +37946,8 @@ static mlc_status mlc__linear_weight(mlc_ctx *ctx, const mlc_node *nd, bool back
     return MLC_OK;
 }
 
+/* -- forward -- */
+
 /* One product with its epilogue; aux is the second output, if there is one. */
 static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -37896,6 +37968,8 @@ static mlc_status mlc__linear_forward(mlc_ctx *ctx, mlc_node *nd)
     if (drop->p > 0.0) p.run = ctx->installed.dropping->product;
     return mlc__gemm(ctx, nd->op->name, &p);
 }
+
+/* -- backward -- */
 
 /* The kernel map that multiplies by act's derivative, in the order of mlc_act. */
 static mlc_map mlc__act_grad(mlc_act act)
@@ -38142,6 +38216,8 @@ static mlc_tensor *mlc__attn_input(const mlc_node *nd, int which)
     return at ? nd->in[at] : NULL;
 }
 
+/* -- checks -- */
+
 /* Checks dtypes and shapes of q, k and v against each other, and that hk divides h. */
 static mlc_status mlc__attn_qkv_check(mlc_ctx *ctx, const mlc_node *nd)
 {
@@ -38243,6 +38319,8 @@ static mlc_status mlc__attention_shape(mlc_ctx *ctx, mlc_node *nd)
     for (int i = 0; i < 2; i++) mlc__save(nd, nd->out[i]);
     return MLC_OK;
 }
+
+/* -- arguments of the kernels -- */
 
 /* Strides of a tensor that broadcasts to 4 axes, aligned at the right: 0 where it is repeated. */
 static void mlc__attn_strides(const mlc_tensor *t, int64_t stride[4])
@@ -38397,6 +38475,8 @@ static const mlc__op mlc__attention_op =
     { "attention", mlc__attention_shape, mlc__attention_forward, mlc__attention_backward,
       mlc__args_attention, MLC__AMP_THREE, MLC_OP_CAPTURE };
 
+/* -- public functions -- */
+
 MLC_IMPL mlc_attention_desc mlc_attention_desc_make(void)
 {
     mlc_attention_desc d;
@@ -38528,6 +38608,8 @@ typedef struct mlc__rnn_norms {
     mlc_tensor *hh, *c, *c_bias;
 } mlc__rnn_norms;
 
+/* -- checks and sizes -- */
+
 /* Checks x and w, from which all other sizes follow: x ends in gates h as w [gates h,p] begins, and
  * offsets, if packed, are a list of at least one element. w may be f32 with a 16-bit x. */
 static mlc_status mlc__rnn_x_check(mlc_ctx *ctx, const mlc__rnn_in *in)
@@ -38600,6 +38682,8 @@ static mlc_status mlc__rnn_check(mlc_ctx *ctx, mlc__rnn_in *in)
     MLC__TRY(mlc__rnn_one_check(ctx, in, MLC__RNN_PEEP, w, mlc_dims2(3, in->h)));
     return mlc__rnn_one_check(ctx, in, MLC__RNN_ROWS, MLC_I64, mlc_dims1(in->b + in->packed));
 }
+
+/* -- the operation -- */
 
 /* Parameters of the node. at: index of each operand among the inputs; 0: x itself, or absent. kept:
  * index of the output for backward; 0: none. The last flag: the gates overwrite x. */
@@ -38792,7 +38876,7 @@ static const mlc__op mlc__rnn_op[2] = {
       MLC_OP_CAPTURE | MLC__WORK_ROWS }
 };
 
-/* -- the same steps made of operations, in f32 for 16 bits */
+/* -- the same steps made of operations, in f32 for 16 bits -- */
 
 /* Gate k of a [b,gates h] as a view [b,h]. */
 static mlc_tensor *mlc__rnn_gate(const mlc__rnn_in *in, mlc_tensor *a, int k)
@@ -38923,6 +39007,8 @@ static mlc_status mlc__rnn_of_steps(mlc_ctx *ctx, mlc__rnn_in *in, bool reverse,
     mlc_tensor **y = MLC__ARENA(mlc_tensor **, ctx, bytes);
     return y ? mlc__rnn_steps(ctx, in, reverse, norms, y, out) : MLC_ERR_NOMEM;
 }
+
+/* -- calls -- */
 
 MLC_IMPL mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind)
 {
@@ -39235,6 +39321,8 @@ static const mlc__op mlc__conv_op =
 static const mlc__op mlc__conv_transpose_op =
     { "conv_transpose", mlc__conv_shape, mlc__conv_forward, mlc__conv_backward,
       mlc__args_conv, MLC__AMP_FIRST, MLC_OP_SPENDS | MLC_OP_CAPTURE | MLC__WORK_SPREAD };
+
+/* -- lists of a desc, one number for each axis of the image -- */
 
 /* Fills in the defaults of a desc that is all zeros: stride 1, dilation 1, no padding, one
  * group. */
@@ -41083,6 +41171,8 @@ MLC_IMPL mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, m
 
 #ifndef MLC_NO_ATTENTION
 
+/* -- sinusoids, slopes -- */
+
 /* Angles position * base^(-2i/n) in f64: [..,pairs] for positions [..]. */
 static mlc_tensor *mlc__angles(mlc_tensor *positions, int64_t pairs, double base, int64_t n)
 {
@@ -41138,6 +41228,8 @@ MLC_IMPL mlc_tensor *mlc_alibi_slopes(mlc_ctx *ctx, int64_t heads)
                              -4.0 / (double)n);
     return mlc__made_end(mlc_cast(mlc_exp2(mlc_concat(part, 2, 0)), MLC_F32), before);
 }
+
+/* -- rotary -- */
 
 /* A view of n elements of x's last axis from start on, step apart. */
 static mlc_tensor mlc__rotary_part(const mlc_tensor *x, int64_t start, int64_t n, int64_t step)
@@ -41407,6 +41499,8 @@ static int32_t mlc__ein_find(const mlc__ein_term *t, int label)
     for (int32_t d = 0; d < t->n; d++) if (t->label[d] == label) return d;
     return -1;
 }
+
+/* -- the passes -- */
 
 /* Pass 1: reads the letters of all terms. Positions in errors count from 1. The number of operands
  * in the equation must be n. */
@@ -41741,6 +41835,8 @@ MLC_IMPL mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int
     const mlc_storage *before = mlc__made_begin(e.ctx);
     return mlc__ein_run(&e, in, n, &y) == MLC_OK ? mlc__made_end(y, before) : NULL;
 }
+
+/* -- vectors -- */
 
 /* Checks that a and b are vectors of one float dtype, and of one length for dot; false with an
  * error. */
@@ -42765,6 +42861,8 @@ static mlc_tensor *mlc__xent_call(const mlc__op *op, mlc_tensor *logits, mlc_ten
 MLC__LEVEL_END
 MLC__LEVEL_WARM
 
+/* -- targets of probabilities -- */
+
 /* Checks for targets of probabilities: of x's shape, at least one class, no ignore_index (which is
  * a label), and weights [c]. */
 static mlc_status mlc__xent_soft_check(const mlc__loss_in *l, int n, bool ignores)
@@ -43587,6 +43685,8 @@ static void mlc__ctc_decode_close(mlc__ctc_decode *g)
     for (int i = 0; i < MLC__COUNT(all); i++) mlc__heap_free(g->ctx, all[i]);
 }
 
+/* -- greedy -- */
+
 /* Decodes sequence i by the best class of each step: merges repeats, drops blanks, and fills the
  * rest of its t places with -1. score: the sum of the classes' logarithms. */
 static mlc_status mlc__ctc_greedy_one(const mlc__ctc_decode *g, int64_t i, int64_t *out, int64_t *n,
@@ -43645,6 +43745,8 @@ MLC_IMPL mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
         st = mlc__ctc_greedy_one(&g, i, out, n, score);
     return mlc__ctc_decode_end(&g, st);
 }
+
+/* -- beam search -- */
 
 /* Allocates the beams, the tree (each of t steps adds `beams` nodes at most) and its hash table,
  * which is never more than half full. */
