@@ -8392,12 +8392,18 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 
 /* @@ IMPL.PLATFORM --------------------------------------- compiler, system, clock, bits
  * Everything that depends on the compiler, the system and the macros of the build, so that the
- * sections below need no #if for them: which compilers and modes are refused; system headers and
- * prototypes; which instructions may be compiled (MLC__X86, MLC__AVX512, MLC__NEON ..); one
- * floating-point semantics for all compilers; levels of optimisation per section (MLC__LEVEL_*) and
- * per kernel (MLC__OPT_*, MLC__AT_*); the macros that stamp a kernel once per level; small helpers
- * of integers, time, memory and text. It is compiled in each object of MLC_PART; at the end of the
- * file the macros and pragmas pushed here are popped. */
+ * sections below need few #if for them. In this order:
+ *
+ *   refused         modes of the compiler, byte orders and compilers that would give wrong results
+ *   headers         of the system, and prototypes that feature macros hide
+ *   instructions    that may be compiled: MLC__X86, MLC__AVX512, MLC__AVX512X, MLC__AMX, MLC__NEON
+ *   arithmetic      one floating-point semantics for all compilers and flags
+ *   optimisation    of sections (MLC__LEVEL_*) and of kernels (MLC__OPT_*, MLC__AT_* by level)
+ *   stamps          macros that compile a kernel once a level, and name it (MLC__N, MLC__F)
+ *   helpers         integers, bits, clock, aligned memory, files, text
+ *
+ * It is compiled in each object of MLC_PART. The macros and pragmas that it pushes are popped in
+ * IMPL.END. */
 
 /* The other parts of -ffast-math are undone below. But under -ffinite-math-only gcc compares as if
  * no NaN existed, and no pragma of gcc or clang turns that off. */
@@ -11624,10 +11630,17 @@ MLC__TOGETHER void mlc__together(void *dev, mlc__region *r, double ns, mlc__chun
 
 /* @@ IMPL.RNG -------------------------------------------- Philox4x32-10: f(seed, stream, i)
  * Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
- * A counter-based generator has no state that numbers advance: value i of a stream is a function of
+ * A counter-based generator has no state that numbers advance: word i of a stream is a function of
  * (seed, stream, i). So chunks need no order, a mask can be made again in backward, and a device
- * gives the same numbers. The key is the seed, the counter (block, stream); a block is four words
- * of 32 bits. */
+ * gives the same numbers. A block is four words of 32 bits:
+ *
+ *   key      seed: low, high half
+ *   counter  block: low, high half | stream: low, high half --ten rounds--> words 0 1 2 3
+ *   word i   of a stream: word i % 4 of block i / 4
+ *
+ * An operation that draws takes the next stream of its context (ctx->stream); the stream of a
+ * parameter's initialiser follows from the hash of its name. Distributions are made of words in
+ * IMPL.KERNELS.RNG. */
 
 /* One block of the generator: four independent words of 32 bits. */
 typedef struct mlc__words { uint32_t w[4]; } mlc__words;
@@ -39074,6 +39087,8 @@ static mlc_status mlc__rnn_call(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc
     return mlc__rnn_recorded(&in, d->reverse, spends, out);
 }
 
+/* The caller's x is never overwritten by the gates: only modules, which make x themselves, permit
+ * that (mlc__rnn_call). */
 MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *desc,
                             mlc_tensor *out[3])
 {
@@ -40124,6 +40139,8 @@ static mlc_tensor *mlc__batch_norm(const mlc__bnorm_spec *s, mlc_tensor *x, mlc_
     return mlc__bnorm_call(&mlc__batch_norm_op, s, x, weight, bias, residual);
 }
 
+/* The same without residual and relu. In training the running statistics become (1 - momentum)
+ * times the old ones + momentum times those of x, its variance divided by n - 1. */
 MLC_IMPL mlc_tensor *mlc_batch_norm(mlc_tensor *x, mlc_tensor *running_mean,
                                     mlc_tensor *running_var, mlc_tensor *weight, mlc_tensor *bias,
                                     bool training, double momentum, double eps)
@@ -40679,6 +40696,7 @@ static mlc_tensor *mlc__nonzero(const char *what, const mlc_tensor *x, bool coor
     return y;
 }
 
+/* Coordinates i64 [count, ndim] of the elements of x that are not 0, in row-major order. */
 MLC_IMPL mlc_tensor *mlc_nonzero(mlc_tensor *x)
 {
     mlc_ctx *ctx = mlc__input("nonzero", x);
@@ -40973,6 +40991,7 @@ static const mlc__op mlc__embedding_op =
     { "embedding", mlc__embedding_shape, mlc__embedding_forward, mlc__embedding_backward,
       mlc__args_embedding, MLC__AMP_MATCH, MLC_OP_CAPTURE };
 
+/* No padding row, and rows of any norm. */
 MLC_IMPL mlc_embedding_desc mlc_embedding_desc_make(void)
 {
     mlc_embedding_desc d;
@@ -41334,6 +41353,7 @@ static const mlc__op mlc__rotary_op =
     { "rotary", mlc__rotary_shape, mlc__rotary_forward, mlc__rotary_backward,
       mlc__args_rotary, MLC__AMP_KEEP, MLC_OP_CAPTURE };
 
+/* dims -1: the whole last axis turns. */
 MLC_IMPL mlc_rotary_desc mlc_rotary_desc_make(void)
 {
     mlc_rotary_desc d;
@@ -43607,6 +43627,7 @@ typedef struct mlc__ctc_decode {
     int64_t    n, branches, nodes, places; /* beams, branches, nodes; places of the table, 2^i */
 } mlc__ctc_decode;
 
+/* 16 beams, of which the best labelling is returned; class 0 is the blank. */
 MLC_IMPL mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void)
 {
     mlc_ctc_decode_desc d;
@@ -43733,6 +43754,8 @@ static mlc_status mlc__ctc_decode_end(mlc__ctc_decode *g, mlc_status st)
     return st;
 }
 
+/* out [b,t], n [b] and score [b] are the caller's; each may be NULL. Sequences are decoded one
+ * after the other; an error leaves those before it written. */
 MLC_IMPL mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
                                    const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
                                    double *score)
@@ -43901,6 +43924,8 @@ static mlc_status mlc__ctc_beams_one(mlc__ctc_decode *g, int64_t i, int64_t *out
     return MLC_OK;
 }
 
+/* out [b,best,t], n and score [b,best], each of which may be NULL. One set of buffers serves all
+ * sequences in turn. */
 MLC_IMPL mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
                                         const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
                                         double *score)
@@ -44028,6 +44053,7 @@ static mlc_status mlc__check_all(const mlc__check *c, mlc_gradcheck_report *r)
     return MLC_OK;
 }
 
+/* PyTorch's defaults. */
 MLC_IMPL mlc_gradcheck_desc mlc_gradcheck_desc_make(void)
 {
     mlc_gradcheck_desc d;
