@@ -8405,6 +8405,8 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
  * It is compiled in each object of MLC_PART. The macros and pragmas that it pushes are popped in
  * IMPL.END. */
 
+/* -- refused -- */
+
 /* The other parts of -ffast-math are undone below. But under -ffinite-math-only gcc compares as if
  * no NaN existed, and no pragma of gcc or clang turns that off. */
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
@@ -8423,6 +8425,8 @@ mlc_status run_sweep(mlc_ctx *ctx, const mlc_sweep_desc &desc, F fn, sweep *out)
 #if !defined(__cplusplus) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L)
 #  error "mlcore: the implementation needs C11 (-std=c11) or C++17; C99 reads the declarations only"
 #endif
+
+/* -- headers -- */
 
 /* Names that headers of the program may define as macros: <tgmath.h>'s would compute in float where
  * a double is meant; <windows.h> has far, max, min, near and small. Popped at the end of the
@@ -8575,6 +8579,8 @@ extern "C" {
 #  define MLC__CAST(type, p) ((type)(p))
 #endif
 
+/* -- prototypes that feature macros hide -- */
+
 /* -std=c11, _POSIX_C_SOURCE, _XOPEN_SOURCE and _ISOC11_SOURCE hide functions and numbers that the
  * sections below need, and no macro brings them back once a system header was read. The prototypes
  * and numbers here equal those of glibc and musl. */
@@ -8667,6 +8673,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  endif
 #endif
 
+/* -- arithmetic -- */
+
 /* All compilers make the same bits: a*b+c is fused only where a kernel says so, and sums are not
  * reordered, even under -ffast-math. Only clang's -ffp-contract=fast overrides the pragma: then
  * last bits differ. */
@@ -8697,6 +8705,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #if defined(__NEWLIB__)                 /* its int32_t is a long, as wide as the int of %d */
 #  pragma GCC diagnostic ignored "-Wformat"
 #endif
+
+/* -- optimisation of sections, inlining, linkage -- */
 
 /* Optimisation follows use, so that compile time goes where run time does. Kernels carry attributes
  * (MLC__OPT, below). Sections, or parts of one, are between one of these macros and MLC__LEVEL_END:
@@ -8809,6 +8819,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #  define MLC__ALL_FLOATS 1
 #endif
 #define MLC__OTHER(f) (MLC__ALL_FLOATS ? (f) : NULL)
+
+/* -- attributes and names of kernels by level -- */
 
 /* Attributes of a kernel per level.
  * OPT is the vectoriser on top of -O1: the same loops as -O3 in half the compile time, while -O2
@@ -8972,6 +8984,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 #define MLC__IF_PACKS_avx512x(yes, no) yes
 #define MLC__IF_PACKS_amx(yes, no)     yes
 
+/* -- loops -- */
+
 /* INDEPENDENT: the loop's iterations do not depend on each other, as out is an input itself or does
  * not overlap one. ROLLED: the same for a loop of 16, which gcc would unroll first and then
  * assemble vectors from single elements. */
@@ -9008,6 +9022,8 @@ extern double sqrt(double x) noexcept __attribute__((const));
 
 /* Hides the origin of a value from the compiler, which then cannot fold it. */
 #define MLC__OPAQUE(x) __asm__("" : "+r"(x))
+
+/* -- helpers -- */
 
 /* Bits of floats by memcpy, which compilers make one move of: a union would be undefined in C++, a
  * pointer cast in both languages. */
@@ -9446,6 +9462,8 @@ static mlc_isa mlc__isa_choose(mlc_isa asked)
     return mlc__isa_best(asked != MLC_ISA_AUTO ? asked : (mlc_isa)(MLC_ISA_COUNT - 1));
 }
 
+/* -- denormals -- */
+
 /* Denormals are flushed to zero in kernels: without that a pass over decayed moments is 24 times
  * slower. mlc__flush_begin returns the caller's mode, which mlc__flush_end restores. */
 #if defined(__x86_64__) || defined(__SSE2__)
@@ -9579,6 +9597,8 @@ typedef struct mlc__tables {
     int32_t scopes, classes;
 } mlc__tables;
 
+/* -- memory -- */
+
 /* A piece of pool memory, owned by the storage or workspace that got it, else in the list
  * ctx->free_blocks[cls]. It keeps its size class as long as it has memory. The descriptor is apart
  * from the memory, which may be a device's. */
@@ -9643,6 +9663,8 @@ typedef struct mlc__object {
 } __attribute__((aligned(MLC__CACHELINE))) mlc__object;
 
 typedef struct mlc__pool mlc__pool;    /* threads */
+
+/* -- parameters -- */
 
 /* All parameters of one built module tree in one block: the values of parameters and buffers, bound
  * ones excepted, each from a new cache line on, and, once a backward needs them, the gradients of
@@ -9715,6 +9737,8 @@ typedef struct mlc__param {
     void (*anew)(mlc_ctx *ctx);
 } mlc__param;
 
+/* -- nodes and tapes -- */
+
 typedef struct mlc__op mlc__op;        /* an operation: IMPL.TAPE                               */
 /* A saved tensor of a node, and its storage's version when it was saved. */
 typedef struct mlc__saved { mlc_tensor *t; uint32_t version; } mlc__saved;
@@ -9773,6 +9797,8 @@ typedef struct mlc__trace {
     mlc__tape outer;                   /* first                                                */
     mlc_tensor *(*finish)(mlc_node *nd);         /* in the place of mlc__finish                */
 } mlc__trace;
+
+/* -- the context -- */
 
 /* Records the error that a kernel reported in the device's error word, for the operation `what`. */
 typedef mlc_status (*mlc__error_say)(mlc_ctx *ctx, const char *what, const int64_t *word);
@@ -9950,6 +9976,8 @@ typedef struct mlc__backward_fns {
     mlc_status (*sum_to)(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                          const mlc_tensor *x, bool accumulate);
 } mlc__backward_fns;
+
+/* -- dtypes -- */
 
 /* All facts of a dtype are one line here, in the order of mlc_dtype. Each section makes a table of
  * its own from the columns that it reads, so that a program does not link names of file formats
