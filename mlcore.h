@@ -33243,9 +33243,16 @@ MLC__LEVEL_WARM
 
 /* @@ IMPL.OPS.COPY --------------------------------------- copy, contiguous, cast, channels_last
  * Four operations and one kernel, the strided cast: they differ in the dtype and the strides of
- * their output. contiguous, cast and channels_last return x itself if it has the layout or dtype
- * already. mlc__beside_open and _close, at the end, serve kernels that write gradients in one
- * layout only. */
+ * their output, and in when they return x itself.
+ *
+ *                  output                          x itself             gradient
+ *   copy           row-major                       never                dx (+)= dy, cast to
+ *   contiguous     row-major                       if it is dense       x's dtype, of all four
+ *   cast           x's layout, the other dtype     if it has the dtype
+ *   channels_last  [n,c,..], stored as [n,..,c]    if it is stored so
+ *
+ * mlc__beside_open and _close, at the end, serve kernels that write gradients in one layout
+ * only. */
 
 /* The output is row-major, whatever x's strides. */
 static mlc_status mlc__copy_shape(mlc_ctx *ctx, mlc_node *nd)
@@ -35364,7 +35371,14 @@ MLC_IMPL mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis)
 /* @@ IMPL.OPS.COMPARE ------------------------------------ comparisons, logic, choice by a mask
  * Comparisons and logic make bool: they have no gradient, run under no-grad and leave no node.
  * where and masked_fill choose by a mask and are recorded; their backward is the same kernel on dy,
- * which sends each element to the side that was chosen. */
+ * which sends each element to the side that was chosen:
+ *
+ *   eq .. ge, logical_*, is*   y = a op b, a op s or op a           one kernel, compare
+ *   where                      y = mask ? a : b                     one kernel, where
+ *                              da (+)= mask ? dy : 0     db (+)= mask ? 0 : dy
+ *   masked_fill                y = mask ? value : x      dx (+)= mask ? 0 : dy
+ *
+ * All operands broadcast; the gradient of one that did is made in dy's shape and summed. */
 
 /* out = a op b, or a op s if b is NULL. out is bool; a and b are of one dtype, any, and broadcast
  * to out. The kernel rounds s to a float's dtype; integers and bool are compared with s exactly. */
@@ -39131,11 +39145,16 @@ MLC_IMPL mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *de
 
 /* @@ IMPL.OPS.CONV --------------------------------------- convolution, transposed, 1-d to 3-d
  * Convolutions over 1 to 3 axes: x [n,c,..], w [out,c/groups,kernel..], b [out], y [n,out,..], with
- * PyTorch's options. Shapes are PyTorch's, but in memory channels come last, by stride ([n,..,c]),
- * so that a pixel's channels are contiguous. An x with other strides is copied first by a recorded
- * operation; y already has channels last, so a network copies at most once, before its first
- * convolution. A transposed convolution is the gradient of a convolution with respect to its x, and
- * its own gradients are that convolution's other parts. One kernel of three parts serves both:
+ * PyTorch's options; of one group and one axis
+ *
+ *   y[n,o,p] = act(b[o] + sum over c, k of w[o,c,k] x[n,c, p stride - pad + k dilation])
+ *
+ * with x 0 in the padding. Shapes are PyTorch's, but in memory channels come last, by stride
+ * ([n,..,c]), so that a pixel's channels are contiguous. An x with other strides is copied first by
+ * a recorded operation; y already has channels last, so a network copies at most once, before its
+ * first convolution. A transposed convolution is the gradient of a convolution with respect to its
+ * x, and its own gradients are that convolution's other parts. One kernel of three parts serves
+ * both:
  *
  *                      forward   dx    dw
  *   conv               Y         DX    DW
@@ -39510,11 +39529,15 @@ MLC_IMPL mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor
 
 /* @@ IMPL.OPS.POOL --------------------------------------- pooling: maxima and means of windows
  * Maxima and means of windows over 1 to 3 axes of x [n,c,..], with PyTorch's options, and the
- * adaptive kind, whose windows follow from the sizes of x and y. Channels come last in memory, as
- * convolutions leave them; other x are copied first. A maximum remembers its place in the image:
- * when recorded, a second output [as y] in i32 holds the pixel's number, so backward adds dy there
- * and reads neither x nor y. A mean needs the sizes alone. One kernel runs both ways (struct
- * mlc_k_pool). */
+ * adaptive kind, whose windows follow from the sizes of x and y. Along an axis y[o] is of pixels
+ *
+ *   o stride - pad + k dilation, k < kernel                     those in the padding are left out
+ *   floor(o in / out) up to below ceil((o + 1) in / out)        adaptive
+ *
+ * (a mean may count the padding in its divisor). Channels come last in memory, as convolutions
+ * leave them; other x are copied first. A maximum remembers its place in the image: when recorded,
+ * a second output [as y] in i32 holds the pixel's number, so backward adds dy there and reads
+ * neither x nor y. A mean needs the sizes alone. One kernel runs both ways (struct mlc_k_pool). */
 
 #ifndef MLC_NO_VISION
 
@@ -42718,8 +42741,11 @@ MLC__LEVEL_HOT
 /* @@ IMPL.LOSS.CROSS_ENTROPY ----------------------------- softmax and log likelihood in one
  * cross_entropy of logits [..,c] and i64 labels [..]: softmax and log likelihood in one, as in
  * PyTorch. It starts from logits, never from probabilities, so neither exp nor log can overflow.
- * One kernel makes the loss, another the gradient, softmax - target; of each row only two numbers
- * are kept between them:
+ * One kernel makes the loss, another the gradient; of each row only two numbers are kept between
+ * them.
+ *
+ *   row with label y   w_y (log sum_j e^(x_j) - x_y)                       w: weights of classes
+ *   dx_j               dy w_y (softmax(x)_j - [j = y]) / divisor           without smoothing
  *
  *   out[0]  the loss, f32 (f64): a scalar, or [..] without a reduction
  *   out[1]  [2 n]: the largest logit of each row and the logarithm of its sum of exponentials
@@ -43973,11 +43999,16 @@ MLC__LEVEL_COLD
 /* @@ IMPL.GRADCHECK -------------------------------------- backward against central differences
  * mlc_gradcheck compares backward with central differences, as torch.autograd.gradcheck. Every
  * element of every input that wants a gradient is moved up and down by eps, in f64, and the
- * function runs for each: 2 n forwards for n elements. The error of a central difference is of the
- * order eps^2 + 1e-16/eps, 1e-10 at 1e-6. A result of several elements is made one number, sum w y
- * with random weights w in [0.5, 1.5), so that gradients cannot cancel and none is multiplied by 0.
- * Random operations draw the same numbers in each run, since the stream is set back after it. The
- * report keeps the element whose error exceeds the tolerance by the most. */
+ * function runs for each: 2 n forwards for n elements.
+ *
+ *   L = sum w f(in)                                    w random in [0.5, 1.5)
+ *   numeric = (L(x + eps) - L(x - eps)) / (2 eps)      analytic: by one backward of L
+ *   passes if |analytic - numeric| <= atol + rtol |numeric|
+ *
+ * With these weights gradients cannot cancel and none is multiplied by 0. The error of a central
+ * difference is of the order eps^2 + 1e-16/eps, 1e-10 at 1e-6. Random operations draw the same
+ * numbers in each run, since the stream is set back after it. The report keeps the element whose
+ * error exceeds the tolerance by the most. */
 
 #ifndef MLC_NO_METHODS
 
