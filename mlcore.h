@@ -8708,7 +8708,7 @@ extern double sqrt(double x) noexcept __attribute__((const));
 
 /* -- optimisation of sections, inlining, linkage -- */
 
-/* Optimisation follows use, so that compile time goes where run time does. Kernels carry attributes
+/* Optimisation follows use: compile time is spent where run time is. Kernels carry attributes
  * (MLC__OPT, below). Sections, or parts of one, are between one of these macros and MLC__LEVEL_END:
  * HOT: runs in each step of a small network, or makes products.
  * KERNELS: plans and divides loops.
@@ -10302,12 +10302,12 @@ static const char *mlc__device_says(const mlc_ctx *ctx)
 }
 
 /* @@ IMPL.MEMORY ----------------------------------------- heap, pool, arenas, accounting
- * All memory of a context, in three kinds by lifetime; on a device the first two hold its data in
- * memory of the backend, their bookkeeping stays on the host.
+ * All memory of a context, in three kinds by lifetime. On a device the elements are in memory of
+ * the backend, all bookkeeping is on the host.
  *
  *   kind    holds                               taken by             given back by
- *   heap    modules, parameters, gradients,     mlc__heap_object     mlc__heap_free
- *           optimizer state                     mlc__heap_data       mlc__heap_data_free
+ *   heap    modules, optimizers, their lists    mlc__heap_object     mlc__heap_free
+ *           values, gradients, states           mlc__heap_data       mlc__heap_data_free
  *   pool    elements of tensors                 mlc__storage_fill    mlc__storage_release
  *           workspace of one call               mlc__scratch         mlc__scratch_end
  *   arena   tensors, storages, nodes            mlc__arena           the end of the scope
@@ -10325,18 +10325,18 @@ static const char *mlc__device_says(const mlc_ctx *ctx)
  * `used` and never freed by itself.
  *
  * By default each object, block and chunk is memory of the allocator by itself. A context in a
- * fixed block (desc.memory) never calls one: the heap is served from below, first fit, pool and
- * arenas from above.
+ * fixed block (desc.memory) never calls the allocator: the heap is served from below, first fit,
+ * pool and arenas from above.
  *
  *   fixed                    heap_end         pool_start                 fixed_end
  *   | mlc_ctx, tables | heap -> |  free middle  | <- pool blocks, arena chunks |
  *
  * Invariants. Objects and gaps tile the heap of a fixed block without holes. pool_start moves down
  * with each block or chunk made, and back when the lowest block is put back, or at a scope's end as
- * far as storages and chunks of the open scopes permit; so no workspace is held over a scope's end.
- * The memory that a call takes does not depend on the size of the fixed block, so that mlc__nomem
- * can name the size that would do. All is counted: mlc__mem_add counts bytes in use by class
- * (mlc_mem), `reserved` the bytes taken from the allocator, the block or the device. */
+ * far as storages and chunks of the open scopes permit, so no workspace may be held then. The
+ * memory that a call takes does not depend on the size of the fixed block, so that mlc__nomem can
+ * name the size that would do. All is counted: mlc__mem_add counts bytes in use by class (mlc_mem),
+ * `reserved` the bytes taken from the allocator, the block or the device. */
 
 /* -- accounting; memory of the allocator or of the fixed block -- */
 
@@ -31583,7 +31583,7 @@ static mlc_status mlc__sum_into(mlc_ctx *ctx, const char *what, const mlc_tensor
 }
 
 /* out (+)= x summed to out's shape, which broadcasts to x's: the gradient of a broadcast operand.
- * For backward functions only; goes through ctx->installed, so that forward alone does not link
+ * For backward functions only; called through ctx->installed, so that forward alone does not link
  * it. */
 MLC__INLINE mlc_status mlc__sum_to(mlc_ctx *ctx, const char *what, const mlc_tensor *out,
                                    const mlc_tensor *x, bool accumulate)
@@ -32856,7 +32856,7 @@ MLC__INLINE bool mlc__needs(const mlc_node *nd, int i) { return (nd->need >> i &
 
 /* Opens the gradient of nd's input i for its backward. False: no gradient is needed (the input did
  * not require one, or was frozen since), or *st is an error, which makes all later calls return
- * false. Goes through ctx->installed, so that forward alone does not link mlc__grad_open. */
+ * false. Called through ctx->installed, so that forward alone does not link mlc__grad_open. */
 static bool mlc__grad_in(mlc_node *nd, int i, mlc_tensor *g, bool *accumulate, mlc_status *st)
 {
     if (*st != MLC_OK || !mlc__needs(nd, i) || !mlc__wants_grad(nd->in[i])) return false;
@@ -37364,7 +37364,7 @@ static mlc_status mlc__norm_forward(mlc_ctx *ctx, mlc_node *nd)
 }
 
 /* Opens the gradient of input i in g and sets *acc (1: add, 0: overwrite). Returns NULL if the
- * operand is absent (there is false), wants no gradient, or *st is an error. */
+ * operand is absent (`there` is false), wants no gradient, or *st is an error. */
 static mlc_tensor *mlc__norm_grad_of(mlc_node *nd, int i, bool there, mlc_tensor *g, int32_t *acc,
                                      mlc_status *st)
 {
