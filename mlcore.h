@@ -224,9 +224,9 @@
 #define MLC_VERSION_MINOR  3
 #define MLC_VERSION_PATCH  0
 #define MLC_VERSION_STRING "0.3.0"
-#define MLC_ABI           18u     /* counts changes of API.BACKEND: a stale backend is refused */
+#define MLC_ABI           18u     /* counts changes of API.BACKEND; other values are refused   */
 #define MLC_MAX_DIMS       8      /* most axes a tensor has                                    */
-#define MLC_NAME_BYTES     256    /* room for a dotted parameter name of up to 254 bytes       */
+#define MLC_NAME_BYTES     256    /* buffer of a dotted name: up to 254 bytes and a 0          */
 
 #ifndef MLC_API                   /* linkage of declarations, MLC_IMPL of definitions          */
 #  if defined(MLCORE_STATIC) && defined(__GNUC__)
@@ -245,7 +245,8 @@
 #endif
 
 /* A macro leaves a family out: its functions are declared so that a call of one is an error, and
- * are not implemented. Families that stand on it go, too: section 11 of the manual draws them.  */
+ * are not implemented. Families that depend on it are left out as well: section 11 of the manual
+ * draws them.                                                                                */
 #ifdef MLC_MINIMAL
 #  undef  MLC_NO_FILES
 #  define MLC_NO_FILES
@@ -269,8 +270,9 @@
 #  define MLC_NO_MEMORY_PLAN
 #endif
 
-/* A call of a function that is left out is an error of the compiler, which names the macro. In C++
- * inline functions of API.CPP call them: there a call of one of those is the error.             */
+/* A call of a function that is left out is a compiler error that names the macro. In C++ the
+ * inline functions of API.CPP call such functions: there the error is at a call of the inline
+ * function.                                                                                  */
 #if defined(__has_attribute)
 #  if !defined(__cplusplus) && __has_attribute(unavailable)
 #    define MLC__LEFT_OUT(macro) extern __attribute__((unavailable(macro " leaves it out")))
@@ -294,8 +296,9 @@
 extern "C" {
 #endif
 
-/* mlc_version: "0.3.0" of the compiled implementation; compare with MLC_VERSION_STRING.
- *   test   tests/test_include.c                                                             */
+/* mlc_version: the version of the compiled implementation, "0.3.0". A program that is linked with
+ *   a library compares it with MLC_VERSION_STRING, the version of its header.
+ *   test   tests/test_include.c                                                              */
 MLC_API const char *mlc_version(void);
 
 /* @@ API.TYPES ----------------- status, dtype, dims, enums; test: tests/test_cast.c, test_ctx.c */
@@ -306,20 +309,20 @@ typedef enum mlc_status {
     MLC_ERR_SHAPE,        /* shapes do not fit each other                                      */
     MLC_ERR_DTYPE,        /* a dtype this operation does not take; the message says which cast */
     MLC_ERR_DEVICE,       /* unknown device, or it reported a failure                          */
-    MLC_ERR_UNSUPPORTED,  /* not on this device, or not compiled in                            */
+    MLC_ERR_UNSUPPORTED,  /* the device has no such kernel, or it is left out                  */
     MLC_ERR_NOMEM,        /* out of memory, or over the hard limit; recoverable                */
     MLC_ERR_IO,           /* a file: missing, short, malformed, disk full                      */
     MLC_ERR_VALUE,        /* data: a label out of range, a NaN in anomaly mode                 */
-    MLC_ERR_STATE,        /* right call, wrong time: backward twice, step after failed backward */
+    MLC_ERR_STATE,        /* wrong moment: backward twice, a step after a failed one            */
     MLC_ERR_INTERNAL,     /* a bug in mlcore; please report                                    */
-    MLC_INTERRUPTED,      /* no error: a training ended at a signal (mlc_on_signal)            */
+    MLC_INTERRUPTED,      /* no error: a signal ended a training (mlc_on_signal)               */
     MLC_STATUS_FORCE_32 = 0x7fffffff
 } mlc_status;
 
-/* No implicit promotion: mlc_cast says it in the program. Floats are computed with (the 16-bit
- * ones in f32, rounded once per operation); integers and bool are stored, cast, copied, compared,
- * indexed, sorted, reduced, and used as indices (i64) and masks (bool); i64 and i32 are also added,
- * multiplied and divided: see API.OPS.                                                        */
+/* Element types. There is no implicit promotion: a program calls mlc_cast. Floats have all
+ * arithmetic (bf16 and f16 are computed in f32 and rounded once per operation). Integers and bool
+ * can be stored, cast, copied, compared, indexed, sorted, reduced, and used as indices (i64) and
+ * masks (bool); i64 and i32 also have sums, products and quotients: see API.OPS.             */
 typedef enum mlc_dtype {
     MLC_F32 = 0,
     MLC_F64,
@@ -349,8 +352,8 @@ typedef enum mlc_reduction {
 typedef enum mlc_isa {    /* instruction set of the CPU kernels; AUTO is the best one detected */
     MLC_ISA_AUTO = 0, MLC_ISA_SCALAR, MLC_ISA_AVX2, MLC_ISA_AVX512,
     MLC_ISA_AVX512X,      /* AVX-512 with dot products of bf16                                 */
-    MLC_ISA_AMX,          /* the same with tiles of bf16, if the system lets us have them      */
-    MLC_ISA_NEON,         /* of AArch64; a CPU has SCALAR and those of its architecture       */
+    MLC_ISA_AMX,          /* AVX512X with AMX tiles of bf16, where Linux grants them           */
+    MLC_ISA_NEON,         /* AArch64; a CPU has SCALAR and levels of its own kind             */
     MLC_ISA_COUNT,
     MLC_ISA_FORCE_32 = 0x7fffffff
 } mlc_isa;
@@ -400,20 +403,21 @@ typedef struct mlc_tensor {
     int32_t             scope;             /* depth of the scope it lives in; 0 is the root   */
 } mlc_tensor;
 
-/* mlc_dims0: the empty list: shape of a scalar; as axes, all of them.                        */
+/* mlc_dims0: the empty list: the shape of a scalar, or, as axes, all axes.                   */
 MLC_API mlc_dims mlc_dims0(void);
-/* mlc_dims1: a list of one.                                                                  */
+/* mlc_dims1: a list of one number.                                                           */
 MLC_API mlc_dims mlc_dims1(int64_t a);
-/* mlc_dims2: a list of two.                                                                  */
+/* mlc_dims2: a list of two numbers.                                                          */
 MLC_API mlc_dims mlc_dims2(int64_t a, int64_t b);
-/* mlc_dims3: a list of three.                                                                */
+/* mlc_dims3: a list of three numbers.                                                        */
 MLC_API mlc_dims mlc_dims3(int64_t a, int64_t b, int64_t c);
-/* mlc_dims4: a list of four.                                                                 */
+/* mlc_dims4: a list of four numbers.                                                         */
 MLC_API mlc_dims mlc_dims4(int64_t a, int64_t b, int64_t c, int64_t d);
-/* mlc_dims_of: a list of n values; n over MLC_MAX_DIMS is refused by whatever takes the list. */
+/* mlc_dims_of: a list of n numbers, copied. An n over MLC_MAX_DIMS is an error of the function
+ *   that takes the list.                                                                     */
 MLC_API mlc_dims mlc_dims_of(int32_t n, const int64_t *v);
-/* mlc_dims_all: one number for all axes of an image: a stride, a padding, the size of a pool. It is
- *   no shape: what takes another list refuses it.                test: tests/test_conv.c        */
+/* mlc_dims_all: one number for all axes of an image: a stride, a padding, the size of a pool. It
+ *   is not a shape: functions that take sizes or axes refuse it.    test: tests/test_conv.c  */
 MLC_API mlc_dims mlc_dims_all(int64_t v);
 /* mlc_dtype_bytes: bytes of one element; 0 for an unknown dtype.                              */
 MLC_API size_t mlc_dtype_bytes(mlc_dtype dtype);
@@ -434,8 +438,8 @@ MLC_API const char *mlc_isa_name(mlc_isa isa);
 
 /* @@ API.CTX --------------------------- context, errors, scopes, memory; test: tests/test_ctx.c */
 
-/* Both functions or neither; user may be NULL. align is a power of two; release gets the
- * bytes alloc was asked for.                                                                 */
+/* An allocator of the program: both functions are set, or neither; user may be NULL. align is a
+ * power of two. release gets the pointer and the same number of bytes as alloc.              */
 typedef struct mlc_allocator {
     void *user;
     void *(*alloc)(void *user, size_t bytes, size_t align);       /* NULL: out of memory      */
@@ -444,15 +448,15 @@ typedef struct mlc_allocator {
 
 typedef void (*mlc_log_fn)(void *user, mlc_log_level level, const char *text);
 
-/* Where text goes; it is not 0-terminated. A function that shows something takes NULL as standard
- * output; under MLC_NO_STDIO that is an ARG error. In a desc NULL is what the field says. Of an
- * object that is NULL a line is written that says so, and ARG returned: there is no context for a
- * text.                                                                                      */
+/* A function that receives text in pieces: text has `bytes` bytes and no 0 at its end. Functions
+ * that print take NULL for standard output; under MLC_NO_STDIO NULL is an ARG error. In a desc
+ * the comment of the field says what NULL does. A function that prints a NULL object writes a
+ * line that says so and returns ARG: there is no context to hold the message.                */
 typedef void (*mlc_writer)(void *user, const char *text, size_t bytes);
 
-typedef enum mlc_blas {                /* whether a CBLAS, where there is one, is called        */
-    MLC_BLAS_AUTO = 0,                 /* at levels where it was measured to be ahead          */
-    MLC_BLAS_NEVER, MLC_BLAS_ALWAYS,   /* always: for every product that it can make           */
+typedef enum mlc_blas {                /* whether products call the CBLAS, if one is linked     */
+    MLC_BLAS_AUTO = 0,                 /* at levels where it was measured to be faster         */
+    MLC_BLAS_NEVER, MLC_BLAS_ALWAYS,   /* ALWAYS: every product that a CBLAS can compute       */
     MLC_BLAS_FORCE_32 = 0x7fffffff
 } mlc_blas;
 
@@ -467,8 +471,8 @@ typedef struct mlc_ctx_desc {
                                        /* of mantissa (TF32); the CPU does not; default false  */
     const char   *device;              /* NULL: "cpu"; else a registered backend: "cuda:0"     */
     mlc_allocator allocator;           /* default: aligned_alloc and free                      */
-    void         *memory;              /* fixed block to live in; then no allocator is called  */
-    size_t        memory_bytes;        /* few: room for 6 scopes and messages of 191 bytes     */
+    void         *memory;              /* fixed block for all memory; no allocator is called   */
+    size_t        memory_bytes;        /* below 128 KB: 6 nested scopes, texts of 191 bytes    */
     size_t        soft_limit;          /* bytes in use that log one warning; 0: none           */
     size_t        hard_limit;          /* bytes in use that are NOMEM; 0: none                 */
     mlc_log_fn    log;                 /* errors and warnings; default: none                   */
@@ -478,7 +482,7 @@ typedef struct mlc_ctx_desc {
                                        /* log NULL: to standard error                          */
 } mlc_ctx_desc;
 
-/* mlc_ctx_desc_make: a desc with every default, to be changed field by field.                */
+/* mlc_ctx_desc_make: a desc with the defaults; a program changes the fields it needs.        */
 MLC_API mlc_ctx_desc mlc_ctx_desc_make(void);
 
 typedef enum mlc_mem {                 /* classes of memory in mlc_memory                      */
@@ -498,77 +502,85 @@ typedef struct mlc_memory {            /* all in bytes, but the last            
     int64_t calls;                     /* allocator calls since the context was made           */
 } mlc_memory;
 
-/* mlc_ctx_create: a context; NULL desc means all defaults.
- *   out    NULL on failure, with the reason in desc->status and, as a text, to desc->log: the
- *          field that is wrong, the device, the bytes that a context takes at least
+/* mlc_ctx_create: a context, which owns all that is made in it. NULL desc: the defaults.
+ *   out    NULL on failure. desc->status gets the reason, desc->log a text: the field that is
+ *          wrong, the device, or the bytes that a context needs at least
  *   fork   a child may go on with it: manual, 5; test: tests/test_fork.c
- *   err    ARG, DEVICE, NOMEM      test: tests/test_ctx.c                                    */
+ *   err    ARG, DEVICE, NOMEM    test: tests/test_ctx.c                                      */
 MLC_API mlc_ctx *mlc_ctx_create(const mlc_ctx_desc *desc);
-/* mlc_ctx_free: frees the context and everything in it; NULL is fine. Handles of what was made in
- *   it end with it: to free one after that, any handle twice, or to use it then is undefined, as of
- *   malloc's memory; AddressSanitizer finds it. With MLC_DEBUG, and stdio, what frees, what all
- *   trainings call (mlc_forward, mlc_loader_next, mlc_fit, mlc_save ..) and what changes or saves
- *   an optimizer do nothing with such a handle: a STATE error of its context while that lives,
- *   afterwards a line on standard error, and an abort where MLC_ABORT=1 is in the environment. Not
- *   so of tensors.
- *   test   tests/test_ctx.c, tests/test_fork.c                                                 */
+/* mlc_ctx_free: frees the context and everything in it; NULL is allowed. Handles of objects of
+ *   the context end with it: to use or free one afterwards, or to free one twice, is undefined,
+ *   as for memory of malloc; AddressSanitizer finds it.
+ *   With MLC_DEBUG and stdio, such a handle is recognised by all functions that free, by those of
+ *   every training (mlc_forward, mlc_loader_next, mlc_fit, mlc_save ..) and by those that change
+ *   or save an optimizer: they do nothing but raise a STATE error in the context while that
+ *   exists, and afterwards write a line to standard error, and abort if MLC_ABORT=1 is in the
+ *   environment. Tensors are not checked.
+ *   test   tests/test_ctx.c, tests/test_fork.c                                               */
 MLC_API void mlc_ctx_free(mlc_ctx *ctx);
 /* mlc_ctx_isa: the level of the CPU kernels in use.                                          */
 MLC_API mlc_isa mlc_ctx_isa(const mlc_ctx *ctx);
-/* mlc_ctx_threads: how many threads a parallel loop uses, the caller's included.
- *   ref    torch.get_num_threads                                                               */
+/* mlc_ctx_threads: number of threads of a parallel loop, the calling thread included.
+ *   ref    torch.get_num_threads                                                             */
 MLC_API int32_t mlc_ctx_threads(const mlc_ctx *ctx);
-/* mlc_ctx_set_threads: how many it uses from now on; 0 for the default, as in the desc. Results
- *   do not change, nor does anything on an error.
- *   err    ARG: below 0; NOMEM      test: tests/test_threads.c
- *   ref    torch.set_num_threads                                                               */
+/* mlc_ctx_set_threads: sets the number of threads of later loops; 0: the default of
+ *   mlc_ctx_desc.threads. Results do not depend on it. On an error the number stays.
+ *   err    ARG: below 0; NOMEM    test: tests/test_threads.c
+ *   ref    torch.set_num_threads                                                             */
 MLC_API mlc_status mlc_ctx_set_threads(mlc_ctx *ctx, int32_t threads);
-/* mlc_ctx_blas: name of the CBLAS that f32 and f64 products are made by, or "none" where there is
- *   none, or ours are ahead of it: see mlc_blas. test: tests/test_ctx.c                      */
+/* mlc_ctx_blas: the name of the CBLAS that computes products of f32 and f64, or "none": no CBLAS
+ *   is linked, or mlc_ctx_desc.blas chooses mlcore's kernels.
+ *   test   tests/test_ctx.c                                                                  */
 MLC_API const char *mlc_ctx_blas(const mlc_ctx *ctx);
-/* mlc_ctx_sync: waits until the device has done all that was asked of it, for instance before a
- *   clock is read; on the CPU nothing is ever left. Errors of kernels that ran meanwhile arrive
- *   here: see mlc_scope_end.
- *   err    DEVICE: the device failed; those of operations that found a value wrong
+/* mlc_ctx_sync: waits until the device has finished all queued work, for instance before the
+ *   clock is read. On the CPU it returns at once. Errors of kernels that ran meanwhile are
+ *   reported here: see mlc_scope_end.
+ *   err    DEVICE: the device failed; VALUE and others: an error that a kernel has found
  *   ref    torch.cuda.synchronize
- *   test   tests/test_backend.c                                                                */
+ *   test   tests/test_backend.c                                                              */
 MLC_API mlc_status mlc_ctx_sync(mlc_ctx *ctx);
-/* mlc_ctx_on_host: true if mlc_f32 and friends may be dereferenced by the program.           */
+/* mlc_ctx_on_host: true if the program may dereference the pointers of mlc_f32 and the like:
+ *   tensors are in memory of the CPU.                                                        */
 MLC_API bool mlc_ctx_on_host(const mlc_ctx *ctx);
-/* mlc_seed: restarts every random stream of the context from this seed.  ref: torch.manual_seed */
+/* mlc_seed: restarts all random streams of the context from a seed.    ref: torch.manual_seed */
 MLC_API mlc_status mlc_seed(mlc_ctx *ctx, uint64_t seed);
 
-typedef struct mlc_rng_state {         /* where a context's random streams are                 */
+typedef struct mlc_rng_state {         /* position of a context's random streams               */
     uint64_t seed, stream;
 } mlc_rng_state;
 
-/* mlc_ctx_rng: what a later mlc_ctx_set_rng goes on from, in another process, too: random tensors,
- *   dropout and initialisers draw the same numbers after it.
- *   err    0, 0 for a NULL context      test: tests/test_ctx.c
- *   ref    torch.get_rng_state                                                                 */
+/* mlc_ctx_rng: the position of the context's random streams. After mlc_ctx_set_rng with it, also
+ *   in another process, random tensors, dropout and initialisers draw the same numbers again.
+ *   err    none: 0, 0 for a NULL context    test: tests/test_ctx.c
+ *   ref    torch.get_rng_state                                                               */
 MLC_API mlc_rng_state mlc_ctx_rng(const mlc_ctx *ctx);
-/* mlc_ctx_set_rng: goes on from a state that mlc_ctx_rng gave.            err: ARG: NULL
- *   ref    torch.set_rng_state                                                                 */
+/* mlc_ctx_set_rng: continues the random streams from a position of mlc_ctx_rng.
+ *   err    ARG: NULL
+ *   ref    torch.set_rng_state                                                               */
 MLC_API mlc_status mlc_ctx_set_rng(mlc_ctx *ctx, mlc_rng_state state);
 
-/* mlc_ctx_status: the first error that stands, or MLC_OK. NULL context: ARG.                 */
+/* mlc_ctx_status: status of the standing error: the first one that no mlc_scope_end or
+ *   mlc_error_clear has cleared. MLC_OK: none. NULL context: ARG.                            */
 MLC_API mlc_status mlc_ctx_status(const mlc_ctx *ctx);
-/* mlc_error: text of the first error that stands; where none does, of the one that the last
- *   mlc_scope_end returned; else "". It is readable until the next error, the next mlc_scope_end
- *   that returns MLC_OK, or mlc_error_clear.                         test: tests/test_ctx.c  */
+/* mlc_error: the message of the standing error; if there is none, of the error that the last
+ *   mlc_scope_end returned; else "". The text stays until the next error, the next mlc_scope_end
+ *   that returns MLC_OK, or mlc_error_clear.
+ *   test   tests/test_ctx.c                                                                  */
 MLC_API const char *mlc_error(const mlc_ctx *ctx);
-/* mlc_error_status: the status of the error whose text is mlc_error's: also after the end of the
- *   scope in which it happened, where mlc_ctx_status is MLC_OK again. MLC_OK: mlc_error is "".
- *   NULL context: ARG.                                               test: tests/test_ctx.c  */
+/* mlc_error_status: the status that belongs to the text of mlc_error, also after the end of the
+ *   scope of the error, where mlc_ctx_status is MLC_OK again. MLC_OK where mlc_error is "". NULL
+ *   context: ARG.
+ *   test   tests/test_ctx.c                                                                  */
 MLC_API mlc_status mlc_error_status(const mlc_ctx *ctx);
-/* mlc_error_clear: forgets the standing error and its text: mlc_error is "" then.            */
+/* mlc_error_clear: clears the standing error and its text: mlc_error is "" afterwards.       */
 MLC_API void mlc_error_clear(mlc_ctx *ctx);
-/* mlc_raise: records an error from a user's own module or operation; the first one wins.
- *   out    status, so that `return mlc_raise(ctx, MLC_ERR_ARG, "mine: ...")` reads well      */
+/* mlc_raise: records an error of the program's own module or operation, with a message in the
+ *   form of printf. If an error stands already, that one is kept.
+ *   out    status, for `return mlc_raise(ctx, MLC_ERR_ARG, "mine: ...")`                     */
 MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format, ...)
     MLC_PRINTF(3, 4);
 
-/* What MLC_CHECK is under MLC_NO_STDIO. */
+/* MLC_CHECK under MLC_NO_STDIO: the line is raised as an error, for desc.log; then abort(). */
 #define MLC__CHECK_ABORTS(ctx) \
     do { \
         const mlc_status mlc_check_status = mlc_error_status(ctx); \
@@ -580,12 +592,12 @@ MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format
         } \
     } while (0)
 
-/* MLC_CHECK(ctx): ends a program at an error: where mlc_error(ctx) is not "", "file:line: text"
- *   goes to standard error, and exit(1) is called; also for a NULL context. After mlc_scope_end it
- *   finds the error that this returned; one that the program deals with ends by mlc_error_clear.
- *   The macro is code of the program, which includes <stdio.h> and <stdlib.h>; a definition that
- *   comes first stays. Under MLC_NO_STDIO the line is an error of the context, which desc.log gets
- *   and mlc_error(ctx) has, and abort() is called.                  test: tests/test_fork.c  */
+/* MLC_CHECK(ctx): ends the program at an error: where mlc_error(ctx) is not "", it writes
+ *   "file:line: text" to standard error and calls exit(1); also for a NULL context. After
+ *   mlc_scope_end it sees the error that this call returned. A program that handles an error itself
+ *   calls mlc_error_clear. The program must include <stdio.h> and <stdlib.h>; its own definition of
+ *   MLC_CHECK above the header replaces this one. Under MLC_NO_STDIO the line becomes the context's
+ *   error, so that desc.log gets it, and abort() is called.         test: tests/test_fork.c  */
 #if !defined(MLC_CHECK) && defined(MLC_NO_STDIO)
 #  define MLC_CHECK(ctx) MLC__CHECK_ABORTS(ctx)
 #elif !defined(MLC_CHECK)
@@ -599,43 +611,49 @@ MLC_API mlc_status mlc_raise(mlc_ctx *ctx, mlc_status status, const char *format
     } while (0)
 #endif
 
-/* mlc_scope_begin: every tensor made from here on dies at the matching mlc_scope_end. A loop begins
- *   and ends one in each step; without, after 16384 recorded operations one warning is logged.
- *   err    STATE when nested deeper than 60; than 6 or more in a fixed block below 128 KB    */
+/* mlc_scope_begin: opens a scope: tensors made from here on are freed by the matching
+ *   mlc_scope_end. A training loop opens and ends one in each step; without any, a warning is
+ *   logged once after 16384 recorded operations.
+ *   err    STATE: nested deeper than 60, in a fixed block below 128 KB deeper than 6 or more */
 MLC_API mlc_status mlc_scope_begin(mlc_ctx *ctx);
-/* mlc_scope_end: frees the scope's tensors and its part of the tape. On a device it does not wait:
- *   what a kernel found wrong, such as a label out of range, is an error of this scope's end or of
- *   a later one's, at the latest of mlc_read, mlc_item or mlc_ctx_sync. Until it is reported no
- *   optimizer's step changes anything.
- *   out    the error that stands; errors raised inside the scope are cleared, older ones stay
- *   err    STATE: none is open, or none that the function of a module, a hook or mlc_custom began
+/* mlc_scope_end: frees the scope's tensors and its part of the tape, and returns the standing
+ *   error. Errors that were raised inside the scope are cleared (mlc_error keeps the text), older
+ *   ones stay.
+ *   On a device it does not wait: an error that a kernel has found, such as a label out of range,
+ *   is returned here or by a later mlc_scope_end, at the latest by mlc_read, mlc_item or
+ *   mlc_ctx_sync. Until it is reported no optimizer changes a parameter.
+ *   err    STATE: no scope is open; or the function of a module, a hook or mlc_custom ends a
+ *          scope that it has not begun
  *   test   tests/test_ctx.c                                                                  */
 MLC_API mlc_status mlc_scope_end(mlc_ctx *ctx);
-/* mlc_keep: detached copy of t in the parent scope of the current one.   err: STATE: t is freed */
+/* mlc_keep: a detached copy of t in the parent of the current scope.
+ *   err    STATE: t is freed                                                                 */
 MLC_API mlc_tensor *mlc_keep(mlc_tensor *t);
-/* mlc_drop: frees the memory of t now, and with it that of all views of t, in a forward by hand
- *   that records nothing; using them later is STATE. Nothing happens where t is NULL, was not made
- *   in the current scope, or may still be needed: recorded, saved for backward, kept by a hook, a
- *   leaf that requires a gradient.                            test: tests/test_tape.c         */
+/* mlc_drop: frees the memory of t at once, and all views of t with it; their later use is a STATE
+ *   error. For a forward written by hand that records nothing. It does nothing where t is NULL,
+ *   was not made in the current scope, or may still be needed: it is recorded, saved for
+ *   backward, kept by a hook, or a leaf that requires a gradient.
+ *   test   tests/test_tape.c                                                                 */
 MLC_API void mlc_drop(mlc_tensor *t);
 
-/* mlc_memory_info: fills out with the bytes in use.
- *   ref    torch.cuda.memory_allocated, max_memory_allocated                                   */
+/* mlc_memory_info: fills *out with the bytes in use, now and at most, by class.
+ *   err    ARG: NULL
+ *   ref    torch.cuda.memory_allocated, max_memory_allocated                                 */
 MLC_API mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out);
-/* mlc_memory_peak_reset: peaks start again from what is in use now.
- *   ref    torch.cuda.reset_peak_memory_stats                                                  */
+/* mlc_memory_peak_reset: sets all peaks to the bytes in use now.
+ *   ref    torch.cuda.reset_peak_memory_stats                                                */
 MLC_API void mlc_memory_peak_reset(mlc_ctx *ctx);
-/* mlc_memory_trim: gives unused pool memory back to the allocator, and 16-bit copies of weights,
- *   which the next product makes again.
- *   ref    torch.cuda.empty_cache                                                              */
+/* mlc_memory_trim: returns unused memory of the pool to the allocator, and frees the packed
+ *   16-bit copies of weights, which the next product makes again.
+ *   ref    torch.cuda.empty_cache                                                            */
 MLC_API void mlc_memory_trim(mlc_ctx *ctx);
 
-/* mlc_stdout: the writer that prints to standard output, as NULL does; absent under
- *   MLC_NO_STDIO.                                                                            */
+/* mlc_stdout: a writer that prints to standard output, as NULL does. Under MLC_NO_STDIO it is not
+ *   defined.                                                                                 */
 MLC_API void mlc_stdout(void *user, const char *text, size_t bytes);
 
 /* @@ API.TENSOR ------------------------------------------ create, view, query, copy
- *   err    of what makes a tensor: ARG, SHAPE, DTYPE; others where a line says so
+ *   err    functions that make a tensor: ARG, SHAPE, DTYPE; others where their comment says so
  *   test   tests/test_tensor.c, tests/test_ops.c (views), tests/test_random.c, tests/test_cast.c */
 
 /* mlc_zeros: a tensor of zeros in the current scope.
@@ -646,244 +664,279 @@ MLC_API mlc_tensor *mlc_zeros(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
 MLC_API mlc_tensor *mlc_full(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double value);
 /* mlc_ones: a tensor of ones.                                 ref: torch.ones, torch.ones_like */
 MLC_API mlc_tensor *mlc_ones(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
-/* mlc_arange: start, start + step, ... before stop; ceil((stop - start)/step) elements.
- *   err    ARG if step is 0 or leads away from stop             ref: torch.arange            */
+/* mlc_arange: the 1-d tensor start, start + step, ... before stop, of ceil((stop - start)/step)
+ *   elements.
+ *   err    ARG if step is 0 or leads away from stop    ref: torch.arange                     */
 MLC_API mlc_tensor *mlc_arange(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                double step);
-/* mlc_linspace: n values from start to stop, both exact, at equal steps.
- *   err    ARG where there is no step: infinite, NaN, n < 0         ref: torch.linspace      */
+/* mlc_linspace: a 1-d tensor of n values from start to stop, both exact, at equal distances.
+ *   err    ARG: start or stop is infinite or NaN; n < 0    ref: torch.linspace               */
 MLC_API mlc_tensor *mlc_linspace(mlc_ctx *ctx, mlc_dtype dtype, double start, double stop,
                                  int64_t n);
-/* mlc_eye: [n,m] with ones on the diagonal.                                 ref: torch.eye   */
+/* mlc_eye: a matrix [n,m] with ones on the diagonal, zeros elsewhere.
+ *   ref    torch.eye                                                                         */
 MLC_API mlc_tensor *mlc_eye(mlc_ctx *ctx, mlc_dtype dtype, int64_t n, int64_t m);
-/* mlc_from: copies dense row-major host data into a new tensor.          ref: torch.tensor   */
+/* mlc_from: a new tensor with a copy of dense row-major data of the host.
+ *   ref    torch.tensor                                                                      */
 MLC_API mlc_tensor *mlc_from(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, const void *data);
-/* mlc_wrap: a tensor over the caller's memory, which must outlive it; host device only.
- *   Strides are in elements; NULL: row-major.    ref: torch.from_numpy                         */
+/* mlc_wrap: a tensor over the caller's memory, which must live longer; host device only. strides:
+ *   in elements, one for each axis; NULL: row-major.
+ *   ref    torch.from_numpy                                                                  */
 MLC_API mlc_tensor *mlc_wrap(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                              const int64_t *strides, void *data);
 
-/* Random tensors: each call takes the next stream of the context (see mlc_seed), and element i is a
- * function of seed, stream and i. 16-bit floats are f32 values rounded.
- * err    DTYPE, ARG: parameters that no such distribution has       test: tests/test_random.c */
+/* Random tensors. Each call takes the next stream of the context (see mlc_seed); element i is a
+ * function of seed, stream and i alone. Values of 16-bit floats are f32 values, rounded.
+ *   err    DTYPE; ARG: parameters that the distribution cannot have
+ *   test   tests/test_random.c                                                               */
 
-/* mlc_randn: standard normal values, floats.                ref: torch.randn, torch.randn_like */
+/* mlc_randn: standard normal values; float dtypes.
+ *   ref    torch.randn, torch.randn_like                                                     */
 MLC_API mlc_tensor *mlc_randn(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape);
-/* mlc_normal: normal values, floats.                                     ref: torch.normal   */
+/* mlc_normal: normal values of a mean and a standard deviation; float dtypes.
+ *   ref    torch.normal                                                                      */
 MLC_API mlc_tensor *mlc_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double mean,
                                double std);
-/* mlc_uniform: uniform in [lo, hi), floats.                   ref: torch.rand, Tensor.uniform_ */
+/* mlc_uniform: uniform values in [lo, hi); float dtypes.
+ *   ref    torch.rand, Tensor.uniform_                                                       */
 MLC_API mlc_tensor *mlc_uniform(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double lo,
                                 double hi);
-/* mlc_truncated_normal: normal values, given that they are in [lo, hi] (rounded to dtype); floats.
- *   By the inverse of the distribution, in f64, relative error about 1e-15; 1e-13 far in a tail.
- *   err    ARG also where the interval is over 37 std from the mean
+/* mlc_truncated_normal: normal values, restricted to [lo, hi] (bounds rounded to dtype); float
+ *   dtypes. They come from the inverse of the distribution function, in f64, with a relative
+ *   error of about 1e-15, far in a tail 1e-13.
+ *   err    ARG also where the interval is more than 37 std from the mean
  *   ref    torch.nn.init.trunc_normal_                                                       */
 MLC_API mlc_tensor *mlc_truncated_normal(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape,
                                          double mean, double std, double lo, double hi);
 /* mlc_bernoulli: 1 with probability p (to the nearest 2^-32), else 0; any dtype.
  *   ref    Tensor.bernoulli_                                                                   */
 MLC_API mlc_tensor *mlc_bernoulli(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, double p);
-/* mlc_randint: integers in [lo, hi), which the dtype (any) must hold; no two chances differ by more
- *   than 2^-64.                                                          ref: torch.randint  */
+/* mlc_randint: integers in [lo, hi), which dtype (any) must be able to hold. The probabilities of
+ *   two values differ by at most 2^-64.
+ *   ref    torch.randint                                                                     */
 MLC_API mlc_tensor *mlc_randint(mlc_ctx *ctx, mlc_dtype dtype, mlc_dims shape, int64_t lo,
                                 int64_t hi);
 /* mlc_randperm: 0 .. n - 1 in random order, i64.                         ref: torch.randperm */
 MLC_API mlc_tensor *mlc_randperm(mlc_ctx *ctx, int64_t n);
 
-/* mlc_reshape: the same elements in another shape; one size may be -1. A view where strides
- *   allow, else a copy.       grad: reshaped
- *   ref    torch.reshape; Tensor.view, which never copies                                      */
+/* mlc_reshape: the same elements in another shape; one size may be -1, for the size that follows
+ *   from the others. A view where strides allow it, else a copy.
+ *   grad   dx += dy, reshaped
+ *   ref    torch.reshape; Tensor.view, which never copies                                    */
 MLC_API mlc_tensor *mlc_reshape(mlc_tensor *x, mlc_dims shape);
-/* mlc_flatten: axes first_axis.. become one.      ref: torch.flatten                         */
+/* mlc_flatten: x with the axes from first_axis to the last as one axis.
+ *   ref    torch.flatten                                                                     */
 MLC_API mlc_tensor *mlc_flatten(mlc_tensor *x, int32_t first_axis);
 /* mlc_permute: view with reordered axes.          ref: torch.permute                         */
 MLC_API mlc_tensor *mlc_permute(mlc_tensor *x, mlc_dims axes);
 /* mlc_transpose: view with two axes swapped.      ref: torch.transpose                       */
 MLC_API mlc_tensor *mlc_transpose(mlc_tensor *x, int32_t axis_a, int32_t axis_b);
-/* mlc_slice: view of x[start:stop:step] along one axis, as Python slices: negative counts
- *   from the end, stop is clamped (INT64_MAX: to the end), step > 0.
- *   ref    x[start:stop:step]; torch.narrow                                                    */
+/* mlc_slice: view of x[start:stop:step] along an axis, as in Python: negative indices count from
+ *   the end, stop is clamped (INT64_MAX: to the end), step > 0.
+ *   ref    x[start:stop:step]; torch.narrow                                                  */
 MLC_API mlc_tensor *mlc_slice(mlc_tensor *x, int32_t axis, int64_t start, int64_t stop,
                               int64_t step);
 /* mlc_rows: mlc_slice(x, 0, start, stop, 1).                                  ref: x[start:stop] */
 MLC_API mlc_tensor *mlc_rows(mlc_tensor *x, int64_t start, int64_t stop);
-/* mlc_select: view of one index along an axis, which goes away.       ref: torch.select      */
+/* mlc_select: view of one index along an axis; the result has one axis less.
+ *   ref    torch.select                                                                      */
 MLC_API mlc_tensor *mlc_select(mlc_tensor *x, int32_t axis, int64_t index);
-/* mlc_expand: view that repeats axes of size 1; -1 keeps a size; new axes in front.
- *   grad   summed over the repeated axes
- *   ref    Tensor.expand, torch.broadcast_to                                                   */
+/* mlc_expand: view that repeats axes of size 1 to the sizes of shape; -1 keeps a size; new axes
+ *   stand in front.
+ *   grad   dx += dy, summed over the repeated axes
+ *   ref    Tensor.expand, torch.broadcast_to                                                 */
 MLC_API mlc_tensor *mlc_expand(mlc_tensor *x, mlc_dims shape);
-/* mlc_squeeze: view without an axis of size 1; x itself if its size is another.
- *   ref    torch.squeeze                                      test: tests/test_join.c          */
+/* mlc_squeeze: view without an axis of size 1; x itself if its size is not 1.
+ *   ref    torch.squeeze    test: tests/test_join.c                                          */
 MLC_API mlc_tensor *mlc_squeeze(mlc_tensor *x, int32_t axis);
-/* mlc_unsqueeze: view with a new axis of size 1 at this place, -1 the last. ref: torch.unsqueeze */
+/* mlc_unsqueeze: view with a new axis of size 1 at position axis; -1: as the last.
+ *   ref    torch.unsqueeze                                                                   */
 MLC_API mlc_tensor *mlc_unsqueeze(mlc_tensor *x, int32_t axis);
 /* mlc_movedim: view with an axis moved to another place.                 ref: torch.movedim  */
 MLC_API mlc_tensor *mlc_movedim(mlc_tensor *x, int32_t from, int32_t to);
-/* mlc_unfold: view of windows of `size` elements, step > 0 apart, along an axis, which becomes
- *   their number; their elements are a new last axis.
- *   grad   summed where windows overlap                              ref: Tensor.unfold      */
+/* mlc_unfold: view of windows of `size` elements along an axis, step > 0 apart. In the result the
+ *   axis counts the windows, and a new last axis has their elements.
+ *   grad   dx += dy, summed where windows overlap    ref: Tensor.unfold                      */
 MLC_API mlc_tensor *mlc_unfold(mlc_tensor *x, int32_t axis, int64_t size, int64_t step);
-/* mlc_diagonal: view of the diagonals of matrices [..,n,m], from column offset (row -offset) on.
+/* mlc_diagonal: view of the diagonals of matrices [..,n,m]. offset >= 0 begins at column offset
+ *   of row 0, offset < 0 at row -offset of column 0.
  *   ref    torch.diagonal(x, offset, -2, -1)                                                 */
 MLC_API mlc_tensor *mlc_diagonal(mlc_tensor *x, int64_t offset);
-/* mlc_meshgrid: views out[i] of shape [n0,n1,..] of n 1-d inputs: out[i] follows input i along
- *   axis i. One dtype.
- *   err    SHAPE, ARG, DTYPE; then all of out is NULL       ref: torch.meshgrid(indexing='ij') */
+/* mlc_meshgrid: n views out[i] of shape [n0,n1,..] of n 1-d inputs of sizes n0, n1, ..:
+ *   out[i][j0,j1,..] is in[i][ji]. One dtype.
+ *   err    SHAPE, ARG, DTYPE; then each out[i] is NULL    ref: torch.meshgrid(indexing='ij') */
 MLC_API mlc_status mlc_meshgrid(mlc_tensor *const *in, int32_t n, mlc_tensor **out);
 
 /* mlc_contiguous: x itself if it is dense row-major, else a copy.  ref: Tensor.contiguous    */
 MLC_API mlc_tensor *mlc_contiguous(mlc_tensor *x);
-/* mlc_channels_last: x [n,c,..] if channels are last in its memory, else a copy with them last.
- *   err    SHAPE: below 2 axes     ref: Tensor.contiguous(memory_format=torch.channels_last)
- *   test   tests/test_conv.c                                                                  */
+/* mlc_channels_last: x [n,c,..] itself if its channels are last in memory, else a copy with
+ *   channels last. The shape stays.
+ *   err    SHAPE: below 2 axes    ref: Tensor.contiguous(memory_format=torch.channels_last)
+ *   test   tests/test_conv.c                                                                 */
 MLC_API mlc_tensor *mlc_channels_last(mlc_tensor *x);
-/* mlc_copy: dense row-major copy; recorded.                         ref: torch.clone         */
+/* mlc_copy: a dense row-major copy of x; recorded.
+ *   grad   dx += dy    ref: torch.clone                                                      */
 MLC_API mlc_tensor *mlc_copy(mlc_tensor *x);
-/* mlc_detach: view of the same memory that the tape does not follow. ref: torch.detach       */
+/* mlc_detach: view of the same memory through which no gradient flows.
+ *   ref    torch.detach                                                                      */
 MLC_API mlc_tensor *mlc_detach(mlc_tensor *x);
-/* mlc_cast: copy in another dtype. To a narrower float: rounded once, to nearest even. Float to
- *   i64, i32: truncated (NaN, out of range: INT64_MIN, INT32_MIN), to i8, u8: the low byte of
- *   that i32. Integer to integer: modulo 2^bits. To bool: is it not 0 (NaN is true).
- *   grad   cast back, between floats       test: tests/test_cast.c
- *   ref    Tensor.to, Tensor.type, Tensor.float, Tensor.long                                   */
+/* mlc_cast: a copy in another dtype. Float to a narrower float: rounded once, to nearest even.
+ *   Float to i64, i32: truncated (NaN and values out of range: INT64_MIN, INT32_MIN); to i8, u8:
+ *   the low byte of that i32. Integer to integer: modulo 2^bits. To bool: x != 0 (true for NaN).
+ *   grad   dx += dy, cast back, between floats    test: tests/test_cast.c
+ *   ref    Tensor.to, Tensor.type, Tensor.float, Tensor.long                                 */
 MLC_API mlc_tensor *mlc_cast(mlc_tensor *x, mlc_dtype dtype);
-/* mlc_copy_into: writes src over dst (same shape and dtype, or src broadcasts). Not recorded:
- *   no gradient flows; a saved dst is noticed by backward.   ref: Tensor.copy_ under no_grad */
+/* mlc_copy_into: writes src into dst, of the same shape and dtype, or src broadcasts to it. Not
+ *   recorded: no gradient flows, and a backward that needs the old values of dst is a VALUE
+ *   error.
+ *   err    ARG, SHAPE, DTYPE    ref: Tensor.copy_ under no_grad                              */
 MLC_API mlc_status mlc_copy_into(mlc_tensor *dst, mlc_tensor *src);
 
-/* mlc_dim: size of an axis, negative axes from the end; 0 for NULL or no such axis.
- *   ref    Tensor.size                                                                         */
+/* mlc_dim: the size of an axis, negative axes from the end; 0 for NULL or an axis that t has not.
+ *   ref    Tensor.size                                                                       */
 MLC_API int64_t mlc_dim(const mlc_tensor *t, int32_t axis);
 /* mlc_numel: number of elements; 0 for NULL.                                  ref: torch.numel */
 MLC_API int64_t mlc_numel(const mlc_tensor *t);
-/* mlc_is_contiguous: dense row-major?                                ref: Tensor.is_contiguous */
+/* mlc_is_contiguous: true if t is dense and row-major.
+ *   ref    Tensor.is_contiguous                                                              */
 MLC_API bool mlc_is_contiguous(const mlc_tensor *t);
-/* mlc_shape_text: writes "[2,3]" into text of n bytes; returns text.                         */
+/* mlc_shape_text: writes the shape, "[2,3]", into text of n bytes, 0-terminated, and returns
+ *   text.                                                                                    */
 MLC_API const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n);
-/* mlc_shape_of: "[2,3]", for printing; "[]" of 0-d, "NULL" of NULL. The context keeps the text of
- *   the last four calls, so that one printf may show four shapes; "" and NOMEM without memory.
- *   ref    Tensor.shape                                                                        */
+/* mlc_shape_of: the shape as a text, "[2,3]", for printf; "[]" for 0-d, "NULL" for NULL. The
+ *   context keeps the texts of the last four calls, so that one printf may have four of them; ""
+ *   and a NOMEM error where memory is out.
+ *   ref    Tensor.shape                                                                      */
 MLC_API const char *mlc_shape_of(const mlc_tensor *t);
-/* mlc_item: value of a tensor of one element; waits for the device. NaN with an error for another
- *   number of elements; NaN for NULL, which operations return after an error: look at mlc_error
- *   before the value.
- *   ref    Tensor.item                                                                         */
+/* mlc_item: the value of a tensor of one element; waits for the device. NaN and an error for
+ *   another number of elements. NaN for NULL, which operations return after an error: look at
+ *   mlc_error before the value.
+ *   ref    Tensor.item                                                                       */
 MLC_API double mlc_item(mlc_tensor *t);
-/* mlc_item_at: value of the element at an index for each axis, negative ones from the end; NaN and
- *   an error otherwise. Reads that element alone; waits for the device.
- *   err    SHAPE: another number of indices, one outside its axis     ref: x[i,j,..].item()  */
+/* mlc_item_at: the value of the element at an index, one number for each axis, negative ones from
+ *   the end. Copies only that element; waits for the device. NaN and an error otherwise.
+ *   err    SHAPE: another number of indices, or one outside its axis    ref: x[i,j,..].item() */
 MLC_API double mlc_item_at(mlc_tensor *t, mlc_dims index);
-/* mlc_read: copies the elements, row-major, to host memory of exactly that many bytes.
- *   err    ARG if bytes is not numel x dtype size    test: tests/test_tensor.c
- *   ref    Tensor.numpy, Tensor.tolist                                                         */
+/* mlc_read: copies the elements, row-major, to host memory of exactly `bytes` bytes; waits for
+ *   the device.
+ *   err    ARG if bytes is not numel times the bytes of the dtype
+ *   test   tests/test_tensor.c
+ *   ref    Tensor.numpy, Tensor.tolist                                                       */
 MLC_API mlc_status mlc_read(mlc_tensor *t, void *host, size_t bytes);
-/* mlc_write: copies row-major host data over the elements.                                   */
+/* mlc_write: copies row-major host data of exactly `bytes` bytes into the elements.
+ *   err    as mlc_read                                                                       */
 MLC_API mlc_status mlc_write(mlc_tensor *t, const void *host, size_t bytes);
-/* mlc_f32: pointer to the first element of an f32 tensor on the host; NULL and an error if it is
- *   of another dtype or on a device. Elements are as t->stride says, also for the next eight.
- *   ref    Tensor.data_ptr                                                                     */
+/* mlc_f32: the pointer to the first element of an f32 tensor on the host; NULL and an error for
+ *   another dtype or on a device. Element [i,j,..] is at i t->stride[0] + j t->stride[1] + ..; so
+ *   for the eight functions below.
+ *   ref    Tensor.data_ptr                                                                   */
 MLC_API float *mlc_f32(mlc_tensor *t);
-/* mlc_f64: mlc_f32 for f64.                                                                  */
+/* mlc_f64: the pointer to the first element of an f64 tensor: see mlc_f32.                   */
 MLC_API double *mlc_f64(mlc_tensor *t);
-/* mlc_i64: mlc_f32 for i64.                                                                  */
+/* mlc_i64: the pointer to the first element of an i64 tensor: see mlc_f32.                   */
 MLC_API int64_t *mlc_i64(mlc_tensor *t);
-/* mlc_bf16: for bf16; mlc_bf16_to gives the values.                                          */
+/* mlc_bf16: the pointer to the first element of a bf16 tensor: see mlc_f32; mlc_bf16_to gives
+ *   values.                                                                                  */
 MLC_API uint16_t *mlc_bf16(mlc_tensor *t);
-/* mlc_f16: for f16; mlc_f16_to gives the values.                                             */
+/* mlc_f16: the pointer to the first element of an f16 tensor: see mlc_f32; mlc_f16_to gives
+ *   values.                                                                                  */
 MLC_API uint16_t *mlc_f16(mlc_tensor *t);
-/* mlc_i32: mlc_f32 for i32.                                                                  */
+/* mlc_i32: the pointer to the first element of an i32 tensor: see mlc_f32.                   */
 MLC_API int32_t *mlc_i32(mlc_tensor *t);
-/* mlc_i8: mlc_f32 for i8.                                                                    */
+/* mlc_i8: the pointer to the first element of an i8 tensor: see mlc_f32.                     */
 MLC_API int8_t *mlc_i8(mlc_tensor *t);
-/* mlc_u8: mlc_f32 for u8.                                                                    */
+/* mlc_u8: the pointer to the first element of a u8 tensor: see mlc_f32.                      */
 MLC_API uint8_t *mlc_u8(mlc_tensor *t);
-/* mlc_bool: mlc_f32 for bool: bytes, 0 is false.                                             */
+/* mlc_bool: the pointer to the bytes of a bool tensor, 0 is false: see mlc_f32.              */
 MLC_API uint8_t *mlc_bool(mlc_tensor *t);
 
 typedef struct mlc_print_desc {        /* as numpy.printoptions                                */
     int32_t precision;                 /* most digits after the point; default 8               */
     int32_t edge_items;                /* shown at each end of a long axis; default 3          */
-    int64_t threshold;                 /* tensors of more elements are cut; default 1000       */
+    int64_t threshold;                 /* tensors of more elements are shortened; default 1000 */
     int32_t line_width;                /* characters; default 75                               */
-    bool    suppress;                  /* numbers are not scientific because some are small    */
+    bool    suppress;                  /* small numbers do not switch to scientific notation   */
 } mlc_print_desc;
 
 /* mlc_print_desc_make: NumPy's defaults.                                                      */
 MLC_API mlc_print_desc mlc_print_desc_make(void);
 
-/* mlc_print: writes t as NumPy's print(array) does, with a line's end, to write, or to standard
- *   output (NULL). Floats have the fewest digits that tell them from their neighbours in their
- *   dtype, bf16 those that bf16 needs. Copies what is shown to the host, nothing more. Waits for
+/* mlc_print: writes t in the form of NumPy's print(array), with a newline at the end; write NULL:
+ *   standard output. Floats have the fewest digits that distinguish them from their neighbours in
+ *   their dtype, bf16 included. Copies to the host only the elements that are shown; waits for
  *   the device.
- *   dtype  any, any strides     err: ARG (see mlc_writer); STATE; NOMEM
- *   ref    numpy 2.4                                                 test: tests/test_print.c */
+ *   dtype  any, any strides    err: ARG (see mlc_writer); STATE; NOMEM
+ *   ref    numpy 2.4    test: tests/test_print.c                                             */
 MLC_API mlc_status mlc_print(mlc_tensor *t, mlc_writer write, void *user);
-/* mlc_show: mlc_print to standard output: mlc_print(t, NULL, NULL). A function, so that a debugger
- *   can call it.      err: as mlc_print                                                       */
+/* mlc_show: prints t to standard output: mlc_print(t, NULL, NULL). It is a function, so that a
+ *   debugger can call it.
+ *   err    as mlc_print                                                                      */
 MLC_API mlc_status mlc_show(mlc_tensor *t);
-/* mlc_print_ex: with other options, which have no effect on 0-d tensors. NULL desc: mlc_print.
+/* mlc_print_ex: mlc_print with other options, which have no effect on 0-d tensors. NULL desc:
+ *   mlc_print.
  *   err    ARG also for negative sizes, for edge_items or line_width of 0
- *   ref    numpy.printoptions                                                                 */
+ *   ref    numpy.printoptions                                                                */
 MLC_API mlc_status mlc_print_ex(mlc_tensor *t, const mlc_print_desc *desc, mlc_writer write,
                                 void *user);
 
 /* @@ API.AUTOGRAD ----------------- gradients, tapes, custom operations; test: tests/test_tape.c */
 
-/* mlc_set_requires_grad: from now on backward computes (or, with false, no longer computes) the
- *   gradient of a leaf, which is a tensor that no operation has made. A parameter has this from
- *   its declaration on; of many at once: mlc_module_freeze.
+/* mlc_set_requires_grad: from now on backward computes the gradient of a leaf, a tensor that no
+ *   operation has made; with false it no longer does. Parameters begin with true;
+ *   mlc_module_freeze changes many at once.
  *   err    DTYPE if not float; ARG: a buffer; STATE if t is the result of an operation, or bound
- *   ref    Tensor.requires_grad_                                                               */
+ *   ref    Tensor.requires_grad_                                                             */
 MLC_API mlc_status mlc_set_requires_grad(mlc_tensor *t, bool on);
 /* mlc_requires_grad: true if backward would compute a gradient for t.  ref: Tensor.requires_grad */
 MLC_API bool mlc_requires_grad(const mlc_tensor *t);
 /* mlc_backward: adds the gradients of a one-element loss to those of the leaves that require one:
  *   parameters that are not frozen, whichever optimizer they belong to, and tensors of
- *   mlc_set_requires_grad. They add up until that optimizer's step, minimize or zero_grad, or
- *   mlc_zero_grad, marks them stale. On a device it runs also after a label or an index was
- *   wrong, if that is not reported yet: see mlc_scope_end. Saved tensors are freed as they are
- *   used: a second backward over the same operations is STATE.
- *   err    SHAPE, STATE; VALUE where a saved tensor was overwritten   test: tests/test_tape.c
- *   ref    Tensor.backward                                                                     */
+ *   mlc_set_requires_grad. Gradients of several calls add up until the optimizer's step,
+ *   mlc_optim_minimize, mlc_optim_zero_grad or mlc_zero_grad marks them stale. Saved tensors are
+ *   freed when they have been used: a second backward over the same operations is a STATE error.
+ *   On a device it also runs after an error of a kernel that is not yet reported: see
+ *   mlc_scope_end.
+ *   err    SHAPE, STATE; VALUE: a saved tensor was overwritten    test: tests/test_tape.c
+ *   ref    Tensor.backward                                                                   */
 MLC_API mlc_status mlc_backward(mlc_tensor *loss);
-/* mlc_backward_from: mlc_backward from any tensor y with its gradient dy (NULL: ones).
- *   err    as mlc_backward; ARG, SHAPE, DTYPE: a dy that does not fit y
- *   ref    Tensor.backward(gradient=dy)                                                        */
+/* mlc_backward_from: mlc_backward from a tensor y of any shape, with the gradient dy of it; NULL:
+ *   ones.
+ *   err    as mlc_backward; ARG, SHAPE, DTYPE: dy has not the shape or dtype of y
+ *   ref    Tensor.backward(gradient=dy)                                                      */
 MLC_API mlc_status mlc_backward_from(mlc_tensor *y, mlc_tensor *dy);
-/* mlc_grad: gradient of a leaf (or of a view of one), as a tensor over the same memory; NULL
+/* mlc_grad: the gradient of a leaf, or of a view of one, as a tensor over the same memory; NULL
  *   without an error if there is none.
- *   ref    Tensor.grad                                                                         */
+ *   ref    Tensor.grad                                                                       */
 MLC_API mlc_tensor *mlc_grad(mlc_tensor *t);
-/* mlc_zero_grad: marks the gradient of a leaf stale; mlc_grad is NULL until the next backward.
- *   ref    Tensor.grad = None                                                                  */
+/* mlc_zero_grad: marks the gradient of a leaf stale: mlc_grad is NULL until the next backward.
+ *   ref    Tensor.grad = None                                                                */
 MLC_API void mlc_zero_grad(mlc_tensor *t);
-/* mlc_no_grad_begin: nothing is recorded until the matching end; nests.
- *   ref    torch.no_grad, torch.inference_mode                                                 */
+/* mlc_no_grad_begin: operations are not recorded until the matching mlc_no_grad_end; nests.
+ *   ref    torch.no_grad, torch.inference_mode                                               */
 MLC_API void mlc_no_grad_begin(mlc_ctx *ctx);
 /* mlc_no_grad_end: ends the innermost mlc_no_grad_begin.                                     */
 MLC_API void mlc_no_grad_end(mlc_ctx *ctx);
-/* mlc_tape_begin: operations until the matching mlc_tape_end are recorded on a tape of their own,
- *   also under no-grad and in the functions of a custom operation, so that a piece of forward can
- *   be run and differentiated inside a backward. A backward on it ends where the tape begins:
- *   gradients of tensors made before are added to and go no further. Nests; a scope ends the tapes
- *   that began in it.
- *   keep   records also what no gradient is asked for, for mlc_tape_each
- *   err    NOMEM                        test: tests/test_tape.c
- *   ref    torch.enable_grad, here on a tape of its own                                        */
+/* mlc_tape_begin: begins a tape of its own: operations until the matching mlc_tape_end are
+ *   recorded on it, also under no-grad and in the functions of a custom operation. So a part of a
+ *   forward can run, and be differentiated, inside a backward. A backward on this tape stops at
+ *   its beginning: tensors made before get their gradients, which go no further. Nests; a scope
+ *   ends the tapes that began in it.
+ *   keep   also records operations that need no gradient, for mlc_tape_each
+ *   err    NOMEM    test: tests/test_tape.c
+ *   ref    torch.enable_grad, here on a tape of its own                                      */
 MLC_API mlc_status mlc_tape_begin(mlc_ctx *ctx, bool keep);
-/* mlc_tape_end: ends the innermost one. Its results are no longer results: nothing flows back
- *   through them, as after mlc_detach.  err: STATE if none is open                           */
+/* mlc_tape_end: ends the innermost tape. No gradient flows back through its results afterwards,
+ *   as after mlc_detach.
+ *   err    STATE if none is open                                                             */
 MLC_API mlc_status mlc_tape_end(mlc_ctx *ctx);
-/* mlc_anomaly: when on, every operation, forward and backward, is checked: the first one that
- *   makes a NaN or Inf becomes a VALUE error with its name.
- *   ref    torch.autograd.detect_anomaly                                                       */
+/* mlc_anomaly: on: checks the result of every operation, forward and backward; the first one with
+ *   a NaN or an infinity is a VALUE error with the name of the operation.
+ *   ref    torch.autograd.detect_anomaly                                                     */
 MLC_API void mlc_anomaly(mlc_ctx *ctx, bool on);
 
-/* An operation of the user's own, made of two functions. Both run unrecorded.
- *   forward   makes *out from the inputs with any mlc_ calls
- *   backward  dy is the gradient of out; sets dx[i] for each i where need[i] is true         */
+/* A custom operation: two functions of the program, whose operations are not recorded.
+ *   forwardmakes *out from in[0] .. in[n_in - 1] with any mlc_ calls
+ *   backwardgets dy, the gradient of out; sets dx[i] for each i where need[i] is true        */
 typedef struct mlc_custom_op {
     const char *name;
     mlc_status (*forward)(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out);
@@ -891,9 +944,10 @@ typedef struct mlc_custom_op {
                            mlc_tensor *dy, const bool *need, mlc_tensor **dx);
 } mlc_custom_op;
 
-/* mlc_custom: applies a user's operation to up to 8 inputs and records it; op and user must
- *   live until backward.         err: ARG, and what op returns  test: tests/test_tape.c
- *   ref    torch.autograd.Function                                                             */
+/* mlc_custom: applies a custom operation to up to 8 inputs and records it. op and user must live
+ *   until backward.
+ *   err    ARG; errors of the functions of op    test: tests/test_tape.c
+ *   ref    torch.autograd.Function                                                           */
 MLC_API mlc_tensor *mlc_custom(const mlc_custom_op *op, void *user, mlc_tensor *const *in,
                                int32_t n_in);
 
@@ -924,13 +978,14 @@ typedef struct mlc_gradcheck_report {
     double  excess;                    /* |difference| - (atol + rtol |numeric|); ok if <= 0   */
 } mlc_gradcheck_report;
 
-/* mlc_gradcheck: compares backward with central differences, element by element, for every
- *   f64 input that requires a gradient; fn must be a pure function of its inputs. NULL desc: the
+/* mlc_gradcheck: compares backward with central differences, element by element, for every f64
+ *   input that requires a gradient. fn must be a pure function of its inputs. NULL desc: the
  *   defaults.
- *   out    report; the return value tells whether the check could be made at all
+ *   out    report: whether gradients agree, and the worst element; the returned status tells only
+ *          whether the check could run
  *   err    DTYPE if such an input is not f64; ARG: the desc, or no input requires a gradient; any
  *          error of fn
- *   ref    torch.autograd.gradcheck (its tolerances)          test: tests/test_tape.c        */
+ *   ref    torch.autograd.gradcheck (its tolerances)    test: tests/test_tape.c              */
 MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *in, int32_t n_in,
                                  const mlc_gradcheck_desc *desc, mlc_gradcheck_report *report);
 
@@ -939,8 +994,8 @@ MLC_API mlc_status mlc_gradcheck(mlc_grad_fn fn, void *user, mlc_tensor *const *
 #endif
 
 /* @@ API.HOOKS ------------------------------------------- hooks of operations, gradients, memory
- * A hook is a function of the program that the library calls. Without hooks an operation costs a
- * comparison more.                                               test: tests/test_hooks.c     */
+ * A hook is a function of the program that the library calls. With none, an operation costs one
+ * more comparison.    test: tests/test_hooks.c                                               */
 
 #ifdef MLC_NO_METHODS
 #  pragma push_macro("MLC_API")
@@ -961,10 +1016,10 @@ typedef enum mlc_arg_kind {
     MLC_ARG_FORCE_32 = 0x7fffffff
 } mlc_arg_kind;
 
-typedef struct mlc_op_arg {            /* an argument of an operation that is no tensor         */
+typedef struct mlc_op_arg {            /* a non-tensor argument of an operation                 */
     const char  *name;                 /* "axis", "stride", "p"                                 */
     mlc_arg_kind kind;
-    int32_t      n;                    /* how many values: of a stride one for each axis        */
+    int32_t      n;                    /* number of values: of a stride one for each axis       */
     int64_t      i[MLC_MAX_DIMS];      /* of BOOL, INT (enums, too) and DTYPE                   */
     double       real;                 /* of REAL                                               */
 } mlc_op_arg;
@@ -981,9 +1036,9 @@ typedef struct mlc_op_event {          /* valid in the hook alone, as all that i
     const mlc_node    *node;           /* for mlc_op_event_arg                                  */
 } mlc_op_event;
 
-/* Each may be NULL. A hook may call operations, which are not recorded and call no hook but
- * memory; memory may call nothing of the library. None may end a scope that it has not begun, or
- * free what others use. mlc_ctx_free calls none.                                               */
+/* Hooks of the program; each may be NULL. A hook may call operations, which are not recorded and
+ * call no hook but memory; memory itself may call no function of the library. A hook must not end
+ * a scope that it has not begun, nor free objects that are in use. mlc_ctx_free calls no hook. */
 typedef struct mlc_hooks {
     void *user;                        /* first argument of each                               */
     /* Before and after the forward of each operation, and before and after its backward.       */
@@ -995,20 +1050,21 @@ typedef struct mlc_hooks {
     void (*memory)(void *user, mlc_mem mem, int64_t bytes);      /* below 0: given back         */
 } mlc_hooks;
 
-/* mlc_hooks_add: calls hooks, which are copied, from now on, after those added before.
+/* mlc_hooks_add: from now on calls hooks, which are copied, after those that were added before.
  *   out    a number for mlc_hooks_remove, over 0; 0 on an error
  *   err    ARG, NOMEM; STATE inside a hook
- *   ref    Tensor.register_hook, Tensor.register_post_accumulate_grad_hook: grad_ready         */
+ *   ref    Tensor.register_hook, Tensor.register_post_accumulate_grad_hook: grad_ready       */
 MLC_API int32_t mlc_hooks_add(mlc_ctx *ctx, const mlc_hooks *hooks);
-/* mlc_hooks_remove: ends the calls of the hooks that have this number.
- *   err    ARG if there are none; STATE inside a hook                                         */
+/* mlc_hooks_remove: removes the hooks that mlc_hooks_add gave this number.
+ *   err    ARG if there are none; STATE inside a hook                                        */
 MLC_API mlc_status mlc_hooks_remove(mlc_ctx *ctx, int32_t id);
-/* mlc_op_event_arg: fills out with argument i of the operation, from 0; false if it has fewer. */
+/* mlc_op_event_arg: fills *out with argument i of the operation, from 0; false if it has no
+ *   argument i.                                                                              */
 MLC_API bool mlc_op_event_arg(const mlc_op_event *e, int32_t i, mlc_op_arg *out);
 
-/* mlc_tape_each: calls fn for each operation on the innermost tape, oldest first, backward false.
- *   fn may call operations, which are not recorded.
- *   err    ARG if fn is NULL; STATE if no tape is open       test: tests/test_tape.c         */
+/* mlc_tape_each: calls fn for each operation on the innermost tape, oldest first, with backward
+ *   false. fn may call operations, which are not recorded.
+ *   err    ARG if fn is NULL; STATE if no tape is open    test: tests/test_tape.c            */
 MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_op_event *e),
                                  void *user);
 
@@ -1017,22 +1073,23 @@ MLC_API mlc_status mlc_tape_each(mlc_ctx *ctx, void (*fn)(void *user, const mlc_
 #endif
 
 /* @@ API.OPS --------------------------------------------- tensor operations; all are recorded
- * Floats of one dtype unless said otherwise: f32, f64, or bf16 and f16, which are computed in f32
- * and rounded once. Results are new tensors in the current scope. Shapes broadcast as in NumPy:
- * aligned at the last axis, sizes equal or 1, gradients summed back. Axes may be negative: from
- * the end. A NULL input gives NULL and keeps the first error.
- * f32 results are within 2 ulp of exact, most within 1, unless a line says otherwise; a gradient
- * of 0 is one that is 0 wherever it exists.
- *   err    SHAPE, DTYPE; others where a line says so
- *   test   tests/test_ops.c, test_ew.c, test_goldens.c                                        */
+ * Operations take floats of one dtype unless their comment says otherwise: f32, f64, or bf16 and
+ * f16, which are computed in f32 and rounded once. Results are new tensors in the current scope.
+ * Shapes broadcast as in NumPy: axes are aligned at the last one, sizes are equal or one is 1,
+ * and gradients are summed over repeated axes. Negative axes count from the end. A NULL input
+ * makes the result NULL and keeps the first error.
+ * f32 results are within 2 ulp of the exact value, most within 1, unless a comment says
+ * otherwise. "grad: 0" means that no gradient flows: it is 0 wherever it exists.
+ *   err    SHAPE, DTYPE; others where a comment says so
+ *   test   tests/test_ops.c, test_ew.c, test_goldens.c                                       */
 
 /* -- elementwise -- */
 
-/* add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar, sub_scalar,
- * mul_scalar, rsub_scalar, floor_divide_scalar and remainder_scalar, in place, too, also take i64
- * and i32: modulo 2^64 and 2^32, without a gradient.
- * err    VALUE if an integer divisor is 0; ARG if s is no whole number (of i64; a divisor of x's
- *        dtype) and x integers                                                                */
+/* Integers: add, sub, mul, minimum, maximum, floor_divide, remainder, neg, abs, add_scalar,
+ * sub_scalar, mul_scalar, rsub_scalar, floor_divide_scalar and remainder_scalar, and their forms
+ * in place, also take i64 and i32. They compute modulo 2^64 and 2^32 and have no gradient.
+ *   err    VALUE if an integer divisor is 0; ARG for integers x if s is not a whole number (of
+ *          i64; a divisor of x's dtype)                                                      */
 
 /* mlc_add: a + b.                            grad: da += dy; db += dy          ref: torch.add   */
 MLC_API mlc_tensor *mlc_add(mlc_tensor *a, mlc_tensor *b);
@@ -1045,11 +1102,13 @@ MLC_API mlc_tensor *mlc_div(mlc_tensor *a, mlc_tensor *b);
 /* mlc_pow: a^b.   grad: da += dy b a^(b-1) (0 where b is 0); db += dy a^b log a (0 where a is 0
  *   and b >= 0)                  ref: torch.pow                                               */
 MLC_API mlc_tensor *mlc_pow(mlc_tensor *a, mlc_tensor *b);
-/* mlc_minimum: the smaller one; a NaN wins.
- *   grad: dy to it, halves to equals   ref: torch.minimum                                       */
+/* mlc_minimum: the smaller one; NaN if one is NaN.
+ *   grad   dy to the smaller one, half of it to each where they are equal
+ *   ref    torch.minimum                                                                     */
 MLC_API mlc_tensor *mlc_minimum(mlc_tensor *a, mlc_tensor *b);
-/* mlc_maximum: the larger one; a NaN wins.
- *   grad: dy to it, halves to equals   ref: torch.maximum                                       */
+/* mlc_maximum: the larger one; NaN if one is NaN.
+ *   grad   dy to the larger one, half of it to each where they are equal
+ *   ref    torch.maximum                                                                     */
 MLC_API mlc_tensor *mlc_maximum(mlc_tensor *a, mlc_tensor *b);
 /* mlc_fmod: remainder with the sign of a.  grad: da += dy; db -= dy trunc(a/b)  ref: torch.fmod */
 MLC_API mlc_tensor *mlc_fmod(mlc_tensor *a, mlc_tensor *b);
@@ -1081,9 +1140,10 @@ MLC_API mlc_tensor *mlc_remainder_scalar(mlc_tensor *x, double s);
 MLC_API mlc_tensor *mlc_pow_scalar(mlc_tensor *x, double s);
 /* mlc_rsub_scalar: s - x.                    grad: dx -= dy                    ref: torch.rsub  */
 MLC_API mlc_tensor *mlc_rsub_scalar(mlc_tensor *x, double s);
-/* mlc_clamp: x within [lo, hi]; infinite bounds are none; lo > hi gives hi, NaN stays NaN.
+/* mlc_clamp: min(max(x, lo), hi): an infinite bound does not limit, lo > hi gives hi, NaN stays
+ *   NaN.
  *   grad   dx += dy where lo < x < hi, as PyTorch 2.15
- *   ref    torch.clamp, torch.clip; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)       */
+ *   ref    torch.clamp, torch.clip; F.hardtanh, and F.relu6, which is mlc_clamp(x, 0, 6)     */
 MLC_API mlc_tensor *mlc_clamp(mlc_tensor *x, double lo, double hi);
 /* mlc_neg: -x.                               grad: dx -= dy                    ref: torch.neg   */
 MLC_API mlc_tensor *mlc_neg(mlc_tensor *x);
@@ -1099,20 +1159,21 @@ MLC_API mlc_tensor *mlc_tanh(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_sigmoid(mlc_tensor *x);
 /* mlc_relu: max(x, 0).                       grad: dx += dy where x > 0  ref: torch.relu, F.relu */
 MLC_API mlc_tensor *mlc_relu(mlc_tensor *x);
-/* mlc_gelu: x Phi(x), not the form with tanh; at -inf 0 (PyTorch: NaN). f32: within 2.5e-7 up to 8,
- *   exact beyond; relative 1.2e-6 above 0, 3.2e-6 down to -3.
- *   grad   dx += dy (Phi(x) + x phi(x)), in f32 the factor is within 5e-7       ref: F.gelu    */
+/* mlc_gelu: x Phi(x) with the normal distribution function Phi, not the form with tanh; 0 at -inf
+ *   (PyTorch: NaN). Error in f32: at most 2.5e-7 for x up to 8, none above; relative 1.2e-6 above
+ *   0, 3.2e-6 down to -3.
+ *   grad   dx += dy (Phi(x) + x phi(x)), in f32 the factor is within 5e-7       ref: F.gelu  */
 MLC_API mlc_tensor *mlc_gelu(mlc_tensor *x);
-/* mlc_gelu_tanh: the older form of mlc_gelu, x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), as
- *   GPT-2 has it; up to 5e-4 off mlc_gelu; 0 at -inf (PyTorch: NaN). f32: within 6e-7, as is the
- *   gradient's factor.
- *   grad   dx += dy (s + x s (1 - s) 2u')             ref: F.gelu with approximate="tanh"       */
+/* mlc_gelu_tanh: the approximation of mlc_gelu that GPT-2 uses: x sigmoid(2u), u = sqrt(2/pi) (x
+ *   + 0.044715 x^3); it differs from mlc_gelu by up to 5e-4; 0 at -inf (PyTorch: NaN). f32:
+ *   within 6e-7, as is the gradient's factor.
+ *   grad   dx += dy (s + x s (1 - s) 2u')             ref: F.gelu with approximate="tanh"    */
 MLC_API mlc_tensor *mlc_gelu_tanh(mlc_tensor *x);
 /* mlc_silu: x sigmoid(x).                    grad: dx += dy (s + x s (1 - s))  ref: F.silu      */
 MLC_API mlc_tensor *mlc_silu(mlc_tensor *x);
-/* mlc_softplus: log(1 + e^x), from 20 on x; f32 within 2 ulp, 0 below -87.3.
+/* mlc_softplus: log(1 + e^x); for x over 20 it is x. f32: within 2 ulp, 0 below -87.3.
  *   grad   dx += dy sigmoid(x)
- *   ref    F.softplus with its beta and threshold                                             */
+ *   ref    F.softplus with its beta and threshold                                            */
 MLC_API mlc_tensor *mlc_softplus(mlc_tensor *x);
 /* mlc_log_sigmoid: log(1/(1 + e^-x)), exact in both tails; f32: 0 above 87.3.
  *   grad   dx += dy (1 - e^y)                         ref: F.logsigmoid                         */
@@ -1120,14 +1181,15 @@ MLC_API mlc_tensor *mlc_log_sigmoid(mlc_tensor *x);
 /* mlc_leaky_relu: x above 0, else slope x (PyTorch's slope is 0.01).
  *   grad   dx += dy above 0, else slope dy            ref: F.leaky_relu                         */
 MLC_API mlc_tensor *mlc_leaky_relu(mlc_tensor *x, double slope);
-/* mlc_prelu: mlc_leaky_relu with slopes w that are learned: one element, or one a channel, axis 1
- *   of x.  grad: dx as there; dw += dy x where x <= 0, summed       err: SHAPE    ref: F.prelu  */
+/* mlc_prelu: mlc_leaky_relu with learned slopes w: [1], or [c] with one for each channel, which
+ *   is axis 1 of x.    grad: dx as there; dw += dy x where x <= 0, summed    err: SHAPE
+ *   ref    F.prelu                                                                           */
 MLC_API mlc_tensor *mlc_prelu(mlc_tensor *x, mlc_tensor *w);
 /* mlc_elu: x above 0, else alpha (e^x - 1) (PyTorch's alpha is 1).
  *   grad   dx += dy above 0, else dy (y + alpha), which is alpha e^x            ref: F.elu      */
 MLC_API mlc_tensor *mlc_elu(mlc_tensor *x, double alpha);
-/* mlc_selu: 1.0507 mlc_elu(x, 1.6733), with all digits.
- *   grad   dx += 1.0507 dy above 0, else dy (y + 1.7581)                        ref: F.selu     */
+/* mlc_selu: 1.0507 mlc_elu(x, 1.6733); both constants are used with all their digits.
+ *   grad   dx += 1.0507 dy above 0, else dy (y + 1.7581)                        ref: F.selu  */
 MLC_API mlc_tensor *mlc_selu(mlc_tensor *x);
 /* mlc_celu: x above 0, else alpha (e^(x/alpha) - 1); smooth for every alpha. f32: within 2 ulp for
  *   alpha > 0.  grad: dx += dy above 0, else dy (y/alpha + 1)
@@ -1142,11 +1204,12 @@ MLC_API mlc_tensor *mlc_softsign(mlc_tensor *x);
 /* mlc_hardswish: x (x + 3)/6 from -3 to 3, 0 below (PyTorch: NaN at -inf), x above.
  *   grad   dx += dy (x/3 + 1/2) from -3 to 3, 0 at -3 and below, dy from 3 on   ref: F.hardswish */
 MLC_API mlc_tensor *mlc_hardswish(mlc_tensor *x);
-/* mlc_hardsigmoid: (x + 3)/6 within [0, 1]; of the same kind, hardtanh and relu6, are mlc_clamp.
- *   grad   dx += dy/6 where -3 < x < 3                ref: F.hardsigmoid                        */
+/* mlc_hardsigmoid: (x + 3)/6, clamped to [0, 1]. hardtanh and relu6 are mlc_clamp.
+ *   grad   dx += dy/6 where -3 < x < 3                ref: F.hardsigmoid                     */
 MLC_API mlc_tensor *mlc_hardsigmoid(mlc_tensor *x);
-/* mlc_glu: a sigmoid(b), a and b being the two halves of x along an axis; f32 within 2.5 ulp.
- *   grad   da += dy s; db += dy a s (1 - s), s = sigmoid(b)         err: SHAPE    ref: F.glu    */
+/* mlc_glu: a sigmoid(b), where a and b are the two halves of x along an axis; f32: within 2.5
+ *   ulp.
+ *   grad   da += dy s; db += dy a s (1 - s), s = sigmoid(b)         err: SHAPE    ref: F.glu */
 MLC_API mlc_tensor *mlc_glu(mlc_tensor *x, int32_t axis);
 /* mlc_abs: |x|.                              grad: dx += dy sign(x)            ref: torch.abs   */
 MLC_API mlc_tensor *mlc_abs(mlc_tensor *x);
@@ -1316,11 +1379,11 @@ MLC_API mlc_tensor *mlc_silu_(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_softplus_(mlc_tensor *x);
 /* mlc_log_sigmoid_: x becomes mlc_log_sigmoid(x).                                               */
 MLC_API mlc_tensor *mlc_log_sigmoid_(mlc_tensor *x);
-/* mlc_leaky_relu_: x becomes mlc_leaky_relu(x, slope); for a slope below 0 (refused by PyTorch)
- *   backward needs a copy of x.                                   ref: F.leaky_relu_            */
+/* mlc_leaky_relu_: x becomes mlc_leaky_relu(x, slope); for a slope below 0, which PyTorch
+ *   refuses, backward keeps a copy of x.    ref: F.leaky_relu_                               */
 MLC_API mlc_tensor *mlc_leaky_relu_(mlc_tensor *x, double slope);
-/* mlc_elu_: x becomes mlc_elu(x, alpha); for an alpha below 0 (refused by PyTorch) backward needs a
- *   copy of x.                                                    ref: F.elu_                   */
+/* mlc_elu_: x becomes mlc_elu(x, alpha); for an alpha below 0, which PyTorch refuses, backward
+ *   keeps a copy of x.    ref: F.elu_                                                        */
 MLC_API mlc_tensor *mlc_elu_(mlc_tensor *x, double alpha);
 /* mlc_selu_: x becomes mlc_selu(x).          ref: F.selu_                                       */
 MLC_API mlc_tensor *mlc_selu_(mlc_tensor *x);
@@ -1386,16 +1449,17 @@ MLC_API mlc_tensor *mlc_trunc_(mlc_tensor *x);
 MLC_API mlc_tensor *mlc_fill_(mlc_tensor *x, double value);
 /* mlc_zero_: every element becomes 0.                     grad: dx = 0    ref: Tensor.zero_   */
 MLC_API mlc_tensor *mlc_zero_(mlc_tensor *x);
-/* mlc_copy_: x takes the values of src, which broadcasts; unlike mlc_copy_into it is recorded.
- *   grad   dsrc += dx, then dx = 0                                        ref: Tensor.copy_   */
+/* mlc_copy_: x gets the values of src, which broadcasts; unlike mlc_copy_into it is recorded.
+ *   grad   dsrc += dx, then dx = 0    ref: Tensor.copy_                                      */
 MLC_API mlc_tensor *mlc_copy_(mlc_tensor *x, mlc_tensor *src);
 /* mlc_masked_fill_: x becomes value where the mask is set.          ref: Tensor.masked_fill_  */
 MLC_API mlc_tensor *mlc_masked_fill_(mlc_tensor *x, mlc_tensor *mask, double value);
 
 /* -- dropout, reductions, products -- */
 
-/* mlc_dropout: zero with probability p, else x/(1-p); always active, see mlc_nn_dropout.
- *   p in [0, 1]      grad: the same mask, made again from its stream   ref: F.dropout         */
+/* mlc_dropout: 0 with probability p, in [0, 1], else x/(1-p); always active: mlc_nn_dropout is a
+ *   layer that is off in evaluation.
+ *   grad   dx += dy, with the same mask, made again from its stream    ref: F.dropout        */
 MLC_API mlc_tensor *mlc_dropout(mlc_tensor *x, double p);
 
 /* -- reductions over axes (empty list: all), which go, or stay as 1 with keepdim; argmax and scans
@@ -1414,17 +1478,19 @@ MLC_API mlc_tensor *mlc_mean(mlc_tensor *x, mlc_dims axes, bool keepdim);
 MLC_API mlc_tensor *mlc_sum_all(mlc_tensor *x);
 /* mlc_mean_all: mlc_mean(x, mlc_dims0(), false).                          ref: torch.mean     */
 MLC_API mlc_tensor *mlc_mean_all(mlc_tensor *x);
-/* mlc_prod: product, carried in f64; of integers and bool i64, modulo 2^64.
- *   grad   dx += dy times the product of the others, also where x is 0      ref: torch.prod   */
+/* mlc_prod: product, computed in f64; of integers and bool in i64, modulo 2^64.
+ *   grad   dx += dy times the product of the other elements, also where x is 0
+ *   ref    torch.prod                                                                        */
 MLC_API mlc_tensor *mlc_prod(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_max: largest value of any dtype; NaN wins. mlc_min: smallest value.
+/* mlc_max: the largest value; mlc_min: the smallest. Any dtype; NaN if there is a NaN.
  *   grad   dy shared evenly by ties      err: SHAPE if a reduced axis is empty
- *   ref    torch.amax, torch.amin; torch.max, torch.min without indices                        */
+ *   ref    torch.amax, torch.amin; torch.max, torch.min without indices                      */
 MLC_API mlc_tensor *mlc_max(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_min: see mlc_max.                                                                       */
 MLC_API mlc_tensor *mlc_min(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_any: whether one is not 0 (NaN is not), mlc_all: whether all are; any dtype, to bool. Of
- *   nothing: false, true.                ref: torch.any, torch.all                            */
+/* mlc_any: true where an element along the axes is not 0 (NaN counts as not 0); mlc_all: where
+ *   all are. Any dtype, to bool. Over no elements mlc_any is false, mlc_all true.
+ *   ref    torch.any, torch.all                                                              */
 MLC_API mlc_tensor *mlc_any(mlc_tensor *x, mlc_dims axes, bool keepdim);
 /* mlc_all: see mlc_any.                                                                       */
 MLC_API mlc_tensor *mlc_all(mlc_tensor *x, mlc_dims axes, bool keepdim);
@@ -1436,26 +1502,30 @@ MLC_API mlc_tensor *mlc_var(mlc_tensor *x, mlc_dims axes, double correction, boo
 /* mlc_std: square root of mlc_var.
  *   grad   dx += dy (x - mean)/(n - correction)/y, 0 where y is 0             ref: torch.std  */
 MLC_API mlc_tensor *mlc_std(mlc_tensor *x, mlc_dims axes, double correction, bool keepdim);
-/* mlc_norm: (sum |x|^p)^(1/p) of floats; p inf, -inf: largest, smallest |x|; 0: count of what is
- *   not 0. Powers are taken and added in f64.
- *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; extremes: shared by ties; p 0: none
- *   err    ARG: p is NaN; SHAPE: nothing, if p is inf or negative
- *   ref    torch.linalg.vector_norm, torch.norm                                                */
+/* mlc_norm: the p-norm of floats, (sum |x|^p)^(1/p); p inf, -inf: the largest, smallest |x|; 0:
+ *   the number of elements other than 0. Powers are computed and added in f64.
+ *   grad   dx += dy sign(x) (|x|/y)^(p-1), 0 where x or y is 0; p inf, -inf: shared by ties; p 0:
+ *          none
+ *   err    ARG: p is NaN; SHAPE: no elements, if p is inf or negative
+ *   ref    torch.linalg.vector_norm, torch.norm                                              */
 MLC_API mlc_tensor *mlc_norm(mlc_tensor *x, double p, mlc_dims axes, bool keepdim);
-/* mlc_logsumexp: log sum exp(x) of floats, from the largest x on; -inf of nothing.
- *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp  */
+/* mlc_logsumexp: log sum exp(x) of floats, without overflow: the largest x is subtracted before;
+ *   -inf over no elements.
+ *   grad   dx += dy exp(x - y)                                          ref: torch.logsumexp */
 MLC_API mlc_tensor *mlc_logsumexp(mlc_tensor *x, mlc_dims axes, bool keepdim);
-/* mlc_argmax: index of the first largest value along an axis, i64; mlc_argmin: smallest. Any
- *   dtype; a NaN wins; keepdim leaves the axis with size 1; not differentiable.
- *   err    SHAPE if the axis is empty                        ref: torch.argmax, torch.argmin  */
+/* mlc_argmax: the index, i64, of the first largest value along an axis; mlc_argmin: of the
+ *   smallest. Any dtype; a NaN counts as largest and as smallest; keepdim keeps the axis with
+ *   size 1. Not differentiable.
+ *   err    SHAPE if the axis is empty                        ref: torch.argmax, torch.argmin */
 MLC_API mlc_tensor *mlc_argmax(mlc_tensor *x, int32_t axis, bool keepdim);
 /* mlc_argmin: see mlc_argmax.                                                                 */
 MLC_API mlc_tensor *mlc_argmin(mlc_tensor *x, int32_t axis, bool keepdim);
 /* mlc_cumsum: y_i = x_0 + ... + x_i along an axis; floats carried in f64, others to i64.
  *   grad   dx_i += dy_i + ... + dy_(n-1)                                   ref: torch.cumsum  */
 MLC_API mlc_tensor *mlc_cumsum(mlc_tensor *x, int32_t axis);
-/* mlc_cumprod: y_i = x_0 ... x_i, as mlc_cumsum.   grad: also right where x is 0
- *   ref    torch.cumprod                                                                      */
+/* mlc_cumprod: y_i = x_0 ... x_i along an axis, with dtypes as mlc_cumsum.
+ *   grad   right also where x is 0
+ *   ref    torch.cumprod                                                                     */
 MLC_API mlc_tensor *mlc_cumprod(mlc_tensor *x, int32_t axis);
 /* mlc_softmax: e^x / sum e^x along an axis, without overflow. A line with a NaN, with +inf or with
  *   nothing but -inf becomes NaN, as in PyTorch. Any axis; the last one is the fastest.
@@ -1484,10 +1554,10 @@ MLC_API mlc_tensor *mlc_layer_norm(mlc_tensor *x, mlc_tensor *weight, mlc_tensor
  *   ref    F.rms_norm over the last axis   test: tests/test_rows.c                            */
 MLC_API mlc_tensor *mlc_rms_norm(mlc_tensor *x, mlc_tensor *weight, double eps);
 
-/* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d
- *   input is a row (left) or a column (right) whose axis goes again. Any strides.
+/* mlc_matmul: matrix product [..,m,k] [..,k,n] -> [..,m,n]; leading axes broadcast; a 1-d input
+ *   is a row (left) or a column (right), and the result lacks that axis. Any strides.
  *   grad   da += dy b^T; db += a^T dy      err: SHAPE, DTYPE
- *   ref    torch.matmul, torch.mm, torch.bmm, torch.mv                                         */
+ *   ref    torch.matmul, torch.mm, torch.bmm, torch.mv                                       */
 MLC_API mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b);
 /* mlc_linear: y = x w^T + b;  x [..,in], w [out,in], b [out] or NULL.
  *   grad   dx += dy w; dw += dy^T x; db += column sums of dy           ref: F.linear          */
