@@ -934,9 +934,9 @@ MLC_API mlc_status mlc_tape_end(mlc_ctx *ctx);
  *   ref    torch.autograd.detect_anomaly                                                     */
 MLC_API void mlc_anomaly(mlc_ctx *ctx, bool on);
 
-/* A custom operation: two functions of the program, whose operations are not recorded.
- *   forwardmakes *out from in[0] .. in[n_in - 1] with any mlc_ calls
- *   backwardgets dy, the gradient of out; sets dx[i] for each i where need[i] is true        */
+/* A custom operation: two functions of the program, whose operations are not recorded. forward
+ * makes *out from in[0] .. in[n_in - 1] with any mlc_ calls. backward gets dy, the gradient of
+ * out, and sets dx[i] for each i where need[i] is true.                                      */
 typedef struct mlc_custom_op {
     const char *name;
     mlc_status (*forward)(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out);
@@ -1569,22 +1569,22 @@ typedef struct mlc_epilogue {          /* what a fused operation does to its res
     mlc_tensor *residual;              /* added last: of the result's shape; default: none     */
 } mlc_epilogue;
 
-/* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass. NULL epilogue: none. In f32 and
- *   f64 values and gradients have the bits of the operations one by one; 16-bit values are rounded
- *   once.
- *   With a 16-bit x, w and b may be f32, and so may their gradients. w is rounded to x's dtype; of
- *   a parameter that is done once for each value it has, so a program that writes to one by a
- *   pointer takes the pointer (mlc_f32) anew each time. The residual may be f32, too; then the
- *   result is f32: a sum that is not rounded to 16 bits.
- *   grad   that of residual += dy
- *   err    SHAPE, DTYPE; ARG for an act or p that is none                                     */
+/* mlc_linear_ex: dropout(act(x w^T + b)) + residual in one pass, as the epilogue says; NULL: x
+ *   w^T + b. In f32 and f64 values and gradients have the same bits as the separate operations;
+ *   16-bit values are rounded once.
+ *   With a 16-bit x, w and b may be f32, and so are their gradients then. w is rounded to x's
+ *   dtype; the rounded copy of a parameter is kept until its value changes, so a program that
+ *   writes through a pointer must call mlc_f32 again before each write. The residual may be f32
+ *   as well; then the result is f32 and the sum is not rounded to 16 bits.
+ *   grad   of x, w and b through act and dropout; dresidual += dy
+ *   err    SHAPE, DTYPE; ARG: an unknown act, a p outside [0, 1]                             */
 MLC_API mlc_tensor *mlc_linear_ex(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                   const mlc_epilogue *epilogue);
 
 /* -- joining, viewing, indexing: any dtype; test: tests/test_join.c, tests/test_index.c -- */
 
-/* mlc_concat: n >= 1 tensors one after the other along an axis; other sizes are the same. Empty
- *   1-d tensors are passed over.    grad: each its piece of dy         ref: torch.cat         */
+/* mlc_concat: joins n >= 1 tensors along an axis; all other sizes are equal. Empty 1-d tensors
+ *   are skipped.    grad: to each its part of dy    ref: torch.cat                             */
 MLC_API mlc_tensor *mlc_concat(mlc_tensor *const *list, int32_t n, int32_t axis);
 /* mlc_stack: n tensors of one shape along a new axis.                  ref: torch.stack       */
 MLC_API mlc_tensor *mlc_stack(mlc_tensor *const *list, int32_t n, int32_t axis);
@@ -1595,17 +1595,18 @@ MLC_API mlc_status mlc_split(mlc_tensor *x, int64_t size, int32_t axis, mlc_tens
 /* mlc_chunk: views of up to `chunks` parts of one size, the last may be smaller.
  *   out    how many were made, which may be fewer; 0 on error          ref: torch.chunk       */
 MLC_API int32_t mlc_chunk(mlc_tensor *x, int32_t chunks, int32_t axis, mlc_tensor **out);
-/* mlc_tile: x repeated as a whole, reps[i] times along axis i; counts and axes are aligned at the
- *   last one.                       grad: summed
- *   ref    torch.tile, Tensor.repeat                                                           */
+/* mlc_tile: x repeated as a whole, reps[i] times along axis i; reps and axes are aligned at the
+ *   last axis.    grad: summed
+ *   ref    torch.tile, Tensor.repeat                                                         */
 MLC_API mlc_tensor *mlc_tile(mlc_tensor *x, mlc_dims reps);
 /* mlc_repeat: each element n times in a row along an axis.
  *   grad   summed                                         ref: torch.repeat_interleave        */
 MLC_API mlc_tensor *mlc_repeat(mlc_tensor *x, int64_t n, int32_t axis);
-/* mlc_flip: the order along axes (none given: all) turned round.       ref: torch.flip        */
+/* mlc_flip: the elements in reverse order along axes; an empty list: along all.
+ *   ref    torch.flip                                                                        */
 MLC_API mlc_tensor *mlc_flip(mlc_tensor *x, mlc_dims axes);
-/* mlc_roll: element i of an axis goes to i + shift, what falls off comes in again.
- *   ref    torch.roll                                                                         */
+/* mlc_roll: element i of an axis moves to i + shift, modulo the size of the axis.
+ *   ref    torch.roll                                                                        */
 MLC_API mlc_tensor *mlc_roll(mlc_tensor *x, int64_t shift, int32_t axis);
 
 typedef enum mlc_pad_mode {
@@ -1617,28 +1618,31 @@ typedef enum mlc_pad_mode {
 } mlc_pad_mode;
 
 /* mlc_pad: before[i] elements before axis i, after[i] after it; below 0 cuts (constant mode).
- *   grad   of the inner part; of copied borders added to where they come from
- *   err    SHAPE: a border longer than what it copies, or not one number an axis; ARG: below 0 in
- *          another mode
- *   ref    F.pad                                              test: tests/test_join.c         */
+ *   grad   dx += dy of the inner part; dy of a copied border is added at its source
+ *   err    SHAPE: a border longer than the part of x that it copies, or not one number for each
+ *          axis; ARG: below 0 in another mode
+ *   ref    F.pad                                              test: tests/test_join.c        */
 MLC_API mlc_tensor *mlc_pad(mlc_tensor *x, mlc_dims before, mlc_dims after, mlc_pad_mode mode,
                             double value);
-/* mlc_diag: a 1-d x as a diagonal of a matrix of zeros; of a matrix its diagonal, a view.
- *   ref    torch.diag                                                                         */
+/* mlc_diag: of a 1-d x a matrix of zeros with x as diagonal `offset`; of a matrix a view of that
+ *   diagonal.
+ *   ref    torch.diag                                                                        */
 MLC_API mlc_tensor *mlc_diag(mlc_tensor *x, int64_t offset);
 
-/* Indices are i64 and count from 0; one out of range is a VALUE error (at once on the host, as
- * mlc_scope_end says on a device) that names it, and nothing outside is touched. Axes of index, x
- * and src are as many; an index may be smaller than x and src across the axis.                */
+/* Indices are i64 and count from 0; one out of range is a VALUE error that names it (at once on
+ * the host, on a device as mlc_scope_end says), and no memory outside is read or written. index,
+ * x and src have the same number of axes; on the other axes index may be smaller than x and src. */
 
 /* mlc_gather: y[..i..] = x[..index[..i..]..] along an axis; of the index's shape.
  *   grad   dx[..index..] += dy                                         ref: torch.gather      */
 MLC_API mlc_tensor *mlc_gather(mlc_tensor *x, int32_t axis, mlc_tensor *index);
-/* mlc_scatter: x, but for y[..index[..i..]..] = src[..i..]; of several the last one stays.
- *   grad   dx where nothing was written, dsrc what was its own         ref: torch.scatter     */
+/* mlc_scatter: a copy of x with y[..index[..i..]..] = src[..i..]; where several are written to
+ *   one place, the last one stays.
+ *   grad   dx += dy where nothing was written; dsrc += dy where src was written and stayed
+ *   ref    torch.scatter                                                                      */
 MLC_API mlc_tensor *mlc_scatter(mlc_tensor *x, int32_t axis, mlc_tensor *index, mlc_tensor *src);
-/* mlc_scatter_add: x, and y[..index[..i..]..] += src[..i..], in the order of i for each element;
- *   bf16 and f16 summed in f32; bool: or.
+/* mlc_scatter_add: a copy of x with y[..index[..i..]..] += src[..i..], added in the order of i;
+ *   bf16 and f16 are summed in f32; of bool: or.
  *   grad   dx += dy; dsrc += dy[..index..]                             ref: torch.scatter_add */
 MLC_API mlc_tensor *mlc_scatter_add(mlc_tensor *x, int32_t axis, mlc_tensor *index,
                                     mlc_tensor *src);
@@ -1649,15 +1653,15 @@ MLC_API mlc_tensor *mlc_scatter_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
  *   ref    Tensor.scatter_add_                                                                */
 MLC_API mlc_tensor *mlc_scatter_add_(mlc_tensor *x, int32_t axis, mlc_tensor *index,
                                      mlc_tensor *src);
-/* mlc_index_select: rows of x along an axis, in the order of an index of any shape, whose axes the
- *   result has in place of that axis.
+/* mlc_index_select: slices of x along an axis, in the order of index, of any shape. In the result
+ *   the axes of index stand in the place of that axis.
  *   grad   summed where a row is taken more than once
  *   ref    numpy.take(x, index, axis); torch.index_select, whose index is 1-d                */
 MLC_API mlc_tensor *mlc_index_select(mlc_tensor *x, int32_t axis, mlc_tensor *index);
 typedef struct mlc_embedding_desc {
     bool    has_padding_index;         /* default: every row has a gradient                    */
-    int64_t padding_index;             /* of the row that has none; negative: from the end     */
-    double  max_norm;                  /* over 0: of the longest row taken; default: infinity  */
+    int64_t padding_index;             /* row without a gradient; negative: from the end       */
+    double  max_norm;                  /* over 0: largest norm of a row; default: infinity     */
     double  norm_type;                 /* p of that norm, over 0 or infinity; default 2        */
 } mlc_embedding_desc;
 
@@ -1665,17 +1669,18 @@ typedef struct mlc_embedding_desc {
 MLC_API mlc_embedding_desc mlc_embedding_desc_make(void);
 /* mlc_embedding: row index of a table w [n,d] for each index, i64 of any shape: [.., d].
  *   grad   dw[index] += dy, in the order of the index. The gradient of a parameter is a dense
- *          buffer with a record of the rows that were added to: the next backward clears those
- *          alone, and a step of SGD without momentum and weight decay passes over all others. What
- *          else writes to the gradient, such as a product with the same weight, ends the record
- *          until the next step; a pointer to its elements (mlc_f32) ends it for good.
+ *          buffer with a record of the rows that were added to: the next backward clears only
+ *          those, and a step of SGD without momentum and weight decay skips all others. Any other
+ *          write to the gradient, such as a product with the same weight, ends the record until
+ *          the next step; a pointer to its elements (mlc_f32) ends it for good.
  *   err    DTYPE; SHAPE; VALUE if an index is not in [0,n): position and index are named
  *   ref    F.embedding
- *   test   tests/test_embedding.c                                                             */
+ *   test   tests/test_embedding.c                                                            */
 MLC_API mlc_tensor *mlc_embedding(mlc_tensor *index, mlc_tensor *w);
-/* mlc_embedding_ex: with a desc. With a max_norm the rows of w that index names are shortened to it
- *   in place before, times max_norm/(norm + 1e-7): w changes as by mlc_scatter_, unrecorded.
- *   err    ARG: the desc              ref: F.embedding's padding_idx, max_norm, norm_type     */
+/* mlc_embedding_ex: with a desc. With a max_norm, rows of w that index names and that are longer
+ *   are first multiplied by max_norm/(norm + 1e-7), in place: w changes as by mlc_scatter_,
+ *   unrecorded.
+ *   err    ARG: the desc              ref: F.embedding's padding_idx, max_norm, norm_type    */
 MLC_API mlc_tensor *mlc_embedding_ex(mlc_tensor *index, mlc_tensor *w,
                                      const mlc_embedding_desc *desc);
 
@@ -1687,17 +1692,19 @@ typedef struct mlc_embedding_bag_desc {
 
 /* mlc_embedding_bag_desc_make: a mean of all rows.                                            */
 MLC_API mlc_embedding_bag_desc mlc_embedding_bag_desc_make(void);
-/* mlc_embedding_bag: mean of rows of w for each bag of indices: index [b,l], offsets NULL: bags are
- *   its rows; or index [m] and offsets, i64 [b], from 0 on, not falling: where each bag begins. A
- *   bag of none gives 0; of an index of none there may be no bags.
+/* mlc_embedding_bag: the mean of the rows of w that each bag of indices names. index [b,l] with
+ *   offsets NULL: each row is a bag; index [m] with offsets, i64 [b], which begin with 0 and do
+ *   not fall: bag i begins at offsets[i]. A bag without indices gives 0; an index without
+ *   elements may have no bags.
  *   out    [b,d]     err: as mlc_embedding; ARG; VALUE if offsets fall, or do not begin at 0
- *   ref    F.embedding_bag                                      test: tests/test_embedding.c  */
+ *   ref    F.embedding_bag                                      test: tests/test_embedding.c */
 MLC_API mlc_tensor *mlc_embedding_bag(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w);
 /* mlc_embedding_bag_ex: with a desc.                                                          */
 MLC_API mlc_tensor *mlc_embedding_bag_ex(mlc_tensor *index, mlc_tensor *offsets, mlc_tensor *w,
                                          const mlc_embedding_bag_desc *desc);
 
-/* mlc_take: elements by their row-major number; of the index's shape.  ref: torch.take        */
+/* mlc_take: elements of x by their row-major numbers; the result has the shape of index.
+ *   ref    torch.take                                                                        */
 MLC_API mlc_tensor *mlc_take(mlc_tensor *x, mlc_tensor *index);
 /* mlc_masked_select: [count] elements of x where the mask (bool) is true; both broadcast. Waits
  *   for the device.      err: STATE in mlc_summary                     ref: torch.masked_select */
@@ -1705,7 +1712,8 @@ MLC_API mlc_tensor *mlc_masked_select(mlc_tensor *x, mlc_tensor *mask);
 /* mlc_nonzero: coordinates of elements that are not 0, i64 [count, axes], in row-major order. Waits
  *   for the device.      err: STATE in mlc_summary                     ref: torch.nonzero     */
 MLC_API mlc_tensor *mlc_nonzero(mlc_tensor *x);
-/* mlc_one_hot: i64 [.., classes]: 1 where the index says, else 0.      ref: F.one_hot         */
+/* mlc_one_hot: i64 [.., classes] of index [..]: 1 in the column of the index, else 0.
+ *   ref    F.one_hot                                                                         */
 MLC_API mlc_tensor *mlc_one_hot(mlc_tensor *index, int64_t classes);
 /* mlc_tril: matrices [..,n,m] with 0 above diagonal k: kept where column - row <= k.
  *   ref    torch.tril                                                                         */
@@ -1713,12 +1721,13 @@ MLC_API mlc_tensor *mlc_tril(mlc_tensor *x, int64_t k);
 /* mlc_triu: with 0 below diagonal k: kept where column - row >= k.     ref: torch.triu        */
 MLC_API mlc_tensor *mlc_triu(mlc_tensor *x, int64_t k);
 
-/* mlc_einsum: sum of products of up to 8 float tensors: each axis has a letter, what has the same
- *   letter goes together, letters that the result lacks are summed: "bij,bjk->bik". A letter twice
- *   in an operand is a diagonal; "..." are axes that broadcast; without "->" the result has them
- *   and then the letters that occur once, in order. From left to right, by matrix products.
- *   err    ARG with the position in the equation, SHAPE; test: tests/test_einsum.c
- *   ref    torch.einsum                                                                       */
+/* mlc_einsum: sums of products of up to 8 float tensors by an equation, "bij,bjk->bik": each axis
+ *   has a letter, axes of one letter are indexed together, and letters that the result lacks are
+ *   summed over. A letter twice in an operand is its diagonal; "..." are axes that broadcast.
+ *   Without "->" the result has those, then the letters that occur once, in the order of ASCII.
+ *   Operands are multiplied from left to right, by matrix products.
+ *   err    ARG with the position in the equation, SHAPE    test: tests/test_einsum.c
+ *   ref    torch.einsum                                                                      */
 MLC_API mlc_tensor *mlc_einsum(const char *equation, mlc_tensor *const *in, int32_t n);
 /* mlc_outer: a[i] b[j] of two vectors.                                 ref: torch.outer       */
 MLC_API mlc_tensor *mlc_outer(mlc_tensor *a, mlc_tensor *b);
@@ -1729,33 +1738,34 @@ MLC_API mlc_tensor *mlc_dot(mlc_tensor *a, mlc_tensor *b);
  *    indices (NULL: not wanted) takes a tensor, i64: from where along the axis each value came.
  *    err    SHAPE: no such axis, k over its size        test: tests/test_sort.c -- */
 
-/* mlc_sort: x with the elements along an axis in order.
- *   grad   dx[indices] += dy          ref: torch.sort(stable=True)                            */
+/* mlc_sort: x with the elements along an axis sorted, ascending or descending.
+ *   grad   dx[indices] += dy          ref: torch.sort(stable=True)                           */
 MLC_API mlc_tensor *mlc_sort(mlc_tensor *x, int32_t axis, bool descending, mlc_tensor **indices);
-/* mlc_argsort: the indices alone, i64; not differentiable.             ref: torch.argsort     */
+/* mlc_argsort: the indices of mlc_sort, i64; not differentiable.    ref: torch.argsort       */
 MLC_API mlc_tensor *mlc_argsort(mlc_tensor *x, int32_t axis, bool descending);
-/* mlc_topk: the k largest (or smallest) elements along an axis, the first one foremost; of equals
- *   those that come first.
- *   grad   dx[indices] += dy          err: ARG if k < 0          ref: torch.topk              */
+/* mlc_topk: the k largest (or smallest) elements along an axis, sorted, the largest (smallest)
+ *   first; of equal ones those that come first.
+ *   grad   dx[indices] += dy          err: ARG if k < 0          ref: torch.topk             */
 MLC_API mlc_tensor *mlc_topk(mlc_tensor *x, int64_t k, int32_t axis, bool largest,
                              mlc_tensor **indices);
-/* mlc_multinomial: n indices drawn by weights [c] or [r,c], f32 or f64, not negative; i64 [n] or
- *   [r,n]. Without replacement no index comes twice, and they come in the order of drawing.
+/* mlc_multinomial: n indices drawn with probabilities in proportion to weights p [c] or [r,c],
+ *   f32 or f64, not negative; i64 [n] or [r,n], in the order of drawing. Without replacement no
+ *   index comes twice.
  *   err    VALUE: a weight negative, infinite or NaN, a row without any; ARG: more draws without
  *          replacement than weights over 0          ref: torch.multinomial
- *   test   tests/test_random.c                                                                */
+ *   test   tests/test_random.c                                                               */
 MLC_API mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement);
 
 /* @@ API.LOSS -------------------------------------------- losses; test: tests/test_loss.c
- * x is what a network made, target what it should have. The reduction says what becomes of the
- * losses of elements or rows: their mean (of none: NaN), their sum, or nothing. A short form takes
- * tensors alone and has PyTorch's or the paper's parameters and a mean; mlc_NAME_ex takes a desc,
- * of which every value is meant; NULL is that of the _make. Floats as in API.OPS unless said
- * otherwise, of one dtype; under autocast f32. Those of elements (to mlc_hinge_embedding_loss)
- * take x and target of one shape, or [..,n,1] beside [..,n] in either order, which they read as one
- * shape, the result having x's; they round each to 16 bits before they add. Only weights broadcast.
- * In grad dy is that of an element or row, before the reduction.
- *   err    SHAPE, DTYPE; ARG: an unknown reduction, a parameter out of its range               */
+ * x has the outputs of a network, target the values that they should have. reduction: the mean of
+ * the losses of elements or rows (NaN of none), their sum, or all of them. A short form has
+ * tensors only, PyTorch's or the paper's parameters, and a mean. mlc_NAME_ex takes a desc, of
+ * which every value counts; NULL: the values of its _make. Floats of one dtype as in API.OPS
+ * unless said otherwise; f32 under autocast. Losses of elements, up to mlc_hinge_embedding_loss,
+ * take x and target of one shape, or [..,n,1] with [..,n] in either order, read as one shape, of
+ * which the result has x's; they round each loss to 16 bits before they are added. Only weights
+ * broadcast. In grad, dy is the gradient of an element's or a row's loss, before the reduction.
+ *   err    SHAPE, DTYPE; ARG: an unknown reduction, a parameter out of its range             */
 
 typedef struct mlc_loss_desc {         /* of losses without parameters                         */
     mlc_reduction reduction;           /* default: mean                                        */
@@ -1763,10 +1773,10 @@ typedef struct mlc_loss_desc {         /* of losses without parameters          
 
 /* mlc_loss_desc_make: a mean.                                                                 */
 MLC_API mlc_loss_desc mlc_loss_desc_make(void);
-/* mlc_mse_loss: mean of (x - target)^2, of one shape; as in all losses of elements, a target [n]
- *   goes with x [n,1], which a linear layer of one output makes, and the other way round.
+/* mlc_mse_loss: the mean of (x - target)^2. As in all losses of elements, x and target have one
+ *   shape, or one is [n,1], as from a linear layer with one output, and the other [n].
  *   grad   dx += 2 (x - target)/count; target the negative
- *   ref    F.mse_loss, torch.nn.MSELoss                                                        */
+ *   ref    F.mse_loss, torch.nn.MSELoss                                                      */
 MLC_API mlc_tensor *mlc_mse_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_mse_loss_ex: with a reduction.                                                          */
 MLC_API mlc_tensor *mlc_mse_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_loss_desc *desc);
@@ -1907,15 +1917,16 @@ typedef struct mlc_cross_entropy_desc {
 /* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
 MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
 /* mlc_cross_entropy: mean of -log softmax(logits)[label]; logits are floats [..,c], labels i64
- *   [..]. Classes come last, also of sequences [b,t,c]: in PyTorch they are second there. Logits of
- *   16 bits are read as they are, also under autocast, and get a gradient of their dtype, rounded
- *   once; the loss and weights are f32 then. Labels that are floats of the logits' shape are
- *   probabilities of the classes: mean of -sum_j target_j log softmax(logits)_j; logits, labels,
- *   weights and the loss have one dtype then, and autocast casts inputs to f32. e^mean is the
- *   perplexity, which mlc_metric_perplexity gathers.
+ *   [..]. Classes are the last axis, also of sequences [b,t,c], where PyTorch has them second.
+ *   Logits of 16 bits are not cast, also under autocast, and get a gradient of their dtype,
+ *   rounded once; the loss and weights are f32 then. Labels that are floats of the logits' shape
+ *   are probabilities of the classes: the loss is the mean of -sum_j target_j log
+ *   softmax(logits)_j; logits, labels, weights and the loss have one dtype then, and autocast
+ *   casts inputs to f32. e^mean is the perplexity, which mlc_metric_perplexity averages over
+ *   batches.
  *   grad   dlogits += (softmax - onehot)/n; of probabilities, too
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named
- *   ref    F.cross_entropy, torch.nn.CrossEntropyLoss                                          */
+ *   ref    F.cross_entropy, torch.nn.CrossEntropyLoss                                        */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
 /* mlc_cross_entropy_ex: with reduction, smoothing, ignored label, weights of classes; of a row
  *   w_label times its loss, smoothed with -sum_j w_j log softmax_j / c. A mean with probabilities
@@ -1979,7 +1990,7 @@ MLC_API mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const ml
 
 typedef struct mlc_tversky_desc {
     mlc_reduction reduction;           /* default: mean; none: [n,c]                           */
-    double        alpha, beta;         /* of what is extra and what is missed; defaults 0.5    */
+    double        alpha, beta;         /* weights of false and missed parts; defaults 0.5      */
     double        smooth;              /* default 0.5e-5: half of mlc_dice_loss's              */
 } mlc_tversky_desc;
 
@@ -2045,38 +2056,40 @@ MLC_API mlc_tensor *mlc_cosine_embedding_loss_ex(mlc_tensor *x1, mlc_tensor *x2,
                                                  mlc_tensor *target,
                                                  const mlc_cosine_embedding_desc *desc);
 
-/* mlc_multilabel_margin_loss: sum of max(0, 1 - x_j + x_k)/c over the row's labels j and all k that
- *   are none; x [n,c] or [c], target i64 the same: labels up to the first below 0. Takes memory
- *   for n c^2 elements.                             err: VALUE: a label is not below c
- *   ref    F.multilabel_margin_loss, torch.nn.MultiLabelMarginLoss                             */
+/* mlc_multilabel_margin_loss: the sum of max(0, 1 - x_j + x_k)/c over all labels j and non-labels
+ *   k of a row; x [n,c] or [c]; target i64 of the same shape: the labels of a row, up to the
+ *   first number below 0. Takes memory for n c^2 elements.
+ *   err    VALUE: a label is not below c
+ *   ref    F.multilabel_margin_loss, torch.nn.MultiLabelMarginLoss                           */
 MLC_API mlc_tensor *mlc_multilabel_margin_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_multilabel_margin_loss_ex: with a reduction.                                            */
 MLC_API mlc_tensor *mlc_multilabel_margin_loss_ex(mlc_tensor *x, mlc_tensor *target,
                                                   const mlc_loss_desc *desc);
 
 /* @@ API.NN ---------------------------------------------- modules; test: tests/test_nn.c
- * A module is parameters, buffers, children and a forward made of operations. Creators only
- * declare; the first forward, optimizer, load or mlc_module_build lays out all parameters of
- * the root in one block. Modules live until mlc_module_free or the context's end. A creator that
- * fails leaves the modules it was given as they were, without a parent. An error in a forward
- * begins with dotted path and class of the module: "in 0.2 (Linear): linear: x ..".           */
+ * A module has parameters, buffers, children, and a forward made of operations. Creators only
+ * declare parameters; the first forward, optimizer, load or mlc_module_build allocates all
+ * parameters of the root in one block. Modules live until mlc_module_free or the end of the
+ * context. A creator that fails leaves the modules that it was given unchanged, without a parent.
+ * The message of an error in a forward begins with the dotted path and the class of the module:
+ * "in 0.2 (Linear): linear: x ..".                                                           */
 
-typedef enum mlc_takes {               /* what a class does in its own pass, or'ed             */
+typedef enum mlc_takes {               /* work of the epilogue that call can do; flags         */
     MLC_TAKES_RELU = 1, MLC_TAKES_ACT = 3 /* each activation */, MLC_TAKES_DROPOUT = 4,
     MLC_TAKES_FORCE_32 = 0x7fffffff
 } mlc_takes;
 
-/* What modules of a kind have in common. mlc_module_create copies it, but not what name points to.
- * forward makes n_out outputs from n_in inputs, or returns an error. call makes one output from one
- * input; NULL is an error. A class has one of both, or both: mlc_forward then runs forward, and a
- * container that has work for e runs call. A class with neither holds named children that another
- * module runs: its own forward is a STATE error.
+/* A class: the functions that all modules of a kind share. mlc_module_create copies the struct,
+ * but not the text of name. forward makes n_out outputs from n_in inputs, or returns an error.
+ * call makes one output from one input; NULL is an error. A class has one of the two or both:
+ * mlc_forward then runs forward, and a container that passes an epilogue e runs call. A class
+ * with neither holds named children that another module runs; its own forward is a STATE error.
  * A module with children gives them to mlc_module_add_named when it is made, and keeps their
  * pointers in its user data (mlc_module_user), where its forward or call finds them.
- * e of call is work that a container wants done in the same pass: an activation or dropout next.
- * With takes 0 it asks for nothing, and call may ignore it. Else it asks for what takes names and
- * nothing more, and call must do that, as the container then leaves out the modules whose work it
- * is: mlc_nn_sequential asks for activations and dropout, with e->residual NULL.               */
+ * e of call is work that a container wants done in the same pass: an activation or dropout that
+ * follows. If takes is 0, e asks for nothing and call may ignore it. Otherwise e asks only for
+ * work that takes names, and call must do it, since the container then skips the modules that
+ * would: mlc_nn_sequential asks for activations and dropout, with e->residual NULL.          */
 typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary and in errors         */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
@@ -2084,7 +2097,8 @@ typedef struct mlc_module_class {
     void        (*release)(mlc_module *m);  /* NULL, or frees what the user data owns          */
     mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);
     uint32_t    takes;                 /* mlc_takes that call heeds in e; 0: none              */
-    /* Of a class with release: m's user data, a copy of from's, gets what it is to own. */
+    /* For a class with release: m's user data is a bitwise copy of from's; clone replaces what
+     * release would free by copies of m's own. */
     mlc_status  (*clone)(mlc_module *m, mlc_module *from);
 } mlc_module_class;
 
@@ -2123,28 +2137,30 @@ MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
 /* mlc_module_free: frees a module and its children; detaches it from its parent first. Once, and
  *   the children with it: see mlc_ctx_free.                                                    */
 MLC_API void mlc_module_free(mlc_module *m);
-/* mlc_module_clone: a module of its own with m's classes, names, values, modes and what is frozen;
- *   what is tied within m is tied in it, what is bound reads the same memory. User data is copied,
- *   pointers in it to modules and parameters of m become those of the clone; hooks and gradients
- *   are not copied. It counts as a root.
+/* mlc_module_clone: a new root module with m's classes, names, values, modes and frozen
+ *   parameters. Parameters that are tied within m are tied in the clone; bound ones read the same
+ *   memory. User data is copied, and pointers in it to modules and parameters of m become those
+ *   of the clone. Hooks and gradients are not copied.
  *   err    UNSUPPORTED: a class has a release and no clone; NOMEM      ref: copy.deepcopy
- *   test   tests/test_nn_values.c                                                             */
+ *   test   tests/test_nn_values.c                                                            */
 MLC_API mlc_module *mlc_module_clone(mlc_module *m);
-/* mlc_module_copy: to gets the values of from, parameters and buffers, name by name.
+/* mlc_module_copy: copies the values of all parameters and buffers of from to those of `to` with
+ *   the same names.
  *   err    before anything changes, with the first name: ARG: only one has it; SHAPE, DTYPE; STATE:
  *          it is bound in to                                  test: tests/test_nn_values.c
- *   ref    to.load_state_dict(from.state_dict())                                               */
+ *   ref    to.load_state_dict(from.state_dict())                                             */
 MLC_API mlc_status mlc_module_copy(mlc_module *to, mlc_module *from);
-/* mlc_module_mix: to = (1 - share) to + share from of floats; others are copied. A share of 1 is
- *   exactly mlc_module_copy: for running averages and target networks, in [0, 1].
+/* mlc_module_mix: to = (1 - share) to + share from for floats, a copy for other dtypes; share is
+ *   in [0, 1], and 1 is exactly mlc_module_copy. For running averages and target networks.
  *   err    as mlc_module_copy; ARG: share      ref: torch.optim.swa_utils.get_ema_multi_avg_fn */
 MLC_API mlc_status mlc_module_mix(mlc_module *to, mlc_module *from, double share);
-/* mlc_state_bytes: what mlc_state_save writes; 0 for NULL or an error.                        */
+/* mlc_state_bytes: the number of bytes that mlc_state_save writes; 0 for NULL or an error.   */
 MLC_API size_t mlc_state_bytes(mlc_module *m);
-/* mlc_state_save: parameters and buffers of m, but bound ones, into host memory of exactly so many
- *   bytes: the best weights so far, say. For this process: files are mlc_save's.
+/* mlc_state_save: copies parameters and buffers of m, except bound ones, to host memory of
+ *   exactly mlc_state_bytes(m) bytes, for instance the best weights so far. The format is for
+ *   this process only: mlc_save writes files.
  *   err    ARG: bytes                                         test: tests/test_nn_values.c
- *   ref    torch.nn.Module.state_dict in memory                                               */
+ *   ref    torch.nn.Module.state_dict in memory                                              */
 MLC_API mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes);
 /* mlc_state_load: takes parameters and buffers back from a block of mlc_state_save.
  *   err    ARG before anything changes: no such block, or of a network with other names, shapes or
@@ -2154,18 +2170,18 @@ MLC_API mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes
 MLC_API void *mlc_module_user(mlc_module *m);
 /* mlc_module_ctx: the context of a module.                                                    */
 MLC_API mlc_ctx *mlc_module_ctx(mlc_module *m);
-/* mlc_module_declare: a parameter or buffer of m. The tensor returned is stable; its memory
- *   comes with the build.    err: ARG if the name is taken, empty, has a dot or is too long, or
- *   desc is NULL
- *   ref    torch.nn.Parameter, torch.nn.Module.register_parameter, register_buffer             */
+/* mlc_module_declare: declares a parameter or buffer of m. The pointer that is returned stays
+ *   valid; its memory is allocated by the build.
+ *   err    ARG if the name is taken, empty, has a dot or is too long, or desc is NULL
+ *   ref    torch.nn.Parameter, torch.nn.Module.register_parameter, register_buffer           */
 MLC_API mlc_tensor *mlc_module_declare(mlc_module *m, const char *name,
                                        const mlc_param_desc *desc);
-/* mlc_module_tie: gives m another module's parameter under a name: shared, laid out once; files,
- *   walks and globs have it by the first of its names. If m has a parameter of that name, shape and
- *   dtype (the weight of a linear that is to be that of an embedding), it is freed, and m's user
- *   data points to the other one.
+/* mlc_module_tie: shares another module's parameter: m has it under `name`, and it is allocated
+ *   once. Files, walks and globs know it by the first of its names. If m already has a parameter
+ *   of that name, shape and dtype, such as the weight of a linear layer that is to use the weight
+ *   of an embedding, that one is freed and m's user data points to the shared one.
  *   err    ARG: no parameter, or not of this context; a name that is taken by something else, or
- *          none                     test: tests/test_nn.c, tests/test_embedding.c             */
+ *          none                     test: tests/test_nn.c, tests/test_embedding.c            */
 MLC_API mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param);
 /* mlc_module_add: appends a child named by its position: "0", "1", ...
  *   err    ARG if child is NULL (it becomes the context's error) or has a parent
@@ -2184,43 +2200,46 @@ MLC_API mlc_module *mlc_module_find(mlc_module *m, const char *path);
  *   there is none.
  *   ref    torch.nn.Module.get_parameter, get_buffer                                           */
 MLC_API mlc_tensor *mlc_module_param(mlc_module *m, const char *name);
-/* mlc_module_bind: the parameter or buffer of a dotted name reads its values from data: memory of
- *   the caller, such as a const array in flash, that is aligned for the dtype, holds all elements
- *   and outlives m. From the next build on it takes no memory of the context (but packs for 16-bit
- *   products). It is frozen, and what would change it is a STATE error: a load, operations in
- *   place, batch norm in training if it is of its statistics, unfreezing. mlc_f32 and the like give
- *   pointers to read from. mlc_module_to another dtype copies it to the context: then it is bound
- *   no more, and still frozen. All of another network at once: mlc_module_share. It is not told
- *   how long data is: when all are bound compare mlc_numel(mlc_module_param(m, name)) with the
- *   array's elements, or run the program on a computer with -fsanitize=address, which finds a
- *   read past the array's end.
+/* mlc_module_bind: a parameter or buffer reads its values from data: memory of the caller, such
+ *   as a const array in flash, that is aligned for the dtype, holds all elements and outlives m.
+ *   From the next build on it takes no memory of the context, except packed copies for 16-bit
+ *   products. It is frozen, and everything that would change it is a STATE error: a load,
+ *   operations in place, unfreezing, batch norm in training if it is a statistic. Pointers of
+ *   mlc_f32 and the like may only be read. mlc_module_to another dtype copies it to the context,
+ *   where it is no longer bound, but still frozen. mlc_module_share binds all parameters to those
+ *   of another network. The length of data is not checked: compare mlc_numel(mlc_module_param(m,
+ *   name)) with the number of elements of the array, or run the program on a computer with
+ *   -fsanitize=address, which finds a read past the end.
  *   err    ARG: no such name, data is NULL or not aligned; UNSUPPORTED on a device; STATE: the tape
- *          has operations on it                                   test: tests/test_nn_bind.c  */
+ *          has operations on it                                   test: tests/test_nn_bind.c */
 MLC_API mlc_status mlc_module_bind(mlc_module *m, const char *name, const void *data);
-/* mlc_module_share: a network of ctx that reads the values of from, all parameters and buffers, and
- *   takes no memory for them (but packs for 16-bit products): threads that each have a context
- *   compute with one set of weights. Its classes, names and modes are from's, user data as of
- *   mlc_module_clone. Its values are frozen, and only read: what would change them is a STATE
- *   error, as of mlc_module_bind, and so is a backward that finds nothing to train. from outlives
- *   it, and meanwhile is not trained, loaded, converted or made part of a larger network. Once from
- *   is built this only reads it: threads may call it at the same time, when nothing else uses from.
+/* mlc_module_share: a network of ctx that reads all parameters and buffers of from and takes no
+ *   memory for them, except packed copies for 16-bit products: so threads, each with a context,
+ *   compute with one set of weights. Classes, names and modes are from's, user data is as in
+ *   mlc_module_clone. The values are frozen: everything that would change them is a STATE error,
+ *   as in mlc_module_bind, and so is a backward with nothing to train. from must outlive it, and
+ *   meanwhile must not be trained, loaded, converted or made part of a larger network. If from is
+ *   built, this call only reads it: threads may make it at the same time while nothing else uses
+ *   from.
  *   err    UNSUPPORTED: on a device, or as mlc_module_clone; NOMEM   test: tests/test_nn_bind.c */
 MLC_API mlc_module *mlc_module_share(mlc_ctx *ctx, mlc_module *from);
-/* mlc_module_build: lays out and initialises what is not yet built of m's root.
- *   Initial values depend on the seed, the order of roots in the context and the name only.   */
+/* mlc_module_build: allocates and initialises all parameters and buffers of m's root that are not
+ *   yet built. Initial values depend on the seed, the order of roots in the context and the name
+ *   only.                                                                                    */
 MLC_API mlc_status mlc_module_build(mlc_module *m);
-/* mlc_module_rebuild: lays out the root again after surgery; values and optimizer state move
- *   along; gradient memory only for what is trainable now.                                    */
+/* mlc_module_rebuild: allocates the parameters of the root again after modules were added,
+ *   removed or frozen. Values and optimizer state are kept; only trainable parameters get memory
+ *   for gradients.                                                                           */
 MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
-/* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) stop (or,
- *   with false, start again) being trained, at any time: what was frozen when the tree was built
- *   gets memory for its gradient now, and a state in every optimizer of it at its next step.
- *   Values stay where they are. Gradients stay as they are, so that those of a backward count, but
- *   their memory moves: a pointer that mlc_f32(mlc_grad(p)) gave must be taken anew. A parameter
- *   that trees share (mlc_module_tie) is trained by the optimizers of all of them.
+/* mlc_module_freeze: parameters of m whose dotted name matches the glob (NULL: all) are no longer
+ *   trained, or, with false, are trained again; at any time. Parameters that were frozen when the
+ *   tree was built get memory for gradients now, and a state in each of their optimizers at its
+ *   next step. Values stay in place. Gradients keep their values, so that those of an earlier
+ *   backward count, but their memory moves: call mlc_f32(mlc_grad(p)) again. A parameter that
+ *   trees share (mlc_module_tie) is trained by the optimizers of all of them.
  *   err    ARG if nothing matches a glob; STATE, without a change, if one to be trained is bound;
  *          NOMEM, without a change                             test: tests/test_nn.c
- *   ref    torch.nn.Module.requires_grad_(False)                                               */
+ *   ref    torch.nn.Module.requires_grad_(False)                                             */
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
  *   the nearest; statistics (of mlc_nn_batch_norm, mlc_nn_standardize, mlc_nn_min_max) become f32
@@ -2236,7 +2255,8 @@ MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
 MLC_API void mlc_module_train(mlc_module *m, bool training);
-/* mlc_module_is_training: true in training, false in evaluation: see mlc_module_train.        */
+/* mlc_module_is_training: true if m is in training mode, false in evaluation: see
+ *   mlc_module_train.                                                                        */
 MLC_API bool mlc_module_is_training(const mlc_module *m);
 /* mlc_eval_begin: evaluation for m and all below it, and nothing is recorded, until the matching
  *   mlc_eval_end. Nests 8 deep. Without gradients a forward holds the outputs of two layers at a
@@ -2248,9 +2268,10 @@ MLC_API mlc_status mlc_eval_begin(mlc_module *m);
 /* mlc_eval_end: each module trains or evaluates as it did before, and operations are recorded as
  *   they were.                                          err: STATE without a mlc_eval_begin   */
 MLC_API mlc_status mlc_eval_end(mlc_module *m);
-/* mlc_module_forward: runs a module on arrays of tensors. What it makes and neither returns nor
- *   the tape saves is freed before it returns.     err: ARG; those of its operations
- *   ref    torch.nn.Module.forward, with several tensors                                       */
+/* mlc_module_forward: runs a module on n_in inputs and n_out outputs. Tensors that it makes are
+ *   freed before it returns, except outputs and those that the tape saves.
+ *   err    ARG; those of its operations
+ *   ref    torch.nn.Module.forward, with several tensors                                     */
 MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                                       mlc_tensor **out, int32_t n_out);
 /* mlc_forward: one tensor in, one out; NULL on error, which is that of mlc_module_forward.
@@ -2400,8 +2421,8 @@ MLC_API mlc_module *mlc_nn_celu(mlc_ctx *ctx, double alpha);
 MLC_API mlc_module *mlc_nn_leaky_relu(mlc_ctx *ctx, double slope);
 /* mlc_nn_glu: mlc_glu along an axis as a module.                    ref: torch.nn.GLU          */
 MLC_API mlc_module *mlc_nn_glu(mlc_ctx *ctx, int32_t axis);
-/* mlc_nn_softmax: mlc_softmax along an axis as a module. For what predicts: mlc_cross_entropy takes
- *   the scores before it.                                           ref: torch.nn.Softmax      */
+/* mlc_nn_softmax: mlc_softmax along an axis as a module, for networks that output probabilities.
+ *   mlc_cross_entropy takes the scores before it.    ref: torch.nn.Softmax                   */
 MLC_API mlc_module *mlc_nn_softmax(mlc_ctx *ctx, int32_t axis);
 /* mlc_nn_log_softmax: mlc_log_softmax along an axis as a module.    ref: torch.nn.LogSoftmax   */
 MLC_API mlc_module *mlc_nn_log_softmax(mlc_ctx *ctx, int32_t axis);
@@ -2412,10 +2433,10 @@ MLC_API mlc_module *mlc_nn_prelu(mlc_ctx *ctx, int64_t channels);
 MLC_API mlc_module *mlc_nn_dropout(mlc_ctx *ctx, double p);
 /* mlc_nn_flatten: all axes but the first become one.                ref: torch.nn.Flatten     */
 MLC_API mlc_module *mlc_nn_flatten(mlc_ctx *ctx);
-/* mlc_nn_unflatten: an axis becomes several, of sizes dims, which make as many elements; one may be
- *   -1, for what is left: axis 1 of [n,12] with dims [3,-1] becomes [n,3,4].
+/* mlc_nn_unflatten: splits an axis into several, whose sizes dims multiply to its size; one may
+ *   be -1 and follows from the others: axis 1 of [n,12] with dims [3,-1] becomes [n,3,4].
  *   err    ARG: sizes of dims that are not positive; SHAPE in a forward: an axis that x has not, or
- *          of another size            ref: torch.nn.Unflatten                                  */
+ *          of another size            ref: torch.nn.Unflatten                                */
 MLC_API mlc_module *mlc_nn_unflatten(mlc_ctx *ctx, int32_t axis, mlc_dims dims);
 /* mlc_nn_standardize: (x - mean) scale for each feature, the last axis of x [.., features], with
  *   the numbers of mlc_nn_scale_fit: mean 0 and deviation 1 for the data of the fit; 0 where that
@@ -2541,19 +2562,19 @@ MLC_API mlc_conv_desc mlc_conv_desc_make(void);
 /* mlc_conv: y [n,out,..] of x [n,c,..], w [out,c/groups,..] and b [out] or NULL, over 1 to 3 axes;
  *   x is 0 outside. NULL desc: defaults. y has channels last in memory; an x that has not is
  *   copied. With a 16-bit x, w and b may be f32, and so may their gradients.
- *   Bits of a pixel of y do not depend on how many there are, but where Winograd's F(2x2, 3x3)
- *   multiplies: kernels of 3x3 with stride 1, in f32, with channels in multiples of 16. Its errors
- *   are those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more
+ *   The bits of a pixel of y do not depend on the number of pixels, except with Winograd's F(2x2,
+ *   3x3): kernels of 3x3 with stride 1, in f32, with channels in multiples of 16. Its errors are
+ *   those of direct sums, but an infinity or NaN in x or dy makes NaN of up to 2 pixels more
  *   around it, and of other taps of dw. The latter holds in bf16, too.
  *   grad   dx by the transposed convolution; dw, db in the dtypes of w, b
  *   err    SHAPE: axes, channels, groups, a kernel larger than x padded; DTYPE; ARG: the desc
- *   ref    F.conv1d, F.conv2d, F.conv3d                                                       */
+ *   ref    F.conv1d, F.conv2d, F.conv3d                                                      */
 MLC_API mlc_tensor *mlc_conv(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                              const mlc_conv_desc *desc);
-/* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: what the
- *   gradient of a convolution does; without act, same, causal.
+/* mlc_conv_transpose: y [n,out,..] of x [n,c,..], w [c,out/groups,..] and b [out] or NULL: the
+ *   map of dy to dx in a convolution. act, same and causal are not used.
  *   grad   as mlc_conv            err: as mlc_conv
- *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                         */
+ *   ref    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d                        */
 MLC_API mlc_tensor *mlc_conv_transpose(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
                                        const mlc_conv_desc *desc);
 
@@ -2753,9 +2774,10 @@ MLC_API mlc_module *mlc_nn_bottleneck(mlc_ctx *ctx, int64_t in, int64_t mid, int
  *   ref    arXiv 1801.04381; torchvision.models.mobilenetv2.InvertedResidual                  */
 MLC_API mlc_module *mlc_nn_inverted_residual(mlc_ctx *ctx, int64_t in, int64_t out, int64_t stride,
                                              int64_t expand);
-/* mlc_nn_squeeze_excite: x times a factor for each channel of an image, from the means of all of
- *   them through "fc1" to squeezed, a relu, and "fc2" with a sigmoid.
- *   ref    arXiv 1709.01507; torchvision.ops.SqueezeExcitation, there with 1x1 convolutions   */
+/* mlc_nn_squeeze_excite: x times a factor for each channel of each image:
+ *   sigmoid(fc2(relu(fc1(means)))) of the means of all channels; fc1 goes from channels to
+ *   squeezed.
+ *   ref    arXiv 1709.01507; torchvision.ops.SqueezeExcitation, there with 1x1 convolutions  */
 MLC_API mlc_module *mlc_nn_squeeze_excite(mlc_ctx *ctx, int64_t channels, int64_t squeezed);
 /* mlc_nn_tcn_block: of a sequence [n,in,t]: relu(h + x), h of two causal convolutions of this
  *   dilation to out channels, each with relu and dropout after it; x goes through one of a single
@@ -2783,20 +2805,21 @@ MLC_API mlc_nn_tcn_desc mlc_nn_tcn_desc_make(int64_t in, int64_t channels, int64
  *   ref    arXiv 1803.01271                                                                   */
 MLC_API mlc_module *mlc_nn_tcn(mlc_ctx *ctx, const mlc_nn_tcn_desc *desc);
 /* mlc_nn_fold_batch_norm: for inference: each batch norm with running statistics that follows a
- *   linear (of 2-d inputs) or a convolution in a sequential at or below m goes into its weight and
- *   bias, and is freed; outputs in evaluation stay but for rounding. Names of the others stay. A
- *   weight or bias that is tied to others becomes the layer's own; theirs keep their values.
+ *   linear (of 2-d inputs) or a convolution in a sequential at or below m is folded into its
+ *   weight and bias and freed; outputs in evaluation change by rounding only. Names of the others
+ *   stay. A weight or bias that is tied to others becomes the layer's own; theirs keep their
+ *   values.
  *   err    NOMEM; STATE: one is bound: pairs already folded stay so, nothing is half folded
- *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_blocks.c             */
+ *   ref    torch.nn.utils.fusion.fuse_conv_bn_eval      test: tests/test_blocks.c            */
 MLC_API mlc_status mlc_nn_fold_batch_norm(mlc_module *m);
 /* mlc_nn_refresh_batch_norm: on: the batch norms at or below m forget their running statistics,
- *   and num_batches_tracked becomes 0; until off each forward normalises by its batch and adds the
- *   batch to them, as the plain mean over batches. It is for weights that no batch has been
- *   through, such as an average. The forwards may be in evaluation, where dropout is off. A second
- *   on forgets again.
+ *   and num_batches_tracked becomes 0; until off each forward normalises by its batch and adds
+ *   the batch to them, as the plain mean over batches. For weights whose statistics are unknown,
+ *   such as an average. The forwards may be in evaluation, where dropout is off. A second call
+ *   with true starts again.
  *   err    those of filling a tensor
  *   ref    torch.optim.swa_utils.update_bn
- *   test   tests/test_average.c                                                               */
+ *   test   tests/test_average.c                                                              */
 MLC_API mlc_status mlc_nn_refresh_batch_norm(mlc_module *m, bool on);
 
 #ifdef MLC_NO_VISION
@@ -2837,16 +2860,16 @@ typedef struct mlc_rnn_desc {
 
 /* mlc_rnn_desc_make: forward in time, from 0 on, over all of x.                               */
 MLC_API mlc_rnn_desc mlc_rnn_desc_make(mlc_rnn_kind kind);
-/* mlc_rnn: a recurrent layer in one direction: all steps of x [b,t,gates h], what the input gives
- *   to the gates (mlc_linear by w_ih, b_ih), with w [gates h,p], the weight of h; p is h, or that
- *   of project. An LSTM's c = f c + i g, h = o tanh(c). w, bias, project and peepholes may be f32
- *   for a 16-bit x.
+/* mlc_rnn: a recurrent layer in one direction: all steps of x [b,t,gates h], the input's part of
+ *   the gates (mlc_linear by w_ih, b_ih), with w [gates h,p], the weight of h; p is h, or the
+ *   rows of project. An LSTM's c = f c + i g, h = o tanh(c). w, bias, project and peepholes may
+ *   be f32 for a 16-bit x.
  *   out    y [b,t,p], 0 past a length; h [b,p] and, of an LSTM, c [b,h] after each sequence's last
  *          step (of its first, in reverse), those before where it has none
  *   grad   of all but lengths and offsets, from all three
  *   err    SHAPE, DTYPE; ARG: the desc; VALUE: a length that is not in [0,t], offsets that fall
  *   ref    torch.nn.LSTM, GRU, RNN; peepholes: Gers et al. 2002; projection: arXiv 1402.1128
- *   test   tests/test_recurrent.c                                                             */
+ *   test   tests/test_recurrent.c                                                            */
 MLC_API mlc_status mlc_rnn(mlc_tensor *x, mlc_tensor *w, const mlc_rnn_desc *desc,
                            mlc_tensor *out[3]);
 
@@ -2855,12 +2878,12 @@ typedef struct mlc_nn_rnn_desc {
     int64_t in, hidden;                /* required                                             */
     int64_t layers;                    /* default 1                                            */
     int64_t projection;                /* of an LSTM: features of h, below hidden; 0: hidden   */
-    double  dropout;                   /* of what a layer gives the next one, in training      */
+    double  dropout;                   /* of the outputs between layers, in training           */
     bool    bidirectional;             /* each layer from both ends: twice the features        */
     bool    no_bias;
     bool    peepholes;                 /* of an LSTM                                           */
-    bool    layer_norm;                /* of what x and h give to the gates, and in an LSTM of */
-                                       /* the c that h is made of: steps of operations         */
+    bool    layer_norm;                /* of both parts of the gates, x's and h's, and of an   */
+                                       /* LSTM's c before h; runs by single operations         */
     bool    time_first;                /* x and y are [t,b,..]                                 */
 } mlc_nn_rnn_desc;
 
@@ -2889,9 +2912,10 @@ MLC_API mlc_module *mlc_nn_rnn_ex(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
  *   LSTM x, h and c; outputs h, of an LSTM h and c. Parameters weight_ih, weight_hh and so on.
  *   err    ARG                        ref: torch.nn.RNNCell, GRUCell, LSTMCell                */
 MLC_API mlc_module *mlc_nn_rnn_cell(mlc_ctx *ctx, const mlc_nn_rnn_desc *desc);
-/* mlc_nn_bidirectional: y [b,t,2f]: what forward makes of x [b,t,e], and beside it what backward
- *   makes of x from its end on, turned round again: modules of any kind that keep [b,t]. Children
- *   of these names; if it fails, both stay as they were.      err: ARG; of a forward SHAPE    */
+/* mlc_nn_bidirectional: y [b,t,2f]: the output of forward for x [b,t,e], and beside it that of
+ *   backward for x in reverse order, reversed again. Both may be modules of any kind that keep
+ *   [b,t]; they become children "forward" and "backward". If it fails, both stay as they were.
+ *   err    ARG; of a forward SHAPE                                                           */
 MLC_API mlc_module *mlc_nn_bidirectional(mlc_ctx *ctx, mlc_module *forward, mlc_module *backward);
 /* mlc_rnn_forward: a forward of mlc_nn_rnn_ex or mlc_nn_bidirectional over sequences of different
  *   lengths, as PyTorch's packed sequences.
@@ -2936,7 +2960,7 @@ MLC_API mlc_tensor *mlc_ctc_loss_ex(mlc_tensor *log_probs, mlc_tensor *targets,
                                     mlc_tensor *input_lengths, mlc_tensor *target_lengths,
                                     const mlc_ctc_desc *desc);
 
-/* -- what log_probs say, on the host. -- */
+/* -- decoding of log_probs, on the host. --                                                  */
 
 typedef struct mlc_ctc_decode_desc {
     int64_t blank;                     /* default 0                                            */
@@ -3133,8 +3157,8 @@ MLC_API mlc_tensor *mlc_transformer_forward(mlc_module *m, mlc_tensor *x, mlc_te
 #endif
 
 /* @@ API.LANGUAGE ------------- language models; test: tests/test_language.c
- * Tokens are i64 [b,t]. Descs hold that of a layer: what it says of width, heads, hidden features,
- * norms, activation, dropout and biases; GPT-2, Llama and BERT are sets of values.             */
+ * Tokens are i64 [b,t]. The desc of a model contains the desc of its layers (width, heads, hidden
+ * features, norms, activation, dropout, biases); GPT-2, Llama and BERT are sets of values.   */
 
 #ifdef MLC_NO_ATTENTION
 #  pragma push_macro("MLC_API")
@@ -3189,15 +3213,16 @@ typedef struct mlc_nn_bert_desc {
 MLC_API mlc_nn_bert_desc mlc_nn_bert_desc_make(int64_t vocab, int64_t context, int64_t layers,
                                                int64_t embed, int64_t heads);
 /* mlc_nn_bert: embeddings of tokens, places and types, a norm, layers. A forward has one to three
- *   inputs: tokens; types, i64 [b,t] (of one input all are 0); lengths, i64 [b], of what is no
- *   padding. It has one or two outputs: features [b,t,embed], and tanh of a linear of those of the
- *   first token, [b,embed]. Children embed, positions, types, embed_norm, layers, norm, pooler.
+ *   inputs: tokens; types, i64 [b,t], 0 if not given; lengths, i64 [b]: tokens before the
+ *   padding. It has one or two outputs: features [b,t,embed], and tanh of a linear of those of
+ *   the first token, [b,embed]. Children embed, positions, types, embed_norm, layers, norm,
+ *   pooler.
  *   err    ARG; of a forward SHAPE, DTYPE, VALUE     ref: Devlin et al. 2019, arXiv 1810.04805 */
 MLC_API mlc_module *mlc_nn_bert(mlc_ctx *ctx, const mlc_nn_bert_desc *desc);
 
-/* -- caches: what modules keep of the rows before, so that a forward of what comes next takes its
- *    own rows alone: attention keys and values, a place for each row; recurrent layers the states
- *    after the last row. Other modules must not mix rows: a convolution in time starts anew. -- */
+/* -- caches: a cache keeps the keys and values of attention, a place for each earlier row, and
+ *    the states of recurrent layers after the last row, so that a forward computes new rows only.
+ *    Other modules must not mix rows: a convolution in time would begin with zeros. --       */
 
 typedef struct mlc_cache mlc_cache;
 
@@ -3229,22 +3254,23 @@ MLC_API int64_t mlc_cache_length(const mlc_cache *cache);
 /* mlc_cache_reset: empties it, or cuts it to the first `length` places.
  *   err    ARG: longer; recurrent layers in net and a length that is neither 0 nor all         */
 MLC_API mlc_status mlc_cache_reset(mlc_cache *cache, int64_t length);
-/* mlc_cache_padding: the first padding[i] places of sequence i are no part of it: prompts of
- *   different lengths end together. n of them, before anything is read.
- *   err    ARG: not empty, n is not the batch, a number not in [0,capacity]                   */
+/* mlc_cache_padding: the first padding[i] places of sequence i are not part of it, so that
+ *   prompts of different lengths end in the same place. n is the batch; before the first forward.
+ *   err    ARG: not empty, n is not the batch, a number not in [0,capacity]                  */
 MLC_API mlc_status mlc_cache_padding(mlc_cache *cache, const int64_t *padding, int64_t n);
-/* mlc_cache_select: sequence i becomes what sequence rows[i] is, for n of them, at most the batch:
- *   beams that go on, a prompt that is read once for many.       err: ARG: a row that is not  */
+/* mlc_cache_select: sequence i becomes a copy of sequence rows[i], for i in [0,n), n at most the
+ *   batch: for beam search, or to read a prompt once for several texts.
+ *   err    ARG: a row that is not                                                            */
 MLC_API mlc_status mlc_cache_select(mlc_cache *cache, const int64_t *rows, int64_t n);
-/* mlc_forward_cached: net's forward of x [b,t] or [b,t,e], the places after those in the cache,
- *   which it adds; without a gradient. On an error the cache is as it was. A cached pass and one
+/* mlc_forward_cached: net's forward of the next rows, x [b,t] or [b,t,e], which are then added to
+ *   the cache; without a gradient. On an error the cache is as it was. A cached pass and one
  *   without give the same bits in f64 (with a CBLAS, and in other dtypes, but for rounding). x of
  *   an empty cache may have fewer sequences.
  *   err    ARG: the cache is full, or another net's, an attention that is not causal, or has a mask
- *          in its call; STATE: a module that runs twice; SHAPE: b is not the cache's          */
+ *          in its call; STATE: a module that runs twice; SHAPE: b is not the cache's         */
 MLC_API mlc_tensor *mlc_forward_cached(mlc_module *net, mlc_tensor *x, mlc_cache *cache);
 
-/* -- generation: the next token from the logits of the last place, again and again. -- */
+/* -- generation: each new token is drawn from the logits of the last place. --               */
 
 typedef struct mlc_generate_desc {
     int64_t  tokens;                   /* required: new ones of each sequence, at most         */
@@ -3266,23 +3292,25 @@ typedef struct mlc_generate_desc {
     int64_t *out;                      /* NULL, or gets [b,tokens]: -1 after a sequence's end  */
 } mlc_generate_desc;
 
-/* mlc_generate_desc_make: draws from all tokens as the model has them, `tokens` times.          */
+/* mlc_generate_desc_make: draws `tokens` tokens, each from all tokens with the probabilities of
+ *   the model.                                                                               */
 MLC_API mlc_generate_desc mlc_generate_desc_make(int64_t tokens);
 
 /* Gets token `step` of each of n sequences, -1 where one has ended; false ends the call.       */
 typedef bool (*mlc_token_fn)(void *user, int64_t step, const int64_t *tokens, int64_t n);
 
-/* mlc_generate: net's forward of prompt, i64 [b,t], with the cache, which may hold what was before,
- *   then of each new token; in evaluation. fn may be NULL. A draw depends on seed, step and number
- *   of its sequence, and nothing is allocated after the first step (but for the workspace of plain
- *   kernels). The cache then has all but the last one. A context of 0 in the model's desc sets no
- *   end: with rotary positions texts may become longer than those of training, but the model has
- *   not seen places past them, and text gets worse there; mlc_rotary_desc's scale stretches them.
+/* mlc_generate: runs net on prompt, i64 [b,t], with the cache, which may hold earlier rows, then
+ *   on each new token, in evaluation. fn may be NULL. A draw depends on seed, step and the number
+ *   of its sequence. Nothing is allocated after the first step, except the workspace of plain
+ *   kernels. Afterwards the cache has all tokens but the last. A context of 0 in the model's desc
+ *   sets no end: with rotary positions texts may become longer than those of training, but the
+ *   model has not seen places past them, and text gets worse there; mlc_rotary_desc's scale
+ *   stretches them.
  *   err    ARG: the desc, a cache with too few places: nothing is read then; VALUE: logits that are
  *          not numbers; those of mlc_forward_cached, also of a model whose context ends before,
  *          after which the cache is not changed but by the tokens that fn got
  *   ref    Hugging Face's generate, whose order of filters it has; arXiv 1904.09751 (top_p),
- *          2407.01082 (min_p), 1909.05858 (repetition)          test: tests/test_language.c   */
+ *          2407.01082 (min_p), 1909.05858 (repetition)          test: tests/test_language.c  */
 MLC_API mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                 const mlc_generate_desc *desc, mlc_token_fn fn, void *user);
 
@@ -3297,12 +3325,12 @@ typedef struct mlc_beam_desc {
 
 /* mlc_beam_desc_make: without stop tokens.                                                    */
 MLC_API mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams);
-/* mlc_beam_search: the likeliest text among those that beams followed: of each sequence of prompt,
- *   i64 [b,t]. The cache has room for b beams sequences; what is in it afterwards is of no use.
+/* mlc_beam_search: beam search: for each sequence of prompt, i64 [b,t], the likeliest text that
+ *   was found. The batch of the cache is b times beams; its contents afterwards are undefined.
  *   out    out [b,tokens] or NULL: -1 after a text's end; score [b] or NULL
  *   err    as mlc_generate, and ARG: fewer tokens in the vocabulary than beams. After one before
  *          the second forward the cache is as it was
- *   ref    Hugging Face's beam search with early_stopping false                               */
+ *   ref    Hugging Face's beam search with early_stopping false                              */
 MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                    const mlc_beam_desc *desc, int64_t *out, double *score);
 
@@ -3310,10 +3338,10 @@ MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor
 #  pragma pop_macro("MLC_API")
 #endif
 
-/* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
- * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
- * a function of a seed and is not stored: what needs it makes it again, piece by piece, with the
- * same numbers on every ISA and device.                            test: tests/test_sketch.c  */
+/* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them A
+ * sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
+ * a function of a seed and is not stored: functions that need it compute it piece by piece, with
+ * the same numbers on every ISA and device.    test: tests/test_sketch.c                     */
 
 #ifdef MLC_NO_SKETCH
 #  pragma push_macro("MLC_API")
@@ -3327,7 +3355,7 @@ typedef enum mlc_sketch_kind {
     MLC_SKETCH_COUNT,                  /* CountSketch: one entry in each column, +-scale       */
     MLC_SKETCH_SRHT,                   /* rows, each at most once, of an orthonormal Walsh-    */
                                        /* Hadamard matrix after random signs, times scale      */
-    MLC_SKETCH_DENSE,                  /* what `stored` holds, times scale                     */
+    MLC_SKETCH_DENSE,                  /* the matrix `stored`, times scale                     */
     MLC_SKETCH_FORCE_32 = 0x7fffffff
 } mlc_sketch_kind;
 
@@ -3376,7 +3404,7 @@ typedef struct mlc_sketch_cost {       /* of a sketched layer, and of the dense 
     double  rank_stored, rank_forward, rank_step;  /* num_terms low_rank below which it gains  */
 } mlc_sketch_cost;
 
-/* mlc_sketch_cost_of: by arithmetic alone.                                                    */
+/* mlc_sketch_cost_of: the costs of a sketched and a dense layer, computed from their sizes.  */
 MLC_API mlc_sketch_cost mlc_sketch_cost_of(int64_t in, int64_t out, int64_t num_terms,
                                            int64_t low_rank);
 /* mlc_sketch_round: n rounded up to a multiple; as it is where that adds over a fifth.
@@ -3411,10 +3439,11 @@ typedef struct mlc_nn_sklinear_desc {
 /* mlc_nn_sklinear_desc_make: sizes set, the rest default.                                     */
 MLC_API mlc_nn_sklinear_desc mlc_nn_sklinear_desc_make(int64_t in, int64_t out, int64_t num_terms,
                                                        int64_t low_rank);
-/* mlc_nn_sklinear: mlc_sklinear in place of a linear layer: s1 [r,in], s2 [r,out], bias, and what
- *   there is of U: a seed (i64), or u1 and u2; r = num_terms low_rank. A layer larger than dense is
- *   made, with a warning through the log that gives sizes, FLOP and the rank that would gain.
- *   err    ARG        ref: panther.nn.SKLinear                test: tests/test_sketch.c       */
+/* mlc_nn_sklinear: mlc_sklinear in place of a linear layer: parameters s1 [r,in], s2 [r,out],
+ *   bias, and U as a seed (i64) or as u1 and u2; r = num_terms low_rank. A layer that is larger
+ *   than the dense one logs a warning with sizes, FLOP and the rank below which it would be
+ *   smaller.
+ *   err    ARG        ref: panther.nn.SKLinear                test: tests/test_sketch.c      */
 MLC_API mlc_module *mlc_nn_sklinear(mlc_ctx *ctx, int64_t in, int64_t out, int64_t num_terms,
                                     int64_t low_rank);
 /* mlc_nn_sklinear_ex: other sketches, ways to keep them, and starts; from a dense weight, too.
@@ -3444,11 +3473,11 @@ typedef struct mlc_sketch_model_desc {
 
 /* mlc_sketch_model_desc_make: both set, the rest default: all layers that gain, fitted.       */
 MLC_API mlc_sketch_model_desc mlc_sketch_model_desc_make(int64_t num_terms, int64_t low_rank);
-/* mlc_sketch_model: linear and convolution layers below m become sketched ones, of the same names,
- *   trainable numbers and FLOP before and after in a table. m is laid out again: optimizer state of
- *   the others moves along. What was frozen stays frozen; a layer with a tied weight or bias stays
- *   dense. A class of yours should find its children by mlc_module_child: pointers to layers that
- *   were replaced are stale.
+/* mlc_sketch_model: linear and convolution layers below m become sketched ones, of the same
+ *   names, trainable numbers and FLOP before and after in a table. m is laid out again: optimizer
+ *   state of the others moves along. Frozen parameters stay frozen; a layer with a tied weight or
+ *   bias stays dense. A class of yours should find its children by mlc_module_child: pointers to
+ *   layers that were replaced are stale.
  *   out    replaced, how many, or NULL
  *   err    ARG: m itself is such a layer; NOMEM: layers already replaced stay so, each is whole */
 MLC_API mlc_status mlc_sketch_model(mlc_module *m, const mlc_sketch_model_desc *desc,
@@ -3507,7 +3536,7 @@ typedef struct mlc_sgd_desc {
 /* mlc_sgd_desc_make: plain steps of the rate lr: as mlc_sgd.                                  */
 MLC_API mlc_sgd_desc mlc_sgd_desc_make(double lr);
 
-typedef enum mlc_moments {             /* what Adam, AdamW and Lion keep states in             */
+typedef enum mlc_moments {             /* storage of the states of Adam, AdamW, Lion           */
     MLC_MOMENTS_FULL = 0, /* f32; f64 of an f64 parameter                                      */
     MLC_MOMENTS_BF16,     /* bf16, with stochastic rounding                                    */
     MLC_MOMENTS_8BIT,     /* codes of 8 bits, by blocks of 256 elements                        */
@@ -3665,10 +3694,11 @@ MLC_API mlc_status mlc_optim_clip(mlc_optim *opt, const mlc_clip_desc *desc);
 MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 /* mlc_optim_accumulate: from now on n calls of mlc_optim_step make one update, with the mean of
  *   their gradients; the others leave everything as it is. 1: every call. A backward of another
- *   loss through the network in between is part of it: see mlc_optim_minimize. On a device a batch
- *   whose error is reported late (see mlc_scope_end) counts as a call and is part of what is
- *   collected: call mlc_optim_zero_grad after such an error; on the CPU the batch adds nothing.
- *   err    ARG: n < 1                                                                         */
+ *   loss through the network in between is part of it: see mlc_optim_minimize. On a device a
+ *   batch whose error is reported late (see mlc_scope_end) counts as a call, and its gradients
+ *   are in the mean: call mlc_optim_zero_grad after such an error. On the CPU such a batch adds
+ *   nothing.
+ *   err    ARG: n < 1                                                                        */
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
 /* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
 MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
@@ -3713,7 +3743,7 @@ typedef struct mlc_scaler_state {      /* what a resumed training goes on with  
  *   defaults.
  *   err    ARG      ref: torch.amp.GradScaler, with floor, cap and patience                   */
 MLC_API mlc_status mlc_optim_scaler(mlc_optim *opt, const mlc_scaler_desc *desc);
-/* mlc_optim_scaler_off: scales no more.                                                       */
+/* mlc_optim_scaler_off: removes the scaler.                                                  */
 MLC_API void mlc_optim_scaler_off(mlc_optim *opt);
 /* mlc_optim_scaled: the loss to call mlc_backward with: times the scale, if there is a scaler.
  *   err    as mlc_mul_scalar
@@ -3724,7 +3754,7 @@ MLC_API mlc_scaler_state mlc_optim_scaler_state(const mlc_optim *opt);
 /* mlc_optim_scaler_resume: goes on from a state that was read before.   err: ARG, STATE       */
 MLC_API mlc_status mlc_optim_scaler_resume(mlc_optim *opt, const mlc_scaler_state *state);
 
-/* Room for a name of mlc_optim_state_next.                                                    */
+/* Bytes of a name of mlc_optim_state_next, its 0 included.                                   */
 #define MLC_STATE_NAME_BYTES (MLC_NAME_BYTES + 64)
 
 typedef struct mlc_optim_state_iter {  /* walks what mlc_optim_save saves                      */
@@ -3983,16 +4013,17 @@ MLC_API mlc_optim *mlc_schedule_free_adamw(mlc_module *m, double lr);
 /* mlc_schedule_free_adamw_ex: with betas, warm-up, weight decay.        err: ARG: see above   */
 MLC_API mlc_optim *mlc_schedule_free_adamw_ex(mlc_module *m,
                                               const mlc_schedule_free_adamw_desc *d);
-/* mlc_optim_mean: on: parameters of a schedule-free rule become the mean of what was trained, to be
- *   evaluated or saved; off: what is trained, to rounding. While it is on mlc_optim_step is a STATE
- *   error. A call that changes nothing is MLC_OK. A device is waited for.
+/* mlc_optim_mean: on: the parameters of a schedule-free rule become the mean of the trained ones,
+ *   to be evaluated or saved; off: they become the trained ones again, up to rounding. While it
+ *   is on, mlc_optim_step is a STATE error. A call that changes nothing is MLC_OK. A device is
+ *   waited for.
  *   err    STATE: another rule, an average is on (mlc_average_swap), the module was freed
- *   ref    schedulefree's eval() and train()                        test: tests/test_rules.c  */
+ *   ref    schedulefree's eval() and train()                        test: tests/test_rules.c */
 MLC_API mlc_status mlc_optim_mean(mlc_optim *opt, bool on);
 
-/* Adafactor and Muon step one parameter after the other, with a workspace of two copies of it in
- * the dtype of states, Muon and two squares of its shorter side; never inside backward. What is
- * said of the rules above holds for them. test: tests/test_matrix.c.                          */
+/* Adafactor and Muon update one parameter after the other, never inside backward. Their workspace
+ * is two copies of the parameter in the dtype of states; Muon also needs two squares of its
+ * shorter side. Otherwise they work as the rules above.    test: tests/test_matrix.c.        */
 
 typedef struct mlc_adafactor_desc {
     double lr;                         /* required: an upper bound of the relative step        */
@@ -4026,7 +4057,7 @@ typedef struct mlc_muon_desc {
     bool    match_adamw;               /* rate times 0.2 sqrt(longer side), so that a rate of  */
                                        /* AdamW will do; default false: sqrt(rows / columns),  */
                                        /* where that is over 1                                 */
-    mlc_adam_desc adamw;               /* of what is no matrix; its lr keeps its ratio to lr;  */
+    mlc_adam_desc adamw;               /* of other parameters; its lr keeps its ratio to lr;   */
                                        /* default: mlc_adamw_desc_make(lr)                     */
 } mlc_muon_desc;
 
@@ -4056,16 +4087,16 @@ MLC_API mlc_status mlc_optim_sam(mlc_optim *opt, double rho, bool adaptive);
  *   over samples of Hutchinson's estimate u (H u) of the Hessian's diagonal; 1 sample is usual.
  *   The signs u are drawn for the context's seed, mlc_optim_steps and sample.
  *   H u is a difference of two gradients, (g(p + eps u) - g(p - eps u)) / 2 eps, with eps = s
- *   2^-8 (f64: s 2^-18, with bf16 parameters: s 2^-3), where s is the root mean square of what is
- *   trained, or 1. Its error is eps^2 / 6 times the third derivative of g along u, and by
- *   rounding |g| 2^-16 / s (2^-35, 2^-6). The variance of e with one sample is the sum of squares
- *   of the row's elements off the diagonal. An element whose e is not finite keeps its h.
+ *   2^-8 (f64: s 2^-18, with bf16 parameters: s 2^-3), where s is the root mean square of the
+ *   trained parameters, or 1. Its error is eps^2 / 6 times the third derivative of g along u, and
+ *   by rounding |g| 2^-16 / s (2^-35, 2^-6). The variance of e with one sample is the sum of
+ *   squares of the row's elements off the diagonal. An element whose e is not finite keeps its h.
  *   fn is called 2 samples times: a batch norm sees as many batches more, dropout draws the same
  *   on both sides. Then parameters are as before, to the bit, and gradients are stale. A device
  *   is waited for.
  *   err    ARG: NULL fn, samples < 1; STATE: another rule, a scaler, gradients that wait for a
  *          step (mlc_optim_accumulate); those of fn and mlc_backward: nothing has changed then
- *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c     */
+ *   ref    arXiv 2305.14342, algorithm 1                          test: tests/test_lbfgs.c   */
 MLC_API mlc_status mlc_optim_curvature_with(mlc_optim *opt, mlc_loss_fn fn, void *user,
                                             int64_t samples);
 
@@ -4122,11 +4153,11 @@ typedef struct mlc_grad_report {       /* of the gradient of a parameter        
 } mlc_grad_report;
 
 /* mlc_optim_report: reports on the gradients that the next mlc_optim_step would use, between a
- *   backward and that step: unscaled, the mean of what was collected, before noise and clipping.
- *   To find what is wrong: it reads gradients and parameters once, and waits for a device. A
- *   matrix that backward itself has stepped has no gradient, and no row.
+ *   backward and that step: unscaled, the mean of those that were accumulated, before noise and
+ *   clipping. A tool to diagnose a training: it reads gradients and parameters once, and waits
+ *   for a device. A matrix that was updated inside backward has no gradient, and no row.
  *   out    the first `most` of *n, which have a gradient; out may be NULL if most is 0; n: or NULL
- *   err    ARG: most; STATE: an incomplete gradient, the module was freed                     */
+ *   err    ARG: most; STATE: an incomplete gradient, the module was freed                    */
 MLC_API mlc_status mlc_optim_report(mlc_optim *opt, mlc_grad_report *out, int64_t most,
                                     int64_t *n);
 /* mlc_optim_step_report: mlc_optim_report, then mlc_optim_step, then update_ratio, measured on
@@ -4141,10 +4172,10 @@ MLC_API mlc_status mlc_optim_step_report(mlc_optim *opt, mlc_grad_report *out, i
 MLC_API mlc_status mlc_grad_report_print(mlc_ctx *ctx, const mlc_grad_report *reports, int64_t n,
                                          mlc_writer write, void *user);
 
-/* Averages of the parameters that an optimizer trains, brought up to date by each update that is
- * made: one that is skipped counts nowhere, on a device, too. They have the type of states, f32 for
- * bf16 parameters. After surgery they move along with the states; a new parameter's begins as its
- * value is. mlc_lr_range leaves them as they are. test: tests/test_average.c.                 */
+/* Averages of the parameters that an optimizer trains. Each update that is made changes them; a
+ * skipped one does not, on a device neither. Their dtype is that of states, f32 for bf16
+ * parameters. When modules change they are kept with the states; the average of a new parameter
+ * begins with its value. mlc_lr_range leaves them as they are.    test: tests/test_average.c. */
 
 typedef struct mlc_average_desc {
     double  decay;                     /* a = decay a + (1-decay) p; default 0.9999            */
@@ -4358,7 +4389,7 @@ MLC_API mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *opt, double metri
 typedef double (*mlc_lr_range_fn)(void *user);
 
 typedef struct mlc_lr_range_desc {
-    double *rates, *losses;            /* required: room for the curve, `steps` of each        */
+    double *rates, *losses;            /* required: arrays of the curve, `steps` of each       */
     int64_t steps;                     /* required: at least 2                                 */
     double  from, to;                  /* the first rate and the last; defaults 1e-7 and 10    */
     double  smooth;                    /* weight of the losses before in the mean; default .98 */
@@ -4385,8 +4416,8 @@ MLC_API mlc_status mlc_lr_range(mlc_optim *opt, const mlc_lr_range_desc *desc,
 #endif
 
 /* @@ API.AMP --------------------------------------------- mixed precision; test: tests/test_amp.c
- * Parameters, their gradients and the optimizer stay f32; what is big or multiplied is 16-bit. Use
- * bf16, which has the range of f32; f16 needs mlc_optim_scaler, too.                          */
+ * Parameters, their gradients and the optimizer stay f32; activations and factors of products are
+ * 16-bit. Use bf16, which has the range of f32; f16 also needs mlc_optim_scaler.             */
 
 #ifdef MLC_NO_METHODS
 #  pragma push_macro("MLC_API")
@@ -4445,10 +4476,10 @@ MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *use
 #endif
 
 /* @@ API.RECOMPUTE --------------- activations made again in backward; test: tests/test_recompute.c
- * A piece of forward keeps nothing but its inputs and outputs; its backward runs it a second time
- * and so has what it needs. Gradients have the same bits, on any number of threads, but as said at
- * mlc_recompute; a step takes up to a third longer. Chen et al., "Training deep nets with sublinear
- * memory cost", arXiv 1604.06174.                                                             */
+ * A piece of a forward keeps only its inputs and outputs; its backward runs it a second time to
+ * make the tensors in between. Gradients have the same bits, on any number of threads, with the
+ * exceptions in the comment of mlc_recompute; a step takes up to a third longer. Chen et al.,
+ * "Training deep nets with sublinear memory cost", arXiv 1604.06174.                         */
 
 #ifdef MLC_NO_METHODS
 #  pragma push_macro("MLC_API")
@@ -4456,17 +4487,17 @@ MLC_API mlc_status mlc_autocast_report(mlc_ctx *ctx, mlc_writer write, void *use
 #  define MLC_API MLC__LEFT_OUT("MLC_NO_METHODS")
 #endif
 
-/* A piece of forward: makes out[0..n_out) from in[0..n_in). It runs twice and must do the same, so
- * that side effects stand under !mlc_recomputing(ctx) and no-grad, and what it reads besides the
- * inputs is what was there before.                                                            */
+/* A piece of a forward: makes out[0..n_out) from in[0..n_in). It runs twice and must do the same
+ * both times: side effects belong under !mlc_recomputing(ctx) and no-grad, and everything that it
+ * reads besides the inputs must exist before the call and stay unchanged.                    */
 typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                                    mlc_tensor **out, int32_t n_out);
 
 /* mlc_recompute: runs fn and, where gradients flow through it, records it as one operation, whose
- *   backward runs fn again. At the end of fn all that it made is freed, but its outputs. In
- *   backward fn runs a second time, with the random streams and the autocast of the first run;
- *   what it makes is differentiated and freed; inputs, parameters and other tensors that fn reads
- *   get their gradients. Calls nest. Under no-grad fn is only called.
+ *   backward runs fn again. At the end of fn all tensors that it made are freed, except its
+ *   outputs. In backward fn runs a second time, with the random streams and the autocast of the
+ *   first run, and is then differentiated; inputs, parameters and other tensors that fn reads get
+ *   their gradients. Calls nest. Under no-grad fn is only called.
  *   Where fn ends with a linear layer, a convolution or a product whose weight was there before,
  *   the second run leaves its result out, which backward does not read: its values are undefined
  *   in that run. It is computed if there are hooks, an activation or a second output, under
@@ -4478,10 +4509,10 @@ typedef mlc_status (*mlc_piece_fn)(mlc_ctx *ctx, void *user, mlc_tensor *const *
  *   in     1 to 8 tensors
  *   out    1 to 4 tensors
  *   user   must live until backward
- *   err    ARG; STATE: fn changes what was there before, or does something else the second time;
- *          what fn returns. In backward VALUE: an input was changed; STATE: another tensor that fn
- *          reads was changed
- *   ref    torch.utils.checkpoint.checkpoint with early_stop                                  */
+ *   err    ARG; STATE: fn changes tensors from before the call, or does something else the second
+ *          time; the error of fn. In backward VALUE: an input was changed; STATE: another tensor
+ *          that fn reads was changed
+ *   ref    torch.utils.checkpoint.checkpoint with early_stop                                 */
 MLC_API mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_tensor *const *in,
                                  int32_t n_in, mlc_tensor **out, int32_t n_out);
 /* mlc_recomputing: true while a piece runs a second time, and its backward. Batch norm then leaves
@@ -4504,13 +4535,13 @@ MLC_API mlc_status mlc_module_recompute(mlc_module *m, int32_t every);
 MLC_API mlc_status mlc_module_recompute_segments(mlc_module *m, int32_t length);
 /* mlc_module_recompute_budget: marks as many children of m, or layers of a stack, as
  *   mlc_module_recompute does, as it takes for the activations of a training step on an input of
- *   this shape to fit into `bytes`; those that save most are marked first. Dry runs count what
- *   forward takes, and what each second run takes with what is kept until then. What is outside m
- *   (x, the loss) is not counted. Call it with m in training and under the autocast of the
- *   training. Where marks of a sequential's children are not enough, it takes the longest segments
- *   that are (mlc_module_recompute_segments).
+ *   this shape to fit into `bytes`; those that save most are marked first. Dry runs count the
+ *   memory of the forward, and of each second run with the tensors that are still kept then.
+ *   Tensors outside m (x, the loss) are not counted. Call it with m in training and under the
+ *   autocast of the training. Where marks of a sequential's children are not enough, it takes the
+ *   longest segments that are (mlc_module_recompute_segments).
  *   err    ARG, without a change: bytes is negative, or all marks together are not enough; the
- *          message says what it would take                                                    */
+ *          message has the bytes that would be enough                                        */
 MLC_API mlc_status mlc_module_recompute_budget(mlc_module *m, mlc_dims input, int64_t bytes);
 
 #ifdef MLC_NO_METHODS
@@ -4623,19 +4654,20 @@ typedef struct mlc_field {             /* a part of a sample: x, y, ..          
     bool      ragged;                  /* the first axis is as long as get says                */
 } mlc_field;
 
-typedef struct mlc_sample {            /* what get is asked for                                */
+typedef struct mlc_sample {            /* a sample that get fills                              */
     int64_t  index;                    /* 0 .. count-1; of a stream in order, 0 begins it anew */
     uint64_t seed;                     /* of the loader                                        */
     int64_t  epoch;
-    void    *dst[MLC_MAX_FIELDS];      /* room for a sample of each field, row-major           */
+    void    *dst[MLC_MAX_FIELDS];      /* buffers for one sample of each field, row-major      */
     int64_t  len[MLC_MAX_FIELDS];      /* of ragged fields: set by get                         */
     void    *scratch;                  /* the dataset's scratch bytes, aligned to 64           */
     bool     end;                      /* set by a stream that has no sample of this index     */
     char     why[192];                 /* text of an error: file, line, values                 */
 } mlc_sample;
 
-/* A program may fill one in itself. get runs on worker threads, several at a time: it makes no call
- * on a context and takes what is random from seed, index and epoch (mlc_sample_uniform).      */
+/* A dataset; a program may fill one in itself. get runs on worker threads, several at a time: it
+ * makes no call on a context, and draws random numbers by seed, index and epoch
+ * (mlc_sample_uniform).                                                                      */
 typedef struct mlc_dataset {
     void      *user;
     int64_t  (*count)(void *user);     /* samples; NULL: a stream, which ends when get says so */
@@ -4655,8 +4687,8 @@ typedef struct mlc_dataset {
  *   err    ARG: no get, fields, sizes
  *   ref    torch.utils.data.Dataset, IterableDataset                                           */
 MLC_API mlc_dataset *mlc_dataset_create(mlc_ctx *ctx, const mlc_dataset *data);
-/* mlc_dataset_free: frees what a function of the library has made, before what it refers to, once:
- *   see mlc_ctx_free.                                                                       */
+/* mlc_dataset_free: frees a dataset that the library has made, once (see mlc_ctx_free), before
+ *   the datasets that it refers to.                                                          */
 MLC_API void mlc_dataset_free(mlc_dataset *data);
 /* mlc_dataset_count: number of samples; -1 of a stream.                                       */
 MLC_API int64_t mlc_dataset_count(const mlc_dataset *data);
@@ -4671,7 +4703,7 @@ MLC_API mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *data, int64_
  *   test   those of tests/test_dataset.c                                                      */
 MLC_API mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *data, int32_t f);
 /* mlc_sample_uniform: number `draw` (0, 1, ..) in [0,1) of a sample: a function of seed, epoch,
- *   index and draw. For get and what it calls.                                                */
+ *   index and draw. For get and functions that it calls.                                     */
 MLC_API double mlc_sample_uniform(const mlc_sample *s, uint32_t draw);
 /* mlc_dataset_tensors: n tensors with rows as fields; copied to the host.
  *   err    ARG: none, or over MLC_MAX_FIELDS; SHAPE: no rows, or not as many
@@ -4695,8 +4727,8 @@ MLC_API mlc_dataset *mlc_dataset_subset(mlc_ctx *ctx, const mlc_dataset *data, m
  *   out    parts: n_shares datasets; NULL each on an error   ref: torch.utils.data.random_split */
 MLC_API mlc_status mlc_dataset_split(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_split_rows_desc *desc, mlc_dataset **parts);
-/* mlc_dataset_k_fold: what to train on and what is held out in a fold; see mlc_k_fold for the desc
- *   and its errors.                                                                           */
+/* mlc_dataset_k_fold: the subset to train on and the one held out in a fold; see mlc_k_fold for
+ *   the desc and its errors.                                                                 */
 MLC_API mlc_status mlc_dataset_k_fold(mlc_ctx *ctx, const mlc_dataset *data,
                                       const mlc_k_fold_desc *desc, int64_t fold,
                                       mlc_dataset **train, mlc_dataset **held_out);
@@ -4711,21 +4743,22 @@ MLC_API mlc_dataset *mlc_dataset_zip(mlc_ctx *ctx, const mlc_dataset *const *dat
 
 typedef struct mlc_transform {         /* makes a sample of another                            */
     void      *user;
-    /* in: the fields of the sample that was got; s has the room for the result, its lengths, the
-     * scratch. Runs where get runs, and as get does.                                          */
+    /* in: the fields of the sample before; s has the buffers for the result, its lengths and the
+     * scratch bytes. Runs on the thread of get and by its rules.                              */
     mlc_status (*run)(void *user, mlc_sample *s, void *const *in, const int64_t *in_len);
     int32_t    n_fields;               /* of the result; 0: those of the dataset               */
     mlc_field  field[MLC_MAX_FIELDS];
     size_t     scratch;                /* bytes in which one run works                         */
 } mlc_transform;
 
-/* mlc_dataset_map: each sample goes through a function.       err: ARG: no run, fields        */
+/* mlc_dataset_map: a dataset whose samples are those of data, changed by a function.
+ *   err    ARG: no run, fields                                                               */
 MLC_API mlc_dataset *mlc_dataset_map(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_transform *map);
-/* mlc_dataset_cache: keeps each sample when it is first got: in memory, or, with a path, in a file
- *   that is mapped and goes with the dataset. What comes before must not be random: later epochs
- *   get what the first has made.
- *   err    ARG: a stream; IO; UNSUPPORTED: a path where files cannot be mapped                */
+/* mlc_dataset_cache: keeps each sample after it is first made: in memory, or, with a path, in a
+ *   mapped file that is deleted with the dataset. The dataset below must not be random: later
+ *   epochs get the samples of the first one.
+ *   err    ARG: a stream; IO; UNSUPPORTED: a path where files cannot be mapped               */
 MLC_API mlc_dataset *mlc_dataset_cache(mlc_ctx *ctx, const mlc_dataset *data, const char *path);
 
 /* -- ready datasets. Files are mapped where the system has that, and not read before a sample is
@@ -4862,7 +4895,7 @@ typedef struct mlc_collate {           /* makes a batch of another, on the worke
 
 typedef struct mlc_loader_from_desc {
     int64_t     batch;                 /* rows, at most; required                              */
-    uint64_t    seed;                  /* of the order, and of what is random in a sample      */
+    uint64_t    seed;                  /* of the order, and of random numbers of samples       */
     bool        shuffle, drop_last;
     int32_t     workers;               /* threads that prepare batches; 0: mlc_loader_next does */
     int32_t     depth;                 /* batches that are prepared ahead; default 4           */
@@ -4969,7 +5002,7 @@ MLC_API mlc_status mlc_mixup(mlc_ctx *ctx, const mlc_dataset *data, const mlc_mi
 #  define MLC_API MLC__LEFT_OUT("MLC_NO_ATTENTION")
 #endif
 
-typedef enum mlc_invalid {             /* what bytes do that are no UTF-8                      */
+typedef enum mlc_invalid {             /* treatment of bytes that are no UTF-8                 */
     MLC_INVALID_REPLACE = 0,           /* each maximal part of a character is one U+FFFD       */
     MLC_INVALID_ERROR,                 /* VALUE, with the offset                               */
     MLC_INVALID_KEEP,                  /* they stay as they are; WordPiece leaves them out     */
@@ -4996,8 +5029,8 @@ typedef struct mlc_tokenizer_desc {
 MLC_API mlc_tokenizer_desc mlc_tokenizer_desc_make(void);
 
 /* A tokenizer belongs to the context: it lives until freed or the context ends. Text is UTF-8 and
- * needs no 0 at its end; sizes are in bytes. Room for long words is kept from call to call. A byte
- * order mark at the begin of a vocabulary or of merges is passed over.                        */
+ * needs no 0 at its end; sizes are in bytes. Buffers for long words are kept from call to call. A
+ * byte order mark at the beginning of a vocabulary or of merges is skipped.                  */
 
 /* mlc_tokenizer_bytes: each byte is a token, 0 .. 255; specials follow from 256 on.
  *   err    ARG: the desc                                                                      */
@@ -5028,24 +5061,27 @@ MLC_API int64_t mlc_tokenizer_id(const mlc_tokenizer *t, const char *token);
 /* mlc_tokenizer_token: the token of an id, ended by a 0 that bytes (or NULL) does not count; it
  *   lives as long as the tokenizer. NULL and an ARG error where there is none.                */
 MLC_API const char *mlc_tokenizer_token(const mlc_tokenizer *t, int64_t id, size_t *bytes);
-/* mlc_tokenizer_encode: writes ids of text, as many as there is room for; as snprintf does.
- *   out    how many ids the text has, which may be more than room; -1 on an error
- *   err    ARG; VALUE: bytes that are no UTF-8, by desc.invalid; NOMEM                        */
+/* mlc_tokenizer_encode: writes the ids of text to ids, at most as many as the capacity in the
+ *   last argument, as snprintf does.
+ *   out    the number of ids of the text, which may be more than the capacity; -1 on an error
+ *   err    ARG; VALUE: bytes that are no UTF-8, by desc.invalid; NOMEM                       */
 MLC_API int64_t mlc_tokenizer_encode(mlc_tokenizer *t, const char *text, size_t bytes,
                                      int64_t *ids, int64_t room);
-/* mlc_tokenizer_tensor: ids of text as i64 [n] in the current scope, what mlc_embedding takes.
- *   err    as mlc_tokenizer_encode                                                            */
+/* mlc_tokenizer_tensor: the ids of text as a tensor i64 [n] in the current scope, as
+ *   mlc_embedding takes them.
+ *   err    as mlc_tokenizer_encode                                                           */
 MLC_API mlc_tensor *mlc_tokenizer_tensor(mlc_tokenizer *t, const char *text, size_t bytes);
-/* mlc_tokenizer_decode: writes the text of n ids, cut off at room - 1 bytes and ended by 0, unless
- *   room is 0. WordPiece puts a space between words, but not before . ? ! , and 's 'm 've 're n't.
+/* mlc_tokenizer_decode: writes the text of n ids to a buffer whose size is the last argument: the
+ *   text is cut off one byte before its end and ended by 0; a size of 0 writes nothing. WordPiece
+ *   puts a space between words, but not before . ? ! , and 's 'm 've 're n't.
  *   out    bytes of the whole text without the 0; -1 on an error
- *   err    ARG; VALUE: an id that is no token, bytes that are no UTF-8, by desc.invalid       */
+ *   err    ARG; VALUE: an id that is no token, bytes that are no UTF-8, by desc.invalid      */
 MLC_API int64_t mlc_tokenizer_decode(mlc_tokenizer *t, const int64_t *ids, int64_t n, char *text,
                                      size_t room);
-/* mlc_tokenizer_piece: what one id adds to a text that is written token by token; first: before it
- *   there is none. Bytes of BPE may be a part of a character: they are not checked. Nothing is
- *   written of a special, unless desc.keep_specials.
- *   out    as mlc_tokenizer_decode           err: ARG; VALUE: an id that is no token          */
+/* mlc_tokenizer_piece: the piece of text that one id adds when a text is written token by token;
+ *   first: it is the first token. Bytes of BPE may be a part of a character: they are not
+ *   checked. Nothing is written of a special, unless desc.keep_specials.
+ *   out    as mlc_tokenizer_decode           err: ARG; VALUE: an id that is no token         */
 MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, char *text,
                                     size_t room);
 
@@ -5054,8 +5090,8 @@ MLC_API int64_t mlc_tokenizer_piece(mlc_tokenizer *t, int64_t id, bool first, ch
 #endif
 
 /* @@ API.METRICS ----------------------------------- metrics, tracker; test: tests/test_metrics.c
- * A metric is an object that is fed batches (mlc_metric_update) and read when an epoch is over
- * (mlc_metric_value). Until it is read what it counts, f64, stays on the device; to read waits.
+ * A metric is updated with batches (mlc_metric_update) and read at the end of an epoch
+ * (mlc_metric_value). Its sums, in f64, stay on the device until then; reading waits for it.
  * Predictions are logits, probabilities or other scores [..,c], floats, or labels [..] of classes;
  * targets [..] are labels, any integers or bool. Weights, floats of the targets' shape, or NULL.
  * Values are scikit-learn's 1.9. Of no rows, or of weights whose sum is 0, a mean is NaN.
@@ -5157,9 +5193,10 @@ MLC_API mlc_metric *mlc_metric_like(const mlc_metric *m);
 /* mlc_metric_free: frees it, once: see mlc_ctx_free.                                          */
 MLC_API void mlc_metric_free(mlc_metric *m);
 
-/* mlc_metric_counts: the confusion matrix: fills counts, n = classes^2 doubles [classes,classes],
- *   row-major: counts[t * classes + p] is what of target t was predicted as p.
- *   err    ARG: another n, a metric without one                                                */
+/* mlc_metric_counts: fills counts with the confusion matrix: n = classes^2 doubles
+ *   [classes,classes], row-major; counts[t * classes + p] is the weight of rows with target t and
+ *   prediction p.
+ *   err    ARG: another n, a metric without one                                              */
 MLC_API mlc_status mlc_metric_counts(mlc_metric *m, double *counts, int64_t n);
 
 typedef struct mlc_class_score {
@@ -5188,8 +5225,8 @@ MLC_API mlc_status mlc_confusion_write(mlc_metric *m, const char *const *names, 
 
 /* mlc_metric_roc: points of the ROC curve of a class (0 of one class) of mlc_metric_auc or
  *   _average_precision, without those on a line between their neighbours, from threshold infinity
- *   down. Each array, of room elements, may be NULL.
- *   out    n: points there are; the first `room` are filled in
+ *   down. The third argument is the capacity of the arrays, each of which may be NULL.
+ *   out    n: number of points; as many as the arrays hold are written, from the first on
  *   err    ARG; VALUE: a score is NaN                           ref: sklearn.metrics.roc_curve */
 MLC_API mlc_status mlc_metric_roc(mlc_metric *m, int64_t cls, int64_t room, double *false_rate,
                                   double *true_rate, double *threshold, int64_t *n);
@@ -5246,8 +5283,8 @@ typedef struct mlc_tracker_state_iter {
     int64_t      next;                 /* private                                              */
 } mlc_tracker_state_iter;
 
-/* mlc_tracker_state_iter_make: starts a walk; then while (mlc_tracker_state_next(&it)). What was
- *   fed since the last step is not saved.                                                     */
+/* mlc_tracker_state_iter_make: starts a walk; then while (mlc_tracker_state_next(&it)). Values
+ *   fed since the last step are not part of it.                                              */
 MLC_API mlc_tracker_state_iter mlc_tracker_state_iter_make(mlc_tracker *t);
 /* mlc_tracker_state_next: the next tensor, f64 [epochs]: tracker.step, then tracker.value.NAME of
  *   each name; false at the end, or with the context's error.                                 */
@@ -5438,8 +5475,8 @@ MLC_API mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user
  *          files; when a row is written      ref: tf.keras.callbacks.CSVLogger                */
 MLC_API mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path);
 /* mlc_on_json: rows of the history when they come, as mlc_on_csv writes them, but as JSON lines,
- *   {"step":7,"loss":0.5}; null for what is not finite.
- *   err    as mlc_on_csv                                                                      */
+ *   {"step":7,"loss":0.5}; null for a value that is not finite.
+ *   err    as mlc_on_csv                                                                     */
 MLC_API mlc_callback *mlc_on_json(mlc_ctx *ctx, const char *path);
 
 typedef struct mlc_early_stop_desc {
@@ -5448,7 +5485,7 @@ typedef struct mlc_early_stop_desc {
                                        /* says, false of a loss; see mlc_fit_metric.higher     */
     bool        restore;               /* the best weights at the end; default true            */
     int64_t     patience;              /* rows in a row that are no better; default 10         */
-    double      least;                 /* what is better is better by more than this; 0        */
+    double      least;                 /* an improvement must be more than this; default 0     */
 } mlc_early_stop_desc;
 
 /* mlc_early_stop_desc_make: the defaults.                                                     */
@@ -5470,11 +5507,12 @@ MLC_API mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every);
  *   err    ARG: NULL, the name, settings                                                      */
 MLC_API mlc_callback *mlc_on_plateau(mlc_ctx *ctx, const char *name, mlc_plateau *p);
 
-/* mlc_on_nan: ends the training with an error when a loss is not finite, before its step where the
- *   optimizer does not make the loss itself. The error says what is the cause: the batch, a
- *   parameter, or the operation, which the batch's forward, made again with the same random
- *   numbers under mlc_anomaly, finds. On a device it looks, and waits, every so many batches.
- *   err    ARG: every < 1; VALUE                                                              */
+/* mlc_on_nan: ends the training with an error when a loss is not finite, before its step where
+ *   the optimizer does not make the loss itself. The message names the cause: the batch, a
+ *   parameter, or an operation; to find it the forward of the batch runs again with the same
+ *   random numbers under mlc_anomaly. On a device it checks, and waits, once every so many
+ *   batches.
+ *   err    ARG: every < 1; VALUE                                                             */
 MLC_API mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every);
 /* mlc_on_memory: a warning by the context's log when the peak of memory in use (mlc_memory_info)
  *   is over so many bytes, and again each time that it has grown by a tenth.
@@ -5860,7 +5898,7 @@ MLC_API mlc_status mlc_load(mlc_module *m, const char *path);
  * from the model: a file with other sizes does not fit. Fields that are left 0 have no effect.  */
 typedef struct mlc_rename {
     const char *from, *to;             /* key and name. A '*' in from stands for any text, which  */
-                                       /* the '*' in to takes, in order. What is before a '|' in */
+                                       /* the '*' in to takes, in order. The part before a '|' in */
                                        /* from may be missing in a file. to "": the key is left  */
                                        /* out, no error                                          */
     bool        transpose;             /* the file has the matrix, or this part, transposed      */
@@ -5902,9 +5940,9 @@ MLC_API mlc_load_desc mlc_load_desc_make(void);
  *   A rename to "" leaves out parts that no file completes.
  *   err    as mlc_load; IO if a file has one part of a parameter and not another, also with
  *          partial; ARG if two keys get one name or part, or the table lacks a part; SHAPE if
- *          parts do not fill a parameter, or what is no matrix is transposed
+ *          parts do not fill a parameter, or the tensor to be transposed is no matrix
  *   ref    torch.nn.Module.load_state_dict(strict=False),
- *          torch.nn.modules.utils.consume_prefix_in_state_dict_if_present                      */
+ *          torch.nn.modules.utils.consume_prefix_in_state_dict_if_present                    */
 MLC_API mlc_status mlc_load_ex(mlc_module *m, const char *path, const mlc_load_desc *desc);
 /* mlc_load_memory: mlc_load_ex of the n bytes of a safetensors file that is in memory, which is
  *   never written to; also without files. Data that is aligned for its dtype is not copied first.
@@ -5972,10 +6010,10 @@ MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
  *          has; SHAPE, DTYPE naming the state; STATE: as mlc_optim_save
  *   ref    torch.optim.Optimizer.load_state_dict                                              */
 MLC_API mlc_status mlc_optim_load(mlc_optim *opt, const char *path);
-/* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and the
- *   groups may differ, too, and what is not in the file stays as it is.
+/* mlc_optim_load_ex: with the exceptions of mlc_load_ex; NULL desc: none. partial: the rule and
+ *   the groups may differ as well, and states that the file lacks stay as they are.
  *   err    as mlc_optim_load; ARG if two keys get one name; UNSUPPORTED: renames with parts or a
- *          transpose                                                                          */
+ *          transpose                                                                         */
 MLC_API mlc_status mlc_optim_load_ex(mlc_optim *opt, const char *path, const mlc_load_desc *desc);
 
 /* @@ API.FILES -------- NumPy, CSV, IDX, CIFAR; test: tests/test_npy.c, test_csv.c, test_idx.c
@@ -6109,7 +6147,7 @@ typedef enum mlc_plot_mark {
     MLC_PLOT_MARK_FORCE_32 = 0x7fffffff
 } mlc_plot_mark;
 
-/* What is not a number, or beyond 1e300, or not above 0 on a logarithmic axis, is a gap.        */
+/* A value that is NaN, beyond 1e300, or not above 0 on a logarithmic axis, is a gap.         */
 typedef struct mlc_plot_series {
     const char   *label;               /* in the legend; NULL: not there                       */
     const double *x, *y;               /* n of each                                            */
@@ -6125,10 +6163,10 @@ typedef struct mlc_plot {              /* a chart                               
 } mlc_plot;
 
 /* mlc_plot_write: charts as one SVG picture, 360 x 280 pixels each, `columns` side by side. Axes
- *   end at round numbers around what is shown; numbers that differ by less than a millionth are
- *   one. Texts are UTF-8 and end with their chart, legends after six rows.
+ *   end at round numbers around the values; numbers that differ by less than a millionth count as
+ *   equal. Texts are UTF-8 and end with their chart, legends after six rows.
  *   write  NULL: standard output
- *   err    ARG: before anything is written                                                    */
+ *   err    ARG: before anything is written                                                   */
 MLC_API mlc_status mlc_plot_write(mlc_ctx *ctx, const mlc_plot *plots, int64_t count,
                                   int64_t columns, mlc_writer write, void *user);
 /* mlc_plot_save: the picture of mlc_plot_write as a file, atomically, also while an error stands.
@@ -6171,15 +6209,16 @@ typedef struct mlc_estimate_desc {
 MLC_API mlc_estimate_desc mlc_estimate_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
                                                                      mlc_tensor *target),
                                                  mlc_optim *(*optim)(mlc_module *net, double lr));
-/* mlc_estimate_memory: what mlc_memory_info would say after two steps with an input of this shape,
- *   batch included, in a context like net's that has nothing but the network, the input, the target
- *   and the optimizer: now[] between steps, top[] and peak within them, reserved; calls is 0. It
- *   allocates small structs alone, which it frees; net, which need not be built, its context's
- *   random streams and its statistics of memory stay as they are. Where forward reads data back
- *   (mlc_read, mlc_item) it reads zeros; mlc_f32 and friends are an error.
+/* mlc_estimate_memory: fills *out with the numbers of mlc_memory_info after two steps with an
+ *   input of this shape, batch included, in a context like net's that has nothing but the
+ *   network, the input, the target and the optimizer: now[] between steps, top[] and peak within
+ *   them, reserved; calls is 0. It allocates small structs alone, which it frees; net, which need
+ *   not be built, its context's random streams and its statistics of memory stay as they are.
+ *   Where forward reads data back (mlc_read, mlc_item) it reads zeros; mlc_f32 and friends are an
+ *   error.
  *   err    ARG; those of the operations; UNSUPPORTED: a class without clone (mlc_module_clone), an
  *          optimizer that asks for the loss again
- *   ref    torch._subclasses.fake_tensor.FakeTensorMode                                         */
+ *   ref    torch._subclasses.fake_tensor.FakeTensorMode                                      */
 MLC_API mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
                                        const mlc_estimate_desc *desc, mlc_memory *out);
 
@@ -6188,9 +6227,9 @@ MLC_API mlc_status mlc_estimate_memory(mlc_module *net, mlc_dims input,
 MLC_API mlc_status mlc_estimate_batches(mlc_module *net, mlc_dims input,
                                         const mlc_estimate_desc *desc, const int64_t *batches,
                                         int32_t n, mlc_memory *out);
-/* mlc_estimate_print: a table of what mlc_estimate_batches filled, a row for each batch: peaks by
- *   class, of all, and by how much a sample raises what is in use between steps.
- *   write  NULL: standard output                                          err: ARG             */
+/* mlc_estimate_print: prints the results of mlc_estimate_batches as a table with a row for each
+ *   batch: the peak of each class, of all, and the bytes between steps that one more sample adds.
+ *   write  NULL: standard output                                          err: ARG           */
 MLC_API mlc_status mlc_estimate_print(mlc_ctx *ctx, const int64_t *batches, int32_t n,
                                       const mlc_memory *estimates, mlc_writer write, void *user);
 
@@ -6274,9 +6313,9 @@ MLC_API mlc_budget mlc_budget_make(mlc_module *net);
  *   budget->bytes. Where they, or memory, run out, the step begins again, with random streams and
  *   buffers as before, and with the first of these that is left: it trims (mlc_memory_trim); it
  *   has children of the network recomputed, those that save most first; it takes twice as many
- *   runs, each over some of the batch's rows, one after the other, whose gradients add up. What it
- *   finds stays in *budget for steps to come, and is a line in the log (MLC_LOG_INFO). In mlc_fit:
- *   mlc_fit_desc.budget.
+ *   runs, each over some of the batch's rows, one after the other, whose gradients add up. The
+ *   plan that it finds stays in *budget for later steps and is a line in the log (MLC_LOG_INFO).
+ *   In mlc_fit: mlc_fit_desc.budget.
  *   The loss must be a mean over rows: each run has its share of it. Gradients of several runs are
  *   those of the whole batch but for rounding, and but for layers that look at a whole batch
  *   (mlc_nn_batch_norm), masks of dropout, and means over some of the rows (an ignored label).
@@ -6285,15 +6324,16 @@ MLC_API mlc_budget mlc_budget_make(mlc_module *net);
  *   metrics get none. Hooks see each run. A run file does not have *budget.
  *   desc   loss, forward, user and autocast count
  *   loss   NULL, or gets that of the batch; on a device it waits for it
- *   err    ARG: what is NULL; an optimizer as mlc_fit refuses; what is in use before the step is
- *          more than the budget; SHAPE;
- *          NOMEM: one row a run is too much; STATE: an optimizer that collects gradients
- *          (mlc_optim_accumulate), makes its step in backward, or asks for the loss again; those
- *          of operations. Then gradients are stale, parameters, buffers and *budget as before */
+ *   err    ARG: a NULL argument; an optimizer that mlc_fit refuses; more is in use before the
+ *          step than the budget; SHAPE; NOMEM: one row a run is too much; STATE: an optimizer
+ *          that collects gradients (mlc_optim_accumulate), makes its step in backward, or asks
+ *          for the loss again; those of operations. Then gradients are stale, parameters, buffers
+ *          and *budget as before                                                             */
 MLC_API mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_batch *batch,
                                    const mlc_fit_desc *desc, mlc_budget *budget, double *loss);
 
-/* -- a timeline: what is in use after each change, and who makes it -- */
+/* -- a timeline: bytes in use after each allocation and release, and the operation that makes it
+ * --                                                                                         */
 
 typedef struct mlc_timeline mlc_timeline;
 
@@ -6309,27 +6349,30 @@ typedef struct mlc_timeline_event {
     bool        backward;
 } mlc_timeline_event;
 
-/* mlc_timeline_begin: records the context's memory from now on, `capacity` events at most; what
- *   comes later is lost, but for the peak. Its own memory does not count, but for paths of modules,
- *   which the context keeps; an operation frees what it frees without it.
+/* mlc_timeline_begin: records allocations and releases of the context from now on, `capacity`
+ *   events at most; later ones are lost, except the peak. Its own memory is not counted, except
+ *   paths of modules, which the context keeps. Operations free their tensors at the same time as
+ *   without it.
  *   out    NULL on an error: ARG: capacity < 0; NOMEM; STATE inside a hook
- *   ref    torch.cuda.memory._record_memory_history           test: tests/test_memory_plan.c   */
+ *   ref    torch.cuda.memory._record_memory_history           test: tests/test_memory_plan.c */
 MLC_API mlc_timeline *mlc_timeline_begin(mlc_ctx *ctx, int64_t capacity);
-/* mlc_timeline_end: records no more; what there is can be read until mlc_timeline_free.
- *   err    ARG: NULL; STATE: inside a hook, or a second time                                   */
+/* mlc_timeline_end: ends the recording; events can be read until mlc_timeline_free.
+ *   err    ARG: NULL; STATE: inside a hook, or a second time                                 */
 MLC_API mlc_status mlc_timeline_end(mlc_timeline *t);
-/* mlc_timeline_free: ends it, too, once (see mlc_ctx_free); NULL is fine.                     */
+/* mlc_timeline_free: frees a timeline, and ends it if it records, once (see mlc_ctx_free); NULL
+ *   is allowed.                                                                              */
 MLC_API void mlc_timeline_free(mlc_timeline *t);
-/* mlc_timeline_count: how many events there are. lost: NULL, or gets how many there are not.  */
+/* mlc_timeline_count: the number of recorded events. lost: NULL, or gets the number of those that
+ *   were lost.                                                                               */
 MLC_API int64_t mlc_timeline_count(const mlc_timeline *t, int64_t *lost);
 /* mlc_timeline_at: event i, from 0; NULL: there are fewer.                                    */
 MLC_API const mlc_timeline_event *mlc_timeline_at(const mlc_timeline *t, int64_t i);
 /* mlc_timeline_peak: the event after which most was in use, the first of them; NULL before any.
- *   now: NULL, or gets what was in use by class then (MLC_MEM_COUNT numbers).                  */
+ *   now: NULL, or gets the bytes in use then by class (MLC_MEM_COUNT numbers).               */
 MLC_API const mlc_timeline_event *mlc_timeline_peak(const mlc_timeline *t, int64_t *now);
-/* mlc_timeline_print: the peak, with its operation and module and what was in use by class; then a
- *   table of the `rows` forwards and backwards of operations in which most was in use, the most
- *   first.             write  NULL: standard output            err: ARG: NULL, rows < 0        */
+/* mlc_timeline_print: prints the peak, with its operation, its module and the bytes in use by
+ *   class; then a table of the `rows` forwards and backwards of operations with the most bytes in
+ *   use, the largest first. write NULL: standard output    err: ARG: NULL, rows < 0          */
 MLC_API mlc_status mlc_timeline_print(const mlc_timeline *t, int32_t rows, mlc_writer write,
                                       void *user);
 /* mlc_timeline_save: a chart as SVG: megabytes in use, and those of activations, gradients and
@@ -6345,11 +6388,12 @@ MLC_API mlc_status mlc_timeline_save(const mlc_timeline *t, const char *path);
  * is given is the device's. Strides are in elements; arrays have ndim valid entries.
  * test: tests/test_backend.c, tests/test_kernels_map.c and others of kernels                  */
 
-/* Every formula once: mlc_map and the kernels map and math are made of these lists, and a device
- * can make its own of the same text. U, B, N have one, two, three inputs: a, b, c, of the type T;
- * s and t are scalars. F(name) is a function of T: one of math.h, or another that IMPL.KERNELS.MATH
- * and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y). Their order is that
- * of mlc_map, whose numbers devices know: a new formula stands at the end of the second list.  */
+/* The list of all formulas: mlc_map and the kernels map and math are made of it, and a device can
+ * make its kernels of the same text. U, B, N have one, two, three inputs: a, b, c, of the type T;
+ * s and t are scalars. F(name) is a function of T: one of math.h, or another that
+ * IMPL.KERNELS.MATH and IMPL.KERNELS.EW define as mlc__NAME_f32, such as pick(condition, x, y).
+ * Their order is that of mlc_map, whose numbers devices know: a new formula stands at the end of
+ * the second list.                                                                           */
 #define MLC__MAP_FORMULAS(U, B, N, F) \
     U(MAP_COPY, a) \
     U(MAP_NEG, -a) \
@@ -6538,7 +6582,7 @@ typedef enum mlc_map {                 /* MLC_MAP_ADD, ..., MLC_MATH_ABS, ...   
     MLC_MAP_FORCE_32 = 0x7fffffff
 } mlc_map;
 
-typedef enum mlc_index {               /* what goes through an index                           */
+typedef enum mlc_index {               /* movement of elements by an index                     */
     MLC_INDEX_GATHER,                  /* line = data[index]; 0 where the index is outside     */
     MLC_INDEX_SCATTER,                 /* data[index] = line, in order: the last one stays     */
     MLC_INDEX_ADD,                     /* data[index] += line, in order; not for bf16, f16     */
@@ -6557,7 +6601,7 @@ typedef enum mlc_whole {               /* arithmetic of integers, modulo 2^bits 
     MLC_WHOLE_ADD, MLC_WHOLE_SUB, MLC_WHOLE_MUL, MLC_WHOLE_MIN, MLC_WHOLE_MAX,
     MLC_WHOLE_RSUB,                    /* b - a                                                */
     MLC_WHOLE_ABS,                     /* of a alone                                           */
-    MLC_WHOLE_FLOOR_DIV,               /* a/b rounded down, what is left: the sign of b        */
+    MLC_WHOLE_FLOOR_DIV,               /* a/b rounded down; its remainder: sign of b           */
     MLC_WHOLE_REMAINDER,
     MLC_WHOLE_FORCE_32 = 0x7fffffff
 } mlc_whole;
@@ -6566,7 +6610,7 @@ typedef enum mlc_reduce {
     MLC_REDUCE_SUM, MLC_REDUCE_MAX,    /* the kernel reduce; all of them: fold                 */
     MLC_REDUCE_MIN, MLC_REDUCE_PROD,
     MLC_REDUCE_ANY, MLC_REDUCE_ALL,    /* one is, all are not 0                                */
-    MLC_REDUCE_NORM,                   /* (sum |x|^p)^(1/p); p 0: count of what is not 0       */
+    MLC_REDUCE_NORM,                   /* (sum |x|^p)^(1/p); p 0: number of x != 0             */
     MLC_REDUCE_VAR, MLC_REDUCE_STD,    /* sum (x - shift)^2 / divisor, its root                */
     MLC_REDUCE_LSE,                    /* log sum exp(x - shift) + shift                       */
     MLC_REDUCE_FORCE_32 = 0x7fffffff
@@ -6906,17 +6950,17 @@ struct mlc_k_signs {
     const uint32_t *bits;              /* NULL, or words: rows of them, and their stride       */
     int64_t         bits_rows, bits_row;
 };
-/* c = alpha a b + beta c, batched; then, in this order, what is asked for: + bias, act, dropout,
- * + residual, times the derivative of an activation. Dropout's word i is for element i of a c that
- * is row-major. Workspace depends on how a and b are aligned: they are set before it is asked for.
- * beta is 0 where there is more than a bias; nothing overlaps c. Where the first rows of b are
- * signs, what b points to are the others; it is one product then, and those of 16-bit elements have
- * a multiple of 32 of them, or nothing but them. A device that lacks one of these answers
- * UNSUPPORTED. */
+/* c = alpha a b + beta c, batched; then, in this order and each if asked for: + bias, act,
+ * dropout, + residual, times the derivative of an activation. Dropout's word i is for element i
+ * of a c that is row-major. Workspace depends on how a and b are aligned: they are set before it
+ * is asked for. beta is 0 where there is more than a bias; nothing overlaps c. Where the first
+ * rows of b are signs, what b points to are the others; it is one product then, and those of
+ * 16-bit elements have a multiple of 32 of them, or nothing but them. A device that lacks one of
+ * these answers UNSUPPORTED.                                                                 */
 struct mlc_k_gemm {
-    mlc_dtype   dtype;                 /* of what is multiplied: f32, f64, bf16, f16           */
+    mlc_dtype   dtype;                 /* of the factors in a product: any float               */
     mlc_dtype   a_dtype, b_dtype;      /* in memory: dtype, or f32, which is rounded to it     */
-    mlc_dtype   c_dtype;               /* of c and what is as c: dtype; f32 and 16 bits may mix */
+    mlc_dtype   c_dtype;               /* of c, aux, residual, grad_of: dtype, or f32 and 16 bit */
     mlc_dtype   bias_dtype;            /* c_dtype or f32                                       */
     mlc_act     act;
     int32_t     tf32;                  /* f32: factors may be rounded to 10 bits of mantissa   */
@@ -7084,7 +7128,7 @@ struct mlc_k_index {                   /* along one axis; any dtype; nothing out
                                        /* which it was not 0 become 0, and it becomes 0        */
     void       *workspace; size_t workspace_bytes;
 };
-struct mlc_k_nonzero {                 /* places of what is not 0 in n dense elements          */
+struct mlc_k_nonzero {                 /* places of elements != 0 among n dense ones           */
     mlc_dtype   dtype;
     int32_t     ndim, coordinates;     /* out: [count] numbers, or [count,ndim] coordinates    */
     int64_t     shape[MLC_MAX_DIMS], n;
@@ -7135,20 +7179,20 @@ struct mlc_k_multinomial {             /* k draws from each row of weights [n,c]
     void       *workspace; size_t workspace_bytes;
 };
 struct mlc_k_finite { mlc_dtype dtype; int64_t n; const void *in; int64_t *first; /* or -1 */ };
-struct mlc_optim_set {                 /* what the host says of a parameter in a step          */
+struct mlc_optim_set {                 /* the host's settings of a parameter for a step        */
     double  lr, weight_decay;
     int64_t due;                       /* 0: left alone; 1: steps; 2: steps and begins a run   */
 };
-struct mlc_step_state {                /* what the pass over a parameter reads, made by guard  */
+struct mlc_step_state {                /* inputs of the pass over a parameter, made by guard   */
     double  lr, weight_decay;
     double  bias1, bias2;              /* 1 - beta^made; 1 where a rule has no betas           */
-    double  grad_scale;                /* what gradients are multiplied by                     */
+    double  grad_scale;                /* factor of gradients                                  */
     int64_t first, skip;               /* the parameter's first update; the step is not made   */
     uint64_t stream;                   /* of the words that round a 16-bit p                   */
     double  ratio;                     /* of a rule with norms: written and read by its kernel */
     int64_t made;                      /* updates of this parameter, this one included         */
     double  k[10];                     /* numbers of a rule of MLC_ELEMENT_RULES               */
-    double  carry[2];                  /* what such a rule keeps from update to update         */
+    double  carry[2];                  /* state of such a rule from update to update           */
 };
 struct mlc_k_squares {                 /* *sum = sum of squares of n floats, in f64            */
     mlc_dtype   dtype;
@@ -7266,7 +7310,7 @@ struct mlc_k_bnorm {
     int64_t     rows, c;               /* of an image, or of all images as one                 */
     int64_t     images, group;         /* group: channels that share their statistics          */
     int32_t     training;              /* with x's statistics, else (one image) running ones   */
-    int32_t     relu;                  /* y: what is above 0 of it                             */
+    int32_t     relu;                  /* y = max(y, 0)                                        */
     const void *x;        void *y;     /* with dy: NULL, or read where relu had a residual     */
     const void *residual;              /* NULL, or added before relu; as x in memory           */
     const void *weight, *bias;         /* NULL: 1 and 0                                        */
@@ -7281,16 +7325,16 @@ struct mlc_k_bnorm {
 typedef enum mlc_conv_part { MLC_CONV_Y, MLC_CONV_DX, MLC_CONV_DW,
                              MLC_CONV_PART_FORCE_32 = 0x7fffffff } mlc_conv_part;
 /* Convolution over 3 axes; fewer: the first ones are 1. x [n,in..,groups c] and y [n,out..,groups
- * oc] are dense with channels last; w [groups oc,c,kernel..] is dense. part says which of the three
- * is written: y, or the gradient of x, or of w, with dy in y's place. pad: before the first pixel;
- * what is read after the last one is 0, too. */
+ * oc] are dense with channels last; w [groups oc,c,kernel..] is dense. part says which of the
+ * three is written: y, or the gradient of x, or of w, with dy in y's place. pad: zeros before the
+ * first pixel; pixels after the last one are 0 as well.                                      */
 struct mlc_k_conv {
     mlc_conv_part part;
     mlc_dtype   dtype, w_dtype;        /* of x and y; of w: the same, or f32 with 16 bits      */
     int64_t     n, groups, c, oc;
     int64_t     in[3], out[3], kernel[3], stride[3], dilation[3], pad[3];
     const void *x, *w, *y;
-    int32_t     accumulate;            /* to what is written; not y                            */
+    int32_t     accumulate;            /* of dx and dw; not of y                               */
     const void *bias;                  /* NULL, or of y's channels; of x's with part DX        */
     mlc_dtype   bias_dtype;            /* dtype or f32                                         */
     const void *residual;              /* NULL, or as y in memory; added before act            */
@@ -7422,8 +7466,8 @@ struct mlc_k_gemm_optim {
     void *workspace; size_t workspace_bytes;
 };
 
-/* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins. The low
- * byte of the kind is one of these, what is above it is the library's.                        */
+/* The error word of a device: int64_t[4] = {kind, row, value, limit}; the lowest row wins. The
+ * low byte of the kind is one of these; the upper bytes belong to the library.               */
 #define MLC_K_ERROR_LABEL 1
 #define MLC_K_ERROR_INDEX 2
 #define MLC_K_ERROR_WEIGHT 3
@@ -7514,8 +7558,8 @@ MLC_API const mlc_kernels *mlc_cpu_kernels(mlc_isa isa);
 /* @@ API.CPP ------------------------------------------- C++11 and later; test: tests/test_cpp.cpp
  * Owning handles, a tensor with operators, the operations that make one, scopes that end by
  * themselves, loops over parameters.
- * All is inline; every function of the C API takes what is here in the place of its pointers, and a
- * pointer of the C API becomes a tensor where one is asked for. MLC_NO_CPP leaves it out.       */
+ * All is inline. Every function of the C API accepts these types in the place of its pointers,
+ * and a pointer of the C API converts to a tensor. MLC_NO_CPP leaves the section out.        */
 
 #if defined(__cplusplus) && !defined(MLC_NO_CPP)
 #include <cstddef>
@@ -7849,8 +7893,8 @@ inline bool operator==(std::nullptr_t, tensor a) { return !a.get(); }
 inline bool operator!=(tensor a, std::nullptr_t) { return a.get() != nullptr; }
 inline bool operator!=(std::nullptr_t, tensor a) { return a.get() != nullptr; }
 
-/* += -= *= /= are in place, as in PyTorch: mlc_add_ and the like, which each copy and view of x
- * sees; x[i] += y changes x. x = x + y makes a new tensor. After an error x is what it was.     */
+/* += -= *= /= are in place, as in PyTorch, by mlc_add_ and the like: every copy and view of x
+ * changes, and x[i] += y changes x. x = x + y makes a new tensor. After an error x is unchanged. */
 #define MLC__CPP_ASSIGN(sign, name) \
     template <class B> \
     typename detail::if_tensors<tensor &, tensor, B>::type operator sign(tensor &x, const B &b) \
@@ -7978,8 +8022,8 @@ template <class T> constexpr mlc_dtype dtype_of()
     return std::is_same<T, float>::value ? MLC_F32 : std::is_same<T, double>::value ? MLC_F64
                : std::is_same<T, bool>::value ? MLC_BOOL : integer_of<T>();
 }
-/* Elements of a shape, as a number that no product of sizes is too large for; below 0: mlc_from
- * says what is wrong with it.                                                                   */
+/* The number of elements of a shape, as a double, so that no product of sizes overflows; below 0
+ * where a size is negative: mlc_from then makes the error.                                   */
 inline double elements_of(const mlc_dims &d)
 {
     double n = 1;
@@ -8299,8 +8343,8 @@ inline void check(mlc_ctx *ctx, mlc_status status)
 /* -- function objects. No exception may leave a function that C calls (a class of modules,
  *    mlc_nn_lambda, hooks, datasets, callbacks, writers: examples/GUIDE.md lists them): it would
  *    leave the context in the middle of a call, or end the program. Catch it there and call
- *    mlc_raise. What is here does so: the text is of what(), the status that of a mlc::error, else
- *    STATE. -- */
+ *    mlc_raise. The functions here do so, with the text of what() and the status of a mlc::error,
+ *    or STATE. -- */
 
 namespace detail {
 template <class F, class... A>
