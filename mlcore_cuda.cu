@@ -6,9 +6,10 @@
  * build (tests/cuda_host) compiles the same text with a C++ compiler and runs it on the CPU.
  *
  * Conventions. An entry is NAME_entry(dev, args): it plans on the host and launches; its kernels
- * are NAME_kernel. Elements are loaded to W, which is float for f32, bf16, f16 and double for f64,
- * and rounded once when they are stored. Results do not depend on the order of blocks: there is no
- * floating-point atomic. An entry answers UNSUPPORTED for what it does not do.
+ * are NAME_kernel. Elements are loaded to W, which is float for f32, bf16, f16 and double for
+ * f64, and rounded once when they are stored. Results do not depend on the order of blocks: there
+ * is no floating-point atomic. An entry returns UNSUPPORTED for arguments that it has no kernel
+ * for.
  *
  * CUDA.DEVICE    stream, memory, copies, errors        CUDA.RANDOM   random, dropout
  * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, fold, argmax, scan, ..
@@ -19,7 +20,7 @@
  * CUDA.FORMULAS  f_exp, f_gelu, ...                    CUDA.LT       products by cuBLASLt
  * CUDA.MAP       formulas: map, math                   CUDA.ATTENTION  softmax(q k^T) v by tiles
  * CUDA.MOVE      compare, where, cast, fill, ...       CUDA.OPTIM    optim, guard, average
- *                                                      CUDA.TABLE    the backend               */
+ *                                                      CUDA.TABLE    the backend             */
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -156,8 +157,8 @@ static void device_close(void *dev)
     free(d);
 }
 
-/* The pool keeps what is given back: only the end of a context returns it to the card. It is the
- * context's own, so that the card's default pool stays as the program has set it. */
+/* The context's memory pool. It keeps released memory until the context ends. The card's default
+ * pool is not used, so that it stays as the program has set it.                              */
 static cudaError_t device_pool(device *d)
 {
     uint64_t keep = UINT64_MAX;
@@ -523,7 +524,7 @@ template <int N> DEV void walk_at(const walk<N> &w, uint32_t i, int64_t *at)
     }
 }
 
-/* What plans a walk: shape and strides of N operands on the host. */
+/* The plan of a walk, on the host: shape and strides of N operands with dims merged.         */
 template <int N> struct plan {
     int ndim = 0;
     int64_t n = 1, shape[MLC_MAX_DIMS], stride[N][MLC_MAX_DIMS];
@@ -583,7 +584,7 @@ template <int N> struct plan {
 };
 
 /* @@ CUDA.COMMON ----------------------------------------- packs of 16 bytes, teams of threads
- * A pack is what 16 bytes hold. A team of a block's threads shares a line: `size` lanes, `across`
+ * A pack is 16 bytes of elements. A team of a block's threads shares a line: `size` lanes, `across`
  * lines apart. across 1: lanes are neighbours, a part of a warp or the whole block; else neighbours
  * are of different lines, which are next to each other in memory. Teams of a block are alike. */
 
@@ -955,7 +956,10 @@ template <int N> struct units {
     int step[N];                       /* of an operand inside a unit: 0 or 1                   */
 };
 
-/* f.run<V>(places, steps, count) for each unit. */
+/* Elementwise kernels: calls f.run<V>(places, steps, count) for each unit of V elements. Grid:
+ * blocks of THREADS threads over all units, a unit for each thread, 4 that are THREADS apart
+ * where V is 1. places[k]: first element of the unit in operand k; count: elements that exist,
+ * below V at the end. */
 template <int V, int N, class F> static __global__ void __launch_bounds__(THREADS)
 units_kernel(const units<N> u, const F f)
 {
@@ -970,7 +974,7 @@ units_kernel(const units<N> u, const F f)
     }
 }
 
-/* What an entry knows of its operands; operand 0 is the output. strides NULL: it is not there. */
+/* Operands of an entry; operand 0 is the output. stride NULL: the operand is not there.      */
 template <int N> struct operand_list {
     int32_t ndim;
     const int64_t *shape;
@@ -1564,6 +1568,10 @@ struct tiles {
     int64_t base[2], rows, cols, out_row, in_col;
     divisor across, down;              /* tiles along the columns of out, along its rows        */
 };
+/* out [rows,cols] = in, converted, where in is dense along rows and out along columns. A block
+ * takes a tile of TILE x TILE through shared memory, blockIdx.x numbers tiles along columns,
+ * rows, then outer axes; TILE_ROWS lines of TILE threads read along rows of in and write along
+ * columns of out. */
 template <class TO, class FROM> static __global__ void __launch_bounds__(THREADS)
 transpose_kernel(TO *out, const FROM *in, const tiles t)
 {
@@ -1654,6 +1662,8 @@ static mlc_status cast_entry(void *dev, const struct mlc_k_cast *a)
 
 /* -- fill: a pattern of 16 bytes, or start + (i - origin) step in f64 -- */
 
+/* Fills `bytes` bytes of out, 16-byte aligned, with a pattern of 16 bytes. A thread writes EACH
+ * vectors that are THREADS apart; a last incomplete one byte by byte. */
 static __global__ void __launch_bounds__(THREADS)
 pattern_kernel(uint8_t *out, int64_t bytes, const vec<uint64_t, 2> pattern)
 {
@@ -1665,6 +1675,8 @@ pattern_kernel(uint8_t *out, int64_t bytes, const vec<uint64_t, 2> pattern)
             out[b] = (uint8_t)(pattern.v[(b - i) / 8] >> ((b - i) % 8 * 8));
     }
 }
+/* out[i] = start + (i - origin) step, in f64, rounded to dtype, for n dense elements. A thread
+ * makes EACH elements that are THREADS apart. */
 static __global__ void __launch_bounds__(THREADS)
 fill_kernel(mlc_dtype dtype, void *out, int64_t n, double start, double step, int64_t origin)
 {
@@ -1736,6 +1748,9 @@ DEV int64_t pad_from(mlc_pad_mode mode, int64_t i, int64_t before, int64_t n)
     default:                return -1;
     }
 }
+/* out, dense, of n elements = in between borders. A thread makes 4 elements that are THREADS
+ * apart: it divides the number of the element into an index for each axis and maps that to an
+ * element of in, or to value. first: index of axis 0 at which this launch begins. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 pad_kernel(T *out, const T *in, uint32_t n, int64_t first, const pad_axes p, T value)
 {
@@ -2120,7 +2135,9 @@ template <> struct dtype_of<float>   { static const mlc_dtype own = MLC_F32; };
 template <> struct dtype_of<double>  { static const mlc_dtype own = MLC_F64; };
 template <> struct dtype_of<int64_t> { static const mlc_dtype own = MLC_I64; };
 
-/* W: as what elements are made. */
+/* n random elements: a thread draws Philox block i of the stream and makes KIND::each elements of
+ * type W of it. Dense and aligned ones of type W are stored as a vector, others are converted one
+ * by one. */
 template <class W, class KIND> static __global__ void __launch_bounds__(THREADS)
 random_kernel(mlc_dtype dtype, void *out, int64_t n, const stream_of s, const KIND kind)
 {
@@ -2171,11 +2188,11 @@ static mlc_status random_truncated_launch(void *dev, const struct mlc_k_random *
                                                            to - from, lo > 0 ? -1.0 : 1.0 });
 }
 
-/* -- permutation: the CPU's, which puts element t at place r(t) <= t and what was there at t, for
- * t = 0, 1, ..; in parallel. The t with r(t) = p are the list of place p. p keeps the last of its
- * list. Where that is empty, p has what it got at time p from place r(p): the element before p in
- * the list of r(p); where p is the first there, what r(p) got at time r(p), and so on. Lists have
- * log n elements at most on average, chains 2. -- */
+/* -- permutation: the CPU's, in parallel. The CPU puts element t at place r(t) <= t, and moves the
+ * element from there to place t, for t = 0, 1, ... The t with r(t) = p are the list of place p. At
+ * the end p has the last of its list. Where that is empty, p has the element that it got at time p
+ * from place r(p): the one before p in the list of r(p); where p is the first there, the one that
+ * r(p) got at time r(p), and so on. Lists have log n elements at most on average, chains 2. -- */
 
 DEV int64_t permutation_place(const stream_of &s, int64_t t)
 {
@@ -2184,6 +2201,8 @@ DEV int64_t permutation_place(const stream_of &s, int64_t t)
     return (int64_t)random_below(r.w[k], r.w[k + 1], (uint64_t)t + 1);
 }
 typedef unsigned long long list_item;  /* t + 1; 0 ends a list                                  */
+/* Pass 1 of a permutation: thread t puts element t in front of the list of place r(t). head [n]
+ * and next [n]; head is 0 before. The order within a list is by chance and does not matter. */
 static __global__ void __launch_bounds__(THREADS)
 permutation_link_kernel(list_item *head, list_item *next, int64_t n, const stream_of s)
 {
@@ -2197,6 +2216,8 @@ DEV list_item permutation_last(const list_item *next, list_item t, list_item bel
     for (; t; t = next[t - 1]) if (t < below && t > last) last = t;
     return last;
 }
+/* Pass 2: out[p] of thread p is the element that place p has at the end: the last of its list,
+ * or, where that is empty, the one before it in the chain of lists. */
 static __global__ void __launch_bounds__(THREADS)
 permutation_kernel(int64_t *out, const list_item *head, const list_item *next, int64_t n,
                    const stream_of s)
@@ -2278,6 +2299,8 @@ template <class W, int N> DEV void drop_keeps(const drop_of &d, const stream_of 
         keep[e] = word < d.below ? (W)0 : (W)d.scale;
     }
 }
+/* out (+)= in / (1 - p) where word i of the stream lets element i through, else 0, for n dense
+ * elements. A thread takes 4 elements, the words of one Philox block. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 dropout_kernel(T *out, const T *in, int64_t n, bool aligned, int accumulate, const drop_of d,
                const stream_of s)
@@ -2314,11 +2337,11 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
 
 /* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, scan
  * The axes are split in kept (a line for each result) and gone (what a line is made of), each
- * sorted so that what is dense comes last. A team of threads takes a line: neighbours along it, or
+ * sorted so that dense axes come last. A team of threads takes a line: neighbours along it, or
  * across lines where those are side by side. Long lines of few results are cut in segments, a block
  * each, whose accumulators a second launch adds in the workspace; the cut depends on the shape
- * alone. A joiner F says what an element is (T), what accumulates it (A), how accumulators join and
- * how the result is put.
+ * alone. A joiner F has the type of elements (T) and of accumulators (A), and functions that add an
+ * element, join two accumulators and put the result.
  * Sums: groups of four in W, whose sums are carried in f64; those of f64 with the rounding errors
  * of each addition (two-sum), as the CPU does it. */
 
@@ -2401,7 +2424,7 @@ template <class X> struct sum_of {     /* sum of floats                         
     }
 };
 
-/* What becomes of an element before it is joined; how it is; what becomes of the result. */
+/* The formula of an element before it is joined; the join; the formula of the result.        */
 enum prepare_op { PREPARE_NONE, PREPARE_ABS, PREPARE_SQUARE, PREPARE_TRUTH, PREPARE_EXP,
                   PREPARE_POW };
 enum join_op { JOIN_ADD, JOIN_MAX, JOIN_MUL };
@@ -2567,6 +2590,9 @@ DEV void reduce_strided(const F &f, typename F::A *sum, const typename F::T *in,
         f.take(sum, v, i, step, shift);
     }
 }
+/* Pass 1 of a reduction. Block (x, y): THREADS / team size lines from x on, segment y of each; a
+ * team joins its line in lanes, then across lanes, in a fixed order. With one segment the result
+ * is put in out, else the accumulator in parts [segments, results]. */
 template <class F> static __global__ void __launch_bounds__(THREADS)
 reduce_kernel(const reduce_args a, const F f)
 {
@@ -2589,7 +2615,8 @@ reduce_kernel(const reduce_args a, const F f)
     if (a.segments > 1) static_cast<typename F::A *>(a.parts)[blockIdx.y * a.kept.n + o] = sum;
     else f.put(a.to, a.offset[0] + at[0], sum, shift);
 }
-/* The accumulators of a line's segments, in order. */
+/* Pass 2: a team joins the accumulators of a line, parts [segments, results], in order, and puts
+ * the result. Grid: blocks of lines as in reduce_kernel. */
 template <class F> static __global__ void __launch_bounds__(THREADS)
 reduce_meet_kernel(const reduce_args a, const F f)
 {
@@ -2855,7 +2882,9 @@ static mlc_status argmax_entry(void *dev, const struct mlc_k_argmax *a)
 }
 
 static __global__ void finite_begin_kernel(int64_t *first) { *first = -1; }
-/* -1 is the largest number without a sign. A thread's first one is enough. */
+/* *first = the least i of n dense elements with in[i] not finite; before, it is -1, the largest
+ * number without a sign. A thread looks at EACH elements that are THREADS apart, up to its first
+ * hit. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 finite_kernel(const T *in, int64_t n, int64_t *first)
 {
@@ -2977,6 +3006,10 @@ template <class S, class A> DEV A team_scan(const S &s, A own, team m, A *carry)
     } else *carry = s.join(*carry, all);
     return s.join(before, left);
 }
+/* out_i from x_0 .. x_i along lines. Block (x, y): lines from x on, segment y of each; a lane of
+ * the team takes SCAN_EACH neighbours at a time. WHOLE: one segment. Else two launches: TOTALS
+ * writes parts [results, segments], the total of each; SEGMENTS begins with what
+ * scan_parts_kernel made of it. */
 template <class S> static __global__ void __launch_bounds__(THREADS)
 scan_kernel(const scan_args<typename S::T> a, const scan_mode mode)
 {
@@ -3007,7 +3040,8 @@ scan_kernel(const scan_args<typename S::T> a, const scan_mode mode)
     }
     if (mode == SCAN_TOTALS && team_lane(a.m) == 0) *part = carry;
 }
-/* Totals become what comes before each segment, a line a thread. */
+/* parts [results, segments]: the total of each segment becomes the join of all segments before
+ * it. A thread takes a line. */
 template <class S> static __global__ void __launch_bounds__(THREADS)
 scan_parts_kernel(const scan_args<typename S::T> a)
 {
@@ -3104,8 +3138,8 @@ static mlc_status scan_entry(void *dev, const struct mlc_k_scan *a)
 /* @@ CUDA.ROWS ------------------------------------------- softmax, norm and their gradients
  * A team of threads takes a line (a row, or, where rows are not dense, some that are side by side),
  * a pack of elements a lane. What fits is held in registers, the rest of a long line is read again,
- * from caches. Statistics are the CPU's: largest element and sum of exponentials; the mean as W has
- * it (shift), what is left of it, 1/sqrt(variance + eps). Sums are groups of four in W, carried in
+ * from caches. Statistics are the CPU's: largest element and sum of exponentials; the mean rounded
+ * to W (shift), mean - shift, 1/sqrt(variance + eps). Sums are groups of four in W, carried in
  * f64. The gradients of weight and bias are sums over rows: by columns, in parts of the rows, which
  * a second launch adds in the workspace. */
 
@@ -3184,7 +3218,9 @@ struct join_larger {
 DEV float  exponential(float x)  { return expf(x); }
 DEV double exponential(double x) { return exp(x); }
 
-/* A line with a NaN, +inf or of -inf alone has a largest element that is NaN, and all of it is. */
+/* out = softmax(in) along lines of n elements, or its logarithm. A team takes a line: largest
+ * element, sum of exponentials, results. A line with a NaN, with +inf or of only -inf gets a NaN
+ * as largest element, and so becomes NaN as a whole. */
 template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 softmax_kernel(const row_args<T, 1> a, const int log_of)
 {
@@ -3216,7 +3252,8 @@ softmax_kernel(const row_args<T, 1> a, const int log_of)
     });
 }
 
-/* in: y, dy. A line of logarithms is NaN as a whole, or not at all. */
+/* dx (+)= y (dy - sum y dy), of logarithms dy - e^y sum dy; in: y, dy. A team takes a line. A
+ * line of logarithms is NaN as a whole or not at all, so its first element tells. */
 template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 softmax_grad_kernel(const row_args<T, 2> a, const int log_of)
 {
@@ -3293,6 +3330,8 @@ template <class R> DEV void norm_stat(const R &r, const norm_weights &s, double 
     stat[1] = off;
     stat[2] = 1 / sqrt((variance < 0 ? 0 : variance) + s.eps);
 }
+/* out = (in - mean) r weight + bias of lines of n elements; a team takes a line, its lane 0
+ * writes the statistics stat [lines,3]. weight and bias [n]; NULL: 1 and 0. */
 template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 norm_kernel(const row_args<T, 1> a, const norm_weights s)
 {
@@ -3314,7 +3353,8 @@ norm_kernel(const row_args<T, 1> a, const norm_weights s)
     });
 }
 
-/* in: x, dy; with g = dy weight and h the normed row dx = scale (g - mean g - h mean(g h)). */
+/* dx (+)= scale (g - mean g - h mean(g h)) with g = dy weight and h the normed row; in: x, dy. A
+ * team takes a line, with the statistics stat [lines,3] of the forward. */
 template <class T> static __global__ void __launch_bounds__(THREADS, 2)
 norm_grad_kernel(const row_args<T, 2> a, const norm_weights s)
 {
@@ -3355,6 +3395,9 @@ template <class T> struct column_args {
     team m;
     int vec[2];
 };
+/* Pass 1 of dweight and dbias: parts [parts,2,n], sums of dy h and of dy over the rows of a part.
+ * Block (x, y): packs of columns from x on, part y of the rows; the lanes of a team take every
+ * size-th row. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 norm_columns_kernel(const column_args<T> a)
 {
@@ -3390,7 +3433,7 @@ norm_columns_kernel(const column_args<T> a)
         part[a.n + e] = t.b;
     }
 }
-/* out (+)= the sums of all parts, in order. */
+/* Pass 2: out[i stride] (+)= the sum of parts[k][i] over k in order; thread i takes column i. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 norm_meet_kernel(const double *parts, int64_t count, int64_t n, T *out, int64_t stride,
                  int accumulate)
@@ -3741,6 +3784,9 @@ template <class T, class W> DEV void xent_take(const struct mlc_k_xent &a, int64
     if (!inside && !ignored && r < total->bad) total->bad = r;
 }
 
+/* Losses of rows of logits [n,c]. A row is taken by a warp, or by a block where c is large;
+ * blocks go over rows with a stride of the grid. totals [blocks]: loss, weight and least bad row
+ * of each block. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 xent_kernel(struct mlc_k_xent a, bool block, xent_total *totals)
 {
@@ -3761,6 +3807,8 @@ xent_kernel(struct mlc_k_xent a, bool block, xent_total *totals)
     totals[blockIdx.x] = total;
 }
 
+/* Adds the n totals of xent_kernel in a fixed order, in one block: norm, the reduced loss, and
+ * the error word if a label is bad. */
 template <class W> static __global__ void __launch_bounds__(THREADS)
 xent_finish_kernel(struct mlc_k_xent a, const xent_total *totals, int n)
 {
@@ -3856,6 +3904,8 @@ template <class T, class W> DEV void xent_grad_row(const struct mlc_k_xent_grad 
     });
 }
 
+/* dx [n,c] (+)= dy (softmax - target) / norm. A row is taken by a warp, or by a block where c is
+ * large, as in xent_kernel. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 xent_grad_kernel(struct mlc_k_xent_grad a, bool block)
 {
@@ -3884,7 +3934,7 @@ static mlc_status xent_grad_entry(void *dev, const struct mlc_k_xent_grad *a)
 
 /* @@ CUDA.INDEX ------------------------------------------ take, index
  * take copies rows. index: the loop goes over the axis and across it, the other dims. A gather
- * reads directly. What is written through an index is written in the order of the axis: indices
+ * reads directly. Writes through an index are in the order of the axis: indices
  * are checked first (one outside leaves all as it is), then either a thread takes a line of the
  * axis, where that is short, or (key, position) pairs are sorted, stable, and each run of equal
  * keys is worked off in order. Where an index is repeated across, as for rows of an embedding, the
@@ -3916,7 +3966,8 @@ static row_grid row_grid_of(int64_t rows, int64_t units)
              dim3(x, (unsigned)y) };
 }
 
-/* A row outside of `in` becomes 0. */
+/* out [n,units] = rows index[r] of in [rows,units]; a row that is outside becomes 0. Block (x,
+ * y): blockDim.y rows from x on; blockDim.x threads go along a row with a stride of the grid. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 take_kernel(const T *in, T *out, const int64_t *index, int64_t n, int64_t rows, int64_t units)
 {
@@ -3986,8 +4037,8 @@ DEV void index_report_put(const index_report &r, const index_places &p, const in
     r.first[0] = first;
     if (first != NO_ROW) error_put(r.error, r.kind, first, index[p.at(first)], r.limit);
 }
-/* Finds the first bad index of each block. A grid of one block reports it at once, a larger one
- * leaves that to index_report_kernel. */
+/* Finds the first bad index of each block, among indices with a stride of the grid. A grid of one
+ * block reports it at once, a larger one leaves that to index_report_kernel. */
 static __global__ void __launch_bounds__(THREADS)
 index_check_kernel(index_places p, const int64_t *index, index_report r)
 {
@@ -4000,6 +4051,8 @@ index_check_kernel(index_places p, const int64_t *index, index_report r)
     if (gridDim.x == 1) index_report_put(r, p, index, first);
     else r.first[1 + blockIdx.x] = first;
 }
+/* Reports the least of the first bad indices of `blocks` blocks, r.first [1 + blocks]. One
+ * block. */
 static __global__ void __launch_bounds__(THREADS)
 index_report_kernel(index_places p, const int64_t *index, index_report r, int blocks)
 {
@@ -4050,6 +4103,8 @@ static sort_space sort_space_of(uint32_t n, void *memory)
     return s;
 }
 
+/* Pass 1 of a digit of the radix sort: block b counts the digits, 8 bits from `shift` on, of its
+ * tile of SORT_TILE keys: count [DIGITS,tiles]. Thread d writes the count of digit d. */
 static __global__ void __launch_bounds__(THREADS)
 sort_count_kernel(sort_space s, int shift)
 {
@@ -4064,7 +4119,8 @@ sort_count_kernel(sort_space s, int shift)
     __syncthreads();
     s.count[(size_t)threadIdx.x * s.tiles + blockIdx.x] = count[threadIdx.x];
 }
-/* Of the block's digit: its counts become those of the tiles before; its total. */
+/* Pass 2: block d makes of the counts of digit d, count[d] [tiles], sums of those of the tiles
+ * before, and total[d] of all. */
 static __global__ void __launch_bounds__(THREADS)
 sort_scan_kernel(sort_space s)
 {
@@ -4088,7 +4144,9 @@ DEV unsigned sort_peers(unsigned digit, bool valid)
     }
     return peers;
 }
-/* Pairs go to their places, THREADS at a time; next: of each digit, those before are placed. */
+/* Pass 3: block b moves the pairs of its tile to their places, THREADS at a time, stable. next[d]
+ * in shared memory: the place of the next pair with digit d. Threads of a warp with one digit
+ * find each other by ballots; warps by counts in shared memory. */
 static __global__ void __launch_bounds__(THREADS)
 sort_move_kernel(sort_space s, int shift)
 {
@@ -4232,6 +4290,8 @@ static size_t index_workspace(void *, const struct mlc_k_index *a)
                     ? sort_bytes((uint32_t)index_pairs(p)) : 0);
 }
 
+/* line = data[index] along an axis; 0 where the index is outside. w: line, index, data. A thread
+ * takes EACH elements that are THREADS apart. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 gather_kernel(walk<3> w, T *line, const int64_t *index, const T *data, int64_t step, int64_t limit)
 {
@@ -4262,7 +4322,9 @@ static mlc_status gather_run(void *dev, const index_plan &p)
     });
 }
 
-/* A thread works off a line of the axis, in order. */
+/* SCATTER, ADD or TAKE where the axis is short: a thread takes a line of the axis and goes
+ * through its m indices in order, for TAKE from the last. w: line, index, data. Nothing is
+ * written if an index is bad. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 index_line_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis axis, mlc_index op,
                   const int64_t *bad)
@@ -4291,6 +4353,8 @@ struct index_sorted {
     }
 };
 
+/* Pair k of the sort: the key is line * limit + index, or the index alone where pairs are those
+ * of the axis (rows), the value is k. A thread makes a pair. */
 static __global__ void __launch_bounds__(THREADS)
 index_key_kernel(walk<3> w, const int64_t *index, index_axis axis, index_sorted s)
 {
@@ -4305,7 +4369,9 @@ index_key_kernel(walk<3> w, const int64_t *index, index_axis axis, index_sorted 
     s.pair.value[k] = k;
 }
 
-/* The first pair of a run adds all of it up; the last one of a run is what stays. */
+/* SCATTER, ADD or TAKE by sorted pairs. Threads of row y of a block take pair k, blockIdx.x
+ * blockDim.y + y; those of x go over the elements of a row. Of a run of equal keys the first pair
+ * adds all of it in order; a SCATTER stores the last pair. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 index_run_kernel(walk<3> w, T *line, const int64_t *index, T *data, index_axis axis, mlc_index op,
                  index_sorted s, const int64_t *bad)
@@ -4383,6 +4449,8 @@ static mlc_status index_write(void *dev, const index_plan &p)
 
 /* -- rows that a sum touched: a block for each row -- */
 
+/* Sets the touched rows of data, [rows] of `bytes` bytes at a distance of pitch, to 0, and
+ * touched to 0; a block takes a row at a time. */
 static __global__ void __launch_bounds__(THREADS)
 index_clear_kernel(char *data, size_t pitch, size_t bytes, uint8_t *touched, int64_t rows,
                    const int64_t *bad)
@@ -4395,6 +4463,7 @@ index_clear_kernel(char *data, size_t pitch, size_t bytes, uint8_t *touched, int
         if (threadIdx.x == 0) touched[r] = 0;
     }
 }
+/* touched[index[i step]] = 1 for i in [0,m), a thread for each i. */
 static __global__ void __launch_bounds__(THREADS)
 index_touch_kernel(uint8_t *touched, const int64_t *index, int64_t step, int64_t m,
                    const int64_t *bad)
@@ -4527,7 +4596,7 @@ struct side {
     int along_k, whole;                /* neighbours are along k; UNIT of them are one access   */
 };
 struct sink {
-    mlc_dtype dtype, bias_dtype;       /* of c and what is as c                                 */
+    mlc_dtype dtype, bias_dtype;       /* of c, aux, residual, grad_of; of bias                 */
     int turned, whole, bias_whole, aux_after, act_last;
     int act, grad;                     /* formulas; act 0: none                                 */
     void *c, *aux;
@@ -4576,7 +4645,8 @@ template <class W> DEV void sink_drop(const sink &s, int64_t at, int count, W (&
     for (int e = 0; e < UNIT; e++) x[e] = keep[e] == 0 ? (W)0 : x[e] * keep[e];
 }
 
-/* Sums of elements (i, j), (i, j + 1), .. on their way to c, whose element `at` is the first. */
+/* The epilogue of elements (i, j), (i, j + 1), .. of a product, x, and their store to c, whose
+ * element `at` is the first.                                                                 */
 template <class W>
 DEV void sink_unit(const sink &s, int64_t at, int64_t i, int64_t j, int count, W (&x)[UNIT])
 {
@@ -4610,7 +4680,8 @@ DEV void sink_unit(const sink &s, int64_t at, int64_t i, int64_t j, int count, W
     write_as(s.dtype, s.c, at, s.col, count, s.whole, x);
 }
 
-/* What a thread loads of a slab of LINES lines from k = p on: V neighbours. */
+/* The V neighbours that a thread loads of a slab of LINES lines by SLAB elements along k: first
+ * line and first k.                                                                          */
 template <int LINES> struct slab_place {
     enum { V = LINES * SLAB / THREADS };
     int line, p;
@@ -4633,7 +4704,7 @@ DEV void slab_load(const side &s, int64_t base, int64_t line0, int64_t lines, in
             s.whole, x);
     if (s.dtype != s.as) for (int e = 0; e < V; e++) round_to(s.as, x[e]);
 }
-/* slab [SLAB][LINES + UNIT] = what the threads loaded */
+/* slab [SLAB][LINES + UNIT] = the elements x that slab_load read                             */
 template <int LINES, class W, int V> DEV void slab_keep(const side &s, W *slab, const W (&x)[V])
 {
     const slab_place<LINES> at(s.along_k);
@@ -4690,6 +4761,10 @@ struct tiling {
     void *sums;
 };
 
+/* c = alpha a b + beta c with epilogue, or sums of parts of k. A block makes tiles of TM x TN,
+ * one after another: tile t is column t % across, then row, part of k, product. 256 threads as 16
+ * x 16, each with R x UNIT accumulators; slabs of SLAB elements along k of both sides are in
+ * shared memory. The finished tile goes there, too, so that stores are along rows of c. */
 template <class W, int TM>
 static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
 gemm_kernel(const product g, const tiling c)
@@ -4740,6 +4815,9 @@ struct sink_range {                    /* of units in a launch                  
     uint32_t first_row, n;
 };
 
+/* The epilogue of a product that was cut in parts of k: adds the parts of UNIT neighbours of c in
+ * order, then alpha, bias, activation, .. as gemm_kernel. A thread takes a unit of UNIT elements;
+ * r: rows of this launch. */
 template <class W> static __global__ void __launch_bounds__(THREADS)
 sink_kernel(const product g, const sums s, const sink_range r)
 {
@@ -5065,7 +5143,8 @@ static void lt_ask(lt_state *lt, lt_algo *a)
     a->room = found.workspaceSize;
 }
 
-/* What is known of a call; a place is taken over by the next call that falls on it. */
+/* The algorithm that was found for a call, in a hash table: an entry is replaced by the next call
+ * with the same hash.                                                                        */
 static const lt_algo *lt_find(device *dev, const lt_call &call)
 {
     unsigned char bytes[sizeof call];
@@ -5270,7 +5349,8 @@ static bool lt_plan_make(device *dev, const struct mlc_k_gemm *g, lt_plan *l)
     return epilogue > CUBLASLT_EPILOGUE_DEFAULT && lt_plan_with(dev, g, turned, 0, l);
 }
 
-/* out = in, rounded */
+/* out = in, rounded from f32 to T. A thread takes EACH elements that are THREADS apart; w: out,
+ * in. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 round_kernel(T *out, const float *in, const walk<2> w)
 {
@@ -5615,8 +5695,9 @@ DEV void attn_store(const side &o, int accumulate, int64_t at, int64_t line, int
 
 /* -- forward -- */
 
-/* *bad says whether the lowest length is not in [0, s], or the lowest offset falls or leaves its
- * rows; the error word tells it. One block. */
+/* Checks lengths [b] and offsets [sequences + 1] in one block: *bad is 1, and the error word has
+ * the first place, where a length is not in [0, s], or an offset falls or is over the number of
+ * rows. */
 static __global__ void __launch_bounds__(THREADS)
 attention_check_kernel(const struct mlc_k_attention a, int *bad)
 {
@@ -5659,6 +5740,10 @@ DEV void attn_finish(const attn &j, const attn_place &o, const W (&max)[R], W (&
     }
 }
 
+/* y = softmax(scores) v by tiles. A block takes TM rows of a head and up to C TN columns of y. It
+ * goes over the keys that the rows see, TN at a time: scores by tile_multiply, weights below the
+ * largest score so far (attn_online), accumulators times weights added to. 256 threads as 16 x
+ * 16: R rows and UNIT columns each. */
 template <class W, int TM>
 static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
 attention_kernel(const attn j)
@@ -5697,7 +5782,8 @@ attention_kernel(const attn j)
 
 /* -- backward -- */
 
-/* less = the sum of dy y along a row; a warp a row. */
+/* less [b,h,t] = the sum of dy y along a row of dv elements, carried in f64; a warp takes a row,
+ * a lane UNIT neighbours at a time. */
 template <class W> static __global__ void __launch_bounds__(THREADS)
 attention_less_kernel(const attn j)
 {
@@ -5755,6 +5841,8 @@ template <class W, int R> DEV void attn_fill(W (&x)[R], W v)
     for (int r = 0; r < R; r++) x[r] = v;
 }
 
+/* dq (+)= scale ds k. A block takes TM rows of a head and up to C TN columns of dq, and goes over
+ * the keys that the rows see, TN at a time: attn_slopes makes the gradients ds of scores. */
 template <class W, int TM>
 static __global__ void __launch_bounds__(THREADS, sizeof(W) == 4 ? 2 : 1)
 attention_dq_kernel(const attn j)
@@ -5780,7 +5868,8 @@ attention_dq_kernel(const attn j)
     }
 }
 
-/* Of TN keys and all rows of the heads that share them. */
+/* dk (+)= scale ds^T q and dv (+)= p^T dy. A block takes TN keys of a head of k and up to C TN
+ * columns, and goes over all rows of the heads of q that share it, TM at a time. */
 template <class W, int TM> static __global__ void __launch_bounds__(THREADS, 1)
 attention_dkv_kernel(const attn j)
 {
@@ -5843,6 +5932,8 @@ DEV void attn_mask_store(const struct mlc_k_attention_grad &g, const attn_place 
         put_at(g.f.mask_dtype, g.dmask, at, sum);
     }
 }
+/* dmask (+)= ds, summed over the axes along which the mask has size 1. A block takes TM x TN
+ * elements of dmask and goes over all batches, heads, rows and keys that are added to them. */
 template <class W, int TM> static __global__ void __launch_bounds__(THREADS, 1)
 attention_dmask_kernel(const attn j)
 {
@@ -6221,7 +6312,9 @@ DEV bool optim_any(const struct mlc_k_optim &a, int64_t i, int v)
     return false;
 }
 
-/* ratio: NULL is 1. */
+/* A step of n dense parameters: a thread takes OPTIM_EACH vectors of 16 bytes of p, THREADS
+ * apart. The numbers of the step are made once a block, in shared memory. ratio: |p| / |u| of a
+ * rule with norms; NULL is 1. */
 template <class T, optim_family F> static __global__ void __launch_bounds__(THREADS)
 optim_kernel(struct mlc_k_optim a, bool aligned, const double *ratio)
 {
@@ -6245,7 +6338,8 @@ DEV bool optim_plain(const struct mlc_k_optim &a)
     return a.rule == MLC_RULE_LARS ? a.rows == 0 : a.step->weight_decay == 0.0;
 }
 
-/* Sums of squares of p and of the update, by block. */
+/* sums [blocks,2]: squares of p and of the update of a rule with norms, in f64; vectors of 16
+ * bytes with a stride of the grid. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
 {
@@ -6275,7 +6369,8 @@ optim_norm_kernel(struct mlc_k_optim a, bool aligned, double *sums)
     sums[2 * blockIdx.x] = p;
     sums[2 * blockIdx.x + 1] = u;
 }
-/* |p| / |u| of LAMB, trust |p| / (|u| + decay |p| + eps) of LARS; 1 if one is 0 or not finite. */
+/* *ratio from the n sums of optim_norm_kernel, in one block: |p| / |u| of LAMB, trust |p| / (|u|
+ * + decay |p| + eps) of LARS; 1 if one is 0 or not finite. */
 static __global__ void __launch_bounds__(THREADS)
 optim_ratio_kernel(struct mlc_k_optim a, const double *sums, int n, double *ratio)
 {
@@ -6405,6 +6500,9 @@ DEV void guard_step(const struct mlc_k_guard &a, int64_t i, double grad_scale, b
     s->stream = a.stream + (uint64_t)steps;
 }
 
+/* Decides on a step, in one block: adds the squares of all runs, finds whether the norm is
+ * finite, writes step [n] for each parameter that is due, then scaler, norm and steps of the
+ * state, and the error word. */
 static __global__ void __launch_bounds__(THREADS)
 guard_kernel(struct mlc_k_guard a)
 {
@@ -6472,6 +6570,8 @@ template <class T, class W> DEV void average_take(T *p, W *avg, double w, bool b
     if (back) store(p, next);
 }
 
+/* n dense parameters p and their average avg, AVERAGE_EACH of them a thread, THREADS apart. TAKE:
+ * avg moves toward p by a weight made once a block; ON, OFF: both change places. */
 template <class T> static __global__ void __launch_bounds__(THREADS)
 average_kernel(struct mlc_k_average a)
 {
