@@ -3,7 +3,7 @@
  *   make bench                           all cases
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
- *   make cuda-bench                      on a GPU, beside PyTorch: what its device has a kernel for
+ *   make cuda-bench                      on a GPU, beside PyTorch: cases that its kernels can run
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
  * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
  * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, and in bench_recurrent.h rnn_.
@@ -22,8 +22,8 @@
 
 typedef struct bench_case bench_case;
 
-/* What is said of the rate measured beside a case: the share of it that the case has; the time of
- * the case by the time of the other; what it takes more in microseconds, for each of k.         */
+/* The column that relates a case to the rate measured beside it: the share of that rate; the time
+ * of the case over the time of the other; the microseconds more, for each of k.              */
 typedef enum beside_form { BESIDE_SHARE, BESIDE_TIMES, BESIDE_MORE } beside_form;
 
 typedef struct state {                    /* what a case sets up and its loop uses             */
@@ -141,7 +141,7 @@ static bool near(state *s, const char *what, double got, double want, double sca
     return false;
 }
 
-/* Seconds since start, when the device has done what was asked of it. */
+/* Seconds since start, after the device has finished all queued work. */
 static double spent_since(state *s, double start)
 {
     mlc_ctx_sync(s->ctx);
@@ -610,7 +610,7 @@ static bool line_setup(state *s)
 typedef struct draw_op {
     const char  *name;
     mlc_tensor *(*apply)(state *);
-    double       mean, lo, hi;            /* of what is drawn                                   */
+    double       mean, lo, hi;            /* of the values drawn                                */
     double       written;                 /* bytes of an element                                */
 } draw_op;
 
@@ -761,7 +761,7 @@ static mlc_tensor *grad_layer_norm(state *s)
 }
 static mlc_tensor *grad_rms_norm(state *s) { return mlc_rms_norm(s->a, s->row, NORM_EPS); }
 
-/* The way there of an elementwise function is a case of its own: see ews. */
+/* The forward of an elementwise function is a case of its own: see ews.   */
 static const grad_op grads[] = {
     { "ew_gelu", grad_gelu, grad_ref_gelu }, { "ew_tanh", grad_tanh, grad_ref_tanh },
     { "row_softmax", grad_softmax, grad_ref_softmax },
@@ -1496,7 +1496,7 @@ static void sleep_ns(long ns)
     nanosleep(&time, NULL);
 }
 
-/* As the disk or the network lets a sample wait. */
+/* Samples that wait, as for a disk or a network. */
 static mlc_status waits(void *user, mlc_sample *s, void *const *in, const int64_t *in_len)
 {
     const bench_case *bc = (const bench_case *)user;
@@ -1628,8 +1628,8 @@ static double text_run(void *arg, int64_t loops)
 
 /* ---- threads_: an almost empty loop ---------------------------------------------------------- */
 
-/* One chunk of 16 KB a thread is set to zero in L1: what it takes is to fork and to join, and the
- * operation around it, which takes as long as on one thread beside it. */
+/* Sets one chunk of 16 KB a thread to zero, in L1: the time is that of fork and join, and of the
+ * operation around them, which is measured beside it on one thread.                          */
 static bool fork_setup(state *s)
 {
     s->a = mlc_ones(s->ctx, MLC_U8, mlc_dims1(16384 * (int64_t)mlc_ctx_threads(s->ctx)));
@@ -1850,7 +1850,7 @@ static bool image_train_setup(state *s)
     return (!s->bc->k || recompute_check(s, mark_blocks)) && loss_falls(s);
 }
 
-/* Batch norms are folded, and 16 bits stored, as who deploys would: outputs must stay. */
+/* Batch norms are folded and parameters stored in 16 bits, as for deployment: outputs must stay. */
 static bool image_infer_setup(state *s)
 {
     image_net(s);
@@ -2025,7 +2025,7 @@ static void add_draw(int op)
     c->op    = op;
 }
 
-/* There, or there and back. */
+/* Forward, or forward and backward. */
 static void add_grad(int op, bool back, mlc_dtype dtype, int width)
 {
     static char names[2][GRAD_WIDTHS][sizeof grads / sizeof *grads][64];

@@ -52,7 +52,7 @@ static mlc_tensor *stream_apply(state *s)
     return st == MLC_OK ? y : NULL;
 }
 
-/* What is carried is what a step gives, which the same steps in one call give, too. */
+/* The states that are carried on: the same steps in one call give the same ones.    */
 static bool stream_check(state *s)
 {
     enum { STEPS = 3 };

@@ -362,7 +362,7 @@ static void add_metrics(void)
 
 static double sched_user(void *user, int64_t t) { return *(const double *)user / (double)(t + 1); }
 
-/* What stays is in the arrays here. */
+/* The numbers that must stay are in these arrays. */
 static mlc_sched sched_of(int i, const char **name)
 {
     static const char *const names[SCHEDS] = {
@@ -499,7 +499,7 @@ static mlc_callback *checkpoint_async(mlc_ctx *ctx)
     return mlc_on_checkpoint(ctx, &d);
 }
 
-/* What is once an epoch, as a file, is spread over its 1000 steps. */
+/* The cost of work that is done once an epoch, such as a file, is divided among its 1000 steps. */
 typedef struct callback_op {
     const char   *name;
     mlc_callback *(*make)(mlc_ctx *ctx);

@@ -57,7 +57,7 @@ def elementwise(function, inputs, lo, hi, prepare=lambda *args: args):
 
 
 def no_out(function, lo, hi, prepare=lambda *args: args, inputs=1):
-    """What takes no out= or works in place: an allocation is PyTorch's own, from its cache."""
+    """For functions without out=, or in place: PyTorch allocates the result from its cache."""
     def make(dtype):
         args = prepare(*(uniform((1000, 1000), lo, hi, dtype) for _ in range(inputs)))
 

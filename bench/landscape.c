@@ -1,4 +1,4 @@
-/* landscape.c -- what a sketched layer costs and what it can hold, as one picture
+/* landscape.c -- cost and accuracy of a sketched layer, as one picture
  *
  *   run     make bench-sketch     or: build/landscape OUT.SVG
  *   prints  a table of the grid; writes twelve charts with mlc_plot_save
@@ -20,7 +20,7 @@ enum { ROUNDS = 9, BATCHES = 4, HELD = 4, STARTS = 4, RANKS = 6 };
 static const int64_t terms[GRID] = { 2, 4, 6, 8, 12, 16 };
 static const int64_t ranks[GRID] = { 16, 32, 48, 64, 96, 128 };
 
-typedef struct layer {                 /* and what was measured                                */
+typedef struct layer {                 /* and the measured costs                               */
     int64_t     terms, rank;           /* 0: dense                                             */
     mlc_ctx    *ctx;
     mlc_module *net;
@@ -133,7 +133,7 @@ static double start_error(mlc_ctx *ctx, mlc_tensor *w, int64_t n, int64_t rank,
 
 /* ---- charts --------------------------------------------------------------------------------- */
 
-/* Points of one line, and room for all lines of the picture. */
+/* Points of one line, and the number of lines of the picture. */
 typedef struct points { double x[GRID], y[GRID]; char label[32]; } points;
 
 static points          point[12 * 8];
@@ -155,7 +155,7 @@ static double ms_of(const layer *l) { return l->ms; }
 static double mb_of(const layer *l) { return l->mb; }
 static double error_of(const layer *l) { return l->error; }
 
-/* A figure over parameters, num_terms or low_rank; a line for each of what is not along x. */
+/* A figure over parameters, num_terms or low_rank; a line for each value of the other one.      */
 static mlc_plot grid_chart(const layer *all, figure y, const char *name, int along, bool labels)
 {
     static const char *const x_labels[3] = { "trainable numbers", "num_terms", "low_rank" };
@@ -183,7 +183,7 @@ static mlc_plot grid_chart(const layer *all, figure y, const char *name, int alo
     return p;
 }
 
-/* Time over dense's against FLOP over dense's: on the dashed line arithmetic keeps its promise. */
+/* Time against FLOP, both over those of the dense layer; on the dashed line both are equal.     */
 static mlc_plot promise_chart(const layer *all)
 {
     const double end[2] = { 0.1, 10 };

@@ -137,7 +137,7 @@ static mlc_status train(mlc_ctx *ctx, const settings *s, corpus *c)
     return st;
 }
 
-/* Sizes that go together, or what is wrong. */
+/* Checks that the sizes fit together; returns NULL or the message. */
 static const char *wrong(const settings *s, const corpus *c)
 {
     if (s->width % 32) return "--width must be a multiple of 32, the features of a head";

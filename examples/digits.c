@@ -20,7 +20,7 @@ enum { BATCH = 32, SHOWN = 4 };
 typedef struct options {
     const char *csv, *out, *device;
     int         seeds, epochs, threads;
-    mlc_dtype   dtype;                      /* of what is multiplied; weights are always f32  */
+    mlc_dtype   dtype;                      /* of factors of products; weights are always f32 */
 } options;
 
 typedef struct trial {                      /* what one seed has; all of it in one context    */
@@ -193,7 +193,7 @@ static mlc_tensor *evaluate(const trial *t, mlc_dtype dtype)
     return scores;
 }
 
-/* ---- what is shown ------------------------------------------------------------------------ */
+/* ---- output ------------------------------------------------------------------------------- */
 
 static bool utf8_terminal(void)
 {

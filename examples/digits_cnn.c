@@ -29,7 +29,7 @@ static const double RATE = 3e-3;            /* of AdamW, at its highest         
 typedef struct options {
     const char *csv, *data, *out;           /* data: folder of IDX files, or NULL: csv        */
     int         seeds, epochs, threads;
-    mlc_dtype   dtype;                      /* of what is multiplied; weights are always f32  */
+    mlc_dtype   dtype;                      /* of factors of products; weights are always f32 */
 } options;
 
 typedef struct part {                       /* images for training, or images held out        */
@@ -40,7 +40,7 @@ typedef struct part {                       /* images for training, or images he
 
 typedef struct totals {                     /* of all seeds                                   */
     double  accuracy[1000];
-    int64_t confusion[CLASSES][CLASSES];    /* [what it is][what the network said]            */
+    int64_t confusion[CLASSES][CLASSES];    /* [label][prediction]                            */
     int64_t peak;                           /* bytes that a context had in use at most        */
     double  spent;                          /* seconds                                        */
 } totals;
@@ -170,7 +170,7 @@ static bool load(mlc_ctx *ctx, const options *o, part parts[2])
 /* ---- batches ------------------------------------------------------------------------------ */
 
 /* In training every image comes moved by up to a pixel and turned by up to 11 degrees, each time
- * another way. The loader copies what it is given. */
+ * another way. The loader copies its tensors. */
 static mlc_loader *loader(mlc_ctx *ctx, const part *p, int64_t batch, bool training, uint64_t seed)
 {
     mlc_tensor *x = mlc_wrap(ctx, MLC_U8, mlc_dims3(p->n, p->side, p->side), NULL, mlc_u8(p->x));

@@ -43,7 +43,7 @@ typedef struct settings {
     int         epochs, width, context, batch, seed;
 } settings;
 
-/* A series, what is learned and what is asked. */
+/* A series, the weeks to learn from and the weeks to forecast. */
 typedef struct task {
     mlc_ctx        *ctx;
     const settings *s;
@@ -78,7 +78,7 @@ static int64_t week_of(const task *k, double year)
     return i;
 }
 
-/* Weeks without a value have that of the week before. Returns what is wrong, or NULL. */
+/* Weeks without a value take that of the week before. Returns NULL, or the message of an error. */
 static const char *series_read(task *k)
 {
     const bool   held_out = !strcmp(k->s->score, "held-out");
@@ -100,8 +100,8 @@ static const char *series_read(task *k)
     return k->split > least && k->end > k->split ? NULL : "too few weeks before or after the split";
 }
 
-/* What is known in week i: the changes since the week, the mean of the year and the week a year
- * before, and the season. */
+/* Features of week i: the changes since the week before, since the mean of the year and since the
+ * week a year before, and the season. */
 static void features(const task *k, int64_t i, float *f)
 {
     const double *w = k->week + i * COLUMNS, turn = 2 * 3.14159265358979 / 12;
@@ -115,7 +115,7 @@ static void features(const task *k, int64_t i, float *f)
     f[4] = (float)cos(season);
 }
 
-/* The tensors, and the units, of which weeks before split alone have a part. */
+/* Makes the tensors, and the units of the targets, which are means over the weeks before split. */
 static mlc_status task_make(task *k)
 {
     static float x[MOST][FEATURES], y[MOST][HORIZONS];

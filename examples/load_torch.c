@@ -8,7 +8,7 @@
  *   run     ./load_torch [net.safetensors outputs.safetensors]      from the folder of mlcore.h
  *
  * Without arguments it reads files that PyTorch 2.15 wrote (tests/golden/make_io_goldens.py) and
- * compares what the network says here with what it said there.                                */
+ * compares the outputs here with those of PyTorch.                                            */
 #include "options.h"
 
 static const char HELP[] =

@@ -61,7 +61,7 @@ static inline const option *option_find(const option *list, const char *word, in
 }
 
 /* Sets what the command line says; list ends with OPTION_END. True: go on. Else help was printed
- * (*status 0), or what is wrong (1): the program ends with it. */
+ * (*status 0), or an error message (1): the program prints it and ends. */
 static inline bool options_read(const char *program, const char *help, const option *list,
                                 int argc, char **argv, int *status)
 {

@@ -194,7 +194,7 @@ static void table(const result r[2])
            "seconds a step", r[0].seconds, r[1].seconds);
 }
 
-/* Sizes that go together, or what is wrong. */
+/* Checks that the sizes fit together; returns NULL or the message. */
 static const char *wrong(const settings *s, const corpus *c)
 {
     if (s->width % 32) return "--width must be a multiple of 32, the features of a head";

@@ -1,4 +1,4 @@
-/* device.h -- the device of device.c: what it counts, how it is made to fail */
+/* device.h -- the device of device.c: its counters, and the switches that make it fail */
 #ifndef DEVICE_H
 #define DEVICE_H
 

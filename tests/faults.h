@@ -45,7 +45,7 @@ typedef struct world {
     mlc_metric  *metric, *other;
     mlc_tracker *tracker;
     mlc_safetensors *file;
-    char         in[340], to[340];     /* room for a path each                                 */
+    char         in[340], to[340];     /* buffers for two paths                                */
 } world;
 
 typedef mlc_status (*scenario_fn)(world *w);

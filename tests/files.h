@@ -37,7 +37,7 @@ FILES_FN box box_open_in(const char *root, const char *file)
 
 FILES_FN box box_open(const char *file) { return box_open_in(NULL, file); }
 
-/* In memory if there is any such folder: thousands of fsync take their time on a disk.         */
+/* In a folder in memory, if the system has one: thousands of fsync are slow on a disk.         */
 FILES_FN box box_open_fast(const char *file)
 {
 #ifdef __linux__
@@ -56,7 +56,7 @@ FILES_FN int folder_make(const char *path)
 #endif
 }
 
-/* Number of entries in the folder: a temporary file left behind shows here. */
+/* Number of entries in the folder: a temporary file that was not removed counts. */
 FILES_FN int box_count(const box *b)
 {
     DIR *d = opendir(b->dir);

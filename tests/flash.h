@@ -1,7 +1,7 @@
 /* flash.h -- memory that cannot be written, as a microcontroller's flash: a write ends the test
  *
- * Where the system protects pages; elsewhere a plain copy. The data ends where the pages do, with
- * nothing to be read behind them. Define _DEFAULT_SOURCE before any include.
+ * Where the system protects pages; elsewhere a plain copy. The data ends where the pages end; a
+ * read after them ends the test, too. Define _DEFAULT_SOURCE before any include.
  */
 #ifndef FLASH_H
 #define FLASH_H

@@ -43,11 +43,11 @@ typedef struct test_case {
     } \
     static void test_##group##__##name(void)
 
-#define INF       ((double)INFINITY)   /* which are floats                                     */
+#define INF       ((double)INFINITY)   /* INFINITY and NAN are floats                          */
 #define NO_NUMBER ((double)NAN)
 
-/* Each is true if the check held, so that a test can stop: if (!CHECK(t)) return; CHECK_EQ is for
- * integers: with | 0 a float, which would be cut off, does not compile.                       */
+/* Each check returns true if it held, so that a test can stop: if (!CHECK(t)) return; CHECK_EQ is
+ * for integers: | 0 makes a float, which would be truncated, a compiler error.               */
 #define CHECK(cond)               test_check(!!(cond), #cond, __FILE__, __LINE__)
 #define CHECK_EQ(a, b) \
     test_eq((int64_t)((a) | 0), (int64_t)((b) | 0), #a, __FILE__, __LINE__)
@@ -62,9 +62,9 @@ typedef struct test_case {
 #define CHECK_VALUES(t, n, want, atol, rtol) \
     test_values(t, n, want, atol, rtol, #t, __FILE__, __LINE__)
 
-/* test_clock_begin: the library's clock stands still until test_clock_pass, and goes step seconds
- *   further each time it is read. False where it cannot be replaced: the system's goes on.
- * test_clock_end: it is the system's again; a test that began must end.                        */
+/* test_clock_begin: replaces the library's clock by one that advances by test_clock_pass, and by
+ *   step seconds each time it is read. False where it cannot be replaced. test_clock_end:
+ *   restores the system's clock; a test that calls the first must call the second.           */
 bool test_clock_begin(double step);
 void test_clock_pass(double seconds);
 void test_clock_end(void);
@@ -92,7 +92,7 @@ bool test_on_card(void);
 bool test_on_host(void);
 /* test_cpu_kernels: false on a device with kernels of its own: "cuda".                        */
 bool test_cpu_kernels(void);
-/* ONLY_ON_HOST: leaves a test that has nothing to ask of a device.                            */
+/* ONLY_ON_HOST: returns from a test that only makes sense on the host.                        */
 #define ONLY_ON_HOST() do { CHECK(true); if (!test_on_host()) return; } while (0)
 /* test_soak: true if there is time: `make soak`.                                              */
 bool test_soak(void);
@@ -124,13 +124,13 @@ double test_get(const void *data, mlc_dtype dtype, int64_t i);
 /* test_read: all elements as doubles, on any device; a failed check if that cannot be.        */
 bool test_read(mlc_tensor *t, double *out);
 
-/* test_leave: ends the test that runs, which is neither passed nor failed: it has called a function
- * that the implementation at hand leaves out. See tests/families.py.                          */
+/* test_leave: ends the running test as neither passed nor failed: it has called a function that
+ * this build of the implementation leaves out. See tests/families.py.                        */
 void test_leave(const char *name);
 
-/* test_lacks: for loggers of a test's own. With MLC_TEST_LACKS, if the text says that a kernel is
- * missing, a check of the running test that does not hold from here on, or a crash, ends the test,
- * which is skipped.                                                                           */
+/* test_lacks: for the logger of a test that sets one. With MLC_TEST_LACKS, if the text says that
+ * a kernel is missing, a check of the running test that fails from here on, or a crash, ends the
+ * test as skipped.                                                                           */
 void test_lacks(const char *text);
 
 /* test_aligned_alloc, test_aligned_free: what an allocator of the program's own would call.    */
@@ -154,7 +154,7 @@ double test_strtod(const char *text);
 /* test_print_g17: %.17g, whatever the locale; returns the length.                             */
 int test_print_g17(char *to, double x);
 
-/* Behind the macros.                                                                          */
+/* Functions that the macros call.                                                             */
 void test_register(test_case *t);
 mlc_ctx *test_isa_ctx(mlc_isa isa);
 mlc_isa test_isa_now(void);
@@ -182,7 +182,7 @@ mlc_ctx *test_ctx_freed(mlc_ctx *ctx);
 #include <signal.h>
 #include <unistd.h>
 
-enum { TEST_LEAVES = 1, TEST_SKIPS };  /* what test_g.leave is told                            */
+enum { TEST_LEAVES = 1, TEST_SKIPS };  /* values that longjmp gives test_g.leave               */
 
 static struct {
     test_case  *first, **last, *now;
@@ -201,7 +201,7 @@ static struct {
     pthread_t   thread;
     pid_t       process;
     int64_t     left;                  /* tests that were left                                 */
-    char        lacks[64];             /* what the running test asked for and did not get      */
+    char        lacks[64];             /* the kernel that the running test lacks               */
     struct { char what[64]; int64_t tests; } lacked[64];
     int         n_lacked;
     int64_t     skipped;
@@ -426,7 +426,7 @@ bool test_cpu_kernels(void)
     return test_g.device == NULL || strcmp(test_g.device, "test") == 0;
 }
 
-/* Other kernels have no levels: what runs on each level runs once there.                       */
+/* Kernels of other devices have no levels: loops over levels run once there.                   */
 mlc_isa test_level_after(mlc_isa isa)
 {
     if (!test_cpu_kernels())
@@ -690,8 +690,8 @@ mlc_tensor *test_unused_strides(mlc_tensor *t)
 
 /* ---- the program -------------------------------------------------------------------------- */
 
-/* A test whose operation had no kernel may read what was not made; it is left, and the signal is
- * taken again.                                                                                */
+/* A test whose operation had no kernel may read results that were never made and crash: it is
+ * skipped, and the handler is installed again.                                               */
 static void test_crash_skips(int sig)
 {
     if (!test_g.lacks[0] || test_g.failures > 0 || sig == SIGABRT || !test_may_leave())
@@ -719,7 +719,7 @@ static void test_crashed(int sig)
     raise(sig);
 }
 
-/* A handler that a sanitizer has set stays: it says more.                                     */
+/* A handler that a sanitizer has set stays: its report is more detailed.                      */
 static void test_catch(int sig)
 {
 #ifdef _WIN32
@@ -774,8 +774,8 @@ static void test_skipped_frees(void)
         mlc_ctx_free(test_g.made[test_g.n_made - 1]);
 }
 
-/* A test that was left may stand in the middle of a call: what it made stays as it is. One that is
- * skipped stands at a check of its own.                                                       */
+/* A test that was left may be in the middle of a call: its contexts are not freed. One that is
+ * skipped is at one of its checks, so that they are.                                         */
 static bool test_run(test_case *t)
 {
     test_g.now = t;

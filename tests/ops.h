@@ -1,8 +1,8 @@
 /* ops.h -- every operation by name, called with arguments written as text
  *
  * tests/test_goldens.c holds the table and runs the stored cases, tests/test_errors.c the wrong
- * calls; `make matrix` prints what is tested of each operation. The text of a call:
- *     <f32[3,5]T <f32[5] #0,1 =0.5 "ij,j" >f32[3,5]     make_op_goldens.py says what it means;
+ * calls; `make matrix` prints the tests of each operation. The text of a call:
+ *     <f32[3,5]T <f32[5] #0,1 =0.5 "ij,j" >f32[3,5]     explained in make_op_goldens.py;
  *     <null and <f32[3,5]g                              an input that is NULL, that has a gradient
  */
 #ifndef OPS_H
@@ -40,7 +40,7 @@ typedef struct op_row {
 
 /* op_find: the row of a function; NULL if there is none.                                      */
 const op_row *op_find(const char *name);
-/* op_each: row number i, NULL behind the last one.                                            */
+/* op_each: row number i, NULL after the last one.                                             */
 const op_row *op_each(int i);
 /* op_in_place: does the operation write its first input?                                      */
 bool op_in_place(const op_row *row);

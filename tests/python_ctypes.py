@@ -22,7 +22,7 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples/python"))
-import digits  # noqa: E402  (where it lies is said above)
+import digits  # noqa: E402  (its folder is added above)
 
 
 def error_of(function, *args):

@@ -216,7 +216,7 @@ class Reader:
                 if family:
                     self.section().family = family[1]
                 if re.match(r"# *if", line) and ended == self.at:
-                    ended += 1          # what is in it has the comment above it
+                    ended += 1          # its declarations have the comment above
                 self.at += 1
         return self.sections
 

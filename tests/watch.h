@@ -40,7 +40,7 @@ FILES_FN uint64_t hash_net(uint64_t h, mlc_module *net)
     return h;
 }
 
-/* Of a file that is not there: another than of any that is.                                    */
+/* The hash of a missing file: no file has it.                                                  */
 FILES_FN uint64_t hash_file(uint64_t h, const char *path)
 {
     size_t         n = 0;

@@ -28,7 +28,7 @@ static void tick(void) { rounds++; }
 /* A fault ends the run with its own status. */
 static void fault(void) { _exit(70); }
 
-/* The stack is painted up to this function's frame: what is no longer paint was in use. */
+/* The stack is painted up to this function's frame: bytes that have changed were in use. */
 __attribute__((noreturn, used)) void board_reset(void)
 {
     uint32_t *to = board_data;
@@ -75,7 +75,7 @@ int board_printf(const char *format, ...)
 }
 #endif
 
-/* What is no longer painted was in use. */
+/* Bytes that are no longer painted were in use. */
 static unsigned long stack_bytes(void)
 {
     const uint32_t *at = board_stack_low;

@@ -8,7 +8,7 @@ for command in $arm-gcc qemu-system-arm; do
     command -v $command >/dev/null || { echo "make embedded: needs $command"; exit 1; }
 done
 
-# One level, one thread, no files, f32 alone; of that, what is called.
+# One level, one thread, no files, f32 alone; only functions that are called.
 flags="-mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16 -std=gnu11 -Os -Wall -Wextra
        -ffunction-sections -fdata-sections -I. -I$here"
 lean='-DMLC_NO_STDIO -DMLC_NO_THREADS -DMLC_NO_SIMD -DMLC_ONLY_F32'

@@ -67,8 +67,8 @@ static void borrow(mlc_backend *b)
 {
 #define SET(name) b->kernels.name = name##_run; b->kernels.name##_workspace = name##_ask;
     MLC_KERNELS(SET)
-    /* What the framework does without has no entry: the unit's gemm and optim are called, and the
-     * products read weights as they lie. The CPU's packs, which gemm cannot read, are none. */
+    /* Kernels that are not borrowed: gemm_optim, for which gemm and optim of the unit are called,
+     * and pack, whose panels the unit's gemm cannot read: products read weights as stored. */
     b->kernels.gemm_optim = g_own.gemm_optim;
     b->kernels.gemm_optim_workspace = g_own.gemm_optim_workspace;
     b->kernels.pack = g_own.pack;
@@ -123,9 +123,9 @@ static void entries_set(mlc_backend *b)
 }
 #endif
 
-/* The last line: what is not written yet. MLC_CUDA_HOST_COUNTS also asks for a line an entry. The
- * program fails where the CPU made another call of an entry that the unit has: it would not be
- * tested. */
+/* At exit: prints the counts that are not written yet; with MLC_CUDA_HOST_COUNTS a line for each
+ * entry. The program fails where the CPU was called for an entry that the unit has: that entry
+ * would not be tested. */
 static void counts_print()
 {
     long calls = 0, lacking = 0, other = 0;

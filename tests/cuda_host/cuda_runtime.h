@@ -1,7 +1,7 @@
 /* cuda_runtime.h of the host build: the part of CUDA that mlcore_cuda.cu uses, on the CPU
  *
  * Found by -Itests/cuda_host before CUDA's own. fibers.h runs the kernels. A stream is a queue:
- * what is asynchronous on a GPU is done here when the host waits, asks for an event (a random
+ * work that is asynchronous on a GPU is done here when the host waits, asks for an event (a random
  * number of entries then), or the queue is long. So a buffer that is used again too early, or read
  * before it is there, gives wrong numbers. Copies between pageable memory and the device are as
  * CUDA has them: to the device the source is read at once, to the host the call waits.
@@ -103,7 +103,7 @@ inline int __all_sync(unsigned mask, int p, int line = __builtin_LINE())
     return __ballot_sync(mask, p, line) == mask;
 }
 
-/* Replaces *p by f(*p), as one access; returns what was there. */
+/* Replaces *p by f(*p), as one access; returns the old value. */
 template <class T, class F> inline T cuda_host_atomic(T *p, F f)
 {
     using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
@@ -512,7 +512,7 @@ inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void 
 }
 inline cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *value)
 {
-    const uint64_t none = 0;           /* nothing is kept: what is not lent is free             */
+    const uint64_t none = 0;           /* nothing is kept: memory not lent is free              */
     memcpy(value, &none, sizeof none);
     return cuda_host::call();
 }

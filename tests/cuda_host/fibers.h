@@ -1,6 +1,6 @@
 /* fibers.h -- runs CUDA kernels on the CPU, one thread at a time, to find their errors
  *
- * Blocks run one after another, in random order. A thread is a call until it meets a barrier or a
+ * Blocks run one after another, in random order. A thread is a call until it reaches a barrier or a
  * warp operation; then it is a fiber, and which one goes on is random, too. CUDA_HOST_SEED chooses
  * the order; 0 is the order of the numbers. Device memory is an arena that is closed to the host
  * while no kernel or copy runs (CUDA_HOST_LAX=1 leaves it open). Shared arrays are filled with NaN

@@ -27,7 +27,7 @@ static double pair_tol(mlc_dtype d)
                                                                                          : 0;
 }
 
-/* [a,b] of random numbers that lie dense, transposed, or each second of a row. */
+/* [a,b] of random numbers, stored dense, transposed, or as each second of a row. */
 static mlc_tensor *pair_rand(mlc_ctx *ctx, mlc_dtype dtype, int64_t a, int64_t b, layout how,
                              uint64_t seed, double lo, double hi)
 {

@@ -24,7 +24,7 @@ static float    g_slopes[HEADS];
 static uint64_t g_base;
 static size_t   g_bytes[PARTS];        /* 0: it is not there                                    */
 
-/* Strides of [a,b,c,d], and its bytes, at most ROOM; filled with numbers in [-1, 1]. */
+/* Strides of [a,b,c,d], and its bytes, at most the buffer; filled with numbers in [-1, 1]. */
 static void *array(part p, mlc_dtype dtype, int64_t stride[4], int64_t a, int64_t b, int64_t c,
                    int64_t d, place layout)
 {
@@ -153,7 +153,7 @@ static void fetch(unit *t, const struct mlc_k_attention_grad *l)
         if (at[p]) unit_fetch(t, g_got[p], at[p], g_bytes[p]);
 }
 
-/* Everything is as on the CPU, what is between elements included. */
+/* All bytes are as on the CPU, those between elements included.   */
 static void near_own(const job *j, const char *what)
 {
     static const char *const name[] = {"q", "k", "v", "y", "lse", "dy", "dq", "dk", "dv", "mask",

@@ -301,7 +301,7 @@ TEST(cuda, without_memory_a_call_is_nomem_and_goes_on_when_some_was_given_back)
     CHECK_OK(ctx);
 }
 
-/* A context, a step, its loss, the end; status: what was said first. */
+/* A context, a step, its loss, the end; status: the first one that is not OK. */
 static mlc_status life(double *loss)
 {
     trainer    t;

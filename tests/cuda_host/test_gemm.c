@@ -1,6 +1,6 @@
 /* test_gemm.c -- tests of CUDA.GEMM and CUDA.LT: products of all kinds against the CPU's kernel
  *
- * A case is drawn by chance: dtypes, sizes, layouts, strides, sink. All operands lie in one block,
+ * A case is drawn by chance: dtypes, sizes, layouts, strides, sink. All operands are in one block,
  * of which the device has a copy; after the product the block is compared with the one that the
  * CPU's kernel left, gaps between elements included: they are NaN and must stay so.
  */
@@ -72,7 +72,7 @@ static void fill(int role, mlc_dtype dtype, int64_t n)
 
 static void *place(int role) { return host_block + (size_t)role * ROOM; }
 
-/* The sink: fields that are as c lie with c's strides.                                          */
+/* The sink: tensors of c's shape have c's strides.                                              */
 static void sink_draw(struct mlc_k_gemm *g, int64_t elements)
 {
     static const mlc_map grads[] = {MLC_MAP_RELU_GRAD, MLC_MAP_TANH_GRAD, MLC_MAP_SIGMOID_GRAD,
@@ -162,7 +162,7 @@ static double tolerance(const struct mlc_k_gemm *g, double want)
     return fabs(want) * eps + sums * (g->dtype == MLC_F64 ? 1e-14 : 4e-6);
 }
 
-/* Elements of a role that differ; what is NaN on one side must be NaN on the other.             */
+/* Elements of a role that differ; a NaN on one side must be a NaN on the other.                 */
 static int64_t differences(const struct mlc_k_gemm *g, int role)
 {
     const size_t n = ROOM / mlc_dtype_bytes(g->c_dtype);

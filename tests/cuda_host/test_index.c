@@ -63,7 +63,7 @@ static void make(const job *j, struct mlc_k_index *a)
                  : test_random(11, i, 0, 50));
 }
 
-/* Runs a copy of a on the device; what it wrote goes to g_data_got, g_line_got, word. */
+/* Runs a copy of a on the device; its results go to g_data_got, g_line_got, word. */
 static mlc_status run(unit *t, const struct mlc_k_index *a, size_t data, size_t line, size_t shift,
                       int64_t *word)
 {

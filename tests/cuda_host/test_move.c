@@ -299,7 +299,7 @@ static bool map_near(double got, double want, double tol)
 }
 
 /* Element e of a formula is that of the CPU. A card's pow and exp are less exact, and it makes a
- * product and a sum by one fma: where huge numbers cancel, what is left is of their size.       */
+ * product and a sum by one fma: where huge numbers cancel, the rest is of their size.           */
 static bool map_agrees(mlc_dtype dtype, int64_t e, double tol)
 {
     const double got = test_get(g_got, dtype, e), want = test_get(g_want, dtype, e);

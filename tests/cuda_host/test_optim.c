@@ -218,7 +218,7 @@ TEST(cuda, the_guard_decides_as_the_cpus)
 
 /* -- average -- */
 
-/* Forms of what is averaged, at some number of updates; the last ones are skipped. */
+/* Forms of averages, at some number of updates; the last ones are skipped.         */
 static void average_make(struct mlc_k_average *a, mlc_dtype dtype, int64_t n, int form)
 {
     memset(a, 0, sizeof *a);

@@ -1,5 +1,5 @@
 /* test_reduce.c -- tests of section CUDA.REDUCE against the CPU: lines in segments, side by side,
- * with holes; what is empty, NaN or infinite; the first of equals across teams and segments */
+ * with holes; empty lines, NaN and infinity; the first of equals across teams and segments */
 #include "pair.h"
 
 #include "../../mlcore_cuda.h"
