@@ -1809,7 +1809,7 @@ typedef struct mlc_huber_desc {
 /* mlc_huber_desc_make: a mean, delta 1.                                                       */
 MLC_API mlc_huber_desc mlc_huber_desc_make(void);
 /* mlc_huber_loss: d^2/2 where |d| <= delta, else delta (|d| - delta/2); d = x - target.
- *   grad   dx += dy d, d within [-delta, delta]; target the negative
+ *   grad   dx += dy clamp(d, -delta, delta); target the negative
  *   ref    F.huber_loss, torch.nn.HuberLoss                                                    */
 MLC_API mlc_tensor *mlc_huber_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_huber_loss_ex: with a desc.       err: ARG: delta is not over 0 or not finite           */
@@ -1914,7 +1914,8 @@ typedef struct mlc_cross_entropy_desc {
     mlc_tensor   *weight;              /* [c], of classes; the mean divides by the sum of those */
 } mlc_cross_entropy_desc;              /* of the labels; no gradient; default: all 1           */
 
-/* mlc_cross_entropy_desc_make: as mlc_cross_entropy: a mean, no smoothing, all rows and classes. */
+/* mlc_cross_entropy_desc_make: the values of mlc_cross_entropy: a mean, no smoothing, all rows
+ *   and classes.                                                                             */
 MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
 /* mlc_cross_entropy: mean of -log softmax(logits)[label]; logits are floats [..,c], labels i64
  *   [..]. Classes are the last axis, also of sequences [b,t,c], where PyTorch has them second.
@@ -1928,9 +1929,10 @@ MLC_API mlc_cross_entropy_desc mlc_cross_entropy_desc_make(void);
  *   err    SHAPE, DTYPE; VALUE if a label is not in [0,c): row and label are named
  *   ref    F.cross_entropy, torch.nn.CrossEntropyLoss                                        */
 MLC_API mlc_tensor *mlc_cross_entropy(mlc_tensor *logits, mlc_tensor *labels);
-/* mlc_cross_entropy_ex: with reduction, smoothing, ignored label, weights of classes; of a row
- *   w_label times its loss, smoothed with -sum_j w_j log softmax_j / c. A mean with probabilities
- *   divides by n.                    err: ARG: an ignored label with probabilities            */
+/* mlc_cross_entropy_ex: with reduction, label smoothing, an ignored label and weights w of
+ *   classes. The loss of a row is multiplied by w_label; smoothing mixes in -sum_j w_j log
+ *   softmax_j / c. A mean with probabilities divides by n.
+ *   err    ARG: an ignored label with probabilities                                          */
 MLC_API mlc_tensor *mlc_cross_entropy_ex(mlc_tensor *logits, mlc_tensor *labels,
                                          const mlc_cross_entropy_desc *desc);
 /* mlc_nll_loss: -x[label] of logarithms of probabilities (mlc_log_softmax); dtypes and labels as of
@@ -1981,9 +1983,10 @@ typedef struct mlc_dice_desc {
 
 /* mlc_dice_desc_make: a mean, smooth 1e-5, not squared.                                       */
 MLC_API mlc_dice_desc mlc_dice_desc_make(void);
-/* mlc_dice_loss: of each sample and channel 1 - (2 sum x t + smooth)/(sum x + sum t + smooth); x
- *   probabilities [n,c,..], target the same. Without a background: of mlc_slice(x, 1, 1, c, 1).
- *   ref    arXiv 1606.04797 (squared); monai.losses.DiceLoss                                  */
+/* mlc_dice_loss: 1 - (2 sum x t + smooth)/(sum x + sum t + smooth) for each sample and channel; x
+ *   probabilities [n,c,..], target of the same shape. To leave out a background in channel 0,
+ *   pass mlc_slice(x, 1, 1, c, 1), and the same of target.
+ *   ref    arXiv 1606.04797 (squared); monai.losses.DiceLoss                                 */
 MLC_API mlc_tensor *mlc_dice_loss(mlc_tensor *x, mlc_tensor *target);
 /* mlc_dice_loss_ex: with a desc.        err: ARG: smooth is negative or not finite            */
 MLC_API mlc_tensor *mlc_dice_loss_ex(mlc_tensor *x, mlc_tensor *target, const mlc_dice_desc *desc);
@@ -2019,8 +2022,8 @@ MLC_API mlc_triplet_margin_desc mlc_triplet_margin_desc_make(void);
  *   ref    F.triplet_margin_loss, torch.nn.TripletMarginLoss                                   */
 MLC_API mlc_tensor *mlc_triplet_margin_loss(mlc_tensor *anchor, mlc_tensor *positive,
                                             mlc_tensor *negative);
-/* mlc_triplet_margin_loss_ex: with a desc; swap: d(positive, negative) if that is less than the
- *   second one.                                   err: ARG: margin or p not over 0            */
+/* mlc_triplet_margin_loss_ex: with a desc; with swap the second distance is min(d(anchor,
+ *   negative), d(positive, negative)).    err: ARG: margin or p not over 0                   */
 MLC_API mlc_tensor *mlc_triplet_margin_loss_ex(mlc_tensor *anchor, mlc_tensor *positive,
                                                mlc_tensor *negative,
                                                const mlc_triplet_margin_desc *desc);
@@ -2134,8 +2137,8 @@ MLC_API mlc_param_desc mlc_param_desc_make(mlc_dims shape);
  *   ref    torch.nn.Module                                                                     */
 MLC_API mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls,
                                       const void *user, size_t user_bytes);
-/* mlc_module_free: frees a module and its children; detaches it from its parent first. Once, and
- *   the children with it: see mlc_ctx_free.                                                    */
+/* mlc_module_free: frees a module and its children, after detaching it from its parent. A module,
+ *   and each child with it, may be freed once: see mlc_ctx_free.                             */
 MLC_API void mlc_module_free(mlc_module *m);
 /* mlc_module_clone: a new root module with m's classes, names, values, modes and frozen
  *   parameters. Parameters that are tied within m are tied in the clone; bound ones read the same
@@ -2243,14 +2246,14 @@ MLC_API mlc_status mlc_module_rebuild(mlc_module *m);
 MLC_API mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen);
 /* mlc_module_to: float parameters and buffers of m become dtype (f32, f64, bf16, f16), rounded to
  *   the nearest; statistics (of mlc_nn_batch_norm, mlc_nn_standardize, mlc_nn_min_max) become f32
- *   where dtype has 16 bits. The tree is laid out again: optimizer state moves along, gradients and
- *   views do not. bf16 takes half the memory, but for packs of weights (MLC_MEM_PACK;
- *   mlc_memory_trim frees them). It can be trained: moments stay f32, and a step rounds parameters
- *   up or down by chance, so that changes too small for bf16 add up all the same. f16 cannot: keep
- *   f32 and use mlc_autocast_begin.
+ *   where dtype has 16 bits. The tree is laid out again: optimizer state moves along, gradients
+ *   and views do not. bf16 takes half the memory, but for packs of weights (MLC_MEM_PACK;
+ *   mlc_memory_trim frees them). It can be trained: moments stay f32, and a step rounds
+ *   parameters stochastically, so that changes too small for bf16 add up on average. f16 cannot:
+ *   keep f32 and use mlc_autocast_begin.
  *   err    DTYPE, NOMEM; STATE: the tape has operations on them
  *   ref    torch.nn.Module.to, which rounds statistics, too; stochastic rounding: arXiv 2010.06192
- *   test   tests/test_nn.c                                                                    */
+ *   test   tests/test_nn.c                                                                   */
 MLC_API mlc_status mlc_module_to(mlc_module *m, mlc_dtype dtype);
 /* mlc_module_train: training (true, the start) or evaluation for m and all below it.
  *   ref    torch.nn.Module.train, eval                                                        */
@@ -2283,12 +2286,12 @@ MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out);
 
 /* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
- *   in mlc_summary. A module with a hook is not fused with the modules that follow it; f32 and f64
- *   keep their bits. Of the children of SqueezeExcite fn gets outputs with their activations
- *   applied. fn frees no module, and no exception of C++ may leave it. A module has one hook:
- *   another takes its place, NULL ends it.
+ *   in mlc_summary. A module with a hook is not fused with the modules that follow it; f32 and
+ *   f64 keep their bits. Of the children of SqueezeExcite fn gets outputs with their activations
+ *   applied. fn frees no module, and no exception of C++ may leave it. A module has one hook: a
+ *   second call replaces it, NULL removes it.
  *   ref    torch.nn.Module.register_forward_hook
- *   test   tests/test_nn.c                                                                     */
+ *   test   tests/test_nn.c                                                                   */
 MLC_API void mlc_module_hook(mlc_module *m, mlc_forward_hook fn, void *user);
 
 /* Fans are of a weight [out,in,..]: in or out times the product of what follows, as torch.nn.init
@@ -2331,8 +2334,9 @@ MLC_API mlc_param_iter mlc_param_iter_make(mlc_module *m);
 MLC_API bool mlc_param_next(mlc_param_iter *it);
 /* mlc_module_numel: number of elements of all parameters; only the trainable ones if asked.   */
 MLC_API int64_t mlc_module_numel(mlc_module *m, bool trainable_only);
-/* mlc_summary: the table Keras prints: layer, output shape, parameters; and the bytes of the
- *   activations one training step keeps. Nothing is computed.    input: shape with the batch
+/* mlc_summary: prints a table as Keras does: layer, output shape, parameters; then the bytes of
+ *   activations that a training step keeps. No kernel runs; input is the shape of the input,
+ *   batch included.
  *   write  NULL: standard output
  *   err    those of the forward: then the rows end with the layer that fails, and its message */
 MLC_API mlc_status mlc_summary(mlc_module *m, mlc_dims input, mlc_writer write, void *user);
@@ -2367,11 +2371,12 @@ MLC_API mlc_nn_embedding_desc mlc_nn_embedding_desc_make(int64_t n, int64_t d);
 MLC_API mlc_module *mlc_nn_embedding(mlc_ctx *ctx, int64_t n, int64_t d);
 /* mlc_nn_embedding_ex: with a padding row, which starts at 0, or limits.                      */
 MLC_API mlc_module *mlc_nn_embedding_ex(mlc_ctx *ctx, const mlc_nn_embedding_desc *desc);
-/* mlc_nn_layer_norm: mlc_layer_norm of the last axis of n, eps 1e-5; weight 1, bias 0 at first.
- *   ref    torch.nn.LayerNorm                                                                 */
+/* mlc_nn_layer_norm: mlc_layer_norm over the last axis, of size n, eps 1e-5; weight starts at 1,
+ *   bias at 0.
+ *   ref    torch.nn.LayerNorm                                                                */
 MLC_API mlc_module *mlc_nn_layer_norm(mlc_ctx *ctx, int64_t n);
-/* mlc_nn_rms_norm: mlc_rms_norm of the last axis of n, eps 1e-6; weight 1 at first.
- *   ref    arXiv 1910.07467; torch.nn.RMSNorm with its eps                                    */
+/* mlc_nn_rms_norm: mlc_rms_norm over the last axis, of size n, eps 1e-6; weight starts at 1.
+ *   ref    arXiv 1910.07467; torch.nn.RMSNorm with its eps                                   */
 MLC_API mlc_module *mlc_nn_rms_norm(mlc_ctx *ctx, int64_t n);
 
 typedef struct mlc_nn_norm_desc {      /* of layer, RMS, group and instance norm               */
@@ -2527,10 +2532,10 @@ MLC_API mlc_module *mlc_nn_spatial_dropout(mlc_ctx *ctx, double p);
  *   divided by 1 - p: for the end of a residual's body.
  *   ref    arXiv 1603.09382; torchvision.ops.StochasticDepth in mode "row"                    */
 MLC_API mlc_module *mlc_nn_stochastic_depth(mlc_ctx *ctx, double p);
-/* mlc_nn_residual: body(x) + shortcut(x), or + x with a NULL shortcut; then relu if asked. Children
- *   "body", "shortcut"; if it fails, both stay as they were.
+/* mlc_nn_residual: body(x) + shortcut(x), or body(x) + x with a NULL shortcut; then mlc_relu if
+ *   relu is true. Children "body", "shortcut"; if it fails, both stay as they were.
  *   err    ARG: body is NULL, one has a parent, or both are one module
- *   ref    arXiv 1512.03385                                   test: tests/test_blocks.c       */
+ *   ref    arXiv 1512.03385                                   test: tests/test_blocks.c      */
 MLC_API mlc_module *mlc_nn_residual(mlc_ctx *ctx, mlc_module *body, mlc_module *shortcut,
                                     bool relu);
 
@@ -2590,16 +2595,17 @@ typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc             
 /* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
 MLC_API mlc_pool_desc mlc_pool_desc_make(int64_t kernel);
 
-/* mlc_max_pool: the largest of each window of x [n,c,..], over 1 to 3 axes; NaN wins. Its
- *   channels are last in memory, as those of all results here.
+/* mlc_max_pool: the largest element of each window of x [n,c,..], over 1 to 3 axes; NaN if there
+ *   is one. The result has channels last in memory, as all in this section.
  *   grad   to the first of equals        err: SHAPE, DTYPE, ARG
- *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c        */
+ *   ref    F.max_pool1d, F.max_pool2d, F.max_pool3d           test: tests/test_channel.c     */
 MLC_API mlc_tensor *mlc_max_pool(mlc_tensor *x, const mlc_pool_desc *desc);
 /* mlc_avg_pool: the mean of each window.           ref: F.avg_pool1d, F.avg_pool2d, F.avg_pool3d */
 MLC_API mlc_tensor *mlc_avg_pool(mlc_tensor *x, const mlc_pool_desc *desc);
-/* mlc_adaptive_max_pool: y [n,c,size..] by windows that follow from both sizes. size: a number an
- *   axis, or mlc_dims_all.
- *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d                */
+/* mlc_adaptive_max_pool: y [n,c,size..] of x [n,c,in..]: y at i is the largest element of x from
+ *   floor(i in/size) to ceil((i+1) in/size), on each axis. size: a number for each axis, or
+ *   mlc_dims_all.
+ *   ref    F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d               */
 MLC_API mlc_tensor *mlc_adaptive_max_pool(mlc_tensor *x, mlc_dims size);
 /* mlc_adaptive_avg_pool: means of the windows of mlc_adaptive_max_pool; mlc_dims_all(1): of all
  *   pixels.
@@ -3338,10 +3344,10 @@ MLC_API mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor
 #  pragma pop_macro("MLC_API")
 #endif
 
-/* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them A
- * sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
+/* @@ API.SKETCH ------------------------------------------ random sketches, layers made of them
+ * A sketch S [rows,cols] is a random matrix that keeps lengths on average, E |S x|^2 = |x|^2. It is
  * a function of a seed and is not stored: functions that need it compute it piece by piece, with
- * the same numbers on every ISA and device.    test: tests/test_sketch.c                     */
+ * the same numbers on every ISA and device.                        test: tests/test_sketch.c  */
 
 #ifdef MLC_NO_SKETCH
 #  pragma push_macro("MLC_API")
@@ -3570,7 +3576,7 @@ MLC_API mlc_adam_desc mlc_adam_desc_make(double lr);
 MLC_API mlc_adam_desc mlc_adamw_desc_make(double lr);
 
 /* mlc_sgd: p -= lr g.
- *   err    ARG: m has no parameters, as of all optimizers; frozen ones will do, to be trained later
+ *   err    ARG: m has no parameters (frozen ones are enough); so for all optimizers
  *   ref    torch.optim.SGD                                                                     */
 MLC_API mlc_optim *mlc_sgd(mlc_module *m, double lr);
 /* mlc_sgd_ex: with momentum b = first step ? g : momentum b + (1-dampening) g.
@@ -3590,15 +3596,15 @@ MLC_API mlc_optim *mlc_adamw_ex(mlc_module *m, const mlc_adam_desc *desc);
 /* mlc_optim_free: frees the optimizer, its state and its averages, once: see mlc_ctx_free.    */
 MLC_API void mlc_optim_free(mlc_optim *opt);
 /* mlc_optim_step: one update of every trainable parameter that has a fresh gradient; then the
- *   gradients are stale. Does nothing and returns the error while one stands. While a device has an
- *   error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients are
- *   stale, and parameters and states stay as they are. See below for what clips, collects or skips
- *   (MLC_OK) a step: mlc_optim_clip, _accumulate, _scaler. Where no parameter has a fresh gradient
- *   none changes, and that is MLC_OK, as in PyTorch.
+ *   gradients are stale. Does nothing and returns the error while one stands. While a device has
+ *   an error that it has not reported yet (see mlc_scope_end) it returns MLC_OK, the gradients
+ *   are stale, and parameters and states stay as they are. mlc_optim_clip, _accumulate and
+ *   _scaler clip gradients, delay updates and skip steps; a skipped step returns MLC_OK. Where no
+ *   parameter has a fresh gradient nothing changes, and that is MLC_OK, as in PyTorch.
  *   err    STATE: after a failed backward, until mlc_optim_zero_grad; the module was freed; the
  *          parameters are an average or a mean (mlc_average_swap, mlc_optim_mean); mlc_optim_sam
  *          is on; VALUE: gradients that are not finite, where they are clipped or scaled
- *   ref    torch.optim.Optimizer.step                                                          */
+ *   ref    torch.optim.Optimizer.step                                                        */
 MLC_API mlc_status mlc_optim_step(mlc_optim *opt);
 /* mlc_optim_minimize: mlc_backward of loss, scaled where there is a scaler, then mlc_optim_step.
  *   Gradients that the optimizer's parameters have from other calls of mlc_backward are dropped
@@ -4223,11 +4229,11 @@ MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
 /* @@ API.SCHED ------------------------------------------- schedules; test: tests/test_sched.c
  * A schedule is a value, and its factor a pure function of t, the number of updates made so far
- * (skipped ones: see mlc_optim_schedule): the rate of the first update is that of t = 0, a resumed
- * training goes on where it was, and any thread may ask. The factor is times a base value: the rate
- * that the optimizer was made with. Functions that make one cannot fail: mlc_sched_at of bad values
- * is NaN, and where there is a context they are an ARG error that names them. Counts are at most
- * 2^53, values finite and not negative. Arrays are kept by reference.                         */
+ * (skipped ones: see mlc_optim_schedule): the first update has the rate of t = 0, a resumed
+ * training continues where it was, and any thread may call it. The factor multiplies a base
+ * value: the rate that the optimizer was made with. Functions that make a schedule cannot fail:
+ * with bad values mlc_sched_at is NaN, and functions with a context raise an ARG error that names
+ * them. Counts are at most 2^53, values finite and not negative. Arrays are kept by reference. */
 
 #ifdef MLC_NO_METHODS
 #  pragma push_macro("MLC_API")
@@ -4582,16 +4588,17 @@ typedef struct mlc_loader_desc {
 /* mlc_loader_desc_make: x, y and batch set, the rest default.                                 */
 MLC_API mlc_loader_desc mlc_loader_desc_make(mlc_tensor *x, mlc_tensor *y, int64_t batch);
 /* mlc_loader_create: batches of rows, in order or in a new order each epoch. With shift or rotate
- *   x is u8 or f32 images, [n,h,w] or [n,c,h,w], that each epoch come another way: bilinear, 0
- *   outside. How an image comes follows from the seed, the epoch and its row.
+ *   x is u8 or f32 images, [n,h,w] or [n,c,h,w], which are moved and rotated at random in each
+ *   epoch, with bilinear interpolation and 0 outside. The movement depends on the seed, the epoch
+ *   and the row.
  *   err    ARG: no x, empty data set, batch < 1, shift, rotate < 0; SHAPE: x and y differ in rows,
- *          x is not images; DTYPE: images of another one                                       */
+ *          x is not images; DTYPE: images of another one                                     */
 MLC_API mlc_loader *mlc_loader_create(mlc_ctx *ctx, const mlc_loader_desc *desc);
-/* mlc_loader_shuffled: batches in a new order each epoch, of seed 0, whatever mlc_seed was told;
- *   mlc_loader_seeded takes another.
- *   ref    torch.utils.data.DataLoader, with shuffle=True                                      */
+/* mlc_loader_shuffled: batches in a new order each epoch, from seed 0, independent of mlc_seed;
+ *   mlc_loader_seeded takes another seed.
+ *   ref    torch.utils.data.DataLoader, with shuffle=True                                    */
 MLC_API mlc_loader *mlc_loader_shuffled(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch);
-/* mlc_loader_seeded: mlc_loader_shuffled, of this seed.                                       */
+/* mlc_loader_seeded: mlc_loader_shuffled with a seed.                                        */
 MLC_API mlc_loader *mlc_loader_seeded(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *y, int64_t batch,
                                       uint64_t seed);
 /* mlc_loader_ordered: batches in the order of the rows, for validation and prediction.        */
@@ -4614,13 +4621,13 @@ typedef struct mlc_split_rows_desc {
 
 /* mlc_split_rows_desc_make: shares set, the rest default.                                     */
 MLC_API mlc_split_rows_desc mlc_split_rows_desc_make(const double *shares, int32_t n_shares);
-/* mlc_split_rows: cuts the numbers 0 .. n-1 of n rows into parts, in shuffled order; each row is
- *   in one part at most. A part has its share of n, rounded down; rows that are left over go one
- *   by one to the parts that miss most. With labels each class is cut so, and what a part misses
- *   of one class counts for the next.
+/* mlc_split_rows: splits the numbers 0 .. n-1 of n rows into parts, in shuffled order; each row
+ *   is in one part at most. A part gets its share of n, rounded down; each remaining row goes to
+ *   the part that is furthest below its share. With labels each class is split in this way, and
+ *   the rows that a part lacks of one class are counted for the next.
  *   out    parts: n_shares tensors, i64 [rows], in the current scope; NULL each on an error
  *   err    ARG: shares that are not such, a part without rows; SHAPE, DTYPE of labels
- *   ref    sklearn.model_selection.train_test_split          test: tests/test_data.c          */
+ *   ref    sklearn.model_selection.train_test_split          test: tests/test_data.c         */
 MLC_API mlc_status mlc_split_rows(mlc_ctx *ctx, int64_t n, const mlc_split_rows_desc *desc,
                                   mlc_tensor **parts);
 
@@ -4697,10 +4704,10 @@ MLC_API int64_t mlc_dataset_count(const mlc_dataset *data);
  *   err    ARG: index; what get says                                                          */
 MLC_API mlc_status mlc_dataset_get(mlc_ctx *ctx, const mlc_dataset *data, int64_t index,
                                    mlc_tensor **fields);
-/* mlc_dataset_field: field f of all samples in their order as one tensor [count,..] of the current
- *   scope, as mlc_dataset_get has it of each: the x that mlc_nn_scale_fit takes, say.
+/* mlc_dataset_field: field f of all samples, in order, as one tensor [count,..] in the current
+ *   scope, for instance the x of mlc_nn_scale_fit.
  *   err    ARG: a stream, no such field, a ragged one; SHAPE: too large; what get says
- *   test   those of tests/test_dataset.c                                                      */
+ *   test   those of tests/test_dataset.c                                                     */
 MLC_API mlc_tensor *mlc_dataset_field(mlc_ctx *ctx, const mlc_dataset *data, int32_t f);
 /* mlc_sample_uniform: number `draw` (0, 1, ..) in [0,1) of a sample: a function of seed, epoch,
  *   index and draw. For get and functions that it calls.                                     */
@@ -4709,13 +4716,13 @@ MLC_API double mlc_sample_uniform(const mlc_sample *s, uint32_t draw);
  *   err    ARG: none, or over MLC_MAX_FIELDS; SHAPE: no rows, or not as many
  *   ref    torch.utils.data.TensorDataset                                                     */
 MLC_API mlc_dataset *mlc_dataset_tensors(mlc_ctx *ctx, mlc_tensor *const *tensors, int32_t n);
-/* mlc_dataset_ragged: n sequences that are not all as long: x [rows, ..] has their steps, one
- *   sequence after the other, lengths i64 [n] how many each has, y [n, ..] or NULL what belongs to
- *   each. Field 0 is ragged up to the longest; its lengths are known, for batches of sequences that
- *   are about as long. Copied to the host.
+/* mlc_dataset_ragged: n sequences of different lengths: x [rows, ..] has the steps of all, one
+ *   sequence after the other; lengths i64 [n] the number of steps of each; y [n, ..] or NULL a
+ *   target for each. Field 0 is ragged, up to the longest; lengths are known, so that a loader
+ *   can batch sequences of similar length. Copied to the host.
  *   err    ARG: x or lengths is NULL, another context; DTYPE; SHAPE: no sequence, no step, or y of
  *          another n; VALUE: lengths below 0, or that do not add up to the rows of x
- *   ref    torch.nested.nested_tensor, torch.nn.utils.rnn.pad_sequence                        */
+ *   ref    torch.nested.nested_tensor, torch.nn.utils.rnn.pad_sequence                       */
 MLC_API mlc_dataset *mlc_dataset_ragged(mlc_ctx *ctx, mlc_tensor *x, mlc_tensor *lengths,
                                         mlc_tensor *y);
 /* mlc_dataset_subset: the samples of these numbers, i64 [m], in their order; as mlc_split_rows and
@@ -4922,15 +4929,15 @@ MLC_API mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch);
  *   Workers are threads that live as long as the loader; without threads there are none, and a
  *   forked child has none: it makes a loader of its own.
  *   With ranks the epoch's rows go to the ranks in turn, so that the batches k of all ranks
- *   together are batch k of one loader with a batch `ranks` times as large. So that ranks have
- *   equally many, the order goes on from its begin again, or is cut with drop_last.
+ *   together are batch k of one loader with a batch `ranks` times as large. So that all ranks
+ *   have equally many, the order continues at its beginning, or, with drop_last, is cut.
  *   With tokens or window the dataset has lengths; batches are then shuffled, too, and ranks take
  *   whole batches in turn. A stream has one worker and is not sorted, weighted or counted.
  *   err    ARG: desc; VALUE: weights, labels, a length over the budget; NOMEM. What get and
  *          collate say is mlc_loader_next's error, with the sample's number; the next call goes on
  *          with the batch after it. mlc_loader_next and _seek: STATE in a child, if there are
  *          workers.
- *   ref    torch.utils.data.DataLoader, WeightedRandomSampler, DistributedSampler             */
+ *   ref    torch.utils.data.DataLoader, WeightedRandomSampler, DistributedSampler            */
 MLC_API mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                     const mlc_loader_from_desc *desc);
 
@@ -4945,8 +4952,8 @@ MLC_API mlc_loader_state mlc_loader_position(const mlc_loader *loader);
  *   read up to it.      err: STATE: of a loader of other data, batch, seed or order; ARG      */
 MLC_API mlc_status mlc_loader_seek(mlc_loader *loader, const mlc_loader_state *at);
 
-/* -- augmentation: images that come another way each epoch, by counters of seed, epoch and sample;
- *    test: those of tests/test_dataset.c and tests/test_loader.c -- */
+/* -- augmentation: random changes of images, functions of seed, epoch and sample;
+ *    test: those of tests/test_dataset.c and tests/test_loader.c --                          */
 
 typedef struct mlc_augment_desc {      /* in the order in which it is done                     */
     int32_t field;                     /* u8 or f32 [h,w] or [c,h,w]; default 0                */
@@ -5162,14 +5169,15 @@ MLC_API mlc_metric *mlc_metric_perplexity(mlc_ctx *ctx);
  *   [n,1] and [n] are alike; of mlc_metric_rmse, _mae and _r2, too.
  *   ref    sklearn.metrics.mean_squared_error                                                 */
 MLC_API mlc_metric *mlc_metric_mse(mlc_ctx *ctx);
-/* mlc_metric_rmse: its root, in the mean over outputs.
- *   ref    sklearn.metrics.root_mean_squared_error                                            */
+/* mlc_metric_rmse: root mean squared error: the root for each output, then the mean over outputs.
+ *   ref    sklearn.metrics.root_mean_squared_error                                           */
 MLC_API mlc_metric *mlc_metric_rmse(mlc_ctx *ctx);
 /* mlc_metric_mae: mean absolute error.         ref: sklearn.metrics.mean_absolute_error       */
 MLC_API mlc_metric *mlc_metric_mae(mlc_ctx *ctx);
-/* mlc_metric_r2: 1 - (squared errors)/(squares around the mean target), in the mean over outputs;
- *   where the target is constant 1 without an error, else 0; NaN of fewer than two rows.
- *   ref    sklearn.metrics.r2_score                                                           */
+/* mlc_metric_r2: 1 - (sum of squared errors)/(sum of squares around the mean target) for each
+ *   output, then the mean over outputs. Where the target is constant: 1 without an error, else 0.
+ *   NaN for fewer than two rows.
+ *   ref    sklearn.metrics.r2_score                                                          */
 MLC_API mlc_metric *mlc_metric_r2(mlc_ctx *ctx);
 /* mlc_metric_mean: mean of values [n], or 0-d ones such as losses; targets NULL.
  *   ref    torchmetrics.MeanMetric                                                            */
@@ -5237,8 +5245,9 @@ MLC_API mlc_status mlc_metric_precision_recall(mlc_metric *m, int64_t cls, int64
                                                double *precision, double *recall,
                                                double *threshold, int64_t *n);
 
-/* A tracker has names; each gets a value an epoch: of a metric, or the mean of numbers it was fed.
- * test: tests/test_metrics.c                                                                  */
+/* A tracker keeps a table: for each name and epoch the value of a metric, or the mean of the
+ * numbers that were fed.
+ * test: tests/test_metrics.c                                                                 */
 
 /* mlc_tracker_create: an empty tracker.                                                       */
 MLC_API mlc_tracker *mlc_tracker_create(mlc_ctx *ctx);
@@ -5415,12 +5424,12 @@ MLC_API mlc_fit_desc mlc_fit_desc_make(mlc_tensor *(*loss)(mlc_tensor *output,
  *   ref    tf.keras.Model.fit; lightning.Trainer.fit             test: tests/test_fit.c       */
 MLC_API mlc_status mlc_fit(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                            const mlc_fit_desc *desc, mlc_tracker **history);
-/* mlc_fit_begin: what mlc_fit does before its first batch. NULL on an error. desc may end, what its
- *   pointers point at must live until mlc_fit_end.                           err: as mlc_fit  */
+/* mlc_fit_begin: begins a training, as mlc_fit does before its first batch. NULL on an error.
+ *   desc is copied; objects that it points to must live until mlc_fit_end.    err: as mlc_fit */
 MLC_API mlc_fit_state *mlc_fit_begin(mlc_module *net, mlc_optim *opt, mlc_loader *train,
                                      const mlc_fit_desc *desc);
-/* mlc_fit_step: one batch, with all that comes before and after it. false: the training is over, by
- *   its end, a callback or an error.                                                          */
+/* mlc_fit_step: trains on one batch, with the events and the epoch ends before and after it.
+ *   false: the training is over, by its end, a callback or an error.                         */
 MLC_API bool mlc_fit_step(mlc_fit_state *s);
 /* mlc_fit_end: ends a training anywhere, with the history as of mlc_fit; s is freed.
  *   err    as mlc_fit; ARG: s is NULL                                                         */
@@ -5499,8 +5508,9 @@ MLC_API mlc_early_stop_desc mlc_early_stop_desc_make(void);
  *   err    ARG: the desc, the name
  *   ref    tf.keras.callbacks.EarlyStopping(restore_best_weights=True)                         */
 MLC_API mlc_callback *mlc_on_early_stop(mlc_ctx *ctx, const mlc_early_stop_desc *desc);
-/* mlc_on_validate: a validation after every so many steps, beside those at the ends of epochs.
- *   err    ARG: every < 1; STATE: no validation loader                                        */
+/* mlc_on_validate: a validation after every `every` steps, in addition to those at the ends of
+ *   epochs.
+ *   err    ARG: every < 1; STATE: no validation loader                                       */
 MLC_API mlc_callback *mlc_on_validate(mlc_ctx *ctx, int64_t every);
 /* mlc_on_plateau: mlc_plateau_feed with the value of a name in each row, with max where the
  *   history has it so. p must outlive the training; its state goes to a run file.
@@ -5518,8 +5528,8 @@ MLC_API mlc_callback *mlc_on_nan(mlc_ctx *ctx, int64_t every);
  *   is over so many bytes, and again each time that it has grown by a tenth.
  *   err    ARG: bytes < 1                                                                     */
 MLC_API mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes);
-/* mlc_on_time_limit: stops after the first batch that ends so many seconds after the training's
- *   begin in this process.                                            err: ARG: not over 0    */
+/* mlc_on_time_limit: stops the training after the first batch that ends `seconds` seconds after
+ *   its beginning in this process.    err: ARG: not over 0                                   */
 MLC_API mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds);
 
 typedef struct mlc_timer {             /* seconds of what begins and ends, and its items       */
@@ -5538,7 +5548,7 @@ MLC_API void mlc_timer_begin(mlc_timer *t);
 MLC_API void mlc_timer_end(mlc_timer *t, double items);
 /* mlc_timer_mean: seconds from begin to end; NaN: none yet.                                   */
 MLC_API double mlc_timer_mean(const mlc_timer *t);
-/* mlc_timer_deviation: the standard deviation of them, by n - 1; NaN below two.               */
+/* mlc_timer_deviation: the standard deviation of the seconds, divided by n - 1; NaN below two. */
 MLC_API double mlc_timer_deviation(const mlc_timer *t);
 /* mlc_timer_rate: items a second; NaN: none yet.                                              */
 MLC_API double mlc_timer_rate(const mlc_timer *t);
@@ -5586,28 +5596,30 @@ typedef struct mlc_run {               /* NULL: not in the file; left alone by m
     mlc_fit_state *fit;                /* its place, sums, metrics, callbacks' parts, and that */
                                        /* of its validation loader                             */
     mlc_tracker   *history;
-    const mlc_run_part *parts;         /* bytes of yours                                       */
+    const mlc_run_part *parts;         /* bytes of the program                                 */
     int32_t        n_parts;
     const char *const *metadata;       /* pairs key, value, ..., NULL, for other readers       */
 } mlc_run;
 
 /* mlc_fit_run: the run of a training: net, optim, loader, fit and history.                    */
 MLC_API mlc_run mlc_fit_run(mlc_fit_state *s);
-/* mlc_run_save: writes it, atomically as mlc_safetensors_save: after a crash the file is the old
- *   one or the new one. Of a training: at BATCH_END, at EPOCH_END, or between mlc_fit_step.
+/* mlc_run_save: writes a run file, atomically as mlc_safetensors_save: after a crash the file is
+ *   the old one or the new one. Of a training: at BATCH_END, at EPOCH_END, or between
+ *   mlc_fit_step.
  *   err    ARG: parts of the same name; STATE: within a batch or the end of an epoch, or the
- *          parameters are an average; IO with path and reason: the old file stays             */
+ *          parameters are an average; IO with path and reason: the old file stays            */
 MLC_API mlc_status mlc_run_save(mlc_ctx *ctx, const char *path, const mlc_run *run);
-/* mlc_run_load: takes back what run names, of the same network, optimizer, loaders, metrics, parts;
- *   what the file has beside it is passed over. Nothing changes before all has been checked.
- *   err    IO, SHAPE, DTYPE, STATE: one message with all that does not fit; ARG; NOMEM        */
+/* mlc_run_load: restores the objects that run names: network, optimizer, loaders, metrics and
+ *   parts must be made as those that were saved; other contents of the file are skipped. Nothing
+ *   changes before everything has been checked.
+ *   err    IO, SHAPE, DTYPE, STATE: one message with all that does not fit; ARG; NOMEM       */
 MLC_API mlc_status mlc_run_load(mlc_ctx *ctx, const char *path, const mlc_run *run);
 /* mlc_fit_resume: loads a run file between mlc_fit_begin and the first mlc_fit_step; OK without a
  *   file: a fresh start. EPOCH_BEGIN of an epoch that goes on is not told again.
  *   err    STATE: after a step; as mlc_run_load                                               */
 MLC_API mlc_status mlc_fit_resume(mlc_fit_state *s, const char *path);
-/* mlc_on_resume: a callback that does so at TRAIN_BEGIN. The last of the callbacks: parts of the
- *   others must be there.                                                                     */
+/* mlc_on_resume: a callback that calls mlc_fit_resume at TRAIN_BEGIN. It must be the last in the
+ *   list, since it restores the parts of the others.                                         */
 MLC_API mlc_callback *mlc_on_resume(mlc_ctx *ctx, const char *path);
 
 typedef struct mlc_run_saver mlc_run_saver;      /* writes run files while training goes on    */
@@ -5675,8 +5687,8 @@ MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc 
  *          mlc_run_save                                                                       */
 MLC_API mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path);
 
-/* -- several models in one process: trials of a grid, each in a context of its own, some of them at
- * once. Results and their order do not depend on how many. test: tests/test_sweep.c -- */
+/* -- sweeps: trials of a grid, each in its own context, several at once on threads. Results and
+ * their order do not depend on the number of threads.    test: tests/test_sweep.c --         */
 
 typedef struct mlc_sweep_axis {        /* what differs from point to point of a grid           */
     const char   *name;                /* "lr"; at most 63 bytes                               */
@@ -5834,10 +5846,11 @@ typedef struct mlc_named {             /* a tensor in a file                    
 /* mlc_safetensors_save: writes tensors to a file, atomically: the old file stays until the new
  *   one is on the disk. metadata: pairs key, value, ..., NULL; or NULL. A save that is killed
  *   leaves path.mlc0.tmp beside it, which the next one to this path takes away. Where path is a
- *   symbolic link the file it names is replaced; rights, owner and group of an old file stay as far
- *   as the user may give them. While an error stands in the context nothing is written: the old
- *   file stays, and that error's status is returned. So all savers; pictures are drawn even then.
- *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                      */
+ *   symbolic link the file it names is replaced; rights, owner and group of an old file stay as
+ *   far as the user may give them. While an error stands in the context nothing is written: the
+ *   old file stays, and the status of that error is returned. All savers do so, except those of
+ *   pictures.
+ *   err    ARG: duplicate or invalid UTF-8 name; IO with path and reason                     */
 MLC_API mlc_status mlc_safetensors_save(mlc_ctx *ctx, const char *path, const mlc_named *list,
                                         int64_t n, const char *const *metadata);
 /* mlc_safetensors_load: reads all tensors of a file into the current scope, sorted by name.
@@ -5960,9 +5973,9 @@ typedef struct mlc_save_desc {
 
 /* mlc_save_desc_make: as mlc_save.                                                            */
 MLC_API mlc_save_desc mlc_save_desc_make(void);
-/* mlc_save_ex: mlc_save under the names of others: what mlc_load_ex reads by a table, this writes
- *   by it. NULL desc: mlc_save.
- *   err    as mlc_save and, of renames, mlc_load_ex; ARG if `from` has more '*' than `to`      */
+/* mlc_save_ex: mlc_save with other names: a table of renames that mlc_load_ex reads a file by
+ *   writes such a file here. NULL desc: mlc_save.
+ *   err    as mlc_save and, of renames, mlc_load_ex; ARG if `from` has more '*' than `to`    */
 MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_desc *desc);
 /* mlc_save_memory: the bytes of mlc_save_ex's file to memory, for mlc_load_memory, a socket or a
  *   flash; also without files. *n is how many bytes there are, and becomes how many it takes; bytes
@@ -5976,16 +5989,17 @@ MLC_API mlc_status mlc_save_ex(mlc_module *m, const char *path, const mlc_save_d
 MLC_API mlc_status mlc_save_memory(mlc_module *m, void *bytes, size_t *n,
                                    const mlc_save_desc *desc);
 
-/* mlc_rename_gpt2: table of *n renames for files of Hugging Face's GPT-2, with or without the head:
- *   names are embed, positions, layers.*, norm and head, those of a layer as of
- *   mlc_nn_transformer_encoder_layer. Constant: d.renames = mlc_rename_gpt2(&d.n_renames).
- *   err    NULL for a NULL n, as of those below                  test: tests/test_state.c     */
+/* mlc_rename_gpt2: the table of renames, with its length in *n, for files of Hugging Face's
+ *   GPT-2, with or without the head: names of the model are embed, positions, layers.*, norm and
+ *   head, those of a layer as of mlc_nn_transformer_encoder_layer. Constant: d.renames =
+ *   mlc_rename_gpt2(&d.n_renames).
+ *   err    NULL for a NULL n, as of those below                  test: tests/test_state.c    */
 MLC_API const mlc_rename *mlc_rename_gpt2(int32_t *n);
-/* mlc_rename_llama: of Llama, also Mistral and Qwen2, whose layers are gated. There are as many
- *   rows of queries as out_proj has inputs; keys and values share the others.                 */
+/* mlc_rename_llama: the table for Llama, Mistral and Qwen2, whose layers are gated. The number of
+ *   rows of queries is that of inputs of out_proj; keys and values share the others.         */
 MLC_API const mlc_rename *mlc_rename_llama(int32_t *n);
-/* mlc_rename_bert: of BERT, with types, embed_norm and pooler, too; its heads of pre-training,
- *   cls.*, are left out.                                                                      */
+/* mlc_rename_bert: the table for BERT, including types, embed_norm and pooler; its heads of
+ *   pre-training, cls.*, are left out.                                                       */
 MLC_API const mlc_rename *mlc_rename_bert(int32_t *n);
 
 /* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
@@ -7598,11 +7612,12 @@ inline void free_object(mlc_run_saver *p) { mlc_run_saver_free(p); }
 inline void free_object(mlc_sweep *p) { mlc_sweep_free(p); }
 }
 
-/* handle: owns an object and frees it. It moves and is not copied: one that another is made of is
- * empty, an assignment swaps. Handles go out of scope in the reverse order of their declaration:
- * declare the context first. Members of a class do so, too, whose own assignment then swaps all of
- * them, and frees none before the others. A context frees all that was made in it: no handle of it
- * may be there any more when it ends, wherever an assignment has moved that handle.             */
+/* handle: owns an object and frees it. It can be moved, not copied: a handle that was moved from
+ * is empty; an assignment swaps both. Handles go out of scope in the reverse order of their
+ * declaration: declare the context first. Members of a class do so, too, whose own assignment
+ * then swaps all of them, and frees none before the others. A context frees all that was made in
+ * it: no handle of it may be there any more when it ends, wherever an assignment has moved that
+ * handle.                                                                                    */
 template <class T> class handle {
 public:
     explicit handle(T *p = nullptr) noexcept : p_(p) {}
