@@ -1045,7 +1045,8 @@ typedef struct mlc_hooks {
     void (*op_begin)(void *user, const mlc_op_event *e);
     void (*op_end)(void *user, const mlc_op_event *e);
     /* After the last addition to a parameter's gradient that a backward makes: once in each
-     * backward that adds to it. name: as in files. Not of what mlc_optim_in_backward uses up.  */
+     * backward that adds to it. name: as in files. Not called for parameters that
+     * mlc_optim_in_backward updates.                                                           */
     void (*grad_ready)(void *user, const char *name, mlc_tensor *grad);
     void (*memory)(void *user, mlc_mem mem, int64_t bytes);      /* below 0: given back         */
 } mlc_hooks;
@@ -1563,7 +1564,7 @@ MLC_API mlc_tensor *mlc_matmul(mlc_tensor *a, mlc_tensor *b);
  *   grad   dx += dy w; dw += dy^T x; db += column sums of dy           ref: F.linear          */
 MLC_API mlc_tensor *mlc_linear(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b);
 
-typedef struct mlc_epilogue {          /* what a fused operation does to its result, in order  */
+typedef struct mlc_epilogue {          /* steps of a fused operation on its result, in order   */
     mlc_act     act;                   /* default: none                                        */
     double      dropout;               /* as mlc_dropout's p: always active; default 0: none   */
     mlc_tensor *residual;              /* added last: of the result's shape; default: none     */
@@ -2097,7 +2098,7 @@ typedef struct mlc_module_class {
     const char *name;                  /* "Linear": shown by mlc_summary and in errors         */
     mlc_status  (*forward)(mlc_module *m, mlc_tensor *const *in, int32_t n_in,
                            mlc_tensor **out, int32_t n_out);
-    void        (*release)(mlc_module *m);  /* NULL, or frees what the user data owns          */
+    void        (*release)(mlc_module *m);  /* NULL, or frees memory of the user data          */
     mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e);
     uint32_t    takes;                 /* mlc_takes that call heeds in e; 0: none              */
     /* For a class with release: m's user data is a bitwise copy of from's; clone replaces what
@@ -2281,8 +2282,9 @@ MLC_API mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int3
  *   ref    torch.nn.Module.forward                                                             */
 MLC_API mlc_tensor *mlc_forward(mlc_module *m, mlc_tensor *x);
 
-/* Gets what m's forward made. It returns true if these tensors are to live as long as their scope,
- * for a loss of features, say; false: they may be gone when the forward around m returns.      */
+/* A hook that gets the outputs of m's forward. It returns true to keep these tensors until their
+ * scope ends, for instance for a loss of features; with false they may be freed when the forward
+ * around m returns.                                                                          */
 typedef bool (*mlc_forward_hook)(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out);
 
 /* mlc_module_hook: calls fn each time that m's forward has run, in whatever network m is, but not
@@ -2589,7 +2591,7 @@ typedef struct mlc_pool_desc {         /* lists as of mlc_conv_desc             
                                        /* default 0                                            */
     mlc_dims dilation;                 /* of max_pool; default 1                               */
     bool     ceil;                     /* one more window where x does not come out even       */
-    bool     exclude_padding;          /* from what a mean divides by                          */
+    bool     exclude_padding;          /* from the divisor of a mean                           */
 } mlc_pool_desc;
 
 /* mlc_pool_desc_make: windows side by side, as large along each axis, without padding.        */
@@ -3556,7 +3558,7 @@ typedef enum mlc_moments {             /* storage of the states of Adam, AdamW, 
  * be too long. A parameter of fewer than 4096 elements keeps f32.
  * A gradient that is not finite makes its whole block NaN, and with the next step the parameters
  * of the block: mlc_optim_clip and mlc_optim_scaler refuse or skip such gradients. A finite
- * gradient makes no NaN: where its square is over what f32 has, 8BIT and BF16 keep the states of a
+ * gradient makes no NaN: where its square overflows f32, 8BIT and BF16 keep the states of a
  * gradient of 1.8e19.
  * Everything said of optimizers holds, but no step is made inside backward, and mlc_optim_load
  * refuses 8-bit states where the optimizer has others, and others where it has 8-bit ones.
@@ -3708,9 +3710,9 @@ MLC_API double mlc_optim_grad_norm(const mlc_optim *opt);
 MLC_API mlc_status mlc_optim_accumulate(mlc_optim *opt, int64_t n);
 /* mlc_optim_pending: calls of mlc_optim_step that have collected since the last update.       */
 MLC_API int64_t mlc_optim_pending(const mlc_optim *opt);
-/* mlc_optim_flush: makes the update of what fewer than n calls have collected, at the end of an
- *   epoch, with the mean of those calls; does nothing where no call waits.
- *   err    as mlc_optim_step      test: tests/test_optim.c                                    */
+/* mlc_optim_flush: makes the update with the mean of the gradients of fewer than n calls, at the
+ *   end of an epoch; does nothing where no call is pending.
+ *   err    as mlc_optim_step      test: tests/test_optim.c                                   */
 MLC_API mlc_status mlc_optim_flush(mlc_optim *opt);
 
 /* mlc_optim_in_backward: on: from now on backward itself makes the step of each matrix that one
@@ -3737,7 +3739,7 @@ typedef struct mlc_scaler_desc {
 /* mlc_scaler_desc_make: the defaults.                                                         */
 MLC_API mlc_scaler_desc mlc_scaler_desc_make(void);
 
-typedef struct mlc_scaler_state {      /* what a resumed training goes on with                 */
+typedef struct mlc_scaler_state {      /* saved and restored with a training                   */
     double  scale;
     int64_t good;                      /* steps since the scale changed                        */
     int64_t skipped, skipped_row;      /* in all, and in a row until now                       */
@@ -3966,22 +3968,23 @@ typedef struct mlc_sophia_desc {
 
 /* mlc_sophia_desc_make: as mlc_sophia.                                                        */
 MLC_API mlc_sophia_desc mlc_sophia_desc_make(double lr);
-/* mlc_sophia: p -= lr clip(m / max(gamma h, eps), 1), where h, the mean of estimates of the
- *   Hessian's diagonal, is what mlc_optim_curvature has fed; until then every step is lr.
- *   ref    arXiv 2305.14342, algorithm 3                                                      */
+/* mlc_sophia: p -= lr clip(m / max(gamma h, eps), 1), where h is the mean of the estimates of the
+ *   Hessian's diagonal that mlc_optim_curvature makes; before the first, every element steps by
+ *   lr.
+ *   ref    arXiv 2305.14342, algorithm 3                                                     */
 MLC_API mlc_optim *mlc_sophia(mlc_module *m, double lr);
 /* mlc_sophia_ex: with betas, gamma, weight decay.
  *   err    ARG: see above; a gamma of 0, an eps below 1e-30                                   */
 MLC_API mlc_optim *mlc_sophia_ex(mlc_module *m, const mlc_sophia_desc *desc);
 /* mlc_optim_curvature: updates h, Sophia's estimate of the curvature, in place of a step: h =
  *   beta2 h + (1-beta2) factor g g. Call it every tenth step or so, after a backward of a loss
- *   that is a mean over B samples, with labels drawn from what the network predicts, and with a
+ *   that is a mean over B samples, with labels drawn from the network's predictions, and with a
  *   factor of B: the estimate of Gauss, Newton and Bartlett. Gradients are stale then. An element
  *   whose estimate is not finite keeps its h. See mlc_optim_curvature_with for the estimate of
  *   Hutchinson.
  *   err    STATE: another rule, a scaler, gradients that wait for a step (mlc_optim_accumulate),
  *          those of mlc_optim_step; ARG: factor negative or not finite
- *   test   tests/test_rules.c                                                                 */
+ *   test   tests/test_rules.c                                                                */
 MLC_API mlc_status mlc_optim_curvature(mlc_optim *opt, double factor);
 
 typedef struct mlc_schedule_free_sgd_desc {
@@ -3996,9 +3999,9 @@ typedef struct mlc_schedule_free_sgd_desc {
 
 /* mlc_schedule_free_sgd_desc_make: as mlc_schedule_free_sgd.                                  */
 MLC_API mlc_schedule_free_sgd_desc mlc_schedule_free_sgd_desc_make(double lr);
-/* mlc_schedule_free_sgd: SGD that needs no schedule. Parameters are where gradients are taken; the
- *   mean, which is what to evaluate and to save, comes with mlc_optim_mean.
- *   ref    arXiv 2405.15682; schedulefree.SGDScheduleFree                                     */
+/* mlc_schedule_free_sgd: SGD that needs no schedule. The parameters are the points at which
+ *   gradients are taken. Evaluate and save their mean instead: see mlc_optim_mean.
+ *   ref    arXiv 2405.15682; schedulefree.SGDScheduleFree                                    */
 MLC_API mlc_optim *mlc_schedule_free_sgd(mlc_module *m, double lr);
 /* mlc_schedule_free_sgd_ex: with momentum, warm-up, weight decay.       err: ARG: see above   */
 MLC_API mlc_optim *mlc_schedule_free_sgd_ex(mlc_module *m, const mlc_schedule_free_sgd_desc *d);
@@ -4168,8 +4171,8 @@ MLC_API mlc_status mlc_optim_report(mlc_optim *opt, mlc_grad_report *out, int64_
                                     int64_t *n);
 /* mlc_optim_step_report: mlc_optim_report, then mlc_optim_step, then update_ratio, measured on
  *   copies of the parameters, for which it takes memory on the host. 0 in all rows: the step was
- *   skipped, or only collects. About 1e-3 is what training with a good rate has.
- *   err    of both                                                                            */
+ *   skipped, or only accumulates. With a good learning rate it is about 1e-3.
+ *   err    of both                                                                           */
 MLC_API mlc_status mlc_optim_step_report(mlc_optim *opt, mlc_grad_report *out, int64_t most,
                                          int64_t *n);
 /* mlc_grad_report_print: n reports as a table; the histogram is a line of characters, a bin each:
@@ -4194,9 +4197,10 @@ typedef struct mlc_average_desc {
 
 /* mlc_average_desc_make: as mlc_ema with a decay of 0.9999.                                   */
 MLC_API mlc_average_desc mlc_average_desc_make(void);
-/* mlc_ema: an exponential moving average of the parameters, from what they are at the call on. It
- *   is freed with the optimizer. An optimizer may have several. The call waits for a device.
- *   err    as mlc_average_ex           ref: torch.optim.swa_utils.get_ema_multi_avg_fn        */
+/* mlc_ema: an exponential moving average of the parameters, which begins with their values at the
+ *   call. It is freed with the optimizer. An optimizer may have several. The call waits for a
+ *   device.
+ *   err    as mlc_average_ex           ref: torch.optim.swa_utils.get_ema_multi_avg_fn       */
 MLC_API mlc_average *mlc_ema(mlc_optim *opt, double decay);
 /* mlc_swa: the plain mean of the parameters after updates start, start + every, ..., counted from
  *   the call; before the first of them it is the parameters at the call.   err: as mlc_average_ex
@@ -4214,13 +4218,13 @@ MLC_API mlc_average *mlc_average_ex(mlc_optim *opt, const mlc_average_desc *desc
  *   err    STATE: another average is on, or mlc_optim_mean; the module was freed, or was changed
  *          to or from 16 bits meanwhile (mlc_module_to)                                       */
 MLC_API mlc_status mlc_average_swap(mlc_average *average, bool on);
-/* mlc_average_free: frees an average, once (see mlc_ctx_free), before its optimizer. One that is on
- *   is what goes on being trained.                                                            */
+/* mlc_average_free: frees an average, once (see mlc_ctx_free), before its optimizer. If it is on
+ *   (mlc_average_swap), training goes on with the average as parameters.                     */
 MLC_API void mlc_average_free(mlc_average *average);
 /* mlc_optim_lookahead: from now on each k-th update, by any rule, ends with slow += alpha (p -
- *   slow) and p = slow; slow begins as p is. k 0: no more. Averages see what p is then. The paper
- *   has k 5 to 10, alpha 0.5 to 0.8.
- *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610      */
+ *   slow) and p = slow; slow begins with the value of p. k 0: off. Averages (mlc_ema) take p
+ *   after that. The paper has k 5 to 10, alpha 0.5 to 0.8.
+ *   err    ARG: k < 0, alpha not in (0, 1]; as mlc_average_ex      ref: arXiv 1907.08610     */
 MLC_API mlc_status mlc_optim_lookahead(mlc_optim *opt, int64_t k, double alpha);
 
 #ifdef MLC_NO_OPTIMIZERS
@@ -4374,7 +4378,7 @@ typedef struct mlc_plateau {           /* settings, and a state to be saved with
     bool    max;                       /* larger metrics are better; default false             */
     bool    absolute;                  /* threshold is a difference; default: a share of best  */
     double  factor;                    /* of the rate, below 1; default 0.1                    */
-    double  threshold;                 /* what counts as better is better by this; 1e-4        */
+    double  threshold;                 /* least improvement that counts; default 1e-4          */
     int64_t patience;                  /* metrics in a row that may be no better; default 10   */
     int64_t cooldown;                  /* metrics after a cut that do not count; default 0     */
     double  min_lr;                    /* no rate below it; default 0                          */
@@ -4526,9 +4530,9 @@ MLC_API mlc_status mlc_recompute(mlc_ctx *ctx, mlc_piece_fn fn, void *user, mlc_
 MLC_API bool mlc_recomputing(const mlc_ctx *ctx);
 /* mlc_nn_recompute: marks body, and returns it: its forward is a piece if it is in training and
  *   gradients are recorded. The second run is in the modes (mlc_module_train) and with the descs
- *   (mlc_transformer_forward) of the first. Not a piece: what a container does without the forward
- *   of its child, attention with a desc of the call or within a layer, a recurrent layer with
- *   lengths, and a forward with a cache.                      err: ARG: body is NULL          */
+ *   (mlc_transformer_forward) of the first. These are no pieces: work that a container does
+ *   without the forward of its child, attention with a desc of the call or within a layer, a
+ *   recurrent layer with lengths, and a forward with a cache.    err: ARG: body is NULL      */
 MLC_API mlc_module *mlc_nn_recompute(mlc_ctx *ctx, mlc_module *body);
 /* mlc_module_recompute: marks children 0, every, 2 every, .. of m as mlc_nn_recompute does, or
  *   layers, if m is a stack of them (mlc_nn_transformer_encoder, mlc_nn_gpt); the others are marked
@@ -4812,7 +4816,7 @@ typedef struct mlc_dataset_tokens_desc {
     int64_t        window;             /* tokens of a sample; required                         */
     int64_t        stride;             /* from one sample to the next; default: window         */
     int64_t        vocabulary;         /* tokens are below it; 0: not looked at                */
-    int64_t        skip;               /* bytes at the begin of the file                       */
+    int64_t        skip;               /* bytes before the first token                         */
     bool           jitter;             /* each epoch moves each sample within its stride       */
 } mlc_dataset_tokens_desc;
 
@@ -4824,7 +4828,7 @@ MLC_API mlc_dataset_tokens_desc mlc_dataset_tokens_desc_make(mlc_token_kind kind
 MLC_API mlc_dataset *mlc_dataset_tokens(mlc_ctx *ctx, const char *path,
                                         const mlc_dataset_tokens_desc *desc);
 
-typedef enum mlc_missing {             /* what becomes of rows with empty cells                */
+typedef enum mlc_missing {             /* treatment of rows with empty cells                   */
     MLC_MISSING_ERROR = 0,             /* an error with line of the file and column            */
     MLC_MISSING_DROP,                  /* they are left out                                    */
     MLC_MISSING_MEAN,                  /* numbers of x take the mean of their column           */
@@ -4914,9 +4918,9 @@ typedef struct mlc_loader_from_desc {
     int64_t     tokens;                /* 0, or most of rows times padded length in a batch    */
     int64_t     window;                /* samples that are sorted by length together; 0: none  */
     int64_t     multiple;              /* padded lengths are multiples of it; default 1        */
-    double      pad[MLC_MAX_FIELDS];   /* what ragged fields are padded with; default 0        */
+    double      pad[MLC_MAX_FIELDS];   /* padding of ragged fields; default 0                  */
     int64_t     buffer;                /* samples out of which a stream is shuffled; 1024      */
-    const mlc_collate *collate;        /* NULL, or what makes the batch; copied                */
+    const mlc_collate *collate;        /* NULL, or a function on batches; copied               */
 } mlc_loader_from_desc;
 
 /* mlc_loader_from_desc_make: batch set, the rest default.                                     */
@@ -4948,8 +4952,9 @@ typedef struct mlc_loader_state {      /* where a loader stands; may be saved as
 
 /* mlc_loader_position: the place after the last batch that mlc_loader_next gave, of any loader. */
 MLC_API mlc_loader_state mlc_loader_position(const mlc_loader *loader);
-/* mlc_loader_seek: goes on from a place: what follows has the bits that followed there. A stream is
- *   read up to it.      err: STATE: of a loader of other data, batch, seed or order; ARG      */
+/* mlc_loader_seek: continues from a place: the batches have the same bits as those that followed
+ *   there. A stream is read up to it.
+ *   err    STATE: of a loader of other data, batch, seed or order; ARG                       */
 MLC_API mlc_status mlc_loader_seek(mlc_loader *loader, const mlc_loader_state *at);
 
 /* -- augmentation: random changes of images, functions of seed, epoch and sample;
@@ -5328,7 +5333,7 @@ typedef enum mlc_event {               /* in the order of a training            
                                        /* dropped, no step. Where batches collect gradients    */
                                        /* (mlc_optim_accumulate), a callback at this event     */
                                        /* costs a copy of those of the batches before          */
-    MLC_EVENT_STEP_END,                /* after an update; of what an epoch's end flushes, too */
+    MLC_EVENT_STEP_END,                /* after an update, the flush at an epoch's end included */
     MLC_EVENT_BATCH_END,
     MLC_EVENT_VALIDATION_BEGIN,
     MLC_EVENT_VALIDATION_END,
@@ -5402,7 +5407,7 @@ typedef struct mlc_fit_desc {
     void       *user;                  /* of forward                                           */
     mlc_dtype   autocast;              /* of forwards; used if has_autocast                    */
     bool        has_autocast, has_seed;
-    uint64_t    seed;                  /* of mlc_seed at the begin; used if has_seed           */
+    uint64_t    seed;                  /* of mlc_seed before training; used if has_seed        */
     mlc_loader *validation;            /* or NULL                                              */
     int64_t     validate_every;        /* epochs; default 1                                    */
     const mlc_fit_metric *metrics;     int32_t n_metrics;  /* a list without its count, or a   */
@@ -5468,7 +5473,7 @@ MLC_API mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader);
  *   mlc_tracker_metric says so; a desc that says so of a name for which they say the opposite, or
  *   of a loss, is ARG when the training begins. No callback waits for a device in a step, unless
  *   its comment says so.
- *   err    NULL ctx: NULL; ARG; NOMEM. Of the training: what the comment says
+ *   err    a NULL ctx gives NULL; ARG; NOMEM. Those of the training are in each comment
  *   test   tests/test_callbacks.c -- */
 
 /* mlc_on_progress: a line as mlc_progress draws it: batches of the epoch, time, time left, rate,
@@ -5476,12 +5481,12 @@ MLC_API mlc_tensor *mlc_predict(mlc_module *net, mlc_loader *loader);
  *   On a device it waits where a line is due. write NULL: standard output.
  *   ref    tf.keras.callbacks.ProgbarLogger, tqdm                                             */
 MLC_API mlc_callback *mlc_on_progress(mlc_ctx *ctx, mlc_writer write, void *user);
-/* mlc_on_csv: a line of the file for each row of the history, when it comes: step, then its names,
- *   in the first line, too; numbers as mlc_csv_save has them. The first line is written with all
- *   rows that there are, in place of what the file was: a training that goes on from a run file
- *   has its old rows once. New names: the file is written anew.
+/* mlc_on_csv: a line of the file for each row of the history, when it comes: step, then its
+ *   names, in the first line, too; numbers as mlc_csv_save has them. The first write replaces the
+ *   file with all rows of the history: a training that continues from a run file has each of its
+ *   old rows once. New names: the file is written anew.
  *   err    IO: its folder is not there when the training begins, as of all callbacks that write
- *          files; when a row is written      ref: tf.keras.callbacks.CSVLogger                */
+ *          files; when a row is written      ref: tf.keras.callbacks.CSVLogger               */
 MLC_API mlc_callback *mlc_on_csv(mlc_ctx *ctx, const char *path);
 /* mlc_on_json: rows of the history when they come, as mlc_on_csv writes them, but as JSON lines,
  *   {"step":7,"loss":0.5}; null for a value that is not finite.
@@ -5532,7 +5537,7 @@ MLC_API mlc_callback *mlc_on_memory(mlc_ctx *ctx, int64_t bytes);
  *   its beginning in this process.    err: ARG: not over 0                                   */
 MLC_API mlc_callback *mlc_on_time_limit(mlc_ctx *ctx, double seconds);
 
-typedef struct mlc_timer {             /* seconds of what begins and ends, and its items       */
+typedef struct mlc_timer {             /* time between begin and end, and items done           */
     const char *name;                  /* in a table                                           */
     int64_t     count;
     double      seconds, items;        /* in all                                               */
@@ -5662,9 +5667,9 @@ MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
 /* mlc_on_checkpoint: a callback that saves the run at the ends of batches and epochs, as the
  *   desc's every_steps, every_epochs and every_seconds say; the end of the training counts as one
  *   of an epoch. When a file is on the disk, older ones are taken away but for keep_last and
- *   keep_best of them; the list of files is in each file, so that this goes on after a resume.
- *   It belongs at the end of the list of callbacks, before mlc_on_signal alone, at whose signals
- *   it saves, too: what callbacks after it do is not in the file. With resume and
+ *   keep_best of them; the list of files is in each file, so that this goes on after a resume. It
+ *   belongs at the end of the list of callbacks, before mlc_on_signal alone, at whose signals it
+ *   saves as well: the effects of callbacks after it are not in the file. With resume and
  *   mlc_on_signal(ctx, NULL) a program that is started again goes on where it was stopped, and
  *   ends at once when its training is over. Files of an older run of the same path stay, and are
  *   not resumed from, whatever their steps are. For keep_best a file has a value if the history
@@ -5676,7 +5681,7 @@ MLC_API mlc_checkpoint_desc mlc_checkpoint_desc_make(const char *path);
  *   average.
  *   err    ARG: desc; of the training: IO: there is no folder; as mlc_run_save, mlc_run_load
  *   ref    lightning.pytorch.callbacks.ModelCheckpoint, tf.keras.callbacks.ModelCheckpoint(
- *          save_best_only=True, save_weights_only=True)                                        */
+ *          save_best_only=True, save_weights_only=True)                                      */
 MLC_API mlc_callback *mlc_on_checkpoint(mlc_ctx *ctx, const mlc_checkpoint_desc *desc);
 /* mlc_on_signal: from TRAIN_BEGIN to TRAIN_END, SIGINT and SIGTERM let the batch end (or the epoch,
  *   if it is in its validation), save the run, and end the training with MLC_INTERRUPTED: each
@@ -5690,7 +5695,7 @@ MLC_API mlc_callback *mlc_on_signal(mlc_ctx *ctx, const char *path);
 /* -- sweeps: trials of a grid, each in its own context, several at once on threads. Results and
  * their order do not depend on the number of threads.    test: tests/test_sweep.c --         */
 
-typedef struct mlc_sweep_axis {        /* what differs from point to point of a grid           */
+typedef struct mlc_sweep_axis {        /* a setting that varies over the grid                  */
     const char   *name;                /* "lr"; at most 63 bytes                               */
     const double *values;
     int32_t       n;                   /* of values                                            */
@@ -5926,7 +5931,7 @@ typedef struct mlc_rename {
  *   0:  const mlc_rename r[] = { mlc_rename_make("features.*", "body.*") };                    */
 MLC_API mlc_rename mlc_rename_make(const char *from, const char *to);
 
-typedef struct mlc_load_report {       /* what mlc_load_ex did; each part counts               */
+typedef struct mlc_load_report {       /* results of mlc_load_ex; each part counts             */
     int64_t loaded, cast;              /* parameters taken; those of another dtype in the file */
     int64_t missing, unexpected;       /* keys that only the model, only the file has          */
     int64_t mismatched;                /* of another shape: left alone                         */
@@ -6002,11 +6007,11 @@ MLC_API const mlc_rename *mlc_rename_llama(int32_t *n);
  *   pre-training, cls.*, are left out.                                                       */
 MLC_API const mlc_rename *mlc_rename_bert(int32_t *n);
 
-/* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as a
- *   safetensors file: with what mlc_save saves a training goes on from there, bit by bit. Gradients
- *   are in it only where calls have collected some.
+/* mlc_optim_save: all that mlc_optim_state_next walks, the rule's name and the globs of groups as
+ *   a safetensors file: with the file of mlc_save a training continues with the same bits.
+ *   Gradients are in it only if calls have accumulated some.
  *   err    STATE: the module was freed, an average is on; IO   test: tests/test_optim_state.c
- *   ref    torch.optim.Optimizer.state_dict                                                    */
+ *   ref    torch.optim.Optimizer.state_dict                                                  */
 MLC_API mlc_status mlc_optim_save(mlc_optim *opt, const char *path);
 /* mlc_optim_load: reads it back into an optimizer that was made as that one: same rule, groups and
  *   trained parameters, by name, a scaler and averages if that had them. Steps made, and with them
@@ -6052,9 +6057,9 @@ MLC_API mlc_tensor *mlc_npy_load(mlc_ctx *ctx, const char *path);
  *   err    ARG: duplicate or unusable name; IO                             ref: numpy.savez   */
 MLC_API mlc_status mlc_npz_save(mlc_ctx *ctx, const char *path, const mlc_named *list, int64_t n);
 /* mlc_npz_load: reads all arrays of a .npz into the current scope, sorted by name. Checksums are
- *   verified. Compressed files need MLC_USE_ZLIB, and memory for what they inflate to: up to 1032
- *   times the file, unless the context's hard_limit is lower.
- *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                    */
+ *   verified. Compressed files need MLC_USE_ZLIB, and memory for the uncompressed arrays: up to
+ *   1032 times the file, unless the context's hard_limit is lower.
+ *   err    IO with path and reason; UNSUPPORTED if compressed without zlib                   */
 MLC_API mlc_status mlc_npz_load(mlc_ctx *ctx, const char *path, const mlc_named **list, int64_t *n);
 
 typedef enum mlc_column {              /* types of a table's columns                           */
@@ -6073,7 +6078,7 @@ typedef enum mlc_comments {            /* lines of a CSV file that begin with # 
 typedef struct mlc_csv_desc {
     mlc_dtype dtype;                   /* of a tensor: f32 (default), f64, i64                 */
     char      delimiter;               /* default ','; others: ';', '\t', '|'                  */
-    int32_t   skip_lines;              /* to pass over at the begin                            */
+    int32_t   skip_lines;              /* lines to skip at the start                           */
     bool      header;                  /* the first row has names, not values                  */
     bool      missing;                 /* of a tensor: empty cells, NA, N/A and null are NaN,  */
                                        /* no error; of f32 and f64                             */
@@ -6272,10 +6277,10 @@ MLC_API mlc_batch_size_desc mlc_batch_size_desc_make(const mlc_ctx *ctx);
  *   more, in 50 ms or more, of which the fastest counts. Without loss and forward a step is a
  *   forward in evaluation. The search ends early when two powers in a row are not 2 % faster a
  *   sample than the best before. The copy takes its memory beside net: where bytes is nearly all
- *   that there is, take from it what net and its optimizer hold.
+ *   of the memory, subtract the bytes of net and its optimizer.
  *   err    as mlc_estimate_memory; ARG: bytes, which is 0 where nothing is known, share, least and
  *          most, no power of two between them; of FASTEST also NOMEM; UNSUPPORTED: in a fixed
- *          block                                                                              */
+ *          block                                                                             */
 MLC_API mlc_status mlc_find_batch_size(mlc_module *net, mlc_dims input,
                                        const mlc_estimate_desc *desc,
                                        const mlc_batch_size_desc *find, int64_t *batch);
@@ -6290,14 +6295,14 @@ MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
 /* mlc_fixed_block_bytes: how large an mlc_ctx_desc.memory must be for a context like net's with
  *   the network, its optimizer and steps: what two steps take that are rehearsed in a block, and
  *   64 bytes for each module, as gaps between objects differ with the order in which modules are
- *   made. It is no proven bound; tests hold it for five networks. It counts the pointers, threads
- *   and levels of the program that asks: what a host of 64 bits says is enough for a board of 32,
- *   and up to half more than that takes; a program of 32 bits on the host (-m32) is closer. The
+ *   made. It is no proven bound; tests hold it for five networks. It counts pointers, threads and
+ *   levels of the calling program: the result of a 64-bit host is enough for a 32-bit board, and
+ *   up to half more than the board needs; a 32-bit program on the host (-m32) is closer. The
  *   rehearsal takes address space, a MB and twice what the steps take, from the allocator, also
- *   where the context is in a fixed block, and touches only what bookkeeping and objects hold. What
- *   forward reads back is arbitrary.
+ *   where the context is in a fixed block, and touches only what bookkeeping and objects hold.
+ *   Data that forward reads back (mlc_read, mlc_item) is arbitrary.
  *   err    as mlc_estimate_memory; UNSUPPORTED: beside a device; NOMEM also where the allocator has
- *          no such space, as on a board                                                        */
+ *          no such space, as on a board                                                      */
 MLC_API mlc_status mlc_fixed_block_bytes(mlc_module *net, mlc_dims input,
                                          const mlc_estimate_desc *desc, size_t *bytes);
 
@@ -7220,8 +7225,8 @@ struct mlc_guard_state {               /* lives in device memory from step to st
     double           norm;             /* of the last step that measured it                    */
     int64_t          steps;            /* updates made of the whole optimizer                  */
 };
-/* Decides on a step: |g|, whether the step is made, and what the passes read; one launch, before
- * them. Steps that are not made count nowhere but in the scaler. */
+/* Decides on a step: |g|, whether the step is made, and the inputs of the passes; one launch,
+ * before them. Steps that are not made count nowhere but in the scaler.                      */
 struct mlc_k_guard {
     int64_t       n;                   /* parameters                                           */
     const struct mlc_optim_set *set;   /* [n]                                                  */
@@ -7247,7 +7252,7 @@ struct mlc_k_guard {
  * by |p|/|u|, or by 1 if either is 0. */
 struct mlc_k_optim {
     mlc_rule    rule;
-    const struct mlc_rule_fns *cpu;    /* what mlc_cpu_rule gives, for the CPU's kernels       */
+    const struct mlc_rule_fns *cpu;    /* result of mlc_cpu_rule, for the CPU's kernels        */
     mlc_dtype   dtype;                 /* f32, f64; bf16, whose states are f32                 */
     int32_t     n_state;               /* arrays of state: 0, where the rule needs none, to 4  */
     int64_t     n;
@@ -7267,7 +7272,7 @@ struct mlc_k_optim {
     double      clamp;                 /* 0, or elements of g are limited to +-clamp/grad_scale */
                                        /* as numbers of g's dtype; the CPU answers UNSUPPORTED  */
     const struct mlc_k_pack *packs;    /* NULL, or of matrices within p, in their order, dense */
-                                       /* along k: made again of what p has become             */
+                                       /* along k: packed again from the new p                 */
     const uint8_t *touched;            /* NULL, or, without packs, of rows of cols elements: g */
                                        /* is 0 where it is 0, and the step changes nothing     */
     void       *workspace; size_t workspace_bytes;         /* of a rule with norms             */
@@ -7399,18 +7404,17 @@ struct mlc_k_attention_grad {
     int32_t     dq_accumulate, dk_accumulate, dv_accumulate, dmask_accumulate;
     void       *workspace; size_t workspace_bytes;
 };
-/* A recurrent layer in one direction. x holds what the input gives to the gates, in w_ih^T + b_ih;
- * at step i, with a = x_i + h w^T + bias of each gate and h, c those of the step before,
- *   TANH, RELU  h = act(a)
- *   GRU         r, z = sigmoid(a); n = tanh(x_n + r (h w_n^T + bias_n)); h = n + z (h - n)
- *   LSTM        i, f, o = sigmoid(a), g = tanh(a); c = f c + i g; h = o tanh(c)
- * With peep, peep_i c and peep_f c of the c before are added to i and f, peep_o c of the new one to
- * o; with project h is (o tanh(c)) project^T. Sequence s takes its first lengths[s] steps, from
- * their end on if reverse; y past them is 0. Row s row[0] + i row[1] of x, y, gates, more is that
- * of step i. With offsets there is no row past a length: step i of sequence s, which ends before
- * offsets[s + 1], is row offsets[s] + i of t in all; those before the first and after the last are
- * 0 in y and dx. Lengths and offsets are checked before anything is written; rnn_grad takes the
- * nearest that is right. Arrays are dense but for y and dy. */
+/* A recurrent layer in one direction. x holds the input's part of the gates, in w_ih^T + b_ih; at
+ * step i, with a = x_i + h w^T + bias of each gate and h, c those of the step before, TANH, RELU
+ * h = act(a) GRU r, z = sigmoid(a); n = tanh(x_n + r (h w_n^T + bias_n)); h = n + z (h - n) LSTM
+ * i, f, o = sigmoid(a), g = tanh(a); c = f c + i g; h = o tanh(c) With peep, peep_i c and peep_f
+ * c of the c before are added to i and f, peep_o c of the new one to o; with project h is (o
+ * tanh(c)) project^T. Sequence s takes its first lengths[s] steps, from their end on if reverse;
+ * y past them is 0. Row s row[0] + i row[1] of x, y, gates, more is that of step i. With offsets
+ * there is no row past a length: step i of sequence s, which ends before offsets[s + 1], is row
+ * offsets[s] + i of t in all; those before the first and after the last are 0 in y and dx.
+ * Lengths and offsets are checked before anything is written; rnn_grad takes the nearest that is
+ * right. Arrays are dense but for y and dy.                                                  */
 struct mlc_k_rnn {
     mlc_rnn_kind kind;
     mlc_dtype   dtype;                 /* of x, h, y, gates, more; sums are f32, of f64 f64    */
@@ -7615,9 +7619,9 @@ inline void free_object(mlc_sweep *p) { mlc_sweep_free(p); }
 /* handle: owns an object and frees it. It can be moved, not copied: a handle that was moved from
  * is empty; an assignment swaps both. Handles go out of scope in the reverse order of their
  * declaration: declare the context first. Members of a class do so, too, whose own assignment
- * then swaps all of them, and frees none before the others. A context frees all that was made in
- * it: no handle of it may be there any more when it ends, wherever an assignment has moved that
- * handle.                                                                                    */
+ * then swaps all of them, and frees none before the others. A context frees everything that was
+ * made in it, so all handles of its objects must end before it, wherever an assignment has moved
+ * them.                                                                                      */
 template <class T> class handle {
 public:
     explicit handle(T *p = nullptr) noexcept : p_(p) {}
@@ -7672,8 +7676,8 @@ using loader = handle<mlc_loader>;
 /* metric, tracker: handles of a mlc_metric and a mlc_tracker, which does not own its metrics.  */
 using metric = handle<mlc_metric>;
 using tracker = handle<mlc_tracker>;
-/* dataset, table, tokenizer, average, run_saver: what functions of these names make. A dataset that
- * is made of others is declared after them.                                                     */
+/* dataset, table, tokenizer, average, run_saver: handles of the objects that functions of these
+ * names make. A dataset that is made of others is declared after them.                       */
 using dataset = handle<mlc_dataset>;
 using table = handle<mlc_table>;
 using tokenizer = handle<mlc_tokenizer>;
@@ -8260,7 +8264,7 @@ private:
 #if __cplusplus >= 202002L && defined(__cpp_lib_span)
 template <class T> using span = std::span<T>;
 #else
-/* span: what std::span is from C++20 on, as far as it is used here.                             */
+/* span: std::span from C++20 on, before it a struct with the same members that are used here. */
 template <class T> class span {
 public:
     span() noexcept : data_(nullptr), size_(0) {}
@@ -8310,8 +8314,8 @@ MLC__CPP_ELEMENTS(uint8_t, detail::bytes)
 #undef MLC__CPP_ELEMENTS
 
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
-/* error: what mlc::check throws, a std::runtime_error that knows the status, too: that with which
- * the error was made, also where its scope has ended, and that of mlc_raise.                    */
+/* error: the exception of mlc::check, a std::runtime_error with a status: that of the error, also
+ * after the end of its scope, or that of mlc_raise.                                          */
 #ifdef __clang__
 #  pragma clang diagnostic push
 #  pragma clang diagnostic ignored "-Wweak-vtables"       /* a header has no other place for it  */
@@ -8424,7 +8428,7 @@ template <class F> mlc_module *nn_lambda(mlc_ctx *ctx, F fn)
     return m;
 }
 
-/* trial_of: what a sweep calls for a function object.                                           */
+/* trial_of: the function that a sweep calls for a function object.                           */
 template <class F>
 mlc_status trial_of(void *fn, mlc_ctx *ctx, const mlc_trial *trial, double *results)
 {
