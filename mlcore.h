@@ -12452,11 +12452,19 @@ MLC__LEVEL_END
 #undef MLC__ISA
 
 /* @@ IMPL.KERNELS.MATH ----------------------------------- f32 functions in plain mul and add
- * Branch-free, so that loops over them vectorise; without fma, so that every ISA gives the same
- * bits, but for the exponentials of row kernels, most of whose time they are. The stated errors
- * were measured against long double over all or 2^24 sampled floats. */
+ * Functions of one element, mlc__NAME_f32 and mlc__NAME_f64, which formulas call as F(NAME). They
+ * are the definition of each function on all levels. Three groups: f32 computed in f32; f32
+ * computed in f64; f64, where exp, tanh and log are here and the others are libm's.
+ *
+ * Functions of f32 have no branches: both sides of a condition are computed and mlc__pick chooses,
+ * so that loops over them vectorise. Products and sums are separate operations, not fma, so that
+ * each level gives the same bits; the exponentials of row kernels, most of whose time they are, use
+ * the fma of IMPL.KERNELS.VEC where a level has it. Rounding to an integer n is the addition of 1.5
+ * 2^23 (1.5 2^52 in f64), which leaves n in the low bits; the mantissa of a logarithm is in
+ * [sqrt(1/2), sqrt 2), so that m - 1 is small on both sides of 1. The errors stated were measured
+ * against long double over all floats or 2^24 of them. */
 
-/* A polynomial in x, from the coefficient of its highest power on. */
+/* A polynomial in x by Horner's rule; the first coefficient is that of the highest power. */
 #define MLC__POLY2(x, a, b)      ((a) * (x) + (b))
 #define MLC__POLY3(x, a, b, c)   MLC__POLY2(x, MLC__POLY2(x, a, b), c)
 #define MLC__POLY4(x, a, b, ...) MLC__POLY3(x, MLC__POLY2(x, a, b), __VA_ARGS__)
@@ -12473,7 +12481,8 @@ MLC__BODY float mlc__exp_f32(float x) { return mlc__v_exp_any_scalar(x); }
 MLC__BODY float mlc__tanh_f32(float x) { return mlc__v_tanh_scalar(x); }
 MLC__BODY float mlc__sigmoid_f32(float x) { return mlc__v_sigmoid_scalar(x); }
 
-/* 2^x, as e^x. Max error 1.06 ulp, none at integers. */
+/* 2^x = 2^n 2^r, n the nearest integer, 2^r a polynomial, |r| <= 1/2. inf from 128 on, 0 below
+ * -126, NaN stays. Max error 1.06 ulp, none at integers. */
 MLC__BODY float mlc__exp2_f32(float x)
 {
     float z = x + 12582912.0f;
@@ -12485,7 +12494,8 @@ MLC__BODY float mlc__exp2_f32(float x)
     return mlc__pick_f32(x < -126.0f, 0.0f, y);
 }
 
-/* log(m 2^n), f being m - 1, m in [sqrt(1/2), sqrt 2). */
+/* log(m 2^n) of f = m - 1, m in [sqrt(1/2), sqrt 2): f - f^2/2 + f^3 p(f) + n log 2, log 2 being in
+ * two parts. The small terms are added first. */
 MLC__BODY float mlc__log_sum_f32(float f, float n)
 {
     float p = MLC__POLY8(f, -0.0763639957f, 0.127621993f, -0.131596133f, 0.142015815f,
@@ -12495,8 +12505,8 @@ MLC__BODY float mlc__log_sum_f32(float f, float n)
     return (f + (t - 0.5f * s)) + n * 0.693359375f;
 }
 
-/* log x: mantissa m and exponent n by bits. 0 and denormals (as 0): -inf; below 0: NaN; inf and
- * NaN stay. Max error 0.85 ulp. */
+/* log x, mantissa m and exponent n being taken from the bits. 0 and denormals, which count as 0,
+ * give -inf, numbers below a NaN; inf and NaN stay. Max error 0.85 ulp. */
 MLC__BODY float mlc__log_f32(float x)
 {
     uint32_t u = mlc__bits_f32(x) + (0x3F800000u - 0x3F3504F3u);
@@ -12509,8 +12519,8 @@ MLC__BODY float mlc__log_f32(float x)
     return mlc__pick_f32(x < 1.17549435e-38f, low, y);
 }
 
-/* log(1 + x): what rounding took from v = 1 + x is given back to the mantissa, divided by 2^n.
- * Keeps the sign of 0. Max error 1.43 ulp, over all x. */
+/* log(1 + x). The rounding error of v = 1 + x, divided by 2^n, is added to the mantissa of v; from
+ * 2^24 on it is left out. Keeps the sign of 0. Max error 1.43 ulp, over all x. */
 MLC__BODY float mlc__log1p_f32(float x)
 {
     float v = 1.0f + x;
@@ -12542,7 +12552,7 @@ MLC__BODY float mlc__erf_f32(float x)
     return mlc__f32_bits(mlc__bits_f32(y) | sign);
 }
 
-/* x to the power of 8: what is left of a polynomial's error is multiplied by 8, too. */
+/* x^8; the relative error of x becomes 8 times as large. */
 MLC__BODY float mlc__eighth_power(float x)
 {
     const float s = x * x, q = s * s;
@@ -12562,8 +12572,8 @@ MLC__BODY float mlc__gelu_f32(float x)
     return (x < 0.0f ? 0.0f : x) - a * mlc__eighth_power(p);
 }
 
-/* Its derivative Phi(x) + x phi(x), k(a) below 0 and 1 - k(a) above: k = (r - a) p^8, r being where
- * it changes sign, p of degree 9 with a zero at 7. Max error 4.9e-7. */
+/* The derivative of gelu, Phi(x) + x phi(x): k(a) below 0 and 1 - k(a) above, a = |x|. k = (r - a)
+ * p^8, where r is the zero of k and p is of degree 9 with a zero at 7. Max error 4.9e-7. */
 MLC__BODY float mlc__gelu_slope_f32(float x)
 {
     const float m = __builtin_fabsf(x), a = m > 7.0f ? 7.0f : m, s = a * a;
@@ -12575,8 +12585,9 @@ MLC__BODY float mlc__gelu_slope_f32(float x)
     return mlc__pick_f32(x > 0.0f, 1.0f - k, k);
 }
 
-/* sin and cos of 2 pi u, u in [0,1): quarter turns k by adding 1.5 2^23, the rest r exact and in
- * [-1/2, 1/2]. Max absolute error 7.1e-8. */
+/* sin and cos of 2 pi u, u in [0,1), for pairs of normal numbers. 4 u = k + r: k quarter turns,
+ * which exchange the two polynomials and set signs, and r, exact, in [-1/2, 1/2]. Max absolute
+ * error 7.1e-8. */
 MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
 {
     float z = u * 4.0f + 12582912.0f;
@@ -12592,8 +12603,9 @@ MLC__BODY void mlc__sincos2pi_f32(float u, float *s, float *c)
     *c = mlc__f32_bits(mlc__bits_f32(b) ^ (((k + 1u) & 2u) << 30));
 }
 
-/* -- f32 functions by way of f64: half the lanes, but no double rounding to think of. The cores
- * are good to 1e-10, so results are the exact ones rounded, but for one in some thousands. -- */
+/* -- f32 functions computed in f64: half as many lanes in a vector, but arguments are reduced
+ * without loss. The f64 parts (_wide) have a relative error of 1e-10, so that a result is the exact
+ * value rounded, but for one in some thousands. -- */
 
 MLC__BODY double mlc__pick_f64(bool c, double a, double b) { return c ? a : b; }
 
@@ -12609,7 +12621,7 @@ MLC__BODY double mlc__log_wide(double x)
     return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
 }
 
-/* The logarithm of any float, as mlc__log_f32 has it at the ends. */
+/* log x of any float in f64: -inf for 0, NaN below, inf and NaN stay. */
 MLC__BODY double mlc__log_any(double x)
 {
     double y = mlc__log_wide(mlc__pick_f64(x > 0.0, x, 1.0));
@@ -12618,7 +12630,7 @@ MLC__BODY double mlc__log_any(double x)
     return mlc__pick_f64(x <= 0.0, low, y);
 }
 
-/* 2^x for |x| up to 1000, beyond as there; NaN stays. */
+/* 2^x, x cut to -1000 .. 1000, far outside of a float's range; NaN stays. */
 MLC__BODY double mlc__exp2_wide(double x)
 {
     double c = mlc__pick_f64(x > 1000.0, 1000.0, x);
@@ -12640,7 +12652,7 @@ MLC__BODY float mlc__log10_f32(float x)
     return (float)(mlc__log_any((double)x) * 0.4342944819032518);
 }
 
-/* Near 0 by its series, where the difference would lose digits. */
+/* e^x - 1 and, below, sinh x: near 0 their series, where the difference would lose digits. */
 MLC__BODY float mlc__expm1_f32(float x)
 {
     const double v = (double)x;
@@ -12661,8 +12673,9 @@ MLC__BODY float mlc__cosh_f32(float x)
     return (float)(0.5 * (mlc__exp_wide((double)x) + mlc__exp_wide(-(double)x)));
 }
 
-/* x^y = 2^(y log2 |x|); the sign of an odd y, and C's rules for 0, 1, inf and NaN. What hangs on y
- * alone is in values, not in conditions: loops with one y for all then vectorise, too. */
+/* x^y = 2^(y log2 |x|), negative where x is negative and y odd, with C's rules for 0, 1, inf and
+ * NaN. Whether y is an integer, and odd, becomes a factor and a sign bit, not a condition: so loops
+ * with one y for all elements vectorise, too. */
 MLC__BODY float mlc__pow_f32(float xf, float yf)
 {
     const double x = (double)xf, y = (double)yf, a = __builtin_fabs(x), b = __builtin_fabs(y);
@@ -12679,7 +12692,7 @@ MLC__BODY float mlc__pow_f32(float xf, float yf)
     return (float)mlc__f64_bits(mlc__bits_f64(v) | (mlc__bits_f64(x) & mlc__bits_f64(odd)));
 }
 
-/* erfc x = e^(-x^2) P(t), t = 1/(1 + 0.4 |x|), for x >= 0; 2 - that below. */
+/* erfc x = e^(-x^2) P(t), t = 1/(1 + 0.4 x), for x >= 0, cut at 11; 2 - erfc -x below 0. */
 MLC__BODY float mlc__erfc_f32(float xf)
 {
     const double x = (double)xf, m = __builtin_fabs(x), a = mlc__pick_f64(m > 11.0, 11.0, m);
@@ -12704,7 +12717,9 @@ MLC__BODY double mlc__atan_wide(double q)
     return p * q;
 }
 
-/* The angle of (x, y), signed zeros and infinities as in C. */
+/* The angle of the point (x, y), signed zeros, infinities and NaN as C's atan2 has them: atan of
+ * the smaller coordinate over the larger, in [0, 1], then mirrored at the diagonal where |y| > |x|,
+ * at the y axis where x has a minus sign, and given the sign of y. */
 MLC__BODY double mlc__atan2_wide(double y, double x)
 {
     const double ay = __builtin_fabs(y), ax = __builtin_fabs(x);
@@ -12728,8 +12743,8 @@ MLC__BODY float mlc__atan_f32(float x)
     return (float)__builtin_copysign(mlc__pick_f64(a > 1.0, 1.5707963267948966 - y, y), v);
 }
 
-/* asin s, z being s^2 up to 1/4; above 1/2 s is sqrt((1 - x)/2), the sine of half of pi/2 - asin x,
- * so that no digits are lost. */
+/* asin s, |s| <= 1/2, z = s^2. For x above 1/2 callers pass s = sqrt((1 - x)/2), the sine of half
+ * of pi/2 - asin x, so that no digits are lost near 1. */
 MLC__BODY double mlc__asin_wide(double s, double z)
 {
     double p = MLC__POLY8(z, 0.034748424808083898, 0.0074010072390753778, 0.024650862660604088,
@@ -12754,11 +12769,12 @@ MLC__BODY float mlc__acos_f32(float x)
     return (float)mlc__pick_f64(high, from + q, from - q);
 }
 
-/* Up to this size quarter turns are taken off exactly: their number times the first part of pi/2
- * fits 53 bits. Beyond, blocks go through f64 and libm (mlc__math_wide). */
+/* Angles below this size are reduced exactly: the number of quarter turns times the first part of
+ * pi/2 fits 53 bits. Blocks with a larger one are computed in f64 by libm (mlc__math_wide). */
 #define MLC__TRIG_LIMIT 1e7
 
-/* sin and cos of x: polynomials in r = x - k pi/2, |r| <= pi/4. */
+/* sin and cos of x, |x| below MLC__TRIG_LIMIT: polynomials in r = x - k pi/2, |r| <= pi/4. An odd k
+ * exchanges the two, by bits (both, turned); the second bit of k and of k + 1 are their signs. */
 MLC__BODY void mlc__sincos_wide(double x, double *s, double *c)
 {
     const double z = x * 0.6366197723675814 + 6755399441055744.0, n = z - 6755399441055744.0;
@@ -12792,7 +12808,8 @@ MLC__BODY float mlc__tan_f32(float x)
     return mlc__pick_f32(x == 0.0f, x, (float)(s / c));
 }
 
-/* No square overflows in f64; an inf beside a NaN is inf. */
+/* sqrt(x^2 + y^2): no square of a float overflows in f64; inf where one is inf and the other
+ * NaN. */
 MLC__BODY float mlc__hypot_f32(float x, float y)
 {
     const bool inf = __builtin_fabsf(x) > FLT_MAX || __builtin_fabsf(y) > FLT_MAX;
@@ -12800,10 +12817,11 @@ MLC__BODY float mlc__hypot_f32(float x, float y)
     return mlc__pick_f32(inf, (float)MLC__INF, (float)sqrt(a * a + b * b));
 }
 
-/* a mod b, with the sign of a: exact while the quotient fits 29 bits, as its product with b then
- * fits 53. Beyond MLC__MOD_LIMIT blocks go through f64 and libm. */
+/* a mod b with the sign of a, exact: the rounded quotient q fits 29 bits, so that q b fits 53.
+ * Blocks with a quotient of MLC__MOD_LIMIT or more are computed in f64 by libm (mlc__math_wide),
+ * those of floor_div, which has the quotient in f32, from MLC__DIV_LIMIT on. */
 #define MLC__MOD_LIMIT 268435456.0
-#define MLC__DIV_LIMIT 2097152.0       /* the same of floor_div: quotients with bits to spare */
+#define MLC__DIV_LIMIT 2097152.0
 MLC__BODY float mlc__fmod_f32(float af, float bf)
 {
     const double a = __builtin_fabs((double)af), b = __builtin_fabs((double)bf);
@@ -12817,10 +12835,11 @@ MLC__BODY float mlc__fmod_f32(float af, float bf)
                                                     0x8000000000000000u));
 }
 
-/* -- f64: what networks are full of. The rest is libm's, one element at a time: f64 is there for
- * gradient checks first. Errors against long double, over 10^7 samples. -- */
+/* -- f64: exp, tanh and log, which networks use most. The others are libm's, one element at a time,
+ * as f64 serves gradient checks first. Errors against long double, over 10^7 samples. -- */
 
-/* e^r - 1, where x = n log 2 + r; *n as the bits that multiply by 2^n. */
+/* e^r - 1, where x = k log 2 + r; *n is k in the bits of an exponent: added to the bits of a number
+ * it multiplies by 2^k. */
 MLC__BODY double mlc__exp_rest_f64(double x, uint64_t *n)
 {
     double z = x * 1.4426950408889634 + 6755399441055744.0, k = z - 6755399441055744.0;
@@ -12833,8 +12852,8 @@ MLC__BODY double mlc__exp_rest_f64(double x, uint64_t *n)
     return p * r * r + r;
 }
 
-/* As in f32, but results below 2^-1022 are there, too: made 2^64 larger, then multiplied. Max error
- * 1.05 ulp. */
+/* e^x, also where it is below 2^-1022: from x = -700 down the result is made 2^64 times as large
+ * and multiplied by 2^-64. Max error 1.05 ulp. */
 MLC__BODY double mlc__exp_f64(double x)
 {
     uint64_t n, low = (0u - (uint64_t)(x < -700.0)) & 0x0400000000000000u;
@@ -12851,7 +12870,7 @@ MLC__V_AT double MLC__V(exp)(double x) { return mlc__exp_f64(x); }
 #endif
 #if MLC__ONCE
 
-/* d/(d + 2), d = e^2x - 1. Max error 2.6 ulp. */
+/* tanh x = d/(d + 2), d = e^2|x| - 1, with the sign of x. Max error 2.6 ulp. */
 MLC__BODY double mlc__tanh_f64(double x)
 {
     uint64_t n, sign = mlc__bits_f64(x) & 0x8000000000000000u;
@@ -12861,8 +12880,9 @@ MLC__BODY double mlc__tanh_f64(double x)
     return mlc__f64_bits(mlc__bits_f64(d / (d + 2.0)) | sign);
 }
 
-/* log m = f - (f^2/2 - s (f^2/2 + R)), f = m - 1, s = f/(2 + f), m in [sqrt(1/2), sqrt 2). u: bits
- * of a normal number over those of sqrt(1/2) less 1; bias: of the exponent, and 2^52. */
+/* log(m 2^k) = f - (f^2/2 - s (f^2/2 + R(s))) + k log 2, f = m - 1, s = f/(2 + f). u: the bits of a
+ * normal number plus MLC__LOG_FROM, so that its exponent is that of m in [sqrt(1/2), sqrt 2); bias:
+ * the bias of that exponent plus the 2^52 with which it is turned into an f64. */
 #define MLC__LOG_FROM (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu)
 MLC__BODY double mlc__log_bits_f64(uint64_t u, double bias)
 {
@@ -12875,7 +12895,8 @@ MLC__BODY double mlc__log_bits_f64(uint64_t u, double bias)
     return (f - (h - (s * (h + p * z) + k * 1.9082149292705877e-10))) + k * 0.6931471803691238;
 }
 
-/* Denormals are made 2^54 larger first. Ends as C has them. Max error 0.84 ulp. */
+/* log x; a denormal is multiplied by 2^54 first. 0, inf, NaN and numbers below 0 as C has them. Max
+ * error 0.84 ulp. */
 MLC__BODY double mlc__log_f64(double x)
 {
     const bool tiny = x < DBL_MIN;
@@ -12887,7 +12908,7 @@ MLC__BODY double mlc__log_f64(double x)
     return mlc__pick_f64(x <= 0.0, low, y);
 }
 
-/* F(name) of the formulas. */
+/* Functions that have an instruction or a builtin, under the names of formulas. */
 MLC__INLINE float mlc__sqrt_f32(float x) { return sqrtf(x); }
 MLC__INLINE float mlc__floor_f32(float x) { return __builtin_floorf(x); }
 MLC__INLINE float mlc__ceil_f32(float x)  { return __builtin_ceilf(x); }
@@ -12895,7 +12916,7 @@ MLC__INLINE float mlc__rint_f32(float x)  { return __builtin_rintf(x); }
 MLC__INLINE float mlc__trunc_f32(float x) { return __builtin_truncf(x); }
 MLC__INLINE float mlc__abs_f32(float x)   { return __builtin_fabsf(x); }
 MLC__INLINE double mlc__sigmoid_f64(double x) { return 1.0 / (1.0 + mlc__exp_f64(-x)); }
-/* Phi(-40) is 0, and times -inf it would be NaN. */
+/* x Phi(x); 0 below -40, where Phi is 0 and -inf times it would be NaN. */
 MLC__INLINE double mlc__gelu_f64(double x)
 {
     return x < -40.0 ? 0.0 : 0.5 * x * erfc(-0.7071067811865476 * x);
@@ -12917,18 +12938,21 @@ MLC__LIBM1(cos, cos) MLC__LIBM1(tan, tan) MLC__LIBM1(asin, asin) MLC__LIBM1(acos
 MLC__LIBM1(atan, atan) MLC__LIBM1(sinh, sinh) MLC__LIBM1(cosh, cosh) MLC__LIBM1(erfc, erfc)
 MLC__LIBM2(pow, pow) MLC__LIBM2(fmod, fmod) MLC__LIBM2(atan2, atan2) MLC__LIBM2(hypot, hypot)
 
-/* A function of a table, whose lines are X(T, F(name), (parameters), text). */
+/* Functions written once for both types are tables of lines X(T, F(name), (parameters), text), to
+ * which MLC__DEFINE is given as X, and MLC__F32 or MLC__F64 as F. */
 #define MLC__F32(name) mlc__##name##_f32
 #define MLC__F64(name) mlc__##name##_f64
 #define MLC__DEFINE(T, name, parameters, ...) MLC__BODY T name parameters { __VA_ARGS__ }
 
-/* From 20 on x: what is missing is under an ulp in f32, and PyTorch's in f64. */
+/* log(1 + e^x); x itself above 20, where it differs by less than an ulp in f32, and where PyTorch
+ * does the same in f64. */
 #define MLC__SOFTPLUS(X, T, F) \
     X(T, F(softplus), (T x), return F(pick)(x > (T)20, x, F(log1p)(F(exp)(x)));)
 MLC__SOFTPLUS(MLC__DEFINE, float, MLC__F32) MLC__SOFTPLUS(MLC__DEFINE, double, MLC__F64)
 
-/* e^x - 1 in f32 alone, for activations: (e^r - 1) 2^n + (2^n - 1), all halved, as 2^128 is no
- * float; x where halves might be denormal. Max error 0.91 ulp below 0, 1.6 above. */
+/* e^x - 1 in f32 alone, for activations: q 2^n + (2^n - 1), q = e^r - 1. Terms are halved, as 2^128
+ * is no float, and the sum doubled; x itself where halves might be denormal. Max error 0.91 ulp
+ * below 0, 1.6 above. */
 MLC__BODY float mlc__elu_exp_f32(float x)
 {
     const float low = mlc__pick_f32(x < -30.0f, -30.0f, x);
@@ -12941,7 +12965,8 @@ MLC__BODY float mlc__elu_exp_f32(float x)
 }
 MLC__BODY double mlc__elu_exp_f64(double x) { return mlc__expm1_f64(x); }
 
-/* mish: x tanh(log(1 + e)) = x n/(n + 2), n = e (e + 2); from 40 on x. */
+/* mish of x and e = e^x: x tanh(log(1 + e)) = x n/(n + 2), n = e (e + 2). Callers take e of x cut
+ * at 40, where n/(n + 2) is 1; 0 below -1000, where -inf times 0 would be NaN. */
 MLC__BODY double mlc__mish_of(double x, double e)
 {
     const double n = e * (e + 2.0);
@@ -12957,9 +12982,10 @@ MLC__BODY double mlc__mish_f64(double x)
     return mlc__mish_of(x, mlc__exp_f64(mlc__pick_f64(x > 40.0, 40.0, x)));
 }
 
-/* mish_slope: x (1 - t^2) sigmoid(x) is 4 x e (e + 1)/(n + 2)^2; where x is cut off it is 0 or 1.
- * softsign: infinities become large. hardsigmoid: from the nearer end, so that the result is 0 or 1
- * at the ends alone, and its derivative can be had from it. */
+/* within cuts x to lo .. hi; a NaN stays. mish_slope is t + x (1 - t^2) sigmoid(x), t = n/(n + 2),
+ * n as above, the second term being 4 x e (e + 1)/(n + 2)^2; x is cut where the slope is 0 or 1.
+ * softsign is x/(1 + |x|), infinities being cut to numbers. hardsigmoid is computed from the nearer
+ * end, so that it is 0 or 1 at the ends alone and its derivative follows from its value. */
 #define MLC__ACTIVATIONS(X, T, F) \
     X(T, F(within), (T x, T lo, T hi), const T low = F(pick)(x < lo, lo, x); \
       return F(pick)(low > hi, hi, low);) \
@@ -12973,7 +12999,7 @@ MLC__BODY double mlc__mish_f64(double x)
       return F(pick)(v < 0, h, (T)1 - h);)
 MLC__ACTIVATIONS(MLC__DEFINE, float, MLC__F32) MLC__ACTIVATIONS(MLC__DEFINE, double, MLC__F64)
 
-/* Python's %: the sign of b; and the floor of a/b that goes with it. */
+/* Python's % and //: a remainder with the sign of b, and the floor of a/b that belongs to it. */
 #define MLC__MODULO(X, T, F) \
     X(T, F(remainder), (T a, T b), const T mod = F(fmod)(a, b); \
       return mod != 0 && (b < 0) != (mod < 0) ? mod + b : mod;) \
