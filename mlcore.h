@@ -13013,28 +13013,36 @@ MLC__MODULO(MLC__DEFINE, float, MLC__F32) MLC__MODULO(MLC__DEFINE, double, MLC__
 #if MLC__HAS_KERNELS
 #if MLC__ONCE
 /* @@ IMPL.KERNELS.LOOP ----------------------------------- element access, loops over strided axes
- * A loop over an output and up to three inputs, each with its strides: axes on which all of them
- * walk on evenly are merged, the innermost is the one with the smallest strides, and rows of it are
- * given to the workers in chunks. Kernels get a row with its offsets and strides. */
+ * Loops over an output and up to three inputs of one shape, each with strides of its own, which are
+ * in elements and may be 0 or negative. Kernels over elements of any strides are called through it:
+ *
+ *     shape [2,3,4], strides of the output (12,4,1), of an input (0,4,1), of another (12,4,1)
+ *     merged [2,12]:  rows 2, n 12;  strides (12,1), (0,1), (12,1)
+ *     mlc__row_fn(args, offset = { 12 r, 0, 12 r }, stride = { 1, 1, 1 }, n = 12) for row r
+ *
+ * mlc__loop_make leaves out axes of size 1, sorts the others by the strides of the output, merges
+ * neighbours over which all operands step without a gap, and makes the last axis the row;
+ * mlc__loop_run gives rows, or pieces of MLC__GRAIN elements of long ones, to the threads. */
 
-/* Rows that are not dense are made so in blocks in L1, of at most so many elements and bytes: a
- * training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
+/* Rows that are not dense are copied to dense blocks in L1, of at most so many elements and bytes:
+ * a training step must fit in a thread's stack of 16 KiB (tests/test_platform.c). */
 #define MLC__GATHER       128
 #define MLC__GATHER_BYTES 512
 
+/* Elements of `size` bytes in one block. */
 MLC__INLINE int64_t mlc__gather_step(size_t size)
 {
     return mlc__min(MLC__GATHER, MLC__GATHER_BYTES / (int64_t)size);
 }
 
-/* A text for the size of an element. */
+/* TEXT(T) with T an unsigned integer of the size of an element: moving needs no more of a dtype. */
 #define MLC__BY_SIZE(TEXT) \
     if (size == 4) { TEXT(uint32_t) } \
     else if (size == 8) { TEXT(uint64_t) } \
     else if (size == 2) { TEXT(uint16_t) } \
     else { TEXT(uint8_t) }
 
-/* n elements of one size, at strides in elements; four at a time, which compilers do not do by
+/* Copies n elements between strides in elements, four at a time, which compilers do not do by
  * themselves where strides are unknown. */
 #define MLC__MOVE(T) \
     const T *x = MLC__CAST(const T *, from); \
@@ -13052,12 +13060,13 @@ MLC__INLINE int64_t mlc__gather_step(size_t size)
     MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) \
         MLC__CAST(T *, to)[i] = MLC__CAST(const T *, from)[-i];
 
-/* to[i] = from[-i]: with the strides written out it vectorises. */
+/* to[i] = from[-i], apart from mlc__move since a loop with constant strides vectorises. */
 static MLC__OPT void mlc__move_back(void *to, const void *from, int64_t n, size_t size)
 {
     MLC__BY_SIZE(MLC__MOVE_BACK)
 }
 
+/* to[i to_stride] = from[i from_stride], elements of `size` bytes. */
 static void mlc__move(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t n,
                       size_t size)
 {
@@ -13077,19 +13086,20 @@ MLC__INLINE void mlc__scatter(void *to, int64_t stride, const void *from, int64_
     mlc__move(to, stride, from, 1, n, size);
 }
 
-/* Output and three inputs. */
+/* The most operands of a loop: an output and three inputs. */
 #define MLC__LOOP_OPERANDS 4
 
-/* A loop over up to four strided operands: size-1 axes gone, sorted by the first operand's strides,
- * neighbours merged, so that the last axis is the longest dense run there is. */
+/* A planned loop: at least one axis, none of size 1 unless it is the only one. Operand 0 is the
+ * output. stride[p][d] is that of operand p on axis d. */
 typedef struct mlc__loop {
     int32_t ndim, operands;
     int64_t shape[MLC_MAX_DIMS], stride[MLC__LOOP_OPERANDS][MLC_MAX_DIMS];
-    int64_t rows, n;                   /* rows of n: n is the last axis */
+    int64_t rows, n;                   /* n: size of the last axis; rows: product of the others */
 } mlc__loop;
 
-/* Inserts an axis so that the output's strides fall: the last axis is then the densest of the
- * output, and its writes are what decides. */
+/* Inserts an axis so that the output's strides fall from the first axis to the last: rows are then
+ * densest in the output, whose writes cost more than the inputs' reads. Axes of equal strides keep
+ * their order. */
 static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC__LOOP_OPERANDS])
 {
     int32_t at = l->ndim++;
@@ -13101,8 +13111,8 @@ static void mlc__loop_axis(mlc__loop *l, int64_t size, const int64_t stride[MLC_
     for (int p = 0; p < l->operands; p++) l->stride[p][at] = stride[p];
 }
 
-/* Axis d is folded into the one before it where every operand steps over it without a gap;
- * broadcasting (stride 0 on both) merges, too. */
+/* Merges axis d into the one before it where the stride before is size times stride of d for each
+ * operand. Broadcast axes, with stride 0 on both, merge, too. */
 static void mlc__loop_merge(mlc__loop *l)
 {
     int32_t to = 0;
@@ -13117,7 +13127,8 @@ static void mlc__loop_merge(mlc__loop *l)
     l->ndim = to + 1;
 }
 
-/* False if there is nothing to do. Operand 0 is the output. */
+/* Plans the loop over `shape`; strides[p] [ndim] are those of operand p. False if an axis is of
+ * size 0: there is nothing to do. */
 static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t operands,
                            const int64_t *const *strides)
 {
@@ -13142,7 +13153,8 @@ static bool mlc__loop_make(mlc__loop *l, int32_t ndim, const int64_t *shape, int
     return true;
 }
 
-/* Place of a row on each axis, and offset of each operand at its start. */
+/* at[d]: index of a row on each axis but the last, row-major; offset[p]: where it starts in operand
+ * p, in elements. */
 static void mlc__loop_seek(const mlc__loop *l, int64_t row, int64_t at[MLC_MAX_DIMS],
                            int64_t offset[MLC__LOOP_OPERANDS])
 {
@@ -13160,7 +13172,7 @@ static void mlc__loop_row(const mlc__loop *l, int64_t row, int64_t offset[MLC__L
     mlc__loop_seek(l, row, at, offset);
 }
 
-/* From a row to the next one, without divisions. */
+/* Steps at and offset, of mlc__loop_seek, to the next row, without divisions. */
 static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
                            int64_t offset[MLC__LOOP_OPERANDS])
 {
@@ -13173,14 +13185,16 @@ static void mlc__loop_next(const mlc__loop *l, int64_t at[MLC_MAX_DIMS],
     }
 }
 
-/* Chunks of a loop: pieces of long rows, or several short rows. */
+/* The number of chunks of a loop: pieces of MLC__GRAIN elements of long rows, or as many short rows
+ * as have no more than MLC__GRAIN elements. mlc__loop_chunk cuts in the same way. */
 static int64_t mlc__loop_chunks(const mlc__loop *l)
 {
     if (l->n >= MLC__GRAIN) return l->rows * mlc__div_up(l->n, MLC__GRAIN);
     return mlc__div_up(l->rows, mlc__max(1, MLC__GRAIN / l->n));
 }
 
-/* A row kernel under a loop: offset and stride of each operand in elements, n of them. */
+/* A kernel over n elements of one row: operand p starts at offset[p] and steps by stride[p], both
+ * in elements. args is the caller's. Threads call it for different rows at once. */
 typedef void (*mlc__row_fn)(const void *args, const int64_t *offset, const int64_t *stride,
                             int64_t n);
 
@@ -13190,15 +13204,16 @@ typedef struct mlc__loop_job {
     const void *args;
 } mlc__loop_job;
 
+/* Runs one chunk. Of long rows chunk c is piece c / rows of row c % rows: neighbouring chunks are
+ * the same piece of different rows, which may share memory of a broadcast input. */
 static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__loop_job *job = MLC__CAST(const mlc__loop_job *, arg);
-    /* Must cut as mlc__loop_chunks counts. */
     const mlc__loop *l = job->loop;
     int64_t offset[MLC__LOOP_OPERANDS], stride[MLC__LOOP_OPERANDS] = { 0 };
     (void)worker;
     for (int p = 0; p < l->operands; p++) stride[p] = l->stride[p][l->ndim - 1];
-    if (l->n >= MLC__GRAIN) {          /* the same piece of all rows: they may share memory */
+    if (l->n >= MLC__GRAIN) {
         const int64_t at = chunk / l->rows * MLC__GRAIN;
         mlc__loop_row(l, chunk % l->rows, offset);
         for (int p = 0; p < l->operands; p++) offset[p] += at * stride[p];
@@ -13214,8 +13229,8 @@ static void mlc__loop_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Where rows are so short that starting one costs more than its elements, the longest axis becomes
- * the last, strides or not. */
+/* Exchanges the last axis, where it is shorter than 16, with the longest one, if that is at least
+ * twice as long: starting a row of few elements costs more than strides do. */
 static void mlc__loop_lengthen(mlc__loop *l)
 {
     const int32_t last = l->ndim - 1;
@@ -13233,7 +13248,9 @@ static void mlc__loop_lengthen(mlc__loop *l)
     l->n = l->shape[last];
 }
 
-/* ns: rough time of one element on one thread. Rows come in any order. */
+/* Runs row over the whole loop, which it may reorder. Rows run in any order and on any thread, so
+ * that they must not depend on one another; ns is a rough time of one element on one thread, by
+ * which mlc__parallel decides how many threads are worth their start. */
 static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *args, double ns)
 {
     mlc__loop_lengthen(l);
@@ -13242,8 +13259,9 @@ static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *
                   &job);
 }
 
-/* Lanes, as vectors that each level splits as it can: loops over arrays of that length were
- * vectorised across taps. bf16 are the upper half of a float. */
+/* Vectors of MLC__LANES_BYTES for kernels over runs of channels and sketches. A level without
+ * registers of that width splits them. They are vector types, as compilers vectorised loops over
+ * arrays of that length across taps instead. u16 holds bf16, the upper half of a float. */
 typedef float    mlc__lanes_f32 __attribute__((vector_size(MLC__LANES_BYTES)));
 typedef double   mlc__lanes_f64 __attribute__((vector_size(MLC__LANES_BYTES)));
 typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(MLC__LANES_BYTES)));
