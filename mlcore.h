@@ -13268,14 +13268,28 @@ typedef uint32_t mlc__lanes_u32 __attribute__((vector_size(MLC__LANES_BYTES)));
 typedef uint16_t mlc__lanes_u16 __attribute__((vector_size(MLC__LANES_BYTES / 2)));
 
 /* @@ IMPL.KERNELS.CAST ----------------------------------- cast, fill, take: moving elements
- * Casts are also the strided copy: mlc_read, mlc_copy, mlc_keep and the gradient of a cast all end
- * here. Each dtype has a wide form, f32 (f32, bf16, f16), f64 or i64 (the integers, bool): a cast
- * widens, goes from wide to wide and narrows, in L1, so that nine dtypes need no 81 loops. The
- * pairs of floats that matter for speed go directly. */
+ * The kernels cast (which is the strided copy, too: mlc_read, mlc_copy, mlc_keep and the gradient
+ * of a cast call it), fill, take and finite. Each dtype has a wide form, in which values are
+ * computed:
+ *
+ *     f32, bf16, f16 -> f32        f64 -> f64        i64, i32, i8, u8, bool -> i64
+ *
+ *     cast:  in --widen--> wide form of in --cast_wide--> wide form of out --narrow--> out
+ *
+ * A step is left out where it changes nothing, and the results of the first two stay in L1: nine
+ * dtypes need no 81 loops. f32 from and to 16 bits is one loop without intermediate results, as is
+ * a cast between wide forms.
+ *
+ * Rounding: floats to nearest even; a float to i64 and i32 toward 0, out of range as x86 has it, to
+ * narrower integers by the low bits of an i32, to bool by whether it is not 0; an integer to a
+ * narrower one by its low bits. f64 and integers go to 16 bits by way of f32 rounded to odd, so
+ * that 16 bits are rounded once (of i64 above 2^53 twice: to f64 first). Other sections convert
+ * with mlc__cast_dense and the functions mlc__half_fns of their level. */
 
 /* -- bf16 and f16: integer arithmetic, so that flushing denormals changes nothing -- */
 
-/* To nearest even: adds what carries into bit 16. A NaN keeps its top bits and becomes quiet. */
+/* bf16 of x, to nearest even: half of the last bit, less one where that bit is even, is added and
+ * carries into bit 16. A NaN keeps its top bits and becomes quiet. */
 MLC__BODY uint16_t mlc__bf16_of(float x)
 {
     const uint32_t u = mlc__bits_f32(x), nan = 0u - (uint32_t)((u & 0x7FFFFFFFu) > 0x7F800000u);
@@ -13283,7 +13297,8 @@ MLC__BODY uint16_t mlc__bf16_of(float x)
     return (uint16_t)((rounded & ~nan) | ((u >> 16 | 0x40u) & nan));
 }
 
-/* Subnormals are m 2^-24, which f32 holds exactly. */
+/* f32 of the f16 h, exact: subnormals are m 2^-24. A NaN becomes quiet. The cases of tiny, normal
+ * and big numbers are all computed and one is chosen by masks. */
 MLC__BODY float mlc__f32_of_f16(uint16_t h)
 {
     const uint32_t a = h & 0x7FFFu, sign = (uint32_t)(h & 0x8000u) << 16;
@@ -13296,7 +13311,8 @@ MLC__BODY float mlc__f32_of_f16(uint16_t h)
     return mlc__f32_bits(u | sign);
 }
 
-/* Below 2^-14 the addition of 0.5, whose last bit is 2^-24, rounds. */
+/* f16 of x, to nearest even; inf from 65520 on. Below 2^-14, where f16 is subnormal, the addition
+ * of 0.5, whose last bit is 2^-24, rounds. A NaN keeps its top bits and becomes quiet. */
 MLC__BODY uint16_t mlc__f16_of(float x)
 {
     const uint32_t u = mlc__bits_f32(x), a = u & 0x7FFFFFFFu, sign = u >> 16 & 0x8000u;
@@ -13309,7 +13325,8 @@ MLC__BODY uint16_t mlc__f16_of(float x)
     return (uint16_t)(sign | (normal & ~tiny & ~big) | (small & tiny) | (special & big));
 }
 
-/* To f32 by rounding to odd: a second rounding, to 16 bits, then rounds as one would. */
+/* f32 of x rounded to odd: where x is no f32, to the neighbour toward 0 with its last bit set. A
+ * second rounding, to 16 bits, then gives what one rounding of x would. */
 MLC__BODY float mlc__odd_f32(double x)
 {
     const float f = (float)x;
@@ -13327,6 +13344,8 @@ MLC_IMPL float    mlc_bf16_to(uint16_t h) { return mlc__f32_of_bf16(h); }
 MLC_IMPL uint16_t mlc_f16_from(float x)   { return mlc__f16_of(x); }
 MLC_IMPL float    mlc_f16_to(uint16_t h)  { return mlc__f32_of_f16(h); }
 
+/* mlc__widen_isa and mlc__narrow_isa: n dense elements from a 16-bit float to f32 and back, with
+ * the level's instructions. */
 #define MLC__EACH_LOW(to, from, name) \
     for (int64_t i = 0; i < n; i++) (to)[i] = name((from)[i]);
 #define MLC__STAMP_HALF(isa) \
@@ -13347,13 +13366,14 @@ MLC_IMPL float    mlc_f16_to(uint16_t h)  { return mlc__f32_of_f16(h); }
     MLC__SEAM const mlc__half_fns mlc__half_fns_##isa = { mlc__widen_##isa, mlc__narrow_##isa };
 MLC__EACH_ISA(MLC__STAMP_HALF)
 
-/* As mlc__i64_of. */
+/* As mlc__i64_of in the range of i32: toward 0, INT32_MIN for numbers outside of it and NaN. */
 MLC__INLINE int64_t mlc__i32_of(double x)
 {
     return x > -2147483649.0 && x < 2147483648.0 ? (int64_t)x : INT32_MIN;
 }
 
-/* to[i] = value for n elements, x being from[i]. */
+/* to[i] = value for n elements, an expression of x = from[i]. Types of the same size may
+ * share the memory. */
 #define MLC__CONVERT(TO, FROM, value) \
     do { \
         TO *o = MLC__CAST(TO *, to); \
@@ -13361,7 +13381,7 @@ MLC__INLINE int64_t mlc__i32_of(double x)
         MLC__INDEPENDENT for (int64_t i = 0; i < n; i++) { const FROM x = f[i]; o[i] = value; } \
     } while (0)
 
-/* Integers to i64. */
+/* n integers, or bools as 0 and 1, to i64. */
 static MLC__OPT void mlc__widen_int(void *to, const void *from, mlc_dtype dtype, int64_t n)
 {
     switch (dtype) {
@@ -13372,6 +13392,7 @@ static MLC__OPT void mlc__widen_int(void *to, const void *from, mlc_dtype dtype,
     }
 }
 
+/* n i64 to a narrower integer by their low bits, to bool by whether they are not 0. */
 static MLC__OPT void mlc__narrow_int(void *to, mlc_dtype dtype, const void *from, int64_t n)
 {
     switch (dtype) {
@@ -13382,7 +13403,8 @@ static MLC__OPT void mlc__narrow_int(void *to, mlc_dtype dtype, const void *from
     }
 }
 
-/* From one wide form to another; `target` is the dtype that the result will be narrowed to. */
+/* From the wide form `wide` to that of target. The result will be narrowed to target, which decides
+ * on rounding (to odd for 16 bits), truth and the range of a float that becomes an integer. */
 static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from, mlc_dtype wide,
                                     int64_t n)
 {
@@ -13405,7 +13427,7 @@ static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from
 
 #define MLC__CAST_TILE (MLC__GATHER_BYTES / 8)
 
-/* At most MLC__CAST_TILE elements; each step is left out where the dtype is its own wide form. */
+/* Casts at most MLC__CAST_TILE dense elements through both wide forms, a and b. */
 static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
                            const mlc__half_fns *half)
 {
@@ -13423,9 +13445,10 @@ static void mlc__cast_tile(void *out, mlc_dtype to, const void *in, mlc_dtype fr
     else if (in != out) memcpy(out, in, (size_t)n * mlc_dtype_bytes(to));
 }
 
-/* memcpy, but where the destination lies a little ahead of the source in its page. Then stores and
- * the loads that follow agree in the bits of the address that a core compares first, and each load
- * waits for a store: copying from the end on keeps them apart, and is ten times as fast. */
+/* memcpy, or blocks of 256 bytes from the last to the first where `to` is up to 128 bytes after
+ * `from`, modulo the page size. There stores and the loads that follow agree in the low bits of
+ * their addresses, which a core compares first, so that each load waits for a store: from the end
+ * on the copy is ten times as fast. */
 static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
 {
     const size_t ahead = ((size_t)(uintptr_t)to - (size_t)(uintptr_t)from) & 4095u;
@@ -13436,7 +13459,8 @@ static void mlc__copy_bytes(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
-/* Any number of dense elements. */
+/* Casts n dense elements, in the fewest steps that their dtypes need; half: those of the caller's
+ * level. */
 MLC__SEAM void mlc__cast_dense(void *out, mlc_dtype to, const void *in, mlc_dtype from, int64_t n,
                                const mlc__half_fns *half)
 {
@@ -13457,7 +13481,8 @@ typedef struct mlc__cast_job {
     const mlc__half_fns     *half;
 } mlc__cast_job;
 
-/* The same scheme as mlc__map_row: straight where both sides are dense, else through L1. */
+/* A row of a cast. Where both sides are dense it is one call; else blocks are gathered to `from`,
+ * cast to `to` and scattered, in L1. A row that changes only strides is moved directly. */
 static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
 {
     const mlc__cast_job *job = MLC__CAST(const mlc__cast_job *, args);
@@ -13484,7 +13509,7 @@ static void mlc__cast_row(const void *args, const int64_t *offset, const int64_t
     }
 }
 
-/* Operand 0 of the loop is the output, 1 the input. */
+/* The kernel cast. Operand 0 of the loop is the output, 1 the input. */
 static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc__half_fns *half)
 {
     const int64_t *strides[2] = { a->out_stride, a->in_stride };
@@ -13498,7 +13523,8 @@ static mlc_status mlc__cast_run(void *dev, const struct mlc_k_cast *a, const mlc
 #define MLC__CPU_cast(K, isa, level) \
     K##_isa(mlc__k_cast, cast, isa, level, mlc__cast_run(dev, a, &mlc__half_fns_##isa), NULL)
 
-/* step is not 0 for arange and linspace only; start + i step in f64, so that no error builds up. */
+/* MLC__GRAIN elements of out: start + (i - origin) step, computed in f64 from i, so that no error
+ * builds up. step is 0 but for arange and linspace. */
 static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const struct mlc_k_fill *a = MLC__CAST(const struct mlc_k_fill *, arg);
@@ -13533,7 +13559,8 @@ static mlc_status mlc__k_fill(void *dev, const struct mlc_k_fill *a)
 
 #define MLC__CPU_fill(K, isa, level) K##_plain(mlc__k_fill, NULL)
 
-/* out row i = in row index[i]. The indices are the loader's own: one outside is a bug, not data. */
+/* The kernel take: row i of out is row index[i] of in, rows of row_bytes. The indices are the
+ * loader's own: one out of range is an error of the library, not of data. */
 static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
 {
     (void)dev;
@@ -13547,8 +13574,8 @@ static mlc_status mlc__k_take(void *dev, const struct mlc_k_take *a)
 
 #define MLC__CPU_take(K, isa, level) K##_plain(mlc__k_take, NULL)
 
-/* First element that is NaN or Inf, by v - v, which is 0 for all others. For anomaly mode: speed is
- * no concern. */
+/* The kernel finite: *first becomes the index of the first NaN or inf of n dense elements, or -1. v
+ * - v is 0 for all other numbers. For anomaly mode, where speed matters little. */
 static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 {
     double tile[MLC__GATHER];
@@ -13566,7 +13593,8 @@ static mlc_status mlc__k_finite(void *dev, const struct mlc_k_finite *a)
 
 #define MLC__CPU_finite(K, isa, level) K##_plain(mlc__k_finite, NULL)
 
-/* Elements of any float, for what is done once or seldom. */
+/* Element i of an array of any float dtype as f64, and, below, back, rounded to f32 first where the
+ * dtype has 16 bits. For code that runs once a call or seldom. */
 MLC__SEAM double mlc__any_get(const void *x, int64_t i, mlc_dtype dtype)
 {
     const uint16_t *low = MLC__CAST(const uint16_t *, x);
