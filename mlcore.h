@@ -13610,12 +13610,22 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 }
 
 /* @@ IMPL.KERNELS.EW ------------------------------------- map: elementwise, any strides
- * A call goes through three levels: the map of the table plans a loop over axes (mlc__loop: merged,
- * sorted, cut in chunks), each row of it is taken in dense blocks (strided inputs gathered to L1,
- * results scattered), and a block is one of the switch cases below, a plain loop that the compiler
- * vectorises per ISA. Formulas stand in API.BACKEND. */
+ * The kernels map (formulas of most networks, for each level), math (the others, compiled for
+ * fewer) and whole (integers): out = f(in[0], in[1], in[2]; s, t), or out += f(..). The formulas
+ * are lists in API.BACKEND. A call passes these functions, each of which divides its work for the
+ * next:
+ *
+ *     mlc__map_run       plans a loop over axes: merged, sorted, cut in chunks for threads
+ *     mlc__map_row       takes a row in dense blocks, or as one block where all strides are 1
+ *     mlc__map_block     gathers strided inputs to L1, scatters the result; _half converts 16 bits
+ *     mlc__map_f32_isa   takes multiples of 16 elements, then the tail in a padded copy
+ *     .._blocks_isa      one switch over operations; a case is a loop that compilers vectorise
+ *
+ * The tail costs one more block, but no case has a loop for it. An operation is chosen once a
+ * block, never per element. */
 
-/* One case of the switch: the operation is chosen once a block, never per element. */
+/* One case of the switch of formulas of one, two and three inputs: LOOP is the advice before the
+ * loop, a, b and c are elements of the inputs. */
 #define MLC__CASE_U(LOOP, code, formula) case MLC_##code: LOOP \
     for (int64_t i = 0; i < n; i++) { const T a = x[i]; o[i] = formula; } break;
 #define MLC__CASE_B(LOOP, code, formula) case MLC_##code: LOOP \
@@ -13629,8 +13639,8 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 #define MLC__MAP_U(code, formula) MLC__CASE_U(MLC__INDEPENDENT, code, formula)
 #define MLC__MAP_B(code, formula) MLC__CASE_B(MLC__INDEPENDENT, code, formula)
 #define MLC__MAP_N(code, formula) MLC__CASE_N(MLC__INDEPENDENT, code, formula)
-/* Formulas of f64 that call libm are loops without the advice: clang's linker, which knows nothing
- * of the pragmas around this file, would tell users of -flto that it could not be taken. */
+/* Formulas of f64 that call libm are loops without advice: clang's linker, which does not see the
+ * pragmas around this file, would warn users of -flto that the advice could not be followed. */
 #ifdef __clang__
 #  define MLC__CALLS_MAP_GELU      ,
 #  define MLC__CALLS_MAP_GELU_GRAD ,
@@ -13643,12 +13653,13 @@ static void mlc__any_put(void *x, int64_t i, mlc_dtype dtype, double v)
 #define MLC__MAP_U_F64(code, formula) MLC__CASE_U(MLC__F64_LOOP(code), code, formula)
 #define MLC__MAP_B_F64(code, formula) MLC__CASE_B(MLC__F64_LOOP(code), code, formula)
 
-/* out[i] = formula(in[0][i], in[1][i], in[2][i]; s, t) for dense rows; out may be one of the
- * inputs. */
+/* out[i] = formula(in[0][i], in[1][i], in[2][i]; s, t) for n dense elements of one type. The first
+ * NULL in `in` ends the inputs; out may be one of them. */
 typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_t n, double s,
                             double t);
 
-/* The function over blocks: in has as many valid pointers as the formula has inputs. */
+/* The text of a function over blocks: the switch over the formulas of a list. Pointers that a
+ * formula does not read may be NULL. */
 #define MLC__FORMULA_TEXT(TYPE, FORMULAS, F) \
     MLC__FORMULA_LOOPS(TYPE, FORMULAS, F, MLC__MAP_U, MLC__MAP_B, MLC__MAP_N)
 #define MLC__FORMULA_LOOPS(TYPE, FORMULAS, F, U, B, N) \
@@ -13662,9 +13673,9 @@ typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_
         default: break; \
     }
 
-/* Formulas go over multiples of 16 elements, so that each is one loop without an end of another
- * kind: the code of a hundred formulas on each level would be three times as large. What is left of
- * a row becomes a block, too, filled up with ones. RUN(op, out, in, n, s, t) over blocks. */
+/* RUN(op, out, in, n, s, t) over n dense elements: the first multiple of 16 in place, then the
+ * tail, copied to tile and filled up with ones. So a formula is one loop without a tail: with one
+ * the code of a hundred formulas on each level would be three times as large. */
 #define MLC__BLOCK 16
 #define MLC__BY_BLOCKS(T, RUN) \
     T tile[4][MLC__BLOCK]; \
@@ -13683,10 +13694,11 @@ typedef void (*mlc__map_fn)(mlc_map op, void *out, const void *const *in, int64_
         if (rest) memcpy(to, tile[3], (size_t)m * sizeof *to); \
     }
 
+/* The formulas of map over count elements, a multiple of 16. */
 MLC__BODY void mlc__map_f32_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
                                    double sd, double td)
 {
-    const int64_t n = count & -MLC__BLOCK;                 /* says so to the compiler */
+    const int64_t n = count & -MLC__BLOCK;                 /* tells the compiler that it is */
     MLC__FORMULA_TEXT(float, MLC__MAP_FORMULAS, MLC__F32)
 }
 
@@ -13698,8 +13710,10 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
                        MLC__MAP_N)
 }
 
-/* gelu_tanh, x sigmoid(z), and its gradient, over blocks: by the level's sigmoids and exponentials,
- * a line at a time. Where z overflows the first is 0 or x. */
+/* gelu_tanh, x sigmoid(z(x)), and its gradient, for n elements, a multiple of 16: z of up to
+ * MLC__GATHER elements is written to e, and `map`, the level's switch, makes sigmoids or
+ * exponentials of the whole line. gelu_tanh is 0 below -40, where z overflows; its slope is
+ * computed from x cut to -40 .. 40. */
 #define MLC__GELU_TANH_Z(T, x) ((T)1.5957691216057308 * ((x) + (T)0.044715 * ((x) * (x) * (x))))
 #define MLC__GELU_TANH(T, dtype) \
     MLC__BODY void mlc__gelu_tanh_##dtype(mlc__map_fn map, T *o, const T *x, int64_t n) \
@@ -13740,8 +13754,9 @@ MLC__BODY void mlc__map_f64_blocks(mlc_map op, void *out, const void *const *in,
     }
 MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 
-/* The switch is a function apart from the loop over blocks: compilers would take the constants of
- * all its cases out of that loop and onto the stack. */
+/* KERNEL_isa, a mlc__map_fn, and the switch KERNEL_blocks_isa that it calls. The switch is a
+ * function apart: inlined, compilers would move the constants of all its cases out of the loop over
+ * blocks and onto the stack. FIRST is text before the switch. */
 #define MLC__STAMP_FORMULAS(AT, isa, KERNEL, TYPE, FIRST) \
     MLC__APART AT void KERNEL##_blocks_##isa(mlc_map op, void *out, \
         const void *const *in, int64_t n, double s, double t) \
@@ -13757,7 +13772,7 @@ MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
         mlc__map_##dtype##_gelu_##isa(op, out, in, n); \
         return; \
     }
-/* Calls the function with the switch, which is declared for it. */
+/* gelu_tanh of a level, which calls the switch of the level and is called by it. */
 #define MLC__STAMP_GELU(AT, isa, T, dtype) \
     static void mlc__map_##dtype##_blocks_##isa(mlc_map op, void *out, const void *const *in, \
                                                 int64_t n, double s, double t); \
@@ -13780,15 +13795,19 @@ MLC__GELU_TANH(float, f32) MLC__GELU_TANH(double, f64)
 MLC__EACH_ISA(MLC__STAMP_MAP_F32)
 MLC__EACH_F64(MLC__STAMP_MAP_F64)
 
-/* -- math: formulas that most networks do without, a kernel of their own -- */
+/* -- math: formulas that most networks do not use -- */
 
 #define MLC__WIDE_TILE 32              /* elements that go through f64 at a time */
 
-/* Losses of an input x and a target t, and their slopes: a NaN stays one. log_100 ends at -100, as
- * PyTorch's: a wrong certainty costs much, not everything; 1e-12 is PyTorch's. From logits exp gets
- * nothing over 0. odds: sigmoid of x and of -x, neither of them 1 less something. Focal losses: by
- * u^gamma, u = p (1 - t) + q t; square: gamma is 2; their slopes are w u^gamma (gamma u'/u loss +
- * loss'), where u is 0 without the first part. */
+/* Losses of an input x and a target t, and their derivatives in x (_slope) and t (_slope_t); a NaN
+ * stays a NaN. The constants -100 and 1e-12 are PyTorch's.
+ *   smooth_l1, huber     of the difference d = x - t
+ *   log_100              log x or log(1 - x), at least -100: a certain and wrong x costs 100
+ *   bce, bce_logits      binary cross entropy of a probability, of a logit: exp of none above 0
+ *   odds                 returns q = sigmoid(-x) and sets p = sigmoid(x), neither by 1 - the other
+ *   focal                w u^gamma bce_logits, u = p (1 - t) + q t, w the weight of class t;
+ *                        square: gamma is 2. Slope in x: w u^gamma (gamma u'/u loss + loss'),
+ *                        without the first term where u is 0 */
 #define MLC__LOSSES(X, T, F) \
     X(T, F(smooth_l1), (T d, T beta), const T z = F(abs)(d); \
       return F(pick)(z < beta, (T)0.5 * z * (z / beta), z - (T)0.5 * beta);) \
@@ -13836,7 +13855,8 @@ MLC__EACH_F64(MLC__STAMP_MAP_F64)
     MLC__FOCAL_LOSSES(MLC__DEFINE, T, F)
 MLC__DEFINE_LOSSES(float, MLC__F32) MLC__DEFINE_LOSSES(double, MLC__F64)
 
-/* Powers that have a formula of their own. */
+/* The operation for a parameter s that has a shorter formula: x^2, x^3, sqrt x and 1/x in place of
+ * x^s, focal losses of gamma 2; else op. */
 static mlc_map mlc__math_power(mlc_map op, double s)
 {
     if (op == MLC_MATH_POW_S)
@@ -13850,8 +13870,7 @@ static mlc_map mlc__math_power(mlc_map op, double s)
          : op == MLC_MATH_FOCAL_GRAD_T ? MLC_MATH_FOCAL_2_GRAD_T : op;
 }
 
-/* Rare formulas in f64, and at x86's scalar level, go through one element at a time: vectors would
- * double their code. */
+/* The formulas of math in f64 take one element at a time: vectors would double their code. */
 #define MLC__SINGLY_U(code, formula) MLC__CASE_U(MLC__ONE_BY_ONE, code, formula)
 #define MLC__SINGLY_B(code, formula) MLC__CASE_B(MLC__ONE_BY_ONE, code, formula)
 #define MLC__SINGLY_N(code, formula) MLC__CASE_N(MLC__ONE_BY_ONE, code, formula)
@@ -13864,7 +13883,9 @@ static MLC__OPT_SMALL void mlc__math_f64(mlc_map op, void *out, const void *cons
                        MLC__SINGLY_N)
 }
 
-/* Arguments that the f32 functions are not made for: large angles, large quotients. */
+/* Whether one of n elements is outside of the range of the f32 functions: an angle from
+ * MLC__TRIG_LIMIT on, a quotient from MLC__MOD_LIMIT or MLC__DIV_LIMIT on, inf and NaN included.
+ * The angle is the first input of a function and the second of its gradient. */
 MLC__BODY bool mlc__math_is_hard(mlc_map op, const float *const *in, int64_t n)
 {
     bool hard = false;
@@ -13880,7 +13901,8 @@ MLC__BODY bool mlc__math_is_hard(mlc_map op, const float *const *in, int64_t n)
     return hard;
 }
 
-/* The same formula in f64, tile by tile: f32 remainders and reduced angles are exact there. */
+/* n elements of f32 computed in f64, tile by tile, for arguments that are hard: libm's remainders
+ * and reduced angles are exact. */
 static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t n, double s,
                            double t)
 {
@@ -13896,6 +13918,7 @@ static void mlc__math_wide(mlc_map op, void *out, const void *const *in, int64_t
     }
 }
 
+/* The formulas of math over count elements, a multiple of 16; all of them in f64 if one is hard. */
 MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in, int64_t count,
                                     double sd, double td)
 {
@@ -13910,7 +13933,8 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
 #define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float, )
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
-/* The definition, beside which there is always a fast level: the formula is chosen per element. */
+/* The definition on x86, which has faster levels beside it: small, since the formula is chosen per
+ * element, by one switch without loops in its cases. */
 #define MLC__ONE(code, formula) case MLC_##code: o[i] = formula; break;
 static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
                                         double sd, double td)
@@ -13927,7 +13951,7 @@ static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const
         switch ((int)op) { MLC_MATH_FORMULAS(MLC__ONE, MLC__ONE, MLC__ONE, MLC__F32) }
     }
 }
-/* By blocks as on all levels: what is hard for one element is made in f64 for its block. */
+/* By blocks as on all levels, so that a hard element puts the same others into f64. */
 static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
                                  double t)
 {
@@ -13937,17 +13961,19 @@ static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, i
 MLC__EACH_BASE(MLC__STAMP_MATH)
 #endif
 
-/* inputs: 1 to 3, as many as the formula reads. */
+/* The arguments of a map or math call, with the functions of its level. */
 typedef struct mlc__map_job {
     const struct mlc_k_map *a;
     mlc__map_fn             fn, add;   /* add: knows MLC_MAP_ADD */
     const mlc__half_fns    *half;      /* NULL for f32 and f64 */
-    size_t                  size;
-    int                     inputs;
+    size_t                  size;      /* bytes of an element */
+    int                     inputs;    /* 1 to 3, as many as the formula reads */
     double                  s;         /* of the formula */
 } mlc__map_job;
 
-/* A block of a 16-bit row: in f32, in L1; the result, with what it is added to, is rounded once. */
+/* A block of n <= MLC__GATHER elements of a 16-bit row; at[0] is the output, at[1 .. inputs] the
+ * inputs, strides in elements. It is computed in f32 in L1; f(..), or the sum of the old output and
+ * f(..), is rounded to 16 bits once. */
 MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int64_t *stride,
                               int64_t n)
 {
@@ -13972,13 +13998,15 @@ MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int6
     if (stride[0] != 1) mlc__scatter(at[0], stride[0], dense, n, 2);
 }
 
-/* One block of a row: strided inputs are gathered, a strided or accumulated output is scattered. */
+/* A block of f32 or f64, at and stride as above: n is what fits dense, or any number where all
+ * strides are 1 and nothing accumulates. Strided inputs are gathered, a strided output is
+ * scattered. */
 MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride,
                                int64_t n)
 {
     uint64_t dense[4][MLC__GATHER_BYTES / 8];
     const void *in[3] = { NULL, NULL, NULL };
-    /* An accumulated result is made apart first: out may be an input, as in x += f(x). */
+    /* An accumulated result is first computed in dense[3]: out may be an input, as in x += f(x). */
     const bool direct = stride[0] == 1 && !j->a->accumulate;
     void *out = direct ? (void *)at[0] : (void *)dense[3];
     for (int p = 0; p < j->inputs; p++) {
@@ -14001,6 +14029,7 @@ MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int
     mlc__scatter(at[0], stride[0], dense[3], n, j->size);
 }
 
+/* A row of map or math, a mlc__row_fn: operand 0 is the output. */
 static void mlc__map_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
 {
     const mlc__map_job *j = MLC__CAST(const mlc__map_job *, args);
@@ -14011,7 +14040,7 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
         at[p + 1] = (char *)(uintptr_t)j->a->in[p] + offset[p + 1] * (int64_t)j->size;
         dense = dense && stride[p + 1] == 1;
     }
-    /* Dense rows are one block; else blocks of what the stack holds. */
+    /* A dense row is one block; else blocks have the size of the buffers on the stack. */
     const int64_t step = dense ? n : mlc__gather_step(j->size);
     for (int64_t i = 0; i < n; i += step) {
         if (MLC__ALL_FLOATS && j->half) mlc__map_half(j, at, stride, mlc__min(step, n - i));
@@ -14020,8 +14049,9 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
     }
 }
 
-/* ns per element: 2.0 and 0.2 are averages of cheap and dear formulas; only the decision to fork
- * hangs on them. */
+/* The kernels map and math: fn computes the formula, add is the level's map function, for sums. 2.0
+ * and 0.2 ns an element are averages of cheap and dear formulas, and decide on nothing but whether
+ * threads are worth their start. */
 static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn fn,
                                mlc__map_fn add, const mlc__half_fns *half)
 {
@@ -14031,7 +14061,6 @@ static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn
                                   a->in_stride[2] };
     mlc__loop l;
     if (!mlc__computes(a->dtype)) return MLC_ERR_UNSUPPORTED;
-    /* Inputs are given from the front: the first NULL ends them. */
     while (job.inputs < 3 && a->in[job.inputs]) job.inputs++;
     if (a->ndim == 1 && a->shape[0] > 0 && a->shape[0] < 512 && a->out_stride[0] == 1 &&
         !a->accumulate && !job.half && a->in_stride[0][0] == 1 &&
@@ -14071,7 +14100,8 @@ MLC__INLINE int64_t mlc__whole_at(const void *data, mlc_dtype dtype, int64_t i)
                             : MLC__CAST(const int32_t *, data)[i];
 }
 
-/* By -1 there is no remainder, and the quotient of the smallest number does not fit. */
+/* a // b or a % b as Python has them: the quotient rounded down, the remainder with the sign of b;
+ * b is not 0. -1 is apart, as the quotient of INT64_MIN does not fit and would trap: it wraps. */
 static int64_t mlc__whole_divide(mlc_whole op, int64_t a, int64_t b)
 {
     if (b == -1) return op == MLC_WHOLE_REMAINDER ? 0 : (int64_t)(0 - (uint64_t)a);
@@ -14080,6 +14110,7 @@ static int64_t mlc__whole_divide(mlc_whole op, int64_t a, int64_t b)
     return op == MLC_WHOLE_REMAINDER ? left + (down ? b : 0) : a / b - down;
 }
 
+/* a op b in i64; sums and products wrap around. */
 static int64_t mlc__whole_of(mlc_whole op, int64_t a, int64_t b)
 {
     const uint64_t x = (uint64_t)a, y = (uint64_t)b;
@@ -14095,7 +14126,8 @@ static int64_t mlc__whole_of(mlc_whole op, int64_t a, int64_t b)
     }
 }
 
-/* Operand 0 of the loop is the output, 1 and 2 are the inputs. */
+/* A row of whole: operand 0 of the loop is the output, 1 and 2 are the inputs; s is the second
+ * where there is one input. i32 takes the low bits of the result. */
 static void mlc__whole_row(const void *args, const int64_t *offset, const int64_t *stride,
                            int64_t n)
 {
@@ -14111,6 +14143,7 @@ static void mlc__whole_row(const void *args, const int64_t *offset, const int64_
     }
 }
 
+/* Sets *zero if a divisor of the row, operand 0 of this loop, is 0. */
 static void mlc__whole_zero_row(const void *args, const int64_t *offset, const int64_t *stride,
                                 int64_t n)
 {
@@ -14120,7 +14153,8 @@ static void mlc__whole_zero_row(const void *args, const int64_t *offset, const i
             __atomic_store_n(j->zero, 1, __ATOMIC_RELAXED);
 }
 
-/* All divisors are looked at before anything is written. */
+/* The kernel whole, of i64 and i32. All divisors are checked before anything is written; if one is
+ * 0 the error word takes a->kind, unless it has an earlier error, and out stays. */
 static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
 {
     int32_t zero = 0;
