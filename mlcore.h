@@ -14176,14 +14176,23 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
 #define MLC__CPU_whole(K, isa, level) K##_plain(mlc__k_whole, NULL)
 
 /* @@ IMPL.KERNELS.COMPARE -------------------------------- comparisons to bool, choice by a mask
- * Every dtype: what is not f32, f64 or bool is compared in its wide form (IMPL.KERNELS.CAST),
- * integers so exactly. The mask is bytes; any that is not 0 chooses the first operand. Rows are
- * taken in tiles, strided or scalar operands made dense in L1. Kernels take whole blocks: the rest
- * of a tile goes through a padded copy, and they need no code for it. */
+ * The kernels compare, out = a op b as bytes 0 and 1, and where, out (+)= mask ? a : b. Both take
+ * every dtype and strides; b of compare, and each operand of where, may be one scalar.
+ *
+ *     compare: row -> tiles of MLC__GATHER_BYTES, gathered and widened in L1 -> whole blocks of 32
+ *                                                                            -> tail, padded to 32
+ *     where:   row -> tiles, gathered in L1 by the size of an element        -> the same
+ *
+ * A row that is dense, and of compare in its wide form, is one tile that is read in place. f32, f64
+ * and bool are compared as they are, other dtypes in their wide form (IMPL.KERNELS.CAST), which
+ * holds them exactly. The functions of a level take multiples of 32 elements and have no loop for a
+ * tail. A byte of a bool or mask that is not 0 is true. */
 
 #define MLC__MASK_BLOCK 32             /* elements */
 
-/* V: what an element stands for; any byte that is not 0 is true. */
+/* The loops of a comparison over T: V maps an element to its value, MLC__TRUTH where any byte that
+ * is not 0 is true. LOOP has two operands, ALONE one. GT and GE are missing: mlc__compare_whole
+ * makes them of LT and LE. */
 #define MLC__SAME(v)  (v)
 #define MLC__TRUTH(v) ((v) != 0)
 #define MLC__COMPARE_LOOP(V, code, test) case MLC_COMPARE_##code: MLC__INDEPENDENT \
@@ -14205,6 +14214,9 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
         default: break; \
     }
 
+/* o[i] = in0[i] op in1[i] for the first n elements, n rounded down to a multiple of
+ * MLC__MASK_BLOCK, dense, of the type of the function; in1 is not read by NOT, NAN, INF and
+ * FINITE. */
 typedef void (*mlc__compare_fn)(mlc_compare op, uint8_t *o, const void *in0, const void *in1,
                                 int64_t n);
 #define MLC__COMPARE_FN(AT, name, TYPE, V) AT \
@@ -14218,16 +14230,16 @@ MLC__EACH_BASE(MLC__STAMP_COMPARE)
 MLC__COMPARE_FN(MLC__OPT, f64, double, MLC__SAME)
 MLC__COMPARE_FN(MLC__OPT, i64, int64_t, MLC__SAME)
 
-/* wide: dtype in which is compared; scalar: a tile of s in it, where there is no second input. */
 typedef struct mlc__compare_job {
     const struct mlc_k_compare *a;
     const mlc__half_fns *half;
     mlc__compare_fn fn;
-    mlc_dtype       wide;
-    uint64_t        scalar[MLC__GATHER_BYTES / 8];
+    mlc_dtype       wide;              /* in which elements are compared                       */
+    uint64_t        scalar[MLC__GATHER_BYTES / 8];         /* a tile of s in it, without in[1] */
 } mlc__compare_job;
 
-/* Elements of a block, dense and wide: where they lie, or in tile. */
+/* n elements at `at`, stride in elements, dense and in j->wide: in place if they are, else in tile,
+ * which has MLC__GATHER_BYTES. */
 static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, int64_t stride,
                                    int64_t n, uint64_t *tile)
 {
@@ -14240,7 +14252,7 @@ static const void *mlc__compare_in(const mlc__compare_job *j, const char *at, in
     return tile;
 }
 
-/* Compares whole blocks. a > b is b < a: kernels have the second alone. */
+/* Compares the whole blocks among n elements. a > b is b < a. */
 static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const void *x,
                                const void *y, int64_t n)
 {
@@ -14250,7 +14262,7 @@ static void mlc__compare_whole(const mlc__compare_job *j, uint8_t *out, const vo
     else j->fn(op, out, x, y, n);
 }
 
-/* The elements after the last whole block go through a padded copy. */
+/* Compares n dense elements; those after the last whole block are copied to rest, padded with 0. */
 static void mlc__compare_tile(const mlc__compare_job *j, uint8_t *out, const void *x, const void *y,
                               int64_t n)
 {
@@ -14267,6 +14279,7 @@ static void mlc__compare_tile(const mlc__compare_job *j, uint8_t *out, const voi
     memcpy(out + whole, chosen, (size_t)(n - whole));
 }
 
+/* A row of compare, a mlc__row_fn: operand 0 of the loop is the output, 1 and 2 are the inputs. */
 static void mlc__compare_row(const void *args, const int64_t *offset, const int64_t *stride,
                              int64_t n)
 {
@@ -14275,7 +14288,7 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
     const int64_t size = (int64_t)mlc_dtype_bytes(a->dtype);
     uint64_t x[MLC__GATHER_BYTES / 8], y[MLC__GATHER_BYTES / 8];
     uint8_t dense[MLC__GATHER];
-    /* Dense rows are one block, of a scalar as many elements as it was made for. */
+    /* A dense row is one tile; beside a scalar tiles are as long as the tile of it. */
     const bool straight = stride[0] == 1 && stride[1] == 1 && j->wide == a->dtype &&
                           (!a->in[1] || stride[2] == 1);
     const int64_t step = !straight ? mlc__gather_step(mlc_dtype_bytes(j->wide))
@@ -14294,8 +14307,10 @@ static void mlc__compare_row(const void *args, const int64_t *offset, const int6
     }
 }
 
-/* The scalar as the dtype has it: rounded to a float's. An integer is compared with it in i64, or
- * in f64 where the scalar is no integer: what lies near it is then exact. */
+/* Fills j->scalar with s, rounded to a->dtype if that is a float. Integers are compared with it in
+ * i64, or, where s is no integer of i64, in f64: integers near such an s are exact in f64, as it
+ * has a fraction or is out of their range. Bools are compared as bytes if s is 0 or 1, else
+ * as integers. */
 static void mlc__compare_scalar(mlc__compare_job *j)
 {
     const struct mlc_k_compare *a = j->a;
@@ -14317,6 +14332,8 @@ static void mlc__compare_scalar(mlc__compare_job *j)
     mlc__gather(j->scalar, &one, 0, MLC__GATHER_BYTES / (int64_t)size, size);
 }
 
+/* The kernel compare: f32 and truth are the functions of the level for f32 and bool; f64 and i64
+ * have one for all levels. */
 static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc__compare_fn f32,
                                    mlc__compare_fn truth, const mlc__half_fns *half)
 {
@@ -14349,7 +14366,8 @@ static mlc_status mlc__compare_run(void *dev, const struct mlc_k_compare *a, mlc
         o[i] = mask[i] ? a : b; \
     }
 
-/* Dense elements of 1, 2, 4 or 8 bytes. */
+/* out[i] = mask[i] ? in0[i] : in1[i] for the first n elements, n rounded down to a multiple of
+ * MLC__MASK_BLOCK: dense, of 1, 2, 4 or 8 bytes, whatever their type. */
 typedef void (*mlc__where_fn)(void *out, const uint8_t *mask, const void *in0, const void *in1,
                               int64_t n, size_t size);
 #define MLC__STAMP_WHERE(isa) MLC__AT_##isa \
@@ -14368,7 +14386,7 @@ typedef struct mlc__where_job {
     uint64_t      scalar[MLC__GATHER_BYTES / 8];           /* s in the dtype */
 } mlc__where_job;
 
-/* Chooses n dense elements: whole blocks where they are, the rest in a padded copy. */
+/* Chooses among n dense elements: whole blocks in place, the tail in copies padded with 0. */
 static void mlc__where_tile(const mlc__where_job *j, void *out, const uint8_t *mask,
                             const void *x, const void *y, int64_t n, size_t size)
 {
@@ -14385,7 +14403,8 @@ static void mlc__where_tile(const mlc__where_job *j, void *out, const uint8_t *m
     memcpy(MLC__CAST(char *, out) + (size_t)whole * size, chosen, rest * size);
 }
 
-/* out += v for dense floats, tile by tile: in f64, which rounds the same as f32 does. */
+/* out += v for n dense floats, tile by tile. The sum is taken in f64 and rounded to the dtype: for
+ * f32 the same as a sum in f32, for 16 bits one rounding. */
 static void mlc__where_add(const mlc__where_job *j, char *out, const char *v, int64_t n)
 {
     double x[MLC__WIDE_TILE], y[MLC__WIDE_TILE];
@@ -14400,6 +14419,9 @@ static void mlc__where_add(const mlc__where_job *j, char *out, const char *v, in
     }
 }
 
+/* A row of where, a mlc__row_fn: operand 0 of the loop is the output, 1 the mask, 2 and 3 are the
+ * inputs. The chosen elements go to the output directly, or, where it is strided or accumulates,
+ * by way of `chosen`. */
 static void mlc__where_row(const void *args, const int64_t *offset, const int64_t *stride,
                            int64_t n)
 {
@@ -14408,7 +14430,7 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
     const size_t size = mlc_dtype_bytes(a->dtype);
     const bool straight = stride[0] == 1 && !a->accumulate && stride[1] == 1 && a->in[0] &&
                           stride[2] == 1 && a->in[1] && stride[3] == 1;
-    const int64_t step = straight ? n : mlc__gather_step(size);    /* dense rows are one tile */
+    const int64_t step = straight ? n : mlc__gather_step(size);    /* a dense row is one tile */
     uint64_t x[2][MLC__GATHER_BYTES / 8], chosen[MLC__GATHER_BYTES / 8], old[MLC__GATHER_BYTES / 8];
     uint8_t dense_mask[MLC__GATHER];
     for (int64_t i = 0; i < n; i += step) {
@@ -14435,6 +14457,7 @@ static void mlc__where_row(const void *args, const int64_t *offset, const int64_
     }
 }
 
+/* The kernel where; an input that is NULL is s in each element, by strides of 0. */
 static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__where_fn fn,
                                  const mlc__half_fns *half)
 {
