@@ -14484,17 +14484,26 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
             mlc__where_run(dev, a, mlc__where_##isa, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.INDEX ---------------------------------- gather, scatter, nonzero, band, pad
- * An index moves elements along one axis: the loop goes over the shape of the index, once along
- * that axis and once across it, whichever is dense inside. What is written through an index is
- * written line by line along the axis, in order, by one thread: so duplicates have one meaning, and
- * bits do not depend on the threads. An index out of range touches nothing: before anything is
- * written through indices all are checked, and a gather puts zero where one is wrong. */
+ * The kernel index moves elements between data and line along one axis, at the places of an index:
+ *
+ *     line[.., e, ..] = data[.., index[.., e, ..], ..]      gather; take sets data's to 0
+ *     data[.., index[.., e, ..], ..] = line[.., e, ..]      scatter; add: +=
+ *
+ * line and index have one shape, m along the axis; limit is the size of data's axis. An index that
+ * has stride 0 on other axes picks rows. The two loops, along the axis and across the others, are
+ * nested so that the inner one is dense.
+ *
+ * Operations that write to data (scatter, take, add) write each line along the axis in order, on
+ * one thread: duplicate indices have one meaning, and bits do not depend on the number of threads.
+ * They check all indices before they write anything; a gather checks as it reads, and writes 0
+ * where an index is out of range. The first index out of range goes to the error word.
+ *
+ * The other kernels, nonzero, band and pad, are at the end, each with its own job. */
 
-/* Is there an index outside of 0 .. limit-1? Axes along which it is repeated are looked at once. */
 typedef struct mlc__index_check { const struct mlc_k_index *a; int32_t *outside; } mlc__index_check;
 
-/* The top bit of i, or of the distance from i to the last element, tells: in this form the loop
- * vectorises everywhere. */
+/* Sets *outside if an index of the row is not in 0 .. limit - 1: then it, or its distance to the
+ * last element, has its top bit set. In this form the loop vectorises on each level. */
 static MLC__OPT void mlc__index_check_row(const void *args, const int64_t *offset,
                                           const int64_t *stride, int64_t n)
 {
@@ -14510,7 +14519,8 @@ static MLC__OPT void mlc__index_check_row(const void *args, const int64_t *offse
     if (bad >> 63) __atomic_store_n(c->outside, 1, __ATOMIC_RELAXED);
 }
 
-/* The first one in row-major order goes to the error word. */
+/* Writes the first index out of range, in row-major order of `shape`, to the error word: {kind,
+ * place, index, limit}. An earlier error stays. */
 static void mlc__index_report(const struct mlc_k_index *a, const int64_t *shape)
 {
     int64_t n = 1;
@@ -14527,7 +14537,8 @@ static void mlc__index_report(const struct mlc_k_index *a, const int64_t *shape)
     }
 }
 
-/* known: a gather has found one already, only which is the question. */
+/* Whether an index is out of range; reports it if so. Axes on which the index is repeated (stride
+ * 0) are checked once. known: a gather has found one already, so that only its place is sought. */
 static bool mlc__index_outside(void *dev, const struct mlc_k_index *a, bool known)
 {
     const int64_t *strides[1] = { a->index_stride };
@@ -14543,17 +14554,19 @@ static bool mlc__index_outside(void *dev, const struct mlc_k_index *a, bool know
     return outside != 0;
 }
 
-/* outer x inner elements; strides in elements, data_axis is what an index of 1 means. */
+/* outer x inner elements that one call moves. Strides are in elements; data_axis is that of data
+ * along the axis of the index. */
 typedef struct mlc__index_block {
     char          *line, *data;
     const int64_t *index;
     int64_t        outer, inner, limit, data_axis;
     int64_t        line_outer, index_outer, data_outer, line_inner, index_inner, data_inner;
-    int64_t        from, to;           /* of rows: writes through other indices are not ours   */
+    int64_t        from, to;           /* of rows: the range of indices that this task writes  */
 } mlc__index_block;
 
-/* For each element l is its place in the line, d its place in data, i its index. The block is
- * copied, so that no store through l or d changes it. Along a dense axis there are no strides. */
+/* MLC__INDEX_statement(T, d) for each element: l points to it in line, d is it in data, i its
+ * index. The block is copied, so that compilers know that stores through l and d do not change it.
+ * Along a dense axis strides are constants. */
 #define MLC__INDEX_EACH(T, statement) \
     do { \
         const mlc__index_block b = *block; \
@@ -14575,7 +14588,7 @@ typedef struct mlc__index_block {
         MLC__INDEX_##statement(T, data[e * (data_step) + i * (axis_step)]) \
     }
 
-/* all becomes false if an index was outside. */
+/* The statements. all becomes false if an index is out of range. */
 #define MLC__INDEX_GATHER(T, d) { \
     const bool in = (uint64_t)i < (uint64_t)b.limit; \
     *l = in ? d : (T)0; \
@@ -14604,7 +14617,7 @@ static void mlc__index_take(const mlc__index_block *block, size_t size)
 {
     MLC__INDEX_MOVES(TAKE)
 }
-/* Integers wrap around; the sum of two bools is whether one is true. */
+/* data += line; integers wrap around, the sum of two bools is whether one is true. */
 static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
 {
     switch (dtype) {
@@ -14617,16 +14630,19 @@ static void mlc__index_add(const mlc__index_block *block, mlc_dtype dtype)
     }
 }
 
+/* Values of a->touched[i], of row i of data: written to by an earlier call, or by this one. */
 enum { MLC__TOUCHED = 1, MLC__TOUCHED_NOW = 2 };
 
-/* A first write to row i, of which touched tells: what is there is of other gradients. */
+/* Marks row i before a sum to it. At the first sum of a fresh call the row, which may hold an
+ * earlier gradient, is set to 0. */
 static void mlc__index_touch(const struct mlc_k_index *a, int64_t i, void *row, size_t bytes)
 {
     if (a->fresh && a->touched[i] != MLC__TOUCHED_NOW) memset(row, 0, bytes);
     a->touched[i] = a->fresh ? MLC__TOUCHED_NOW : MLC__TOUCHED;
 }
 
-/* After a fresh sum: rows from .. to that took no part in it become 0. */
+/* Ends a fresh call for rows from .. to of the block: rows that an earlier call wrote to, and this
+ * one did not, become 0 and untouched; those of this call are TOUCHED for the next. */
 static void mlc__index_settle(const mlc__index_block *b, const struct mlc_k_index *a)
 {
     const size_t size = mlc_dtype_bytes(a->dtype);
@@ -14637,8 +14653,10 @@ static void mlc__index_settle(const mlc__index_block *b, const struct mlc_k_inde
     }
 }
 
-/* One index for a dense row: rows as a whole. Those of data that a part of the loop writes to are
- * its own, so that parts may run side by side, and a row takes its terms in order. */
+/* Moves whole rows: one index for each dense row of `inner` elements. Of those that write to data
+ * each call does the indices in from .. to and passes over the others: parts of the range run on
+ * different threads, and a row takes its terms in the order of the index. False if an index of a
+ * gather is out of range. */
 static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
 {
     const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)b->inner * size;
@@ -14677,7 +14695,7 @@ static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc
     return all;
 }
 
-/* The loop of all axes but one. */
+/* Plans the loop over all axes but one, as mlc__loop_make. */
 static bool mlc__loop_across(mlc__loop *l, int32_t ndim, const int64_t *shape, int32_t axis,
                              int operands, const int64_t *const *strides)
 {
@@ -14686,25 +14704,27 @@ static bool mlc__loop_across(mlc__loop *l, int32_t ndim, const int64_t *shape, i
     return mlc__loop_make(l, ndim, rest, operands, strides);
 }
 
-/* across: the other axes; operands line, index, data. A chunk is a piece of a row of it, or some
- * rows, and of the axis only where nothing is written through the index; dense rows of data that
- * are written to are dealt out instead, in parts of the range of the index. */
+/* A chunk is block_n elements of a row of `across`, or several rows, times block_m of the axis,
+ * which is cut only by a gather; or, for dense rows of data that are written to, one of `parts`
+ * ranges of the index. */
 typedef struct mlc__index_job {
     const struct mlc_k_index *a;
-    mlc__loop across;
-    int64_t   m, line, index, data;    /* the axis and its strides                              */
+    mlc__loop across;                  /* the other axes; operands line, index, data            */
+    int64_t   m, line, index, data;    /* size of the axis and strides along it                 */
     int64_t   block_m, block_n, rows;  /* of a chunk                                            */
-    int64_t   parts;
-    bool      axis_inner;
-    int32_t   outside;
+    int64_t   parts;                   /* 1, or ranges of the index                             */
+    bool      axis_inner;              /* the inner loop goes along the axis                    */
+    int32_t   outside;                 /* a gather found an index out of range                  */
 } mlc__index_job;
 
-/* Where the i-th of the parts that n is dealt to evenly begins. */
+/* The first element of part i, where n elements are divided among parts as evenly as they can. */
 MLC__INLINE int64_t mlc__part(int64_t n, int64_t parts, int64_t i)
 {
     return n / parts * i + mlc__min(n % parts, i);
 }
 
+/* Moves a piece: row `row` of across, from element n0 of it and m0 of the axis on, and of dense
+ * rows range `part` of the index. */
 static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t n0, int64_t part)
 {
     const size_t size = mlc_dtype_bytes(j->a->dtype);
@@ -14735,6 +14755,7 @@ static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t
     if (!all) __atomic_store_n(&j->outside, 1, __ATOMIC_RELAXED);
 }
 
+/* A chunk number is, from its fastest digit on: piece of the axis, piece of a row, part, rows. */
 static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__index_job *j = MLC__CAST(mlc__index_job *, arg);
@@ -14749,15 +14770,16 @@ static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__index_piece(j, r, m0, n0, part);
 }
 
-/* Does one index move dense rows? */
+/* Whether one index moves a dense row of line and data. */
 static bool mlc__index_dense(const mlc__loop *l)
 {
     const int32_t last = l->ndim - 1;
     return l->stride[0][last] == 1 && l->stride[1][last] == 0 && l->stride[2][last] == 1;
 }
 
-/* How a loop of rows x n x m is cut; each part of dense rows reads all m indices. Returns the
- * number of chunks. */
+/* Chooses the inner loop and how rows x n x m elements are cut, and returns the number of chunks.
+ * The axis is whole where data is written. Dense rows are then cut in up to 16 parts of MLC__GRAIN
+ * elements or more, since each part reads all m indices. */
 static int64_t mlc__index_plan(mlc__index_job *j)
 {
     const mlc__loop *l = &j->across;
@@ -14783,6 +14805,8 @@ static int64_t mlc__index_plan(mlc__index_job *j)
     return mlc__div_up(l->rows, j->rows) * pieces;
 }
 
+/* The kernel index. TAKE goes along the axis backward, so that of duplicate indices the last has
+ * the value, and the others, after it, 0: the gradient of a scatter, whose last write stays. */
 static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
 {
     const int64_t *strides[3] = { given->line_stride, given->index_stride, given->data_stride };
@@ -14799,7 +14823,7 @@ static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
     if (j.m == 0 || !mlc__loop_across(&j.across, a.ndim, a.shape, a.axis, 3, strides))
         return MLC_OK;
     if (a.op != MLC_INDEX_GATHER && mlc__index_outside(dev, given, false)) return MLC_OK;
-    if (a.op == MLC_INDEX_TAKE) {      /* from the last to the first */
+    if (a.op == MLC_INDEX_TAKE) {
         a.line = MLC__CAST(char *, a.line) + (j.m - 1) * j.line * (int64_t)mlc_dtype_bytes(a.dtype);
         a.index += (j.m - 1) * j.index;
         j.line = -j.line;
@@ -14816,22 +14840,27 @@ static mlc_status mlc__k_index(void *dev, const struct mlc_k_index *given)
 
 #define MLC__CPU_index(K, isa, level) K##_plain(mlc__k_index, NULL)
 
-/* Where the elements of a row-major block are that are not zero: chunks are counted, the counts
- * added up, then each chunk writes behind those before it. Bits decide: -0 is zero, a denormal is
- * not, whatever is flushed. */
+/* -- nonzero -- */
+
+/* The places of elements of a dense tensor that are not 0, in order. Two passes: the first counts
+ * each chunk, the counts become sums, and in the second each chunk writes from its sum on. Bits
+ * decide: -0 is 0, a denormal is not, whether or not denormals are flushed. */
 typedef struct mlc__nonzero_job {
     const struct mlc_k_nonzero *a;
     int64_t *first;                    /* of each chunk: its count, then its place in out       */
     bool     write;
 } mlc__nonzero_job;
 
-/* place[k] = number of the k-th nonzero element of n, without a jump; their count. */
+/* place[k] = index of the k-th nonzero element among n; k becomes their count. Each index is
+ * stored, and the next one over it unless k went on: no jump. */
 #define MLC__NONZERO(T, zero_bits) \
     for (int64_t i = 0; i < n; i++) { \
         place[k] = i; \
         k += (T)(MLC__CAST(const T *, x)[i] & (T)(zero_bits)) != 0; \
     }
 
+/* Fills place [n] for n dense elements and returns how many are not 0. The sign of floats is no
+ * part of the test. */
 static int64_t mlc__nonzero_tile(const void *x, mlc_dtype dtype, int64_t n, int64_t *place)
 {
     const bool sign = mlc__is_float(dtype);
@@ -14844,8 +14873,8 @@ static int64_t mlc__nonzero_tile(const void *x, mlc_dtype dtype, int64_t n, int6
     return k;
 }
 
-/* Row-major numbers at + place[k] as coordinates, [n, ndim]: each is reached from the one before,
- * so that only the first takes divisions. */
+/* out [n][ndim]: coordinates of the elements with row-major indices at + place[k], n > 0. Each is
+ * reached from the one before, so that only the first takes divisions. */
 static void mlc__nonzero_coordinates(const struct mlc_k_nonzero *a, int64_t at, int64_t n,
                                      const int64_t *place, int64_t *out)
 {
@@ -14862,6 +14891,7 @@ static void mlc__nonzero_coordinates(const struct mlc_k_nonzero *a, int64_t at, 
     }
 }
 
+/* One pass over a chunk of MLC__GRAIN elements, in tiles. */
 static void mlc__nonzero_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__nonzero_job *j = MLC__CAST(const mlc__nonzero_job *, arg);
@@ -14888,6 +14918,7 @@ static size_t mlc__k_nonzero_workspace(void *dev, const struct mlc_k_nonzero *a)
     return (size_t)mlc__div_up(a->n, MLC__GRAIN) * sizeof(int64_t);
 }
 
+/* The kernel nonzero: *count, and out unless it is NULL. The workspace has an int64_t per chunk. */
 static mlc_status mlc__k_nonzero(void *dev, const struct mlc_k_nonzero *a)
 {
     const int64_t chunks = mlc__div_up(a->n, MLC__GRAIN);
@@ -14911,9 +14942,12 @@ static mlc_status mlc__k_nonzero(void *dev, const struct mlc_k_nonzero *a)
 #define MLC__CPU_nonzero(K, isa, level) \
     K##_plain(mlc__k_nonzero, mlc__k_nonzero_workspace)
 
-/* Rows of matrices, each in three pieces: zeros, elements of the band, zeros. */
+/* -- band -- */
+
+/* Each row of a matrix is three pieces: zeros, elements of the band, zeros. */
 typedef struct mlc__band_job { const struct mlc_k_band *a; int64_t rows, per_chunk; } mlc__band_job;
 
+/* Sets n elements of `size` bytes to 0, stride in elements; none if n < 0. */
 static void mlc__band_zero(char *out, int64_t stride, int64_t n, size_t size)
 {
     static const uint64_t zeros[MLC__GATHER] = { 0 };
@@ -14923,6 +14957,8 @@ static void mlc__band_zero(char *out, int64_t stride, int64_t n, size_t size)
                      size);
 }
 
+/* A row of out; `row` counts over all axes but the last. Columns begin .. end - 1 are in the
+ * band. */
 static void mlc__band_row(const struct mlc_k_band *a, int64_t row)
 {
     const int32_t last = a->ndim - 1;
@@ -14960,6 +14996,7 @@ static void mlc__band_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__band_row(j->a, r);
 }
 
+/* The kernel band: rows are the tasks, some of them a chunk. */
 static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
 {
     mlc__band_job j = { a, 1, 0 };
@@ -14976,8 +15013,14 @@ static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
 
 #define MLC__CPU_band(K, isa, level) K##_plain(mlc__k_band, NULL)
 
-/* A row of out: in order a border, elements of in, a border. Trailing axes that have no borders and
- * are dense in both are one unit of so many elements, as long as there are rows for the threads. */
+/* -- pad -- */
+
+/* A row of out is a border, elements of in, a border:
+ *
+ *     [ left units ][ inner units of in ][ right units ]       a unit: `unit` elements
+ *
+ * Trailing axes that have no borders and are dense in both tensors are joined to one unit, as long
+ * as rows enough for the threads remain. */
 typedef struct mlc__pad_job {
     const struct mlc_k_pad *a;
     int32_t  last;                     /* axis of the rows                                      */
@@ -14985,7 +15028,7 @@ typedef struct mlc__pad_job {
     uint64_t value;                    /* one element                                           */
 } mlc__pad_job;
 
-/* Place in `in` of place i on axis d of out; -1 where that is a constant border. */
+/* The index on axis d of in that index i of out copies; -1 in a constant border. */
 static int64_t mlc__pad_from(const struct mlc_k_pad *a, int32_t d, int64_t i)
 {
     const int64_t n = a->in_shape[d], at = i - a->before[d];
@@ -14998,7 +15041,7 @@ static int64_t mlc__pad_from(const struct mlc_k_pad *a, int32_t d, int64_t i)
     }
 }
 
-/* n units; stride in elements */
+/* Copies n units from strided memory, stride in elements, to dense. */
 static void mlc__pad_move(char *to, const char *from, int64_t stride, int64_t n, int64_t unit,
                           size_t size)
 {
@@ -15010,7 +15053,8 @@ static void mlc__pad_move(char *to, const char *from, int64_t stride, int64_t n,
         memcpy(to + i * bytes, from + i * stride * (int64_t)size, (size_t)bytes);
 }
 
-/* Borders are copied from out: their source has just been written and is in L1. */
+/* Fills the borders of a row at `to`, whose inner units are written: they are copied from there, as
+ * these are in L1. */
 static void mlc__pad_borders(const mlc__pad_job *j, char *to, int64_t left, int64_t inner,
                              int64_t right)
 {
@@ -15036,6 +15080,8 @@ static void mlc__pad_borders(const mlc__pad_job *j, char *to, int64_t left, int6
     }
 }
 
+/* A row of out, counted over the axes before j->last: all constant if it is in a constant border of
+ * one of them. cut: units of in that a border below 0 leaves out. */
 static void mlc__pad_row(const mlc__pad_job *j, int64_t row)
 {
     const struct mlc_k_pad *a = j->a;
@@ -15068,6 +15114,7 @@ static void mlc__pad_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t r = from; r < mlc__min(j->rows, from + j->per_chunk); r++) mlc__pad_row(j, r);
 }
 
+/* The kernel pad. Joins trailing axes to units, then rows are the tasks. */
 static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
 {
     mlc__pad_job j = { a, a->ndim - 1, 1, 1, 1, 0 };
