@@ -15139,34 +15139,45 @@ static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
 #define MLC__CPU_pad(K, isa, level) K##_plain(mlc__k_pad, NULL)
 
 /* @@ IMPL.KERNELS.REDUCE --------------------------------- sums, products, extremes; argmax, scans
- * An element takes its wide form (IMPL.KERNELS.CAST; f64 for deviations), is prepared (less a
- * shift, absolute, to a power, exp) and joins an accumulator. The axes are split in kept (a loop
- * over results) and gone (a loop over what a result is made of). Three ways to walk: runs, where
- * the gone axis is dense; columns, where the kept axis is dense (whole rows are joined, four at a
- * time, into partial results in the workspace, so that memory is read in order); strided runs,
- * gathered through L1. Long reductions are cut in segments, whose partial results meet in the
- * workspace in a fixed order: bits depend on the shape, never on the threads.
+ * The kernels reduce (sums and maxima of floats), sum (reduce for programs that need no maxima),
+ * fold (all other reductions, and those of integers), argmax and scan.
+ *
+ * A reduction splits the axes of its input. Those where the output has a stride are kept: the loop
+ * `kept` goes over results. The others are gone: the loop `gone` goes over the elements of a
+ * result. An element is widened (IMPL.KERNELS.CAST), prepared (minus a shift, absolute value,
+ * power, exp) and joined to an accumulator by addition, multiplication or maximum; the accumulator
+ * is finished (divisor, root, log) and stored. Three ways to read memory:
+ *
+ *     runs       the gone axis is dense: a run of it is joined in place
+ *     columns    the kept axis is dense: rows of up to 1,024 results are joined, four rows at a
+ *                time, to partial results in the workspace, so that memory is read in order
+ *     gathered   neither is, or elements are to be converted or prepared: runs by way of L1
+ *
+ * A long reduction is cut in segments of a fixed length. Their partial results, workspace
+ * [segments][results] of f64 or i64, are joined in the order of the segments: bits depend on the
+ * shape, never on the number of threads.
+ *
  * Sums: f32 is added in groups of four, whose sums are carried in f64, so the error is at most
  * (2^-23 + n 2^-53) sum |x| before the result is rounded. f64 is added in blocks of 1,024, each
- * lane of it 16 groups of four, whose sums are carried with their rounding errors: 22 2^-53 sum
- * |x|, however many there are (two-sum: Knuth, The Art of Computer Programming, volume 2, 4.2.2;
- * the rest: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). */
+ * lane of a block 16 groups of four; sums of blocks are carried with their rounding errors: the
+ * error is at most 22 2^-53 sum |x| for any n (two-sum: Knuth, The Art of Computer Programming,
+ * volume 2, 4.2.2; the rest: Higham, Accuracy and Stability of Numerical Algorithms, chapter 4). */
 
-#define MLC__SUM_BLOCK 1024
-#define MLC__SEGMENT   65536           /* is worth a chunk of its own */
-#define MLC__COLUMNS   64              /* that go through a tile in L1 together */
-#define MLC__WIDTH     1024            /* columns joined in one walk along the rows */
+#define MLC__SUM_BLOCK 1024            /* elements of a block: of sums of f64, of products     */
+#define MLC__SEGMENT   65536           /* elements of a segment of a run                       */
+#define MLC__COLUMNS   64              /* results, or columns, that share a tile in L1         */
+#define MLC__WIDTH     1024            /* columns that are joined in one pass over the rows    */
 
-/* A sum v and what its roundings lost, or a product or extreme; of integers i. */
+/* An accumulator. Sums and everything of floats are in v, reductions of integers in i. */
 typedef struct mlc__acc {
-    double  v, lost;
+    double  v, lost;                   /* lost: the sum of the rounding errors of v, of sums only */
     int64_t i;
 } mlc__acc;
 
-/* Joins n dense wide elements to *t; extremes: the largest of sign x (of ~x where sign is less
- * than 0 and x an integer), a NaN stays. */
+/* Joins n dense wide elements to *t. Of extremes t is the largest of sign x, sign 1 or -1, or for
+ * the smallest integer, sign -1, the largest of ~x, which does not overflow; a NaN stays. */
 typedef void (*mlc__run_fn)(mlc__acc *t, const void *x, int64_t n, double sign);
-/* The same for n columns, t[c] with row[0..rows-1][c]; t: f64 or i64; rows: 1 to 4. */
+/* The same for n columns: t[c], an f64 or i64, with row[0..rows-1][c], rows 1 to 4. */
 typedef void (*mlc__cols_fn)(void *t, const void *const *row, int rows, int64_t n, double sign);
 
 typedef struct mlc__joiner {
@@ -15174,7 +15185,7 @@ typedef struct mlc__joiner {
     mlc__cols_fn cols;
 } mlc__joiner;
 
-/* t += x */
+/* t += x by two-sum: the rounding error of the addition, computed exactly, is added to lost. */
 MLC__INLINE void mlc__acc_add(mlc__acc *t, double x)
 {
     const double s = t->v + x, y = s - t->v;
@@ -15182,7 +15193,7 @@ MLC__INLINE void mlc__acc_add(mlc__acc *t, double x)
     t->v = s;
 }
 
-/* What was lost of an infinite sum is NaN. */
+/* The sum with its errors. Those of an infinite sum are NaN and are left out. */
 MLC__INLINE double mlc__acc_value(const mlc__acc *t)
 {
     return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
@@ -15198,7 +15209,8 @@ MLC__INLINE double mlc__acc_value(const mlc__acc *t)
 #  define MLC__FOUR_TIMES _Pragma("GCC unroll 4")
 #endif
 
-/* Below 0 for a NaN: integers, which vectorise where a comparison with itself would branch. */
+/* An integer below 0 for a NaN: infinity's bits minus those of |x|. Loops of such subtractions
+ * vectorise where a comparison of x with itself would branch. */
 typedef int32_t mlc__nan_sign_f32;
 typedef int64_t mlc__nan_sign_f64;
 MLC__BODY int32_t mlc__nan_f32(float x)
@@ -15210,7 +15222,8 @@ MLC__BODY int64_t mlc__nan_f64(double x)
     return 0x7FF0000000000000 - (int64_t)(mlc__bits_f64(x) & 0x7FFFFFFFFFFFFFFF);
 }
 
-/* A product of two; its exponent tells whether f32 has it exactly but for rounding. */
+/* Multiplies lane l of 16 by a product of two in f32. least[l] becomes 0 if one of these products
+ * is 0, denormal, inf or NaN: then f32 may have lost its value. */
 #define MLC__MUL_STEP(first, second) \
     MLC__INDEPENDENT for (int l = 0; l < 16; l++) { \
         const float e = (first) * (second); \
@@ -15221,8 +15234,9 @@ MLC__BODY int64_t mlc__nan_f64(double x)
         lane[l] *= (double)e; \
     }
 
-/* Products of two are made in f32, twice as fast, and carried in f64. In the block where one of
- * them is 0, denormal or not finite, f64 takes the elements one by one. */
+/* The product of n f32. Products of two are taken in f32, which is twice as fast, and carried in
+ * f64 in 16 lanes. A block of MLC__SUM_BLOCK in which one of them is 0, denormal or not finite is
+ * multiplied again in f64, element by element. */
 MLC__BODY void mlc__mul_f32(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     (void)sign;
@@ -15235,7 +15249,7 @@ MLC__BODY void mlc__mul_f32(mlc__acc *t, const void *x, int64_t n, double sign)
         if (m >= 32) {
             for (int l = 0; l < 16; l++) { lane[l] = 1.0; least[l] = UINT32_MAX; }
             for (; i + 32 <= m; i += 32) MLC__MUL_STEP(v[i + l], v[i + l + 16])
-            if (i < m) {               /* the last 32, without those that have been counted */
+            if (i < m) {               /* the last 32, with 1 for those multiplied before */
                 const float *w = v + m - 32;
                 const int seen = 32 - (int)(m - i);
                 MLC__MUL_STEP(l < seen ? 1.0f : w[l], l + 16 < seen ? 1.0f : w[l + 16])
@@ -15268,8 +15282,8 @@ MLC__BODY void mlc__mul_i64(mlc__acc *t, const void *x, int64_t n, double sign)
     t->i = (int64_t)product;
 }
 
-/* Four rows at once by `four`, z is the column's accumulator, a, b, c, d are the elements; where
- * there are fewer rows, the first one stands for the others, too. */
+/* Joins four rows at once: o[i] = four, an expression of z, the accumulator of column i, and of a,
+ * b, c, d, its elements. Row r from `rows` on is row 0 again, which maxima may take twice. */
 #define MLC__ROW_OF(T, r) MLC__CAST(const T *, row[(r) < rows ? (r) : 0])
 #define MLC__COLS_FOUR(T, E, A, element, four) \
     A *o = MLC__CAST(A *, t); \
@@ -15281,7 +15295,8 @@ MLC__BODY void mlc__mul_i64(mlc__acc *t, const void *x, int64_t n, double sign)
         const A z = o[i]; \
         o[i] = four; \
     }
-/* Fewer rows one after another by `one`. */
+/* Joins four rows at once by `four`, fewer one after the other by `one`, an expression of z and
+ * a. */
 #define MLC__COLS_TEXT(T, E, A, element, four, one) \
     if (rows == 4) { MLC__COLS_FOUR(T, E, A, element, four) return; } \
     for (int r = 0; r < rows; r++) { \
@@ -15303,7 +15318,7 @@ MLC__BODY MLC__COLS(add_cols_f32)
 {
     MLC__COLS_TEXT(float, float, double, MLC__PLAIN, z + (double)((a + b) + (c + d)), z + (double)a)
 }
-/* Of elements as they lie: what bias gradients are summed from. */
+/* Sums of bf16 as they are stored, in which gradients of a bias are summed. */
 MLC__BODY MLC__COLS(add_cols_bf16)
 {
     MLC__COLS_TEXT(uint16_t, float, double, mlc__f32_of_bf16,
@@ -15333,8 +15348,10 @@ MLC__BODY MLC__COLS(mul_cols_i64)
     MLC__COLS_TEXT(uint64_t, uint64_t, uint64_t, MLC__PLAIN, z * a * b * c * d, z * a)
 }
 
-/* Integers as they lie: E(x) is what an element counts, M(x) that turned over (~x) where the
- * smallest is sought. Sums and extremes are i64; four elements are added in W. */
+/* Joiners of integers as they are stored: add_, max_, add_cols_ and max_cols_ of a dtype. E(x) is
+ * the value of an element (a bool's is 0 or 1), M(x) that value, or ~ of it where the smallest is
+ * sought. Accumulators are i64 and wrap around; four elements of a column are added in W.
+ * MLC__TURN_BACK makes the i64 of a value in the sense of M. */
 #define MLC__TURNED(x)       (T)((x) ^ few)
 #define MLC__TURNED_TRUTH(x) (T)(((x) != 0) ^ few)
 #define MLC__TURN_BACK(x)    ((int64_t)MLC__TURNED(x) ^ turn)
@@ -15380,10 +15397,11 @@ MLC__INT_JOINERS(int8_t, int32_t, i8, MLC__PLAIN, MLC__TURNED)
 MLC__INT_JOINERS(uint8_t, int32_t, u8, MLC__PLAIN, MLC__TURNED)
 MLC__INT_JOINERS(uint8_t, int32_t, b8, MLC__TRUTH, MLC__TURNED_TRUTH)
 
-/* What a level has, by dtype. Products of integers are made in i64, squares are those of f32. */
+/* The joiners that a level has for each dtype. Products of integers are taken in i64; squares are
+ * of f32 only. */
 enum { MLC__JOIN_ADD, MLC__JOIN_MAX, MLC__JOIN_MUL, MLC__JOIN_SQUARES, MLC__JOINS };
 
-/* Those that are named where text is read once. */
+/* Functions of levels that text above their definition calls. */
 MLC__LOOPS_AT_scalar static void mlc__add_f64_scalar(mlc__acc *t, const void *x, int64_t n,
                                                      double sign);
 #define MLC__DECLARE_SQUARES(isa) \
@@ -15400,10 +15418,16 @@ MLC__BODY MLC__ALWAYS void mlc__sums_f64(mlc__acc *t, const void *x, int64_t n, 
 MLC__LEVEL_KERNELS
 #define T MLC__T
 
-/* n elements, or their squares, in 16 lanes: in groups of four, then single ones, where the last 16
- * overlap what was before; fewer than 16 are added one by one. Lanes are arrays in loops of fixed
- * length, which compilers hold in registers, so no index into them varies. The order of additions
- * is written out: every ISA and every vector length gives the same sum. */
+/* The sum of n elements, or of their squares. Lane l of 16 in f64 takes element l of each 16:
+ *
+ *     64 at a time   lane[l] += (x[l] + x[l+16]) + (x[l+32] + x[l+48]), in T; of squares in f64
+ *     16 at a time   lane[l] += x[l]
+ *     the tail       the last 16 elements, of which those added before count as 0
+ *
+ * and mlc__fold adds the lanes up; fewer than 16 elements are added one by one. The order of
+ * additions is written out, so that each level and vector length gives the same sum. Lanes are
+ * arrays in loops of a constant length, which compilers keep in registers as long as no index
+ * varies. */
 MLC__BODY MLC__ALWAYS double MLC__F(mlc__sum)(const T *x, int64_t n, bool squares)
 {
     double lane[16], few = 0.0;
@@ -15432,7 +15456,8 @@ MLC__BODY MLC__ALWAYS double MLC__F(mlc__sum)(const T *x, int64_t n, bool square
     return mlc__fold(lane) + few;
 }
 
-/* block: elements that the lanes take up before they are folded. */
+/* t += the sum of n elements, or of their squares, in blocks, each of which is folded and added
+ * with its rounding error. */
 MLC__BODY MLC__ALWAYS void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t n, int64_t block,
                                              bool squares)
 {
@@ -15441,7 +15466,8 @@ MLC__BODY MLC__ALWAYS void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t
                                          n - i < block ? n - i : block, squares));
 }
 
-/* NaN apart from the rest, which is a vector max then. */
+/* lane[l] = max(lane[l], s w[l]). NaNs are collected apart, in the sign of nan[l], so that the rest
+ * is a vector's max. */
 #define MLC__MAX_STEP(lanes, w) \
     MLC__INDEPENDENT for (int l = 0; l < lanes; l++) { \
         const T e = (w)[l] * s; \
@@ -15449,7 +15475,8 @@ MLC__BODY MLC__ALWAYS void MLC__F(mlc__sums)(mlc__acc *t, const void *x, int64_t
         lane[l] = e > lane[l] ? e : lane[l]; \
     }
 
-/* The last 32 elements overlap those before: none counts twice. */
+/* t = max(t, sign x) over n elements in 32 lanes. The last 32 elements overlap those before, which
+ * changes no maximum. */
 MLC__BODY void MLC__F(mlc__max)(mlc__acc *t, const void *x, int64_t n, double sign)
 {
     const T *v = MLC__CAST(const T *, x), s = (T)sign;
@@ -15469,15 +15496,15 @@ MLC__BODY void MLC__F(mlc__max)(mlc__acc *t, const void *x, int64_t n, double si
     t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
 }
 
-/* As runs do it: where a column had a NaN, the bits of its maximum are made those of one, which no
- * comparison replaces. */
+/* The same for columns, 16 at a time. Where a column had a NaN all bits of its maximum are set: a
+ * NaN, which no comparison replaces. */
 MLC__BODY void MLC__F(mlc__max_cols)(void *t, const void *const *row, int rows, int64_t n,
                                      double sign)
 {
     double *o = MLC__CAST(double *, t);
     const T s = (T)sign, *w[4];
     int64_t i = 0;
-    /* A row twice changes nothing, and lanes stay in registers where the count is constant. */
+    /* Rows that are missing are row 0 again: four is a constant, and lanes stay in registers. */
     for (int r = 0; r < 4; r++) w[r] = MLC__CAST(const T *, row[r < rows ? r : 0]);
     for (; i + 16 <= n; i += 16) {
         T lane[16];
@@ -15506,6 +15533,8 @@ MLC__LEVEL_END
 MLC__LEVEL_KERNELS
 #define MLC__AT MLC__PASTE(MLC__LOOPS_AT_, MLC__ISA)
 
+/* The joiners of a level: bodies above, compiled with its attributes. Those under MLC__BY_BASE
+ * serve avx512, too. */
 #define MLC__JOIN(name, cols) \
     MLC__AT static void MLC__N(name)(mlc__acc *t, const void *x, int64_t n, double sign) \
     { mlc__##name(t, x, n, sign); } \
@@ -15540,6 +15569,8 @@ MLC__JOIN(mul_f32, mul_cols_f32)
 MLC__JOIN_SUMS(squares_f32, sums_f32, MLC__SEGMENT, true, squares_cols_f32)
 MLC__JOIN_COLS(add_cols_bf16)
 
+/* Tables of a level: join for fold, by dtype in the order of mlc_dtype and by MLC__JOIN_..;
+ * join_add and join_max for reduce, so that programs without fold link no more. */
 #define MLC__NO_JOIN { NULL, NULL }
 static const mlc__joiner MLC__N(join)[MLC_DTYPE_COUNT][MLC__JOINS] = {
     { { MLC__N(add_f32), MLC__N(add_cols_f32) }, { MLC__N(max_f32), MLC__N(max_cols_f32) },
@@ -15573,7 +15604,8 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* n elements, dense and in a wide form: in tile, which has MLC__GATHER_BYTES. */
+/* tile = n elements at `at`, stride in elements, in the wide form `wide`; tile has
+ * MLC__GATHER_BYTES. */
 static void mlc__load_wide(void *tile, mlc_dtype wide, const void *at, mlc_dtype dtype,
                            int64_t stride, int64_t n, const mlc__half_fns *half)
 {
@@ -15586,32 +15618,34 @@ static void mlc__load_wide(void *tile, mlc_dtype wide, const void *at, mlc_dtype
     if (at != tile) mlc__cast_dense(tile, wide, at, dtype, n, half);
 }
 
-/* outs results of count elements each, in segments of `length` elements (1 where it is not cut). A
- * chunk is per_chunk results of one segment; columns: part of a row of kept, or some rows. */
+/* A reduction: `outs` results of `count` elements each. A result is cut in `segments` of `length`
+ * elements (1 where it is not cut); a chunk is per_chunk results of one segment. With columns the
+ * elements are rows, and results that a chunk joins are part of a row of kept. */
 typedef struct mlc__reduce_job mlc__reduce_job;
 struct mlc__reduce_job {
     const struct mlc_k_reduce *a;
     const double  *shift;              /* operand 2 of kept; NULL: none                         */
     const mlc__half_fns *half;
     const mlc__joiner   *join, *last;  /* of elements; of partial results, in f64 or i64        */
-    mlc__cols_fn   low;                /* NULL, or joins columns of 16-bit elements as they lie */
-    mlc__acc       start;              /* the result of nothing, in the sense of sign           */
+    mlc__cols_fn   low;                /* NULL, or joins columns of bf16 without widening them  */
+    mlc__acc       start;              /* the result of no elements, times sign                 */
     double         sign;               /* -1: the smallest is sought                            */
-    bool           sums;               /* of f64: partial results carry what they lost          */
-    mlc_dtype      wide;               /* what elements become before they are joined           */
+    bool           sums;               /* of floats: partial results are added with mlc__acc_add */
+    mlc_dtype      wide;               /* the dtype in which elements are joined                */
     /* On n wide elements; element i has the shift shift[step i]. NULL: nothing to do. */
     void         (*prepare)(const mlc__reduce_job *j, void *x, int64_t n, const double *shift,
                             int64_t step);
     double       (*finish)(const mlc__reduce_job *j, double v, double shift);   /* or NULL      */
     const void    *more;               /* for these two                                         */
-    size_t         size;
+    size_t         size;               /* bytes of an element of in                             */
     mlc__loop      kept, gone;         /* kept: operands out, in, shift; gone: in               */
     int64_t        outs, count, segments, length, per_chunk;
-    bool           columns;            /* kept rows lie dense: join whole rows                  */
+    bool           columns;            /* rows of kept are dense in `in`: join whole rows       */
 };
 
-/* The only place where divisor and accumulate are applied, once a result: n results next to each
- * other in a row of kept. */
+/* Stores n results, from number `out` on, that are neighbours in a row of kept: times sign, divided
+ * by the divisor, finished, rounded to f32 if out is, added to the old value if accumulate. The
+ * only place that does so, once a result. */
 static void mlc__reduce_store(const mlc__reduce_job *j, int64_t out, int64_t n, const mlc__acc *t)
 {
     const mlc_dtype dtype = j->a->out_dtype;
@@ -15641,7 +15675,7 @@ static void mlc__reduce_store(const mlc__reduce_job *j, int64_t out, int64_t n, 
     }
 }
 
-/* Element i of the workspace: f64 or i64. */
+/* The address of a partial result, an f64 or i64: workspace [segments][outs]. */
 MLC__INLINE char *mlc__reduce_part(const mlc__reduce_job *j, int64_t segment, int64_t out)
 {
     return MLC__CAST(char *, j->a->workspace) + (segment * j->outs + out) * 8;
@@ -15653,7 +15687,8 @@ static void mlc__reduce_part_put(const mlc__reduce_job *j, char *part, const mlc
     memcpy(part, mlc__is_float(j->wide) ? (const void *)&v : (const void *)&t->i, 8);
 }
 
-/* A run of the reduced axes through L1: strided, of another dtype, or to be prepared. */
+/* Joins a run of n elements by way of a tile in L1: strided, of another dtype, or to be
+ * prepared. */
 MLC__APART void mlc__reduce_gathered(const mlc__reduce_job *j, mlc__acc *t, const char *at,
                                      int64_t stride, int64_t n, const double *shift)
 {
@@ -15668,7 +15703,7 @@ MLC__APART void mlc__reduce_gathered(const mlc__reduce_job *j, mlc__acc *t, cons
     }
 }
 
-/* A run of the reduced axes. */
+/* Joins a run of n elements of a gone axis, in place if it is dense, wide and not prepared. */
 static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *at, int64_t stride,
                             int64_t n, const double *shift)
 {
@@ -15676,8 +15711,8 @@ static void mlc__reduce_run(const mlc__reduce_job *j, mlc__acc *t, const char *a
     else mlc__reduce_gathered(j, t, at, stride, n, shift);
 }
 
-/* Elements from .. to of one result, counted along the gone axes; a segment may begin and end in
- * the middle of a run. */
+/* Joins elements from .. to - 1 of one result, counted along the gone axes; `at` is its element 0.
+ * A segment may begin and end in the middle of a run. */
 static void mlc__reduce_range(const mlc__reduce_job *j, mlc__acc *t, const char *at,
                               const double *shift, int64_t from, int64_t to)
 {
@@ -15699,6 +15734,7 @@ static void mlc__reduce_range(const mlc__reduce_job *j, mlc__acc *t, const char 
     }
 }
 
+/* Row r of columns: the address of element r of the gone axes. */
 static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int64_t r)
 {
     const mlc__loop *g = &j->gone;
@@ -15709,7 +15745,9 @@ static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int
     return at + (offset[0] + r % g->n * stride) * (int64_t)j->size;
 }
 
-/* Rows from .. to of n columns that begin at `at`, joined into part; shift: of the first one. */
+/* part [n] = rows from .. to - 1 of the n columns that begin at `at`, joined. shift, of the first
+ * column, and step, from one column to the next, are as in prepare. Rows are joined in place, or in
+ * tiles of MLC__COLUMNS where they are converted or prepared. */
 MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
                                     int64_t to, const char *at, const double *shift,
                                     int64_t step)
@@ -15737,7 +15775,8 @@ MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_
     }
 }
 
-/* Partial results o .. o + n, next to each other in a row of kept, in order of segments. */
+/* Joins the partial results of results o .. o + n - 1, neighbours in a row of kept, in the order of
+ * segments, and stores them. */
 static void mlc__reduce_meet(const mlc__reduce_job *j, int64_t o, int64_t n)
 {
     mlc__acc t[MLC__COLUMNS];
@@ -15746,7 +15785,7 @@ static void mlc__reduce_meet(const mlc__reduce_job *j, int64_t o, int64_t n)
         for (int64_t i = 0; i < m; i++) t[i] = j->start;
         for (int64_t s = 0; s < j->segments; s++) {
             const char *part = mlc__reduce_part(j, s, o + c);
-            if (j->sums)                                   /* what run does for one element */
+            if (j->sums)                                   /* as run does for one element   */
                 for (int64_t i = 0; i < m; i++)
                     mlc__acc_add(&t[i], MLC__CAST(const double *, (const void *)part)[i]);
             else for (int64_t i = 0; i < m; i++) j->last->run(&t[i], part + i * 8, 1, 1.0);
@@ -15755,6 +15794,7 @@ static void mlc__reduce_meet(const mlc__reduce_job *j, int64_t o, int64_t n)
     }
 }
 
+/* MLC__WIDTH results of the pass over partial results. */
 static void mlc__reduce_meet_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
@@ -15767,8 +15807,8 @@ static void mlc__reduce_meet_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Results o .. o + n, next to each other in a row of kept, of one segment; n: at most MLC__WIDTH
- * for columns, else MLC__COLUMNS. */
+/* Computes one segment of results o .. o + n - 1, neighbours in a row of kept, n at most MLC__WIDTH
+ * for columns, else MLC__COLUMNS: to the output, or to partial results if there are segments. */
 static void mlc__reduce_group(const mlc__reduce_job *j, int64_t o, int64_t n, int64_t segment)
 {
     const int64_t last = j->kept.ndim - 1, in_row = o % j->kept.n;
@@ -15794,6 +15834,8 @@ static void mlc__reduce_group(const mlc__reduce_job *j, int64_t o, int64_t n, in
     if (j->segments <= 1) mlc__reduce_store(j, o, n, t);
 }
 
+/* Chunk c is segment c % segments of per_chunk results, in groups that do not cross a row of
+ * kept. */
 static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
@@ -15808,7 +15850,9 @@ static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Segments of columns: short enough for the chunks to be many and, for f64, for the error. */
+/* Chooses length, segments and per_chunk from shape and dtype alone. Columns are cut in segments
+ * short enough for many chunks, and of f64 of 64 rows, for the stated error; where chunks would be
+ * few they are narrower. Runs are cut only where there are few results of many elements. */
 static void mlc__reduce_cut(mlc__reduce_job *j)
 {
     const int64_t width = mlc__min(MLC__WIDTH, j->kept.n);
@@ -15826,7 +15870,8 @@ static void mlc__reduce_cut(mlc__reduce_job *j)
     j->segments = mlc__max(1, mlc__div_up(j->count, j->length));
 }
 
-/* Splits the axes. False if there is no output. */
+/* Plans a reduction with elements joined in `wide`; shift_stride: NULL, or strides of the shift, as
+ * a's. Splits the axes in kept and gone. False if there are no results. */
 static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a, mlc_dtype wide,
                              const int64_t *shift_stride)
 {
@@ -15857,7 +15902,8 @@ static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a, m
     return true;
 }
 
-/* Plans again: a plan is cheap, and the query has no place to keep one. */
+/* Bytes of partial results. Makes the plan a first time: it is cheap, and a query has no place to
+ * keep it for the call. */
 static size_t mlc__reduce_workspace(const struct mlc_k_reduce *a, mlc_dtype wide,
                                     const int64_t *shift_stride)
 {
@@ -15872,7 +15918,7 @@ static size_t mlc__k_reduce_workspace(void *dev, const struct mlc_k_reduce *a)
     return mlc__reduce_workspace(a, mlc__wide(a->dtype), NULL);
 }
 
-/* All chunks, then partial results segment by segment. */
+/* Runs a planned reduction: all chunks, then the pass over partial results. ns: of one element. */
 static mlc_status mlc__reduce_all(void *dev, mlc__reduce_job *j, double ns)
 {
     const bool parts = j->segments > 1 || j->columns;
@@ -15886,7 +15932,8 @@ static mlc_status mlc__reduce_all(void *dev, mlc__reduce_job *j, double ns)
     return MLC_OK;
 }
 
-/* join: by dtype, with `last` for partial results in f64. */
+/* The kernel reduce for SUM and MAX of floats; join: by dtype, f32, f64 and columns of bf16; last:
+ * the joiner of partial results, in f64. */
 static mlc_status mlc__reduce_by(void *dev, const struct mlc_k_reduce *a, const mlc__joiner *join,
                                  const mlc__joiner *last, const mlc__half_fns *half)
 {
@@ -15907,7 +15954,7 @@ static mlc_status mlc__reduce_by(void *dev, const struct mlc_k_reduce *a, const 
 
 #if MLC__READING == MLC__READING_SCALAR                  /* the level of partial results        */
 MLC__LEVEL_KERNELS
-/* Of floats: all that training needs. */
+/* The kernel sum, and the sums of reduce. */
 static mlc_status mlc__sum_run(void *dev, const struct mlc_k_reduce *a, const mlc__joiner *add,
                                const mlc__half_fns *half)
 {
@@ -15937,6 +15984,7 @@ MLC__LEVEL_END
 
 /* -- fold: all other reductions, and those of integers -- */
 
+/* The functions of a level that fold calls: joiners, and formulas that prepare elements. */
 typedef struct mlc__fold_fns {
     const mlc__joiner  (*join)[MLC__JOINS];
     mlc__map_fn          map, map_f64, math;
@@ -15948,20 +15996,22 @@ typedef struct mlc__fold_more {
     const mlc__fold_fns     *fns;
 } mlc__fold_more;
 
+/* Whether elements are reduced by whether they are not 0: any, all, a norm of p = 0. */
 MLC__INLINE bool mlc__fold_counts(const struct mlc_k_fold *a)
 {
     return a->r.op == MLC_REDUCE_ANY || a->r.op == MLC_REDUCE_ALL ||
            (a->r.op == MLC_REDUCE_NORM && a->p == 0.0);
 }
 
-/* A norm that is neither a count, nor a sum (of squares), nor an extreme. */
+/* Whether elements are raised to p: a norm that is no count (p = 0), no sum (1) or sum of squares
+ * (2) and no extreme (p infinite). */
 MLC__INLINE bool mlc__fold_powers(const struct mlc_k_fold *a)
 {
     return a->r.op == MLC_REDUCE_NORM && a->p != 0.0 && a->p != 1.0 && a->p != 2.0 &&
            a->p - a->p == 0.0;
 }
 
-/* x = x != 0 */
+/* x = x != 0, in place. */
 static MLC__OPT void mlc__fold_truth(void *to, mlc_dtype wide, int64_t n)
 {
     const void *from = to;
@@ -15970,13 +16020,14 @@ static MLC__OPT void mlc__fold_truth(void *to, mlc_dtype wide, int64_t n)
     else MLC__CONVERT(int64_t, int64_t, x != 0);
 }
 
-/* The largest of all is -inf or inf: then exp(x) tells as much as exp(x - shift). */
+/* The shift of an element. Log-sum-exp is shifted by its largest element, unless that is infinite:
+ * inf - inf would be NaN, while exp(x) without a shift is right. */
 MLC__INLINE double mlc__fold_shift(const struct mlc_k_fold *a, double shift)
 {
     return a->r.op == MLC_REDUCE_LSE && (shift == MLC__INF || shift == -MLC__INF) ? 0.0 : shift;
 }
 
-/* x -= shift */
+/* x[i] -= shift[i step], in place. */
 static MLC__OPT void mlc__fold_center(const struct mlc_k_fold *a, mlc_dtype wide, void *to,
                                       int64_t n, const double *shift, int64_t step)
 {
@@ -15990,6 +16041,8 @@ static MLC__OPT void mlc__fold_center(const struct mlc_k_fold *a, mlc_dtype wide
     else MLC__CONVERT(float, float, x - (float)mlc__fold_shift(a, shift[i * step]));
 }
 
+/* Prepares n wide elements in place, as mlc__reduce_job.prepare: minus the shift, then the truth
+ * value, the square, e^x, |x| or |x|^p that the operation sums or compares. */
 static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, const double *shift,
                               int64_t step)
 {
@@ -16011,6 +16064,7 @@ static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, cons
     }
 }
 
+/* The result of a joined v: log and shift of log-sum-exp, the root of a deviation or norm. */
 static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
 {
     const struct mlc_k_fold *a = MLC__CAST(const mlc__fold_more *, j->more)->a;
@@ -16023,9 +16077,9 @@ static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
 static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
                               const mlc__fold_fns *fns);         /* read with the scalar level */
 
-/* What elements become: integers stay as they are for sums and extremes, truth of bools, too.
- * Deviations are taken in f64, as the mean is, and so are powers: what is in range as x and as y
- * need not be in between. */
+/* The dtype in which elements are joined. Integers stay as they are stored for sums and extremes,
+ * bools for any and all. Deviations from a mean are taken in f64, as the mean is; so are powers,
+ * since x^p may be out of the range of f32 where x and the norm are not. */
 MLC__INLINE mlc_dtype mlc__fold_wide(const struct mlc_k_fold *a)
 {
     const mlc_dtype wide = mlc__wide(a->r.dtype);
@@ -16044,6 +16098,7 @@ static size_t mlc__k_fold_workspace(void *dev, const struct mlc_k_fold *a)
     return mlc__reduce_workspace(&a->r, mlc__fold_wide(a), a->shift ? a->shift_stride : NULL);
 }
 
+/* The kernel fold. */
 static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc__fold_fns *fns)
 {
     const mlc__fold_more more = { a, fns };
@@ -16065,7 +16120,8 @@ static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc
 
 #if MLC__READING == MLC__READING_SCALAR
 MLC__LEVEL_KERNELS
-/* How elements of each wide form join, and the result of nothing. */
+/* Chooses the joiners of an operation, and the result of no elements: extremes are maxima of sign
+ * x, any is a maximum and all a minimum of truth values, the others are sums or products. */
 static void mlc__fold_joiners(mlc__reduce_job *j, const struct mlc_k_fold *a,
                               const mlc__fold_fns *fns)
 {
@@ -16104,20 +16160,21 @@ static const mlc__fold_fns MLC__N(fold_fns) = {
     K##_isa(mlc__k_fold, fold, isa, level, mlc__fold_run(dev, a, &mlc__fold_fns_##isa), \
             mlc__k_fold_workspace)
 
-/* -- lines: along one axis, for each place in the others -- */
+/* -- lines: loops along one axis, for each index of the others -- */
 
-/* Up to MLC__COLUMNS lines next to each other: where they begin and how far apart they are, by
- * operand, in elements. */
+/* Computes up to MLC__COLUMNS lines that are neighbours. offset[p]: where the first line begins in
+ * operand p; stride[p]: from one line to the next; both in elements. */
 typedef void (*mlc__lines_fn)(const void *args, const int64_t *offset, const int64_t *stride,
                               int64_t lines);
 
 typedef struct mlc__lines {
-    mlc__loop     across;
+    mlc__loop     across;              /* the axes other than that of the lines                 */
     int64_t       lines, per_chunk;
     mlc__lines_fn fn;
     const void   *args;
 } mlc__lines;
 
+/* per_chunk lines, in groups that do not cross a row of across. */
 static void mlc__lines_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__lines *j = MLC__CAST(const mlc__lines *, arg);
@@ -16138,7 +16195,9 @@ static void mlc__lines_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* The shape without the axis, whose size is m. */
+/* Calls fn for all lines of shape along `axis`, on the threads. Where lines are neighbours in
+ * operand 1, the input, and the axis is not dense, chunks are whole groups of MLC__COLUMNS lines,
+ * so that fn can read rows across them. Also for IMPL.KERNELS.ROW. */
 static void mlc__lines_run(void *dev, int32_t ndim, const int64_t *shape, int32_t axis,
                            int operands, const int64_t *const *strides, mlc__lines_fn fn,
                            const void *args)
@@ -16161,7 +16220,9 @@ typedef struct mlc__argmax_job {
     mlc_dtype                  wide;
 } mlc__argmax_job;
 
-/* Elements i .. i + n of one line, or element i of n lines. The first NaN wins. */
+/* Updates best and at with elements i .. i + n - 1 of one line (along), or with element i of each
+ * of n lines. flipped: v[e] in an order turned around, for the smallest; better: whether y replaces
+ * z. The first of equals stays, and the first NaN wins. */
 #define MLC__ARGMAX(T, flipped, better) \
     do { \
         T *best = MLC__CAST(T *, best_of); \
@@ -16184,6 +16245,9 @@ static MLC__OPT void mlc__argmax_tile(const mlc__argmax_job *j, void *best_of, i
     else MLC__ARGMAX(double, -v[e], y > z || (y != y && z == z));
 }
 
+/* argmax of up to MLC__COLUMNS lines, a mlc__lines_fn: operand 0 is the output, which has one
+ * element a line, 1 the input. Lines that are neighbours are read together, row by row; else one by
+ * one. */
 static void mlc__argmax_lines(const void *args, const int64_t *offset, const int64_t *stride,
                               int64_t lines)
 {
@@ -16216,6 +16280,7 @@ static void mlc__argmax_lines(const void *args, const int64_t *offset, const int
     for (int64_t l = 0; l < lines; l++) a->out[offset[0] + l * stride[0]] = at[l];
 }
 
+/* The kernel argmax; integers are compared in i64, floats in f64. */
 static mlc_status mlc__argmax_run(void *dev, const struct mlc_k_argmax *a,
                                   const mlc__half_fns *half)
 {
@@ -16234,9 +16299,8 @@ typedef struct mlc__scan_job {
     mlc_dtype                wide;
 } mlc__scan_job;
 
-/* One step: c is what is carried, x the element; the result stays in x. The gradient of a product
- * so far, dx_i = y_(i-1) S_i with S_i = dy_i + x_(i+1) S_(i+1), is right where elements are 0, too;
- * y and dy lie behind x. */
+/* Runs `step` for elements of one line in order (along; from the last on if back), or for element e
+ * of n lines: c is the carried value of the line, x[e] the element, which becomes the result. */
 #define MLC__SCAN(T, step) \
     do { \
         T *x = MLC__CAST(T *, tile), *carried = MLC__CAST(T *, carry); \
@@ -16249,6 +16313,9 @@ typedef struct mlc__scan_job {
         } \
     } while (0)
 
+/* One tile of a scan: sums and products so far, or the gradient of products so far, for which y,
+ * one place earlier, and dy follow x in tile [3][MLC__COLUMNS]: dx_i = y_(i-1) S_i with S_i = dy_i
+ * + x_(i+1) S_(i+1), from the last element on, which divides by no x and so is right for 0, too. */
 static MLC__OPT void mlc__scan_tile(mlc_scan op, mlc_dtype wide, void *tile, void *carry, int64_t n,
                                     bool along, bool back)
 {
@@ -16262,7 +16329,7 @@ static MLC__OPT void mlc__scan_tile(mlc_scan op, mlc_dtype wide, void *tile, voi
                           c = x[e] * s; x[e] = x[e + MLC__COLUMNS] * s;);
 }
 
-/* n elements of operand p (1: in, 2: y, 3: dy) at a place of its own. */
+/* tile = n elements of operand p (1: in, 2: y, 3: dy) from element `at` on, in the wide form. */
 static void mlc__scan_load(const mlc__scan_job *j, void *tile, int p, int64_t at, int64_t stride,
                            int64_t n)
 {
@@ -16272,7 +16339,8 @@ static void mlc__scan_load(const mlc__scan_job *j, void *tile, int p, int64_t at
                    j->half);
 }
 
-/* Elements i .. i + n of a line (along), or element i of n lines: at, stride by operand. */
+/* Scans elements i .. i + n - 1 of a line (along), or element i of n lines, n <= MLC__COLUMNS, and
+ * stores them; at and stride: where the first is in each operand and the step to the next. */
 static void mlc__scan_block(const mlc__scan_job *j, const int64_t *at, const int64_t *stride,
                             int64_t i, int64_t n, bool along, void *carry)
 {
@@ -16301,6 +16369,8 @@ static void mlc__scan_block(const mlc__scan_job *j, const int64_t *at, const int
     if (stride[0] != 1) mlc__scatter(to, stride[0], out, n, size);
 }
 
+/* Scans up to MLC__COLUMNS lines, a mlc__lines_fn: operands out, in, and of PROD_GRAD y, dy. Lines
+ * that are neighbours go together, element by element of the axis; else each in tiles. */
 static void mlc__scan_lines(const void *args, const int64_t *offset, const int64_t *stride,
                             int64_t lines)
 {
@@ -16327,6 +16397,7 @@ static void mlc__scan_lines(const void *args, const int64_t *offset, const int64
         }
 }
 
+/* The kernel scan; integers are carried in i64, floats in f64. */
 static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc__half_fns *half)
 {
     const mlc__scan_job job = { a, half, mlc__is_float(a->dtype) ? MLC_F64 : MLC_I64 };
