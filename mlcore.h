@@ -16411,19 +16411,29 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
     K##_isa(mlc__k_scan, scan, isa, level, mlc__scan_run(dev, a, &mlc__half_fns_##isa), NULL)
 
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
- * An element becomes an unsigned key in the order of the values: the bits of a float, turned around
- * where it is negative, with -0 as 0 and every NaN as the largest; an integer with its sign bit
- * turned. Items are keys with their place in the row, so that the sort is stable, and descending is
- * the same with keys complemented. Short rows are sorted by insertion, longer ones byte by byte
- * from the lowest (radix sort), passing over bytes that all keys share. The first k are kept in
- * order while the row passes by if they are few, else found by bytes from the highest, then sorted.
- * There is one right answer: no split of the work changes it. */
+ * The kernel sort: the first k of each row along an axis, in order, as values or indices or both.
+ * An element becomes an unsigned key that is ordered as the values are: the bits of a float,
+ * complemented where it is negative, -0 as 0 and every NaN as the largest; an integer with its sign
+ * bit flipped. For descending order keys are complemented. An item is a key with its place in the
+ * row, and equal keys keep the order of their places: the sort is stable, there is one right
+ * answer, and no split of the work changes it.
+ *
+ *     narrow item   [ key 32 | place 32 ]           one word: up to 32 bits, rows up to 2^32 - 1
+ *     wide item     [ key 64 ][ place 64 ]          two words
+ *
+ *     row  -> load -> n items
+ *     n <= 48 or k <= 16:  insertion, of which all but the first k are dropped
+ *     k < n:               select: the k first items, by bytes from the highest; then as for k = n
+ *     else:                radix sort, a byte at a time from the lowest; a byte that all keys share
+ *                          is left out
+ *
+ * Rows are the tasks. mlc_multinomial sorts its items with mlc__sort_first, too. */
 
-#define MLC__SORT_SHORT 48             /* up to here insertion wins over clearing of counters */
-#define MLC__SORT_FEW   16             /* up to here the first k are kept in order on the way */
-#define MLC__SORT_GRAIN 4096           /* elements of a chunk */
+#define MLC__SORT_SHORT 48             /* items up to which insertion is faster than counters */
+#define MLC__SORT_FEW   16             /* k up to which the first k are kept by insertion     */
+#define MLC__SORT_GRAIN 4096           /* elements of a chunk                                 */
 
-/* In memory a narrow item is one word, its key in the upper half; a wide one is two. */
+/* An item, as it is between load and store; in memory it is narrow or wide. */
 typedef struct mlc__item { uint64_t key, place; } mlc__item;
 
 MLC__INLINE mlc__item mlc__item_at(const uint64_t *v, int64_t i, bool wide)
@@ -16439,7 +16449,7 @@ MLC__INLINE void mlc__item_put(uint64_t *v, int64_t i, mlc__item x, bool wide)
     v[2 * i + 1] = x.place;
 }
 
-/* Of a float's bits; ones: all of them set, inf: those of infinity. */
+/* The key of a float from its bits u; ones: all bits of its type, inf: the bits of infinity. */
 MLC__INLINE uint64_t mlc__key_float(uint64_t u, uint64_t ones, uint64_t inf)
 {
     const uint64_t sign = ones ^ ones >> 1, size = u & ~sign;
@@ -16448,7 +16458,7 @@ MLC__INLINE uint64_t mlc__key_float(uint64_t u, uint64_t ones, uint64_t inf)
     return u ^ (sign | ((0u - (uint64_t)(u != size)) & ones)); /* no jump on the sign */
 }
 
-/* u: the bits of an element. */
+/* Fills v with n items; key_of_u: the key for an element's bits u, flip: the bits to complement. */
 #define MLC__SORT_LOAD(T, key_of_u) \
     for (int64_t i = 0; i < n; i++) { \
         const uint64_t u = MLC__CAST(const T *, in)[i * stride]; \
@@ -16456,6 +16466,7 @@ MLC__INLINE uint64_t mlc__key_float(uint64_t u, uint64_t ones, uint64_t inf)
         mlc__item_put(v, i, x, wide); \
     }
 
+/* Fills v with the items of n elements, stride in elements. */
 MLC__INLINE void mlc__sort_load(uint64_t *v, mlc_dtype dtype, const void *in, int64_t stride,
                                 int64_t n, bool descending, bool wide)
 {
@@ -16476,7 +16487,8 @@ MLC__INLINE void mlc__sort_load(uint64_t *v, mlc_dtype dtype, const void *in, in
     }
 }
 
-/* x into the n sorted items of v, behind its equals. */
+/* Inserts x into the n sorted items of v, which has space for one more, after items of equal
+ * key. */
 MLC__INLINE void mlc__sort_insert(uint64_t *v, int64_t n, mlc__item x, bool wide)
 {
     for (; n > 0 && mlc__item_at(v, n - 1, wide).key > x.key; n--)
@@ -16484,7 +16496,8 @@ MLC__INLINE void mlc__sort_insert(uint64_t *v, int64_t n, mlc__item x, bool wide
     mlc__item_put(v, n, x, wide);
 }
 
-/* Moves the k first of n items to the front, sorted: by insertion, most items are passed over. */
+/* Moves the k first of n items to the front, sorted, by insertion. Most of the items after k are
+ * not less than the k-th so far and cost one comparison; others push that one out. */
 MLC__INLINE void mlc__sort_few(uint64_t *v, int64_t n, int64_t k, bool wide)
 {
     for (int64_t i = 1; i < k; i++) mlc__sort_insert(v, i, mlc__item_at(v, i, wide), wide);
@@ -16494,7 +16507,9 @@ MLC__INLINE void mlc__sort_few(uint64_t *v, int64_t n, int64_t k, bool wide)
     }
 }
 
-/* Sorts n items by their `bytes` lowest bytes, with room for as many; where they are then. */
+/* Sorts n items by their `bytes` lowest bytes, n > 0; `room` has space for n items. count
+ * [bytes][256] is filled in one pass over the keys: the number of items for each value of each
+ * byte. Returns where the items are then, v or `room`. */
 MLC__INLINE uint64_t *mlc__sort_radix(uint64_t *v, uint64_t *room, int64_t (*count)[256], int64_t n,
                                       int bytes, bool wide)
 {
@@ -16518,8 +16533,11 @@ MLC__INLINE uint64_t *mlc__sort_radix(uint64_t *v, uint64_t *room, int64_t (*cou
     return v;
 }
 
-/* Moves the k first of n items to the front, in order of place; 0 < k < n. The byte in which the
- * k-th falls is counted out, then the next one among the items that share it. */
+/* Moves the k first of n items to the front, in the order of their places; 0 < k < n. From the
+ * highest byte on, the value that the k-th key has in it is found by counting, among the items that
+ * share the bytes before (prefix). need: how many items with that prefix are among the first k.
+ * Ends once all items of a prefix are, or after the last byte, where the first `need` of equals are
+ * taken. */
 MLC__INLINE void mlc__sort_select(uint64_t *v, int64_t n, int64_t k, int bytes, bool wide)
 {
     int64_t need = k, to = 0;
@@ -16547,7 +16565,8 @@ MLC__INLINE void mlc__sort_select(uint64_t *v, int64_t n, int64_t k, int bytes, 
     }
 }
 
-/* The k first of n items, sorted; where they are then. */
+/* Sorts the k first of n items of v, k <= n; `room` and `count` as in mlc__sort_radix. Returns
+ * where they are, v or `room`. */
 MLC__INLINE uint64_t *mlc__sort_first(uint64_t *v, uint64_t *room, int64_t (*count)[256], int64_t n,
                                       int64_t k, int bytes, bool wide)
 {
@@ -16567,7 +16586,8 @@ MLC__INLINE uint64_t *mlc__sort_first(uint64_t *v, uint64_t *room, int64_t (*cou
         MLC__CAST(T *, out)[i * stride] = value; \
     }
 
-/* Values come from the row, not from keys: -0 and NaN keep their bits. */
+/* Stores the values of n items. They are read from the row, not from keys: -0 and NaN keep their
+ * bits; a bool becomes 0 or 1. Strides in elements. */
 MLC__INLINE void mlc__sort_values(const uint64_t *v, void *out, int64_t stride, const void *in,
                                   int64_t in_stride, int64_t n, mlc_dtype dtype, bool wide)
 {
@@ -16579,17 +16599,17 @@ MLC__INLINE void mlc__sort_values(const uint64_t *v, void *out, int64_t stride, 
     else { MLC__SORT_VALUES(uint8_t, x) }
 }
 
-/* across: the other axes; operands in, values, index. */
 typedef struct mlc__sort_job {
     const struct mlc_k_sort *a;
-    mlc__loop across;
+    mlc__loop across;                  /* the other axes; operands in, values, index            */
     int64_t   n, rows;                 /* of a row; rows of a chunk                             */
     int64_t   in, values, index;       /* strides of the axis                                   */
-    size_t    size, buffer;            /* bytes of an element; of a worker's workspace          */
+    size_t    size, buffer;            /* bytes of an element; of a worker's part of workspace  */
     bool      wide;
 } mlc__sort_job;
 
-/* The workspace is counters, items, room for as many. */
+/* Sorts one row; offset [3]: of its first element in each operand. The workspace is counters
+ * [size][256], n items, and space for n more. `wide` is a constant at both calls. */
 MLC__INLINE void mlc__sort_row(const mlc__sort_job *j, const int64_t *offset, void *workspace,
                                bool wide)
 {
@@ -16617,6 +16637,7 @@ static MLC__OPT void mlc__sort_wide(const mlc__sort_job *j, const int64_t *offse
     mlc__sort_row(j, offset, workspace, true);
 }
 
+/* j->rows rows, with the worker's part of the workspace. */
 static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__sort_job *j = MLC__CAST(const mlc__sort_job *, arg);
@@ -16632,7 +16653,7 @@ static void mlc__sort_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* False if there is nothing to write. Wide: where key and place do not fit one word. */
+/* Plans a call. False if there is nothing to write. */
 static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
 {
     const int64_t *strides[3] = { a->in_stride, a->values ? a->values_stride : a->in_stride,
@@ -16650,12 +16671,14 @@ static bool mlc__sort_plan(mlc__sort_job *j, const struct mlc_k_sort *a)
     return a->k > 0 && mlc__loop_across(&j->across, a->ndim, a->shape, a->axis, 3, strides);
 }
 
+/* Bytes of workspace: a buffer for each thread. */
 static size_t mlc__k_sort_workspace(void *dev, const struct mlc_k_sort *a)
 {
     mlc__sort_job j;
     return mlc__sort_plan(&j, a) ? j.buffer * (size_t)mlc__pool_threads(dev) : 0;
 }
 
+/* The kernel sort. */
 static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
 {
     mlc__sort_job j;
