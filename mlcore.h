@@ -16695,16 +16695,25 @@ static mlc_status mlc__k_sort(void *dev, const struct mlc_k_sort *a)
     K##_plain(mlc__k_sort, mlc__k_sort_workspace)
 
 /* @@ IMPL.KERNELS.RNG ------------------------------------ random numbers: f(stream, i), in tiles
- * The same bits on every ISA and device (f64 normals: as far as libm's log, sin, cos agree; bounds
- * of truncated ones: its erfc). Philox makes a tile of words, blocks side by side in the lanes of
- * vectors; plain loops over the tile follow. Element i hangs on word i of the stream, normals on
- * those of their pair, and what takes 64 bits (f64, integers, truncated normals, permutations) on
- * words 2 i and 2 i + 1. */
+ * The kernels random, draw (random for programs that only initialise parameters), dropout and
+ * multinomial. Element i is a function of seed, stream and i, whatever the tile, thread or level:
+ *
+ *     blocks of Philox   [ w0 w1 w2 w3 ][ w4 w5 w6 w7 ] ...     4 words of 32 bits each
+ *     element i of       f32 uniform, bernoulli, dropout        word i
+ *                        f32 normal                             the two words of its pair, i & ~1
+ *                        f64 uniform, integer, truncated        words 2 i, 2 i + 1
+ *                        f64 normal                             the four words of its pair
+ *
+ * A tile is MLC__WORDS words, made with a block in each lane of a vector; plain loops over the tile
+ * make values of them, mlc__cast_dense converts these to the dtype of the output. Bits are the same
+ * on each level and device, but for f64 normals, as far as libm's log, sin and cos agree, and for
+ * the bounds of truncated normals, as far as its erfc does. */
 
-#define MLC__WORDS 256                 /* of a tile; MLC__GRAIN is a multiple of it */
-#define MLC__BLOCKS 8                  /* that are made at a time: the widest vectors' lanes */
+#define MLC__WORDS 256                 /* words of a tile; MLC__GRAIN is a multiple of it       */
+#define MLC__BLOCKS 8                  /* blocks made at a time: the lanes of the widest vector */
 
-/* The words of n blocks, n a multiple of MLC__BLOCKS. */
+/* out [4 n] = the words of blocks block .. block + n - 1 of a stream. n is a multiple of
+ * MLC__BLOCKS, so that functions of vectors need no loop for a tail. */
 MLC__BODY void mlc__words_body(uint64_t seed, uint64_t stream, uint64_t block, int64_t n,
                                uint32_t *out)
 {
@@ -16723,9 +16732,10 @@ MLC__WORDS_PLAIN(scalar)
 MLC__WORDS_PLAIN(neon)
 #endif
 
-/* The same in lanes of 64 bits, of which a product reads the lower half: whatever is in the upper
- * halves is cut off at the end. The last arguments are the lanes' blocks, in such an order that the
- * two unpacked vectors are the words in theirs. */
+/* The same with one block in each lane of 64 bits. Word 0 of a block is in a, 1 in b, 2 in c, 3 in
+ * d. MUL reads the lower half of a lane, so that upper halves may hold anything; they are cut off
+ * at the end. The last arguments assign blocks to lanes in such an order that LOW and HIGH, which
+ * interleave pairs of 64 bits, return the words of consecutive blocks. */
 #define MLC__WORDS_LANES(isa, V, I, lanes, MUL, LOW, HIGH, ...) MLC__AT_##isa \
     static void mlc__words_##isa(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, \
                                  uint32_t *out) \
@@ -16765,7 +16775,9 @@ MLC__WORDS_LANES(avx512, mlc__8q, __m512i, 8, MLC__MUL_512, MLC__LOW_512, MLC__H
                  0, 4, 1, 5, 2, 6, 3, 7)
 #endif
 
-/* count elements in f32, rounded up to 16, for which a tile has room: loops have no other end. */
+/* v = count values in f32 from their words, rounded up to a multiple of 16, for which w and v have
+ * space, so that loops have no tail. Uniform in [a, b), bernoulli of probability a, or normal of
+ * mean a and deviation b. */
 MLC__BODY void mlc__random_f32_body(const struct mlc_k_random *a, const uint32_t *w, float *v,
                                     int64_t count)
 {
@@ -16793,7 +16805,8 @@ MLC__BODY void mlc__random_f32_body(const struct mlc_k_random *a, const uint32_t
     }
 }
 
-/* out (+)= word >= drop ? in * scale : 0; with `all` every one is dropped. */
+/* out (+)= word >= drop ? in * scale : 0; with `all` each element is dropped. The choice is a mask
+ * of bits, so that a dropped inf or NaN becomes 0. */
 MLC__BODY void mlc__drop_f32_body(const uint32_t *w, uint32_t drop, bool all, float scale,
                                   bool accumulate, const float *in, float *out, int64_t n)
 {
@@ -16828,7 +16841,8 @@ typedef struct mlc__random_fns {
         { mlc__words_##isa, mlc__random_f32_##isa, &mlc__half_fns_##isa };
 MLC__EACH_ISA(MLC__STAMP_RANDOM)
 
-/* Uniform and normal values in f64, rounded up to pairs. */
+/* v = n uniform or normal values in f64, in pairs: n rounded up to 2, element i from words 2 i and
+ * 2 i + 1. */
 MLC__APART void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w, double *v,
                                 int64_t n)
 {
@@ -16847,8 +16861,8 @@ MLC__APART void mlc__random_f64(const struct mlc_k_random *a, const uint32_t *w,
     }
 }
 
-/* log x of a normal x > 0, the same bits everywhere: 2 artanh((m - 1)/(m + 1)) of the mantissa.
- * Max error 0.97 ulp, of 4e7 x. */
+/* log x of a normal x > 0, the same bits on each system, unlike libm's: 2 artanh((m - 1)/(m + 1))
+ * of the mantissa m, by its series. Max error 0.97 ulp, of 4e7 x. */
 MLC__INLINE double mlc__ln(double x)
 {
     const uint64_t u = mlc__bits_f64(x) + (0x3FF0000000000000u - 0x3FE6A09E667F3BCDu);
@@ -16906,8 +16920,9 @@ static double mlc__normal_quantile(double p)
     return q < 0 ? -z : z;
 }
 
-/* A range of p for mlc__normal_quantile. Above the mean the other tail is taken, where p has its
- * digits. */
+/* The range of p = from + width u, u in (0, 1), for which sign times the quantile of p is a
+ * truncated normal. sign is -1 for a range above the mean: there p is taken in the lower tail,
+ * where it has all its digits, and the quantile is mirrored. */
 typedef struct mlc__tails { double from, width, sign; } mlc__tails;
 
 static mlc__tails mlc__tails_of(const struct mlc_k_random *a)
@@ -16920,7 +16935,7 @@ static mlc__tails mlc__tails_of(const struct mlc_k_random *a)
     return t;
 }
 
-/* The upper half of the product. */
+/* The upper 64 bits of a b. */
 MLC__INLINE uint64_t mlc__mul_high(uint64_t a, uint64_t b)
 {
     const uint64_t a0 = a & UINT32_MAX, a1 = a >> 32, b0 = b & UINT32_MAX, b1 = b >> 32;
@@ -16934,17 +16949,19 @@ MLC__INLINE uint64_t mlc__random_below(const uint32_t *w, int64_t i, uint64_t co
     return mlc__mul_high((uint64_t)w[2 * i] << 32 | w[2 * i + 1], count);
 }
 
+/* A call of random. tile makes n values from their words: in v as `made`. */
 typedef struct mlc__random_job {
     const struct mlc_k_random *a;
     const mlc__random_fns *fns;
     void     (*tile)(const struct mlc__random_job *j, const uint32_t *w, double *v, int64_t n);
     uint64_t   stream;
-    mlc_dtype  made;                   /* as what a tile is made: f32, f64 or i64               */
-    float      top;                    /* most that a uniform 16-bit float may be before it is  */
-    mlc__tails tails;                  /* rounded                                               */
+    mlc_dtype  made;                   /* the dtype of a tile: f32, f64 or i64                  */
+    float      top;                    /* the largest 16-bit float below b, to which uniform    */
+    mlc__tails tails;                  /* values are cut, as rounding must not reach b          */
 } mlc__random_job;
 
-/* The words behind elements i .. i + n of those that take `each`. */
+/* w = the words of elements i .. i + n - 1, which take `each` words; i each is a multiple of 4. w
+ * has space for whole groups of MLC__BLOCKS blocks. */
 static void mlc__random_words(const mlc__random_fns *f, uint64_t seed, uint64_t stream, int64_t i,
                               int64_t n, int each, uint32_t *w)
 {
@@ -16953,6 +16970,7 @@ static void mlc__random_words(const mlc__random_fns *f, uint64_t seed, uint64_t 
              (int64_t)mlc__round_up((size_t)blocks, MLC__BLOCKS), w);
 }
 
+/* Tiles of all distributions but truncated normals. */
 static void mlc__random_tile(const mlc__random_job *j, const uint32_t *w, double *v, int64_t n)
 {
     const struct mlc_k_random *a = j->a;
@@ -16968,6 +16986,7 @@ static void mlc__random_tile(const mlc__random_job *j, const uint32_t *w, double
     } else if (MLC__ALL_FLOATS) mlc__random_f64(a, w, v, n);
 }
 
+/* Tiles of truncated normals: the quantile of a uniform p in the range of mlc__tails, in f64. */
 static void mlc__random_truncated(const mlc__random_job *j, const uint32_t *w, double *v, int64_t n)
 {
     const struct mlc_k_random *a = j->a;
@@ -16982,6 +17001,7 @@ static void mlc__random_truncated(const mlc__random_job *j, const uint32_t *w, d
     }
 }
 
+/* MLC__GRAIN elements, tile by tile. */
 static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__random_job *j = MLC__CAST(const mlc__random_job *, arg);
@@ -17001,8 +17021,8 @@ static void mlc__random_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Element i goes to a place among the first i + 1, what was there to the end: Fisher and Yates, one
- * after the other on one thread. */
+/* A permutation of 0 .. n - 1 by Fisher and Yates, inside out: element i is put at a random place
+ * among the first i + 1, whose old element moves to place i. One after the other, on one thread. */
 MLC__APART void mlc__random_permutation(const mlc__random_job *j)
 {
     int64_t *out = MLC__CAST(int64_t *, j->a->out);
@@ -17039,7 +17059,8 @@ static mlc_status mlc__random_parallel(void *dev, mlc__random_job *j, double ns)
     return MLC_OK;
 }
 
-/* What parameters begin with: neither truncated normals nor permutations. */
+/* The kernel draw, and of random the distributions that it has: uniform, normal, bernoulli,
+ * integers. 16-bit floats are made in f32. */
 static mlc_status mlc__draw_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
 {
     mlc__random_job j = { a, f, mlc__random_tile, mlc__stream_of(a->stream, a->stream_base),
@@ -17056,6 +17077,7 @@ static mlc_status mlc__draw_run(void *dev, const struct mlc_k_random *a, const m
     return mlc__random_parallel(dev, &j, 3.0);
 }
 
+/* The kernel random: truncated normals, permutations, or a draw. */
 static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const mlc__random_fns *f)
 {
     mlc__random_job j = { a, f, mlc__random_truncated, mlc__stream_of(a->stream, a->stream_base),
@@ -17078,7 +17100,8 @@ static mlc_status mlc__random_run(void *dev, const struct mlc_k_random *a, const
     K##_isa(mlc__k_random, random, isa, level, \
             mlc__random_run(dev, a, &mlc__random_fns_##isa), NULL)
 
-/* Word i of the stream decides on element i, in forward and in backward alike: no mask is kept. */
+/* A call of dropout. Word i of the stream decides on element i, in forward and in backward alike,
+ * so that no mask is kept. */
 typedef struct mlc__dropout_job {
     const struct mlc_k_dropout *a;
     const mlc__random_fns *fns;
@@ -17086,7 +17109,8 @@ typedef struct mlc__dropout_job {
     uint64_t stream;
 } mlc__dropout_job;
 
-/* What drop takes of a probability: words below `below` are dropped, or all. */
+/* A probability p of dropping as mlc__drop_fn takes it: elements whose word is less than `below`
+ * are dropped, or all, the others multiplied by scale = 1/(1 - p). */
 typedef struct mlc__drop_of { uint32_t below; bool all; double scale; } mlc__drop_of;
 
 static mlc__drop_of mlc__drop_made(double p)
@@ -17096,7 +17120,8 @@ static mlc__drop_of mlc__drop_made(double p)
     return d;
 }
 
-/* f32, by drop, and f64: n elements under their words; in may be out. */
+/* Drops among n dense elements of f32, by the level's drop, or of f64; w: their words. in may be
+ * out. */
 static void mlc__dropout_tile(mlc__drop_fn drop, mlc_dtype dtype, const mlc__drop_of *d,
                               bool accumulate, const uint32_t *w, const void *in, void *out,
                               int64_t n)
@@ -17114,6 +17139,7 @@ static void mlc__dropout_tile(mlc__drop_fn drop, mlc_dtype dtype, const mlc__dro
     }
 }
 
+/* The same for 16 bits, by way of f32; a sum with the old output is rounded once. */
 MLC__APART void mlc__dropout_half(const mlc__dropout_job *j, const mlc__drop_of *d,
                                   const uint32_t *w, const void *in, void *out, int64_t n)
 {
@@ -17126,6 +17152,7 @@ MLC__APART void mlc__dropout_half(const mlc__dropout_job *j, const mlc__drop_of 
     half->narrow(MLC__CAST(uint16_t *, out), y, dtype, n);
 }
 
+/* MLC__GRAIN elements, MLC__WORDS at a time. */
 static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__dropout_job *j = MLC__CAST(const mlc__dropout_job *, arg);
@@ -17145,6 +17172,7 @@ static void mlc__dropout_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
+/* The kernel dropout. */
 static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
                                        const mlc__random_fns *f, mlc__drop_fn drop)
 {
@@ -17158,7 +17186,7 @@ static mlc_status mlc__dropout_run_all(void *dev, const struct mlc_k_dropout *a,
     K##_isa(mlc__k_dropout, dropout, isa, level, \
             mlc__dropout_run_all(dev, a, &mlc__random_fns_##isa, mlc__drop_f32_##isa), NULL)
 
-/* A uniform number for draw i of a stream. */
+/* Uniform number i of a stream, in [0, 1), from words 2 i and 2 i + 1. */
 MLC__INLINE double mlc__u53_at(uint64_t seed, uint64_t stream, uint64_t i)
 {
     const mlc__words r = mlc__philox(seed, stream, i / 2);
@@ -17170,7 +17198,8 @@ MLC__INLINE double mlc__weight(const struct mlc_k_multinomial *a, int64_t row, i
     return mlc__elem(a->weights, row * a->row + i * a->col, a->dtype);
 }
 
-/* Row by row, so that the first bad one is named; false if there is one. */
+/* Checks the weights: finite, not negative, in each row one above 0, or k without replacement. Goes
+ * row by row; the first row that fails is written to the error word, and the result is false. */
 static bool mlc__multinomial_check(const struct mlc_k_multinomial *a)
 {
     for (int64_t r = 0; r < a->n; r++) {
@@ -17190,11 +17219,12 @@ static bool mlc__multinomial_check(const struct mlc_k_multinomial *a)
     return true;
 }
 
-/* With replacement: where u times the sum of weights falls among the sums up to each. */
+/* Draws of a row with replacement: category i where sum[i - 1] <= u total < sum[i], sum being the
+ * running sums of weights, found by bisection. */
 static void mlc__multinomial_with(const struct mlc_k_multinomial *a, int64_t row, double *sum)
 {
     double total = MLC__INF;
-    /* Of weights near the end of the range only a small part is summed. */
+    /* Weights whose sum overflows are scaled by 2^-64. */
     for (double part = 1.0; !(total <= DBL_MAX); part = 5.4210108624275222e-20) {
         total = 0.0;
         for (int64_t i = 0; i < a->c; i++) sum[i] = total += mlc__weight(a, row, i) * part;
@@ -17212,8 +17242,10 @@ static void mlc__multinomial_with(const struct mlc_k_multinomial *a, int64_t row
     }
 }
 
-/* Without: a race. Category i arrives after an exponential time over its weight; the k first ones
- * are drawn, in that order. */
+/* Draws of a row without replacement: category i of weight w has the time -log(1 - u)/w,
+ * exponential of rate w, and the k categories of least time are drawn, in that order. Times are not
+ * negative, so that their bits are ordered as they are, and are sorted as wide items of
+ * IMPL.KERNELS.SORT. */
 static void mlc__multinomial_without(const struct mlc_k_multinomial *a, int64_t row,
                                      void *workspace)
 {
@@ -17230,6 +17262,7 @@ static void mlc__multinomial_without(const struct mlc_k_multinomial *a, int64_t 
         a->out[row * a->k + d] = (int64_t)mlc__item_at(v, d, true).place;
 }
 
+/* Bytes of workspace for one thread: running sums, or counters and items of a sort. */
 static size_t mlc__multinomial_buffer(const struct mlc_k_multinomial *a)
 {
     const size_t bytes = a->replacement ? (size_t)a->c * sizeof(double)
@@ -17250,8 +17283,8 @@ static size_t mlc__k_multinomial_workspace(void *dev, const struct mlc_k_multino
     return mlc__multinomial_buffer(a) * (size_t)mlc__pool_threads(dev);
 }
 
-/* Where the weights are bad the draws are all 0: whoever uses them before the error word is read
- * stays inside. */
+/* The kernel multinomial; rows are the tasks. Where weights are invalid all draws are 0, so that
+ * code that uses them before the error word is read stays within the categories. */
 static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *a)
 {
     struct mlc_k_multinomial job = *a;
