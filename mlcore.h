@@ -17303,12 +17303,17 @@ static mlc_status mlc__k_multinomial(void *dev, const struct mlc_k_multinomial *
     K##_plain(mlc__k_multinomial, mlc__k_multinomial_workspace)
 
 /* @@ IMPL.KERNELS.SIGNS ---------------------------------- +-1 out of bits, as products read them
- * A sketch by random signs is an operand of products that lies nowhere: 32 by 32 bits at a time are
- * taken from a stream, or from memory, and become the elements of a panel while it is packed.
- * Making a sign costs a tenth of an instruction: a word of Philox has 32 of them, a vector 16. */
+ * A sketch by random signs is an operand b of products of which no element is stored: its bits, 0
+ * for 1 and 1 for -1, come from a stream or from memory, 32 x 32 at a time, and become elements
+ * while b is packed into panels (IMPL.KERNELS.GEMM calls mlc__signs_put). A sign costs a tenth of
+ * an instruction: a word of Philox has 32 of them, a vector 16.
+ *
+ *     bits [rows][words], row i:    word j / 32 of row i, bit j % 32:  sign (i,j)
+ *     b (p,x):  sign (p,x), or where s->turned its transpose, sign (x,p)
+ *     panels:   [panel][p][x in panel], 32 rows of one panel a block */
 
-/* count rows of n <= 32 signs, `row` elements apart: sign (p,x) is bit x of word p, or where they
- * are turned bit p of word x. */
+/* Writes count rows of n <= 32 signs, `row` elements apart, to out: element (p,x) is bit x of word
+ * p, or, turned, bit p of word x. */
 typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool turned,
                               int64_t count, int64_t n);
 
@@ -17321,7 +17326,8 @@ typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool
         else \
             MLC__INDEPENDENT for (int x = 0; x < (COLUMNS); x++) to[x] = MAKE(w >> x); \
     }
-/* Panels are mostly as wide as these constants. */
+/* Most panels are 32 or 16 wide: with constants the inner loops are a few vectors without a
+ * tail. */
 #define MLC__SIGNS_TEXT(T, MAKE) \
     if (n == 32) { MLC__SIGNS_ROWS(T, MAKE, 32) } \
     else if (n == 16) { MLC__SIGNS_ROWS(T, MAKE, 16) } \
@@ -17329,6 +17335,7 @@ typedef void (*mlc__signs_fn)(void *out, int64_t row, const uint32_t *word, bool
 #define MLC__SIGN_F32(w) mlc__f32_bits(0x3F800000u | ((w) & 1u) << 31)
 #define MLC__SIGN_F64(w) mlc__f64_bits(0x3FF0000000000000u | (uint64_t)((w) & 1u) << 63)
 
+/* 1 or -1 from the lowest bit of w, which becomes the sign bit. */
 #define MLC__SIGNS_FN(AT, name, T, MAKE) AT \
     static void mlc__signs_##name(void *out, int64_t row, const uint32_t *word, bool turned, \
                                   int64_t count, int64_t n) \
@@ -17339,7 +17346,8 @@ MLC__EACH_ISA(MLC__STAMP_SIGNS)
 MLC__SIGNS_FN(MLC__OPT, f64, double, MLC__SIGN_F64)
 
 #if MLC__AVX512X
-/* Cells of bf16: rows p and p + 1 side by side. */
+/* The same for cells of bf16, which hold rows p and p + 1 of a column side by side; count is
+ * even. */
 #define MLC__SIGN_CELL(low, high) (0x3F803F80u | ((low) & 1u) << 15 | (high) << 31)
 #define MLC__SIGN_CELLS(COLUMNS) \
     for (int64_t p = 0; p < count; p += 2) { \
@@ -17359,14 +17367,16 @@ MLC__AT_avx512 static void mlc__signs_cells(void *out, int64_t row, const uint32
 }
 #endif
 
-/* The words of some rows from row i on, of columns [from, end): the widest vectors make 32 words of
- * a row at a time. */
+/* The bits of up to 32 rows from row i on, of columns from .. end - 1, kept from block to block:
+ * the widest vectors make 32 words of a row at a time. */
 #define MLC__SIGN_WORDS 32
 typedef struct mlc__sign_words {
     int64_t  i, from, end;
-    uint32_t row[32][MLC__SIGN_WORDS + 1];                 /* the last one is 0 */
+    uint32_t row[32][MLC__SIGN_WORDS + 1];                 /* the last is 0: reads go in pairs */
 } mlc__sign_words;
 
+/* Fills w with the bits of `rows` rows from row i on, from the block of 128 columns that has column
+ * j on: from the stream, block (i, j / 128), or from s->bits, 0 after its last row and word. */
 static void mlc__sign_words_make(const mlc__random_fns *f, const struct mlc_k_signs *s, int64_t i,
                                  int64_t rows, int64_t j, mlc__sign_words *w)
 {
@@ -17388,17 +17398,18 @@ static void mlc__sign_words_make(const mlc__random_fns *f, const struct mlc_k_si
     }
 }
 
-/* Where signs go: panels of `panel` columns of b, filled up if `whole`; steps in bytes. A cell
- * holds `pair` rows. */
+/* The panels that signs are written to. */
 typedef struct mlc__sign_panels {
     mlc__signs_fn fn;
     char   *to;
-    int64_t panel, pair, row;          /* row: cells from one to the next                      */
-    size_t  panel_step, cell;
-    bool    whole;
+    int64_t panel, pair, row;          /* columns of a panel; rows of a cell; cells from one   */
+                                       /* row of cells to the next                             */
+    size_t  panel_step, cell;          /* bytes from panel to panel; of a cell                 */
+    bool    whole;                     /* the last panel is filled up to its width             */
 } mlc__sign_panels;
 
-/* Rows [p, p + count) of b, count <= 32, of n <= 32 columns from x on. */
+/* Writes rows p .. p + count - 1 of b, count <= 32, of n <= 32 columns from x on, to `to`. w has
+ * the bits that were made last, and is filled again where they do not cover the block. */
 static void mlc__signs_block(const mlc__random_fns *f, const struct mlc_k_signs *s,
                              const mlc__sign_panels *o, char *to, int64_t p, int64_t count,
                              int64_t x, int64_t n, mlc__sign_words *w)
@@ -17417,8 +17428,9 @@ static void mlc__signs_block(const mlc__random_fns *f, const struct mlc_k_signs 
     o->fn(to, o->row, word, turned, o->pair == 2 ? 32 : count, o->whole ? o->panel : n);
 }
 
-/* Rows [p, p + depth) of b, all of them signs, of columns [x, x + n): in the order in which their
- * words are made. */
+/* Writes rows p .. p + depth - 1 of b, all of them signs, of columns x .. x + n - 1, to the panels.
+ * The 32-row strips of panels are visited along a row of bits, so that w is filled as seldom as it
+ * can: panel by panel if turned, else strip by strip. */
 static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s,
                            const mlc__sign_panels *o, int64_t p, int64_t depth, int64_t x,
                            int64_t n, mlc__sign_words *w)
