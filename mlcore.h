@@ -30138,15 +30138,23 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #if MLC__ONCE
 
 /* @@ IMPL.KERNELS.READINGS ------------------------------ texts of the sections above, by level
- * Text of kernels that stands for several types, or that names types or intrinsics of its level, is
- * no macro: it stands in its section as plain C, between #if and #endif on the reading, and this
- * file is read again for each level. By level MLC__ISA is the level, MLC__N(x) is mlc__x of that
- * level, and MLC__AT are its attributes, of the kind that the section takes. By type MLC__T is
- * float in the first reading, double in the second, and MLC__F(x) is x_f32 or x_f64; text of three
- * types reads elements MLC__X, the third time bf16, by MLC__WIDE. A reading compiles the texts of
- * all sections in their order, so that there are few readings: gcc takes 0.06 s for one, and 0.2 s
- * from the third or fourth on, when it runs out of numbers for the places of all tokens, of skipped
- * ones, too. */
+ * Text of kernels that is compiled for several types, or that names types or intrinsics of its
+ * level, is no macro: it is plain C in its section, between #if and #endif on the reading, and this
+ * file includes itself once for each reading, with MLC__READING, MLC__ISA and the types below:
+ *
+ *     MLC__READING_     MLC__ISA              MLC__T   MLC__X   text that is compiled
+ *     1 (the file)      none                  float    float    all else, and text by type
+ *     ROW64             scalar_f64            double   double   of vectors and rows, in f64
+ *     BASE64            avx2_f64, neon_f64    double   double   the same for the base level
+ *     SCALAR            scalar                double   double   by level; by type, the second time
+ *     BASE              avx2, neon            float    bf16     by level; by type, the third time
+ *     AVX512            avx512                float    bf16     by level
+ *
+ * By level MLC__N(x) is mlc__x of the level and MLC__AT are its attributes, of the kind that the
+ * section chooses. By type MLC__F(x) is x_f32 or x_f64; text of three types reads its elements, of
+ * type MLC__X, by MLC__WIDE. A reading compiles the texts of all sections in their order, so that
+ * there are few readings: gcc takes 0.06 s for one, and 0.2 s from the third or fourth on, when it
+ * runs out of numbers for the positions of all tokens, including skipped ones. */
 
 #undef  MLC__T
 #define MLC__T       double
@@ -30202,7 +30210,7 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #  define MLC__READING MLC__READING_AVX512
 #  define MLC__ISA     avx512
 #  undef  MLC__DTYPE
-#  define MLC__DTYPE   bf16_512                           /* what has another way for it         */
+#  define MLC__DTYPE   bf16_512                           /* for text with its own conversion     */
 #  include MLC_FILE
 #  undef  MLC__ISA
 #endif
