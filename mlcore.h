@@ -30210,7 +30210,7 @@ static mlc_status mlc__ctc_run(void *dev, const struct mlc_k_ctc *a, const mlc__
 #  define MLC__READING MLC__READING_AVX512
 #  define MLC__ISA     avx512
 #  undef  MLC__DTYPE
-#  define MLC__DTYPE   bf16_512                           /* for text with its own conversion     */
+#  define MLC__DTYPE   bf16_512                           /* text of IMPL.KERNELS.DEPTHWISE       */
 #  include MLC_FILE
 #  undef  MLC__ISA
 #endif
@@ -30237,13 +30237,23 @@ MLC__LEVEL_HOT
  *     K##_level(mlc__k_NAME, NAME, isa, level, run, query)        the same for each level
  *     K##_asks(mlc__k_NAME, mlc__k_NAME_workspace, NAME, isa, level, run, query)    and query, too
  *
- * query is the function that returns the bytes of workspace, or NULL. From these lines come the
+ * query is the function that returns the bytes of workspace, or NULL. From these lines are made the
  * functions that make the calls; a column for each kernel, mlc__cpu_NAME[level], through which
  * operations call, so that the linker drops kernels that no operation of the program uses; and a
  * row for each level with all kernels, for mlc_cpu_kernels. All of it is constant: contexts of
- * different levels coexist. */
+ * different levels coexist. For example MLC__CPU_map, of form isa, becomes
+ *
+ *     static mlc_status mlc__k_map_avx2(void *dev, const struct mlc_k_map *a)
+ *     { (void)dev; (void)a; return mlc__map_run(dev, a, .., &mlc__half_fns_avx2); }
+ *                                                         .. and for scalar and avx512
+ *     mlc_status (*const mlc__cpu_map[])(void *, const struct mlc_k_map *) =
+ *         { mlc__k_map_scalar, mlc__k_map_avx2, mlc__k_map_avx512, mlc__k_map_avx512,
+ *           mlc__k_map_avx512 };                          levels avx512x and amx: ISA avx512
+ *
+ * and the way of a product is mlc__run_gemm (IMPL.CALL) -> mlc__cpu_gemm[level] ->
+ * mlc__k_gemm_avx512x -> mlc__gemm_run. */
 
-/* The function fn_at around a call that may use dev and a. */
+/* Defines fn_at, a function around `call`, which may use dev and a. */
 #define MLC__CALLS(T, fn, kernel, at, call) \
     static T fn##_##at(void *dev, const struct mlc_k_##kernel *a) \
     { (void)dev; (void)a; return call; }
@@ -30305,7 +30315,8 @@ MLC__COLUMN_OF(sum, reduce)
 #define MLC__CELL_neon(name)    MLC__CELL(name, neon, neon)
 #define MLC__ROW(name, isa, level, K) { MLC_KERNELS(MLC__CELL_##level) },
 
-/* NULL for a level that this CPU lacks, whose instructions would be illegal. */
+/* The row of a level, of the best one for AUTO; NULL for a level that this CPU lacks, whose
+ * instructions would be illegal. */
 MLC_IMPL const mlc_kernels *mlc_cpu_kernels(mlc_isa isa)
 {
     static const mlc_kernels rows[] = { MLC__EACH_LEVEL(MLC__ROW, all) };
@@ -30425,8 +30436,8 @@ MLC__APART mlc_status mlc__run_end(mlc_ctx *ctx, const char *what, const char *k
 }
 
 /* mlc__run_NAME runs a kernel of the context's device, on the CPU the function of its column for
- * the context's level; `what` names the operation. The caller flushes denormals as workers do, or
- * bits would depend on the thread that runs a chunk. */
+ * the context's level; `what` names the operation in errors. The calling thread flushes denormals
+ * during the call, as workers do: else bits would depend on the thread that runs a chunk. */
 #define MLC__DEFINE_RUN_OF(name, kernel) \
     static mlc_status mlc__run_##name(mlc_ctx *ctx, const char *what, \
                                       const struct mlc_k_##kernel *a) \
@@ -30444,8 +30455,8 @@ MLC__DEFINE_RUN_OF(product, gemm)
 MLC__DEFINE_RUN_OF(draw, random)
 MLC__DEFINE_RUN_OF(sum, reduce)
 
-/* mlc__workspace_NAME: bytes of workspace that the kernel needs for these arguments, 0 if it has no
- * query. */
+/* mlc__workspace_NAME returns the bytes of workspace that the kernel needs for these arguments, 0
+ * if it has no query. The fields workspace and workspace_bytes of *a are not read. */
 #define MLC__DEFINE_WORKSPACE_OF(name, kernel) \
     MLC__INLINE size_t mlc__workspace_##name(mlc_ctx *ctx, const struct mlc_k_##kernel *a) \
     { \
@@ -30488,11 +30499,11 @@ static mlc_status mlc__scratch_reserve(mlc_ctx *ctx, size_t bytes)
     return MLC_OK;
 }
 
-/* Runs a kernel with the workspace that it needs; returns from the calling function on an error.
- * _IN writes the fields workspace and workspace_bytes of *place, a struct within *args. */
+/* Runs a kernel with the workspace that it needs, in four steps: query, scratch, run, scratch_end.
+ * Returns from the calling function on an error. _IN writes the fields workspace and
+ * workspace_bytes of *place, a struct within *args, of which query and kernel get args. */
 #define MLC__RUN_WITH_WORKSPACE(ctx, what, name, args) \
     MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, args)
-/* Query and kernel get args. */
 #define MLC__RUN_WITH_WORKSPACE_IN(ctx, what, name, args, place) \
     do { \
         mlc__block *mlc__ws; \
