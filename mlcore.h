@@ -13013,8 +13013,8 @@ MLC__MODULO(MLC__DEFINE, float, MLC__F32) MLC__MODULO(MLC__DEFINE, double, MLC__
 #if MLC__HAS_KERNELS
 #if MLC__ONCE
 /* @@ IMPL.KERNELS.LOOP ----------------------------------- element access, loops over strided axes
- * Loops over an output and up to three inputs of one shape, each with strides of its own, which are
- * in elements and may be 0 or negative. Kernels over elements of any strides are called through it:
+ * Loops over an output and up to three inputs of one shape, each with its strides, which are in
+ * elements and may be 0 or negative. Kernels over elements of any strides are called through it:
  *
  *     shape [2,3,4], strides of the output (12,4,1), of an input (0,4,1), of another (12,4,1)
  *     merged [2,12]:  rows 2, n 12;  strides (12,1), (0,1), (12,1)
@@ -13249,8 +13249,8 @@ static void mlc__loop_lengthen(mlc__loop *l)
 }
 
 /* Runs row over the whole loop, which it may reorder. Rows run in any order and on any thread, so
- * that they must not depend on one another; ns is a rough time of one element on one thread, by
- * which mlc__parallel decides how many threads are worth their start. */
+ * that no row may depend on another; ns is a rough time of one element on one thread, by which
+ * mlc__parallel decides how many threads are worth their start. */
 static void mlc__loop_run(void *dev, mlc__loop *l, mlc__row_fn row, const void *args, double ns)
 {
     mlc__loop_lengthen(l);
@@ -13326,7 +13326,7 @@ MLC__BODY uint16_t mlc__f16_of(float x)
 }
 
 /* f32 of x rounded to odd: where x is no f32, to the neighbour toward 0 with its last bit set. A
- * second rounding, to 16 bits, then gives what one rounding of x would. */
+ * second rounding, to 16 bits, then gives the result of one rounding of x. */
 MLC__BODY float mlc__odd_f32(double x)
 {
     const float f = (float)x;
@@ -13998,7 +13998,7 @@ MLC__APART void mlc__map_half(const mlc__map_job *j, char *const *at, const int6
     if (stride[0] != 1) mlc__scatter(at[0], stride[0], dense, n, 2);
 }
 
-/* A block of f32 or f64, at and stride as above: n is what fits dense, or any number where all
+/* A block of f32 or f64, at and stride as above: n elements fit dense[p], or any number where all
  * strides are 1 and nothing accumulates. Strided inputs are gathered, a strided output is
  * scattered. */
 MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int64_t *stride,
@@ -14498,7 +14498,7 @@ static mlc_status mlc__where_run(void *dev, const struct mlc_k_where *a, mlc__wh
  * They check all indices before they write anything; a gather checks as it reads, and writes 0
  * where an index is out of range. The first index out of range goes to the error word.
  *
- * The other kernels, nonzero, band and pad, are at the end, each with its own job. */
+ * The other kernels, nonzero, band and pad, are at the end, each with a struct of its job. */
 
 typedef struct mlc__index_check { const struct mlc_k_index *a; int32_t *outside; } mlc__index_check;
 
@@ -14654,7 +14654,7 @@ static void mlc__index_settle(const mlc__index_block *b, const struct mlc_k_inde
 }
 
 /* Moves whole rows: one index for each dense row of `inner` elements. Of those that write to data
- * each call does the indices in from .. to and passes over the others: parts of the range run on
+ * each call handles the indices in from .. to and skips the others: parts of the range run on
  * different threads, and a row takes its terms in the order of the index. False if an index of a
  * gather is out of range. */
 static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
