@@ -16413,10 +16413,10 @@ static mlc_status mlc__scan_run(void *dev, const struct mlc_k_scan *a, const mlc
 /* @@ IMPL.KERNELS.SORT ----------------------------------- sort, top k: by integer keys
  * The kernel sort: the first k of each row along an axis, in order, as values or indices or both.
  * An element becomes an unsigned key that is ordered as the values are: the bits of a float,
- * complemented where it is negative, -0 as 0 and every NaN as the largest; an integer with its sign
- * bit flipped. For descending order keys are complemented. An item is a key with its place in the
- * row, and equal keys keep the order of their places: the sort is stable, there is one right
- * answer, and no split of the work changes it.
+ * complemented where it is negative, else with the sign bit set, -0 as 0 and every NaN as the
+ * largest; an integer with its sign bit flipped. For descending order keys are complemented. An
+ * item is a key with its place in the row, and equal keys keep the order of their places: the sort
+ * is stable, there is one right answer, and no split of the work changes it.
  *
  *     narrow item   [ key 32 | place 32 ]           one word: up to 32 bits, rows up to 2^32 - 1
  *     wide item     [ key 64 ][ place 64 ]          two words
