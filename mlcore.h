@@ -46254,8 +46254,8 @@ MLC_IMPL mlc_status mlc_state_save(mlc_module *m, void *block, size_t bytes)
     return mlc__snap_walk(m, &s);
 }
 
-/* Two walks: the first compares all hashes, the second copies, so a block of another network
- * changes nothing. */
+/* Two walks: the first compares all hashes and counts the bytes, the second copies, so a block of
+ * another network, or one without all its values, changes nothing. */
 MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t bytes)
 {
     mlc__snap_head head = { 0, 0, 0 };
@@ -46276,6 +46276,9 @@ MLC_IMPL mlc_status mlc_state_load(mlc_module *m, const void *block, size_t byte
     MLC__REQUIRE(m->ctx, s.n == head.n, ARG, "state_load: the block has %llu parameters and buffers"
                  ", this network %llu; it is of another one", (unsigned long long)head.n,
                  (unsigned long long)s.n);
+    MLC__REQUIRE(m->ctx, bytes == sizeof head + head.n * 8 + s.bytes, ARG, "state_load: a block of "
+                 "%llu bytes; this network's has %llu", (unsigned long long)bytes,
+                 (unsigned long long)(sizeof head + head.n * 8 + s.bytes));
     s.check = false;
     return m->ctx->dry_run ? MLC_OK : mlc__snap_walk(m, &s);
 }

@@ -235,6 +235,34 @@ TEST(nn, a_state_brings_all_values_back)
     CHECK_OK(ctx);
 }
 
+/* A head that says so many bytes as there are does not make them all values: every length is
+ * tried, in memory that ends there, whose reading past its end a sanitizer sees. */
+TEST(nn, a_block_without_all_its_values_changes_nothing)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = zoo(ctx);
+    const size_t bytes = mlc_state_bytes(net);
+    char        *block = (char *)malloc(bytes), *now = (char *)malloc(bytes);
+    CHECK_EQ(mlc_state_save(net, block, bytes), MLC_OK);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.weight"),
+                           mlc_full(ctx, MLC_F32, mlc_dims2(4, 4), 7)), MLC_OK);
+    CHECK_EQ(mlc_state_save(net, now, bytes), MLC_OK);
+    for (size_t n = 0; n < bytes; n++) {
+        const uint64_t said = n;
+        char          *cut = (char *)malloc(n + 1) + 1;
+        memcpy(cut, block, n);
+        if (n >= 16) memcpy(cut + 8, &said, 8);
+        if (mlc_state_load(net, cut, n) != MLC_ERR_ARG) CHECK_EQ(n, bytes);
+        mlc_error_clear(ctx);
+        free(cut - 1);
+    }
+    CHECK_EQ(mlc_state_save(net, block, bytes), MLC_OK);
+    CHECK(memcmp(block, now, bytes) == 0);
+    free(now);
+    free(block);
+    CHECK_OK(ctx);
+}
+
 /* Products of 16 bits read packed copies of weights. */
 TEST(nn, packed_weights_notice_copies_states_and_mixes)
 {
