@@ -79536,12 +79536,17 @@ static void mlc__kept_drop(mlc__kept_list *k, int64_t step)
     k->n = n;
 }
 
+/* A list of a damaged run file (n out of bounds) begins anew. A load may bring one at any time. */
+static void mlc__kept_check(mlc__kept_list *k)
+{
+    if (k->n < 0 || k->n > MLC__KEPT) memset(k, 0, sizeof *k);
+}
+
 /* Appends a step with its value; true if it was not in the list. A full list forgets its oldest
- * file, which then stays on the disk. A list of a damaged run file (n out of bounds) begins
- * anew. */
+ * file, which then stays on the disk. */
 static bool mlc__kept_add(mlc__kept_list *k, int64_t step, double value)
 {
-    if (k->n < 0 || k->n > MLC__KEPT) memset(k, 0, sizeof *k);           /* of a damaged file */
+    mlc__kept_check(k);
     const int64_t had = k->n;
     mlc__kept_drop(k, step);
     const bool fresh = k->n == had;
@@ -79653,6 +79658,7 @@ static mlc_status mlc__checkpoint_wait(mlc__on_checkpoint *p, mlc_fit_state *s)
     (void)s;
     if (step < 0) return MLC_OK;
     p->writing = -1;
+    mlc__kept_check(&p->kept);
     const mlc_status st = p->saver ? mlc_run_saver_wait(p->saver) : MLC_OK;
     if (st == MLC_OK) mlc__checkpoint_prune(p);
     else if (p->fresh) mlc__kept_drop(&p->kept, step);

@@ -704,6 +704,46 @@ TEST(run, checkpoints_keep_the_newest_and_the_best)
     }
 }
 
+/* Replaces the first number of a tensor of bytes in a run file. */
+static void put_number(const char *path, const char *name, int64_t v)
+{
+    size_t         n;
+    unsigned char *file = get_file(path, &n);
+    const char    *at = strstr((char *)file + 8, name), *from = strstr(at, "data_offsets");
+    uint64_t       header;
+    memcpy(&header, file, sizeof header);
+    memcpy(file + 8 + header + strtoll(strchr(from, '[') + 1, NULL, 10), &v, sizeof v);
+    CHECK(put_file(path, file, n));
+    free(file);
+}
+
+/* The list of files is bytes of a run file. One that is damaged may come while a file is written,
+ * at whose end the list is gone through. */
+TEST(run, a_damaged_list_of_checkpoints_begins_anew)
+{
+    for (int k = 0; k < 2; k++) {
+        const box           b = box_open_fast("net");
+        char                path[400];
+        scene               s;
+        mlc_checkpoint_desc d = mlc_checkpoint_desc_make(b.path);
+        d.async = true;
+        d.every_steps = 1;
+        snprintf(path, sizeof path, "%s/damaged", b.dir);
+        scene_open(&s, PLAIN, 16, BATCH, 3);
+        with_callback(&s, mlc_on_checkpoint(s.ctx, &d));
+        for (int i = 0; i < 3; i++) mlc_fit_step(s.s);
+        CHECK_EQ(save(&s, path), MLC_OK);
+        put_number(path, "callback.checkpoint.files", k ? -1 : 1 << 20);
+        const mlc_run run = mlc_fit_run(s.s);
+        mlc_fit_step(s.s);
+        CHECK_EQ(mlc_run_load(s.ctx, path, &run), MLC_OK);
+        while (mlc_fit_step(s.s)) {}
+        CHECK(has_file(b.path, s.s->step));
+        scene_close(&s);
+        box_close(&b);
+    }
+}
+
 /* Hash of the weights that a plain load of the best file gives. */
 static uint64_t best_weights(const char *pattern)
 {
