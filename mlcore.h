@@ -79160,7 +79160,7 @@ static mlc_status mlc__run_commit(mlc__run_load *r)
 }
 
 /* Opens the file, checks it with the log muted, for each reason would be logged as an error, and
- * either fails with all reasons or commits. */
+ * either fails with all reasons or commits. After both, L-BFGS is told that its load has ended. */
 static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
 {
     mlc_ctx *ctx = r->ctx;
@@ -79172,6 +79172,8 @@ static mlc_status mlc__run_load_in(mlc__run_load *r, const char *path)
     ctx->log = log;
     const mlc_status st = r->status != MLC_OK ? mlc__fail(ctx, r->status, "run_load '%.200s': %s",
                                                           path, r->why) : mlc__run_commit(r);
+    mlc_optim *o = r->run->optim;
+    if (o && o->lbfgs) o->lbfgs->loads = false;
     mlc_safetensors_close(r->file);
     return st;
 }

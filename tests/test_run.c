@@ -340,6 +340,32 @@ TEST(run, of_another_model_is_refused_with_all_reasons)
     box_close(&b);
 }
 
+/* The pairs of the file are planned for before its other tensors are known to fit. */
+TEST(run, that_is_refused_leaves_the_history_of_lbfgs)
+{
+    const box    b = box_open_fast("run");
+    int64_t      lacks = 0;
+    mlc_run_part part = {"lacks", &lacks, sizeof lacks};
+    scene        s;
+    scene_open(&s, CURVED, 16, BATCH, 3);
+    for (int i = 0; i < 6; i++) mlc_fit_step(s.s);
+    CHECK_EQ(save(&s, b.path), MLC_OK);
+    scene_close(&s);
+    for (int steps = 0; steps < 3; steps++) {
+        scene_open(&s, CURVED, 16, BATCH, 99);
+        for (int i = 0; i < steps; i++) mlc_fit_step(s.s);
+        const uint64_t before = state_of(&s, &b);
+        mlc_run        run = mlc_fit_run(s.s);
+        run.parts = &part;
+        run.n_parts = 1;
+        CHECK_EQ(mlc_run_load(s.ctx, b.path, &run), MLC_ERR_IO);
+        CHECK_ERROR(s.ctx, MLC_ERR_IO, "part.lacks");
+        CHECK(state_of(&s, &b) == before);
+        scene_close(&s);
+    }
+    box_close(&b);
+}
+
 /* A file of a place from which steps could not be counted on. */
 TEST(run, of_a_place_at_the_end_of_the_numbers_is_refused)
 {
