@@ -12405,18 +12405,21 @@ MLC__V_AT V MLC__V(exp_rest)(V x, V *z)
 }
 
 /* e^x of x below 88.72: n is added to the exponent of e^r. 0 from -87.34 down, where e^x would be
- * denormal. */
+ * denormal. NaN stays: z, whose low bits would be added to it, becomes 1.5 2^23 + 512, which has
+ * none. */
 MLC__V_AT V MLC__V(exp)(V x)
 {
     V z;
-    const V q = MLC__V(exp_rest)(x, &z);
-    return MLC__V(scale)(MLC__V(add)(q, MLC__V(set)(1.0f)), z, x);
+    const V p = MLC__V(add)(MLC__V(exp_rest)(x, &z), MLC__V(set)(1.0f));
+    return MLC__V(scale)(p, MLC__V(min)(z, MLC__V(set)(12583424.0f)), x);
 }
 
 /* e^x of any x: inf from 88.73 on; NaN stays. Max error 1.0 ulp. */
 MLC__V_AT V MLC__V(exp_any)(V x)
 {
-    return MLC__V(pick)(MLC__V(less)(x, MLC__V(set)(88.7228394f)), MLC__V(exp)(x),
+    V z;
+    const V p = MLC__V(add)(MLC__V(exp_rest)(x, &z), MLC__V(set)(1.0f));
+    return MLC__V(pick)(MLC__V(less)(x, MLC__V(set)(88.7228394f)), MLC__V(scale)(p, z, x),
                         MLC__V(mul)(x, MLC__V(set)((float)MLC__INF)));
 }
 

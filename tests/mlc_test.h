@@ -46,6 +46,15 @@ typedef struct test_case {
 #define INF       ((double)INFINITY)   /* INFINITY and NAN are floats                          */
 #define NO_NUMBER ((double)NAN)
 
+/* A NaN whose lowest 9 bits as f32 are these, which an exponential must not take for a number. */
+static inline double no_number_of(uint32_t bits)
+{
+    const uint64_t u = 0x7ff8000000000000u | (uint64_t)bits << 29;
+    double         x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
 /* Each check returns true if it held, so that a test can stop: if (!CHECK(t)) return; CHECK_EQ is
  * for integers: | 0 makes a float, which would be truncated, a compiler error.               */
 #define CHECK(cond)               test_check(!!(cond), #cond, __FILE__, __LINE__)

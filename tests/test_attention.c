@@ -323,6 +323,24 @@ TEST(attention, bits_are_those_of_any_number_of_threads)
     }
 }
 
+/* Rows whose scores are NaN are NaN, whatever its bits are, and no others. */
+TEST(attention, a_nan_of_any_bits_stays_in_its_rows)
+{
+    enum { T = 9, D = 16 };
+    double v[T * D], y[T * D];
+    FOR_EACH_ISA(ctx)
+        for (uint32_t bits = 0; bits < 512; bits += 7) {
+            mlc_tensor *in[3];
+            for (int k = 0; k < 3; k++) {
+                for (int i = 0; i < T * D; i++) v[i] = test_random(k, i, -1, 1);
+                if (k == 0) v[3 * D + 5] = no_number_of(bits);
+                in[k] = test_tensor(ctx, MLC_F32, mlc_dims4(1, 1, T, D), v);
+            }
+            CHECK(test_read(mlc_attention(in[0], in[1], in[2]), y));
+            for (int i = 0; i < T * D; i++) CHECK((isnan(y[i]) != 0) == (i / D == 3));
+        }
+}
+
 /* ---- dropout --------------------------------------------------------------------------------- */
 
 /* A row of ones in v: y is the sum of the weights that stay, whose mean is 1. */

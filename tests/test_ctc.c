@@ -267,11 +267,17 @@ TEST(ctc, certain_paths_have_no_loss_and_lost_ones_nothing_else)
                 CHECK_EQ(mlc_backward(y), MLC_OK);
                 CHECK_VALUES(mlc_grad(t), 15, k == 0 ? dx : k == 1 ? lost : zero, 0, 0);
             }
-            x[4] = NO_NUMBER;
-            mlc_tensor *t = test_tensor(ctx, wide ? MLC_F64 : MLC_F32, mlc_dims3(1, 5, 3), x);
-            CHECK(isnan(mlc_item(mlc_ctc_loss(t, whole(ctx, mlc_dims2(1, 3), target),
-                                              whole(ctx, mlc_dims1(1), &in),
-                                              whole(ctx, mlc_dims1(1), n)))));
+            for (uint32_t bits = 0; bits < 512; bits += 73) {
+                x[4] = no_number_of(bits);
+                mlc_tensor *t = test_tensor(ctx, wide ? MLC_F64 : MLC_F32, mlc_dims3(1, 5, 3), x);
+                mlc_set_requires_grad(t, true);
+                mlc_tensor *y = mlc_ctc_loss(t, whole(ctx, mlc_dims2(1, 3), target),
+                                             whole(ctx, mlc_dims1(1), &in),
+                                             whole(ctx, mlc_dims1(1), n));
+                CHECK(isnan(mlc_item(y)));
+                CHECK_EQ(mlc_backward(y), MLC_OK);
+                CHECK_VALUES(mlc_grad(t), 15, lost, 0, 0);
+            }
         }
 }
 
