@@ -25310,19 +25310,23 @@ static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, ml
 }
 
 /* Updates n elements of a bf16 p through f32, tile by tile, and rounds p by chance. Element first +
- * i of the run takes half of word (first + i) / 2 of the step's stream. */
+ * i of the run takes half of word (first + i) / 2 of the step's stream. Words are made by blocks of 8
+ * halves: tiles begin with a block, but for the first one where it is of a row within one. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     const struct mlc_k_optim *a = j->a;
     mlc__optim_wide w;
     uint32_t words[MLC__WORDS / 2];
     struct mlc_k_optim tile = *a;
-    for (int64_t i = from; i < from + n; i += MLC__WORDS) {
-        const int64_t some = mlc__min(MLC__WORDS, from + n - i);
+    int64_t some;
+    for (int64_t i = from; i < from + n; i += some) {
+        const int64_t lead = (a->first + i) % 8;
+        some = mlc__min(MLC__WORDS - lead, from + n - i);
         mlc__optim_tile(j, i, some, &w, &tile);
         j->fn(&tile, j->k, 0, some, NULL);
         mlc__random_words(j->fns->random, a->seed, a->step->stream, (a->first + i) / 2,
-                          (some + 1) / 2, 1, words);
+                          (lead + some + 1) / 2, 1, words);
+        if (lead) memmove(words, MLC__CAST(char *, (void *)words) + 2 * lead, 2 * (size_t)some);
         j->fns->by_chance(MLC__CAST(uint16_t *, a->p) + i, w.p, words, some);
     }
 }

@@ -281,9 +281,11 @@ TEST(backend, optimizer_kernels_step_touched_rows)
         for (int64_t cols = 1; cols < 40; cols += 6 * test_stride(2)) {
             check_touched_step(k, MLC_F32, 9, cols);
             check_touched_step(k, MLC_F64, 9, cols);
+            check_touched_step(k, MLC_BF16, 9, cols);
         }
         check_touched_step(k, MLC_F32, 3, 30000);
         check_touched_step(k, MLC_F32, 1000, 37);
+        check_touched_step(k, MLC_BF16, 1000, 37);
     }
 }
 
