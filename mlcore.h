@@ -13342,6 +13342,13 @@ MLC__BODY float mlc__odd_f32(double x)
     return mlc__f32_bits(u);
 }
 
+/* The same to f64, which has no 11 lowest bits of x where it is over 2^53: they are a half then. */
+MLC__BODY double mlc__odd_f64(int64_t x)
+{
+    const int64_t most = INT64_C(1) << 53, rest = x & 2047;
+    return (double)(x > most || x < -most ? x - rest + (rest ? 1024 : 0) : x);
+}
+
 MLC_IMPL uint16_t mlc_bf16_from(float x)  { return mlc__bf16_of(x); }
 MLC_IMPL float    mlc_bf16_to(uint16_t h) { return mlc__f32_of_bf16(h); }
 MLC_IMPL uint16_t mlc_f16_from(float x)   { return mlc__f16_of(x); }
@@ -13413,7 +13420,7 @@ static MLC__OPT void mlc__cast_wide(void *to, mlc_dtype target, const void *from
 {
     const mlc_dtype into = mlc__wide(target);
     if (wide == MLC_I64 && mlc__is_half(target))
-        MLC__CONVERT(float, int64_t, mlc__odd_f32((double)x));
+        MLC__CONVERT(float, int64_t, mlc__odd_f32(mlc__odd_f64(x)));
     else if (into == MLC_F32 && wide == MLC_I64) MLC__CONVERT(float, int64_t, (float)x);
     else if (into == MLC_F32 && mlc__is_half(target)) MLC__CONVERT(float, double, mlc__odd_f32(x));
     else if (into == MLC_F32) MLC__CONVERT(float, double, (float)x);

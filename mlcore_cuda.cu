@@ -641,6 +641,13 @@ BOTH float odd_f32(double x)
     return bits_f32((f32_bits(f) - (fabs(back) > fabs(x))) | 1);
 }
 
+/* i64 to f64 alike: over 2^53 the 11 lowest bits are a half. */
+BOTH double odd_f64(int64_t x)
+{
+    const int64_t most = (int64_t)1 << 53, rest = x & 2047;
+    return (double)(x > most || x < -most ? x - rest + (rest ? 1024 : 0) : x);
+}
+
 struct team { int size, across; };
 DEV int team_line(team m)
 {
@@ -856,7 +863,7 @@ DEV double add_exact(double a, double b) { return __dadd_rn(a, b); }
 
 BOTH float for_half(float v)   { return v; }
 BOTH float for_half(double v)  { return odd_f32(v); }
-BOTH float for_half(int64_t v) { return odd_f32((double)v); }
+BOTH float for_half(int64_t v) { return odd_f32(odd_f64(v)); }
 
 /* NaN and what does not fit become the smallest integer. */
 BOTH int64_t whole_64(double v)

@@ -101,6 +101,24 @@ TEST(cast, from_f64_there_is_one_rounding)
     }
 }
 
+/* i64 to bf16, too: f64 would make these ties. f16 has none so large. */
+TEST(cast, from_i64_there_is_one_rounding)
+{
+    const int64_t one = INT64_C(1) << 62, tie = one + (one >> 8), past = one + 3 * (one >> 8);
+    const int64_t in[8] = {tie, tie + 1, tie - 1, past - 1, -tie - 1, -past + 1, INT64_MAX,
+                           INT64_MIN};
+    const double  want[8] = {0x1p62, 0x1p62 + 0x1p55, 0x1p62, 0x1p62 + 0x1p55, -0x1p62 - 0x1p55,
+                             -0x1p62 - 0x1p55, 0x1p63, -0x1p63};
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims1(8), in);
+        CHECK_VALUES(mlc_cast(x, MLC_BF16), 8, want, 0, 0);
+        for (int i = 0; i < 8; i++)
+            CHECK_NEAR(mlc_item(mlc_cast(mlc_cast(mlc_rows(x, i, i + 1), MLC_BF16), MLC_F64)),
+                       want[i], 0);
+        CHECK_OK(ctx);
+    }
+}
+
 /* ---- casts -------------------------------------------------------------------------------- */
 
 #define N 300                          /* more than two tiles, and an odd rest                 */
