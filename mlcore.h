@@ -13543,7 +13543,7 @@ static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
     char *out = MLC__CAST(char *, a->out);
     double tile[MLC__GATHER];
     (void)worker;
-    if (a->start == 0.0 && a->step == 0.0) {
+    if (mlc__bits_f64(a->start) == 0 && a->step == 0.0) {  /* +0, not -0 */
         memset(out + (size_t)from * size, 0, (size_t)(to - from) * size);
         return;
     }
@@ -13554,7 +13554,9 @@ static void mlc__fill_chunk(void *arg, int64_t chunk, int32_t worker)
             memcpy(out + (size_t)i * size, out + (size_t)from * size, (size_t)n * size);
             continue;
         }
-        for (int64_t e = 0; e < n; e++) tile[e] = a->start + (double)(i + e - a->origin) * a->step;
+        for (int64_t e = 0; e < n; e++)
+            tile[e] = a->step == 0.0 ? a->start
+                                     : a->start + (double)(i + e - a->origin) * a->step;
         mlc__cast_dense(out + (size_t)i * size, a->dtype, tile, MLC_F64, n, &mlc__half_fns_scalar);
     }
 }

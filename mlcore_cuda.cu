@@ -1690,7 +1690,8 @@ fill_kernel(mlc_dtype dtype, void *out, int64_t n, double start, double step, in
     const int64_t first = (int64_t)blockIdx.x * (THREADS * EACH) + threadIdx.x;
     for (int e = 0; e < EACH; e++) {
         const int64_t i = first + e * THREADS;
-        if (i < n) put_at(dtype, out, i, add_exact(start, mul_exact((double)(i - origin), step)));
+        const double by = mul_exact((double)(i - origin), step);
+        if (i < n) put_at(dtype, out, i, step == 0.0 ? start : add_exact(start, by));
     }
 }
 static mlc_status fill_entry(void *dev, const struct mlc_k_fill *a)
@@ -1702,8 +1703,7 @@ static mlc_status fill_entry(void *dev, const struct mlc_k_fill *a)
     if (a->step != 0.0 || (uintptr_t)a->out % 16)
         return launch(dev, "fill", blocks_for(a->n), dim3(THREADS), 0, fill_kernel, a->dtype,
                       a->out, a->n, a->start, a->step, a->origin);
-    if (a->start != 0.0)               /* -0 is 0, too: as the CPU has it                       */
-        for (int64_t i = 0; i < 16 / size; i++) put_at(a->dtype, &pattern, i, a->start);
+    for (int64_t i = 0; i < 16 / size; i++) put_at(a->dtype, &pattern, i, a->start);
     return launch(dev, "fill", blocks_for((a->n * size + 15) / 16), dim3(THREADS), 0,
                   pattern_kernel, static_cast<uint8_t *>(a->out), a->n * size, pattern);
 }

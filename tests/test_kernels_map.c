@@ -163,6 +163,7 @@ TEST(backend, fill_kernels_have_the_same_bits_on_every_level)
         for (int dtype = 0; dtype < MLC_DTYPE_COUNT; dtype++)
             for (int64_t n = 1; n <= 70; n++)
                 CHECK(fill_agrees(k, (mlc_dtype)dtype, n, 0, 0) &&
+                      fill_agrees(k, (mlc_dtype)dtype, n, -0.0, 0) &&
                       fill_agrees(k, (mlc_dtype)dtype, n, -3.7, 1.1));
 }
 

@@ -50,6 +50,24 @@ TEST(tensor, zeros_full_and_arange_hold_what_they_say)
     }
 }
 
+/* Its sign counts: 1 / -0 is -inf. More than a tile, and in a place without alignment. */
+TEST(tensor, minus_zero_is_filled_in_as_such)
+{
+    enum { MINUS = 300 };
+    static const mlc_dtype FLOATS[4] = {MLC_F32, MLC_F64, MLC_BF16, MLC_F16};
+    static double          v[MINUS];
+    FOR_EACH_ISA(ctx) {
+        for (int k = 0; k < 8; k++) {
+            mlc_tensor *x = mlc_full(ctx, FLOATS[k / 2], mlc_dims1(MINUS), k % 2 ? 1 : -0.0);
+            if (k % 2) mlc_fill_(mlc_rows(x, 1, MINUS), -0.0);
+            CHECK(test_read(x, v));
+            for (int i = k % 2; i < MINUS; i++) CHECK(v[i] == 0 && signbit(v[i]));
+        }
+        CHECK_NEAR(mlc_item(mlc_full(ctx, MLC_I64, mlc_dims0(), -0.0)), 0, 0);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(tensor, empty_and_zero_dimensional_tensors_are_tensors)
 {
     static const double seven[1] = {7};
