@@ -6912,7 +6912,7 @@ struct mlc_k_whole {                   /* out = in[0] op in[1]; out may be in[0]
     int64_t     shape[MLC_MAX_DIMS];
     void       *out;      int64_t out_stride[MLC_MAX_DIMS];
     const void *in[2];    int64_t in_stride[2][MLC_MAX_DIMS];     /* in[1] NULL: s instead     */
-    int64_t     s;
+    int64_t     s;                     /* a divisor is in in[1]: without it ERR_ARG            */
     int64_t     kind;                  /* what goes to error[0] if a divisor is 0; out is then */
     int64_t    *error;                 /* as it was                                            */
 };
@@ -14172,9 +14172,11 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
     int32_t zero = 0;
     const mlc__whole_job job = { a, &zero };
     const int64_t *strides[3] = { a->out_stride, a->in_stride[0], a->in_stride[1] };
+    const bool divides = a->op >= MLC_WHOLE_FLOOR_DIV;
     mlc__loop l;
     if (a->dtype != MLC_I64 && a->dtype != MLC_I32) return MLC_ERR_UNSUPPORTED;
-    if (a->op >= MLC_WHOLE_FLOOR_DIV && mlc__loop_make(&l, a->ndim, a->shape, 1, strides + 2))
+    if (divides && !a->in[1]) return MLC_ERR_ARG;
+    if (divides && mlc__loop_make(&l, a->ndim, a->shape, 1, strides + 2))
         mlc__loop_run(dev, &l, mlc__whole_zero_row, &job, 1.0);
     if (zero) {
         if (a->error[0] == 0) a->error[0] = a->kind;

@@ -236,6 +236,35 @@ TEST(backend, cast_kernels_round_to_even_truncate_and_mark_what_does_not_fit)
     CHECK(narrow[5] == 16777216.0f);   /* a tie, to the even side                              */
 }
 
+/* As devices do. */
+TEST(backend, whole_kernels_divide_by_tensors_alone)
+{
+    const int64_t      in[2] = {7, -7};
+    int64_t            out[2] = {9, 9}, error[4] = {0};
+    struct mlc_k_whole a;
+    memset(&a, 0, sizeof a);
+    a.dtype = MLC_I64;
+    a.ndim = 1;
+    a.shape[0] = 2;
+    a.out = out;
+    a.in[0] = in;
+    a.out_stride[0] = a.in_stride[0][0] = a.in_stride[1][0] = 1;
+    a.s = 3;
+    a.error = error;
+    FOR_EACH_LEVEL(isa) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        a.op = MLC_WHOLE_FLOOR_DIV;
+        CHECK_EQ(k->whole(NULL, &a), MLC_ERR_ARG);
+        a.op = MLC_WHOLE_REMAINDER;
+        CHECK_EQ(k->whole(NULL, &a), MLC_ERR_ARG);
+        CHECK(out[0] == 9 && out[1] == 9);
+        a.op = MLC_WHOLE_MUL;
+        CHECK_EQ(k->whole(NULL, &a), MLC_OK);
+        CHECK(out[0] == 21 && out[1] == -21);
+        out[0] = out[1] = 9;
+    }
+}
+
 /* Bernoulli: a is its probability; truncated: within [lo,hi]; integers: -3 .. 93.             */
 static void *random_run(const mlc_kernels *k, mlc_random kind, mlc_dtype dtype, int64_t n, int out)
 {
