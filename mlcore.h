@@ -36908,15 +36908,16 @@ static mlc_status mlc__multinomial_run(mlc_ctx *ctx, const mlc_tensor *out, cons
     return ctx->on_host ? mlc__error_word_read(ctx) : MLC_OK; /* elsewhere: mlc_scope_end */
 }
 
-/* The stream is taken before the result is allocated, and only after the checks. */
+/* The stream is taken once there is a result to be filled. */
 MLC_IMPL mlc_tensor *mlc_multinomial(mlc_tensor *p, int64_t n, bool replacement)
 {
     mlc_tensor *t;
     if (!p || mlc__multinomial_shape(p, n, replacement) != MLC_OK) return NULL;
-    const uint64_t stream = p->ctx->stream++;
     t = mlc__make(p->ctx, "multinomial", MLC_I64,
                   p->ndim == 2 ? mlc_dims2(p->shape[0], n) : mlc_dims1(n));
-    if (!t || mlc__numel(t) == 0 || p->ctx->dry_run) return t;
+    if (!t) return NULL;
+    const uint64_t stream = p->ctx->stream++;
+    if (mlc__numel(t) == 0 || p->ctx->dry_run) return t;
     return mlc__multinomial_run(p->ctx, t, p, n, replacement, stream) == MLC_OK ? t : NULL;
 }
 
@@ -36961,6 +36962,14 @@ static bool mlc__drop_begin(mlc_ctx *ctx, const char *what, double p, mlc__drop_
     return true;
 }
 
+/* Ends a call whose mask has a stream (d NULL: it has none): where it made no y, the stream is
+ * given back, so that calls after it draw what they would have drawn. */
+static mlc_tensor *mlc__drop_end(mlc_ctx *ctx, const mlc__drop_spec *d, mlc_tensor *y)
+{
+    if (!y && d && ctx->stream == d->stream + 1) ctx->stream = d->stream;
+    return y;
+}
+
 /* y = x * mask / (1 - p). */
 static mlc_status mlc__dropout_forward(mlc_ctx *ctx, mlc_node *nd)
 {
@@ -36988,11 +36997,10 @@ MLC_IMPL mlc_tensor *mlc_dropout(mlc_tensor *x, double p)
 {
     mlc__drop_spec drop;
     mlc_node local, *nd;
-    if (x && !mlc__drop_begin(x->ctx, "dropout", p, &drop)) return NULL;
+    if (!x || !mlc__drop_begin(x->ctx, "dropout", p, &drop)) return NULL;
     nd = mlc__begin(&local, &mlc__dropout_op, 1, mlc_contiguous(x), NULL, NULL);
-    if (!nd) return NULL;
-    *mlc__drop_params(nd) = drop;
-    return mlc__finish(nd);
+    if (nd) *mlc__drop_params(nd) = drop;
+    return mlc__drop_end(x->ctx, &drop, nd ? mlc__finish(nd) : NULL);
 }
 
 /* @@ IMPL.OPS.REDUCE ------------------------------------- sum to logsumexp, argmax
@@ -38715,8 +38723,9 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     if (x && e->dropout != 0.0 &&
         !x->ctx->installed.dropping->begin(x->ctx, "linear: dropout", e->dropout, &drop))
         return NULL;
+    const mlc__drop_spec *drew = x && e->dropout != 0.0 ? &drop : NULL;
     nd = mlc__begin_n(&local, &mlc__linear_op, n, in);
-    if (!nd) return NULL;
+    if (!nd) return mlc__drop_end(x ? x->ctx : NULL, drew, NULL);
     const struct mlc__autocast *cast = nd->in[0]->ctx->installed.autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
     mlc__linear_spec *s = mlc__linear_params(nd);
@@ -38725,7 +38734,7 @@ static mlc_tensor *mlc__linear_call(mlc_tensor *x, mlc_tensor *w, mlc_tensor *b,
     s->bias = b != NULL;
     s->residual = e->residual != NULL;
     s->drop = drop;
-    return mlc__finish(nd);
+    return mlc__drop_end(x->ctx, drew, mlc__finish(nd));
 }
 
 static const mlc_epilogue mlc__no_epilogue = { MLC_ACT_NONE, 0.0, NULL };
@@ -39118,8 +39127,9 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
     if (q && !mlc__attn_numbers(q, desc)) return NULL;
     if (q && d->dropout != 0.0 &&
         !mlc__drop_begin(q->ctx, "attention: dropout", d->dropout, &drop)) return NULL;
+    const mlc__drop_spec *drew = q && d->dropout != 0.0 ? &drop : NULL;
     nd = mlc__begin_n(&local, &mlc__attention_op, n, in);
-    if (!nd) return NULL;
+    if (!nd) return mlc__drop_end(q ? q->ctx : NULL, drew, NULL);
     mlc__attention_spec *s = mlc__attention_params(nd);
     memcpy(s->at, at, sizeof s->at);
     s->drop = drop;
@@ -39128,7 +39138,7 @@ MLC_IMPL mlc_tensor *mlc_attention_ex(mlc_tensor *q, mlc_tensor *k, mlc_tensor *
     s->scale = d->has_scale ? d->scale : 1.0;
     if (!d->has_scale && in[0]->ndim == 4 && in[0]->shape[3] > 0)
         s->scale = 1.0 / sqrt((double)in[0]->shape[3]);
-    return mlc__finish(nd);
+    return mlc__drop_end(q->ctx, drew, mlc__finish(nd));
 }
 
 MLC_IMPL mlc_tensor *mlc_attention(mlc_tensor *q, mlc_tensor *k, mlc_tensor *v)
@@ -52757,9 +52767,10 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     if (x->ndim > 0 && !mlc__has_rows(x, &rows, &stride)) in[0] = mlc_contiguous(x);
     if ((b && !in[3]) || (e->dropout != 0.0 && !mlc__drop_begin(x->ctx, "sklinear: dropout",
                                                                 e->dropout, &drop))) return NULL;
-    if (e->dropout != 0.0) mlc__drops(x->ctx);
+    const mlc__drop_spec *drew = e->dropout != 0.0 ? &drop : NULL;
+    if (drew) mlc__drops(x->ctx);
     nd = mlc__begin_n(&local, &mlc__sklinear_op, b ? 4 : 3, in);
-    if (!nd) return NULL;
+    if (!nd) return mlc__drop_end(x->ctx, drew, NULL);
     /* Under autocast an x in f32 was left as it is: the products round it to 16 bits. */
     const struct mlc__autocast *cast = nd->in[0]->ctx->installed.autocast;
     const bool rounds = cast && nd->in[0]->dtype == MLC_F32;
@@ -52772,7 +52783,7 @@ static mlc_tensor *mlc__sklinear_fused(mlc_tensor *x, mlc_tensor *s1, mlc_tensor
     s->u[0] = *u1;
     s->u[1] = *u2;
     s->terms = terms;
-    return mlc__finish(nd);
+    return mlc__drop_end(x->ctx, drew, mlc__finish(nd));
 }
 
 /* The residual of an epilogue is added by an operation after it. */

@@ -200,6 +200,33 @@ TEST(random, bits_depend_on_seed_stream_and_element_only)
     for (int64_t n = 0; n < 600; n += test_stride(97) + n / 5) same_runs(one, one, n);
 }
 
+/* Of a dtype, shapes or a size that do not fit; p is checked before. */
+TEST(random, a_call_that_fails_takes_no_stream)
+{
+    const mlc_epilogue drops = {MLC_ACT_NONE, 0.5, NULL};
+    mlc_attention_desc a = mlc_attention_desc_make();
+    a.dropout = 0.5;
+    FOR_EACH_ISA(ctx) {
+        mlc_tensor    *x = mlc_ones(ctx, MLC_F32, mlc_dims2(3, 4));
+        mlc_tensor    *q = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 3, 4));
+        const uint64_t stream = mlc_ctx_rng(ctx).stream;
+        for (int k = 0; k < 6; k++) {
+            mlc_tensor *y = k == 0 ? mlc_dropout(mlc_ones(ctx, MLC_I64, mlc_dims1(3)), 0.5)
+                          : k == 1 ? mlc_linear_ex(x, mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3)),
+                                                   NULL, &drops)
+                          : k == 2 ? mlc_attention_ex(q, x, q, &a)
+                          : k == 3 ? mlc_multinomial(x, INT64_MAX / 2, true)
+                          : k == 4 ? mlc_attention_ex(q, NULL, q, &a) : mlc_dropout(NULL, 0.5);
+            CHECK(y == NULL);
+            mlc_error_clear(ctx);
+            CHECK_EQ(mlc_ctx_rng(ctx).stream, stream);
+        }
+        CHECK(mlc_linear_ex(x, mlc_ones(ctx, MLC_F32, mlc_dims2(2, 4)), NULL, &drops));
+        CHECK_EQ(mlc_ctx_rng(ctx).stream, stream + 1);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(random, each_call_takes_the_next_stream)
 {
     mlc_ctx *ctx = seeded(5);
