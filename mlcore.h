@@ -76432,8 +76432,8 @@ static mlc_status mlc__fit_drop(mlc__fit *f, mlc_tensor *const *collected)
 }
 
 /* One training step on the batch: forward and backward, STEP_BEGIN with the gradients in place,
- * where callbacks clip or skip, then the optimizer. With a budget its calls take the place of both
- * halves; its check refuses optimizers that evaluate the loss themselves. */
+ * where callbacks clip, skip or fail, then the optimizer. With a budget its calls take the place of
+ * both halves; its check refuses optimizers that evaluate the loss themselves. */
 static mlc_status mlc__fit_train(mlc__fit *f)
 {
     mlc_optim *opt = f->s.optim;
@@ -76443,8 +76443,11 @@ static mlc_status mlc__fit_train(mlc__fit *f)
     if (mlc_optim_needs_loss(opt) && !budget) return mlc__fit_train_with(f);
     MLC__TRY(mlc__fit_collected(f, &collected));
     MLC__TRY(budget ? mlc__fit_backward_in(f, &r) : mlc__fit_backward(f));
-    MLC__TRY(mlc__fit_event(f, MLC_EVENT_STEP_BEGIN));
-    if (f->s.skip) return mlc__fit_drop(f, collected);
+    const mlc_status st = mlc__fit_event(f, MLC_EVENT_STEP_BEGIN);
+    if (st != MLC_OK || f->s.skip) {
+        const mlc_status dropped = mlc__fit_drop(f, collected);
+        return st != MLC_OK ? st : dropped;
+    }
     MLC__TRY(budget ? budget->calls->step(&r) : mlc_optim_step(opt));
     return mlc__fit_stepped(f);
 }

@@ -261,6 +261,49 @@ TEST(fit, a_skipped_batch_takes_no_collected_gradients_with_it)
     }
 }
 
+static mlc_status fail_second(void *user, mlc_event event, mlc_fit_state *s)
+{
+    (void)user;
+    (void)event;
+    return s->batch == 1 ? mlc_raise(s->ctx, MLC_ERR_VALUE, "no second batch") : MLC_OK;
+}
+
+/* As skipping does. */
+TEST(fit, a_step_that_a_callback_fails_leaves_the_gradients_of_before)
+{
+    for (int collects = 0; collects < 2; collects++) {
+        scene        hand = scene_make(), fit = scene_make();
+        mlc_fit_desc d = mlc_fit_desc_make(mlc_cross_entropy);
+        mlc_callback c, *calls[1];
+        mlc_batch    b;
+        memset(&c, 0, sizeof c);
+        c.on = fail_second;
+        c.events = 1u << MLC_EVENT_STEP_BEGIN;
+        calls[0] = mlc_callback_create(fit.ctx, &c);
+        d.callbacks = calls;
+        d.n_callbacks = 1;
+        d.has_seed = true;
+        mlc_optim_accumulate(hand.opt, collects ? 3 : 1);
+        mlc_optim_accumulate(fit.opt, collects ? 3 : 1);
+        CHECK_EQ(mlc_fit(fit.net, fit.opt, fit.train, &d, NULL), MLC_ERR_VALUE);
+        CHECK_ERROR(fit.ctx, MLC_ERR_VALUE, "no second batch");
+        mlc_seed(hand.ctx, d.seed);
+        CHECK(mlc_loader_next(hand.train, &b));
+        mlc_scope_begin(hand.ctx);
+        mlc_optim_minimize(hand.opt, mlc_cross_entropy(mlc_forward(hand.net, b.x), b.y));
+        CHECK_EQ(mlc_scope_end(hand.ctx), MLC_OK);
+        CHECK_EQ(mlc_optim_pending(fit.opt), collects);
+        mlc_optim_step(hand.opt);
+        mlc_optim_step(fit.opt);
+        CHECK_EQ(mlc_optim_flush(hand.opt), MLC_OK);
+        CHECK_EQ(mlc_optim_flush(fit.opt), MLC_OK);
+        CHECK(hash_net(0, hand.net) == hash_net(0, fit.net));
+        mlc_callback_free(fit.ctx, calls[0]);
+        mlc_error_clear(hand.ctx);
+        mlc_error_clear(fit.ctx);
+    }
+}
+
 /* ---- validation, metrics, history ------------------------------------------------------------ */
 
 TEST(fit, the_history_has_what_evaluation_gives)
