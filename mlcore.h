@@ -50258,7 +50258,8 @@ struct mlc_cache {
                                        /* 0: none or not known; without places a bit for each   */
                                        /* token of the vocabulary that was read                */
     int64_t       columns;
-    int64_t      *skip;                /* [2,b]: padding, on the host; buffer of a selection   */
+    int64_t      *skip;                /* [3,b]: padding, on the host; buffer of a selection;  */
+                                       /* padding of before a call that may fail               */
     bool          asked, lost;         /* a generation had a repetition; no memory for text     */
     mlc_tensor   *turn[2], *lengths;   /* of this forward: indices that move padding to        */
                                        /* the end, and back; lengths without padding           */
@@ -50427,7 +50428,7 @@ static bool mlc__cache_open(mlc_cache *c, const mlc__cache_plan *counted)
     mlc__cache_plan p = *counted;
     const int64_t b = p.d->batch, capacity = p.d->capacity;
     c->of = MLC__HEAP(mlc__cached *, c->ctx, (size_t)p.n * sizeof *c->of, "cache_create");
-    c->skip = MLC__HEAP(int64_t *, c->ctx, 2 * (size_t)b * sizeof *c->skip, "cache_create");
+    c->skip = MLC__HEAP(int64_t *, c->ctx, 3 * (size_t)b * sizeof *c->skip, "cache_create");
     if (!c->of || !c->skip || !mlc__cache_store(c, 0, p.bytes) ||
         (p.places && !mlc__cache_text(c, capacity)) ||
         !mlc__cache_whole(c, &c->start, MLC__CACHE_START, MLC_I64, mlc_dims2(b, 1)) ||
@@ -51336,12 +51337,23 @@ static mlc_status mlc__generate_all(mlc__generate *g, mlc_module *net, mlc_tenso
     return st;
 }
 
-/* Restores rows and padding after an error, if no place of the cache has been filled. */
-static void mlc__cache_unread(mlc_cache *c, int64_t rows, bool padded)
+/* Rows and padding of a cache: of before a call, whose desc may have other padding. */
+typedef struct mlc__cache_was { int64_t rows; bool padded; } mlc__cache_was;
+
+static mlc__cache_was mlc__cache_before(mlc_cache *c)
+{
+    const mlc__cache_was was = { c->rows, c->padded };
+    memcpy(c->skip + 2 * c->batch, c->skip, (size_t)c->batch * sizeof *c->skip);
+    return was;
+}
+
+/* After an error: where nothing was read, the cache has the rows and the padding of before. */
+static void mlc__cache_unread(mlc_cache *c, const mlc__cache_was *was)
 {
     if (c->seq.offset) return;
-    c->rows = rows;
-    c->padded = padded;
+    if (was->padded) mlc_cache_padding(c, c->skip + 2 * c->batch, was->rows);
+    else c->padded = false;
+    c->rows = was->rows;
 }
 
 /* Runs the network in evaluation. After an error before anything was read the cache is as
@@ -51360,15 +51372,14 @@ MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *
     g.n = prompt->shape[0];
     cache->asked = cache->asked || desc->repetition != 1.0;
     /* Padding and rows are put back if nothing has been read. */
-    const int64_t rows = cache->rows;
-    const bool padded = cache->padded;
+    const mlc__cache_was was = mlc__cache_before(cache);
     for (int64_t i = 0; desc->out && i < g.n * desc->tokens; i++) desc->out[i] = -1;
     MLC__TRY(mlc_eval_begin(net));
     mlc_status st = desc->padding ? mlc_cache_padding(cache, desc->padding, g.n) : MLC_OK;
     if (st == MLC_OK) st = mlc__generate_all(&g, net, prompt, fn, user);
     mlc_eval_end(net);
     mlc__generate_close(&g);
-    if (st != MLC_OK) mlc__cache_unread(cache, rows, padded);
+    if (st != MLC_OK) mlc__cache_unread(cache, &was);
     return st;
 }
 
@@ -51654,15 +51665,14 @@ MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tenso
     g.d = desc;
     g.n = prompt->shape[0];
     g.most = mlc__max(2, 1 + desc->n_stop) * desc->beams;
-    const int64_t rows = cache->rows;
-    const bool padded = cache->padded;
+    const mlc__cache_was was = mlc__cache_before(cache);
     MLC__TRY(mlc_eval_begin(net));
     mlc_status st = desc->padding ? mlc_cache_padding(cache, desc->padding, g.n) : MLC_OK;
     if (st == MLC_OK) st = mlc__beams_all(&g, net, prompt);
     if (st == MLC_OK) mlc__beams_result(&g, out, score);
     mlc_eval_end(net);
     mlc__beams_close(&g);
-    if (st != MLC_OK) mlc__cache_unread(cache, rows, padded);
+    if (st != MLC_OK) mlc__cache_unread(cache, &was);
     return st;
 }
 #endif

@@ -1104,6 +1104,33 @@ TEST(language, a_cache_that_is_full_or_anothers_is_left_as_it_was)
     CHECK_OK(ctx);
 }
 
+/* A prompt with a token that the model lacks, and with padding of its own. */
+TEST(language, generation_that_fails_leaves_the_padding_that_there_was)
+{
+    static const int64_t padding[] = {0, 2}, other[] = {1}, none[] = {99, 99};
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *net = gpt_of(ctx, MLC_POSITIONS_LEARNED);
+    const mlc_cache_desc d = mlc_cache_desc_make(2, CONTEXT);
+    mlc_cache           *c = mlc_cache_create(net, &d);
+    mlc_tensor          *x = test_tokens(ctx, mlc_dims2(2, 4), VOCAB, 1);
+    mlc_tensor          *wrong = mlc_from(ctx, MLC_I64, mlc_dims2(1, 2), none);
+    mlc_generate_desc    g = mlc_generate_desc_make(1);
+    mlc_beam_desc        b = mlc_beam_desc_make(1, 2);
+    double               want[2 * 4 * VOCAB], got[2 * 4 * VOCAB];
+    g.padding = b.padding = other;
+    for (int way = 0; way < 3; way++) {
+        CHECK_EQ(mlc_cache_padding(c, padding, 2), MLC_OK);
+        if (way == 1) CHECK_EQ(mlc_generate(net, c, wrong, &g, NULL, NULL), MLC_ERR_VALUE);
+        if (way == 2) CHECK_EQ(mlc_beam_search(net, c, wrong, &b, NULL, NULL), MLC_ERR_VALUE);
+        mlc_error_clear(ctx);
+        CHECK(test_read(mlc_forward_cached(net, x, c), way ? got : want));
+        if (way) CHECK(memcmp(got, want, sizeof got) == 0);
+        mlc_cache_reset(c, 0);
+    }
+    mlc_cache_free(c);
+    CHECK_OK(ctx);
+}
+
 /* Logits that are NaN end a text with an error. */
 TEST(language, logits_that_are_no_numbers_are_an_error)
 {
