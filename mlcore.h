@@ -17360,8 +17360,8 @@ MLC__EACH_ISA(MLC__STAMP_SIGNS)
 MLC__SIGNS_FN(MLC__OPT, f64, double, MLC__SIGN_F64)
 
 #if MLC__AVX512X
-/* The same for cells of bf16, which hold rows p and p + 1 of a column side by side; count is
- * even. */
+/* The same for cells of bf16, which hold rows p and p + 1 of a column side by side; always 32 rows,
+ * to which depths are filled up. The bits of rows from count on may be any: a has zeros there. */
 #define MLC__SIGN_CELL(low, high) (0x3F803F80u | ((low) & 1u) << 15 | (high) << 31)
 #define MLC__SIGN_CELLS(COLUMNS) \
     for (int64_t p = 0; p < count; p += 2) { \
