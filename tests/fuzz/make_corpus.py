@@ -55,6 +55,11 @@ put("state", "parts", b"\x40" + save({"q.weight": net["0.weight"][:2], "0.weight
                                       ".bias": net["0.bias"][:2], "0.bias": net["0.bias"][2:],
                                       "2.weight": net["2.weight"][:, :2].T.copy(), "2.bias": net["2.bias"],
                                       "b": net["2.weight"][:, 2:].copy()}))
+put("optim", "none", b"\x01\x01" + save(net))
+for k in range(11):                                  # each rule: a file that is cut, one that is changed
+    put("optim", f"cut{k}", bytes((k, 0, 200, k, 0, 0)))
+    put("optim", f"changed{k}", bytes((k, 28, 90 + k, 5, 1, 1, 99, 9, 3, 255)))
+put("optim", "block", bytes((0, 2, 50, 0, 0, 1)))
 put("shapes", "some", bytes(range(200)))
 nothing = bytearray(range(200))                      # sums of a tensor without elements
 nothing[0x15], nothing[0x46:0x4c] = 0x14, bytes((0x4a, 0x4b, 0x47, 0x46, 0x48, 0x49))
