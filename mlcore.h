@@ -67247,7 +67247,7 @@ static bool mlc__plateau_better(const mlc_plateau *p, double metric)
 
 /* Takes the metric of an epoch and cuts the rate after more than patience bad ones, as PyTorch
  * does: a NaN metric is bad, during the cooldown none is counted, and a change of less than eps is
- * not made. */
+ * not made. Counts end where numbers do: a damaged file may have any. */
 MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric)
 {
     if (!o) return MLC_ERR_ARG;
@@ -67255,7 +67255,7 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
     MLC__TRY(mlc__plateau_check(o->ctx, p));
     const bool better = mlc__plateau_better(p, metric);
     if (better) p->best = metric;
-    p->bad = better ? 0 : p->bad + 1;
+    p->bad = better ? 0 : p->bad + (p->bad < INT64_MAX);
     if (p->cooling > 0) {
         p->cooling--;
         /* During the cooldown no epoch counts as bad. */
@@ -67264,7 +67264,7 @@ MLC_IMPL mlc_status mlc_plateau_feed(mlc_plateau *p, mlc_optim *o, double metric
     if (p->bad <= p->patience) return MLC_OK;
     p->bad = 0;
     p->cooling = p->cooldown;
-    p->cuts++;
+    p->cuts += p->cuts < INT64_MAX;
     const double lr = fmax(o->lr * p->factor, p->min_lr);
     return o->lr - lr > p->eps ? mlc_optim_set_lr(o, lr) : MLC_OK;
 }

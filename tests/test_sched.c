@@ -371,6 +371,17 @@ TEST(sched, a_plateau_cuts_the_rate_as_pytorch_does)
     check_plateau(p, rise, rise_want, 8);
 }
 
+/* As a damaged run file may have them. */
+TEST(sched, counts_of_a_plateau_end_where_numbers_do)
+{
+    static const double same[] = {1, 1}, want[] = {.5, .5};
+    mlc_plateau         p = mlc_plateau_make();
+    p.factor = 0.5;
+    p.best = 1;
+    p.bad = p.cuts = INT64_MAX;
+    check_plateau(p, same, want, 2);
+}
+
 TEST(sched, a_plateau_stops_at_its_least_rate_and_at_its_least_change)
 {
     static const double same[] = {1, 1, 1, 1, 1};
