@@ -55607,7 +55607,8 @@ static mlc_status mlc__small_offered(const mlc_optim *o)
 }
 
 /* struct mlc__small.move: copies states of entries that stay, byte by byte, as codes cannot be
- * cast. */
+ * cast. Padding follows that of values, so an entry whose parameter has changed its dtype has more
+ * or fewer bytes of it: the smaller of both sizes holds all elements, and the rest stays zero. */
 static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
 {
     if (n->device) MLC__TRY(mlc__small_offered(n));
@@ -55615,10 +55616,11 @@ static mlc_status mlc__small_move(const mlc_optim *o, const mlc_optim *n)
         for (int64_t j = 0; j < o->entries; j++) {
             const mlc__entry *e = &n->entry[i], *old = &o->entry[j];
             if (old->p != e->p) continue;
+            const size_t now = mlc__small_bytes(n, i), was = mlc__small_bytes(o, j);
             for (int32_t k = 0; k < o->n_state; k++)
                 MLC__TRY(mlc__device_copy(o->ctx, MLC__CAST(char *, n->state[k]) + e->own,
                                           MLC__CAST(const char *, o->state[k]) + old->own,
-                                          mlc__small_bytes(n, i), MLC_COPY_ON_DEVICE));
+                                          now < was ? now : was, MLC_COPY_ON_DEVICE));
         }
     return MLC_OK;
 }

@@ -606,6 +606,32 @@ TEST(moments, states_follow_a_layout_and_averages_do_not_mind)
     }
 }
 
+/* A parameter of 16 elements: 64 bytes in f32, 32 and as many of padding in bf16. Steps run across
+ * padding, of states and of values, and it stays zero. */
+TEST(moments, states_of_few_elements_follow_another_dtype_and_padding_stays_zero)
+{
+    for (int of = 0; of < KINDS; of++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = mlc_nn_sequential(ctx);
+        for (int i = 0; i < 3; i++) mlc_module_add(net, mlc_nn_linear(ctx, 4, 4));
+        mlc_optim *opt = make(net, (kind)of);
+        for (int step = 0; step < 6; step++) {
+            const mlc_dtype dtype = step % 4 < 2 ? MLC_F32 : MLC_BF16;
+            mlc_scope_begin(ctx);
+            const uint64_t was = hash_states(opt);
+            CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+            CHECK(hash_states(opt) == was);
+            mlc_tensor *y = mlc_forward(net, mlc_ones(ctx, dtype, mlc_dims2(3, 4)));
+            CHECK_EQ(mlc_optim_minimize(opt, mlc_mean_all(mlc_mul(y, y))), MLC_OK);
+            mlc_tensor *w = mlc_module_param(net, "1.weight");
+            for (int i = 16; i < 32 && dtype == MLC_BF16 && test_on_host(); i++)
+                CHECK_EQ(mlc_bf16(w)[i], 0);
+            mlc_scope_end(ctx);
+        }
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(moments, a_skipped_step_leaves_all_bits)
 {
     for (int of = 0; of < KINDS; of++) {
