@@ -58338,6 +58338,7 @@ static mlc_status mlc__average_fits(const mlc_average *a)
 MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
 {
     if (!a) return MLC_ERR_ARG;
+    if (MLC__GONE(a, "average_swap", "average")) return MLC_ERR_STATE;
     mlc_optim *o = a->o;
     MLC__TRY(mlc__optim_layout(o));
     if (on == (o->swapped == a)) return MLC_OK;
@@ -78538,6 +78539,8 @@ static mlc_status mlc__run_check(mlc_ctx *ctx, const char *what, const char *pat
     if (ctx->status != MLC_OK) return ctx->status;
     MLC__REQUIRE(ctx, path && path[0] && run, ARG, "%s: %s is NULL or empty", what,
                  run ? "path" : "run");
+    if (MLC__GONE(run->net, what, "network") || MLC__GONE(run->optim, what, "optimizer"))
+        return MLC_ERR_STATE;
     MLC__REQUIRE(ctx, (!run->net || run->net->ctx == ctx) && (!run->optim ||
                  run->optim->ctx == ctx), ARG, "%s: the network or the optimizer is of another "
                  "context", what);
@@ -81800,6 +81803,8 @@ MLC_IMPL mlc_status mlc_budget_step(mlc_module *net, mlc_optim *opt, const mlc_b
 {
     mlc__budget_run r;
     if (loss) *loss = MLC__NAN;
+    if (MLC__GONE(net, "budget_step", "network") || MLC__GONE(opt, "budget_step", "optimizer"))
+        return MLC_ERR_STATE;
     if (!net) return mlc__no_object(opt ? opt->ctx : NULL, "budget_step", "the network");
     if (net->ctx->status != MLC_OK) return net->ctx->status;
     MLC__REQUIRE(net->ctx, !opt || opt->ctx == net->ctx, ARG, "budget_step: the optimizer belongs "

@@ -1397,6 +1397,13 @@ TEST(ctx, a_handle_that_was_freed_is_an_error_of_its_context_and_changes_nothing
     CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_free: the optimizer was freed before");
     CHECK_EQ(mlc_optim_step(p.opt), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "optim_step: the optimizer was freed before");
+    CHECK_EQ(mlc_budget_step(p.net, p.opt, NULL, NULL, NULL, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "budget_step: the optimizer was freed before");
+    mlc_run run;
+    memset(&run, 0, sizeof run);
+    run.optim = p.opt;
+    CHECK_EQ(mlc_run_save(ctx, "none.safetensors", &run), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "run_save: the optimizer was freed before");
     mlc_knob lr = MLC_KNOB_LR;
 #define GONE(name, ...) \
     do { \
@@ -1447,6 +1454,13 @@ TEST(ctx, a_handle_that_was_freed_is_an_error_of_its_context_and_changes_nothing
     CHECK_ERROR(ctx, MLC_ERR_STATE, "save: the module was freed before");
     CHECK(mlc_adam(p.net, 1e-3) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "optimizer: the module was freed before");
+    CHECK_EQ(mlc_budget_step(p.net, NULL, NULL, NULL, NULL, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "budget_step: the network was freed before");
+    mlc_module  *m = mlc_nn_linear(ctx, 2, 2);
+    mlc_average *average = mlc_ema(mlc_adam(m, 1e-3), 0.9);
+    mlc_average_free(average);
+    CHECK_EQ(mlc_average_swap(average, true), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "average_swap: the average was freed before");
 }
 
 TEST(ctx, each_function_that_frees_knows_what_was_freed)
