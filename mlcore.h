@@ -54063,6 +54063,7 @@ struct mlc_optim {
     bool        stale : 1;             /* guard_dev is: the next step copies guard up          */
     double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
+    mlc_status (*fixed)(mlc_optim *o); /* NULL, or the error of a new layout of the entries    */
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
@@ -54282,8 +54283,9 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return MLC_OK;
 }
 
-/* Makes n an optimizer like o, with a copy of its states that follows the module's layout. Also
- * called by mlc_lr_range, which trains the copy and then puts the old one back. */
+/* Makes n an optimizer like o, with a copy of its states that follows the module's layout, whose
+ * number the caller notes. Also called by mlc_lr_range, for the layout that o has, which trains the
+ * copy and then puts the old one back. */
 static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
 {
     *n = *o;
@@ -54294,7 +54296,6 @@ static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
     n->guard_dev = NULL;
     const mlc_status st = mlc__optim_build_into(o, n);
     if (st != MLC_OK) mlc__optim_free_state(n);
-    n->layout = mlc__root(o->module)->flat->layout;
     return st;
 }
 
@@ -54306,13 +54307,14 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     MLC__REQUIRE(o->ctx, o->module != NULL, STATE, "optim_step: the optimizer's module was freed; "
                  "free the optimizer before it");
     MLC__TRY(mlc_module_build(o->module));
-    const mlc__flat *flat = mlc__root(o->module)->flat;
+    mlc__flat *flat = mlc__root(o->module)->flat;
     bool same = o->layout == flat->layout;
     for (int64_t i = 0; same && i < o->entries; i++) {     /* changed by a tree that shares it */
         const mlc__entry *e = &o->entry[i];
         same = !e->p || (e->dtype == mlc__wide(e->p->t.dtype) && e->p->t.dtype != MLC_F16);
     }
     if (same) return MLC_OK;
+    if (o->fixed) return o->fixed(o);
     mlc_optim n;
     MLC__TRY(mlc__optim_again(o, &n));
     const mlc_status st = o->average ? o->average->follow(o, &n) : MLC_OK;
@@ -54321,8 +54323,9 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
     if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
     *o = n;
+    o->layout = flat->layout;
     if (o->in_backward) o->ctx->installed.optim_claim(o, true);
-    return mlc__flat_grads(mlc__root(o->module)->flat);
+    return mlc__flat_grads(flat);
 }
 
 /* Frees the optimizer with its averages, schedules and history; the module stays. Parameters that
@@ -57006,9 +57009,28 @@ MLC__LEVEL_WARM
  *                                           put far, evaluate, put old  ->  mlc_optim_step
  *
  * Copies of all parameters are made before the first of them changes: every way out restores
- * them. */
+ * them. The lists of copies are by entry, so that entries must stay while the loss is made again
+ * (mlc__optim_evaluate_fixed, also of L-BFGS and of the curvature). */
 
 #ifndef MLC_NO_OPTIMIZERS
+
+/* mlc_optim.fixed while fn runs and its caller has lists by entry. */
+static mlc_status mlc__optim_fixed(mlc_optim *o)
+{
+    return mlc__fail(o->ctx, MLC_ERR_STATE, "optim_step_with: fn, which makes the loss several "
+                     "times for one step, changed the module's parameters or groups and had the "
+                     "optimizer follow; do so between steps");
+}
+
+/* mlc__optim_evaluate for callers with lists by entry. Entries stay those that they are; one whose
+ * parameter fn has freed has no parameter. */
+static mlc_status mlc__optim_evaluate_fixed(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
+{
+    o->fixed = mlc__optim_fixed;
+    const mlc_status st = mlc__optim_evaluate(o, fn, user, loss);
+    o->fixed = NULL;
+    return st;
+}
 
 /* Gradient of entry i in the dtype of states, times |p| if the ascent is adaptive. */
 static mlc_tensor *mlc__sam_gradient(mlc_optim *o, int64_t i)
@@ -57049,13 +57071,16 @@ static mlc_status mlc__sam_plan(mlc_optim *o, mlc_tensor **old, mlc_tensor **far
     return o->ctx->status;
 }
 
-/* Copies values into parameters without recording it; NULL: the parameter stays. */
+/* Copies values into parameters, also after an error; NULL: the parameter stays. fn may have cast
+ * a parameter, or bound it to memory that is never written. */
 static void mlc__sam_put(mlc_optim *o, mlc_tensor *const *values)
 {
-    mlc_no_grad_begin(o->ctx);
-    for (int64_t i = 0; i < o->entries; i++)
-        if (values[i] && o->entry[i].p) mlc_copy_into(&o->entry[i].p->t, values[i]);
-    mlc_no_grad_end(o->ctx);
+    for (int64_t i = 0; i < o->entries; i++) {
+        mlc__param *p = o->entry[i].p;
+        if (!values[i] || !p || p->value_storage.bound) continue;
+        p->value_storage.version++;
+        mlc__cast_into(o->ctx, "optim_step_with", &p->t, values[i]);
+    }
 }
 
 /* mlc_optim.sam: leaves the gradients of the far point in the parameters for the step that follows.
@@ -57080,7 +57105,7 @@ static mlc_status mlc__optim_sam(mlc_optim *o, mlc_loss_fn fn, void *user, doubl
     if (st == MLC_OK && ascends) {
         mlc__sam_put(o, old + n);
         mlc_optim_zero_grad(o);
-        st = mlc__optim_evaluate(o, fn, user, NULL);
+        st = mlc__optim_evaluate_fixed(o, fn, user, NULL);
         mlc__sam_put(o, old);
     }
     mlc__heap_free(ctx, old);
@@ -57262,7 +57287,7 @@ static mlc_status mlc__lbfgs_put(mlc_optim *o, double t, void *trial)
     if (t != 0.0) MLC__TRY(mlc__lbfgs_add(o, trial, t, l->direction, true));
     for (int64_t i = 0; i < o->entries; i++) {
         mlc__entry *e = &o->entry[i];
-        if (!e->p || !l->due[i]) continue;
+        if (!e->p || !l->due[i] || e->p->value_storage.bound) continue;
         MLC__TRY(mlc__cast_run_of(o->ctx, mlc__lbfgs_what, e->p->value_storage.data,
                                   e->p->t.dtype, mlc__lbfgs_at(l, e, from), l->dtype,
                                   mlc__numel(&e->p->t)));
@@ -57316,7 +57341,8 @@ static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, 
     mlc_optim *o = r->o;
     mlc_optim_zero_grad(o);
     MLC__TRY(mlc__scope_enter(o->ctx));
-    const mlc_status st = mlc__scope_done(o->ctx, mlc__optim_evaluate(o, r->fn, r->user, loss));
+    const mlc_status st = mlc__scope_done(o->ctx, mlc__optim_evaluate_fixed(o, r->fn, r->user,
+                                                                            loss));
     r->calls++;
     o->lbfgs->evaluations++;
     if (st != MLC_OK) return st;
@@ -58001,7 +58027,7 @@ static mlc_status mlc__curvature_at(const mlc__curvature *c, int64_t sample, dou
     if (st != MLC_OK) return st;
     mlc_optim_zero_grad(o);
     MLC__TRY(mlc__scope_enter(o->ctx));
-    st = mlc__optim_evaluate(o, c->fn, c->user, NULL);
+    st = mlc__optim_evaluate_fixed(o, c->fn, c->user, NULL);
     if (st == MLC_OK && !o->module)
         st = mlc__fail(o->ctx, MLC_ERR_STATE, "optim_curvature_with: fn freed the module; do so "
                        "between steps");

@@ -306,6 +306,38 @@ TEST(lbfgs, a_loss_that_builds_the_module_anew_is_refused)
     CHECK_OK(ctx);
 }
 
+/* At the second call or the third: the optimizer is asked for its state. */
+typedef struct follower { batch b; mlc_optim *opt; int at; bool follows; } follower;
+
+static mlc_tensor *grows_and_follows(void *user)
+{
+    follower *f = (follower *)user;
+    if (f->b.calls == f->at && f->opt) {
+        for (int i = 0; i < 20; i++)
+            mlc_module_add(f->b.m, mlc_nn_linear(mlc_module_ctx(f->b.m), 3, 3));
+        f->follows = mlc_optim_state_iter_make(f->opt).optim != NULL;
+    }
+    return fit_of(&f->b);
+}
+
+TEST(lbfgs, a_loss_that_has_the_optimizer_follow_a_change_is_refused)
+{
+    for (int at = 0; at < 3; at++) {
+        mlc_ctx     *ctx = test_ctx();
+        follower     f = {fit(ctx, MLC_F32), NULL, at, true};
+        const double loss = fitted(f.b);
+        f.opt = mlc_lbfgs(f.b.m, 1);
+        CHECK_EQ(mlc_optim_step_with(f.opt, grows_and_follows, &f, NULL), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), "fn, which makes the loss several times");
+        CHECK(!f.follows);
+        mlc_error_clear(ctx);
+        while (mlc_module_child(f.b.m, 3)) mlc_module_free(mlc_module_child(f.b.m, 3));
+        CHECK(fitted(f.b) <= loss);
+        CHECK_EQ(mlc_optim_step_with(f.opt, fit_of, &f.b, NULL), MLC_OK);
+        CHECK_OK(ctx);
+    }
+}
+
 /* An average sees a step, not its iterations; a minimum is no step.                             */
 TEST(lbfgs, steps_that_move_are_counted_and_averaged)
 {

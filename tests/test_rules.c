@@ -431,6 +431,65 @@ TEST(rules, curvature_of_a_module_that_the_loss_frees_is_an_error)
     mlc_optim_free(opt);
 }
 
+typedef enum change { ADDS, UNFREEZES, GROUPS, CASTS_AND_FAILS, CHANGES } change;
+typedef struct changer { mlc_module *net; mlc_optim *opt; change way; int calls, at; } changer;
+
+/* At one of the calls the module changes, and the optimizer is asked for something. */
+static mlc_tensor *loss_that_changes(void *user)
+{
+    changer *c = (changer *)user;
+    mlc_ctx *ctx = mlc_module_ctx(c->net);
+    if (++c->calls != c->at) return mean_of_ones(c->net);
+    if (c->way == UNFREEZES) mlc_module_freeze(c->net, NULL, false);
+    if (c->way == GROUPS) mlc_optim_group(c->opt, "*.bias", NULL);
+    for (int i = 0; i < 6 && c->way == ADDS; i++)
+        mlc_module_add(c->net, mlc_nn_linear(ctx, 2, 2));
+    if (c->way == CASTS_AND_FAILS) {
+        mlc_module_to(c->net, MLC_BF16);
+        return NULL;
+    }
+    mlc_optim_state_iter_make(c->opt);
+    return mean_of_ones(c->net);
+}
+
+static changer changer_make(mlc_ctx *ctx, change way, int at)
+{
+    changer c = {mlc_nn_sequential(ctx), NULL, way, 0, at};
+    for (int i = 0; i < 3; i++) mlc_module_add(c.net, mlc_nn_linear(ctx, 2, 2));
+    CHECK_EQ(mlc_module_freeze(c.net, "0.*", true), MLC_OK);
+    CHECK_EQ(mlc_module_build(c.net), MLC_OK);
+    return c;
+}
+
+TEST(rules, a_loss_that_has_the_optimizer_follow_a_change_is_refused_and_all_is_put_back)
+{
+    for (int of = 0; of < CHANGES * 5; of++) {
+        mlc_ctx     *ctx = test_ctx();
+        const change way = (change)(of / 5);
+        const bool   sam = of % 5 == 4;
+        changer      c = changer_make(ctx, way, sam ? 2 : 1 + of % 5);
+        mlc_tensor  *w = mlc_module_param(c.net, "2.weight");
+        double       was[4], now[4];
+        c.opt = sam ? mlc_sgd(c.net, 0.1) : mlc_sophia(c.net, 0.1);
+        if (sam) CHECK_EQ(mlc_optim_sam(c.opt, 0.1, false), MLC_OK);
+        test_read(w, was);
+        CHECK_EQ(sam ? mlc_optim_step_with(c.opt, loss_that_changes, &c, NULL)
+                     : mlc_optim_curvature_with(c.opt, loss_that_changes, &c, 2),
+                 way == CASTS_AND_FAILS ? MLC_ERR_ARG : MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), way == CASTS_AND_FAILS ? "the loss is NULL"
+                                                         : "fn, which makes the loss several");
+        mlc_error_clear(ctx);
+        CHECK_EQ(c.calls, c.at);
+        test_read(w, now);
+        for (int i = 0; i < 4; i++) CHECK_NEAR(now[i], was[i], way == CASTS_AND_FAILS ? 2e-3 : 0);
+        CHECK_EQ(mlc_module_to(c.net, MLC_F32), MLC_OK);
+        CHECK_EQ(mlc_optim_step_with(c.opt, loss_that_changes, &c, NULL), MLC_OK);
+        test_read(w, now);
+        CHECK(memcmp(was, now, sizeof was) != 0);
+        CHECK_OK(ctx);
+    }
+}
+
 TEST(rules, sam_does_not_ascend_along_what_is_not_finite)
 {
     static const double start[] = {1.5, -2, 0.5}, weight[] = {0.5, 1, 2};
