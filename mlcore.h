@@ -64775,7 +64775,10 @@ static mlc_status mlc__optim_load_read(const mlc__load *l, mlc__optim_file *f, c
         return MLC_OK;
     }
     struct mlc_step_state *step = &f->step[item.entry];
-    f->grads = f->grads || item.kind == MLC__ITEM_GRAD;
+    if (item.kind == MLC__ITEM_GRAD) {
+        f->grads = true;               /* in a block that may be another tree's */
+        return mlc__flat_grads(f->o->entry[item.entry].p->flat);
+    }
     if (item.kind == MLC__ITEM_STATE && f->torch && f->o->rule == MLC_RULE_SGD)
         step->made = mlc__max(step->made, 1);              /* the momentum is not the first one */
     if (item.kind == MLC__ITEM_CARRY) {
@@ -64872,7 +64875,7 @@ static mlc_status mlc__optim_load_ready(mlc__load *l)
         MLC__REQUIRE(o->ctx, f->base[k] <= f->numbers.steps, IO, "%s '%.200s': an average begins "
                      "after %lld steps, of %lld", l->what, l->file->path, (long long)f->base[k],
                      (long long)f->numbers.steps);
-    return f->grads ? mlc__flat_grads(mlc__root(o->module)->flat) : MLC_OK;
+    return MLC_OK;
 }
 
 /* The writing half of the commit: old gradients go, then tensors, then numbers. */

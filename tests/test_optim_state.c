@@ -1003,6 +1003,25 @@ TEST(resume, a_gradient_of_a_parameter_that_was_frozen_since_is_not_asked_for)
     box_close(&b);
 }
 
+TEST(resume, a_gradient_is_loaded_where_another_tree_that_shares_the_parameter_has_it)
+{
+    const box   b = box_open_fast("opt.safetensors");
+    training    r = training_begin(&OWN[3], MLC_F32, true);
+    mlc_module *other = mlc_nn_sequential(r.ctx);
+    train(&r, 1);
+    mlc_scope_begin(r.ctx);
+    const uint64_t was = hash_tensor(0, find(r.opt, "grad.0.weight"));
+    CHECK_EQ(mlc_optim_save(r.opt, b.path), MLC_OK);
+    CHECK_EQ(mlc_module_tie(other, "shared", mlc_module_param(r.net, "0.weight")), MLC_OK);
+    CHECK_EQ(mlc_module_build(other), MLC_OK);
+    CHECK_EQ(mlc_optim_load(r.opt, b.path), MLC_OK);
+    mlc_tensor *g = find(r.opt, "grad.0.weight");
+    if (CHECK(g != NULL)) CHECK(hash_tensor(0, g) == was);
+    mlc_scope_end(r.ctx);
+    training_end(&r);
+    box_close(&b);
+}
+
 /* PyTorch's names, of rules whose numbers PyTorch keeps elsewhere or not at all. */
 TEST(resume, schedule_free_adamw_and_adafactor_load_states_under_pytorch_s_names)
 {
