@@ -58142,11 +58142,20 @@ MLC__LEVEL_WARM
 
 #ifndef MLC_NO_OPTIMIZERS
 
+/* Fails within mlc_lr_range, which has set averages aside and puts them back at its end. */
+static mlc_status mlc__average_there(const mlc_optim *o, const char *what)
+{
+    MLC__REQUIRE(o->ctx, !o->ranged, STATE, "%s: mlc_lr_range is trying rates; ask for averages "
+                 "before or after it", what);
+    return MLC_OK;
+}
+
 /* Removes the average from its optimizer's list, if it is in it yet, and frees it. Parameters stay
  * as they are: with a swap on, they go on being the average. */
 MLC_IMPL void mlc_average_free(mlc_average *a)
 {
-    if (!a || MLC__GONE(a, "average_free", "average")) return;
+    if (!a || MLC__GONE(a, "average_free", "average") ||
+        mlc__average_there(a->o, "average_free") != MLC_OK) return;
     for (mlc_average **at = &a->o->averages; *at; at = &(*at)->next)
         if (*at == a) { *at = a->next; break; }
     if (a->o->swapped == a) a->o->swapped = NULL;
@@ -58176,6 +58185,10 @@ static struct mlc_k_average mlc__average_args(const mlc_average *avg, mlc_averag
     return a;
 }
 
+/* Tells whether a pass may write the values of an entry: its parameter is neither freed nor, by a
+ * tree that shares it, bound to memory of the program. */
+static bool mlc__average_reaches(const mlc__entry *e) { return e->p && !e->p->value_storage.bound; }
+
 /* Runs the kernel over all entries, by runs of neighbours. */
 static mlc_status mlc__average_pass(const mlc_average *avg, struct mlc_k_average a,
                                     const char *what)
@@ -58184,8 +58197,8 @@ static mlc_status mlc__average_pass(const mlc_average *avg, struct mlc_k_average
     for (int64_t i = 0, end = 0; i < o->entries; i = end) {
         const mlc__entry *e = &o->entry[i];
         end = i + 1;
-        if (!e->p) continue;
-        while (end < o->entries && o->entry[end].p &&
+        if (!mlc__average_reaches(e)) continue;
+        while (end < o->entries && mlc__average_reaches(&o->entry[end]) &&
                mlc__entry_follows(&o->entry[end - 1], &o->entry[end])) end++;
         a.dtype = e->p->t.dtype;
         a.n = mlc__optim_elements(o, i, end);
@@ -58269,9 +58282,7 @@ static mlc_average *mlc__average_make(mlc_optim *o, const char *what, const mlc_
     if (o->swapped)
         return MLC__FAIL_NULL(ctx, STATE, "%s: the parameters are an average; call "
                               "mlc_average_swap(average, false) before", what);
-    if (o->ranged)
-        return MLC__FAIL_NULL(ctx, STATE, "%s: mlc_lr_range is trying rates; ask for averages "
-                              "before or after it", what);
+    if (mlc__average_there(o, what) != MLC_OK) return NULL;
     if (ctx->backend && !ctx->backend->kernels.average) {
         mlc__run_failed(ctx, what, "average", MLC_ERR_UNSUPPORTED);
         return NULL;
@@ -58366,6 +58377,7 @@ MLC_IMPL mlc_status mlc_average_swap(mlc_average *a, bool on)
     if (!a) return MLC_ERR_ARG;
     if (MLC__GONE(a, "average_swap", "average")) return MLC_ERR_STATE;
     mlc_optim *o = a->o;
+    MLC__TRY(mlc__average_there(o, "average_swap"));
     MLC__TRY(mlc__optim_layout(o));
     if (on == (o->swapped == a)) return MLC_OK;
     MLC__REQUIRE(o->ctx, !on || (!o->swapped && !o->mean), STATE, "average_swap: the parameters "

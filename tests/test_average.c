@@ -442,6 +442,69 @@ TEST(average, a_range_test_leaves_averages_as_they_are)
     CHECK_OK(ctx);
 }
 
+/* The list of averages is set aside then. */
+typedef struct meddler { mlc_optim *opt; mlc_average *a; int call; } meddler;
+
+static double meddling_step(void *user)
+{
+    meddler *m = (meddler *)user;
+    if (m->call == 0) mlc_average_free(m->a);
+    else CHECK_EQ(mlc_average_swap(m->a, m->call == 1), MLC_ERR_STATE);
+    return 1;
+}
+
+TEST(average, a_range_test_has_no_averages_to_free_or_to_swap)
+{
+    static const double start[] = {1}, one[] = {1};
+    mlc_ctx            *ctx = test_ctx();
+    mlc_tensor         *w = test_tensor(ctx, MLC_F64, mlc_dims1(1), one);
+    mlc_module         *net = bowl(ctx, MLC_F64, 1, start);
+    double              rates[4], losses[4], p;
+    mlc_lr_range_desc   d = mlc_lr_range_desc_make(rates, losses, 4);
+    meddler             m = {mlc_sgd(net, 0.25), NULL, 0};
+    m.a = mlc_ema(m.opt, 0.5);
+    for (; m.call < 3; m.call++) {
+        if (m.call == 2) CHECK_EQ(mlc_average_swap(m.a, true), MLC_OK);
+        CHECK_EQ(mlc_lr_range(m.opt, &d, meddling_step, &m, NULL, NULL), MLC_ERR_STATE);
+        CHECK_HAS(mlc_error(ctx), m.call ? "average_swap: mlc_lr_range is trying rates"
+                                         : "average_free: mlc_lr_range is trying rates");
+        mlc_error_clear(ctx);
+    }
+    CHECK_EQ(mlc_average_swap(m.a, false), MLC_OK);
+    CHECK_EQ(descend(net, m.opt, w), MLC_OK);
+    CHECK_EQ(mlc_average_swap(m.a, true), MLC_OK);
+    test_read(mlc_module_param(net, "p"), &p);
+    CHECK_NEAR(p, 0.75, 0);
+    CHECK_OK(ctx);
+}
+
+/* Through another tree: the optimizer's own tree is laid out as before, and has an entry. */
+TEST(average, a_parameter_that_another_tree_binds_is_not_written)
+{
+    static const double start[] = {1, 2}, one[] = {1, 1};
+    static const double bound[] = {3, 4};
+    if (!test_on_host()) return;
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *w = test_tensor(ctx, MLC_F64, mlc_dims1(2), one);
+    mlc_module  *m = bowl(ctx, MLC_F64, 2, start), *other = mlc_nn_sequential(ctx);
+    mlc_optim   *opt = mlc_sgd(m, 0.25);
+    mlc_average *a = mlc_ema(opt, 0.5);
+    double       p[2];
+    CHECK_EQ(mlc_module_tie(other, "shared", mlc_module_param(m, "p")), MLC_OK);
+    CHECK_EQ(mlc_module_build(other), MLC_OK);
+    CHECK_EQ(descend(m, opt, w), MLC_OK);
+    CHECK_EQ(mlc_module_bind(other, "shared", bound), MLC_OK);
+    CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK(p[0] == 3 && p[1] == 4);
+    CHECK_EQ(mlc_average_swap(a, false), MLC_OK);
+    CHECK_EQ(mlc_optim_lookahead(opt, 1, 0.5), MLC_OK);
+    CHECK_EQ(mlc_optim_step(opt), MLC_OK);
+    test_read(mlc_module_param(m, "p"), p);
+    CHECK(p[0] == 3 && p[1] == 4);
+    CHECK_OK(ctx);
+}
+
 TEST(average, numbers_that_make_no_sense_are_refused)
 {
     static const double start[] = {1};
