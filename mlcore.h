@@ -54106,6 +54106,7 @@ enum { MLC__LBFGS_DUE = 4, MLC__LBFGS_RHO, MLC__LBFGS_D, MLC__LBFGS_BEFORE, MLC_
 struct mlc__lbfgs {
     mlc_status (*step)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
     void      (*drop)(mlc_optim *o);   /* frees all that it owns but this struct               */
+    void      (*begin)(struct mlc__lbfgs *l);    /* forgets what it owns, without freeing it   */
     int64_t   (*items)(const mlc_optim *o);                /* that a walk has                  */
     mlc_tensor *(*item)(mlc_optim *o, int64_t k, char name[MLC_STATE_NAME_BYTES]);
     mlc_status (*plan)(mlc_optim *o, int64_t pairs);       /* begins a load; -1: no history    */
@@ -57357,6 +57358,16 @@ static mlc_status mlc__lbfgs_evaluate(mlc__lbfgs_run *r, double *loss, void *g, 
  * next. */
 static void mlc__lbfgs_forget(struct mlc__lbfgs *l) { l->pairs = l->iterations = 0; }
 
+/* mlc__lbfgs.begin: neither memory nor history. */
+static void mlc__lbfgs_new(struct mlc__lbfgs *l)
+{
+    l->rho = NULL;
+    l->pair = NULL;
+    l->memory = NULL;
+    l->layout = 0;
+    mlc__lbfgs_forget(l);
+}
+
 /* mlc__lbfgs.drop: frees vectors, pairs and lists; the next step allocates them again. */
 static void mlc__lbfgs_drop(mlc_optim *o)
 {
@@ -57365,11 +57376,7 @@ static void mlc__lbfgs_drop(mlc_optim *o)
         mlc__heap_data_free(o->ctx, l->pair[i], MLC_MEM_OPTIM);
     mlc__heap_data_free(o->ctx, l->memory, MLC_MEM_OPTIM);
     mlc__heap_free(o->ctx, l->rho);
-    l->rho = NULL;
-    l->pair = NULL;
-    l->memory = NULL;
-    l->layout = 0;
-    mlc__lbfgs_forget(l);
+    mlc__lbfgs_new(l);
 }
 
 /* Allocates lists on the host, [rho][alpha][pair][due, twice: the second half is for loads], and
@@ -57391,8 +57398,9 @@ static mlc_status mlc__lbfgs_memory(mlc_optim *o)
     return mlc__zero(o->ctx, mlc__lbfgs_what, l->memory, 6 * bytes);
 }
 
-/* Makes vectors fit the present entries: under another layout or dtype all is allocated anew and
- * the history is lost. Vectors are f64 as soon as one parameter is. */
+/* Makes vectors fit the present entries: under another layout or other dtypes all is allocated anew
+ * and the history is lost. Vectors are f64 as soon as one parameter is. A tree that shares
+ * parameters may have changed the dtype of some, and with it offsets, in the same layout. */
 static mlc_status mlc__lbfgs_follow(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -57401,11 +57409,12 @@ static mlc_status mlc__lbfgs_follow(mlc_optim *o)
     for (int64_t i = 0; i < o->entries; i++)
         if (o->entry[i].dtype == MLC_F64) dtype = MLC_F64;
         else unit = 4;
-    if (l->layout == o->layout && l->dtype == dtype) return MLC_OK;
+    const int64_t n = (int64_t)o->bytes / unit;
+    if (l->layout == o->layout && l->dtype == dtype && l->unit == unit && l->n == n) return MLC_OK;
     mlc__lbfgs_drop(o);
     l->dtype = dtype;
     l->unit = unit;
-    l->n = (int64_t)o->bytes / unit;
+    l->n = n;
     const mlc_status st = mlc__lbfgs_memory(o);
     if (st == MLC_OK) l->layout = o->layout;
     else mlc__lbfgs_drop(o);
@@ -57905,6 +57914,7 @@ MLC_IMPL mlc_optim *mlc_lbfgs_ex(mlc_module *m, const mlc_lbfgs_desc *d)
     if (!o->lbfgs) { mlc_optim_free(o); return NULL; }
     o->lbfgs->step = mlc__lbfgs_step;
     o->lbfgs->drop = mlc__lbfgs_drop;
+    o->lbfgs->begin = mlc__lbfgs_new;
     o->lbfgs->items = mlc__lbfgs_items;
     o->lbfgs->item = mlc__lbfgs_item;
     o->lbfgs->plan = mlc__lbfgs_plan;
@@ -67332,9 +67342,11 @@ MLC_IMPL mlc_lr_range_desc mlc_lr_range_desc_make(double *rates, double *losses,
 }
 
 /* The state before the range test, which restores it: the optimizer (it keeps its own state while a
- * copy trains), the module's state in block, the schedule of the rate, the random stream. */
+ * copy trains), the history of L-BFGS, the module's state in block, the schedule of the rate, the
+ * random stream. */
 typedef struct mlc__lr_saved {
     mlc_optim  o;
+    struct mlc__lbfgs lbfgs;
     mlc_sched *sched;
     void      *block;
     size_t     bytes;
@@ -67384,6 +67396,10 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     was->stream = o->ctx->stream;
     was->sched = o->sched ? o->sched->of[MLC_KNOB_LR] : NULL;
     if (o->sched) o->sched->of[MLC_KNOB_LR] = NULL;
+    if (o->lbfgs) {
+        was->lbfgs = *o->lbfgs;
+        o->lbfgs->begin(o->lbfgs);
+    }
     mlc_optim_zero_grad(o);
     return MLC_OK;
 }
@@ -67398,6 +67414,10 @@ static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
         if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
     if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
+    if (o->lbfgs) {
+        o->lbfgs->drop(o);
+        *o->lbfgs = was->lbfgs;
+    }
     /* Fields that belong to the optimizer as it is now, not to its state. */
     old->prev = o->prev;
     old->next = o->next;

@@ -338,6 +338,79 @@ TEST(lbfgs, a_loss_that_has_the_optimizer_follow_a_change_is_refused)
     }
 }
 
+/* Two matrices, of which one becomes f64 by another tree: the layout of their own stays. */
+typedef struct pair { mlc_tensor *of[2]; } pair;
+
+static mlc_tensor *pair_loss(void *user)
+{
+    const pair *p = (const pair *)user;
+    mlc_tensor *sum[2];
+    for (int i = 0; i < 2; i++)
+        sum[i] = mlc_cast(mlc_sum_all(mlc_mul(p->of[i], p->of[i])), MLC_F64);
+    return mlc_add(sum[0], mlc_mul_scalar(sum[1], 3));
+}
+
+TEST(lbfgs, vectors_follow_another_dtype_in_the_same_layout)
+{
+    mlc_ctx           *ctx = test_ctx();
+    mlc_nn_linear_desc d[2] = {mlc_nn_linear_desc_make(16, 40), mlc_nn_linear_desc_make(2, 2)};
+    mlc_module        *net = mlc_nn_sequential(ctx), *other[2];
+    pair               p;
+    double             loss = 0;
+    for (int i = 0; i < 2; i++) {
+        d[i].no_bias = true;
+        mlc_module_add(net, mlc_nn_linear_ex(ctx, &d[i]));
+        other[i] = mlc_nn_sequential(ctx);
+    }
+    for (int i = 0; i < 2; i++) {
+        p.of[i] = mlc_module_param(net, i ? "1.weight" : "0.weight");
+        CHECK_EQ(mlc_module_tie(other[i], "shared", p.of[i]), MLC_OK);
+        CHECK_EQ(mlc_module_build(other[i]), MLC_OK);
+    }
+    CHECK_EQ(mlc_module_to(other[1], MLC_F64), MLC_OK);
+    mlc_optim *opt = mlc_lbfgs(net, 0.01);
+    CHECK_EQ(mlc_optim_step_with(opt, pair_loss, &p, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_to(other[0], MLC_F64), MLC_OK);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(mlc_copy_into(p.of[i], mlc_ones(ctx, MLC_F64, mlc_dims_of(2, p.of[i]->shape))),
+                 MLC_OK);
+    for (int step = 0; step < 5; step++)
+        CHECK_EQ(mlc_optim_step_with(opt, pair_loss, &p, NULL), MLC_OK);
+    loss = mlc_item(pair_loss(&p));
+    CHECK_NEAR(loss, 0, 1e-9);
+    CHECK_OK(ctx);
+}
+
+/* A range test has a history of its own. */
+typedef struct tried { batch b; mlc_optim *opt; } tried;
+
+static double tried_step(void *user)
+{
+    tried *t = (tried *)user;
+    double loss = NO_NUMBER;
+    mlc_optim_step_with(t->opt, fit_of, &t->b, &loss);
+    return loss;
+}
+
+TEST(lbfgs, a_range_test_leaves_the_history_as_it_was)
+{
+    double           losses[2][4], rates[4], curve[4];
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, curve, 4);
+    for (int tested = 0; tested < 2; tested++) {
+        mlc_ctx       *ctx = test_ctx();
+        mlc_lbfgs_desc l = mlc_lbfgs_desc_make(1);
+        tried          t = {fit(ctx, MLC_F32), NULL};
+        l.max_iter = 3;
+        t.opt = mlc_lbfgs_ex(t.b.m, &l);
+        for (int i = 0; i < 4; i++) {
+            if (tested) CHECK_EQ(mlc_lr_range(t.opt, &d, tried_step, &t, NULL, NULL), MLC_OK);
+            losses[tested][i] = tried_step(&t);
+        }
+        CHECK_OK(ctx);
+    }
+    for (int i = 0; i < 4; i++) CHECK_NEAR(losses[1][i], losses[0][i], 0);
+}
+
 /* An average sees a step, not its iterations; a minimum is no step.                             */
 TEST(lbfgs, steps_that_move_are_counted_and_averaged)
 {
