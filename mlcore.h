@@ -56277,6 +56277,7 @@ static mlc_status mlc__optim_pass(mlc_optim *o, const char *what, mlc_rule rule,
         if (!due) a.g = a.p;
         st = mlc__run_optim(ctx, what, &a);
         e->p->value_storage.version++;
+        for (int k = 0; k < 2; k++) e->p->weight[k].remade = false;
     }
     mlc__scratch_end(ctx, block);
     return st;

@@ -632,6 +632,34 @@ TEST(moments, states_of_few_elements_follow_another_dtype_and_padding_stays_zero
     }
 }
 
+/* Packs of a weight that another optimizer has changed are not taken for those of its new values:
+ * a pass that writes none, of a mean, leaves no mark for the step of small states after it. */
+TEST(moments, a_step_after_a_mean_of_another_optimizer_leaves_no_packs_of_old_values)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 256, 256);
+    mlc_optim  *mean = mlc_schedule_free_sgd(net, 0.5), *opt = make(net, ADAMW_8BIT);
+    for (int step = 0; step < 2; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(64, 256), 3, -1, 1);
+        mlc_autocast_begin(ctx, MLC_BF16);
+        mlc_tensor *y = mlc_forward(net, x);
+        mlc_autocast_end(ctx);
+        CHECK_EQ(mlc_backward(mlc_mean_all(mlc_mul(y, y))), MLC_OK);
+        if (step) CHECK_EQ(mlc_optim_mean(mean, true), MLC_OK);
+        CHECK_EQ(mlc_optim_step(step ? opt : mean), MLC_OK);
+        mlc_scope_end(ctx);
+    }
+    mlc_scope_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(64, 256), 3, -1, 1);
+    mlc_module *copy = mlc_module_clone(net);
+    mlc_autocast_begin(ctx, MLC_BF16);
+    CHECK(hash_tensor(0, mlc_forward(net, x)) == hash_tensor(0, mlc_forward(copy, x)));
+    mlc_autocast_end(ctx);
+    mlc_scope_end(ctx);
+    CHECK_OK(ctx);
+}
+
 TEST(moments, a_skipped_step_leaves_all_bits)
 {
     for (int of = 0; of < KINDS; of++) {
