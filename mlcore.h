@@ -58958,8 +58958,8 @@ MLC__LEVEL_COLD
 
 #define MLC__REPORT_PIECE 32768        /* elements */
 
-/* Argument of the walk over parameters, of which the entries are every one with a gradient in the
- * layout, in the same order. piece and raw are on the heap. */
+/* Argument of the walk over parameters, of which some have entries, in the same order. piece and
+ * raw are on the heap. */
 typedef struct mlc__report {
     mlc_optim       *o;
     mlc_grad_report *out;
@@ -59032,11 +59032,19 @@ static mlc_status mlc__report_row(const mlc__report *r, const mlc__param *p, con
     return MLC_OK;
 }
 
+/* Tells whether a step would change p, a parameter of the walk: the next entry is p's, and due. A
+ * parameter with an entry may have lost its place for a gradient, by a tree that shares it. */
+static bool mlc__report_due(mlc__report *r, const mlc__param *p)
+{
+    const mlc_optim *o = r->o;
+    return r->at < o->entries && o->entry[r->at].p == p && mlc__entry_due(&o->entry[r->at++]);
+}
+
 /* Walk: fills the row of a parameter that a step would change; only counts past r->most. */
 static bool mlc__report_param(void *user, mlc__param *p, const char *name)
 {
     mlc__report *r = MLC__CAST(mlc__report *, user);
-    if (p->grad_offset < 0 || !mlc__entry_due(&r->o->entry[r->at++])) return true;
+    if (!mlc__report_due(r, p)) return true;
     if (r->n++ < r->most) r->status = mlc__report_row(r, p, name, &r->out[r->n - 1]);
     return r->status == MLC_OK;
 }
@@ -77930,7 +77938,7 @@ static bool mlc__bins_param(void *user, mlc__param *p, const char *name)
     mlc__on_bins *h = MLC__CAST(mlc__on_bins *, user);
     mlc__report *r = &h->report;
     char word[48];
-    if (p->grad_offset < 0 || !mlc__entry_due(&r->o->entry[r->at++])) return true;
+    if (!mlc__report_due(r, p)) return true;
     snprintf(word, sizeof word, "{\"step\":%lld,\"name\":", (long long)h->step);
     mlc__put_text(&h->text, word);
     mlc__put_string(&h->text, name);

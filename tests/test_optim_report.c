@@ -380,6 +380,30 @@ static void keep_text(void *user, const char *text, size_t n)
     all[len + n] = 0;
 }
 
+/* Its own tree is laid out as before, and the optimizer has an entry for it. */
+TEST(report, a_parameter_that_another_tree_has_frozen_has_no_row)
+{
+    static const char *const names[] = {"0.bias", "1.weight", "1.bias"};
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = mlc_nn_sequential(ctx), *other = mlc_nn_sequential(ctx);
+    mlc_grad_report g[4];
+    int64_t         n = 0;
+    for (int i = 0; i < 2; i++) mlc_module_add(net, mlc_nn_linear(ctx, 3, 3));
+    mlc_optim *opt = mlc_sgd(net, 0.1);
+    CHECK_EQ(mlc_module_tie(other, "shared", mlc_module_param(net, "0.weight")), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(other, NULL, true), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(other), MLC_OK);
+    slide(net, 1);
+    CHECK_EQ(mlc_optim_step_report(opt, g, 4, &n), MLC_OK);
+    CHECK_EQ(n, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_STR(g[i].name, names[i]);
+        CHECK_EQ(g[i].n, i == 1 ? 9 : 3);
+        CHECK_NEAR(g[i].update_ratio * g[i].weight_norm, 0.1 * sqrt(i == 1 ? 9 : 3), 1e-6);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(report, the_table_has_a_line_for_each_row)
 {
     char            text[2048] = "";
