@@ -67397,6 +67397,9 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
     }
     was->o = *o;
     *o = n;
+    was->o.prev = o;                   /* listed, too: it forgets what step frees              */
+    if (o->next) o->next->prev = &was->o;
+    o->next = &was->o;
     o->averages = NULL;
     o->ranged = true;
     /* The stream of random numbers, so that the training afterwards is the same with or without the
@@ -67418,9 +67421,8 @@ static mlc_status mlc__lr_range_begin(mlc_optim *o, mlc__lr_saved *was)
 static mlc_status mlc__lr_range_end(mlc_optim *o, mlc__lr_saved *was)
 {
     mlc_optim *old = &was->o;
-    /* Parameters that step has freed are entries no more. */
-    for (int64_t i = 0; i < old->entries; i++)
-        if (!mlc__optim_has(o, old->entry[i].p)) old->entry[i].p = NULL;
+    old->prev->next = old->next;
+    if (old->next) old->next->prev = old->prev;
     if (o->ctx->installed.optim_claim) o->ctx->installed.optim_claim(o, false);
     mlc__optim_free_state(o);
     if (o->lbfgs) {

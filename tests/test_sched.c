@@ -1042,6 +1042,35 @@ TEST(sched, a_range_test_survives_a_step_that_changes_the_optimizer)
     mlc_module_free(t.net);
 }
 
+static double freezes_biases(void *user)
+{
+    trainee *t = (trainee *)user;
+    CHECK_EQ(mlc_module_freeze(t->net, "*.bias", true), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(t->net), MLC_OK);
+    return train_once(t);
+}
+
+/* The step's layout has no entries for them, the optimizer's has: a moment of each. */
+TEST(sched, a_range_test_leaves_states_of_what_its_step_freezes)
+{
+    mlc_ctx          *ctx = test_ctx();
+    trainee           t = trainee_of(ctx);
+    double            rates[4], losses[4], moment[2][16];
+    mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 4);
+    train_once(&t);
+    for (int tested = 0; tested < 2; tested++) {
+        mlc_optim_state_iter it = mlc_optim_state_iter_make(t.opt);
+        while (mlc_optim_state_next(&it))
+            if (strcmp(it.name, "state.0.bias.exp_avg") == 0) test_read(it.tensor, moment[tested]);
+        if (tested) break;
+        CHECK_EQ(mlc_lr_range(t.opt, &d, freezes_biases, &t, NULL, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_freeze(t.net, "*.bias", false), MLC_OK);
+    }
+    CHECK(memcmp(moment[0], moment[1], sizeof moment[0]) == 0);
+    CHECK(isfinite(train_once(&t)));
+    CHECK_OK(ctx);
+}
+
 TEST(sched, bad_range_tests_are_told)
 {
     mlc_ctx          *ctx = test_ctx();
