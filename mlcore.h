@@ -58264,10 +58264,23 @@ static mlc_status mlc__average_array(const mlc_optim *o, const mlc_optim *n, con
     return MLC_OK;
 }
 
+/* While an average is on its array has the trained values: an entry that is not in n would lose
+ * its own. A bound parameter has those of the program. */
+static mlc_status mlc__average_keeps(const mlc_optim *o, const mlc_optim *n)
+{
+    for (int64_t i = 0; i < o->entries && o->swapped; i++) {
+        const mlc__param *p = o->entry[i].p;
+        MLC__REQUIRE(o->ctx, !p || p->value_storage.bound || mlc__optim_has(n, p), STATE,
+                     "average_swap: '%s' was frozen, and the module built, while an average is on; "
+                     "unfreeze it until mlc_average_swap(average, false)", p->name);
+    }
+    return MLC_OK;
+}
+
 /* mlc__average_fns.follow: gives all averages the layout of n, or, after a failure, none. */
 static mlc_status mlc__average_follow(mlc_optim *o, const mlc_optim *n)
 {
-    mlc_status st = MLC_OK;
+    mlc_status st = mlc__average_keeps(o, n);
     for (mlc_average *a = o->averages; a; a = a->next) {
         a->moved[0] = NULL;
         if (st == MLC_OK) st = mlc__average_array(o, n, a->at, a->moved);

@@ -505,6 +505,32 @@ TEST(average, a_parameter_that_another_tree_binds_is_not_written)
     CHECK_OK(ctx);
 }
 
+TEST(average, what_is_frozen_while_an_average_is_on_keeps_its_trained_values)
+{
+    static const double start[] = {1}, one[] = {1};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *w = test_tensor(ctx, MLC_F64, mlc_dims1(1), one);
+    mlc_module  *m = bowl(ctx, MLC_F64, 1, start);
+    mlc_optim   *opt = mlc_sgd(m, 0.25);
+    mlc_average *a = mlc_ema(opt, 0.5);
+    double       p;
+    CHECK_EQ(descend(m, opt, w), MLC_OK);
+    CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
+    CHECK_EQ(mlc_module_freeze(m, "p", true), MLC_OK);
+    CHECK_EQ(mlc_module_rebuild(m), MLC_OK);
+    CHECK_EQ(mlc_average_swap(a, false), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "'p' was frozen, and the module built, while an average is on");
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_module_freeze(m, "p", false), MLC_OK);
+    CHECK_EQ(mlc_average_swap(a, false), MLC_OK);
+    test_read(mlc_module_param(m, "p"), &p);
+    CHECK_NEAR(p, 0.5, 0);
+    CHECK_EQ(mlc_module_freeze(m, "p", true), MLC_OK);     /* else it may */
+    CHECK_EQ(mlc_module_rebuild(m), MLC_OK);
+    CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
+    CHECK_OK(ctx);
+}
+
 TEST(average, numbers_that_make_no_sense_are_refused)
 {
     static const double start[] = {1};
