@@ -25321,8 +25321,8 @@ static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, ml
 }
 
 /* Updates n elements of a bf16 p through f32, tile by tile, and rounds p by chance. Element first +
- * i of the run takes half of word (first + i) / 2 of the step's stream. Words are made by blocks of 8
- * halves: tiles begin with a block, but for the first one where it is of a row within one. */
+ * i of the run takes half of word (first + i) / 2 of the step's stream. Words are made by blocks of
+ * 8 halves: tiles begin with a block, but for the first one where it is of a row within one. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     const struct mlc_k_optim *a = j->a;
