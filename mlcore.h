@@ -14175,9 +14175,10 @@ static mlc_status mlc__k_whole(void *dev, const struct mlc_k_whole *a)
     const bool divides = a->op >= MLC_WHOLE_FLOOR_DIV;
     mlc__loop l;
     if (a->dtype != MLC_I64 && a->dtype != MLC_I32) return MLC_ERR_UNSUPPORTED;
-    if (divides && !a->in[1]) return MLC_ERR_ARG;
-    if (divides && mlc__loop_make(&l, a->ndim, a->shape, 1, strides + 2))
+    if (divides && mlc__loop_make(&l, a->ndim, a->shape, 1, strides + 2)) {
+        if (!a->in[1]) return MLC_ERR_ARG;
         mlc__loop_run(dev, &l, mlc__whole_zero_row, &job, 1.0);
+    }
     if (zero) {
         if (a->error[0] == 0) a->error[0] = a->kind;
         return MLC_OK;
@@ -54061,9 +54062,9 @@ struct mlc_optim {
     bool        measured : 1;          /* a step has written guard.norm                        */
     bool        looks : 1;             /* guard reads squares of gradients: clips or scales    */
     bool        stale : 1;             /* guard_dev is: the next step copies guard up          */
+    bool        fixed : 1;             /* entries may not be made anew: fn of step_with runs   */
     double      rho;                   /* of mlc_optim_sam; 0: none */
     mlc_status (*sam)(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss);
-    mlc_status (*fixed)(mlc_optim *o); /* NULL, or the error of a new layout of the entries    */
     struct mlc__lbfgs *lbfgs;          /* NULL: another rule */
     double      lr, weight_decay;      /* base values */
     double      factor[MLC_KNOB_COUNT];          /* of these in the last update; 1: no schedule */
@@ -54315,7 +54316,8 @@ static mlc_status mlc__optim_layout(mlc_optim *o)
         same = !e->p || (e->dtype == mlc__wide(e->p->t.dtype) && e->p->t.dtype != MLC_F16);
     }
     if (same) return MLC_OK;
-    if (o->fixed) return o->fixed(o);
+    MLC__REQUIRE(o->ctx, !o->fixed, STATE, "optim_step_with: fn, which makes the loss several "
+                 "times for one step, changed the module's parameters or groups");
     mlc_optim n;
     MLC__TRY(mlc__optim_again(o, &n));
     const mlc_status st = o->average ? o->average->follow(o, &n) : MLC_OK;
@@ -57016,21 +57018,13 @@ MLC__LEVEL_WARM
 
 #ifndef MLC_NO_OPTIMIZERS
 
-/* mlc_optim.fixed while fn runs and its caller has lists by entry. */
-static mlc_status mlc__optim_fixed(mlc_optim *o)
-{
-    return mlc__fail(o->ctx, MLC_ERR_STATE, "optim_step_with: fn, which makes the loss several "
-                     "times for one step, changed the module's parameters or groups and had the "
-                     "optimizer follow; do so between steps");
-}
-
 /* mlc__optim_evaluate for callers with lists by entry. Entries stay those that they are; one whose
  * parameter fn has freed has no parameter. */
 static mlc_status mlc__optim_evaluate_fixed(mlc_optim *o, mlc_loss_fn fn, void *user, double *loss)
 {
-    o->fixed = mlc__optim_fixed;
+    o->fixed = true;
     const mlc_status st = mlc__optim_evaluate(o, fn, user, loss);
-    o->fixed = NULL;
+    o->fixed = false;
     return st;
 }
 

@@ -483,7 +483,6 @@ TEST(average, a_parameter_that_another_tree_binds_is_not_written)
 {
     static const double start[] = {1, 2}, one[] = {1, 1};
     static const double bound[] = {3, 4};
-    if (!test_on_host()) return;
     mlc_ctx     *ctx = test_ctx();
     mlc_tensor  *w = test_tensor(ctx, MLC_F64, mlc_dims1(2), one);
     mlc_module  *m = bowl(ctx, MLC_F64, 2, start), *other = mlc_nn_sequential(ctx);
@@ -493,7 +492,10 @@ TEST(average, a_parameter_that_another_tree_binds_is_not_written)
     CHECK_EQ(mlc_module_tie(other, "shared", mlc_module_param(m, "p")), MLC_OK);
     CHECK_EQ(mlc_module_build(other), MLC_OK);
     CHECK_EQ(descend(m, opt, w), MLC_OK);
-    CHECK_EQ(mlc_module_bind(other, "shared", bound), MLC_OK);
+    CHECK_EQ(mlc_module_bind(other, "shared", bound),
+             test_on_host() ? MLC_OK : MLC_ERR_UNSUPPORTED);
+    mlc_error_clear(ctx);
+    if (!test_on_host()) return;
     CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
     test_read(mlc_module_param(m, "p"), p);
     CHECK(p[0] == 3 && p[1] == 4);
