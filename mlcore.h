@@ -89,7 +89,7 @@
  *   MLC_TEST_STRIDES       invalid unused strides
  *   MLC_PART               kernels or framework: half of the implementation: two objects, compiled
  *                          at the same time, take half as long as one. Their other macros must be
- *                          the same; if they are not, the linker names those of what is missing.
+ *                          the same: if they differ, the link fails at a symbol that names them.
  *   MLC_QUICK              for development: -O2 optimises what steps of training run and nothing
  *                          else, so that the framework compiles sooner. The same bits.
  *   MLC_FILE               a file that is this header and nothing else, default __FILE_NAME__: the
@@ -23585,12 +23585,12 @@ static void mlc__row_put(const mlc__rows *k, char *row, int64_t step, int64_t i,
 }
 
 /* An operand of a group of rows. `at` is the first row, `row` the elements from row to row, step
- * those from element to element; with `lies` kernels read it in place. */
+ * those from element to element; with `in_place` kernels read it in place. */
 typedef struct mlc__row_operand {
     const mlc__rows *k;
     char   *at;
     int64_t row, step;
-    bool    lies;
+    bool    in_place;
 } mlc__row_operand;
 
 /* Inputs and outputs of one part of a row: arrays, and numbers that are rounded to T. */
@@ -23663,7 +23663,7 @@ typedef void (*mlc__row_group_fn)(const mlc__row_group *s);
 MLC__INLINE const void *mlc__row_in(const mlc__row_operand *o, mlc__row_tile *tile, int64_t r,
                                     int64_t i, int64_t n, int64_t size)
 {
-    if (o->lies) return o->at + (r * o->row + i) * size;
+    if (o->in_place) return o->at + (r * o->row + i) * size;
     return mlc__row_part(o->k, tile, o->at + r * o->row * o->k->size, o->step, i, n);
 }
 MLC__INLINE void *mlc__row_out(const mlc__row_group *s, mlc__row_tile *tile, int64_t r, int64_t i,
@@ -24675,18 +24675,18 @@ static void mlc__row_plan(mlc__row_job *j, mlc__row_group_fn fn, mlc__row_group_
 {
     const mlc__rows *k = &j->k;
     mlc__row_group *s = &j->s;
-    const bool lies = s->x.lies && (!s->dy.at || s->dy.lies);
+    const bool in_place = s->x.in_place && (!s->dy.at || s->dy.in_place);
     const bool dense = (s->x.step == 1 && s->dy.step == 1 && s->out.step == 1) || k->n == 1;
-    const bool weighs = !s->w.k || s->w.lies || 2 * k->n <= MLC__ROW_LOW;
+    const bool weighs = !s->w.k || s->w.in_place || 2 * k->n <= MLC__ROW_LOW;
     s->f64 = mlc__f64(k->dtype);
     s->f += s->f64;
     s->n = k->n;
-    s->direct = lies && (!s->out.at || (s->out.lies && !s->accumulate));
+    s->direct = in_place && (!s->out.at || (s->out.in_place && !s->accumulate));
     s->part = s->direct ? k->n : mlc__gather_step((size_t)k->size);
     j->low = (MLC__X86 || MLC__NEON) && k->dtype != k->wide && dense && weighs && !s->accumulate &&
              k->n <= MLC__ROW_LOW;
     j->many = s->direct ? mlc__min(MLC__ROWS, MLC__ROW_SHORT / k->n) : 1;
-    if (j->low) j->many = mlc__min(MLC__ROWS, MLC__ROW_LOW / k->n - (s->w.k && !s->w.lies));
+    if (j->low) j->many = mlc__min(MLC__ROWS, MLC__ROW_LOW / k->n - (s->w.k && !s->w.in_place));
     j->many = mlc__max(1, j->many);
     if (j->low) s->part = MLC__GATHER;
     j->fn = !s->f64 && (s->direct || j->low) ? fn : any;
@@ -24719,7 +24719,7 @@ MLC__INLINE void mlc__row_place(const mlc__row_job *j, mlc__row_group *s, const 
 static void mlc__row_widen(mlc__row_operand *o, const mlc__rows *wide, float *tile, int64_t rows)
 {
     const mlc__rows *k = o->k;
-    if (!o->at || o->lies) return;
+    if (!o->at || o->in_place) return;
     const int64_t dense = o->row == k->n ? rows : 1;
     for (int64_t r = 0; r < rows; r += dense)
         k->half->widen(tile + r * k->n, o->at + r * o->row * k->size, k->dtype, dense * k->n);
@@ -68989,8 +68989,8 @@ static mlc_status mlc__rows_array(mlc_dataset *d, const char *what, mlc_dtype dt
     MLC__REQUIRE(r->ctx, a->ndim > 0 && a->shape[0] > 0, SHAPE,
                  "%s: '%s': the array has %s; a dataset has rows", what, r->file.path,
                  a->ndim ? "no rows" : "no axes");
-    MLC__REQUIRE(r->ctx, !a->fortran || a->ndim == 1, UNSUPPORTED, "%s: '%s': the array lies "
-                 "column by column; save numpy.ascontiguousarray of it", what, r->file.path);
+    MLC__REQUIRE(r->ctx, !a->fortran || a->ndim == 1, UNSUPPORTED, "%s: '%s': the array is in "
+                 "column order; save numpy.ascontiguousarray of it", what, r->file.path);
     r->array = *a;
     r->n = a->shape[0];
     r->each = mlc__product(a->ndim - 1, a->shape + 1);
