@@ -10803,8 +10803,8 @@ static void *mlc__heap_try(mlc_ctx *ctx, size_t bytes, int mem)
     return o + 1;
 }
 
-/* The same with an error, in which `what` names the caller. As memory is zeroed, constructors set
- * only the fields that are not 0. */
+/* Zeroed object memory as from mlc__heap_try; NULL with an error, in which `what` names the caller.
+ * As memory is zeroed, constructors set only the fields that are not 0. */
 static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *what)
 {
     void *p = mlc__heap_try(ctx, bytes, mem);
@@ -10812,7 +10812,8 @@ static void *mlc__heap_alloc(mlc_ctx *ctx, size_t bytes, int mem, const char *wh
     return p;
 }
 
-/* Memory of class MLC_MEM_OBJECT, the usual one; MLC__HEAP casts it to a type. */
+/* Zeroed object memory of class MLC_MEM_OBJECT, the usual one; NULL with an error. MLC__HEAP casts
+ * it to a type. */
 static void *mlc__heap_object(mlc_ctx *ctx, size_t bytes, const char *what)
 {
     return mlc__heap_alloc(ctx, bytes, MLC_MEM_OBJECT, what);
@@ -10855,7 +10856,9 @@ static void mlc__retired_drop(mlc_ctx *ctx)
     ctx->allocator.release(ctx->allocator.user, o, o->bytes);
 }
 
-/* Appends the object to the retired ones; drops the oldest if they are too many. */
+/* Frees the object of a public handle. In a debug build it is filled with 0xdd and appended to the
+ * list ctx->retired; if that has more than MLC__RETIRED objects, the oldest is given back to the
+ * allocator. In a fixed block it is freed at once. */
 static void mlc__handle_free(mlc_ctx *ctx, void *ptr)
 {
     mlc__object *o = MLC__CAST(mlc__object *, ptr) - 1;
@@ -10937,7 +10940,8 @@ static void *mlc__heap_data(mlc_ctx *ctx, size_t bytes, int mem, const char *wha
 }
 
 /* Releases device memory and the object that stands for it. Searches the list of objects, which is
- * acceptable as this happens at builds and frees only, never in a step. */
+ * acceptable as device memory of this kind is freed where an object ends or is rebuilt, never in a
+ * step. */
 static void mlc__device_data_free(mlc_ctx *ctx, void *ptr, int mem)
 {
     mlc__object *o;
@@ -11112,7 +11116,7 @@ MLC_IMPL mlc_status mlc_memory_info(const mlc_ctx *ctx, mlc_memory *out)
     return MLC_OK;
 }
 
-/* From now on peaks are those since this call. */
+/* Sets the peaks to the bytes in use now, so that they count from this call on. */
 MLC_IMPL void mlc_memory_peak_reset(mlc_ctx *ctx)
 {
     if (!ctx) return;
@@ -11175,7 +11179,8 @@ static void *mlc__arena(mlc_ctx *ctx, int32_t depth, size_t bytes)
     return (char *)c + c->used - bytes;
 }
 
-/* The same in the innermost scope; MLC__ARENA casts it to a type. */
+/* A small struct in the arena of the innermost scope (mlc__arena); MLC__ARENA casts it to a
+ * type. */
 static void *mlc__arena_now(mlc_ctx *ctx, size_t bytes)
 {
     return mlc__arena(ctx, ctx->depth, bytes);
@@ -11248,9 +11253,9 @@ static mlc_status mlc__storage_fill(mlc_storage *s, size_t bytes)
     return MLC_OK;
 }
 
-/* Puts the memory back into the pool. The struct stays until its scope ends, marked released, so
- * that a later use is an error. Memory of the program (mlc_wrap) and of parameters is not
- * touched. */
+/* Puts a storage's memory back into the pool. The struct stays until its scope ends, marked
+ * released, so that a later use is an error. Memory of the program (mlc_wrap) and of parameters is
+ * not touched. */
 static void mlc__storage_release(mlc_storage *s)
 {
     if (s->released) return;
@@ -11334,9 +11339,9 @@ static void mlc__scope_clear(mlc_ctx *ctx, mlc__scope *s)
     s->first = s->now = NULL;
 }
 
-/* At a scope's end in a fixed block: moves pool_start up to the lowest block or chunk of the scopes
- * still open and forgets the free ones below it, so that steps of different shapes do not fragment
- * the block. */
+/* In a context with a fixed block, at a scope's end: raises pool_start to the lowest block or chunk
+ * of the scopes still open, and removes the free blocks and chunks below it from their lists, so
+ * that their bytes join the free middle and steps of different shapes do not fragment the block. */
 static void mlc__fixed_rewind(mlc_ctx *ctx)
 {
     /* low: the lowest byte in use above the free middle. Heap objects are at the other end of the
@@ -11413,13 +11418,13 @@ static void mlc__fixed_rewind(mlc_ctx *ctx)
 typedef uint64_t mlc__atomic_u64 __attribute__((aligned(8)));
 
 #if MLC__HAS_FRAMEWORK
-/* After fork() the child has only the thread that called it. Code that makes threads keeps the
- * number that mlc__fork_watch returned; once mlc__forks differs from it the threads are gone, and
- * locks that they held stay held. Comparing getpid() would tell the same, but costs a system call
- * in each loop. */
+/* mlc__forks counts forks. After fork() the child has only the thread that called it. Code that
+ * makes threads keeps the number that mlc__fork_watch returned; once mlc__forks differs from it the
+ * threads are gone, and locks that they held stay held. Comparing getpid() would tell the same, but
+ * costs a system call in each loop. */
 static uint32_t mlc__forks;            /* 0: not watched; else 1 and the forks since then      */
 
-/* Runs in the child of each fork. */
+/* Counts a fork: runs in its child. */
 static void mlc__fork_seen(void) { __atomic_fetch_add(&mlc__forks, 1, __ATOMIC_RELEASE); }
 
 /* Returns the number to keep for threads that are made now; the first call installs the handler. 0:
@@ -11535,7 +11540,8 @@ static uint32_t mlc__lane_start(const mlc__pool *p, uint32_t chunks, int32_t lan
     return (uint32_t)((uint64_t)chunks * (uint64_t)lane / (uint64_t)p->lanes);
 }
 
-/* Claims and runs chunks of a lane until none is left. worker is the index that fn gets. */
+/* Claims and runs the chunks of a lane, the share of a loop that one thread begins with, until none
+ * is left. worker is the index that fn gets. */
 static void mlc__work_lane(mlc__pool *p, int32_t lane, int32_t worker)
 {
     mlc__atomic_u64 *at = &p->lane[lane].state;
@@ -11656,7 +11662,7 @@ static void mlc__pool_ready(mlc__pool *p)
 }
 
 /* Ends and joins all workers. Raising wake ends their spinning, waking them ends their sleep; a
- * worker may still run through the lanes, which are empty, before it sees stop. */
+ * worker may still look for chunks to claim, of which there are none, before it sees stop. */
 static void mlc__pool_stop(mlc__pool *p)
 {
     if (mlc__forked(p->forks)) mlc__pool_fresh(p);
@@ -11670,10 +11676,11 @@ static void mlc__pool_stop(mlc__pool *p)
 #endif
 }
 
-/* Runs one loop on all threads and returns when each chunk has run. Its arguments change while all
- * lanes say that nothing can be claimed (chunk UINT32_MAX); the second round of stores opens the
- * loop. The number grows by two a loop, and none recurs within 2^31 loops, longer than any late
- * worker holds an old state. all: wakes every worker, also if the process has fewer cores. */
+/* Runs one loop on all threads and returns when each chunk has run. Its arguments change while the
+ * states of all lanes permit no claim (chunk UINT32_MAX); the second round of stores sets their
+ * first chunks, which opens the loop. The loop number in the states grows by two, one for each
+ * round. It recurs after 2^31 loops, longer than a late worker keeps a state that it read. all:
+ * wakes every worker, also if the process has fewer cores. */
 static void mlc__fork_join(mlc__pool *p, uint32_t chunks, mlc__chunk_fn fn, void *arg, bool all)
 {
     const uint32_t loop = (uint32_t)(MLC__LOAD(&p->lane[0].state) >> 32);
@@ -13945,8 +13952,9 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
 #define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float, )
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
-/* The definition on x86, which has faster levels beside it: small, since the formula is chosen per
- * element, by one switch without loops in its cases. */
+/* The formulas of math over n elements at the scalar level of x86, the definition: it is small, as
+ * faster levels exist, and chooses the formula for each element, by one switch without loops in its
+ * cases. */
 #define MLC__ONE(code, formula) case MLC_##code: o[i] = formula; break;
 static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
                                         double sd, double td)
@@ -13963,7 +13971,8 @@ static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const
         switch ((int)op) { MLC_MATH_FORMULAS(MLC__ONE, MLC__ONE, MLC__ONE, MLC__F32) }
     }
 }
-/* By blocks as on all levels, so that a hard element puts the same others into f64. */
+/* The formulas of math over n elements at the scalar level, by blocks of 16 as on all levels, so
+ * that a hard element puts the same others into f64. */
 static void mlc__math_f32_scalar(mlc_map op, void *out, const void *const *in, int64_t n, double s,
                                  double t)
 {
@@ -14041,7 +14050,8 @@ MLC__APART void mlc__map_block(const mlc__map_job *j, char *const *at, const int
     mlc__scatter(at[0], stride[0], dense[3], n, j->size);
 }
 
-/* A row of map or math, a mlc__row_fn: operand 0 is the output. */
+/* A row of the kernel map or math, computed block by block; a mlc__row_fn, whose operand 0 is the
+ * output. */
 static void mlc__map_row(const void *args, const int64_t *offset, const int64_t *stride, int64_t n)
 {
     const mlc__map_job *j = MLC__CAST(const mlc__map_job *, args);
@@ -14061,9 +14071,10 @@ static void mlc__map_row(const void *args, const int64_t *offset, const int64_t 
     }
 }
 
-/* The kernels map and math: fn computes the formula, add is the level's map function, for sums. 2.0
- * and 0.2 ns an element are averages of cheap and dear formulas, and decide on nothing but whether
- * threads are worth their start. */
+/* The kernels map and math: out = f(in; s, t), or out += f(..). fn computes the formula; add is the
+ * same level's function for map, which adds the result to out where the call accumulates. 2.0 ns an
+ * element for f64 and 0.2 for others are averages of cheap and dear formulas, and decide only
+ * whether threads are worth their start. */
 static mlc_status mlc__map_run(void *dev, const struct mlc_k_map *a, mlc__map_fn fn,
                                mlc__map_fn add, const mlc__half_fns *half)
 {
@@ -14668,10 +14679,10 @@ static void mlc__index_settle(const mlc__index_block *b, const struct mlc_k_inde
     }
 }
 
-/* Moves whole rows: one index for each dense row of `inner` elements. Of those that write to data
- * each call handles the indices in from .. to and skips the others: parts of the range run on
- * different threads, and a row takes its terms in the order of the index. False if an index of a
- * gather is out of range. */
+/* Moves whole rows: one index for each dense row of `inner` elements. Scatter, take and add write
+ * to data; a call of theirs handles the indices of value from .. to - 1 and skips the others, so
+ * that several threads share the rows of data, and each row takes its terms in the order of the
+ * index. False if an index of a gather is out of range. */
 static MLC__OPT bool mlc__index_rows(const mlc__index_block *b, const struct mlc_k_index *a)
 {
     const size_t size = mlc_dtype_bytes(a->dtype), bytes = (size_t)b->inner * size;
@@ -14738,8 +14749,9 @@ MLC__INLINE int64_t mlc__part(int64_t n, int64_t parts, int64_t i)
     return n / parts * i + mlc__min(n % parts, i);
 }
 
-/* Moves a piece: row `row` of across, from element n0 of it and m0 of the axis on, and of dense
- * rows range `part` of the index. */
+/* Moves a piece: up to block_m elements along the axis of the index, from m0 on, times up to
+ * block_n of row `row` of j->across (the other axes), from n0 on. Where dense rows of data are
+ * written it moves only those whose index is in range `part` of j->parts. */
 static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t n0, int64_t part)
 {
     const size_t size = mlc_dtype_bytes(j->a->dtype);
@@ -14770,7 +14782,9 @@ static void mlc__index_piece(mlc__index_job *j, int64_t row, int64_t m0, int64_t
     if (!all) __atomic_store_n(&j->outside, 1, __ATOMIC_RELAXED);
 }
 
-/* A chunk number is, from its fastest digit on: piece of the axis, piece of a row, part, rows. */
+/* Task: moves the pieces of a chunk. The chunk number has four digits, from the fastest on: piece
+ * along the axis of the index, piece of a row of j->across, range of index values, group of j->rows
+ * rows. */
 static void mlc__index_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__index_job *j = MLC__CAST(mlc__index_job *, arg);
@@ -14906,7 +14920,9 @@ static void mlc__nonzero_coordinates(const struct mlc_k_nonzero *a, int64_t at, 
     }
 }
 
-/* One pass over a chunk of MLC__GRAIN elements, in tiles. */
+/* Task of nonzero: goes over a chunk of MLC__GRAIN elements, in tiles. The first pass stores the
+ * number of nonzero elements in first[chunk]; the second (write) stores their indices or
+ * coordinates in out, from place first[chunk] on. */
 static void mlc__nonzero_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__nonzero_job *j = MLC__CAST(const mlc__nonzero_job *, arg);
@@ -14972,7 +14988,7 @@ static void mlc__band_zero(char *out, int64_t stride, int64_t n, size_t size)
                      size);
 }
 
-/* A row of out; `row` counts over all axes but the last. Columns begin .. end - 1 are in the
+/* Writes a row of out; `row` counts over all axes but the last. Columns begin .. end - 1 are in the
  * band. */
 static void mlc__band_row(const struct mlc_k_band *a, int64_t row)
 {
@@ -15011,7 +15027,7 @@ static void mlc__band_chunk(void *arg, int64_t chunk, int32_t worker)
         mlc__band_row(j->a, r);
 }
 
-/* The kernel band: rows are the tasks, some of them a chunk. */
+/* The kernel band: out = in where lo <= column - row <= hi, else 0. A chunk is several rows. */
 static mlc_status mlc__k_band(void *dev, const struct mlc_k_band *a)
 {
     mlc__band_job j = { a, 1, 0 };
@@ -15095,8 +15111,8 @@ static void mlc__pad_borders(const mlc__pad_job *j, char *to, int64_t left, int6
     }
 }
 
-/* A row of out, counted over the axes before j->last: all constant if it is in a constant border of
- * one of them. cut: units of in that a border below 0 leaves out. */
+/* Writes a row of out, counted over the axes before j->last: all constant if it is in a constant
+ * border of one of them. cut: units of in that a border below 0 leaves out. */
 static void mlc__pad_row(const mlc__pad_job *j, int64_t row)
 {
     const struct mlc_k_pad *a = j->a;
@@ -15129,7 +15145,8 @@ static void mlc__pad_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t r = from; r < mlc__min(j->rows, from + j->per_chunk); r++) mlc__pad_row(j, r);
 }
 
-/* The kernel pad. Joins trailing axes to units, then rows are the tasks. */
+/* The kernel pad: out = in between borders. Trailing axes that have no border and are dense are
+ * joined to one unit; a chunk is several rows of the axes that remain. */
 static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
 {
     mlc__pad_job j = { a, a->ndim - 1, 1, 1, 1, 0 };
@@ -15208,7 +15225,8 @@ MLC__INLINE void mlc__acc_add(mlc__acc *t, double x)
     t->v = s;
 }
 
-/* The sum with its errors. Those of an infinite sum are NaN and are left out. */
+/* The value of a sum, with the rounding errors added. Those of an infinite sum are NaN and are left
+ * out. */
 MLC__INLINE double mlc__acc_value(const mlc__acc *t)
 {
     return t->v - t->v == 0.0 ? t->v + t->lost : t->v;
@@ -15511,8 +15529,8 @@ MLC__BODY void MLC__F(mlc__max)(mlc__acc *t, const void *x, int64_t n, double si
     t->v = bad < 0 ? MLC__NAN : MLC__LARGER(t->v, (double)best);
 }
 
-/* The same for columns, 16 at a time. Where a column had a NaN all bits of its maximum are set: a
- * NaN, which no comparison replaces. */
+/* Maxima of n columns: t[c] = max(t[c], sign row[0 .. rows - 1][c]), 16 columns at a time. Where a
+ * column had a NaN all bits of its maximum are set: a NaN, which no comparison replaces. */
 MLC__BODY void MLC__F(mlc__max_cols)(void *t, const void *const *row, int rows, int64_t n,
                                      double sign)
 {
@@ -15702,8 +15720,8 @@ static void mlc__reduce_part_put(const mlc__reduce_job *j, char *part, const mlc
     memcpy(part, mlc__is_float(j->wide) ? (const void *)&v : (const void *)&t->i, 8);
 }
 
-/* Joins a run of n elements by way of a tile in L1: strided, of another dtype, or to be
- * prepared. */
+/* Joins a run of n elements that are strided, of another dtype or to be prepared (j->prepare): each
+ * tile of them is first copied to L1 in wide form and prepared there. */
 MLC__APART void mlc__reduce_gathered(const mlc__reduce_job *j, mlc__acc *t, const char *at,
                                      int64_t stride, int64_t n, const double *shift)
 {
@@ -15760,9 +15778,9 @@ static const char *mlc__reduce_row(const mlc__reduce_job *j, const char *at, int
     return at + (offset[0] + r % g->n * stride) * (int64_t)j->size;
 }
 
-/* part [n] = rows from .. to - 1 of the n columns that begin at `at`, joined. shift, of the first
- * column, and step, from one column to the next, are as in prepare. Rows are joined in place, or in
- * tiles of MLC__COLUMNS where they are converted or prepared. */
+/* part [n] = the n columns that begin at `at`, each joined over rows from .. to - 1. Column c has
+ * the shift shift[c step], which j->prepare gets; shift is NULL if there is none. Rows are joined
+ * in place, or in tiles of MLC__COLUMNS where they are converted or prepared. */
 MLC__APART void mlc__reduce_columns(const mlc__reduce_job *j, char *part, int64_t n, int64_t from,
                                     int64_t to, const char *at, const double *shift,
                                     int64_t step)
@@ -15809,7 +15827,7 @@ static void mlc__reduce_meet(const mlc__reduce_job *j, int64_t o, int64_t n)
     }
 }
 
-/* MLC__WIDTH results of the pass over partial results. */
+/* Task: joins the partial results of MLC__WIDTH results, and stores them. */
 static void mlc__reduce_meet_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
@@ -15849,8 +15867,8 @@ static void mlc__reduce_group(const mlc__reduce_job *j, int64_t o, int64_t n, in
     if (j->segments <= 1) mlc__reduce_store(j, o, n, t);
 }
 
-/* Chunk c is segment c % segments of per_chunk results, in groups that do not cross a row of
- * kept. */
+/* Task: computes segment chunk % segments of per_chunk results, in groups that do not cross a row
+ * of kept. */
 static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__reduce_job *j = MLC__CAST(const mlc__reduce_job *, arg);
@@ -15865,9 +15883,10 @@ static void mlc__reduce_chunk(void *arg, int64_t chunk, int32_t worker)
     }
 }
 
-/* Chooses length, segments and per_chunk from shape and dtype alone. Columns are cut in segments
- * short enough for many chunks, and of f64 of 64 rows, for the stated error; where chunks would be
- * few they are narrower. Runs are cut only where there are few results of many elements. */
+/* Chooses length, segments and per_chunk from shape and dtype alone. Columns are cut in segments of
+ * rows: of f64 64 rows, for the bound of the error at the head of this section; else 64 or more,
+ * the more the fewer columns a row has. Where that gives fewer than 8 chunks, each takes fewer
+ * columns. Runs are cut only where there are few results of many elements. */
 static void mlc__reduce_cut(mlc__reduce_job *j)
 {
     const int64_t width = mlc__min(MLC__WIDTH, j->kept.n);
@@ -15885,8 +15904,9 @@ static void mlc__reduce_cut(mlc__reduce_job *j)
     j->segments = mlc__max(1, mlc__div_up(j->count, j->length));
 }
 
-/* Plans a reduction with elements joined in `wide`; shift_stride: NULL, or strides of the shift, as
- * a's. Splits the axes in kept and gone. False if there are no results. */
+/* Plans a reduction with elements joined in `wide`. shift_stride: the strides of what is subtracted
+ * from elements, one for each axis of a; NULL if nothing is. Splits the axes in kept and gone.
+ * False if there are no results. */
 static bool mlc__reduce_plan(mlc__reduce_job *j, const struct mlc_k_reduce *a, mlc_dtype wide,
                              const int64_t *shift_stride)
 {
@@ -16079,7 +16099,8 @@ static void mlc__fold_prepare(const mlc__reduce_job *j, void *x, int64_t n, cons
     }
 }
 
-/* The result of a joined v: log and shift of log-sum-exp, the root of a deviation or norm. */
+/* The result from the joined value v: log v + shift of log-sum-exp, the square root of a deviation
+ * or of a norm of p = 2, v^(1/p) of other norms that raise elements to p; else v. */
 static double mlc__fold_finish(const mlc__reduce_job *j, double v, double shift)
 {
     const struct mlc_k_fold *a = MLC__CAST(const mlc__fold_more *, j->more)->a;
@@ -16113,7 +16134,7 @@ static size_t mlc__k_fold_workspace(void *dev, const struct mlc_k_fold *a)
     return mlc__reduce_workspace(&a->r, mlc__fold_wide(a), a->shift ? a->shift_stride : NULL);
 }
 
-/* The kernel fold. */
+/* The kernel fold: plans the reduction, chooses joiners, preparation and finish, and runs it. */
 static mlc_status mlc__fold_run(void *dev, const struct mlc_k_fold *a, const mlc__fold_fns *fns)
 {
     const mlc__fold_more more = { a, fns };
@@ -16189,7 +16210,7 @@ typedef struct mlc__lines {
     const void   *args;
 } mlc__lines;
 
-/* per_chunk lines, in groups that do not cross a row of across. */
+/* Task: calls fn for per_chunk lines, in groups that do not cross a row of across. */
 static void mlc__lines_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__lines *j = MLC__CAST(const mlc__lines *, arg);
@@ -23708,8 +23729,8 @@ static void mlc__row_finish(double *total, int64_t rows, bool logs)
 }
 
 #if MLC__X86
-/* The same in vectors of four. Up to three numbers after the last row are computed, too; arrays
- * have MLC__ROWS, a multiple of four. */
+/* mlc__row_finish in vectors of four: total[r] = 1 / total[r], or with logs -log total[r]. Up to
+ * three numbers after the last row are computed, too; arrays have MLC__ROWS, a multiple of four. */
 MLC__LOOPS_AT_avx2 static void mlc__row_finish_by_four(double *total, int64_t rows, bool logs)
 {
     for (int64_t r = 0; r < rows; r += 4) {
@@ -23793,7 +23814,8 @@ MLC__ROW_AT V MLC__V(row_h)(const MLC__N(row_of) *of, int64_t i, int64_t n)
     const V x = MLC__V(read)(of->x + i, n, 0);
     return MLC__V(add)(MLC__V(mul)(MLC__V(sub)(x, of->m), of->k), of->q);
 }
-/* o += y h, u += y */
+/* Adds one vector of a row to the column sums of a norm's gradient: o += y h (dw), u += y (db), y
+ * being dy, for the up to n elements from i on. */
 MLC__ROW_AT void MLC__V(row_columns)(const MLC__N(row_of) *of, int64_t i, int64_t n, V h)
 {
     const V y = MLC__V(read)(of->y + i, n, 0);
@@ -23803,7 +23825,8 @@ MLC__ROW_AT void MLC__V(row_columns)(const MLC__N(row_of) *of, int64_t i, int64_
     MLC__V(write)(of->u + i, n, u);
 }
 
-/* e of elements from i on; EXP_PUT stores it, too, where size counts if there is an o. */
+/* Returns e, as `what` defines it, of the elements from i on. EXP_PUT also stores it in o; in a
+ * build for size only if there is an o. */
 MLC__ROW_AT V MLC__V(row_e)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n)
 {
     if (what >= MLC__ROW_NORM)
@@ -23815,7 +23838,8 @@ MLC__ROW_AT V MLC__V(row_e)(int what, const MLC__N(row_of) *of, int64_t i, int64
     if (what == MLC__ROW_EXP_PUT && (!MLC__COMPACT || of->o)) MLC__V(write)(of->o + i, n, e);
     return e;
 }
-/* f of the same elements; NORM_ADD adds to the columns o and u as well. */
+/* Returns f, the factor of e by `what`, of the elements from i on. NORM_ADD also adds to the column
+ * sums o and u. */
 MLC__ROW_AT V MLC__V(row_f)(int what, const MLC__N(row_of) *of, int64_t i, int64_t n, V e)
 {
     if (what == MLC__ROW_DOT) return MLC__V(read)(of->y + i, n, 0);
@@ -23834,8 +23858,8 @@ MLC__ROW_AT MLC__N(row_two) MLC__V(row_one)(int what, const MLC__N(row_of) *of, 
     return two;
 }
 
-/* e and e f of four vectors 16 elements apart, from i on, added up in T: (a + b) + (c + d), and for
- * e f by fused multiply-adds where the level has them. */
+/* Sums, lane by lane and in T, of e and of e f (as `what` defines them) of four vectors 16 elements
+ * apart, from i on: (a + b) + (c + d), and for e f fused multiply-adds where the level has them. */
 MLC__ROW_AT MLC__N(row_two) MLC__V(row_four)(int what, const MLC__N(row_of) *of, int64_t i)
 {
     const V a = MLC__V(row_e)(what, of, i, 16), b = MLC__V(row_e)(what, of, i + 16, 16);
@@ -24087,7 +24111,8 @@ MLC__V_AT double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int6
 #define MLC__SUMMED(s)   (s)->part
 #define MLC__ROW_IN      mlc__row_in
 #define MLC__ROW_OUT     mlc__row_out
-/* The same at the scalar level, part by part. */
+/* row_totals of the scalar level: total[r] = sum of the first n elements of row r of o, part by
+ * part, in place or through a tile. */
 MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *s,
                                            const mlc__row_operand *o, int64_t n)
 {
@@ -24101,7 +24126,8 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
         }
     }
 }
-/* The same, over the parts of a row. */
+/* row_most of the scalar level: the largest element of row r of x, or NaN, over the parts of the
+ * row. */
 MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     mlc__acc most = { -MLC__INF, 0.0, 0 };
@@ -24148,9 +24174,9 @@ MLC__AT static void MLC__N(softmax_sums)(double *total, const double *mosts, boo
     }
 }
 
-/* softmax: 1. largest elements; 2. sums of exponentials, stored in out if that is direct; 3. 1 /
- * sum, or -log sum; 4. the results, from the stored exponentials or from x again. A row whose
- * largest is NaN becomes NaN as a whole. */
+/* softmax or its log of a group of rows: 1. largest elements; 2. sums of exponentials, which are
+ * stored in out if the kernel writes out in place; 3. 1 / sum, or -log sum; 4. the results, from
+ * the stored exponentials or from x again. A row whose largest is NaN becomes NaN as a whole. */
 MLC__AT static void MLC__N(softmax_rows)(const mlc__row_group *s)
 {
     const bool put = MLC__DIRECT(s) && !s->plain;
@@ -24213,7 +24239,8 @@ MLC__AT static void MLC__N(softmax_grad_rows)(const mlc__row_group *s)
     }
 }
 
-/* sums[r] = sum of x - stat[0] of row r, sums[MLC__ROWS + r] = sum of its square. tile: of x. */
+/* sums[r] = sum over row r of x - s, left 0 with rms; sums[MLC__ROWS + r] = sum of (x - s)^2; s:
+ * the shift stat[0] of the row. tile: a buffer for rows of x that are not read in place. */
 MLC__APART MLC__AT void MLC__N(row_moments)(double *sums, const mlc__row_group *s,
                                             MLC__TILE *tile)
 {
@@ -24273,7 +24300,8 @@ MLC__INLINE void MLC__N(row_line)(mlc__row_args *a, const mlc__row_group *s, int
     a->q = -stat[1] * stat[2];
 }
 
-/* norm: statistics of all rows, then y = h w + b. */
+/* norm of a group of rows: 1. statistics of all rows; 2. y = h w + b, h being the normalised x; w
+ * and b may be absent. */
 MLC__AT static void MLC__N(norm_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
@@ -24304,8 +24332,9 @@ MLC__INLINE void MLC__N(norm_in)(mlc__row_args *a, const mlc__row_group *s, MLC_
     a->w = MLC__ROW_IN(&s->w, &tile[2], 0, i, n, MLC__ROW_SIZE(s));
 }
 
-/* Gradient of a norm, g = dy w: 1. sums of g and of g h of each row, and the rows' shares of dw and
- * db; 2. dx = k (g - mean of g - h mean of g h), the first mean being 0 with rms. */
+/* Gradient of a norm; h is the normalised x, k = 1 / sqrt(variance + eps), g = dy w: 1. sums of g
+ * and of g h of each row, and the rows' shares of dw and db; 2. dx = k (g - mean of g - h mean of g
+ * h), the first mean being 0 with rms. */
 MLC__AT static void MLC__N(norm_grad_rows)(const mlc__row_group *s)
 {
     const int64_t size = MLC__ROW_SIZE(s);
@@ -25288,8 +25317,8 @@ static bool mlc__optim_small(const struct mlc_k_optim *a)
     return a->state_dtype == MLC_BF16 || a->state_dtype == MLC_U8;
 }
 
-/* Points the states of `to`, and the number of its first element, to element `from` of a. Of codes
- * `from` begins a block. */
+/* Points the optimizer states of `to`, and to->first, the number of its first element, to element
+ * `from` of a. Where states are codes of 8 bits, `from` is a multiple of MLC__MOMENT_BLOCK. */
 static void mlc__optim_from(struct mlc_k_optim *to, const struct mlc_k_optim *a, int64_t from)
 {
     const size_t size = mlc_dtype_bytes(mlc__optim_small(a) ? a->state_dtype
@@ -25322,8 +25351,9 @@ static void mlc__optim_tile(const mlc__optim_job *j, int64_t from, int64_t n, ml
 }
 
 /* Updates n elements of a bf16 p through f32, tile by tile, and rounds p by chance. Element first +
- * i of the run takes half of word (first + i) / 2 of the step's stream. Words are made by blocks of
- * 8 halves: tiles begin with a block, but for the first one where it is of a row within one. */
+ * i of the run takes a half of word (first + i) / 2 of the step's random stream. Words are made by
+ * blocks of 8 halves, so each tile begins at a multiple of 8 elements of the run, except the first
+ * one where first + from is none. */
 static void mlc__optim_low(const mlc__optim_job *j, int64_t from, int64_t n)
 {
     const struct mlc_k_optim *a = j->a;
@@ -25350,8 +25380,10 @@ typedef struct mlc__optim_piece {
     const struct mlc_k_pack *pack;     /* NULL: plain                                          */
 } mlc__optim_piece;
 
-/* Piece i of the run. Past the last piece n is 0 and row is the number of pieces. Matrices with
- * packs follow one another in a->packs as in p, with plain elements between them:
+/* Piece i of the run: MLC__GRAIN plain elements (pack NULL) or MLC__STEP rows of a matrix, from row
+ * `row` on, fewer at the end; pack is the packed copy of the matrix, to be made again. Past the
+ * last piece n is 0, and row has the number of pieces, for callers that count them. a->packs lists
+ * the matrices with packs in their order in p:
  *     p     | plain | rows of matrix 0 | plain | rows of matrix 1 | plain | */
 static mlc__optim_piece mlc__optim_piece_of(const struct mlc_k_optim *a, int64_t i)
 {
@@ -25403,7 +25435,7 @@ static void mlc__optim_rows(const mlc__optim_job *j, int64_t from, int64_t end)
     }
 }
 
-/* Task: piece `chunk`, then the pack of its rows. */
+/* Task: updates piece `chunk`, then makes the pack of its rows again. */
 static void mlc__optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     const mlc__optim_job *j = MLC__CAST(const mlc__optim_job *, arg);
@@ -25452,7 +25484,8 @@ static void mlc__squares_chunk(void *arg, int64_t chunk, int32_t worker)
     MLC__CAST(double *, j->a->workspace)[chunk] = mlc__acc_value(&sum);
 }
 
-/* The kernel squares. Sums of tasks are added up in their order, whatever thread computed them. */
+/* The kernel squares: *a->sum = sum of squares of n elements. Sums of tasks are added up in their
+ * order, whatever thread computed them. */
 static mlc_status mlc__squares_run(void *dev, const struct mlc_k_squares *a, mlc__run_fn f32,
                                    const mlc__half_fns *half)
 {
@@ -25497,7 +25530,8 @@ static void mlc__adam_correct(const double *coefs, struct mlc_step_state *s)
     s->bias2 = 1.0 - pow(coefs[1], (double)s->made);
 }
 
-/* Sets what an update reads, but for grad_scale and stream; s->made, updates so far, counts it. */
+/* Sets the fields of the step state that an update reads, except grad_scale and stream, and adds 1
+ * to s->made, the number of updates so far. */
 MLC__SEAM void mlc__optim_step_make(struct mlc_step_state *s, const struct mlc_optim_set *set,
                                     const struct mlc_rule_fns *cpu, const double *coefs)
 {
@@ -25679,7 +25713,9 @@ MLC_IMPL const struct mlc_rule_fns *mlc_cpu_rule(mlc_rule rule)
     return (unsigned)rule < MLC_RULE_COUNT ? rules[rule] : NULL;
 }
 
-/* Checks dtypes and begins a job: its kernel, and the constants where the kernel computes them. */
+/* Begins a job of the kernel optim: sets the kernel of its rule, dtype and level, and the constants
+ * k, from the step state or, for rules with `numbers`, computed here. UNSUPPORTED for dtypes and
+ * packs that no kernel takes. */
 static mlc_status mlc__optim_open(mlc__optim_job *j, const struct mlc_k_optim *a,
                                   const mlc__optim_fns *fns, mlc__optim_pack_fn pack)
 {
@@ -25706,7 +25742,8 @@ static bool mlc__optim_stands(const struct mlc_k_optim *a)
     return a->step->skip || (a->error && a->error[0]);
 }
 
-/* The kernel optim. A rule with norms measures them first and computes k again with their ratio. */
+/* The kernel optim: updates p and its states. A rule with norms measures them first and computes
+ * the constants k again with their ratio. */
 static mlc_status mlc__optim_run(void *dev, const struct mlc_k_optim *a, const mlc__optim_fns *fns,
                                  mlc__optim_pack_fn pack)
 {
@@ -25828,7 +25865,8 @@ static void mlc__gemm_optim_spend(const mlc__gemm_optim_job *j, int64_t row, int
     }
 }
 
-/* Task: slab `chunk`, product and update. */
+/* Task: computes the gradient of the rows of slab `chunk`, a product, in the thread's buffer, and
+ * updates these rows with it. */
 static void mlc__gemm_optim_chunk(void *arg, int64_t chunk, int32_t worker)
 {
     mlc__gemm_optim_job *j = MLC__CAST(mlc__gemm_optim_job *, arg);
@@ -31220,8 +31258,8 @@ MLC_IMPL const char *mlc_shape_text(const mlc_tensor *t, char *text, size_t n)
 /* Number of texts that mlc_shape_of keeps in turn: as many shapes may be in one printf. */
 #define MLC__SHAPES 4
 
-/* The texts are one heap object of the context, made by the first call; a text is valid until
- * MLC__SHAPES further calls. */
+/* The returned texts are in one heap object of the context, made by the first call; each is valid
+ * until MLC__SHAPES further calls. */
 MLC_IMPL const char *mlc_shape_of(const mlc_tensor *t)
 {
     mlc_ctx *ctx = t ? t->ctx : NULL;
@@ -31661,7 +31699,7 @@ static mlc_status mlc__temp_begin(mlc_ctx *ctx, mlc__temp *temp, mlc_dtype dtype
     return MLC_OK;
 }
 
-/* Puts its memory back into the pool. */
+/* Ends a temporary: puts its memory back into the pool. */
 static void mlc__temp_end(mlc__temp *temp) { mlc__scratch_end(temp->t.ctx, temp->block); }
 
 /* Tells whether several indices may name one element, as after expand or unfold; such a tensor
@@ -31746,8 +31784,8 @@ MLC_IMPL double mlc_item(mlc_tensor *t)
     return value;
 }
 
-/* The same for one element of a larger tensor: makes a 0-d tensor struct over it. A negative index
- * counts from the end. */
+/* The element of t at `index`, one index for each axis, as f64; NaN with an error. A negative index
+ * counts from the end. mlc_item reads it through a 0-d tensor struct over it. */
 MLC_IMPL double mlc_item_at(mlc_tensor *t, mlc_dims index)
 {
     mlc_tensor one;
@@ -31905,8 +31943,8 @@ static bool mlc__axis_ok(mlc_tensor *x, const char *what, int32_t *axis)
     return true;
 }
 
-/* The same for operations along an axis, where a 0-d tensor counts as a line of one element, as in
- * PyTorch. */
+/* Resolves a negative axis as mlc__axis_ok, for operations along an axis, where a 0-d tensor counts
+ * as a line of one element, as in PyTorch. */
 static bool mlc__axis_of(mlc_tensor *x, const char *what, int32_t *axis)
 {
     if (x->ndim == 0 && (*axis == 0 || *axis == -1)) { *axis = 0; return true; }
@@ -32002,7 +32040,7 @@ MLC__APART mlc_status mlc__apply_map(mlc_ctx *ctx, const char *what, mlc_map op,
     return mlc__run_map(ctx, what, &args);
 }
 
-/* The same by the kernel math, for formulas with transcendental functions. */
+/* Runs the kernel math, for formulas with transcendental functions; arguments as mlc__apply_map. */
 static mlc_status mlc__apply_math(mlc_ctx *ctx, const char *what, mlc_map op,
                                   const mlc_tensor *out, const mlc_tensor *a, const mlc_tensor *b,
                                   const mlc_tensor *c, const double *s, bool accumulate)
@@ -32914,7 +32952,7 @@ static mlc_ctx *mlc__inputs(const char *what, int n, mlc_tensor *const *in)
     return ctx;
 }
 
-/* The same for an operation with one input. */
+/* The context of one input, checked as by mlc__inputs; NULL with an error. */
 static mlc_ctx *mlc__input(const char *what, mlc_tensor *x)
 {
     return mlc__inputs(what, 1, &x);
@@ -33222,11 +33260,11 @@ static void *mlc__flat_grads_moved(const mlc__flat *flat, size_t bytes)
     return NULL;
 }
 
-/* First half of unfreezing p after its build: allocates, kept by the flat until mlc__thaw_end, a
- * gradient block that also has a place for each unfrozen parameter. One block serves all parameters
- * of the flat, so the second call for the same flat does nothing. Changes nothing else: if one of
- * several trees has no memory, none is changed. Also does nothing where no gradients are allocated
- * yet. */
+/* First half of unfreezing parameter p of a built module: allocates a larger gradient block, with a
+ * place also for each unfrozen parameter, and keeps it in flat->room until mlc__thaw_end. flat is
+ * the block that holds the parameters of a module tree; one call serves all of them, a second one
+ * does nothing. Also does nothing before gradients are allocated. Values and gradients in use do
+ * not change, so if memory is lacking for one of several module trees, all stay as they were. */
 static mlc_status mlc__thaw_begin(mlc__param *p)
 {
     mlc__flat *flat = p->flat;
@@ -33389,7 +33427,8 @@ typedef struct mlc__grads {
     mlc_status st;
 } mlc__grads;
 
-/* Opens both. False: nothing is to be done, or g->st is an error; the caller returns g->st. */
+/* Opens the gradients of nd's output (dy) and input (dx). False: nothing is to be done, or g->st is
+ * an error; the caller returns g->st. */
 static bool mlc__grads_open(mlc_node *nd, mlc__grads *g)
 {
     g->st = MLC_OK;
@@ -33450,9 +33489,10 @@ static void mlc__tape_forget(mlc_ctx *ctx, const mlc_tensor *base)
     }
 }
 
-/* After a failed backward: gradients from `from` back to `floor` may be incomplete. A leaf's
- * becomes stale, a result's is freed, and parameters are marked half, so that their optimizer
- * refuses its step: it could not tell a gradient that was lost from one that was never made. */
+/* After a failed backward: gradients of the nodes from `from` back to `floor` may be incomplete.
+ * Those of leaves become stale (the next write overwrites them), those of results are freed, and
+ * parameters are marked half, so that their optimizer refuses its step: it could not tell a
+ * gradient that was lost from one that was never made. */
 static void mlc__tape_abandon(mlc_node *from, const mlc_node *floor)
 {
     for (mlc_node *nd = from; nd && nd != floor; nd = nd->prev) {
