@@ -28551,8 +28551,9 @@ MLC__AT static void MLC__N(recur_relu_back)(const mlc__recur_cell *cell)
         MLC__V(put)(c.d + u, MLC__V(pick)(MLC__RECUR_ON(MLC__V(load)(c.made + u)),
                                            MLC__RECUR_DY(), MLC__V(set)(0.0f)));
 }
-/* d of r, z, and of h w_n^T + bias_n in the place of gate n; dn, the gradient of x of gate n; dh
- * becomes the part z (dh + dy) that bypasses the gates. */
+/* Backward of a GRU's cell. d: the gradients of r and z before their activations and, as gate n, of
+ * h w_n^T + bias_n; dn: the gradient of x of gate n; dh becomes the part z (dh + dy) that bypasses
+ * the gates. */
 MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -28570,7 +28571,8 @@ MLC__AT static void MLC__N(recur_gru_back)(const mlc__recur_cell *cell)
         MLC__V(put)(c.dh + u, MLC__V(mul)(y, z));
     }
 }
-/* d of i, f, g, o; dc becomes that of the step before, with the peepholes' share. */
+/* Backward of an LSTM's cell. d: the gradients of i, f, g, o before their activations; dc becomes
+ * that of the step before, the peepholes' share included. */
 MLC__AT static void MLC__N(recur_lstm_back)(const mlc__recur_cell *cell)
 {
     const mlc__recur_cell c = *cell;
@@ -29174,7 +29176,9 @@ static MLC__OPT void mlc__recur_made(float *m, const float *o, const float *c, i
         m[i] = o[i] * mlc__tanh_f32(c[i]);
 }
 
-/* Stores a cell's gradients to left, to dx, and to the arrays over all rows. */
+/* Stores a cell's gradients of the gates, units from u on: to row r of left, the left operand of
+ * the product d[gates] w; to `row` of dx; and to `row` of the arrays j->apart and j->n, from which
+ * dw and dbias are computed after the steps. */
 static void mlc__recur_leave(const mlc__recur_part *p, const mlc__recur_cell *c, int64_t r,
                              int64_t row, int64_t u)
 {
@@ -29635,8 +29639,9 @@ static bool mlc__recur_takes(const struct mlc_k_rnn *a, bool back, const mlc__re
            (a->w_dtype == MLC_F32 || a->w_dtype == a->dtype);
 }
 
-/* Sets up a call: products, dtypes, and the arrays over all rows that backward needs after the
- * steps. Without work only the offsets are right. */
+/* Sets up a call: kernels of its products, dtypes, and the offsets in the workspace of the arrays
+ * over all rows that backward fills for the sums after the steps. j->work stays NULL: a query of
+ * the workspace's size needs only the offsets, a run sets it afterwards. */
 static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
                             const struct mlc_k_rnn_grad *g, const mlc__gemm_level *level,
                             const mlc__recur_fns *fns)
