@@ -40830,9 +40830,11 @@ static mlc_status mlc__say_index(mlc_ctx *ctx, const char *what, const int64_t *
                      what, (long long)w[2], (long long)w[1], (long long)w[3]);
 }
 
-/* Runs the kernel along axis. The shape is the index's; data and line may be larger along the other
- * axes. touched: NULL, or a byte for each row of data that ADD sets; with fresh ADD begins at 0
- * instead of at data, and rows that were touched before but are not now become 0. */
+/* Runs the kernel of op (gather, scatter, ADD or TAKE) on data[.., index, ..] and line, along axis,
+ * for each element of index; data and line may be larger than index. touched: NULL, or a byte for
+ * each row of a data [rows,n], which ADD sets where it adds. fresh: sums of ADD start at 0 instead
+ * of at the old values of data, and rows that an earlier call added to, but not this one, become
+ * 0. */
 static mlc_status mlc__index_touching(mlc_ctx *ctx, const char *what, mlc_index op,
                                       const mlc_tensor *data, const mlc_tensor *index,
                                       const mlc_tensor *line, int32_t axis, uint8_t *touched,
@@ -40918,8 +40920,8 @@ static mlc_status mlc__index_within(mlc_ctx *ctx, const char *what, const mlc_te
     return MLC_OK;
 }
 
-/* Checks an index: i64, as many axes as x, and no more elements than x across the axis. Resolves a
- * negative axis; a 0-d x has axis 0, as in PyTorch. */
+/* Checks an index: i64, as many axes as x, and at most as large as x along each axis but the
+ * indexed one. Resolves a negative axis; a 0-d x has axis 0, as in PyTorch. */
 static mlc_status mlc__index_rule(mlc_ctx *ctx, mlc_node *nd)
 {
     mlc_tensor *x = nd->in[0], *index = nd->in[1];
@@ -41179,8 +41181,9 @@ static mlc_status mlc__scatter_add__forward(mlc_ctx *ctx, mlc_node *nd)
                              mlc__axis_params(nd)->axis);
 }
 
-/* dsrc takes its share out of the gradient of the new values, as in mlc__scatter_backward, but in
- * place: the rest becomes the gradient of the old values. It is dropped if they want none. */
+/* Gradients of x[index] = src in place. The kernel TAKE moves the elements at index out of the
+ * gradient of the new values, which leaves 0 there (mlc__scatter_backward): they are added to dsrc,
+ * and the rest is the gradient of the old values, or is dropped if they want none. */
 static mlc_status mlc__scatter__backward(mlc_ctx *ctx, mlc_node *nd)
 {
     const mlc_tensor *index = nd->in[1];
@@ -44035,10 +44038,10 @@ MLC__LEVEL_WARM
 
 #ifndef MLC_NO_RECURRENT
 
-/* Makes the error out of the kernel's words w: {kind, place, value, limit}. place / 4 is the place
- * and place % 4 the kind: 0 an input length, 1 a target length, 3 the sum of packed target lengths,
- * 2 a label (sequence above bit MLC__CTC_INDEX, index below). A label below the limit is the
- * blank. */
+/* Makes the error out of the kernel's words w: {kind of error, 4 * at + fault, value, limit}. fault
+ * 0: input_lengths[at]; 1: target_lengths[at]; 2: a label, of which at is sequence <<
+ * MLC__CTC_INDEX | index; 3: the sum of packed target lengths. A label in [0, limit) is refused
+ * because it is the blank. */
 static mlc_status mlc__say_ctc(mlc_ctx *ctx, const char *what, const int64_t *w)
 {
     static const char *const name[] = { "input_lengths", "target_lengths" };
@@ -44254,7 +44257,7 @@ typedef struct mlc__ctc_decode {
     int64_t    n, branches, nodes, places; /* beams, branches, nodes; places of the table, 2^i */
 } mlc__ctc_decode;
 
-/* 16 beams, of which the best labelling is returned; class 0 is the blank. */
+/* Defaults of decoding: 16 beams, of which the best labelling is returned; class 0 is the blank. */
 MLC_IMPL mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void)
 {
     mlc_ctc_decode_desc d;
@@ -44264,8 +44267,9 @@ MLC_IMPL mlc_ctc_decode_desc mlc_ctc_decode_desc_make(void)
     return d;
 }
 
-/* Checks the arguments of both decoders and sets sizes and steps. The tree's nodes are numbered in
- * 32 bits, which limits beams * t to 2^29. */
+/* Checks the arguments of greedy and beam decoding and sets b, t, c and step[], the strides of
+ * sequences and time steps in the host's copy of log_probs. The tree's nodes are numbered in 32
+ * bits, which limits beams * t to 2^29. */
 static mlc_status mlc__ctc_decode_check(mlc__ctc_decode *g, const mlc_tensor *x,
                                         const mlc_tensor *lengths)
 {
@@ -44381,8 +44385,9 @@ static mlc_status mlc__ctc_decode_end(mlc__ctc_decode *g, mlc_status st)
     return st;
 }
 
-/* out [b,t], n [b] and score [b] are the caller's; each may be NULL. Sequences are decoded one
- * after the other; an error leaves those before it written. */
+/* Decodes all sequences by the best class of each step, into out [b,t], n [b] and score [b], which
+ * are the caller's; each may be NULL. Sequences are decoded one after the other; an error leaves
+ * those before it written. */
 MLC_IMPL mlc_status mlc_ctc_greedy(mlc_tensor *log_probs, mlc_tensor *lengths,
                                    const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
                                    double *score)
@@ -44463,8 +44468,9 @@ static double mlc__ctc_onward(const mlc__ctc_decode *g, int64_t j, int32_t label
     return g->row[label] + (g->node[b->node].label == label ? b->blank : b->all);
 }
 
-/* The branch in which beam i keeps its labelling: by a blank, by its last label again, or because
- * the beam one label shorter, if it is kept as well, gets that label; both sums are added here. */
+/* Adds the branch in which beam i keeps its labelling. Its logarithms of probabilities: blank, of
+ * paths that end with a blank now; last, of those that end with the last label, again or as the new
+ * label of the beam that is one label shorter, if that one is kept as well; all, of both. */
 static void mlc__ctc_stay(mlc__ctc_decode *g, int64_t i)
 {
     const mlc__ctc_beam *b = &g->beam[i];
@@ -44551,8 +44557,9 @@ static mlc_status mlc__ctc_beams_one(mlc__ctc_decode *g, int64_t i, int64_t *out
     return MLC_OK;
 }
 
-/* out [b,best,t], n and score [b,best], each of which may be NULL. One set of buffers serves all
- * sequences in turn. */
+/* Decodes all sequences by beam search: the `best` best labellings of each, best first, into out
+ * [b,best,t], their lengths into n and scores into score [b,best]; each may be NULL. One set of
+ * buffers serves all sequences in turn. */
 MLC_IMPL mlc_status mlc_ctc_beam_search(mlc_tensor *log_probs, mlc_tensor *lengths,
                                         const mlc_ctc_decode_desc *desc, int64_t *out, int64_t *n,
                                         double *score)
@@ -44970,8 +44977,9 @@ static const struct mlc__modules_fns mlc__modules_fns = {
     mlc__modules_release, mlc__modules_trim, mlc__module_place
 };
 
-/* The new module is at the head of ctx->modules, in training mode, dirty, and a root until
- * mlc_module_add gives it a parent. Its user data is a copy of user, or zeros. */
+/* Makes a module at the head of ctx->modules: in training mode, without a layout (dirty), and a
+ * root until mlc_module_add gives it a parent. Its user data is a copy of user, or zeros. NULL with
+ * an error. */
 MLC_IMPL mlc_module *mlc_module_create(mlc_ctx *ctx, const mlc_module_class *cls, const void *user,
                                        size_t user_bytes)
 {
@@ -45024,7 +45032,8 @@ static mlc_module *mlc__child_named(const mlc_module *m, const char *name, size_
     return NULL;
 }
 
-/* Follows the dotted path from m; a path that ends in a dot finds nothing. */
+/* Returns the module at the dotted path below m, m itself for "". NULL, with an error, if there is
+ * none or the path ends in a dot. */
 MLC_IMPL mlc_module *mlc_module_find(mlc_module *m, const char *path)
 {
     mlc_module *at = path ? m : NULL;
@@ -45185,8 +45194,9 @@ static void mlc__layouts_anew(mlc_ctx *ctx)
         if (m->flat) m->flat->layout = ++ctx->layouts;
 }
 
-/* Under a second name the parameter is the same: one value, one gradient, and the first name in
- * files. A slot of that name with an equal parameter of its own takes the given one instead. */
+/* Gives m the parameter of another module under a second name: one value, one gradient, and the
+ * first name in files. A slot of that name with an equal parameter of its own takes the given one
+ * instead. */
 MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *param)
 {
     if (!m) return mlc__no_object(mlc__ctx_of(param), "module_tie", "the module");
@@ -45207,8 +45217,8 @@ MLC_IMPL mlc_status mlc_module_tie(mlc_module *m, const char *name, mlc_tensor *
     return mlc__slot_add(m, name, (mlc__param *)param);
 }
 
-/* A child that was built before keeps its values: the next build of the new root copies them into
- * its block. */
+/* Appends the child to parent's children; parent's root is dirty then. A child that was built
+ * before keeps its values: the next build of the new root copies them into its block. */
 MLC_IMPL mlc_status mlc_module_add_named(mlc_module *parent, const char *name, mlc_module *child)
 {
     if (MLC__GONE(parent, "module_add", "parent") || MLC__GONE(child, "module_add", "child"))
@@ -45306,7 +45316,7 @@ typedef struct mlc__build {
     mlc_status  status;
 } mlc__build;
 
-/* Walk 1: counts the parameters. */
+/* Walk 1 of a build: counts the parameters. */
 static bool mlc__build_count(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -45321,8 +45331,8 @@ static bool mlc__stays_bound(const mlc__param *p)
     return p->value_storage.bound && p->to == p->t.dtype;
 }
 
-/* Walk 2: the offset of each value, the sum of value and gradient bytes. Fails for a name that was
- * cut, since it might not be unique, and for a sum that overflows. */
+/* Walk 2 of a build: the offset of each value, the sums of value and of gradient bytes. Fails for a
+ * name that was cut, since it might not be unique, and for a sum that overflows. */
 static bool mlc__build_place(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -45344,9 +45354,9 @@ static bool mlc__build_place(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Walk 3: writes a parameter's values to its new place: moved and cast to p->to if it had any, else
- * initialised from its own stream, in the dtype it was declared with. `blank` is the row, counted
- * from 1, that starts with zeros (an embedding's padding). */
+/* Walk 3 of a build: writes a parameter's values to its new place: moved and cast to p->to if it
+ * had any, else initialised from its own stream, in the dtype it was declared with. `blank` is the
+ * row, counted from 1, that starts with zeros (an embedding's padding). */
 static bool mlc__build_value(void *user, mlc__param *p, const char *name)
 {
     mlc__build *b = MLC__CAST(mlc__build *, user);
@@ -45437,7 +45447,8 @@ static void mlc__flats_drop(mlc_module *m)
 }
 
 /* Last pass of a build, in which nothing can fail: values point into the new block, versions rise
- * so that the tape notices, dtypes change, and gradients, which do not move, are gone. */
+ * so that the tape notices, dtypes change, and gradients are discarded, since they are not copied
+ * to the new layout. */
 static void mlc__build_commit(mlc__build *b)
 {
     int64_t grad_at = 0;
@@ -45524,8 +45535,8 @@ MLC_IMPL mlc_status mlc_module_build(mlc_module *m)
     return m->dirty ? mlc__build_root(m) : MLC_OK;
 }
 
-/* Lays out in any case. The gradients go with the old layout; optimizer state follows at the next
- * step. */
+/* Builds m's root anew, also if it is not dirty. The gradients go with the old layout; optimizer
+ * state follows at the next step. */
 MLC_IMPL mlc_status mlc_module_rebuild(mlc_module *m)
 {
     if (!m) return MLC_ERR_ARG;
@@ -45603,7 +45614,8 @@ static bool mlc__find_param(void *user, mlc__param *p, const char *name)
     return f->p == NULL;
 }
 
-/* Finds a parameter by any of its dotted names; NULL, with an error of `what`, if none has it. */
+/* Finds a parameter by any of its dotted names. NULL if none has it, with an error that begins with
+ * `what`, the name of the calling function. */
 static mlc__param *mlc__param_find(mlc_module *m, const char *what, const char *name)
 {
     mlc__find f = { name ? name : "", NULL };
@@ -45715,8 +45727,9 @@ static bool mlc__freeze_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Matches are found in walks over m, since trees that share parameters have a gradient block each.
- * Freezing needs no memory; unfreezing gets all of it before any flag changes for good. */
+/* Freezes the parameters that the glob matches, or unfreezes them, in up to five walks over m,
+ * since trees that share parameters have a gradient block each. Freezing needs no memory;
+ * unfreezing gets all of it before any flag changes for good. */
 MLC_IMPL mlc_status mlc_module_freeze(mlc_module *m, const char *glob, bool frozen)
 {
     mlc__freeze f = { glob, frozen, 0, MLC_OK };
@@ -45769,7 +45782,8 @@ MLC_IMPL bool mlc_param_next(mlc_param_iter *it)
  * summary. */
 typedef struct mlc__count { int64_t all, trainable, bytes; } mlc__count;
 
-/* Walk: adds a parameter; a buffer adds nothing, also no bytes. */
+/* Callback of mlc__params: adds a parameter's elements to all and, if it is trainable, to
+ * trainable, and its size to bytes. A buffer adds nothing. */
 static bool mlc__count_param(void *user, mlc__param *p, const char *name)
 {
     mlc__count *c = MLC__CAST(mlc__count *, user);
@@ -45829,7 +45843,8 @@ static void mlc__module_free_below(mlc_module *m)
     mlc__handle_free(ctx, m);
 }
 
-/* The parent's root is dirty afterwards: its next build leaves the freed parameters out. */
+/* Frees m with all below it and takes it out of its parent's children. The parent's root is dirty
+ * afterwards: its next build leaves the freed parameters out. */
 MLC_IMPL void mlc_module_free(mlc_module *m)
 {
     if (!m || MLC__GONE(m, "module_free", "module")) return;
@@ -45971,8 +45986,9 @@ MLC_IMPL mlc_status mlc_module_forward(mlc_module *m, mlc_tensor *const *in, int
     return st;
 }
 
-/* Runs m by its class's call, for a container. add: NULL, or the tensor that call_add sums in
- * before the activation of e. */
+/* Runs m by its class's call, for a container, with e, the operations fused into m's pass. add:
+ * NULL, or a tensor that m->fuse->call_add adds to m's result before the activation of e. Returns
+ * the result, NULL with an error. */
 static mlc_tensor *mlc__module_call(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e,
                                     mlc_tensor *add)
 {
@@ -51072,7 +51088,8 @@ typedef struct mlc__generate {
     mlc__tokens  prompt;
 } mlc__generate;
 
-/* Draws from the softmax of the logits, without filters and repetition. */
+/* Defaults: `tokens` draws from the softmax of the logits, at temperature 1, without filters
+ * (top_k, top_p, min_p) and without a penalty for tokens seen before. */
 MLC_IMPL mlc_generate_desc mlc_generate_desc_make(int64_t tokens)
 {
     mlc_generate_desc d;
@@ -51402,8 +51419,8 @@ static void mlc__cache_unread(mlc_cache *c, const mlc__cache_was *was)
     c->rows = was->rows;
 }
 
-/* Runs the network in evaluation. After an error before anything was read the cache is as
- * before. */
+/* Checks the arguments, then makes all steps, with the network in evaluation mode. After an error
+ * before anything was read the cache is as before. */
 MLC_IMPL mlc_status mlc_generate(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                  const mlc_generate_desc *desc, mlc_token_fn fn, void *user)
 {
@@ -51455,7 +51472,8 @@ typedef struct mlc__beams {
     bool        *settled;              /* [n]: no beam can become better than the done ones    */
 } mlc__beams;
 
-/* Scores are divided by length. */
+/* Defaults of beam search: no stop tokens; the score of a text is divided by its length to the
+ * power 1. */
 MLC_IMPL mlc_beam_desc mlc_beam_desc_make(int64_t tokens, int64_t beams)
 {
     mlc_beam_desc d;
@@ -51697,8 +51715,10 @@ static void mlc__beams_result(const mlc__beams *g, int64_t *out, double *score)
     }
 }
 
-/* g.most branches of a sequence are kept in order: each beam has at most n_stop branches that end,
- * so that at least `beams` among (1 + n_stop) beams go on. */
+/* Searches the best text after each sequence of prompt, i64 [n,t], in evaluation mode: tokens to
+ * out [n,tokens], -1 after its end, scores to score [n]; both may be NULL. g.most, the branches of
+ * a sequence that are kept, is at least (1 + n_stop) * beams: at most n_stop branches of a beam
+ * end, so at least `beams` of them go on. */
 MLC_IMPL mlc_status mlc_beam_search(mlc_module *net, mlc_cache *cache, mlc_tensor *prompt,
                                     const mlc_beam_desc *desc, int64_t *out, double *score)
 {
@@ -54330,9 +54350,9 @@ static mlc_status mlc__optim_build_into(mlc_optim *o, mlc_optim *n)
     return MLC_OK;
 }
 
-/* Makes n an optimizer like o, with a copy of its states that follows the module's layout, whose
- * number the caller notes. Also called by mlc_lr_range, for the layout that o has, which trains the
- * copy and then puts the old one back. */
+/* Makes n an optimizer like o, with a copy of its states in the module's present layout; the caller
+ * sets n->layout. mlc_lr_range calls it too, without a change of layout: it trains the copy and
+ * puts the original back afterwards. */
 static mlc_status mlc__optim_again(mlc_optim *o, mlc_optim *n)
 {
     *n = *o;
@@ -54540,7 +54560,8 @@ static bool mlc__zero_param(void *user, mlc__param *p, const char *name)
     return true;
 }
 
-/* Also ends the STATE error after a failed backward: the program has decided to go on. */
+/* Makes all gradients of the module stale and forgets collected calls. Also ends the STATE error
+ * after a failed backward: the program has decided to go on. */
 MLC_IMPL void mlc_optim_zero_grad(mlc_optim *o)
 {
     if (!o || MLC__GONE(o, "optim_zero_grad", "optimizer")) return;
@@ -54597,10 +54618,11 @@ static bool mlc__entry_follows(const mlc__entry *a, const mlc__entry *b)
                mlc__entry_apart(a, b);
 }
 
-/* Tells whether b can be in a's run: also gradients and settings continue. carry tells apart
- * entries with equally many updates that were made at other steps; on a device the sums of tokens
- * do. Clipping by parameter and rules with norms need each parameter alone, and so do matrices and
- * codes. */
+/* Tells whether b can be in a's run: beside values and states, gradients are neighbours, and
+ * settings and updates are equal. On the CPU equal counts of updates may belong to different steps,
+ * which carry tells apart; on a device `updates` is a sum of tokens, equal only for the same steps.
+ * Never with clipping by parameter, a rule with norms or of matrices, or states as codes, which all
+ * need each parameter alone. */
 static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc__entry *b)
 {
     return !o->clip.each && !o->cpu->norms && !o->matrix && !a->coded && !b->coded &&
@@ -54611,8 +54633,8 @@ static bool mlc__entry_joins(const mlc_optim *o, const mlc__entry *a, const mlc_
 }
 
 /* Computes the rate and the decay of an entry for the next update: base value, schedule, group and
- * layer factors multiplied. Under Muon, entries that AdamW steps use that rule's ratio, and its
- * decay unless their group has its own. */
+ * layer factors multiplied. Under Muon, entries that AdamW steps have AdamW's rate (ratio: over
+ * Muon's) and AdamW's decay, the latter unless their group has a decay of its own. */
 static void mlc__optim_set(const mlc_optim *o, const mlc__entry *e, int64_t due,
                            struct mlc_optim_set *set)
 {
@@ -54746,8 +54768,10 @@ static mlc_status mlc__optim_reserve(mlc_optim *o, int64_t from, int64_t to)
     return o->normed ? o->normed(o, from, to, true) : MLC_OK;
 }
 
-/* Makes the step state of a run on the CPU without clipping and a scaler, where no guard is needed.
- * Entries after the first get its carry, so that they still join at the next step. */
+/* Makes the step state of a run: rate, decay, corrections, share of the gradients, random stream.
+ * For the CPU without clipping and a scaler, where the guard kernel is not needed. carry, numbers
+ * that a rule hands on from update to update, is copied to the run's other entries, so that they
+ * still join at the next step. */
 static mlc_status mlc__optim_settings(mlc_optim *o, int64_t from, int64_t to)
 {
     struct mlc_optim_set set;
@@ -54789,8 +54813,8 @@ static mlc_status mlc__optim_runs(mlc_optim *o, mlc__optim_each each)
     return MLC_OK;
 }
 
-/* Sums the squares of the gradients of a run into its first entry's number. Padding is zero and
- * adds nothing. */
+/* Sums the squares of the gradients of a run into mlc__optim_squares_of(o)[from], the place of its
+ * first entry. Padding is zero and adds nothing. */
 static mlc_status mlc__optim_squares(mlc_optim *o, int64_t from, int64_t to)
 {
     const mlc__entry *e = &o->entry[from];
@@ -54818,8 +54842,8 @@ static void mlc__entry_moved(const mlc_optim *o, mlc__entry *e)
     }
 }
 
-/* Ends an update: gradients become stale, the calls collected for it count anew. made: parameters
- * have changed; false where the scaler left out the step. */
+/* Ends an update: gradients become stale, and o->calls, the calls of mlc_optim_step since the last
+ * update, is 0 again. made: parameters have changed; false where the scaler left out the step. */
 static void mlc__optim_done(mlc_optim *o, bool made)
 {
     for (int64_t i = 0; i < o->entries; i++) {
@@ -54909,7 +54933,8 @@ MLC_IMPL bool mlc_optim_needs_loss(const mlc_optim *o)
     return o && (o->rho > 0.0 || o->lbfgs);
 }
 
-/* A mean is taken over o->calls, which an update sets to 0. */
+/* Makes the update for which calls of step have been collected, if there are any: gradients are
+ * divided by o->calls, which the update sets to 0. */
 static mlc_status mlc__optim_rest(mlc_optim *o)
 {
     MLC__TRY(mlc__optim_ready(o));
@@ -54981,7 +55006,8 @@ static void mlc__optim_claim(mlc_optim *o, bool on)
     }
 }
 
-/* Later layouts claim their parameters again: see mlc__optim_layout. */
+/* Turns steps inside backward on or off for all parameters of the optimizer. Later layouts claim
+ * their parameters again: see mlc__optim_layout. */
 MLC_IMPL mlc_status mlc_optim_in_backward(mlc_optim *o, bool on)
 {
     if (!o) return MLC_ERR_ARG;
@@ -57439,8 +57465,9 @@ static mlc_status mlc__lbfgs_memory(mlc_optim *o)
 }
 
 /* Makes vectors fit the present entries: under another layout or other dtypes all is allocated anew
- * and the history is lost. Vectors are f64 as soon as one parameter is. A tree that shares
- * parameters may have changed the dtype of some, and with it offsets, in the same layout. */
+ * and the history is lost. Vectors are f64 as soon as one parameter is. Dtypes and sizes are
+ * compared, too: a second tree that shares parameters with this one may have changed dtypes, and
+ * with them offsets, under the same number of the layout. */
 static mlc_status mlc__lbfgs_follow(mlc_optim *o)
 {
     struct mlc__lbfgs *l = o->lbfgs;
@@ -59688,8 +59715,9 @@ static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
     (void)ctx; (void)mem; (void)bytes;
 }
 
-/* Begins the second run, on its tape. With hooks, which would see an operation without a result, or
- * in a dry run nothing is left out. */
+/* Prepares the second run, on the present tape, to leave out the piece's last product: installs
+ * mlc__last_watch. Installs nothing in a dry run, where no product may be left out (y NULL), and
+ * with hooks, which would see an operation without a result. */
 static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
 {
     l->left = NULL;
@@ -59709,8 +59737,9 @@ static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 
 /* ---- the first run */
 
-/* Notes a base t from outside the piece, once, in a node of reads, of which each holds MLC__MAX_IN.
- * A tensor of a deeper scope would be freed before the node: the node gets a copy of its struct. */
+/* Notes t, a base tensor (no view) that is older than the piece, once, as an input of a node of
+ * reads, which has room for MLC__MAX_IN. A tensor of a deeper scope would be freed before the node:
+ * the node gets a copy of its struct. */
 static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
 {
     mlc_node *nd = p->reads;
@@ -59755,8 +59784,8 @@ static mlc_status mlc__piece_inputs(mlc_ctx *ctx, mlc__rerun *p, const mlc_node 
 }
 
 /* mlc__trace.finish: runs an operation of the first run in place of mlc__finish. Its results want a
- * gradient, and belong to the piece's node, so that operations after it choose as if recorded.
- * Returns the first output, or NULL. */
+ * gradient and belong to the piece's node, so that later operations take the same paths in both
+ * runs. Returns the first output, or NULL. */
 static mlc_tensor *mlc__piece_finish(mlc_node *nd)
 {
     mlc_ctx *ctx = nd->in[0]->ctx;
@@ -60121,8 +60150,8 @@ MLC__INLINE bool *mlc__again_modes(mlc__module_again *a)
     return (bool *)(void *)(a + 1);
 }
 
-/* Counts m and all modules below it, in the order of children. With modes, copies their `training`
- * to it, or exchanges both. */
+/* Counts m and all modules below it, in the order of children. modes: NULL, or an array [count]
+ * that gets their `training`; with exchange each module also gets the mode that the array had. */
 static int32_t mlc__modes(mlc_module *m, bool *modes, bool exchange)
 {
     int32_t n = 1;
@@ -60409,8 +60438,9 @@ static mlc_status mlc__segments_until(mlc_module *m, mlc_dims input, int64_t byt
     return MLC_OK;
 }
 
-/* Marks as many children as the budget needs, or all that help; *taken: the bytes that activations
- * then take. must: more than bytes is an error. After an error all marks are as before. */
+/* Marks as many children as it takes for activations of at most `bytes` bytes, or all that help;
+ * *taken: the bytes they then take. With must it is an error if these are more than `bytes`. After
+ * an error all marks are as before. */
 static mlc_status mlc__marks_for(mlc_module *m, mlc_dims input, int64_t bytes, bool must,
                                  int64_t *taken)
 {
@@ -64618,10 +64648,10 @@ static bool mlc__optim_of_device(const mlc__optim_slot *item)
     return item->kind == MLC__ITEM_NUMBER && mlc__optim_number[item->k].whose == MLC__OF_DEVICES;
 }
 
-/* Is this item looked for in the file? PyTorch's SGD and Muon have no step (see torch_lacks),
- * and its NAdam has a product of momenta where this one carries it; gradients and averages are
- * not in its files. Gradients of trainable parameters are always looked for, since the file may
- * have some. */
+/* Tells whether the item is looked for in the file. In mlcore's own: each that the optimizer has,
+ * those of a device, and gradients of all trainable parameters, since the file may have some. In
+ * PyTorch's: only states, steps and, unless the rule has a mean, carry; those that it may lack are
+ * optional (mlc__optim_torch_lacks). */
 static bool mlc__optim_wants(const mlc__optim_file *f, const mlc__optim_slot *item)
 {
     const mlc_optim *o = f->o;
@@ -64736,7 +64766,9 @@ static bool mlc__state_of(const char *key, const char *name)
            key[6 + n] == '.' && !strchr(key + 7 + n, '.');
 }
 
-/* Callback of mlc__params: sorts one parameter into the counts. Buffers have no state. */
+/* Callback of mlc__params: counts a parameter in known if the file has a state of it; in here if it
+ * has an entry but no state in the file, in there in the reverse case. Buffers have no state and
+ * count in neither. */
 static bool mlc__frozen_param(void *user, mlc__param *p, const char *name)
 {
     mlc__frozen *z = MLC__CAST(mlc__frozen *, user);
@@ -64990,7 +65022,8 @@ static void mlc__optim_load_begin(mlc__load *l, mlc__optim_file *f, mlc_optim *o
     l->user = f;
 }
 
-/* After an error, too, L-BFGS is told that its load has ended. */
+/* Loads the optimizer's state from the file `path`; layout and averages are checked before
+ * (mlc__optim_file_ready). L-BFGS is told, after an error too, that its load has ended. */
 MLC_IMPL mlc_status mlc_optim_load_ex(mlc_optim *o, const char *path, const mlc_load_desc *desc)
 {
     mlc__optim_file f;
@@ -70747,7 +70780,8 @@ struct mlc_loader {
 #endif
 };
 
-/* In order, prepared by the caller (no workers), one rank; up to 4 batches ahead with workers. */
+/* Defaults: samples in order, prepared by the caller (no workers), one rank; with workers up to 4
+ * batches ahead. */
 MLC_IMPL mlc_loader_from_desc mlc_loader_from_desc_make(int64_t batch)
 {
     mlc_loader_from_desc d;
@@ -71337,8 +71371,8 @@ static mlc_status mlc__resident_show(mlc__feed *f, const mlc__feed_slot *slot, i
     return f->row_bytes[k] ? mlc__run_take(f->ctx, "loader_next", &args) : MLC_OK;
 }
 
-/* Field k of a batch as a tensor: [n, ..], or of a ragged field [n, width, ..] with its mask, bool
- * [n,width], and its lengths, i64 [n]. */
+/* Sets b->field[k] to field k of a batch, [n, ..]. Of a ragged field it is [n, width, ..], and
+ * b->mask[k], bool [n,width], and b->length[k], i64 [n], are set, too. */
 static mlc_status mlc__feed_show(mlc__feed *f, const mlc__feed_slot *slot, int32_t k, mlc_batch *b)
 {
     mlc_ctx *ctx = f->ctx;
@@ -71472,7 +71506,9 @@ static void mlc__port_release(mlc_ctx *ctx, mlc__port *p)
     mlc__heap_data_free(ctx, p->device, MLC_MEM_OBJECT);
 }
 
-/* On the host resident[] points into set[0], which is freed with the map over it, the map first. */
+/* Frees the resident rows and both datasets of a loader: first set[1], the map that moves images,
+ * then set[0], the rows it reads. On the host resident[] points into set[0] and is not freed by
+ * itself. */
 static void mlc__resident_free(mlc__feed *f)
 {
     for (int32_t i = 0; i < MLC_MAX_FIELDS && !f->ctx->on_host; i++)
@@ -71860,8 +71896,8 @@ static void mlc__feed_of(mlc__feed *f, const mlc_dataset *data)
     memcpy(f->out, f->collate.n_fields ? f->collate.field : data->field, sizeof f->out);
 }
 
-/* With length buckets the first plan is made at once, so that mlc_loader_batches knows their
- * number. */
+/* Makes a loader of data; NULL with an error. With length buckets its first epoch is planned at
+ * once, so that mlc_loader_batches knows the number of batches. */
 MLC_IMPL mlc_loader *mlc_loader_from(mlc_ctx *ctx, const mlc_dataset *data,
                                      const mlc_loader_from_desc *desc)
 {
@@ -72023,9 +72059,10 @@ static mlc_status mlc__tensors_make(mlc__feed *f)
     return f->keeps ? mlc__resident_make(f) : MLC_OK;
 }
 
-/* Takes over both datasets, also after an error. They are made before the loader, because a context
- * that ends frees its newest objects first. Without `rows`, or without `moved` where images are to
- * move, an error is set already. */
+/* Makes a loader of `rows`, or of `moved`, the map over it that shifts and rotates images (NULL:
+ * none wanted). Takes over both datasets, also after an error; they are made before the loader,
+ * because a context that ends frees its newest objects first. NULL if `rows`, or a `moved` that
+ * desc asks for, could not be made: the error is set already. */
 static mlc_loader *mlc__tensors_loader(mlc_ctx *ctx, const mlc_loader_desc *desc, mlc_dataset *rows,
                                        mlc_dataset *moved)
 {
