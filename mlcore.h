@@ -173,7 +173,8 @@
  *   IMPL.PLATFORM  IMPL.SEAM  IMPL.CPU  IMPL.TYPES  IMPL.ERROR  IMPL.MEMORY  IMPL.THREADS
  *   IMPL.RNG  IMPL.KERNELS.VEC  IMPL.KERNELS.MATH  IMPL.KERNELS.LOOP  IMPL.KERNELS.CAST
  *   IMPL.KERNELS.EW  IMPL.KERNELS.COMPARE  IMPL.KERNELS.INDEX  IMPL.KERNELS.REDUCE
- *   IMPL.KERNELS.SORT  IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.GEMM
+ *   IMPL.KERNELS.SORT  IMPL.KERNELS.RNG  IMPL.KERNELS.SIGNS  IMPL.KERNELS.TILE  IMPL.KERNELS.SINK
+ *   IMPL.KERNELS.PACK  IMPL.KERNELS.PANEL  IMPL.KERNELS.GEMM
  *   IMPL.KERNELS.PATCH  IMPL.KERNELS.DEPTHWISE  IMPL.KERNELS.WINOGRAD  IMPL.KERNELS.TAPS
  *   IMPL.KERNELS.CONV  IMPL.KERNELS.LANES  IMPL.KERNELS.POOL  IMPL.KERNELS.CHANNEL_NORM
  *   IMPL.KERNELS.RESIZE  IMPL.KERNELS.ROW  IMPL.KERNELS.XENT  IMPL.KERNELS.NORM
@@ -17487,11 +17488,26 @@ static void mlc__signs_put(const mlc__random_fns *f, const struct mlc_k_signs *s
 MLC__LEVEL_END
 MLC__LEVEL_HOT
 
-/* @@ IMPL.KERNELS.TILE ----------------------------------- products: tiles, sinks, packs
- * A tile of c, at most mr x nr, is summed in registers over a block of k; a step takes mr elements
- * of a, at any strides, and a row of nr dense elements of b. What leaves it for c goes through a
- * sink; what the tiles could not read well goes through a pack first. Of bf16 a step takes cells of
- * two elements along k, or sixteen such cells where there are tile registers (AMX). */
+/* @@ IMPL.KERNELS.TILE ----------------------------------- blocks of a product in registers
+ * A tile of c, at most mr x nr, is summed in registers over a block of k: a step takes mr cells of
+ * a, at any strides, and a row of nr dense cells of b. A cell is an element, or two elements of
+ * bf16 side by side along k; registers of AMX take sixteen such cells at a step.
+ *
+ *                   nr                          rows x columns  f32     f64     bf16 (cells)
+ *        b  [ . . . . . . . . ]  a step         scalar          4 x 8   4 x 4
+ *     a                                         avx2            6 x 16  6 x 8
+ *    [.]    [ c c c c c c c c ]                 neon            8 x 12  8 x 6
+ *    [.] mr [ c c c c c c c c ]                 avx512         14 x 32 14 x 16  14 x 32 (avx512x)
+ *    [.]    [ c c c c c c c c ]                 amx                             32 x 32
+ *
+ * Where b streams from L3 the number of rows alone decides (a core draws 10 bytes a cycle, 14 x 32
+ * asks for 9): 14 x 32 reached 95 % of the peak of a Sapphire Rapids with b from L3, 8 x 48 64 %,
+ * 6 x 64 47 %; from L1 and L2 all shapes 96 to 98 %. Tiles of AMX are loaded at 126 bytes a cycle
+ * from L1 and 49 from L2, and 2 x 2 of them ask for 64: 64 to 70 % from L2, 80 % with one panel in
+ * L1. With sums kept in memory between blocks of k it was 62 %: they stay in tiles for all of k.
+ *
+ * IMPL.KERNELS.PANEL calls tiles; this section also has the dot products and sums of rows that
+ * products without tiles are made of. */
 
 /* A panel of b, 1024 x 32 f32, is 128 KB and comes from L2; one of a, 56 KB, streams in. Half of it
  * would cost what goes through the sink a twentieth, once a block. Another value changes the last
@@ -17836,6 +17852,105 @@ static MLC__TILE_AT_avx512 void mlc__dots_f32_avx512(float *v, const void *x, co
 }
 #endif
 
+#endif /* MLC__ONCE */
+
+#if MLC__BY_LEVEL
+MLC__LEVEL_HOT
+#define MLC__AT MLC__PASTE(MLC__FAST_AT_, MLC__ISA)
+MLC__AT static double MLC__N(dot_f32)(const void *x, const void *y, int64_t n)
+{
+    MLC__DOT_TEXT(float)
+}
+MLC__AT static void MLC__N(axpy_f32)(void *y, double s, const void *x, int64_t n)
+{
+    MLC__AXPY_TEXT(float)
+}
+#undef MLC__AT
+MLC__LEVEL_END
+#endif
+
+#if MLC__ONCE
+
+/* -- what a level brings to products -- */
+
+struct mlc__gemm_fns;
+struct mlc__sink;
+typedef void (*mlc__sink_fn)(const struct mlc__sink *s);
+
+/* panel = depth steps of width rows or columns; see mlc__pack_f32. */
+typedef void (*mlc__pack_fn)(void *panel, const void *x, int64_t minor, int64_t major,
+                             int64_t width, int64_t padded, int64_t depth);
+
+/* pack[place] = cells of rows `place` and place + 1 of x, dense rows of c elements; zeros up to
+ * padded. */
+typedef void (*mlc__taps_fn)(void *pack, const void *x, int64_t c, int64_t padded, int64_t places);
+
+/* How a level reads the operands of a dtype. A cell is what a tile reads at a time: an element, or
+ * two along k. */
+typedef struct mlc__form {
+    int32_t      cell_bytes;
+    int32_t      pair;                 /* 1: a cell is two elements                            */
+    int32_t      run;                  /* cells along k that lie together in a pack of a       */
+    int32_t      unit;                 /* elements that k is filled up to with zeros           */
+    int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
+    int64_t      hot;                  /* cells along k of a panel that L1 holds, or 0: no care */
+    mlc__pack_fn pack_a[2], pack_b[2]; /* of what lies as it is multiplied; of f32             */
+    mlc__taps_fn pack_taps;            /* NULL, or of all pairs of rows of b                   */
+    void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
+} mlc__form;
+
+/* Signs and dropout: what few products have. Tables without it are of those that operations call
+ * otherwise, so that other programs do not link it. */
+struct mlc__gemm_job;
+typedef struct mlc__gemm_extra {
+    mlc__signs_fn signs;
+    void (*side)(const struct mlc__gemm_job *j, char *own, int64_t x, int64_t n, int64_t depth);
+    void (*copy)(const struct mlc_k_gemm *g, const struct mlc__gemm_fns *f,
+                 const struct mlc_k_gemm *w, size_t taken);
+    void (*drop)(const struct mlc__sink *s);
+    mlc__drop_fn drop_f32;
+} mlc__gemm_extra;
+
+/* What a level brings to the products of a dtype; mr x nr is its tile. */
+typedef struct mlc__gemm_fns {
+    int64_t      mr, nr;
+    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
+    mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
+    mlc__sink_fn sink;
+    mlc__dot_fn  dot;
+    mlc__dots_fn dots;                 /* NULL: by dot                                         */
+    mlc__axpy_fn axpy;
+    mlc__map_fn  map;
+    const mlc__gemm_extra *extra;      /* or NULL                                              */
+    const mlc__random_fns *random;
+    const mlc__half_fns *half;
+    bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
+    const mlc__form *form;
+} mlc__gemm_fns;
+
+/* The products of a level; bf16 NULL: through copies in f32. */
+typedef struct mlc__gemm_level { const mlc__gemm_fns *f32, *f64, *bf16; } mlc__gemm_level;
+
+/* @@ IMPL.KERNELS.SINK ----------------------------------- sums on their way to results
+ * Sums of a product become part of its result in one place, the sink of a level, while they are in
+ * L1. A sink takes rows x n sums, scales them and adds what each block of k adds; where the last
+ * block is complete it goes on with the epilogue of struct mlc_k_gemm:
+ *
+ *     v = alpha sum                                    each block of k
+ *     v += bias                                        the last one
+ *     v += beta c, or c itself after the first block   each
+ *     v += residual            if act_last             from here on the last one
+ *     aux = v                  if aux, before act or after it
+ *     v = act(v), v = drop(v)
+ *     v += residual            if not act_last
+ *     v = v times the derivative of grad at grad_of
+ *     c = v                    rounded, where c has 16 bits
+ *
+ * MLC__SINK_TEXT is the definition; sums that need no more than alpha, a bias and relu or its
+ * derivative on their way to dense rows take one pass (mlc__sink_f32_rows, and for bf16 in
+ * registers of AVX-512 mlc__sink_bf16_rows), with the same bits. What the tile holds after column n
+ * is computed, too, and dropped. */
+
 /* In the order of mlc_act. */
 static mlc_map mlc__act_map(mlc_act act)
 {
@@ -17862,8 +17977,6 @@ MLC__INLINE void mlc__copy_run(char *to, const char *from, size_t n)
     }
 }
 
-struct mlc__gemm_fns;
-
 /* Products on their way to c: rows x n of them, the rows tile_row elements apart. What the tile
  * holds behind n is computed, too, and dropped. */
 typedef struct mlc__sink {
@@ -17874,63 +17987,6 @@ typedef struct mlc__sink {
     int64_t     at, col;               /* element of c, and of what lies as c; column, for bias */
     bool        accumulate, last;      /* c holds blocks of k before this; none comes after     */
 } mlc__sink;
-
-typedef void (*mlc__sink_fn)(const mlc__sink *s);
-
-/* panel = depth steps of width rows or columns; see mlc__pack_f32. */
-typedef void (*mlc__pack_fn)(void *panel, const void *x, int64_t minor, int64_t major,
-                             int64_t width, int64_t padded, int64_t depth);
-
-/* pack[place] = cells of rows `place` and place + 1 of x, dense rows of c elements; zeros up to
- * padded. */
-typedef void (*mlc__taps_fn)(void *pack, const void *x, int64_t c, int64_t padded, int64_t places);
-
-/* How a level reads the operands of a dtype. A cell is what a tile reads at a time: an element, or
- * two along k. */
-typedef struct mlc__form {
-    int32_t      cell_bytes;
-    int32_t      pair;                 /* 1: a cell is two elements                            */
-    int32_t      run;                  /* cells along k that lie together in a pack of a       */
-    int32_t      unit;                 /* elements that k is filled up to with zeros           */
-    int64_t      kc, keep;             /* elements along k in a block; of what stays, at most  */
-    int64_t      hot;                  /* cells along k of a panel that L1 holds, or 0: no care */
-    mlc__pack_fn pack_a[2], pack_b[2]; /* of what lies as it is multiplied; of f32             */
-    mlc__taps_fn pack_taps;            /* NULL, or of all pairs of rows of b                   */
-    void       (*begin)(void), (*end)(void);   /* of a thread's work on tiles; may be NULL     */
-} mlc__form;
-
-/* Signs and dropout: what few products have. Tables without it are of those that operations call
- * otherwise, so that other programs do not link it. */
-struct mlc__gemm_fns;
-struct mlc__gemm_job;
-typedef struct mlc__gemm_extra {
-    mlc__signs_fn signs;
-    void (*side)(const struct mlc__gemm_job *j, char *own, int64_t x, int64_t n, int64_t depth);
-    void (*copy)(const struct mlc_k_gemm *g, const struct mlc__gemm_fns *f,
-                 const struct mlc_k_gemm *w, size_t taken);
-    void (*drop)(const mlc__sink *s);
-    mlc__drop_fn drop_f32;
-} mlc__gemm_extra;
-
-/* What a level brings to the products of a dtype; mr x nr is its tile. */
-typedef struct mlc__gemm_fns {
-    int64_t      mr, nr;
-    double       ns;                   /* of a multiply-add, roughly: does a parallel loop pay?  */
-    mlc__tile_fn tile, narrow;         /* narrow: nr / 2 columns; may be NULL                   */
-    mlc__sink_fn sink;
-    mlc__dot_fn  dot;
-    mlc__dots_fn dots;                 /* NULL: by dot                                         */
-    mlc__axpy_fn axpy;
-    mlc__map_fn  map;
-    const mlc__gemm_extra *extra;      /* or NULL                                              */
-    const mlc__random_fns *random;
-    const mlc__half_fns *half;
-    bool         blas_ahead;           /* OpenBLAS was measured to be faster                    */
-    const mlc__form *form;
-} mlc__gemm_fns;
-
-/* The products of a level; bf16 NULL: through copies in f32. */
-typedef struct mlc__gemm_level { const mlc__gemm_fns *f32, *f64, *bf16; } mlc__gemm_level;
 
 /* Row r of what lies as c, or of a bias, and its way to and from the dtype that a tile is summed
  * in; 16-bit elements go through a row of f32. */
@@ -18112,14 +18168,6 @@ MLC__BODY void mlc__sink_half_body(const mlc__sink *s)
 #if MLC__BY_LEVEL
 MLC__LEVEL_HOT
 #define MLC__AT MLC__PASTE(MLC__FAST_AT_, MLC__ISA)
-MLC__AT static double MLC__N(dot_f32)(const void *x, const void *y, int64_t n)
-{
-    MLC__DOT_TEXT(float)
-}
-MLC__AT static void MLC__N(axpy_f32)(void *y, double s, const void *x, int64_t n)
-{
-    MLC__AXPY_TEXT(float)
-}
 MLC__AT static void MLC__N(sink_f32)(const mlc__sink *s)
 {
     if (mlc__low(s->g->c_dtype)) mlc__sink_half_body(s);
@@ -18224,6 +18272,19 @@ MLC__AT_avx512x static void mlc__sink_bf16_avx512x(const mlc__sink *s)
     else mlc__sink_f32_avx512(s);
 }
 #endif
+
+/* @@ IMPL.KERNELS.PACK ----------------------------------- operands in the order tiles read them
+ * A pack copies one panel of an operand, `width` rows of a or columns of b, so that a step of a
+ * tile reads neighbours. Strides of the operand are minor from row to row and major along k:
+ *
+ *     panel [k][padded]      p = 0:  r = 0 .. width - 1, zeros up to padded
+ *                            p = 1:  ..
+ *     of bf16 [k/2][padded]  cells of two: elements p and p + 1, zeros up to a whole step
+ *     rows of AMX [k/32][padded][32]  a row of a tile register is 16 cells along k
+ *
+ * Packing costs a pass over the operand, and only what pays is packed: on two cores of a Sapphire
+ * Rapids packing b in the call took 20 to 25 points of the peak with 32 rows of a, 8 to 10 with
+ * 128, 3 to 6 from 256 on. */
 
 /* panel[p * padded + r] = x[r * minor + p * major] for r < width, zero up to padded. Four by four
  * elements at a time where x runs along p, of four rows a cache line before the next four: rows a
@@ -18450,6 +18511,207 @@ static const mlc__form mlc__form_amx =
       { mlc__pack_bf16, mlc__pack_bf16_of_f32 }, mlc__pack_taps, mlc__amx_begin, mlc__amx_end };
 #endif
 
+/* @@ IMPL.KERNELS.PANEL ---------------------------------- operands in panels, multiplied by tiles
+ * The contract under all products: GEMM, FLASH, RNN_TILES, WINOGRAD and TAPS describe operands and
+ * call mlc__panels_pack and mlc__panels_multiply, which have the only loops over panels and tiles.
+ *
+ *     left [m][k]              right [k][n]                  out [m][n]
+ *     +-------- k -----+       +-- nr --+-- nr --+---        +-- nr --+---
+ *     | mr rows        |       |        |        |           |  tile  |
+ *     +----------------+       k        |        |           +--------+---
+ *     | mr rows        |       |        |        |           |  tile  |
+ *     +----------------+       +--------+--------+---        +--------+---
+ *
+ * A panel of the right side stays in L1 while all rows of the left one pass. Sizes along k are in
+ * cells: an element, or two of bf16 side by side, with zeros up to form->unit elements. A packed
+ * panel is [cell][row or column], panels one after the other; an operand that tiles can read is not
+ * packed but given by its strides. Columns are in panels of nr or, where a level has narrow tiles
+ * and these suffice, of nr / 2.
+ *
+ * A sum adds its cells in order, whatever the height of its tile: results depend neither on packing
+ * nor on how m and n are cut. A tile writes all columns of its panel and, where tiles are registers
+ * of AMX, all rows of a run: out has room for them. */
+
+/* Cells of n elements along k in a pack. */
+MLC__INLINE int64_t mlc__cells(const mlc__form *form, int64_t n)
+{
+    return (n + form->unit - 1) / form->unit * form->unit >> form->pair;
+}
+
+/* Columns of the next panel, if `left` are left. */
+MLC__INLINE int64_t mlc__panel_of(const mlc__gemm_fns *f, int64_t left)
+{
+    return f->narrow && left <= f->nr / 2 ? f->nr / 2 : f->nr;
+}
+
+/* n columns with what fills the last of their panels. */
+MLC__INLINE int64_t mlc__panel_columns(const mlc__gemm_fns *f, int64_t n)
+{
+    const int64_t rest = n % f->nr;
+    return n - rest + (rest ? mlc__panel_of(f, rest) : 0);
+}
+
+/* Bytes of `columns` packed rows or columns of k elements. */
+MLC__INLINE size_t mlc__panel_bytes(const mlc__gemm_fns *f, int64_t columns, int64_t k)
+{
+    return (size_t)(columns * mlc__cells(f->form, k) * f->form->cell_bytes);
+}
+
+/* n rows with those that fill the last run. */
+MLC__INLINE int64_t mlc__panel_run(const mlc__form *form, int64_t n)
+{
+    return (n + form->run - 1) & -(int64_t)form->run;
+}
+
+/* Rows of the next tile, if `left` are left: two tiles of 8 rows are faster than 14 and 2. */
+MLC__INLINE int64_t mlc__panel_rows(const mlc__gemm_fns *f, int64_t left)
+{
+    const int64_t half = left / 2;
+    return f->form->run == 1 && left == f->mr + 2 && !(half & (half - 1)) ? half
+                                                                          : mlc__min(left, f->mr);
+}
+
+/* -- into panels -- */
+
+/* An operand that is packed: element p along k of row or column r is r minor + p major elements
+ * after data. */
+typedef struct mlc__source {
+    const mlc__gemm_fns *f;
+    mlc__pack_fn pack;
+    const void  *data;
+    int64_t      minor, major;
+    size_t       bytes;                /* of an element                                         */
+    int64_t      panel;                /* rows or columns of a panel; 0: mlc__panel_of          */
+    bool         whole;                /* the last panel is filled up, too; else to a run       */
+    int64_t      span;                 /* elements along k at a time of all panels; 0: all      */
+} mlc__source;
+
+/* Packs rows or columns first .. n - 1, of depth elements along k each, of which those before
+ * `done`, whole cells, are there already: data begins after them. */
+static void mlc__panels_pack(const mlc__source *s, char *to, int64_t first, int64_t n,
+                             int64_t done, int64_t depth)
+{
+    const mlc__form *form = s->f->form;
+    const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(form, depth) * cell;
+    const int64_t span = s->span ? s->span : mlc__max(1, depth);
+    for (int64_t p = done; p < depth; p += span)
+        for (int64_t r = first, panel; r < n; r += panel) {
+            panel = s->panel ? s->panel : mlc__panel_of(s->f, n - r);
+            const int64_t width = mlc__min(panel, n - r);
+            const int64_t padded = s->whole ? panel : mlc__panel_run(form, width);
+            s->pack(to + (size_t)(r - first) * line + (size_t)((p >> form->pair) * padded) * cell,
+                    mlc__at(s->data, r * s->minor + (p - done) * s->major, s->bytes), s->minor,
+                    s->major, width, padded, mlc__min(span, depth - p));
+        }
+}
+
+/* -- out of panels -- */
+
+/* One side of a product as tiles read it, in cells. */
+typedef struct mlc__operand {
+    const char *data;
+    int64_t     row, step;             /* not packed: between rows or columns, along k          */
+    int64_t     depth;                 /* packed: cells of a row or column; else 0              */
+    int64_t     from;                  /* the first cell along k                                */
+    int64_t     panel;                 /* width that all panels are filled up to; 0: of rows to */
+                                       /* a run, of columns mlc__panel_of                       */
+    const char *rest;                  /* not packed: a pack of the last panel, if not full     */
+} mlc__operand;
+
+/* A packed operand of k elements along k. */
+MLC__INLINE mlc__operand mlc__operand_packed(const mlc__form *form, const void *data, int64_t k,
+                                             int64_t panel)
+{
+    const mlc__operand o = { MLC__CAST(const char *, data), 0, 0, mlc__cells(form, k), 0, panel,
+                             NULL };
+    return o;
+}
+
+/* The operand from row or column r, the first of a panel, and element p along k on. */
+MLC__INLINE mlc__operand mlc__operand_from(const mlc__operand *o, const mlc__form *form, int64_t r,
+                                           int64_t p)
+{
+    mlc__operand part = *o;
+    part.data += (size_t)(r * (o->depth ? o->depth : o->row) * form->cell_bytes);
+    part.from += p >> form->pair;
+    return part;
+}
+
+/* A panel: width rows or columns from r on, padded with those that fill it. step: to the next. */
+MLC__INLINE const void *mlc__operand_at(const mlc__operand *o, const mlc__form *form, int64_t r,
+                                        int64_t width, int64_t padded, int64_t *step)
+{
+    const bool rest = o->rest && width < padded, packed = rest || o->depth;
+    *step = packed ? padded : o->step;
+    const int64_t at = (rest ? 0 : r * (packed ? o->depth : o->row)) + o->from * *step;
+    return (rest ? o->rest : o->data) + at * form->cell_bytes;
+}
+
+/* out [m][n] = sum + left times right, over tile.kc cells. */
+typedef struct mlc__panels {
+    const mlc__gemm_fns *f;
+    mlc__operand a, b;
+    int64_t      m, n;
+    int64_t      rows;                 /* of a tile; 0: mlc__panel_rows, for an a not packed    */
+    const char  *sum;                  /* NULL: zeros                                           */
+    char        *out;
+    mlc__tile    tile;                 /* kc, sum_row, out_row, stream and ahead of all tiles   */
+} mlc__panels;
+
+/* Before and after a tile whose first row is r. */
+typedef void (*mlc__tile_hook)(mlc__panels *p, int64_t r);
+
+/* The loop. Hooks that are not NULL set where tiles begin and end, instead of sum and out. */
+MLC__INLINE void mlc__panels_text(mlc__panels *p, mlc__tile_hook before, mlc__tile_hook after)
+{
+    const mlc__gemm_fns *f = p->f;
+    const mlc__form *form = f->form;
+    mlc__tile *t = &p->tile;
+    for (int64_t x = 0, panel; x < p->n; x += panel) {
+        panel = p->b.panel ? p->b.panel : mlc__panel_of(f, p->n - x);
+        t->b = mlc__operand_at(&p->b, form, x, mlc__min(panel, p->n - x), panel, &t->b_step);
+        for (int64_t r = 0; r < p->m; r += t->mr) {
+            t->mr = p->rows ? mlc__min(p->rows, p->m - r) : mlc__panel_rows(f, p->m - r);
+            t->a_row = p->a.depth ? form->run : p->a.row;
+            t->a = mlc__operand_at(&p->a, form, r, t->mr,
+                                   p->a.panel ? p->a.panel : mlc__panel_run(form, t->mr),
+                                   &t->a_step);
+            if (before) before(p, r);
+            else {
+                t->out = p->out + (r * t->out_row + x) * form->cell_bytes;
+                t->sum = p->sum ? p->sum + (r * t->sum_row + x) * form->cell_bytes : NULL;
+            }
+            (panel == f->nr ? f->tile : f->narrow)(t);
+            if (after) after(p, r);
+        }
+    }
+}
+static void mlc__panels_multiply(mlc__panels *p) { mlc__panels_text(p, NULL, NULL); }
+
+/* -- a thread's buffer -- */
+
+/* Appends an array of n bytes to a buffer of *end bytes and returns its offset. Packs and cells may
+ * write MLC__PACK_SLACK bytes after it. */
+static size_t mlc__room_place(size_t *end, size_t n)
+{
+    const size_t at = *end;
+    *end += mlc__round_up(n + (n ? MLC__PACK_SLACK : 0), MLC__CACHELINE);
+    return at;
+}
+
+/* Bytes from one thread's buffer to the next: pages and an odd number of cache lines, or the arrays
+ * of all threads would fall into the same sets of a cache. */
+MLC__INLINE size_t mlc__room_bytes(size_t end)
+{
+    return mlc__round_up(end, 4096) + 3 * MLC__CACHELINE;
+}
+
+/* Part i of n that is dealt evenly begins here. */
+MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
+{
+    return n / parts * i + mlc__min(i, n % parts);
+}
+
 /* @@ IMPL.KERNELS.GEMM ----------------------------------- c = alpha a b + beta c: how it is cut
  * The scheme of Goto and van de Geijn (ACM TOMS 34, 2008), with as few copies as possible. a is
  * packed only where many tiles read it again or its rows would fall into one set of the L1 cache,
@@ -18543,19 +18805,6 @@ MLC__APART void mlc__batch_begin(const mlc__gemm_job *j, int64_t i, int64_t at[3
     at[2] = mlc__batch_c_at(j, i);
 }
 
-/* Cells of n elements along k in a pack. */
-MLC__INLINE int64_t mlc__cells(const mlc__gemm_job *j, int64_t n)
-{
-    const mlc__form *form = j->f->form;
-    return (n + form->unit - 1) / form->unit * form->unit >> form->pair;
-}
-
-/* Part i of n that is dealt evenly begins here. */
-MLC__INLINE int64_t mlc__deal(int64_t n, int64_t parts, int64_t i)
-{
-    return n / parts * i + mlc__min(i, n % parts);
-}
-
 /* Where block i of a side begins; blocks of b are whole panels. */
 static int64_t mlc__side_block(const mlc__side *s, int64_t i)
 {
@@ -18563,33 +18812,17 @@ static int64_t mlc__side_block(const mlc__side *s, int64_t i)
     return mlc__min(s->size, unit * mlc__deal(mlc__div_up(s->size, unit), s->blocks, i));
 }
 
-/* Row or column of a block of n where its panel i begins. */
-static int64_t mlc__side_panel(const mlc__side *s, int64_t n, int64_t i)
-{
-    return mlc__min(n, i * s->panel);
-}
-
-/* Copies a block's panels, or of one that is read as it lies only the last, if it is not full:
- * there a tile would read over the end. Steps before `done`, whole cells, are there already. */
+/* Packs a block's panels, or of one that is not packed only the last, if it is not full: there a
+ * tile would read over the end. Steps before `done`, whole cells, are there already. */
 static void mlc__side_pack(const mlc__gemm_job *j, const mlc__side *s, char *to, const void *from,
                            int64_t n, int64_t done, int64_t depth)
 {
     const mlc__form *form = j->f->form;
-    const int64_t panels = mlc__div_up(n, s->panel), first = s->pack ? 0 : n / s->panel;
-    if (first == panels) return;
-    const size_t cell = (size_t)form->cell_bytes, line = (size_t)mlc__cells(j, depth) * cell;
-    const mlc__pack_fn pack = (s == &j->a ? form->pack_a : form->pack_b)[s->bytes != j->size];
+    mlc__source o = { j->f, (s == &j->a ? form->pack_a : form->pack_b)[s->bytes != j->size], from,
+                      s->minor, s->major, s->bytes, s->panel, s->columns, 0 };
     /* What runs across m or n is read by rows of all panels: strips would begin a page each row. */
-    const int64_t span = s->minor != 1 ? mlc__max(1, depth) : form->pair ? form->unit : 8;
-    for (int64_t p = done; p < depth; p += span)
-        for (int64_t i = first; i < panels; i++) {
-            const int64_t r = mlc__side_panel(s, n, i), width = mlc__side_panel(s, n, i + 1) - r;
-            const int64_t padded = s->columns ? s->panel : width;
-            pack(to + (s->pack ? (size_t)r * line : 0) +
-                     (size_t)((p >> form->pair) * padded) * cell,
-                 mlc__at(from, r * s->minor + (p - done) * s->major, s->bytes), s->minor, s->major,
-                 width, padded, mlc__min(span, depth - p));
-        }
+    if (s->minor == 1) o.span = form->pair ? form->unit : 8;
+    mlc__panels_pack(&o, to, s->pack ? 0 : n / s->panel * s->panel, n, done, depth);
 }
 
 /* The same of b whose first rows are signs, for this round of k: columns [x, x + n). */
@@ -18601,7 +18834,7 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
     const size_t cell = (size_t)j->f->form->cell_bytes;
     const mlc__sign_panels o = { j->f->extra->signs, own + s->at, s->panel,
                                  j->f->form->pair ? 2 : 1, s->panel,
-                                 (size_t)(mlc__cells(j, depth) * s->panel) * cell, cell, true };
+                                 mlc__panel_bytes(j->f, s->panel, depth), cell, true };
     /* First: a pack may write over a panel's end, where the next one begins with signs. */
     if (some < depth)
         mlc__side_pack(j, s, own + s->at,
@@ -18611,35 +18844,19 @@ static void mlc__side_signs(const mlc__gemm_job *j, char *own, int64_t x, int64_
                    MLC__CAST(mlc__sign_words *, (void *)(own + j->words)));
 }
 
-/* A block of a side in the hands of a thread: as it lies, or packed. */
+/* A block of a side in the hands of a thread. */
 typedef struct mlc__block_of {
     const mlc__side *s;
-    const void      *raw, *packed;
+    mlc__operand     as;
     int64_t          n, depth, cells;  /* cells of a row or column in the pack                  */
 } mlc__block_of;
-
-/* Step p of panel [r, r + width) of a block, and its strides in cells. */
-static const void *mlc__block_at(const mlc__gemm_job *j, const mlc__block_of *b, int64_t r,
-                                 int64_t width, int64_t p, int64_t *minor, int64_t *major)
-{
-    const mlc__side *s = b->s;
-    const mlc__form *form = j->f->form;
-    if (!s->pack && !(s->columns && width < s->panel)) {
-        *minor = s->minor >> form->pair;
-        *major = s->major;             /* two to a cell: dense along k */
-        return mlc__at(b->raw, r * s->minor + p * s->major, s->bytes);
-    }
-    *minor = s == &j->a ? form->run : 1;
-    *major = s->columns ? s->panel : width;
-    return mlc__at(b->packed, (s->pack ? r * b->cells : 0) + (p >> form->pair) * *major,
-                   (size_t)form->cell_bytes);
-}
 
 /* Block i of a side in this round of k, packed into this thread's workspace unless that holds it
  * already: tag is what it holds. */
 static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, char *own,
                                     int64_t *tag, int64_t batch, int64_t i)
 {
+    const mlc__form *form = j->f->form;
     const int64_t from = mlc__side_block(s, i), depth = mlc__min(j->depth, j->g->k - j->k0);
     const int64_t own_of = mlc__batch_bits(s->batch) ? batch : 0;
     const int64_t key = (j->k0 * mlc__batches(j->g) + own_of) * s->blocks + i;
@@ -18647,18 +18864,23 @@ static mlc__block_of mlc__side_open(const mlc__gemm_job *j, const mlc__side *s, 
     b.s = s;
     b.n = mlc__side_block(s, i + 1) - from;
     b.depth = depth;
-    b.cells = mlc__cells(j, s->given ? j->g->k : depth);
+    b.cells = mlc__cells(form, s->given ? j->g->k : depth);
     const bool signs = s == &j->b && j->g->signs.rows > 0;
-    b.raw = signs ? NULL : mlc__at(s->data, mlc__batch_at(j->g, s->batch, batch) +
-                                            from * s->minor + j->k0 * s->major, s->bytes);
-    b.packed = own + s->at;
+    const void *raw = signs ? NULL : mlc__at(s->data, mlc__batch_at(j->g, s->batch, batch) +
+                                                      from * s->minor + j->k0 * s->major, s->bytes);
+    const void *packed = own + s->at;
     if (s->given)
-        b.packed = mlc__at(s->given, from * b.cells + mlc__cells(j, j->k0) * s->panel,
-                           (size_t)j->f->form->cell_bytes);
+        packed = mlc__at(s->given, from * b.cells + mlc__cells(form, j->k0) * s->panel,
+                         (size_t)form->cell_bytes);
     else if (*tag != key && signs) j->f->extra->side(j, own, from, b.n, depth);
     else if (*tag != key && (s->pack || s->columns))
-        mlc__side_pack(j, s, own + s->at, b.raw, b.n, 0, depth);
+        mlc__side_pack(j, s, own + s->at, raw, b.n, 0, depth);
     *tag = key;
+    const mlc__operand as = { MLC__CAST(const char *, s->pack ? packed : raw),
+                              s->minor >> form->pair, s->major, s->pack ? b.cells : 0, 0,
+                              s->columns ? s->panel : 0,
+                              s->columns && !s->pack ? MLC__CAST(const char *, packed) : NULL };
+    b.as = as;
     return b;
 }
 
@@ -18733,6 +18955,7 @@ MLC__INLINE void mlc__tile_ahead(const mlc__gemm_job *j, const mlc__tile *t, con
  * hold the panel of b till the next tile. Between parts the sums are in the workspace, tile by
  * tile. */
 typedef struct mlc__strip {
+    mlc__panels of;                   /* of the part at hand; first: hooks are given it         */
     const mlc__gemm_job *j;
     const mlc__block_of *a, *b;
     int64_t  at, row, col;             /* where the blocks begin in c                            */
@@ -18740,9 +18963,9 @@ typedef struct mlc__strip {
     int64_t  panels;                   /* of a                                                   */
     bool     first, last, plain;       /* of k; plain: from registers to c                       */
     bool     far;                      /* c is, and worth a fetch                                */
-    bool     begins, ends;             /* the part at hand; it begins at step from               */
-    int64_t  from;
-    mlc__tile tile;                    /* b and kc of the part                                   */
+    bool     begins, ends;             /* the part at hand                                       */
+    int64_t  i;                        /* number of the tile in it,                              */
+    bool     direct;                   /* which goes to c from registers                         */
     char    *room, *spare;
     size_t   sums;                     /* bytes between tiles in room: 0, or a tile              */
 } mlc__strip;
@@ -18762,40 +18985,48 @@ static void mlc__strip_fetch_c(const mlc__strip *s, int64_t at)
 {
     const struct mlc_k_gemm *g = s->j->g;
     const size_t size = mlc_dtype_bytes(g->c_dtype);
-    for (int64_t r = 0; r < s->tile.mr; r++, at += g->c_row)
+    for (int64_t r = 0; r < s->of.tile.mr; r++, at += g->c_row)
         for (size_t line = 0; line < (size_t)s->n * size; line += MLC__CACHELINE)
             __builtin_prefetch((const void *)((uintptr_t)g->c + (size_t)at * size + line), 1, 2);
 }
 
-/* Tile i, rows [r, r + mr). */
-static void mlc__strip_tile(mlc__strip *s, int64_t i, int64_t r, int64_t mr)
+/* Where a tile begins and ends: at c, or in the workspace. */
+MLC__INLINE void mlc__strip_before(mlc__panels *p, int64_t r)
 {
+    mlc__strip *s = MLC__CAST(mlc__strip *, (void *)p);
     const mlc__gemm_job *j = s->j;
     const struct mlc_k_gemm *g = j->g;
+    mlc__tile *t = &p->tile;
     const int64_t c_at = s->at + r * j->c_row + s->x * j->c_col;
     /* A tile of registers begins with what it adds to, the sink adds last: which of the two ways is
      * open depends on the cut, and so on threads but for a part. */
-    const bool adds = !s->first || g->beta == 1.0, rows = mr % j->f->form->run == 0;
-    const bool direct = s->plain && rows && !(adds && j->f->form->run > 1 && !j->h->part);
-    void *c = direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : NULL;
-    void *room = s->room + (size_t)i * s->sums;
-    mlc__tile *t = &s->tile;
-    t->mr = mr;
-    t->a = mlc__block_at(j, s->a, r, mr, s->from, &t->a_row, &t->a_step);
-    t->sum = !s->begins ? room : direct && adds ? c : NULL;
+    const bool adds = !s->first || g->beta == 1.0, rows = t->mr % j->f->form->run == 0;
+    s->direct = s->plain && rows && !(adds && j->f->form->run > 1 && !j->h->part);
+    void *c = s->direct ? MLC__CAST(char *, g->c) + (size_t)c_at * j->sum_size : NULL;
+    void *room = s->room + (size_t)s->i * s->sums;
+    t->sum = !s->begins ? room : s->direct && adds ? c : NULL;
     t->sum_row = s->begins ? j->c_row : s->b->s->panel;
-    t->out = direct && s->ends ? c : room;
-    t->out_row = direct && s->ends ? j->c_row : s->b->s->panel;
-    mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, i, s->panels);
+    t->out = s->direct && s->ends ? c : room;
+    t->out_row = s->direct && s->ends ? j->c_row : s->b->s->panel;
+    mlc__tile_ahead(j, t, s->b->s, s->x + s->n < s->b->n, s->i, s->panels);
     if (s->far && s->first && s->ends) mlc__strip_fetch_c(s, c_at);
-    (s->b->s->panel == j->f->nr ? j->f->tile : j->f->narrow)(t);
+}
+
+/* What is not at c yet goes through the sink. */
+MLC__INLINE void mlc__strip_after(mlc__panels *p, int64_t r)
+{
+    mlc__strip *s = MLC__CAST(mlc__strip *, (void *)p);
+    const mlc__gemm_job *j = s->j;
+    mlc__tile *t = &p->tile;
+    s->i++;
     t->ahead += (size_t)(t->kc / j->f->form->run) * t->ahead_step;
-    if (!s->ends || direct) return;
+    if (!s->ends || s->direct) return;
     if (j->h->c_gap)
         mlc__gemm_sink_runs(j, t, s->n, (s->col + s->x) * j->c_col, s->row + r, s->col + s->x,
                             s->spare);
     else
-        mlc__gemm_sink(j, t, s->n, c_at, s->row + r, s->col + s->x, s->first, s->last, s->spare);
+        mlc__gemm_sink(j, t, s->n, s->at + r * j->c_row + s->x * j->c_col, s->row + r,
+                       s->col + s->x, s->first, s->last, s->spare);
 }
 
 /* Into how many parts so many cells along k are cut: each leaves a panel of b that L1 holds beside
@@ -18811,12 +19042,13 @@ static int64_t mlc__strip_parts(const mlc__form *form, int64_t cells)
 static void mlc__strip_ahead(mlc__strip *s)
 {
     const mlc__form *form = s->j->f->form;
-    const size_t line = (size_t)(s->tile.b_step * form->cell_bytes);
-    const int64_t bytes = s->b->s->size * s->b->cells * form->cell_bytes;
+    mlc__tile *t = &s->of.tile;
+    const int64_t panel = s->of.b.panel, bytes = s->b->s->size * s->b->cells * form->cell_bytes;
+    const size_t line = (size_t)(panel * form->cell_bytes);
     if (!form->hot || !s->b->s->given || s->panels < 4 || bytes < MLC__PACK_FAR) return;
-    s->tile.ahead = (uintptr_t)s->tile.b + (size_t)s->tile.kc * line;
-    s->tile.ahead_step = mlc__round_up((size_t)form->run * line / (size_t)s->panels,
-                                       MLC__CACHELINE);
+    t->ahead = (uintptr_t)mlc__operand_at(&s->of.b, form, 0, panel, panel, &t->b_step) +
+               (size_t)t->kc * line;
+    t->ahead_step = mlc__round_up((size_t)form->run * line / (size_t)s->panels, MLC__CACHELINE);
 }
 
 /* What the caller wants to be near afterwards: chunk by chunk, in equal shares for the steps of its
@@ -18829,8 +19061,8 @@ static void mlc__strip_fetch(mlc__strip *s, int64_t chunk, int64_t chunks)
     const int64_t tiles = s->panels * mlc__div_up(s->b->n, s->b->s->panel);
     const int64_t steps = tiles * s->b->cells / s->j->f->form->run;
     if (steps < 1) return;
-    s->tile.ahead = (uintptr_t)h->ahead + (size_t)(chunk * share);
-    s->tile.ahead_step = (size_t)mlc__div_up(share, steps);
+    s->of.tile.ahead = (uintptr_t)h->ahead + (size_t)(chunk * share);
+    s->of.tile.ahead_step = (size_t)mlc__div_up(share, steps);
 }
 
 /* Block of k and panel of b at s->p and s->x: what holds for all tiles of them. */
@@ -18844,30 +19076,29 @@ static void mlc__strip_begin(mlc__strip *s)
     s->plain = s->n == j->b.panel && j->c_col == 1 && g->alpha == 1.0 && !j->h->c_gap &&
                !mlc__low(g->c_dtype) && !(s->last && (g->bias || mlc__gemm_changes(g))) &&
                (!s->first || g->beta == 0.0 || g->beta == 1.0);
+    s->of.b = mlc__operand_from(&s->b->as, j->f->form, s->x, 0);
+    s->of.n = s->n;
 }
 
 static void mlc__strip_run(mlc__strip *s)
 {
     const mlc__gemm_job *j = s->j;
     const mlc__form *form = j->f->form;
-    const int64_t cells = mlc__cells(j, mlc__min(j->kc, s->b->depth - s->p));
+    const int64_t cells = mlc__cells(form, mlc__min(j->kc, s->b->depth - s->p));
     const int64_t parts = mlc__strip_parts(form, cells), unit = parts > 1 ? form->run : 1;
-    int64_t minor, done = 0;
+    mlc__tile *t = &s->of.tile;
+    int64_t done = 0;
     s->sums = parts > 1 ? mlc__tile_room(j) : 0;
     s->spare = s->room + (parts > 1 ? (size_t)s->panels : 1) * mlc__tile_room(j);
-    s->tile.stream = s->panels == 1 ? MLC__STREAM_B
-                   : j->streams     ? MLC__STREAM_A : MLC__STREAM_NONE;
-    for (int64_t q = 0; q < parts; q++, done += s->tile.kc) {
+    t->stream = s->panels == 1 ? MLC__STREAM_B : j->streams ? MLC__STREAM_A : MLC__STREAM_NONE;
+    for (int64_t q = 0; q < parts; q++, done += t->kc) {
         s->begins = q == 0;
         s->ends = q == parts - 1;
-        s->from = s->p + (done << form->pair);
-        s->tile.kc = (cells - done) / unit / (parts - q) * unit;
-        s->tile.b = mlc__block_at(j, s->b, s->x, s->n, s->from, &minor, &s->tile.b_step);
+        s->i = 0;
+        s->of.a.from = s->of.b.from = (s->p >> form->pair) + done;
+        t->kc = (cells - done) / unit / (parts - q) * unit;
         mlc__strip_ahead(s);
-        for (int64_t i = 0, r = 0, mr; i < s->panels; i++, r += mr) {
-            mr = mlc__min(s->a->n - r, s->a->s->panel);
-            mlc__strip_tile(s, i, r, mr);
-        }
+        mlc__panels_text(&s->of, mlc__strip_before, mlc__strip_after);
     }
 }
 
@@ -18895,6 +19126,10 @@ static void mlc__gemm_chunk(void *arg, int64_t chunk, int32_t worker)
     s.col = col;
     s.panels = mlc__div_up(a.n, j->a.panel);
     s.room = own + j->room;
+    s.of.f = j->f;
+    s.of.a = a.as;
+    s.of.m = a.n;
+    s.of.rows = j->a.panel;
     s.far = mlc__strip_is_far(j);
     mlc__strip_fetch(&s, at, per);
     if (form->begin) form->begin();
@@ -19005,7 +19240,7 @@ static void mlc__gemm_sides(mlc__gemm_job *j, bool swapped)
     j->a = swapped ? b : a;
     j->b = swapped ? a : b;
     j->a.panel = j->f->mr;
-    j->b.panel = j->f->narrow && j->b.size <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+    j->b.panel = mlc__panel_of(j->f, j->b.size);
     j->b.columns = true;
     j->a.columns = j->f->form->run > 1;
     j->c_row = swapped ? g->c_col : g->c_row;
@@ -19097,24 +19332,25 @@ static int64_t mlc__side_held(const mlc__side *s)
 /* Tiles whose sums are in a thread's workspace at a time. */
 static int64_t mlc__strip_tiles(const mlc__gemm_job *j)
 {
-    if (mlc__strip_parts(j->f->form, mlc__cells(j, j->kc)) == 1) return 1;
+    if (mlc__strip_parts(j->f->form, mlc__cells(j->f->form, j->kc)) == 1) return 1;
     return mlc__div_up(mlc__div_up(j->a.size, j->a.blocks), j->a.panel);
 }
 
 /* Workspace of a thread: two tags, tiles, then what it packs of a and of b. */
 static void mlc__gemm_room(mlc__gemm_job *j)
 {
-    const size_t line = (size_t)mlc__cells(j, j->depth) * (size_t)j->f->form->cell_bytes;
-    j->room = MLC__CACHELINE;
-    j->words = mlc__round_up(j->room + (size_t)(1 + mlc__strip_tiles(j)) * mlc__tile_room(j),
-                             MLC__CACHELINE);
-    j->a.at = mlc__round_up(j->words + (j->g->signs.rows ? sizeof(mlc__sign_words) : 0),
-                            MLC__CACHELINE);
-    j->b.at = mlc__round_up(j->a.at + (size_t)mlc__side_held(&j->a) * line + MLC__PACK_SLACK,
-                            MLC__CACHELINE);
-    /* An odd number of cache lines: workspaces must not fall into the same sets. */
-    j->buffer = mlc__round_up(j->b.at + (size_t)mlc__side_held(&j->b) * line + MLC__PACK_SLACK,
-                              4096) + 3 * MLC__CACHELINE;
+    const mlc__form *form = j->f->form;
+    size_t end = MLC__CACHELINE;
+    j->room = end;
+    end += mlc__round_up((size_t)(1 + mlc__strip_tiles(j)) * mlc__tile_room(j), MLC__CACHELINE);
+    j->words = end;
+    if (j->g->signs.rows) end += mlc__round_up(sizeof(mlc__sign_words), MLC__CACHELINE);
+    const size_t line = (size_t)mlc__cells(form, j->depth) * (size_t)form->cell_bytes;
+    j->a.at = end;
+    end += mlc__round_up((size_t)mlc__side_held(&j->a) * line + MLC__PACK_SLACK, MLC__CACHELINE);
+    j->b.at = end;
+    end += mlc__round_up((size_t)mlc__side_held(&j->b) * line + MLC__PACK_SLACK, MLC__CACHELINE);
+    j->buffer = mlc__room_bytes(end);
 }
 
 /* Of a, b and c: what is read, packed and written, which few columns or a short k leave alone with
@@ -20607,7 +20843,7 @@ static size_t mlc__patch_place(mlc__conv_job *j, const void *dev)
     if (p->strided || (dw && low))
         j->rows = mlc__round_up((size_t)((mlc__max(held, rows) + 1) * j->n) *
                                 mlc_dtype_bytes(mlc__wide(a->dtype)), MLC__CACHELINE);
-    j->room = mlc__round_up(j->patches + j->rows + inner, 4096) + 3 * MLC__CACHELINE;
+    j->room = mlc__room_bytes(j->patches + j->rows + inner);
     return at + j->room * (size_t)mlc__pool_threads(dev);
 }
 
@@ -21584,26 +21820,24 @@ static bool mlc__wino_is_short(const mlc__conv_job *j, int64_t n)
 
 static void mlc__wino_by_tiles(const mlc__gemm_fns *f, const struct mlc_k_gemm *g)
 {
-    mlc__tile t;
-    memset(&t, 0, sizeof t);
-    t.kc = g->k;
-    t.a_row = g->a_row;
-    t.a_step = g->a_col;
-    t.b_step = g->b_row;
-    t.sum_row = t.out_row = g->c_row;
-    for (int64_t i = 0; i < g->batch[2]; i++)
-        for (int64_t x = 0; x < g->n; x += f->nr) {
-            const mlc__tile_fn tile = g->n - x < f->nr ? f->narrow : f->tile;
-            float *c = MLC__CAST(float *, g->c) + i * g->c_batch[2] + x;
-            t.b = mlc__at(g->b, i * g->b_batch[2] + x, 4);
-            for (int64_t r = 0; r < g->m; r += t.mr) {
-                t.mr = mlc__min(g->m - r, f->mr);
-                t.a = mlc__at(g->a, i * g->a_batch[2] + r * g->a_row, 4);
-                t.out = c + r * g->c_row;
-                t.sum = g->beta == 0.0 ? NULL : t.out;
-                tile(&t);
-            }
-        }
+    mlc__panels of;
+    memset(&of, 0, sizeof of);
+    of.f = f;
+    of.a.row = g->a_row;
+    of.a.step = g->a_col;
+    of.b.row = 1;
+    of.b.step = g->b_row;
+    of.m = g->m;
+    of.n = g->n;
+    of.tile.kc = g->k;
+    of.tile.sum_row = of.tile.out_row = g->c_row;
+    for (int64_t i = 0; i < g->batch[2]; i++) {
+        of.a.data = MLC__CAST(const char *, mlc__at(g->a, i * g->a_batch[2], 4));
+        of.b.data = MLC__CAST(const char *, mlc__at(g->b, i * g->b_batch[2], 4));
+        of.out = MLC__CAST(char *, g->c) + (size_t)(i * g->c_batch[2]) * 4;
+        of.sum = g->beta == 0.0 ? NULL : of.out;
+        mlc__panels_multiply(&of);
+    }
 }
 
 static void mlc__wino_multiply(mlc__conv_job *j, struct mlc_k_gemm *g, char *room)
@@ -21720,8 +21954,7 @@ static size_t mlc__wino_place(mlc__conv_job *j, const void *dev)
     j->patches = (size_t)mlc__max(16 * mlc__wino_plane(tiles, j->c), 8 * tiles * j->n) *
                  sizeof(float);
     j->rows = (size_t)(16 * mlc__wino_plane(tiles, j->n)) * sizeof(float);
-    j->room = mlc__round_up(j->patches + j->rows + (inner > end ? inner : end), 4096) +
-              3 * MLC__CACHELINE;
+    j->room = mlc__room_bytes(j->patches + j->rows + (inner > end ? inner : end));
     j->zeros_at = at;
     j->zeros_bytes = (size_t)mlc__max(p->axis[2].size * j->c, wide * j->n) * sizeof(float);
     return at + j->zeros_bytes + j->room * (size_t)mlc__pool_threads(dev);
@@ -21857,15 +22090,6 @@ static void mlc__canvas_x(const mlc__conv_job *j, const mlc__canvas_slab *s, int
                                     s->n[0] * s->pitch + rest);
 }
 
-/* Rows of dy^T in panel r, and in its pack. */
-MLC__INLINE int64_t mlc__canvas_rows(const mlc__conv_job *j, int64_t r, int64_t *padded)
-{
-    const mlc__gemm_fns *f = j->level->bf16;
-    const int64_t rows = mlc__min(f->mr, j->n - r);
-    *padded = mlc__div_up(rows, f->form->run) * f->form->run;
-    return rows;
-}
-
 /* The same of dy, whose pack is transposed. */
 static void mlc__canvas_dy(const mlc__conv_job *j, const mlc__canvas_slab *s, int64_t group,
                            char *room)
@@ -21873,9 +22097,9 @@ static void mlc__canvas_dy(const mlc__conv_job *j, const mlc__canvas_slab *s, in
     const mlc__gemm_fns *f = j->level->bf16;
     const mlc__taps *t = j->phase.axis;
     const int64_t bytes = j->n * 2, pitch = j->a->groups * bytes, *n = s->n;
-    const int64_t cells = mlc__div_up(s->places, MLC__STEP) * MLC__STEP / 2;
+    const mlc__source packed = { f, f->form->pack_a[0], room + j->canvas.dy, 1, j->n, 2, f->mr,
+                                 false, 0 };
     char *to = room + j->canvas.dy;
-    int64_t padded;
     for (int64_t i = 0; i < n[0] * n[1]; i++) {
         const int64_t line = (s->at[0] + i / n[1]) * t[1].grid + s->at[1] + i % n[1];
         const char *from = MLC__CAST(const char *, j->a->y) +
@@ -21887,11 +22111,7 @@ static void mlc__canvas_dy(const mlc__conv_job *j, const mlc__canvas_slab *s, in
         if (i + 1 < n[0] * n[1]) memset(to, 0, (size_t)(gap * bytes));
         to += gap * bytes;
     }
-    for (int64_t r = 0; r < j->n; r += f->mr) {
-        const int64_t rows = mlc__canvas_rows(j, r, &padded);
-        f->form->pack_a[0](room + j->canvas.dy_pack + r * cells * 4,
-                           room + j->canvas.dy + r * 2, 1, j->n, rows, padded, s->places);
-    }
+    mlc__panels_pack(&packed, room + j->canvas.dy_pack, 0, j->n, 0, s->places);
 }
 
 /* The taps of a set of each axis against dy^T: where x has 16 channels, two of them at a time. */
@@ -21901,15 +22121,18 @@ static void mlc__canvas_multiply(const mlc__conv_job *j, const mlc__canvas_slab 
     const mlc__gemm_fns *f = j->level->bf16;
     const mlc__taps *t = j->phase.axis;
     const int64_t wide = j->phase.canvas, k = j->phase.k;
-    mlc__tile tile;
-    memset(&tile, 0, sizeof tile);
-    tile.kc = mlc__div_up(s->places, MLC__STEP) * MLC__STEP / 2;
-    tile.a_row = f->form->run;
-    tile.b_step = 2 * wide;
-    tile.sum_row = tile.out_row = k;
+    const mlc__operand dy = mlc__operand_packed(f->form, room + j->canvas.dy_pack, s->places, 0);
+    mlc__panels of;
+    memset(&of, 0, sizeof of);
+    of.f = f;
+    of.rows = f->mr;
+    of.b.row = 1;
+    of.b.step = 2 * wide;
+    of.tile.kc = dy.depth;
+    of.tile.sum_row = of.tile.out_row = k;
     for (int64_t r = 0; r < j->n; r += f->mr) {
-        tile.mr = mlc__canvas_rows(j, r, &tile.a_step);
-        tile.a = room + j->canvas.dy_pack + r * tile.kc * 4;
+        of.a = mlc__operand_from(&dy, f->form, r, 0);
+        of.m = mlc__min(f->mr, j->n - r);
         for (int64_t i = 0, n = 1; i < set[0].n * set[1].n; i += n) {
             const int64_t i1 = i / set[1].n, i2 = i % set[1].n;
             const int64_t tap = (i0 * t[1].n + set[0].first + i1 * set[0].by) * t[2].n +
@@ -21917,12 +22140,11 @@ static void mlc__canvas_multiply(const mlc__conv_job *j, const mlc__canvas_slab 
             const int64_t shift = (set[0].shift + i1 * set[0].next) * s->span +
                                   set[1].shift + i2 * set[1].next;
             n = wide == 16 && i2 + 1 < set[1].n && set[1].next == 1 ? 2 : 1;
-            for (int64_t c = 0; c < n * wide; c += f->nr) {
-                tile.b = room + j->canvas.x_pack + (shift * wide + c) * 4;
-                tile.out = sums + r * k + tap * wide + c;
-                tile.sum = first ? NULL : tile.out;
-                (n * wide < f->nr ? f->narrow : f->tile)(&tile);
-            }
+            of.n = n * wide;
+            of.b.data = room + j->canvas.x_pack + shift * wide * 4;
+            of.out = (char *)(sums + r * k + tap * wide);
+            of.sum = first ? NULL : of.out;
+            mlc__panels_multiply(&of);
         }
     }
 }
@@ -21992,7 +22214,7 @@ static size_t mlc__taps_place(mlc__conv_job *j, const void *dev)
     v->dy_pack = v->dy + mlc__round_up((size_t)(steps * j->n) * 2, MLC__CACHELINE);
     v->x_pack = v->dy_pack + (size_t)(steps * v->rows) * 2;
     j->room = v->x_pack + (size_t)(places * p->canvas) * 4;
-    j->room = mlc__round_up(j->room, 4096) + 3 * MLC__CACHELINE;
+    j->room = mlc__room_bytes(j->room);
     return j->sums * (size_t)(j->splits * j->a->groups) +
            j->room * (size_t)mlc__pool_threads(dev);
 }
@@ -25832,8 +26054,7 @@ static size_t mlc__gemm_optim_plan(mlc__gemm_optim_job *j, void *dev,
     const size_t at_end = mlc__gemm_workspace(NULL, &j->part, &mlc__gemm_part, level);
     j->own = mlc__round_up((size_t)(mlc__max(j->rows, last) * g.n) * mlc_dtype_bytes(g.c_dtype),
                            MLC__CACHELINE);
-    j->room = mlc__round_up(j->own + (at_end > inner ? at_end : inner), 4096) +
-              3 * MLC__CACHELINE;
+    j->room = mlc__room_bytes(j->own + (at_end > inner ? at_end : inner));
     return at + j->room * (size_t)mlc__pool_threads(dev);
 }
 
@@ -27158,20 +27379,6 @@ MLC__LEVEL_END
 
 #if MLC__ONCE
 
-/* Columns of a product's right side in panels, behind each other. */
-typedef struct mlc__flash_panels {
-    char   *data;
-    int64_t panel, columns, depth;     /* columns of a panel, and of all; elements along k      */
-    size_t  bytes;                     /* of a panel                                            */
-} mlc__flash_panels;
-
-/* Its left side: row r begins at data + r bytes of panels; cells between rows and steps. */
-typedef struct mlc__flash_left {
-    const char *data;
-    int64_t     row, step;
-    bool        packed;                /* as form->pack_a makes panels                          */
-} mlc__flash_left;
-
 /* A call, and how it is cut. Offsets are of a thread's workspace. */
 typedef struct mlc__flash {
     const struct mlc_k_attention *a;
@@ -27193,75 +27400,47 @@ typedef struct mlc__flash {
     char     *mask;                    /* sums of dmask                                         */
 } mlc__flash;
 
-MLC__INLINE int64_t mlc__flash_cells(const mlc__flash *j, int64_t n)
-{
-    const mlc__form *form = j->f->form;
-    return (n + form->unit - 1) / form->unit * form->unit >> form->pair;
-}
-
-MLC__INLINE size_t mlc__flash_bytes(const mlc__flash *j, int64_t panel, int64_t depth)
-{
-    return (size_t)(mlc__flash_cells(j, depth) * panel * j->f->form->cell_bytes);
-}
-
 /* Packs columns of x, minor elements apart, whose elements along k are major apart. */
-static mlc__flash_panels mlc__flash_pack(const mlc__flash *j, void *to, int64_t panel,
-                                         const void *x, int64_t minor, int64_t major,
-                                         int64_t columns, int64_t depth)
+static mlc__operand mlc__flash_pack(const mlc__flash *j, void *to, int64_t panel, const void *x,
+                                    int64_t minor, int64_t major, int64_t columns, int64_t depth)
 {
-    const mlc__flash_panels p = { MLC__CAST(char *, to), panel, columns, depth,
-                                  mlc__flash_bytes(j, panel, depth) };
-    char *at = p.data;
-    for (int64_t x0 = 0; x0 < columns; x0 += panel, at += p.bytes)
-        j->f->form->pack_b[0](at, mlc__at(x, x0 * minor, j->one), minor, major,
-                              mlc__min(panel, columns - x0), panel, depth);
-    return p;
+    const mlc__source s = { j->f, j->f->form->pack_b[0], x, minor, major, j->one, panel, true, 0 };
+    mlc__panels_pack(&s, MLC__CAST(char *, to), 0, columns, 0, depth);
+    return mlc__operand_packed(j->f->form, to, depth, panel);
 }
 
 /* Scores as the left side of a product with their columns as rows. */
-static mlc__flash_left mlc__flash_turn(const mlc__flash *j, char *to, const void *scores, int64_t m,
-                                       int64_t depth)
+static mlc__operand mlc__flash_turn(const mlc__flash *j, char *to, const char *scores, int64_t m,
+                                    int64_t depth)
 {
     const mlc__form *form = j->f->form;
-    mlc__flash_left l = { MLC__CAST(const char *, scores), 1, j->line, false };
-    if (!form->pair) return l;
-    const size_t line = (size_t)(mlc__flash_cells(j, depth) * form->cell_bytes);
-    for (int64_t r = 0; r < m; r += j->f->mr) {
-        const int64_t width = mlc__min(j->f->mr, m - r);
-        form->pack_a[1](to + (size_t)r * line, mlc__at(scores, r, j->size), 1, j->line, width,
-                        (int64_t)mlc__round_up((size_t)width, (size_t)form->run), depth);
-    }
-    l.data = to;
-    l.packed = true;
-    return l;
+    const mlc__operand raw = { scores, 1, j->line, 0, 0, 0, NULL };
+    if (!form->pair) return raw;
+    const mlc__source s = { j->f, form->pack_a[1], scores, 1, j->line, j->size, j->f->mr, false,
+                            0 };
+    mlc__panels_pack(&s, to, 0, m, 0, depth);
+    return mlc__operand_packed(form, to, depth, 0);
 }
 
-/* out [m, columns] (+)= left [m, n] times elements [from, from + n) along k of b, n being short of
- * a whole step of k only at its end; columns [x0, x0 + columns), x0 a multiple of a panel. */
-static void mlc__flash_multiply(const mlc__flash *j, const mlc__flash_left *left, int64_t m,
-                                const mlc__flash_panels *b, int64_t from, int64_t n, int64_t x0,
-                                int64_t columns, void *out, int64_t out_row, bool add)
+/* out [m, n] (+)= a [m, k] times columns of b from x on, a multiple of a panel, from element p
+ * along k on. k is short of a whole step only at the end of b. */
+static void mlc__flash_multiply(const mlc__flash *j, const mlc__operand *a, int64_t m, int64_t k,
+                                const mlc__operand *b, int64_t x, int64_t p, int64_t n, char *out,
+                                int64_t out_row, bool add)
 {
-    const mlc__form *form = j->f->form;
-    mlc__tile t;
-    memset(&t, 0, sizeof t);
-    t.kc = mlc__flash_cells(j, n);
-    t.b_step = b->panel;
-    t.out_row = t.sum_row = out_row;
-    for (int64_t x = 0; x < columns; x += b->panel)
-        for (int64_t r = 0; r < m; r += j->f->mr) {
-            const int64_t start = left->packed ? r * t.kc : r * left->row;
-            t.mr = mlc__min(j->f->mr, m - r);
-            t.a = left->data + start * form->cell_bytes;
-            t.a_row = left->packed ? form->run : left->row;
-            t.a_step = left->packed ? (int64_t)mlc__round_up((size_t)t.mr, (size_t)form->run)
-                                    : left->step;
-            t.b = b->data + (size_t)((x0 + x) / b->panel) * b->bytes +
-                  (size_t)((from >> form->pair) * b->panel * form->cell_bytes);
-            t.out = MLC__CAST(char *, out) + (size_t)(r * out_row + x) * j->size;
-            t.sum = add ? t.out : NULL;
-            (b->panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        }
+    mlc__panels of;
+    memset(&of, 0, sizeof of);
+    of.f = j->f;
+    of.a = *a;
+    of.b = mlc__operand_from(b, j->f->form, x, p);
+    of.m = m;
+    of.n = n;
+    of.rows = a->depth ? j->f->mr : 0;
+    of.sum = add ? out : NULL;
+    of.out = out;
+    of.tile.kc = mlc__cells(j->f->form, k);
+    of.tile.out_row = of.tile.sum_row = out_row;
+    mlc__panels_multiply(&of);
 }
 
 /* Rows [r, r + n) of heads `head` on, t rows each, as dtype, dense, zeros behind. */
@@ -27300,9 +27479,9 @@ static void mlc__flash_write(const mlc__flash *j, void *x, mlc_dtype dtype, int6
 }
 
 /* Packs n keys of k or v from key `from` on: turned, keys are columns, else they run along k. */
-static mlc__flash_panels mlc__flash_keys(const mlc__flash *j, char *own, char *to, bool value,
-                                         bool turned, int64_t batch, int64_t kv, int64_t from,
-                                         int64_t n)
+static mlc__operand mlc__flash_keys(const mlc__flash *j, char *own, char *to, bool value,
+                                    bool turned, int64_t batch, int64_t kv, int64_t from,
+                                    int64_t n)
 {
     const struct mlc_k_attention *a = j->a;
     const int64_t *stride = value ? a->v_stride : a->k_stride, width = value ? a->dv : a->d;
@@ -27429,19 +27608,18 @@ static void mlc__flash_narrow(const mlc__flash *j, char *own, int64_t i, int64_t
 }
 
 /* Rows of scores, or of what became of them, as a left side. */
-static mlc__flash_left mlc__flash_left_of(const mlc__flash *j, const char *own, size_t scores)
+static mlc__operand mlc__flash_left_of(const mlc__flash *j, const char *own, size_t scores)
 {
-    const mlc__flash_left wide = { own + scores, j->line, 1, false };
-    const mlc__flash_left low = { own + j->low, j->low_line / 2, 1, false };
+    const mlc__operand wide = { own + scores, j->line, 1, 0, 0, 0, NULL };
+    const mlc__operand low = { own + j->low, j->low_line / 2, 1, 0, 0, 0, NULL };
     return j->dtype == j->wide ? wide : low;
 }
 
 /* Rows as they are multiplied, as a left side. */
-MLC__INLINE mlc__flash_left mlc__flash_rows_left(const mlc__flash *j, const char *data,
-                                                 int64_t line)
+MLC__INLINE mlc__operand mlc__flash_rows_left(const mlc__flash *j, const char *data, int64_t line)
 {
-    const mlc__flash_left l = { data, line >> j->f->form->pair, 1, false };
-    return l;
+    const mlc__operand o = { data, line >> j->f->form->pair, 1, 0, 0, 0, NULL };
+    return o;
 }
 
 /* -- forward: a task is a block of rows -- */
@@ -27466,18 +27644,14 @@ static void mlc__flash_online(const mlc__flash *j, char *own, const mlc__flash_b
 
 /* k and v of a block of keys, packed unless this thread has them. */
 static void mlc__flash_open(const mlc__flash *j, char *own, int64_t batch, int64_t kv,
-                            int64_t block, int64_t n, mlc__flash_panels panels[2])
+                            int64_t block, int64_t n, mlc__operand panels[2])
 {
     const int64_t slot = block % j->kept, key = (batch * j->a->hk + kv) * j->spans + block;
     int64_t *tag = MLC__CAST(int64_t *, (void *)own) + slot;
     char *to[2] = { own + j->k_pack + (size_t)slot * j->pack_bytes[0],
                     own + j->v_pack + (size_t)slot * j->pack_bytes[1] };
-    const mlc__flash_panels k = { to[0], j->f->nr, n, j->a->d,
-                                  mlc__flash_bytes(j, j->f->nr, j->a->d) };
-    const mlc__flash_panels v = { to[1], j->dv_panel, j->a->dv, n,
-                                  mlc__flash_bytes(j, j->dv_panel, n) };
-    panels[0] = k;
-    panels[1] = v;
+    panels[0] = mlc__operand_packed(j->f->form, to[0], j->a->d, j->f->nr);
+    panels[1] = mlc__operand_packed(j->f->form, to[1], n, j->dv_panel);
     if (*tag == key) return;
     mlc__flash_keys(j, own, to[0], false, true, batch, kv, block * j->keys, n);
     mlc__flash_keys(j, own, to[1], true, false, batch, kv, block * j->keys, n);
@@ -27552,9 +27726,9 @@ static void mlc__flash_chunk(void *arg, int64_t chunk, int32_t worker)
     const mlc__flash_block b = mlc__flash_rows(j, own, batch, kv, r);
     const int64_t there = mlc__flash_there(j, batch);
     double *stat = MLC__CAST(double *, (void *)(own + j->stat));
-    const mlc__flash_left q = mlc__flash_rows_left(j, own + j->q, j->d);
-    const mlc__flash_left p = mlc__flash_left_of(j, own, j->scores);
-    mlc__flash_panels panels[2];
+    const mlc__operand q = mlc__flash_rows_left(j, own + j->q, j->d);
+    const mlc__operand p = mlc__flash_left_of(j, own, j->scores);
+    mlc__operand panels[2];
     int64_t x0, x1;
     for (int64_t i = 0; i < b.n; i++) { stat[2 * i] = -MLC__INF; stat[2 * i + 1] = 0.0; }
     memset(own + j->sums, 0, (size_t)(b.n * j->dv_cols) * j->size);
@@ -27566,10 +27740,10 @@ static void mlc__flash_chunk(void *arg, int64_t chunk, int32_t worker)
         if (!mlc__flash_meets(j, &b, from, n, &x0, &x1)) continue;
         if (j->few) { mlc__flash_few(j, own, &b, from + x0, x1 - x0); continue; }
         mlc__flash_open(j, own, batch, kv, block, n, panels);
-        mlc__flash_multiply(j, &q, b.n, &panels[0], 0, a->d, x0, x1 - x0, own + j->scores, j->line,
+        mlc__flash_multiply(j, &q, b.n, a->d, &panels[0], x0, 0, x1 - x0, own + j->scores, j->line,
                             false);
         for (int64_t i = 0; i < b.n; i++) mlc__flash_online(j, own, &b, i, from + x0, x1 - x0);
-        mlc__flash_multiply(j, &p, b.n, &panels[1], x0, x1 - x0, 0, a->dv, own + j->sums,
+        mlc__flash_multiply(j, &p, b.n, x1 - x0, &panels[1], 0, x0, a->dv, own + j->sums,
                             j->dv_cols, true);
     }
     if (j->f->form->end) j->f->form->end();
@@ -27627,31 +27801,31 @@ static void mlc__flash_slopes(const mlc__flash *j, char *own, const mlc__flash_b
 
 /* A block of rows against keys [x0, x1) of a block, packed as k^T, v^T, k. */
 static void mlc__flash_step(const mlc__flash *j, char *own, const mlc__flash_block *b, int64_t from,
-                            int64_t x0, int64_t x1, const mlc__flash_panels panels[3])
+                            int64_t x0, int64_t x1, const mlc__operand panels[3])
 {
     const struct mlc_k_attention *a = j->a;
     const int64_t head = b->kv * (a->h / a->hk), n = x1 - x0;
-    const mlc__flash_left q = mlc__flash_rows_left(j, own + j->q, j->d);
-    const mlc__flash_left dy = mlc__flash_rows_left(j, own + j->dy, j->dv);
-    const mlc__flash_left ds = mlc__flash_left_of(j, own, j->ds);
+    const mlc__operand q = mlc__flash_rows_left(j, own + j->q, j->d);
+    const mlc__operand dy = mlc__flash_rows_left(j, own + j->dy, j->dv);
+    const mlc__operand ds = mlc__flash_left_of(j, own, j->ds);
     mlc__flash_read(j, own + j->q, j->dtype, j->d, a->q, a->q_stride, b->batch, head, a->t, b->r,
                     b->n, a->d);
     mlc__flash_read(j, own + j->dy, j->dtype, j->dv, j->g->dy, j->g->dy_stride, b->batch, head,
                     a->t, b->r, b->n, a->dv);
-    mlc__flash_multiply(j, &q, b->n, &panels[0], 0, a->d, x0, n, own + j->scores, j->line, false);
-    mlc__flash_multiply(j, &dy, b->n, &panels[1], 0, a->dv, x0, n, own + j->ds, j->line, false);
+    mlc__flash_multiply(j, &q, b->n, a->d, &panels[0], x0, 0, n, own + j->scores, j->line, false);
+    mlc__flash_multiply(j, &dy, b->n, a->dv, &panels[1], x0, 0, n, own + j->ds, j->line, false);
     for (int64_t i = 0; i < b->n; i++) mlc__flash_slopes(j, own, b, i, from + x0, n);
-    const mlc__flash_panels qs = mlc__flash_pack(j, own + j->q_pack, j->d_panel, own + j->q, 1,
-                                                 j->d, a->d, b->n);
-    const mlc__flash_panels dys = mlc__flash_pack(j, own + j->dy_pack, j->dv_panel, own + j->dy, 1,
-                                                  j->dv, a->dv, b->n);
-    const mlc__flash_left p = mlc__flash_turn(j, own + j->turned, own + j->scores, n, b->n);
-    mlc__flash_multiply(j, &p, n, &dys, 0, b->n, 0, a->dv,
+    const mlc__operand qs = mlc__flash_pack(j, own + j->q_pack, j->d_panel, own + j->q, 1, j->d,
+                                            a->d, b->n);
+    const mlc__operand dys = mlc__flash_pack(j, own + j->dy_pack, j->dv_panel, own + j->dy, 1,
+                                             j->dv, a->dv, b->n);
+    const mlc__operand p = mlc__flash_turn(j, own + j->turned, own + j->scores, n, b->n);
+    mlc__flash_multiply(j, &p, n, b->n, &dys, 0, 0, a->dv,
                         own + j->dv_sum + (size_t)(x0 * j->dv_cols) * j->size, j->dv_cols, true);
-    const mlc__flash_left turned = mlc__flash_turn(j, own + j->turned, own + j->ds, n, b->n);
-    mlc__flash_multiply(j, &turned, n, &qs, 0, b->n, 0, a->d,
+    const mlc__operand turned = mlc__flash_turn(j, own + j->turned, own + j->ds, n, b->n);
+    mlc__flash_multiply(j, &turned, n, b->n, &qs, 0, 0, a->d,
                         own + j->dk + (size_t)(x0 * j->d_cols) * j->size, j->d_cols, true);
-    mlc__flash_multiply(j, &ds, b->n, &panels[2], x0, n, 0, a->d,
+    mlc__flash_multiply(j, &ds, b->n, n, &panels[2], 0, x0, a->d,
                         own + j->dq + (size_t)(b->r * j->d_cols) * j->size, j->d_cols, true);
 }
 
@@ -27675,7 +27849,7 @@ static void mlc__flash_back(const mlc__flash *j, char *own, int64_t batch, int64
     memset(own + j->dq, 0, (size_t)(j->all * j->d_cols) * j->size);
     for (int64_t from = 0; from < a->s; from += j->keys) {
         const int64_t all = mlc__min(j->keys, a->s - from), n = mlc__min(all, there - from);
-        mlc__flash_panels panels[3];
+        mlc__operand panels[3];
         memset(own + j->dk, 0, (size_t)(all * j->d_cols) * j->size);
         memset(own + j->dv_sum, 0, (size_t)(all * j->dv_cols) * j->size);
         if (n > 0) {
@@ -27723,18 +27897,10 @@ static void mlc__flash_back_chunk(void *arg, int64_t chunk, int32_t worker)
 
 /* -- how a call is cut -- */
 
-/* Room of a thread for n bytes. */
-static size_t mlc__flash_place(mlc__flash *j, size_t n)
-{
-    const size_t at = j->each;
-    j->each += mlc__round_up(n + MLC__PACK_SLACK, MLC__CACHELINE);
-    return at;
-}
-
 /* Columns are summed in whole panels, narrow ones where these suffice. */
 static int64_t mlc__flash_panel(const mlc__flash *j, int64_t width, int64_t *columns)
 {
-    const int64_t panel = j->f->narrow && width <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
+    const int64_t panel = mlc__panel_of(j->f, width);
     *columns = mlc__div_up(width, panel) * panel;
     return panel;
 }
@@ -27776,13 +27942,14 @@ static void mlc__flash_room(mlc__flash *j, int64_t rows)
     const size_t line = (size_t)j->line * j->size, most = (size_t)mlc__max(j->a->d, j->a->dv);
     j->rows = rows;
     j->blocks = mlc__div_up(j->all, rows);
-    j->span = mlc__flash_place(j, padded * sizeof(mlc__attn_span));
-    j->q = mlc__flash_place(j, padded * (size_t)j->d * j->one);
-    j->scores = mlc__flash_place(j, padded * line);
-    if (j->dtype != j->wide) j->low = mlc__flash_place(j, padded * (size_t)j->low_line * j->one);
-    j->add = mlc__flash_place(j, line);
-    j->words = mlc__flash_place(j, line + 256);
-    j->room = mlc__flash_place(j, j->a->dtype != j->dtype ? (size_t)j->keys * most * j->one
+    j->span = mlc__room_place(&j->each, padded * sizeof(mlc__attn_span));
+    j->q = mlc__room_place(&j->each, padded * (size_t)j->d * j->one);
+    j->scores = mlc__room_place(&j->each, padded * line);
+    if (j->dtype != j->wide)
+        j->low = mlc__room_place(&j->each, padded * (size_t)j->low_line * j->one);
+    j->add = mlc__room_place(&j->each, line);
+    j->words = mlc__room_place(&j->each, line + 256);
+    j->room = mlc__room_place(&j->each, j->a->dtype != j->dtype ? (size_t)j->keys * most * j->one
                                                           : 2 * most * j->size);
 }
 
@@ -27797,19 +27964,19 @@ static void mlc__flash_plan(mlc__flash *j, const struct mlc_k_attention *a,
                             const mlc__gemm_level *level, const mlc__flash_fns *fns)
 {
     mlc__flash_begin(j, a, NULL, level, fns);
-    j->pack_bytes[0] = (size_t)mlc__div_up(j->keys, j->f->nr) * mlc__flash_bytes(j, j->f->nr, a->d);
-    j->pack_bytes[1] = (size_t)(j->dv_cols / j->dv_panel) *
-                       mlc__flash_bytes(j, j->dv_panel, j->keys);
+    const int64_t keys = mlc__div_up(j->keys, j->f->nr) * j->f->nr;
+    j->pack_bytes[0] = mlc__panel_bytes(j->f, keys, a->d);
+    j->pack_bytes[1] = mlc__panel_bytes(j->f, j->dv_cols, j->keys);
     const bool keeps = (size_t)j->spans * (j->pack_bytes[0] + j->pack_bytes[1]) <= MLC__FLASH_KEPT;
     j->kept = keeps ? j->spans : 1;
     j->each = mlc__round_up((size_t)j->kept * sizeof(int64_t), MLC__CACHELINE);
     mlc__flash_room(j, mlc__flash_tiles(j, keeps ? MLC__FLASH_ROWS : 4 * MLC__FLASH_ROWS));
     const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
-    j->stat = mlc__flash_place(j, padded * 2 * sizeof(double));
-    j->sums = mlc__flash_place(j, padded * (size_t)j->dv_cols * j->size);
-    j->k_pack = mlc__flash_place(j, (size_t)j->kept * j->pack_bytes[0]);
-    j->v_pack = mlc__flash_place(j, (size_t)j->kept * j->pack_bytes[1]);
-    j->each = mlc__round_up(j->each, 4096) + 3 * MLC__CACHELINE;
+    j->stat = mlc__room_place(&j->each, padded * 2 * sizeof(double));
+    j->sums = mlc__room_place(&j->each, padded * (size_t)j->dv_cols * j->size);
+    j->k_pack = mlc__room_place(&j->each, (size_t)j->kept * j->pack_bytes[0]);
+    j->v_pack = mlc__room_place(&j->each, (size_t)j->kept * j->pack_bytes[1]);
+    j->each = mlc__room_bytes(j->each);
 }
 
 static void mlc__flash_plan_back(mlc__flash *j, const struct mlc_k_attention_grad *g,
@@ -27820,24 +27987,21 @@ static void mlc__flash_plan_back(mlc__flash *j, const struct mlc_k_attention_gra
     mlc__flash_room(j, mlc__flash_tiles(j, (j->f->form->pair ? 1 : 2) * MLC__FLASH_ROWS));
     const size_t padded = mlc__round_up((size_t)mlc__min(j->rows, j->all), 32);
     const size_t keys = mlc__round_up((size_t)j->keys, 32);
-    const size_t k = mlc__flash_bytes(j, j->f->nr, a->d), v = mlc__flash_bytes(j, j->f->nr, a->dv);
-    const size_t panels = (size_t)mlc__div_up(j->keys, j->f->nr);
-    const size_t d_panels = (size_t)(j->d_cols / j->d_panel);
-    const size_t dv_panels = (size_t)(j->dv_cols / j->dv_panel);
-    j->dy = mlc__flash_place(j, padded * (size_t)j->dv * j->one);
-    j->ds = mlc__flash_place(j, padded * (size_t)j->line * j->size);
+    const int64_t whole = mlc__div_up(j->keys, j->f->nr) * j->f->nr;
+    j->dy = mlc__room_place(&j->each, padded * (size_t)j->dv * j->one);
+    j->ds = mlc__room_place(&j->each, padded * (size_t)j->line * j->size);
     if (j->f->form->pair)
-        j->turned = mlc__flash_place(j, keys * mlc__flash_bytes(j, 1, (int64_t)padded));
-    j->stat = mlc__flash_place(j, (size_t)j->all * 2 * sizeof(double));
-    j->k_pack = mlc__flash_place(j, panels * k);
-    j->v_pack = mlc__flash_place(j, panels * v);
-    j->k_turned = mlc__flash_place(j, d_panels * mlc__flash_bytes(j, j->d_panel, j->keys));
-    j->q_pack = mlc__flash_place(j, d_panels * mlc__flash_bytes(j, j->d_panel, j->rows));
-    j->dy_pack = mlc__flash_place(j, dv_panels * mlc__flash_bytes(j, j->dv_panel, j->rows));
-    j->dk = mlc__flash_place(j, (keys + 32) * (size_t)j->d_cols * j->size);
-    j->dv_sum = mlc__flash_place(j, (keys + 32) * (size_t)j->dv_cols * j->size);
-    j->dq = mlc__flash_place(j, ((size_t)j->all + 32) * (size_t)j->d_cols * j->size);
-    j->each = mlc__round_up(j->each, 4096) + 3 * MLC__CACHELINE;
+        j->turned = mlc__room_place(&j->each, keys * mlc__panel_bytes(j->f, 1, (int64_t)padded));
+    j->stat = mlc__room_place(&j->each, (size_t)j->all * 2 * sizeof(double));
+    j->k_pack = mlc__room_place(&j->each, mlc__panel_bytes(j->f, whole, a->d));
+    j->v_pack = mlc__room_place(&j->each, mlc__panel_bytes(j->f, whole, a->dv));
+    j->k_turned = mlc__room_place(&j->each, mlc__panel_bytes(j->f, j->d_cols, j->keys));
+    j->q_pack = mlc__room_place(&j->each, mlc__panel_bytes(j->f, j->d_cols, j->rows));
+    j->dy_pack = mlc__room_place(&j->each, mlc__panel_bytes(j->f, j->dv_cols, j->rows));
+    j->dk = mlc__room_place(&j->each, (keys + 32) * (size_t)j->d_cols * j->size);
+    j->dv_sum = mlc__room_place(&j->each, (keys + 32) * (size_t)j->dv_cols * j->size);
+    j->dq = mlc__room_place(&j->each, ((size_t)j->all + 32) * (size_t)j->d_cols * j->size);
+    j->each = mlc__room_bytes(j->each);
 }
 
 static double mlc__flash_ns(const mlc__flash *j, double products)
@@ -28645,27 +28809,10 @@ typedef struct mlc__recur_cut {
     size_t  pack, project, bias, room, low, x, own;        /* in a thread's memory; own: size   */
 } mlc__recur_cut;
 
-/* Cells of k elements of a packed column: elements that a dot instruction takes at once, or one. */
-MLC__INLINE int64_t mlc__recur_cells(const mlc__recur *j, int64_t k)
-{
-    const mlc__form *form = j->f->form;
-    return (k + form->unit - 1) / form->unit * form->unit >> form->pair;
-}
-
-/* Columns of the next panel if `left` are left; then those of all panels of n columns, padded. */
-MLC__INLINE int64_t mlc__recur_panel(const mlc__recur *j, int64_t left)
-{
-    return j->f->narrow && left <= j->f->nr / 2 ? j->f->nr / 2 : j->f->nr;
-}
-MLC__INLINE int64_t mlc__recur_columns(const mlc__recur *j, int64_t n)
-{
-    const int64_t rest = n % j->f->nr;
-    return n - rest + (rest ? mlc__recur_panel(j, rest) : 0);
-}
+/* Bytes of packed columns of k elements, whole panels of them. */
 MLC__INLINE size_t mlc__recur_bytes(const mlc__recur *j, int64_t columns, int64_t k)
 {
-    return (size_t)(mlc__recur_columns(j, columns) * mlc__recur_cells(j, k)) *
-           (size_t)j->f->form->cell_bytes;
+    return mlc__panel_bytes(j->f, mlc__panel_columns(j->f, columns), k);
 }
 
 /* Bytes of an element; f32 and 16-bit dtypes alone. */
@@ -28685,15 +28832,6 @@ static void mlc__recur_load(const mlc__recur *j, void *to, mlc_dtype as, const v
 
 MLC__LEVEL_END
 MLC__LEVEL_COLD
-
-/* Appends an array to a workspace of *end bytes and returns its offset. Bytes after it may be
- * read. */
-static size_t mlc__recur_place(size_t *end, size_t bytes)
-{
-    const size_t at = *end;
-    *end += mlc__round_up(bytes + (bytes ? MLC__PACK_SLACK : 0), MLC__CACHELINE);
-    return at;
-}
 
 /* Divides threads into groups and slices. A group has several slices where packed w would not fit
  * in L2, or where more groups would have too few sequences each to reuse w; it has one slice where
@@ -28719,26 +28857,26 @@ static void mlc__recur_share(const mlc__recur *j, int64_t threads, mlc__recur_cu
 static void mlc__recur_own(const mlc__recur *j, mlc__recur_cut *c)
 {
     const struct mlc_k_rnn *a = j->a;
-    const int64_t gates = mlc__rnn_gates(a->kind), p = mlc__recur_columns(j, a->p);
+    const int64_t gates = mlc__rnn_gates(a->kind), p = mlc__panel_columns(j->f, a->p);
     const int64_t blocks = mlc__div_up(c->blocks, c->slices), units = gates * c->unit;
     const int64_t columns = mlc__div_up(p, j->f->nr * c->slices) * j->f->nr;
     const size_t rows = mlc__round_up((size_t)c->chunk, 32);
     const size_t block = mlc__recur_bytes(j, units, a->p);
-    if (j->g) c->pack = mlc__recur_place(&c->own, mlc__recur_bytes(j, columns, j->width));
-    else if (!j->direct) c->pack = mlc__recur_place(&c->own, (size_t)blocks * block);
-    c->sums = j->g ? 0 : mlc__recur_columns(j, units);
-    if (!j->g) c->bias = mlc__recur_place(&c->own, (size_t)(blocks * c->sums) * 4);
+    if (j->g) c->pack = mlc__room_place(&c->own, mlc__recur_bytes(j, columns, j->width));
+    else if (!j->direct) c->pack = mlc__room_place(&c->own, (size_t)blocks * block);
+    c->sums = j->g ? 0 : mlc__panel_columns(j->f, units);
+    if (!j->g) c->bias = mlc__room_place(&c->own, (size_t)(blocks * c->sums) * 4);
     if (a->project) {
         const int64_t most = mlc__max(a->h, a->p);
-        c->project = mlc__recur_place(&c->own, j->g ? mlc__recur_bytes(j, a->h, a->p)
+        c->project = mlc__room_place(&c->own, j->g ? mlc__recur_bytes(j, a->h, a->p)
                                                     : mlc__recur_bytes(j, a->p, a->h));
-        c->sums = mlc__max(c->sums, mlc__recur_columns(j, j->g ? a->h : a->p));
+        c->sums = mlc__max(c->sums, mlc__panel_columns(j->f, j->g ? a->h : a->p));
         c->low_line = (int64_t)mlc__round_up((size_t)most, 32) + 32;
-        c->low = mlc__recur_place(&c->own, 2 * rows * (size_t)c->low_line * 4);
+        c->low = mlc__room_place(&c->own, 2 * rows * (size_t)c->low_line * 4);
     }
-    c->room = mlc__recur_place(&c->own, (size_t)mlc__max((int64_t)rows * c->sums, j->f->nr *
+    c->room = mlc__room_place(&c->own, (size_t)mlc__max((int64_t)rows * c->sums, j->f->nr *
                                                          mlc__max(a->h, a->p)) * 4);
-    c->x = mlc__recur_place(&c->own, (size_t)((2 * gates + 8) * c->unit + 4 * a->p) * 4);
+    c->x = mlc__room_place(&c->own, (size_t)((2 * gates + 8) * c->unit + 4 * a->p) * 4);
 }
 
 /* Divides a call among `threads` threads. */
@@ -28753,18 +28891,18 @@ static void mlc__recur_cut_of(const mlc__recur *j, int64_t threads, mlc__recur_c
     c->chunk = mlc__min(c->rows, mlc__max(1, MLC__RECUR_ROWS / mr) * mr);
     if (whole > 1) c->rows = (int64_t)mlc__round_up((size_t)c->rows, whole) + 2 * (int64_t)whole;
     c->line = (int64_t)mlc__round_up((size_t)(j->g ? j->width : a->p), (size_t)step) + step;
-    c->dh_line = mlc__recur_lanes(mlc__recur_columns(j, a->p));
+    c->dh_line = mlc__recur_lanes(mlc__panel_columns(j->f, a->p));
     c->state_line = mlc__recur_lanes(a->h);
     mlc__recur_own(j, c);
     for (int i = 0; i < 2; i++)
         c->left[i] = i && j->g ? c->left[0]
-                               : mlc__recur_place(&c->group, (size_t)(c->rows * c->line) * j->one);
-    c->state = mlc__recur_place(&c->group, (size_t)(c->rows * c->state_line) * 4);
-    if (j->g) c->dh = mlc__recur_place(&c->group, (size_t)(c->rows * c->dh_line) * 4);
+                               : mlc__room_place(&c->group, (size_t)(c->rows * c->line) * j->one);
+    c->state = mlc__room_place(&c->group, (size_t)(c->rows * c->state_line) * 4);
+    if (j->g) c->dh = mlc__room_place(&c->group, (size_t)(c->rows * c->dh_line) * 4);
     c->bytes = j->base;
-    c->regions = mlc__recur_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
-    c->shared = mlc__recur_place(&c->bytes, (size_t)c->groups * c->group);
-    c->threads = mlc__recur_place(&c->bytes, (size_t)(c->groups * c->slices) * c->own);
+    c->regions = mlc__room_place(&c->bytes, (size_t)c->groups * MLC__CACHELINE);
+    c->shared = mlc__room_place(&c->bytes, (size_t)c->groups * c->group);
+    c->threads = mlc__room_place(&c->bytes, (size_t)(c->groups * c->slices) * c->own);
 }
 
 /* -- a thread's slice -- */
@@ -28850,7 +28988,7 @@ static void mlc__recur_pack(const mlc__recur_part *p, char *to, const void *w, i
     const size_t size = mlc__recur_size(stored), line = (size_t)k * mlc__recur_size(as);
     char *temp = MLC__CAST(char *, (void *)p->room);
     for (int64_t x = 0, panel; x < n; x += panel) {
-        panel = mlc__recur_panel(j, n - x);
+        panel = mlc__panel_of(j->f, n - x);
         const int64_t width = mlc__min(panel, n - x);
         const void *from = mlc__at(w, (first + x / run * apart + x % run) * k, size);
         if (as != stored || x / run != (x + width - 1) / run) {
@@ -28872,7 +29010,7 @@ static void mlc__recur_pack_back(const mlc__recur *j, char *to, const void *w, i
     const mlc_dtype stored = j->a->w_dtype;
     const size_t size = mlc__recur_size(stored);
     for (int64_t end = x + n, panel; x < end; x += panel) {
-        panel = mlc__recur_panel(j, end - x);
+        panel = mlc__panel_of(j->f, end - x);
         const int64_t width = mlc__min(panel, end - x);
         if (form->pair || stored == MLC_F32) {
             form->pack_b[stored != j->dtype](to, mlc__at(w, x, size), 1, row, width, panel, k);
@@ -28891,41 +29029,28 @@ MLC__LEVEL_KERNELS
 
 /* -- products; rows in and out of cells -- */
 
-/* Rows of the next tile if `left` are left: two tiles of 8 rows are faster than 14 and 2. */
-MLC__INLINE int64_t mlc__recur_rows(const mlc__gemm_fns *f, int64_t left)
-{
-    const int64_t half = left / 2;
-    return f->form->run == 1 && left == f->mr + 2 && !(half & (half - 1)) ? half
-                                                                          : mlc__min(left, f->mr);
-}
-
 /* Computes out [m, n] = left [m, k] times packed columns, plus sum, whose rows are sum_row elements
  * apart, unless NULL. */
 static void mlc__recur_multiply(const mlc__recur *j, const char *left, int64_t line, int64_t m,
                                 const char *pack, int64_t k, int64_t n, const float *sum,
                                 int64_t sum_row, float *out, int64_t out_row)
 {
-    mlc__tile t;
-    memset(&t, 0, sizeof t);
-    t.kc = mlc__recur_cells(j, k);
-    t.a_row = line >> j->f->form->pair;
-    t.a_step = 1;
-    t.sum_row = sum_row;
-    t.out_row = out_row;
-    t.stream = m <= j->f->mr ? MLC__STREAM_B : MLC__STREAM_NONE;
-    for (int64_t x = 0, panel; x < n; x += panel) {
-        panel = mlc__recur_panel(j, n - x);
-        t.b = pack;
-        t.b_step = panel;
-        for (int64_t r = 0; r < m; r += t.mr) {
-            t.mr = mlc__recur_rows(j->f, m - r);
-            t.a = left + (size_t)(r * line) * j->one;
-            t.sum = sum ? sum + r * sum_row + x : NULL;
-            t.out = out + r * out_row + x;
-            (panel == j->f->nr ? j->f->tile : j->f->narrow)(&t);
-        }
-        pack += mlc__recur_bytes(j, panel, k);
-    }
+    mlc__panels of;
+    memset(&of, 0, sizeof of);
+    of.f = j->f;
+    of.a.data = left;
+    of.a.row = line >> j->f->form->pair;
+    of.a.step = 1;
+    of.b = mlc__operand_packed(j->f->form, pack, k, 0);
+    of.m = m;
+    of.n = n;
+    of.sum = (const char *)sum;
+    of.out = (char *)out;
+    of.tile.kc = of.b.depth;
+    of.tile.sum_row = sum_row;
+    of.tile.out_row = out_row;
+    of.tile.stream = m <= j->f->mr ? MLC__STREAM_B : MLC__STREAM_NONE;
+    mlc__panels_multiply(&of);
 }
 
 /* Returns units [u, u + n) of each gate of a row of x in f32, *gate elements between gates: x
@@ -28983,7 +29108,8 @@ static void mlc__recur_sums(const mlc__recur_part *p, const char *h, int64_t m, 
 {
     const mlc__recur *j = p->j;
     const struct mlc_k_rnn *a = j->a;
-    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
+    const int64_t gates = mlc__rnn_gates(a->kind);
+    const int64_t most = mlc__panel_columns(j->f, gates * p->c.unit);
     const size_t pack = mlc__recur_bytes(j, gates * p->c.unit, a->p);
     const float *bias = MLC__CAST(const float *, (void *)(p->own + p->c.bias)) +
                         (block - p->first) * most;
@@ -29292,7 +29418,8 @@ static void mlc__recur_open(const mlc__recur_part *p)
 {
     const mlc__recur *j = p->j;
     const struct mlc_k_rnn *a = j->a;
-    const int64_t gates = mlc__rnn_gates(a->kind), most = mlc__recur_columns(j, gates * p->c.unit);
+    const int64_t gates = mlc__rnn_gates(a->kind);
+    const int64_t most = mlc__panel_columns(j->f, gates * p->c.unit);
     float *bias = MLC__CAST(float *, (void *)(p->own + p->c.bias));
     char *to = p->own + p->c.pack;
     int64_t first;
@@ -29660,13 +29787,13 @@ static void mlc__recur_plan(mlc__recur *j, const struct mlc_k_rnn *a,
     j->dtype = j->f->form->pair ? MLC_BF16 : MLC_F32;
     j->one = mlc__recur_size(j->dtype);
     j->width = mlc__rnn_gates(a->kind) * a->h;
-    mlc__recur_place(&j->base, (size_t)mlc__max(a->b, 1) * sizeof(int64_t));   /* 0: no place */
-    if (g && g->dw) j->before = mlc__recur_place(&j->base, rows * (size_t)a->p);
-    if (d && g->dx_accumulate) j->apart = mlc__recur_place(&j->base, rows * (size_t)j->width);
-    if (d && a->kind == MLC_RNN_GRU) j->n = mlc__recur_place(&j->base, rows * (size_t)a->h);
+    mlc__room_place(&j->base, (size_t)mlc__max(a->b, 1) * sizeof(int64_t));   /* 0: no place */
+    if (g && g->dw) j->before = mlc__room_place(&j->base, rows * (size_t)a->p);
+    if (d && g->dx_accumulate) j->apart = mlc__room_place(&j->base, rows * (size_t)j->width);
+    if (d && a->kind == MLC_RNN_GRU) j->n = mlc__room_place(&j->base, rows * (size_t)a->h);
     if (!g || !g->dproject) return;
-    j->dh = mlc__recur_place(&j->base, rows * (size_t)a->p);
-    j->made = mlc__recur_place(&j->base, rows * (size_t)a->h);
+    j->dh = mlc__room_place(&j->base, rows * (size_t)a->p);
+    j->made = mlc__room_place(&j->base, rows * (size_t)a->h);
 }
 
 /* Returns the largest workspace of 1 thread to those of the pool: a busy pool gives one. */
