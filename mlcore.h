@@ -3043,7 +3043,7 @@ MLC_API mlc_rotary_desc mlc_rotary_desc_make(void);
 MLC_API mlc_tensor *mlc_rotary(mlc_tensor *x, mlc_tensor *positions, const mlc_rotary_desc *desc);
 /* mlc_rotary_table: cosines and sines of n dimensions, f64 [t,3n/2] or [b,t,3n/2], for the table of
  *   a desc. positions NULL: t of them from desc's offset on, else t is not read.
- *   err    ARG: n is odd, the desc                                                            */
+ *   err    ARG: n is odd, the desc, positions of another context                              */
 MLC_API mlc_tensor *mlc_rotary_table(mlc_ctx *ctx, mlc_tensor *positions, int64_t t, int64_t n,
                                      const mlc_rotary_desc *desc);
 
@@ -6298,7 +6298,7 @@ MLC_API int64_t mlc_memory_limit(const mlc_ctx *ctx);
  *   64 bytes for each module, as gaps between objects differ with the order in which modules are
  *   made. It is no proven bound; tests hold it for five networks. It counts pointers, threads and
  *   levels of the calling program: the result of a 64-bit host is enough for a 32-bit board, and
- *   up to half more than the board needs; a 32-bit program on the host (-m32) is closer. The
+ *   up to 70 % more than the board needs; a 32-bit program on the host (-m32) is closer. The
  *   rehearsal takes address space, a MB and twice what the steps take, from the allocator, also
  *   where the context is in a fixed block, and touches only what bookkeeping and objects hold.
  *   Data that forward reads back (mlc_read, mlc_item) is arbitrary.
@@ -42131,7 +42131,10 @@ static bool mlc__rotary_set(const mlc_rotary_desc *d)
 static bool mlc__rotary_fine(mlc_ctx *ctx, const mlc_rotary_desc *d, int64_t n,
                              const mlc_tensor *positions)
 {
-    if (n < 0 || n % 2)
+    if (positions && positions->ctx != ctx)
+        mlc__fail(ctx, MLC_ERR_ARG, "rotary: positions belong to another context; make them in "
+                  "that of x or of the table");
+    else if (n < 0 || n % 2)
         mlc__fail(ctx, MLC_ERR_ARG, "rotary: dims is %lld; it must be even, and at most the last "
                   "axis", (long long)n);
     else if (!(d->base > 0.0 && d->base < MLC__INF && d->scale > 0.0))

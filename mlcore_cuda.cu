@@ -5903,14 +5903,14 @@ attention_dkv_kernel(const attn j)
                     tile_apply<TN>(room.tile, j.q_turned, attn_at(j.q, o.batch, head), o.col, a.d,
                                    i, end, room.b, dk);
             }
+        attn_fill(factor, (W)a.scale);       /* dk first: where k is v, dv is added to it */
+        if (j.g.dk)
+            attn_store(j.dk, j.g.dk_accumulate, attn_at(j.dk, o.batch, o.head), o.line, a.s,
+                       o.col, a.d, dk, factor);
         attn_fill(factor, (W)1);
         if (j.g.dv)
             attn_store(j.dv, j.g.dv_accumulate, attn_at(j.dv, o.batch, o.head), o.line, a.s,
                        o.col, a.dv, dv, factor);
-        attn_fill(factor, (W)a.scale);
-        if (j.g.dk)
-            attn_store(j.dk, j.g.dk_accumulate, attn_at(j.dk, o.batch, o.head), o.line, a.s,
-                       o.col, a.d, dk, factor);
     }
 }
 

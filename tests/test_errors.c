@@ -1173,6 +1173,10 @@ WRONG(add_between_contexts, ARG,
       "add: input 2 belongs to another context; make both in one",
       mlc_add(w->x, w->foreign))
 
+WRONG(rotary_table_between_contexts, ARG,
+      "rotary: positions belong to another context; make them in that of x or of the table",
+      mlc_rotary_table(w->ctx, w->foreign, 0, 4, NULL))
+
 WRONG(concat_of_none, ARG,
       "add: input 1 is NULL; look at what should have made it",
       mlc_tensor *none[1] = {NULL}; mlc_concat(none, 1, 0); mlc_add(NULL, w->x))
