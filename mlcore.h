@@ -13953,9 +13953,9 @@ MLC__BODY void mlc__math_f32_blocks(mlc_map op, void *out, const void *const *in
 #define MLC__STAMP_MATH(isa) MLC__STAMP_FORMULAS(MLC__AT_##isa, isa, mlc__math_f32, float, )
 #if MLC__X86
 MLC__STAMP_MATH(avx2)
-/* The formulas of math over n elements at the scalar level of x86, the definition: it is small, as
- * faster levels exist, and chooses the formula for each element, by one switch without loops in its
- * cases. */
+/* The formulas of math in f32 over n elements at the scalar level of x86, which is kept small as
+ * faster levels exist: the formula is chosen again for each element, by one switch without loops
+ * in its cases. If one element is hard (mlc__math_is_hard), all n are computed in f64. */
 #define MLC__ONE(code, formula) case MLC_##code: o[i] = formula; break;
 static void mlc__math_f32_blocks_scalar(mlc_map op, void *out, const void *const *in, int64_t n,
                                         double sd, double td)
@@ -15146,8 +15146,9 @@ static void mlc__pad_chunk(void *arg, int64_t chunk, int32_t worker)
     for (int64_t r = from; r < mlc__min(j->rows, from + j->per_chunk); r++) mlc__pad_row(j, r);
 }
 
-/* The kernel pad: out = in between borders. Trailing axes that have no border and are dense are
- * joined to one unit; a chunk is several rows of the axes that remain. */
+/* The kernel pad: out = in with borders along each axis, of a->value or of elements of in as
+ * a->mode says; negative borders cut. Trailing axes that have no border and are dense are joined to
+ * one unit; a chunk is several rows of the axes that remain. */
 static mlc_status mlc__k_pad(void *dev, const struct mlc_k_pad *a)
 {
     mlc__pad_job j = { a, a->ndim - 1, 1, 1, 1, 0 };
@@ -24348,8 +24349,8 @@ MLC__APART MLC__AT void MLC__N(row_totals)(double *total, const mlc__row_group *
         }
     }
 }
-/* row_most of the scalar level: the largest element of row r of x, or NaN, over the parts of the
- * row. */
+/* row_most of the scalar level. Returns the largest element of one row, r, of x, found part by
+ * part; NaN if that is NaN or infinite. */
 MLC__INLINE double MLC__N(row_most)(const mlc__row_group *s, MLC__TILE *tile, int64_t r)
 {
     mlc__acc most = { -MLC__INF, 0.0, 0 };
@@ -59846,8 +59847,8 @@ static void mlc__last_memory(mlc_ctx *ctx, int mem, int64_t bytes)
 }
 
 /* Prepares the second run, on the present tape, to leave out the piece's last product: installs
- * mlc__last_watch. Installs nothing in a dry run, where no product may be left out (y NULL), and
- * with hooks, which would see an operation without a result. */
+ * mlc__last_watch. Installs nothing if l->y is NULL (no product may be left out), nothing in a dry
+ * run, and nothing with hooks, which would see an operation without a result. */
 static void mlc__last_begin(mlc_ctx *ctx, mlc__last *l)
 {
     l->left = NULL;
@@ -59867,9 +59868,10 @@ static void mlc__last_end(mlc_ctx *ctx, const mlc__last *l)
 
 /* ---- the first run */
 
-/* Notes t, a base tensor (no view) that is older than the piece, once, as an input of a node of
- * reads, which has room for MLC__MAX_IN. A tensor of a deeper scope would be freed before the node:
- * the node gets a copy of its struct. */
+/* Notes t, a base tensor (no view) that is older than the piece, once: as an input of the first
+ * node in the list p->reads; if that has MLC__MAX_IN inputs already, a new node is put before it.
+ * A tensor of a deeper scope would be freed before the node, so the node gets a copy of its
+ * struct. NOMEM. */
 static mlc_status mlc__piece_note(mlc_ctx *ctx, mlc__rerun *p, mlc_tensor *t)
 {
     mlc_node *nd = p->reads;
