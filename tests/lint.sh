@@ -21,6 +21,7 @@ found=$(
             DISPATCH | CALL) test=backend ;;
             ERROR | MEMORY | RNG) test=ctx ;;
             GRADCHECK) test=tape ;;
+            COMPRESS) test=prune ;;
             *) test=$(echo "$section" | tr '[:upper:]' '[:lower:]') ;;
         esac
         [ -f "tests/test_$test.c" ] || echo "mlcore.h: IMPL.$section has no tests/test_$test.c"

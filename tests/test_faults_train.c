@@ -661,6 +661,53 @@ DO(mlc_optim_layer_decay)
     return first_of(st, mlc_optim_step(w->opt));
 }
 
+/* ---- pruning -------------------------------------------------------------------------------- */
+
+/* A module of the scenario, pruned. */
+static mlc_status pruned(world *w)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    const bool           made = own_module(w, mlc_nn_linear(w->ctx, 4, 6));
+    return made ? mlc_prune(w->module, &d) : mlc_ctx_status(w->ctx);
+}
+
+DO(mlc_prune)
+{
+    const mlc_status st = pruned(w);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_prune_apply)
+{
+    const mlc_status st = pruned(w);
+    return first_of(st, st == MLC_OK ? mlc_prune_apply(w->module) : st);
+}
+
+DO(mlc_prune_remove)
+{
+    const mlc_status st = pruned(w);
+    return first_of(st, st == MLC_OK ? mlc_prune_remove(w->module, NULL) : st);
+}
+
+DO(mlc_prune_of_an_optimizer)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    return mlc_prune(w->net, &d);
+}
+
+DO(mlc_prune_tensor)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_tensor          *mask;
+    return keep(w, mlc_prune_tensor(w->x, &d, &mask));
+}
+
+DO(mlc_prune_zeros)
+{
+    const mlc_status st = pruned(w);
+    return st == MLC_OK && mlc_prune_zeros(w->module, NULL) > 0 ? MLC_OK : mlc_ctx_status(w->ctx);
+}
+
 DO(mlc_optim_noise)
 {
     mlc_status st = mlc_optim_noise(w->opt, 0.1, 0.5);

@@ -1,0 +1,675 @@
+/* test_prune.c -- tests of sections IMPL.COMPRESS.*: masks, schedules, networks that shrink
+ *
+ * Masks against torch.nn.utils.prune (tests/golden/make_prune_goldens.py). Masked elements are held
+ * to exact zeros over steps of each optimizer.
+ */
+#include "golden/golden.h"
+#include "nets.h"
+#include "rules.h"
+
+static const mlc_dims SHAPES[] = {{{7, 9}, 2}, {{16, 5}, 2}, {{4, 3, 3, 3}, 4}, {{12, 2, 2}, 3}};
+static const int      PERCENTS[] = {0, 25, 30, 50, 90, 100};
+
+/* Tensor i of the goldens. */
+static mlc_tensor *golden_weight(mlc_ctx *ctx, int i)
+{
+    double        values[128];
+    const int64_t n = mlc_numel(mlc_zeros(ctx, MLC_F32, SHAPES[i]));
+    for (int64_t k = 0; k < n; k++)
+        values[k] = golden_spread(k, (uint32_t)i);
+    return test_tensor(ctx, MLC_F32, SHAPES[i], values);
+}
+
+/* Elements of a bool tensor that are true. */
+static int64_t trues(mlc_tensor *mask)
+{
+    return (int64_t)mlc_item(mlc_sum(mlc_cast(mask, MLC_F64), mlc_dims0(), false));
+}
+
+static bool equal(mlc_tensor *a, mlc_tensor *b)
+{
+    return a && b && mlc_numel(a) == mlc_numel(b) &&
+           mlc_item(mlc_max(mlc_abs(mlc_sub(mlc_cast(a, MLC_F64), mlc_cast(b, MLC_F64))),
+                            mlc_dims0(), false)) == 0;
+}
+
+/* Every masked element of net is 0, and at least one is masked. */
+static bool holds(mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    int64_t        masked = 0;
+    bool           zero = true;
+    while (mlc_param_next(&it)) {
+        char name[MLC_NAME_BYTES + 8];
+        if (it.buffer)
+            continue;
+        snprintf(name, sizeof name, "%s_mask", it.name);
+        mlc_param_iter at = mlc_param_iter_make(net);
+        while (mlc_param_next(&at)) {
+            if (strcmp(at.name, name) != 0)
+                continue;
+            mlc_scope_begin(mlc_module_ctx(net));
+            mlc_tensor *gone = mlc_logical_not(at.tensor);
+            masked += trues(gone);
+            mlc_tensor *w = mlc_masked_fill(mlc_cast(it.tensor, MLC_F64),
+                                            mlc_logical_not(gone), 0);
+            zero = zero && mlc_item(mlc_max(mlc_abs(w), mlc_dims0(), false)) == 0;
+            mlc_scope_end(mlc_module_ctx(net));
+        }
+    }
+    if (!masked)
+        printf("  nothing is masked\n");
+    return zero && masked > 0;
+}
+
+/* ---- one tensor ----------------------------------------------------------------------------- */
+
+TEST(prune, unstructured_masks_are_torchs)
+{
+    mlc_ctx    *ctx = test_ctx();
+    golden_file f = golden_open(ctx, "prune.safetensors");
+    for (int p = 0; p < COUNT(PERCENTS); p++)
+        for (int i = 0; i < COUNT(SHAPES); i++) {
+            mlc_prune_desc d = mlc_prune_desc_make(PERCENTS[p] / 100.0);
+            mlc_tensor    *mask, *w = golden_weight(ctx, i);
+            mlc_tensor    *y = mlc_prune_tensor(w, &d, &mask);
+            CHECK(equal(mask, golden_find(&f, "unstructured.%d.%d", i, PERCENTS[p])));
+            CHECK(equal(y, mlc_mul(w, mlc_cast(mask, MLC_F32))));
+        }
+    CHECK_OK(ctx);
+}
+
+TEST(prune, structured_masks_are_torchs)
+{
+    mlc_ctx    *ctx = test_ctx();
+    golden_file f = golden_open(ctx, "prune.safetensors");
+    for (int p = 0; p < COUNT(PERCENTS); p++)
+        for (int i = 0; i < COUNT(SHAPES); i++)
+            for (int axis = 0; axis < SHAPES[i].n; axis++)
+                for (int norm = 1; norm <= 2; norm++) {
+                    mlc_prune_desc d = mlc_prune_desc_make(PERCENTS[p] / 100.0);
+                    mlc_tensor    *mask;
+                    d.unit = MLC_PRUNE_ROWS;
+                    d.axis = axis;
+                    d.norm = norm;
+                    mlc_prune_tensor(golden_weight(ctx, i), &d, &mask);
+                    CHECK(equal(mask, golden_find(&f, "structured.%d.%d.%d.%d", i, axis, norm,
+                                                  PERCENTS[p])));
+                }
+    CHECK_OK(ctx);
+}
+
+TEST(prune, of_four_neighbours_the_two_largest_stay)
+{
+    mlc_ctx           *ctx = test_ctx();
+    static const double w[] = {1, -3, 2, 0.5, 4, 4, 4, 4, 0, -1, 0, 2},
+                        want[] = {0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0, 1};
+    mlc_prune_desc d = mlc_prune_desc_make(0);
+    mlc_tensor    *mask;
+    d.unit = MLC_PRUNE_N_OF_M;
+    mlc_prune_tensor(test_tensor(ctx, MLC_F64, mlc_dims2(1, 12), w), &d, &mask);
+    CHECK_VALUES(mlc_cast(mask, MLC_F64), 12, want, 0, 0);
+    d.n = 1;
+    d.m = 3;
+    static const double one[] = {0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1};
+    mlc_prune_tensor(test_tensor(ctx, MLC_F32, mlc_dims2(4, 3), w), &d, &mask);
+    CHECK_VALUES(mlc_cast(mask, MLC_F64), 12, one, 0, 0);
+}
+
+TEST(prune, of_equal_scores_the_lowest_indices_go)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_tensor    *mask;
+    static const double want[] = {0, 0, 0, 1, 1, 1};
+    mlc_prune_tensor(mlc_ones(ctx, MLC_F32, mlc_dims1(6)), &d, &mask);
+    CHECK_VALUES(mlc_cast(mask, MLC_F64), 6, want, 0, 0);
+}
+
+TEST(prune, random_masks_have_their_count_are_uniform_and_repeat)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_tensor    *w = mlc_ones(ctx, MLC_F32, mlc_dims2(64, 64)), *mask, *again, *other;
+    mlc_prune_desc d = mlc_prune_desc_make(0.3);
+    d.by = MLC_PRUNE_RANDOM;
+    mlc_prune_tensor(w, &d, &mask);
+    mlc_prune_tensor(w, &d, &again);
+    d.seed = 1;
+    mlc_prune_tensor(w, &d, &other);
+    CHECK_EQ(trues(mask), 4096 - 1229);
+    CHECK_EQ(trues(other), 4096 - 1229);
+    CHECK(equal(mask, again));
+    const int64_t both = trues(mlc_logical_and(mask, other));
+    CHECK(both > 4096 * 0.49 - 5 * 32 && both < 4096 * 0.49 + 5 * 32);
+    for (int64_t q = 0; q < 4; q++) {            /* each quarter has its share */
+        const int64_t n = trues(mlc_copy(mlc_slice(mask, 0, 16 * q, 16 * q + 16, 1)));
+        CHECK(n > 1024 * 0.7 - 5 * 15 && n < 1024 * 0.7 + 5 * 15);
+    }
+}
+
+TEST(prune, gradients_times_weights_decide_and_gradients_flow_to_what_stays)
+{
+    mlc_ctx            *ctx = test_ctx();
+    static const double w[] = {3, 1, -2, 4}, c[] = {0.1, -4, 1, 0.1}, want[] = {0, 1, 1, 0},
+                        dw[] = {0.1, -8, 2, 0.1};
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_tensor    *mask, *x = test_tensor(ctx, MLC_F32, mlc_dims1(4), w);
+    mlc_tensor    *scale = test_tensor(ctx, MLC_F32, mlc_dims1(4), c);
+    d.by = MLC_PRUNE_GRADIENT;
+    mlc_set_requires_grad(x, true);
+    CHECK(mlc_prune_tensor(x, &d, &mask) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "no gradient");
+    mlc_backward(mlc_sum(mlc_mul(x, scale), mlc_dims0(), false));
+    mlc_tensor *y = mlc_prune_tensor(x, &d, &mask);
+    CHECK_VALUES(mlc_cast(mask, MLC_F64), 4, want, 0, 0);
+    mlc_backward(mlc_sum(mlc_mul(y, scale), mlc_dims0(), false));
+    CHECK_VALUES(mlc_grad(x), 4, dw, 1e-6, 0);
+}
+
+TEST(prune, wrong_calls_of_a_tensor_are_errors)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_tensor    *w = mlc_ones(ctx, MLC_F32, mlc_dims2(3, 5)), *mask = w;
+    mlc_prune_desc d = mlc_prune_desc_make(1.5);
+    CHECK(!mlc_prune_tensor(w, &d, &mask) && !mask);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "share is 1.5");
+    d.share = NO_NUMBER;
+    CHECK(!mlc_prune_tensor(w, &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "share is nan");
+    d = mlc_prune_desc_make(0.5);
+    d.unit = MLC_PRUNE_N_OF_M;
+    CHECK(!mlc_prune_tensor(w, &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no multiple of 4");
+    d.unit = MLC_PRUNE_ROWS;
+    d.axis = 2;
+    CHECK(!mlc_prune_tensor(w, &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "axis 2 of w [3,5]");
+    d.unit = MLC_PRUNE_HEADS;
+    CHECK(!mlc_prune_tensor(w, &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "of networks");
+    d = mlc_prune_desc_make(0.5);
+    CHECK(!mlc_prune_tensor(mlc_zeros(ctx, MLC_I64, mlc_dims1(4)), &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "w is i64");
+    CHECK(!mlc_prune_tensor(w, NULL, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "desc is NULL");
+    mlc_fill_(w, NO_NUMBER);
+    CHECK(!mlc_prune_tensor(w, &d, NULL));
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "NaN");
+    CHECK(!mlc_prune_tensor(NULL, &d, NULL));
+}
+
+/* ---- networks ------------------------------------------------------------------------------- */
+
+/* A module with the golden tensors as parameters. */
+static mlc_module *golden_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < COUNT(SHAPES); i++) {
+        static const mlc_module_class holder = {"Holder", NULL, NULL, NULL, 0, NULL};
+        mlc_module          *m = mlc_module_create(ctx, &holder, NULL, 0);
+        const mlc_param_desc d = mlc_param_desc_make(SHAPES[i]);
+        mlc_module_declare(m, "weight", &d);
+        mlc_module_add(net, m);
+    }
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < COUNT(SHAPES); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%d.weight", i);
+        mlc_copy_into(mlc_module_param(net, name), golden_weight(ctx, i));
+    }
+    mlc_no_grad_end(ctx);
+    return net;
+}
+
+TEST(prune, global_masks_are_torchs_and_one_share_follows_another)
+{
+    mlc_ctx    *ctx = test_ctx();
+    golden_file f = golden_open(ctx, "prune.safetensors");
+    mlc_module *kept = golden_net(ctx);
+    for (int p = 0; p < COUNT(PERCENTS); p++) {
+        mlc_module          *fresh = golden_net(ctx);
+        const mlc_prune_desc d = mlc_prune_desc_make(PERCENTS[p] / 100.0);
+        CHECK_EQ(mlc_prune(fresh, &d), MLC_OK);
+        CHECK_EQ(mlc_prune(kept, &d), MLC_OK);
+        for (int i = 0; i < COUNT(SHAPES); i++) {
+            char name[32];
+            snprintf(name, sizeof name, "%d.weight_mask", i);
+            mlc_tensor *want = golden_find(&f, "global.%d.%d", PERCENTS[p], i);
+            CHECK(equal(mlc_module_param(fresh, name), want));
+            CHECK(equal(mlc_module_param(kept, name), want));
+        }
+        CHECK_NEAR(mlc_prune_zeros(fresh, NULL), PERCENTS[p] / 100.0, 0.003);
+    }
+    CHECK_NEAR(mlc_prune_zeros(kept, "0.*"), 1, 0);
+    CHECK_OK(ctx);
+}
+
+/* PyTorch's second call prunes a share of what is left: 1 - 0.7 0.75 of all. */
+TEST(prune, layer_by_layer_in_two_rounds_is_torchs)
+{
+    mlc_ctx       *ctx = test_ctx();
+    golden_file    f = golden_open(ctx, "prune.safetensors");
+    mlc_module    *net = golden_net(ctx);
+    mlc_prune_desc d = mlc_prune_desc_make(0.3);
+    d.per_layer = true;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    for (int i = 0; i < COUNT(SHAPES); i++) {
+        char         name[32];
+        const double n = (double)mlc_numel(mlc_zeros(ctx, MLC_F32, SHAPES[i]));
+        snprintf(name, sizeof name, "%d.weight", i);
+        d.pattern = name;
+        const double first = nearbyint(0.3 * n);
+        d.share = (first + nearbyint(0.25 * (n - first))) / n;
+        CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+        snprintf(name, sizeof name, "%d.weight_mask", i);
+        CHECK(equal(mlc_module_param(net, name), golden_find(&f, "two.%d", i)));
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(prune, by_pattern_leaves_the_others_alone)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 8, 3);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.pattern = "2.*";
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    CHECK_EQ(trues(mlc_module_param(net, "2.weight_mask")), 12);
+    CHECK(mlc_module_param(net, "0.weight_mask") == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no '0.weight_mask'");
+    CHECK_NEAR(mlc_prune_zeros(net, "0.*"), 0, 0);
+}
+
+/* Rows of a layer take the bias along, and the batch norm that follows: the output is 0 there. */
+TEST(prune, channels_take_bias_and_norm_along)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = MLC_SEQUENTIAL(ctx, mlc_nn_conv2d(ctx, 3, 8, 3, 1, 1),
+                                        mlc_nn_batch_norm(ctx, 8), mlc_nn_relu(ctx));
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.unit = MLC_PRUNE_ROWS;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    mlc_tensor *mask = mlc_module_param(net, "0.bias_mask");
+    CHECK_EQ(trues(mask), 4);
+    CHECK(equal(mask, mlc_module_param(net, "1.weight_mask")));
+    CHECK(equal(mask, mlc_module_param(net, "1.bias_mask")));
+    CHECK_EQ(trues(mlc_module_param(net, "0.weight_mask")), 4 * 27);
+    mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 6, 6), 1, -1, 1));
+    mlc_tensor *top = mlc_max(mlc_max(y, mlc_dims1(0), false), mlc_dims2(1, 2), false);
+    for (int64_t c = 0; c < 8; c++) {
+        const double kept = mlc_item(mlc_cast(mlc_slice(mask, 0, c, c + 1, 1), MLC_F32));
+        const double most = mlc_item(mlc_slice(top, 0, c, c + 1, 1));
+        CHECK(kept ? most > 0 : most == 0);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(prune, channels_by_the_scale_of_their_norm)
+{
+    mlc_ctx            *ctx = test_ctx();
+    static const float  scale[] = {3, -0.5f, 1, 2};
+    static const double want[] = {1, 0, 0, 1};
+    mlc_module         *net = MLC_SEQUENTIAL(ctx, mlc_nn_conv2d(ctx, 2, 4, 3, 1, 1),
+                                             mlc_nn_batch_norm(ctx, 4),
+                                             mlc_nn_conv2d(ctx, 4, 2, 1, 1, 0));
+    mlc_prune_desc      d = mlc_prune_desc_make(0.5);
+    mlc_write(mlc_module_param(net, "1.weight"), scale, sizeof scale);
+    d.unit = MLC_PRUNE_ROWS;
+    d.by = MLC_PRUNE_SCALE;
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "after '2.weight' comes no batch norm");
+    d.pattern = "0.*";
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    CHECK_VALUES(mlc_cast(mlc_module_param(net, "0.bias_mask"), MLC_F64), 4, want, 0, 0);
+    CHECK_EQ(trues(mlc_module_param(net, "0.weight_mask")), 2 * 18);
+}
+
+TEST(prune, heads_are_pruned_with_their_columns)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_multihead_attention(ctx, 12, 3));
+    mlc_tensor *w = mlc_module_param(net, "0.in_proj_weight");
+    mlc_no_grad_begin(ctx);
+    for (int64_t part = 0; part < 3; part++)     /* head 1 of 3 is the weakest */
+        mlc_mul_scalar_(mlc_slice(w, 0, 12 * part + 4, 12 * part + 8, 1), 1e-3);
+    mlc_no_grad_end(ctx);
+    mlc_prune_desc d = mlc_prune_desc_make(0.34);
+    d.unit = MLC_PRUNE_HEADS;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    mlc_tensor *rows = mlc_module_param(net, "0.in_proj_weight_mask");
+    CHECK_EQ(trues(rows), 24 * 12);
+    CHECK_EQ(trues(mlc_copy(mlc_slice(rows, 0, 4, 8, 1))), 0);
+    CHECK_EQ(trues(mlc_copy(mlc_slice(rows, 0, 28, 32, 1))), 0);
+    mlc_tensor *columns = mlc_module_param(net, "0.out_proj.weight_mask");
+    CHECK_EQ(trues(columns), 12 * 8);
+    CHECK_EQ(trues(mlc_copy(mlc_slice(columns, 1, 4, 8, 1))), 0);
+    CHECK(holds(net));
+    CHECK_OK(ctx);
+}
+
+TEST(prune, wrong_calls_of_a_network_change_nothing)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 8, 3);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.pattern = "encoder.*";
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "matches 'encoder.*'");
+    d.pattern = NULL;
+    d.by = MLC_PRUNE_GRADIENT;
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "'0.weight' has no gradient");
+    d.by = MLC_PRUNE_MAGNITUDE;
+    d.unit = MLC_PRUNE_N_OF_M;
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rows of '0.weight' [8,6] have 6 elements");
+    d.unit = MLC_PRUNE_HEADS;
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no attention matches '*'");
+    d = mlc_prune_desc_make(-0.1);
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "share is -0.1");
+    d = mlc_prune_desc_make(0.5);
+    mlc_tensor *y = mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(2, 6), 1, -1, 1));
+    CHECK_EQ(mlc_prune(net, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is an input of a recorded");
+    CHECK(y != NULL);
+    CHECK_EQ(mlc_prune(NULL, &d), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_apply(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_remove(NULL, NULL), MLC_ERR_ARG);
+    CHECK(mlc_module_param(net, "0.weight_mask") == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    static const float w[48] = {1};
+    mlc_module        *bound = mlp(ctx, 6, 8, 3);
+    mlc_module_bind(bound, "0.weight", w);
+    CHECK_EQ(mlc_prune(bound, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "bound to memory");
+}
+
+/* ---- masks that hold ------------------------------------------------------------------------ */
+
+static double loss_of(mlc_module *net, mlc_tensor *x, mlc_tensor *t)
+{
+    mlc_tensor *loss = mlc_mse_loss(mlc_forward(net, x), t);
+    mlc_backward(loss);
+    return mlc_item(loss);
+}
+
+typedef struct batch {
+    mlc_module *net;
+    mlc_tensor *x, *t;
+} batch;
+
+static mlc_tensor *make_loss(void *user)
+{
+    const batch *b = (const batch *)user;
+    return mlc_mse_loss(mlc_forward(b->net, b->x), b->t);
+}
+
+/* n steps of o; a rule that makes the loss itself gets a function. */
+static void train(mlc_optim *o, batch *b, int n)
+{
+    mlc_ctx *ctx = mlc_module_ctx(b->net);
+    for (int i = 0; i < n; i++) {
+        mlc_scope_begin(ctx);
+        if (mlc_optim_needs_loss(o)) {
+            double loss;
+            CHECK_EQ(mlc_optim_step_with(o, make_loss, b, &loss), MLC_OK);
+        } else {
+            loss_of(b->net, b->x, b->t);
+            CHECK_EQ(mlc_optim_step(o), MLC_OK);
+        }
+        mlc_scope_end(ctx);
+    }
+}
+
+static batch batch_of(mlc_module *net, int64_t in, int64_t out)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    batch    b = {net, test_rand(ctx, MLC_F32, mlc_dims2(16, in), 5, -1, 1),
+                  test_rand(ctx, MLC_F32, mlc_dims2(16, out), 6, -1, 1)};
+    return b;
+}
+
+/* Moments exist before the pruning: 20 steps, then half of the weights go, 200 steps, 80 %. */
+static void holds_under(mlc_optim *(*make)(mlc_module *m), const char *name, int64_t width)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, width, 4);
+    batch          b = batch_of(net, 6, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_optim     *o = make(net);
+    train(o, &b, 20);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    if (!CHECK(holds(net)))
+        printf("  %s: at first\n", name);
+    const double before = loss_of(net, b.x, b.t);
+    mlc_optim_zero_grad(o);
+    train(o, &b, 200);
+    if (!CHECK(holds(net)))
+        printf("  %s: after 200 steps\n", name);
+    d.share = 0.8;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    train(o, &b, 5);
+    if (!CHECK(holds(net)))
+        printf("  %s: after the second share\n", name);
+    mlc_optim_zero_grad(o);
+    CHECK(before == before);
+    CHECK_NEAR(mlc_prune_zeros(net, NULL), 0.8, 0.01);
+    mlc_optim_free(o);
+    CHECK_OK(ctx);
+}
+
+TEST(prune, masks_hold_over_steps_of_all_rules)
+{
+    for (int i = 0; i < N_TRACES; i++)
+        if (!TRACES[i].curvature)
+            holds_under(TRACES[i].make, TRACES[i].name, 12);
+}
+
+static mlc_optim *make_sgd(mlc_module *m)
+{
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.05);
+    d.momentum = 0.9;
+    d.weight_decay = 0.01;
+    return mlc_sgd_ex(m, &d);
+}
+static mlc_optim *make_adam(mlc_module *m) { return mlc_adam(m, 0.01); }
+static mlc_optim *make_adamw(mlc_module *m) { return mlc_adamw(m, 0.01); }
+static mlc_optim *make_lamb(mlc_module *m) { return mlc_lamb(m, 0.01); }
+static mlc_optim *make_lbfgs(mlc_module *m) { return mlc_lbfgs(m, 0.1); }
+static mlc_optim *make_sophia_plain(mlc_module *m) { return mlc_sophia(m, 0.01); }
+
+static mlc_optim *make_lookahead(mlc_module *m)
+{
+    mlc_optim *o = mlc_adam(m, 0.01);
+    mlc_optim_lookahead(o, 5, 0.5);
+    return o;
+}
+static mlc_optim *make_sam(mlc_module *m)
+{
+    mlc_optim *o = mlc_sgd(m, 0.05);
+    mlc_optim_sam(o, 0.05, false);
+    return o;
+}
+static mlc_optim *make_noisy(mlc_module *m)
+{
+    mlc_optim *o = mlc_sgd(m, 0.05);
+    mlc_optim_noise(o, 0.01, 0.55);
+    return o;
+}
+static mlc_optim *make_clipped(mlc_module *m)
+{
+    mlc_optim    *o = mlc_adam(m, 0.01);
+    mlc_clip_desc d = mlc_clip_desc_make();
+    d.norm = 0.1;
+    mlc_optim_clip(o, &d);
+    return o;
+}
+static mlc_optim *small_adam(mlc_module *m, mlc_moments moments)
+{
+    mlc_adam_desc d = mlc_adam_desc_make(0.01);
+    d.moments = moments;
+    return mlc_adam_ex(m, &d);
+}
+static mlc_optim *make_adam_bf16(mlc_module *m) { return small_adam(m, MLC_MOMENTS_BF16); }
+static mlc_optim *make_adam_8bit(mlc_module *m) { return small_adam(m, MLC_MOMENTS_8BIT); }
+static mlc_optim *make_in_backward(mlc_module *m)
+{
+    mlc_optim *o = mlc_sgd(m, 0.01);
+    mlc_optim_in_backward(o, true);
+    return o;
+}
+
+TEST(prune, masks_hold_under_methods_of_a_step)
+{
+    holds_under(make_sgd, "sgd", 12);
+    holds_under(make_adam, "adam", 12);
+    holds_under(make_adamw, "adamw", 12);
+    holds_under(make_lamb, "lamb", 12);
+    holds_under(make_sophia_plain, "sophia", 12);
+    holds_under(make_lbfgs, "lbfgs", 12);
+    holds_under(make_lookahead, "lookahead", 12);
+    holds_under(make_sam, "sam", 12);
+    holds_under(make_noisy, "noise", 12);
+    holds_under(make_clipped, "clip", 12);
+    holds_under(make_adam_bf16, "adam, moments bf16", 12);
+}
+
+TEST(prune, masks_hold_in_large_layers)
+{
+    holds_under(make_adam_8bit, "adam, moments in 8 bits", 1100);
+    holds_under(make_in_backward, "in backward", 4200);
+}
+
+/* A norm counts what stays: the step of a pruned network is that of one with zeros only there. */
+TEST(prune, masked_gradients_are_zero_when_clipping_reads_them)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    batch          b = batch_of(net, 6, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    for (int i = 0; i < 2; i++) {                /* gradients of two backwards add up */
+        loss_of(net, b.x, b.t);
+        mlc_tensor *g = mlc_grad(mlc_module_param(net, "0.weight"));
+        mlc_tensor *mask = mlc_module_param(net, "0.weight_mask");
+        CHECK(equal(g, mlc_mul(g, mlc_cast(mask, MLC_F32))));
+        CHECK(mlc_item(mlc_max(mlc_abs(g), mlc_dims0(), false)) > 0);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(prune, averages_are_zero_where_parameters_are)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    batch          b = batch_of(net, 6, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_optim     *o = mlc_adam(net, 0.01);
+    mlc_average   *a = mlc_ema(o, 0.9);
+    train(o, &b, 10);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    train(o, &b, 10);
+    CHECK_EQ(mlc_average_swap(a, true), MLC_OK);
+    CHECK(holds(net));
+    CHECK_EQ(mlc_average_swap(a, false), MLC_OK);
+    CHECK(holds(net));
+}
+
+TEST(prune, masks_hold_under_autocast_and_in_bf16)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    batch          b = batch_of(net, 6, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_optim     *o = mlc_adamw(net, 0.01);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    mlc_autocast_begin(ctx, MLC_BF16);
+    train(o, &b, 20);
+    mlc_autocast_end(ctx);
+    CHECK(holds(net));
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    b.x = mlc_cast(b.x, MLC_BF16);
+    b.t = mlc_cast(b.t, MLC_BF16);
+    train(o, &b, 20);
+    CHECK(holds(net));
+    d.share = 0.7;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    train(o, &b, 20);
+    CHECK(holds(net));
+    CHECK_OK(ctx);
+}
+
+TEST(prune, tied_weights_have_one_mask)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *a = mlc_nn_linear(ctx, 6, 6), *c = mlc_nn_linear(ctx, 6, 6);
+    mlc_module    *net = MLC_SEQUENTIAL(ctx, a, mlc_nn_tanh(ctx), c);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_module_tie(c, "weight", mlc_module_param(a, "weight"));
+    batch      b = batch_of(net, 6, 6);
+    mlc_optim *o = mlc_adam(net, 0.01);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    train(o, &b, 50);
+    CHECK(holds(net));
+    CHECK_EQ(trues(mlc_module_param(net, "0.weight_mask")), 18);
+    CHECK(mlc_module_param(net, "2.weight_mask") == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(prune, a_clone_has_masks_that_hold)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    mlc_module *clone = mlc_module_clone(net);
+    mlc_module_free(net);
+    batch      b = batch_of(clone, 6, 4);
+    mlc_optim *o = mlc_adam(clone, 0.01);
+    train(o, &b, 20);
+    CHECK(holds(clone));
+    CHECK_OK(ctx);
+}
+
+TEST(prune, values_written_since_are_zeroed_by_apply_and_remove_ends_it)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    batch          b = batch_of(net, 6, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    mlc_optim     *o = mlc_adam(net, 0.01);
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    mlc_no_grad_begin(ctx);
+    mlc_fill_(mlc_module_param(net, "0.weight"), 1);
+    mlc_no_grad_end(ctx);
+    CHECK(!holds(net));
+    CHECK_EQ(mlc_prune_apply(net), MLC_OK);
+    CHECK(holds(net));
+    CHECK_EQ(mlc_prune_remove(net, "4.*"), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no masked parameter matches '4.*'");
+    CHECK_EQ(mlc_prune_remove(net, "0.*"), MLC_OK);
+    CHECK_NEAR(mlc_prune_zeros(net, NULL), 0.5, 0.15);
+    CHECK_NEAR(mlc_prune_zeros(net, "0.*"), 0, 0);
+    CHECK_EQ(mlc_prune_remove(net, NULL), MLC_OK);
+    train(o, &b, 1);
+    CHECK(mlc_item(mlc_min(mlc_abs(mlc_module_param(net, "2.weight")), mlc_dims0(), false)) > 0);
+    CHECK_OK(ctx);
+}
+
+TEST(prune, the_summary_shows_shares_of_zeros)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.75);
+    sink           s = {"", 0};
+    d.per_layer = true;
+    d.pattern = "0.*";
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(1, 6), collect, &s), MLC_OK);
+    CHECK_HAS(s.text, "84  75.0 % pruned\n");
+    CHECK_HAS(s.text, "52\n");
+    CHECK_HAS(s.text, "Pruned params: 54 of 72\n");
+}
