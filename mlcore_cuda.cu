@@ -12,7 +12,7 @@
  * for.
  *
  * CUDA.DEVICE    stream, memory, copies, errors        CUDA.RANDOM   random, dropout
- * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, fold, argmax, scan, ..
+ * CUDA.LAUNCH    sizes of blocks, launches             CUDA.REDUCE   reduce, argmax, scan, ..
  * CUDA.ELEMENT   dtypes: load, store, choice           CUDA.ROWS     softmax, norm
  * CUDA.WALK      merged dims, index arithmetic         CUDA.XENT     cross-entropy
  * CUDA.COMMON    packs, teams, Philox, error word      CUDA.INDEX    take, index
@@ -801,9 +801,9 @@ template <class F, class T> DEV T block_fold(T v)
     for (int w = 1; w < WARPS; w++) v = F()(v, part[w]);
     return v;
 }
-BOTH int fold_threads(bool block) { return block ? (int)THREADS : (int)WARP; }
+BOTH int aggregate_threads(bool block) { return block ? (int)THREADS : (int)WARP; }
 /* f of all v of the team, which is the block or the caller's warp. */
-template <class F, class T> DEV T fold_over(bool block, T v)
+template <class F, class T> DEV T aggregate_over(bool block, T v)
 {
     return block ? block_fold<F>(v) : warp_fold<F>(v);
 }
@@ -2342,7 +2342,7 @@ static mlc_status dropout_entry(void *dev, const struct mlc_k_dropout *a)
     });
 }
 
-/* @@ CUDA.REDUCE ----------------------------------------- reduce, fold, argmax, squares, scan
+/* @@ CUDA.REDUCE ----------------------------------------- reduce, aggregate, argmax, squares, scan
  * The axes are split in kept (a line for each result) and gone (what a line is made of), each
  * sorted so that dense axes come last. A team of threads takes a line: neighbours along it, or
  * across lines where those are side by side. Long lines of few results are cut in segments, a block
@@ -2436,7 +2436,7 @@ enum prepare_op { PREPARE_NONE, PREPARE_ABS, PREPARE_SQUARE, PREPARE_TRUTH, PREP
                   PREPARE_POW };
 enum join_op { JOIN_ADD, JOIN_MAX, JOIN_MUL };
 enum finish_op { FINISH_NONE, FINISH_SQRT, FINISH_LOG, FINISH_ROOT };
-struct fold_how {
+struct aggregate_how {
     prepare_op prepare;
     join_op join;
     finish_op finish;
@@ -2447,10 +2447,10 @@ struct fold_how {
 DEV double larger(double a, double b) { return b > a || b != b ? b : a; }
 DEV double finite_or_0(double x) { return x - x == 0 || x != x ? x : 0; }
 
-template <class X> struct fold_of {    /* any reduction of floats, in f64                       */
+template <class X> struct aggregate_of { /* any reduction of floats, in f64                       */
     typedef X T;
     typedef acc A;
-    fold_how how;
+    aggregate_how how;
     DEV A start() const { return { how.start, 0 }; }
     DEV void join(A *a, const A &b) const
     {
@@ -2492,10 +2492,10 @@ template <class X> struct fold_of {    /* any reduction of floats, in f64       
     }
 };
 
-template <class X> struct fold_whole { /* of integers and bools, modulo 2^64                    */
+template <class X> struct aggregate_whole {   /* of integers and bools, modulo 2^64             */
     typedef X T;
     typedef int64_t A;
-    fold_how how;
+    aggregate_how how;
     DEV A start() const { return how.start_whole; }
     DEV void join(A *a, const A &b) const
     {
@@ -2751,13 +2751,13 @@ static uint32_t reduce_gone(const struct mlc_k_reduce *a)
     return gone;
 }
 
-static fold_how fold_how_of(const struct mlc_k_fold *a)
+static aggregate_how aggregate_how_of(const struct mlc_k_aggregate *a)
 {
     const mlc_reduce op = a->r.op;
     const bool norm = op == MLC_REDUCE_NORM, flag = op == MLC_REDUCE_ANY || op == MLC_REDUCE_ALL;
     const bool low = op == MLC_REDUCE_MIN || op == MLC_REDUCE_ALL || (norm && a->p == -INFINITY);
     const bool high = op == MLC_REDUCE_MAX || op == MLC_REDUCE_ANY || (norm && a->p == INFINITY);
-    fold_how h = {};
+    aggregate_how h = {};
     h.join = low || high ? JOIN_MAX : op == MLC_REDUCE_PROD ? JOIN_MUL : JOIN_ADD;
     h.turned = low;
     h.p = a->p;
@@ -2777,31 +2777,31 @@ static fold_how fold_how_of(const struct mlc_k_fold *a)
              : h.prepare == PREPARE_POW ? FINISH_ROOT : FINISH_NONE;
     return h;
 }
-static reduce_job fold_plan(const struct mlc_k_fold *a)
+static reduce_job aggregate_plan(const struct mlc_k_aggregate *a)
 {
     return reduce_plan(&a->r, reduce_gone(&a->r), a->shift, a->shift_stride);
 }
-static size_t fold_workspace(void *, const struct mlc_k_fold *a)
+static size_t aggregate_workspace(void *, const struct mlc_k_aggregate *a)
 {
-    return reduce_bytes(fold_plan(a));
+    return reduce_bytes(aggregate_plan(a));
 }
-static mlc_status fold_entry(void *dev, const struct mlc_k_fold *a)
+static mlc_status aggregate_entry(void *dev, const struct mlc_k_aggregate *a)
 {
-    const fold_how how = fold_how_of(a);
+    const aggregate_how how = aggregate_how_of(a);
     const mlc_dtype to = a->r.out_dtype;
     if (is_float(a->r.dtype)) {
         if (!is_float(to) && to != MLC_BOOL && to != MLC_I64) return MLC_ERR_UNSUPPORTED;
         if (!is_float(to) && a->r.accumulate) return MLC_ERR_UNSUPPORTED;
         return each_float(a->r.dtype, [&](auto tag) {
-            return reduce_run(dev, "fold", fold_plan(a), a->r.workspace_bytes,
-                              fold_of<TYPE(tag)>{ how });
+            return reduce_run(dev, "aggregate", aggregate_plan(a), a->r.workspace_bytes,
+                              aggregate_of<TYPE(tag)>{ how });
         });
     }
     if ((is_float(to) && to != MLC_F64) || a->shift || a->r.op > MLC_REDUCE_NORM ||
         (a->r.op == MLC_REDUCE_NORM && a->p != 0)) return MLC_ERR_UNSUPPORTED;
     return each_whole(a->r.dtype, [&](auto tag) {
-        return reduce_run(dev, "fold", fold_plan(a), a->r.workspace_bytes,
-                          fold_whole<TYPE(tag)>{ how });
+        return reduce_run(dev, "aggregate", aggregate_plan(a), a->r.workspace_bytes,
+                          aggregate_whole<TYPE(tag)>{ how });
     });
 }
 
@@ -2814,9 +2814,9 @@ static mlc_status reduce_entry(void *dev, const struct mlc_k_reduce *a)
     if (a->op > MLC_REDUCE_MAX || !is_float(a->out_dtype)) return MLC_ERR_UNSUPPORTED;
     if (!is_float(a->dtype)) return MLC_ERR_UNSUPPORTED;
     if (a->op == MLC_REDUCE_MAX) {
-        struct mlc_k_fold fold = {};
-        fold.r = *a;
-        return fold_entry(dev, &fold);
+        struct mlc_k_aggregate all = {};
+        all.r = *a;
+        return aggregate_entry(dev, &all);
     }
     return each_float(a->dtype, [&](auto tag) {
         return reduce_run(dev, "reduce", reduce_plan(a, reduce_gone(a), nullptr, nullptr),
@@ -2847,11 +2847,11 @@ static size_t squares_workspace(void *, const struct mlc_k_squares *a)
 static mlc_status squares_entry(void *dev, const struct mlc_k_squares *a)
 {
     const struct mlc_k_reduce r = squares_reduce(a);
-    fold_how how = {};
+    aggregate_how how = {};
     how.prepare = PREPARE_SQUARE;
     return each_float(a->dtype, [&](auto tag) {
         return reduce_run(dev, "squares", reduce_plan(&r, 1, nullptr, nullptr), a->workspace_bytes,
-                          fold_of<TYPE(tag)>{ how });
+                          aggregate_of<TYPE(tag)>{ how });
     });
 }
 
@@ -3672,7 +3672,7 @@ struct xent_grid { bool block; unsigned blocks; };
 static xent_grid xent_grid_of(int64_t n, int64_t c)
 {
     const bool block = c > XENT_WARP;
-    const int64_t rows = THREADS / fold_threads(block), blocks = (n + rows - 1) / rows;
+    const int64_t rows = THREADS / aggregate_threads(block), blocks = (n + rows - 1) / rows;
     return { block, (unsigned)(blocks < 1 ? 1 : blocks > XENT_BLOCKS ? (int)XENT_BLOCKS : blocks) };
 }
 
@@ -3732,13 +3732,13 @@ template <class T, class W> DEV xent_part<W> xent_read(const struct mlc_k_xent &
 /* The threads' parts become the row's: the sum is one of f64. */
 template <class W> DEV double xent_join(xent_part<W> *p, bool block, bool smooth)
 {
-    const W max = fold_over<most>(block, p->max);
+    const W max = aggregate_over<most>(block, p->max);
     const W own = p->max == max ? (W)1 : f_exp(p->max - max);
-    const double sum = fold_over<plus>(block, (double)p->sum * (double)own);
+    const double sum = aggregate_over<plus>(block, (double)p->sum * (double)own);
     p->max = max;
     if (!smooth) return sum;
-    p->all = fold_over<plus>(block, p->all);
-    p->weights = fold_over<plus>(block, p->weights);
+    p->all = aggregate_over<plus>(block, p->all);
+    p->weights = aggregate_over<plus>(block, p->weights);
     return sum;
 }
 
@@ -3759,7 +3759,7 @@ template <class T, class W> DEV double xent_row(const struct mlc_k_xent &a, int6
 {
     const T *x = static_cast<const T *>(a.logits) + r * a.row;
     W *lse = static_cast<W *>(a.lse);
-    xent_part<W> p = xent_read<T, W>(a, x, t, fold_threads(block));
+    xent_part<W> p = xent_read<T, W>(a, x, t, aggregate_threads(block));
     double sum = 1.0, shift = 0.0, log_sum = 0.0;
     if (!a.normal || a.smoothing != 0.0) sum = xent_join(&p, block, a.smoothing != 0.0);
     if (!a.normal) {
@@ -3798,7 +3798,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS)
 xent_kernel(struct mlc_k_xent a, bool block, xent_total *totals)
 {
     MLC_SHARED(xent_total, part, [WARPS]);
-    const int team = fold_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    const int team = aggregate_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
     xent_total total = { 0.0, 0.0, NO_ROW };
     for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
          r += (int64_t)gridDim.x * rows)
@@ -3918,11 +3918,11 @@ xent_grad_kernel(struct mlc_k_xent_grad a, bool block)
 {
     typedef typename wide<T>::type W;
     const W *weight = static_cast<const W *>(a.weight);
-    const int team = fold_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
+    const int team = aggregate_threads(block), t = (int)threadIdx.x % team, rows = THREADS / team;
     double weights = 0.0;
     if (weight && a.smoothing != 0.0) {
         for (int64_t i = t; i < a.c; i += team) weights += (double)weight[i];
-        weights = fold_over<plus>(block, weights);
+        weights = aggregate_over<plus>(block, weights);
     }
     for (int64_t r = (int64_t)blockIdx.x * rows + threadIdx.x / team; r < a.n;
          r += (int64_t)gridDim.x * rows)
@@ -6632,8 +6632,8 @@ static void table_fill(mlc_kernels *k)
     k->dropout = dropout_entry;
     k->reduce = reduce_entry;
     k->reduce_workspace = reduce_workspace;
-    k->fold = fold_entry;
-    k->fold_workspace = fold_workspace;
+    k->aggregate = aggregate_entry;
+    k->aggregate_workspace = aggregate_workspace;
     k->argmax = argmax_entry;
     k->argmax_workspace = argmax_workspace;
     k->squares = squares_entry;

@@ -1,4 +1,4 @@
-/* test_kernels_reduce.c -- kernels that reduce, fold, scan and search, on every ISA level */
+/* test_kernels_reduce.c -- kernels that reduce, aggregate, scan and search, on every ISA level */
 #define _DEFAULT_SOURCE
 #include "guarded.h"
 
@@ -193,7 +193,7 @@ TEST(backend, finite_finds_the_first_nan_or_infinity)
             }
 }
 
-/* ---- fold, argmax, scan: between a canary and a guard page --------------------------------- */
+/* ---- aggregate, argmax, scan: between a canary and a guard page ---------------------------- */
 
 /* A [rows, cols] array and how it lies: 0 by rows, 1 by columns, 2 by rows with gaps, 3 one row
  * for all, 4 by columns with gaps.                                                            */
@@ -260,7 +260,7 @@ static int64_t folds_extent(const folding *f)
 /* As roles: 0 the input, 3 shifts, 5 the workspace, and out.                                  */
 static void *fold_run(const mlc_kernels *k, const folding *f, int out, bool as_reduce)
 {
-    struct mlc_k_fold a;
+    struct mlc_k_aggregate a;
     const walk        shifts = walk_of(MLC_F64, folds_rows(f), folds_cols(f), 0);
     memset(&a, 0, sizeof a);
     a.r.op = f->op;
@@ -286,9 +286,10 @@ static void *fold_run(const mlc_kernels *k, const folding *f, int out, bool as_r
         a.shift_stride[0] = f->over_rows ? 0 : shifts.stride[0];
         a.shift_stride[1] = f->over_cols ? 0 : shifts.stride[1];
     }
-    a.r.workspace_bytes = as_reduce ? k->reduce_workspace(NULL, &a.r) : k->fold_workspace(NULL, &a);
+    a.r.workspace_bytes = as_reduce ? k->reduce_workspace(NULL, &a.r)
+                                    : k->aggregate_workspace(NULL, &a);
     a.r.workspace = caged(5, (a.r.workspace_bytes + 63) / 64 * 64);
-    const mlc_status st = as_reduce ? k->reduce(NULL, &a.r) : k->fold(NULL, &a);
+    const mlc_status st = as_reduce ? k->reduce(NULL, &a.r) : k->aggregate(NULL, &a);
     return st == MLC_OK && cage_holds(a.r.in) && cage_holds(a.r.out) && cage_holds(a.r.workspace)
                ? a.r.out : NULL;
 }
@@ -370,7 +371,7 @@ static bool fold_is_right(const folding *f, const void *out)
 }
 
 /* Right on the scalar level; on the others the same bits. The kernel reduce gives those, too,
- * except that fold adds up in f64 what leaves as f64.                                          */
+ * except that aggregate adds up in f64 what leaves as f64.                                     */
 static bool fold_agrees(const folding *f)
 {
     const bool  wider = f->op == MLC_REDUCE_SUM && f->out_dtype != f->in.dtype;
@@ -383,7 +384,7 @@ static bool fold_agrees(const folding *f)
             held = got != NULL && same_bits(got, want, f->out_dtype, folds_extent(f));
         }
     if (!held)
-        printf("  fold %d p %g %s, [%" PRId64 ",%" PRId64 "] form %d over %d%d, shift %d, "
+        printf("  aggregate %d p %g %s, [%" PRId64 ",%" PRId64 "] form %d over %d%d, shift %d, "
                "accumulate %d, special %d, apart %" PRId64 "\n", (int)f->op, f->p,
                mlc_dtype_name(f->in.dtype), f->in.rows, f->in.cols, f->in.form, f->over_rows,
                f->over_cols, f->shifted, f->accumulate, f->special, f->apart);
@@ -455,7 +456,7 @@ TEST(backend, fold_and_reduce_refuse_too_small_a_workspace_and_do_nothing_for_no
 {
     FOR_EACH_LEVEL(isa) {
         const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
-        struct mlc_k_fold  a;
+        struct mlc_k_aggregate  a;
         float              in[6] = {1, 2, 3, 4, 5, 6}, out[3] = {7, 8, 9};
         memset(&a, 0, sizeof a);
         a.r.ndim = 2;
@@ -466,11 +467,11 @@ TEST(backend, fold_and_reduce_refuse_too_small_a_workspace_and_do_nothing_for_no
         a.r.in_stride[0] = 3;
         a.r.in_stride[1] = a.r.out_stride[1] = 1;
         a.r.divisor = 1;
-        CHECK(k->fold_workspace(NULL, &a) > 0 && k->reduce_workspace(NULL, &a.r) > 0);
-        CHECK_EQ(k->fold(NULL, &a), MLC_ERR_INTERNAL);
+        CHECK(k->aggregate_workspace(NULL, &a) > 0 && k->reduce_workspace(NULL, &a.r) > 0);
+        CHECK_EQ(k->aggregate(NULL, &a), MLC_ERR_INTERNAL);
         CHECK_EQ(k->reduce(NULL, &a.r), MLC_ERR_INTERNAL);
         a.r.shape[1] = 0;
-        CHECK_EQ(k->fold(NULL, &a), MLC_OK);
+        CHECK_EQ(k->aggregate(NULL, &a), MLC_OK);
         CHECK_EQ(k->reduce(NULL, &a.r), MLC_OK);
         CHECK(out[0] == 7 && out[1] == 8 && out[2] == 9);
         a.r.op = MLC_REDUCE_MIN;
