@@ -708,6 +708,58 @@ DO(mlc_prune_zeros)
     return st == MLC_OK && mlc_prune_zeros(w->module, NULL) > 0 ? MLC_OK : mlc_ctx_status(w->ctx);
 }
 
+static mlc_status begun(world *w, mlc_prune_schedule *schedule)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0);
+    *schedule = mlc_prune_schedule_make(0.5, 0, 2, 2);
+    schedule->rewind = true;
+    const bool made = own_module(w, mlc_nn_linear(w->ctx, 4, 6));
+    return made ? mlc_prune_begin(w->module, &d, schedule) : mlc_ctx_status(w->ctx);
+}
+
+DO(mlc_prune_begin)
+{
+    mlc_prune_schedule s;
+    return begun(w, &s);
+}
+
+DO(mlc_prune_step)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0);
+    mlc_prune_schedule   s;
+    const mlc_status     st = begun(w, &s);
+    return st == MLC_OK ? mlc_prune_step(w->module, &d, &s, 0) : st;
+}
+
+DO(mlc_prune_keep)   { return mlc_prune_keep(w->net); }
+
+DO(mlc_prune_rewind)
+{
+    mlc_prune_schedule s;
+    mlc_status         st = begun(w, &s);
+    if (st == MLC_OK)
+        st = mlc_prune_keep(w->module);
+    return st == MLC_OK ? mlc_prune_rewind(w->module) : st;
+}
+
+DO(mlc_on_prune)
+{
+    const mlc_prune_desc     d = mlc_prune_desc_make(0);
+    const mlc_prune_schedule s = mlc_prune_schedule_make(0.5, 0, 2, 2);
+    if (!own_module(w, mlc_nn_linear(w->ctx, 4, 6)))
+        return mlc_ctx_status(w->ctx);
+    mlc_callback *c = mlc_on_prune(w->module, &d, &s);
+    mlc_callback_free(w->ctx, c);
+    return made(w, c);
+}
+
+SCENARIO(mlc_prune_share_at, true)
+{
+    const mlc_prune_schedule s = mlc_prune_schedule_make(0.5, 0, 2, 2);
+    (void)w;
+    return mlc_prune_share_at(&s, 2) == 0.5 ? MLC_OK : MLC_ERR_ARG;
+}
+
 DO(mlc_optim_noise)
 {
     mlc_status st = mlc_optim_noise(w->opt, 0.1, 0.5);

@@ -3,7 +3,10 @@
  * Masks against torch.nn.utils.prune (tests/golden/make_prune_goldens.py). Masked elements are held
  * to exact zeros over steps of each optimizer.
  */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include "golden/golden.h"
+#include "watch.h"
 #include "nets.h"
 #include "rules.h"
 
@@ -39,6 +42,7 @@ static bool holds(mlc_module *net)
     mlc_param_iter it = mlc_param_iter_make(net);
     int64_t        masked = 0;
     bool           zero = true;
+    mlc_no_grad_begin(mlc_module_ctx(net));
     while (mlc_param_next(&it)) {
         char name[MLC_NAME_BYTES + 8];
         if (it.buffer)
@@ -57,6 +61,7 @@ static bool holds(mlc_module *net)
             mlc_scope_end(mlc_module_ctx(net));
         }
     }
+    mlc_no_grad_end(mlc_module_ctx(net));
     if (!masked)
         printf("  nothing is masked\n");
     return zero && masked > 0;
@@ -672,4 +677,223 @@ TEST(prune, the_summary_shows_shares_of_zeros)
     CHECK_HAS(s.text, "84  75.0 % pruned\n");
     CHECK_HAS(s.text, "52\n");
     CHECK_HAS(s.text, "Pruned params: 54 of 72\n");
+}
+
+/* ---- schedules ------------------------------------------------------------------------------ */
+
+TEST(prune, a_cubic_schedule_has_its_shares)
+{
+    const mlc_prune_schedule s = mlc_prune_schedule_make(0.8, 10, 50, 10);
+    CHECK_NEAR(mlc_prune_share_at(&s, 9), 0, 0);
+    CHECK_NEAR(mlc_prune_share_at(&s, 10), 0, 1e-15);
+    CHECK_NEAR(mlc_prune_share_at(&s, 20), 0.8 - 0.8 * 0.421875, 1e-15);
+    CHECK_NEAR(mlc_prune_share_at(&s, 29), 0.8 - 0.8 * 0.421875, 1e-15);
+    CHECK_NEAR(mlc_prune_share_at(&s, 40), 0.8 - 0.8 / 64, 1e-15);
+    CHECK_NEAR(mlc_prune_share_at(&s, 50), 0.8, 0);
+    CHECK_NEAR(mlc_prune_share_at(&s, 5000), 0.8, 0);
+}
+
+/* A share of 20 % of what is left in each of four rounds. */
+TEST(prune, rounds_take_the_same_share_of_what_is_left)
+{
+    mlc_prune_schedule s = mlc_prune_schedule_make(1 - pow(0.8, 4), 5, 35, 10);
+    s.curve = MLC_PRUNE_ROUNDS;
+    for (int r = 0; r < 4; r++)
+        CHECK_NEAR(mlc_prune_share_at(&s, 5 + 10 * r), 1 - pow(0.8, r + 1), 1e-14);
+    s.curve = MLC_PRUNE_ONCE;
+    CHECK_NEAR(mlc_prune_share_at(&s, 4), 0, 0);
+    CHECK_NEAR(mlc_prune_share_at(&s, 5), s.to, 0);
+}
+
+TEST(prune, wrong_schedules_are_errors)
+{
+    mlc_ctx             *ctx = test_ctx();
+    mlc_module          *net = mlp(ctx, 6, 8, 3);
+    const mlc_prune_desc d = mlc_prune_desc_make(0);
+    mlc_prune_desc       pairs = d;
+    mlc_prune_schedule   s = mlc_prune_schedule_make(0.8, 10, 50, 10);
+    s.from = 0.9;
+    CHECK_EQ(mlc_prune_begin(net, &d, &s), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "from 0.9 to 0.8");
+    s = mlc_prune_schedule_make(0.8, 10, 10, 1);
+    CHECK_EQ(mlc_prune_step(net, &d, &s, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "begin 10, end 10");
+    s = mlc_prune_schedule_make(0.8, 10, 50, 0);
+    CHECK(mlc_on_prune(net, &d, &s) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "every 0");
+    s = mlc_prune_schedule_make(0.8, 10, 50, 10);
+    s.rewind = true;
+    s.keep = 11;
+    CHECK_EQ(mlc_prune_begin(net, &d, &s), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "keep 11 is after begin 10");
+    s.keep = 0;
+    CHECK_EQ(mlc_prune_step(net, &d, &s, -1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "step -1");
+    pairs.unit = MLC_PRUNE_N_OF_M;
+    CHECK_EQ(mlc_prune_begin(net, &pairs, &s), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "MLC_PRUNE_ONCE");
+    CHECK_EQ(mlc_prune_begin(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "schedule is NULL");
+    CHECK_EQ(mlc_prune_rewind(net), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "no values were kept");
+    CHECK_EQ(mlc_prune_step(net, &d, &s, 10), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "no values were kept");
+    CHECK(isnan(mlc_prune_share_at(NULL, 1)));
+    CHECK_EQ(mlc_prune_begin(NULL, &d, &s), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_step(NULL, &d, &s, 0), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_keep(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_rewind(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_prune_zeros(net, NULL) > 0, 0);
+    CHECK(mlc_module_param(net, "0.weight_mask") == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+TEST(prune, rewinding_goes_back_to_kept_values_that_stay)
+{
+    mlc_ctx           *ctx = test_ctx();
+    mlc_module        *net = mlp(ctx, 6, 12, 4);
+    batch              b = batch_of(net, 6, 4);
+    mlc_prune_desc     d = mlc_prune_desc_make(0);
+    mlc_prune_schedule s = mlc_prune_schedule_make(0.75, 6, 12, 6);
+    mlc_tensor        *early = NULL, *bias = NULL;
+    s.curve = MLC_PRUNE_ROUNDS;
+    s.rewind = true;
+    s.keep = 2;
+    CHECK_EQ(mlc_prune_begin(net, &d, &s), MLC_OK);
+    mlc_optim *o = mlc_adam(net, 0.01);
+    for (int64_t step = 0; step <= 12; step++) {
+        if (step == 2) {
+            early = mlc_copy(mlc_detach(mlc_module_param(net, "0.weight")));
+            bias = mlc_copy(mlc_detach(mlc_module_param(net, "0.bias")));
+        }
+        CHECK_EQ(mlc_prune_step(net, &d, &s, step), MLC_OK);
+        if (step == 6)
+            CHECK_NEAR(mlc_prune_zeros(net, NULL), 0.5, 0.01);
+        if (step == 6 || step == 12) {
+            mlc_tensor *mask = mlc_module_param(net, "0.weight_mask");
+            mlc_no_grad_begin(ctx);
+            CHECK(equal(mlc_module_param(net, "0.weight"),
+                        mlc_mul(early, mlc_cast(mask, MLC_F32))));
+            CHECK(equal(mlc_module_param(net, "0.bias"), bias));
+            mlc_no_grad_end(ctx);
+            CHECK(holds(net));
+        }
+        train(o, &b, 1);
+    }
+    CHECK_NEAR(mlc_prune_zeros(net, NULL), 0.75, 0.01);
+    CHECK_OK(ctx);
+    mlc_optim_free(o);
+    o = mlc_schedule_free_adamw(net, 0.01);
+    CHECK_EQ(mlc_prune_rewind(net), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "schedule_free");
+}
+
+/* A network with its training, of 8 batches. */
+typedef struct scene {
+    mlc_module    *net;
+    mlc_callback  *prune;
+    mlc_optim     *o;
+    mlc_loader    *loader;
+    mlc_fit_desc   d;
+    mlc_fit_state *s;
+} scene;
+
+static void scene_open(scene *c, mlc_ctx *ctx, mlc_prune_by by, bool rewind)
+{
+    mlc_prune_desc     p = mlc_prune_desc_make(0);
+    mlc_prune_schedule s = mlc_prune_schedule_make(0.7, 2, 8, 2);
+    memset(c, 0, sizeof *c);
+    mlc_seed(ctx, 7);
+    p.by = by;
+    s.rewind = rewind;
+    s.keep = 1;
+    c->net = mlp(ctx, 6, 12, 4);
+    c->prune = mlc_on_prune(c->net, &p, &s);
+    c->o = mlc_adamw(c->net, 0.01);
+    mlc_optim_accumulate(c->o, 2);
+    mlc_ema(c->o, 0.9);
+    c->loader = mlc_loader_shuffled(ctx, test_rand(ctx, MLC_F32, mlc_dims2(64, 6), 1, -1, 1),
+                                    test_rand(ctx, MLC_F32, mlc_dims2(64, 4), 2, -1, 1), 8);
+    c->d = mlc_fit_desc_make(mlc_mse_loss);
+    c->d.epochs = 3;
+    c->d.callbacks = &c->prune;
+    c->d.n_callbacks = 1;
+    c->s = mlc_fit_begin(c->net, c->o, c->loader, &c->d);
+}
+
+static void scene_close(scene *c, mlc_ctx *ctx)
+{
+    CHECK_EQ(mlc_fit_end(c->s, NULL), MLC_OK);
+    mlc_callback_free(ctx, c->prune);
+    mlc_loader_free(c->loader);
+    mlc_optim_free(c->o);
+}
+
+static uint64_t bits_of(mlc_module *net)
+{
+    return hash_net(HASH_SEED, net);
+}
+
+/* Run files from each batch on end with the bits of the whole run. */
+static void resumes(mlc_prune_by by, bool rewind)
+{
+    mlc_ctx *ctx = test_ctx();
+    scene    whole;
+    box      b = box_open_fast("run");
+    int      batches = 0;
+    scene_open(&whole, ctx, by, rewind);
+    while (mlc_fit_step(whole.s))
+        batches++;
+    const uint64_t want = bits_of(whole.net);
+    CHECK(holds(whole.net));
+    CHECK_NEAR(mlc_prune_zeros(whole.net, NULL), 0.7, 0.01);
+    CHECK(batches >= 23);
+    for (int at = 0; at <= 17; at++) {
+        scene    c;
+        mlc_ctx *own = test_ctx(), *again = test_ctx();
+        scene_open(&c, own, by, rewind);
+        for (int i = 0; i < at; i++)
+            mlc_fit_step(c.s);
+        const mlc_run run = mlc_fit_run(c.s);
+        CHECK_EQ(mlc_run_save(own, b.path, &run), MLC_OK);
+        scene_close(&c, own);
+        scene_open(&c, again, by, rewind);
+        CHECK_EQ(mlc_fit_resume(c.s, b.path), MLC_OK);
+        while (mlc_fit_step(c.s)) {}
+        if (!CHECK(bits_of(c.net) == want))
+            printf("  resumed after %d batches, by %d, rewind %d\n", at, (int)by, rewind);
+        scene_close(&c, again);
+        CHECK_OK(again);
+    }
+    scene_close(&whole, ctx);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
+TEST(prune, a_resumed_run_has_the_same_bits)
+{
+    resumes(MLC_PRUNE_MAGNITUDE, false);
+    resumes(MLC_PRUNE_MAGNITUDE, true);
+    resumes(MLC_PRUNE_GRADIENT, false);
+}
+
+TEST(prune, files_keep_masks)
+{
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = mlp(ctx, 6, 12, 4), *other = mlp(ctx, 6, 12, 4);
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    box            b = box_open("net.safetensors");
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+    CHECK_EQ(mlc_save(net, b.path), MLC_OK);
+    d.share = 0;
+    CHECK_EQ(mlc_prune(other, &d), MLC_OK);
+    CHECK_EQ(mlc_load(other, b.path), MLC_OK);
+    CHECK_EQ(bits_of(net) == bits_of(other), 1);
+    batch      t = batch_of(other, 6, 4);
+    mlc_optim *o = mlc_adam(other, 0.01);
+    train(o, &t, 10);
+    CHECK(holds(other));
+    CHECK_NEAR(mlc_prune_zeros(other, NULL), 0.5, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
 }
