@@ -670,6 +670,50 @@ DO(mlc_sketch_model)
     return keep(w, mlc_forward(net, w->x));
 }
 
+static mlc_module *to_quantize(world *w)
+{
+    mlc_module *net = mlc_nn_sequential(w->ctx), *leaf = mlc_nn_linear(w->ctx, 4, 6);
+    w->module = net;
+    if (leaf != NULL && net != NULL && mlc_module_add(net, leaf) == MLC_OK)
+        return own_module(w, net) ? net : NULL;
+    mlc_module_free(leaf);
+    return NULL;
+}
+
+DO(mlc_quantize)
+{
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    mlc_module       *net = to_quantize(w);
+    if (net == NULL || mlc_quantize(net, &d, NULL) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(net, w->x));
+}
+
+static double first_output(void *user, mlc_module *net)
+{
+    world      *w = (world *)user;
+    mlc_tensor *y = mlc_forward(net, w->x);
+    return y == NULL ? 0.0 : (double)mlc_f32(y)[0];
+}
+
+DO(mlc_quant_sensitivity)
+{
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    mlc_module       *net = to_quantize(w);
+    if (net == NULL)
+        return mlc_ctx_status(w->ctx);
+    mlc_status st = mlc_quant_sensitivity(net, &d, first_output, w, NULL);
+    return first_of(st, st ? st : mlc_ctx_status(w->ctx));
+}
+
+DO(mlc_quantize_tensor)
+{
+    const mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
+    mlc_quantized q;
+    const mlc_status st = mlc_quantize_tensor(w->x, &d, &q);
+    return st != MLC_OK ? st : keep(w, mlc_dequantize_tensor(&q));
+}
+
 DO(mlc_nn_embedding_ex)
 {
     mlc_nn_embedding_desc d = mlc_nn_embedding_desc_make(5, 2);

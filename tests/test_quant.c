@@ -1,0 +1,821 @@
+/* test_quant.c -- tests of sections IMPL.KERNELS.QUANT and IMPL.QUANT.*: products of integers,
+ * quantized tensors and networks
+ */
+#ifndef _DEFAULT_SOURCE
+#  define _DEFAULT_SOURCE
+#endif
+#include "golden/golden.h"
+#include "guarded.h"
+
+/* What is computed here is rounded as in the library. */
+#ifdef __clang__
+#  pragma STDC FP_CONTRACT OFF
+#endif
+
+/* ---- the kernel qproduct --------------------------------------------------------------------- */
+
+typedef struct size3 { int64_t m, n, k; } size3;
+
+static const size3 SIZES[] = {{1, 1, 1}, {1, 17, 33}, {2, 3, 64}, {3, 16, 65}, {4, 5, 31},
+                              {5, 33, 130}, {8, 16, 128}, {17, 31, 70}, {33, 18, 63}, {9, 47, 257}};
+enum { SIZE_COUNT = sizeof SIZES / sizeof *SIZES };
+
+enum { A, B, C, SUM, MORE, ROOM };
+
+static int32_t int_of(const void *p, mlc_dtype dtype, int64_t i)
+{
+    return dtype == MLC_U8 ? ((const uint8_t *)p)[i] : ((const int8_t *)p)[i];
+}
+
+/* Integers of the whole range, with both ends in them. */
+static void *guarded_ints(int role, mlc_dtype dtype, int64_t n, uint64_t seed)
+{
+    uint8_t *p = (uint8_t *)guarded(role, (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        const int v = (int)test_random(seed, i, 0, 256);
+        p[i] = (uint8_t)(i % 7 == 0 ? (dtype == MLC_U8 ? 255 : 127) : i % 7 == 3 ? 128 : v);
+    }
+    return p;
+}
+
+/* Runs k with the workspace that it asks for, which ends at a page. */
+static mlc_status run_qproduct(const mlc_kernels *k, struct mlc_k_qproduct *a)
+{
+    a->workspace_bytes = k->qproduct_workspace(NULL, a);
+    a->workspace = guarded(ROOM, (a->workspace_bytes + 63) / 64 * 64);
+    return k->qproduct(NULL, a);
+}
+
+/* Arguments of a product of integers that all cases share. */
+static struct mlc_k_qproduct of_ints(size3 s, mlc_dtype dtype, uint64_t seed)
+{
+    struct mlc_k_qproduct a;
+    memset(&a, 0, sizeof a);
+    a.a_dtype = dtype;
+    a.c_dtype = MLC_I32;
+    a.bits = 8;
+    a.m = s.m;
+    a.n = s.n;
+    a.k = a.group = s.k;
+    a.a_row = s.k + 2;
+    a.a = guarded_ints(A, dtype, (s.m - 1) * a.a_row + s.k, seed);
+    a.b = guarded_ints(B, MLC_I8, s.n * s.k, seed + 1);
+    a.b_scale_dtype = MLC_F32;
+    a.c_row = s.n;
+    int32_t *sum = (int32_t *)guarded(SUM, (size_t)s.n * 4);
+    for (int64_t c = 0; c < s.n; c++) {
+        sum[c] = 0;
+        for (int64_t i = 0; i < s.k; i++)
+            sum[c] += int_of(a.b, MLC_I8, c * s.k + i);
+    }
+    a.b_sum = sum;
+    return a;
+}
+
+static int64_t int_product(const struct mlc_k_qproduct *a, int64_t r, int64_t c)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < a->k; i++)
+        sum += (int64_t)(int_of(a->a, a->a_dtype, r * a->a_row + i) -
+                         (a->a_zero ? a->a_zero[r * a->a_step] : 0)) *
+               int_of(a->b, MLC_I8, c * a->k + i);
+    return sum;
+}
+
+TEST(quant_kernels, integers_are_those_of_a_sum_at_every_level)
+{
+    static const int32_t zeros[2][40] = {{0}, {128, 7, 255, 0, 3, 200, 90, 1, 254, 77, 128, 7, 255,
+                                         0, 3, 200, 90, 1, 254, 77, 128, 7, 255, 0, 3, 200, 90, 1,
+                                         254, 77, 128, 7, 255, 0, 3, 200, 90, 1, 254, 77}};
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < SIZE_COUNT * 6; s++) {
+            const size3 size = SIZES[s / 6];
+            const mlc_dtype dtype = s % 2 ? MLC_U8 : MLC_I8;
+            struct mlc_k_qproduct a = of_ints(size, dtype, (uint64_t)s + 1);
+            int32_t zero[40];
+            for (int i = 0; i < 40; i++)
+                zero[i] = zeros[1][i] - (dtype == MLC_I8 ? 128 : 0);
+            a.a_zero = s % 6 / 2 ? zero : NULL;
+            a.a_step = s % 6 / 2 == 2;
+            int32_t *c = (int32_t *)caged(C, (size_t)(size.m * size.n) * 4);
+            a.c = c;
+            CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+            CHECK(cage_holds(c));
+            for (int64_t i = 0; i < size.m * size.n; i++)
+                CHECK_EQ(c[i], int_product(&a, i / size.n, i % size.n));
+        }
+    }
+}
+
+/* 255 times -128, and the largest k: pairs overflow i16, and i32 holds the sum by a hair. */
+TEST(quant_kernels, sums_of_extremes_do_not_saturate)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int sign = 0; k && sign < 2; sign++) {
+            const size3 size = {9, 2, MLC_QUANT_MOST};
+            struct mlc_k_qproduct a = of_ints(size, MLC_U8, 1);
+            int32_t c[18], zero = 0, sum[2];
+            memset((void *)(uintptr_t)a.a, 255, (size_t)(size.m * a.a_row - 2));
+            memset((void *)(uintptr_t)a.b, sign ? 127 : -128, (size_t)(size.n * size.k));
+            sum[0] = sum[1] = (int32_t)(size.k * (sign ? 127 : -128));
+            a.b_sum = sum;
+            a.a_zero = &zero;
+            a.c = c;
+            CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+            for (int i = 0; i < 18; i++)
+                CHECK_EQ(c[i], (int32_t)(size.k * 255 * (sign ? 127 : -128)));
+            zero = 255;
+            CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+            for (int i = 0; i < 18; i++)
+                CHECK_EQ(c[i], 0);
+            a.k++;
+            CHECK_EQ(k->qproduct(NULL, &a), MLC_ERR_UNSUPPORTED);
+        }
+    }
+}
+
+static double act_of(mlc_act act, double v)
+{
+    switch (act) {
+        case MLC_ACT_RELU: return v > 0 ? v : 0;
+        case MLC_ACT_TANH: return tanh(v);
+        case MLC_ACT_SIGMOID: return 1 / (1 + exp(-v));
+        case MLC_ACT_GELU: return 0.5 * v * (1 + erf(v * 0.70710678118654752));
+        default: return v;
+    }
+}
+
+/* A case of the epilogue: each dtype of c, scale for all or a row, bias, act, residual. */
+static void check_epilogue(const mlc_kernels *k, int s)
+{
+    static const mlc_dtype dtypes[] = {MLC_F32, MLC_BF16, MLC_U8, MLC_I8};
+    static const mlc_act acts[] = {MLC_ACT_NONE, MLC_ACT_RELU, MLC_ACT_TANH, MLC_ACT_GELU,
+                                   MLC_ACT_SIGMOID};
+    const size3 size = SIZES[s % SIZE_COUNT];
+    const mlc_dtype dtype = dtypes[s % 4];
+    const bool whole = dtype == MLC_U8 || dtype == MLC_I8;
+    struct mlc_k_qproduct a = of_ints(size, MLC_U8, (uint64_t)s + 99);
+    float a_scale[40], b_scale[50], bias[50];
+    int32_t zero[40];
+    for (int i = 0; i < 50; i++) {
+        b_scale[i] = 0.001f + 0.0001f * (float)i;
+        bias[i] = 0.5f - 0.03f * (float)i;
+        if (i < 40) { a_scale[i] = 0.01f / (float)(i + 1); zero[i] = 100 + i; }
+    }
+    a.a_scale = a_scale;
+    a.a_zero = zero;
+    a.a_step = s % 3 == 0;
+    a.b_scale = b_scale;
+    a.b_step = s % 2;
+    a.c_dtype = dtype;
+    a.c_scale = 0.02f;
+    a.c_zero = dtype == MLC_U8 ? 30 : -7;
+    a.bias = s % 5 ? bias : NULL;
+    a.act = acts[s % 5];
+    a.c_row = size.n + 1;
+    const int64_t all = (size.m - 1) * a.c_row + size.n;
+    a.residual = !whole && s % 7 > 2 ? guarded_rand(MORE, dtype, all, 5, -1, 1) : NULL;
+    a.c = guarded(C, (size_t)all * size_of(dtype));
+    CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+    for (int64_t r = 0; r < size.m; r++)
+        for (int64_t c = 0; c < size.n; c++) {
+            const int64_t at = r * a.c_row + c;
+            double v = (double)int_product(&a, r, c) *
+                       ((double)a_scale[a.a_step * r] * (double)b_scale[a.b_step * c]);
+            v = act_of(a.act, v + (a.bias ? (double)bias[c] : 0.0));
+            if (a.residual)
+                v += get(a.residual, dtype, at);
+            if (!whole) {
+                CHECK_NEAR(get(a.c, dtype, at), v,
+                           (dtype == MLC_F32 ? 4e-6 : 0.005) * (1 + fabs(v)));
+                continue;
+            }
+            const double lo = dtype == MLC_U8 ? 0 : -128;
+            double q = v / 0.02 + a.c_zero;
+            q = q < lo ? lo : q > lo + 255 ? lo + 255 : q;
+            CHECK_NEAR((double)int_of(a.c, dtype, at), q, 0.5001);
+        }
+}
+
+TEST(quant_kernels, epilogue_scales_adds_and_rounds)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < 40; s++)
+            check_epilogue(k, s);
+    }
+}
+
+/* f32 times integers with scales by row and by group, of 8 and 4 bits. */
+static void check_weights_only(const mlc_kernels *k, int s)
+{
+    static const size3 sizes[] = {{1, 5, 64}, {4, 17, 96}, {7, 33, 256}, {3, 1, 7}, {5, 20, 45}};
+    const size3 size = sizes[s % 5];
+    const int bits = s % 5 < 3 && s % 2 ? 4 : 8;
+    struct mlc_k_qproduct a = of_ints(size, MLC_U8, (uint64_t)s + 7);
+    a.a_dtype = a.c_dtype = MLC_F32;
+    a.bits = bits;
+    a.group = s % 5 < 3 ? 32 : size.k;
+    a.a_row = size.k + 1;
+    const int64_t groups = size.k / a.group;
+    a.a = guarded_rand(A, MLC_F32, (size.m - 1) * a.a_row + size.k, 3, -1, 1);
+    a.b = guarded_ints(B, MLC_I8, size.n * size.k * bits / 8, (uint64_t)s);
+    a.b_scale_dtype = s % 4 < 2 ? MLC_BF16 : MLC_F32;
+    a.b_scale = guarded_rand(MORE, a.b_scale_dtype, size.n * groups, 9, 0.01, 0.02);
+    a.c = guarded(C, (size_t)(size.m * size.n) * 4);
+    CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+    for (int64_t at = 0; at < size.m * size.n; at++) {
+        const int64_t r = at / size.n, c = at % size.n;
+        double sum = 0, size_sum = 0;
+        for (int64_t i = 0; i < size.k; i++) {
+            const int64_t of = c * size.k + i;
+            const int byte = ((const uint8_t *)a.b)[bits == 8 ? of : of / 2];
+            const int half = of % 2 ? byte >> 4 : byte & 15;
+            const int q = bits == 8 ? (int8_t)byte : half < 8 ? half : half - 16;
+            const double v = q * get(a.b_scale, a.b_scale_dtype, c * groups + i / a.group) *
+                             get(a.a, MLC_F32, r * a.a_row + i);
+            sum += v;
+            size_sum += fabs(v);
+        }
+        CHECK_NEAR(get(a.c, MLC_F32, at), sum, 1e-6 * size_sum);
+    }
+}
+
+TEST(quant_kernels, weights_only_sums_floats_by_groups)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < 20; s++)
+            check_weights_only(k, s);
+    }
+}
+
+TEST(quant_kernels, what_no_kernel_has_is_unsupported)
+{
+    const mlc_kernels *k = scalar_row();
+    struct mlc_k_qproduct a = of_ints(SIZES[2], MLC_U8, 1), b = a;
+    b.c_dtype = MLC_F64;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
+    b = a;
+    b.bits = 4;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
+    b = a;
+    b.a_dtype = MLC_F32;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);  /* sums of floats are no i32 */
+    b.c_dtype = MLC_F32;
+    b.group = 33;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
+    b = a;
+    b.workspace_bytes = 0;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_INTERNAL);
+}
+
+/* ---- the kernel quantize --------------------------------------------------------------------- */
+
+typedef struct dynamic { float scale; int32_t zero; uint8_t q[70000]; } dynamic;
+
+static void run_quantize(const mlc_kernels *k, mlc_quant_convention convention, int32_t most,
+                         const float *x, int64_t n, dynamic *d)
+{
+    struct mlc_k_quantize a;
+    memset(&a, 0, sizeof a);
+    a.convention = convention;
+    a.most = most;
+    a.n = n;
+    float *in = (float *)guarded(A, (size_t)n * 4);
+    memcpy(in, x, (size_t)n * 4);
+    a.in = in;
+    a.out = (uint8_t *)caged(C, (size_t)n);
+    a.scale = &d->scale;
+    a.zero = &d->zero;
+    a.workspace_bytes = k->quantize_workspace(NULL, &a);
+    a.workspace = guarded(ROOM, a.workspace_bytes);
+    CHECK_EQ(k->quantize(NULL, &a), MLC_OK);
+    CHECK(cage_holds(a.out));
+    memcpy(d->q, a.out, (size_t)n);
+}
+
+static dynamic one, other;
+
+/* x, by hand: scale, zero, integers. */
+static void check_dynamic(mlc_quant_convention convention, int32_t most, const float *x, int64_t n,
+                          double scale, int32_t zero, const int *q)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        if (k == NULL)
+            continue;
+        run_quantize(k, convention, most, x, n, &one);
+        CHECK_NEAR((double)one.scale, scale, scale * 1e-7);
+        CHECK_EQ(one.zero, zero);
+        for (int64_t i = 0; i < n; i++)
+            CHECK_EQ(one.q[i], q[i]);
+    }
+}
+
+TEST(quant_kernels, ranges_of_zeros_of_one_sign_and_of_one_value)
+{
+    static const float zeros[3] = {0}, plus[2] = {2, 3}, minus[2] = {-4, -1}, value[1] = {5};
+    static const float onnx[4] = {0, 2, -3, -2.5f}, small[2] = {0, 1e-6f};
+    static const int none[4] = {0};
+    static const int p255[2] = {170, 255}, m255[2] = {0, 191}, v255[1] = {255}, s255[2] = {0, 0};
+    static const int of_onnx[4] = {153, 255, 0, 26};
+    static const int top[3] = {0, 0, 0};
+    check_dynamic(MLC_QUANT_ONNX, 255, zeros, 3, 1.0, 0, top);
+    check_dynamic(MLC_QUANT_TORCH, 127, zeros, 3, (double)0.1f, 0, none);
+    check_dynamic(MLC_QUANT_ONNX, 255, plus, 2, 3.0 / 255, 0, p255);
+    check_dynamic(MLC_QUANT_TORCH, 255, plus, 2, 3.0 / 255, 0, p255);
+    check_dynamic(MLC_QUANT_ONNX, 255, minus, 2, 4.0 / 255, 255, m255);
+    check_dynamic(MLC_QUANT_TORCH, 255, value, 1, 5.0 / 255, 0, v255);
+    check_dynamic(MLC_QUANT_ONNX, 255, onnx, 4, 5.0 / 255, 153, of_onnx);
+    check_dynamic(MLC_QUANT_TORCH, 255, small, 2, (double)6.1e-5f, 0, s255);
+}
+
+/* Scale 1: halves go to the even neighbour, and integers are clamped. */
+TEST(quant_kernels, rounds_half_to_even)
+{
+    static const float x[8] = {0.5f, 1.5f, 2.5f, 254.5f, 255, 0, 3.49f, 100.5f};
+    static const int q[8] = {0, 2, 2, 254, 255, 0, 3, 100};
+    check_dynamic(MLC_QUANT_ONNX, 255, x, 8, 1.0, 0, q);
+    check_dynamic(MLC_QUANT_TORCH, 255, x, 8, 1.0, 0, q);
+}
+
+TEST(quant_kernels, quantize_is_the_same_at_every_level_and_size)
+{
+    static float x[70000];
+    for (int i = 0; i < 70000; i++)
+        x[i] = (float)test_random(3, i, -2, 5);
+    for (int c = 0; c < 2; c++)
+        for (int64_t n = 1; n < 70000; n = n * 3 + 1) {
+            const int32_t most = c ? 255 : 127;
+            run_quantize(scalar_row(), c ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, most, x, n, &one);
+            FOR_EACH_ROW(k, isa) {
+                run_quantize(k, c ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, most, x, n, &other);
+                CHECK(one.scale == other.scale);
+                CHECK_EQ(one.zero, other.zero);
+                CHECK(memcmp(one.q, other.q, (size_t)n) == 0);
+            }
+        }
+}
+
+TEST(quant_kernels, a_nan_or_inf_leaves_no_scale)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < 40; s++) {
+            float x[20];
+            for (int i = 0; i < 20; i++)
+                x[i] = (float)i;
+            x[s / 2] = s % 2 ? (float)INF : (float)NO_NUMBER;
+            run_quantize(k, MLC_QUANT_TORCH, 127, x, 20, &one);
+            CHECK(one.scale != one.scale);
+        }
+    }
+}
+
+/* ---- one tensor: mlc_quantize_tensor --------------------------------------------------------- */
+
+static const char *const WEIGHTS[] = {"normal", "zero_row", "zeros", "plus", "one", "halves"};
+
+/* Integers, scales and zeros of one case are those of the golden, bit for bit. */
+static void check_tensor(const golden_file *g, const char *kind, const char *name)
+{
+    mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
+    mlc_quantized q;
+    d.convention = kind[0] == 'o' ? MLC_QUANT_ONNX : MLC_QUANT_TORCH;
+    d.affine = strstr(kind, "affine") != NULL;
+    d.per_tensor = strstr(kind, "rows") == NULL;
+    mlc_tensor *w = golden_find(g, "w.%s", name), *want = golden_find(g, "%s.%s.q", kind, name);
+    mlc_tensor *scale = golden_find(g, "%s.%s.scale", kind, name);
+    mlc_tensor *zero = golden_find(g, "%s.%s.zero", kind, name);
+    CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_OK);
+    CHECK_EQ(mlc_numel(q.q), mlc_numel(want));
+    CHECK_EQ(q.q->dtype, want->dtype);
+    CHECK_EQ(mlc_numel(q.scale), mlc_numel(scale));
+    for (int64_t i = 0; i < mlc_numel(scale); i++) {
+        CHECK(mlc_f32(q.scale)[i] == mlc_f32(scale)[i]);
+        CHECK_EQ(q.zero ? mlc_i32(q.zero)[i] : 0, mlc_i32(zero)[i]);
+    }
+    const bool is_u8 = want->dtype == MLC_U8;
+    CHECK(memcmp(is_u8 ? (void *)mlc_u8(q.q) : (void *)mlc_i8(q.q),
+                 is_u8 ? (void *)mlc_u8(want) : (void *)mlc_i8(want),
+                 (size_t)mlc_numel(want)) == 0);
+    /* Back: half a step at most, but where a number was clamped. */
+    mlc_tensor *back = mlc_dequantize_tensor(&q);
+    for (int64_t i = 0; i < mlc_numel(w); i++) {
+        const int64_t row = i / w->shape[1];
+        const double step = (double)mlc_f32(q.scale)[d.per_tensor ? 0 : row];
+        CHECK_NEAR(mlc_f32(back)[i], mlc_f32(w)[i], 0.501 * step);
+    }
+}
+
+TEST(quant, tensors_are_those_of_pytorch_and_onnxruntime)
+{
+    static const char *const kinds[] = {"torch", "torch_rows", "torch_affine", "onnx", "onnx_rows"};
+    mlc_ctx *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "quant.safetensors");
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 6; i++)
+            check_tensor(&g, kinds[k], WEIGHTS[i]);
+    CHECK_OK(ctx);
+}
+
+TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
+{
+    static const char *const cases[] = {"normal", "zeros", "plus", "minus", "one", "small", "mixed",
+                                        "onnx"};
+    static const char *const kinds[] = {"torch", "torch_full", "onnx"};
+    mlc_ctx *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "quant.safetensors");
+    for (int i = 0; i < 24; i++) {
+        const char *kind = kinds[i / 8], *name = cases[i % 8];
+        mlc_tensor *x = golden_find(&g, "x.%s", name);
+        mlc_tensor *q = golden_find(&g, "dynamic.%s.%s.q", kind, name);
+        run_quantize(mlc_cpu_kernels(test_isa_top()),
+                     i / 8 == 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, i / 8 ? 255 : 127, mlc_f32(x),
+                     mlc_numel(x), &one);
+        CHECK(one.scale == mlc_f32(golden_find(&g, "dynamic.%s.%s.scale", kind, name))[0]);
+        CHECK_EQ(one.zero, mlc_i32(golden_find(&g, "dynamic.%s.%s.zero", kind, name))[0]);
+        CHECK(memcmp(one.q, mlc_u8(q), (size_t)mlc_numel(x)) == 0);
+    }
+    CHECK_OK(ctx);
+}
+
+/* 2 to 8 bits, in groups: each number is within half a step, and 4 bits are two to a byte. */
+TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(5, 128), 1, -2, 3);
+    for (int s = 0; s < 7 * 2 * 2; s++) {
+        mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(2 + s % 7);
+        mlc_quantized q;
+        d.convention = (mlc_quant_convention)(s / 7 % 2);
+        d.group = s / 14 ? 0 : 32;
+        CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_OK);
+        CHECK_EQ(mlc_numel(q.q), d.bits > 4 ? 640 : 320);
+        CHECK_EQ(q.scale->dtype, d.group ? MLC_BF16 : MLC_F32);
+        CHECK_EQ(mlc_numel(q.scale), d.group ? 20 : 5);
+        mlc_tensor *back = mlc_dequantize_tensor(&q), *scale = mlc_cast(q.scale, MLC_F32);
+        for (int64_t i = 0; i < 640; i++) {
+            /* PyTorch's range has no +2^(b-1), and bf16 may round the scale down by 2^-9. */
+            const double step = mlc_f32(scale)[i / q.group];
+            const double most = d.convention == MLC_QUANT_TORCH || d.group ? 0.501 + 0.5 : 0.501;
+            CHECK_NEAR(mlc_f32(back)[i], mlc_f32(w)[i], step * most);
+        }
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(quant, tensors_of_no_integers_are_errors)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(4, 30), 1, -1, 1);
+    mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
+    mlc_quantized q;
+    memset(&q, 0, sizeof q);
+    d.group = 32;
+    CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "groups of 32 do not divide a row of w, which has 30 numbers");
+    d = mlc_quantize_tensor_desc_make(9);
+    CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bits must be 2 to 8");
+    d = mlc_quantize_tensor_desc_make(4);
+    CHECK_EQ(mlc_quantize_tensor(mlc_ones(ctx, MLC_F32, mlc_dims2(2, 3)), &d, &q), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "must be even");
+    CHECK_EQ(mlc_quantize_tensor(mlc_ones(ctx, MLC_F64, mlc_dims2(2, 2)), &d, &q), MLC_ERR_DTYPE);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "w is f64");
+    CHECK_EQ(mlc_quantize_tensor(mlc_ones(ctx, MLC_F32, mlc_dims0()), &d, &q), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "must have rows");
+    CHECK_EQ(mlc_quantize_tensor(w, NULL, &q), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the desc is NULL");
+    for (int i = 0; i < 2; i++) {
+        mlc_f32(w)[77] = i ? (float)INF : (float)NO_NUMBER;
+        d = mlc_quantize_tensor_desc_make(8);
+        CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_ERR_VALUE);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "w has a NaN or inf, or a range beyond f32, from number 6");
+    }
+    CHECK(q.q == NULL);
+    mlc_f32(w)[77] = 0;
+    CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_OK);
+    q.group = 7;
+    CHECK(mlc_dequantize_tensor(&q) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "these are not of one mlc_quantize_tensor");
+    q.group = 30;
+    q.bits = 1;
+    CHECK(mlc_dequantize_tensor(&q) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "1 bits");
+    q.bits = 8;
+    q.q = w;
+    CHECK(mlc_dequantize_tensor(&q) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "q is f32");
+    CHECK(mlc_dequantize_tensor(NULL) == NULL);
+}
+
+/* ---- networks -------------------------------------------------------------------------------- */
+
+static mlc_quantize_desc dynamic_desc(mlc_quant_convention convention, bool per_tensor)
+{
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    d.convention = convention;
+    d.per_tensor = per_tensor;
+    return d;
+}
+
+static mlc_module *in_sequence(mlc_ctx *ctx, int n, ...)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    va_list     list;
+    va_start(list, n);
+    for (int i = 0; i < n; i++)
+        CHECK_EQ(mlc_module_add(net, va_arg(list, mlc_module *)), MLC_OK);
+    va_end(list);
+    return net;
+}
+
+/* A linear layer alone in a Sequential, with the golden's weight and bias. */
+static mlc_module *golden_linear(mlc_ctx *ctx, const golden_file *g)
+{
+    mlc_tensor *w = golden_find(g, "linear.weight");
+    mlc_module *net = in_sequence(ctx, 1, mlc_nn_linear(ctx, w->shape[1], w->shape[0]));
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.weight"), w), MLC_OK);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.bias"), golden_find(g, "linear.bias")), MLC_OK);
+    return net;
+}
+
+TEST(quant, dynamic_linear_is_that_of_pytorch_and_onnx)
+{
+    static const char *const kinds[] = {"torch", "onnx", "onnx_rows"};
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant.safetensors");
+        for (int k = 0; k < 3; k++) {
+            mlc_module *net = golden_linear(ctx, &g);
+            const mlc_quantize_desc d =
+                dynamic_desc(k ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, k != 2);
+            CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+            mlc_tensor *y = mlc_forward(net, golden_find(&g, "x.normal"));
+            mlc_tensor *want = golden_find(&g, "linear.%s", kinds[k]);
+            CHECK_OK(ctx);
+            for (int64_t i = 0; i < mlc_numel(want); i++)
+                CHECK_NEAR(mlc_f32(y)[i], mlc_f32(want)[i], 2e-6);
+            mlc_module_free(net);
+        }
+    }
+}
+
+static mlc_module *small_net(mlc_ctx *ctx)
+{
+    return in_sequence(ctx, 5, mlc_nn_linear(ctx, 64, 96), mlc_nn_gelu(ctx),
+                       mlc_nn_linear(ctx, 96, 32), mlc_nn_layer_norm(ctx, 32),
+                       mlc_nn_linear(ctx, 32, 10));
+}
+
+static double rms_apart(mlc_tensor *a, mlc_tensor *b)
+{
+    double sum = 0, of = 0;
+    for (int64_t i = 0; i < mlc_numel(a); i++) {
+        const double d = mlc_f32(a)[i] - mlc_f32(b)[i];
+        sum += d * d;
+        of += (double)mlc_f32(b)[i] * mlc_f32(b)[i];
+    }
+    return sqrt(sum / of);
+}
+
+typedef struct way { mlc_quant_mode mode; int32_t bits; int64_t group; bool full; double off; } way;
+static const way WAYS[] = {
+    {MLC_QUANT_DYNAMIC, 8, 0, false, 0.03}, {MLC_QUANT_DYNAMIC, 8, 0, true, 0.02},
+    {MLC_QUANT_WEIGHTS, 8, 0, false, 0.01}, {MLC_QUANT_WEIGHTS, 8, 32, false, 0.01},
+    {MLC_QUANT_WEIGHTS, 4, 32, false, 0.12},
+};
+enum { WAY_COUNT = sizeof WAYS / sizeof *WAYS };
+
+static mlc_quantize_desc way_desc(int i)
+{
+    mlc_quantize_desc d = mlc_quantize_desc_make(WAYS[i].mode);
+    d.bits = WAYS[i].bits;
+    d.group = WAYS[i].group;
+    d.full_range = WAYS[i].full;
+    return d;
+}
+
+TEST(quant, networks_are_near_their_floats_and_smaller)
+{
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < WAY_COUNT; i++) {
+            mlc_module *net = small_net(ctx), *was = mlc_module_clone(net);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(3, 7, 64), 5, -1, 1);
+            const mlc_quantize_desc d = way_desc(i);
+            mlc_quant_row rows[2];
+            mlc_quant_report report = {rows, 2, 0, 0, 0, 0};
+            CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);
+            CHECK_EQ(report.n, 3);
+            CHECK_EQ(report.numbers, 64 * 96 + 96 * 32 + 32 * 10);
+            CHECK_EQ(report.before, 4 * report.numbers);
+            CHECK_STR(rows[0].name, "0.weight");
+            CHECK_STR(rows[1].name, "2.weight");
+            CHECK_EQ(rows[0].after, 64 * 96 * d.bits / 8 + (d.group ? 64 * 96 / 16 : 96 * 4));
+            CHECK(rows[0].lo < 0 && rows[0].hi > 0 && rows[0].noise > (d.bits == 8 ? 35 : 15));
+            mlc_tensor *y = mlc_forward(net, x), *want = mlc_forward(was, x);
+            const double off = rms_apart(y, want);
+            CHECK(off > 0 && off < WAYS[i].off);
+            CHECK_OK(ctx);
+            mlc_module_free(net);
+            mlc_module_free(was);
+        }
+}
+
+/* An activation, a residual and dropout in evaluation are what the same operations are alone. */
+TEST(quant, layers_join_activations_and_take_bf16)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = in_sequence(ctx, 2, mlc_nn_linear(ctx, 40, 24), mlc_nn_relu(ctx));
+    const mlc_quantize_desc d = way_desc(0);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 40), 5, -1, 1);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    mlc_tensor *y = mlc_forward(net, x);
+    mlc_tensor *alone = mlc_relu(mlc_forward(mlc_module_child(net, 0), x));
+    CHECK(memcmp(mlc_f32(y), mlc_f32(alone), (size_t)mlc_numel(y) * 4) == 0);
+    mlc_tensor *low = mlc_forward(net, mlc_cast(x, MLC_BF16));
+    CHECK_EQ(low->dtype, MLC_BF16);
+    CHECK(rms_apart(mlc_cast(low, MLC_F32), y) < 0.02);
+    low = mlc_forward(net, mlc_cast(x, MLC_F16));
+    CHECK_EQ(low->dtype, MLC_F16);
+    CHECK(rms_apart(mlc_cast(low, MLC_F32), y) < 0.02);
+    /* Rows that are no rows of memory. */
+    mlc_tensor *turned = mlc_transpose(mlc_contiguous(mlc_transpose(x, 0, 1)), 0, 1);
+    CHECK(memcmp(mlc_f32(mlc_forward(net, turned)), mlc_f32(y), (size_t)mlc_numel(y) * 4) == 0);
+    CHECK_EQ(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 40)))->shape[0], 0);
+    CHECK_OK(ctx);
+    CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 41))) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "must end in 40");
+    CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F64, mlc_dims2(2, 40))) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "quantized layers take f32 and bf16");
+    mlc_f32(x)[3] = (float)NO_NUMBER;
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "x has a NaN or inf");
+}
+
+/* What the network was: values of all parameters, and its outputs. */
+static void check_unchanged(mlc_module *net, mlc_tensor *x, mlc_tensor *y)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_F32);
+    mlc_tensor *again = mlc_forward(net, x);
+    CHECK_OK(ctx);
+    CHECK(again && memcmp(mlc_f32(again), mlc_f32(y), (size_t)mlc_numel(y) * 4) == 0);
+    int64_t n = 0;
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); n++)
+        CHECK(!it.buffer && it.trainable);
+    CHECK_EQ(n, 8);
+}
+
+TEST(quant, errors_leave_the_network_as_it_was)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = small_net(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5, -1, 1);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, x);
+    const char *const none[] = {"0", "head.*"}, *const most[] = {"0", "2*"};
+    mlc_quantize_desc d = way_desc(0);
+    d.keep = none;
+    d.n_keep = 2;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "keep 'head.*' matches no layer and no weight");
+    check_unchanged(net, x, y);
+    d = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    d.group = 128;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "groups of 128 do not divide a row of 0.weight, which has 64");
+    check_unchanged(net, x, y);
+    d.group = 33;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "it may be 32, 64, 96 or 128");
+    d.group = 0;
+    d.bits = 4;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "4 bits");
+    CHECK_EQ(mlc_quantize(net, NULL, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_quantize_desc_make(mode)");
+    mlc_tensor *last = mlc_module_param(net, "4.weight");
+    mlc_f32(last)[9] = (float)NO_NUMBER;
+    d = way_desc(0);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "4.weight has a NaN or inf");
+    mlc_f32(last)[9] = 0;
+    y = mlc_forward(net, x);
+    mlc_optim *o = mlc_sgd(net, 0.1);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "an optimizer steps this network");
+    mlc_optim_free(o);
+    check_unchanged(net, x, y);
+    mlc_module *relu = mlc_nn_relu(ctx);
+    CHECK_EQ(mlc_quantize(relu, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no weight to quantize");
+    /* Layers that are kept stay, the others are quantized once. */
+    d.keep = most;
+    d.n_keep = 2;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_F32);
+    CHECK_EQ(mlc_module_param(net, "4.weight")->dtype, MLC_I8);
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_OK(ctx);
+    d.n_keep = 0;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "4.weight is quantized already");
+    CHECK_EQ(mlc_quantize(NULL, &d, NULL), MLC_ERR_ARG);
+}
+
+TEST(quant, nothing_of_a_quantized_network_is_trained)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = small_net(ctx);
+    const mlc_quantize_desc d = way_desc(3);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5, -1, 1);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK(mlc_sgd(net, 0.1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the module is quantized");
+    mlc_tensor *y = mlc_mean(mlc_forward(net, x), mlc_dims0(), false);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_STATE);
+    mlc_error_clear(ctx);
+    mlc_set_requires_grad(x, true);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "quantized layers have none");
+    mlc_no_grad_begin(ctx);
+    CHECK(mlc_forward(net, x) != NULL);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
+TEST(quant, files_have_integers_and_scales)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5, -1, 1);
+    mlc_module *floats = small_net(ctx);
+    CHECK_EQ(mlc_save(floats, "build/quant_f32.safetensors"), MLC_OK);
+    for (int i = 0; i < WAY_COUNT; i++) {
+        const mlc_quantize_desc d = way_desc(i);
+        mlc_module *net = mlc_module_clone(floats), *other = small_net(ctx);
+        CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_quantize(other, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_save(net, "build/quant.safetensors"), MLC_OK);
+        mlc_tensor *y = mlc_forward(net, x), *before = mlc_forward(other, x);
+        CHECK(memcmp(mlc_f32(y), mlc_f32(before), (size_t)mlc_numel(y) * 4) != 0);
+        CHECK_EQ(mlc_load(other, "build/quant.safetensors"), MLC_OK);
+        mlc_tensor *z = mlc_forward(other, x), *w = mlc_module_param(other, "0.weight");
+        CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+        CHECK_EQ(w->dtype, d.bits == 8 ? MLC_I8 : MLC_U8);
+        CHECK_EQ(w->shape[1], 64 * d.bits / 8);
+        CHECK_EQ(mlc_module_param(other, "0.weight_scale")->dtype, d.group ? MLC_BF16 : MLC_F32);
+        /* A clone has the same weights, and keeps them when the original goes. */
+        mlc_module *clone = mlc_module_clone(net);
+        mlc_module_free(net);
+        z = mlc_forward(clone, x);
+        CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+        CHECK_OK(ctx);
+        mlc_load_desc load = mlc_load_desc_make();
+        for (int cast = 0; cast < 2; cast++) {
+            load.cast = cast != 0;
+            CHECK_EQ(mlc_load_ex(other, "build/quant_f32.safetensors", &load),
+                     MLC_ERR_DTYPE);
+            CHECK_ERROR(ctx, MLC_ERR_DTYPE, "weights of integers do not take floats");
+        }
+        CHECK(mlc_load(floats, "build/quant.safetensors") != MLC_OK);
+        mlc_error_clear(ctx);
+        mlc_module_free(other);
+        mlc_module_free(clone);
+    }
+    remove("build/quant.safetensors");
+    remove("build/quant_f32.safetensors");
+}
+
+static double score_of(void *user, mlc_module *net)
+{
+    mlc_tensor **xy = (mlc_tensor **)user;
+    return rms_apart(mlc_forward(net, xy[0]), xy[1]);
+}
+
+TEST(quant, sensitivity_scores_each_weight_alone)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = small_net(ctx);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *xy[2] = {test_rand(ctx, MLC_F32, mlc_dims2(9, 64), 5, -1, 1), NULL};
+    xy[1] = mlc_forward(net, xy[0]);
+    const char *const keep[] = {"4"};
+    mlc_quantize_desc d = way_desc(4);
+    mlc_quant_row rows[4];
+    mlc_quant_report report = {rows, 4, 0, 0, 0, 0};
+    d.keep = keep;
+    d.n_keep = 1;
+    CHECK_EQ(mlc_quant_sensitivity(net, &d, score_of, xy, &report), MLC_OK);
+    CHECK_EQ(report.n, 2);
+    CHECK_STR(rows[0].name, "0.weight");
+    CHECK_STR(rows[1].name, "2.weight");
+    CHECK(rows[0].score > 0.005 && rows[1].score > 0.005);
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_F32);
+    CHECK_EQ(mlc_quant_sensitivity(net, &d, NULL, xy, &report), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no score");
+}
