@@ -819,3 +819,233 @@ TEST(quant, sensitivity_scores_each_weight_alone)
     CHECK_EQ(mlc_quant_sensitivity(net, &d, NULL, xy, &report), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no score");
 }
+
+/* ---- recurrent layers, attention, embeddings, sketched layers, ties -------------------------- */
+
+static mlc_module *golden_rnn(mlc_ctx *ctx, const golden_file *g, const char *kind)
+{
+    mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(kind[0] == 'l' ? MLC_RNN_LSTM : MLC_RNN_GRU, 13, 24);
+    d.layers = 2;
+    mlc_module *m = mlc_nn_rnn_ex(ctx, &d);
+    for (mlc_param_iter it = mlc_param_iter_make(m); mlc_param_next(&it);)
+        CHECK_EQ(mlc_copy_into(it.tensor, golden_find(g, "%s.%s", kind, it.name)), MLC_OK);
+    return m;
+}
+
+/* PyTorch's integers are ours; a step of an activation may differ where a sum is rounded twice. */
+TEST(quant, dynamic_lstm_and_gru_are_those_of_pytorch)
+{
+    static const char *const kinds[] = {"lstm", "gru"};
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant.safetensors");
+        for (int k = 0; k < 2; k++) {
+            mlc_module *m = golden_rnn(ctx, &g, kinds[k]);
+            const mlc_quantize_desc d = dynamic_desc(MLC_QUANT_TORCH, true);
+            mlc_tensor *x = golden_find(&g, "%s.x", kinds[k]), *y, *state[2];
+            mlc_no_grad_begin(ctx);
+            mlc_tensor *was = mlc_forward(m, x);
+            CHECK_EQ(mlc_quantize(m, &d, NULL), MLC_OK);
+            CHECK_EQ(mlc_rnn_forward(m, x, NULL, NULL, &y, state), MLC_OK);
+            mlc_tensor *want = golden_find(&g, "%s.y", kinds[k]);
+            for (int64_t i = 0; i < mlc_numel(want); i++)
+                CHECK_NEAR(mlc_f32(y)[i], mlc_f32(want)[i], 2e-3);
+            CHECK(rms_apart(y, want) < 5e-4);
+            CHECK(rms_apart(state[0], golden_find(&g, "%s.h", kinds[k])) < 5e-4);
+            if (k == 0)
+                CHECK(rms_apart(state[1], golden_find(&g, "lstm.c")) < 5e-4);
+            CHECK(rms_apart(was, want) > 5e-4);            /* the floats are farther off */
+            mlc_no_grad_end(ctx);
+            CHECK_OK(ctx);
+        }
+    }
+}
+
+/* All kinds, directions, lengths and states, of weights only: near what floats give. */
+TEST(quant, recurrent_layers_take_lengths_states_and_directions)
+{
+    for (int s = 0; s < 4 * 2 * 2 * 2; s++) {
+        mlc_ctx *ctx = test_ctx();
+        mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make((mlc_rnn_kind)(s % 4), 32, 64);
+        d.bidirectional = s / 4 % 2 != 0;
+        d.layers = 2;
+        d.time_first = s / 8 % 2 != 0;
+        d.no_bias = s % 5 == 1;
+        mlc_module *m = mlc_nn_rnn_ex(ctx, &d), *q = mlc_module_clone(m);
+        mlc_quantize_desc w = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        const int64_t n[3] = {5, 0, 3}, count = d.bidirectional ? 4 : 2;
+        mlc_tensor *x = test_rand(ctx, MLC_F32, d.time_first ? mlc_dims3(5, 3, 32)
+                                                             : mlc_dims3(3, 5, 32), 7, -1, 1);
+        mlc_tensor *lengths = s / 16 ? mlc_from(ctx, MLC_I64, mlc_dims1(3), n) : NULL;
+        mlc_tensor *state[2], *y[2], *after[2][2];
+        for (int i = 0; i < 2; i++)
+            state[i] = test_rand(ctx, MLC_F32, mlc_dims3(count, 3, 64), 9, -1, 1);
+        mlc_no_grad_begin(ctx);
+        CHECK_EQ(mlc_quantize(q, &w, NULL), MLC_OK);
+        CHECK_EQ(mlc_rnn_forward(m, x, lengths, state, &y[0], after[0]), MLC_OK);
+        CHECK_EQ(mlc_rnn_forward(q, x, lengths, state, &y[1], after[1]), MLC_OK);
+        const double off = rms_apart(y[1], y[0]);
+        CHECK(off > 0 && off < 0.02);
+        CHECK(rms_apart(after[1][0], after[0][0]) < 0.02);
+        if (d.kind == MLC_RNN_LSTM)
+            CHECK(rms_apart(after[1][1], after[0][1]) < 0.02);
+        for (int64_t i = 0; lengths && d.kind != MLC_RNN_RELU && i < mlc_numel(y[0]); i++)
+            CHECK_EQ(mlc_f32(y[0])[i] == 0, mlc_f32(y[1])[i] == 0);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Peepholes, projections and norms are no layers of integers. */
+TEST(quant, other_recurrent_layers_stay_floats)
+{
+    mlc_ctx *ctx = test_ctx();
+    const mlc_quantize_desc q = way_desc(0);
+    for (int i = 0; i < 3; i++) {
+        mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make(MLC_RNN_LSTM, 4, 8);
+        d.peepholes = i == 0;
+        d.projection = i == 1 ? 3 : 0;
+        d.layer_norm = i == 2;
+        CHECK_EQ(mlc_quantize(mlc_nn_rnn_ex(ctx, &d), &q, NULL), MLC_ERR_ARG);
+        CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no weight to quantize");
+    }
+}
+
+TEST(quant, attention_and_blocks_are_near_their_floats)
+{
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < WAY_COUNT; i++) {
+            mlc_nn_transformer_desc t = mlc_nn_transformer_desc_make(64, 4);
+            t.hidden = 128;
+            t.norm_first = true;
+            mlc_module *m = mlc_nn_transformer_decoder_layer(ctx, &t), *q = mlc_module_clone(m);
+            const mlc_quantize_desc d = way_desc(i);
+            mlc_quant_report report;
+            memset(&report, 0, sizeof report);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(2, 6, 64), 3, -1, 1);
+            mlc_tensor *memory = test_rand(ctx, MLC_F32, mlc_dims3(2, 9, 64), 4, -1, 1);
+            CHECK_EQ(mlc_eval_begin(m), MLC_OK);
+            CHECK_EQ(mlc_eval_begin(q), MLC_OK);
+            CHECK_EQ(mlc_quantize(q, &d, &report), MLC_OK);
+            CHECK_EQ(report.n, 6);     /* two projections, two outputs, two linears            */
+            mlc_tensor *y = mlc_transformer_forward(q, x, memory, NULL, NULL);
+            const double off = rms_apart(y, mlc_transformer_forward(m, x, memory, NULL, NULL));
+            CHECK(off > 0 && off < WAYS[i].off);
+            CHECK_OK(ctx);
+        }
+}
+
+TEST(quant, embeddings_give_rows_of_their_integers)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < WAY_COUNT; i++) {
+        mlc_module *m = mlc_nn_embedding(ctx, 11, 64), *q = mlc_module_clone(m);
+        const mlc_quantize_desc d = way_desc(i);
+        static const int64_t at[6] = {0, 10, 3, 3, 7, 1}, bad[1] = {11};
+        mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims2(2, 3), at);
+        CHECK_EQ(mlc_quantize(q, &d, NULL), MLC_OK);
+        mlc_tensor *y = mlc_forward(q, x);
+        CHECK_EQ(y->ndim, 3);
+        CHECK(rms_apart(y, mlc_forward(m, x)) < WAYS[i].off);
+        CHECK_OK(ctx);
+        CHECK(mlc_forward(q, mlc_from(ctx, MLC_I64, mlc_dims1(1), bad)) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "index 11 at position 0");
+        CHECK(mlc_forward(q, mlc_zeros(ctx, MLC_F32, mlc_dims1(2))) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_DTYPE, "it must be i64");
+    }
+}
+
+/* s2 is quantized as its transpose; a second call finds it. */
+TEST(quant, sketched_layers_are_near_their_floats)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        mlc_nn_sklinear_desc k = mlc_nn_sklinear_desc_make(64, 96, 2, 16);
+        k.store = i == 1 ? MLC_SKETCH_AS_BITS : MLC_SKETCH_FROM_SEED;
+        k.u = i == 2 ? MLC_SKETCH_GAUSSIAN : MLC_SKETCH_SIGNS;
+        mlc_module *net = in_sequence(ctx, 2, mlc_nn_sklinear_ex(ctx, &k), mlc_nn_relu(ctx));
+        mlc_module *q = mlc_module_clone(net);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 3, -1, 1);
+        const mlc_quantize_desc d = way_desc(i == 2 ? 3 : 1);
+        mlc_no_grad_begin(ctx);
+        CHECK_EQ(mlc_quantize(q, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_param(q, "0.s1")->dtype, MLC_I8);
+        CHECK_EQ(mlc_module_param(q, "0.s2")->shape[0], 96);
+        const double off = rms_apart(mlc_forward(q, x), mlc_forward(net, x));
+        CHECK(off > 0 && off < 0.02);
+        CHECK_OK(ctx);
+        CHECK_EQ(mlc_quantize(q, &d, NULL), MLC_ERR_STATE);
+        mlc_error_clear(ctx);
+        mlc_no_grad_end(ctx);
+    }
+}
+
+static mlc_module *small_gpt(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(50, 24, 2, 64, 4);
+    return mlc_nn_gpt(ctx, &d);
+}
+
+TEST(quant, a_tied_weight_is_quantized_once)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = small_gpt(ctx), *other = mlc_nn_linear(ctx, 64, 50);
+    mlc_quantize_desc d = way_desc(3);
+    mlc_quant_row rows[20];
+    mlc_quant_report report = {rows, 20, 0, 0, 0, 0};
+    CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);
+    for (int i = 0; i < report.n; i++)
+        for (int k = 0; k < i; k++)
+            CHECK(strcmp(rows[i].name, rows[k].name) != 0);
+    CHECK(mlc_module_param(net, "head.weight") == mlc_module_param(net, "embed.weight"));
+    CHECK_EQ(report.n, 2 + 2 * 4);
+    mlc_module_free(net);
+    /* Shared with a layer outside: refused. */
+    net = small_gpt(ctx);
+    CHECK_EQ(mlc_module_tie(other, "weight", mlc_module_param(net, "embed.weight")), MLC_OK);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is shared (mlc_module_tie) with a layer that is not");
+}
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+TEST(quant, generates_from_integers_of_weights)
+{
+    for (int i = 0; i < WAY_COUNT; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = small_gpt(ctx);
+        const mlc_quantize_desc d = way_desc(i);
+        const mlc_cache_desc    room = mlc_cache_desc_make(1, 24);
+        mlc_generate_desc       g = mlc_generate_desc_make(12);
+        int64_t                 text[24] = {3, 1, 4}, out[12];
+        CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+        mlc_cache *c = mlc_cache_create(net, &room);
+        g.temperature = 0;
+        g.out = out;
+        mlc_tensor *prompt = mlc_from(ctx, MLC_I64, mlc_dims2(1, 3), text);
+        CHECK_EQ(mlc_generate(net, c, prompt, &g, NULL, NULL), MLC_OK);
+        CHECK_OK(ctx);
+        /* Activations in floats: rows do not depend on each other. */
+        for (int k = 0; k < 12 && d.mode == MLC_QUANT_WEIGHTS; k++) {
+            mlc_tensor *y = mlc_forward(net, mlc_from(ctx, MLC_I64, mlc_dims2(1, 3 + k), text));
+            y = mlc_slice(y, 1, 2 + k, 3 + k, 1);
+            CHECK_EQ(out[k], (int64_t)mlc_item(mlc_argmax(y, 2, false)));
+            text[3 + k] = out[k];
+        }
+        CHECK_OK(ctx);
+    }
+}
+
+/* Bytes of a network's weights in a file against f32. */
+TEST(quant, bytes_are_those_promised)
+{
+    static const double most[WAY_COUNT] = {0.26, 0.26, 0.26, 0.27, 0.16};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < WAY_COUNT; i++) {
+        mlc_module *net = in_sequence(ctx, 1, mlc_nn_linear(ctx, 512, 256));
+        const mlc_quantize_desc d = way_desc(i);
+        mlc_quant_report report;
+        memset(&report, 0, sizeof report);
+        CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);
+        CHECK((double)report.after <= most[i] * (double)report.before);
+    }
+}
