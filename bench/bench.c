@@ -6,7 +6,8 @@
  *   make cuda-bench                      on a GPU, beside PyTorch: cases that its kernels can run
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
  * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
- * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, and in bench_recurrent.h rnn_.
+ * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, and in bench_quant.h
+ * infer_q8_ gen_q8_ gen_q4_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -2235,6 +2236,7 @@ static void add_fork(const char *name, int microseconds)
 #include "bench_train.h"
 #include "bench_language.h"
 #include "bench_recurrent.h"
+#include "bench_quant.h"
 
 static void add_all(void)
 {
@@ -2289,6 +2291,7 @@ static void add_all(void)
     }
     add_language();
     add_recurrent();
+    add_quants();
     for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
         add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
     add_sketches();

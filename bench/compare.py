@@ -465,6 +465,36 @@ def inference(widths, batch):
     return make
 
 
+def dynamic_int8(make_net, shape, kinds):
+    """PyTorch's dynamic quantization, where this version has it, of layers of these kinds."""
+    def make(dtype):
+        from torch.ao.quantization import quantize_dynamic
+        net = quantize_dynamic(make_net().eval(), kinds, dtype=torch.qint8)
+        x = uniform(shape, -1, 1, dtype)
+        return no_grad(lambda: net(x))
+    return make
+
+
+def float_net(make_net, shape):
+    def make(dtype):
+        net, x = make_net().to(dtype).eval(), uniform(shape, -1, 1, dtype)
+        return no_grad(lambda: net(x))
+    return make
+
+
+def quant_cases():
+    """The networks of bench_quant.h, in f32 and with weights of int8."""
+    cases = {}
+    nets = [(f"mlp_1024x3_10_b{b}", lambda: network([1024, 1024, 1024, 10]), (b, 1024),
+             {torch.nn.Linear}) for b in (1, 32, 128)]
+    nets.append(("lstm_2x256", lambda: torch.nn.Sequential(
+        torch.nn.LSTM(256, 256, 2, batch_first=True)), (1, 64, 256), {torch.nn.LSTM}))
+    for name, make_net, shape, kinds in nets:
+        cases[f"infer_{name}"] = float_net(make_net, shape)
+        cases[f"infer_q8_{name}"] = dynamic_int8(make_net, shape, kinds)
+    return cases
+
+
 class Sketched(torch.nn.Module):
     """Panther's SKLinear on the CPU: batched products of all terms, then their means. Gradients by
     autograd, which keeps x U2 where Panther makes it again."""
@@ -945,6 +975,7 @@ CASES = {
     "gen_4x128": gpt_text(4, 128, 4, 65),
     "gen_6x384": gpt_text(6, 384, 6, 65),
     "gen_gpt2_124m": gpt_text(12, 768, 12, 50257),
+    **quant_cases(),
     "infer_resnet20_b1": image_inference(1),
     "infer_resnet20_b64": image_inference(64),
     **sketched_cases(),

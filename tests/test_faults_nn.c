@@ -686,13 +686,14 @@ DO(mlc_quantize)
     mlc_module       *net = to_quantize(w);
     if (net == NULL || mlc_quantize(net, &d, NULL) != MLC_OK)
         return mlc_ctx_status(w->ctx);
-    return keep(w, mlc_forward(net, w->x));
+    mlc_tensor *x = mlc_detach(w->x);
+    return x ? keep(w, mlc_forward(net, x)) : mlc_ctx_status(w->ctx);
 }
 
 static double first_output(void *user, mlc_module *net)
 {
     world      *w = (world *)user;
-    mlc_tensor *y = mlc_forward(net, w->x);
+    mlc_tensor *x = mlc_detach(w->x), *y = x == NULL ? NULL : mlc_forward(net, x);
     return y == NULL ? 0.0 : (double)mlc_f32(y)[0];
 }
 
