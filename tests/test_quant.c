@@ -1049,3 +1049,70 @@ TEST(quant, bytes_are_those_promised)
         CHECK((double)report.after <= most[i] * (double)report.before);
     }
 }
+
+/* ---- accuracy -------------------------------------------------------------------------------- */
+
+enum { PIXELS = 64, CLASSES = 10 };
+
+typedef struct digits { mlc_tensor *x[2], *y[2]; } digits;
+
+/* Digits to train on, and those held out: column 65 is 1. */
+static digits digits_of(mlc_ctx *ctx)
+{
+    static int64_t rows[4096];
+    digits         d = {{NULL, NULL}, {NULL, NULL}};
+    mlc_tensor    *t = mlc_csv_load(ctx, "examples/data/digits.csv", NULL);
+    mlc_tensor    *mark = mlc_contiguous(mlc_select(t, 1, PIXELS + 1));
+    for (int out = 0; out < 2; out++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < mlc_numel(mark); i++)
+            if ((mlc_f32(mark)[i] != 0) == (out != 0))
+                rows[n++] = i;
+        mlc_tensor *some = mlc_gather_rows(t, mlc_from(ctx, MLC_I64, mlc_dims1(n), rows));
+        d.x[out] = mlc_mul_scalar(mlc_contiguous(mlc_slice(some, 1, 0, PIXELS, 1)), 1.0 / 16);
+        d.y[out] = mlc_cast(mlc_contiguous(mlc_select(some, 1, PIXELS)), MLC_I64);
+    }
+    return d;
+}
+
+static double accuracy(mlc_module *net, const digits *d)
+{
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *is = mlc_eq(mlc_argmax(mlc_forward(net, d->x[1]), 1, false), d->y[1]);
+    const double right = mlc_item(mlc_mean(mlc_cast(is, MLC_F32), mlc_dims0(), false));
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    return right;
+}
+
+TEST(quant, digits_lose_less_than_half_a_point)
+{
+    double off[WAY_COUNT] = {0};
+    enum { SEEDS = 4 };
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        mlc_ctx     *ctx = test_ctx();
+        const digits d = digits_of(ctx);
+        mlc_module  *net = in_sequence(ctx, 3, mlc_nn_linear(ctx, PIXELS, 96), mlc_nn_relu(ctx),
+                                       mlc_nn_linear(ctx, 96, CLASSES));
+        mlc_loader_desc rows = mlc_loader_desc_make(d.x[0], d.y[0], 32);
+        mlc_fit_desc    f = mlc_fit_desc_make(NULL);
+        rows.shuffle = true;
+        rows.seed = (uint64_t)seed;
+        f.epochs = 6;
+        f.forward = mlc_fit_cross_entropy;
+        mlc_optim *o = mlc_adamw(net, 5e-3);
+        CHECK_EQ(mlc_fit(net, o, mlc_loader_create(ctx, &rows), &f, NULL), MLC_OK);
+        mlc_optim_free(o);
+        const double was = accuracy(net, &d);
+        CHECK(was > 0.9);
+        for (int i = 0; i < WAY_COUNT; i++) {
+            const mlc_quantize_desc q = way_desc(i);
+            mlc_module *clone = mlc_module_clone(net);
+            CHECK_EQ(mlc_quantize(clone, &q, NULL), MLC_OK);
+            off[i] += (was - accuracy(clone, &d)) / SEEDS;
+            mlc_module_free(clone);
+        }
+        CHECK_OK(ctx);
+    }
+    for (int i = 0; i < WAY_COUNT; i++)
+        CHECK(off[i] < 0.005);
+}

@@ -201,6 +201,10 @@ mlc_sklinear_to_panther m=sk
 mlc_nn_skconv_desc_make axes=2 in=2 out=3 kernel=3 num_terms=1 low_rank=1
 mlc_nn_skconv2d in=2 out=3 kernel=3 num_terms=1 low_rank=1
 mlc_sketch_model m=net
+mlc_quantize_tensor_desc_make bits=8
+mlc_quantize_tensor w=f:4,32
+mlc_quantize net=net
+mlc_quant_sensitivity net=net
 mlc_sketch_model_desc_make num_terms=1 low_rank=1
 mlc_loader_create x=f:6,3
 mlc_loader_desc_make x=f:6,3 y=i:6 batch=2
@@ -994,6 +998,7 @@ USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'us
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
 CALLBACKS = {'mlc_writer': 'cb_write', 'mlc_lambda_fn': 'cb_lambda', 'mlc_loss_fn': 'cb_loss', 'mlc_grad_fn': 'cb_grad',
              'mlc_piece_fn': 'cb_piece', 'mlc_forward_hook': 'cb_hook', 'mlc_sched_fn': 'cb_sched',
+             'mlc_quant_score': 'cb_score',
              'mlc_token_fn': 'cb_token', 'mlc_lr_range_fn': 'cb_lr_range', 'mlc_trial_fn': 'cb_trial',
              'mlc_fit_forward_fn': 'cb_fit_forward', 'callback void': 'cb_event',
              'callback mlc_tensor *': 'mlc_cross_entropy', 'callback mlc_optim *': 'mlc_adam'}
