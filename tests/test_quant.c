@@ -297,7 +297,7 @@ static void run_quantize(const mlc_kernels *k, mlc_quant_convention convention, 
     memcpy(d->q, a.out, (size_t)n);
 }
 
-static dynamic one, other;
+static dynamic one, second;
 
 /* x, by hand: scale, zero, integers. */
 static void check_dynamic(mlc_quant_convention convention, int32_t most, const float *x, int64_t n,
@@ -352,10 +352,10 @@ TEST(quant_kernels, quantize_is_the_same_at_every_level_and_size)
             const int32_t most = c ? 255 : 127;
             run_quantize(scalar_row(), c ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, most, x, n, &one);
             FOR_EACH_ROW(k, isa) {
-                run_quantize(k, c ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, most, x, n, &other);
-                CHECK(one.scale == other.scale);
-                CHECK_EQ(one.zero, other.zero);
-                CHECK(memcmp(one.q, other.q, (size_t)n) == 0);
+                run_quantize(k, c ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, most, x, n, &second);
+                CHECK(one.scale == second.scale);
+                CHECK_EQ(one.zero, second.zero);
+                CHECK(memcmp(one.q, second.q, (size_t)n) == 0);
             }
         }
 }
@@ -407,7 +407,7 @@ static void check_tensor(const golden_file *g, const char *kind, const char *nam
     for (int64_t i = 0; i < mlc_numel(w); i++) {
         const int64_t row = i / w->shape[1];
         const double step = (double)mlc_f32(q.scale)[d.per_tensor ? 0 : row];
-        CHECK_NEAR(mlc_f32(back)[i], mlc_f32(w)[i], 0.501 * step);
+        CHECK_NEAR((double)mlc_f32(back)[i], (double)mlc_f32(w)[i], 0.501 * step);
     }
 }
 
@@ -460,9 +460,9 @@ TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
         mlc_tensor *back = mlc_dequantize_tensor(&q), *scale = mlc_cast(q.scale, MLC_F32);
         for (int64_t i = 0; i < 640; i++) {
             /* PyTorch's range has no +2^(b-1), and bf16 may round the scale down by 2^-9. */
-            const double step = mlc_f32(scale)[i / q.group];
+            const double step = (double)mlc_f32(scale)[i / q.group];
             const double most = d.convention == MLC_QUANT_TORCH || d.group ? 0.501 + 0.5 : 0.501;
-            CHECK_NEAR(mlc_f32(back)[i], mlc_f32(w)[i], step * most);
+            CHECK_NEAR((double)mlc_f32(back)[i], (double)mlc_f32(w)[i], step * most);
         }
     }
     CHECK_OK(ctx);
@@ -558,7 +558,7 @@ TEST(quant, dynamic_linear_is_that_of_pytorch_and_onnx)
             mlc_tensor *want = golden_find(&g, "linear.%s", kinds[k]);
             CHECK_OK(ctx);
             for (int64_t i = 0; i < mlc_numel(want); i++)
-                CHECK_NEAR(mlc_f32(y)[i], mlc_f32(want)[i], 2e-6);
+                CHECK_NEAR((double)mlc_f32(y)[i], (double)mlc_f32(want)[i], 2e-6);
             mlc_module_free(net);
         }
     }
@@ -575,9 +575,9 @@ static double rms_apart(mlc_tensor *a, mlc_tensor *b)
 {
     double sum = 0, of = 0;
     for (int64_t i = 0; i < mlc_numel(a); i++) {
-        const double d = mlc_f32(a)[i] - mlc_f32(b)[i];
+        const double x = (double)mlc_f32(a)[i], y = (double)mlc_f32(b)[i], d = x - y;
         sum += d * d;
-        of += (double)mlc_f32(b)[i] * mlc_f32(b)[i];
+        of += y * y;
     }
     return sqrt(sum / of);
 }
@@ -848,7 +848,7 @@ TEST(quant, dynamic_lstm_and_gru_are_those_of_pytorch)
             CHECK_EQ(mlc_rnn_forward(m, x, NULL, NULL, &y, state), MLC_OK);
             mlc_tensor *want = golden_find(&g, "%s.y", kinds[k]);
             for (int64_t i = 0; i < mlc_numel(want); i++)
-                CHECK_NEAR(mlc_f32(y)[i], mlc_f32(want)[i], 2e-3);
+                CHECK_NEAR((double)mlc_f32(y)[i], (double)mlc_f32(want)[i], 2e-3);
             CHECK(rms_apart(y, want) < 5e-4);
             CHECK(rms_apart(state[0], golden_find(&g, "%s.h", kinds[k])) < 5e-4);
             if (k == 0)
