@@ -708,6 +708,19 @@ DO(mlc_prune_zeros)
     return st == MLC_OK && mlc_prune_zeros(w->module, NULL) > 0 ? MLC_OK : mlc_ctx_status(w->ctx);
 }
 
+/* A network of the scenario, of which rows and the columns that read them go. */
+DO(mlc_prune_shrink)
+{
+    mlc_module    *part[3] = {mlc_nn_linear(w->ctx, 4, 6), mlc_nn_relu(w->ctx),
+                              mlc_nn_linear(w->ctx, 6, 3)};
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.unit = MLC_PRUNE_CHANNELS;
+    if (!own_module(w, made_of(mlc_nn_sequential_of(w->ctx, 3, part), 3, part)))
+        return mlc_ctx_status(w->ctx);
+    const mlc_status st = mlc_prune(w->module, &d);
+    return st == MLC_OK ? mlc_prune_shrink(w->module, NULL) : st;
+}
+
 static mlc_status begun(world *w, mlc_prune_schedule *schedule)
 {
     const mlc_prune_desc d = mlc_prune_desc_make(0);

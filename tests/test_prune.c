@@ -8,6 +8,7 @@
 #include "golden/golden.h"
 #include "watch.h"
 #include "nets.h"
+#include "resnet20.h"
 #include "rules.h"
 
 static const mlc_dims SHAPES[] = {{{7, 9}, 2}, {{16, 5}, 2}, {{4, 3, 3, 3}, 4}, {{12, 2, 2}, 3}};
@@ -896,4 +897,199 @@ TEST(prune, files_keep_masks)
     CHECK_NEAR(mlc_prune_zeros(other, NULL), 0.5, 0);
     CHECK_OK(ctx);
     box_close(&b);
+}
+
+/* ---- networks that shrink ------------------------------------------------------------------- */
+
+/* Rows of all layers whose names match, a share of each layer. */
+static void prune_rows(mlc_module *net, const char *pattern, double share, mlc_prune_unit unit)
+{
+    mlc_prune_desc d = mlc_prune_desc_make(share);
+    d.unit = unit;
+    d.pattern = pattern;
+    d.per_layer = true;
+    CHECK_EQ(mlc_prune(net, &d), MLC_OK);
+}
+
+/* The output in evaluation. */
+static mlc_tensor *output_of(mlc_module *net, mlc_tensor *x)
+{
+    mlc_eval_begin(net);
+    mlc_tensor *y = mlc_forward(net, x);
+    mlc_eval_end(net);
+    return y;
+}
+
+static double distance(mlc_tensor *a, mlc_tensor *b)
+{
+    return a && b ? mlc_item(mlc_max(mlc_abs(mlc_sub(a, b)), mlc_dims0(), false)) : INF;
+}
+
+/* Shrinks a network in f64: the output stays, so many elements are gone, and it can be trained. */
+static int64_t shrinks(mlc_module *net, mlc_tensor *x)
+{
+    mlc_ctx      *ctx = mlc_module_ctx(net);
+    mlc_tensor   *before = output_of(net, x);
+    const int64_t n = mlc_module_numel(net, false);
+    int64_t       removed = -1;
+    CHECK_EQ(mlc_prune_shrink(net, &removed), MLC_OK);
+    mlc_tensor *after = output_of(net, x);
+    CHECK(distance(before, after) < 1e-12);
+    CHECK_EQ(mlc_module_numel(net, false), n - removed);
+    mlc_scope_begin(ctx);
+    mlc_optim *o = mlc_adam(net, 0.001);
+    mlc_backward(mlc_mean(mlc_square(mlc_forward(net, x)), mlc_dims0(), false));
+    CHECK_EQ(mlc_optim_step(o), MLC_OK);
+    mlc_optim_free(o);
+    mlc_scope_end(ctx);
+    CHECK_OK(ctx);
+    return removed;
+}
+
+TEST(prune, an_mlp_shrinks)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 6, 20), mlc_nn_relu(ctx),
+                                     mlc_nn_linear(ctx, 20, 16), mlc_nn_tanh(ctx),
+                                     mlc_nn_dropout(ctx, 0.1), mlc_nn_linear(ctx, 16, 3));
+    mlc_module_to(net, MLC_F64);
+    prune_rows(net, "0.*", 0.5, MLC_PRUNE_ROWS);
+    prune_rows(net, "2.*", 0.25, MLC_PRUNE_ROWS);
+    const int64_t n = shrinks(net, test_rand(ctx, MLC_F64, mlc_dims2(5, 6), 1, -1, 1));
+    CHECK_EQ(n, 6 * 10 + 10 + 20 * 16 - 10 * 12 + 4 + 4 * 3);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "2.weight"), 0), 12);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "2.weight_mask"), 1), 10);
+    CHECK_NEAR(mlc_prune_zeros(net, NULL), 0, 0);
+}
+
+/* Convolutions, their norms, a depthwise one, a pool, and the columns of a flattened image. */
+TEST(prune, a_convolutional_network_shrinks)
+{
+    mlc_ctx         *ctx = test_ctx();
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 16, 16, 3);
+    d.conv.padding = mlc_dims_all(1);
+    d.conv.groups = 16;
+    mlc_module *part[] = {mlc_nn_conv2d(ctx, 3, 16, 3, 1, 1), mlc_nn_batch_norm(ctx, 16),
+                          mlc_nn_relu(ctx), mlc_nn_conv(ctx, &d), mlc_nn_batch_norm(ctx, 16),
+                          mlc_nn_relu(ctx), mlc_nn_max_pool2d(ctx, 2),
+                          mlc_nn_conv2d(ctx, 16, 12, 3, 1, 0), mlc_nn_relu(ctx),
+                          mlc_nn_flatten(ctx), mlc_nn_linear(ctx, 12 * 9, 10)};
+    mlc_module *net = mlc_nn_sequential_of(ctx, COUNT(part), part);
+    mlc_module_to(net, MLC_F64);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims4(4, 3, 10, 10), 1, -1, 1);
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < 3; i++)
+        mlc_forward(net, x);                     /* statistics of the norms */
+    mlc_no_grad_end(ctx);
+    prune_rows(net, NULL, 0.25, MLC_PRUNE_CHANNELS);
+    CHECK(equal(mlc_module_param(net, "0.bias_mask"), mlc_module_param(net, "4.bias_mask")));
+    CHECK_EQ(trues(mlc_module_param(net, "7.bias_mask")), 9);
+    CHECK_EQ(shrinks(net, x), 4 * (27 + 1 + 2 + 9 + 1 + 2) + 12 * 16 * 9 - 9 * 12 * 9 + 3 + 3 * 90);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "1.running_var"), 0), 12);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "10.weight"), 1), 81);
+    CHECK_OK(ctx);
+}
+
+TEST(prune, resnet20_shrinks_through_its_sums)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = resnet20(ctx);
+    mlc_module_to(net, MLC_F64);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims4(2, 3, 16, 16), 1, -1, 1);
+    mlc_no_grad_begin(ctx);
+    mlc_forward(net, x);
+    mlc_no_grad_end(ctx);
+    const int64_t n = mlc_module_numel(net, false);
+    prune_rows(net, NULL, 0.5, MLC_PRUNE_CHANNELS);
+    const int64_t removed = shrinks(net, x);
+    CHECK((double)removed > 0.73 * (double)n);
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "0.weight"), 0), 8);
+    CHECK_OK(ctx);
+}
+
+TEST(prune, a_transformer_loses_heads_and_hidden_features)
+{
+    mlc_ctx                *ctx = test_ctx();
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(12, 3);
+    d.hidden = 20;
+    d.dropout = 0;
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 5, 12),
+                                     mlc_nn_transformer_encoder_layer(ctx, &d),
+                                     mlc_nn_transformer_encoder_layer(ctx, &d),
+                                     mlc_nn_linear(ctx, 12, 4));
+    mlc_module_to(net, MLC_F64);
+    prune_rows(net, NULL, 0.34, MLC_PRUNE_HEADS);
+    prune_rows(net, "*.linear1.*", 0.5, MLC_PRUNE_ROWS);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims3(2, 7, 5), 1, -1, 1);
+    CHECK_EQ(shrinks(net, x), 2 * (12 * 13 + 4 * 12 + 10 * 13 + 10 * 12));
+    CHECK_EQ(mlc_dim(mlc_module_param(net, "1.self_attn.in_proj_weight"), 0), 24);
+    CHECK_OK(ctx);
+    prune_rows(net, "1.linear2.weight", 0.5, MLC_PRUNE_ROWS);
+    const int64_t n = mlc_module_numel(net, false);
+    CHECK_EQ(mlc_prune_shrink(net, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "outputs of '1.linear2' (Linear) are pruned and go "
+                "through '1' (TransformerEncoderLayer)");
+    CHECK_EQ(mlc_module_numel(net, false), n);
+}
+
+static mlc_tensor *double_of(void *user, mlc_tensor *x)
+{
+    (void)user;
+    return mlc_mul_scalar(x, 2);
+}
+
+TEST(prune, what_cannot_be_followed_is_named)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 6),
+                                     mlc_nn_lambda(ctx, double_of, NULL), mlc_nn_linear(ctx, 6, 3));
+    int64_t     removed = 7;
+    prune_rows(net, "0.*", 0.5, MLC_PRUNE_ROWS);
+    CHECK_EQ(mlc_prune_shrink(net, &removed), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "outputs of '0' (Linear) are pruned and go through '1' "
+                "(Lambda)");
+    CHECK_EQ(removed, 0);
+    CHECK_EQ(mlc_prune_shrink(NULL, NULL), MLC_ERR_ARG);
+    mlc_module *plain = mlp(ctx, 4, 6, 2);
+    prune_rows(plain, NULL, 1, MLC_PRUNE_ROWS);            /* one stays, and all outputs */
+    mlc_optim *o = mlc_adafactor(plain, 0.01);
+    CHECK_EQ(mlc_prune_shrink(plain, &removed), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "adafactor");
+    mlc_optim_free(o);
+    CHECK_EQ(mlc_prune_shrink(plain, &removed), MLC_OK);
+    CHECK_EQ(removed, 5 * 4 + 5 + 5 * 2);
+    CHECK_OK(ctx);
+}
+
+/* Steps after it are those of the masked network, with the moments and the average of before. */
+TEST(prune, states_shrink_with_their_parameters)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net[2];
+    mlc_optim  *o[2];
+    mlc_average *a[2];
+    batch       b[2];
+    for (int i = 0; i < 2; i++) {
+        net[i] = mlp(ctx, 6, 12, 4);
+        if (i)
+            CHECK_EQ(mlc_module_copy(net[1], net[0]), MLC_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        o[i] = mlc_adam(net[i], 0.01);
+        a[i] = mlc_ema(o[i], 0.8);
+        b[i] = batch_of(net[i], 6, 4);
+        train(o[i], &b[i], 5);
+        prune_rows(net[i], "0.*", 0.5, MLC_PRUNE_ROWS);
+        train(o[i], &b[i], 5);
+        if (i)
+            CHECK_EQ(mlc_prune_shrink(net[i], NULL), MLC_OK);
+        train(o[i], &b[i], 5);
+        CHECK_EQ(mlc_average_swap(a[i], true), MLC_OK);
+    }
+    CHECK_EQ(mlc_dim(mlc_module_param(net[1], "2.weight"), 1), 6);
+    CHECK(distance(output_of(net[0], b[0].x), output_of(net[1], b[1].x)) < 1e-6);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(mlc_average_swap(a[i], false), MLC_OK);
+    CHECK(distance(output_of(net[0], b[0].x), output_of(net[1], b[1].x)) < 1e-6);
+    CHECK_OK(ctx);
 }
