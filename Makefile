@@ -56,8 +56,9 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN) PARTS=$(PARTS)
 
-.PHONY: help demo tasks demo-cnn demo-sketch demo-table demo-gpt demo-tiny demo-forecast test \
-        test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults coverage fuzz abuse soak \
+.PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-table demo-gpt demo-tiny \
+        demo-forecast test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults \
+        coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
         lint map reference size embedded lib dist install uninstall clean FORCE
 .DELETE_ON_ERROR:
@@ -67,6 +68,7 @@ help:
 	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
+	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
@@ -234,7 +236,7 @@ $(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
-            $(BUILD)/forecast $(BUILD)/tiny_budget
+            $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -302,6 +304,9 @@ demo-cnn: $(BUILD)/digits_cnn
 
 demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
+
+demo-prune: $(BUILD)/prune_digits
+	@$(BUILD)/prune_digits
 
 demo-table: $(BUILD)/tabular
 	@$(BUILD)/tabular

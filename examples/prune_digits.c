@@ -1,0 +1,247 @@
+/* prune_digits.c -- a convolutional network pruned in six ways, on real handwritten digits
+ *
+ *   build   make demo-prune, or: cc -O2 examples/prune_digits.c mlcore.o -lm -pthread
+ *   run     ./prune_digits     or: ./prune_digits --help
+ *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
+ *
+ * One network is trained for each seed. Copies of it are pruned over the first half of as many
+ * steps of fine-tuning for all, the dense one included: single weights by the cubic schedule, two
+ * of four neighbours at once, half of all channels, which are then removed. Bytes: values that are
+ * not pruned, and a bit for each place where some are (of channels none). Milliseconds: a batch of
+ * 64 in evaluation; products do not skip zeros, so only what was removed takes less time. */
+#include "options.h"
+
+#include <math.h>
+#include <time.h>
+
+enum { PIXELS = 64, COLUMNS = PIXELS + 2, BATCH = 64, MOST = 100 };
+
+typedef struct options { const char *csv, *plot; int seeds, epochs, tune, threads; } options;
+
+typedef struct kind { const char *name; double share; mlc_prune_unit unit; } kind;
+
+static const kind KINDS[] = {
+    { "dense", 0, MLC_PRUNE_ELEMENTS },      { "50 % of weights", 0.5, MLC_PRUNE_ELEMENTS },
+    { "80 % of weights", 0.8, MLC_PRUNE_ELEMENTS }, { "90 % of weights", 0.9, MLC_PRUNE_ELEMENTS },
+    { "95 % of weights", 0.95, MLC_PRUNE_ELEMENTS }, { "2 of 4", 0.5, MLC_PRUNE_N_OF_M },
+    { "half the channels", 0.5, MLC_PRUNE_CHANNELS },
+};
+enum { KINDS_N = (int)(sizeof KINDS / sizeof *KINDS), BY_SHARE = 5 };
+
+typedef struct outcome { double score[MOST], bytes, ms; } outcome;
+
+static const char HELP[] =
+    "usage: prune_digits [DIGITS.CSV] [options]\n"
+    "  --seeds N      networks                        (3)\n"
+    "  --epochs N     passes before pruning           (12)\n"
+    "  --tune N       passes of pruning and after it  (12)\n"
+    "  --plot FILE    accuracy by share, an SVG       (none)\n"
+    "  --threads N    threads; 0: all cores           (0)\n"
+    "  --help         this text\n";
+
+static double now(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* False: the program ends with *status. */
+static bool parse(options *o, int argc, char **argv, int *status)
+{
+    const option list[] = { OPTION_FILE(&o->csv), OPTION_NUMBER("--seeds", &o->seeds, 1, MOST),
+                            OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
+                            OPTION_NUMBER("--tune", &o->tune, 2, 10000),
+                            OPTION_TEXT("--plot", &o->plot),
+                            OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END };
+    return options_read("prune_digits", HELP, list, argc, argv, status);
+}
+
+typedef struct split { mlc_tensor *x[2], *y[2]; } split;       /* for training, held out       */
+
+/* Rows by the last column, as images [n,1,8,8]; all of it stays in the context. */
+static bool load(mlc_ctx *ctx, const char *path, split *s)
+{
+    mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
+    if (!t || mlc_dim(t, 1) != COLUMNS) {
+        fprintf(stderr, "prune_digits: %s\n",
+                t ? "the file must have 66 columns" : mlc_error(ctx));
+        return false;
+    }
+    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0);
+    for (int part = 0; part < 2; part++) {
+        mlc_tensor *which = part ? held : mlc_logical_not(held);
+        mlc_tensor *rows  = mlc_gather_rows(t, mlc_select(mlc_nonzero(which), 1, 0));
+        s->x[part] = mlc_reshape(mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16),
+                                 mlc_dims4(-1, 1, 8, 8));
+        s->y[part] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
+    }
+    if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) >= BATCH && mlc_dim(s->x[1], 0)) return true;
+    fprintf(stderr, "prune_digits: %s: %s\n", path,
+            *mlc_error(ctx) ? mlc_error(ctx) : "too few rows for training, or none held out");
+    return false;
+}
+
+/* Rows of the first layer's weight have 9 elements, which 4 does not divide: its name is apart. */
+static mlc_module *network(mlc_ctx *ctx)
+{
+    return MLC_SEQUENTIAL_NAMED(
+        ctx, { "first", mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1) },
+        { "norm1", mlc_nn_batch_norm(ctx, 32) }, { "relu1", mlc_nn_relu(ctx) },
+        { "conv2", mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1) },
+        { "norm2", mlc_nn_batch_norm(ctx, 64) }, { "relu2", mlc_nn_relu(ctx) },
+        { "pool2", mlc_nn_max_pool2d(ctx, 2) },
+        { "conv3", mlc_nn_conv2d(ctx, 64, 64, 3, 1, 1) },
+        { "norm3", mlc_nn_batch_norm(ctx, 64) }, { "relu3", mlc_nn_relu(ctx) },
+        { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
+        { "classes", mlc_nn_linear(ctx, 256, 10) });
+}
+
+/* Trains for some epochs; k: pruned over the first half of the steps, or NULL. */
+static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, double rate,
+                        const kind *k)
+{
+    mlc_ctx        *ctx = mlc_module_ctx(net);
+    mlc_loader_desc d   = mlc_loader_desc_make(s->x[0], s->y[0], BATCH);
+    const int64_t   all = mlc_dim(s->x[0], 0) / BATCH * epochs, every = all / 40 + 1;
+    mlc_prune_desc  p   = mlc_prune_desc_make(0);
+    mlc_prune_schedule curve = mlc_prune_schedule_make(k ? k->share : 0, 0, all / 2 + every, every);
+    if (k) p.unit = k->unit;
+    p.per_layer = p.unit == MLC_PRUNE_CHANNELS;
+    if (p.unit == MLC_PRUNE_N_OF_M) {
+        curve.curve = MLC_PRUNE_ONCE;
+        p.pattern   = "c*";
+    }
+    d.shuffle = d.drop_last = true;
+    d.seed    = (uint64_t)seed;
+    if (k && k->share > 0 && mlc_prune_begin(net, &p, &curve) != MLC_OK)
+        return mlc_ctx_status(ctx);
+    mlc_loader *loader = mlc_loader_create(ctx, &d);
+    mlc_optim  *opt    = mlc_adamw(net, rate);
+    mlc_batch   b;
+    for (int64_t step = 0; step < all && mlc_ctx_status(ctx) == MLC_OK;) {
+        if (!mlc_loader_next(loader, &b)) continue;            /* the next epoch               */
+        if (k && k->share > 0) mlc_prune_step(net, &p, &curve, step);
+        mlc_optim_set_lr(opt, rate * 0.5 * (1 + cos(3.14159265358979 * (double)step++ /
+                                                    (double)all)));
+        mlc_scope_begin(ctx);
+        mlc_optim_minimize(opt, mlc_cross_entropy(mlc_forward(net, b.x), b.y));
+        if (mlc_scope_end(ctx) != MLC_OK) break;
+    }
+    const mlc_status st = mlc_error_status(ctx);
+    mlc_optim_free(opt);
+    mlc_loader_free(loader);
+    return st;
+}
+
+/* Values that are not pruned, in f32, and a bit for each element of a parameter that has a mask. */
+static double bytes_of(mlc_module *net)
+{
+    const double all    = (double)mlc_module_numel(net, false);
+    const double zeros  = mlc_prune_zeros(net, NULL);
+    double       masked = 0;
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+        if (it.buffer && strstr(it.name, "_mask")) masked += (double)mlc_numel(it.tensor);
+    return 4 * (all - zeros * masked) + (zeros > 0 ? masked / 8 : 0);
+}
+
+/* Milliseconds of a batch: the least of 30. */
+static double milliseconds(mlc_module *net, const split *s)
+{
+    mlc_ctx *ctx  = mlc_module_ctx(net);
+    double   best = 1e9;
+    for (int i = 0; i < 30; i++) {
+        mlc_scope_begin(ctx);
+        const double begun = now();
+        mlc_forward(net, mlc_rows(s->x[0], 0, BATCH));
+        best = fmin(best, 1e3 * (now() - begun));
+        mlc_scope_end(ctx);
+    }
+    return best;
+}
+
+/* One kind of one seed: a copy of the trained network. */
+static bool tune(const options *p, mlc_module *trained, const split *s, const kind *k, int seed,
+                 outcome *o)
+{
+    mlc_module *net = mlc_module_clone(trained);
+    mlc_ctx    *ctx = mlc_module_ctx(trained);
+    if (!net || train(net, s, p->tune, 1000 + seed, 1e-3, k) != MLC_OK) return false;
+    if (k->unit == MLC_PRUNE_CHANNELS && mlc_prune_shrink(net, NULL) != MLC_OK) return false;
+    mlc_scope_begin(ctx);
+    mlc_eval_begin(net);
+    o->score[seed - 1] = 100 * mlc_accuracy(mlc_forward(net, s->x[1]), s->y[1]);
+    o->bytes           = bytes_of(net);
+    o->ms              = seed == 1 ? milliseconds(net, s) : fmin(o->ms, milliseconds(net, s));
+    mlc_eval_end(net);
+    const bool ok = mlc_scope_end(ctx) == MLC_OK;
+    mlc_module_free(net);
+    return ok;
+}
+
+/* All kinds of one seed. */
+static bool run(const options *p, int seed, outcome *all)
+{
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    split        s;
+    d.seed    = (uint64_t)seed;
+    d.threads = p->threads;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    bool     ok  = load(ctx, p->csv, &s);
+    if (ok) {
+        mlc_module *net = network(ctx);
+        ok = net && train(net, &s, p->epochs, seed, 2e-3, NULL) == MLC_OK;
+        for (int i = 0; i < KINDS_N && ok; i++) ok = tune(p, net, &s, &KINDS[i], seed, &all[i]);
+        if (!ok) fprintf(stderr, "prune_digits: %s\n", mlc_error(ctx));
+    }
+    mlc_ctx_free(ctx);
+    return ok;
+}
+
+/* Mean of a - b, and its standard error. */
+static double mean_of(const double *a, const double *b, int n, double *error)
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++) sum += (a[i] - (b ? b[i] : 0)) / n;
+    for (int i = 0; i < n; i++) squares += pow(a[i] - (b ? b[i] : 0) - sum, 2);
+    *error = n > 1 ? sqrt(squares / (n - 1) / n) : 0;
+    return sum;
+}
+
+/* Accuracy by the share of weights that are pruned. */
+static bool picture(const options *p, const outcome *all)
+{
+    double                share[BY_SHARE], score[BY_SHARE], error;
+    mlc_plot_series       line  = { NULL, share, score, BY_SHARE, MLC_PLOT_MARKED };
+    const mlc_plot        chart = { "Pruned digits", "pruned, %", "held out, %", false, false,
+                                    &line, 1 };
+    mlc_ctx *ctx = mlc_ctx_create(NULL);
+    for (int i = 0; i < BY_SHARE; i++) {
+        share[i] = 100 * KINDS[i].share;
+        score[i] = mean_of(all[i].score, NULL, p->seeds, &error);
+    }
+    const bool ok = mlc_plot_save(ctx, p->plot, &chart, 1, 1) == MLC_OK;
+    if (!ok) fprintf(stderr, "prune_digits: %s\n", mlc_error(ctx));
+    mlc_ctx_free(ctx);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static outcome all[KINDS_N];
+    options        o = { "examples/data/digits.csv", NULL, 3, 12, 12, 0 };
+    int            status = 0;
+    if (!parse(&o, argc, argv, &status)) return status;
+    for (int seed = 1; seed <= o.seeds; seed++)
+        if (!run(&o, seed, all)) return 1;
+    printf("%-18s %9s %9s %10s %22s\n", "pruned", "bytes", "a batch", "held out",
+           "difference to dense");
+    for (int i = 0; i < KINDS_N; i++) {
+        double       error, apart;
+        const double score = mean_of(all[i].score, NULL, o.seeds, &error);
+        const double diff  = mean_of(all[i].score, all[0].score, o.seeds, &apart);
+        printf("%-18s %9.0f %6.3f ms %8.2f %% %+10.2f +- %.2f\n", KINDS[i].name, all[i].bytes,
+               all[i].ms, score, diff, apart);
+    }
+    return o.plot && !picture(&o, all) ? 1 : 0;
+}
