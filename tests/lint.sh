@@ -4,6 +4,7 @@
 found=$(
     awk -f tests/lint.awk mlcore.h
     awk -f tests/order.awk mlcore.h mlcore.h
+    awk -f tests/words.awk mlcore.h
 
     for file in mlcore_cuda.* tests/*.[ch] tests/*.cpp tests/*/*.[ch] tests/*/*.cpp tests/*/*.cu \
                 bench/*.[ch] examples/*.[ch] \
