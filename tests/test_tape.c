@@ -716,6 +716,29 @@ TEST(tape, a_custom_gradient_must_be_there_and_fit)
     CHECK_STATUS(ctx, MLC_ERR_SHAPE);
 }
 
+static mlc_status dropped_forward(void *user, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out)
+{
+    (void)user; (void)n_in;
+    *out = mlc_mul(in[0], in[0]);
+    mlc_drop(*out);
+    return MLC_OK;
+}
+
+TEST(tape, a_custom_operation_whose_result_was_dropped_is_refused)
+{
+    static const mlc_custom_op op = {"dropped", dropped_forward, lazy_backward};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(2, 3), 1, -1, 1);
+    mlc_memory  before, after;
+    mlc_memory_info(ctx, &before);
+    CHECK(mlc_custom(&op, NULL, &x, 1) == NULL);
+    CHECK_HAS(mlc_error(ctx), "dropped: the memory of a [2,3] tensor was freed by mlc_drop");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(after.now[MLC_MEM_ACTIVATION], before.now[MLC_MEM_ACTIVATION]);
+}
+
 /* ---- anomaly mode -------------------------------------------------------------------------- */
 
 TEST(tape, anomaly_mode_names_the_first_operation_that_made_a_nan)
