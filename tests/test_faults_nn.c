@@ -683,7 +683,8 @@ static mlc_module *to_quantize(world *w)
 DO(mlc_quantize)
 {
     mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
-    mlc_module       *net = to_quantize(w);
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_module *net = to_quantize(w);
     if (net == NULL || mlc_quantize(net, &d, NULL) != MLC_OK)
         return mlc_ctx_status(w->ctx);
     mlc_tensor *x = mlc_detach(w->x);
@@ -700,7 +701,8 @@ static double first_output(void *user, mlc_module *net)
 DO(mlc_quant_sensitivity)
 {
     mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
-    mlc_module       *net = to_quantize(w);
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_module *net = to_quantize(w);
     if (net == NULL)
         return mlc_ctx_status(w->ctx);
     mlc_status st = mlc_quant_sensitivity(net, &d, first_output, w, NULL);
@@ -711,6 +713,7 @@ DO(mlc_quantize_tensor)
 {
     const mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
     mlc_quantized q;
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     const mlc_status st = mlc_quantize_tensor(w->x, &d, &q);
     return st != MLC_OK ? st : keep(w, mlc_dequantize_tensor(&q));
 }

@@ -388,6 +388,7 @@ TEST(prune, wrong_calls_of_a_network_change_nothing)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     static const float w[48] = {1};
     mlc_module        *bound = mlp(ctx, 6, 8, 3);
+    if (!test_on_host()) return;       /* a device refuses to bind */
     mlc_module_bind(bound, "0.weight", w);
     CHECK_EQ(mlc_prune(bound, &d), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "bound to memory");
@@ -948,6 +949,7 @@ static int64_t shrinks(mlc_module *net, mlc_tensor *x)
 
 TEST(prune, an_mlp_shrinks)
 {
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 6, 20), mlc_nn_relu(ctx),
                                      mlc_nn_linear(ctx, 20, 16), mlc_nn_tanh(ctx),
@@ -965,6 +967,7 @@ TEST(prune, an_mlp_shrinks)
 /* Convolutions, their norms, a depthwise one, a pool, and the columns of a flattened image. */
 TEST(prune, a_convolutional_network_shrinks)
 {
+    ONLY_ON_HOST();
     mlc_ctx         *ctx = test_ctx();
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 16, 16, 3);
     d.conv.padding = mlc_dims_all(1);
@@ -992,6 +995,7 @@ TEST(prune, a_convolutional_network_shrinks)
 
 TEST(prune, resnet20_shrinks_through_its_sums)
 {
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = resnet20(ctx);
     mlc_module_to(net, MLC_F64);
@@ -1009,6 +1013,7 @@ TEST(prune, resnet20_shrinks_through_its_sums)
 
 TEST(prune, a_transformer_loses_heads_and_hidden_features)
 {
+    ONLY_ON_HOST();
     mlc_ctx                *ctx = test_ctx();
     mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(12, 3);
     d.hidden = 20;
@@ -1040,6 +1045,7 @@ static mlc_tensor *double_of(void *user, mlc_tensor *x)
 
 TEST(prune, what_cannot_be_followed_is_named)
 {
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 6),
                                      mlc_nn_lambda(ctx, double_of, NULL), mlc_nn_linear(ctx, 6, 3));
@@ -1064,6 +1070,7 @@ TEST(prune, what_cannot_be_followed_is_named)
 /* Steps after it are those of the masked network, with the moments and the average of before. */
 TEST(prune, states_shrink_with_their_parameters)
 {
+    ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
     mlc_module *net[2];
     mlc_optim  *o[2];

@@ -1,9 +1,9 @@
 /* test_quant.c -- tests of sections IMPL.KERNELS.QUANT and IMPL.QUANT.*: products of integers,
  * quantized tensors and networks
  */
-#ifndef _DEFAULT_SOURCE
-#  define _DEFAULT_SOURCE
-#endif
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
 #include "golden/golden.h"
 #include "guarded.h"
 
@@ -413,6 +413,7 @@ static void check_tensor(const golden_file *g, const char *kind, const char *nam
 
 TEST(quant, tensors_are_those_of_pytorch_and_onnxruntime)
 {
+    ONLY_ON_HOST();
     static const char *const kinds[] = {"torch", "torch_rows", "torch_affine", "onnx", "onnx_rows"};
     mlc_ctx *ctx = test_ctx();
     const golden_file g = golden_open(ctx, "quant.safetensors");
@@ -424,6 +425,7 @@ TEST(quant, tensors_are_those_of_pytorch_and_onnxruntime)
 
 TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
 {
+    ONLY_ON_HOST();
     static const char *const cases[] = {"normal", "zeros", "plus", "minus", "one", "small", "mixed",
                                         "onnx"};
     static const char *const kinds[] = {"torch", "torch_full", "onnx"};
@@ -446,6 +448,7 @@ TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
 /* 2 to 8 bits, in groups: each number is within half a step, and 4 bits are two to a byte. */
 TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(5, 128), 1, -2, 3);
     for (int s = 0; s < 7 * 2 * 2; s++) {
@@ -470,6 +473,7 @@ TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
 
 TEST(quant, tensors_of_no_integers_are_errors)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(4, 30), 1, -1, 1);
     mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
@@ -546,6 +550,7 @@ static mlc_module *golden_linear(mlc_ctx *ctx, const golden_file *g)
 
 TEST(quant, dynamic_linear_is_that_of_pytorch_and_onnx)
 {
+    ONLY_ON_HOST();
     static const char *const kinds[] = {"torch", "onnx", "onnx_rows"};
     FOR_EACH_ISA(ctx) {
         const golden_file g = golden_open(ctx, "quant.safetensors");
@@ -601,6 +606,7 @@ static mlc_quantize_desc way_desc(int i)
 
 TEST(quant, networks_are_near_their_floats_and_smaller)
 {
+    ONLY_ON_HOST();
     FOR_EACH_ISA(ctx)
         for (int i = 0; i < WAY_COUNT; i++) {
             mlc_module *net = small_net(ctx), *was = mlc_module_clone(net);
@@ -628,6 +634,7 @@ TEST(quant, networks_are_near_their_floats_and_smaller)
 /* An activation, a residual and dropout in evaluation are what the same operations are alone. */
 TEST(quant, layers_join_activations_and_take_bf16)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_module *net = in_sequence(ctx, 2, mlc_nn_linear(ctx, 40, 24), mlc_nn_relu(ctx));
     const mlc_quantize_desc d = way_desc(0);
@@ -673,6 +680,7 @@ static void check_unchanged(mlc_module *net, mlc_tensor *x, mlc_tensor *y)
 
 TEST(quant, errors_leave_the_network_as_it_was)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_module *net = small_net(ctx);
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5, -1, 1);
@@ -730,6 +738,7 @@ TEST(quant, errors_leave_the_network_as_it_was)
 
 TEST(quant, nothing_of_a_quantized_network_is_trained)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_module *net = small_net(ctx);
     const mlc_quantize_desc d = way_desc(3);
@@ -751,19 +760,21 @@ TEST(quant, nothing_of_a_quantized_network_is_trained)
 
 TEST(quant, files_have_integers_and_scales)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5, -1, 1);
     mlc_module *floats = small_net(ctx);
-    CHECK_EQ(mlc_save(floats, "build/quant_f32.safetensors"), MLC_OK);
+    const box   plain = box_open("f32.safetensors"), whole = box_open("quant.safetensors");
+    CHECK_EQ(mlc_save(floats, plain.path), MLC_OK);
     for (int i = 0; i < WAY_COUNT; i++) {
         const mlc_quantize_desc d = way_desc(i);
         mlc_module *net = mlc_module_clone(floats), *other = small_net(ctx);
         CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
         CHECK_EQ(mlc_quantize(other, &d, NULL), MLC_OK);
-        CHECK_EQ(mlc_save(net, "build/quant.safetensors"), MLC_OK);
+        CHECK_EQ(mlc_save(net, whole.path), MLC_OK);
         mlc_tensor *y = mlc_forward(net, x), *before = mlc_forward(other, x);
         CHECK(memcmp(mlc_f32(y), mlc_f32(before), (size_t)mlc_numel(y) * 4) != 0);
-        CHECK_EQ(mlc_load(other, "build/quant.safetensors"), MLC_OK);
+        CHECK_EQ(mlc_load(other, whole.path), MLC_OK);
         mlc_tensor *z = mlc_forward(other, x), *w = mlc_module_param(other, "0.weight");
         CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
         CHECK_EQ(w->dtype, d.bits == 8 ? MLC_I8 : MLC_U8);
@@ -778,17 +789,16 @@ TEST(quant, files_have_integers_and_scales)
         mlc_load_desc load = mlc_load_desc_make();
         for (int cast = 0; cast < 2; cast++) {
             load.cast = cast != 0;
-            CHECK_EQ(mlc_load_ex(other, "build/quant_f32.safetensors", &load),
-                     MLC_ERR_DTYPE);
+            CHECK_EQ(mlc_load_ex(other, plain.path, &load), MLC_ERR_DTYPE);
             CHECK_ERROR(ctx, MLC_ERR_DTYPE, "weights of integers do not take floats");
         }
-        CHECK(mlc_load(floats, "build/quant.safetensors") != MLC_OK);
+        CHECK(mlc_load(floats, whole.path) != MLC_OK);
         mlc_error_clear(ctx);
         mlc_module_free(other);
         mlc_module_free(clone);
     }
-    remove("build/quant.safetensors");
-    remove("build/quant_f32.safetensors");
+    box_close(&plain);
+    box_close(&whole);
 }
 
 static double score_of(void *user, mlc_module *net)
@@ -799,6 +809,7 @@ static double score_of(void *user, mlc_module *net)
 
 TEST(quant, sensitivity_scores_each_weight_alone)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_module *net = small_net(ctx);
     mlc_no_grad_begin(ctx);
@@ -835,6 +846,7 @@ static mlc_module *golden_rnn(mlc_ctx *ctx, const golden_file *g, const char *ki
 /* PyTorch's integers are ours; a step of an activation may differ where a sum is rounded twice. */
 TEST(quant, dynamic_lstm_and_gru_are_those_of_pytorch)
 {
+    ONLY_ON_HOST();
     static const char *const kinds[] = {"lstm", "gru"};
     FOR_EACH_ISA(ctx) {
         const golden_file g = golden_open(ctx, "quant.safetensors");
@@ -863,6 +875,7 @@ TEST(quant, dynamic_lstm_and_gru_are_those_of_pytorch)
 /* All kinds, directions, lengths and states, of weights only: near what floats give. */
 TEST(quant, recurrent_layers_take_lengths_states_and_directions)
 {
+    ONLY_ON_HOST();
     for (int s = 0; s < 4 * 2 * 2 * 2; s++) {
         mlc_ctx *ctx = test_ctx();
         mlc_nn_rnn_desc d = mlc_nn_rnn_desc_make((mlc_rnn_kind)(s % 4), 32, 64);
@@ -897,6 +910,7 @@ TEST(quant, recurrent_layers_take_lengths_states_and_directions)
 /* Peepholes, projections and norms are no layers of integers. */
 TEST(quant, other_recurrent_layers_stay_floats)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     const mlc_quantize_desc q = way_desc(0);
     for (int i = 0; i < 3; i++) {
@@ -911,6 +925,7 @@ TEST(quant, other_recurrent_layers_stay_floats)
 
 TEST(quant, attention_and_blocks_are_near_their_floats)
 {
+    ONLY_ON_HOST();
     FOR_EACH_ISA(ctx)
         for (int i = 0; i < WAY_COUNT; i++) {
             mlc_nn_transformer_desc t = mlc_nn_transformer_desc_make(64, 4);
@@ -935,6 +950,7 @@ TEST(quant, attention_and_blocks_are_near_their_floats)
 
 TEST(quant, embeddings_give_rows_of_their_integers)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < WAY_COUNT; i++) {
         mlc_module *m = mlc_nn_embedding(ctx, 11, 64), *q = mlc_module_clone(m);
@@ -956,6 +972,7 @@ TEST(quant, embeddings_give_rows_of_their_integers)
 /* s2 is quantized as its transpose; a second call finds it. */
 TEST(quant, sketched_layers_are_near_their_floats)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 3; i++) {
         mlc_nn_sklinear_desc k = mlc_nn_sklinear_desc_make(64, 96, 2, 16);
@@ -986,6 +1003,7 @@ static mlc_module *small_gpt(mlc_ctx *ctx)
 
 TEST(quant, a_tied_weight_is_quantized_once)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_module *net = small_gpt(ctx), *other = mlc_nn_linear(ctx, 64, 50);
     mlc_quantize_desc d = way_desc(3);
@@ -1009,6 +1027,7 @@ TEST(quant, a_tied_weight_is_quantized_once)
 
 TEST(quant, generates_from_integers_of_weights)
 {
+    ONLY_ON_HOST();
     for (int i = 0; i < WAY_COUNT; i++) {
         mlc_ctx    *ctx = test_ctx();
         mlc_module *net = small_gpt(ctx);
@@ -1038,6 +1057,7 @@ TEST(quant, generates_from_integers_of_weights)
 /* Bytes of a network's weights in a file against f32. */
 TEST(quant, bytes_are_those_promised)
 {
+    ONLY_ON_HOST();
     static const double most[WAY_COUNT] = {0.26, 0.26, 0.26, 0.27, 0.16};
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < WAY_COUNT; i++) {
@@ -1086,6 +1106,7 @@ static double accuracy(mlc_module *net, const digits *d)
 
 TEST(quant, digits_lose_less_than_half_a_point)
 {
+    ONLY_ON_HOST();
     double off[WAY_COUNT] = {0};
     enum { SEEDS = 4 };
     for (int seed = 1; seed <= SEEDS; seed++) {
