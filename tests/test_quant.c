@@ -211,13 +211,14 @@ TEST(quant_kernels, epilogue_scales_adds_and_rounds)
 /* f32 times integers with scales by row and by group, of 8 and 4 bits. */
 static void check_weights_only(const mlc_kernels *k, int s)
 {
-    static const size3 sizes[] = {{1, 5, 64}, {4, 17, 96}, {7, 33, 256}, {3, 1, 7}, {5, 20, 45}};
-    const size3 size = sizes[s % 5];
-    const int bits = s % 5 < 3 && s % 2 ? 4 : 8;
+    static const size3 sizes[] = {{1, 5, 64}, {4, 17, 96}, {7, 33, 256}, {35, 18, 32},
+                                  {8, 16, 64}, {3, 1, 7},  {5, 20, 45}};
+    const size3 size = sizes[s % 7];
+    const int bits = s % 7 < 5 && s % 2 ? 4 : 8;
     struct mlc_k_qproduct a = of_ints(size, MLC_U8, (uint64_t)s + 7);
     a.a_dtype = a.c_dtype = MLC_F32;
     a.bits = bits;
-    a.group = s % 5 < 3 ? 32 : size.k;
+    a.group = s % 7 < 5 ? 32 : size.k;
     a.a_row = size.k + 1;
     const int64_t groups = size.k / a.group;
     a.a = guarded_rand(A, MLC_F32, (size.m - 1) * a.a_row + size.k, 3, -1, 1);
@@ -247,7 +248,7 @@ TEST(quant_kernels, weights_only_sums_floats_by_groups)
 {
     for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
         const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
-        for (int s = 0; k && s < 20; s++)
+        for (int s = 0; k && s < 28; s++)
             check_weights_only(k, s);
     }
 }
