@@ -715,7 +715,6 @@ DO(mlc_prune_shrink)
     mlc_module    *part[3] = {mlc_nn_linear(w->ctx, 4, 6), mlc_nn_relu(w->ctx),
                               mlc_nn_linear(w->ctx, 6, 3)};
     mlc_prune_desc d = mlc_prune_desc_make(0.5);
-    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     d.unit = MLC_PRUNE_CHANNELS;
     if (!own_module(w, made_of(mlc_nn_sequential_of(w->ctx, 3, part), 3, part)))
         return mlc_ctx_status(w->ctx);
