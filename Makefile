@@ -237,7 +237,7 @@ $(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits
-$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h $(IMPL)
+$(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 # The programs by task; they include mlcore.h by -I.

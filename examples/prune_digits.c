@@ -9,12 +9,13 @@
  * of four neighbours at once, half of all channels, which are then removed. Bytes: values that are
  * not pruned, and a bit for each place where some are (of channels none). Milliseconds: a batch of
  * 64 in evaluation; products do not skip zeros, so only what was removed takes less time. */
+#include "digits.h"
 #include "options.h"
 
 #include <math.h>
 #include <time.h>
 
-enum { PIXELS = 64, COLUMNS = PIXELS + 2, BATCH = 64, MOST = 100 };
+enum { BATCH = 64, MOST = 100 };
 
 typedef struct options { const char *csv, *plot; int seeds, epochs, tune, threads; } options;
 
@@ -55,31 +56,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
                             OPTION_TEXT("--plot", &o->plot),
                             OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END };
     return options_read("prune_digits", HELP, list, argc, argv, status);
-}
-
-typedef struct split { mlc_tensor *x[2], *y[2]; } split;       /* for training, held out       */
-
-/* Rows by the last column, as images [n,1,8,8]; all of it stays in the context. */
-static bool load(mlc_ctx *ctx, const char *path, split *s)
-{
-    mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
-    if (!t || mlc_dim(t, 1) != COLUMNS) {
-        fprintf(stderr, "prune_digits: %s\n",
-                t ? "the file must have 66 columns" : mlc_error(ctx));
-        return false;
-    }
-    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0);
-    for (int part = 0; part < 2; part++) {
-        mlc_tensor *which = part ? held : mlc_logical_not(held);
-        mlc_tensor *rows  = mlc_gather_rows(t, mlc_select(mlc_nonzero(which), 1, 0));
-        s->x[part] = mlc_reshape(mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16),
-                                 mlc_dims4(-1, 1, 8, 8));
-        s->y[part] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
-    }
-    if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) >= BATCH && mlc_dim(s->x[1], 0)) return true;
-    fprintf(stderr, "prune_digits: %s: %s\n", path,
-            *mlc_error(ctx) ? mlc_error(ctx) : "too few rows for training, or none held out");
-    return false;
 }
 
 /* Rows of the first layer's weight have 9 elements, which 4 does not divide: its name is apart. */
@@ -187,8 +163,9 @@ static bool run(const options *p, int seed, outcome *all)
     d.seed    = (uint64_t)seed;
     d.threads = p->threads;
     mlc_ctx *ctx = mlc_ctx_create(&d);
-    bool     ok  = load(ctx, p->csv, &s);
+    bool     ok  = split_load(ctx, "prune_digits", p->csv, BATCH, &s);
     if (ok) {
+        for (int i = 0; i < 2; i++) s.x[i] = mlc_reshape(s.x[i], mlc_dims4(-1, 1, 8, 8));
         mlc_module *net = network(ctx);
         ok = net && train(net, &s, p->epochs, seed, 2e-3, NULL) == MLC_OK;
         for (int i = 0; i < KINDS_N && ok; i++) ok = tune(p, net, &s, &KINDS[i], seed, &all[i]);

@@ -7,12 +7,13 @@
  * 64-1024-1024-10 with AdamW; the 1024 x 1024 layer is dense, or a sketched one of some rank. Each
  * is trained twice: for as many steps as the dense one, and for as long. Scores are means over the
  * seeds. The sketches' signs come from a seed, so the bytes have all there is. */
+#include "digits.h"
 #include "options.h"
 
 #include <math.h>
 #include <time.h>
 
-enum { PIXELS = 64, COLUMNS = PIXELS + 2, CLASSES = 10, HIDDEN = 1024, BATCH = 64 };
+enum { CLASSES = 10, HIDDEN = 1024, BATCH = 64 };
 
 typedef struct options { const char *csv; int seeds, epochs, threads; } options;
 
@@ -54,32 +55,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
                             OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
                             OPTION_NUMBER("--threads", &o->threads, 0, 1024), OPTION_END };
     return options_read("sketch_digits", HELP, list, argc, argv, status);
-}
-
-/* ---- data --------------------------------------------------------------------------------- */
-
-typedef struct split { mlc_tensor *x[2], *y[2]; } split;       /* for training, held out       */
-
-/* Rows by the last column; all of it stays in the context. */
-static bool load(mlc_ctx *ctx, const char *path, split *s)
-{
-    mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
-    if (!t || mlc_dim(t, 1) != COLUMNS) {
-        fprintf(stderr, "sketch_digits: %s\n",
-                t ? "the file must have 66 columns" : mlc_error(ctx));
-        return false;
-    }
-    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0);
-    for (int part = 0; part < 2; part++) {
-        mlc_tensor *which = part ? held : mlc_logical_not(held);
-        mlc_tensor *rows  = mlc_gather_rows(t, mlc_select(mlc_nonzero(which), 1, 0));
-        s->x[part] = mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16);
-        s->y[part] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
-    }
-    if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) && mlc_dim(s->x[1], 0)) return true;
-    fprintf(stderr, "sketch_digits: %s: %s\n", path,
-            *mlc_error(ctx) ? mlc_error(ctx) : "no row is for training, or none held out");
-    return false;
 }
 
 /* ---- training ----------------------------------------------------------------------------- */
@@ -142,7 +117,7 @@ static bool run(const options *p, const kind *k, int seed, int64_t steps, double
     d.seed    = (uint64_t)seed;
     d.threads = p->threads;
     mlc_ctx *ctx = mlc_ctx_create(&d);
-    bool     ok  = load(ctx, p->csv, &s);
+    bool     ok  = split_load(ctx, "sketch_digits", p->csv, 1, &s);
     if (ok) {
         mlc_module *net = network(ctx, k);
         ok = train(ctx, net, &s, seed, steps, seconds, o) == MLC_OK;

@@ -1,0 +1,39 @@
+/* digits.h -- digits.csv in two parts: rows for training, and rows that are held out
+ *
+ * A row is 64 pixels 0..16, the label, and a mark. */
+#ifndef EXAMPLES_DIGITS_H
+#define EXAMPLES_DIGITS_H
+
+#include "../mlcore.h"
+
+#include <stdio.h>
+
+enum { PIXELS = 64, COLUMNS = PIXELS + 2 };
+
+typedef struct split { mlc_tensor *x[2], *y[2]; } split;       /* for training, held out       */
+
+/* Rows by the last column: pixels f32 [n,64] in [0,1], labels i64 [n]; all of it stays in the
+ * context. False, and a line on stderr that begins with the program's name, if the file is none or
+ * has fewer than `least` rows for training, or none held out. */
+static inline bool split_load(mlc_ctx *ctx, const char *program, const char *path, int64_t least,
+                              split *s)
+{
+    mlc_tensor *t = mlc_csv_load(ctx, path, NULL);
+    if (!t || mlc_dim(t, 1) != COLUMNS) {
+        fprintf(stderr, "%s: %s\n", program, t ? "the file must have 66 columns" : mlc_error(ctx));
+        return false;
+    }
+    mlc_tensor *held = mlc_ne_scalar(mlc_select(t, 1, COLUMNS - 1), 0);
+    for (int part = 0; part < 2; part++) {
+        mlc_tensor *which = part ? held : mlc_logical_not(held);
+        mlc_tensor *rows  = mlc_gather_rows(t, mlc_select(mlc_nonzero(which), 1, 0));
+        s->x[part] = mlc_mul_scalar(mlc_slice(rows, 1, 0, PIXELS, 1), 1.0 / 16);
+        s->y[part] = mlc_cast(mlc_select(rows, 1, PIXELS), MLC_I64);
+    }
+    if (s->x[0] && s->y[1] && mlc_dim(s->x[0], 0) >= least && mlc_dim(s->x[1], 0)) return true;
+    fprintf(stderr, "%s: %s: %s\n", program, path,
+            *mlc_error(ctx) ? mlc_error(ctx) : "too few rows for training, or none held out");
+    return false;
+}
+
+#endif
