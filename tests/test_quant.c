@@ -269,6 +269,9 @@ TEST(quant_kernels, what_no_kernel_has_is_unsupported)
     b.group = 33;
     CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
     b = a;
+    b.b_sum = NULL;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
+    b = a;
     b.workspace_bytes = 0;
     CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_INTERNAL);
 }
@@ -463,13 +466,43 @@ TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
         CHECK_EQ(mlc_numel(q.scale), d.group ? 20 : 5);
         mlc_tensor *back = mlc_dequantize_tensor(&q), *scale = mlc_cast(q.scale, MLC_F32);
         for (int64_t i = 0; i < 640; i++) {
-            /* PyTorch's range has no +2^(b-1), and bf16 may round the scale down by 2^-9. */
-            const double step = (double)mlc_f32(scale)[i / q.group];
-            const double most = d.convention == MLC_QUANT_TORCH || d.group ? 0.501 + 0.5 : 0.501;
-            CHECK_NEAR((double)mlc_f32(back)[i], (double)mlc_f32(w)[i], step * most);
+            /* But where it is clamped: PyTorch's range has no +2^(b-1), bf16 rounds the scale. */
+            const double step = (double)mlc_f32(scale)[i / q.group], v = (double)mlc_f32(w)[i];
+            const double half = (double)(1 << (d.bits - 1)), hi = step * (half - 1);
+            const double lo = -step * (d.convention == MLC_QUANT_ONNX ? half - 1 : half);
+            CHECK_NEAR((double)mlc_f32(back)[i], v < lo ? lo : v > hi ? hi : v, 0.501 * step);
         }
     }
     CHECK_OK(ctx);
+}
+
+/* Zeros with halves; scales that bf16 has not: of the smallest numbers and of the largest. */
+TEST(quant, affine_groups_come_back_and_scales_are_numbers)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(3, 64), 1, -2, 3);
+    mlc_quantized q;
+    for (int s = 0; s < 7 * 2; s++) {
+        mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(2 + s % 7);
+        d.convention = (mlc_quant_convention)(s / 7);
+        d.affine = true;
+        d.group = 32;
+        CHECK_EQ(mlc_quantize_tensor(w, &d, &q), MLC_OK);
+        mlc_tensor *back = mlc_dequantize_tensor(&q), *scale = mlc_cast(q.scale, MLC_F32);
+        for (int64_t i = 0; i < 192; i++)    /* the zero is rounded, and so is the scale         */
+            CHECK_NEAR((double)mlc_f32(back)[i], (double)mlc_f32(w)[i],
+                       1.6 * (double)mlc_f32(scale)[i / 32]);
+        mlc_tensor *tiny = mlc_full(ctx, MLC_F32, mlc_dims2(1, 32), 1e-40);
+        CHECK_EQ(mlc_quantize_tensor(tiny, &d, &q), MLC_OK);
+        CHECK((double)mlc_item(mlc_sum_all(mlc_abs(mlc_dequantize_tensor(&q)))) < 1e-37);
+    }
+    mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(2);
+    d.convention = MLC_QUANT_ONNX;
+    d.group = 32;
+    CHECK_EQ(mlc_quantize_tensor(mlc_full(ctx, MLC_F32, mlc_dims2(1, 32), 3.4028234e38), &d, &q),
+             MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "a range beyond f32");
 }
 
 TEST(quant, tensors_of_no_integers_are_errors)
@@ -1022,6 +1055,35 @@ TEST(quant, a_tied_weight_is_quantized_once)
     CHECK_EQ(mlc_module_tie(other, "weight", mlc_module_param(net, "embed.weight")), MLC_OK);
     CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "is shared (mlc_module_tie) with a layer that is not");
+}
+
+/* A layer that goes leaves the other its scale, and so does a network that a clone of a layer of it
+ * outlives. */
+TEST(quant, scales_are_tied_as_their_weights_are)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 32), 5, -1, 1);
+    mlc_module *net = mlc_nn_sequential(ctx), *a = mlc_nn_linear(ctx, 32, 32);
+    mlc_module *b = mlc_nn_linear(ctx, 32, 32);
+    const mlc_quantize_desc d = way_desc(0);
+    CHECK_EQ(mlc_module_tie(b, "weight", mlc_module_param(a, "weight")), MLC_OK);
+    CHECK_EQ(mlc_module_add(net, a), MLC_OK);
+    CHECK_EQ(mlc_module_add(net, b), MLC_OK);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK(mlc_module_param(b, "weight_scale") == mlc_module_param(a, "weight_scale"));
+    mlc_tensor *want = mlc_forward(b, x);
+    mlc_module *clone = mlc_module_clone(b);
+    CHECK_EQ(mlc_module_build(clone), MLC_OK);
+    mlc_module_free(a);
+    mlc_tensor *left = mlc_forward(b, x);
+    mlc_module_free(net);
+    mlc_tensor *copied = mlc_forward(clone, x);
+    CHECK(memcmp(mlc_f32(want), mlc_f32(left), 96 * 4) == 0);
+    CHECK(memcmp(mlc_f32(want), mlc_f32(copied), 96 * 4) == 0);
+    CHECK(mlc_module_param(clone, "weight_scale") != NULL);
+    mlc_module_free(clone);
+    CHECK_OK(ctx);
 }
 
 /* ---- generation ------------------------------------------------------------------------------ */
