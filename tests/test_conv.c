@@ -257,6 +257,8 @@ static void check_exact(mlc_dtype dtype, const exact_case *cases, int count, int
             for (int64_t k = n - 1; k >= 0; k--) {
                 if (dtype == MLC_BF16)
                     want[k] = (double)mlc_bf16_to(mlc_bf16_from((float)want[k]));
+                else if (dtype == MLC_F16)
+                    want[k] = (double)mlc_f16_to(mlc_f16_from((float)want[k]));
                 if (got[k] != want[k])
                     bad = k;
             }
@@ -270,26 +272,34 @@ static void check_exact(mlc_dtype dtype, const exact_case *cases, int count, int
 }
 
 /* Winograd's way has no factor but 1/2 and 1/4. */
+static const exact_case three_by_three[] = {
+    {1, 16, 16, 1, 8, 8, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
+    {1, 16, 16, 1, 14, 10, 0, {3, 3}, {1, 1}, {1, 1}, true, true},
+    {3, 32, 16, 1, 9, 13, 0, {3, 3}, {1, 1}, {1, 1}, false, true},
+    {2, 16, 48, 1, 7, 7, 0, {3, 3}, {1, 1}, {1, 1}, true, false},
+    {1, 16, 80, 1, 10, 9, 0, {3, 3}, {1, 1}, {0, 0}, true, true},
+    {2, 48, 32, 1, 6, 11, 0, {3, 3}, {1, 1}, {2, 0}, false, false},
+    {1, 64, 96, 1, 12, 12, 0, {3, 3}, {1, 1}, {0, 2}, false, true},
+    {3, 32, 32, 1, 15, 12, 0, {3, 3}, {1, 1}, {1, 1}, true, true},
+    {2, 48, 48, 1, 13, 14, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
+    {2, 64, 64, 1, 14, 11, 0, {3, 3}, {1, 1}, {1, 0}, true, false},
+    {5, 16, 16, 1, 31, 29, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
+    {1, 16, 32, 1, 6, 7, 0, {3, 3}, {1, 1}, {5, 4}, true, false},
+    {2, 16, 16, 1, 5, 6, 3, {3, 3}, {1, 1}, {1, 1}, false, true},
+    {17, 32, 64, 1, 4, 4, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
+    {70, 16, 16, 1, 2, 2, 0, {3, 3}, {1, 1}, {1, 1}, false, true},
+};
+
 TEST(conv, three_by_three_in_f32_is_as_in_f64)
 {
-    static const exact_case cases[] = {
-        {1, 16, 16, 1, 8, 8, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
-        {1, 16, 16, 1, 14, 10, 0, {3, 3}, {1, 1}, {1, 1}, true, true},
-        {3, 32, 16, 1, 9, 13, 0, {3, 3}, {1, 1}, {1, 1}, false, true},
-        {2, 16, 48, 1, 7, 7, 0, {3, 3}, {1, 1}, {1, 1}, true, false},
-        {1, 16, 80, 1, 10, 9, 0, {3, 3}, {1, 1}, {0, 0}, true, true},
-        {2, 48, 32, 1, 6, 11, 0, {3, 3}, {1, 1}, {2, 0}, false, false},
-        {1, 64, 96, 1, 12, 12, 0, {3, 3}, {1, 1}, {0, 2}, false, true},
-        {3, 32, 32, 1, 15, 12, 0, {3, 3}, {1, 1}, {1, 1}, true, true},
-        {2, 48, 48, 1, 13, 14, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
-        {2, 64, 64, 1, 14, 11, 0, {3, 3}, {1, 1}, {1, 0}, true, false},
-        {5, 16, 16, 1, 31, 29, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
-        {1, 16, 32, 1, 6, 7, 0, {3, 3}, {1, 1}, {5, 4}, true, false},
-        {2, 16, 16, 1, 5, 6, 3, {3, 3}, {1, 1}, {1, 1}, false, true},
-        {17, 32, 64, 1, 4, 4, 0, {3, 3}, {1, 1}, {1, 1}, false, false},
-        {70, 16, 16, 1, 2, 2, 0, {3, 3}, {1, 1}, {1, 1}, false, true},
-    };
-    check_exact(MLC_F32, cases, (int)(sizeof cases / sizeof *cases), 2);
+    check_exact(MLC_F32, three_by_three, (int)(sizeof three_by_three / sizeof *three_by_three), 2);
+}
+
+TEST(conv, three_by_three_of_16_bits_is_as_in_f64)
+{
+    const int count = (int)(sizeof three_by_three / sizeof *three_by_three);
+    check_exact(MLC_BF16, three_by_three, count, 1);
+    check_exact(MLC_F16, three_by_three, count, 1);
 }
 
 TEST(conv, patches_of_bf16_that_overlap_are_as_in_f64)
