@@ -138,6 +138,11 @@ static inline __m512i em_shuffle_i32x4(__m512i x, __m512i y, int which)
 EM_WIDEN(cvtepu16_epi32, __m256i, u16, i32, 16)
 EM_WIDEN(cvtepi8_epi16, __m256i, i8, i16, 32)
 EM_WIDEN(cvtepi8_epi32, __m128i, i8, i32, 16)
+static inline __m512 em_cvtph_ps(__m256i x)
+{
+    return (em_512){ .ps2 = { _mm256_cvtph_ps(_mm256_castsi256_si128(x)),
+                              _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1)) } }.ps;
+}
 static inline __m256i em_cvtepi32_epi16(__m512i x)
 {
     const em_512 a = { .si = x };
