@@ -6,8 +6,8 @@
  *   make cuda-bench                      on a GPU, beside PyTorch: cases that its kernels can run
  * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
  * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
- * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, and in bench_quant.h
- * infer_q8_ gen_q8_ gen_q4_.
+ * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, in bench_quant.h
+ * infer_q8_ gen_q8_ gen_q4_, and in bench_sparse.h infer_sparse_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -2237,6 +2237,7 @@ static void add_fork(const char *name, int microseconds)
 #include "bench_language.h"
 #include "bench_recurrent.h"
 #include "bench_quant.h"
+#include "bench_sparse.h"
 
 static void add_all(void)
 {
@@ -2292,6 +2293,7 @@ static void add_all(void)
     add_language();
     add_recurrent();
     add_quants();
+    add_sparses();
     for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
         add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
     add_sketches();

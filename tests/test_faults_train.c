@@ -708,6 +708,18 @@ DO(mlc_prune_zeros)
     return st == MLC_OK && mlc_prune_zeros(w->module, NULL) > 0 ? MLC_OK : mlc_ctx_status(w->ctx);
 }
 
+DO(mlc_sparsify)
+{
+    mlc_sparsify_desc d = mlc_sparsify_desc_make();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_status st = pruned(w);
+    d.form = MLC_SPARSE_CSR;
+    if (st == MLC_OK) st = mlc_sparsify(w->module, &d, NULL);
+    if (st != MLC_OK || (st = mlc_eval_begin(w->module)) != MLC_OK) return st;
+    st = keep(w, mlc_forward(w->module, w->x));
+    return first_of(st, mlc_eval_end(w->module));
+}
+
 /* A network of the scenario, of which rows and the columns that read them go. */
 DO(mlc_prune_shrink)
 {
