@@ -435,6 +435,27 @@ TEST(sparse, changed_weights_get_a_new_copy)
     }
 }
 
+/* A network that becomes one of 16 bits is dense, and sparse again in f32. */
+TEST(sparse, other_dtypes_of_weights_are_dense)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = pruned(ctx, MLC_SPARSE_4X4, MLC_F32, 0.5), *dense = mlc_module_clone(net);
+    CHECK_EQ(sparsify(net, MLC_SPARSE_4X4), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 37), 5, -1, 1);
+    CHECK(mlc_forward(net, x) != NULL);
+    static const mlc_dtype dtypes[] = {MLC_BF16, MLC_F16, MLC_F64, MLC_F32};
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(mlc_module_to(net, dtypes[i]), MLC_OK);
+        CHECK_EQ(mlc_module_to(dense, dtypes[i]), MLC_OK);
+        mlc_tensor *z = mlc_cast(x, dtypes[i]), *y = mlc_forward(net, z);
+        if (i < 2) CHECK(equal(y, mlc_forward(dense, z)));
+        else CHECK(apart(y, mlc_forward(dense, z)) < (i == 2 ? 1e-12 : 2e-6));
+    }
+    CHECK_OK(ctx);
+    mlc_eval_end(net);
+}
+
 /* ---- what AUTO picks, and the report --------------------------------------------------------- */
 
 /* A linear of 256 by 512 with this share of blocks, or numbers, at 0, in evaluation. */
@@ -569,6 +590,18 @@ TEST(sparse, errors_leave_the_network_as_it_was)
         CHECK_EQ(sparsify(low, MLC_SPARSE_AUTO), MLC_ERR_DTYPE);
         CHECK_ERROR(ctx, MLC_ERR_DTYPE, "0.weight");
     }
+    /* The second layer fails, the first has no copy then. */
+    mlc_nn_linear_desc half = mlc_nn_linear_desc_make(9, 3);
+    half.has_dtype = true;
+    half.dtype = MLC_BF16;
+    mlc_module *both = mlc_nn_sequential(ctx);
+    mlc_module_add(both, mlc_nn_linear(ctx, 8, 9));
+    mlc_module_add(both, mlc_nn_linear_ex(ctx, &half));
+    CHECK_EQ(sparsify(both, MLC_SPARSE_CSR), MLC_ERR_DTYPE);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "1.weight");
+    mlc_memory held;
+    CHECK_EQ(mlc_memory_info(ctx, &held), MLC_OK);
+    CHECK_EQ(held.now[MLC_MEM_PACK], 0);
     CHECK_EQ(sparse_layers(net, 37), 0);
     CHECK(equal(mlc_forward(net, x), y));
     mlc_eval_end(net);

@@ -204,6 +204,7 @@ mlc_sketch_model m=net
 mlc_quantize_tensor_desc_make bits=8
 mlc_quantize_tensor w=f:4,32
 mlc_quantize net=net
+mlc_sparsify net=net
 mlc_quant_sensitivity net=net
 mlc_sketch_model_desc_make num_terms=1 low_rank=1
 mlc_loader_create x=f:6,3
