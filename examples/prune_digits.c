@@ -36,7 +36,7 @@ static const char HELP[] =
     "  --seeds N      networks                        (3)\n"
     "  --epochs N     passes before pruning           (12)\n"
     "  --tune N       passes of pruning and after it  (12)\n"
-    "  --plot FILE    accuracy by share, an SVG       (none)\n"
+    "  --plot FILE    accuracy by bytes, an SVG       (none)\n"
     "  --threads N    threads; 0: all cores           (0)\n"
     "  --help         this text\n";
 
@@ -175,29 +175,40 @@ static bool run(const options *p, int seed, outcome *all)
     return ok;
 }
 
-/* Mean of a - b, and its standard error. */
-static double mean_of(const double *a, const double *b, int n, double *error)
+/* Mean of a - b (b NULL: of a), and its standard deviation over seeds. */
+static double mean_of(const double *a, const double *b, int n, double *deviation)
 {
     double sum = 0, squares = 0;
     for (int i = 0; i < n; i++) sum += (a[i] - (b ? b[i] : 0)) / n;
     for (int i = 0; i < n; i++) squares += pow(a[i] - (b ? b[i] : 0) - sum, 2);
-    *error = n > 1 ? sqrt(squares / (n - 1) / n) : 0;
+    *deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
     return sum;
 }
 
-/* Accuracy by the share of weights that are pruned. */
+/* Accuracy by bytes: a line through shares of weights, a point each for what follows in KINDS, and
+ * the dense network's as a line to compare with. */
 static bool picture(const options *p, const outcome *all)
 {
-    double                share[BY_SHARE], score[BY_SHARE], error;
-    mlc_plot_series       line  = { NULL, share, score, BY_SHARE, MLC_PLOT_MARKED };
-    const mlc_plot        chart = { "Pruned digits", "pruned, %", "held out, %", false, false,
-                                    &line, 1 };
-    mlc_ctx *ctx = mlc_ctx_create(NULL);
-    for (int i = 0; i < BY_SHARE; i++) {
-        share[i] = 100 * KINDS[i].share;
-        score[i] = mean_of(all[i].score, NULL, p->seeds, &error);
+    double          kilobytes[KINDS_N], score[KINDS_N], dense[2], ends[2], deviation;
+    mlc_plot_series line[2 + KINDS_N - BY_SHARE];
+    const mlc_plot  chart = { "Pruned digits", "kilobytes", "held out, %", false, false, line,
+                              2 + KINDS_N - BY_SHARE };
+    for (int i = 0; i < KINDS_N; i++) {
+        kilobytes[i] = all[i].bytes / 1000;
+        score[i]     = mean_of(all[i].score, NULL, p->seeds, &deviation);
     }
-    const bool ok = mlc_plot_save(ctx, p->plot, &chart, 1, 1) == MLC_OK;
+    for (int i = 0; i < 2; i++) {
+        dense[i] = score[0];
+        ends[i]  = i ? kilobytes[0] : 0;
+    }
+    line[0] = (mlc_plot_series){ "dense", ends, dense, 2, MLC_PLOT_DASHED };
+    line[1] = (mlc_plot_series){ "0, 50, 80, 90, 95 % of weights", kilobytes, score, BY_SHARE,
+                                 MLC_PLOT_MARKED };
+    for (int i = BY_SHARE; i < KINDS_N; i++)
+        line[2 + i - BY_SHARE] = (mlc_plot_series){ KINDS[i].name, &kilobytes[i], &score[i], 1,
+                                                    MLC_PLOT_POINTS };
+    mlc_ctx   *ctx = mlc_ctx_create(NULL);
+    const bool ok  = mlc_plot_save(ctx, p->plot, &chart, 1, 1) == MLC_OK;
     if (!ok) fprintf(stderr, "prune_digits: %s\n", mlc_error(ctx));
     mlc_ctx_free(ctx);
     return ok;
@@ -211,14 +222,14 @@ int main(int argc, char **argv)
     if (!parse(&o, argc, argv, &status)) return status;
     for (int seed = 1; seed <= o.seeds; seed++)
         if (!run(&o, seed, all)) return 1;
-    printf("%-18s %9s %9s %10s %22s\n", "pruned", "bytes", "a batch", "held out",
-           "difference to dense");
+    printf("%-18s %9s %9s %10s %28s\n%71s\n", "", "", "", "",
+           "difference to dense, points:", "mean   s.d. s.e.");
     for (int i = 0; i < KINDS_N; i++) {
-        double       error, apart;
-        const double score = mean_of(all[i].score, NULL, o.seeds, &error);
+        double       deviation, apart;
+        const double score = mean_of(all[i].score, NULL, o.seeds, &deviation);
         const double diff  = mean_of(all[i].score, all[0].score, o.seeds, &apart);
-        printf("%-18s %9.0f %6.3f ms %8.2f %% %+10.2f +- %.2f\n", KINDS[i].name, all[i].bytes,
-               all[i].ms, score, diff, apart);
+        printf("%-18s %9.0f %6.3f ms %8.2f %% %+17.2f %6.2f %5.2f\n", KINDS[i].name, all[i].bytes,
+               all[i].ms, score, diff, apart, apart / sqrt(o.seeds));
     }
     return o.plot && !picture(&o, all) ? 1 : 0;
 }
