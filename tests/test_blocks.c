@@ -607,6 +607,56 @@ TEST(blocks, a_residual_that_cannot_be_made_leaves_its_parts_as_they_were)
     mlc_module_free(net);
 }
 
+/* ---- branches side by side ------------------------------------------------------------------- */
+
+TEST(blocks, a_concat_is_its_branches_side_by_side)
+{
+    FOR_EACH_ISA(ctx) {
+        mlc_module *part[] = {mlc_nn_conv2d(ctx, 3, 2, 3, 1, 1), mlc_nn_identity(ctx),
+                              mlc_nn_conv2d(ctx, 3, 4, 1, 1, 0)};
+        mlc_module *net = mlc_nn_concat(ctx, 1, 3, part);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 5, 4), 1, -1, 1);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *y[] = {mlc_forward(part[0], x), x, mlc_forward(part[2], x)};
+        mlc_tensor *want = mlc_concat(y, 3, 1), *all = mlc_forward(net, x);
+        CHECK_EQ(mlc_dim(all, 1), 9);
+        CHECK_NEAR(largest_difference(all, want), 0, 0);
+        mlc_backward(mlc_sum(mlc_square(want), mlc_dims0(), false));
+        mlc_tensor *grad = mlc_copy(mlc_grad(x));
+        mlc_zero_grad(x);
+        mlc_backward(mlc_sum(mlc_square(mlc_forward(net, x)), mlc_dims0(), false));
+        CHECK_NEAR(largest_difference(mlc_grad(x), grad), 0, 1e-5);
+        CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);       /* x is f32, the rest bf16 */
+        mlc_tensor *low = mlc_forward(net, x);
+        CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK_NEAR(largest_difference(low, want), 0, 0.05);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(blocks, a_concat_that_cannot_be_made_leaves_its_branches)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *part[] = {mlc_nn_linear(ctx, 3, 2), NULL};
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 3), 1, -1, 1);
+    CHECK(!mlc_nn_concat(ctx, 1, 2, part));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "nn_concat: child 1 is NULL");
+    CHECK(!mlc_nn_concat(ctx, 1, 0, part));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "nn_concat: 0 branches");
+    CHECK(!mlc_nn_concat(ctx, 1, 1, NULL) && !mlc_nn_concat(NULL, 1, 1, part));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "branches in NULL");
+    part[1] = part[0];
+    CHECK(!mlc_nn_concat(ctx, 1, 2, part));
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(mlc_forward(part[0], x) != NULL);      /* its own again */
+    mlc_module *net = mlc_nn_concat(ctx, 2, 1, part);
+    CHECK(!mlc_forward(net, x));
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    mlc_error_clear(ctx);
+    mlc_module_free(net);
+}
+
 /* ---- what a review found -------------------------------------------------------------------- */
 
 /* relu, then a convolution: x is f32 where autocast makes the rest bf16, or of one channel where

@@ -189,6 +189,13 @@ DO(mlc_nn_residual)
     return run_module(w, made_of(m, 2, part));
 }
 
+DO(mlc_nn_concat)
+{
+    mlc_module *part[2] = {mlc_nn_linear(w->ctx, 4, 3), mlc_nn_identity(w->ctx)};
+    mlc_module *m = part[0] && part[1] ? mlc_nn_concat(w->ctx, -1, 2, part) : NULL;
+    return run_module(w, made_of(m, 2, part));
+}
+
 /* x as a sequence of three times four features.                                                 */
 static mlc_tensor *sequence_of(world *w) { return mlc_reshape(w->x, mlc_dims3(1, 3, 4)); }
 

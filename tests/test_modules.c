@@ -103,6 +103,12 @@ static mlc_module *sequence(mlc_ctx *ctx)
     return mlc_nn_sequential_of(ctx, 4, part);
 }
 
+static mlc_module *concat_of(mlc_ctx *ctx)
+{
+    mlc_module *part[] = {mlc_nn_conv2d(ctx, 4, 3, 3, 1, 1), mlc_nn_identity(ctx)};
+    return mlc_nn_concat(ctx, 1, 2, part);
+}
+
 static mlc_module *tcn_of(mlc_ctx *ctx)
 {
     const mlc_nn_tcn_desc d = mlc_nn_tcn_desc_make(4, 5, 2);
@@ -376,7 +382,8 @@ static mlc_module *skconv_of(mlc_ctx *ctx)
     X(log_softmax, mlc_nn_log_softmax(ctx, 1), ROWS) \
     X(unflatten, mlc_nn_unflatten(ctx, 1, mlc_dims2(2, -1)), LINES) \
     X(adaptive_max_pool, mlc_nn_adaptive_max_pool(ctx, mlc_dims2(2, 3)), IMAGES) \
-    X(sequential_named, named(ctx), ROWS)
+    X(sequential_named, named(ctx), ROWS) \
+    X(concat, concat_of(ctx), IMAGES)
 
 #define MAKER(key, how, ...) static mlc_module *make_##key(mlc_ctx *ctx) { return how; }
 LAYERS(MAKER)
