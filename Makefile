@@ -68,7 +68,7 @@ help:
 	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
-	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes'
+	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes; SEEDS=20'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
@@ -307,7 +307,7 @@ demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
 
 demo-prune: $(BUILD)/prune_digits
-	@$(BUILD)/prune_digits
+	@$(BUILD)/prune_digits $(SEEDS:%=--seeds %)
 
 demo-table: $(BUILD)/tabular
 	@$(BUILD)/tabular

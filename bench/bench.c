@@ -1851,12 +1851,31 @@ static bool image_train_setup(state *s)
     return (!s->bc->k || recompute_check(s, mark_blocks)) && loss_falls(s);
 }
 
-/* Batch norms are folded and parameters stored in 16 bits, as for deployment: outputs must stay. */
+/* Half of all channels are masked, and then removed: outputs must stay. */
+static bool halve_channels(state *s)
+{
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.unit      = MLC_PRUNE_CHANNELS;
+    d.per_layer = true;
+    if (mlc_prune(s->net, &d) != MLC_OK) return false;
+    mlc_tensor *before = mlc_forward(s->net, s->a);
+    if (mlc_prune_shrink(s->net, NULL) != MLC_OK || mlc_prune_remove(s->net, NULL) != MLC_OK)
+        return false;
+    mlc_tensor  *gap = mlc_abs(mlc_sub(mlc_forward(s->net, s->a), before));
+    const double off = mlc_item(mlc_max(gap, mlc_dims0(), false));
+    if (off < 1e-4) return true;
+    fprintf(stderr, "%s: WRONG: shrunk, outputs move by %g\n", s->bc->name, off);
+    return false;
+}
+
+/* Batch norms are folded and parameters stored in 16 bits, as for deployment: outputs must stay.
+ * k 2: half of the channels. */
 static bool image_infer_setup(state *s)
 {
     image_net(s);
     mlc_module_train(s->net, false);
     mlc_no_grad_begin(s->ctx);
+    if (s->bc->k == 2 && !halve_channels(s)) return false;
     mlc_tensor *before = mlc_forward(s->net, s->a);
     if (mlc_nn_fold_batch_norm(s->net) != MLC_OK) return false;
     mlc_tensor  *gap = mlc_abs(mlc_sub(mlc_forward(s->net, s->a), before));
@@ -2289,6 +2308,10 @@ static void add_all(void)
         cases[n_cases - 1].k = 1;
         add_image_net("infer_resnet20_b1", true, 1, false, dtype);
         add_image_net("infer_resnet20_b64", true, 64, false, dtype);
+        add_image_net("infer_resnet20_half_b1", true, 1, false, dtype);
+        cases[n_cases - 1].k = 2;
+        add_image_net("infer_resnet20_half_b64", true, 64, false, dtype);
+        cases[n_cases - 1].k = 2;
     }
     add_language();
     add_recurrent();
