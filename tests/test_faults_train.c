@@ -734,6 +734,22 @@ DO(mlc_prune_shrink)
     return st == MLC_OK ? mlc_prune_shrink(w->module, NULL) : st;
 }
 
+/* Hidden units and the columns of branches side by side. */
+DO(mlc_prune_shrink_of_branches)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_module    *part[2] = {mlc_nn_lstm(w->ctx, 4, 6), mlc_nn_linear(w->ctx, 4, 4)};
+    mlc_module    *all[2] = {made_of(mlc_nn_concat(w->ctx, -1, 2, part), 2, part),
+                             mlc_nn_linear(w->ctx, 10, 3)};
+    mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    d.unit = MLC_PRUNE_CHANNELS;
+    d.per_layer = true;
+    if (!own_module(w, made_of(mlc_nn_sequential_of(w->ctx, 2, all), 2, all)))
+        return mlc_ctx_status(w->ctx);
+    const mlc_status st = mlc_prune(w->module, &d);
+    return st == MLC_OK ? mlc_prune_shrink(w->module, NULL) : st;
+}
+
 static mlc_status begun(world *w, mlc_prune_schedule *schedule)
 {
     const mlc_prune_desc d = mlc_prune_desc_make(0);
