@@ -14,6 +14,7 @@ norm='bnorm|batch_norm|norm_(run|row|stat|grad|sums|lines|chunk)|moments|resize'
 rest='sketch|hadamard|sort|aggregate_(run|into)|compare|csv|npy|safetensors|print'
 rest="$rest|signs|dropout|sink_drop|truncated|permutation|max_cols|anomaly|average|device_(open|alloc)"
 rest="$rest|quant|qproduct|prune|shrink|sparse|sproduct|sparsify"
+rest="$rest|mask_(in|of|zeros|into|has|clear|count)(_|\.|$)"
 train='backward_from|optim|xent|softmax|k_reduce|reduce_by|sum_over'
 f32='adam_f64|(sink|tile|map|row|sum|dot)_f64(_|$)|map_half|sink_half|_low$|depth_.*(f64|bf16)'
 
