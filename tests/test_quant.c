@@ -208,6 +208,157 @@ TEST(quant_kernels, epilogue_scales_adds_and_rounds)
     }
 }
 
+/* ---- patches of images ----------------------------------------------------------------------- */
+
+typedef struct image_case {
+    int64_t n, groups, c, oc, in[3], kernel[3], stride[3], dilation[3], pad[3];
+} image_case;
+
+static const image_case IMAGES[] = {
+    {2, 1, 3, 5, {1, 7, 6}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}},
+    {1, 1, 16, 17, {1, 9, 8}, {1, 3, 2}, {1, 2, 3}, {1, 1, 2}, {0, 2, 1}},
+    {3, 1, 1, 4, {1, 5, 5}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 4, 6}},
+    {1, 3, 2, 4, {1, 6, 5}, {1, 2, 3}, {1, 1, 2}, {1, 2, 1}, {0, 1, 0}},
+    {2, 8, 1, 1, {1, 4, 9}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}},
+    {1, 1, 33, 20, {1, 1, 19}, {1, 1, 4}, {1, 1, 1}, {1, 1, 3}, {0, 0, 9}},
+    {1, 1, 20, 3, {4, 5, 6}, {2, 3, 1}, {2, 1, 1}, {1, 1, 1}, {1, 0, 0}},
+    {1, 1, 9, 6, {1, 12, 40}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
+    {5, 1, 4, 2, {1, 12, 13}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}},
+};
+enum { IMAGE_COUNT = sizeof IMAGES / sizeof *IMAGES };
+
+/* The patches of a case; the result's pixels of an image in *pixels. */
+static struct mlc_k_patches patches_of(const image_case *s, int64_t *pixels)
+{
+    struct mlc_k_patches p;
+    memset(&p, 0, sizeof p);
+    p.groups = s->groups;
+    p.c = s->c;
+    *pixels = 1;
+    for (int d = 0; d < 3; d++) {
+        p.in[d] = s->in[d];
+        p.kernel[d] = s->kernel[d];
+        p.stride[d] = s->stride[d];
+        p.dilation[d] = s->dilation[d];
+        p.pad[d] = s->pad[d];
+        p.out[d] = (s->in[d] + 2 * s->pad[d] - s->dilation[d] * (s->kernel[d] - 1) - 1) /
+                   s->stride[d] + 1;
+        *pixels *= p.out[d];
+    }
+    return p;
+}
+
+/* Number i of the patch of row r of group g, less the zero: 0 where the tap is padding. */
+static int32_t patch_at(const struct mlc_k_qproduct *a, int64_t r, int64_t g, int64_t i)
+{
+    const struct mlc_k_patches *p = a->patches;
+    int64_t at[3], tap = i / p->c;
+    for (int d = 2; d >= 0; d--) {
+        at[d] = r % p->out[d] * p->stride[d] - p->pad[d] + tap % p->kernel[d] * p->dilation[d];
+        r /= p->out[d];
+        tap /= p->kernel[d];
+        if (at[d] < 0 || at[d] >= p->in[d])
+            return 0;
+    }
+    const int64_t pixel = ((r * p->in[0] + at[0]) * p->in[1] + at[1]) * p->in[2] + at[2];
+    return int_of(a->a, a->a_dtype, pixel * a->a_row + g * p->c + i % p->c) - *a->a_zero;
+}
+
+static int64_t patch_product(const struct mlc_k_qproduct *a, int64_t r, int64_t col)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < a->k; i++)
+        sum += (int64_t)patch_at(a, r, col / a->n, i) * int_of(a->b, MLC_I8, col * a->k + i);
+    return sum;
+}
+
+/* Arguments of a convolution of integers; *p outlives them. */
+static struct mlc_k_qproduct of_image(const image_case *s, struct mlc_k_patches *p,
+                                      mlc_dtype dtype, uint64_t seed)
+{
+    int64_t pixels;
+    *p = patches_of(s, &pixels);
+    const int64_t all = s->groups * s->oc, k = s->c * s->kernel[0] * s->kernel[1] * s->kernel[2];
+    struct mlc_k_qproduct a = of_ints((size3){1, all, k}, dtype, seed);
+    a.patches = p;
+    a.m = s->n * pixels;
+    a.n = s->oc;
+    a.a_row = s->groups * s->c;
+    a.a = guarded_ints(A, dtype, s->n * s->in[0] * s->in[1] * s->in[2] * a.a_row, seed + 5);
+    a.c_row = all;
+    return a;
+}
+
+TEST(quant_kernels, patches_are_gathered_as_a_convolution_reads_them_at_every_level)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < IMAGE_COUNT * 2; s++) {
+            struct mlc_k_patches  p;
+            const mlc_dtype       dtype = s % 2 ? MLC_U8 : MLC_I8;
+            struct mlc_k_qproduct a = of_image(&IMAGES[s / 2], &p, dtype, (uint64_t)s + 3);
+            const int32_t         zero = s % 2 ? 131 : -5;
+            const int64_t         all = p.groups * a.n;
+            a.a_zero = &zero;
+            int32_t *c = (int32_t *)caged(C, (size_t)(a.m * all) * 4);
+            a.c = c;
+            CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+            CHECK(cage_holds(c));
+            for (int64_t i = 0; i < a.m * all; i++)
+                CHECK_EQ(c[i], patch_product(&a, i / all, i % all));
+        }
+    }
+}
+
+/* u8 to u8 with scales and zeros that are known: what chains of static layers run. */
+static void check_static_image(const mlc_kernels *k, int s)
+{
+    struct mlc_k_patches  p;
+    const mlc_dtype       dtype = s % 2 ? MLC_U8 : MLC_I8;
+    struct mlc_k_qproduct a = of_image(&IMAGES[s % IMAGE_COUNT], &p, MLC_U8, (uint64_t)s + 3);
+    const int64_t         all = p.groups * a.n;
+    const float           a_scale = 0.02f;
+    const int32_t         zero = 117;
+    float                 b_scale[40], bias[40];
+    for (int i = 0; i < 40; i++) {
+        b_scale[i] = 0.002f + 0.0001f * (float)i;
+        bias[i] = 0.1f * (float)i;
+    }
+    a.a_scale = &a_scale;
+    a.a_zero = &zero;
+    a.b_scale = b_scale;
+    a.b_step = 1;
+    a.bias = bias;
+    a.act = s % 3 ? MLC_ACT_RELU : MLC_ACT_NONE;
+    a.act_last = s % 4 < 2;
+    a.c_dtype = dtype;
+    a.c_scale = 0.11f;
+    a.c_zero = dtype == MLC_U8 ? 40 : -20;
+    a.residual = s % 5 ? guarded_ints(MORE, dtype, a.m * all, 77) : NULL;
+    a.residual_scale = 0.03f;
+    a.residual_zero = dtype == MLC_U8 ? 100 : 11;
+    a.c = guarded(C, (size_t)(a.m * all));
+    CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+    for (int64_t i = 0; i < a.m * all; i++) {
+        const int64_t col = i % all;
+        const int32_t add = a.residual ? int_of(a.residual, dtype, i) - a.residual_zero : 0;
+        const double  by = (double)a_scale * (double)b_scale[col], more = 0.03 * add;
+        double v = (double)patch_product(&a, i / all, col) * by + (double)bias[col];
+        v = act_of(a.act, v + (a.act_last ? more : 0)) + (a.act_last ? 0 : more);
+        const double lo = dtype == MLC_U8 ? 0 : -128, hi = lo + 255, q = v / 0.11 + a.c_zero;
+        CHECK_NEAR((double)int_of(a.c, dtype, i), q < lo ? lo : q > hi ? hi : q, 0.5005);
+    }
+}
+
+TEST(quant_kernels, images_of_integers_become_images_of_integers)
+{
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < 2 * IMAGE_COUNT; s++)
+            check_static_image(k, s);
+    }
+}
+
 /* f32 times integers with scales by row and by group, of 8 and 4 bits. */
 static void check_weights_only(const mlc_kernels *k, int s)
 {
@@ -274,6 +425,13 @@ TEST(quant_kernels, what_no_kernel_has_is_unsupported)
     b = a;
     b.workspace_bytes = 0;
     CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_INTERNAL);
+    struct mlc_k_patches p;
+    a = b = of_image(&IMAGES[0], &p, MLC_U8, 1);
+    b.a_step = 1;                      /* an image has one zero */
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
+    b = a;
+    p.c--;
+    CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
 }
 
 /* ---- the kernel quantize --------------------------------------------------------------------- */
@@ -1084,6 +1242,156 @@ TEST(quant, scales_are_tied_as_their_weights_are)
     CHECK(mlc_module_param(clone, "weight_scale") != NULL);
     mlc_module_free(clone);
     CHECK_OK(ctx);
+}
+
+/* ---- convolutions ---------------------------------------------------------------------------- */
+
+/* The convolution of a golden, alone in a Sequential. */
+static mlc_module *golden_conv(mlc_ctx *ctx, const golden_file *g, const char *name)
+{
+    mlc_tensor *w = golden_find(g, "conv.%s.weight", name);
+    const bool        line = w->ndim == 3;
+    mlc_nn_conv_desc  d = mlc_nn_conv_desc_make(w->ndim - 2, 0, w->shape[0], w->shape[2]);
+    d.conv.groups = name[0] == 'g' ? 3 : 1;
+    d.in = w->shape[1] * d.conv.groups;
+    d.conv.padding = mlc_dims_all(line ? 4 : name[0] == 'g' ? 2 : 1);
+    if (name[0] == 's') {
+        d.kernel = mlc_dims2(3, 2);
+        d.conv.stride = mlc_dims_all(2);
+        d.conv.dilation = mlc_dims2(2, 1);
+    }
+    mlc_module *net = in_sequence(ctx, 1, mlc_nn_conv(ctx, &d));
+    mlc_tensor *b = golden_find(g, "conv.%s.bias", name);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.weight"), w), MLC_OK);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.bias"), b), MLC_OK);
+    return net;
+}
+
+TEST(quant, dynamic_convolutions_are_those_of_pytorch_and_onnxruntime)
+{
+    ONLY_ON_HOST();
+    static const char *const names[] = {"plain", "stride", "groups", "line"};
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant.safetensors");
+        for (int i = 0; i < 8; i++) {
+            const char *name = names[i / 2], *kind = i % 2 ? "onnx" : "torch";
+            mlc_module *net = golden_conv(ctx, &g, name);
+            const mlc_quantize_desc d =
+                dynamic_desc(i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH, true);
+            CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+            mlc_tensor *w = mlc_module_param(net, "0.weight");
+            mlc_tensor *q = golden_find(&g, "conv.%s.%s.q", name, kind);
+            CHECK_EQ(mlc_numel(w), mlc_numel(q));
+            CHECK(memcmp(mlc_i8(w), mlc_i8(q), (size_t)mlc_numel(q)) == 0);
+            mlc_tensor *y = mlc_contiguous(mlc_forward(net, golden_find(&g, "conv.%s.x", name)));
+            mlc_tensor *want = golden_find(&g, "conv.%s.%s", name, kind);
+            CHECK_OK(ctx);
+            CHECK_EQ(mlc_numel(y), mlc_numel(want));
+            /* PyTorch's are u8 of x's scale and zero. */
+            const float *step =
+                i % 2 ? NULL : mlc_f32(golden_find(&g, "conv.%s.torch.step", name));
+            const double s = step ? (double)step[0] : 0, z = step ? (double)step[1] : 0;
+            for (int64_t k = 0; k < mlc_numel(want); k++) {
+                double v = (double)mlc_f32(y)[k];
+                if (step)
+                    v = v < -z * s ? -z * s : v > (255 - z) * s ? (255 - z) * s : v;
+                CHECK_NEAR(v, (double)mlc_f32(want)[k], step ? 0.5001 * s : 4e-6);
+            }
+            mlc_module_free(net);
+        }
+    }
+}
+
+/* A residual block after its norm was folded: convolutions take an activation and an addend. */
+static mlc_module *image_net(mlc_ctx *ctx)
+{
+    mlc_module *body = in_sequence(ctx, 3, mlc_nn_conv2d(ctx, 8, 8, 3, 1, 1), mlc_nn_relu(ctx),
+                                   mlc_nn_conv2d(ctx, 8, 8, 3, 1, 1));
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 8, 6, 3);
+    d.padding_mode = MLC_PAD_REFLECT;
+    d.conv.padding = mlc_dims_all(1);
+    d.conv.act = MLC_ACT_SILU;
+    return in_sequence(ctx, 5, mlc_nn_conv2d(ctx, 3, 8, 3, 2, 1), mlc_nn_relu(ctx),
+                       mlc_nn_residual(ctx, body, NULL, true), mlc_nn_conv(ctx, &d),
+                       mlc_nn_conv_transpose2d(ctx, 6, 2, 2, 2, 0));
+}
+
+TEST(quant, networks_of_images_are_near_their_floats)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < WAY_COUNT; i++) {
+            mlc_module *net = image_net(ctx), *was = mlc_module_clone(net);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 11, 14), 5, -1, 1);
+            const mlc_quantize_desc d = way_desc(i);
+            mlc_quant_report report;
+            memset(&report, 0, sizeof report);
+            mlc_no_grad_begin(ctx);
+            if (d.bits == 4) {         /* convolutions stay, and there is nothing else */
+                CHECK_EQ(mlc_quantize(net, &d, &report), MLC_ERR_ARG);
+                CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no weight to quantize");
+                continue;
+            }
+            CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);
+            CHECK_EQ(report.n, 4);
+            CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_I8);
+            CHECK_EQ(mlc_module_param(net, "0.weight")->ndim, 4);
+            CHECK_EQ(mlc_module_param(net, "4.weight")->dtype, MLC_F32);
+            mlc_tensor *y = mlc_contiguous(mlc_forward(net, x));
+            mlc_tensor *want = mlc_contiguous(mlc_forward(was, x));
+            CHECK_OK(ctx);
+            const double off = rms_apart(y, want);
+            CHECK(off > 0 && off < 2 * WAYS[i].off);
+            mlc_tensor *low = mlc_contiguous(mlc_forward(mlc_module_child(net, 0),
+                                                         mlc_cast(x, MLC_BF16)));
+            CHECK(low && low->dtype == MLC_BF16);
+            want = mlc_contiguous(mlc_forward(mlc_module_child(was, 0), x));
+            CHECK(rms_apart(mlc_cast(low, MLC_F32), want) < 0.03);
+            y = mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims4(0, 3, 11, 14)));
+            CHECK(y && y->shape[0] == 0);
+            CHECK_OK(ctx);
+            CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims4(1, 4, 11, 14))) == NULL);
+            CHECK_ERROR(ctx, MLC_ERR_SHAPE, "has 4 channels");
+            CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F64, mlc_dims4(1, 3, 11, 14))) == NULL);
+            CHECK_ERROR(ctx, MLC_ERR_DTYPE, "quantized layers take f32 and bf16");
+            if (d.mode == MLC_QUANT_DYNAMIC) {
+                mlc_f32(x)[3] = (float)NO_NUMBER;
+                CHECK(mlc_forward(net, x) == NULL);
+                CHECK_ERROR(ctx, MLC_ERR_VALUE, "conv: x has a NaN or inf");
+            }
+            mlc_no_grad_end(ctx);
+            mlc_module_free(net);
+            mlc_module_free(was);
+        }
+}
+
+/* Files and clones have the integers; the copy in the order of patches follows a load. */
+TEST(quant, files_of_convolutions_have_integers_and_scales)
+{
+    ONLY_ON_HOST();
+    mlc_ctx   *ctx = test_ctx();
+    const box  file = box_open("quant_conv.safetensors");
+    mlc_module *net = image_net(ctx), *other = image_net(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(1, 3, 8, 8), 5, -1, 1);
+    const mlc_quantize_desc d = way_desc(0);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_quantize(other, &d, NULL), MLC_OK);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, x), *z = mlc_forward(other, x);
+    const size_t bytes = (size_t)mlc_numel(y) * 4;
+    CHECK(memcmp(mlc_f32(y), mlc_f32(z), bytes) != 0);
+    CHECK_EQ(mlc_save(net, file.path), MLC_OK);
+    CHECK_EQ(mlc_load(other, file.path), MLC_OK);
+    z = mlc_forward(other, x);
+    CHECK(memcmp(mlc_f32(y), mlc_f32(z), bytes) == 0);
+    mlc_module *clone = mlc_module_clone(net);
+    mlc_module_free(net);
+    z = mlc_forward(clone, x);
+    CHECK(memcmp(mlc_f32(y), mlc_f32(z), bytes) == 0);
+    CHECK_EQ(mlc_quantize(clone, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is quantized already");
+    mlc_no_grad_end(ctx);
+    box_close(&file);
 }
 
 /* ---- generation ------------------------------------------------------------------------------ */

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+import torch.ao.nn.quantized.dynamic
 import torch.ao.quantization as quantization
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -166,8 +167,63 @@ def layers(x):
             put("lstm.c", state[1].numpy())
 
 
+def conv_model(conv, x):
+    """The convolution as a graph, quantized: DynamicQuantizeLinear, ConvInteger, scales, bias."""
+    w, b = conv.weight.detach().numpy(), conv.bias.detach().numpy()
+    axes = w.ndim - 2
+    node = helper.make_node("Conv", ["x", "W", "B"], ["y"], strides=list(conv.stride),
+                            pads=list(conv.padding) * 2, dilations=list(conv.dilation),
+                            group=conv.groups, kernel_shape=list(w.shape[2:]))
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * (axes + 2))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * (axes + 2))],
+        [numpy_helper.from_array(w, "W"), numpy_helper.from_array(b, "B")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = os.path.join(folder, "m.onnx"), os.path.join(folder, "q.onnx")
+        onnx.save(model, path)
+        quantize_dynamic(path, out, weight_type=QuantType.QInt8, op_types_to_quantize=["Conv"])
+        return onnx.load(out)
+
+
+def convolutions():
+    """Outputs, and the integers of the weights. PyTorch's are rounded once more: its dynamic
+    convolutions give u8 with the scale and zero of x, and floats of these."""
+    torch.manual_seed(5)
+    cases = {"plain": (torch.nn.Conv2d(5, 7, 3, padding=1), (2, 5, 9, 8)),
+             "stride": (torch.nn.Conv2d(6, 8, (3, 2), stride=2, padding=1, dilation=(2, 1)),
+                        (2, 6, 11, 7)),
+             "groups": (torch.nn.Conv2d(6, 9, 3, padding=2, groups=3), (1, 6, 5, 6)),
+             "line": (torch.nn.Conv1d(4, 6, 5, padding=4), (3, 4, 17))}
+    for name, (conv, shape) in cases.items():
+        x = torch.randn(shape) * 2 + 0.5
+        put(f"conv.{name}.x", x.numpy())
+        put(f"conv.{name}.weight", conv.weight.detach().numpy())
+        put(f"conv.{name}.bias", conv.bias.detach().numpy())
+        model = conv_model(conv, x)
+        assert "ConvInteger" in [n.op_type for n in model.graph.node]
+        init = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+        put(f"conv.{name}.onnx.q", init["W_quantized"])
+        y = ReferenceEvaluator(model).run(None, {"x": x.numpy()})[0]
+        put(f"conv.{name}.onnx", y)
+        runtime = onnxruntime.InferenceSession(model.SerializeToString()).run(
+            None, {"x": x.numpy()})[0]
+        assert np.abs(runtime - y).max() < 1e-6
+        conv.qconfig = quantization.default_dynamic_qconfig
+        layers = torch.ao.nn.quantized.dynamic
+        dynamic = (layers.Conv1d if name == "line" else layers.Conv2d).from_float(conv)
+        put(f"conv.{name}.torch.q", dynamic.weight().int_repr().numpy())
+        with torch.no_grad():
+            y = dynamic(x).numpy()
+        put(f"conv.{name}.torch", y)
+        s, z = torch._choose_qparams_per_tensor(x, True)
+        put(f"conv.{name}.torch.step", np.array([s, z], np.float32))
+        assert np.abs(y / s - np.round(y / s)).max() < 1e-3
+
+
 torch_weights()
 onnx_weights()
+convolutions()
 layers(activations())
 save_file(result, os.path.join(HERE, "quant.safetensors"))
 print(len(result), "tensors")
