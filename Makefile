@@ -59,7 +59,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-table demo-gpt demo-tiny \
         demo-forecast test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
-        bench bench-sketch bench-estimates bench-compare bench-ab bits weight gate \
+        bench bench-sketch bench-estimates bench-quant bench-compare bench-ab bits weight gate \
         lint map reference size embedded lib dist install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -89,6 +89,7 @@ help:
 	@echo "make bench           measure; CASE='mlp_*' some cases, JSON=file writes them"
 	@echo 'make bench-sketch    what sketched layers cost and hold, as a picture; half a minute'
 	@echo 'make bench-estimates memory estimates against what steps take; minutes, MOST=bytes'
+	@echo 'make bench-quant     what quantized networks lose: digits, a small GPT; a quarter of an hour'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
@@ -232,7 +233,8 @@ $(BUILD)/bench: $(BENCH_SOURCES) $(IMPL)
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/landscape $(BUILD)/estimates: $(BUILD)/%: bench/%.c tests/resnet20.h $(IMPL)
+$(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss: $(BUILD)/%: bench/%.c tests/resnet20.h \
+                                                          examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
@@ -392,6 +394,9 @@ bench-sketch: $(BUILD)/landscape
 
 bench-estimates: $(BUILD)/estimates
 	@$(BUILD)/estimates $(if $(MOST),--most '$(MOST)')
+
+bench-quant: $(BUILD)/quant_loss
+	@$(BUILD)/quant_loss
 
 bench-compare: $(BUILD)/bench
 	@$(PYTHON) bench/compare.py $(if $(CASE),--case '$(CASE)') $(if $(JSON),--json '$(JSON)')

@@ -9,6 +9,8 @@ at its best: the same number of threads, the fastest form of each optimizer (fus
 tiniest network), gradients set to None, inference mode, out= for elementwise operations and
 products. "of" is mlcore's share of what build/bench measured between its runs: peak multiply-adds
 (FMA) or a plain loop of the same loads and stores. Needs python3 and PyTorch, nothing else.
+Where onnx and onnxruntime are installed, networks of int8 are timed there, too, quantized by its
+quantize_dynamic: "onnx" is its rate, and mlcore's over it.
 With --device cuda both run on the same card and wait for it before a clock is read (make
 cuda-bench); what the card has no kernel for is left out.
 """
@@ -493,6 +495,71 @@ def quant_cases():
         cases[f"infer_{name}"] = float_net(make_net, shape)
         cases[f"infer_q8_{name}"] = dynamic_int8(make_net, shape, kinds)
     return cases
+
+
+def onnx_graph(nodes, weights, shape):
+    """The bytes of a model y = f(x), its weights int8 by ONNX Runtime's dynamic quantization."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    graph = helper.make_graph(
+        [helper.make_node(op, ins, outs, **more) for op, ins, outs, more in nodes], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w.numpy(), name) for name, w in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with tempfile.TemporaryDirectory() as folder:
+        path, made = os.path.join(folder, "m.onnx"), os.path.join(folder, "q.onnx")
+        onnx.save(model, path)
+        quantize_dynamic(path, made, weight_type=QuantType.QInt8)
+        return pathlib.Path(made).read_bytes()
+
+
+def onnx_mlp(batch):
+    widths, nodes, weights, at = [1024, 1024, 1024, 10], [], {}, "x"
+    for i in range(3):
+        to = "y" if i == 2 else f"h{i}"
+        weights[f"W{i}"] = uniform(widths[i:i + 2], -0.03, 0.03, torch.float32)
+        weights[f"B{i}"] = uniform(widths[i + 1:i + 2], -0.03, 0.03, torch.float32)
+        nodes += [("MatMul", [at, f"W{i}"], [f"p{i}"], {}),
+                  ("Add", [f"p{i}", f"B{i}"], [to if i == 2 else f"a{i}"], {})]
+        nodes += [("Relu", [f"a{i}"], [to], {})] if i < 2 else []
+        at = to
+    return onnx_graph(nodes, weights, [batch, 1024]), (batch, 1024)
+
+
+def onnx_lstm():
+    nodes, weights, at = [], {}, "x"
+    for i in range(2):
+        for name, shape in (("W", (1, 1024, 256)), ("R", (1, 1024, 256)), ("B", (1, 2048))):
+            weights[f"{name}{i}"] = uniform(shape, -0.06, 0.06, torch.float32)
+        nodes += [("LSTM", [at, f"W{i}", f"R{i}", f"B{i}"], [f"s{i}"], {"hidden_size": 256}),
+                  ("Squeeze", [f"s{i}", "axis"], ["y" if i else "h"], {})]
+        at = "h"
+    weights["axis"] = torch.tensor([1])
+    return onnx_graph(nodes, weights, [64, 1, 256]), (64, 1, 256)
+
+
+# Networks of int8 in ONNX Runtime: a model and the shape of its input.
+ONNX_CASES = {f"infer_q8_mlp_1024x3_10_b{b}": functools.partial(onnx_mlp, b) for b in (1, 32, 128)}
+ONNX_CASES["infer_q8_lstm_2x256"] = onnx_lstm
+
+
+def onnx_step(name, threads):
+    """One iteration of the case in ONNX Runtime; None: it has none, or is not installed."""
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError:
+        return None
+    if name not in ONNX_CASES or DEVICE != "cpu" or not onnx:
+        return None
+    model, shape = ONNX_CASES[name]()
+    how = onnxruntime.SessionOptions()
+    how.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model, how, providers=["CPUExecutionProvider"])
+    x = {"x": uniform(shape, -1, 1, torch.float32).numpy()}
+    return lambda: session.run(None, x)
 
 
 class Sketched(torch.nn.Module):
@@ -1051,8 +1118,8 @@ def compare(args, name, dtype):
     threads = 1 if fnmatch.fnmatch(name, ONE_THREAD) else args.threads
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    step = CASES[name](DTYPES[dtype])
-    rates, others, shares, machine, unit = [], [], [], "", ""
+    step, onnx = CASES[name](DTYPES[dtype]), onnx_step(name, threads)
+    rates, others, onnxes, shares, machine, unit = [], [], [], [], "", ""
     for _ in range(args.rounds):
         time.sleep(0.05)                  # lets the threads of the other side go to sleep
         line, machine = mlcore_line(args, name, dtype, threads)
@@ -1064,9 +1131,13 @@ def compare(args, name, dtype):
             shares.append(line["peak_share"])
         work = line["rate"] * line["median_ms"] * 1e-3         # of one iteration, in that unit
         others.append(work / torch_seconds(step, args.seconds))
+        if onnx:
+            onnxes.append(work / torch_seconds(onnx, args.seconds))
     ours, theirs = statistics.median(rates), statistics.median(others)
     result = {"case": name, "dtype": dtype, "mlcore": ours, "torch": theirs, "unit": unit,
               "ratio": ours / theirs}
+    if onnxes:
+        result |= {"onnx": statistics.median(onnxes), "onnx_ratio": ours / statistics.median(onnxes)}
     if shares:
         result |= {"of": line["beside"], "share": statistics.median(shares)}
     return result, machine
@@ -1082,6 +1153,18 @@ def print_means(results):
             if len(ratios) > 1:
                 print(f"geometric mean of {form + '*':16} {dtype:4} {len(ratios):3} cases {'':27}"
                       f"{statistics.geometric_mean(ratios):6.2f}")
+
+
+def print_quant_means(results):
+    """Geometric means of networks of int8, against each of the others and both."""
+    both = [r for r in results if "onnx_ratio" in r]
+    if not both:
+        return
+    for name, ratios in (("PyTorch", [r["ratio"] for r in both]),
+                         ("ONNX Runtime", [r["onnx_ratio"] for r in both]),
+                         ("the faster of them", [min(r["ratio"], r["onnx_ratio"]) for r in both])):
+        print(f"geometric mean of infer_q8_*, {len(both)} cases, against {name}: "
+              f"{statistics.geometric_mean(ratios):.2f}")
 
 
 def listed(bench, globs):
@@ -1131,7 +1214,7 @@ def options():
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
     for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "bench/bench_language.h",
-                   "bench/bench_recurrent.h", "tests/ew_table.h", "tests/resnet20.h"):
+                   "bench/bench_recurrent.h", "bench/bench_quant.h", "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args
@@ -1170,12 +1253,14 @@ def main():
                   f"   of")
         results.append(line)
         share = f"  {line['share']:4.0%} of {line['of']}" if "of" in line else ""
+        onnx = f"  onnx {line['onnx']:.5g} {line['onnx_ratio']:.2f}" if "onnx" in line else ""
         print(f"{name:32} {dtype:4} {line['mlcore']:12.5g} {line['torch']:12.5g} "
-              f"{line['unit']:10} {line['ratio']:6.2f}{share}", flush=True)
+              f"{line['unit']:10} {line['ratio']:6.2f}{share}{onnx}", flush=True)
         if out:
             out.write(json.dumps(line) + "\n")
             out.flush()
     print_means(results)
+    print_quant_means(results)
     if args.table:
         write_table(args.table, results)
     if out:

@@ -446,6 +446,7 @@ static void run_quantize(const mlc_kernels *k, mlc_quant_convention convention, 
     a.convention = convention;
     a.most = most;
     a.n = n;
+    a.rows = 1;
     float *in = (float *)guarded(A, (size_t)n * 4);
     memcpy(in, x, (size_t)n * 4);
     a.in = in;
@@ -520,6 +521,43 @@ TEST(quant_kernels, quantize_is_the_same_at_every_level_and_size)
                 CHECK(memcmp(one.q, second.q, (size_t)n) == 0);
             }
         }
+}
+
+/* Ranges of rows are those of each row alone; a row that has none leaves the others theirs. */
+TEST(quant_kernels, rows_have_ranges_of_their_own)
+{
+    enum { N = 37, ROWS = 5 };
+    float x[ROWS * N];
+    for (int i = 0; i < ROWS * N; i++)
+        x[i] = (float)test_random(3, i, -1, 1) * (float)(1 + i / N * 10);
+    x[3 * N + 5] = (float)NO_NUMBER;
+    FOR_EACH_ROW(k, isa) {
+        float                 scale[ROWS];
+        int32_t               zero[ROWS];
+        uint8_t              *q = (uint8_t *)caged(C, ROWS * N);
+        struct mlc_k_quantize a;
+        memset(&a, 0, sizeof a);
+        a.most = 255;
+        a.n = ROWS * N;
+        a.rows = ROWS;
+        a.in = x;
+        a.out = q;
+        a.scale = scale;
+        a.zero = zero;
+        a.workspace_bytes = k->quantize_workspace(NULL, &a);
+        a.workspace = guarded(ROOM, a.workspace_bytes);
+        CHECK_EQ(k->quantize(NULL, &a), MLC_OK);
+        CHECK(cage_holds(q));
+        memcpy(second.q, q, ROWS * N);
+        for (int r = 0; r < ROWS; r++) {
+            CHECK((scale[r] > 0) == (r != 3));
+            if (r == 3)
+                continue;
+            run_quantize(k, MLC_QUANT_TORCH, 255, x + r * N, N, &one);
+            CHECK(scale[r] == one.scale && zero[r] == one.zero);
+            CHECK(memcmp(second.q + r * N, one.q, N) == 0);
+        }
+    }
 }
 
 TEST(quant_kernels, a_nan_or_inf_leaves_no_scale)
@@ -608,6 +646,63 @@ TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
 }
 
 /* 2 to 8 bits, in groups: each number is within half a step, and 4 bits are two to a byte. */
+/* The cases of PyTorch's MinMaxObserver and ONNX's rules that are known by numbers. */
+TEST(quant, ranges_of_tensors_are_those_of_the_rules)
+{
+    ONLY_ON_HOST();
+    static const struct { float x[4]; bool affine; int convention; double scale; int zero; } is[] = {
+        {{-1, 0, 2, 3}, true, MLC_QUANT_TORCH, 4.0 / 255, 64},
+        {{2, 3, 2, 3}, true, MLC_QUANT_TORCH, 3.0 / 255, 0},
+        {{0, 0, 0, 0}, true, MLC_QUANT_TORCH, 1.1920928955078125e-7, 0},
+        {{0, 0, 0, 0}, true, MLC_QUANT_ONNX, 1, 0},
+        {{-7, -7, -7, -7}, true, MLC_QUANT_TORCH, 7.0 / 255, 255},
+        {{-1, 0, 2, 3}, false, MLC_QUANT_TORCH, 3.0 / 127.5, 0},
+        {{-1, 0, 2, 3}, false, MLC_QUANT_ONNX, 3.0 / 127, 0},
+        {{0, 0, 0, 0}, false, MLC_QUANT_TORCH, 1.1920928955078125e-7, 0},
+        {{0, 0, 0, 0}, false, MLC_QUANT_ONNX, 1, 0},
+    };
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof is / sizeof *is; i++) {
+        mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(8);
+        mlc_quantized q;
+        d.affine = is[i].affine;
+        d.convention = (mlc_quant_convention)is[i].convention;
+        CHECK_EQ(mlc_quantize_tensor(mlc_from(ctx, MLC_F32, mlc_dims2(1, 4), is[i].x), &d, &q),
+                 MLC_OK);
+        CHECK_NEAR((double)mlc_f32(q.scale)[0], is[i].scale, 1e-7 * is[i].scale);
+        CHECK_EQ(q.zero ? mlc_i32(q.zero)[0] : 0, is[i].zero);
+        mlc_tensor *back = mlc_dequantize_tensor(&q);
+        CHECK_OK(ctx);
+        for (int k = 0; k < 4; k++)
+            CHECK_NEAR((double)mlc_f32(back)[k], (double)is[i].x[k], 0.5001 * is[i].scale);
+    }
+}
+
+/* Channels of zeros give their bias, whatever the other rows are. */
+TEST(quant, channels_of_zeros_give_their_bias)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 8; i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = mlc_nn_linear(ctx, 64, 5);
+        mlc_quantize_desc d =
+            mlc_quantize_desc_make(i < 4 ? MLC_QUANT_DYNAMIC : MLC_QUANT_WEIGHTS);
+        d.convention = i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH;
+        d.per_tensor = i < 4 && i / 2;
+        if (i / 2 == 3)
+            d.bits = 4;
+        memset(mlc_f32(mlc_module_param(net, "weight")) + 64, 0, 64 * 4);
+        const float bias = mlc_f32(mlc_module_param(net, "bias"))[1];
+        mlc_module *root = mlc_nn_sequential(ctx);
+        CHECK_EQ(mlc_module_add(root, net), MLC_OK);
+        CHECK_EQ(mlc_quantize(root, &d, NULL), MLC_OK);
+        mlc_tensor *y = mlc_forward(root, test_rand(ctx, MLC_F32, mlc_dims2(9, 64), 5, -1, 1));
+        CHECK_OK(ctx);
+        for (int64_t r = 0; r < 9; r++)
+            CHECK(mlc_f32(y)[5 * r + 1] == bias && mlc_f32(y)[5 * r] != bias);
+    }
+}
+
 TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
 {
     ONLY_ON_HOST();
@@ -855,6 +950,36 @@ TEST(quant, layers_join_activations_and_take_bf16)
     CHECK_ERROR(ctx, MLC_ERR_VALUE, "x has a NaN or inf");
 }
 
+/* With a range for each row, a row is what it is alone; ranges of all rows make it another. */
+TEST(quant, rows_of_a_batch_may_have_ranges_of_their_own)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx)
+        for (int per_row = 0; per_row < 2; per_row++) {
+            mlc_module *net = small_net(ctx);
+            mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(11, 64), 5, -1, 1);
+            d.per_row = per_row != 0;
+            for (int64_t i = 0; i < 64; i++)
+                mlc_f32(x)[i] *= 20;
+            CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+            mlc_tensor *y = mlc_forward(net, x);
+            CHECK_OK(ctx);
+            for (int64_t r = 0; r < 11; r++) {
+                mlc_tensor *one_y = mlc_forward(net, mlc_contiguous(mlc_slice(x, 0, r, r + 1, 1)));
+                const bool same = memcmp(mlc_f32(y) + 10 * r, mlc_f32(one_y), 40) == 0;
+                if (per_row)
+                    CHECK(same);
+                else if (r)
+                    CHECK(!same);
+            }
+            mlc_f32(x)[200] = (float)NO_NUMBER;
+            CHECK(mlc_forward(net, x) == NULL);
+            CHECK_ERROR(ctx, MLC_ERR_VALUE, "x has a NaN or inf");
+            mlc_module_free(net);
+        }
+}
+
 /* What the network was: values of all parameters, and its outputs. */
 static void check_unchanged(mlc_module *net, mlc_tensor *x, mlc_tensor *y)
 {
@@ -899,6 +1024,10 @@ TEST(quant, errors_leave_the_network_as_it_was)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "4 bits");
     CHECK_EQ(mlc_quantize(net, NULL, NULL), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_quantize_desc_make(mode)");
+    d = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    d.per_row = true;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "per_tensor and per_row are of dynamic");
     mlc_tensor *last = mlc_module_param(net, "4.weight");
     mlc_f32(last)[9] = (float)NO_NUMBER;
     d = way_desc(0);
