@@ -650,7 +650,13 @@ TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
 TEST(quant, ranges_of_tensors_are_those_of_the_rules)
 {
     ONLY_ON_HOST();
-    static const struct { float x[4]; bool affine; int convention; double scale; int zero; } is[] = {
+    static const struct {
+        float  x[4];
+        bool   affine;
+        int    convention;
+        double scale;
+        int    zero;
+    } is[] = {
         {{-1, 0, 2, 3}, true, MLC_QUANT_TORCH, 4.0 / 255, 64},
         {{2, 3, 2, 3}, true, MLC_QUANT_TORCH, 3.0 / 255, 0},
         {{0, 0, 0, 0}, true, MLC_QUANT_TORCH, 1.1920928955078125e-7, 0},
