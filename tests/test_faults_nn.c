@@ -1068,3 +1068,54 @@ DO(mlc_show)
     close(kept);
     return st;
 }
+
+/* A plan of a linear layer and what works on it.                                              */
+static mlc_status run_plan(world *w)
+{
+    const mlc_plan_desc d = mlc_plan_desc_make();
+    mlc_plan_report     r;
+    mlc_plan           *p = mlc_plan_capture(w->net, &w->x, 1, &d);
+    if (p == NULL) return mlc_ctx_status(w->ctx);
+    mlc_status st = mlc_plan_prepare(p, &w->x, 1);
+    if (st == MLC_OK) st = mlc_plan_run(p, &w->x, 1, NULL, 0);
+    if (st == MLC_OK) st = mlc_plan_use_block(p, NULL, 0);
+    if (st == MLC_OK) st = mlc_plan_run(p, &w->x, 1, NULL, 0);
+    if (st == MLC_OK) {
+        CHECK(mlc_plan_output(p, 0) != NULL && mlc_plan_bytes(p) > 0);
+        CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+        st = mlc_plan_print(p, hash_text, w);
+    }
+    mlc_plan_free(p);
+    return st;
+}
+
+/* The same of a function.                                                                     */
+static mlc_status plan_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_tanh(mlc_add(in[0], mlc_exp(in[0])));
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status run_plan_fn(world *w)
+{
+    mlc_plan        *p = mlc_plan_capture_fn(w->ctx, plan_forward, NULL, &w->x, 1, NULL);
+    const mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
+
+DO(mlc_plan_desc_make)  { return run_plan(w); }
+DO(mlc_plan_capture)    { return run_plan(w); }
+DO(mlc_plan_capture_fn) { return run_plan_fn(w); }
+DO(mlc_plan_run)        { return run_plan(w); }
+DO(mlc_plan_prepare)    { return run_plan(w); }
+DO(mlc_plan_output)     { return run_plan(w); }
+DO(mlc_plan_bytes)      { return run_plan(w); }
+DO(mlc_plan_use_block)  { return run_plan(w); }
+DO(mlc_plan_report_of)  { return run_plan(w); }
+DO(mlc_plan_print)      { return run_plan(w); }
+DO(mlc_plan_free)       { return run_plan(w); }

@@ -1,0 +1,698 @@
+/* test_plan.c -- tests of section IMPL.PLAN: plans against the forwards that they were recorded
+ * from: bits, memory, parameters that change, shapes that come later, what is refused */
+#include "mlc_test.h"
+#include "nets.h"
+#include "resnet20.h"
+
+#define PLAIN 0u                       /* without passes: the bits of the forward               */
+
+static mlc_plan_desc with(uint32_t passes)
+{
+    mlc_plan_desc d = mlc_plan_desc_make();
+    d.passes = passes;
+    return d;
+}
+
+/* Largest difference of two tensors, over the largest of `want`; -1 if it has other shapes.     */
+static double apart(mlc_tensor *got, mlc_tensor *want)
+{
+    const int64_t n = mlc_numel(want);
+    double       *a = malloc((size_t)(2 * n + 2) * sizeof *a), *b = a + n + 1, most = 0, off = 0;
+    if (mlc_numel(got) != n || !test_read(got, a) || !test_read(want, b)) off = -1;
+    for (int64_t i = 0; i < n && off >= 0; i++) {
+        most = fmax(most, fabs(b[i]));
+        off = fmax(off, fabs(a[i] - b[i]));
+        if (isnan(a[i]) != isnan(b[i])) off = INF;
+    }
+    free(a);
+    return off <= 0 ? off : off / fmax(most, 1e-30);
+}
+
+/* ---- networks */
+
+static mlc_module *small_mlp(mlc_ctx *ctx) { return mlp(ctx, 12, 20, 7); }
+
+static mlc_module *cnn(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 3, 8, 3, 1, 1));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 8));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 8, 6, 3, 2, 1));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 6 * 4 * 4, 10));
+    return net;
+}
+
+static mlc_module *lstm(mlc_ctx *ctx) { return mlc_nn_lstm(ctx, 5, 9); }
+static mlc_module *gru(mlc_ctx *ctx) { return mlc_nn_gru(ctx, 5, 9); }
+
+static mlc_module *encoder(mlc_ctx *ctx)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(16, 4);
+    d.hidden = 32;
+    return mlc_nn_transformer_encoder(ctx, &d, 2);
+}
+
+static mlc_module *gpt(mlc_ctx *ctx)
+{
+    const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 16, 2, 16, 2);
+    return mlc_nn_gpt(ctx, &d);
+}
+
+static mlc_module *llama(mlc_ctx *ctx)
+{
+    const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_llama(30, 16, 2, 16, 2);
+    return mlc_nn_gpt(ctx, &d);
+}
+
+static mlc_module *alibi(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 16, 1, 16, 2);
+    d.positions = MLC_POSITIONS_ALIBI;
+    return mlc_nn_gpt(ctx, &d);
+}
+
+static mlc_module *sketched(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_sklinear(ctx, 32, 24, 1, 8));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 24, 3));
+    return net;
+}
+
+static const struct network {
+    const char  *name;
+    mlc_module *(*make)(mlc_ctx *ctx);
+    int32_t      n;                    /* axes of a sample, and their sizes                     */
+    int64_t      in[3];
+    int64_t      vocab;                /* 0: floats                                             */
+} NETWORKS[] = {
+    {"mlp", small_mlp, 1, {12}, 0},
+    {"cnn", cnn, 3, {3, 16, 16}, 0},
+    {"resnet20", resnet20, 3, {3, 32, 32}, 0},
+    {"lstm", lstm, 2, {6, 5}, 0},
+    {"gru", gru, 2, {6, 5}, 0},
+    {"encoder", encoder, 2, {7, 16}, 0},
+    {"gpt", gpt, 1, {9}, 30},
+    {"llama", llama, 1, {9}, 30},
+    {"alibi", alibi, 1, {9}, 30},
+    {"sketched", sketched, 1, {32}, 0},
+};
+
+static mlc_tensor *sample(mlc_ctx *ctx, const struct network *k, mlc_dtype dtype, int64_t batch,
+                          uint64_t seed)
+{
+    int64_t  v[4] = {batch, k->in[0], k->in[1], k->in[2]};
+    mlc_dims d = mlc_dims_of(k->n + 1, v);
+    return k->vocab ? test_tokens(ctx, d, k->vocab, (int64_t)seed)
+                    : test_rand(ctx, dtype, d, seed, -1, 1);
+}
+
+/* A plan's output against the forward's, on new values, in turn for several batches.            */
+static void check_network(mlc_ctx *ctx, const struct network *k, mlc_dtype dtype, uint32_t passes,
+                          double tol)
+{
+    const mlc_plan_desc d = with(passes);
+    mlc_module         *net = k->make(ctx);
+    mlc_tensor         *x = sample(ctx, k, dtype, 2, 3), *y, *want;
+    mlc_module_train(net, false);
+    mlc_no_grad_begin(ctx);
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+    CHECK_OK(ctx);
+    for (int64_t i = 0; i < 6 && p != NULL; i++) {
+        mlc_scope_begin(ctx);
+        x = sample(ctx, k, dtype, i % 3 + 1, 10 + (uint64_t)i);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        want = mlc_forward(net, x);
+        y = mlc_plan_output(p, 0);
+        const double off = y != NULL && want != NULL ? apart(y, want) : -1;
+        if (!CHECK(off >= 0 && off <= tol)) printf("  %s: %g\n", k->name, off);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    mlc_no_grad_end(ctx);
+    mlc_plan_free(p);
+    mlc_module_free(net);
+}
+
+TEST(plan, networks_have_the_bits_of_their_forward)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++)
+        check_network(test_ctx(), &NETWORKS[i], MLC_F32, PLAIN, 0);
+}
+
+TEST(plan, networks_with_all_passes)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++)
+        check_network(test_ctx(), &NETWORKS[i], MLC_F32, MLC_PLAN_ALL, 1e-5);
+}
+
+TEST(plan, networks_in_f64)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++) {
+        mlc_ctx_desc d = test_desc();
+        d.dtype = MLC_F64;
+        mlc_ctx *ctx = test_own(mlc_ctx_create(&d));
+        check_network(ctx, &NETWORKS[i], MLC_F64, PLAIN, 0);
+        check_network(ctx, &NETWORKS[i], MLC_F64, MLC_PLAN_ALL, 1e-12);
+    }
+}
+
+TEST(plan, every_level)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < COUNT(NETWORKS); i += 3)
+            check_network(ctx, &NETWORKS[i], MLC_F32, PLAIN, 0);
+}
+
+/* ---- memory */
+
+TEST(plan, a_run_allocates_nothing)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = NETWORKS[i].make(ctx);
+        mlc_tensor *x = sample(ctx, &NETWORKS[i], MLC_F32, 2, 3);
+        mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+        mlc_memory  before, after;
+        if (!CHECK(p != NULL)) continue;
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_memory_info(ctx, &before);
+        for (int k = 0; k < 3; k++) CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_memory_info(ctx, &after);
+        CHECK_EQ(after.calls, before.calls);
+        CHECK_EQ(after.allocated, before.allocated);
+        CHECK_EQ(after.peak, before.peak);
+    }
+}
+
+TEST(plan, memory_is_at_most_that_of_the_forward)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++) {
+        mlc_ctx        *ctx = test_ctx();
+        mlc_module     *net = NETWORKS[i].make(ctx);
+        mlc_tensor     *x = sample(ctx, &NETWORKS[i], MLC_F32, 8, 3);
+        mlc_plan       *p = mlc_plan_capture(net, &x, 1, NULL);
+        mlc_plan_report r;
+        mlc_memory      m;
+        if (!CHECK(p != NULL)) continue;
+        mlc_eval_begin(net);
+        mlc_scope_begin(ctx);
+        mlc_forward(net, x);
+        mlc_scope_end(ctx);
+        mlc_memory_info(ctx, &m);
+        const int64_t held = m.now[MLC_MEM_ACTIVATION] + m.now[MLC_MEM_WORKSPACE];
+        mlc_memory_peak_reset(ctx);
+        mlc_scope_begin(ctx);
+        mlc_forward(net, x);
+        mlc_scope_end(ctx);
+        mlc_memory_info(ctx, &m);
+        CHECK_OK(ctx);
+        CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+        const int64_t most = m.peak - m.allocated;
+        if (!CHECK(r.bytes <= most))
+            printf("  %s: %lld, forward %lld\n", NETWORKS[i].name, (long long)r.bytes,
+                   (long long)most);
+        CHECK(r.live <= r.bytes && (double)r.bytes <= 1.15 * (double)r.live);
+        CHECK(held > 0 && r.calls > 0);
+        mlc_eval_end(net);
+    }
+}
+
+TEST(plan, runs_in_a_block_of_the_program)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_tensor *y = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 7));
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    const size_t bytes = mlc_plan_bytes(p);
+    char        *room = malloc(bytes + 64), *block = room + (64 - (uintptr_t)room % 64) % 64;
+    CHECK(bytes > 0);
+    CHECK_EQ(mlc_plan_use_block(p, block, bytes - 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the plan takes");
+    CHECK_EQ(mlc_plan_use_block(p, block + 4, bytes), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_plan_use_block(p, block, bytes), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, &y, 1), MLC_OK);
+    CHECK(apart(y, mlc_forward(net, x)) == 0);
+    const char *at = (const char *)mlc_f32(mlc_plan_output(p, 0));
+    CHECK(at >= block && at < block + bytes);
+    mlc_tensor *more = test_rand(ctx, MLC_F32, mlc_dims2(40, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_prepare(p, &more, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "mlc_plan_use_block gave");
+    CHECK_EQ(mlc_plan_use_block(p, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &more, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, more)) == 0);
+    mlc_plan_free(p);
+    free(room);
+}
+
+/* ---- parameters */
+
+TEST(plan, new_values_of_parameters_count)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_optim  *opt = mlc_adamw(net, 0.1f);
+    for (int i = 0; i < 3; i++) {
+        mlc_scope_begin(ctx);
+        mlc_backward(mlc_mean(mlc_square(mlc_forward(net, x)), mlc_dims0(), false));
+        mlc_optim_step(opt);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+        mlc_scope_end(ctx);
+    }
+    CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+    mlc_plan_free(p);
+}
+
+/* y = x (w w^T), of which w w^T is the same in every run. */
+static mlc_status folded(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *w = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_matmul(in[0], mlc_matmul(w, mlc_transpose(w, 0, 1)));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, constants_follow_their_parameters)
+{
+    ONLY_ON_HOST();
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = mlc_nn_linear(ctx, 6, 5);
+    mlc_module_build(net);
+    mlc_tensor     *w = mlc_module_param(net, "weight"), *out;
+    mlc_tensor     *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1);
+    mlc_plan       *p = mlc_plan_capture_fn(ctx, folded, w, &x, 1, NULL);
+    mlc_plan_report r;
+    if (!CHECK(p != NULL)) return;
+    CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+    CHECK_EQ(r.constant, 1);
+    CHECK_EQ(r.calls, 1);
+    CHECK(r.constants > 0);
+    for (int i = 0; i < 3; i++) {
+        mlc_copy_into(w, test_rand(ctx, MLC_F32, mlc_dims2(5, 6), 5 + (uint64_t)i, -1, 1));
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        folded(ctx, w, &x, 1, &out, 1);
+        CHECK(apart(mlc_plan_output(p, 0), out) == 0);
+    }
+    mlc_plan_free(p);
+}
+
+TEST(plan, outlives_its_network)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_tensor *more = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_tensor *want = mlc_forward(net, x);
+    mlc_module_free(net);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), want) == 0);
+    CHECK_EQ(mlc_plan_run(p, &more, 1, NULL, 0), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the network was freed");
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan_free(p);
+}
+
+TEST(plan, another_dtype_of_a_parameter_is_an_error)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_module_to(net, MLC_F64), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "'0.weight' is f64 [20,12], and was f32 [20,12]");
+    CHECK_EQ(mlc_module_to(net, MLC_F32), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+    mlc_plan_free(p);
+}
+
+TEST(plan, packs_of_16_bits_follow)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 64, 64, 32);
+    mlc_tensor *x = test_rand(ctx, MLC_BF16, mlc_dims2(4, 64), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_OK(ctx);
+    if (!CHECK(p != NULL)) return;
+    for (int i = 0; i < 4; i++) {
+        if (i == 2) mlc_memory_trim(ctx);
+        if (i == 3)
+            mlc_copy_into(mlc_module_param(net, "0.weight"),
+                          test_rand(ctx, MLC_F32, mlc_dims2(64, 64), 9, -1, 1));
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_no_grad_begin(ctx);
+        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+        mlc_no_grad_end(ctx);
+    }
+    mlc_plan_free(p);
+}
+
+/* ---- errors */
+
+TEST(plan, wrong_inputs_and_outputs)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx(), *other = test_ctx();
+    mlc_module   *net = small_mlp(ctx);
+    mlc_plan_desc d = mlc_plan_desc_make();
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1), *bad;
+    d.same_shapes = true;
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+    CHECK_EQ(mlc_plan_run(p, &x, 0, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "0 inputs; the plan has 1");
+    bad = NULL;
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "input 1 is NULL");
+    bad = test_rand(other, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "another context");
+    bad = test_rand(ctx, MLC_F64, mlc_dims2(4, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_DTYPE);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "input 1 is f64, the plan was captured with f32");
+    bad = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "input 1 is [5,12]");
+    bad = mlc_transpose(test_rand(ctx, MLC_F32, mlc_dims2(12, 4), 1, -1, 1), 0, 1);
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "not dense");
+    bad = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 8));
+    CHECK_EQ(mlc_plan_run(p, &x, 1, &bad, 1), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "output 1 is [4,8], the plan makes [4,7]");
+    bad = mlc_zeros(ctx, MLC_F64, mlc_dims2(4, 7));
+    CHECK_EQ(mlc_plan_run(p, &x, 1, &bad, 1), MLC_ERR_DTYPE);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, &x, 2), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK(mlc_plan_output(p, 1) == NULL && mlc_plan_output(NULL, 0) == NULL);
+    CHECK_EQ(mlc_plan_run(NULL, &x, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan_free(p);
+    mlc_plan_free(NULL);
+    CHECK(mlc_plan_capture(NULL, &x, 1, NULL) == NULL);
+    mlc_error_clear(ctx);
+    d.n_out = 0;
+    CHECK(mlc_plan_capture(net, &x, 1, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "n_out 0");
+    bad = test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1);
+    CHECK(mlc_plan_capture(net, &bad, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear: x [4,5]");
+    CHECK_EQ(mlc_numel(mlc_forward(net, x)), 28);
+    CHECK_OK(ctx);
+}
+
+/* Forwards that no list of kernels repeats. */
+static mlc_status refused(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    float y[48];
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_add_scalar(in[0], 1);
+    switch (*(int *)user) {
+        case 0: mlc_read(out[0], y, sizeof y); break;
+        case 1: if (mlc_item(mlc_sum(out[0], mlc_dims0(), false)) > 0) mlc_relu(out[0]); break;
+        case 2: mlc_f32(out[0]); break;
+        case 3: out[0] = mlc_add(out[0], mlc_randn(ctx, MLC_F32, mlc_dims2(4, 12))); break;
+        case 4: out[0] = mlc_dropout(out[0], 0.5); break;
+        case 5: mlc_copy_into(in[0], out[0]); break;
+        case 6: mlc_relu_(in[0]); break;
+        case 7: out[0] = NULL; break;
+        case 8: out[0] = mlc_nonzero(out[0]); break;
+        default: break;
+    }
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, what_depends_on_values_is_refused)
+{
+    static const char *const says[] = {"reads values of a tensor on the host",
+                                       "reads values of a tensor on the host", "mlc_read",
+                                       "draws random numbers", "draws random numbers",
+                                       "writes to an input", "writes to an input", "output 1",
+                                       "'nonzero'"};
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < COUNT(says); i++) {
+        mlc_memory before, after;
+        mlc_scope_begin(ctx);
+        mlc_tensor         *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+        const mlc_rng_state rng = mlc_ctx_rng(ctx);
+        mlc_memory_info(ctx, &before);
+        CHECK(mlc_plan_capture_fn(ctx, refused, &i, &x, 1, NULL) == NULL);
+        CHECK_HAS(mlc_error(ctx), says[i]);
+        CHECK(mlc_ctx_status(ctx) != MLC_OK);
+        mlc_error_clear(ctx);
+        mlc_memory_info(ctx, &after);
+        CHECK_EQ(after.now[MLC_MEM_ACTIVATION], before.now[MLC_MEM_ACTIVATION]);
+        CHECK_EQ(after.now[MLC_MEM_WORKSPACE], before.now[MLC_MEM_WORKSPACE]);
+        CHECK(mlc_ctx_on_host(ctx) && mlc_ctx_rng(ctx).stream == rng.stream);
+        mlc_relu(x);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+/* A tensor that is neither an input nor a parameter. */
+static mlc_status captures(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_add(in[0], user);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, other_tensors_must_be_inputs)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    CHECK(mlc_plan_capture_fn(ctx, captures, mlc_add_scalar(x, 1), &x, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "neither an input, nor a parameter");
+    mlc_module *net = residual(ctx, mlc_nn_linear(ctx, 12, 12), 0.5);
+    CHECK(mlc_plan_capture(net, &x, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "calls");
+    CHECK(mlc_plan_capture_fn(NULL, captures, NULL, &x, 1, NULL) == NULL);
+    CHECK(mlc_plan_capture_fn(ctx, NULL, NULL, &x, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "fn is NULL");
+}
+
+TEST(plan, errors_of_values_come_with_the_run)
+{
+    ONLY_ON_HOST();
+    mlc_ctx     *ctx = test_ctx();
+    mlc_module  *net = gpt(ctx);
+    mlc_tensor  *x = test_tokens(ctx, mlc_dims2(2, 5), 30, 1);
+    mlc_plan    *p = mlc_plan_capture(net, &x, 1, NULL);
+    const double over[] = {1, 2, 3, 4, 5, 6, 7, 8, 99, 10};
+    mlc_tensor  *bad = test_tensor(ctx, MLC_I64, mlc_dims2(2, 5), over);
+    CHECK_EQ(mlc_plan_run(p, &bad, 1, NULL, 0), MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "99");
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan_free(p);
+}
+
+/* ---- passes and reports */
+
+/* Twice the same product, a value that nothing reads, activations after products. */
+static mlc_status wasteful(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *w = user, *a = mlc_linear(in[0], w, NULL), *b = mlc_linear(in[0], w, NULL);
+    (void)n_in;
+    (void)n_out;
+    mlc_exp(in[0]);
+    out[0] = mlc_tanh(mlc_linear(mlc_add(mlc_relu(a), mlc_neg(b)), w, NULL));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, passes)
+{
+    static const struct { uint32_t passes; int32_t calls, removed, fused; } want[] = {
+        {PLAIN, 8, 0, 0}, {MLC_PLAN_DEAD, 7, 1, 0}, {MLC_PLAN_SAME, 7, 1, 0},
+        {MLC_PLAN_ACTIVATIONS, 6, 0, 2}, {MLC_PLAN_DEAD | MLC_PLAN_SAME, 6, 2, 0},
+        {MLC_PLAN_ALL, 5, 2, 1},
+    };
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_linear(ctx, 12, 12);
+    mlc_module_build(net);
+    mlc_tensor *w = mlc_module_param(net, "weight"), *out;
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    wasteful(ctx, w, &x, 1, &out, 1);
+    for (int i = 0; i < COUNT(want); i++) {
+        const mlc_plan_desc d = with(want[i].passes);
+        mlc_plan           *p = mlc_plan_capture_fn(ctx, wasteful, w, &x, 1, &d);
+        mlc_plan_report     r;
+        if (!CHECK(p != NULL)) continue;
+        CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+        CHECK_EQ(r.calls, want[i].calls);
+        CHECK_EQ(r.removed, want[i].removed);
+        CHECK_EQ(r.fused, want[i].fused);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), out) <= 1e-6);
+        mlc_plan_free(p);
+    }
+}
+
+TEST(plan, a_table_of_calls)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    sink        s = {{0}, 0};
+    CHECK_EQ(mlc_plan_print(p, collect, &s), MLC_OK);
+    CHECK_HAS(s.text, "linear           0                    gemm");
+    CHECK_HAS(s.text, "[4,20] <- x0, 0.weight, 0.bias\n");
+    CHECK_HAS(s.text, "2.weight, 2.bias\n");
+    CHECK_HAS(s.text, "2 calls a run, 0 once");
+    CHECK_EQ(mlc_plan_print(NULL, collect, &s), MLC_ERR_ARG);
+    CHECK_EQ(mlc_plan_report_of(p, NULL), MLC_ERR_ARG);
+    mlc_plan_free(p);
+}
+
+TEST(plan, keeps_as_many_shapes_as_asked)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = small_mlp(ctx);
+    mlc_plan_desc d = mlc_plan_desc_make();
+    d.sizes = 2;
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(1, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, &d);
+    for (int64_t i = 0; i < 12; i++) {
+        x = test_rand(ctx, MLC_F32, mlc_dims2(1 + 7 * i % 5, 12), 1, -1, 1);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+    }
+    x = test_rand(ctx, MLC_F32, mlc_dims2(0, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_ctx_set_threads(ctx, 2), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+}
+
+/* ---- random graphs */
+
+/* A graph of operations on square tensors that seed decides, and so the same in each run. */
+static mlc_status graph(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                        mlc_tensor **out, int32_t n_out)
+{
+    uint64_t    seed = *(uint64_t *)user;
+    mlc_tensor *t[80] = {in[0], in[1]};
+    const int   n = 5 + (int)(test_random(seed, 0, 0, 1) * 56);
+    (void)n_in;
+    for (int i = 2; i < n + 2; i++) {
+        const int   op = (int)test_random(seed, 3 * i, 0, 16);
+        mlc_tensor *a = t[(int)test_random(seed, 3 * i + 1, 0, i)];
+        mlc_tensor *b = t[(int)test_random(seed, 3 * i + 2, 0, i)], *both[2] = {a, b};
+        switch (op) {
+            case 0: t[i] = mlc_add(a, b); break;
+            case 1: t[i] = mlc_mul(mlc_tanh(a), b); break;
+            case 2: t[i] = mlc_relu(mlc_sub(a, b)); break;
+            case 3: t[i] = mlc_tanh(mlc_matmul(a, b)); break;
+            case 4: t[i] = mlc_softmax(a, 1); break;
+            case 5: t[i] = mlc_transpose(a, 0, 1); break;
+            case 6: t[i] = mlc_mul(a, mlc_mean(b, mlc_dims1(0), true)); break;
+            case 7: t[i] = mlc_slice(mlc_concat(both, 2, 0), 0, 2, mlc_dim(a, 0) + 2, 1); break;
+            case 8: t[i] = mlc_layer_norm(a, NULL, NULL, 1e-5); break;
+            case 9: t[i] = mlc_sigmoid(mlc_linear(a, b, NULL)); break;
+            case 10: t[i] = mlc_flip(a, mlc_dims1(1)); break;
+            case 11: t[i] = mlc_where(mlc_gt(a, b), a, b); break;
+            case 12: t[i] = mlc_cumsum(mlc_tanh(a), 0); break;
+            case 13: t[i] = mlc_abs(mlc_mul_scalar(a, 0.5)); break;
+            case 14: t[i] = mlc_relu_(mlc_mul_scalar(b, -0.5)); break;
+            default: t[i] = mlc_add(a, mlc_full(ctx, a->dtype, mlc_dims1(1), 0.25)); break;
+        }
+    }
+    for (int i = 0; i < n_out; i++) out[i] = t[n + 1 - i];
+    return mlc_ctx_status(ctx);
+}
+
+static void check_graph(mlc_ctx *ctx, uint64_t seed, mlc_dtype dtype, uint32_t passes, double tol)
+{
+    mlc_plan_desc   d = with(passes);
+    mlc_plan_report r;
+    mlc_tensor     *in[2], *out[2] = {NULL, NULL};
+    d.n_out = 2;
+    mlc_scope_begin(ctx);
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < 2; i++)
+        in[i] = test_rand(ctx, dtype, mlc_dims2(5, 5), seed + (uint64_t)i, -1, 1);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, graph, &seed, in, 2, &d);
+    for (int k = 0; k < 2 && CHECK(p != NULL); k++) {
+        for (int i = 0; i < 2; i++)
+            in[i] = test_rand(ctx, dtype, mlc_dims2(5, 5), seed + 7 + (uint64_t)(2 * k + i), -1, 1);
+        CHECK_EQ(graph(ctx, &seed, in, 2, out, 2), MLC_OK);
+        CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+        for (int i = 0; i < 2; i++) {
+            const double off = apart(mlc_plan_output(p, i), out[i]);
+            if (!CHECK(off >= 0 && off <= tol))
+                printf("  graph %llu: %g\n", (unsigned long long)seed, off);
+        }
+    }
+    if (p != NULL) CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+    mlc_plan_free(p);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(plan, random_graphs)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    const uint64_t n = test_soak() ? 10000 : 400;
+    for (uint64_t seed = 1; seed <= n; seed++) {
+        check_graph(ctx, 100 * seed, MLC_F32, PLAIN, 0);
+        check_graph(ctx, 100 * seed, MLC_F64, MLC_PLAN_ALL, 1e-12);
+    }
+}
+
+TEST(plan, blocks_of_random_graphs_are_near_the_largest_live_set)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    double   sum = 0;
+    const int n = 1000;
+    for (int k = 1; k <= n; k++) {
+        uint64_t        seed = 1000u + (uint64_t)k;
+        mlc_plan_report r;
+        mlc_plan_desc   d = mlc_plan_desc_make();
+        d.n_out = 2;
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(16, 16)), *in[2] = {x, x};
+        mlc_plan   *p = mlc_plan_capture_fn(ctx, graph, &seed, in, 2, &d);
+        CHECK(p != NULL && mlc_plan_report_of(p, &r) == MLC_OK);
+        if (p != NULL && r.live > 0) sum += log((double)r.bytes / (double)r.live);
+        mlc_plan_free(p);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(exp(sum / n) <= 1.1);
+}
