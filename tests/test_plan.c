@@ -373,6 +373,90 @@ TEST(plan, packs_of_16_bits_follow)
     mlc_plan_free(p);
 }
 
+/* ---- inputs */
+
+/* One step of an LSTM, whose states are inputs and outputs. */
+static mlc_status stream(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    (void)ctx;
+    return mlc_module_forward(user, in, n_in, out, n_out);
+}
+
+TEST(plan, states_are_inputs_and_outputs)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = lstm(ctx);
+    mlc_plan_desc d = mlc_plan_desc_make();
+    mlc_tensor   *in[3], *out[3], *want[3], *old[3];
+    d.n_out = 3;
+    mlc_module_build(net);
+    mlc_module_train(net, false);
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < 3; i++) {
+        const mlc_dims dims = i ? mlc_dims3(1, 2, 9) : mlc_dims3(2, 1, 5);
+        in[i] = mlc_zeros(ctx, MLC_F32, dims);
+        old[i] = mlc_zeros(ctx, MLC_F32, dims);
+        out[i] = mlc_zeros(ctx, MLC_F32, i ? dims : mlc_dims3(2, 1, 9));
+    }
+    mlc_plan *p = mlc_plan_capture_fn(ctx, stream, net, in, 3, &d);
+    CHECK_OK(ctx);
+    for (int k = 0; k < 4 && CHECK(p != NULL); k++) {
+        in[0] = old[0] = test_rand(ctx, MLC_F32, mlc_dims3(2, 1, 5), 5 + (uint64_t)k, -1, 1);
+        CHECK_EQ(mlc_plan_run(p, in, 3, out, 3), MLC_OK);
+        CHECK_EQ(mlc_module_forward(net, old, 3, want, 3), MLC_OK);
+        for (int i = 0; i < 3; i++) CHECK(apart(out[i], want[i]) == 0);
+        for (int i = 1; i < 3; i++) {
+            mlc_copy_into(in[i], out[i]);
+            old[i] = want[i];
+        }
+    }
+    mlc_no_grad_end(ctx);
+}
+
+TEST(plan, inputs_may_begin_anywhere)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *all = test_rand(ctx, MLC_F32, mlc_dims2(9, 12), 1, -1, 1), *x = all;
+    x = mlc_slice(all, 0, 0, 4, 1);
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+    for (int64_t at = 0; at < 5; at++) {
+        x = mlc_slice(all, 0, at, at + 4, 1);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+    }
+    mlc_plan_free(p);
+}
+
+/* A plan within a capture. */
+static mlc_status nested(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    (void)n_out;
+    mlc_plan_run(user, in, n_in, NULL, 0);
+    out[0] = mlc_relu(in[0]);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, plans_within_a_capture_are_refused)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1), *more;
+    mlc_plan   *p = mlc_plan_capture(small_mlp(ctx), &x, 1, NULL);
+    CHECK(mlc_plan_capture_fn(ctx, nested, p, &x, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "within a forward that is captured");
+    more = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    mlc_autocast_begin(ctx, MLC_BF16);
+    CHECK_EQ(mlc_plan_run(p, &more, 1, NULL, 0), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "autocast");
+    mlc_autocast_end(ctx);
+    CHECK_EQ(mlc_plan_run(p, &more, 1, NULL, 0), MLC_OK);
+}
+
 /* ---- errors */
 
 TEST(plan, wrong_inputs_and_outputs)
@@ -536,7 +620,7 @@ TEST(plan, passes)
     static const struct { uint32_t passes; int32_t calls, removed, fused; } want[] = {
         {PLAIN, 8, 0, 0}, {MLC_PLAN_DEAD, 7, 1, 0}, {MLC_PLAN_SAME, 7, 1, 0},
         {MLC_PLAN_ACTIVATIONS, 6, 0, 2}, {MLC_PLAN_DEAD | MLC_PLAN_SAME, 6, 2, 0},
-        {MLC_PLAN_ALL, 5, 2, 1},
+        {MLC_PLAN_ALL & ~MLC_PLAN_SUMS, 5, 2, 1},
     };
     ONLY_ON_HOST();
     mlc_ctx    *ctx = test_ctx();
@@ -557,6 +641,94 @@ TEST(plan, passes)
         CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
         CHECK(apart(mlc_plan_output(p, 0), out) <= 1e-6);
         mlc_plan_free(p);
+    }
+}
+
+/* A linear layer taken apart: x w^T, + b, + r, relu, with the operands of sums in this order. */
+static mlc_status apart_linear(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    mlc_module *net = user;
+    mlc_tensor *b = mlc_module_param(net, "bias");
+    mlc_tensor *y = mlc_matmul(in[0], mlc_transpose(mlc_module_param(net, "weight"), 0, 1));
+    (void)n_out;
+    y = n_in % 2 ? mlc_add(b, y) : mlc_add(y, b);
+    out[0] = mlc_relu(n_in > 2 ? mlc_add(in[1], y) : mlc_add(y, in[1]));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, sums_run_in_their_product)
+{
+    ONLY_ON_HOST();
+    for (int32_t n_in = 2; n_in < 4; n_in++) {
+        mlc_ctx        *ctx = test_ctx();
+        mlc_module     *net = mlc_nn_linear(ctx, 6, 9);
+        mlc_plan_report r;
+        mlc_module_build(net);
+        mlc_module_freeze(net, "*", true);
+        mlc_copy_into(mlc_module_param(net, "bias"),
+                      test_rand(ctx, MLC_F32, mlc_dims1(9), 5, -1, 1));
+        mlc_tensor *in[3] = {test_rand(ctx, MLC_F32, mlc_dims3(3, 4, 6), 1, -1, 1),
+                             test_rand(ctx, MLC_F32, mlc_dims3(3, 4, 9), 2, -1, 1),
+                             test_rand(ctx, MLC_F32, mlc_dims1(2), 2, -1, 1)}, *want;
+        mlc_plan   *p = mlc_plan_capture_fn(ctx, apart_linear, net, in, n_in, NULL);
+        CHECK_OK(ctx);
+        if (!CHECK(p != NULL)) continue;
+        CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+        CHECK_EQ(r.calls, 1);
+        CHECK_EQ(r.fused, 3);
+        CHECK_EQ(mlc_plan_run(p, in, n_in, NULL, 0), MLC_OK);
+        apart_linear(ctx, net, in, n_in, &want, 1);
+        CHECK(apart(mlc_plan_output(p, 0), want) <= 1e-6);
+    }
+}
+
+/* relu(norm(conv(h)) + h) of h = conv(x). */
+static mlc_status apart_block(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    mlc_module *net = user;
+    (void)n_in;
+    (void)n_out;
+    mlc_tensor *h = mlc_forward(mlc_module_child(net, 0), in[0]);
+    mlc_tensor *y = mlc_forward(mlc_module_child(net, 1),
+                                mlc_forward(mlc_module_child(net, 0), h));
+    out[0] = mlc_relu(mlc_add(y, h));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, batch_norms_are_folded)
+{
+    ONLY_ON_HOST();
+    for (int bias = 0; bias < 2; bias++) {
+        mlc_ctx         *ctx = test_ctx();
+        mlc_module      *net = mlc_nn_sequential(ctx);
+        mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 4, 4, 3);
+        mlc_plan_report  r;
+        d.conv.padding = mlc_dims_all(1);
+        d.no_bias = bias == 0;
+        mlc_module_add(net, mlc_nn_conv(ctx, &d));
+        mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(3, 4, 6, 5), 1, -1, 2), *want;
+        for (int i = 0; i < 3; i++) mlc_forward(net, x);
+        mlc_copy_into(mlc_module_param(net, "1.weight"),
+                      test_rand(ctx, MLC_F32, mlc_dims1(4), 5, -1, 1));
+        mlc_module_train(net, false);
+        mlc_no_grad_begin(ctx);
+        mlc_plan *p = mlc_plan_capture_fn(ctx, apart_block, net, &x, 1, NULL);
+        CHECK_OK(ctx);
+        if (!CHECK(p != NULL)) continue;
+        CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+        CHECK_EQ(r.constant, 1);
+        CHECK_EQ(r.fused, 3);
+        for (int i = 0; i < 2; i++) {
+            CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+            apart_block(ctx, net, &x, 1, &want, 1);
+            CHECK(apart(mlc_plan_output(p, 0), want) <= 1e-5);
+            mlc_copy_into(mlc_module_param(net, "1.bias"),
+                          test_rand(ctx, MLC_F32, mlc_dims1(4), 9, -1, 1));
+        }
+        mlc_no_grad_end(ctx);
     }
 }
 
