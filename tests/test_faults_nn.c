@@ -1079,7 +1079,14 @@ static mlc_status run_plan(world *w)
     mlc_status st = mlc_plan_prepare(p, &w->x, 1);
     if (st == MLC_OK) st = mlc_plan_run(p, &w->x, 1, NULL, 0);
     if (st == MLC_OK) st = mlc_plan_use_block(p, NULL, 0);
-    if (st == MLC_OK) st = mlc_plan_run(p, &w->x, 1, NULL, 0);
+    if (st == MLC_OK) {
+        mlc_plan_evaluation u = {p, NULL};
+        mlc_tensor           *y = NULL;
+        mlc_batch             b = {0};
+        b.x = w->x;
+        CHECK(mlc_plan_forward(&u, w->net, &b, &y) == NULL);
+        st = made(w, y);
+    }
     if (st == MLC_OK) {
         CHECK(mlc_plan_output(p, 0) != NULL && mlc_plan_bytes(p) > 0);
         CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
@@ -1112,6 +1119,7 @@ DO(mlc_plan_desc_make)  { return run_plan(w); }
 DO(mlc_plan_capture)    { return run_plan(w); }
 DO(mlc_plan_capture_fn) { return run_plan_fn(w); }
 DO(mlc_plan_run)        { return run_plan(w); }
+DO(mlc_plan_forward)    { return run_plan(w); }
 DO(mlc_plan_prepare)    { return run_plan(w); }
 DO(mlc_plan_output)     { return run_plan(w); }
 DO(mlc_plan_bytes)      { return run_plan(w); }
@@ -1119,3 +1127,10 @@ DO(mlc_plan_use_block)  { return run_plan(w); }
 DO(mlc_plan_report_of)  { return run_plan(w); }
 DO(mlc_plan_print)      { return run_plan(w); }
 DO(mlc_plan_free)       { return run_plan(w); }
+DO(mlc_optimize_for_production)
+{
+    mlc_plan        *p = mlc_optimize_for_production(w->net, w->x, MLC_PRODUCTION_INT8, NULL);
+    const mlc_status st = p != NULL ? MLC_OK : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}

@@ -258,6 +258,54 @@ TEST(plan, runs_in_a_block_of_the_program)
     free(room);
 }
 
+TEST(plan, in_a_context_of_a_fixed_block)
+{
+    ONLY_ON_HOST();
+    const size_t bytes = (size_t)4 << 20;
+    void        *room = malloc(bytes);
+    mlc_ctx_desc d = test_desc();
+    d.memory = room;
+    d.memory_bytes = bytes;
+    d.threads = 1;
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    for (int i = 0; i < COUNT(NETWORKS) && CHECK(ctx != NULL); i++)
+        if (i != 2) check_network(ctx, &NETWORKS[i], MLC_F32, MLC_PLAN_ALL, 1e-5);
+    mlc_ctx_free(ctx);
+    free(room);
+}
+
+/* Bytes in use, as a hook of memory counts them. */
+static void count_bytes(void *user, mlc_mem mem, int64_t bytes)
+{
+    (void)mem;
+    *(int64_t *)user += bytes;
+}
+
+TEST(plan, hooks_of_memory_see_what_a_plan_takes)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = cnn(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 16, 16), 1, -1, 1);
+    mlc_memory  before, after;
+    mlc_hooks   h = {0};
+    int64_t     seen = 0;
+    mlc_module_build(net);
+    h.user = &seen;
+    h.memory = count_bytes;
+    mlc_hooks_add(ctx, &h);
+    mlc_memory_info(ctx, &before);
+    seen = 0;
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_memory_info(ctx, &after);
+    CHECK(seen > 0);
+    CHECK_EQ(seen, after.allocated - before.allocated);
+    mlc_plan_free(p);
+    mlc_memory_info(ctx, &after);
+    CHECK_EQ(seen, after.allocated - before.allocated);
+}
+
 /* ---- parameters */
 
 TEST(plan, new_values_of_parameters_count)
@@ -431,6 +479,24 @@ TEST(plan, inputs_may_begin_anywhere)
     mlc_plan_free(p);
 }
 
+TEST(plan, an_output_may_be_the_next_input)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlp(ctx, 12, 20, 12);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1), *y = x, *want = x;
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQ(mlc_plan_run(p, &y, 1, NULL, 0), MLC_OK);
+        y = mlc_plan_output(p, 0);
+        want = mlc_forward(net, want);
+        CHECK(apart(y, want) == 0);
+    }
+    mlc_no_grad_end(ctx);
+    mlc_plan_free(p);
+}
+
 /* A plan within a capture. */
 static mlc_status nested(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                          mlc_tensor **out, int32_t n_out)
@@ -584,6 +650,44 @@ TEST(plan, other_tensors_must_be_inputs)
     CHECK(mlc_plan_capture_fn(NULL, captures, NULL, &x, 1, NULL) == NULL);
     CHECK(mlc_plan_capture_fn(ctx, NULL, NULL, &x, 1, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "fn is NULL");
+}
+
+TEST(plan, operations_that_are_no_kernels_are_refused)
+{
+    ONLY_ON_HOST();
+    mlc_ctx                *ctx = test_ctx();
+    const mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    mlc_module             *net = gpt(ctx), *rnn = lstm(ctx);
+    mlc_tensor             *x = test_tokens(ctx, mlc_dims2(2, 5), 30, 1);
+    mlc_tensor             *y = test_rand(ctx, MLC_F32, mlc_dims3(2, 3, 5), 1, -1, 1);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_quantize(rnn, &d, NULL), MLC_OK);
+    CHECK(mlc_plan_capture(net, &x, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "'quant_rows' cannot be in a plan");
+    CHECK(mlc_plan_capture(rnn, &y, 1, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "'quant_rnn' cannot be in a plan");
+}
+
+TEST(plan, layers_of_integers)
+{
+    ONLY_ON_HOST();
+    for (int mode = MLC_QUANT_DYNAMIC; mode <= MLC_QUANT_WEIGHTS; mode++) {
+        if (mode != MLC_QUANT_DYNAMIC && mode != MLC_QUANT_WEIGHTS) continue;
+        mlc_ctx                *ctx = test_ctx();
+        const mlc_quantize_desc q = mlc_quantize_desc_make((mlc_quant_mode)mode);
+        const mlc_plan_desc     d = with(PLAIN);
+        mlc_module             *net = mlp(ctx, 64, 96, 10);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+        CHECK_OK(ctx);
+        for (int i = 0; i < 3 && CHECK(p != NULL); i++) {
+            if (i == 1) mlc_memory_trim(ctx);
+            CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+            CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+            x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5 + (uint64_t)i, -1, 1);
+        }
+    }
 }
 
 TEST(plan, errors_of_values_come_with_the_run)
@@ -769,6 +873,77 @@ TEST(plan, keeps_as_many_shapes_as_asked)
     CHECK_OK(ctx);
     CHECK_EQ(mlc_ctx_set_threads(ctx, 2), MLC_OK);
     CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+}
+
+/* ---- for production */
+
+TEST(plan, production)
+{
+    ONLY_ON_HOST();
+    for (int level = MLC_PRODUCTION_EXACT; level <= MLC_PRODUCTION_INT8; level++) {
+        mlc_ctx              *ctx = test_ctx();
+        mlc_module           *net = mlp(ctx, 64, 96, 10);
+        mlc_production_report r;
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1);
+        mlc_tensor *more = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 2, -1, 1);
+        mlc_tensor *before = mlc_forward(net, x);
+        mlc_plan   *p = mlc_optimize_for_production(net, x, (mlc_production)level, &r);
+        CHECK_OK(ctx);
+        if (!CHECK(p != NULL)) continue;
+        CHECK(r.forward > 0 && r.plan > 0 && r.calls.calls >= 2);
+        CHECK(level == MLC_PRODUCTION_EXACT ? r.error == 0 : r.error < 0.03);
+        CHECK((r.error > 1e-5) == (level == MLC_PRODUCTION_INT8));
+        CHECK((r.weights_after < r.weights_before) == (level == MLC_PRODUCTION_INT8));
+        CHECK_EQ(mlc_plan_run(p, &more, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, more)) < 0.03);
+        CHECK(apart(mlc_forward(net, x), before) == 0 && mlc_module_is_training(net));
+        if (level != MLC_PRODUCTION_FUSED) mlc_plan_free(p);
+    }
+}
+
+TEST(plan, production_refuses)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    mlc_module *net = small_mlp(ctx), *none = mlc_nn_relu(ctx);
+    CHECK(mlc_optimize_for_production(NULL, x, MLC_PRODUCTION_EXACT, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the network");
+    CHECK(mlc_optimize_for_production(net, NULL, MLC_PRODUCTION_EXACT, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the sample");
+    CHECK(mlc_optimize_for_production(net, x, (mlc_production)3, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "level 3");
+    CHECK(mlc_optimize_for_production(none, x, MLC_PRODUCTION_INT8, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "quantize");
+    x = test_rand(ctx, MLC_F32, mlc_dims2(4, 5), 1, -1, 1);
+    CHECK(mlc_optimize_for_production(net, x, MLC_PRODUCTION_FUSED, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "linear");
+}
+
+/* ---- with loaders */
+
+TEST(plan, evaluates_a_loader)
+{
+    ONLY_ON_HOST();
+    mlc_ctx              *ctx = test_ctx();
+    mlc_module           *net = small_mlp(ctx);
+    mlc_tensor           *x = test_rand(ctx, MLC_F32, mlc_dims2(23, 12), 1, -1, 1);
+    mlc_tensor           *y = test_tokens(ctx, mlc_dims1(23), 7, 1);
+    const mlc_loader_desc rows = mlc_loader_desc_make(x, y, 5);
+    mlc_loader           *loader = mlc_loader_create(ctx, &rows);
+    mlc_fit_desc          d = mlc_fit_desc_make(mlc_cross_entropy);
+    const mlc_plan_desc   plain = with(PLAIN);
+    mlc_plan_evaluation u = {NULL, mlc_cross_entropy};
+    double                want = 0, got = 0;
+    mlc_tensor           *five = mlc_slice(x, 0, 0, 5, 1), *out = NULL;
+    u.plan = mlc_plan_capture(net, &five, 1, &plain);
+    CHECK_EQ(mlc_evaluate(net, loader, &d, &want), MLC_OK);
+    d.forward = mlc_plan_forward;
+    d.user = &u;
+    CHECK_EQ(mlc_evaluate(net, loader, &d, &got), MLC_OK);
+    CHECK(want > 0 && got == want);
+    CHECK(mlc_plan_forward(NULL, net, NULL, &out) == NULL);
+    mlc_loader_free(loader);
 }
 
 /* ---- random graphs */

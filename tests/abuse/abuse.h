@@ -1079,6 +1079,18 @@ static mlc_timeline *a_timeline(const char *name)
     return t;
 }
 
+static mlc_plan *a_plan(const char *name)
+{
+    say(" %s=plan", name);
+    if (chance(6))
+        return (made(NULL), NULL);
+    mlc_tensor *x = plain_f32(mlc_dims2(1 + pick(3), 4));
+    mlc_plan   *p = mlc_plan_capture(mlc_nn_linear(g.ctx, 4, 3), &x, 1, NULL);
+    if (chance(50))
+        mlc_plan_run(p, &x, 1, NULL, 0);
+    return p;
+}
+
 static mlc_ctx *a_ctx(const char *name)
 {
     if (chance(3)) {

@@ -306,9 +306,9 @@ mlc_on_time_limit seconds=10
 MAY_BE_NONE = set('''
 mlc_grad mlc_module_find mlc_module_param mlc_module_child mlc_safetensors_metadata mlc_table_text
 mlc_metric_like mlc_tokenizer_token mlc_safetensors_name mlc_sweep_trial mlc_sweep_point_at
-mlc_timeline_at mlc_timeline_peak mlc_table_name mlc_table_category mlc_module_user mlc_module_ctx
+mlc_timeline_at mlc_timeline_peak mlc_plan_output mlc_table_name mlc_table_category mlc_module_user mlc_module_ctx
 mlc_ctx_create mlc_f32 mlc_f64 mlc_i64 mlc_bf16 mlc_f16 mlc_i32
-mlc_i8 mlc_u8 mlc_bool mlc_rename_gpt2 mlc_rename_llama mlc_rename_bert mlc_cpu_rule mlc_cpu_moments mlc_optim_scaled mlc_fit_cross_entropy
+mlc_i8 mlc_u8 mlc_bool mlc_rename_gpt2 mlc_rename_llama mlc_rename_bert mlc_cpu_rule mlc_cpu_moments mlc_optim_scaled mlc_fit_cross_entropy mlc_plan_forward
 '''.split())
 
 # A status that is no refusal, or of a context that is not to be changed.
@@ -825,6 +825,18 @@ OWN = {
     mlc_callback *r = mlc_callback_create(a_ctx("ctx"), chance(5) ? NULL : &c);
     check_made(NAMES, r != NULL, false);
 ''',
+    'mlc_plan_forward': '''
+    mlc_plan *p = a_plan("plan");
+    mlc_plan_evaluation u = { p, chance(50) ? mlc_cross_entropy : NULL };
+    mlc_batch b;
+    memset(&b, 0, sizeof b);
+    b.x = a_tensor("x", "f:2,4");
+    b.y = a_tensor("y", "i:2");
+    mlc_tensor *output = NULL;
+    call_begins();
+    mlc_plan_forward(chance(5) ? NULL : &u, NULL, chance(5) ? NULL : &b, chance(90) ? &output : NULL);
+    if (output != NULL) use_tensor(output);
+''',
     'mlc_fit_cross_entropy': '''
     mlc_batch b;
     mlc_tensor *output = NULL;
@@ -994,11 +1006,11 @@ OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_
            'mlc_tracker': 'a_tracker', 'mlc_tokenizer': 'a_tokenizer', 'mlc_table': 'a_table',
            'mlc_cache': 'a_cache', 'mlc_average': 'a_average', 'mlc_callback': 'a_callback',
            'mlc_safetensors': 'a_file', 'mlc_fit_state': 'a_fit', 'mlc_sweep': 'a_sweep',
-           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_ctx': 'a_ctx'}
+           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_ctx': 'a_ctx'}
 USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'use_optim', 'mlc_dataset': 'use_dataset',
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
 CALLBACKS = {'mlc_writer': 'cb_write', 'mlc_lambda_fn': 'cb_lambda', 'mlc_loss_fn': 'cb_loss', 'mlc_grad_fn': 'cb_grad',
-             'mlc_piece_fn': 'cb_piece', 'mlc_forward_hook': 'cb_hook', 'mlc_sched_fn': 'cb_sched',
+             'mlc_piece_fn': 'cb_piece', 'mlc_plan_fn': 'cb_piece', 'mlc_forward_hook': 'cb_hook', 'mlc_sched_fn': 'cb_sched',
              'mlc_quant_score': 'cb_score',
              'mlc_token_fn': 'cb_token', 'mlc_lr_range_fn': 'cb_lr_range', 'mlc_trial_fn': 'cb_trial',
              'mlc_fit_forward_fn': 'cb_fit_forward', 'callback void': 'cb_event',
@@ -1237,7 +1249,7 @@ class Writer:
             return any('*' in t and n == name[2:] for t, n in params)
         before = [t for t, n in params[:k] if n not in ('threshold', 'desc')]
         return bool(before) and '*' in before[-1] and not before[-1].endswith(('char *', 'mlc_ctx *',
-               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_tokenizer *', 'mlc_metric *',
+               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_tokenizer *', 'mlc_metric *',
                'mlc_dataset *', 'mlc_cache *')) or name == 'n' and before[-1].endswith('**') or name == 'room'
 
     def case(self, name):
