@@ -851,6 +851,7 @@ TEST(plan, a_table_of_calls)
     CHECK_HAS(s.text, "2 calls a run, 0 once");
     CHECK_EQ(mlc_plan_print(NULL, collect, &s), MLC_ERR_ARG);
     CHECK_EQ(mlc_plan_report_of(p, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "out is NULL");
     mlc_plan_free(p);
 }
 

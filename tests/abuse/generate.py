@@ -831,7 +831,6 @@ OWN = {
     mlc_batch b;
     memset(&b, 0, sizeof b);
     b.x = a_tensor("x", "f:2,4");
-    b.y = a_tensor("y", "i:2");
     mlc_tensor *output = NULL;
     call_begins();
     mlc_plan_forward(chance(5) ? NULL : &u, NULL, chance(5) ? NULL : &b, chance(90) ? &output : NULL);
