@@ -251,7 +251,7 @@ static struct mlc_k_patches patches_of(const image_case *s, int64_t *pixels)
 /* Number i of the patch of row r of group g, less the zero: 0 where the tap is padding. */
 static int32_t patch_at(const struct mlc_k_qproduct *a, int64_t r, int64_t g, int64_t i)
 {
-    const struct mlc_k_patches *p = a->patches;
+    const struct mlc_k_patches *p = &a->patches;
     int64_t at[3], tap = i / p->c;
     for (int d = 2; d >= 0; d--) {
         at[d] = r % p->out[d] * p->stride[d] - p->pad[d] + tap % p->kernel[d] * p->dilation[d];
@@ -280,7 +280,7 @@ static struct mlc_k_qproduct of_image(const image_case *s, struct mlc_k_patches 
     *p = patches_of(s, &pixels);
     const int64_t all = s->groups * s->oc, k = s->c * s->kernel[0] * s->kernel[1] * s->kernel[2];
     struct mlc_k_qproduct a = of_ints((size3){1, all, k}, dtype, seed);
-    a.patches = p;
+    a.patches = *p;
     a.m = s->n * pixels;
     a.n = s->oc;
     a.a_row = s->groups * s->c;
