@@ -591,12 +591,10 @@ TEST(sparse, errors_leave_the_network_as_it_was)
         CHECK_ERROR(ctx, MLC_ERR_DTYPE, "0.weight");
     }
     /* The second layer fails, the first has no copy then. */
-    mlc_nn_linear_desc half = mlc_nn_linear_desc_make(9, 3);
-    half.has_dtype = true;
-    half.dtype = MLC_BF16;
     mlc_module *both = mlc_nn_sequential(ctx);
     mlc_module_add(both, mlc_nn_linear(ctx, 8, 9));
-    mlc_module_add(both, mlc_nn_linear_ex(ctx, &half));
+    mlc_module_add(both, mlc_nn_linear(ctx, 9, 3));
+    CHECK_EQ(mlc_module_to(mlc_module_child(both, 1), MLC_BF16), MLC_OK);
     CHECK_EQ(sparsify(both, MLC_SPARSE_CSR), MLC_ERR_DTYPE);
     CHECK_ERROR(ctx, MLC_ERR_DTYPE, "1.weight");
     mlc_memory held;
