@@ -430,7 +430,7 @@ TEST(quant_kernels, what_no_kernel_has_is_unsupported)
     b.a_step = 1;                      /* an image has one zero */
     CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
     b = a;
-    p.c--;
+    b.patches.c--;
     CHECK_EQ(k->qproduct(NULL, &b), MLC_ERR_UNSUPPORTED);
 }
 
