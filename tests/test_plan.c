@@ -315,7 +315,7 @@ TEST(plan, new_values_of_parameters_count)
     mlc_module *net = small_mlp(ctx);
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
     mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
-    mlc_optim  *opt = mlc_adamw(net, 0.1f);
+    mlc_optim  *opt = mlc_adamw(net, 0.1);
     for (int i = 0; i < 3; i++) {
         mlc_scope_begin(ctx);
         mlc_backward(mlc_mean(mlc_square(mlc_forward(net, x)), mlc_dims0(), false));

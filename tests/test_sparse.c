@@ -33,7 +33,7 @@ static double *dense_weight(size3 s, mlc_sparse_form form, double zeros, uint64_
     for (int64_t i = 0; i < s.n * s.k; i++) {
         const int64_t r = i / s.k, c = i % s.k, block = r / high * 1000 + c / wide;
         if (test_random(seed + 1, block, 0, 1) >= zeros && r / high != 2)
-            w[i] = (float)test_random(seed, i, -1, 1);
+            w[i] = (double)(float)test_random(seed, i, -1, 1);
     }
     return w;
 }
