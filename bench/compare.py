@@ -1214,7 +1214,8 @@ def options():
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
     for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "bench/bench_language.h",
-                   "bench/bench_recurrent.h", "bench/bench_quant.h", "tests/ew_table.h", "tests/resnet20.h"):
+                   "bench/bench_recurrent.h", "bench/bench_quant.h", "bench/bench_sparse.h",
+                   "tests/ew_table.h", "tests/resnet20.h"):
         if made < os.path.getmtime(ROOT / source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args

@@ -4,8 +4,8 @@
  *   prints  two tables in Markdown: digits.csv, percent of the held-out digits that a network
  *           64-96-10 reads, over 20 seeds, each quantized network against its own f32; and bits a
  *           byte and perplexity of a GPT that has read nine tenths of alice.txt
- *   exit    1: int8 loses more than 0.5 points of accuracy or 1 % of perplexity, int4 in groups of
- *           32 more than 3 %, or a call fails
+ *   exit    1: int8, or int4 in groups of 32, loses more than 0.5 points of accuracy; int8 more
+ *           than 1 %, int4 in groups of 32 more than 3 % of perplexity; or a call fails
  *
  * One thread. Rows of 2 and 3 bits, and of rows without groups, are rounded by mlc_quantize_tensor
  * and computed in f32.                                                                        */
@@ -246,6 +246,11 @@ int main(int argc, char **argv)
 {
     bool ok = true;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "digits") != 0 && strcmp(argv[i], "gpt") != 0) {
+            fprintf(stderr, "quant_loss: '%s' is neither digits nor gpt\n", argv[i]);
+            return 1;
+        }
     if (argc < 2 || strcmp(argv[1], "digits") == 0) ok = digits() && ok;
     if (argc < 2 || strcmp(argv[argc - 1], "gpt") == 0) ok = gpt() && ok;
     return ok ? 0 : 1;

@@ -222,8 +222,8 @@ int main(int argc, char **argv)
     if (!parse(&o, argc, argv, &status)) return status;
     for (int seed = 1; seed <= o.seeds; seed++)
         if (!run(&o, seed, all)) return 1;
-    printf("%-18s %9s %9s %10s %28s\n%71s\n", "", "", "", "",
-           "difference to dense, points:", "mean   s.d. s.e.");
+    printf("%-18s %9s %9s %10s %30s\n%80s\n", "pruned", "bytes", "a batch", "held out",
+           "difference to dense, points:", "mean   s.d.  s.e.");
     for (int i = 0; i < KINDS_N; i++) {
         double       deviation, apart;
         const double score = mean_of(all[i].score, NULL, o.seeds, &deviation);

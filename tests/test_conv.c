@@ -339,6 +339,28 @@ TEST(conv, dw_by_taps_of_bf16_is_as_in_f64)
     check_exact(MLC_BF16, cases, (int)(sizeof cases / sizeof *cases), 1);
 }
 
+/* 1 x 1, of so many pixels and channels that the weight, rounded before, is packed as rows. */
+TEST(conv, many_channels_of_16_bits_are_as_in_f64)
+{
+    enum { C = 512, HIGH = 96, WIDE = 128 };
+    static const mlc_dtype dtypes[] = {MLC_BF16, MLC_F16};
+    static const int64_t   outs[] = {100, 257};
+    FOR_EACH_ISA(ctx) {
+        if (mlc_ctx_isa(ctx) == MLC_ISA_SCALAR) continue;  /* it has no such panels, and is slow */
+        for (int i = 0; i < 4; i++) {
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = whole(ctx, dtypes[i % 2], mlc_dims4(1, C, HIGH, WIDE), 0);
+            mlc_tensor *w = whole(ctx, dtypes[i % 2], mlc_dims4(outs[i / 2], C, 1, 1), 3);
+            mlc_tensor *y = mlc_cast(mlc_conv(x, w, NULL, NULL), MLC_F32);
+            mlc_tensor *want = mlc_conv(mlc_cast(x, MLC_F32), mlc_cast(w, MLC_F32), NULL, NULL);
+            want = mlc_cast(mlc_cast(want, dtypes[i % 2]), MLC_F32);
+            CHECK_OK(ctx);
+            CHECK(mlc_item(mlc_max(mlc_abs(mlc_sub(y, want)), mlc_dims0(), false)) == 0);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
 /* Of other numbers: errors against the sum of magnitudes, which direct sums have below 2^-22. */
 TEST(conv, three_by_three_has_small_errors)
 {

@@ -1074,6 +1074,7 @@ static mlc_status run_plan(world *w)
 {
     const mlc_plan_desc d = mlc_plan_desc_make();
     mlc_plan_report     r;
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     mlc_plan           *p = mlc_plan_capture(w->net, &w->x, 1, &d);
     if (p == NULL) return mlc_ctx_status(w->ctx);
     mlc_status st = mlc_plan_prepare(p, &w->x, 1);
@@ -1109,6 +1110,7 @@ static mlc_status plan_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, 
 
 static mlc_status run_plan_fn(world *w)
 {
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     mlc_plan        *p = mlc_plan_capture_fn(w->ctx, plan_forward, NULL, &w->x, 1, NULL);
     const mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
     mlc_plan_free(p);
@@ -1129,6 +1131,7 @@ DO(mlc_plan_print)      { return run_plan(w); }
 DO(mlc_plan_free)       { return run_plan(w); }
 DO(mlc_optimize_for_production)
 {
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     mlc_plan        *p = mlc_optimize_for_production(w->net, w->x, MLC_PRODUCTION_INT8, NULL);
     const mlc_status st = p != NULL ? MLC_OK : mlc_ctx_status(w->ctx);
     mlc_plan_free(p);

@@ -84,6 +84,13 @@ static mlc_module *sketched(mlc_ctx *ctx)
     return net;
 }
 
+/* A run on x has the bits of the forward.                                                      */
+static void check_run(mlc_plan *p, mlc_module *net, mlc_tensor *x)
+{
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+}
+
 static const struct network {
     const char  *name;
     mlc_module *(*make)(mlc_ctx *ctx);
@@ -671,10 +678,10 @@ TEST(plan, operations_that_are_no_kernels_are_refused)
 TEST(plan, layers_of_integers)
 {
     ONLY_ON_HOST();
-    for (int mode = MLC_QUANT_DYNAMIC; mode <= MLC_QUANT_WEIGHTS; mode++) {
-        if (mode != MLC_QUANT_DYNAMIC && mode != MLC_QUANT_WEIGHTS) continue;
+    static const mlc_quant_mode modes[] = {MLC_QUANT_DYNAMIC, MLC_QUANT_WEIGHTS};
+    for (int mode = 0; mode < 2; mode++) {
         mlc_ctx                *ctx = test_ctx();
-        const mlc_quantize_desc q = mlc_quantize_desc_make((mlc_quant_mode)mode);
+        const mlc_quantize_desc q = mlc_quantize_desc_make(modes[mode]);
         const mlc_plan_desc     d = with(PLAIN);
         mlc_module             *net = mlp(ctx, 64, 96, 10);
         mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1);
@@ -688,6 +695,61 @@ TEST(plan, layers_of_integers)
             x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 5 + (uint64_t)i, -1, 1);
         }
     }
+}
+
+/* Convolutions of integers; with weights only they are not made of kernels alone.               */
+TEST(plan, convolutions_of_integers)
+{
+    ONLY_ON_HOST();
+    static const mlc_quant_mode modes[] = {MLC_QUANT_DYNAMIC, MLC_QUANT_WEIGHTS};
+    for (int mode = 0; mode < 2; mode++) {
+        mlc_ctx                *ctx = test_ctx();
+        const mlc_quantize_desc q = mlc_quantize_desc_make(modes[mode]);
+        const mlc_plan_desc     d = with(PLAIN);
+        mlc_module             *net = cnn(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 16, 16), 1, -1, 1);
+        mlc_module_train(net, false);
+        mlc_no_grad_begin(ctx);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+        if (mode == 0) {
+            CHECK_OK(ctx);
+            check_run(p, net, x);
+            check_run(p, net, test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 16, 16), 7, -1, 1));
+        } else {
+            CHECK(p == NULL);
+            CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "quant_conv");
+        }
+        mlc_no_grad_end(ctx);
+    }
+}
+
+/* Copies of pruned weights are read in a plan, too, also of a weight of zeros.                  */
+TEST(plan, products_that_skip_zeros)
+{
+    ONLY_ON_HOST();
+    mlc_ctx            *ctx = test_ctx();
+    const mlc_plan_desc d = with(PLAIN);
+    mlc_module         *net = mlp(ctx, 64, 96, 10);
+    mlc_prune_desc      prune = mlc_prune_desc_make(0.9);
+    mlc_sparsify_desc   s = mlc_sparsify_desc_make();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1);
+    CHECK_EQ(mlc_prune(net, &prune), MLC_OK);
+    s.form = MLC_SPARSE_CSR;
+    mlc_eval_begin(net);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_sparsify(net, &s, NULL), MLC_OK);
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+    CHECK_OK(ctx);
+    for (int i = 0; i < 2 && CHECK(p != NULL); i++) {
+        check_run(p, net, x);
+        mlc_copy_into(mlc_module_param(net, "0.weight"),
+                      test_rand(ctx, MLC_F32, mlc_dims2(96, 64), 5, -1, 1));
+    }
+    mlc_copy_into(mlc_module_param(net, "2.weight"), mlc_zeros(ctx, MLC_F32, mlc_dims2(10, 96)));
+    check_run(p, net, x);
+    mlc_no_grad_end(ctx);
+    mlc_eval_end(net);
 }
 
 TEST(plan, errors_of_values_come_with_the_run)
@@ -801,6 +863,37 @@ static mlc_status apart_block(mlc_ctx *ctx, void *user, mlc_tensor *const *in, i
     return mlc_ctx_status(ctx);
 }
 
+/* A norm of some images of a convolution, and one whose weight is made after it: not folded.    */
+static mlc_status part_normed(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    mlc_module *net = user;
+    (void)n_in;
+    (void)n_out;
+    mlc_tensor *y = mlc_forward(mlc_module_child(net, 0), in[0]);
+    out[0] = mlc_relu(mlc_forward(mlc_module_child(net, 1), mlc_slice(y, 0, 0, 2, 1)));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, a_norm_of_a_part_is_not_folded)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 4, 4, 3, 1, 1));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(4, 4, 6, 5), 1, -1, 2), *want;
+    for (int i = 0; i < 3; i++) mlc_forward(net, x);
+    mlc_module_train(net, false);
+    mlc_no_grad_begin(ctx);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, part_normed, net, &x, 1, NULL);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    part_normed(ctx, net, &x, 1, &want, 1);
+    CHECK(apart(mlc_plan_output(p, 0), want) <= 1e-5);
+    mlc_no_grad_end(ctx);
+}
+
 TEST(plan, batch_norms_are_folded)
 {
     ONLY_ON_HOST();
@@ -864,16 +957,101 @@ TEST(plan, keeps_as_many_shapes_as_asked)
     d.sizes = 2;
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(1, 12), 1, -1, 1);
     mlc_plan   *p = mlc_plan_capture(net, &x, 1, &d);
-    for (int64_t i = 0; i < 12; i++) {
-        x = test_rand(ctx, MLC_F32, mlc_dims2(1 + 7 * i % 5, 12), 1, -1, 1);
+    CHECK(mlc_plan_output(p, 0) == NULL);                  /* of no run */
+    for (int64_t i = 0; i < 12; i++)
+        check_run(p, net, test_rand(ctx, MLC_F32, mlc_dims2(1 + 7 * i % 5, 12), 1, -1, 1));
+    check_run(p, net, test_rand(ctx, MLC_F32, mlc_dims2(1, 12), 1, -1, 1));
+    check_run(p, net, test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1));
+    for (int i = 0; i < 3; i++) {      /* 1 and 3 are kept, 2 is not */
+        static const int64_t rows[] = {3, 1, 2};
+        mlc_memory           before, after;
+        x = test_rand(ctx, MLC_F32, mlc_dims2(rows[i], 12), 1, -1, 1);
+        mlc_memory_info(ctx, &before);
         CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
-        CHECK(apart(mlc_plan_output(p, 0), mlc_forward(net, x)) == 0);
+        mlc_memory_info(ctx, &after);
+        CHECK_EQ(after.calls == before.calls, rows[i] != 2);
     }
     x = test_rand(ctx, MLC_F32, mlc_dims2(0, 12), 1, -1, 1);
     CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(mlc_plan_output(p, 0) != NULL && mlc_numel(mlc_plan_output(p, 0)) == 0);
     CHECK_OK(ctx);
     CHECK_EQ(mlc_ctx_set_threads(ctx, 2), MLC_OK);
+    check_run(p, net, test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1));
+}
+
+/* A recording that has to be made again is of the same shapes.                                  */
+TEST(plan, a_plan_of_the_same_shapes_is_recorded_again)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *net = small_mlp(ctx);
+    mlc_plan_desc d = mlc_plan_desc_make();
+    d.same_shapes = true;
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, &d);
+    check_run(p, net, x);
+    CHECK_EQ(mlc_ctx_set_threads(ctx, 2), MLC_OK);
+    check_run(p, net, x);
+    x = test_rand(ctx, MLC_F32, mlc_dims2(4, 12), 1, -1, 1);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "same_shapes");
+}
+
+/* An output that grows cannot be the next input.                                                */
+static mlc_status grows(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                        mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *two[] = {in[0], in[0]};
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_exp(mlc_concat(two, 2, 0));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, an_output_is_no_input_of_new_shapes)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture_fn(ctx, grows, NULL, &x, 1, NULL);
     CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    x = mlc_plan_output(p, 0);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "an output of this plan");
+    x = mlc_copy(mlc_plan_output(p, 0));
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(p, 0), mlc_exp(mlc_concat((mlc_tensor *[]){x, x}, 2, 0))) == 0);
+}
+
+/* Memory that a scope gives back, and a larger tensor of the same size class.                   */
+static mlc_status takes_again(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    mlc_scope_begin(ctx);
+    mlc_tensor *sum = mlc_keep(mlc_sum(mlc_exp(in[0]), mlc_dims0(), false));
+    mlc_scope_end(ctx);
+    mlc_tensor *ones = mlc_full(ctx, MLC_F32, mlc_dims1(1280), 1.0);
+    out[0] = mlc_add(mlc_mul(ones, sum), mlc_exp(ones));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, memory_of_a_scope_is_not_used_again)
+{
+    ONLY_ON_HOST();
+    mlc_ctx            *ctx = test_ctx();
+    const mlc_plan_desc d = with(PLAIN);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims1(1040), 1, -1, 1), *want;
+    mlc_no_grad_begin(ctx);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, takes_again, NULL, &x, 1, &d);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    takes_again(ctx, NULL, &x, 1, &want, 1);
+    CHECK(apart(mlc_plan_output(p, 0), want) == 0);
+    mlc_no_grad_end(ctx);
 }
 
 /* ---- for production */

@@ -1177,6 +1177,20 @@ static int64_t size_of(mlc_module *net, const char *name, int32_t axis)
     return mlc_dim(mlc_module_param(net, name), axis);
 }
 
+/* The sizes that axes of parameters have. */
+typedef struct axis_size { const char *name; int32_t axis; int64_t size; } axis_size;
+
+static void check_sizes(mlc_module *net, int n, const axis_size *want)
+{
+    for (int i = 0; i < n; i++)
+        if (!CHECK_EQ(size_of(net, want[i].name, want[i].axis), want[i].size))
+            printf("  %s, axis %d\n", want[i].name, (int)want[i].axis);
+}
+#define CHECK_SIZES(net, ...) do { \
+        static const axis_size want_[] = {__VA_ARGS__}; \
+        check_sizes(net, COUNT(want_), want_); \
+    } while (0)
+
 /* Rows of weight_ih are hidden units: all gates, both weights, both biases. */
 TEST(prune, hidden_units_are_rows_of_all_gates)
 {
@@ -1255,12 +1269,9 @@ TEST(prune, an_lstm_with_projection_and_peepholes_shrinks)
     mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims3(3, 7, 3), 1, -1, 1);
     prune_rows(net, "2.*", 0.5, MLC_PRUNE_ROWS);           /* 5 of 10 units, 2 of 4 outputs */
     CHECK(shrinks(net, x) > 0);
-    CHECK_EQ(size_of(net, "2.weight_ih_l0", 0), 20);
-    CHECK_EQ(size_of(net, "2.weight_hr_l0", 0), 2);
-    CHECK_EQ(size_of(net, "2.weight_hr_l1_reverse", 1), 5);
-    CHECK_EQ(size_of(net, "2.weight_ih_l1", 1), 4);
-    CHECK_EQ(size_of(net, "2.weight_peep_l0", 1), 5);
-    CHECK_EQ(size_of(net, "4.weight", 1), 4);
+    CHECK_SIZES(net, {"2.weight_ih_l0", 0, 20}, {"2.weight_hr_l0", 0, 2},
+                {"2.weight_hr_l1_reverse", 1, 5}, {"2.weight_ih_l1", 1, 4},
+                {"2.weight_peep_l0", 1, 5}, {"4.weight", 1, 4});
     CHECK_OK(ctx);
 }
 
@@ -1309,7 +1320,7 @@ TEST(prune, both_directions_of_a_bidirectional_module_shrink)
     CHECK_OK(ctx);
 }
 
-/* The state of a stream goes on; norms over gates, and what follows, are named. */
+/* A layer norm over the gates, and one after the module. */
 TEST(prune, recurrent_modules_that_cannot_be_followed_are_named)
 {
     ONLY_ON_HOST();
@@ -1393,10 +1404,8 @@ TEST(prune, a_densenet_shrinks_through_its_concatenations)
     CHECK(equal(mlc_copy(mlc_slice(norm, 0, 12, 16, 1)),
                 mlc_module_param(net, "2.1.2.bias_mask")));
     CHECK(shrinks(net, x) > 0);
-    CHECK_EQ(size_of(net, "2.1.2.weight", 0), 2);
-    CHECK_EQ(size_of(net, "2.1.2.weight", 1), 6);
-    CHECK_EQ(size_of(net, "3.running_mean", 0), 8);
-    CHECK_EQ(size_of(net, "9.weight", 1), 27);
+    CHECK_SIZES(net, {"2.1.2.weight", 0, 2}, {"2.1.2.weight", 1, 6}, {"3.running_mean", 0, 8},
+                {"9.weight", 1, 27});
     CHECK_OK(ctx);
 }
 

@@ -526,6 +526,7 @@ TEST(quant_kernels, quantize_is_the_same_at_every_level_and_size)
 /* Ranges of rows are those of each row alone; a row that has none leaves the others theirs. */
 TEST(quant_kernels, rows_have_ranges_of_their_own)
 {
+    ONLY_ON_HOST();
     enum { N = 37, ROWS = 5 };
     float x[ROWS * N];
     for (int i = 0; i < ROWS * N; i++)
@@ -645,7 +646,6 @@ TEST(quant, ranges_of_activations_are_those_of_pytorch_and_onnxruntime)
     CHECK_OK(ctx);
 }
 
-/* 2 to 8 bits, in groups: each number is within half a step, and 4 bits are two to a byte. */
 /* The cases of PyTorch's MinMaxObserver and ONNX's rules that are known by numbers. */
 TEST(quant, ranges_of_tensors_are_those_of_the_rules)
 {
@@ -709,6 +709,7 @@ TEST(quant, channels_of_zeros_give_their_bias)
     }
 }
 
+/* 2 to 8 bits, in groups: each number is within half a step, and 4 bits are two to a byte. */
 TEST(quant, few_bits_in_groups_come_back_within_half_a_step)
 {
     ONLY_ON_HOST();
@@ -1465,6 +1466,9 @@ TEST(quant, networks_of_images_are_near_their_floats)
             if (d.bits == 4) {         /* convolutions stay, and there is nothing else */
                 CHECK_EQ(mlc_quantize(net, &d, &report), MLC_ERR_ARG);
                 CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no weight to quantize");
+                mlc_no_grad_end(ctx);
+                mlc_module_free(net);
+                mlc_module_free(was);
                 continue;
             }
             CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);

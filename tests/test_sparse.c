@@ -25,7 +25,7 @@ static const size3 SIZES[] = {{1, 1, 1},   {1, 4, 16},   {1, 17, 33}, {2, 3, 5},
 
 enum { A, VALUES, AT, BIAS, MORE, OUT, ROOM };
 
-/* The weight of a case, dense: each block is 0 with probability `zeros`, and row 2 wherever. */
+/* The weight of a case, dense: each block is 0 with probability `zeros`, all of row 2 of blocks. */
 static double *dense_weight(size3 s, mlc_sparse_form form, double zeros, uint64_t seed)
 {
     const int64_t high = high_of(form), wide = wide_of(form);
@@ -242,6 +242,16 @@ static mlc_status sparsify(mlc_module *net, mlc_sparse_form form)
     return mlc_sparsify(net, &d, NULL);
 }
 
+/* The network of `pruned`, half of it 0, with copies of the form; *x: m rows for it. */
+static mlc_module *sparse_net(mlc_ctx *ctx, mlc_sparse_form form, mlc_dtype dtype, int64_t m,
+                              mlc_tensor **x)
+{
+    mlc_module *net = pruned(ctx, form, dtype, 0.5);
+    *x = test_rand(ctx, dtype, mlc_dims2(m, 37), 5, -1, 1);
+    CHECK_EQ(sparsify(net, form), MLC_OK);
+    return net;
+}
+
 /* Layers that the summary names as sparse. */
 static int sparse_layers(mlc_module *net, int64_t in)
 {
@@ -322,9 +332,8 @@ TEST(sparse, takes_rows_of_any_strides_and_axes_and_epilogues)
     ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 3; i++) {
-        mlc_module *net = pruned(ctx, FORMS[i], MLC_F32, 0.5);
-        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(6, 37), 5, -1, 1);
-        CHECK_EQ(sparsify(net, FORMS[i]), MLC_OK);
+        mlc_tensor *x;
+        mlc_module *net = sparse_net(ctx, FORMS[i], MLC_F32, 6, &x);
         CHECK_EQ(sparse_layers(net, 37), 3);
         mlc_tensor *y = mlc_forward(net, x), *h = x;
         for (int c = 0; c < 5; c++)
@@ -409,9 +418,8 @@ TEST(sparse, changed_weights_get_a_new_copy)
     ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 3; i++) {
-        mlc_module *net = pruned(ctx, FORMS[i], MLC_F64, 0.5);
-        mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(3, 37), 5, -1, 1);
-        CHECK_EQ(sparsify(net, FORMS[i]), MLC_OK);
+        mlc_tensor *x;
+        mlc_module *net = sparse_net(ctx, FORMS[i], MLC_F64, 3, &x);
         mlc_tensor *before = mlc_forward(net, x);
         mlc_tensor *w = mlc_module_param(net, "0.weight");
         mlc_copy_into(w, test_rand(ctx, MLC_F64, mlc_dims2(51, 37), 9, -1, 1));
@@ -526,6 +534,14 @@ TEST(sparse, auto_asks_again_at_each_call)
     mlc_tensor *y = mlc_linear(x, full, mlc_module_param(net, "0.bias"));
     CHECK(equal(mlc_forward(net, x), y));
     CHECK(!equal(mlc_forward(forced, x), y) && apart(mlc_forward(forced, x), y) < 1e-4);
+    /* CSR at 80 %: for 32 rows, not for one. */
+    mlc_module *few = layer(ctx, MLC_SPARSE_CSR, 0.8), *dense = mlc_module_clone(few);
+    d.batch = 32;
+    CHECK_EQ(mlc_sparsify(few, &d, NULL), MLC_OK);
+    mlc_tensor *many = test_rand(ctx, MLC_F32, mlc_dims2(32, 512), 5, -1, 1);
+    mlc_tensor *row = mlc_slice(many, 0, 0, 1, 1);
+    CHECK(equal(mlc_forward(few, row), mlc_forward(dense, row)));
+    CHECK(!equal(mlc_forward(few, many), mlc_forward(dense, many)));
     CHECK_OK(ctx);
 }
 
@@ -718,6 +734,33 @@ TEST(sparse, attention_projects_by_copies)
         CHECK_OK(ctx);
         mlc_eval_end(net);
         mlc_eval_end(m);
+    }
+}
+
+/* Tied after the call to a weight without a copy, and a call for another layer with the weight. */
+TEST(sparse, a_layer_whose_weight_has_no_copy_any_more_is_dense)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 2; i++) {
+        mlc_module *net = mlc_nn_sequential(ctx);
+        for (int k = 0; k < 2; k++) mlc_module_add(net, mlc_nn_linear(ctx, 20, 20));
+        mlc_module *first = mlc_module_child(net, 0);
+        mlc_tensor *second = mlc_module_param(net, "1.weight");
+        mlc_sparsify_desc d = mlc_sparsify_desc_make();
+        if (i) CHECK_EQ(mlc_module_tie(first, "weight", second), MLC_OK);
+        d.form = MLC_SPARSE_CSR;
+        d.pattern = "0.*";
+        CHECK_EQ(mlc_sparsify(net, &d, NULL), MLC_OK);
+        d.form = MLC_SPARSE_DENSE;
+        d.pattern = "1.*";
+        if (i) mlc_sparsify(net, &d, NULL);
+        else CHECK_EQ(mlc_module_tie(first, "weight", second), MLC_OK);
+        mlc_error_clear(ctx);          /* a weight that is tied may have its first name alone */
+        mlc_eval_begin(net);
+        CHECK(mlc_forward(net, test_rand(ctx, MLC_F32, mlc_dims2(3, 20), 5, -1, 1)) != NULL);
+        CHECK_OK(ctx);
+        mlc_eval_end(net);
     }
 }
 
