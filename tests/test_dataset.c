@@ -301,6 +301,30 @@ TEST(dataset, concat_and_zip_join_samples_and_fields)
     mlc_error_clear(ctx);
 }
 
+static int64_t falling_count(void *user)
+{
+    int64_t *n = user;
+    return (*n)--;
+}
+
+/* A count that changes between two calls is no sample out of range.                             */
+TEST(dataset, concat_of_a_count_that_falls)
+{
+    mlc_ctx           *ctx = test_ctx();
+    int64_t            n = 1;
+    const mlc_dataset  falls = {&n, falling_count, 1, {{MLC_F32, {{0}, 0}, false}}, 0,
+                                endless_get, NULL, NULL};
+    const mlc_dataset *of[1];
+    mlc_tensor        *field = NULL;
+    of[0] = mlc_dataset_create(ctx, &falls);
+    n = 0;                             /* then -1, as of a stream                                */
+    mlc_dataset *all = mlc_dataset_concat(ctx, of, 1);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_dataset_count(all), 0);
+    CHECK_EQ(mlc_dataset_get(ctx, all, 0, &field), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_get: sample 0 of 0");
+}
+
 /* The error of a part of a zip comes out with its text.                                        */
 TEST(dataset, errors_pass_through_what_is_made_of_datasets)
 {

@@ -453,6 +453,13 @@ static mlc_tensor *weighted(void *user, mlc_module *net, const mlc_batch *b, mlc
     return mlc_mul_scalar(mlc_cross_entropy(*output, b->y), 2);
 }
 
+/* A loss that is of the context that user is.                                                   */
+static mlc_tensor *elsewhere(void *user, mlc_module *net, const mlc_batch *b, mlc_tensor **output)
+{
+    *output = mlc_forward(net, b->x);
+    return mlc_ones(user, MLC_F32, mlc_dims0());
+}
+
 TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
 {
     scene  s = scene_make();
@@ -482,6 +489,12 @@ TEST(fit, a_forward_of_ones_own_and_weights_of_classes)
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "evaluate: the loader belongs to another context");
     CHECK(mlc_predict(s.net, far) == NULL);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "predict: the loader belongs to another context");
+    d.forward = elsewhere;
+    d.user = other;
+    CHECK_EQ(mlc_evaluate(s.net, s.held, &d, &loss[0]), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit: forward made its loss in another context");
+    CHECK_EQ(mlc_fit(s.net, s.opt, s.train, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit: forward made its loss in another context");
     mlc_tensor *output = NULL;
     CHECK(mlc_fit_cross_entropy(&ce, s.net, NULL, &output) == NULL);
     CHECK_ERROR(s.ctx, MLC_ERR_ARG, "fit_cross_entropy: b is NULL; mlc_fit gives both");

@@ -846,6 +846,29 @@ TEST(sketch, model_is_sketched_by_name_and_size)
     mlc_error_clear(ctx);
 }
 
+/* Heads of language models are children that may be replaced.                                   */
+TEST(sketch, model_replaces_heads_of_language_models)
+{
+    mlc_ctx              *ctx = test_ctx();
+    mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 2);
+    mlc_nn_gpt_desc       g = mlc_nn_gpt_desc_make(64, 8, 1, 16, 2);
+    mlc_nn_bert_desc      b = mlc_nn_bert_desc_make(64, 8, 1, 16, 2);
+    g.tied = false;
+    mlc_module *nets[2] = {mlc_nn_gpt(ctx, &g), mlc_nn_bert(ctx, &b)};
+    const char *patterns[2] = {"head", "pooler"};
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 5), 60, 3), *in[1] = {x}, *out[2];
+        int32_t     n = 0;
+        d.pattern = patterns[i];
+        mlc_module_train(nets[i], false);
+        CHECK_EQ(mlc_sketch_model(nets[i], &d, &n), MLC_OK);
+        CHECK_EQ(n, 1);
+        CHECK_EQ(mlc_module_forward(nets[i], in, 1, out, i + 1), MLC_OK);
+        CHECK_OK(ctx);
+        CHECK_EQ(out[i]->shape[out[i]->ndim - 1], i ? 16 : 64);
+    }
+}
+
 /* ---- Panther in PyTorch ---------------------------------------------------------------------
  * golden/make_sketch_goldens.py has the same cases, and gives all tensors Panther's shapes: S1s
  * (l,n,k), S2s (l,k,m). Faults (a) to (g) are those of Panther's own paths, by reading. */

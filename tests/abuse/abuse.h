@@ -1175,7 +1175,7 @@ static void call_begins(void)
 extern const char *const SHORT_NAMES[];
 static const char *const SHARED_NAMES[] = {
     "callback", "sketch", "tokenizer", "cache", "average", "tracker", "plot", "LayerNorm",
-    "RMSNorm",
+    "RMSNorm", "quant_conv", "name", "build",
     "GroupNorm", "InstanceNorm", "SpatialDropout", "StochasticDepth", "BatchNorm", "standardize",
     "min_max", "embedding_bag, first offset",
     "embedding_bag, lengths of bags",

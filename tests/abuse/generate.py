@@ -567,6 +567,31 @@ OWN = {
                                    chance(50) ? a_double_array("score") : NULL);
     check_status("beam_search forward_cached cache", r);
 ''',
+    'mlc_dequantize_tensor': '''
+    mlc_quantize_tensor_desc d = mlc_quantize_tensor_desc_make(chance(50) ? 8 : 4);
+    mlc_quantized q;
+    memset(&q, 0, sizeof q);
+    d.affine = chance(50);
+    d.group = chance(50) ? 0 : 2;
+    if (chance(90))
+        mlc_quantize_tensor(a_tensor("w", "f:4,8"), &d, &q);
+    switch (pick(10)) {
+    case 0: q.q = a_tensor("q", "i:4,8"); break;
+    case 1: q.scale = a_tensor("scale", "f:4"); break;
+    case 2: q.zero = a_tensor("zero", "i:4"); break;
+    case 3: q.bits = a_i32("bits", 8); break;
+    case 4: q.group = a_i64("group", 8); break;
+    case 5: q.ndim = a_i32("ndim", 2); break;
+    case 6: q.shape[0] = a_i64("rows", 4); break;
+    default: break;
+    }
+    const mlc_quantized *of = chance(5) ? NULL : &q;
+    g.none = g.none || of == NULL || (q.q == NULL && q.scale == NULL);
+    call_begins();
+    mlc_tensor *r = mlc_dequantize_tensor(of);
+    check_made(NAMES, r != NULL, false);
+    use_tensor(r);
+''',
     'mlc_forward_cached': '''
     mlc_cache *c = a_cache("cache");
     mlc_module *m = chance(90) && c ? g_net : a_module("net", "gpt");
