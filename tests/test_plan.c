@@ -796,6 +796,45 @@ TEST(plan, passes)
     }
 }
 
+/* Two equal calls of each kernel whose arguments are not all set. */
+static mlc_status twice_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *y[2];
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    for (int i = 0; i < 2; i++) {
+        mlc_tensor *m = mlc_mean(in[0], mlc_dims1(1), true);
+        mlc_tensor *a = mlc_add(mlc_sub(in[0], m), mlc_erf(mlc_mul(in[0], in[1])));
+        a = mlc_where(mlc_gt(in[0], in[1]), a, mlc_cast(mlc_cast(in[0], MLC_F64), MLC_F32));
+        a = mlc_add(a, mlc_mul(mlc_index_select(in[0], 0, in[2]), mlc_max(a, mlc_dims0(), false)));
+        y[i] = mlc_triu(mlc_add(a, mlc_full(ctx, MLC_F32, mlc_dims2(4, 1), 2)), 0);
+    }
+    out[0] = mlc_sub(y[0], y[1]);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, equal_calls_are_found_whatever_the_stack_has)
+{
+    ONLY_ON_HOST();
+    mlc_ctx        *ctx = test_ctx();
+    const double    order[] = {2, 0, 3, 1};
+    mlc_plan_desc   d = with(PLAIN);
+    mlc_plan_report plain, same;
+    mlc_tensor     *in[3] = {test_rand(ctx, MLC_F32, mlc_dims2(4, 6), 1, -2, 2),
+                             test_rand(ctx, MLC_F32, mlc_dims2(4, 1), 2, -2, 2),
+                             test_tensor(ctx, MLC_I64, mlc_dims1(4), order)};
+    mlc_plan       *p = mlc_plan_capture_fn(ctx, twice_forward, NULL, in, 3, &d);
+    CHECK_EQ(mlc_plan_report_of(p, &plain), MLC_OK);
+    mlc_plan_free(p);
+    d.passes = MLC_PLAN_SAME;
+    p = mlc_plan_capture_fn(ctx, twice_forward, NULL, in, 3, &d);
+    CHECK_EQ(mlc_plan_report_of(p, &same), MLC_OK);
+    CHECK_EQ(2 * (same.calls - 1), plain.calls - 1);
+    mlc_plan_free(p);
+}
+
 /* A linear layer taken apart: x w^T, + b, + r, relu, with the operands of sums in this order. */
 static mlc_status apart_linear(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                                mlc_tensor **out, int32_t n_out)
