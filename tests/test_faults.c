@@ -459,6 +459,9 @@ static void put_inputs(const box *b)
     mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
     mlc_module *net = small_net(ctx);
     mlc_save(net, PATH("net.safetensors"));
+    mlc_tensor *rows = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 4));
+    mlc_plan   *plan = mlc_ctx_on_host(ctx) ? mlc_plan_capture(net, &rows, 1, NULL) : NULL;
+    if (plan != NULL) mlc_plan_save(plan, PATH("plan.safetensors"));
     mlc_optim_save(mlc_adamw(net, 0.1), PATH("optim.safetensors"));
     put_run(ctx, net, PATH("run.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);

@@ -1129,6 +1129,26 @@ DO(mlc_plan_use_block)  { return run_plan(w); }
 DO(mlc_plan_report_of)  { return run_plan(w); }
 DO(mlc_plan_print)      { return run_plan(w); }
 DO(mlc_plan_free)       { return run_plan(w); }
+
+/* A plan, to a file. */
+DO(mlc_plan_save)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_plan        *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    const mlc_status st = p != NULL ? mlc_plan_save(p, to(w)) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
+
+/* A plan of a file. */
+DO(mlc_plan_load)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_plan  *p = mlc_plan_load(w->ctx, in(w, "plan.safetensors"), NULL);
+    mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
 DO(mlc_optimize_for_production)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;

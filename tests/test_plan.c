@@ -1,6 +1,8 @@
 /* test_plan.c -- tests of section IMPL.PLAN: plans against the forwards that they were recorded
  * from: bits, memory, parameters that change, shapes that come later, what is refused */
-#include "mlc_test.h"
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
 #include "nets.h"
 #include "resnet20.h"
 
@@ -1221,4 +1223,692 @@ TEST(plan, blocks_of_random_graphs_are_near_the_largest_live_set)
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
     }
     CHECK(exp(sum / n) <= 1.1);
+}
+
+/* ---- files */
+
+/* The plan of a file, in a context of its own, has the bits of the plan that was saved on x.    */
+static void check_file(mlc_ctx *ctx, mlc_plan *p, mlc_tensor *x, const char *path)
+{
+    const mlc_plan_desc d = with(PLAIN);
+    const mlc_ctx_desc  c = test_desc();
+    mlc_ctx            *other = mlc_ctx_create(&c);
+    const mlc_named     in = {"x", x};
+    char                of_x[400];
+    snprintf(of_x, sizeof of_x, "%s.x", path);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_plan_save(p, path), MLC_OK);
+    CHECK_EQ(mlc_safetensors_save(ctx, of_x, &in, 1, NULL), MLC_OK);
+    mlc_safetensors *file = mlc_safetensors_open(other, of_x);
+    mlc_tensor      *y = mlc_safetensors_get(file, "x");
+    mlc_plan        *q = mlc_plan_load(other, path, &d);
+    if (CHECK(q != NULL) && CHECK_EQ(mlc_plan_run(q, &y, 1, NULL, 0), MLC_OK))
+        CHECK(apart(mlc_plan_output(q, 0), mlc_plan_output(p, 0)) == 0);
+    else
+        printf("  %s %s\n", mlc_error(ctx), mlc_error(other));
+    mlc_plan_free(q);
+    mlc_ctx_free(other);
+}
+
+TEST(plan, files_of_networks)
+{
+    ONLY_ON_HOST();
+    const box b = box_open_fast("plan.safetensors");
+    for (int i = 0; i < COUNT(NETWORKS); i++) {
+        mlc_ctx            *ctx = test_ctx();
+        const mlc_plan_desc d = with(PLAIN);
+        mlc_module         *net = NETWORKS[i].make(ctx);
+        mlc_tensor         *x = sample(ctx, &NETWORKS[i], MLC_F32, 2, 3);
+        mlc_plan           *p = mlc_plan_capture(net, &x, 1, &d);
+        if (CHECK(p != NULL)) check_file(ctx, p, x, b.path);
+        mlc_plan_free(p);
+        mlc_module_free(net);
+    }
+    box_close(&b);
+}
+
+/* Weights of 16 bits, and autocast: the casts are in the file, and so is what products round.   */
+TEST(plan, files_of_16_bits)
+{
+    ONLY_ON_HOST();
+    const box           b = box_open_fast("plan.safetensors");
+    const mlc_plan_desc d = with(PLAIN);
+    for (int i = 0; i < COUNT(NETWORKS); i++)
+        for (int cast = 0; cast < 2; cast++) {
+            mlc_ctx    *ctx = test_ctx();
+            mlc_module *net = NETWORKS[i].make(ctx);
+            mlc_tensor *x = sample(ctx, &NETWORKS[i], cast ? MLC_F32 : MLC_BF16, 2, 3);
+            if (cast) mlc_autocast_begin(ctx, MLC_BF16);
+            else CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+            mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+            if (!CHECK(p != NULL)) printf("  %s: %s\n", NETWORKS[i].name, mlc_error(ctx));
+            else check_file(ctx, p, x, b.path);
+            if (cast) mlc_autocast_end(ctx);
+            mlc_plan_free(p);
+            mlc_module_free(net);
+        }
+    box_close(&b);
+}
+
+/* Two networks with the same names; outputs that are inputs, parameters, or empty.              */
+static mlc_status odd_outputs(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    mlc_module *const *nets = (mlc_module *const *)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_forward(nets[1], mlc_forward(nets[0], in[0]));
+    out[1] = in[0];
+    out[2] = mlc_module_param(nets[1], "weight");
+    out[3] = mlc_slice(in[0], 0, 1, 1, 1);
+    out[4] = mlc_concat((mlc_tensor *[]){out[3], in[0], mlc_relu(out[3])}, 3, 0);
+    out[5] = mlc_slice(out[2], 1, 1, 3, 1);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, files_of_odd_outputs)
+{
+    ONLY_ON_HOST();
+    const box     b = box_open_fast("plan.safetensors");
+    mlc_ctx      *ctx = test_ctx();
+    mlc_module   *nets[2] = {mlc_nn_linear(ctx, 4, 4), mlc_nn_linear(ctx, 4, 4)};
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 5, -1, 1);
+    mlc_plan_desc d = with(PLAIN);
+    d.n_out = 6;
+    for (int i = 0; i < 2; i++) CHECK_EQ(mlc_module_build(nets[i]), MLC_OK);
+    for (int i = 0; i < 2; i++) mlc_eval_begin(nets[i]);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, odd_outputs, nets, &x, 1, &d);
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan *q = mlc_plan_load(ctx, b.path, &d);
+    CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_OK);
+    for (int32_t i = 0; i < d.n_out && q != NULL; i++)
+        CHECK(apart(mlc_plan_output(q, i), mlc_plan_output(p, i)) == 0);
+    mlc_safetensors *f = mlc_safetensors_open(ctx, b.path);
+    CHECK_STR(mlc_safetensors_name(f, 3), "weight#1");
+    mlc_safetensors_close(f);
+    for (int i = 0; i < 2; i++) mlc_eval_end(nets[i]);
+    mlc_plan_free(p);
+    mlc_plan_free(q);
+    for (int i = 0; i < 2; i++) mlc_module_free(nets[i]);
+    box_close(&b);
+}
+
+/* ---- every operation that a file has a form of */
+
+#define UNARIES(X) \
+    X(neg) X(exp) X(log) X(sqrt) X(tanh) X(sigmoid) X(relu) X(gelu) X(silu) X(gelu_tanh) \
+    X(softplus) X(log_sigmoid) X(selu) X(mish) X(softsign) X(hardswish) X(hardsigmoid) X(abs) \
+    X(sign) X(square) X(reciprocal) X(rsqrt) X(expm1) X(exp2) X(log1p) X(log2) X(log10) X(sin) \
+    X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(erf) X(erfc) X(floor) X(ceil) \
+    X(round) X(trunc)
+#define SCALARS(X) \
+    X(leaky_relu) X(elu) X(celu) X(add_scalar) X(sub_scalar) X(mul_scalar) X(div_scalar) \
+    X(pow_scalar) X(rsub_scalar) X(floor_divide_scalar) X(remainder_scalar)
+#define BINARIES(X) \
+    X(add) X(sub) X(mul) X(div) X(pow) X(minimum) X(maximum) X(fmod) X(remainder) X(floor_divide) \
+    X(atan2) X(hypot)
+#define WHOLES(X) X(add) X(sub) X(mul) X(minimum) X(maximum) X(floor_divide) X(remainder)
+#define WHOLE_SCALARS(X) \
+    X(add_scalar) X(sub_scalar) X(mul_scalar) X(rsub_scalar) X(floor_divide_scalar) \
+    X(remainder_scalar)
+#define COMPARISONS(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
+#define REDUCTIONS(X) X(mean) X(sum) X(prod) X(max) X(min) X(any) X(all) X(logsumexp)
+
+/* Inputs of a group: floats [2,3,4] in (0,1) twice, indices [2,3,4] in 0..1, an image [2,4,6,6]. */
+typedef struct operands { mlc_ctx *ctx; mlc_tensor *x, *y, *i, *image, **out; } operands;
+#define PUT(call)  (*o->out++ = (call))
+
+static void unaries(operands *o)
+{
+#define X(name) PUT(mlc_##name(o->x));
+    UNARIES(X)
+#undef X
+}
+
+static void unaries_in_place(operands *o)
+{
+#define X(name) PUT(mlc_##name##_(mlc_copy(o->x)));
+    UNARIES(X)
+#undef X
+}
+
+static void scalars(operands *o)
+{
+#define X(name) PUT(mlc_##name(o->x, 0.375)); PUT(mlc_##name##_(mlc_copy(o->x), 0.375));
+    SCALARS(X)
+#undef X
+    PUT(mlc_leaky_relu(mlc_neg(o->x), -0.5));
+    PUT(mlc_leaky_relu_(mlc_neg(o->x), -0.5));
+    PUT(mlc_elu(mlc_neg(o->x), -0.5));
+    PUT(mlc_elu_(mlc_neg(o->x), -0.5));
+    PUT(mlc_clamp(o->x, 0.25, INFINITY));
+    PUT(mlc_clamp_(mlc_copy(o->x), -INFINITY, 0.75));
+}
+
+static void binaries(operands *o)
+{
+#define X(name) PUT(mlc_##name(o->x, o->y)); PUT(mlc_##name##_(mlc_copy(o->x), o->y));
+    BINARIES(X)
+#undef X
+    PUT(mlc_prelu(mlc_sub_scalar(o->x, 0.5), mlc_select(mlc_select(o->y, 0, 0), 1, 1)));
+    PUT(mlc_glu(o->x, 2));
+    PUT(mlc_add(o->x, mlc_slice(o->y, 1, 1, 2, 1)));
+}
+
+static void wholes(operands *o)
+{
+    mlc_tensor *k = mlc_add_scalar(o->i, 3);
+#define X(name) PUT(mlc_##name(k, k)); PUT(mlc_##name##_(mlc_copy(k), k));
+    WHOLES(X)
+#undef X
+#define X(name) PUT(mlc_##name(k, 2)); PUT(mlc_##name##_(mlc_copy(k), 2));
+    WHOLE_SCALARS(X)
+#undef X
+    PUT(mlc_neg(k));
+    PUT(mlc_neg_(mlc_copy(k)));
+    PUT(mlc_abs(mlc_neg(k)));
+    PUT(mlc_abs_(mlc_neg(k)));
+}
+
+static void comparisons(operands *o)
+{
+    mlc_tensor *a = mlc_lt(o->x, o->y), *b = mlc_gt_scalar(o->x, 0.25);
+#define X(name) PUT(mlc_##name(o->x, o->y)); PUT(mlc_##name##_scalar(o->x, 0.5));
+    COMPARISONS(X)
+#undef X
+    PUT(mlc_logical_and(a, b));
+    PUT(mlc_logical_or(a, b));
+    PUT(mlc_logical_xor(a, b));
+    PUT(mlc_logical_not(a));
+    PUT(mlc_isnan(o->x));
+    PUT(mlc_isinf(o->x));
+    PUT(mlc_isfinite(o->x));
+    PUT(mlc_where(a, o->x, o->y));
+    PUT(mlc_masked_fill(o->x, a, -INFINITY));
+    PUT(mlc_masked_fill_(mlc_copy(o->x), a, 2));
+    PUT(mlc_fill_(mlc_copy(o->x), 3));
+    PUT(mlc_zero_(mlc_copy(o->x)));
+    PUT(mlc_copy_(mlc_copy(o->x), o->y));
+}
+
+static void rows(operands *o)
+{
+    mlc_tensor *index, *x = o->x, *flat = mlc_reshape(x, mlc_dims1(24));
+#define X(name) PUT(mlc_##name(x, mlc_dims1(1), true)); PUT(mlc_##name(x, mlc_dims0(), false));
+    REDUCTIONS(X)
+#undef X
+    PUT(mlc_norm(x, 3, mlc_dims1(0), false));
+    PUT(mlc_var(x, mlc_dims1(2), 1, false));
+    PUT(mlc_std(x, mlc_dims1(2), 0, true));
+    PUT(mlc_argmax(x, 1, false));
+    PUT(mlc_argmin(flat, 0, true));
+    PUT(mlc_cumsum(x, 1));
+    PUT(mlc_cumprod(x, -1));
+    PUT(mlc_softmax(x, 1));
+    PUT(mlc_log_softmax(x, -1));
+    PUT(mlc_layer_norm(x, mlc_select(mlc_select(o->y, 0, 0), 0, 0), NULL, 1e-5));
+    PUT(mlc_layer_norm(x, NULL, mlc_select(mlc_select(o->y, 0, 0), 0, 1), 1e-3));
+    PUT(mlc_rms_norm(x, NULL, 1e-6));
+    PUT(mlc_sort(x, 1, true, &index));
+    PUT(index);
+    PUT(mlc_sort(x, 1, false, NULL));
+    PUT(mlc_argsort(x, 2, false));
+    PUT(mlc_topk(x, 2, -1, true, &index));
+    PUT(index);
+}
+
+static void moves(operands *o)
+{
+    mlc_tensor *x = o->x, *parts[11];
+    for (int k = 0; k < COUNT(parts); k++) parts[k] = k % 2 ? o->y : x;
+    PUT(mlc_concat(parts, COUNT(parts), 1));
+    PUT(mlc_stack(parts, 3, 0));
+    PUT(mlc_copy(mlc_transpose(x, 0, 2)));
+    PUT(mlc_cast(x, MLC_F64));
+    PUT(mlc_cast(o->i, MLC_BOOL));
+    PUT(mlc_channels_last(o->image));
+    PUT(mlc_flip(x, mlc_dims2(0, 2)));
+    PUT(mlc_pad(x, mlc_dims3(1, 0, 2), mlc_dims3(0, 1, 1), MLC_PAD_CONSTANT, 0.5));
+    PUT(mlc_pad(x, mlc_dims3(0, 1, 2), mlc_dims3(0, 1, 1), MLC_PAD_REFLECT, 0));
+    PUT(mlc_diag(mlc_select(mlc_select(x, 0, 1), 0, 1), -2));
+    PUT(mlc_diag(mlc_select(mlc_select(x, 0, 1), 0, 1), 1));
+    PUT(mlc_tril(x, 1));
+    PUT(mlc_triu(x, -1));
+    PUT(mlc_tile(x, mlc_dims2(2, 3)));
+    PUT(mlc_roll(x, 1, 2));
+    PUT(mlc_gather(x, 1, o->i));
+    PUT(mlc_index_select(x, 1, mlc_select(mlc_select(o->i, 0, 0), 0, 0)));
+    PUT(mlc_take(x, o->i));
+    PUT(mlc_scatter(x, 0, o->i, o->y));
+    PUT(mlc_scatter_add(x, 1, o->i, o->y));
+    PUT(mlc_scatter_(mlc_copy(x), 0, o->i, o->y));
+    PUT(mlc_scatter_add_(mlc_copy(x), 1, o->i, o->y));
+    PUT(mlc_embedding(o->i, mlc_select(x, 0, 1)));
+    PUT(mlc_full(o->ctx, MLC_F32, mlc_dims2(2, 2), 7));
+    PUT(mlc_arange(o->ctx, MLC_I64, 3, 9, 2));
+    PUT(mlc_add(x, mlc_from(o->ctx, MLC_F32, mlc_dims1(4), (const float[]){1, 2, 3, 4})));
+    PUT(mlc_slice(x, 1, 1, 1, 1));
+    PUT(mlc_expand(mlc_slice(x, 1, 0, 1, 1), mlc_dims3(2, 5, 4)));
+    mlc_tensor *part = mlc_copy(x), *view = mlc_slice(part, 2, 1, 3, 1);
+    mlc_add_(view, mlc_slice(o->y, 2, 0, 2, 1));
+    PUT(part);
+    PUT(mlc_mul(view, view));
+}
+
+static void products(operands *o)
+{
+    mlc_tensor *x = o->x, *w = mlc_select(o->y, 0, 0), *b = mlc_select(w, 1, 0);
+    const mlc_epilogue e = {MLC_ACT_GELU, 0, mlc_slice(x, 2, 0, 3, 1)};
+    PUT(mlc_matmul(x, mlc_transpose(o->y, 1, 2)));
+    PUT(mlc_linear(x, w, NULL));
+    PUT(mlc_linear_ex(x, w, b, &e));
+#ifndef MLC_NO_ATTENTION
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_tensor *q = mlc_reshape(mlc_slice(o->image, 1, 0, 4, 1), mlc_dims4(2, 4, 6, 6));
+    d.causal = true;
+    d.window = 3;
+    PUT(mlc_attention_ex(q, q, q, &d));
+    d = mlc_attention_desc_make();
+    d.mask = mlc_lt_scalar(mlc_select(mlc_select(q, 0, 0), 0, 0), 0.75);
+    d.alibi = mlc_select(mlc_select(mlc_select(q, 0, 0), 1, 1), 1, 1);
+    PUT(mlc_attention_ex(q, q, q, &d));
+    PUT(mlc_rotary(q, NULL, NULL));
+#endif
+#ifndef MLC_NO_RECURRENT
+    mlc_rnn_desc r = mlc_rnn_desc_make(MLC_RNN_LSTM);
+    mlc_tensor  *hc[3], *u = mlc_reshape(mlc_slice(o->image, 2, 0, 4, 1), mlc_dims2(8, 24));
+    r.reverse = true;
+    r.bias = mlc_select(u, 1, 0);
+    CHECK_EQ(mlc_rnn(mlc_concat((mlc_tensor *[]){x, o->y}, 2, 2), mlc_slice(u, 1, 0, 2, 1), &r, hc),
+             MLC_OK);
+    for (int k = 0; k < 3; k++) PUT(hc[k]);
+    r = mlc_rnn_desc_make(MLC_RNN_TANH);
+    r.h = mlc_select(o->y, 1, 0);
+    CHECK_EQ(mlc_rnn(x, mlc_slice(mlc_slice(u, 0, 0, 4, 1), 1, 0, 4, 1), &r, hc), MLC_OK);
+    PUT(hc[0]);
+#endif
+}
+
+#ifndef MLC_NO_VISION
+static void images(operands *o)
+{
+    mlc_tensor   *x = o->image, *w = mlc_slice(mlc_slice(x, 2, 0, 3, 1), 3, 0, 2, 1);
+    mlc_tensor   *b = mlc_copy(mlc_select(mlc_select(mlc_select(x, 0, 0), 1, 0), 1, 0));
+    mlc_conv_desc d = mlc_conv_desc_make();
+    mlc_pool_desc p = mlc_pool_desc_make(2);
+    PUT(mlc_conv(x, w, NULL, NULL));
+    d.stride = mlc_dims2(2, 1);
+    d.padding = mlc_dims2(1, 0);
+    d.act = MLC_ACT_SILU;
+    PUT(mlc_conv(x, w, mlc_slice(b, 0, 0, 2, 1), &d));
+    d = mlc_conv_desc_make();
+    d.same = true;
+    PUT(mlc_conv(x, w, NULL, &d));
+    d = mlc_conv_desc_make();
+    d.stride = mlc_dims2(2, 1);
+    d.output_padding = mlc_dims2(1, 0);
+    PUT(mlc_conv_transpose(mlc_slice(x, 1, 0, 2, 1), w, NULL, &d));
+    PUT(mlc_max_pool(x, &p));
+    p.padding = mlc_dims_all(1);
+    p.exclude_padding = p.ceil = true;
+    PUT(mlc_avg_pool(x, &p));
+    PUT(mlc_adaptive_max_pool(x, mlc_dims2(2, 3)));
+    PUT(mlc_adaptive_avg_pool(x, mlc_dims2(4, 1)));
+    PUT(mlc_interpolate(x, mlc_dims2(3, 9), MLC_INTERPOLATE_LINEAR));
+    PUT(mlc_batch_norm(x, b, b, NULL, b, false, 0.1, 1e-5));
+    PUT(mlc_batch_norm(x, NULL, NULL, b, NULL, true, 0.1, 1e-5));
+    PUT(mlc_group_norm(x, 2, b, NULL, 1e-5));
+    PUT(mlc_instance_norm(x, NULL, b, 1e-5));
+    PUT(mlc_pixel_shuffle(x, 2));
+}
+#endif
+
+#ifndef MLC_NO_SKETCH
+static void sketches(operands *o)
+{
+    mlc_sketch  s = mlc_sketch_make(MLC_SKETCH_SIGNS, 3, 4, 9), t = s;
+    mlc_tensor *w = mlc_select(o->x, 0, 0);
+    PUT(mlc_sketch_apply(o->x, &s, -1));
+    PUT(mlc_sketch_apply_t(o->x, &s, 1));
+    s.seed = UINT64_MAX - 1;
+    PUT(mlc_sketch_apply(o->y, &s, -1));
+    s.stored = mlc_sketch_bits(o->ctx, &s);
+    PUT(mlc_sketch_apply(o->x, &s, -1));
+    t.seed = 10;
+    s = mlc_sketch_make(MLC_SKETCH_SIGNS, 3, 4, 11);
+    PUT(mlc_sklinear(o->y, w, w, mlc_select(w, 0, 1), &s, &t, 1, NULL));
+}
+#endif
+
+static const struct group { void (*make)(operands *o); } GROUPS[] = {
+    {unaries}, {unaries_in_place}, {scalars}, {binaries}, {wholes}, {comparisons}, {rows}, {moves},
+    {products},
+#ifndef MLC_NO_VISION
+    {images},
+#endif
+#ifndef MLC_NO_SKETCH
+    {sketches},
+#endif
+};
+
+/* Names of operations in files that the groups must have. */
+static const char *const NAMES[] = {
+#define X(name) #name, #name "_",
+    UNARIES(X) SCALARS(X) BINARIES(X)
+#undef X
+#define X(name) "whole." #name, "whole." #name "_",
+    WHOLES(X) WHOLE_SCALARS(X)
+#undef X
+#define X(name) #name, #name "_scalar",
+    COMPARISONS(X)
+#undef X
+#define X(name) #name,
+    REDUCTIONS(X)
+#undef X
+    "whole.neg", "whole.neg_", "whole.abs", "whole.abs_", "leaky_relu_x", "leaky_relu_x_", "elu_x",
+    "elu_x_", "clamp", "clamp_", "prelu", "glu", "logical_and", "logical_or", "logical_xor",
+    "logical_not", "isnan", "isinf", "isfinite", "where", "masked_fill", "masked_fill_", "fill_",
+    "zero_", "copy_", "norm", "var", "std", "argmax", "cumsum", "cumprod", "softmax", "log_softmax",
+    "layer_norm", "rms_norm", "sort", "argsort", "topk", "concat", "copy", "cast", "channels_last",
+    "flip", "pad", "diag", "tril", "triu", "gather", "index_select", "take", "scatter",
+    "scatter_add", "scatter_", "scatter_add_", "embedding", "view", "steps", "constant", "matmul",
+    "linear",
+#ifndef MLC_NO_ATTENTION
+    "attention", "rotary",
+#endif
+#ifndef MLC_NO_RECURRENT
+    "rnn",
+#endif
+#ifndef MLC_NO_VISION
+    "conv", "conv_transpose", "max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool",
+    "interpolate", "batch_norm", "group_norm", "instance_norm",
+#endif
+#ifndef MLC_NO_SKETCH
+    "sketch", "sklinear",
+#endif
+};
+
+static mlc_status grouped(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    operands o = {ctx, in[0], in[1], in[2], in[3], out};
+    (void)n_in;
+    (*(void (*const *)(operands *))user)(&o);
+    CHECK_EQ(o.out - out, n_out);
+    return mlc_ctx_status(ctx);
+}
+
+/* The same values in every context. */
+static void group_inputs(mlc_ctx *ctx, mlc_tensor *in[4])
+{
+    in[0] = test_rand(ctx, MLC_F32, mlc_dims3(2, 3, 4), 1, 0.05, 0.95);
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims3(2, 3, 4), 2, 0.05, 0.95);
+    in[2] = test_tokens(ctx, mlc_dims3(2, 3, 4), 2, 3);
+    in[3] = test_rand(ctx, MLC_F32, mlc_dims4(2, 4, 6, 6), 4, 0.05, 0.95);
+}
+
+/* Marks the operations of a file. */
+static void names_of(mlc_ctx *ctx, const char *path, bool *seen)
+{
+    mlc_safetensors *f = mlc_safetensors_open(ctx, path);
+    const char      *text = mlc_safetensors_metadata(f, "graph");
+    for (int i = 0; text != NULL && i < COUNT(NAMES); i++) {
+        char want[60];
+        snprintf(want, sizeof want, "{\"op\":\"%s\",", NAMES[i]);
+        seen[i] = seen[i] || strstr(text, want) != NULL;
+    }
+    mlc_safetensors_close(f);
+}
+
+/* A group against the plan of its file, in a context of its own. */
+static void check_group(int g, const char *path, bool *seen)
+{
+    mlc_ctx            *ctx = test_ctx();
+    const mlc_ctx_desc  c = test_desc();
+    mlc_ctx            *other = mlc_ctx_create(&c);
+    mlc_tensor         *in[4], *again[4], *out[64];
+    mlc_plan_desc       d = with(PLAIN);
+    group_inputs(ctx, in);
+    group_inputs(other, again);
+    operands o = {ctx, in[0], in[1], in[2], in[3], out};
+    mlc_no_grad_begin(ctx);
+    GROUPS[g].make(&o);
+    d.n_out = (int32_t)(o.out - out);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, grouped, (void *)(uintptr_t)&GROUPS[g].make, in, 4, &d);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_plan_save(p, path), MLC_OK);
+    names_of(ctx, path, seen);
+    mlc_plan *q = mlc_plan_load(other, path, &d);
+    if (q == NULL || mlc_plan_run(q, again, 4, NULL, 0) != MLC_OK) {
+        CHECK(false);
+        printf("  group %d: %s %s\n", g, mlc_error(ctx), mlc_error(other));
+    }
+    for (int32_t i = 0; i < d.n_out && q != NULL; i++)
+        if (!CHECK(apart(mlc_plan_output(q, i), out[i]) == 0)) printf("  group %d, %d\n", g, i);
+    mlc_no_grad_end(ctx);
+    mlc_plan_free(p);
+    mlc_plan_free(q);
+    mlc_ctx_free(other);
+}
+
+TEST(plan, files_of_every_operation)
+{
+    ONLY_ON_HOST();
+    const box b = box_open_fast("plan.safetensors");
+    bool      seen[COUNT(NAMES)] = {false};
+    for (int g = 0; g < COUNT(GROUPS); g++) check_group(g, b.path, seen);
+    for (int i = 0; i < COUNT(NAMES); i++)
+        if (!CHECK(seen[i])) printf("  no call of %s\n", NAMES[i]);
+    box_close(&b);
+}
+
+/* ---- files that are wrong */
+
+/* A loaded plan, saved again, is the same file; its parameters are its own. */
+TEST(plan, files_of_loaded_plans)
+{
+    ONLY_ON_HOST();
+    const box      b = box_open_fast("plan.safetensors");
+    mlc_ctx       *ctx = test_ctx();
+    mlc_module    *net = cnn(ctx);
+    mlc_tensor    *x = sample(ctx, &NETWORKS[1], MLC_F32, 2, 3), *y;
+    mlc_plan      *p = mlc_plan_capture(net, &x, 1, NULL);
+    char           again[400];
+    size_t         n, m;
+    snprintf(again, sizeof again, "%s.again", b.path);
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan *q = mlc_plan_load(ctx, b.path, NULL);
+    mlc_module_freeze(net, "*", true);
+    mlc_fill_(mlc_module_param(net, "0.weight"), 0);
+    CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(q, 0), mlc_plan_output(p, 0)) == 0);
+    CHECK_EQ(mlc_plan_save(q, again), MLC_OK);
+    unsigned char *one = get_file(b.path, &n), *two = get_file(again, &m);
+    CHECK(n == m && n > 0 && memcmp(one, two, n) == 0);
+    y = sample(ctx, &NETWORKS[1], MLC_F32, 3, 3);
+    CHECK_EQ(mlc_plan_run(q, &y, 1, NULL, 0), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "input 1 is [3,3,16,16]");
+    CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_OK);
+    mlc_plan_free(p);
+    mlc_plan_free(q);
+    mlc_module_free(net);
+    free(one);
+    free(two);
+    box_close(&b);
+}
+
+/* A small plan, as a file. */
+static void put_small(mlc_ctx *ctx, const char *path)
+{
+    mlc_module *net = mlp(ctx, 2, 3, 2);
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(1, 2));
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_save(p, path), MLC_OK);
+    mlc_plan_free(p);
+    mlc_module_free(net);
+}
+
+/* The file with `from` of the graph replaced by `to`, in another file. tensors: of the list.    */
+static void put_changed(mlc_ctx *ctx, const char *path, const char *from, const char *to,
+                        const char *version, int64_t tensors, const char *changed)
+{
+    mlc_safetensors *f = mlc_safetensors_open(ctx, path);
+    const char      *graph = mlc_safetensors_metadata(f, "graph"), *at = strstr(graph, from);
+    char            *text = malloc(strlen(graph) + strlen(to) + 1);
+    const char      *metadata[] = {"format", "mlcore plan", "version", version, "graph", text,
+                                   NULL};
+    mlc_named        list[8];
+    CHECK(at != NULL);
+    sprintf(text, "%.*s%s%s", (int)(at - graph), graph, to, at + strlen(from));
+    for (int64_t i = 0; i < tensors; i++) {
+        list[i].name = mlc_safetensors_name(f, i);
+        list[i].tensor = mlc_safetensors_get(f, list[i].name);
+    }
+    CHECK_EQ(mlc_safetensors_save(ctx, changed, list, tensors, metadata), MLC_OK);
+    mlc_safetensors_close(f);
+    free(text);
+}
+
+static const struct {
+    const char *from, *to;             /* of the graph                                          */
+    const char *says;
+} WRONG_GRAPHS[] = {
+    {"\"op\":\"linear\"", "\"op\":\"lienar\"", "node 2 (lienar), byte"},
+    {"\"op\":\"linear\"", "\"op\":\"matmul\"", "node 2 (matmul), byte"},
+    {"\"in\":[0,1,2]", "\"in\":[0,1,3]", "node 2 (linear), byte"},
+    {"\"in\":[0,1,2]", "\"in\":[0,1,-1]", "out of range"},
+    {"\"in\":[0,1,2]", "\"in\":[0]", "another number of inputs"},
+    {"\"in\":[0,1,2]", "\"in\":[0,1]", "node 2 (linear): 2 inputs, by its arguments there are 3"},
+    {"\"in\":[0,1,2]", "\"in\":[1,0,2]", "node 2 (linear): linear: b must be [1] for x [3,2]"},
+    {"\"bias\":true", "\"bias\":1", "true or false is missing"},
+    {"\"bias\":true,", "", "an argument is missing"},
+    {"\"bias\":true", "\"bias\":true,\"bias\":true", "an argument twice"},
+    {"\"bias\":true", "\"bios\":true", "an unknown argument"},
+    {"\"act\":", "\"act\":99999999999", "out of range"},
+    {"\"act\":", "\"act\":7", "unknown activation 7"},
+    {"\"dtype\":\"F32\",\"act", "\"dtype\":\"F23\",\"act", "an unknown dtype"},
+    {"\"dtype\":\"F32\",\"act", "\"dtype\":\"F64\",\"act", "node 2 (linear): f32 rounded to f64"},
+    {"\"shape\":[1,2]", "\"shape\":[1,3]", "node 2 (linear): linear: x [1,3]"},
+    {"\"shape\":[1,2]", "\"shape\":[1,2,1,1,1,1,1,1,1]", "more axes than a tensor may have"},
+    {"\"shape\":[1,2]", "\"shape\":[4611686018427387904,2]", "too large"},
+    {"\"name\":\"0.weight\"", "\"name\":\"0.weigth\"", "'0.weigth', which the file lacks"},
+    {"\"name\":\"0.weight\"", "\"name\":\"0.bias\"", "name 'bias' is taken"},
+    {"\"op\":\"param\"", "\"op\":\"constant\"", "a constant that is no row"},
+    {"\"outputs\":[", "\"outputs\":[99,", "out of range"},
+    {"\"outputs\"", "\"output\"", "another key"},
+    {"]}", "]},", "'{' is missing"},
+};
+
+TEST(plan, wrong_files)
+{
+    ONLY_ON_HOST();
+    const box b = box_open_fast("plan.safetensors");
+    mlc_ctx  *ctx = test_ctx();
+    char      other[400];
+    snprintf(other, sizeof other, "%s.other", b.path);
+    put_small(ctx, b.path);
+    for (int i = 0; i < COUNT(WRONG_GRAPHS); i++) {
+        const char *from = WRONG_GRAPHS[i].from;
+        mlc_memory  before, after;
+        mlc_scope_begin(ctx);
+        put_changed(ctx, b.path, from, WRONG_GRAPHS[i].to, "1", 4, other);
+        mlc_memory_trim(ctx);
+        mlc_memory_info(ctx, &before);
+        CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+        mlc_memory_info(ctx, &after);
+        CHECK_HAS(mlc_error(ctx), WRONG_GRAPHS[i].says);
+        CHECK(mlc_ctx_status(ctx) != MLC_OK && mlc_ctx_status(ctx) != MLC_ERR_INTERNAL);
+        CHECK_EQ(after.now[MLC_MEM_PARAM], before.now[MLC_MEM_PARAM]);
+        mlc_error_clear(ctx);
+        mlc_scope_end(ctx);
+    }
+    put_changed(ctx, b.path, "linear", "linear", "2", 4, other);
+    CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "a plan of version 2; this mlcore reads version 1");
+    put_changed(ctx, b.path, "linear", "linear", "1", 3, other);
+    CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "which the file lacks");
+    CHECK_EQ(mlc_safetensors_save(ctx, other, NULL, 0, NULL), MLC_OK);
+    CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "no plan");
+    box_close(&b);
+}
+
+/* Cut off at any byte, or with any bit of the header changed, a file is an error or a plan.     */
+TEST(plan, damaged_files)
+{
+    ONLY_ON_HOST();
+    const box      b = box_open_fast("plan.safetensors");
+    mlc_ctx       *ctx = test_ctx();
+    size_t         n;
+    put_small(ctx, b.path);
+    unsigned char *bytes = get_file(b.path, &n);
+    for (size_t i = 0; i < n; i++) {
+        put_file(b.path, bytes, i);
+        CHECK(mlc_plan_load(ctx, b.path, NULL) == NULL);
+        CHECK(mlc_ctx_status(ctx) == MLC_ERR_IO && mlc_error(ctx)[0] != 0);
+        mlc_error_clear(ctx);
+    }
+    for (size_t i = 0; i < 8 * n; i++) {
+        bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+        put_file(b.path, bytes, n);
+        mlc_plan *p = mlc_plan_load(ctx, b.path, NULL);
+        CHECK((p != NULL) == (mlc_ctx_status(ctx) == MLC_OK));
+        CHECK(mlc_ctx_status(ctx) != MLC_ERR_INTERNAL);
+        mlc_error_clear(ctx);
+        mlc_plan_free(p);
+        bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+    }
+    free(bytes);
+    box_close(&b);
+}
+
+static mlc_status unsaved(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    mlc_tensor *x = in[0];
+    switch (*(const int *)user) {
+        case 0: out[0] = mlc_add(x, mlc_linspace(ctx, MLC_F32, 0, 1, 4)); break;
+        case 1: out[0] = mlc_mul(mlc_eye(ctx, MLC_F32, 4, 4), x); break;
+        case 2: out[0] = mlc_mse_loss(x, mlc_relu(x)); break;
+        default:
+            out[0] = mlc_relu(x);
+            mlc_copy_into(out[0], x);
+    }
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, what_has_no_form_in_a_file)
+{
+    ONLY_ON_HOST();
+    static const char *const says[] = {"'linspace' makes a tensor", "'eye' makes a tensor",
+                                       "'mse_loss' has no form", "writes to a tensor outside"};
+    const box   b = box_open_fast("plan.safetensors");
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims1(4));
+    for (int i = 0; i < COUNT(says); i++) {
+        mlc_plan *p = mlc_plan_capture_fn(ctx, unsaved, &i, &x, 1, NULL);
+        CHECK_EQ(mlc_plan_save(p, b.path), MLC_ERR_UNSUPPORTED);
+        CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, says[i]);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_plan_free(p);
+    }
+    mlc_module *net = small_mlp(ctx);
+    x = sample(ctx, &NETWORKS[0], MLC_F32, 2, 3);
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_save(p, ""), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no path");
+    CHECK_EQ(mlc_plan_save(NULL, b.path), MLC_ERR_ARG);
+    CHECK(mlc_plan_load(NULL, b.path, NULL) == NULL);
+    mlc_module_free(net);
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the network was freed");
+    mlc_plan_free(p);
+    CHECK(mlc_plan_load(ctx, b.path, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, b.path);
+    box_close(&b);
 }
