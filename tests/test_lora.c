@@ -283,6 +283,7 @@ TEST(lora, merges_and_unmerges_to_the_same_bits)
 
 TEST(lora, refuses_to_merge_a_tied_or_masked_weight)
 {
+    static const char *const tied[2] = {"0", "1"};
     mlc_ctx       *ctx = ctx_of(MLC_F32, 0);
     mlc_module    *net = mlc_nn_sequential(ctx), *other = mlc_nn_linear(ctx, 6, 6);
     mlc_lora_desc  d = mlc_lora_desc_make(2, 2.0);
@@ -290,6 +291,10 @@ TEST(lora, refuses_to_merge_a_tied_or_masked_weight)
     mlc_module_add(net, mlc_nn_linear(ctx, 6, 6));
     mlc_module_add(net, other);
     CHECK_EQ(mlc_module_tie(other, "weight", mlc_module_param(net, "0.weight")), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_ERR_ARG);          /* not of tied weights, unless named */
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no linear layer");
+    d.targets = tied;
+    d.n_targets = 2;
     CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
     fill(net, 2);
     mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
@@ -298,6 +303,7 @@ TEST(lora, refuses_to_merge_a_tied_or_masked_weight)
     CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
 
     mlc_module *masked = layered(ctx);
+    d = mlc_lora_desc_make(2, 2.0);
     CHECK_EQ(mlc_prune(masked, &prune), MLC_OK);
     CHECK_EQ(mlc_lora(masked, &d, NULL), MLC_OK);
     CHECK_EQ(mlc_lora_merge(masked, NULL), MLC_ERR_STATE);
@@ -571,6 +577,308 @@ TEST(lora, others_leave_layers_with_adapters_as_they_are)
     CHECK_EQ(mlc_sparsify(net, &s, NULL), MLC_OK);
     CHECK_EQ(mlc_lora(net, &d, NULL), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "lora: '2' has a sparse copy");
+}
+
+/* ---- what changes between a merge and its end ------------------------------------------------ */
+
+TEST(lora, unmerges_in_the_dtypes_that_weights_have_then)
+{
+    ONLY_ON_HOST();
+    for (int bits = 4; bits <= 32; bits *= 2) {              /* 16: f32, then bf16; 32: then f64 */
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+        const mlc_dtype   to = bits == 16 ? MLC_BF16 : MLC_F64;
+        const bool        quant = bits < 16;
+        q.bits = bits;
+        mlc_module_build(net);
+        if (quant) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 8);
+        mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight")), *s = NULL;
+        if (quant) s = mlc_copy(mlc_module_param(net, "0.weight_scale"));
+        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_to(net, to), MLC_OK);
+        CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+        mlc_tensor *now = mlc_module_param(net, "0.weight");
+        CHECK_EQ(now->dtype, quant ? w->dtype : to);
+        CHECK(same_bits(now, quant ? w : mlc_cast(w, to)));
+        if (!quant) continue;
+        mlc_tensor *scale = mlc_module_param(net, "0.weight_scale");
+        CHECK(same_bits(scale, mlc_cast(s, scale->dtype)));
+    }
+}
+
+TEST(lora, leaves_weights_of_another_network_as_they_are)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0), *other = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    mlc_tensor *merged = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_module *near = mlc_module_share(ctx, net), *far = mlc_module_share(other, net);
+    CHECK_EQ(mlc_lora_unmerge(near), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is of another network (mlc_module_share)");
+    CHECK_EQ(mlc_lora_unmerge(far), MLC_ERR_STATE);
+    CHECK_ERROR(other, MLC_ERR_STATE, "is of another network (mlc_module_share)");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), merged));
+    mlc_module_free(near);
+    mlc_module_free(far);
+    mlc_module_free(mlc_module_child(mlc_module_child(net, 0), 0));
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);                 /* of layer "2" */
+    CHECK(!same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK_OK(ctx);
+}
+
+/* Scales of groups are bf16, and f32 after mlc_module_to: the same integers and values. */
+TEST(lora, a_merge_takes_scales_of_either_dtype)
+{
+    ONLY_ON_HOST();
+    for (int bits = 4; bits <= 8; bits += 4) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+        q.bits = bits;
+        q.group = 32;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 8);
+        mlc_module *twin = mlc_module_clone(net);
+        CHECK_EQ(mlc_module_param(net, "0.weight_scale")->dtype, MLC_BF16);
+        CHECK_EQ(mlc_module_to(twin, MLC_BF16), MLC_OK);
+        CHECK_EQ(mlc_module_to(twin, MLC_F32), MLC_OK);
+        CHECK_EQ(mlc_module_param(twin, "0.weight_scale")->dtype, MLC_F32);
+        fill(twin, 8);                           /* without what bf16 has rounded */
+        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora_merge(twin, NULL), MLC_OK);
+        CHECK(same_bits(mlc_module_param(net, "0.weight"), mlc_module_param(twin, "0.weight")));
+        CHECK(same_bits(mlc_cast(mlc_module_param(net, "0.weight_scale"), MLC_F32),
+                        mlc_module_param(twin, "0.weight_scale")));
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lora, autocast_takes_integers_with_adapters)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(3, 4.0);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 60);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1), *y = eval(net, x);
+        mlc_tensor *b = mlc_module_param(net, "2.lora_default.B"), *g[2];
+        const double size = mlc_item(mlc_max(mlc_abs(y), mlc_dims0(), false));
+        for (int low = 0; low < 2; low++) {
+            if (low) CHECK_EQ(mlc_autocast_begin(ctx, i ? MLC_F16 : MLC_BF16), MLC_OK);
+            mlc_tensor *z = mlc_forward(net, x);
+            if (!CHECK(apart(z, y) < (low ? 0.03 * size : 1e-5))) printf("  %s\n", mlc_error(ctx));
+            CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(z, z), mlc_dims0(), false)), MLC_OK);
+            g[low] = mlc_copy(mlc_grad(b));
+            mlc_zero_grad(b);
+            if (low) CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        }
+        const double most = mlc_item(mlc_max(mlc_abs(g[0]), mlc_dims0(), false));
+        CHECK(most > 0 && apart(g[0], g[1]) < 0.05 * most);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lora, a_merge_inside_autocast_has_the_same_bits)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_module *twin = mlc_module_clone(net);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_lora_merge(twin, NULL), MLC_OK);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), mlc_module_param(twin, "0.weight")));
+}
+
+TEST(lora, weights_of_a_plan_are_neither_merged_nor_unmerged)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_plan   *plan = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK(plan != NULL);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "a plan has the weight of '0'");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+    mlc_plan_free(plan);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    mlc_tensor *merged = mlc_copy(mlc_module_param(net, "0.weight"));
+    plan = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "lora_unmerge: a plan has the weight of '0'");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), merged));
+    mlc_plan_free(plan);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+}
+
+TEST(lora, attentions_with_one_weight_have_adapters_of_their_own)
+{
+    static const char *const targets[1] = {"in_proj"};
+    mlc_ctx          *ctx = ctx_of(MLC_F64, 0);
+    mlc_module       *a = attends(ctx, false), *b = attends(ctx, false), *c = attends(ctx, false);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+    mlc_sparsify_desc s = mlc_sparsify_desc_make();
+    mlc_tensor       *x = test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 1, -1, 1);
+    mlc_tensor       *w = mlc_module_param(a, "in_proj_weight"), *in[3] = {x, x, x}, *y, *z;
+    CHECK_EQ(mlc_module_tie(b, "in_proj_weight", w), MLC_OK);
+    d.targets = targets;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(a, &d, NULL), MLC_OK);
+    s.form = MLC_SPARSE_CSR;
+    s.pattern = "in_proj_weight";
+    CHECK_EQ(mlc_sparsify(b, &s, NULL), MLC_ERR_ARG);        /* it would run a's products, too */
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_lora(b, &d, NULL), MLC_OK);
+    fill(b, 8);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &y, 1), MLC_OK);
+    CHECK_EQ(mlc_lora_remove(a, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &z, 1), MLC_OK);
+    CHECK(same_bits(y, z));
+    CHECK_EQ(mlc_lora_switch(b, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &z, 1), MLC_OK);
+    CHECK(apart(y, z) > 1e-3);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_module_tie(b, "in_proj_weight", mlc_module_param(c, "in_proj_weight")),
+             MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "module_tie: 'in_proj_weight' has adapters");
+    CHECK_EQ(mlc_lora_remove(b, NULL), MLC_OK);
+    if (test_on_host()) CHECK_EQ(mlc_sparsify(b, &s, NULL), MLC_OK);
+}
+
+TEST(lora, a_network_in_evaluation_gets_adapters_with_dropout)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    d.dropout = 0.5;
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    CHECK(same_bits(mlc_forward(net, x), mlc_forward(net, x)));
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(apart(mlc_forward(net, x), mlc_forward(net, x)) > 1e-3);
+}
+
+TEST(lora, an_adapter_is_neither_cloned_alone_nor_freed)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    mlc_module *adapter = mlc_module_child(mlc_module_child(net, 0), 0);
+    CHECK(mlc_module_clone(adapter) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "module_clone: an adapter alone");
+    mlc_module_free(adapter);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "make the network anew");
+}
+
+/* The bias of a layer of integers, which alone wants a gradient there. */
+TEST(lora, a_bias_over_integers_is_trained)
+{
+    ONLY_ON_HOST();
+    static const char *const last[1] = {"2"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(3, 4.0);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    mlc_module *twin = float_twin(net, 8);
+    d.targets = last;
+    d.n_targets = 1;
+    mlc_tensor *g[2];
+    for (int i = 0; i < 2; i++) {
+        mlc_module *m = i ? twin : net;
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1);
+        CHECK_EQ(mlc_lora(m, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_freeze(m, "0.bias", false), MLC_OK);
+        mlc_tensor *y = mlc_forward(m, x);
+        if (!CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        g[i] = mlc_grad(mlc_module_param(m, "0.bias"));
+    }
+    CHECK(apart(g[0], g[1]) < 1e-6);
+    CHECK(apart(g[0], mlc_mul_scalar(g[0], 0)) > 1e-4);
+}
+
+/* Other layers of integers may come before adapters; where a gradient would go through them, the
+ * forward says so. */
+TEST(lora, convolutions_of_integers_are_before_adapters_only)
+{
+    ONLY_ON_HOST();
+    static const char *const last[1] = {"3"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    mlc_nn_conv_desc  c = mlc_nn_conv_desc_make(2, 3, 4, 3);
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv(ctx, &c));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 256, 5));
+    mlc_module_build(net);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    d.targets = last;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 10, 10), 1, -1, 1);
+    mlc_tensor *b = mlc_module_param(net, "3.lora_default.B");
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_forward(net, x), mlc_dims0(), false)), MLC_OK);
+    CHECK(apart(b, mlc_mul_scalar(b, 0)) > 1e-4);
+    mlc_set_requires_grad(x, true);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "quantized layers have none");
+}
+
+/* mlc_quantize freezes all; a switch thaws adapters, and lets gradients through what is new. */
+TEST(lora, the_other_layers_are_quantized_before_a_switch)
+{
+    ONLY_ON_HOST();
+    static const char *const first[1] = {"0"}, *const name[1] = {"default"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    d.targets = first;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 0);
+    CHECK_EQ(mlc_lora_switch(net, name, 1), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 2 * (64 + 32));
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1);
+    mlc_tensor *b = mlc_module_param(net, "0.lora_default.B");
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_forward(net, x), mlc_dims0(), false)), MLC_OK);
+    CHECK(apart(b, mlc_mul_scalar(b, 0)) > 1e-4);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -868,14 +1176,20 @@ TEST(lora, files_that_do_not_fit_are_errors_that_say_why)
     static const char *const config[] = {
         "{\"peft_type\": \"LORA\", \"use_dora\": true}", "{\"peft_type\":\"IA3\"}",
         "{\"bias\":\"all\"}", "{\"modules_to_save\":[\"head\"]}", "{\"alpha_pattern\":{\"q\":1}}",
-        "{\"r\":4", "{\"x\":[1,{\"y\":\"]\"}", "[]", "{\"lora_alpha\": }",
-        "{\"lora_dropout\": 1.5}"};
+        "{\"init_lora_weights\":\"pissa_niter_4\"}", "{\"init_lora_weights\":\"olora\"}",
+        "{\"init_lora_weights\":\"loftq\"}", "{\"alora_invocation_tokens\":[7]}",
+        "{\"use_qalora\":true}", "{\"lora_alpha\":\"16\"}", "{\"lora_alpha\":null}",
+        "{\"lora_dropout\":false}", "{\"r\":[4]}", "{\"r\":4", "{\"x\":[1,{\"y\":\"]\"}",
+        "[]", "{\"lora_alpha\": }", "{\"lora_dropout\": 1.5}"};
     static const mlc_status status[] = {MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
-        MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_IO, MLC_ERR_IO,
-        MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_ARG};
+        MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+        MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+        MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO,
+        MLC_ERR_IO, MLC_ERR_ARG};
     static const char *const fine =
         "{\"lora_alpha\": 1.25e1, \"x\": [1, {\"y\": \"]\"}], \"lora_dropout\": 0.05, \"z\": -2E-3,"
-        " \"use_rslora\": false, \"bias\": \"none\", \"modules_to_save\": null}";
+        " \"use_rslora\": false, \"bias\": \"none\", \"modules_to_save\": null, \"r\": 2,"
+        " \"init_lora_weights\": \"gaussian\", \"alora_invocation_tokens\": null}";
     box         b = box_open_fast("adapter_model.safetensors");
     mlc_ctx    *ctx = ctx_of(MLC_F32, 0);
     mlc_module *net = layered(ctx);
@@ -938,5 +1252,60 @@ TEST(lora, parts_that_a_file_has_as_one_are_unsupported)
     CHECK_EQ(mlc_lora_load(again, b.dir, &own), MLC_OK);
     mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 5), VOCAB, 1);
     CHECK(same_bits(eval(net, x), eval(again, x)));
+    box_close(&b);
+}
+
+/* Two calls under one name, of which the file would have one alpha. */
+TEST(lora, a_file_has_one_alpha_of_a_name)
+{
+    static const char *const first[1] = {"0"}, *const last[1] = {"2"};
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    for (int i = 0; i < 4; i++) {
+        mlc_module   *net = layered(ctx);
+        mlc_lora_desc d = mlc_lora_desc_make(2, 2.0), e = mlc_lora_desc_make(3, 2.0);
+        d.targets = first;
+        e.targets = last;
+        d.n_targets = e.n_targets = 1;
+        if (i == 1) e.alpha = 3.0;
+        if (i == 2) e.dropout = 0.1;
+        if (i == 3) e.rank_stabilized = true;
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &e, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora_save(net, b.dir, NULL), i ? MLC_ERR_UNSUPPORTED : MLC_OK);
+        if (i) CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "have several alphas");
+    }
+    box_close(&b);
+}
+
+/* A table for attention whose weights are three tensors, of which none is cut. */
+TEST(lora, separate_weights_of_attention_have_names_of_files)
+{
+    static const char *const targets[2] = {"q_proj", "v_proj"};
+    const mlc_rename r[3] = {mlc_rename_make("attn.query.weight", "q_proj_weight"),
+                             mlc_rename_make("attn.key.weight", "k_proj_weight"),
+                             mlc_rename_make("attn.value.weight", "v_proj_weight")};
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = attends(ctx, true), *again = mlc_module_clone(net);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_lora_file file = mlc_lora_file_make();
+    const mlc_named *list = NULL;
+    int64_t       n = 0;
+    file.renames = r;
+    file.n_renames = 3;
+    d.targets = targets;
+    d.n_targets = 2;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    if (!CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK_EQ(n, 4);
+    for (int64_t i = 0; i < n; i++)
+        CHECK_HAS(list[i].name, i % 2 ? ".lora_B.weight" : ".lora_A.weight");
+    CHECK_HAS(list[0].name, "base_model.model.attn.query.");
+    if (!CHECK_EQ(mlc_lora_load(again, b.dir, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+        CHECK(same_bits(it.tensor, mlc_module_param(again, it.name)));
     box_close(&b);
 }
