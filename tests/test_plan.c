@@ -1267,6 +1267,79 @@ TEST(plan, files_of_networks)
     box_close(&b);
 }
 
+/* A file of a plan that has run with two batches takes any batch; a language model that has run
+ * with two lengths, any length.                                                                */
+static void check_sizes(const struct network *k, int axis, const char *path)
+{
+    static const int64_t sizes[] = {1, 2, 4, 5, 7};
+    mlc_ctx             *ctx = test_ctx();
+    const mlc_plan_desc  d = with(PLAIN);
+    struct network       at = *k;
+    mlc_module          *net = k->make(ctx);
+    mlc_plan            *p = NULL, *q;
+    for (int64_t n = 3; n >= 2; n--) {
+        at.in[0] = axis ? n + 2 : k->in[0];
+        mlc_tensor *x = sample(ctx, &at, MLC_F32, axis ? 2 : n, 3);
+        if (p == NULL) p = mlc_plan_capture(net, &x, 1, &d);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    }
+    CHECK_EQ(mlc_plan_save(p, path), MLC_OK);
+    mlc_plan_free(p);
+    q = mlc_plan_load(ctx, path, &d);
+    mlc_eval_begin(net);
+    for (int i = 0; i < COUNT(sizes) && CHECK(q != NULL); i++) {
+        at.in[0] = axis ? sizes[i] : k->in[0];
+        mlc_tensor *x = sample(ctx, &at, MLC_F32, axis ? 2 : sizes[i], 4);
+        if (!CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_OK) ||
+            !CHECK(apart(mlc_plan_output(q, 0), mlc_forward(net, x)) == 0))
+            printf("  %s of %d: %s\n", k->name, (int)sizes[i], mlc_error(ctx));
+    }
+    mlc_eval_end(net);
+    mlc_plan_free(q);
+    mlc_module_free(net);
+}
+
+TEST(plan, files_of_all_sizes)
+{
+    ONLY_ON_HOST();
+    const box b = box_open_fast("plan.safetensors");
+    for (int i = 0; i < COUNT(NETWORKS); i++) check_sizes(&NETWORKS[i], 0, b.path);
+    for (int i = 0; i < COUNT(NETWORKS); i++)
+        if (NETWORKS[i].n < 3 && strcmp(NETWORKS[i].name, "mlp") != 0 &&
+            strcmp(NETWORKS[i].name, "sketched") != 0) check_sizes(&NETWORKS[i], 1, b.path);
+    box_close(&b);
+}
+
+/* Numbers that do not grow with the size: a third one shows it, and the file has one size.      */
+static mlc_status square_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    const double n = (double)mlc_dim(in[0], 0);
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_add_scalar(in[0], n * n);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, files_of_one_size)
+{
+    ONLY_ON_HOST();
+    const box  b = box_open_fast("plan.safetensors");
+    mlc_ctx   *ctx = test_ctx();
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(2, 2)), *y = mlc_ones(ctx, MLC_F32,
+                                                                         mlc_dims2(3, 2));
+    mlc_plan  *p = mlc_plan_capture_fn(ctx, square_of, NULL, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_prepare(p, &y, 1), MLC_OK);
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+    mlc_plan *q = mlc_plan_load(ctx, b.path, NULL);
+    CHECK_EQ(mlc_plan_run(q, &y, 1, NULL, 0), MLC_OK);
+    CHECK(apart(mlc_plan_output(q, 0), mlc_full(ctx, MLC_F32, mlc_dims2(3, 2), 10)) == 0);
+    CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "input 1 is [2,2], the file has a plan of [3,2]");
+    mlc_plan_free(p);
+    mlc_plan_free(q);
+    box_close(&b);
+}
+
 /* Weights of 16 bits, and autocast: the casts are in the file, and so is what products round.   */
 TEST(plan, files_of_16_bits)
 {
