@@ -7,7 +7,7 @@ static const char INPUTS[] =
     "{\"inputs\":[{\"dtype\":\"F32\",\"shape\":[2,3,4]},{\"dtype\":\"F32\",\"shape\":[2,3,4]},"
     "{\"dtype\":\"I64\",\"shape\":[2,3,4]},{\"dtype\":\"F32\",\"shape\":[2,4,6,6]}],\n\"nodes\":[";
 
-/* The inputs: [0] also where inputs are floats of any values, [2] indices. */
+/* Floats in [0,1), indices 0 and 1, an image. */
 static void inputs(mlc_tensor *in[4])
 {
     float   x[2 * 4 * 6 * 6];
@@ -39,7 +39,9 @@ static int is_small(const char *text)
 /* A file of these operations. */
 static void write_file(const char *path, const char *text)
 {
-    const char *const metadata[] = {"format", "mlcore plan", "version", "1", "graph", text, NULL};
+    const char *const size = strstr(text, "{\"n\":") ? "size" : NULL;
+    const char *const metadata[] = {"format", "mlcore plan", "version", "1", "graph", text, size,
+                                    "0 0 2", NULL};
     mlc_named         list[2];
     list[0].name = "constant.0";
     list[0].tensor = mlc_ones(fuzz_ctx, MLC_F32, mlc_dims1(4));
