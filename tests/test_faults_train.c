@@ -811,6 +811,27 @@ DO(mlc_lora_load)
     return without_files(w, st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st);
 }
 
+/* A student of the scenario with a learned linear between layers, and its loss. */
+DO(mlc_distillation_forward)
+{
+    const mlc_distill_layer layer = {"", "", 1, 3, 3};
+    mlc_distill_desc        d = mlc_distill_desc_make();
+    mlc_batch               b;
+    mlc_tensor             *y = NULL;
+    memset(&b, 0, sizeof b);
+    b.x = w->x;
+    b.y = w->labels;
+    d.layers = &layer;
+    d.n_layers = 1;
+    if (!own_module(w, mlc_nn_linear(w->ctx, 4, 3))) return mlc_ctx_status(w->ctx);
+    mlc_distillation *of = mlc_distillation_create(w->module, w->net, &d);
+    if (of) set_values(w, mlc_module_find(mlc_distillation_net(of), "layer0"));
+    mlc_tensor      *loss = of ? mlc_distillation_forward(of, w->module, &b, &y) : NULL;
+    const mlc_status st = loss ? mlc_backward(loss) : mlc_ctx_status(w->ctx);
+    mlc_distillation_free(of);
+    return st;
+}
+
 /* A network of the scenario, of which rows and the columns that read them go. */
 DO(mlc_prune_shrink)
 {
