@@ -56,7 +56,7 @@ export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \
                            SAN=$(SAN) PARTS=$(PARTS)
 
-.PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-table demo-gpt demo-tiny \
+.PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-table demo-gpt demo-tiny demo-adapt \
         demo-forecast test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab bits weight gate \
@@ -72,6 +72,7 @@ help:
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
+	@echo 'make demo-adapt      a GPT adapted to a second text in three ways, in a table; minutes'
 	@echo 'make demo-forecast   networks forecast carbon dioxide, beside naive forecasts; a picture'
 	@echo 'make embedded        the same on a Cortex-M4 in QEMU: flash, RAM, instructions'
 	@echo 'make test            build and run all tests; FILTER=text runs some of them'
@@ -239,7 +240,7 @@ $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss: $(BUILD)/%: bench/%.c
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
-            $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits
+            $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/adapt_gpt
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -316,6 +317,9 @@ demo-table: $(BUILD)/tabular
 
 demo-gpt: $(BUILD)/char_gpt
 	@$(BUILD)/char_gpt
+
+demo-adapt: $(BUILD)/adapt_gpt
+	@$(BUILD)/adapt_gpt
 
 demo-tiny: $(BUILD)/tiny_budget
 	@$(BUILD)/tiny_budget
