@@ -551,6 +551,114 @@ TEST(lora, a_share_gets_adapters_of_its_own)
                 mlc_zeros(other, MLC_F32, mlc_dims2(6, 2))) > 1e-4);
 }
 
+/* ---- beside other parts of the library ------------------------------------------------------- */
+
+static mlc_module *small_gpt(mlc_ctx *ctx, bool quantized)
+{
+    static const char *const keep[1] = {"embed"};      /* no plan has an embedding of integers */
+    mlc_nn_gpt_desc   g = mlc_nn_gpt_desc_llama(30, 16, 2, 32, 4);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    g.layer.kv_heads = 2;
+    g.layer.hidden = 32;
+    mlc_module *net = mlc_nn_gpt(ctx, &g);
+    q.bits = 4;
+    q.keep = keep;
+    q.n_keep = 1;
+    if (quantized) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 70);
+    return net;
+}
+
+/* Plans, caches of keys and values, estimates. */
+TEST(lora, plans_caches_and_estimates_know_adapters)
+{
+    ONLY_ON_HOST();
+    for (int quantized = 0; quantized < 2; quantized++) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = small_gpt(ctx, quantized != 0);
+        mlc_cache_desc    room = mlc_cache_desc_make(2, 16);
+        mlc_estimate_desc how = mlc_estimate_desc_make(NULL, NULL);
+        mlc_memory        said;
+        mlc_tensor       *x = test_tokens(ctx, mlc_dims2(2, 8), 30, 1), *y = eval(net, x);
+        mlc_cache        *cache = mlc_cache_create(net, &room);
+        mlc_tensor       *part = mlc_forward_cached(net, mlc_slice(x, 1, 0, 5, 1), cache);
+        CHECK(apart(part, mlc_slice(y, 1, 0, 5, 1)) < 1e-4);
+        part = mlc_forward_cached(net, mlc_slice(x, 1, 5, 8, 1), cache);
+        CHECK(apart(part, mlc_slice(y, 1, 5, 8, 1)) < 1e-4);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+        if (!CHECK(p != NULL)) { printf("  %s\n", mlc_error(ctx)); continue; }
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), y) < 1e-5);
+        mlc_plan_free(p);
+        how.input = MLC_I64;
+        if (!CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(2, 8), &how, &said), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        CHECK_OK(ctx);
+    }
+}
+
+/* Gradients with layers recomputed, and under autocast, beside plain ones. */
+TEST(lora, recomputation_and_autocast_train_adapters)
+{
+    ONLY_ON_HOST();
+    for (int quantized = 0; quantized < 2; quantized++) {
+        mlc_ctx    *ctx = ctx_of(MLC_F32, 0);
+        mlc_module *net[3];
+        for (int i = 0; i < 3; i++)
+            net[i] = i ? mlc_module_clone(net[0]) : small_gpt(ctx, quantized != 0);
+        CHECK_EQ(mlc_module_recompute(mlc_module_find(net[1], "layers"), 1), MLC_OK);
+        for (int i = 0; i < 3; i++) {
+            if (i == 2) CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+            mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 9), 30, 1);
+            mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net[i], mlc_slice(x, 1, 0, 8, 1)),
+                                                 mlc_slice(x, 1, 1, 9, 1));
+            if (i == 2) mlc_autocast_end(ctx);
+            if (!CHECK_EQ(mlc_backward(loss), MLC_OK))
+                printf("  %d %d: %s\n", quantized, i, mlc_error(ctx));
+        }
+        for (mlc_param_iter it = mlc_param_iter_make(net[0]); mlc_param_next(&it); ) {
+            if (!it.trainable) continue;
+            mlc_tensor  *g = mlc_grad(it.tensor);
+            mlc_tensor  *low = mlc_grad(mlc_module_param(net[2], it.name));
+            const double size = mlc_item(mlc_max(mlc_abs(g), mlc_dims0(), false));
+            CHECK(same_bits(g, mlc_grad(mlc_module_param(net[1], it.name))));
+            if (!CHECK(apart(g, low) < 0.1 * size))
+                printf("  %d %s: %g of %g\n", quantized, it.name, apart(g, low), size);
+        }
+    }
+}
+
+/* A network of bf16: adapters are f32 until mlc_module_to makes them 16-bit, too. */
+TEST(lora, networks_of_16_bits_have_adapters)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx), *wide = mlc_module_clone(net);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora(wide, &d, NULL), MLC_OK);
+    fill(net, 3);
+    fill(wide, 3);
+    CHECK_EQ(mlc_module_param(net, "0.lora_default.A")->dtype, MLC_F32);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1), *y = eval(wide, x);
+    mlc_tensor *low = mlc_cast(x, MLC_BF16);
+    CHECK(apart(eval(net, low), y) < 0.05);
+    mlc_optim *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *loss = mlc_mean(mlc_cast(mlc_forward(net, low), MLC_F32), mlc_dims0(), false);
+    CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_tensor *now = eval(net, low);
+    mlc_module *clone = mlc_module_clone(net);
+    CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
+    CHECK(apart(eval(clone, low), now) < 0.05);
+    CHECK_EQ(mlc_lora_unmerge(clone), MLC_OK);
+    CHECK(same_bits(mlc_module_param(clone, "0.weight"), w));
+    CHECK_OK(ctx);
+}
+
 /* ---- what others leave alone ----------------------------------------------------------------- */
 
 TEST(lora, others_leave_layers_with_adapters_as_they_are)
