@@ -698,6 +698,42 @@ DO(mlc_quantize)
     return x ? keep(w, mlc_forward(net, x)) : mlc_ctx_status(w->ctx);
 }
 
+/* One forward, by hand or of a loader, observed by histograms; a static network of it. */
+static mlc_status run_calibration(world *w, bool by_loader)
+{
+    const mlc_calibrate_desc e = mlc_calibrate_desc_make(MLC_QUANT_SQUARES);
+    mlc_quantize_desc        d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    mlc_module              *net = mlc_ctx_on_host(w->ctx) ? to_quantize(w) : NULL;
+    mlc_tensor              *x = net == NULL ? NULL : mlc_detach(w->x);
+    double                   range[2];
+    if (x == NULL)
+        return mlc_ctx_status(w->ctx);
+    w->loader = by_loader ? mlc_loader_ordered(w->ctx, x, NULL, mlc_dim(x, 0)) : NULL;
+    if (by_loader && w->loader == NULL)
+        return mlc_ctx_status(w->ctx);
+    d.calibration = by_loader ? mlc_calibrate(net, &e, w->loader, 1) : mlc_calibrate_begin(net, &e);
+    mlc_calibration *c = (mlc_calibration *)(uintptr_t)d.calibration;
+    mlc_status       st = c == NULL ? mlc_ctx_status(w->ctx) : MLC_OK;
+    if (st == MLC_OK && !by_loader) {
+        mlc_no_grad_begin(w->ctx);
+        (void)mlc_forward(net, x);
+        mlc_no_grad_end(w->ctx);
+        st = mlc_ctx_status(w->ctx);
+        st = first_of(st, mlc_calibrate_end(c));
+    }
+    if (st == MLC_OK) st = mlc_calibration_range(c, "0.weight", range);
+    if (st == MLC_OK) st = mlc_quantize(net, &d, NULL);
+    mlc_calibration_free(c);
+    return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
+}
+
+DO(mlc_calibrate_desc_make) { return run_calibration(w, false); }
+DO(mlc_calibrate_begin)     { return run_calibration(w, false); }
+DO(mlc_calibrate_end)       { return run_calibration(w, false); }
+DO(mlc_calibration_range)   { return run_calibration(w, false); }
+DO(mlc_calibration_free)    { return run_calibration(w, false); }
+DO(mlc_calibrate)           { return run_calibration(w, true); }
+
 static double first_output(void *user, mlc_module *net)
 {
     world      *w = (world *)user;

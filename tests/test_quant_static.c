@@ -1,0 +1,556 @@
+/* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE and IMPL.QUANT.CALIBRATE: ranges that
+ * are calibrated, layers that use them
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "golden/golden.h"
+#include "guarded.h"
+
+static mlc_module *in_sequence(mlc_ctx *ctx, int n, ...)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    va_list     list;
+    va_start(list, n);
+    for (int i = 0; i < n; i++)
+        CHECK_EQ(mlc_module_add(net, va_arg(list, mlc_module *)), MLC_OK);
+    va_end(list);
+    return net;
+}
+
+static mlc_quantize_desc static_desc(const mlc_calibration *c, mlc_quant_convention convention)
+{
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    d.convention = convention;
+    d.calibration = c;
+    return d;
+}
+
+static double rms_apart(mlc_tensor *a, mlc_tensor *b)
+{
+    double sum = 0, of = 0;
+    for (int64_t i = 0; i < mlc_numel(a); i++) {
+        const double x = (double)mlc_f32(a)[i], y = (double)mlc_f32(b)[i], d = x - y;
+        sum += d * d;
+        of += y * y;
+    }
+    return sqrt(sum / of);
+}
+
+/* ---- the kernel quantize with a scale that is given ------------------------------------------ */
+
+static struct mlc_k_quantize fixed_args(float *scale, int32_t *zero, const float fixed[2],
+                                        int32_t most, int64_t n, uint8_t *out)
+{
+    struct mlc_k_quantize z;
+    memset(&z, 0, sizeof z);
+    z.convention = MLC_QUANT_ONNX;
+    z.most = most;
+    z.n = n;
+    z.rows = 1;
+    z.out = out;
+    z.scale = scale;
+    z.zero = zero;
+    z.fixed = fixed;
+    return z;
+}
+
+TEST(quant_static, numbers_become_integers_by_a_scale_that_is_given_and_saturate)
+{
+    static const int64_t sizes[] = {1, 7, 33, 64, 16384, 16385};
+    for (int isa = MLC_ISA_SCALAR; isa <= (int)test_isa_top(); isa++) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (int s = 0; k && s < 12; s++) {
+            const int64_t n = sizes[s / 2];
+            const int32_t most = s % 2 ? 127 : 255;
+            const float fixed[2] = {0.125f, s % 2 ? 60 : 131};
+            float  *x = (float *)guarded_rand(0, MLC_F32, n, (uint64_t)s + 1, -30, 30), scale;
+            uint8_t *q = (uint8_t *)caged(1, (size_t)n);
+            int32_t zero;
+            x[n - 1] = (float)INF;
+            if (n > 2) { x[0] = -(float)INF; x[1] = 0.0625f; }
+            struct mlc_k_quantize z = fixed_args(&scale, &zero, fixed, most, n, q);
+            z.in = x;
+            z.workspace_bytes = k->quantize_workspace(NULL, &z);
+            z.workspace = guarded(2, z.workspace_bytes);
+            CHECK_EQ(k->quantize(NULL, &z), MLC_OK);
+            CHECK(cage_holds(q));
+            CHECK(scale == fixed[0] && zero == (int32_t)fixed[1]);
+            for (int64_t i = 0; i < n; i++) {
+                const double v = nearbyint((double)x[i] / 0.125) + (double)fixed[1];
+                CHECK_EQ(q[i], (int)(v < 0 ? 0 : v > most ? most : v));
+            }
+            x[n / 2] = (float)NO_NUMBER;
+            CHECK_EQ(k->quantize(NULL, &z), MLC_OK);
+            CHECK(scale != scale);
+        }
+    }
+}
+
+/* ---- observers ------------------------------------------------------------------------------- */
+
+static const char *const CASES[] = {"grows", "shrinks", "plus", "minus", "tails"};
+enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
+
+/* A network whose one layer has the rows of x as its inputs. */
+static mlc_module *one_layer(mlc_ctx *ctx, int64_t in)
+{
+    return in_sequence(ctx, 1, mlc_nn_linear(ctx, in, 2));
+}
+
+/* A calibration with the rows of x [3,n] as batches. */
+static mlc_calibration *calibrated(mlc_module *net, const mlc_calibrate_desc *d, mlc_tensor *x)
+{
+    mlc_calibration *c = mlc_calibrate_begin(net, d);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    for (int64_t r = 0; r < x->shape[0]; r++)
+        CHECK(mlc_forward(net, mlc_slice(x, 0, r, r + 1, 1)) != NULL);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    return c;
+}
+
+/* Range, scale and zero of a case by PyTorch's or ONNX Runtime's observer. */
+static void check_observer(const golden_file *g, mlc_ctx *ctx, const char *name, const char *whose,
+                           const char *kind, const mlc_calibrate_desc *d)
+{
+    static const char *const forms[] = {"affine", "symmetric", "reduced"};
+    const bool torch = whose[0] == 't';
+    mlc_tensor *x = golden_find(g, "%s.x", name);
+    for (int f = 0; f < (torch ? 3 : 2); f++) {
+        mlc_module        *net = one_layer(ctx, x->shape[1]);
+        mlc_calibration   *c = calibrated(net, d, x);
+        mlc_quantize_desc  q = static_desc(c, torch ? MLC_QUANT_TORCH : MLC_QUANT_ONNX);
+        double             range[2];
+        q.symmetric = f == 1;
+        q.full_range = f < 2;
+        CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+        const float *want = mlc_f32(golden_find(g, "%s.%s.%s.range", name, whose, kind));
+        CHECK((float)range[0] == want[0] && (float)range[1] == want[1]);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        const float *is = mlc_f32(mlc_module_param(net, "0.weight_input"));
+        mlc_tensor  *scale = golden_find(g, "%s.%s.%s.%s.scale", name, whose, kind, forms[f]);
+        mlc_tensor  *zero = golden_find(g, "%s.%s.%s.%s.zero", name, whose, kind, forms[f]);
+        CHECK(is[0] == mlc_f32(scale)[0]);
+        CHECK_EQ((int)is[1], mlc_i32(zero)[0]);
+        CHECK_OK(ctx);
+        mlc_calibration_free(c);
+        mlc_module_free(net);
+    }
+}
+
+TEST(quant_static, ranges_are_those_of_pytorchs_observers)
+{
+    ONLY_ON_HOST();
+    static const char *const kinds[] = {"min_max", "moving", "squares"};
+    static const mlc_quant_observer observers[] = {MLC_QUANT_MIN_MAX, MLC_QUANT_MOVING,
+                                                   MLC_QUANT_SQUARES};
+    mlc_ctx *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "quant_static.safetensors");
+    for (int i = 0; i < CASE_COUNT * 3; i++) {
+        mlc_calibrate_desc d = mlc_calibrate_desc_make(observers[i % 3]);
+        d.rate = 0.3;
+        check_observer(&g, ctx, CASES[i / 3], "torch", kinds[i % 3], &d);
+    }
+}
+
+TEST(quant_static, ranges_are_those_of_onnxruntimes_calibrators)
+{
+    ONLY_ON_HOST();
+    static const char *const kinds[] = {"min_max", "percentile", "entropy"};
+    static const mlc_quant_observer observers[] = {MLC_QUANT_MIN_MAX, MLC_QUANT_PERCENTILE,
+                                                   MLC_QUANT_ENTROPY};
+    mlc_ctx *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "quant_static.safetensors");
+    for (int i = 0; i < CASE_COUNT * 3; i++) {
+        mlc_calibrate_desc d = mlc_calibrate_desc_make(observers[i % 3]);
+        d.percentile = 98;
+        d.levels = 64;
+        check_observer(&g, ctx, CASES[i / 3], "onnx", kinds[i % 3], &d);
+    }
+}
+
+/* Zeros alone have a scale; then numbers come. A range that outgrows the bins by a million has as
+ * many numbers as before. */
+TEST(quant_static, observers_take_zeros_constants_and_jumps)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int o = 0; o < 5; o++) {
+        const mlc_calibrate_desc d = mlc_calibrate_desc_make((mlc_quant_observer)o);
+        for (int s = 0; s < 4; s++) {
+            mlc_module  *net = one_layer(ctx, 200);
+            mlc_tensor  *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 200));
+            mlc_quant_row row;
+            mlc_quant_report report = {&row, 1, 0, 0, 0, 0};
+            double range[2];
+            for (int i = 0; i < 600; i++)
+                mlc_f32(x)[i] = s == 0 ? 0 : s == 1 ? -2.5f : s == 2 ? (i > 399 ? i % 7 - 2 : 0)
+                                : (i > 399 ? 1e6f : 1) * (float)(i % 9 - 4);
+            mlc_calibration *c = calibrated(net, &d, x);
+            CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+            CHECK(range[0] <= range[1]);
+            if (s < 2)
+                CHECK(range[0] == (s ? -2.5 : 0) && range[1] == range[0]);
+            const mlc_quantize_desc q = static_desc(c, MLC_QUANT_ONNX);
+            CHECK_EQ(mlc_quantize(net, &q, &report), MLC_OK);
+            CHECK_EQ(row.batches, 3);
+            CHECK_EQ(row.inputs, 600);
+            CHECK(row.beyond >= 0 && row.beyond <= 600);
+            if (o == MLC_QUANT_MIN_MAX)
+                CHECK_EQ(row.beyond, 0);
+            CHECK(mlc_forward(net, x) != NULL);
+            CHECK_OK(ctx);
+            mlc_calibration_free(c);
+        }
+    }
+}
+
+/* The report counts what a range leaves out. */
+TEST(quant_static, numbers_beyond_the_range_are_counted)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 100));
+    for (int i = 0; i < 200; i++)
+        mlc_f32(x)[i] = i < 6 ? 50 : (float)(i % 20) * 0.05f;
+    for (int o = 0; o < 2; o++) {
+        mlc_module *net = one_layer(ctx, 100);
+        mlc_calibrate_desc d = mlc_calibrate_desc_make(o ? MLC_QUANT_PERCENTILE : MLC_QUANT_MOVING);
+        mlc_quant_row row;
+        mlc_quant_report report = {&row, 1, 0, 0, 0, 0};
+        d.percentile = 90;
+        d.rate = 0.5;
+        mlc_calibration *c = calibrated(net, &d, x);
+        const mlc_quantize_desc q = static_desc(c, MLC_QUANT_ONNX);
+        CHECK_EQ(mlc_quantize(net, &q, &report), MLC_OK);
+        CHECK(o ? row.input_hi < 2 : fabs(row.input_hi - 0.5 * (50 + 0.95)) < 0.1);
+        CHECK_EQ(row.beyond, o ? 6 + 10 : 0);        /* 0.95 is; the first average was 50 */
+        mlc_calibration_free(c);
+    }
+    CHECK_OK(ctx);
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static mlc_module *golden_layer(mlc_ctx *ctx, const golden_file *g, const char *name)
+{
+    mlc_tensor *w = golden_find(g, "%s.weight", name);
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 3, 6, 3);
+    d.conv.padding = mlc_dims_all(1);
+    d.conv.stride = mlc_dims2(2, 1);
+    mlc_module *net = in_sequence(ctx, 1, w->ndim == 2 ? mlc_nn_linear(ctx, 20, 7)
+                                                       : mlc_nn_conv(ctx, &d));
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.weight"), w), MLC_OK);
+    CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.bias"), golden_find(g, "%s.bias", name)),
+             MLC_OK);
+    return net;
+}
+
+/* Integers, scales and zeros bit for bit; theirs are rounded once more, to a step of the output. */
+TEST(quant_static, layers_are_those_of_pytorch_and_onnx)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant_static.safetensors");
+        for (int i = 0; i < 4; i++) {
+            const char *name = i / 2 ? "conv" : "linear", *whose = i % 2 ? "onnx" : "torch";
+            mlc_module *net = golden_layer(ctx, &g, name);
+            mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+            CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+            for (int b = 0; b < 2; b++)
+                CHECK(mlc_forward(net, golden_find(&g, "%s.x%d", name, b)) != NULL);
+            CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+            const mlc_quantize_desc d = static_desc(c, i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH);
+            CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+            mlc_tensor *q = golden_find(&g, "%s.%s.q", name, whose);
+            mlc_tensor *scale = golden_find(&g, "%s.%s.w_scale", name, whose);
+            const float *input = mlc_f32(golden_find(&g, "%s.%s.input", name, whose));
+            CHECK(memcmp(mlc_i8(mlc_module_param(net, "0.weight")), mlc_i8(q),
+                         (size_t)mlc_numel(q)) == 0);
+            CHECK(memcmp(mlc_f32(mlc_module_param(net, "0.weight_scale")), mlc_f32(scale),
+                         (size_t)mlc_numel(scale) * 4) == 0);
+            CHECK(memcmp(mlc_f32(mlc_module_param(net, "0.weight_input")), input, 8) == 0);
+            mlc_tensor *y = mlc_contiguous(mlc_forward(net, golden_find(&g, "%s.x1", name)));
+            mlc_tensor *want = golden_find(&g, "%s.%s.y", name, whose);
+            const double step = (double)mlc_f32(golden_find(&g, "%s.%s.step", name, whose))[0];
+            CHECK_OK(ctx);
+            CHECK_EQ(mlc_numel(y), mlc_numel(want));
+            for (int64_t k = 0; k < mlc_numel(want); k++)
+                CHECK_NEAR((double)mlc_f32(y)[k], (double)mlc_f32(want)[k], 1.0001 * step);
+            mlc_calibration_free(c);
+            mlc_module_free(net);
+        }
+    }
+}
+
+static mlc_module *image_net(mlc_ctx *ctx)
+{
+    mlc_module *body = in_sequence(ctx, 3, mlc_nn_conv2d(ctx, 8, 8, 3, 1, 1), mlc_nn_relu(ctx),
+                                   mlc_nn_conv2d(ctx, 8, 8, 3, 1, 1));
+    return in_sequence(ctx, 6, mlc_nn_conv2d(ctx, 3, 8, 3, 2, 1), mlc_nn_batch_norm(ctx, 8),
+                       mlc_nn_relu(ctx), mlc_nn_residual(ctx, body, NULL, true),
+                       mlc_nn_flatten(ctx), mlc_nn_linear(ctx, 8 * 4 * 5, 10));
+}
+
+/* Convolutions with folded norms, a residual and a linear: near the floats on other images, with a
+ * loader, at every level; equal after a file and a clone. */
+TEST(quant_static, networks_are_near_their_floats_and_in_files)
+{
+    ONLY_ON_HOST();
+    const box file = box_open("quant_static.safetensors");
+    FOR_EACH_ISA(ctx)
+        for (int o = 0; o < 5; o++) {
+            mlc_module *net = image_net(ctx), *other = image_net(ctx);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(40, 3, 7, 9), 5, -1, 1);
+            mlc_tensor *held = test_rand(ctx, MLC_F32, mlc_dims4(4, 3, 7, 9), 6, -1, 1);
+            mlc_loader *loader = mlc_loader_ordered(ctx, x, NULL, 8);
+            CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+            CHECK_EQ(mlc_eval_begin(other), MLC_OK);
+            CHECK_EQ(mlc_nn_fold_batch_norm(net), MLC_OK);
+            CHECK_EQ(mlc_nn_fold_batch_norm(other), MLC_OK);
+            mlc_tensor *want = mlc_forward(net, held);
+            const mlc_calibrate_desc cd = mlc_calibrate_desc_make((mlc_quant_observer)o);
+            mlc_calibration *c = mlc_calibrate(net, &cd, loader, 3);
+            mlc_tensor *again = mlc_forward(net, held);
+            CHECK(memcmp(mlc_f32(again), mlc_f32(want), (size_t)mlc_numel(want) * 4) == 0);
+            mlc_quantize_desc d = static_desc(c, o % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH);
+            mlc_quant_row rows[4];
+            mlc_quant_report report = {rows, 4, 0, 0, 0, 0};
+            CHECK_EQ(mlc_quantize(net, &d, &report), MLC_OK);
+            CHECK_EQ(report.n, 4);
+            CHECK_EQ(rows[0].batches, 3);
+            CHECK_EQ(rows[0].inputs, 3 * 8 * 3 * 7 * 9);
+            mlc_tensor *y = mlc_forward(net, held);
+            CHECK_OK(ctx);
+            const double off = rms_apart(y, want);
+            CHECK(off > 0 && off < (o == MLC_QUANT_ENTROPY ? 0.3 : 0.05));
+            /* A network that has no ranges gets them from a file. */
+            CHECK_EQ(mlc_save(net, file.path), MLC_OK);
+            d.calibration = NULL;
+            CHECK_EQ(mlc_quantize(other, &d, NULL), MLC_OK);
+            CHECK(mlc_forward(other, held) == NULL);
+            CHECK_ERROR(ctx, MLC_ERR_STATE, "quantized without a calibration");
+            CHECK_EQ(mlc_load(other, file.path), MLC_OK);
+            again = mlc_forward(other, held);
+            CHECK(memcmp(mlc_f32(again), mlc_f32(y), (size_t)mlc_numel(y) * 4) == 0);
+            mlc_calibration_free(c);
+            mlc_module *clone = mlc_module_clone(net);
+            mlc_module_free(net);
+            again = mlc_forward(clone, held);
+            CHECK(memcmp(mlc_f32(again), mlc_f32(y), (size_t)mlc_numel(y) * 4) == 0);
+            CHECK_OK(ctx);
+            mlc_module_free(other);
+            mlc_loader_free(loader);
+        }
+    box_close(&file);
+}
+
+/* Each weight of blocks, of recurrent layers with states, and of a tied head has a range. */
+TEST(quant_static, attention_and_recurrent_layers_are_near_their_floats)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int s = 0; s < 2 * 4; s++) {
+        mlc_nn_transformer_desc t = mlc_nn_transformer_desc_make(32, 4);
+        mlc_nn_rnn_desc r = mlc_nn_rnn_desc_make((mlc_rnn_kind)(s / 2), 32, 24);
+        t.hidden = 64;
+        r.bidirectional = s / 2 % 2 != 0;
+        mlc_module *net = s % 2 ? mlc_nn_rnn_ex(ctx, &r)
+                                : mlc_nn_transformer_encoder_layer(ctx, &t);
+        mlc_module *q = mlc_module_clone(net);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(4, 6, 32), 3, -1, 1), *state[2];
+        for (int i = 0; i < 2; i++)
+            state[i] = test_rand(ctx, MLC_F32, mlc_dims3(r.bidirectional ? 2 : 1, 4, 24), 9, -2, 2);
+        CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+        CHECK_EQ(mlc_eval_begin(q), MLC_OK);
+        mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+        mlc_tensor *y, *z;
+        if (s % 2)
+            CHECK_EQ(mlc_rnn_forward(net, x, NULL, state, &y, NULL), MLC_OK);
+        else
+            y = mlc_forward(net, x);
+        CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+        const mlc_quantize_desc d = static_desc(c, MLC_QUANT_ONNX);
+        CHECK_EQ(mlc_quantize(q, &d, NULL), MLC_OK);
+        if (s % 2)
+            CHECK_EQ(mlc_rnn_forward(q, x, NULL, state, &z, NULL), MLC_OK);
+        else
+            z = mlc_forward(q, x);
+        CHECK_OK(ctx);
+        const double off = rms_apart(z, y);
+        CHECK(off > 0 && off < 0.03);
+        double range[2];
+        if (s % 2) {                   /* the states of before are in the range */
+            CHECK_EQ(mlc_calibration_range(c, "weight_hh_l0", range), MLC_OK);
+            CHECK(range[1] > 1.5);
+        }
+        mlc_calibration_free(c);
+    }
+}
+
+TEST(quant_static, tables_tied_heads_and_sketches_are_quantized_with_it)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    static const int64_t text[4] = {3, 1, 4, 1};
+    mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(50, 24, 2, 64, 4);
+    mlc_module *net = mlc_nn_gpt(ctx, &g);
+    mlc_tensor *x = mlc_from(ctx, MLC_I64, mlc_dims2(1, 4), text);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    mlc_quantize_desc d = static_desc(c, MLC_QUANT_ONNX);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    mlc_tensor *tied = mlc_module_param(net, "embed.weight_input");
+    CHECK(tied && tied == mlc_module_param(net, "head.weight_input"));
+    CHECK(rms_apart(mlc_forward(net, x), y) < 0.05);
+    CHECK_OK(ctx);
+    mlc_calibration_free(c);
+    /* A sketched layer is dynamic, an embedding has no activations. */
+    mlc_nn_sklinear_desc k = mlc_nn_sklinear_desc_make(64, 96, 2, 16);
+    net = in_sequence(ctx, 3, mlc_nn_embedding(ctx, 9, 64), mlc_nn_sklinear_ex(ctx, &k),
+                      mlc_nn_linear(ctx, 96, 5));
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    c = mlc_calibrate_begin(net, NULL);
+    y = mlc_forward(net, x);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    d.calibration = c;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK(mlc_module_param(net, "0.weight_input") == NULL);
+    mlc_error_clear(ctx);
+    CHECK(rms_apart(mlc_forward(net, x), y) < 0.05);
+    CHECK_OK(ctx);
+    mlc_calibration_free(c);
+}
+
+/* A plan replays the quantizing with the scale of the buffer. */
+TEST(quant_static, plans_have_the_same_bits)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = image_net(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 7, 9), 5, -1, 1);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK_EQ(mlc_nn_fold_batch_norm(net), MLC_OK);
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    const mlc_quantize_desc d = static_desc(c, MLC_QUANT_TORCH);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+    x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 7, 9), 8, -1, 1);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(memcmp(mlc_f32(y), mlc_f32(mlc_plan_output(p, 0)), (size_t)mlc_numel(y) * 4) == 0);
+    mlc_f32(x)[11] = (float)NO_NUMBER;
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    CHECK(mlc_f32(mlc_plan_output(p, 0))[0] != mlc_f32(mlc_plan_output(p, 0))[0]);
+    CHECK_OK(ctx);
+    mlc_plan_free(p);
+    mlc_calibration_free(c);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static mlc_module *two_ways(mlc_ctx *ctx)
+{
+    return in_sequence(ctx, 3, mlc_nn_linear(ctx, 8, 8), mlc_nn_relu(ctx),
+                       mlc_nn_linear(ctx, 8, 8));
+}
+
+TEST(quant_static, calibrations_without_data_are_errors)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = two_ways(ctx);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1);
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    mlc_quantize_desc d = static_desc(c, MLC_QUANT_TORCH);
+    double range[2];
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the calibration has seen no batch");
+    CHECK_EQ(mlc_calibrate_end(c), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "there was no batch");
+    CHECK_EQ(mlc_calibrate_end(c), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "it was ended before");
+    CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the layer of 0.weight did not run");
+    CHECK_EQ(mlc_calibration_range(c, "1.weight", range), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no weight '1.weight'");
+    mlc_calibration_free(c);
+    /* A layer that never ran. */
+    c = mlc_calibrate_begin(net, NULL);
+    CHECK(mlc_forward(mlc_module_child(net, 0), x) != NULL);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    d.calibration = c;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the layer of 2.weight did not run while calibrating");
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_F32);
+    const char *const keep[] = {"2"};
+    d.keep = keep;
+    d.n_keep = 1;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    CHECK(mlc_calibrate_begin(net, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "0.weight is quantized already");
+    d.n_keep = 0;
+    mlc_module *other = in_sequence(ctx, 2, two_ways(ctx), mlc_nn_linear(ctx, 8, 8));
+    CHECK_EQ(mlc_quantize(other, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the calibration has no '0.0.weight'");
+    mlc_calibration_free(c);
+    mlc_calibration_free(NULL);
+    CHECK_EQ(mlc_calibrate_end(NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_calibration_range(NULL, "0", range), MLC_ERR_ARG);
+    CHECK(mlc_calibrate_begin(NULL, NULL) == NULL);
+}
+
+TEST(quant_static, wrong_descs_and_numbers_are_errors)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = two_ways(ctx);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1);
+    mlc_calibrate_desc d = mlc_calibrate_desc_make(MLC_QUANT_MOVING);
+    d.rate = 0;
+    CHECK(mlc_calibrate_begin(net, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rate 0");
+    d = mlc_calibrate_desc_make(MLC_QUANT_ENTROPY);
+    d.levels = 130;
+    CHECK(mlc_calibrate_begin(net, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bins 128, levels 130");
+    CHECK(mlc_calibrate_begin(mlc_nn_relu(ctx), NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no weight of a linear layer");
+    CHECK(mlc_calibrate(net, NULL, NULL, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no loader");
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    q.calibration = c;
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "a calibration and symmetric are of MLC_QUANT_STATIC");
+    q = static_desc(c, MLC_QUANT_TORCH);
+    q.per_row = true;
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "per_tensor and per_row are of dynamic");
+    mlc_f32(x)[7] = (float)NO_NUMBER;
+    (void)mlc_forward(net, x);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "the input of 0.weight has a NaN or inf");
+    mlc_f32(x)[7] = 1;
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    q.per_row = false;
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    /* Beyond the range: the end of it. NaN: refused. */
+    mlc_tensor *far = mlc_mul_scalar(x, 1000), *farther = mlc_mul_scalar(x, 4000);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *y = mlc_forward(net, far), *z = mlc_forward(net, farther);
+    CHECK(y && z && memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+    CHECK_OK(ctx);
+    mlc_f32(far)[7] = (float)NO_NUMBER;
+    CHECK(mlc_forward(net, far) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "x has a NaN");
+    mlc_no_grad_end(ctx);
+    mlc_calibration_free(c);
+}
