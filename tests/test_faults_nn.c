@@ -734,6 +734,17 @@ DO(mlc_calibration_range)   { return run_calibration(w, false); }
 DO(mlc_calibration_free)    { return run_calibration(w, false); }
 DO(mlc_calibrate)           { return run_calibration(w, true); }
 
+static mlc_status run_fake_quantize(world *w)
+{
+    const mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
+    mlc_tensor *scale = mlc_full(w->ctx, MLC_F32, mlc_dims1(1), 0.1);
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_tensor *y = mlc_fake_quantize(w->x, scale, NULL, &d);
+    return y == NULL ? mlc_ctx_status(w->ctx) : keep(w, y);
+}
+DO(mlc_fake_quantize_desc_make) { return run_fake_quantize(w); }
+DO(mlc_fake_quantize)           { return run_fake_quantize(w); }
+
 static double first_output(void *user, mlc_module *net)
 {
     world      *w = (world *)user;

@@ -1,5 +1,5 @@
-/* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE and IMPL.QUANT.CALIBRATE: ranges that
- * are calibrated, layers that use them
+/* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE, IMPL.QUANT.CALIBRATE and
+ * IMPL.QUANT.FAKE: ranges that are calibrated, layers that use them, floats rounded as integers
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
@@ -229,6 +229,102 @@ TEST(quant_static, numbers_beyond_the_range_are_counted)
         mlc_calibration_free(c);
     }
     CHECK_OK(ctx);
+}
+
+/* ---- mlc_fake_quantize ----------------------------------------------------------------------- */
+
+/* The same bits as PyTorch's, but for gradients of scales, which are sums. */
+TEST(fake_quantize, values_and_gradients_are_those_of_pytorch)
+{
+    ONLY_ON_HOST();
+    static const char *const kinds[] = {"plain", "learned"}, *const forms[] = {"tensor", "channel"};
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant_static.safetensors");
+        for (int i = 0; i < 4; i++) {
+            const char *kind = kinds[i / 2], *form = forms[i % 2];
+            mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
+            mlc_tensor *x = mlc_copy(golden_find(&g, "fake.x"));
+            mlc_tensor *scale = golden_find(&g, "fake.scale"), *zero = golden_find(&g, "fake.zero");
+            d.lo = -8;
+            d.hi = 7;
+            d.axis = -2;
+            d.rate = i / 2 ? 0.25 : 0;
+            scale = mlc_copy(i % 2 ? scale : mlc_slice(scale, 0, 0, 1, 1));
+            zero = i % 2 ? zero : mlc_slice(zero, 0, 0, 1, 1);
+            mlc_set_requires_grad(x, true);
+            mlc_set_requires_grad(scale, i / 2 != 0);
+            for (int twice = 1; twice <= 2; twice++) {     /* the second adds to the first */
+                mlc_tensor *y = mlc_fake_quantize(x, scale, zero, &d);
+                mlc_tensor *dy = golden_find(&g, "fake.dy");
+                CHECK_EQ(mlc_backward_from(y, dy), MLC_OK);
+                CHECK_OK(ctx);
+                mlc_tensor *want = golden_find(&g, "fake.%s.%s.y", kind, form);
+                mlc_tensor *dx = golden_find(&g, "fake.%s.%s.dx", kind, form);
+                CHECK(memcmp(mlc_f32(y), mlc_f32(want), (size_t)mlc_numel(want) * 4) == 0);
+                for (int64_t k = 0; k < mlc_numel(dx); k++)
+                    CHECK(mlc_f32(mlc_grad(x))[k] == (float)twice * mlc_f32(dx)[k]);
+                if (i / 2 == 0)
+                    continue;
+                const float *ds = mlc_f32(golden_find(&g, "fake.%s.%s.dscale", kind, form));
+                for (int64_t k = 0; k < mlc_numel(scale); k++)
+                    CHECK_NEAR((double)mlc_f32(mlc_grad(scale))[k],
+                               twice * (double)ds[k], 1e-5);
+            }
+        }
+    }
+}
+
+/* Rows, ends of the range, NaN and long lines at every level; ONNX divides. */
+TEST(fake_quantize, rounds_clamps_and_keeps_nan)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx)
+        for (int s = 0; s < 4; s++) {
+            const int64_t n = s % 2 ? 40001 : 21;
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims1(n), 3, -20, 20);
+            mlc_tensor *scale = mlc_full(ctx, MLC_F32, mlc_dims1(1), 0.1);
+            mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
+            d.convention = (mlc_quant_convention)(s / 2);
+            mlc_f32(x)[4] = (float)INF;
+            mlc_f32(x)[n - 1] = (float)NO_NUMBER;
+            mlc_tensor *y = mlc_fake_quantize(x, scale, NULL, &d);
+            CHECK_OK(ctx);
+            for (int64_t i = 0; i + 1 < n; i++) {
+                const float v = mlc_f32(x)[i], k = 0.1f, by = 1.0f / k;
+                float q = nearbyintf(s / 2 ? v / k : v * by);
+                q = q < -128 ? -128 : q > 127 ? 127 : q;
+                CHECK(mlc_f32(y)[i] == q * k);
+            }
+            CHECK(mlc_f32(y)[n - 1] != mlc_f32(y)[n - 1]);
+            y = mlc_fake_quantize(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3)), scale, NULL, NULL);
+            CHECK(y && mlc_numel(y) == 0);
+        }
+}
+
+TEST(fake_quantize, wrong_inputs_are_errors)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 4), 3, -1, 1);
+    mlc_tensor *scale = mlc_full(ctx, MLC_F32, mlc_dims1(1), 0.1);
+    CHECK(mlc_fake_quantize(x, mlc_ones(ctx, MLC_F32, mlc_dims1(4)), NULL, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "scale is [4], zero none; with x [3,4] and axis 0");
+    CHECK(mlc_fake_quantize(x, scale, scale, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "x is f32, scale f32, zero f32");
+    d.hi = d.lo;
+    CHECK(mlc_fake_quantize(x, scale, NULL, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "lo -128, hi -128");
+    d = mlc_fake_quantize_desc_make();
+    d.axis = 2;
+    CHECK(mlc_fake_quantize(x, scale, NULL, &d) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "axis 2 of x [3,4]");
+    mlc_set_requires_grad(scale, true);
+    CHECK(mlc_fake_quantize(x, scale, NULL, NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the scale wants a gradient, and desc.rate is 0");
+    CHECK(mlc_fake_quantize(x, NULL, NULL, NULL) == NULL);
+    mlc_error_clear(ctx);
+    CHECK(mlc_fake_quantize(NULL, scale, NULL, NULL) == NULL);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */

@@ -158,7 +158,38 @@ def layers():
         torch_layer(name, layer, x)
 
 
+def fakes():
+    """Straight-through gradients of x, learned ones of the scale (LSQ). The zero of a tensor is
+    positive: _fake_quantize_learnable_per_tensor_affine takes -2 for -1."""
+    rng = np.random.default_rng(5)
+    x, dy = rng.normal(size=(2, 4, 3, 5)).astype(np.float32)
+    put("fake.x", x)
+    put("fake.dy", dy)
+    scale = np.array([0.05, 0.11, 0.2], np.float32)
+    zero = np.array([3, -2, 0], np.int32)
+    put("fake.scale", scale)
+    put("fake.zero", zero)
+    for name, learned in (("plain", False), ("learned", True)):
+        for form in ("tensor", "channel"):
+            t, s = torch.tensor(x, requires_grad=True), torch.tensor(scale, requires_grad=learned)
+            z = torch.tensor(zero, dtype=torch.float32 if learned else torch.int32)
+            if form == "tensor":
+                fn = (torch._fake_quantize_learnable_per_tensor_affine if learned
+                      else torch.fake_quantize_per_tensor_affine)
+                y = fn(t, s[:1], z[:1], -8, 7, *([0.25] if learned else []))
+            else:
+                fn = (torch._fake_quantize_learnable_per_channel_affine if learned
+                      else torch.fake_quantize_per_channel_affine)
+                y = fn(t, s, z, 1, -8, 7, *([0.25] if learned else []))
+            y.backward(torch.tensor(dy))
+            put(f"fake.{name}.{form}.y", y.detach().numpy())
+            put(f"fake.{name}.{form}.dx", t.grad.numpy())
+            if learned:
+                put(f"fake.{name}.{form}.dscale", s.grad.numpy())
+
+
 observers()
 layers()
+fakes()
 save_file(result, os.path.join(HERE, "quant_static.safetensors"))
 print(len(result), "tensors")
