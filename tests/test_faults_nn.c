@@ -745,6 +745,31 @@ static mlc_status run_fake_quantize(world *w)
 DO(mlc_fake_quantize_desc_make) { return run_fake_quantize(w); }
 DO(mlc_fake_quantize)           { return run_fake_quantize(w); }
 
+/* A step in training mode, then integers. */
+static mlc_status run_quant_aware(world *w)
+{
+    const mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    mlc_module *net = mlc_ctx_on_host(w->ctx) ? to_quantize(w) : NULL;
+    mlc_tensor *x = net == NULL ? NULL : mlc_detach(w->x);
+    if (x == NULL)
+        return mlc_ctx_status(w->ctx);
+    mlc_status st = mlc_quant_aware_begin(net, &d);
+    if (st != MLC_OK)
+        return st;
+    mlc_no_grad_begin(w->ctx);
+    (void)mlc_forward(net, x);
+    mlc_no_grad_end(w->ctx);
+    st = mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_quant_aware_freeze(net, true);
+    if (st == MLC_OK) st = mlc_quant_aware_end(net, NULL);
+    return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
+}
+
+DO(mlc_quant_aware_desc_make) { return run_quant_aware(w); }
+DO(mlc_quant_aware_begin)     { return run_quant_aware(w); }
+DO(mlc_quant_aware_freeze)    { return run_quant_aware(w); }
+DO(mlc_quant_aware_end)       { return run_quant_aware(w); }
+
 static double first_output(void *user, mlc_module *net)
 {
     world      *w = (world *)user;

@@ -1,5 +1,6 @@
-/* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE, IMPL.QUANT.CALIBRATE and
- * IMPL.QUANT.FAKE: ranges that are calibrated, layers that use them, floats rounded as integers
+/* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE, IMPL.QUANT.CALIBRATE,
+ * IMPL.QUANT.FAKE and IMPL.QUANT.AWARE: ranges that are calibrated, layers that use them, floats
+ * rounded as integers, training with them
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
@@ -546,6 +547,241 @@ TEST(quant_static, plans_have_the_same_bits)
     CHECK_OK(ctx);
     mlc_plan_free(p);
     mlc_calibration_free(c);
+}
+
+/* ---- training aware of integers -------------------------------------------------------------- */
+
+/* One step of training on rows x, y. */
+static double aware_step(mlc_module *net, mlc_optim *o, mlc_tensor *x, mlc_tensor *y)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+    mlc_tensor  *loss = mlc_mse_loss(mlc_forward(net, x), y);
+    const double is = loss ? mlc_item(loss) : 0;
+    CHECK_EQ(mlc_backward(loss), MLC_OK);
+    CHECK_EQ(mlc_optim_step(o), MLC_OK);
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    return is;
+}
+
+TEST(quant_aware, a_layer_trains_as_pytorchs)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx) {
+        const golden_file g = golden_open(ctx, "quant_static.safetensors");
+        mlc_module *net = in_sequence(ctx, 1, mlc_nn_linear(ctx, 6, 3));
+        mlc_tensor *w = mlc_module_param(net, "0.weight"), *x = golden_find(&g, "aware.x");
+        mlc_tensor *y = golden_find(&g, "aware.target"), *want = golden_find(&g, "aware.trained");
+        mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+        double loss = 0;
+        CHECK_EQ(mlc_copy_into(w, golden_find(&g, "aware.weight")), MLC_OK);
+        CHECK_EQ(mlc_copy_into(mlc_module_param(net, "0.bias"), golden_find(&g, "aware.bias")),
+                 MLC_OK);
+        d.rate = 0.2;
+        CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_OK);
+        mlc_optim *o = mlc_sgd(net, 0.1);
+        for (int64_t i = 0; i < 4; i++)
+            loss = aware_step(net, o, mlc_select(x, 0, i), mlc_select(y, 0, i));
+        CHECK_NEAR(loss, (double)mlc_f32(golden_find(&g, "aware.loss"))[0], 1e-6);
+        for (int64_t i = 0; i < 18; i++)
+            CHECK_NEAR((double)mlc_f32(w)[i], (double)mlc_f32(want)[i], 1e-6);
+        mlc_optim_free(o);
+        CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_OK);
+        CHECK(memcmp(mlc_f32(mlc_module_param(net, "0.weight_input")),
+                     mlc_f32(golden_find(&g, "aware.input")), 8) == 0);
+        CHECK(mlc_module_param(net, "0.weight_range") == NULL);
+        mlc_error_clear(ctx);
+        mlc_module_free(net);
+    }
+}
+
+static mlc_module *aware_net(mlc_ctx *ctx)
+{
+    mlc_module *body = in_sequence(ctx, 3, mlc_nn_conv2d(ctx, 6, 6, 3, 1, 1), mlc_nn_relu(ctx),
+                                   mlc_nn_conv2d(ctx, 6, 6, 3, 1, 1));
+    return in_sequence(ctx, 5, mlc_nn_conv2d(ctx, 2, 6, 3, 2, 1), mlc_nn_relu(ctx),
+                       mlc_nn_residual(ctx, body, NULL, true), mlc_nn_flatten(ctx),
+                       mlc_nn_linear(ctx, 6 * 3 * 4, 5));
+}
+
+/* Outputs of the static network are those of the last forward but for the order of sums, with the
+ * integers of the trained weights; the loss fell. Either convention, both kinds of scales. */
+TEST(quant_aware, the_static_network_has_the_same_integers)
+{
+    ONLY_ON_HOST();
+    for (int s = 0; s < 8; s++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = aware_net(ctx);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(16, 2, 6, 8), 3, -1, 1);
+        mlc_tensor *y = test_rand(ctx, MLC_F32, mlc_dims2(16, 5), 4, -1, 1);
+        mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+        mlc_quantize_tensor_desc t = mlc_quantize_tensor_desc_make(8);
+        mlc_quantized q;
+        d.quantize.convention = t.convention = (mlc_quant_convention)(s % 2);
+        d.quantize.per_tensor = t.per_tensor = s / 2 % 2 != 0;
+        d.quantize.symmetric = s / 4 != 0;
+        d.quantize.full_range = s == 4;
+        CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_OK);
+        mlc_optim *o = mlc_adam(net, 5e-3);
+        const double first = aware_step(net, o, x, y);
+        double last = first;
+        for (int i = 0; i < 20; i++)
+            last = aware_step(net, o, x, y);
+        CHECK(last < 0.5 * first);
+        mlc_optim_free(o);
+        CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+        mlc_tensor *fake = mlc_copy(mlc_forward(net, x));
+        CHECK_EQ(mlc_quantize_tensor(mlc_module_param(net, "2.body.0.weight"), &t, &q), MLC_OK);
+        mlc_quant_row rows[4];
+        mlc_quant_report report = {rows, 4, 0, 0, 0, 0};
+        CHECK_EQ(mlc_quant_aware_end(net, &report), MLC_OK);
+        CHECK_EQ(report.n, 4);
+        CHECK_EQ(rows[0].batches, 21);
+        CHECK(memcmp(mlc_i8(mlc_module_param(net, "2.body.0.weight")), mlc_i8(q.q),
+                     (size_t)mlc_numel(q.q)) == 0);
+        CHECK(rms_apart(mlc_forward(net, x), fake) < 2e-3);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Six steps, and three, a file, and three. */
+TEST(quant_aware, training_goes_on_from_a_file_with_the_same_bits)
+{
+    ONLY_ON_HOST();
+    mlc_ctx   *ctx = test_ctx();
+    const box  file = box_open("aware.safetensors"), state = box_open("aware_optim.safetensors");
+    mlc_module *net[2] = {aware_net(ctx), aware_net(ctx)};
+    mlc_optim  *o[2];
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(8, 2, 6, 8), 3, -1, 1);
+    mlc_tensor *y = test_rand(ctx, MLC_F32, mlc_dims2(8, 5), 4, -1, 1);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_quant_aware_begin(net[i], NULL), MLC_OK);
+        o[i] = mlc_adam(net[i], 5e-3);
+    }
+    for (int i = 0; i < 6; i++) {
+        if (i == 3) {
+            CHECK_EQ(mlc_save(net[0], file.path), MLC_OK);
+            CHECK_EQ(mlc_optim_save(o[0], state.path), MLC_OK);
+        }
+        (void)aware_step(net[0], o[0], mlc_mul_scalar(x, 1 + i), y);
+    }
+    CHECK_EQ(mlc_load(net[1], file.path), MLC_OK);
+    CHECK_EQ(mlc_optim_load(o[1], state.path), MLC_OK);
+    for (int i = 3; i < 6; i++)
+        (void)aware_step(net[1], o[1], mlc_mul_scalar(x, 1 + i), y);
+    mlc_param_iter a = mlc_param_iter_make(net[0]), b = mlc_param_iter_make(net[1]);
+    int n = 0;
+    while (mlc_param_next(&a) && mlc_param_next(&b)) {
+        CHECK(memcmp(mlc_f32(a.tensor), mlc_f32(b.tensor), (size_t)mlc_numel(a.tensor) * 4) == 0);
+        n++;
+    }
+    CHECK_EQ(n, 4 * 3);
+    for (int i = 0; i < 2; i++) {
+        mlc_optim_free(o[i]);
+        CHECK_EQ(mlc_quant_aware_end(net[i], NULL), MLC_OK);
+    }
+    CHECK_EQ(mlc_eval_begin(net[0]), MLC_OK);
+    CHECK_EQ(mlc_eval_begin(net[1]), MLC_OK);
+    mlc_tensor *z = mlc_forward(net[0], x), *again = mlc_forward(net[1], x);
+    CHECK(memcmp(mlc_f32(z), mlc_f32(again), (size_t)mlc_numel(z) * 4) == 0);
+    CHECK_OK(ctx);
+    box_close(&file);
+    box_close(&state);
+}
+
+/* Ranges move in training alone, and not where they are frozen; a calibration begins them; a clone
+ * has its own. */
+TEST(quant_aware, ranges_move_in_training_until_they_are_frozen)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = in_sequence(ctx, 2, mlc_nn_linear(ctx, 8, 4), mlc_nn_relu(ctx));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 3, -1, 1);
+    mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    mlc_tensor *floats = mlc_forward(net, x);
+    CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    d.quantize.calibration = c;
+    d.rate = 0.5;
+    mlc_module *blank = mlc_module_clone(net);
+    CHECK_EQ(mlc_quant_aware_begin(blank, NULL), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_OK);
+    mlc_tensor *range = mlc_module_param(net, "0.weight_range");
+    const float lo = mlc_f32(range)[0], hi = mlc_f32(range)[1];
+    CHECK(lo < 0 && hi > 0 && hi <= 1);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK_EQ(mlc_eval_begin(blank), MLC_OK);
+    mlc_tensor *big = mlc_mul_scalar(x, 3), *y = mlc_forward(net, big);
+    CHECK(mlc_f32(range)[1] == hi);
+    /* Before the first batch inputs are as they are. */
+    CHECK(rms_apart(mlc_forward(blank, x), floats) < 0.02);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_OK);
+    mlc_tensor *z = mlc_forward(net, big);
+    CHECK(mlc_f32(range)[1] == hi);
+    CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+    mlc_module *clone = mlc_module_clone(net);
+    CHECK_EQ(mlc_quant_aware_freeze(net, false), MLC_OK);
+    CHECK(mlc_forward(net, big) != NULL);
+    CHECK_NEAR((double)mlc_f32(range)[1], 2 * (double)hi, 1e-6);
+    z = mlc_forward(clone, big);
+    CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+    CHECK_OK(ctx);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_quant_aware_end(blank, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the layer of 0.weight did not run");
+    CHECK_EQ(mlc_module_param(blank, "0.weight")->dtype, MLC_F32);
+    CHECK(mlc_forward(blank, x) != NULL);
+    CHECK_OK(ctx);
+    mlc_calibration_free(c);
+}
+
+TEST(quant_aware, wrong_calls_leave_the_network_as_it_was)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = in_sequence(ctx, 2, mlc_nn_linear(ctx, 8, 8),
+                                  mlc_nn_multihead_attention(ctx, 8, 2));
+    mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "is of an attention or recurrent layer");
+    CHECK(mlc_module_param(net, "0.weight_range") == NULL);
+    mlc_error_clear(ctx);
+    const char *const keep[] = {"1*"};
+    d.quantize.keep = keep;
+    d.quantize.n_keep = 1;
+    d.rate = 0;
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rate 0");
+    d.rate = 0.1;
+    d.quantize.mode = MLC_QUANT_DYNAMIC;
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "training is aware of MLC_QUANT_STATIC");
+    d.quantize.mode = MLC_QUANT_STATIC;
+    mlc_optim *o = mlc_sgd(net, 0.1);
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "an optimizer steps this network");
+    mlc_optim_free(o);
+    CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the network has no ranges");
+    CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the network has no ranges");
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "0.weight trains aware of its integers");
+    const mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "0.weight trains aware of its integers");
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(1, 3, 8), 3, -1, 1);
+    mlc_f32(x)[4] = (float)NO_NUMBER;
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "an input has a NaN or inf");
+    CHECK_EQ(mlc_quant_aware_begin(NULL, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_quant_aware_freeze(NULL, true), MLC_ERR_ARG);
+    CHECK_EQ(mlc_quant_aware_end(NULL, NULL), MLC_ERR_ARG);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */

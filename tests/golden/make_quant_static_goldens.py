@@ -188,8 +188,41 @@ def fakes():
                 put(f"fake.{name}.{form}.dscale", s.grad.numpy())
 
 
+def aware():
+    """A linear layer trained for four steps of SGD, as torch.ao.nn.qat has it."""
+    import torch.ao.nn.qat
+    torch.manual_seed(8)
+    layer = torch.nn.Linear(6, 3)
+    layer.qconfig = quantization.QConfig(
+        activation=quantization.FakeQuantize.with_args(
+            observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=127,
+            dtype=torch.quint8, averaging_constant=0.2),
+        weight=quantization.FakeQuantize.with_args(
+            observer=quantization.MovingAveragePerChannelMinMaxObserver, quant_min=-128,
+            quant_max=127, dtype=torch.qint8, qscheme=torch.per_channel_symmetric, ch_axis=0,
+            averaging_constant=1.0))
+    put("aware.weight", layer.weight.detach().numpy().copy())
+    put("aware.bias", layer.bias.detach().numpy().copy())
+    qat = torch.ao.nn.qat.Linear.from_float(layer)
+    inputs = layer.qconfig.activation()
+    step = torch.optim.SGD(qat.parameters(), 0.1)
+    x, target = torch.randn(4, 5, 6) * 2, torch.randn(4, 5, 3)
+    put("aware.x", x.numpy())
+    put("aware.target", target.numpy())
+    for i in range(4):
+        step.zero_grad()
+        loss = torch.nn.functional.mse_loss(qat(inputs(x[i])), target[i])
+        loss.backward()
+        step.step()
+    scale, zero = inputs.calculate_qparams()
+    put("aware.input", np.array([scale.item(), zero.item()], np.float32))
+    put("aware.trained", qat.weight.detach().numpy())
+    put("aware.loss", np.array([loss.item()], np.float32))
+
+
 observers()
 layers()
 fakes()
+aware()
 save_file(result, os.path.join(HERE, "quant_static.safetensors"))
 print(len(result), "tensors")
