@@ -6,6 +6,7 @@
 #include "files.h"
 #include "golden/golden.h"
 #include "guarded.h"
+#include "quant.h"
 
 /* What is computed here is rounded as in the library. */
 #ifdef __clang__
@@ -821,17 +822,6 @@ static mlc_quantize_desc dynamic_desc(mlc_quant_convention convention, bool per_
     return d;
 }
 
-static mlc_module *in_sequence(mlc_ctx *ctx, int n, ...)
-{
-    mlc_module *net = mlc_nn_sequential(ctx);
-    va_list     list;
-    va_start(list, n);
-    for (int i = 0; i < n; i++)
-        CHECK_EQ(mlc_module_add(net, va_arg(list, mlc_module *)), MLC_OK);
-    va_end(list);
-    return net;
-}
-
 /* A linear layer alone in a Sequential, with the golden's weight and bias. */
 static mlc_module *golden_linear(mlc_ctx *ctx, const golden_file *g)
 {
@@ -868,17 +858,6 @@ static mlc_module *small_net(mlc_ctx *ctx)
     return in_sequence(ctx, 5, mlc_nn_linear(ctx, 64, 96), mlc_nn_gelu(ctx),
                        mlc_nn_linear(ctx, 96, 32), mlc_nn_layer_norm(ctx, 32),
                        mlc_nn_linear(ctx, 32, 10));
-}
-
-static double rms_apart(mlc_tensor *a, mlc_tensor *b)
-{
-    double sum = 0, of = 0;
-    for (int64_t i = 0; i < mlc_numel(a); i++) {
-        const double x = (double)mlc_f32(a)[i], y = (double)mlc_f32(b)[i], d = x - y;
-        sum += d * d;
-        of += y * y;
-    }
-    return sqrt(sum / of);
 }
 
 typedef struct way { mlc_quant_mode mode; int32_t bits; int64_t group; bool full; double off; } way;
@@ -1581,38 +1560,6 @@ TEST(quant, bytes_are_those_promised)
 }
 
 /* ---- accuracy -------------------------------------------------------------------------------- */
-
-enum { PIXELS = 64, CLASSES = 10 };
-
-typedef struct digits { mlc_tensor *x[2], *y[2]; } digits;
-
-/* Digits to train on, and those held out: column 65 is 1. */
-static digits digits_of(mlc_ctx *ctx)
-{
-    static int64_t rows[4096];
-    digits         d = {{NULL, NULL}, {NULL, NULL}};
-    mlc_tensor    *t = mlc_csv_load(ctx, "examples/data/digits.csv", NULL);
-    mlc_tensor    *mark = mlc_contiguous(mlc_select(t, 1, PIXELS + 1));
-    for (int out = 0; out < 2; out++) {
-        int64_t n = 0;
-        for (int64_t i = 0; i < mlc_numel(mark); i++)
-            if ((mlc_f32(mark)[i] != 0) == (out != 0))
-                rows[n++] = i;
-        mlc_tensor *some = mlc_gather_rows(t, mlc_from(ctx, MLC_I64, mlc_dims1(n), rows));
-        d.x[out] = mlc_mul_scalar(mlc_contiguous(mlc_slice(some, 1, 0, PIXELS, 1)), 1.0 / 16);
-        d.y[out] = mlc_cast(mlc_contiguous(mlc_select(some, 1, PIXELS)), MLC_I64);
-    }
-    return d;
-}
-
-static double accuracy(mlc_module *net, const digits *d)
-{
-    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
-    mlc_tensor *is = mlc_eq(mlc_argmax(mlc_forward(net, d->x[1]), 1, false), d->y[1]);
-    const double right = mlc_item(mlc_mean(mlc_cast(is, MLC_F32), mlc_dims0(), false));
-    CHECK_EQ(mlc_eval_end(net), MLC_OK);
-    return right;
-}
 
 TEST(quant, digits_lose_less_than_half_a_point)
 {
