@@ -339,14 +339,36 @@ static void check_static_image(const mlc_kernels *k, int s)
     a.residual_scale = 0.03f;
     a.residual_zero = dtype == MLC_U8 ? 100 : 11;
     a.c = guarded(C, (size_t)(a.m * all));
+    /* The same by scales and zeros at pointers; a residual of floats. */
+    const float a_by[2] = {a_scale, (float)zero}, c_by[2] = {a.c_scale, (float)a.c_zero};
+    const float more_by[2] = {a.residual_scale, (float)a.residual_zero};
+    const bool  floats = s % 5 == 1, by_pointer = s % 3 == 0 && dtype == MLC_U8;
+    if (floats) {
+        a.residual = guarded_rand(MORE, MLC_F32, a.m * all, 5, -1, 1);
+        a.residual_other = 1 + MLC_F32;
+    }
+    if (by_pointer) {
+        a.a_scale = NULL;
+        a.a_zero = NULL;
+        a.c_scale = a.residual_scale = 0;
+        a.a_by = a_by;
+        a.c_by = c_by;
+        a.residual_by = more_by;
+        a.c_times = 1;
+        a.c_most = 200;
+    }
     CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+    a.a_zero = &zero;
     for (int64_t i = 0; i < a.m * all; i++) {
         const int64_t col = i % all;
-        const int32_t add = a.residual ? int_of(a.residual, dtype, i) - a.residual_zero : 0;
-        const double  by = (double)a_scale * (double)b_scale[col], more = 0.03 * add;
+        const int32_t add = a.residual && !floats ? int_of(a.residual, dtype, i) -
+                                                        (int32_t)more_by[1] : 0;
+        const double  by = (double)a_scale * (double)b_scale[col];
+        const double  more = floats ? get(a.residual, MLC_F32, i) : 0.03 * add;
         double v = (double)patch_product(&a, i / all, col) * by + (double)bias[col];
         v = act_of(a.act, v + (a.act_last ? more : 0)) + (a.act_last ? 0 : more);
-        const double lo = dtype == MLC_U8 ? 0 : -128, hi = lo + 255, q = v / 0.11 + a.c_zero;
+        const double lo = dtype == MLC_U8 ? 0 : -128, hi = by_pointer ? 200 : lo + 255;
+        const double q = v / 0.11 + (double)c_by[1];
         CHECK_NEAR((double)int_of(a.c, dtype, i), q < lo ? lo : q > hi ? hi : q, 0.5005);
     }
 }
