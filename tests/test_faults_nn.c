@@ -1202,12 +1202,14 @@ DO(mlc_plan_report_of)  { return run_plan(w); }
 DO(mlc_plan_print)      { return run_plan(w); }
 DO(mlc_plan_free)       { return run_plan(w); }
 
-/* A plan, to a file. */
+/* A plan, to a file of all sizes. */
 DO(mlc_plan_save)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
-    mlc_plan        *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
-    const mlc_status st = p != NULL ? mlc_plan_save(p, to(w)) : mlc_ctx_status(w->ctx);
+    mlc_tensor *few = mlc_slice(w->x, 0, 0, 2, 1);
+    mlc_plan   *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    mlc_status  st = p != NULL ? mlc_plan_prepare(p, &few, 1) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_plan_save(p, to(w));
     mlc_plan_free(p);
     return st;
 }

@@ -1310,7 +1310,7 @@ TEST(plan, files_of_all_sizes)
     box_close(&b);
 }
 
-/* Numbers that do not grow with the size: a third one shows it, and the file has one size.      */
+/* Numbers that do not grow with the size: a further one shows it, and the file has one size.    */
 static mlc_status square_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                             mlc_tensor **out, int32_t n_out)
 {
@@ -1335,6 +1335,164 @@ TEST(plan, files_of_one_size)
     CHECK(apart(mlc_plan_output(q, 0), mlc_full(ctx, MLC_F32, mlc_dims2(3, 2), 10)) == 0);
     CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_ERR_SHAPE);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "input 1 is [2,2], the file has a plan of [3,2]");
+    mlc_plan_free(p);
+    mlc_plan_free(q);
+    box_close(&b);
+}
+
+/* A convolution of stride 2, whose rows an axis of 4 n numbers has for even sizes alone. */
+static mlc_status rows_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *y = mlc_forward((mlc_module *)user, in[0]);
+    (void)n_in, (void)n_out;
+    y = mlc_reshape(y, mlc_dims2(mlc_dim(in[0], 0), -1));
+    out[0] = mlc_max(y, mlc_dims1(1), false);
+    return mlc_ctx_status(ctx);
+}
+
+/* The last 24 rows, or all of fewer. */
+static mlc_status last_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_exp(mlc_slice(in[0], 0, -24, INT64_MAX, 1));
+    return mlc_ctx_status(ctx);
+}
+
+/* The same; at fewer than 4 rows other numbers. */
+static mlc_status scaled_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    const double n = (double)mlc_dim(in[0], 0);
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_mul_scalar(in[0], 1 / (n > 4 ? n : 4));
+    return mlc_ctx_status(ctx);
+}
+
+/* Without an axis of one row. */
+static mlc_status squeezed_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_squeeze(mlc_exp(in[0]), 0);
+    return mlc_ctx_status(ctx);
+}
+
+/* Rows but the first 3. */
+static mlc_status later_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_exp(mlc_slice(in[0], 0, 3, INT64_MAX, 1));
+    return mlc_ctx_status(ctx);
+}
+
+/* The plan of fn's file, saved for shape a after b and, unless that has no axes, c. */
+static mlc_plan *plan_of_sizes(mlc_ctx *ctx, mlc_plan_fn fn, void *user, mlc_dims a, mlc_dims b,
+                               mlc_dims c, const char *path)
+{
+    const mlc_plan_desc d = with(PLAIN);
+    mlc_tensor         *x = mlc_ones(ctx, MLC_F32, b), *y = mlc_ones(ctx, MLC_F32, a);
+    mlc_tensor         *z = mlc_ones(ctx, MLC_F32, c);
+    mlc_plan           *p = mlc_plan_capture_fn(ctx, fn, user, &x, 1, &d);
+    if (c.n) CHECK_EQ(mlc_plan_prepare(p, &z, 1), MLC_OK);
+    CHECK_EQ(mlc_plan_prepare(p, &y, 1), MLC_OK);
+    CHECK_EQ(mlc_plan_save(p, path), MLC_OK);
+    CHECK_OK(ctx);
+    mlc_plan_free(p);
+    return mlc_plan_load(ctx, path, &d);
+}
+
+/* A run of a file's plan on a tensor of this shape is an error of this text, or, for NULL, has the
+ * bits of fn. */
+static void check_size(mlc_ctx *ctx, mlc_plan *q, mlc_plan_fn fn, mlc_dims shape, const char *says)
+{
+    mlc_tensor *x = test_rand(ctx, MLC_F32, shape, 5, -1, 1), *y = NULL;
+    const mlc_status st = mlc_plan_run(q, &x, 1, NULL, 0);
+    CHECK_EQ(st, says ? MLC_ERR_SHAPE : MLC_OK);
+    if (says) {
+        CHECK_ERROR(ctx, MLC_ERR_SHAPE, says);
+        return;
+    }
+    CHECK_EQ(fn(ctx, NULL, &x, 1, &y, 1), MLC_OK);
+    CHECK(apart(mlc_plan_output(q, 0), y) == 0);
+}
+
+TEST(plan, files_of_sizes_that_are_not_all)
+{
+    ONLY_ON_HOST();
+    const box     b = box_open_fast("plan.safetensors");
+    mlc_ctx      *ctx = test_ctx();
+    const mlc_dims none = mlc_dims0();
+    mlc_module   *net = mlc_nn_conv1d(ctx, 1, 8, 3, 2, 1);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    mlc_plan *q = plan_of_sizes(ctx, rows_of, net, mlc_dims3(2, 1, 8), mlc_dims3(2, 1, 16), none,
+                                  b.path);
+    check_size(ctx, q, NULL, mlc_dims3(2, 1, 9), "is [2,1,9], the file has a plan of [2,1,8]; ");
+    mlc_plan_free(q);
+    q = plan_of_sizes(ctx, last_of, NULL, mlc_dims2(2, 3), mlc_dims2(3, 3), none, b.path);
+    check_size(ctx, q, last_of, mlc_dims2(2, 3), NULL);
+    check_size(ctx, q, last_of, mlc_dims2(30, 3), "is [30,3], the file has a plan of [2,3]; save");
+    mlc_plan_free(q);
+    q = plan_of_sizes(ctx, scaled_of, NULL, mlc_dims2(2, 3), mlc_dims2(3, 3), none, b.path);
+    check_size(ctx, q, scaled_of, mlc_dims2(9, 3), "is [9,3], the file has a plan of [2,3]; save");
+    mlc_plan_free(q);
+    mlc_module_free(net);
+    box_close(&b);
+}
+
+TEST(plan, files_of_sizes_from_two_on)
+{
+    ONLY_ON_HOST();
+    const box      b = box_open_fast("plan.safetensors");
+    mlc_ctx       *ctx = test_ctx();
+    const mlc_dims none = mlc_dims0();
+    mlc_plan *q = plan_of_sizes(ctx, squeezed_of, NULL, mlc_dims2(2, 3), mlc_dims2(3, 3), none,
+                                b.path);
+    check_size(ctx, q, squeezed_of, mlc_dims2(2, 3), NULL);
+    check_size(ctx, q, squeezed_of, mlc_dims2(7, 3), NULL);
+    check_size(ctx, q, NULL, mlc_dims2(1, 3), "axis 0 of input 1 is 1; the plan of '");
+    check_size(ctx, q, NULL, mlc_dims2(2, 4), "in which axis 0 of input 1 alone may have other");
+    mlc_plan_free(q);
+    q = plan_of_sizes(ctx, later_of, NULL, mlc_dims2(8, 3), mlc_dims2(9, 3), none, b.path);
+    check_size(ctx, q, later_of, mlc_dims2(5, 3), NULL);
+    check_size(ctx, q, NULL, mlc_dims2(2, 3), "axis 0 of input 1 is 2, which does not fit");
+    mlc_plan_free(q);
+    box_close(&b);
+}
+
+/* Of several recordings that of one other axis is taken, and one that can no longer be made is no
+ * error. */
+static mlc_status at_most_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                             mlc_tensor **out, int32_t n_out)
+{
+    if (mlc_dim(in[0], 0) > *(const int64_t *)user)
+        return mlc_raise(ctx, MLC_ERR_VALUE, "too many rows");
+    return last_of(ctx, NULL, in, n_in, out, n_out);
+}
+
+TEST(plan, files_by_the_size_of_one_axis)
+{
+    ONLY_ON_HOST();
+    const box  b = box_open_fast("plan.safetensors");
+    mlc_ctx   *ctx = test_ctx();
+    int64_t    most = 100;
+    mlc_tensor *x = mlc_ones(ctx, MLC_F32, mlc_dims2(5, 3)), *y = mlc_ones(ctx, MLC_F32,
+                                                                         mlc_dims2(2, 3));
+    mlc_plan *q = plan_of_sizes(ctx, later_of, NULL, mlc_dims2(8, 3), mlc_dims2(9, 3),
+                                mlc_dims2(7, 4), b.path);
+    check_size(ctx, q, later_of, mlc_dims2(11, 3), NULL);
+    check_size(ctx, q, NULL, mlc_dims2(8, 4), "in which axis 0 of input 1 alone may have other");
+    mlc_plan_free(q);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, at_most_of, &most, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_prepare(p, &y, 1), MLC_OK);
+    most = 4;
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+    CHECK_OK(ctx);
+    q = mlc_plan_load(ctx, b.path, NULL);
+    check_size(ctx, q, last_of, mlc_dims2(2, 3), NULL);
+    check_size(ctx, q, NULL, mlc_dims2(5, 3), "is [5,3], the file has a plan of [2,3]; save");
     mlc_plan_free(p);
     mlc_plan_free(q);
     box_close(&b);

@@ -41,7 +41,7 @@ static void write_file(const char *path, const char *text)
 {
     const char *const size = strstr(text, "{\"n\":") ? "size" : NULL;
     const char *const metadata[] = {"format", "mlcore plan", "version", "1", "graph", text, size,
-                                    "0 0 2", NULL};
+                                    "0 0 2 1", NULL};
     mlc_named         list[2];
     list[0].name = "constant.0";
     list[0].tensor = mlc_ones(fuzz_ctx, MLC_F32, mlc_dims1(4));
