@@ -212,6 +212,174 @@ static void refused(mlc_module *student, mlc_module *teacher, const mlc_distill_
     CHECK_ERROR(mlc_module_ctx(student), status, text);
 }
 
+/* A sequential of an mlp and a linear: layer "0.0" is within the first child. */
+static mlc_module *nested(mlc_ctx *ctx, int64_t hidden)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlp(ctx, 5, hidden, 6));
+    mlc_module_add(net, mlc_nn_linear(ctx, 6, 4));
+    return net;
+}
+
+/* Gradients of one step, with a layer's loss, of a student and of one that is recomputed. */
+TEST(distill, recomputed_students_have_the_same_gradients)
+{
+    ONLY_ON_HOST();
+    mlc_ctx          *ctx = ctx_of(MLC_F32);
+    mlc_module       *teacher = nested(ctx, 9), *student = nested(ctx, 3);
+    mlc_module       *twin = mlc_module_clone(student);
+    mlc_distill_layer layer = {"0", "0", 2, 0, 0};
+    mlc_distill_desc  desc = mlc_distill_desc_make();
+    const mlc_batch   b = batch_of(ctx);
+    mlc_tensor       *y = NULL;
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    CHECK_EQ(mlc_module_recompute(twin, 1), MLC_OK);
+    mlc_distillation *d = mlc_distillation_create(student, teacher, &desc);
+    mlc_distillation *e = mlc_distillation_create(twin, teacher, &desc);
+    mlc_tensor *plain = mlc_distillation_forward(d, NULL, &b, &y);
+    mlc_tensor *twice = mlc_distillation_forward(e, NULL, &b, &y);
+    CHECK(mlc_item(plain) == mlc_item(twice));
+    CHECK_EQ(mlc_backward(plain) | mlc_backward(twice), 0);
+    CHECK(apart(mlc_grad(mlc_module_param(student, "0.0.weight")),
+                mlc_grad(mlc_module_param(twin, "0.0.weight"))) == 0);
+    mlc_distillation_free(e);
+    layer.student = layer.teacher = "0.2";
+    e = mlc_distillation_create(twin, teacher, &desc);
+    CHECK(mlc_distillation_forward(e, NULL, &b, &y) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "distillation: layer '0.2' of the student is within a "
+                "recomputed module; take that one's output, or do not mark it");
+    CHECK_EQ(mlc_module_recompute(twin, 0), MLC_OK);
+    CHECK(mlc_distillation_forward(e, NULL, &b, &y) != NULL);
+    mlc_distillation_free(d);
+    mlc_distillation_free(e);
+    CHECK_OK(ctx);
+}
+
+/* A hook of the program that counts. */
+static bool count_calls(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
+{
+    (void)m, (void)out, (void)n_out;
+    ++*(int *)user;
+    return false;
+}
+
+/* Between forwards no network has a hook of an object: two objects have one teacher, which outlives
+ * the context of a student; hooks of the program stay, and are called. */
+TEST(distill, hooks_are_there_in_its_forward_alone)
+{
+    ONLY_ON_HOST();
+    mlc_ctx     *ctx = ctx_of(MLC_F32), *own;
+    const mlc_ctx_desc of = test_desc();
+    mlc_module  *teacher = mlp(ctx, 5, 9, 4), *student = mlp(ctx, 5, 9, 4);
+    const mlc_distill_layer layers[2] = {{"0", "0", 1, 0, 0}, {"0", "0", 1, 0, 0}};
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    const mlc_batch  b = batch_of(ctx);
+    mlc_tensor      *y = NULL;
+    int              calls = 0;
+    own = mlc_ctx_create(&of);
+    mlc_module_hook(mlc_module_child(teacher, 0), count_calls, &calls);
+    desc.layers = layers;
+    desc.n_layers = 1;
+    mlc_distillation *one = mlc_distillation_create(student, teacher, &desc);
+    mlc_distillation *far = mlc_distillation_create(mlp(own, 5, 9, 4), teacher, &desc);
+    const mlc_batch   of_own = batch_of(own);
+    const double      loss = mlc_item(mlc_distillation_forward(one, NULL, &b, &y));
+    CHECK(mlc_distillation_forward(far, NULL, &of_own, &y) != NULL);
+    CHECK_EQ(calls, 2);
+    desc.n_layers = 2;
+    mlc_distillation *two = mlc_distillation_create(student, teacher, &desc);
+    desc.n_layers = 0;
+    desc.layers = NULL;
+    mlc_distillation *none = mlc_distillation_create(student, teacher, &desc);
+    const double twice = mlc_item(mlc_distillation_forward(two, NULL, &b, &y));
+    const double plain = mlc_item(mlc_distillation_forward(none, NULL, &b, &y));
+    CHECK_NEAR(twice - loss, loss - plain, 1e-5);
+    CHECK_EQ(calls, 4);
+    mlc_distillation_free(one);
+    mlc_distillation_free(two);
+    mlc_distillation_free(none);
+    mlc_ctx_free(own);
+    CHECK(mlc_forward(teacher, b.x) != NULL);
+    CHECK_EQ(calls, 5);
+    CHECK_OK(ctx);
+}
+
+/* A teacher of another context that is given twice: the layer's output of its first run counts,
+ * and is not of the scope of the second. */
+TEST(distill, a_teacher_may_be_given_twice)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = ctx_of(MLC_F32), *other = ctx_of(MLC_F32);
+    mlc_module *teacher = mlp(other, 5, 9, 4), *student = mlp(ctx, 5, 9, 4);
+    const mlc_distill_layer layer = {"0", "0", 1, 0, 0};
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    const mlc_batch  b = batch_of(ctx);
+    mlc_tensor      *y = NULL;
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    mlc_distillation *once = mlc_distillation_create(student, teacher, &desc);
+    desc.teachers = &teacher;
+    desc.n_teachers = 1;
+    mlc_distillation *twice = mlc_distillation_create(student, teacher, &desc);
+    CHECK_NEAR(mlc_item(mlc_distillation_forward(once, NULL, &b, &y)),
+               mlc_item(mlc_distillation_forward(twice, NULL, &b, &y)), 1e-6);
+    mlc_distillation_free(once);
+    mlc_distillation_free(twice);
+    CHECK_OK(ctx);
+    CHECK_OK(other);
+}
+
+/* A teacher with as many evaluations as may be open: each begin of ours has its end. */
+TEST(distill, a_begin_that_fails_has_its_end)
+{
+    mlc_ctx          *ctx = ctx_of(MLC_F32);
+    mlc_module       *teacher = mlp(ctx, 5, 9, 4);
+    const mlc_batch   b = batch_of(ctx);
+    mlc_loader       *loader = mlc_loader_ordered(ctx, b.x, b.y, 3);
+    mlc_fit_desc      f = mlc_fit_desc_make(mlc_cross_entropy);
+    mlc_tensor       *y = NULL;
+    double            loss;
+    mlc_distillation *d = mlc_distillation_create(mlp(ctx, 5, 3, 4), teacher, NULL);
+    for (int i = 0; i < 8; i++) CHECK_EQ(mlc_eval_begin(teacher), MLC_OK);
+    CHECK(mlc_distillation_forward(d, NULL, &b, &y) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "eval_begin: 8 are open");
+    CHECK_EQ(mlc_evaluate(teacher, loader, &f, &loss), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "eval_begin: 8 are open");
+    CHECK(mlc_predict(teacher, loader) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "eval_begin: 8 are open");
+    for (int i = 0; i < 8; i++) CHECK_EQ(mlc_eval_end(teacher), MLC_OK);
+    CHECK(mlc_module_is_training(teacher));
+    CHECK_OK(ctx);
+    mlc_distillation_free(d);
+}
+
+/* Another network than that of the linears, and a rehearsal. */
+TEST(distill, refuses_other_networks)
+{
+    ONLY_ON_HOST();
+    mlc_ctx                *ctx = ctx_of(MLC_F32);
+    mlc_module             *teacher = mlp(ctx, 5, 9, 4), *student = mlp(ctx, 5, 3, 4);
+    const mlc_distill_layer layer = {"0", "0", 1, 3, 9};
+    mlc_distill_desc        desc = mlc_distill_desc_make();
+    const mlc_batch         b = batch_of(ctx);
+    mlc_estimate_desc       e = mlc_estimate_desc_make(NULL, mlc_adamw);
+    mlc_tensor             *y = NULL;
+    mlc_memory              m;
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    mlc_distillation *d = mlc_distillation_create(student, teacher, &desc);
+    CHECK(mlc_distillation_forward(d, student, &b, &y) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the network is not mlc_distillation_net");
+    CHECK(mlc_distillation_forward(d, mlc_distillation_net(d), &b, &y) != NULL);
+    e.forward = mlc_distillation_forward;
+    e.user = d;
+    CHECK_EQ(mlc_estimate_memory(mlc_distillation_net(d), mlc_dims2(6, 5), &e, &m),
+             MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "mlc_estimate_memory, which has no copy of the teachers");
+    mlc_distillation_free(d);
+}
+
 TEST(distill, errors_say_what_does_not_fit)
 {
     mlc_ctx          *ctx = ctx_of(MLC_F32);
@@ -241,14 +409,17 @@ TEST(distill, errors_say_what_does_not_fit)
     desc = mlc_distill_desc_make();
     desc.layers = layers;
     desc.n_layers = 2;
-    refused(student, fits, &desc, MLC_ERR_STATE, "layer '0' of the student has a hook");
     layers[1].student = "9";
     refused(student, fits, &desc, MLC_ERR_ARG, "the student has no layer '9'");
+    layers[1].student = "0.";
+    refused(student, fits, &desc, MLC_ERR_ARG, "the student has no layer '0.'");
+    layers[1].student = NULL;
+    refused(student, fits, &desc, MLC_ERR_ARG, "the student has no layer 'NULL'");
     layers[1].student = "2";
     layers[1].in = 4;
     refused(student, fits, &desc, MLC_ERR_ARG, "both positive or both 0");
     layers[1].in = 0;
-    d = mlc_distillation_create(student, fits, &desc);       /* all hooks before were removed */
+    d = mlc_distillation_create(student, fits, &desc);
     CHECK_OK(ctx);
     CHECK(mlc_distillation_forward(d, student, &b, &y) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "layer '0' makes [6,3], '0' of the teacher [6,9]");

@@ -826,7 +826,8 @@ DO(mlc_distillation_forward)
     if (!own_module(w, mlc_nn_linear(w->ctx, 4, 3))) return mlc_ctx_status(w->ctx);
     mlc_distillation *of = mlc_distillation_create(w->module, w->net, &d);
     if (of) set_values(w, mlc_module_find(mlc_distillation_net(of), "layer0"));
-    mlc_tensor      *loss = of ? mlc_distillation_forward(of, w->module, &b, &y) : NULL;
+    mlc_tensor      *loss = of ? mlc_distillation_forward(of, mlc_distillation_net(of), &b, &y)
+                               : NULL;
     const mlc_status st = loss ? mlc_backward(loss) : mlc_ctx_status(w->ctx);
     mlc_distillation_free(of);
     return st;
