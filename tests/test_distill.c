@@ -1,7 +1,11 @@
 /* test_distill.c -- tests of section IMPL.DISTILL: a student learns from teachers, in mlc_fit and
- * by hand
+ * by hand; beside PyTorch (tests/golden/make_distill_goldens.py)
  */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE                /* mkdtemp under -std=c11 */
+#include "files.h"
 #include "nets.h"
+#include "golden/golden.h"
 
 static mlc_ctx *ctx_of(mlc_dtype dtype)
 {
@@ -64,6 +68,185 @@ TEST(distill, is_the_loss_that_is_written_by_hand)
     CHECK(mlc_module_is_training(teacher));
     mlc_distillation_free(d);
     CHECK_OK(ctx);
+}
+
+/* A student, by an object or by hand. */
+typedef struct side {
+    mlc_module       *net, *teacher;
+    mlc_distillation *d;               /* NULL: by hand                                         */
+    mlc_batch         b;
+} side;
+
+static mlc_tensor *loss_of(void *user)
+{
+    const side *s = (const side *)user;
+    mlc_tensor *y = NULL;
+    if (s->d) return mlc_distillation_forward(s->d, s->net, &s->b, &y);
+    y = mlc_forward(s->net, s->b.x);
+    return mlc_distillation_loss(y, eval(s->teacher, s->b.x), s->b.y);
+}
+
+/* One call of an optimizer: under autocast (2), of L-BFGS (3) or SAM (4), whose own loop asks for
+ * the loss. */
+static void one_step(side *s, mlc_optim *opt, int kind)
+{
+    mlc_ctx *ctx = mlc_module_ctx(s->net);
+    mlc_scope_begin(ctx);
+    if (kind >= 3) {
+        CHECK_EQ(mlc_optim_step_with(opt, loss_of, s, NULL), MLC_OK);
+    } else {
+        if (kind == 2) CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+        mlc_tensor *loss = loss_of(s);
+        if (kind == 2) CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+    }
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+/* The same bits as by hand with gradients of three batches (1), and the other kinds of a step. */
+TEST(distill, every_kind_of_step_is_as_by_hand)
+{
+    ONLY_ON_HOST();
+    for (int kind = 1; kind <= 4; kind++) {
+        mlc_ctx    *ctx = ctx_of(MLC_F32);
+        mlc_module *teacher = mlp(ctx, 5, 9, 4), *student = mlp(ctx, 5, 3, 4);
+        side        of[2] = {{student, teacher, NULL, batch_of(ctx)},
+                             {mlc_module_clone(student), teacher, NULL, batch_of(ctx)}};
+        mlc_tensor *before = mlc_copy(mlc_module_param(student, "0.weight"));
+        of[0].d = mlc_distillation_create(student, teacher, NULL);
+        for (int i = 0; i < 2; i++) {
+            mlc_optim *opt = kind == 3 ? mlc_lbfgs(of[i].net, 0.5) : mlc_adamw(of[i].net, 0.01);
+            if (kind == 1) CHECK_EQ(mlc_optim_accumulate(opt, 3), MLC_OK);
+            if (kind == 4) CHECK_EQ(mlc_optim_sam(opt, 0.05, false), MLC_OK);
+            for (int step = 0; step < 6; step++) one_step(&of[i], opt, kind);
+        }
+        CHECK(apart(mlc_module_param(student, "0.weight"), before) > 1e-4);
+        CHECK(apart(mlc_module_param(student, "0.weight"),
+                    mlc_module_param(of[1].net, "0.weight")) == 0);
+        mlc_distillation_free(of[0].d);
+        CHECK_OK(ctx);
+    }
+}
+
+/* Writes golden_spread / 2 into the tensors of a network, of streams from this one on. */
+static void put_numbers(mlc_module *net, mlc_dtype dtype, uint32_t stream)
+{
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); stream++) {
+        double values[64];
+        for (int64_t i = 0; i < mlc_numel(it.tensor); i++) values[i] = golden_spread(i, stream) / 2;
+        mlc_copy_into(mlc_reshape(it.tensor, mlc_dims1(-1)),
+                      test_tensor(mlc_module_ctx(net), dtype, mlc_dims1(mlc_numel(it.tensor)),
+                                  values));
+    }
+}
+
+/* 100 steps with a layer and its linear: losses and the student at the end. */
+static void follow_pytorch(mlc_dtype dtype, double tolerance)
+{
+    mlc_ctx                *ctx = ctx_of(dtype);
+    mlc_module             *teacher = mlp(ctx, 5, 9, 4), *student = mlp(ctx, 5, 3, 4);
+    const mlc_distill_layer layer = {"0", "0", 0.5, 3, 9};
+    mlc_distill_desc        desc = mlc_distill_desc_make();
+    golden_file             f = golden_open(ctx, "distill.safetensors");
+    double                  want[100], x[120], labels[24];
+    mlc_batch               b;
+    mlc_tensor             *y = NULL;
+    memset(&b, 0, sizeof b);
+    for (int i = 0; i < 120; i++) x[i] = golden_spread(i, 9) / 2;
+    for (int i = 0; i < 24; i++) labels[i] = i % 4;
+    b.x = test_tensor(ctx, dtype, mlc_dims2(24, 5), x);
+    b.y = test_tensor(ctx, MLC_I64, mlc_dims1(24), labels);
+    desc.loss.alpha = 0.7;
+    desc.loss.temperature = 3;
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    mlc_distillation *d = mlc_distillation_create(student, teacher, &desc);
+    mlc_module       *net = mlc_distillation_net(d);
+    CHECK_EQ(mlc_module_build(net) | mlc_module_build(teacher), 0);
+    put_numbers(teacher, dtype, 0);
+    put_numbers(student, dtype, 4);
+    put_numbers(mlc_module_find(net, "layer0"), dtype, 8);
+    mlc_optim *opt = mlc_adamw(net, 0.01);
+    CHECK(test_read(golden_find(&f, "losses"), want));
+    for (int step = 0; step < 100; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *loss = mlc_distillation_forward(d, net, &b, &y);
+        CHECK_NEAR(mlc_item(loss), want[step], tolerance);
+        CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(apart(mlc_module_param(student, "0.weight"), golden_find(&f, "0.weight")) < 9 * tolerance);
+    CHECK(apart(mlc_module_param(student, "2.bias"), golden_find(&f, "2.bias")) < 9 * tolerance);
+    mlc_distillation_free(d);
+    CHECK_OK(ctx);
+}
+
+TEST(distill, a_hundred_steps_follow_pytorch)
+{
+    follow_pytorch(MLC_F64, 1e-12);
+    follow_pytorch(MLC_F32, 1e-5);
+}
+
+/* A teacher and a student with a linear, in a context of their own. */
+typedef struct pupil {
+    mlc_ctx          *ctx;
+    mlc_distillation *d;
+    mlc_run           run;
+} pupil;
+
+static pupil pupil_of(void)
+{
+    static const mlc_distill_layer layer = {"0", "0", 0.5, 3, 9};
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    pupil            p;
+    memset(&p, 0, sizeof p);
+    p.ctx = ctx_of(MLC_F32);
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    mlc_module *teacher = mlp(p.ctx, 5, 9, 4);
+    p.d = mlc_distillation_create(mlp(p.ctx, 5, 3, 4), teacher, &desc);
+    p.run.net = mlc_distillation_net(p.d);
+    p.run.optim = mlc_adamw(p.run.net, 0.01);
+    return p;
+}
+
+/* Steps on batches of their number; the last loss. */
+static double lessons(pupil *p, int from, int to)
+{
+    mlc_batch   b = batch_of(p->ctx);
+    mlc_tensor *y = NULL;
+    double      last = 0;
+    for (int step = from; step < to; step++) {
+        mlc_scope_begin(p->ctx);
+        b.x = test_rand(p->ctx, MLC_F32, mlc_dims2(6, 5), (uint64_t)step, -1, 1);
+        mlc_tensor *loss = mlc_distillation_forward(p->d, p->run.net, &b, &y);
+        last = mlc_item(loss);
+        CHECK_EQ(mlc_optim_minimize(p->run.optim, loss), MLC_OK);
+        CHECK_EQ(mlc_scope_end(p->ctx), MLC_OK);
+    }
+    return last;
+}
+
+TEST(distill, a_run_that_goes_on_has_the_same_bits)
+{
+    box   b = box_open_fast("run.safetensors");
+    pupil one = pupil_of(), two = pupil_of();
+    lessons(&one, 0, 4);
+    CHECK_EQ(mlc_run_save(one.ctx, b.path, &one.run), MLC_OK);
+    const double straight = lessons(&one, 4, 8);
+    if (!CHECK_EQ(mlc_run_load(two.ctx, b.path, &two.run), MLC_OK))
+        printf("  %s\n", mlc_error(two.ctx));
+    CHECK(lessons(&two, 4, 8) == straight);
+    for (mlc_param_iter it = mlc_param_iter_make(one.run.net); mlc_param_next(&it); ) {
+        float v[64], w[64];
+        const size_t bytes = (size_t)mlc_numel(it.tensor) * 4;
+        CHECK_EQ(mlc_read(it.tensor, v, bytes), MLC_OK);
+        CHECK_EQ(mlc_read(mlc_module_param(two.run.net, it.name), w, bytes), MLC_OK);
+        CHECK(memcmp(v, w, bytes) == 0);
+    }
+    mlc_distillation_free(one.d);
+    mlc_distillation_free(two.d);
+    box_close(&b);
 }
 
 TEST(distill, trains_in_fit_and_validates)
