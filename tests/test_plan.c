@@ -1981,15 +1981,16 @@ static void put_small(mlc_ctx *ctx, const char *path)
     mlc_module_free(net);
 }
 
-/* The file with `from` of the graph replaced by `to`, in another file. tensors: of the list.    */
-static void put_changed(mlc_ctx *ctx, const char *path, const char *from, const char *to,
-                        const char *version, int64_t tensors, const char *changed)
+/* The file with `from` of the graph replaced by `to`, in another file. tensors: of the list; size:
+ * NULL, or the text of the axis that is free.                                                   */
+static void put_sized(mlc_ctx *ctx, const char *path, const char *from, const char *to,
+                      const char *version, int64_t tensors, const char *size, const char *changed)
 {
     mlc_safetensors *f = mlc_safetensors_open(ctx, path);
     const char      *graph = mlc_safetensors_metadata(f, "graph"), *at = strstr(graph, from);
     char            *text = malloc(strlen(graph) + strlen(to) + 1);
     const char      *metadata[] = {"format", "mlcore plan", "version", version, "graph", text,
-                                   NULL};
+                                   size ? "size" : NULL, size, NULL};
     mlc_named        list[8];
     CHECK(at != NULL);
     sprintf(text, "%.*s%s%s", (int)(at - graph), graph, to, at + strlen(from));
@@ -2000,6 +2001,12 @@ static void put_changed(mlc_ctx *ctx, const char *path, const char *from, const 
     CHECK_EQ(mlc_safetensors_save(ctx, changed, list, tensors, metadata), MLC_OK);
     mlc_safetensors_close(f);
     free(text);
+}
+
+static void put_changed(mlc_ctx *ctx, const char *path, const char *from, const char *to,
+                        const char *version, int64_t tensors, const char *changed)
+{
+    put_sized(ctx, path, from, to, version, tensors, NULL, changed);
 }
 
 static const struct {
@@ -2032,6 +2039,9 @@ static const struct {
     {"]}", "]},", "'{' is missing"},
 };
 
+static const char *const WRONG_SIZES[] = {"0 0 3", "0 0 3 4", "0 0 3 0", "0 0 -3 1", "0 0 3 2 ",
+                                          "0 9 3 1", "7 0 3 1"};
+
 TEST(plan, wrong_files)
 {
     ONLY_ON_HOST();
@@ -2061,6 +2071,15 @@ TEST(plan, wrong_files)
     put_changed(ctx, b.path, "linear", "linear", "1", 3, other);
     CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "which the file lacks");
+    for (int i = 0; i < COUNT(WRONG_SIZES); i++) {
+        put_sized(ctx, b.path, "linear", "linear", "1", 4, WRONG_SIZES[i], other);
+        CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_IO, i < 5 ? "a size that is not input, axis, number and least"
+                                           : "which it does not have");
+    }
+    put_sized(ctx, b.path, "linear", "linear", "1", 4, "0 0 1 1", other);
+    mlc_plan_free(mlc_plan_load(ctx, other, NULL));
+    CHECK_OK(ctx);
     CHECK_EQ(mlc_safetensors_save(ctx, other, NULL, 0, NULL), MLC_OK);
     CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "no plan");
