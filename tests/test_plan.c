@@ -1613,8 +1613,8 @@ static void scalars(operands *o)
     PUT(mlc_leaky_relu_(mlc_neg(o->x), -0.5));
     PUT(mlc_elu(mlc_neg(o->x), -0.5));
     PUT(mlc_elu_(mlc_neg(o->x), -0.5));
-    PUT(mlc_clamp(o->x, 0.25, INFINITY));
-    PUT(mlc_clamp_(mlc_copy(o->x), -INFINITY, 0.75));
+    PUT(mlc_clamp(o->x, 0.25, INF));
+    PUT(mlc_clamp_(mlc_copy(o->x), -INF, 0.75));
 }
 
 static void binaries(operands *o)
@@ -1656,7 +1656,7 @@ static void comparisons(operands *o)
     PUT(mlc_isinf(o->x));
     PUT(mlc_isfinite(o->x));
     PUT(mlc_where(a, o->x, o->y));
-    PUT(mlc_masked_fill(o->x, a, -INFINITY));
+    PUT(mlc_masked_fill(o->x, a, -INF));
     PUT(mlc_masked_fill_(mlc_copy(o->x), a, 2));
     PUT(mlc_fill_(mlc_copy(o->x), 3));
     PUT(mlc_zero_(mlc_copy(o->x)));
