@@ -577,6 +577,32 @@ TEST(quant_chain, outputs_are_those_of_layers_one_by_one)
         }
 }
 
+/* Linear layers, of rows and of images that were flattened. */
+TEST(quant_chain, linear_layers_give_integers_to_each_other)
+{
+    ONLY_ON_HOST();
+    FOR_EACH_ISA(ctx)
+        for (int s = 0; s < 4; s++) {
+            mlc_module *net =
+                s % 2 ? in_sequence(ctx, 5, mlc_nn_conv2d(ctx, 2, 3, 3, 1, 1), mlc_nn_gelu(ctx),
+                                    mlc_nn_flatten(ctx), mlc_nn_linear(ctx, 3 * 4 * 5, 17),
+                                    mlc_nn_linear(ctx, 17, 4))
+                      : in_sequence(ctx, 5, mlc_nn_linear(ctx, 40, 33), mlc_nn_relu(ctx),
+                                    mlc_nn_linear(ctx, 33, 20), mlc_nn_tanh(ctx),
+                                    mlc_nn_linear(ctx, 20, 3));
+            const mlc_dims shape = s % 2 ? mlc_dims4(3, 2, 4, 5) : mlc_dims2(7, 40);
+            mlc_tensor *x = test_rand(ctx, MLC_F32, shape, 3, -1, 1);
+            make_static(net, x, (mlc_quant_convention)(s / 2));
+            x = test_rand(ctx, MLC_F32, shape, 4, -2, 2);
+            mlc_tensor *y = mlc_forward(net, x), *z = x;
+            for (int i = 0; i < 5; i++)
+                z = mlc_forward(mlc_module_child(net, i), z);
+            CHECK_OK(ctx);
+            CHECK(memcmp(mlc_f32(y), mlc_f32(z), (size_t)mlc_numel(y) * 4) == 0);
+            mlc_module_free(net);
+        }
+}
+
 static bool count_calls(void *user, mlc_module *m, mlc_tensor *const *out, int32_t n_out)
 {
     (void)m;
