@@ -178,9 +178,7 @@ $(BUILD)/cuda/borrow.o: tests/cuda_host/borrow.cpp mlcore_cuda.h mlcore.h $(BUIL
 	@mkdir -p $(BUILD)/cuda
 	$(NVCC) -std=c++17 -O1 -DBORROW_CARD -c -o $@ $<
 
-BENCH_SOURCES := bench/bench.c bench/bench.h bench/bench_train.h bench/bench_language.h \
-                 bench/bench_recurrent.h bench/bench_quant.h bench/bench_sparse.h \
-                 tests/ew_table.h tests/resnet20.h
+BENCH_SOURCES := bench/bench.c $(wildcard bench/*.h) tests/ew_table.h tests/resnet20.h
 $(BUILD)/cuda/bench.o: $(BENCH_SOURCES) mlcore.h mlcore_cuda.h $(BUILD)/config
 	@mkdir -p $(BUILD)/cuda
 	$(COMPILE) -DBENCH_CUDA -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' -c -o $@ bench/bench.c
