@@ -1180,6 +1180,35 @@ static mlc_status plan_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, 
     return mlc_ctx_status(ctx);
 }
 
+/* RMS norm and attention by their formulas. */
+static mlc_status plan_formulas(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    const mlc_tensor *x = in[0];
+    mlc_tensor       *one = mlc_reshape(in[0], mlc_dims4(1, 1, -1, x->shape[x->ndim - 1]));
+    mlc_tensor       *v = mlc_mean(mlc_mul(one, one), mlc_dims1(-1), true);
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    one = mlc_mul(one, mlc_rsqrt(mlc_add_scalar(v, 1e-5)));
+    out[0] = mlc_matmul(mlc_softmax(mlc_matmul(one, mlc_transpose(one, 2, 3)), -1), one);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status run_plan_parts(world *w)
+{
+    mlc_plan_desc   d = mlc_plan_desc_make();
+    mlc_plan_report r = {0};
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    d.parts = mlc_plan_parts;
+    mlc_plan        *p = mlc_plan_capture_fn(w->ctx, plan_formulas, NULL, &w->x, 1, &d);
+    const mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
+    if (p != NULL) mlc_plan_report_of(p, &r);
+    CHECK_EQ(r.fused, p != NULL ? 2 : 0);
+    mlc_plan_free(p);
+    return st;
+}
+
 static mlc_status run_plan_fn(world *w)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
@@ -1192,6 +1221,7 @@ static mlc_status run_plan_fn(world *w)
 DO(mlc_plan_desc_make)  { return run_plan(w); }
 DO(mlc_plan_capture)    { return run_plan(w); }
 DO(mlc_plan_capture_fn) { return run_plan_fn(w); }
+DO(mlc_plan_parts)      { return run_plan_parts(w); }
 DO(mlc_plan_run)        { return run_plan(w); }
 DO(mlc_plan_forward)    { return run_plan(w); }
 DO(mlc_plan_prepare)    { return run_plan(w); }

@@ -837,6 +837,304 @@ TEST(plan, sums_run_in_their_product)
     }
 }
 
+/* ---- formulas */
+
+#define HALF_ROOT 0.70710678118654752
+#define GELU_ROOT 0.79788456080286536
+
+/* x g / 2, or g x / 2, with the half at one of three places. */
+static mlc_tensor *halved(mlc_tensor *x, mlc_tensor *g, int form)
+{
+    if (form == 0) return mlc_mul_scalar(mlc_mul(x, g), 0.5);
+    return form == 1 ? mlc_mul(mlc_mul_scalar(x, 0.5), g) : mlc_div_scalar(mlc_mul(g, x), 2.0);
+}
+
+static mlc_tensor *gelu_formula(mlc_tensor *x, int form, double root)
+{
+    mlc_tensor *in = form ? mlc_mul_scalar(x, root) : mlc_div_scalar(x, 1.0 / root);
+    return halved(x, mlc_add_scalar(mlc_erf(in), 1.0), form);
+}
+
+/* The cube as a product, as a power, or taken into 1 + 0.044715 x^2. */
+static mlc_tensor *gelu_tanh_formula(mlc_tensor *x, int form, double root)
+{
+    mlc_tensor *cube = form ? mlc_pow_scalar(x, 3.0) : mlc_mul(mlc_mul(x, x), x), *z;
+    if (form < 2) z = mlc_mul_scalar(mlc_add(x, mlc_mul_scalar(cube, 0.044715)), root);
+    else
+        z = mlc_mul(mlc_mul_scalar(x, root),
+                    mlc_add_scalar(mlc_mul_scalar(mlc_square(x), 0.044715), 1.0));
+    return halved(x, mlc_add_scalar(mlc_tanh(z), 1.0), form);
+}
+
+static mlc_tensor *hardswish_formula(mlc_tensor *x, int form, double sixth)
+{
+    if (form == 0)
+        return mlc_mul_scalar(mlc_mul(x, mlc_clamp(mlc_add_scalar(x, 3.0), 0.0, 6.0)), sixth);
+    if (form == 1) return mlc_mul(x, mlc_hardsigmoid(x));
+    return mlc_mul(mlc_clamp(mlc_add_scalar(mlc_mul_scalar(x, sixth), 0.5), 0.0, 1.0), x);
+}
+
+static mlc_tensor *silu_formula(mlc_tensor *x, int form, double one)
+{
+    mlc_tensor *g = mlc_sigmoid(one == 1 ? x : mlc_mul_scalar(x, one));
+    return form ? mlc_mul(g, x) : mlc_mul(x, g);
+}
+
+/* Formulas with their constant, and one that is not theirs. */
+static const struct formula {
+    const char *name;
+    mlc_tensor *(*make)(mlc_tensor *x, int form, double constant);
+    double      constant, wrong;
+    int         forms;
+} FORMULAS[] = {
+    {"gelu", gelu_formula, HALF_ROOT, 0.7, 3},
+    {"gelu", gelu_tanh_formula, GELU_ROOT, 0.8, 3},
+    {"hardswish", hardswish_formula, 1.0 / 6.0, 0.17, 3},
+    {"silu", silu_formula, 1.0, 1.001, 2},
+};
+
+typedef struct formula_user { const struct formula *f; int form; double constant; } formula_user;
+
+/* Two formulas of a product, as layers have them. */
+static mlc_status formula_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out, int32_t n_out)
+{
+    const formula_user *u = user;
+    mlc_tensor         *x = mlc_matmul(in[0], in[1]);
+    (void)n_in;
+    (void)n_out;
+    out[0] = u->f->make(x, u->form, u->constant);
+    return mlc_ctx_status(ctx);
+}
+
+/* The calls of a plan of a forward of two inputs, whose results are within tol of it; -1: an error
+ * or other results. */
+static int32_t calls_of(mlc_ctx *ctx, mlc_plan_fn fn, void *user, mlc_tensor **in, int32_t n_in,
+                        const mlc_plan_desc *d, double tol)
+{
+    mlc_plan_report r;
+    mlc_tensor     *want = NULL;
+    mlc_plan       *p = mlc_plan_capture_fn(ctx, fn, user, in, n_in, d);
+    CHECK_OK(ctx);
+    if (p == NULL) return -1;
+    CHECK_EQ(mlc_plan_run(p, in, n_in, NULL, 0), MLC_OK);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(fn(ctx, user, in, n_in, &want, 1), MLC_OK);
+    mlc_no_grad_end(ctx);
+    const double off = apart(mlc_plan_output(p, 0), want);
+    const bool   near = CHECK(off >= 0 && off <= tol);
+    if (!near) printf("  off by %g\n", off);
+    CHECK_EQ(mlc_plan_report_of(p, &r), MLC_OK);
+    mlc_plan_free(p);
+    return near ? r.calls : -1;
+}
+
+TEST(plan, activations_that_are_written_as_formulas)
+{
+    static const mlc_dtype DTYPES[] = {MLC_F32, MLC_F64, MLC_BF16};
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int k = 0; k < COUNT(FORMULAS) * 9; k++) {
+        const mlc_dtype dtype = DTYPES[k % 3];
+        formula_user    u = {&FORMULAS[k / 9], k / 3 % 3, FORMULAS[k / 9].constant};
+        if (u.form >= u.f->forms) continue;
+        mlc_scope_begin(ctx);
+        mlc_tensor *in[2] = {test_rand(ctx, dtype, mlc_dims3(2, 5, 7), 1, -3, 3),
+                             test_rand(ctx, dtype, mlc_dims2(7, 9), 2, -1, 1)};
+        const double  tol = dtype == MLC_F32 ? 1e-6 : dtype == MLC_F64 ? 1e-12 : 0;
+        mlc_plan_desc d = mlc_plan_desc_make();
+        const int32_t calls = calls_of(ctx, formula_forward, &u, in, 2, &d, tol);
+        d.passes &= ~(uint32_t)MLC_PLAN_FORMULAS;
+        const int32_t apart_calls = calls_of(ctx, formula_forward, &u, in, 2, &d, tol);
+        if (!(dtype == MLC_BF16 ? CHECK_EQ(calls, apart_calls)
+              : CHECK_EQ(calls, u.f->make == hardswish_formula ? 2 : 1)))
+            printf("  %s, form %d\n", u.f->name, u.form);
+        u.constant = u.f->wrong;
+        d.passes = MLC_PLAN_ALL;
+        CHECK(calls_of(ctx, formula_forward, &u, in, 2, &d, tol) > 2 || u.form == 1);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+/* in[0] by itself and by a gate of in[1]: no formula of one operand. */
+static mlc_status gated_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_mul(mlc_mul(in[0], mlc_sigmoid(in[1])),
+                     mlc_mul(mlc_mul(in[0], in[0]), mlc_mul(in[0], in[0])));
+    return mlc_ctx_status(ctx);
+}
+
+/* A value of a formula that is read elsewhere, and an operand that broadcasts. */
+static mlc_status shared_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                 mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *g = mlc_sigmoid(in[0]);
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_add(mlc_mul(in[0], g), mlc_mul(g, in[1]));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, formulas_of_other_operands_stay)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *in[2] = {test_rand(ctx, MLC_F32, mlc_dims2(4, 6), 1, -2, 2),
+                         test_rand(ctx, MLC_F32, mlc_dims2(4, 6), 2, -2, 2)};
+    CHECK_EQ(calls_of(ctx, gated_forward, NULL, in, 2, NULL, 1e-6), 5);
+    CHECK_EQ(calls_of(ctx, shared_forward, NULL, in, 2, NULL, 1e-6), 4);
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims1(6), 2, -2, 2);
+    CHECK_EQ(calls_of(ctx, shared_forward, NULL, in, 2, NULL, 1e-6), 4);
+}
+
+/* ---- norms and attention out of their parts */
+
+typedef struct norm_form { bool rms; int root, square, order; } norm_form;
+
+/* A norm by rows of in[0] with weight in[1] and bias in[2], written in one of several ways. */
+static mlc_status norm_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                               mlc_tensor **out, int32_t n_out)
+{
+    const norm_form *k = user;
+    const mlc_dims   last = mlc_dims1(-1);
+    mlc_tensor      *x = in[0], *d = k->rms ? x : mlc_sub(x, mlc_mean(x, last, true)), *v, *z;
+    (void)n_out;
+    if (k->square == 0) v = mlc_mean(mlc_mul(d, d), last, true);
+    else if (k->square == 1) v = mlc_mean(mlc_pow_scalar(d, 2.0), last, true);
+    else v = k->rms ? mlc_mean(mlc_square(x), last, true) : mlc_var(x, last, 0.0, true);
+    v = mlc_add_scalar(v, 1e-5);
+    if (k->root == 0) z = mlc_div(d, mlc_sqrt(v));
+    else if (k->root == 1) z = mlc_mul(d, mlc_rsqrt(v));
+    else z = mlc_mul(mlc_reciprocal(mlc_pow_scalar(v, 0.5)), d);
+    if (n_in > 1) z = k->order ? mlc_mul(in[1], z) : mlc_mul(z, in[1]);
+    if (n_in > 2) z = k->order ? mlc_add(in[2], z) : mlc_add(z, in[2]);
+    out[0] = z;
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, norms_out_of_their_parts)
+{
+    static const mlc_dtype DTYPES[] = {MLC_F32, MLC_F64};
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_plan_desc d = mlc_plan_desc_make();
+    for (int i = 0; i < 2 * 2 * 3 * 3 * 2; i++) {
+        const mlc_dtype dtype = DTYPES[i % 2];
+        norm_form       k = {i / 2 % 2 != 0, i / 4 % 3, i / 12 % 3, i / 36};
+        const int32_t   n_in = 1 + i % 3;
+        mlc_scope_begin(ctx);
+        mlc_tensor  *in[3] = {test_rand(ctx, dtype, mlc_dims3(3, i % 4 + 1, 11), 1, -1, 3),
+                              test_rand(ctx, dtype, mlc_dims1(11), 2, -1, 1),
+                              test_rand(ctx, dtype, mlc_dims1(11), 3, -1, 1)};
+        const double tol = dtype == MLC_F32 ? 2e-6 : 1e-12;
+        d.parts = NULL;
+        CHECK(calls_of(ctx, norm_forward, &k, in, n_in, &d, tol) > 2);
+        d.parts = mlc_plan_parts;
+        if (!CHECK_EQ(calls_of(ctx, norm_forward, &k, in, n_in, &d, tol), 1))
+            printf("  rms %d root %d square %d order %d\n", k.rms, k.root, k.square, k.order);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+/* RMS norms of x less another mean, and no norms: a variance over another axis or of other numbers,
+ * a negative eps. */
+static mlc_status no_norm_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                  mlc_tensor **out, int32_t n_out)
+{
+    const int *k = user;
+    mlc_tensor *x = in[0], *of = *k == 0 ? in[1] : x;
+    mlc_tensor *d = mlc_sub(x, mlc_mean(of, mlc_dims1(*k == 1 ? -2 : -1), true));
+    mlc_tensor *v = mlc_mean(mlc_mul(d, *k == 2 ? x : d), mlc_dims1(*k == 3 ? -2 : -1), true);
+    (void)n_in;
+    (void)n_out;
+    if (*k == 4) v = mlc_mul_scalar(v, 1.25);              /* unbiased                          */
+    if (*k == 5) v = mlc_var(x, mlc_dims1(-1), 1.0, true);
+    out[0] = mlc_div(d, mlc_sqrt(mlc_add_scalar(v, *k == 6 ? -1e-3 : 1e-3)));
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, what_is_almost_a_norm_stays)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_plan_desc d = mlc_plan_desc_make();
+    mlc_tensor   *in[2] = {test_rand(ctx, MLC_F32, mlc_dims3(2, 5, 5), 1, -1, 3),
+                           test_rand(ctx, MLC_F32, mlc_dims3(2, 5, 5), 2, -1, 3)};
+    d.parts = mlc_plan_parts;
+    for (int k = 0; k < 7; k++)
+    {
+        const int32_t calls = calls_of(ctx, no_norm_forward, &k, in, 2, &d, 1e-5);
+        if (!CHECK(k < 2 ? calls == 3 : calls > 3)) printf("  %d: %d calls\n", k, calls);
+    }
+}
+
+typedef struct attention_form { int scale, mask; bool shared; } attention_form;
+
+/* Attention of in[0], in[1], in[2] with a mask in[3], written in one of several ways. */
+static mlc_status attention_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                    mlc_tensor **out, int32_t n_out)
+{
+    const attention_form *k = user;
+    mlc_tensor           *q = in[0];
+    (void)n_in;
+    (void)n_out;
+    if (k->scale == 0) q = mlc_mul_scalar(q, 0.4);
+    mlc_tensor *s = mlc_matmul(q, mlc_transpose(in[1], 2, 3));
+    if (k->scale == 1) s = mlc_mul_scalar(s, 0.4);
+    if (k->scale == 2) s = mlc_div_scalar(s, 2.5);
+    if (k->mask) s = k->mask == 2 ? mlc_add(in[3], s) : mlc_add(s, in[3]);
+    mlc_tensor *w = mlc_softmax(s, -1), *y = mlc_matmul(w, in[2]);
+    out[0] = k->shared ? mlc_add(y, mlc_mean(w, mlc_dims1(-1), true)) : y;
+    return mlc_ctx_status(ctx);
+}
+
+TEST(plan, attention_out_of_its_parts)
+{
+    static const mlc_dtype DTYPES[] = {MLC_F32, MLC_F64};
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = test_ctx();
+    mlc_plan_desc d = mlc_plan_desc_make();
+    d.parts = mlc_plan_parts;
+    for (int i = 0; i < 2 * 3 * 3 * 2 * 3; i++) {
+        const mlc_dtype dtype = DTYPES[i % 2];
+        attention_form  k = {i / 2 % 3, i / 6 % 3, i / 18 % 2 != 0};
+        const int64_t   t = 1 + i % 7, b = 1 + i % 3, h = 1 + i / 3 % 3;
+        const int       wide = i / 36;
+        mlc_scope_begin(ctx);
+        mlc_tensor *packed = test_rand(ctx, dtype, mlc_dims4(b, t, h, 8), 1, -1, 1);
+        mlc_tensor *in[4] = {mlc_contiguous(mlc_transpose(packed, 1, 2)),
+                             test_rand(ctx, dtype, mlc_dims4(b, h, 6, 8), 2, -1, 1),
+                             test_rand(ctx, dtype, mlc_dims4(b, h, 6, 5), 3, -1, 1),
+                             test_rand(ctx, dtype, wide == 0   ? mlc_dims2(t, 6)
+                                                   : wide == 1 ? mlc_dims4(b, 1, 1, 6)
+                                                               : mlc_dims4(b, h, t, 6), 4, -2, 2)};
+        const int32_t calls = calls_of(ctx, attention_forward, &k, in, 4, &d,
+                                       dtype == MLC_F32 ? 2e-6 : 1e-12);
+        if (!CHECK(k.shared ? calls > 4 : calls == 1 + (k.scale == 0)))
+            printf("  scale %d mask %d wide %d calls %d\n", k.scale, k.mask, wide, calls);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
+TEST(plan, parts_are_a_pass)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = small_mlp(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 12), 1, -1, 1);
+    mlc_plan   *p = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_parts(p), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "mlc_plan_desc.parts");
+    CHECK_EQ(mlc_plan_parts(NULL), MLC_ERR_ARG);
+    mlc_plan_free(p);
+    mlc_module_free(net);
+}
+
 /* relu(norm(conv(h)) + h) of h = conv(x). */
 static mlc_status apart_block(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                               mlc_tensor **out, int32_t n_out)
