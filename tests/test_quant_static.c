@@ -78,7 +78,13 @@ static mlc_module *one_layer(mlc_ctx *ctx, int64_t in)
     return in_sequence(ctx, 1, mlc_nn_linear(ctx, in, 2));
 }
 
-/* A calibration with the rows of x [3,n] as batches. */
+static mlc_module *two_ways(mlc_ctx *ctx)
+{
+    return in_sequence(ctx, 3, mlc_nn_linear(ctx, 8, 8), mlc_nn_relu(ctx),
+                       mlc_nn_linear(ctx, 8, 8));
+}
+
+/* A calibration with the rows of x [..,n] as batches. */
 static mlc_calibration *calibrated(mlc_module *net, const mlc_calibrate_desc *d, mlc_tensor *x)
 {
     mlc_calibration *c = mlc_calibrate_begin(net, d);
@@ -94,15 +100,15 @@ static mlc_calibration *calibrated(mlc_module *net, const mlc_calibrate_desc *d,
 static void check_observer(const golden_file *g, mlc_ctx *ctx, const char *name, const char *whose,
                            const char *kind, const mlc_calibrate_desc *d)
 {
-    static const char *const forms[] = {"affine", "symmetric", "reduced"};
+    static const char *const forms[] = {"affine", "symmetric", "reduced", "halved"};
     const bool torch = whose[0] == 't';
     mlc_tensor *x = golden_find(g, "%s.x", name);
-    for (int f = 0; f < (torch ? 3 : 2); f++) {
+    for (int f = 0; f < (torch ? 4 : 2); f++) {
         mlc_module        *net = one_layer(ctx, x->shape[1]);
         mlc_calibration   *c = calibrated(net, d, x);
         mlc_quantize_desc  q = static_desc(c, torch ? MLC_QUANT_TORCH : MLC_QUANT_ONNX);
         double             range[2];
-        q.symmetric = f == 1;
+        q.symmetric = f % 2 != 0;
         q.full_range = f < 2;
         CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
         const float *want = mlc_f32(golden_find(g, "%s.%s.%s.range", name, whose, kind));
@@ -148,6 +154,76 @@ TEST(quant_static, ranges_are_those_of_onnxruntimes_calibrators)
         d.levels = 64;
         check_observer(&g, ctx, CASES[i / 3], "onnx", kinds[i % 3], &d);
     }
+}
+
+/* Bins that grow, and those of zeros before small numbers. */
+TEST(quant_static, ranges_after_growth_and_zeros_are_those_of_onnxruntime)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    const golden_file  g = golden_open(ctx, "quant_static.safetensors");
+    mlc_tensor        *x = golden_find(&g, "growths.x"), *want = golden_find(&g, "growths.range");
+    mlc_calibrate_desc d = mlc_calibrate_desc_make(MLC_QUANT_PERCENTILE);
+    d.bins = 256;
+    d.percentile = 80;
+    for (int64_t i = 0; i < x->shape[0]; i++) {
+        mlc_module      *net = one_layer(ctx, x->shape[2]);
+        mlc_calibration *c = calibrated(net, &d, mlc_select(x, 0, i));
+        const float     *is = mlc_f32(want) + 2 * i;
+        double           range[2];
+        CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+        CHECK((float)range[0] == is[0] && (float)range[1] == is[1]);
+        mlc_calibration_free(c);
+        mlc_module_free(net);
+    }
+    CHECK_OK(ctx);
+}
+
+/* 8192 bins become wider ones: counts stay whole, and so ENTROPY has the divergence of each. */
+TEST(quant_static, entropy_has_whole_counts_where_bins_are_widened)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    const golden_file  g = golden_open(ctx, "quant_static.safetensors");
+    mlc_tensor        *x = golden_find(&g, "widened.x");
+    const float       *want = mlc_f32(golden_find(&g, "widened.range"));
+    mlc_calibrate_desc d = mlc_calibrate_desc_make(MLC_QUANT_ENTROPY);
+    double             range[2];
+    d.bins = 8192;
+    d.levels = 7900;
+    mlc_calibration *c = calibrated(one_layer(ctx, x->shape[1]), &d, x);
+    CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+    CHECK((float)range[0] == want[0] && (float)range[1] == want[1]);
+    mlc_calibration_free(c);
+    CHECK_OK(ctx);
+}
+
+/* The middle of a bin is a number of f32 as long as twice the largest number is. */
+TEST(quant_static, numbers_beyond_bins_are_errors)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *x = mlc_full(ctx, MLC_F32, mlc_dims2(1, 4), 1);
+    for (int o = MLC_QUANT_PERCENTILE; o <= MLC_QUANT_SQUARES; o++)
+        for (int far = 0; far < 2; far++) {
+            mlc_module        *net = one_layer(ctx, 4);
+            mlc_calibrate_desc d = mlc_calibrate_desc_make((mlc_quant_observer)o);
+            double             range[2];
+            CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+            mlc_calibration *c = mlc_calibrate_begin(net, &d);
+            mlc_f32(x)[2] = -1;
+            (void)mlc_forward(net, x);
+            mlc_f32(x)[2] = far ? -9e37f : -8e37f;
+            (void)mlc_forward(net, x);
+            if (far)
+                CHECK_ERROR(ctx, MLC_ERR_VALUE, "the input of 0.weight is from -9e+37 to 1");
+            CHECK_OK(ctx);
+            CHECK_EQ(mlc_calibrate_end(c), MLC_OK);
+            CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+            CHECK(range[0] >= -8e37 && range[0] <= range[1] && range[1] <= 1);
+            mlc_calibration_free(c);
+            mlc_module_free(net);
+        }
 }
 
 /* Zeros alone have a scale; then numbers come. A range that outgrows the bins by a million has as
@@ -279,6 +355,20 @@ TEST(fake_quantize, rounds_clamps_and_keeps_nan)
             y = mlc_fake_quantize(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 3)), scale, NULL, NULL);
             CHECK(y && mlc_numel(y) == 0);
         }
+}
+
+TEST(fake_quantize, scales_that_are_not_over_0_are_errors)
+{
+    ONLY_ON_HOST();
+    const double bad[] = {0, -0.5, INF, NO_NUMBER};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 2), 1, -1, 1);
+    mlc_tensor *scale = mlc_full(ctx, MLC_F32, mlc_dims1(3), 0.1);
+    for (int i = 0; i < 4; i++) {
+        mlc_f32(scale)[1] = (float)bad[i];
+        CHECK(mlc_fake_quantize(x, scale, NULL, NULL) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "fake_quantize: scale 1 is ");
+    }
 }
 
 TEST(fake_quantize, wrong_inputs_are_errors)
@@ -527,6 +617,38 @@ TEST(quant_static, plans_have_the_same_bits)
     CHECK_OK(ctx);
     mlc_plan_free(p);
     mlc_calibration_free(c);
+}
+
+/* A plan checks no values: without a scale it gives NaN, and results once there is one. */
+TEST(quant_static, plans_without_a_calibration_give_nan)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    const mlc_quantize_desc d = static_desc(NULL, MLC_QUANT_TORCH);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1);
+    for (int s = 0; s < 2; s++) {
+        mlc_module *net = s ? two_ways(ctx) : one_layer(ctx, 8);
+        CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+        CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+        CHECK(mlc_forward(net, x) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_STATE, "was quantized without a calibration");
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_tensor *y = mlc_plan_output(p, 0);
+        for (int64_t i = 0; i < mlc_numel(y); i++)
+            CHECK(mlc_f32(y)[i] != mlc_f32(y)[i]);
+        for (int i = 0; i <= s; i++) {
+            mlc_tensor *in = mlc_module_param(net, i ? "2.weight_input" : "0.weight_input");
+            mlc_f32(in)[0] = 0.02f;
+            mlc_f32(in)[1] = 60;
+        }
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        mlc_tensor *want = mlc_forward(net, x);
+        CHECK(memcmp(mlc_f32(y), mlc_f32(want), (size_t)mlc_numel(y) * 4) == 0);
+        CHECK_OK(ctx);
+        mlc_plan_free(p);
+        mlc_module_free(net);
+    }
 }
 
 /* ---- chains of integers ---------------------------------------------------------------------- */
@@ -951,12 +1073,6 @@ TEST(quant_static, digits_keep_their_accuracy)
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
-
-static mlc_module *two_ways(mlc_ctx *ctx)
-{
-    return in_sequence(ctx, 3, mlc_nn_linear(ctx, 8, 8), mlc_nn_relu(ctx),
-                       mlc_nn_linear(ctx, 8, 8));
-}
 
 TEST(quant_static, calibrations_without_data_are_errors)
 {

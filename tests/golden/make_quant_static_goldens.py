@@ -59,7 +59,9 @@ def observers():
         put(f"{case}.x", x)
         for kind, make in torch_kinds.items():
             for form, args in (("affine", {}), ("reduced", {"reduce_range": True}),
-                               ("symmetric", {"qscheme": torch.per_tensor_symmetric})):
+                               ("symmetric", {"qscheme": torch.per_tensor_symmetric}),
+                               ("halved", {"qscheme": torch.per_tensor_symmetric,
+                                           "quant_min": 0, "quant_max": 127})):
                 observer = make(**args)
                 for batch in x:
                     observer(torch.from_numpy(batch))
@@ -87,6 +89,41 @@ def put_onnx(name, lo, hi):
                                        np.array(255, np.uint8), symmetric)
         put(f"{name}.{form}.scale", np.float32(scale).reshape(1))
         put(f"{name}.{form}.zero", np.array([int(zero)], np.int32))
+
+
+def growths():
+    """Histograms whose bins grow at both ends; the last ones begin with a batch of zeros."""
+    rng = np.random.default_rng(21)
+    x = rng.normal(size=(24, 3, 16)) * np.array([[1], [1.9], [4.3]])
+    x[20:, 0] = 0
+    x[20:, 1:] *= 1e-5
+    x = x.astype(np.float32)
+    ranges = []
+    for batch in x:
+        collector = HistogramCollector("percentile", False, 256, 64, 80.0, None)
+        for row in batch:
+            collector.collect({"x": row})
+        ranges.append(collector.compute_collection_result()["x"][:2])
+    put("growths.x", x)
+    put("growths.range", np.array(ranges, np.float32))
+
+
+def widened():
+    """Bins that become wider ones, which ONNX Runtime has not: counts move in 16 whole parts."""
+    first = np.array([0.9465, 0.2, 0.2, 0.2, 0.2, 0.2, -0.9], np.float32)
+    second = np.array([0.2, 0.2, 0.2, 0.2, 0.2, 1, -0.93], np.float32)
+    collector = HistogramCollector("entropy", False, 8192, 7900, 99.0, None)
+    collector.collect({"x": first})
+    counts, edges = collector.get_histogram_dict()["x"][:2]
+    moved = np.zeros(8192, np.int64)
+    for i in np.flatnonzero(counts):
+        for k in range(16):
+            v = float(edges[0]) + (i + (k + 0.5) / 16) * (2.0 * float(edges[-1]) / 8192)
+            moved[int((v + 1) * 4096)] += counts[i] * (k + 1) // 16 - counts[i] * k // 16
+    more, edges = np.histogram(second, 8192, range=(np.float32(-1), np.float32(1)))
+    histogram = (moved + more, edges.astype(np.float32), second.min(), second.max())
+    put("widened.x", np.stack([first, second]))
+    put("widened.range", np.array(collector.get_entropy_threshold(histogram, 7900), np.float32))
 
 
 class Reader(CalibrationDataReader):
@@ -221,6 +258,8 @@ def aware():
 
 
 observers()
+growths()
+widened()
 layers()
 fakes()
 aware()
