@@ -775,6 +775,171 @@ TEST(quant_chain, residuals_stay_integers_near_their_floats)
     }
 }
 
+/* The output of the n children of net, one after the other. */
+static mlc_tensor *one_by_one(mlc_module *net, int n, mlc_tensor *x)
+{
+    for (int i = 0; i < n; i++)
+        x = mlc_forward(mlc_module_child(net, i), x);
+    return x;
+}
+
+static bool alike(mlc_tensor *a, mlc_tensor *b)
+{
+    if (!a || !b || a->dtype != b->dtype || mlc_numel(a) != mlc_numel(b))
+        return false;
+    const float *u = mlc_f32(mlc_contiguous(mlc_cast(a, MLC_F32)));
+    const float *v = mlc_f32(mlc_contiguous(mlc_cast(b, MLC_F32)));
+    return memcmp(u, v, (size_t)mlc_numel(a) * sizeof *u) == 0;
+}
+
+/* Three linear layers with a flatten and a dropout between them. */
+static mlc_module *chain_of_linears(mlc_ctx *ctx)
+{
+    return in_sequence(ctx, 6, mlc_nn_linear(ctx, 9, 8), mlc_nn_relu(ctx), mlc_nn_flatten(ctx),
+                       mlc_nn_linear(ctx, 16, 6), mlc_nn_dropout(ctx, 1), mlc_nn_linear(ctx, 6, 4));
+}
+
+/* A layer with adapters, a flatten with a hook and a dropout that trains get and give floats. */
+TEST(quant_chain, adapters_hooks_and_dropout_run_as_by_themselves)
+{
+    ONLY_ON_HOST();
+    static const char *const targets[] = {"3"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = chain_of_linears(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(5, 2, 9), 3, -1, 1);
+    int         calls = 0;
+    make_static(net, x, MLC_QUANT_TORCH);
+    mlc_tensor *plain = mlc_forward(net, x);
+    CHECK(alike(plain, one_by_one(net, 6, x)));
+    mlc_module_hook(mlc_module_child(net, 2), count_calls, &calls);
+    CHECK(alike(plain, mlc_forward(net, x)));
+    CHECK_EQ(calls, 1);
+    mlc_module_hook(mlc_module_child(net, 2), NULL, NULL);
+    mlc_module_train(mlc_module_child(net, 4), true);
+    mlc_tensor *dropped = mlc_forward(net, x);
+    CHECK(alike(dropped, one_by_one(net, 6, x)));
+    CHECK(!alike(dropped, plain));
+    mlc_module_train(mlc_module_child(net, 4), false);
+    mlc_lora_desc l = mlc_lora_desc_make(2, 4);
+    l.targets = targets;
+    l.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &l, NULL), MLC_OK);
+    mlc_param_iter at = mlc_param_iter_make(net);
+    while (mlc_param_next(&at))
+        if (strstr(at.name, ".B"))
+            for (int64_t i = 0; i < mlc_numel(at.tensor); i++)
+                mlc_f32(at.tensor)[i] = 0.1f * (float)(i % 5);
+    mlc_tensor *adapted = mlc_forward(net, x);
+    CHECK(alike(adapted, one_by_one(net, 6, x)));
+    CHECK(!alike(adapted, plain));
+    CHECK_EQ(mlc_lora_remove(net, NULL), MLC_OK);
+    CHECK(alike(plain, mlc_forward(net, x)));
+    CHECK_OK(ctx);
+}
+
+static mlc_tensor *to_bf16(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)m;
+    (void)e;
+    return mlc_cast(x, MLC_BF16);
+}
+
+static mlc_tensor *to_u8(mlc_module *m, mlc_tensor *x, const mlc_epilogue *e)
+{
+    (void)m;
+    (void)e;
+    return mlc_cast(mlc_abs(x), MLC_U8);
+}
+
+/* A module of a class of this call. */
+static mlc_module *of_call(mlc_ctx *ctx, mlc_tensor *(*call)(mlc_module *m, mlc_tensor *x,
+                                                             const mlc_epilogue *e))
+{
+    const mlc_module_class cls = {"Own", NULL, NULL, call, 0, NULL};
+    return mlc_module_create(ctx, &cls, NULL, 0);
+}
+
+/* Tensors of other dtypes between layers, a bias of 16 bits, scales of f64. */
+TEST(quant_chain, other_dtypes_are_as_by_themselves_or_errors)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *body = in_sequence(ctx, 2, mlc_nn_relu(ctx), mlc_nn_conv2d(ctx, 3, 3, 3, 1, 1));
+    mlc_module *net = in_sequence(ctx, 5, of_call(ctx, to_bf16), mlc_nn_conv2d(ctx, 2, 3, 3, 1, 1),
+                                  mlc_nn_residual(ctx, body, NULL, true), mlc_nn_flatten(ctx),
+                                  mlc_nn_linear(ctx, 3 * 4 * 5, 7));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, 4, 5), 3, -1, 1);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    static const char *const inputs[] = {"1.weight_input", "2.body.1.weight_input",
+                                         "4.weight_input"};
+    for (int i = 0; i < 3; i++) {
+        mlc_f32(mlc_module_param(net, inputs[i]))[0] = 0.02f;
+        mlc_f32(mlc_module_param(net, inputs[i]))[1] = 64;
+    }
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK(alike(y, one_by_one(net, 5, x)));
+    CHECK_EQ(y->dtype, MLC_BF16);
+    /* Integers that are no chain's. */
+    mlc_module *own = in_sequence(ctx, 2, of_call(ctx, to_u8), mlc_nn_linear(ctx, 5, 3));
+    CHECK_EQ(mlc_eval_begin(own), MLC_OK);
+    CHECK_EQ(mlc_quantize(own, &d, NULL), MLC_OK);
+    mlc_f32(mlc_module_param(own, "1.weight_input"))[0] = 0.02f;
+    CHECK(mlc_forward(own, mlc_ones(ctx, MLC_F32, mlc_dims2(2, 5))) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "linear: x is u8, scales are f32");
+    /* A zero that is no integer of the layer. */
+    mlc_f32(mlc_module_param(own, "1.weight_input"))[1] = 200;
+    CHECK(mlc_forward(mlc_module_child(own, 1), mlc_ones(ctx, MLC_F32, mlc_dims2(2, 5))) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "has scale 0.02, zero 200");
+    /* Biases of 16 bits: those of linear layers are widened. */
+    mlc_module *rows = chain_of_linears(ctx);
+    mlc_tensor *r = test_rand(ctx, MLC_F32, mlc_dims3(5, 2, 9), 4, -1, 1);
+    make_static(rows, r, MLC_QUANT_ONNX);
+    CHECK_EQ(mlc_module_to(rows, MLC_BF16), MLC_OK);
+    CHECK(alike(mlc_forward(rows, r), one_by_one(rows, 6, r)));
+    CHECK_OK(ctx);
+    mlc_module *image = in_sequence(ctx, 1, mlc_nn_conv2d(ctx, 2, 3, 3, 1, 1));
+    make_static(image, x, MLC_QUANT_ONNX);
+    CHECK_EQ(mlc_module_to(image, MLC_BF16), MLC_OK);
+    CHECK(mlc_forward(image, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "b bf16; quantized layers take f32 and bf16, b must be f32");
+    CHECK_EQ(mlc_module_to(rows, MLC_F64), MLC_OK);
+    CHECK(mlc_forward(rows, r) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "linear: x is f32, scales are f64");
+    mlc_nn_conv_desc plain = mlc_nn_conv_desc_make(2, 2, 3, 3);
+    plain.no_bias = true;
+    image = in_sequence(ctx, 1, mlc_nn_conv(ctx, &plain));
+    make_static(image, x, MLC_QUANT_ONNX);
+    CHECK_EQ(mlc_module_to(image, MLC_F64), MLC_OK);
+    CHECK(mlc_forward(image, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "conv: scale and zero of the input are f64");
+}
+
+/* Bodies that end in a linear layer, or in a convolution with an activation of its own, add x as
+ * it is: with the bits of the parts. */
+TEST(quant_chain, residuals_that_cannot_add_integers_add_floats)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int s = 0; s < 4; s++) {
+        const bool       conv = s % 2 != 0;
+        mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 6, 6, 1);
+        d.conv.act = MLC_ACT_TANH;
+        mlc_module *first = conv ? mlc_nn_conv2d(ctx, 2, 6, 3, 1, 1) : mlc_nn_linear(ctx, 7, 6);
+        mlc_module *body = in_sequence(ctx, 2, conv ? mlc_nn_conv2d(ctx, 6, 6, 3, 1, 1)
+                                                    : mlc_nn_linear(ctx, 6, 6),
+                                       conv ? mlc_nn_conv(ctx, &d) : mlc_nn_linear(ctx, 6, 6));
+        mlc_module *net = in_sequence(ctx, 2, first, mlc_nn_residual(ctx, body, NULL, s < 2));
+        const mlc_dims shape = conv ? mlc_dims4(2, 2, 4, 5) : mlc_dims2(5, 7);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, shape, 3, -1, 1);
+        make_static(net, x, MLC_QUANT_TORCH);
+        CHECK(alike(mlc_forward(net, x), one_by_one(net, 2, x)));
+        CHECK_OK(ctx);
+        mlc_module_free(net);
+    }
+}
+
 /* ---- training aware of integers -------------------------------------------------------------- */
 
 /* One step of training on rows x, y. */
