@@ -761,7 +761,11 @@ static mlc_status run_quant_aware(world *w)
     mlc_no_grad_end(w->ctx);
     st = mlc_ctx_status(w->ctx);
     if (st == MLC_OK) st = mlc_quant_aware_freeze(net, true);
-    if (st == MLC_OK) st = mlc_quant_aware_end(net, NULL);
+    const mlc_tensor *weight = st == MLC_OK ? mlc_module_param(net, "0.weight") : NULL;
+    if (weight == NULL)
+        return mlc_ctx_status(w->ctx);
+    st = mlc_quant_aware_end(net, NULL);
+    CHECK_EQ(weight->dtype, st == MLC_OK ? MLC_I8 : MLC_F32);
     return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
 }
 

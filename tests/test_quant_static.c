@@ -1080,6 +1080,35 @@ TEST(quant_aware, training_goes_on_from_a_file_with_the_same_bits)
     box_close(&state);
 }
 
+/* With any rate the range is that of MLC_QUANT_MOVING. */
+TEST(quant_aware, ranges_are_those_of_a_moving_average)
+{
+    ONLY_ON_HOST();
+    static const double rates[] = {1, 0.3};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 40), 3, -1, 1);
+    for (int64_t i = 0; i < mlc_numel(x); i++)
+        mlc_f32(x)[i] *= (float)(1 + i / 40 % 3 * 20);
+    for (int s = 0; s < 2; s++) {
+        mlc_module          *net = one_layer(ctx, 40), *aware = mlc_module_clone(net);
+        mlc_calibrate_desc   d = mlc_calibrate_desc_make(MLC_QUANT_MOVING);
+        mlc_quant_aware_desc a = mlc_quant_aware_desc_make();
+        double               range[2];
+        a.rate = d.rate = rates[s];
+        mlc_calibration *c = calibrated(net, &d, x);
+        CHECK_EQ(mlc_calibration_range(c, "0.weight", range), MLC_OK);
+        CHECK_EQ(mlc_quant_aware_begin(aware, &a), MLC_OK);
+        mlc_no_grad_begin(ctx);
+        for (int64_t r = 0; r < 5; r++)
+            CHECK(mlc_forward(aware, mlc_slice(x, 0, r, r + 1, 1)) != NULL);
+        mlc_no_grad_end(ctx);
+        const float *is = mlc_f32(mlc_module_param(aware, "0.weight_range"));
+        CHECK((double)is[0] == range[0] && (double)is[1] == range[1]);
+        mlc_calibration_free(c);
+    }
+    CHECK_OK(ctx);
+}
+
 /* Ranges move in training alone, and not where they are frozen; a calibration begins them; a clone
  * has its own. */
 TEST(quant_aware, ranges_move_in_training_until_they_are_frozen)
@@ -1176,6 +1205,195 @@ TEST(quant_aware, wrong_calls_leave_the_network_as_it_was)
 }
 
 /* ---- accuracy -------------------------------------------------------------------------------- */
+
+/* Adapters and sparse copies change calls, which the end would take for its own. */
+TEST(quant_aware, layers_of_other_calls_are_not_ended)
+{
+    ONLY_ON_HOST();
+    static const char *const targets[] = {"0"};
+    mlc_ctx          *ctx = test_ctx();
+    mlc_module       *net = two_ways(ctx);
+    mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1);
+    mlc_lora_desc     l = mlc_lora_desc_make(2, 4);
+    mlc_sparsify_desc s = mlc_sparsify_desc_make();
+    l.targets = targets;
+    l.n_targets = 1;
+    s.form = MLC_SPARSE_CSR;
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_quant_aware_begin(net, NULL), MLC_OK);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_OK);
+    CHECK_EQ(mlc_sparsify(net, &s, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "sparsify: 0.weight trains aware of its integers");
+    CHECK(alike(y, mlc_forward(net, x)));
+    CHECK_EQ(mlc_lora(net, &l, NULL), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "'0' has adapters");
+    CHECK_EQ(mlc_module_param(net, "2.weight")->dtype, MLC_F32);
+    CHECK(alike(y, mlc_forward(net, x)));
+    CHECK_EQ(mlc_lora_remove(net, NULL), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_I8);
+    CHECK(rms_apart(mlc_forward(net, x), y) < 2e-3);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
+/* Parts that were begun apart are ended apart; a table that is tied to a head stays as it is. */
+TEST(quant_aware, other_descs_and_tied_tables_are_errors)
+{
+    ONLY_ON_HOST();
+    static const char *const keep[] = {"1.weight"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_ways(ctx);
+    mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    CHECK_EQ(mlc_quant_aware_begin(mlc_module_child(net, 0), &d), MLC_OK);
+    d.quantize.symmetric = true;
+    CHECK_EQ(mlc_quant_aware_begin(mlc_module_child(net, 2), &d), MLC_OK);
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1), *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "'2' was begun with another desc");
+    CHECK_EQ(mlc_module_param(net, "0.weight")->dtype, MLC_F32);
+    CHECK_EQ(mlc_quant_aware_end(mlc_module_child(net, 2), NULL), MLC_OK);
+    CHECK_EQ(mlc_quant_aware_end(mlc_module_child(net, 0), NULL), MLC_OK);
+    CHECK(rms_apart(mlc_forward(net, x), y) < 2e-3);
+    CHECK(mlc_f32(mlc_module_param(net, "2.weight_input"))[1] == 63);
+    mlc_no_grad_end(ctx);
+    net = in_sequence(ctx, 3, mlc_nn_embedding(ctx, 5, 4), mlc_nn_linear(ctx, 4, 5),
+                      mlc_nn_linear(ctx, 5, 3));
+    CHECK_EQ(mlc_module_tie(mlc_module_child(net, 1), "weight", mlc_module_param(net, "0.weight")),
+             MLC_OK);
+    d = mlc_quant_aware_desc_make();
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "0.weight is tied to the table of an embedding");
+    d.quantize.keep = keep;
+    d.quantize.n_keep = 1;
+    CHECK_EQ(mlc_quant_aware_begin(net, &d), MLC_OK);
+    CHECK(mlc_module_param(net, "2.weight_range") != NULL);
+    CHECK_OK(ctx);
+}
+
+/* Ranges of a file, and other dtypes than those of the begin. */
+TEST(quant_aware, wrong_ranges_and_dtypes_are_errors)
+{
+    ONLY_ON_HOST();
+    static const struct { int at; float is; } wrong[] = {
+        {0, -(float)INFINITY}, {1, (float)NAN}, {2, 1e30f}, {2, -1}, {3, 0}, {3, 2}};
+    static const mlc_dtype others[] = {MLC_BF16, MLC_F64};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = two_ways(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 8), 5, -1, 1);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_quant_aware_begin(net, NULL), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);
+    for (int i = 0; i < 6; i++) {
+        float      *r = mlc_f32(mlc_module_param(net, "2.weight_range"));
+        const float was = r[wrong[i].at];
+        r[wrong[i].at] = wrong[i].is;
+        CHECK(mlc_forward(net, x) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "quant_aware: weight_range has [");
+        CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_ERR_VALUE);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "quant_aware_freeze: weight_range has [");
+        CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_ERR_VALUE);
+        CHECK_ERROR(ctx, MLC_ERR_VALUE, "quant_aware_end: weight_range has [");
+        r[wrong[i].at] = was;
+    }
+    float *first = mlc_f32(mlc_module_param(net, "0.weight_range"));
+    CHECK(first[4] == 0);                        /* not frozen by any of them */
+    const float ends[2] = {first[0], first[1]};
+    first[0] = -3e38f;
+    first[1] = 3e38f;
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "inputs are from -3e+38 to 3e+38, a range beyond f32");
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    memcpy(first, ends, sizeof ends);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_module_to(net, others[i]), MLC_OK);
+        CHECK(mlc_forward(net, x) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_DTYPE, "quant_aware: a weight is ");
+        CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_ERR_DTYPE);
+        CHECK_ERROR(ctx, MLC_ERR_DTYPE, "quant_aware_freeze: a weight is ");
+        CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_ERR_DTYPE);
+        CHECK_ERROR(ctx, MLC_ERR_DTYPE, "quant_aware_end: a weight is ");
+    }
+    CHECK_EQ(mlc_module_to(net, MLC_F32), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);
+    CHECK_EQ(mlc_quant_aware_end(net, NULL), MLC_OK);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
+/* Ranges that the program or another network has are read, and never written. */
+TEST(quant_aware, ranges_of_others_are_not_written)
+{
+    ONLY_ON_HOST();
+    static const float range[9] = {-1.5f, 1.5f, 3, 0.01f, 0, 127, 0, 0, 0};
+    mlc_ctx    *ctx = test_ctx(), *other = test_ctx();
+    mlc_module *net = aware_net(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, 6, 8), 3, -1, 1);
+    mlc_tensor *x2 = test_rand(other, MLC_F32, mlc_dims4(2, 2, 6, 8), 3, -1, 1);
+    mlc_no_grad_begin(ctx);
+    mlc_no_grad_begin(other);
+    CHECK_EQ(mlc_quant_aware_begin(net, NULL), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);
+    mlc_module *share = mlc_module_share(other, net);
+    CHECK(mlc_forward(share, x2) == NULL);
+    CHECK_ERROR(other, MLC_ERR_STATE, "weight_range' is of another network");
+    CHECK_EQ(mlc_quant_aware_freeze(share, true), MLC_ERR_STATE);
+    CHECK_ERROR(other, MLC_ERR_STATE, "weight_range' is of another network");
+    CHECK(mlc_f32(mlc_module_param(net, "0.weight_range"))[2] == 1);
+    mlc_module_train(share, false);
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *y = mlc_forward(net, x), *z = mlc_forward(share, x2);
+    CHECK(alike(y, z));
+    CHECK_OK(other);
+    mlc_module_free(share);
+    CHECK_EQ(mlc_module_bind(net, "2.body.0.weight_range", range), MLC_OK);
+    CHECK(mlc_forward(net, x) != NULL);          /* the residual adds with it */
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "weight_range' is bound to memory of the program");
+    CHECK_EQ(mlc_quant_aware_freeze(net, true), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "weight_range' is bound to memory of the program");
+    CHECK(mlc_f32(mlc_module_param(net, "0.weight_range"))[4] == 0);
+    mlc_no_grad_end(other);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
+/* A piece's second run has the ranges of the first one, or fails. */
+TEST(quant_aware, recomputed_layers_have_their_ranges)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net[2] = {aware_net(ctx), NULL};
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(8, 2, 6, 8), 3, -1, 1);
+    mlc_tensor *y = test_rand(ctx, MLC_F32, mlc_dims2(8, 5), 4, -1, 1);
+    CHECK_EQ(mlc_quant_aware_begin(net[0], NULL), MLC_OK);
+    net[1] = mlc_module_clone(net[0]);
+    CHECK_EQ(mlc_module_recompute(net[1], 1), MLC_OK);
+    for (int i = 0; i < 2; i++) {
+        mlc_optim *o = mlc_sgd(net[i], 0.1);
+        for (int k = 0; k < 3; k++)
+            (void)aware_step(net[i], o, mlc_mul_scalar(x, 1 + k), y);
+        mlc_optim_free(o);
+    }
+    mlc_param_iter a = mlc_param_iter_make(net[0]), b = mlc_param_iter_make(net[1]);
+    while (mlc_param_next(&a) && mlc_param_next(&b))
+        CHECK(alike(a.tensor, b.tensor));
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_scope_begin(ctx), MLC_OK);
+        mlc_tensor *early = mlc_mse_loss(mlc_forward(net[i], x), y);
+        mlc_tensor *late = mlc_mse_loss(mlc_forward(net[i], mlc_mul_scalar(x, 9)), y);
+        CHECK_EQ(mlc_backward(mlc_add(early, late)), i ? MLC_ERR_STATE : MLC_OK);
+        if (i)
+            CHECK_ERROR(ctx, MLC_ERR_STATE, "recompute: [9], which the piece reads");
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_OK(ctx);
+}
 
 static mlc_module *digits_cnn(mlc_ctx *ctx)
 {
