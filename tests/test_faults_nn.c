@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "ew_table.h"
 #include "faults.h"
+#include "onnx_file.h"
 
 #include <fcntl.h>
 
@@ -1265,3 +1266,27 @@ DO(mlc_optimize_for_production)
     mlc_plan_free(p);
     return st;
 }
+
+/* ---- files of ONNX -------------------------------------------------------------------------- */
+
+/* A file that is loaded, printed and run. */
+static mlc_status run_onnx(world *w, bool of_file)
+{
+    static pb          file;
+    mlc_onnx_load_desc d = mlc_onnx_load_desc_make();
+    mlc_onnx_value     v;
+    onnx_small(&file);
+    mlc_module *m = of_file ? mlc_onnx_load(w->ctx, in(w, "net.onnx"), &d)
+                            : mlc_onnx_load_memory(w->ctx, file.data, file.n, &d);
+    if (!own_module(w, m)) return mlc_ctx_status(w->ctx);
+    mlc_onnx_input(m, 0, &v);
+    mlc_onnx_output(m, 0, &v);
+    const mlc_status st = mlc_onnx_print(m, hash_text, w);
+    return first_of(st, st ? st : keep(w, mlc_forward(m, w->x)));
+}
+DO(mlc_onnx_load)           { return run_onnx(w, true); }
+DO(mlc_onnx_load_memory)    { return run_onnx(w, false); }
+DO(mlc_onnx_load_desc_make) { return run_onnx(w, false); }
+DO(mlc_onnx_input)          { return run_onnx(w, false); }
+DO(mlc_onnx_output)         { return run_onnx(w, false); }
+DO(mlc_onnx_print)          { return run_onnx(w, false); }
