@@ -9,7 +9,9 @@ has NAME.onnx (the file's bytes), NAME.in0, .in1, .. in the order of its inputs,
 The text `cases` lists the names, one a line.
 """
 import io
+import logging
 import pathlib
+import tempfile
 import warnings
 
 import numpy as np
@@ -17,6 +19,7 @@ import onnx
 import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import quantization
 from safetensors.numpy import save_file
 from torch import nn
 
@@ -25,6 +28,7 @@ TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "int64": T
          "int32": TensorProto.INT32, "int8": TensorProto.INT8, "uint8": TensorProto.UINT8,
          "bool": TensorProto.BOOL, "float16": TensorProto.FLOAT16}
 BOOK, CASES = {}, []
+logging.disable(logging.WARNING)
 RNG = np.random.default_rng(7)
 
 
@@ -40,6 +44,7 @@ def put(name, data, feeds):
     """Runs the file by ONNX Runtime and keeps it, its inputs and outputs."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1                     # with more, ranges of states are those of rows
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     outs = session.run(None, feeds)
@@ -410,6 +415,66 @@ def networks():
                 exported(f"{kind.__name__.lower()}_{how}", Rnn(kind), torch.randn(2, 5, 3), dynamo, opset)
 
 
+def integers():
+    """Operations of integers, and networks that ONNX Runtime has quantized. Products stay small: its
+    sums of u8 by i8 saturate at 16 bits on processors without VNNI."""
+    x, s = rand(3, 4), np.float32(0.02)
+    for kind, zero in (("u8", np.uint8(128)), ("i8", np.int8(-3))):
+        op(f"quantize_{kind}", "QuantizeLinear", [x, s, zero], [1, 2])
+        op(f"dequantize_{kind}", "DequantizeLinear", [whole(3, 4, hi=100, dtype=zero.dtype), s, zero], [1, 2])
+    op("quantize_rows", "QuantizeLinear", [x, rand(3, lo=0.01, hi=0.03), whole(3, hi=200, dtype=np.uint8)], [1, 2],
+       axis=0)
+    op("quantize_alone", "QuantizeLinear", [x, s], [1])
+    op("quantize_half", "QuantizeLinear", [np.float32([0.5, 1.5, 2.5, 254.5, 300, -3]), np.float32(1)], [1])
+    op("dequantize_columns", "DequantizeLinear", [whole(3, 4, hi=100, dtype=np.int8), rand(4, lo=0.01, hi=0.03)],
+       [1], axis=-1)
+    op("dequantize_i32", "DequantizeLinear", [whole(3, 4, lo=-999, hi=999, dtype=np.int32), s], [1])
+    for name, v in (("", x), ("_positive", np.abs(x)), ("_zero", x * 0)):
+        op("dynamic_quantize" + name, "DynamicQuantizeLinear", [v], outs=3)
+    a, w = whole(2, 3, 4, hi=90, dtype=np.uint8), whole(4, 5, lo=-90, hi=90, dtype=np.int8)
+    op("matmul_integer", "MatMulInteger", [a, w, np.uint8(7), np.int8(0)], [1, 2, 3])
+    op("matmul_integer_alone", "MatMulInteger", [a, w], [1])
+    op("matmul_integer_columns", "MatMulInteger", [a, w, np.uint8(7), whole(5, hi=9, dtype=np.int8)], [1, 2, 3])
+    image, taps = whole(2, 4, 6, 5, hi=90, dtype=np.uint8), whole(3, 4, 3, 3, hi=90, dtype=np.uint8)
+    op("conv_integer", "ConvInteger", [image, taps, np.uint8(50)], [1, 2], pads=[1, 1, 1, 1])
+    f32 = np.float32
+    op("qlinear_matmul", "QLinearMatMul", [a, f32(0.02), np.uint8(50), w, f32(0.01), np.int8(0), f32(0.05), np.uint8(90)],
+       [1, 2, 3, 4, 5, 6, 7])
+    taps = whole(3, 4, 3, 3, lo=-90, hi=90, dtype=np.int8)
+    op("qlinear_conv", "QLinearConv", [image, f32(0.02), np.uint8(50), taps, rand(3, lo=0.01, hi=0.02), whole(3, hi=1, dtype=np.int8),
+       f32(0.3), np.uint8(90), whole(3, lo=-999, hi=999, dtype=np.int32)], [1, 2, 3, 4, 5, 6, 7, 8], pads=[1, 0, 1, 0], strides=[1, 2])
+
+
+class Samples(quantization.CalibrationDataReader):
+    def __init__(self, x):
+        self.left = [{"x": x}]
+
+    def get_next(self):
+        return self.left.pop() if self.left else None
+
+
+def quantized():
+    torch.manual_seed(5)
+    nets = {"cnn": (Net(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
+                        nn.Linear(24, 5)), torch.randn(2, 3, 8, 8)),
+            "mlp": (Net(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(3, 8)),
+            "lstm": (Rnn(nn.LSTM), torch.randn(2, 5, 3))}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (net, x) in nets.items():
+            path, to = f"{folder}/{name}.onnx", f"{folder}/q.onnx"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(net.eval(), (x,), path, dynamo=False, opset_version=13, input_names=["x"])
+            feeds = {"x": x.numpy()}
+            quantization.quantize_dynamic(path, to, weight_type=quantization.QuantType.QUInt8, reduce_range=True)
+            put(f"{name}_dynamic", pathlib.Path(to).read_bytes(), feeds)
+            for how in (quantization.QuantFormat.QDQ, quantization.QuantFormat.QOperator):
+                if name != "lstm":
+                    quantization.quantize_static(path, to, Samples(x.numpy()), how, per_channel=name == "cnn",
+                                                 reduce_range=True)
+                    put(f"{name}_{how.name.lower()}", pathlib.Path(to).read_bytes(), feeds)
+
+
 elementwise()
 norms_and_products()
 moves()
@@ -417,6 +482,8 @@ images()
 recurrent()
 shapes()
 networks()
+integers()
+quantized()
 BOOK["cases"] = np.frombuffer("\n".join(CASES).encode(), np.uint8).copy()
 save_file(BOOK, HERE / "onnx.safetensors")
 print(len(CASES), "cases", sum(a.nbytes for a in BOOK.values()), "bytes")
