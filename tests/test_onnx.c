@@ -121,6 +121,40 @@ TEST(onnx, files_give_the_outputs_of_onnx_runtime_2_of_4) { run_cases(1, 4); }
 TEST(onnx, files_give_the_outputs_of_onnx_runtime_3_of_4) { run_cases(2, 4); }
 TEST(onnx, files_give_the_outputs_of_onnx_runtime_4_of_4) { run_cases(3, 4); }
 
+/* Trains the network of a case for 20 steps: PyTorch's losses. */
+static void tune(mlc_ctx *ctx, const golden_file *g, const char *name, bool as_written)
+{
+    mlc_onnx_load_desc d = mlc_onnx_load_desc_make();
+    double             want[20];
+    d.as_written = as_written;
+    mlc_module *m = case_module(ctx, g, name, &d);
+    mlc_tensor *x = golden_find(g, "%s.in0", name), *labels = golden_find(g, "%s.labels", name);
+    mlc_optim  *opt = m ? mlc_sgd(m, 0.1) : NULL;
+    if (!CHECK(opt != NULL)) { printf("  %s\n", mlc_error(ctx)); return; }
+    test_read(golden_find(g, "%s.losses", name), want);
+    for (int i = 0; i < 20; i++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *y = mlc_forward(m, x);
+        if (y && y->ndim == 3) y = mlc_reshape(y, mlc_dims2(-1, mlc_dim(y, 2)));
+        mlc_tensor *loss = mlc_cross_entropy(y, labels);
+        mlc_optim_minimize(opt, loss);
+        CHECK_NEAR(mlc_item(loss), want[i], 1e-5);
+        if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK)) { printf("  %s\n", mlc_error(ctx)); return; }
+    }
+    CHECK(want[19] < 0.8 * want[0]);
+}
+
+TEST(onnx, networks_are_trained_further_with_the_losses_of_pytorch)
+{
+    mlc_ctx          *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "onnx.safetensors");
+    for (int i = 0; i < 2; i++) {
+        tune(ctx, &g, "tune_cnn", i == 1);
+        tune(ctx, &g, "tune_transformer", i == 1);
+    }
+    CHECK_OK(ctx);
+}
+
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static pb file, graph;                 /* of the running test                                   */

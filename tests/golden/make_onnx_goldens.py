@@ -475,6 +475,33 @@ def quantized():
                     put(f"{name}_{how.name.lower()}", pathlib.Path(to).read_bytes(), feeds)
 
 
+def tuned():
+    """Networks that are trained further: PyTorch's losses of 20 steps, batch norms as in evaluation."""
+    torch.manual_seed(9)
+    cnn = Net(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.Hardswish(), nn.Conv2d(8, 8, 3, padding=1, groups=8),
+              nn.BatchNorm2d(8), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(128, 5))
+    nets = {"cnn": (cnn, torch.randn(6, 3, 8, 8), torch.randint(5, (6,))),
+            "transformer": (Attention(), torch.randint(20, (4, 7)), torch.randint(20, (28,)))}
+    for name, (net, x, labels) in nets.items():
+        for p in net.parameters():               # equal ones would be one initializer in the file
+            p.data += 0.1 * torch.randn_like(p)
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(net.eval(), (x,), file, dynamo=False, opset_version=17, input_names=["x"],
+                              training=torch.onnx.TrainingMode.PRESERVE)
+        sgd, losses = torch.optim.SGD(net.parameters(), 0.1), []
+        for _ in range(20):
+            sgd.zero_grad()
+            loss = nn.functional.cross_entropy(net(x).flatten(0, -2), labels)
+            loss.backward()
+            sgd.step()
+            losses.append(loss.item())
+        BOOK[f"tune_{name}.onnx"] = np.frombuffer(file.getvalue(), np.uint8).copy()
+        BOOK[f"tune_{name}.in0"], BOOK[f"tune_{name}.labels"] = x.numpy(), labels.numpy()
+        BOOK[f"tune_{name}.losses"] = np.float32(losses)
+
+
 elementwise()
 norms_and_products()
 moves()
@@ -484,6 +511,7 @@ shapes()
 networks()
 integers()
 quantized()
+tuned()
 BOOK["cases"] = np.frombuffer("\n".join(CASES).encode(), np.uint8).copy()
 save_file(BOOK, HERE / "onnx.safetensors")
 print(len(CASES), "cases", sum(a.nbytes for a in BOOK.values()), "bytes")
