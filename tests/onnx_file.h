@@ -123,6 +123,37 @@ ONNX_FN void onnx_int_attr(pb *attrs, const char *name, int64_t v)
     pb_in(attrs, 5, &a);
 }
 
+/* onnx_float_attr, onnx_text_attr: the same of a float, and of text.                          */
+ONNX_FN void onnx_float_attr(pb *attrs, const char *name, float v)
+{
+    static pb a;
+    a.n = 0;
+    pb_text(&a, 1, name);
+    pb_float(&a, 2, v);
+    pb_int(&a, 20, 1);
+    pb_in(attrs, 5, &a);
+}
+ONNX_FN void onnx_text_attr(pb *attrs, const char *name, const char *text)
+{
+    static pb a;
+    a.n = 0;
+    pb_text(&a, 1, name);
+    pb_text(&a, 4, text);
+    pb_int(&a, 20, 3);
+    pb_in(attrs, 5, &a);
+}
+
+/* onnx_ints_attr: the same of n integers.                                                     */
+ONNX_FN void onnx_ints_attr(pb *attrs, const char *name, int n, const int64_t *v)
+{
+    static pb a;
+    a.n = 0;
+    pb_text(&a, 1, name);
+    for (int i = 0; i < n; i++) pb_int(&a, 8, v[i]);
+    pb_int(&a, 20, 7);
+    pb_in(attrs, 5, &a);
+}
+
 /* onnx_value: an input (field 11) or output (12) of a type and a shape, in which -1 is a symbol;
  * ndim -1: no shape.                                                                          */
 ONNX_FN void onnx_value(pb *graph, int field, const char *name, int type, int ndim,
