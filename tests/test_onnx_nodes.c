@@ -495,3 +495,161 @@ TEST(onnx_nodes, zeros_empty_lists_and_numbers_give_what_onnx_runtime_gives)
     CHECK_STR(mlc_shape_of(run(ctx, 17, mlc_ones(ctx, MLC_F32, mlc_dims0()))), "[1,1]");
     CHECK_OK(ctx);
 }
+
+/* ---- forms that some writers use ------------------------------------------------------------- */
+
+TEST(onnx_nodes, attributes_of_0_may_have_a_kind_alone)
+{
+    static pb a;
+    mlc_ctx  *ctx = test_ctx();
+    begin();
+    list("i", 1, LIST(1));
+    a.n = 0;
+    pb_text(&a, 1, "axis");
+    pb_int(&a, 20, 2);
+    pb_in(&attrs, 5, &a);
+    node("Gather", "x i", "y");
+    CHECK_VALUES(run(ctx, 17, counted(ctx, mlc_dims2(2, 2))), 2, ((double[]){2, 3}), 0, 0);
+    begin();
+    a.n = 0;
+    pb_text(&a, 1, "alpha");
+    pb_int(&a, 20, 1);
+    pb_in(&attrs, 5, &a);
+    node("LeakyRelu", "x", "y");
+    CHECK_VALUES(run(ctx, 17, mlc_full(ctx, MLC_F32, mlc_dims1(1), -2.0)), 1, ((double[]){0}), 0,
+                 0);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, long_names_that_differ_in_the_middle_stay_apart)
+{
+    mlc_ctx    *ctx = test_ctx();
+    static char name[80][96], out[80][8];
+    char        in[120];
+    const char *last = "x";
+    begin();
+    for (int i = 0; i < 80; i++) {
+        snprintf(name[i], sizeof name[i], "StatefulPartitionedCall/model/encoder/layer_%d/attention"
+                 "/query/MatMul/ReadVariableOp:0", i);
+        snprintf(out[i], sizeof out[i], i < 79 ? "o%d" : "y", i);
+        floats(name[i], 1, LIST(2), 2, OF(1, 2));
+        snprintf(in, sizeof in, "%s %s", last, name[i]);
+        node("Add", in, out[i]);
+        last = out[i];
+    }
+    CHECK_VALUES(run(ctx, 17, mlc_zeros(ctx, MLC_F32, mlc_dims1(2))), 2, ((double[]){80, 160}), 0,
+                 0);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, outputs_that_no_node_reads_may_be_named)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin();
+    onnx_ints_attr(&attrs, "kernel_shape", 1, LIST(2));
+    node("MaxPool", "x", "y places");
+    CHECK_VALUES(run(ctx, 17, counted(ctx, mlc_dims3(1, 1, 3))), 2, ((double[]){1, 2}), 0, 0);
+    begin();
+    floats("w", 1, LIST(2), 2, OF(1, 1));
+    node("LayerNormalization", "x w", "y mean deviation");
+    CHECK_VALUES(run(ctx, 17, counted(ctx, mlc_dims2(1, 2))), 2, ((double[]){-1, 1}), 1e-4, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, arithmetic_on_shapes_is_on_the_host_so_that_plans_are_captured)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = counted(ctx, mlc_dims3(2, 3, 4));
+    begin();
+    list("parts", 2, LIST(1, 2));
+    list("lo", 1, LIST(1));
+    list("hi", 1, LIST(3));
+    ints("at", 2, LIST(1, 1), 1, LIST(-1));
+    list("four", 1, LIST(12));
+    ints("first", 2, LIST(1, 1), 1, LIST(0));
+    floats("two", 0, NULL, 1, OF(1));
+    node("Shape", "x", "s");
+    node("Split", "s parts", "a b");               /* 2 | 3 4 */
+    node("Clip", "b lo hi", "c");                  /* 3 3 */
+    node("ScatterND", "c at four", "d");           /* 3 12 */
+    node("GatherND", "d first", "e");              /* 3 */
+    node("Sum", "a e lo", "f");                    /* 6 */
+    node("Pow", "f two", "g");                     /* 6 */
+    list("rest", 1, LIST(-1));
+    onnx_int_attr(&attrs, "axis", 0);
+    node("Concat", "g rest", "h");
+    node("Reshape", "x h", "y");
+    mlc_module *m = load(ctx, 17);
+    if (!CHECK(m != NULL)) { printf("  %s\n", mlc_error(ctx)); return; }
+    CHECK_STR(mlc_shape_of(mlc_forward(m, x)), "[6,4]");
+    CHECK_OK(ctx);
+    mlc_plan *plan = test_on_host() ? mlc_plan_capture(m, &x, 1, NULL) : NULL;
+    if (test_on_host()) CHECK(plan != NULL);
+    mlc_plan_free(plan);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, powers_of_integers_and_indices_beyond_the_depth_are_those_of_onnx_runtime)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = mlc_cast(mlc_sub_scalar(counted(ctx, mlc_dims1(4)), 1.0), MLC_I64);
+    begin_of(7);
+    floats("e", 0, NULL, 1, OF(2));
+    node("Pow", "x e", "y");
+    CHECK_VALUES(run(ctx, 17, x), 4, ((double[]){1, 0, 1, 4}), 0, 0);
+    begin_of(7);
+    floats("e", 1, LIST(4), 4, OF(3, 1, 0.5f, 3));
+    node("Pow", "x e", "y");
+    CHECK_VALUES(run(ctx, 17, x), 4, ((double[]){-1, 0, 1, 8}), 0, 0);
+    begin_of(7);
+    list("depth", 1, LIST(2));
+    floats("v", 1, LIST(2), 2, OF(5, 7));
+    node("OneHot", "x depth v", "y");
+    CHECK_VALUES(run(ctx, 17, x), 8, ((double[]){5, 7, 7, 5, 5, 7, 5, 5}), 0, 0);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, a_border_below_0_is_cut_before_the_others_are_added)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin();
+    list("p", 2, LIST(-1, 2));
+    onnx_text_attr(&attrs, "mode", "edge");
+    node("Pad", "x p", "y");
+    CHECK_VALUES(run(ctx, 17, counted(ctx, mlc_dims1(4))), 5, ((double[]){1, 2, 3, 3, 3}), 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* A branch of one node that makes t of x, as an attribute. */
+static void branch(const char *name, const char *type)
+{
+    static pb g, a;
+    g.n = a.n = 0;
+    onnx_node(&g, type, type, "x", "t");
+    onnx_value(&g, 12, "t", 1, -1, NULL);
+    pb_text(&a, 1, name);
+    pb_in(&a, 6, &g);
+    pb_int(&a, 20, 5);
+    pb_in(&attrs, 5, &a);
+}
+
+TEST(onnx_nodes, branches_that_are_never_taken_may_have_any_operation)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int which = 0; which < 3; which++) {
+        begin();
+        onnx_raw(&graph, "holds", 9, 0, NULL, which == 1 ? "\1" : "\0", 1);
+        branch("then_branch", which == 1 ? "Neg" : "Nothing");
+        branch("else_branch", which == 0 ? "Neg" : "Nothing");
+        node("If", "holds", which == 2 ? "unread" : "y");
+        if (which == 2) node("Neg", "x", "y");
+        CHECK_VALUES(run(ctx, 17, counted(ctx, mlc_dims1(2))), 2, ((double[]){0, -1}), 0, 0);
+    }
+    CHECK_OK(ctx);
+    begin();
+    onnx_raw(&graph, "holds", 9, 0, NULL, "\1", 1);
+    branch("then_branch", "Nothing");
+    branch("else_branch", "Neg");
+    node("If", "holds", "y");
+    refused(ctx, counted(ctx, mlc_dims1(2)), MLC_ERR_UNSUPPORTED, "Nothing");
+}
