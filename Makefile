@@ -238,7 +238,8 @@ $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss: $(BUILD)/%: bench/%.c
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
-            $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/adapt_gpt
+            $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/adapt_gpt \
+            $(BUILD)/onnx_run
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
