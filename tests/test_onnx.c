@@ -667,7 +667,7 @@ TEST(onnx, external_data_stay_in_the_folder)
         {"..\\secret", NULL, NULL, "outside of the folder"},
         {"", NULL, NULL, "outside of the folder"},
         {"link", NULL, NULL, "is a link or outside"},
-        {"nothing", NULL, NULL, "cannot open"},
+        {"nothing", NULL, NULL, "external data: cannot open"},
         {"data", "8", NULL, "external data of"},
         {"data", "4", "8", "external data of 8 bytes from 4"},
         {"data", "99999999999999", "12", "external data of"},

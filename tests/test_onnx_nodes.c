@@ -170,6 +170,43 @@ TEST(onnx_nodes, external_data_are_compared_with_their_file_before_memory_is_tak
     box_close(&b);
 }
 
+TEST(onnx_nodes, external_data_are_read_without_a_copy)
+{
+    static pb    t, entry;
+    mlc_ctx_desc limit = test_desc();
+    mlc_memory   m;
+    mlc_ctx     *ctx = test_own(mlc_ctx_create(&limit));
+    const box    b = box_open("net.onnx");
+    char         path[400];
+    const int    n = 1 << 20;
+    begin();
+    t.n = entry.n = 0;
+    pb_int(&t, 1, n);
+    pb_int(&t, 2, 1);
+    pb_text(&t, 8, "w");
+    pb_text(&entry, 1, "location");
+    pb_text(&entry, 2, "w.bin");
+    pb_in(&t, 13, &entry);
+    pb_int(&t, 14, 1);
+    pb_in(&graph, 5, &t);
+    node("Add", "x w", "y");
+    onnx_value(&graph, 12, "y", 1, -1, NULL);
+    onnx_model(&file, &graph, 17);
+    snprintf(path, sizeof path, "%s/w.bin", b.dir);
+    FILE *f = fopen(path, "wb"), *g = fopen(b.path, "wb");
+    for (int i = 0; i < n; i++) fwrite(&(float){(float)i}, 4, 1, f);
+    fwrite(file.data, 1, file.n, g);
+    fclose(f);
+    fclose(g);
+    mlc_memory_peak_reset(ctx);
+    mlc_module *net = mlc_onnx_load(ctx, b.path, NULL);
+    mlc_memory_info(ctx, &m);
+    if (test_on_host()) CHECK(m.peak < 6ll * n);            /* 4 bytes a number, once           */
+    CHECK_NEAR(mlc_item_at(mlc_module_param(net, "w"), mlc_dims1(n - 1)), n - 1, 0);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 TEST(onnx_nodes, values_are_freed_after_their_last_reader_also_if_they_share_memory)
 {
     mlc_ctx_desc limit = test_desc();
@@ -477,6 +514,13 @@ TEST(onnx_nodes, a_norm_in_training_mode_needs_desc_training)
         if (made) refused(ctx, x, MLC_ERR_STATE, "input 1 has no value");
         else refused(ctx, x, MLC_ERR_UNSUPPORTED, "training_mode 1 without desc.training");
     }
+    begin();
+    floats("one", 1, LIST(3), 3, OF(1, 1, 1));
+    floats("none", 1, LIST(3), 3, OF(0, 0, 0));
+    node("BatchNormalization", "x one none none one", "y mean var saved_mean saved_var");
+    mlc_module *m = load(ctx, 9);      /* outputs say it there */
+    if (CHECK(m != NULL)) CHECK(mlc_forward(m, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "training_mode 1 without desc.training");
 }
 
 TEST(onnx_nodes, zeros_empty_lists_and_numbers_give_what_onnx_runtime_gives)
@@ -519,6 +563,43 @@ TEST(onnx_nodes, attributes_of_0_may_have_a_kind_alone)
     CHECK_VALUES(run(ctx, 17, mlc_full(ctx, MLC_F32, mlc_dims1(1), -2.0)), 1, ((double[]){0}), 0,
                  0);
     CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, numbers_may_be_typed_beside_raw_data_of_no_bytes)
+{
+    static pb t;
+    mlc_ctx  *ctx = test_ctx();
+    begin();
+    t.n = 0;
+    pb_int(&t, 1, 1);
+    pb_int(&t, 2, 7);
+    pb_int(&t, 7, 3);
+    pb_text(&t, 8, "s");
+    pb_bytes(&t, 9, "", 0);
+    pb_in(&graph, 5, &t);
+    node("Expand", "x s", "y");
+    CHECK_STR(mlc_shape_of(run(ctx, 17, mlc_ones(ctx, MLC_F32, mlc_dims1(1)))), "[3]");
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, errors_of_joined_parts_name_the_operation_that_runs)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin();
+    floats("eps", 0, NULL, 1, OF(1e-5f));
+    floats("two", 0, NULL, 1, OF(2));
+    floats("w", 1, LIST(3), 3, OF(1, 1, 1));
+    onnx_ints_attr(&attrs, "axes", 1, LIST(-1));
+    node("ReduceMean", "x", "m");
+    node("Sub", "x m", "d");
+    node("Pow", "d two", "p");
+    onnx_ints_attr(&attrs, "axes", 1, LIST(-1));
+    node("ReduceMean", "p", "v");
+    node("Add", "v eps", "e");
+    node("Sqrt", "e", "s");
+    node("Div", "d s", "n");
+    node("Mul", "n w", "y");
+    refused(ctx, counted(ctx, mlc_dims2(2, 4)), MLC_ERR_SHAPE, "node 'Mul' (LayerNormalization)");
 }
 
 TEST(onnx_nodes, long_names_that_differ_in_the_middle_stay_apart)
@@ -567,6 +648,8 @@ TEST(onnx_nodes, arithmetic_on_shapes_is_on_the_host_so_that_plans_are_captured)
     list("hi", 1, LIST(3));
     ints("at", 2, LIST(1, 1), 1, LIST(-1));
     list("four", 1, LIST(12));
+    list("one_", 1, LIST(1));
+    list("two_", 1, LIST(2));
     ints("first", 2, LIST(1, 1), 1, LIST(0));
     floats("two", 0, NULL, 1, OF(1));
     node("Shape", "x", "s");
@@ -576,10 +659,13 @@ TEST(onnx_nodes, arithmetic_on_shapes_is_on_the_host_so_that_plans_are_captured)
     node("GatherND", "d first", "e");              /* 3 */
     node("Sum", "a e lo", "f");                    /* 6 */
     node("Pow", "f two", "g");                     /* 6 */
+    list("twice", 1, LIST(2));
+    node("Tile", "g twice", "gg");                 /* 6 6 */
+    node("Slice", "gg one_ two_", "h");            /* 6 */
     list("rest", 1, LIST(-1));
     onnx_int_attr(&attrs, "axis", 0);
-    node("Concat", "g rest", "h");
-    node("Reshape", "x h", "y");
+    node("Concat", "h rest", "k");
+    node("Reshape", "x k", "y");
     mlc_module *m = load(ctx, 17);
     if (!CHECK(m != NULL)) { printf("  %s\n", mlc_error(ctx)); return; }
     CHECK_STR(mlc_shape_of(mlc_forward(m, x)), "[6,4]");
@@ -587,6 +673,50 @@ TEST(onnx_nodes, arithmetic_on_shapes_is_on_the_host_so_that_plans_are_captured)
     mlc_plan *plan = test_on_host() ? mlc_plan_capture(m, &x, 1, NULL) : NULL;
     if (test_on_host()) CHECK(plan != NULL);
     mlc_plan_free(plan);
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, repeats_on_the_host_are_those_of_tensors)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = counted(ctx, mlc_dims1(1));
+    const double want[12] = {1, 2, 1, 2, 3, 4, 3, 4, 1, 2, 1, 2};
+    begin();
+    ints("c", 2, LIST(2, 2), 4, LIST(1, 2, 3, 4));
+    list("n", 2, LIST(3, 2));
+    node("Tile", "c n", "t");
+    list("from", 1, LIST(0));
+    list("to", 1, LIST(3));
+    node("Slice", "t from to", "y");
+    CHECK_VALUES(run(ctx, 17, x), 12, want, 0, 0);
+    begin();
+    ints("c", 2, LIST(2, 2), 4, LIST(1, 2, 3, 4));
+    list("n", 2, LIST(0, 1 << 30));
+    node("Tile", "c n", "y");
+    CHECK_STR(mlc_shape_of(run(ctx, 17, x)), "[0,2147483648]");
+    CHECK_OK(ctx);
+}
+
+TEST(onnx_nodes, a_list_of_more_numbers_than_the_host_reads_is_refused)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin_of(7);
+    node("ConstantOfShape", "x", "y");
+    refused(ctx, mlc_zeros(ctx, MLC_I64, mlc_dims1(5000)), MLC_ERR_SHAPE, "at most 4096 numbers");
+}
+
+TEST(onnx_nodes, operations_of_other_domains_and_of_mlcore_itself_are_unknown)
+{
+    static const struct { const char *domain, *type; bool known; } cases[] = {
+        {"", "mlc.GeluTanh", false}, {"com.microsoft", "Softmax", false},
+        {"com.microsoft", "Gelu", true}, {"ai.onnx", "Relu", true}, {"my", "Relu", false}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        begin();
+        onnx_node_of(&graph, cases[i].domain, cases[i].type, "n", "x", "y", NULL);
+        CHECK_EQ(load(ctx, 17) != NULL, cases[i].known);
+        if (!cases[i].known) CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, cases[i].type);
+    }
     CHECK_OK(ctx);
 }
 
