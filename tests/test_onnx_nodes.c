@@ -463,6 +463,10 @@ TEST(onnx_nodes, lists_that_do_not_fit_are_refused)
     node("Split", "x s", "y z");
     refused(ctx, x, MLC_ERR_SHAPE, "1 sizes for 2 outputs");
     begin();
+    onnx_int_attr(&attrs, "axis", 1);
+    node("Split", "x", "y z");
+    refused(ctx, x, MLC_ERR_SHAPE, "an axis of 3 has no 2 equal parts");
+    begin();
     list("s", 2, LIST(-1, -1));
     node("Reshape", "x s", "y");
     refused(ctx, x, MLC_ERR_SHAPE, "two sizes are -1");
