@@ -1171,7 +1171,7 @@ static mlc_status near_attention(mlc_ctx *ctx, void *user, mlc_tensor *const *in
     (void)n_in;
     (void)n_out;
     if (*k == 1) {
-        const mlc_sketch sketch = mlc_sketch_make(MLC_SKETCH_SIGNS, 6, 8, 3);
+        const mlc_sketch sketch = mlc_sketch_make(MLC_SKETCH_SIGNS, 8, 6, 3);
         out[0] = mlc_sketch_apply(mlc_softmax(s, -1), &sketch, -1);
     } else {
         if (*k == 3) s = mlc_add(s, in[3]);
