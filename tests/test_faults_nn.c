@@ -1290,3 +1290,18 @@ DO(mlc_onnx_load_desc_make) { return run_onnx(w, false); }
 DO(mlc_onnx_input)          { return run_onnx(w, false); }
 DO(mlc_onnx_output)         { return run_onnx(w, false); }
 DO(mlc_onnx_print)          { return run_onnx(w, false); }
+
+/* A plan as a file of ONNX of all sizes. */
+static mlc_status save_onnx(world *w)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_onnx_save_desc d = mlc_onnx_save_desc_make();
+    mlc_tensor *few = mlc_slice(w->x, 0, 0, 2, 1);
+    mlc_plan   *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    mlc_status  st = p != NULL ? mlc_plan_prepare(p, &few, 1) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_onnx_save(p, to(w), &d);
+    mlc_plan_free(p);
+    return st;
+}
+DO(mlc_onnx_save)           { return save_onnx(w); }
+DO(mlc_onnx_save_desc_make) { return save_onnx(w); }
