@@ -26,7 +26,8 @@ typedef struct outcome { double score[MOST], bytes, memory, ms[2]; } outcome;
 typedef struct net_kind {
     const char *name;
     mlc_module *(*make)(mlc_ctx *ctx);
-    const char *keep;                  /* layers that training aware of integers leaves        */
+    const char *keep;                  /* what training aware of integers leaves               */
+    const char *keep4;                 /* what 4 bits in groups leave: rows of 8 numbers       */
 } net_kind;
 
 static const char *const KIND[KINDS] = { "f32", "dynamic", "static", "aware", "weights, 8 bits",
@@ -75,7 +76,8 @@ static mlc_module *lstm(mlc_ctx *ctx)
         { "classes", mlc_nn_linear(ctx, 128, 10) });
 }
 
-static const net_kind NET[NETS] = { { "CNN", cnn, NULL }, { "LSTM", lstm, "lstm*" } };
+static const net_kind NET[NETS] = { { "CNN", cnn, NULL, NULL },
+                                      { "LSTM", lstm, "lstm*", "lstm.weight_ih*" } };
 
 static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, double rate)
 {
@@ -133,11 +135,9 @@ static mlc_status convert(const options *p, mlc_module *net, const split *s, con
     if (i == 3) return aware(p, net, s, k, seed);
     if (i == 4) d.group = 0;           /* a scale a row                                        */
     if (i == 5) {
-        d.bits  = 4;
-        d.group = 32;
-        d.keep  = (const char *const[]){ "1", "lstm.weight_ih*" };     /* rows of 9 and 8      */
-        d.n_keep = 1;
-        if (k->keep) d.keep++;
+        d.bits   = 4;
+        d.keep   = &k->keep4;
+        d.n_keep = k->keep4 != NULL;
     }
     return mlc_quantize(net, &d, NULL);
 }
