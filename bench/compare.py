@@ -477,9 +477,21 @@ def dynamic_int8(make_net, shape, kinds):
     return make
 
 
-def float_net(make_net, shape):
+def static_int8(make_net, shape):
+    """PyTorch's static quantization of a graph, with ranges of the batch itself."""
     def make(dtype):
-        net, x = make_net().to(dtype).eval(), uniform(shape, -1, 1, dtype)
+        from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
+        x = uniform(shape, 0, 1, dtype)
+        net = quantize_fx.prepare_fx(make_net().eval(), get_default_qconfig_mapping("x86"), (x,))
+        net(x)
+        net = quantize_fx.convert_fx(net)
+        return no_grad(lambda: net(x))
+    return make
+
+
+def float_net(make_net, shape, low=-1):
+    def make(dtype):
+        net, x = make_net().to(dtype).eval(), uniform(shape, low, 1, dtype)
         return no_grad(lambda: net(x))
     return make
 
@@ -494,7 +506,20 @@ def quant_cases():
     for name, make_net, shape, kinds in nets:
         cases[f"infer_{name}"] = float_net(make_net, shape)
         cases[f"infer_q8_{name}"] = dynamic_int8(make_net, shape, kinds)
+    for name, shape in QUANT_IMAGES.items():
+        net = image_of(name)
+        cases[f"infer_{name}"] = float_net(net, shape, 0)
+        cases[f"infer_q8_{name}"] = static_int8(net, shape)
     return cases
+
+
+# Networks of images in int8: shapes of their inputs.
+QUANT_IMAGES = {f"{net}_b{b}": (b, *shape) for b in (1, 64)
+                for net, shape in (("cnn28", (1, 28, 28)), ("resnet20", (3, 32, 32)))}
+
+
+def image_of(name):
+    return functools.partial(resnet20, folds=True) if "resnet20" in name else cnn28
 
 
 def onnx_graph(nodes, weights, shape):
@@ -540,9 +565,35 @@ def onnx_lstm():
     return onnx_graph(nodes, weights, [64, 1, 256]), (64, 1, 256)
 
 
+def onnx_images(name):
+    """A network by PyTorch's export, static int8 by ONNX Runtime: scales of rows of weights, ranges
+    of one batch."""
+    from onnxruntime.quantization import (CalibrationDataReader, QuantType, quant_pre_process,
+                                          quantize_static)
+    shape = QUANT_IMAGES[name]
+
+    class Batch(CalibrationDataReader):
+        def __init__(self):
+            self.batches = iter([{"x": uniform(shape, 0, 1, torch.float32).numpy()}])
+
+        def get_next(self):
+            return next(self.batches, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, made = os.path.join(folder, "m.onnx"), os.path.join(folder, "q.onnx")
+        torch.onnx.export(image_of(name)().eval(), (torch.zeros(shape),), path, input_names=["x"],
+                          dynamo=False)
+        quant_pre_process(path, path, skip_symbolic_shape=True)
+        quantize_static(path, made, Batch(), per_channel=True, weight_type=QuantType.QInt8,
+                        activation_type=QuantType.QUInt8)
+        return pathlib.Path(made).read_bytes(), shape
+
+
 # Networks of int8 in ONNX Runtime: a model and the shape of its input.
 ONNX_CASES = {f"infer_q8_mlp_1024x3_10_b{b}": functools.partial(onnx_mlp, b) for b in (1, 32, 128)}
 ONNX_CASES["infer_q8_lstm_2x256"] = onnx_lstm
+ONNX_CASES |= {f"infer_q8_{name}": functools.partial(onnx_images, name)
+               for name in QUANT_IMAGES}
 
 
 def onnx_step(name, threads):
