@@ -26,6 +26,7 @@ typedef struct outcome { double score[MOST], bytes, memory, ms[2]; } outcome;
 typedef struct net_kind {
     const char *name;
     mlc_module *(*make)(mlc_ctx *ctx);
+    double      rate;
     const char *keep;                  /* what training aware of integers leaves               */
     const char *keep4;                 /* what 4 bits in groups leave: rows of 8 numbers       */
 } net_kind;
@@ -76,8 +77,8 @@ static mlc_module *lstm(mlc_ctx *ctx)
         { "classes", mlc_nn_linear(ctx, 128, 10) });
 }
 
-static const net_kind NET[NETS] = { { "CNN", cnn, NULL, NULL },
-                                      { "LSTM", lstm, "lstm*", "lstm.weight_ih*" } };
+static const net_kind NET[NETS] = { { "CNN", cnn, 2e-3, NULL, NULL },
+                                      { "LSTM", lstm, 1e-2, "lstm*", "lstm.weight_ih*" } };
 
 static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, double rate)
 {
@@ -120,7 +121,7 @@ static mlc_status aware(const options *p, mlc_module *net, const split *s, const
     d.quantize.keep        = &k->keep;
     d.quantize.n_keep      = k->keep != NULL;
     if ((st = mlc_quant_aware_begin(net, &d)) == MLC_OK &&
-        (st = train(net, s, p->tune, 1000 + seed, 5e-4)) == MLC_OK)
+        (st = train(net, s, p->tune, 1000 + seed, k->rate / 4)) == MLC_OK)
         st = mlc_quant_aware_end(net, NULL);
     return st;
 }
@@ -171,7 +172,7 @@ static bool run(const options *p, mlc_ctx *ctx, const split *s, const net_kind *
                 outcome *all)
 {
     mlc_module *net = k->make(ctx);
-    bool        ok  = net && train(net, s, p->epochs, seed, 2e-3) == MLC_OK &&
+    bool        ok  = net && train(net, s, p->epochs, seed, k->rate) == MLC_OK &&
                       mlc_nn_fold_batch_norm(net) == MLC_OK;
     for (int i = 0; i < KINDS && ok; i++) {
         mlc_module *copy = mlc_module_clone(net);
