@@ -1203,29 +1203,6 @@ static bool infer_setup(state *s)
     return mlc_module_build(s->net) == MLC_OK && net_check(s, p);
 }
 
-/* A plan of the network, with all passes: its outputs are those of the forward. */
-static bool plan_check(state *s)
-{
-    s->plan = mlc_plan_capture(s->net, &s->a, 1, NULL);
-    if (mlc_plan_run(s->plan, &s->a, 1, NULL, 0) != MLC_OK) return false;
-    mlc_scope_begin(s->ctx);
-    mlc_tensor  *want = mlc_forward(s->net, s->a);
-    mlc_tensor  *gap = mlc_abs(mlc_sub(mlc_plan_output(s->plan, 0), want));
-    const double off = mlc_item(mlc_max(gap, mlc_dims0(), false));
-    mlc_scope_end(s->ctx);
-    if (off < 1e-4) return true;
-    fprintf(stderr, "%s: WRONG: outputs of the plan move by %g\n", s->bc->name, off);
-    return false;
-}
-
-static bool plan_setup(state *s) { return infer_setup(s) && plan_check(s); }
-
-static mlc_tensor *plan_apply(state *s)
-{
-    mlc_plan_run(s->plan, &s->a, 1, NULL, 0);
-    return mlc_plan_output(s->plan, 0);
-}
-
 static bool train_setup(state *s)
 {
     const shape *p = &shapes[s->bc->op];
@@ -1911,15 +1888,6 @@ static bool image_infer_setup(state *s)
     return false;
 }
 
-/* With batch norms that are not folded: the plan folds them. */
-static bool image_plan_setup(state *s)
-{
-    image_net(s);
-    mlc_module_train(s->net, false);
-    mlc_no_grad_begin(s->ctx);
-    return plan_check(s);
-}
-
 /* ---- sk_: sketched layers, and dense ones in their place ------------------------------------- */
 
 typedef struct sketched { int64_t in, out, terms, rank, batch; } sketched;     /* terms 0: dense */
@@ -2209,18 +2177,6 @@ static void add_image_net(const char *name, bool resnet, int64_t batch, bool tra
     c->m     = batch;
 }
 
-/* A network of f32 by a plan. */
-static void add_plan(const char *name, bool image, int op, int64_t batch)
-{
-    bench_case *c = add(name, MLC_F32, "samples/s", (double)batch);
-    c->setup = image ? image_plan_setup : plan_setup;
-    c->run   = run_apply;
-    c->apply = plan_apply;
-    c->one_thread = !image && shapes[op].sgd;
-    c->op    = op;
-    c->m     = batch;
-}
-
 /* Names tell all: sk_[train_]IN[xOUT]_TERMS_RANK_bBATCH, or dense in place of both. */
 static void add_sketched(bool train, int64_t in, int64_t out, int64_t terms, int64_t rank,
                          int64_t batch)
@@ -2302,6 +2258,7 @@ static void add_fork(const char *name, int microseconds)
 #include "bench_recurrent.h"
 #include "bench_quant.h"
 #include "bench_sparse.h"
+#include "bench_plan.h"
 
 static void add_all(void)
 {
@@ -2367,11 +2324,7 @@ static void add_all(void)
     add_sketches();
     add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_net("infer_4_4_3_b1", MLC_F32, 1, 1, false);
-    add_plan("infer_plan_4_4_3_b1", false, 1, 1);
-    add_plan("infer_plan_mlp_784_512_512_10_b1", false, 0, 1);
-    add_plan("infer_plan_mlp_784_512_512_10_b128", false, 0, 128);
-    add_plan("infer_plan_resnet20_b1", true, 1, 1);
-    add_plan("infer_plan_resnet20_b64", true, 1, 64);
+    add_plans();
     add_fork("threads_fork_join", 0);
     add_fork("threads_fork_join_20us", 20);
     add_fork("threads_fork_join_500us", 500);

@@ -4,18 +4,24 @@
  * time.                                                                                         */
 
 /* Six layers of 384 features and 6 heads, norms first, and 64 classes for each of 256 elements. */
-static bool encoder_setup(state *s)
+static mlc_module *encoder_net(state *s)
 {
     mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(384, 6);
+    mlc_module             *net = mlc_nn_sequential(s->ctx);
     d.hidden = 1536;
     d.dropout = 0;
     d.act = MLC_ACT_GELU;
     d.norm_first = true;
-    s->net = mlc_nn_sequential(s->ctx);
-    mlc_module_add(s->net, mlc_nn_transformer_encoder(s->ctx, &d, 6));
-    mlc_module_add(s->net, mlc_nn_linear(s->ctx, d.embed, 64));
-    s->a = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, mlc_dims3(s->bc->m, 256, d.embed), -1,
-                     1, NULL);
+    mlc_module_add(net, mlc_nn_transformer_encoder(s->ctx, &d, 6));
+    mlc_module_add(net, mlc_nn_linear(s->ctx, d.embed, 64));
+    return net;
+}
+
+static bool encoder_setup(state *s)
+{
+    s->net = encoder_net(s);
+    s->a = values_in(s, is_half(s) ? MLC_F32 : s->bc->dtype, mlc_dims3(s->bc->m, 256, 384), -1, 1,
+                     NULL);
     s->labels = mlc_reshape(labels_of(s, s->bc->m * 256, 64), mlc_dims2(s->bc->m, 256));
     s->opt = mlc_adamw(s->net, 1e-3);
     return loss_falls(s);

@@ -477,9 +477,21 @@ def dynamic_int8(make_net, shape, kinds):
     return make
 
 
-def float_net(make_net, shape):
+def static_int8(make_net, shape):
+    """PyTorch's static quantization of a graph, with ranges of the batch itself."""
     def make(dtype):
-        net, x = make_net().to(dtype).eval(), uniform(shape, -1, 1, dtype)
+        from torch.ao.quantization import get_default_qconfig_mapping, quantize_fx
+        x = uniform(shape, 0, 1, dtype)
+        net = quantize_fx.prepare_fx(make_net().eval(), get_default_qconfig_mapping("x86"), (x,))
+        net(x)
+        net = quantize_fx.convert_fx(net)
+        return no_grad(lambda: net(x))
+    return make
+
+
+def float_net(make_net, shape, low=-1):
+    def make(dtype):
+        net, x = make_net().to(dtype).eval(), uniform(shape, low, 1, dtype)
         return no_grad(lambda: net(x))
     return make
 
@@ -494,7 +506,20 @@ def quant_cases():
     for name, make_net, shape, kinds in nets:
         cases[f"infer_{name}"] = float_net(make_net, shape)
         cases[f"infer_q8_{name}"] = dynamic_int8(make_net, shape, kinds)
+    for name, shape in QUANT_IMAGES.items():
+        net = image_of(name)
+        cases[f"infer_{name}"] = float_net(net, shape, 0)
+        cases[f"infer_q8_{name}"] = static_int8(net, shape)
     return cases
+
+
+# Networks of images in int8: shapes of their inputs.
+QUANT_IMAGES = {f"{net}_b{b}": (b, *shape) for b in (1, 64)
+                for net, shape in (("cnn28", (1, 28, 28)), ("resnet20", (3, 32, 32)))}
+
+
+def image_of(name):
+    return functools.partial(resnet20, folds=True) if "resnet20" in name else cnn28
 
 
 def onnx_graph(nodes, weights, shape):
@@ -540,9 +565,35 @@ def onnx_lstm():
     return onnx_graph(nodes, weights, [64, 1, 256]), (64, 1, 256)
 
 
+def onnx_images(name):
+    """A network by PyTorch's export, static int8 by ONNX Runtime: scales of rows of weights, ranges
+    of one batch."""
+    from onnxruntime.quantization import (CalibrationDataReader, QuantType, quant_pre_process,
+                                          quantize_static)
+    shape = QUANT_IMAGES[name]
+
+    class Batch(CalibrationDataReader):
+        def __init__(self):
+            self.batches = iter([{"x": uniform(shape, 0, 1, torch.float32).numpy()}])
+
+        def get_next(self):
+            return next(self.batches, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, made = os.path.join(folder, "m.onnx"), os.path.join(folder, "q.onnx")
+        torch.onnx.export(image_of(name)().eval(), (torch.zeros(shape),), path, input_names=["x"],
+                          dynamo=False)
+        quant_pre_process(path, path, skip_symbolic_shape=True)
+        quantize_static(path, made, Batch(), per_channel=True, weight_type=QuantType.QInt8,
+                        activation_type=QuantType.QUInt8)
+        return pathlib.Path(made).read_bytes(), shape
+
+
 # Networks of int8 in ONNX Runtime: a model and the shape of its input.
 ONNX_CASES = {f"infer_q8_mlp_1024x3_10_b{b}": functools.partial(onnx_mlp, b) for b in (1, 32, 128)}
 ONNX_CASES["infer_q8_lstm_2x256"] = onnx_lstm
+ONNX_CASES |= {f"infer_q8_{name}": functools.partial(onnx_images, name)
+               for name in QUANT_IMAGES}
 
 
 def onnx_step(name, threads):
@@ -709,14 +760,18 @@ def image_training(net, shape):
     return make
 
 
+def encoder():
+    layer = torch.nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", batch_first=True,
+                                             norm_first=True)
+    return torch.nn.Sequential(
+        torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False),
+        torch.nn.Linear(384, 64), torch.nn.Flatten(0, 1))
+
+
 def encoder_training(dtype):
     half = dtype == torch.bfloat16
     full = torch.float32 if half else dtype
-    layer = torch.nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", batch_first=True,
-                                             norm_first=True)
-    net = torch.nn.Sequential(
-        torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False),
-        torch.nn.Linear(384, 64), torch.nn.Flatten(0, 1)).to(full)
+    net = encoder().to(full)
     x, y = uniform((8, 256, 384), -1, 1, full), torch.arange(8 * 256) * 7 % 64
     return train(net, adamw(net.parameters()), x, y, half)
 
@@ -817,6 +872,91 @@ def image_inference(batch):
         model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
         return no_grad(lambda: model(x))
     return make
+
+
+# ---- infer_plan_ -------------------------------------------------------------------------------
+
+class Formulas(torch.nn.Module):
+    """The encoder of bench_plan.h whose norms, attention and GELU are formulas."""
+    def __init__(self):
+        super().__init__()
+        linear, norm = torch.nn.Linear, torch.nn.LayerNorm
+        self.blocks = torch.nn.ModuleList(torch.nn.ModuleList(
+            [norm(256), linear(256, 768), linear(256, 256), norm(256), linear(256, 1024),
+             linear(1024, 256)]) for _ in range(4))
+
+    @staticmethod
+    def norm(m, x):
+        d = x - x.mean(-1, keepdim=True)
+        return d / torch.sqrt(d.pow(2).mean(-1, keepdim=True) + 1e-5) * m.weight + m.bias
+
+    @staticmethod
+    def attention(qkv):
+        b, t, _ = qkv.shape
+        q, k, v = (y.view(b, t, 4, 64).transpose(1, 2) for y in qkv.chunk(3, 2))
+        y = torch.softmax(q @ k.transpose(2, 3) / 8, -1) @ v
+        return y.transpose(1, 2).reshape(b, t, 256)
+
+    def forward(self, x):
+        for norm1, qkv, out, norm2, up, down in self.blocks:
+            x = x + out(self.attention(qkv(self.norm(norm1, x))))
+            h = up(self.norm(norm2, x))
+            x = x + down(h * (torch.erf(h / 2 ** 0.5) + 1) * 0.5)
+        return x
+
+
+def plan_net(name):
+    """The network of a case and its inputs."""
+    if "resnet20" in name:
+        net, x = images(resnet20().eval(), (64 if "b64" in name else 1, 3, 32, 32), torch.float32)
+        return net, (x,)
+    if "lstm" in name:
+        x, h, c = (uniform((1, 1, 64), -1, 1, torch.float32) for _ in range(3))
+        net = torch.nn.LSTM(64, 64, batch_first=True)
+        return net, (x, (h, c))
+    if "gpt2" in name:
+        return GPT(12, 768, 12, 50257, 64), ((torch.arange(64) * 7 % 50257).view(1, 64),)
+    if "encoder" in name:
+        apart = "apart" in name
+        shape = (1, 64, 256 if apart else 384)
+        return Formulas() if apart else encoder(), (uniform(shape, -1, 1, torch.float32),)
+    widths = [4, 4, 3] if "4_4_3" in name else MLP
+    batch = 128 if "b128" in name else 1
+    return network(widths), (uniform((batch, widths[0]), 0, 1, torch.float32),)
+
+
+def compiled(name):
+    """torch.compile's fastest mode of three, weights frozen; each compiles in its first call."""
+    def make(_):
+        import torch._dynamo
+        import torch._inductor.config
+        torch._inductor.config.freezing = True
+        net, inputs = plan_net(name)
+        net, steps = net.eval(), []
+        for mode in ("default", "reduce-overhead", "max-autotune-no-cudagraphs"):
+            torch._dynamo.reset()
+            fast = torch.compile(net, mode=mode)
+            steps.append(no_grad(functools.partial(fast, *inputs)))
+            steps[-1]()
+        return min(steps, key=lambda step: torch_seconds(step, 0.3))
+    return make
+
+
+def eager(name):
+    def make(_):
+        net, inputs = plan_net(name)
+        return no_grad(functools.partial(net.eval(), *inputs))
+    return make
+
+
+def plan_cases():
+    """The cases of bench_plan.h: plans beside torch.compile, forwards beside PyTorch's."""
+    plans = ("4_4_3_b1", "mlp_784_512_512_10_b1", "mlp_784_512_512_10_b128", "resnet20_b1",
+             "resnet20_b64", "lstm_1x64_step", "encoder_6x384_t64_b1", "gpt2_124m_t64_b1",
+             "apart_encoder_4x256_t64_b1")
+    forwards = ("4_4_3_b1", "apart_resnet20_b1", "apart_resnet20_b64", *plans[5:])
+    return {**{f"infer_plan_{name}": compiled(name) for name in plans},
+            **{f"infer_{name}": eager(name) for name in forwards}}
 
 
 def ema_update(n):
@@ -1025,6 +1165,7 @@ CASES = {
     **{f"mem_gpt_{size}_t64_b16_adamw": gpt_training(layers, embed, heads, 65, 64, 16)
        for size, layers, embed, heads in (("10k", 1, 24, 2), ("100k", 2, 64, 4), ("1m", 5, 128, 4),
                                           ("10m", 6, 384, 6))},
+    **plan_cases(),
     "infer_mlp_784_512_512_10_b1": inference(MLP, 1),
     "infer_mlp_784_512_512_10_b128": inference(MLP, 128),
     **{f"conv_{part}_{shape[0]}": conv(part, *shape[1:])
@@ -1065,7 +1206,7 @@ CASES = {
        for name, batch in (("rows_1797x64", 32), ("images_2000", 128), ("tokens_500x256", 16),
                            ("waits_1280x64", 32)) for workers in (0, 2)},
 }
-ONE_THREAD = "overhead_*"
+ONE_THREAD = ("overhead_*", "infer*_4_4_3_*")
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16,
           "f16": torch.float16}
 
@@ -1115,7 +1256,7 @@ def mlcore_line(args, name, dtype, threads):
 
 
 def compare(args, name, dtype):
-    threads = 1 if fnmatch.fnmatch(name, ONE_THREAD) else args.threads
+    threads = 1 if any(fnmatch.fnmatch(name, glob) for glob in ONE_THREAD) else args.threads
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     step, onnx = CASES[name](DTYPES[dtype]), onnx_step(name, threads)
@@ -1213,10 +1354,9 @@ def options():
         sys.exit(f"compare.py: no {args.bench}; build it with: make bench-compare "
                  "(on a GPU: make cuda-bench)")
     made = os.path.getmtime(args.bench)
-    for source in ("mlcore.h", "bench/bench.c", "bench/bench_train.h", "bench/bench_language.h",
-                   "bench/bench_recurrent.h", "bench/bench_quant.h", "bench/bench_sparse.h",
-                   "tests/ew_table.h", "tests/resnet20.h"):
-        if made < os.path.getmtime(ROOT / source):
+    for source in (ROOT / "mlcore.h", ROOT / "tests" / "ew_table.h", ROOT / "tests" / "resnet20.h",
+                   ROOT / "bench" / "bench.c", *(ROOT / "bench").glob("*.h")):
+        if made < os.path.getmtime(source):
             sys.exit(f"compare.py: {args.bench} is older than {source}; make bench-compare builds it")
     return args
 

@@ -1,4 +1,5 @@
-/* digits.h -- digits.csv in two parts: rows for training, and rows that are held out
+/* digits.h -- digits.csv in two parts: rows for training, and rows that are held out; what programs
+ * over several seeds share
  *
  * A row is 64 pixels 0..16, the label, and a mark. */
 #ifndef EXAMPLES_DIGITS_H
@@ -6,7 +7,9 @@
 
 #include "../mlcore.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <time.h>
 
 enum { PIXELS = 64, COLUMNS = PIXELS + 2 };
 
@@ -34,6 +37,35 @@ static inline bool split_load(mlc_ctx *ctx, const char *program, const char *pat
     fprintf(stderr, "%s: %s: %s\n", program, path,
             *mlc_error(ctx) ? mlc_error(ctx) : "too few rows for training, or none held out");
     return false;
+}
+
+/* Seconds of the least of `runs` forwards of the first n rows of x. */
+static inline double split_seconds(mlc_module *net, mlc_tensor *x, int64_t n, int runs)
+{
+    mlc_ctx *ctx  = mlc_module_ctx(net);
+    double   best = 1e9;
+    for (int i = 0; i < runs; i++) {
+        struct timespec t[2];
+        mlc_scope_begin(ctx);
+        mlc_tensor *rows = mlc_rows(x, 0, n);
+        timespec_get(&t[0], TIME_UTC);
+        mlc_forward(net, rows);
+        timespec_get(&t[1], TIME_UTC);
+        best = fmin(best, (double)(t[1].tv_sec - t[0].tv_sec) +
+                          1e-9 * (double)(t[1].tv_nsec - t[0].tv_nsec));
+        mlc_scope_end(ctx);
+    }
+    return best;
+}
+
+/* Mean of a - b (b NULL: of a), and its standard deviation over seeds. */
+static inline double mean_of(const double *a, const double *b, int n, double *deviation)
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++) sum += (a[i] - (b ? b[i] : 0)) / n;
+    for (int i = 0; i < n; i++) squares += pow(a[i] - (b ? b[i] : 0) - sum, 2);
+    *deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
+    return sum;
 }
 
 #endif

@@ -12,9 +12,6 @@
 #include "digits.h"
 #include "options.h"
 
-#include <math.h>
-#include <time.h>
-
 enum { BATCH = 64, MOST = 100 };
 
 typedef struct options { const char *csv, *plot; int seeds, epochs, tune, threads; } options;
@@ -39,13 +36,6 @@ static const char HELP[] =
     "  --plot FILE    accuracy by bytes, an SVG       (none)\n"
     "  --threads N    threads; 0: all cores           (0)\n"
     "  --help         this text\n";
-
-static double now(void)
-{
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* False: the program ends with *status. */
 static bool parse(options *o, int argc, char **argv, int *status)
@@ -121,21 +111,6 @@ static double bytes_of(mlc_module *net)
     return 4 * (all - zeros * masked) + (zeros > 0 ? masked / 8 : 0);
 }
 
-/* Milliseconds of a batch: the least of 30. */
-static double milliseconds(mlc_module *net, const split *s)
-{
-    mlc_ctx *ctx  = mlc_module_ctx(net);
-    double   best = 1e9;
-    for (int i = 0; i < 30; i++) {
-        mlc_scope_begin(ctx);
-        const double begun = now();
-        mlc_forward(net, mlc_rows(s->x[0], 0, BATCH));
-        best = fmin(best, 1e3 * (now() - begun));
-        mlc_scope_end(ctx);
-    }
-    return best;
-}
-
 /* One kind of one seed: a copy of the trained network. */
 static bool tune(const options *p, mlc_module *trained, const split *s, const kind *k, int seed,
                  outcome *o)
@@ -148,7 +123,8 @@ static bool tune(const options *p, mlc_module *trained, const split *s, const ki
     mlc_eval_begin(net);
     o->score[seed - 1] = 100 * mlc_accuracy(mlc_forward(net, s->x[1]), s->y[1]);
     o->bytes           = bytes_of(net);
-    o->ms              = seed == 1 ? milliseconds(net, s) : fmin(o->ms, milliseconds(net, s));
+    const double ms    = 1e3 * split_seconds(net, s->x[0], BATCH, 30);
+    o->ms              = seed == 1 ? ms : fmin(o->ms, ms);
     mlc_eval_end(net);
     const bool ok = mlc_scope_end(ctx) == MLC_OK;
     mlc_module_free(net);
@@ -173,16 +149,6 @@ static bool run(const options *p, int seed, outcome *all)
     }
     mlc_ctx_free(ctx);
     return ok;
-}
-
-/* Mean of a - b (b NULL: of a), and its standard deviation over seeds. */
-static double mean_of(const double *a, const double *b, int n, double *deviation)
-{
-    double sum = 0, squares = 0;
-    for (int i = 0; i < n; i++) sum += (a[i] - (b ? b[i] : 0)) / n;
-    for (int i = 0; i < n; i++) squares += pow(a[i] - (b ? b[i] : 0) - sum, 2);
-    *deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
-    return sum;
 }
 
 /* Accuracy by bytes: a line through shares of weights, a point each for what follows in KINDS, and

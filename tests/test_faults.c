@@ -10,6 +10,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "faults.h"
+#include "onnx_file.h"
 
 /* ---- an allocator that fails where it is told to -------------------------------------------- */
 
@@ -439,6 +440,7 @@ static void put_run(mlc_ctx *ctx, mlc_module *net, const char *path)
 
 static void put_inputs(const box *b)
 {
+    static pb         onnx;
     char              path[340];
     const mlc_ctx_desc d = test_desc();
     mlc_ctx          *ctx = mlc_ctx_create(&d);
@@ -459,7 +461,12 @@ static void put_inputs(const box *b)
     mlc_safetensors_save(ctx, PATH("in.safetensors"), list, 2, NULL);
     mlc_module *net = small_net(ctx);
     mlc_save(net, PATH("net.safetensors"));
+    mlc_tensor *rows = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 4));
+    mlc_plan   *plan = mlc_ctx_on_host(ctx) ? mlc_plan_capture(net, &rows, 1, NULL) : NULL;
+    if (plan != NULL) mlc_plan_save(plan, PATH("plan.safetensors"));
     mlc_optim_save(mlc_adamw(net, 0.1), PATH("optim.safetensors"));
+    onnx_small(&onnx);
+    put_file(PATH("net.onnx"), onnx.data, onnx.n);
     put_run(ctx, net, PATH("run.safetensors"));
     put_file(PATH("in.cifar"), image, sizeof image);
     put_file(PATH("in.table"), table, strlen(table));

@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include "ew_table.h"
 #include "faults.h"
+#include "onnx_file.h"
 
 #include <fcntl.h>
 
@@ -698,6 +699,82 @@ DO(mlc_quantize)
     return x ? keep(w, mlc_forward(net, x)) : mlc_ctx_status(w->ctx);
 }
 
+/* One forward, by hand or of a loader, observed by histograms; a static network of it. */
+static mlc_status run_calibration(world *w, bool by_loader)
+{
+    const mlc_calibrate_desc e = mlc_calibrate_desc_make(MLC_QUANT_SQUARES);
+    mlc_quantize_desc        d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    mlc_module              *net = mlc_ctx_on_host(w->ctx) ? to_quantize(w) : NULL;
+    mlc_tensor              *x = net == NULL ? NULL : mlc_detach(w->x);
+    double                   range[2];
+    if (x == NULL)
+        return mlc_ctx_status(w->ctx);
+    w->loader = by_loader ? mlc_loader_ordered(w->ctx, x, NULL, mlc_dim(x, 0)) : NULL;
+    if (by_loader && w->loader == NULL)
+        return mlc_ctx_status(w->ctx);
+    d.calibration = by_loader ? mlc_calibrate(net, &e, w->loader, 1) : mlc_calibrate_begin(net, &e);
+    mlc_calibration *c = (mlc_calibration *)(uintptr_t)d.calibration;
+    mlc_status       st = c == NULL ? mlc_ctx_status(w->ctx) : MLC_OK;
+    if (st == MLC_OK && !by_loader) {
+        mlc_no_grad_begin(w->ctx);
+        (void)mlc_forward(net, x);
+        mlc_no_grad_end(w->ctx);
+        st = mlc_ctx_status(w->ctx);
+        st = first_of(st, mlc_calibrate_end(c));
+    }
+    if (st == MLC_OK) st = mlc_calibration_range(c, "0.weight", range);
+    if (st == MLC_OK) st = mlc_quantize(net, &d, NULL);
+    mlc_calibration_free(c);
+    return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
+}
+
+DO(mlc_calibrate_desc_make) { return run_calibration(w, false); }
+DO(mlc_calibrate_begin)     { return run_calibration(w, false); }
+DO(mlc_calibrate_end)       { return run_calibration(w, false); }
+DO(mlc_calibration_range)   { return run_calibration(w, false); }
+DO(mlc_calibration_free)    { return run_calibration(w, false); }
+DO(mlc_calibrate)           { return run_calibration(w, true); }
+
+static mlc_status run_fake_quantize(world *w)
+{
+    const mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
+    mlc_tensor *scale = mlc_full(w->ctx, MLC_F32, mlc_dims1(1), 0.1);
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_tensor *y = mlc_fake_quantize(w->x, scale, NULL, &d);
+    return y == NULL ? mlc_ctx_status(w->ctx) : keep(w, y);
+}
+DO(mlc_fake_quantize_desc_make) { return run_fake_quantize(w); }
+DO(mlc_fake_quantize)           { return run_fake_quantize(w); }
+
+/* A step in training mode, then integers. */
+static mlc_status run_quant_aware(world *w)
+{
+    const mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    mlc_module *net = mlc_ctx_on_host(w->ctx) ? to_quantize(w) : NULL;
+    mlc_tensor *x = net == NULL ? NULL : mlc_detach(w->x);
+    if (x == NULL)
+        return mlc_ctx_status(w->ctx);
+    mlc_status st = mlc_quant_aware_begin(net, &d);
+    if (st != MLC_OK)
+        return st;
+    mlc_no_grad_begin(w->ctx);
+    (void)mlc_forward(net, x);
+    mlc_no_grad_end(w->ctx);
+    st = mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_quant_aware_freeze(net, true);
+    const mlc_tensor *weight = st == MLC_OK ? mlc_module_param(net, "0.weight") : NULL;
+    if (weight == NULL)
+        return mlc_ctx_status(w->ctx);
+    st = mlc_quant_aware_end(net, NULL);
+    CHECK_EQ(weight->dtype, st == MLC_OK ? MLC_I8 : MLC_F32);
+    return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
+}
+
+DO(mlc_quant_aware_desc_make) { return run_quant_aware(w); }
+DO(mlc_quant_aware_begin)     { return run_quant_aware(w); }
+DO(mlc_quant_aware_freeze)    { return run_quant_aware(w); }
+DO(mlc_quant_aware_end)       { return run_quant_aware(w); }
+
 static double first_output(void *user, mlc_module *net)
 {
     world      *w = (world *)user;
@@ -1108,6 +1185,35 @@ static mlc_status plan_forward(mlc_ctx *ctx, void *user, mlc_tensor *const *in, 
     return mlc_ctx_status(ctx);
 }
 
+/* RMS norm and attention by their formulas. */
+static mlc_status plan_formulas(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    const mlc_tensor *x = in[0];
+    mlc_tensor       *one = mlc_reshape(in[0], mlc_dims4(1, 1, -1, x->shape[x->ndim - 1]));
+    mlc_tensor       *v = mlc_mean(mlc_mul(one, one), mlc_dims1(-1), true);
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    one = mlc_mul(one, mlc_rsqrt(mlc_add_scalar(v, 1e-5)));
+    out[0] = mlc_matmul(mlc_softmax(mlc_matmul(one, mlc_transpose(one, 2, 3)), -1), one);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status run_plan_parts(world *w)
+{
+    mlc_plan_desc   d = mlc_plan_desc_make();
+    mlc_plan_report r = {0};
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    d.parts = mlc_plan_parts;
+    mlc_plan        *p = mlc_plan_capture_fn(w->ctx, plan_formulas, NULL, &w->x, 1, &d);
+    const mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
+    if (p != NULL) mlc_plan_report_of(p, &r);
+    CHECK_EQ(r.fused, p != NULL ? 2 : 0);
+    mlc_plan_free(p);
+    return st;
+}
+
 static mlc_status run_plan_fn(world *w)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
@@ -1120,6 +1226,7 @@ static mlc_status run_plan_fn(world *w)
 DO(mlc_plan_desc_make)  { return run_plan(w); }
 DO(mlc_plan_capture)    { return run_plan(w); }
 DO(mlc_plan_capture_fn) { return run_plan_fn(w); }
+DO(mlc_plan_parts)      { return run_plan_parts(w); }
 DO(mlc_plan_run)        { return run_plan(w); }
 DO(mlc_plan_forward)    { return run_plan(w); }
 DO(mlc_plan_prepare)    { return run_plan(w); }
@@ -1129,6 +1236,28 @@ DO(mlc_plan_use_block)  { return run_plan(w); }
 DO(mlc_plan_report_of)  { return run_plan(w); }
 DO(mlc_plan_print)      { return run_plan(w); }
 DO(mlc_plan_free)       { return run_plan(w); }
+
+/* A plan, to a file of all sizes. */
+DO(mlc_plan_save)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_tensor *few = mlc_slice(w->x, 0, 0, 2, 1);
+    mlc_plan   *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    mlc_status  st = p != NULL ? mlc_plan_prepare(p, &few, 1) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_plan_save(p, to(w));
+    mlc_plan_free(p);
+    return st;
+}
+
+/* A plan of a file. */
+DO(mlc_plan_load)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_plan  *p = mlc_plan_load(w->ctx, in(w, "plan.safetensors"), NULL);
+    mlc_status st = p != NULL ? mlc_plan_run(p, &w->x, 1, NULL, 0) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
 DO(mlc_optimize_for_production)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
@@ -1137,3 +1266,42 @@ DO(mlc_optimize_for_production)
     mlc_plan_free(p);
     return st;
 }
+
+/* ---- files of ONNX -------------------------------------------------------------------------- */
+
+/* A file that is loaded, printed and run. */
+static mlc_status run_onnx(world *w, bool of_file)
+{
+    static pb          file;
+    mlc_onnx_load_desc d = mlc_onnx_load_desc_make();
+    mlc_onnx_value     v;
+    onnx_small(&file);
+    mlc_module *m = of_file ? mlc_onnx_load(w->ctx, in(w, "net.onnx"), &d)
+                            : mlc_onnx_load_memory(w->ctx, file.data, file.n, &d);
+    if (!own_module(w, m)) return mlc_ctx_status(w->ctx);
+    mlc_onnx_input(m, 0, &v);
+    mlc_onnx_output(m, 0, &v);
+    const mlc_status st = mlc_onnx_print(m, hash_text, w);
+    return first_of(st, st ? st : keep(w, mlc_forward(m, w->x)));
+}
+DO(mlc_onnx_load)           { return run_onnx(w, true); }
+DO(mlc_onnx_load_memory)    { return run_onnx(w, false); }
+DO(mlc_onnx_load_desc_make) { return run_onnx(w, false); }
+DO(mlc_onnx_input)          { return run_onnx(w, false); }
+DO(mlc_onnx_output)         { return run_onnx(w, false); }
+DO(mlc_onnx_print)          { return run_onnx(w, false); }
+
+/* A plan as a file of ONNX of all sizes. */
+static mlc_status save_onnx(world *w)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_onnx_save_desc d = mlc_onnx_save_desc_make();
+    mlc_tensor *few = mlc_slice(w->x, 0, 0, 2, 1);
+    mlc_plan   *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    mlc_status  st = p != NULL ? mlc_plan_prepare(p, &few, 1) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_onnx_save(p, to(w), &d);
+    mlc_plan_free(p);
+    return st;
+}
+DO(mlc_onnx_save)           { return save_onnx(w); }
+DO(mlc_onnx_save_desc_make) { return save_onnx(w); }

@@ -720,6 +720,119 @@ DO(mlc_sparsify)
     return first_of(st, mlc_eval_end(w->module));
 }
 
+/* A module of the scenario with adapters that change its result. */
+static mlc_status adapted(world *w)
+{
+    const mlc_lora_desc d = mlc_lora_desc_make(2, 3);
+    const bool          made = own_module(w, mlc_nn_linear(w->ctx, 4, 6));
+    const mlc_status    st = made ? mlc_lora(w->module, &d, NULL) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) set_values(w, w->module);
+    return st;
+}
+
+DO(mlc_lora)
+{
+    const mlc_status st = adapted(w);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_lora_of_attention)
+{
+    const mlc_lora_desc d = mlc_lora_desc_make(2, 3);
+    const bool          made = own_module(w, mlc_nn_multihead_attention(w->ctx, 4, 2));
+    const mlc_status    st = made ? mlc_lora(w->module, &d, NULL) : mlc_ctx_status(w->ctx);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, mlc_unsqueeze(w->x, 0))) : st;
+}
+
+DO(mlc_lora_over_integers)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    const mlc_lora_desc d = mlc_lora_desc_make(2, 3);
+    mlc_quantize_desc   q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    q.group = 0;
+    const bool made = own_module(w, mlc_nn_linear(w->ctx, 4, 6));
+    mlc_status st = made ? mlc_quantize(w->module, &q, NULL) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_lora(w->module, &d, NULL);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_lora_switch)
+{
+    static const char *const names[] = {"default"};
+    mlc_status st = adapted(w);
+    if (st == MLC_OK) st = mlc_lora_switch(w->module, NULL, 0);
+    if (st == MLC_OK) st = mlc_lora_switch(w->module, names, 1);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_lora_merge)
+{
+    mlc_status st = adapted(w);
+    if (st == MLC_OK) st = mlc_lora_merge(w->module, NULL);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_lora_unmerge)
+{
+    mlc_status st = adapted(w);
+    if (st == MLC_OK) st = mlc_lora_merge(w->module, NULL);
+    if (st == MLC_OK) st = mlc_lora_unmerge(w->module);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+DO(mlc_lora_remove)
+{
+    mlc_status st = adapted(w);
+    if (st == MLC_OK) st = mlc_lora_remove(w->module, NULL);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st;
+}
+
+/* Removes both files of an adapter. */
+static mlc_status without_files(world *w, mlc_status st)
+{
+    static const char *const names[2] = {"adapter_model.safetensors", "adapter_config.json"};
+    for (int i = 0; i < 2; i++) remove(in(w, names[i]));
+    return st;
+}
+
+DO(mlc_lora_save)
+{
+    const mlc_lora_file f = mlc_lora_file_make();
+    const mlc_status    st = adapted(w);
+    return without_files(w, st == MLC_OK ? mlc_lora_save(w->module, w->files->dir, &f) : st);
+}
+
+DO(mlc_lora_load)
+{
+    mlc_status st = adapted(w);
+    if (st == MLC_OK) st = mlc_lora_save(w->module, w->files->dir, NULL);
+    if (st == MLC_OK) st = mlc_lora_remove(w->module, NULL);
+    if (st == MLC_OK) st = mlc_lora_load(w->module, w->files->dir, NULL);
+    return without_files(w, st == MLC_OK ? keep(w, mlc_forward(w->module, w->x)) : st);
+}
+
+/* A student of the scenario with a learned linear between layers, and its loss. */
+DO(mlc_distillation_forward)
+{
+    const mlc_distill_layer layer = {"", "", 1, 3, 3};
+    mlc_distill_desc        d = mlc_distill_desc_make();
+    mlc_batch               b;
+    mlc_tensor             *y = NULL;
+    memset(&b, 0, sizeof b);
+    b.x = w->x;
+    b.y = w->labels;
+    d.layers = &layer;
+    d.n_layers = 1;
+    if (!own_module(w, mlc_nn_linear(w->ctx, 4, 3))) return mlc_ctx_status(w->ctx);
+    mlc_distillation *of = mlc_distillation_create(w->module, w->net, &d);
+    if (of) set_values(w, mlc_module_find(mlc_distillation_net(of), "layer0"));
+    mlc_tensor      *loss = of ? mlc_distillation_forward(of, mlc_distillation_net(of), &b, &y)
+                               : NULL;
+    const mlc_status st = loss ? mlc_backward(loss) : mlc_ctx_status(w->ctx);
+    mlc_distillation_free(of);
+    return st;
+}
+
 /* A network of the scenario, of which rows and the columns that read them go. */
 DO(mlc_prune_shrink)
 {

@@ -528,7 +528,7 @@ TEST(io, files_of_other_formats_are_named_by_their_first_bytes)
 {
     static const struct { const char *bytes, *why; } others[] = {
         {"GGUF\3\0\0\0\x24\1\0\0", "it is a GGUF file, which is not read here; take the"},
-        {"\x08\x07\x12\x07pytorch", "it is an ONNX model, which is not read here; save its"},
+        {"\x08\x07\x12\x07pytorch", "it is an ONNX model; use mlc_onnx_load"},
         {"\x08\x0A:\xA4\x9F\x01\x0A\x20\x0A\x01", "it is an ONNX model"},
         {"\x08\x09\x1A\x05" "1.2.3", "it is an ONNX model"},
         {"\x89HDF\r\n\x1A\n\0\0\0\0", "it is an HDF5 file, as Keras writes them; save its"},

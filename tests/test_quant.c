@@ -6,6 +6,7 @@
 #include "files.h"
 #include "golden/golden.h"
 #include "guarded.h"
+#include "quant.h"
 
 /* What is computed here is rounded as in the library. */
 #ifdef __clang__
@@ -338,14 +339,36 @@ static void check_static_image(const mlc_kernels *k, int s)
     a.residual_scale = 0.03f;
     a.residual_zero = dtype == MLC_U8 ? 100 : 11;
     a.c = guarded(C, (size_t)(a.m * all));
+    /* The same by scales and zeros at pointers; a residual of floats. */
+    const float a_by[2] = {a_scale, (float)zero}, c_by[2] = {a.c_scale, (float)a.c_zero};
+    const float more_by[2] = {a.residual_scale, (float)a.residual_zero};
+    const bool  floats = s % 5 == 1, by_pointer = s % 3 == 0 && dtype == MLC_U8;
+    if (floats) {
+        a.residual = guarded_rand(MORE, MLC_F32, a.m * all, 5, -1, 1);
+        a.residual_other = 1 + MLC_F32;
+    }
+    if (by_pointer) {
+        a.a_scale = NULL;
+        a.a_zero = NULL;
+        a.c_scale = a.residual_scale = 0;
+        a.a_by = a_by;
+        a.c_by = c_by;
+        a.residual_by = more_by;
+        a.c_times = 1;
+        a.c_most = 200;
+    }
     CHECK_EQ(run_qproduct(k, &a), MLC_OK);
+    a.a_zero = &zero;
     for (int64_t i = 0; i < a.m * all; i++) {
         const int64_t col = i % all;
-        const int32_t add = a.residual ? int_of(a.residual, dtype, i) - a.residual_zero : 0;
-        const double  by = (double)a_scale * (double)b_scale[col], more = 0.03 * add;
+        const int32_t add = a.residual && !floats ? int_of(a.residual, dtype, i) -
+                                                        (int32_t)more_by[1] : 0;
+        const double  by = (double)a_scale * (double)b_scale[col];
+        const double  more = floats ? get(a.residual, MLC_F32, i) : 0.03 * add;
         double v = (double)patch_product(&a, i / all, col) * by + (double)bias[col];
         v = act_of(a.act, v + (a.act_last ? more : 0)) + (a.act_last ? 0 : more);
-        const double lo = dtype == MLC_U8 ? 0 : -128, hi = lo + 255, q = v / 0.11 + a.c_zero;
+        const double lo = dtype == MLC_U8 ? 0 : -128, hi = by_pointer ? 200 : lo + 255;
+        const double q = v / 0.11 + (double)c_by[1];
         CHECK_NEAR((double)int_of(a.c, dtype, i), q < lo ? lo : q > hi ? hi : q, 0.5005);
     }
 }
@@ -821,17 +844,6 @@ static mlc_quantize_desc dynamic_desc(mlc_quant_convention convention, bool per_
     return d;
 }
 
-static mlc_module *in_sequence(mlc_ctx *ctx, int n, ...)
-{
-    mlc_module *net = mlc_nn_sequential(ctx);
-    va_list     list;
-    va_start(list, n);
-    for (int i = 0; i < n; i++)
-        CHECK_EQ(mlc_module_add(net, va_arg(list, mlc_module *)), MLC_OK);
-    va_end(list);
-    return net;
-}
-
 /* A linear layer alone in a Sequential, with the golden's weight and bias. */
 static mlc_module *golden_linear(mlc_ctx *ctx, const golden_file *g)
 {
@@ -868,17 +880,6 @@ static mlc_module *small_net(mlc_ctx *ctx)
     return in_sequence(ctx, 5, mlc_nn_linear(ctx, 64, 96), mlc_nn_gelu(ctx),
                        mlc_nn_linear(ctx, 96, 32), mlc_nn_layer_norm(ctx, 32),
                        mlc_nn_linear(ctx, 32, 10));
-}
-
-static double rms_apart(mlc_tensor *a, mlc_tensor *b)
-{
-    double sum = 0, of = 0;
-    for (int64_t i = 0; i < mlc_numel(a); i++) {
-        const double x = (double)mlc_f32(a)[i], y = (double)mlc_f32(b)[i], d = x - y;
-        sum += d * d;
-        of += y * y;
-    }
-    return sqrt(sum / of);
 }
 
 typedef struct way { mlc_quant_mode mode; int32_t bits; int64_t group; bool full; double off; } way;
@@ -1581,38 +1582,6 @@ TEST(quant, bytes_are_those_promised)
 }
 
 /* ---- accuracy -------------------------------------------------------------------------------- */
-
-enum { PIXELS = 64, CLASSES = 10 };
-
-typedef struct digits { mlc_tensor *x[2], *y[2]; } digits;
-
-/* Digits to train on, and those held out: column 65 is 1. */
-static digits digits_of(mlc_ctx *ctx)
-{
-    static int64_t rows[4096];
-    digits         d = {{NULL, NULL}, {NULL, NULL}};
-    mlc_tensor    *t = mlc_csv_load(ctx, "examples/data/digits.csv", NULL);
-    mlc_tensor    *mark = mlc_contiguous(mlc_select(t, 1, PIXELS + 1));
-    for (int out = 0; out < 2; out++) {
-        int64_t n = 0;
-        for (int64_t i = 0; i < mlc_numel(mark); i++)
-            if ((mlc_f32(mark)[i] != 0) == (out != 0))
-                rows[n++] = i;
-        mlc_tensor *some = mlc_gather_rows(t, mlc_from(ctx, MLC_I64, mlc_dims1(n), rows));
-        d.x[out] = mlc_mul_scalar(mlc_contiguous(mlc_slice(some, 1, 0, PIXELS, 1)), 1.0 / 16);
-        d.y[out] = mlc_cast(mlc_contiguous(mlc_select(some, 1, PIXELS)), MLC_I64);
-    }
-    return d;
-}
-
-static double accuracy(mlc_module *net, const digits *d)
-{
-    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
-    mlc_tensor *is = mlc_eq(mlc_argmax(mlc_forward(net, d->x[1]), 1, false), d->y[1]);
-    const double right = mlc_item(mlc_mean(mlc_cast(is, MLC_F32), mlc_dims0(), false));
-    CHECK_EQ(mlc_eval_end(net), MLC_OK);
-    return right;
-}
 
 TEST(quant, digits_lose_less_than_half_a_point)
 {

@@ -1091,6 +1091,22 @@ static mlc_plan *a_plan(const char *name)
     return p;
 }
 
+static mlc_calibration *a_calibration(const char *name)
+{
+    say(" %s=calibration", name);
+    if (chance(6))
+        return (made(NULL), NULL);
+    mlc_module      *net = mlc_nn_linear(g.ctx, 4, 3);
+    mlc_calibration *c = mlc_calibrate_begin(net, NULL);
+    mlc_no_grad_begin(g.ctx);
+    if (chance(80))
+        mlc_forward(net, plain_f32(mlc_dims2(1 + pick(3), 4)));
+    mlc_no_grad_end(g.ctx);
+    if (chance(50))
+        mlc_calibrate_end(c);
+    return c;
+}
+
 static mlc_ctx *a_ctx(const char *name)
 {
     if (chance(3)) {

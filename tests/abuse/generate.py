@@ -204,6 +204,12 @@ mlc_sketch_model m=net
 mlc_quantize_tensor_desc_make bits=8
 mlc_quantize_tensor w=f:4,32
 mlc_quantize net=net
+mlc_fake_quantize x=f:3,4 scale=f:1
+mlc_calibrate_begin net=net
+mlc_calibrate net=net
+mlc_quant_aware_begin net=net
+mlc_quant_aware_end net=net
+mlc_quant_aware_freeze net=net
 mlc_sparsify net=net
 mlc_quant_sensitivity net=net
 mlc_sketch_model_desc_make num_terms=1 low_rank=1
@@ -316,6 +322,9 @@ ONLY_ASK = ('mlc_ctx_status', 'mlc_scope_end', 'mlc_memory_info')
 
 # What an error may name beside the function itself: what it is made of.
 NAMES = {
+    'mlc_calibrate': 'calibrate_begin calibrate_end quantize forward loader linear',
+    'mlc_calibrate_begin': 'calibrate quantize', 'mlc_calibration_range': 'calibrate',
+    'mlc_quant_aware_begin': 'quantize calibrate', 'mlc_quant_aware_end': 'quantize',
 }
 
 # Calls that need more than their declarations say: the body of the case, in C.
@@ -1030,7 +1039,7 @@ OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_
            'mlc_tracker': 'a_tracker', 'mlc_tokenizer': 'a_tokenizer', 'mlc_table': 'a_table',
            'mlc_cache': 'a_cache', 'mlc_average': 'a_average', 'mlc_callback': 'a_callback',
            'mlc_safetensors': 'a_file', 'mlc_fit_state': 'a_fit', 'mlc_sweep': 'a_sweep',
-           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_ctx': 'a_ctx'}
+           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration', 'mlc_ctx': 'a_ctx'}
 USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'use_optim', 'mlc_dataset': 'use_dataset',
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
 CALLBACKS = {'mlc_writer': 'cb_write', 'mlc_lambda_fn': 'cb_lambda', 'mlc_loss_fn': 'cb_loss', 'mlc_grad_fn': 'cb_grad',
@@ -1273,7 +1282,7 @@ class Writer:
             return any('*' in t and n == name[2:] for t, n in params)
         before = [t for t, n in params[:k] if n not in ('threshold', 'desc')]
         return bool(before) and '*' in before[-1] and not before[-1].endswith(('char *', 'mlc_ctx *',
-               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_tokenizer *', 'mlc_metric *',
+               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_calibration *', 'mlc_tokenizer *', 'mlc_metric *',
                'mlc_dataset *', 'mlc_cache *')) or name == 'n' and before[-1].endswith('**') or name == 'room'
 
     def case(self, name):

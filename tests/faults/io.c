@@ -255,6 +255,16 @@ static mlc_status save_csv(world *w)   { return mlc_csv_save(w->x, at(w, "out"),
 static mlc_status save_idx(world *w)   { return mlc_idx_save(w->x, at(w, "out")); }
 static mlc_status save_state(world *w) { return mlc_save(w->net, at(w, "out")); }
 
+/* On a device, which has no plans, its weights. */
+static mlc_status save_onnx(world *w)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return save_state(w);
+    mlc_plan        *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    const mlc_status st = p != NULL ? mlc_onnx_save(p, at(w, "out"), NULL) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
+
 /* A run: a network, and a number of the program's. */
 static mlc_run run_of(world *w)
 {
@@ -381,7 +391,7 @@ static mlc_status load_state(world *w) { return mlc_load(w->net, at(w, "in.net")
 static const scenario scenarios[] = {
     {"safetensors_save", save_safetensors, true}, {"npy_save", save_npy, true},
     {"npz_save", save_npz, true}, {"csv_save", save_csv, true}, {"idx_save", save_idx, true},
-    {"save", save_state, true}, {"run_save", save_run, true},
+    {"save", save_state, true}, {"run_save", save_run, true}, {"onnx_save", save_onnx, true},
     {"safetensors_load", load_safetensors, false}, {"safetensors_open", open_safetensors, false},
     {"npy_load", load_npy, false}, {"npz_load", load_npz, false}, {"csv_load", load_csv, false},
     {"large npy_load", load_large, false}, {"npz_load, more behind the array", load_tail, false},

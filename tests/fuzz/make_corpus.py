@@ -1,7 +1,7 @@
 """Writes the seeds of tests/fuzz/corpus: small files by numpy and safetensors, and by hand."""
 import io, json, os, struct, sys
 import numpy as np
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
 
 
@@ -98,3 +98,9 @@ text("merges", 2, 0x20, b"#version: 0.2\nt h\nth e\n\xc4\xa0 t\n", words)
 text("bpe", 3, 0x22, b"", words)
 text("wordpiece", 4, 0x0c, b"", words)
 text("bytes", 5, 0x41, b"", words)
+
+onnx = load_file(os.path.join(os.path.dirname(HERE), "..", "golden", "onnx.safetensors"))
+for name in ("if_3 shape_mask shape_positions shape_expand lstm_bidirectional_all conv_uneven qlinear_conv "
+             "resize_cubic_half_pixel gather_nd_batch scatter_nd slice_back pad_axes mlp_trace12 softmax_11 "
+             "one_hot max_pool_uneven").split():
+    put("onnx", name, onnx[name + ".onnx"].tobytes())

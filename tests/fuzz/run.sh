@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-30}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors npy npz idx csv state optim run data text shapes roundtrip)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors npy npz idx csv state optim run data text plan onnx shapes roundtrip)
 out=${FUZZ_OUT:-build-fuzz}
 flags=(-std=c11 -O1 -g -I. -fno-sanitize-recover=all -DMLC_NO_AVX512)
 passed=0 failed=0

@@ -136,4 +136,5 @@ def main():
     save_file(result, f"{HERE}/language.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Checks files of ONNX that mlcore wrote with onnx, and runs them with ONNX Runtime.
+
+    MLC_TEST_OUT=FOLDER build/tests --filter onnx_save.
+    python3 tests/python_runs_onnx.py FOLDER
+
+NAME.npz beside NAME.onnx has inputs x0, x1, .. and the forward's y0: outputs must agree within 1e-5
+of the largest one. Prints a line that begins with "skipped" where a package is not installed.
+"""
+import glob
+import os
+import sys
+
+NEAR = 1e-5
+
+
+def apart(got, want, np):
+    """The largest difference over the largest value; infinities and NaN must be the same."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype} {got.shape} for {want.dtype} {want.shape}"
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(want)
+    if not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+        return "other infinities or NaN"
+    most = max(1e-30, float(np.abs(want[finite]).max(initial=0)))
+    off = float(np.abs(got[finite] - want[finite]).max(initial=0)) / most
+    return None if off <= NEAR else f"{off:.2e}"
+
+
+def run(path, np, onnx, ort):
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with np.load(path[:-5] + ".npz", allow_pickle=False) as case:
+        feed = {i.name: case[i.name] for i in session.get_inputs()}
+        return apart(session.run(["y0"], feed)[0], case["y0"], np)
+
+
+def main():
+    try:
+        import numpy as np
+        import onnx
+        import onnxruntime as ort
+    except ImportError as e:
+        print("skipped:", e)
+        return
+    paths = sorted(glob.glob(os.path.join(sys.argv[1], "*.onnx")))
+    wrong = 0
+    for path in paths:
+        try:
+            why = run(path, np, onnx, ort)
+        except Exception as e:                       # of onnx or ONNX Runtime: a line a file
+            why = str(e).strip().replace("\n", " ")[:200]
+        if why:
+            print(os.path.basename(path) + ":", why)
+            wrong += 1
+    print(f"{len(paths)} files, {wrong} wrong; onnx {onnx.__version__}, "
+          f"ONNX Runtime {ort.__version__}")
+    if wrong or not paths:
+        sys.exit(1)
+
+
+main()

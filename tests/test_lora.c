@@ -1,0 +1,1420 @@
+/* test_lora.c -- tests of sections IMPL.LORA.*: adapters of layers, over floats and integers,
+ * merged, in PEFT's files
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "golden/golden.h"
+#include "nets.h"
+
+enum { VOCAB = 61, WIDTH = 16, HEADS = 4, BATCH = 2, T = 9 };
+
+static double apart(mlc_tensor *a, mlc_tensor *b)
+{
+    return a && b ? mlc_item(mlc_max(mlc_abs(mlc_sub(mlc_cast(a, MLC_F64), mlc_cast(b, MLC_F64))),
+                                     mlc_dims0(), false)) : 1e9;
+}
+
+static mlc_ctx *ctx_of(mlc_dtype dtype, int32_t threads)
+{
+    mlc_ctx_desc d = test_desc();
+    d.dtype = dtype;
+    if (threads) d.threads = threads;
+    return test_own(mlc_ctx_create(&d));
+}
+
+static bool same_bits(mlc_tensor *a, mlc_tensor *b)
+{
+    static unsigned char x[1 << 16], y[1 << 16];
+    const size_t n = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
+    return b && n && n <= sizeof x && a->dtype == b->dtype && mlc_numel(a) == mlc_numel(b) &&
+           mlc_read(a, x, n) == MLC_OK && mlc_read(b, y, n) == MLC_OK && memcmp(x, y, n) == 0;
+}
+
+/* Values in all adapters, those that start as 0, too. */
+static void fill(mlc_module *net, uint64_t seed)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it)) {
+        if (!strstr(it.name, "lora_")) continue;
+        mlc_tensor *t = it.tensor;
+        mlc_no_grad_begin(mlc_module_ctx(net));
+        mlc_copy_into(t, test_rand(t->ctx, t->dtype, mlc_dims_of(t->ndim, t->shape), seed++, -0.5,
+                                   0.5));
+        mlc_no_grad_end(mlc_module_ctx(net));
+    }
+}
+
+/* The forward in evaluation. */
+static mlc_tensor *eval(mlc_module *net, mlc_tensor *x)
+{
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    return y;
+}
+
+static mlc_module *layered(mlc_ctx *ctx)
+{
+    mlc_module *net = mlp(ctx, 12, 10, 6);
+    mlc_module_build(net);
+    return net;
+}
+
+/* ---- the function stays, adapters alone are trained ----------------------------------------- */
+
+TEST(lora, starts_without_changing_the_function_and_trains_nothing_else)
+{
+    mlc_ctx       *ctx = ctx_of(MLC_F32, 0);
+    mlc_module    *net = layered(ctx);
+    mlc_tensor    *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1), *before = eval(net, x);
+    mlc_lora_desc  d = mlc_lora_desc_make(3, 6.0);
+    mlc_lora_row   rows[4];
+    mlc_lora_report report = {rows, 4, 0, 0, 0, 0};
+    sink           out;
+    memset(&out, 0, sizeof out);
+    d.write = collect;
+    d.user = &out;
+    CHECK_EQ(mlc_lora(net, &d, &report), MLC_OK);
+    CHECK_OK(ctx);
+    CHECK(same_bits(eval(net, x), before));
+    CHECK_EQ(report.n, 2);
+    CHECK_STR(rows[0].name, "0");
+    CHECK_EQ(rows[0].rank, 3);
+    CHECK_EQ(rows[0].in, 12);
+    CHECK_EQ(rows[0].out, 10);
+    CHECK_EQ(report.numbers, 3 * (12 + 10) + 3 * (10 + 6));
+    CHECK_EQ(report.base, 12 * 10 + 10 + 10 * 6 + 6);
+    CHECK_HAS(out.text, "2 adapters of 114 numbers, 58.16 % of 196");
+    CHECK_EQ(mlc_module_numel(net, true), report.numbers);
+
+    mlc_optim *opt = mlc_adamw(net, 0.05);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_tensor *a = mlc_copy(mlc_module_param(net, "0.lora_default.A"));
+    mlc_tensor *b = mlc_copy(mlc_module_param(net, "2.lora_default.B"));
+    double first = 0, last = 0;
+    for (int step = 0; step < 30; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *y = test_rand(ctx, MLC_F32, mlc_dims2(5, 6), 2, -1, 1);
+        mlc_tensor *loss = mlc_mse_loss(mlc_forward(net, x), y);
+        last = mlc_item(loss);
+        if (step == 0) first = last;
+        CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK(last < 0.5 * first);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK(mlc_grad(mlc_module_param(net, "0.weight")) == NULL);
+    CHECK(apart(mlc_module_param(net, "0.lora_default.A"), a) > 1e-3);
+    CHECK(apart(mlc_module_param(net, "2.lora_default.B"), b) > 1e-3);
+    /* A, uniform within 1 / sqrt(in) */
+    const double most = mlc_item(mlc_max(mlc_abs(a), mlc_dims0(), false));
+    CHECK(most <= 1 / sqrt(12.0) && most > 0.2);
+    mlc_module_free(net);
+}
+
+/* y + scale (x A^T) B^T by operations. */
+static mlc_tensor *by_hand(mlc_tensor *y, mlc_tensor *x, mlc_tensor *a, mlc_tensor *b, double scale)
+{
+    return mlc_add(y, mlc_mul_scalar(mlc_linear(mlc_linear(x, a, NULL), b, NULL), scale));
+}
+
+TEST(lora, adds_to_each_layer_before_what_is_fused_with_it)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
+    mlc_module   *net = mlc_nn_sequential(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 3.0);
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 8));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 8, 5));
+    d.rank_stabilized = true;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 20);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims3(2, 3, 7), 1, -1, 1), *p[8], *y, *want;
+    static const char *const names[8] = {"0.weight", "0.bias", "0.lora_default.A",
+                                         "0.lora_default.B", "2.weight", "2.bias",
+                                         "2.lora_default.A", "2.lora_default.B"};
+    for (int i = 0; i < 8; i++) p[i] = mlc_module_param(net, names[i]);
+    const double scale = 3.0 / sqrt(2.0);
+    y = mlc_forward(net, x);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+    mlc_tensor *got[4];
+    for (int i = 0; i < 4; i++) got[i] = mlc_copy(mlc_grad(p[i / 2 * 4 + 2 + i % 2]));
+    for (int i = 0; i < 8; i++) mlc_zero_grad(p[i]);
+    want = mlc_gelu(by_hand(mlc_linear(x, p[0], p[1]), x, p[2], p[3], scale));
+    want = by_hand(mlc_linear(want, p[4], p[5]), want, p[6], p[7], scale);
+    CHECK(apart(y, want) < 1e-14);
+    CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(want, want), mlc_dims0(), false)), MLC_OK);
+    for (int i = 0; i < 4; i++)
+        CHECK(apart(got[i], mlc_grad(p[i / 2 * 4 + 2 + i % 2])) < 1e-12);
+}
+
+/* ---- several adapters ------------------------------------------------------------------------ */
+
+TEST(lora, several_by_name_are_switched_and_added)
+{
+    static const char *const both[2] = {"one", "two"};
+    static const char *const last[1] = {"2"}, *const none[1] = {"three"};
+    mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_tensor   *x = test_rand(ctx, MLC_F64, mlc_dims2(5, 12), 1, -1, 1), *base = eval(net, x);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    d.name = "one";
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 5);
+    mlc_tensor *one = eval(net, x);
+    d.name = "two";
+    d.targets = last;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK(same_bits(eval(net, x), base));                    /* two alone is active, B is 0 */
+    CHECK_EQ(mlc_module_numel(net, true), 2 * (10 + 6));
+    fill(net, 9);
+    CHECK_EQ(mlc_lora_switch(net, both, 1), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 2 * (12 + 10 + 10 + 6));
+    mlc_tensor *now = eval(net, x);
+    CHECK(apart(now, one) > 1e-3);
+    CHECK_EQ(mlc_lora_switch(net, both, 2), MLC_OK);
+    mlc_tensor *h = eval(mlc_module_child(net, 1), eval(mlc_module_child(net, 0), x));
+    mlc_no_grad_begin(ctx);
+    mlc_tensor *want = by_hand(now, h, mlc_module_param(net, "2.lora_two.A"),
+                               mlc_module_param(net, "2.lora_two.B"), 1.0);
+    mlc_no_grad_end(ctx);
+    CHECK(apart(eval(net, x), want) < 1e-14);
+    CHECK_EQ(mlc_lora_switch(net, none, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "lora_switch: there is no adapter 'three'");
+    CHECK(apart(eval(net, x), want) < 1e-14);
+    CHECK_EQ(mlc_lora_switch(net, NULL, 0), MLC_OK);
+    CHECK(same_bits(eval(net, x), base));
+    CHECK_EQ(mlc_module_numel(net, true), 0);
+    CHECK_EQ(mlc_lora_switch(net, both, 2), MLC_OK);
+    CHECK_EQ(mlc_lora_remove(net, "two"), MLC_OK);
+    CHECK(same_bits(eval(net, x), now));
+    CHECK_EQ(mlc_lora_remove(net, NULL), MLC_OK);
+    CHECK(same_bits(eval(net, x), base));
+    CHECK(mlc_module_child(mlc_module_child(net, 0), 0) == NULL);
+    CHECK_EQ(mlc_lora_remove(net, "one"), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no adapter 'one'");
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+static mlc_module *attends(mlc_ctx *ctx, bool apart_weights)
+{
+    mlc_nn_multihead_attention_desc d = mlc_nn_multihead_attention_desc_make(8, 4);
+    d.kv_heads = 2;
+    if (apart_weights) d.key_size = 6;
+    return mlc_nn_multihead_attention_ex(ctx, &d);
+}
+
+/* Adapters of q, k, v, of some of them, and of all three: the module whose weight is the sum says
+ * what they add. */
+TEST(lora, parts_of_attention_are_those_of_a_weight_that_is_the_sum)
+{
+    static const char *const sets[5][3] = {{"q_proj", "v_proj"}, {"k_proj"}, {"in_proj"},
+                                           {"q_proj", "k_proj", "v_proj"}, {"v_proj", "out_proj"}};
+    static const int n[5] = {2, 1, 1, 3, 2};
+    for (int i = 0; i < 10; i++) {
+        const bool    three = i >= 5;
+        mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
+        mlc_module   *net = attends(ctx, three);
+        mlc_lora_desc d = mlc_lora_desc_make(2, 3.0);
+        mlc_tensor   *in[3], *y = NULL, *merged = NULL;
+        if (three && i == 7) continue;     /* no weight of all three */
+        d.targets = sets[i % 5];
+        d.n_targets = n[i % 5];
+        if (!CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+        fill(net, 40);
+        in[0] = test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 1, -1, 1);
+        in[1] = three ? test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 6), 2, -1, 1) : in[0];
+        in[2] = three ? in[0] : test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 3, -1, 1);
+        CHECK_EQ(mlc_module_forward(net, in, 3, &y, 1), MLC_OK);
+        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);          /* the tape has the weight */
+        mlc_error_clear(ctx);
+        mlc_module *clone = mlc_module_clone(net);
+        CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_forward(clone, in, 3, &merged, 1), MLC_OK);
+        CHECK(apart(y, merged) < 1e-13);
+        CHECK_EQ(mlc_lora_switch(clone, NULL, 0), MLC_ERR_STATE);
+        mlc_error_clear(ctx);
+        CHECK_EQ(mlc_backward(mlc_sum(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK);
+        for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+            if (it.trainable)
+                CHECK(apart(mlc_grad(it.tensor), mlc_mul_scalar(mlc_grad(it.tensor), 0)) > 1e-6);
+    }
+}
+
+/* ---- merging --------------------------------------------------------------------------------- */
+
+TEST(lora, merges_and_unmerges_to_the_same_bits)
+{
+    mlc_ctx       *ctx = ctx_of(MLC_F32, 0);
+    mlc_module    *net = layered(ctx);
+    mlc_lora_desc  d = mlc_lora_desc_make(2, 8.0);
+    mlc_lora_row   row[2];
+    mlc_lora_report report = {row, 2, 0, 0, 0, 0};
+    mlc_tensor    *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight")), *y = eval(net, x);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "nothing is merged");
+    CHECK_EQ(mlc_lora_merge(net, &report), MLC_OK);
+    CHECK_EQ(report.n, 2);
+    CHECK_EQ(report.requantized, 0);
+    CHECK_STR(row[1].name, "2");
+    CHECK(!same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK(apart(eval(net, x), y) < 1e-5);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "adapters are merged");
+    mlc_module *clone = mlc_module_clone(net);
+    CHECK_EQ(mlc_lora_unmerge(clone), MLC_OK);
+    CHECK(same_bits(mlc_module_param(clone, "0.weight"), w));
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK(same_bits(eval(net, x), y));
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    mlc_tensor *merged = eval(net, x);
+    CHECK_EQ(mlc_lora_remove(net, "default"), MLC_OK);       /* for good */
+    CHECK(same_bits(eval(net, x), merged));
+    CHECK(!same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK_OK(ctx);
+}
+
+TEST(lora, refuses_to_merge_a_tied_or_masked_weight)
+{
+    static const char *const tied[2] = {"0", "1"};
+    mlc_ctx       *ctx = ctx_of(MLC_F32, 0);
+    mlc_module    *net = mlc_nn_sequential(ctx), *other = mlc_nn_linear(ctx, 6, 6);
+    mlc_lora_desc  d = mlc_lora_desc_make(2, 2.0);
+    mlc_prune_desc prune = mlc_prune_desc_make(0.5);
+    mlc_module_add(net, mlc_nn_linear(ctx, 6, 6));
+    mlc_module_add(net, other);
+    CHECK_EQ(mlc_module_tie(other, "weight", mlc_module_param(net, "0.weight")), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_ERR_ARG);          /* not of tied weights, unless named */
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no linear layer");
+    d.targets = tied;
+    d.n_targets = 2;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 2);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is shared (mlc_module_tie)");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+
+    mlc_module *masked = layered(ctx);
+    d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_prune(masked, &prune), MLC_OK);
+    CHECK_EQ(mlc_lora(masked, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora_merge(masked, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "has a mask");
+}
+
+/* ---- over integers --------------------------------------------------------------------------- */
+
+/* A layer of floats with the values that integers stand for. */
+static mlc_module *float_twin(mlc_module *quant, int32_t bits)
+{
+    mlc_ctx      *ctx = mlc_module_ctx(quant);
+    mlc_module   *net = mlp(ctx, 64, 32, 6);
+    for (int i = 0; i < 2; i++) {
+        mlc_quantized q;
+        memset(&q, 0, sizeof q);
+        q.q = mlc_module_param(quant, i ? "2.weight" : "0.weight");
+        q.scale = mlc_module_param(quant, i ? "2.weight_scale" : "0.weight_scale");
+        q.bits = bits;
+        q.group = 32;
+        q.ndim = 2;
+        q.shape[0] = i ? 6 : 32;
+        q.shape[1] = i ? 32 : 64;
+        mlc_no_grad_begin(ctx);
+        mlc_copy_into(mlc_module_param(net, i ? "2.weight" : "0.weight"),
+                      mlc_dequantize_tensor(&q));
+        mlc_copy_into(mlc_module_param(net, i ? "2.bias" : "0.bias"),
+                      mlc_module_param(quant, i ? "2.bias" : "0.bias"));
+        mlc_no_grad_end(ctx);
+    }
+    return net;
+}
+
+TEST(lora, gradients_go_through_integers_as_through_their_values)
+{
+    ONLY_ON_HOST();
+    for (int bits = 4; bits <= 8; bits += 4) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(3, 4.0);
+        q.bits = bits;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        mlc_module *twin = float_twin(net, bits);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(twin, &d, NULL), MLC_OK);
+        fill(net, 60);
+        fill(twin, 60);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(70, 64), 1, -1, 1);
+        mlc_set_requires_grad(x, true);
+        mlc_tensor *got[5], *y = mlc_forward(net, x);
+        static const char *const names[4] = {"0.lora_default.A", "0.lora_default.B",
+                                             "2.lora_default.A", "2.lora_default.B"};
+        if (!CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        for (int i = 0; i < 4; i++) got[i] = mlc_grad(mlc_module_param(net, names[i]));
+        got[4] = mlc_copy(mlc_grad(x));
+        mlc_tensor *x2 = test_rand(ctx, MLC_F32, mlc_dims2(70, 64), 1, -1, 1);
+        mlc_set_requires_grad(x2, true);
+        mlc_tensor *want = mlc_forward(twin, x2);
+        CHECK(apart(y, want) < 1e-5);
+        CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(want, want), mlc_dims0(), false)), MLC_OK);
+        for (int i = 0; i < 4; i++)
+            CHECK(apart(got[i], mlc_grad(mlc_module_param(twin, names[i]))) < 2e-6);
+        CHECK(apart(got[4], mlc_grad(x2)) < 2e-6);
+        CHECK_OK(ctx);
+    }
+}
+
+/* The same bits by any number of threads. */
+TEST(lora, over_integers_trains_attention_and_layers_without_adapters)
+{
+    static const char *const targets[2] = {"q_proj", "v_proj"};
+    mlc_tensor *kept[2] = {NULL, NULL};
+    ONLY_ON_HOST();
+    for (int threads = 1; threads <= 3; threads += 2) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, threads);
+        mlc_nn_gpt_desc   g = mlc_nn_gpt_desc_llama(40, 16, 2, 32, 4);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+        mlc_module       *net = mlc_nn_gpt(ctx, &g);
+        double            first = 0, last = 0;
+        q.bits = 4;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        d.targets = targets;
+        d.n_targets = 2;
+        d.dropout = 0.1;
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        mlc_optim  *opt = mlc_adamw(net, 0.02);
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 12), 40, 1);
+        for (int step = 0; step < 12; step++) {
+            mlc_scope_begin(ctx);
+            mlc_tensor *y = mlc_forward(net, mlc_slice(x, 1, 0, 11, 1));
+            mlc_tensor *loss = mlc_cross_entropy(y, mlc_slice(x, 1, 1, 12, 1));
+            last = mlc_item(loss);
+            if (step == 0) first = last;
+            CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+            if (!CHECK_EQ(mlc_scope_end(ctx), MLC_OK)) { printf("  %s\n", mlc_error(ctx)); break; }
+        }
+        CHECK(last < first);
+        kept[threads / 2] = mlc_module_param(net, "layers.0.self_attn.lora_default:2.B");
+    }
+    CHECK(same_bits(kept[0], kept[1]));
+}
+
+TEST(lora, a_merge_over_integers_says_that_it_requantizes)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 3; i++) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(i < 2 ? MLC_QUANT_WEIGHTS
+                                                           : MLC_QUANT_DYNAMIC);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+        mlc_lora_row      row[2];
+        mlc_lora_report   report = {row, 2, 0, 0, 0, 0};
+        q.bits = i ? 8 : 4;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 8);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1), *y = eval(net, x);
+        mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+        mlc_tensor *s = mlc_copy(mlc_module_param(net, "0.weight_scale"));
+        CHECK_EQ(mlc_lora_merge(net, &report), MLC_OK);
+        CHECK_EQ(report.requantized, 2);
+        CHECK(row[0].requantized && row[0].error > 0 && row[0].error < (i ? 0.01 : 0.1));
+        mlc_tensor *merged = eval(net, x);
+        const double far = apart(merged, y);
+        CHECK(far > 0 && far < (i ? 0.1 : 1.0));
+        CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+        CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+        CHECK(same_bits(mlc_module_param(net, "0.weight_scale"), s));
+        CHECK(same_bits(eval(net, x), y));
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lora, dynamic_integers_run_with_adapters_and_have_no_gradient)
+{
+    ONLY_ON_HOST();
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(4, 64), 1, -1, 1), *base = eval(net, x);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK(same_bits(eval(net, x), base));
+    fill(net, 8);
+    CHECK(apart(eval(net, x), base) > 1e-3);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "quantized layers have none");
+}
+
+/* ---- a run that goes on ---------------------------------------------------------------------- */
+
+static mlc_module *adapted(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(30, 16, 2, 16, 2);
+    mlc_lora_desc   d = mlc_lora_desc_make(2, 4.0);
+    mlc_module     *net = mlc_nn_gpt(ctx, &g);
+    d.dropout = 0.2;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    return net;
+}
+
+static double trained(mlc_module *net, mlc_optim *opt, int from, int to)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    double   last = 0;
+    for (int step = from; step < to; step++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 9), 30, step);
+        mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net, mlc_slice(x, 1, 0, 8, 1)),
+                                             mlc_slice(x, 1, 1, 9, 1));
+        last = mlc_item(loss);
+        CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    return last;
+}
+
+TEST(lora, a_run_that_goes_on_has_the_same_bits)
+{
+    box         b = box_open_fast("run.safetensors");
+    mlc_ctx    *one = ctx_of(MLC_F32, 0), *two = ctx_of(MLC_F32, 0);
+    mlc_module *net = adapted(one), *again = adapted(two);
+    mlc_optim  *opt = mlc_adamw(net, 0.01), *next = mlc_adamw(again, 0.01);
+    mlc_run     run, resumed;
+    memset(&run, 0, sizeof run);
+    run.net = net;
+    run.optim = opt;
+    resumed = run;
+    resumed.net = again;
+    resumed.optim = next;
+    trained(net, opt, 0, 4);
+    CHECK_EQ(mlc_run_save(one, b.path, &run), MLC_OK);
+    const double straight = trained(net, opt, 4, 8);
+    if (!CHECK_EQ(mlc_run_load(two, b.path, &resumed), MLC_OK)) printf("  %s\n", mlc_error(two));
+    CHECK(trained(again, next, 4, 8) == straight);
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+        CHECK(same_bits(it.tensor, mlc_module_param(again, it.name)));
+    box_close(&b);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+TEST(lora, clones_and_shares_have_the_adapters)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0), *other = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 4);
+    mlc_tensor *y = eval(net, x);
+    mlc_module *clone = mlc_module_clone(net), *share = mlc_module_share(other, net);
+    CHECK(same_bits(eval(clone, x), y));
+    CHECK(same_bits(eval(share, test_rand(other, MLC_F32, mlc_dims2(3, 12), 1, -1, 1)), y));
+    fill(net, 44);                               /* the share sees it, the clone does not */
+    CHECK(same_bits(eval(clone, x), y));
+    CHECK(same_bits(eval(share, test_rand(other, MLC_F32, mlc_dims2(3, 12), 1, -1, 1)),
+                    eval(net, x)));
+    CHECK_EQ(mlc_lora_merge(share, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(other, MLC_ERR_STATE, "mlc_module_share");
+    mlc_module_free(share);
+    CHECK_EQ(mlc_lora_remove(clone, NULL), MLC_OK);
+    CHECK(!same_bits(eval(clone, x), y));
+}
+
+/* Adapters of a share are its own: the network's weights serve several. */
+TEST(lora, a_share_gets_adapters_of_its_own)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0), *other = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx), *share = mlc_module_share(other, net);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_lora(share, &d, NULL), MLC_OK);
+    mlc_optim  *opt = mlc_adamw(share, 0.01);
+    mlc_tensor *x = test_rand(other, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_forward(share, x), mlc_dims0(), false)), MLC_OK);
+    CHECK_OK(other);
+    CHECK(apart(mlc_module_param(share, "2.lora_default.B"),
+                mlc_zeros(other, MLC_F32, mlc_dims2(6, 2))) > 1e-4);
+}
+
+/* ---- beside other parts of the library ------------------------------------------------------- */
+
+static mlc_module *small_gpt(mlc_ctx *ctx, bool quantized)
+{
+    static const char *const keep[1] = {"embed"};      /* no plan has an embedding of integers */
+    mlc_nn_gpt_desc   g = mlc_nn_gpt_desc_llama(30, 16, 2, 32, 4);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    g.layer.kv_heads = 2;
+    g.layer.hidden = 32;
+    mlc_module *net = mlc_nn_gpt(ctx, &g);
+    q.bits = 4;
+    q.keep = keep;
+    q.n_keep = 1;
+    if (quantized) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 70);
+    return net;
+}
+
+/* Plans, caches of keys and values, estimates. */
+TEST(lora, plans_caches_and_estimates_know_adapters)
+{
+    ONLY_ON_HOST();
+    for (int quantized = 0; quantized < 2; quantized++) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = small_gpt(ctx, quantized != 0);
+        mlc_cache_desc    room = mlc_cache_desc_make(2, 16);
+        mlc_estimate_desc how = mlc_estimate_desc_make(NULL, NULL);
+        mlc_memory        said;
+        mlc_tensor       *x = test_tokens(ctx, mlc_dims2(2, 8), 30, 1), *y = eval(net, x);
+        mlc_cache        *cache = mlc_cache_create(net, &room);
+        mlc_tensor       *part = mlc_forward_cached(net, mlc_slice(x, 1, 0, 5, 1), cache);
+        CHECK(apart(part, mlc_slice(y, 1, 0, 5, 1)) < 1e-4);
+        part = mlc_forward_cached(net, mlc_slice(x, 1, 5, 8, 1), cache);
+        CHECK(apart(part, mlc_slice(y, 1, 5, 8, 1)) < 1e-4);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+        if (!CHECK(p != NULL)) { printf("  %s\n", mlc_error(ctx)); continue; }
+        CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+        CHECK(apart(mlc_plan_output(p, 0), y) < 1e-5);
+        mlc_plan_free(p);
+        how.input = MLC_I64;
+        if (!CHECK_EQ(mlc_estimate_memory(net, mlc_dims2(2, 8), &how, &said), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        CHECK_OK(ctx);
+    }
+}
+
+/* Gradients with layers recomputed, and under autocast, beside plain ones. */
+TEST(lora, recomputation_and_autocast_train_adapters)
+{
+    ONLY_ON_HOST();
+    for (int quantized = 0; quantized < 2; quantized++) {
+        mlc_ctx    *ctx = ctx_of(MLC_F32, 0);
+        mlc_module *net[3];
+        for (int i = 0; i < 3; i++)
+            net[i] = i ? mlc_module_clone(net[0]) : small_gpt(ctx, quantized != 0);
+        CHECK_EQ(mlc_module_recompute(mlc_module_find(net[1], "layers"), 1), MLC_OK);
+        for (int i = 0; i < 3; i++) {
+            if (i == 2) CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+            mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 9), 30, 1);
+            mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net[i], mlc_slice(x, 1, 0, 8, 1)),
+                                                 mlc_slice(x, 1, 1, 9, 1));
+            if (i == 2) mlc_autocast_end(ctx);
+            if (!CHECK_EQ(mlc_backward(loss), MLC_OK))
+                printf("  %d %d: %s\n", quantized, i, mlc_error(ctx));
+        }
+        for (mlc_param_iter it = mlc_param_iter_make(net[0]); mlc_param_next(&it); ) {
+            if (!it.trainable) continue;
+            mlc_tensor  *g = mlc_grad(it.tensor);
+            mlc_tensor  *low = mlc_grad(mlc_module_param(net[2], it.name));
+            const double size = mlc_item(mlc_max(mlc_abs(g), mlc_dims0(), false));
+            CHECK(same_bits(g, mlc_grad(mlc_module_param(net[1], it.name))));
+            if (!CHECK(apart(g, low) < 0.1 * size))
+                printf("  %d %s: %g of %g\n", quantized, it.name, apart(g, low), size);
+        }
+    }
+}
+
+/* A network of bf16: adapters are f32 until mlc_module_to makes them 16-bit, too. */
+TEST(lora, networks_of_16_bits_have_adapters)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx), *wide = mlc_module_clone(net);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora(wide, &d, NULL), MLC_OK);
+    fill(net, 3);
+    fill(wide, 3);
+    CHECK_EQ(mlc_module_param(net, "0.lora_default.A")->dtype, MLC_F32);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1), *y = eval(wide, x);
+    mlc_tensor *low = mlc_cast(x, MLC_BF16);
+    CHECK(apart(eval(net, low), y) < 0.05);
+    mlc_optim *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *loss = mlc_mean(mlc_cast(mlc_forward(net, low), MLC_F32), mlc_dims0(), false);
+    CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_tensor *now = eval(net, low);
+    mlc_module *clone = mlc_module_clone(net);
+    CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
+    CHECK(apart(eval(clone, low), now) < 0.05);
+    CHECK_EQ(mlc_lora_unmerge(clone), MLC_OK);
+    CHECK(same_bits(mlc_module_param(clone, "0.weight"), w));
+    CHECK_OK(ctx);
+}
+
+/* ---- what others leave alone ----------------------------------------------------------------- */
+
+TEST(lora, others_leave_layers_with_adapters_as_they_are)
+{
+    ONLY_ON_HOST();
+    static const char *const last[1] = {"2"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_sparsify_desc s = mlc_sparsify_desc_make();
+    mlc_quant_report  report = {NULL, 0, 0, 0, 0, 0};
+    d.targets = last;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 4);
+    CHECK_EQ(mlc_quantize(net, &q, &report), MLC_OK);
+    CHECK_EQ(report.n, 1);
+    CHECK_EQ(mlc_module_param(net, "2.weight")->dtype, MLC_F32);
+    s.form = MLC_SPARSE_CSR;
+    CHECK_EQ(mlc_sparsify(net, &s, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_lora_remove(net, NULL), MLC_OK);
+    CHECK_EQ(mlc_sparsify(net, &s, NULL), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "lora: '2' has a sparse copy");
+}
+
+/* ---- what changes between a merge and its end ------------------------------------------------ */
+
+TEST(lora, unmerges_in_the_dtypes_that_weights_have_then)
+{
+    ONLY_ON_HOST();
+    for (int bits = 4; bits <= 32; bits *= 2) {              /* 16: f32, then bf16; 32: then f64 */
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+        const mlc_dtype   to = bits == 16 ? MLC_BF16 : MLC_F64;
+        const bool        quant = bits < 16;
+        q.bits = bits;
+        mlc_module_build(net);
+        if (quant) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 8);
+        mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight")), *s = NULL;
+        if (quant) s = mlc_copy(mlc_module_param(net, "0.weight_scale"));
+        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_to(net, to), MLC_OK);
+        CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+        mlc_tensor *now = mlc_module_param(net, "0.weight");
+        CHECK_EQ(now->dtype, quant ? w->dtype : to);
+        CHECK(same_bits(now, quant ? w : mlc_cast(w, to)));
+        if (!quant) continue;
+        mlc_tensor *scale = mlc_module_param(net, "0.weight_scale");
+        CHECK(same_bits(scale, mlc_cast(s, scale->dtype)));
+    }
+}
+
+TEST(lora, leaves_weights_of_another_network_as_they_are)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0), *other = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    mlc_tensor *merged = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_module *near = mlc_module_share(ctx, net), *far = mlc_module_share(other, net);
+    CHECK_EQ(mlc_lora_unmerge(near), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "is of another network (mlc_module_share)");
+    CHECK_EQ(mlc_lora_unmerge(far), MLC_ERR_STATE);
+    CHECK_ERROR(other, MLC_ERR_STATE, "is of another network (mlc_module_share)");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), merged));
+    mlc_module_free(near);
+    mlc_module_free(far);
+    mlc_module_free(mlc_module_child(mlc_module_child(net, 0), 0));
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);                 /* of layer "2" */
+    CHECK(!same_bits(mlc_module_param(net, "0.weight"), w));
+    CHECK_OK(ctx);
+}
+
+/* Scales of groups are bf16, and f32 after mlc_module_to: the same integers and values. */
+TEST(lora, a_merge_takes_scales_of_either_dtype)
+{
+    ONLY_ON_HOST();
+    for (int bits = 4; bits <= 8; bits += 4) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+        q.bits = bits;
+        q.group = 32;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 8);
+        mlc_module *twin = mlc_module_clone(net);
+        CHECK_EQ(mlc_module_param(net, "0.weight_scale")->dtype, MLC_BF16);
+        CHECK_EQ(mlc_module_to(twin, MLC_BF16), MLC_OK);
+        CHECK_EQ(mlc_module_to(twin, MLC_F32), MLC_OK);
+        CHECK_EQ(mlc_module_param(twin, "0.weight_scale")->dtype, MLC_F32);
+        fill(twin, 8);                           /* without what bf16 has rounded */
+        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora_merge(twin, NULL), MLC_OK);
+        CHECK(same_bits(mlc_module_param(net, "0.weight"), mlc_module_param(twin, "0.weight")));
+        CHECK(same_bits(mlc_cast(mlc_module_param(net, "0.weight_scale"), MLC_F32),
+                        mlc_module_param(twin, "0.weight_scale")));
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lora, autocast_takes_integers_with_adapters)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 2; i++) {
+        mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+        mlc_module       *net = mlp(ctx, 64, 32, 6);
+        mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+        mlc_lora_desc     d = mlc_lora_desc_make(3, 4.0);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        fill(net, 60);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1), *y = eval(net, x);
+        mlc_tensor *b = mlc_module_param(net, "2.lora_default.B"), *g[2];
+        const double size = mlc_item(mlc_max(mlc_abs(y), mlc_dims0(), false));
+        for (int low = 0; low < 2; low++) {
+            if (low) CHECK_EQ(mlc_autocast_begin(ctx, i ? MLC_F16 : MLC_BF16), MLC_OK);
+            mlc_tensor *z = mlc_forward(net, x);
+            if (!CHECK(apart(z, y) < (low ? 0.03 * size : 1e-5))) printf("  %s\n", mlc_error(ctx));
+            CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(z, z), mlc_dims0(), false)), MLC_OK);
+            g[low] = mlc_copy(mlc_grad(b));
+            mlc_zero_grad(b);
+            if (low) CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+        }
+        const double most = mlc_item(mlc_max(mlc_abs(g[0]), mlc_dims0(), false));
+        CHECK(most > 0 && apart(g[0], g[1]) < 0.05 * most);
+        CHECK_OK(ctx);
+    }
+}
+
+TEST(lora, a_merge_inside_autocast_has_the_same_bits)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_module *twin = mlc_module_clone(net);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+    CHECK_EQ(mlc_lora_merge(twin, NULL), MLC_OK);
+    CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), mlc_module_param(twin, "0.weight")));
+}
+
+TEST(lora, weights_of_a_plan_are_neither_merged_nor_unmerged)
+{
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 8);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+    mlc_plan   *plan = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK(plan != NULL);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "a plan has the weight of '0'");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+    mlc_plan_free(plan);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    mlc_tensor *merged = mlc_copy(mlc_module_param(net, "0.weight"));
+    plan = mlc_plan_capture(net, &x, 1, NULL);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "lora_unmerge: a plan has the weight of '0'");
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), merged));
+    mlc_plan_free(plan);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "0.weight"), w));
+}
+
+TEST(lora, attentions_with_one_weight_have_adapters_of_their_own)
+{
+    static const char *const targets[1] = {"in_proj"};
+    mlc_ctx          *ctx = ctx_of(MLC_F64, 0);
+    mlc_module       *a = attends(ctx, false), *b = attends(ctx, false), *c = attends(ctx, false);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+    mlc_sparsify_desc s = mlc_sparsify_desc_make();
+    mlc_tensor       *x = test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 1, -1, 1);
+    mlc_tensor       *w = mlc_module_param(a, "in_proj_weight"), *in[3] = {x, x, x}, *y, *z;
+    CHECK_EQ(mlc_module_tie(b, "in_proj_weight", w), MLC_OK);
+    d.targets = targets;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(a, &d, NULL), MLC_OK);
+    s.form = MLC_SPARSE_CSR;
+    s.pattern = "in_proj_weight";
+    if (mlc_ctx_on_host(ctx))          /* it would run a's products, too                         */
+        CHECK_EQ(mlc_sparsify(b, &s, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_lora(b, &d, NULL), MLC_OK);
+    fill(b, 8);
+    mlc_no_grad_begin(ctx);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &y, 1), MLC_OK);
+    CHECK_EQ(mlc_lora_remove(a, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &z, 1), MLC_OK);
+    CHECK(same_bits(y, z));
+    CHECK_EQ(mlc_lora_switch(b, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_module_forward(b, in, 3, &z, 1), MLC_OK);
+    CHECK(apart(y, z) > 1e-3);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_module_tie(b, "in_proj_weight", mlc_module_param(c, "in_proj_weight")),
+             MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "module_tie: 'in_proj_weight' has adapters");
+    CHECK_EQ(mlc_lora_remove(b, NULL), MLC_OK);
+    if (test_on_host()) CHECK_EQ(mlc_sparsify(b, &s, NULL), MLC_OK);
+}
+
+TEST(lora, a_network_in_evaluation_gets_adapters_with_dropout)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    d.dropout = 0.5;
+    CHECK_EQ(mlc_eval_begin(net), MLC_OK);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    CHECK(same_bits(mlc_forward(net, x), mlc_forward(net, x)));
+    CHECK_EQ(mlc_eval_end(net), MLC_OK);
+    CHECK(apart(mlc_forward(net, x), mlc_forward(net, x)) > 1e-3);
+}
+
+TEST(lora, an_adapter_is_neither_cloned_alone_nor_freed)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor   *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    mlc_module *adapter = mlc_module_child(mlc_module_child(net, 0), 0);
+    CHECK(mlc_module_clone(adapter) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "module_clone: an adapter alone");
+    mlc_module_free(adapter);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "make the network anew");
+}
+
+/* The bias of a layer of integers, which alone wants a gradient there. */
+TEST(lora, a_bias_over_integers_is_trained)
+{
+    ONLY_ON_HOST();
+    static const char *const last[1] = {"2"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(3, 4.0);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    mlc_module *twin = float_twin(net, 8);
+    d.targets = last;
+    d.n_targets = 1;
+    mlc_tensor *g[2];
+    for (int i = 0; i < 2; i++) {
+        mlc_module *m = i ? twin : net;
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1);
+        CHECK_EQ(mlc_lora(m, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_module_freeze(m, "0.bias", false), MLC_OK);
+        mlc_tensor *y = mlc_forward(m, x);
+        if (!CHECK_EQ(mlc_backward(mlc_mean(mlc_mul(y, y), mlc_dims0(), false)), MLC_OK))
+            printf("  %s\n", mlc_error(ctx));
+        g[i] = mlc_grad(mlc_module_param(m, "0.bias"));
+    }
+    CHECK(apart(g[0], g[1]) < 1e-6);
+    CHECK(apart(g[0], mlc_mul_scalar(g[0], 0)) > 1e-4);
+}
+
+/* Other layers of integers may come before adapters; where a gradient would go through them, the
+ * forward says so. */
+TEST(lora, convolutions_of_integers_are_before_adapters_only)
+{
+    ONLY_ON_HOST();
+    static const char *const last[1] = {"3"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    mlc_nn_conv_desc  c = mlc_nn_conv_desc_make(2, 3, 4, 3);
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv(ctx, &c));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 256, 5));
+    mlc_module_build(net);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    d.targets = last;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(2, 3, 10, 10), 1, -1, 1);
+    mlc_tensor *b = mlc_module_param(net, "3.lora_default.B");
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_forward(net, x), mlc_dims0(), false)), MLC_OK);
+    CHECK(apart(b, mlc_mul_scalar(b, 0)) > 1e-4);
+    mlc_set_requires_grad(x, true);
+    CHECK(mlc_forward(net, x) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "quantized layers have none");
+}
+
+/* mlc_quantize freezes all; a switch thaws adapters, and lets gradients through what is new. */
+TEST(lora, the_other_layers_are_quantized_before_a_switch)
+{
+    ONLY_ON_HOST();
+    static const char *const first[1] = {"0"}, *const name[1] = {"default"};
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 4.0);
+    d.targets = first;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 0);
+    CHECK_EQ(mlc_lora_switch(net, name, 1), MLC_OK);
+    CHECK_EQ(mlc_module_numel(net, true), 2 * (64 + 32));
+    mlc_optim  *opt = mlc_adamw(net, 0.01);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(7, 64), 1, -1, 1);
+    mlc_tensor *b = mlc_module_param(net, "0.lora_default.B");
+    CHECK_EQ(mlc_optim_minimize(opt, mlc_mean(mlc_forward(net, x), mlc_dims0(), false)), MLC_OK);
+    CHECK(apart(b, mlc_mul_scalar(b, 0)) > 1e-4);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void refused(mlc_module *net, mlc_lora_desc d, mlc_status status, const char *text)
+{
+    mlc_ctx      *ctx = mlc_module_ctx(net);
+    const int64_t trainable = mlc_module_numel(net, true), all = mlc_module_numel(net, false);
+    CHECK_EQ(mlc_lora(net, &d, NULL), status);
+    CHECK_ERROR(ctx, status, text);
+    CHECK_EQ(mlc_module_numel(net, true), trainable);
+    CHECK_EQ(mlc_module_numel(net, false), all);
+}
+
+TEST(lora, errors_change_nothing)
+{
+    static const char *const no[1] = {"3"}, *const relu[1] = {"1"}, *const null[1] = {NULL};
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = layered(ctx);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0), e = d;
+    CHECK_EQ(mlc_lora(net, NULL, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "lora: desc is NULL");
+    e.rank = 7;                                  /* of [6,10] */
+    refused(net, e, MLC_ERR_ARG, "rank 7 for '2' [6,10]; it must be from 1 to the smaller side, 6");
+    e.rank = 0;
+    refused(net, e, MLC_ERR_ARG, "rank 0 for '0'");
+    e = d;
+    e.name = "a.b";
+    refused(net, e, MLC_ERR_ARG, "name 'a.b' must have");
+    e.name = NULL;
+    refused(net, e, MLC_ERR_ARG, "name 'NULL'");
+    e = d;
+    e.alpha = NO_NUMBER;
+    refused(net, e, MLC_ERR_ARG, "alpha must be finite");
+    e = d;
+    e.dropout = 1.0;
+    refused(net, e, MLC_ERR_ARG, "dropout in [0, 1)");
+    e = d;
+    e.n_targets = 1;
+    e.targets = no;
+    refused(net, e, MLC_ERR_ARG, "target '3' matches no layer");
+    e.targets = relu;
+    refused(net, e, MLC_ERR_ARG, "target '1' matches no layer");
+    e.targets = null;
+    refused(net, e, MLC_ERR_ARG, "target 0 is NULL");
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    refused(net, d, MLC_ERR_ARG, "'0' has an adapter 'default'");
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    d.name = "more";
+    mlc_forward(net, x);
+    refused(net, d, MLC_ERR_STATE, "is an input of a recorded");
+    CHECK_EQ(mlc_lora_remove(net, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "lora_remove: ");
+    CHECK_EQ(mlc_lora(mlc_nn_relu(ctx), &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no linear layer");
+    CHECK_EQ(mlc_lora_switch(net, NULL, 2), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    CHECK_EQ(mlc_lora_merge(layered(ctx), NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no adapter is active");
+    CHECK_EQ(mlc_lora(NULL, &d, NULL), MLC_ERR_ARG);
+    CHECK_EQ(mlc_lora_remove(NULL, NULL), MLC_ERR_ARG);
+}
+
+/* ---- PEFT's files ---------------------------------------------------------------------------- */
+
+static const char *const hf_name[3] = {"gpt2", "llama", "bert"};
+
+static mlc_module *hf_net(mlc_ctx *ctx, int k)
+{
+    mlc_nn_gpt_desc  g = k == 1 ? mlc_nn_gpt_desc_llama(VOCAB, 64, 2, WIDTH, HEADS)
+                                : mlc_nn_gpt_desc_make(VOCAB, 64, 2, WIDTH, HEADS);
+    mlc_nn_bert_desc b = mlc_nn_bert_desc_make(VOCAB, 64, 2, WIDTH, HEADS);
+    mlc_load_desc    d = mlc_load_desc_make();
+    char             path[64];
+    if (k == 1) {
+        g.layer.hidden = 24;
+        g.layer.kv_heads = 2;
+    }
+    b.layer.hidden = 24;
+    g.layer.dropout = b.layer.dropout = 0;
+    mlc_module *net = k == 2 ? mlc_nn_bert(ctx, &b) : mlc_nn_gpt(ctx, &g);
+    snprintf(path, sizeof path, "tests/golden/%s.safetensors", hf_name[k]);
+    d.renames = k == 0 ? mlc_rename_gpt2(&d.n_renames) : k == 1 ? mlc_rename_llama(&d.n_renames)
+                                                                : mlc_rename_bert(&d.n_renames);
+    d.cast = true;
+    if (!CHECK_EQ(mlc_load_ex(net, path, &d), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    return net;
+}
+
+static mlc_lora_file hf_file(int k)
+{
+    mlc_lora_file f = mlc_lora_file_make();
+    f.renames = k == 0 ? mlc_rename_gpt2(&f.n_renames) : k == 1 ? mlc_rename_llama(&f.n_renames)
+                                                                : mlc_rename_bert(&f.n_renames);
+    f.bare = k == 2;                             /* BertModel, without "bert." */
+    return f;
+}
+
+static mlc_tensor *hf_target(mlc_tensor *y, int seed)
+{
+    static double v[BATCH * T * WIDTH];
+    for (int64_t i = 0; i < mlc_numel(y); i++)
+        v[i] = (double)((i * 37 + seed) % 101) / 50.0 - 1.0;
+    return test_tensor(y->ctx, y->dtype, mlc_dims_of(y->ndim, y->shape), v);
+}
+
+/* The output, and the loss of make_language_goldens.py. */
+static mlc_tensor *hf_run(mlc_module *net, int k, mlc_tensor **y)
+{
+    mlc_ctx     *ctx = mlc_module_ctx(net);
+    const double lengths[2] = {T, 6};
+    double       types[BATCH * T];
+    mlc_tensor  *x = test_tokens(ctx, mlc_dims2(BATCH, T), VOCAB, 1), *in[3] = {x, NULL, NULL};
+    if (k < 2) {
+        y[0] = mlc_forward(net, x);
+        return mlc_cross_entropy(mlc_slice(y[0], 1, 0, T - 1, 1), mlc_slice(x, 1, 1, T, 1));
+    }
+    for (int i = 0; i < BATCH * T; i++)
+        types[i] = i % T > 3;
+    in[1] = test_tensor(ctx, MLC_I64, mlc_dims2(BATCH, T), types);
+    in[2] = test_tensor(ctx, MLC_I64, mlc_dims1(2), lengths);
+    CHECK_EQ(mlc_module_forward(net, in, 3, y, 2), MLC_OK);
+    return mlc_add(mlc_mse_loss(y[0], hf_target(y[0], 1)), mlc_mse_loss(y[1], hf_target(y[1], 2)));
+}
+
+/* Gradients take the place of factors, so that a save writes them under PEFT's keys. */
+static void hf_check_grads(mlc_module *net, int k, const golden_file *want)
+{
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_lora_file f = hf_file(k);
+    const mlc_named *list = NULL;
+    int64_t       n = 0;
+    mlc_ctx      *ctx = mlc_module_ctx(net);
+    mlc_no_grad_begin(ctx);
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+        if (it.trainable) mlc_copy_into(it.tensor, mlc_copy(mlc_grad(it.tensor)));
+    mlc_no_grad_end(ctx);
+    if (!CHECK_EQ(mlc_lora_save(net, b.dir, &f), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK(n >= 18);
+    for (int64_t i = 0; i < n; i++) {
+        mlc_tensor  *g = golden_find(want, "%s:%s", hf_name[k], list[i].name);
+        const double far = apart(list[i].tensor, g);
+        const double size = g ? mlc_item(mlc_max(mlc_abs(g), mlc_dims0(), false)) : 0;
+        if (!CHECK(far <= 1e-12 * (1 + size)))
+            printf("  %s differs by %g of %g\n", list[i].name, far, size);
+    }
+    box_close(&b);
+}
+
+TEST(lora, files_of_peft_have_its_outputs_and_gradients)
+{
+    for (int k = 0; k < 3; k++) {
+        mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
+        golden_file   f = golden_open(ctx, "lora.safetensors");
+        mlc_module   *net = hf_net(ctx, k);
+        mlc_lora_file file = hf_file(k);
+        char          folder[64];
+        mlc_tensor   *y[2] = {NULL, NULL};
+        snprintf(folder, sizeof folder, "tests/golden/lora_%s", hf_name[k]);
+        if (!CHECK_EQ(mlc_lora_load(net, folder, &file), MLC_OK)) {
+            printf("  %s\n", mlc_error(ctx));
+            continue;
+        }
+        mlc_tensor *loss = hf_run(net, k, y);
+        const double far = apart(y[0], golden_find(&f, "%s.y", hf_name[k]));
+        if (!CHECK(far < 1e-12)) printf("  %s differs by %g\n", hf_name[k], far);
+        CHECK_EQ(mlc_backward(loss), MLC_OK);
+        hf_check_grads(net, k, &f);
+    }
+}
+
+/* In f32: outputs to 1e-5, and files with the same bits. */
+TEST(lora, files_of_peft_are_written_back_with_the_same_bits)
+{
+    for (int k = 0; k < 3; k++) {
+        mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+        golden_file   f = golden_open(ctx, "lora.safetensors"), peft;
+        mlc_module   *net = hf_net(ctx, k), *again = hf_net(ctx, k);
+        mlc_lora_file file = hf_file(k);
+        box           b = box_open_fast("adapter_model.safetensors");
+        char          folder[64], name[96];
+        mlc_tensor   *y[2] = {NULL, NULL};
+        const mlc_named *list = NULL;
+        int64_t       n = 0;
+        snprintf(folder, sizeof folder, "tests/golden/lora_%s", hf_name[k]);
+        snprintf(name, sizeof name, "lora_%s/adapter_model.safetensors", hf_name[k]);
+        peft = golden_open(ctx, name);
+        if (!CHECK_EQ(mlc_lora_load(net, folder, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+        hf_run(net, k, y);
+        mlc_tensor  *want = golden_find(&f, "%s.y", hf_name[k]);
+        const double size = mlc_item(mlc_max(mlc_abs(want), mlc_dims0(), false));
+        CHECK(apart(y[0], want) < 1e-5 * (1 + size));
+        CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_OK);
+        CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+        CHECK_EQ(n, peft.n);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(same_bits(list[i].tensor, golden_find(&peft, "%s", list[i].name)));
+        CHECK_EQ(mlc_lora_load(again, b.dir, &file), MLC_OK);
+        mlc_tensor *z[2] = {NULL, NULL};
+        hf_run(again, k, z);
+        CHECK(same_bits(y[0], z[0]));
+        box_close(&b);
+    }
+}
+
+/* The network of make_lora_goldens.py: an embedding and a convolution. */
+TEST(lora, embeddings_and_convolutions_are_those_of_peft)
+{
+    static const char *const targets[2] = {"0", "1"};
+    static const char *const names[8][2] = {
+        {"0.weight", "table.base_layer.weight"}, {"1.weight", "conv.base_layer.weight"},
+        {"1.bias", "conv.base_layer.bias"}, {"0.lora_default.A", "table.lora_embedding_A"},
+        {"0.lora_default.B", "table.lora_embedding_B"}, {"1.lora_default.A", "conv.lora_A.weight"},
+        {"1.lora_default.B", "conv.lora_B.weight"}, {NULL, NULL}};
+    mlc_ctx         *ctx = ctx_of(MLC_F64, 0);
+    golden_file      f = golden_open(ctx, "lora.safetensors");
+    mlc_module      *net = mlc_nn_sequential(ctx);
+    mlc_nn_conv_desc c = mlc_nn_conv_desc_make(2, 2, 5, 3);
+    mlc_lora_desc    d = mlc_lora_desc_make(2, 3.0);
+    double           v[20];
+    c.conv.stride = mlc_dims_all(2);
+    c.conv.padding = mlc_dims_all(1);
+    mlc_module_add(net, mlc_nn_embedding(ctx, 9, 4));
+    mlc_module_add(net, mlc_nn_conv(ctx, &c));
+    d.targets = targets;
+    d.n_targets = 2;
+    if (!CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; names[i][0]; i++)
+        CHECK(mlc_copy_into(mlc_module_param(net, names[i][0]),
+                            golden_find(&f, "small:base_model.model.%s", names[i][1])) == MLC_OK);
+    mlc_no_grad_end(ctx);
+    for (int i = 0; i < 20; i++) v[i] = i * 5 % 9;
+    mlc_tensor *x = test_tensor(ctx, MLC_I64, mlc_dims3(2, 2, 5), v), *y = mlc_forward(net, x);
+    mlc_tensor *want = golden_find(&f, "small.y");
+    CHECK(apart(y, want) < 1e-13);
+    CHECK_EQ(mlc_backward(mlc_mse_loss(y, hf_target(y, 7))), MLC_OK);
+    for (int i = 3; names[i][0]; i++)
+        CHECK(apart(mlc_grad(mlc_module_param(net, names[i][0])),
+                    golden_find(&f, "small.grad:base_model.model.%s", names[i][1])) < 1e-13);
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    for (int i = 0; i < 2; i++)
+        CHECK(apart(mlc_module_param(net, names[i][0]),
+                    golden_find(&f, "small.merged:base_model.model.%s", names[i][1])) < 1e-14);
+    CHECK(apart(eval(net, x), want) < 1e-13);
+    CHECK_OK(ctx);
+}
+
+TEST(lora, files_go_from_floats_to_integers_and_back)
+{
+    ONLY_ON_HOST();
+    box               b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6), *quant = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(3, 5.5);
+    mlc_lora_file     file = mlc_lora_file_make();
+    d.name = file.name = "mine";
+    d.dropout = 0.05;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_OK);
+    q.bits = 4;
+    CHECK_EQ(mlc_quantize(quant, &q, NULL), MLC_OK);
+    if (!CHECK_EQ(mlc_lora_load(quant, b.dir, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    CHECK(same_bits(mlc_module_param(net, "2.lora_mine.B"),
+                    mlc_module_param(quant, "2.lora_mine.B")));
+    /* another base: other names, other shapes */
+    mlc_module *other = mlp(ctx, 64, 30, 6);
+    const int64_t numbers = mlc_module_numel(other, false);
+    CHECK_EQ(mlc_lora_load(other, b.dir, &file), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "it is an adapter of another base");
+    CHECK_EQ(mlc_module_numel(other, false), numbers);
+    CHECK_EQ(mlc_lora_save(net, b.dir, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "there is no adapter 'default'");
+    CHECK_EQ(mlc_lora_save(net, "/nowhere/at/all", &file), MLC_ERR_IO);
+    mlc_error_clear(ctx);
+    box_close(&b);
+}
+
+/* A file with a config, tensors of one factor of layer "0", and metadata of no base. */
+static mlc_status loads(mlc_module *net, const box *b, const char *config, const mlc_named *list,
+                        int64_t n)
+{
+    char path[400];
+    snprintf(path, sizeof path, "%s/adapter_config.json", b->dir);
+    CHECK(put_file(path, config, strlen(config)));
+    CHECK_EQ(mlc_safetensors_save(mlc_module_ctx(net), b->path, list, n, NULL), MLC_OK);
+    return mlc_lora_load(net, b->dir, NULL);
+}
+
+TEST(lora, files_that_do_not_fit_are_errors_that_say_why)
+{
+    static const char *const config[] = {
+        "{\"peft_type\": \"LORA\", \"use_dora\": true}", "{\"peft_type\":\"IA3\"}",
+        "{\"bias\":\"all\"}", "{\"modules_to_save\":[\"head\"]}", "{\"alpha_pattern\":{\"q\":1}}",
+        "{\"init_lora_weights\":\"pissa_niter_4\"}", "{\"init_lora_weights\":\"olora\"}",
+        "{\"init_lora_weights\":\"loftq\"}", "{\"alora_invocation_tokens\":[7]}",
+        "{\"use_qalora\":true}", "{\"lora_alpha\":\"16\"}", "{\"lora_alpha\":null}",
+        "{\"lora_dropout\":false}", "{\"r\":[4]}", "{\"r\":4", "{\"x\":[1,{\"y\":\"]\"}",
+        "[]", "{\"lora_alpha\": }", "{\"lora_dropout\": 1.5}"};
+    static const mlc_status status[] = {MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+        MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+        MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+        MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO,
+        MLC_ERR_IO, MLC_ERR_ARG};
+    static const char *const fine =
+        "{\"lora_alpha\": 1.25e1, \"x\": [1, {\"y\": \"]\"}], \"lora_dropout\": 0.05, \"z\": -2E-3,"
+        " \"use_rslora\": false, \"bias\": \"none\", \"modules_to_save\": null, \"r\": 2,"
+        " \"init_lora_weights\": \"gaussian\", \"alora_invocation_tokens\": null}";
+    box         b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx    *ctx = ctx_of(MLC_F32, 0);
+    mlc_module *net = layered(ctx);
+    mlc_tensor *a = test_rand(ctx, MLC_F32, mlc_dims2(2, 12), 1, -1, 1);
+    mlc_tensor *c = test_rand(ctx, MLC_F32, mlc_dims2(10, 2), 2, -1, 1);
+    mlc_named   list[3] = {{"base_model.model.0.lora_A.weight", a},
+                           {"base_model.model.0.lora_B.weight", c},
+                           {"base_model.model.7.lora_A.weight", a}};
+    for (int i = 0; i < COUNT(config); i++) {
+        CHECK_EQ(loads(net, &b, config[i], list, 2), status[i]);
+        mlc_error_clear(ctx);
+    }
+    CHECK_EQ(loads(net, &b, fine, list, 3), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "\"base_model.model.7.lora_A.weight\"");
+    CHECK_EQ(loads(net, &b, fine, list, 1), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "only one factor is there");
+    CHECK_EQ(loads(net, &b, fine, list, 0), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "has no tensor");
+    list[1].tensor = a;
+    CHECK_EQ(loads(net, &b, fine, list, 2), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "must be [10,2]");
+    list[1].tensor = mlc_cast(c, MLC_I32);
+    CHECK_EQ(loads(net, &b, fine, list, 2), MLC_ERR_DTYPE);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "adapters are of floats");
+    list[0].tensor = test_rand(ctx, MLC_F32, mlc_dims2(11, 12), 1, -1, 1);
+    list[1].tensor = test_rand(ctx, MLC_F32, mlc_dims2(10, 11), 1, -1, 1);
+    CHECK_EQ(loads(net, &b, fine, list, 2), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "rank 11 for '0' [10,12]");
+    CHECK_EQ(mlc_module_numel(net, true), mlc_module_numel(net, false));      /* not frozen */
+    list[0].tensor = a;
+    list[1].tensor = c;
+    CHECK_EQ(loads(net, &b, fine, list, 2), MLC_OK);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 12), 1, -1, 1);
+    mlc_module *first = mlc_module_child(net, 0);
+    CHECK(apart(eval(first, x), by_hand(mlc_linear(x, mlc_module_param(net, "0.weight"),
+                                                   mlc_module_param(net, "0.bias")), x, a, c,
+                                        12.5 / 2)) < 1e-5);
+    CHECK_EQ(mlc_lora_load(net, NULL, NULL), MLC_ERR_ARG);
+    mlc_error_clear(ctx);
+    box_close(&b);
+}
+
+/* A part that a table has in one with others cannot be written. */
+TEST(lora, parts_that_a_file_has_as_one_are_unsupported)
+{
+    static const char *const targets[1] = {"q_proj"};
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = hf_net(ctx, 0);
+    mlc_lora_file file = hf_file(0), own = mlc_lora_file_make();
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    d.targets = targets;
+    d.n_targets = 1;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "adapt in_proj");
+    CHECK_EQ(mlc_lora_save(net, b.dir, &own), MLC_OK);
+    mlc_module *again = hf_net(ctx, 0);
+    CHECK_EQ(mlc_lora_load(again, b.dir, &own), MLC_OK);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 5), VOCAB, 1);
+    CHECK(same_bits(eval(net, x), eval(again, x)));
+    box_close(&b);
+}
+
+/* Two calls under one name, of which the file would have one alpha. */
+TEST(lora, a_file_has_one_alpha_of_a_name)
+{
+    static const char *const first[1] = {"0"}, *const last[1] = {"2"};
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    for (int i = 0; i < 4; i++) {
+        mlc_module   *net = layered(ctx);
+        mlc_lora_desc d = mlc_lora_desc_make(2, 2.0), e = mlc_lora_desc_make(3, 2.0);
+        d.targets = first;
+        e.targets = last;
+        d.n_targets = e.n_targets = 1;
+        if (i == 1) e.alpha = 3.0;
+        if (i == 2) e.dropout = 0.1;
+        if (i == 3) e.rank_stabilized = true;
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &e, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora_save(net, b.dir, NULL), i ? MLC_ERR_UNSUPPORTED : MLC_OK);
+        if (i) CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "have several alphas");
+    }
+    box_close(&b);
+}
+
+/* A table for attention whose weights are three tensors, of which none is cut. */
+TEST(lora, separate_weights_of_attention_have_names_of_files)
+{
+    static const char *const targets[2] = {"q_proj", "v_proj"};
+    const mlc_rename r[3] = {mlc_rename_make("attn.query.weight", "q_proj_weight"),
+                             mlc_rename_make("attn.key.weight", "k_proj_weight"),
+                             mlc_rename_make("attn.value.weight", "v_proj_weight")};
+    box           b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+    mlc_module   *net = attends(ctx, true), *again = mlc_module_clone(net);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+    mlc_lora_file file = mlc_lora_file_make();
+    const mlc_named *list = NULL;
+    int64_t       n = 0;
+    file.renames = r;
+    file.n_renames = 3;
+    d.targets = targets;
+    d.n_targets = 2;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    if (!CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK_EQ(n, 4);
+    for (int64_t i = 0; i < n; i++)
+        CHECK_HAS(list[i].name, i % 2 ? ".lora_B.weight" : ".lora_A.weight");
+    CHECK_HAS(list[0].name, "base_model.model.attn.query.");
+    if (!CHECK_EQ(mlc_lora_load(again, b.dir, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+        CHECK(same_bits(it.tensor, mlc_module_param(again, it.name)));
+    box_close(&b);
+}
