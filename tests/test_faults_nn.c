@@ -738,8 +738,8 @@ DO(mlc_calibrate)           { return run_calibration(w, true); }
 static mlc_status run_fake_quantize(world *w)
 {
     const mlc_fake_quantize_desc d = mlc_fake_quantize_desc_make();
-    mlc_tensor *scale = mlc_full(w->ctx, MLC_F32, mlc_dims1(1), 0.1);
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_tensor *scale = mlc_full(w->ctx, MLC_F32, mlc_dims1(1), 0.1);
     mlc_tensor *y = mlc_fake_quantize(w->x, scale, NULL, &d);
     return y == NULL ? mlc_ctx_status(w->ctx) : keep(w, y);
 }

@@ -369,7 +369,9 @@ TEST(onnx_save, arguments_that_grow_with_the_free_axis)
     const box b = box_open_fast("grows.onnx");
     for (int i = 0; i < 8; i++) {
         check_growing(i, 6, 3, b.path);
+#ifndef MLC_TEST_STRIDES               /* strides at size 1 then tell nothing of other sizes   */
         if (i != 3) check_growing(i, 1, 5, b.path);
+#endif
     }
     box_close(&b);
 }
