@@ -215,6 +215,205 @@ TEST(onnx_save, every_operation)
     box_close(&b);
 }
 
+/* ---- small cases ----------------------------------------------------------------------------- */
+
+/* A forward of x, which is of whole numbers from -4 to 4, in this dtype and shape. */
+typedef struct small {
+    const char  *name;
+    mlc_tensor *(*make)(mlc_tensor *x);
+    mlc_dtype    dtype;
+    int32_t      ndim;
+    int64_t      shape[4];
+    const char  *lacks;                /* NULL, or what the error says                          */
+} small;
+
+#define SMALL(name, call) static mlc_tensor *name(mlc_tensor *x) { return call; }
+
+SMALL(sum_of, mlc_sum(x, mlc_dims1(1), false))
+SMALL(prod_of, mlc_prod(mlc_add_scalar(x, 30), mlc_dims1(-1), true))
+SMALL(sum_of_flags, mlc_sum(mlc_gt_scalar(x, 0), mlc_dims0(), false))
+SMALL(sum_of_large, mlc_sum(mlc_mul_scalar(x, 600000000), mlc_dims1(0), false))
+SMALL(cumsum_of, mlc_cumsum(x, 1))
+SMALL(cumsum_of_large, mlc_cumsum(mlc_mul_scalar(x, 600000000), 0))
+SMALL(cumsum_of_flags, mlc_cumsum(mlc_gt_scalar(x, 0), 0))
+SMALL(max_of, mlc_max(x, mlc_dims1(1), true))
+SMALL(any_of, mlc_any(x, mlc_dims1(1), true))
+SMALL(below_half, mlc_lt_scalar(x, 0.5))
+SMALL(below_minus_half, mlc_le_scalar(x, -0.5))
+SMALL(below_much, mlc_lt_scalar(x, 3e9))
+SMALL(below_inf, mlc_lt_scalar(x, INF))
+SMALL(unlike_nan, mlc_ne_scalar(x, NAN))
+SMALL(from_minus_2_63, mlc_ge_scalar(x, -9223372036854775808.0))
+SMALL(below_2_63, mlc_lt_scalar(x, 9223372036854775808.0))
+SMALL(from_3, mlc_ge_scalar(x, 3))
+SMALL(flags_are_2, mlc_eq_scalar(mlc_gt_scalar(x, 0), 2))
+SMALL(flags_are_1, mlc_eq_scalar(mlc_gt_scalar(x, 0), 1))
+SMALL(flags_over, mlc_gt_scalar(mlc_gt_scalar(x, 0), 0.5))
+SMALL(flags_in_order, mlc_le(mlc_gt_scalar(x, 0), mlc_gt_scalar(x, 1)))
+SMALL(no_nan, mlc_logical_or(mlc_isnan(x), mlc_isfinite(x)))
+SMALL(first_above, mlc_ge(x, mlc_slice(x, 0, 0, 1, 1)))
+
+static const small SMALLS[] = {
+    {"sum_of.i32", sum_of, MLC_I32, 2, {3, 5}, NULL},
+    {"sum_of.i64", sum_of, MLC_I64, 2, {3, 5}, NULL},
+    {"sum_of.u8", sum_of, MLC_U8, 2, {3, 5}, NULL},
+    {"sum_of.large", sum_of_large, MLC_I32, 2, {7, 5}, NULL},
+    {"sum_of.flags", sum_of_flags, MLC_I32, 2, {3, 5}, NULL},
+    {"prod_of.i32", prod_of, MLC_I32, 2, {2, 8}, NULL},
+    {"max_of.i32", max_of, MLC_I32, 2, {3, 5}, NULL},
+    {"any_of.i64", any_of, MLC_I64, 2, {9, 1}, NULL},
+    {"cumsum_of.i32", cumsum_of, MLC_I32, 2, {3, 5}, NULL},
+    {"cumsum_of.i8", cumsum_of, MLC_I8, 2, {3, 5}, NULL},
+    {"cumsum_of.large", cumsum_of_large, MLC_I32, 2, {7, 5}, NULL},
+    {"cumsum_of.flags", cumsum_of_flags, MLC_I32, 2, {3, 5}, NULL},
+    {"below_half.i64", below_half, MLC_I64, 2, {3, 5}, NULL},
+    {"below_half.i32", below_half, MLC_I32, 2, {3, 5}, NULL},
+    {"below_half.i8", below_half, MLC_I8, 2, {3, 5}, NULL},
+    {"below_half.f32", below_half, MLC_F32, 2, {3, 5}, NULL},
+    {"below_minus_half.i64", below_minus_half, MLC_I64, 2, {3, 5}, NULL},
+    {"below_minus_half.u8", below_minus_half, MLC_U8, 2, {3, 5}, NULL},
+    {"below_much.i32", below_much, MLC_I32, 2, {3, 5}, NULL},
+    {"below_much.i64", below_much, MLC_I64, 2, {3, 5}, NULL},
+    {"below_inf.i32", below_inf, MLC_I32, 2, {3, 5}, NULL},
+    {"unlike_nan.i64", unlike_nan, MLC_I64, 2, {3, 5}, NULL},
+    {"from_minus_2_63.i64", from_minus_2_63, MLC_I64, 2, {3, 5}, NULL},
+    {"below_2_63.i64", below_2_63, MLC_I64, 2, {3, 5}, "lt_scalar (2^63, which"},
+    {"from_3.i64", from_3, MLC_I64, 2, {3, 5}, NULL},
+    {"from_3.bool", from_3, MLC_BOOL, 2, {3, 5}, NULL},
+    {"flags_are_2", flags_are_2, MLC_I32, 2, {3, 5}, NULL},
+    {"flags_are_1", flags_are_1, MLC_I32, 2, {3, 5}, NULL},
+    {"flags_over", flags_over, MLC_I32, 2, {3, 5}, NULL},
+    {"flags_in_order", flags_in_order, MLC_I32, 2, {3, 5}, NULL},
+    {"no_nan.i64", no_nan, MLC_I64, 2, {3, 5}, NULL},
+    {"first_above.i32", first_above, MLC_I32, 2, {3, 5}, NULL},
+};
+
+#ifndef MLC_NO_ATTENTION
+/* Attention of x [2,2,t,4] with values over 0, and the last three tokens as keys or all of them. */
+static mlc_tensor *attended(mlc_tensor *x, int64_t keys, bool causal, mlc_tensor *mask)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_tensor *k = mlc_slice(x, 2, 0, keys, 1);
+    d.causal = causal;
+    d.mask = mask;
+    return mlc_attention_ex(x, k, mlc_add_scalar(k, 5), &d);
+}
+
+/* Places over n of [t,t] have the value v, others 0. */
+static mlc_tensor *masked_to(mlc_tensor *x, int64_t n, double v)
+{
+    const int64_t t = mlc_dim(x, 2);
+    mlc_tensor   *at = mlc_reshape(mlc_arange(x->ctx, MLC_F32, 0, (double)(t * t), 1),
+                                   mlc_dims2(t, t));
+    return mlc_masked_fill(mlc_zeros(x->ctx, MLC_F32, mlc_dims2(t, t)),
+                           mlc_gt_scalar(at, (double)n), v);
+}
+
+SMALL(no_key_by_floats, attended(x, mlc_dim(x, 2), false, masked_to(x, 7, -INF)))
+SMALL(no_key_by_flags, attended(x, mlc_dim(x, 2), false, mlc_eq_scalar(masked_to(x, 7, 1), 0)))
+SMALL(no_key_before, attended(x, 3, true, NULL))
+
+static const small ATTENDED[] = {
+    {"no_key_by_floats", no_key_by_floats, MLC_F32, 4, {2, 2, 5, 4}, NULL},
+    {"no_key_by_flags", no_key_by_flags, MLC_F32, 4, {2, 2, 5, 4}, NULL},
+    {"no_key_before", no_key_before, MLC_F32, 4, {2, 2, 5, 4}, NULL},
+};
+#endif
+
+#ifndef MLC_NO_VISION
+/* A pool of x with kernel, stride and padding, sizes rounded up. */
+static mlc_tensor *pooled(mlc_tensor *x, bool max, int64_t kernel, int64_t stride, int64_t pad,
+                          bool exclude)
+{
+    mlc_pool_desc d = mlc_pool_desc_make(kernel);
+    d.stride = mlc_dims_all(stride);
+    d.padding = mlc_dims_all(pad);
+    d.exclude_padding = exclude;
+    d.ceil = true;
+    return (max ? mlc_max_pool : mlc_avg_pool)(x, &d);
+}
+
+SMALL(max_2_2_1, pooled(x, true, 2, 2, 1, false))
+SMALL(max_3_2_0, pooled(x, true, 3, 2, 0, false))
+SMALL(max_2_3_0, pooled(x, true, 2, 3, 0, false))
+SMALL(avg_2_2_1, pooled(x, false, 2, 2, 1, false))
+SMALL(avg_3_2_0, pooled(x, false, 3, 2, 0, false))
+SMALL(avg_3_2_1, pooled(x, false, 3, 2, 1, false))
+SMALL(avg_3_3_1, pooled(x, false, 3, 3, 1, false))
+SMALL(own_2_2_1, pooled(x, false, 2, 2, 1, true))
+SMALL(own_3_2_1, pooled(x, false, 3, 2, 1, true))
+
+#define POOLS(h, w) \
+    {"max_2_2_1." #h, max_2_2_1, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"max_3_2_0." #h, max_3_2_0, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"max_2_3_0." #h, max_2_3_0, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"avg_2_2_1." #h, avg_2_2_1, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"avg_3_2_0." #h, avg_3_2_0, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"avg_3_2_1." #h, avg_3_2_1, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"avg_3_3_1." #h, avg_3_3_1, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"own_2_2_1." #h, own_2_2_1, MLC_F32, 4, {1, 2, h, w}, NULL}, \
+    {"own_3_2_1." #h, own_3_2_1, MLC_F32, 4, {1, 2, h, w}, NULL}
+
+static const small POOLED[] = {POOLS(3, 4), POOLS(5, 6), POOLS(7, 8)};
+#endif
+
+static mlc_status small_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = (*(const small *const *)user)->make(in[0]);
+    return mlc_ctx_status(ctx);
+}
+
+/* A small case: the file's result has dtype, shape and values of the forward's. */
+static void check_small(const small *k, int32_t opset, const char *path)
+{
+    mlc_ctx            *ctx = test_ctx();
+    mlc_onnx_save_desc  d = mlc_onnx_save_desc_make();
+    char                name[64];
+    mlc_tensor         *want, *y = NULL;
+    mlc_tensor         *x = test_rand(ctx, MLC_F32, mlc_dims_of(k->ndim, k->shape), 5, -4.9, 4.9);
+    mlc_no_grad_begin(ctx);
+    x = mlc_cast(mlc_cast(x, MLC_I32), k->dtype);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, small_of, &k, &x, 1, NULL);
+    d.opset = opset;
+    const mlc_status st = mlc_onnx_save(p, path, &d);
+    mlc_plan_free(p);
+    if (k->lacks != NULL) {
+        CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, k->lacks);
+    } else {
+        mlc_module *m = st == MLC_OK ? mlc_onnx_load(ctx, path, NULL) : NULL;
+        want = k->make(x);
+        y = m != NULL ? first_of_module(m, &x, 1) : NULL;
+        if (!CHECK(y != NULL && apart(y, want) >= 0 && apart(y, want) <= NEAR) ||
+            !CHECK_EQ(y->dtype, want->dtype) || !CHECK_STR(mlc_shape_of(y), mlc_shape_of(want)))
+            printf("  %s, opset %d: %s\n", k->name, (int)opset, mlc_error(ctx));
+        mlc_error_clear(ctx);
+        snprintf(name, sizeof name, "small.%s.%d", k->name, (int)opset);
+        if (y != NULL) keep(ctx, name, path, &x, 1, want);
+        mlc_module_free(m);
+    }
+    mlc_no_grad_end(ctx);
+}
+
+TEST(onnx_save, small_cases)
+{
+    ONLY_ON_HOST();
+    static const int32_t opsets[] = {13, 17, 20};
+    const box            b = box_open_fast("small.onnx");
+    for (int o = 0; o < COUNT(opsets); o++) {
+        for (int i = 0; i < COUNT(SMALLS); i++) check_small(&SMALLS[i], opsets[o], b.path);
+#ifndef MLC_NO_ATTENTION
+        for (int i = 0; i < COUNT(ATTENDED); i++) check_small(&ATTENDED[i], opsets[o], b.path);
+#endif
+#ifndef MLC_NO_VISION
+        for (int i = 0; i < COUNT(POOLED); i++) check_small(&POOLED[i], opsets[o], b.path);
+#endif
+    }
+    box_close(&b);
+}
+
 /* ---- views ----------------------------------------------------------------------------------- */
 
 /* View `which` of x [n,6,5], plus 1; NULL: there are no more. */
@@ -373,6 +572,59 @@ TEST(onnx_save, arguments_that_grow_with_the_free_axis)
         if (i != 3) check_growing(i, 1, 5, b.path);
 #endif
     }
+    box_close(&b);
+}
+
+/* ---- sizes of results ------------------------------------------------------------------------ */
+
+/* Forward `which` of x [1,2,h,8], whose rows a convolution of stride 2 halves. */
+static mlc_status halved(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    const int     which = *(const int *)user;
+    mlc_conv_desc d = mlc_conv_desc_make();
+    (void)n_in;
+    (void)n_out;
+    d.stride = mlc_dims_all(2);
+    d.padding = mlc_dims_all(1);
+    mlc_tensor *w = mlc_full(ctx, MLC_F32, mlc_dims4(2, 2, 3, 3), 0.25);
+    mlc_tensor *y = mlc_conv(in[0], w, NULL, &d);
+    switch (which) {
+        case 0: out[0] = mlc_adaptive_avg_pool(y, mlc_dims2(2, 2)); break;
+        case 1: out[0] = mlc_var(y, mlc_dims1(2), 1, false); break;
+        default: out[0] = mlc_group_norm(y, 1, NULL, NULL, 1e-5); break;
+    }
+    return mlc_ctx_status(ctx);
+}
+
+/* Rows behind a stride are ceil(h / 2), which no file computes: it is of one size. Images are. */
+TEST(onnx_save, sizes_of_results_are_proven)
+{
+    ONLY_ON_HOST();
+    const box b = box_open_fast("halved.onnx");
+    for (int which = 0; which < 3; which++)
+        for (int axis = 0; axis <= 2; axis += 2) {
+            mlc_ctx       *ctx = test_ctx();
+            mlc_onnx_value v;
+            mlc_tensor    *x = test_rand(ctx, MLC_F32, mlc_dims4(3, 2, 5, 8), 1, -1, 1), *want;
+            mlc_tensor    *more = axis ? test_rand(ctx, MLC_F32, mlc_dims4(3, 2, 7, 8), 2, -1, 1)
+                                       : test_rand(ctx, MLC_F32, mlc_dims4(5, 2, 5, 8), 2, -1, 1);
+            mlc_plan      *p = mlc_plan_capture_fn(ctx, halved, &which, &x, 1, NULL);
+            CHECK_EQ(mlc_plan_prepare(p, &more, 1), MLC_OK);
+            CHECK_EQ(mlc_onnx_save(p, b.path, NULL), MLC_OK);
+            mlc_module *m = mlc_onnx_load(ctx, b.path, NULL);
+            if (!CHECK(m != NULL && mlc_onnx_input(m, 0, &v))) printf("  %s\n", mlc_error(ctx));
+            CHECK_EQ(v.shape[0], axis ? 3 : -1);
+            CHECK_EQ(v.shape[2], axis ? 7 : 5);
+            if (!axis) more = test_rand(ctx, MLC_F32, mlc_dims4(16, 2, 5, 8), 3, -1, 1);
+            mlc_no_grad_begin(ctx);
+            CHECK_EQ(halved(ctx, &which, &more, 1, &want, 1), MLC_OK);
+            mlc_tensor *y = m != NULL ? first_of_module(m, &more, 1) : NULL;
+            CHECK(y != NULL && apart(y, want) >= 0 && apart(y, want) <= NEAR);
+            mlc_no_grad_end(ctx);
+            mlc_module_free(m);
+            mlc_plan_free(p);
+        }
     box_close(&b);
 }
 
