@@ -272,7 +272,8 @@ static void moves(operands *o)
     PUT(mlc_embedding(o->i, mlc_select(x, 0, 1)));
     PUT(mlc_full(o->ctx, MLC_F32, mlc_dims2(2, 2), 7));
     PUT(mlc_arange(o->ctx, MLC_I64, 3, 9, 2));
-    PUT(mlc_add(x, mlc_from(o->ctx, MLC_F32, mlc_dims1(4), (const float[]){1, 2, 3, 4})));
+    PUT(mlc_add(x, mlc_cast(mlc_from(o->ctx, MLC_F32, mlc_dims1(4), (const float[]){1, 2, 3, 4}),
+                            x->dtype)));
     PUT(mlc_slice(x, 1, 1, 1, 1));
     PUT(mlc_expand(mlc_slice(x, 1, 0, 1, 1), mlc_dims3(2, 5, 4)));
     mlc_tensor *part = mlc_copy(x), *view = mlc_slice(part, 2, 1, 3, 1);
@@ -296,7 +297,7 @@ static void products(operands *o)
     PUT(mlc_attention_ex(q, q, q, &d));
     d = mlc_attention_desc_make();
     d.mask = mlc_lt_scalar(mlc_select(mlc_select(q, 0, 0), 0, 0), 0.75);
-    d.alibi = mlc_select(mlc_select(mlc_select(q, 0, 0), 1, 1), 1, 1);
+    d.alibi = mlc_cast(mlc_select(mlc_select(mlc_select(q, 0, 0), 1, 1), 1, 1), MLC_F32);
     PUT(mlc_attention_ex(q, q, q, &d));
     PUT(mlc_rotary(q, NULL, NULL));
 #endif
@@ -341,8 +342,9 @@ static void images(operands *o)
     PUT(mlc_adaptive_max_pool(x, mlc_dims2(2, 3)));
     PUT(mlc_adaptive_avg_pool(x, mlc_dims2(4, 1)));
     PUT(mlc_interpolate(x, mlc_dims2(3, 9), MLC_INTERPOLATE_LINEAR));
-    PUT(mlc_batch_norm(x, b, b, NULL, b, false, 0.1, 1e-5));
-    PUT(mlc_batch_norm(x, NULL, NULL, b, NULL, true, 0.1, 1e-5));
+    mlc_tensor *at = mlc_cast(b, x->dtype == MLC_F64 ? MLC_F64 : MLC_F32);
+    PUT(mlc_batch_norm(x, at, at, NULL, at, false, 0.1, 1e-5));
+    PUT(mlc_batch_norm(x, NULL, NULL, at, NULL, true, 0.1, 1e-5));
     PUT(mlc_group_norm(x, 2, b, NULL, 1e-5));
     PUT(mlc_instance_norm(x, NULL, b, 1e-5));
     PUT(mlc_pixel_shuffle(x, 2));
