@@ -329,6 +329,8 @@ SMALL(norm_2_of_300, mlc_norm(mlc_mul_scalar(x, 100), 2, mlc_dims1(1), false))
 SMALL(std_of_300, mlc_std(mlc_mul_scalar(x, 100), mlc_dims1(1), 1, false))
 SMALL(rms_norm_of_300, mlc_rms_norm(mlc_mul_scalar(x, 100), NULL, 1e-6))
 SMALL(layer_norm_of_300, mlc_layer_norm(mlc_mul_scalar(x, 100), NULL, NULL, 1e-5))
+SMALL(hypot_of_300, mlc_hypot(mlc_mul_scalar(x, 100), mlc_mul_scalar(x, 75)))
+SMALL(remainder_of_800, mlc_remainder_scalar(mlc_mul_scalar(x, 200), 0.3125))
 SMALL(nearest_2, mlc_interpolate(x, mlc_dims2(2, 3), MLC_INTERPOLATE_NEAREST))
 SMALL(nearest_31, mlc_interpolate(x, mlc_dims2(31, 14), MLC_INTERPOLATE_NEAREST))
 
@@ -336,6 +338,8 @@ static const small HALVES[] = {
     {"norm_of_300", norm_of_300, MLC_F16, 2, {3, 8}, NULL},
     {"norm_2_of_300", norm_2_of_300, MLC_F16, 2, {3, 8}, NULL},
     {"std_of_300", std_of_300, MLC_F16, 2, {3, 8}, NULL},
+    {"hypot_of_300", hypot_of_300, MLC_F16, 2, {3, 8}, NULL},
+    {"remainder_of_800", remainder_of_800, MLC_F16, 2, {3, 8}, NULL},
     {"rms_norm_of_300", rms_norm_of_300, MLC_F16, 2, {3, 8}, NULL},
     {"layer_norm_of_300", layer_norm_of_300, MLC_F16, 2, {3, 8}, NULL},
     {"layer_norm_of_bf16", layer_norm_of_300, MLC_BF16, 2, {3, 8}, NULL},
