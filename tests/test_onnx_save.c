@@ -331,8 +331,10 @@ SMALL(rms_norm_of_300, mlc_rms_norm(mlc_mul_scalar(x, 100), NULL, 1e-6))
 SMALL(layer_norm_of_300, mlc_layer_norm(mlc_mul_scalar(x, 100), NULL, NULL, 1e-5))
 SMALL(hypot_of_300, mlc_hypot(mlc_mul_scalar(x, 100), mlc_mul_scalar(x, 75)))
 SMALL(remainder_of_800, mlc_remainder_scalar(mlc_mul_scalar(x, 200), 0.3125))
+#ifndef MLC_NO_VISION
 SMALL(nearest_2, mlc_interpolate(x, mlc_dims2(2, 3), MLC_INTERPOLATE_NEAREST))
 SMALL(nearest_31, mlc_interpolate(x, mlc_dims2(31, 14), MLC_INTERPOLATE_NEAREST))
+#endif
 
 static const small HALVES[] = {
     {"norm_of_300", norm_of_300, MLC_F16, 2, {3, 8}, NULL},
@@ -687,6 +689,7 @@ TEST(onnx_save, inputs_that_change_before_a_recurrent_step)
 
 /* ---- sizes of results ------------------------------------------------------------------------ */
 
+#ifndef MLC_NO_VISION
 /* Forward `which` of x [1,2,h,8], whose rows a convolution of stride 2 halves. */
 static mlc_status halved(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                          mlc_tensor **out, int32_t n_out)
@@ -737,6 +740,7 @@ TEST(onnx_save, sizes_of_results_are_proven)
         }
     box_close(&b);
 }
+#endif
 
 /* ---- names, sizes, files --------------------------------------------------------------------- */
 
