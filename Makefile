@@ -69,7 +69,7 @@ help:
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
 	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes; SEEDS=20'
-	@echo 'make demo-quantize   a CNN and an LSTM in integers of each kind, in a table; SEEDS=20'
+	@echo 'make demo-quantize   a CNN and an LSTM in integers of each kind, in a table; minutes; SEEDS=20'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'

@@ -489,9 +489,9 @@ def static_int8(make_net, shape):
     return make
 
 
-def float_net(make_net, shape, low=-1):
+def float_net(make_net, shape):
     def make(dtype):
-        net, x = make_net().to(dtype).eval(), uniform(shape, low, 1, dtype)
+        net, x = make_net().to(dtype).eval(), uniform(shape, -1, 1, dtype)
         return no_grad(lambda: net(x))
     return make
 
@@ -507,9 +507,8 @@ def quant_cases():
         cases[f"infer_{name}"] = float_net(make_net, shape)
         cases[f"infer_q8_{name}"] = dynamic_int8(make_net, shape, kinds)
     for name, shape in QUANT_IMAGES.items():
-        net = image_of(name)
-        cases[f"infer_{name}"] = float_net(net, shape, 0)
-        cases[f"infer_q8_{name}"] = static_int8(net, shape)
+        cases[f"infer_{name}"] = image_inference(name)
+        cases[f"infer_q8_{name}"] = static_int8(image_of(name), shape)
     return cases
 
 
@@ -609,7 +608,8 @@ def onnx_step(name, threads):
     how = onnxruntime.SessionOptions()
     how.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(model, how, providers=["CPUExecutionProvider"])
-    x = {"x": uniform(shape, -1, 1, torch.float32).numpy()}
+    low = 0 if name.removeprefix("infer_q8_") in QUANT_IMAGES else -1
+    x = {"x": uniform(shape, low, 1, torch.float32).numpy()}
     return lambda: session.run(None, x)
 
 
@@ -867,9 +867,9 @@ def recurrent_stream(kind, hidden):
     return make
 
 
-def image_inference(batch):
+def image_inference(name):
     def make(dtype):
-        model, x = images(resnet20(folds=True).eval(), (batch, 3, 32, 32), dtype)
+        model, x = images(image_of(name)().eval(), QUANT_IMAGES[name], dtype)
         return no_grad(lambda: model(x))
     return make
 
@@ -1184,8 +1184,6 @@ CASES = {
     "gen_6x384": gpt_text(6, 384, 6, 65),
     "gen_gpt2_124m": gpt_text(12, 768, 12, 50257),
     **quant_cases(),
-    "infer_resnet20_b1": image_inference(1),
-    "infer_resnet20_b64": image_inference(64),
     **sketched_cases(),
     "overhead_4_4_3_b1_sgd": training([4, 4, 3], 1, sgd_tiny),
     "optim_adamw_1m": optimizer_step(adamw),

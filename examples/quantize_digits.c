@@ -8,8 +8,8 @@
  *
  *   dynamic   8 bits, activations by the range of each batch
  *   static    8 bits, activations by the ranges of batches of training
- *   aware     as static, after passes of training with what integers round; of the LSTM its last
- *             layer alone, as recurrent layers are not trained so
+ *   aware     as static, after quantization-aware training; of the LSTM network the last layer
+ *             alone, since recurrent layers have none
  *   weights   of 8 or 4 bits in groups of numbers that share a scale; activations stay floats
  *
  * Bytes are those of the file that mlc_save writes, memory is that and the most that the first
@@ -27,7 +27,7 @@ typedef struct net_kind {
     const char *name;
     mlc_module *(*make)(mlc_ctx *ctx);
     double      rate;
-    const char *keep;                  /* what training aware of integers leaves               */
+    const char *keep;                  /* what quantization-aware training leaves as floats    */
     const char *keep4;                 /* what 4 bits in groups leave: rows of 8 numbers       */
 } net_kind;
 
@@ -38,7 +38,7 @@ static const char HELP[] =
     "usage: quantize_digits [DIGITS.CSV] [options]\n"
     "  --seeds N      networks of each kind           (3)\n"
     "  --epochs N     passes of training              (12)\n"
-    "  --tune N       passes that are aware           (3)\n"
+    "  --tune N       passes of aware training        (3)\n"
     "  --threads N    threads; 0: all cores           (0)\n"
     "  --help         this text\n";
 

@@ -1204,8 +1204,6 @@ TEST(quant_aware, wrong_calls_leave_the_network_as_it_was)
     CHECK_EQ(mlc_quant_aware_end(NULL, NULL), MLC_ERR_ARG);
 }
 
-/* ---- accuracy -------------------------------------------------------------------------------- */
-
 /* Adapters and sparse copies change calls, which the end would take for its own. */
 TEST(quant_aware, layers_of_other_calls_are_not_ended)
 {
@@ -1394,6 +1392,8 @@ TEST(quant_aware, recomputed_layers_have_their_ranges)
     }
     CHECK_OK(ctx);
 }
+
+/* ---- accuracy -------------------------------------------------------------------------------- */
 
 static mlc_module *digits_cnn(mlc_ctx *ctx)
 {
