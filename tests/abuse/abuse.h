@@ -1107,6 +1107,16 @@ static mlc_calibration *a_calibration(const char *name)
     return c;
 }
 
+static mlc_distillation *a_distillation(const char *name)
+{
+    say(" %s=distillation", name);
+    if (chance(6))
+        return (made(NULL), NULL);
+    mlc_module *student = mlc_nn_linear(g.ctx, 4, 3);
+    return (mlc_distillation *)made(mlc_distillation_create(student, mlc_nn_linear(g.ctx, 4, 3),
+                                                            NULL));
+}
+
 static mlc_ctx *a_ctx(const char *name)
 {
     if (chance(3)) {

@@ -870,6 +870,19 @@ OWN = {
     mlc_plan_forward(chance(5) ? NULL : &u, NULL, chance(5) ? NULL : &b, chance(90) ? &output : NULL);
     if (output != NULL) use_tensor(output);
 ''',
+    'mlc_distillation_forward': '''
+    mlc_distillation *d = a_distillation("distillation");
+    mlc_batch b;
+    memset(&b, 0, sizeof b);
+    b.x = a_tensor("x", "f:2,4");
+    b.y = a_tensor("y", "i:2");
+    b.n = 2;
+    mlc_tensor *output = NULL;
+    mlc_module *m = chance(80) ? NULL : a_module("net", "");
+    call_begins();
+    mlc_distillation_forward(chance(5) ? NULL : d, m, chance(5) ? NULL : &b, chance(90) ? &output : NULL);
+    if (output != NULL) use_tensor(output);
+''',
     'mlc_fit_cross_entropy': '''
     mlc_batch b;
     mlc_tensor *output = NULL;
@@ -1039,7 +1052,8 @@ OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_
            'mlc_tracker': 'a_tracker', 'mlc_tokenizer': 'a_tokenizer', 'mlc_table': 'a_table',
            'mlc_cache': 'a_cache', 'mlc_average': 'a_average', 'mlc_callback': 'a_callback',
            'mlc_safetensors': 'a_file', 'mlc_fit_state': 'a_fit', 'mlc_sweep': 'a_sweep',
-           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration', 'mlc_ctx': 'a_ctx'}
+           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration',
+           'mlc_distillation': 'a_distillation', 'mlc_ctx': 'a_ctx'}
 USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'use_optim', 'mlc_dataset': 'use_dataset',
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
 CALLBACKS = {'mlc_writer': 'cb_write', 'mlc_lambda_fn': 'cb_lambda', 'mlc_loss_fn': 'cb_loss', 'mlc_grad_fn': 'cb_grad',
@@ -1282,7 +1296,8 @@ class Writer:
             return any('*' in t and n == name[2:] for t, n in params)
         before = [t for t, n in params[:k] if n not in ('threshold', 'desc')]
         return bool(before) and '*' in before[-1] and not before[-1].endswith(('char *', 'mlc_ctx *',
-               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_calibration *', 'mlc_tokenizer *', 'mlc_metric *',
+               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_calibration *', 'mlc_distillation *',
+               'mlc_tokenizer *', 'mlc_metric *',
                'mlc_dataset *', 'mlc_cache *')) or name == 'n' and before[-1].endswith('**') or name == 'room'
 
     def case(self, name):

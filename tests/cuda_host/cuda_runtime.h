@@ -194,6 +194,7 @@ typedef struct CUevent_st *cudaEvent_t;
 struct CUstream_st {
     int                               device;
     std::deque<std::function<void()>> queue;
+    int                               leaving;         /* blocks freed by calls in the queue     */
 };
 typedef struct CUstream_st *cudaStream_t;
 
@@ -373,7 +374,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
     const cuda_host::Lock lock(cuda_host::g_mutex);
     const cudaError_t e = cuda_host::call(cudaErrorInvalidValue, cuda_host::COUNT_MAKE);
     if (e != cudaSuccess) return e;
-    *s = new CUstream_st{cuda_host::g_device, {}};
+    *s = new CUstream_st{cuda_host::g_device, {}, 0};
     cuda_host::g_streams.push_back(*s);
     return cudaSuccess;
 }
@@ -523,12 +524,16 @@ inline cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
     *total = cuda_host::kArena;
     return cudaSuccess;
 }
+/* A block that another stream has freed is free when that stream has done so: this one waits, as
+ * the pools of a card let it by default. */
 inline cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
 {
     const cuda_host::Lock lock(cuda_host::g_mutex);
     using namespace cuda_host;
     const cudaError_t e = call(cudaErrorMemoryAllocation, COUNT_ALLOC);
     if (e != cudaSuccess) return e;
+    for (cudaStream_t other : g_streams)
+        if (other != s && other->leaving > 0) drain(other);
     void *const at = g_room < kArena && lent() + bytes > g_room ? nullptr : arena_take(bytes);
     if (!at) return say(cudaErrorMemoryAllocation);
     push(s, [at, bytes] {
@@ -551,7 +556,8 @@ inline cudaError_t cudaFreeAsync(void *p, cudaStream_t s)
     const size_t bytes = arena_give(p);
     g_count[COUNT_FREE]++;
     if (!bytes) fail("free of what is no device memory", 0);
-    push(s, [p, bytes] { CH_POISON(p, bytes); arena_drop(p, bytes); });
+    s->leaving++;
+    push(s, [s, p, bytes] { CH_POISON(p, bytes); arena_drop(p, bytes); s->leaving--; });
     return g_sticky;
 }
 inline cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)

@@ -372,6 +372,25 @@ TEST(cuda, contexts_of_one_card_and_of_two_run_side_by_side)
     mlc_ctx_free(t[2].ctx);
 }
 
+TEST(cuda, memory_that_a_context_gives_back_is_anothers_when_its_work_is_done)
+{
+    mlc_ctx *a = ctx_on("cuda"), *b = ctx_on("cuda");
+    for (int round = 0; round < 20; round++) {
+        mlc_scope_begin(a);
+        mlc_scope_begin(b);
+        mlc_tensor *x = mlc_full(a, MLC_F32, mlc_dims1(4096), 7.0);
+        mlc_tensor *y = mlc_mul_scalar(x, 3.0);
+        mlc_drop(x);
+        mlc_tensor *z = mlc_full(b, MLC_F32, mlc_dims1(4096), 5.0);
+        CHECK(mlc_item(mlc_sum_all(z)) == 5.0 * 4096);
+        CHECK(mlc_item(mlc_sum_all(y)) == 21.0 * 4096);
+        CHECK_EQ(mlc_scope_end(a), MLC_OK);
+        CHECK_EQ(mlc_scope_end(b), MLC_OK);
+    }
+    mlc_ctx_free(a);
+    mlc_ctx_free(b);
+}
+
 TEST(cuda, a_card_that_is_not_there_is_a_device_error)
 {
     mlc_status status = MLC_OK;
