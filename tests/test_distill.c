@@ -687,6 +687,236 @@ static bool count_calls(void *user, mlc_module *m, mlc_tensor *const *out, int32
     return false;
 }
 
+/* ---- a cache of what teachers make ----------------------------------------------------------- */
+
+/* A student with a layer and two teachers, one of them of another context; counts forwards of the
+ * first. */
+typedef struct cached {
+    mlc_ctx          *ctx, *far;
+    mlc_module       *student, *teacher;
+    mlc_distillation *d;
+    mlc_optim        *opt;
+    int               calls;
+} cached;
+
+static void cached_open(cached *c, const char *path, double nudge)
+{
+    static const mlc_distill_layer layer = {"0", "0", 0.5, 3, 9};
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    mlc_module      *other;
+    memset(c, 0, sizeof *c);
+    c->ctx = ctx_of(MLC_F32);
+    c->far = ctx_of(MLC_F32);
+    c->student = mlp(c->ctx, 5, 3, 4);
+    c->teacher = mlp(c->ctx, 5, 9, 4);
+    other = mlp(c->far, 5, 6, 4);
+    CHECK_EQ(mlc_module_build(c->student) | mlc_module_build(c->teacher), 0);
+    CHECK_EQ(mlc_module_build(other), MLC_OK);
+    put_numbers(c->teacher, MLC_F32, 1);
+    put_numbers(other, MLC_F32, 11);
+    put_numbers(c->student, MLC_F32, 21);
+    mlc_no_grad_begin(c->ctx);
+    mlc_tensor *bias = mlc_module_param(c->teacher, "2.bias");
+    mlc_copy_into(bias, mlc_add_scalar(bias, nudge));
+    mlc_no_grad_end(c->ctx);
+    mlc_module_hook(c->teacher, count_calls, &c->calls);
+    desc.layers = &layer;
+    desc.n_layers = 1;
+    desc.teachers = &other;
+    desc.n_teachers = 1;
+    desc.cache = path;
+    c->d = mlc_distillation_create(c->student, c->teacher, &desc);
+    if (!c->d) return;
+    put_numbers(mlc_module_find(mlc_distillation_net(c->d), "layer0"), MLC_F32, 31);
+    c->opt = mlc_adamw(mlc_distillation_net(c->d), 0.01);
+}
+
+/* Losses of two epochs over batches that differ in their order. */
+static void two_epochs(cached *c, double losses[6])
+{
+    const mlc_batch all = batch_of(c->ctx);
+    for (int i = 0; i < 6; i++) {
+        mlc_batch   b = all;
+        mlc_tensor *y = NULL;
+        const int   at = i < 3 ? 2 * i : 4 - 2 * (i - 3);
+        mlc_scope_begin(c->ctx);
+        b.x = mlc_slice(all.x, 0, at, at + 2, 1);
+        b.y = mlc_slice(all.y, 0, at, at + 2, 1);
+        b.n = 2;
+        mlc_tensor *loss = mlc_distillation_forward(c->d, NULL, &b, &y);
+        losses[i] = mlc_item(loss);
+        CHECK_EQ(mlc_optim_minimize(c->opt, loss), MLC_OK);
+        if (!CHECK_EQ(mlc_scope_end(c->ctx), MLC_OK)) printf("  %s\n", mlc_error(c->ctx));
+    }
+}
+
+/* Without a cache, with a new one, with that of the last object: the same bits, and forwards of the
+ * teacher for six, three and no batches. */
+TEST(distill, a_cache_has_the_bits_of_the_teachers)
+{
+    ONLY_ON_HOST();
+    box    b = box_open_fast("teachers");
+    cached c;
+    double want[6], got[6];
+    cached_open(&c, NULL, 0);
+    two_epochs(&c, want);
+    CHECK_EQ(c.calls, 6);
+    mlc_distillation_free(c.d);
+    for (int i = 0; i < 2; i++) {
+        cached_open(&c, b.path, 0);
+        if (!CHECK(c.d != NULL)) printf("  %s\n", mlc_error(c.ctx));
+        two_epochs(&c, got);
+        CHECK(memcmp(got, want, sizeof got) == 0);
+        CHECK_EQ(c.calls, i ? 0 : 3);
+        mlc_distillation_free(c.d);
+    }
+    cached_open(&c, b.path, 0);        /* a batch of which two rows are new, and two the same */
+    mlc_batch   all = batch_of(c.ctx);
+    mlc_tensor *y = NULL, *x = test_rand(c.ctx, MLC_F32, mlc_dims2(1, 5), 99, -1, 1);
+    mlc_tensor *three[3] = {x, mlc_slice(all.x, 0, 0, 4, 1), x};
+    all.x = mlc_concat(three, 3, 0);
+    const double loss = mlc_item(mlc_distillation_forward(c.d, NULL, &all, &y));
+    CHECK_EQ(c.calls, 1);
+    CHECK(mlc_item(mlc_distillation_forward(c.d, NULL, &all, &y)) == loss);
+    CHECK_EQ(c.calls, 1);
+    mlc_distillation_free(c.d);
+    cached_open(&c, b.path, 0);
+    all.x = mlc_concat((mlc_tensor *[3]){test_rand(c.ctx, MLC_F32, mlc_dims2(1, 5), 99, -1, 1),
+                       mlc_slice(batch_of(c.ctx).x, 0, 0, 4, 1),
+                       test_rand(c.ctx, MLC_F32, mlc_dims2(1, 5), 99, -1, 1)}, 3, 0);
+    all.y = batch_of(c.ctx).y;
+    CHECK(mlc_item(mlc_distillation_forward(c.d, NULL, &all, &y)) == loss);
+    CHECK_EQ(c.calls, 0);
+    mlc_ctx *ctx = c.ctx;
+    CHECK_OK(ctx);
+    mlc_distillation_free(c.d);
+    box_close(&b);
+}
+
+/* Images that a loader moves at random: a run with its seed finds what one before has written, one
+ * with another seed does not. */
+TEST(distill, a_cache_knows_samples_as_they_are_augmented)
+{
+    ONLY_ON_HOST();
+    box b = box_open_fast("teachers");
+    for (int i = 0; i < 3; i++) {
+        mlc_ctx         *ctx = ctx_of(MLC_F32);
+        mlc_module      *net[2];
+        mlc_tensor      *x = test_rand(ctx, MLC_F32, mlc_dims3(12, 6, 6), 1, 0, 1);
+        mlc_loader_desc  l = mlc_loader_desc_make(x, mlc_zeros(ctx, MLC_I64, mlc_dims1(12)), 4);
+        mlc_fit_desc     f = mlc_fit_desc_make(NULL);
+        mlc_distill_desc desc = mlc_distill_desc_make();
+        int              calls = 0;
+        for (int k = 0; k < 2; k++) {
+            net[k] = mlc_nn_sequential(ctx);
+            mlc_module_add(net[k], mlc_nn_flatten(ctx));
+            mlc_module_add(net[k], mlc_nn_linear(ctx, 36, 3));
+        }
+        l.shuffle = true;
+        l.shift = 2;
+        l.seed = i < 2 ? 7 : 8;
+        mlc_module_hook(net[1], count_calls, &calls);
+        desc.cache = b.path;
+        mlc_distillation *d = mlc_distillation_create(net[0], net[1], &desc);
+        if (!CHECK(d != NULL)) printf("  %s\n", mlc_error(ctx));
+        f.forward = mlc_distillation_forward;
+        f.user = d;
+        f.epochs = 2;
+        CHECK_EQ(mlc_fit(net[0], mlc_adamw(net[0], 0.01), mlc_loader_create(ctx, &l), &f, NULL),
+                 MLC_OK);
+        CHECK(i == 1 ? calls == 0 : calls == 6);
+        mlc_distillation_free(d);
+    }
+    box_close(&b);
+}
+
+/* Maps of attention are in a cache, too. */
+TEST(distill, a_cache_has_maps_of_attention)
+{
+    ONLY_ON_HOST();
+    const mlc_distill_attention a = {"", "", 0.5, false};
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    box         b = box_open_fast("teachers");
+    mlc_ctx    *ctx = ctx_of(MLC_F32);
+    viewers     v = viewers_of(ctx, ctx, 1, false);
+    mlc_tensor *y = NULL;
+    const double want = mlc_item(mlc_distillation_forward(v.d, NULL, &v.b, &y));
+    desc.loss.alpha = 1;
+    desc.attention = &a;
+    desc.n_attention = 1;
+    desc.cache = b.path;
+    for (int i = 0; i < 2; i++) {
+        mlc_distillation *d = mlc_distillation_create(v.student, v.teacher, &desc);
+        CHECK(mlc_item(mlc_distillation_forward(d, NULL, &v.b, &y)) == want);
+        mlc_distillation_free(d);
+    }
+    v.b.x = mlc_slice(v.b.x, 1, 0, 4, 1);
+    mlc_distillation *d = mlc_distillation_create(v.student, v.teacher, &desc);
+    CHECK(mlc_distillation_forward(d, NULL, &v.b, &y) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "at byte 48: rows are f32 [5,8], of this teacher and sample f32 "
+                "[4,8]");
+    mlc_distillation_free(d);
+    mlc_distillation_free(v.plain);
+    mlc_distillation_free(v.d);
+    box_close(&b);
+}
+
+/* Opens the file as these teachers; the error names file and byte. */
+static void no_cache(const box *b, double nudge, mlc_status status, const char *text)
+{
+    cached c;
+    cached_open(&c, b->path, nudge);
+    CHECK(c.d == NULL);
+    CHECK_EQ(mlc_ctx_status(c.ctx), status);
+    if (!CHECK(strstr(mlc_error(c.ctx), text) && strstr(mlc_error(c.ctx), b->path)))
+        printf("  %s\n", mlc_error(c.ctx));
+    mlc_error_clear(c.ctx);
+}
+
+TEST(distill, caches_that_do_not_fit_are_errors_with_file_and_byte)
+{
+    ONLY_ON_HOST();
+    box    b = box_open_fast("teachers");
+    cached c;
+    double losses[6];
+    char   text[64];
+    size_t n = 0;
+    cached_open(&c, b.path, 0);
+    two_epochs(&c, losses);
+    no_cache(&b, 0, MLC_ERR_STATE, "is in use by another distillation");
+    mlc_distillation_free(c.d);
+    no_cache(&b, 0.5, MLC_ERR_IO, "at byte 16: it is of other teachers");
+    unsigned char *whole = get_file(b.path, &n);
+    CHECK_EQ(n, 48 + 3 * 80 + 6 * (16 + 16 + 16 + 40));
+    for (size_t cut = 1; cut < n; cut += cut < 50 ? 1 : 37) {
+        CHECK(put_file(b.path, whole, cut));
+        snprintf(text, sizeof text, "at byte %d: it is cut off", (int)cut);
+        no_cache(&b, 0, MLC_ERR_IO, text);
+    }
+    /* each byte before the records: an error, or fewer records than there are */
+    for (size_t at = 0; at < 48 + 3 * 80; at++)
+        for (int bit = 0; bit < 8; bit += 7) {
+            whole[at] ^= (unsigned char)(1 << bit);
+            CHECK(put_file(b.path, whole, n));
+            cached_open(&c, b.path, 0);
+            CHECK(c.d ? at >= 40 : mlc_ctx_status(c.ctx) == MLC_ERR_IO);
+            mlc_error_clear(c.ctx);
+            mlc_distillation_free(c.d);
+            whole[at] ^= (unsigned char)(1 << bit);
+        }
+    CHECK(put_file(b.path, whole, n));
+    free(whole);
+    mlc_module *student = mlp(c.ctx, 5, 3, 4);
+    mlc_distill_desc desc = mlc_distill_desc_make();
+    desc.cache = b.path;
+    refused(student, c.teacher, &desc, MLC_ERR_IO, "at byte 16");
+    desc.cache = b.dir;
+    refused(student, c.teacher, &desc, MLC_ERR_IO, b.dir);
+    desc.cache = "/nowhere/at/all";
+    refused(student, c.teacher, &desc, MLC_ERR_IO, "cannot open '/nowhere/at/all'");
+    box_close(&b);
+}
+
 /* Between forwards no network has a hook of an object: two objects have one teacher, which outlives
  * the context of a student; hooks of the program stay, and are called. */
 TEST(distill, hooks_are_there_in_its_forward_alone)
