@@ -213,13 +213,14 @@ TEST(lora, parts_of_attention_are_those_of_a_weight_that_is_the_sum)
     static const char *const sets[5][3] = {{"q_proj", "v_proj"}, {"k_proj"}, {"in_proj"},
                                            {"q_proj", "k_proj", "v_proj"}, {"v_proj", "out_proj"}};
     static const int n[5] = {2, 1, 1, 3, 2};
-    for (int i = 0; i < 10; i++) {
-        const bool    three = i >= 5;
+    for (int i = 0; i < 20; i++) {
+        const bool    three = i / 5 % 2;
         mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
         mlc_module   *net = attends(ctx, three);
         mlc_lora_desc d = mlc_lora_desc_make(2, 3.0);
         mlc_tensor   *in[3], *y = NULL, *merged = NULL;
-        if (three && i == 7) continue;     /* no weight of all three */
+        if (three && i % 5 == 2) continue;           /* no weight of all three */
+        d.dora = i >= 10;
         d.targets = sets[i % 5];
         d.n_targets = n[i % 5];
         if (!CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
@@ -228,7 +229,8 @@ TEST(lora, parts_of_attention_are_those_of_a_weight_that_is_the_sum)
         in[1] = three ? test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 6), 2, -1, 1) : in[0];
         in[2] = three ? in[0] : test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 3, -1, 1);
         CHECK_EQ(mlc_module_forward(net, in, 3, &y, 1), MLC_OK);
-        CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);          /* the tape has the weight */
+        if (!d.dora)                                 /* the tape has the weight; of DoRA x w^T */
+            CHECK_EQ(mlc_lora_merge(net, NULL), MLC_ERR_STATE);
         mlc_error_clear(ctx);
         mlc_module *clone = mlc_module_clone(net);
         CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
@@ -241,6 +243,138 @@ TEST(lora, parts_of_attention_are_those_of_a_weight_that_is_the_sum)
             if (it.trainable)
                 CHECK(apart(mlc_grad(it.tensor), mlc_mul_scalar(mlc_grad(it.tensor), 0)) > 1e-6);
     }
+}
+
+/* ---- DoRA ------------------------------------------------------------------------------------ */
+
+/* m (x w^T + c) / n + bias, n constant: the norms of rows of w + scale B A. */
+static mlc_tensor *dora_by_hand(mlc_module *m, const char *name, mlc_tensor *x, double scale)
+{
+    char        text[96];
+    mlc_tensor *p[3], *w = mlc_module_param(m, "weight");
+    static const char *const of[3] = {"A", "B", "magnitude"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "lora_%s.%s", name, of[i]);
+        p[i] = mlc_module_param(m, text);
+    }
+    mlc_no_grad_begin(mlc_module_ctx(m));
+    mlc_tensor *n = mlc_add(w, mlc_mul_scalar(mlc_matmul(p[1], p[0]), scale));
+    n = mlc_sqrt(mlc_sum(mlc_mul(n, n), mlc_dims1(1), false));
+    mlc_no_grad_end(mlc_module_ctx(m));
+    mlc_tensor *y = by_hand(mlc_linear(x, w, NULL), x, p[0], p[1], scale);
+    return mlc_add(mlc_mul(y, mlc_div(p[2], n)), mlc_module_param(m, "bias"));
+}
+
+static mlc_tensor *square_sum(mlc_tensor *y)
+{
+    return mlc_sum(mlc_mul(y, y), mlc_dims0(), false);
+}
+
+/* The function of the start to the bit, values and gradients as one would write them. */
+TEST(lora, dora_scales_rows_to_magnitudes_that_are_trained)
+{
+    mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
+    mlc_module   *net = mlc_nn_linear(ctx, 7, 5), *both = attends(ctx, false);
+    mlc_lora_desc d = mlc_lora_desc_make(2, 3.0);
+    mlc_lora_row  row[4];
+    mlc_lora_report report = {row, 4, 0, 0, 0, 0};
+    mlc_tensor   *x = test_rand(ctx, MLC_F64, mlc_dims3(2, 3, 7), 1, -1, 1), *got[4];
+    mlc_tensor   *z = test_rand(ctx, MLC_F64, mlc_dims3(2, 5, 8), 1, -1, 1), *before = eval(net, x);
+    static const char *const names[3] = {"lora_default.A", "lora_default.B",
+                                         "lora_default.magnitude"};
+    d.dora = true;
+    CHECK_EQ(mlc_lora(net, &d, &report), MLC_OK);
+    CHECK_EQ(report.numbers, 2 * (7 + 5) + 5);
+    CHECK_EQ(mlc_module_numel(net, true), report.numbers);
+    CHECK(same_bits(eval(net, x), before));
+    before = eval(both, z);
+    CHECK_EQ(mlc_lora(both, &d, NULL), MLC_OK);
+    CHECK(same_bits(eval(both, z), before));
+    fill(net, 3);
+    mlc_set_requires_grad(x, true);
+    mlc_tensor *y = mlc_forward(net, x);
+    CHECK_EQ(mlc_backward(square_sum(y)), MLC_OK);
+    for (int i = 0; i < 3; i++) got[i] = mlc_copy(mlc_grad(mlc_module_param(net, names[i])));
+    got[3] = mlc_copy(mlc_grad(x));
+    for (int i = 0; i < 3; i++) mlc_zero_grad(mlc_module_param(net, names[i]));
+    mlc_zero_grad(x);
+    mlc_tensor *want = dora_by_hand(net, "default", x, 1.5);
+    CHECK(apart(y, want) < 1e-14);
+    CHECK_EQ(mlc_backward(square_sum(want)), MLC_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK(apart(got[i], mlc_grad(mlc_module_param(net, names[i]))) < 1e-13);
+    CHECK(apart(got[3], mlc_grad(x)) < 1e-13);
+    CHECK_OK(ctx);
+}
+
+static mlc_tensor *net_scalar(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    (void)n_in;
+    return square_sum(mlc_forward((mlc_module *)user, in[0]));
+}
+
+/* Several at once, each by what it makes of w; differences; merged; without bias and with zero
+ * rows. */
+TEST(lora, dora_adapters_are_added_and_merged)
+{
+    static const char *const name[2] = {"one", "two"};
+    mlc_ctx           *ctx = ctx_of(MLC_F64, 0);
+    mlc_nn_linear_desc l = mlc_nn_linear_desc_make(7, 5);
+    mlc_lora_desc      d = mlc_lora_desc_make(2, 2.0);
+    mlc_tensor        *x = test_rand(ctx, MLC_F64, mlc_dims2(3, 7), 1, -1, 1), *in[2];
+    mlc_gradcheck_report r;
+    d.dora = true;
+    l.no_bias = true;
+    mlc_module *net = mlc_nn_linear_ex(ctx, &l);
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    mlc_no_grad_begin(ctx);
+    mlc_fill_(mlc_slice(mlc_module_param(net, "weight"), 0, 2, 3, 1), 0);
+    mlc_no_grad_end(ctx);
+    mlc_tensor *base = eval(net, x), *alone[2];
+    for (int i = 0; i < 2; i++) {
+        d.name = name[i];
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        CHECK(same_bits(eval(net, x), base));        /* a row of zeros, too */
+    }
+    fill(net, 5);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_lora_switch(net, name + i, 1), MLC_OK);
+        alone[i] = eval(net, x);
+    }
+    CHECK_EQ(mlc_lora_switch(net, name, 2), MLC_OK);
+    mlc_tensor *y = eval(net, x);
+    CHECK(apart(mlc_add(y, base), mlc_add(alone[0], alone[1])) < 1e-13);
+    in[0] = x;
+    in[1] = mlc_module_param(net, "lora_two.magnitude");
+    mlc_set_requires_grad(x, true);
+    CHECK_EQ(mlc_gradcheck(net_scalar, net, in, 2, NULL, &r), MLC_OK);
+    CHECK(r.ok);
+    mlc_set_requires_grad(x, false);
+    mlc_tensor *w = mlc_copy(mlc_module_param(net, "weight"));
+    CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
+    CHECK(apart(eval(net, x), y) < 1e-13);
+    CHECK_EQ(mlc_lora_unmerge(net), MLC_OK);
+    CHECK(same_bits(mlc_module_param(net, "weight"), w));
+    mlc_module *clone = mlc_module_clone(net);
+    fill(net, 50);
+    CHECK(same_bits(eval(clone, x), y));
+    CHECK_OK(ctx);
+}
+
+TEST(lora, dora_is_over_floats)
+{
+    ONLY_ON_HOST();
+    mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
+    mlc_module       *net = mlp(ctx, 64, 32, 6);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_WEIGHTS);
+    mlc_lora_desc     d = mlc_lora_desc_make(2, 2.0);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    const int64_t numbers = mlc_module_numel(net, false);
+    d.dora = true;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "the weight of '0' is of integers, over which there is "
+                "no DoRA");
+    CHECK_EQ(mlc_module_numel(net, false), numbers);
 }
 
 /* ---- merging --------------------------------------------------------------------------------- */
@@ -554,7 +688,8 @@ TEST(lora, a_share_gets_adapters_of_its_own)
 
 /* ---- beside other parts of the library ------------------------------------------------------- */
 
-static mlc_module *small_gpt(mlc_ctx *ctx, bool quantized)
+/* kind: 0 floats, 1 integers, 2 floats and DoRA. */
+static mlc_module *small_gpt(mlc_ctx *ctx, int kind)
 {
     static const char *const keep[1] = {"embed"};      /* no plan has an embedding of integers */
     mlc_nn_gpt_desc   g = mlc_nn_gpt_desc_llama(30, 16, 2, 32, 4);
@@ -566,7 +701,8 @@ static mlc_module *small_gpt(mlc_ctx *ctx, bool quantized)
     q.bits = 4;
     q.keep = keep;
     q.n_keep = 1;
-    if (quantized) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    if (kind == 1) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    d.dora = kind == 2;
     CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
     fill(net, 70);
     return net;
@@ -576,9 +712,9 @@ static mlc_module *small_gpt(mlc_ctx *ctx, bool quantized)
 TEST(lora, plans_and_caches_know_adapters)
 {
     ONLY_ON_HOST();
-    for (int quantized = 0; quantized < 2; quantized++) {
+    for (int kind = 0; kind < 3; kind++) {
         mlc_ctx          *ctx = ctx_of(MLC_F32, 0);
-        mlc_module       *net = small_gpt(ctx, quantized != 0);
+        mlc_module       *net = small_gpt(ctx, kind);
         mlc_cache_desc    room = mlc_cache_desc_make(2, 16);
         mlc_tensor       *x = test_tokens(ctx, mlc_dims2(2, 8), 30, 1), *y = eval(net, x);
         mlc_cache        *cache = mlc_cache_create(net, &room);
@@ -644,11 +780,11 @@ TEST(lora, gradients_and_optimizer_state_are_of_adapters_alone)
 TEST(lora, recomputation_and_autocast_train_adapters)
 {
     ONLY_ON_HOST();
-    for (int quantized = 0; quantized < 2; quantized++) {
+    for (int kind = 0; kind < 3; kind++) {
         mlc_ctx    *ctx = ctx_of(MLC_F32, 0);
         mlc_module *net[3];
         for (int i = 0; i < 3; i++)
-            net[i] = i ? mlc_module_clone(net[0]) : small_gpt(ctx, quantized != 0);
+            net[i] = i ? mlc_module_clone(net[0]) : small_gpt(ctx, kind);
         CHECK_EQ(mlc_module_recompute(mlc_module_find(net[1], "layers"), 1), MLC_OK);
         for (int i = 0; i < 3; i++) {
             if (i == 2) CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
@@ -657,7 +793,7 @@ TEST(lora, recomputation_and_autocast_train_adapters)
                                                  mlc_slice(x, 1, 1, 9, 1));
             if (i == 2) mlc_autocast_end(ctx);
             if (!CHECK_EQ(mlc_backward(loss), MLC_OK))
-                printf("  %d %d: %s\n", quantized, i, mlc_error(ctx));
+                printf("  %d %d: %s\n", kind, i, mlc_error(ctx));
         }
         double most = 0, far = 0;
         for (mlc_param_iter it = mlc_param_iter_make(net[0]); mlc_param_next(&it); ) {
@@ -668,7 +804,7 @@ TEST(lora, recomputation_and_autocast_train_adapters)
             far = fmax(far, apart(g, mlc_grad(mlc_module_param(net[2], it.name))));
         }
         /* some ten roundings of 2^-9 in a row through the layers */
-        if (!CHECK(most > 0 && far < 0.02 * most)) printf("  %d: %g of %g\n", quantized, far, most);
+        if (!CHECK(most > 0 && far < 0.02 * most)) printf("  %d: %g of %g\n", kind, far, most);
     }
 }
 
@@ -676,29 +812,32 @@ TEST(lora, recomputation_and_autocast_train_adapters)
 TEST(lora, networks_of_16_bits_have_adapters)
 {
     ONLY_ON_HOST();
-    mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
-    mlc_module   *net = layered(ctx), *wide = mlc_module_clone(net);
-    mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
-    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
-    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
-    CHECK_EQ(mlc_lora(wide, &d, NULL), MLC_OK);
-    fill(net, 3);
-    fill(wide, 3);
-    CHECK_EQ(mlc_module_param(net, "0.lora_default.A")->dtype, MLC_F32);
-    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1), *y = eval(wide, x);
-    mlc_tensor *low = mlc_cast(x, MLC_BF16);
-    CHECK(apart(eval(net, low), y) < 0.05);
-    mlc_optim *opt = mlc_adamw(net, 0.01);
-    mlc_tensor *loss = mlc_mean(mlc_cast(mlc_forward(net, low), MLC_F32), mlc_dims0(), false);
-    CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
-    mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
-    mlc_tensor *now = eval(net, low);
-    mlc_module *clone = mlc_module_clone(net);
-    CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
-    CHECK(apart(eval(clone, low), now) < 0.05);
-    CHECK_EQ(mlc_lora_unmerge(clone), MLC_OK);
-    CHECK(same_bits(mlc_module_param(clone, "0.weight"), w));
-    CHECK_OK(ctx);
+    for (int dora = 0; dora < 2; dora++) {
+        mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
+        mlc_module   *net = layered(ctx), *wide = mlc_module_clone(net);
+        mlc_lora_desc d = mlc_lora_desc_make(2, 2.0);
+        d.dora = dora != 0;
+        CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+        CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+        CHECK_EQ(mlc_lora(wide, &d, NULL), MLC_OK);
+        fill(net, 3);
+        fill(wide, 3);
+        CHECK_EQ(mlc_module_param(net, "0.lora_default.A")->dtype, MLC_F32);
+        mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(5, 12), 1, -1, 1), *y = eval(wide, x);
+        mlc_tensor *low = mlc_cast(x, MLC_BF16);
+        CHECK(apart(eval(net, low), y) < 0.05);
+        mlc_optim *opt = mlc_adamw(net, 0.01);
+        mlc_tensor *loss = mlc_mean(mlc_cast(mlc_forward(net, low), MLC_F32), mlc_dims0(), false);
+        CHECK_EQ(mlc_optim_minimize(opt, loss), MLC_OK);
+        mlc_tensor *w = mlc_copy(mlc_module_param(net, "0.weight"));
+        mlc_tensor *now = eval(net, low);
+        mlc_module *clone = mlc_module_clone(net);
+        CHECK_EQ(mlc_lora_merge(clone, NULL), MLC_OK);
+        CHECK(apart(eval(clone, low), now) < 0.05);
+        CHECK_EQ(mlc_lora_unmerge(clone), MLC_OK);
+        CHECK(same_bits(mlc_module_param(clone, "0.weight"), w));
+        CHECK_OK(ctx);
+    }
 }
 
 /* ---- what others leave alone ----------------------------------------------------------------- */
@@ -1098,18 +1237,25 @@ TEST(lora, errors_change_nothing)
 
 /* ---- PEFT's files ---------------------------------------------------------------------------- */
 
+/* Adapters: those of each model, and DoRA of Llama. */
+enum { ADAPTERS = 4 };
+static const char *const peft_name[ADAPTERS] = {"gpt2", "llama", "bert", "dora"};
+
+/* The place of adapter k's model in hf_name. */
+static int hf_of(int k) { return k == 3 ? 1 : k; }
+
 /* A model with the values of its golden. */
 static mlc_module *hf_base(mlc_ctx *ctx, int k)
 {
-    mlc_module *net = hf_net(ctx, k);
-    if (!CHECK_EQ(hf_load(net, k, ""), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    mlc_module *net = hf_net(ctx, hf_of(k));
+    if (!CHECK_EQ(hf_load(net, hf_of(k), ""), MLC_OK)) printf("  %s\n", mlc_error(ctx));
     return net;
 }
 
 static mlc_lora_file hf_file(int k)
 {
     mlc_lora_file f = mlc_lora_file_make();
-    f.renames = hf_renames(k, &f.n_renames);
+    f.renames = hf_renames(hf_of(k), &f.n_renames);
     f.bare = k == 2;                             /* BertModel, without "bert." */
     return f;
 }
@@ -1130,7 +1276,7 @@ static void hf_check_grads(mlc_module *net, int k, const golden_file *want)
     CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
     CHECK(n >= 18);
     for (int64_t i = 0; i < n; i++) {
-        mlc_tensor  *g = golden_find(want, "%s:%s", hf_name[k], list[i].name);
+        mlc_tensor  *g = golden_find(want, "%s:%s", peft_name[k], list[i].name);
         const double far = apart(list[i].tensor, g);
         const double size = g ? mlc_item(mlc_max(mlc_abs(g), mlc_dims0(), false)) : 0;
         if (!CHECK(far <= 1e-12 * (1 + size)))
@@ -1141,21 +1287,21 @@ static void hf_check_grads(mlc_module *net, int k, const golden_file *want)
 
 TEST(lora, files_of_peft_have_its_outputs_and_gradients)
 {
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < ADAPTERS; k++) {
         mlc_ctx      *ctx = ctx_of(MLC_F64, 0);
         golden_file   f = golden_open(ctx, "lora.safetensors");
         mlc_module   *net = hf_base(ctx, k);
         mlc_lora_file file = hf_file(k);
         char          folder[64];
         mlc_tensor   *y[2] = {NULL, NULL};
-        snprintf(folder, sizeof folder, "tests/golden/lora_%s", hf_name[k]);
+        snprintf(folder, sizeof folder, "tests/golden/lora_%s", peft_name[k]);
         if (!CHECK_EQ(mlc_lora_load(net, folder, &file), MLC_OK)) {
             printf("  %s\n", mlc_error(ctx));
             continue;
         }
-        mlc_tensor *loss = hf_run(net, k, y);
-        const double far = apart(y[0], golden_find(&f, "%s.y", hf_name[k]));
-        if (!CHECK(far < 1e-12)) printf("  %s differs by %g\n", hf_name[k], far);
+        mlc_tensor *loss = hf_run(net, hf_of(k), y);
+        const double far = apart(y[0], golden_find(&f, "%s.y", peft_name[k]));
+        if (!CHECK(far < 1e-12)) printf("  %s differs by %g\n", peft_name[k], far);
         CHECK_EQ(mlc_backward(loss), MLC_OK);
         hf_check_grads(net, k, &f);
     }
@@ -1164,7 +1310,7 @@ TEST(lora, files_of_peft_have_its_outputs_and_gradients)
 /* In f32: outputs to 1e-5, and files with the same bits. */
 TEST(lora, files_of_peft_are_written_back_with_the_same_bits)
 {
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < ADAPTERS; k++) {
         mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
         golden_file   f = golden_open(ctx, "lora.safetensors"), peft;
         mlc_module   *net = hf_base(ctx, k), *again = hf_base(ctx, k);
@@ -1174,12 +1320,12 @@ TEST(lora, files_of_peft_are_written_back_with_the_same_bits)
         mlc_tensor   *y[2] = {NULL, NULL};
         const mlc_named *list = NULL;
         int64_t       n = 0;
-        snprintf(folder, sizeof folder, "tests/golden/lora_%s", hf_name[k]);
-        snprintf(name, sizeof name, "lora_%s/adapter_model.safetensors", hf_name[k]);
+        snprintf(folder, sizeof folder, "tests/golden/lora_%s", peft_name[k]);
+        snprintf(name, sizeof name, "lora_%s/adapter_model.safetensors", peft_name[k]);
         peft = golden_open(ctx, name);
         if (!CHECK_EQ(mlc_lora_load(net, folder, &file), MLC_OK)) printf("  %s\n", mlc_error(ctx));
-        hf_run(net, k, y);
-        mlc_tensor  *want = golden_find(&f, "%s.y", hf_name[k]);
+        hf_run(net, hf_of(k), y);
+        mlc_tensor  *want = golden_find(&f, "%s.y", peft_name[k]);
         const double size = mlc_item(mlc_max(mlc_abs(want), mlc_dims0(), false));
         CHECK(apart(y[0], want) < 1e-5 * (1 + size));
         CHECK_EQ(mlc_lora_save(net, b.dir, &file), MLC_OK);
@@ -1189,21 +1335,24 @@ TEST(lora, files_of_peft_are_written_back_with_the_same_bits)
             CHECK(same_bits(list[i].tensor, golden_find(&peft, "%s", list[i].name)));
         CHECK_EQ(mlc_lora_load(again, b.dir, &file), MLC_OK);
         mlc_tensor *z[2] = {NULL, NULL};
-        hf_run(again, k, z);
+        hf_run(again, hf_of(k), z);
         CHECK(same_bits(y[0], z[0]));
         box_close(&b);
     }
 }
 
 /* The network of make_lora_goldens.py: an embedding and a convolution. */
-TEST(lora, embeddings_and_convolutions_are_those_of_peft)
+static void check_small(const char *what, bool dora)
 {
     static const char *const targets[2] = {"0", "1"};
-    static const char *const names[8][2] = {
+    static const char *const names[10][2] = {
         {"0.weight", "table.base_layer.weight"}, {"1.weight", "conv.base_layer.weight"},
         {"1.bias", "conv.base_layer.bias"}, {"0.lora_default.A", "table.lora_embedding_A"},
         {"0.lora_default.B", "table.lora_embedding_B"}, {"1.lora_default.A", "conv.lora_A.weight"},
-        {"1.lora_default.B", "conv.lora_B.weight"}, {NULL, NULL}};
+        {"1.lora_default.B", "conv.lora_B.weight"},
+        {"0.lora_default.magnitude", "table.lora_magnitude_vector"},
+        {"1.lora_default.magnitude", "conv.lora_magnitude_vector"}, {NULL, NULL}};
+    const int        n = dora ? 9 : 7;
     mlc_ctx         *ctx = ctx_of(MLC_F64, 0);
     golden_file      f = golden_open(ctx, "lora.safetensors");
     mlc_module      *net = mlc_nn_sequential(ctx);
@@ -1216,26 +1365,69 @@ TEST(lora, embeddings_and_convolutions_are_those_of_peft)
     mlc_module_add(net, mlc_nn_conv(ctx, &c));
     d.targets = targets;
     d.n_targets = 2;
+    d.dora = dora;
     if (!CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
     mlc_no_grad_begin(ctx);
-    for (int i = 0; names[i][0]; i++)
-        CHECK(mlc_copy_into(mlc_module_param(net, names[i][0]),
-                            golden_find(&f, "small:base_model.model.%s", names[i][1])) == MLC_OK);
+    for (int i = 0; i < n; i++) {
+        mlc_tensor *p = mlc_module_param(net, names[i][0]);
+        mlc_tensor *v = golden_find(&f, "%s:base_model.model.%s", what, names[i][1]);
+        CHECK_EQ(mlc_copy_into(p, mlc_reshape(v, mlc_dims_of(p->ndim, p->shape))), MLC_OK);
+    }
     mlc_no_grad_end(ctx);
     for (int i = 0; i < 20; i++) v[i] = i * 5 % 9;
     mlc_tensor *x = test_tensor(ctx, MLC_I64, mlc_dims3(2, 2, 5), v), *y = mlc_forward(net, x);
-    mlc_tensor *want = golden_find(&f, "small.y");
+    mlc_tensor *want = golden_find(&f, "%s.y", what);
     CHECK(apart(y, want) < 1e-13);
     CHECK_EQ(mlc_backward(mlc_mse_loss(y, hf_target(y, 7))), MLC_OK);
-    for (int i = 3; names[i][0]; i++)
-        CHECK(apart(mlc_grad(mlc_module_param(net, names[i][0])),
-                    golden_find(&f, "small.grad:base_model.model.%s", names[i][1])) < 1e-13);
+    for (int i = 3; i < n; i++) {
+        mlc_tensor *g = mlc_grad(mlc_module_param(net, names[i][0]));
+        mlc_tensor *v = golden_find(&f, "%s.grad:base_model.model.%s", what, names[i][1]);
+        CHECK(apart(g, mlc_reshape(v, mlc_dims_of(g->ndim, g->shape))) < 1e-13);
+    }
     CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
     for (int i = 0; i < 2; i++)
         CHECK(apart(mlc_module_param(net, names[i][0]),
-                    golden_find(&f, "small.merged:base_model.model.%s", names[i][1])) < 1e-14);
+                    golden_find(&f, "%s.merged:base_model.model.%s", what,
+                                names[i][1])) < 1e-14);
     CHECK(apart(eval(net, x), want) < 1e-13);
     CHECK_OK(ctx);
+}
+
+TEST(lora, embeddings_and_convolutions_are_those_of_peft)
+{
+    check_small("small", false);
+    check_small("small_dora", true);
+}
+
+/* Magnitudes of an embedding and a convolution in files. */
+TEST(lora, magnitudes_are_written_in_the_shapes_of_peft)
+{
+    static const char *const targets[2] = {"0", "1"};
+    box              b = box_open_fast("adapter_model.safetensors");
+    mlc_ctx         *ctx = ctx_of(MLC_F32, 0);
+    mlc_module      *net = mlc_nn_sequential(ctx), *again;
+    mlc_nn_conv_desc c = mlc_nn_conv_desc_make(2, 2, 5, 3);
+    mlc_lora_desc    d = mlc_lora_desc_make(2, 3.0);
+    const mlc_named *list = NULL;
+    int64_t          n = 0;
+    mlc_module_add(net, mlc_nn_embedding(ctx, 9, 4));
+    mlc_module_add(net, mlc_nn_conv(ctx, &c));
+    again = mlc_module_clone(net);
+    d.targets = targets;
+    d.n_targets = 2;
+    d.dora = true;
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    fill(net, 3);
+    if (!CHECK_EQ(mlc_lora_save(net, b.dir, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    CHECK_EQ(mlc_safetensors_load(ctx, b.path, &list, &n), MLC_OK);
+    CHECK_EQ(n, 6);
+    for (int64_t i = 0; i < n; i++)
+        if (strstr(list[i].name, ".1.lora_magnitude_vector"))
+            CHECK(list[i].tensor->ndim == 4 && mlc_dim(list[i].tensor, 1) == 5);
+    if (!CHECK_EQ(mlc_lora_load(again, b.dir, NULL), MLC_OK)) printf("  %s\n", mlc_error(ctx));
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it); )
+        if (it.trainable) CHECK(same_bits(it.tensor, mlc_module_param(again, it.name)));
+    box_close(&b);
 }
 
 TEST(lora, files_go_from_floats_to_integers_and_back)
@@ -1291,7 +1483,7 @@ TEST(lora, files_that_do_not_fit_are_errors_that_say_why)
         "{\"use_qalora\":true}", "{\"lora_alpha\":\"16\"}", "{\"lora_alpha\":null}",
         "{\"lora_dropout\":false}", "{\"r\":[4]}", "{\"r\":4", "{\"x\":[1,{\"y\":\"]\"}",
         "[]", "{\"lora_alpha\": }", "{\"lora_dropout\": 1.5}"};
-    static const mlc_status status[] = {MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
+    static const mlc_status status[] = {MLC_ERR_IO, MLC_ERR_UNSUPPORTED,
         MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
         MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED, MLC_ERR_UNSUPPORTED,
         MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO, MLC_ERR_IO,
@@ -1312,6 +1504,8 @@ TEST(lora, files_that_do_not_fit_are_errors_that_say_why)
         CHECK_EQ(loads(net, &b, config[i], list, 2), status[i]);
         mlc_error_clear(ctx);
     }
+    CHECK_EQ(loads(net, &b, config[0], list, 2), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "of '0' lora_magnitude_vector is not there");
     CHECK_EQ(loads(net, &b, fine, list, 3), MLC_ERR_IO);
     CHECK_ERROR(ctx, MLC_ERR_IO, "\"base_model.model.7.lora_A.weight\"");
     CHECK_EQ(loads(net, &b, fine, list, 1), MLC_ERR_IO);
@@ -1371,7 +1565,7 @@ TEST(lora, a_file_has_one_alpha_of_a_name)
     static const char *const first[1] = {"0"}, *const last[1] = {"2"};
     box           b = box_open_fast("adapter_model.safetensors");
     mlc_ctx      *ctx = ctx_of(MLC_F32, 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         mlc_module   *net = layered(ctx);
         mlc_lora_desc d = mlc_lora_desc_make(2, 2.0), e = mlc_lora_desc_make(3, 2.0);
         d.targets = first;
@@ -1380,6 +1574,7 @@ TEST(lora, a_file_has_one_alpha_of_a_name)
         if (i == 1) e.alpha = 3.0;
         if (i == 2) e.dropout = 0.1;
         if (i == 3) e.rank_stabilized = true;
+        if (i == 4) e.dora = true;
         CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
         CHECK_EQ(mlc_lora(net, &e, NULL), MLC_OK);
         CHECK_EQ(mlc_lora_save(net, b.dir, NULL), i ? MLC_ERR_UNSUPPORTED : MLC_OK);
