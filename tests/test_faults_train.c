@@ -744,6 +744,15 @@ DO(mlc_lora_of_attention)
     return st == MLC_OK ? keep(w, mlc_forward(w->module, mlc_unsqueeze(w->x, 0))) : st;
 }
 
+DO(mlc_lora_of_dora)
+{
+    mlc_lora_desc d = mlc_lora_desc_make(2, 3);
+    d.dora = true;
+    const bool       made = own_module(w, mlc_nn_multihead_attention(w->ctx, 4, 2));
+    const mlc_status st = made ? mlc_lora(w->module, &d, NULL) : mlc_ctx_status(w->ctx);
+    return st == MLC_OK ? keep(w, mlc_forward(w->module, mlc_unsqueeze(w->x, 0))) : st;
+}
+
 DO(mlc_lora_over_integers)
 {
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
@@ -830,6 +839,32 @@ DO(mlc_distillation_forward)
                                : NULL;
     const mlc_status st = loss ? mlc_backward(loss) : mlc_ctx_status(w->ctx);
     mlc_distillation_free(of);
+    return st;
+}
+
+/* Attention that learns from itself, by its maps, twice: from the module and from a cache. */
+DO(mlc_distillation_of_attention)
+{
+    const mlc_distill_attention a = {"", "", 1, false};
+    mlc_distill_desc            d = mlc_distill_desc_make();
+    mlc_status                  st = MLC_OK;
+    mlc_batch                   b;
+    mlc_tensor                 *y = NULL;
+    memset(&b, 0, sizeof b);
+    b.x = mlc_unsqueeze(w->x, 0);
+    d.loss.alpha = 1;
+    d.attention = &a;
+    d.n_attention = 1;
+    d.cache = in(w, "teachers");
+    remove(d.cache);
+    if (!b.x || !own_module(w, mlc_nn_multihead_attention(w->ctx, 4, 2)))
+        return mlc_ctx_status(w->ctx);
+    mlc_distillation *of = mlc_distillation_create(w->module, w->module, &d);
+    for (int i = 0; i < 2 && of && st == MLC_OK; i++)
+        st = keep(w, mlc_distillation_forward(of, NULL, &b, &y));
+    if (!of) st = mlc_ctx_status(w->ctx);
+    mlc_distillation_free(of);
+    remove(in(w, "teachers"));
     return st;
 }
 
