@@ -1,6 +1,7 @@
 /* test_quant_static.c -- tests of sections IMPL.QUANT.OBSERVE, IMPL.QUANT.CALIBRATE,
- * IMPL.QUANT.FAKE and IMPL.QUANT.AWARE: ranges that are calibrated, layers that use them, floats
- * rounded as integers, training with them
+ * IMPL.QUANT.FAKE, IMPL.QUANT.CHAIN, IMPL.KERNELS.QPOOL and IMPL.QUANT.AWARE: ranges that are
+ * calibrated, layers that use them, floats rounded as integers, integers from layer to layer,
+ * training with them
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
@@ -964,6 +965,10 @@ TEST(quant_chain, means_are_bytes_near_their_floats)
             CHECK_OK(ctx);
             CHECK(mlc_module_param(kept, "2.pool_input") == NULL);
             mlc_error_clear(ctx);
+            /* A file without ranges of pools. */
+            CHECK_EQ(mlc_save(kept, file.path), MLC_OK);
+            CHECK_EQ(mlc_load(other, file.path), MLC_OK);
+            CHECK(alike(floats, mlc_forward(other, x)));
             CHECK(mlc_forward(net, mlc_zeros(ctx, MLC_F32, mlc_dims3(3, 7, 8))) == NULL);
             mlc_error_clear(ctx);
             mlc_calibration_free(c);
