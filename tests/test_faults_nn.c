@@ -747,9 +747,10 @@ DO(mlc_fake_quantize_desc_make) { return run_fake_quantize(w); }
 DO(mlc_fake_quantize)           { return run_fake_quantize(w); }
 
 /* A step in training mode, then integers. */
-static mlc_status run_quant_aware(world *w)
+static mlc_status run_quant_aware(world *w, bool learned)
 {
-    const mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    mlc_quant_aware_desc d = mlc_quant_aware_desc_make();
+    d.learned = learned;
     mlc_module *net = mlc_ctx_on_host(w->ctx) ? to_quantize(w) : NULL;
     mlc_tensor *x = net == NULL ? NULL : mlc_detach(w->x);
     if (x == NULL)
@@ -770,10 +771,10 @@ static mlc_status run_quant_aware(world *w)
     return st == MLC_OK ? keep(w, mlc_forward(net, x)) : st;
 }
 
-DO(mlc_quant_aware_desc_make) { return run_quant_aware(w); }
-DO(mlc_quant_aware_begin)     { return run_quant_aware(w); }
-DO(mlc_quant_aware_freeze)    { return run_quant_aware(w); }
-DO(mlc_quant_aware_end)       { return run_quant_aware(w); }
+DO(mlc_quant_aware_desc_make) { return run_quant_aware(w, false); }
+DO(mlc_quant_aware_begin)     { return run_quant_aware(w, true); }
+DO(mlc_quant_aware_freeze)    { return run_quant_aware(w, false); }
+DO(mlc_quant_aware_end)       { return run_quant_aware(w, true); }
 
 static double first_output(void *user, mlc_module *net)
 {
