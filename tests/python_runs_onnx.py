@@ -3,8 +3,8 @@
     MLC_TEST_OUT=FOLDER build/tests --filter onnx_save.
     python3 tests/python_runs_onnx.py FOLDER
 
-NAME.npz beside NAME.onnx has inputs x0, x1, .. and the forward's y0: outputs must agree within 1e-5
-of the largest one, those of cases with f16 within 4e-3. A file without a .npz has bf16 and is
+NAME.npz beside NAME.onnx has inputs x0, x1, .. and the forward's y0, y1, ..: outputs must agree within
+1e-5 of the largest one, those of cases with f16 within 4e-3. A file without a .npz has bf16 and is
 checked alone, as is one of a dtype that ONNX Runtime's operators have not. Prints a line that begins
 with "skipped" where a package is not installed.
 """
@@ -41,14 +41,17 @@ def run(path, np, onnx, ort):
         return ""
     with np.load(path[:-5] + ".npz", allow_pickle=False) as case:
         feed = {i.name: case[i.name] for i in session.get_inputs()}
+        outs = [o.name for o in session.get_outputs()]
         try:
-            got = session.run(["y0"], feed)[0]
+            got = session.run(outs, feed)
         except ort.capi.onnxruntime_pybind11_state.RuntimeException as e:
             if "does not support" in str(e) or "is not supported" in str(e):
                 return ""
             raise
         f16 = any(case[k].dtype == np.float16 for k in case.files)
-        return apart(got, case["y0"], NEAR_OF_F16 if f16 else NEAR, np)
+        near = NEAR_OF_F16 if f16 else NEAR
+        wrong = [apart(y, case[name], near, np) for name, y in zip(outs, got)]
+        return next((why for why in wrong if why), None)
 
 
 def main():
