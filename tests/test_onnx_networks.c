@@ -469,14 +469,16 @@ static void held(const golden_file *g, const kind *k, mlc_tensor *const *out, co
 /* The file of a network in evaluation: its outputs and those of its import are the goldens. Frees
  * net. */
 static void check_net(const golden_file *g, const kind *k, mlc_ctx *ctx, mlc_module *net,
-                      const char *path, double near)
+                      const char *path, double near, int32_t opset)
 {
+    mlc_onnx_save_desc d = mlc_onnx_save_desc_make();
     mlc_tensor *in[3], *out[3] = {NULL, NULL, NULL}, *got[3];
     char        name[64];
     mlc_eval_begin(net);
     mlc_no_grad_begin(ctx);
     mlc_plan *p = plan_of_all(ctx, k, net);
-    if (!CHECK_EQ(mlc_onnx_save(p, path, NULL), MLC_OK))
+    if (opset) d.opset = opset;
+    if (!CHECK_EQ(mlc_onnx_save(p, path, &d), MLC_OK))
         printf("  %s: %s\n", k->name, mlc_error(ctx));
     mlc_error_clear(ctx);
     inputs(ctx, k, 0, in);
@@ -506,7 +508,7 @@ TEST(onnx_save, networks_of_examples_and_benches_have_the_outputs_of_onnx_runtim
         mlc_ctx    *ctx = test_ctx();
         mlc_module *net = KINDS[i].make(ctx);
         stir(ctx, net);
-        check_net(&g, &KINDS[i], ctx, net, b.path, NEAR);
+        check_net(&g, &KINDS[i], ctx, net, b.path, NEAR, 0);
     }
     box_close(&b);
 }
@@ -557,32 +559,37 @@ typedef struct whole {
     mlc_quant_convention convention;
     int32_t              bits;
     bool                 per_tensor;
+    int32_t              opset;        /* 0: the default                                        */
 } whole;
 
 #define LINEARS(name) {name, linears, NULL, 1, 1, {{3, 32}}, 0}
 #define CONVOLUTIONS(name) {name, convolutions, NULL, 1, 1, {{2, 3, 8, 8}}, 0}
 #define ENCODER(name) {name, wide_encoder, NULL, 1, 1, {{2, 5, 32}}, 0}
 static const whole WHOLES[] = {
-    {LINEARS("linears.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false},
-    {LINEARS("linears.dynamic_onnx"), MLC_QUANT_DYNAMIC, MLC_QUANT_ONNX, 8, true},
-    {LINEARS("linears.static"), MLC_QUANT_STATIC, MLC_QUANT_TORCH, 8, false},
-    {LINEARS("linears.static_onnx"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, true},
-    {LINEARS("linears.weights8"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 8, false},
-    {LINEARS("linears.weights4"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false},
+    {LINEARS("linears.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false, 0},
+    {LINEARS("linears.dynamic_onnx"), MLC_QUANT_DYNAMIC, MLC_QUANT_ONNX, 8, true, 0},
+    {LINEARS("linears.static"), MLC_QUANT_STATIC, MLC_QUANT_TORCH, 8, false, 0},
+    {LINEARS("linears.static_onnx"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, true, 0},
+    {LINEARS("linears.weights8"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 8, false, 0},
+    {LINEARS("linears.weights4"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false, 0},
+    {LINEARS("linears.weights4_21"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false, 21},
+    {LINEARS("linears.weights8_21"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 8, false, 21},
 #ifndef MLC_NO_VISION
-    {CONVOLUTIONS("convolutions.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false},
-    {CONVOLUTIONS("convolutions.dynamic_onnx"), MLC_QUANT_DYNAMIC, MLC_QUANT_ONNX, 8, true},
-    {CONVOLUTIONS("convolutions.static"), MLC_QUANT_STATIC, MLC_QUANT_TORCH, 8, true},
-    {CONVOLUTIONS("convolutions.static_onnx"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, false},
+    {CONVOLUTIONS("convolutions.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false, 0},
+    {CONVOLUTIONS("convolutions.dynamic_onnx"), MLC_QUANT_DYNAMIC, MLC_QUANT_ONNX, 8, true, 0},
+    {CONVOLUTIONS("convolutions.static"), MLC_QUANT_STATIC, MLC_QUANT_TORCH, 8, true, 0},
+    {CONVOLUTIONS("convolutions.static_onnx"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, false, 0},
 #endif
 #ifndef MLC_NO_ATTENTION
-    {ENCODER("encoder.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false},
-    {ENCODER("encoder.static"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, false},
-    {ENCODER("encoder.weights4"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false},
+    {ENCODER("encoder.dynamic"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false, 0},
+    {ENCODER("encoder.static"), MLC_QUANT_STATIC, MLC_QUANT_ONNX, 8, false, 0},
+    {ENCODER("encoder.weights4"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false, 0},
+    {ENCODER("encoder.weights4_21"), MLC_QUANT_WEIGHTS, MLC_QUANT_TORCH, 4, false, 21},
+    {ENCODER("encoder.dynamic_21"), MLC_QUANT_DYNAMIC, MLC_QUANT_TORCH, 8, false, 21},
 #endif
 #ifndef MLC_NO_SKETCH
     {{"sketched.dynamic", sketch_digits, NULL, 1, 1, {{2, 16}}, 0}, MLC_QUANT_DYNAMIC,
-     MLC_QUANT_ONNX, 8, false},
+     MLC_QUANT_ONNX, 8, false, 0},
 #endif
 };
 
@@ -620,7 +627,7 @@ TEST(onnx_save, networks_of_integers_have_the_outputs_of_onnx_runtime)
     for (int i = 0; i < COUNT(WHOLES); i++) {
         mlc_ctx *ctx = test_ctx();
         check_net(&g, &WHOLES[i].of, ctx, quantized(ctx, &WHOLES[i], false), b.path,
-                  WHOLES[i].mode == MLC_QUANT_WEIGHTS ? NEAR : NEAR_OF_INTEGERS);
+                  WHOLES[i].mode == MLC_QUANT_WEIGHTS ? NEAR : NEAR_OF_INTEGERS, WHOLES[i].opset);
     }
     box_close(&b);
 }
@@ -630,11 +637,13 @@ TEST(onnx_save, integers_of_a_file_are_those_of_the_network)
 {
     ONLY_ON_HOST();
     const box b = box_open_fast("net.onnx");
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         mlc_ctx    *ctx = test_ctx();
         mlc_module *net = quantized(ctx, &WHOLES[i], false), *m;
         mlc_plan   *p = plan_of_all(ctx, &WHOLES[i].of, net);
-        CHECK_EQ(mlc_onnx_save(p, b.path, NULL), MLC_OK);
+        mlc_onnx_save_desc d = mlc_onnx_save_desc_make();
+        if (WHOLES[i].opset) d.opset = WHOLES[i].opset;
+        CHECK_EQ(mlc_onnx_save(p, b.path, &d), MLC_OK);
         m = mlc_onnx_load(ctx, b.path, NULL);
         mlc_tensor *w = mlc_module_param(net, "2.weight"), *q = mlc_module_param(m, "2.weight");
         int8_t      got[INTEGERS];

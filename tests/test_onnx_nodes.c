@@ -409,6 +409,43 @@ TEST(onnx_nodes, numbers_of_many_axes_add_axes_to_joined_parts_too)
     CHECK_OK(ctx);
 }
 
+/* Integers of 4 bits with scales and zeros of blocks, as raw bytes and as typed numbers. */
+TEST(onnx_nodes, integers_of_4_bits_become_floats_by_blocks)
+{
+    mlc_ctx             *ctx = test_ctx();
+    static const uint8_t bytes[4] = {0x21, 0xF8, 0x07, 0x9C}, zeros[2] = {0x21, 0x03};
+    static const double  is[8] = {0, 0.5, -20, -6, 2, -1.5, -16, -28};
+    for (int raw = 0; raw < 2; raw++) {
+        begin();
+        pb t = {{0}, 0};
+        for (int d = 0; d < 2; d++) pb_int(&t, 1, d ? 4 : 2);
+        pb_int(&t, 2, 22);
+        pb_text(&t, 8, "q");
+        for (int i = 0; i < 4 && !raw; i++) pb_int(&t, 5, bytes[i]);
+        if (raw) pb_bytes(&t, 9, bytes, 4);
+        pb_in(&graph, 5, &t);
+        onnx_raw(&graph, "z", 22, 2, LIST(2, 2), zeros, 2);
+        floats("s", 2, LIST(2, 2), 4, OF(0.5f, 2, 0.5f, 4));
+        onnx_int_attr(&attrs, "axis", 1);
+        onnx_int_attr(&attrs, "block_size", 2);
+        node("DequantizeLinear", "q s z", "v");
+        node("Mul", "v x", "y");
+        CHECK_VALUES(run(ctx, 21, mlc_ones(ctx, MLC_F32, mlc_dims1(1))), 8, is, 0, 0);
+    }
+    begin();
+    onnx_raw(&graph, "q", 22, 1, LIST(5), bytes, 3);
+    floats("s", 1, LIST(2), 2, OF(1, 2));
+    onnx_int_attr(&attrs, "axis", 0);
+    onnx_int_attr(&attrs, "block_size", 2);
+    node("DequantizeLinear", "q s", "v");
+    node("Mul", "v x", "y");
+    refused(ctx, mlc_ones(ctx, MLC_F32, mlc_dims1(1)), MLC_ERR_SHAPE, "blocks of 2 of [5]");
+    begin();
+    onnx_raw(&graph, "q", 22, 1, LIST(5), bytes, 4);
+    node("Add", "q x", "y");
+    refused(ctx, mlc_ones(ctx, MLC_F32, mlc_dims1(1)), MLC_ERR_IO, "more or less data");
+}
+
 /* Windows of 4 of a signal of 10, 3 apart, against sums of cosines and sines. */
 TEST(onnx_nodes, stft_is_the_spectrum_of_windows)
 {

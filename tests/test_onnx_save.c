@@ -873,9 +873,9 @@ TEST(onnx_save, wrong_arguments)
     CHECK_EQ(mlc_onnx_save(NULL, b.path, NULL), MLC_ERR_ARG);
     wrong_desc(ctx, p, "", &d, "onnx_save: no path");
     d.opset = 12;
-    wrong_desc(ctx, p, b.path, &d, "opset 12; 13 to 20");
-    d.opset = 21;
-    wrong_desc(ctx, p, b.path, &d, "opset 21; 13 to 20");
+    wrong_desc(ctx, p, b.path, &d, "opset 12; 13 to 21");
+    d.opset = 22;
+    wrong_desc(ctx, p, b.path, &d, "opset 22; 13 to 21");
     d = mlc_onnx_save_desc_make();
     d.external = 0;
     wrong_desc(ctx, p, b.path, &d, "external is 0");
