@@ -409,6 +409,89 @@ TEST(onnx_nodes, numbers_of_many_axes_add_axes_to_joined_parts_too)
     CHECK_OK(ctx);
 }
 
+/* Integers of 4 bits with scales and zeros of blocks, as raw bytes and as typed numbers. */
+TEST(onnx_nodes, integers_of_4_bits_become_floats_by_blocks)
+{
+    mlc_ctx             *ctx = test_ctx();
+    static const uint8_t bytes[4] = {0x21, 0xF8, 0x07, 0x9C}, zeros[2] = {0x21, 0x03};
+    static const double  is[8] = {0, 0.5, -20, -6, 2, -1.5, -16, -28};
+    for (int raw = 0; raw < 2; raw++) {
+        begin();
+        pb t = {{0}, 0};
+        for (int d = 0; d < 2; d++) pb_int(&t, 1, d ? 4 : 2);
+        pb_int(&t, 2, 22);
+        pb_text(&t, 8, "q");
+        for (int i = 0; i < 4 && !raw; i++) pb_int(&t, 5, bytes[i]);
+        if (raw) pb_bytes(&t, 9, bytes, 4);
+        pb_in(&graph, 5, &t);
+        onnx_raw(&graph, "z", 22, 2, LIST(2, 2), zeros, 2);
+        floats("s", 2, LIST(2, 2), 4, OF(0.5f, 2, 0.5f, 4));
+        onnx_int_attr(&attrs, "axis", 1);
+        onnx_int_attr(&attrs, "block_size", 2);
+        node("DequantizeLinear", "q s z", "v");
+        node("Mul", "v x", "y");
+        CHECK_VALUES(run(ctx, 21, mlc_ones(ctx, MLC_F32, mlc_dims1(1))), 8, is, 0, 0);
+    }
+    begin();
+    onnx_raw(&graph, "q", 22, 1, LIST(5), bytes, 3);
+    floats("s", 1, LIST(2), 2, OF(1, 2));
+    onnx_int_attr(&attrs, "axis", 0);
+    onnx_int_attr(&attrs, "block_size", 2);
+    node("DequantizeLinear", "q s", "v");
+    node("Mul", "v x", "y");
+    refused(ctx, mlc_ones(ctx, MLC_F32, mlc_dims1(1)), MLC_ERR_SHAPE, "blocks of 2 of [5]");
+    begin();
+    onnx_raw(&graph, "q", 22, 1, LIST(5), bytes, 4);
+    node("Add", "q x", "y");
+    refused(ctx, mlc_ones(ctx, MLC_F32, mlc_dims1(1)), MLC_ERR_IO, "more or less data");
+}
+
+/* Windows of 4 of a signal of 10, 3 apart, against sums of cosines and sines. */
+TEST(onnx_nodes, stft_is_the_spectrum_of_windows)
+{
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = counted(ctx, mlc_dims3(1, 10, 1));
+    static const float window[4] = {0.5f, 1, 0.75f, 0.25f};
+    for (int bins = 3; bins <= 4; bins++) {
+        double want[3 * 4 * 2];
+        int    n = 0;
+        for (int f = 0; f < 3; f++)
+            for (int k = 0; k < bins; k++, n += 2) {
+                want[n] = want[n + 1] = 0;
+                for (int t = 0; t < 4; t++) {
+                    const double v = mlc_item_at(x, mlc_dims3(0, 3 * f + t, 0)) * window[t];
+                    want[n] += v * cos(1.5707963267948966 * k * t);
+                    want[n + 1] -= v * sin(1.5707963267948966 * k * t);
+                }
+            }
+        begin();
+        list("step", 1, LIST(3));
+        floats("w", 1, LIST(4), 4, window);
+        onnx_int_attr(&attrs, "onesided", bins == 3);
+        node("STFT", "x step w", "y");
+        mlc_tensor *y = run(ctx, 17, x);
+        CHECK_STR(mlc_shape_of(y), bins == 3 ? "[1,3,3,2]" : "[1,3,4,2]");
+        CHECK_VALUES(y, n, want, 1e-5, 1e-5);
+    }
+    begin();
+    list("step", 1, LIST(0));
+    floats("w", 1, LIST(4), 4, window);
+    node("STFT", "x step w", "y");
+    refused(ctx, x, MLC_ERR_SHAPE, "windows of 4, 0 apart, of a signal [1,10]");
+}
+
+/* onnxruntime's QGemm with a scale of y, but no zero. */
+TEST(onnx_nodes, qgemm_without_a_zero_of_y_is_refused)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin();
+    floats("s", 1, LIST(1), 1, OF(1));
+    onnx_raw(&graph, "z", 2, 1, LIST(1), (const uint8_t[]){0}, 1);
+    node("QuantizeLinear", "x s", "q");
+    onnx_node_of(&graph, "com.microsoft", "QGemm", "n", "q s z q s z - s", "y", &attrs);
+    refused(ctx, counted(ctx, mlc_dims2(3, 3)), MLC_ERR_IO, "input 9 is missing");
+}
+
 /* ---- what says more, or less, than mlcore can follow ----------------------------------------- */
 
 TEST(onnx_nodes, attributes_that_are_not_what_they_should_be_are_refused)
