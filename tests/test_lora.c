@@ -1370,8 +1370,8 @@ static void check_small(const char *what, bool dora)
     mlc_no_grad_begin(ctx);
     for (int i = 0; i < n; i++) {
         mlc_tensor *p = mlc_module_param(net, names[i][0]);
-        mlc_tensor *v = golden_find(&f, "%s:base_model.model.%s", what, names[i][1]);
-        CHECK_EQ(mlc_copy_into(p, mlc_reshape(v, mlc_dims_of(p->ndim, p->shape))), MLC_OK);
+        mlc_tensor *from = golden_find(&f, "%s:base_model.model.%s", what, names[i][1]);
+        CHECK_EQ(mlc_copy_into(p, mlc_reshape(from, mlc_dims_of(p->ndim, p->shape))), MLC_OK);
     }
     mlc_no_grad_end(ctx);
     for (int i = 0; i < 20; i++) v[i] = i * 5 % 9;
@@ -1381,8 +1381,8 @@ static void check_small(const char *what, bool dora)
     CHECK_EQ(mlc_backward(mlc_mse_loss(y, hf_target(y, 7))), MLC_OK);
     for (int i = 3; i < n; i++) {
         mlc_tensor *g = mlc_grad(mlc_module_param(net, names[i][0]));
-        mlc_tensor *v = golden_find(&f, "%s.grad:base_model.model.%s", what, names[i][1]);
-        CHECK(apart(g, mlc_reshape(v, mlc_dims_of(g->ndim, g->shape))) < 1e-13);
+        mlc_tensor *theirs = golden_find(&f, "%s.grad:base_model.model.%s", what, names[i][1]);
+        CHECK(apart(g, mlc_reshape(theirs, mlc_dims_of(g->ndim, g->shape))) < 1e-13);
     }
     CHECK_EQ(mlc_lora_merge(net, NULL), MLC_OK);
     for (int i = 0; i < 2; i++)

@@ -459,7 +459,8 @@ TEST(onnx_nodes, stft_is_the_spectrum_of_windows)
             for (int k = 0; k < bins; k++, n += 2) {
                 want[n] = want[n + 1] = 0;
                 for (int t = 0; t < 4; t++) {
-                    const double v = mlc_item_at(x, mlc_dims3(0, 3 * f + t, 0)) * window[t];
+                    const double v = mlc_item_at(x, mlc_dims3(0, 3 * f + t, 0)) *
+                                     (double)window[t];
                     want[n] += v * cos(1.5707963267948966 * k * t);
                     want[n + 1] -= v * sin(1.5707963267948966 * k * t);
                 }
