@@ -780,6 +780,9 @@ TEST(prune, rounds_take_the_same_share_of_what_is_left)
     s.curve = MLC_PRUNE_ONCE;
     CHECK_NEAR(mlc_prune_share_at(&s, 4), 0, 0);
     CHECK_NEAR(mlc_prune_share_at(&s, 5), s.to, 0);
+    s.curve = MLC_PRUNE_ROUNDS;        /* that mlc_prune refuses */
+    s.begin = INT64_MIN;
+    CHECK_NEAR(mlc_prune_share_at(&s, 5), s.to, 0);
 }
 
 TEST(prune, wrong_schedules_are_errors)

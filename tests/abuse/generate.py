@@ -325,6 +325,7 @@ NAMES = {
     'mlc_calibrate': 'calibrate_begin calibrate_end quantize forward loader linear',
     'mlc_calibrate_begin': 'calibrate quantize', 'mlc_calibration_range': 'calibrate',
     'mlc_quant_aware_begin': 'quantize calibrate', 'mlc_quant_aware_end': 'quantize',
+    'mlc_distillation_create': 'distillation',
 }
 
 # Calls that need more than their declarations say: the body of the case, in C.
