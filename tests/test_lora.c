@@ -84,7 +84,8 @@ TEST(lora, starts_without_changing_the_function_and_trains_nothing_else)
     CHECK_EQ(rows[0].out, 10);
     CHECK_EQ(report.numbers, 3 * (12 + 10) + 3 * (10 + 6));
     CHECK_EQ(report.base, 12 * 10 + 10 + 10 * 6 + 6);
-    CHECK_HAS(out.text, "2 adapters of 114 numbers, 58.16 % of 196");
+    CHECK_HAS(out.text, "2 adapters of 114 numbers, 58");   /* and a point, or the locale's      */
+    CHECK_HAS(out.text, "16 % of 196");
     CHECK_EQ(mlc_module_numel(net, true), report.numbers);
 
     mlc_optim *opt = mlc_adamw(net, 0.05);
