@@ -225,6 +225,14 @@ static const image_case IMAGES[] = {
     {1, 1, 20, 3, {4, 5, 6}, {2, 3, 1}, {2, 1, 1}, {1, 1, 1}, {1, 0, 0}},
     {1, 1, 9, 6, {1, 12, 40}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
     {5, 1, 4, 2, {1, 12, 13}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 1, 1}},
+    /* Without padding, of bytes that come in fours: lines are read where they are. */
+    {2, 1, 8, 40, {1, 9, 11}, {1, 3, 3}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}},
+    {1, 1, 4, 33, {1, 15, 14}, {1, 3, 2}, {1, 2, 1}, {1, 2, 3}, {0, 0, 0}},
+    {1, 3, 4, 17, {3, 7, 8}, {2, 2, 3}, {1, 1, 2}, {1, 1, 1}, {0, 0, 0}},
+    /* Several tasks of lines; lines too long for a stage. */
+    {1, 1, 3, 18, {1, 60, 40}, {1, 5, 5}, {1, 1, 1}, {1, 1, 1}, {0, 2, 2}},
+    {1, 1, 2, 3, {1, 2, 700}, {1, 1, 3}, {1, 1, 1}, {1, 1, 4}, {0, 1, 5}},
+    {2, 1, 80, 3, {1, 3, 5000}, {1, 3, 1}, {1, 2, 900}, {1, 1, 1}, {0, 1, 1}},
 };
 enum { IMAGE_COUNT = sizeof IMAGES / sizeof *IMAGES };
 
@@ -320,8 +328,8 @@ static void check_static_image(const mlc_kernels *k, int s)
     const int64_t         all = p.groups * a.n;
     const float           a_scale = 0.02f;
     const int32_t         zero = 117;
-    float                 b_scale[40], bias[40];
-    for (int i = 0; i < 40; i++) {
+    float                 b_scale[64], bias[64];
+    for (int i = 0; i < 64; i++) {
         b_scale[i] = 0.002f + 0.0001f * (float)i;
         bias[i] = 0.1f * (float)i;
     }
