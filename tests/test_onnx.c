@@ -155,6 +155,43 @@ TEST(onnx, networks_are_trained_further_with_the_losses_of_pytorch)
     CHECK_OK(ctx);
 }
 
+/* ---- training ------------------------------------------------------------------------------ */
+
+/* Do 20 steps of SGD with momentum by a file of torch.onnx have the losses of PyTorch? */
+static void train_as_torch(mlc_ctx *ctx, const golden_file *g, const char *name,
+                           const char *file)
+{
+    static double want[20];
+    mlc_sgd_desc  d = mlc_sgd_desc_make(0.05);
+    mlc_module   *net = case_module(ctx, g, file, NULL);
+    mlc_tensor   *x = golden_find(g, "%s.x", name), *y = golden_find(g, "%s.y", name);
+    mlc_tensor   *losses = golden_find(g, "%s.losses", name);
+    if (!CHECK(net != NULL) || !CHECK(x != NULL && y != NULL && losses != NULL)) return;
+    d.momentum = 0.9;
+    mlc_optim *opt = mlc_sgd_ex(net, &d);
+    test_read(losses, want);
+    for (int64_t i = 0; i < 20; i++) {
+        mlc_scope_begin(ctx);
+        mlc_tensor *loss = mlc_cross_entropy(mlc_forward(net, mlc_select(x, 0, i % 4)),
+                                             mlc_select(y, 0, i % 4));
+        CHECK_NEAR(mlc_item(loss), want[i], 1e-5);
+        mlc_optim_minimize(opt, loss);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    mlc_optim_free(opt);
+    mlc_module_free(net);
+}
+
+TEST(onnx, files_are_trained_as_the_networks_of_pytorch_that_wrote_them)
+{
+    mlc_ctx          *ctx = test_ctx();
+    const golden_file g = golden_open(ctx, "onnx_train.safetensors");
+    train_as_torch(ctx, &g, "cnn", "cnn");
+    train_as_torch(ctx, &g, "cnn", "cnn.dynamo");
+    train_as_torch(ctx, &g, "encoder", "encoder");
+    train_as_torch(ctx, &g, "encoder", "encoder.dynamo");
+}
+
 /* ---- modules --------------------------------------------------------------------------------- */
 
 static pb file, graph;                 /* of the running test                                   */
