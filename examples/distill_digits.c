@@ -22,7 +22,7 @@ typedef struct outcome { double score[MOST], ms; int64_t parameters; } outcome;
 static const char HELP[] =
     "usage: distill_digits [DIGITS.CSV] [options]\n"
     "  --seeds N        teachers, and students of each kind (5)\n"
-    "  --epochs N       passes over the rows                (12)\n"
+    "  --epochs N       passes over the rows                (30)\n"
     "  --temperature N  that softens outputs                (4)\n"
     "  --threads N      threads; 0: all cores               (0)\n"
     "  --help           this text\n";
@@ -61,6 +61,7 @@ static mlc_status train(mlc_module *net, const split *s, const options *o, int s
     mlc_fit_desc    fit = mlc_fit_desc_make(mlc_cross_entropy);
     d.shuffle = d.drop_last = true;
     d.seed     = (uint64_t)seed;
+    d.shift    = 1;
     fit.epochs = o->epochs;
     if (by) {
         fit.loss    = NULL;
@@ -136,7 +137,7 @@ static bool run(const options *p, int seed, outcome *all)
 int main(int argc, char **argv)
 {
     static outcome all[KINDS_N];
-    options        o = { "examples/data/digits.csv", 5, 12, 4, 0 };
+    options        o = { "examples/data/digits.csv", 5, 30, 4, 0 };
     int            status = 0;
     if (!parse(&o, argc, argv, &status)) return status;
     for (int seed = 1; seed <= o.seeds; seed++)

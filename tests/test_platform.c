@@ -117,6 +117,27 @@ static void stack_images(mlc_ctx *ctx, mlc_dtype dtype)
 }
 
 /* One of everything that a training program does.                                             */
+/* Layers of integers, as evaluation in a program that trains may have them. */
+static void stack_integers(mlc_ctx *ctx)
+{
+#if !defined(MLC_NO_QUANT) && !defined(MLC_NO_VISION)
+    mlc_quantize_desc d = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 8, 20, 3, 1, 1));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 1280, 30));
+    mlc_scope_begin(ctx);
+    mlc_quantize(net, &d, NULL);
+    mlc_eval_begin(net);
+    mlc_forward(net, stack_fill(MLC_F32, mlc_dims4(3, 8, 8, 8)));
+    mlc_scope_end(ctx);
+    mlc_module_free(net);
+#else
+    (void)ctx;
+#endif
+}
+
 static void *stack_train(void *unused)
 {
     mlc_ctx    *ctx = stack_g.ctx;
@@ -141,6 +162,7 @@ static void *stack_train(void *unused)
     stack_ops(ctx);
     stack_images(ctx, MLC_F32);
     stack_images(ctx, MLC_BF16);
+    if (test_on_host()) stack_integers(ctx);
     mlc_summary(net, mlc_dims2(1, 64), stack_write, NULL);
     if (test_on_host()) {
         mlc_save(net, stack_g.path);
