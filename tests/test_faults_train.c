@@ -404,6 +404,27 @@ DO(mlc_tensorboard_hparams)   { return run_board(w, SETTINGS); }
 DO(mlc_tensorboard_graph)     { return run_board(w, GRAPH); }
 DO(mlc_png_save)              { return mlc_png_save(w->x, to(w)); }
 
+/* A PNG file of 2 x 2 pixels, from memory or from a file that goes again. */
+static mlc_status run_image(world *w, bool from_file)
+{
+    static const unsigned char png[] = {
+        137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0,
+        0, 2, 0, 0, 0, 2, 8, 2, 0, 0, 0, 253, 212, 154, 115, 0, 0, 0,
+        19, 73, 68, 65, 84, 120, 1, 99, 248, 207, 192, 0, 196, 140, 64, 226, 255, 127,
+        6, 0, 30, 246, 4, 253, 62, 173, 86, 222, 0, 0, 0, 0, 73, 69, 78, 68,
+        174, 66, 96, 130};
+    char path[300];
+    if (!from_file) return keep(w, mlc_image_load_memory(w->ctx, png, sizeof png, 4));
+    snprintf(path, sizeof path, "%.200s/in.png", w->files->dir);
+    CHECK(put_file(path, png, sizeof png));
+    const mlc_status st = keep(w, mlc_image_load(w->ctx, path, 0));
+    remove(path);
+    return st;
+}
+
+DO(mlc_image_load)            { return run_image(w, true); }
+DO(mlc_image_load_memory)     { return run_image(w, false); }
+
 /* What is written by a thread is counted nowhere: the file cannot be. */
 static mlc_callback *ready_checkpoint(world *w)
 {

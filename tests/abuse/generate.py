@@ -25,6 +25,8 @@ GOOD = '''
 mlc_from shape=2,3
 mlc_zeros shape=2,3
 mlc_png_save t=f:3,4,5
+mlc_image_load channels=3
+mlc_image_load_memory channels=0
 mlc_tensorboard_scalar tag=loss
 mlc_tensorboard_histogram tag=w t=f:2,3
 mlc_tensorboard_image tag=picture t=f:3,4,5
