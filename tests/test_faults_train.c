@@ -324,6 +324,107 @@ READY(mlc_on_time_limit, mlc_on_time_limit(w->ctx, 1e6))
 READY(mlc_on_profile, ready_profile(w))
 READY(mlc_profile_desc_make, ready_profile(w))
 
+/* A folder for files of TensorBoard, empty. */
+static const char *board(world *w)
+{
+    static char dir[300];
+    snprintf(dir, sizeof dir, "%.200s/board", w->files->dir);
+    box b;
+    snprintf(b.dir, sizeof b.dir, "%.255s", dir);
+    box_close(&b);
+    return dir;
+}
+
+static mlc_callback *ready_board(world *w, mlc_optim *opt)
+{
+    (void)opt;
+    mlc_tensorboard_fit_desc d = mlc_tensorboard_fit_desc_make(board(w));
+    d.every = d.histograms = 1;
+    d.graph = true;
+    return mlc_on_tensorboard_ex(w->ctx, &d);
+}
+
+static mlc_callback *ready_plain_board(world *w, mlc_optim *opt)
+{
+    (void)opt;
+    return mlc_on_tensorboard(w->ctx, board(w));
+}
+
+/* The same, and takes the folder away. */
+static mlc_status run_ready_board(world *w, ready_fn make)
+{
+    const mlc_status st = run_ready(w, make);
+    board(w);
+    return st;
+}
+
+DO(mlc_on_tensorboard)            { return run_ready_board(w, ready_plain_board); }
+DO(mlc_on_tensorboard_ex)         { return run_ready_board(w, ready_board); }
+DO(mlc_tensorboard_fit_desc_make) { return run_ready_board(w, ready_board); }
+
+typedef enum told { SCALAR_TOLD, HISTOGRAM, IMAGE, TEXT_TOLD, CURVE, SETTINGS, GRAPH, FLUSH } told;
+
+/* Opens a writer, tells it one thing, closes it. */
+static mlc_status run_board(world *w, told what)
+{
+    static const mlc_hparam list[2] = {{"lr", NULL, 0.1}, {"rule", "sgd", 0}};
+    static const char      *metrics[1] = {"loss"};
+    mlc_tensorboard_desc    d = mlc_tensorboard_desc_make();
+    d.flush_seconds = 0;
+    mlc_tensorboard *tb = mlc_tensorboard_open(w->ctx, board(w), &d);
+    mlc_tensor      *p = what == CURVE && tb ? mlc_sigmoid(w->x) : w->x;
+    mlc_status       st = made(w, tb);
+    if (st == MLC_OK) st = made(w, p);
+    if (st == MLC_OK)
+        switch (what) {
+            case SCALAR_TOLD: st = mlc_tensorboard_scalar(tb, "a", 1, 1); break;
+            case HISTOGRAM: st = mlc_tensorboard_histogram(tb, "a", w->d, 1); break;
+            case IMAGE: st = mlc_tensorboard_image(tb, "a", w->x, 1); break;
+            case TEXT_TOLD: st = mlc_tensorboard_text(tb, "a", "b", 1); break;
+            case CURVE: st = mlc_tensorboard_pr_curve(tb, "a", p, w->mask, 1); break;
+            case SETTINGS: st = mlc_tensorboard_hparams(tb, list, 2, metrics, 1); break;
+            case GRAPH: st = mlc_tensorboard_graph(tb, w->net, w->x); break;
+            default: st = mlc_tensorboard_flush(tb);
+        }
+    const mlc_status closed = tb ? mlc_tensorboard_close(tb) : st;
+    board(w);
+    return first_of(st, closed);
+}
+
+DO(mlc_tensorboard_open)      { return run_board(w, FLUSH); }
+DO(mlc_tensorboard_desc_make) { return run_board(w, FLUSH); }
+DO(mlc_tensorboard_flush)     { return run_board(w, FLUSH); }
+DO(mlc_tensorboard_close)     { return run_board(w, SETTINGS); }
+DO(mlc_tensorboard_scalar)    { return run_board(w, SCALAR_TOLD); }
+DO(mlc_tensorboard_histogram) { return run_board(w, HISTOGRAM); }
+DO(mlc_tensorboard_image)     { return run_board(w, IMAGE); }
+DO(mlc_tensorboard_text)      { return run_board(w, TEXT_TOLD); }
+DO(mlc_tensorboard_pr_curve)  { return run_board(w, CURVE); }
+DO(mlc_tensorboard_hparams)   { return run_board(w, SETTINGS); }
+DO(mlc_tensorboard_graph)     { return run_board(w, GRAPH); }
+DO(mlc_png_save)              { return mlc_png_save(w->x, to(w)); }
+
+/* A PNG file of 2 x 2 pixels, from memory or from a file that goes again. */
+static mlc_status run_image(world *w, bool from_file)
+{
+    static const unsigned char png[] = {
+        137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0,
+        0, 2, 0, 0, 0, 2, 8, 2, 0, 0, 0, 253, 212, 154, 115, 0, 0, 0,
+        19, 73, 68, 65, 84, 120, 1, 99, 248, 207, 192, 0, 196, 140, 64, 226, 255, 127,
+        6, 0, 30, 246, 4, 253, 62, 173, 86, 222, 0, 0, 0, 0, 73, 69, 78, 68,
+        174, 66, 96, 130};
+    char path[300];
+    if (!from_file) return keep(w, mlc_image_load_memory(w->ctx, png, sizeof png, 4));
+    snprintf(path, sizeof path, "%.200s/in.png", w->files->dir);
+    CHECK(put_file(path, png, sizeof png));
+    const mlc_status st = keep(w, mlc_image_load(w->ctx, path, 0));
+    remove(path);
+    return st;
+}
+
+DO(mlc_image_load)            { return run_image(w, true); }
+DO(mlc_image_load_memory)     { return run_image(w, false); }
+
 /* What is written by a thread is counted nowhere: the file cannot be. */
 static mlc_callback *ready_checkpoint(world *w)
 {

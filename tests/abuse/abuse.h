@@ -278,6 +278,15 @@ static const char *a_target(const char *name)
     return v;
 }
 
+/* A folder for runs, or where there cannot be one. */
+static const char *a_folder(const char *name)
+{
+    static const char *const bad[] = {"", ".", "in.npy/below", "/dev/null", "\xff\xfe", "folder"};
+    const char *v = chance(75) ? "boards" : chance(15) ? NULL : chance(6) ? g_long : ONE_OF(bad);
+    say(" %s=%s%.40s%s", name, v ? "\"" : "", v ? v : "NULL", v ? "\"" : "");
+    return v;
+}
+
 static mlc_dims dims_from(const char *spec)
 {
     mlc_dims d = mlc_dims0();
@@ -1064,6 +1073,12 @@ static mlc_run_saver *a_saver(const char *name)
 {
     say(" %s=saver", name);
     return (mlc_run_saver *)made(chance(6) ? NULL : mlc_run_saver_create(g.ctx));
+}
+
+static mlc_tensorboard *a_board(const char *name)
+{
+    say(" %s=board", name);
+    return (mlc_tensorboard *)made(chance(6) ? NULL : mlc_tensorboard_open(g.ctx, "boards", NULL));
 }
 
 static mlc_timeline *a_timeline(const char *name)

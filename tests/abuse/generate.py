@@ -24,6 +24,15 @@ OUT = {
 GOOD = '''
 mlc_from shape=2,3
 mlc_zeros shape=2,3
+mlc_png_save t=f:3,4,5
+mlc_image_load channels=3
+mlc_image_load_memory channels=0
+mlc_tensorboard_scalar tag=loss
+mlc_tensorboard_histogram tag=w t=f:2,3
+mlc_tensorboard_image tag=picture t=f:3,4,5
+mlc_tensorboard_text tag=note text=a
+mlc_tensorboard_pr_curve tag=pr scores=f:4 labels=b:4
+mlc_tensorboard_graph net=net x=f:2,3
 mlc_eye n=3 m=2
 mlc_arange start=0 stop=5 step=1
 mlc_linspace start=0 stop=1 n=4
@@ -326,6 +335,7 @@ NAMES = {
     'mlc_calibrate_begin': 'calibrate quantize', 'mlc_calibration_range': 'calibrate',
     'mlc_quant_aware_begin': 'quantize calibrate', 'mlc_quant_aware_end': 'quantize',
     'mlc_distillation_create': 'distillation',
+    'mlc_tensorboard_open': 'tensorboard', 'mlc_tensorboard_graph': 'forward linear',
 }
 
 # Calls that need more than their declarations say: the body of the case, in C.
@@ -1053,7 +1063,7 @@ OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_
            'mlc_tracker': 'a_tracker', 'mlc_tokenizer': 'a_tokenizer', 'mlc_table': 'a_table',
            'mlc_cache': 'a_cache', 'mlc_average': 'a_average', 'mlc_callback': 'a_callback',
            'mlc_safetensors': 'a_file', 'mlc_fit_state': 'a_fit', 'mlc_sweep': 'a_sweep',
-           'mlc_run_saver': 'a_saver', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration',
+           'mlc_run_saver': 'a_saver', 'mlc_tensorboard': 'a_board', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration',
            'mlc_distillation': 'a_distillation', 'mlc_ctx': 'a_ctx'}
 USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'use_optim', 'mlc_dataset': 'use_dataset',
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
@@ -1211,6 +1221,8 @@ class Writer:
                 if WRITES.search(where) and name not in good:
                     return 'a_target(%s)' % q
                 return 'a_path(%s, %s)' % (q, quoted(good.get(name)))
+            if name == 'dir':
+                return 'a_folder(%s)' % q
             return 'a_text(%s, %s)' % (q, quoted(good.get(name)))
         if base == 'int64_t' and stars == 1:
             return 'an_i64_array(%s)' % q

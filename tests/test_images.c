@@ -1,0 +1,327 @@
+/* test_images.c -- tests of sections IMPL.IMAGES.*: images in files
+ *
+ * Files are made here: every colour type, depth and interlacing with filters drawn at random, in
+ * stored blocks; files of zlib's own codes are in golden/images.h, with the pixels that pillow has.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "golden/images.h"
+
+enum { MOST = 1 << 17 };
+
+static const int samples_of[7] = {1, 0, 3, 1, 2, 0, 4};
+
+typedef struct spec { int colour, depth, interlaced, clear; int64_t w, h; } spec;
+
+typedef struct made {
+    unsigned char file[MOST], raw[MOST / 2];
+    size_t        n, raw_n;
+    uint16_t      sample[40][40][4];
+    unsigned char palette[768];
+    uint16_t      clear[256];
+    int           colours;
+} made;
+
+static made     g;
+static unsigned g_seed;
+
+static unsigned draw(unsigned n)
+{
+    g_seed = g_seed * 1103515245u + 12345u;
+    return (g_seed >> 8) % n;
+}
+
+/* ---- a file ---------------------------------------------------------------------------------- */
+
+static void be32(unsigned char *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (24 - 8 * i));
+}
+
+static void chunk(const char *name, const void *data, size_t n)
+{
+    be32(g.file + g.n, (uint32_t)n);
+    memcpy(g.file + g.n + 4, name, 4);
+    if (n) memcpy(g.file + g.n + 8, data, n);
+    be32(g.file + g.n + 8 + n, zip_crc(g.file + g.n + 4, n + 4));
+    g.n += n + 12;
+}
+
+static unsigned char guess(int filter, int a, int b, int c)
+{
+    const int pa = abs(b - c), pb = abs(a - c), pc = abs(a + b - 2 * c);
+    const int guesses[5] = {0, a, b, (a + b) / 2, pa <= pb && pa <= pc ? a : pb <= pc ? b : c};
+    return (unsigned char)guesses[filter];
+}
+
+/* The rows of a pass. */
+static void put_pass(const spec *s, int x0, int y0, int dx, int dy)
+{
+    const int      k = samples_of[s->colour];
+    unsigned char  rows[2][400];
+    const int64_t  back = k * s->depth < 8 ? 1 : k * s->depth / 8;
+    int64_t        width = (s->w - x0 + dx - 1) / dx;
+    if (s->w <= x0) return;
+    memset(rows, 0, sizeof rows);
+    for (int64_t y = y0, r = 0; y < s->h; y += dy, r++) {
+        const int64_t  bytes = (width * k * s->depth + 7) / 8;
+        unsigned char *row = rows[r & 1], *up = rows[1 - (r & 1)];
+        const int      filter = (int)draw(5);
+        memset(row, 0, sizeof rows[0]);
+        for (int64_t i = 0; i < width * k; i++) {
+            const unsigned v = g.sample[y][x0 + i / k * dx][i % k];
+            if (s->depth == 16) {
+                row[2 * i] = (unsigned char)(v >> 8);
+                row[2 * i + 1] = (unsigned char)v;
+            } else {
+                const int64_t bit = i * s->depth;
+                row[bit / 8] |= (unsigned char)(v << (8 - s->depth - bit % 8));
+            }
+        }
+        g.raw[g.raw_n++] = (unsigned char)filter;
+        for (int64_t i = 0; i < bytes; i++)
+            g.raw[g.raw_n++] = (unsigned char)(row[i] - guess(filter, i < back ? 0 : row[i - back],
+                                               up[i], i < back ? 0 : up[i - back]));
+    }
+}
+
+/* The raw rows as zlib's data in stored blocks, in two chunks. */
+static void put_data(void)
+{
+    static unsigned char z[MOST];
+    size_t   n = 2;
+    uint32_t a = 1, b = 0;
+    z[0] = 0x78;
+    z[1] = 1;
+    for (size_t i = 0; i < g.raw_n;) {
+        const size_t part = g.raw_n - i < 999 ? g.raw_n - i : 999;
+        z[n] = i + part == g.raw_n;
+        put_le(z + n + 1, 2, part);
+        put_le(z + n + 3, 2, ~part);
+        memcpy(z + n + 5, g.raw + i, part);
+        n += part + 5;
+        i += part;
+    }
+    for (size_t i = 0; i < g.raw_n; i++) { a = (a + g.raw[i]) % 65521; b = (b + a) % 65521; }
+    be32(z + n, b << 16 | a);
+    n += 4;
+    chunk("IDAT", z, n / 3);
+    chunk("IDAT", z + n / 3, n - n / 3);
+}
+
+static void make(const spec *s)
+{
+    unsigned char head[13] = {0};
+    const int     k = samples_of[s->colour];
+    g.n = g.raw_n = 0;
+    memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
+    g.n = 8;
+    be32(head, (uint32_t)s->w);
+    be32(head + 4, (uint32_t)s->h);
+    head[8] = (unsigned char)s->depth;
+    head[9] = (unsigned char)s->colour;
+    head[12] = (unsigned char)s->interlaced;
+    chunk("IHDR", head, 13);
+    chunk("tEXt", "Title\0a", 7);
+    g.colours = s->colour == 3 ? 1 << s->depth : 0;
+    for (int i = 0; i < 3 * g.colours; i++) g.palette[i] = (unsigned char)draw(256);
+    if (s->colour == 3) chunk("PLTE", g.palette, 3 * (size_t)g.colours);
+    for (int64_t y = 0; y < s->h; y++)
+        for (int64_t x = 0; x < s->w; x++)
+            for (int i = 0; i < k; i++)
+                g.sample[y][x][i] = (uint16_t)draw(x % 3 ? 1u << s->depth : 2);
+    if (s->clear) {
+        unsigned char t[256];
+        for (int i = 0; i < 256; i++) {
+            g.clear[i] = (uint16_t)(s->colour == 3 ? draw(256) : g.sample[0][0][i % k]);
+            t[i] = (unsigned char)g.clear[i];
+        }
+        for (int i = 0; s->colour != 3 && i < k; i++) {
+            t[2 * i] = (unsigned char)(g.clear[i] >> 8);
+            t[2 * i + 1] = (unsigned char)g.clear[i];
+        }
+        chunk("tRNS", t, s->colour == 3 ? (size_t)g.colours / 2 + 1 : 2 * (size_t)k);
+    }
+    if (!s->interlaced) put_pass(s, 0, 0, 1, 1);
+    else {
+        put_pass(s, 0, 0, 8, 8); put_pass(s, 4, 0, 8, 8); put_pass(s, 0, 4, 4, 8);
+        put_pass(s, 2, 0, 4, 4); put_pass(s, 0, 2, 2, 4); put_pass(s, 1, 0, 2, 2);
+        put_pass(s, 0, 1, 1, 2);
+    }
+    put_data();
+    chunk("IEND", NULL, 0);
+}
+
+/* Red, green, blue and opacity that a pixel must have. */
+static void pixel(const spec *s, int64_t x, int64_t y, int *rgba)
+{
+    const uint16_t *v = g.sample[y][x];
+    const int       k = samples_of[s->colour], most = (1 << s->depth) - 1;
+    bool            clear = s->clear != 0;
+    rgba[3] = 255;
+    if (s->colour == 3) {
+        for (int i = 0; i < 3; i++) rgba[i] = g.palette[3 * v[0] + i];
+        if (clear && v[0] < g.colours / 2 + 1) rgba[3] = g.clear[v[0]];
+        return;
+    }
+    for (int i = 0; i < k; i++) clear = clear && v[i] == g.clear[i];
+    for (int i = 0; i < 3; i++) {
+        const int u = v[k > 2 ? i : 0];
+        rgba[i] = s->depth == 16 ? u >> 8 : u * 255 / most;
+    }
+    if (k % 2 == 0) rgba[3] = s->depth == 16 ? v[k - 1] >> 8 : v[k - 1];
+    if (clear) rgba[3] = 0;
+}
+
+static void check_file(mlc_ctx *ctx, const spec *s)
+{
+    static const int32_t asked[4] = {0, 1, 3, 4};
+    const bool    opacity = s->colour & 4 || s->clear;
+    const int64_t own = (s->colour & 2 ? 3 : 1) + (opacity ? 1 : 0);
+    int           wrong = 0;
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor   *t = mlc_image_load_memory(ctx, g.file, g.n, asked[i]);
+        const int64_t c = asked[i] ? asked[i] : own;
+        CHECK_OK(ctx);
+        if (!CHECK(t && t->dtype == MLC_U8 && mlc_dim(t, 0) == c && mlc_dim(t, 1) == s->h &&
+                   mlc_dim(t, 2) == s->w)) return;
+        const uint8_t *got = mlc_u8(t);
+        for (int64_t y = 0; y < s->h; y++)
+            for (int64_t x = 0; x < s->w; x++) {
+                int rgba[4], grey;
+                pixel(s, x, y, rgba);
+                grey = s->colour & 2 ? (rgba[0] * 19595 + rgba[1] * 38470 + rgba[2] * 7471 + 32768)
+                                       >> 16 : rgba[0];
+                for (int64_t k = 0; k < c; k++) {
+                    const int want = c > 2 ? rgba[k] : k ? rgba[3] : grey;
+                    wrong += got[(k * s->h + y) * s->w + x] != want;
+                }
+            }
+    }
+    CHECK_EQ(wrong, 0);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+TEST(images, every_type_depth_and_interlacing)
+{
+    static const int depths[5] = {1, 2, 4, 8, 16}, allowed[7] = {31, 0, 24, 15, 24, 0, 24};
+    static const int64_t sizes[6][2] = {{1, 1}, {3, 2}, {5, 9}, {8, 8}, {17, 13}, {33, 40}};
+    mlc_ctx *ctx = test_ctx();
+    int      files = 0;
+    g_seed = 1;
+    for (int colour = 0; colour < 7; colour++)
+        for (int d = 0; d < 5; d++)
+            for (int rest = 0; rest < 24; rest++) {
+                const spec s = {colour, depths[d], rest / 6 % 2, rest / 12, sizes[rest % 6][0],
+                                sizes[rest % 6][1]};
+                if (!(allowed[colour] >> d & 1) || (s.clear && colour > 3)) continue;
+                make(&s);
+                check_file(ctx, &s);
+                files++;
+            }
+    CHECK_EQ(files, 11 * 24 + 4 * 12);
+}
+
+/* Codes of zlib, at its levels 1 and 9, and of one length alone. */
+TEST(images, codes_of_zlib)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < IMAGES_GOLDEN; i++) {
+        mlc_tensor *t = mlc_image_load_memory(ctx, images_golden[i].bytes, images_golden[i].n, 0);
+        CHECK_OK(ctx);
+        if (!CHECK(t != NULL)) continue;
+        uint32_t crc = zip_crc(mlc_u8(t), (size_t)mlc_numel(t));
+        CHECK(mlc_dim(t, 0) == images_golden[i].c && mlc_dim(t, 1) == images_golden[i].h &&
+              mlc_dim(t, 2) == images_golden[i].w);
+        CHECK_EQ(crc, images_golden[i].crc);
+    }
+}
+
+/* Any byte wrong or missing: an error with the file's name, or, of what counts for nothing, the
+ * same image. */
+TEST(images, damaged_files_are_refused)
+{
+    mlc_ctx   *ctx = test_ctx();
+    const spec s = {3, 4, 1, 1, 9, 7};
+    box        b = box_open_fast("a.png");
+    int        loaded = 0;
+    g_seed = 3;
+    make(&s);
+    for (size_t n = 0; n < g.n; n++) {
+        loaded += mlc_image_load_memory(ctx, g.file, n, 0) != NULL;
+        CHECK_ERROR(ctx, MLC_ERR_IO, "'memory', byte ");
+        mlc_error_clear(ctx);
+    }
+    for (size_t i = 0; i < 8 * g.n; i++) {
+        g.file[i / 8] ^= (unsigned char)(1 << i % 8);
+        loaded += mlc_image_load_memory(ctx, g.file, g.n, 0) != NULL;
+        mlc_error_clear(ctx);
+        g.file[i / 8] ^= (unsigned char)(1 << i % 8);
+    }
+    CHECK_EQ(loaded, 0);
+    CHECK(put_file(b.path, g.file, g.n));
+    CHECK(mlc_image_load(ctx, b.path, 0) != NULL);
+    CHECK(mlc_image_load(ctx, b.dir, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "it is not a regular file");
+    CHECK(put_file(b.path, g.file, g.n - 5));
+    CHECK(mlc_image_load(ctx, b.path, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "a.png', byte ");
+    CHECK(mlc_image_load(ctx, NULL, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "image_load: NULL, 0 channels");
+    CHECK(mlc_image_load(ctx, b.path, 2) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "2 channels");
+    CHECK(mlc_image_load(NULL, b.path, 0) == NULL);
+    box_close(&b);
+}
+
+/* A few bytes that claim a gigabyte take no memory for it. */
+TEST(images, sizes_are_compared_before_memory_is_taken)
+{
+    mlc_ctx   *ctx = test_ctx();
+    const spec s = {2, 8, 0, 0, 4, 4};
+    static const uint32_t sizes[4][2] = {{30000, 10000}, {1u << 30, 1u << 30}, {0x7fffffff, 1},
+                                         {0, 4}};
+    static const char *const says[4] = {"cannot be as many as its size says", "over 2^30 bytes",
+                                        "over 2^30 bytes", "a size of 0"};
+    mlc_memory before, after;
+    g_seed = 5;
+    mlc_memory_info(ctx, &before);
+    for (int i = 0; i < 4; i++) {
+        make(&s);
+        be32(g.file + 16, sizes[i][0]);
+        be32(g.file + 20, sizes[i][1]);
+        be32(g.file + 29, zip_crc(g.file + 12, 17));
+        CHECK(mlc_image_load_memory(ctx, g.file, g.n, 0) == NULL);
+        CHECK_ERROR(ctx, MLC_ERR_IO, says[i]);
+        mlc_error_clear(ctx);
+    }
+    mlc_memory_info(ctx, &after);
+    CHECK(after.peak - before.peak < 10000);
+}
+
+/* Data that inflate to garbage, by all kinds of bits: never beyond memory, never a crash. */
+TEST(images, noise_in_the_data_does_no_harm)
+{
+    static unsigned char z[600];
+    mlc_ctx *ctx = test_ctx();
+    int      refused = 0;
+    g_seed = 7;
+    for (int round = 0; round < 3000; round++) {
+        unsigned char head[13] = {0, 0, 0, 16, 0, 0, 0, 16, 8, 2, 0, 0, 0};
+        const size_t  n = 6 + draw(500);
+        z[0] = 0x78;
+        z[1] = 1;
+        z[2] = (unsigned char)(draw(64) * 8 + 1 + 2 * draw(3));
+        for (size_t i = 3; i < n; i++) z[i] = (unsigned char)(draw(4) ? draw(256) : draw(2) * 255);
+        g.n = 8;
+        memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
+        chunk("IHDR", head, 13);
+        chunk("IDAT", z, n);
+        chunk("IEND", NULL, 0);
+        refused += mlc_image_load_memory(ctx, g.file, g.n, 0) == NULL;
+        mlc_error_clear(ctx);
+    }
+    CHECK_EQ(refused, 3000);
+}
