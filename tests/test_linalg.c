@@ -498,7 +498,17 @@ TEST(linalg, least_squares_of_a_lower_rank_are_the_shortest)
     mlc_linalg_svd(a, NULL, &vh);                         /* x has no part where a is 0          */
     CHECK(norm_of(mlc_matmul(mlc_slice(vh, 0, 3, 6, 1), x)) < 1e-12);
     CHECK(mlc_linalg_lstsq(a, b, -1) == NULL);
-    CHECK_ERROR(ctx, MLC_ERR_VALUE, "linalg_lstsq: a lacks full rank, at 3");
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "linalg_lstsq: a lacks full rank: column 3 depends on");
+    mlc_error_clear(ctx);
+    CHECK(mlc_linalg_lstsq(flip(a), mlc_slice(b, 0, 0, 6, 1), -1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "row 3 depends on");
+    mlc_error_clear(ctx);
+    /* Columns of other scales are of full rank. */
+    static const float scales[2] = {1e6f, 1e-6f};
+    mlc_tensor *tall = test_rand(ctx, MLC_F32, mlc_dims2(3000, 2), 4, -1, 1);
+    mlc_tensor *by = mlc_from(ctx, MLC_F32, mlc_dims1(2), scales);
+    x = mlc_linalg_lstsq(mlc_mul(tall, by), mlc_slice(tall, 1, 1, 2, 1), -1);
+    CHECK_NEAR(mlc_item(mlc_slice(x, 0, 1, 2, 1)), 1e6, 10);
     mlc_error_clear(ctx);
     CHECK(mlc_linalg_lstsq(a, mlc_select(b, 1, 0), 1e-9)->ndim == 1);
     CHECK_OK(ctx);
