@@ -218,6 +218,51 @@ DO(mlc_topk)
     return y == NULL ? made(w, y) : first_of(keep(w, y), keep(w, index));
 }
 
+/* ---- linear algebra ------------------------------------------------------------------------- */
+
+CASE(mlc_linalg_cholesky, mlc_linalg_cholesky(mlc_eye(w->ctx, MLC_F64, 40, 40), true))
+CASE(mlc_linalg_solve_triangular, mlc_linalg_solve_triangular(w->d, w->d, true, true, true))
+CASE(mlc_linalg_solve, mlc_linalg_solve(mlc_add(w->d, mlc_eye(w->ctx, MLC_F64, 2, 2)), w->d))
+CASE(mlc_linalg_inv, mlc_linalg_inv(mlc_add(w->d, mlc_eye(w->ctx, MLC_F64, 2, 2))))
+CASE(mlc_linalg_det, mlc_linalg_det(w->d))
+CASE(mlc_linalg_lstsq, mlc_linalg_lstsq(w->x, mlc_slice(w->y, 1, 0, 2, 1), 0.1))
+
+DO(mlc_linalg_qr)
+{
+    mlc_tensor *r = NULL, *q = mlc_linalg_qr(mlc_eye(w->ctx, MLC_F32, 50, 40), &r);
+    CHECK_EQ(q != NULL, r != NULL);
+    return q == NULL ? made(w, q) : first_of(keep(w, q), keep(w, r));
+}
+
+DO(mlc_linalg_lu)
+{
+    mlc_tensor *u = NULL, *p = NULL, *l = mlc_linalg_lu(mlc_eye(w->ctx, MLC_F32, 50, 40), &u, &p);
+    CHECK(l ? u && p : !u && !p);
+    return l == NULL ? made(w, l) : first_of(keep(w, l), keep(w, u));
+}
+
+DO(mlc_linalg_slogdet)
+{
+    mlc_tensor *y = NULL, *sign = mlc_linalg_slogdet(mlc_eye(w->ctx, MLC_F64, 3, 3), &y);
+    CHECK_EQ(sign != NULL, y != NULL);
+    return sign == NULL ? made(w, sign) : first_of(keep(w, sign), keep(w, y));
+}
+
+DO(mlc_linalg_eigh)
+{
+    mlc_tensor *v = NULL, *e = mlc_linalg_eigh(w->d, &v);
+    CHECK_EQ(e != NULL, v != NULL);
+    return e == NULL ? made(w, e) : first_of(keep(w, e), keep(w, v));
+}
+
+DO(mlc_linalg_svd)
+{
+    mlc_tensor *u = NULL, *vh = NULL;
+    mlc_tensor *s = mlc_linalg_svd(mlc_eye(w->ctx, MLC_F32, 50, 40), &u, &vh);
+    CHECK(s ? u && vh : !u && !vh);
+    return s == NULL ? made(w, s) : first_of(keep(w, u), keep(w, vh));
+}
+
 /* ---- tensors -------------------------------------------------------------------------------- */
 
 CASE(mlc_zeros, mlc_zeros(w->ctx, MLC_I8, mlc_dims2(300, 70)))
