@@ -350,6 +350,15 @@ TEST(mapped, loading_survives_that_any_allocation_fails)
 
 /* ---- shards, and the system's memory -------------------------------------------------------- */
 
+/* The number that the next open gets. */
+static int next_fd(void)
+{
+    const int fd = dup(1);
+    close(fd);
+    return fd;
+}
+
+/* Neither the index nor a shard stays open. */
 TEST(mapped, shards_are_mapped_by_their_index)
 {
     mlc_mapped_report    r;
@@ -361,9 +370,17 @@ TEST(mapped, shards_are_mapped_by_their_index)
     mlc_module *net = net_of(ctx);
     snprintf(index, sizeof index, "%s/" SHARDS_INDEX, s.b.dir);
     CHECK(shards_save(ctx, s.b.path, s.b.dir, 3));
+    const int fd = next_fd();
     CHECK_EQ(mlc_load_mapped(net, index, &d), MLC_OK);
+    CHECK_EQ(next_fd(), fd);
     CHECK_EQ(r.mapped_bytes, LARGE);
     CHECK(hash_net(1, net) == s.values && answer(net) == s.answer);
+    /* An index without shards has nothing to map. */
+    CHECK(put_file(index, "{\"weight_map\":{}}", 17));
+    d.load.partial = true;
+    CHECK_EQ(mlc_load_mapped(net, index, &d), MLC_OK);
+    CHECK_EQ(r.mapped + r.copied, 0);
+    CHECK(hash_net(1, net) == s.values);
     CHECK_OK(ctx);
     box_close(&s.b);
 }

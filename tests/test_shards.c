@@ -172,6 +172,8 @@ TEST(shards, an_index_that_is_wrong_is_an_error_that_names_it)
         {MAP "\"a\":\"..\\\\one\"}}", "the shard of 'a' is '..\\one'"},
         {MAP "\"a\":\"\\u002e\\u002e\\u002fone\"}}", "the shard of 'a' is '../one'"},
         {MAP "\"a\":\"..\"}}", "the shard of 'a' is '..'"},
+        {MAP "\"a\":\"C:one\"}}", "the shard of 'a' is 'C:one'"},
+        {MAP "\"a\":\"none\",\"a\":\"one\"}}", "weight_map has 'a' twice"},
         {MAP "\"a\":\".\"}}", "the shard of 'a' is '.'"},
         {MAP "\"a\":\"\"}}", "the shard of 'a' is ''"},
         {MAP "\"a\":\"link\"}}", "the shard 'link' is a symbolic link, and the index is none"},
@@ -181,7 +183,7 @@ TEST(shards, an_index_that_is_wrong_is_an_error_that_names_it)
         {MAP "\"a\":\"" SHARDS_INDEX "\"}}", "is it a safetensors file?"},
         {MAP "\"a\":\"one\",\"b\":\"two\",\"a\":\"one\"}}", "weight_map has 'a' twice"},
         {MAP "\"a\":\"one\",\"c\":\"two\"}}", "'c' is not in 'two', its shard"},
-        {MAP "\"a\":\"two\",\"b\":\"one\"}}", "'a' is in the shard 'one', not in 'two'"},
+        {MAP "\"a\":\"two\",\"b\":\"one\"}}", "'b' is in the shard 'two', not in 'one'"},
         {MAP "\"a\":\"one\",\"b\":\"same\"}}", "'a' is in two shards, '"},
         {MAP "\"a\":7}}", "a string is missing"},
         {"{\"weight_map\":[\"a\",\"one\"]}", "weight_map must be an object of strings"},
@@ -220,6 +222,32 @@ TEST(shards, an_index_that_is_wrong_is_an_error_that_names_it)
     mlc_safetensors_close(f);
     CHECK_OK(ctx);
     rmdir(in(&p, "folder", path));
+    box_close(&p.b);
+}
+
+/* Files of holes: 2^59 bytes of data each, so that three have over INT64_MAX / 8. */
+TEST(shards, sizes_whose_sum_is_too_large_are_refused)
+{
+    char           path[400], name[8] = "s0";
+    unsigned char  head[8 + 120];
+    mlc_ctx       *ctx = test_ctx();
+    parted         p = parted_net(ctx, 1);
+    bool           holes = true;
+    for (int i = 0; i < 3; i++) {
+        name[1] = (char)('0' + i);
+        memset(head, ' ', sizeof head);
+        put_le(head, 8, sizeof head - 8);
+        const int n = sprintf((char *)head + 8, "{\"%c\":{\"dtype\":\"F64\",\"shape\":[%lld],"
+                              "\"data_offsets\":[0,%lld]}}", 'a' + i, 1LL << 56, 1LL << 59);
+        head[8 + n] = ' ';
+        CHECK(put_file(in(&p, name, path), head, sizeof head));
+        holes = truncate(path, (off_t)sizeof head + (off_t)(1LL << 59)) == 0 && holes;
+    }
+    CHECK(put_index(&p, "{\"weight_map\":{\"c\":\"s2\",\"b\":\"s1\",\"a\":\"s0\"}}"));
+    CHECK(mlc_safetensors_open(ctx, p.index) == NULL);
+    if (holes) CHECK_ERROR(ctx, MLC_ERR_IO, "the shards up to 's1' have over 1152921504606846975");
+    else CHECK_STATUS(ctx, MLC_ERR_IO);                    /* the file system has smaller ones */
+    mlc_error_clear(ctx);
     box_close(&p.b);
 }
 
