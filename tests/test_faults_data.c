@@ -563,6 +563,18 @@ DO(mlc_save_memory)
     return st;
 }
 
+/* A net of its own: a mapping lasts as long as the context. */
+static mlc_status run_mapped(world *w)
+{
+    mlc_load_mapped_desc d = mlc_load_mapped_desc_make();
+    d.least = 1 << 20;
+    return mlc_ctx_on_host(w->ctx) ? mlc_load_mapped(w->net, in(w, "net.safetensors"), &d)
+                                   : mlc_load(w->net, in(w, "net.safetensors"));
+}
+
+DO(mlc_load_mapped_desc_make) { return run_mapped(w); }
+DO(mlc_load_mapped)           { return run_mapped(w); }
+
 DO(mlc_load_memory)
 {
     size_t         n;

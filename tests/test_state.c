@@ -977,6 +977,86 @@ TEST(state, saving_and_loading_survive_that_any_allocation_fails)
     box_close(&b);
 }
 
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Bytes of the peak of a load into net, more than were live before it was built. */
+static int64_t load_peak(tally *mem, mlc_module *net, const char *path, const mlc_load_desc *d)
+{
+    mlc_memory_trim(mlc_module_ctx(net));
+    const int64_t live = mem->live;
+    mem->peak = live;
+    CHECK_EQ(mlc_load_ex(net, path, d), MLC_OK);
+    return mem->peak - live;
+}
+
+/* Tables of words, whose transposes are written to the file, too; 12 MB. */
+static mlc_module *gpt2(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(6000, 32, 2, 256, 4);
+    return mlc_nn_gpt(ctx, &d);
+}
+
+TEST(state, a_load_takes_no_second_copy_of_the_file)
+{
+    tally         mem;
+    mlc_ctx_desc  desc = tally_desc(&mem);
+    ONLY_ON_HOST();                    /* a device gets copies                                 */
+    mlc_ctx      *ctx = mlc_ctx_create(&desc);
+    box           b = box_open_fast("s.safetensors");
+    mlc_save_desc to = mlc_save_desc_make();
+    mlc_load_desc by = mlc_load_desc_make(), cast = mlc_load_desc_make();
+    mlc_module   *saved = gpt2(ctx), *net = gpt2(ctx), *half = gpt2(ctx), *same = gpt2(ctx);
+    by.renames = to.renames = mlc_rename_gpt2(&by.n_renames);
+    to.n_renames = by.n_renames;
+    cast.cast = true;
+    CHECK_EQ(mlc_save_ex(saved, b.path, &to), MLC_OK);
+    const int64_t bytes = (int64_t)file_bytes(b.path);
+    CHECK(bytes > 11 << 20);
+    /* By renames that transpose. */
+    CHECK(load_peak(&mem, net, b.path, &by) < bytes + bytes / 20);
+    CHECK(hash_net(1, net) == hash_net(1, saved));
+    /* Over values that would be lost, their bytes are beside them. */
+    CHECK(load_peak(&mem, net, b.path, &by) > bytes - bytes / 20);
+    CHECK(hash_net(1, net) == hash_net(1, saved));
+    /* To 16 bits. */
+    CHECK_EQ(mlc_save(saved, b.path), MLC_OK);
+    CHECK_EQ(mlc_module_to(half, MLC_BF16), MLC_OK);
+    CHECK(load_peak(&mem, half, b.path, &cast) < bytes / 10);
+    CHECK_EQ(mlc_module_to(saved, MLC_BF16), MLC_OK);
+    CHECK(hash_net(1, half) == hash_net(1, saved));
+    /* Straight from a file as it is. */
+    CHECK(load_peak(&mem, same, b.path, NULL) < bytes + bytes / 50);
+    tally_done(&mem, ctx);
+    box_close(&b);
+}
+
+/* Values that were written by other ways than a forward, or with another seed. */
+TEST(state, what_is_not_initial_is_not_overwritten_before_all_is_read)
+{
+    tally         mem;
+    mlc_ctx_desc  desc = tally_desc(&mem);
+    ONLY_ON_HOST();
+    mlc_ctx      *ctx = mlc_ctx_create(&desc);
+    box           b = box_open_fast("s.safetensors");
+    mlc_module   *saved = mlc_nn_linear(ctx, 512, 512);
+    const mlc_init_desc normal = mlc_init_desc_make(MLC_INIT_NORMAL);
+    CHECK_EQ(mlc_save(saved, b.path), MLC_OK);
+    for (int how = 0; how < 7; how++) {
+        mlc_module *net = mlc_nn_linear(ctx, 512, 512);
+        mlc_tensor *w = mlc_module_param(net, "weight");
+        if (how == 0) mlc_f32(w)[1000] = 7;
+        if (how == 1) CHECK(mlc_mul_scalar_(mlc_detach(w), 2) != NULL);
+        if (how == 2) CHECK_EQ(mlc_seed(ctx, 5), MLC_OK);
+        if (how == 3) CHECK_EQ(mlc_module_init(net, "weight", &normal), MLC_OK);
+        if (how == 4) CHECK_EQ(mlc_load(net, b.path), MLC_OK);
+        if (how == 5) CHECK_EQ(mlc_module_rebuild(net), MLC_OK);
+        CHECK((load_peak(&mem, net, b.path, NULL) > 512 * 512 * 4) == (how < 6));
+        CHECK(hash_net(1, net) == hash_net(1, saved));
+    }
+    tally_done(&mem, ctx);
+    box_close(&b);
+}
+
 /* ---- parts and transposes ------------------------------------------------------------------- */
 
 typedef struct shape { const char *name; int rows, columns; } shape;      /* columns 0: 1-d      */

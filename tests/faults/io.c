@@ -386,7 +386,54 @@ static mlc_status load_table(world *w)
     return st;
 }
 
+static mlc_module *small_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 3, 5));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 5, 3));
+    mlc_module_build(net);
+    return net;
+}
+
 static mlc_status load_state(world *w) { return mlc_load(w->net, at(w, "in.net")); }
+
+static mlc_status load_index(world *w) { return mlc_load(w->net, at(w, "in.index")); }
+
+/* Into initial values of 16 bits, which a read that fails in the middle leaves. */
+static mlc_status load_cast(world *w)
+{
+    mlc_load_desc d = mlc_load_desc_make();
+    mlc_module   *net = small_net(w->ctx);
+    d.cast = true;
+    mlc_status st = mlc_module_to(net, MLC_BF16);
+    const uint64_t   before = hash_net(HASH_SEED, net);
+    if (st == MLC_OK) st = mlc_load_ex(net, at(w, "in.net"), &d);
+    if (st == MLC_OK) keep(w, mlc_copy(mlc_detach(mlc_module_param(net, "2.weight"))));
+    else CHECK(hash_net(HASH_SEED, net) == before);
+    mlc_module_free(net);
+    return st;
+}
+
+/* In a context of its own, with which the mapping ends. */
+static mlc_status load_mapped(world *w)
+{
+    static uint64_t      first;
+    mlc_load_mapped_desc d = mlc_load_mapped_desc_make();
+    g.armed = false;
+    mlc_ctx    *ctx = mlc_ctx_create(NULL);
+    mlc_module *net = small_net(ctx);
+    const uint64_t before = hash_net(HASH_SEED, net);
+    g.armed = true;
+    d.least = 0;
+    const mlc_status st = mlc_load_mapped(net, at(w, "in.net"), &d);
+    const uint64_t   after = hash_net(HASH_SEED, net);
+    if (first == 0 && st == MLC_OK) first = after;
+    CHECK(after == (st == MLC_OK ? first : before));
+    if (st != MLC_OK) mlc_raise(w->ctx, st, "%s", mlc_error(ctx));
+    mlc_ctx_free(ctx);
+    return st;
+}
 
 static const scenario scenarios[] = {
     {"safetensors_save", save_safetensors, true}, {"npy_save", save_npy, true},
@@ -398,22 +445,14 @@ static const scenario scenarios[] = {
     {"npy_load by columns", load_fortran, false},
     {"table_load", load_table, false}, {"idx_load", load_idx, false},
     {"cifar_load", load_cifar, false}, {"no cifar", load_no_cifar, false},
-    {"load", load_state, false}, {"run_load", load_run, false},
+    {"load", load_state, false}, {"load by an index", load_index, false},
+    {"load_ex with a cast", load_cast, false}, {"load_mapped", load_mapped, false},
+    {"run_load", load_run, false},
     {"packed npz_load", load_packed, false},
 };
 #define SCENARIOS ((int)(sizeof scenarios / sizeof *scenarios))
 
 /* ---- worlds --------------------------------------------------------------------------------- */
-
-static mlc_module *small_net(mlc_ctx *ctx)
-{
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 3, 5));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 5, 3));
-    mlc_module_build(net);
-    return net;
-}
 
 static void world_open(world *w, const box *files)
 {
@@ -437,7 +476,9 @@ static void world_close(world *w)
 static const char FORTRAN[] = "\x93NUMPY\1\0\x36\0{'descr':'|i1','fortran_order':True,"
                               "'shape':(2,3),}  \n\1\4\2\5\3\6";
 
-#define INPUTS 12                      /* files that are read                                  */
+static const char INDEX[] = "{\"weight_map\":{\"0.bias\":\"in.net\"}}";
+
+#define INPUTS 13                      /* files that are read                                  */
 
 static box files_open(void)
 {
@@ -460,6 +501,7 @@ static box files_open(void)
     mlc_save(w.net, at(&w, "in.net"));
     const mlc_run run = run_of(&w);
     mlc_run_save(w.ctx, at(&w, "in.run"), &run);
+    put_file(at(&w, "in.index"), INDEX, sizeof INDEX - 1);
     put_file(at(&w, "in.cifar"), image, sizeof image);
     put_file(at(&w, "in.fortran"), FORTRAN, sizeof FORTRAN - 1);
     memset(array + strlen(array + 10) + 10, ' ', 20);
