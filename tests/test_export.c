@@ -358,4 +358,90 @@ TEST(export, operations_without_a_form)
     mlc_plan_free(p);
     box_close(&b);
 }
+
+/* ---- integers -------------------------------------------------------------------------------- */
+
+#if !defined(MLC_NO_QUANT) && !defined(MLC_NO_VISION) && !defined(MLC_NO_TRAINING)
+static mlc_module *chain_of_convolutions(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 3, 8, 3, 1, 1));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 8, 12, 3, 2, 1));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_avg_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 12, 10, 1, 1, 0));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 40, 16));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 16, 10));
+    return net;
+}
+
+static void quantize_static(mlc_ctx *ctx, mlc_module *net, mlc_tensor *x, int convention)
+{
+    const mlc_calibrate_desc c = mlc_calibrate_desc_make(MLC_QUANT_MIN_MAX);
+    mlc_quantize_desc        d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    mlc_calibration         *ranges = mlc_calibrate_begin(net, &c);
+    mlc_eval_begin(net);
+    mlc_no_grad_begin(ctx);
+    CHECK(mlc_forward(net, x) != NULL);
+    mlc_no_grad_end(ctx);
+    mlc_eval_end(net);
+    CHECK_EQ(mlc_calibrate_end(ranges), MLC_OK);
+    d.convention = (mlc_quant_convention)convention;
+    d.calibration = ranges;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    mlc_calibration_free(ranges);
+}
+
+/* An integer that differs changes an output by more than the self-test allows. */
+TEST(export, static_integers)
+{
+    ONLY_ON_HOST();
+    static const struct { const char *name; mlc_module *(*make)(mlc_ctx *); int like; } nets[] = {
+        {"mlp", small_mlp, 0}, {"chain", chain_of_convolutions, 1}, {"resnet20", resnet20, 2}};
+    for (int i = 0; i < 2 * COUNT(nets); i++) {
+        const box       b = box_open_fast("net.c");
+        mlc_ctx        *ctx = test_ctx();
+        mlc_module     *net = nets[i / 2].make(ctx);
+        mlc_tensor     *x = sample(ctx, &NETWORKS[nets[i / 2].like], MLC_F32, 2, 3);
+        mlc_plan_c_desc d = tested();
+        quantize_static(ctx, net, x, i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+        d.inputs = &x;
+        check_plan(ctx, p, &d, b.path, nets[i / 2].name);
+        mlc_plan_free(p);
+        mlc_module_free(net);
+        box_close(&b);
+    }
+}
+
+TEST(export, weights_of_8_and_4_bits)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 4; i++) {
+        const box         b = box_open_fast("net.c");
+        mlc_ctx          *ctx = test_ctx();
+        mlc_module       *net = mlp(ctx, 64, 96, 10);
+        mlc_quantize_desc q = mlc_quantize_desc_make(i == 3 ? MLC_QUANT_DYNAMIC
+                                                            : MLC_QUANT_WEIGHTS);
+        mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 64), 5, -1, 1);
+        q.bits = i == 2 ? 4 : 8;
+        q.group = i == 0 || i == 3 ? 0 : 32;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        if (i < 3) {
+            check_net(ctx, net, x, b.path, "weights");
+        } else {
+            mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+            CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_UNSUPPORTED);
+            CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "quant_linear of 0 (it is not static)");
+            mlc_plan_free(p);
+        }
+        box_close(&b);
+    }
+}
+#endif
 #endif
