@@ -1306,3 +1306,17 @@ static mlc_status save_onnx(world *w)
 }
 DO(mlc_onnx_save)           { return save_onnx(w); }
 DO(mlc_onnx_save_desc_make) { return save_onnx(w); }
+
+/* A plan as a file of C, with a self-test. */
+static mlc_status save_c(world *w)
+{
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_plan_c_desc d = mlc_plan_c_desc_make();
+    mlc_plan       *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
+    d.self_test = d.header = true;
+    const mlc_status st = p != NULL ? mlc_plan_write_c(p, to(w), &d) : mlc_ctx_status(w->ctx);
+    mlc_plan_free(p);
+    return st;
+}
+DO(mlc_plan_write_c)        { return save_c(w); }
+DO(mlc_plan_c_desc_make)    { return save_c(w); }

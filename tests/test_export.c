@@ -1,0 +1,447 @@
+/* test_export.c -- tests of the sections IMPL.EXPORT.*: plans as files of C
+ *
+ * A file with its self-test is compiled by the system's cc, as C99 and as C++, and run: its main
+ * compares the outputs with those of the plan. Without a compiler these tests are skipped.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "plans.h"
+
+#if !defined(MLC_NO_EXPORT) && !defined(_WIN32)
+
+/* ---- compiling ------------------------------------------------------------------------------- */
+
+static int runs(const char *format, const char *a, const char *b)
+{
+    char command[1400];
+    snprintf(command, sizeof command, format, a, b);
+    return system(command);
+}
+
+static bool has_compiler(void)
+{
+    static int has = -1;
+    if (has < 0) has = runs("cc --version%s%s >/dev/null 2>&1", "", "") == 0;
+    if (!has) printf("  skipped: there is no cc\n");
+    return has != 0;
+}
+
+#define STRICT "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+
+/* Compiles a file strictly and runs its self-test. */
+static bool compiles_and_runs(const char *path, const char *name)
+{
+    bool fine = CHECK_EQ(runs("cc -std=c99 " STRICT " -O1 -o '%s.out' '%s' -lm", path, path), 0);
+    fine = fine && CHECK_EQ(runs("'%s.out'%s", path, ""), 0);
+    if (runs("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
+        fine = CHECK_EQ(runs("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", path, ""),
+                        0) && fine;
+    if (!fine) printf("  %s: %s\n", name, path);
+    return fine;
+}
+
+static mlc_plan_c_desc tested(void)
+{
+    mlc_plan_c_desc d = mlc_plan_c_desc_make();
+    d.self_test = true;
+    return d;
+}
+
+/* Writes a plan's file and runs it. */
+static void check_plan(mlc_ctx *ctx, mlc_plan *p, const mlc_plan_c_desc *d, const char *path,
+                       const char *name)
+{
+    if (!CHECK_EQ(mlc_plan_write_c(p, path, d), MLC_OK)) {
+        printf("  %s: %s\n", name, mlc_error(ctx));
+        mlc_error_clear(ctx);
+    } else if (has_compiler()) {
+        compiles_and_runs(path, name);
+    }
+}
+
+static void check_net(mlc_ctx *ctx, mlc_module *net, mlc_tensor *x, const char *path,
+                      const char *name)
+{
+    const mlc_plan_c_desc d = tested();
+    mlc_plan             *p = mlc_plan_capture(net, &x, 1, NULL);
+    if (!CHECK(p != NULL)) {
+        printf("  %s: %s\n", name, mlc_error(ctx));
+        return;
+    }
+    check_plan(ctx, p, &d, path, name);
+    mlc_plan_free(p);
+    mlc_module_free(net);
+}
+
+TEST(export, networks)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(NETWORKS); i++) {
+        const box   b = box_open_fast("net.c");
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = NETWORKS[i].make(ctx);
+        check_net(ctx, net, sample(ctx, &NETWORKS[i], MLC_F32, 2, 3), b.path, NETWORKS[i].name);
+        box_close(&b);
+    }
+}
+
+/* ---- every operation ------------------------------------------------------------------------- */
+
+/* A group of which some results are asked for. */
+typedef struct some { const struct group *group; int n, take[64]; } some;
+
+static mlc_status some_of(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    const some *g = user;
+    mlc_tensor *all[64];
+    operands    o = {ctx, in[0], in[1], in[2], in[3], all};
+    (void)n_in;
+    g->group->make(&o);
+    CHECK_EQ(g->n, n_out);
+    for (int i = 0; i < g->n; i++) out[i] = all[g->take[i]];
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_plan *plan_of_some(mlc_ctx *ctx, some *g)
+{
+    mlc_tensor   *in[4];
+    mlc_plan_desc d = with(MLC_PLAN_ALL);
+    d.n_out = g->n;
+    group_inputs(ctx, in);
+    return mlc_plan_capture_fn(ctx, some_of, g, in, 4, &d);
+}
+
+static int results_of(mlc_ctx *ctx, const struct group *group)
+{
+    mlc_tensor *in[4], *all[64];
+    group_inputs(ctx, in);
+    operands o = {ctx, in[0], in[1], in[2], in[3], all};
+    mlc_no_grad_begin(ctx);
+    group->make(&o);
+    mlc_no_grad_end(ctx);
+    return (int)(o.out - all);
+}
+
+/* Results without a form, by the errors of a file of each; all others are in one file. */
+TEST(export, every_operation)
+{
+    ONLY_ON_HOST();
+    static const char *const without[] = {
+        "floor_divide_scalar", "remainder_scalar", "fmod", "remainder", "floor_divide", "isnan",
+        "isinf", "isfinite", "logsumexp", "norm", "var", "std", "cumsum", "cumprod", "sort",
+        "argsort", "topk", "cast", "pad", "diag", "tril", "triu", "scatter", "conv_transpose",
+        "interpolate", "batch_norm", "elements", "that is computed", "that are computed"};
+    for (int i = 0; i < COUNT(GROUPS); i++) {
+        const box       b = box_open_fast("net.c");
+        mlc_ctx        *ctx = test_ctx();
+        mlc_plan_c_desc d = tested();
+        const int       n = results_of(ctx, &GROUPS[i]);
+        some            all = {&GROUPS[i], 0, {0}};
+        for (int k = 0; k < n; k++) {
+            some      one = {&GROUPS[i], 1, {k}};
+            mlc_plan *p = plan_of_some(ctx, &one);
+            if (mlc_plan_write_c(p, b.path, NULL) == MLC_OK) {
+                all.take[all.n++] = k;
+            } else {
+                bool known = false;
+                for (int w = 0; w < COUNT(without); w++)
+                    known = known || strstr(mlc_error(ctx), without[w]) != NULL;
+                if (!CHECK(known) || getenv("MLC_TEST_SHOW"))
+                    printf("  result %d of group %d: %s\n", k, i, mlc_error(ctx));
+                CHECK_EQ(mlc_ctx_status(ctx), MLC_ERR_UNSUPPORTED);
+                mlc_error_clear(ctx);
+            }
+            mlc_plan_free(p);
+        }
+        CHECK(all.n > 0);
+        mlc_plan *p = plan_of_some(ctx, &all);
+        mlc_tensor *in[4];
+        group_inputs(ctx, in);
+        d.inputs = in;
+        char name[32];
+        snprintf(name, sizeof name, "group %d", i);
+        check_plan(ctx, p, &d, b.path, name);
+        mlc_plan_free(p);
+        box_close(&b);
+    }
+}
+
+/* ---- the desc -------------------------------------------------------------------------------- */
+
+/* Reads a file as text. */
+static char *text_of(const char *path)
+{
+    static char text[1 << 18];
+    FILE       *f = fopen(path, "rb");
+    size_t      n = f != NULL ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f != NULL) fclose(f);
+    text[n] = 0;
+    return text;
+}
+
+TEST(export, weights_beside_sections_memory)
+{
+    ONLY_ON_HOST();
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = cnn(ctx);
+    mlc_tensor     *x = sample(ctx, &NETWORKS[1], MLC_F32, 1, 3);
+    mlc_plan       *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_plan_c_desc d = tested();
+    char            beside[400];
+    d.name = "Digits_2";
+    d.header = d.memory = true;
+    d.section = ".data.weights";
+    d.inputs = &x;
+    check_plan(ctx, p, &d, b.path, "cnn");
+    CHECK(strstr(text_of(b.path), "#include \"net_weights.h\"") != NULL);
+    CHECK(strstr(text_of(b.path), "#define DIGITS_2_MEMORY ") != NULL);
+    CHECK(strstr(text_of(b.path), "/* conv of 0: [1,3,16,16], [8,3,3,3] -> ") != NULL);
+    CHECK(strstr(text_of(b.path), "(section(\".data.weights\"))") != NULL);
+    CHECK(strstr(text_of(b.path), "char *const m = (char *)io->memory;") != NULL);
+    snprintf(beside, sizeof beside, "%s/net_weights.h", b.dir);
+    CHECK(strstr(text_of(beside), "/* 0.weight [8,3,3,3] */") != NULL);
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* A cell: the next h of x and h. */
+static mlc_status cell(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                       mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_tanh(mlc_add(in[0], mlc_mul_scalar(in[1], 0.5)));
+    out[1] = mlc_add_scalar(out[0], 1);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(export, states)
+{
+    ONLY_ON_HOST();
+    static const char main_text[] =
+        "#define CELL_DECLARATIONS\n#include \"net.c\"\n#include <stdio.h>\n"
+        "int main(void)\n{\n    static cell_io io;\n    cell_reset(&io);\n"
+        "    io.x0[0] = 1.0f;\n    cell_run(&io);\n    io.x0[0] = 0.0f;\n    cell_run(&io);\n"
+        "    printf(\"%.5f\\n\", (double)io.s0[0]);\n    cell_reset(&io);\n    cell_run(&io);\n"
+        "    return io.s0[0] != 0.0f;\n}\n";
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *in[2] = {test_rand(ctx, MLC_F32, mlc_dims1(3), 1, -1, 1),
+                             test_rand(ctx, MLC_F32, mlc_dims1(3), 2, -1, 1)};
+    mlc_plan_desc   pd = with(MLC_PLAN_ALL);
+    mlc_plan_c_desc d = tested();
+    const mlc_plan_c_state state[2] = {{1, 0}, {1, 1}};
+    char            path[400], want[32];
+    pd.n_out = 2;
+    mlc_plan *p = mlc_plan_capture_fn(ctx, cell, NULL, in, 2, &pd);
+    d.name = "cell";
+    d.states = state;
+    d.n_states = 1;
+    check_plan(ctx, p, &d, b.path, "cell");
+    CHECK(strstr(text_of(b.path), "float s0[3];") != NULL);
+    CHECK(strstr(text_of(b.path), "float y0[") == NULL);
+    d.self_test = false;
+    CHECK_EQ(mlc_plan_write_c(p, b.path, &d), MLC_OK);
+    snprintf(path, sizeof path, "%s/main.c", b.dir);
+    CHECK(put_file(path, main_text, sizeof main_text - 1));
+    if (has_compiler()) {
+        CHECK_EQ(runs("cd '%s' && cc -std=c99 -o main.out main.c net.c -lm && ./main.out >said%s",
+                      b.dir, ""), 0);
+        snprintf(path, sizeof path, "%s/said", b.dir);
+        snprintf(want, sizeof want, "0.%05d\n", (int)lround(1e5 * tanh(0.5 * tanh(1.0))));
+        CHECK_STR(text_of(path), want);
+    }
+    d.n_states = 2;
+    CHECK_EQ(mlc_plan_write_c(p, b.path, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "states 0 and 1 are the same one");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* A plan of two sizes of the batch asks for one. */
+TEST(export, a_free_batch)
+{
+    ONLY_ON_HOST();
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = small_mlp(ctx);
+    mlc_tensor     *x = sample(ctx, &NETWORKS[0], MLC_F32, 2, 3);
+    mlc_tensor     *more = sample(ctx, &NETWORKS[0], MLC_F32, 5, 3);
+    mlc_plan       *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_plan_c_desc d = tested();
+    d.batch = 3;
+    CHECK_EQ(mlc_plan_write_c(p, b.path, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "batch is 3, and the plan keeps [2,12] alone");
+    CHECK_EQ(mlc_plan_prepare(p, &more, 1), MLC_OK);
+    CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "axis 0 of input 0 has 5 and 2 elements in this plan; set "
+                "desc.batch");
+    CHECK_EQ(box_count(&b), 0);
+    check_plan(ctx, p, &d, b.path, "mlp of 3");
+    CHECK(strstr(text_of(b.path), "float x0[36];  /* [3,12] */") != NULL);
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+static void refuses(mlc_ctx *ctx, mlc_plan *p, const char *path, const mlc_plan_c_desc *d,
+                    const char *says)
+{
+    CHECK_EQ(mlc_plan_write_c(p, path, d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, says);
+}
+
+TEST(export, wrong_arguments)
+{
+    ONLY_ON_HOST();
+    static const char *const names[] = {"", "2net", "a-b", "n\xC3\xA4me",
+                                        "a_name_of_more_than_forty_characters_is_long"};
+    const box               b = box_open_fast("net.c");
+    mlc_ctx                *ctx = test_ctx();
+    mlc_module             *net = small_mlp(ctx);
+    mlc_tensor             *x = sample(ctx, &NETWORKS[0], MLC_F32, 2, 3), *none = NULL;
+    mlc_tensor             *other = sample(ctx, &NETWORKS[0], MLC_F32, 3, 3);
+    mlc_plan               *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_plan_c_desc         d = mlc_plan_c_desc_make();
+    const mlc_plan_c_state  state = {0, 1}, apart_ = {0, 0};
+    CHECK_EQ(mlc_plan_write_c(NULL, b.path, NULL), MLC_ERR_ARG);
+    refuses(ctx, p, "", &d, "plan_write_c: no path");
+    for (int i = 0; i < COUNT(names); i++) {
+        d.name = names[i];
+        refuses(ctx, p, b.path, &d, "cannot begin names of C");
+    }
+    d = mlc_plan_c_desc_make();
+    d.section = "a\"b";
+    refuses(ctx, p, b.path, &d, "is no name of one");
+    d = mlc_plan_c_desc_make();
+    d.n_states = 1;
+    refuses(ctx, p, b.path, &d, "with 1 states of which there is no list");
+    d.states = &state;
+    refuses(ctx, p, b.path, &d, "state 0 is input 0 and output 1; the plan has 1 and 1");
+    d.states = &apart_;
+    refuses(ctx, p, b.path, &d, "state 0 is input f32 [2,12] and output f32 [2,7]");
+    d = tested();
+    d.inputs = &other;
+    refuses(ctx, p, b.path, &d, "input 0 of the self-test is [3,12]; the file is for [2,12]");
+    d.inputs = &none;
+    refuses(ctx, p, b.path, &d, "input 0 of the self-test is NULL");
+    CHECK_EQ(box_count(&b), 0);
+    CHECK_EQ(mlc_plan_write_c(p, "/nowhere/at/all.c", NULL), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "/nowhere/at/all.c");
+    mlc_module_free(net);
+    CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "plan_write_c: the network was freed");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* What has no form is named with its module, and no file is left. */
+TEST(export, operations_without_a_form)
+{
+    ONLY_ON_HOST();
+    const box   b = box_open_fast("net.c");
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 4, 4));
+    mlc_module_add(net, mlc_nn_conv1d(ctx, 1, 2, 3, 1, 1));
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims3(1, 1, 4), 1, -1, 1);
+    check_net(ctx, net, x, b.path, "conv1d");
+    mlc_module *wide = mlc_nn_sequential(ctx);
+    mlc_module_add(wide, mlc_nn_conv3d(ctx, 1, 2, 3, 1, 1));
+    x = test_rand(ctx, MLC_F32, mlc_dims_of(5, (const int64_t[]){1, 1, 4, 4, 4}), 1, -1, 1);
+    mlc_plan *p = mlc_plan_capture(wide, &x, 1, NULL);
+    remove(b.path);
+    CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "plan_write_c: 1 operations that have no form in C: conv "
+                "of 0 (three axes");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* ---- integers -------------------------------------------------------------------------------- */
+
+#if !defined(MLC_NO_QUANT) && !defined(MLC_NO_VISION) && !defined(MLC_NO_TRAINING)
+static mlc_module *chain_of_convolutions(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 3, 8, 3, 1, 1));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 8, 12, 3, 2, 1));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_avg_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 12, 10, 1, 1, 0));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 40, 16));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 16, 10));
+    return net;
+}
+
+static void quantize_static(mlc_ctx *ctx, mlc_module *net, mlc_tensor *x, int convention)
+{
+    const mlc_calibrate_desc c = mlc_calibrate_desc_make(MLC_QUANT_MIN_MAX);
+    mlc_quantize_desc        d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    mlc_calibration         *ranges = mlc_calibrate_begin(net, &c);
+    mlc_eval_begin(net);
+    mlc_no_grad_begin(ctx);
+    CHECK(mlc_forward(net, x) != NULL);
+    mlc_no_grad_end(ctx);
+    mlc_eval_end(net);
+    CHECK_EQ(mlc_calibrate_end(ranges), MLC_OK);
+    d.convention = (mlc_quant_convention)convention;
+    d.calibration = ranges;
+    CHECK_EQ(mlc_quantize(net, &d, NULL), MLC_OK);
+    mlc_calibration_free(ranges);
+}
+
+/* An integer that differs changes an output by more than the self-test allows. */
+TEST(export, static_integers)
+{
+    ONLY_ON_HOST();
+    static const struct { const char *name; mlc_module *(*make)(mlc_ctx *); int like; } nets[] = {
+        {"mlp", small_mlp, 0}, {"chain", chain_of_convolutions, 1}, {"resnet20", resnet20, 2}};
+    for (int i = 0; i < 2 * COUNT(nets); i++) {
+        const box       b = box_open_fast("net.c");
+        mlc_ctx        *ctx = test_ctx();
+        mlc_module     *net = nets[i / 2].make(ctx);
+        mlc_tensor     *x = sample(ctx, &NETWORKS[nets[i / 2].like], MLC_F32, 2, 3);
+        mlc_plan_c_desc d = tested();
+        quantize_static(ctx, net, x, i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+        d.inputs = &x;
+        check_plan(ctx, p, &d, b.path, nets[i / 2].name);
+        mlc_plan_free(p);
+        mlc_module_free(net);
+        box_close(&b);
+    }
+}
+
+TEST(export, weights_of_8_and_4_bits)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 4; i++) {
+        const box         b = box_open_fast("net.c");
+        mlc_ctx          *ctx = test_ctx();
+        mlc_module       *net = mlp(ctx, 64, 96, 10);
+        mlc_quantize_desc q = mlc_quantize_desc_make(i == 3 ? MLC_QUANT_DYNAMIC
+                                                            : MLC_QUANT_WEIGHTS);
+        mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(3, 64), 5, -1, 1);
+        q.bits = i == 2 ? 4 : 8;
+        q.group = i == 0 || i == 3 ? 0 : 32;
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        if (i < 3) {
+            check_net(ctx, net, x, b.path, "weights");
+        } else {
+            mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+            CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_UNSUPPORTED);
+            CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "quant_linear of 0 (it is not static)");
+            mlc_plan_free(p);
+        }
+        box_close(&b);
+    }
+}
+#endif
+#endif
