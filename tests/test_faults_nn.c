@@ -1313,7 +1313,7 @@ static mlc_status save_c(world *w)
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
     mlc_plan_c_desc d = mlc_plan_c_desc_make();
     mlc_plan       *p = mlc_plan_capture(w->net, &w->x, 1, NULL);
-    d.self_test = d.header = true;
+    d.self_test = true;
     const mlc_status st = p != NULL ? mlc_plan_write_c(p, to(w), &d) : mlc_ctx_status(w->ctx);
     mlc_plan_free(p);
     return st;
