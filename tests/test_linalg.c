@@ -159,6 +159,7 @@ static void square_holds(mlc_tensor *wide, int d, int kind)
 
 TEST(linalg, factors_of_random_matrices_are_within_rounding_errors)
 {
+    ONLY_ON_HOST();
     static const int64_t tall[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 41};
     mlc_ctx *ctx = test_ctx();
     double s[200];
@@ -178,6 +179,7 @@ TEST(linalg, factors_of_random_matrices_are_within_rounding_errors)
 /* Panels, blocks and halves: sizes past all of them. */
 TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
 {
+    ONLY_ON_HOST();
     static const int64_t sizes[][2] = {{150, 70}, {70, 150}, {131, 131}};
     mlc_ctx *ctx = test_ctx();
     double s[200];
@@ -194,6 +196,7 @@ TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
 
 TEST(linalg, numbers_near_the_ends_of_the_range_do_not_overflow)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int d = 0; d < 2; d++)
         for (int low = 0; low < 2; low++) {
@@ -213,6 +216,7 @@ TEST(linalg, numbers_near_the_ends_of_the_range_do_not_overflow)
 
 TEST(linalg, empty_matrices_and_batches_have_empty_results)
 {
+    ONLY_ON_HOST();
     static const int64_t sizes[][3] = {{2, 0, 3}, {2, 3, 0}, {0, 3, 3}, {2, 0, 0}};
     mlc_ctx *ctx = test_ctx();
     for (int d = 0; d < 2; d++)
@@ -340,6 +344,7 @@ static void same_as_torch(const golden_file *g, const op *o, int d)
 
 TEST(linalg, results_and_gradients_are_those_of_torch)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     golden_file g = golden_open(ctx, "linalg.safetensors");
     for (int d = 0; d < 2 && g.n; d++)
@@ -356,6 +361,7 @@ static mlc_tensor *checked(void *user, mlc_tensor *const *in, int32_t n_in)
 
 TEST(linalg, gradients_agree_with_differences)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     golden_file g = golden_open(ctx, "linalg.safetensors");
     for (int i = 0; i < N_OPS && g.n; i++) {
@@ -400,6 +406,7 @@ static mlc_tensor *one_result(void *user, mlc_tensor *const *in, int32_t n_in)
 
 TEST(linalg, a_gradient_of_one_result_is_enough)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int which = 0; which < 12; which++) {
         mlc_gradcheck_report r;
@@ -415,6 +422,7 @@ TEST(linalg, a_gradient_of_one_result_is_enough)
 /* Of rank n - 1 it is a matrix of rank 1, of rank n - 2 zero: by the cofactors. */
 TEST(linalg, a_determinant_has_a_gradient_where_it_is_0)
 {
+    ONLY_ON_HOST();
     static const double v[9] = {1, 2, 3, 2, 4, 6, 1, 0, 5}, w[9] = {1, 2, 3, 2, 4, 6, 3, 6, 9};
     static const double want[9] = {20, -4, -4, -10, 2, 2, 0, 0, 0}, none[9] = {0};
     mlc_ctx *ctx = test_ctx();
@@ -458,6 +466,7 @@ static int results(mlc_ctx *ctx, int d, int64_t batch, int64_t n, mlc_tensor **o
 
 TEST(linalg, bits_do_not_depend_on_threads)
 {
+    ONLY_ON_HOST();
     static const int64_t sizes[][2] = {{1, 110}, {40, 12}, {3, 40}};
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 3; i++) {
@@ -473,6 +482,7 @@ TEST(linalg, bits_do_not_depend_on_threads)
 
 TEST(linalg, strides_of_inputs_do_not_matter)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *a = test_rand(ctx, MLC_F64, mlc_dims3(4, 6, 6), 3, -1, 1);
     mlc_tensor *x = mlc_movedim(a, 0, 2);
@@ -489,6 +499,7 @@ TEST(linalg, strides_of_inputs_do_not_matter)
 
 TEST(linalg, least_squares_of_a_lower_rank_are_the_shortest)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     double s[10];
     mlc_tensor *a = made_of(ctx, 9, 6, ZEROS, 5, s), *vh;
@@ -525,6 +536,7 @@ TEST(linalg, least_squares_of_a_lower_rank_are_the_shortest)
 
 TEST(linalg, wrong_inputs_are_refused_with_their_place)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     double v[18] = {1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 2, 3, 2, 4, 6, 0, 0, 1};
     mlc_tensor *r = (mlc_tensor *)(uintptr_t)1;
@@ -579,6 +591,7 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
 /* What is not read may be anything. */
 TEST(linalg, the_other_triangle_is_not_read)
 {
+    ONLY_ON_HOST();
     static const double low[9] = {2, NAN, INFINITY, 1, 3, NAN, -1, 1, 4};
     static const double with[9] = {2, 1, -1, 1, 3, 1, -1, 1, 4};
     mlc_ctx *ctx = test_ctx();
@@ -601,6 +614,7 @@ static void no_gradient(mlc_ctx *ctx, mlc_tensor *y, const char *text)
 
 TEST(linalg, a_gradient_that_is_not_there_is_an_error)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *eye = mlc_eye(ctx, MLC_F64, 3, 3), *v, *s;
     mlc_tensor *x = mlc_copy(mlc_expand(eye, mlc_dims3(2, 3, 3)));
@@ -623,4 +637,13 @@ TEST(linalg, a_gradient_that_is_not_there_is_an_error)
     REFUSED(mlc_linalg_qr(flip(zero), NULL), MLC_ERR_UNSUPPORTED, "linalg_qr: a is [2,3]");
     REFUSED(mlc_linalg_lu(zero, NULL, NULL), MLC_ERR_UNSUPPORTED, "linalg_lu: a is [3,2]");
     CHECK_OK(ctx);
+}
+
+TEST(linalg, a_device_refuses_by_name)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *a = mlc_eye(ctx, MLC_F32, 3, 3), *q = mlc_linalg_qr(a, NULL);
+    CHECK_EQ(q != NULL, test_on_host());
+    if (!test_on_host()) CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "linalg_qr: device ");
+    mlc_error_clear(ctx);
 }
