@@ -194,6 +194,54 @@ TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
         }
 }
 
+/* a plus a multiple of the identity. */
+static mlc_tensor *shifted(mlc_tensor *a, double by)
+{
+    const int64_t n = a->shape[a->ndim - 1];
+    return mlc_add(a, mlc_mul_scalar(mlc_eye(a->ctx, a->dtype, n, n), by));
+}
+
+/* Batches of small matrices and single long ones: 5,000 in all. Norms are those of batches. */
+static int64_t batch_holds(mlc_ctx *ctx, int d, int64_t count, int64_t m, int64_t n, uint64_t seed)
+{
+    const int64_t most = m > n ? m : n;
+    mlc_tensor *a = test_rand(ctx, FLOATS[d], mlc_dims3(count, m, n), seed, -1, 1), *r, *u, *vh;
+    const double norm = norm_of(a), units = sqrt((double)count);
+    mlc_tensor *q = mlc_linalg_qr(a, &r);
+    CHECK(within("qr", residual(q, r, a), 2, d, most, norm, PLAIN));
+    CHECK(within("q", skewness(q), 2, d, most, units, PLAIN));
+    mlc_tensor *s = mlc_linalg_svd(a, &u, &vh), *each = mlc_unsqueeze(s, 1), *v;
+    CHECK(within("svd", residual(mlc_mul(u, each), vh, a), 2, d, most, norm, PLAIN));
+    CHECK(within("u", skewness(u), 2, d, most, units, PLAIN));
+    CHECK(within("v", skewness(flip(vh)), 2, d, most, units, PLAIN));
+    if (m != n) return count;
+    mlc_tensor *even = mlc_add(a, flip(a)), *w = mlc_unsqueeze(mlc_linalg_eigh(even, &v), 1);
+    CHECK(within("eigh", residual(even, v, mlc_mul(v, w)), 2, d, n, norm_of(even), PLAIN));
+    CHECK(within("eigh v", skewness(v), 2, d, n, units, PLAIN));
+    mlc_tensor *spd = shifted(mlc_matmul(a, flip(a)), 1), *l = mlc_linalg_cholesky(spd, false);
+    CHECK(within("cholesky", residual(l, flip(l), spd), 2, d, n, norm_of(spd), PLAIN));
+    mlc_tensor *x = mlc_linalg_solve(spd, a);
+    CHECK(within("solve", residual(spd, x, a), 2, d, n, norm_of(spd) * norm_of(x), PLAIN));
+    return count;
+}
+
+TEST(linalg, factors_of_thousands_of_small_matrices_are_within_rounding_errors)
+{
+    static const int64_t sizes[8][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 3}, {3, 5}, {7, 7},
+                                        {10, 8}};
+    mlc_ctx *ctx = test_ctx();
+    int64_t done = 0;
+    for (int d = 0; d < 2; d++) {
+        mlc_scope_begin(ctx);
+        for (int i = 0; i < 8; i++)
+            done += batch_holds(ctx, d, 312, sizes[i][0], sizes[i][1], (uint64_t)(d * 8 + i));
+        done += batch_holds(ctx, d, 2, 1, 300, 40) + batch_holds(ctx, d, 2, 300, 1, 41);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_EQ(done, 5000);
+    CHECK_OK(ctx);
+}
+
 TEST(linalg, numbers_near_the_ends_of_the_range_do_not_overflow)
 {
     ONLY_ON_HOST();
@@ -265,13 +313,6 @@ static const op OPS[] = {
 static bool begins(const char *name, const char *with)
 {
     return strncmp(name, with, strlen(with)) == 0;
-}
-
-/* a, or a plus a multiple of the identity. */
-static mlc_tensor *shifted(mlc_tensor *a, double by)
-{
-    const int64_t n = a->shape[a->ndim - 1];
-    return mlc_add(a, mlc_mul_scalar(mlc_eye(a->ctx, a->dtype, n, n), by));
 }
 
 /* The results of an operation, as the script of the goldens has them. */
