@@ -194,6 +194,54 @@ TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
         }
 }
 
+/* a plus a multiple of the identity. */
+static mlc_tensor *shifted(mlc_tensor *a, double by)
+{
+    const int64_t n = a->shape[a->ndim - 1];
+    return mlc_add(a, mlc_mul_scalar(mlc_eye(a->ctx, a->dtype, n, n), by));
+}
+
+/* Batches of small matrices and single long ones: 5,000 in all. Norms are those of batches. */
+static int64_t batch_holds(mlc_ctx *ctx, int d, int64_t count, int64_t m, int64_t n, uint64_t seed)
+{
+    const int64_t most = m > n ? m : n;
+    mlc_tensor *a = test_rand(ctx, FLOATS[d], mlc_dims3(count, m, n), seed, -1, 1), *r, *u, *vh;
+    const double norm = norm_of(a), units = sqrt((double)count);
+    mlc_tensor *q = mlc_linalg_qr(a, &r);
+    CHECK(within("qr", residual(q, r, a), 2, d, most, norm, PLAIN));
+    CHECK(within("q", skewness(q), 2, d, most, units, PLAIN));
+    mlc_tensor *s = mlc_linalg_svd(a, &u, &vh), *each = mlc_unsqueeze(s, 1), *v;
+    CHECK(within("svd", residual(mlc_mul(u, each), vh, a), 2, d, most, norm, PLAIN));
+    CHECK(within("u", skewness(u), 2, d, most, units, PLAIN));
+    CHECK(within("v", skewness(flip(vh)), 2, d, most, units, PLAIN));
+    if (m != n) return count;
+    mlc_tensor *even = mlc_add(a, flip(a)), *w = mlc_unsqueeze(mlc_linalg_eigh(even, &v), 1);
+    CHECK(within("eigh", residual(even, v, mlc_mul(v, w)), 2, d, n, norm_of(even), PLAIN));
+    CHECK(within("eigh v", skewness(v), 2, d, n, units, PLAIN));
+    mlc_tensor *spd = shifted(mlc_matmul(a, flip(a)), 1), *l = mlc_linalg_cholesky(spd, false);
+    CHECK(within("cholesky", residual(l, flip(l), spd), 2, d, n, norm_of(spd), PLAIN));
+    mlc_tensor *x = mlc_linalg_solve(spd, a);
+    CHECK(within("solve", residual(spd, x, a), 2, d, n, norm_of(spd) * norm_of(x), PLAIN));
+    return count;
+}
+
+TEST(linalg, factors_of_thousands_of_small_matrices_are_within_rounding_errors)
+{
+    static const int64_t sizes[8][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 3}, {3, 5}, {7, 7},
+                                        {10, 8}};
+    mlc_ctx *ctx = test_ctx();
+    int64_t done = 0;
+    for (int d = 0; d < 2; d++) {
+        mlc_scope_begin(ctx);
+        for (int i = 0; i < 8; i++)
+            done += batch_holds(ctx, d, 312, sizes[i][0], sizes[i][1], (uint64_t)(d * 8 + i));
+        done += batch_holds(ctx, d, 2, 1, 300, 40) + batch_holds(ctx, d, 2, 300, 1, 41);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+    CHECK_EQ(done, 5000);
+    CHECK_OK(ctx);
+}
+
 TEST(linalg, numbers_near_the_ends_of_the_range_do_not_overflow)
 {
     ONLY_ON_HOST();
@@ -236,6 +284,10 @@ TEST(linalg, empty_matrices_and_batches_have_empty_results)
             CHECK_EQ(mlc_numel(x), b * m * 4);
         }
     CHECK(mlc_item(mlc_linalg_det(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 0)))) == 1);
+    CHECK_EQ(mlc_numel(mlc_linalg_eigh(mlc_zeros(ctx, MLC_F64, mlc_dims2(0, 0)), NULL)), 0);
+    mlc_tensor *none = mlc_linalg_lstsq(mlc_zeros(ctx, MLC_F64, mlc_dims2(0, 3)),
+                                        mlc_zeros(ctx, MLC_F64, mlc_dims2(0, 2)), 0);
+    CHECK(mlc_numel(none) == 6 && largest(none) == 0);
     CHECK_EQ(mlc_numel(mlc_linalg_lstsq(mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 0)),
                                         mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 2)), -1)), 0);
     CHECK_OK(ctx);
@@ -261,13 +313,6 @@ static const op OPS[] = {
 static bool begins(const char *name, const char *with)
 {
     return strncmp(name, with, strlen(with)) == 0;
-}
-
-/* a, or a plus a multiple of the identity. */
-static mlc_tensor *shifted(mlc_tensor *a, double by)
-{
-    const int64_t n = a->shape[a->ndim - 1];
-    return mlc_add(a, mlc_mul_scalar(mlc_eye(a->ctx, a->dtype, n, n), by));
 }
 
 /* The results of an operation, as the script of the goldens has them. */
@@ -521,7 +566,8 @@ TEST(linalg, least_squares_of_a_lower_rank_are_the_shortest)
     x = mlc_linalg_lstsq(mlc_mul(tall, by), mlc_slice(tall, 1, 1, 2, 1), -1);
     CHECK_NEAR(mlc_item(mlc_slice(x, 0, 1, 2, 1)), 1e6, 10);
     mlc_error_clear(ctx);
-    CHECK(mlc_linalg_lstsq(a, mlc_select(b, 1, 0), 1e-9)->ndim == 1);
+    x = mlc_linalg_lstsq(a, mlc_select(b, 1, 0), 1e-9);
+    CHECK(x && x->ndim == 1);
     CHECK_OK(ctx);
 }
 
@@ -574,7 +620,7 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
     v[4] = 0;
     mlc_tensor *zero = mlc_from(ctx, MLC_F64, mlc_dims3(2, 3, 3), v);
     REFUSED(mlc_linalg_solve_triangular(zero, a, false, true, false), MLC_ERR_VALUE,
-            "row 1 of a of matrix [0] has a zero on the diagonal: it is singular");
+            "row 1 of matrix [0] of a has a zero on the diagonal: it is singular");
     v[15] = NAN;
     mlc_tensor *nan = mlc_from(ctx, MLC_F64, mlc_dims3(2, 3, 3), v);
     REFUSED(mlc_linalg_qr(nan, NULL), MLC_ERR_VALUE,
@@ -582,7 +628,27 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
     REFUSED(mlc_linalg_inv(nan), MLC_ERR_VALUE, "linalg_inv: row 2, column 0 of matrix [1] is not");
     REFUSED(mlc_linalg_svd(nan, NULL, NULL), MLC_ERR_VALUE, "linalg_svd: row 2, column 0");
     REFUSED(mlc_linalg_eigh(nan, NULL), MLC_ERR_VALUE, "linalg_eigh: row 2, column 0");
-    REFUSED(mlc_linalg_solve(a, nan), MLC_ERR_VALUE, "linalg_solve: row 2, column 0 of matrix [1]");
+    REFUSED(mlc_linalg_solve(a, nan), MLC_ERR_VALUE,
+            "linalg_solve: row 2, column 0 of matrix [1] of b is not finite");
+    REFUSED(mlc_linalg_solve(nan, a), MLC_ERR_VALUE, "row 2, column 0 of matrix [1] of a is not");
+    REFUSED(mlc_linalg_lstsq(nan, a, -1), MLC_ERR_VALUE,
+            "linalg_lstsq: row 2, column 0 of matrix [1] is not finite");
+    REFUSED(mlc_linalg_lstsq(nan, a, 0), MLC_ERR_VALUE, "linalg_lstsq: row 2, column 0 of matrix");
+    REFUSED(mlc_linalg_lstsq(a, nan, 1e-9), MLC_ERR_VALUE,
+            "linalg_lstsq: row 2, column 0 of matrix [1] of b is not finite");
+    mlc_tensor *wide_nan = mlc_slice(nan, 1, 1, 3, 1);     /* its row 1, column 0                 */
+    REFUSED(mlc_linalg_lstsq(wide_nan, mlc_slice(a, 1, 1, 3, 1), -1), MLC_ERR_VALUE,
+            "linalg_lstsq: row 1, column 0 of matrix [1] is not finite");
+    REFUSED(mlc_linalg_lstsq(a, mlc_cast(a, MLC_F32), -1), MLC_ERR_DTYPE, "linalg_lstsq: input");
+    /* From the right: of x a = b, as the program gave them. */
+    REFUSED(mlc_linalg_solve_triangular(a, nan, true, false, false), MLC_ERR_VALUE,
+            "linalg_solve_triangular: row 2, column 0 of matrix [1] of b is not finite");
+    REFUSED(mlc_linalg_solve_triangular(nan, a, false, false, false), MLC_ERR_VALUE,
+            "linalg_solve_triangular: row 1 of matrix [0] of a has a zero");
+    REFUSED(mlc_linalg_solve_triangular(a, b, true, false, false), MLC_ERR_SHAPE,
+            "linalg_solve_triangular: a is [2,3,3], b [2,4,1]: 3 rows vs 1 columns");
+    REFUSED(mlc_linalg_solve_triangular(wide, mlc_slice(wide, 1, 0, 2, 1), true, false, false),
+            MLC_ERR_SHAPE, "linalg_solve_triangular: a is [2,3]; its last two axes");
     REFUSED(mlc_linalg_solve(NULL, a), MLC_ERR_ARG, "linalg_solve: input 1 is NULL");
     CHECK(mlc_linalg_qr(NULL, &r) == NULL && r == NULL && mlc_linalg_det(NULL) == NULL);
     CHECK_OK(ctx);
@@ -646,4 +712,286 @@ TEST(linalg, a_device_refuses_by_name)
     CHECK_EQ(q != NULL, test_on_host());
     if (!test_on_host()) CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "linalg_qr: device ");
     mlc_error_clear(ctx);
+}
+
+/* ---- autocast, anomalies, scopes, pieces ---------------------------------------------------- */
+
+static mlc_tensor *any_of(int which, mlc_tensor *a, mlc_tensor *b)
+{
+    const int64_t n = a->shape[1];
+    mlc_tensor *tall = mlc_slice(a, 1, 0, n - 2, 1), *wide = mlc_slice(a, 0, 0, n - 2, 1), *v;
+    switch (which) {
+        case 0:  return mlc_linalg_solve(a, b);
+        case 1:  return mlc_linalg_inv(a);
+        case 2:  return mlc_linalg_solve_triangular(a, b, true, true, false);
+        case 3:  return mlc_linalg_qr(a, NULL);
+        case 4:  return mlc_linalg_lu(a, NULL, NULL);
+        case 5:  mlc_linalg_eigh(a, &v); return mlc_mul(v, v);
+        case 6:  mlc_linalg_svd(tall, &v, NULL); return mlc_mul(v, v);
+        case 7:  return mlc_linalg_svd(a, NULL, NULL);
+        case 8:  return mlc_linalg_det(a);
+        case 9:  return mlc_linalg_lstsq(tall, b, -1);
+        case 10: return mlc_linalg_lstsq(wide, mlc_slice(b, 0, 0, n - 2, 1), -1);
+        case 11: return mlc_linalg_lstsq(wide, mlc_slice(b, 0, 0, n - 2, 1), 1e-6);
+        case 12: return mlc_linalg_lstsq(tall, b, 1e-6);
+        case 13: return mlc_linalg_cholesky(a, true);
+        default: return mlc_linalg_solve_triangular(a, b, true, false, true);
+    }
+}
+#define N_ANY 15
+
+/* A symmetric positive definite a [n,n], and b of its rows, of f32; both have gradients. */
+static void any_inputs(mlc_ctx *ctx, int64_t n, mlc_tensor **in)
+{
+    mlc_tensor *a = test_rand(ctx, MLC_F32, mlc_dims2(n, n), 3, -1, 1);
+    in[0] = mlc_copy(shifted(mlc_matmul(a, flip(a)), 1));
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims2(n, n), 4, -1, 1);
+    for (int i = 0; i < 2; i++) CHECK_EQ(mlc_set_requires_grad(in[i], true), MLC_OK);
+}
+
+/* Result and gradients of one operation, whose backward too is under autocast if `low`. */
+static void any_run(mlc_ctx *ctx, int which, bool low, mlc_tensor **out)
+{
+    mlc_tensor *in[2], *w;
+    any_inputs(ctx, 7, in);
+    if (low) CHECK_EQ(mlc_autocast_begin(ctx, MLC_BF16), MLC_OK);
+    out[0] = any_of(which, in[0], in[1]);
+    if (!out[0]) return;
+    w = test_rand(ctx, MLC_F32, mlc_dims_of(out[0]->ndim, out[0]->shape), 5, -1, 1);
+    CHECK_EQ(mlc_backward(mlc_sum_all(mlc_mul(out[0], w))), MLC_OK);
+    if (low) CHECK_EQ(mlc_autocast_end(ctx), MLC_OK);
+    for (int i = 0; i < 2; i++) out[1 + i] = mlc_grad(in[i]);
+}
+
+TEST(linalg, bits_do_not_depend_on_autocast)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int which = 0; which < N_ANY; which++) {
+        mlc_tensor *x[3], *y[3];
+        any_run(ctx, which, false, x);
+        any_run(ctx, which, true, y);
+        CHECK_OK(ctx);
+        CHECK(same_bits(x[0], y[0]));
+        CHECK(same_bits(x[1], y[1]));
+        CHECK(!x[2] == !y[2] && (!x[2] || same_bits(x[2], y[2])));
+    }
+}
+
+/* A second gradient is added to the first one. */
+TEST(linalg, gradients_add_up)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int which = 0; which < N_ANY; which++) {
+        mlc_tensor *in[2], *once = NULL;
+        any_inputs(ctx, 6, in);
+        for (int twice = 0; twice < 2; twice++) {
+            mlc_tensor *y = any_of(which, in[0], in[1]);
+            CHECK_EQ(mlc_backward(mlc_sum_all(mlc_mul(y, y))), MLC_OK);
+            if (!twice) once = mlc_copy(mlc_grad(in[0]));
+        }
+        CHECK(same_bits(mlc_mul_scalar(once, 2), mlc_grad(in[0])));
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(linalg, one_tensor_may_be_both_inputs)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *in[2], *a;
+    any_inputs(ctx, 5, in);
+    a = mlc_detach(mlc_cast(in[0], MLC_F64));
+    CHECK_EQ(mlc_set_requires_grad(a, true), MLC_OK);
+    mlc_tensor *x = mlc_linalg_solve(a, a);
+    CHECK(residual(x, x, x) < 1e-12);                      /* x is the identity                   */
+    CHECK_EQ(mlc_backward(mlc_sum_all(x)), MLC_OK);
+    CHECK(largest(mlc_grad(a)) < 1e-12);
+    CHECK_OK(ctx);
+}
+
+TEST(linalg, an_input_that_changed_is_an_error_of_backward)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *in[2];
+    any_inputs(ctx, 5, in);
+    mlc_tensor *copy = mlc_mul_scalar(in[0], 1);
+    mlc_tensor *y = mlc_sum_all(mlc_linalg_solve_triangular(copy, in[1], true, true, false));
+    mlc_no_grad_begin(ctx);
+    mlc_mul_scalar_(copy, 2);
+    mlc_no_grad_end(ctx);
+    CHECK_EQ(mlc_backward(y), MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "backward of linalg_solve_triangular: saved tensor");
+    mlc_error_clear(ctx);
+}
+
+TEST(linalg, a_determinant_of_0_is_no_anomaly)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_anomaly(ctx, true);
+    CHECK(mlc_item(mlc_linalg_det(mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 2)))) == 0);
+    for (int which = 0; which < N_ANY; which++) {
+        mlc_tensor *out[3];
+        any_run(ctx, which, false, out);
+    }
+    mlc_anomaly(ctx, false);
+    CHECK_OK(ctx);
+}
+
+static int64_t activations(mlc_ctx *ctx)
+{
+    mlc_memory m;
+    mlc_memory_info(ctx, &m);
+    return m.now[MLC_MEM_ACTIVATION];
+}
+
+/* Neither results that a call did not ask for stay in the scope, nor what a gradient is made of. */
+TEST(linalg, only_results_stay_in_the_scope)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *in[2];
+    any_inputs(ctx, 40, in);
+    for (int which = 0; which < N_ANY; which++) {
+        mlc_no_grad_begin(ctx);
+        const int64_t before = activations(ctx);
+        mlc_tensor *y = any_of(which, in[0], in[1]);
+        const int64_t more = activations(ctx) - before, all = mlc_numel(y) * 4;
+        mlc_no_grad_end(ctx);
+        if (which == 5 || which == 6) continue;            /* squares of vectors, of the test's   */
+        CHECK(more >= all && more <= all + all / 4 + 64);  /* blocks have sizes of their own      */
+        y = mlc_sum_all(any_of(which, in[0], in[1]));
+        const int64_t held = activations(ctx);
+        CHECK_EQ(mlc_backward(y), MLC_OK);
+        CHECK(activations(ctx) <= held);
+    }
+    CHECK_OK(ctx);
+}
+
+static mlc_status wide_qr(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    (void)user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_linalg_qr(in[0], NULL);
+    return out[0] ? MLC_OK : mlc_error_status(ctx);
+}
+
+/* A gradient that is not there is refused by the first run of a piece. */
+TEST(linalg, a_piece_refuses_a_wide_qr_at_once)
+{
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *a = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 3, -1, 1), *q = NULL;
+    CHECK_EQ(mlc_set_requires_grad(a, true), MLC_OK);
+    CHECK_EQ(mlc_recompute(ctx, wide_qr, NULL, &a, 1, &q, 1), MLC_ERR_UNSUPPORTED);
+    mlc_error_clear(ctx);
+}
+
+/* ---- zero pivots, ends of the range, equal singular values ---------------------------------- */
+
+/* PyTorch's signs, of columns that begin with a zero. */
+TEST(linalg, signs_of_qr_are_those_of_torch_also_at_a_zero_pivot)
+{
+    static const double a[3][6] = {{0, 1, 1, 0}, {0, 2, 0, 3, 4, 5}, {0, 1, 0, 2, 0, 3}};
+    static const double q[3][6] = {{0, -1, -1, 0},
+                                   {0, -0.554700196225229, 0, -0.8320502943378436, -1, 0},
+                                   {1, 0, 0, -0.5547001962252291, 0, -0.8320502943378436}};
+    static const double r[3][4] = {{-1, 0, 0, -1}, {-4, -5, 0, -3.6055512754639896},
+                                   {0, 1, 0, -3.6055512754639896}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        const int64_t m = i ? 3 : 2;
+        mlc_tensor *right, *left = mlc_linalg_qr(mlc_from(ctx, MLC_F64, mlc_dims2(m, 2), a[i]),
+                                                 &right);
+        CHECK_VALUES(left, m * 2, q[i], 1e-15, 0);
+        CHECK_VALUES(right, 4, r[i], 1e-15, 1e-15);
+    }
+    CHECK_OK(ctx);
+}
+
+/* A pivot below the range of f32 is 0 there. */
+TEST(linalg, a_pivot_that_f32_does_not_hold_is_singular)
+{
+    static const float v[4] = {1, 1e-25f, 1e-25f, 0};
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *a = mlc_from(ctx, MLC_F32, mlc_dims2(2, 2), v);
+    REFUSED(mlc_linalg_inv(a), MLC_ERR_VALUE, "linalg_inv: column 1 has no pivot");
+    CHECK(mlc_linalg_inv(mlc_cast(a, MLC_F64)) != NULL);
+    CHECK_OK(ctx);
+}
+
+/* Rows and columns down to 1e-300 beside others. */
+TEST(linalg, small_parts_neither_stop_rotations_nor_lose_their_norm)
+{
+    static const double sizes[3] = {1e-170, 1e-250, 1e-300};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++)
+        for (int64_t n = 6; n < 60; n += 40) {
+            mlc_tensor *a = test_rand(ctx, MLC_F64, mlc_dims2(n, n), 3, -1, 1), *u, *vh, *v, *r;
+            mlc_tensor *parts[2] = {mlc_slice(a, 0, 0, n / 2, 1),
+                                    mlc_mul_scalar(mlc_slice(a, 0, n / 2, n, 1), sizes[i])};
+            mlc_tensor *mixed = mlc_concat(parts, 2, 0);
+            mlc_tensor *s = mlc_linalg_svd(mixed, &u, &vh);
+            CHECK(residual(mlc_mul(u, s), vh, mixed) < 1e-14 * (double)n);
+            CHECK(skewness(u) < 1e-13 && skewness(flip(vh)) < 1e-13);
+            s = mlc_linalg_svd(flip(mixed), NULL, NULL);
+            mlc_tensor *w = mlc_linalg_eigh(mlc_matmul(mixed, flip(mixed)), &v);
+            CHECK(w && skewness(v) < 1e-13);
+            mlc_tensor *q = mlc_linalg_qr(flip(mixed), &r);
+            CHECK(skewness(q) < 1e-13);
+            /* Columns as long as those of a, but smaller. */
+            r = mlc_mul_scalar(mlc_slice(r, 1, n / 2, n, 1), 1 / sizes[i]);
+            mlc_tensor *rest = mlc_slice(flip(a), 1, n / 2, n, 1);
+            CHECK(residual(q, r, rest) < 1e-13 * (double)n);
+        }
+    CHECK_OK(ctx);
+}
+
+TEST(linalg, the_largest_numbers_have_factors)
+{
+    static const double v[4] = {1.7e308, 0, 0, 1.5e308}, f[4] = {3e38, 0, 0, 2e38};
+    mlc_ctx *ctx = test_ctx();
+    for (int d = 0; d < 2; d++) {
+        mlc_tensor *a = mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims2(2, 2), d ? v : f), FLOATS[d]);
+        const double top = d ? v[0] : f[0], one = 8 * EPS[d];
+        mlc_tensor *r, *u, *vh, *q = mlc_linalg_qr(a, &r), *s = mlc_linalg_svd(a, &u, &vh), *w;
+        CHECK_NEAR(mlc_item(mlc_slice(mlc_slice(r, 0, 0, 1, 1), 1, 0, 1, 1)) / top, 1, one);
+        CHECK_NEAR(mlc_item(mlc_slice(s, 0, 0, 1, 1)) / top, 1, one);
+        w = mlc_linalg_eigh(a, NULL);
+        CHECK_NEAR(mlc_item(mlc_slice(w, 0, 1, 2, 1)) / top, 1, one);
+        CHECK(skewness(q) < one && skewness(u) < one && skewness(flip(vh)) < one);
+    }
+    CHECK_OK(ctx);
+}
+
+static mlc_tensor *by_svd(void *user, mlc_tensor *const *in, int32_t n_in)
+{
+    mlc_tensor *x = mlc_linalg_lstsq(in[0], in[1], *(const double *)user);
+    (void)n_in;
+    return x ? mlc_mul(x, test_rand(x->ctx, x->dtype, mlc_dims_of(x->ndim, x->shape), 9, -1, 1))
+             : NULL;
+}
+
+/* Equal values, and values of 0: the gradient is that of the truncated matrix. */
+TEST(linalg, least_squares_have_gradients_at_equal_and_zero_singular_values)
+{
+    static const int64_t sizes[3][2] = {{4, 4}, {6, 4}, {4, 6}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 6; i++) {
+        const int64_t m = sizes[i % 3][0], n = sizes[i % 3][1], k = i < 3 ? 4 : 2;
+        double rcond = 1e-2, s[8];
+        mlc_gradcheck_report report;
+        mlc_tensor *a = mlc_matmul(orthonormal(ctx, m, k, 5), flip(orthonormal(ctx, n, k, 6)));
+        mlc_tensor *in[2] = {mlc_copy(a), test_rand(ctx, MLC_F64, mlc_dims2(m, 2), 8, -1, 1)};
+        for (int p = 0; p < 2; p++) CHECK_EQ(mlc_set_requires_grad(in[p], true), MLC_OK);
+        CHECK_EQ(mlc_gradcheck(by_svd, &rcond, in, 2, NULL, &report), MLC_OK);
+        if (!report.ok) printf("  %d: %g, not %g\n", i, report.analytic, report.numeric);
+        CHECK(report.ok);
+        /* And by QR of full rank. */
+        rcond = -1;
+        a = made_of(ctx, m, n, PLAIN, 31, s);
+        in[0] = mlc_copy(a);
+        CHECK_EQ(mlc_set_requires_grad(in[0], true), MLC_OK);
+        CHECK_EQ(mlc_gradcheck(by_svd, &rcond, in, 2, NULL, &report), MLC_OK);
+        CHECK(report.ok);
+    }
+    CHECK_OK(ctx);
 }
