@@ -419,6 +419,7 @@ static mlc_status load_cast(world *w)
 static mlc_status load_mapped(world *w)
 {
     static uint64_t      first;
+    mlc_mapped_report    r = {0, 0, 0, 0};
     mlc_load_mapped_desc d = mlc_load_mapped_desc_make();
     g.armed = false;
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
@@ -426,7 +427,13 @@ static mlc_status load_mapped(world *w)
     const uint64_t before = hash_net(HASH_SEED, net);
     g.armed = true;
     d.least = 0;
+    d.report = &r;
     const mlc_status st = mlc_load_mapped(net, at(w, "in.net"), &d);
+    if (st == MLC_OK) {
+        CHECK_EQ(r.mapped + r.copied, 4);
+        CHECK_EQ(r.mapped_bytes + r.copied_bytes, 4 * (15 + 5 + 15 + 3));
+        if (g.hit && g.which == MMAP && !g.any) CHECK_EQ(r.copied, 4);
+    }
     const uint64_t   after = hash_net(HASH_SEED, net);
     if (first == 0 && st == MLC_OK) first = after;
     CHECK(after == (st == MLC_OK ? first : before));
