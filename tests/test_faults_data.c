@@ -563,7 +563,7 @@ DO(mlc_save_memory)
     return st;
 }
 
-/* A net of its own: a mapping lasts as long as the context. */
+/* What it copies: a mapping lasts as long as the context. test_mapped.c has those that bind. */
 static mlc_status run_mapped(world *w)
 {
     mlc_load_mapped_desc d = mlc_load_mapped_desc_make();

@@ -1030,6 +1030,104 @@ TEST(state, a_load_takes_no_second_copy_of_the_file)
     box_close(&b);
 }
 
+/* An allocator that cuts a file at its nth allocation and gives nothing afterwards. */
+typedef struct cutter { tally mem; const char *path; int64_t nth, bytes; bool cut; } cutter;
+
+static void *cutter_alloc(void *user, size_t bytes, size_t align)
+{
+    cutter *c = (cutter *)user;
+    if (c->nth && c->cut)
+        return NULL;
+    if (c->nth && c->mem.calls + 1 == c->nth)
+        c->cut = truncate(c->path, (off_t)c->bytes) == 0;
+    return tally_alloc(&c->mem, bytes, align);
+}
+
+static void cutter_release(void *user, void *p, size_t bytes)
+{
+    tally_release(&((cutter *)user)->mem, p, bytes);
+}
+
+/* A table with a row of padding, a norm, and weights of several pieces. */
+static mlc_module *kinds(mlc_ctx *ctx, bool bf16)
+{
+    mlc_nn_embedding_desc d = mlc_nn_embedding_desc_make(500, 96);
+    mlc_module           *net = mlc_nn_sequential(ctx);
+    d.embedding.has_padding_index = true;
+    d.embedding.padding_index = 0;
+    mlc_module_add(net, mlc_nn_layer_norm(ctx, 96));
+    mlc_module_add(net, mlc_nn_linear(ctx, 96, 1500));
+    mlc_module_add(net, mlc_nn_linear(ctx, 1500, 70));
+    mlc_module_add(net, mlc_nn_embedding_ex(ctx, &d));     /* at the end, where the file is cut */
+    CHECK_EQ(mlc_module_build(net), MLC_OK);
+    if (bf16) CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    return net;
+}
+
+/* One load; n: the allocation at which the file is cut. False once none is left. */
+static bool cut_load(cutter *c, int how, const mlc_load_desc *d, const void *file, size_t bytes)
+{
+    mlc_ctx_desc desc = tally_desc(&c->mem);
+    const int64_t nth = c->nth;
+    const mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    desc.allocator.user = c;
+    desc.allocator.alloc = cutter_alloc;
+    desc.allocator.release = cutter_release;
+    CHECK(put_file(c->path, file, bytes));
+    c->nth = 0;
+    c->cut = false;
+    mlc_ctx    *ctx = mlc_ctx_create(&desc);
+    mlc_module *net = kinds(ctx, how & 1);
+    if (how & 2) net = mlc_module_clone(net);
+    if (how & 4) CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    const uint64_t before = hash_net(1, net);
+    c->mem.calls = 0;
+    c->nth = nth;
+    const mlc_status st = mlc_load_ex(net, c->path, d);
+    c->nth = 0;
+    CHECK_EQ(st != MLC_OK, hash_net(1, net) == before);
+    if (!c->cut) CHECK_EQ(st, MLC_OK);
+    mlc_error_clear(ctx);
+    const bool cut = c->cut;
+    tally_done(&c->mem, ctx);
+    c->nth = nth;
+    return cut;
+}
+
+/* The file ends early while it is read, and nothing can be allocated any more. */
+TEST(state, initial_values_come_back_without_memory_after_a_read_that_fails)
+{
+    ONLY_ON_HOST();
+    mlc_ctx       *ctx = test_ctx();
+    box            b = box_open_fast("s.safetensors");
+    mlc_module    *saved = kinds(ctx, false);
+    mlc_load_desc  d = mlc_load_desc_make();
+    size_t         bytes = 0;
+    const mlc_init_desc normal = mlc_init_desc_make(MLC_INIT_NORMAL);
+    const mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    d.cast = true;
+    CHECK_EQ(mlc_module_init(saved, "*", &normal), MLC_OK);
+    CHECK_EQ(mlc_save(saved, b.path), MLC_OK);
+    unsigned char *file = get_file(b.path, &bytes);
+    for (int how = 0; how < 8; how++) {
+        if (how == 4) {                /* integers                                             */
+            free(file);
+            CHECK_EQ(mlc_quantize(saved, &q, NULL), MLC_OK);
+            CHECK_EQ(mlc_save(saved, b.path), MLC_OK);
+            file = get_file(b.path, &bytes);
+        }
+        if (how & 4 && how & 1) continue;                  /* of f32 alone                     */
+        cutter c = {.path = b.path, .bytes = (int64_t)bytes - 40000};
+        bool   more = true;
+        for (c.nth = 1; more && c.nth < 1000; c.nth++)
+            more = cut_load(&c, how, &d, file, bytes);
+        CHECK(c.nth > 3 && c.nth < 1000);
+    }
+    free(file);
+    CHECK_OK(ctx);
+    box_close(&b);
+}
+
 /* Values that were written by other ways than a forward, or with another seed. */
 TEST(state, what_is_not_initial_is_not_overwritten_before_all_is_read)
 {
