@@ -462,6 +462,7 @@ TEST(tensorboard, a_run_that_goes_on_has_another_file)
 TEST(tensorboard, errors)
 {
     static const mlc_hparam wrong[2] = {{"lr", NULL, 1}, {NULL, NULL, 1}};
+    static const mlc_hparam infinite = {"clip", NULL, INFINITY};
     mlc_ctx *ctx = test_ctx();
     box      b = box_open_fast("file");
     char     below[400];
@@ -525,6 +526,8 @@ TEST(tensorboard, errors)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "no settings");
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 2, NULL, 0), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "setting 1 has no name");
+    CHECK_EQ(mlc_tensorboard_hparams(tb, &infinite, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "'clip' is inf, and TensorBoard's table has finite numbers");
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 1, NULL, 0), MLC_OK);
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 1, NULL, 0), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "a run has its settings once");
