@@ -481,6 +481,8 @@ TEST(tensorboard, errors)
     snprintf(below, sizeof below, "%s/below", b.path);
     CHECK(mlc_tensorboard_open(ctx, below, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "tensorboard_open: cannot make the folder '");
+    CHECK(mlc_tensorboard_open(ctx, "/proc/mlcore/a/b", NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "cannot make the folder '/proc/mlcore/a/b': ");
     CHECK(mlc_tensorboard_open(ctx, b.path, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "cannot make the folder '");
     CHECK_EQ(box_count(&b), 1);
