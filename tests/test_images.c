@@ -138,7 +138,7 @@ static void make(const spec *s)
             t[i] = (unsigned char)g.clear[i];
         }
         for (int i = 0; s->colour != 3 && i < k; i++) {
-            t[2 * i] = (unsigned char)(g.clear[i] >> 8);
+            t[2 * i] = (unsigned char)(g.clear[i] >> 8 | (s->depth < 16 ? 0xa0 : 0));
             t[2 * i + 1] = (unsigned char)g.clear[i];
         }
         chunk("tRNS", t, s->colour == 3 ? (size_t)g.colours / 2 + 1 : 2 * (size_t)k);

@@ -462,6 +462,7 @@ TEST(tensorboard, a_run_that_goes_on_has_another_file)
 TEST(tensorboard, errors)
 {
     static const mlc_hparam wrong[2] = {{"lr", NULL, 1}, {NULL, NULL, 1}};
+    static const mlc_hparam infinite = {"clip", NULL, INFINITY};
     mlc_ctx *ctx = test_ctx();
     box      b = box_open_fast("file");
     char     below[400];
@@ -480,6 +481,8 @@ TEST(tensorboard, errors)
     snprintf(below, sizeof below, "%s/below", b.path);
     CHECK(mlc_tensorboard_open(ctx, below, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "tensorboard_open: cannot make the folder '");
+    CHECK(mlc_tensorboard_open(ctx, "/proc/mlcore/a/b", NULL) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "cannot make the folder '/proc/mlcore/a/b': ");
     CHECK(mlc_tensorboard_open(ctx, b.path, NULL) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "cannot make the folder '");
     CHECK_EQ(box_count(&b), 1);
@@ -500,6 +503,19 @@ TEST(tensorboard, errors)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "the tensor is NULL");
     CHECK_EQ(mlc_tensorboard_image(tb, "a", x, 1), MLC_ERR_SHAPE);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "tensorboard_image: [3] is no picture");
+    mlc_ctx    *other = test_ctx();
+    mlc_tensor *foreign = mlc_ones(other, MLC_F32, mlc_dims2(3, 1));
+    CHECK_EQ(mlc_tensorboard_histogram(tb, "a", foreign, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "tensorboard_histogram: the tensor belongs to another context");
+    CHECK_EQ(mlc_tensorboard_image(tb, "a", foreign, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "tensorboard_image: the tensor belongs to another context");
+    CHECK_EQ(mlc_tensorboard_pr_curve(tb, "a", foreign, y, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "scores belongs to another context");
+    CHECK_EQ(mlc_tensorboard_pr_curve(tb, "a", x, foreign, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "labels belongs to another context");
+    CHECK_OK(other);
+    CHECK_EQ(mlc_tensorboard_pr_curve(tb, "a", NULL, y, 1), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "scores is NULL");
     CHECK_EQ(mlc_tensorboard_pr_curve(tb, "a", y, y, 1), MLC_ERR_DTYPE);
     CHECK_ERROR(ctx, MLC_ERR_DTYPE, "scores are i64");
     CHECK_EQ(mlc_tensorboard_pr_curve(tb, "a", x, mlc_rows(y, 0, 2), 1), MLC_ERR_SHAPE);
@@ -512,6 +528,8 @@ TEST(tensorboard, errors)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "no settings");
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 2, NULL, 0), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "setting 1 has no name");
+    CHECK_EQ(mlc_tensorboard_hparams(tb, &infinite, 1, NULL, 0), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "'clip' is inf, and TensorBoard's table has finite numbers");
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 1, NULL, 0), MLC_OK);
     CHECK_EQ(mlc_tensorboard_hparams(tb, wrong, 1, NULL, 0), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "a run has its settings once");

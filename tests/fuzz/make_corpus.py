@@ -1,5 +1,5 @@
 """Writes the seeds of tests/fuzz/corpus: small files by numpy and safetensors, and by hand."""
-import io, json, os, struct, sys
+import io, json, os, struct, sys, zlib
 import numpy as np
 from safetensors.numpy import load_file, save
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
@@ -104,3 +104,32 @@ for name in ("if_3 shape_mask shape_positions shape_expand lstm_bidirectional_al
              "resize_cubic_half_pixel gather_nd_batch scatter_nd slice_back pad_axes mlp_trace12 softmax_11 "
              "one_hot max_pool_uneven").split():
     put("onnx", name, onnx[name + ".onnx"].tobytes())
+
+
+def png(width, height, depth, colour, rows, *chunks, interlaced=0, level=9, parts=1):
+    """A PNG file of rows with their filters, in parts IDAT chunks."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    data = zlib.compress(rows, level)
+    step = -(-len(data) // parts)
+    return (b"\x89PNG\r\n\x1a\n" +
+            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)) +
+            b"".join(chunk(*c) for c in chunks) +
+            b"".join(chunk(b"IDAT", data[i:i + step]) for i in range(0, len(data), step)) +
+            chunk(b"IEND", b""))
+
+
+def rows(n, bytes_each):
+    """Rows of all filters in turn."""
+    return b"".join(bytes([y % 5]) + bytes((y * 7 + i * i) % 251 for i in range(bytes_each))
+                    for y in range(n))
+
+
+put("image", "grey", b"\0" + png(5, 6, 8, 0, rows(6, 5)))
+put("image", "one_bit", b"\3" + png(9, 3, 1, 0, rows(3, 2), (b"tRNS", b"\0\1"), level=0))
+put("image", "rgb16", b"\1" + png(3, 5, 16, 2, rows(5, 18), parts=9))
+put("image", "palette", b"\2" + png(4, 4, 4, 3, bytes(12), (b"PLTE", bytes(range(48))), (b"tRNS", b"\7\x80")))
+put("image", "rgba_adam7", b"\0" + png(2, 2, 8, 6, rows(3, 4)[:5] + rows(1, 4) + rows(1, 8), interlaced=1))
+put("image", "runs", b"\x80" + png(40, 40, 8, 0, bytes(40 * 41), level=1))
+put("image", "made", b"\x40" + bytes((8, 7, 3, 6, 1, 0, 0)) + rows(7, 33))
+put("image", "made_palette", b"\x40" + bytes((9, 9, 1, 3, 0, 12, 3)) + bytes(range(60)))
