@@ -260,6 +260,40 @@ TEST(export, states)
     box_close(&b);
 }
 
+/* Two states that change places, one that is the other's old value, and outputs of old values. */
+static mlc_status shifts(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = in[1];
+    out[1] = in[0];
+    out[2] = mlc_transpose(in[2], 0, 1);
+    out[3] = in[2];
+    out[4] = mlc_select(in[0], 0, 1);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(export, states_of_old_states)
+{
+    ONLY_ON_HOST();
+    static const mlc_plan_c_state states[3] = {{0, 0}, {1, 1}, {2, 2}};
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *in[3];
+    mlc_plan_desc   pd = with(MLC_PLAN_ALL);
+    mlc_plan_c_desc d = tested();
+    for (int i = 0; i < 3; i++)
+        in[i] = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), (uint64_t)i + 1, -1, 1);
+    pd.n_out = 5;
+    mlc_plan *p = mlc_plan_capture_fn(ctx, shifts, NULL, in, 3, &pd);
+    d.inputs = in;
+    d.states = states;
+    d.n_states = 3;
+    check_plan(ctx, p, &d, b.path, "shifts");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
 /* A plan of two sizes of the batch asks for one. */
 TEST(export, a_free_batch)
 {
