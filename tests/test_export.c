@@ -260,6 +260,94 @@ TEST(export, states)
     box_close(&b);
 }
 
+/* Two states that change places, one that is the other's old value, and outputs of old values. */
+static mlc_status shifts(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                         mlc_tensor **out, int32_t n_out)
+{
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = in[1];
+    out[1] = in[0];
+    out[2] = mlc_transpose(in[2], 0, 1);
+    out[3] = in[2];
+    out[4] = mlc_select(in[0], 0, 1);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(export, states_of_old_states)
+{
+    ONLY_ON_HOST();
+    static const mlc_plan_c_state states[3] = {{0, 0}, {1, 1}, {2, 2}};
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *in[3];
+    mlc_plan_desc   pd = with(MLC_PLAN_ALL);
+    mlc_plan_c_desc d = tested();
+    for (int i = 0; i < 3; i++)
+        in[i] = test_rand(ctx, MLC_F32, mlc_dims2(3, 3), (uint64_t)i + 1, -1, 1);
+    pd.n_out = 5;
+    mlc_plan *p = mlc_plan_capture_fn(ctx, shifts, NULL, in, 3, &pd);
+    d.inputs = in;
+    d.states = states;
+    d.n_states = 3;
+    check_plan(ctx, p, &d, b.path, "shifts");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* NaN and infinities come out as they do from the plan. */
+static mlc_status extremes(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    mlc_tensor *x = in[0], *y = in[1];
+    (void)user, (void)n_in, (void)n_out;
+    out[0] = mlc_relu(x);
+    out[1] = mlc_maximum(x, y);
+    out[2] = mlc_maximum(y, x);
+    out[3] = mlc_minimum(x, y);
+    out[4] = mlc_minimum(y, x);
+    out[5] = mlc_clamp(x, -1, 1);
+    out[6] = mlc_max(x, mlc_dims1(1), false);
+    out[7] = mlc_min(x, mlc_dims1(1), false);
+    out[8] = mlc_gelu(x);
+    out[9] = mlc_gelu_tanh(x);
+    out[10] = mlc_hardswish(x);
+    out[11] = mlc_leaky_relu(x, 0.1);
+    return mlc_ctx_status(ctx);
+}
+
+TEST(export, nan_and_infinities)
+{
+    ONLY_ON_HOST();
+    const float     v[9] = {0.5f, NAN, 0, -2, 4, 3e38f, (float)INF, 2, (float)-INF};
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tensor     *in[2] = {mlc_from(ctx, MLC_F32, mlc_dims2(3, 3), v),
+                             test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1, 1)};
+    mlc_plan_desc   pd = with(MLC_PLAN_ALL);
+    mlc_plan_c_desc d = tested();
+    pd.n_out = 12;
+    mlc_plan *p = mlc_plan_capture_fn(ctx, extremes, NULL, in, 2, &pd);
+    d.inputs = in;
+    check_plan(ctx, p, &d, b.path, "extremes");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+
+/* Names of modules stand in comments, whatever they are. */
+TEST(export, names_in_comments)
+{
+    ONLY_ON_HOST();
+    const box   b = box_open_fast("net.c");
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(2, 4), 1, -1, 1);
+    CHECK_EQ(mlc_module_add_named(net, "a*/b\n\\\xe2\x80\xae%s", mlc_nn_linear(ctx, 4, 3)), MLC_OK);
+    check_net(ctx, net, x, b.path, "names");
+    CHECK(strstr(text_of(b.path), "/* linear of a_/b_____%s: [2,4], [3,4] -> [2,3] */") != NULL);
+    CHECK(strstr(text_of(b.path), "/* a_/b_____%s.weight [3,4] */") != NULL);
+    box_close(&b);
+}
+
 /* A plan of two sizes of the batch asks for one. */
 TEST(export, a_free_batch)
 {
@@ -314,6 +402,9 @@ TEST(export, wrong_arguments)
     d = mlc_plan_c_desc_make();
     d.section = "a\"b";
     refuses(ctx, p, b.path, &d, "is no name of one");
+    d = mlc_plan_c_desc_make();
+    d.header = true;
+    refuses(ctx, p, "a\"b.c", &d, "which #include cannot name");
     d = mlc_plan_c_desc_make();
     d.n_states = 1;
     refuses(ctx, p, b.path, &d, "with 1 states of which there is no list");
