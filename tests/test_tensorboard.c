@@ -672,6 +672,31 @@ TEST(tensorboard, a_graph_has_operations_parameters_and_wires)
     close_run(&r, !kept);
 }
 
+static mlc_tensor *adds(void *user, mlc_tensor *x)
+{
+    (void)user;
+    for (int i = 0; i < 3000; i++) x = mlc_add(x, x);
+    return x;
+}
+
+/* Thousands of operations of one name have a number each, in a time that is not felt. */
+TEST(tensorboard, a_graph_numbers_names_that_come_again)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("");
+    mlc_tensorboard *tb = opened(ctx, b.dir);
+    if (!CHECK(tb != NULL)) return;
+    mlc_module *net = mlc_nn_lambda(ctx, adds, NULL);
+    CHECK_EQ(mlc_tensorboard_graph(tb, net, mlc_ones(ctx, MLC_F32, mlc_dims1(1))), MLC_OK);
+    CHECK_EQ(mlc_tensorboard_close(tb), MLC_OK);
+    run   r = read_run(b.dir);
+    bytes graph = inside(event_at(&r, 1), 4, 0);
+    CHECK(text_is(inside(graph, 1, 1), 1, 0, "add") && text_is(inside(graph, 1, 2), 1, 0, "add_1"));
+    CHECK(text_is(inside(graph, 1, 3000), 1, 0, "add_2999"));
+    CHECK(text_is(inside(graph, 1, 3000), 3, 0, "add_2998"));
+    close_run(&r, true);
+}
+
 typedef struct scene { mlc_ctx *ctx; mlc_module *net; mlc_optim *opt; mlc_loader *train; } scene;
 
 static scene scene_make(void)

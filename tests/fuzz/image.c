@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mlc_ctx_desc c;
     memset(&c, 0, sizeof c);
     c.threads = 1;
-    c.hard_limit = 64 << 20;
+    c.hard_limit = 8 << 20;
     if (!fuzz_ctx) fuzz_ctx = mlc_ctx_create(&c);
     if (size < 1 || (file = (uint8_t *)malloc(size + 20000)) == NULL) return 0;
     n = size - 1;
