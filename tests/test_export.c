@@ -312,6 +312,8 @@ static mlc_status extremes(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int3
     out[9] = mlc_gelu_tanh(x);
     out[10] = mlc_hardswish(x);
     out[11] = mlc_leaky_relu(x, 0.1);
+    out[12] = mlc_mish(x);
+    out[13] = mlc_softsign(x);
     return mlc_ctx_status(ctx);
 }
 
@@ -325,13 +327,46 @@ TEST(export, nan_and_infinities)
                              test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1, 1)};
     mlc_plan_desc   pd = with(MLC_PLAN_ALL);
     mlc_plan_c_desc d = tested();
-    pd.n_out = 12;
+    pd.n_out = 14;
     mlc_plan *p = mlc_plan_capture_fn(ctx, extremes, NULL, in, 2, &pd);
     d.inputs = in;
     check_plan(ctx, p, &d, b.path, "extremes");
     mlc_plan_free(p);
     box_close(&b);
 }
+
+#ifndef MLC_NO_VISION
+static mlc_status largest(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    mlc_pool_desc d = mlc_pool_desc_make(3);
+    (void)user, (void)n_in, (void)n_out;
+    d.stride = mlc_dims_all(2);
+    d.padding = mlc_dims_all(1);
+    out[0] = mlc_max_pool(in[0], &d);
+    out[1] = mlc_adaptive_max_pool(in[0], mlc_dims2(2, 3));
+    return mlc_ctx_status(ctx);
+}
+
+/* The largest of a window with a NaN is NaN. */
+TEST(export, max_pools_of_nan)
+{
+    ONLY_ON_HOST();
+    float           v[2 * 3 * 7 * 8];
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_plan_desc   pd = with(MLC_PLAN_ALL);
+    mlc_plan_c_desc d = tested();
+    for (int i = 0; i < COUNT(v); i++) v[i] = i % 37 == 3 ? NAN : (float)(i % 11 - 5);
+    mlc_tensor *x = mlc_from(ctx, MLC_F32, mlc_dims4(2, 3, 7, 8), v);
+    pd.n_out = 2;
+    mlc_plan *p = mlc_plan_capture_fn(ctx, largest, NULL, &x, 1, &pd);
+    d.inputs = &x;
+    check_plan(ctx, p, &d, b.path, "max pools");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+#endif
 
 /* Names of modules stand in comments, whatever they are. */
 TEST(export, names_in_comments)
