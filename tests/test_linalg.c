@@ -875,6 +875,31 @@ static mlc_status wide_qr(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32
     return out[0] ? MLC_OK : mlc_error_status(ctx);
 }
 
+static mlc_status any_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = any_of(*(const int *)user, in[0], in[1]);
+    return out[0] ? MLC_OK : mlc_error_status(ctx);
+}
+
+TEST(linalg, pieces_that_run_twice_have_the_same_gradients)
+{
+    mlc_ctx *ctx = test_ctx();
+    for (int which = 0; which < N_ANY; which++) {
+        mlc_tensor *in[2], *y = NULL, *want;
+        any_inputs(ctx, 6, in);
+        CHECK_EQ(mlc_backward(mlc_sum_all(any_of(which, in[0], in[1]))), MLC_OK);
+        want = mlc_copy(mlc_grad(in[0]));
+        any_inputs(ctx, 6, in);
+        CHECK_EQ(mlc_recompute(ctx, any_piece, &which, in, 2, &y, 1), MLC_OK);
+        CHECK_EQ(mlc_backward(mlc_sum_all(y)), MLC_OK);
+        CHECK(same_bits(want, mlc_grad(in[0])));
+    }
+    CHECK_OK(ctx);
+}
+
 /* A gradient that is not there is refused by the first run of a piece. */
 TEST(linalg, a_piece_refuses_a_wide_qr_at_once)
 {
