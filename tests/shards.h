@@ -19,7 +19,7 @@ FILES_FN const char *shard_name(int i, int n, char name[48])
 /* Writes the tensors of `file`, by turns, to n shards in the folder, and the index. */
 FILES_FN bool shards_save(mlc_ctx *ctx, const char *file, const char *folder, int n)
 {
-    char             name[48], path[400], *text = (char *)malloc(1 << 16);
+    char             name[48], path[512], *text = (char *)malloc(1 << 16);
     mlc_named        list[400];
     mlc_safetensors *f = mlc_safetensors_open(ctx, file);
     const int64_t    all = mlc_safetensors_count(f);

@@ -152,7 +152,7 @@ static run read_run(const char *dir)
     if (d) closedir(d);
     qsort(names, (size_t)r.files, 300, by_text);
     for (int i = 0; i < r.files; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        snprintf(path, sizeof path, "%s/%.299s", dir, names[i]);
         r.file[i] = get_file(path, &r.part[i].n);
         r.part[i].p = r.file[i];
     }
