@@ -137,7 +137,7 @@ static bool compile_and_run(const options *o, const char *name)
 static bool check(const options *o, mlc_module *net, const split *s, const char *name)
 {
     const int64_t n    = mlc_dim(s->x[1], 0);
-    float        *got  = malloc((size_t)n * CLASSES * sizeof *got), most = 0;
+    float        *got  = (float *)malloc((size_t)n * CLASSES * sizeof *got), most = 0;
     int           same = 0, right = 0;
     bool ok = got && write_files(o, net, mlc_rows(s->x[1], 0, 1), name) &&
               compile_and_run(o, name) &&

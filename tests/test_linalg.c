@@ -16,13 +16,13 @@ static mlc_tensor *flip(mlc_tensor *a) { return mlc_transpose(a, -1, -2); }
 static double norm_of(mlc_tensor *a)
 {
     a = a ? mlc_cast(a, MLC_F64) : NULL;
-    return a ? sqrt(mlc_item(mlc_sum_all(mlc_mul(a, a)))) : INFINITY;
+    return a ? sqrt(mlc_item(mlc_sum_all(mlc_mul(a, a)))) : (double)INFINITY;
 }
 
 /* |a b - c|, in f64, of results in any dtype. */
 static double residual(mlc_tensor *a, mlc_tensor *b, mlc_tensor *c)
 {
-    if (!a || !b || !c) return INFINITY;
+    if (!a || !b || !c) return (double)INFINITY;
     a = mlc_matmul(mlc_cast(a, MLC_F64), mlc_cast(b, MLC_F64));
     return norm_of(mlc_sub(a, mlc_cast(c, MLC_F64)));
 }
@@ -31,7 +31,7 @@ static double residual(mlc_tensor *a, mlc_tensor *b, mlc_tensor *c)
 static double skewness(mlc_tensor *q)
 {
     return q ? residual(flip(q), q, mlc_eye(q->ctx, MLC_F64, q->shape[q->ndim - 1],
-                                            q->shape[q->ndim - 1])) : INFINITY;
+                                            q->shape[q->ndim - 1])) : (double)INFINITY;
 }
 
 static double largest(mlc_tensor *a)
@@ -612,7 +612,7 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
             "linalg_lu: input 1");
     REFUSED(mlc_linalg_solve(a, mlc_cast(a, MLC_F32)), MLC_ERR_DTYPE, "linalg_solve: input");
     REFUSED(mlc_linalg_lstsq(a, b, -1), MLC_ERR_SHAPE, "linalg_lstsq: a is [2,3,3], b [2,4,1]");
-    REFUSED(mlc_linalg_lstsq(a, a, NAN), MLC_ERR_ARG, "linalg_lstsq: rcond is NaN");
+    REFUSED(mlc_linalg_lstsq(a, a, (double)NAN), MLC_ERR_ARG, "linalg_lstsq: rcond is NaN");
     REFUSED(mlc_linalg_solve_triangular(a, b, true, true, false), MLC_ERR_SHAPE,
             "linalg_solve_triangular: a is [2,3,3], b [2,4,1]: 3 rows vs 4");
     REFUSED(mlc_linalg_solve_triangular(line, line, true, true, false), MLC_ERR_SHAPE,
@@ -621,7 +621,7 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
     mlc_tensor *zero = mlc_from(ctx, MLC_F64, mlc_dims3(2, 3, 3), v);
     REFUSED(mlc_linalg_solve_triangular(zero, a, false, true, false), MLC_ERR_VALUE,
             "row 1 of matrix [0] of a has a zero on the diagonal: it is singular");
-    v[15] = NAN;
+    v[15] = (double)NAN;
     mlc_tensor *nan = mlc_from(ctx, MLC_F64, mlc_dims3(2, 3, 3), v);
     REFUSED(mlc_linalg_qr(nan, NULL), MLC_ERR_VALUE,
             "linalg_qr: row 2, column 0 of matrix [1] is not finite");
@@ -658,7 +658,7 @@ TEST(linalg, wrong_inputs_are_refused_with_their_place)
 TEST(linalg, the_other_triangle_is_not_read)
 {
     ONLY_ON_HOST();
-    static const double low[9] = {2, NAN, INFINITY, 1, 3, NAN, -1, 1, 4};
+    static const double low[9] = {2, (double)NAN, (double)INFINITY, 1, 3, (double)NAN, -1, 1, 4};
     static const double with[9] = {2, 1, -1, 1, 3, 1, -1, 1, 4};
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *a = mlc_from(ctx, MLC_F64, mlc_dims2(3, 3), low);

@@ -113,7 +113,7 @@ static int64_t whole(bytes b, unsigned number)
 static double real(bytes b, unsigned number)
 {
     bytes  out = inside(b, number, 0);
-    double v = NAN;
+    double v = (double)NAN;
     float  f;
     if (out.n == 8) { uint64_t u = le(out.p, 8); memcpy(&v, &u, 8); }
     if (out.n == 4) { uint32_t u = (uint32_t)le(out.p, 4); memcpy(&f, &u, 4); v = (double)f; }
@@ -462,7 +462,7 @@ TEST(tensorboard, a_run_that_goes_on_has_another_file)
 TEST(tensorboard, errors)
 {
     static const mlc_hparam wrong[2] = {{"lr", NULL, 1}, {NULL, NULL, 1}};
-    static const mlc_hparam infinite = {"clip", NULL, INFINITY};
+    static const mlc_hparam infinite = {"clip", NULL, (double)INFINITY};
     mlc_ctx *ctx = test_ctx();
     box      b = box_open_fast("file");
     char     below[400];
