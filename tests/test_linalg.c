@@ -227,6 +227,7 @@ static int64_t batch_holds(mlc_ctx *ctx, int d, int64_t count, int64_t m, int64_
 
 TEST(linalg, factors_of_thousands_of_small_matrices_are_within_rounding_errors)
 {
+    ONLY_ON_HOST();
     static const int64_t sizes[8][2] = {{1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 3}, {3, 5}, {7, 7},
                                         {10, 8}};
     mlc_ctx *ctx = test_ctx();
@@ -765,6 +766,7 @@ static void any_run(mlc_ctx *ctx, int which, bool low, mlc_tensor **out)
 
 TEST(linalg, bits_do_not_depend_on_autocast)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int which = 0; which < N_ANY; which++) {
         mlc_tensor *x[3], *y[3];
@@ -780,6 +782,7 @@ TEST(linalg, bits_do_not_depend_on_autocast)
 /* A second gradient is added to the first one. */
 TEST(linalg, gradients_add_up)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int which = 0; which < N_ANY; which++) {
         mlc_tensor *in[2], *once = NULL;
@@ -796,6 +799,7 @@ TEST(linalg, gradients_add_up)
 
 TEST(linalg, one_tensor_may_be_both_inputs)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *in[2], *a;
     any_inputs(ctx, 5, in);
@@ -810,6 +814,7 @@ TEST(linalg, one_tensor_may_be_both_inputs)
 
 TEST(linalg, an_input_that_changed_is_an_error_of_backward)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *in[2];
     any_inputs(ctx, 5, in);
@@ -825,6 +830,7 @@ TEST(linalg, an_input_that_changed_is_an_error_of_backward)
 
 TEST(linalg, a_determinant_of_0_is_no_anomaly)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_anomaly(ctx, true);
     CHECK(mlc_item(mlc_linalg_det(mlc_zeros(ctx, MLC_F32, mlc_dims2(2, 2)))) == 0);
@@ -846,6 +852,7 @@ static int64_t activations(mlc_ctx *ctx)
 /* Neither results that a call did not ask for stay in the scope, nor what a gradient is made of. */
 TEST(linalg, only_results_stay_in_the_scope)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *in[2];
     any_inputs(ctx, 40, in);
@@ -886,6 +893,7 @@ static mlc_status any_piece(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int
 
 TEST(linalg, pieces_that_run_twice_have_the_same_gradients)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     for (int which = 0; which < N_ANY; which++) {
         mlc_tensor *in[2], *y = NULL, *want;
@@ -903,6 +911,7 @@ TEST(linalg, pieces_that_run_twice_have_the_same_gradients)
 /* A gradient that is not there is refused by the first run of a piece. */
 TEST(linalg, a_piece_refuses_a_wide_qr_at_once)
 {
+    ONLY_ON_HOST();
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *a = test_rand(ctx, MLC_F32, mlc_dims2(2, 3), 3, -1, 1), *q = NULL;
     CHECK_EQ(mlc_set_requires_grad(a, true), MLC_OK);
@@ -915,6 +924,7 @@ TEST(linalg, a_piece_refuses_a_wide_qr_at_once)
 /* PyTorch's signs, of columns that begin with a zero. */
 TEST(linalg, signs_of_qr_are_those_of_torch_also_at_a_zero_pivot)
 {
+    ONLY_ON_HOST();
     static const double a[3][6] = {{0, 1, 1, 0}, {0, 2, 0, 3, 4, 5}, {0, 1, 0, 2, 0, 3}};
     static const double q[3][6] = {{0, -1, -1, 0},
                                    {0, -0.554700196225229, 0, -0.8320502943378436, -1, 0},
@@ -935,6 +945,7 @@ TEST(linalg, signs_of_qr_are_those_of_torch_also_at_a_zero_pivot)
 /* A pivot below the range of f32 is 0 there. */
 TEST(linalg, a_pivot_that_f32_does_not_hold_is_singular)
 {
+    ONLY_ON_HOST();
     static const float v[4] = {1, 1e-25f, 1e-25f, 0};
     mlc_ctx *ctx = test_ctx();
     mlc_tensor *a = mlc_from(ctx, MLC_F32, mlc_dims2(2, 2), v);
@@ -946,6 +957,7 @@ TEST(linalg, a_pivot_that_f32_does_not_hold_is_singular)
 /* Rows and columns down to 1e-300 beside others. */
 TEST(linalg, small_parts_neither_stop_rotations_nor_lose_their_norm)
 {
+    ONLY_ON_HOST();
     static const double sizes[3] = {1e-170, 1e-250, 1e-300};
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 3; i++)
@@ -972,6 +984,7 @@ TEST(linalg, small_parts_neither_stop_rotations_nor_lose_their_norm)
 
 TEST(linalg, the_largest_numbers_have_factors)
 {
+    ONLY_ON_HOST();
     static const double v[4] = {1.7e308, 0, 0, 1.5e308}, f[4] = {3e38, 0, 0, 2e38};
     mlc_ctx *ctx = test_ctx();
     for (int d = 0; d < 2; d++) {
@@ -998,6 +1011,7 @@ static mlc_tensor *by_svd(void *user, mlc_tensor *const *in, int32_t n_in)
 /* Equal values, and values of 0: the gradient is that of the truncated matrix. */
 TEST(linalg, least_squares_have_gradients_at_equal_and_zero_singular_values)
 {
+    ONLY_ON_HOST();
     static const int64_t sizes[3][2] = {{4, 4}, {6, 4}, {4, 6}};
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 6; i++) {
