@@ -454,7 +454,10 @@ size: $(SIZE_OBJECTS)
 $(BUILD)/flash: examples/embedded/flash.c $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-embedded: $(BUILD)/flash
+$(BUILD)/export_tiny: examples/embedded/export.c examples/embedded/tiny.h $(IMPL)
+	$(COMPILE) $(LDFLAGS) -o $@ examples/embedded/export.c $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
+
+embedded: $(BUILD)/flash $(BUILD)/export_tiny
 	@sh examples/embedded/run.sh $(BUILD)
 
 lib: $(BUILD)/libmlcore.a $(LIB_SHARED)

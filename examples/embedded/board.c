@@ -76,7 +76,7 @@ int board_printf(const char *format, ...)
 #endif
 
 /* Bytes that are no longer painted were in use. */
-static unsigned long stack_bytes(void)
+unsigned long board_stack(void)
 {
     const uint32_t *at = board_stack_low;
     while (*at == PAINT) at++;
@@ -88,7 +88,7 @@ void board_report(size_t block)
     const unsigned long variables =
         (unsigned long)((uintptr_t)board_bss_end - (uintptr_t)board_data);
     const unsigned long heap = (unsigned long)((uintptr_t)sbrk(0) - (uintptr_t)end);
-    const unsigned long stack = stack_bytes();
+    const unsigned long stack = board_stack();
     printf("flash %lu bytes; RAM %lu: a block of %lu, %lu of other variables, %lu of stack, %lu of "
            "newlib's heap\n", (unsigned long)(uintptr_t)board_flash_end, variables + stack + heap,
            (unsigned long)block, variables - (unsigned long)block, stack, heap);

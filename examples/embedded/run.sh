@@ -38,7 +38,39 @@ program() {
         -kernel "$build/$name.elf" || { echo "$name ended with status $?"; exit 1; }
 }
 
-mkdir -p "$build"
+# bare FILE LEVEL: the bytes of a file's functions with all that they call, linked alone; its
+# constants are said in its first line. Prints both.
+# shellcheck disable=SC2086
+bare() {
+    weights=$(sed -n '1s/.*, \([0-9]*\) bytes of constants.*/\1/p' "$1")
+    $arm-gcc $flags $2 -std=c99 -Wconversion -Werror -DNET_NO_MAIN --specs=nano.specs -nostartfiles \
+        -Wl,--gc-sections,-e,net_run,-u,net_reset,--no-warn-rwx-segments -o "$build/bare.elf" "$1" -lm || exit 1
+    all=$($arm-size -A "$build/bare.elf" | awk '/^[.](text|rodata|data)/ {n += $2} END {print n}')
+    echo "$((all - weights)) $weights"
+}
+
+# exported FILE LEVEL: a file of mlc_plan_write_c, with its self-test, in QEMU; NAME_step.c has a
+# self-test alone.
+# shellcheck disable=SC2086
+exported() {
+    name=$(basename "$1" .c) step=''
+    case $name in *_step) step=-DSTEP ;; esac
+    set -- "$1" "$2" $(bare "$1" "$2")
+    $arm-gcc $flags $2 $step "-DEXPORTED=\"$1\"" -DCODE=$3 -DWEIGHTS=$4 --specs=rdimon.specs -nostartfiles \
+        -Wl,--gc-sections -T $here/board.ld -o "$build/exported.elf" $here/exported.c $here/board.c \
+        -lm || exit 1
+    printf '%-18s %s ' "$name" "$2"
+    timeout 300 qemu-system-arm -M mps2-an386 -nographic -semihosting -icount shift=0 \
+        -kernel "$build/exported.elf" || { echo "$name ended with status $?"; exit 1; }
+}
+
+mkdir -p "$build" "$build/exported"
+printf '%s\n' 'files of mlc_plan_write_c, bytes:'
+rm -f "$build"/exported/*.c
+"$build/export_tiny" "$build/exported" || exit 1
+for file in "$build"/exported/*.c; do
+    for level in -Os -O2; do exported "$file" $level; done
+done
 implementation mlcore-m4.o ''
 implementation mlcore-m4-nano.o "$nano"
 "$build/flash" examples/data/digits.csv "$build/flash.safetensors" >"$build/flash_digits.c" || exit 1
