@@ -39,6 +39,20 @@ static inline bool split_load(mlc_ctx *ctx, const char *program, const char *pat
     return false;
 }
 
+/* Makes layers static integers by the ranges of a few batches of training. */
+static inline mlc_status split_quantize(mlc_module *net, const split *s, int64_t batch, int batches)
+{
+    mlc_ctx          *ctx    = mlc_module_ctx(net);
+    mlc_loader       *loader = mlc_loader_ordered(ctx, s->x[0], s->y[0], batch);
+    mlc_calibration  *ranges = mlc_calibrate(net, NULL, loader, batches);
+    mlc_quantize_desc d      = mlc_quantize_desc_make(MLC_QUANT_STATIC);
+    d.calibration            = ranges;
+    const mlc_status st      = ranges ? mlc_quantize(net, &d, NULL) : mlc_ctx_status(ctx);
+    mlc_calibration_free(ranges);
+    mlc_loader_free(loader);
+    return st;
+}
+
 /* Seconds of the least of `runs` forwards of the first n rows of x. */
 static inline double split_seconds(mlc_module *net, mlc_tensor *x, int64_t n, int runs)
 {

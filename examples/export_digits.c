@@ -81,20 +81,6 @@ static mlc_status train(mlc_module *net, const split *s, int epochs)
     return st;
 }
 
-/* Integers by the ranges of a few batches of training. */
-static mlc_status quantize(mlc_module *net, const split *s)
-{
-    mlc_ctx          *ctx    = mlc_module_ctx(net);
-    mlc_loader       *loader = mlc_loader_ordered(ctx, s->x[0], s->y[0], BATCH);
-    mlc_calibration  *ranges = mlc_calibrate(net, NULL, loader, CALIBRATE);
-    mlc_quantize_desc d      = mlc_quantize_desc_make(MLC_QUANT_STATIC);
-    d.calibration            = ranges;
-    const mlc_status st      = ranges ? mlc_quantize(net, &d, NULL) : mlc_ctx_status(ctx);
-    mlc_calibration_free(ranges);
-    mlc_loader_free(loader);
-    return st;
-}
-
 /* Writes DIR/NAME.c of a plan for one image, and DIR/NAME_run.c. */
 static bool write_files(const options *o, mlc_module *net, mlc_tensor *image, const char *name)
 {
@@ -181,7 +167,7 @@ int main(int argc, char **argv)
         mlc_module *net = cnn(ctx);
         ok = net && train(net, &s, o.epochs) == MLC_OK && mlc_nn_fold_batch_norm(net) == MLC_OK;
         mlc_module *copy = ok ? mlc_module_clone(net) : NULL;
-        ok = copy && quantize(copy, &s) == MLC_OK &&
+        ok = copy && split_quantize(copy, &s, BATCH, CALIBRATE) == MLC_OK &&
              bytes_of(&o, "x.bin", "wb", mlc_f32(s.x[1]),
                       (size_t)mlc_numel(s.x[1]) * sizeof(float)) &&
              check(&o, net, &s, "digits_f32") && check(&o, copy, &s, "digits_int8");

@@ -99,20 +99,6 @@ static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, d
     return st;
 }
 
-/* Static: by a few batches of training. */
-static mlc_status calibrated(mlc_module *net, const split *s)
-{
-    mlc_ctx          *ctx    = mlc_module_ctx(net);
-    mlc_loader       *loader = mlc_loader_ordered(ctx, s->x[0], s->y[0], BATCH);
-    mlc_calibration  *ranges = mlc_calibrate(net, NULL, loader, CALIBRATE);
-    mlc_quantize_desc d      = mlc_quantize_desc_make(MLC_QUANT_STATIC);
-    d.calibration            = ranges;
-    const mlc_status st      = ranges ? mlc_quantize(net, &d, NULL) : mlc_ctx_status(ctx);
-    mlc_calibration_free(ranges);
-    mlc_loader_free(loader);
-    return st;
-}
-
 static mlc_status aware(const options *p, mlc_module *net, const split *s, const net_kind *k,
                         int seed)
 {
@@ -132,7 +118,7 @@ static mlc_status convert(const options *p, mlc_module *net, const split *s, con
 {
     mlc_quantize_desc d = mlc_quantize_desc_make(i == 1 ? MLC_QUANT_DYNAMIC : MLC_QUANT_WEIGHTS);
     if (i == 0) return MLC_OK;
-    if (i == 2) return calibrated(net, s);
+    if (i == 2) return split_quantize(net, s, BATCH, CALIBRATE);
     if (i == 3) return aware(p, net, s, k, seed);
     if (i == 4) d.group = 0;           /* a scale a row                                        */
     if (i == 5) {

@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE
 #include "files.h"
 #include "plans.h"
+#include "../examples/embedded/tiny.h"
 
 #if !defined(MLC_NO_EXPORT) && !defined(_WIN32)
 
@@ -29,6 +30,27 @@ static bool has_compiler(void)
 
 #define STRICT "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 
+/* By the commands in MLC_TEST_COMPILERS, one a line; with -c they compile alone. */
+static bool compiles_widely(const char *path)
+{
+    const char *list = getenv("MLC_TEST_COMPILERS");
+    bool        fine = true;
+    while (list != NULL && *list != 0) {
+        char         command[200], compile[1000], run[500] = "";
+        const size_t n = strcspn(list, "\n");
+        snprintf(command, sizeof command, "%.*s", (int)n, list);
+        snprintf(compile, sizeof compile, "%s -std=c99 " STRICT " -o '%.400s.out' '%.400s'%s",
+                 command, path, path, strstr(command, " -c") != NULL ? "" : " -lm");
+        if (strstr(command, " -c") == NULL) snprintf(run, sizeof run, "'%.400s.out'", path);
+        if (n > 0 && !(CHECK_EQ(system(compile), 0) && CHECK_EQ(run[0] ? system(run) : 0, 0))) {
+            printf("  %s\n", compile);
+            fine = false;
+        }
+        list += list[n] != 0 ? n + 1 : n;
+    }
+    return fine;
+}
+
 /* Compiles a file strictly and runs its self-test. */
 static bool compiles_and_runs(const char *path, const char *name)
 {
@@ -37,6 +59,7 @@ static bool compiles_and_runs(const char *path, const char *name)
     if (runs("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
         fine = CHECK_EQ(runs("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", path, ""),
                         0) && fine;
+    fine = compiles_widely(path) && fine;
     if (!fine) printf("  %s: %s\n", name, path);
     return fine;
 }
@@ -294,7 +317,7 @@ TEST(export, states_of_old_states)
     box_close(&b);
 }
 
-/* NaN and infinities come out as they do from the plan. */
+/* NaN, infinities and denormals, which have no sign, come out as they do from the plan. */
 static mlc_status extremes(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                            mlc_tensor **out, int32_t n_out)
 {
@@ -314,20 +337,21 @@ static mlc_status extremes(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int3
     out[11] = mlc_leaky_relu(x, 0.1);
     out[12] = mlc_mish(x);
     out[13] = mlc_softsign(x);
+    out[14] = mlc_sign(x);
     return mlc_ctx_status(ctx);
 }
 
 TEST(export, nan_and_infinities)
 {
     ONLY_ON_HOST();
-    const float     v[9] = {0.5f, NAN, 0, -2, 4, 3e38f, (float)INF, 2, (float)-INF};
+    const float     v[9] = {0.5f, NAN, 1e-40f, -2, -1e-41f, 3e38f, (float)INF, 2, (float)-INF};
     const box       b = box_open_fast("net.c");
     mlc_ctx        *ctx = test_ctx();
     mlc_tensor     *in[2] = {mlc_from(ctx, MLC_F32, mlc_dims2(3, 3), v),
                              test_rand(ctx, MLC_F32, mlc_dims2(3, 3), 1, -1, 1)};
     mlc_plan_desc   pd = with(MLC_PLAN_ALL);
     mlc_plan_c_desc d = tested();
-    pd.n_out = 14;
+    pd.n_out = 15;
     mlc_plan *p = mlc_plan_capture_fn(ctx, extremes, NULL, in, 2, &pd);
     d.inputs = in;
     check_plan(ctx, p, &d, b.path, "extremes");
@@ -380,6 +404,37 @@ TEST(export, names_in_comments)
     check_net(ctx, net, x, b.path, "names");
     CHECK(strstr(text_of(b.path), "/* linear of a_/b_____%s: [2,4], [3,4] -> [2,3] */") != NULL);
     CHECK(strstr(text_of(b.path), "/* a_/b_____%s.weight [3,4] */") != NULL);
+    box_close(&b);
+}
+
+/* A program that includes files of two names does not compile where they differ in case alone. */
+TEST(export, names_that_differ_in_case)
+{
+    ONLY_ON_HOST();
+    static const char *const names[3] = {"net", "Net", "other"};
+    static const char main_text[] =
+        "#include \"net.c\"\n#include OTHER\nint main(void)\n{\n    return 0;\n}\n";
+    const box       b = box_open_fast("main.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = small_mlp(ctx);
+    mlc_tensor     *x = sample(ctx, &NETWORKS[0], MLC_F32, 2, 3);
+    mlc_plan       *p = mlc_plan_capture(net, &x, 1, NULL);
+    mlc_plan_c_desc d = mlc_plan_c_desc_make();
+    for (int i = 0; i < 3; i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s.c", b.dir, i == 1 ? "capital" : names[i]);
+        d.name = names[i];
+        CHECK_EQ(mlc_plan_write_c(p, path, &d), MLC_OK);
+    }
+    CHECK(put_file(b.path, main_text, sizeof main_text - 1));
+    if (has_compiler()) {
+        CHECK_EQ(runs("cc -DOTHER='\"other.c\"' -o '%s.out' '%s' -lm", b.path, b.path), 0);
+        CHECK(runs("cc -DOTHER='\"capital.c\"' -fsyntax-only '%s' 2>'%s.txt'", b.path, b.path) !=
+              0);
+        CHECK(runs("grep -q 'Net: a file whose name is this one but for case' '%s.txt'%s", b.path,
+                   "") == 0);
+    }
+    mlc_plan_free(p);
     box_close(&b);
 }
 
@@ -554,6 +609,89 @@ TEST(export, static_integers)
         mlc_module_free(net);
         box_close(&b);
     }
+}
+
+/* Bytes of code and constants of a file of this many constants, or -1; command: with -c. */
+static int code_of(const char *command, const char *path, int constants)
+{
+    char text[1600];
+    snprintf(text, sizeof text, "%s -DNET_NO_MAIN -fno-asynchronous-unwind-tables -o '%.400s.o' "
+             "'%.400s' && size '%.400s.o' | awk 'NR == 2 {print $1}' >'%.400s.size'", command, path,
+             path, path, path);
+    if (!CHECK_EQ(system(text), 0)) return -1;
+    snprintf(text, sizeof text, "%.400s.size", path);
+    return atoi(text_of(text)) - constants;
+}
+
+/* The number after the first place of a text in a file's first 2000 bytes. */
+static int number_after(const char *path, const char *what)
+{
+    char        head[2001] = "";
+    FILE       *f = fopen(path, "rb");
+    const char *at;
+    if (f == NULL) return -1;
+    head[fread(head, 1, sizeof head - 1, f)] = 0;
+    fclose(f);
+    at = strstr(head, what);
+    return at != NULL ? atoi(at + strlen(what)) : -1;
+}
+
+/* RAM is memory, inputs and outputs. Tensors that live at once take 16,490 bytes in the DS-CNN and
+ * 49,152 in the ResNet-8 where a sum has a place of its own; TensorFlow Lite Micro has its lists
+ * beside them: MLPerf Tiny's reference gives it 10 KB for the autoencoder, 200 KB and 100 KB. */
+TEST(export, tiny_networks)
+{
+    ONLY_ON_HOST();
+    static const struct { int net, integers, memory, ram, code; } want[] = {
+        {0, 0, 128, 424, 2048}, {0, 1, 32, 136, 2048}, {1, 1, 264, 3464, 12288},
+        {2, 1, 16000, 16540, 12288}, {3, 1, 34816, 37928, 12288}};
+    for (int i = 0; i < COUNT(want); i++) {
+        const box   b = box_open_fast("net.c");
+        mlc_ctx    *ctx = test_ctx();
+        const int   in = want[i].net == 1 ? 640 : want[i].net == 2 ? 490 : want[i].net ? 3072 : 64;
+        const int   out = want[i].net == 1 ? 640 : want[i].net == 2 ? 12 : 10;
+        CHECK_EQ(tiny_write(ctx, &tiny_nets[want[i].net], want[i].integers, b.path), MLC_OK);
+        const int memory = number_after(b.path, "_MEMORY ");
+        const int constants = number_after(b.path, MLC_VERSION_STRING ", ");
+        CHECK_EQ(memory, want[i].memory);
+        CHECK(memory + in * (want[i].integers ? 1 : 4) + 4 * out <= want[i].ram);
+        CHECK_EQ(number_after(b.path, " x0["), in);
+        CHECK_EQ(number_after(b.path, " y0["), out);
+        if (!has_compiler() || !compiles_and_runs(b.path, tiny_nets[want[i].net].name)) continue;
+        const int code = code_of("cc -std=c99 -Os -c", b.path, constants);
+        if (!CHECK(code > 0 && code <= want[i].code) || getenv("MLC_TEST_SHOW"))
+            printf("  %s: code %d\n", tiny_nets[want[i].net].name, code);
+        if (runs("arm-none-eabi-gcc --version%s%s >/dev/null 2>&1", "", "") == 0) {
+            const int board = code_of("arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfloat-abi=hard "
+                                      "-mfpu=fpv4-sp-d16 -std=c99 -O2 -c", b.path, constants);
+            if (!CHECK(board > 0 && board <= want[i].code)) printf("  board: code %d\n", board);
+        }
+        box_close(&b);
+    }
+}
+
+/* Inputs are bytes where static layers alone read them. */
+TEST(export, inputs_that_are_no_bytes)
+{
+    ONLY_ON_HOST();
+    const box       b = box_open_fast("net.c");
+    mlc_ctx        *ctx = test_ctx();
+    mlc_module     *net = chain_of_convolutions(ctx);
+    mlc_tensor     *x = sample(ctx, &NETWORKS[1], MLC_F32, 1, 3);
+    mlc_plan_c_desc d = tested();
+    d.integers = true;
+    d.inputs = &x;
+    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
+    check_plan(ctx, p, &d, b.path, "floats");
+    CHECK(strstr(text_of(b.path), "float x0[") != NULL);
+    mlc_plan_free(p);
+    quantize_static(ctx, net, x, MLC_QUANT_TORCH);
+    p = mlc_plan_capture(net, &x, 1, NULL);
+    check_plan(ctx, p, &d, b.path, "bytes");
+    CHECK(strstr(text_of(b.path), "uint8_t x0[") != NULL);
+    CHECK(strstr(text_of(b.path), "#define NET_X0_ZERO ") != NULL);
+    mlc_plan_free(p);
+    box_close(&b);
 }
 
 TEST(export, weights_of_8_and_4_bits)

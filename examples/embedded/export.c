@@ -2,7 +2,7 @@
  *
  *   run     ./export FOLDER: NAME_f32.c and NAME_int8.c of MLPerf Tiny's networks and a 64-32-10
  *
- * Runs on the computer that compiles. What stands in the folder runs on the board: see exported.c. */
+ * Runs on the computer that compiles; exported.c runs them on the board. */
 #include "tiny.h"
 
 #include <stdio.h>
