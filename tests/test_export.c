@@ -36,7 +36,7 @@ static bool compiles_widely(const char *path)
     const char *list = getenv("MLC_TEST_COMPILERS");
     bool        fine = true;
     while (list != NULL && *list != 0) {
-        char         command[200], compile[1000], run[500] = "";
+        char         command[200], compile[1200], run[500] = "";
         const size_t n = strcspn(list, "\n");
         snprintf(command, sizeof command, "%.*s", (int)n, list);
         snprintf(compile, sizeof compile, "%s -std=c99 " STRICT " -o '%.400s.out' '%.400s'%s",
@@ -614,10 +614,10 @@ TEST(export, static_integers)
 /* Bytes of code and constants of a file of this many constants, or -1; command: with -c. */
 static int code_of(const char *command, const char *path, int constants)
 {
-    char text[1600];
-    snprintf(text, sizeof text, "%s -DNET_NO_MAIN -fno-asynchronous-unwind-tables -o '%.400s.o' "
-             "'%.400s' && size '%.400s.o' | awk 'NR == 2 {print $1}' >'%.400s.size'", command, path,
-             path, path, path);
+    char text[2400];
+    snprintf(text, sizeof text, "%.200s -DNET_NO_MAIN -fno-asynchronous-unwind-tables "
+             "-o '%.400s.o' '%.400s' && size '%.400s.o' | awk 'NR == 2 {print $1}' >'%.400s.size'",
+             command, path, path, path, path);
     if (!CHECK_EQ(system(text), 0)) return -1;
     snprintf(text, sizeof text, "%.400s.size", path);
     return atoi(text_of(text)) - constants;
