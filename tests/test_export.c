@@ -154,8 +154,8 @@ TEST(export, every_operation)
     static const char *const without[] = {
         "floor_divide_scalar", "remainder_scalar", "fmod", "remainder", "floor_divide", "isnan",
         "isinf", "isfinite", "logsumexp", "norm", "var", "std", "cumsum", "cumprod", "sort",
-        "argsort", "topk", "cast", "pad", "diag", "tril", "triu", "scatter", "conv_transpose",
-        "interpolate", "batch_norm", "elements", "that is computed", "that are computed"};
+        "argsort", "topk", "cast", "pad", "diag", "tril", "triu", "scatter", "interpolate",
+        "batch_norm", "elements", "that is computed", "that are computed"};
     for (int i = 0; i < COUNT(GROUPS); i++) {
         const box       b = box_open_fast("net.c");
         mlc_ctx        *ctx = test_ctx();
@@ -517,6 +517,32 @@ TEST(export, wrong_arguments)
     box_close(&b);
 }
 
+#ifndef MLC_NO_VISION
+/* Of one and two axes, with groups, strides, dilation, more pixels at the end, an activation. */
+TEST(export, transposed_convolutions)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < 2; i++) {
+        const box        b = box_open_fast("net.c");
+        mlc_ctx         *ctx = test_ctx();
+        mlc_module      *net = mlc_nn_sequential(ctx);
+        mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2 - i, 6, 10, 3);
+        d.transposed = true;
+        d.conv.stride = i ? mlc_dims1(3) : mlc_dims2(2, 3);
+        d.conv.padding = mlc_dims_all(1);
+        d.conv.output_padding = mlc_dims_all(1);
+        d.conv.dilation = mlc_dims_all(2);
+        d.conv.groups = 2;
+        mlc_module_add(net, mlc_nn_conv(ctx, &d));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+        mlc_tensor *x = i ? test_rand(ctx, MLC_F32, mlc_dims3(2, 6, 7), 1, -1, 1)
+                          : test_rand(ctx, MLC_F32, mlc_dims4(2, 6, 5, 4), 1, -1, 1);
+        check_net(ctx, net, x, b.path, "transposed");
+        box_close(&b);
+    }
+}
+#endif
+
 /* What has no form is named with its module, and no file is left. */
 TEST(export, operations_without_a_form)
 {
@@ -589,22 +615,47 @@ static void quantize_static(mlc_ctx *ctx, mlc_module *net, mlc_tensor *x, int co
     mlc_calibration_free(ranges);
 }
 
+/* Channels and outputs that are no multiple of 4, groups, strides, one and several images. */
+static mlc_module *odd_convolutions(mlc_ctx *ctx)
+{
+    mlc_module      *net = mlc_nn_sequential(ctx);
+    mlc_nn_conv_desc apart = mlc_nn_conv_desc_make(2, 6, 6, 3);
+    mlc_nn_conv_desc pairs = mlc_nn_conv_desc_make(2, 6, 10, 3);
+    apart.conv.padding = mlc_dims_all(1);
+    apart.conv.groups = 6;
+    pairs.conv.stride = mlc_dims2(2, 3);
+    pairs.conv.dilation = mlc_dims2(1, 2);
+    pairs.conv.groups = 2;
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 3, 6, 3, 2, 1));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_conv(ctx, &apart));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_conv(ctx, &pairs));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_conv2d(ctx, 10, 9, 1, 1, 0));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    return net;
+}
+
 /* An integer that differs changes an output by more than the self-test allows. */
 TEST(export, static_integers)
 {
     ONLY_ON_HOST();
     static const struct { const char *name; mlc_module *(*make)(mlc_ctx *); int like; } nets[] = {
-        {"mlp", small_mlp, 0}, {"chain", chain_of_convolutions, 1}, {"resnet20", resnet20, 2}};
-    for (int i = 0; i < 2 * COUNT(nets); i++) {
+        {"mlp", small_mlp, 0}, {"chain", chain_of_convolutions, 1}, {"resnet20", resnet20, 2},
+        {"odd", odd_convolutions, 1}};
+    for (int i = 0; i < 4 * COUNT(nets); i++) {
         const box       b = box_open_fast("net.c");
         mlc_ctx        *ctx = test_ctx();
-        mlc_module     *net = nets[i / 2].make(ctx);
-        mlc_tensor     *x = sample(ctx, &NETWORKS[nets[i / 2].like], MLC_F32, 2, 3);
+        mlc_module     *net = nets[i / 4].make(ctx);
+        mlc_tensor     *x = sample(ctx, &NETWORKS[nets[i / 4].like], MLC_F32, 1 + i / 2 % 2, 3);
         mlc_plan_c_desc d = tested();
         quantize_static(ctx, net, x, i % 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH);
         mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
         d.inputs = &x;
-        check_plan(ctx, p, &d, b.path, nets[i / 2].name);
+        d.integers = i / 2 % 2 == 0;
+        check_plan(ctx, p, &d, b.path, nets[i / 4].name);
         mlc_plan_free(p);
         mlc_module_free(net);
         box_close(&b);

@@ -1,7 +1,7 @@
 /* exported.c -- runs a file of mlc_plan_write_c on the board: its self-test, then one run
  *
  *   build   run.sh: -DEXPORTED='"NAME.c"', with -DWEIGHTS=N and -DCODE=N, bytes that it measured;
- *           of a file with a self-test alone, such as a training step's, -DSTEP                   */
+ *           of a file with a self-test alone, such as a training step's, -DSTEP                 */
 #define main self_test
 #include EXPORTED
 #undef main
