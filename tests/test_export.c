@@ -7,9 +7,11 @@
 #define _DEFAULT_SOURCE
 #include "files.h"
 #include "plans.h"
-#include "../examples/embedded/tiny.h"
 
 #if !defined(MLC_NO_EXPORT) && !defined(_WIN32)
+#if !defined(MLC_NO_QUANT) && !defined(MLC_NO_VISION) && !defined(MLC_NO_TRAINING)
+#include "../examples/embedded/tiny.h"
+#endif
 
 /* ---- compiling ------------------------------------------------------------------------------- */
 
