@@ -7,6 +7,29 @@
 
 #include <stdio.h>
 
+#ifdef EXPORT_STEP
+static mlc_status cross_entropy(mlc_ctx *ctx, void *net, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in, (void)n_out;
+    out[0] = mlc_cross_entropy(mlc_forward((mlc_module *)net, in[0]), in[1]);
+    return mlc_ctx_status(ctx);
+}
+
+/* A step of 2-8-2 by SGD, of batch 4. */
+static mlc_status write_step(mlc_ctx *ctx, const char *path)
+{
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 8), mlc_nn_relu(ctx),
+                                     mlc_nn_linear(ctx, 8, 2));
+    mlc_tensor *in[2] = { mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 2)),
+                          mlc_zeros(ctx, MLC_I64, mlc_dims1(4)) };
+    mlc_optim  *sgd = mlc_sgd(net, 0.5);
+    mlc_plan   *p = mlc_plan_capture_step(sgd, cross_entropy, net, in, 2, NULL);
+    if (p) mlc_plan_write_step_c(p, path, NULL);
+    return mlc_ctx_status(ctx);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -24,6 +47,14 @@ int main(int argc, char **argv)
             return 1;
         }
     }
+#ifdef EXPORT_STEP
+    char path[512];
+    snprintf(path, sizeof path, "%s/xor_step.c", argv[1]);
+    if (write_step(ctx, path) != MLC_OK) {
+        fprintf(stderr, "export: %s: %s\n", path, mlc_error(ctx));
+        return 1;
+    }
+#endif
     mlc_ctx_free(ctx);
     return 0;
 }

@@ -43,14 +43,17 @@ program() {
 # shellcheck disable=SC2086
 bare() {
     weights=$(sed -n '1s/.*, \([0-9]*\) bytes of constants.*/\1/p' "$1")
+    [ -n "$weights" ] ||
+        weights=$((4 * $(sed -n 's/.* net_w0\[\([0-9]*\)\].*/\1/p' "$1" | head -n 1)))
     $arm-gcc $flags $2 -std=c99 -Wconversion -Werror -DNET_NO_MAIN --specs=nano.specs -nostartfiles \
-        -Wl,--gc-sections,-e,net_run,-u,net_reset,--no-warn-rwx-segments -o "$build/bare.elf" "$1" -lm || exit 1
+        -Wl,--gc-sections,-e,0,-u,net_run,-u,net_train,-u,net_reset,--no-warn-rwx-segments \
+        -o "$build/bare.elf" "$1" -lm || exit 1
     all=$($arm-size -A "$build/bare.elf" | awk '/^[.](text|rodata|data)/ {n += $2} END {print n}')
     echo "$((all - weights)) $weights"
 }
 
-# exported FILE LEVEL: a file of mlc_plan_write_c, with its self-test, in QEMU; NAME_step.c has a
-# self-test alone.
+# exported FILE LEVEL: a file of mlc_plan_write_c, with its self-test, in QEMU; NAME_step.c is a
+# training step, which learns.
 # shellcheck disable=SC2086
 exported() {
     name=$(basename "$1" .c) step=''
