@@ -519,6 +519,8 @@ static void write_main(side *s, const kind *k, const char *path, const char *cod
     FILE *f = fopen(path, "w");
     fprintf(f, "#include <stdio.h>\n#include \"%s\"\nint main(int n, char **v)\n{\n"
                "    static net_step t;\n    int bad = n < 2;\n    net_reset(&t);\n", code);
+    if (k == FILES)                    /* training of XOR in 1 KB                               */
+        fprintf(f, "    bad += sizeof t + NET_MEMORY > 1024;\n");
     for (int64_t i = 0; i < FILE_STEPS; i++) {
         for (int j = 0; j < 2; j++) {
             double      v[512];
