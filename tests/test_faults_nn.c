@@ -1228,6 +1228,34 @@ DO(mlc_plan_desc_make)  { return run_plan(w); }
 DO(mlc_plan_capture)    { return run_plan(w); }
 DO(mlc_plan_capture_fn) { return run_plan_fn(w); }
 DO(mlc_plan_parts)      { return run_plan_parts(w); }
+
+static mlc_status step_loss(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_cross_entropy(mlc_forward(user, in[0]), in[1]);
+    return mlc_ctx_status(ctx);
+}
+
+/* A captured step; file: and its file of C.                                                    */
+static mlc_status run_step(world *w, bool file)
+{
+    const mlc_step_desc d = mlc_step_desc_make();
+    mlc_tensor         *in[2] = {w->x, w->labels};
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_optim  *o = mlc_sgd(w->net, 0.1);
+    mlc_plan   *p = o != NULL ? mlc_plan_capture_step(o, step_loss, w->net, in, 2, &d) : NULL;
+    mlc_status  st = p != NULL ? MLC_OK : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK && !file) st = mlc_plan_prepare(p, in, 2);
+    if (st == MLC_OK && file) st = mlc_plan_write_step_c(p, to(w), NULL);
+    mlc_plan_free(p);
+    mlc_optim_free(o);
+    return st;
+}
+DO(mlc_step_desc_make)    { return run_step(w, false); }
+DO(mlc_plan_capture_step) { return run_step(w, false); }
+DO(mlc_plan_write_step_c) { return run_step(w, true); }
 DO(mlc_plan_run)        { return run_plan(w); }
 DO(mlc_plan_forward)    { return run_plan(w); }
 DO(mlc_plan_prepare)    { return run_plan(w); }

@@ -1,0 +1,619 @@
+/* test_capture.c -- tests of section IMPL.PLAN.STEP: captured training steps against the same steps
+ * without a plan, bit by bit: losses, parameters, buffers, generator, scaler; what is refused */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "plans.h"
+
+/* One side of a comparison: a network that trains by hand, or by a plan.                        */
+typedef struct side {
+    mlc_ctx    *ctx;
+    mlc_module *net;
+    mlc_optim  *opt;
+    int64_t     classes;
+    int         calls;
+} side;
+
+/* A kind of step: network, optimizer with its settings, shape of the data.                      */
+typedef struct kind {
+    const char *name;
+    mlc_module *(*net)(mlc_ctx *ctx);
+    mlc_optim  *(*opt)(mlc_module *net);
+    int32_t     n;
+    int64_t     x[4];
+    int64_t     classes;               /* 0: mean squared error to numbers; below 0: data are    */
+                                       /* numbers below -classes, and so are targets            */
+    mlc_dtype   dtype;
+} kind;
+
+/* The loss of a side: cross entropy of rows of y, or mean squared error.                        */
+static mlc_status step_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    side       *s = user;
+    mlc_tensor *y = mlc_forward(s->net, in[0]);
+    (void)n_in;
+    s->calls++;
+    if (s->classes < 0) y = mlc_reshape(y, mlc_dims2(-1, -s->classes));
+    out[0] = s->classes ? mlc_cross_entropy(y, in[1]) : mlc_mse_loss(y, in[1]);
+    if (n_out > 1) out[1] = y;
+    return mlc_ctx_status(ctx);
+}
+
+/* Data (i 0) or targets (1) of a step, equal in all contexts.                                   */
+static mlc_tensor *input(side *s, const kind *k, int i, int64_t step)
+{
+    const mlc_dims d = mlc_dims_of(k->n, k->x);
+    int64_t        n = 1;
+    for (int a = 0; a < k->n; a++) n *= k->x[a];
+    if (k->classes < 0) return test_tokens(s->ctx, i ? mlc_dims1(n) : d, -k->classes, step + i);
+    if (i == 0) return test_rand(s->ctx, k->dtype, d, 10 + (uint64_t)step, -1, 1);
+    if (k->classes) return test_tokens(s->ctx, mlc_dims1(k->x[0]), k->classes, step);
+    mlc_tensor *y = test_rand(s->ctx, k->dtype, d, 99 + (uint64_t)step, -1, 1);
+    return y;
+}
+
+/* Largest difference of a's and b's parameters, buffers and gradients' states; 0: equal bits.    */
+static double nets_apart(mlc_module *a, mlc_module *b)
+{
+    mlc_param_iter x = mlc_param_iter_make(a), y = mlc_param_iter_make(b);
+    double         most = 0;
+    while (mlc_param_next(&x) && mlc_param_next(&y)) {
+        const double off = apart(x.tensor, y.tensor);
+        if (off < 0 || off > most) most = off < 0 ? INF : off;
+    }
+    return most;
+}
+
+static side made(const kind *k, int threads)
+{
+    side         s;
+    mlc_ctx_desc d = test_desc();
+    d.dtype = k->dtype;
+    d.threads = threads;
+    memset(&s, 0, sizeof s);
+    s.ctx = test_ctx_made(mlc_ctx_create(&d));
+    mlc_seed(s.ctx, 5);
+    s.net = k->net(s.ctx);
+    s.classes = k->classes;
+    s.opt = k->opt(s.net);
+    return s;
+}
+
+static void freed(side *s)
+{
+    mlc_optim_free(s->opt);
+    mlc_module_free(s->net);
+    mlc_ctx_free(test_ctx_freed(s->ctx));
+}
+
+/* A step by hand; the loss.                                                                     */
+static double by_hand(side *s, const kind *k, int64_t step)
+{
+    mlc_tensor *out[1] = {NULL}, *in[2];
+    double      loss = 0;
+    mlc_scope_begin(s->ctx);
+    in[0] = input(s, k, 0, step);
+    in[1] = input(s, k, 1, step);
+    step_fn(s->ctx, s, in, 2, out, 1);
+    mlc_optim_minimize(s->opt, out[0]);
+    loss = mlc_item(out[0]);
+    CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK);
+    return loss;
+}
+
+/* A step by the plan.                                                                           */
+static double by_plan(side *s, mlc_plan *p, const kind *k, int64_t step)
+{
+    mlc_tensor *in[2];
+    double      loss = 0;
+    mlc_scope_begin(s->ctx);
+    in[0] = input(s, k, 0, step);
+    in[1] = input(s, k, 1, step);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+    loss = mlc_item(mlc_plan_output(p, 0));
+    CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK);
+    return loss;
+}
+
+static mlc_plan *captured(side *s, const kind *k)
+{
+    mlc_tensor *in[2];
+    mlc_scope_begin(s->ctx);
+    in[0] = input(s, k, 0, 0);
+    in[1] = input(s, k, 1, 0);
+    mlc_plan *p = mlc_plan_capture_step(s->opt, step_fn, s, in, 2, NULL);
+    CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK);
+    return p;
+}
+
+/* Compares n steps: losses, parameters and buffers, and the generator have equal bits.          */
+static void check_steps(const kind *k, int64_t n, int threads)
+{
+    side      hand = made(k, threads), plan = made(k, threads);
+    mlc_plan *p = captured(&plan, k);
+    double    off = nets_apart(hand.net, plan.net), loss = 0;
+    for (int64_t i = 0; i < n && p != NULL && off == 0; i++) {
+        const double a = by_hand(&hand, k, i), b = by_plan(&plan, p, k, i);
+        loss = fmax(loss, fabs(a - b));
+        off = nets_apart(hand.net, plan.net);
+        if (off != 0) printf("  %s: parameters differ by %g after step %d\n", k->name, off, (int)i);
+    }
+    const mlc_rng_state a = mlc_ctx_rng(hand.ctx), b = mlc_ctx_rng(plan.ctx);
+    if (!CHECK(p != NULL && off == 0 && loss == 0)) printf("  %s: %g %g\n", k->name, off, loss);
+    CHECK_EQ(mlc_optim_steps(hand.opt), mlc_optim_steps(plan.opt));
+    CHECK(a.seed == b.seed && a.stream == b.stream);
+    CHECK_EQ(plan.calls, 1);
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&plan);
+}
+
+/* ---- networks and optimizers */
+
+static mlc_module *tiny(mlc_ctx *ctx) { return mlp(ctx, 4, 4, 3); }
+
+static mlc_module *square(mlc_ctx *ctx) { return mlp(ctx, 6, 9, 6); }
+
+static mlc_module *dropping(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 33));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
+    mlc_module_add(net, mlc_nn_layer_norm(ctx, 33));
+    mlc_module_add(net, mlc_nn_linear(ctx, 33, 7));
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.1));
+    return net;
+}
+
+static mlc_optim *sgd(mlc_module *net) { return mlc_sgd(net, 0.05); }
+
+static mlc_optim *momentum(mlc_module *net)
+{
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.05);
+    d.momentum = 0.9;
+    d.weight_decay = 0.01;
+    return mlc_sgd_ex(net, &d);
+}
+
+static mlc_optim *adamw(mlc_module *net) { return mlc_adamw(net, 1e-3); }
+
+/* Clipping by the global norm, and a schedule.                                                  */
+static mlc_optim *clipped(mlc_module *net)
+{
+    mlc_optim      *o = mlc_adamw(net, 1e-2);
+    const mlc_sched s = mlc_sched_cosine(12, 0.1);
+    mlc_clip_desc   d = mlc_clip_desc_make();
+    d.norm = 0.5;
+    mlc_optim_clip(o, &d);
+    mlc_optim_schedule(o, MLC_KNOB_LR, &s);
+    return o;
+}
+
+/* A scaler that grows every third step, and so overflows f32 in time.                           */
+static mlc_optim *scaled(mlc_module *net)
+{
+    mlc_optim      *o = momentum(net);
+    mlc_scaler_desc d = mlc_scaler_desc_make();
+    d.init = 1e37;
+    d.cap = 1e40;
+    d.growth = 10.0;
+    d.interval = 3;
+    mlc_optim_scaler(o, &d);
+    return o;
+}
+
+static const kind KINDS[] = {
+    {"4-4-3, sgd", tiny, sgd, 2, {1, 4}, 3, MLC_F32},
+    {"4-4-3, adamw", tiny, adamw, 2, {5, 4}, 3, MLC_F32},
+    {"mse, momentum", square, momentum, 2, {5, 6}, 0, MLC_F32},
+    {"mse in f64", square, adamw, 2, {5, 6}, 0, MLC_F64},
+    {"dropout", dropping, adamw, 2, {8, 12}, 7, MLC_F32},
+    {"clipping and schedule", small_mlp, clipped, 2, {9, 12}, 7, MLC_F32},
+    {"scaler", small_mlp, scaled, 2, {9, 12}, 7, MLC_F32},
+    {"convolutions and batch norm", cnn, momentum, 4, {4, 3, 16, 16}, 10, MLC_F32},
+    {"resnet20", resnet20, clipped, 4, {2, 3, 32, 32}, 10, MLC_F32},
+    {"transformer", gpt, clipped, 2, {3, 9}, -30, MLC_F32},
+};
+
+TEST(capture, steps_have_the_bits_of_steps_by_hand)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(KINDS); i++) check_steps(&KINDS[i], 14, 1);
+}
+
+TEST(capture, at_several_threads)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(KINDS); i += 2) check_steps(&KINDS[i], 4, 3);
+}
+
+/* ---- the generator, the scaler, memory */
+
+/* One kind in turn for tests that look at a step more closely.                                  */
+static const kind DROPOUT = {"dropout", dropping, adamw, 2, {8, 12}, 7, MLC_F32};
+static const kind SCALER = {"scaler", small_mlp, scaled, 2, {9, 12}, 7, MLC_F32};
+static const kind TINY = {"4-4-3", tiny, momentum, 2, {5, 4}, 3, MLC_F32};
+
+TEST(capture, draws_follow_a_new_seed_and_steps_by_hand_between)
+{
+    ONLY_ON_HOST();
+    side      hand = made(&DROPOUT, 1), plan = made(&DROPOUT, 1);
+    mlc_plan *p = captured(&plan, &DROPOUT);
+    for (int64_t i = 0; i < 6 && p; i++) {
+        if (i == 2) {
+            mlc_seed(hand.ctx, 77);
+            mlc_seed(plan.ctx, 77);
+        }
+        const double a = by_hand(&hand, &DROPOUT, i);
+        const double b = i == 3 ? by_hand(&plan, &DROPOUT, i) : by_plan(&plan, p, &DROPOUT, i);
+        CHECK(a == b);
+        CHECK(nets_apart(hand.net, plan.net) == 0);
+    }
+    CHECK_EQ(plan.calls, 2);
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&plan);
+}
+
+TEST(capture, a_scale_that_overflows_leaves_out_the_step)
+{
+    ONLY_ON_HOST();
+    side      hand = made(&SCALER, 1), plan = made(&SCALER, 1);
+    mlc_plan *p = captured(&plan, &SCALER);
+    for (int64_t i = 0; i < 12 && p; i++) {
+        CHECK(by_hand(&hand, &SCALER, i) == by_plan(&plan, p, &SCALER, i));
+        const mlc_scaler_state a = mlc_optim_scaler_state(hand.opt);
+        const mlc_scaler_state b = mlc_optim_scaler_state(plan.opt);
+        CHECK(a.scale == b.scale && a.good == b.good);
+        CHECK_EQ(a.skipped, b.skipped);
+    }
+    CHECK(mlc_optim_scaler_state(plan.opt).skipped > 0);
+    CHECK(mlc_optim_steps(plan.opt) > 0);
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&plan);
+}
+
+TEST(capture, a_run_allocates_nothing_and_may_have_the_callers_block)
+{
+    ONLY_ON_HOST();
+    side        s = made(&TINY, 1);
+    mlc_plan   *p = captured(&s, &TINY);
+    mlc_memory  before, after;
+    char        text[64];
+    mlc_scope_begin(s.ctx);
+    mlc_tensor *in[2] = {input(&s, &TINY, 0, 0), input(&s, &TINY, 1, 0)};
+    const size_t bytes = mlc_plan_bytes(p);
+    char        *block = test_aligned_alloc(64, bytes);
+    CHECK(bytes > 0);
+    CHECK_EQ(mlc_plan_use_block(p, block, bytes - 1), MLC_ERR_ARG);
+    mlc_error_clear(s.ctx);
+    CHECK_EQ(mlc_plan_use_block(p, block, bytes), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+    const char *loss = (const char *)mlc_f32(mlc_plan_output(p, 0));
+    CHECK(loss >= block && loss < block + bytes);
+    mlc_memory_info(s.ctx, &before);
+    mlc_memory_peak_reset(s.ctx);
+    for (int i = 0; i < 20; i++) CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+    mlc_memory_info(s.ctx, &after);
+    CHECK_EQ(after.allocated, before.allocated);
+    CHECK_EQ(after.peak, before.allocated);
+    CHECK_EQ(mlc_optim_steps(s.opt), 21);
+    snprintf(text, sizeof text, "%d", s.calls);
+    CHECK_STR(text, "1");
+    CHECK_EQ(mlc_scope_end(s.ctx), MLC_OK);
+    mlc_plan_free(p);
+    test_aligned_free(block);
+    freed(&s);
+}
+
+TEST(capture, other_results_and_unfreezing)
+{
+    ONLY_ON_HOST();
+    side          hand = made(&TINY, 1), plan = made(&TINY, 1);
+    mlc_step_desc d = mlc_step_desc_make();
+    d.n_out = 2;
+    mlc_scope_begin(plan.ctx);
+    mlc_tensor *in[2] = {input(&plan, &TINY, 0, 0), input(&plan, &TINY, 1, 0)};
+    mlc_module_freeze(plan.net, "0.*", true);
+    mlc_module_freeze(hand.net, "0.*", true);
+    mlc_plan   *p = mlc_plan_capture_step(plan.opt, step_fn, &plan, in, 2, &d);
+    mlc_tensor *out[2] = {mlc_zeros(plan.ctx, MLC_F32, mlc_dims0()),
+                          mlc_zeros(plan.ctx, MLC_F32, mlc_dims2(5, 3))};
+    mlc_tensor *want = mlc_copy(mlc_forward(plan.net, in[0]));
+    CHECK_EQ(mlc_plan_run(p, in, 2, out, 2), MLC_OK);
+    CHECK(apart(out[1], want) == 0);
+    CHECK(mlc_item(out[0]) == by_hand(&hand, &TINY, 0));
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    mlc_module_freeze(plan.net, "0.*", false);
+    mlc_module_freeze(hand.net, "0.*", false);
+    CHECK(by_hand(&hand, &TINY, 1) == by_plan(&plan, p, &TINY, 1));
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    CHECK(by_hand(&hand, &TINY, 2) == by_plan(&plan, p, &TINY, 2));
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    CHECK_EQ(mlc_scope_end(plan.ctx), MLC_OK);
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&plan);
+}
+
+TEST(capture, a_wrong_label_makes_no_step)
+{
+    ONLY_ON_HOST();
+    side          hand = made(&TINY, 1), plan = made(&TINY, 1);
+    mlc_plan     *p = captured(&plan, &TINY);
+    const int64_t wrong[5] = {0, 1, 3, 0, 1};
+    mlc_scope_begin(plan.ctx);
+    mlc_tensor *in[2] = {input(&plan, &TINY, 0, 0), NULL};
+    in[1] = mlc_from(plan.ctx, MLC_I64, mlc_dims1(5), wrong);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_VALUE);
+    CHECK_ERROR(plan.ctx, MLC_ERR_VALUE, "label");
+    mlc_scope_end(plan.ctx);
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    CHECK(by_hand(&hand, &TINY, 0) == by_plan(&plan, p, &TINY, 0));
+    CHECK(nets_apart(hand.net, plan.net) == 0);
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&plan);
+}
+
+/* ---- what is refused */
+
+static mlc_status reads_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    step_fn(ctx, user, in, n_in, out, n_out);
+    if (mlc_item(out[0]) > 1e9) out[0] = mlc_mul_scalar(out[0], 0.5);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status rows_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    side *s = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_forward(s->net, in[0]);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_status draws_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    side *s = user;
+    (void)n_in;
+    (void)n_out;
+    mlc_tensor *p = mlc_softmax(mlc_forward(s->net, in[0]), -1);
+    out[0] = mlc_cross_entropy(p, mlc_reshape(mlc_multinomial(p, 1, true), mlc_dims1(-1)));
+    return mlc_ctx_status(ctx);
+}
+
+/* A capture of fn fails with this text, and a step by hand works after it as before.            */
+static void check_refused(side *s, mlc_plan_fn fn, mlc_status status, const char *part)
+{
+    mlc_scope_begin(s->ctx);
+    mlc_tensor *in[2] = {input(s, &TINY, 0, 0), input(s, &TINY, 1, 0)};
+    const uint64_t stream = mlc_ctx_rng(s->ctx).stream;
+    CHECK(mlc_plan_capture_step(s->opt, fn, s, in, 2, NULL) == NULL);
+    CHECK_ERROR(s->ctx, status, part);
+    CHECK(mlc_ctx_rng(s->ctx).stream == stream);
+    mlc_scope_end(s->ctx);
+}
+
+TEST(capture, what_cannot_be_captured_is_named)
+{
+    ONLY_ON_HOST();
+    side hand = made(&TINY, 1), s = made(&TINY, 1);
+    check_refused(&s, reads_fn, MLC_ERR_UNSUPPORTED, "reads values of a tensor on the host");
+    check_refused(&s, rows_fn, MLC_ERR_SHAPE, "the loss is [5,3]");
+    check_refused(&s, draws_fn, MLC_ERR_UNSUPPORTED, "'multinomial'");
+    check_refused(&s, NULL, MLC_ERR_ARG, "fn is NULL");
+    mlc_optim_accumulate(s.opt, 2);
+    check_refused(&s, step_fn, MLC_ERR_UNSUPPORTED, "mlc_optim_accumulate");
+    mlc_optim_accumulate(s.opt, 1);
+    mlc_optim_in_backward(s.opt, true);
+    check_refused(&s, step_fn, MLC_ERR_UNSUPPORTED, "mlc_optim_in_backward");
+    mlc_optim_in_backward(s.opt, false);
+    CHECK(by_hand(&hand, &TINY, 0) == by_hand(&s, &TINY, 0));
+    CHECK(nets_apart(hand.net, s.net) == 0);
+    freed(&hand);
+    freed(&s);
+}
+
+TEST(capture, a_gradient_of_another_network_is_refused)
+{
+    ONLY_ON_HOST();
+    side        s = made(&TINY, 1);
+    mlc_module *all = mlc_nn_sequential(s.ctx), *part = mlc_nn_linear(s.ctx, 4, 4);
+    mlc_module_add(all, part);
+    mlc_module_add(all, mlc_nn_linear(s.ctx, 4, 3));
+    mlc_optim  *o = mlc_sgd(part, 0.1);
+    side        other = s;
+    other.net = mlc_nn_sequential(s.ctx);
+    other.opt = mlc_sgd(s.net, 0.1);
+    mlc_module_add(other.net, mlc_nn_linear(s.ctx, 4, 3));
+    CHECK_EQ(mlc_module_build(other.net), MLC_OK);
+    check_refused(&other, step_fn, MLC_ERR_UNSUPPORTED, "no parameter of the optimizer");
+    mlc_optim_free(other.opt);
+    mlc_module_free(other.net);
+    mlc_optim_free(o);
+    mlc_module_free(all);
+    freed(&s);
+}
+
+TEST(capture, runs_check_shapes_and_the_optimizer)
+{
+    ONLY_ON_HOST();
+    side      s = made(&TINY, 1);
+    mlc_plan *p = captured(&s, &TINY);
+    mlc_scope_begin(s.ctx);
+    mlc_tensor *in[2] = {test_rand(s.ctx, MLC_F32, mlc_dims2(6, 4), 1, -1, 1),
+                         test_tokens(s.ctx, mlc_dims1(6), 3, 1)};
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_SHAPE);
+    CHECK_ERROR(s.ctx, MLC_ERR_SHAPE, "a step has one set");
+    in[0] = input(&s, &TINY, 0, 0);
+    in[1] = input(&s, &TINY, 1, 0);
+    mlc_optim_free(s.opt);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_STATE);
+    CHECK_ERROR(s.ctx, MLC_ERR_STATE, "was freed");
+    mlc_scope_end(s.ctx);
+    s.opt = NULL;
+    mlc_plan_free(p);
+    freed(&s);
+}
+
+/* ---- the file of C */
+
+#if !defined(MLC_NO_EXPORT) && !defined(_WIN32)
+#define STRICT "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+
+static int command(const char *format, const char *a, const char *b)
+{
+    char text[1800];
+    snprintf(text, sizeof text, format, a, b);
+    return system(text);
+}
+
+static mlc_module *xor_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 2, 8));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 8, 2));
+    return net;
+}
+
+static mlc_module *gelu_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 6, 10));
+    mlc_module_add(net, mlc_nn_gelu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 10, 9));
+    mlc_module_add(net, mlc_nn_sigmoid(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 9, 6));
+    return net;
+}
+
+static mlc_optim *nesterov(mlc_module *net)
+{
+    mlc_sgd_desc d = mlc_sgd_desc_make(0.05);
+    d.momentum = 0.8;
+    d.nesterov = true;
+    return mlc_sgd_ex(net, &d);
+}
+
+static const kind FILES[] = {
+    {"xor, sgd", xor_net, sgd, 2, {4, 2}, 2, MLC_F32},
+    {"4-4-3, batch 1", tiny, momentum, 2, {1, 4}, 3, MLC_F32},
+    {"relu, momentum", small_mlp, momentum, 2, {7, 12}, 7, MLC_F32},
+    {"mse, gelu, sigmoid, nesterov", gelu_net, nesterov, 2, {5, 6}, 0, MLC_F32},
+};
+enum { FILE_STEPS = 25 };
+
+/* Writes a main that trains on stored inputs, and writes the weights as bytes.                  */
+static void write_main(side *s, const kind *k, const char *path, const char *code)
+{
+    FILE *f = fopen(path, "w");
+    fprintf(f, "#include <stdio.h>\n#include \"%s\"\nint main(int n, char **v)\n{\n"
+               "    static net_step t;\n    int bad = n < 2;\n    net_reset(&t);\n", code);
+    if (k == FILES)                    /* training of XOR in 1 KB                               */
+        fprintf(f, "    bad += sizeof t + NET_MEMORY > 1024;\n");
+    for (int64_t i = 0; i < FILE_STEPS; i++) {
+        for (int j = 0; j < 2; j++) {
+            double      v[512];
+            mlc_tensor *x = input(s, k, j, i);
+            test_read(x, v);
+            for (int64_t e = 0; e < mlc_numel(x); e++) {
+                char text[40];
+                test_print_g17(text, v[e]);
+                fprintf(f, "    t.x%d[%d] = (%s)%s;\n", j, (int)e,
+                        x->dtype == MLC_I64 ? "int32_t" : "float", text);
+            }
+        }
+        fprintf(f, "    bad += net_train(&t);\n");
+    }
+    fprintf(f, "    if (bad == 0) {\n        FILE *f = fopen(v[1], \"wb\");\n"
+               "        bad = !f || fwrite(t.weights, sizeof t.weights, 1, f) != 1;\n"
+               "        if (f) fclose(f);\n    }\n    return bad;\n}\n");
+    fclose(f);
+}
+
+/* Largest difference of the weights in a file from the parameters.                              */
+static double file_apart(mlc_module *net, const char *path)
+{
+    static float   got[4096];
+    static double  want[4096];
+    mlc_param_iter it = mlc_param_iter_make(net);
+    FILE          *f = fopen(path, "rb");
+    const size_t   n = f ? fread(got, sizeof *got, 4096, f) : 0;
+    double         off = 0;
+    size_t         at = 0;
+    if (f) fclose(f);
+    while (mlc_param_next(&it)) {
+        test_read(it.tensor, want);
+        for (int64_t i = 0; i < mlc_numel(it.tensor); i++)
+            off = at < n ? fmax(off, fabs((double)got[at++] - want[i])) : INF;
+    }
+    return at == n ? off : INF;
+}
+
+TEST(capture, files_of_c_train_as_the_library)
+{
+    ONLY_ON_HOST();
+    for (int i = 0; i < COUNT(FILES); i++) {
+        const kind *k = &FILES[i];
+        const box   b = box_open_fast("net.c");
+        char        code[400], out[400];
+        side        s = made(k, 1);
+        mlc_plan   *p = captured(&s, k);
+        snprintf(code, sizeof code, "%s.main.c", b.path);
+        snprintf(out, sizeof out, "%s.bin", b.path);
+        if (!CHECK_EQ(mlc_plan_write_step_c(p, b.path, NULL), MLC_OK))
+            printf("  %s: %s\n", k->name, mlc_error(s.ctx));
+        mlc_scope_begin(s.ctx);
+        write_main(&s, k, code, b.path);
+        mlc_scope_end(s.ctx);
+        for (int64_t j = 0; j < FILE_STEPS; j++) by_plan(&s, p, k, j);
+        if (command("cc --version%s%s >/dev/null 2>&1", "", "") == 0) {
+            CHECK_EQ(command("cc -std=c99 " STRICT " -O1 -o '%s.out' '%s' -lm", code, code), 0);
+            CHECK_EQ(command("'%s.out' '%s'", code, out), 0);
+            const double off = file_apart(s.net, out);
+            if (!CHECK(off < 1e-5)) printf("  %s: %g\n", k->name, off);
+        }
+        if (command("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
+            CHECK_EQ(command("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", b.path, ""),
+                     0);
+        mlc_plan_free(p);
+        freed(&s);
+        box_close(&b);
+    }
+}
+
+/* Writing a step's file fails with this text.                                                   */
+static void check_unwritten(const kind *k, const char *part)
+{
+    const box b = box_open_fast("net.c");
+    side      s = made(k, 1);
+    mlc_plan *p = captured(&s, k);
+    CHECK_EQ(mlc_plan_write_step_c(p, b.path, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(s.ctx, MLC_ERR_UNSUPPORTED, part);
+    CHECK(access(b.path, F_OK) != 0);
+    mlc_plan_free(p);
+    freed(&s);
+    box_close(&b);
+}
+
+TEST(capture, what_has_no_form_in_c_is_named)
+{
+    ONLY_ON_HOST();
+    const kind conv = {"cnn", cnn, sgd, 4, {1, 3, 16, 16}, 10, MLC_F32};
+    const kind clip = {"clip", tiny, clipped, 2, {1, 4}, 3, MLC_F32};
+    const kind drop = {"drop", dropping, sgd, 2, {8, 12}, 7, MLC_F32};
+    check_unwritten(&conv, "' of 0 has no form in C");
+    check_unwritten(&clip, "adamw");
+    check_unwritten(&drop, "has no form in C");
+}
+#endif
