@@ -118,7 +118,8 @@ TEST(profile, times_add_up_to_the_whole_by_each_report)
     CHECK_EQ(body.calls, 0);
     CHECK_EQ(first.calls, 6);          /* forward and backward                                 */
     CHECK_NEAR(body.total, first.self + row_of(&mods, "body.1", false).self, 1e-9 + 1e-9 * whole);
-    CHECK(row_of(&mods, "head", false).calls == 6 && row_of(&mods, "(no module)", false).calls == 6);
+    CHECK_EQ(row_of(&mods, "head", false).calls, 6);
+    CHECK_EQ(row_of(&mods, "(no module)", false).calls, 6);
     const table ranges = table_of(p, MLC_PROFILE_RANGES, MLC_PROFILE_SELF);
     const mlc_profile_row all = row_of(&ranges, "step", false);
     const mlc_profile_row forward = row_of(&ranges, "step/forward", false);
@@ -153,6 +154,11 @@ static mlc_module *conv_of(mlc_ctx *ctx, int32_t axes, int64_t in, int64_t out, 
 static mlc_tensor *input(mlc_ctx *ctx, mlc_dims dims)
 {
     return test_rand(ctx, MLC_F32, dims, 1, -1, 1);
+}
+
+static mlc_tensor *image(mlc_ctx *ctx, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    return input(ctx, mlc_dims4(n, c, h, w));
 }
 
 static work linears(mlc_ctx *ctx, mlc_dims dims, double rows, const int64_t *sizes, int n)
@@ -230,28 +236,28 @@ enum { NETWORKS = 22 };
 
 static work network(mlc_ctx *ctx, int i)
 {
-    static const int64_t mlp[] = {784, 512, 512, 10}, deep[] = {3, 4, 5, 6, 7, 8, 9};
+    static const int64_t mlp[] = {784, 512, 512, 10}, deep[] = {3, 4, 5, 6, 7, 8, 9},
+                         volume[] = {2, 2, 5, 6, 7};
     switch (i) {
         case 0:  return linears(ctx, mlc_dims2(128, 784), 128, mlp, 4);
         case 1:  return linears(ctx, mlc_dims2(1, 784), 1, mlp, 2);
         case 2:  return linears(ctx, mlc_dims2(11, 3), 11, deep, 7);
         case 3:  return linears(ctx, mlc_dims4(2, 3, 4, 3), 24, deep, 3);
-        case 4:  return one(conv_of(ctx, 2, 3, 8, 3, 1, 1, false), input(ctx, mlc_dims4(2, 3, 10, 9)),
+        case 4:  return one(conv_of(ctx, 2, 3, 8, 3, 1, 1, false), image(ctx, 2, 3, 10, 9),
                             2.0 * 2 * 8 * 8 * 7 * 27);
-        case 5:  return one(conv_of(ctx, 2, 3, 8, 3, 2, 1, false), input(ctx, mlc_dims4(2, 3, 11, 9)),
+        case 5:  return one(conv_of(ctx, 2, 3, 8, 3, 2, 1, false), image(ctx, 2, 3, 11, 9),
                             2.0 * 2 * 8 * 5 * 4 * 27);
-        case 6:  return one(conv_of(ctx, 2, 6, 8, 3, 1, 2, false), input(ctx, mlc_dims4(2, 6, 8, 8)),
+        case 6:  return one(conv_of(ctx, 2, 6, 8, 3, 1, 2, false), image(ctx, 2, 6, 8, 8),
                             2.0 * 2 * 8 * 36 * 27);
-        case 7:  return one(conv_of(ctx, 2, 6, 6, 3, 1, 6, false), input(ctx, mlc_dims4(2, 6, 8, 8)),
+        case 7:  return one(conv_of(ctx, 2, 6, 6, 3, 1, 6, false), image(ctx, 2, 6, 8, 8),
                             2.0 * 2 * 6 * 36 * 9);
         case 8:  return one(conv_of(ctx, 1, 3, 5, 4, 1, 1, false), input(ctx, mlc_dims3(2, 3, 20)),
                             2.0 * 2 * 5 * 17 * 12);
         case 9:  return one(conv_of(ctx, 3, 2, 4, 2, 1, 1, false),
-                            input(ctx, mlc_dims_of(5, (const int64_t[]){2, 2, 5, 6, 7})),
-                            2.0 * 2 * 4 * 4 * 5 * 6 * 16);
-        case 10: return one(conv_of(ctx, 2, 4, 3, 2, 2, 1, true), input(ctx, mlc_dims4(2, 4, 5, 5)),
+                            input(ctx, mlc_dims_of(5, volume)), 2.0 * 2 * 4 * 4 * 5 * 6 * 16);
+        case 10: return one(conv_of(ctx, 2, 4, 3, 2, 2, 1, true), image(ctx, 2, 4, 5, 5),
                             2.0 * 2 * 4 * 25 * 12);
-        case 11: return one(conv_of(ctx, 2, 5, 7, 1, 1, 1, false), input(ctx, mlc_dims4(3, 5, 6, 6)),
+        case 11: return one(conv_of(ctx, 2, 5, 7, 1, 1, 1, false), image(ctx, 3, 5, 6, 6),
                             2.0 * 3 * 7 * 36 * 5);
         case 12: return two_convs(ctx);
         case 13: return recurrent(ctx, MLC_RNN_TANH, 1, 1, false, 0);
@@ -261,7 +267,8 @@ static work network(mlc_ctx *ctx, int i)
         case 17: return recurrent(ctx, MLC_RNN_LSTM, 4, 1, false, 6);
         case 18: return recurrent(ctx, MLC_RNN_GRU, 3, 2, true, 0);
         case 19: {
-            work w = {mlc_nn_multihead_attention(ctx, 16, 2), input(ctx, mlc_dims3(2, 9, 16)), 0, 0};
+            work w = {mlc_nn_multihead_attention(ctx, 16, 2), input(ctx, mlc_dims3(2, 9, 16)),
+                      0, 0};
             w.first = 2.0 * 18 * 16 * 48;
             w.flops = w.first + attention_flops(2, 9, 16) + 2.0 * 18 * 256;
             return w;
@@ -619,7 +626,8 @@ TEST(profile, files_by_the_end_of_their_names)
 TEST(profile, traces_of_two_contexts_are_two_threads)
 {
     mlc_ctx     *ctx = test_ctx();
-    mlc_profile *list[2] = {profile_of_steps(ctx, 1, 0.001), profile_of_steps(test_ctx(), 2, 0.001)};
+    mlc_profile *list[2] = {profile_of_steps(ctx, 1, 0.001),
+                            profile_of_steps(test_ctx(), 2, 0.001)};
     CHECK_EQ(mlc_profile_trace(list, 2, collect, empty()), MLC_OK);
     CHECK_EQ(count_of(g_text.text, "\"name\":\"linear\",\"pid\":1,\"tid\":1"), 2);
     CHECK_EQ(count_of(g_text.text, "\"name\":\"linear\",\"pid\":1,\"tid\":2"), 4);
@@ -735,6 +743,32 @@ TEST(profile, errors)
     mlc_profile_begin(other, NULL);
     mlc_range_begin(other, "open");
     mlc_ctx_free(other);               /* and with the context                                 */
+}
+
+/* The environment asks where the program lets it; the context's end saves. */
+TEST(profile, of_the_environment)
+{
+    box                b = box_open_fast("a.txt");
+    const mlc_ctx_desc d = test_desc();
+    size_t             n = 0;
+    unsetenv("MLC_PROFILE");
+    mlc_ctx *ctx = mlc_profile_env(mlc_ctx_create(&d));
+    mlc_ctx_free(ctx);
+    CHECK_EQ(box_count(&b), 0);
+    setenv("MLC_PROFILE", b.path, 1);
+    ctx = mlc_profile_env(mlc_ctx_create(&d));
+    mlc_exp(mlc_ones(ctx, MLC_F32, mlc_dims1(5)));
+    mlc_ctx_free(ctx);
+    unsetenv("MLC_PROFILE");
+    unsigned char *data = get_file(b.path, &n);
+    char           part[4096];
+    if (CHECK(data != NULL)) {
+        snprintf(part, sizeof part, "%.*s", (int)n, (const char *)data);
+        CHECK_HAS(part, "\nexp ");
+    }
+    free(data);
+    box_close(&b);
+    CHECK(mlc_profile_env(NULL) == NULL);
 }
 
 /* Without memory for a frame or a call operations go on, and what is lost is told. */
