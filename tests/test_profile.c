@@ -653,7 +653,7 @@ TEST(profile, a_trace_ends_at_its_limit)
 }
 
 /* With MLC_TEST_OUT=FOLDER it stays, for tests/python_reads_tensorboard.py. */
-TEST(profile, a_run_of_tensorboard_has_its_trace)
+TEST(tensorboard, a_run_has_the_trace_of_a_profile)
 {
     mlc_ctx         *ctx = test_ctx();
     const char      *out = getenv("MLC_TEST_OUT");

@@ -548,7 +548,7 @@ TEST(tensorboard, errors)
 
 #if defined(__linux__)
 /* Writes events of all sizes without end, event i at step i; from the 50th on a byte says that it
- * writes. Of three processes one flushes each event, one after a hundred, one as it does by itself. */
+ * writes. Of three processes one flushes each event, one after a hundred, one by itself. */
 static void write_for_ever(const char *dir, int round, int to)
 {
     mlc_ctx             *ctx = mlc_ctx_create(NULL);
