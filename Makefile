@@ -60,7 +60,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
         demo-adapt demo-distill demo-export demo-forecast test test-cpp cuda cuda-host cuda-bugs \
         cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
-        bench bench-sketch bench-estimates bench-quant bench-compare bench-ab bits weight gate \
+        bench bench-sketch bench-estimates bench-quant bench-compare bench-ab watch bits weight gate \
         lint map reference size embedded lib dist install uninstall clean FORCE
 .DELETE_ON_ERROR:
 
@@ -97,6 +97,8 @@ help:
 	@echo 'make bench-quant     what quantized networks lose: digits, a small GPT; a quarter of an hour'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
+	@echo 'make watch           fails if a row is slower or larger than 1.1 times REF=commit, by intervals;'
+	@echo '                     COMMITS=20: each of the last commits against the one before, as a picture'
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
 	@echo 'make gate            .ci/run in a fresh clone of HEAD; at most twenty minutes'
@@ -427,6 +429,11 @@ bits:
 
 bench-ab:
 	@$(PYTHON) bench/ab.py --ref '$(REF)' $(if $(CASE),--case '$(CASE)') $(if $(ISA),--isa $(ISA))
+
+# What has become slower: fails, as no other target does on times.
+watch:
+	@$(PYTHON) bench/watch.py $(if $(REF),--ref '$(REF)') $(if $(COMMITS),--commits $(COMMITS)) \
+	    $(if $(CASE),--case '$(CASE)') $(if $(ISA),--isa $(ISA))
 
 weight:
 	@$(PYTHON) tests/weight.py

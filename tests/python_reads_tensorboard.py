@@ -3,12 +3,16 @@
     MLC_TEST_OUT=FOLDER build/tests --filter tensorboard.
     python3 tests/python_reads_tensorboard.py FOLDER
 
-FOLDER has the runs golden, graph, fit and resumed of tests/test_tensorboard.c, which says what is in
-them. Prints a line that begins with "skipped" where a package is not installed.
+FOLDER has the runs golden, graph, fit, resumed, and killed0 to killed11 of tests/test_tensorboard.c,
+which says what is in them, and traced of tests/test_profile.c, which torch-tb-profiler reads where it
+is installed. Prints a line that begins with "skipped" where a package is not installed.
 """
+import glob
 import io
+import json
 import os
 import sys
+import tempfile
 
 STEPS_OF_ROWS = [5, 10, 15]
 
@@ -78,6 +82,35 @@ def resumed(run, _):
     return [] if [e.step for e in run.Scalars("loss")] == STEPS_OF_ROWS else ["rows"]
 
 
+def killed(run, _):
+    """What is wrong with a run that was killed: its scalars have their steps as values, no gap."""
+    had = [(e.step, e.value) for e in run.Scalars("a")] if "a" in run.Tags()["scalars"] else []
+    want = [i for i in range(had[-1][0] + 1 if had else 0) if i % 7 != 3 and i % 31 != 5]
+    return [] if had == [(i, float(i)) for i in want] else ["steps"]
+
+
+def traced(folder):
+    """What is wrong with the trace of four steps of a profile."""
+    paths = glob.glob(os.path.join(folder, "*.pt.trace.json"))
+    with open(paths[0], encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    calls = [e for e in events if e["ph"] == "X" and e["name"] == "linear"]
+    steps = [e for e in events if e["name"].startswith("ProfilerStep#")]
+    inside = [any(s["ts"] <= c["ts"] and c["ts"] + c["dur"] <= s["ts"] + s["dur"] + 1e-3
+                  for s in steps) for c in calls]
+    wrong = [] if len(paths) == 1 and len(calls) == 8 and len(steps) == 4 and all(inside) else ["json"]
+    try:
+        from torch_tb_profiler.profiler.data import RunProfileData
+    except ImportError as e:
+        print("skipped:", e)
+        return wrong
+    with tempfile.TemporaryDirectory() as cache:
+        run = RunProfileData.parse("mlcore", None, paths[0], cache)
+    rows = {row.name: row.calls for row in run.op_list_groupby_name}
+    good = run.steps_names == list("0123") and rows["linear"] == rows["linear backward"] == 8
+    return wrong if good else wrong + ["torch-tb-profiler"]
+
+
 def main():
     """Ends with 1 where a run is not what it should be."""
     try:
@@ -88,16 +121,19 @@ def main():
         print("skipped:", e)
         return
     wrong = 0
-    for check in (golden, graph, fit, resumed):
-        folder = os.path.join(sys.argv[1], check.__name__)
+    runs = {check.__name__: check for check in (golden, graph, fit, resumed)}
+    runs |= {f"killed{i}": killed for i in range(12)} | {"traced": traced}
+    for name, check in runs.items():
+        folder = os.path.join(sys.argv[1], name)
         try:
-            why = check(read_all(folder, event_accumulator), Image)
+            why = traced(folder) if check is traced else check(read_all(folder, event_accumulator),
+                                                               Image)
         except Exception as e:                       # of TensorBoard or pillow: a line a run
             why = [repr(e)[:300]]
         if why:
-            print(check.__name__ + ":", ", ".join(why))
+            print(name + ":", ", ".join(why))
             wrong += 1
-    print(f"4 runs, {wrong} wrong; tensorboard {tensorboard.__version__}")
+    print(f"{len(runs)} runs, {wrong} wrong; tensorboard {tensorboard.__version__}")
     if wrong:
         sys.exit(1)
 

@@ -402,6 +402,65 @@ DO(mlc_tensorboard_text)      { return run_board(w, TEXT_TOLD); }
 DO(mlc_tensorboard_pr_curve)  { return run_board(w, CURVE); }
 DO(mlc_tensorboard_hparams)   { return run_board(w, SETTINGS); }
 DO(mlc_tensorboard_graph)     { return run_board(w, GRAPH); }
+
+typedef enum shown { ROWS_SHOWN, PRINTED, ADVICE, COMPARED, TRACED, FILED, BOARD, NOTHING } shown;
+
+/* Profiles an operation in a range, and shows it in one way. */
+static mlc_status run_profile(world *w, shown what)
+{
+    mlc_profile_begin_desc d = mlc_profile_begin_desc_make();
+    mlc_profile_row        row;
+    mlc_profile           *p = mlc_profile_begin(w->ctx, &d);
+    mlc_status             st = made(w, p);
+    if (st != MLC_OK) return st;
+    mlc_range_begin(w->ctx, "a");
+    st = made(w, mlc_exp(w->x));
+    mlc_range_end(w->ctx);
+    st = first_of(st, mlc_profile_end(p));
+    if (st == MLC_OK)
+        switch (what) {
+            case ROWS_SHOWN:
+                st = mlc_profile_rows(p, MLC_PROFILE_OPERATIONS, MLC_PROFILE_SELF, &row, 1) < 0
+                   ? mlc_ctx_status(w->ctx) : MLC_OK;
+                break;
+            case PRINTED: st = mlc_profile_print(p, MLC_PROFILE_MODULES, MLC_PROFILE_TOTAL, 0,
+                                                 discard, NULL); break;
+            case ADVICE: st = mlc_profile_advise(p, discard, NULL); break;
+            case COMPARED: st = mlc_profile_compare(p, p, MLC_PROFILE_RANGES, discard, NULL); break;
+            case TRACED: st = mlc_profile_trace(&p, 1, discard, NULL); break;
+            case FILED:                /* times differ from run to run */
+                st = mlc_profile_save(p, to(w));
+                if (st == MLC_OK) put_file(to(w), "old", 3);
+                break;
+            case BOARD: {
+                mlc_tensorboard *tb = mlc_tensorboard_open(w->ctx, board(w), NULL);
+                st = made(w, tb);
+                if (st == MLC_OK) st = mlc_tensorboard_profile(tb, p);
+                if (tb) st = first_of(st, mlc_tensorboard_close(tb));
+                board(w);
+                break;
+            }
+            default: break;
+        }
+    mlc_profile_free(p);
+    return st;
+}
+
+DO(mlc_profile_begin)         { return run_profile(w, NOTHING); }
+DO(mlc_profile_begin_desc_make) { return run_profile(w, NOTHING); }
+DO(mlc_profile_end)           { return run_profile(w, NOTHING); }
+DO(mlc_profile_free)          { return run_profile(w, NOTHING); }
+DO(mlc_profile_seconds)       { return run_profile(w, NOTHING); }
+DO(mlc_profile_env)           { return run_profile(w, NOTHING); }
+DO(mlc_range_begin)           { return run_profile(w, NOTHING); }
+DO(mlc_range_end)             { return run_profile(w, NOTHING); }
+DO(mlc_profile_rows)          { return run_profile(w, ROWS_SHOWN); }
+DO(mlc_profile_print)         { return run_profile(w, PRINTED); }
+DO(mlc_profile_advise)        { return run_profile(w, ADVICE); }
+DO(mlc_profile_compare)       { return run_profile(w, COMPARED); }
+DO(mlc_profile_trace)         { return run_profile(w, TRACED); }
+DO(mlc_profile_save)          { return run_profile(w, FILED); }
+DO(mlc_tensorboard_profile)   { return run_profile(w, BOARD); }
 DO(mlc_png_save)              { return mlc_png_save(w->x, to(w)); }
 
 /* A PNG file of 2 x 2 pixels, from memory or from a file that goes again. */

@@ -1081,6 +1081,19 @@ static mlc_tensorboard *a_board(const char *name)
     return (mlc_tensorboard *)made(chance(6) ? NULL : mlc_tensorboard_open(g.ctx, "boards", NULL));
 }
 
+static mlc_profile *a_profile(const char *name)
+{
+    say(" %s=profile", name);
+    mlc_profile *p = (mlc_profile *)made(chance(6) ? NULL : mlc_profile_begin(g.ctx, NULL));
+    if (p) {
+        mlc_range_begin(g.ctx, "a");
+        mlc_ones(g.ctx, MLC_F32, mlc_dims1(3));
+        mlc_range_end(g.ctx);
+        if (!chance(5)) mlc_profile_end(p);
+    }
+    return p;
+}
+
 static mlc_timeline *a_timeline(const char *name)
 {
     say(" %s=timeline", name);

@@ -1063,7 +1063,7 @@ OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_
            'mlc_tracker': 'a_tracker', 'mlc_tokenizer': 'a_tokenizer', 'mlc_table': 'a_table',
            'mlc_cache': 'a_cache', 'mlc_average': 'a_average', 'mlc_callback': 'a_callback',
            'mlc_safetensors': 'a_file', 'mlc_fit_state': 'a_fit', 'mlc_sweep': 'a_sweep',
-           'mlc_run_saver': 'a_saver', 'mlc_tensorboard': 'a_board', 'mlc_timeline': 'a_timeline', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration',
+           'mlc_run_saver': 'a_saver', 'mlc_tensorboard': 'a_board', 'mlc_timeline': 'a_timeline', 'mlc_profile': 'a_profile', 'mlc_plan': 'a_plan', 'mlc_calibration': 'a_calibration',
            'mlc_distillation': 'a_distillation', 'mlc_ctx': 'a_ctx'}
 USES = {'mlc_tensor': 'use_tensor', 'mlc_module': 'use_module', 'mlc_optim': 'use_optim', 'mlc_dataset': 'use_dataset',
         'mlc_loader': 'use_loader', 'mlc_metric': 'use_metric', 'mlc_callback': 'use_callback'}
@@ -1309,7 +1309,7 @@ class Writer:
             return any('*' in t and n == name[2:] for t, n in params)
         before = [t for t, n in params[:k] if n not in ('threshold', 'desc')]
         return bool(before) and '*' in before[-1] and not before[-1].endswith(('char *', 'mlc_ctx *',
-               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_plan *', 'mlc_calibration *', 'mlc_distillation *',
+               'mlc_tensor *', 'mlc_module *', 'mlc_optim *', 'mlc_timeline *', 'mlc_profile *', 'mlc_plan *', 'mlc_calibration *', 'mlc_distillation *',
                'mlc_tokenizer *', 'mlc_metric *',
                'mlc_dataset *', 'mlc_cache *')) or name == 'n' and before[-1].endswith('**') or name == 'room'
 

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""Finds what has become slower, or larger, since another commit: the one check that fails on time.
+
+    make watch REF=commit [CASE='mlp_* gemm_*'] [COMMITS=20]    or:  python3 bench/watch.py --ref ..
+
+The working tree against REF, or with --commits N the last N commits of mlcore.h each against the one
+before. All sides have the bench of REF (of the oldest commit), so that only the header differs. Each
+round runs a row, which is a case and a dtype, on all sides, in an order that changes from round to
+round; the ratio of a round is of two times that follow each other, so that a machine that slows down
+slows both. The verdict is the interval of the median ratio over the rounds, by bootstrap, 99 of 100:
+
+    fine       it ends below FACTOR, 1.1 by default
+    slower     it begins above FACTOR, and so it does in new rounds
+    undecided  neither, after --most rounds: the machine is too busy; this is no failure
+
+Bytes, the peak of memory and what is kept for backward, are the same in each run: larger than FACTOR
+times is a failure. build/watch has the table, times.json and the picture watch.svg. The exit status
+is 1 if a row is slower or larger. --check tests the verdicts on made-up times, without a bench.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+
+import ab
+
+OUT = ab.ROOT / "build/watch"
+DRAWS = 2000
+COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf"]
+
+
+def options():
+    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ask.add_argument("--ref", default="HEAD", help="the commit to compare with")
+    ask.add_argument("--commits", type=int, help="so many commits of mlcore.h, up to HEAD")
+    ask.add_argument("--case", help="globs of cases, or the 40 rows of ab.py")
+    ask.add_argument("--isa", help="level, the best one by default")
+    ask.add_argument("--threads", help="2 by default, where there are as many cores")
+    ask.add_argument("--seconds", type=float, default=0.2, help="of timing a case, side and round")
+    ask.add_argument("--rounds", type=int, default=8, help="at least")
+    ask.add_argument("--most", type=int, default=32, help="rounds of a row that is undecided")
+    ask.add_argument("--factor", type=float, default=1.1)
+    ask.add_argument("--check", action="store_true", help="test the verdicts")
+    return ask.parse_args()
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+def interval(before, after, seed=1):
+    """Median ratio after/before of the rounds, and the ends of its interval."""
+    logs = [math.log(a / b) for b, a in zip(before, after)]
+    draw = random.Random(seed)
+    medians = sorted(statistics.median(draw.choices(logs, k=len(logs))) for _ in range(DRAWS))
+    cut = DRAWS // 200
+    return tuple(math.exp(x) for x in (statistics.median(logs), medians[cut], medians[-1 - cut]))
+
+
+def verdict(before, after, factor):
+    _, low, high = interval(before, after)
+    return "fine" if high < factor else "slower" if low > factor else "undecided"
+
+
+def hear(measure, sides, o):
+    """Runs rounds until each side is fine or slower than the one before, or there are --most.
+    measure(side) is the seconds of one run. Returns the times, a list a side, and the verdicts."""
+    times = [[] for _ in sides]
+    while True:
+        for _ in range(4 if times[0] else o.rounds):
+            order = range(len(sides))
+            for side in order if len(times[0]) % 2 == 0 else reversed(order):
+                times[side].append(measure(side))
+        said = [verdict(times[k - 1], times[k], o.factor) for k in range(1, len(sides))]
+        if "undecided" not in said or len(times[0]) >= o.most:
+            return times, said
+
+
+def judge(measure, sides, o):
+    """The times and verdicts of a row; accused sides are heard once more, and what that says holds."""
+    times, said = hear(measure, sides, o)
+    if "slower" not in said:
+        return times, said
+    again, second = hear(measure, sides, o)
+    said = [b if a == "slower" else a for a, b in zip(said, second)]
+    return [a + b for a, b in zip(times, again)], said
+
+
+# ---- sides ---------------------------------------------------------------------------------------
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ab.ROOT, check=True, capture_output=True).stdout
+
+
+def build(folder, base, header):
+    """The bench of commit `base` with a header, in a folder; False if it does not build."""
+    if (folder / "built").exists():
+        return True
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    subprocess.run(["tar", "-xf", "-", "-C", folder], input=git("archive", base), check=True)
+    (folder / "mlcore.h").write_bytes(header)
+    for name in ("Makefile", "tests/mlc_test.h"):
+        shutil.copy(ab.ROOT / name, folder / name)
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MLC_BUILD_CONFIG")}
+    done = subprocess.run(["make", "-s", "-C", folder, "build/bench"], env=env | {"BLAS": "none"})
+    if done.returncode == 0:
+        (folder / "built").touch()
+    return done.returncode == 0
+
+
+def sides_of(o):
+    """Names and folders of the sides, the oldest first."""
+    if o.commits:
+        log = git("log", f"-n{o.commits}", "--format=%h", "--", "mlcore.h").decode().split()[::-1]
+        found = []
+        for commit in log:
+            folder = OUT / commit
+            header = git("show", f"{commit}:mlcore.h")
+            if build(folder, log[0], header) or build(folder, commit, header):
+                found.append((commit, folder))
+            else:
+                print(f"{commit} does not build: passed over")
+        return found
+    env = dict(os.environ, BLAS="none")
+    if subprocess.run(["sh", "tests/ab.sh", o.ref, "build/bench"], cwd=ab.ROOT, env=env).returncode:
+        sys.exit("watch.py: one of the sides does not build")
+    return [(o.ref, ab.ROOT / "build/ab/before"), ("now", ab.ROOT / "build/ab/after")]
+
+
+def measured(case, dtype, sides, o):
+    """Times, verdicts and bytes of a row; None if a side has no such case."""
+    lines = [None] * len(sides)
+
+    def run(side):
+        lines[side] = ab.line_of(sides[side][1], case, dtype, o)
+        if lines[side] is None:
+            raise LookupError(case)
+        return lines[side]["median_ms"] / 1e3
+
+    try:
+        times, said = judge(run, sides, o)
+    except LookupError:
+        return None
+    size = [[line.get(key) or 0 for key in ("peak_bytes", "activation_bytes")] for line in lines]
+    larger = [any(b > o.factor * a and a for a, b in zip(size[k - 1], size[k]))
+              for k in range(1, len(sides))]
+    return {"case": case, "dtype": dtype, "times": times, "said": said, "bytes": size,
+            "larger": larger}
+
+
+# ---- the table and the picture -------------------------------------------------------------------
+
+def table(rows, sides):
+    """Lines of Markdown: for each row and pair of sides the ratio with its interval, and bytes."""
+    out = ["| case | type | against | rounds | ratio | interval | verdict | peak MB | kept MB |",
+           "|---" * 9 + "|"]
+    for row in rows:
+        for k, said in enumerate(row["said"], 1):
+            mid, low, high = interval(row["times"][k - 1], row["times"][k])
+            mb = [f"{a / 2**20:.1f} {b / 2**20:.1f}" for a, b in zip(*row["bytes"][k - 1:k + 1])]
+            said = f"**{said}**" if said == "slower" else said
+            said += ", **larger**" if row["larger"][k - 1] else ""
+            out.append(f"| `{row['case']}` | {row['dtype']} | {sides[k - 1][0]} {sides[k][0]} "
+                       f"| {len(row['times'][0])} | {mid:.3f} | {low:.3f} {high:.3f} | {said} "
+                       f"| {mb[0]} | {mb[1]} |")
+    return out
+
+
+def label(x, y, text, anchor="start"):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+
+
+def picture_of_pair(rows, factor):
+    """A whisker a row: the interval of its ratio; red ones are slower."""
+    high = 40 + 16 * len(rows)
+    at = lambda r: 330 + 330 * (min(max(r, 0.8), 1.4) - 0.8) / 0.6  # noqa: E731
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{high}" '
+           'font-family="sans-serif" font-size="11">',
+           f'<rect width="720" height="{high}" fill="#fff"/>']
+    for r in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4):
+        colour = "#d62728" if abs(r - factor) < 1e-9 else "#bbb"
+        out.append(f'<path d="M{at(r):.1f} 24V{high - 8}" stroke="{colour}"/>')
+        out.append(label(at(r), 16, f"{r:.1f}", "middle"))
+    for i, row in enumerate(rows):
+        y = 40 + 16 * i
+        mid, low, up = interval(*row["times"][:2])
+        colour = {"slower": "#d62728", "fine": "#2ca02c"}.get(row["said"][0], "#777")
+        out += [label(8, y + 4, f"{row['case']} {row['dtype']}"),
+                f'<path d="M{at(low):.1f} {y}H{at(up):.1f}" stroke="{colour}" stroke-width="3"/>',
+                f'<circle cx="{at(mid):.1f}" cy="{y}" r="4" fill="{colour}"/>']
+    return out + ["</svg>"]
+
+
+def picture_of_commits(rows, sides):
+    """A line a row: its median time by commit, over that of the first."""
+    wide, high = 120 + 60 * len(sides), 420
+    lines = [[statistics.median(t) / statistics.median(row["times"][0]) for t in row["times"]]
+             for row in rows]
+    top = max(max(line) for line in lines)
+    low = min(min(line) for line in lines)
+    at = lambda r: 30 + 330 * (top - r) / max(top - low, 1e-9)  # noqa: E731
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+           'font-family="sans-serif" font-size="11">',
+           f'<rect width="{wide}" height="{high}" fill="#fff"/>',
+           f'<path d="M60 {at(1):.1f}H{wide - 20}" stroke="#bbb"/>']
+    out += [label(54, at(r) + 4, f"{r:.2f}", "end") for r in {low, 1.0, top}]
+    out += [label(60 + 60 * k, 380 + 14 * (k % 2), name, "middle")
+            for k, (name, _) in enumerate(sides)]
+    for i, (row, line) in enumerate(zip(rows, lines)):
+        points = " ".join(f"{60 + 60 * k},{at(r):.1f}" for k, r in enumerate(line))
+        out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[i % 8]}">'
+                   f'<title>{row["case"]} {row["dtype"]}</title></polyline>')
+        out += [f'<circle cx="{60 + 60 * k}" cy="{at(line[k]):.1f}" r="6" fill="none" '
+                'stroke="#d62728" stroke-width="2"/>'
+                for k, said in enumerate(row["said"], 1) if said == "slower"]
+    return out + ["</svg>"]
+
+
+# ---- made-up times -------------------------------------------------------------------------------
+
+def check():
+    """Forty rows with the noise of a busy machine, one of them slower by a fifth, five times over:
+    that one is found and no other; drift and single outliers accuse nobody; bytes are compared."""
+    o = argparse.Namespace(rounds=8, most=32, factor=1.1)
+    for seed in range(5):
+        draw = random.Random(seed)
+        for row in range(40):
+            slow = 1.2 if row == 17 else 1.0
+            drift = [1.0]
+
+            def measure(side):
+                drift[0] *= math.exp(draw.gauss(0, 0.01))
+                burst = draw.uniform(1.2, 2.0) if draw.random() < 0.05 else 1.0
+                return drift[0] * burst * math.exp(draw.gauss(0, 0.03)) * (slow if side else 1.0)
+
+            _, said = judge(measure, [0, 1], o)
+            assert (said == ["slower"]) == (row == 17), (seed, row, said)
+    steady = [1.0 + 0.001 * i for i in range(8)]
+    assert verdict(steady, steady, 1.1) == "fine"
+    assert verdict(steady, [1.3 * t for t in steady], 1.1) == "slower"
+    assert verdict(steady, [t * (1.0, 1.25)[i % 2] for i, t in enumerate(steady)], 1.1) == "undecided"
+    row = {"case": "a", "dtype": "f32", "times": [steady, [1.3 * t for t in steady]],
+           "said": ["slower"], "bytes": [[2**20, 0], [2**21, 0]], "larger": [True]}
+    sides = [("x", None), ("y", None)]
+    assert "| 1.300 | 1.300 1.300 | **slower**, **larger** | 1.0 2.0 |" in table([row], sides)[-1]
+    for lines in (picture_of_pair([row], 1.1), picture_of_commits([row], sides)):
+        assert lines[0].startswith("<svg") and lines[-1] == "</svg>"
+    print("watch.py: 200 made-up rows, 5 slower, found; no other accused")
+
+
+def main():
+    o = options()
+    if o.check:
+        return check()
+    sides = sides_of(o)
+    if len(sides) < 2:
+        sys.exit("watch.py: there are no two sides")
+    names = ab.listed(sides[0][1] / "build/bench", o.case.split()) if o.case else ab.ROWS
+    rows, missing = [], []
+    for case, dtype in names:
+        row = measured(case, dtype, sides, o)
+        if row is None:
+            missing.append(f"{case} {dtype}")
+            continue
+        rows.append(row)
+        print("\n".join(table([row], sides)[2:]), flush=True)
+    if not rows:
+        sys.exit("watch.py: no row runs on all sides")
+    OUT.mkdir(parents=True, exist_ok=True)
+    (OUT / "table.md").write_text("\n".join(table(rows, sides)) + "\n", encoding="utf-8")
+    (OUT / "times.json").write_text(json.dumps(rows), encoding="utf-8")
+    picture = picture_of_pair(rows, o.factor) if len(sides) == 2 else picture_of_commits(rows, sides)
+    (OUT / "watch.svg").write_text("\n".join(picture) + "\n", encoding="utf-8")
+    bad = sum(said == "slower" or larger for row in rows
+              for said, larger in zip(row["said"], row["larger"]))
+    open_ = sum(said == "undecided" for row in rows for said in row["said"])
+    print(f"{len(rows)} rows: {bad} slower or larger, {open_} undecided"
+          + (f"; not on all sides: {', '.join(missing)}" if missing else "")
+          + f"; {(OUT / 'watch.svg').relative_to(ab.ROOT)}")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
