@@ -119,12 +119,11 @@ static void conn_write(conn *c)
 /* What has taken too long. */
 static void conn_time(conn *c, double t)
 {
-    const bool idle = !http_begun(&c->in) && !c->asks && !c->got.n && !c->out.n;
-    if (c->ended) c->dead = c->dead || t - c->moved > 1;
-    else if (c->out.n) c->dead = t - c->moved > S.o.time;
-    else if (idle && S.listener < 0)
-        c->close = t - (c->moved > S.drain_began ? c->moved : S.drain_began) > 0.5;
-    else if (idle) c->close = t - c->moved > S.o.idle;
+    const bool   idle  = !http_begun(&c->in) && !c->asks && !c->got.n && !c->out.n;
+    const double since = S.listener < 0 && S.drain_began > c->moved ? S.drain_began : c->moved;
+    if (c->ended) c->dead |= t - c->moved > 1;
+    else if (c->out.n) c->dead |= t - c->moved > S.o.time;
+    else if (idle) c->close |= t - since > (S.listener < 0 ? 0.5 : S.o.idle);
     else if (!c->asks && !c->close && t - c->began > S.o.time) {
         http_fail(&c->in, 408, "the request did not arrive in time");
         fail(c, c->in.status, c->in.why);
