@@ -72,6 +72,8 @@ static void work(conn *c)
         const double began = now();
         text_drop(&c->got, http_feed(&c->in, c->got.s, c->got.n));
         S.f.reading += now() - began;
+        if (S.full && (c->in.state == HTTP_BODY || c->in.state == HTTP_CHUNK))
+            http_fail(&c->in, 503, "the bodies of all connections are too large");
         if (c->in.state == HTTP_DONE) {
             handle(c);
             if (!c->asks) http_reset(&c->in);
@@ -183,13 +185,16 @@ static void turn(struct pollfd *p)
 {
     const int n = S.n;                                   /* those taken below have no entry     */
     char      drop[256];
+    size_t    held = 0;
     for (int i = 0; i < n; i++) {
         const conn *c = S.conns[i];
         const bool  read = !c->eof && (c->ended || c->got.n < PORTION);
         p[i].fd      = c->fd;
         p[i].events  = (short)((read ? POLLIN : 0) | (c->sent < c->out.n ? POLLOUT : 0));
         p[i].revents = 0;
+        held += c->in.body_room + c->got.room + c->out.room;
     }
+    S.full      = held > MEMORY;
     p[n].fd     = S.wake[0];
     p[n + 1].fd = S.listener;
     p[n].events = p[n + 1].events = POLLIN;

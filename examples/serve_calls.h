@@ -15,7 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PORTION = 65536, BACKLOG = 1 << 20, BUCKETS = 12 };
+enum {
+    PORTION = 65536,                      /* bytes of one read                                    */
+    BACKLOG = 1 << 18,                    /* of answers that a client does not take               */
+    MEMORY  = 1 << 28,                    /* of all connections: bodies beyond it are refused     */
+    BUCKETS = 12
+};
 
 typedef struct options {
     const char *csv, *host, *digits, *text;
@@ -67,6 +72,7 @@ typedef struct server {
     mlc_server     *serve;
     conn          **conns;
     int             n, calls, listener, wake[2];
+    bool            full;                 /* connections hold more than MEMORY                    */
     int             draining;             /* by the main thread, read by __atomic                 */
     double          drain_began;
     figures         f;

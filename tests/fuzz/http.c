@@ -1,5 +1,5 @@
 /* Requests of HTTP: the first byte says how the rest is cut into pieces, which changes nothing of
- * what is read. Bodies are read as those of the server's infer, and strings of JSON written again. */
+ * what is read. Bodies are read as those of the server's infer, strings of JSON written again. */
 #include "../../examples/http.h"
 #include "../../examples/kserve.h"
 
