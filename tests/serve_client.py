@@ -2,6 +2,8 @@
 
     python3 tests/serve_client.py PROGRAM FOLDER [--seconds 5] [--hostile 500] [--connections 64]
     python3 tests/serve_client.py PROGRAM FOLDER --page CHROMIUM     the page alone, in a browser
+    python3 tests/serve_client.py PROGRAM FOLDER --beside COMMAND    the load alone, and then that of
+                                                                     another server, bench/serve_ort.py
 
 Starts PROGRAM on a free port of the loopback with FOLDER for its weights, and uses Python's standard
 library alone. Every answer is checked: its id, and its numbers against those of the same image
@@ -39,12 +41,13 @@ class Server:
     """A process of PROGRAM; its lines after the first are in `lines` when it has ended."""
 
     def __init__(self, program, folder, *more):
+        self.start([program, "--port", "0", "--digits", folder + "/digits.safetensors",
+                    "--text", folder + "/text.safetensors", *more], folder)
+
+    def start(self, command, folder):
         self.log = os.path.join(folder, "serve.log")
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [program, "--port", "0", "--digits", folder + "/digits.safetensors",
-                 "--text", folder + "/text.safetensors", *more],
-                stdout=subprocess.PIPE, stderr=log)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
         line = self.process.stdout.readline().decode()
         found = re.fullmatch(r"serving on http://127\.0\.0\.1:(\d+)\n", line)
         if not found:
@@ -354,14 +357,16 @@ class Load:
         self.requests = [post(INFER, infer_body([rows[i]], f"{i}")) for i in range(len(rows))]
         self.wants, self.stop = wants, False
         self.sent = self.answers = self.wrong = self.lost = self.refused = 0
-        self.times = []
+        self.times, self.seen = [], set()
         self.thread = threading.Thread(target=self.run)
 
     def look(self, status, body, i):
-        """Is it the answer of image i?"""
+        """Is it the answer of image i? The same bytes as before are."""
         self.answers += 1
         if status == 503:
             self.refused += 1
+            return
+        if (i, body) in self.seen:
             return
         try:
             got = json.loads(body)
@@ -369,7 +374,9 @@ class Load:
                                                                 self.wants[i])
         except (ValueError, KeyError, IndexError):
             ok = False
-        if not ok:
+        if ok:
+            self.seen.add((i, body))
+        else:
             self.wrong += 1
             print("FAILED: image", i, status, body[:300], flush=True)
 
@@ -447,13 +454,27 @@ def share(values, before, name):
     return sum(values[k] - before.get(k, 0) for k in values if k.startswith(name))
 
 
-def load(server, o, rows, wants):
-    """As fast as it goes, then at half of that."""
-    before = metrics(server)
+def as_fast(server, o, rows, wants, what):
+    """As many requests as there are answers."""
     run = Load(server, o.connections, rows, wants)
     run.thread.start()
     time.sleep(o.seconds)
-    run.end("load").row(f"load, {o.connections} connections")
+    run.end(what).row(f"{what}, {o.connections} connections")
+    return run
+
+
+def half_load(server, o, rows, wants, run):
+    """Half as many requests a second as `run` had."""
+    half = Load(server, o.connections, rows, wants, rate=max(1, run.answers / run.seconds / 2))
+    half.thread.start()
+    time.sleep(o.seconds)
+    half.end("half load").row("half of it")
+
+
+def load(server, o, rows, wants):
+    """As fast as it goes, then at half of that."""
+    before = metrics(server)
+    run = as_fast(server, o, rows, wants, "load")
     after = metrics(server)
     parts = [(name, share(after, before, key)) for name, key in
              (("parsing", "mlc_http_reading_seconds_total"),
@@ -466,10 +487,16 @@ def load(server, o, rows, wants):
     batch = 1000 * parts[2][1] / max(1, batches)
     print(f"a batch of {run.answers / max(1, batches):.1f} takes {batch:.2f} ms; the wait of 1 ms "
           f"and two of them {1 + 2 * batch:.2f} ms", flush=True)
-    half = Load(server, o.connections, rows, wants, rate=max(1, run.answers / run.seconds / 2))
-    half.thread.start()
-    time.sleep(o.seconds)
-    half.end("half load").row("half of it")
+    half_load(server, o, rows, wants, run)
+
+
+def beside(o, command, rows, wants):
+    """The same load for another server, whose answers must be the same."""
+    other = Server.__new__(Server)
+    other.start(command.split(), o.folder)
+    half_load(other, o, rows, wants, as_fast(other, o, rows, wants, "the other server"))
+    other.process.kill()
+    other.process.wait()
 
 
 # ---- hostile
@@ -671,6 +698,7 @@ def main():
     args.add_argument("--connections", type=int, default=64)
     args.add_argument("--memory", type=int, default=65536)      # KB that it may grow by
     args.add_argument("--page")
+    args.add_argument("--beside")
     o = args.parse_args()
     os.makedirs(o.folder, exist_ok=True)
     if o.page is not None:
@@ -685,6 +713,11 @@ def main():
         wants.append(got["outputs"][0]["data"])
     right = sum(w.index(max(w)) == label for w, label in zip(wants, labels))
     check(right >= .9 * len(rows), f"{right} of {len(rows)} digits right")
+    if o.beside:
+        load(server, o, rows, wants)
+        last(server, o, rows, wants)
+        beside(o, o.beside, rows, wants)
+        sys.exit(failures > 0)
     statuses(server)
     connections(server, rows)
     tensors(server, rows, wants)
