@@ -141,7 +141,8 @@ static order noted;
 
 static void note(void *user, mlc_reply *r)
 {
-    noted.text[noted.n++] = (char)(*(const char *)user + 32 * (mlc_serve_answer(r) != MLC_ANSWER_OK));
+    const int lower = mlc_serve_answer(r) != MLC_ANSWER_OK;
+    noted.text[noted.n++] = (char)(*(const char *)user + 32 * lower);
     noted.text[noted.n] = 0;
 }
 
@@ -382,7 +383,8 @@ TEST(serve, says_what_models_there_are_and_what_they_did)
     CHECK_EQ(strlen(cut), sizeof cut - 1);
     CHECK_EQ(mlc_serve_stats_print(s, NULL, 0), n);
     CHECK(mlc_serve_prometheus(s, text, sizeof text) < sizeof text);
-    CHECK_HAS(text, "# TYPE mlc_serve_requests_total counter\nmlc_serve_requests_total{model=\"lin\"} 1\n");
+    CHECK_HAS(text, "# TYPE mlc_serve_requests_total counter\n"
+                    "mlc_serve_requests_total{model=\"lin\"} 1\n");
     CHECK_HAS(text, "mlc_serve_rows_total{model=\"lin\"} 3\n");
     CHECK_HAS(text, "mlc_serve_places_total{model=\"lin\"} 4\n");
     CHECK_HAS(text, "mlc_serve_answers_total{model=\"lin\",answer=\"ok\"} 1\n");
