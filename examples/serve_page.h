@@ -1,7 +1,8 @@
 /* serve_page.h -- the page of serve.c: a digit that the mouse draws, and the answer as bars
  *
  * It is one file, without anything from elsewhere; its lines stand here one by one, since a
- * string of C has 4095 characters at most.                   test: tests/serve_page.sh     */
+ * string of C has 4095 characters at most.
+ *                                           test: tests/serve_client.py --page CHROMIUM          */
 #ifndef EXAMPLES_SERVE_PAGE_H
 #define EXAMPLES_SERVE_PAGE_H
 
