@@ -380,6 +380,7 @@ static void call_news(call *k)
     const bool   ended = take_pieces(k, &got);
     conn        *c     = k->conn;
     const int    code  = ended ? status_of(k) : 0;
+    if (c && c->sent == c->out.n) c->moved = began;      /* the client's time to take it begins */
     if (c && k->events && (got.n || k->begun || code == 200)) stream(c, k, &got, ended);
     else if (c && k->code == 200) answer(c, code, "application/json", "", "{}", 2);
     else if (c && k->code) fail(c, code, got.n ? got.s : "");

@@ -689,6 +689,18 @@ def page(o):
     print(f"{checks} checks, {failures} failed; {picture}")
 
 
+def slow(o, rows, wants):
+    """An answer that takes longer than a request may take to arrive."""
+    server = Server(o.program, o.folder, "--wait", "1500", "--time", "1")
+    try:
+        body = json.loads(ask(server, post(INFER, infer_body(rows[:1])))[2])
+        check(near(body["outputs"][0]["data"], wants[0]), "a slow answer")
+    except (EOFError, OSError) as e:
+        check(False, f"a slow answer: {e!r}")
+    server.kill(signal.SIGTERM)
+    server.end()
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("program")
@@ -729,6 +741,7 @@ def main():
     reloads(server, o, rows, wants)
     metrics(server)
     last(server, o, rows, wants)
+    slow(o, rows, wants)
     print(f"{checks} checks, {failures} failed")
     sys.exit(failures > 0)
 
