@@ -1348,3 +1348,80 @@ static mlc_status save_c(world *w)
 }
 DO(mlc_plan_write_c)        { return save_c(w); }
 DO(mlc_plan_c_desc_make)    { return save_c(w); }
+
+/* The texts of a server, but for times and memory. */
+static void look_at_server(mlc_server *s)
+{
+    char            text[8192];
+    mlc_serve_stats st;
+    mlc_serve_value v;
+    CHECK(mlc_serve_models(s) == 1 && mlc_serve_model_name(s, 0) != NULL);
+    CHECK(mlc_serve_stats_of(s, "net", &st) && st.requests == 1);
+    CHECK(mlc_serve_stats_print(s, text, sizeof text) < sizeof text);
+    CHECK(mlc_serve_prometheus(s, text, sizeof text) < sizeof text);
+    CHECK(mlc_serve_model_input(s, "net", 0, &v) && mlc_serve_model_output(s, "net", 0, &v));
+}
+
+/* Waits for a reply, whose output becomes the scenario's text. */
+static mlc_status take_reply(world *w, mlc_reply *r)
+{
+    mlc_status why = MLC_OK;
+    if (!r) return mlc_raise(w->ctx, MLC_ERR_NOMEM, "no memory for a reply");
+    const mlc_answer a = mlc_serve_wait(r, -1);
+    CHECK_EQ(mlc_serve_answer(r), a);
+    CHECK(mlc_serve_answer_name(a) != NULL && mlc_serve_error(r, &why) != NULL);
+    if (a == MLC_ANSWER_OK) hash_text(w, (const char *)mlc_serve_output(r, 0)->data, 8);
+    else mlc_raise(w->ctx, why, "%s", mlc_serve_error(r, NULL));
+    mlc_serve_cancel(r);
+    mlc_serve_free(r);
+    return a == MLC_ANSWER_OK ? MLC_OK : why;
+}
+
+/* One request of a model that is polled, before and after a reload. */
+DO(mlc_serve_submit)
+{
+    static const float   x[4] = {1, 2, 3, 4};
+    const mlc_serve_desc none = mlc_serve_desc_make();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_server          *s = mlc_serve_create(w->ctx, &none);
+    mlc_serve_model_desc d = mlc_serve_model_desc_make("net", w->net, &w->x);
+    mlc_serve_array      a = {MLC_F32, 2, {1, 4}, x};
+    mlc_request          q = mlc_request_make("net", &a);
+    mlc_reply           *r = NULL;
+    d.workers = 0;
+    d.batch = 2;
+    mlc_status st = s ? mlc_serve_model(s, &d) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_serve_reload(s, "net", in(w, "net.safetensors"));
+    if (st == MLC_OK) {
+        mlc_serve_submit(s, &q, &r);
+        st = take_reply(w, r);
+    }
+    if (st == MLC_OK) look_at_server(s);
+    CHECK(!mlc_serve_poll(s) && !mlc_serve_is_text(s, "net"));
+    mlc_serve_stop(s);
+    mlc_serve_end(s);
+    return st;
+}
+
+/* A text of two tokens. */
+DO(mlc_serve_generate)
+{
+    static const int64_t  prompt[2] = {1, 0};
+    const mlc_nn_gpt_desc d = small_gpt();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    mlc_module           *m = mlc_nn_gpt(w->ctx, &d);
+    mlc_server           *s = own_module(w, m) ? mlc_serve_create(w->ctx, NULL) : NULL;
+    mlc_serve_generator_desc g = mlc_serve_generator_desc_make("net", m, 4);
+    mlc_serve_text        t = mlc_serve_text_make("net", prompt, 2, 2);
+    mlc_reply            *r = NULL;
+    g.workers = 0;
+    g.streams = 2;
+    t.how.repetition = 1.5;
+    mlc_status st = s ? mlc_serve_generator(s, &g) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) {
+        mlc_serve_generate(s, &t, &r);
+        st = take_reply(w, r);
+    }
+    mlc_serve_end(s);
+    return st;
+}

@@ -133,3 +133,24 @@ put("image", "rgba_adam7", b"\0" + png(2, 2, 8, 6, rows(3, 4)[:5] + rows(1, 4) +
 put("image", "runs", b"\x80" + png(40, 40, 8, 0, bytes(40 * 41), level=1))
 put("image", "made", b"\x40" + bytes((8, 7, 3, 6, 1, 0, 0)) + rows(7, 33))
 put("image", "made_palette", b"\x40" + bytes((9, 9, 1, 3, 0, 12, 3)) + bytes(range(60)))
+
+
+def http(name, *parts):
+    """Requests that come in pieces of 7 bytes; LENGTH is that of the part after it."""
+    put("http", name, b"\5" + b"".join(
+        p.encode("latin1").replace(b"LENGTH", str(len(q)).encode()) for p, q in zip(parts, parts[1:] + ("",))))
+
+
+post, get = "POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+http("get", get + "HEAD /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+http("infer", post + "Content-Length: LENGTH\r\n\r\n",
+     '{"id":"\\u00e9","inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,-2.5],[3e2,0.1]]}],'
+     '"outputs":[{"name":"y","parameters":{"binary_data":true}}]}', get)
+http("types", "PUT /a?b HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: LENGTH\r\n\r\n",
+     '{"inputs":[{"name":"x","shape":[3],"datatype":"INT8","data":[true,1]},'
+     '{"name":"b","shape":[2],"datatype":"BOOL","data":[true,0]}]}')
+http("chunks", post + "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n5;x=y\r\n{\"id\"\r\n"
+     "f\r\n:\"\\ud83d\\ude00\"}\r\n0\r\nA: b\r\n\r\n" + get)
+http("bytes", "\r\nPOST http://a/ HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: 3\r\n"
+     "Content-Length: 9\r\n\r\n{}\xff\0\1\2\3\4\5")
+http("smuggle", post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")

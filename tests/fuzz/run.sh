@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-30}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors npy npz idx image csv state optim run data text plan onnx shapes roundtrip)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors npy npz idx image csv state optim run data text plan onnx http shapes roundtrip)
 out=${FUZZ_OUT:-build-fuzz}
 # At -O1 clang 14 takes over nine minutes for the library with these sanitizers, at -O0 one.
 flags=(-std=c11 -O0 -g1 -I. -fno-sanitize-recover=all -DMLC_NO_AVX512)
