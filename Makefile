@@ -57,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-quantize demo-table demo-gpt demo-tiny \
-        demo-adapt demo-distill demo-export demo-forecast test test-cpp cuda cuda-host cuda-bugs \
+        demo-adapt demo-distill demo-export demo-mpi demo-forecast test test-cpp cuda cuda-host cuda-bugs \
         cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab bits weight gate \
@@ -73,6 +73,7 @@ help:
 	@echo 'make demo-distill    a CNN taught by one of eight times its size, in a table; SEEDS=20'
 	@echo 'make demo-quantize   a CNN and an LSTM in integers of each kind, in a table; minutes; SEEDS=20'
 	@echo 'make demo-export     a CNN trained, as C files in f32 and int8, compiled and run; seconds'
+	@echo 'make demo-mpi        one network trained by ranks of MPI, or threads; RANKS=2; seconds'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
@@ -243,7 +244,8 @@ $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss: $(BUILD)/%: bench/%.c
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
-            $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits
+            $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits \
+            $(BUILD)/digits_mpi
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -323,6 +325,10 @@ demo-quantize: $(BUILD)/quantize_digits
 
 demo-export: $(BUILD)/export_digits
 	@$(BUILD)/export_digits --out $(BUILD)
+
+# By MPI where mpicc is, RANKS=N of them; else threads.
+demo-mpi: $(BUILD)/digits_mpi
+	@bash tests/mpi.sh $(BUILD) $(or $(RANKS),2)
 
 demo-table: $(BUILD)/tabular
 	@$(BUILD)/tabular

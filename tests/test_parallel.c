@@ -64,7 +64,7 @@ static void all_well(const rank_job *jobs, int n)
         if (!CHECK_EQ(jobs[r].status, MLC_OK)) CHECK_STR(jobs[r].message, "");
 }
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ----------------------------------------------------------------------------------*/
 
 static mlc_comm_call call_of(mlc_collective kind, mlc_dtype dtype, int64_t n, void *data)
 {
@@ -209,7 +209,10 @@ TEST(comm, ranks_that_begin_different_calls_get_an_error_that_names_both)
     }
 }
 
-/* kind 0: rank 1 leaves; 1: it does not come until the others have failed; 2: it leaves in a call */
+static int failures;                   /* ranks whose call has failed                          */
+
+/* kind 0: rank 1 leaves; 1: it does not come until the others have failed; 2: it leaves in a
+ * call */
 static void goes(rank_job *j)
 {
     double  x[8] = {0};
@@ -222,12 +225,13 @@ static void goes(rank_job *j)
         return;
     }
     if (j->comm.rank == 1)
-        while (j->comm.message(j->comm.user)[0] == 0) {
+        while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
             const struct timespec ms = {0, 1000000};
             nanosleep(&ms, NULL);
         }
     j->status = mlc_comm_run(j->ctx, &j->comm, &c);
     if (j->status == MLC_OK && j->kind == 2) j->status = mlc_comm_run(j->ctx, &j->comm, &c);
+    __atomic_add_fetch(&failures, j->status != MLC_OK, __ATOMIC_RELEASE);
 }
 
 TEST(comm, a_rank_that_leaves_or_does_not_come_is_named)
@@ -238,6 +242,7 @@ TEST(comm, a_rank_that_leaves_or_does_not_come_is_named)
     rank_job jobs[RANKS];
     ONLY_ON_HOST();
     for (int kind = 0; kind < 3; kind++) {
+        failures = 0;
         run_ranks(3, goes, kind, kind == 1 ? 0.25 : 0, jobs);
         for (int r = 0; r < 3; r++) {
             if (r == 1 && kind != 1) continue;
@@ -279,7 +284,7 @@ TEST(comm, calls_that_cannot_be_are_errors)
     CHECK_OK(ctx);
 }
 
-/* ---- training --------------------------------------------------------------------------------- */
+/* ---- training -------------------------------------------------------------------------------*/
 
 enum { IN = 6, HIDDEN = 9, OUT = 3, ROWS = 12, STEPS = 6 };
 
@@ -512,7 +517,7 @@ TEST(parallel, weights_of_ranks_make_batches_of_different_sizes_count_by_rows)
     same_values(jobs, 3, &one, 1e-10);
 }
 
-/* ---- errors ----------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------*/
 
 enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, TWICE_BACKWARD, FREED, FAULTS };
 
