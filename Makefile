@@ -57,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-quantize demo-table demo-gpt demo-tiny \
-        demo-adapt demo-distill demo-export demo-forecast demo-serve test test-cpp cuda cuda-host cuda-bugs \
+        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-serve test test-cpp cuda cuda-host cuda-bugs \
         cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab watch bits weight gate \
@@ -74,6 +74,7 @@ help:
 	@echo 'make demo-quantize   a CNN and an LSTM in integers of each kind, in a table; minutes; SEEDS=20'
 	@echo 'make demo-export     a CNN trained, as C files in f32 and int8, compiled and run; seconds'
 	@echo 'make demo-serve      a server over HTTP, and a client that checks it; SECONDS=5 HOSTILE=200'
+	@echo 'make demo-mpi        one network trained by ranks of MPI, or threads; RANKS=2; seconds'
 	@echo 'make demo-table      a table in a CSV file, its log and curves; a second'
 	@echo 'make demo-gpt        a GPT that learns a book by bytes, and writes; two minutes'
 	@echo 'make demo-tiny       a GPT trained plainly, and in 40 % of the bytes; a minute'
@@ -247,7 +248,8 @@ EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
             $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits \
-            $(BUILD)/serve
+            $(BUILD)/serve \
+            $(BUILD)/digits_mpi
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -333,6 +335,9 @@ demo-export: $(BUILD)/export_digits
 demo-serve: $(BUILD)/serve
 	@$(PYTHON) tests/serve_client.py $(BUILD)/serve $(BUILD)/served --seconds $(or $(SECONDS),5) \
 	    --hostile $(or $(HOSTILE),200)
+# By MPI where mpicc is, RANKS=N of them; else threads.
+demo-mpi: $(BUILD)/digits_mpi
+	@bash tests/mpi.sh $(BUILD) $(or $(RANKS),2)
 
 demo-table: $(BUILD)/tabular
 	@$(BUILD)/tabular

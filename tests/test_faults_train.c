@@ -1116,6 +1116,54 @@ DO(mlc_optim_noise)
     return first_of(st, mlc_optim_step(w->opt));
 }
 
+/* A rank alone, which has no one to wait for; `after` is the status of what it has done. */
+static mlc_status alone(world *w, mlc_comm *comm)
+{
+    const mlc_comm_desc d = mlc_comm_desc_make();
+    return mlc_comm_threads(w->ctx, 1, &d, comm);
+}
+static mlc_status left(mlc_status after, const mlc_comm *comm)
+{
+    mlc_comm_leave(comm);
+    mlc_comm_threads_free(comm);
+    return after;
+}
+static mlc_status summed(world *w)
+{
+    mlc_comm            c;
+    double              x[3] = {1, 2, 3};
+    const mlc_comm_call call = {MLC_ALL_REDUCE, MLC_COMBINE_SUM, MLC_F64, 0, 3, x};
+    const mlc_status    st = alone(w, &c);
+    return st == MLC_OK ? left(mlc_comm_run(w->ctx, &c, &call), &c) : st;
+}
+DO(mlc_comm_desc_make)    { return summed(w); }
+DO(mlc_comm_threads)      { return summed(w); }
+DO(mlc_comm_threads_free) { return summed(w); }
+DO(mlc_comm_run)          { return summed(w); }
+DO(mlc_comm_leave)        { return summed(w); }
+#ifdef MLC_USE_MPI
+DO(mlc_comm_mpi)          { return mlc_comm_mpi(w->ctx, NULL, NULL, NULL); }
+#endif
+static mlc_status by_ranks(world *w, bool weighted, int32_t micro)
+{
+    mlc_comm          c;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.weighted = weighted;
+    d.micro = micro;
+    mlc_status st = alone(w, &c);
+    if (st != MLC_OK) return st;
+    st = mlc_data_parallel(w->net, w->opt, &c, &d);
+    const bool on = st == MLC_OK;
+    if (on && weighted) st = mlc_data_parallel_weight(w->opt, 2);
+    if (st == MLC_OK) st = mlc_optim_step(w->opt);
+    if (on) mlc_data_parallel_end(w->opt);
+    return left(st, &c);
+}
+DO(mlc_parallel_desc_make)   { return by_ranks(w, false, 1); }
+DO(mlc_data_parallel)        { return by_ranks(w, false, 2); }
+DO(mlc_data_parallel_weight) { return by_ranks(w, true, 1); }
+DO(mlc_data_parallel_end)    { return by_ranks(w, false, 1); }
+
 DO(mlc_optim_report)
 {
     mlc_grad_report r[2];

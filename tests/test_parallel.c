@@ -1,0 +1,604 @@
+/* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
+#define _POSIX_C_SOURCE 200809L
+#include "nets.h"
+
+#ifndef MLC_NO_THREADS
+#  include <pthread.h>
+
+/* No check is made in a rank's thread: the harness counts on one thread. */
+
+enum { RANKS = 5, VALUES = 512 };
+
+typedef struct rank_job {              /* what a rank gets, and what it leaves                 */
+    mlc_ctx   *ctx;
+    mlc_comm   comm;
+    int        kind;                   /* of the test                                          */
+    mlc_status status;
+    char       message[512];
+    double     value[VALUES];
+    int        values;
+} rank_job;
+
+typedef void (*rank_fn)(rank_job *j);
+typedef struct rank_thread { rank_job *job; rank_fn fn; } rank_thread;
+
+static void *rank_main(void *arg)
+{
+    rank_thread *t = (rank_thread *)arg;
+    rank_job    *j = t->job;
+    t->fn(j);
+    if (j->status == MLC_OK) j->status = mlc_ctx_status(j->ctx);
+    snprintf(j->message, sizeof j->message, "%s", mlc_error(j->ctx));
+    mlc_comm_leave(&j->comm);
+    return NULL;
+}
+
+/* Runs fn in n ranks, threads with a context each. */
+static void run_ranks(int n, rank_fn fn, int kind, double deadline, rank_job *jobs)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_comm      comms[RANKS];
+    mlc_comm_desc d = mlc_comm_desc_make();
+    pthread_t     threads[RANKS];
+    rank_thread   of[RANKS];
+    mlc_ctx_desc  own = test_desc();
+    if (deadline > 0) d.deadline = deadline;
+    own.threads = 1;
+    memset(jobs, 0, (size_t)n * sizeof *jobs);
+    if (!CHECK_EQ(mlc_comm_threads(ctx, n, &d, comms), MLC_OK)) return;
+    for (int r = 0; r < n; r++) {
+        jobs[r].ctx = mlc_ctx_create(&own);
+        jobs[r].comm = comms[r];
+        jobs[r].kind = kind;
+        of[r].job = &jobs[r];
+        of[r].fn = fn;
+    }
+    for (int r = 0; r < n; r++) pthread_create(&threads[r], NULL, rank_main, &of[r]);
+    for (int r = 0; r < n; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < n; r++) mlc_ctx_free(jobs[r].ctx);
+}
+
+static void all_well(const rank_job *jobs, int n)
+{
+    for (int r = 0; r < n; r++)
+        if (!CHECK_EQ(jobs[r].status, MLC_OK)) CHECK_STR(jobs[r].message, "");
+}
+
+/* ---- calls ----------------------------------------------------------------------------------*/
+
+static mlc_comm_call call_of(mlc_collective kind, mlc_dtype dtype, int64_t n, void *data)
+{
+    const mlc_comm_call c = {kind, MLC_COMBINE_SUM, dtype, 0, n, data};
+    return c;
+}
+
+static double told(int rank, int64_t i) { return 100.0 * (rank + 1) + (double)i; }
+
+/* Each kind of call on kind elements a rank; values are as the comments of mlc_collective say. */
+static void calls(rank_job *j)
+{
+    const int n = j->kind, size = j->comm.size, rank = j->comm.rank;
+    double    x[VALUES];
+    float     f[VALUES];
+    int64_t   k[VALUES];
+    mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F64, n, x);
+    for (int i = 0; i < n; i++) x[i] = told(rank, i);
+    j->values = !mlc_comm_run(j->ctx, &j->comm, &c);
+    for (int i = 0; i < n; i++)
+        j->values &= x[i] == 50.0 * size * (size + 1) + (double)size * i;
+    for (int i = 0; i < n; i++) f[i] = (float)told((rank + i) % size, 0);
+    c = call_of(MLC_ALL_REDUCE, MLC_F32, n, f);
+    c.combine = MLC_COMBINE_MAX;
+    j->values &= !mlc_comm_run(j->ctx, &j->comm, &c);
+    for (int i = 0; i < n; i++) j->values &= (double)f[i] == told(size - 1, 0);
+    for (int i = 0; i < n * size; i++) x[i] = told(rank, i);
+    c = call_of(MLC_REDUCE_SCATTER, MLC_F64, n * size, x);
+    j->values &= !mlc_comm_run(j->ctx, &j->comm, &c);
+    for (int i = rank * n; i < (rank + 1) * n; i++)
+        j->values &= x[i] == 50.0 * size * (size + 1) + (double)size * i;
+    for (int i = 0; i < n * size; i++) k[i] = i / (n ? n : 1) == rank ? i : -1;
+    c = call_of(MLC_ALL_GATHER, MLC_I64, n * size, k);
+    j->values &= !mlc_comm_run(j->ctx, &j->comm, &c);
+    for (int i = 0; i < n * size; i++) j->values &= k[i] == i;
+    for (int i = 0; i < n; i++) f[i] = rank == size - 1 ? (float)i : -1;
+    c = call_of(MLC_BROADCAST, MLC_F32, n, f);
+    c.root = size - 1;
+    j->values &= !mlc_comm_run(j->ctx, &j->comm, &c);
+    for (int i = 0; i < n; i++) j->values &= f[i] == (float)i;
+    c = call_of(MLC_BARRIER, MLC_F32, 0, NULL);
+    j->values &= !mlc_comm_run(j->ctx, &j->comm, &c);
+}
+
+TEST(comm, each_call_does_what_it_says_for_all_numbers_of_ranks_and_elements)
+{
+    static const int sizes[] = {0, 1, 3, 64, 100};
+    rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int n = 1; n <= RANKS; n++)
+        for (int s = 0; s < COUNT(sizes); s++) {
+            run_ranks(n, calls, sizes[s], 0, jobs);
+            all_well(jobs, n);
+            for (int r = 0; r < n; r++) CHECK(jobs[r].values);
+        }
+}
+
+/* Many calls that are open at once, so that slots are used again. */
+static void many(rank_job *j)
+{
+    double  x[60][4];
+    int64_t ticket[60];
+    j->values = 1;
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < 60; i++) {
+            for (int k = 0; k < 4; k++) x[i][k] = j->comm.rank + i + k;
+            const mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F64, 4, x[i]);
+            if (j->comm.begin(j->comm.user, &c, &ticket[i]) != MLC_OK) return;
+        }
+        for (int i = 0; i < 60; i++) {
+            if (j->comm.wait(j->comm.user, ticket[i]) != MLC_OK) return;
+            for (int k = 0; k < 4; k++) j->values &= x[i][k] == 3 + 3.0 * (i + k);
+        }
+    }
+    j->values += 1;
+}
+
+TEST(comm, sixty_calls_are_open_at_once)
+{
+    rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(3, many, 0, 0, jobs);
+    all_well(jobs, 3);
+    for (int r = 0; r < 3; r++) CHECK_EQ(jobs[r].values, 2);
+}
+
+/* Numbers whose sum depends on the order. */
+static float odd(int rank, int i)
+{
+    uint32_t u = (uint32_t)(rank * 7919 + i * 104729 + 12345);
+    u = u * 1664525u + 1013904223u;
+    return (float)u * 1e-3f * (rank & 1 ? -1.0f : 1.0f);
+}
+
+static void in_order(rank_job *j)
+{
+    float f[VALUES];
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F32, VALUES, f);
+    for (int i = 0; i < VALUES; i++) f[i] = odd(j->comm.rank, i);
+    if (mlc_comm_run(j->ctx, &j->comm, &c) != MLC_OK) return;
+    for (int i = 0; i < VALUES; i++) j->value[i] = (double)f[i];
+}
+
+TEST(comm, sums_are_those_of_a_binary_tree_in_all_ranks)
+{
+    rank_job jobs[RANKS];
+    int      differ = 0;
+    ONLY_ON_HOST();
+    for (int n = 3; n <= 4; n++) {
+        run_ranks(n, in_order, 0, 0, jobs);
+        all_well(jobs, n);
+        for (int i = 0; i < VALUES; i++) {
+            const volatile float left = odd(0, i) + odd(1, i);
+            const volatile float right = n == 3 ? odd(2, i) : odd(2, i) + odd(3, i);
+            const volatile float sum = left + right, chain = left + odd(2, i);
+            const volatile float row = n == 3 ? chain : chain + odd(3, i);
+            for (int r = 0; r < n; r++) CHECK(jobs[r].value[i] == (double)sum);
+            differ += row != sum;
+        }
+    }
+    CHECK(differ > 20);                /* and the order matters */
+}
+
+static void another_call(rank_job *j)
+{
+    double x[8] = {0};
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F64, j->comm.rank == 1 ? 7 : 8, x);
+    j->status = mlc_comm_run(j->ctx, &j->comm, &c);
+    j->values = mlc_comm_run(j->ctx, &j->comm, &c);
+}
+
+TEST(comm, ranks_that_begin_different_calls_get_an_error_that_names_both)
+{
+    rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(3, another_call, 0, 0, jobs);
+    for (int r = 0; r < 3; r++) {
+        CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+        CHECK_EQ(jobs[r].values, MLC_ERR_STATE);           /* and so fail later calls */
+        CHECK_HAS(jobs[r].message, "all-reduce of 7 f64");
+        CHECK_HAS(jobs[r].message, "all-reduce of 8 f64");
+    }
+}
+
+static int failures;                   /* ranks whose call has failed                          */
+
+/* kind 0: rank 1 leaves; 1: it does not come until the others have failed; 2: it leaves in a
+ * call */
+static void goes(rank_job *j)
+{
+    double  x[8] = {0};
+    int64_t ticket;
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F64, 8, x);
+    if (j->comm.rank == 1 && j->kind == 0) return;
+    if (j->comm.rank == 1 && j->kind == 2) {
+        j->comm.begin(j->comm.user, &c, &ticket);
+        mlc_comm_leave(&j->comm);
+        return;
+    }
+    if (j->comm.rank == 1)
+        while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
+            const struct timespec ms = {0, 1000000};
+            nanosleep(&ms, NULL);
+        }
+    j->status = mlc_comm_run(j->ctx, &j->comm, &c);
+    if (j->status == MLC_OK && j->kind == 2) j->status = mlc_comm_run(j->ctx, &j->comm, &c);
+    __atomic_add_fetch(&failures, j->status != MLC_OK, __ATOMIC_RELEASE);
+}
+
+TEST(comm, a_rank_that_leaves_or_does_not_come_is_named)
+{
+    static const char *const says[] = {"rank 1 has left before call 0",
+                                       "rank 1 has not come to call 0, an all-reduce of 8 f64, "
+                                       "within ", "rank 1 has left"};
+    rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < 3; kind++) {
+        failures = 0;
+        run_ranks(3, goes, kind, kind == 1 ? 0.25 : 0, jobs);
+        for (int r = 0; r < 3; r++) {
+            if (r == 1 && kind != 1) continue;
+            CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+            CHECK_HAS(jobs[r].message, says[kind]);
+        }
+    }
+}
+
+TEST(comm, calls_that_cannot_be_are_errors)
+{
+    mlc_ctx      *ctx = test_ctx();
+    mlc_comm      comms[3];
+    mlc_comm_desc d = mlc_comm_desc_make();
+    double        x[4] = {0};
+    CHECK_NEAR(d.deadline, 600, 0);
+    CHECK_EQ(mlc_comm_threads(ctx, 0, NULL, comms), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "comm_threads: 0 ranks");
+    d.deadline = -1;
+    CHECK_EQ(mlc_comm_threads(ctx, 1, &d, comms), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "a deadline of -1 s must be over 0");
+    CHECK_EQ(mlc_comm_threads(ctx, 3, NULL, comms), MLC_OK);
+    mlc_comm_call c = call_of(MLC_ALL_GATHER, MLC_F64, 4, x);
+    CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "all-gather of 4 f64: no multiple of the 3 ranks");
+    c = call_of(MLC_ALL_REDUCE, MLC_BF16, 4, x);
+    CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "only f32, f64 and i64 have sums");
+    c = call_of(MLC_BROADCAST, MLC_F64, 4, x);
+    c.root = 3;
+    CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "root 3 is none of 3 ranks");
+    c = call_of(MLC_BROADCAST, MLC_F64, -1, x);
+    CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "n must be 0 or more");
+    CHECK_EQ(mlc_comm_run(ctx, NULL, &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "it needs a connection and a call");
+    mlc_comm_leave(NULL);
+    CHECK_OK(ctx);
+}
+
+/* ---- training -------------------------------------------------------------------------------*/
+
+enum { IN = 6, HIDDEN = 9, OUT = 3, ROWS = 12, STEPS = 6 };
+
+/* Row i of step t, and its class: the same data for any number of ranks. */
+static double datum(int t, int i, int k)
+{
+    uint32_t u = (uint32_t)(t * 733 + i * 97 + k * 13 + 5);
+    u = (u ^ u >> 7) * 2654435761u;
+    return (double)(u >> 8) / 8388608.0 - 1.0;
+}
+
+/* Loss of the rows of step t that have i % ranks == rank, in the network's dtype. */
+static mlc_tensor *loss_of(mlc_module *net, mlc_dtype dtype, int t, int rank, int ranks)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    double   x[ROWS * IN];
+    int64_t  y[ROWS];
+    int      n = 0;
+    for (int i = rank; i < ROWS; i += ranks) {
+        for (int k = 0; k < IN; k++) x[n * IN + k] = datum(t, i, k);
+        y[n++] = (i + t) % OUT;
+    }
+    mlc_tensor *in = mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims2(n, IN), x), dtype);
+    return mlc_cross_entropy(mlc_forward(net, in), mlc_from(ctx, MLC_I64, mlc_dims1(n), y));
+}
+
+static double first_of(mlc_tensor *t, int64_t i)
+{
+    return t->dtype == MLC_F32 ? (double)mlc_f32(t)[i] : mlc_f64(t)[i];
+}
+
+static void keep_params(rank_job *j, mlc_module *net)
+{
+    mlc_param_iter it = mlc_param_iter_make(net);
+    while (mlc_param_next(&it))
+        for (int64_t i = 0; i < mlc_numel(it.tensor) && j->values < VALUES; i++)
+            j->value[j->values++] = first_of(it.tensor, i);
+}
+
+/* Bits of `kind` of a training. */
+enum { PLAIN = 0, CLIP = 1, ADAM = 2, COLLECT = 4, SMALL = 8, LATE = 16, SINGLE = 32 };
+
+static mlc_optim *rule_of(mlc_module *net, int kind)
+{
+    mlc_clip_desc clip = mlc_clip_desc_make();
+    mlc_sgd_desc  sgd = mlc_sgd_desc_make(0.1);
+    sgd.momentum = 0.9;
+    mlc_optim *opt = kind & ADAM ? mlc_adam(net, 0.01) : mlc_sgd_ex(net, &sgd);
+    clip.norm = 0.2;
+    if (kind & CLIP) mlc_optim_clip(opt, &clip);
+    if (kind & COLLECT) mlc_optim_accumulate(opt, 2);
+    return opt;
+}
+
+/* The training of test_parallel: rank r has rows r, r + size, .. of each step. */
+static void train(rank_job *j)
+{
+    const int         kind = j->kind;
+    const mlc_dtype   dtype = kind & SINGLE ? MLC_F32 : MLC_F64;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_seed(j->ctx, 3 + (uint64_t)j->comm.rank);         /* rank 0's parameters become all's */
+    mlc_module_to(net, dtype);
+    mlc_optim *opt = rule_of(net, kind);
+    if (kind & SMALL) d.bucket = 1;
+    if (kind & LATE) d.overlap = false;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++) {
+        mlc_scope_begin(j->ctx);
+        mlc_backward(loss_of(net, dtype, t, j->comm.rank, j->comm.size));
+        mlc_optim_step(opt);
+        mlc_scope_end(j->ctx);
+    }
+    if (mlc_ctx_status(j->ctx) == MLC_OK) keep_params(j, net);
+}
+
+/* Compares values of all ranks with each other, and with those wanted. */
+static void same_values(const rank_job *jobs, int n, const rank_job *want, double tol)
+{
+    double most = 0;
+    all_well(jobs, n);
+    CHECK_EQ(jobs[0].values, want->values);
+    CHECK(want->values > 0);
+    for (int r = 0; r < n; r++)
+        CHECK(!memcmp(jobs[r].value, jobs[0].value, sizeof jobs[r].value));
+    for (int i = 0; i < want->values; i++)
+        most = fmax(most, fabs(jobs[0].value[i] - want->value[i]));
+    CHECK_NEAR(most, 0, tol);
+}
+
+TEST(parallel, ranks_train_as_one_process_with_the_whole_batch)
+{
+    static const int kinds[] = {PLAIN, CLIP, ADAM, COLLECT, SMALL, CLIP | LATE, ADAM | SMALL | LATE,
+                                COLLECT | CLIP | SMALL, SINGLE | CLIP};
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int k = 0; k < COUNT(kinds); k++) {
+        run_ranks(1, train, kinds[k], 0, &one);
+        for (int n = 2; n <= 4; n++) {
+            run_ranks(n, train, kinds[k], 0, jobs);
+            same_values(jobs, n, &one, kinds[k] & SINGLE ? 1e-5 : 1e-10);
+        }
+    }
+}
+
+TEST(parallel, runs_have_the_same_bits)
+{
+    static rank_job a[RANKS], b[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(3, train, SINGLE | SMALL, 0, a);
+    run_ranks(3, train, SINGLE | SMALL, 0, b);
+    CHECK(a[0].values > 0 && !memcmp(a[0].value, b[0].value, sizeof a[0].value));
+}
+
+/* Rank r of n makes calls q = 4 / n of micro batches: rows r q + k of four. */
+static void tree(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_optim        *opt = rule_of(net, CLIP | j->kind);
+    d.micro = 4 / j->comm.size;
+    d.bucket = 100;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++)
+        for (int k = 0; k < d.micro; k++) {
+            mlc_scope_begin(j->ctx);
+            mlc_backward(loss_of(net, MLC_F32, t, j->comm.rank * d.micro + k, 4));
+            mlc_optim_step(opt);
+            mlc_scope_end(j->ctx);
+        }
+    if (mlc_optim_steps(opt) == STEPS) keep_params(j, net);
+}
+
+TEST(parallel, micro_batches_give_the_same_bits_for_four_ranks_two_and_one)
+{
+    static rank_job jobs[3][RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind <= ADAM; kind += ADAM) {
+        for (int k = 0; k < 3; k++) {
+            run_ranks(1 << k, tree, kind, 0, jobs[k]);
+            all_well(jobs[k], 1 << k);
+            CHECK(jobs[k][0].values > 0);
+            CHECK(!memcmp(jobs[k][0].value, jobs[0][0].value, sizeof jobs[k][0].value));
+        }
+    }
+}
+
+/* Two heads on a body; kind 0: rank 0 uses head 1, the others head 2; 1: all use head 1. */
+static void heads(rank_job *j)
+{
+    mlc_module *net = mlc_nn_sequential(j->ctx), *out[2];
+    mlc_module *body = mlc_nn_linear(j->ctx, IN, 4);
+    mlc_module_add(net, body);
+    for (int h = 0; h < 2; h++) mlc_module_add(net, out[h] = mlc_nn_linear(j->ctx, 4, OUT));
+    mlc_optim *opt = mlc_adamw(net, 0.01);                 /* decay would move unused ones */
+    mlc_module_build(net);
+    const double before = first_of(mlc_module_param(out[1], "weight"), 0);
+    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    const double from = first_of(mlc_module_param(out[1], "weight"), 0);
+    for (int t = 0; t < STEPS; t++) {
+        double  x[ROWS * IN];
+        int64_t y[ROWS];
+        for (int i = 0; i < ROWS; i++) {
+            for (int k = 0; k < IN; k++) x[i * IN + k] = datum(t, i + j->comm.rank, k);
+            y[i] = i % OUT;
+        }
+        mlc_scope_begin(j->ctx);
+        mlc_tensor *in = mlc_cast(mlc_from(j->ctx, MLC_F64, mlc_dims2(ROWS, IN), x), MLC_F32);
+        mlc_tensor *h = mlc_forward(out[!j->kind && j->comm.rank], mlc_forward(body, in));
+        mlc_backward(mlc_cross_entropy(h, mlc_from(j->ctx, MLC_I64, mlc_dims1(ROWS), y)));
+        mlc_optim_step(opt);
+        mlc_scope_end(j->ctx);
+    }
+    keep_params(j, net);
+    j->value[VALUES - 1] = first_of(mlc_module_param(out[1], "weight"), 0) != from;
+    j->value[VALUES - 2] = from != before;
+}
+
+TEST(parallel, parameters_that_some_rank_does_not_use_get_the_others_mean)
+{
+    static rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < 2; kind++) {
+        run_ranks(3, heads, kind, 0, jobs);
+        all_well(jobs, 3);
+        for (int r = 1; r < 3; r++)
+            CHECK(!memcmp(jobs[r].value, jobs[0].value, 40 * sizeof(double)));
+        CHECK_NEAR(jobs[0].value[VALUES - 1], kind == 0, 0);   /* all unused: stays, as it is */
+    }
+}
+
+/* Rank 0 has the first 8 rows of 12, rank 1 the rest, with these weights; rank 2 none. */
+static void weights(rank_job *j)
+{
+    static const int  first[] = {0, 8, 12}, past[] = {8, 12, 12};
+    const bool        alone = j->comm.size == 1;
+    const int         from = alone ? 0 : first[j->comm.rank], to = alone ? 12 : past[j->comm.rank];
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    mlc_optim *opt = rule_of(net, PLAIN);
+    d.weighted = true;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++) {
+        double  x[ROWS * IN];
+        int64_t y[ROWS];
+        int     n = 0;
+        for (int i = from; i < to; i++, n++) {
+            for (int k = 0; k < IN; k++) x[n * IN + k] = datum(t, i, k);
+            y[n] = i % OUT;
+        }
+        mlc_data_parallel_weight(opt, n);
+        mlc_scope_begin(j->ctx);
+        if (n) {
+            mlc_tensor *h = mlc_forward(net, mlc_from(j->ctx, MLC_F64, mlc_dims2(n, IN), x));
+            mlc_backward(mlc_cross_entropy(h, mlc_from(j->ctx, MLC_I64, mlc_dims1(n), y)));
+        }
+        mlc_optim_step(opt);
+        mlc_scope_end(j->ctx);
+    }
+    keep_params(j, net);
+}
+
+TEST(parallel, weights_of_ranks_make_batches_of_different_sizes_count_by_rows)
+{
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(1, weights, 0, 0, &one);
+    run_ranks(3, weights, 0, 0, jobs);
+    same_values(jobs, 3, &one, 1e-10);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------*/
+
+enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, TWICE_BACKWARD, FREED, FAULTS };
+
+static void faulty(rank_job *j)
+{
+    const bool  odd_one = j->comm.rank == 1;
+    mlc_module *net = mlp(j->ctx, IN, odd_one && j->kind == OTHER_SHAPE ? 8 : HIDDEN, OUT);
+    if (odd_one && j->kind == OTHER_COUNT) mlc_module_add(net, mlc_nn_linear(j->ctx, OUT, OUT));
+    if (odd_one && j->kind == OTHER_DTYPE) mlc_module_to(net, MLC_F64);
+    mlc_optim *opt = odd_one && j->kind == OTHER_RULE ? mlc_adam(net, 0.1) : mlc_sgd(net, 0.1);
+    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    mlc_scope_begin(j->ctx);
+    mlc_backward(loss_of(net, MLC_F32, 0, j->comm.rank, j->comm.size));
+    if (j->kind == TWICE_BACKWARD)
+        mlc_backward(loss_of(net, MLC_F32, 1, j->comm.rank, j->comm.size));
+    if (odd_one && j->kind == FREED) mlc_optim_free(opt);
+    else j->status = mlc_optim_step(opt);
+    mlc_scope_end(j->ctx);
+}
+
+TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
+{
+    static const mlc_status want[FAULTS] = {MLC_ERR_VALUE, MLC_ERR_VALUE, MLC_ERR_VALUE,
+                                            MLC_ERR_VALUE, MLC_ERR_STATE, MLC_ERR_STATE};
+    static const char *const says[FAULTS][2] = {
+        {"rank 1 has another network, rule or desc than rank 0",
+         "parameter 0 is not rank 0's: this is rank 1, with '0.weight' f32 [8,6]"},
+        {"rank 1 has 6 parameters and buffers, rank 0 4",
+         "rank 1 has 6 parameters and buffers, rank 0 4"},
+        {"rank 1 has another network, rule or desc", "rank 1 has another network, rule or desc"},
+        {"rank 1 has another network", "this is rank 1, with '0.weight' f64 [9,6]"},
+        {"", ""}, {"rank 1 has left", ""}};
+    static rank_job jobs[RANKS];
+    int late = 0;
+    ONLY_ON_HOST();
+    for (int k = 0; k < FAULTS; k++) {
+        run_ranks(3, faulty, k, 0, jobs);
+        for (int r = 0; r < 3; r++) {
+            if (k == FREED && r == 1) continue;
+            CHECK_EQ(jobs[r].status, want[k]);
+            CHECK_HAS(jobs[r].message, says[k][r == 1]);
+            late += strstr(jobs[r].message, "a gradient grew after its sum over ranks") != NULL;
+            CHECK(k != TWICE_BACKWARD || late > 0 || strstr(jobs[r].message, "has left in call"));
+        }
+        CHECK_EQ(late > 0, k >= TWICE_BACKWARD);           /* the first one; others see it leave */
+    }
+}
+
+TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
+{
+    mlc_ctx          *ctx = test_ctx();
+    mlc_comm          comm;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(ctx, IN, HIDDEN, OUT), *other = mlp(ctx, IN, HIDDEN, OUT);
+    mlc_optim        *opt = mlc_sgd(net, 0.1);
+    ONLY_ON_HOST();
+    CHECK(d.bucket == 4 << 20 && d.micro == 1 && d.overlap && !d.weighted);
+    CHECK_EQ(mlc_comm_threads(ctx, 1, NULL, &comm), MLC_OK);
+    CHECK_EQ(mlc_data_parallel(net, NULL, &comm, &d), MLC_ERR_ARG);
+    CHECK_EQ(mlc_data_parallel(net, opt, NULL, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "it needs a network, and a connection");
+    CHECK_EQ(mlc_data_parallel(other, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "the optimizer is of another network");
+    d.micro = 3;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 3: both must be over 0, micro a power of 2");
+    d.micro = 2;
+    d.weighted = true;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 2 and weighted");
+    CHECK_EQ(mlc_data_parallel_weight(opt, 1), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "not parallel, or its desc not weighted");
+    CHECK_EQ(mlc_data_parallel_end(opt), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "the optimizer is not parallel");
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, NULL), MLC_OK);
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "parallel already");
+    CHECK_EQ(mlc_data_parallel_end(opt), MLC_OK);
+    mlc_optim *far = mlc_lbfgs(other, 1);
+    CHECK_EQ(mlc_data_parallel(other, far, &comm, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "lbfgs makes the loss several times");
+    CHECK_OK(ctx);
+}
+#endif
