@@ -381,9 +381,9 @@ TEST(lstsq, sketched_solutions_are_those_of_qr)
         b = test_rand(ctx, MLC_F64, mlc_dims1(6000), 4, -1, 1);
         solves(a, b, d, false, 3);
         mlc_tensor *near = mlc_add(mlc_slice(a, 1, 0, 100, 1),
-                                   mlc_mul_scalar(mlc_slice(a, 1, 100, 200, 1), d ? 1e-9 : 1e-5));
+                                   mlc_mul_scalar(mlc_slice(a, 1, 100, 200, 1), 1e-3));
         mlc_tensor *both[2] = {mlc_slice(a, 1, 0, 100, 1), near};
-        solves(mlc_concat(both, 2, 1), b, d, false, d ? 1e10 : 1e6);
+        solves(mlc_concat(both, 2, 1), b, d, false, 1e5);
     }
     CHECK_OK(ctx);
 }
