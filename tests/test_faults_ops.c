@@ -271,6 +271,36 @@ DO(mlc_linalg_svd)
     return s == NULL ? made(w, s) : first_of(keep(w, u), keep(w, vh));
 }
 
+DO(mlc_linalg_rsvd)
+{
+    if (!test_on_host()) return keep(w, mlc_neg(w->d));
+    mlc_linalg_rsvd_desc d = mlc_linalg_rsvd_desc_make(4);
+    mlc_tensor *u = NULL, *vh = NULL;
+    d.oversample = 2;
+    mlc_tensor *s = mlc_linalg_rsvd(mlc_eye(w->ctx, MLC_F32, 50, 40), &d, &u, &vh);
+    CHECK(s ? u && vh : !u && !vh);
+    return s == NULL ? made(w, s) : first_of(keep(w, u), keep(w, vh));
+}
+
+DO(mlc_linalg_cqrrpt)
+{
+    if (!test_on_host()) return keep(w, mlc_neg(w->d));
+    mlc_tensor *r = NULL, *p = NULL;
+    const mlc_linalg_cqrrpt_desc d = mlc_linalg_cqrrpt_desc_make();
+    mlc_tensor *q = mlc_linalg_cqrrpt(mlc_eye(w->ctx, MLC_F32, 50, 30), &d, &r, &p);
+    CHECK(q ? r && p : !r && !p);
+    return q == NULL ? made(w, q) : first_of(keep(w, q), keep(w, r));
+}
+
+DO(mlc_linalg_lstsq_sketched)
+{
+    if (!test_on_host()) return keep(w, mlc_neg(w->d));
+    mlc_linalg_lstsq_desc d = mlc_linalg_lstsq_desc_make();
+    d.always = true;
+    mlc_tensor *a = mlc_eye(w->ctx, MLC_F32, 50, 3);
+    return keep(w, mlc_linalg_lstsq_sketched(a, mlc_slice(a, 1, 0, 1, 1), &d));
+}
+
 /* ---- tensors -------------------------------------------------------------------------------- */
 
 CASE(mlc_zeros, mlc_zeros(w->ctx, MLC_I8, mlc_dims2(300, 70)))
