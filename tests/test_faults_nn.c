@@ -552,7 +552,8 @@ DO(mlc_nn_adaptive_max_pool)
     return run_on_image(w, mlc_nn_adaptive_max_pool(w->ctx, mlc_dims1(2)));
 }
 
-/* Of numbers alone, there is nothing to fail: mlc_sketch_cost_of, mlc_sketch_round.              */
+/* Of numbers alone, there is nothing to fail: mlc_sketch_cost_of, mlc_sketch_round,
+ * mlc_sketch_part, mlc_sketch_size.                                                              */
 static mlc_sketch sketch_of(mlc_sketch_kind kind, int64_t rows, int64_t cols)
 {
     return mlc_sketch_make(kind, rows, cols, 3);
@@ -580,6 +581,22 @@ DO(mlc_sketch_bits)
 {
     const mlc_sketch s = sketch_of(MLC_SKETCH_SIGNS, 4, 35);
     return made(w, mlc_sketch_bits(w->ctx, &s));
+}
+
+DO(mlc_sketch_add)
+{
+    const mlc_sketch s = sketch_of(MLC_SKETCH_SASO, 3, 3);
+    return mlc_sketch_add(w->y, w->x, &s, 0, false);
+}
+
+DO(mlc_sketch_pass)
+{
+    const mlc_sketch s = sketch_of(MLC_SKETCH_SASO, 2, 3), t = sketch_of(MLC_SKETCH_UNIFORM, 2, 4);
+    mlc_tensor      *out[2] = {NULL, NULL};
+    if (mlc_sketch_pass(w->x, &s, &t, out) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    made(w, out[0]);
+    return made(w, out[1]);
 }
 
 DO(mlc_sklinear)
