@@ -695,6 +695,48 @@ DO(mlc_sketch_model)
     return keep(w, mlc_forward(net, w->x));
 }
 
+/* linear 4 6, linear 6 4 in a sequential, in w. */
+static mlc_module *to_reduce(world *w)
+{
+    mlc_module *net = mlc_nn_sequential(w->ctx);
+    w->module = net;
+    if (net == NULL)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        mlc_module *leaf = mlc_nn_linear(w->ctx, i ? 6 : 4, i ? 4 : 6);
+        if (leaf == NULL || mlc_module_add(net, leaf) != MLC_OK) {
+            mlc_module_free(leaf);
+            return NULL;
+        }
+    }
+    return own_module(w, net) ? net : NULL;
+}
+
+/* mlc_sketch_budget_make has nothing to fail. */
+DO(mlc_sketch_model_within)
+{
+    mlc_sketch_budget b = mlc_sketch_budget_make(200);
+    mlc_sketch_choice c[2];
+    mlc_module       *net = to_reduce(w);
+    b.multiple = 1;
+    b.rows = 0;
+    w->loader = b.loader = net ? mlc_loader_ordered(w->ctx, w->leaf_x, NULL, 2) : NULL;
+    if (b.loader == NULL)
+        return mlc_ctx_status(w->ctx);
+    if (mlc_sketch_model_within(net, &b, c, 2, NULL) != MLC_OK || !own_module(w, net))
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(net, w->x));
+}
+
+DO(mlc_sketch_model_as)
+{
+    const mlc_sketch_choice c = {"0", MLC_SKETCH_AS_LOWRANK, 2, 0, 0, 0, 0, 0};
+    mlc_module             *net = to_reduce(w);
+    if (net == NULL || mlc_sketch_model_as(net, &c, 1) != MLC_OK || !own_module(w, net))
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(net, w->x));
+}
+
 static mlc_module *to_quantize(world *w)
 {
     mlc_module *net = mlc_nn_sequential(w->ctx), *leaf = mlc_nn_linear(w->ctx, 4, 6);
