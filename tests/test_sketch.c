@@ -488,7 +488,7 @@ TEST(sketch, size_keeps_subspaces)
     CHECK_EQ(mlc_sketch_size(MLC_SKETCH_DENSE, 100, 5, 0.1, 0.1), 0);
     CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 101, 0.1, 0.1), 0);
     CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 5, 1, 0.1), 0);
-    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 5, 0.1, NAN), 0);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 5, 0.1, (double)NAN), 0);
 }
 
 TEST(sketch, parts_and_pieces_say_what_is_wrong)
