@@ -57,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-quantize demo-table demo-gpt demo-tiny \
-        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-serve test test-cpp cuda cuda-host cuda-bugs \
+        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-compress demo-serve test test-cpp cuda cuda-host cuda-bugs \
         cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab watch bits weight gate \
@@ -69,6 +69,7 @@ help:
 	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
+	@echo 'make demo-compress   a CNN and a GPT in three budgets of bytes, in a table; minutes; SEEDS=5'
 	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes; SEEDS=20'
 	@echo 'make demo-distill    a CNN taught by one of eight times its size, in a table; SEEDS=20'
 	@echo 'make demo-quantize   a CNN and an LSTM in integers of each kind, in a table; minutes; SEEDS=20'
@@ -249,7 +250,7 @@ EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
             $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits \
             $(BUILD)/serve \
-            $(BUILD)/digits_mpi
+            $(BUILD)/digits_mpi $(BUILD)/sketch_compress
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -319,6 +320,9 @@ demo-cnn: $(BUILD)/digits_cnn
 
 demo-sketch: $(BUILD)/sketch_digits
 	@$(BUILD)/sketch_digits
+
+demo-compress: $(BUILD)/sketch_compress
+	@$(BUILD)/sketch_compress $(SEEDS:%=--seeds %)
 
 demo-prune: $(BUILD)/prune_digits
 	@$(BUILD)/prune_digits $(SEEDS:%=--seeds %)

@@ -2142,16 +2142,17 @@ template <> struct dtype_of<float>   { static const mlc_dtype own = MLC_F32; };
 template <> struct dtype_of<double>  { static const mlc_dtype own = MLC_F64; };
 template <> struct dtype_of<int64_t> { static const mlc_dtype own = MLC_I64; };
 
-/* n random elements: a thread draws Philox block i of the stream and makes KIND::each elements of
- * type W of it. Dense and aligned ones of type W are stored as a vector, others are converted one
- * by one. */
+/* n random elements: a thread draws Philox block from + i of the stream and makes KIND::each
+ * elements of type W of it. Dense and aligned ones of type W are stored as a vector, others are
+ * converted one by one. */
 template <class W, class KIND> static __global__ void __launch_bounds__(THREADS)
-random_kernel(mlc_dtype dtype, void *out, int64_t n, const stream_of s, const KIND kind)
+random_kernel(mlc_dtype dtype, void *out, int64_t n, const stream_of s, uint64_t from,
+              const KIND kind)
 {
     const int64_t block = (int64_t)blockIdx.x * THREADS + threadIdx.x, i = block * KIND::each;
     W v[KIND::each];
     if (i >= n) return;
-    kind.make(s.block((uint64_t)block), v);
+    kind.make(s.block(from + (uint64_t)block), v);
     if (dtype == dtype_of<W>::own && (uintptr_t)out % 16 == 0 && i + KIND::each <= n)
         store_unit<KIND::each>(static_cast<W *>(out) + i, KIND::each, v);
     else
@@ -2162,8 +2163,10 @@ static mlc_status random_launch(void *dev, const struct mlc_k_random *a, const K
 {
     const int64_t each = THREADS * KIND::each;
     const stream_of s = { a->seed, a->stream, a->stream_base };
+    const bool skips = a->kind == MLC_RANDOM_UNIFORM || a->kind == MLC_RANDOM_NORMAL;
     return launch(dev, "random", dim3((unsigned)((a->n + each - 1) / each)), dim3(THREADS), 0,
-                  random_kernel<W, KIND>, a->dtype, a->out, a->n, s, kind);
+                  random_kernel<W, KIND>, a->dtype, a->out, a->n, s,
+                  (uint64_t)(skips ? a->first / KIND::each : 0), kind);
 }
 
 /* The largest value of a 16-bit float below x, as f32. */

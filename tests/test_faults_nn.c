@@ -552,7 +552,8 @@ DO(mlc_nn_adaptive_max_pool)
     return run_on_image(w, mlc_nn_adaptive_max_pool(w->ctx, mlc_dims1(2)));
 }
 
-/* Of numbers alone, there is nothing to fail: mlc_sketch_cost_of, mlc_sketch_round.              */
+/* Of numbers alone, there is nothing to fail: mlc_sketch_cost_of, mlc_sketch_round,
+ * mlc_sketch_part, mlc_sketch_size.                                                              */
 static mlc_sketch sketch_of(mlc_sketch_kind kind, int64_t rows, int64_t cols)
 {
     return mlc_sketch_make(kind, rows, cols, 3);
@@ -580,6 +581,22 @@ DO(mlc_sketch_bits)
 {
     const mlc_sketch s = sketch_of(MLC_SKETCH_SIGNS, 4, 35);
     return made(w, mlc_sketch_bits(w->ctx, &s));
+}
+
+DO(mlc_sketch_add)
+{
+    const mlc_sketch s = sketch_of(MLC_SKETCH_SASO, 3, 3);
+    return mlc_sketch_add(w->y, w->x, &s, 0, false);
+}
+
+DO(mlc_sketch_pass)
+{
+    const mlc_sketch s = sketch_of(MLC_SKETCH_SASO, 2, 3), t = sketch_of(MLC_SKETCH_UNIFORM, 2, 4);
+    mlc_tensor      *out[2] = {NULL, NULL};
+    if (mlc_sketch_pass(w->x, &s, &t, out) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    made(w, out[0]);
+    return made(w, out[1]);
 }
 
 DO(mlc_sklinear)
@@ -674,6 +691,48 @@ DO(mlc_sketch_model)
     d.fresh = true;
     if (mlc_sketch_model(net, &d, NULL) != MLC_OK || !own_module(w, net) ||
         mlc_write(mlc_module_param(net, "0.seed"), &seed, 8) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(net, w->x));
+}
+
+/* linear 4 6, linear 6 4 in a sequential, in w. */
+static mlc_module *to_reduce(world *w)
+{
+    mlc_module *net = mlc_nn_sequential(w->ctx);
+    w->module = net;
+    if (net == NULL)
+        return NULL;
+    for (int i = 0; i < 2; i++) {
+        mlc_module *leaf = mlc_nn_linear(w->ctx, i ? 6 : 4, i ? 4 : 6);
+        if (leaf == NULL || mlc_module_add(net, leaf) != MLC_OK) {
+            mlc_module_free(leaf);
+            return NULL;
+        }
+    }
+    return own_module(w, net) ? net : NULL;
+}
+
+/* mlc_sketch_budget_make has nothing to fail. */
+DO(mlc_sketch_model_within)
+{
+    mlc_sketch_budget b = mlc_sketch_budget_make(200);
+    mlc_sketch_choice c[2];
+    mlc_module       *net = to_reduce(w);
+    b.multiple = 1;
+    b.rows = 0;
+    w->loader = b.loader = net ? mlc_loader_ordered(w->ctx, w->leaf_x, NULL, 2) : NULL;
+    if (b.loader == NULL)
+        return mlc_ctx_status(w->ctx);
+    if (mlc_sketch_model_within(net, &b, c, 2, NULL) != MLC_OK || !own_module(w, net))
+        return mlc_ctx_status(w->ctx);
+    return keep(w, mlc_forward(net, w->x));
+}
+
+DO(mlc_sketch_model_as)
+{
+    const mlc_sketch_choice c = {"0", MLC_SKETCH_AS_LOWRANK, 2, 0, 0, 0, 0, 0};
+    mlc_module             *net = to_reduce(w);
+    if (net == NULL || mlc_sketch_model_as(net, &c, 1) != MLC_OK || !own_module(w, net))
         return mlc_ctx_status(w->ctx);
     return keep(w, mlc_forward(net, w->x));
 }

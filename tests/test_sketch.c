@@ -32,6 +32,12 @@ static const struct { int64_t rows, cols; } SHAPES[] = {
     {1, 1}, {3, 5}, {16, 33}, {7, 64}, {40, 100}, {1, 300}, {130, 128}, {64, 1500}};
 enum { N_SHAPES = (int)(sizeof SHAPES / sizeof *SHAPES) };
 
+/* What a seed makes. */
+static const mlc_sketch_kind ALL[] = {MLC_SKETCH_SIGNS, MLC_SKETCH_GAUSSIAN, MLC_SKETCH_COUNT,
+                                      MLC_SKETCH_SRHT, MLC_SKETCH_UNIFORM, MLC_SKETCH_SPARSE,
+                                      MLC_SKETCH_SASO};
+enum { KINDS = (int)(sizeof ALL / sizeof *ALL) };
+
 static mlc_sketch sketch_of(int kind, int shape)
 {
     const int64_t rows = SHAPES[shape].rows, cols = SHAPES[shape].cols;
@@ -150,7 +156,8 @@ TEST(sketch, has_the_structure_of_its_kind)
 TEST(sketch, keeps_lengths_on_average)
 {
     enum { ROWS = 16, COLS = 48, SEEDS = 1000 };
-    for (int kind = 0; kind < 4; kind++) {
+    for (int i = 0; i < KINDS; i++) {
+        const int kind = (int)ALL[i];
         mlc_ctx *ctx = test_ctx();
         double   sum = 0, squares = 0;
         for (uint64_t seed = 0; seed < SEEDS; seed++) {
@@ -165,8 +172,352 @@ TEST(sketch, keeps_lengths_on_average)
         }
         const double mean = sum / SEEDS, deviation = sqrt(squares / SEEDS - mean * mean);
         CHECK_NEAR(mean, 1, 4 * deviation / sqrt(SEEDS));
-        CHECK(deviation < 0.5);        /* sqrt(2/16) of normals, the widest                      */
+        CHECK(deviation < 0.5);        /* sqrt(2/16) of normals; SPARSE: a little over that      */
     }
+}
+
+/* ---- sparse and uniform sketches, parts, pieces --------------------------------------------- */
+
+/* x along axis 0 of a matrix or 1 of three, and back; gradients are the other way. */
+static void check_any(mlc_ctx *ctx, const mlc_sketch *s, mlc_dtype dtype, bool matrix)
+{
+    const mlc_dtype wide = dtype == MLC_F64 ? MLC_F64 : MLC_F32;
+    mlc_scope_begin(ctx);
+    mlc_tensor *m = mlc_sketch_matrix(ctx, s, wide);
+    mlc_tensor *x = test_rand(ctx, dtype, matrix ? mlc_dims2(s->cols, 131)
+                                                 : mlc_dims3(2, s->cols, 3), 5, -1, 1);
+    mlc_tensor *y = test_rand(ctx, dtype, matrix ? mlc_dims2(s->rows, 131)
+                                                 : mlc_dims3(2, s->rows, 3), 6, -1, 1);
+    const int32_t axis = matrix ? 0 : 1;
+    const double  tol = precision(dtype) * sqrt((double)s->cols + (double)s->rows);
+    mlc_set_requires_grad(x, true);
+    mlc_set_requires_grad(y, true);
+    mlc_tensor *sx = mlc_sketch_apply(x, s, axis), *sy = mlc_sketch_apply_t(y, s, axis);
+    mlc_tensor *t = mlc_transpose(m, 0, 1);
+    CHECK(close_to(sx, mlc_matmul(m, mlc_cast(x, wide)), tol));
+    CHECK(close_to(sy, mlc_matmul(t, mlc_cast(y, wide)), tol));
+    mlc_tensor *dy = test_rand(ctx, dtype, mlc_dims_of(sx->ndim, sx->shape), 7, -1, 1);
+    mlc_tensor *dx = test_rand(ctx, dtype, mlc_dims_of(sy->ndim, sy->shape), 8, -1, 1);
+    mlc_backward(mlc_sum(mlc_mul(sx, dy), mlc_dims0(), false));
+    mlc_backward(mlc_sum(mlc_mul(sy, dx), mlc_dims0(), false));
+    sy = mlc_sketch_apply_t(y, s, axis);                   /* its gradient is added to the first */
+    mlc_backward(mlc_sum(mlc_mul(sy, dx), mlc_dims0(), false));
+    CHECK(close_to(mlc_grad(x), mlc_matmul(t, mlc_cast(dy, wide)), tol));
+    CHECK(close_to(mlc_grad(y), mlc_mul_scalar(mlc_matmul(m, mlc_cast(dx, wide)), 2), tol));
+    CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+}
+
+TEST(sketch, sparse_and_uniform_ones_are_their_matrices)
+{
+    static const mlc_sketch_kind kinds[4] = {MLC_SKETCH_UNIFORM, MLC_SKETCH_SPARSE,
+                                             MLC_SKETCH_SASO, MLC_SKETCH_COUNT};
+    FOR_EACH_ISA(ctx)
+        for (int i = 0; i < N_SHAPES * 4; i++) {
+            const mlc_sketch s = sketch_of((int)kinds[i % 4], i / 4);
+            check_any(ctx, &s, DTYPES[(i / 4 + i) % 4], i % 3 == 0);
+            check_any(ctx, &s, DTYPES[(i / 4 + i + 1) % 4], i % 3 != 0);
+        }
+}
+
+TEST(sketch, sparse_ones_have_the_structure_of_their_kind)
+{
+    enum { ROWS = 20, COLS = 90 };
+    static double m[ROWS * COLS];
+    mlc_ctx   *ctx = test_ctx();
+    mlc_sketch saso = mlc_sketch_make(MLC_SKETCH_SASO, ROWS, COLS, 3);
+    mlc_sketch sparse = mlc_sketch_make(MLC_SKETCH_SPARSE, ROWS, COLS, 3);
+    mlc_sketch uniform = mlc_sketch_make(MLC_SKETCH_UNIFORM, ROWS, COLS, 3);
+    int        used[ROWS] = {0};
+    CHECK_EQ(saso.nonzeros, 8);
+    test_read(mlc_sketch_matrix(ctx, &saso, MLC_F64), m);
+    for (int c = 0; c < COLS; c++) {
+        int n = 0;
+        for (int r = 0; r < ROWS; r++) {
+            const double v = fabs(m[r * COLS + c]);
+            CHECK(v == 0 || v == saso.scale);
+            n += v != 0;
+            used[r] += v != 0;
+        }
+        CHECK_EQ(n, 8);
+    }
+    for (int r = 0; r < ROWS; r++)     /* 36 on average, deviation 4.6                          */
+        CHECK(used[r] > 16 && used[r] < 56);
+    test_read(mlc_sketch_matrix(ctx, &sparse, MLC_F64), m);
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int c = 0; c < COLS; c++) {
+            const double v = fabs(m[r * COLS + c]) / sparse.scale;
+            CHECK_NEAR(v, rint(v), 1e-12);
+            sum += v;
+        }
+        CHECK(sum <= 8.001 && sum >= 1.999);
+    }
+    test_read(mlc_sketch_matrix(ctx, &uniform, MLC_F64), m);
+    double squares = 0;
+    for (int i = 0; i < ROWS * COLS; i++) {
+        CHECK(fabs(m[i]) <= sqrt(3) * uniform.scale * (1 + 1e-7));
+        squares += m[i] * m[i] / (uniform.scale * uniform.scale);
+    }
+    CHECK_NEAR(squares / (ROWS * COLS), 1, 0.1);           /* deviation 0.021 */
+    saso.nonzeros = ROWS;                                  /* all rows of each column */
+    test_read(mlc_sketch_matrix(ctx, &saso, MLC_F64), m);
+    for (int i = 0; i < ROWS * COLS; i++)
+        CHECK(m[i] != 0);
+    CHECK_OK(ctx);
+}
+
+/* Rows and columns of a matrix, as a copy. */
+static mlc_tensor *window(mlc_tensor *m, int64_t row, int64_t rows, int64_t col, int64_t cols)
+{
+    return mlc_contiguous(mlc_slice(mlc_slice(m, 0, row, row + rows, 1), 1, col, col + cols, 1));
+}
+
+static bool same_bits(mlc_tensor *a, mlc_tensor *b)
+{
+    static double x[1 << 16], y[1 << 16];
+    if (!CHECK(a && b && mlc_numel(a) == mlc_numel(b) && mlc_numel(a) <= 1 << 16))
+        return false;
+    test_read(mlc_contiguous(a), x);
+    test_read(mlc_contiguous(b), y);
+    for (int64_t i = 0; i < mlc_numel(a); i++)
+        if (x[i] != y[i])              /* 0 is -0 */
+            return false;
+    return true;
+}
+
+TEST(sketch, part_has_the_elements_of_the_whole)
+{
+    enum { ROWS = 21, COLS = 300 };
+    static const int64_t at[][4] = {{0, 21, 0, 300}, {3, 5, 0, 300}, {0, 21, 128, 172},
+                                    {20, 1, 299, 1}, {4, 9, 33, 131}, {1, 7, 250, 50}};
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < KINDS * 6; i++) {
+            const int64_t   *p = at[i / KINDS];
+            const mlc_sketch s = mlc_sketch_make(ALL[i % KINDS], ROWS, COLS, 12);
+            const mlc_sketch part = mlc_sketch_part(&s, p[0], p[1], p[2], p[3]);
+            mlc_scope_begin(ctx);
+            mlc_tensor *m = mlc_sketch_matrix(ctx, &s, MLC_F32);
+            if (!CHECK(same_bits(mlc_sketch_matrix(ctx, &part, MLC_F32),
+                                 window(m, p[0], p[1], p[2], p[3]))))
+                printf("  kind %d, part %d\n", (int)s.kind, i / KINDS);
+            check_any(ctx, &part, i % 2 ? MLC_F64 : MLC_F32, false);
+            const int64_t    rows = (p[1] + 1) / 2, cols = (p[3] + 1) / 2;
+            const mlc_sketch again = mlc_sketch_part(&part, p[1] - rows, rows, p[3] - cols, cols);
+            CHECK(same_bits(mlc_sketch_matrix(ctx, &again, MLC_F32),
+                            window(m, p[0] + p[1] - rows, rows, p[2] + p[3] - cols, cols)));
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
+TEST(sketch, part_of_a_stored_one)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_sketch signs = mlc_sketch_make(MLC_SKETCH_SIGNS, 9, 150, 4), dense = signs;
+    mlc_tensor *m = mlc_sketch_matrix(ctx, &signs, MLC_F32);
+    signs.stored = mlc_sketch_bits(ctx, &signs);
+    dense.kind = MLC_SKETCH_DENSE, dense.scale = 1, dense.stored = m;
+    mlc_sketch a = mlc_sketch_part(&signs, 2, 5, 64, 70), b = mlc_sketch_part(&dense, 2, 5, 64, 70);
+    CHECK(same_bits(mlc_sketch_matrix(ctx, &a, MLC_F32), window(m, 2, 5, 64, 70)));
+    CHECK(same_bits(mlc_sketch_matrix(ctx, &b, MLC_F32), window(m, 2, 5, 64, 70)));
+    a = mlc_sketch_part(&signs, 2, 5, 65, 70);
+    CHECK(mlc_sketch_matrix(ctx, &a, MLC_F32) == NULL);
+    CHECK_HAS(mlc_error(ctx), "multiple of 32");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+/* Rows of data by pieces: the sum is the sketch of all, for listed ones to the bit. */
+TEST(sketch, pieces_add_up_to_the_whole)
+{
+    enum { ROWS = 24, COLS = 200, N = 150 };
+    static const int64_t cut[5] = {0, 1, 77, 128, COLS};
+    FOR_EACH_ISA(ctx) {
+        for (int i = 0; i < KINDS * 2; i++) {
+            const mlc_dtype  dtype = i < KINDS ? MLC_F32 : MLC_F64;
+            const mlc_sketch s = mlc_sketch_make(ALL[i % KINDS], ROWS, COLS, 5);
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = test_rand(ctx, dtype, mlc_dims2(COLS, N), 1, -1, 1);
+            mlc_tensor *y = mlc_zeros(ctx, dtype, mlc_dims2(ROWS, N));
+            mlc_tensor *z = test_rand(ctx, dtype, mlc_dims2(ROWS, N), 2, -1, 1);
+            mlc_tensor *back = mlc_zeros(ctx, dtype, mlc_dims2(COLS, N));
+            for (int p = 0; p < 4; p++) {
+                const int64_t    n = cut[p + 1] - cut[p];
+                const mlc_sketch part = mlc_sketch_part(&s, 0, ROWS, cut[p], n);
+                CHECK_EQ(mlc_sketch_add(y, mlc_rows(x, cut[p], cut[p + 1]), &part, 0, false),
+                         MLC_OK);
+            }
+            for (int p = 0; p < ROWS; p += 8) {
+                const mlc_sketch part = mlc_sketch_part(&s, p, 8, 0, COLS);
+                CHECK_EQ(mlc_sketch_add(back, mlc_rows(z, p, p + 8), &part, 0, true), MLC_OK);
+            }
+            mlc_tensor *all = mlc_sketch_apply(x, &s, 0), *all_t = mlc_sketch_apply_t(z, &s, 0);
+            CHECK(close_to(y, all, precision(dtype) * 4));
+            CHECK(close_to(back, all_t, precision(dtype) * 4));
+            if (s.kind == MLC_SKETCH_COUNT || s.kind == MLC_SKETCH_SASO ||
+                s.kind == MLC_SKETCH_SPARSE) {
+                CHECK(same_bits(y, all));
+                CHECK(same_bits(back, all_t));
+            }
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+    }
+}
+
+/* A file that is mapped, in blocks; both sides at once. */
+TEST(sketch, data_that_are_mapped_pass_once)
+{
+    enum { M = 1300, N = 2100 };       /* blocks of 384 rows */
+    const char *path = "build_sketch_pass.safetensors";
+    mlc_ctx    *ctx = test_ctx();
+    for (int half = 0; half < 2; half++) {
+        mlc_tensor *a = test_rand(ctx, half ? MLC_BF16 : MLC_F32, mlc_dims2(M, N), 3, -1, 1);
+        const mlc_named list[1] = {{"a", a}};
+        CHECK_EQ(mlc_safetensors_save(ctx, path, list, 1, NULL), MLC_OK);
+        mlc_safetensors *file = mlc_safetensors_open(ctx, path);
+        mlc_tensor      *view = mlc_safetensors_view(file, "a"), *out[2];
+        for (int i = 0; i < KINDS; i++) {
+            const mlc_sketch left = mlc_sketch_make(ALL[i], 13, M, 5);
+            const mlc_sketch right = mlc_sketch_make(ALL[(i + 1) % KINDS], 11, N, 6);
+            mlc_scope_begin(ctx);
+            CHECK_EQ(mlc_sketch_pass(view, &left, i ? &right : NULL, out), MLC_OK);
+            mlc_tensor *wide = mlc_cast(a, MLC_F32);
+            CHECK(close_to(out[0], mlc_sketch_apply(wide, &left, 0), 1e-5));
+            if (i)
+                CHECK(close_to(out[1], mlc_sketch_apply(wide, &right, 1), 1e-5));
+            else
+                CHECK(out[1] == NULL);
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        mlc_safetensors_close(file);
+    }
+    remove(path);
+    CHECK_OK(ctx);
+}
+
+TEST(sketch, sparse_bits_do_not_depend_on_threads)
+{
+    static double first[40 * 700], now[40 * 700];
+    ONLY_ON_HOST();
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        mlc_ctx_desc d = mlc_ctx_desc_make();
+        d.threads = threads;
+        mlc_ctx         *ctx = mlc_ctx_create(&d);
+        const mlc_sketch s = mlc_sketch_make(MLC_SKETCH_SASO, 40, 1000, 7);
+        mlc_tensor      *x = test_rand(ctx, MLC_F32, mlc_dims2(1000, 700), 1, -1, 1);
+        test_read(mlc_sketch_apply(x, &s, 0), threads > 1 ? now : first);
+        CHECK(threads == 1 || memcmp(now, first, sizeof now) == 0);
+        test_read(mlc_transpose(mlc_sketch_apply(mlc_transpose(x, 0, 1), &s, 1), 0, 1), now);
+        CHECK(memcmp(now, first, sizeof now) == 0);        /* by lines, too */
+        mlc_ctx_free(ctx);
+    }
+}
+
+/* S of the first half of an identity and of ones after it: x -> [first rows of x, sum of x]. */
+static mlc_tensor *own_apply(void *user, const mlc_sketch *s, mlc_tensor *x, bool transposed)
+{
+    ++*(int *)user;
+    const int64_t k = s->rows - 1, n = s->cols;
+    const int32_t last = x->ndim - 1;
+    if (!transposed) {
+        mlc_tensor *parts[2] = {mlc_slice(x, last, 0, k, 1), mlc_sum(x, mlc_dims1(last), true)};
+        return mlc_concat(parts, 2, last);
+    }
+    mlc_tensor *t = mlc_slice(x, last, 0, k, 1);
+    mlc_dims    before = mlc_dims_of(x->ndim, NULL), after = before;
+    after.v[last] = n - k;
+    return mlc_add(mlc_pad(t, before, after, MLC_PAD_CONSTANT, 0),
+                   mlc_slice(x, last, k, k + 1, 1));
+}
+
+TEST(sketch, operator_of_the_program_is_one_too)
+{
+    mlc_ctx             *ctx = test_ctx();
+    int                  calls = 0;
+    const mlc_sketch_own own = {own_apply, &calls};
+    mlc_sketch           s = mlc_sketch_make(MLC_SKETCH_OWN, 4, 10, 0);
+    s.own = &own;
+    s.scale = 0.5;
+    for (int i = 0; i < 4; i++)
+        check_any(ctx, &s, DTYPES[i % 2], i / 2 == 0);
+    CHECK(calls > 0);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 9));
+    CHECK(mlc_sketch_apply(x, &s, 1) == NULL);
+    CHECK_HAS(mlc_error(ctx), "takes 10");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    s.cols = 9, s.rows = 3;            /* what it makes of x of 10 is not of 5 */
+    s.own = NULL;
+    CHECK(mlc_sketch_apply(x, &s, 1) == NULL);
+    CHECK_HAS(mlc_error(ctx), "without `own`");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+}
+
+/* Singular values of S on a subspace stay within 1 +- epsilon in nine draws of ten, at the size
+ * that is asked for. */
+TEST(sketch, size_keeps_subspaces)
+{
+    enum { COLS = 4096, RANK = 4, DRAWS = 20 };
+    const double epsilon = 0.5, delta = 0.1;
+    for (int i = 0; i < KINDS; i++) {
+        mlc_ctx      *ctx = test_ctx();
+        const int64_t rows = mlc_sketch_size(ALL[i], COLS, RANK, epsilon, delta);
+        int           missed = 0;
+        if (ALL[i] == MLC_SKETCH_SPARSE) {
+            CHECK_EQ(rows, 0);
+            continue;
+        }
+        CHECK(rows > RANK && rows <= COLS);
+        CHECK(mlc_sketch_size(ALL[i], COLS, RANK, epsilon, 0.01) >= rows);
+        CHECK(mlc_sketch_size(ALL[i], COLS, 2 * RANK, epsilon, delta) >= rows);
+        CHECK(mlc_sketch_size(ALL[i], COLS, RANK, 0.1, delta) >= rows);
+        for (int draw = 0; draw < DRAWS; draw++) {
+            const mlc_sketch s = mlc_sketch_make(ALL[i], rows, COLS, (uint64_t)draw);
+            mlc_scope_begin(ctx);
+            mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(COLS, RANK), (uint32_t)draw, -1, 1);
+            mlc_tensor *q = mlc_linalg_qr(x, NULL);
+            double      v[RANK];
+            test_read(mlc_linalg_svd(mlc_sketch_apply(q, &s, 0), NULL, NULL), v);
+            missed += v[0] > 1 + epsilon || v[RANK - 1] < 1 - epsilon;
+            CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        }
+        CHECK(missed <= DRAWS / 10);
+    }
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 1 << 20, 1, 0.5, 2 * exp(-2.0)), 36);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_COUNT, 1 << 20, 1, 0.5, 0.5), 8);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 50, 0.1, 0.1), 100);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_SRHT, 100, 50, 0.1, 0.1), 128);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_DENSE, 100, 5, 0.1, 0.1), 0);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 101, 0.1, 0.1), 0);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 5, 1, 0.1), 0);
+    CHECK_EQ(mlc_sketch_size(MLC_SKETCH_GAUSSIAN, 100, 5, 0.1, (double)NAN), 0);
+}
+
+TEST(sketch, parts_and_pieces_say_what_is_wrong)
+{
+    mlc_ctx   *ctx = test_ctx();
+    mlc_sketch s = mlc_sketch_make(MLC_SKETCH_SASO, 4, 6, 1), p = mlc_sketch_part(&s, 2, 3, 0, 6);
+    mlc_tensor *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(6, 5)), *out[2];
+    CHECK(mlc_sketch_apply(x, &p, 0) == NULL);
+    CHECK_HAS(mlc_error(ctx), "3 rows and 6 columns that is not in its sketch [4,6]");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    p = mlc_sketch_part(&s, 0, 4, INT64_MAX, 2);
+    CHECK(mlc_sketch_apply(x, &p, 0) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    s.nonzeros = 5;
+    CHECK(mlc_sketch_apply(x, &s, 0) == NULL);
+    CHECK_HAS(mlc_error(ctx), "5 nonzeros in a column of 4");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    s.nonzeros = 2;
+    mlc_tensor *y = mlc_zeros(ctx, MLC_F32, mlc_dims2(3, 5));
+    CHECK_EQ(mlc_sketch_add(y, x, &s, 0, false), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "y is [3,5]; S x is [4,5]");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK_EQ(mlc_sketch_pass(x, &s, &s, out), MLC_ERR_SHAPE);
+    CHECK_HAS(mlc_error(ctx), "one on the right 6 columns");
+    CHECK_STATUS(ctx, MLC_ERR_SHAPE);
+    CHECK(out[0] == NULL && out[1] == NULL);
+    CHECK_EQ(mlc_sketch_pass(mlc_zeros(ctx, MLC_F32, mlc_dims2(6, 0)), &s, NULL, out), MLC_OK);
+    CHECK(out[0] && mlc_numel(out[0]) == 0);
+    CHECK_OK(ctx);
 }
 
 /* ---- the layer ------------------------------------------------------------------------------ */
