@@ -1,5 +1,5 @@
 """Writes the seeds of tests/fuzz/corpus: small files by numpy and safetensors, and by hand."""
-import io, json, os, struct, sys, zlib
+import io, json, os, re, struct, sys, zlib
 import numpy as np
 from safetensors.numpy import load_file, save
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
@@ -133,3 +133,8 @@ put("image", "rgba_adam7", b"\0" + png(2, 2, 8, 6, rows(3, 4)[:5] + rows(1, 4) +
 put("image", "runs", b"\x80" + png(40, 40, 8, 0, bytes(40 * 41), level=1))
 put("image", "made", b"\x40" + bytes((8, 7, 3, 6, 1, 0, 0)) + rows(7, 33))
 put("image", "made_palette", b"\x40" + bytes((9, 9, 1, 3, 0, 12, 3)) + bytes(range(60)))
+
+with open(os.path.join(os.path.dirname(HERE), "..", "golden", "jpeg.h"), encoding="ascii") as f:
+    jpegs = dict(re.findall(r"jpeg_(\w+)\[\] = {([^}]*)}", f.read()))
+for name in "420 440 grey grey_progressive 444_progressive narrow rgb".split():
+    put("image", "jpeg_" + name, b"\x80" + bytes(int(v) for v in jpegs[name].split(",") if v.strip()))
