@@ -1,0 +1,244 @@
+/* test_terminal.c -- tests of section IMPL.TERMINAL: charts as text
+ *
+ * Texts are compared with those of golden/terminal.h, byte by byte, at 40, 80 and 200 columns. They
+ * were looked at in a terminal. TERMINAL_GOLDEN=FILE in the environment writes what is drawn now.
+ */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "golden/terminal.h"
+
+typedef struct text {
+    char   s[1 << 18];
+    size_t n;
+} text;
+
+static text drawn;
+
+static void collect(void *user, const char *s, size_t bytes)
+{
+    text *t = (text *)user;
+    CHECK(bytes > 0);
+    if (CHECK(t->n + bytes < sizeof t->s)) {
+        memcpy(t->s + t->n, s, bytes);
+        t->n += bytes;
+        t->s[t->n] = 0;
+    }
+}
+
+static mlc_terminal_desc desc_of(int32_t width, bool utf8, int32_t colours)
+{
+    mlc_terminal_desc d;
+    memset(&d, 0, sizeof d);
+    d.width = width;
+    d.height = width == 40 ? 8 : 12;
+    d.utf8 = utf8;
+    d.colours = colours;
+    return d;
+}
+
+/* ---- what is drawn --------------------------------------------------------------------------- */
+
+enum { POINTS = 60 };
+
+static double at[POINTS], loss[POINTS], val[POINTS], ten[POINTS];
+
+static void series_of(mlc_plot_series *s)
+{
+    for (int i = 0; i < POINTS; i++) {
+        const double noise = (i * 37 % 11 - 5) * 0.01;
+        at[i] = i;
+        loss[i] = 2.3 / (1 + 0.2 * i) + noise;
+        val[i] = i % 10 == 9 ? 0.4 + 1.9 / (1 + 0.3 * i) : NAN;
+        ten[i] = 1000.0 / ((i + 1) * (i + 1));
+    }
+    const mlc_plot_series all[4] = {{"loss", at, loss, POINTS, MLC_PLOT_LINE},
+                                    {"val_loss", at, val, POINTS, MLC_PLOT_MARKED},
+                                    {"chance", at, at, 0, MLC_PLOT_DASHED},
+                                    {NULL, at, ten, POINTS, MLC_PLOT_LINE}};
+    memcpy(s, all, sizeof all);
+}
+
+static mlc_status draw_lines(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    static const double ends[2] = {0, 59}, level[2] = {1, 1};
+    mlc_plot_series s[4];
+    mlc_plot        p;
+    series_of(s);
+    s[2].x = ends;
+    s[2].y = level;
+    s[2].n = 2;
+    memset(&p, 0, sizeof p);
+    p.title = "Loss";
+    p.x_label = "epoch";
+    p.y_label = "nats";
+    p.series = s;
+    p.count = 3;
+    return mlc_plot_print(ctx, &p, 1, d, collect, &drawn);
+}
+
+static mlc_status draw_two(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    mlc_plot_series s[4];
+    mlc_plot        p[2];
+    series_of(s);
+    memset(p, 0, sizeof p);
+    p[0].title = "caf\xC3\xA9 \xE2\x82\xAC and\ta title";
+    p[0].series = s + 3;
+    p[0].count = 1;
+    p[0].y_log = p[0].x_log = true;
+    return mlc_plot_print(ctx, p, 2, d, collect, &drawn);          /* the second one is empty */
+}
+
+static mlc_status draw_bars(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    static const double x[5] = {1, 2, 3, 4, 5}, y[5] = {3, -1, 4, 0.5, -2};
+    const mlc_plot_series s = {"gain", x, y, 5, MLC_PLOT_BARS};
+    mlc_plot              p;
+    memset(&p, 0, sizeof p);
+    p.series = &s;
+    p.count = 1;
+    return mlc_plot_print(ctx, &p, 1, d, collect, &drawn);
+}
+
+static mlc_status draw_histogram(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    enum { BINS = 15 };
+    double values[400], x[BINS], y[BINS];
+    for (int i = 0; i < 400; i++)
+        values[i] = (i * 7 % 20 + i * 11 % 20 + i * 13 % 17 + i / 40) * 0.1 - 3;
+    CHECK_EQ(mlc_plot_bins(ctx, values, 400, BINS, x, y), MLC_OK);
+    const mlc_plot_series s = {NULL, x, y, BINS, MLC_PLOT_BARS};
+    mlc_plot              p;
+    memset(&p, 0, sizeof p);
+    p.title = "Weights";
+    p.series = &s;
+    p.count = 1;
+    return mlc_plot_print(ctx, &p, 1, d, collect, &drawn);
+}
+
+static mlc_status draw_points(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    static const double x[4] = {1e5, 2e5, 3e5, 1e6}, y[4] = {0.001, 0.1, INFINITY, 10};
+    const mlc_plot_series s[2] = {{"a", x, y, 4, MLC_PLOT_POINTS}, {"b", y, x, 2, MLC_PLOT_POINTS}};
+    mlc_plot              p;
+    memset(&p, 0, sizeof p);
+    p.series = s;
+    p.count = 2;
+    p.y_log = true;
+    return mlc_plot_print(ctx, &p, 1, d, collect, &drawn);
+}
+
+static mlc_status matrix_of(mlc_ctx *ctx, const mlc_terminal_desc *d, int64_t classes,
+                            const char *const *names)
+{
+    mlc_metric *m = mlc_metric_confusion(ctx, classes);
+    int64_t     labels[600];
+    float      *x = (float *)calloc((size_t)(600 * classes), sizeof *x);
+    if (!CHECK(m && x)) return MLC_ERR_NOMEM;
+    for (int i = 0; i < 600; i++) {
+        labels[i] = i % classes;
+        x[i * classes + (i % 7 ? labels[i] : (labels[i] + i / 7 % 3) % classes)] = 1;
+    }
+    CHECK_EQ(mlc_metric_update(m, mlc_from(ctx, MLC_F32, mlc_dims2(600, classes), x),
+                               mlc_from(ctx, MLC_I64, mlc_dims1(600), labels), NULL), MLC_OK);
+    free(x);
+    const mlc_status st = mlc_confusion_print(m, names, d, collect, &drawn);
+    mlc_metric_free(m);
+    return st;
+}
+
+static mlc_status draw_confusion(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    static const char *const names[4] = {"cat", "dog", "caf\xC3\xA9", "a long name of a class"};
+    return matrix_of(ctx, d, 4, names);
+}
+
+static mlc_status draw_many(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    return matrix_of(ctx, d, 30, NULL);
+}
+
+static mlc_status draw_image(mlc_ctx *ctx, const mlc_terminal_desc *d)
+{
+    enum { H = 15, W = 60 };
+    static uint8_t x[3][H][W];
+    for (int i = 0; i < H; i++)
+        for (int k = 0; k < W; k++) {
+            const int in = (i - 7) * (i - 7) * 16 + (k - 30) * (k - 30) < 600;
+            x[0][i][k] = (uint8_t)(in ? 250 : k * 4);
+            x[1][i][k] = (uint8_t)(in ? 40 : k * 4);
+            x[2][i][k] = (uint8_t)(in ? 10 + i * 12 : k * 4);
+        }
+    return mlc_image_print(mlc_from(ctx, MLC_U8, mlc_dims3(3, H, W), x), d, collect, &drawn);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    mlc_status (*draw)(mlc_ctx *ctx, const mlc_terminal_desc *d);
+} cases[8] = {{"lines", draw_lines}, {"two", draw_two}, {"bars", draw_bars},
+              {"histogram", draw_histogram}, {"points", draw_points},
+              {"confusion", draw_confusion}, {"many", draw_many}, {"image", draw_image}};
+
+/* Writes a text as strings of C. */
+static void put_text(FILE *to, const char *name, const char *s)
+{
+    fprintf(to, "    {\"%s\",\n     \"", name);
+    for (; *s; s++) {
+        if (*s == '\n') fprintf(to, s[1] ? "\\n\"\n     \"" : "\\n");
+        else if (*s == '"' || *s == '\\') fprintf(to, "\\%c", *s);
+        else if ((unsigned char)*s < 32 || (unsigned char)*s > 126)
+            fprintf(to, "\\%03o", (unsigned char)*s);
+        else fputc(*s, to);
+    }
+    fprintf(to, "\"},\n");
+}
+
+/* Columns that the longest line takes, without what switches colours. */
+static int widest(const char *s)
+{
+    int most = 0, n = 0;
+    for (; *s; s++) {
+        if (*s == '\033') { while (*s != 'm') s++; continue; }
+        n = *s == '\n' ? 0 : n + (((unsigned char)*s & 0xC0) != 0x80);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+TEST(terminal, texts_are_those_that_were_looked_at)
+{
+    static const int32_t widths[3] = {40, 80, 200}, colours[4] = {0, 0, 16, 1 << 24};
+    static const bool    utf8[4] = {false, true, true, true};
+    mlc_ctx    *ctx = test_ctx();
+    const char *out = getenv("TERMINAL_GOLDEN");
+    FILE       *to = out ? fopen(out, "w") : NULL;
+    int         found = 0;
+    if (to) fprintf(to, "/* terminal.h -- what IMPL.TERMINAL draws: test_terminal.c writes it */\n"
+                    "static const struct { const char *name, *text; } terminal_golden[] = {\n");
+    for (int i = 0; i < 8; i++)
+        for (int w = 0; w < 3; w++)
+            for (int k = 0; k < 4; k++) {
+                const mlc_terminal_desc d = desc_of(widths[w], utf8[k], colours[k]);
+                char name[64];
+                if (k == 3 && (w > 0 || i < 5)) continue;
+                snprintf(name, sizeof name, "%s %d %s %d", cases[i].name, (int)d.width,
+                         d.utf8 ? "utf8" : "ascii", (int)d.colours);
+                drawn.n = 0;
+                CHECK_EQ(cases[i].draw(ctx, &d), MLC_OK);
+                CHECK(widest(drawn.s) <= widths[w]);
+                if (to) { put_text(to, name, drawn.s); continue; }
+                for (size_t g = 0; g < sizeof terminal_golden / sizeof *terminal_golden; g++)
+                    if (strcmp(terminal_golden[g].name, name) == 0) {
+                        found++;
+                        if (!CHECK(strcmp(terminal_golden[g].text, drawn.s) == 0))
+                            fprintf(stderr, "%s\n%s\n", name, drawn.s);
+                    }
+            }
+    if (to) {
+        fprintf(to, "    {\"\", \"\"}};\n");
+        fclose(to);
+    } else CHECK_EQ(found, 8 * 9 + 3);
+}
