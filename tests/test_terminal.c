@@ -242,3 +242,203 @@ TEST(terminal, texts_are_those_that_were_looked_at)
         fclose(to);
     } else CHECK_EQ(found, 8 * 9 + 3);
 }
+
+/* A line alone, and what cannot be shown. */
+TEST(terminal, charts_of_nothing_and_of_values_that_cannot_be_shown)
+{
+    static const double x[3] = {0, 1, 2}, y[3] = {NAN, INFINITY, -1};
+    mlc_ctx              *ctx = test_ctx();
+    const mlc_terminal_desc d = desc_of(20, false, 0);
+    const mlc_plot_series s[2] = {{NULL, x, y, 2, MLC_PLOT_LINE}, {"", x, y, 3, MLC_PLOT_BARS}};
+    mlc_plot              p;
+    memset(&p, 0, sizeof p);
+    p.series = s;
+    for (p.count = 0; p.count < 3; p.count++) {
+        drawn.n = 0;
+        CHECK_EQ(mlc_plot_print(ctx, &p, 1, &d, collect, &drawn), MLC_OK);
+        CHECK(widest(drawn.s) <= 20);
+        CHECK_EQ(strchr(drawn.s, '#') != NULL, p.count == 2);
+    }
+    p.count = 2;
+    p.x_log = p.y_log = true;
+    drawn.n = 0;
+    CHECK_EQ(mlc_plot_print(ctx, &p, 1, &d, collect, &drawn), MLC_OK);
+    CHECK(strchr(drawn.s, '*') == NULL);
+}
+
+TEST(terminal, bins_are_those_of_numpy)
+{
+    static const double v[8] = {0, 1, 2, 3, 4, NAN, INFINITY, 1.9};
+    double   x[4], y[4];
+    mlc_ctx *ctx = test_ctx();
+    CHECK_EQ(mlc_plot_bins(ctx, v, 8, 4, x, y), MLC_OK);
+    CHECK(x[0] == 0.5 && x[3] == 3.5);
+    CHECK(y[0] == 1 && y[1] == 2 && y[2] == 1 && y[3] == 2);       /* the last one has its end */
+    CHECK_EQ(mlc_plot_bins(ctx, v, 1, 2, x, y), MLC_OK);
+    CHECK(x[0] == -0.25 && y[0] == 0 && y[1] == 1);
+    CHECK_EQ(mlc_plot_bins(ctx, NULL, 0, 2, x, y), MLC_OK);
+    CHECK(y[0] == 0 && y[1] == 0);
+    CHECK_EQ(mlc_plot_bins(ctx, v, 8, 0, x, y), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_bins: 8 values");
+    CHECK_EQ(mlc_plot_bins(NULL, v, 8, 4, x, y), MLC_ERR_ARG);
+}
+
+TEST(terminal, errors)
+{
+    mlc_ctx          *ctx = test_ctx();
+    mlc_terminal_desc d = desc_of(80, true, 0);
+    mlc_plot          p;
+    memset(&p, 0, sizeof p);
+    drawn.n = 0;
+    d.width = 19;
+    CHECK_EQ(mlc_plot_print(ctx, &p, 1, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_print: 19 columns, 12 rows; give 20 to 1000");
+    d = desc_of(80, true, 8);
+    CHECK_EQ(mlc_plot_print(ctx, &p, 1, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "8 colours; there are 0, 16, 256");
+    d.colours = 0;
+    CHECK_EQ(mlc_plot_print(ctx, NULL, 1, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot: no charts");
+    CHECK_EQ(mlc_plot_print(NULL, &p, 1, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_EQ(mlc_confusion_print(NULL, NULL, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_EQ(mlc_image_print(NULL, &d, collect, &drawn), MLC_ERR_ARG);
+    CHECK_EQ(mlc_image_print(mlc_zeros(ctx, MLC_I64, mlc_dims2(2, 2)), &d, collect, &drawn),
+             MLC_ERR_DTYPE);
+    CHECK_ERROR(ctx, MLC_ERR_DTYPE, "image_print: i64");
+    d.width = 20;
+    CHECK_EQ(matrix_of(ctx, &d, 30, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "30 classes do not fit into 20 columns");
+    CHECK(mlc_on_curves(NULL, NULL, NULL, NULL, NULL) == NULL);
+    d.height = 1;
+    CHECK(mlc_on_curves(ctx, NULL, &d, collect, &drawn) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "on_curves: 20 columns, 1 rows");
+    CHECK_EQ(drawn.n, 0);
+}
+
+/* What the environment says; the tests' own output is no terminal, or one: of a writer never. */
+TEST(terminal, the_environment_says_what_there_is)
+{
+    static const char *const names[5] = {"LC_ALL", "LC_CTYPE", "LANG", "COLUMNS", "NO_COLOR"};
+    char *old[5];
+    for (int i = 0; i < 5; i++) {
+        const char *v = getenv(names[i]);
+        old[i] = v ? strdup(v) : NULL;
+        unsetenv(names[i]);
+    }
+    mlc_terminal_desc d = mlc_terminal_desc_make(collect);
+    CHECK(d.width == 80 && d.height == 14 && d.colours == 0 && !d.utf8 && !d.live);
+    setenv("LANG", "C.UTF-8", 1);
+    setenv("COLUMNS", "123", 1);
+    d = mlc_terminal_desc_make(collect);
+    CHECK(d.width == 123 && d.utf8);
+    setenv("LC_ALL", "C", 1);
+    setenv("COLUMNS", "5", 1);
+    d = mlc_terminal_desc_make(collect);
+    CHECK(d.width == 20 && !d.utf8);
+    setenv("NO_COLOR", "1", 1);
+    setenv("COLUMNS", "100000", 1);
+    d = mlc_terminal_desc_make(NULL);
+    CHECK(d.width == 1000 && d.colours == 0);
+    for (int i = 0; i < 5; i++) {
+        if (old[i]) setenv(names[i], old[i], 1);
+        else unsetenv(names[i]);
+        free(old[i]);
+    }
+}
+
+/* ---- live curves ----------------------------------------------------------------------------- */
+
+enum { ROWS = 60, COLUMNS = 80 };
+
+/* What a terminal shows of bytes: control sequences K, J, A and B. */
+typedef struct screen { char cell[ROWS][COLUMNS + 1]; int x, y; bool wrong; } screen;
+
+static void show(screen *s, const char *t)
+{
+    memset(s, 0, sizeof *s);
+    memset(s->cell, ' ', sizeof s->cell);
+    for (; *t && !s->wrong; t++) {
+        int n = 0;
+        if (*t == '\r') s->x = 0;
+        else if (*t == '\n') { s->x = 0; s->y++; }
+        else if (*t == '\033') {
+            for (t += 2; *t >= '0' && *t <= '9'; t++) n = 10 * n + *t - '0';
+            if (*t == 'K' || *t == 'J') memset(s->cell[s->y] + s->x, ' ', (size_t)(COLUMNS - s->x));
+            for (int y = s->y + 1; *t == 'J' && y < ROWS; y++) memset(s->cell[y], ' ', COLUMNS);
+            if (*t == 'A') s->y -= n;
+            if (*t == 'B') s->y += n;
+            if (!strchr("KJABm", *t)) s->wrong = true;
+        } else if (((unsigned char)*t & 0xC0) != 0x80) {
+            if (s->x < COLUMNS) s->cell[s->y][s->x] = *t & 0x80 ? '*' : *t;
+            s->wrong = s->wrong || s->x >= COLUMNS;
+            s->x++;
+        }
+        s->wrong = s->wrong || s->y < 0 || s->y >= ROWS - 1;
+    }
+    for (int y = 0; y < ROWS; y++) s->cell[y][COLUMNS] = 0;
+}
+
+/* Trains three epochs of four batches with live curves, or not. */
+static void train(mlc_ctx *ctx, const char *name, const mlc_terminal_desc *d, mlc_status want)
+{
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 4));
+    mlc_optim  *opt = mlc_sgd(net, 0.01f);
+    double      labels[16];
+    for (int i = 0; i < 16; i++) labels[i] = i % 4;
+    mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(16, 3), 1, -1, 1);
+    mlc_tensor *y = test_tensor(ctx, MLC_I64, mlc_dims1(16), labels);
+    mlc_loader *loader = mlc_loader_shuffled(ctx, x, y, 4);
+    mlc_loader_desc of = mlc_loader_desc_make(x, y, 8);
+    mlc_loader *held = mlc_loader_create(ctx, &of);
+    mlc_callback *list[1] = {mlc_on_curves(ctx, name, d, collect, &drawn)};
+    mlc_fit_desc  f = mlc_fit_desc_make(mlc_cross_entropy);
+    f.epochs = 3;
+    f.validation = held;
+    f.callbacks = list;
+    f.n_callbacks = 1;
+    drawn.n = 0;
+    drawn.s[0] = 0;
+    CHECK_EQ(mlc_fit(net, opt, loader, &f, NULL), want);
+    mlc_callback_free(ctx, list[0]);
+}
+
+/* Lines of epochs stay, above one chart; in between there is never more than a screen. */
+TEST(terminal, live_curves_are_drawn_over)
+{
+    static screen     s;
+    mlc_terminal_desc d = desc_of(COLUMNS, true, 16);
+    const bool        own = test_clock_begin(0.2);
+    d.live = true;
+    train(test_ctx(), NULL, &d, MLC_OK);
+    test_clock_end();
+    show(&s, drawn.s);
+    CHECK(!s.wrong);
+    for (int i = 0; i < 3; i++) {
+        char begin[32];
+        snprintf(begin, sizeof begin, "epoch %d/3 100%% **********", i + 1);
+        CHECK(strncmp(s.cell[i], begin, strlen(begin)) == 0);
+    }
+    CHECK(strspn(s.cell[3], " ") == COLUMNS);
+    CHECK_HAS(s.cell[4], "** loss  ** val_loss");
+    CHECK_HAS(s.cell[5 + d.height + 2], "epoch");
+    CHECK(s.y == 5 + d.height + 3 && s.x == 0);
+    int ups = 0;
+    for (const char *at = drawn.s; (at = strstr(at, "A\r\033[K")) != NULL; at++) ups++;
+    CHECK(!own || ups >= 9);
+}
+
+/* In a file there are lines, and one chart at the end; nothing that moves a cursor. */
+TEST(terminal, curves_off_a_terminal_are_drawn_once)
+{
+    mlc_terminal_desc d = desc_of(COLUMNS, false, 0);
+    train(test_ctx(), "loss", &d, MLC_OK);
+    int lines = 0;
+    for (size_t i = 0; i < drawn.n; i++) {
+        lines += drawn.s[i] == '\n';
+        if (drawn.s[i] != '\n') CHECK((unsigned char)drawn.s[i] >= 32);
+    }
+    CHECK_EQ(lines, 3 + 1 + d.height + 3);
+    CHECK_HAS(drawn.s, "** loss  ++ val_loss");
+    train(test_ctx(), "none", &d, MLC_ERR_ARG);
+    CHECK_EQ(drawn.n, 0);
+}
