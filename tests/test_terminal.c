@@ -182,16 +182,22 @@ static const struct {
               {"histogram", draw_histogram}, {"points", draw_points},
               {"confusion", draw_confusion}, {"many", draw_many}, {"image", draw_image}};
 
-/* Writes a text as strings of C. */
+/* Writes a text as strings of C, in lines of less than 100 columns. */
 static void put_text(FILE *to, const char *name, const char *s)
 {
+    int n = 0;
     fprintf(to, "    {\"%s\",\n     \"", name);
     for (; *s; s++) {
+        const bool plain = (unsigned char)*s >= 32 && (unsigned char)*s <= 126;
+        if (n > 84 && *s != '\n') {
+            fprintf(to, "\"\n     \"");
+            n = 0;
+        }
         if (*s == '\n') fprintf(to, s[1] ? "\\n\"\n     \"" : "\\n");
         else if (*s == '"' || *s == '\\') fprintf(to, "\\%c", *s);
-        else if ((unsigned char)*s < 32 || (unsigned char)*s > 126)
-            fprintf(to, "\\%03o", (unsigned char)*s);
+        else if (!plain) fprintf(to, "\\%03o", (unsigned char)*s);
         else fputc(*s, to);
+        n = *s == '\n' ? 0 : n + (plain ? 1 : 4);
     }
     fprintf(to, "\"},\n");
 }
