@@ -205,7 +205,7 @@ DO(mlc_dataset_table)
     return w->table ? see_sample(w, mlc_dataset_table(w->ctx, w->table, &d)) : made(w, w->table);
 }
 
-/* Of a PNG file of one pixel. */
+/* Of two PNG files of one pixel. */
 DO(mlc_dataset_images)
 {
     static const unsigned char png[] = {
@@ -213,11 +213,13 @@ DO(mlc_dataset_images)
         0, 0, 0, 1, 8, 0, 0, 0, 0, 58, 126, 155, 85, 0, 0, 0, 10, 73, 68, 65,
         84, 120, 218, 99, 96, 7, 0, 0, 9, 0, 8, 141, 171, 185, 1, 0, 0, 0, 0, 73,
         69, 78, 68, 174, 66, 96, 130};
-    char path[300];
-    snprintf(path, sizeof path, "%.200s/one.png", w->files->dir);
-    CHECK(put_file(path, png, sizeof png));
+    char one[300], two[300];
+    snprintf(one, sizeof one, "%.200s/one.png", w->files->dir);
+    snprintf(two, sizeof two, "%.200s/two.png", w->files->dir);
+    CHECK(put_file(one, png, sizeof png) && put_file(two, png, sizeof png));
     const mlc_status st = see_sample(w, mlc_dataset_images(w->ctx, w->files->dir, 3));
-    unlink(path);
+    unlink(one);
+    unlink(two);
     return st;
 }
 

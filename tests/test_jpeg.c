@@ -56,7 +56,7 @@ static void refused(mlc_ctx *ctx, const unsigned char *b, size_t n, const char *
     CHECK_ERROR(ctx, MLC_ERR_IO, says);
 }
 
-/* The golden file `name` with a byte at `more` beyond the segment of a marker changed is refused. */
+/* A golden file is refused of which a byte, `more` beyond a marker, has changed. */
 static void changed(mlc_ctx *ctx, const char *name, int marker, size_t more, int to,
                     const char *says)
 {
@@ -214,7 +214,7 @@ TEST(jpeg, segments_that_are_wrong)
     changed(ctx, "420_progressive", 0xDA, 12, 1, "a scan of coefficients or bits");
     changed(ctx, "420_progressive", 0xDA, 13, 0x0e, "a scan of coefficients or bits");
     changed(ctx, "420_progressive", 0xDA, 13, 0x31, "a scan of coefficients or bits");
-    b = file_of("grey", &n);                       /* no step table is left: DQT becomes a comment */
+    b = file_of("grey", &n);                       /* DQT becomes a comment */
     if (!b) return;
     b[marker_at(b, n, 0xDB) + 1] = 0xFE;
     refused(ctx, b, n, "tables are not there");
@@ -251,12 +251,12 @@ TEST(jpeg, sequential_files_of_three_scans)
     out = frame + 19;
     memcpy(made + out, b + frame + 13, scan - frame - 13);
     out += scan - frame - 13;
-    made[3] = 0xFE;                                /* no JFIF: components are what they are called */
+    made[3] = 0xFE;                                /* no JFIF: names say the colours */
     for (int i = 0; i < 3; i++) {
         memcpy(made + out, b + scan, n - 2 - scan);
         made[out + 5] = (unsigned char)"RGB"[i];
         out += n - 2 - scan;
-        made[out++] = 0;                           /* a byte that no marker follows is passed over */
+        made[out++] = 0;                           /* a byte that counts for nothing */
     }
     mlc_tensor *t = mlc_image_load_memory(ctx, made, out, 0);
     CHECK_OK(ctx);

@@ -71,8 +71,8 @@ with open(os.path.join(HERE, "jpeg.h"), "w", encoding="ascii") as to:
             continue
         a = np.asarray(Image.open(io.BytesIO(data)))
         a = a[None] if a.ndim == 2 else a.transpose(2, 0, 1)
-        rows.append(f"    {{\"{name}\", jpeg_{name}, sizeof jpeg_{name}, {a.shape[0]}, {a.shape[1]}, "
-                    f"{a.shape[2]}, 0x{zlib.crc32(a.tobytes()):08x}u}},\n")
+        rows.append(f"    {{\"{name}\", jpeg_{name}, sizeof jpeg_{name}, {a.shape[0]}, {a.shape[1]},\n"
+                    f"     {a.shape[2]}, 0x{zlib.crc32(a.tobytes()):08x}u}},\n")
     to.write(f"enum {{ JPEG_GOLDEN = {len(rows)} }};\n"
              "static const struct {\n    const char          *name;\n    const unsigned char *bytes;\n"
              "    size_t               n;\n    long long            c, h, w;\n    unsigned             crc;\n"
