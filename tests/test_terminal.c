@@ -49,7 +49,7 @@ static void series_of(mlc_plot_series *s)
         const double noise = (i * 37 % 11 - 5) * 0.01;
         at[i] = i;
         loss[i] = 2.3 / (1 + 0.2 * i) + noise;
-        val[i] = i % 10 == 9 ? 0.4 + 1.9 / (1 + 0.3 * i) : NAN;
+        val[i] = i % 10 == 9 ? 0.4 + 1.9 / (1 + 0.3 * i) : (double)NAN;
         ten[i] = 1000.0 / ((i + 1) * (i + 1));
     }
     const mlc_plot_series all[4] = {{"loss", at, loss, POINTS, MLC_PLOT_LINE},
