@@ -119,7 +119,7 @@ static mlc_status draw_histogram(mlc_ctx *ctx, const mlc_terminal_desc *d)
 
 static mlc_status draw_points(mlc_ctx *ctx, const mlc_terminal_desc *d)
 {
-    static const double x[4] = {1e5, 2e5, 3e5, 1e6}, y[4] = {0.001, 0.1, INFINITY, 10};
+    static const double x[4] = {1e5, 2e5, 3e5, 1e6}, y[4] = {0.001, 0.1, (double)INFINITY, 10};
     const mlc_plot_series s[2] = {{"a", x, y, 4, MLC_PLOT_POINTS}, {"b", y, x, 2, MLC_PLOT_POINTS}};
     mlc_plot              p;
     memset(&p, 0, sizeof p);
@@ -252,7 +252,7 @@ TEST(terminal, texts_are_those_that_were_looked_at)
 /* A line alone, and what cannot be shown. */
 TEST(terminal, charts_of_nothing_and_of_values_that_cannot_be_shown)
 {
-    static const double x[3] = {0, 1, 2}, y[3] = {NAN, INFINITY, -1};
+    static const double x[3] = {0, 1, 2}, y[3] = {(double)NAN, (double)INFINITY, -1};
     mlc_ctx              *ctx = test_ctx();
     const mlc_terminal_desc d = desc_of(20, false, 0);
     const mlc_plot_series s[2] = {{NULL, x, y, 2, MLC_PLOT_LINE}, {"", x, y, 3, MLC_PLOT_BARS}};
@@ -274,7 +274,7 @@ TEST(terminal, charts_of_nothing_and_of_values_that_cannot_be_shown)
 
 TEST(terminal, bins_are_those_of_numpy)
 {
-    static const double v[8] = {0, 1, 2, 3, 4, NAN, INFINITY, 1.9};
+    static const double v[8] = {0, 1, 2, 3, 4, (double)NAN, (double)INFINITY, 1.9};
     double   x[4], y[4];
     mlc_ctx *ctx = test_ctx();
     CHECK_EQ(mlc_plot_bins(ctx, v, 8, 4, x, y), MLC_OK);
@@ -388,7 +388,7 @@ static void show(screen *s, const char *t)
 static void train(mlc_ctx *ctx, const char *name, const mlc_terminal_desc *d, mlc_status want)
 {
     mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 3, 4));
-    mlc_optim  *opt = mlc_sgd(net, 0.01f);
+    mlc_optim  *opt = mlc_sgd(net, 0.01);
     double      labels[16];
     for (int i = 0; i < 16; i++) labels[i] = i % 4;
     mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims2(16, 3), 1, -1, 1);
@@ -429,7 +429,7 @@ TEST(terminal, live_curves_are_drawn_over)
     CHECK_HAS(s.cell[5 + d.height + 2], "epoch");
     CHECK(s.y == 5 + d.height + 3 && s.x == 0);
     int ups = 0;
-    for (const char *at = drawn.s; (at = strstr(at, "A\r\033[K")) != NULL; at++) ups++;
+    for (const char *c = drawn.s; (c = strstr(c, "A\r\033[K")) != NULL; c++) ups++;
     CHECK(!own || ups >= 9);
 }
 
