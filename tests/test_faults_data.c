@@ -205,6 +205,24 @@ DO(mlc_dataset_table)
     return w->table ? see_sample(w, mlc_dataset_table(w->ctx, w->table, &d)) : made(w, w->table);
 }
 
+/* Of two PNG files of one pixel. */
+DO(mlc_dataset_images)
+{
+    static const unsigned char png[] = {
+        137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0, 0, 1,
+        0, 0, 0, 1, 8, 0, 0, 0, 0, 58, 126, 155, 85, 0, 0, 0, 10, 73, 68, 65,
+        84, 120, 218, 99, 96, 7, 0, 0, 9, 0, 8, 141, 171, 185, 1, 0, 0, 0, 0, 73,
+        69, 78, 68, 174, 66, 96, 130};
+    char one[300], two[300];
+    snprintf(one, sizeof one, "%.200s/one.png", w->files->dir);
+    snprintf(two, sizeof two, "%.200s/two.png", w->files->dir);
+    CHECK(put_file(one, png, sizeof png) && put_file(two, png, sizeof png));
+    const mlc_status st = see_sample(w, mlc_dataset_images(w->ctx, w->files->dir, 3));
+    unlink(one);
+    unlink(two);
+    return st;
+}
+
 DO(mlc_dataset_pnm) { return see_sample(w, mlc_dataset_pnm(w->ctx, w->files->dir)); }
 
 /* x as 3 images, beside labels.                                                                */
@@ -445,6 +463,23 @@ static const mlc_plot_series LOSSES = {"loss", STEPS, STEPS, 2, MLC_PLOT_LINE};
 static const mlc_plot   LOSS_CHART = {"loss", NULL, NULL, false, false, &LOSSES, 1};
 
 DO(mlc_plot_write) { return mlc_plot_write(w->ctx, &LOSS_CHART, 1, 1, hash_text, w); }
+
+static const mlc_terminal_desc TERMINAL = {40, 5, 16, true, true};
+
+DO(mlc_plot_print) { return mlc_plot_print(w->ctx, &LOSS_CHART, 1, &TERMINAL, hash_text, w); }
+
+DO(mlc_terminal_desc_make)
+{
+    mlc_terminal_desc d = mlc_terminal_desc_make(hash_text);
+    d.width = 30;
+    return mlc_plot_print(w->ctx, &LOSS_CHART, 1, &d, hash_text, w);
+}
+
+DO(mlc_plot_bins)
+{
+    double x[2], y[2];
+    return mlc_plot_bins(w->ctx, STEPS, 2, 2, x, y);
+}
 
 DO(mlc_plot_save) { return mlc_plot_save(w->ctx, to(w), &LOSS_CHART, 1, 1); }
 

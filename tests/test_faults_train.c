@@ -139,6 +139,14 @@ DO(mlc_confusion_write)
     return st != MLC_OK ? st : mlc_confusion_write(w->metric, NULL, hash_text, w);
 }
 
+static const mlc_terminal_desc TERMINAL = {40, 5, 16, true, true};
+
+DO(mlc_confusion_print)
+{
+    const mlc_status st = run_confusion(w);
+    return st != MLC_OK ? st : mlc_confusion_print(w->metric, NULL, &TERMINAL, hash_text, w);
+}
+
 DO(mlc_confusion_save)
 {
     const mlc_status st = run_confusion(w);
@@ -309,6 +317,7 @@ static mlc_callback *ready_plateau(world *w)
 }
 
 READY(mlc_on_progress, mlc_on_progress(w->ctx, discard, NULL))
+READY(mlc_on_curves, mlc_on_curves(w->ctx, NULL, &TERMINAL, discard, NULL))
 READY(mlc_on_csv, mlc_on_csv(w->ctx, to(w)))
 READY(mlc_on_json, mlc_on_json(w->ctx, to(w)))
 READY(mlc_on_early_stop, mlc_on_early_stop(w->ctx, NULL))
@@ -462,6 +471,7 @@ DO(mlc_profile_trace)         { return run_profile(w, TRACED); }
 DO(mlc_profile_save)          { return run_profile(w, FILED); }
 DO(mlc_tensorboard_profile)   { return run_profile(w, BOARD); }
 DO(mlc_png_save)              { return mlc_png_save(w->x, to(w)); }
+DO(mlc_image_print)           { return mlc_image_print(w->x, &TERMINAL, hash_text, w); }
 
 /* A PNG file of 2 x 2 pixels, from memory or from a file that goes again. */
 static mlc_status run_image(world *w, bool from_file)

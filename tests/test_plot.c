@@ -284,7 +284,7 @@ TEST(plot, refuses_what_it_cannot_draw)
     CHECK_EQ(mlc_plot_write(ctx, &p, 1, 1, collect, &drawn), MLC_ERR_ARG);
     s.y = x, s.n = -2;
     CHECK_EQ(mlc_plot_write(ctx, &p, 1, 1, collect, &drawn), MLC_ERR_ARG);
-    s.n = 2, s.mark = (mlc_plot_mark)4;
+    s.n = 2, s.mark = (mlc_plot_mark)5;
     CHECK_EQ(mlc_plot_write(ctx, &p, 1, 1, collect, &drawn), MLC_ERR_ARG);
     s.mark = MLC_PLOT_LINE, s.label = "\xC3";
     mlc_error_clear(ctx);

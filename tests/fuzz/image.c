@@ -1,8 +1,8 @@
-/* Pictures in PNG files. The first byte of an input says how many channels are asked for, with bit
- * 2 whether of a file on disk, and what the rest is: with bit 7 a file as it stands; else with bit
- * 6 a header, palette, transparency and rows, of which a file with right checksums and sizes is
- * made; else a file whose chunks get right checksums, since hardly one that was changed would come
- * beyond them. */
+/* Pictures in PNG and JPEG files. The first byte of an input says how many channels are asked for,
+ * with bit 2 whether of a file on disk, and what the rest is: with bit 7 a file as it stands, of
+ * either kind; else with bit 6 a header, palette, transparency and rows, of which a PNG file with
+ * right checksums and sizes is made; else a PNG file whose chunks get right checksums, since hardly
+ * one that was changed would come beyond them. */
 #include "fuzz.h"
 
 static uint8_t *file;                  /* that is read, of n bytes                             */

@@ -1,5 +1,5 @@
 """Writes the seeds of tests/fuzz/corpus: small files by numpy and safetensors, and by hand."""
-import io, json, os, struct, sys, zlib
+import io, json, os, re, struct, sys, zlib
 import numpy as np
 from safetensors.numpy import load_file, save
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
@@ -154,3 +154,7 @@ http("chunks", post + "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\
 http("bytes", "\r\nPOST http://a/ HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: 3\r\n"
      "Content-Length: 9\r\n\r\n{}\xff\0\1\2\3\4\5")
 http("smuggle", post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+with open(os.path.join(os.path.dirname(HERE), "..", "golden", "jpeg.h"), encoding="ascii") as f:
+    jpegs = dict(re.findall(r"jpeg_(\w+)\[\] = {([^}]*)}", f.read()))
+for name in "420 440 grey grey_progressive 444_progressive narrow rgb".split():
+    put("image", "jpeg_" + name, b"\x80" + bytes(int(v) for v in jpegs[name].split(",") if v.strip()))

@@ -1,0 +1,125 @@
+/* test_images_folder.c -- tests of section IMPL.DATA.IMAGES: folders of PNG and JPEG files */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
+#include "golden/images.h"
+#include "golden/jpeg.h"
+
+#include <sys/stat.h>
+
+/* A golden JPEG file as NAME in a folder. */
+static void put_jpeg(const char *dir, const char *name, const char *golden, size_t less)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%.300s/%.200s", dir, name);
+    for (int i = 0; i < JPEG_GOLDEN; i++)
+        if (strcmp(jpeg_golden[i].name, golden) == 0)
+            CHECK(put_file(path, jpeg_golden[i].bytes, jpeg_golden[i].n - less));
+}
+
+static uint32_t crc_of(mlc_tensor *t)
+{
+    static uint8_t pixels[1 << 16];
+    const size_t   n = (size_t)mlc_numel(t);
+    if (!CHECK(n <= sizeof pixels)) return 0;
+    CHECK_EQ(mlc_read(t, pixels, n), MLC_OK);
+    return zip_crc(pixels, n);
+}
+
+static uint32_t golden_crc(const char *name)
+{
+    for (int i = 0; i < JPEG_GOLDEN; i++)
+        if (strcmp(jpeg_golden[i].name, name) == 0) return jpeg_golden[i].crc;
+    return 0;
+}
+
+TEST(images_folder, images_of_both_kinds_in_the_order_of_their_names)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open_fast("x");
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    CHECK(mlc_dataset_images(ctx, b.dir, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "has no images, .png, .jpg or .jpeg");
+    put_jpeg(b.dir, "b.JPEG", "420_progressive", 0);
+    put_jpeg(b.dir, "a.jpg", "420", 0);
+    put_jpeg(b.dir, "c.jpg", "420", 100);
+    put_jpeg(b.dir, "d.jpg", "444", 0);
+    put_jpeg(b.dir, "e.jpgs", "444", 0);
+    put_jpeg(b.dir, "f.pn", "444", 0);
+    mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK_OK(ctx);
+    CHECK(d && d->n_fields == 1 && mlc_dataset_count(d) == 4);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_EQ(crc_of(field[0]), golden_crc("420"));
+    CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_OK);
+    CHECK_EQ(crc_of(field[0]), golden_crc("420_progressive"));
+    CHECK_EQ(mlc_dataset_get(ctx, d, 2, field), MLC_ERR_IO);
+    CHECK_HAS(mlc_error(ctx), "c.jpg', byte ");
+    CHECK_ERROR(ctx, MLC_ERR_IO, "its pixels end before their number");
+    CHECK_EQ(mlc_dataset_get(ctx, d, 3, field), MLC_ERR_SHAPE);
+    CHECK_ERROR(ctx, MLC_ERR_SHAPE, "d.jpg' is of 13 by 19 pixels, the first image of 21 by 35");
+    char path[600];
+    snprintf(path, sizeof path, "%.300s/a.jpg", b.dir);
+    unlink(path);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "cannot open");
+    static const char zeros[20000];
+    CHECK(put_file(path, zeros, sizeof zeros));
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "has grown since the folder was listed");
+    CHECK(mlc_dataset_images(ctx, b.dir, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "dataset_images: '");
+    CHECK(mlc_dataset_images(ctx, b.dir, 2) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "a folder, 2 channels");
+    CHECK(mlc_dataset_images(ctx, NULL, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "dataset_images: NULL");
+    CHECK(mlc_dataset_images(NULL, b.dir, 0) == NULL);
+    box_close(&b);
+}
+
+/* Folders are classes; files of another kind, or with other channels, are converted; workers give
+ * what the caller's thread gives. */
+TEST(images_folder, classes_by_folder_and_workers)
+{
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("x");
+    char     cat[400], dog[400], path[600];
+    uint32_t one[2] = {0, 0};
+    snprintf(cat, sizeof cat, "%.300s/cat", b.dir);
+    snprintf(dog, sizeof dog, "%.300s/dog", b.dir);
+    CHECK(mkdir(cat, 0700) == 0 && mkdir(dog, 0700) == 0);
+    for (int i = 0; i < 9; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d.png", i);
+        snprintf(path, sizeof path, "%.400s/%s", i % 2 ? dog : cat, name);
+        CHECK(put_file(path, images_golden[0].bytes, images_golden[0].n));
+    }
+    for (int workers = 0; workers < 3; workers += 2) {
+        mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 1);
+        CHECK_OK(ctx);
+        if (!CHECK(d && d->n_fields == 2 && mlc_dataset_count(d) == 9)) break;
+        mlc_loader_from_desc of = mlc_loader_from_desc_make(4);
+        of.workers = workers;
+        mlc_loader *loader = mlc_loader_from(ctx, d, &of);
+        mlc_batch   batch;
+        double      sum = 0;
+        while (mlc_loader_next(loader, &batch)) {
+            one[workers / 2] = one[workers / 2] * 31 + crc_of(batch.x);
+            CHECK(mlc_dim(batch.x, 1) == 1 && mlc_dim(batch.x, 3) == images_golden[0].w);
+            int64_t labels[4];
+            CHECK_EQ(mlc_read(batch.y, labels, (size_t)mlc_numel(batch.y) * 8), MLC_OK);
+            for (int64_t i = 0; i < mlc_numel(batch.y); i++) sum += (double)labels[i];
+        }
+        CHECK_OK(ctx);
+        CHECK_NEAR(sum, 4, 0);
+        mlc_loader_free(loader);
+        mlc_dataset_free(d);
+    }
+    CHECK(one[0] != 0 && one[0] == one[1]);
+    box in = b;
+    snprintf(in.dir, sizeof in.dir, "%.250s", dog);
+    box_close(&in);
+    snprintf(in.dir, sizeof in.dir, "%.250s", cat);
+    box_close(&in);
+    box_close(&b);
+}
