@@ -241,7 +241,8 @@ $(BUILD)/bench: $(BENCH_SOURCES) $(IMPL)
 	$(COMPILE) -DBENCH_FLAGS='"$(CC) $(CFLAGS)"' $(LDFLAGS) -o $@ bench/bench.c \
 	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-$(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss $(BUILD)/linalg_speed: $(BUILD)/%: \
+$(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss $(BUILD)/linalg_speed \
+$(BUILD)/serve_speed: $(BUILD)/%: \
         bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
