@@ -128,8 +128,8 @@ static inline bool kserve_read(json *j, kserve_request *r)
     return json_end(j);
 }
 
-/* Element i of a dense array; false: it has no such number, or, of INT64, one beyond 2^53 - 1, which
- * may be the rounding of another. */
+/* Element i of a dense array; false: it has no such number, or, of INT64, one beyond 2^53 - 1,
+ * which may be the rounding of another. */
 static inline bool kserve_set(mlc_dtype dtype, void *to, int64_t i, double v)
 {
     const double least = dtype == MLC_I8 ? -128 : dtype == MLC_I32 ? -2147483648.0 :

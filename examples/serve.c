@@ -194,6 +194,13 @@ static void drain(double t)
     S.drain_began = t;
 }
 
+/* Waits a millisecond for others. */
+static void rest(void)
+{
+    const struct timespec pause = { 0, 1000000 };
+    nanosleep(&pause, NULL);
+}
+
 /* Waits for what can be read or written, and does it. */
 static void turn(struct pollfd *p)
 {
@@ -213,7 +220,7 @@ static void turn(struct pollfd *p)
     p[n + 1].fd = now() < S.deaf ? -1 : S.listener;
     p[n].events = p[n + 1].events = POLLIN;
     p[n].revents = p[n + 1].revents = 0;
-    if (poll(p, (nfds_t)n + 2, 100) < 0) return;
+    if (poll(p, (nfds_t)n + 2, 100) < 0) { rest(); return; }
     const double t = now();
     if (p[n].revents) while (read(S.wake[0], drop, sizeof drop) > 0) {}
     for (int i = 0; i < n; i++) {
@@ -242,7 +249,7 @@ static void *serve(void *unused)
     while (p && (S.listener >= 0 || ((S.n || S.calls) && now() - S.drain_began < S.o.drain)))
         turn(p);
     while (S.n) conn_free(S.conns[--S.n]);
-    for (struct timespec pause = { 0, 1000000 }; S.calls; nanosleep(&pause, NULL)) all_news();
+    for (; S.calls; rest()) all_news();
     free(p);
     return NULL;
 }
