@@ -65,7 +65,14 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), seconds)
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """What each descriptor is: "socket", "pipe", a path."""
+        folder, what = f"/proc/{self.process.pid}/fd/", {}
+        for name in os.listdir(folder):
+            try:
+                what[int(name)] = os.readlink(folder + name).split(":")[0]
+            except OSError:
+                pass                      # it was closed meanwhile
+        return what
 
     def seconds(self):
         """Of the processor."""
@@ -275,6 +282,10 @@ STATUS = [                                # bytes, and the status of their answe
     (post("/v2/models/text/infer", b"{}"), 404), (post("/v2/models/digits/generate", b"{}"), 404),
     (post("/v2/models/text/generate", {"text_input": ""}), 400),
     (post("/v2/models/text/generate", {"text_input": "a", "max_tokens": 0}), 400),
+    *((post("/v2/models/text/generate", b'{"text_input":"a","max_tokens":1,"%s":%s}' % p), 400) for p in (
+        (b"temperature", b"1e999"), (b"temperature", b"-1"), (b"top_p", b"2"), (b"top_p", b"-1e999"),
+        (b"top_k", b"1.5"), (b"top_k", b"-1"), (b"seed", b"-1"), (b"max_tokens", b"1e999"), (b"a", b"01"))),
+    (post("/v2/models/text/generate", {"text_input": "a\0"}), 400),
     (post("/v2/models/text/generate", {"text_input": "a" * 250, "max_tokens": 200}), 400),
     (post("/v2/repository/models/none/load", b""), 404),
 ]
@@ -632,7 +643,7 @@ def hostile_one(server, random_):
 def hostile(server, o, rows, wants):
     """So many of them, from eight threads, while others are served."""
     ask(server, GET.format("/v2").encode())
-    files, memory = server.descriptors(), server.kilobytes()
+    files, memory = len(server.descriptors()), server.kilobytes()
     good = Load(server, 4, rows, wants, rate=100)
     good.thread.start()
 
@@ -659,7 +670,7 @@ def hostile(server, o, rows, wants):
         check(status == 408, f"a request that does not arrive: {status}")
         sock.close()
     good.end("others, while hostile clients came").row(f"beside {o.hostile} hostile ones")
-    check(soon(lambda: server.descriptors() <= files),
+    check(soon(lambda: len(server.descriptors()) <= files),
           f"descriptors: {files} before, {server.descriptors()}")
     grown = server.kilobytes() - memory
     print(f"memory: {memory} KB before, {grown:+d} KB")
@@ -692,21 +703,28 @@ def served(server):
 def no_descriptors(server):
     """A server without descriptors lets connections wait, and does not turn in a circle meanwhile."""
     was = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (1, was[1]))
+    check(soon(lambda: list(server.descriptors().values()).count("socket") == 1), "its socket alone")
+    free = min(set(range(1000)) - set(server.descriptors()))
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (free, was[1]))
     with server.connect() as sock:
         sock.sendall(GET.format("/v2").encode())
         used = server.seconds()
-        time.sleep(2)
+        sock.settimeout(2)
+        try:
+            check(False, f"an answer without a descriptor: {sock.recv(100)}")
+        except socket.timeout:
+            pass
         used = server.seconds() - used
+        sock.settimeout(60)
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, was)
-        check(used < 1, f"2 seconds without descriptors took {used} of the processor")
+        check(used < .2, f"2 seconds without descriptors took {used} of the processor")
         check(Reader(sock).answer()[0] == 200, "a connection that waited for a descriptor")
 
 
 def slow_reader(server, o):
     """A client that asks much and reads late: the server makes answers for the next moment alone."""
     size, memory = len(ask(server, GET.format("/").encode())[2]), server.kilobytes()
-    n = 100 * 1024 * o.memory // 65536 * 1024 // size
+    n = (100 << 20) // size
     with server.connect() as sock:
         sender = threading.Thread(target=sock.sendall, args=(GET.format("/").encode() * n,))
         sender.start()
@@ -824,6 +842,25 @@ def slow(o, rows, wants):
     server.end()
 
 
+def stuck(o):
+    """Clients that do not go on at SIGTERM: the server ends without them, when it is to."""
+    server = Server(o.program, o.folder, "--time", "3600", "--idle", "3600", "--drain", "1")
+    socks = [server.connect() for _ in range(4)]
+    socks[0].sendall(b"GET / HTTP/1.1\r\nHost:")
+    socks[1].sendall(post(INFER, b"x" * 1000)[:500])
+    socks[2].settimeout(.5)
+    try:
+        while True:                       # until neither side's buffers take more
+            socks[2].sendall(GET.format("/").encode() * 100)
+    except OSError:
+        pass
+    ask(server, GET.format("/v2").encode())
+    server.kill(signal.SIGTERM)
+    server.end()
+    for sock in socks:
+        sock.close()
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("program")
@@ -869,6 +906,7 @@ def main():
     metrics(server)
     last(server, o, rows, wants)
     slow(o, rows, wants)
+    stuck(o)
     print(f"{checks} checks, {failures} failed")
     sys.exit(failures > 0)
 
