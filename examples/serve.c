@@ -93,7 +93,7 @@ static void conn_read(conn *c)
     if (n < 0) { c->dead = errno != EAGAIN && errno != EINTR; return; }
     if (n == 0) c->eof = true;
     if (c->ended) { c->dead = n == 0; return; }          /* it is dropped                       */
-    if (n) c->moved = now();
+    if (n && !c->out.n) c->moved = now();                /* what it sends takes no answers      */
     text_put(&c->got, bytes, (size_t)n);
     c->dead = c->got.full;
     work(c);

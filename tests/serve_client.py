@@ -742,6 +742,20 @@ def slow_reader(server, o):
         sender.join(60)
 
 
+def no_reader(server):
+    """A client that takes no answers is thrown out, though it sends on."""
+    with server.connect() as sock:
+        sock.sendall(GET.format("/").encode() * 1500)    # more than a connection's buffers
+
+        def thrown_out():
+            try:
+                sock.sendall(b"G")
+            except OSError:
+                return True
+            return False
+        check(soon(thrown_out), "a client that takes no answers")
+
+
 def bodies(server):
     """Large bodies on many connections: some are refused, and no memory runs out."""
     socks, refused, piece = [server.connect() for _ in range(24)], 0, b" " * (1 << 20)
@@ -899,6 +913,7 @@ def main():
     no_descriptors(server)
     bodies(server)
     slow_reader(server, o)
+    no_reader(server)
     load(server, o, rows, wants)
     hostile(server, o, rows, wants)
     reloads(server, o, rows, wants)
