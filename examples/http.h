@@ -191,19 +191,32 @@ static inline bool http_first_line(http_request *r, char *s)
     return true;
 }
 
+/* Is there a control character, other than a tab? */
+static inline bool http_control(const char *s)
+{
+    for (; *s; s++)
+        if (((unsigned char)*s < 0x20 && *s != '\t') || *s == 0x7F) return true;
+    return false;
+}
+
+/* Bytes of the name of a line NAME: VALUE, which may be a trailer; 0: it is no such line. */
+static inline size_t http_name(http_request *r, const char *s)
+{
+    const size_t k = http_token(s);
+    if (k == 0 || s[k] != ':') return http_fail(r, 400, "a header has no name");
+    return http_control(s + k) ? http_fail(r, 400, "a header has a control character") : k;
+}
+
 /* NAME: VALUE, with blanks around the value. */
 static inline bool http_header_line(http_request *r, char *s, size_t n)
 {
-    const size_t k = http_token(s);
     if (r->headers == r->limits->headers || r->headers == HTTP_MOST_HEADERS)
         return http_fail(r, 431, "too many headers");
-    if (k == 0 || s[k] != ':') return http_fail(r, 400, "a header has no name");
+    const size_t k = http_name(r, s);
+    if (k == 0) return false;
     for (size_t i = 0; i < k; i++) s[i] = http_lower(s[i]);
     s[k] = 0;
     char *value = s + k + 1, *end = s + n;
-    for (char *c = value; c < end; c++)
-        if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7F)
-            return http_fail(r, 400, "a header has a control character");
     while (*value == ' ' || *value == '\t') value++;
     while (end > value && (end[-1] == ' ' || end[-1] == '\t')) *--end = 0;
     r->name[r->headers]    = s;
@@ -247,10 +260,13 @@ static inline bool http_headers_end(http_request *r)
     return true;
 }
 
-/* SIZE[;EXTENSION] of a chunk, in hex. */
+/* SIZE[;EXTENSION] of a chunk, in hex; blanks stand before a ';' alone. */
 static inline bool http_size_line(http_request *r, char *s)
 {
-    s[strcspn(s, "; \t")] = 0;
+    char *end = s + strcspn(s, "; \t");
+    if ((*end && end[strspn(end, " \t")] != ';') || http_control(end))
+        return http_fail(r, 400, "an extension of a chunk is none");
+    *end = 0;
     if (!http_number(s, 16, &r->left)) return http_fail(r, 400, "a chunk has no size");
     if (r->left > r->limits->body - r->body_n) return http_fail(r, 413, "the body is too large");
     if (r->left) r->state = HTTP_CHUNK;
@@ -276,8 +292,8 @@ static inline bool http_line(http_request *r, char *s, size_t n)
         r->state  = HTTP_SIZE;
         return n == 0 || http_fail(r, 400, "a chunk is longer than its size");
     default:
-        if (!n) r->state = HTTP_DONE;                    /* trailers are not read               */
-        return true;
+        if (!n) r->state = HTTP_DONE;                    /* trailers are passed over            */
+        return n == 0 || http_name(r, s) > 0;
     }
 }
 

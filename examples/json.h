@@ -199,8 +199,11 @@ static inline bool json_whole(json *j, int64_t lo, int64_t hi, int64_t *out)
 /* Passes over a string without decoding it. */
 static inline bool json_skip_string(json *j)
 {
-    for (; j->at < j->n && j->text[j->at] != '"'; j->at++)
-        if (j->text[j->at] == '\\') j->at++;
+    for (; j->at < j->n && j->text[j->at] != '"'; j->at++) {
+        if (j->text[j->at] == '\\' && ++j->at == j->n) break;
+        if ((unsigned char)j->text[j->at] < 0x20)
+            return json_fail(j, "a control character in a string");
+    }
     if (j->at >= j->n) return json_fail(j, "a string does not end");
     j->at++;
     return true;
@@ -328,6 +331,17 @@ static inline void text_json(json_text *t, const char *s, size_t n)
         i += k > 0 ? (size_t)k : 1;
     }
     text_put(t, "\"", 1);
+}
+
+/* Drops all; memory of more than `keep` bytes is freed. */
+static inline void text_reset(json_text *t, size_t keep)
+{
+    if (t->room > keep) {
+        free(t->s);
+        t->s    = NULL;
+        t->room = 0;
+    }
+    t->n = 0;
 }
 
 /* Drops the first n bytes. */

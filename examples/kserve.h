@@ -128,13 +128,14 @@ static inline bool kserve_read(json *j, kserve_request *r)
     return json_end(j);
 }
 
-/* Element i of a dense array; false: it has no such number. */
+/* Element i of a dense array; false: it has no such number, or, of INT64, one beyond 2^53 - 1,
+ * which may be the rounding of another. */
 static inline bool kserve_set(mlc_dtype dtype, void *to, int64_t i, double v)
 {
     const double least = dtype == MLC_I8 ? -128 : dtype == MLC_I32 ? -2147483648.0 :
-                         dtype == MLC_I64 ? -9007199254740992.0 : 0;
+                         dtype == MLC_I64 ? -9007199254740991.0 : 0;
     const double most = dtype == MLC_I8 ? 127 : dtype == MLC_U8 ? 255 : dtype == MLC_BOOL ? 1 :
-                        dtype == MLC_I32 ? 2147483647.0 : 9007199254740992.0;
+                        dtype == MLC_I32 ? 2147483647.0 : 9007199254740991.0;
     if (dtype == MLC_F64) { ((double *)to)[i] = v; return v - v == 0; }
     if (dtype == MLC_F32) {
         const bool fits = v < 3.4028235677973366e38 && v > -3.4028235677973366e38;

@@ -93,10 +93,18 @@ static void conn_read(conn *c)
     if (n < 0) { c->dead = errno != EAGAIN && errno != EINTR; return; }
     if (n == 0) c->eof = true;
     if (c->ended) { c->dead = n == 0; return; }          /* it is dropped                       */
-    if (n) c->moved = now();
+    if (n && !c->out.n) c->moved = now();                /* what it sends takes no answers      */
     text_put(&c->got, bytes, (size_t)n);
     c->dead = c->got.full;
     work(c);
+}
+
+/* Drops what is sent, so that a client that never takes all of it does not make it grow. */
+static void conn_part(conn *c)
+{
+    if (c->sent <= c->out.n / 2) return;
+    text_drop(&c->out, c->sent);
+    c->sent = 0;
 }
 
 /* Sends what there is; after the last answer the end, and then what comes is dropped for a second:
@@ -106,12 +114,14 @@ static void conn_write(conn *c)
     while (c->sent < c->out.n) {
         const ssize_t n = send(c->fd, c->out.s + c->sent, c->out.n - c->sent, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) { c->dead = errno != EAGAIN; return; }
+        if (n < 0 && errno == EAGAIN) { conn_part(c); return; }
+        if (n < 0) { c->dead = true; return; }
         c->sent += (size_t)n;
         c->moved = now();
     }
     c->dead = c->out.full;
-    c->out.n = c->sent = 0;
+    c->sent = 0;
+    text_reset(&c->out, PORTION);
     if (!c->close || c->asks || c->ended) return;
     c->ended = true;
     c->moved = now();
@@ -125,7 +135,7 @@ static void conn_time(conn *c, double t)
     const double since = S.listener < 0 && S.drain_began > c->moved ? S.drain_began : c->moved;
     if (c->ended) c->dead |= t - c->moved > 1;
     else if (c->out.n) c->dead |= t - c->moved > S.o.time;
-    else if (idle) c->close |= t - since > (S.listener < 0 ? 0.5 : S.o.idle);
+    else if (idle) c->close |= t - since > (S.listener < 0 ? 2 : S.o.idle);
     else if (!c->asks && !c->close && t - c->began > S.o.time) {
         http_fail(&c->in, 408, "the request did not arrive in time");
         fail(c, c->in.status, c->in.why);
@@ -152,7 +162,11 @@ static bool conn_take(double t)
     static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
                                "Connection: close\r\nContent-Length: 0\r\n\r\n";
     const int fd = accept(S.listener, NULL, NULL), yes = 1;
-    if (fd < 0) return errno == EINTR || errno == ECONNABORTED;
+    if (fd < 0) {
+        const bool again = errno == EINTR || errno == ECONNABORTED;
+        if (!again && errno != EAGAIN) S.deaf = t + .1;  /* it stays in the system's queue      */
+        return again;
+    }
     conn *c = S.n < S.o.connections ? (conn *)calloc(1, sizeof *c) : NULL;
     fcntl(fd, F_SETFL, O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -180,6 +194,13 @@ static void drain(double t)
     S.drain_began = t;
 }
 
+/* Waits a millisecond for others. */
+static void rest(void)
+{
+    const struct timespec pause = { 0, 1000000 };
+    nanosleep(&pause, NULL);
+}
+
 /* Waits for what can be read or written, and does it. */
 static void turn(struct pollfd *p)
 {
@@ -196,10 +217,10 @@ static void turn(struct pollfd *p)
     }
     S.full      = held > MEMORY;
     p[n].fd     = S.wake[0];
-    p[n + 1].fd = S.listener;
+    p[n + 1].fd = now() < S.deaf ? -1 : S.listener;
     p[n].events = p[n + 1].events = POLLIN;
     p[n].revents = p[n + 1].revents = 0;
-    if (poll(p, (nfds_t)n + 2, 100) < 0) return;
+    if (poll(p, (nfds_t)n + 2, 100) < 0) { rest(); return; }
     const double t = now();
     if (p[n].revents) while (read(S.wake[0], drop, sizeof drop) > 0) {}
     for (int i = 0; i < n; i++) {
@@ -212,7 +233,8 @@ static void turn(struct pollfd *p)
     for (int i = 0; i < S.n; i++) {
         conn *c = S.conns[i];
         conn_time(c, t);
-        if (!c->dead && (c->out.n || c->close)) { conn_write(c); work(c); }
+        if (!c->dead && (c->out.n || c->close)) conn_write(c);
+        if (!c->dead) work(c);
         if (!c->dead) continue;
         conn_free(c);
         S.conns[i--] = S.conns[--S.n];
@@ -227,7 +249,7 @@ static void *serve(void *unused)
     while (p && (S.listener >= 0 || ((S.n || S.calls) && now() - S.drain_began < S.o.drain)))
         turn(p);
     while (S.n) conn_free(S.conns[--S.n]);
-    for (struct timespec pause = { 0, 1000000 }; S.calls; nanosleep(&pause, NULL)) all_news();
+    for (; S.calls; rest()) all_news();
     free(p);
     return NULL;
 }
@@ -322,6 +344,7 @@ static bool listening(void)
     socklen_t          n   = sizeof at;
     const int          yes = 1;
     memset(&at, 0, sizeof at);
+    errno = EINVAL;                                      /* of an address that is none          */
     at.sin_family = AF_INET;
     at.sin_port   = htons((uint16_t)S.o.port);
     S.listener    = socket(AF_INET, SOCK_STREAM, 0);
@@ -393,7 +416,7 @@ static bool room(void)
     S.limits.headers = HTTP_MOST_HEADERS;
     S.last = &S.news;
     S.main = pthread_self();
-    return S.conns&& pthread_mutex_init(&S.lock, NULL) == 0;
+    return S.conns && pthread_mutex_init(&S.lock, NULL) == 0;
 }
 
 int main(int argc, char **argv)
@@ -409,12 +432,14 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGUSR1);
+    signal(SIGPIPE, SIG_IGN);                            /* of stdout without a reader          */
     pthread_sigmask(SIG_BLOCK, &set, NULL);              /* of all threads: watch waits for them */
     mlc_ctx_desc d = mlc_ctx_desc_make();
     d.seed         = 1;
     mlc_ctx   *ctx = room() ? mlc_ctx_create(&d) : NULL;
     const bool ok  = ctx && run(ctx, &set);
-    if (!ok) fprintf(stderr, "serve: %s\n", ctx ? mlc_error(ctx) : "no memory");
+    const char *why = ctx ? mlc_error(ctx) : "no memory";
+    if (!ok && *why) fprintf(stderr, "serve: %s\n", why);
     mlc_serve_end(S.serve);
     mlc_ctx_free(ctx);
     free(S.conns);

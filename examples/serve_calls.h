@@ -75,6 +75,7 @@ typedef struct server {
     bool            full;                 /* connections hold more than MEMORY                    */
     int             draining;             /* by the main thread, read by __atomic                 */
     double          drain_began;
+    double          deaf;                 /* until then none is taken: descriptors had run out    */
     figures         f;
     pthread_mutex_t lock;                 /* of the rest                                          */
     call           *news, **last;

@@ -8,6 +8,7 @@
 #include "corpus.h"
 #include "digits.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 enum { DIGITS_CLASSES = 10, GPT_CONTEXT = 256, GPT_WINDOW = 64, GPT_BATCH = 32 };
@@ -51,11 +52,21 @@ static inline mlc_module *gpt_net(mlc_ctx *ctx)
     return mlc_nn_gpt(ctx, &d);
 }
 
+/* Has somebody asked for the end, by a signal that waits? */
+static inline bool end_wanted(void)
+{
+    sigset_t set;
+    return sigpending(&set) == 0 && (sigismember(&set, SIGINT) == 1 ||
+                                     sigismember(&set, SIGTERM) == 1);
+}
+
+/* False: it failed, or a signal ends it. */
 static inline bool gpt_steps(mlc_module *net, mlc_loader *learn, mlc_optim *opt, int steps)
 {
     mlc_ctx *ctx = mlc_module_ctx(net);
     for (int step = 0; step < steps; step++) {
         mlc_batch b;
+        if (end_wanted()) return false;
         while (!mlc_loader_next(learn, &b))              /* an epoch ends, or it fails          */
             if (mlc_ctx_status(ctx) != MLC_OK) return false;
         mlc_scope_begin(ctx);

@@ -10,10 +10,12 @@ library alone. Every answer is checked: its id, and its numbers against those of
 alone. Speeds are printed, and never a reason to fail. Ends with "N checks, M failed".
 """
 import argparse
+import atexit
 import json
 import os
 import random
 import re
+import resource
 import selectors
 import signal
 import socket
@@ -48,7 +50,12 @@ class Server:
         self.log = os.path.join(folder, "serve.log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        atexit.register(self.process.kill)               # whatever happens here
+        late = threading.Timer(900, self.process.kill)   # it learns first
+        late.daemon = True
+        late.start()
         line = self.process.stdout.readline().decode()
+        late.cancel()
         found = re.fullmatch(r"serving on http://127\.0\.0\.1:(\d+)\n", line)
         if not found:
             sys.exit("no server: " + line + open(self.log).read())
@@ -58,7 +65,20 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), seconds)
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        """What each descriptor is: "socket", "pipe", a path."""
+        folder, what = f"/proc/{self.process.pid}/fd/", {}
+        for name in os.listdir(folder):
+            try:
+                what[int(name)] = os.readlink(folder + name).split(":")[0]
+            except OSError:
+                pass                      # it was closed meanwhile
+        return what
+
+    def seconds(self):
+        """Of the processor."""
+        with open(f"/proc/{self.process.pid}/stat") as f:
+            used = f.read().rsplit(")", 1)[1].split()[11:13]
+        return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
 
     def kilobytes(self):
         with open(f"/proc/{self.process.pid}/status") as f:
@@ -137,6 +157,16 @@ def post(path, body, *headers):
     return "\r\n".join(lines).encode() + body
 
 
+def soon(good, seconds=60):
+    """Does it become so, in that time at most?"""
+    until = time.monotonic() + seconds
+    while not good():
+        if time.monotonic() > until:
+            return False
+        time.sleep(.05)
+    return True
+
+
 def ask(server, request, head=False):
     """One answer on a connection of its own."""
     with server.connect() as sock:
@@ -173,6 +203,7 @@ def near(a, b):
 # ---- one by one
 
 GET = "GET {} HTTP/1.1\r\nHost: a\r\n\r\n"
+HELD = "GET /v2 HTTP/1.1\r\nHost: a\r\n{}\r\n\r\n"
 INFER = "/v2/models/digits/infer"
 MANY = "".join(f"H{i}: x\r\n" for i in range(200))
 STATUS = [                                # bytes, and the status of their answer
@@ -203,6 +234,31 @@ STATUS = [                                # bytes, and the status of their answe
     (f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
      400),
     (f"POST {INFER} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n", 400),
+    # What follows would be answered by 200 if its body were read at all.
+    *((HELD.format(f"Content-Length:{n}") + "x", status)
+      for n, status in ((" 1", 200), (" 01", 200), ("", 400), (" +1", 400), (" 1, 1", 400), (" 0x1", 400),
+                        (" 1 1", 400), ("\v1", 400), (" 1;a", 400), ("\r1", 400), (" 1\n", 400),
+                        (" 1\r\nContent-Length: 1", 400), (" 1\r\nContent-length: 0", 400))),
+    *((HELD.format(f"Transfer-Encoding:{t}") + "0\r\n\r\n", status)
+      for t, status in ((" chunked", 200), ("Chunked\t", 200), ("", 501), (" x", 501), (" gzip, chunked", 501),
+                        (" chunked, chunked", 501), (" chunked;a", 501), (' "chunked"', 501),
+                        (" chunked\r\nTransfer-Encoding: identity", 501),
+                        (" chunked\r\nTransfer-Encoding: chunked", 501), ("\vchunked", 400),
+                        ("\r\n chunked", 400), (" chunked\r\nContent-Length: 5", 400), ("\0chunked", 400),
+                        (" chunked\n", 400))),
+    ("GET /v2 HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    *((HELD.format("Transfer-Encoding: chunked") + c + "\r\nab\r\n0\r\n\r\n", status)
+      for c, status in (("2", 200), ("02", 200), ("2 ;a", 200), ("2;a=\"b\";c", 200), ("2 2", 400), ("2 ", 400),
+                        (" 2", 400), ("0x2", 400), ("+2", 400), ("-2", 400), ("2;a\r", 400), ("2;a\0", 400),
+                        ("2\v", 400), ("2;a\n", 400), ("2\n", 400), ("", 400), (";a", 400), ("3", 400),
+                        ("1", 400), ("2;" + "a" * 200, 400))),
+    *((HELD.format("Transfer-Encoding: chunked") + f"0\r\n{t}\r\n\r\n", status)
+      for t, status in (("a: b", 200), ("a: b\r\nc:", 200), ("GET / HTTP/1.1", 400), (" a: b", 400),
+                        ("a b: c", 400), ("a: \rb", 400), ("a: b\n", 400), ("a: " + "b" * 20000, 431))),
+    *((f"GET / HTTP/1.1\r\nHost: a\r\n{h}\r\n\r\n", 400)
+      for h in ("a\tb: c", "\x01a: b", "a: b\x01", "a: b\x7f", "a", ": a", "a: b\n c: d", "a\xe9: b")),
+    ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400), ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n", 400),
+    ("GET /\t HTTP/1.1\r\nHost: a\r\n\r\n", 400), (GET.format("/v2/models/d%69gits"), 404),
     (post(INFER, b"{}"), 400), (post(INFER, b"[1"), 400), (post(INFER, b"[" * 5000), 400),
     (post(INFER, infer_body([[0] * 63])), 400), (post(INFER, infer_body([[0] * 65])), 400),
     (post(INFER, infer_body([[1e39] * 64])), 400), (post(INFER, infer_body([[0] * 64] * 33)), 400),
@@ -210,10 +266,26 @@ STATUS = [                                # bytes, and the status of their answe
     (post(INFER, json.dumps(infer_body([[0] * 64])).replace("FP32", "FP64").encode()), 400),
     (post(INFER, json.dumps(infer_body([[0] * 64])).replace("64]", "-1]").encode()), 400),
     (post(INFER, json.dumps(infer_body([[0] * 64])).encode() + b"x"), 400),
+    *((post(INFER, json.dumps(infer_body([[0] * 64])).replace("[1, 64]", shape).encode()), 400)
+      for shape in ("[0, 64]", "[]", "[64]", "[64, 1]", "[1, 1, 64]", "[1.5, 64]", "[1e999, 64]",
+                    "[1099511627776, 1099511627776, 1099511627776, 64]", "[4294967296, 4294967296]",
+                    "[18446744073709551617, 64]", "[1, 64, 1, 1, 1, 1, 1, 1, 1, 1, 1]", "64", "null")),
+    *((post(INFER, json.dumps(infer_body([[0] * 64])).replace("[0, 0,", f"[{v}, 0,").encode()), 400)
+      for v in ("00", "01", "-", "+1", ".5", "1.", "1e", "1e999", "-1e999", "NaN", "Infinity", "null",
+                "0x1", "1,", "\"1\"", "true", "[0", "[[[[[[[[[[0]]]]]]]]]", "1" * 500)),
+    *((post(INFER, json.dumps(infer_body([[0] * 64])).replace('"inputs"', f'"id": "{s}", "inputs"')
+            .encode("latin1")), 400)
+      for s in ("\\u0000", "\\ud800", "\\udc00", "\\ud800\\ud800", "\\u12", "\\q", "\n", "\0")),
+    (post(INFER, json.dumps(infer_body([[0] * 64], more="?")).replace("?", "\n").encode()), 400),
+    (post(INFER, b'{"a":' * 5000), 400), (post(INFER, b'{"a":"\\'), 400),
     (post(INFER, b"{}", "Inference-Header-Content-Length: 3"), 400),
     (post("/v2/models/text/infer", b"{}"), 404), (post("/v2/models/digits/generate", b"{}"), 404),
     (post("/v2/models/text/generate", {"text_input": ""}), 400),
     (post("/v2/models/text/generate", {"text_input": "a", "max_tokens": 0}), 400),
+    *((post("/v2/models/text/generate", b'{"text_input":"a","max_tokens":1,"%s":%s}' % p), 400) for p in (
+        (b"temperature", b"1e999"), (b"temperature", b"-1"), (b"top_p", b"2"), (b"top_p", b"-1e999"),
+        (b"top_k", b"1.5"), (b"top_k", b"-1"), (b"seed", b"-1"), (b"max_tokens", b"1e999"), (b"a", b"01"))),
+    (post("/v2/models/text/generate", {"text_input": "a\0"}), 400),
     (post("/v2/models/text/generate", {"text_input": "a" * 250, "max_tokens": 200}), 400),
     (post("/v2/repository/models/none/load", b""), 404),
 ]
@@ -326,10 +398,11 @@ def texts(server):
         t.start()
     for t in threads:
         t.join()
+    gone = metrics(server)["mlc_http_gone_total"]
     with server.connect() as sock:        # a client that goes away in the middle of a stream
         sock.sendall(post("/v2/models/text/generate_stream", {**how, "max_tokens": 200}))
         sock.recv(100)
-    check(ask(server, GET.format("/v2").encode())[0] == 200, "after a client that left")
+    check(soon(lambda: metrics(server)["mlc_http_gone_total"] > gone), "a client that left")
 
 
 def metrics(server):
@@ -384,6 +457,7 @@ class Load:
         """A loop over all connections; with a rate, requests begin at equal distances."""
         select, random_ = selectors.DefaultSelector(), random.Random(self.n)
         waiting, idle, self.began = {}, [], time.monotonic()
+        last_one = self.began
         for _ in range(self.n):
             idle.append(self.server.connect())
         due = self.began
@@ -403,6 +477,10 @@ class Load:
             rest = max(0, min(due - now, .1)) if self.rate and not self.stop else .1
             for key, _ in select.select(rest):
                 self.take(select, key.fileobj, waiting, idle)
+                last_one = now
+            if now - last_one > 120:                 # nothing comes any more
+                self.lost += len(waiting)
+                break
         for sock in idle:
             sock.close()
         self.seconds = time.monotonic() - self.began
@@ -442,6 +520,8 @@ class Load:
         return self
 
     def part(self, share):
+        if not self.times:
+            return 0
         return 1000 * sorted(self.times)[min(len(self.times) - 1, int(share * len(self.times)))]
 
     def row(self, what):
@@ -563,7 +643,7 @@ def hostile_one(server, random_):
 def hostile(server, o, rows, wants):
     """So many of them, from eight threads, while others are served."""
     ask(server, GET.format("/v2").encode())
-    files, memory = server.descriptors(), server.kilobytes()
+    files, memory = len(server.descriptors()), server.kilobytes()
     good = Load(server, 4, rows, wants, rate=100)
     good.thread.start()
 
@@ -590,11 +670,8 @@ def hostile(server, o, rows, wants):
         check(status == 408, f"a request that does not arrive: {status}")
         sock.close()
     good.end("others, while hostile clients came").row(f"beside {o.hostile} hostile ones")
-    for _ in range(100):
-        if server.descriptors() <= files:
-            break
-        time.sleep(.1)
-    check(server.descriptors() <= files, f"descriptors: {files} before, {server.descriptors()}")
+    check(soon(lambda: len(server.descriptors()) <= files),
+          f"descriptors: {files} before, {server.descriptors()}")
     grown = server.kilobytes() - memory
     print(f"memory: {memory} KB before, {grown:+d} KB")
     check(grown < o.memory, f"memory grew by {grown} KB")
@@ -613,8 +690,70 @@ def too_many(server, limit):
         check(False, f"a connection too many: {e}")
     for sock in socks:
         sock.close()
-    time.sleep(.5)
-    check(ask(server, GET.format("/v2").encode())[0] == 200, "room again")
+    check(soon(lambda: served(server)), "room again")
+
+
+def served(server):
+    try:
+        return ask(server, GET.format("/v2").encode())[0] == 200
+    except (OSError, EOFError):
+        return False
+
+
+def no_descriptors(server):
+    """A server without descriptors lets connections wait, and does not turn in a circle meanwhile."""
+    was = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    check(soon(lambda: list(server.descriptors().values()).count("socket") == 1), "its socket alone")
+    free = min(set(range(1000)) - set(server.descriptors()))
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (free, was[1]))
+    with server.connect() as sock:
+        sock.sendall(GET.format("/v2").encode())
+        used = server.seconds()
+        sock.settimeout(2)
+        try:
+            check(False, f"an answer without a descriptor: {sock.recv(100)}")
+        except socket.timeout:
+            pass
+        used = server.seconds() - used
+        sock.settimeout(60)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, was)
+        check(used < .2, f"2 seconds without descriptors took {used} of the processor")
+        check(Reader(sock).answer()[0] == 200, "a connection that waited for a descriptor")
+
+
+def slow_reader(server, o):
+    """A client that asks much and reads late: the server makes answers for the next moment alone."""
+    size, memory = len(ask(server, GET.format("/").encode())[2]), server.kilobytes()
+    n = (100 << 20) // size
+    with server.connect() as sock:
+        sender = threading.Thread(target=sock.sendall, args=(GET.format("/").encode() * n,))
+        sender.start()
+        time.sleep(.5)
+        got, most = 0, 0
+        while got < n * size:
+            more = len(sock.recv(65536))
+            if not more:
+                break
+            got += more
+            if got // 65536 % 64 == 0:
+                most = max(most, server.kilobytes())
+        check(got > n * size, f"{got} bytes of answers to {n} requests")
+        check(most - memory < o.memory, f"memory grew by {most - memory} KB for a slow reader")
+        sender.join(60)
+
+
+def no_reader(server):
+    """A client that takes no answers is thrown out, though it sends on."""
+    with server.connect() as sock:
+        sock.sendall(GET.format("/").encode() * 1500)    # more than a connection's buffers
+
+        def thrown_out():
+            try:
+                sock.sendall(b"G")
+            except OSError:
+                return True
+            return False
+        check(soon(thrown_out), "a client that takes no answers")
 
 
 def bodies(server):
@@ -638,8 +777,7 @@ def bodies(server):
     check(refused > 0, "bodies of 288 MB are all taken")
     for sock in socks:
         sock.close()
-    time.sleep(.2)
-    check(ask(server, GET.format("/v2").encode())[0] == 200, "after large bodies")
+    check(soon(lambda: served(server)), "after large bodies")
 
 
 # ---- reloads and the end
@@ -658,12 +796,29 @@ def reloads(server, o, rows, wants):
     run.end("reloads").row("while weights were read again")
 
 
+def bad_files(server, folder, rows, wants):
+    """A file that is broken changes nothing; one that is whole is read after it."""
+    path = folder + "/digits.safetensors"
+    with open(path, "rb") as f:
+        good = f.read()
+    os.remove(path)
+    for name, data, want in (("none", None, 500), ("empty", b"", 500), ("half", good[:len(good) // 2], 500),
+                             ("another", good.replace(b"F32", b"F16"), 500), ("good", good, 200)):
+        if data is not None:
+            with open(path, "wb") as f:
+                f.write(data)
+        status, _, body = ask(server, post("/v2/repository/models/digits/load", b""))
+        check(status == want, f"load of a file, {name}: {status} {body}")
+        body = json.loads(ask(server, post(INFER, infer_body(rows[:1])))[2])
+        check(near(body["outputs"][0]["data"], wants[0]), f"numbers after a file, {name}")
+
+
 def last(server, o, rows, wants):
     """SIGTERM while 64 connections ask: what was sent is answered, then they are closed."""
     run = Load(server, o.connections, rows, wants)
     idle = server.connect()
     run.thread.start()
-    time.sleep(.5)
+    soon(lambda: run.answers >= o.connections)       # all are connected
     server.kill(signal.SIGTERM)
     run.thread.join(60)
     run.end("SIGTERM").row("until the server ended")
@@ -701,6 +856,25 @@ def slow(o, rows, wants):
     server.end()
 
 
+def stuck(o):
+    """Clients that do not go on at SIGTERM: the server ends without them, when it is to."""
+    server = Server(o.program, o.folder, "--time", "3600", "--idle", "3600", "--drain", "1")
+    socks = [server.connect() for _ in range(4)]
+    socks[0].sendall(b"GET / HTTP/1.1\r\nHost:")
+    socks[1].sendall(post(INFER, b"x" * 1000)[:500])
+    socks[2].settimeout(.5)
+    try:
+        while True:                       # until neither side's buffers take more
+            socks[2].sendall(GET.format("/").encode() * 100)
+    except OSError:
+        pass
+    ask(server, GET.format("/v2").encode())
+    server.kill(signal.SIGTERM)
+    server.end()
+    for sock in socks:
+        sock.close()
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("program")
@@ -736,13 +910,18 @@ def main():
     tensors(server, rows, wants)
     texts(server)
     too_many(server, o.connections + 64)
+    no_descriptors(server)
     bodies(server)
+    slow_reader(server, o)
+    no_reader(server)
     load(server, o, rows, wants)
     hostile(server, o, rows, wants)
     reloads(server, o, rows, wants)
+    bad_files(server, o.folder, rows, wants)
     metrics(server)
     last(server, o, rows, wants)
     slow(o, rows, wants)
+    stuck(o)
     print(f"{checks} checks, {failures} failed")
     sys.exit(failures > 0)
 
