@@ -306,8 +306,8 @@ static void wrong(rank_job *j)
 TEST(comm, calls_that_have_no_sum_or_that_a_rank_does_not_wait_for_fail)
 {
     static const char *const says[] = {"an all-reduce of 8 bf16: only f32, f64 and i64 have sums",
-                                       "of 3 ranks have not waited for call 0, an all-reduce of 8 f64, "
-                                       "within ", "waits for call -3; the next one is 0"};
+                                       "of 3 ranks have not waited for call 0, an all-reduce of 8 "
+                                       "f64, within ", "waits for call -3; the next one is 0"};
     rank_job jobs[RANKS];
     ONLY_ON_HOST();
     for (int kind = 0; kind < 3; kind++) {
@@ -787,6 +787,10 @@ TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "it needs a network, and a connection");
     CHECK_EQ(mlc_data_parallel(other, opt, &comm, &d), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "the optimizer is of another network");
+    d.bucket = 0;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bucket 0, micro 1: both must be over 0");
+    d.bucket = 1;
     d.micro = 3;
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 3: both must be over 0, micro a power of 2");
