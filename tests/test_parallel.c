@@ -237,7 +237,7 @@ static void goes(rank_job *j)
 TEST(comm, a_rank_that_leaves_or_does_not_come_is_named)
 {
     static const char *const says[] = {"rank 1 has left before call 0",
-                                       "rank 1 has not come to call 0, an all-reduce of 8 f64, "
+                                       "rank 1 has not come to call 0, all-reduce of 8 f64, "
                                        "within ", "rank 1 has left"};
     rank_job jobs[RANKS];
     ONLY_ON_HOST();
@@ -305,8 +305,8 @@ static void wrong(rank_job *j)
 
 TEST(comm, calls_that_have_no_sum_or_that_a_rank_does_not_wait_for_fail)
 {
-    static const char *const says[] = {"an all-reduce of 8 bf16: only f32, f64 and i64 have sums",
-                                       "of 3 ranks have not waited for call 0, an all-reduce of 8 "
+    static const char *const says[] = {"is all-reduce of 8 bf16: only f32, f64 and i64 have sums",
+                                       "of 3 ranks have not waited for call 0, all-reduce of 8 "
                                        "f64, within ", "waits for call -3; the next one is 0"};
     rank_job jobs[RANKS];
     ONLY_ON_HOST();
@@ -565,7 +565,7 @@ static void steps(rank_job *j, mlc_module *net, mlc_optim *opt, int from, int to
     }
 }
 
-enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, SHARP };
+enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP };
 
 static void doubles(void *user, const char *name, mlc_tensor *g)
 {
@@ -589,12 +589,15 @@ static mlc_tensor *sharp_loss(void *user)
     return loss_of(r->net, MLC_F64, r->t, r->job->comm.rank, r->job->comm.size);
 }
 
-/* Before data parallel: a layer frozen, one tied to another, SAM. */
+/* Before data parallel: a layer frozen, one tied to another, SAM, more waves than calls may be
+ * open. */
 static void manner_before(int kind, mlc_module *net, mlc_optim *opt)
 {
     if (kind == FROZEN) mlc_module_freeze(net, "0.*", true);
     if (kind == FLUSHED) mlc_optim_accumulate(opt, 4);
     if (kind == SHARP) mlc_optim_sam(opt, 0.05, false);
+    for (int k = 0; kind == DEEP && k < 40; k++)
+        mlc_module_add(net, mlc_nn_linear(mlc_module_ctx(net), OUT, OUT));
     if (kind == TIED) {
         mlc_module *more = mlc_nn_linear(mlc_module_ctx(net), OUT, OUT);
         mlc_module *last = mlc_nn_linear(mlc_module_ctx(net), OUT, OUT);
