@@ -77,7 +77,7 @@ static mlc_status finish(mlc_module *net, const split *s, const mlc_comm *comm)
     while (mlc_param_next(&it))
         for (int64_t i = 0; i < mlc_numel(it.tensor); i++) {
             const double v = (double)mlc_f32(it.tensor)[i];
-            all[comm->rank % MOST] += v * v;
+            if (comm->rank < MOST) all[comm->rank] += v * v;
         }
     const mlc_status st   = sum(ctx, comm, all, MOST);
     bool             same = true;

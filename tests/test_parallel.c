@@ -237,8 +237,8 @@ static void goes(rank_job *j)
 TEST(comm, a_rank_that_leaves_or_does_not_come_is_named)
 {
     static const char *const says[] = {"rank 1 has left before call 0",
-                                       "rank 1 has not come to call 0, an all-reduce of 8 f64, "
-                                       "within ", "rank 1 has left"};
+                                       "rank 1 has not come to call 0, all-reduce of 8 f64, ",
+                                       "rank 1 has left"};
     rank_job jobs[RANKS];
     ONLY_ON_HOST();
     for (int kind = 0; kind < 3; kind++) {
@@ -284,6 +284,42 @@ TEST(comm, calls_that_cannot_be_are_errors)
     CHECK_OK(ctx);
 }
 
+/* kind 0: sums of bf16 past mlc_comm_run; 1: rank 1 begins, and does not wait; 2: a wait for a call
+ * that is none */
+static void wrong(rank_job *j)
+{
+    double  x[8] = {0};
+    int64_t ticket = -3;
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, j->kind ? MLC_F64 : MLC_BF16, 8, x);
+    j->status = j->kind == 2 ? MLC_OK : j->comm.begin(j->comm.user, &c, &ticket);
+    if (j->kind == 1 && j->comm.rank == 1)
+        while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
+            const struct timespec ms = {0, 1000000};
+            nanosleep(&ms, NULL);
+        }
+    if (j->status == MLC_OK) j->status = j->comm.wait(j->comm.user, ticket);
+    __atomic_add_fetch(&failures, 1, __ATOMIC_RELEASE);
+    if (j->status != MLC_OK) j->values = strlen(j->comm.message(j->comm.user)) > 0;
+    snprintf((char *)j->value, sizeof j->value, "%s", j->comm.message(j->comm.user));
+}
+
+TEST(comm, calls_that_have_no_sum_or_that_a_rank_does_not_wait_for_fail)
+{
+    static const char *const says[] = {"is all-reduce of 8 bf16: only f32, f64 and i64 have sums",
+                                       "of 3 ranks have not waited for call 0, all-reduce of ",
+                                       "waits for call -3; the next one is 0"};
+    rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < 3; kind++) {
+        failures = 0;
+        run_ranks(3, wrong, kind, kind == 1 ? 0.25 : 0, jobs);
+        for (int r = 0; r < 3; r++) {
+            CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+            CHECK_HAS((const char *)jobs[r].value, says[kind]);
+        }
+    }
+}
+
 /* ---- training -------------------------------------------------------------------------------*/
 
 enum { IN = 6, HIDDEN = 9, OUT = 3, ROWS = 12, STEPS = 6 };
@@ -320,7 +356,8 @@ static void keep_params(rank_job *j, mlc_module *net)
 {
     mlc_param_iter it = mlc_param_iter_make(net);
     while (mlc_param_next(&it))
-        for (int64_t i = 0; i < mlc_numel(it.tensor) && j->values < VALUES; i++)
+        for (int64_t i = 0; i < mlc_numel(it.tensor) && j->values < VALUES &&
+                            it.tensor->dtype != MLC_BOOL; i++)
             j->value[j->values++] = first_of(it.tensor, i);
 }
 
@@ -517,9 +554,152 @@ TEST(parallel, weights_of_ranks_make_batches_of_different_sizes_count_by_rows)
     same_values(jobs, 3, &one, 1e-10);
 }
 
+/* Steps of the rank's rows: backward of loss t, and step. */
+static void steps(rank_job *j, mlc_module *net, mlc_optim *opt, int from, int to)
+{
+    for (int t = from; t < to; t++) {
+        mlc_scope_begin(j->ctx);
+        mlc_backward(loss_of(net, MLC_F64, t, j->comm.rank, j->comm.size));
+        mlc_optim_step(opt);
+        mlc_scope_end(j->ctx);
+    }
+}
+
+enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP };
+
+static void doubles(void *user, const char *name, mlc_tensor *g)
+{
+    (void)user;
+    (void)name;
+    for (int64_t i = 0; i < mlc_numel(g); i++) mlc_f64(g)[i] *= 2;
+}
+
+typedef struct ranged { rank_job *job; mlc_module *net; mlc_optim *opt; int t; } ranged;
+static double range_step(void *user)
+{
+    ranged *r = (ranged *)user;
+    r->t = (r->t + 1) % STEPS;
+    steps(r->job, r->net, r->opt, r->t, r->t + 1);
+    return mlc_ctx_status(r->job->ctx) == MLC_OK ? 1 : (double)NAN;
+}
+
+static mlc_tensor *sharp_loss(void *user)
+{
+    ranged *r = (ranged *)user;
+    return loss_of(r->net, MLC_F64, r->t, r->job->comm.rank, r->job->comm.size);
+}
+
+/* Before data parallel: a layer frozen, one tied to another, SAM, more waves than calls may be
+ * open. */
+static void manner_before(int kind, mlc_module *net, mlc_optim *opt)
+{
+    if (kind == FROZEN) mlc_module_freeze(net, "0.*", true);
+    if (kind == FLUSHED) mlc_optim_accumulate(opt, 4);
+    if (kind == SHARP) mlc_optim_sam(opt, 0.05, false);
+    for (int k = 0; kind == DEEP && k < 40; k++)
+        mlc_module_add(net, mlc_nn_linear(mlc_module_ctx(net), OUT, OUT));
+    if (kind == TIED) {
+        mlc_module *more = mlc_nn_linear(mlc_module_ctx(net), OUT, OUT);
+        mlc_module *last = mlc_nn_linear(mlc_module_ctx(net), OUT, OUT);
+        mlc_module_tie(last, "weight", mlc_module_param(more, "weight"));
+        mlc_module_add(net, more);
+        mlc_module_add(net, last);
+    }
+}
+
+/* After it, and before the first step. */
+static void manner_after(rank_job *j, mlc_module *net, mlc_optim *opt)
+{
+    const mlc_prune_desc prune = mlc_prune_desc_make(0.3);
+    mlc_hooks hooks;
+    memset(&hooks, 0, sizeof hooks);
+    hooks.grad_ready = doubles;
+    if (j->kind == PRUNED) mlc_prune(net, &prune);
+    if (j->kind == HOOKED) mlc_hooks_add(j->ctx, &hooks);
+    if (j->kind == RANGED) {
+        double rates[8], losses[8];
+        ranged r = {j, net, opt, 0};
+        mlc_lr_range_desc d = mlc_lr_range_desc_make(rates, losses, 8);
+        mlc_lr_range(opt, &d, range_step, &r, NULL, NULL);
+    }
+    if (j->kind == FORGETS) {          /* gradients before it, which take no part */
+        mlc_backward(loss_of(net, MLC_F64, 9, j->comm.rank, j->comm.size));
+        mlc_optim_step(opt);
+        mlc_optim_zero_grad(opt);
+    }
+}
+
+/* A training in which kind is done. */
+static void manners(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_optim  *opt = rule_of(net, j->kind == FROZEN ? ADAM : PLAIN);
+    manner_before(j->kind, net, opt);
+    mlc_module_to(net, MLC_F64);
+    d.bucket = 1;
+    d.micro = j->kind == FORGETS ? 2 : 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    manner_after(j, net, opt);
+    steps(j, net, opt, 0, j->kind == SHARP ? 0 : 2);
+    if (j->kind == FROZEN) mlc_module_freeze(net, "*", false);
+    steps(j, net, opt, 2, j->kind == SHARP ? 2 : 4);
+    if (j->kind == FROZEN) mlc_module_freeze(net, "2.*", true);
+    steps(j, net, opt, 4, j->kind == SHARP ? 4 : j->kind == FLUSHED ? 5 : 6);
+    ranged r = {j, net, opt, 0};
+    for (; j->kind == SHARP && r.t < 3; r.t++) mlc_optim_step_with(opt, sharp_loss, &r, NULL);
+    if (j->kind == FLUSHED) mlc_optim_flush(opt);
+    keep_params(j, net);
+}
+
+TEST(parallel, masks_hooks_freezing_ties_and_flushes_are_those_of_one_process)
+{
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int k = 0; k < SHARP; k++) {
+        run_ranks(1, manners, k, 0, &one);
+        all_well(&one, 1);
+        run_ranks(3, manners, k, 0, jobs);
+        same_values(jobs, 3, &one, 1e-10);
+    }
+    run_ranks(3, manners, SHARP, 0, jobs);       /* each rank has an ascent of its own */
+    same_values(jobs, 3, &jobs[0], 0);
+}
+
+/* Networks without a trainable parameter, and one whose gradients another rank reads when the
+ * network is freed: it leaves then. kind 1: that. */
+static void nothing(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    if (!j->kind) mlc_module_freeze(net, "*", true);
+    mlc_optim *opt = mlc_sgd(net, 0.1);
+    d.bucket = 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    mlc_scope_begin(j->ctx);
+    if (j->kind) mlc_backward(loss_of(net, MLC_F64, 0, j->comm.rank, j->comm.size));
+    j->status = mlc_scope_end(j->ctx);
+    if (j->kind && j->comm.rank == 1) mlc_module_free(net);
+    else if (j->status == MLC_OK) j->status = mlc_optim_step(opt);
+    j->values = 1;
+}
+
+TEST(parallel, a_network_without_gradients_steps_and_one_that_is_freed_leaves)
+{
+    static rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(3, nothing, 0, 0, jobs);
+    all_well(jobs, 3);
+    for (int r = 0; r < 3; r++) CHECK_EQ(jobs[r].values, 1);
+    run_ranks(3, nothing, 1, 0, jobs);
+    for (int r = 0; r < 3; r += 2) CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+    for (int r = 0; r < 3; r += 2) CHECK_HAS(jobs[r].message, "rank 1 has left in call");
+}
 /* ---- errors ---------------------------------------------------------------------------------*/
 
-enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, TWICE_BACKWARD, FREED, FAULTS };
+enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, OTHER_RATE, HALF, UNEVEN, WEIGHT,
+       TWICE_BACKWARD, FREED, FAULTS };
 
 static void faulty(rank_job *j)
 {
@@ -527,12 +707,33 @@ static void faulty(rank_job *j)
     mlc_module *net = mlp(j->ctx, IN, odd_one && j->kind == OTHER_SHAPE ? 8 : HIDDEN, OUT);
     if (odd_one && j->kind == OTHER_COUNT) mlc_module_add(net, mlc_nn_linear(j->ctx, OUT, OUT));
     if (odd_one && j->kind == OTHER_DTYPE) mlc_module_to(net, MLC_F64);
-    mlc_optim *opt = odd_one && j->kind == OTHER_RULE ? mlc_adam(net, 0.1) : mlc_sgd(net, 0.1);
-    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    if (j->kind == OTHER_COUNT && j->comm.rank == 2) net = mlp(j->ctx, IN, 8, OUT);
+    if (j->kind == HALF) mlc_module_to(net, MLC_BF16);
+    mlc_optim *opt = odd_one && j->kind == OTHER_RULE ? mlc_adam(net, 0.1) :
+                     mlc_sgd(net, odd_one && j->kind == OTHER_RATE ? 0.2 : 0.1);
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.weighted = j->kind == WEIGHT;
+    if (j->kind == WEIGHT) d.bucket = 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    if (j->kind == UNEVEN) {
+        mlc_optim_accumulate(opt, 3);
+        for (int k = 0; k < 1 + odd_one; k++) mlc_optim_step(opt);
+        j->status = mlc_optim_flush(opt);
+        return;
+    }
     mlc_scope_begin(j->ctx);
     mlc_backward(loss_of(net, MLC_F32, 0, j->comm.rank, j->comm.size));
     if (j->kind == TWICE_BACKWARD)
         mlc_backward(loss_of(net, MLC_F32, 1, j->comm.rank, j->comm.size));
+    if (j->kind == WEIGHT) {
+        j->status = mlc_data_parallel_weight(opt, 2);
+        snprintf((char *)j->value, sizeof j->value, "%s", mlc_error(j->ctx));
+        mlc_error_clear(j->ctx);
+        mlc_optim_step(opt);           /* goes on with the weights that it has */
+        mlc_scope_end(j->ctx);
+        j->values = mlc_ctx_status(j->ctx) == MLC_OK;
+        return;
+    }
     if (odd_one && j->kind == FREED) mlc_optim_free(opt);
     else j->status = mlc_optim_step(opt);
     mlc_scope_end(j->ctx);
@@ -541,7 +742,9 @@ static void faulty(rank_job *j)
 TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
 {
     static const mlc_status want[FAULTS] = {MLC_ERR_VALUE, MLC_ERR_VALUE, MLC_ERR_VALUE,
-                                            MLC_ERR_VALUE, MLC_ERR_STATE, MLC_ERR_STATE};
+                                            MLC_ERR_VALUE, MLC_ERR_VALUE, MLC_ERR_UNSUPPORTED,
+                                            MLC_ERR_STATE, MLC_ERR_STATE, MLC_ERR_STATE,
+                                            MLC_ERR_STATE};
     static const char *const says[FAULTS][2] = {
         {"rank 1 has another network, rule or desc than rank 0",
          "parameter 0 is not rank 0's: this is rank 1, with '0.weight' f32 [8,6]"},
@@ -549,6 +752,11 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
          "rank 1 has 6 parameters and buffers, rank 0 4"},
         {"rank 1 has another network, rule or desc", "rank 1 has another network, rule or desc"},
         {"rank 1 has another network", "this is rank 1, with '0.weight' f64 [9,6]"},
+        {"rank 1 has another network, rule or desc than rank 0, another rate",
+         "rank 1 has another network, rule or desc than rank 0, another rate"},
+        {"is bf16: gradients that are summed are f32 or f64", "is bf16: gradients"},
+        {"has collected gradients of 1 calls", "rank 1 has collected gradients of 2 calls"},
+        {"call it before backward", "call it before backward"},
         {"", ""}, {"rank 1 has left", ""}};
     static rank_job jobs[RANKS];
     int late = 0;
@@ -558,7 +766,8 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
         for (int r = 0; r < 3; r++) {
             if (k == FREED && r == 1) continue;
             CHECK_EQ(jobs[r].status, want[k]);
-            CHECK_HAS(jobs[r].message, says[k][r == 1]);
+            CHECK_HAS(k == WEIGHT ? (const char *)jobs[r].value : jobs[r].message, says[k][r == 1]);
+            CHECK(k != WEIGHT || jobs[r].values);
             late += strstr(jobs[r].message, "a gradient grew after its sum over ranks") != NULL;
             CHECK(k != TWICE_BACKWARD || late > 0 || strstr(jobs[r].message, "has left in call"));
         }
@@ -581,6 +790,10 @@ TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
     CHECK_ERROR(ctx, MLC_ERR_ARG, "it needs a network, and a connection");
     CHECK_EQ(mlc_data_parallel(other, opt, &comm, &d), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "the optimizer is of another network");
+    d.bucket = 0;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bucket 0, micro 1: both must be over 0");
+    d.bucket = 1;
     d.micro = 3;
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 3: both must be over 0, micro a power of 2");
