@@ -229,6 +229,218 @@ TEST(capture, at_several_threads)
     for (int i = 0; i < COUNT(KINDS); i += 2) check_steps(&KINDS[i], 4, 3);
 }
 
+/* ---- random networks and settings: equal bits, after all that may come between steps */
+
+/* A random step: both sides draw the same numbers, and so make the same of them.                */
+typedef struct draws {
+    uint64_t r;
+    int64_t  n, in, out;
+    int      loss;
+    bool     decays;                   /* the loss has squares of a parameter                   */
+} draws;
+
+static int roll(draws *d, int n)
+{
+    d->r = d->r * 6364136223846793005ull + 1442695040888963407ull;
+    return (int)((d->r >> 33) % (uint64_t)n);
+}
+
+/* The layer after a linear one of w outputs; NULL: none.                                        */
+static mlc_module *random_layer(mlc_ctx *ctx, draws *d, int64_t w)
+{
+    switch (roll(d, 13)) {
+        case 0:  return mlc_nn_relu(ctx);
+        case 1:  return mlc_nn_tanh(ctx);
+        case 2:  return mlc_nn_sigmoid(ctx);
+        case 3:  return mlc_nn_gelu(ctx);
+        case 4:  return mlc_nn_silu(ctx);
+        case 5:  return mlc_nn_elu(ctx, 0.7);
+        case 6:  return mlc_nn_dropout(ctx, 0.1 + 0.2 * roll(d, 4));
+        case 7:  return mlc_nn_layer_norm(ctx, w);
+        case 8:  return mlc_nn_batch_norm(ctx, w);
+        case 9:  return mlc_nn_rms_norm(ctx, w);
+        case 10: return mlc_nn_prelu(ctx, w);
+        case 11: return mlc_nn_residual(ctx, mlc_nn_linear(ctx, w, w), NULL, roll(d, 2));
+        default: return NULL;
+    }
+}
+
+static mlc_module *random_net(mlc_ctx *ctx, draws *d)
+{
+    mlc_module *net = mlc_nn_sequential(ctx), *last = NULL;
+    int64_t     w = d->in;
+    for (int l = roll(d, 4); l >= 0; l--) {
+        const int64_t to = 1 + roll(d, 40);
+        mlc_module_add(net, mlc_nn_linear(ctx, w, to));
+        w = to;
+        for (int k = roll(d, 3); k >= 0; k--)
+            if ((last = random_layer(ctx, d, w)) != NULL) mlc_module_add(net, last);
+    }
+    mlc_module_add(net, mlc_nn_linear(ctx, w, d->out));
+    return net;
+}
+
+static mlc_optim *random_optim(mlc_module *net, draws *d)
+{
+    static mlc_optim *(*const make[])(mlc_module *net, double lr) = {
+        mlc_sgd, mlc_adam, mlc_adamw, mlc_lamb, mlc_amsgrad, mlc_radam, mlc_nadam, mlc_rmsprop,
+        mlc_adagrad, mlc_adadelta, mlc_rprop, mlc_lars, mlc_lion, mlc_sophia,
+        mlc_schedule_free_sgd, mlc_schedule_free_adamw, mlc_adafactor, mlc_muon, mlc_adamax};
+    mlc_group_desc  g = mlc_group_desc_make();
+    mlc_clip_desc   c = mlc_clip_desc_make();
+    mlc_scaler_desc s = mlc_scaler_desc_make();
+    const mlc_sched cosine = mlc_sched_cosine(7, 0.1);
+    const int       rule = roll(d, 2 * COUNT(make));
+    mlc_optim      *o = rule < COUNT(make) ? make[rule](net, 0.01) : momentum(net);
+    g.lr_scale = 0.5;
+    s.init = 1e3;
+    s.interval = 2;
+    c.norm = 0.2;
+    c.each = roll(d, 2);
+    if (roll(d, 3) == 0) mlc_optim_clip(o, &c);
+    if (roll(d, 4) == 0) mlc_optim_scaler(o, &s);
+    if (roll(d, 4) == 0) mlc_optim_schedule(o, MLC_KNOB_LR, &cosine);
+    if (roll(d, 4) == 0) mlc_optim_group(o, "*.bias", &g);
+    if (roll(d, 4) == 0) mlc_optim_no_decay(o, true);
+    if (roll(d, 6) == 0) mlc_optim_noise(o, 0.01, 0.55);
+    if (roll(d, 5) == 0) mlc_ema(o, 0.9);
+    mlc_error_clear(mlc_module_ctx(net));
+    return o;
+}
+
+/* The context's user data of a random step.                                                     */
+typedef struct random_side { side s; draws d; } random_side;
+
+static mlc_status random_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                            mlc_tensor **out, int32_t n_out)
+{
+    random_side *r = user;
+    mlc_tensor  *y = mlc_forward(r->s.net, in[0]), *loss;
+    (void)n_in;
+    (void)n_out;
+    switch (r->d.loss) {
+        case 0:  loss = mlc_cross_entropy(y, in[1]); break;
+        case 1:  loss = mlc_mse_loss(y, in[2]); break;
+        case 2:  loss = mlc_bce_with_logits(y, mlc_sigmoid(in[2])); break;
+        case 3:  loss = mlc_smooth_l1_loss(y, in[2]); break;
+        default: loss = mlc_add(mlc_cross_entropy(y, in[1]), mlc_l1_loss(y, in[2]));
+    }
+    if (r->d.decays) {
+        mlc_tensor *w = mlc_module_param(r->s.net, "0.weight");
+        loss = mlc_add(loss, mlc_mul_scalar(mlc_mean_all(mlc_square(w)), 0.01));
+    }
+    out[0] = loss;
+    return mlc_ctx_status(ctx);
+}
+
+static void random_made(random_side *r, uint64_t number)
+{
+    mlc_ctx_desc c = test_desc();
+    mlc_prune_desc prune = mlc_prune_desc_make(0.3);
+    memset(r, 0, sizeof *r);
+    r->d.r = number * 77 + 1;
+    for (int i = 0; i < 4; i++) roll(&r->d, 2);
+    r->d.n = 2 + roll(&r->d, 9);
+    r->d.in = 1 + roll(&r->d, 20);
+    r->d.out = 2 + roll(&r->d, 9);
+    r->d.loss = roll(&r->d, 5);
+    r->d.decays = roll(&r->d, 4) == 0;
+    c.threads = 1 + roll(&r->d, 3);
+    r->s.ctx = test_ctx_made(mlc_ctx_create(&c));
+    mlc_seed(r->s.ctx, number);
+    r->s.net = random_net(r->s.ctx, &r->d);
+    mlc_module_build(r->s.net);
+    if (roll(&r->d, 4) == 0) mlc_module_freeze(r->s.net, "0.*", true);
+    r->s.opt = random_optim(r->s.net, &r->d);
+    if (roll(&r->d, 5) == 0) CHECK_EQ(mlc_prune(r->s.net, &prune), MLC_OK);
+}
+
+static void random_inputs(random_side *r, int step, mlc_tensor *in[3])
+{
+    mlc_ctx *ctx = r->s.ctx;
+    in[0] = test_rand(ctx, MLC_F32, mlc_dims2(r->d.n, r->d.in), 10 + (uint64_t)step, -1, 1);
+    in[1] = test_tokens(ctx, mlc_dims1(r->d.n), r->d.out, step);
+    in[2] = test_rand(ctx, MLC_F32, mlc_dims2(r->d.n, r->d.out), 50 + (uint64_t)step, -1, 1);
+}
+
+/* What comes before a step: other threads, another seed, rate or list of frozen parameters, memory
+ * that moves. True: the step is made by hand.                                                   */
+static bool random_event(random_side *r)
+{
+    mlc_ctx *ctx = r->s.ctx;
+    switch (roll(&r->d, 11)) {
+        case 0:  mlc_ctx_set_threads(ctx, 1 + roll(&r->d, 3)); break;
+        case 1:  mlc_seed(ctx, (uint64_t)roll(&r->d, 9)); break;
+        case 2:  mlc_optim_set_lr(r->s.opt, 0.002 * roll(&r->d, 9)); break;
+        case 3:  mlc_module_freeze(r->s.net, "0.*", true); break;
+        case 4:  mlc_module_freeze(r->s.net, "0.*", false); break;
+        case 5:  mlc_module_rebuild(r->s.net); break;
+        case 6:  return true;
+        default: break;
+    }
+    return false;
+}
+
+/* The loss of a step; NULL plan: by hand.                                                       */
+static double random_step(random_side *r, mlc_plan *p, int step)
+{
+    mlc_tensor *in[3], *out[1] = {NULL};
+    mlc_scope_begin(r->s.ctx);
+    random_inputs(r, step, in);
+    if (random_event(r) || p == NULL) {
+        random_fn(r->s.ctx, r, in, 3, out, 1);
+        mlc_optim_minimize(r->s.opt, out[0]);
+    } else {
+        CHECK_EQ(mlc_plan_run(p, in, 3, NULL, 0), MLC_OK);
+        out[0] = mlc_plan_output(p, 0);
+    }
+    const double loss = out[0] ? mlc_item(out[0]) : NAN;
+    if (!CHECK_EQ(mlc_scope_end(r->s.ctx), MLC_OK)) printf("  %s\n", mlc_error(r->s.ctx));
+    return loss;
+}
+
+/* Tells whether all parameters and buffers of two networks have equal bytes.                    */
+static bool nets_equal(mlc_module *a, mlc_module *b)
+{
+    static char    u[1 << 15], v[1 << 15];
+    mlc_param_iter x = mlc_param_iter_make(a), y = mlc_param_iter_make(b);
+    bool           equal = true;
+    while (mlc_param_next(&x) && mlc_param_next(&y) && equal) {
+        const size_t n = (size_t)mlc_numel(x.tensor) * mlc_dtype_bytes(x.tensor->dtype);
+        equal = n <= sizeof u && mlc_read(x.tensor, u, n) == MLC_OK &&
+                mlc_read(y.tensor, v, n) == MLC_OK && memcmp(u, v, n) == 0;
+    }
+    return equal;
+}
+
+static void check_random(uint64_t number)
+{
+    random_side hand, plan;
+    mlc_tensor *in[3];
+    bool        equal = true;
+    random_made(&hand, number);
+    random_made(&plan, number);
+    mlc_scope_begin(plan.s.ctx);
+    random_inputs(&plan, 0, in);
+    mlc_plan *p = mlc_plan_capture_step(plan.s.opt, random_fn, &plan, in, 3, NULL);
+    if (!CHECK(p != NULL)) printf("  %d: %s\n", (int)number, mlc_error(plan.s.ctx));
+    mlc_scope_end(plan.s.ctx);
+    for (int i = 0; i < 6 && p != NULL && equal; i++) {
+        const double a = random_step(&hand, NULL, i), b = random_step(&plan, p, i);
+        equal = (a == b || (isnan(a) && isnan(b))) && nets_equal(hand.s.net, plan.s.net);
+        if (!CHECK(equal)) printf("  %d: step %d, %.9g %.9g\n", (int)number, i, a, b);
+    }
+    mlc_plan_free(p);
+    freed(&hand.s);
+    freed(&plan.s);
+}
+
+TEST(capture, random_networks_and_settings_step_alike)
+{
+    ONLY_ON_HOST();
+    for (uint64_t i = 0; i < 60; i++) check_random(i);
+}
+
 /* ---- the generator, the scaler, memory */
 
 /* One kind in turn for tests that look at a step more closely.                                  */
