@@ -441,6 +441,151 @@ TEST(capture, random_networks_and_settings_step_alike)
     for (uint64_t i = 0; i < 60; i++) check_random(i);
 }
 
+/* ---- steps that look like others */
+
+/* The network twice, so that its batch norm counts two batches.                                 */
+static mlc_status twice_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    side *s = user;
+    (void)n_in;
+    (void)n_out;
+    mlc_tensor *a = mlc_forward(s->net, in[0]), *b = mlc_forward(s->net, mlc_tanh(in[0]));
+    out[0] = mlc_add(mlc_cross_entropy(a, in[1]), mlc_mse_loss(a, b));
+    return mlc_ctx_status(ctx);
+}
+
+/* Has run a backward of its own before the loss, as a program that looks at gradients may.     */
+static mlc_status backward_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                              mlc_tensor **out, int32_t n_out)
+{
+    side *s = user;
+    mlc_backward(mlc_mean_all(mlc_square(mlc_forward(s->net, in[0]))));
+    return step_fn(ctx, user, in, n_in, out, n_out);
+}
+
+/* Five steps of fn by hand and by a plan: equal bits. before: NULL, or what comes before step 2. */
+static void check_fn(const kind *k, mlc_plan_fn fn, void (*before)(side *s))
+{
+    side        pair[2] = {made(k, 1), made(k, 1)};
+    mlc_plan   *p = NULL;
+    mlc_tensor *in[2], *out[1];
+    for (int64_t i = 0; i < 5; i++) {
+        double loss[2];
+        for (int j = 0; j < 2; j++) {
+            side *s = &pair[j];
+            mlc_scope_begin(s->ctx);
+            if (i == 2 && before != NULL) before(s);
+            in[0] = input(s, k, 0, i);
+            in[1] = input(s, k, 1, i);
+            if (j == 1 && i == 0) p = mlc_plan_capture_step(s->opt, fn, s, in, 2, NULL);
+            if (j == 1 && !CHECK(p != NULL)) printf("  %s: %s\n", k->name, mlc_error(s->ctx));
+            out[0] = NULL;
+            if (j == 0) fn(s->ctx, s, in, 2, out, 1);
+            if (j == 0) mlc_optim_minimize(s->opt, out[0]);
+            if (j == 1) mlc_plan_run(p, in, 2, NULL, 0);
+            if (j == 1) out[0] = mlc_plan_output(p, 0);
+            loss[j] = out[0] != NULL ? mlc_item(out[0]) : NAN;
+            if (!CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK))
+                printf("  %s: %s\n", k->name, mlc_error(s->ctx));
+        }
+        if (!CHECK(loss[0] == loss[1] && nets_equal(pair[0].net, pair[1].net)))
+            printf("  %s: step %d: %.9g %.9g\n", k->name, (int)i, loss[0], loss[1]);
+    }
+    mlc_plan_free(p);
+    freed(&pair[0]);
+    freed(&pair[1]);
+}
+
+/* Layers whose draws are their own, beside a dropout's, which go on.                            */
+static mlc_module *sketching(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    for (int i = 0; i < 3; i++) {
+        mlc_nn_sklinear_desc d = mlc_nn_sklinear_desc_make(12, 12, 1, 3);
+        d.u = i == 0 ? MLC_SKETCH_SRHT : i == 1 ? MLC_SKETCH_COUNT : d.u;
+        mlc_module_add(net, mlc_nn_sklinear_ex(ctx, &d));
+        mlc_module_add(net, mlc_nn_dropout(ctx, 0.2));
+    }
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 7));
+    return net;
+}
+
+static mlc_module *normed(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 9));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 9));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 9, 7));
+    return net;
+}
+
+/* Two layers of one weight, and adapters with dropout.                                          */
+static mlc_module *tied(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 12));
+    mlc_module_add(net, mlc_nn_tanh(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 12));
+    mlc_module_add(net, mlc_nn_linear(ctx, 12, 7));
+    mlc_module_tie(mlc_module_child(net, 2), "weight", mlc_module_param(net, "0.weight"));
+    return net;
+}
+
+static mlc_optim *adapted(mlc_module *net)
+{
+    mlc_lora_desc d = mlc_lora_desc_make(2, 4);
+    d.dropout = 0.3;
+    mlc_module_build(net);
+    CHECK_EQ(mlc_lora(net, &d, NULL), MLC_OK);
+    return adamw(net);
+}
+
+/* Attention and sums with dropout, in the products' sinks.                                      */
+static mlc_module *attends(mlc_ctx *ctx)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 16, 2, 16, 2);
+    d.layer.dropout = 0.2;
+    return mlc_nn_gpt(ctx, &d);
+}
+
+/* Pieces that run twice, one with a dropout and one with a batch norm.                          */
+static mlc_module *pieces(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, dropping(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 7, 12));
+    mlc_module_add(net, normed(ctx));
+    CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
+    return net;
+}
+
+static void prune_half(side *s)
+{
+    const mlc_prune_desc d = mlc_prune_desc_make(0.5);
+    CHECK_EQ(mlc_prune(s->net, &d), MLC_OK);
+}
+
+TEST(capture, networks_called_twice_tied_adapted_recomputed_and_pruned)
+{
+    ONLY_ON_HOST();
+    const kind norm = {"batch norm", normed, clipped, 2, {8, 12}, 7, MLC_F32};
+    const kind drop = {"sketches", sketching, adamw, 2, {8, 12}, 7, MLC_F32};
+    const kind one = {"tied", tied, momentum, 2, {8, 12}, 7, MLC_F32};
+    const kind lora = {"lora", small_mlp, adapted, 2, {8, 12}, 7, MLC_F32};
+    const kind attention = {"attention", attends, adamw, 2, {3, 9}, -30, MLC_F32};
+    const kind again = {"recomputed", pieces, adamw, 2, {8, 12}, 7, MLC_F32};
+    check_fn(&norm, step_fn, prune_half);
+    check_fn(&norm, twice_fn, NULL);
+    check_fn(&norm, backward_fn, NULL);
+    check_fn(&drop, step_fn, NULL);
+    check_fn(&one, step_fn, NULL);
+    check_fn(&lora, step_fn, NULL);
+    check_fn(&attention, step_fn, NULL);
+    check_fn(&again, step_fn, NULL);
+}
+
 /* ---- the generator, the scaler, memory */
 
 /* One kind in turn for tests that look at a step more closely.                                  */
@@ -673,6 +818,93 @@ TEST(capture, runs_check_shapes_and_the_optimizer)
     CHECK_ERROR(s.ctx, MLC_ERR_STATE, "was freed");
     mlc_scope_end(s.ctx);
     s.opt = NULL;
+    mlc_plan_free(p);
+    freed(&s);
+}
+
+static mlc_status seeds_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                           mlc_tensor **out, int32_t n_out)
+{
+    mlc_seed(ctx, 3);
+    return step_fn(ctx, user, in, n_in, out, n_out);
+}
+
+TEST(capture, generators_refreshes_and_gradients_of_inputs_are_refused)
+{
+    ONLY_ON_HOST();
+    const kind  norm = {"batch norm", normed, sgd, 2, {5, 12}, 7, MLC_F32};
+    side        s = made(&norm, 1), t = made(&TINY, 1);
+    mlc_plan   *p = captured(&s, &norm);
+    mlc_scope_begin(s.ctx);
+    mlc_tensor *in[2] = {input(&s, &norm, 0, 0), input(&s, &norm, 1, 0)};
+    mlc_nn_refresh_batch_norm(s.net, true);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(s.ctx, MLC_ERR_UNSUPPORTED, "mlc_nn_refresh_batch_norm");
+    mlc_nn_refresh_batch_norm(s.net, false);
+    mlc_set_requires_grad(in[0], true);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(s.ctx, MLC_ERR_UNSUPPORTED, "input 1 requires a gradient");
+    mlc_set_requires_grad(in[0], false);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+    mlc_scope_end(s.ctx);
+    check_refused(&t, seeds_fn, MLC_ERR_UNSUPPORTED, "sets the generator");
+    mlc_plan_free(p);
+    freed(&s);
+    freed(&t);
+}
+
+/* Refused in its second call and later ones, until the program says otherwise.                  */
+static bool refuses;
+
+static mlc_status once_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                          mlc_tensor **out, int32_t n_out)
+{
+    return refuses ? reads_fn(ctx, user, in, n_in, out, n_out)
+                   : step_fn(ctx, user, in, n_in, out, n_out);
+}
+
+TEST(capture, a_recording_that_cannot_be_made_anew_is_not_run)
+{
+    ONLY_ON_HOST();
+    side        hand = made(&TINY, 1), s = made(&TINY, 1);
+    mlc_scope_begin(s.ctx);
+    mlc_tensor *in[2] = {input(&s, &TINY, 0, 0), input(&s, &TINY, 1, 0)};
+    mlc_plan   *p = mlc_plan_capture_step(s.opt, once_fn, &s, in, 2, NULL);
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_OK);
+    by_hand(&hand, &TINY, 0);
+    refuses = true;
+    mlc_ctx_set_threads(s.ctx, 3);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_UNSUPPORTED);
+        mlc_error_clear(s.ctx);
+    }
+    CHECK(nets_equal(hand.net, s.net));
+    refuses = false;
+    mlc_scope_end(s.ctx);
+    CHECK(by_hand(&hand, &TINY, 1) == by_plan(&s, p, &TINY, 1));
+    CHECK(nets_equal(hand.net, s.net));
+    mlc_plan_free(p);
+    freed(&hand);
+    freed(&s);
+}
+
+TEST(capture, another_optimizer_at_the_address_is_not_stepped)
+{
+    ONLY_ON_HOST();
+    side      s = made(&TINY, 1);
+    mlc_plan *p = captured(&s, &TINY);
+    mlc_optim_free(s.opt);
+    s.opt = momentum(s.net);
+    mlc_scope_begin(s.ctx);
+    mlc_tensor *in[2] = {input(&s, &TINY, 0, 0), input(&s, &TINY, 1, 0)};
+    CHECK_EQ(mlc_plan_run(p, in, 2, NULL, 0), MLC_ERR_STATE);
+    CHECK_ERROR(s.ctx, MLC_ERR_STATE, "was freed");
+    CHECK_EQ(mlc_optim_steps(s.opt), 0);
+#if !defined(MLC_NO_EXPORT) && !defined(MLC_NO_FILES)
+    CHECK_EQ(mlc_plan_write_step_c(p, "never.c", NULL), MLC_ERR_STATE);
+    mlc_error_clear(s.ctx);
+#endif
+    mlc_scope_end(s.ctx);
     mlc_plan_free(p);
     freed(&s);
 }
