@@ -21,10 +21,12 @@ typedef struct kind {
     mlc_optim  *(*opt)(mlc_module *net);
     int32_t     n;
     int64_t     x[4];
-    int64_t     classes;               /* 0: mean squared error to numbers; below 0: data are    */
-                                       /* numbers below -classes, and so are targets            */
+    int64_t     classes;               /* 0: mean squared error to numbers; BINARY; below 0:     */
+                                       /* data are numbers below -classes, and so are targets   */
     mlc_dtype   dtype;
 } kind;
+
+enum { BINARY = 1000 };                /* binary cross entropy of logits                        */
 
 /* The loss of a side: cross entropy of rows of y, or mean squared error.                        */
 static mlc_status step_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
@@ -35,7 +37,8 @@ static mlc_status step_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32
     (void)n_in;
     s->calls++;
     if (s->classes < 0) y = mlc_reshape(y, mlc_dims2(-1, -s->classes));
-    out[0] = s->classes ? mlc_cross_entropy(y, in[1]) : mlc_mse_loss(y, in[1]);
+    out[0] = s->classes == BINARY ? mlc_bce_with_logits(y, in[1])
+             : s->classes ? mlc_cross_entropy(y, in[1]) : mlc_mse_loss(y, in[1]);
     if (n_out > 1) out[1] = y;
     return mlc_ctx_status(ctx);
 }
@@ -48,9 +51,9 @@ static mlc_tensor *input(side *s, const kind *k, int i, int64_t step)
     for (int a = 0; a < k->n; a++) n *= k->x[a];
     if (k->classes < 0) return test_tokens(s->ctx, i ? mlc_dims1(n) : d, -k->classes, step + i);
     if (i == 0) return test_rand(s->ctx, k->dtype, d, 10 + (uint64_t)step, -1, 1);
+    if (k->classes == BINARY) return test_rand(s->ctx, k->dtype, d, 99 + (uint64_t)step, 0, 1);
     if (k->classes) return test_tokens(s->ctx, mlc_dims1(k->x[0]), k->classes, step);
-    mlc_tensor *y = test_rand(s->ctx, k->dtype, d, 99 + (uint64_t)step, -1, 1);
-    return y;
+    return test_rand(s->ctx, k->dtype, d, 99 + (uint64_t)step, -1, 1);
 }
 
 /* Largest difference of a's and b's parameters, buffers and gradients' states; 0: equal bits.    */
@@ -116,16 +119,21 @@ static double by_plan(side *s, mlc_plan *p, const kind *k, int64_t step)
     return loss;
 }
 
-static mlc_plan *captured(side *s, const kind *k)
+/* A plan of step_fn with its first n_out results.                                               */
+static mlc_plan *captured_with(side *s, const kind *k, int32_t n_out)
 {
-    mlc_tensor *in[2];
+    mlc_step_desc d = mlc_step_desc_make();
+    mlc_tensor   *in[2];
+    d.n_out = n_out;
     mlc_scope_begin(s->ctx);
     in[0] = input(s, k, 0, 0);
     in[1] = input(s, k, 1, 0);
-    mlc_plan *p = mlc_plan_capture_step(s->opt, step_fn, s, in, 2, NULL);
+    mlc_plan *p = mlc_plan_capture_step(s->opt, step_fn, s, in, 2, &d);
     CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK);
     return p;
 }
+
+static mlc_plan *captured(side *s, const kind *k) { return captured_with(s, k, 1); }
 
 /* Compares n steps: losses, parameters and buffers, and the generator have equal bits.          */
 static void check_steps(const kind *k, int64_t n, int threads)
@@ -209,6 +217,7 @@ static const kind KINDS[] = {
     {"4-4-3, adamw", tiny, adamw, 2, {5, 4}, 3, MLC_F32},
     {"mse, momentum", square, momentum, 2, {5, 6}, 0, MLC_F32},
     {"mse in f64", square, adamw, 2, {5, 6}, 0, MLC_F64},
+    {"binary cross entropy", square, adamw, 2, {5, 6}, BINARY, MLC_F32},
     {"dropout", dropping, adamw, 2, {8, 12}, 7, MLC_F32},
     {"clipping and schedule", small_mlp, clipped, 2, {9, 12}, 7, MLC_F32},
     {"scaler", small_mlp, scaled, 2, {9, 12}, 7, MLC_F32},
@@ -941,6 +950,16 @@ static mlc_module *gelu_net(mlc_ctx *ctx)
     return net;
 }
 
+static mlc_module *silu_net(mlc_ctx *ctx)
+{
+    mlc_module *net = mlc_nn_sequential(ctx);
+    mlc_module_add(net, mlc_nn_linear(ctx, 6, 11));
+    mlc_module_add(net, mlc_nn_silu(ctx));
+    mlc_module_add(net, mlc_nn_silu(ctx));
+    mlc_module_add(net, mlc_nn_linear(ctx, 11, 6));
+    return net;
+}
+
 static mlc_optim *nesterov(mlc_module *net)
 {
     mlc_sgd_desc d = mlc_sgd_desc_make(0.05);
@@ -954,11 +973,27 @@ static const kind FILES[] = {
     {"4-4-3, batch 1", tiny, momentum, 2, {1, 4}, 3, MLC_F32},
     {"relu, momentum", small_mlp, momentum, 2, {7, 12}, 7, MLC_F32},
     {"mse, gelu, sigmoid, nesterov", gelu_net, nesterov, 2, {5, 6}, 0, MLC_F32},
+    {"binary, silu", silu_net, momentum, 2, {5, 6}, BINARY, MLC_F32},
 };
 enum { FILE_STEPS = 25 };
 
-/* Writes a main that trains on stored inputs, and writes the weights as bytes.                  */
-static void write_main(side *s, const kind *k, const char *path, const char *code)
+/* Writes statements that set input j of step i.                                                 */
+static void write_input(side *s, const kind *k, FILE *f, int j, int64_t i)
+{
+    double      v[512];
+    mlc_tensor *x = input(s, k, j, i);
+    test_read(x, v);
+    for (int64_t e = 0; e < mlc_numel(x); e++) {
+        char text[40];
+        test_print_g17(text, v[e]);
+        fprintf(f, "    t.x%d[%d] = (%s)%s;\n", j, (int)e,
+                x->dtype == MLC_I64 ? "int32_t" : "float", text);
+    }
+}
+
+/* Writes a main that trains on stored inputs, and writes the weights as bytes, and, where the plan
+ * has the logits, after them those of the first data.                                           */
+static void write_main(side *s, const kind *k, const char *path, const char *code, bool runs)
 {
     FILE *f = fopen(path, "w");
     fprintf(f, "#include <stdio.h>\n#include \"%s\"\nint main(int n, char **v)\n{\n"
@@ -966,27 +1001,21 @@ static void write_main(side *s, const kind *k, const char *path, const char *cod
     if (k == FILES)                    /* training of XOR in 1 KB                               */
         fprintf(f, "    bad += sizeof t + NET_MEMORY > 1024;\n");
     for (int64_t i = 0; i < FILE_STEPS; i++) {
-        for (int j = 0; j < 2; j++) {
-            double      v[512];
-            mlc_tensor *x = input(s, k, j, i);
-            test_read(x, v);
-            for (int64_t e = 0; e < mlc_numel(x); e++) {
-                char text[40];
-                test_print_g17(text, v[e]);
-                fprintf(f, "    t.x%d[%d] = (%s)%s;\n", j, (int)e,
-                        x->dtype == MLC_I64 ? "int32_t" : "float", text);
-            }
-        }
+        for (int j = 0; j < 2; j++) write_input(s, k, f, j, i);
         fprintf(f, "    bad += net_train(&t);\n");
     }
+    write_input(s, k, f, 0, 0);
+    if (runs) fprintf(f, "    bad += net_run(&t);\n");
     fprintf(f, "    if (bad == 0) {\n        FILE *f = fopen(v[1], \"wb\");\n"
-               "        bad = !f || fwrite(t.weights, sizeof t.weights, 1, f) != 1;\n"
-               "        if (f) fclose(f);\n    }\n    return bad;\n}\n");
+               "        bad = !f || fwrite(t.weights, sizeof t.weights, 1, f) != 1;\n%s"
+               "        if (f) fclose(f);\n    }\n    return bad;\n}\n",
+            runs ? "        bad = bad || fwrite(t.y1, sizeof t.y1, 1, f) != 1;\n" : "");
     fclose(f);
 }
 
-/* Largest difference of the weights in a file from the parameters.                              */
-static double file_apart(mlc_module *net, const char *path)
+/* Largest difference of the weights in a file, and of what follows them, from the parameters and
+ * y, NULL or the results of the first data.                                                    */
+static double file_apart(mlc_module *net, mlc_tensor *y, const char *path)
 {
     static float   got[4096];
     static double  want[4096];
@@ -996,44 +1025,51 @@ static double file_apart(mlc_module *net, const char *path)
     double         off = 0;
     size_t         at = 0;
     if (f) fclose(f);
-    while (mlc_param_next(&it)) {
-        test_read(it.tensor, want);
-        for (int64_t i = 0; i < mlc_numel(it.tensor); i++)
+    for (bool more = true; more;) {
+        more = mlc_param_next(&it);
+        mlc_tensor *t = more ? it.tensor : y;
+        if (t != NULL) test_read(t, want);
+        for (int64_t i = 0; t != NULL && i < mlc_numel(t); i++)
             off = at < n ? fmax(off, fabs((double)got[at++] - want[i])) : INF;
     }
     return at == n ? off : INF;
 }
 
+/* A kind's file of C trains as its plan does. runs: the plan has the logits, too.               */
+static void check_file(const kind *k, bool runs)
+{
+    const box b = box_open_fast("net.c");
+    char      code[400], out[400];
+    side      s = made(k, 1);
+    mlc_plan *p = captured_with(&s, k, 1 + runs);
+    snprintf(code, sizeof code, "%s.main.c", b.path);
+    snprintf(out, sizeof out, "%s.bin", b.path);
+    if (!CHECK_EQ(mlc_plan_write_step_c(p, b.path, NULL), MLC_OK))
+        printf("  %s: %s\n", k->name, mlc_error(s.ctx));
+    mlc_scope_begin(s.ctx);
+    write_main(&s, k, code, b.path, runs);
+    mlc_scope_end(s.ctx);
+    for (int64_t j = 0; j < FILE_STEPS; j++) by_plan(&s, p, k, j);
+    if (command("cc --version%s%s >/dev/null 2>&1", "", "") == 0) {
+        CHECK_EQ(command("cc -std=c99 " STRICT " -O1 -o '%s.out' '%s' -lm", code, code), 0);
+        CHECK_EQ(command("'%s.out' '%s'", code, out), 0);
+        mlc_scope_begin(s.ctx);
+        mlc_tensor  *y = runs ? mlc_forward(s.net, input(&s, k, 0, 0)) : NULL;
+        const double off = file_apart(s.net, y, out);
+        if (!CHECK(off < 1e-5)) printf("  %s: %g\n", k->name, off);
+        mlc_scope_end(s.ctx);
+    }
+    if (command("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
+        CHECK_EQ(command("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", b.path, ""), 0);
+    mlc_plan_free(p);
+    freed(&s);
+    box_close(&b);
+}
+
 TEST(capture, files_of_c_train_as_the_library)
 {
     ONLY_ON_HOST();
-    for (int i = 0; i < COUNT(FILES); i++) {
-        const kind *k = &FILES[i];
-        const box   b = box_open_fast("net.c");
-        char        code[400], out[400];
-        side        s = made(k, 1);
-        mlc_plan   *p = captured(&s, k);
-        snprintf(code, sizeof code, "%s.main.c", b.path);
-        snprintf(out, sizeof out, "%s.bin", b.path);
-        if (!CHECK_EQ(mlc_plan_write_step_c(p, b.path, NULL), MLC_OK))
-            printf("  %s: %s\n", k->name, mlc_error(s.ctx));
-        mlc_scope_begin(s.ctx);
-        write_main(&s, k, code, b.path);
-        mlc_scope_end(s.ctx);
-        for (int64_t j = 0; j < FILE_STEPS; j++) by_plan(&s, p, k, j);
-        if (command("cc --version%s%s >/dev/null 2>&1", "", "") == 0) {
-            CHECK_EQ(command("cc -std=c99 " STRICT " -O1 -o '%s.out' '%s' -lm", code, code), 0);
-            CHECK_EQ(command("'%s.out' '%s'", code, out), 0);
-            const double off = file_apart(s.net, out);
-            if (!CHECK(off < 1e-5)) printf("  %s: %g\n", k->name, off);
-        }
-        if (command("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
-            CHECK_EQ(command("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", b.path, ""),
-                     0);
-        mlc_plan_free(p);
-        freed(&s);
-        box_close(&b);
-    }
+    for (int i = 0; i < COUNT(FILES); i++) check_file(&FILES[i], i % 2);
 }
 
 /* Writing a step's file fails with this text.                                                   */
