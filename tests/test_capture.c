@@ -403,7 +403,7 @@ static double random_step(random_side *r, mlc_plan *p, int step)
         CHECK_EQ(mlc_plan_run(p, in, 3, NULL, 0), MLC_OK);
         out[0] = mlc_plan_output(p, 0);
     }
-    const double loss = out[0] ? mlc_item(out[0]) : NAN;
+    const double loss = out[0] ? mlc_item(out[0]) : INF;
     if (!CHECK_EQ(mlc_scope_end(r->s.ctx), MLC_OK)) printf("  %s\n", mlc_error(r->s.ctx));
     return loss;
 }
@@ -494,7 +494,7 @@ static void check_fn(const kind *k, mlc_plan_fn fn, void (*before)(side *s))
             if (j == 0) mlc_optim_minimize(s->opt, out[0]);
             if (j == 1) mlc_plan_run(p, in, 2, NULL, 0);
             if (j == 1) out[0] = mlc_plan_output(p, 0);
-            loss[j] = out[0] != NULL ? mlc_item(out[0]) : NAN;
+            loss[j] = out[0] != NULL ? mlc_item(out[0]) : INF;
             if (!CHECK_EQ(mlc_scope_end(s->ctx), MLC_OK))
                 printf("  %s: %s\n", k->name, mlc_error(s->ctx));
         }
