@@ -4,7 +4,7 @@
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: cases that its kernels can run
- * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ conv_ net_ sk_ overhead_ threads_
+ * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ step_ conv_ net_ sk_ overhead_ threads_
  * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
  * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, in bench_quant.h
  * infer_q8_ gen_q8_ gen_q4_, and in bench_sparse.h infer_sparse_.
@@ -1215,6 +1215,33 @@ static bool train_setup(state *s)
     return mlc_ctx_status(s->ctx) == MLC_OK && net_check(s, p) && train_check(s, p);
 }
 
+/* ---- step_plan_: the same steps, captured; beside them the cases overhead_ and mlp_ ---------- */
+
+static mlc_status captured_loss(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    const state *s = user;
+    (void)n_in;
+    (void)n_out;
+    out[0] = mlc_cross_entropy(mlc_forward(s->net, in[0]), in[1]);
+    return mlc_ctx_status(ctx);
+}
+
+static mlc_tensor *captured_apply(state *s)
+{
+    mlc_tensor *in[2] = { s->a, s->labels };
+    mlc_plan_run(s->plan, in, 2, NULL, 0);
+    return mlc_plan_output(s->plan, 0);
+}
+
+static bool captured_setup(state *s)
+{
+    if (!train_setup(s)) return false;
+    mlc_tensor *in[2] = { s->a, s->labels };
+    s->plan = mlc_plan_capture_step(s->opt, captured_loss, s, in, 2, NULL);
+    return s->plan != NULL;
+}
+
 /* ---- optim_: the step alone ----------------------------------------------------------------- */
 
 /* Each row of the gradient is one number of b. */
@@ -2134,16 +2161,16 @@ static void add_gemms(void)
 static void add_net(const char *name, mlc_dtype dtype, int op, int64_t batch, bool train)
 {
     const shape *p = &shapes[op];
-    bool         tiny = p->sgd;
+    bool         tiny = p->sgd, captured = strstr(name, "step_plan_") == name;
     bench_case  *c = add(name, dtype, tiny ? "steps/s" : "samples/s", tiny ? 1 : (double)batch);
     for (int i = 0; i < p->layers; i++)
         c->flops += 2.0 * (double)(batch * p->width[i] * p->width[i + 1])
                   * (train ? i ? 3 : 2 : 1);
     if (tiny) c->flops = 0;
     c->one_thread = tiny;
-    c->setup = train ? train_setup : infer_setup;
+    c->setup = captured ? captured_setup : train ? train_setup : infer_setup;
     c->run   = run_apply;
-    c->apply = train ? train_apply : net_apply;
+    c->apply = captured ? captured_apply : train ? train_apply : net_apply;
     c->op    = op;
     c->m     = batch;
 }
@@ -2325,6 +2352,8 @@ static void add_all(void)
     add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_net("infer_4_4_3_b1", MLC_F32, 1, 1, false);
     add_plans();
+    add_net("step_plan_4_4_3_b1", MLC_F32, 1, 1, true);
+    add_net("step_plan_mlp_784_784_512_10_b32", MLC_F32, 2, 32, true);
     add_fork("threads_fork_join", 0);
     add_fork("threads_fork_join_20us", 20);
     add_fork("threads_fork_join_500us", 500);

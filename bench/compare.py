@@ -1186,6 +1186,8 @@ CASES = {
     **quant_cases(),
     **sketched_cases(),
     "overhead_4_4_3_b1_sgd": training([4, 4, 3], 1, sgd_tiny),
+    "step_plan_4_4_3_b1": training([4, 4, 3], 1, sgd_tiny),
+    "step_plan_mlp_784_784_512_10_b32": training([784, 784, 512, 10], 32, adamw),
     "optim_adamw_1m": optimizer_step(adamw),
     "optim_adamw_10m": optimizer_step(adamw, 10000000),
     "optim_adamw_100m": optimizer_step(adamw, 100000000),
@@ -1204,7 +1206,7 @@ CASES = {
        for name, batch in (("rows_1797x64", 32), ("images_2000", 128), ("tokens_500x256", 16),
                            ("waits_1280x64", 32)) for workers in (0, 2)},
 }
-ONE_THREAD = ("overhead_*", "infer*_4_4_3_*")
+ONE_THREAD = ("overhead_*", "infer*_4_4_3_*", "step*_4_4_3_*")
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16,
           "f16": torch.float16}
 
