@@ -14,8 +14,9 @@ slows both. The verdict is the interval of the median ratio over the rounds, by 
     undecided  neither, after --most rounds: the machine is too busy; this is no failure
 
 Bytes, the peak of memory and what is kept for backward, are the same in each run: larger than FACTOR
-times is a failure. build/watch has the table, times.json and the picture watch.svg. The exit status
-is 1 if a row is slower or larger. --check tests the verdicts on made-up times, without a bench.
+times is a failure, and so is any that is kept where nothing was. A row that only the older of two
+sides can run is a failure. build/watch has the table, times.json and the picture watch.svg. The exit
+status is 1 after a failure. --check tests the verdicts on made-up times, without a bench.
 """
 import argparse
 import json
@@ -47,7 +48,12 @@ def options():
     ask.add_argument("--most", type=int, default=32, help="rounds of a row that is undecided")
     ask.add_argument("--factor", type=float, default=1.1)
     ask.add_argument("--check", action="store_true", help="test the verdicts")
-    return ask.parse_args()
+    o = ask.parse_args()
+    if o.commits is not None and o.commits < 1:
+        ask.error(f"--commits {o.commits}: at least 1")
+    if o.rounds < 2 or o.most < o.rounds:
+        ask.error(f"--rounds {o.rounds}, --most {o.most}: at least 2 rounds, and most not below")
+    return o
 
 
 # ---- the verdict ---------------------------------------------------------------------------------
@@ -93,12 +99,17 @@ def judge(measure, sides, o):
 # ---- sides ---------------------------------------------------------------------------------------
 
 def git(*words):
-    return subprocess.run(["git", *words], cwd=ab.ROOT, check=True, capture_output=True).stdout
+    done = subprocess.run(["git", *words], cwd=ab.ROOT, capture_output=True)
+    if done.returncode:
+        sys.exit(f"watch.py: git {' '.join(words)}: {done.stderr.decode().strip()}")
+    return done.stdout
 
 
 def build(folder, base, header):
-    """The bench of commit `base` with a header, in a folder; False if it does not build."""
-    if (folder / "built").exists():
+    """The bench of commit `base` with a header, in a folder; False if it does not build. What was
+    built before with the bench of another commit is built again."""
+    built = folder / "built"
+    if built.exists() and built.read_text() == base:
         return True
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -109,14 +120,14 @@ def build(folder, base, header):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MLC_BUILD_CONFIG")}
     done = subprocess.run(["make", "-s", "-C", folder, "build/bench"], env=env | {"BLAS": "none"})
     if done.returncode == 0:
-        (folder / "built").touch()
+        built.write_text(base)
     return done.returncode == 0
 
 
 def sides_of(o):
     """Names and folders of the sides, the oldest first."""
     if o.commits:
-        log = git("log", f"-n{o.commits}", "--format=%h", "--", "mlcore.h").decode().split()[::-1]
+        log = git("log", f"-n{o.commits + 1}", "--format=%h", "--", "mlcore.h").decode().split()[::-1]
         found = []
         for commit in log:
             folder = OUT / commit
@@ -127,30 +138,44 @@ def sides_of(o):
                 print(f"{commit} does not build: passed over")
         return found
     env = dict(os.environ, BLAS="none")
+    if subprocess.run(["git", "rev-parse", "-q", "--verify", f"{o.ref}^{{commit}}"], cwd=ab.ROOT,
+                      stdout=subprocess.DEVNULL).returncode:
+        sys.exit(f"watch.py: '{o.ref}' is no commit; use REF=commit")
     if subprocess.run(["sh", "tests/ab.sh", o.ref, "build/bench"], cwd=ab.ROOT, env=env).returncode:
         sys.exit("watch.py: one of the sides does not build")
     return [(o.ref, ab.ROOT / "build/ab/before"), ("now", ab.ROOT / "build/ab/after")]
 
 
+def larger(before, after, factor):
+    """Are bytes over FACTOR times what they were? None: a bench that does not tell them."""
+    return any(a is not None and b is not None and b > factor * a for a, b in zip(before, after))
+
+
+class DoesNotRun(Exception):
+    """The argument is the number of the side."""
+
+
 def measured(case, dtype, sides, o):
-    """Times, verdicts and bytes of a row; None if a side has no such case."""
+    """Times, verdicts and bytes of a row; None where a side has no such case, and the name of a side
+    that does not run it although it has it, and another one ran it."""
     lines = [None] * len(sides)
 
     def run(side):
-        lines[side] = ab.line_of(sides[side][1], case, dtype, o)
-        if lines[side] is None:
-            raise LookupError(case)
-        return lines[side]["median_ms"] / 1e3
+        line = ab.line_of(sides[side][1], case, dtype, o)
+        if line is None:
+            raise DoesNotRun(side)
+        lines[side] = line
+        return line["median_ms"] / 1e3
 
     try:
         times, said = judge(run, sides, o)
-    except LookupError:
-        return None
-    size = [[line.get(key) or 0 for key in ("peak_bytes", "activation_bytes")] for line in lines]
-    larger = [any(b > o.factor * a and a for a, b in zip(size[k - 1], size[k]))
-              for k in range(1, len(sides))]
+    except DoesNotRun as e:
+        name, folder = sides[e.args[0]]
+        has = (case, dtype) in ab.listed(folder / "build/bench", [case])
+        return name if has and any(lines) else None
+    size = [[line.get(key) for key in ("peak_bytes", "activation_bytes")] for line in lines]
     return {"case": case, "dtype": dtype, "times": times, "said": said, "bytes": size,
-            "larger": larger}
+            "larger": [larger(*size[k - 1:k + 1], o.factor) for k in range(1, len(sides))]}
 
 
 # ---- the table and the picture -------------------------------------------------------------------
@@ -162,7 +187,8 @@ def table(rows, sides):
     for row in rows:
         for k, said in enumerate(row["said"], 1):
             mid, low, high = interval(row["times"][k - 1], row["times"][k])
-            mb = [f"{a / 2**20:.1f} {b / 2**20:.1f}" for a, b in zip(*row["bytes"][k - 1:k + 1])]
+            mb = [f"{(a or 0) / 2**20:.1f} {(b or 0) / 2**20:.1f}"
+                  for a, b in zip(*row["bytes"][k - 1:k + 1])]
             said = f"**{said}**" if said == "slower" else said
             said += ", **larger**" if row["larger"][k - 1] else ""
             out.append(f"| `{row['case']}` | {row['dtype']} | {sides[k - 1][0]} {sides[k][0]} "
@@ -182,10 +208,10 @@ def picture_of_pair(rows, factor):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{high}" '
            'font-family="sans-serif" font-size="11">',
            f'<rect width="720" height="{high}" fill="#fff"/>']
-    for r in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4):
+    for r in sorted({0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, factor}):
         colour = "#d62728" if abs(r - factor) < 1e-9 else "#bbb"
         out.append(f'<path d="M{at(r):.1f} 24V{high - 8}" stroke="{colour}"/>')
-        out.append(label(at(r), 16, f"{r:.1f}", "middle"))
+        out.append(label(at(r), 16, f"{r:.3g}", "middle"))
     for i, row in enumerate(rows):
         y = 40 + 16 * i
         mid, low, up = interval(*row["times"][:2])
@@ -246,6 +272,8 @@ def check():
     assert verdict(steady, [t * (1.0, 1.25)[i % 2] for i, t in enumerate(steady)], 1.1) == "undecided"
     row = {"case": "a", "dtype": "f32", "times": [steady, [1.3 * t for t in steady]],
            "said": ["slower"], "bytes": [[2**20, 0], [2**21, 0]], "larger": [True]}
+    assert larger([10, 0], [10, 1], 1.1) and larger([10, 5], [12, 5], 1.1)
+    assert not larger([10, None], [11, 7], 1.1) and not larger([10, 0], [9, 0], 1.1)
     sides = [("x", None), ("y", None)]
     assert "| 1.300 | 1.300 1.300 | **slower**, **larger** | 1.0 2.0 |" in table([row], sides)[-1]
     for lines in (picture_of_pair([row], 1.1), picture_of_commits([row], sides)):
@@ -261,16 +289,22 @@ def main():
     if len(sides) < 2:
         sys.exit("watch.py: there are no two sides")
     names = ab.listed(sides[0][1] / "build/bench", o.case.split()) if o.case else ab.ROWS
-    rows, missing = [], []
+    if not names:
+        sys.exit(f"watch.py: no case matches {o.case}")
+    rows, missing, broken = [], [], []
     for case, dtype in names:
         row = measured(case, dtype, sides, o)
         if row is None:
             missing.append(f"{case} {dtype}")
             continue
+        if isinstance(row, str):
+            broken.append(f"{case} {dtype} on {row}")
+            print(f"{broken[-1]} does not run, where another side does", flush=True)
+            continue
         rows.append(row)
         print("\n".join(table([row], sides)[2:]), flush=True)
     if not rows:
-        sys.exit("watch.py: no row runs on all sides")
+        sys.exit("watch.py: no row runs on all sides: " + ", ".join(missing + broken))
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / "table.md").write_text("\n".join(table(rows, sides)) + "\n", encoding="utf-8")
     (OUT / "times.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -280,9 +314,10 @@ def main():
               for said, larger in zip(row["said"], row["larger"]))
     open_ = sum(said == "undecided" for row in rows for said in row["said"])
     print(f"{len(rows)} rows: {bad} slower or larger, {open_} undecided"
+          + (f"; fail to run: {', '.join(broken)}" if broken else "")
           + (f"; not on all sides: {', '.join(missing)}" if missing else "")
           + f"; {(OUT / 'watch.svg').relative_to(ab.ROOT)}")
-    sys.exit(1 if bad else 0)
+    sys.exit(1 if bad or broken else 0)
 
 
 if __name__ == "__main__":

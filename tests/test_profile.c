@@ -472,6 +472,156 @@ TEST(profile, ranges_of_all_kinds)
     CHECK_OK(ctx);
 }
 
+/* What a custom operation calls, in a range that it leaves open. */
+static mlc_status in_a_range(void *user, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out)
+{
+    (void)user;
+    (void)n_in;
+    mlc_range_begin(in[0]->ctx, "inner");
+    *out = mlc_exp(in[0]);
+    return *out ? MLC_OK : MLC_ERR_ARG;
+}
+
+/* Its time is the operation's, and it ends with it. */
+TEST(profile, a_range_within_an_operation_is_part_of_it)
+{
+    static const mlc_custom_op op = {"ranged", in_a_range, neg_exp_back};
+    mlc_ctx     *ctx = test_ctx();
+    mlc_tensor  *x = input(ctx, mlc_dims1(50));
+    const bool   own = test_clock_begin(1);
+    mlc_profile *p = mlc_profile_begin(ctx, NULL);
+    mlc_range_begin(ctx, "a");
+    mlc_custom(&op, NULL, &x, 1);
+    mlc_range_end(ctx);
+    mlc_profile_end(p);
+    test_clock_end();
+    const table t = table_of(p, MLC_PROFILE_OPERATIONS, MLC_PROFILE_TOTAL);
+    const table r = table_of(p, MLC_PROFILE_RANGES, MLC_PROFILE_TOTAL);
+    const mlc_profile_row outer = row_of(&t, "custom", false), exps = row_of(&t, "exp", false);
+    CHECK(outer.calls == 1 && exps.calls == 1);
+    CHECK_NEAR(outer.total, outer.self + exps.self, 1e-9);
+    if (own && test_on_host()) CHECK_NEAR(outer.self, 3, 1e-9);
+    CHECK_EQ(row_of(&r, "a", false).calls, 1);
+    CHECK_EQ(row_of(&r, "a/inner", false).calls, 1);
+    CHECK_NEAR(self_sum(&t), mlc_profile_seconds(p), 1e-9);
+    CHECK_NEAR(self_sum(&r), mlc_profile_seconds(p), 1e-9);
+    CHECK_OK(ctx);
+}
+
+static void range_within(void *user, const mlc_op_event *e)
+{
+    (void)e;
+    mlc_range_begin((mlc_ctx *)user, "hook");
+}
+
+static void end_range_within(void *user, const mlc_op_event *e)
+{
+    (void)e;
+    mlc_range_end((mlc_ctx *)user);
+}
+
+/* Whatever the order of the hooks, the program's own ranges stay as they are. */
+TEST(profile, ranges_within_hooks_do_nothing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = input(ctx, mlc_dims1(50));
+    mlc_hooks   h;
+    memset(&h, 0, sizeof h);
+    h.user = ctx;
+    h.op_begin = range_within;
+    h.op_end = end_range_within;
+    for (int first = 0; first < 2; first++) {
+        int32_t      id = first ? mlc_hooks_add(ctx, &h) : 0;
+        mlc_profile *p = mlc_profile_begin(ctx, NULL);
+        if (!id) id = mlc_hooks_add(ctx, &h);
+        mlc_range_begin(ctx, "a");
+        mlc_exp(x);
+        mlc_neg(x);
+        mlc_range_end(ctx);
+        mlc_profile_end(p);
+        mlc_hooks_remove(ctx, id);
+        const table r = table_of(p, MLC_PROFILE_RANGES, MLC_PROFILE_SELF);
+        const table t = table_of(p, MLC_PROFILE_OPERATIONS, MLC_PROFILE_SELF);
+        CHECK_EQ(r.n, 2);
+        CHECK_EQ(row_of(&r, "a", false).calls, 1);
+        CHECK(row_of(&t, "exp", false).calls == 1 && row_of(&t, "neg", false).calls == 1);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Names of modules may be any bytes: files of UTF-8 and lines of tables stay whole. */
+TEST(profile, names_that_no_file_could_hold)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = mlc_nn_sequential(ctx);
+    char        wide[600];
+    mlc_module_add_named(net, "a\xff\x01\"b", mlc_nn_relu(ctx));
+    for (size_t i = 0; i + 3 < sizeof wide; i += 3) memcpy(wide + i, "\xe2\x82\xac", 4);
+    mlc_profile *p = mlc_profile_begin(ctx, NULL);
+    mlc_range_begin(ctx, wide);
+    mlc_range_begin(ctx, "two\nlines");
+    mlc_forward(net, input(ctx, mlc_dims1(50)));
+    mlc_profile_end(p);
+    CHECK_EQ(mlc_profile_trace(&p, 1, collect, empty()), MLC_OK);
+    CHECK_HAS(g_text.text, "\"module\":\"a?\\u0001\\\"b\"");
+    CHECK_HAS(g_text.text, "\xe2\x82\xac?\",\"pid\"");      /* 511 bytes                        */
+    CHECK(!strchr(g_text.text, '\xff'));
+    CHECK_EQ(mlc_profile_print(p, MLC_PROFILE_MODULES, MLC_PROFILE_SELF, 0, collect, empty()),
+             MLC_OK);
+    CHECK_HAS(g_text.text, "\na??\"b ");
+    CHECK_EQ(mlc_profile_print(p, MLC_PROFILE_RANGES, MLC_PROFILE_SELF, 0, collect, empty()),
+             MLC_OK);
+    CHECK_HAS(g_text.text, "\ntwo?lines ");
+    CHECK_HAS(g_text.text, "\xe2\x82\xac  ");               /* cut at a whole character         */
+    CHECK_OK(ctx);
+}
+
+/* A name for each pass fills the table: time goes to the range around, whose calls stay. */
+TEST(profile, a_table_that_is_full_loses_no_time)
+{
+    mlc_ctx               *ctx = test_ctx();
+    mlc_profile_begin_desc d = mlc_profile_begin_desc_make();
+    char                   name[20];
+    d.calls = 0;
+    mlc_profile *p = mlc_profile_begin(ctx, &d);
+    mlc_range_begin(ctx, "a");
+    for (int i = 0; i < 66000; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        mlc_range_begin(ctx, name);
+        mlc_range_end(ctx);
+    }
+    mlc_neg(mlc_ones(ctx, MLC_F32, mlc_dims1(3)));
+    mlc_range_end(ctx);
+    mlc_profile_end(p);
+    mlc_profile_row row[2];
+    CHECK_EQ(mlc_profile_rows(p, MLC_PROFILE_RANGES, MLC_PROFILE_TOTAL, row, 2), 65536);
+    CHECK_STR(row[0].name, "a");
+    CHECK_EQ(row[0].calls, 1);
+    CHECK_NEAR(row[0].total + row[1].total, mlc_profile_seconds(p), mlc_profile_seconds(p));
+    CHECK_EQ(mlc_profile_print(p, MLC_PROFILE_OPERATIONS, MLC_PROFILE_SELF, 0, collect, empty()),
+             MLC_OK);
+    CHECK_HAS(g_text.text, "\nrows are missing, 46");
+    CHECK_OK(ctx);
+}
+
+/* What one profile takes for itself is no memory of the program to another. */
+TEST(profile, memory_of_another_profile_does_not_count)
+{
+    mlc_ctx               *ctx = test_ctx();
+    mlc_profile_begin_desc d = mlc_profile_begin_desc_make();
+    d.calls = 0;
+    mlc_profile *a = mlc_profile_begin(ctx, &d), *b = mlc_profile_begin(ctx, NULL);
+    for (int i = 0; i < 5000; i++) {   /* 32 bytes each for the trace of b                     */
+        mlc_range_begin(ctx, "a");
+        mlc_range_end(ctx);
+    }
+    mlc_profile_free(b);
+    mlc_profile_end(a);
+    const table t = table_of(a, MLC_PROFILE_RANGES, MLC_PROFILE_MEMORY);
+    CHECK_EQ(row_of(&t, "a", false).memory, 0);
+    CHECK_OK(ctx);
+}
+
 /* A shape that only counts bytes takes no memory. */
 TEST(profile, dry_runs_do_not_count)
 {
@@ -551,6 +701,23 @@ TEST(profile, advice_names_what_is_small_and_what_is_outside)
     CHECK_HAS(advice_of(ctx, 1e-6), "operations take under 5 us each");
     CHECK_HAS(g_text.text, "mlc_plan_capture");
     CHECK_HAS(advice_of(ctx, 1e-3), "of the time is outside of operations");
+    CHECK(!strstr(g_text.text, "under 5 us"));
+    CHECK_OK(ctx);
+}
+
+/* A loader that takes nearly all time is not called small operations. */
+TEST(profile, advice_does_not_take_a_pause_for_small_operations)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_tensor *x = input(ctx, mlc_dims1(50));
+    if (!test_clock_begin(1e-6)) { CHECK(true); return; }
+    mlc_profile *p = mlc_profile_begin(ctx, NULL);
+    for (int i = 0; i < 200; i++) mlc_exp(x);
+    test_clock_pass(1);
+    mlc_profile_end(p);
+    test_clock_end();
+    CHECK_EQ(mlc_profile_advise(p, collect, empty()), MLC_OK);
+    CHECK_HAS(g_text.text, "of the time is outside of operations");
     CHECK(!strstr(g_text.text, "under 5 us"));
     CHECK_OK(ctx);
 }
@@ -678,12 +845,15 @@ TEST(tensorboard, a_run_has_the_trace_of_a_profile)
 
 static mlc_profile *g_profile;
 static mlc_status   g_within;
+static mlc_ctx     *g_ctx;
 
 static void end_within(void *user, const mlc_op_event *e)
 {
     (void)user;
     (void)e;
     g_within = mlc_profile_end(g_profile);
+    mlc_profile_free(g_profile);       /* stays                                                */
+    if (mlc_profile_begin(g_ctx, NULL)) g_within = MLC_OK;
 }
 
 TEST(profile, errors)
@@ -709,6 +879,7 @@ TEST(profile, errors)
     memset(&h, 0, sizeof h);
     h.op_end = end_within;
     g_profile = p;
+    g_ctx = ctx;
     const int32_t id = mlc_hooks_add(ctx, &h);
     mlc_exp(x);
     CHECK_EQ(g_within, MLC_ERR_STATE);
@@ -758,8 +929,8 @@ TEST(profile, of_the_environment)
     setenv("MLC_PROFILE", b.path, 1);
     ctx = mlc_profile_env(mlc_ctx_create(&d));
     mlc_exp(mlc_ones(ctx, MLC_F32, mlc_dims1(5)));
+    unsetenv("MLC_PROFILE");           /* the path is that of the begin                        */
     mlc_ctx_free(ctx);
-    unsetenv("MLC_PROFILE");
     unsigned char *data = get_file(b.path, &n);
     char           part[4096];
     if (CHECK(data != NULL)) {
