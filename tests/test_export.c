@@ -710,7 +710,10 @@ TEST(export, tiny_networks)
         CHECK(memory + in * (want[i].integers ? 1 : 4) + 4 * out <= want[i].ram);
         CHECK_EQ(number_after(b.path, " x0["), in);
         CHECK_EQ(number_after(b.path, " y0["), out);
-        if (!has_compiler() || !compiles_and_runs(b.path, tiny_nets[want[i].net].name)) continue;
+        if (!has_compiler() || !compiles_and_runs(b.path, tiny_nets[want[i].net].name)) {
+            box_close(&b);
+            continue;
+        }
         const int code = code_of("cc -std=c99 -Os -c", b.path, constants);
         if (!CHECK(code > 0 && code <= want[i].code) || getenv("MLC_TEST_SHOW"))
             printf("  %s: code %d\n", tiny_nets[want[i].net].name, code);
