@@ -524,21 +524,21 @@ TEST(export, wrong_arguments)
 TEST(export, transposed_convolutions)
 {
     ONLY_ON_HOST();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {      /* the last with one channel and one output a group */
         const box        b = box_open_fast("net.c");
         mlc_ctx         *ctx = test_ctx();
         mlc_module      *net = mlc_nn_sequential(ctx);
-        mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2 - i, 6, 10, 3);
+        mlc_nn_conv_desc d = mlc_nn_conv_desc_make(i == 1 ? 1 : 2, 6, i == 2 ? 6 : 10, 3);
         d.transposed = true;
-        d.conv.stride = i ? mlc_dims1(3) : mlc_dims2(2, 3);
+        d.conv.stride = i == 1 ? mlc_dims1(3) : mlc_dims2(2, 3);
         d.conv.padding = mlc_dims_all(1);
         d.conv.output_padding = mlc_dims_all(1);
         d.conv.dilation = mlc_dims_all(2);
-        d.conv.groups = 2;
+        d.conv.groups = i == 2 ? 6 : 2;
         mlc_module_add(net, mlc_nn_conv(ctx, &d));
         mlc_module_add(net, mlc_nn_relu(ctx));
-        mlc_tensor *x = i ? test_rand(ctx, MLC_F32, mlc_dims3(2, 6, 7), 1, -1, 1)
-                          : test_rand(ctx, MLC_F32, mlc_dims4(2, 6, 5, 4), 1, -1, 1);
+        mlc_tensor *x = i == 1 ? test_rand(ctx, MLC_F32, mlc_dims3(2, 6, 7), 1, -1, 1)
+                               : test_rand(ctx, MLC_F32, mlc_dims4(2, 6, 5, 4), 1, -1, 1);
         check_net(ctx, net, x, b.path, "transposed");
         box_close(&b);
     }
@@ -710,7 +710,10 @@ TEST(export, tiny_networks)
         CHECK(memory + in * (want[i].integers ? 1 : 4) + 4 * out <= want[i].ram);
         CHECK_EQ(number_after(b.path, " x0["), in);
         CHECK_EQ(number_after(b.path, " y0["), out);
-        if (!has_compiler() || !compiles_and_runs(b.path, tiny_nets[want[i].net].name)) continue;
+        if (!has_compiler() || !compiles_and_runs(b.path, tiny_nets[want[i].net].name)) {
+            box_close(&b);
+            continue;
+        }
         const int code = code_of("cc -std=c99 -Os -c", b.path, constants);
         if (!CHECK(code > 0 && code <= want[i].code) || getenv("MLC_TEST_SHOW"))
             printf("  %s: code %d\n", tiny_nets[want[i].net].name, code);
@@ -764,11 +767,12 @@ TEST(export, weights_of_8_and_4_bits)
     }
 }
 
-/* By the range of all rows or of each, in both conventions; rows of zeros and of one sign, too. */
+/* By the range of all rows or of each, in both conventions; rows of zeros and of one sign, too, and
+ * those with a NaN or an infinity, whose results are NaN, also after a relu. */
 TEST(export, dynamic_integers)
 {
     ONLY_ON_HOST();
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 16; i++) {
         const box         b = box_open_fast("net.c");
         mlc_ctx          *ctx = test_ctx();
         mlc_module       *net = i & 4 ? chain_of_linears(ctx) : mlp(ctx, 64, 96, 10);
@@ -781,6 +785,10 @@ TEST(export, dynamic_integers)
             v[64 + k] = fabsf(v[64 + k]);
             v[128 + k] = -fabsf(v[128 + k]);
             v[192 + k] *= 1e-6f;
+        }
+        if (i & 8) {
+            v[64 + 9] = NAN;
+            v[128 + 63] = -INFINITY;
         }
         q.per_row = i & 1;
         q.convention = i & 2 ? MLC_QUANT_ONNX : MLC_QUANT_TORCH;
