@@ -250,6 +250,49 @@ TEST(fork, a_child_has_no_workers_of_a_loader_and_is_told_so)
     CHECK_OK(r.ctx);
 }
 
+#ifndef MLC_NO_SERVE
+typedef struct serves { mlc_server *s; mlc_reply *r; mlc_request q; } serves;
+
+/* Without a look at the lock, which a thread of the parent may hold. */
+static int child_serves(void *user)
+{
+    serves         *c = (serves *)user;
+    mlc_reply      *r = c->r;
+    mlc_serve_stats st;
+    HOLDS(mlc_serve_submit(c->s, &c->q, &r) == MLC_ANSWER_FAILED && r == NULL);
+    HOLDS(mlc_serve_wait(c->r, -1) == MLC_ANSWER_WAITING);
+    HOLDS(!mlc_serve_poll(c->s) && mlc_serve_models(c->s) == 0);
+    HOLDS(!mlc_serve_stats_of(c->s, "net", &st) && mlc_serve_stats_print(c->s, NULL, 0) == 0);
+    mlc_serve_cancel(c->r);
+    mlc_serve_free(c->r);
+    mlc_serve_stop(c->s);
+    mlc_serve_end(c->s);
+    return 0;
+}
+
+TEST(fork, a_child_has_no_server_and_is_told_so)
+{
+    ONLY_WITH_FORKS();
+    mlc_ctx             *ctx = test_own(threads_ctx(2));
+    mlc_server          *s = mlc_serve_create(ctx, NULL);
+    mlc_tensor          *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(1, 2));
+    mlc_serve_model_desc d = mlc_serve_model_desc_make("net", mlc_nn_linear(ctx, 2, 3), &x);
+    const float          data[2] = {1, 2};
+    mlc_serve_array      a = {MLC_F32, 2, {1, 2}, data};
+    serves               c = {s, NULL, mlc_request_make("net", &a)};
+    d.wait_ms = 1e9;                   /* the request waits for others, which do not come       */
+    CHECK_EQ(mlc_serve_model(s, &d), MLC_OK);
+    CHECK_EQ(mlc_serve_submit(s, &c.q, &c.r), MLC_ANSWER_WAITING);
+    IN_CHILD(child_serves, &c);
+    CHECK_EQ(mlc_serve_answer(c.r), MLC_ANSWER_WAITING);
+    mlc_serve_stop(s);
+    CHECK_EQ(mlc_serve_answer(c.r), MLC_ANSWER_OK);
+    mlc_serve_free(c.r);
+    mlc_serve_end(s);
+    CHECK_OK(ctx);
+}
+#endif
+
 typedef struct saves { mlc_ctx *ctx; mlc_run_saver *saver; mlc_run run; char other[400]; } saves;
 
 static int child_saves(void *user)

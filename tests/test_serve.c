@@ -596,6 +596,217 @@ TEST(serve, answers_all_it_has_before_it_stops)
     CHECK_EQ(add(s, net_of(ctx, 1), 1, 100), MLC_OK);
     CHECK_OK(ctx);
 }
+
+/* A gate that a function waits at, on the server's thread. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    int             reached, open;
+} gate;
+
+#define GATE {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0}
+
+static void gate_set(gate *g, int *flag)
+{
+    pthread_mutex_lock(&g->lock);
+    *flag = 1;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_await(gate *g, const int *flag)
+{
+    pthread_mutex_lock(&g->lock);
+    while (!*flag) pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* A done function that says that it was called, and waits until the gate is open. */
+static void wait_at_gate(void *user, mlc_reply *r)
+{
+    gate *g = (gate *)user;
+    (void)r;
+    gate_set(g, &g->reached);
+    gate_await(g, &g->open);
+}
+
+/* Submits one row of the model "lin"; done gets user. */
+static mlc_reply *submit_done(mlc_server *s, int k, void (*done)(void *, mlc_reply *), void *user)
+{
+    float           x[IN];
+    mlc_serve_array a = input_of(x, 1, k);
+    mlc_request     q = mlc_request_make("lin", &a);
+    mlc_reply      *r = NULL;
+    q.done = done;
+    q.user = user;
+    CHECK_EQ(mlc_serve_submit(s, &q, &r), MLC_ANSWER_WAITING);
+    return r;
+}
+
+/* A server of the model "ragged": sequences of up to 8, padded to 4 or 8; batches of four. */
+static mlc_server *ragged_server(mlc_ctx *ctx, int32_t workers, double wait_ms)
+{
+    static const mlc_module_class ragged = {"Ragged", ragged_forward, NULL, NULL, 0, NULL};
+    mlc_server          *s = server_of(ctx);
+    mlc_module          *net = mlc_module_create(ctx, &ragged, NULL, 0);
+    mlc_tensor          *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 4, 2));
+    mlc_serve_model_desc d = mlc_serve_model_desc_make("ragged", net, &x);
+    d.n_out = 2;
+    d.length = 8;
+    d.length_multiple = 4;
+    d.lengths = true;
+    d.batch = 4;
+    d.workers = workers;
+    d.wait_ms = wait_ms;
+    CHECK_EQ(mlc_serve_model(s, &d), MLC_OK);
+    return s;
+}
+
+static mlc_reply *submit_ragged(mlc_server *s, int length, void (*done)(void *, mlc_reply *),
+                                const void *user)
+{
+    const float     data[16] = {0};
+    mlc_serve_array a = {MLC_F32, 3, {1, length, 2}, data};
+    mlc_request     q = mlc_request_make("ragged", &a);
+    mlc_reply      *r = NULL;
+    q.done = done;
+    q.user = (void *)(uintptr_t)user;
+    CHECK_EQ(mlc_serve_submit(s, &q, &r), MLC_ANSWER_WAITING);
+    return r;
+}
+
+TEST(serve, lets_a_full_bucket_starve_no_other)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_server *s = ragged_server(ctx, 1, 0);
+    mlc_reply  *r[10];
+    gate        g = GATE;
+    memset(&noted, 0, sizeof noted);
+    r[0] = submit_ragged(s, 3, wait_at_gate, &g);
+    gate_await(&g, &g.reached);        /* the worker is held                                   */
+    r[1] = submit_ragged(s, 8, note, "L");
+    for (int k = 2; k < 10; k++) r[k] = submit_ragged(s, 3, note, "S");
+    gate_set(&g, &g.open);
+    mlc_serve_stop(s);
+    CHECK_STR(noted.text, "LSSSSSSSS");
+    for (int k = 0; k < 10; k++) mlc_serve_free(r[k]);
+    mlc_serve_end(s);
+    CHECK_OK(ctx);
+}
+
+TEST(serve, has_an_idle_worker_take_what_a_busy_one_leaves)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_server *s = ragged_server(ctx, 2, 20);
+    gate        g[3] = {GATE, GATE, GATE};
+    for (int i = 0; i < 3; i++) {      /* both are in the queue before the first one is due     */
+        mlc_reply *held = submit_ragged(s, 8, wait_at_gate, &g[i]);
+        mlc_reply *other = submit_ragged(s, 3, NULL, NULL);
+        gate_await(&g[i], &g[i].reached);
+        CHECK_EQ(mlc_serve_wait(other, 60000), MLC_ANSWER_OK);
+        gate_set(&g[i], &g[i].open);
+        mlc_serve_free(other);
+        mlc_serve_free(held);
+    }
+    mlc_serve_end(s);
+    CHECK_OK(ctx);
+}
+
+/* What a done function does with the server that called it. */
+typedef struct within { mlc_server *s; gate *g; int calls; mlc_answer more; } within;
+
+static void stop_within(void *user, mlc_reply *r)
+{
+    within         *w = (within *)user;
+    float           x[IN];
+    mlc_serve_array a = input_of(x, 1, 0);
+    mlc_request     q = mlc_request_make("lin", &a);
+    mlc_reply      *more = NULL;
+    w->calls++;
+    mlc_serve_cancel(r);
+    mlc_serve_stop(w->s);
+    mlc_serve_poll(w->s);
+    w->more = mlc_serve_submit(w->s, &q, &more);
+    mlc_serve_free(more);
+    mlc_serve_free(r);
+}
+
+TEST(serve, may_be_stopped_by_a_function_that_it_calls)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    for (int32_t workers = 0; workers < 3; workers++) {
+        mlc_server          *s = server_of(ctx);
+        mlc_tensor          *x = mlc_zeros(ctx, MLC_F32, mlc_dims2(1, IN));
+        mlc_serve_model_desc d = mlc_serve_model_desc_make("lin", net_of(ctx, 1), &x);
+        within               w = {s, NULL, 0, MLC_ANSWER_WAITING};
+        mlc_serve_stats      st;
+        d.workers = workers;
+        d.batch = 2;
+        d.wait_ms = 1e9;               /* the second fills the batch of the first */
+        CHECK_EQ(mlc_serve_model(s, &d), MLC_OK);
+        submit_done(s, 0, stop_within, &w);
+        mlc_reply *r = submit(s, 1, 1, -1, MLC_ANSWER_WAITING);
+        CHECK_EQ(mlc_serve_wait(r, -1), MLC_ANSWER_OK);
+        mlc_serve_stop(s);
+        mlc_serve_stop(s);
+        CHECK_EQ(w.calls, 1);
+        CHECK_EQ(w.more, MLC_ANSWER_STOPPED);
+        mlc_serve_stats_of(s, "lin", &st);
+        CHECK_EQ(st.answers[MLC_ANSWER_OK], 2);
+        CHECK_EQ(st.answers[MLC_ANSWER_STOPPED], 1);
+        mlc_serve_free(r);
+        mlc_serve_end(s);
+    }
+    CHECK_OK(ctx);
+}
+
+static void *wait_main(void *arg)
+{
+    mlc_serve_wait((mlc_reply *)arg, -1);
+    return NULL;
+}
+
+/* Opens a gate when the server stops, which requests are told. */
+static void *open_main(void *arg)
+{
+    within *w = (within *)arg;
+    mlc_answer a = MLC_ANSWER_WAITING;
+    while (a != MLC_ANSWER_STOPPED) {
+        float           x[IN];
+        mlc_serve_array in = input_of(x, 1, 0);
+        mlc_request     q = mlc_request_make("lin", &in);
+        a = mlc_serve_submit(w->s, &q, NULL);
+    }
+    gate_set(w->g, &w->g->open);
+    return NULL;
+}
+
+TEST(serve, waits_for_who_polls_before_it_has_stopped)
+{
+    ONLY_ON_HOST();
+    mlc_ctx    *ctx = test_ctx();
+    mlc_server *s = server_of(ctx);
+    gate        g = GATE;
+    within      w = {s, &g, 0, MLC_ANSWER_WAITING};
+    mlc_reply  *r[9];
+    pthread_t   waits, opens;
+    CHECK_EQ(add(s, net_of(ctx, 1), 0, 100), MLC_OK);
+    r[0] = submit_done(s, 0, wait_at_gate, &g);
+    for (int k = 1; k < 9; k++) r[k] = submit(s, 1, k, -1, MLC_ANSWER_WAITING);
+    CHECK_EQ(pthread_create(&waits, NULL, wait_main, r[8]), 0);
+    gate_await(&g, &g.reached);        /* that thread is in done, with a batch behind it       */
+    CHECK_EQ(pthread_create(&opens, NULL, open_main, &w), 0);
+    mlc_serve_stop(s);
+    for (int k = 0; k < 9; k++) CHECK(right(r[k], 1, k, 1));
+    pthread_join(opens, NULL);
+    pthread_join(waits, NULL);
+    for (int k = 0; k < 9; k++) mlc_serve_free(r[k]);
+    mlc_serve_end(s);
+    CHECK_OK(ctx);
+}
 #endif
 
 /* ---- texts --------------------------------------------------------------------------------- */
@@ -730,6 +941,85 @@ TEST(serve, makes_texts_that_do_not_know_of_each_other)
         mlc_serve_stats_of(s, "gpt", &st);
         CHECK_EQ(st.rows, all);
         CHECK(st.batches < all);       /* some tokens shared a forward */
+        mlc_serve_end(s);
+        mlc_module_free(net);
+    }
+    CHECK_OK(ctx);
+}
+
+/* Any text: of 1 to PLACES tokens and as many new ones as there are places for, at most. */
+static mlc_serve_text any_text(uint64_t *seed, int64_t *prompt, int64_t *stop)
+{
+    int64_t v[12];
+    for (int i = 0; i < 12; i++) {
+        *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        v[i] = (int64_t)(*seed >> 34);
+    }
+    const int64_t  n = v[0] % 3 ? 1 + v[1] % 8 : 1 + v[1] % PLACES;
+    mlc_serve_text t = mlc_serve_text_make("gpt", prompt, n, 1 + v[2] % (PLACES - n + 1));
+    for (int64_t i = 0; i < n; i++) prompt[i] = (v[3] + v[4] * i * i) % VOCAB;
+    t.how.seed = (uint64_t)v[5];
+    if (v[6] % 5 == 0) t.how.temperature = 0;
+    if (v[6] % 5 == 1) t.how.temperature = 1.7;
+    if (v[7] % 3 == 0) t.how.top_k = 1 + v[8] % VOCAB;
+    if (v[7] % 4 == 0) t.how.top_p = 0.8;
+    if (v[7] % 5 == 0) t.how.min_p = 0.05;
+    if (v[9] % 3 == 0) t.how.repetition = 1.4;
+    stop[0] = v[10] % VOCAB;
+    stop[1] = v[11] % VOCAB;
+    if (v[9] % 2) t.how.stop = stop;
+    if (v[9] % 2) t.how.n_stop = 2;
+    t.priority = (int32_t)(v[11] % 3);
+    return t;
+}
+
+/* Many texts of any lengths, some of which are cancelled at any moment: each of the others is that
+ * of mlc_generate, and those are its beginnings. */
+TEST(serve, moves_rows_and_changes_no_text)
+{
+    enum { MANY = 60 };
+    static int64_t   prompt[MANY][PLACES], stop[MANY][2], want[PLACES + 1];
+    static mlc_reply *r[MANY];
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = wide_ctx();
+    for (int kind = 0; kind < 4; kind++) {
+        mlc_module    *net = gpt(ctx, kind);
+        mlc_server    *s = server_of(ctx);
+        mlc_serve_text t[MANY];
+        uint64_t       seed = (uint64_t)kind + 1;
+        int            whole = 0;
+        CHECK_EQ(add_gpt(s, net, 5, 0), MLC_OK);
+        for (int k = 0; k < MANY; k++) {
+            t[k] = any_text(&seed, prompt[k], stop[k]);
+            CHECK_EQ(mlc_serve_generate(s, &t[k], &r[k]), MLC_ANSWER_WAITING);
+            if (k % 2) mlc_serve_poll(s);
+            if (k % 7 == 6) mlc_serve_cancel(r[k - 3]);
+        }
+        while (mlc_serve_poll(s)) {}
+        for (int k = 0; k < MANY; k++) {
+            const mlc_serve_array *y = mlc_serve_output(r[k], 0);
+            mlc_cache_desc         c = mlc_cache_desc_make(1, PLACES);
+            mlc_cache             *cache = mlc_cache_create(net, &c);
+            mlc_generate_desc      d = t[k].how;
+            int64_t                n = 0;
+            d.out = want;
+            mlc_scope_begin(ctx);
+            CHECK_EQ(mlc_generate(net, cache, mlc_from(ctx, MLC_I64, mlc_dims2(1, t[k].n_prompt),
+                                                       prompt[k]), &d, NULL, NULL), MLC_OK);
+            mlc_scope_end(ctx);
+            mlc_cache_free(cache);
+            while (n < d.tokens && want[n] >= 0) n++;
+            if (mlc_serve_answer(r[k]) == MLC_ANSWER_OK) {
+                whole++;
+                CHECK(same_text(r[k], want, n));
+            } else {
+                CHECK_EQ(mlc_serve_answer(r[k]), MLC_ANSWER_CANCELLED);
+                CHECK(!y || (y->shape[0] <= n &&
+                             memcmp(y->data, want, (size_t)y->shape[0] * sizeof *want) == 0));
+            }
+            mlc_serve_free(r[k]);
+        }
+        CHECK(whole >= MANY - MANY / 7);
         mlc_serve_end(s);
         mlc_module_free(net);
     }
