@@ -288,7 +288,7 @@ TEST(terminal, narrow_charts_of_anything)
                                              x, y, MANY, (mlc_plot_mark)mark};
                 mlc_plot                p;
                 memset(&p, 0, sizeof p);
-                p.title = "\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9";
+                p.title = "\xC3\xA9\xE2\x82\xAC\xC3\xA9\xE2\x82\xAC and a title that is cut";
                 p.y_label = p.x_label = "\b\r\x7F and a long text that is cut, too";
                 p.series = &s;
                 p.count = 1;
