@@ -174,7 +174,8 @@ TEST(jpeg, damaged_files_do_no_harm)
     CHECK(loaded > 0 && loaded < tried);
 }
 
-/* Files whose last byte is the last of a page that may be read: whole, cut off, with a wrong byte. */
+/* Files whose last byte is the last of a page that may be read: whole, or cut off, with a wrong
+ * byte. */
 TEST(jpeg, nothing_beyond_the_end_is_read)
 {
     mlc_ctx *ctx = test_ctx();
