@@ -117,6 +117,47 @@ TEST(images_folder, two_channels)
     box_close(&b);
 }
 
+/* Errors name the file by the end of its path; links that lead in a circle, folders and other files
+ * are passed over; a folder that has no pictures is a class without samples. */
+TEST(images_folder, long_paths_links_and_empty_classes)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open_fast("x");
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    char        empty[600], full[600], path[800], name[120];
+    memset(name, 'n', sizeof name);
+    memcpy(name + 100, "_last", 6);
+    snprintf(empty, sizeof empty, "%.300s/a", b.dir);
+    snprintf(full, sizeof full, "%.300s/b%s", b.dir, name);
+    CHECK(mkdir(empty, 0700) == 0 && mkdir(full, 0700) == 0);
+    put_jpeg(full, "one.jpg", "420", 0);
+    put_jpeg(full, "two.jpg", "420", 100);
+    put_jpeg(full, "three.txt", "420", 0);
+    snprintf(path, sizeof path, "%.500s/loop.jpg", full);
+    CHECK(symlink("loop.jpg", path) == 0);
+    snprintf(path, sizeof path, "%.500s/loop", b.dir);
+    CHECK(symlink("loop", path) == 0);
+    mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK_OK(ctx);
+    if (CHECK(d && mlc_dataset_count(d) == 2)) {
+        int64_t label = -1;
+        CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+        CHECK_EQ(mlc_read(field[1], &label, sizeof label), MLC_OK);
+        CHECK_EQ(label, 1);
+        CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "_last/two.jpg', byte ");
+        CHECK_ERROR(ctx, MLC_ERR_IO, "its pixels end before their number");
+    }
+    mlc_dataset_free(d);
+    unlink(path);
+    box in = b;
+    snprintf(in.dir, sizeof in.dir, "%.250s", full);
+    box_close(&in);
+    snprintf(in.dir, sizeof in.dir, "%.250s", empty);
+    box_close(&in);
+    box_close(&b);
+}
+
 /* A progressive file whose units are 24 by 24 needs more rows of blocks than one of 8, 16 or 32:
  * 49 pixels are 72 samples. Its only scan has a bit for each of 243 blocks, the code of 0. */
 TEST(images_folder, units_of_three_by_three_blocks)
