@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE
 #include "files.h"
 #include "golden/images.h"
+#include "guarded.h"
 
 enum { MOST = 1 << 17 };
 
@@ -330,4 +331,44 @@ TEST(images, noise_in_the_data_does_no_harm)
         mlc_error_clear(ctx);
     }
     CHECK_EQ(refused, 3000);
+}
+
+/* Files whose last byte is the last of a page that may be read: whole, cut off, with a wrong byte
+ * in data whose checksum was made to fit. */
+TEST(images, nothing_beyond_the_end_is_read)
+{
+    mlc_ctx *ctx = test_ctx();
+    int      loaded = 0;
+    g_seed = 17;
+    for (int i = 0; i < IMAGES_GOLDEN; i++) {
+        const size_t n = images_golden[i].n;
+        unsigned char *b = (unsigned char *)guarded(0, n);
+        memcpy(b, images_golden[i].bytes, n);
+        mlc_scope_begin(ctx);
+        CHECK(mlc_image_load_memory(ctx, b, n, 0) != NULL);
+        for (size_t cut = n - 1; cut > 0; cut--) {
+            memmove(b + n - cut, images_golden[i].bytes, cut);
+            CHECK(mlc_image_load_memory(ctx, b + n - cut, cut, 0) == NULL);
+            mlc_error_clear(ctx);
+        }
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+        for (int round = 0; round < 400; round++) {
+            memcpy(b, images_golden[i].bytes, n);
+            for (size_t at = 8; at + 12 <= n;) {
+                const size_t size = (size_t)b[at] << 24 | (size_t)b[at + 1] << 16 |
+                                    (size_t)b[at + 2] << 8 | b[at + 3];
+                if (memcmp(b + at + 4, "IDAT", 4) == 0 && size > 2) {
+                    for (unsigned k = 0; k < 1 + draw(3); k++)
+                        b[at + 10 + draw((unsigned)(size - 2))] = (unsigned char)draw(256);
+                    be32(b + at + 8 + size, zip_crc(b + at + 4, size + 4));
+                }
+                at += size + 12;
+            }
+            mlc_scope_begin(ctx);
+            loaded += mlc_image_load_memory(ctx, b, n, 0) != NULL;
+            CHECK(mlc_scope_end(ctx) == MLC_OK || mlc_error(ctx)[0]);
+            mlc_error_clear(ctx);
+        }
+    }
+    CHECK(loaded < IMAGES_GOLDEN * 400);
 }

@@ -33,6 +33,164 @@ static uint32_t golden_crc(const char *name)
     return 0;
 }
 
+static size_t put_bytes(unsigned char *to, size_t at, const void *bytes, size_t n)
+{
+    memcpy(to + at, bytes, n);
+    return at + n;
+}
+
+static size_t put_be32(unsigned char *to, size_t at, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) to[at++] = (unsigned char)(v >> (24 - 8 * i));
+    return at;
+}
+
+static size_t put_chunk(unsigned char *to, size_t at, const char *name, const void *data, size_t n)
+{
+    at = put_be32(to, at, (uint32_t)n);
+    at = put_bytes(to, at, name, 4);
+    if (n) at = put_bytes(to, at, data, n);
+    return put_be32(to, at, zip_crc(to + at - n - 4, n + 4));
+}
+
+/* A PNG file of grey 70 and opacity 9 in a stored block. Returns its bytes. */
+static size_t grey_and_opacity(unsigned char *to, int w, int h)
+{
+    static unsigned char raw[8192];
+    unsigned char head[13] = {0};
+    size_t   n = put_bytes(raw, 0, "\x78\x01\x01", 3), size = (size_t)(h * (2 * w + 1));
+    uint32_t one = 1, two = 0;
+    raw[n++] = (unsigned char)size;
+    raw[n++] = (unsigned char)(size >> 8);
+    raw[n++] = (unsigned char)~size;
+    raw[n++] = (unsigned char)(~size >> 8);
+    for (size_t i = 0; i < size; i++) {
+        const size_t column = i % (size_t)(2 * w + 1);
+        raw[n + i] = column == 0 ? 0 : column % 2 ? 70 : 9;
+        one = (one + raw[n + i]) % 65521u;
+        two = (two + one) % 65521u;
+    }
+    n = put_be32(raw, n + size, two << 16 | one);
+    put_be32(head, 0, (uint32_t)w);
+    put_be32(head, 4, (uint32_t)h);
+    head[8] = 8;
+    head[9] = 4;
+    size_t at = put_bytes(to, 0, "\x89PNG\r\n\x1A\n", 8);
+    at = put_chunk(to, at, "IHDR", head, 13);
+    at = put_chunk(to, at, "IDAT", raw, n);
+    return put_chunk(to, at, "IEND", NULL, 0);
+}
+
+/* The first picture has two channels: others become grey with opacity, of JPEG files 255. */
+TEST(images_folder, two_channels)
+{
+    static unsigned char png[8192], two[13 * 19 * 2], grey[13 * 19];
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open_fast("x");
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    char        path[600];
+    snprintf(path, sizeof path, "%.300s/a.png", b.dir);
+    CHECK(put_file(path, png, grey_and_opacity(png, 19, 13)));
+    put_jpeg(b.dir, "b.jpg", "444", 0);
+    mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK_OK(ctx);
+    CHECK(d && d->n_fields == 1 && mlc_dataset_count(d) == 2);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+    CHECK_EQ(mlc_read(field[0], two, sizeof two), MLC_OK);
+    CHECK(two[0] == 70 && two[246] == 70 && two[247] == 9 && two[493] == 9);
+    CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_OK);
+    CHECK_EQ(mlc_read(field[0], two, sizeof two), MLC_OK);
+    for (int i = 0; i < JPEG_GOLDEN; i++)
+        if (strcmp(jpeg_golden[i].name, "444") == 0)
+            CHECK_EQ(mlc_read(mlc_image_load_memory(ctx, jpeg_golden[i].bytes, jpeg_golden[i].n, 1),
+                              grey, sizeof grey), MLC_OK);
+    int wrong = memcmp(two, grey, sizeof grey) != 0;
+    for (int i = 13 * 19; i < 2 * 13 * 19; i++) wrong += two[i] != 255;
+    CHECK_EQ(wrong, 0);
+    mlc_dataset_free(d);
+    unlink(path);                                  /* now the first one is the JPEG file of grey */
+    put_jpeg(b.dir, "b.jpg", "grey", 0);
+    d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK(d && mlc_dataset_get(ctx, d, 0, field) == MLC_OK);
+    CHECK_EQ(mlc_dim(field[0], 0), 1);
+    mlc_dataset_free(d);
+    box_close(&b);
+}
+
+/* Errors name the file by the end of its path; links that lead in a circle, folders and other files
+ * are passed over; a folder that has no pictures is a class without samples. */
+TEST(images_folder, long_paths_links_and_empty_classes)
+{
+    mlc_ctx    *ctx = test_ctx();
+    box         b = box_open_fast("x");
+    mlc_tensor *field[MLC_MAX_FIELDS];
+    char        empty[600], full[600], path[800], name[120];
+    memset(name, 'n', sizeof name);
+    memcpy(name + 100, "_last", 6);
+    snprintf(empty, sizeof empty, "%.300s/a", b.dir);
+    snprintf(full, sizeof full, "%.300s/b%s", b.dir, name);
+    CHECK(mkdir(empty, 0700) == 0 && mkdir(full, 0700) == 0);
+    put_jpeg(full, "one.jpg", "420", 0);
+    put_jpeg(full, "two.jpg", "420", 100);
+    put_jpeg(full, "three.txt", "420", 0);
+    snprintf(path, sizeof path, "%.500s/loop.jpg", full);
+    CHECK(symlink("loop.jpg", path) == 0);
+    snprintf(path, sizeof path, "%.500s/loop", b.dir);
+    CHECK(symlink("loop", path) == 0);
+    mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK_OK(ctx);
+    if (CHECK(d && mlc_dataset_count(d) == 2)) {
+        int64_t label = -1;
+        CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+        CHECK_EQ(mlc_read(field[1], &label, sizeof label), MLC_OK);
+        CHECK_EQ(label, 1);
+        CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_ERR_IO);
+        CHECK_HAS(mlc_error(ctx), "_last/two.jpg', byte ");
+        CHECK_ERROR(ctx, MLC_ERR_IO, "its pixels end before their number");
+    }
+    mlc_dataset_free(d);
+    unlink(path);
+    box in = b;
+    snprintf(in.dir, sizeof in.dir, "%.250s", full);
+    box_close(&in);
+    snprintf(in.dir, sizeof in.dir, "%.250s", empty);
+    box_close(&in);
+    box_close(&b);
+}
+
+/* A progressive file whose units are 24 by 24 needs more rows of blocks than one of 8, 16 or 32:
+ * 49 pixels are 72 samples. Its only scan has a bit for each of 243 blocks, the code of 0. */
+TEST(images_folder, units_of_three_by_three_blocks)
+{
+    unsigned char file[512];
+    mlc_ctx      *ctx = test_ctx();
+    box           b = box_open_fast("x");
+    mlc_tensor   *field[MLC_MAX_FIELDS];
+    char          path[600];
+    size_t        n = put_bytes(file, 0, "\xFF\xD8\xFF\xDB\0\x43\0", 7);
+    memset(file + n, 1, 64);
+    n += 64;
+    n = put_bytes(file, n, "\xFF\xC2\0\x11\x08\0\x31\0\x31\3\1\x33\0\2\x33\0\3\x33\0", 19);
+    n = put_bytes(file, n, "\xFF\xC4\0\x14\0\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 22);
+    n = put_bytes(file, n, "\xFF\xDA\0\x0C\3\1\0\2\0\3\0\0\0\0", 14);
+    memset(file + n, 0, 31);
+    n = put_bytes(file, n + 31, "\xFF\xD9", 2);
+    snprintf(path, sizeof path, "%.300s/a.jpg", b.dir);
+    CHECK(put_file(path, file, n));
+    mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
+    CHECK_OK(ctx);
+    if (CHECK(d != NULL)) {
+        static uint8_t pixels[3 * 49 * 49];
+        int wrong = 0;
+        CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
+        CHECK_EQ(mlc_read(field[0], pixels, sizeof pixels), MLC_OK);
+        for (size_t i = 0; i < sizeof pixels; i++) wrong += pixels[i] != 128;
+        CHECK_EQ(wrong, 0);
+        mlc_dataset_free(d);
+    }
+    box_close(&b);
+}
+
 TEST(images_folder, images_of_both_kinds_in_the_order_of_their_names)
 {
     mlc_ctx    *ctx = test_ctx();

@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE
 #include "files.h"
 #include "golden/jpeg.h"
+#include "guarded.h"
 
 static unsigned g_seed;
 
@@ -171,6 +172,94 @@ TEST(jpeg, damaged_files_do_no_harm)
         free(b);
     }
     CHECK(loaded > 0 && loaded < tried);
+}
+
+/* Files whose last byte is the last of a page that may be read: whole, or cut off, with a wrong
+ * byte. */
+TEST(jpeg, nothing_beyond_the_end_is_read)
+{
+    mlc_ctx *ctx = test_ctx();
+    int      wrong = 0;
+    g_seed = 11;
+    for (int i = 0; i < JPEG_GOLDEN; i++) {
+        const size_t n = jpeg_golden[i].n;
+        for (size_t cut = n; cut > 0; cut -= cut > 40 && cut < n - 40 ? 1 + draw(4) : 1) {
+            unsigned char *b = (unsigned char *)guarded(0, cut);
+            memcpy(b, jpeg_golden[i].bytes, cut);
+            if (cut < n) b[draw((unsigned)cut)] = (unsigned char)(draw(2) ? 255 : draw(256));
+            mlc_scope_begin(ctx);
+            mlc_tensor *t = mlc_image_load_memory(ctx, b, cut, 0);
+            uint8_t    *pixels = cut == n ? pixels_of(t) : NULL;
+            if (cut == n)
+                wrong += !pixels || zip_crc(pixels, (size_t)mlc_numel(t)) != jpeg_golden[i].crc;
+            free(pixels);
+            CHECK(mlc_scope_end(ctx) == MLC_OK || mlc_error(ctx)[0]);
+            mlc_error_clear(ctx);
+        }
+    }
+    CHECK_EQ(wrong, 0);
+}
+
+/* A file of one scan for all components: SOF, one code whose only word is 0, n bytes of pixels. */
+static size_t made_of(unsigned char *b, int marker, int w, int h, int sampling, int range, int n)
+{
+    static const unsigned char code[20] = {0, 0x14, 0, 1};
+    size_t at = 0;
+    memcpy(b, "\xFF\xD8\xFF\xDB\0\x43\0", 7);
+    memset(b + 7, 1, 64);
+    at = 71;
+    const int frame[19] = {255, marker, 0, 17, 8, h >> 8, h & 255, w >> 8, w & 255, 3,
+                           1, sampling, 0, 2, sampling, 0, 3, sampling, 0};
+    for (int i = 0; i < 19; i++) b[at++] = (unsigned char)frame[i];
+    for (int kind = 0; kind < 2; kind++) {
+        b[at++] = 255;
+        b[at++] = 0xC4;
+        memcpy(b + at, code, 20);
+        b[at + 2] = (unsigned char)(kind << 4);
+        at += 20;
+    }
+    const int scan[14] = {255, 0xDA, 0, 12, 3, 1, 0, 2, 0, 3, 0, 0, range, 0};
+    for (int i = 0; i < 14; i++) b[at++] = (unsigned char)scan[i];
+    memset(b + at, 0, (size_t)n);
+    at += (size_t)n;
+    b[at++] = 255;
+    b[at++] = 0xD9;
+    return at;
+}
+
+/* Every sampling that all components share, sizes around units, lines of 65,500 pixels. */
+TEST(jpeg, samplings_and_sizes)
+{
+    static const int sides[7][2] = {{1, 1}, {49, 49}, {25, 7}, {33, 65}, {65500, 1}, {1, 65500},
+                                    {65535, 9}};
+    enum { ROOM = 1 << 18 };
+    mlc_ctx *ctx = test_ctx();
+    for (int k = 0; k < 7; k++)
+        for (int sampling = 0; sampling < 16; sampling++)
+            for (int progressive = 0; progressive < 2; progressive++) {
+                const int h = 1 + sampling / 4, v = 1 + sampling % 4, w = sides[k][0];
+                const int units = ((w + 8 * h - 1) / (8 * h)) *
+                                  ((sides[k][1] + 8 * v - 1) / (8 * v)) * 3 * h * v;
+                const int bytes = ((progressive ? 1 : 2) * units + 7) / 8;
+                unsigned char *b = (unsigned char *)guarded(1, ROOM), *end = b;
+                const size_t   n = made_of(b, progressive ? 0xC2 : 0xC0, w, sides[k][1],
+                                           h << 4 | v, progressive ? 0 : 63, bytes);
+                end = (unsigned char *)guarded(0, n);
+                memcpy(end, b, n);
+                mlc_scope_begin(ctx);
+                mlc_tensor *t = mlc_image_load_memory(ctx, end, n, 0);
+                if (!CHECK(t != NULL)) fprintf(stderr, "%s\n", mlc_error(ctx));
+                uint8_t    *pixels = pixels_of(t);
+                int         wrong = 0;
+                for (int64_t i = 0; pixels && i < mlc_numel(t); i++) wrong += pixels[i] != 128;
+                CHECK(pixels && mlc_numel(t) == (int64_t)3 * w * sides[k][1]);
+                CHECK_EQ(wrong, 0);
+                free(pixels);
+                mlc_scope_end(ctx);
+                memmove(guarded(0, n - 3), end, n - 3);    /* less the end and a byte of pixels */
+                CHECK(mlc_image_load_memory(ctx, guarded(0, n - 3), n - 3, 0) == NULL);
+                mlc_error_clear(ctx);
+            }
 }
 
 TEST(jpeg, what_is_not_read_is_refused_by_its_name)

@@ -272,6 +272,42 @@ TEST(terminal, charts_of_nothing_and_of_values_that_cannot_be_shown)
     CHECK(strchr(drawn.s, '*') == NULL);
 }
 
+/* At 20 columns the widest numbers of an axis leave a few cells; wild values, 10,000 of them; texts
+ * that are cut between characters, and hold what would move a cursor. */
+TEST(terminal, narrow_charts_of_anything)
+{
+    enum { MANY = 10000 };
+    static double x[MANY], y[MANY];
+    static const double scales[6] = {1, 1e-300, 1e290, 123456, -1e-7, 0};
+    mlc_ctx *ctx = test_ctx();
+    for (int k = 0; k < 6; k++)
+        for (int mark = 0; mark <= (int)MLC_PLOT_BARS; mark++)
+            for (int w = 20; w < 32; w += 3) {
+                const mlc_terminal_desc d = desc_of(w, w % 2, 0);
+                mlc_plot_series         s = {"\xE2\x82\xAC\xC2\x9B""31m\033[2J a name that is cut",
+                                             x, y, MANY, (mlc_plot_mark)mark};
+                mlc_plot                p;
+                memset(&p, 0, sizeof p);
+                p.title = "\xC3\xA9\xE2\x82\xAC\xC3\xA9\xE2\x82\xAC and a title that is cut";
+                p.y_label = p.x_label = "\b\r\x7F and a long text that is cut, too";
+                p.series = &s;
+                p.count = 1;
+                for (int i = 0; i < MANY; i++) {
+                    x[i] = i % 97 == 5 ? (double)NAN : (1 + 1e-6 * i) * scales[(k + 1) % 6];
+                    y[i] = i % 89 == 3 ? (double)INFINITY : (1 + 3e-6 * (i * 7 % MANY)) * scales[k];
+                }
+                drawn.n = 0;
+                if (mark == (int)MLC_PLOT_BARS) s.n = 50;
+                CHECK_EQ(mlc_plot_print(ctx, &p, 1, &d, collect, &drawn), MLC_OK);
+                if (!CHECK(widest(drawn.s) <= w)) fprintf(stderr, "%d %d\n%s\n", k, mark, drawn.s);
+                for (size_t i = 0; i < drawn.n; i++) {
+                    const unsigned char c = (unsigned char)drawn.s[i];
+                    CHECK(c >= 32 ? c != 127 : c == '\n');
+                    CHECK(c != 0xC2 || (unsigned char)drawn.s[i + 1] >= 0xA0);
+                }
+            }
+}
+
 TEST(terminal, bins_are_those_of_numpy)
 {
     static const double v[8] = {0, 1, 2, 3, 4, (double)NAN, (double)INFINITY, 1.9};
@@ -284,6 +320,13 @@ TEST(terminal, bins_are_those_of_numpy)
     CHECK(x[0] == -0.25 && y[0] == 0 && y[1] == 1);
     CHECK_EQ(mlc_plot_bins(ctx, NULL, 0, 2, x, y), MLC_OK);
     CHECK(y[0] == 0 && y[1] == 0);
+    static const double large[6] = {1e20, 1e20, -1e300, 1e300, 0, 4.9e-324};
+    for (int i = 0; i < 3; i++) {                  /* a value that a half does not change; ends */
+        CHECK_EQ(mlc_plot_bins(ctx, large + 2 * i, 2, 4, x, y), MLC_OK);
+        CHECK(y[0] + y[1] + y[2] + y[3] == 2);
+        CHECK(i ? y[0] == 1 && y[3] == 1 : y[2] == 2);
+        CHECK(i == 2 ? x[0] <= x[3] : x[0] < x[1] && x[2] < x[3]);
+    }
     CHECK_EQ(mlc_plot_bins(ctx, v, 8, 0, x, y), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_bins: 8 values");
     CHECK_EQ(mlc_plot_bins(NULL, v, 8, 4, x, y), MLC_ERR_ARG);
@@ -341,6 +384,12 @@ TEST(terminal, the_environment_says_what_there_is)
     setenv("COLUMNS", "5", 1);
     d = mlc_terminal_desc_make(collect);
     CHECK(d.width == 20 && !d.utf8);
+    setenv("COLUMNS", "junk", 1);
+    CHECK_EQ(mlc_terminal_desc_make(collect).width, 80);
+    setenv("COLUMNS", "-7", 1);
+    CHECK_EQ(mlc_terminal_desc_make(collect).width, 80);
+    setenv("COLUMNS", "99999999999999999999", 1);
+    CHECK_EQ(mlc_terminal_desc_make(collect).width, 1000);
     setenv("NO_COLOR", "1", 1);
     setenv("COLUMNS", "100000", 1);
     d = mlc_terminal_desc_make(NULL);
