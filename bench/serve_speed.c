@@ -1,5 +1,5 @@
-/* serve_speed.c -- a server in the process: ResNet-20 beside batches in a loop, texts of a GPT beside
- * one after another
+/* serve_speed.c -- a server in the process: ResNet-20 beside batches in a loop, texts of a GPT
+ * beside one after another
  *
  *   build   make build/serve_speed
  *   run     build/serve_speed; rounds are in turns, the median of the ratios is printed */
