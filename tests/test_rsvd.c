@@ -202,6 +202,7 @@ TEST(rsvd, a_batch_and_a_sketch_of_the_programs_own)
     for (int kind = 0; kind < MLC_SKETCH_DENSE; kind++) {
         const mlc_sketch sketch = mlc_sketch_make((mlc_sketch_kind)kind, 20, 90, 5);
         d.sketch = &sketch;
+        d.oversample = 10;
         s = mlc_linalg_rsvd(mlc_select(a, 0, 0), &d, &u, &vh);
         CHECK(distance(u, s, vh, mlc_select(a, 0, 0)) < 1.1 * optimum(STEEP, 80, 10) + 1e-14);
     }
@@ -225,6 +226,29 @@ TEST(rsvd, numbers_near_the_ends_of_the_range)
             r = mlc_mul_scalar(r, 1 / scales[d][i]);
             CHECK(norm_of(mlc_sub(mlc_matmul(q, r), mlc_index_select(one, 1, p))) < 60 * EPS[d]);
         }
+    CHECK_OK(ctx);
+}
+
+TEST(rsvd, a_basis_that_is_complete_grows_no_more)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    static double diagonal[100 * 100];
+    for (int i = 0; i < 37; i++) diagonal[i * 101] = i + 1;
+    for (int i = 0; i < 6; i++) {      /* f32 and f64; a tolerance in reach and none; a block    */
+        mlc_tensor *a = mlc_from(ctx, MLC_F64, mlc_dims2(100, 100), diagonal), *u, *vh;
+        mlc_linalg_rsvd_desc d = mlc_linalg_rsvd_desc_make(60);
+        double error = -1;
+        a = mlc_cast(a, FLOATS[i % 2]);
+        d.tolerance = i < 2 ? 100 * EPS[i % 2] : 1e-30;
+        d.block = i < 4 ? 32 : INT64_MAX;
+        d.error = &error;
+        mlc_tensor *s = mlc_linalg_rsvd(a, &d, &u, &vh);
+        CHECK(s && s->shape[0] >= 37 && (i >= 2 || s->shape[0] == 37));
+        CHECK(skewness(u) < 1e3 * EPS[i % 2] && skewness(flip(vh)) < 1e3 * EPS[i % 2]);
+        CHECK(distance(u, s, vh, a) < 100 * EPS[i % 2] * norm_of(a));
+        CHECK(error >= 0 && error < 100 * EPS[i % 2]);
+    }
     CHECK_OK(ctx);
 }
 
@@ -332,6 +356,9 @@ TEST(cqrrpt, columns_of_other_scales_copies_and_zeros)
     CHECK(q && q->shape[1] == 0 && r->shape[0] == 0 && r->shape[1] == 3 && p->shape[0] == 3);
     q = mlc_linalg_cqrrpt(mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 0)), NULL, &r, &p);
     CHECK(q && q->shape[0] == 4 && q->shape[1] == 0 && r->shape[1] == 0);
+    mlc_linalg_cqrrpt_desc infinite = mlc_linalg_cqrrpt_desc_make();
+    infinite.gamma = (double)INFINITY;
+    CHECK(mlc_linalg_cqrrpt(mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 0)), &infinite, &r, &p) != NULL);
     /* A tolerance cuts the rank, and the rest of r is the projection of the other columns. */
     mlc_linalg_cqrrpt_desc d = mlc_linalg_cqrrpt_desc_make();
     d.tolerance = 1e-4;
@@ -384,6 +411,27 @@ TEST(lstsq, sketched_solutions_are_those_of_qr)
                                    mlc_mul_scalar(mlc_slice(a, 1, 100, 200, 1), 1e-3));
         mlc_tensor *both[2] = {mlc_slice(a, 1, 0, 100, 1), near};
         solves(mlc_concat(both, 2, 1), b, d, false, 1e5);
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(lstsq, right_sides_near_the_ends_of_the_range)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_linalg_lstsq_desc d = mlc_linalg_lstsq_desc_make();
+    int32_t taken;
+    d.always = true;
+    d.taken = &taken;
+    mlc_tensor *a = test_rand(ctx, MLC_F64, mlc_dims2(300, 20), 3, -1, 1);
+    mlc_tensor *b = test_rand(ctx, MLC_F64, mlc_dims2(300, 2), 4, -1, 1);
+    for (int i = 0; i < 2; i++) {      /* one column of b, whose squares are 0 or infinite       */
+        const double by[2] = {1, i ? 1e-200 : 1e200}, back[2] = {1, 1 / by[1]};
+        mlc_tensor *c = mlc_mul(b, mlc_from(ctx, MLC_F64, mlc_dims1(2), by));
+        mlc_tensor *x = mlc_mul(mlc_linalg_lstsq_sketched(a, c, &d),
+                                mlc_from(ctx, MLC_F64, mlc_dims1(2), back));
+        CHECK(norm_of(mlc_sub(x, mlc_linalg_lstsq(a, b, -1))) < 1e-13);
+        CHECK_EQ(taken, -1);
     }
     CHECK_OK(ctx);
 }
@@ -487,10 +535,13 @@ TEST(rsvd, wrong_inputs_are_refused)
     d.tolerance = 0.1;
     REFUSED(mlc_linalg_rsvd(mlc_unsqueeze(a, 0), &d, NULL, NULL), MLC_ERR_SHAPE,
             "linalg_rsvd: a is [1,5,4]");
-    const mlc_sketch sketch = mlc_sketch_make(MLC_SKETCH_SIGNS, 3, 6, 1);
+    mlc_sketch sketch = mlc_sketch_make(MLC_SKETCH_SIGNS, 3, 6, 1);
     d.sketch = &sketch;
     REFUSED(mlc_linalg_rsvd(a, &d, NULL, NULL), MLC_ERR_ARG, "linalg_rsvd: a sketch is given and");
     d.tolerance = 0;
+    REFUSED(mlc_linalg_rsvd(a, &d, NULL, NULL), MLC_ERR_SHAPE,
+            "linalg_rsvd: the sketch has 3 rows; rank 2 and 10 besides");
+    sketch.rows = 12;
     REFUSED(mlc_linalg_rsvd(a, &d, NULL, NULL), MLC_ERR_SHAPE, "sketch: the axis of x has 5");
     REFUSED(mlc_linalg_rsvd(mlc_zeros(ctx, MLC_F32, mlc_dims2(0, 4)), &good, NULL, NULL),
             MLC_ERR_ARG, "linalg_rsvd: rank 2 of a [0,4]");
