@@ -351,10 +351,57 @@ TEST(sketch_model, files_are_loaded_into_the_same_choices)
     CHECK_EQ(mlc_sketch_model_as(again, c, 1), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "'1' is no layer");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 2; i++) {
+        snprintf(c[i].name, sizeof c[i].name, "0");
+        c[i].form = MLC_SKETCH_AS_LOWRANK;
+        c[i].rank = 2;
+    }
+    CHECK_EQ(mlc_sketch_model_as(again, c, 2), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "'0' is chosen twice");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_module_param(again, "0.weight") != NULL);
+    c[0].name[0] = 0;                  /* the module itself */
+    CHECK_EQ(mlc_sketch_model_as(mlc_module_child(again, 0), c, 1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "'' is no layer");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     b.multiple = 0;
     CHECK_EQ(mlc_sketch_model_within(again, &b, NULL, 0, NULL), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "multiple 0");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     remove(path);
+    CHECK_OK(ctx);
+}
+
+/* Weights or inputs with a NaN, and a loader without a batch: an error that names the layer, and
+ * nothing has changed. */
+TEST(sketch_model, numbers_that_are_none_are_refused)
+{
+    mlc_ctx          *ctx = test_ctx();
+    mlc_module       *net = steep_and_flat(ctx);
+    mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(8, 40), 9, -1, 1);
+    mlc_tensor       *nan = mlc_full(ctx, MLC_F32, mlc_dims1(1), NAN);
+    mlc_loader       *loader = mlc_loader_ordered(ctx, x, NULL, 4);
+    mlc_sketch_budget b = untimed(0);
+    mlc_batch         batch;
+    b.loader = loader;
+    for (int i = 0; i < 2; i++)
+        CHECK(mlc_loader_next(loader, &batch));
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "gave no batch");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_copy_into(mlc_rows(x, 3, 4), nan), MLC_OK);
+    mlc_loader_free(loader);
+    b.loader = loader = mlc_loader_ordered(ctx, x, NULL, 4);
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "inputs of '0' are not finite");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK(mlc_module_is_training(net));
+    b.loader = NULL;
+    CHECK_EQ(mlc_copy_into(mlc_rows(mlc_module_param(net, "2.weight"), 3, 4), nan), MLC_OK);
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "weight of '2' is not finite");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK(mlc_module_param(net, "0.weight") && mlc_module_param(net, "2.weight"));
+    mlc_loader_free(loader);
     CHECK_OK(ctx);
 }
