@@ -500,6 +500,7 @@ TEST(sketch, operator_of_the_program_is_one_too)
 TEST(sketch, size_keeps_subspaces)
 {
     enum { COLS = 4096, RANK = 4, DRAWS = 20 };
+    ONLY_ON_HOST();                    /* QR, singular values                                    */
     const double epsilon = 0.5, delta = 0.1;
     for (int i = 0; i < KINDS; i++) {
         mlc_ctx      *ctx = test_ctx();
