@@ -320,6 +320,16 @@ TEST(sketch, part_of_a_stored_one)
     mlc_sketch a = mlc_sketch_part(&signs, 2, 5, 64, 70), b = mlc_sketch_part(&dense, 2, 5, 64, 70);
     CHECK(same_bits(mlc_sketch_matrix(ctx, &a, MLC_F32), window(m, 2, 5, 64, 70)));
     CHECK(same_bits(mlc_sketch_matrix(ctx, &b, MLC_F32), window(m, 2, 5, 64, 70)));
+    mlc_sketch again = mlc_sketch_make(MLC_SKETCH_SIGNS, 5, 70, 0);
+    again.scale = signs.scale;
+    for (int i = 0; i < 3; i++) {      /* bits of a part are its own: stored, and from a seed    */
+        mlc_sketch part = mlc_sketch_part(&signs, 2, 5, i < 2 ? 64 : 77, 70);
+        if (i)
+            part.stored = NULL;
+        again.stored = mlc_sketch_bits(ctx, &part);
+        CHECK(same_bits(mlc_sketch_matrix(ctx, &again, MLC_F32),
+                        window(m, 2, 5, i < 2 ? 64 : 77, 70)));
+    }
     a = mlc_sketch_part(&signs, 2, 5, 65, 70);
     CHECK(mlc_sketch_matrix(ctx, &a, MLC_F32) == NULL);
     CHECK_HAS(mlc_error(ctx), "multiple of 32");
@@ -361,6 +371,40 @@ TEST(sketch, pieces_add_up_to_the_whole)
             CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
         }
     }
+}
+
+/* y that is x, or overlaps it, or has a row whose stride says nothing. */
+TEST(sketch, adds_to_what_it_reads)
+{
+    mlc_ctx         *ctx = test_ctx();
+    const mlc_sketch s = mlc_sketch_make(MLC_SKETCH_SASO, 16, 16, 3);
+    mlc_tensor      *all = test_rand(ctx, MLC_F32, mlc_dims2(20, 7), 1, -1, 1);
+    for (int from = 0; from < 5; from += 4) {
+        mlc_tensor *y = mlc_rows(all, 0, 16), *x = mlc_rows(all, from, from + 16);
+        mlc_tensor *want = mlc_add(mlc_copy(y), mlc_sketch_apply(mlc_copy(x), &s, 0));
+        CHECK_EQ(mlc_sketch_add(y, x, &s, 0, false), MLC_OK);
+        CHECK(close_to(y, want, 1e-6));
+    }
+    const mlc_sketch one = mlc_sketch_make(MLC_SKETCH_SASO, 4, 1, 3);
+    mlc_tensor      *x = test_rand(ctx, MLC_F32, mlc_dims2(1, 6), 2, 1, 2);
+    mlc_tensor      *y = mlc_zeros(ctx, MLC_F32, mlc_dims2(4, 6));
+    x->stride[0] = 0;
+    CHECK_EQ(mlc_sketch_add(y, x, &one, 0, false), MLC_OK);
+    CHECK(close_to(y, mlc_matmul(mlc_sketch_matrix(ctx, &one, MLC_F32), mlc_copy(x)), 1e-6));
+    CHECK_OK(ctx);
+}
+
+/* Fewer rows than 32 fit in a block, which words of stored signs begin at. */
+TEST(sketch, stored_signs_pass_over_wide_data)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_sketch  s = mlc_sketch_make(MLC_SKETCH_SIGNS, 2, 70, 4);
+    mlc_tensor *a = test_rand(ctx, MLC_F32, mlc_dims2(70, 40000), 3, -1, 1), *out[2];
+    mlc_tensor *want = mlc_sketch_apply(a, &s, 0);
+    s.stored = mlc_sketch_bits(ctx, &s);
+    CHECK_EQ(mlc_sketch_pass(a, &s, NULL, out), MLC_OK);
+    CHECK(close_to(out[0], want, 1e-5));
+    CHECK_OK(ctx);
 }
 
 /* A file that is mapped, in blocks; both sides at once. */
@@ -456,6 +500,7 @@ TEST(sketch, operator_of_the_program_is_one_too)
 TEST(sketch, size_keeps_subspaces)
 {
     enum { COLS = 4096, RANK = 4, DRAWS = 20 };
+    ONLY_ON_HOST();                    /* QR, singular values                                    */
     const double epsilon = 0.5, delta = 0.1;
     for (int i = 0; i < KINDS; i++) {
         mlc_ctx      *ctx = test_ctx();
@@ -501,6 +546,9 @@ TEST(sketch, parts_and_pieces_say_what_is_wrong)
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     p = mlc_sketch_part(&s, 0, 4, INT64_MAX, 2);
     CHECK(mlc_sketch_apply(x, &p, 0) == NULL);
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    p = mlc_sketch_part(&p, 1, 1, 1, 1);                   /* of one that is none */
+    CHECK(mlc_sketch_matrix(ctx, &p, MLC_F32) == NULL);
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     s.nonzeros = 5;
     CHECK(mlc_sketch_apply(x, &s, 0) == NULL);

@@ -79,6 +79,7 @@ static mlc_module *steep_and_flat(mlc_ctx *ctx)
 
 TEST(sketch_model, error_of_each_layer_is_that_of_its_weight)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     FOR_EACH_ISA(ctx) {
         mlc_scope_begin(ctx);
         mlc_module       *net = steep_and_flat(ctx);
@@ -112,6 +113,7 @@ TEST(sketch_model, error_of_each_layer_is_that_of_its_weight)
 /* The same bytes: a spectrum that falls is cut, a flat one is fitted to random signs. */
 TEST(sketch_model, form_follows_the_spectrum)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     mlc_ctx          *ctx = test_ctx();
     mlc_module       *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 64, 64),
                                            mlc_nn_linear(ctx, 64, 64));
@@ -140,6 +142,7 @@ TEST(sketch_model, form_follows_the_spectrum)
 
 TEST(sketch_model, budget_of_bytes_is_kept_with_the_least_errors)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     mlc_ctx   *ctx = test_ctx();
     double     last = 0;
     for (int part = 9; part >= 2; part--) {
@@ -174,6 +177,7 @@ TEST(sketch_model, budget_of_bytes_is_kept_with_the_least_errors)
 /* Inputs in a subspace of 5 dimensions: that rank is exact for them, and not for the weight. */
 TEST(sketch_model, inputs_count_where_they_are_given)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     mlc_ctx    *ctx = test_ctx();
     mlc_tensor *mix = test_rand(ctx, MLC_F32, mlc_dims2(5, 40), 3, -1, 1);
     mlc_tensor *x = mlc_matmul(test_rand(ctx, MLC_F32, mlc_dims2(200, 5), 4, -1, 1), mix);
@@ -207,6 +211,7 @@ TEST(sketch_model, inputs_count_where_they_are_given)
 /* Errors of outputs of a convolution, over the inputs that were given. */
 TEST(sketch_model, convolutions_become_two)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     mlc_ctx *ctx = test_ctx();
     for (int i = 0; i < 8; i++) {
         mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, 6, 20, 3);
@@ -262,6 +267,7 @@ static void text_of(void *user, const char *text, size_t bytes)
 /* Of a GPT, whose head is tied and stays; names in attention and feed-forward. */
 TEST(sketch_model, language_models_are_timed_and_told)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     static char       text[4096];
     mlc_ctx          *ctx = test_ctx();
     mlc_nn_gpt_desc   g = mlc_nn_gpt_desc_make(50, 16, 2, 64, 2);
@@ -296,6 +302,7 @@ TEST(sketch_model, language_models_are_timed_and_told)
 
 TEST(sketch_model, frozen_tied_and_other_layers_stay_as_they_were)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     mlc_ctx          *ctx = test_ctx();
     mlc_module       *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 40, 30),
                                            mlc_nn_linear(ctx, 30, 40), mlc_nn_linear(ctx, 40, 30));
@@ -318,6 +325,7 @@ TEST(sketch_model, frozen_tied_and_other_layers_stay_as_they_were)
 /* Choices make the same form again, which loads the file; training goes on. */
 TEST(sketch_model, files_are_loaded_into_the_same_choices)
 {
+    ONLY_ON_HOST();                    /* singular values                                        */
     const char       *path = "build_sketch_model.safetensors";
     mlc_ctx          *ctx = test_ctx();
     mlc_module       *net = steep_and_flat(ctx), *again = steep_and_flat(ctx);
@@ -351,10 +359,58 @@ TEST(sketch_model, files_are_loaded_into_the_same_choices)
     CHECK_EQ(mlc_sketch_model_as(again, c, 1), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "'1' is no layer");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
+    for (int i = 0; i < 2; i++) {
+        snprintf(c[i].name, sizeof c[i].name, "0");
+        c[i].form = MLC_SKETCH_AS_LOWRANK;
+        c[i].rank = 2;
+    }
+    CHECK_EQ(mlc_sketch_model_as(again, c, 2), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "'0' is chosen twice");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
+    CHECK(mlc_module_param(again, "0.weight") != NULL);
+    c[0].name[0] = 0;                  /* the module itself */
+    CHECK_EQ(mlc_sketch_model_as(mlc_module_child(again, 0), c, 1), MLC_ERR_ARG);
+    CHECK_HAS(mlc_error(ctx), "'' is no layer");
+    CHECK_STATUS(ctx, MLC_ERR_ARG);
     b.multiple = 0;
     CHECK_EQ(mlc_sketch_model_within(again, &b, NULL, 0, NULL), MLC_ERR_ARG);
     CHECK_HAS(mlc_error(ctx), "multiple 0");
     CHECK_STATUS(ctx, MLC_ERR_ARG);
     remove(path);
+    CHECK_OK(ctx);
+}
+
+/* Weights or inputs with a NaN, and a loader without a batch: an error that names the layer, and
+ * nothing has changed. */
+TEST(sketch_model, numbers_that_are_none_are_refused)
+{
+    ONLY_ON_HOST();                    /* singular values                                        */
+    mlc_ctx          *ctx = test_ctx();
+    mlc_module       *net = steep_and_flat(ctx);
+    mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(8, 40), 9, -1, 1);
+    mlc_tensor       *nan = mlc_full(ctx, MLC_F32, mlc_dims1(1), NAN);
+    mlc_loader       *loader = mlc_loader_ordered(ctx, x, NULL, 4);
+    mlc_sketch_budget b = untimed(0);
+    mlc_batch         batch;
+    b.loader = loader;
+    for (int i = 0; i < 2; i++)
+        CHECK(mlc_loader_next(loader, &batch));
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_STATE);
+    CHECK_HAS(mlc_error(ctx), "gave no batch");
+    CHECK_STATUS(ctx, MLC_ERR_STATE);
+    CHECK_EQ(mlc_copy_into(mlc_rows(x, 3, 4), nan), MLC_OK);
+    mlc_loader_free(loader);
+    b.loader = loader = mlc_loader_ordered(ctx, x, NULL, 4);
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "inputs of '0' are not finite");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK(mlc_module_is_training(net));
+    b.loader = NULL;
+    CHECK_EQ(mlc_copy_into(mlc_rows(mlc_module_param(net, "2.weight"), 3, 4), nan), MLC_OK);
+    CHECK_EQ(mlc_sketch_model_within(net, &b, NULL, 0, NULL), MLC_ERR_VALUE);
+    CHECK_HAS(mlc_error(ctx), "weight of '2' is not finite");
+    CHECK_STATUS(ctx, MLC_ERR_VALUE);
+    CHECK(mlc_module_param(net, "0.weight") && mlc_module_param(net, "2.weight"));
+    mlc_loader_free(loader);
     CHECK_OK(ctx);
 }
