@@ -1301,8 +1301,9 @@ static mlc_status step_loss(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int
 static mlc_status run_step(world *w, bool file)
 {
     const mlc_step_desc d = mlc_step_desc_make();
-    mlc_tensor         *in[2] = {w->x, w->labels};
+    mlc_tensor         *in[2] = {mlc_detach(w->x), w->labels};
     if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    if (in[0] == NULL) return mlc_ctx_status(w->ctx);
     mlc_optim  *o = mlc_sgd(w->net, 0.1);
     mlc_plan   *p = o != NULL ? mlc_plan_capture_step(o, step_loss, w->net, in, 2, &d) : NULL;
     mlc_status  st = p != NULL ? MLC_OK : mlc_ctx_status(w->ctx);
