@@ -2163,10 +2163,9 @@ static mlc_status random_launch(void *dev, const struct mlc_k_random *a, const K
 {
     const int64_t each = THREADS * KIND::each;
     const stream_of s = { a->seed, a->stream, a->stream_base };
-    const bool skips = a->kind == MLC_RANDOM_UNIFORM || a->kind == MLC_RANDOM_NORMAL;
     return launch(dev, "random", dim3((unsigned)((a->n + each - 1) / each)), dim3(THREADS), 0,
                   random_kernel<W, KIND>, a->dtype, a->out, a->n, s,
-                  (uint64_t)(skips ? a->first / KIND::each : 0), kind);
+                  (uint64_t)(a->skip / KIND::each), kind);
 }
 
 /* The largest value of a 16-bit float below x, as f32. */

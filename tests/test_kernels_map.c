@@ -270,7 +270,7 @@ static void *random_run(const mlc_kernels *k, mlc_random kind, mlc_dtype dtype, 
 {
     struct mlc_k_random a = {kind, dtype, n, caged(out, (size_t)n * size_of(dtype)),
                              42, 7, NULL, kind == MLC_RANDOM_BERNOULLI ? 0.375 : -1.5, 2.5, -2, 4,
-                             -3, 97, NULL, 0};
+                             -3, 97, NULL, 0, 0};
     return k->random(NULL, &a) == MLC_OK && cage_holds(a.out) ? a.out : NULL;
 }
 
@@ -403,7 +403,7 @@ static mlc_status draw_random(const mlc_kernels *k, draw *d)
     const bool          whole = kind == MLC_RANDOM_INTEGER || kind == MLC_RANDOM_PERMUTATION;
     struct mlc_k_random a = {kind, whole ? MLC_I64 : MLC_F32, 300, d->out, 42, d->stream, d->base,
                              kind == MLC_RANDOM_BERNOULLI ? 0.375 : -1.5, 2.5, -2, 4, -3, 97,
-                             NULL, 0};
+                             NULL, 0, 0};
     return k->random(NULL, &a);
 }
 

@@ -1439,7 +1439,7 @@ static void *block_of(mlc_dtype dtype, int64_t n, uint64_t seed)
 {
     void                      *to = calloc((size_t)n + 1, 8);
     const struct mlc_k_random r = {MLC_RANDOM_UNIFORM, dtype, n, to, seed, 0, NULL, 0, 1, -1, 1, 0,
-                                   0, NULL, 0};
+                                   0, NULL, 0, 0};
     mlc_cpu_kernels(MLC_ISA_SCALAR)->random(NULL, &r);
     return to;
 }
