@@ -388,7 +388,7 @@ TEST(sketch_model, numbers_that_are_none_are_refused)
     mlc_ctx          *ctx = test_ctx();
     mlc_module       *net = steep_and_flat(ctx);
     mlc_tensor       *x = test_rand(ctx, MLC_F32, mlc_dims2(8, 40), 9, -1, 1);
-    mlc_tensor       *nan = mlc_full(ctx, MLC_F32, mlc_dims1(1), NAN);
+    mlc_tensor       *nan = mlc_full(ctx, MLC_F32, mlc_dims1(1), NO_NUMBER);
     mlc_loader       *loader = mlc_loader_ordered(ctx, x, NULL, 4);
     mlc_sketch_budget b = untimed(0);
     mlc_batch         batch;
