@@ -717,7 +717,8 @@ DO(mlc_sketch_model_within)
 {
     mlc_sketch_budget b = mlc_sketch_budget_make(200);
     mlc_sketch_choice c[2];
-    mlc_module       *net = to_reduce(w);
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;           /* factorisations are of the host       */
+    mlc_module *net = to_reduce(w);
     b.multiple = 1;
     b.rows = 0;
     w->loader = b.loader = net ? mlc_loader_ordered(w->ctx, w->leaf_x, NULL, 2) : NULL;

@@ -1158,6 +1158,7 @@ static mlc_status by_ranks(world *w, bool weighted, int32_t micro)
 {
     mlc_comm          c;
     mlc_parallel_desc d = mlc_parallel_desc_make();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;           /* UNSUPPORTED there */
     d.weighted = weighted;
     d.micro = micro;
     mlc_status st = alone(w, &c);
