@@ -717,7 +717,7 @@ DO(mlc_sketch_model_within)
 {
     mlc_sketch_budget b = mlc_sketch_budget_make(200);
     mlc_sketch_choice c[2];
-    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;           /* factorisations are the host's        */
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;  /* it needs factorisations */
     mlc_module *net = to_reduce(w);
     b.multiple = 1;
     b.rows = 0;
