@@ -1151,9 +1151,14 @@ DO(mlc_comm_threads)      { return summed(w); }
 DO(mlc_comm_threads_free) { return summed(w); }
 DO(mlc_comm_run)          { return summed(w); }
 DO(mlc_comm_leave)        { return summed(w); }
-#ifdef MLC_USE_MPI
-DO(mlc_comm_mpi)          { return mlc_comm_mpi(w->ctx, NULL, NULL, NULL); }
-#endif
+/* An error in any case: no communicator is given. */
+DO(mlc_comm_mpi)
+{
+    mlc_comm         c;
+    const mlc_status st = mlc_comm_mpi(w->ctx, NULL, NULL, &c);
+    mlc_error_clear(w->ctx);
+    return st == MLC_ERR_ARG || st == MLC_ERR_UNSUPPORTED ? MLC_OK : MLC_ERR_STATE;
+}
 static mlc_status by_ranks(world *w, bool weighted, int32_t micro)
 {
     mlc_comm          c;
