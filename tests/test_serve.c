@@ -444,8 +444,8 @@ TEST(serve, refuses_models_and_stays_as_it_was)
     CHECK(right(r, 1, 4, 1));
     mlc_serve_free(r);
     mlc_serve_stop(s);
-    CHECK_EQ(add(s, net_of(ctx, 1), 0, 100), MLC_ERR_ARG);
-    mlc_error_clear(ctx);
+    CHECK_EQ(add(s, net_of(ctx, 1), 0, 100), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "stopped");
     CHECK_EQ(mlc_serve_reload(s, "lin", "x"), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "stopped");
     mlc_serve_end(s);
