@@ -13,7 +13,7 @@
 #include <time.h>
 
 enum { CLIENTS = 64, BATCH = 32, EACH = 10, PIXELS = 3 * 32 * 32, ROUNDS = 5, STREAMS = 32,
-       CAPACITY = 128 };
+       CAPACITY = 128, TOKENS = 64, GPT_ROUNDS = 3 };
 
 static double now(void)
 {
@@ -102,42 +102,47 @@ static int requests(mlc_ctx *ctx)
         a        = served(s);
         b        = looped(p, x);
         ratio[r] = a / b;
+        if (a < 0) return 1;
     }
     mlc_serve_stats stats;
     mlc_serve_stats_of(s, "resnet20", &stats);
     printf("resnet20, batches of %d, %d clients: %.0f rows/s, in a loop %.0f: %.2f (fill %.2f)\n",
            BATCH, CLIENTS, a, b, median(ratio, ROUNDS), stats.fill);
     mlc_serve_end(s);
-    return a > 0 ? 0 : 1;
+    return 0;
 }
 
 /* ---- streams of tokens ---- */
 
-/* Seconds of STREAMS texts of `tokens` tokens, all at once. */
-static double at_once(mlc_server *s, const int64_t *prompt, int64_t tokens)
+/* Seconds of STREAMS texts of TOKENS tokens, all at once; below 0: a text was none. */
+static double at_once(mlc_server *s, const int64_t *prompt)
 {
     mlc_reply   *reply[STREAMS];
-    const double from = now();
+    int          wrong = 0;
+    const double from  = now();
     for (int i = 0; i < STREAMS; i++) {
-        mlc_serve_text t = mlc_serve_text_make("gpt", prompt + i, 8, tokens);
+        mlc_serve_text t = mlc_serve_text_make("gpt", prompt + i, 8, TOKENS);
         t.how.seed = (uint64_t)i;
         mlc_serve_generate(s, &t, &reply[i]);
     }
     for (int i = 0; i < STREAMS; i++) {
-        if (mlc_serve_wait(reply[i], -1) != MLC_ANSWER_OK) puts(mlc_serve_error(reply[i], NULL));
+        if (mlc_serve_wait(reply[i], -1) != MLC_ANSWER_OK) {
+            fprintf(stderr, "%s\n", mlc_serve_error(reply[i], NULL));
+            wrong++;
+        }
         mlc_serve_free(reply[i]);
     }
-    return now() - from;
+    return wrong ? -1 : now() - from;
 }
 
 /* The same by mlc_generate, one after another. */
-static double in_turn(mlc_module *net, const int64_t *prompt, int64_t tokens)
+static double in_turn(mlc_module *net, const int64_t *prompt)
 {
     mlc_ctx       *ctx  = mlc_module_ctx(net);
     mlc_cache_desc d    = mlc_cache_desc_make(1, CAPACITY);
     const double   from = now();
     for (int i = 0; i < STREAMS; i++) {
-        mlc_generate_desc g     = mlc_generate_desc_make(tokens);
+        mlc_generate_desc g     = mlc_generate_desc_make(TOKENS);
         mlc_cache        *cache = mlc_cache_create(net, &d);
         g.seed = (uint64_t)i;
         mlc_scope_begin(ctx);
@@ -151,25 +156,25 @@ static double in_turn(mlc_module *net, const int64_t *prompt, int64_t tokens)
 
 static int streams(mlc_ctx *ctx, int64_t layers, int64_t width)
 {
-    const int64_t   tokens = 64;
     mlc_nn_gpt_desc g      = mlc_nn_gpt_desc_make(256, CAPACITY, layers, width, width / 32);
     mlc_module     *net    = mlc_nn_gpt(ctx, &g);
     mlc_server     *s      = mlc_serve_create(ctx, NULL);
     int64_t         prompt[STREAMS + 8];
-    double          ratio[ROUNDS], a = 0, b = 0;
+    double          ratio[GPT_ROUNDS], a = 0, b = 0;
     for (int i = 0; i < STREAMS + 8; i++) prompt[i] = (i * 37 + 11) % 256;
     mlc_eval_begin(net);
     mlc_serve_generator_desc d = mlc_serve_generator_desc_make("gpt", net, CAPACITY);
     d.streams = STREAMS;
     if (mlc_serve_generator(s, &d) != MLC_OK) return 1;
-    for (int r = 0; r < 3; r++) {
-        a        = at_once(s, prompt, tokens);
-        b        = in_turn(net, prompt, tokens);
+    for (int r = 0; r < GPT_ROUNDS; r++) {
+        a        = at_once(s, prompt);
+        b        = in_turn(net, prompt);
         ratio[r] = b / a;
+        if (a < 0) return 1;
     }
     printf("gpt of %lld layers of %lld: %d streams %.0f tokens/s, one after another %.0f: %.2f\n",
-           (long long)layers, (long long)width, STREAMS, STREAMS * (double)tokens / a,
-           STREAMS * (double)tokens / b, median(ratio, 3));
+           (long long)layers, (long long)width, STREAMS, STREAMS * TOKENS / a, STREAMS * TOKENS / b,
+           median(ratio, GPT_ROUNDS));
     mlc_serve_end(s);
     return 0;
 }

@@ -1410,7 +1410,7 @@ static mlc_status save_c(world *w)
 DO(mlc_plan_write_c)        { return save_c(w); }
 DO(mlc_plan_c_desc_make)    { return save_c(w); }
 
-/* The texts of a server, but for times and memory. */
+/* What a server tells of itself is there without memory, too; only times are 0 then. */
 static void look_at_server(mlc_server *s)
 {
     char            text[8192];

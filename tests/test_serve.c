@@ -298,11 +298,11 @@ static mlc_status ragged_forward(mlc_module *m, mlc_tensor *const *in, int32_t n
     out[1] = mlc_add_scalar(in[1], 1);
     return out[0] && out[1] ? MLC_OK : mlc_ctx_status(mlc_module_ctx(m));
 }
+static const mlc_module_class ragged = {"Ragged", ragged_forward, NULL, NULL, 0, NULL};
 
 TEST(serve, batches_sequences_of_one_padded_length)
 {
-    static const mlc_module_class ragged = {"Ragged", ragged_forward, NULL, NULL, 0, NULL};
-    static const int              lengths[6] = {3, 4, 5, 1, 8, 10};
+    static const int     lengths[6] = {3, 4, 5, 1, 8, 10};
     ONLY_ON_HOST();
     mlc_ctx             *ctx = test_ctx();
     mlc_server          *s = server_of(ctx);
@@ -444,8 +444,8 @@ TEST(serve, refuses_models_and_stays_as_it_was)
     CHECK(right(r, 1, 4, 1));
     mlc_serve_free(r);
     mlc_serve_stop(s);
-    CHECK_EQ(add(s, net_of(ctx, 1), 0, 100), MLC_ERR_ARG);
-    mlc_error_clear(ctx);
+    CHECK_EQ(add(s, net_of(ctx, 1), 0, 100), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "stopped");
     CHECK_EQ(mlc_serve_reload(s, "lin", "x"), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "stopped");
     mlc_serve_end(s);
@@ -646,7 +646,6 @@ static mlc_reply *submit_done(mlc_server *s, int k, void (*done)(void *, mlc_rep
 /* A server of the model "ragged": sequences of up to 8, padded to 4 or 8; batches of four. */
 static mlc_server *ragged_server(mlc_ctx *ctx, int32_t workers, double wait_ms)
 {
-    static const mlc_module_class ragged = {"Ragged", ragged_forward, NULL, NULL, 0, NULL};
     mlc_server          *s = server_of(ctx);
     mlc_module          *net = mlc_module_create(ctx, &ragged, NULL, 0);
     mlc_tensor          *x = mlc_zeros(ctx, MLC_F32, mlc_dims3(1, 4, 2));
@@ -733,6 +732,14 @@ static void stop_within(void *user, mlc_reply *r)
     mlc_serve_free(r);
 }
 
+static void stop_only(void *user, mlc_reply *r)
+{
+    within *w = (within *)user;
+    (void)r;
+    w->calls++;
+    mlc_serve_stop(w->s);
+}
+
 TEST(serve, may_be_stopped_by_a_function_that_it_calls)
 {
     ONLY_ON_HOST();
@@ -760,6 +767,27 @@ TEST(serve, may_be_stopped_by_a_function_that_it_calls)
         mlc_serve_free(r);
         mlc_serve_end(s);
     }
+    CHECK_OK(ctx);
+}
+
+/* A function that a submit calls is on no thread of the server: there the stop waits. */
+TEST(serve, may_be_stopped_by_a_function_that_a_submit_calls)
+{
+    ONLY_ON_HOST();
+    mlc_ctx        *ctx = test_ctx();
+    mlc_server     *s = ragged_server(ctx, 2, 1e9);
+    const float     data[2] = {0};
+    mlc_serve_array a = {MLC_F32, 3, {1, 2, 1}, data};     /* of another shape */
+    mlc_request     q = mlc_request_make("ragged", &a);
+    mlc_reply      *r = submit_ragged(s, 3, NULL, NULL);
+    within          w = {s, NULL, 0, MLC_ANSWER_WAITING};
+    q.done = stop_only;
+    q.user = &w;
+    CHECK_EQ(mlc_serve_submit(s, &q, NULL), MLC_ANSWER_FAILED);
+    CHECK_EQ(w.calls, 1);
+    CHECK_EQ(mlc_serve_answer(r), MLC_ANSWER_OK);
+    mlc_serve_free(r);
+    mlc_serve_end(s);
     CHECK_OK(ctx);
 }
 
@@ -858,24 +886,30 @@ static mlc_serve_text text_of(int k, int64_t *prompt)
     return t;
 }
 
-/* The text of mlc_generate alone; returns its tokens. */
-static int64_t alone(mlc_module *net, int k, int64_t *out)
+/* What mlc_generate makes of a text's prompt alone; returns the number of its tokens. */
+static int64_t generated(mlc_module *net, const mlc_serve_text *t, int64_t *out)
 {
-    int64_t           prompt[8];
-    mlc_serve_text    t = text_of(k, prompt);
     mlc_ctx          *ctx = mlc_module_ctx(net);
-    mlc_generate_desc d = t.how;
+    mlc_generate_desc d = t->how;
     mlc_cache_desc    c = mlc_cache_desc_make(1, PLACES);
     mlc_cache        *cache = mlc_cache_create(net, &c);
     d.out = out;
     mlc_scope_begin(ctx);
-    CHECK_EQ(mlc_generate(net, cache, mlc_from(ctx, MLC_I64, mlc_dims2(1, t.n_prompt), prompt), &d,
-                          NULL, NULL), MLC_OK);
+    CHECK_EQ(mlc_generate(net, cache, mlc_from(ctx, MLC_I64, mlc_dims2(1, t->n_prompt), t->prompt),
+                          &d, NULL, NULL), MLC_OK);
     mlc_scope_end(ctx);
     mlc_cache_free(cache);
     int64_t n = 0;
     while (n < d.tokens && out[n] >= 0) n++;
     return n;
+}
+
+/* The same of text k. */
+static int64_t alone(mlc_module *net, int k, int64_t *out)
+{
+    int64_t              prompt[8];
+    const mlc_serve_text t = text_of(k, prompt);
+    return generated(net, &t, out);
 }
 
 /* Is the reply the text of mlc_generate? */
@@ -998,17 +1032,7 @@ TEST(serve, moves_rows_and_changes_no_text)
         while (mlc_serve_poll(s)) {}
         for (int k = 0; k < MANY; k++) {
             const mlc_serve_array *y = mlc_serve_output(r[k], 0);
-            mlc_cache_desc         c = mlc_cache_desc_make(1, PLACES);
-            mlc_cache             *cache = mlc_cache_create(net, &c);
-            mlc_generate_desc      d = t[k].how;
-            int64_t                n = 0;
-            d.out = want;
-            mlc_scope_begin(ctx);
-            CHECK_EQ(mlc_generate(net, cache, mlc_from(ctx, MLC_I64, mlc_dims2(1, t[k].n_prompt),
-                                                       prompt[k]), &d, NULL, NULL), MLC_OK);
-            mlc_scope_end(ctx);
-            mlc_cache_free(cache);
-            while (n < d.tokens && want[n] >= 0) n++;
+            const int64_t          n = generated(net, &t[k], want);
             if (mlc_serve_answer(r[k]) == MLC_ANSWER_OK) {
                 whole++;
                 CHECK(same_text(r[k], want, n));
