@@ -8,8 +8,8 @@
  *   data    examples/data/digits.csv: 64 pixels 0..16, the label, 1 if held out (see its head)
  *
  * Each rank has every ranks-th row of a batch of 96; gradients are summed while backward runs. The
- * losses do not depend on the number of ranks but for roundings. Where a rank fails, the others get
- * an error that names it, and the program ends. */
+ * losses are the same, but for roundings, for each number of ranks that divides 96. Where a rank
+ * fails, the others get an error that names it, and the program ends. */
 #define _POSIX_C_SOURCE 200809L
 #include "digits.h"
 #include "options.h"
@@ -117,8 +117,12 @@ static void run(rank *r)
     d.threads   = 1;
     mlc_ctx *ctx = mlc_ctx_create(&d);
     r->status    = ctx ? train(ctx, r->o, &r->comm) : MLC_ERR_NOMEM;
-    if (r->status != MLC_OK)
+    if (r->status != MLC_OK) {
         fprintf(stderr, "digits_mpi: rank %d: %s\n", r->comm.rank, ctx ? mlc_error(ctx) : "memory");
+#ifdef MLC_USE_MPI
+        MPI_Abort(MPI_COMM_WORLD, 1);       /* before memory is freed that a call may write */
+#endif
+    }
     mlc_comm_leave(&r->comm);
     mlc_ctx_free(ctx);
 }
@@ -134,10 +138,11 @@ int main(int argc, char **argv)
     if (!parse(&o, argc, argv, &status)) { MPI_Finalize(); return status; }
     const MPI_Comm world = MPI_COMM_WORLD;
     r.status = mlc_comm_mpi(ctx, &world, NULL, &r.comm);
-    if (r.status == MLC_OK) run(&r);
-    else fprintf(stderr, "digits_mpi: %s\n", mlc_error(ctx));
-    /* The other ranks may wait within MPI for ever. */
-    if (r.status != MLC_OK) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (r.status != MLC_OK) {
+        fprintf(stderr, "digits_mpi: %s\n", mlc_error(ctx));
+        MPI_Abort(MPI_COMM_WORLD, 1);       /* the others may wait within MPI for ever */
+    }
+    run(&r);
     mlc_ctx_free(ctx);
     MPI_Finalize();
     return 0;

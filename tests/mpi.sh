@@ -1,5 +1,6 @@
 # mpi.sh BUILD RANKS -- examples/digits_mpi.c by threads and, where mpicc and mpirun are, by MPI, with
-# RANKS ranks and one: the losses are those of one rank to 1e-5. Runs in the top folder.
+# RANKS ranks, which divide 96, and one: the losses are those of one rank to 1e-5. Runs in the top
+# folder.
 set -u
 build=$1 ranks=$2 bad=0 mpicc=${MPICC:-mpicc} mpirun=${MPIRUN:-mpirun}
 

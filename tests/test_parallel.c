@@ -211,6 +211,14 @@ TEST(comm, ranks_that_begin_different_calls_get_an_error_that_names_both)
 
 static int failures;                   /* ranks whose call has failed                          */
 
+static void await_two_failures(void)
+{
+    while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
+        const struct timespec ms = {0, 1000000};
+        nanosleep(&ms, NULL);
+    }
+}
+
 /* kind 0: rank 1 leaves; 1: it does not come until the others have failed; 2: it leaves in a
  * call */
 static void goes(rank_job *j)
@@ -224,11 +232,7 @@ static void goes(rank_job *j)
         mlc_comm_leave(&j->comm);
         return;
     }
-    if (j->comm.rank == 1)
-        while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
-            const struct timespec ms = {0, 1000000};
-            nanosleep(&ms, NULL);
-        }
+    if (j->comm.rank == 1) await_two_failures();
     j->status = mlc_comm_run(j->ctx, &j->comm, &c);
     if (j->status == MLC_OK && j->kind == 2) j->status = mlc_comm_run(j->ctx, &j->comm, &c);
     __atomic_add_fetch(&failures, j->status != MLC_OK, __ATOMIC_RELEASE);
@@ -292,11 +296,7 @@ static void wrong(rank_job *j)
     int64_t ticket = -3;
     const mlc_comm_call c = call_of(MLC_ALL_REDUCE, j->kind ? MLC_F64 : MLC_BF16, 8, x);
     j->status = j->kind == 2 ? MLC_OK : j->comm.begin(j->comm.user, &c, &ticket);
-    if (j->kind == 1 && j->comm.rank == 1)
-        while (__atomic_load_n(&failures, __ATOMIC_ACQUIRE) < 2) {
-            const struct timespec ms = {0, 1000000};
-            nanosleep(&ms, NULL);
-        }
+    if (j->kind == 1 && j->comm.rank == 1) await_two_failures();
     if (j->status == MLC_OK) j->status = j->comm.wait(j->comm.user, ticket);
     __atomic_add_fetch(&failures, 1, __ATOMIC_RELEASE);
     if (j->status != MLC_OK) j->values = strlen(j->comm.message(j->comm.user)) > 0;
@@ -696,6 +696,7 @@ TEST(parallel, a_network_without_gradients_steps_and_one_that_is_freed_leaves)
     for (int r = 0; r < 3; r += 2) CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
     for (int r = 0; r < 3; r += 2) CHECK_HAS(jobs[r].message, "rank 1 has left in call");
 }
+
 /* ---- errors ---------------------------------------------------------------------------------*/
 
 enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, OTHER_RATE, HALF, UNEVEN, WEIGHT,
@@ -775,6 +776,9 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
     }
 }
 
+/* A step of mlc_lr_range that ends the ranks. */
+static double ends(void *user) { return mlc_data_parallel_end((mlc_optim *)user); }
+
 TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
 {
     mlc_ctx          *ctx = test_ctx();
@@ -808,7 +812,17 @@ TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, NULL), MLC_OK);
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, NULL), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "parallel already");
+    CHECK_EQ(mlc_optim_noise(opt, 0.1, 0.55), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "noise would change them before their sum");
+    CHECK_EQ(mlc_optim_noise(opt, 0, 0), MLC_OK);
+    double rates[8], losses[8];
+    const mlc_lr_range_desc range = mlc_lr_range_desc_make(rates, losses, 8);
+    CHECK_EQ(mlc_lr_range(opt, &range, ends, opt, NULL, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "data_parallel_end: mlc_lr_range is trying rates");
     CHECK_EQ(mlc_data_parallel_end(opt), MLC_OK);
+    CHECK_EQ(mlc_optim_noise(opt, 0.1, 0.55), MLC_OK);
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "mlc_optim_noise changes gradients before their sum");
     mlc_optim *far = mlc_lbfgs(other, 1);
     CHECK_EQ(mlc_data_parallel(other, far, &comm, NULL), MLC_ERR_UNSUPPORTED);
     CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "lbfgs makes the loss several times");
