@@ -67,17 +67,20 @@ FILES_FN int box_count(const box *b)
     return n;
 }
 
-FILES_FN void box_close(const box *b)
+/* Removes a folder with its files. */
+FILES_FN void folder_remove(const char *folder)
 {
-    DIR *d = opendir(b->dir);
+    DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d)); ) {
         char path[1024];
-        snprintf(path, sizeof path, "%s/%s", b->dir, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) remove(path);
     }
     if (d) closedir(d);
-    rmdir(b->dir);
+    rmdir(folder);
 }
+
+FILES_FN void box_close(const box *b) { folder_remove(b->dir); }
 
 FILES_FN bool put_file(const char *path, const void *bytes, size_t n)
 {
@@ -192,6 +195,24 @@ FILES_FN size_t zip_build(unsigned char *to, const zip_part *parts, int count, z
     put_le(to + at + 12, 4, end == ZIP_END64_BYTES ? 0xffffffffu : bytes);
     put_le(to + at + 16, 4, end == ZIP_END64_FROM ? 0xffffffffu : from);
     return at + 22;
+}
+
+/* ---- PNG ------------------------------------------------------------------------------------ */
+
+FILES_FN void put_be32(unsigned char *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (24 - 8 * i));
+}
+
+/* A chunk at byte `at` of a file; returns where the next one begins. */
+FILES_FN size_t put_chunk(unsigned char *file, size_t at, const char *name, const void *data,
+                          size_t n)
+{
+    put_be32(file + at, (uint32_t)n);
+    memcpy(file + at + 4, name, 4);
+    if (n) memcpy(file + at + 8, data, n);
+    put_be32(file + at + 8 + n, zip_crc(file + at + 4, n + 4));
+    return at + 12 + n;
 }
 
 #endif

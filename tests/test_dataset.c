@@ -1321,11 +1321,8 @@ TEST(dataset, folders_of_images_are_classes)
         CHECK_NEAR(value(ctx, d, i, 1), i > 0, 0);
     }
     CHECK_OK(ctx);
-    box in = b;
-    snprintf(in.dir, sizeof in.dir, "%.250s", dog);
-    box_close(&in);
-    snprintf(in.dir, sizeof in.dir, "%.250s", cat);
-    box_close(&in);
+    folder_remove(dog);
+    folder_remove(cat);
     box_close(&b);
 }
 

@@ -35,18 +35,9 @@ static unsigned draw(unsigned n)
 
 /* ---- a file ---------------------------------------------------------------------------------- */
 
-static void be32(unsigned char *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++) p[i] = (unsigned char)(v >> (24 - 8 * i));
-}
-
 static void chunk(const char *name, const void *data, size_t n)
 {
-    be32(g.file + g.n, (uint32_t)n);
-    memcpy(g.file + g.n + 4, name, 4);
-    if (n) memcpy(g.file + g.n + 8, data, n);
-    be32(g.file + g.n + 8 + n, zip_crc(g.file + g.n + 4, n + 4));
-    g.n += n + 12;
+    g.n = put_chunk(g.file, g.n, name, data, n);
 }
 
 static unsigned char guess(int filter, int a, int b, int c)
@@ -105,7 +96,7 @@ static void put_data(void)
         i += part;
     }
     for (size_t i = 0; i < g.raw_n; i++) { a = (a + g.raw[i]) % 65521; b = (b + a) % 65521; }
-    be32(z + n, b << 16 | a);
+    put_be32(z + n, b << 16 | a);
     n += 4;
     chunk("IDAT", z, n / 3);
     chunk("IDAT", z + n / 3, n - n / 3);
@@ -118,8 +109,8 @@ static void make(const spec *s)
     g.n = g.raw_n = 0;
     memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
     g.n = 8;
-    be32(head, (uint32_t)s->w);
-    be32(head + 4, (uint32_t)s->h);
+    put_be32(head, (uint32_t)s->w);
+    put_be32(head + 4, (uint32_t)s->h);
     head[8] = (unsigned char)s->depth;
     head[9] = (unsigned char)s->colour;
     head[12] = (unsigned char)s->interlaced;
@@ -297,9 +288,9 @@ TEST(images, sizes_are_compared_before_memory_is_taken)
     mlc_memory_info(ctx, &before);
     for (int i = 0; i < 4; i++) {
         make(&s);
-        be32(g.file + 16, sizes[i][0]);
-        be32(g.file + 20, sizes[i][1]);
-        be32(g.file + 29, zip_crc(g.file + 12, 17));
+        put_be32(g.file + 16, sizes[i][0]);
+        put_be32(g.file + 20, sizes[i][1]);
+        put_be32(g.file + 29, zip_crc(g.file + 12, 17));
         CHECK(mlc_image_load_memory(ctx, g.file, g.n, 0) == NULL);
         CHECK_ERROR(ctx, MLC_ERR_IO, says[i]);
         mlc_error_clear(ctx);
@@ -360,7 +351,7 @@ TEST(images, nothing_beyond_the_end_is_read)
                 if (memcmp(b + at + 4, "IDAT", 4) == 0 && size > 2) {
                     for (unsigned k = 0; k < 1 + draw(3); k++)
                         b[at + 10 + draw((unsigned)(size - 2))] = (unsigned char)draw(256);
-                    be32(b + at + 8 + size, zip_crc(b + at + 4, size + 4));
+                    put_be32(b + at + 8 + size, zip_crc(b + at + 4, size + 4));
                 }
                 at += size + 12;
             }

@@ -5,16 +5,22 @@
 #include "golden/images.h"
 #include "golden/jpeg.h"
 
-#include <sys/stat.h>
-
-/* A golden JPEG file as NAME in a folder. */
-static void put_jpeg(const char *dir, const char *name, const char *golden, size_t less)
+/* Which golden JPEG file has a name. */
+static int golden(const char *name)
 {
-    char path[600];
-    snprintf(path, sizeof path, "%.300s/%.200s", dir, name);
     for (int i = 0; i < JPEG_GOLDEN; i++)
-        if (strcmp(jpeg_golden[i].name, golden) == 0)
-            CHECK(put_file(path, jpeg_golden[i].bytes, jpeg_golden[i].n - less));
+        if (strcmp(jpeg_golden[i].name, name) == 0) return i;
+    CHECK(false);
+    return 0;
+}
+
+/* A golden JPEG file, `less` bytes at its end, as NAME in a folder. */
+static void put_jpeg(const char *dir, const char *name, const char *what, size_t less)
+{
+    char      path[600];
+    const int i = golden(what);
+    snprintf(path, sizeof path, "%.300s/%.200s", dir, name);
+    CHECK(put_file(path, jpeg_golden[i].bytes, jpeg_golden[i].n - less));
 }
 
 static uint32_t crc_of(mlc_tensor *t)
@@ -26,31 +32,10 @@ static uint32_t crc_of(mlc_tensor *t)
     return zip_crc(pixels, n);
 }
 
-static uint32_t golden_crc(const char *name)
-{
-    for (int i = 0; i < JPEG_GOLDEN; i++)
-        if (strcmp(jpeg_golden[i].name, name) == 0) return jpeg_golden[i].crc;
-    return 0;
-}
-
 static size_t put_bytes(unsigned char *to, size_t at, const void *bytes, size_t n)
 {
     memcpy(to + at, bytes, n);
     return at + n;
-}
-
-static size_t put_be32(unsigned char *to, size_t at, uint32_t v)
-{
-    for (int i = 0; i < 4; i++) to[at++] = (unsigned char)(v >> (24 - 8 * i));
-    return at;
-}
-
-static size_t put_chunk(unsigned char *to, size_t at, const char *name, const void *data, size_t n)
-{
-    at = put_be32(to, at, (uint32_t)n);
-    at = put_bytes(to, at, name, 4);
-    if (n) at = put_bytes(to, at, data, n);
-    return put_be32(to, at, zip_crc(to + at - n - 4, n + 4));
 }
 
 /* A PNG file of grey 70 and opacity 9 in a stored block. Returns its bytes. */
@@ -58,26 +43,25 @@ static size_t grey_and_opacity(unsigned char *to, int w, int h)
 {
     static unsigned char raw[8192];
     unsigned char head[13] = {0};
-    size_t   n = put_bytes(raw, 0, "\x78\x01\x01", 3), size = (size_t)(h * (2 * w + 1));
-    uint32_t one = 1, two = 0;
-    raw[n++] = (unsigned char)size;
-    raw[n++] = (unsigned char)(size >> 8);
-    raw[n++] = (unsigned char)~size;
-    raw[n++] = (unsigned char)(~size >> 8);
+    const size_t n = 7, size = (size_t)(h * (2 * w + 1));
+    uint32_t     one = 1, two = 0;
+    memcpy(raw, "\x78\x01\x01", 3);
+    put_le(raw + 3, 2, size);
+    put_le(raw + 5, 2, ~size);
     for (size_t i = 0; i < size; i++) {
         const size_t column = i % (size_t)(2 * w + 1);
         raw[n + i] = column == 0 ? 0 : column % 2 ? 70 : 9;
         one = (one + raw[n + i]) % 65521u;
         two = (two + one) % 65521u;
     }
-    n = put_be32(raw, n + size, two << 16 | one);
-    put_be32(head, 0, (uint32_t)w);
-    put_be32(head, 4, (uint32_t)h);
+    put_be32(raw + n + size, two << 16 | one);
+    put_be32(head, (uint32_t)w);
+    put_be32(head + 4, (uint32_t)h);
     head[8] = 8;
     head[9] = 4;
     size_t at = put_bytes(to, 0, "\x89PNG\r\n\x1A\n", 8);
     at = put_chunk(to, at, "IHDR", head, 13);
-    at = put_chunk(to, at, "IDAT", raw, n);
+    at = put_chunk(to, at, "IDAT", raw, n + size + 4);
     return put_chunk(to, at, "IEND", NULL, 0);
 }
 
@@ -86,11 +70,9 @@ TEST(images_folder, two_channels)
 {
     static unsigned char png[8192], two[13 * 19 * 2], grey[13 * 19];
     mlc_ctx    *ctx = test_ctx();
-    box         b = box_open_fast("x");
+    box         b = box_open_fast("a.png");
     mlc_tensor *field[MLC_MAX_FIELDS];
-    char        path[600];
-    snprintf(path, sizeof path, "%.300s/a.png", b.dir);
-    CHECK(put_file(path, png, grey_and_opacity(png, 19, 13)));
+    CHECK(put_file(b.path, png, grey_and_opacity(png, 19, 13)));
     put_jpeg(b.dir, "b.jpg", "444", 0);
     mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
     CHECK_OK(ctx);
@@ -100,15 +82,14 @@ TEST(images_folder, two_channels)
     CHECK(two[0] == 70 && two[246] == 70 && two[247] == 9 && two[493] == 9);
     CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_OK);
     CHECK_EQ(mlc_read(field[0], two, sizeof two), MLC_OK);
-    for (int i = 0; i < JPEG_GOLDEN; i++)
-        if (strcmp(jpeg_golden[i].name, "444") == 0)
-            CHECK_EQ(mlc_read(mlc_image_load_memory(ctx, jpeg_golden[i].bytes, jpeg_golden[i].n, 1),
-                              grey, sizeof grey), MLC_OK);
+    const int of = golden("444");
+    CHECK_EQ(mlc_read(mlc_image_load_memory(ctx, jpeg_golden[of].bytes, jpeg_golden[of].n, 1),
+                      grey, sizeof grey), MLC_OK);
     int wrong = memcmp(two, grey, sizeof grey) != 0;
     for (int i = 13 * 19; i < 2 * 13 * 19; i++) wrong += two[i] != 255;
     CHECK_EQ(wrong, 0);
     mlc_dataset_free(d);
-    unlink(path);                                  /* now the first one is the JPEG file of grey */
+    unlink(b.path);                                /* now the first one is the JPEG file of grey */
     put_jpeg(b.dir, "b.jpg", "grey", 0);
     d = mlc_dataset_images(ctx, b.dir, 0);
     CHECK(d && mlc_dataset_get(ctx, d, 0, field) == MLC_OK);
@@ -129,7 +110,7 @@ TEST(images_folder, long_paths_links_and_empty_classes)
     memcpy(name + 100, "_last", 6);
     snprintf(empty, sizeof empty, "%.300s/a", b.dir);
     snprintf(full, sizeof full, "%.300s/b%s", b.dir, name);
-    CHECK(mkdir(empty, 0700) == 0 && mkdir(full, 0700) == 0);
+    CHECK(folder_make(empty) == 0 && folder_make(full) == 0);
     put_jpeg(full, "one.jpg", "420", 0);
     put_jpeg(full, "two.jpg", "420", 100);
     put_jpeg(full, "three.txt", "420", 0);
@@ -150,11 +131,8 @@ TEST(images_folder, long_paths_links_and_empty_classes)
     }
     mlc_dataset_free(d);
     unlink(path);
-    box in = b;
-    snprintf(in.dir, sizeof in.dir, "%.250s", full);
-    box_close(&in);
-    snprintf(in.dir, sizeof in.dir, "%.250s", empty);
-    box_close(&in);
+    folder_remove(full);
+    folder_remove(empty);
     box_close(&b);
 }
 
@@ -164,9 +142,8 @@ TEST(images_folder, units_of_three_by_three_blocks)
 {
     unsigned char file[512];
     mlc_ctx      *ctx = test_ctx();
-    box           b = box_open_fast("x");
+    box           b = box_open_fast("a.jpg");
     mlc_tensor   *field[MLC_MAX_FIELDS];
-    char          path[600];
     size_t        n = put_bytes(file, 0, "\xFF\xD8\xFF\xDB\0\x43\0", 7);
     memset(file + n, 1, 64);
     n += 64;
@@ -175,8 +152,7 @@ TEST(images_folder, units_of_three_by_three_blocks)
     n = put_bytes(file, n, "\xFF\xDA\0\x0C\3\1\0\2\0\3\0\0\0\0", 14);
     memset(file + n, 0, 31);
     n = put_bytes(file, n + 31, "\xFF\xD9", 2);
-    snprintf(path, sizeof path, "%.300s/a.jpg", b.dir);
-    CHECK(put_file(path, file, n));
+    CHECK(put_file(b.path, file, n));
     mlc_dataset *d = mlc_dataset_images(ctx, b.dir, 0);
     CHECK_OK(ctx);
     if (CHECK(d != NULL)) {
@@ -194,7 +170,7 @@ TEST(images_folder, units_of_three_by_three_blocks)
 TEST(images_folder, images_of_both_kinds_in_the_order_of_their_names)
 {
     mlc_ctx    *ctx = test_ctx();
-    box         b = box_open_fast("x");
+    box         b = box_open_fast("a.jpg");
     mlc_tensor *field[MLC_MAX_FIELDS];
     CHECK(mlc_dataset_images(ctx, b.dir, 0) == NULL);
     CHECK_ERROR(ctx, MLC_ERR_IO, "has no images, .png, .jpg or .jpeg");
@@ -208,21 +184,19 @@ TEST(images_folder, images_of_both_kinds_in_the_order_of_their_names)
     CHECK_OK(ctx);
     CHECK(d && d->n_fields == 1 && mlc_dataset_count(d) == 4);
     CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_OK);
-    CHECK_EQ(crc_of(field[0]), golden_crc("420"));
+    CHECK_EQ(crc_of(field[0]), jpeg_golden[golden("420")].crc);
     CHECK_EQ(mlc_dataset_get(ctx, d, 1, field), MLC_OK);
-    CHECK_EQ(crc_of(field[0]), golden_crc("420_progressive"));
+    CHECK_EQ(crc_of(field[0]), jpeg_golden[golden("420_progressive")].crc);
     CHECK_EQ(mlc_dataset_get(ctx, d, 2, field), MLC_ERR_IO);
     CHECK_HAS(mlc_error(ctx), "c.jpg', byte ");
     CHECK_ERROR(ctx, MLC_ERR_IO, "its pixels end before their number");
     CHECK_EQ(mlc_dataset_get(ctx, d, 3, field), MLC_ERR_SHAPE);
     CHECK_ERROR(ctx, MLC_ERR_SHAPE, "d.jpg' is of 13 by 19 pixels, the first image of 21 by 35");
-    char path[600];
-    snprintf(path, sizeof path, "%.300s/a.jpg", b.dir);
-    unlink(path);
+    unlink(b.path);
     CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_ERR_IO);
     CHECK_ERROR(ctx, MLC_ERR_IO, "cannot open");
     static const char zeros[20000];
-    CHECK(put_file(path, zeros, sizeof zeros));
+    CHECK(put_file(b.path, zeros, sizeof zeros));
     CHECK_EQ(mlc_dataset_get(ctx, d, 0, field), MLC_ERR_IO);
     CHECK_ERROR(ctx, MLC_ERR_IO, "has grown since the folder was listed");
     CHECK(mlc_dataset_images(ctx, b.dir, 0) == NULL);
@@ -245,7 +219,7 @@ TEST(images_folder, classes_by_folder_and_workers)
     uint32_t one[2] = {0, 0};
     snprintf(cat, sizeof cat, "%.300s/cat", b.dir);
     snprintf(dog, sizeof dog, "%.300s/dog", b.dir);
-    CHECK(mkdir(cat, 0700) == 0 && mkdir(dog, 0700) == 0);
+    CHECK(folder_make(cat) == 0 && folder_make(dog) == 0);
     for (int i = 0; i < 9; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d.png", i);
@@ -274,10 +248,7 @@ TEST(images_folder, classes_by_folder_and_workers)
         mlc_dataset_free(d);
     }
     CHECK(one[0] != 0 && one[0] == one[1]);
-    box in = b;
-    snprintf(in.dir, sizeof in.dir, "%.250s", dog);
-    box_close(&in);
-    snprintf(in.dir, sizeof in.dir, "%.250s", cat);
-    box_close(&in);
+    folder_remove(dog);
+    folder_remove(cat);
     box_close(&b);
 }

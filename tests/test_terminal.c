@@ -182,14 +182,14 @@ static const struct {
               {"histogram", draw_histogram}, {"points", draw_points},
               {"confusion", draw_confusion}, {"many", draw_many}, {"image", draw_image}};
 
-/* Writes a text as strings of C, in lines of less than 100 columns. */
+/* Writes a text as strings of C, in lines of less than 100 bytes. */
 static void put_text(FILE *to, const char *name, const char *s)
 {
     int n = 0;
     fprintf(to, "    {\"%s\",\n     \"", name);
     for (; *s; s++) {
-        const bool plain = (unsigned char)*s >= 32 && (unsigned char)*s <= 126;
-        if (n > 84 && *s != '\n') {
+        const bool plain = (unsigned char)*s >= 32 && *s != 127;
+        if (n > 84 && *s != '\n' && ((unsigned char)*s & 0xC0) != 0x80) {
             fprintf(to, "\"\n     \"");
             n = 0;
         }
@@ -228,14 +228,18 @@ TEST(terminal, texts_are_those_that_were_looked_at)
         for (int w = 0; w < 3; w++)
             for (int k = 0; k < 4; k++) {
                 const mlc_terminal_desc d = desc_of(widths[w], utf8[k], colours[k]);
+                const bool again = k == 2 && i >= 5;       /* 16 colours are none to these */
                 char name[64];
                 if (k == 3 && (w > 0 || i < 5)) continue;
                 snprintf(name, sizeof name, "%s %d %s %d", cases[i].name, (int)d.width,
-                         d.utf8 ? "utf8" : "ascii", (int)d.colours);
+                         d.utf8 ? "utf8" : "ascii", again ? 0 : (int)d.colours);
                 drawn.n = 0;
                 CHECK_EQ(cases[i].draw(ctx, &d), MLC_OK);
                 CHECK(widest(drawn.s) <= widths[w]);
-                if (to) { put_text(to, name, drawn.s); continue; }
+                if (to) {
+                    if (!again) put_text(to, name, drawn.s);
+                    continue;
+                }
                 for (size_t g = 0; g < sizeof terminal_golden / sizeof *terminal_golden; g++)
                     if (strcmp(terminal_golden[g].name, name) == 0) {
                         found++;
