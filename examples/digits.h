@@ -39,6 +39,22 @@ static inline bool split_load(mlc_ctx *ctx, const char *program, const char *pat
     return false;
 }
 
+/* A CNN of images [n,1,8,8]. Rows of the first layer's weight have 9 elements, which 4 does not
+ * divide: its name is apart. */
+static inline mlc_module *split_cnn(mlc_ctx *ctx)
+{
+    return MLC_SEQUENTIAL_NAMED(
+        ctx, { "first", mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1) },
+        { "norm1", mlc_nn_batch_norm(ctx, 32) }, { "relu1", mlc_nn_relu(ctx) },
+        { "conv2", mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1) },
+        { "norm2", mlc_nn_batch_norm(ctx, 64) }, { "relu2", mlc_nn_relu(ctx) },
+        { "pool2", mlc_nn_max_pool2d(ctx, 2) },
+        { "conv3", mlc_nn_conv2d(ctx, 64, 64, 3, 1, 1) },
+        { "norm3", mlc_nn_batch_norm(ctx, 64) }, { "relu3", mlc_nn_relu(ctx) },
+        { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
+        { "classes", mlc_nn_linear(ctx, 256, 10) });
+}
+
 /* Makes layers static integers by the ranges of a few batches of training. */
 static inline mlc_status split_quantize(mlc_module *net, const split *s, int64_t batch, int batches)
 {

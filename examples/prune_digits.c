@@ -48,21 +48,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
     return options_read("prune_digits", HELP, list, argc, argv, status);
 }
 
-/* Rows of the first layer's weight have 9 elements, which 4 does not divide: its name is apart. */
-static mlc_module *network(mlc_ctx *ctx)
-{
-    return MLC_SEQUENTIAL_NAMED(
-        ctx, { "first", mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1) },
-        { "norm1", mlc_nn_batch_norm(ctx, 32) }, { "relu1", mlc_nn_relu(ctx) },
-        { "conv2", mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1) },
-        { "norm2", mlc_nn_batch_norm(ctx, 64) }, { "relu2", mlc_nn_relu(ctx) },
-        { "pool2", mlc_nn_max_pool2d(ctx, 2) },
-        { "conv3", mlc_nn_conv2d(ctx, 64, 64, 3, 1, 1) },
-        { "norm3", mlc_nn_batch_norm(ctx, 64) }, { "relu3", mlc_nn_relu(ctx) },
-        { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
-        { "classes", mlc_nn_linear(ctx, 256, 10) });
-}
-
 /* Trains for some epochs; k: pruned over the first half of the steps, or NULL. */
 static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, double rate,
                         const kind *k)
@@ -142,7 +127,7 @@ static bool run(const options *p, int seed, outcome *all)
     bool     ok  = split_load(ctx, "prune_digits", p->csv, BATCH, &s);
     if (ok) {
         for (int i = 0; i < 2; i++) s.x[i] = mlc_reshape(s.x[i], mlc_dims4(-1, 1, 8, 8));
-        mlc_module *net = network(ctx);
+        mlc_module *net = split_cnn(ctx);
         ok = net && train(net, &s, p->epochs, seed, 2e-3, NULL) == MLC_OK;
         for (int i = 0; i < KINDS_N && ok; i++) ok = tune(p, net, &s, &KINDS[i], seed, &all[i]);
         if (!ok) fprintf(stderr, "prune_digits: %s\n", mlc_error(ctx));

@@ -61,20 +61,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
     return options_read("sketch_compress", HELP, list, argc, argv, status);
 }
 
-static mlc_module *cnn(mlc_ctx *ctx)
-{
-    return MLC_SEQUENTIAL_NAMED(
-        ctx, { "conv1", mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1) },
-        { "norm1", mlc_nn_batch_norm(ctx, 32) }, { "relu1", mlc_nn_relu(ctx) },
-        { "conv2", mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1) },
-        { "norm2", mlc_nn_batch_norm(ctx, 64) }, { "relu2", mlc_nn_relu(ctx) },
-        { "pool2", mlc_nn_max_pool2d(ctx, 2) },
-        { "conv3", mlc_nn_conv2d(ctx, 64, 64, 3, 1, 1) },
-        { "norm3", mlc_nn_batch_norm(ctx, 64) }, { "relu3", mlc_nn_relu(ctx) },
-        { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
-        { "classes", mlc_nn_linear(ctx, 256, 10) });
-}
-
 static bool digits_of(mlc_ctx *ctx, job *j)
 {
     split s;
@@ -85,7 +71,7 @@ static bool digits_of(mlc_ctx *ctx, job *j)
     }
     j->batch = BATCH;
     j->steps = mlc_dim(s.x[0], 0) / BATCH * j->o->epochs;
-    j->net   = cnn(ctx);
+    j->net   = split_cnn(ctx);
     return j->net != NULL;
 }
 

@@ -581,6 +581,36 @@ TEST(rsvd, wrong_inputs_are_refused)
     CHECK_OK(ctx);
 }
 
+static void nowhere(void *user, const char *text, size_t bytes)
+{
+    (void)user, (void)text, (void)bytes;
+}
+
+static mlc_status factors(mlc_module *m, mlc_tensor *const *in, int32_t n_in, mlc_tensor **out,
+                          int32_t n_out)
+{
+    const mlc_linalg_rsvd_desc d = mlc_linalg_rsvd_desc_make(2);
+    mlc_linalg_lstsq_desc l = mlc_linalg_lstsq_desc_make();
+    (void)m, (void)n_in, (void)n_out;
+    l.always = true;
+    mlc_tensor *x = mlc_linalg_lstsq_sketched(in[0], mlc_slice(in[0], 1, 0, 1, 1), &l);
+    CHECK(x && x->shape[0] == 4 && x->shape[1] == 1);
+    out[0] = mlc_linalg_rsvd(in[0], &d, NULL, NULL);
+    return out[0] ? MLC_OK : MLC_ERR_STATE;
+}
+
+/* Least squares have a shape without data; factors are an error. */
+TEST(rsvd, a_summary_has_no_data)
+{
+    ONLY_ON_HOST();
+    static const mlc_module_class cls = {"Factors", factors, NULL, NULL, 0, NULL};
+    mlc_ctx *ctx = test_ctx();
+    mlc_module *net = mlc_module_create(ctx, &cls, NULL, 0);
+    CHECK_EQ(mlc_summary(net, mlc_dims2(9, 4), nowhere, NULL), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "linalg_rsvd: there is no data while mlc_summary runs");
+    mlc_error_clear(ctx);
+}
+
 static int64_t activations(mlc_ctx *ctx)
 {
     mlc_memory m;
