@@ -479,9 +479,8 @@ size: $(SIZE_OBJECTS)
 $(BUILD)/flash: examples/embedded/flash.c $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $^ `sed -n 2p $(BUILD)/blas` $(LIBS)
 
-# With a training step where the library writes such.
 $(BUILD)/export_tiny: examples/embedded/export.c examples/embedded/tiny.h $(IMPL)
-	$(COMPILE) `grep -q mlc_plan_write_step_c mlcore.h && echo -DEXPORT_STEP` $(LDFLAGS) -o $@ examples/embedded/export.c $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 embedded: $(BUILD)/flash $(BUILD)/export_tiny
 	@sh examples/embedded/run.sh $(BUILD)

@@ -2,7 +2,7 @@
  * without a plan, bit by bit: losses, parameters, buffers, generator, scaler; what is refused */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
+#include "compile.h"
 #include "plans.h"
 
 /* One side of a comparison: a network that trains by hand, or by a plan.                        */
@@ -56,7 +56,7 @@ static mlc_tensor *input(side *s, const kind *k, int i, int64_t step)
     return test_rand(s->ctx, k->dtype, d, 99 + (uint64_t)step, -1, 1);
 }
 
-/* Largest difference of a's and b's parameters, buffers and gradients' states; 0: equal bits.    */
+/* Largest difference of a's and b's parameters and buffers; 0: equal bits.                      */
 static double nets_apart(mlc_module *a, mlc_module *b)
 {
     mlc_param_iter x = mlc_param_iter_make(a), y = mlc_param_iter_make(b);
@@ -165,14 +165,9 @@ static mlc_module *square(mlc_ctx *ctx) { return mlp(ctx, 6, 9, 6); }
 
 static mlc_module *dropping(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 12, 33));
-    mlc_module_add(net, mlc_nn_gelu(ctx));
-    mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
-    mlc_module_add(net, mlc_nn_layer_norm(ctx, 33));
-    mlc_module_add(net, mlc_nn_linear(ctx, 33, 7));
-    mlc_module_add(net, mlc_nn_dropout(ctx, 0.1));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 12, 33), mlc_nn_gelu(ctx),
+                          mlc_nn_dropout(ctx, 0.3), mlc_nn_layer_norm(ctx, 33),
+                          mlc_nn_linear(ctx, 33, 7), mlc_nn_dropout(ctx, 0.1));
 }
 
 static mlc_optim *sgd(mlc_module *net) { return mlc_sgd(net, 0.05); }
@@ -317,7 +312,7 @@ static mlc_optim *random_optim(mlc_module *net, draws *d)
     return o;
 }
 
-/* The context's user data of a random step.                                                     */
+/* What random_fn is given: a side, and what it draws.                                           */
 typedef struct random_side { side s; draws d; } random_side;
 
 static mlc_status random_fn(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
@@ -522,22 +517,15 @@ static mlc_module *sketching(mlc_ctx *ctx)
 
 static mlc_module *normed(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 12, 9));
-    mlc_module_add(net, mlc_nn_batch_norm(ctx, 9));
-    mlc_module_add(net, mlc_nn_relu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 9, 7));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 12, 9), mlc_nn_batch_norm(ctx, 9),
+                          mlc_nn_relu(ctx), mlc_nn_linear(ctx, 9, 7));
 }
 
 /* Two layers of one weight, and adapters with dropout.                                          */
 static mlc_module *tied(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 12, 12));
-    mlc_module_add(net, mlc_nn_tanh(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 12, 12));
-    mlc_module_add(net, mlc_nn_linear(ctx, 12, 7));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 12, 12), mlc_nn_tanh(ctx),
+                                     mlc_nn_linear(ctx, 12, 12), mlc_nn_linear(ctx, 12, 7));
     mlc_module_tie(mlc_module_child(net, 2), "weight", mlc_module_param(net, "0.weight"));
     return net;
 }
@@ -562,10 +550,7 @@ static mlc_module *attends(mlc_ctx *ctx)
 /* Pieces that run twice, one with a dropout and one with a batch norm.                          */
 static mlc_module *pieces(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, dropping(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 7, 12));
-    mlc_module_add(net, normed(ctx));
+    mlc_module *net = MLC_SEQUENTIAL(ctx, dropping(ctx), mlc_nn_linear(ctx, 7, 12), normed(ctx));
     CHECK_EQ(mlc_module_recompute(net, 1), MLC_OK);
     return net;
 }
@@ -649,7 +634,6 @@ TEST(capture, a_run_allocates_nothing_and_may_have_the_callers_block)
     side        s = made(&TINY, 1);
     mlc_plan   *p = captured(&s, &TINY);
     mlc_memory  before, after;
-    char        text[64];
     mlc_scope_begin(s.ctx);
     mlc_tensor *in[2] = {input(&s, &TINY, 0, 0), input(&s, &TINY, 1, 0)};
     const size_t bytes = mlc_plan_bytes(p);
@@ -668,8 +652,7 @@ TEST(capture, a_run_allocates_nothing_and_may_have_the_callers_block)
     CHECK_EQ(after.allocated, before.allocated);
     CHECK_EQ(after.peak, before.allocated);
     CHECK_EQ(mlc_optim_steps(s.opt), 21);
-    snprintf(text, sizeof text, "%d", s.calls);
-    CHECK_STR(text, "1");
+    CHECK_EQ(s.calls, 1);
     CHECK_EQ(mlc_scope_end(s.ctx), MLC_OK);
     mlc_plan_free(p);
     test_aligned_free(block);
@@ -679,14 +662,12 @@ TEST(capture, a_run_allocates_nothing_and_may_have_the_callers_block)
 TEST(capture, other_results_and_unfreezing)
 {
     ONLY_ON_HOST();
-    side          hand = made(&TINY, 1), plan = made(&TINY, 1);
-    mlc_step_desc d = mlc_step_desc_make();
-    d.n_out = 2;
-    mlc_scope_begin(plan.ctx);
-    mlc_tensor *in[2] = {input(&plan, &TINY, 0, 0), input(&plan, &TINY, 1, 0)};
+    side hand = made(&TINY, 1), plan = made(&TINY, 1);
     mlc_module_freeze(plan.net, "0.*", true);
     mlc_module_freeze(hand.net, "0.*", true);
-    mlc_plan   *p = mlc_plan_capture_step(plan.opt, step_fn, &plan, in, 2, &d);
+    mlc_plan   *p = captured_with(&plan, &TINY, 2);
+    mlc_scope_begin(plan.ctx);
+    mlc_tensor *in[2] = {input(&plan, &TINY, 0, 0), input(&plan, &TINY, 1, 0)};
     mlc_tensor *out[2] = {mlc_zeros(plan.ctx, MLC_F32, mlc_dims0()),
                           mlc_zeros(plan.ctx, MLC_F32, mlc_dims2(5, 3))};
     mlc_tensor *want = mlc_copy(mlc_forward(plan.net, in[0]));
@@ -921,43 +902,23 @@ TEST(capture, another_optimizer_at_the_address_is_not_stepped)
 /* ---- the file of C */
 
 #if !defined(MLC_NO_EXPORT) && !defined(_WIN32)
-#define STRICT "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
-
-static int command(const char *format, const char *a, const char *b)
-{
-    char text[1800];
-    snprintf(text, sizeof text, format, a, b);
-    return system(text);
-}
-
 static mlc_module *xor_net(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 2, 8));
-    mlc_module_add(net, mlc_nn_tanh(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 8, 2));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 2, 8), mlc_nn_tanh(ctx),
+                          mlc_nn_linear(ctx, 8, 2));
 }
 
 static mlc_module *gelu_net(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 6, 10));
-    mlc_module_add(net, mlc_nn_gelu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 10, 9));
-    mlc_module_add(net, mlc_nn_sigmoid(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 9, 6));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 6, 10), mlc_nn_gelu(ctx),
+                          mlc_nn_linear(ctx, 10, 9), mlc_nn_sigmoid(ctx),
+                          mlc_nn_linear(ctx, 9, 6));
 }
 
 static mlc_module *silu_net(mlc_ctx *ctx)
 {
-    mlc_module *net = mlc_nn_sequential(ctx);
-    mlc_module_add(net, mlc_nn_linear(ctx, 6, 11));
-    mlc_module_add(net, mlc_nn_silu(ctx));
-    mlc_module_add(net, mlc_nn_silu(ctx));
-    mlc_module_add(net, mlc_nn_linear(ctx, 11, 6));
-    return net;
+    return MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 6, 11), mlc_nn_silu(ctx), mlc_nn_silu(ctx),
+                          mlc_nn_linear(ctx, 11, 6));
 }
 
 static mlc_optim *nesterov(mlc_module *net)
@@ -993,7 +954,7 @@ static void write_input(side *s, const kind *k, FILE *f, int j, int64_t i)
 
 /* Writes a main that trains on stored inputs, and writes the weights as bytes, and, where the plan
  * has the logits, after them those of the first data.                                           */
-static void write_main(side *s, const kind *k, const char *path, const char *code, bool runs)
+static void write_main(side *s, const kind *k, const char *path, const char *code, bool logits)
 {
     FILE *f = fopen(path, "w");
     fprintf(f, "#include <stdio.h>\n#include \"%s\"\nint main(int n, char **v)\n{\n"
@@ -1005,11 +966,11 @@ static void write_main(side *s, const kind *k, const char *path, const char *cod
         fprintf(f, "    bad += net_train(&t);\n");
     }
     write_input(s, k, f, 0, 0);
-    if (runs) fprintf(f, "    bad += net_run(&t);\n");
+    if (logits) fprintf(f, "    bad += net_run(&t);\n");
     fprintf(f, "    if (bad == 0) {\n        FILE *f = fopen(v[1], \"wb\");\n"
                "        bad = !f || fwrite(t.weights, sizeof t.weights, 1, f) != 1;\n%s"
                "        if (f) fclose(f);\n    }\n    return bad;\n}\n",
-            runs ? "        bad = bad || fwrite(t.y1, sizeof t.y1, 1, f) != 1;\n" : "");
+            logits ? "        bad = bad || fwrite(t.y1, sizeof t.y1, 1, f) != 1;\n" : "");
     fclose(f);
 }
 
@@ -1035,32 +996,31 @@ static double file_apart(mlc_module *net, mlc_tensor *y, const char *path)
     return at == n ? off : INF;
 }
 
-/* A kind's file of C trains as its plan does. runs: the plan has the logits, too.               */
-static void check_file(const kind *k, bool runs)
+/* A kind's file of C trains as its plan does. logits: the plan has them, too.                   */
+static void check_file(const kind *k, bool logits)
 {
     const box b = box_open_fast("net.c");
     char      code[400], out[400];
     side      s = made(k, 1);
-    mlc_plan *p = captured_with(&s, k, 1 + runs);
+    mlc_plan *p = captured_with(&s, k, 1 + logits);
     snprintf(code, sizeof code, "%s.main.c", b.path);
     snprintf(out, sizeof out, "%s.bin", b.path);
     if (!CHECK_EQ(mlc_plan_write_step_c(p, b.path, NULL), MLC_OK))
         printf("  %s: %s\n", k->name, mlc_error(s.ctx));
     mlc_scope_begin(s.ctx);
-    write_main(&s, k, code, b.path, runs);
+    write_main(&s, k, code, b.path, logits);
     mlc_scope_end(s.ctx);
     for (int64_t j = 0; j < FILE_STEPS; j++) by_plan(&s, p, k, j);
-    if (command("cc --version%s%s >/dev/null 2>&1", "", "") == 0) {
-        CHECK_EQ(command("cc -std=c99 " STRICT " -O1 -o '%s.out' '%s' -lm", code, code), 0);
-        CHECK_EQ(command("'%s.out' '%s'", code, out), 0);
+    if (has_compiler()) {
+        CHECK(compiles_as_c(code));
+        CHECK_EQ(runs("'%s.out' '%s'", code, out), 0);
         mlc_scope_begin(s.ctx);
-        mlc_tensor  *y = runs ? mlc_forward(s.net, input(&s, k, 0, 0)) : NULL;
+        mlc_tensor  *y = logits ? mlc_forward(s.net, input(&s, k, 0, 0)) : NULL;
         const double off = file_apart(s.net, y, out);
         if (!CHECK(off < 1e-5)) printf("  %s: %g\n", k->name, off);
         mlc_scope_end(s.ctx);
     }
-    if (command("c++ --version%s%s >/dev/null 2>&1", "", "") == 0)
-        CHECK_EQ(command("c++ -std=c++11 " STRICT " -fsyntax-only -x c++ '%s'%s", b.path, ""), 0);
+    CHECK(compiles_as_cpp(b.path));
     mlc_plan_free(p);
     freed(&s);
     box_close(&b);

@@ -95,8 +95,9 @@ static const tiny_net tiny_nets[] = {
 };
 enum { TINY_NETS = sizeof tiny_nets / sizeof tiny_nets[0] };
 
-/* Makes layers integers by the ranges of x. */
-static inline mlc_status tiny_to_integers(mlc_module *net, mlc_tensor *x)
+/* Makes layers static integers by the ranges of x. */
+static inline mlc_status tiny_to_integers(mlc_module *net, mlc_tensor *x,
+                                          mlc_quant_convention convention)
 {
     const mlc_calibrate_desc c = mlc_calibrate_desc_make(MLC_QUANT_MIN_MAX);
     mlc_quantize_desc        d = mlc_quantize_desc_make(MLC_QUANT_STATIC);
@@ -106,6 +107,7 @@ static inline mlc_status tiny_to_integers(mlc_module *net, mlc_tensor *x)
     mlc_eval_end(net);
     mlc_status st = mlc_calibrate_end(ranges);
     d.calibration = ranges;
+    d.convention = convention;
     if (st == MLC_OK) st = mlc_quantize(net, &d, NULL);
     mlc_calibration_free(ranges);
     return st;
@@ -122,7 +124,7 @@ static inline mlc_status tiny_write(mlc_ctx *ctx, const tiny_net *t, bool intege
     d.self_test = true;
     d.integers = integers;
     d.inputs = &x;
-    if (st == MLC_OK && integers) st = tiny_to_integers(net, x);
+    if (st == MLC_OK && integers) st = tiny_to_integers(net, x, MLC_QUANT_TORCH);
     mlc_plan *p = st == MLC_OK ? mlc_plan_capture(net, &x, 1, NULL) : NULL;
     if (p) st = mlc_plan_write_c(p, path, &d);
     mlc_plan_free(p);
