@@ -1,13 +1,13 @@
 /* export.c -- writes networks as C files that need no library, for run.sh
  *
- *   run     ./export FOLDER: NAME_f32.c and NAME_int8.c of MLPerf Tiny's networks and a 64-32-10
+ *   run     ./export FOLDER: NAME_f32.c and NAME_int8.c of MLPerf Tiny's networks and a 64-32-10,
+ *           and xor_step.c, a training step
  *
  * Runs on the computer that compiles; exported.c runs them on the board. */
 #include "tiny.h"
 
 #include <stdio.h>
 
-#ifdef EXPORT_STEP
 static mlc_status cross_entropy(mlc_ctx *ctx, void *net, mlc_tensor *const *in, int32_t n_in,
                                 mlc_tensor **out, int32_t n_out)
 {
@@ -28,7 +28,6 @@ static mlc_status write_step(mlc_ctx *ctx, const char *path)
     if (p) mlc_plan_write_step_c(p, path, NULL);
     return mlc_ctx_status(ctx);
 }
-#endif
 
 int main(int argc, char **argv)
 {
@@ -47,14 +46,12 @@ int main(int argc, char **argv)
             return 1;
         }
     }
-#ifdef EXPORT_STEP
     char path[512];
     snprintf(path, sizeof path, "%s/xor_step.c", argv[1]);
     if (write_step(ctx, path) != MLC_OK) {
         fprintf(stderr, "export: %s: %s\n", path, mlc_error(ctx));
         return 1;
     }
-#endif
     mlc_ctx_free(ctx);
     return 0;
 }
