@@ -57,8 +57,8 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-quantize demo-table demo-gpt demo-tiny \
-        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-compress demo-serve test test-cpp cuda cuda-host cuda-bugs \
-        cuda-test cuda-bench matrix io-faults \
+        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-compress demo-serve \
+        test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab watch bits weight gate \
         lint map reference size embedded lib dist install uninstall clean FORCE
@@ -100,7 +100,7 @@ help:
 	@echo 'make bench-quant     what quantized networks lose: digits, a small GPT; a quarter of an hour'
 	@echo 'make bench-compare   against PyTorch; PYTHON=python3 names one that has torch'
 	@echo "make bench-ab        against another commit: REF=commit, CASE='mlp_* gemm_*', ISA=avx2"
-	@echo 'make watch           fails if a row is slower or larger than 1.1 times REF=commit, by intervals;'
+	@echo 'make watch           fails if a row is slower or larger than 1.1 times that of REF=commit;'
 	@echo '                     COMMITS=20: each of the last commits against the one before, as a picture'
 	@echo 'make bits            the same bits as REF=commit on each level? ISA=avx2 takes one'
 	@echo 'make weight          compile seconds, bytes, largest functions; needs python3'
@@ -242,16 +242,15 @@ $(BUILD)/bench: $(BENCH_SOURCES) $(IMPL)
 	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss $(BUILD)/linalg_speed \
-$(BUILD)/serve_speed: $(BUILD)/%: \
-        bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h $(IMPL)
+$(BUILD)/serve_speed: $(BUILD)/%: bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h \
+                                  $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
             $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits \
-            $(BUILD)/serve \
-            $(BUILD)/digits_mpi $(BUILD)/sketch_compress
+            $(BUILD)/serve $(BUILD)/digits_mpi $(BUILD)/sketch_compress
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -340,6 +339,7 @@ demo-export: $(BUILD)/export_digits
 demo-serve: $(BUILD)/serve
 	@$(PYTHON) tests/serve_client.py $(BUILD)/serve $(BUILD)/served --seconds $(or $(SECONDS),5) \
 	    --hostile $(or $(HOSTILE),200)
+
 # By MPI where mpicc is, RANKS=N of them; else threads.
 demo-mpi: $(BUILD)/digits_mpi
 	@bash tests/mpi.sh $(BUILD) $(or $(RANKS),2)

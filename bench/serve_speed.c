@@ -77,12 +77,7 @@ static double served(mlc_server *s)
 static double looped(mlc_plan *p, mlc_tensor *x)
 {
     const double from = now();
-    for (int i = 0; i < CLIENTS * EACH / BATCH; i++) {
-        mlc_scope_begin(x->ctx);
-        mlc_tensor *y;
-        mlc_plan_run(p, &x, 1, &y, 1);
-        mlc_scope_end(x->ctx);
-    }
+    for (int i = 0; i < CLIENTS * EACH / BATCH; i++) mlc_plan_run(p, &x, 1, NULL, 0);
     return CLIENTS * EACH / (now() - from);
 }
 

@@ -55,6 +55,39 @@ static inline mlc_module *split_cnn(mlc_ctx *ctx)
         { "classes", mlc_nn_linear(ctx, 256, 10) });
 }
 
+/* Pixels [n,64] by rows to logits [n,10]: convolutions of `channels` and of twice as many. */
+static inline mlc_module *split_net(mlc_ctx *ctx, int64_t channels)
+{
+    return MLC_SEQUENTIAL(ctx, mlc_nn_unflatten(ctx, 1, mlc_dims3(1, 8, 8)),
+                          mlc_nn_conv2d(ctx, 1, channels, 3, 1, 1),
+                          mlc_nn_batch_norm(ctx, channels), mlc_nn_relu(ctx),
+                          mlc_nn_conv2d(ctx, channels, 2 * channels, 3, 1, 1),
+                          mlc_nn_batch_norm(ctx, 2 * channels), mlc_nn_relu(ctx),
+                          mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx),
+                          mlc_nn_linear(ctx, 2 * channels * 4 * 4, 10));
+}
+
+/* Trains by AdamW, with a rate that falls to 0. */
+static inline mlc_status split_train(mlc_module *net, const split *s, int64_t batch, int epochs,
+                                     uint64_t seed, double rate)
+{
+    mlc_ctx        *ctx  = mlc_module_ctx(net);
+    mlc_loader_desc rows = mlc_loader_desc_make(s->x[0], s->y[0], batch);
+    mlc_fit_desc    how  = mlc_fit_desc_make(NULL);
+    const mlc_sched fall = mlc_sched_cosine(mlc_dim(s->x[0], 0) / batch * epochs, 0);
+    rows.shuffle = rows.drop_last = true;
+    rows.seed    = seed;
+    how.epochs   = epochs;
+    how.forward  = mlc_fit_cross_entropy;
+    mlc_loader *loader = mlc_loader_create(ctx, &rows);
+    mlc_optim  *opt    = mlc_adamw(net, rate);
+    mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
+    const mlc_status st = mlc_fit(net, opt, loader, &how, NULL);
+    mlc_optim_free(opt);
+    mlc_loader_free(loader);
+    return st;
+}
+
 /* Makes layers static integers by the ranges of a few batches of training. */
 static inline mlc_status split_quantize(mlc_module *net, const split *s, int64_t batch, int batches)
 {

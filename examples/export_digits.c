@@ -52,35 +52,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
     return options_read("export_digits", HELP, list, argc, argv, status);
 }
 
-static mlc_module *cnn(mlc_ctx *ctx)
-{
-    return MLC_SEQUENTIAL(ctx, mlc_nn_unflatten(ctx, 1, mlc_dims3(1, 8, 8)),
-                          mlc_nn_conv2d(ctx, 1, 16, 3, 1, 1), mlc_nn_batch_norm(ctx, 16),
-                          mlc_nn_relu(ctx), mlc_nn_conv2d(ctx, 16, 32, 3, 1, 1),
-                          mlc_nn_batch_norm(ctx, 32), mlc_nn_relu(ctx),
-                          mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx),
-                          mlc_nn_linear(ctx, 512, CLASSES));
-}
-
-static mlc_status train(mlc_module *net, const split *s, int epochs)
-{
-    mlc_ctx        *ctx  = mlc_module_ctx(net);
-    mlc_loader_desc rows = mlc_loader_desc_make(s->x[0], s->y[0], BATCH);
-    mlc_fit_desc    how  = mlc_fit_desc_make(NULL);
-    const mlc_sched fall = mlc_sched_cosine(mlc_dim(s->x[0], 0) / BATCH * epochs, 0);
-    rows.shuffle = rows.drop_last = true;
-    rows.seed    = 1;
-    how.epochs   = epochs;
-    how.forward  = mlc_fit_cross_entropy;
-    mlc_loader *loader = mlc_loader_create(ctx, &rows);
-    mlc_optim  *opt    = mlc_adamw(net, 2e-3);
-    mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
-    const mlc_status st = mlc_fit(net, opt, loader, &how, NULL);
-    mlc_optim_free(opt);
-    mlc_loader_free(loader);
-    return st;
-}
-
 /* Writes DIR/NAME.c of a plan for one image, and DIR/NAME_run.c. */
 static bool write_files(const options *o, mlc_module *net, mlc_tensor *image, const char *name)
 {
@@ -164,8 +135,9 @@ int main(int argc, char **argv)
     mlc_ctx *ctx = mlc_ctx_create(&d);
     bool     ok  = split_load(ctx, "export_digits", o.csv, BATCH * CALIBRATE, &s);
     if (ok) {
-        mlc_module *net = cnn(ctx);
-        ok = net && train(net, &s, o.epochs) == MLC_OK && mlc_nn_fold_batch_norm(net) == MLC_OK;
+        mlc_module *net = split_net(ctx, 16);
+        ok = net && split_train(net, &s, BATCH, o.epochs, 1, 2e-3) == MLC_OK &&
+             mlc_nn_fold_batch_norm(net) == MLC_OK;
         mlc_module *copy = ok ? mlc_module_clone(net) : NULL;
         ok = copy && split_quantize(copy, &s, BATCH, CALIBRATE) == MLC_OK &&
              bytes_of(&o, "x.bin", "wb", mlc_f32(s.x[1]),

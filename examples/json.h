@@ -1,4 +1,4 @@
-/* json.h -- reads JSON from a text in memory (RFC 8259), and text that grows, to write it to
+/* json.h -- reads JSON from a text in memory (RFC 8259), and a text that grows, to write it
  *
  * A reader asks for what comes next: `{`, a string, a number. It takes no memory and calls nothing
  * of itself, so that no text is too deep for the stack. The first thing that is wrong is in `why`,

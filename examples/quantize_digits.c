@@ -52,15 +52,7 @@ static bool parse(options *o, int argc, char **argv, int *status)
     return options_read("quantize_digits", HELP, list, argc, argv, status);
 }
 
-static mlc_module *cnn(mlc_ctx *ctx)
-{
-    return MLC_SEQUENTIAL(ctx, mlc_nn_unflatten(ctx, 1, mlc_dims3(1, 8, 8)),
-                          mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1), mlc_nn_batch_norm(ctx, 32),
-                          mlc_nn_relu(ctx), mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1),
-                          mlc_nn_batch_norm(ctx, 64), mlc_nn_relu(ctx),
-                          mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx),
-                          mlc_nn_linear(ctx, 1024, 10));
-}
+static mlc_module *cnn(mlc_ctx *ctx) { return split_net(ctx, 32); }
 
 static mlc_tensor *last_step(void *user, mlc_tensor *y)
 {
@@ -80,25 +72,6 @@ static mlc_module *lstm(mlc_ctx *ctx)
 static const net_kind NET[NETS] = { { "CNN", cnn, 2e-3, NULL, NULL },
                                       { "LSTM", lstm, 1e-2, "lstm*", "lstm.weight_ih*" } };
 
-static mlc_status train(mlc_module *net, const split *s, int epochs, int seed, double rate)
-{
-    mlc_ctx        *ctx  = mlc_module_ctx(net);
-    mlc_loader_desc rows = mlc_loader_desc_make(s->x[0], s->y[0], BATCH);
-    mlc_fit_desc    how  = mlc_fit_desc_make(NULL);
-    const mlc_sched fall = mlc_sched_cosine(mlc_dim(s->x[0], 0) / BATCH * epochs, 0);
-    rows.shuffle = rows.drop_last = true;
-    rows.seed    = (uint64_t)seed;
-    how.epochs   = epochs;
-    how.forward  = mlc_fit_cross_entropy;
-    mlc_loader *loader = mlc_loader_create(ctx, &rows);
-    mlc_optim  *opt    = mlc_adamw(net, rate);
-    mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
-    const mlc_status st = mlc_fit(net, opt, loader, &how, NULL);
-    mlc_optim_free(opt);
-    mlc_loader_free(loader);
-    return st;
-}
-
 static mlc_status aware(const options *p, mlc_module *net, const split *s, const net_kind *k,
                         int seed)
 {
@@ -107,7 +80,7 @@ static mlc_status aware(const options *p, mlc_module *net, const split *s, const
     d.quantize.keep        = &k->keep;
     d.quantize.n_keep      = k->keep != NULL;
     if ((st = mlc_quant_aware_begin(net, &d)) == MLC_OK &&
-        (st = train(net, s, p->tune, 1000 + seed, k->rate / 4)) == MLC_OK)
+        (st = split_train(net, s, BATCH, p->tune, 1000 + (uint64_t)seed, k->rate / 4)) == MLC_OK)
         st = mlc_quant_aware_end(net, NULL);
     return st;
 }
@@ -158,7 +131,8 @@ static bool run(const options *p, mlc_ctx *ctx, const split *s, const net_kind *
                 outcome *all)
 {
     mlc_module *net = k->make(ctx);
-    bool        ok  = net && train(net, s, p->epochs, seed, k->rate) == MLC_OK &&
+    bool        ok  = net && split_train(net, s, BATCH, p->epochs, (uint64_t)seed, k->rate) ==
+                                 MLC_OK &&
                       mlc_nn_fold_batch_norm(net) == MLC_OK;
     for (int i = 0; i < KINDS && ok; i++) {
         mlc_module *copy = mlc_module_clone(net);

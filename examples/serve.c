@@ -363,10 +363,9 @@ static bool listening(void)
 /* Makes the models, serves until a signal comes, and prints what was done. */
 static bool run(mlc_ctx *ctx, const sigset_t *set)
 {
-    static const mlc_serve_desc *defaults = NULL;
     char      table[4096];
     pthread_t io;
-    S.serve = mlc_serve_create(ctx, defaults);
+    S.serve = mlc_serve_create(ctx, NULL);
     if (!S.serve || !digits_serve(ctx) || (S.o.text && !text_serve(ctx)) || !listening())
         return false;
     if (pthread_create(&io, NULL, serve, NULL) != 0) return false;

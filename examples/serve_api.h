@@ -186,7 +186,7 @@ static void load(conn *c, const char *model)
 
 static void metadata(conn *c, const char *model)
 {
-    json_text            t = { NULL, 0, 0, false };
+    json_text       t = { NULL, 0, 0, false };
     mlc_serve_value v;
     text_say(&t, "{\"name\":");
     text_json(&t, model, strlen(model));
@@ -247,7 +247,7 @@ static void metrics_http(json_text *t)
 
 static void metrics(conn *c)
 {
-    json_text         t = { NULL, 0, 0, false };
+    json_text    t = { NULL, 0, 0, false };
     const size_t n = mlc_serve_prometheus(S.serve, NULL, 0);
     char        *s = (char *)malloc(n + 4096);
     if (s) {

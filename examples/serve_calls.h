@@ -284,8 +284,8 @@ static void outputs(const call *k, json_text *t, json_text *tail)
 
 static void answer_numbers(conn *c, const call *k)
 {
-    json_text   t = { NULL, 0, 0, false }, tail = { NULL, 0, 0, false };
-    char   line[80];
+    json_text t = { NULL, 0, 0, false }, tail = { NULL, 0, 0, false };
+    char      line[80];
     outputs(k, &t, &tail);
     const size_t bytes = t.n;
     if (tail.n) text_put(&t, tail.s, tail.n);

@@ -11,38 +11,16 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { DIGITS_CLASSES = 10, GPT_CONTEXT = 256, GPT_WINDOW = 64, GPT_BATCH = 32 };
+enum { GPT_CONTEXT = 256, GPT_WINDOW = 64, GPT_BATCH = 32 };
 
-/* Pixels [n,64] from 0 to 1, by rows, to logits [n,10]. */
-static inline mlc_module *digits_net(mlc_ctx *ctx)
-{
-    return MLC_SEQUENTIAL(ctx, mlc_nn_unflatten(ctx, 1, mlc_dims3(1, 8, 8)),
-                          mlc_nn_conv2d(ctx, 1, 16, 3, 1, 1), mlc_nn_batch_norm(ctx, 16),
-                          mlc_nn_relu(ctx), mlc_nn_conv2d(ctx, 16, 32, 3, 1, 1),
-                          mlc_nn_batch_norm(ctx, 32), mlc_nn_relu(ctx),
-                          mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx),
-                          mlc_nn_linear(ctx, 512, DIGITS_CLASSES));
-}
+static inline mlc_module *digits_net(mlc_ctx *ctx) { return split_net(ctx, 16); }
 
 static inline bool digits_train(mlc_module *net, const char *csv, int epochs)
 {
     enum { BATCH = 64 };
-    mlc_ctx *ctx = mlc_module_ctx(net);
-    split    s;
-    if (!split_load(ctx, "serve", csv, BATCH, &s)) return false;
-    mlc_loader_desc rows = mlc_loader_desc_make(s.x[0], s.y[0], BATCH);
-    mlc_fit_desc    how  = mlc_fit_desc_make(mlc_cross_entropy);
-    const mlc_sched fall = mlc_sched_cosine(mlc_dim(s.x[0], 0) / BATCH * epochs, 0);
-    rows.shuffle = rows.drop_last = true;
-    rows.seed    = 1;
-    how.epochs   = epochs;
-    mlc_loader *loader = mlc_loader_create(ctx, &rows);
-    mlc_optim  *opt    = mlc_adamw(net, 2e-3);
-    mlc_optim_schedule(opt, MLC_KNOB_LR, &fall);
-    const bool ok = mlc_fit(net, opt, loader, &how, NULL) == MLC_OK;
-    mlc_optim_free(opt);
-    mlc_loader_free(loader);
-    return ok;
+    split s;
+    return split_load(mlc_module_ctx(net), "serve", csv, BATCH, &s) &&
+           split_train(net, &s, BATCH, epochs, 1, 2e-3) == MLC_OK;
 }
 
 /* Bytes i64 [n,t] to logits [n,t,256]. */

@@ -1,7 +1,7 @@
 /* export.c -- writes networks as C files that need no library, for run.sh
  *
- *   run     ./export FOLDER: NAME_f32.c and NAME_int8.c of MLPerf Tiny's networks and a 64-32-10;
- *           xor_step.c, a training step
+ *   run     ./export FOLDER: NAME_f32.c and NAME_int8.c of MLPerf Tiny's networks and a 64-32-10,
+ *           and xor_step.c, a training step
  *
  * Runs on the computer that compiles; exported.c runs them on the board. */
 #include "tiny.h"
