@@ -7,6 +7,7 @@
 #include "golden/golden.h"
 #include "guarded.h"
 #include "quant.h"
+#include "watch.h"
 
 /* What is computed here is rounded as in the library. */
 #ifdef __clang__
@@ -1627,4 +1628,53 @@ TEST(quant, digits_lose_less_than_half_a_point)
     }
     for (int i = 0; i < WAY_COUNT; i++)
         CHECK(off[i] < 0.005);
+}
+
+/* ---- straight from a file -------------------------------------------------------------------- */
+
+/* A file of 8 MB of f32, mapped, becomes integers: of the bits that a load and mlc_quantize make,
+ * and with no second copy of them in memory, but of their scales. */
+TEST(quant, a_mapped_file_goes_straight_into_integers)
+{
+    ONLY_ON_HOST();
+    enum { WIDE = 1024, REST = 1 << 16 };
+    tally              mem;
+    const mlc_ctx_desc cd = tally_desc(&mem);
+    box                b = box_open_fast("s.safetensors");
+    mlc_ctx           *ctx = mlc_ctx_create(&cd);
+    for (int way = 0; way < 4; way++) {
+        mlc_quantize_desc d = mlc_quantize_desc_make(way < 2 ? MLC_QUANT_DYNAMIC
+                                                             : MLC_QUANT_WEIGHTS);
+        mlc_module *net[2];
+        uint64_t    hash[2];
+        if (way == 1) d.per_tensor = true;
+        if (way == 3) d.bits = 4;
+        for (int i = 0; i < 2; i++) {
+            net[i] = in_sequence(ctx, 3, mlc_nn_linear(ctx, WIDE, WIDE), mlc_nn_relu(ctx),
+                                 mlc_nn_linear(ctx, WIDE, WIDE));
+            if (!i && !way) CHECK_EQ(mlc_save(net[0], b.path), MLC_OK);
+            if (!i) CHECK_EQ(mlc_load(net[0], b.path), MLC_OK);
+        }
+        CHECK_EQ(mlc_quantize(net[0], &d, NULL), MLC_OK);
+        mlc_memory_trim(ctx);
+        const int64_t live = mem.live, ints = 2 * WIDE * WIDE * d.bits / 8;
+        const int64_t scales = 2 * WIDE * (way < 2 ? 4 : WIDE / 32 * 2), biases = 2 * WIDE * 4;
+        mem.peak = live;
+        CHECK_EQ(mlc_load_mapped(net[1], b.path, NULL), MLC_OK);
+        CHECK_EQ(mlc_quantize(net[1], &d, NULL), MLC_OK);
+        CHECK(mem.peak - live < ints + biases + 2 * scales + REST);
+        for (int i = 0; i < 2; i++) {
+            hash[i] = hash_net(1, net[i]);
+            mlc_no_grad_begin(ctx);
+            mlc_tensor *y = mlc_forward(net[i], mlc_ones(ctx, MLC_F32, mlc_dims2(2, WIDE)));
+            hash[i] = hash_tensor(hash[i], y);
+            mlc_no_grad_end(ctx);
+        }
+        CHECK_EQ(hash[0], hash[1]);
+        mlc_module_free(net[0]);
+        mlc_module_free(net[1]);
+    }
+    CHECK_OK(ctx);
+    tally_done(&mem, ctx);
+    box_close(&b);
 }
