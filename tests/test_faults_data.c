@@ -466,6 +466,8 @@ DO(mlc_plot_write) { return mlc_plot_write(w->ctx, &LOSS_CHART, 1, 1, hash_text,
 
 static const mlc_terminal_desc TERMINAL = {40, 5, 16, true, true};
 
+DO(mlc_plot_image) { return keep(w, mlc_plot_image(w->ctx, &LOSS_CHART, 1, 1, 1)); }
+
 DO(mlc_plot_print) { return mlc_plot_print(w->ctx, &LOSS_CHART, 1, &TERMINAL, hash_text, w); }
 
 DO(mlc_terminal_desc_make)

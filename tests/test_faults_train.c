@@ -147,6 +147,12 @@ DO(mlc_confusion_print)
     return st != MLC_OK ? st : mlc_confusion_print(w->metric, NULL, &TERMINAL, hash_text, w);
 }
 
+DO(mlc_confusion_image)
+{
+    const mlc_status st = run_confusion(w);
+    return st != MLC_OK ? st : keep(w, mlc_confusion_image(w->metric, NULL, 1));
+}
+
 DO(mlc_confusion_save)
 {
     const mlc_status st = run_confusion(w);

@@ -1,11 +1,11 @@
-/* test_png.c -- tests of section IMPL.PNG: pictures of tensors
+/* test_png.c -- tests of sections IMPL.PNG and IMPL.PNG.CHARTS: pictures of tensors, charts
  *
  * Files are read back by a reader of their own: chunks and checksums, inflate of stored blocks and
  * of fixed codes, filters.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
+#include "watch.h"
 
 typedef struct png {
     int64_t        height, width, channels;
@@ -300,4 +300,149 @@ TEST(png, errors)
     CHECK_ERROR(ctx, MLC_ERR_IO, "/nowhere/at/all.png");
     CHECK_EQ(box_count(&b), 0);
     box_close(&b);
+}
+
+/* ---- charts ---------------------------------------------------------------------------------- */
+
+static const double RAMP[6] = {0, 1, 2, 3, 4, 5}, HEIGHTS[6] = {5, 1, 4, 2, 3, 5};
+
+static mlc_plot chart_of(const mlc_plot_series *s, int64_t count, const char *title)
+{
+    const mlc_plot p = {title, NULL, NULL, false, false, s, count};
+    return p;
+}
+
+/* The colour of a pixel of u8 [3,h,w], 0xRRGGBB. */
+static uint32_t colour_at(mlc_tensor *t, int64_t x, int64_t y)
+{
+    uint32_t v = 0;
+    for (int64_t c = 0; c < 3; c++)
+        v = v << 8 | (uint32_t)mlc_item_at(t, mlc_dims3(c, y, x));
+    return v;
+}
+
+/* How many pixels of a rectangle have not a colour. */
+static int64_t others(mlc_tensor *t, uint32_t colour, int64_t x, int64_t y, int64_t w, int64_t h)
+{
+    const int64_t  all = mlc_numel(t), wide = mlc_dim(t, 2), plane = mlc_dim(t, 1) * wide;
+    unsigned char *v = (unsigned char *)malloc((size_t)all);
+    int64_t        n = 0;
+    if (CHECK_EQ(mlc_read(t, v, (size_t)all), MLC_OK))
+        for (int64_t j = y; j < y + h; j++)
+            for (int64_t i = x; i < x + w; i++) {
+                const unsigned char *at = v + j * wide + i;
+                n += ((uint32_t)at[0] << 16 | (uint32_t)at[plane] << 8 | at[2 * plane]) != colour;
+            }
+    free(v);
+    return n;
+}
+
+/* Axes reach from x 68 to 337 and y 17 to 232 of a panel of 360 x 280; see IMPL.PLOT. */
+TEST(png, charts_have_panels_bars_and_colours)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_plot_series s = {NULL, RAMP, HEIGHTS, 6, MLC_PLOT_BARS};
+    const mlc_plot  p[3] = {chart_of(&s, 1, NULL), chart_of(NULL, 0, NULL), chart_of(&s, 1, NULL)};
+    mlc_tensor     *t = mlc_plot_image(ctx, p, 3, 2, 1);
+    if (!CHECK(t != NULL)) return;
+    CHECK(t->dtype == MLC_U8 && t->ndim == 3 && mlc_dim(t, 0) == 3);
+    CHECK(mlc_dim(t, 1) == 560 && mlc_dim(t, 2) == 720);
+    /* x from -1 to 6: of 269 pixels each step has 38.4; the bar at 2 is 34.6 wide, 4 of 5 high. */
+    const int64_t at = 68 + 3 * 269 / 7;
+    CHECK_EQ(others(t, 0x0072b2, at - 15, 62, 30, 168), 0);
+    CHECK_EQ(others(t, 0xffffff, at - 15, 20, 30, 35), 2 * 35);         /* a grid line alone    */
+    CHECK_EQ(others(t, 0x0072b2, at - 15, 280 + 62, 30, 168), 0);
+    CHECK_EQ(others(t, 0xffffff, 360, 280, 360, 280), 0);            /* there is no fourth one  */
+    CHECK(colour_at(t, 69, 120) == 0xffffff && colour_at(t, 68, 120) != 0xffffff);
+    mlc_tensor *fine = mlc_plot_image(ctx, p, 1, 5, 3);
+    CHECK(mlc_dim(fine, 1) == 840 && mlc_dim(fine, 2) == 1080);
+    CHECK_EQ(others(fine, 0x0072b2, 3 * at - 50, 184, 100, 509), 0);
+    CHECK_OK(ctx);
+}
+
+TEST(png, lines_go_through_their_points_and_dashes_have_gaps)
+{
+    static const double flat[6] = {0.5, 0.5, 0.5, 0.5, 0.5, 0.5};
+    mlc_ctx        *ctx = test_ctx();
+    mlc_plot_series s[2] = {{NULL, RAMP, RAMP, 6, MLC_PLOT_LINE},
+                            {NULL, RAMP, flat, 6, MLC_PLOT_DASHED}};
+    const mlc_plot  p = chart_of(s, 2, NULL);
+    mlc_tensor     *t = mlc_plot_image(ctx, &p, 1, 1, 10);
+    if (!CHECK(t != NULL)) return;
+    for (int64_t i = 0; i <= 5; i++)
+        CHECK_EQ(colour_at(t, 680 + i * 2690 / 5, 2320 - i * 2150 / 5), 0x0072b2);
+    int64_t gaps = 0;
+    uint32_t before = 0;
+    for (int64_t x = 1000; x < 3000; x++) {                  /* by 100 pixels there is a dash   */
+        const uint32_t c = colour_at(t, x, 2320 - 215);
+        gaps += c == 0x777777 && before != c;
+        before = c;
+    }
+    CHECK(gaps >= 18 && gaps <= 22);
+    CHECK_OK(ctx);
+}
+
+/* A picture of all letters, bit by bit. */
+TEST(png, texts_are_letters_and_end_with_their_panel)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_plot_series s[3] = {{"ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789", RAMP, HEIGHTS, 6,
+                             MLC_PLOT_MARKED},
+                            {"abcdefghijklmnopqrstuvwxyz", RAMP, RAMP, 6, MLC_PLOT_POINTS},
+                            {"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", RAMP, RAMP, 0, MLC_PLOT_DASHED}};
+    mlc_plot        p[2] = {chart_of(s, 3, "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80"),
+                            chart_of(NULL, 0, NULL)};
+    p[0].x_label = "x";
+    p[0].y_label = "upwards";
+    mlc_tensor *t = mlc_plot_image(ctx, p, 2, 2, 2);
+    CHECK(hash_tensor(HASH_SEED, t) == 0xd49e16a0388cf26fu);
+    p[0].title = "a title that is far longer than its panel, so that it is cut off at the border";
+    t = mlc_plot_image(ctx, p, 2, 2, 2);
+    CHECK(others(t, 0xffffff, 690, 20, 30, 30) > 0);
+    CHECK_EQ(others(t, 0xffffff, 720, 0, 100, 34), 0);
+    CHECK_OK(ctx);
+}
+
+TEST(png, a_confusion_matrix_has_shades_and_white_numbers)
+{
+    static const double p[6] = {0, 1, 1, 1, 1, 1}, t[6] = {0, 0, 0, 0, 1, 1};
+    static const char *const names[2] = {"cat & <dog>", "b"};
+    mlc_ctx    *ctx = test_ctx();
+    mlc_metric *m = mlc_metric_confusion(ctx, 2);
+    mlc_tensor *to = mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims1(6), t), MLC_I64);
+    mlc_metric_update(m, mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims1(6), p), MLC_I64), to, NULL);
+    mlc_tensor *i = mlc_confusion_image(m, names, 1);
+    if (!CHECK(i != NULL)) return;
+    CHECK(mlc_dim(i, 0) == 3 && mlc_dim(i, 1) > 400 && mlc_dim(i, 2) > 400);
+    const int64_t left = mlc_dim(i, 2) - 20 - 400;
+    CHECK_EQ(colour_at(i, left + 50, 90), 0xbfdbeb);         /* a quarter of the row             */
+    CHECK_EQ(colour_at(i, left + 350, 390), 0x0072b2);
+    CHECK_EQ(colour_at(i, left + 50, 390), 0xffffff);
+    int64_t white = 0;
+    for (int64_t x = left + 285; x < left + 315; x++) white += colour_at(i, x, 335) > 0xf00000;
+    CHECK(white > 0);
+    CHECK_OK(ctx);
+}
+
+TEST(png, errors_of_charts)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_plot_series s = {NULL, RAMP, RAMP, 6, MLC_PLOT_LINE};
+    mlc_plot        many[300];
+    for (int i = 0; i < 300; i++) many[i] = chart_of(&s, 1, NULL);
+    CHECK(mlc_plot_image(NULL, many, 1, 1, 1) == NULL);
+    CHECK(mlc_plot_image(ctx, many, 1, 1, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_image: scale is 0; it is 1 to 16");
+    CHECK(mlc_plot_image(ctx, many, 1, 1, 17) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_image: scale is 17");
+    CHECK(mlc_plot_image(ctx, many, 300, 1, 16) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot_image: 5760 x 1344000 pixels are over 2^28 elements");
+    CHECK(mlc_plot_image(ctx, many, 0, 1, 1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "plot: 0 charts");
+    CHECK(mlc_confusion_image(NULL, NULL, 1) == NULL);
+    CHECK(mlc_confusion_image(mlc_metric_confusion(ctx, 2), NULL, -1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "confusion_image: scale is -1");
+    CHECK(mlc_confusion_image(mlc_metric_confusion(ctx, 65), NULL, 1) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "confusion_image: 65 classes");
+    CHECK_OK(ctx);
 }

@@ -804,6 +804,7 @@ OWN = {
     'mlc_find_batch_size': 'ESTIMATE',
     'mlc_plot_write': 'PLOT',
     'mlc_plot_save': 'PLOT',
+    'mlc_plot_image': 'PLOT',
     'mlc_sched_at': '''
     int64_t *at = an_i64_array("at");
     mlc_sched s = mlc_sched_multi_step(at, (int32_t)a_count("n"), a_double("gamma", 0.5));
@@ -1057,6 +1058,7 @@ FILL = {
                             ' check_status("estimate find_batch forward loss", r); (void)out; (void)bytes;'),
     'mlc_plot_write': ('@PLOT@', 'mlc_status r = mlc_plot_write(a_ctx("ctx"), chance(5) ? NULL : plots, n, columns, cb_write, NULL);'),
     'mlc_plot_save': ('@PLOT@', 'const char *path = a_target("path"); mlc_status r = mlc_plot_save(a_ctx("ctx"), path, chance(5) ? NULL : plots, n, columns);'),
+    'mlc_plot_image': ('@PLOT@', 'mlc_tensor *t = mlc_plot_image(a_ctx("ctx"), chance(5) ? NULL : plots, n, columns, 1 + (int32_t)pick(3)); mlc_status r = t ? MLC_OK : MLC_ERR_ARG;'),
 }
 
 OBJECTS = {'mlc_optim': 'a_optim', 'mlc_dataset': 'a_dataset', 'mlc_loader': 'a_loader', 'mlc_metric': 'a_metric',
