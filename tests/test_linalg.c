@@ -194,6 +194,37 @@ TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
         }
 }
 
+/* q and r of a matrix of several chunks of rows and panels; in f64 with columns so small that their
+ * squares are lost. */
+static mlc_tensor *tall_qr(mlc_ctx *ctx, int d, mlc_tensor **a, mlc_tensor **r)
+{
+    double by[140];
+    for (int i = 0; i < 140; i++) by[i] = d && i % 50 == 3 ? 1e-140 : 1;
+    *a = test_rand(ctx, FLOATS[d], mlc_dims2(4100, 140), 5, -1, 1);
+    if (d) *a = mlc_mul(*a, mlc_from(ctx, MLC_F64, mlc_dims1(140), by));
+    return mlc_linalg_qr(*a, r);
+}
+
+static bool same_bits(mlc_tensor *a, mlc_tensor *b);
+
+TEST(linalg, factors_of_a_tall_matrix_are_within_rounding_errors)
+{
+    ONLY_ON_HOST();
+    for (int d = 0; d < 2; d++) {
+        mlc_ctx *ctx = ctx_of(1), *four = ctx_of(4);
+        mlc_tensor *a, *r, *other;
+        mlc_tensor *q = tall_qr(ctx, d, &a, &r), *q4 = tall_qr(four, d, &a, &other);
+        CHECK(same_bits(r, other));
+        CHECK(same_bits(mlc_contiguous(mlc_slice(q, 0, 3400, 4100, 1)),
+                        mlc_contiguous(mlc_slice(q4, 0, 3400, 4100, 1))));
+        CHECK(within("qr", residual(q4, other, a), 2, d, 4100, norm_of(a), 0));
+        CHECK(within("q", skewness(q4), 2, d, 4100, 1, 0));
+        CHECK(largest(mlc_tril(other, -1)) == 0);
+        CHECK_OK(ctx);
+        CHECK_OK(four);
+    }
+}
+
 /* a plus a multiple of the identity. */
 static mlc_tensor *shifted(mlc_tensor *a, double by)
 {

@@ -122,6 +122,38 @@ TEST(rsvd, errors_are_near_the_optimal_ones)
             }
 }
 
+/* A matrix large enough for a wide sketch, of rank 60 at most. */
+static mlc_tensor *large(mlc_ctx *ctx, int spectrum)
+{
+    double s[60];
+    for (int i = 0; i < 60; i++) s[i] = value_of(spectrum, i);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(2048, 60), 3, -1, 1);
+    mlc_tensor *y = test_rand(ctx, MLC_F64, mlc_dims2(2050, 60), 4, -1, 1);
+    x = mlc_mul(mlc_linalg_qr(x, NULL), mlc_from(ctx, MLC_F64, mlc_dims1(60), s));
+    return mlc_matmul(x, flip(mlc_linalg_qr(y, NULL)));
+}
+
+/* Values far above rounding errors of f32 take passes in it; of a lower rank than the basis, where
+ * those would be seen, all are in f64. */
+TEST(rsvd, a_large_matrix_begins_in_a_wide_sketch)
+{
+    ONLY_ON_HOST();
+    static const int spectra[3] = {SLOW, SLOW, FEW};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        const int d = i > 0;
+        mlc_scope_begin(ctx);
+        mlc_tensor *a = mlc_cast(large(ctx, spectra[i]), FLOATS[d]), *u, *vh;
+        const mlc_linalg_rsvd_desc desc = mlc_linalg_rsvd_desc_make(20);
+        mlc_tensor *s = mlc_linalg_rsvd(a, &desc, &u, &vh);
+        const double best = optimum(spectra[i], 60, 20), error = distance(u, s, vh, a);
+        CHECK(error <= 1.02 * best + 20 * EPS[d] * norm_of(a));
+        CHECK(skewness(u) < 300 * EPS[d] && skewness(flip(vh)) < 300 * EPS[d]);
+        CHECK_NEAR(mlc_item(mlc_slice(s, 0, 19, 20, 1)), value_of(spectra[i], 19), 1e-3);
+        CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
+    }
+}
+
 TEST(rsvd, more_passes_and_columns_are_closer)
 {
     ONLY_ON_HOST();
