@@ -1475,6 +1475,33 @@ DO(mlc_tune_front)       { return run_tuner(w, false); }
 DO(mlc_tune_print)       { return run_tuner(w, false); }
 DO(mlc_tune_plot)        { return run_tuner(w, true); }
 
+static double tune_measure(void *user, mlc_module *net)
+{
+    return mlc_item(mlc_mean_all(mlc_forward(net, (mlc_tensor *)user)));
+}
+
+static mlc_status run_tune_sketch(world *w)
+{
+    mlc_module *net = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 32, 32), mlc_nn_relu(w->ctx));
+    mlc_tensor *x = net ? mlc_full(w->ctx, MLC_F32, mlc_dims2(2, 32), 1) : NULL;
+    if (!x) return made(w, x);
+    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(tune_measure, x, x);
+    mlc_tuner           *t = NULL;
+    d.trials = 2;
+    d.repeats = 1;
+    d.multiple = 4;
+    d.ms = 0;
+    d.bytes = 1;
+    const mlc_status st = mlc_tune_sketch(net, &d, &t);
+    if (st == MLC_OK) hash_value(w, mlc_tune_best(t)->mean[1]);
+    mlc_tune_free(t);
+    mlc_module_free(net);
+    return st;
+}
+
+DO(mlc_tune_sketch_desc_make) { return run_tune_sketch(w); }
+DO(mlc_tune_sketch)           { return run_tune_sketch(w); }
+
 static mlc_status run_estimate(world *w)
 {
     const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);

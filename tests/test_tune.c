@@ -662,4 +662,152 @@ TEST(tune, what_cannot_be_tuned_is_refused)
     mlc_tune_free(NULL);
     CHECK_OK(ctx);
 }
+
+/* ---- sketched layers ------------------------------------------------------------------------- */
+
+#ifndef MLC_NO_SKETCH
+enum { WIDE = 64 };
+
+typedef struct judge { mlc_tensor *x, *y; int calls; double worst; bool raise; } judge;
+
+static mlc_module *wide_net(mlc_ctx *ctx)
+{
+    return MLC_SEQUENTIAL_NAMED(ctx, {"a", mlc_nn_linear(ctx, WIDE, WIDE)},
+                                {"act", mlc_nn_relu(ctx)}, {"b", mlc_nn_linear(ctx, WIDE, WIDE)},
+                                {"c", mlc_nn_linear(ctx, WIDE, 3)});
+}
+
+/* Distance of the outputs to those of the network before. */
+static double judged(void *user, mlc_module *net)
+{
+    judge       *j = (judge *)user;
+    mlc_tensor  *y = mlc_forward(net, j->x);
+    const double d = mlc_item(mlc_mse_loss(y, j->y));
+    j->calls++;
+    if (j->raise) (void)mlc_raise(mlc_module_ctx(net), MLC_ERR_IO, "no data");
+    return d;
+}
+
+static judge judge_of(mlc_ctx *ctx, mlc_module *net)
+{
+    judge j = {NULL, NULL, 0, 0, false};
+    j.x = mlc_randn(ctx, MLC_F32, mlc_dims2(16, WIDE));
+    j.y = mlc_detach(mlc_forward(net, j.x));
+    return j;
+}
+
+TEST(tune_sketch, the_best_layers_are_installed_as_they_were_measured)
+{
+    for (int together = 0; together < 2; together++) {
+        mlc_ctx    *ctx = test_ctx();
+        mlc_module *net = wide_net(ctx);
+        judge       j = judge_of(ctx, net);
+        mlc_tuner  *t = NULL;
+        mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(judged, &j, j.x);
+        d.ms = 0;
+        d.bytes = 1;                   /* bytes do not depend on the clock                     */
+        d.most_error = 0.05;
+        d.trials = 25;
+        d.repeats = 2;
+        d.seed = 3;
+        d.together = together != 0;
+        CHECK_EQ(mlc_tune_sketch(net, &d, &t), MLC_OK);
+        CHECK_OK(ctx);
+        if (!CHECK(t)) return;
+        CHECK_EQ(j.calls, 25);
+        const mlc_tune_trial *best = mlc_tune_best(t);
+        CHECK(best->tells == 2 && best->mean[0] > 0 && best->mean[2] <= 0.05);
+        double bytes = 0;
+        for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+            bytes += (double)(mlc_numel(it.tensor) * (int64_t)mlc_dtype_bytes(it.tensor->dtype));
+        CHECK_NEAR(bytes, best->mean[1], 0);
+        CHECK_NEAR(judged(&j, net), best->mean[2], 1e-12);
+        CHECK_NEAR(mlc_tune_value(t, best, together ? "low_rank" : "a.low_rank"),
+                   best->values[0], 0);
+        mlc_tune_free(t);
+    }
+}
+
+/* Every layer that could be is in the list, and no other; the ranks are those that gain. */
+TEST(tune_sketch, parameters_are_those_of_the_layers_that_gain)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_net(ctx);
+    judge       j = judge_of(ctx, net);
+    mlc_tuner  *t = NULL;
+    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(judged, &j, j.x);
+    d.method = MLC_TUNE_GRID;
+    d.repeats = 1;
+    d.most_terms = 2;
+    d.multiple = 4;
+    CHECK_EQ(mlc_tune_sketch(net, &d, &t), MLC_OK);
+    /* Below 64 64 / (2 (64 + 64)) = 16: 4, 8, 12 with one or two terms, or dense: 7 by 7.       */
+    if (!CHECK(t && mlc_tune_trial_at(t, 48) && !mlc_tune_trial_at(t, 49))) return;
+    CHECK(isnan(mlc_tune_value(t, mlc_tune_trial_at(t, 0), "c.low_rank")));
+    CHECK_NEAR(mlc_tune_value(t, mlc_tune_trial_at(t, 48), "b.low_rank"), 12, 0);
+    CHECK_NEAR(mlc_tune_trial_at(t, 0)->mean[2], 0, 1e-12);            /* dense               */
+    mlc_tune_free(t);
+    d.pattern = "b";                   /* where the first one is left                          */
+    d.points = 2;
+    net = wide_net(ctx);
+    j = judge_of(ctx, net);
+    d.x = j.x;
+    CHECK_EQ(mlc_tune_sketch(net, &d, &t), MLC_OK);
+    CHECK(t && mlc_tune_trial_at(t, 2) && !mlc_tune_trial_at(t, 3));   /* 0; 12 by 1 or 2      */
+    mlc_tune_free(t);
+    CHECK_OK(ctx);
+}
+
+TEST(tune_sketch, an_error_changes_nothing)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_net(ctx);
+    judge       j = judge_of(ctx, net);
+    mlc_tuner  *t = NULL;
+    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(judged, &j, j.x);
+    d.trials = 3;
+    d.most_error = -1;
+    CHECK_EQ(mlc_tune_sketch(net, &d, &t), MLC_ERR_VALUE);
+    CHECK_ERROR(ctx, MLC_ERR_VALUE, "none of 3 trials is within the limits");
+    CHECK(mlc_tune_trial_at(t, 2)->violation > 0);
+    mlc_tune_free(t);
+    j.raise = true;
+    CHECK_EQ(mlc_tune_sketch(net, &d, NULL), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "no data");
+    j.raise = false;
+    d.x = NULL;
+    CHECK_EQ(mlc_tune_sketch(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "measure or x is NULL");
+    d.x = j.x;
+    d.pattern = "none";
+    CHECK_EQ(mlc_tune_sketch(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "0 layers may be sketched");
+    d.method = MLC_TUNE_HALVING;
+    CHECK_EQ(mlc_tune_sketch(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "no budget for halving");
+    CHECK_EQ(mlc_tune_sketch(NULL, &d, NULL), MLC_ERR_ARG);
+    CHECK_NEAR(judged(&j, net), 0, 0);
+    CHECK_OK(ctx);
+}
+
+/* Two networks of one seed of sketches are the same, and their layers' sketches are not. */
+TEST(tune_sketch, sketches_of_a_seed_are_the_same)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_net(ctx), *two = mlc_module_clone(net), *three = mlc_module_clone(net);
+    judge       j = judge_of(ctx, net);
+    mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 8);
+    d.seed = 7;
+    CHECK_EQ(mlc_sketch_model(net, &d, NULL), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "has_seed");
+    d.has_seed = true;
+    CHECK(mlc_sketch_model(net, &d, NULL) == MLC_OK && mlc_sketch_model(two, &d, NULL) == MLC_OK);
+    d.seed = 8;
+    CHECK_EQ(mlc_sketch_model(three, &d, NULL), MLC_OK);
+    j.y = mlc_detach(mlc_forward(net, j.x));
+    CHECK_NEAR(judged(&j, two), 0, 0);
+    CHECK(judged(&j, three) > 0);
+    CHECK_OK(ctx);
+}
+#endif
 #endif
