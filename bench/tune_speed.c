@@ -6,8 +6,8 @@
  *           build/tune_speed ours TRIALS SEEDS    the true value of the best trial of each search
  *           build/tune_speed values               reads "landscape seed trial value ..", writes the
  *                                                 measured and the true value
- *           build/tune_speed sketch 32            a layer of 4096 by 4096 under a limit of error,
- *                                                 by a grid and by TPE */
+ *           build/tune_speed sketch               a sketched layer of 4096 by 4096 under a limit
+ *                                                 of error, by a grid and by TPE */
 #define _POSIX_C_SOURCE 200809L
 #include "../mlcore.h"
 
@@ -289,11 +289,9 @@ static int values(void)
     return 0;
 }
 
-/* ---- a layer of 4096 by 4096, batches of 128 ---- */
+/* ---- a sketched layer of 4096 by 4096, batches of 128 ---- */
 
-enum { WIDE = 4096, ROWS = 128, LIMIT = 85 };              /* percent of the outputs' norm         */
-
-typedef struct layer { mlc_tensor *x, *y; double norm; } layer;
+enum { WIDE = 4096, ROWS = 128, REPEATS = 3 };
 
 static double now(void)
 {
@@ -302,73 +300,72 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double error_of(void *user, mlc_module *net)
+/* Milliseconds of a forward. */
+static double forward_ms(mlc_module *m, mlc_tensor *x)
 {
-    const layer *l = (const layer *)user;
-    mlc_tensor  *d = mlc_sub(mlc_forward(net, l->x), l->y);
-    return 100 * mlc_item(mlc_norm(d, 2, mlc_dims0(), false)) / l->norm;
+    mlc_scope_begin(mlc_module_ctx(m));
+    const double from = now();
+    mlc_forward(m, x);
+    const double ms = 1e3 * (now() - from);
+    mlc_scope_end(mlc_module_ctx(m));
+    return ms;
 }
 
-/* Sketches a copy of the network. NULL: an error, which is printed. */
-static mlc_module *search(mlc_module *net, const layer *l, mlc_tune_method method, int64_t trials,
-                          int64_t multiple, double *seconds)
+static mlc_module *layer_of(mlc_ctx *ctx, const mlc_tune_trial *q)
 {
-    mlc_module          *m = mlc_module_clone(net);
-    mlc_tuner           *t = NULL;
-    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(error_of, (void *)(uintptr_t)l, l->x);
-    d.most_error = LIMIT;
-    d.method     = method;
-    d.trials     = trials;
-    d.multiple   = multiple;
-    const double from = now();
-    if (!m || mlc_tune_sketch(m, &d, &t) != MLC_OK) {
-        fprintf(stderr, "tune_speed: %s\n", mlc_error(mlc_module_ctx(net)));
-        return NULL;
-    }
-    *seconds = now() - from;
-    const mlc_tune_trial *q = mlc_tune_best(t);
-    int64_t               n = 0;
-    while (mlc_tune_trial_at(t, n)) n++;
-    printf("%-5s %4d trials in %6.1f s: low_rank %4.0f, num_terms %.0f, %.3f ms +- %.3f, "
-           "error %.1f %%\n",
-           method == MLC_TUNE_GRID ? "grid" : "TPE", (int)n, *seconds, q->values[0], q->values[1],
-           q->mean[0], q->deviation[0], q->mean[2]);
-    fflush(stdout);
-    mlc_tune_free(t);
+    mlc_module *m = mlc_nn_sklinear(ctx, WIDE, WIDE, (int64_t)q->values[1], (int64_t)q->values[0]);
+    mlc_module_train(m, false);
     return m;
 }
 
-/* The least of 40 forwards each, in turns. */
-static void times_of(mlc_module *const m[2], mlc_tensor *x, double ms[2])
+/* The best layer of a search for the least time. The error of a fit to a weight is, on average over
+ * its signs, 1 - rank / 4096 of the weight's norm: at most 0.85. */
+static mlc_module *search(mlc_ctx *ctx, mlc_tensor *x, mlc_tune_method method, int64_t trials,
+                          double *seconds)
 {
-    ms[0] = ms[1] = 1e9;
-    for (int i = 0; i < 80; i++) {
-        mlc_scope_begin(mlc_module_ctx(m[0]));
-        const double from = now();
-        mlc_forward(m[i & 1], x);
-        ms[i & 1] = fmin(ms[i & 1], 1e3 * (now() - from));
-        mlc_scope_end(mlc_module_ctx(m[0]));
+    mlc_tune_param        p[2] = { mlc_tune_whole("low_rank", 32, 992),
+                                   mlc_tune_whole("num_terms", 1, 3) };
+    mlc_tune_result       r[2] = { mlc_tune_result_make("ms", 1),
+                                   mlc_tune_result_make("error", 0) };
+    const mlc_tune_trial *q;
+    const double          from = now();
+    p[0].step = 32;
+    r[1].most = 0.85;
+    mlc_tune_desc d = mlc_tune_desc_make(p, 2, r, 2);
+    d.method = method;
+    d.trials = trials;
+    mlc_tuner *t = mlc_tune_create(ctx, &d);
+    while ((q = mlc_tune_ask(t)) != NULL) {
+        mlc_module *m = layer_of(ctx, q);
+        double      y[2] = { forward_ms(m, x), 1 - q->values[0] * q->values[1] / WIDE };
+        for (int i = 0; i < REPEATS; i++) {
+            y[0] = forward_ms(m, x);
+            mlc_tune_tell(t, q->id, y);
+        }
+        mlc_module_free(m);
     }
+    *seconds = now() - from;
+    q = mlc_tune_best(t);
+    if (!q) return NULL;
+    printf("%-5s %6.1f s: low_rank %4.0f, num_terms %.0f, %.3f ms +- %.3f, error %.3f\n",
+           method == MLC_TUNE_GRID ? "grid" : "TPE", *seconds, q->values[0], q->values[1],
+           q->mean[0], q->deviation[0], q->mean[1]);
+    fflush(stdout);
+    return layer_of(ctx, q);
 }
 
-/* The grid, then TPE with a quarter of its trials. */
-static int sketch(int64_t multiple)
+/* The grid of 93 layers, then TPE with a quarter of its trials; their best ones in turns. */
+static int sketch(void)
 {
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
-    mlc_module *net = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, WIDE, WIDE)), *m[2];
-    layer       l;
-    double      seconds[2], ms[2];
-    l.x = mlc_randn(ctx, MLC_F32, mlc_dims2(ROWS, WIDE));
-    mlc_module_train(net, false);
-    l.y    = mlc_detach(mlc_forward(net, l.x));
-    l.norm = mlc_item(mlc_norm(l.y, 2, mlc_dims0(), false));
-    m[0] = search(net, &l, MLC_TUNE_GRID, 100000, multiple, &seconds[0]);
-    const int64_t all = 1 + 3 * (WIDE / 4 - 1) / multiple;
-    m[1] = m[0] ? search(net, &l, MLC_TUNE_TPE, all / 4 - 2, multiple, &seconds[1]) : NULL;
+    mlc_tensor *x   = mlc_randn(ctx, MLC_F32, mlc_dims2(ROWS, WIDE));
+    mlc_module *m[2];
+    double      seconds[2], ms[2] = { 1e9, 1e9 };
+    m[0] = search(ctx, x, MLC_TUNE_GRID, 1000, &seconds[0]);
+    m[1] = search(ctx, x, MLC_TUNE_TPE, 23, &seconds[1]);
     if (!m[0] || !m[1]) return 1;
-    for (int i = 0; i < 2; i++) mlc_module_train(m[i], false);
-    times_of(m, l.x, ms);
-    printf("of the grid's best %.3f ms: TPE's is %.3f of it, in %.2f of the time\n", ms[0],
+    for (int i = 0; i < 80; i++) ms[i & 1] = fmin(ms[i & 1], forward_ms(m[i & 1], x));
+    printf("the grid's best takes %.3f ms; TPE's %.3f of it, found in %.2f of the time\n", ms[0],
            ms[1] / ms[0], seconds[1] / seconds[0]);
     mlc_ctx_free(ctx);
     return 0;
@@ -380,7 +377,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "spaces")) return spaces();
     if (!strcmp(what, "ours") && argc > 3) return ours(atoi(argv[2]), atoi(argv[3]));
     if (!strcmp(what, "values")) return values();
-    if (!strcmp(what, "sketch") && argc > 2) return sketch(atoi(argv[2]));
-    fprintf(stderr, "usage: tune_speed spaces | ours TRIALS SEEDS | values | sketch MULTIPLE\n");
+    if (!strcmp(what, "sketch")) return sketch();
+    fprintf(stderr, "usage: tune_speed spaces | ours TRIALS SEEDS | values | sketch\n");
     return 2;
 }

@@ -17,7 +17,7 @@ typedef struct options {
 
 static const char HELP[] =
     "usage: tune [DIGITS.CSV] [options]\n"
-    "  --trials N     networks that are measured                 (60)\n"
+    "  --trials N     networks that are measured                 (40)\n"
     "  --points N     tenths of a percent of accuracy to give up (10)\n"
     "  --record FILE  goes on from it after a kill               (none)\n"
     "  --svg FILE     picture of all trials                      (none)\n"
@@ -41,11 +41,11 @@ static bool parse(options *o, int argc, char **argv, int *status)
 /* Pixels [n,64] to logits, wide enough for sketches to be faster. */
 static mlc_module *network(mlc_ctx *ctx)
 {
-    return MLC_SEQUENTIAL_NAMED(ctx, { "first", mlc_nn_linear(ctx, PIXELS, 768) },
+    return MLC_SEQUENTIAL_NAMED(ctx, { "first", mlc_nn_linear(ctx, PIXELS, 512) },
                                 { "relu1", mlc_nn_relu(ctx) },
-                                { "middle", mlc_nn_linear(ctx, 768, 768) },
+                                { "middle", mlc_nn_linear(ctx, 512, 512) },
                                 { "relu2", mlc_nn_relu(ctx) },
-                                { "classes", mlc_nn_linear(ctx, 768, 10) });
+                                { "classes", mlc_nn_linear(ctx, 512, 10) });
 }
 
 /* Percent of the held-out rows that are wrong. */
@@ -75,6 +75,8 @@ static mlc_status tune(const options *o, mlc_module *net, split *s, double error
     d.trials     = o->trials;
     d.seed       = (uint64_t)o->seed;
     d.record     = o->record;
+    d.start      = MLC_SKETCH_SUBSPACE;                    /* keeps what a trained layer does  */
+    d.most_terms = 1;
     mlc_status st = mlc_tune_sketch(net, &d, &tuner);      /* measures, and installs the best  */
     if (st == MLC_OK) st = mlc_tune_print(tuner, mlc_stdout, NULL);
     if (st == MLC_OK && o->svg) st = mlc_tune_plot(tuner, o->svg);
@@ -84,7 +86,7 @@ static mlc_status tune(const options *o, mlc_module *net, split *s, double error
 
 int main(int argc, char **argv)
 {
-    options o      = { "examples/data/digits.csv", NULL, NULL, 60, 10, 20, 1, 1 };
+    options o      = { "examples/data/digits.csv", NULL, NULL, 40, 10, 20, 1, 1 };
     int     status = 0;
     split   s;
     if (!parse(&o, argc, argv, &status)) return status;
