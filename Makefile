@@ -57,7 +57,7 @@ export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_
                            SAN=$(SAN) PARTS=$(PARTS)
 
 .PHONY: help demo tasks demo-cnn demo-sketch demo-prune demo-quantize demo-table demo-gpt demo-tiny \
-        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-compress demo-serve \
+        demo-adapt demo-distill demo-export demo-mpi demo-forecast demo-compress demo-tune demo-serve \
         test test-cpp cuda cuda-host cuda-bugs cuda-test cuda-bench matrix io-faults \
         coverage fuzz abuse soak \
         bench bench-sketch bench-estimates bench-quant bench-compare bench-ab watch bits weight gate \
@@ -69,6 +69,7 @@ help:
 	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
+	@echo 'make demo-tune      which layers of a trained network are sketched, by trials under a limit'
 	@echo 'make demo-compress   a CNN and a GPT in three budgets of bytes, in a table; minutes; SEEDS=5'
 	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes; SEEDS=20'
 	@echo 'make demo-distill    a CNN taught by one of eight times its size, in a table; SEEDS=20'
@@ -245,13 +246,16 @@ $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss $(BUILD)/linalg_speed 
 $(BUILD)/profile_cost \
 $(BUILD)/serve_speed: $(BUILD)/%: bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h \
                                   $(IMPL)
+$(BUILD)/serve_speed $(BUILD)/tune_speed: $(BUILD)/%: bench/%.c tests/resnet20.h \
+                                  examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
             $(BUILD)/distill_digits $(BUILD)/adapt_gpt $(BUILD)/onnx_run $(BUILD)/export_digits \
-            $(BUILD)/serve $(BUILD)/digits_mpi $(BUILD)/sketch_compress
+            $(BUILD)/serve $(BUILD)/digits_mpi $(BUILD)/sketch_compress \
+            $(BUILD)/tune
 $(EXAMPLES): $(BUILD)/%: examples/%.c examples/options.h examples/corpus.h examples/digits.h $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
@@ -324,6 +328,9 @@ demo-sketch: $(BUILD)/sketch_digits
 
 demo-compress: $(BUILD)/sketch_compress
 	@$(BUILD)/sketch_compress $(SEEDS:%=--seeds %)
+
+demo-tune: $(BUILD)/tune
+	@$(BUILD)/tune
 
 demo-prune: $(BUILD)/prune_digits
 	@$(BUILD)/prune_digits $(SEEDS:%=--seeds %)

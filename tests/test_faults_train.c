@@ -1426,6 +1426,88 @@ DO(mlc_sweep_point_at)  { return run_sweep(w, false); }
 DO(mlc_sweep_print)     { return run_sweep(w, false); }
 DO(mlc_sweep_csv)       { return run_sweep(w, true); }
 
+/* ---- a tuner -------------------------------------------------------------------------------- */
+
+/* Four random trials, then one by TPE, which fails without a trace in the record. */
+static mlc_status run_tuner(world *w, bool files)
+{
+    static const char *const labels[2] = {"a", "b"};
+    const mlc_tune_param     p[4] = {mlc_tune_real("x", 0, 1), mlc_tune_real_log("lr", 1e-3, 1),
+                                     mlc_tune_whole_log("n", 1, 9),
+                                     mlc_tune_choice("c", labels, 2)};
+    const mlc_tune_result    r[2] = {mlc_tune_result_make("loss", 1),
+                                     mlc_tune_result_make("ms", 0)};
+    mlc_tune_desc            d = mlc_tune_desc_make(p, 4, r, 2);
+    const mlc_tune_trial    *q, *front[8];
+    d.startup = 4;
+    d.trials = 6;
+    d.method = files ? MLC_TUNE_HALVING : MLC_TUNE_TPE;
+    mlc_tuner *t = mlc_tune_create(w->ctx, &d);
+    mlc_status st = t ? MLC_OK : made(w, t);
+    while (st == MLC_OK && (q = mlc_tune_ask(t)) != NULL) {
+        const double y[2] = {q->values[0], q->values[1]};
+        st = mlc_tune_tell(t, q->id, y);
+        hash_value(w, mlc_tune_value(t, q, "lr"));
+    }
+    if (st == MLC_OK) st = mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) hash_value(w, mlc_tune_front(t, 0, 1, front, 8) > 0);
+    if (st == MLC_OK) hash_value(w, mlc_tune_trial_at(t, 5)->objective);
+    if (st == MLC_OK) hash_value(w, files || mlc_tune_best(t)->tells == 1);
+    if (st == MLC_OK) st = mlc_tune_print(t, hash_text, w);
+    if (st == MLC_OK && files) st = mlc_tune_plot(t, to(w));
+    mlc_tune_free(t);
+    return st;
+}
+
+DO(mlc_tune_desc_make)   { return run_tuner(w, false); }
+DO(mlc_tune_real)        { return run_tuner(w, false); }
+DO(mlc_tune_real_log)    { return run_tuner(w, false); }
+SCENARIO(mlc_tune_whole, true)
+{
+    hash_value(w, mlc_tune_whole("n", 1, 2).high);
+    return MLC_OK;
+}
+DO(mlc_tune_whole_log)   { return run_tuner(w, false); }
+DO(mlc_tune_choice)      { return run_tuner(w, false); }
+DO(mlc_tune_result_make) { return run_tuner(w, false); }
+DO(mlc_tune_create)      { return run_tuner(w, false); }
+DO(mlc_tune_free)        { return run_tuner(w, false); }
+DO(mlc_tune_ask)         { return run_tuner(w, false); }
+DO(mlc_tune_tell)        { return run_tuner(w, false); }
+DO(mlc_tune_best)        { return run_tuner(w, false); }
+DO(mlc_tune_trial_at)    { return run_tuner(w, false); }
+DO(mlc_tune_value)       { return run_tuner(w, false); }
+DO(mlc_tune_front)       { return run_tuner(w, false); }
+DO(mlc_tune_print)       { return run_tuner(w, false); }
+DO(mlc_tune_plot)        { return run_tuner(w, true); }
+
+static double tune_measure(void *user, mlc_module *net)
+{
+    return mlc_item(mlc_mean_all(mlc_forward(net, (mlc_tensor *)user)));
+}
+
+static mlc_status run_tune_sketch(world *w)
+{
+    mlc_module *net = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 32, 32), mlc_nn_relu(w->ctx));
+    mlc_tensor *x = net ? mlc_full(w->ctx, MLC_F32, mlc_dims2(2, 32), 1) : NULL;
+    if (!x) return made(w, x);
+    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(tune_measure, x, x);
+    mlc_tuner           *t = NULL;
+    d.trials = 2;
+    d.repeats = 1;
+    d.multiple = 4;
+    d.ms = 0;
+    d.bytes = 1;
+    const mlc_status st = mlc_tune_sketch(net, &d, &t);
+    if (st == MLC_OK) hash_value(w, mlc_tune_best(t)->mean[1]);
+    mlc_tune_free(t);
+    mlc_module_free(net);
+    return st;
+}
+
+DO(mlc_tune_sketch_desc_make) { return run_tune_sketch(w); }
+DO(mlc_tune_sketch)           { return run_tune_sketch(w); }
+
 static mlc_status run_estimate(world *w)
 {
     const mlc_estimate_desc d = mlc_estimate_desc_make(mlc_cross_entropy, mlc_adamw);
