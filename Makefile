@@ -243,11 +243,9 @@ $(BUILD)/bench: $(BENCH_SOURCES) $(IMPL)
 	    $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 $(BUILD)/landscape $(BUILD)/estimates $(BUILD)/quant_loss $(BUILD)/linalg_speed \
-$(BUILD)/profile_cost \
-$(BUILD)/serve_speed: $(BUILD)/%: bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h \
-                                  $(IMPL)
-$(BUILD)/serve_speed $(BUILD)/tune_speed: $(BUILD)/%: bench/%.c tests/resnet20.h \
-                                  examples/corpus.h examples/digits.h $(IMPL)
+$(BUILD)/profile_cost $(BUILD)/serve_speed \
+$(BUILD)/tune_speed: $(BUILD)/%: bench/%.c tests/resnet20.h examples/corpus.h examples/digits.h \
+                     $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
