@@ -1179,6 +1179,20 @@ DO(mlc_parallel_desc_make)   { return by_ranks(w, false, 1); }
 DO(mlc_data_parallel)        { return by_ranks(w, false, 2); }
 DO(mlc_data_parallel_weight) { return by_ranks(w, true, 1); }
 DO(mlc_data_parallel_end)    { return by_ranks(w, false, 1); }
+DO(mlc_data_parallel_gather)
+{
+    mlc_comm          c;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    d.shard = 2;
+    mlc_status st = alone(w, &c);
+    if (st != MLC_OK) return st;
+    st = mlc_data_parallel(w->net, w->opt, &c, &d);
+    if (st == MLC_OK) st = mlc_optim_step(w->opt);
+    if (st == MLC_OK) st = mlc_data_parallel_gather(w->opt);
+    if (st == MLC_OK) st = mlc_data_parallel_end(w->opt);
+    return left(st, &c);
+}
 
 DO(mlc_optim_report)
 {
