@@ -409,9 +409,13 @@ TEST(parallel, micro_batches_give_the_same_bits_for_four_ranks_two_and_one)
     }
 }
 
-/* Two heads on a body; kind 0: rank 0 uses head 1, the others head 2; 1: all use head 1. */
+/* Two heads on a body; kind 0: rank 0 uses head 1, the others head 2; 1: all use head 1; and twice
+ * desc.shard. */
 static void heads(rank_job *j)
 {
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.shard = j->kind / 2;
+    j->kind %= 2;
     mlc_module *net = mlc_nn_sequential(j->ctx), *out[2];
     mlc_module *body = mlc_nn_linear(j->ctx, IN, 4);
     mlc_module_add(net, body);
@@ -419,7 +423,7 @@ static void heads(rank_job *j)
     mlc_optim *opt = mlc_adamw(net, 0.01);                 /* decay would move unused ones */
     mlc_module_build(net);
     const double before = first_of(mlc_module_param(out[1], "weight"), 0);
-    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
     const double from = first_of(mlc_module_param(out[1], "weight"), 0);
     for (int t = 0; t < STEPS; t++) {
         double  x[ROWS * IN];
@@ -442,7 +446,7 @@ static void heads(rank_job *j)
 
 TEST(parallel, parameters_that_some_rank_does_not_use_get_the_others_mean)
 {
-    static rank_job jobs[RANKS];
+    static rank_job jobs[RANKS], parts[RANKS];
     ONLY_ON_HOST();
     for (int kind = 0; kind < 2; kind++) {
         run_ranks(3, heads, kind, 0, jobs);
@@ -450,6 +454,10 @@ TEST(parallel, parameters_that_some_rank_does_not_use_get_the_others_mean)
         for (int r = 1; r < 3; r++)
             CHECK(!memcmp(jobs[r].value, jobs[0].value, 40 * sizeof(double)));
         CHECK_NEAR(jobs[0].value[VALUES - 1], kind == 0, 0);   /* all unused: stays, as it is */
+        for (int shard = 1; shard <= 2; shard++) {
+            run_ranks(3, heads, kind + 2 * shard, 0, parts);
+            same_values(parts, 3, &jobs[0], 0);
+        }
     }
 }
 
@@ -505,7 +513,7 @@ static void steps(rank_job *j, mlc_module *net, mlc_optim *opt, int from, int to
     }
 }
 
-enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP };
+enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP, SHARD = 16 };
 
 static void doubles(void *user, const char *name, mlc_tensor *g)
 {
@@ -569,10 +577,12 @@ static void manner_after(rank_job *j, mlc_module *net, mlc_optim *opt)
     }
 }
 
-/* A training in which kind is done. */
+/* A training in which kind is done; SHARD times desc.shard more. */
 static void manners(rank_job *j)
 {
     mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.shard = j->kind / SHARD;
+    j->kind %= SHARD;
     mlc_module *net = mlp(j->ctx, IN, HIDDEN, OUT);
     mlc_optim  *opt = rule_of(net, j->kind == FROZEN ? ADAM : PLAIN);
     manner_before(j->kind, net, opt);
@@ -594,16 +604,19 @@ static void manners(rank_job *j)
 
 TEST(parallel, masks_hooks_freezing_ties_and_flushes_are_those_of_one_process)
 {
-    static rank_job one, jobs[RANKS];
+    static rank_job one, jobs[RANKS], parts[RANKS];
     ONLY_ON_HOST();
-    for (int k = 0; k < SHARP; k++) {
+    for (int k = 0; k <= SHARP; k++) {
         run_ranks(1, manners, k, 0, &one);
         all_well(&one, 1);
         run_ranks(3, manners, k, 0, jobs);
+        if (k == SHARP) one = jobs[0];           /* each rank has an ascent of its own */
         same_values(jobs, 3, &one, 1e-10);
+        for (int shard = 1; shard <= (k == FORGETS || k == SHARP ? 1 : 2); shard++) {
+            run_ranks(3, manners, k + shard * SHARD, 0, parts);
+            same_values(parts, 3, &jobs[0], 0);
+        }
     }
-    run_ranks(3, manners, SHARP, 0, jobs);       /* each rank has an ascent of its own */
-    same_values(jobs, 3, &jobs[0], 0);
 }
 
 /* Networks without a trainable parameter, and one whose gradients another rank reads when the
