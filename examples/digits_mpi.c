@@ -22,7 +22,7 @@
 
 enum { BATCH = 96, MOST = 64 };
 
-typedef struct options { const char *csv; int ranks, epochs; } options;
+typedef struct options { const char *csv; int ranks, epochs, shard; } options;
 
 typedef struct rank { const options *o; mlc_comm comm; mlc_status status; } rank;
 
@@ -30,12 +30,14 @@ static const char HELP[] =
     "usage: digits_mpi [DIGITS.CSV] [options]\n"
     "  --ranks N        threads that train; of MPI: mpirun -n N (2)\n"
     "  --epochs N       passes over the rows                    (10)\n"
+    "  --shard N        1: moments divided among ranks; 2: gradients, too (0)\n"
     "  --help           this text\n";
 
 static bool parse(options *o, int argc, char **argv, int *status)
 {
     const option list[] = { OPTION_FILE(&o->csv), OPTION_NUMBER("--ranks", &o->ranks, 1, MOST),
-                            OPTION_NUMBER("--epochs", &o->epochs, 1, 10000), OPTION_END };
+                            OPTION_NUMBER("--epochs", &o->epochs, 1, 10000),
+                            OPTION_NUMBER("--shard", &o->shard, 0, 2), OPTION_END };
     return options_read("digits_mpi", HELP, list, argc, argv, status);
 }
 
@@ -105,7 +107,9 @@ static mlc_status train(mlc_ctx *ctx, const options *o, const mlc_comm *comm)
     mlc_module *net    = MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, PIXELS, 128), mlc_nn_relu(ctx),
                                         mlc_nn_linear(ctx, 128, 10));
     mlc_optim  *opt    = mlc_adamw(net, 2e-3);
-    mlc_status  st     = mlc_data_parallel(net, opt, comm, NULL);
+    mlc_parallel_desc p = mlc_parallel_desc_make();
+    p.shard = o->shard;
+    mlc_status st = mlc_data_parallel(net, opt, comm, &p);
     for (int e = 1; e <= o->epochs && st == MLC_OK; e++) st = epoch(net, opt, loader, comm, e);
     return st == MLC_OK ? finish(net, &s, comm) : st;
 }
@@ -130,7 +134,7 @@ static void run(rank *r)
 #ifdef MLC_USE_MPI
 int main(int argc, char **argv)
 {
-    options  o      = { "examples/data/digits.csv", 1, 10 };
+    options  o      = { "examples/data/digits.csv", 1, 10, 0 };
     rank     r      = { &o, { NULL, 0, 1, NULL, NULL, NULL, NULL, NULL }, MLC_OK };
     int      status = 0;
     mlc_ctx *ctx    = mlc_ctx_create(NULL);
@@ -156,7 +160,7 @@ static void *thread(void *of)
 
 int main(int argc, char **argv)
 {
-    options   o      = { "examples/data/digits.csv", 2, 10 };
+    options   o      = { "examples/data/digits.csv", 2, 10, 0 };
     int       status = 0;
     mlc_comm  comms[MOST];
     rank      ranks[MOST];

@@ -17,6 +17,8 @@ compare() {
 "$build/digits_mpi" --ranks "$ranks" >"$build/mpi_threads.txt" || exit 1
 cat "$build/mpi_threads.txt"
 compare mpi_threads
+"$build/digits_mpi" --ranks "$ranks" --shard 2 >"$build/mpi_threads_shard.txt" || exit 1
+compare mpi_threads_shard
 if ! command -v "$mpicc" >/dev/null || ! command -v "$mpirun" >/dev/null; then
     echo 'MPI: there is no mpicc, it does not run'
     exit $bad
@@ -32,4 +34,10 @@ more=
 timeout 300 "$mpirun" $more -n "$ranks" "$build/digits_mpi_ranks" >"$build/mpi_ranks.txt" || exit 1
 cat "$build/mpi_ranks.txt"
 compare mpi_ranks
+for shard in 1 2; do
+    # shellcheck disable=SC2086
+    timeout 300 "$mpirun" $more -n "$ranks" "$build/digits_mpi_ranks" --shard $shard \
+        >"$build/mpi_ranks_shard.txt" || exit 1
+    compare mpi_ranks_shard
+done
 exit $bad

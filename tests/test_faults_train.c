@@ -1185,6 +1185,23 @@ DO(mlc_parallel_desc_make)   { return by_ranks(w, false, 1); }
 DO(mlc_data_parallel)        { return by_ranks(w, false, 2); }
 DO(mlc_data_parallel_weight) { return by_ranks(w, true, 1); }
 DO(mlc_data_parallel_end)    { return by_ranks(w, false, 1); }
+DO(mlc_data_parallel_gather)           /* of an optimizer whose states are floats */
+{
+    mlc_comm          c;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    if (!mlc_ctx_on_host(w->ctx)) return MLC_OK;
+    d.shard = 1;                       /* 2 frees gradients, which the world counts */
+    mlc_status st = alone(w, &c);
+    if (st != MLC_OK) return st;
+    mlc_optim *opt = mlc_adam(w->net, 0);                  /* values stay, whatever fails */
+    st = opt ? mlc_data_parallel(w->net, opt, &c, &d) : mlc_ctx_status(w->ctx);
+    if (st == MLC_OK) st = mlc_optim_step(opt);
+    if (st == MLC_OK) st = mlc_data_parallel_gather(opt);
+    if (st == MLC_OK) st = mlc_optim_step(opt);
+    if (st == MLC_OK) st = mlc_data_parallel_end(opt);
+    mlc_optim_free(opt);
+    return left(st, &c);
+}
 
 DO(mlc_optim_report)
 {

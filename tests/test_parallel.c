@@ -1,68 +1,8 @@
 /* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
 #define _POSIX_C_SOURCE 200809L
-#include "nets.h"
+#include "ranks.h"
 
 #ifndef MLC_NO_THREADS
-#  include <pthread.h>
-
-/* No check is made in a rank's thread: the harness counts on one thread. */
-
-enum { RANKS = 5, VALUES = 512 };
-
-typedef struct rank_job {              /* what a rank gets, and what it leaves                 */
-    mlc_ctx   *ctx;
-    mlc_comm   comm;
-    int        kind;                   /* of the test                                          */
-    mlc_status status;
-    char       message[512];
-    double     value[VALUES];
-    int        values;
-} rank_job;
-
-typedef void (*rank_fn)(rank_job *j);
-typedef struct rank_thread { rank_job *job; rank_fn fn; } rank_thread;
-
-static void *rank_main(void *arg)
-{
-    rank_thread *t = (rank_thread *)arg;
-    rank_job    *j = t->job;
-    t->fn(j);
-    if (j->status == MLC_OK) j->status = mlc_ctx_status(j->ctx);
-    snprintf(j->message, sizeof j->message, "%s", mlc_error(j->ctx));
-    mlc_comm_leave(&j->comm);
-    return NULL;
-}
-
-/* Runs fn in n ranks, threads with a context each. */
-static void run_ranks(int n, rank_fn fn, int kind, double deadline, rank_job *jobs)
-{
-    mlc_ctx      *ctx = test_ctx();
-    mlc_comm      comms[RANKS];
-    mlc_comm_desc d = mlc_comm_desc_make();
-    pthread_t     threads[RANKS];
-    rank_thread   of[RANKS];
-    mlc_ctx_desc  own = test_desc();
-    if (deadline > 0) d.deadline = deadline;
-    own.threads = 1;
-    memset(jobs, 0, (size_t)n * sizeof *jobs);
-    if (!CHECK_EQ(mlc_comm_threads(ctx, n, &d, comms), MLC_OK)) return;
-    for (int r = 0; r < n; r++) {
-        jobs[r].ctx = mlc_ctx_create(&own);
-        jobs[r].comm = comms[r];
-        jobs[r].kind = kind;
-        of[r].job = &jobs[r];
-        of[r].fn = fn;
-    }
-    for (int r = 0; r < n; r++) pthread_create(&threads[r], NULL, rank_main, &of[r]);
-    for (int r = 0; r < n; r++) pthread_join(threads[r], NULL);
-    for (int r = 0; r < n; r++) mlc_ctx_free(jobs[r].ctx);
-}
-
-static void all_well(const rank_job *jobs, int n)
-{
-    for (int r = 0; r < n; r++)
-        if (!CHECK_EQ(jobs[r].status, MLC_OK)) CHECK_STR(jobs[r].message, "");
-}
 
 /* ---- calls ----------------------------------------------------------------------------------*/
 
@@ -469,9 +409,13 @@ TEST(parallel, micro_batches_give_the_same_bits_for_four_ranks_two_and_one)
     }
 }
 
-/* Two heads on a body; kind 0: rank 0 uses head 1, the others head 2; 1: all use head 1. */
+/* Two heads on a body; kind 0: rank 0 uses head 1, the others head 2; 1: all use head 1; and twice
+ * desc.shard. */
 static void heads(rank_job *j)
 {
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.shard = j->kind / 2;
+    j->kind %= 2;
     mlc_module *net = mlc_nn_sequential(j->ctx), *out[2];
     mlc_module *body = mlc_nn_linear(j->ctx, IN, 4);
     mlc_module_add(net, body);
@@ -479,7 +423,7 @@ static void heads(rank_job *j)
     mlc_optim *opt = mlc_adamw(net, 0.01);                 /* decay would move unused ones */
     mlc_module_build(net);
     const double before = first_of(mlc_module_param(out[1], "weight"), 0);
-    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
     const double from = first_of(mlc_module_param(out[1], "weight"), 0);
     for (int t = 0; t < STEPS; t++) {
         double  x[ROWS * IN];
@@ -502,7 +446,7 @@ static void heads(rank_job *j)
 
 TEST(parallel, parameters_that_some_rank_does_not_use_get_the_others_mean)
 {
-    static rank_job jobs[RANKS];
+    static rank_job jobs[RANKS], parts[RANKS];
     ONLY_ON_HOST();
     for (int kind = 0; kind < 2; kind++) {
         run_ranks(3, heads, kind, 0, jobs);
@@ -510,6 +454,10 @@ TEST(parallel, parameters_that_some_rank_does_not_use_get_the_others_mean)
         for (int r = 1; r < 3; r++)
             CHECK(!memcmp(jobs[r].value, jobs[0].value, 40 * sizeof(double)));
         CHECK_NEAR(jobs[0].value[VALUES - 1], kind == 0, 0);   /* all unused: stays, as it is */
+        for (int shard = 1; shard <= 2; shard++) {
+            run_ranks(3, heads, kind + 2 * shard, 0, parts);
+            same_values(parts, 3, &jobs[0], 0);
+        }
     }
 }
 
@@ -565,7 +513,7 @@ static void steps(rank_job *j, mlc_module *net, mlc_optim *opt, int from, int to
     }
 }
 
-enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP };
+enum { FROZEN, PRUNED, HOOKED, FLUSHED, RANGED, TIED, FORGETS, DEEP, SHARP, SHARD = 16 };
 
 static void doubles(void *user, const char *name, mlc_tensor *g)
 {
@@ -629,10 +577,12 @@ static void manner_after(rank_job *j, mlc_module *net, mlc_optim *opt)
     }
 }
 
-/* A training in which kind is done. */
+/* A training in which kind is done; SHARD times desc.shard more. */
 static void manners(rank_job *j)
 {
     mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.shard = j->kind / SHARD;
+    j->kind %= SHARD;
     mlc_module *net = mlp(j->ctx, IN, HIDDEN, OUT);
     mlc_optim  *opt = rule_of(net, j->kind == FROZEN ? ADAM : PLAIN);
     manner_before(j->kind, net, opt);
@@ -654,16 +604,19 @@ static void manners(rank_job *j)
 
 TEST(parallel, masks_hooks_freezing_ties_and_flushes_are_those_of_one_process)
 {
-    static rank_job one, jobs[RANKS];
+    static rank_job one, jobs[RANKS], parts[RANKS];
     ONLY_ON_HOST();
-    for (int k = 0; k < SHARP; k++) {
+    for (int k = 0; k <= SHARP; k++) {
         run_ranks(1, manners, k, 0, &one);
         all_well(&one, 1);
         run_ranks(3, manners, k, 0, jobs);
+        if (k == SHARP) one = jobs[0];           /* each rank has an ascent of its own */
         same_values(jobs, 3, &one, 1e-10);
+        for (int shard = 1; shard <= (k == FORGETS || k == SHARP ? 1 : 2); shard++) {
+            run_ranks(3, manners, k + shard * SHARD, 0, parts);
+            same_values(parts, 3, &jobs[0], 0);
+        }
     }
-    run_ranks(3, manners, SHARP, 0, jobs);       /* each rank has an ascent of its own */
-    same_values(jobs, 3, &jobs[0], 0);
 }
 
 /* Networks without a trainable parameter, and one whose gradients another rank reads when the
