@@ -1,5 +1,7 @@
 /* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
 #define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
 #include "nets.h"
 
 #ifndef MLC_NO_THREADS
@@ -923,6 +925,73 @@ TEST(parallel, gradients_travel_as_bf16)
         scale = fmax(scale, fabs(wide[0].value[i]));
     }
     CHECK(most > 0 && most < scale * 3 / 256);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------*/
+
+enum { STOPS = 1, DIES, SAVED = 4 };    /* rank 1 before step SAVED; 0: nobody                   */
+
+static const char *fault_file;
+
+static bool fault_file_is(void)
+{
+    FILE *f = fopen(fault_file, "rb");
+    if (f) fclose(f);
+    return f != NULL;
+}
+
+/* Trains from the file of before, if there is one; rank 0 writes it after each step. */
+static void disturbed(rank_job *j)
+{
+    int          done = 0, more = 0;
+    mlc_run_part part = {"steps", &done, sizeof done};
+    mlc_run      run = {NULL, NULL, NULL, NULL, NULL, &part, 1, NULL};
+    mlc_module  *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    mlc_optim   *opt = rule_of(net, ADAM);
+    run.net = net;
+    run.optim = opt;
+    if (fault_file_is() && mlc_run_load(j->ctx, fault_file, &run) != MLC_OK) return;
+    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    for (; done < STEPS && j->status == MLC_OK; done++) {
+        if (j->comm.rank == 1 && done == SAVED && j->kind == DIES) return;
+        if (j->comm.rank == 1 && done == SAVED && j->kind == STOPS) await_two_failures();
+        mlc_scope_begin(j->ctx);
+        mlc_backward(loss_of(net, MLC_F64, done, j->comm.rank, j->comm.size));
+        mlc_optim_step(opt);
+        j->status = mlc_scope_end(j->ctx);
+        more = done + 1;
+        if (j->status == MLC_OK && j->comm.rank == 0) {
+            part.data = &more;
+            j->status = mlc_run_save(j->ctx, fault_file, &run);
+        }
+    }
+    __atomic_add_fetch(&failures, j->status != MLC_OK, __ATOMIC_RELEASE);
+    if (j->status == MLC_OK) keep_params(j, net);
+    else snprintf((char *)j->value, sizeof j->value, "%s", mlc_error(j->ctx));
+}
+
+TEST(parallel, after_a_rank_stops_or_dies_the_same_call_goes_on_from_the_last_file)
+{
+    static const char *const says[] = {"", "rank 1 has not come to call ", "rank 1 has left"};
+    static rank_job whole[RANKS], jobs[RANKS];
+    ONLY_ON_HOST();
+    const box b = box_open("ranks.safetensors");
+    fault_file = b.path;
+    run_ranks(3, disturbed, 0, 0, whole);
+    all_well(whole, 3);
+    for (int kind = STOPS; kind <= DIES; kind++) {
+        remove(fault_file);
+        failures = 0;
+        run_ranks(3, disturbed, kind, kind == STOPS ? 0.25 : 0, jobs);
+        for (int r = 0; r < 3; r += 2) {
+            CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+            CHECK_HAS((const char *)jobs[r].value, says[kind]);
+        }
+        run_ranks(3, disturbed, 0, 0, jobs);
+        same_values(jobs, 3, &whole[0], 0);
+    }
+    box_close(&b);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------*/
