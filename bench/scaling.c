@@ -3,7 +3,8 @@
  *   cc -O2 -I. -DMLCORE_IMPLEMENTATION bench/scaling.c -lm -lpthread          threads
  *   mpicc -O2 -I. -DMLC_USE_MPI -DMLCORE_IMPLEMENTATION bench/scaling.c ..    mpirun -n N
  *
- *   scaling MODE RANKS BATCH HIDDEN     one line: "step MS", the median of steps of rank 0
+ *   scaling MODE RANKS BATCH HIDDEN LAYERS BUCKET     one line: "step MS", the median of steps of
+ *                                                     rank 0; LAYERS hidden ones after the first
  *     MODE  alone     networks side by side that do not know of each other
  *           overlap   sums begin while backward runs
  *           late      sums begin in the step
@@ -24,7 +25,12 @@
 
 enum { MOST = 64, STEPS = 41, WARM = 6, PIXELS = 784 };
 
-typedef struct job { const char *mode; int64_t batch, hidden; mlc_comm comm; int failed; } job;
+typedef struct job {
+    const char *mode;
+    int64_t     batch, hidden, layers, bucket;
+    mlc_comm    comm;
+    int         failed;
+} job;
 
 static double now_ms(void)
 {
@@ -76,15 +82,16 @@ static mlc_status train(mlc_ctx *ctx, const job *j)
     mlc_parallel_desc d = mlc_parallel_desc_make();
     mlc_tensor       *x = mlc_randn(ctx, MLC_F32, mlc_dims2(j->batch, PIXELS));
     mlc_tensor       *y = mlc_randint(ctx, MLC_I64, mlc_dims1(j->batch), 0, 10);
-    mlc_module       *net = MLC_SEQUENTIAL(
-        ctx, mlc_nn_linear(ctx, PIXELS, j->hidden), mlc_nn_relu(ctx),
-        mlc_nn_linear(ctx, j->hidden, j->hidden), mlc_nn_relu(ctx),
-        mlc_nn_linear(ctx, j->hidden, j->hidden), mlc_nn_relu(ctx),
-        mlc_nn_linear(ctx, j->hidden, 10));
+    mlc_module       *net = mlc_nn_sequential(ctx);
+    for (int64_t i = 0; i <= j->layers; i++) {
+        mlc_module_add(net, mlc_nn_linear(ctx, i ? j->hidden : PIXELS, j->hidden));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+    }
+    mlc_module_add(net, mlc_nn_linear(ctx, j->hidden, 10));
     mlc_optim *opt = mlc_sgd(net, 1e-3);
     d.overlap = strcmp(j->mode, "late") != 0;
     d.wire = strcmp(j->mode, "bf16") == 0 ? MLC_BF16 : MLC_F32;
-    d.bucket = 1 << 20;
+    d.bucket = j->bucket;
     if (strcmp(j->mode, "alone") != 0 && mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK)
         return mlc_ctx_status(ctx);
     for (int i = -WARM; i < STEPS; i++) {
@@ -118,9 +125,9 @@ static void *run(void *of)
 
 int main(int argc, char **argv)
 {
-    const int ranks = argc == 5 ? atoi(argv[2]) : 0;
+    const int ranks = argc == 7 ? atoi(argv[2]) : 0;
     if (ranks < 1 || ranks > MOST) {
-        fprintf(stderr, "usage: scaling alone|overlap|late|bf16|sums RANKS BATCH HIDDEN\n");
+        fprintf(stderr, "usage: scaling MODE RANKS BATCH HIDDEN LAYERS BUCKET\n");
         return 2;
     }
     mlc_ctx *ctx = mlc_ctx_create(NULL);
@@ -131,6 +138,8 @@ int main(int argc, char **argv)
         jobs[r].mode = argv[1];
         jobs[r].batch = atoi(argv[3]);
         jobs[r].hidden = atoi(argv[4]);
+        jobs[r].layers = atoi(argv[5]);
+        jobs[r].bucket = atoi(argv[6]);
     }
 #ifdef MLC_USE_MPI
     MPI_Init(&argc, &argv);
