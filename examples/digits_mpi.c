@@ -185,7 +185,7 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     if (!parse(&o, argc, argv, &status)) { MPI_Finalize(); return status; }
     const MPI_Comm world = MPI_COMM_WORLD;
-    const mlc_comm_desc wait = { o.deadline };
+    const mlc_comm_desc wait = { (double)o.deadline };
     r.status = mlc_comm_mpi(ctx, &world, &wait, &r.comm);
     if (r.status != MLC_OK) {
         fprintf(stderr, "digits_mpi: %s\n", mlc_error(ctx));
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
     pthread_t threads[MOST];
     if (!parse(&o, argc, argv, &status)) return status;
     mlc_ctx *ctx = mlc_ctx_create(NULL);
-    const mlc_comm_desc wait = { o.deadline };
+    const mlc_comm_desc wait = { (double)o.deadline };
     status = 0;
     if (!ctx || mlc_comm_threads(ctx, o.ranks, &wait, comms) != MLC_OK) return 1;
     for (int r = 0; r < o.ranks; r++) {
