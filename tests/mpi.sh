@@ -39,6 +39,7 @@ if "$mpirun" --version 2>/dev/null | grep -qE 'Open MPI|OpenRTE'; then
     more='--allow-run-as-root --oversubscribe'
 else
     killed='-disable-auto-cleanup'
+    # shellcheck disable=SC2016,SC2089
     between='trap "" USR1; "$0" "$@"; exit $?'
 fi
 program=$(realpath "$build")/digits_mpi_ranks
@@ -68,7 +69,7 @@ pid_of() {
 fault() {
     local name=$1 signal=$2 text=$3 from last state=$build/mpi_fault.state began
     rm -f "$state"
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2086,SC2090
     UCX_TLS=tcp,self timeout 120 "$mpirun" $more $killed -n "$ranks" ${between:+sh -c "$between"} "$program" \
         --epochs 10000 --save "$state" --deadline 3 >"$build/mpi_fault.txt" 2>"$build/mpi_fault.err" &
     local job=$!
