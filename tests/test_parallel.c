@@ -1,5 +1,7 @@
 /* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
 #define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#include "files.h"
 #include "ranks.h"
 
 #ifndef MLC_NO_THREADS
@@ -212,9 +214,13 @@ TEST(comm, calls_that_cannot_be_are_errors)
     mlc_comm_call c = call_of(MLC_ALL_GATHER, MLC_F64, 4, x);
     CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "all-gather of 4 f64: no multiple of the 3 ranks");
-    c = call_of(MLC_ALL_REDUCE, MLC_BF16, 4, x);
+    c = call_of(MLC_ALL_REDUCE, MLC_F16, 4, x);
     CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
-    CHECK_ERROR(ctx, MLC_ERR_ARG, "only f32, f64 and i64 have sums");
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "only f32, f64, i64 and bf16 have sums");
+    c = call_of(MLC_ALL_REDUCE, MLC_BF16, 4, x);
+    c.combine = MLC_COMBINE_MAX;
+    CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "bf16 has no largest");
     c = call_of(MLC_BROADCAST, MLC_F64, 4, x);
     c.root = 3;
     CHECK_EQ(mlc_comm_run(ctx, &comms[0], &c), MLC_ERR_ARG);
@@ -228,13 +234,13 @@ TEST(comm, calls_that_cannot_be_are_errors)
     CHECK_OK(ctx);
 }
 
-/* kind 0: sums of bf16 past mlc_comm_run; 1: rank 1 begins, and does not wait; 2: a wait for a call
+/* kind 0: sums of f16 past mlc_comm_run; 1: rank 1 begins, and does not wait; 2: a wait for a call
  * that is none */
 static void wrong(rank_job *j)
 {
     double  x[8] = {0};
     int64_t ticket = -3;
-    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, j->kind ? MLC_F64 : MLC_BF16, 8, x);
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, j->kind ? MLC_F64 : MLC_F16, 8, x);
     j->status = j->kind == 2 ? MLC_OK : j->comm.begin(j->comm.user, &c, &ticket);
     if (j->kind == 1 && j->comm.rank == 1) await_two_failures();
     if (j->status == MLC_OK) j->status = j->comm.wait(j->comm.user, ticket);
@@ -245,7 +251,7 @@ static void wrong(rank_job *j)
 
 TEST(comm, calls_that_have_no_sum_or_that_a_rank_does_not_wait_for_fail)
 {
-    static const char *const says[] = {"is all-reduce of 8 bf16: only f32, f64 and i64 have sums",
+    static const char *const says[] = {"is all-reduce of 8 f16: only f32, f64, i64 and bf16 have",
                                        "of 3 ranks have not waited for call 0, all-reduce of ",
                                        "waits for call -3; the next one is 0"};
     rank_job jobs[RANKS];
@@ -297,7 +303,7 @@ static void keep_params(rank_job *j, mlc_module *net)
     mlc_param_iter it = mlc_param_iter_make(net);
     while (mlc_param_next(&it))
         for (int64_t i = 0; i < mlc_numel(it.tensor) && j->values < VALUES &&
-                            it.tensor->dtype != MLC_BOOL; i++)
+                            it.tensor->dtype != MLC_BOOL && it.tensor->dtype != MLC_I64; i++)
             j->value[j->values++] = first_of(it.tensor, i);
 }
 
@@ -650,6 +656,297 @@ TEST(parallel, a_network_without_gradients_steps_and_one_that_is_freed_leaves)
     for (int r = 0; r < 3; r += 2) CHECK_HAS(jobs[r].message, "rank 1 has left in call");
 }
 
+/* ---- dropout and norms of all ranks ---------------------------------------------------------*/
+
+/* Networks as in the examples digits, digits_cnn and char_gpt, small; a residual block of norms. */
+enum { DIGITS, CNN, GPT, BLOCK, NETS };
+enum { SIDE = 6, VOCABULARY = 11, TOKENS = 7 };
+
+static mlc_module *conv3(mlc_ctx *ctx, int64_t in, int64_t out)
+{
+    return mlc_nn_conv2d(ctx, in, out, 3, 1, 1);
+}
+
+static mlc_module *joint_net(mlc_ctx *ctx, int kind)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(VOCABULARY, TOKENS, 2, 8, 2);
+    mlc_module     *net = mlc_nn_sequential(ctx);
+    if (kind == GPT) return mlc_nn_gpt(ctx, &d);
+    if (kind == DIGITS) {
+        mlc_module_add(net, mlc_nn_flatten(ctx));
+        mlc_module_add(net, mlc_nn_linear(ctx, SIDE * SIDE, HIDDEN));
+        mlc_module_add(net, mlc_nn_relu(ctx));
+        mlc_module_add(net, mlc_nn_dropout(ctx, 0.2));
+        mlc_module_add(net, mlc_nn_linear(ctx, HIDDEN, OUT));
+        return net;
+    }
+    mlc_module_add(net, conv3(ctx, 1, 4));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
+    mlc_module_add(net, mlc_nn_relu(ctx));
+    mlc_module_add(net, kind == BLOCK ? mlc_nn_basic_block(ctx, 4, 4, 1) : conv3(ctx, 4, 4));
+    if (kind == CNN) mlc_module_add(net, mlc_nn_batch_norm(ctx, 4));
+    mlc_module_add(net, mlc_nn_max_pool2d(ctx, 2));
+    mlc_module_add(net, mlc_nn_flatten(ctx));
+    mlc_module_add(net, mlc_nn_batch_norm(ctx, SIDE * SIDE));        /* of features [n,c] */
+    mlc_module_add(net, mlc_nn_dropout(ctx, 0.3));
+    mlc_module_add(net, mlc_nn_linear(ctx, SIDE * SIDE, OUT));
+    return net;
+}
+
+/* Loss of the rank's rows of step t. */
+static mlc_tensor *joint_loss(mlc_module *net, int kind, mlc_dtype dtype, int t,
+                              const mlc_comm *comm, int *rows)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    double   x[ROWS * SIDE * SIDE];
+    int64_t  y[ROWS * TOKENS], token[ROWS * TOKENS];
+    int      n = 0;
+    for (int i = comm->rank; i < ROWS; i += comm->size, n++) {
+        for (int k = 0; k < SIDE * SIDE; k++) x[n * SIDE * SIDE + k] = datum(t, i, k);
+        for (int k = 0; k < TOKENS; k++) {
+            token[n * TOKENS + k] = (i * 5 + k * (t + 2)) % VOCABULARY;
+            y[n * TOKENS + k] = (i * 5 + (k + 1) * (t + 2)) % VOCABULARY;
+        }
+        if (kind != GPT) y[n] = (i + t) % OUT;
+    }
+    *rows = n;
+    if (kind == GPT)
+        return mlc_cross_entropy(mlc_forward(net, mlc_from(ctx, MLC_I64, mlc_dims2(n, TOKENS),
+                                                           token)),
+                                 mlc_from(ctx, MLC_I64, mlc_dims2(n, TOKENS), y));
+    mlc_tensor *in = mlc_cast(mlc_from(ctx, MLC_F64, mlc_dims4(n, 1, SIDE, SIDE), x), dtype);
+    return mlc_cross_entropy(mlc_forward(net, in), mlc_from(ctx, MLC_I64, mlc_dims1(n), y));
+}
+
+/* kind: the network, + SINGLE for f32, + LOCAL for norms and draws of each rank's own */
+enum { LOCAL = 64 };
+
+static void joint(rank_job *j)
+{
+    const int         kind = j->kind & 7;
+    const mlc_dtype   dtype = j->kind & SINGLE ? MLC_F32 : MLC_F64;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = joint_net(j->ctx, kind);
+    mlc_seed(j->ctx, 3 + (uint64_t)j->comm.rank);
+    mlc_module_to(net, dtype);
+    mlc_optim *opt = mlc_sgd(net, 0.1);
+    d.dropout_by_row = d.sync_norms = !(j->kind & LOCAL);
+    d.weighted = true;
+    d.bucket = 200;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++) {
+        int           rows;
+        double        sum = 0;
+        mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_F64, 1, &sum);
+        mlc_scope_begin(j->ctx);
+        mlc_tensor *loss = joint_loss(net, kind, dtype, t, &j->comm, &rows);
+        mlc_data_parallel_weight(opt, rows);
+        mlc_backward(loss);
+        mlc_optim_step(opt);
+        sum = rows * mlc_item(loss) / ROWS;
+        if (mlc_scope_end(j->ctx) != MLC_OK || mlc_comm_run(j->ctx, &j->comm, &c) != MLC_OK) return;
+        j->value[j->values++] = sum;
+    }
+    keep_params(j, net);               /* buffers, too: the statistics */
+    mlc_data_parallel_end(opt);
+}
+
+TEST(parallel, dropout_by_row_and_norms_of_all_ranks_train_as_one_process)
+{
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < NETS; kind++)
+        for (int single = 0; single <= SINGLE; single += SINGLE) {
+            run_ranks(1, joint, kind | single, 0, &one);
+            for (int n = 2; n <= RANKS; n++) {             /* 5 ranks: 3 rows, or 2 */
+                run_ranks(n, joint, kind | single, 0, jobs);
+                same_values(jobs, n, &one, single ? 1e-5 : 1e-10);
+            }
+        }
+}
+
+TEST(parallel, without_them_ranks_draw_and_norm_by_themselves)
+{
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < NETS; kind++) {
+        run_ranks(1, joint, kind, 0, &one);
+        run_ranks(3, joint, kind | LOCAL, 0, jobs);
+        all_well(jobs, 3);
+        CHECK(fabs(jobs[0].value[STEPS - 1] - one.value[STEPS - 1]) > 1e-4);
+        CHECK(fabs(jobs[0].value[STEPS - 1] - one.value[STEPS - 1]) < 1);
+    }
+}
+
+/* Errors of what goes with them; kind 1: rank 1 has left when a batch norm asks for its rows. */
+static void joint_errors(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = joint_net(j->ctx, CNN);
+    mlc_optim        *opt = mlc_sgd(net, 0.1);
+    int               rows;
+    d.sync_norms = true;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    if (j->comm.rank == 1) return;
+    mlc_scope_begin(j->ctx);
+    joint_loss(net, CNN, MLC_F32, 0, &j->comm, &rows);
+    j->status = mlc_scope_end(j->ctx);
+    snprintf((char *)j->value, sizeof j->value, "%s", mlc_error(j->ctx));
+}
+
+TEST(parallel, a_batch_norm_whose_ranks_left_fails_with_the_ranks_name)
+{
+    static rank_job jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(3, joint_errors, 1, 0, jobs);
+    for (int r = 0; r < 3; r += 2) {
+        CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+        CHECK_HAS((const char *)jobs[r].value, "batch_norm: rank ");
+        CHECK_HAS((const char *)jobs[r].value, "rank 1 has left before call ");
+    }
+}
+
+/* ---- bf16 on the wire -----------------------------------------------------------------------*/
+
+static void wired(rank_job *j)
+{
+    float             g[3][VALUES];
+    uint16_t          h[VALUES];
+    const mlc_comm_call c = call_of(MLC_ALL_REDUCE, MLC_BF16, VALUES, h);
+    for (int r = 0; r < 3; r++)
+        for (int i = 0; i < VALUES; i++) g[r][i] = odd(r, i);
+    mlc_tensor *t = mlc_from(j->ctx, MLC_F32, mlc_dims1(VALUES), g[j->comm.rank]);
+    t = mlc_cast(t, MLC_BF16);
+    memcpy(h, mlc_bf16(t), sizeof h);
+    if (mlc_comm_run(j->ctx, &j->comm, &c) != MLC_OK) return;
+    memcpy(mlc_bf16(t), h, sizeof h);
+    t = mlc_cast(t, MLC_F32);
+    for (int i = 0; i < VALUES; i++) {           /* the error, in shares of what is allowed */
+        const double sum = (double)g[0][i] + (double)g[1][i] + (double)g[2][i], u = 1.0 / 256;
+        const double all = fabs((double)g[0][i]) + fabs((double)g[1][i]) + fabs((double)g[2][i]);
+        j->value[i] = fabs((double)mlc_f32(t)[i] - sum) / (2 * u * all * (1 + u));
+    }
+    j->values = VALUES;
+}
+
+TEST(comm, sums_of_bf16_are_within_their_bound)
+{
+    rank_job jobs[RANKS];
+    double   most = 0;
+    ONLY_ON_HOST();
+    run_ranks(3, wired, 0, 0, jobs);
+    all_well(jobs, 3);
+    for (int r = 0; r < 3; r++) {
+        CHECK_EQ(jobs[r].values, VALUES);
+        CHECK(!memcmp(jobs[r].value, jobs[0].value, sizeof jobs[r].value));
+    }
+    for (int i = 0; i < VALUES; i++) most = fmax(most, jobs[0].value[i]);
+    CHECK(most <= 1 && most > 0.1);
+}
+
+/* One step by SGD at rate 1, from the same parameters; kind: bf16 on the wire. */
+static void wire_step(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_optim        *opt = mlc_sgd(net, 1);
+    d.wire = j->kind ? MLC_BF16 : MLC_F32;
+    d.bucket = 64;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    keep_params(j, net);
+    const int n = j->values;
+    mlc_scope_begin(j->ctx);
+    mlc_backward(loss_of(net, MLC_F32, 0, j->comm.rank, j->comm.size));
+    mlc_optim_step(opt);
+    mlc_scope_end(j->ctx);
+    keep_params(j, net);
+    for (int i = 0; i < n; i++) j->value[i] -= j->value[n + i];      /* the gradient */
+    j->values = n;
+}
+
+TEST(parallel, gradients_travel_as_bf16)
+{
+    static rank_job wide[RANKS], low[RANKS];
+    double most = 0, scale = 0;
+    ONLY_ON_HOST();
+    run_ranks(3, wire_step, 0, 0, wide);
+    run_ranks(3, wire_step, 1, 0, low);
+    all_well(wide, 3);
+    same_values(low, 3, &low[0], 0);
+    for (int i = 0; i < low[0].values; i++) {
+        most = fmax(most, fabs(low[0].value[i] - wide[0].value[i]));
+        scale = fmax(scale, fabs(wide[0].value[i]));
+    }
+    CHECK(most > 0 && most < scale * 3 / 256);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------*/
+
+enum { STOPS = 1, DIES, SAVED = 4 };    /* rank 1 before step SAVED; 0: nobody                   */
+
+static const char *fault_file;
+
+static bool fault_file_is(void)
+{
+    FILE *f = fopen(fault_file, "rb");
+    if (f) fclose(f);
+    return f != NULL;
+}
+
+/* Trains from the file of before, if there is one; rank 0 writes it after each step. */
+static void disturbed(rank_job *j)
+{
+    int          done = 0, more = 0;
+    mlc_run_part part = {"steps", &done, sizeof done};
+    mlc_run      run = {NULL, NULL, NULL, NULL, NULL, &part, 1, NULL};
+    mlc_module  *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    mlc_optim   *opt = rule_of(net, ADAM);
+    run.net = net;
+    run.optim = opt;
+    if (fault_file_is() && mlc_run_load(j->ctx, fault_file, &run) != MLC_OK) return;
+    if (mlc_data_parallel(net, opt, &j->comm, NULL) != MLC_OK) return;
+    for (; done < STEPS && j->status == MLC_OK; done++) {
+        if (j->comm.rank == 1 && done == SAVED && j->kind == DIES) return;
+        if (j->comm.rank == 1 && done == SAVED && j->kind == STOPS) await_two_failures();
+        mlc_scope_begin(j->ctx);
+        mlc_backward(loss_of(net, MLC_F64, done, j->comm.rank, j->comm.size));
+        mlc_optim_step(opt);
+        j->status = mlc_scope_end(j->ctx);
+        more = done + 1;
+        if (j->status == MLC_OK && j->comm.rank == 0) {
+            part.data = &more;
+            j->status = mlc_run_save(j->ctx, fault_file, &run);
+        }
+    }
+    __atomic_add_fetch(&failures, j->status != MLC_OK, __ATOMIC_RELEASE);
+    if (j->status == MLC_OK) keep_params(j, net);
+    else snprintf((char *)j->value, sizeof j->value, "%s", mlc_error(j->ctx));
+}
+
+TEST(parallel, after_a_rank_stops_or_dies_the_same_call_goes_on_from_the_last_file)
+{
+    static const char *const says[] = {"", "rank 1 has not come to call ", "rank 1 has left"};
+    static rank_job whole[RANKS], jobs[RANKS];
+    ONLY_ON_HOST();
+    const box b = box_open("ranks.safetensors");
+    fault_file = b.path;
+    run_ranks(3, disturbed, 0, 0, whole);
+    all_well(whole, 3);
+    for (int kind = STOPS; kind <= DIES; kind++) {
+        remove(fault_file);
+        failures = 0;
+        run_ranks(3, disturbed, kind, kind == STOPS ? 0.25 : 0, jobs);
+        for (int r = 0; r < 3; r += 2) {
+            CHECK_EQ(jobs[r].status, MLC_ERR_STATE);
+            CHECK_HAS((const char *)jobs[r].value, says[kind]);
+        }
+        run_ranks(3, disturbed, 0, 0, jobs);
+        same_values(jobs, 3, &whole[0], 0);
+    }
+    box_close(&b);
+}
+
 /* ---- errors ---------------------------------------------------------------------------------*/
 
 enum { OTHER_SHAPE, OTHER_COUNT, OTHER_RULE, OTHER_DTYPE, OTHER_RATE, HALF, UNEVEN, WEIGHT,
@@ -741,6 +1038,7 @@ TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
     mlc_optim        *opt = mlc_sgd(net, 0.1);
     ONLY_ON_HOST();
     CHECK(d.bucket == 4 << 20 && d.micro == 1 && d.overlap && !d.weighted);
+    CHECK(!d.dropout_by_row && !d.sync_norms && d.wire == MLC_F32);
     CHECK_EQ(mlc_comm_threads(ctx, 1, NULL, &comm), MLC_OK);
     CHECK_EQ(mlc_data_parallel(net, NULL, &comm, &d), MLC_ERR_ARG);
     CHECK_EQ(mlc_data_parallel(net, opt, NULL, &d), MLC_ERR_ARG);
@@ -758,6 +1056,20 @@ TEST(parallel, arguments_that_cannot_be_are_errors_and_change_nothing)
     d.weighted = true;
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
     CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 2 and weighted");
+    d.weighted = false;
+    d.sync_norms = true;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "micro 2 and sync_norms");
+    d.micro = 1;
+    d.wire = MLC_F16;
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "wire is f16; it is f32 or bf16");
+    d.wire = MLC_F32;
+    mlc_optim *second = mlc_sgd(other, 0.1);
+    CHECK_EQ(mlc_data_parallel(other, second, &comm, &d), MLC_OK);
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, &d), MLC_ERR_STATE);
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "another optimizer of the context has dropout_by_row");
+    mlc_optim_free(second);
     CHECK_EQ(mlc_data_parallel_weight(opt, 1), MLC_ERR_STATE);
     CHECK_ERROR(ctx, MLC_ERR_STATE, "not parallel, or its desc not weighted");
     CHECK_EQ(mlc_data_parallel_end(opt), MLC_ERR_STATE);
