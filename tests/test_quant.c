@@ -1642,23 +1642,23 @@ TEST(quant, a_mapped_file_goes_straight_into_integers)
     const mlc_ctx_desc cd = tally_desc(&mem);
     box                b = box_open_fast("s.safetensors");
     mlc_ctx           *ctx = mlc_ctx_create(&cd);
-    for (int way = 0; way < 4; way++) {
-        mlc_quantize_desc d = mlc_quantize_desc_make(way < 2 ? MLC_QUANT_DYNAMIC
+    for (int form = 0; form < 4; form++) {
+        mlc_quantize_desc d = mlc_quantize_desc_make(form < 2 ? MLC_QUANT_DYNAMIC
                                                              : MLC_QUANT_WEIGHTS);
         mlc_module *net[2];
         uint64_t    hash[2];
-        if (way == 1) d.per_tensor = true;
-        if (way == 3) d.bits = 4;
+        if (form == 1) d.per_tensor = true;
+        if (form == 3) d.bits = 4;
         for (int i = 0; i < 2; i++) {
             net[i] = in_sequence(ctx, 3, mlc_nn_linear(ctx, WIDE, WIDE), mlc_nn_relu(ctx),
                                  mlc_nn_linear(ctx, WIDE, WIDE));
-            if (!i && !way) CHECK_EQ(mlc_save(net[0], b.path), MLC_OK);
+            if (!i && !form) CHECK_EQ(mlc_save(net[0], b.path), MLC_OK);
             if (!i) CHECK_EQ(mlc_load(net[0], b.path), MLC_OK);
         }
         CHECK_EQ(mlc_quantize(net[0], &d, NULL), MLC_OK);
         mlc_memory_trim(ctx);
         const int64_t live = mem.live, ints = 2 * WIDE * WIDE * d.bits / 8;
-        const int64_t scales = 2 * WIDE * (way < 2 ? 4 : WIDE / 32 * 2), biases = 2 * WIDE * 4;
+        const int64_t scales = 2 * WIDE * (form < 2 ? 4 : WIDE / 32 * 2), biases = 2 * WIDE * 4;
         mem.peak = live;
         CHECK_EQ(mlc_load_mapped(net[1], b.path, NULL), MLC_OK);
         CHECK_EQ(mlc_quantize(net[1], &d, NULL), MLC_OK);
