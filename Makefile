@@ -368,8 +368,7 @@ demo-forecast: $(BUILD)/forecast
 # The kernels of the CUDA unit are tested with all others, by a C++ compiler and where fibers.h runs.
 HAS_FIBERS := $(and $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(shell command -v $(CXX)))
 test: $(BUILD)/tests $(if $(SAN)$(FILTER),,$(if $(HAS_FIBERS),$(BUILD)/tests-cuda))
-	@MLC_TEST_SPEED=$(if $(SAN)$(CPPFLAGS)$(IMPL_FLAGS)$(filter-out -O2,$(CFLAGS)),,1) \
-	    sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
+	@sh tests/run.sh $(BUILD) '$(SAN)' '$(FILTER)'
 
 cuda: $(BUILD)/cuda/mlcore_cuda.o $(BUILD)/cuda/digits
 	@echo '$<: link it with -lcublasLt -lcudart; $(BUILD)/cuda/digits --device cuda'

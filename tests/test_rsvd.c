@@ -122,14 +122,14 @@ TEST(rsvd, errors_are_near_the_optimal_ones)
             }
 }
 
-/* A matrix large enough for a wide sketch, of rank 60 at most. */
-static mlc_tensor *large(mlc_ctx *ctx, int spectrum)
+/* A matrix large enough for a wide sketch, of this rank at most. */
+static mlc_tensor *large(mlc_ctx *ctx, int spectrum, int64_t rank)
 {
     double s[60];
-    for (int i = 0; i < 60; i++) s[i] = value_of(spectrum, i);
-    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(2048, 60), 3, -1, 1);
-    mlc_tensor *y = test_rand(ctx, MLC_F64, mlc_dims2(2050, 60), 4, -1, 1);
-    x = mlc_mul(mlc_linalg_qr(x, NULL), mlc_from(ctx, MLC_F64, mlc_dims1(60), s));
+    for (int64_t i = 0; i < rank; i++) s[i] = value_of(spectrum, i);
+    mlc_tensor *x = test_rand(ctx, MLC_F64, mlc_dims2(2048, rank), 3, -1, 1);
+    mlc_tensor *y = test_rand(ctx, MLC_F64, mlc_dims2(2050, rank), 4, -1, 1);
+    x = mlc_mul(mlc_linalg_qr(x, NULL), mlc_from(ctx, MLC_F64, mlc_dims1(rank), s));
     return mlc_matmul(x, flip(mlc_linalg_qr(y, NULL)));
 }
 
@@ -143,7 +143,7 @@ TEST(rsvd, a_large_matrix_begins_in_a_wide_sketch)
     for (int i = 0; i < 3; i++) {
         const int d = i > 0;
         mlc_scope_begin(ctx);
-        mlc_tensor *a = mlc_cast(large(ctx, spectra[i]), FLOATS[d]), *u, *vh;
+        mlc_tensor *a = mlc_cast(large(ctx, spectra[i], 60), FLOATS[d]), *u, *vh;
         const mlc_linalg_rsvd_desc desc = mlc_linalg_rsvd_desc_make(20);
         mlc_tensor *s = mlc_linalg_rsvd(a, &desc, &u, &vh);
         const double best = optimum(spectra[i], 60, 20), error = distance(u, s, vh, a);
@@ -152,6 +152,41 @@ TEST(rsvd, a_large_matrix_begins_in_a_wide_sketch)
         CHECK_NEAR(mlc_item(mlc_slice(s, 0, 19, 20, 1)), value_of(spectra[i], 19), 1e-3);
         CHECK_EQ(mlc_scope_end(ctx), MLC_OK);
     }
+}
+
+/* Without oversampling no value is left out, so that what f32 loses would be seen. */
+TEST(rsvd, a_large_matrix_of_the_rank_asked_for_is_whole)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_linalg_rsvd_desc desc = mlc_linalg_rsvd_desc_make(32);
+    mlc_tensor *a = large(ctx, SLOW, 32), *u, *vh;
+    desc.oversample = 0;
+    mlc_tensor *s = mlc_linalg_rsvd(a, &desc, &u, &vh);
+    CHECK(distance(u, s, vh, a) <= 100 * EPS[1] * norm_of(a));
+    CHECK_OK(ctx);
+}
+
+/* The singular values and vectors of a large matrix, on these threads. */
+static void large_of(int32_t threads, mlc_tensor **out)
+{
+    mlc_ctx_desc desc = test_desc();
+    desc.threads = threads;
+    mlc_ctx *ctx = test_own(mlc_ctx_create(&desc));
+    const mlc_linalg_rsvd_desc rank = mlc_linalg_rsvd_desc_make(4);
+    out[0] = mlc_linalg_rsvd(large(ctx, SLOW, 40), &rank, &out[1], &out[2]);
+    CHECK_OK(ctx);
+}
+
+static bool same_bits(mlc_tensor *a, mlc_tensor *b);
+
+TEST(rsvd, bits_of_a_large_matrix_do_not_depend_on_threads)
+{
+    ONLY_ON_HOST();
+    mlc_tensor *x[3], *y[3];
+    large_of(1, x);
+    large_of(4, y);
+    for (int i = 0; i < 3; i++) CHECK(same_bits(x[i], y[i]));
 }
 
 TEST(rsvd, more_passes_and_columns_are_closer)
