@@ -239,6 +239,21 @@ TEST(features, gradients_match_central_differences)
     }
 }
 
+TEST(features, no_rows_and_no_keys)
+{
+    static const int64_t b[] = {0, 1, 1, 1}, t[] = {3, 0, 0, 3}, s[] = {3, 0, 3, 0};
+    mlc_ctx *ctx = test_ctx();
+    mlc_tensor *w = draw(ctx, MLC_F32, 8, 4, 1, false);
+    for (int i = 0; i < 4; i++) {
+        mlc_tensor *q = test_rand(ctx, MLC_F32, mlc_dims4(b[i], 2, t[i], 4), 1, -1, 1);
+        mlc_tensor *k = test_rand(ctx, MLC_F32, mlc_dims4(b[i], 1, s[i], 4), 2, -1, 1);
+        mlc_tensor *y = mlc_features_attention(q, k, k, w, MLC_FEATURES_SOFTMAX, NULL);
+        if (CHECK(y) && CHECK_EQ(mlc_numel(y), b[i] * 2 * t[i] * 4) && mlc_numel(y))
+            CHECK_NEAR(mlc_item(mlc_sum_all(mlc_abs(y))), 0, 0);
+    }
+    CHECK_OK(ctx);
+}
+
 /* ---- exact attention ------------------------------------------------------------------------- */
 
 /* |y - exact| / |exact|, root of the mean of squares over draws. */
