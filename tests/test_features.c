@@ -1,11 +1,13 @@
 /* test_features.c -- tests of section IMPL.SKETCH.ATTENTION: attention by random features
  *
  * Against the double loop of the definition, central differences, exact attention (the error falls
- * as 1/sqrt(n)), and in networks: caches, files, clones, recompute, autocast, plans.
+ * as 1/sqrt(n)), and in networks: caches, files, clones, recompute, autocast, plans. The kernel
+ * features of IMPL.KERNELS.FEATURES, at every level, against loops in f64.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
 #include "files.h"
+#include "guarded.h"
 
 /* ---- the matrix ------------------------------------------------------------------------------ */
 
@@ -96,7 +98,7 @@ typedef struct scene {
 static void scene_fill(mlc_ctx *ctx, scene *c, mlc_dtype dtype)
 {
     const double lengths[3] = {1, (double)c->s, 0};
-    double       mask[64];
+    double       mask[100];
     c->in[0] = test_rand(ctx, dtype, mlc_dims4(c->b, c->h, c->t, c->d), 1, -1.5, 1.5);
     c->in[1] = test_rand(ctx, dtype, mlc_dims4(c->b, c->hk, c->s, c->d), 2, -1.5, 1.5);
     c->in[2] = test_rand(ctx, dtype, mlc_dims4(c->b, c->hk, c->s, c->dv), 3, -1, 1);
@@ -187,6 +189,10 @@ static const scene SCENES[] = {
     {.b = 1, .h = 2, .hk = 1, .t = 63, .s = 64, .d = 2, .dv = 3, .n = 5, .causal = true},
     {.b = 1, .h = 2, .hk = 2, .t = 128, .s = 128, .d = 2, .dv = 3, .n = 5, .causal = true},
     {.b = 1, .h = 1, .hk = 1, .t = 133, .s = 133, .d = 2, .dv = 1, .n = 1, .causal = true},
+    {.b = 1, .h = 3, .hk = 1, .t = 100, .s = 100, .d = 4, .dv = 35, .n = 37, .causal = true,
+     .mask = true},
+    {.b = 3, .h = 2, .hk = 1, .t = 70, .s = 70, .d = 2, .dv = 3, .n = 5, .causal = true,
+     .lengths = true},
     {.b = 2, .h = 2, .hk = 1, .t = 6, .s = 9, .d = 3, .dv = 2, .n = 4, .causal = true,
      .mask = true},
     {.b = 3, .h = 2, .hk = 2, .t = 7, .s = 7, .d = 3, .dv = 2, .n = 8, .causal = true,
@@ -227,7 +233,7 @@ TEST(features, gradients_match_central_differences)
         mlc_gradcheck_report r;
         memset(&r, 0, sizeof r);
         if (c.t > 64)
-            c.t = c.s = 66, c.h = c.hk = 1;
+            c.t = c.s = 66, c.b = 1, c.h = i % 2 + 1, c.hk = 1, c.dv = c.dv < 5 ? c.dv : 5;
         scene_fill(ctx, &c, MLC_F64);
         for (int k = 0; k < 3; k++)
             mlc_set_requires_grad(c.in[k], true);
@@ -253,6 +259,269 @@ TEST(features, no_rows_and_no_keys)
     }
     CHECK_OK(ctx);
 }
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+enum { Q, K, V, Y, DY, DQ, DK, DV };
+
+typedef struct kernel_size { int64_t b, g, t, n, dv; bool shifts; } kernel_size;
+
+static const kernel_size KERNEL_SIZES[] = {
+    {1, 1, 1, 1, 1, false},   {2, 1, 3, 2, 5, true},     {1, 2, 64, 33, 16, false},
+    {1, 1, 65, 40, 33, true}, {2, 3, 130, 17, 1, false}, {1, 2, 131, 64, 64, true},
+    {1, 1, 70, 5, 0, true},   {0, 1, 4, 4, 4, false},    {1, 1, 97, 130, 7, true},
+};
+
+/* Random arguments: forward alone, or with all gradients. */
+static void kernel_args(struct mlc_k_features *a, const kernel_size *s, mlc_dtype dtype)
+{
+    const int64_t q = s->b * s->g * s->t, k = s->b * s->t;
+    const double lo = s->shifts ? -3 : 0.1, hi = s->shifts ? 0 : 1;
+    memset(a, 0, sizeof *a);
+    a->dtype = dtype;
+    a->b = s->b;
+    a->g = s->g;
+    a->t = s->t;
+    a->n = s->n;
+    a->dv = s->dv;
+    a->least = 1e-30;
+    a->q = guarded_rand(Q, dtype, q * s->n, 1, lo, hi);
+    a->k = guarded_rand(K, dtype, k * s->n, 2, lo, hi);
+    a->v = guarded_rand(V, dtype, k * s->dv, 3, -1, 1);
+    a->y = caged(Y, (size_t)(q * s->dv) * size_of(dtype));
+    a->sum = malloc((size_t)q * size_of(dtype) + 1);
+    if (!s->shifts)
+        return;
+    void *shift[2] = {malloc((size_t)q * size_of(dtype) + 1),
+                      malloc((size_t)k * size_of(dtype) + 1)};
+    for (int64_t i = 0; i < q; i++)
+        put(shift[0], dtype, i, test_random(4, i, -0.5, 0.5));
+    for (int64_t i = 0; i < k; i++)
+        put(shift[1], dtype, i, i % 7 == 3 ? INF : test_random(5, i, -0.5, 0.5));
+    a->q_shift = shift[0];
+    a->k_shift = shift[1];
+    a->k_shift_grad = malloc((size_t)k * size_of(dtype) + 1);
+}
+
+/* The same with gradients, to be written or added to what is there: 1. */
+static void kernel_grads(struct mlc_k_features *a, bool add)
+{
+    const int64_t q = a->b * a->g * a->t, k = a->b * a->t;
+    a->dy = guarded_rand(DY, a->dtype, q * a->dv, 6, -1, 1);
+    a->q_grad = caged(DQ, (size_t)(q * a->n) * size_of(a->dtype));
+    a->k_grad = caged(DK, (size_t)(k * a->n) * size_of(a->dtype));
+    a->v_grad = caged(DV, (size_t)(k * a->dv) * size_of(a->dtype));
+    a->q_accumulate = a->k_accumulate = a->v_accumulate = a->k_shift_accumulate = add;
+    for (int64_t i = 0; i < q * a->n; i++)
+        put(a->q_grad, a->dtype, i, 1);
+    for (int64_t i = 0; i < k * a->n; i++)
+        put(a->k_grad, a->dtype, i, 1);
+    for (int64_t i = 0; i < k * a->dv; i++)
+        put(a->v_grad, a->dtype, i, 1);
+    for (int64_t i = 0; i < k && a->k_shift_grad; i++)
+        put(a->k_shift_grad, a->dtype, i, 1);
+}
+
+static void kernel_free(struct mlc_k_features *a)
+{
+    free(a->sum);
+    free((void *)(uintptr_t)a->q_shift);
+    free((void *)(uintptr_t)a->k_shift);
+    free(a->k_shift_grad);
+}
+
+/* Runs the kernel with a workspace of as many bytes as it asks for. */
+static mlc_status kernel_run(const mlc_kernels *k, struct mlc_k_features *a)
+{
+    a->workspace_bytes = k->features_workspace(NULL, a);
+    a->workspace = aligned_alloc(64, a->workspace_bytes / 64 * 64 + 64);
+    memset(a->workspace, 0xff, a->workspace_bytes);
+    const mlc_status st = k->features(NULL, a);
+    free(a->workspace);
+    return st;
+}
+
+static double kernel_feature(const struct mlc_k_features *a, const void *x, const void *shift,
+                             int64_t row, int64_t i)
+{
+    const double v = get(x, a->dtype, row * a->n + i);
+    return shift ? exp(v - get(shift, a->dtype, row)) : v;
+}
+
+static double kernel_weight(const struct mlc_k_features *a, int64_t q, int64_t k)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < a->n; i++)
+        sum += kernel_feature(a, a->q, a->q_shift, q, i) *
+               kernel_feature(a, a->k, a->k_shift, k, i);
+    return sum;
+}
+
+/* What row q of a head and key k add to gradients: of the weight, and weight / sum. */
+typedef struct kernel_pair { double weight, slope; } kernel_pair;
+
+/* y and sum of row q, and its pairs [t], of key row `key` on. */
+static void kernel_row(const struct mlc_k_features *a, int64_t q, int64_t key, int64_t rows,
+                       double *y, kernel_pair *pair)
+{
+    double sum = 0, dot = 0;
+    for (int64_t m = 0; m < a->dv; m++)
+        y[m] = 0;
+    for (int64_t j = 0; j < rows; j++) {
+        pair[j].weight = kernel_weight(a, q, key + j);
+        sum += pair[j].weight;
+        for (int64_t m = 0; m < a->dv; m++)
+            y[m] += pair[j].weight * get(a->v, a->dtype, (key + j) * a->dv + m);
+    }
+    const double by = sum > 0 ? 1 / sum : 0;
+    for (int64_t m = 0; m < a->dv; m++) {
+        y[m] *= by;
+        dot += a->dy ? y[m] * get(a->dy, a->dtype, q * a->dv + m) : 0;
+    }
+    for (int64_t j = 0; j < rows; j++) {
+        pair[j].weight *= by;
+        pair[j].slope = -dot * by;
+        for (int64_t m = 0; m < a->dv && a->dy; m++)
+            pair[j].slope += get(a->dy, a->dtype, q * a->dv + m) * by *
+                             get(a->v, a->dtype, (key + j) * a->dv + m);
+    }
+}
+
+static bool kernel_near(const char *what, const void *got, mlc_dtype dtype, const double *want,
+                        int64_t n, double base, double tolerance)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(get(got, dtype, i) - base - want[i]) <= tolerance * (1 + fabs(want[i])))) {
+            printf("  %s, element %" PRId64 ": %.9g, not %.9g\n", what, i,
+                   get(got, dtype, i) - base, want[i]);
+            return false;
+        }
+    return true;
+}
+
+/* All results against loops in f64. */
+static void kernel_check(const mlc_kernels *k, const kernel_size *s, mlc_dtype dtype, bool add)
+{
+    const int64_t rows = s->b * s->g * s->t, keys = s->b * s->t, n = s->n, dv = s->dv;
+    const double tolerance = dtype == MLC_F64 ? 1e-13 : 2e-5, base = add;
+    double *y = calloc((size_t)(rows * dv) + 1, 8), *dq = calloc((size_t)(rows * n) + 1, 8);
+    double *dk = calloc((size_t)(keys * n) + 1, 8), *dv_ = calloc((size_t)(keys * dv) + 1, 8);
+    double *dshift = calloc((size_t)keys + 1, 8);
+    kernel_pair pair[200];
+    struct mlc_k_features a;
+    kernel_args(&a, s, dtype);
+    CHECK_EQ(kernel_run(k, &a), MLC_OK);
+    kernel_grads(&a, add);
+    CHECK_EQ(kernel_run(k, &a), MLC_OK);
+    CHECK(cage_holds(a.y) && cage_holds(a.q_grad) && cage_holds(a.k_grad) && cage_holds(a.v_grad));
+    for (int64_t q = 0; q < rows; q++) {
+        const int64_t key = q / s->t / s->g * s->t;
+        kernel_row(&a, q, key, q % s->t + 1, y + q * dv, pair);
+        for (int64_t j = 0; j <= q % s->t; j++) {
+            for (int64_t i = 0; i < n; i++) {
+                const double f = kernel_feature(&a, a.q, a.q_shift, q, i);
+                const double g = kernel_feature(&a, a.k, a.k_shift, key + j, i);
+                dq[q * n + i] += pair[j].slope * g * (s->shifts ? f : 1);
+                dk[(key + j) * n + i] += pair[j].slope * f * (s->shifts ? g : 1);
+                dshift[key + j] -= pair[j].slope * f * g;
+            }
+            for (int64_t m = 0; m < dv; m++)
+                dv_[(key + j) * dv + m] += pair[j].weight * get(a.dy, dtype, q * dv + m);
+        }
+    }
+    CHECK(kernel_near("y", a.y, dtype, y, rows * dv, 0, tolerance));
+    CHECK(kernel_near("dq", a.q_grad, dtype, dq, rows * n, base, tolerance));
+    CHECK(kernel_near("dk", a.k_grad, dtype, dk, keys * n, base, tolerance));
+    CHECK(kernel_near("dv", a.v_grad, dtype, dv_, keys * dv, base, tolerance));
+    if (s->shifts)
+        CHECK(kernel_near("dshift", a.k_shift_grad, dtype, dshift, keys, base, 4 * tolerance));
+    kernel_free(&a);
+    free(y);
+    free(dq);
+    free(dk);
+    free(dv_);
+    free(dshift);
+}
+
+TEST(features, kernel_is_that_of_the_definition_at_every_level)
+{
+    FOR_EACH_LEVEL(isa) {
+        const mlc_kernels *k = mlc_cpu_kernels((mlc_isa)isa);
+        for (size_t i = 0; k && i < sizeof KERNEL_SIZES / sizeof *KERNEL_SIZES; i++) {
+            kernel_check(k, &KERNEL_SIZES[i], MLC_F64, i % 2);
+            kernel_check(k, &KERNEL_SIZES[i], MLC_F32, i % 2 == 0);
+        }
+    }
+}
+
+TEST(features, kernel_refuses_what_it_lacks)
+{
+    const mlc_kernels *k = scalar_row();
+    struct mlc_k_features a;
+    kernel_args(&a, &KERNEL_SIZES[1], MLC_F32);
+    a.dtype = MLC_BF16;
+    CHECK_EQ(kernel_run(k, &a), MLC_ERR_UNSUPPORTED);
+    a.dtype = MLC_F32;
+    a.workspace_bytes = k->features_workspace(NULL, &a) - 1;
+    CHECK_EQ(k->features(NULL, &a), MLC_ERR_INTERNAL);
+    kernel_free(&a);
+}
+
+/* y and the gradients of q, k and v of one step, [3 * 150 * (9 + 4 + 4 + 9)] numbers. */
+enum { STEP = 3 * 150 * 26 };
+static void step_of(mlc_ctx *ctx, float *to)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_tensor *in[3];
+    for (int i = 0; i < 3; i++) {
+        in[i] = test_rand(ctx, MLC_F32, mlc_dims4(3, 1, 150, i < 2 ? 4 : 9), 7 + (uint64_t)i, -1,
+                          1);
+        mlc_set_requires_grad(in[i], true);
+    }
+    d.causal = true;
+    mlc_tensor *y = mlc_features_attention(in[0], in[1], in[2], draw(ctx, MLC_F32, 20, 4, 5, false),
+                                           MLC_FEATURES_SOFTMAX, &d);
+    CHECK_EQ(mlc_backward(mlc_sum_all(mlc_square(y))), MLC_OK);
+    mlc_tensor *out[4] = {y, mlc_grad(in[0]), mlc_grad(in[1]), mlc_grad(in[2])};
+    for (int i = 0; i < 4; i++) {
+        const size_t n = 3 * 150 * (i == 1 || i == 2 ? 4 : 9);
+        CHECK_EQ(mlc_read(out[i], to, n * sizeof *to), MLC_OK);
+        to += n;
+    }
+    CHECK_OK(ctx);
+}
+
+TEST(features, bits_do_not_depend_on_threads)
+{
+    static float one[STEP], more[STEP];
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    for (int threads = 1; threads <= 3; threads++) {
+        d.threads = threads;
+        mlc_ctx *ctx = mlc_ctx_create(&d);
+        step_of(ctx, threads == 1 ? one : more);
+        mlc_ctx_free(ctx);
+        if (threads > 1)
+            CHECK(memcmp(one, more, sizeof one) == 0);
+    }
+}
+
+#ifndef _WIN32                         /* device.c, which has it, is not built there           */
+/* A device without the kernel makes attention of other operations. */
+TEST(features, a_device_without_the_kernel_gives_the_same)
+{
+    static float here[STEP], there[STEP];
+    mlc_ctx_desc d = mlc_ctx_desc_make();
+    double       far = 0;
+    d.device = "no_rnn";
+    mlc_ctx *ctx = mlc_ctx_create(&d);
+    step_of(ctx, there);
+    mlc_ctx_free(ctx);
+    step_of(test_ctx(), here);
+    for (int i = 0; i < STEP; i++)
+        far = fmax(far, fabs((double)here[i] - (double)there[i]));
+    CHECK(far <= 1e-5);
+}
+#endif
 
 /* ---- exact attention ------------------------------------------------------------------------- */
 
