@@ -24,6 +24,7 @@ static const char HELP[] =
     "  --width N      features, a multiple of 32      (128)\n"
     "  --context N    bytes that it sees at once      (64)\n"
     "  --batch N      windows in a step               (32)\n"
+    "  --features N   attention by N random features  (0: exact)\n"
     "  --dtype TYPE   f32, or bf16: mixed precision   (bf16)\n"
     "  --run FILE     goes on from FILE-STEP.safetensors, writes them (none)\n"
     "  --plot FILE    the curves                      (char_gpt.svg)\n"
@@ -33,7 +34,7 @@ static const char HELP[] =
 
 typedef struct settings {
     const char *data, *run, *plot;
-    int         epochs, layers, width, context, batch, sample, seed;
+    int         epochs, layers, width, context, batch, features, sample, seed;
     mlc_dtype   dtype;
 } settings;
 
@@ -84,7 +85,10 @@ static mlc_module *model(mlc_ctx *ctx, const settings *s, int64_t vocabulary)
     mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(vocabulary, s->context, s->layers, s->width,
                                              s->width / 32);
     d.layer.dropout = 0.1;
-    return mlc_nn_gpt(ctx, &d);
+    mlc_module       *net = mlc_nn_gpt(ctx, &d);
+    mlc_features_desc f = mlc_features_desc_make();
+    f.n = s->features;
+    return net && f.n && mlc_features_install(net, &f, NULL) != MLC_OK ? NULL : net;
 }
 
 static mlc_optim *optimizer(mlc_module *net, int64_t steps)
@@ -147,7 +151,7 @@ static const char *wrong(const settings *s, const corpus *c)
 
 int main(int argc, char **argv)
 {
-    settings s = { "examples/data/alice.txt", NULL, "char_gpt.svg", 5, 4, 128, 64, 32, 600, 1,
+    settings s = { "examples/data/alice.txt", NULL, "char_gpt.svg", 5, 4, 128, 64, 32, 0, 600, 1,
                    MLC_BF16 };
     corpus       c = { NULL, 0, 0, { 0 } };
     int          status = 0;
@@ -157,6 +161,7 @@ int main(int argc, char **argv)
         OPTION_NUMBER("--layers", &s.layers, 1, 48), OPTION_NUMBER("--width", &s.width, 32, 4096),
         OPTION_NUMBER("--context", &s.context, 8, 1024),
         OPTION_NUMBER("--batch", &s.batch, 1, 4096),
+        OPTION_NUMBER("--features", &s.features, 0, 4096),
         OPTION_NUMBER("--sample", &s.sample, 0, 100000),
         OPTION_NUMBER("--seed", &s.seed, 0, 1000000), OPTION_DTYPE("--dtype", &s.dtype),
         OPTION_END };

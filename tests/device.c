@@ -375,6 +375,8 @@ __attribute__((constructor)) static void device_register(void)
     b.name = "no_rnn";                 /* of which test_recurrent.c makes steps of operations    */
     b.kernels.rnn = NULL;
     b.kernels.rnn_grad = NULL;
+    b.kernels.features = NULL;         /* test_features.c: attention of operations             */
+    b.kernels.features_workspace = NULL;
     b.info = NULL;                     /* test_memory_plan.c: memory that is not known           */
     mlc_backend_register(&b);
 }

@@ -253,6 +253,50 @@ DO(mlc_attention_forward)
     return x ? keep(w, mlc_attention_forward(m, x, NULL, NULL, &d)) : made(w, x);
 }
 
+DO(mlc_features)
+{
+    mlc_features_desc d = mlc_features_desc_make();
+    d.n = 6;
+    d.has_seed = true;
+    return keep(w, mlc_features(w->ctx, 4, &d));
+}
+
+DO(mlc_features_attention)
+{
+    mlc_features_desc  d = mlc_features_desc_make();
+    mlc_attention_desc a = mlc_attention_desc_make();
+    mlc_tensor        *x = heads_of(w);
+    if (x == NULL)
+        return made(w, x);
+    d.n = 3;
+    d.has_seed = a.causal = true;
+    mlc_tensor *f = mlc_features(w->ctx, mlc_dim(x, 3), &d);
+    return f ? keep(w, mlc_features_attention(x, x, x, f, MLC_FEATURES_SOFTMAX, &a)) : made(w, f);
+}
+
+/* Matrices of one seed in a network, then a forward. */
+static mlc_status run_features(world *w, mlc_module *m)
+{
+    mlc_features_desc d = mlc_features_desc_make();
+    d.n = 3;
+    d.has_seed = true;
+    if (m == NULL || mlc_features_install(m, &d, NULL) != MLC_OK) {
+        mlc_module_free(m);
+        return mlc_ctx_status(w->ctx);
+    }
+    return run_on_sequence(w, m);
+}
+DO(mlc_features_install) { return run_features(w, mlc_nn_multihead_attention(w->ctx, 4, 2)); }
+
+/* What is drawn again differs from run to run, so that no result is kept. */
+DO(mlc_features_redraw)
+{
+    mlc_module *m = mlc_nn_multihead_attention(w->ctx, 4, 2);
+    if (!own_module(w, m) || mlc_features_install(m, NULL, NULL) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return mlc_features_redraw(m);
+}
+
 DO(mlc_rnn)
 {
     mlc_rnn_desc d = mlc_rnn_desc_make(MLC_RNN_LSTM);
