@@ -717,6 +717,54 @@ DO(mlc_nn_skconv2d)
     return image ? keep(w, mlc_forward(m, image)) : made(w, image);
 }
 
+/* Rows 0 and 1 of a table. */
+static mlc_status run_table(world *w, mlc_module *m)
+{
+    static const int64_t at[2] = {0, 1};
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = mlc_from(w->ctx, MLC_I64, mlc_dims1(2), at);
+    return x ? keep(w, mlc_forward(m, x)) : mlc_ctx_status(w->ctx);
+}
+
+DO(mlc_nn_skembedding)
+{
+    const int64_t seed = 5;
+    mlc_module   *m = mlc_nn_skembedding(w->ctx, 6, 4, 2);
+    if (!own_module(w, m) || mlc_write(mlc_module_param(m, "seed"), &seed, 8) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    return run_table(w, m);
+}
+
+static mlc_status run_skembedding(world *w, mlc_sketch_start start)
+{
+    mlc_nn_skembedding_desc d = mlc_nn_skembedding_desc_make(w->x->shape[0], w->x->shape[1], 2);
+    double                  error;
+    d.weight = w->x;
+    d.start = start;
+    d.error = &error;
+    d.has_seed = true;
+    return run_table(w, mlc_nn_skembedding_ex(w->ctx, &d));
+}
+DO(mlc_nn_skembedding_ex) { return run_skembedding(w, MLC_SKETCH_FIT); }
+DO(mlc_nn_skembedding_of_a_subspace) { return run_skembedding(w, MLC_SKETCH_SUBSPACE); }
+
+/* The gates of a layer. */
+DO(mlc_sketch_model_of_gates)
+{
+    mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 2);
+    const int64_t         seed = 5;
+    mlc_module           *m = mlc_nn_gru(w->ctx, 4, 3);
+    if (!own_module(w, m))
+        return mlc_ctx_status(w->ctx);
+    d.larger_too = d.fresh = true;
+    if (mlc_sketch_model(m, &d, NULL) != MLC_OK || !own_module(w, m) ||
+        mlc_write(mlc_module_param(m, "ih_l0.seed"), &seed, 8) != MLC_OK)
+        return mlc_ctx_status(w->ctx);
+    mlc_tensor *x = sequence_of(w);
+    return x ? keep(w, mlc_forward(m, x)) : made(w, x);
+}
+
 DO(mlc_sketch_model)
 {
     mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 1);

@@ -38,6 +38,14 @@ static mlc_module *embedding_padded(mlc_ctx *ctx)
     return mlc_nn_embedding_ex(ctx, &d);
 }
 
+static mlc_module *skembedding_padded(mlc_ctx *ctx)
+{
+    mlc_nn_skembedding_desc d = mlc_nn_skembedding_desc_make(7, 4, 3);
+    d.embedding.embedding.has_padding_index = true;
+    d.embedding.embedding.padding_index = 2;
+    return mlc_nn_skembedding_ex(ctx, &d);
+}
+
 static mlc_module *conv_of(mlc_ctx *ctx, mlc_pad_mode mode, int64_t groups, bool transposed)
 {
     mlc_nn_conv_desc d = mlc_nn_conv_desc_make(1, 4, 6, 3);
@@ -226,6 +234,14 @@ static mlc_module *panther_of(mlc_ctx *ctx)
     return mlc_nn_sklinear_panther(ctx, t[0], t[1], t[2], t[3], NULL);
 }
 
+/* A recurrent layer whose products with x are sketched. */
+static mlc_module *sketched(mlc_module *m)
+{
+    mlc_sketch_model_desc d = mlc_sketch_model_desc_make(1, 2);
+    d.larger_too = true;
+    return m && mlc_sketch_model(m, &d, NULL) == MLC_OK ? m : NULL;
+}
+
 static mlc_module *skconv_of(mlc_ctx *ctx)
 {
     const mlc_nn_skconv_desc d = mlc_nn_skconv_desc_make(1, 4, 6, 3, 1, 2);
@@ -375,6 +391,10 @@ static mlc_module *skconv_of(mlc_ctx *ctx)
     X(sklinear_panther, panther_of(ctx), IN(B, 8)) \
     X(skconv, skconv_of(ctx), LINES) \
     X(skconv2d, mlc_nn_skconv2d(ctx, 4, 6, 3, 1, 2), IMAGES) \
+    X(skembedding, mlc_nn_skembedding(ctx, 7, 4, 3), TEXT, .tokens = 7) \
+    X(skembedding_padded, skembedding_padded(ctx), TEXT, .tokens = 7) \
+    X(lstm_sketched, sketched(mlc_nn_lstm(ctx, 4, 6)), STEPS, .outputs = 3) \
+    X(gru_sketched, sketched(rnn_of(ctx, MLC_RNN_GRU, DEEP | BOTH_WAYS)), STEPS, .outputs = 2) \
     X(recompute, mlc_nn_recompute(ctx, MLC_SEQUENTIAL(ctx, mlc_nn_linear(ctx, 4, 5), \
                                                       mlc_nn_tanh(ctx), \
                                                       mlc_nn_linear(ctx, 5, 4))), ROWS) \
