@@ -880,6 +880,151 @@ TEST(parallel, gradients_travel_as_bf16)
     CHECK(most > 0 && most < scale * 3 / 256);
 }
 
+/* ---- all of them together -------------------------------------------------------------------*/
+
+/* Bits of `kind` beside the network: what is on, and above these desc.shard. */
+enum { HALF_WIRE = 8, NO_OVERLAP = 16, FOR_ALL = 32, SKIPS = 64, BY_ADAM = 128, PART = 256 };
+
+static mlc_parallel_desc together_desc(int kind)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    d.shard = kind / PART;
+    d.dropout_by_row = d.sync_norms = (kind & FOR_ALL) != 0;
+    d.wire = kind & HALF_WIRE ? MLC_BF16 : MLC_F32;
+    d.overlap = !(kind & NO_OVERLAP);
+    d.weighted = true;
+    d.bucket = 200;
+    return d;
+}
+
+/* A training with a clip of norm and a scaler. With SKIPS the last rank has an infinite loss in
+ * step 2, and in step 3 no rank has a weight. */
+static void together(rank_job *j)
+{
+    const int               kind = j->kind & 3;
+    const mlc_parallel_desc d = together_desc(j->kind);
+    mlc_module             *net = joint_net(j->ctx, kind);
+    mlc_seed(j->ctx, 3 + (uint64_t)j->comm.rank);
+    mlc_module_build(net);
+    mlc_optim *opt = rule_of(net, CLIP | (j->kind & BY_ADAM ? ADAM : PLAIN));
+    mlc_optim_scaler(opt, NULL);
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++) {
+        int rows;
+        mlc_scope_begin(j->ctx);
+        mlc_tensor *loss = joint_loss(net, kind, MLC_F32, t, &j->comm, &rows);
+        mlc_data_parallel_weight(opt, j->kind & SKIPS && t == 3 ? 0 : rows);
+        if (j->kind & SKIPS && t == 2 && j->comm.rank == j->comm.size - 1)
+            loss = mlc_mul_scalar(loss, 1e37);
+        mlc_backward(mlc_optim_scaled(opt, loss));
+        mlc_optim_step(opt);
+        if (mlc_scope_end(j->ctx) != MLC_OK) return;
+    }
+    j->value[j->values++] = mlc_optim_grad_norm(opt);
+    j->value[j->values++] = mlc_optim_scaler_state(opt).scale;
+    j->value[j->values++] = (double)mlc_optim_steps(opt);
+    keep_params(j, net);
+    if (mlc_data_parallel_end(opt) == MLC_OK && mlc_ctx_status(j->ctx) == MLC_OK) return;
+    j->values = 0;
+}
+
+TEST(parallel, parts_norms_rows_bf16_and_skipped_steps_go_together)
+{
+    static const int more[] = {FOR_ALL, FOR_ALL | SKIPS, FOR_ALL | NO_OVERLAP | BY_ADAM,
+                               FOR_ALL | HALF_WIRE, HALF_WIRE | SKIPS, HALF_WIRE | NO_OVERLAP,
+                               FOR_ALL | HALF_WIRE | SKIPS | BY_ADAM};
+    static rank_job one, jobs[RANKS], parts[RANKS];
+    ONLY_ON_HOST();
+    for (int net = 0; net < NETS; net++)
+        for (int k = 0; k < COUNT(more); k++)
+            for (int n = 1; n <= RANKS; n += n == 1 ? 1 : 3) {
+                run_ranks(n, together, net | more[k], 0, jobs);
+                all_well(jobs, n);
+                CHECK_EQ((int)jobs[0].value[2], STEPS - (more[k] & SKIPS ? 2 : 0));
+                if (n == 1) one = jobs[0];
+                if (n > 1 && !(more[k] & (HALF_WIRE | BY_ADAM)))
+                    CHECK_NEAR(jobs[0].value[0], one.value[0], 1e-3 * one.value[0]);
+                for (int shard = 1; shard <= (more[k] & HALF_WIRE ? 1 : 2); shard++) {
+                    run_ranks(n, together, net | more[k] | shard * PART, 0, parts);
+                    all_well(parts, n);
+                    for (int r = 0; r < n; r++)
+                        CHECK(!memcmp(parts[r].value, jobs[r].value, sizeof jobs[r].value));
+                }
+            }
+}
+
+/* ---- lack of memory -------------------------------------------------------------------------*/
+
+/* An allocator whose call number `left` from now on fails, once; below 0: none. */
+typedef struct scarce { int64_t left; } scarce;
+
+static void *scarce_alloc(void *user, size_t bytes, size_t align)
+{
+    scarce *s = (scarce *)user;
+    return s->left >= 0 && s->left-- == 0 ? NULL : test_aligned_alloc(align, bytes);
+}
+
+static void scarce_release(void *user, void *ptr, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    test_aligned_free(ptr);
+}
+
+static mlc_status scarce_step(mlc_module *net, mlc_optim *opt, int t)
+{
+    mlc_ctx *ctx = mlc_module_ctx(net);
+    mlc_scope_begin(ctx);
+    mlc_tensor *loss = loss_of(net, MLC_F32, t, 0, 1);
+    if (mlc_backward(loss) == MLC_OK) mlc_optim_step(opt);
+    return mlc_scope_end(ctx);
+}
+
+/* One rank, whose network gets a new layout while allocation n fails. Tells whether one failed. */
+static bool scarce_layout(const mlc_parallel_desc *d, int64_t n)
+{
+    scarce       s = {-1};
+    mlc_comm     comm;
+    mlc_ctx_desc own = test_desc();
+    own.allocator.user = &s;
+    own.allocator.alloc = scarce_alloc;
+    own.allocator.release = scarce_release;
+    mlc_ctx    *ctx = mlc_ctx_create(&own);
+    mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
+    mlc_module_freeze(net, "0.*", true);
+    mlc_optim *opt = rule_of(net, ADAM);
+    CHECK_EQ(mlc_comm_threads(ctx, 1, NULL, &comm), MLC_OK);
+    CHECK_EQ(mlc_data_parallel(net, opt, &comm, d), MLC_OK);
+    CHECK_EQ(scarce_step(net, opt, 0), MLC_OK);
+    mlc_module_freeze(net, "0.*", false);
+    s.left = n;
+    const mlc_status st = scarce_step(net, opt, 1);
+    s.left = -1;
+    if (st != MLC_OK) CHECK_EQ(st, MLC_ERR_NOMEM);
+    mlc_error_clear(ctx);
+    mlc_optim_zero_grad(opt);
+    CHECK_EQ(scarce_step(net, opt, 2), MLC_OK);
+    CHECK_EQ(mlc_data_parallel_end(opt), MLC_OK);
+    CHECK_EQ(scarce_step(net, opt, 3), MLC_OK);
+    mlc_ctx_free(ctx);
+    return st != MLC_OK;
+}
+
+TEST(parallel, a_new_layout_that_lacks_memory_is_made_by_the_next_step)
+{
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < 4; kind++) {
+        mlc_parallel_desc d = mlc_parallel_desc_make();
+        int64_t           n = 0;
+        d.shard = kind < 3 ? kind : 0;
+        d.wire = kind < 2 ? MLC_BF16 : MLC_F32;
+        d.dropout_by_row = d.sync_norms = kind == 3;
+        d.bucket = 1;
+        while (n < 400 && scarce_layout(&d, n)) n++;
+        CHECK(n > 3 && n < 400);
+    }
+}
+
 /* ---- faults ---------------------------------------------------------------------------------*/
 
 enum { STOPS = 1, DIES, SAVED = 4 };    /* rank 1 before step SAVED; 0: nobody                   */
@@ -968,7 +1113,7 @@ static void faulty(rank_job *j)
     if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
     if (j->kind == UNEVEN) {
         mlc_optim_accumulate(opt, 3);
-        for (int k = 0; k < 1 + odd_one; k++) mlc_optim_step(opt);
+        for (int k = 0; k <= j->comm.rank; k++) mlc_optim_step(opt);      /* rank 1: the mean */
         j->status = mlc_optim_flush(opt);
         return;
     }
@@ -1006,7 +1151,7 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
         {"rank 1 has another network, rule or desc than rank 0, another rate",
          "rank 1 has another network, rule or desc than rank 0, another rate"},
         {"is bf16: gradients that are summed are f32 or f64", "is bf16: gradients"},
-        {"has collected gradients of 1 calls", "rank 1 has collected gradients of 2 calls"},
+        {"calls, other ranks of another number", "rank 1 has collected gradients of 2 calls"},
         {"call it before backward", "call it before backward"},
         {"", ""}, {"rank 1 has left", ""}};
     static rank_job jobs[RANKS];

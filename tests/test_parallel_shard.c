@@ -488,6 +488,47 @@ TEST(parallel_shard, what_needs_whole_states_is_an_error_that_says_how)
     box_close(&b);
 }
 
+/* kind 1: in step 1 there is a clip of value, an error; without it the same step is made. */
+static void refused_clip(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_clip_desc     clip = mlc_clip_desc_make();
+    mlc_module       *net = net_of(j->ctx, MLP);
+    mlc_optim        *opt = rule_of(net, ADAM);
+    const bool        once = j->kind != 0;
+    j->kind = MLP;
+    d.shard = 2;
+    d.bucket = 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < 3; t++) {
+        mlc_scope_begin(j->ctx);
+        mlc_backward(loss_of(net, MLP, MLC_F32, t, j->comm.rank, j->comm.size));
+        if (once && t == 1) {
+            clip.value = 1;
+            mlc_optim_clip(opt, &clip);
+            if (mlc_optim_step(opt) != MLC_ERR_UNSUPPORTED) j->status = MLC_ERR_INTERNAL;
+            mlc_error_clear(j->ctx);
+            mlc_optim_clip(opt, NULL);
+        }
+        mlc_optim_step(opt);
+        mlc_scope_end(j->ctx);
+    }
+    if (mlc_data_parallel_end(opt) == MLC_OK) keep(j, net, opt);
+}
+
+TEST(parallel_shard, a_step_that_is_refused_keeps_its_gradients)
+{
+    static rank_job plain[RANKS], jobs[RANKS];
+    ONLY_ON_HOST();
+    run_ranks(2, refused_clip, 0, 0, plain);
+    run_ranks(2, refused_clip, 1, 0, jobs);
+    all_well(plain, 2);
+    all_well(jobs, 2);
+    for (int r = 0; r < 2; r++)
+        CHECK(plain[r].values > 4 && !memcmp(jobs[r].value, plain[r].value,
+                                             sizeof jobs[r].value));
+}
+
 static mlc_status refused(mlc_ctx *ctx, mlc_optim *opt, mlc_module *net, int32_t shard,
                           int32_t micro)
 {
