@@ -1507,7 +1507,10 @@ static mlc_status run_tune_sketch(world *w)
 {
     mlc_module *net = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 32, 32), mlc_nn_relu(w->ctx));
     mlc_tensor *x = net ? mlc_full(w->ctx, MLC_F32, mlc_dims2(2, 32), 1) : NULL;
-    if (!x) return made(w, x);
+    if (!x) {
+        mlc_module_free(net);
+        return made(w, x);
+    }
     mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(tune_measure, x, x);
     mlc_tuner           *t = NULL;
     d.trials = 2;
