@@ -1505,9 +1505,14 @@ static double tune_measure(void *user, mlc_module *net)
 
 static mlc_status run_tune_sketch(world *w)
 {
-    mlc_module *net = MLC_SEQUENTIAL(w->ctx, mlc_nn_linear(w->ctx, 32, 32), mlc_nn_relu(w->ctx));
-    mlc_tensor *x = net ? mlc_full(w->ctx, MLC_F32, mlc_dims2(2, 32), 1) : NULL;
-    if (!x) return made(w, x);
+    mlc_module *net = mlc_nn_sequential(w->ctx), *layer = mlc_nn_linear(w->ctx, 32, 32);
+    mlc_tensor *x = mlc_full(w->ctx, MLC_F32, mlc_dims2(2, 32), 1);
+    const bool  added = net && layer && mlc_module_add(net, layer) == MLC_OK;
+    if (!added || !x) {
+        mlc_module_free(net);
+        if (!added) mlc_module_free(layer);
+        return mlc_ctx_status(w->ctx);
+    }
     mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(tune_measure, x, x);
     mlc_tuner           *t = NULL;
     d.trials = 2;

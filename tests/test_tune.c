@@ -146,6 +146,31 @@ TEST(tune, a_grid_has_each_point_once)
     CHECK_OK(ctx);
 }
 
+/* All of few whole numbers, and those of even logarithms, which are rounded, are there once. */
+TEST(tune, a_grid_of_whole_numbers_has_no_number_twice)
+{
+    mlc_ctx              *ctx = test_ctx();
+    const mlc_tune_result r = mlc_tune_result_make("y", 1);
+    for (int points = 0; points <= 9; points++) {
+        mlc_tune_param        p = mlc_tune_whole_log("n", 1, 8);
+        mlc_tune_desc         d = mlc_tune_desc_make(&p, 1, &r, 1);
+        const mlc_tune_trial *q;
+        int                   n = 0;
+        double                was = 0;
+        p.points = points;
+        d.method = MLC_TUNE_GRID;
+        mlc_tuner *t = mlc_tune_create(ctx, &d);
+        for (; (q = mlc_tune_ask(t)) != NULL; n++) {
+            CHECK(q->values[0] > was && q->values[0] <= 8);
+            was = q->values[0];
+        }
+        /* Of 7 points 1, 1.41, 2, 2.83, 4, 5.66, 8 the first two are one. */
+        CHECK(points == 0 || points >= 8 ? n == 8 : points == 7 ? n == 6 : n <= points && n > 0);
+        mlc_tune_free(t);
+    }
+    CHECK_OK(ctx);
+}
+
 TEST(tune, halving_gives_more_effort_to_a_third)
 {
     mlc_ctx   *ctx = test_ctx();
@@ -282,6 +307,28 @@ TEST(tune, trials_that_fail_are_avoided)
 }
 
 /* Time falls and error grows with x: the limit decides. */
+/* Finite results whose sum, or whose mean, is not. */
+TEST(tune, an_objective_that_is_not_finite_is_a_failure)
+{
+    mlc_ctx              *ctx = test_ctx();
+    const mlc_tune_param  p = mlc_tune_real("x", 0, 1);
+    const mlc_tune_result r[2] = {mlc_tune_result_make("a", 1), mlc_tune_result_make("b", -1)};
+    const mlc_tune_desc   d = mlc_tune_desc_make(&p, 1, r, 2);
+    const double          far[2] = {1e308, -1e308}, back[2] = {-1e308, -1e308}, good[2] = {1, 2};
+    mlc_tuner            *t = mlc_tune_create(ctx, &d);
+    for (int i = 0; i < 3; i++) CHECK_EQ(mlc_tune_ask(t)->id, i);
+    CHECK(mlc_tune_tell(t, 0, far) == MLC_OK && mlc_tune_tell(t, 1, back) == MLC_OK);
+    CHECK(mlc_tune_trial_at(t, 0)->failed && !mlc_tune_trial_at(t, 1)->failed);
+    CHECK(isnan(mlc_tune_trial_at(t, 0)->objective));
+    CHECK_EQ(mlc_tune_tell(t, 0, good), MLC_ERR_ARG);
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "trial 0 has failed");
+    const double other[2] = {1e308, -1e308};       /* its distance to the mean is not finite   */
+    CHECK(mlc_tune_tell(t, 1, other) == MLC_OK && mlc_tune_trial_at(t, 1)->failed);
+    CHECK(mlc_tune_tell(t, 2, good) == MLC_OK && mlc_tune_best(t)->id == 2);
+    mlc_tune_free(t);
+    CHECK_OK(ctx);
+}
+
 TEST(tune, the_best_is_within_the_limits)
 {
     mlc_ctx              *ctx = test_ctx();
@@ -528,6 +575,52 @@ TEST(tune, a_killed_search_goes_on_with_the_same_question)
 }
 #endif
 
+/* A second tuner that writes the same file, and a file that is gone: what is on disk stays. */
+TEST(tune, a_record_is_of_one_tuner_at_a_time)
+{
+    mlc_ctx     *ctx = test_ctx();
+    box          b = box_open_fast("tune.jsonl");
+    const double y = 1;
+    mlc_tuner   *one = tuner_of(ctx, MLC_TUNE_RANDOM, 2, 12, b.path);
+    CHECK(mlc_tune_ask(one));
+    mlc_tuner *two = tuner_of(ctx, MLC_TUNE_RANDOM, 2, 12, b.path);
+    CHECK(mlc_tune_ask(two) && mlc_tune_tell(two, 0, &y) == MLC_OK);
+    CHECK_EQ(mlc_tune_tell(one, 0, &y), MLC_ERR_IO);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "of one tuner at a time");
+    CHECK(!mlc_tune_ask(one) && mlc_tune_trial_at(one, 0)->tells == 0);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "tune.jsonl");
+    CHECK(mlc_tune_ask(two) && mlc_tune_tell(two, 1, &y) == MLC_OK);
+    mlc_tune_free(one);
+    one = tuner_of(ctx, MLC_TUNE_RANDOM, 2, 12, b.path);
+    CHECK(one && mlc_tune_trial_at(one, 1)->tells == 1 && remove(b.path) == 0);
+    CHECK(!mlc_tune_ask(one));
+    CHECK_ERROR(ctx, MLC_ERR_IO, "has 0 bytes");
+    mlc_tune_free(two);
+    mlc_tune_free(one);
+    box_close(&b);
+    CHECK_OK(ctx);
+}
+
+/* Labels tell what an index means: in another order they make another search. */
+TEST(tune, a_record_of_other_labels_is_refused)
+{
+    static const char *const labels[2][2] = {{"a\n", "b"}, {"b", "a\n"}};
+    mlc_ctx              *ctx = test_ctx();
+    box                   b = box_open_fast("tune.jsonl");
+    const mlc_tune_result r = mlc_tune_result_make("y", 1);
+    for (int i = 0; i < 3; i++) {
+        const mlc_tune_param p = mlc_tune_choice("c", labels[i & 1], 2);
+        mlc_tune_desc        d = mlc_tune_desc_make(&p, 1, &r, 1);
+        d.record = b.path;
+        mlc_tuner *t = mlc_tune_create(ctx, &d);
+        CHECK(i == 1 ? !t : t && mlc_tune_ask(t));
+        if (i == 1) CHECK_ERROR(ctx, MLC_ERR_STATE, "other parameters, labels, results");
+        mlc_tune_free(t);
+    }
+    box_close(&b);
+    CHECK_OK(ctx);
+}
+
 /* A file that cannot be written: the trial is neither given nor told. */
 TEST(tune, a_record_that_cannot_be_written_changes_nothing)
 {
@@ -640,7 +733,13 @@ TEST(tune, what_cannot_be_tuned_is_refused)
     refused(ctx, p, "when 'later' has a value");
     p = mlc_tune_whole("x", 0, 4);
     p.step = 0.5;
-    refused(ctx, p, "by 0.5, which are not whole");
+    refused(ctx, p, "which are not whole");
+    p = mlc_tune_real("x", 0, 1);
+    p.when = "first";
+    p.from = NO_NUMBER;
+    refused(ctx, p, "from is at most to");
+    refused(ctx, mlc_tune_whole("x", -(INT64_C(1) << 53) + 1, 1), "within 2^53 of each other");
+    refused(ctx, mlc_tune_whole("x", 0, INT64_MAX), "which are not whole");
     const mlc_tune_param  one = mlc_tune_real("x", 0, 1);
     mlc_tune_result       r = mlc_tune_result_make("y", 1);
     mlc_tune_desc         d = mlc_tune_desc_make(&one, 1, &r, 0);
@@ -655,6 +754,9 @@ TEST(tune, what_cannot_be_tuned_is_refused)
     r.most = 0;
     CHECK(!mlc_tune_create(ctx, &d) && !mlc_tune_create(NULL, &d));
     CHECK_ERROR(ctx, MLC_ERR_ARG, "limits 1 to 0");
+    r.least = r.most = INF;
+    CHECK(!mlc_tune_create(ctx, &d));
+    CHECK_ERROR(ctx, MLC_ERR_ARG, "limits inf to inf");
     CHECK(!mlc_tune_create(ctx, NULL));
     CHECK_ERROR(ctx, MLC_ERR_ARG, "see mlc_tune_desc_make");
     CHECK(!mlc_tune_ask(NULL) && mlc_tune_tell(NULL, 0, NULL) == MLC_ERR_ARG);
