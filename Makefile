@@ -69,7 +69,7 @@ help:
 	@echo 'make tasks           small programs, one a task, what they print, their lines beside PyTorch'"'s"
 	@echo 'make demo-cnn        a convolutional one, with pictures of it; half a minute'
 	@echo 'make demo-sketch     the same network dense and sketched, in a table; a minute'
-	@echo 'make demo-tune      which layers of a trained network are sketched, by trials under a limit'
+	@echo 'make demo-tune       which layers of a trained network are sketched, by trials under a limit'
 	@echo 'make demo-compress   a CNN and a GPT in three budgets of bytes, in a table; minutes; SEEDS=5'
 	@echo 'make demo-prune      a network pruned in six ways, in a table; minutes; SEEDS=20'
 	@echo 'make demo-distill    a CNN taught by one of eight times its size, in a table; SEEDS=20'

@@ -39,20 +39,20 @@ static inline bool split_load(mlc_ctx *ctx, const char *program, const char *pat
     return false;
 }
 
-/* A CNN of images [n,1,8,8]. Rows of the first layer's weight have 9 elements, which 4 does not
- * divide: its name is apart. */
-static inline mlc_module *split_cnn(mlc_ctx *ctx)
+/* A CNN of images [n,1,8,8] with a, b and c channels; its last pooling layer gives [n,c,2,2]. Rows
+ * of the first layer's weight have 9 elements, which 4 does not divide: its name is apart. */
+static inline mlc_module *split_cnn(mlc_ctx *ctx, int64_t a, int64_t b, int64_t c)
 {
     return MLC_SEQUENTIAL_NAMED(
-        ctx, { "first", mlc_nn_conv2d(ctx, 1, 32, 3, 1, 1) },
-        { "norm1", mlc_nn_batch_norm(ctx, 32) }, { "relu1", mlc_nn_relu(ctx) },
-        { "conv2", mlc_nn_conv2d(ctx, 32, 64, 3, 1, 1) },
-        { "norm2", mlc_nn_batch_norm(ctx, 64) }, { "relu2", mlc_nn_relu(ctx) },
+        ctx, { "first", mlc_nn_conv2d(ctx, 1, a, 3, 1, 1) },
+        { "norm1", mlc_nn_batch_norm(ctx, a) }, { "relu1", mlc_nn_relu(ctx) },
+        { "conv2", mlc_nn_conv2d(ctx, a, b, 3, 1, 1) },
+        { "norm2", mlc_nn_batch_norm(ctx, b) }, { "relu2", mlc_nn_relu(ctx) },
         { "pool2", mlc_nn_max_pool2d(ctx, 2) },
-        { "conv3", mlc_nn_conv2d(ctx, 64, 64, 3, 1, 1) },
-        { "norm3", mlc_nn_batch_norm(ctx, 64) }, { "relu3", mlc_nn_relu(ctx) },
+        { "conv3", mlc_nn_conv2d(ctx, b, c, 3, 1, 1) },
+        { "norm3", mlc_nn_batch_norm(ctx, c) }, { "relu3", mlc_nn_relu(ctx) },
         { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
-        { "classes", mlc_nn_linear(ctx, 256, 10) });
+        { "classes", mlc_nn_linear(ctx, 4 * c, 10) });
 }
 
 /* Pixels [n,64] by rows to logits [n,10]: convolutions of `channels` and of twice as many. */

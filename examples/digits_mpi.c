@@ -50,7 +50,11 @@ static bool parse(options *o, int argc, char **argv, int *status)
                             OPTION_NUMBER("--hidden", &o->hidden, 1, 4096),
                             OPTION_NUMBER("--deadline", &o->deadline, 1, 86400),
                             OPTION_NUMBER("--shard", &o->shard, 0, 2), OPTION_END };
-    return options_read("digits_mpi", HELP, list, argc, argv, status);
+    if (!options_read("digits_mpi", HELP, list, argc, argv, status)) return false;
+    if (strcmp(o->net, "mlp") == 0 || strcmp(o->net, "cnn") == 0) return true;
+    fprintf(stderr, "digits_mpi: --net %s: it is mlp or cnn\n", o->net);
+    *status = 1;
+    return false;
 }
 
 /* Sums n numbers over the ranks. */

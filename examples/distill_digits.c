@@ -37,21 +37,6 @@ static bool parse(options *o, int argc, char **argv, int *status)
     return options_read("distill_digits", HELP, list, argc, argv, status);
 }
 
-/* A network of c[0], c[1] and c[2] channels; its last pooling layer gives [n,c[2],2,2]. */
-static mlc_module *network(mlc_ctx *ctx, const int64_t c[3])
-{
-    return MLC_SEQUENTIAL_NAMED(
-        ctx, { "conv1", mlc_nn_conv2d(ctx, 1, c[0], 3, 1, 1) },
-        { "norm1", mlc_nn_batch_norm(ctx, c[0]) }, { "relu1", mlc_nn_relu(ctx) },
-        { "conv2", mlc_nn_conv2d(ctx, c[0], c[1], 3, 1, 1) },
-        { "norm2", mlc_nn_batch_norm(ctx, c[1]) }, { "relu2", mlc_nn_relu(ctx) },
-        { "pool2", mlc_nn_max_pool2d(ctx, 2) },
-        { "conv3", mlc_nn_conv2d(ctx, c[1], c[2], 3, 1, 1) },
-        { "norm3", mlc_nn_batch_norm(ctx, c[2]) }, { "relu3", mlc_nn_relu(ctx) },
-        { "pool3", mlc_nn_max_pool2d(ctx, 2) }, { "flat", mlc_nn_flatten(ctx) },
-        { "classes", mlc_nn_linear(ctx, 4 * c[2], 10) });
-}
-
 /* Trains net, with the loss of `by`, or by labels alone where it is NULL. */
 static mlc_status train(mlc_module *net, const split *s, const options *o, int seed,
                         mlc_distillation *by)
@@ -114,7 +99,6 @@ static bool teach(const options *p, mlc_module *student, mlc_module *teacher, co
 /* All kinds of one seed. */
 static bool run(const options *p, int seed, outcome *all)
 {
-    static const int64_t large[3] = { 32, 64, 64 }, small[3] = { 10, 20, 22 };
     mlc_ctx_desc d = mlc_ctx_desc_make();
     split        s;
     d.seed    = (uint64_t)seed;
@@ -123,7 +107,7 @@ static bool run(const options *p, int seed, outcome *all)
     bool     ok  = split_load(ctx, "distill_digits", p->csv, BATCH, &s);
     if (ok) {
         for (int i = 0; i < 2; i++) s.x[i] = mlc_reshape(s.x[i], mlc_dims4(-1, 1, 8, 8));
-        mlc_module *teacher = network(ctx, large), *student = network(ctx, small);
+        mlc_module *teacher = split_cnn(ctx, 32, 64, 64), *student = split_cnn(ctx, 10, 20, 22);
         ok = student && train(teacher, &s, p, seed, NULL) == MLC_OK;
         if (ok) measure(teacher, &s, seed, &all[TEACHER]);
         for (int k = ALONE; k < KINDS_N && ok; k++)

@@ -127,7 +127,7 @@ static bool run(const options *p, int seed, outcome *all)
     bool     ok  = split_load(ctx, "prune_digits", p->csv, BATCH, &s);
     if (ok) {
         for (int i = 0; i < 2; i++) s.x[i] = mlc_reshape(s.x[i], mlc_dims4(-1, 1, 8, 8));
-        mlc_module *net = split_cnn(ctx);
+        mlc_module *net = split_cnn(ctx, 32, 64, 64);
         ok = net && train(net, &s, p->epochs, seed, 2e-3, NULL) == MLC_OK;
         for (int i = 0; i < KINDS_N && ok; i++) ok = tune(p, net, &s, &KINDS[i], seed, &all[i]);
         if (!ok) fprintf(stderr, "prune_digits: %s\n", mlc_error(ctx));

@@ -71,7 +71,7 @@ static bool digits_of(mlc_ctx *ctx, job *j)
     }
     j->batch = BATCH;
     j->steps = mlc_dim(s.x[0], 0) / BATCH * j->o->epochs;
-    j->net   = split_cnn(ctx);
+    j->net   = split_cnn(ctx, 32, 64, 64);
     return j->net != NULL;
 }
 

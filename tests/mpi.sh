@@ -25,6 +25,7 @@ compare mpi_threads mpi_one
 compare mpi_threads_cnn mpi_one_cnn
 "$build/digits_mpi" --ranks "$ranks" --shard 2 >"$build/mpi_threads_shard.txt" || exit 1
 compare mpi_threads_shard mpi_one
+"$build/digits_mpi" --net rnn 2>/dev/null && wrong 'took --net rnn'
 if ! command -v "$mpicc" >/dev/null || ! command -v "$mpirun" >/dev/null; then
     echo 'MPI: there is no mpicc, it does not run'
     exit $bad

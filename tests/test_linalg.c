@@ -194,6 +194,14 @@ TEST(linalg, factors_of_larger_matrices_are_within_rounding_errors)
         }
 }
 
+static bool same_bits(mlc_tensor *a, mlc_tensor *b)
+{
+    static unsigned char x[1 << 20], y[1 << 20];
+    const size_t n = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
+    return b && n && n <= sizeof x && mlc_read(a, x, n) == MLC_OK && mlc_read(b, y, n) == MLC_OK &&
+           memcmp(x, y, n) == 0;
+}
+
 /* q and r of a matrix of several chunks of rows and panels; in f64 with columns so small that their
  * squares are lost. */
 static mlc_tensor *tall_qr(mlc_ctx *ctx, int d, mlc_tensor **a, mlc_tensor **r)
@@ -204,8 +212,6 @@ static mlc_tensor *tall_qr(mlc_ctx *ctx, int d, mlc_tensor **a, mlc_tensor **r)
     if (d) *a = mlc_mul(*a, mlc_from(ctx, MLC_F64, mlc_dims1(140), by));
     return mlc_linalg_qr(*a, r);
 }
-
-static bool same_bits(mlc_tensor *a, mlc_tensor *b);
 
 TEST(linalg, factors_of_a_tall_matrix_are_within_rounding_errors)
 {
@@ -517,14 +523,6 @@ TEST(linalg, a_determinant_has_a_gradient_where_it_is_0)
 }
 
 /* ---- threads, layouts, least squares -------------------------------------------------------- */
-
-static bool same_bits(mlc_tensor *a, mlc_tensor *b)
-{
-    static unsigned char x[1 << 20], y[1 << 20];
-    const size_t n = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
-    return b && n && n <= sizeof x && mlc_read(a, x, n) == MLC_OK && mlc_read(b, y, n) == MLC_OK &&
-           memcmp(x, y, n) == 0;
-}
 
 static int results(mlc_ctx *ctx, int d, int64_t batch, int64_t n, mlc_tensor **out)
 {

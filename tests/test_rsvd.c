@@ -167,6 +167,14 @@ TEST(rsvd, a_large_matrix_of_the_rank_asked_for_is_whole)
     CHECK_OK(ctx);
 }
 
+static bool same_bits(mlc_tensor *a, mlc_tensor *b)
+{
+    static char x[400 * 400 * 8], y[400 * 400 * 8];
+    const size_t bytes = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
+    return a && b && mlc_numel(a) == mlc_numel(b) && mlc_read(a, x, bytes) == MLC_OK &&
+           mlc_read(b, y, bytes) == MLC_OK && memcmp(x, y, bytes) == 0;
+}
+
 /* The singular values and vectors of a large matrix, on these threads. */
 static void large_of(int32_t threads, mlc_tensor **out)
 {
@@ -177,8 +185,6 @@ static void large_of(int32_t threads, mlc_tensor **out)
     out[0] = mlc_linalg_rsvd(large(ctx, SLOW, 40), &rank, &out[1], &out[2]);
     CHECK_OK(ctx);
 }
-
-static bool same_bits(mlc_tensor *a, mlc_tensor *b);
 
 TEST(rsvd, bits_of_a_large_matrix_do_not_depend_on_threads)
 {
@@ -534,14 +540,6 @@ TEST(lstsq, qr_is_taken_where_it_is_less_work_or_alone_can)
 }
 
 /* ---- bits, errors --------------------------------------------------------------------------- */
-
-static bool same_bits(mlc_tensor *a, mlc_tensor *b)
-{
-    static char x[400 * 400 * 8], y[400 * 400 * 8];
-    const size_t bytes = a ? (size_t)mlc_numel(a) * mlc_dtype_bytes(a->dtype) : 0;
-    return a && b && mlc_numel(a) == mlc_numel(b) && mlc_read(a, x, bytes) == MLC_OK &&
-           mlc_read(b, y, bytes) == MLC_OK && memcmp(x, y, bytes) == 0;
-}
 
 static void all_of(int32_t threads, int d, mlc_tensor **out)
 {

@@ -2,10 +2,10 @@
  *
  * A row's time is compared with that of a loop of the same kind: products, reads and writes, roots
  * and quotients, polynomials. Times are the processor's for this thread, which stand still while
- * others run, of many short runs of both in turns; of each those count that are above one in eight:
- * the least of all may be wrong where a thread moved to another processor. A row fails only when
- * they are over twice the stored ratio after all tries. Ratios are of an AMD EPYC 9004 (Zen
- * 4); other processors have others, so that the test runs only where it is asked for by
+ * others run, of many short runs of both in turns; of each the time counts that one run in eight is
+ * below: the least of all may be wrong where a thread moved to another processor. A row fails only
+ * where its ratio is over twice the stored one after all tries. Ratios are of an AMD EPYC 9004
+ * (Zen 4); other processors have others, so that the test runs only where it is asked for by
  * MLC_TEST_SPEED=1, as .ci/full does on such a processor. MLC_TEST_SPEED=2 prints the ratios.
  */
 #define _POSIX_C_SOURCE 200809L
