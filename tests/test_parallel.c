@@ -1171,6 +1171,40 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
     }
 }
 
+/* kind 1: ranks have collected different numbers of calls, an error, and forget them; + LATE. */
+static void forgets_calls(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    mlc_optim *opt = rule_of(net, PLAIN);
+    d.overlap = !(j->kind & LATE);
+    d.bucket = 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    if (j->kind & 1) {
+        mlc_optim_accumulate(opt, RANKS);
+        for (int k = 0; k <= j->comm.rank; k++) mlc_optim_step(opt);
+        if (mlc_optim_flush(opt) != MLC_ERR_STATE) j->status = MLC_ERR_INTERNAL;
+        mlc_error_clear(j->ctx);
+        mlc_optim_zero_grad(opt);
+        mlc_optim_accumulate(opt, 1);
+    }
+    steps(j, net, opt, 0, STEPS);
+    keep_params(j, net);
+}
+
+TEST(parallel, ranks_that_forget_different_numbers_of_calls_go_on)
+{
+    static rank_job want[RANKS], jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int late = 0; late <= LATE; late += LATE) {
+        run_ranks(3, forgets_calls, late, 0, want);
+        run_ranks(3, forgets_calls, late | 1, 0, jobs);
+        all_well(want, 3);
+        same_values(jobs, 3, &want[0], 0);
+    }
+}
+
 /* A step of mlc_lr_range that ends the ranks. */
 static double ends(void *user) { return mlc_data_parallel_end((mlc_optim *)user); }
 
