@@ -60,20 +60,22 @@ static mlc_status meet(mlc_ctx *ctx, const mlc_comm *comm)
 /* All-reduces of several sizes, each the median of 15. */
 static mlc_status sums(mlc_ctx *ctx, const mlc_comm *comm)
 {
-    float *data = (float *)calloc(4 << 20, sizeof(float));
-    for (int64_t n = 1; n <= 4 << 20 && data; n *= 4) {
+    float     *data = (float *)calloc(4 << 20, sizeof(float));
+    mlc_status st   = data ? MLC_OK : MLC_ERR_NOMEM;
+    for (int64_t n = 1; n <= 4 << 20 && st == MLC_OK; n *= 4) {
         double              ms[15];
         const mlc_comm_call c = { MLC_ALL_REDUCE, MLC_COMBINE_SUM, MLC_F32, 0, n, data };
-        for (int i = 0; i < 15; i++) {
-            if (meet(ctx, comm) != MLC_OK) break;
+        for (int i = 0; i < 15 && st == MLC_OK; i++) {
+            st = meet(ctx, comm);
             const double began = now_ms();
-            mlc_comm_run(ctx, comm, &c);
+            if (st == MLC_OK) st = mlc_comm_run(ctx, comm, &c);
             ms[i] = now_ms() - began;
         }
-        if (comm->rank == 0) printf("sum %lld %.4f\n", (long long)n * 4, median(ms, 15));
+        if (st == MLC_OK && comm->rank == 0)
+            printf("sum %lld %.4f\n", (long long)n * 4, median(ms, 15));
     }
     free(data);
-    return mlc_ctx_status(ctx);
+    return st;
 }
 
 static mlc_status train(mlc_ctx *ctx, const job *j)

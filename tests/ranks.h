@@ -35,6 +35,14 @@ static inline void *rank_main(void *arg)
     return NULL;
 }
 
+/* Number k of row i of step t: the same data for any number of ranks. */
+static inline double datum(int t, int i, int k)
+{
+    uint32_t u = (uint32_t)(t * 733 + i * 97 + k * 13 + 5);
+    u = (u ^ u >> 7) * 2654435761u;
+    return (double)(u >> 8) / 8388608.0 - 1.0;
+}
+
 /* Runs fn in n ranks, threads with a context each. */
 static inline void run_ranks(int n, rank_fn fn, int kind, double deadline, rank_job *jobs)
 {

@@ -1,8 +1,8 @@
 /* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
 #include "ranks.h"
+#include "watch.h"
 
 #ifndef MLC_NO_THREADS
 
@@ -269,14 +269,6 @@ TEST(comm, calls_that_have_no_sum_or_that_a_rank_does_not_wait_for_fail)
 /* ---- training -------------------------------------------------------------------------------*/
 
 enum { IN = 6, HIDDEN = 9, OUT = 3, ROWS = 12, STEPS = 6 };
-
-/* Row i of step t, and its class: the same data for any number of ranks. */
-static double datum(int t, int i, int k)
-{
-    uint32_t u = (uint32_t)(t * 733 + i * 97 + k * 13 + 5);
-    u = (u ^ u >> 7) * 2654435761u;
-    return (double)(u >> 8) / 8388608.0 - 1.0;
-}
 
 /* Loss of the rows of step t that have i % ranks == rank, in the network's dtype. */
 static mlc_tensor *loss_of(mlc_module *net, mlc_dtype dtype, int t, int rank, int ranks)
@@ -955,22 +947,6 @@ TEST(parallel, parts_norms_rows_bf16_and_skipped_steps_go_together)
 
 /* ---- lack of memory -------------------------------------------------------------------------*/
 
-/* An allocator whose call number `left` from now on fails, once; below 0: none. */
-typedef struct scarce { int64_t left; } scarce;
-
-static void *scarce_alloc(void *user, size_t bytes, size_t align)
-{
-    scarce *s = (scarce *)user;
-    return s->left >= 0 && s->left-- == 0 ? NULL : test_aligned_alloc(align, bytes);
-}
-
-static void scarce_release(void *user, void *ptr, size_t bytes)
-{
-    (void)user;
-    (void)bytes;
-    test_aligned_free(ptr);
-}
-
 static mlc_status scarce_step(mlc_module *net, mlc_optim *opt, int t)
 {
     mlc_ctx *ctx = mlc_module_ctx(net);
@@ -983,30 +959,27 @@ static mlc_status scarce_step(mlc_module *net, mlc_optim *opt, int t)
 /* One rank, whose network gets a new layout while allocation n fails. Tells whether one failed. */
 static bool scarce_layout(const mlc_parallel_desc *d, int64_t n)
 {
-    scarce       s = {-1};
-    mlc_comm     comm;
-    mlc_ctx_desc own = test_desc();
-    own.allocator.user = &s;
-    own.allocator.alloc = scarce_alloc;
-    own.allocator.release = scarce_release;
-    mlc_ctx    *ctx = mlc_ctx_create(&own);
-    mlc_module *net = mlp(ctx, IN, HIDDEN, OUT);
+    tally              mem;
+    mlc_comm           comm;
+    const mlc_ctx_desc own = tally_desc(&mem);
+    mlc_ctx           *ctx = mlc_ctx_create(&own);
+    mlc_module        *net = mlp(ctx, IN, HIDDEN, OUT);
     mlc_module_freeze(net, "0.*", true);
     mlc_optim *opt = rule_of(net, ADAM);
     CHECK_EQ(mlc_comm_threads(ctx, 1, NULL, &comm), MLC_OK);
     CHECK_EQ(mlc_data_parallel(net, opt, &comm, d), MLC_OK);
     CHECK_EQ(scarce_step(net, opt, 0), MLC_OK);
     mlc_module_freeze(net, "0.*", false);
-    s.left = n;
+    mem.fail_at = mem.calls + 1 + n;
     const mlc_status st = scarce_step(net, opt, 1);
-    s.left = -1;
+    mem.fail_at = 0;
     if (st != MLC_OK) CHECK_EQ(st, MLC_ERR_NOMEM);
     mlc_error_clear(ctx);
     mlc_optim_zero_grad(opt);
     CHECK_EQ(scarce_step(net, opt, 2), MLC_OK);
     CHECK_EQ(mlc_data_parallel_end(opt), MLC_OK);
     CHECK_EQ(scarce_step(net, opt, 3), MLC_OK);
-    mlc_ctx_free(ctx);
+    tally_done(&mem, ctx);
     return st != MLC_OK;
 }
 
@@ -1168,6 +1141,40 @@ TEST(parallel, ranks_that_differ_or_fail_are_named_to_all)
             CHECK(k != TWICE_BACKWARD || late > 0 || strstr(jobs[r].message, "has left in call"));
         }
         CHECK_EQ(late > 0, k >= TWICE_BACKWARD);           /* the first one; others see it leave */
+    }
+}
+
+/* kind 1: ranks have collected different numbers of calls, an error, and forget them; + LATE. */
+static void forgets_calls(rank_job *j)
+{
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    mlc_module       *net = mlp(j->ctx, IN, HIDDEN, OUT);
+    mlc_module_to(net, MLC_F64);
+    mlc_optim *opt = rule_of(net, PLAIN);
+    d.overlap = !(j->kind & LATE);
+    d.bucket = 1;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    if (j->kind & 1) {
+        mlc_optim_accumulate(opt, RANKS);
+        for (int k = 0; k <= j->comm.rank; k++) mlc_optim_step(opt);
+        if (mlc_optim_flush(opt) != MLC_ERR_STATE) j->status = MLC_ERR_INTERNAL;
+        mlc_error_clear(j->ctx);
+        mlc_optim_zero_grad(opt);
+        mlc_optim_accumulate(opt, 1);
+    }
+    steps(j, net, opt, 0, STEPS);
+    keep_params(j, net);
+}
+
+TEST(parallel, ranks_that_forget_different_numbers_of_calls_go_on)
+{
+    static rank_job want[RANKS], jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int late = 0; late <= LATE; late += LATE) {
+        run_ranks(3, forgets_calls, late, 0, want);
+        run_ranks(3, forgets_calls, late | 1, 0, jobs);
+        all_well(want, 3);
+        same_values(jobs, 3, &want[0], 0);
     }
 }
 

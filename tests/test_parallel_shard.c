@@ -1,20 +1,12 @@
 /* test_parallel_shard.c -- tests of section IMPL.PARALLEL.SHARD: states and gradients in parts */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
-#include "files.h"
 #include "ranks.h"
+#include "watch.h"
 
 #ifndef MLC_NO_THREADS
 
 enum { ROWS = 12, STEPS = 5 };
-
-/* A number of row i of step t: the same data for any number of ranks. */
-static double datum(int t, int i, int k)
-{
-    uint32_t u = (uint32_t)(t * 733 + i * 97 + k * 13 + 5);
-    u = (u ^ u >> 7) * 2654435761u;
-    return (double)(u >> 8) / 8388608.0 - 1.0;
-}
 
 /* ---- networks -------------------------------------------------------------------------------*/
 
@@ -78,19 +70,13 @@ static mlc_tensor *loss_of(mlc_module *net, int which, mlc_dtype dtype, int t, i
 enum { DOUBLE = 4, ADAM = 8, CLIP = 16, SCALED = 32, SMALL = 64, COLLECT = 128, WEIGHTED = 256,
        EACH = 512, AVERAGED = 1024, LATE = 2048, GROUPED = 4096, VALUE = 8192, SHARD = 16384 };
 
-static uint64_t hash_of(uint64_t h, const void *data, size_t bytes)
-{
-    const unsigned char *at = (const unsigned char *)data;
-    for (size_t i = 0; i < bytes; i++) h = (h ^ at[i]) * 1099511628211ull;
-    return h;
-}
-
-static uint64_t hash_tensor(uint64_t h, mlc_tensor *t)
+/* The bits of t; hash_tensor makes a check. */
+static uint64_t hash_values(uint64_t h, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc_numel(t) * mlc_dtype_bytes(t->dtype);
     void        *each = malloc(bytes + 1);
     mlc_read(t, each, bytes);
-    h = hash_of(h, each, bytes);
+    h = hash_bytes(h, each, bytes);
     free(each);
     return h;
 }
@@ -104,13 +90,14 @@ static void keep_hash(rank_job *j, uint64_t h)
 /* Hashes of parameters, of states, and of the norm and the scaler. */
 static void keep(rank_job *j, mlc_module *net, mlc_optim *opt)
 {
-    uint64_t       h = 14695981039346656037ull;
+    uint64_t       h = HASH_SEED;
     mlc_param_iter it = mlc_param_iter_make(net);
-    while (mlc_param_next(&it)) h = hash_tensor(h, it.tensor);
+    while (mlc_param_next(&it)) h = hash_values(h, it.tensor);
     keep_hash(j, h);
     mlc_scope_begin(j->ctx);
     mlc_optim_state_iter s = mlc_optim_state_iter_make(opt);
-    while (mlc_optim_state_next(&s)) h = hash_tensor(hash_of(h, s.name, strlen(s.name)), s.tensor);
+    while (mlc_optim_state_next(&s))
+        h = hash_values(hash_bytes(h, s.name, strlen(s.name)), s.tensor);
     mlc_scope_end(j->ctx);
     keep_hash(j, h);
     if (j->kind & CLIP) j->value[j->values++] = mlc_optim_grad_norm(opt);
