@@ -752,6 +752,11 @@ TEST(features, errors)
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &a), "a window");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &masked),
                   "the mask is f32");
+    masked.causal = true;              /* one that would make a result of two sequences          */
+    masked.mask = mlc_zeros(ctx, MLC_BOOL, mlc_dims4(2, 1, 1, 3));
+    check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &masked),
+                  "the mask is bool [2,1,1,3]; it must be bool and the same for all rows and "
+                  "heads, [b,1,1,s] [1,1,1,3]");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_COUNT, NULL), "kernel 2");
 }
 
@@ -760,6 +765,8 @@ TEST(features, networks_that_cannot_have_them)
     mlc_ctx        *ctx = test_ctx();
     mlc_module     *net = gpt_of(ctx, false), *linear = mlc_nn_linear(ctx, 2, 2);
     mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(VOCAB, CONTEXT, 1, 12, 3);
+    mlc_cache_desc  d = mlc_cache_desc_make(1, 8);
+    mlc_cache      *c = mlc_cache_create(net, &d);
     mlc_status      st = mlc_features_install(linear, NULL, NULL);
     CHECK_ERROR(ctx, st, "no attention module");
     st = mlc_features_redraw(net);
@@ -767,6 +774,9 @@ TEST(features, networks_that_cannot_have_them)
     CHECK_EQ(mlc_features_install(net, NULL, NULL), MLC_OK);
     st = mlc_features_install(net, NULL, NULL);
     CHECK_ERROR(ctx, st, "has features already");
+    CHECK(!mlc_forward_cached(net, test_tokens(ctx, mlc_dims2(1, 3), VOCAB, 1), c));
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "before mlc_features_install");
+    mlc_cache_free(c);
     g.positions = MLC_POSITIONS_ALIBI;
     st = mlc_features_install(mlc_nn_gpt(ctx, &g), NULL, NULL);
     CHECK_ERROR(ctx, st, "ALiBi");
