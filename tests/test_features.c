@@ -712,6 +712,23 @@ TEST(features, files_hold_the_matrices)
     box_close(&file);
 }
 
+TEST(features, matrices_stay_f32_in_a_network_of_bf16)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = gpt_of(ctx, true);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 40), VOCAB, 1), *y;
+    int         n = 0;
+    mlc_no_grad_begin(ctx);
+    y = mlc_forward(net, x);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+        n += it.tensor->dtype == MLC_F32;
+    CHECK_EQ(n, 2);
+    CHECK(apart(mlc_cast(mlc_forward(net, x), MLC_F32), y) < 0.1);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
 TEST(features, a_plan_gives_the_same)
 {
     ONLY_ON_HOST();
