@@ -170,6 +170,18 @@ static mlc_module *dropping(mlc_ctx *ctx)
                           mlc_nn_linear(ctx, 33, 7), mlc_nn_dropout(ctx, 0.1));
 }
 
+/* Attention by random features, whose kernel is that of backward, too; 37 rows are two chunks.   */
+static mlc_module *features(mlc_ctx *ctx)
+{
+    const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 40, 1, 16, 2);
+    mlc_module           *net = mlc_nn_gpt(ctx, &d);
+    mlc_features_desc     f = mlc_features_desc_make();
+    f.n = 8;
+    f.has_seed = true;
+    CHECK_EQ(mlc_features_install(net, &f, NULL), MLC_OK);
+    return net;
+}
+
 static mlc_optim *sgd(mlc_module *net) { return mlc_sgd(net, 0.05); }
 
 static mlc_optim *momentum(mlc_module *net)
@@ -219,6 +231,7 @@ static const kind KINDS[] = {
     {"convolutions and batch norm", cnn, momentum, 4, {4, 3, 16, 16}, 10, MLC_F32},
     {"resnet20", resnet20, clipped, 4, {2, 3, 32, 32}, 10, MLC_F32},
     {"transformer", gpt, clipped, 2, {3, 9}, -30, MLC_F32},
+    {"attention by features", features, clipped, 2, {2, 37}, -30, MLC_F32},
 };
 
 TEST(capture, steps_have_the_bits_of_steps_by_hand)

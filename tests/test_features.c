@@ -712,6 +712,23 @@ TEST(features, files_hold_the_matrices)
     box_close(&file);
 }
 
+TEST(features, matrices_stay_f32_in_a_network_of_bf16)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = gpt_of(ctx, true);
+    mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 40), VOCAB, 1), *y;
+    int         n = 0;
+    mlc_no_grad_begin(ctx);
+    y = mlc_forward(net, x);
+    CHECK_EQ(mlc_module_to(net, MLC_BF16), MLC_OK);
+    for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+        n += it.tensor->dtype == MLC_F32;
+    CHECK_EQ(n, 2);
+    CHECK(apart(mlc_cast(mlc_forward(net, x), MLC_F32), y) < 0.1);
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+}
+
 TEST(features, a_plan_gives_the_same)
 {
     ONLY_ON_HOST();
@@ -752,6 +769,11 @@ TEST(features, errors)
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &a), "a window");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &masked),
                   "the mask is f32");
+    masked.causal = true;              /* one that would make a result of two sequences          */
+    masked.mask = mlc_zeros(ctx, MLC_BOOL, mlc_dims4(2, 1, 1, 3));
+    check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_SOFTMAX, &masked),
+                  "the mask is bool [2,1,1,3]; it must be bool and the same for all rows and "
+                  "heads, [b,1,1,s] [1,1,1,3]");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_COUNT, NULL), "kernel 2");
 }
 
@@ -760,6 +782,8 @@ TEST(features, networks_that_cannot_have_them)
     mlc_ctx        *ctx = test_ctx();
     mlc_module     *net = gpt_of(ctx, false), *linear = mlc_nn_linear(ctx, 2, 2);
     mlc_nn_gpt_desc g = mlc_nn_gpt_desc_make(VOCAB, CONTEXT, 1, 12, 3);
+    mlc_cache_desc  d = mlc_cache_desc_make(1, 8);
+    mlc_cache      *c = mlc_cache_create(net, &d);
     mlc_status      st = mlc_features_install(linear, NULL, NULL);
     CHECK_ERROR(ctx, st, "no attention module");
     st = mlc_features_redraw(net);
@@ -767,6 +791,9 @@ TEST(features, networks_that_cannot_have_them)
     CHECK_EQ(mlc_features_install(net, NULL, NULL), MLC_OK);
     st = mlc_features_install(net, NULL, NULL);
     CHECK_ERROR(ctx, st, "has features already");
+    CHECK(!mlc_forward_cached(net, test_tokens(ctx, mlc_dims2(1, 3), VOCAB, 1), c));
+    CHECK_ERROR(ctx, MLC_ERR_STATE, "before mlc_features_install");
+    mlc_cache_free(c);
     g.positions = MLC_POSITIONS_ALIBI;
     st = mlc_features_install(mlc_nn_gpt(ctx, &g), NULL, NULL);
     CHECK_ERROR(ctx, st, "ALiBi");

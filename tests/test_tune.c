@@ -306,7 +306,6 @@ TEST(tune, trials_that_fail_are_avoided)
     CHECK_OK(ctx);
 }
 
-/* Time falls and error grows with x: the limit decides. */
 /* Finite results whose sum, or whose mean, is not. */
 TEST(tune, an_objective_that_is_not_finite_is_a_failure)
 {
@@ -329,6 +328,7 @@ TEST(tune, an_objective_that_is_not_finite_is_a_failure)
     CHECK_OK(ctx);
 }
 
+/* Time falls and error grows with x: the limit decides. */
 TEST(tune, the_best_is_within_the_limits)
 {
     mlc_ctx              *ctx = test_ctx();
@@ -770,7 +770,7 @@ TEST(tune, what_cannot_be_tuned_is_refused)
 #ifndef MLC_NO_SKETCH
 enum { WIDE = 64 };
 
-typedef struct judge { mlc_tensor *x, *y; int calls; double worst; bool raise; } judge;
+typedef struct judge { mlc_tensor *x, *y; int calls; bool raise; } judge;
 
 static mlc_module *wide_net(mlc_ctx *ctx)
 {
@@ -792,7 +792,7 @@ static double judged(void *user, mlc_module *net)
 
 static judge judge_of(mlc_ctx *ctx, mlc_module *net)
 {
-    judge j = {NULL, NULL, 0, 0, false};
+    judge j = {NULL, NULL, 0, false};
     j.x = mlc_randn(ctx, MLC_F32, mlc_dims2(16, WIDE));
     j.y = mlc_detach(mlc_forward(net, j.x));
     return j;
