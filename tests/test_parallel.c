@@ -1,6 +1,7 @@
 /* test_parallel.c -- tests of sections IMPL.PARALLEL.*: messages between ranks, data parallel */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
+#include "../examples/corpus.h"
 #include "ranks.h"
 #include "watch.h"
 
@@ -796,6 +797,115 @@ TEST(parallel, a_batch_norm_whose_ranks_left_fails_with_the_ranks_name)
         CHECK_HAS((const char *)jobs[r].value, "batch_norm: rank ");
         CHECK_HAS((const char *)jobs[r].value, "rank 1 has left before call ");
     }
+}
+
+/* ---- networks of examples, on their data ----------------------------------------------------*/
+
+enum { EXAMPLE_CNN, EXAMPLE_GPT, EXAMPLES, CONTEXT = 16 };
+
+static mlc_module *example_conv(mlc_ctx *ctx, int64_t in, int64_t out, int64_t kernel)
+{
+    mlc_nn_conv_desc d = mlc_nn_conv_desc_make(2, in, out, kernel);
+    d.conv.same = true;
+    d.no_bias = true;
+    return mlc_nn_conv(ctx, &d);
+}
+
+/* Those of examples/digits_cnn.c, and of examples/char_gpt.c with smaller sizes. */
+static mlc_module *example_net(mlc_ctx *ctx, int kind, int64_t vocabulary)
+{
+    mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(vocabulary, CONTEXT, 2, 64, 2);
+    d.layer.dropout = 0.1;
+    if (kind == EXAMPLE_GPT) return mlc_nn_gpt(ctx, &d);
+    return MLC_SEQUENTIAL(
+        ctx, example_conv(ctx, 1, 32, 5), mlc_nn_batch_norm(ctx, 32), mlc_nn_relu(ctx),
+        mlc_nn_max_pool2d(ctx, 2),
+        example_conv(ctx, 32, 64, 3), mlc_nn_batch_norm(ctx, 64), mlc_nn_relu(ctx),
+        example_conv(ctx, 64, 64, 3), mlc_nn_batch_norm(ctx, 64), mlc_nn_relu(ctx),
+        mlc_nn_max_pool2d(ctx, 2), mlc_nn_flatten(ctx), mlc_nn_dropout(ctx, 0.3),
+        mlc_nn_linear(ctx, 64 * 2 * 2, 10));
+}
+
+static mlc_optim *example_rule(mlc_module *net, int kind)
+{
+    mlc_adam_desc a = mlc_adamw_desc_make(2e-3);
+    mlc_clip_desc clip = mlc_clip_desc_make();
+    a.weight_decay = 0.05;
+    clip.norm = 1;
+    if (kind == EXAMPLE_CNN) return mlc_adamw(net, 3e-3);
+    mlc_optim *opt = mlc_adamw_ex(net, &a);
+    mlc_optim_clip(opt, &clip);
+    return opt;
+}
+
+/* The rank's rows of step t. */
+static mlc_tensor *mine(mlc_tensor *x, int t, const mlc_comm *comm)
+{
+    return mlc_slice(mlc_rows(x, t * ROWS, (t + 1) * ROWS), 0, comm->rank, ROWS, comm->size);
+}
+
+/* data: the table of digits.csv, or the tokens of a text. */
+static mlc_tensor *example_loss(mlc_module *net, int kind, mlc_dtype dtype, mlc_tensor *data, int t,
+                                const mlc_comm *comm)
+{
+    mlc_cross_entropy_desc d = mlc_cross_entropy_desc_make();
+    const int64_t          n = mlc_dim(data, 0);
+    d.label_smoothing = 0.1;
+    if (kind == EXAMPLE_CNN) {
+        mlc_tensor *rows = mine(data, t, comm), *x = mlc_slice(rows, 1, 0, 64, 1);
+        x = mlc_reshape(mlc_cast(mlc_mul_scalar(x, 1.0 / 16), dtype),
+                        mlc_dims4(ROWS / comm->size, 1, 8, 8));
+        return mlc_cross_entropy_ex(mlc_forward(net, x),
+                                    mlc_cast(mlc_select(rows, 1, 64), MLC_I64), &d);
+    }
+    mlc_tensor *x = mlc_unfold(mlc_rows(data, 0, n - 1), 0, CONTEXT, CONTEXT / 4);
+    mlc_tensor *y = mlc_unfold(mlc_rows(data, 1, n), 0, CONTEXT, CONTEXT / 4);
+    return mlc_cross_entropy(mlc_forward(net, mine(x, t, comm)), mine(y, t, comm));
+}
+
+/* Keeps the losses of the whole batches. */
+static void example(rank_job *j)
+{
+    const int         kind = j->kind & ~SINGLE;
+    const mlc_dtype   dtype = j->kind & SINGLE ? MLC_F32 : MLC_F64;
+    mlc_parallel_desc d = mlc_parallel_desc_make();
+    corpus            c = {NULL, 0, 0, {0}};
+    if (!corpus_read(&c, "examples/data/alice.txt")) return;
+    mlc_tensor *data = kind == EXAMPLE_GPT ? mlc_from(j->ctx, MLC_I64, mlc_dims1(4096), c.token) :
+                                             mlc_csv_load(j->ctx, "examples/data/digits.csv", NULL);
+    mlc_module *net = example_net(j->ctx, kind, c.vocabulary);
+    free(c.token);
+    mlc_seed(j->ctx, 3 + (uint64_t)j->comm.rank);
+    mlc_module_to(net, dtype);
+    mlc_optim *opt = example_rule(net, kind);
+    d.dropout_by_row = d.sync_norms = true;
+    if (mlc_data_parallel(net, opt, &j->comm, &d) != MLC_OK) return;
+    for (int t = 0; t < STEPS; t++) {
+        double       *loss = &j->value[j->values++];
+        mlc_comm_call all = call_of(MLC_ALL_REDUCE, MLC_F64, 1, loss);
+        mlc_scope_begin(j->ctx);
+        mlc_tensor *mean = example_loss(net, kind, dtype, data, t, &j->comm);
+        mlc_backward(mean);
+        mlc_optim_step(opt);
+        *loss = mlc_item(mean) / j->comm.size;
+        if (mlc_scope_end(j->ctx) != MLC_OK || mlc_comm_run(j->ctx, &j->comm, &all)) return;
+    }
+    mlc_data_parallel_end(opt);
+}
+
+TEST(parallel, networks_of_examples_have_the_losses_of_one_process)
+{
+    static rank_job one, jobs[RANKS];
+    ONLY_ON_HOST();
+    for (int kind = 0; kind < EXAMPLES; kind++)
+        for (int single = 0; single <= SINGLE; single += SINGLE) {
+            run_ranks(1, example, kind | single, 0, &one);
+            CHECK(one.values == STEPS && one.value[STEPS - 1] < one.value[0]);
+            for (int n = 2; n <= 4; n++) {
+                run_ranks(n, example, kind | single, 0, jobs);
+                same_values(jobs, n, &one, single ? 1e-5 : 1e-10);
+            }
+        }
 }
 
 /* ---- bf16 on the wire -----------------------------------------------------------------------*/
