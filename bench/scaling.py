@@ -16,6 +16,7 @@ its share of the parameters has been passed. A sum of b bytes over n ranks takes
 the backward, whichever is later; ranks that share cores take their time in turn.
 """
 import argparse
+import itertools
 import math
 import os
 import pathlib
@@ -32,6 +33,7 @@ DEEP = (256, 256, 28, 1 << 18)         # batch, width, hidden layers after the f
 NETWORKS = [("1 Gbit/s", 1e9 / 8, 30e-6, "#d55e00"), ("10 Gbit/s", 1e10 / 8, 15e-6, "#0072b2"),
             ("100 Gbit/s", 1e11 / 8, 3e-6, "#009e73")]
 SPACE = "mlcore_scaling"
+PORTS = itertools.count(29000 + os.getpid() % 1000)
 
 GLOO = """
 import os, sys, time, statistics, torch
@@ -107,7 +109,7 @@ def by_mpi(program, ranks, mode, net, space=False):
 
 def by_gloo(ranks, net, space=False):
     """Milliseconds of a step of PyTorch's DistributedDataParallel."""
-    port = 29000 + os.getpid() % 1000 + ranks + net[0]
+    port = next(PORTS)
     front = ["ip", "netns", "exec", SPACE] if space else []
     all_ranks = [subprocess.Popen([*front, sys.executable, "-c", GLOO, *map(str, (r, ranks, port, *net))],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
@@ -218,9 +220,9 @@ def measure(programs):
     print("| batch, width | 2 alone side by side | threads | weak scaling | MPI | weak scaling | DDP, gloo | over threads "
           "| over MPI |\n|---|---|---|---|---|---|---|---|---|")
     for net in (SMALL, MIDDLE, LARGE):
-        side, threads, mpi = (step(runs[k](m, 2, net)) for k, m in (("threads", "alone"), ("threads", "overlap"),
-                                                                    ("MPI", "overlap")))
-        gloo = by_gloo(2, net)
+        rounds = [(step(runs["threads"]("alone", 2, net)), step(runs["threads"]("overlap", 2, net)),
+                   step(runs["MPI"]("overlap", 2, net)), by_gloo(2, net)) for _ in range(3)]
+        side, threads, mpi, gloo = (statistics.median(of) for of in zip(*rounds))
         print(f"| {net[0]}, {net[1]} | {side:.2f} | {threads:.2f} | {side / threads:.2f} | {mpi:.2f} | {side / mpi:.2f} "
               f"| {gloo:.2f} | {gloo / threads:.2f} | {gloo / mpi:.2f} |", flush=True)
 
