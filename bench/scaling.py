@@ -16,9 +16,11 @@ its share of the parameters has been passed. A sum of b bytes over n ranks takes
 the backward, whichever is later; ranks that share cores take their time in turn.
 """
 import argparse
+import itertools
 import math
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,10 +29,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIXELS = 784
 SMALL, MIDDLE, LARGE = (32, 128, 2, 1 << 20), (128, 512, 2, 1 << 20), (512, 512, 2, 1 << 20)
-DEEP = (256, 256, 14, 1 << 18)         # batch, width, hidden layers after the first, bytes of a bucket
+DEEP = (256, 256, 28, 1 << 18)         # batch, width, hidden layers after the first, bytes of a bucket
 NETWORKS = [("1 Gbit/s", 1e9 / 8, 30e-6, "#d55e00"), ("10 Gbit/s", 1e10 / 8, 15e-6, "#0072b2"),
             ("100 Gbit/s", 1e11 / 8, 3e-6, "#009e73")]
 SPACE = "mlcore_scaling"
+PORTS = itertools.count(29000 + os.getpid() % 1000)
 
 GLOO = """
 import os, sys, time, statistics, torch
@@ -74,12 +77,15 @@ def step(output):
 
 def build(folder):
     """Programs for threads and for MPI; the latter may be None."""
-    programs = {}
-    for name, compiler, more in (("threads", "gcc", []), ("mpi", "mpicc.openmpi", ["-DMLC_USE_MPI"])):
-        out = folder / name
-        done = subprocess.run([compiler, "-O1", "-DMLC_QUICK", "-I.", *more, "-DMLCORE_IMPLEMENTATION", "-o", out,
-                               "bench/scaling.c", "-lm", "-lpthread"], cwd=ROOT, check=False)
-        programs[name] = out if done.returncode == 0 else None
+    mpi = shutil.which("mpicc.openmpi")
+    compiler, use = (mpi, ["-DMLC_USE_MPI"]) if mpi else ("gcc", [])
+    library, programs = folder / "mlcore.o", {"mpi": None}
+    subprocess.run([compiler, "-O2", "-I.", *use, "-x", "c", "-c", "-o", library, "-"], cwd=ROOT, check=True, text=True,
+                   input='#define MLCORE_IMPLEMENTATION\n#include "mlcore.h"\n')
+    for name, more in (("threads", []), ("mpi", use))[:1 + bool(mpi)]:
+        programs[name] = folder / name
+        subprocess.run([compiler, "-O2", "-I.", *more, "-o", programs[name], "bench/scaling.c", library, "-lm",
+                        "-lpthread"], cwd=ROOT, check=True)
     return programs
 
 
@@ -103,7 +109,7 @@ def by_mpi(program, ranks, mode, net, space=False):
 
 def by_gloo(ranks, net, space=False):
     """Milliseconds of a step of PyTorch's DistributedDataParallel."""
-    port = 29000 + os.getpid() % 1000 + ranks + net[0]
+    port = next(PORTS)
     front = ["ip", "netns", "exec", SPACE] if space else []
     all_ranks = [subprocess.Popen([*front, sys.executable, "-c", GLOO, *map(str, (r, ranks, port, *net))],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
@@ -214,36 +220,41 @@ def measure(programs):
     print("| batch, width | 2 alone side by side | threads | weak scaling | MPI | weak scaling | DDP, gloo | over threads "
           "| over MPI |\n|---|---|---|---|---|---|---|---|---|")
     for net in (SMALL, MIDDLE, LARGE):
-        side, threads, mpi = (step(runs[k](m, 2, net)) for k, m in (("threads", "alone"), ("threads", "overlap"),
-                                                                    ("MPI", "overlap")))
-        gloo = by_gloo(2, net)
+        rounds = [(step(runs["threads"]("alone", 2, net)), step(runs["threads"]("overlap", 2, net)),
+                   step(runs["MPI"]("overlap", 2, net)), by_gloo(2, net)) for _ in range(3)]
+        side, threads, mpi, gloo = (statistics.median(of) for of in zip(*rounds))
         print(f"| {net[0]}, {net[1]} | {side:.2f} | {threads:.2f} | {side / threads:.2f} | {mpi:.2f} | {side / mpi:.2f} "
               f"| {gloo:.2f} | {gloo / threads:.2f} | {gloo / mpi:.2f} |", flush=True)
 
 
 def shaped_runs(programs):
-    """1 Gbit/s each way by tbf; the batch is such that communication takes half a step."""
+    """1 Gbit/s each way by tbf. What a step without overlap takes longer than one alone is the communication."""
     if not shaped():
         print("network namespaces: the kernel refuses them, see above")
         return
+
+    def run(mode, net):
+        return step(by_mpi(programs["mpi"], 2, mode, net, True))
+
     try:
-        net = DEEP
-        latency, bandwidth = fit(by_mpi(programs["mpi"], 2, "sums", net, True))
-        comm = sum(2 * latency + size / bandwidth for size, _ in buckets(net)) * 1e3
-        print(f"shaped to 1 Gbit/s each way: latency {latency * 1e6:.0f} us, {bandwidth / 1e6:.0f} MB/s of a sum")
-        for _ in range(4):             # compute as long as communication
-            alone = step(by_mpi(programs["mpi"], 2, "alone", net, True))
-            if abs(alone - comm) < 0.08 * comm:
-                break
-            net = (max(32, int(net[0] * comm / alone) // 16 * 16), *net[1:])
-        runs = {m: step(by_mpi(programs["mpi"], 2, m, net, True)) for m in ("overlap", "late", "bf16")}
-        longer = max(alone, comm)
-        guess = predicted(2, alone * 1e-3, latency, bandwidth, net) * 1e3
-        print(f"batch {net[0]}: compute {alone:.1f} ms, communication {comm:.1f} ms; overlap {runs['overlap']:.1f} ms, "
-              f"{runs['overlap'] / longer:.2f} of the longer (predicted {guess:.1f}); without {runs['late']:.1f} ms, "
-              f"{runs['late'] / longer:.2f}; bf16 {runs['bf16']:.1f} ms", flush=True)
-        gloo = by_gloo(2, net, True)
-        print(f"PyTorch DDP with gloo there: {gloo:.1f} ms, {gloo / runs['overlap']:.2f} times as long")
+        latency, bandwidth = fit(by_mpi(programs["mpi"], 2, "sums", DEEP, True))
+        print(f"shaped to 1 Gbit/s each way: latency {latency * 1e6:.0f} us, {bandwidth / 1e6:.0f} MB/s of a sum; "
+              f"{sum(size for size, _ in buckets(DEEP)) / 1e6:.1f} MB in {len(buckets(DEEP))} buckets\n")
+        print("| batch | alone | communication | of the step | overlap | of the longer | least, by the model | without "
+              "| of the longer | bf16, overlap | DDP, gloo | over overlap |\n" + "|---" * 12 + "|")
+        alone = run("alone", DEEP)
+        rows = DEEP[0] * (run("late", DEEP) - alone) / alone         # compute as long as communication
+        for times in (1.8, 1):         # communication is about half the step with overlap; without
+            net = (round(times * rows / 16) * 16, *DEEP[1:])
+            before = run("alone", net)
+            got = {mode: run(mode, net) for mode in ("overlap", "late", "bf16")}
+            alone = (before + run("alone", net)) / 2       # clocks of a virtual machine drift
+            gloo = by_gloo(2, net, True)
+            comm = got["late"] - alone
+            longer, least = max(alone, comm), predicted(2, alone * 1e-3, latency, bandwidth, net) * 1e3
+            print(f"| {net[0]} | {alone:.1f} | {comm:.1f} | {comm / got['overlap']:.2f} | {got['overlap']:.1f} "
+                  f"| {got['overlap'] / longer:.2f} | {least:.1f} | {got['late']:.1f} | {got['late'] / longer:.2f} "
+                  f"| {got['bf16']:.1f} | {gloo:.1f} | {gloo / got['overlap']:.2f} |", flush=True)
     finally:
         shell(["ip", "netns", "del", SPACE])
 
