@@ -281,7 +281,7 @@ static bool limited_step(mlc_tuner *t)
     return mlc_tune_tell(t, q->id, y) == MLC_OK;
 }
 
-/* In a quarter of the trials of a grid; by TPE alone 24 of these 40 searches do. */
+/* In a quarter of the trials of a grid; by TPE alone 21 of these 40 searches do. */
 TEST(tune, the_best_beside_a_limit_is_found)
 {
     mlc_ctx *ctx = test_ctx();
