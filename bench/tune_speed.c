@@ -318,9 +318,34 @@ static mlc_module *layer_of(mlc_ctx *ctx, const mlc_tune_trial *q)
     return m;
 }
 
-/* The best layer of a search for the least time. The error of a fit to a weight is, on average over
- * its signs, 1 - rank / 4096 of the weight's norm: at most 0.85. */
-static mlc_module *search(mlc_ctx *ctx, mlc_tensor *x, mlc_tune_method method, int64_t trials,
+/* Makes and times the layer of a trial. The error of a fit to a weight is, on average over its
+ * signs, 1 - rank / 4096 of the weight's norm. */
+static void measure(mlc_ctx *ctx, mlc_tensor *x, mlc_tuner *t, const mlc_tune_trial *q)
+{
+    mlc_module *m = layer_of(ctx, q);
+    double      y[2] = { forward_ms(m, x), 1 - q->values[0] * q->values[1] / WIDE };
+    for (int i = 0; i < REPEATS; i++) {
+        y[0] = forward_ms(m, x);
+        mlc_tune_tell(t, q->id, y);
+    }
+    mlc_module_free(m);
+}
+
+/* Times the three best trials once more: the best of many measurements is so in part by luck. */
+static void finals(mlc_ctx *ctx, mlc_tensor *x, mlc_tuner *t)
+{
+    for (int n = 0; n < 3; n++) {
+        const mlc_tune_trial *best = NULL, *q;
+        for (int64_t i = 0; (q = mlc_tune_trial_at(t, i)) != NULL; i++)
+            if (q->tells == REPEATS && q->violation <= 0 &&
+                (!best || q->objective < best->objective)) best = q;
+        if (best) measure(ctx, x, t, best);
+    }
+}
+
+/* The best layer of a search for the least time with an error of at most 0.85, for at most `most`
+ * seconds. */
+static mlc_module *search(mlc_ctx *ctx, mlc_tensor *x, mlc_tune_method method, double most,
                           uint64_t seed, double *seconds)
 {
     mlc_tune_param        p[2] = { mlc_tune_whole("low_rank", 32, 992),
@@ -333,18 +358,11 @@ static mlc_module *search(mlc_ctx *ctx, mlc_tensor *x, mlc_tune_method method, i
     r[1].most = 0.85;
     mlc_tune_desc d = mlc_tune_desc_make(p, 2, r, 2);
     d.method = method;
-    d.trials = trials;
+    d.startup = 5;                     /* of 23 or so                                          */
     d.seed = seed;
     mlc_tuner *t = mlc_tune_create(ctx, &d);
-    while ((q = mlc_tune_ask(t)) != NULL) {
-        mlc_module *m = layer_of(ctx, q);
-        double      y[2] = { forward_ms(m, x), 1 - q->values[0] * q->values[1] / WIDE };
-        for (int i = 0; i < REPEATS; i++) {
-            y[0] = forward_ms(m, x);
-            mlc_tune_tell(t, q->id, y);
-        }
-        mlc_module_free(m);
-    }
+    while (now() - from < most && (q = mlc_tune_ask(t)) != NULL) measure(ctx, x, t, q);
+    finals(ctx, x, t);
     *seconds = now() - from;
     q = mlc_tune_best(t);
     if (!q) return NULL;
@@ -355,17 +373,17 @@ static mlc_module *search(mlc_ctx *ctx, mlc_tensor *x, mlc_tune_method method, i
     return layer_of(ctx, q);
 }
 
-/* The grid of 93 layers, then TPE with a quarter of its trials, five seeds; the best layer of each
- * and the grid's are timed in turns. */
+/* The grid of 93 layers, then TPE in a quarter of its time, of which 0.03 are for the last
+ * timings, five seeds; the best layer of each and the grid's are timed in turns. */
 static int sketch(void)
 {
     mlc_ctx    *ctx = mlc_ctx_create(NULL);
     mlc_tensor *x   = mlc_randn(ctx, MLC_F32, mlc_dims2(ROWS, WIDE));
     double      grid, seconds;
-    mlc_module *m[2] = { search(ctx, x, MLC_TUNE_GRID, 1000, 0, &grid), NULL };
+    mlc_module *m[2] = { search(ctx, x, MLC_TUNE_GRID, 1e9, 0, &grid), NULL };
     for (uint64_t seed = 0; seed < 5; seed++) {
         double ms[2] = { 1e9, 1e9 };
-        m[1] = search(ctx, x, MLC_TUNE_TPE, 23, seed, &seconds);
+        m[1] = search(ctx, x, MLC_TUNE_TPE, 0.22 * grid, seed, &seconds);
         if (!m[0] || !m[1]) return 1;
         for (int i = 0; i < 40; i++) ms[i & 1] = fmin(ms[i & 1], forward_ms(m[i & 1], x));
         printf("      grid's best %.3f ms; TPE's %.3f of it, found in %.2f of the time\n", ms[0],

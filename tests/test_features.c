@@ -8,6 +8,7 @@
 #define _DEFAULT_SOURCE
 #include "files.h"
 #include "guarded.h"
+#include "watch.h"
 
 /* ---- the matrix ------------------------------------------------------------------------------ */
 
@@ -775,6 +776,45 @@ TEST(features, errors)
                   "the mask is bool [2,1,1,3]; it must be bool and the same for all rows and "
                   "heads, [b,1,1,s] [1,1,1,3]");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_COUNT, NULL), "kernel 2");
+}
+
+/* A network of two layers after an install that each allocation fails in: its parameters, values
+ * and layout are those of before, and the next install succeeds. */
+TEST(features, an_install_without_memory_changes_nothing)
+{
+    for (int64_t n = 1; n < 1000; n++) {
+        tally              m;
+        const mlc_ctx_desc d = tally_desc(&m);
+        mlc_ctx           *ctx = mlc_ctx_create(&d);
+        mlc_module        *net = gpt_of(ctx, false);
+        mlc_features_desc  f = mlc_features_desc_make();
+        mlc_scope_begin(ctx);
+        mlc_tensor *x = test_tokens(ctx, mlc_dims2(1, 9), VOCAB, 1);
+        mlc_eval_begin(net);
+        mlc_tensor   *y = mlc_forward(net, x);
+        const int64_t numbers = mlc_module_numel(net, false);
+        m.calls = 0;
+        m.fail_at = n;
+        f.has_seed = true;
+        mlc_status st = mlc_features_install(net, &f, NULL);
+        const bool hit = m.calls >= n;
+        m.fail_at = 0;
+        if (hit && st != MLC_OK) {
+            CHECK_STATUS(ctx, MLC_ERR_NOMEM);
+            int64_t buffers = 0;
+            for (mlc_param_iter it = mlc_param_iter_make(net); mlc_param_next(&it);)
+                buffers += strstr(it.name, "features") != NULL;
+            CHECK(buffers == 0 && mlc_module_numel(net, false) == numbers);
+            CHECK(apart(y, mlc_forward(net, x)) == 0);
+            st = mlc_features_install(net, &f, NULL);
+        }
+        CHECK_EQ(st, MLC_OK);
+        CHECK(apart(y, mlc_forward(net, x)) > 0);
+        mlc_scope_end(ctx);
+        tally_done(&m, ctx);
+        if (!hit) return;
+    }
+    CHECK(!"allocations come to an end");
 }
 
 TEST(features, networks_that_cannot_have_them)

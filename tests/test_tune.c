@@ -255,6 +255,95 @@ TEST(tune, workers_are_not_given_the_same)
     CHECK_OK(ctx);
 }
 
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* A sketched layer: the time is low_rank num_terms, which a limit of error wants at 615 or more.
+ * The best of 93 settings are 640 1 and 320 2. */
+static mlc_tuner *limited(mlc_ctx *ctx, uint64_t seed, const char *record)
+{
+    mlc_tune_param  p[2] = {mlc_tune_whole("rank", 32, 992), mlc_tune_whole("terms", 1, 3)};
+    mlc_tune_result r[2] = {mlc_tune_result_make("ms", 1), mlc_tune_result_make("error", 0)};
+    p[0].step = 32;
+    r[1].most = -615;
+    mlc_tune_desc d = mlc_tune_desc_make(p, 2, r, 2);
+    d.seed = seed;
+    d.trials = 23;
+    d.startup = 5;
+    d.record = record;
+    return mlc_tune_create(ctx, &d);
+}
+
+static bool limited_step(mlc_tuner *t)
+{
+    const mlc_tune_trial *q = mlc_tune_ask(t);
+    if (!q) return false;
+    const double y[2] = {q->values[0] * q->values[1], -q->values[0] * q->values[1]};
+    return mlc_tune_tell(t, q->id, y) == MLC_OK;
+}
+
+/* In a quarter of the trials of a grid; by TPE alone 21 of these 40 searches do. */
+TEST(tune, the_best_beside_a_limit_is_found)
+{
+    mlc_ctx *ctx = test_ctx();
+    int      found = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        mlc_tuner *t = limited(ctx, seed, NULL);
+        while (limited_step(t)) {}
+        found += mlc_tune_best(t)->objective == 640;
+        mlc_tune_free(t);
+    }
+    CHECK(found >= 36);
+    CHECK_OK(ctx);
+}
+
+TEST(tune, a_record_goes_on_with_the_same_bisection)
+{
+    mlc_ctx   *ctx = test_ctx();
+    box        b = box_open_fast("tune.jsonl");
+    mlc_tuner *whole = limited(ctx, 3, NULL);
+    for (int i = 0; i < 23; i++) {
+        mlc_tuner *t = limited(ctx, 3, b.path);
+        if (!CHECK(limited_step(t) && limited_step(whole))) break;
+        const double *v = mlc_tune_trial_at(whole, i)->values;
+        CHECK(memcmp(mlc_tune_trial_at(t, i)->values, v, 2 * sizeof *v) == 0);
+        mlc_tune_free(t);
+    }
+    mlc_tune_free(whole);
+    box_close(&b);
+    CHECK_OK(ctx);
+}
+
+/* Layers of which 0 has no terms: a bisection gives no terms to it, and takes none from others. */
+TEST(tune, a_bisection_stays_within_parameters)
+{
+    mlc_ctx        *ctx = test_ctx();
+    mlc_tune_param  p[4] = {mlc_tune_whole("a", 0, 248), mlc_tune_whole("b", 1, 3),
+                            mlc_tune_whole_log("c", 1, 300), mlc_tune_real("d", 0, 1)};
+    mlc_tune_result r[2] = {mlc_tune_result_make("ms", 1), mlc_tune_result_make("error", 0)};
+    const mlc_tune_trial *q;
+    p[0].step = 8;
+    p[1].when = "a";
+    p[1].from = 1;
+    r[1].most = 0.8;
+    mlc_tune_desc d = mlc_tune_desc_make(p, 4, r, 2);
+    d.trials = 200;
+    mlc_tuner *t = mlc_tune_create(ctx, &d);
+    int        twice = 0;
+    while ((q = mlc_tune_ask(t)) != NULL) {
+        const double *v = q->values, size = v[0] > 0 ? v[0] * v[1] : 900;
+        const double  y[2] = {size + v[2], exp(-size / 90) + exp(-v[2] / 40) + 0.1 * v[3]};
+        CHECK(v[0] >= 0 && v[0] <= 248 && fmod(v[0], 8) == 0 && isnan(v[1]) == (v[0] == 0));
+        CHECK(isnan(v[1]) || v[1] == 1 || v[1] == 2 || v[1] == 3);
+        CHECK(v[2] >= 1 && v[2] <= 300 && floor(v[2]) == v[2] && v[3] >= 0 && v[3] <= 1);
+        for (int64_t i = 0; i < q->id && (q->id & 1); i++)
+            twice += memcmp(mlc_tune_trial_at(t, i)->values, v, 4 * sizeof *v) == 0;
+        CHECK_EQ(mlc_tune_tell(t, q->id, y), MLC_OK);
+    }
+    CHECK(mlc_tune_best(t) && twice == 0);
+    mlc_tune_free(t);
+    CHECK_OK(ctx);
+}
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 TEST(tune, several_tells_give_mean_and_deviation)
@@ -828,6 +917,31 @@ TEST(tune_sketch, the_best_layers_are_installed_as_they_were_measured)
                    best->values[0], 0);
         mlc_tune_free(t);
     }
+}
+
+/* Their error is not measured again, and a record that is finished has them no third time. */
+TEST(tune_sketch, the_three_best_are_timed_again)
+{
+    mlc_ctx    *ctx = test_ctx();
+    mlc_module *net = wide_net(ctx), *two = mlc_module_clone(net);
+    judge       j = judge_of(ctx, net);
+    box         b = box_open_fast("tune.jsonl");
+    mlc_tuner  *t = NULL;
+    mlc_tune_sketch_desc d = mlc_tune_sketch_desc_make(judged, &j, j.x);
+    d.trials = 7;
+    d.repeats = 2;
+    d.record = b.path;
+    for (int run = 0; run < 2; run++) {
+        int64_t tells = 0;
+        CHECK_EQ(mlc_tune_sketch(run ? two : net, &d, &t), MLC_OK);
+        if (!CHECK(t)) return;
+        for (int i = 0; i < 7; i++) tells += mlc_tune_trial_at(t, i)->tells;
+        CHECK(run ? tells >= 20 && tells <= 24 : tells == 20);
+        CHECK_EQ(j.calls, 7);
+        mlc_tune_free(t);
+    }
+    box_close(&b);
+    CHECK_OK(ctx);
 }
 
 /* Every layer that could be is in the list, and no other; the ranks are those that gain. */
