@@ -83,7 +83,8 @@ TEST(onnx_save, networks)
 TEST(onnx_save, networks_of_any_length)
 {
     ONLY_ON_HOST();
-    static const char *const names[] = {"lstm", "gru", "encoder", "gpt", "llama", "alibi"};
+    static const char *const names[] = {"lstm", "gru", "encoder", "gpt", "llama", "alibi",
+                                             "features", "causal features"};
     const box                b = box_open_fast("net.onnx");
     for (int k = 0; k < COUNT(names); k++)
         for (int i = 0; i < COUNT(NETWORKS); i++)

@@ -1893,6 +1893,9 @@ static const char *const NAMES[] = {
 #endif
 #ifndef MLC_NO_SKETCH
     "sketch", "sklinear",
+#ifndef MLC_NO_ATTENTION
+    "features_attention",
+#endif
 #endif
 };
 
