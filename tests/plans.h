@@ -408,6 +408,31 @@ PLANS_FN const struct group { void (*make)(operands *o); } GROUPS[] = {
 #endif
 };
 
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_ATTENTION)
+/* Causal attention by features of inputs q, k and v; user: an mlc_features_kernel. */
+PLANS_FN mlc_status by_features(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    float              w[12 * 6];
+    (void)n_in;
+    (void)n_out;
+    for (int i = 0; i < COUNT(w); i++) w[i] = sinf((float)i);
+    d.causal = true;
+    mlc_tensor *m = mlc_from(ctx, MLC_F32, mlc_dims2(12, 6), w);
+    out[0] = mlc_features_attention(in[0], in[1], in[2], m, *(const mlc_features_kernel *)user, &d);
+    return mlc_ctx_status(ctx);
+}
+
+/* Its inputs: t rows of 4 heads, which share 2 of keys. */
+PLANS_FN void features_inputs(mlc_ctx *ctx, int64_t t, mlc_tensor *in[3])
+{
+    in[0] = test_rand(ctx, MLC_F32, mlc_dims4(2, 4, t, 6), 1, -1, 1);
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, t, 6), 2, -1, 1);
+    in[2] = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, t, 5), 3, -1, 1);
+}
+#endif
+
 PLANS_FN mlc_status grouped(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                           mlc_tensor **out, int32_t n_out)
 {
