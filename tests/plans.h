@@ -91,6 +91,19 @@ static mlc_module *sketched(mlc_ctx *ctx)
     return net;
 }
 
+static mlc_module *with_features(mlc_module *net)
+{
+    mlc_features_desc f = mlc_features_desc_make();
+    f.n = 8;
+    f.has_seed = true;
+    CHECK_EQ(mlc_features_install(net, &f, NULL), MLC_OK);
+    return net;
+}
+
+/* Attention by random features, of all keys and of those before. */
+static mlc_module *features_encoder(mlc_ctx *ctx) { return with_features(encoder(ctx)); }
+static mlc_module *features_gpt(mlc_ctx *ctx) { return with_features(gpt(ctx)); }
+
 PLANS_FN const struct network {
     const char  *name;
     mlc_module *(*make)(mlc_ctx *ctx);
@@ -108,6 +121,8 @@ PLANS_FN const struct network {
     {"llama", llama, 1, {9}, 30},
     {"alibi", alibi, 1, {9}, 30},
     {"sketched", sketched, 1, {32}, 0},
+    {"features", features_encoder, 2, {7, 16}, 0},
+    {"causal features", features_gpt, 1, {9}, 30},
 };
 
 PLANS_FN mlc_tensor *sample(mlc_ctx *ctx, const struct network *k, mlc_dtype dtype, int64_t batch,
@@ -365,6 +380,20 @@ static void sketches(operands *o)
     t.seed = 10;
     s = mlc_sketch_make(MLC_SKETCH_SIGNS, 3, 4, 11);
     PUT(mlc_sklinear(o->y, w, w, mlc_select(w, 0, 1), &s, &t, 1, NULL));
+#ifndef MLC_NO_ATTENTION
+    mlc_attention_desc d = mlc_attention_desc_make();
+    mlc_tensor *q = o->image, *k = mlc_slice(q, 1, 1, 3, 1), *v = mlc_slice(k, 3, 1, 6, 1);
+    w = mlc_cast(mlc_reshape(mlc_slice(q, 1, 0, 1, 1), mlc_dims2(12, 6)),
+                 q->dtype == MLC_F64 ? MLC_F64 : MLC_F32);
+    d.causal = true;
+    PUT(mlc_features_attention(q, k, v, w, MLC_FEATURES_SOFTMAX, &d));
+    PUT(mlc_features_attention(q, k, v, w, MLC_FEATURES_RELU, NULL));
+    d.key_lengths = mlc_add_scalar(mlc_select(mlc_select(o->i, 1, 0), 1, 0), 2);
+    d.mask = mlc_reshape(mlc_ge_scalar(mlc_select(mlc_select(q, 1, 0), 1, 0), 0.2),
+                         mlc_dims4(2, 1, 1, 6));
+    PUT(mlc_features_attention(q, k, v, w, MLC_FEATURES_RELU, &d));
+    PUT(mlc_features_attention(q, k, v, w, MLC_FEATURES_SOFTMAX, &d));
+#endif
 }
 #endif
 
@@ -378,6 +407,31 @@ PLANS_FN const struct group { void (*make)(operands *o); } GROUPS[] = {
     {sketches},
 #endif
 };
+
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_ATTENTION)
+/* Causal attention by features of inputs q, k and v; user: an mlc_features_kernel. */
+PLANS_FN mlc_status by_features(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
+                                mlc_tensor **out, int32_t n_out)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    float              w[12 * 6];
+    (void)n_in;
+    (void)n_out;
+    for (int i = 0; i < COUNT(w); i++) w[i] = sinf((float)i);
+    d.causal = true;
+    mlc_tensor *m = mlc_from(ctx, MLC_F32, mlc_dims2(12, 6), w);
+    out[0] = mlc_features_attention(in[0], in[1], in[2], m, *(const mlc_features_kernel *)user, &d);
+    return mlc_ctx_status(ctx);
+}
+
+/* Its inputs: t rows of 4 heads, which share 2 of keys. */
+PLANS_FN void features_inputs(mlc_ctx *ctx, int64_t t, mlc_tensor *in[3])
+{
+    in[0] = test_rand(ctx, MLC_F32, mlc_dims4(2, 4, t, 6), 1, -1, 1);
+    in[1] = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, t, 6), 2, -1, 1);
+    in[2] = test_rand(ctx, MLC_F32, mlc_dims4(2, 2, t, 5), 3, -1, 1);
+}
+#endif
 
 PLANS_FN mlc_status grouped(mlc_ctx *ctx, void *user, mlc_tensor *const *in, int32_t n_in,
                           mlc_tensor **out, int32_t n_out)

@@ -173,7 +173,7 @@ static mlc_module *dropping(mlc_ctx *ctx)
 /* Attention by random features, whose kernel is that of backward, too; 37 rows are two chunks.   */
 static mlc_module *features(mlc_ctx *ctx)
 {
-    const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 40, 1, 16, 2);
+    const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 70, 1, 16, 2);
     mlc_module           *net = mlc_nn_gpt(ctx, &d);
     mlc_features_desc     f = mlc_features_desc_make();
     f.n = 8;
@@ -591,6 +591,32 @@ TEST(capture, networks_called_twice_tied_adapted_recomputed_and_pruned)
     check_fn(&lora, step_fn, NULL);
     check_fn(&attention, step_fn, NULL);
     check_fn(&again, step_fn, NULL);
+}
+
+/* Matrices that are drawn again between runs, by the generator of each side.                     */
+TEST(capture, features_that_are_drawn_again)
+{
+    ONLY_ON_HOST();
+    const kind k = {"features", features, clipped, 2, {2, 70}, -30, MLC_F32};
+    for (int threads = 1; threads <= 3; threads += 2) {
+        side        hand = made(&k, threads), plan = made(&k, threads);
+        mlc_plan   *p = captured(&plan, &k);
+        mlc_tensor *w = mlc_module_param(plan.net, "layers.0.self_attn.features");
+        mlc_tensor *old = mlc_copy(w);
+        for (int64_t i = 0; i < 9 && CHECK(p != NULL && w != NULL); i++) {
+            if (i == 3 || i == 4 || i == 7) {
+                CHECK_EQ(mlc_features_redraw(hand.net), MLC_OK);
+                CHECK_EQ(mlc_features_redraw(plan.net), MLC_OK);
+                CHECK(apart(w, old) > 0.1);
+            }
+            CHECK(by_hand(&hand, &k, i) == by_plan(&plan, p, &k, i));
+            if (!CHECK(nets_apart(hand.net, plan.net) == 0)) printf("  step %d\n", (int)i);
+        }
+        CHECK_EQ(plan.calls, 1);
+        mlc_plan_free(p);
+        freed(&hand);
+        freed(&plan);
+    }
 }
 
 /* ---- the generator, the scaler, memory */
@@ -1065,8 +1091,10 @@ TEST(capture, what_has_no_form_in_c_is_named)
     const kind conv = {"cnn", cnn, sgd, 4, {1, 3, 16, 16}, 10, MLC_F32};
     const kind clip = {"clip", tiny, clipped, 2, {1, 4}, 3, MLC_F32};
     const kind drop = {"drop", dropping, sgd, 2, {8, 12}, 7, MLC_F32};
+    const kind attention = {"features", features, sgd, 2, {2, 9}, -30, MLC_F32};
     check_unwritten(&conv, "' of 0 has no form in C");
     check_unwritten(&clip, "adamw");
     check_unwritten(&drop, "has no form in C");
+    check_unwritten(&attention, "has no form in C");
 }
 #endif

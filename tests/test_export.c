@@ -525,6 +525,52 @@ TEST(export, transposed_convolutions)
 }
 #endif
 
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_ATTENTION)
+/* Of one row and of many, with heads that share keys. */
+TEST(export, causal_attention_by_features)
+{
+    ONLY_ON_HOST();
+    static const int64_t sizes[] = {1, 150};
+    for (int i = 0; i < 2 * COUNT(sizes); i++) {
+        const box           b = box_open_fast("net.c");
+        mlc_ctx            *ctx = test_ctx();
+        mlc_features_kernel kernel = i % 2 ? MLC_FEATURES_RELU : MLC_FEATURES_SOFTMAX;
+        mlc_plan_c_desc     d = tested();
+        mlc_tensor         *in[3];
+        features_inputs(ctx, sizes[i / 2], in);
+        mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in, 3, NULL);
+        d.inputs = in;
+        check_plan(ctx, p, &d, b.path, i % 2 ? "relu" : "softmax");
+        mlc_plan_free(p);
+        box_close(&b);
+    }
+}
+
+#ifndef MLC_NO_QUANT
+/* A network whose linear layers are of integers; one of 16 bits has no form. */
+TEST(export, attention_by_features_in_integers_and_halves)
+{
+    ONLY_ON_HOST();
+    const char *const keep[] = {"embed*", "positions*", "*out_proj*", "*linear2*"};
+    const box         b = box_open_fast("net.c");
+    mlc_ctx          *ctx = test_ctx();
+    mlc_module       *net = features_gpt(ctx), *half = features_gpt(ctx);
+    mlc_tensor       *x = test_tokens(ctx, mlc_dims2(2, 9), 30, 3);
+    mlc_quantize_desc q = mlc_quantize_desc_make(MLC_QUANT_DYNAMIC);
+    q.keep = keep;
+    q.n_keep = COUNT(keep);
+    CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+    check_net(ctx, net, x, b.path, "integers");
+    CHECK_EQ(mlc_module_to(half, MLC_BF16), MLC_OK);
+    mlc_plan *p = mlc_plan_capture(half, &x, 1, NULL);
+    CHECK_EQ(mlc_plan_write_c(p, b.path, NULL), MLC_ERR_UNSUPPORTED);
+    CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED, "of layers.0.self_attn (bf16)");
+    mlc_plan_free(p);
+    box_close(&b);
+}
+#endif
+#endif
+
 /* What has no form is named with its module, and no file is left. */
 TEST(export, operations_without_a_form)
 {

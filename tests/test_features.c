@@ -730,19 +730,107 @@ TEST(features, matrices_stay_f32_in_a_network_of_bf16)
     CHECK_OK(ctx);
 }
 
-TEST(features, a_plan_gives_the_same)
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+/* An encoder whose attention, by features, is not causal. */
+static mlc_module *encoder_of(mlc_ctx *ctx)
+{
+    mlc_nn_transformer_desc d = mlc_nn_transformer_desc_make(12, 3);
+    mlc_features_desc       f = mlc_features_desc_make();
+    d.hidden = 20;
+    f.n = 10;
+    f.has_seed = true;
+    mlc_module *net = mlc_nn_transformer_encoder(ctx, &d, 2);
+    CHECK_EQ(mlc_features_install(net, &f, NULL), MLC_OK);
+    return net;
+}
+
+static mlc_tensor *input_of(mlc_ctx *ctx, bool causal, mlc_dtype dtype, int64_t seed)
+{
+    return causal ? test_tokens(ctx, mlc_dims2(2, 70), VOCAB, seed)
+                  : test_rand(ctx, dtype, mlc_dims3(2, 70, 12), (uint64_t)seed, -1, 1);
+}
+
+/* Runs a plan; its output. */
+static mlc_tensor *run_plan(mlc_plan *p, mlc_tensor *x)
+{
+    CHECK_EQ(mlc_plan_run(p, &x, 1, NULL, 0), MLC_OK);
+    return mlc_plan_output(p, 0);
+}
+
+/* A plan, and one of its file, have the bits of the forward; with passes one has those of the
+ * other. A plan follows matrices that are drawn again, a file has those of its time. */
+static void check_plan(bool causal, mlc_dtype dtype)
+{
+    const box     file = box_open("plan.safetensors");
+    mlc_ctx      *ctx = test_ctx();
+    mlc_plan_desc d = mlc_plan_desc_make();
+    mlc_module   *net = causal ? gpt_of(ctx, true) : encoder_of(ctx);
+    mlc_tensor   *x = input_of(ctx, causal, dtype, 1), *z = input_of(ctx, causal, dtype, 2);
+    CHECK_EQ(mlc_module_to(net, dtype), MLC_OK);
+    mlc_eval_begin(net);
+    mlc_no_grad_begin(ctx);
+    for (int i = 0; i < 2; i++) {
+        d.passes = i ? MLC_PLAN_ALL : 0;
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, &d), *q = NULL;
+        CHECK_EQ(mlc_plan_save(p, file.path), MLC_OK);
+        CHECK((q = mlc_plan_load(ctx, file.path, &d)) != NULL);
+        mlc_tensor *y = mlc_forward(net, x), *of_z = mlc_forward(net, z);
+        const double far = i ? dtype == MLC_F32 ? 1e-5 : 0.05 : 0;
+        CHECK(apart(run_plan(p, x), y) <= far && apart(run_plan(p, z), of_z) <= far);
+        CHECK(apart(run_plan(q, x), run_plan(p, x)) == 0);
+        CHECK_EQ(mlc_features_redraw(net), MLC_OK);
+        CHECK(apart(run_plan(p, z), mlc_forward(net, z)) <= far);
+        CHECK(apart(run_plan(q, z), of_z) <= far);
+        CHECK(apart(mlc_forward(net, z), of_z) > 0);
+        mlc_plan_free(p);
+        mlc_plan_free(q);
+    }
+    mlc_no_grad_end(ctx);
+    CHECK_OK(ctx);
+    box_close(&file);
+}
+
+TEST(features, plans_and_their_files_have_the_bits_of_the_forward)
 {
     ONLY_ON_HOST();
-    mlc_ctx    *ctx = test_ctx();
-    mlc_module *net = gpt_of(ctx, true);
-    mlc_tensor *x = test_tokens(ctx, mlc_dims2(2, 70), VOCAB, 1);
-    mlc_tensor *y = mlc_zeros(ctx, MLC_F32, mlc_dims3(2, 70, VOCAB));
-    mlc_eval_begin(net);
-    mlc_plan *p = mlc_plan_capture(net, &x, 1, NULL);
-    CHECK_EQ(mlc_plan_run(p, &x, 1, &y, 1), MLC_OK);
-    CHECK(apart(y, mlc_forward(net, x)) <= 1e-5);
-    mlc_plan_free(p);
-    CHECK_OK(ctx);
+    for (int causal = 0; causal < 2; causal++) {
+        check_plan(causal, MLC_F32);
+        check_plan(causal, MLC_BF16);
+    }
+}
+
+/* Linear layers of integers: a plan has the bits of the forward, a file of plans has no form. */
+TEST(features, plans_of_integers)
+{
+    ONLY_ON_HOST();
+    static const mlc_quant_mode modes[] = {MLC_QUANT_DYNAMIC, MLC_QUANT_WEIGHTS};
+    const char *const           keep = "embed*";
+    const box                   file = box_open("plan.safetensors");
+    mlc_plan_desc               d = mlc_plan_desc_make();
+    d.passes = 0;
+    for (int i = 0; i < 4; i++) {
+        mlc_ctx          *ctx = test_ctx();
+        mlc_quantize_desc q = mlc_quantize_desc_make(modes[i / 2]);
+        mlc_module       *net = i % 2 ? gpt_of(ctx, true) : encoder_of(ctx);
+        mlc_tensor       *x = input_of(ctx, i % 2, MLC_F32, 1), *other = NULL;
+        q.keep = &keep;
+        q.n_keep = i % 2;              /* embeddings of integers cannot be in a plan */
+        q.group = 0;
+        mlc_no_grad_begin(ctx);
+        mlc_eval_begin(net);
+        other = mlc_forward(net, x);
+        CHECK_EQ(mlc_quantize(net, &q, NULL), MLC_OK);
+        mlc_plan *p = mlc_plan_capture(net, &x, 1, &d);
+        mlc_tensor *y = mlc_forward(net, x);
+        CHECK(apart(y, other) > 0 && apart(y, other) < 0.2);
+        CHECK(apart(run_plan(p, x), y) == 0);
+        const mlc_status st = mlc_plan_save(p, file.path);
+        CHECK_ERROR(ctx, st, "'quant_linear' of layers.0.self_attn has no form in a file");
+        mlc_plan_free(p);
+        mlc_no_grad_end(ctx);
+    }
+    box_close(&file);
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */

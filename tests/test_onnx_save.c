@@ -83,7 +83,8 @@ TEST(onnx_save, networks)
 TEST(onnx_save, networks_of_any_length)
 {
     ONLY_ON_HOST();
-    static const char *const names[] = {"lstm", "gru", "encoder", "gpt", "llama", "alibi"};
+    static const char *const names[] = {"lstm", "gru", "encoder", "gpt", "llama", "alibi",
+                                             "features", "causal features"};
     const box                b = box_open_fast("net.onnx");
     for (int k = 0; k < COUNT(names); k++)
         for (int i = 0; i < COUNT(NETWORKS); i++)
@@ -803,6 +804,47 @@ TEST(onnx_save, a_file_of_an_import)
     }
     box_close(&b);
 }
+
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_ATTENTION)
+/* ---- attention by features ------------------------------------------------------------------- */
+
+/* Of a number of rows that is known, by chunks of 64; of a free one, which opset 13 lacks. */
+TEST(onnx_save, causal_attention_by_features)
+{
+    ONLY_ON_HOST();
+    static const int64_t sizes[] = {64, 65, 128, 150};
+    const box            b = box_open_fast("net.onnx");
+    mlc_ctx             *ctx = test_ctx();
+    mlc_onnx_save_desc   d = mlc_onnx_save_desc_make();
+    mlc_tensor          *in[3], *want, *y;
+    char                 name[64];
+    for (int i = 0; i < 2 * COUNT(sizes); i++) {
+        mlc_features_kernel kernel = i % 2 ? MLC_FEATURES_RELU : MLC_FEATURES_SOFTMAX;
+        features_inputs(ctx, sizes[i / 2], in);
+        mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in, 3, NULL);
+        CHECK_EQ(mlc_plan_run(p, in, 3, NULL, 0), MLC_OK);
+        want = mlc_plan_output(p, 0);
+        d.opset = i < 4 ? 13 : i < 6 ? 17 : 20;
+        CHECK_EQ(mlc_onnx_save(p, b.path, &d), MLC_OK);
+        mlc_module *m = mlc_onnx_load(ctx, b.path, NULL);
+        y = m != NULL ? first_of_module(m, in, 3) : NULL;
+        if (!CHECK(y != NULL && apart(y, want) <= NEAR))
+            printf("  %d rows: %g %s\n", (int)sizes[i / 2], y ? apart(y, want) : -1,
+                   mlc_error(ctx));
+        snprintf(name, sizeof name, "features.%d", i);
+        keep(ctx, name, b.path, in, 3, &want, 1);
+        features_inputs(ctx, 3, in);
+        CHECK_EQ(mlc_plan_prepare(p, in, 3), MLC_OK);
+        d.opset = 13;
+        CHECK_EQ(mlc_onnx_save(p, b.path, &d), MLC_ERR_UNSUPPORTED);
+        CHECK_ERROR(ctx, MLC_ERR_UNSUPPORTED,
+                    "features_attention (of the free axis it needs opset 14)");
+        mlc_plan_free(p);
+        mlc_module_free(m);
+    }
+    box_close(&b);
+}
+#endif
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 

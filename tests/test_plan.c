@@ -1568,6 +1568,8 @@ static void check_sizes(const struct network *k, int axis, const char *path)
     const mlc_plan_desc  d = with(PLAIN);
     struct network       at = *k;
     mlc_module          *net = k->make(ctx);
+    /* Heads of one row are dense, and not copied before a product: a file refuses that length.  */
+    const int            first = axis && strstr(k->name, "features") != NULL;
     mlc_plan            *p = NULL, *q;
     for (int64_t n = 3; n >= 2; n--) {
         at.in[0] = axis ? n + 2 : k->in[0];
@@ -1579,7 +1581,7 @@ static void check_sizes(const struct network *k, int axis, const char *path)
     mlc_plan_free(p);
     q = mlc_plan_load(ctx, path, &d);
     mlc_eval_begin(net);
-    for (int i = 0; i < COUNT(sizes) && CHECK(q != NULL); i++) {
+    for (int i = first; i < COUNT(sizes) && CHECK(q != NULL); i++) {
         at.in[0] = axis ? sizes[i] : k->in[0];
         mlc_tensor *x = sample(ctx, &at, MLC_F32, axis ? 2 : sizes[i], 4);
         if (!CHECK_EQ(mlc_plan_run(q, &x, 1, NULL, 0), MLC_OK) ||
@@ -1893,6 +1895,9 @@ static const char *const NAMES[] = {
 #endif
 #ifndef MLC_NO_SKETCH
     "sketch", "sklinear",
+#ifndef MLC_NO_ATTENTION
+    "features_attention",
+#endif
 #endif
 };
 
@@ -2102,6 +2107,37 @@ TEST(plan, wrong_files)
     CHECK_ERROR(ctx, MLC_ERR_IO, "no plan");
     box_close(&b);
 }
+
+#if !defined(MLC_NO_SKETCH) && !defined(MLC_NO_ATTENTION)
+/* Inputs of attention by features that do not fit one another.                                  */
+TEST(plan, wrong_files_of_features)
+{
+    ONLY_ON_HOST();
+    static const char *const wrong[][3] = {
+        {"\"shape\":[2,2,3,6]", "\"shape\":[2,2,4,6]", "3 inputs, the first f32 [2,2,2,3,12]"},
+        {"\"shape\":[2,2,3,5]", "\"shape\":[2,1,3,5]", "f32 [2,2,3,12], f32 [2,1,3,5]"},
+        {"\"shape\":[2,2,3,5]", "\"shape\":[2,6,5]", "f32 [2,2,3,12], f32 [2,6,5]"},
+        {"\"F32\",\"shape\":[2,2,3,5]", "\"F64\",\"shape\":[2,2,3,5]", "f64 [2,2,3,5]"}};
+    const box           b = box_open_fast("plan.safetensors");
+    mlc_ctx            *ctx = test_ctx();
+    mlc_features_kernel kernel = MLC_FEATURES_RELU;
+    const mlc_plan_desc d = with(PLAIN);
+    mlc_tensor         *in[3];
+    char                other[400];
+    snprintf(other, sizeof other, "%s.other", b.path);
+    features_inputs(ctx, 3, in);
+    mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in, 3, &d);
+    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+    mlc_plan_free(p);
+    for (int i = 0; i < COUNT(wrong); i++) {
+        put_changed(ctx, b.path, wrong[i][0], wrong[i][1], "1", 1, other);
+        CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
+        CHECK_HAS(mlc_error(ctx), "(features_attention)");
+        CHECK_ERROR(ctx, MLC_ERR_IO, wrong[i][2]);
+    }
+    box_close(&b);
+}
+#endif
 
 /* Cut off at any byte, or with any bit of the header changed, a file is an error or a plan.     */
 TEST(plan, damaged_files)
