@@ -64,7 +64,6 @@ static int by_size(const void *a, const void *b)
 int main(int argc, char **argv)
 {
     static double ratio[MOST], off[MOST];
-    const double  until = now() + (argc > 1 ? atof(argv[1]) : 20);
     mlc_ctx_desc  d = mlc_ctx_desc_make();
     work          w;
     int           n = 0;
@@ -81,13 +80,14 @@ int main(int argc, char **argv)
     w.x = mlc_randn(w.ctx, MLC_F32, mlc_dims2(128, 784));
     w.y = mlc_randint(w.ctx, MLC_I64, mlc_dims1(128), 0, 10);
     for (int i = 0; i < 5; i++) steps(&w);
-    while (n < MOST && now() < until) {
+    const double until = now() + (argc > 1 ? atof(argv[1]) : 20);
+    do {
         double without = n & 1 ? steps(&w) : 0;
         const double with = profiled(&w, &off[n]);
         if (without == 0) without = steps(&w);
         off[n] = fabs(off[n]);
         ratio[n++] = with / without;
-    }
+    } while (n < MOST && now() < until);
     qsort(ratio, (size_t)n, sizeof *ratio, by_size);
     qsort(off, (size_t)n, sizeof *off, by_size);
     const int side = (int)(0.98 * sqrt(n)) + 1;
