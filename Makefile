@@ -248,6 +248,12 @@ $(BUILD)/tune_speed: $(BUILD)/%: bench/%.c tests/resnet20.h examples/corpus.h ex
                      $(IMPL)
 	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) `sed -n 2p $(BUILD)/blas` $(LIBS)
 
+# Beside the readers of other libraries, those of which pkg-config knows.
+IMAGE_FLAGS = $(foreach l,png jpeg,$(shell pkg-config --exists lib$l 2>/dev/null && \
+                  { echo -DHAVE_$l; pkg-config --cflags --libs lib$l; }))
+$(BUILD)/image_speed: bench/image_speed.c $(IMPL)
+	$(COMPILE) $(LDFLAGS) -o $@ $< $(IMPL) $(IMAGE_FLAGS) `sed -n 2p $(BUILD)/blas` $(LIBS)
+
 EXAMPLES := $(BUILD)/digits $(BUILD)/digits_cnn $(BUILD)/sketch_digits $(BUILD)/load_torch \
             $(BUILD)/hooks $(BUILD)/tabular $(BUILD)/fit $(BUILD)/char_gpt \
             $(BUILD)/forecast $(BUILD)/tiny_budget $(BUILD)/prune_digits $(BUILD)/quantize_digits \
