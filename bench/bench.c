@@ -4,10 +4,10 @@
  *   make bench CASE='mlp_*'              some
  *   build/bench --list                   their names
  *   make cuda-bench                      on a GPU, beside PyTorch: cases that its kernels can run
- * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ step_ conv_ net_ sk_ overhead_ threads_
- * optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_ train_ mem_, in
- * bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, in bench_quant.h
- * infer_q8_ gen_q8_ gen_q4_, and in bench_sparse.h infer_sparse_.
+ * Names begin with their family: row_ ew_ gemm_ mlp_ infer_ step_ conv_ net_ attn_ features_ sk_
+ * overhead_ threads_ optim_ data_ loader_, in bench_train.h loss_ metric_ optim_sched_ callback_
+ * train_ mem_, in bench_language.h net_encoder_ gpt_ gen_ mem_gpt_, in bench_recurrent.h rnn_, in
+ * bench_quant.h infer_q8_ gen_q8_ gen_q4_, and in bench_sparse.h infer_sparse_.
  * One name may stand for f32 and f64. bench/compare.py runs the same work in PyTorch.        */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -823,17 +823,21 @@ static const attn_of attns[] = {
     { "b1_h8_t4096_d64_causal", 1, 8, 4096, 64, true },
 };
 
-static mlc_tensor *attn_apply(state *s)
+static mlc_tensor *attn_back(state *s, mlc_tensor *y)
 {
-    mlc_attention_desc d = mlc_attention_desc_make();
-    d.causal = attns[s->bc->op].causal;
-    mlc_tensor *y = mlc_attention_ex(s->a, s->b, s->p, &d);
     if (!s->bc->k) return y;
     mlc_backward_from(y, s->q);
     mlc_zero_grad(s->a);
     mlc_zero_grad(s->b);
     mlc_zero_grad(s->p);
     return y;
+}
+
+static mlc_tensor *attn_apply(state *s)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    d.causal = attns[s->bc->op].causal;
+    return attn_back(s, mlc_attention_ex(s->a, s->b, s->p, &d));
 }
 
 /* Row i of one head, y and dq of d elements each; x: q, k, v, dy of the head. */
@@ -895,6 +899,65 @@ static bool attn_setup(state *s)
     free(y);
     free(dq);
     return ok;
+}
+
+/* ---- features_: causal attention by random features, beside exact attention ------------------ */
+
+enum { FEATURES_HEADS = 4, FEATURES_ROWS = 4096, FEATURES_SIZE = 64 };
+
+/* Of scores times scale, whose deviation is 1 without it. */
+static mlc_tensor *features_y(state *s, bool exact, double scale)
+{
+    mlc_attention_desc d = mlc_attention_desc_make();
+    d.causal    = true;
+    d.has_scale = true;
+    d.scale     = scale / sqrt((double)FEATURES_SIZE);
+    return exact ? mlc_attention_ex(s->a, s->b, s->p, &d)
+                 : mlc_features_attention(s->a, s->b, s->p, s->row, MLC_FEATURES_SOFTMAX, &d);
+}
+
+static mlc_tensor *features_apply(state *s) { return attn_back(s, features_y(s, false, 1)); }
+
+static void features_probe(void *arg, double rate[2])
+{
+    state       *s     = (state *)arg;
+    const double start = bench_now();
+    mlc_scope_begin(s->ctx);
+    attn_back(s, features_y(s, true, 1));
+    mlc_scope_end(s->ctx);
+    rate[0] = s->bc->work / spent_since(s, start);
+}
+
+/* |y - exact| / |exact|. */
+static double features_error(state *s, double scale)
+{
+    mlc_scope_begin(s->ctx);
+    mlc_tensor  *exact = features_y(s, true, scale);
+    mlc_tensor  *apart = mlc_sub(features_y(s, false, scale), exact);
+    const double error = sqrt(mlc_item(mlc_sum_all(mlc_square(apart))) /
+                              mlc_item(mlc_sum_all(mlc_square(exact))));
+    mlc_scope_end(s->ctx);
+    return error;
+}
+
+/* Prints errors, and holds that of small scores to 1/2: y = 0 has 1. */
+static bool features_setup(state *s)
+{
+    const mlc_dims     dims = mlc_dims4(1, FEATURES_HEADS, FEATURES_ROWS, FEATURES_SIZE);
+    mlc_tensor       **of[] = { &s->a, &s->b, &s->p };
+    mlc_features_desc  f    = mlc_features_desc_make();
+    f.n        = s->bc->n;
+    f.has_seed = true;
+    for (int i = 0; i < 3; i++) {
+        *of[i] = values(s, dims, -1.7320508, 1.7320508, NULL);
+        mlc_set_requires_grad(*of[i], s->bc->k);
+    }
+    s->q   = values(s, dims, -1, 1, NULL);
+    s->row = mlc_features(s->ctx, FEATURES_SIZE, &f);
+    const double small = features_error(s, 1.0 / 16);
+    fprintf(stderr, "%s: |y - exact| / |exact| where scores deviate by 1/16, 1/4, 1: %.3f, %.3f, "
+            "%.2f\n", s->bc->name, small, features_error(s, 0.25), features_error(s, 1));
+    return small < 0.5;
 }
 
 /* ---- row_: a loss; with gradients: loss_ in bench_train.h ----------------------------------- */
@@ -2106,6 +2169,22 @@ static void add_attn(int op, bool step, mlc_dtype dtype)
     c->k     = step;
 }
 
+static void add_features(int n, bool step)
+{
+    static char names[2][2][48];
+    char       *name = names[step][n > 128];
+    snprintf(name, sizeof names[0][0], "features_%s%d_h4_t4096_d64_causal", step ? "step_" : "", n);
+    bench_case *c = add(name, MLC_F32, "rows/s", FEATURES_HEADS * FEATURES_ROWS);
+    c->setup  = features_setup;
+    c->run    = run_apply;
+    c->apply  = features_apply;
+    c->probe  = features_probe;
+    c->beside = "exact";
+    c->form   = BESIDE_TIMES;
+    c->n      = n;
+    c->k      = step;
+}
+
 static void add_entropy(mlc_dtype dtype)
 {
     bench_case *c = add("row_cross_entropy_1000x1000", dtype, "Melem/s", 1);
@@ -2348,6 +2427,7 @@ static void add_all(void)
     add_sparses();
     for (int i = 0; i < 4 * (int)(sizeof attns / sizeof *attns); i++)
         add_attn(i / 4, i & 1, i & 2 ? MLC_BF16 : MLC_F32);
+    for (int i = 0; i < 4; i++) add_features(i & 1 ? 256 : 128, i > 1);
     add_sketches();
     add_net("overhead_4_4_3_b1_sgd", MLC_F32, 1, 1, true);
     add_net("infer_4_4_3_b1", MLC_F32, 1, 1, false);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define GUARDED ((size_t)8 << 20)
-#define ROLES   8                      /* buffers a kernel is given at once                    */
+#define ROLES   9                      /* buffers a kernel is given at once                    */
 
 /* Memory for bytes that end at a guard page; each role has one such buffer for the process.   */
 static inline void *guarded(int role, size_t bytes)

@@ -263,14 +263,17 @@ TEST(features, no_rows_and_no_keys)
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-enum { Q, K, V, Y, DY, DQ, DK, DV };
+enum { Q, K, V, Y, DY, DQ, DK, DV, W };
 
-typedef struct kernel_size { int64_t b, g, t, n, dv; bool shifts; } kernel_size;
+/* d: q and k are products of rows of d, which get the gradients; 0: they get them themselves.  */
+typedef struct kernel_size { int64_t b, g, t, n, dv; bool shifts; int64_t d; } kernel_size;
 
 static const kernel_size KERNEL_SIZES[] = {
-    {1, 1, 1, 1, 1, false},   {2, 1, 3, 2, 5, true},     {1, 2, 64, 33, 16, false},
-    {1, 1, 65, 40, 33, true}, {2, 3, 130, 17, 1, false}, {1, 2, 131, 64, 64, true},
-    {1, 1, 70, 5, 0, true},   {0, 1, 4, 4, 4, false},    {1, 1, 97, 130, 7, true},
+    {1, 1, 1, 1, 1, false, 0},    {2, 1, 3, 2, 5, true, 0},     {1, 2, 64, 33, 16, false, 0},
+    {1, 1, 65, 40, 33, true, 0},  {2, 3, 130, 17, 1, false, 0}, {1, 2, 131, 64, 64, true, 0},
+    {1, 1, 70, 5, 0, true, 0},    {0, 1, 4, 4, 4, false, 0},    {1, 1, 97, 130, 7, true, 0},
+    {1, 2, 33, 20, 6, true, 7},   {2, 1, 65, 33, 16, false, 64}, {1, 1, 40, 3, 5, true, 1},
+    {1, 3, 97, 130, 7, true, 35}, {0, 1, 4, 4, 4, true, 4},     {1, 1, 32, 64, 64, true, 32},
 };
 
 /* Random arguments: forward alone, or with all gradients. */
@@ -285,6 +288,7 @@ static void kernel_args(struct mlc_k_features *a, const kernel_size *s, mlc_dtyp
     a->t = s->t;
     a->n = s->n;
     a->dv = s->dv;
+    a->d = s->d;
     a->least = 1e-30;
     a->q = guarded_rand(Q, dtype, q * s->n, 1, lo, hi);
     a->k = guarded_rand(K, dtype, k * s->n, 2, lo, hi);
@@ -308,14 +312,16 @@ static void kernel_args(struct mlc_k_features *a, const kernel_size *s, mlc_dtyp
 static void kernel_grads(struct mlc_k_features *a, bool add)
 {
     const int64_t q = a->b * a->g * a->t, k = a->b * a->t;
+    const int64_t row = a->d ? a->d : a->n;
     a->dy = guarded_rand(DY, a->dtype, q * a->dv, 6, -1, 1);
-    a->q_grad = caged(DQ, (size_t)(q * a->n) * size_of(a->dtype));
-    a->k_grad = caged(DK, (size_t)(k * a->n) * size_of(a->dtype));
+    a->w = a->d ? guarded_rand(W, a->dtype, a->n * a->d, 7, -0.5, 0.5) : NULL;
+    a->q_grad = caged(DQ, (size_t)(q * row) * size_of(a->dtype));
+    a->k_grad = caged(DK, (size_t)(k * row) * size_of(a->dtype));
     a->v_grad = caged(DV, (size_t)(k * a->dv) * size_of(a->dtype));
     a->q_accumulate = a->k_accumulate = a->v_accumulate = a->k_shift_accumulate = add;
-    for (int64_t i = 0; i < q * a->n; i++)
+    for (int64_t i = 0; i < q * row; i++)
         put(a->q_grad, a->dtype, i, 1);
-    for (int64_t i = 0; i < k * a->n; i++)
+    for (int64_t i = 0; i < k * row; i++)
         put(a->k_grad, a->dtype, i, 1);
     for (int64_t i = 0; i < k * a->dv; i++)
         put(a->v_grad, a->dtype, i, 1);
@@ -400,6 +406,22 @@ static bool kernel_near(const char *what, const void *got, mlc_dtype dtype, cons
     return true;
 }
 
+/* Are gradients x [rows,n] those of q or k, or times w those of the rows that they are of? */
+static bool kernel_near_rows(const char *what, const void *got, const struct mlc_k_features *a,
+                             const double *x, int64_t rows, double base, double tolerance)
+{
+    if (!a->d)
+        return kernel_near(what, got, a->dtype, x, rows * a->n, base, tolerance);
+    double *want = calloc((size_t)(rows * a->d) + 1, sizeof *want);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < a->n; i++)
+            for (int64_t j = 0; j < a->d; j++)
+                want[r * a->d + j] += x[r * a->n + i] * get(a->w, a->dtype, i * a->d + j);
+    const bool near = kernel_near(what, got, a->dtype, want, rows * a->d, base, tolerance);
+    free(want);
+    return near;
+}
+
 /* All results against loops in f64. */
 static void kernel_check(const mlc_kernels *k, const kernel_size *s, mlc_dtype dtype, bool add)
 {
@@ -431,8 +453,8 @@ static void kernel_check(const mlc_kernels *k, const kernel_size *s, mlc_dtype d
         }
     }
     CHECK(kernel_near("y", a.y, dtype, y, rows * dv, 0, tolerance));
-    CHECK(kernel_near("dq", a.q_grad, dtype, dq, rows * n, base, tolerance));
-    CHECK(kernel_near("dk", a.k_grad, dtype, dk, keys * n, base, tolerance));
+    CHECK(kernel_near_rows("dq", a.q_grad, &a, dq, rows, base, tolerance));
+    CHECK(kernel_near_rows("dk", a.k_grad, &a, dk, keys, base, tolerance));
     CHECK(kernel_near("dv", a.v_grad, dtype, dv_, keys * dv, base, tolerance));
     if (s->shifts)
         CHECK(kernel_near("dshift", a.k_shift_grad, dtype, dshift, keys, base, 4 * tolerance));
