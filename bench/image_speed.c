@@ -175,7 +175,7 @@ static int    rounds = 41, wrong;
 static void put_row(const char *name, const char *const *names)
 {
     static double ratio[MOST];
-    for (int k = 2; k >= 0; k--) {     /* times[0] is sorted last                              */
+    for (int k = 2; k >= 0; k--) {
         for (int r = 0; r < rounds; r++) ratio[r] = k ? times[k][r] / times[0][r] : times[0][r];
         qsort(ratio, (size_t)rounds, sizeof *ratio, by_size);
         if (k && names[k]) printf("%10s %5.2f (%.2f, %.2f)", names[k], ratio[rounds / 2],

@@ -237,6 +237,32 @@ TEST(images, codes_of_zlib)
     }
 }
 
+/* Files of mlc_png_save: rows around 32 pixels, which readers take at once, and of over 2^20 bytes,
+ * whose filters the writer compares by parts. */
+TEST(images, files_of_png_save)
+{
+    static const int64_t widths[7] = {1, 31, 32, 33, 64, 97, 400000};
+    mlc_ctx *ctx = test_ctx();
+    box      b = box_open_fast("a.png");
+    for (int i = 0; i < 7 * 6; i++) {
+        const int64_t c = i % 3 ? 2 + i % 3 : 1, w = widths[i / 6];
+        if (w > 1000 && c != 3) continue;
+        mlc_scope_begin(ctx);
+        mlc_tensor *t = mlc_randint(ctx, MLC_U8, mlc_dims3(c, 2, w), 9, i % 2 ? 256 : 12);
+        CHECK_EQ(mlc_png_save(t, b.path), MLC_OK);
+        mlc_tensor  *same = mlc_image_load(ctx, b.path, 0);
+        const size_t n = (size_t)mlc_numel(t);
+        uint8_t     *pixels = (uint8_t *)malloc(2 * n);
+        CHECK_EQ(mlc_numel(same), (int64_t)n);
+        CHECK_EQ(mlc_read(t, pixels, n), MLC_OK);
+        if (CHECK_EQ(mlc_read(same, pixels + n, n), MLC_OK))
+            CHECK(memcmp(pixels, pixels + n, n) == 0);
+        free(pixels);
+        mlc_scope_end(ctx);
+    }
+    box_close(&b);
+}
+
 /* Any byte wrong or missing: an error with the file's name, or, of what counts for nothing, the
  * same image. */
 TEST(images, damaged_files_are_refused)
