@@ -505,6 +505,18 @@ TEST(features, bits_do_not_depend_on_threads)
     }
 }
 
+/* A tape that keeps all operations has the one of attention, and the gradients of any tape. */
+TEST(features, a_tape_that_keeps_gives_the_same)
+{
+    static float any[STEP], kept[STEP];
+    mlc_ctx *ctx = test_ctx();
+    step_of(ctx, any);
+    CHECK_EQ(mlc_tape_begin(ctx, true), MLC_OK);
+    step_of(ctx, kept);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK(memcmp(any, kept, sizeof any) == 0);
+}
+
 #ifndef _WIN32                         /* device.c, which has it, is not built there           */
 /* A device without the kernel makes attention of other operations. */
 TEST(features, a_device_without_the_kernel_gives_the_same)
@@ -863,6 +875,12 @@ TEST(features, errors)
                   "the mask is bool [2,1,1,3]; it must be bool and the same for all rows and "
                   "heads, [b,1,1,s] [1,1,1,3]");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_COUNT, NULL), "kernel 2");
+    masked.mask = NULL;                /* sums of all threads, whose bytes could overflow       */
+    q = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1));
+    w = mlc_ones(ctx, MLC_F32, mlc_dims2(1 << 23, 1));
+    far = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1 << 23));
+    check_refused(ctx, mlc_features_attention(q, q, far, w, MLC_FEATURES_RELU, &masked),
+                  "sums of 8388608 features times 8388608 values are too large");
 }
 
 TEST(features, networks_that_cannot_have_them)
