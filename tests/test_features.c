@@ -875,11 +875,19 @@ TEST(features, errors)
                   "the mask is bool [2,1,1,3]; it must be bool and the same for all rows and "
                   "heads, [b,1,1,s] [1,1,1,3]");
     check_refused(ctx, mlc_features_attention(q, q, q, w, MLC_FEATURES_COUNT, NULL), "kernel 2");
-    masked.mask = NULL;                /* sums of all threads, whose bytes could overflow       */
-    q = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1));
-    w = mlc_ones(ctx, MLC_F32, mlc_dims2(1 << 23, 1));
-    far = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1 << 23));
-    check_refused(ctx, mlc_features_attention(q, q, far, w, MLC_FEATURES_RELU, &masked),
+}
+
+/* Sums of all threads have fewer than 2^64 bytes. */
+TEST(features, sums_that_are_too_large)
+{
+    ONLY_ON_HOST();
+    mlc_ctx           *ctx = test_ctx();
+    mlc_attention_desc a = mlc_attention_desc_make();
+    mlc_tensor *q = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1));
+    mlc_tensor *v = mlc_zeros(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1 << 23));
+    mlc_tensor *w = mlc_zeros(ctx, MLC_F32, mlc_dims2(1 << 23, 1));
+    a.causal = true;
+    check_refused(ctx, mlc_features_attention(q, q, v, w, MLC_FEATURES_RELU, &a),
                   "sums of 8388608 features times 8388608 values are too large");
 }
 
