@@ -528,6 +528,18 @@ TEST(features, bits_do_not_depend_on_threads)
     }
 }
 
+/* A tape that keeps all operations has the one of attention, and the gradients of any tape. */
+TEST(features, a_tape_that_keeps_gives_the_same)
+{
+    static float any[STEP], kept[STEP];
+    mlc_ctx *ctx = test_ctx();
+    step_of(ctx, any);
+    CHECK_EQ(mlc_tape_begin(ctx, true), MLC_OK);
+    step_of(ctx, kept);
+    CHECK_EQ(mlc_tape_end(ctx), MLC_OK);
+    CHECK(memcmp(any, kept, sizeof any) == 0);
+}
+
 #ifndef _WIN32                         /* device.c, which has it, is not built there           */
 /* A device without the kernel makes attention of other operations. */
 TEST(features, a_device_without_the_kernel_gives_the_same)
@@ -925,6 +937,20 @@ TEST(features, an_install_without_memory_changes_nothing)
         if (!hit) return;
     }
     CHECK(!"allocations come to an end");
+}
+
+/* Sums of all threads have fewer than 2^64 bytes. */
+TEST(features, sums_that_are_too_large)
+{
+    ONLY_ON_HOST();
+    mlc_ctx           *ctx = test_ctx();
+    mlc_attention_desc a = mlc_attention_desc_make();
+    mlc_tensor *q = mlc_ones(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1));
+    mlc_tensor *v = mlc_zeros(ctx, MLC_F32, mlc_dims4(1, 1, 1, 1 << 23));
+    mlc_tensor *w = mlc_zeros(ctx, MLC_F32, mlc_dims2(1 << 23, 1));
+    a.causal = true;
+    check_refused(ctx, mlc_features_attention(q, q, v, w, MLC_FEATURES_RELU, &a),
+                  "sums of 8388608 features times 8388608 values are too large");
 }
 
 TEST(features, networks_that_cannot_have_them)

@@ -84,7 +84,7 @@ TEST(onnx_save, networks_of_any_length)
 {
     ONLY_ON_HOST();
     static const char *const names[] = {"lstm", "gru", "encoder", "gpt", "llama", "alibi",
-                                             "features", "causal features"};
+                                        "features", "causal features"};
     const box                b = box_open_fast("net.onnx");
     for (int k = 0; k < COUNT(names); k++)
         for (int i = 0; i < COUNT(NETWORKS); i++)
@@ -842,6 +842,40 @@ TEST(onnx_save, causal_attention_by_features)
         mlc_plan_free(p);
         mlc_module_free(m);
     }
+    box_close(&b);
+}
+
+/* Chunks of any batch. */
+TEST(onnx_save, causal_attention_by_features_of_any_batch)
+{
+    ONLY_ON_HOST();
+    const box           b = box_open_fast("net.onnx");
+    mlc_ctx            *ctx = test_ctx();
+    mlc_onnx_save_desc  d = mlc_onnx_save_desc_make();
+    mlc_features_kernel kernel = MLC_FEATURES_SOFTMAX;
+    mlc_tensor         *in[3][3];      /* of a batch of 1, 2, 3                                 */
+    d.opset = 13;
+    features_inputs(ctx, 150, in[1]);
+    for (int i = 0; i < 3; i++) {
+        in[0][i] = mlc_slice(in[1][i], 0, 1, 2, 1);
+        mlc_tensor *both[2] = {in[0][i], in[1][i]};
+        in[2][i] = mlc_concat(both, 2, 0);
+        in[0][i] = mlc_copy(in[0][i]);
+    }
+    mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in[1], 3, NULL);
+    CHECK_EQ(mlc_plan_run(p, in[0], 3, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, in[1], 3, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_onnx_save(p, b.path, &d), MLC_OK);
+    mlc_module *m = mlc_onnx_load(ctx, b.path, NULL);
+    for (int i = 0; i < 3 && CHECK(m != NULL); i++) {
+        CHECK_EQ(mlc_plan_run(p, in[i], 3, NULL, 0), MLC_OK);
+        mlc_tensor *y = first_of_module(m, in[i], 3), *want = mlc_plan_output(p, 0);
+        CHECK(y != NULL && apart(y, want) <= NEAR);
+        keep(ctx, i == 0 ? "features.one" : i == 1 ? "features.two" : "features.three", b.path,
+             in[i], 3, &want, 1);
+    }
+    mlc_plan_free(p);
+    mlc_module_free(m);
     box_close(&b);
 }
 #endif

@@ -2114,22 +2114,25 @@ TEST(plan, wrong_files_of_features)
 {
     ONLY_ON_HOST();
     static const char *const wrong[][3] = {
-        {"\"shape\":[2,2,3,6]", "\"shape\":[2,2,4,6]", "3 inputs, the first f32 [2,2,2,3,12]"},
-        {"\"shape\":[2,2,3,5]", "\"shape\":[2,1,3,5]", "f32 [2,2,3,12], f32 [2,1,3,5]"},
-        {"\"shape\":[2,2,3,5]", "\"shape\":[2,6,5]", "f32 [2,2,3,12], f32 [2,6,5]"},
-        {"\"F32\",\"shape\":[2,2,3,5]", "\"F64\",\"shape\":[2,2,3,5]", "f64 [2,2,3,5]"}};
+        {"\"shape\":[2,2,3,6]", "\"shape\":[2,2,4,6]", "q f32 [2,2,2,3,12], k f32"},
+        {"\"shape\":[2,2,3,5]", "\"shape\":[2,1,3,5]", "k f32 [2,2,3,12], v f32 [2,1,3,5] and 0"},
+        {"\"shape\":[2,2,3,5]", "\"shape\":[2,6,5]", "k f32 [2,2,3,12], v f32 [2,6,5] and 0"},
+        {"\"F32\",\"shape\":[2,2,3,5]", "\"F64\",\"shape\":[2,2,3,5]",
+         "v f64 [2,2,3,5] and 0 shifts do not fit"},
+        {"[17,8,2,16,15]", "[17,8,2,15,16]", "v f32 [2,2,3,5] and 2 shifts do not fit"},
+        {"[17,8,2,16,15]", "[17,8,2,16]", "and 1 shifts do not fit"}};
     const box           b = box_open_fast("plan.safetensors");
     mlc_ctx            *ctx = test_ctx();
-    mlc_features_kernel kernel = MLC_FEATURES_RELU;
     const mlc_plan_desc d = with(PLAIN);
     mlc_tensor         *in[3];
     char                other[400];
     snprintf(other, sizeof other, "%s.other", b.path);
     features_inputs(ctx, 3, in);
-    mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in, 3, &d);
-    CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
-    mlc_plan_free(p);
     for (int i = 0; i < COUNT(wrong); i++) {
+        mlc_features_kernel kernel = i < 4 ? MLC_FEATURES_RELU : MLC_FEATURES_SOFTMAX;
+        mlc_plan           *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in, 3, &d);
+        CHECK_EQ(mlc_plan_save(p, b.path), MLC_OK);
+        mlc_plan_free(p);
         put_changed(ctx, b.path, wrong[i][0], wrong[i][1], "1", 1, other);
         CHECK(mlc_plan_load(ctx, other, NULL) == NULL);
         CHECK_HAS(mlc_error(ctx), "(features_attention)");
