@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,8 @@ SMALL, MIDDLE, LARGE = (32, 128, 2, 1 << 20), (128, 512, 2, 1 << 20), (512, 512,
 DEEP = (256, 256, 28, 1 << 18)         # batch, width, hidden layers after the first, bytes of a bucket
 NETWORKS = [("1 Gbit/s", 1e9 / 8, 30e-6, "#d55e00"), ("10 Gbit/s", 1e10 / 8, 15e-6, "#0072b2"),
             ("100 Gbit/s", 1e11 / 8, 3e-6, "#009e73")]
-SPACE = "mlcore_scaling"
+SPACE = f"mlcore_scaling_{os.getpid()}"
+BOUND = ["timeout", "--foreground", "-k", "10", "90"]         # mpirun ends its ranks when it is told to end
 PORTS = itertools.count(29000 + os.getpid() % 1000)
 
 GLOO = """
@@ -61,10 +63,8 @@ dist.barrier()
 
 def shell(command, space=False):
     """Output of a command, in the shaped namespace or not; None if it fails."""
-    command = [str(c) for c in command]
-    if space:
-        command = ["ip", "netns", "exec", SPACE, *command]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    command = [str(c) for c in (["ip", "netns", "exec", SPACE, *command] if space else command)]
+    done = subprocess.run([*BOUND, *command], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"scaling.py: {' '.join(command[:6])} ..: {done.stderr.strip()[-200:]}", file=sys.stderr)
     return done.stdout if done.returncode == 0 else None
@@ -111,9 +111,9 @@ def by_gloo(ranks, net, space=False):
     """Milliseconds of a step of PyTorch's DistributedDataParallel."""
     port = next(PORTS)
     front = ["ip", "netns", "exec", SPACE] if space else []
-    all_ranks = [subprocess.Popen([*front, sys.executable, "-c", GLOO, *map(str, (r, ranks, port, *net))],
+    all_ranks = [subprocess.Popen([*BOUND, *front, sys.executable, "-c", GLOO, *map(str, (r, ranks, port, *net))],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
-    outputs = [p.communicate(timeout=90) for p in all_ranks]
+    outputs = [p.communicate() for p in all_ranks]
     if any(p.returncode for p in all_ranks):
         print(f"scaling.py: gloo: {outputs[0][1].strip()[-200:]}", file=sys.stderr)
         return math.nan
@@ -228,35 +228,47 @@ def measure(programs):
 
 
 def shaped_runs(programs):
-    """1 Gbit/s each way by tbf. What a step without overlap takes longer than one alone is the communication."""
-    if not shaped():
-        print("network namespaces: the kernel refuses them, see above")
-        return
+    """1 Gbit/s each way by tbf; the namespace and what runs in it end with the table."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        if shaped():
+            shaped_rows(programs)
+        else:
+            print("network namespaces: the kernel refuses them, see above")
+    finally:
+        if pathlib.Path("/run/netns", SPACE).exists():
+            left = (shell(["ip", "netns", "pids", SPACE]) or "").split()
+            if left:
+                shell(["kill", *left])
+            shell(["ip", "netns", "del", SPACE])
 
+
+def shaped_rows(programs):
+    """The table. What a step without overlap takes longer than one alone is the communication."""
     def run(mode, net):
         return step(by_mpi(programs["mpi"], 2, mode, net, True))
 
-    try:
-        latency, bandwidth = fit(by_mpi(programs["mpi"], 2, "sums", DEEP, True))
-        print(f"shaped to 1 Gbit/s each way: latency {latency * 1e6:.0f} us, {bandwidth / 1e6:.0f} MB/s of a sum; "
-              f"{sum(size for size, _ in buckets(DEEP)) / 1e6:.1f} MB in {len(buckets(DEEP))} buckets\n")
-        print("| batch | alone | communication | of the step | overlap | of the longer | least, by the model | without "
-              "| of the longer | bf16, overlap | DDP, gloo | over overlap |\n" + "|---" * 12 + "|")
-        alone = run("alone", DEEP)
-        rows = DEEP[0] * (run("late", DEEP) - alone) / alone         # compute as long as communication
-        for times in (1.8, 1):         # communication is about half the step with overlap; without
-            net = (round(times * rows / 16) * 16, *DEEP[1:])
-            before = run("alone", net)
-            got = {mode: run(mode, net) for mode in ("overlap", "late", "bf16")}
-            alone = (before + run("alone", net)) / 2       # clocks of a virtual machine drift
-            gloo = by_gloo(2, net, True)
-            comm = got["late"] - alone
-            longer, least = max(alone, comm), predicted(2, alone * 1e-3, latency, bandwidth, net) * 1e3
-            print(f"| {net[0]} | {alone:.1f} | {comm:.1f} | {comm / got['overlap']:.2f} | {got['overlap']:.1f} "
-                  f"| {got['overlap'] / longer:.2f} | {least:.1f} | {got['late']:.1f} | {got['late'] / longer:.2f} "
-                  f"| {got['bf16']:.1f} | {gloo:.1f} | {gloo / got['overlap']:.2f} |", flush=True)
-    finally:
-        shell(["ip", "netns", "del", SPACE])
+    latency, bandwidth = fit(by_mpi(programs["mpi"], 2, "sums", DEEP, True))
+    alone = run("alone", DEEP)
+    rows = DEEP[0] * (run("late", DEEP) - alone) / alone             # compute as long as communication
+    if not rows >= 16:
+        print(f"no batch has a compute as long as its communication: {rows:.0f} rows")
+        return
+    print(f"shaped to 1 Gbit/s each way: latency {latency * 1e6:.0f} us, {bandwidth / 1e6:.0f} MB/s of a sum; "
+          f"{sum(size for size, _ in buckets(DEEP)) / 1e6:.1f} MB in {len(buckets(DEEP))} buckets\n")
+    print("| batch | alone | communication | of the step | overlap | of the longer | least, by the model | without "
+          "| of the longer | bf16, overlap | DDP, gloo | over overlap |\n" + "|---" * 12 + "|")
+    for times in (1.8, 1):             # communication is about half the step with overlap; without
+        net = (round(times * rows / 16) * 16, *DEEP[1:])
+        before = run("alone", net)
+        got = {mode: run(mode, net) for mode in ("overlap", "late", "bf16")}
+        alone = (before + run("alone", net)) / 2           # clocks of a virtual machine drift
+        gloo = by_gloo(2, net, True)
+        comm = got["late"] - alone
+        longer, least = max(alone, comm), predicted(2, alone * 1e-3, latency, bandwidth, net) * 1e3
+        print(f"| {net[0]} | {alone:.1f} | {comm:.1f} | {comm / got['overlap']:.2f} | {got['overlap']:.1f} "
+              f"| {got['overlap'] / longer:.2f} | {least:.1f} | {got['late']:.1f} | {got['late'] / longer:.2f} "
+              f"| {got['bf16']:.1f} | {gloo:.1f} | {gloo / got['overlap']:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
