@@ -50,7 +50,7 @@ LIBS    = -lm -pthread
 
 TEST_SOURCES := tests/main.c $(sort $(wildcard tests/device.c tests/test_*.c))
 TEST_OBJECTS := $(TEST_SOURCES:tests/%.c=$(BUILD)/%.o)
-TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h)
+TEST_HEADERS := mlcore.h $(wildcard tests/*.h tests/golden/*.h) examples/corpus.h
 
 export CC CXX CPPFLAGS CFLAGS LDFLAGS BLAS IMPL
 export MLC_BUILD_CONFIG := $(CC) $(CXX) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(IMPL_FLAGS) BLAS=$(BLAS) \

@@ -177,7 +177,7 @@ static void run(rank *r)
     if (r->status != MLC_OK) {
         fprintf(stderr, "digits_mpi: rank %d: %s\n", r->comm.rank, ctx ? mlc_error(ctx) : "memory");
 #ifdef MLC_USE_MPI
-        sleep(1);                           /* mpirun may lose what it has not read at an abort */
+        sleep(1);                           /* an abort ends all: let others say theirs, too */
         MPI_Abort(MPI_COMM_WORLD, 1);       /* before memory is freed that a call may write */
 #endif
     }

@@ -87,7 +87,7 @@ fault() {
     began=$SECONDS
     kill "-$signal" "$victim" || wrong "$name: there is no rank 1"
     wait "$job" && wrong "$name: it ended well"
-    grep -q "$text" "$errors"* || { wrong "$name: nobody names the rank"; cat "$errors"*; }
+    grep -q "$text" "$errors"* || { wrong "$name: no rank says '$text'"; cat "$errors"*; }
     began=$((SECONDS - began))          # 3 s, as many to hear of the others, and one to say it
     [ $began -le 20 ] || wrong "$name: it took $began s"
     last=$(awk '/^epoch/ {n = $2} END {print n + 2}' "$build/mpi_fault.txt")
@@ -112,5 +112,5 @@ timeout 60 "$mpirun" $more -n 1 sh -c "$between" "$program" --deadline 5 : \
     -n 1 sh -c "$between" "$program" --deadline 5 --hidden 64 >/dev/null 2>"$errors" &&
     wrong 'differing ranks: they ended well'
 if grep -q 'rank 1 has another network' "$errors"*; then echo 'differing ranks: named'
-else wrong 'differing ranks: nobody names the rank'; cat "$errors"*; fi
+else wrong 'differing ranks: no rank says which one differs'; cat "$errors"*; fi
 exit $bad
