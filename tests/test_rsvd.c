@@ -196,6 +196,20 @@ TEST(rsvd, bits_of_a_large_matrix_do_not_depend_on_threads)
     for (int i = 0; i < 3; i++) CHECK(same_bits(x[i], y[i]));
 }
 
+TEST(rsvd, a_large_matrix_of_a_batch_has_the_bits_of_one)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_linalg_rsvd_desc d = mlc_linalg_rsvd_desc_make(4);
+    mlc_tensor *a = large(ctx, SLOW, 40), *u, *vh, *u2, *vh2;
+    d.passes = 5;
+    mlc_linalg_rsvd(a, &d, &u, &vh);
+    mlc_linalg_rsvd(mlc_expand(a, mlc_dims3(2, 2048, 2050)), &d, &u2, &vh2);
+    CHECK(same_bits(u, mlc_contiguous(mlc_select(u2, 0, 1))));
+    CHECK(same_bits(vh, mlc_contiguous(mlc_select(vh2, 0, 1))));
+    CHECK_OK(ctx);
+}
+
 TEST(rsvd, more_passes_and_columns_are_closer)
 {
     ONLY_ON_HOST();
