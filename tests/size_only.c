@@ -1,4 +1,5 @@
-/* size_only.c -- MLC_ONLY_F32: other floats are stored and cast; what computes refuses them */
+/* size_only.c -- MLC_ONLY_F32: other floats are stored and cast; what computes refuses them; f32 is
+ * factorised */
 #include <stdio.h>
 #include <string.h>
 #include "mlcore.h"
@@ -38,10 +39,36 @@ static int of(mlc_ctx *ctx, mlc_dtype dtype)
     return bad;
 }
 
+/* Is t one of n numbers, within 1e-5? */
+static int differs(mlc_tensor *t, int64_t n, const float *want)
+{
+    float got[6];
+    int bad = !t || mlc_numel(t) != n || mlc_read(t, got, (size_t)n * sizeof *got) != MLC_OK;
+    for (int64_t i = 0; i < n && !bad; i++)
+        bad = !(got[i] - want[i] < 1e-5f && want[i] - got[i] < 1e-5f);
+    return bad;
+}
+
+/* Factorisations of f32, whose leaves are of f64. */
+static int factors(mlc_ctx *ctx)
+{
+    static const float a[4] = {4, 2, 2, 5}, l[4] = {2, 0, 1, 2}, x[4] = {2, 1, 0, 2};
+    static const float tall[6] = {3, 0, 4, 0, 0, 2}, s[2] = {5, 2};
+    mlc_tensor *t = mlc_from(ctx, MLC_F32, mlc_dims2(2, 2), a), *r;
+    mlc_tensor *left = mlc_linalg_cholesky(t, false);
+    mlc_tensor *b = mlc_from(ctx, MLC_F32, mlc_dims2(3, 2), tall), *q = mlc_linalg_qr(b, &r);
+    int bad = differs(left, 4, l);
+    bad += differs(mlc_linalg_solve_triangular(left, t, false, true, false), 4, x);
+    bad += differs(q && r ? mlc_matmul(q, r) : NULL, 6, tall);
+    bad += differs(mlc_linalg_svd(b, NULL, NULL), 2, s);
+    if (bad) printf("factors: %d differ: %s\n", bad, mlc_error(ctx));
+    return bad;
+}
+
 int main(void)
 {
     mlc_ctx *ctx = mlc_ctx_create(NULL);
-    const int bad = of(ctx, MLC_F64) + of(ctx, MLC_BF16) + of(ctx, MLC_F16);
+    const int bad = of(ctx, MLC_F64) + of(ctx, MLC_BF16) + of(ctx, MLC_F16) + factors(ctx);
     mlc_ctx_free(ctx);
     return bad != 0;
 }

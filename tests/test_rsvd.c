@@ -138,13 +138,14 @@ static mlc_tensor *large(mlc_ctx *ctx, int spectrum, int64_t rank)
 TEST(rsvd, a_large_matrix_begins_in_a_wide_sketch)
 {
     ONLY_ON_HOST();
-    static const int spectra[3] = {SLOW, SLOW, FEW};
+    static const int spectra[4] = {SLOW, SLOW, FEW, SLOW};
     mlc_ctx *ctx = test_ctx();
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         const int d = i > 0;
         mlc_scope_begin(ctx);
         mlc_tensor *a = mlc_cast(large(ctx, spectra[i], 60), FLOATS[d]), *u, *vh;
-        const mlc_linalg_rsvd_desc desc = mlc_linalg_rsvd_desc_make(20);
+        mlc_linalg_rsvd_desc desc = mlc_linalg_rsvd_desc_make(20);
+        desc.passes = i < 3 ? 4 : 6;                       /* 6: also of a^T in f32              */
         mlc_tensor *s = mlc_linalg_rsvd(a, &desc, &u, &vh);
         const double best = optimum(spectra[i], 60, 20), error = distance(u, s, vh, a);
         CHECK(error <= 1.02 * best + 20 * EPS[d] * norm_of(a));
@@ -193,6 +194,20 @@ TEST(rsvd, bits_of_a_large_matrix_do_not_depend_on_threads)
     large_of(1, x);
     large_of(4, y);
     for (int i = 0; i < 3; i++) CHECK(same_bits(x[i], y[i]));
+}
+
+TEST(rsvd, a_large_matrix_of_a_batch_has_the_bits_of_one)
+{
+    ONLY_ON_HOST();
+    mlc_ctx *ctx = test_ctx();
+    mlc_linalg_rsvd_desc d = mlc_linalg_rsvd_desc_make(4);
+    mlc_tensor *a = large(ctx, SLOW, 40), *u, *vh, *u2, *vh2;
+    d.passes = 5;
+    mlc_linalg_rsvd(a, &d, &u, &vh);
+    mlc_linalg_rsvd(mlc_expand(a, mlc_dims3(2, 2048, 2050)), &d, &u2, &vh2);
+    CHECK(same_bits(u, mlc_contiguous(mlc_select(u2, 0, 1))));
+    CHECK(same_bits(vh, mlc_contiguous(mlc_select(vh2, 0, 1))));
+    CHECK_OK(ctx);
 }
 
 TEST(rsvd, more_passes_and_columns_are_closer)
