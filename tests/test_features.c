@@ -953,6 +953,35 @@ TEST(features, sums_that_are_too_large)
                   "sums of 8388608 features times 8388608 values are too large");
 }
 
+/* Attention whose memory for structs ends at each of its tensors in turn is an error. */
+TEST(features, attention_without_memory_is_an_error)
+{
+    for (int32_t kernel = 0; kernel < MLC_FEATURES_COUNT; kernel++) {
+        int failed = 0;
+        for (int n = 0; n < 240; n++) {
+            tally               m;
+            const mlc_ctx_desc  d = tally_desc(&m);
+            mlc_ctx            *ctx = mlc_ctx_create(&d);
+            mlc_attention_desc  a = mlc_attention_desc_make();
+            a.causal = n % 2 == 0;
+            mlc_tensor *x = test_rand(ctx, MLC_F32, mlc_dims4(1, 2, 3, 4), 1, -1, 1);
+            mlc_tensor *w = test_rand(ctx, MLC_F32, mlc_dims2(5, 4), 2, -1, 1), *y;
+            for (int i = 0; i < n / 2; i++)
+                CHECK(mlc_detach(w) != NULL);
+            for (int64_t at = 1; at == 1 || m.calls >= m.fail_at; at++) {
+                m.calls = 0;
+                m.fail_at = at;
+                y = mlc_features_attention(x, x, x, w, (mlc_features_kernel)kernel, &a);
+                failed += y == NULL;
+                CHECK_STATUS(ctx, y ? MLC_OK : MLC_ERR_NOMEM);
+            }
+            m.fail_at = 0;
+            tally_done(&m, ctx);
+        }
+        CHECK(failed >= 240);
+    }
+}
+
 TEST(features, networks_that_cannot_have_them)
 {
     mlc_ctx        *ctx = test_ctx();
