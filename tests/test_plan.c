@@ -2119,8 +2119,8 @@ TEST(plan, wrong_files_of_features)
         {"\"shape\":[2,2,3,5]", "\"shape\":[2,6,5]", "k f32 [2,2,3,12], v f32 [2,6,5] and 0"},
         {"\"F32\",\"shape\":[2,2,3,5]", "\"F64\",\"shape\":[2,2,3,5]",
          "v f64 [2,2,3,5] and 0 shifts do not fit"},
-        {"[17,8,2,16,15]", "[17,8,2,15,16]", "v f32 [2,2,3,5] and 2 shifts do not fit"},
-        {"[17,8,2,16,15]", "[17,8,2,16]", "and 1 shifts do not fit"}};
+        {"[16,7,2,15,14]", "[16,7,2,14,15]", "v f32 [2,2,3,5] and 2 shifts do not fit"},
+        {"[16,7,2,15,14]", "[16,7,2,15]", "and 1 shifts do not fit"}};
     const box           b = box_open_fast("plan.safetensors");
     mlc_ctx            *ctx = test_ctx();
     const mlc_plan_desc d = with(PLAIN);
