@@ -956,6 +956,7 @@ TEST(features, sums_that_are_too_large)
 /* Attention whose memory for structs ends at each of its tensors in turn is an error. */
 TEST(features, attention_without_memory_is_an_error)
 {
+    ONLY_ON_HOST();
     for (int32_t kernel = 0; kernel < MLC_FEATURES_COUNT; kernel++) {
         int failed = 0;
         for (int n = 0; n < 240; n++) {

@@ -863,7 +863,7 @@ TEST(onnx_save, causal_attention_by_features_of_any_batch)
         in[0][i] = mlc_copy(in[0][i]);
     }
     mlc_plan *p = mlc_plan_capture_fn(ctx, by_features, &kernel, in[1], 3, NULL);
-    CHECK_EQ(mlc_plan_run(p, in[0], 3, NULL, 0), MLC_OK);
+    CHECK_EQ(mlc_plan_run(p, in[2], 3, NULL, 0), MLC_OK);
     CHECK_EQ(mlc_plan_run(p, in[1], 3, NULL, 0), MLC_OK);
     CHECK_EQ(mlc_onnx_save(p, b.path, &d), MLC_OK);
     mlc_module *m = mlc_onnx_load(ctx, b.path, NULL);
