@@ -75,7 +75,7 @@ pid_of() {
 # fault NAME SIGNAL TEXT: rank 1 gets the signal while it trains; the others end with TEXT, and the
 # training goes on as one that was not disturbed.
 fault() {
-    local name=$1 signal=$2 text=$3 from last state=$build/mpi_fault.state began victim
+    local name=$1 signal=$2 text=$3 from last state=$build/mpi_fault.state began took victim
     rm -f "$state" "$errors"*
     # shellcheck disable=SC2086
     UCX_TLS=tcp,self timeout 120 "$mpirun" $more $killed -n "$ranks" sh -c "$between" "$program" \
@@ -88,15 +88,15 @@ fault() {
     kill "-$signal" "$victim" || wrong "$name: there is no rank 1"
     wait "$job" && wrong "$name: it ended well"
     grep -q "$text" "$errors"* || { wrong "$name: no rank says '$text'"; cat "$errors"*; }
-    began=$((SECONDS - began))          # 3 s, as many to hear of the others, and one to say it
-    [ $began -le 20 ] || wrong "$name: it took $began s"
+    took=$((SECONDS - began))           # 3 s, as many to hear of the others, and one to say it
+    [ $took -le 20 ] || wrong "$name: it took $took s"
     last=$(awk '/^epoch/ {n = $2} END {print n + 2}' "$build/mpi_fault.txt")
     by_mpi --epochs "$last" --save "$state" >"$build/mpi_again.txt" || wrong "$name: it does not go on"
     by_mpi --epochs "$last" >"$build/mpi_whole.txt" || exit 1
     from=$(awk '/^epoch/ {print $2; exit}' "$build/mpi_again.txt")
     [ "${from:-1}" -gt 1 ] || wrong "$name: it begins anew"
     if [ "$(grep ^epoch "$build/mpi_again.txt")" = "$(awk -v f="${from:-1}" '/^epoch/ && $2 >= f' "$build/mpi_whole.txt")" ]; then
-        echo "$name: ended after $began s, goes on at epoch $from with the same losses"
+        echo "$name: ended after $took s, goes on at epoch $from with the same losses"
     else
         wrong "$name: other losses after epoch $from"
     fi

@@ -70,7 +70,7 @@ static mlc_tensor *loss_of(mlc_module *net, int which, mlc_dtype dtype, int t, i
 enum { DOUBLE = 4, ADAM = 8, CLIP = 16, SCALED = 32, SMALL = 64, COLLECT = 128, WEIGHTED = 256,
        EACH = 512, AVERAGED = 1024, LATE = 2048, GROUPED = 4096, VALUE = 8192, SHARD = 16384 };
 
-/* The bits of t; hash_tensor makes a check. */
+/* The bits of t. hash_tensor makes a check, which a rank does not. */
 static uint64_t hash_values(uint64_t h, mlc_tensor *t)
 {
     const size_t bytes = (size_t)mlc_numel(t) * mlc_dtype_bytes(t->dtype);
