@@ -1,5 +1,5 @@
-/* image_speed.c -- times pictures in memory becoming pixels, and pixels a PNG file, beside libpng,
- * libjpeg and stb_image
+/* image_speed.c -- times pictures in memory becoming pixels, and pixels becoming PNG files, beside
+ * libpng, libjpeg and stb_image
  *
  *   build   make build/image_speed: pkg-config looks for libpng and libjpeg, the compiler for
  *           stb_image.h; what is not found is named and not compared
@@ -9,8 +9,8 @@
  * with its defaults. Every reader makes RGB of the same bytes; a round has them all, one after the
  * other, each first in its turn, on the thread's clock. Printed are the median milliseconds of
  * mlcore, and for each other the median of the rounds' ratios of its time to mlcore's, which is
- * above 1 where mlcore is faster, with their quartiles. Ends with 1 where pixels are others: of
- * PNG by any, of JPEG by more than 2 from libjpeg's. */
+ * above 1 where mlcore is faster, with their quartiles. Ends with 1 where pixels differ: of PNG at
+ * all, of JPEG by more than 2 from libjpeg's. */
 #define _POSIX_C_SOURCE 200809L
 #include "mlcore.h"
 #include <math.h>
@@ -269,7 +269,7 @@ int main(int argc, char **argv)
 #else
     printf("no libjpeg here: no JPEG files\n");
 #endif
-    if (wrong) printf("%d rows with pixels that are others\n", wrong);
+    if (wrong) printf("%d rows with pixels that differ\n", wrong);
     mlc_ctx_free(ctx);
     return wrong > 0;
 }

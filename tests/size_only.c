@@ -39,7 +39,7 @@ static int of(mlc_ctx *ctx, mlc_dtype dtype)
     return bad;
 }
 
-/* Is t one of n numbers, within 1e-5? */
+/* Are t's numbers other than these n, by 1e-5 or more? */
 static int differs(mlc_tensor *t, int64_t n, const float *want)
 {
     float got[6];
