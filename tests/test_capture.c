@@ -174,12 +174,7 @@ static mlc_module *dropping(mlc_ctx *ctx)
 static mlc_module *features(mlc_ctx *ctx)
 {
     const mlc_nn_gpt_desc d = mlc_nn_gpt_desc_make(30, 70, 1, 16, 2);
-    mlc_module           *net = mlc_nn_gpt(ctx, &d);
-    mlc_features_desc     f = mlc_features_desc_make();
-    f.n = 8;
-    f.has_seed = true;
-    CHECK_EQ(mlc_features_install(net, &f, NULL), MLC_OK);
-    return net;
+    return with_features(mlc_nn_gpt(ctx, &d));
 }
 
 static mlc_optim *sgd(mlc_module *net) { return mlc_sgd(net, 0.05); }
