@@ -18,6 +18,7 @@ typedef struct spec { int colour, depth, interlaced, clear; int64_t w, h; } spec
 typedef struct made {
     unsigned char file[MOST], raw[MOST / 2];
     size_t        n, raw_n;
+    uint32_t      other;                         /* bits of the data's checksum that are wrong   */
     uint16_t      sample[40][40][4];
     unsigned char palette[768];
     uint16_t      clear[256];
@@ -96,7 +97,7 @@ static void put_data(void)
         i += part;
     }
     for (size_t i = 0; i < g.raw_n; i++) { a = (a + g.raw[i]) % 65521; b = (b + a) % 65521; }
-    put_be32(z + n, b << 16 | a);
+    put_be32(z + n, (b << 16 | a) ^ g.other);
     n += 4;
     chunk("IDAT", z, n / 3);
     chunk("IDAT", z + n / 3, n - n / 3);
@@ -235,6 +236,34 @@ TEST(images, codes_of_zlib)
               mlc_dim(t, 2) == images_golden[i].w);
         CHECK_EQ(crc, images_golden[i].crc);
     }
+}
+
+/* A row of the largest bytes, whose checksum has the largest sums, of lengths around those that are
+ * summed at once; and the same where one bit of the checksum is another. */
+TEST(images, checksums_of_the_largest_bytes)
+{
+    static const int widths[11] = {1, 30, 31, 32, 62, 63, 734, 735, 736, 1471, 60001};
+    unsigned char    head[13] = {0};
+    mlc_ctx         *ctx = test_ctx();
+    head[8] = 8;
+    for (int i = 0; i < 22; i++) {
+        g.n = 8;
+        g.other = i % 2 ? 1u << (3 * i / 2) : 0;
+        memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
+        put_be32(head, (uint32_t)widths[i / 2]);
+        put_be32(head + 4, 1);
+        chunk("IHDR", head, 13);
+        g.raw[0] = 0;
+        g.raw_n = (size_t)widths[i / 2] + 1;
+        memset(g.raw + 1, 255, (size_t)widths[i / 2]);
+        put_data();
+        chunk("IEND", NULL, 0);
+        mlc_tensor *t = mlc_image_load_memory(ctx, g.file, g.n, 0);
+        if (!g.other) CHECK(mlc_item(mlc_min(t, mlc_dims0(), false)) == 255);
+        else CHECK_ERROR(ctx, MLC_ERR_IO, "the checksum of its data is another");
+        mlc_error_clear(ctx);
+    }
+    g.other = 0;
 }
 
 /* Files of mlc_png_save: rows around 32 pixels, which readers take at once, and of over 2^20 bytes,
