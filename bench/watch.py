@@ -125,9 +125,11 @@ def build(folder, base, header):
 
 
 def sides_of(o):
-    """Names and folders of the sides, the oldest first."""
+    """Names and folders of the sides, the oldest first. Commits are those of the first parents, since
+    the two sides of a join have no order: a commit of one lacks what the other has."""
     if o.commits:
-        log = git("log", f"-n{o.commits + 1}", "--format=%h", "--", "mlcore.h").decode().split()[::-1]
+        log = git("log", "--first-parent", f"-n{o.commits + 1}", "--format=%h", "--", "mlcore.h")
+        log = log.decode().split()[::-1]
         found = []
         for commit in log:
             folder = OUT / commit
