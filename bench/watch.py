@@ -5,9 +5,10 @@
 
 The working tree against REF, or with --commits N the last N commits of mlcore.h each against the one
 before. All sides have the bench of REF (of the oldest commit), so that only the header differs. Each
-round runs a row, which is a case and a dtype, on all sides, in an order that changes from round to
-round; the ratio of a round is of two times that follow each other, so that a machine that slows down
-slows both. The verdict is the interval of the median ratio over the rounds, by bootstrap, 99 of 100:
+round runs a row, which is a case and a dtype, on all sides, up and down in turn, later on those alone
+that are undecided; the ratio of a round is of two times that follow each other, so that a machine
+that slows down slows both. The verdict is the interval of the median ratio over the rounds, by
+bootstrap, 99 of 100:
 
     fine       it ends below FACTOR, 1.1 by default
     slower     it begins above FACTOR, and so it does in new rounds
@@ -19,6 +20,7 @@ sides can run is a failure. build/watch has the table, times.json and the pictur
 status is 1 after a failure. --check tests the verdicts on made-up times, without a bench.
 """
 import argparse
+import itertools
 import json
 import math
 import os
@@ -72,28 +74,34 @@ def verdict(before, after, factor):
     return "fine" if high < factor else "slower" if low > factor else "undecided"
 
 
-def hear(measure, sides, o):
-    """Runs rounds until each side is fine or slower than the one before, or there are --most.
-    measure(side) is the seconds of one run. Returns the times, a list a side, and the verdicts."""
-    times = [[] for _ in sides]
-    while True:
-        for _ in range(4 if times[0] else o.rounds):
-            order = range(len(sides))
-            for side in order if len(times[0]) % 2 == 0 else reversed(order):
-                times[side].append(measure(side))
-        said = [verdict(times[k - 1], times[k], o.factor) for k in range(1, len(sides))]
-        if "undecided" not in said or len(times[0]) >= o.most:
-            return times, said
+def hear(measure, pairs, o):
+    """Runs rounds until each of the pairs of sides, by the number of the later one, is fine or
+    slower, or has --most: first of all pairs, then of those that are undecided. measure(side) is the
+    seconds of one run. Returns for each pair the times before, those after, and the verdict."""
+    heard = {k: ([], [], "undecided") for k in pairs}
+    for done in range(o.most):
+        open_ = [k for k in pairs if heard[k][2] == "undecided"]
+        if not open_:
+            break
+        order = sorted({side for k in open_ for side in (k - 1, k)}, reverse=done % 2 == 1)
+        times = {side: measure(side) for side in order}
+        for k in open_:
+            heard[k][0].append(times[k - 1])
+            heard[k][1].append(times[k])
+        if done + 1 >= o.rounds and (done + 1 - o.rounds) % 4 == 0 or done + 1 == o.most:
+            for k in open_:
+                heard[k] = (*heard[k][:2], verdict(*heard[k][:2], o.factor))
+    return heard
 
 
 def judge(measure, sides, o):
-    """The times and verdicts of a row; accused sides are heard once more, and what that says holds."""
-    times, said = hear(measure, sides, o)
-    if "slower" not in said:
-        return times, said
-    again, second = hear(measure, sides, o)
-    said = [b if a == "slower" else a for a, b in zip(said, second)]
-    return [a + b for a, b in zip(times, again)], said
+    """Of each pair of sides the times before and after, and the verdict; pairs that are accused are
+    heard once more, and what that says holds."""
+    heard = hear(measure, range(1, len(sides)), o)
+    again = hear(measure, [k for k in heard if heard[k][2] == "slower"], o)
+    for k, (before, after, said) in again.items():
+        heard[k] = (heard[k][0] + before, heard[k][1] + after, said)
+    return list(heard.values())
 
 
 # ---- sides ---------------------------------------------------------------------------------------
@@ -170,13 +178,14 @@ def measured(case, dtype, sides, o):
         return line["median_ms"] / 1e3
 
     try:
-        times, said = judge(run, sides, o)
+        pairs = judge(run, sides, o)
     except DoesNotRun as e:
         name, folder = sides[e.args[0]]
         has = (case, dtype) in ab.listed(folder / "build/bench", [case])
         return name if has and any(lines) else None
     size = [[line.get(key) for key in ("peak_bytes", "activation_bytes")] for line in lines]
-    return {"case": case, "dtype": dtype, "times": times, "said": said, "bytes": size,
+    return {"case": case, "dtype": dtype, "pairs": [pair[:2] for pair in pairs],
+            "said": [pair[2] for pair in pairs], "bytes": size,
             "larger": [larger(*size[k - 1:k + 1], o.factor) for k in range(1, len(sides))]}
 
 
@@ -188,13 +197,14 @@ def table(rows, sides):
            "|---" * 9 + "|"]
     for row in rows:
         for k, said in enumerate(row["said"], 1):
-            mid, low, high = interval(row["times"][k - 1], row["times"][k])
+            mid, low, high = interval(*row["pairs"][k - 1])
             mb = [f"{(a or 0) / 2**20:.1f} {(b or 0) / 2**20:.1f}"
                   for a, b in zip(*row["bytes"][k - 1:k + 1])]
             said = f"**{said}**" if said == "slower" else said
             said += ", **larger**" if row["larger"][k - 1] else ""
+            rounds = len(row["pairs"][k - 1][0])
             out.append(f"| `{row['case']}` | {row['dtype']} | {sides[k - 1][0]} {sides[k][0]} "
-                       f"| {len(row['times'][0])} | {mid:.3f} | {low:.3f} {high:.3f} | {said} "
+                       f"| {rounds} | {mid:.3f} | {low:.3f} {high:.3f} | {said} "
                        f"| {mb[0]} | {mb[1]} |")
     return out
 
@@ -216,7 +226,7 @@ def picture_of_pair(rows, factor):
         out.append(label(at(r), 16, f"{r:.3g}", "middle"))
     for i, row in enumerate(rows):
         y = 40 + 16 * i
-        mid, low, up = interval(*row["times"][:2])
+        mid, low, up = interval(*row["pairs"][0])
         colour = {"slower": "#d62728", "fine": "#2ca02c"}.get(row["said"][0], "#777")
         out += [label(8, y + 4, f"{row['case']} {row['dtype']}"),
                 f'<path d="M{at(low):.1f} {y}H{at(up):.1f}" stroke="{colour}" stroke-width="3"/>',
@@ -225,10 +235,10 @@ def picture_of_pair(rows, factor):
 
 
 def picture_of_commits(rows, sides):
-    """A line a row: its median time by commit, over that of the first."""
+    """A line a row: its time by commit, over that of the first, by the ratios of the commits."""
     wide, high = 120 + 60 * len(sides), 420
-    lines = [[statistics.median(t) / statistics.median(row["times"][0]) for t in row["times"]]
-             for row in rows]
+    lines = [list(itertools.accumulate((interval(*pair)[0] for pair in row["pairs"]),
+                                       lambda a, b: a * b, initial=1.0)) for row in rows]
     top = max(max(line) for line in lines)
     low = min(min(line) for line in lines)
     at = lambda r: 30 + 330 * (top - r) / max(top - low, 1e-9)  # noqa: E731
@@ -258,21 +268,23 @@ def check():
     for seed in range(5):
         draw = random.Random(seed)
         for row in range(40):
-            slow = 1.2 if row == 17 else 1.0
+            slow = 1.2 if row == 17 else 1.0     # from the third of five sides on
             drift = [1.0]
 
             def measure(side):
                 drift[0] *= math.exp(draw.gauss(0, 0.01))
                 burst = draw.uniform(1.2, 2.0) if draw.random() < 0.05 else 1.0
-                return drift[0] * burst * math.exp(draw.gauss(0, 0.03)) * (slow if side else 1.0)
+                noise = drift[0] * burst * math.exp(draw.gauss(0, 0.03))
+                return noise * (slow if side > 1 else 1.0)
 
-            _, said = judge(measure, [0, 1], o)
-            assert (said == ["slower"]) == (row == 17), (seed, row, said)
+            said = [pair[2] for pair in judge(measure, range(5), o)]
+            accused = [k for k, word in enumerate(said) if word == "slower"]
+            assert accused == ([1] if row == 17 else []), (seed, row, said)
     steady = [1.0 + 0.001 * i for i in range(8)]
     assert verdict(steady, steady, 1.1) == "fine"
     assert verdict(steady, [1.3 * t for t in steady], 1.1) == "slower"
     assert verdict(steady, [t * (1.0, 1.25)[i % 2] for i, t in enumerate(steady)], 1.1) == "undecided"
-    row = {"case": "a", "dtype": "f32", "times": [steady, [1.3 * t for t in steady]],
+    row = {"case": "a", "dtype": "f32", "pairs": [[steady, [1.3 * t for t in steady]]],
            "said": ["slower"], "bytes": [[2**20, 0], [2**21, 0]], "larger": [True]}
     assert larger([10, 0], [10, 1], 1.1) and larger([10, 5], [12, 5], 1.1)
     assert not larger([10, None], [11, 7], 1.1) and not larger([10, 0], [9, 0], 1.1)
