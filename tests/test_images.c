@@ -146,6 +146,125 @@ static void make(const spec *s)
     chunk("IEND", NULL, 0);
 }
 
+/* ---- a file of one row, by hand -------------------------------------------------------------- */
+
+static void begin(uint32_t width, int depth, int colour)
+{
+    unsigned char head[13] = {0};
+    memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
+    g.n = 8;
+    put_be32(head, width);
+    put_be32(head + 4, 1);
+    head[8] = (unsigned char)depth;
+    head[9] = (unsigned char)colour;
+    chunk("IHDR", head, 13);
+}
+
+/* A row of n bytes that are all `value`, after the number of its filter. */
+static void put_row(int filter, int value, size_t n)
+{
+    g.raw[0] = (unsigned char)filter;
+    memset(g.raw + 1, value, n);
+    g.raw_n = n + 1;
+    put_data();
+}
+
+/* Ends the file, which is refused with this error. */
+static void refused(mlc_ctx *ctx, const char *says)
+{
+    chunk("IEND", NULL, 0);
+    CHECK(mlc_image_load_memory(ctx, g.file, g.n, 0) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, says);
+    mlc_error_clear(ctx);
+}
+
+/* ---- deflate by hand ------------------------------------------------------------------------- */
+
+/* Data of zlib's format, the lowest bit of a byte first, and what they inflate to. */
+static struct { unsigned char z[1 << 13], out[1 << 13]; size_t bits, made; } packed;
+
+static void put_bits(unsigned v, int n)
+{
+    for (int i = 0; i < n; i++, packed.bits++) {
+        if (packed.bits % 8 == 0) packed.z[packed.bits / 8] = 0;
+        packed.z[packed.bits / 8] |= (unsigned char)((v >> i & 1) << packed.bits % 8);
+    }
+}
+
+static void put_code(unsigned code, int n)
+{
+    for (int i = n - 1; i >= 0; i--) put_bits(code >> i, 1);
+}
+
+static void put_zeros(int bytes)
+{
+    while (packed.bits % 8) put_bits(0, 1);
+    for (int i = 0; i < bytes; i++) put_bits(0, 8);
+}
+
+/* Begins data with a block: 0 stored, 1 of fixed codes, 2 of its own. */
+static void begin_data(int kind)
+{
+    packed.bits = packed.made = 0;
+    put_bits(0x78, 8);
+    put_bits(1, 8);
+    put_bits(1, 1);
+    put_bits((unsigned)kind, 2);
+}
+
+/* Codes of a block by the lengths of the first 258 literals and 16 distances; each of the lengths,
+ * 0 to 15, is a code of four bits. */
+static void put_lengths(const unsigned char *literals, const unsigned char *distances)
+{
+    put_bits(1, 5);
+    put_bits(15, 5);
+    put_bits(15, 4);
+    for (int i = 0; i < 19; i++) put_bits(i < 3 ? 0 : 4, 3);
+    for (int i = 0; i < 258; i++) put_code(literals[i], 4);
+    for (int i = 0; i < 16; i++) put_code(distances[i], 4);
+}
+
+/* The code of symbol s: those of one length follow each other, the next length's are twice as
+ * many. */
+static void put_symbol(const unsigned char *lengths, int n, int s)
+{
+    unsigned code = 0;
+    for (int length = 1; length <= lengths[s]; length++, code *= 2)
+        for (int i = 0; i < n; i++) {
+            if (lengths[i] != length) continue;
+            if (i == s) { put_code(code, length); return; }
+            code++;
+        }
+}
+
+/* Ends the data with the checksum of what they inflate to, and the file with them. */
+static mlc_tensor *inflated(mlc_ctx *ctx)
+{
+    uint32_t a = 1, b = 0;
+    for (size_t i = 0; i < packed.made; i++) {
+        a = (a + packed.out[i]) % 65521;
+        b = (b + a) % 65521;
+    }
+    put_zeros(4);
+    put_be32(packed.z + packed.bits / 8 - 4, b << 16 | a);
+    begin((uint32_t)packed.made - 1, 8, 0);
+    chunk("IDAT", packed.z, packed.bits / 8);
+    chunk("IEND", NULL, 0);
+    return mlc_image_load_memory(ctx, g.file, g.n, 0);
+}
+
+/* Ends data that are refused, in a row of few bytes, which is inflated bit by bit, and in a longer
+ * one. */
+static void refused_data(mlc_ctx *ctx, const char *says)
+{
+    put_zeros(40);
+    for (uint32_t width = 10; width < 1001; width += 990) {
+        begin(width, 8, 0);
+        chunk("IDAT", packed.z, packed.bits / 8);
+        refused(ctx, says);
+    }
+}
+
 /* Red, green, blue and opacity that a pixel must have. */
 static void pixel(const spec *s, int64_t x, int64_t y, int *rgba)
 {
@@ -242,28 +361,200 @@ TEST(images, codes_of_zlib)
  * summed at once; and the same where one bit of the checksum is another. */
 TEST(images, checksums_of_the_largest_bytes)
 {
-    static const int widths[11] = {1, 30, 31, 32, 62, 63, 734, 735, 736, 1471, 60001};
-    unsigned char    head[13] = {0};
-    mlc_ctx         *ctx = test_ctx();
-    head[8] = 8;
-    for (int i = 0; i < 22; i++) {
-        g.n = 8;
-        g.other = i % 2 ? 1u << (3 * i / 2) : 0;
-        memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
-        put_be32(head, (uint32_t)widths[i / 2]);
-        put_be32(head + 4, 1);
-        chunk("IHDR", head, 13);
-        g.raw[0] = 0;
-        g.raw_n = (size_t)widths[i / 2] + 1;
-        memset(g.raw + 1, 255, (size_t)widths[i / 2]);
-        put_data();
+    static const size_t widths[11] = {1, 30, 31, 32, 62, 63, 734, 735, 736, 1471, 60001};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 11; i++) {
+        begin((uint32_t)widths[i], 8, 0);
+        put_row(0, 255, widths[i]);
         chunk("IEND", NULL, 0);
-        mlc_tensor *t = mlc_image_load_memory(ctx, g.file, g.n, 0);
-        if (!g.other) CHECK(mlc_item(mlc_min(t, mlc_dims0(), false)) == 255);
-        else CHECK_ERROR(ctx, MLC_ERR_IO, "the checksum of its data is another");
-        mlc_error_clear(ctx);
+        CHECK(mlc_item(mlc_min(mlc_image_load_memory(ctx, g.file, g.n, 0), mlc_dims0(), false)) ==
+              255);
+        begin((uint32_t)widths[i], 8, 0);
+        g.other = 1u << 3 * i;
+        put_row(0, 255, widths[i]);
+        g.other = 0;
+        refused(ctx, "the checksum of its data is another");
     }
-    g.other = 0;
+}
+
+/* Codes of all lengths from 1 to 15 bits, of literals and of distances, drawn at random. */
+TEST(images, codes_of_all_lengths)
+{
+    static const int least[16] = {1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193};
+    unsigned char literals[258] = {0}, distances[16];
+    static uint8_t pixels[sizeof packed.out];
+    mlc_ctx      *ctx = test_ctx();
+    for (int i = 0; i < 14; i++) literals[17 * i] = (unsigned char)(i + 1);
+    literals[256] = literals[257] = 15;
+    for (int i = 0; i < 16; i++) distances[i] = (unsigned char)(i < 15 ? i + 1 : 15);
+    begin_data(2);
+    put_lengths(literals, distances);
+    g_seed = 23;
+    for (int token = 0; token < 1500; token++) {
+        const int far = (int)draw(16), more = far < 4 ? 0 : far / 2 - 1;
+        const int extra = (int)draw(1u << more);
+        if (draw(2) && (size_t)(least[far] + extra) <= packed.made) {
+            put_symbol(literals, 258, 257);      /* three bytes */
+            put_symbol(distances, 16, far);
+            put_bits((unsigned)extra, more);
+            for (int i = 0; i < 3; i++, packed.made++)
+                packed.out[packed.made] = packed.out[packed.made - (size_t)(least[far] + extra)];
+        } else {
+            const int s = token ? 17 * (int)draw(14) : 0;
+            put_symbol(literals, 258, s);
+            packed.out[packed.made++] = (unsigned char)s;
+        }
+    }
+    put_symbol(literals, 258, 256);
+    mlc_tensor *t = inflated(ctx);
+    CHECK_OK(ctx);
+    CHECK_EQ(mlc_numel(t), (int64_t)packed.made - 1);
+    if (CHECK_EQ(mlc_read(t, pixels, packed.made - 1), MLC_OK))
+        CHECK(memcmp(pixels, packed.out + 1, packed.made - 1) == 0);
+}
+
+/* Blocks that are empty, stored or of fixed codes, before the one that has the bytes. */
+TEST(images, empty_blocks)
+{
+    mlc_ctx *ctx = test_ctx();
+    begin_data(1);
+    packed.z[2] = 0;                                  /* this block is not the last one */
+    packed.bits = 16;
+    put_bits(2, 3);
+    put_code(0, 7);
+    put_bits(0, 3);
+    put_zeros(2);
+    put_bits(0xffff, 16);
+    for (int i = 0; i < 2; i++) {
+        put_bits(i ? 3 : 2, 3);
+        put_code(0x30, 8);                       /* a literal 0 */
+        packed.out[packed.made++] = 0;
+        put_code(0, 7);
+    }
+    mlc_tensor *t = inflated(ctx);
+    CHECK_OK(ctx);
+    CHECK(mlc_numel(t) == 1 && mlc_item(t) == 0);
+}
+
+/* Codes that there are not, distances beyond what was made, blocks beyond the data or the row. */
+TEST(images, data_that_are_damaged)
+{
+    static const char *const damaged = "its data are damaged";
+    unsigned char literals[258] = {0}, distances[16] = {0};
+    mlc_ctx      *ctx = test_ctx();
+    begin_data(3);
+    refused_data(ctx, damaged);
+    for (int i = 0; i < 2; i++) {                /* stored: more than the data; than the row */
+        begin_data(0);
+        put_zeros(0);
+        put_bits(i ? 12 : 1100, 16);
+        put_bits(~(i ? 12u : 1100u) & 0xffff, 16);
+        refused_data(ctx, damaged);
+    }
+    for (int i = 0; i < 4; i++) {                /* fixed codes */
+        begin_data(1);
+        put_code(0x30, 8);
+        if (i < 2) put_code(0xC6 + (unsigned)i, 8);        /* 286, 287 */
+        else {
+            put_code(1, 7);                      /* three bytes .. */
+            put_code(i == 2 ? 30 : 1, 5);        /* .. from nowhere, from two bytes before */
+        }
+        refused_data(ctx, damaged);
+    }
+    literals[256] = 1;                           /* the end alone has a code, and it is not 1 */
+    begin_data(2);
+    put_lengths(literals, distances);
+    put_bits(1, 1);
+    refused_data(ctx, damaged);
+    literals[0] = literals[257] = 2;             /* three bytes, where no distance has a code */
+    begin_data(2);
+    put_lengths(literals, distances);
+    put_symbol(literals, 258, 0);
+    put_symbol(literals, 258, 257);
+    refused_data(ctx, damaged);
+}
+
+/* Data without zlib's header, or without all of its end. */
+TEST(images, data_that_are_not_of_zlib)
+{
+    static const unsigned char heads[4][2] = {{0x77, 0x01}, {0x88, 0x1c}, {0x78, 0x02},
+                                              {0x78, 0x20}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 4; i++) {
+        begin_data(1);
+        memcpy(packed.z, heads[i], 2);
+        refused_data(ctx, "its data are not of zlib");
+    }
+    begin_data(1);
+    begin(10, 8, 0);
+    chunk("IDAT", packed.z, 5);
+    refused(ctx, "its data are not of zlib");
+    begin_data(1);
+    for (int i = 0; i < 11; i++) put_code(0x30, 8);
+    put_code(0, 7);
+    put_zeros(3);
+    begin(10, 8, 0);
+    chunk("IDAT", packed.z, packed.bits / 8);
+    refused(ctx, "the checksum of its data is cut off");
+}
+
+/* Kinds that PNG has not, and sizes. */
+TEST(images, headers_that_are_refused)
+{
+    static const unsigned char changes[12][2] = {{24, 0}, {24, 3}, {24, 32}, {25, 7}, {25, 1},
+        {25, 5}, {26, 1}, {27, 1}, {28, 2}, {25, 3}, {16, 0x80}, {20, 0x80}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 12; i++) {
+        begin(4, i == 9 ? 16 : 8, 0);
+        g.file[changes[i][0]] = changes[i][1];
+        put_be32(g.file + 29, zip_crc(g.file + 12, 17));
+        refused(ctx, i < 10 ? "a colour type, depth or method that PNG has not"
+                            : "a size of 0, or over 2^31 - 1");
+    }
+    g.n = 8;
+    chunk("IHDR", g.raw, 12);
+    refused(ctx, "its first chunk is not of 13 bytes");
+    g.n = 8;
+    chunk("tEXt", "Title\0a", 7);
+    refused(ctx, "its first chunk is not IHDR");
+}
+
+/* A chunk by a letter: P, T a palette and transparency of 6 and 2 bytes, p q Q and t of 5, 0, 771
+ * and 3, H a header, X one that must be known, D f b a row of 0, of filter 5, of the number 2. */
+static void put_chunk_of(char letter)
+{
+    static unsigned char zeros[771];
+    switch (letter) {
+        case 'P': chunk("PLTE", zeros, 6); break;
+        case 'p': chunk("PLTE", zeros, 5); break;
+        case 'q': chunk("PLTE", zeros, 0); break;
+        case 'Q': chunk("PLTE", zeros, 771); break;
+        case 'T': chunk("tRNS", zeros, 2); break;
+        case 't': chunk("tRNS", zeros, 3); break;
+        case 'H': chunk("IHDR", zeros, 13); break;
+        case 'X': chunk("XXXX", zeros, 4); break;
+        default: put_row(letter == 'f' ? 5 : 0, letter == 'b' ? 2 : 0, 4);
+    }
+}
+
+TEST(images, chunks_that_are_refused)
+{
+    static const struct { int colour; const char *chunks, *says; } cases[] = {
+        {3, "PP", "a palette that is of no size"},   {3, "p", "a palette that is of no size"},
+        {3, "q", "a palette that is of no size"},    {3, "Q", "a palette that is of no size"},
+        {3, "PDP", "a palette that is of no size"},  {0, "TT", "transparency that is of no size"},
+        {0, "DT", "transparency that is of no size"}, {0, "t", "transparency that is of no size"},
+        {2, "T", "transparency that is of no size"}, {3, "Pt", "transparency that is of no size"},
+        {4, "T", "transparency that is of no size"}, {0, "X", "a chunk that must be known"},
+        {0, "HD", "a second IHDR"},                  {0, "", "it has no pixels"},
+        {3, "D", "it has no palette"},               {0, "f", "a filter that PNG has not"},
+        {3, "Pb", "a colour beyond its palette"}};
+    mlc_ctx *ctx = test_ctx();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(4, 8, cases[i].colour);
+        for (const char *c = cases[i].chunks; *c; c++) put_chunk_of(*c);
+        refused(ctx, cases[i].says);
+    }
 }
 
 /* Files of mlc_png_save: rows around 32 pixels, which readers take at once, and of over 2^20 bytes,
@@ -350,6 +641,15 @@ TEST(images, sizes_are_compared_before_memory_is_taken)
         CHECK_ERROR(ctx, MLC_ERR_IO, says[i]);
         mlc_error_clear(ctx);
     }
+    begin(30000, 1, 0);                          /* 30,000 x 30,000 of three channels */
+    put_be32(g.file + 20, 30000);
+    put_be32(g.file + 29, zip_crc(g.file + 12, 17));
+    memset(g.raw, 0, sizeof g.raw);
+    for (int i = 0; i < 2; i++) chunk("IDAT", g.raw, 55000);
+    chunk("IEND", NULL, 0);
+    CHECK(mlc_image_load_memory(ctx, g.file, g.n, 3) == NULL);
+    CHECK_ERROR(ctx, MLC_ERR_IO, "over 2^30 bytes");
+    mlc_error_clear(ctx);
     mlc_memory_info(ctx, &after);
     CHECK(after.peak - before.peak < 10000);
 }

@@ -289,12 +289,18 @@ TEST(jpeg, segments_that_are_wrong)
     refused(ctx, (const unsigned char *)"\xFF\xD8\xFF\x12zz", 6, "no marker where one must be");
     refused(ctx, (const unsigned char *)"\xFF\xD8\xFF\xFF\xFF\xE0\0\1", 8, "beyond the end");
     refused(ctx, (const unsigned char *)"\xFF\xD8\xFF\xDD\0\3\0", 7, "restart interval of no size");
+    refused(ctx, (const unsigned char *)"\xFF\xD8", 2, "no PNG or JPEG file");
+    refused(ctx, (const unsigned char *)"\xFF\xD8\xFF\xC0\0\x0E\x08\0\1\0\1\2\1\x11\0\2\x11\0", 20,
+            "components that are neither grey nor colours");
+    refused(ctx, (const unsigned char *)"\xFF\xD8\xFF\xC0\0\x0B\x08\0\1\0\0\1\1\x11\0", 15,
+            "a size of 0");
     changed(ctx, "420", 0xDB, 4, 0x20, "a table of steps that JPEG has not");
     changed(ctx, "420", 0xDB, 4, 0x04, "a table of steps that JPEG has not");
     changed(ctx, "420", 0xDB, 4, 0x10, "a table of steps that JPEG has not");
     changed(ctx, "420", 0xC4, 4, 0x24, "a Huffman code that JPEG has not");
     changed(ctx, "420", 0xC4, 5, 3, "a Huffman code");
     changed(ctx, "420", 0xC4, 21, 16, "lengths over 15");
+    changed(ctx, "420", 0xDA, 3, 2, "a scan of no components");
     changed(ctx, "420", 0xDA, 4, 4, "a scan of no components");
     changed(ctx, "420", 0xDA, 5, 9, "a component that is not there");
     changed(ctx, "420", 0xDA, 6, 0x30, "tables are not there");
@@ -323,6 +329,64 @@ TEST(jpeg, segments_that_are_wrong)
     b[at + 1] = 0xD5;
     refused(ctx, b, n, "a restart marker is not in its place");
     free(b);
+}
+
+/* Codes that JPEG has not: none, three of one bit, 257. */
+TEST(jpeg, codes_that_are_wrong)
+{
+    static const int counts[3][3] = {{1, 0, 0}, {1, 3, 0}, {9, 255, 2}};
+    mlc_ctx *ctx = test_ctx();
+    for (int i = 0; i < 3; i++) {
+        unsigned char b[300] = {255, 0xD8, 255, 0xC4, 0, 0, 0x10};
+        const int     n = 19 + counts[i][1] + counts[i][2];
+        b[4] = (unsigned char)(n >> 8);
+        b[5] = (unsigned char)n;
+        b[6 + counts[i][0]] = (unsigned char)counts[i][1];
+        b[7 + counts[i][0]] = (unsigned char)counts[i][2];
+        refused(ctx, b, 4 + (size_t)n, "a Huffman code of no codes, or more than there are");
+    }
+}
+
+/* Steps in two bytes each are the same steps. */
+TEST(jpeg, steps_of_two_bytes)
+{
+    mlc_ctx       *ctx = test_ctx();
+    size_t         n;
+    unsigned char *b = file_of("grey", &n);        /* has 64 bytes more of memory */
+    if (!b) return;
+    const size_t at = marker_at(b, n, 0xDB);
+    uint8_t     *pixels = pixels_of(mlc_image_load_memory(ctx, b, n, 0));
+    CHECK_EQ(b[at + 3], 67);
+    memmove(b + at + 133, b + at + 69, n - at - 69);
+    for (size_t k = 64; k-- > 0;) {
+        b[at + 6 + 2 * k] = b[at + 5 + k];
+        b[at + 5 + 2 * k] = 0;
+    }
+    b[at + 3] = 131;
+    b[at + 4] = 0x10;
+    mlc_tensor *t = mlc_image_load_memory(ctx, b, n + 64, 0);
+    uint8_t    *same = pixels_of(t);
+    CHECK_OK(ctx);
+    CHECK(pixels && same && memcmp(pixels, same, (size_t)mlc_numel(t)) == 0);
+    free(pixels);
+    free(same);
+    free(b);
+}
+
+/* A progressive scan of coefficients of all components at once, and 201 scans. */
+TEST(jpeg, scans_that_are_refused)
+{
+    static unsigned char b[1 << 13];
+    mlc_ctx     *ctx = test_ctx();
+    size_t       n = made_of(b, 0xC2, 8, 8, 0x11, 0, 1);
+    const size_t at = marker_at(b, n, 0xDA), size = n - 2 - at;
+    for (int i = 0; i < 200; i++, n += size) memmove(b + n - 2, b + at, size);
+    b[n - 2] = 255;
+    b[n - 1] = 0xD9;
+    refused(ctx, b, n, "over 200 scans");
+    b[at + 11] = 1;
+    b[at + 12] = 5;
+    refused(ctx, b, n, "a scan of coefficients or bits that JPEG has not");
 }
 
 /* A scan for each component: three files of grey, joined. */
