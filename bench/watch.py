@@ -5,8 +5,8 @@
 
 The working tree against REF, or with --commits N the last N commits of mlcore.h each against the one
 before. All sides have the bench of REF (of the oldest commit), so that only the header differs. Each
-round runs a row, which is a case and a dtype, on all sides, up and down in turn, later on those alone
-that are undecided; the ratio of a round is of two times that follow each other, so that a machine
+round runs a row, which is a case and a dtype, on all sides, up and down in turn, later on the sides of
+undecided pairs alone; the ratio of a round is of two times that follow each other, so that a machine
 that slows down slows both. The verdict is the interval of the median ratio over the rounds, by
 bootstrap, 99 of 100:
 
