@@ -124,6 +124,15 @@ FILES_FN uint32_t zip_crc(const void *data, size_t n)
     return ~c;
 }
 
+/* Adler-32 by its definition. */
+FILES_FN uint32_t adler(const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    uint32_t             a = 1, b = 0;
+    for (size_t i = 0; i < n; i++) { a = (a + p[i]) % 65521; b = (b + a) % 65521; }
+    return b << 16 | a;
+}
+
 typedef enum zip_wide {                /* numbers that stand elsewhere, in 8 bytes             */
     ZIP_BYTES = 1, ZIP_PACKED = 2, ZIP_OFFSET = 4, ZIP_ALL = 7
 } zip_wide;

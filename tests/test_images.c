@@ -83,8 +83,7 @@ static void put_pass(const spec *s, int x0, int y0, int dx, int dy)
 static void put_data(void)
 {
     static unsigned char z[MOST];
-    size_t   n = 2;
-    uint32_t a = 1, b = 0;
+    size_t n = 2;
     z[0] = 0x78;
     z[1] = 1;
     for (size_t i = 0; i < g.raw_n;) {
@@ -96,18 +95,16 @@ static void put_data(void)
         n += part + 5;
         i += part;
     }
-    for (size_t i = 0; i < g.raw_n; i++) { a = (a + g.raw[i]) % 65521; b = (b + a) % 65521; }
-    put_be32(z + n, (b << 16 | a) ^ g.other);
+    put_be32(z + n, adler(g.raw, g.raw_n) ^ g.other);
     n += 4;
     chunk("IDAT", z, n / 3);
     chunk("IDAT", z + n / 3, n - n / 3);
 }
 
-static void make(const spec *s)
+/* Begins a file with its header. */
+static void begin_as(const spec *s)
 {
     unsigned char head[13] = {0};
-    const int     k = samples_of[s->colour];
-    g.n = g.raw_n = 0;
     memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
     g.n = 8;
     put_be32(head, (uint32_t)s->w);
@@ -116,6 +113,13 @@ static void make(const spec *s)
     head[9] = (unsigned char)s->colour;
     head[12] = (unsigned char)s->interlaced;
     chunk("IHDR", head, 13);
+}
+
+static void make(const spec *s)
+{
+    const int k = samples_of[s->colour];
+    g.raw_n = 0;
+    begin_as(s);
     chunk("tEXt", "Title\0a", 7);
     g.colours = s->colour == 3 ? 1 << s->depth : 0;
     for (int i = 0; i < 3 * g.colours; i++) g.palette[i] = (unsigned char)draw(256);
@@ -150,14 +154,8 @@ static void make(const spec *s)
 
 static void begin(uint32_t width, int depth, int colour)
 {
-    unsigned char head[13] = {0};
-    memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
-    g.n = 8;
-    put_be32(head, width);
-    put_be32(head + 4, 1);
-    head[8] = (unsigned char)depth;
-    head[9] = (unsigned char)colour;
-    chunk("IHDR", head, 13);
+    const spec s = {colour, depth, 0, 0, width, 1};
+    begin_as(&s);
 }
 
 /* A row of n bytes that are all `value`, after the number of its filter. */
@@ -224,8 +222,7 @@ static void put_lengths(const unsigned char *literals, const unsigned char *dist
     for (int i = 0; i < 16; i++) put_code(distances[i], 4);
 }
 
-/* The code of symbol s: those of one length follow each other, the next length's are twice as
- * many. */
+/* The code of symbol s by the lengths of all (RFC 1951, 3.2.2). */
 static void put_symbol(const unsigned char *lengths, int n, int s)
 {
     unsigned code = 0;
@@ -240,25 +237,20 @@ static void put_symbol(const unsigned char *lengths, int n, int s)
 /* Ends the data with the checksum of what they inflate to, and the file with them. */
 static mlc_tensor *inflated(mlc_ctx *ctx)
 {
-    uint32_t a = 1, b = 0;
-    for (size_t i = 0; i < packed.made; i++) {
-        a = (a + packed.out[i]) % 65521;
-        b = (b + a) % 65521;
-    }
     put_zeros(4);
-    put_be32(packed.z + packed.bits / 8 - 4, b << 16 | a);
+    put_be32(packed.z + packed.bits / 8 - 4, adler(packed.out, packed.made));
     begin((uint32_t)packed.made - 1, 8, 0);
     chunk("IDAT", packed.z, packed.bits / 8);
     chunk("IEND", NULL, 0);
     return mlc_image_load_memory(ctx, g.file, g.n, 0);
 }
 
-/* Ends data that are refused, in a row of few bytes, which is inflated bit by bit, and in a longer
- * one. */
+/* Ends data that are refused, in a row of 10 bytes and in one of 1,000: far from the ends another
+ * loop decodes them. */
 static void refused_data(mlc_ctx *ctx, const char *says)
 {
     put_zeros(40);
-    for (uint32_t width = 10; width < 1001; width += 990) {
+    for (uint32_t width = 10; width <= 1000; width += 990) {
         begin(width, 8, 0);
         chunk("IDAT", packed.z, packed.bits / 8);
         refused(ctx, says);
@@ -624,7 +616,7 @@ TEST(images, damaged_files_are_refused)
 TEST(images, sizes_are_compared_before_memory_is_taken)
 {
     mlc_ctx   *ctx = test_ctx();
-    const spec s = {2, 8, 0, 0, 4, 4};
+    const spec s = {2, 8, 0, 0, 4, 4}, large = {0, 1, 0, 0, 30000, 30000};
     static const uint32_t sizes[4][2] = {{30000, 10000}, {1u << 30, 1u << 30}, {0x7fffffff, 1},
                                          {0, 4}};
     static const char *const says[4] = {"cannot be as many as its size says", "over 2^30 bytes",
@@ -641,9 +633,7 @@ TEST(images, sizes_are_compared_before_memory_is_taken)
         CHECK_ERROR(ctx, MLC_ERR_IO, says[i]);
         mlc_error_clear(ctx);
     }
-    begin(30000, 1, 0);                          /* 30,000 x 30,000 of three channels */
-    put_be32(g.file + 20, 30000);
-    put_be32(g.file + 29, zip_crc(g.file + 12, 17));
+    begin_as(&large);                            /* too large by its three channels */
     memset(g.raw, 0, sizeof g.raw);
     for (int i = 0; i < 2; i++) chunk("IDAT", g.raw, 55000);
     chunk("IEND", NULL, 0);
@@ -658,25 +648,23 @@ TEST(images, sizes_are_compared_before_memory_is_taken)
 TEST(images, noise_in_the_data_does_no_harm)
 {
     static unsigned char z[600];
-    mlc_ctx *ctx = test_ctx();
-    int      refused = 0;
+    const spec s = {2, 8, 0, 0, 16, 16};
+    mlc_ctx   *ctx = test_ctx();
+    int        loaded = 0;
     g_seed = 7;
     for (int round = 0; round < 3000; round++) {
-        unsigned char head[13] = {0, 0, 0, 16, 0, 0, 0, 16, 8, 2, 0, 0, 0};
-        const size_t  n = 6 + draw(500);
+        const size_t n = 6 + draw(500);
         z[0] = 0x78;
         z[1] = 1;
         z[2] = (unsigned char)(draw(64) * 8 + 1 + 2 * draw(3));
         for (size_t i = 3; i < n; i++) z[i] = (unsigned char)(draw(4) ? draw(256) : draw(2) * 255);
-        g.n = 8;
-        memcpy(g.file, "\x89PNG\r\n\x1a\n", 8);
-        chunk("IHDR", head, 13);
+        begin_as(&s);
         chunk("IDAT", z, n);
         chunk("IEND", NULL, 0);
-        refused += mlc_image_load_memory(ctx, g.file, g.n, 0) == NULL;
+        loaded += mlc_image_load_memory(ctx, g.file, g.n, 0) != NULL;
         mlc_error_clear(ctx);
     }
-    CHECK_EQ(refused, 3000);
+    CHECK_EQ(loaded, 0);
 }
 
 /* Files whose last byte is the last of a page that may be read: whole, cut off, with a wrong byte

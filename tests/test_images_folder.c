@@ -44,17 +44,14 @@ static size_t grey_and_opacity(unsigned char *to, int w, int h)
     static unsigned char raw[8192];
     unsigned char head[13] = {0};
     const size_t n = 7, size = (size_t)(h * (2 * w + 1));
-    uint32_t     one = 1, two = 0;
     memcpy(raw, "\x78\x01\x01", 3);
     put_le(raw + 3, 2, size);
     put_le(raw + 5, 2, ~size);
     for (size_t i = 0; i < size; i++) {
         const size_t column = i % (size_t)(2 * w + 1);
         raw[n + i] = column == 0 ? 0 : column % 2 ? 70 : 9;
-        one = (one + raw[n + i]) % 65521u;
-        two = (two + one) % 65521u;
     }
-    put_be32(raw + n + size, two << 16 | one);
+    put_be32(raw + n + size, adler(raw + n, size));
     put_be32(head, (uint32_t)w);
     put_be32(head + 4, (uint32_t)h);
     head[8] = 8;

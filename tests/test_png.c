@@ -83,13 +83,6 @@ static size_t inflate_stored(bits *b, unsigned char *out, size_t room)
     return n;
 }
 
-static uint32_t adler(const unsigned char *p, size_t n)
-{
-    uint32_t a = 1, b = 0;
-    for (size_t i = 0; i < n; i++) { a = (a + p[i]) % 65521; b = (b + a) % 65521; }
-    return b << 16 | a;
-}
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static void unfilter(png *p, const unsigned char *rows)
