@@ -23,6 +23,7 @@ import argparse
 import itertools
 import json
 import math
+import operator
 import os
 import pathlib
 import random
@@ -60,13 +61,22 @@ def options():
 
 # ---- the verdict ---------------------------------------------------------------------------------
 
+def logs_of(before, after):
+    return [math.log(a / b) for b, a in zip(before, after)]
+
+
+def ratio(before, after):
+    """Median ratio after/before of the rounds."""
+    return math.exp(statistics.median(logs_of(before, after)))
+
+
 def interval(before, after, seed=1):
-    """Median ratio after/before of the rounds, and the ends of its interval."""
-    logs = [math.log(a / b) for b, a in zip(before, after)]
+    """The ratio, and the ends of its interval."""
+    logs = logs_of(before, after)
     draw = random.Random(seed)
     medians = sorted(statistics.median(draw.choices(logs, k=len(logs))) for _ in range(DRAWS))
     cut = DRAWS // 200
-    return tuple(math.exp(x) for x in (statistics.median(logs), medians[cut], medians[-1 - cut]))
+    return ratio(before, after), math.exp(medians[cut]), math.exp(medians[-1 - cut])
 
 
 def verdict(before, after, factor):
@@ -74,34 +84,34 @@ def verdict(before, after, factor):
     return "fine" if high < factor else "slower" if low > factor else "undecided"
 
 
-def hear(measure, pairs, o):
-    """Runs rounds until each of the pairs of sides, by the number of the later one, is fine or
-    slower, or has --most: first of all pairs, then of those that are undecided. measure(side) is the
-    seconds of one run. Returns for each pair the times before, those after, and the verdict."""
-    heard = {k: ([], [], "undecided") for k in pairs}
-    for done in range(o.most):
-        open_ = [k for k in pairs if heard[k][2] == "undecided"]
-        if not open_:
+def run_rounds(measure, pairs, o):
+    """Runs rounds until each pair of sides, named by the number of the later one, is fine or slower,
+    or has --most: first of all pairs, then of those that are undecided. measure(side) is the seconds
+    of one run. Returns for each pair the times before, those after, and the verdict."""
+    result = {k: ([], [], "undecided") for k in pairs}
+    for n in range(1, o.most + 1):
+        left = [k for k in pairs if result[k][2] == "undecided"]
+        if not left:
             break
-        order = sorted({side for k in open_ for side in (k - 1, k)}, reverse=done % 2 == 1)
+        order = sorted({side for k in left for side in (k - 1, k)}, reverse=n % 2 == 0)
         times = {side: measure(side) for side in order}
-        for k in open_:
-            heard[k][0].append(times[k - 1])
-            heard[k][1].append(times[k])
-        if done + 1 >= o.rounds and (done + 1 - o.rounds) % 4 == 0 or done + 1 == o.most:
-            for k in open_:
-                heard[k] = (*heard[k][:2], verdict(*heard[k][:2], o.factor))
-    return heard
+        for k in left:
+            before, after, _ = result[k]
+            before.append(times[k - 1])
+            after.append(times[k])
+            if n == o.most or (n >= o.rounds and (n - o.rounds) % 4 == 0):
+                result[k] = before, after, verdict(before, after, o.factor)
+    return result
 
 
 def judge(measure, sides, o):
-    """Of each pair of sides the times before and after, and the verdict; pairs that are accused are
-    heard once more, and what that says holds."""
-    heard = hear(measure, range(1, len(sides)), o)
-    again = hear(measure, [k for k in heard if heard[k][2] == "slower"], o)
+    """Of each pair of sides the times before and after, and the verdict; pairs that are slower get
+    new rounds, whose verdict counts."""
+    first = run_rounds(measure, range(1, len(sides)), o)
+    again = run_rounds(measure, [k for k in first if first[k][2] == "slower"], o)
     for k, (before, after, said) in again.items():
-        heard[k] = (heard[k][0] + before, heard[k][1] + after, said)
-    return list(heard.values())
+        first[k] = first[k][0] + before, first[k][1] + after, said
+    return list(first.values())
 
 
 # ---- sides ---------------------------------------------------------------------------------------
@@ -237,8 +247,8 @@ def picture_of_pair(rows, factor):
 def picture_of_commits(rows, sides):
     """A line a row: its time by commit, over that of the first, by the ratios of the commits."""
     wide, high = 120 + 60 * len(sides), 420
-    lines = [list(itertools.accumulate((interval(*pair)[0] for pair in row["pairs"]),
-                                       lambda a, b: a * b, initial=1.0)) for row in rows]
+    lines = [list(itertools.accumulate((ratio(*pair) for pair in row["pairs"]), operator.mul,
+                                       initial=1.0)) for row in rows]
     top = max(max(line) for line in lines)
     low = min(min(line) for line in lines)
     at = lambda r: 30 + 330 * (top - r) / max(top - low, 1e-9)  # noqa: E731
@@ -263,7 +273,7 @@ def picture_of_commits(rows, sides):
 
 def check():
     """Forty rows with the noise of a busy machine, one of them slower by a fifth, five times over:
-    that one is found and no other; drift and single outliers accuse nobody; bytes are compared."""
+    that one is found and no other, in spite of drift and single outliers; bytes are compared."""
     o = argparse.Namespace(rounds=8, most=32, factor=1.1)
     for seed in range(5):
         draw = random.Random(seed)
@@ -278,8 +288,8 @@ def check():
                 return noise * (slow if side > 1 else 1.0)
 
             said = [pair[2] for pair in judge(measure, range(5), o)]
-            accused = [k for k, word in enumerate(said) if word == "slower"]
-            assert accused == ([1] if row == 17 else []), (seed, row, said)
+            slower = [k for k, word in enumerate(said) if word == "slower"]
+            assert slower == ([1] if row == 17 else []), (seed, row, said)
     steady = [1.0 + 0.001 * i for i in range(8)]
     assert verdict(steady, steady, 1.1) == "fine"
     assert verdict(steady, [1.3 * t for t in steady], 1.1) == "slower"
@@ -292,7 +302,7 @@ def check():
     assert "| 1.300 | 1.300 1.300 | **slower**, **larger** | 1.0 2.0 |" in table([row], sides)[-1]
     for lines in (picture_of_pair([row], 1.1), picture_of_commits([row], sides)):
         assert lines[0].startswith("<svg") and lines[-1] == "</svg>"
-    print("watch.py: 200 made-up rows, 5 slower, found; no other accused")
+    print("watch.py: 200 made-up rows, 5 slower, found; no other slower")
 
 
 def main():
